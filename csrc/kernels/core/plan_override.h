@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/core/export.h"
+
+namespace torchvox {
+
+// Launch decisions that tests may force, process-wide. No value changes a result: that is what the
+// tests prove with them.
+enum class Plan {
+  kVoxelTable,          // 0 dense, 1 hash, 2 hash with two-word slots
+  kFpsKernel,           // 0 one block in registers, 1 tile-pruned
+  kFpsThreads,          // threads per block
+  kFpsPointsPerThread,  // points per thread
+  kCount
+};
+
+inline constexpr int64_t kAutomatic = -1;
+
+TORCHVOX_EXPORT int64_t plan_override(Plan plan);
+TORCHVOX_EXPORT void set_plan_override(Plan plan, int64_t value);
+TORCHVOX_EXPORT const char* plan_name(Plan plan);
+
+}  // namespace torchvox
