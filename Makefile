@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make demo [SCAN=path]   set up, build, run the demo on a generated scan or on a file
+# make test               set up, build, run every test that this machine can run
+# PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
+SHELL := /bin/bash
+PYTHON ?= python3
+TORCH ?= torch==2.11.0
+SCAN ?=
+PYTEST_ARGS ?=
+
+ifdef TORCHVOX_NO_VENV
+PY := $(PYTHON)
+else
+PY := .venv/bin/python
+endif
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find csrc configs/cmake -type f)
+WORKERS := $(shell nproc 2>/dev/null || echo 1)
+
+.PHONY: demo build cpu test test-all test-gpu test-cpp sanitize lint format wheel clean
+
+demo: build/.built
+	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(DEMO_ARGS)
+
+build: build/.built
+
+# Set-up: an environment with torch, the build tools and every extra. Its stamp lies in it.
+.venv/.ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "torchvox needs Python >= 3.10, got " + sys.version.split()[0] + ": set PYTHON=")'
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --upgrade pip
+	.venv/bin/python -m pip install --quiet "$(TORCH)" numpy
+	.venv/bin/python -m pip install --quiet $$(.venv/bin/python configs/requirements.py)
+	touch $@
+
+build/.built: $(if $(TORCHVOX_NO_VENV),,.venv/.ready) $(SOURCES)
+	$(if $(TORCHVOX_NO_VENV),,PATH="$(CURDIR)/.venv/bin:$$PATH") $(PY) setup.py --quiet build_ext --inplace
+	touch $@
+
+cpu: export TORCHVOX_CUDA := 0
+cpu: build/.built
+
+test: build/.built
+	$(PY) -m pytest -n $(WORKERS) -m "not slow" $(PYTEST_ARGS)
+
+test-all: build/.built
+	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+test-gpu: build/.built
+	$(PY) -m pytest -m "gpu or multigpu" $(PYTEST_ARGS)
+
+lint:
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	clang-format --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.cpp')
+
+format:
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	clang-format -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.cpp')
+
+wheel: .venv/.ready
+	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python -m pip wheel --no-build-isolation --no-deps -w dist .
+
+clean:
+	rm -rf build dist torchvox/lib torchvox/include torchvox/share torchvox/_build.py torchvox/_C*.so

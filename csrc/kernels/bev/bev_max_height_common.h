@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the CPU and the CUDA form of bev_max_height share: the table's layout and its values.
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/bev/bev_max_height.h"
+#include "csrc/kernels/core/workspace.h"
+
+namespace torchvox {
+
+// A cell of the table holds the maximum so far as an integer that orders as the heights do; 0 is an
+// empty cell, since no finite height maps to it. With an index the lower half breaks ties towards
+// the lowest point index.
+TORCHVOX_HD uint32_t height_key(float z, int64_t, uint32_t) {
+  return ordered_bits(z + 0.f);  // + 0 makes -0 and +0 one height
+}
+TORCHVOX_HD uint64_t height_key(float z, int64_t row, uint64_t) {
+  return (uint64_t{ordered_bits(z + 0.f)} << 32) | uint32_t(~uint32_t(row));
+}
+TORCHVOX_HD float key_height(uint32_t key) { return from_ordered_bits(key); }
+TORCHVOX_HD float key_height(uint64_t key) { return from_ordered_bits(uint32_t(key >> 32)); }
+TORCHVOX_HD int32_t key_row(uint32_t) { return -1; }
+TORCHVOX_HD int32_t key_row(uint64_t key) { return int32_t(~uint32_t(key)); }
+
+template <class Key>
+struct BevTable {
+  Key* keys;          // [batches * cells]
+  int32_t* counters;  // [batches, kBevCounts]
+  int64_t bytes;
+
+  BevTable(const BevMaxHeightArgs& args, void* base) {
+    Workspace workspace(base);
+    keys = workspace.take<Key>(args.points.batches * args.grid.cells());
+    counters = workspace.take<int32_t>(args.points.batches * kBevCounts);
+    bytes = workspace.bytes();
+  }
+};
+
+// One loaded point: its fate, its cell in the whole batch, its height in fp32.
+struct BevPoint {
+  BevFate fate;
+  int64_t cell;
+  float z;
+};
+
+template <class T>
+TORCHVOX_HD BevPoint locate_point(const PackedPoints& points, const BevGrid& grid, int64_t row,
+                                  int64_t sample) {
+  const T* p = static_cast<const T*>(points.data) + row * points.row_stride;
+  const auto x = widen(p[0]), y = widen(p[1]), z = widen(p[2]);
+  BevPoint found{BevFate::kNonFinite, 0, 0.f};
+  found.fate = grid.locate(x, y, z, &found.cell);
+  found.cell += sample * grid.cells();
+  found.z = static_cast<float>(z);
+  return found;
+}
+
+TORCHVOX_HD BevCount count_of(BevFate fate) {
+  return fate == BevFate::kUsed ? kBevPointsUsed
+                                : (fate == BevFate::kOutOfRange ? kBevOutOfRange : kBevNonFinite);
+}
+
+// Writes one cell of the outputs.
+template <class Key>
+TORCHVOX_HD void write_cell(const BevMaxHeightArgs& args, int64_t cell, Key key) {
+  const bool empty = key == 0;
+  const float z = key_height(key);
+  switch (args.code.format) {
+    case HeightFormat::kFloat:
+      static_cast<float*>(args.height)[cell] = empty ? args.code.fill : z;
+      break;
+    case HeightFormat::kUInt8:
+      static_cast<uint8_t*>(args.height)[cell] = empty ? 0 : args.code.to_uint8(z);
+      break;
+    case HeightFormat::kUInt16:
+      static_cast<uint16_t*>(args.height)[cell] = empty ? 0 : args.code.to_uint16(z);
+      break;
+  }
+  if (args.top_index) args.top_index[cell] = empty ? -1 : key_row(key);
+}
+
+// Gradient row of one point.
+template <class T>
+TORCHVOX_HD void write_point_gradient(const BevMaxHeightBackwardArgs& args, int64_t row) {
+  T* out = static_cast<T*>(args.grad_points) + row * args.points.columns;
+  float gradient = 0.f;
+  const int64_t sample = args.points.valid_sample(row);
+  if (sample >= 0) {
+    const BevPoint point = locate_point<T>(args.points, args.grid, row, sample);
+    if (point.fate == BevFate::kUsed && args.top_index[point.cell] == row) {
+      gradient = args.grad_height[point.cell];
+    }
+  }
+  for (int64_t column = 0; column < args.points.columns; ++column) {
+    out[column] = narrow<T>(column == 2 ? gradient : 0.f);
+  }
+}
+
+}  // namespace torchvox

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// torchvox._C: facts of the build and hooks for tests. No tensor op: those are registered with torch.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <string>
+
+#include "csrc/kernels/core/plan_override.h"
+#include "torchvox_build_info.h"
+
+namespace {
+
+torchvox::Plan plan_from(const std::string& name) {
+  for (int p = 0; p < static_cast<int>(torchvox::Plan::kCount); ++p) {
+    if (name == torchvox::plan_name(static_cast<torchvox::Plan>(p))) {
+      return static_cast<torchvox::Plan>(p);
+    }
+  }
+  throw pybind11::value_error("set_plan_override: no plan is called '" + name + "'");
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "Facts of this build of torchvox and hooks for its tests";
+  m.def(
+      "build_info",
+      [] {
+        return std::map<std::string, std::string>{
+            {"version", TORCHVOX_VERSION},
+            {"torch", TORCHVOX_BUILD_TORCH},
+            {"cuda", TORCHVOX_BUILD_CUDA},
+            {"archs", TORCHVOX_BUILD_ARCHS},
+            {"compiler", TORCHVOX_BUILD_COMPILER},
+            {"commit", TORCHVOX_BUILD_COMMIT},
+            {"cpu_only_reason", TORCHVOX_CPU_ONLY_REASON},
+        };
+      },
+      "Versions, architectures and commit of this build");
+  m.def(
+      "set_plan_override",
+      [](const std::string& plan, int64_t value) {
+        torchvox::set_plan_override(plan_from(plan), value);
+      },
+      pybind11::arg("plan"), pybind11::arg("value"),
+      "Forces a launch decision in this process, for tests; -1 gives it back. Never changes a result");
+  m.def(
+      "plan_override",
+      [](const std::string& plan) { return torchvox::plan_override(plan_from(plan)); },
+      pybind11::arg("plan"));
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+#include <torch/library.h>
+
+#include <optional>
+
+namespace torchvox {
+
+// Autograd kernel of an op without a derivative: runs the op below autograd, so that no output
+// requires a gradient. Without it torch's fallback would mark every float output.
+inline void not_differentiable_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                      torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+inline torch::CppFunction not_differentiable() {
+  return torch::CppFunction::makeFromBoxedFunction<&not_differentiable_kernel>();
+}
+
+// Autograd kernel of a backward op whose contract promises no second derivative.
+inline void no_second_derivative_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                        torch::jit::Stack* stack) {
+  bool wanted = false;
+  for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+    wanted = wanted || (value.isTensor() && value.toTensor().requires_grad());
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(!(wanted && c10::GradMode::is_enabled()), op.schema().name(),
+                              ": has no second derivative; do not differentiate through this "
+                              "op's gradient (create_graph=True)");
+  not_differentiable_kernel(op, keys, stack);
+}
+inline torch::CppFunction no_second_derivative() {
+  return torch::CppFunction::makeFromBoxedFunction<&no_second_derivative_kernel>();
+}
+
+// A typed handle; keep it in a static, so that the name is looked up once.
+template <class Signature>
+c10::TypedOperatorHandle<Signature> typed_op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+inline bool wants_gradient(const at::Tensor& tensor) {
+  return c10::GradMode::is_enabled() && tensor.requires_grad();
+}
+
+// save_for_backward keeps an argument that was not given as an undefined tensor.
+inline std::optional<at::Tensor> defined(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+}
+
+}  // namespace torchvox

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Argument checks. They read host metadata only, never data, and speak in one form:
+//   voxelize: points must be [N, C] with C >= 3, got [100, 2]
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <optional>
+#include <sstream>
+#include <string>
+
+namespace torchvox {
+
+template <class... Got>
+std::string refusal(const char* op, const std::string& rule, const Got&... got) {
+  std::ostringstream message;
+  message << op << ": " << rule << ", got ";
+  (message << ... << got);
+  return message.str();
+}
+
+// Shapes, ranges, list lengths, option strings: ValueError.
+template <class... Got>
+void check_value(bool ok, const char* op, const std::string& rule, const Got&... got) {
+  TORCH_CHECK_VALUE(ok, refusal(op, rule, got...));
+}
+// The same over sizes that may be symbolic: a traced program carries the condition with it.
+template <class... Got>
+void check_size(const c10::SymBool& ok, const char* op, const std::string& rule,
+                const Got&... got) {
+  check_value(ok.expect_true(__FILE__, __LINE__), op, rule, got...);
+}
+// Dtypes: TypeError.
+template <class... Got>
+void check_type(bool ok, const char* op, const std::string& rule, const Got&... got) {
+  TORCH_CHECK_TYPE(ok, refusal(op, rule, got...));
+}
+
+inline void check_device(const char* op, const char* name, const at::Tensor& tensor,
+                         const at::Tensor& points) {
+  TORCH_CHECK(tensor.device() == points.device(),
+              refusal(op, std::string(name) + " must be on the device of the points, " +
+                              points.device().str(),
+                      tensor.device()));
+}
+
+inline bool is_coordinate_type(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble;
+}
+
+// [N, C] points of a floating type, x, y, z first.
+inline void check_packed_points(const char* op, const at::Tensor& points) {
+  check_value(points.dim() == 2, op, "points must be [N, C] with C >= 3", points.sym_sizes());
+  check_size(points.sym_size(1).sym_ge(3), op, "points must be [N, C] with C >= 3",
+             points.sym_sizes());
+  check_type(is_coordinate_type(points.scalar_type()), op,
+             "points must be float16, bfloat16, float32 or float64", points.scalar_type());
+  check_size(points.sym_size(0).sym_lt(int64_t{1} << 31), op, "points must have N < 2^31 rows",
+             points.sym_size(0));
+}
+
+inline void check_integers(const char* op, const char* name, const at::Tensor& tensor) {
+  check_type(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, op,
+             std::string(name) + " must be int32 or int64", tensor.scalar_type());
+}
+
+// batch_offsets [B + 1] and num_valid [B] of a packed batch; returns B.
+inline c10::SymInt check_batch(const char* op, const at::Tensor& points,
+                               const std::optional<at::Tensor>& batch_offsets,
+                               const std::optional<at::Tensor>& num_valid) {
+  c10::SymInt batches = 1;
+  if (batch_offsets) {
+    check_integers(op, "batch_offsets", *batch_offsets);
+    check_device(op, "batch_offsets", *batch_offsets, points);
+    check_value(batch_offsets->dim() == 1, op, "batch_offsets must be [B + 1]",
+                batch_offsets->sym_sizes());
+    check_size(batch_offsets->sym_size(0).sym_ge(1), op, "batch_offsets must be [B + 1]",
+               batch_offsets->sym_sizes());
+    batches = batch_offsets->sym_size(0) - 1;
+  }
+  if (num_valid) {
+    check_integers(op, "num_valid", *num_valid);
+    check_device(op, "num_valid", *num_valid, points);
+    check_value(num_valid->dim() <= 1, op, "num_valid must be [B], one count a sample",
+                num_valid->sym_sizes());
+    check_size(num_valid->sym_numel().sym_eq(batches), op,
+               "num_valid must be [B], one count a sample", num_valid->sym_sizes());
+  }
+  return batches;
+}
+
+// (x0, y0, z0, x1, y1, z1) in metres, each lower bound below its upper bound.
+inline void check_range(const char* op, c10::ArrayRef<double> range) {
+  check_value(range.size() == 6, op, "point_cloud_range must be (x0, y0, z0, x1, y1, z1)", range);
+  for (int axis = 0; axis < 3; ++axis) {
+    const float lower = static_cast<float>(range[axis]);
+    const float upper = static_cast<float>(range[axis + 3]);
+    check_value(std::isfinite(lower) && std::isfinite(upper) && lower < upper, op,
+                "point_cloud_range must be finite with each lower bound below its upper bound",
+                range);
+  }
+}
+
+}  // namespace torchvox

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All of an op's contact with devices: the caller's stream or thread pool, workspace from torch's
+// allocator, and the status of a launch turned into an exception.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#ifdef TORCHVOX_CUDA
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+#include <optional>
+
+#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/target.h"
+
+namespace torchvox {
+
+inline constexpr bool kBuiltWithCuda =
+#ifdef TORCHVOX_CUDA
+    true;
+#else
+    false;
+#endif
+
+inline at::Tensor workspace(int64_t bytes, const at::Tensor& like) {
+  return at::empty({bytes}, like.options().dtype(at::kByte).layout(at::kStrided));
+}
+
+inline void torch_parallel_for(int64_t count,
+                               const std::function<void(int64_t, int64_t)>& body) {
+  at::parallel_for(0, count, 1, body);
+}
+
+#ifdef TORCHVOX_CUDA
+inline CudaContext cuda_context(const at::Tensor& on) {
+  const cudaDeviceProp* properties = at::cuda::getDeviceProperties(on.get_device());
+  CudaContext context;
+  context.stream = c10::cuda::getCurrentCUDAStream(on.get_device());
+  context.target.cuda = true;
+  context.target.multiprocessors = properties->multiProcessorCount;
+  context.target.shared_bytes = static_cast<int>(properties->sharedMemPerBlockOptin);
+  context.target.compute_capability = 10 * properties->major + properties->minor;
+  return context;
+}
+
+inline void check_status(const char* op, cudaError_t status) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // a failed launch must not be reported again by somebody else's check
+  TORCH_CHECK_WITH(OutOfMemoryError, status != cudaErrorMemoryAllocation, op,
+                   ": out of memory on the GPU");
+  TORCH_CHECK(false, op, ": the CUDA launch failed: ", cudaGetErrorString(status));
+}
+#endif
+
+// Runs the kernels behind `args` where `on` lives. An op's arguments are a struct for which the
+// kernel layer has workspace_bytes(), run_cpu() and, in a CUDA build, launch().
+template <class Args>
+void run(const char* op, const at::Tensor& on, const Args& args) {
+#ifdef TORCHVOX_CUDA
+  if (on.is_cuda()) {
+    const c10::cuda::CUDAGuard guard(on.device());
+    const CudaContext context = cuda_context(on);
+    const at::Tensor bytes = workspace(workspace_bytes(args, context.target), on);
+    check_status(op, launch(args, bytes.data_ptr(), context));
+    return;
+  }
+#endif
+  TORCH_CHECK(on.is_cpu(), op, ": tensors must be on the CPU or on a CUDA device, got ", on.device());
+  Target target;
+  target.threads = at::get_num_threads();
+  const at::Tensor bytes = workspace(workspace_bytes(args, target), on);
+  run_cpu(args, bytes.data_ptr(), torch_parallel_for);
+}
+
+inline DType dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf: return DType::kHalf;
+    case at::kBFloat16: return DType::kBFloat16;
+    case at::kDouble: return DType::kDouble;
+    default: return DType::kFloat;
+  }
+}
+
+// Integers for a kernel; the tensor must be contiguous and outlive the call.
+inline IndexArray index_array(const std::optional<at::Tensor>& tensor) {
+  if (!tensor) return {};
+  return {tensor->const_data_ptr(), tensor->scalar_type() == at::kLong};
+}
+
+inline std::optional<at::Tensor> contiguous(const std::optional<at::Tensor>& tensor) {
+  return tensor ? std::optional<at::Tensor>(tensor->contiguous()) : std::nullopt;
+}
+
+// A packed batch as kernels see it, with the tensors that keep its memory alive. Any row stride is
+// read in place; only a column stride other than one costs a copy.
+struct Packed {
+  at::Tensor points;
+  std::optional<at::Tensor> batch_offsets;
+  std::optional<at::Tensor> num_valid;
+  PackedPoints view;
+
+  Packed(const at::Tensor& points_in, const std::optional<at::Tensor>& offsets_in,
+         const std::optional<at::Tensor>& valid_in)
+      : points(points_in.stride(1) == 1 || points_in.size(1) == 1 ? points_in
+                                                                  : points_in.contiguous()),
+        batch_offsets(contiguous(offsets_in)),
+        num_valid(contiguous(valid_in)) {
+    view.data = points.const_data_ptr();
+    view.dtype = dtype_of(points.scalar_type());
+    view.rows = points.size(0);
+    view.columns = points.size(1);
+    view.row_stride = points.stride(0);
+    view.batches = batch_offsets ? batch_offsets->size(0) - 1 : 1;
+    view.offsets = index_array(batch_offsets);
+    view.num_valid = index_array(num_valid);
+  }
+};
+
+}  // namespace torchvox

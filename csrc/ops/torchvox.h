@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The registered ops for C++ programs: typed calls through torch's dispatcher. The semantics are
+// those of the Python functions of the same names; shapes stand beside the outputs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+extern "C" int torchvox_force_link();
+
+namespace torchvox {
+namespace detail {
+
+// Keeps the library linked under --as-needed: nothing else refers to it.
+inline const int force_link = torchvox_force_link();
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+}  // namespace detail
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+// height [B, H, W], counts [B + 1, 4] int32
+inline std::tuple<at::Tensor, at::Tensor> bev_max_height(
+    const at::Tensor& points, at::ArrayRef<double> point_cloud_range, at::IntArrayRef size,
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {},
+    std::string_view orientation = "grid", std::optional<at::ScalarType> out_dtype = {},
+    double fill = 0., int64_t lowest_code = 1) {
+  static const auto op =
+      detail::op<decltype(bev_max_height)>("torchvox::bev_max_height");
+  return op.call(points, point_cloud_range, size, batch_offsets, num_valid, orientation, out_dtype,
+                 fill, lowest_code);
+}
+
+// height [B, H, W], top_index [B, H, W] int32, counts [B + 1, 4] int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> bev_max_height_with_index(
+    const at::Tensor& points, at::ArrayRef<double> point_cloud_range, at::IntArrayRef size,
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {},
+    std::string_view orientation = "grid", std::optional<at::ScalarType> out_dtype = {},
+    double fill = 0., int64_t lowest_code = 1) {
+  static const auto op =
+      detail::op<decltype(bev_max_height_with_index)>("torchvox::bev_max_height_with_index");
+  return op.call(points, point_cloud_range, size, batch_offsets, num_valid, orientation, out_dtype,
+                 fill, lowest_code);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test file shares: exact comparison, forced launch plans, real scans."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("TORCHVOX_DATA", ROOT.parent / "shared" / "data"))
+
+# Names of the values that a launch plan may be forced to; other plans take plain integers.
+PLAN_VALUES = {
+    "voxel_table": {"dense": 0, "hash": 1, "hash_wide": 2},
+    "fps_kernel": {"block": 0, "tiled": 1, "generic": 2},
+}
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bits as integers, with every NaN made one NaN."""
+    tensor = tensor.detach().cpu()
+    if not tensor.is_floating_point():
+        return tensor
+    tensor = torch.where(torch.isnan(tensor), torch.full_like(tensor, float("nan")), tensor)
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.contiguous().view(integer)
+
+
+def assert_same_bits(actual, expected, what: str = "") -> None:
+    """Equal dtype, shape and bits: -0.0 is not +0.0, and NaN equals NaN. Takes tuples too."""
+    if isinstance(expected, (tuple, list)):
+        assert len(actual) == len(expected), f"{what}: {len(actual)} outputs, not {len(expected)}"
+        names = getattr(actual, "_fields", range(len(expected)))
+        for name, a, e in zip(names, actual, expected, strict=True):
+            assert_same_bits(a, e, f"{what}[{name}]")
+        return
+    assert actual.dtype == expected.dtype, f"{what}: {actual.dtype}, not {expected.dtype}"
+    assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)}, not {tuple(expected.shape)}"
+    a, e = bits(actual), bits(expected)
+    if torch.equal(a, e):
+        return
+    wrong = (a != e).reshape(-1).nonzero().reshape(-1)
+    first = int(wrong[0])
+    at = tuple(int(i) for i in np.unravel_index(first, tuple(a.shape))) if a.dim() else ()
+    got = actual.detach().cpu().reshape(-1)[first]
+    want = expected.detach().cpu().reshape(-1)[first]
+    raise AssertionError(
+        f"{what}: {wrong.numel()} of {a.numel()} elements differ, first at {at}: {got} not {want}"
+    )
+
+
+@contextlib.contextmanager
+def forced(**plans):
+    """Forces launch plans, for example forced(voxel_table="hash"), for the time of a block."""
+    from torchvox import _C
+
+    for name, value in plans.items():
+        _C.set_plan_override(name, PLAN_VALUES.get(name, {}).get(value, value))
+    try:
+        yield
+    finally:
+        for name in plans:
+            _C.set_plan_override(name, -1)
+
+
+def real_scan(name: str, columns: int) -> torch.Tensor:
+    """A real scan as [N, columns] float32; skips the test when the folder of scans is absent."""
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"no {path}: set TORCHVOX_DATA to the folder of real scans")
+    return torch.from_numpy(np.fromfile(path, dtype=np.float32).reshape(-1, columns))

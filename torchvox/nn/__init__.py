@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scriptable modules over the ops."""
+
+from torchvox.nn.bev import BEVMaxHeight
+
+__all__ = ["BEVMaxHeight"]
