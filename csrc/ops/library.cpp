@@ -12,7 +12,11 @@ const std::vector<const char*>& schemas() {
       // bev: height [B, H, W], top_index [B, H, W] int32, counts [B + 1, 4] int32
       "bev_max_height(Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", ScalarType? out_dtype=None, float fill=0., int lowest_code=1) -> (Tensor height, Tensor counts)",
       "bev_max_height_with_index(Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", ScalarType? out_dtype=None, float fill=0., int lowest_code=1) -> (Tensor height, Tensor top_index, Tensor counts)",
+      // image [B, planes, H, W] float32, counts [B + 1, 4] int32
+      "bev_rasterize(Tensor points, float[] point_cloud_range, int[] size, str[] channels, *, Tensor? features=None, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", float fill=0., int density_base=64) -> (Tensor image, Tensor counts)",
       "_bev_max_height_backward(Tensor grad_height, Tensor top_index, Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\") -> Tensor",  // [N, C]
+      // grad_points [N, C], grad_features as features, or [0]
+      "_bev_rasterize_backward(Tensor grad_image, Tensor points, float[] point_cloud_range, int[] size, str[] channels, *, Tensor? features=None, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\") -> (Tensor grad_points, Tensor grad_features)",
   };
   return table;
 }

@@ -4,10 +4,12 @@
 // those of the Python functions of the same names; shapes stand beside the outputs.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 
@@ -50,6 +52,17 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> bev_max_height_with_index(
       detail::op<decltype(bev_max_height_with_index)>("torchvox::bev_max_height_with_index");
   return op.call(points, point_cloud_range, size, batch_offsets, num_valid, orientation, out_dtype,
                  fill, lowest_code);
+}
+
+// image [B, planes, H, W] float32, counts [B + 1, 4] int32
+inline std::tuple<at::Tensor, at::Tensor> bev_rasterize(
+    const at::Tensor& points, at::ArrayRef<double> point_cloud_range, at::IntArrayRef size,
+    c10::List<std::string> channels, const OptionalTensor& features = {},
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {},
+    std::string_view orientation = "grid", double fill = 0., int64_t density_base = 64) {
+  static const auto op = detail::op<decltype(bev_rasterize)>("torchvox::bev_rasterize");
+  return op.call(points, point_cloud_range, size, channels, features, batch_offsets, num_valid,
+                 orientation, fill, density_base);
 }
 
 }  // namespace torchvox

@@ -4,15 +4,21 @@
 from torchvox.ops.bev import (
     BEVHeight,
     BEVHeightWithIndex,
+    BEVImage,
     bev_affine,
     bev_max_height,
     bev_max_height_with_index,
+    bev_preset,
+    bev_rasterize,
 )
 
 __all__ = [
     "BEVHeight",
     "BEVHeightWithIndex",
+    "BEVImage",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
+    "bev_preset",
+    "bev_rasterize",
 ]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bird's-eye-view rasters of point clouds."""
 
-from typing import List, NamedTuple, Optional, Sequence
+import copy
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +17,11 @@ class BEVHeight(NamedTuple):
 class BEVHeightWithIndex(NamedTuple):
     height: Tensor
     top_index: Tensor
+    counts: Tensor
+
+
+class BEVImage(NamedTuple):
+    image: Tensor
     counts: Tensor
 
 
@@ -101,24 +108,120 @@ def bev_max_height_with_index(
     return BEVHeightWithIndex(height, top_index, counts)
 
 
+def bev_rasterize(
+    points: Tensor,
+    point_cloud_range: List[float],
+    size: List[int],
+    channels: List[str],
+    *,
+    features: Optional[Tensor] = None,
+    batch_offsets: Optional[Tensor] = None,
+    num_valid: Optional[Tensor] = None,
+    orientation: str = "grid",
+    fill: float = 0.0,
+    density_base: int = 64,
+) -> BEVImage:
+    """A bird's-eye-view image of a cloud with the channels that are asked for.
+
+    points, point_cloud_range, size, batch_offsets, num_valid, orientation: as `bev_max_height`.
+    channels: of "height_max", "height_min", "height_mean", "height_range" (metres), "height_norm"
+        (0 at z0, 1 at z1), "intensity_top" (of the highest point), "intensity_mean",
+        "intensity_max", "count", "density" (min(1, log(n + 1) / log(density_base))),
+        "occupancy:K" (K planes, 1 where a point lies in that height slice) and "slices:K" (K
+        planes, the greatest height in that slice). At most 256 planes.
+    features: [N] or [N, 1], the intensities. None: column 3 of points.
+    fill: value of empty cells in height and intensity planes; the other planes hold 0 there.
+
+    Returns (image [B, planes, H, W] float32, counts [B + 1, 4] int32 as `bev_max_height`).
+    Deterministic, also in the means: heights add up as integers, intensities in input order. CPU and
+    CUDA give the same bits; no host synchronisation. Differentiable in points and features through
+    height_max, height_norm, height_mean, intensity_top and intensity_mean. docs/bev.md has every rule.
+    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    """
+    image, counts = torch.ops.torchvox.bev_rasterize(
+        points,
+        point_cloud_range,
+        size,
+        channels,
+        features=features,
+        batch_offsets=batch_offsets,
+        num_valid=num_valid,
+        orientation=orientation,
+        fill=fill,
+        density_base=density_base,
+    )
+    return BEVImage(image, counts)
+
+
+# Published encodings; docs/bev.md names the papers and what differs from common code.
+_PRESETS: Dict[str, Dict[str, Any]] = {
+    "mv3d": {
+        "point_cloud_range": [0.0, -40.0, -2.0, 70.4, 40.0, 0.4],
+        "size": [704, 800],
+        "channels": ["slices:6", "intensity_top", "density"],
+        "orientation": "image",
+        "density_base": 64,
+    },
+    "complex_yolo": {
+        "point_cloud_range": [0.0, -25.0, -2.73, 50.0, 25.0, 1.27],
+        "size": [608, 608],
+        "channels": ["density", "height_norm", "intensity_top"],
+        "orientation": "image",
+        "density_base": 64,
+    },
+    "pixor": {
+        "point_cloud_range": [0.0, -40.0, -2.5, 70.0, 40.0, 1.0],
+        "size": [700, 800],
+        "channels": ["occupancy:35", "intensity_mean"],
+        "orientation": "grid",
+    },
+    "birdnet": {
+        "point_cloud_range": [0.0, -17.5, -1.73, 35.0, 17.5, 1.27],
+        "size": [700, 700],
+        "channels": ["height_max", "intensity_mean", "count"],
+        "orientation": "image",
+    },
+    "second": {
+        "point_cloud_range": [0.0, -40.0, -3.0, 70.4, 40.0, 1.0],
+        "size": [352, 400],
+        "channels": ["slices:10", "intensity_top", "count"],
+        "orientation": "grid",
+    },
+}
+
+
+def bev_preset(name: str) -> Dict[str, Any]:
+    """Keyword arguments of `bev_rasterize` for a published encoding, to be changed at will.
+
+    name: "mv3d", "complex_yolo", "pixor", "birdnet" or "second".
+    """
+    if name not in _PRESETS:
+        raise ValueError(f"bev_preset: name must be one of {', '.join(_PRESETS)}, got {name!r}")
+    return copy.deepcopy(_PRESETS[name])
+
+
 def bev_affine(
     point_cloud_range: Sequence[float], size: Sequence[int], orientation: str = "grid"
 ) -> Tensor:
-    """The matrix from pixels to metres: (x, y) = A @ (row, column, 1), at the pixels' centres.
+    """The matrix from pixels to metres: (x, y, 1) = A @ (column, row, 1), [3, 3] float64.
 
-    Returns [2, 3] float64 on the CPU. Arguments as for `bev_max_height`.
+    Whole pixel coordinates are cell centres. Arguments as for `bev_max_height`; the inverse maps
+    metres to pixels.
     """
-    x0, y0, x1, y1 = (float(point_cloud_range[i]) for i in (0, 1, 3, 4))
+    bounds = np.asarray(point_cloud_range, dtype=np.float32)
+    width, height = ((bounds[3:5] - bounds[:2]) / np.asarray(size, dtype=np.float32)).tolist()
+    x0, y0 = bounds[:2].tolist()
     nx, ny = size
-    dx, dy = (x1 - x0) / nx, (y1 - y0) / ny
+    first_x, last_x = x0 + 0.5 * width, x0 + (nx - 0.5) * width
+    first_y, last_y = y0 + 0.5 * height, y0 + (ny - 0.5) * height
     if orientation == "grid":
-        rows = [[0.0, dx, x0 + dx / 2], [dy, 0.0, y0 + dy / 2]]
+        rows = [[width, 0.0, first_x], [0.0, height, first_y]]
     elif orientation == "image":
-        rows = [[-dx, 0.0, x1 - dx / 2], [0.0, -dy, y1 - dy / 2]]
+        rows = [[0.0, -width, last_x], [-height, 0.0, last_y]]
     elif orientation == "north_up":
-        rows = [[0.0, dx, x0 + dx / 2], [-dy, 0.0, y1 - dy / 2]]
+        rows = [[width, 0.0, first_x], [0.0, -height, last_y]]
     else:
         raise ValueError(
             f"bev_affine: orientation must be 'grid', 'image' or 'north_up', got {orientation!r}"
         )
-    return torch.tensor(rows, dtype=torch.float64)
+    return torch.tensor([*rows, [0.0, 0.0, 1.0]], dtype=torch.float64)

@@ -12,6 +12,9 @@ enum class BevOrientation { kGrid, kImage, kNorthUp };
 // What becomes of one point.
 enum class BevFate { kUsed, kOutOfRange, kNonFinite };
 
+// Columns of a row of `counts`: row 0 is the whole call, row 1 + b is sample b.
+enum BevCount { kBevCellsFilled, kBevPointsUsed, kBevOutOfRange, kBevNonFinite, kBevCounts };
+
 // A bird's-eye-view raster over an axis-aligned box, half-open on all three axes.
 struct BevGrid {
   float lower[3];       // metres

@@ -1,60 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/bev/bev_max_height_common.h"
-#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/bev/bev_scatter.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kThreads = 256;
-
-__device__ __forceinline__ uint32_t atomic_max(uint32_t* address, uint32_t value) {
-  return atomicMax(address, value);
-}
-__device__ __forceinline__ uint64_t atomic_max(uint64_t* address, uint64_t value) {
-  return atomicMax(reinterpret_cast<unsigned long long*>(address),
-                   static_cast<unsigned long long>(value));
-}
-
-// One thread a point. Reads a point once, then at most one load and one atomic on its cell: the load
-// spares the atomic of every point below its cell's present maximum. Counts of the block's first
-// sample are added up in shared memory; a thread of another sample adds to the counters itself.
-template <class T, class Key>
-__global__ void __launch_bounds__(kThreads) scatter_kernel(BevMaxHeightArgs args,
-                                                           BevTable<Key> table) {
-  __shared__ int32_t block_counts[kBevCounts];
-  if (threadIdx.x < kBevCounts) block_counts[threadIdx.x] = 0;
-  __syncthreads();
-
-  const int64_t row = global_thread();
-  const int64_t block_sample = args.points.sample_of(int64_t{blockIdx.x} * blockDim.x);
-  const int64_t sample = row < args.points.rows ? args.points.valid_sample(row) : -1;
-  BevPoint point{BevFate::kNonFinite, 0, 0.f};
-  bool filled = false;
-  if (sample >= 0) {
-    point = locate_point<T>(args.points, args.grid, row, sample);
-    if (point.fate == BevFate::kUsed) {
-      const Key key = height_key(point.z, row, Key{});
-      Key* cell = &table.keys[point.cell];
-      if (*const_cast<volatile const Key*>(cell) < key) filled = atomic_max(cell, key) == 0;
-    }
-  }
-  const bool in_block = sample >= 0 && sample == block_sample;
-  for (int c = 0; c < kBevCounts; ++c) {
-    const bool hit = sample >= 0 && (c == kBevCellsFilled ? filled : c == count_of(point.fate));
-    const unsigned votes = __ballot_sync(0xffffffffu, hit && in_block);
-    if ((threadIdx.x & 31) == 0 && votes) atomicAdd(&block_counts[c], __popc(votes));
-    if (hit && !in_block) atomicAdd(&table.counters[sample * kBevCounts + c], 1);
-  }
-  __syncthreads();
-  if (threadIdx.x < kBevCounts && block_counts[threadIdx.x]) {
-    atomicAdd(&table.counters[block_sample * kBevCounts + threadIdx.x], block_counts[threadIdx.x]);
-  }
-}
-
 // Four cells a thread: 16-byte reads of the table, and writes as wide as the format allows (the
 // compiler merges the stores of one thread when the outputs are aligned). Block 0 writes the counts.
 template <class Key, HeightFormat kFormat>
-__global__ void __launch_bounds__(kThreads) finalise_kernel(BevMaxHeightArgs args,
+__global__ void __launch_bounds__(kBevThreads) finalise_kernel(BevMaxHeightArgs args,
                                                             BevTable<Key> table, int64_t cells) {
   args.code.format = kFormat;  // known at compile time from here on
   for (int64_t i = 4 * global_thread(); i < cells; i += 4 * global_stride()) {
@@ -94,13 +48,7 @@ __global__ void __launch_bounds__(kThreads) finalise_kernel(BevMaxHeightArgs arg
     }
   }
   if (blockIdx.x == 0 && threadIdx.x < kBevCounts) {
-    int32_t total = 0;
-    for (int64_t b = 0; b < args.points.batches; ++b) {
-      const int32_t count = table.counters[b * kBevCounts + threadIdx.x];
-      args.counts[(b + 1) * kBevCounts + threadIdx.x] = count;
-      total += count;
-    }
-    args.counts[threadIdx.x] = total;
+    write_count_column(threadIdx.x, table.counters, args.points.batches, args.counts);
   }
 }
 
@@ -110,34 +58,29 @@ cudaError_t launch_keyed(const BevMaxHeightArgs& args, void* workspace, const Cu
   if (table.bytes > 0) {
     TORCHVOX_CUDA_CHECK(cudaMemsetAsync(workspace, 0, table.bytes, context.stream));
   }
-  if (args.points.rows > 0) {
-    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(args.points.rows, kThreads));
-    with_point_type(args.points.dtype, [&](auto type) {
-      scatter_kernel<decltype(type), Key><<<blocks, kThreads, 0, context.stream>>>(args, table);
-    });
-    TORCHVOX_CUDA_CHECK(cudaGetLastError());
-  }
+  TORCHVOX_CUDA_CHECK(launch_scatter(args.points, args.grid, table.counters,
+                                     HeightVisit<Key>{table.keys}, context.stream));
   const int64_t cells = args.points.batches * args.grid.cells();
-  const unsigned blocks = blocks_for(ceil_div<int64_t>(cells, 4), kThreads, context.target);
+  const unsigned blocks = blocks_for(ceil_div<int64_t>(cells, 4), kBevThreads, context.target);
   switch (args.code.format) {
     case HeightFormat::kFloat:
       finalise_kernel<Key, HeightFormat::kFloat>
-          <<<blocks, kThreads, 0, context.stream>>>(args, table, cells);
+          <<<blocks, kBevThreads, 0, context.stream>>>(args, table, cells);
       break;
     case HeightFormat::kUInt8:
       finalise_kernel<Key, HeightFormat::kUInt8>
-          <<<blocks, kThreads, 0, context.stream>>>(args, table, cells);
+          <<<blocks, kBevThreads, 0, context.stream>>>(args, table, cells);
       break;
     case HeightFormat::kUInt16:
       finalise_kernel<Key, HeightFormat::kUInt16>
-          <<<blocks, kThreads, 0, context.stream>>>(args, table, cells);
+          <<<blocks, kBevThreads, 0, context.stream>>>(args, table, cells);
       break;
   }
   return cudaGetLastError();
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) backward_kernel(BevMaxHeightBackwardArgs args) {
+__global__ void __launch_bounds__(kBevThreads) backward_kernel(BevMaxHeightBackwardArgs args) {
   for (int64_t row = global_thread(); row < args.points.rows; row += global_stride()) {
     write_point_gradient<T>(args, row);
   }
@@ -152,9 +95,9 @@ cudaError_t launch(const BevMaxHeightArgs& args, void* workspace, const CudaCont
 
 cudaError_t launch(const BevMaxHeightBackwardArgs& args, void*, const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(args.points.rows, kThreads, context.target);
+  const unsigned blocks = blocks_for(args.points.rows, kBevThreads, context.target);
   with_point_type(args.points.dtype, [&](auto type) {
-    backward_kernel<decltype(type)><<<blocks, kThreads, 0, context.stream>>>(args);
+    backward_kernel<decltype(type)><<<blocks, kBevThreads, 0, context.stream>>>(args);
   });
   return cudaGetLastError();
 }

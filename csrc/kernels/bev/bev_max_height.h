@@ -13,9 +13,6 @@ namespace torchvox {
 
 enum class HeightFormat { kFloat, kUInt8, kUInt16 };
 
-// Columns of a row of `counts`: row 0 is the whole call, row 1 + b is sample b.
-enum BevCount { kBevCellsFilled, kBevPointsUsed, kBevOutOfRange, kBevNonFinite, kBevCounts };
-
 // How a height is stored.
 struct HeightCode {
   HeightFormat format = HeightFormat::kFloat;

@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "csrc/kernels/bev/bev_max_height.h"
+#include "csrc/kernels/bev/bev_scatter.h"
+#include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
@@ -38,29 +40,15 @@ struct BevTable {
   }
 };
 
-// One loaded point: its fate, its cell in the whole batch, its height in fp32.
-struct BevPoint {
-  BevFate fate;
-  int64_t cell;
-  float z;
+// Enters one used point into the table; true when its cell was empty.
+template <class Key>
+struct HeightVisit {
+  Key* keys;
+
+  TORCHVOX_HD bool operator()(const BevPoint& point, int64_t row) const {
+    return atomic_raise(&keys[point.cell], height_key(point.z, row, Key{}));
+  }
 };
-
-template <class T>
-TORCHVOX_HD BevPoint locate_point(const PackedPoints& points, const BevGrid& grid, int64_t row,
-                                  int64_t sample) {
-  const T* p = static_cast<const T*>(points.data) + row * points.row_stride;
-  const auto x = widen(p[0]), y = widen(p[1]), z = widen(p[2]);
-  BevPoint found{BevFate::kNonFinite, 0, 0.f};
-  found.fate = grid.locate(x, y, z, &found.cell);
-  found.cell += sample * grid.cells();
-  found.z = static_cast<float>(z);
-  return found;
-}
-
-TORCHVOX_HD BevCount count_of(BevFate fate) {
-  return fate == BevFate::kUsed ? kBevPointsUsed
-                                : (fate == BevFate::kOutOfRange ? kBevOutOfRange : kBevNonFinite);
-}
 
 // Writes one cell of the outputs.
 template <class Key>

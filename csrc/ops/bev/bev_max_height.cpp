@@ -4,8 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include "csrc/ops/bev/bev_checks.h"
 #include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
 
 namespace torchvox {
@@ -13,35 +13,6 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-
-BevOrientation parse_orientation(const char* op, std::string_view name) {
-  if (name == "image") return BevOrientation::kImage;
-  if (name == "north_up") return BevOrientation::kNorthUp;
-  check_value(name == "grid", op, "orientation must be 'grid', 'image' or 'north_up'", "'", name, "'");
-  return BevOrientation::kGrid;
-}
-
-BevGrid parse_grid(const char* op, c10::ArrayRef<double> range, c10::ArrayRef<int64_t> size,
-                   std::string_view orientation) {
-  check_range(op, range);
-  check_value(size.size() == 2, op, "size must be (nx, ny)", size);
-  // Above 2^24 cells fp32 cannot name them all.
-  check_value(size[0] >= 1 && size[1] >= 1 && size[0] <= (1 << 24) && size[1] <= (1 << 24), op,
-              "size must be (nx, ny) with each in [1, 2^24]", size);
-  BevGrid grid;
-  for (int axis = 0; axis < 3; ++axis) {
-    grid.lower[axis] = static_cast<float>(range[axis]);
-    grid.upper[axis] = static_cast<float>(range[axis + 3]);
-  }
-  for (int axis = 0; axis < 2; ++axis) {
-    grid.resolution[axis] =
-        (grid.upper[axis] - grid.lower[axis]) / static_cast<float>(size[axis]);
-  }
-  grid.nx = size[0];
-  grid.ny = size[1];
-  grid.orientation = parse_orientation(op, orientation);
-  return grid;
-}
 
 HeightCode parse_code(const char* op, const BevGrid& grid, std::optional<at::ScalarType> out_dtype,
                       double fill, int64_t lowest_code) {
@@ -80,9 +51,7 @@ Plan make_plan(const char* op, const Tensor& points, c10::ArrayRef<double> range
   plan.code = parse_code(op, plan.grid, out_dtype, fill, lowest_code);
   plan.out_dtype = out_dtype.value_or(at::kFloat);
   plan.batches = check_batch(op, points, batch_offsets, num_valid);
-  const bool turned = plan.grid.orientation == BevOrientation::kImage;
-  plan.image = {plan.batches, turned ? plan.grid.nx : plan.grid.ny,
-                turned ? plan.grid.ny : plan.grid.nx};
+  plan.image = {plan.batches, rows_of(plan.grid), columns_of(plan.grid)};
   return plan;
 }
 

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Integer atomics whose final value depends on no order, with one spelling on host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/core/arith.h"
+
+namespace torchvox {
+
+#ifdef __CUDACC__
+template <class T>
+struct CudaAtomicType {
+  using type = unsigned int;
+};
+template <>
+struct CudaAtomicType<uint64_t> {
+  using type = unsigned long long;
+};
+#endif
+
+// Raises *address to `value`. True for the one call that raised it from 0. The plain load first
+// spares the atomic whenever the present value is already as high.
+template <class T>
+TORCHVOX_HD bool atomic_raise(T* address, T value) {
+#ifdef __CUDA_ARCH__
+  using Native = typename CudaAtomicType<T>::type;
+  if (*const_cast<volatile const T*>(address) >= value) return false;
+  return atomicMax(reinterpret_cast<Native*>(address), static_cast<Native>(value)) == 0;
+#else
+  T old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (old < value) {
+    if (__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED)) {
+      return old == 0;
+    }
+  }
+  return false;
+#endif
+}
+
+// Adds, modulo 2^32 or 2^64, and gives the value before.
+template <class T>
+TORCHVOX_HD T atomic_add(T* address, T value) {
+#ifdef __CUDA_ARCH__
+  using Native = typename CudaAtomicType<T>::type;
+  return static_cast<T>(atomicAdd(reinterpret_cast<Native*>(address), static_cast<Native>(value)));
+#else
+  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+#endif
+}
+
+TORCHVOX_HD void atomic_set_bits(uint32_t* address, uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  if ((*const_cast<volatile const uint32_t*>(address) & bits) != bits) atomicOr(address, bits);
+#else
+  __atomic_fetch_or(address, bits, __ATOMIC_RELAXED);
+#endif
+}
+
+}  // namespace torchvox
