@@ -169,7 +169,7 @@ const auto& voxel_csr_op() {
 }
 
 std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<double> range,
-                                         at::IntArrayRef size, const Channels& channels,
+                                         at::IntArrayRef size, Channels channels,
                                          const OptionalTensor& features,
                                          const OptionalTensor& batch_offsets,
                                          const OptionalTensor& num_valid,
@@ -226,7 +226,7 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
 // (grad_points [N, C], grad_features of the shape of features, or [0] when there are none)
 std::tuple<Tensor, Tensor> bev_rasterize_backward(
     const Tensor& grad_image, const Tensor& points, c10::ArrayRef<double> range,
-    at::IntArrayRef size, const Channels& channels, const OptionalTensor& features,
+    at::IntArrayRef size, Channels channels, const OptionalTensor& features,
     const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
     std::string_view orientation) {
   const char* op = "_bev_rasterize_backward";
