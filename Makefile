@@ -11,8 +11,10 @@ PYTEST_ARGS ?=
 
 ifdef TORCHVOX_NO_VENV
 PY := $(PYTHON)
+CLANG_FORMAT := clang-format
 else
 PY := .venv/bin/python
+CLANG_FORMAT := .venv/bin/clang-format
 endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
@@ -54,12 +56,12 @@ test-gpu: build/.built
 lint:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	clang-format --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.cpp')
+	$(CLANG_FORMAT) --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.cpp')
 
 format:
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
-	clang-format -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.cpp')
+	$(CLANG_FORMAT) -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.cpp')
 
 wheel: .venv/.ready
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python -m pip wheel --no-build-isolation --no-deps -w dist .

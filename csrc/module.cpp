@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// torchvox._C: facts of the build and hooks for tests. No tensor op: those are registered with torch.
+// torchvox._C: facts of the build and hooks for tests. No tensor op: those are registered with
+// torch.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -45,7 +46,8 @@ PYBIND11_MODULE(_C, m) {
         torchvox::set_plan_override(plan_from(plan), value);
       },
       pybind11::arg("plan"), pybind11::arg("value"),
-      "Forces a launch decision in this process, for tests; -1 gives it back. Never changes a result");
+      "Forces a launch decision in this process, for tests; -1 gives it back. Never changes a "
+      "result");
   m.def(
       "plan_override",
       [](const std::string& plan) { return torchvox::plan_override(plan_from(plan)); },

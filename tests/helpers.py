@@ -38,7 +38,9 @@ def assert_same_bits(actual, expected, what: str = "") -> None:
             assert_same_bits(a, e, f"{what}[{name}]")
         return
     assert actual.dtype == expected.dtype, f"{what}: {actual.dtype}, not {expected.dtype}"
-    assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)}, not {tuple(expected.shape)}"
+    assert actual.shape == expected.shape, (
+        f"{what}: {tuple(actual.shape)}, not {tuple(expected.shape)}"
+    )
     a, e = bits(actual), bits(expected)
     if torch.equal(a, e):
         return

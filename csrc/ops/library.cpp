@@ -8,6 +8,7 @@
 namespace torchvox {
 
 const std::vector<const char*>& schemas() {
+  // clang-format off
   static const std::vector<const char*> table = {
       // bev: height [B, H, W], top_index [B, H, W] int32, counts [B + 1, 4] int32
       "bev_max_height(Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", ScalarType? out_dtype=None, float fill=0., int lowest_code=1) -> (Tensor height, Tensor counts)",
@@ -18,6 +19,7 @@ const std::vector<const char*>& schemas() {
       // grad_points [N, C], grad_features as features, or [0]
       "_bev_rasterize_backward(Tensor grad_image, Tensor points, float[] point_cloud_range, int[] size, str[] channels, *, Tensor? features=None, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\") -> (Tensor grad_points, Tensor grad_features)",
   };
+  // clang-format on
   return table;
 }
 

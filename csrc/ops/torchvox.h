@@ -36,8 +36,7 @@ inline std::tuple<at::Tensor, at::Tensor> bev_max_height(
     const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {},
     std::string_view orientation = "grid", std::optional<at::ScalarType> out_dtype = {},
     double fill = 0., int64_t lowest_code = 1) {
-  static const auto op =
-      detail::op<decltype(bev_max_height)>("torchvox::bev_max_height");
+  static const auto op = detail::op<decltype(bev_max_height)>("torchvox::bev_max_height");
   return op.call(points, point_cloud_range, size, batch_offsets, num_valid, orientation, out_dtype,
                  fill, lowest_code);
 }

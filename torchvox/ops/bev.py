@@ -133,9 +133,10 @@ def bev_rasterize(
     fill: value of empty cells in height and intensity planes; the other planes hold 0 there.
 
     Returns (image [B, planes, H, W] float32, counts [B + 1, 4] int32 as `bev_max_height`).
-    Deterministic, also in the means: heights add up as integers, intensities in input order. CPU and
-    CUDA give the same bits; no host synchronisation. Differentiable in points and features through
-    height_max, height_norm, height_mean, intensity_top and intensity_mean. docs/bev.md has every rule.
+    Deterministic, also in the means: heights add up as integers, intensities in input order. CPU
+    and CUDA give the same bits; no host synchronisation. Differentiable in points and features
+    through height_max, height_norm, height_mean, intensity_top and intensity_mean. docs/bev.md has
+    every rule.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     image, counts = torch.ops.torchvox.bev_rasterize(

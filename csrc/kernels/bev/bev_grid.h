@@ -17,8 +17,8 @@ enum BevCount { kBevCellsFilled, kBevPointsUsed, kBevOutOfRange, kBevNonFinite, 
 
 // A bird's-eye-view raster over an axis-aligned box, half-open on all three axes.
 struct BevGrid {
-  float lower[3];       // metres
-  float upper[3];       // metres
+  float lower[3];  // metres
+  float upper[3];  // metres
   float resolution[2];  // metres a cell along x and y: fp32(upper - lower) / fp32(cells)
   int64_t nx = 0;
   int64_t ny = 0;

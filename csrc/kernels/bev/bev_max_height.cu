@@ -6,10 +6,11 @@ namespace torchvox {
 namespace {
 
 // Four cells a thread: 16-byte reads of the table, and writes as wide as the format allows (the
-// compiler merges the stores of one thread when the outputs are aligned). Block 0 writes the counts.
+// compiler merges the stores of one thread when the outputs are aligned). Block 0 writes the
+// counts.
 template <class Key, HeightFormat kFormat>
-__global__ void __launch_bounds__(kBevThreads) finalise_kernel(BevMaxHeightArgs args,
-                                                            BevTable<Key> table, int64_t cells) {
+__global__ void __launch_bounds__(kBevThreads)
+    finalise_kernel(BevMaxHeightArgs args, BevTable<Key> table, int64_t cells) {
   args.code.format = kFormat;  // known at compile time from here on
   for (int64_t i = 4 * global_thread(); i < cells; i += 4 * global_stride()) {
     if (i + 4 <= cells) {
@@ -53,7 +54,8 @@ __global__ void __launch_bounds__(kBevThreads) finalise_kernel(BevMaxHeightArgs 
 }
 
 template <class Key>
-cudaError_t launch_keyed(const BevMaxHeightArgs& args, void* workspace, const CudaContext& context) {
+cudaError_t launch_keyed(const BevMaxHeightArgs& args, void* workspace,
+                         const CudaContext& context) {
   const BevTable<Key> table(args, workspace);
   if (table.bytes > 0) {
     TORCHVOX_CUDA_CHECK(cudaMemsetAsync(workspace, 0, table.bytes, context.stream));

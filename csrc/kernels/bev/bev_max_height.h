@@ -16,10 +16,10 @@ enum class HeightFormat { kFloat, kUInt8, kUInt16 };
 // How a height is stored.
 struct HeightCode {
   HeightFormat format = HeightFormat::kFloat;
-  float fill = 0.f;      // float output: value of empty cells; integer outputs hold 0 there
-  int lowest_code = 1;   // uint8: code of z0
-  float z0 = 0.f;        // metres
-  float z1 = 0.f;        // metres
+  float fill = 0.f;  // float output: value of empty cells; integer outputs hold 0 there
+  int lowest_code = 1;  // uint8: code of z0
+  float z0 = 0.f;  // metres
+  float z1 = 0.f;  // metres
 
   // Codes 0 (empty), lowest_code .. 255.
   TORCHVOX_HD uint8_t to_uint8(float z) const {
@@ -40,9 +40,9 @@ struct BevMaxHeightArgs {
   PackedPoints points;
   BevGrid grid;
   HeightCode code;
-  void* height = nullptr;        // [batches, cells], float, uint8_t or uint16_t
+  void* height = nullptr;  // [batches, cells], float, uint8_t or uint16_t
   int32_t* top_index = nullptr;  // [batches, cells], or null: not wanted
-  int32_t* counts = nullptr;     // [batches + 1, kBevCounts]
+  int32_t* counts = nullptr;  // [batches + 1, kBevCounts]
 };
 
 TORCHVOX_EXPORT int64_t workspace_bytes(const BevMaxHeightArgs& args, const Target& target);
@@ -56,7 +56,7 @@ struct BevMaxHeightBackwardArgs {
   BevGrid grid;
   const float* grad_height = nullptr;  // [batches, cells]
   const int32_t* top_index = nullptr;  // [batches, cells]
-  void* grad_points = nullptr;         // [rows, columns] contiguous, dtype of the points
+  void* grad_points = nullptr;  // [rows, columns] contiguous, dtype of the points
 };
 
 TORCHVOX_EXPORT int64_t workspace_bytes(const BevMaxHeightBackwardArgs& args, const Target& target);

@@ -28,7 +28,7 @@ TORCHVOX_HD int32_t key_row(uint64_t key) { return int32_t(~uint32_t(key)); }
 
 template <class Key>
 struct BevTable {
-  Key* keys;          // [batches * cells]
+  Key* keys;  // [batches * cells]
   int32_t* counters;  // [batches, kBevCounts]
   int64_t bytes;
 

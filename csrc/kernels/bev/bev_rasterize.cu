@@ -50,10 +50,10 @@ cudaError_t launch(const BevRasterizeArgs& args, void* workspace, const CudaCont
   if (tables.bytes > 0) {
     TORCHVOX_CUDA_CHECK(cudaMemsetAsync(workspace, 0, tables.bytes, context.stream));
   }
-  TORCHVOX_CUDA_CHECK(launch_scatter(
-      args.points, args.grid, tables.counters,
-      RasterVisit{tables, args.grid, args.intensity, args.planes, args.height_steps},
-      context.stream));
+  TORCHVOX_CUDA_CHECK(
+      launch_scatter(args.points, args.grid, tables.counters,
+                     RasterVisit{tables, args.grid, args.intensity, args.planes, args.height_steps},
+                     context.stream));
   const unsigned blocks = blocks_for(tables.cells, kBevThreads, context.target);
   planes_kernel<<<blocks, kBevThreads, 0, context.stream>>>(args, tables);
   return cudaGetLastError();
@@ -69,8 +69,7 @@ cudaError_t launch(const BevRasterizeBackwardArgs& args, void* workspace,
                                      context.stream));
   const unsigned blocks = blocks_for(args.points.rows, kBevThreads, context.target);
   with_point_type(args.points.dtype, [&](auto type) {
-    backward_kernel<decltype(type)>
-        <<<blocks, kBevThreads, 0, context.stream>>>(args, tables);
+    backward_kernel<decltype(type)><<<blocks, kBevThreads, 0, context.stream>>>(args, tables);
   });
   return cudaGetLastError();
 }

@@ -79,9 +79,9 @@ struct BevRasterizeArgs {
   double height_steps = 1.;  // steps a metre of the integer height sum
   float fill = 0.f;
   const int32_t* cell_offsets = nullptr;  // [batches * cells + 1], for kIntensityMean
-  const int32_t* cell_points = nullptr;   // rows of the points, ascending in each cell
-  float* image = nullptr;                 // [batches, planes, cells]
-  int32_t* counts = nullptr;              // [batches + 1, kBevCounts]
+  const int32_t* cell_points = nullptr;  // rows of the points, ascending in each cell
+  float* image = nullptr;  // [batches, planes, cells]
+  int32_t* counts = nullptr;  // [batches + 1, kBevCounts]
 };
 
 struct BevRasterizeBackwardArgs {
@@ -89,15 +89,16 @@ struct BevRasterizeBackwardArgs {
   BevGrid grid;
   BevPlanes planes;
   const float* grad_image = nullptr;  // [batches, planes, cells]
-  void* grad_points = nullptr;        // [rows, columns] contiguous, dtype of the points
-  void* grad_features = nullptr;      // [rows] contiguous; null: intensity is column 3
+  void* grad_points = nullptr;  // [rows, columns] contiguous, dtype of the points
+  void* grad_features = nullptr;  // [rows] contiguous; null: intensity is column 3
   DType features_dtype = DType::kFloat;
 };
 
 TORCHVOX_EXPORT int64_t workspace_bytes(const BevCellsArgs& args, const Target& target);
 TORCHVOX_EXPORT int64_t workspace_bytes(const BevRasterizeArgs& args, const Target& target);
 TORCHVOX_EXPORT int64_t workspace_bytes(const BevRasterizeBackwardArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const BevCellsArgs& args, void* workspace, const ParallelFor& parallel_for);
+TORCHVOX_EXPORT void run_cpu(const BevCellsArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
 TORCHVOX_EXPORT void run_cpu(const BevRasterizeArgs& args, void* workspace,
                              const ParallelFor& parallel_for);
 TORCHVOX_EXPORT void run_cpu(const BevRasterizeBackwardArgs& args, void* workspace,

@@ -14,13 +14,13 @@ namespace torchvox {
 
 // Tables over all cells of the batch, present only where a plane needs them. All begin as zeros.
 struct BevRasterTables {
-  uint64_t* top = nullptr;         // height_key with index: the highest point
-  uint32_t* lowest = nullptr;      // ~ordered_bits of the lowest height
-  uint32_t* count = nullptr;       // used points
+  uint64_t* top = nullptr;  // height_key with index: the highest point
+  uint32_t* lowest = nullptr;  // ~ordered_bits of the lowest height
+  uint32_t* count = nullptr;  // used points
   uint64_t* height_sum = nullptr;  // integer heights above z0
-  uint32_t* intensity = nullptr;   // intensity_key of the largest intensity
-  uint32_t* sliced = nullptr;      // [sliced_rows, cells]: heights or occupancy bits by slice
-  int32_t* counters = nullptr;     // [batches, kBevCounts]
+  uint32_t* intensity = nullptr;  // intensity_key of the largest intensity
+  uint32_t* sliced = nullptr;  // [sliced_rows, cells]: heights or occupancy bits by slice
+  int32_t* counters = nullptr;  // [batches, kBevCounts]
   int64_t cells = 0;
   int64_t bytes = 0;
 
@@ -31,7 +31,7 @@ struct BevRasterTables {
       const BevChannel channel = planes.plane[p].channel;
       lowest_wanted |= channel == BevChannel::kHeightMin || channel == BevChannel::kHeightRange;
       count_wanted |= channel == BevChannel::kHeightMean || channel == BevChannel::kCount ||
-                      channel == BevChannel::kDensity || channel == BevChannel::kIntensityMean;
+          channel == BevChannel::kDensity || channel == BevChannel::kIntensityMean;
       sum_wanted |= channel == BevChannel::kHeightMean;
       max_wanted |= channel == BevChannel::kIntensityMax;
     }
@@ -130,19 +130,17 @@ TORCHVOX_HD float mean_intensity(const BevRasterizeArgs& args, int64_t cell, uin
 TORCHVOX_HD float plane_value(const BevRasterizeArgs& args, const BevRasterTables& tables,
                               const BevPlane& plane, int64_t cell, uint64_t top) {
   const bool zero_when_empty = plane.channel == BevChannel::kCount ||
-                               plane.channel == BevChannel::kDensity ||
-                               plane.channel == BevChannel::kOccupancy;
+      plane.channel == BevChannel::kDensity || plane.channel == BevChannel::kOccupancy;
   if (top == 0) return zero_when_empty ? 0.f : args.fill;
   switch (plane.channel) {
     case BevChannel::kHeightMax: return key_height(top);
     case BevChannel::kHeightMin: return from_ordered_bits(~tables.lowest[cell]);
     case BevChannel::kHeightMean: {
       const double mean = static_cast<double>(static_cast<int64_t>(tables.height_sum[cell])) /
-                          static_cast<double>(tables.count[cell]);
+          static_cast<double>(tables.count[cell]);
       return static_cast<float>(static_cast<double>(args.grid.lower[2]) + mean / args.height_steps);
     }
-    case BevChannel::kHeightRange:
-      return key_height(top) - from_ordered_bits(~tables.lowest[cell]);
+    case BevChannel::kHeightRange: return key_height(top) - from_ordered_bits(~tables.lowest[cell]);
     case BevChannel::kHeightNorm: return height_norm(args.grid, key_height(top));
     case BevChannel::kIntensityTop: return args.intensity[key_row(top)];
     case BevChannel::kIntensityMean: return mean_intensity(args, cell, tables.count[cell]);
@@ -153,7 +151,8 @@ TORCHVOX_HD float plane_value(const BevRasterizeArgs& args, const BevRasterTable
       return n < static_cast<uint32_t>(args.density_base) ? args.density[n] : 1.f;
     }
     case BevChannel::kOccupancy: {
-      const uint32_t word = tables.sliced[(plane.table_row + plane.slice / 32) * tables.cells + cell];
+      const uint32_t word =
+          tables.sliced[(plane.table_row + plane.slice / 32) * tables.cells + cell];
       return static_cast<float>((word >> (plane.slice % 32)) & 1u);
     }
     case BevChannel::kSlices: {
@@ -217,7 +216,9 @@ TORCHVOX_HD void write_raster_gradient(const BevRasterizeBackwardArgs& args,
   }
   if (args.grad_features) {
     switch (args.features_dtype) {
-      case DType::kHalf: static_cast<Half*>(args.grad_features)[row] = narrow<Half>(to_intensity); break;
+      case DType::kHalf:
+        static_cast<Half*>(args.grad_features)[row] = narrow<Half>(to_intensity);
+        break;
       case DType::kBFloat16:
         static_cast<BFloat16*>(args.grad_features)[row] = narrow<BFloat16>(to_intensity);
         break;

@@ -41,9 +41,8 @@ void run_cpu(const BevRasterizeBackwardArgs& args, void* workspace,
   scatter_cpu(args.points, args.grid, tables.counters,
               RasterVisit{tables, args.grid, {}, args.planes, 1.}, parallel_for);
   with_point_type(args.points.dtype, [&](auto type) {
-    for_each_index(parallel_for, args.points.rows, kBevPointsPerTask, [&](int64_t row) {
-      write_raster_gradient<decltype(type)>(args, tables, row);
-    });
+    for_each_index(parallel_for, args.points.rows, kBevPointsPerTask,
+                   [&](int64_t row) { write_raster_gradient<decltype(type)>(args, tables, row); });
   });
 }
 

@@ -8,8 +8,9 @@ namespace torchvox {
 
 inline constexpr int kBevThreads = 256;
 
-// One thread a point. Counts of the block's first sample are voted on by warp and added up in shared
-// memory, so a block costs four atomics; a thread of another sample adds to the counters itself.
+// One thread a point. Counts of the block's first sample are voted on by warp and added up in
+// shared memory, so a block costs four atomics; a thread of another sample adds to the counters
+// itself.
 template <class T, class Visit>
 __global__ void __launch_bounds__(kBevThreads)
     bev_scatter_kernel(PackedPoints points, BevGrid grid, int32_t* counters,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pass over the points that every raster starts with: locate each point, count its fate, and hand
-// the used ones to a visitor, bool visit(const BevPoint&, row), which says whether it was the first
-// of its cell. Here for the host; bev_scatter.cuh has the device's form.
+// The pass over the points that every raster starts with: locate each point, count its fate, and
+// hand the used ones to a visitor, bool visit(const BevPoint&, row), which says whether it was the
+// first of its cell. Here for the host; bev_scatter.cuh has the device's form.
 #pragma once
 
 #include <algorithm>

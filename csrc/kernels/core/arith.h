@@ -85,16 +85,15 @@ TORCHVOX_HD float widen(Half x) {
 TORCHVOX_HD float widen(float x) { return x; }
 TORCHVOX_HD double widen(double x) { return x; }
 
-// Rounds the significand of a binary64 number, nearest even, to a small format of `kMantissa` stored
-// bits, minimum normal exponent `kMinExponent` and maximum exponent kMaxExponent. Floats widen to
-// double exactly, so one routine rounds both of them once.
+// Rounds the significand of a binary64 number, nearest even, to a small format of `kMantissa`
+// stored bits, minimum normal exponent `kMinExponent` and maximum exponent kMaxExponent. Floats
+// widen to double exactly, so one routine rounds both of them once.
 template <int kMantissa, int kMinExponent, int kMaxExponent>
 TORCHVOX_HD uint16_t round_to_16_bits(double x) {
   const uint64_t bits = float_bits(x);
   const uint16_t sign = static_cast<uint16_t>((bits >> 48) & 0x8000u);
   const uint64_t magnitude = bits & 0x7fffffffffffffffu;
-  const uint16_t infinity =
-      static_cast<uint16_t>((kMaxExponent - kMinExponent + 2) << kMantissa);
+  const uint16_t infinity = static_cast<uint16_t>((kMaxExponent - kMinExponent + 2) << kMantissa);
   if (magnitude > 0x7ff0000000000000u) {
     return static_cast<uint16_t>(sign | infinity | (1u << (kMantissa - 1)));  // quiet NaN
   }

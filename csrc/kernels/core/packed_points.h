@@ -41,7 +41,7 @@ struct PackedPoints {
   int64_t columns = 0;
   int64_t row_stride = 0;  // in elements
   int64_t batches = 1;
-  IndexArray offsets;    // [batches + 1]; not given: one sample of all rows
+  IndexArray offsets;  // [batches + 1]; not given: one sample of all rows
   IndexArray num_valid;  // [batches]; not given: every row of a sample's block
 
   TORCHVOX_HD int64_t offset(int64_t b) const {

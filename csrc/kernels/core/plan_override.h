@@ -10,9 +10,9 @@ namespace torchvox {
 // Launch decisions that tests may force, process-wide. No value changes a result: that is what the
 // tests prove with them.
 enum class Plan {
-  kVoxelTable,          // 0 dense, 1 hash, 2 hash with two-word slots
-  kFpsKernel,           // 0 one block in registers, 1 tile-pruned
-  kFpsThreads,          // threads per block
+  kVoxelTable,  // 0 dense, 1 hash, 2 hash with two-word slots
+  kFpsKernel,  // 0 one block in registers, 1 tile-pruned
+  kFpsThreads,  // threads per block
   kFpsPointsPerThread,  // points per thread
   kCount
 };

@@ -9,13 +9,13 @@
 
 namespace torchvox {
 
-// Where a call runs, in facts that the host knows before it starts. Launch plans and workspace sizes
-// depend on these and on shapes, never on data.
+// Where a call runs, in facts that the host knows before it starts. Launch plans and workspace
+// sizes depend on these and on shapes, never on data.
 struct Target {
   bool cuda = false;
-  int threads = 1;          // CPU: threads the caller's pool may use; never decides a result
+  int threads = 1;  // CPU: threads the caller's pool may use; never decides a result
   int multiprocessors = 0;  // CUDA
-  int shared_bytes = 0;     // CUDA: dynamic shared memory that one block may opt in to
+  int shared_bytes = 0;  // CUDA: dynamic shared memory that one block may opt in to
   int compute_capability = 0;  // CUDA: 10 * major + minor
 };
 

@@ -13,12 +13,13 @@ namespace torchvox {
 inline BevOrientation parse_orientation(const char* op, std::string_view name) {
   if (name == "image") return BevOrientation::kImage;
   if (name == "north_up") return BevOrientation::kNorthUp;
-  check_value(name == "grid", op, "orientation must be 'grid', 'image' or 'north_up'", "'", name, "'");
+  check_value(name == "grid", op, "orientation must be 'grid', 'image' or 'north_up'", "'", name,
+              "'");
   return BevOrientation::kGrid;
 }
 
 inline BevGrid parse_grid(const char* op, c10::ArrayRef<double> range, c10::ArrayRef<int64_t> size,
-                   std::string_view orientation) {
+                          std::string_view orientation) {
   check_range(op, range);
   check_value(size.size() == 2, op, "size must be (nx, ny)", size);
   // Above 2^24 cells fp32 cannot name them all.

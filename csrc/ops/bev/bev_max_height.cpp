@@ -22,9 +22,9 @@ HeightCode parse_code(const char* op, const BevGrid& grid, std::optional<at::Sca
   check_value(lowest_code >= 0 && lowest_code <= 254, op, "lowest_code must be in [0, 254]",
               lowest_code);
   HeightCode code;
-  code.format = type == at::kFloat  ? HeightFormat::kFloat
-                : type == at::kByte ? HeightFormat::kUInt8
-                                    : HeightFormat::kUInt16;
+  code.format = type == at::kFloat ? HeightFormat::kFloat
+      : type == at::kByte          ? HeightFormat::kUInt8
+                                   : HeightFormat::kUInt16;
   code.fill = static_cast<float>(fill);
   code.lowest_code = static_cast<int>(lowest_code);
   code.z0 = grid.lower[2];
@@ -91,11 +91,13 @@ Outputs compute(const char* op, const Tensor& points, c10::ArrayRef<double> rang
   return out;
 }
 
-std::tuple<Tensor, Tensor> bev_max_height(
-    const Tensor& points, c10::ArrayRef<double> point_cloud_range, at::IntArrayRef size,
-    const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-    std::string_view orientation, std::optional<at::ScalarType> out_dtype, double fill,
-    int64_t lowest_code) {
+std::tuple<Tensor, Tensor> bev_max_height(const Tensor& points,
+                                          c10::ArrayRef<double> point_cloud_range,
+                                          at::IntArrayRef size, const OptionalTensor& batch_offsets,
+                                          const OptionalTensor& num_valid,
+                                          std::string_view orientation,
+                                          std::optional<at::ScalarType> out_dtype, double fill,
+                                          int64_t lowest_code) {
   Outputs out = compute("bev_max_height", points, point_cloud_range, size, batch_offsets, num_valid,
                         orientation, out_dtype, fill, lowest_code, false);
   return {out.height, out.counts};
@@ -122,8 +124,9 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
              grad_height.scalar_type());
   check_type(top_index.scalar_type() == at::kInt, op, "top_index must be int32",
              top_index.scalar_type());
-  for (const auto& [name, image] : {std::pair<const char*, const Tensor&>{"grad_height", grad_height},
-                                    {"top_index", top_index}}) {
+  for (const auto& [name, image] :
+       {std::pair<const char*, const Tensor&>{"grad_height", grad_height},
+        {"top_index", top_index}}) {
     check_device(op, name, image, points);
     check_value(image.dim() == 3, op, std::string(name) + " must be [B, H, W]", image.sym_sizes());
     for (int axis = 0; axis < 3; ++axis) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cell's gradient goes to the z of its top point. The plain op has no top_index, so when a gradient
-// is wanted its indexed twin runs in its place.
+// A cell's gradient goes to the z of its top point. The plain op has no top_index, so when a
+// gradient is wanted its indexed twin runs in its place.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -49,11 +49,10 @@ class BevMaxHeight : public torch::autograd::Function<BevMaxHeight> {
                                std::optional<at::ScalarType> out_dtype, double fill,
                                int64_t lowest_code) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [height, top_index, counts] =
-        indexed_op().call(points, range, size, batch_offsets, num_valid, orientation, out_dtype,
-                          fill, lowest_code);
-    ctx->save_for_backward({points, top_index, batch_offsets.value_or(Tensor()),
-                            num_valid.value_or(Tensor())});
+    auto [height, top_index, counts] = indexed_op().call(
+        points, range, size, batch_offsets, num_valid, orientation, out_dtype, fill, lowest_code);
+    ctx->save_for_backward(
+        {points, top_index, batch_offsets.value_or(Tensor()), num_valid.value_or(Tensor())});
     ctx->saved_data["range"] = range.vec();
     ctx->saved_data["size"] = size.vec();
     ctx->saved_data["orientation"] = std::string(orientation);
@@ -68,21 +67,21 @@ class BevMaxHeight : public torch::autograd::Function<BevMaxHeight> {
     Tensor grad_points;
     if (grads[0].defined() && ctx->needs_input_grad(0)) {
       const variable_list saved = ctx->get_saved_variables();
-      grad_points = backward_op().call(grads[0], saved[1], saved[0],
-                                       ctx->saved_data["range"].toDoubleVector(),
-                                       ctx->saved_data["size"].toIntVector(), defined(saved[2]),
-                                       defined(saved[3]),
-                                       ctx->saved_data["orientation"].toStringRef());
+      grad_points = backward_op().call(
+          grads[0], saved[1], saved[0], ctx->saved_data["range"].toDoubleVector(),
+          ctx->saved_data["size"].toIntVector(), defined(saved[2]), defined(saved[3]),
+          ctx->saved_data["orientation"].toStringRef());
     }
     return {grad_points, {}, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
-std::tuple<Tensor, Tensor> bev_max_height(
-    const Tensor& points, c10::ArrayRef<double> range, at::IntArrayRef size,
-    const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-    std::string_view orientation, std::optional<at::ScalarType> out_dtype, double fill,
-    int64_t lowest_code) {
+std::tuple<Tensor, Tensor> bev_max_height(const Tensor& points, c10::ArrayRef<double> range,
+                                          at::IntArrayRef size, const OptionalTensor& batch_offsets,
+                                          const OptionalTensor& num_valid,
+                                          std::string_view orientation,
+                                          std::optional<at::ScalarType> out_dtype, double fill,
+                                          int64_t lowest_code) {
   if (wants_gradient(points)) {
     const auto out = BevMaxHeight::apply(points, range, size, batch_offsets, num_valid, orientation,
                                          out_dtype, fill, lowest_code);

@@ -39,7 +39,7 @@ constexpr std::array<ChannelName, 10> kPlainChannels = {{
 
 bool is_intensity(BevChannel channel) {
   return channel == BevChannel::kIntensityTop || channel == BevChannel::kIntensityMean ||
-         channel == BevChannel::kIntensityMax;
+      channel == BevChannel::kIntensityMax;
 }
 
 void append_plane(const char* op, BevPlanes& planes, const BevPlane& plane) {
@@ -176,13 +176,13 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
                                          std::string_view orientation, double fill,
                                          int64_t density_base) {
   const char* op = "bev_rasterize";
-  const Plan plan = make_plan(op, points, range, size, channels, features, batch_offsets, num_valid,
-                              orientation);
+  const Plan plan =
+      make_plan(op, points, range, size, channels, features, batch_offsets, num_valid, orientation);
   check_value(density_base >= 2 && density_base <= kBevMaxDensityBase, op,
               "density_base must be in [2, 512]", density_base);
   Tensor image = at::empty_symint(plan.image, points.options().dtype(at::kFloat));
-  Tensor counts = at::empty_symint({plan.batches + 1, int64_t{kBevCounts}},
-                                   points.options().dtype(at::kInt));
+  Tensor counts =
+      at::empty_symint({plan.batches + 1, int64_t{kBevCounts}}, points.options().dtype(at::kInt));
   if (points.is_meta()) return {image, counts};
 
   const Packed packed(points, batch_offsets, num_valid);
@@ -224,14 +224,15 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
 }
 
 // (grad_points [N, C], grad_features of the shape of features, or [0] when there are none)
-std::tuple<Tensor, Tensor> bev_rasterize_backward(
-    const Tensor& grad_image, const Tensor& points, c10::ArrayRef<double> range,
-    at::IntArrayRef size, Channels channels, const OptionalTensor& features,
-    const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-    std::string_view orientation) {
+std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, const Tensor& points,
+                                                  c10::ArrayRef<double> range, at::IntArrayRef size,
+                                                  Channels channels, const OptionalTensor& features,
+                                                  const OptionalTensor& batch_offsets,
+                                                  const OptionalTensor& num_valid,
+                                                  std::string_view orientation) {
   const char* op = "_bev_rasterize_backward";
-  const Plan plan = make_plan(op, points, range, size, channels, features, batch_offsets, num_valid,
-                              orientation);
+  const Plan plan =
+      make_plan(op, points, range, size, channels, features, batch_offsets, num_valid, orientation);
   check_device(op, "grad_image", grad_image, points);
   check_type(grad_image.scalar_type() == at::kFloat, op, "grad_image must be float32",
              grad_image.scalar_type());

@@ -17,11 +17,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 const auto& forward_op() {
-  static const auto op =
-      typed_op<std::tuple<Tensor, Tensor>(const Tensor&, c10::ArrayRef<double>, at::IntArrayRef,
-                                          Channels, const OptionalTensor&, const OptionalTensor&,
-                                          const OptionalTensor&, std::string_view, double, int64_t)>(
-          "torchvox::bev_rasterize");
+  static const auto op = typed_op<std::tuple<Tensor, Tensor>(
+      const Tensor&, c10::ArrayRef<double>, at::IntArrayRef, Channels, const OptionalTensor&,
+      const OptionalTensor&, const OptionalTensor&, std::string_view, double, int64_t)>(
+      "torchvox::bev_rasterize");
   return op;
 }
 const auto& backward_op() {
@@ -40,9 +39,8 @@ class BevRasterize : public torch::autograd::Function<BevRasterize> {
                                const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
                                std::string_view orientation, double fill, int64_t density_base) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [image, counts] =
-        forward_op().call(points, range, size, channels, features, batch_offsets, num_valid,
-                          orientation, fill, density_base);
+    auto [image, counts] = forward_op().call(points, range, size, channels, features, batch_offsets,
+                                             num_valid, orientation, fill, density_base);
     ctx->save_for_backward({points, features.value_or(Tensor()), batch_offsets.value_or(Tensor()),
                             num_valid.value_or(Tensor())});
     ctx->saved_data["range"] = range.vec();

@@ -41,10 +41,11 @@ void check_type(bool ok, const char* op, const std::string& rule, const Got&... 
 
 inline void check_device(const char* op, const char* name, const at::Tensor& tensor,
                          const at::Tensor& points) {
-  TORCH_CHECK(tensor.device() == points.device(),
-              refusal(op, std::string(name) + " must be on the device of the points, " +
-                              points.device().str(),
-                      tensor.device()));
+  TORCH_CHECK(
+      tensor.device() == points.device(),
+      refusal(op,
+              std::string(name) + " must be on the device of the points, " + points.device().str(),
+              tensor.device()));
 }
 
 inline bool is_coordinate_type(at::ScalarType type) {

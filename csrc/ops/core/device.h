@@ -33,8 +33,7 @@ inline at::Tensor workspace(int64_t bytes, const at::Tensor& like) {
   return at::empty({bytes}, like.options().dtype(at::kByte).layout(at::kStrided));
 }
 
-inline void torch_parallel_for(int64_t count,
-                               const std::function<void(int64_t, int64_t)>& body) {
+inline void torch_parallel_for(int64_t count, const std::function<void(int64_t, int64_t)>& body) {
   at::parallel_for(0, count, 1, body);
 }
 
@@ -72,7 +71,8 @@ void run(const char* op, const at::Tensor& on, const Args& args) {
     return;
   }
 #endif
-  TORCH_CHECK(on.is_cpu(), op, ": tensors must be on the CPU or on a CUDA device, got ", on.device());
+  TORCH_CHECK(on.is_cpu(), op, ": tensors must be on the CPU or on a CUDA device, got ",
+              on.device());
   Target target;
   target.threads = at::get_num_threads();
   const at::Tensor bytes = workspace(workspace_bytes(args, target), on);
