@@ -18,6 +18,9 @@ const std::vector<const char*>& schemas() {
       "_bev_max_height_backward(Tensor grad_height, Tensor top_index, Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\") -> Tensor",  // [N, C]
       // grad_points [N, C], grad_features as features, or [0]
       "_bev_rasterize_backward(Tensor grad_image, Tensor points, float[] point_cloud_range, int[] size, str[] channels, *, Tensor? features=None, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\") -> (Tensor grad_points, Tensor grad_features)",
+      // sampling: out [B, M, C], or [B, C, M] with channels_first
+      "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
+      "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
   };
   // clang-format on
   return table;

@@ -64,4 +64,11 @@ inline std::tuple<at::Tensor, at::Tensor> bev_rasterize(
                  orientation, fill, density_base);
 }
 
+// [B, M, C], or [B, C, M] with channels_first
+inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& idx,
+                                bool channels_first = false) {
+  static const auto op = detail::op<decltype(gather_points)>("torchvox::gather_points");
+  return op.call(features, idx, channels_first);
+}
+
 }  // namespace torchvox

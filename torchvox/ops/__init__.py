@@ -11,6 +11,7 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.sampling import gather_points
 
 __all__ = [
     "BEVHeight",
@@ -21,4 +22,5 @@ __all__ = [
     "bev_max_height_with_index",
     "bev_preset",
     "bev_rasterize",
+    "gather_points",
 ]

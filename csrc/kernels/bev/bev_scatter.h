@@ -42,16 +42,6 @@ TORCHVOX_HD BevCount count_of(BevFate fate) {
 inline constexpr int64_t kBevPointsPerTask = 8192;
 inline constexpr int64_t kBevCellsPerTask = 65536;
 
-// body(i) for every i below `count`, in tasks of `per_task`.
-template <class Body>
-void for_each_index(const ParallelFor& parallel_for, int64_t count, int64_t per_task,
-                    const Body& body) {
-  parallel_for((count + per_task - 1) / per_task, [&](int64_t first, int64_t last) {
-    const int64_t end = std::min(last * per_task, count);
-    for (int64_t i = first * per_task; i < end; ++i) body(i);
-  });
-}
-
 template <class T, class Visit>
 void scatter_range(const PackedPoints& points, const BevGrid& grid, int32_t* counters,
                    const Visit& visit, int64_t begin, int64_t end) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 
@@ -14,6 +15,16 @@ using ParallelFor =
 // Runs everything on the calling thread.
 inline void serial_for(int64_t count, const std::function<void(int64_t, int64_t)>& body) {
   if (count > 0) body(0, count);
+}
+
+// body(i) for every i below `count`, in tasks of `per_task`.
+template <class Body>
+void for_each_index(const ParallelFor& parallel_for, int64_t count, int64_t per_task,
+                    const Body& body) {
+  parallel_for((count + per_task - 1) / per_task, [&](int64_t first, int64_t last) {
+    const int64_t end = std::min(last * per_task, count);
+    for (int64_t i = first * per_task; i < end; ++i) body(i);
+  });
 }
 
 }  // namespace torchvox
