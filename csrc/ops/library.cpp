@@ -10,6 +10,11 @@ namespace torchvox {
 const std::vector<const char*>& schemas() {
   // clang-format off
   static const std::vector<const char*> table = {
+      // voxel: offsets [num_rows + 1] int32, perm [N] int32
+      "voxel_csr(Tensor point_voxel, SymInt num_rows) -> (Tensor offsets, Tensor perm)",
+      // out [num_rows, C], arg [num_rows, C] int32 for max and min, else [0]
+      "voxel_scatter(Tensor feats, Tensor point_voxel, SymInt num_rows, str reduce=\"mean\", *, Tensor? offsets=None, Tensor? perm=None) -> (Tensor out, Tensor arg)",
+      "_voxel_scatter_backward(Tensor grad, Tensor point_voxel, Tensor offsets, Tensor arg, str reduce) -> Tensor",  // [N, C]
       // bev: height [B, H, W], top_index [B, H, W] int32, counts [B + 1, 4] int32
       "bev_max_height(Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", ScalarType? out_dtype=None, float fill=0., int lowest_code=1) -> (Tensor height, Tensor counts)",
       "bev_max_height_with_index(Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", ScalarType? out_dtype=None, float fill=0., int lowest_code=1) -> (Tensor height, Tensor top_index, Tensor counts)",

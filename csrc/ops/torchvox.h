@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 extern "C" int torchvox_force_link();
 
@@ -69,6 +70,24 @@ inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& id
                                 bool channels_first = false) {
   static const auto op = detail::op<decltype(gather_points)>("torchvox::gather_points");
   return op.call(features, idx, channels_first);
+}
+
+// offsets [num_rows + 1] int32, perm [N] int32
+inline std::tuple<at::Tensor, at::Tensor> voxel_csr(const at::Tensor& point_voxel,
+                                                    c10::SymInt num_rows) {
+  static const auto op = detail::op<decltype(voxel_csr)>("torchvox::voxel_csr");
+  return op.call(point_voxel, std::move(num_rows));
+}
+
+// out [num_rows, C], arg [num_rows, C] int32 for max and min, else [0]
+inline std::tuple<at::Tensor, at::Tensor> voxel_scatter(const at::Tensor& feats,
+                                                        const at::Tensor& point_voxel,
+                                                        c10::SymInt num_rows,
+                                                        std::string_view reduce = "mean",
+                                                        const OptionalTensor& offsets = {},
+                                                        const OptionalTensor& perm = {}) {
+  static const auto op = detail::op<decltype(voxel_scatter)>("torchvox::voxel_scatter");
+  return op.call(feats, point_voxel, std::move(num_rows), reduce, offsets, perm);
 }
 
 }  // namespace torchvox

@@ -12,15 +12,19 @@ from torchvox.ops.bev import (
     bev_rasterize,
 )
 from torchvox.ops.sampling import gather_points
+from torchvox.ops.voxel import VoxelCSR, voxel_csr, voxel_scatter
 
 __all__ = [
     "BEVHeight",
     "BEVHeightWithIndex",
     "BEVImage",
+    "VoxelCSR",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
     "bev_preset",
     "bev_rasterize",
     "gather_points",
+    "voxel_csr",
+    "voxel_scatter",
 ]

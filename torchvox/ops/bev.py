@@ -210,6 +210,13 @@ def bev_affine(
     metres to pixels.
     """
     bounds = np.asarray(point_cloud_range, dtype=np.float32)
+    if bounds.shape != (6,) or not np.isfinite(bounds).all() or (bounds[:3] >= bounds[3:]).any():
+        raise ValueError(
+            "bev_affine: point_cloud_range must be (x0, y0, z0, x1, y1, z1), finite, with each "
+            f"lower bound below its upper bound, got {list(point_cloud_range)}"
+        )
+    if len(size) != 2 or min(size) < 1:
+        raise ValueError(f"bev_affine: size must be (nx, ny), each at least 1, got {list(size)}")
     width, height = ((bounds[3:5] - bounds[:2]) / np.asarray(size, dtype=np.float32)).tolist()
     x0, y0 = bounds[:2].tolist()
     nx, ny = size
