@@ -44,7 +44,7 @@ class VoxelGrid:
                 fail(ValueError, op, "point_cloud_range must be finite", list(point_cloud_range))
         # Round half away from zero, exactly: the fraction of a float32 is a float32.
         whole = np.trunc(quotient)
-        cells = [int(w) + int(q - w >= 0.5) for q, w in zip(quotient, whole)]
+        cells = [int(w) + int(q - w >= 0.5) for q, w in zip(quotient, whole, strict=True)]
         if min(cells) < 1:
             fail(
                 ValueError,

@@ -47,7 +47,7 @@ def _sample_ranges(
         if num_valid.dim() > 1 or num_valid.numel() != num_samples:
             fail(ValueError, op, f"num_valid must be [{num_samples}]", list(num_valid.shape))
         valid = num_valid.reshape(-1).tolist()
-        ranges = [(b, b + min(max(v, 0), e - b)) for (b, e), v in zip(ranges, valid)]
+        ranges = [(b, b + min(max(v, 0), e - b)) for (b, e), v in zip(ranges, valid, strict=True)]
     return ranges
 
 
