@@ -79,7 +79,9 @@ def test_offsets_outside_the_cloud_are_clamped(device, offsets):
 
 
 @pytest.mark.parametrize("name", ["voxelize", "voxel_map"])
-@pytest.mark.parametrize("offsets", [[0, 200, 100, 300], [300, 0], [300, 200, 100, 0], [0, 250, 10]])
+@pytest.mark.parametrize(
+    "offsets", [[0, 200, 100, 300], [300, 0], [300, 200, 100, 0], [0, 250, 10]]
+)
 def test_decreasing_offsets_are_memory_safe(device, offsets, name):
     """The values are unspecified; shapes, ranges and the process are not."""
     outputs = run_op(

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import real_scan
 from voxel_cases import (
     BOUNDS,
     FLOAT_DTYPES,
@@ -13,7 +14,6 @@ from voxel_cases import (
     OUT_OF_RANGE,
     check_voxelize,
     cloud_on_x,
-    real_scan,
 )
 
 import torchvox
@@ -160,7 +160,7 @@ def test_float64_points_use_the_float32_grid_widened(device):
 
 def faces(axis, dtype):
     """Every face of an axis as k * size in float64, and its two neighbours in `dtype`."""
-    lo, hi, size = axis
+    lo, _, size = axis
     n = reference.grid_size(*x_axis(*axis))[0]
     on = torch.tensor([lo + k * size for k in range(-1, n + 2)], dtype=torch.float64).to(dtype)
     up = torch.full_like(on, math.inf)

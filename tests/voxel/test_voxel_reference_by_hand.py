@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from voxel_cases import REDUCTIONS, UNIT_GRID, cloud_at, real_scan, street_cloud
+from helpers import real_scan
+from voxel_cases import REDUCTIONS, UNIT_GRID, cloud_at, street_cloud
 
 from torchvox import reference
 from torchvox.reference.arithmetic import cascade_sum
@@ -77,13 +78,17 @@ def test_samples_follow_each_other_without_gaps():
     _, indices, _, point_voxel, counts = reference.voxelize(
         cloud, *UNIT_GRID, 1, 3, batch_offsets=offsets
     )
-    assert indices.tolist() == [
-        [0, 3, 2, 1],
-        [0, 0, 0, 0],
-        [2, 3, 2, 1],
-        [2, 0, 0, 0],
-        [2, 1, 0, 3],
-    ] + [[-1] * 4] * 4
+    assert (
+        indices.tolist()
+        == [
+            [0, 3, 2, 1],
+            [0, 0, 0, 0],
+            [2, 3, 2, 1],
+            [2, 0, 0, 0],
+            [2, 1, 0, 3],
+        ]
+        + [[-1] * 4] * 4
+    )
     assert point_voxel.tolist() == [0, 1, -1, 2, 3, -1, 2, 4, -1, 2, 3]
     assert counts.tolist() == [
         [5, 5, 5, 3, 0, 2, 1, 0],
@@ -251,7 +256,9 @@ def test_reference_gradient_equals_autograd_through_a_gather(reduce):
     features = torch.stack(outputs)
     expected_features = reference.voxelize(cloud, *args, reduce=reduce)[0]
     torch.testing.assert_close(features.detach(), expected_features, rtol=1e-12, atol=1e-12)
-    grad = torch.randn(features.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    grad = torch.randn(
+        features.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     features.backward(grad)
     actual = reference.voxelize_backward(grad, cloud, *args, reduce=reduce)
     torch.testing.assert_close(actual, leaf.grad, rtol=1e-12, atol=1e-12)

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import real_scan
 from voxel_cases import FLOAT_DTYPES, GRID, ORDERS, REDUCTIONS, UNIT_GRID, check_op, check_voxelize
-from voxel_cases import real_scan
 
 REAL_REDUCTIONS = REDUCTIONS[1:]
 BIG = 2.0**24  # adding 1 to it in float32 is lost
@@ -49,9 +49,9 @@ def test_one_voxel_with_a_million_points(device, n, reduce):
 @pytest.mark.parametrize("reduce", ["mean", "sum", "max"])
 def test_hot_voxel_with_a_cap_uses_the_first_points(device, reduce, max_points):
     values = noisy(3000)
-    features = check_voxelize(
-        device, one_voxel(values), *UNIT_GRID, max_points, 1, reduce=reduce
-    )[0]
+    features = check_voxelize(device, one_voxel(values), *UNIT_GRID, max_points, 1, reduce=reduce)[
+        0
+    ]
     if reduce == "max":
         assert features[0, 3] == values[:max_points].astype(np.float32).max()
 
@@ -80,9 +80,9 @@ def test_sums_worked_out_by_hand(device, values, total):
 def test_two_interleaved_voxels(device, max_points, reduce):
     cloud = one_voxel(noisy(1500))
     cloud[::2, 0] += 2
-    indices, num_points = check_voxelize(
-        device, cloud, *UNIT_GRID, max_points, 4, reduce=reduce
-    )[1:3]
+    indices, num_points = check_voxelize(device, cloud, *UNIT_GRID, max_points, 4, reduce=reduce)[
+        1:3
+    ]
     assert indices[:2].tolist() == [[0, 0, 0, 2], [0, 0, 0, 0]]
     assert num_points.tolist() == [max_points, max_points, 0, 0]
 
@@ -90,7 +90,9 @@ def test_two_interleaved_voxels(device, max_points, reduce):
 @pytest.mark.parametrize("order", ORDERS)
 def test_all_voxels_distinct(device, order):
     generator = torch.Generator().manual_seed(5)
-    cells = torch.cartesian_prod(*[torch.arange(13)] * 3)[torch.randperm(13**3, generator=generator)]
+    cells = torch.cartesian_prod(*[torch.arange(13)] * 3)[
+        torch.randperm(13**3, generator=generator)
+    ]
     cloud = torch.cat([cells + 0.5, cells[:, :1] * 0.1], dim=1)
     grid = ([1.0] * 3, [0.0] * 3 + [13.0] * 3)
     *_, counts = check_voxelize(device, cloud, *grid, 3, -1, order=order, reduce="mean")

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pytest
 import torch
 from helpers import assert_same_bits
 
@@ -102,15 +98,3 @@ def cloud_on_x(xs, y: float, z: float, dtype=torch.float32) -> torch.Tensor:
     """Points whose x values are given and whose y and z are all the same."""
     x = torch.as_tensor(np.asarray(xs, np.float64)).to(dtype)
     return torch.stack([x, torch.full_like(x, y), torch.full_like(x, z)], dim=1)
-
-
-def data_folder() -> Path:
-    root = Path(__file__).resolve().parents[2]
-    return Path(os.environ.get("TORCHVOX_DATA", root / ".." / "shared" / "data"))
-
-
-def real_scan(name: str, columns: int) -> torch.Tensor:
-    path = data_folder() / name
-    if not path.is_file():
-        pytest.skip(f"{path} is absent: set TORCHVOX_DATA to the folder of real scans")
-    return torch.from_numpy(np.fromfile(path, np.float32).reshape(-1, columns).copy())
