@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grid sizes, very large grids and the limits of keys."""
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from voxel_cases import BOUNDS, ORDERS, check_op, check_voxelize
+
+import torchvox
+from torchvox import reference
+
+NAMED_GRIDS = {
+    "kitti_pillars": ([0.16, 0.16, 4], [0, -39.68, -3, 69.12, 39.68, 1], (432, 496, 1)),
+    "kitti_voxels": ([0.05, 0.05, 0.1], [0, -40, -3, 70.4, 40, 1], (1408, 1600, 40)),
+    "sweep": ([0.2, 0.2, 0.2], [-54, -54, -5, 54, 54, 3], (540, 540, 40)),
+    "nuscenes_pillars": ([0.2, 0.2, 8], [-51.2, -51.2, -5, 51.2, 51.2, 3], (512, 512, 1)),
+    "nuscenes_voxels": ([0.075, 0.075, 0.2], [-54, -54, -5, 54, 54, 3], (1440, 1440, 40)),
+    "waymo_voxels": ([0.1, 0.1, 0.15], [-75.2, -75.2, -2, 75.2, 75.2, 4], (1504, 1504, 40)),
+    "waymo_pillars": ([0.32, 0.32, 6], [-74.88, -74.88, -2, 74.88, 74.88, 4], (468, 468, 1)),
+    "half_a_cell": ([0.16, 0.5, 1], [0, 0, 0, 50, 70.4, 1.5], (313, 141, 2)),
+}
+
+
+@pytest.mark.parametrize(("size", "bounds", "cells"), NAMED_GRIDS.values(), ids=NAMED_GRIDS.keys())
+def test_grid_size_of_common_configurations(size, bounds, cells):
+    assert tuple(torchvox.grid_size(size, bounds)) == cells
+    assert reference.grid_size(size, bounds) == cells
+
+
+@pytest.mark.parametrize("k", range(1, 200, 7))
+def test_grid_size_equals_the_reference_on_awkward_quotients(k):
+    for size in (0.1, 0.15, 0.3, 0.7, 1 / 3):
+        for extra in (-1e-6, 0.0, 0.5, 0.4999999, 0.50001):
+            args = ([size] * 3, [0.0, -1.0, 5.0, (k + extra) * size, k * size, 5 + k * size])
+            assert tuple(torchvox.grid_size(*args)) == reference.grid_size(*args)
+
+
+def corners_and_centre(cells) -> torch.Tensor:
+    """The first and last cell along every axis, the middle, and one cell outside."""
+    per_axis = [torch.tensor([0.5, n // 2 + 0.5, n - 0.5], dtype=torch.float64) for n in cells]
+    cloud = torch.cartesian_prod(*per_axis)
+    outside = torch.tensor([[n + 0.5 for n in cells], [-0.5, 0.5, 0.5]], dtype=torch.float64)
+    return torch.cat([cloud, outside, cloud])
+
+
+# Unit voxels; the product of the last is 2^62.
+HUGE = [
+    (2**11, 2**11, 2**11),
+    (2**20, 2**20, 2**3),
+    (2**23, 2**23, 1),
+    (2**24, 5, 3),
+    (2**24, 2**24, 2**14),
+    (2**14, 2**24, 2**24),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("cells", HUGE)
+def test_keys_past_32_bits(device, cells, order):
+    cloud = corners_and_centre(cells)
+    grid = ([1.0] * 3, [0.0] * 3 + [float(n) for n in cells])
+    _, indices, *_, counts = check_voxelize(device, cloud, *grid, 5, -1, order=order)
+    distinct = len({tuple(p) for p in cloud[:27].tolist()})
+    assert counts[0, :2].tolist() == [distinct, distinct]
+    assert indices[:, 1:].amax(dim=0).tolist() == [n - 1 for n in cells[::-1]]
+    check_op("voxel_map", device, cloud.float(), *grid, 5, -1, order=order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_cells_times_samples_past_32_bits(device, order):
+    """Each sample alone fits 32 bits; a 32-bit merged key would join voxels of two samples."""
+    cells = (1440, 1440, 40)
+    cloud = corners_and_centre(cells).float()
+    batch = torch.cat([cloud] * 60)
+    offsets = torch.arange(61) * len(cloud)
+    _, indices, *_, counts = check_voxelize(
+        device, batch, [1.0] * 3, [0.0] * 3 + [float(n) for n in cells], 1, -1,
+        batch_offsets=offsets, order=order,
+    )  # fmt: skip
+    assert counts[1:, 0].tolist() == [27] * 60
+    assert_same_bits(indices[: 27 * 60, 0], torch.arange(60).int().repeat_interleave(27))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_single_cell(device, bounds):
+    generator = torch.Generator().manual_seed(91)
+    cloud = torch.rand(300, 4, generator=generator) * 3 - 1
+    counts = check_voxelize(device, cloud, [1.0] * 3, [0.0] * 3 + [1.0] * 3, 500, 2, bounds=bounds)[
+        4
+    ]
+    assert counts[0, :2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_different_size_along_every_axis(device, order):
+    generator = torch.Generator().manual_seed(92)
+    cloud = torch.rand(1500, 4, generator=generator) * torch.tensor([70.4, 80.0, 4.0, 1.0])
+    cloud -= torch.tensor([0.0, 40.0, 3.0, 0.0])
+    for size, bounds, _ in NAMED_GRIDS.values():
+        check_voxelize(device, cloud, size, bounds, 3, -1, order=order, reduce="mean")

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""float16 and bfloat16 in and out: one rounding, at the end."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_same_bits, real_scan
+from voxel_cases import (
+    FLOAT_DTYPES,
+    GRID,
+    REDUCTIONS,
+    UNIT_GRID,
+    check_op,
+    check_voxelize,
+    cloud_at,
+    run_op,
+    street_cloud,
+)
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("center_relative", [False, True])
+@pytest.mark.parametrize("out_dtype", [None, *FLOAT_DTYPES])
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_every_pair_of_dtypes(device, reduce, dtype, out_dtype, center_relative):
+    cloud = street_cloud(500, 5, seed=81, dtype=dtype)
+    features = check_voxelize(
+        device, cloud, *GRID, 6, 200, reduce=reduce, out_dtype=out_dtype,
+        center_relative=center_relative,
+    )[0]  # fmt: skip
+    assert features.dtype == (out_dtype or dtype)
+
+
+@pytest.mark.parametrize("out_dtype", HALVES)
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_half_result_is_the_float_result_rounded_once(device, reduce, out_dtype):
+    cloud = street_cloud(2000, seed=82)
+    single = run_op("voxelize", device, cloud, *GRID, 40, -1, reduce=reduce)[0]
+    half = run_op("voxelize", device, cloud, *GRID, 40, -1, reduce=reduce, out_dtype=out_dtype)[0]
+    assert_same_bits(half, single.to(out_dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_cells_of_half_points_are_those_of_the_widened_values(device, dtype):
+    cloud = street_cloud(2000, seed=83, dtype=dtype)
+    half = run_op("voxel_map", device, cloud, *GRID, 5, -1)
+    single = run_op("voxel_map", device, cloud.float(), *GRID, 5, -1)
+    assert_same_bits(half, single)
+
+
+def in_one_voxel(value: float, dtype=torch.float64) -> torch.Tensor:
+    return cloud_at((0.5, 0.5, 0.5, value), dtype=dtype)
+
+
+@pytest.mark.parametrize("reduce", ["none", "mean", "max"])
+@pytest.mark.parametrize(
+    ("out_dtype", "value", "rounded"),
+    [
+        (torch.float16, 1 + 2.0**-11, 1.0),
+        (torch.float16, 1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-10),  # via float32: 1.0
+        (torch.float16, 1 + 3 * 2.0**-11 - 2.0**-40, 1 + 2.0**-10),  # via float32: 1 + 2^-9
+        (torch.float16, 65519.999999, 65504.0),
+        (torch.float16, 65520.0, float("inf")),
+        (torch.float16, 2.0**-25, 0.0),
+        (torch.float16, 2.0**-25 + 2.0**-60, 2.0**-24),
+        (torch.float16, 3 * 2.0**-25, 2.0**-23),
+        (torch.bfloat16, 1 + 2.0**-8, 1.0),
+        (torch.bfloat16, 1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-7),
+        (torch.bfloat16, 1 + 3 * 2.0**-8 - 2.0**-40, 1 + 2.0**-7),
+        (torch.bfloat16, 1e300, float("inf")),
+        (torch.bfloat16, -(2.0**-134), -0.0),
+        (torch.bfloat16, 2.0**-134 + 2.0**-160, 2.0**-133),
+    ],
+)
+def test_float64_becomes_half_in_one_rounding(device, out_dtype, value, rounded, reduce):
+    features = check_voxelize(
+        device, in_one_voxel(value), *UNIT_GRID, 1, 1, reduce=reduce, out_dtype=out_dtype
+    )[0]
+    assert features.flatten()[3].item() == rounded
+
+
+@pytest.mark.parametrize("out_dtype", HALVES)
+def test_every_kind_of_float32_becomes_half_as_torch_rounds(device, out_dtype):
+    """Random bit patterns: denormals, infinities, NaN, both signs, and exact ties."""
+    rng = np.random.default_rng(84)
+    patterns = rng.integers(0, 2**32, 20_000, dtype=np.uint64).astype(np.uint32)
+    ties = (patterns[:4000] & np.uint32(0xFFFF0000)) | np.uint32(0x8000)
+    half_ties = (patterns[4000:8000] & np.uint32(0xFFFFE000)) | np.uint32(0x1000)
+    half_ties = (half_ties & np.uint32(0x87FFFFFF)) | np.uint32(0x38000000)
+    values = torch.from_numpy(np.concatenate([patterns, ties, half_ties]).view(np.float32))
+    cloud = torch.cat([torch.full((7000, 3), 0.5), values.reshape(7000, 4)], dim=1)
+    features = check_voxelize(device, cloud, *UNIT_GRID, 7000, 1, out_dtype=out_dtype)[0]
+    assert_same_bits(features[0, :, 3:], cloud[:, 3:].to(out_dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_sums_of_half_points_are_in_float32(device, dtype):
+    cloud = torch.full((40, 4), 0.5, dtype=dtype)
+    cloud[:, 3] = 1.0
+    cloud[0, 3] = 4096.0  # 4096 + 1 is lost in float16 and in bfloat16
+    total = check_voxelize(device, cloud, *UNIT_GRID, -1, 1, reduce="sum", out_dtype=torch.float32)[
+        0
+    ][0, 3]
+    assert total == 4135.0
+    rows = torch.zeros(40, dtype=torch.int32)
+    out = check_op("voxel_scatter", device, cloud[:, 3:], rows, 1, "sum")[0]
+    assert out.item() == torch.tensor(4135.0).to(dtype)
+
+
+def test_center_relative_uses_separate_roundings(device):
+    """lo + (i + 0.5) * v with every operation rounded: a fused multiply-add would differ."""
+    voxel_size, lo = np.float32(0.075), np.float32(-54.0)
+    i = np.arange(1440, dtype=np.float32)
+    centre = lo + (i + np.float32(0.5)) * voxel_size
+    fused = (lo + (i.astype(np.float64) + 0.5) * np.float64(voxel_size)).astype(np.float32)
+    assert (centre != fused).any(), "the axis must tell them apart"
+    cloud = torch.full((1440, 3), 0.5)
+    cloud[:, 0] = torch.from_numpy(centre)
+    grid = ([0.075, 1.0, 1.0], [-54.0, 0.0, 0.0, 54.0, 1.0, 1.0])
+    features, indices, *_ = check_voxelize(device, cloud, *grid, 1, -1, center_relative=True)
+    assert indices[:, 3].tolist() == list(range(1440))
+    assert_same_bits(features, torch.zeros(1440, 1, 3))
+
+
+def test_center_relative_of_float64_uses_the_float32_grid_widened(device):
+    cloud = cloud_at((0.25, 0.25, 0.25), dtype=torch.float64)
+    features = check_voxelize(
+        device, cloud, [0.1] * 3, [0.0] * 3 + [4.0] * 3, 1, 1, center_relative=True
+    )[0]
+    centre = 2.5 * float(np.float32(0.1))
+    assert features[0, 0, 0].item() == 0.25 - centre != 0.25 - 2.5 * 0.1
+
+
+def test_center_relative_leaves_unused_slots_and_other_columns_alone(device):
+    cloud = cloud_at((0.75, 0.5, 0.25, 9.0), (2.5, 0.5, 0.5, 8.0), (2.5, 0.5, 0.5, 7.0))
+    features = check_voxelize(device, cloud, *UNIT_GRID, 2, 3, center_relative=True)[0]
+    assert features[0].tolist() == [[0.25, 0.0, -0.25, 9.0], [0.0] * 4]
+    assert features[1].tolist() == [[0.0, 0.0, 0.0, 8.0], [0.0, 0.0, 0.0, 7.0]]
+    assert (features[2] == 0).all()
+
+
+@pytest.mark.parametrize("reduce", ["mean", "none"])
+@pytest.mark.parametrize(
+    ("size", "bounds_m"),
+    [
+        ([0.075, 0.075, 0.2], [0.0000155, 0.0000155, 0.000031]),
+        ([0.2, 0.2, 0.2], [0.000031] * 3),
+        ([0.32, 0.32, 8.0], [0.0000615, 0.0000615, 0.00098]),
+        ([0.2, 0.2, 4.0], [0.000031, 0.000031, 0.00049]),
+    ],
+)
+def test_center_relative_float16_error_is_bounded(device, size, bounds_m, reduce):
+    """Half a unit in the last place of half a voxel; absolute float16 errs by 16 mm at 50 m."""
+    scan = real_scan("lidar/hdl64_360.bin", 4)[::5]
+    args = (size, [-54.0, -54.0, -5.0, 54.0, 54.0, 3.0], 10, 6000)
+    settings = {"reduce": reduce, "center_relative": True}
+    exact = run_op("voxelize", device, scan, *args, **settings)[0]
+    half = run_op("voxelize", device, scan, *args, **settings, out_dtype=torch.float16)[0]
+    error = (half.float() - exact)[..., :3].abs().reshape(-1, 3).amax(dim=0)
+    assert (error <= torch.tensor(bounds_m)).all(), error
+
+
+def test_float16_input_moves_points_to_other_cells():
+    """The documented loss: 1.4 % of a sweep's points at 0.2 m."""
+    scan = real_scan("lidar/hdl64_360.bin", 4)
+    grid = ([0.2] * 3, [-54.0, -54.0, -5.0, 54.0, 54.0, 3.0])
+
+    def cells(points):
+        indices, _, point_voxel, *_ = run_op("voxel_map", "cpu", points, *grid, 1, -1)
+        cells = indices[point_voxel.long()]
+        return torch.where(point_voxel[:, None] >= 0, cells, -1)
+
+    moved = (cells(scan) != cells(scan.half())).any(dim=1).float().mean().item()
+    assert 0.010 < moved < 0.018

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference against values worked out by hand, so that it is more than a second guess."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import real_scan
+from voxel_cases import REDUCTIONS, UNIT_GRID, cloud_at, street_cloud
+
+from torchvox import reference
+from torchvox.reference.arithmetic import cascade_sum
+
+# Cells (x, y, z): A = (1, 2, 3), B = (0, 0, 0), C = (3, 0, 1).
+A0, A1, A2 = (1.25, 2.5, 3.75, 10.0), (1.75, 2.0, 3.0, 20.0), (1.0, 2.75, 3.5, 60.0)
+B0, B1 = (0.0, 0.0, 0.0, -1.0), (0.5, 0.25, 0.75, 3.0)
+C0 = (3.5, 0.5, 1.5, 7.0)
+OUTSIDE, NOT_FINITE = (4.0, 0.0, 0.0, 0.0), (math.nan, 0.0, 0.0, 0.0)
+
+CLOUD = cloud_at(A0, B0, OUTSIDE, A1, C0, NOT_FINITE, A2, B1)
+
+
+def test_first_come_voxels_with_both_caps():
+    features, indices, num_points, point_voxel, counts = reference.voxelize(CLOUD, *UNIT_GRID, 2, 2)
+    zero = (0.0, 0.0, 0.0, 0.0)
+    assert features.tolist() == [[list(A0), list(A1)], [list(B0), list(B1)]]
+    assert indices.tolist() == [[0, 3, 2, 1], [0, 0, 0, 0]]
+    assert num_points.tolist() == [2, 2]
+    assert point_voxel.tolist() == [0, 1, -1, 0, -1, -1, 0, 1]  # C is past the voxel cap
+    assert counts.tolist() == [[2, 3, 4, 1, 1, 1, 1, 0]] * 2
+    features, indices, num_points, *_ = reference.voxelize(CLOUD, *UNIT_GRID, 2, 4)
+    assert features[2].tolist() == [list(C0), list(zero)]
+    assert features[3].tolist() == [list(zero), list(zero)]
+    assert indices.tolist()[2:] == [[0, 1, 0, 3], [-1, -1, -1, -1]]
+    assert num_points.tolist() == [2, 2, 1, 0]
+
+
+def test_map_gives_slots_of_stored_points_only():
+    *_, point_voxel, point_slot, counts = reference.voxel_map(CLOUD, *UNIT_GRID, 2, 2)
+    assert point_voxel.tolist() == [0, 1, -1, 0, -1, -1, 0, 1]
+    assert point_slot.tolist() == [0, 0, -1, 1, -1, -1, -1, 1]
+    assert counts[0].tolist() == [2, 3, 4, 1, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("order", "cells"),
+    [
+        ("first", [[0, 3, 2, 1], [0, 0, 0, 0], [0, 1, 0, 3]]),
+        ("zyx", [[0, 0, 0, 0], [0, 1, 0, 3], [0, 3, 2, 1]]),
+        ("xyz", [[0, 0, 0, 0], [0, 3, 2, 1], [0, 1, 0, 3]]),
+    ],
+)
+def test_orders(order, cells):
+    indices = reference.voxelize(CLOUD, *UNIT_GRID, 1, -1, order=order)[1]
+    assert indices.tolist() == cells + [[-1] * 4] * 5
+
+
+@pytest.mark.parametrize(
+    ("reduce", "row_a", "row_a_of_two"),
+    [
+        ("sum", [4.0, 7.25, 10.25, 90.0], [3.0, 4.5, 6.75, 30.0]),
+        ("mean", [4.0 / 3, 7.25 / 3, 10.25 / 3, 30.0], [1.5, 2.25, 3.375, 15.0]),
+        ("max", [1.75, 2.75, 3.75, 60.0], [1.75, 2.5, 3.75, 20.0]),
+        ("min", [1.0, 2.0, 3.0, 10.0], [1.25, 2.0, 3.0, 10.0]),
+    ],
+)
+def test_reductions_see_the_stored_points_only(reduce, row_a, row_a_of_two):
+    unlimited = reference.voxelize(CLOUD, *UNIT_GRID, -1, -1, reduce=reduce)[0]
+    assert unlimited[0].tolist() == torch.tensor(row_a).tolist()
+    capped = reference.voxelize(CLOUD, *UNIT_GRID, 2, -1, reduce=reduce)[0]
+    assert capped[0].tolist() == row_a_of_two
+
+
+def test_samples_follow_each_other_without_gaps():
+    cloud = torch.cat([CLOUD[:2], CLOUD[2:3], CLOUD])
+    offsets = torch.tensor([0, 2, 3, 11])
+    _, indices, _, point_voxel, counts = reference.voxelize(
+        cloud, *UNIT_GRID, 1, 3, batch_offsets=offsets
+    )
+    assert (
+        indices.tolist()
+        == [
+            [0, 3, 2, 1],
+            [0, 0, 0, 0],
+            [2, 3, 2, 1],
+            [2, 0, 0, 0],
+            [2, 1, 0, 3],
+        ]
+        + [[-1] * 4] * 4
+    )
+    assert point_voxel.tolist() == [0, 1, -1, 2, 3, -1, 2, 4, -1, 2, 3]
+    assert counts.tolist() == [
+        [5, 5, 5, 3, 0, 2, 1, 0],
+        [2, 2, 2, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 1, 0, 0],
+        [3, 3, 3, 3, 0, 1, 1, 0],
+    ]
+
+
+def test_num_valid_makes_padding_of_the_rest_of_each_block():
+    cloud = torch.cat([CLOUD, CLOUD])
+    *_, point_voxel, counts = reference.voxelize(
+        cloud, *UNIT_GRID, 1, 3, batch_offsets=torch.tensor([0, 8, 16]),
+        num_valid=torch.tensor([1, 4]),
+    )  # fmt: skip
+    assert point_voxel.tolist() == [0] + [-1] * 7 + [1, 2, -1, 1] + [-1] * 4
+    assert counts.tolist() == [
+        [3, 3, 3, 1, 0, 1, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0, 0],
+        [2, 2, 2, 1, 0, 1, 0, 0],
+    ]
+
+
+def test_center_relative_is_the_offset_from_the_cell_centre():
+    features = reference.voxelize(CLOUD, *UNIT_GRID, 2, 3, center_relative=True)[0]
+    assert features[0].tolist() == [[-0.25, 0.0, 0.25, 10.0], [0.25, -0.5, -0.5, 20.0]]
+    assert features[2].tolist() == [[0.0, 0.0, 0.0, 7.0], [0.0, 0.0, 0.0, 0.0]]
+
+
+def test_csr_is_stable_and_drops_rows_outside():
+    offsets, perm = reference.voxel_csr(torch.tensor([2, 0, -1, 2, 5, 0, 3]), 4)
+    assert offsets.tolist() == [0, 2, 2, 4, 5]
+    assert perm.tolist() == [1, 5, 0, 3, 6, -1, -1]
+
+
+def test_scatter_reductions_and_arguments():
+    feats = torch.tensor([[1.0, -0.0], [5.0, 0.0], [9.0, 9.0], [1.0, math.nan], [3.0, 2.0]])
+    rows = torch.tensor([1, 1, -1, 1, 0], dtype=torch.int32)
+    mean, arg = reference.voxel_scatter(feats, rows, 3)
+    assert arg.shape == (0,)
+    assert mean[0].tolist() == [3.0, 2.0]
+    assert mean[1, 0].item() == np.float32(7) / np.float32(3)
+    assert mean[1, 1].isnan()
+    assert mean[2].tolist() == [0.0, 0.0]
+    low, arg = reference.voxel_scatter(feats[:2], rows[:2], 2, "min")
+    assert arg.tolist() == [[-1, -1], [0, 0]]
+    assert math.copysign(1, low[1, 1].item()) == -1  # -0.0 came first
+    high, arg = reference.voxel_scatter(feats, rows, 3, "max")
+    assert arg.tolist() == [[4, 4], [1, 3], [-1, -1]]
+    assert high[1, 1].isnan()
+
+
+def test_grid_size_rounds_half_away_from_zero():
+    def along_x(lo, hi, size):
+        return reference.grid_size([size, 1.0, 1.0], [lo, 0.0, 0.0, hi, 1.0, 1.0])[0]
+
+    assert along_x(0.0, 50.0, 0.16) == 313  # 312.5
+    assert along_x(0.0, 70.4, 0.5) == 141  # 140.8
+    assert along_x(0.0, 0.5, 1.0) == 1
+    assert along_x(0.0, 1.5, 1.0) == 2
+    assert along_x(0.0, 2.5, 1.0) == 3
+    assert along_x(-54.0, 54.0, 0.075) == 1440
+    assert along_x(-39.68, 39.68, 0.16) == 496
+    assert along_x(0.0, 2.0**24, 1.0) == 2**24
+    assert along_x(0.0, 8388609.0, 1.0) == 8388609  # adding 0.5 first would give 8388610
+
+
+def column(*blocks) -> np.ndarray:
+    return np.concatenate([np.asarray(b, np.float32) for b in blocks])[:, None]
+
+
+class TestCascade:
+    BIG = 2.0**24  # adding 1 to it in float32 is lost
+
+    def test_up_to_32_values_are_added_left_to_right(self):
+        assert cascade_sum(column([self.BIG], np.ones(31))).item() == self.BIG
+        assert cascade_sum(column(np.ones(31), [self.BIG])).item() == self.BIG + 32  # tie to even
+
+    def test_a_second_block_starts_its_own_sum(self):
+        values = column([self.BIG], np.ones(63))
+        assert cascade_sum(values).item() == self.BIG + 32
+        assert cascade_sum(values[:40]).item() == self.BIG + 8
+
+    def test_partial_blocks_are_added_finest_first(self):
+        values = column([self.BIG], np.zeros(1023), [1.0], np.zeros(31), [1.0])
+        assert cascade_sum(values).item() == self.BIG + 2  # (1 + 1) + 2^24, not (2^24 + 1) + 1
+
+    def test_block_sums_are_added_left_to_right(self):
+        values = np.zeros((1024, 1), np.float32)
+        values[0], values[32::32] = self.BIG, 1.0
+        assert cascade_sum(values).item() == self.BIG
+        values[0], values[32::32], values[992] = 0.0, 1.0, self.BIG
+        assert cascade_sum(values).item() == self.BIG + 30
+
+    def test_accumulators_start_at_plus_zero(self):
+        total = cascade_sum(np.full((3, 1), -0.0, np.float32))
+        assert total.item() == 0 and not np.signbit(total.item())
+
+    @pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 1023, 1024, 1025, 32768, 40000])
+    def test_small_integers_are_exact(self, n):
+        values = (np.arange(n) % 7).astype(np.float32)[:, None]
+        assert cascade_sum(values).item() == sum(i % 7 for i in range(n))
+
+
+def one_cell_loop(points, max_points, max_voxels):
+    """First-come voxelization as the classic one-pass loop with a slot table."""
+    voxel_size = np.full(3, 0.2, np.float32)
+    lo = np.array([-4, -4, -2], np.float32)
+    grid = (40, 40, 20)
+    slot_of, stored, count = {}, [], []
+    for p in points:
+        cell = []
+        for j in range(3):
+            c = np.floor((p[j] - lo[j]) / voxel_size[j])
+            if not (c >= 0 and c < grid[j]):
+                break
+            cell.append(int(c))
+        if len(cell) < 3:
+            continue
+        key = tuple(cell[::-1])
+        if key not in slot_of:
+            if len(slot_of) >= max_voxels:
+                continue
+            slot_of[key] = len(slot_of)
+            stored.append([])
+        if len(stored[slot_of[key]]) < max_points:
+            stored[slot_of[key]].append(p)
+    count = [len(s) for s in stored]
+    return list(slot_of), stored, count
+
+
+@pytest.mark.parametrize(("max_points", "max_voxels"), [(5, 10_000), (1, 50), (3, 200)])
+def test_reference_equals_the_classic_loop(max_points, max_voxels):
+    cloud = street_cloud(1500, seed=3)
+    cells, stored, count = one_cell_loop(cloud.numpy(), max_points, max_voxels)
+    features, indices, num_points, _, counts = reference.voxelize(
+        cloud, [0.2] * 3, [-4, -4, -2, 4, 4, 2], max_points, max_voxels
+    )
+    kept = len(cells)
+    assert counts[0, 0] == kept
+    assert indices[:kept, 1:].tolist() == [list(c) for c in cells]
+    assert num_points[:kept].tolist() == count
+    for row in range(kept):
+        assert np.array_equal(features[row, : count[row]].numpy(), np.array(stored[row]))
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_reference_gradient_equals_autograd_through_a_gather(reduce):
+    cloud = street_cloud(300, seed=4, dtype=torch.float64).nan_to_num(posinf=9.0, neginf=9.0)
+    args = ([0.4] * 3, [-4, -4, -2, 4, 4, 2], 3, 120)
+    slots = reference.voxel_map(cloud, *args)[3]
+    rows = reference.voxel_map(cloud, *args)[2]
+    leaf = cloud.clone().requires_grad_()
+    outputs = []
+    for row in range(120):
+        members = leaf[(rows == row) & (slots >= 0)]
+        if reduce == "none":
+            outputs.append(torch.cat([members, members.new_zeros(3 - len(members), 4)]))
+        elif len(members) == 0:
+            outputs.append(members.new_zeros(4))
+        elif reduce in ("mean", "sum"):
+            outputs.append(getattr(members, reduce)(dim=0))
+        else:
+            outputs.append(getattr(members, reduce)(dim=0).values)
+    features = torch.stack(outputs)
+    expected_features = reference.voxelize(cloud, *args, reduce=reduce)[0]
+    torch.testing.assert_close(features.detach(), expected_features, rtol=1e-12, atol=1e-12)
+    grad = torch.randn(
+        features.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    features.backward(grad)
+    actual = reference.voxelize_backward(grad, cloud, *args, reduce=reduce)
+    torch.testing.assert_close(actual, leaf.grad, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scan", "columns", "grid", "max_points", "voxels", "share_over_points"),
+    [
+        ("lidar/hdl64_360.bin", 4, ([0.2] * 3, [-54, -54, -5, 54, 54, 3]), 10, 18300, 0.295),
+        ("lidar/kitti_000008.bin", 4, ([0.16, 0.16, 4], [0, -39.68, -3, 69.12, 39.68, 1]), 32,
+         3945, 0.070),
+        ("lidar/nuscenes_sweep.pcd.bin", 5, ([0.2, 0.2, 8], [-51.2, -51.2, -5, 51.2, 51.2, 3]), 20,
+         7896, 0.241),
+    ],
+)  # fmt: skip
+def test_real_scans_give_the_known_numbers(
+    scan, columns, grid, max_points, voxels, share_over_points
+):
+    counts = reference.voxel_map(real_scan(scan, columns), *grid, max_points, -1)[4][0].tolist()
+    assert counts[0] == voxels
+    assert counts[3] / (counts[2] + counts[3]) == pytest.approx(share_over_points, abs=5e-4)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python functions over the ops: names, trimming, warnings."""
+
+import warnings
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from voxel_cases import FOUND, GRID, KEPT, run_op, street_cloud
+
+import torchvox
+
+CLOUD = street_cloud(500, seed=95)
+
+
+def test_voxelize_returns_named_tensors(device):
+    voxels = torchvox.voxelize(CLOUD.to(device), *GRID, 3, 100)
+    assert voxels._fields == ("features", "indices", "num_points", "point_voxel", "counts")
+    for a, b in zip(voxels, run_op("voxelize", device, CLOUD, *GRID, 3, 100), strict=True):
+        assert_same_bits(a.cpu(), b)
+
+
+@pytest.mark.parametrize("max_voxels", [50, 2000, -1])
+def test_trim_narrows_to_the_rows_in_use(device, max_voxels):
+    points = CLOUD.to(device)
+    full = torchvox.voxelize(points, *GRID, 3, max_voxels)
+    voxels = torchvox.voxelize(points, *GRID, 3, max_voxels, trim=True)
+    kept = int(full.counts[0, KEPT])
+    for name in ("features", "indices", "num_points"):
+        trimmed, whole = getattr(voxels, name), getattr(full, name)
+        assert_same_bits(trimmed.cpu(), whole[:kept].cpu(), name)
+    assert (voxels.indices >= 0).all()
+    assert_same_bits(voxels.point_voxel.cpu(), full.point_voxel.cpu())
+    assert_same_bits(voxels.counts.cpu(), full.counts.cpu())
+
+
+def test_trim_of_nothing_gives_empty_tensors(device):
+    voxels = torchvox.voxelize(CLOUD.to(device) + 100, *GRID, 3, 10, trim=True)
+    assert voxels.features.shape == (0, 3, 4)
+    assert voxels.indices.shape == (0, 4)
+
+
+def test_overflow_warns_raises_or_is_ignored(device):
+    points = CLOUD.to(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quiet = torchvox.voxelize(points, *GRID, 3, 10, trim=True)
+        torchvox.voxelize(points, *GRID, 3, 500, trim=True, on_overflow="warn")
+        torchvox.voxelize(points, *GRID, 3, 500, trim=True, on_overflow="raise")
+    assert quiet.counts[0, FOUND] > quiet.counts[0, KEPT] == 10
+    with pytest.warns(UserWarning, match="max_voxels"):
+        torchvox.voxelize(points, *GRID, 3, 10, trim=True, on_overflow="warn")
+    with pytest.raises((RuntimeError, ValueError, OverflowError), match="max_voxels"):
+        torchvox.voxelize(points, *GRID, 3, 10, trim=True, on_overflow="raise")
+
+
+def test_more_than_2_to_the_23_cells_along_an_axis_warns_in_python_only(device):
+    points = torch.zeros(3, 4, device=device)
+    grid = ([1.0] * 3, [0.0, 0.0, 0.0, 2.0**23 + 1, 1.0, 1.0])
+    with pytest.warns(UserWarning):
+        torchvox.voxelize(points, *grid, 1, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.ops.torchvox.voxelize(points, *grid, 1, 1)
+        torchvox.voxelize(points, [1.0] * 3, [0.0, 0.0, 0.0, 2.0**23, 1.0, 1.0], 1, 1)

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slow, independent definitions of the ops: plain Python and NumPy on CPU tensors.
+
+Each function takes the arguments of the registered op of the same name and returns the same
+tuple of tensors, bit for bit. Nothing here is shared with the C++ and CUDA code; when the two
+disagree, one of them is wrong.
+"""
+
+from torchvox.reference.voxel import voxel_map, voxelize, voxelize_backward
+from torchvox.reference.voxel_grid import grid_size
+from torchvox.reference.voxel_scatter import voxel_csr, voxel_scatter, voxel_scatter_backward
+
+__all__ = [
+    "grid_size",
+    "voxel_csr",
+    "voxel_map",
+    "voxel_scatter",
+    "voxel_scatter_backward",
+    "voxelize",
+    "voxelize_backward",
+]

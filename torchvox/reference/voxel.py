@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""voxelize and voxel_map as sequential definitions.
+
+docs/voxel.md says in words what this file, voxel_grid.py (which cell) and voxel_grouping.py
+(which voxels) say in code. Points are visited one by one, in input order; a voxel is a Python
+list of point indices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchvox.reference.arithmetic import (
+    FLOAT_DTYPES,
+    from_working,
+    reduce_values,
+    spread_gradient,
+    to_working,
+)
+from torchvox.reference.checks import fail
+from torchvox.reference.voxel_grid import VoxelGrid
+from torchvox.reference.voxel_grouping import Voxel, check_arguments, group_points, stored_points
+
+REDUCTIONS = ("none", "mean", "max", "min", "sum")
+
+
+def voxel_map(
+    points: Tensor,
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
+    max_points: int,
+    max_voxels: int,
+    *,
+    batch_offsets: Tensor | None = None,
+    num_valid: Tensor | None = None,
+    order: str = "first",
+    bounds: str = "grid",
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(indices, num_points, point_voxel, point_slot, counts)."""
+    op = "voxel_map"
+    check_arguments(op, points, max_points, max_voxels, order, bounds)
+    grid = VoxelGrid.make(op, voxel_size, point_cloud_range)
+    rows, counts, capacity = group_points(
+        op, points, grid, max_points, max_voxels, batch_offsets, num_valid, order, bounds
+    )
+    return (*_map_outputs(rows, len(points), capacity, max_points), counts)
+
+
+def _map_outputs(
+    rows: list[Voxel], num_points: int, capacity: int, max_points: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    indices = torch.full((capacity, 4), -1, dtype=torch.int32)
+    stored_count = torch.zeros(capacity, dtype=torch.int32)
+    point_voxel = torch.full((num_points,), -1, dtype=torch.int32)
+    point_slot = torch.full((num_points,), -1, dtype=torch.int32)
+    for row, voxel in enumerate(rows):
+        x, y, z = voxel.cell
+        indices[row] = torch.tensor((voxel.sample, z, y, x))
+        stored = stored_points(voxel.points, max_points)
+        stored_count[row] = len(stored)
+        point_voxel[voxel.points] = row
+        point_slot[stored] = torch.arange(len(stored), dtype=torch.int32)
+    return indices, stored_count, point_voxel, point_slot
+
+
+@dataclass
+class _Prepared:
+    """Everything the forward and the backward of voxelize share."""
+
+    rows: list[Voxel]
+    counts: Tensor
+    capacity: int
+    grid: VoxelGrid
+    out_dtype: torch.dtype
+
+
+def _prepare(
+    points: Tensor,
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
+    max_points: int,
+    max_voxels: int,
+    batch_offsets: Tensor | None,
+    num_valid: Tensor | None,
+    reduce: str,
+    order: str,
+    bounds: str,
+    out_dtype: torch.dtype | None,
+) -> _Prepared:
+    op = "voxelize"
+    check_arguments(op, points, max_points, max_voxels, order, bounds)
+    if reduce not in REDUCTIONS:
+        fail(ValueError, op, f"reduce must be one of {REDUCTIONS}", repr(reduce))
+    if reduce == "none" and max_points < 0:
+        fail(ValueError, op, 'max_points must be >= 0 with reduce="none"', max_points)
+    if out_dtype is not None and out_dtype not in FLOAT_DTYPES:
+        fail(TypeError, op, "out_dtype must be float16, bfloat16, float32 or float64", out_dtype)
+    grid = VoxelGrid.make(op, voxel_size, point_cloud_range)
+    rows, counts, capacity = group_points(
+        op, points, grid, max_points, max_voxels, batch_offsets, num_valid, order, bounds
+    )
+    return _Prepared(rows, counts, capacity, grid, out_dtype or points.dtype)
+
+
+def _stored_values(
+    values: np.ndarray, voxel: Voxel, grid: VoxelGrid, max_points: int, center_relative: bool
+) -> np.ndarray:
+    """(stored points, F) in working precision, the input of every reduction."""
+    stored = values[stored_points(voxel.points, max_points)]  # a copy
+    if center_relative:
+        stored[:, :3] -= grid.centre(np.array(voxel.cell), values.dtype)
+    return stored
+
+
+def voxelize(
+    points: Tensor,
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
+    max_points: int,
+    max_voxels: int,
+    *,
+    batch_offsets: Tensor | None = None,
+    num_valid: Tensor | None = None,
+    reduce: str = "none",
+    order: str = "first",
+    bounds: str = "grid",
+    out_dtype: torch.dtype | None = None,
+    center_relative: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(features, indices, num_points, point_voxel, counts)."""
+    p = _prepare(
+        points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
+        num_valid, reduce, order, bounds, out_dtype,
+    )  # fmt: skip
+    values = to_working(points)
+    slots = (max_points,) if reduce == "none" else ()
+    features = np.zeros((p.capacity, *slots, points.shape[1]), values.dtype)
+    for row, voxel in enumerate(p.rows):
+        stored = _stored_values(values, voxel, p.grid, max_points, center_relative)
+        if reduce == "none":
+            features[row, : len(stored)] = stored
+        elif len(stored) > 0:
+            features[row] = reduce_values(stored, reduce)
+    outputs = _map_outputs(p.rows, len(points), p.capacity, max_points)
+    indices, num_points, point_voxel, _ = outputs
+    return (from_working(features, p.out_dtype), indices, num_points, point_voxel, p.counts)
+
+
+def voxelize_backward(
+    grad_features: Tensor,
+    points: Tensor,
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
+    max_points: int,
+    max_voxels: int,
+    *,
+    batch_offsets: Tensor | None = None,
+    num_valid: Tensor | None = None,
+    reduce: str = "none",
+    order: str = "first",
+    bounds: str = "grid",
+    out_dtype: torch.dtype | None = None,
+    center_relative: bool = False,
+) -> Tensor:
+    """Gradient of the points, given the gradient of voxelize's features.
+
+    The voxel of a point and the voxel's centre are constants. A stored point gets the gradient
+    of its slot (none), of its row (sum), of its row over the stored count (mean), or, in each
+    column where it is the extreme, of its row (max, min). Every other point gets 0.
+    """
+    p = _prepare(
+        points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
+        num_valid, reduce, order, bounds, out_dtype,
+    )  # fmt: skip
+    values = to_working(points)
+    incoming = to_working(grad_features).astype(values.dtype)
+    grad = np.zeros_like(values)
+    for row, voxel in enumerate(p.rows):
+        members = stored_points(voxel.points, max_points)
+        if not members:
+            continue
+        if reduce == "none":
+            grad[members] = incoming[row, : len(members)]
+        else:
+            stored = _stored_values(values, voxel, p.grid, max_points, center_relative)
+            grad[members] = spread_gradient(incoming[row], stored, reduce)
+    return from_working(grad, points.dtype)

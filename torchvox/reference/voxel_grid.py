@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grid of the voxel ops: its size, and the cell of a point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchvox.reference.checks import fail
+
+MAX_CELLS_PER_AXIS = 2**24  # float32 names no more cells than this
+
+
+@dataclass(frozen=True)
+class VoxelGrid:
+    """lo, hi and size are float32 (x, y, z); cells is (nx, ny, nz)."""
+
+    lo: np.ndarray
+    hi: np.ndarray
+    size: np.ndarray
+    cells: tuple[int, int, int]
+
+    @staticmethod
+    def make(op: str, voxel_size: Sequence[float], point_cloud_range: Sequence[float]) -> VoxelGrid:
+        if len(voxel_size) != 3:
+            fail(ValueError, op, "voxel_size must have 3 values (x, y, z)", list(voxel_size))
+        if len(point_cloud_range) != 6:
+            fail(
+                ValueError,
+                op,
+                "point_cloud_range must have 6 values (x0, y0, z0, x1, y1, z1)",
+                list(point_cloud_range),
+            )
+        with np.errstate(all="ignore"):
+            size = np.array(voxel_size, np.float64).astype(np.float32)
+            lo = np.array(point_cloud_range[:3], np.float64).astype(np.float32)
+            hi = np.array(point_cloud_range[3:], np.float64).astype(np.float32)
+            if not (np.isfinite(size).all() and (size > 0).all()):
+                fail(ValueError, op, "voxel_size must be positive and finite", list(voxel_size))
+            quotient = (hi - lo) / size  # two float32 operations
+            if not np.isfinite(quotient).all():
+                fail(ValueError, op, "point_cloud_range must be finite", list(point_cloud_range))
+        # Round half away from zero, exactly: the fraction of a float32 is a float32.
+        whole = np.trunc(quotient)
+        cells = [int(w) + int(q - w >= 0.5) for q, w in zip(quotient, whole, strict=True)]
+        if min(cells) < 1:
+            fail(
+                ValueError,
+                op,
+                "point_cloud_range must hold at least one voxel along each axis",
+                f"a grid of {cells} from {list(point_cloud_range)} and {list(voxel_size)}",
+            )
+        if max(cells) > MAX_CELLS_PER_AXIS:
+            fail(
+                ValueError,
+                op,
+                f"voxel_size must give at most {MAX_CELLS_PER_AXIS} cells along an axis",
+                f"a grid of {cells}",
+            )
+        return VoxelGrid(lo, hi, size, (cells[0], cells[1], cells[2]))
+
+    def decode(self, xyz: np.ndarray, bounds: str) -> tuple[np.ndarray, np.ndarray]:
+        """Cell (N, 3) int64 in x, y, z and whether the point is in range, for finite points.
+
+        All operations are in the precision of xyz; lo, hi and size are widened float32 values.
+        """
+        lo, hi, size = (a.astype(xyz.dtype) for a in (self.lo, self.hi, self.size))
+        with np.errstate(all="ignore"):
+            q = np.floor((xyz - lo) / size)
+            kept = (q >= 0) & (q < np.array(self.cells, xyz.dtype))  # before becoming an integer
+            if bounds == "range":
+                kept &= (xyz >= lo) & (xyz < hi)
+            inside = kept.all(axis=1)
+            return np.where(inside[:, None], q, 0).astype(np.int64), inside
+
+    def centre(self, cell_xyz: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """lo + (i + 0.5) * size, each operation rounded."""
+        half = np.asarray(cell_xyz).astype(dtype) + dtype.type(0.5)
+        return self.lo.astype(dtype) + half * self.size.astype(dtype)
+
+
+def grid_size(
+    voxel_size: Sequence[float], point_cloud_range: Sequence[float]
+) -> tuple[int, int, int]:
+    """Number of cells (nx, ny, nz), rounded half away from zero."""
+    return VoxelGrid.make("grid_size", voxel_size, point_cloud_range).cells
