@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tie="mmcv" picks what the shared-memory tree of the PointNet++ kernels picks.
 
-`tree_fps` emulates that kernel thread by thread: T threads walk the cloud with stride T, then halve.
+`tree_fps` emulates that kernel: T threads walk the cloud with stride T, then halve.
 """
 
 import numpy as np

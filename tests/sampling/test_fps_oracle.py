@@ -124,8 +124,9 @@ def test_any_small_cloud_under_any_rules(data):
     exhausted = data.draw(st.sampled_from(["distinct", "repeat"]))
     last = exhausted == "distinct" and data.draw(st.booleans(), "last")
     s = data.draw(st.integers(0, 15), "s")
+    starts = data.draw(st.lists(st.integers(-2, 14), min_size=1, max_size=3), "starts")
     options = {
-        "start_idx": torch.tensor([data.draw(st.lists(st.integers(-2, 14), min_size=1, max_size=3))]),
+        "start_idx": torch.tensor([starts]),
         "tie": data.draw(st.sampled_from(["lowest", "mmcv"])),
         "tie_block": data.draw(st.sampled_from([1, 4, 1024])),
         "dist_order": data.draw(st.sampled_from(["pn2", "loop"])),

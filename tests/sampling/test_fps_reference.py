@@ -169,7 +169,7 @@ def test_init_dist2_saturates_distances():
 
 def test_float64_distances_are_not_rounded_to_float32():
     points = torch.tensor([[[0.0, 0, 0], [1 + 2.0**-40, 0, 0]]], dtype=torch.float64)
-    idx, dist2 = reference.furthest_point_sample(points, 2)
+    _, dist2 = reference.furthest_point_sample(points, 2)
     assert dist2.dtype == torch.float64 and dist2[0, 1].item() == (1 + 2.0**-40) ** 2
 
 
