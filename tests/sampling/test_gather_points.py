@@ -37,7 +37,7 @@ def test_forward_equals_the_reference(device, c, dtype, channels_first):
 @pytest.mark.parametrize("index", [-1, -2, 20, 21, 2**31 - 1, -(2**31)])
 def test_an_index_outside_gives_a_zero_row_and_no_gradient(device, index):
     features, _ = case()
-    features = features.to(device).requires_grad_()
+    features = features.clone().to(device).requires_grad_()
     idx = torch.full((3, 4), index, dtype=torch.int32, device=device)
     idx[:, 2] = 19
     out = ops.gather_points(features, idx)
@@ -106,7 +106,7 @@ def test_padded_samples_feed_straight_on(device):
 
 
 def backward(device, features, idx, grad, channels_first=False):
-    features = features.to(device).requires_grad_()
+    features = features.clone().to(device).requires_grad_()
     out = ops.gather_points(features, idx.to(device), channels_first=channels_first)
     (result,) = torch.autograd.grad(out, features, grad.to(device))
     return result
@@ -168,7 +168,7 @@ def test_gradcheck(device, channels_first):
     if channels_first:
         features = features.transpose(1, 2).contiguous()
     idx = idx.to(device)
-    features = features.to(device).requires_grad_()
+    features = features.clone().to(device).requires_grad_()
     assert torch.autograd.gradcheck(
         lambda f: ops.gather_points(f, idx, channels_first=channels_first), (features,)
     )
@@ -184,7 +184,7 @@ def test_every_run_gives_the_same_gradient(device):
 
 def test_second_derivatives_are_refused(device):
     features, idx = case()
-    features = features.to(device).requires_grad_()
+    features = features.clone().to(device).requires_grad_()
     weight = torch.ones(3, 33, 5, device=device, requires_grad=True)
     out = (ops.gather_points(features, idx.to(device)) * weight).square().sum()
     with pytest.raises(RuntimeError):  # at once, or when the second derivative is asked for

@@ -12,6 +12,7 @@ HEIGHTS = ("height_max", "height_min", "height_mean", "height_range", "height_no
 INTENSITIES = ("intensity_top", "intensity_mean", "intensity_max")
 ZERO_WHERE_EMPTY = ("count", "density", "occupancy")
 SLICED = ("occupancy", "slices")
+UNSLICED = [n for n in HEIGHTS + INTENSITIES + ZERO_WHERE_EMPTY if n not in SLICED]
 
 
 @dataclass(frozen=True)
@@ -134,16 +135,16 @@ def parse_planes(op: str, channels: list[str], grid: Grid) -> list[tuple[str, in
     planes = []
     for channel in channels:
         name, colon, number = channel.partition(":")
-        if name in SLICED and colon and number.isdecimal() and number.isascii() and int(number) > 0:
-            planes += [(name, k, int(number)) for k in range(int(number))]
-        elif channel in (*HEIGHTS, *INTENSITIES, *ZERO_WHERE_EMPTY) and channel not in SLICED:
-            planes.append((channel, 0, 1))
-        else:
-            names = HEIGHTS + INTENSITIES + ZERO_WHERE_EMPTY
-            known = [n + ":K" if n in SLICED else n for n in names]
+        sliced = bool(colon) and name in SLICED and number.isascii() and number.isdecimal()
+        if not (sliced and int(number) > 0) and (colon or name not in UNSLICED):
+            known = [*UNSLICED, *(f"{n}:K" for n in SLICED)]
             raise ValueError(f"{op}: channels must be of {', '.join(known)}, got {channel!r}")
-    if not 1 <= len(planes) <= 256:
-        raise ValueError(f"{op}: channels must give 1..256 planes, got {len(planes)}")
+        of = int(number) if sliced else 1
+        if len(planes) + of > 256:
+            raise ValueError(f"{op}: channels must give 1..256 planes, got {channels}")
+        planes += [(name, k, of) for k in range(of)]
+    if not planes:
+        raise ValueError(f"{op}: channels must give 1..256 planes, got {channels}")
     if not all((grid.hi[2] - grid.lo[2]) / F32(of) > 0 for _, _, of in planes):
         raise ValueError(f"{op}: channels must cut slices thicker than 0 m, got {channels}")
     return planes
