@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clouds and comparisons shared by the tests of the BEV rasters."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_same_bits
+
+import torchvox  # noqa: F401  (registers the ops)
+from torchvox.reference import bev as reference
+
+ops = torch.ops.torchvox
+RANGE, SIZE = [-8.0, -6.0, -2.0, 8.0, 6.0, 2.0], [32, 20]
+ORIENTATIONS = ["grid", "image", "north_up"]
+CHANNELS = [
+    "height_max", "height_min", "height_mean", "height_range", "height_norm", "intensity_top",
+    "intensity_mean", "intensity_max", "count", "density", "occupancy:5", "slices:3",
+]  # fmt: skip
+DATA = Path(os.environ.get("TORCHVOX_DATA", Path(__file__).parents[2] / "../shared/data"))
+
+
+def cloud(n=2000, seed=0, f=4, spread=1.1):
+    """[n, f] points, about a quarter outside RANGE; heights on a 0.1 m lattice, so many ties."""
+    rng = np.random.default_rng(seed)
+    half = np.array([8.0, 6.0, 2.0]) * spread
+    xyz = rng.uniform(-half, half, (n, 3))
+    xyz[:, 2] = np.round(xyz[:, 2], 1)
+    return torch.from_numpy(np.hstack([xyz, rng.random((n, f - 3))]).astype(np.float32))
+
+
+def polluted(n=2000, seed=0):
+    points = cloud(n, seed)
+    for k, value in enumerate([float("nan"), float("inf"), -float("inf"), 1e30, -1e30]):
+        points[k * 7 :: 97, k % 3] = value
+    points[5::50, 2] = -0.0
+    return points
+
+
+def scan(name="hdl64"):
+    file, columns = {
+        "hdl64": ("lidar/hdl64_360.bin", 4),
+        "kitti": ("lidar/kitti_000008.bin", 4),
+        "nuscenes": ("lidar/nuscenes_sweep.pcd.bin", 5),
+    }[name]
+    if not (DATA / file).is_file():
+        pytest.skip(f"no {file} under TORCHVOX_DATA ({DATA})")
+    return torch.from_numpy(np.fromfile(DATA / file, np.float32).reshape(-1, columns))
+
+
+def to(device, value):
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def call(device, name, points, *args, **options):
+    options = {k: to(device, v) for k, v in options.items()}
+    outputs = getattr(ops, name)(points.to(device), *args, **options)
+    return [o.cpu() for o in outputs]
+
+
+def assert_as_reference(device, name, points, *args, **options):
+    """The op on `device` returns the bits of the reference; returns them."""
+    expected = getattr(reference, name)(points, *args, **options)
+    actual = call(device, name, points, *args, **options)
+    for k, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        assert_same_bits(a, e, f"output {k} of {name}")
+    return expected
+
+
+def assert_all_as_reference(device, points, point_cloud_range=RANGE, size=SIZE, **options):
+    """All three ops; the options are those they share. Returns height, top_index, counts."""
+    assert_as_reference(device, "bev_max_height", points, point_cloud_range, size, **options)
+    channels = CHANNELS if points.size(1) > 3 else [c for c in CHANNELS if "intensity" not in c]
+    args = (point_cloud_range, size, channels)
+    assert_as_reference(device, "bev_rasterize", points, *args, **options)
+    return assert_as_reference(
+        device, "bev_max_height_with_index", points, point_cloud_range, size, **options
+    )

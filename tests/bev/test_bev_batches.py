@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples, padding, num_valid and degenerate offsets of the BEV rasters."""
+
+import itertools
+
+import pytest
+import torch
+from bev_cases import CHANNELS, RANGE, SIZE, assert_all_as_reference, call, cloud, polluted
+
+OFFSETS = [0, 0, 500, 501, 501, 1600, 1600]  # empty first, middle and last samples
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_each_sample_equals_its_cloud_alone(device, dtype):
+    points = polluted(1700)
+    offsets = torch.tensor(OFFSETS, dtype=dtype)
+    height, top, counts = assert_all_as_reference(device, points, batch_offsets=offsets)
+    image, _ = call(device, "bev_rasterize", points, RANGE, SIZE, CHANNELS, batch_offsets=offsets)
+    assert height.shape == (6, 20, 32)
+    for b, (first, last) in enumerate(itertools.pairwise(OFFSETS)):
+        alone = call(device, "bev_max_height_with_index", points[first:last], RANGE, SIZE)
+        assert torch.equal(height[b], alone[0][0])
+        assert torch.equal(top[b], torch.where(alone[1][0] < 0, -1, alone[1][0] + first))
+        assert torch.equal(counts[1 + b], alone[2][0])
+        alone, _ = call(device, "bev_rasterize", points[first:last], RANGE, SIZE, CHANNELS)
+        assert torch.equal(image[b], alone[0])
+    assert torch.equal(counts[0], counts[1:].sum(0).int())
+
+
+def test_rows_outside_all_blocks_are_padding(device):
+    points = polluted(1000)
+    _, top, counts = assert_all_as_reference(
+        device, points, batch_offsets=torch.tensor([200, 500, 700])
+    )
+    assert counts[0, 1:].sum() == 500
+    assert top[top >= 0].min() >= 200 and top.max() < 700
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("num_valid", [[0, 0], [1, 0], [300, 700], [10**6, -5], [299, 1]])
+def test_num_valid_cuts_each_block(device, num_valid, dtype):
+    points = polluted(1000)
+    _, _, counts = assert_all_as_reference(
+        device,
+        points,
+        batch_offsets=torch.tensor([0, 300, 1000]),
+        num_valid=torch.tensor(num_valid, dtype=dtype),
+    )
+    valid = [min(max(n, 0), size) for n, size in zip(num_valid, [300, 700], strict=True)]
+    assert counts[1:, 1:].sum(1).tolist() == valid
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_num_valid_without_offsets(device, shape):
+    points = polluted(1000)
+    cut = assert_all_as_reference(device, points, num_valid=torch.full(shape, 600))
+    alone = assert_all_as_reference(device, points[:600])
+    assert all(torch.equal(a, b) for a, b in zip(cut, alone, strict=True))
+
+
+def test_a_padded_batch_is_the_same_call(device):
+    padded = torch.stack([cloud(100, seed=s) for s in range(4)])
+    valid = torch.tensor([100, 0, 37, 99])
+    packed = torch.cat([padded[b, :v] for b, v in enumerate(valid)])
+    offsets = torch.tensor([0, 100, 100, 137, 236])
+    strided = call(
+        device, "bev_rasterize", padded.flatten(0, 1), RANGE, SIZE, CHANNELS,
+        batch_offsets=torch.arange(5) * 100, num_valid=valid,
+    )  # fmt: skip
+    dense = call(device, "bev_rasterize", packed, RANGE, SIZE, CHANNELS, batch_offsets=offsets)
+    assert all(torch.equal(a, b) for a, b in zip(strided, dense, strict=True))
+
+
+def test_padding_may_hold_anything(device):
+    points = polluted(1000)
+    options = {"batch_offsets": torch.tensor([0, 400, 900]), "num_valid": torch.tensor([300, 450])}
+    before = assert_all_as_reference(device, points, **options)
+    for rows in (slice(300, 400), slice(850, 1000)):
+        points[rows] = float("nan")
+    after = assert_all_as_reference(device, points, **options)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_nan_padding_only_shows_in_the_counts(device):
+    points = cloud(500)
+    padded = torch.cat([points, torch.full((77, 4), float("nan"))])
+    plain = assert_all_as_reference(device, points)
+    with_nan = assert_all_as_reference(device, padded)
+    assert torch.equal(plain[0], with_nan[0]) and torch.equal(plain[1], with_nan[1])
+    assert (with_nan[2] - plain[2]).tolist() == [[0, 0, 0, 77]] * 2
+
+
+def test_no_samples(device):
+    height, top, counts = assert_all_as_reference(
+        device, cloud(50), batch_offsets=torch.tensor([0])
+    )
+    assert height.shape == top.shape == (0, 20, 32)
+    assert counts.tolist() == [[0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("offsets", [[0, 10**10], [-5, 20, 2**40], [-(2**40), 0, 50]])
+def test_offsets_are_clamped(device, offsets):
+    _, _, counts = assert_all_as_reference(device, cloud(50), batch_offsets=torch.tensor(offsets))
+    assert counts[0, 1:].sum() == 50
+
+
+def test_decreasing_offsets_do_no_harm(device):
+    height, top, counts = call(
+        device, "bev_max_height_with_index", cloud(50), RANGE, SIZE,
+        batch_offsets=torch.tensor([40, 10, 60, -3]),
+    )  # fmt: skip
+    assert height.shape == (3, 20, 32) and counts.shape == (4, 4)
+    assert top.min() >= -1 and top.max() < 50
+
+
+def test_many_samples(device):
+    assert_all_as_reference(
+        device, cloud(3000), size=[4, 3], batch_offsets=torch.arange(0, 3001, 3)
+    )

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which points count, and in which cell they land: both ends of every axis, all orientations."""
+
+import numpy as np
+import pytest
+import torch
+from bev_cases import ORIENTATIONS, RANGE, SIZE, assert_all_as_reference, call, polluted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+# (lower, upper, cells, the float below the upper bound divides to the number of cells)
+AXES = [
+    (-50.0, 50.0, 1024, True),
+    (-40.0, 40.0, 800, True),
+    (-25.0, 25.0, 608, True),
+    (-54.0, 54.0, 1080, True),
+    (0.0, 70.4, 704, False),
+    (0.0, 69.12, 432, False),
+    (0.0, 100.0, 1024, False),
+    (-51.2, 51.2, 512, False),
+]
+
+
+def edge_values(lo, hi):
+    lo, hi = np.float32(lo), np.float32(hi)
+    up, down = np.float32(np.inf), np.float32(-np.inf)
+    values = [lo, hi, np.nextafter(lo, up), np.nextafter(lo, down), np.nextafter(hi, up)]
+    values += [np.nextafter(hi, down), np.nextafter(np.nextafter(hi, down), down)]
+    return np.array([*values, -0.0, 0.0, 1e-45, -1e-45, 1e30, -1e30], np.float32)
+
+
+def on_axis(axis, values, others):
+    points = torch.tensor([others] * len(values), dtype=torch.float32)
+    points[:, axis] = torch.from_numpy(values)
+    return points
+
+
+@pytest.mark.parametrize(("lo", "hi", "n", "escapes"), AXES)
+def test_the_float_below_the_upper_bound(device, lo, hi, n, escapes):
+    below = float(np.nextafter(np.float32(hi), np.float32(0)))
+    points = torch.tensor([[below, 0.5, 0.0], [0.5, below, 0.0]])
+    for orientation in ORIENTATIONS:
+        for axis in (0, 1):
+            bounds, size = [0.0, 0.0, -1.0, 1.0, 1.0, 1.0], [1, 1]
+            bounds[axis], bounds[axis + 3], size[axis] = lo, hi, n
+            _, _, counts = assert_all_as_reference(
+                device, points[axis : axis + 1], bounds, size, orientation=orientation
+            )
+            assert counts[0].tolist() == ([0, 0, 1, 0] if escapes else [1, 1, 0, 0])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("lo", "hi", "n", "escapes"), AXES)
+def test_both_ends_and_their_neighbours(device, lo, hi, n, escapes, axis):
+    bounds, size = [0.0, 0.0, -1.0, 1.0, 1.0, 1.0], [1, 1]
+    bounds[axis], bounds[axis + 3], size[axis] = lo, hi, n
+    points = on_axis(axis, edge_values(lo, hi), [0.5, 0.5, 0.0])
+    points[:, 2] = torch.arange(len(points)) * 0.01
+    for orientation in ORIENTATIONS:
+        assert_all_as_reference(device, points, bounds, size, orientation=orientation)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_lower_bound_is_in_and_the_upper_one_out(device, axis):
+    lo, hi = RANGE[axis], RANGE[axis + 3]
+    below = float(np.nextafter(np.float32(lo), np.float32(-np.inf)))
+    for value, used in ((lo, 1), (hi, 0), (below, 0)):
+        points = on_axis(axis, np.array([value], np.float32), [0.1, 0.1, 0.1])
+        _, counts = call(device, "bev_max_height", points, RANGE, SIZE)
+        assert counts[0].tolist() == ([1, 1, 0, 0] if used else [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("corner", [(0, 0), (0, 19), (31, 0), (31, 19)])
+def test_the_corner_cells(device, corner, orientation):
+    ix, iy = corner
+    points = torch.tensor([[-8 + 0.5 * ix + 0.1, -6 + 0.6 * iy + 0.1, 1.5]])
+    height, _ = call(device, "bev_max_height", points, RANGE, SIZE, orientation=orientation)
+    row, col = {
+        "grid": (iy, ix),
+        "image": (31 - ix, 19 - iy),
+        "north_up": (19 - iy, ix),
+    }[orientation]
+    assert height[0].nonzero().tolist() == [[row, col]]
+    assert height.shape == ((1, 32, 20) if orientation == "image" else (1, 20, 32))
+
+
+def test_orientations_are_flips_of_each_other(device):
+    grid, _, counts = assert_all_as_reference(device, polluted())
+    image, _, counts_image = assert_all_as_reference(device, polluted(), orientation="image")
+    north_up, _, _ = assert_all_as_reference(device, polluted(), orientation="north_up")
+    assert torch.equal(image, grid.flip(1, 2).transpose(1, 2))
+    assert torch.equal(north_up, grid.flip(1))
+    assert torch.equal(counts, counts_image)
+
+
+def test_nonfinite_points_are_counted_apart(device):
+    points = torch.full((12, 4), 0.5)
+    values = [float("nan"), float("inf"), -float("inf")]
+    for k in range(9):
+        points[k, k // 3] = values[k % 3]
+    points[9, 3] = float("nan")  # the intensity may be anything
+    points[10, 0] = 1e30
+    _, _, counts = assert_all_as_reference(device, points)
+    assert counts.tolist() == [[1, 2, 1, 9]] * 2
+
+
+def test_a_point_both_nonfinite_and_out_of_range_is_nonfinite(device):
+    points = torch.tensor([[1e30, float("nan"), 0.0]])
+    assert call(device, "bev_max_height", points, RANGE, SIZE)[1][0].tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_add_up_to_the_points(device, seed):
+    points = polluted(3000, seed)
+    _, top, counts = assert_all_as_reference(device, points)
+    assert counts[0, 1:].sum() == 3000 and counts[0, 0] == (top >= 0).sum()
+    assert torch.equal(counts[0], counts[1])
+
+
+def test_the_resolution_follows_from_the_size(device):
+    # (0.3 - 0) / 3 in fp32 is not fp32(0.1); 0.2 then falls into cell 1 or 2 by division only.
+    bounds = [0.0, 0.0, 0.0, 0.3, 0.3, 1.0]
+    x = np.linspace(0, 0.3, 400, dtype=np.float32)
+    points = torch.from_numpy(np.stack([x, x[::-1], np.full_like(x, 0.5)], 1).copy())
+    for n in (1, 3, 7, 30):
+        assert_all_as_reference(device, points, bounds, [n, n])
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e-2])
+def test_quantised_coordinates_on_cell_faces(device, scale):
+    rng = np.random.default_rng(1)
+    xyz = np.round(rng.uniform(-6, 6, (4000, 3)) / scale) * scale
+    xyz[:, 2] *= 0.3
+    points = torch.from_numpy(xyz.astype(np.float32))
+    for size in ([16, 12], [160, 120], [1600, 1200]):
+        assert_all_as_reference(device, points, size=size)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e4, -3e5])
+def test_float64_points_use_the_float32_grid_widened(device, shift):
+    bounds = [v + shift for v in RANGE]
+    points = polluted().double()
+    points[:, :3] += shift + 1e-9
+    _, _, counts = assert_all_as_reference(device, points, bounds)
+    assert counts[0, 1] > 500
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_points_are_the_upcast_cloud(device, dtype):
+    points = polluted().to(dtype)
+    half = assert_all_as_reference(device, points)
+    full = assert_all_as_reference(device, points.float())
+    assert all(torch.equal(a, b) for a, b in zip(half, full, strict=True))
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_small_cloud_in_any_grid(data):
+    finite = st.floats(-1e6, 1e6, width=32)
+    bounds = [sorted(data.draw(st.tuples(finite, finite), "bounds")) for _ in range(3)]
+    bounds = [(lo, hi if hi - lo > 1e-3 else lo + 1.0) for lo, hi in bounds]
+    lo, hi = [b[0] for b in bounds], [b[1] for b in bounds]
+    size = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)), "size")
+    values = st.floats(width=32) | st.sampled_from([*lo, *hi, 0.0, -0.0])
+    rows = data.draw(st.lists(st.tuples(*[values] * 4), max_size=12), "rows")
+    points = torch.tensor(rows, dtype=torch.float32).reshape(-1, 4)
+    for device in ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]:
+        assert_all_as_reference(device, points, [*lo, *hi], list(size), orientation="image")

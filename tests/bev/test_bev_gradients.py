@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of the BEV rasters: to the top point's height, to intensities, and nowhere else."""
+
+import pytest
+import torch
+from bev_cases import CHANNELS, RANGE, SIZE, call, cloud, ops, polluted
+from helpers import assert_same_bits
+
+from torchvox.reference import bev as reference
+
+DIFFERENTIABLE = ["height_max", "height_norm", "height_mean", "intensity_top", "intensity_mean"]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def noise(shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["bev_max_height", "bev_max_height_with_index"])
+@pytest.mark.parametrize("orientation", ["grid", "image"])
+def test_the_height_gradient_goes_to_the_top_point(device, name, dtype, orientation):
+    points = polluted(1500).to(dtype)
+    options = {"orientation": orientation, "batch_offsets": torch.tensor([0, 700, 1500])}
+    _, top, _ = call(device, "bev_max_height_with_index", points, RANGE, SIZE, **options)
+    grad = noise(top.shape)
+    leaf = leaf_on(device, points)
+    options["batch_offsets"] = options["batch_offsets"].to(device)
+    height = getattr(ops, name)(leaf, RANGE, SIZE, **options)[0]
+    height.backward(grad.to(device))
+    expected = torch.zeros_like(points)
+    filled = top >= 0
+    expected[top[filled].long(), 2] = grad[filled].to(dtype)
+    assert_same_bits(leaf.grad, expected)
+
+
+def test_ties_give_the_gradient_to_the_lowest_row(device):
+    points = torch.full((3, 3), 0.5, device=device, requires_grad=True)
+    ops.bev_max_height(points, [0.0, 0, 0, 1, 1, 1], [1, 1])[0].sum().backward()
+    assert points.grad.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
+
+
+def test_other_outputs_are_not_differentiable(device):
+    points = cloud(50).to(device).requires_grad_()
+    height, top, counts = ops.bev_max_height_with_index(points, RANGE, SIZE)
+    assert height.requires_grad and not top.requires_grad and not counts.requires_grad
+    assert not ops.bev_max_height(points, RANGE, SIZE)[1].requires_grad
+    assert not ops.bev_rasterize(points, RANGE, SIZE, ["count"])[1].requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16])
+def test_integer_heights_are_not_differentiable(device, dtype):
+    points = cloud(50).to(device).requires_grad_()
+    for op in (ops.bev_max_height, ops.bev_max_height_with_index):
+        assert not any(o.requires_grad for o in op(points, RANGE, SIZE, out_dtype=dtype))
+
+
+def test_height_gradcheck(device):
+    # The output is float32, so the step is large; the map is linear within a cell.
+    points = cloud(40, f=3).double().to(device)
+    points[:, 2] = torch.linspace(-1.9, 1.8, 40, dtype=torch.float64)
+    points[:, :2] = points[:, :2].clamp(-5, 5).floor() + 0.3
+
+    def height(p):
+        return ops.bev_max_height(p, RANGE, SIZE)[0].double()
+
+    points.requires_grad_()
+    (grad,) = torch.autograd.grad(height(points).sum(), points)
+    assert grad[:, :2].abs().sum() == 0
+    step = torch.zeros_like(points)
+    step[:, 2] = 2.0**-8
+    change = (height(points + step) - height(points)).sum() / 2.0**-8
+    assert change.item() == pytest.approx(grad[:, 2].sum().item(), abs=1e-3)
+
+
+def leaf_on(device, values):
+    return values.detach().clone().to(device).requires_grad_()
+
+
+def rasterize_backward(device, points, channels, grad, features=None, **options):
+    points = leaf_on(device, points)
+    if features is not None:
+        features = leaf_on(device, features)
+    image, _ = ops.bev_rasterize(points, RANGE, SIZE, channels, features=features, **options)
+    image.backward(grad.to(device))
+    return points.grad, None if features is None else features.grad
+
+
+@pytest.mark.parametrize(
+    "channels", [*([c] for c in CHANNELS), CHANNELS, DIFFERENTIABLE * 2], ids="-".join
+)
+def test_raster_gradients_equal_the_reference(device, channels):
+    points = polluted(1500)
+    shape = call(device, "bev_rasterize", points, RANGE, SIZE, channels)[0].shape
+    grad = noise(shape)
+    expected, _ = reference.bev_rasterize_backward(grad, points, RANGE, SIZE, channels)
+    if not any(c in DIFFERENTIABLE for c in channels):
+        assert (expected == 0).all()
+    actual, _ = rasterize_backward(device, points, channels, grad)
+    assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1500,), (1500, 1)])
+def test_raster_gradients_to_features(device, shape, dtype):
+    points, features = polluted(1500), noise(shape, 1).to(dtype)
+    grad = noise((1, 5, 20, 32))
+    to_points, to_features = reference.bev_rasterize_backward(
+        grad, points, RANGE, SIZE, DIFFERENTIABLE, features=features
+    )
+    actual = rasterize_backward(device, points, DIFFERENTIABLE, grad, features)
+    assert_same_bits(actual[0], to_points)
+    assert_same_bits(actual[1], to_features)
+    assert (to_points[:, 3] == 0).all() and (to_features != 0).any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_raster_gradients_have_the_dtype_of_the_points(device, dtype):
+    points = polluted(800).to(dtype)
+    grad = noise((1, 5, 20, 32))
+    expected, _ = reference.bev_rasterize_backward(grad, points, RANGE, SIZE, DIFFERENTIABLE)
+    actual, _ = rasterize_backward(device, points, DIFFERENTIABLE, grad)
+    assert_same_bits(actual, expected)
+
+
+def test_gradients_may_be_expanded(device):
+    points = cloud(500)
+    grad = torch.ones(()).expand(1, 5, 20, 32)
+    expected, _ = reference.bev_rasterize_backward(
+        grad.contiguous(), points, RANGE, SIZE, DIFFERENTIABLE
+    )
+    actual, _ = rasterize_backward(device, points, DIFFERENTIABLE, grad)
+    assert_same_bits(actual, expected)
+    leaf = leaf_on(device, points)
+    ops.bev_max_height(leaf, RANGE, SIZE)[0].sum().backward()
+    assert leaf.grad[:, 2].sum() == call(device, "bev_max_height", points, RANGE, SIZE)[1][0, 0]
+
+
+def test_second_derivatives_are_refused(device):
+    points = cloud(50).to(device).requires_grad_()
+    weight = torch.ones((), device=device, requires_grad=True)
+    height = (ops.bev_max_height(points, RANGE, SIZE)[0] * weight).square().sum()
+    with pytest.raises(RuntimeError):  # at once, or when the second derivative is asked for
+        (grad,) = torch.autograd.grad(height, points, create_graph=True)
+        torch.autograd.grad(grad.square().sum(), weight)

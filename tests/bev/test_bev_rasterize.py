@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every channel of bev_rasterize."""
+
+import numpy as np
+import pytest
+import torch
+from bev_cases import (
+    CHANNELS,
+    ORIENTATIONS,
+    RANGE,
+    SIZE,
+    assert_as_reference,
+    call,
+    cloud,
+    polluted,
+)
+from helpers import assert_same_bits
+
+SINGLE = [c for c in CHANNELS if ":" not in c]
+ONE = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+
+
+def check(device, points, channels, bounds=RANGE, size=SIZE, **options):
+    return assert_as_reference(device, "bev_rasterize", points, bounds, size, channels, **options)
+
+
+def one_cell(n, seed=0, intensity=None):
+    rng = np.random.default_rng(seed)
+    points = torch.full((n, 4), 0.5)
+    points[:, 2] = torch.from_numpy(rng.random(n).astype(np.float32)) * 0.99
+    points[:, 3] = torch.from_numpy(rng.normal(size=n).astype(np.float32))
+    if intensity is not None:
+        points[:, 3] = intensity
+    return points
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_each_channel_alone(device, channel):
+    check(device, polluted(), [channel], fill=-1.5)
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("fill", [0.0, -3.0, float("nan")])
+def test_all_channels_together(device, orientation, fill):
+    image, _ = check(device, polluted(), CHANNELS, orientation=orientation, fill=fill)
+    assert image.shape[:2] == (1, 18)
+
+
+def test_planes_come_in_the_order_asked_for_with_repeats(device):
+    points = polluted()
+    channels = ["count", "slices:2", "height_max", "count", "occupancy:3", "slices:5", "slices:2"]
+    image, _ = check(device, points, channels)
+    assert image.size(1) == 15
+    first = {c: check(device, points, [c])[0] for c in set(channels)}
+    assert torch.equal(image, torch.cat([first[c] for c in channels], 1))
+
+
+def test_fill_is_for_heights_and_intensities_only(device):
+    image, _ = check(device, torch.zeros(0, 4), CHANNELS, fill=9.0)
+    names = [c for c in CHANNELS for _ in range(int(c.partition(":")[2] or 1))]
+    zero = [c.startswith(("count", "density", "occupancy")) for c in names]
+    assert image[0, :, 0, 0].tolist() == [0.0 if z else 9.0 for z in zero]
+
+
+def test_counts_equal_those_of_the_height_map(device):
+    points = polluted()
+    counts = check(device, points, ["count"])[1]
+    assert torch.equal(counts, call(device, "bev_max_height", points, RANGE, SIZE)[1])
+
+
+def test_count_sums_to_the_points_used(device):
+    image, counts = check(device, polluted(), ["count"])
+    assert image.sum() == counts[0, 1] and (image > 0).sum() == counts[0, 0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 63, 64, 65, 1023, 1024, 1025, 1056, 40_000])
+def test_intensity_mean_is_a_cascade_in_input_order(device, n):
+    points = one_cell(n, seed=n)
+    for size in ([1, 1], [3, 3]):
+        check(device, points, ["intensity_mean", "height_mean"], ONE, size)
+
+
+def test_intensity_mean_keeps_the_order_of_interleaved_cells(device):
+    points = one_cell(5000, seed=1)
+    points[::2, 0] = 0.2
+    points[::3, 1] = 0.2
+    check(device, points, CHANNELS, ONE, [2, 2])
+
+
+@pytest.mark.parametrize("special", [float("nan"), float("inf"), -float("inf"), -0.0, 3e38])
+def test_special_intensities_are_used_as_they_are(device, special):
+    points = one_cell(40)
+    points[::7, 3] = special
+    image, counts = check(device, points, ["intensity_mean", "intensity_max", "intensity_top"], ONE)
+    assert counts[0].tolist() == [1, 40, 0, 0]
+    if special != special:
+        assert image[0, :2].isnan().any()
+
+
+def test_intensity_max_of_zeros_is_positive_zero(device):
+    for values in ([-0.0, 0.0], [0.0, -0.0], [-0.0, -0.0]):
+        points = one_cell(2, intensity=torch.tensor(values))
+        image, _ = call(device, "bev_rasterize", points, ONE, [1, 1], ["intensity_max"])
+        assert_same_bits(image, torch.zeros(1, 1, 1, 1))
+
+
+def test_intensity_top_is_of_the_first_of_equally_high_points(device):
+    points = torch.tensor([[0.5, 0.5, 0.1, 1], [0.5, 0.5, 0.9, 2], [0.5, 0.5, 0.9, 3]])
+    image, _ = call(device, "bev_rasterize", points, ONE, [1, 1], ["intensity_top"])
+    assert image.item() == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(2000,), (2000, 1)])
+def test_features_replace_the_intensity_column(device, shape, dtype):
+    features = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    points = polluted()
+    intensities = [c for c in CHANNELS if "intensity" in c]
+    given, _ = check(device, points, intensities, features=features)
+    points[:, 3] = features.reshape(-1).float()
+    column, _ = check(device, points, intensities)
+    assert_same_bits(given, column)
+    three, _ = check(device, points[:, :3], intensities, features=features)
+    assert_same_bits(three, given)
+
+
+def test_other_channels_need_no_intensity(device):
+    points = polluted()
+    channels = [c for c in CHANNELS if "intensity" not in c]
+    assert torch.equal(
+        check(device, points[:, :3], channels)[0], check(device, points, channels)[0]
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 7, 10, 35, 100])
+@pytest.mark.parametrize("bounds", [(-2.0, 2.0), (-2.5, 1.0), (0.0, 0.3), (-1e4, 1e4)])
+def test_slices_at_their_faces(device, k, bounds):
+    z0, z1 = (np.float32(v) for v in bounds)
+    thickness = np.float32((z1 - z0) / np.float32(k))
+    faces = z0 + np.arange(k + 1, dtype=np.float32) * thickness
+    z = [faces, np.nextafter(faces, np.float32(-np.inf)), np.nextafter(faces, np.float32(np.inf))]
+    z = np.concatenate(z)
+    points = torch.full((len(z), 4), 0.5)
+    points[:, 2] = torch.from_numpy(z)
+    box = [0.0, 0.0, bounds[0], 1.0, 1.0, bounds[1]]
+    image, counts = check(device, points, [f"occupancy:{k}", f"slices:{k}", "count"], box, [1, 1])
+    occupancy, heights = image[0, :k, 0, 0], image[0, k : 2 * k, 0, 0]
+    assert occupancy.max() == 1 and (heights[occupancy == 0] == 0).all()
+    # One point at a time: each used point lies in exactly one slice.
+    for point in points[:20]:
+        image, counts = call(device, "bev_rasterize", point[None], box, [1, 1], [f"occupancy:{k}"])
+        assert image.sum() == counts[0, 1]
+
+
+def test_a_float64_height_that_rounds_to_the_top_is_in_the_last_slice(device):
+    points = torch.tensor([[0.5, 0.5, 1 - 1e-12, 1.0]], dtype=torch.float64)
+    image, _ = check(device, points, ["occupancy:4", "slices:4"], ONE, [1, 1])
+    assert image.flatten().tolist() == [0, 0, 0, 1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("base", [2, 3, 16, 32, 64, 512])
+def test_density_saturates_at_the_base(device, base):
+    sizes = sorted({1, 2, base - 2, base - 1, base, base + 1, 600} - {0, -1})
+    columns = [one_cell(n) + torch.tensor([float(i), 0, 0, 0]) for i, n in enumerate(sizes)]
+    points = torch.cat(columns)
+    box = [0.0, 0.0, 0.0, float(len(sizes)), 1.0, 1.0]
+    image, _ = check(device, points, ["density", "count"], box, [len(sizes), 1], density_base=base)
+    assert image[0, 1, 0].tolist() == sizes
+    for n, value in zip(sizes, image[0, 0, 0].tolist(), strict=True):
+        assert value == 1 if n >= base - 1 else 0 < value < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_point_types(device, dtype):
+    check(device, polluted().to(dtype), CHANNELS)
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1e-40), (-1e38, 1e38), (-65536.0, 1.0), (1e6, 1e6 + 1)])
+def test_height_means_of_any_range(device, bounds):
+    rng = np.random.default_rng(2)
+    z = bounds[0] + rng.random(500) * (bounds[1] - bounds[0])
+    points = torch.full((500, 3), 0.5)
+    points[:, 2] = torch.from_numpy(z.astype(np.float32))
+    box = [0.0, 0.0, bounds[0], 1.0, 1.0, bounds[1]]
+    image, _ = check(device, points, ["height_mean", "height_norm"], box, [1, 1])
+    used = points[:, 2].double()
+    used = used[(used >= np.float32(bounds[0])) & (used < np.float32(bounds[1]))]
+    extent = float(np.float32(bounds[1])) - float(np.float32(bounds[0]))
+    error = abs(image[0, 0, 0, 0].double() - used.mean())
+    assert error <= extent * 2.0**-30 + np.spacing(np.float32(max(map(abs, bounds))))
+
+
+def test_height_mean_does_not_depend_on_the_order(device):
+    points = cloud(5000)
+    shuffle = torch.randperm(5000, generator=torch.Generator().manual_seed(0))
+    order_free = ["height_max", "height_min", "height_mean", "height_range", "count", "slices:3"]
+    a, _ = call(device, "bev_rasterize", points, RANGE, SIZE, order_free)
+    b, _ = call(device, "bev_rasterize", points[shuffle], RANGE, SIZE, order_free)
+    assert_same_bits(a, b)
+
+
+def test_no_cap_on_planes_up_to_256(device):
+    check(device, polluted(500), ["occupancy:128", "slices:128"])

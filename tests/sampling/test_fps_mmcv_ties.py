@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tie="mmcv" picks what the shared-memory tree of the PointNet++ kernels picks.
+
+`tree_fps` emulates that kernel: T threads walk the cloud with stride T, then halve.
+"""
+
+import numpy as np
+import pytest
+import torch
+from fps_cases import lattice, samples
+
+from torchvox.reference.sampling import Rules, squared_distance, tie_code
+
+
+def tree_argmax(distances, threads):
+    """Index of the winner of one reduction: a thread, then a slot, is replaced on strictly more."""
+    n = len(distances)
+    best = np.full(threads, -1.0, np.float32)
+    best_i = np.zeros(threads, np.int64)
+    for first in range(0, n, threads):
+        chunk = distances[first : first + threads]
+        better = chunk > best[: len(chunk)]
+        best[: len(chunk)][better] = chunk[better]
+        best_i[: len(chunk)][better] = first + np.flatnonzero(better)
+    half = threads // 2
+    while half:
+        better = best[half : 2 * half] > best[:half]
+        best[:half][better] = best[half : 2 * half][better]
+        best_i[:half][better] = best_i[half : 2 * half][better]
+        half //= 2
+    return int(best_i[0])
+
+
+def tree_fps(points, num_samples, cap):
+    points = points.numpy()
+    threads = min(cap, 1 << (len(points).bit_length() - 1))
+    running = np.full(len(points), 1e10, np.float32)
+    chosen = [0]
+    while len(chosen) < num_samples:
+        distances = squared_distance(points, points[chosen[-1]], "pn2")
+        running = np.minimum(running, distances)
+        chosen.append(tree_argmax(running, threads))
+    return chosen
+
+
+def mmcv(device, points, num_samples, cap=1024):
+    return samples(
+        device, points, num_samples, tie="mmcv", tie_block=cap, exhausted="repeat", init_dist2=1e10
+    )[0]
+
+
+@pytest.mark.parametrize("cap", [2**k for k in range(11)])
+def test_every_block_size(device, cap):
+    for n in (1, 2, 3, 5, 37, 100, 700, 1024, 1500):
+        points = lattice(n, side=6, seed=n + cap)
+        expected = tree_fps(points[0], min(n, 30), cap)
+        assert mmcv(device, points, min(n, 30), cap)[0].tolist() == expected, f"N = {n}"
+
+
+@pytest.mark.parametrize("cap", [512, 1024])
+def test_random_sizes_lattices_and_duplicates(device, cap):
+    rng = np.random.default_rng(cap)
+    for case in range(40):
+        n = int(rng.integers(1, 1500))
+        points = lattice(n, side=int(rng.integers(1, 20)), seed=case)
+        if case % 3 == 0:
+            points = points[:, torch.from_numpy(rng.integers(0, n, n))]
+        expected = tree_fps(points[0], 16, cap)
+        assert mmcv(device, points, 16, cap)[0].tolist() == expected, f"case {case}, N = {n}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cap", [512, 1024])
+def test_random_sweep(device, cap):
+    rng = np.random.default_rng(cap + 1)
+    for case in range(400):
+        n = int(rng.integers(1, 1500))
+        points = lattice(n, side=int(rng.integers(1, 30)), seed=case + 1000)
+        expected = tree_fps(points[0], 24, cap)
+        assert mmcv(device, points, 24, cap)[0].tolist() == expected, f"case {case}, N = {n}"
+
+
+@pytest.mark.parametrize("n", [9000, 20_000])
+def test_large_clouds(device, n):
+    points = lattice(n, side=20, seed=n)
+    assert mmcv(device, points, 40)[0].tolist() == tree_fps(points[0], 40, 1024)
+
+
+def test_padding_after_the_length_does_not_change_the_order(device):
+    points = lattice(300, side=4, seed=5)
+    padded = torch.cat([points, lattice(1700, side=4, seed=6)], 1)
+    rules = {"tie": "mmcv", "exhausted": "repeat"}
+    alone = samples(device, points, 40, **rules)[0]
+    cut = samples(device, padded, 40, lengths=torch.tensor([300]), **rules)[0]
+    np.testing.assert_array_equal(cut, alone)
+
+
+def test_ragged_clouds_count_from_their_own_first_point(device):
+    sizes = [5, 700, 1, 1100]
+    clouds = [lattice(n, side=5, seed=n) for n in sizes]
+    ptr = torch.tensor(np.cumsum([0, *sizes]))
+    out_ptr = torch.tensor([0, 3, 23, 24, 44])
+    for cap in (512, 1024):
+        idx, _ = torch.ops.torchvox.furthest_point_sample_ragged(
+            torch.cat(clouds, 1)[0].to(device), ptr.to(device), out_ptr.to(device), 44,
+            tie="mmcv", tie_block=cap, exhausted="repeat", init_dist2=1e10, local_index=True,
+        )  # fmt: skip
+        expected = [
+            i
+            for cloud, s in zip(clouds, [3, 20, 1, 20], strict=True)
+            for i in tree_fps(cloud[0], s, cap)
+        ]
+        assert idx.tolist() == expected
+
+
+def test_the_code_is_a_permutation_and_the_padded_size_does_not_order_it():
+    i = np.arange(1500)
+    for t in (1, 32, 1024):
+        rules = Rules("mmcv", t, "pn2", "distinct", "skip", False, None)
+        codes = tie_code(i, 1500, rules)
+        assert len(np.unique(codes)) == 1500
+        np.testing.assert_array_equal(np.argsort(codes), np.argsort(tie_code(i, 4000, rules)))

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""furthest_point_sample returns the bits of the sequential reference."""
+
+import numpy as np
+import pytest
+import torch
+from fps_cases import CLOUDS, assert_as_reference, cube, lattice
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+RULES = [
+    {},
+    {"dist_order": "loop"},
+    {"tie": "mmcv"},
+    {"tie": "mmcv", "tie_block": 64, "exhausted": "repeat", "init_dist2": 1e10},
+    {"exhausted": "repeat"},
+    {"skip_origin": True},
+    {"nonfinite": "last"},
+    {"start": 5},
+]
+
+
+def rule_id(rules):
+    return "-".join(f"{k}={v}" for k, v in rules.items()) or "defaults"
+
+
+@pytest.mark.parametrize("rules", RULES, ids=rule_id)
+@pytest.mark.parametrize("name", CLOUDS)
+def test_every_cloud_under_every_rule(device, name, rules):
+    assert_as_reference(device, CLOUDS[name], 60, **rules)
+
+
+@pytest.mark.parametrize("name", ["duplicates", "all_equal", "regular_lattice", "lattice"])
+@pytest.mark.parametrize("exhausted", ["distinct", "repeat"])
+@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
+def test_more_samples_than_distinct_points(device, name, exhausted, tie):
+    points = CLOUDS[name]
+    assert_as_reference(device, points, points.size(1) + 5, exhausted=exhausted, tie=tie)
+
+
+TABLE_EDGES = [1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023,
+               1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", TABLE_EDGES)
+@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
+def test_sizes_around_every_edge_of_the_launch_table(device, n, tie):
+    assert_as_reference(device, lattice(n, side=40, seed=n), min(n, 24), tie=tie)
+
+
+@pytest.mark.parametrize("n", [20_000, 70_000])
+@pytest.mark.parametrize("make", [cube, lattice])
+def test_clouds_beyond_one_block(device, n, make):
+    assert_as_reference(device, make(n, seed=n), 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
+@pytest.mark.parametrize("make", [cube, lattice])
+def test_many_samples_of_a_large_cloud(device, make, tie):
+    assert_as_reference(device, make(16_384, seed=9), 4096, tie=tie)
+
+
+def test_batches_are_their_clouds_alone(device):
+    points = cube(130, seed=21, batch=7)
+    idx, dist2 = assert_as_reference(device, points, 50)
+    for b in range(7):
+        alone = assert_as_reference(device, points[b : b + 1], 50)
+        assert torch.equal(alone[0][0], idx[b]) and torch.equal(alone[1][0], dist2[b])
+
+
+def test_many_small_clouds(device):
+    assert_as_reference(device, lattice(16, side=3, seed=1, batch=3000), 8)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_more_clouds_than_a_grid_dimension_holds():
+    assert_as_reference("cuda", cube(16, seed=2, batch=65_537), 4)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_five_million_points():
+    assert_as_reference("cuda", cube(5_000_000, seed=3), 12)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 6, 17])
+@pytest.mark.parametrize("dist_order", ["pn2", "loop"])
+def test_any_dimension(device, d, dist_order):
+    assert_as_reference(device, cube(150, d=d, seed=d), 40, dist_order=dist_order)
+
+
+@pytest.mark.parametrize("d", [2, 3, 5])
+@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
+def test_float64_points(device, d, tie):
+    points = cube(90, d=d, seed=d).double() / 3
+    for options in ({}, {"dist_order": "loop"}, {"exhausted": "repeat", "init_dist2": 0.01}):
+        _, dist2 = assert_as_reference(device, points, 24, tie=tie, **options)
+        assert dist2.dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("d", [3, 5])
+def test_half_points_are_the_upcast_cloud(device, dtype, d):
+    points = cube(300, d=d, seed=6).to(dtype)
+    half = assert_as_reference(device, points, 40)
+    full = assert_as_reference(device, points.float(), 40)
+    assert torch.equal(half[0], full[0]) and torch.equal(half[1], full[1])
+    assert half[1].dtype == torch.float32
+
+
+coordinate = st.sampled_from([0.0, -0.0, 1.0, 2.0, 0.1, 1e-3, 1e5, 3e38, -1.0, 1e-40]) | st.floats(
+    width=32, allow_nan=True, allow_infinity=True
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_small_cloud_under_any_rules(data):
+    n = data.draw(st.integers(0, 12), "n")
+    rows = data.draw(st.lists(st.tuples(*[coordinate] * 3), min_size=n, max_size=n), "rows")
+    points = torch.from_numpy(np.array(rows, np.float32).reshape(1, n, 3))
+    exhausted = data.draw(st.sampled_from(["distinct", "repeat"]))
+    last = exhausted == "distinct" and data.draw(st.booleans(), "last")
+    s = data.draw(st.integers(0, 15), "s")
+    starts = data.draw(st.lists(st.integers(-2, 14), min_size=1, max_size=3), "starts")
+    options = {
+        "start_idx": torch.tensor([starts]),
+        "tie": data.draw(st.sampled_from(["lowest", "mmcv"])),
+        "tie_block": data.draw(st.sampled_from([1, 4, 1024])),
+        "dist_order": data.draw(st.sampled_from(["pn2", "loop"])),
+        "exhausted": exhausted,
+        "nonfinite": "last" if last else "skip",
+        "skip_origin": data.draw(st.booleans()),
+        "init_dist2": data.draw(st.sampled_from([None, 1e10, 1.0])),
+    }
+    for device in ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]:
+        assert_as_reference(device, points, s, **options)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No launch plan changes a bit: every block size, points per thread and variant agrees.
+
+Plans are forced through the launch-plan hook; the launch table itself must never show.
+"""
+
+import pytest
+import torch
+from fps_cases import assert_as_reference, cube, lattice
+from helpers import forced
+
+THREADS = [32, 64, 128, 256, 512]
+PER_THREAD = [1, 2, 4, 8, 16]
+
+pytestmark = pytest.mark.gpu
+
+
+def polluted(n, seed):
+    points = lattice(n, side=12, seed=seed, batch=2)
+    points[1, n // 2] = float("nan")
+    return points
+
+
+@pytest.mark.parametrize("per_thread", PER_THREAD)
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
+def test_every_block_size_and_points_per_thread(threads, per_thread, tie):
+    capacity = threads * per_thread
+    plan = {"fps_kernel": "block", "fps_threads": threads, "fps_points_per_thread": per_thread}
+    for n in {1, capacity // 2 + 1, capacity - 1, capacity}:
+        if tie == "mmcv":  # the code space is T * ceil(N / T); take a T that divides the capacity
+            options = {"tie": "mmcv", "tie_block": min(threads, 1024), "exhausted": "repeat"}
+        else:
+            options = {}
+        with forced(**plan):
+            assert_as_reference("cuda", polluted(n, seed=n), min(n + 2, 40), **options)
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 255, 256, 257, 1000, 8191, 8192, 8193, 30_000])
+@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
+def test_the_tiled_kernel_at_every_size(n, tie):
+    with forced(fps_kernel="tiled"):
+        assert_as_reference("cuda", polluted(n, seed=n), min(n + 2, 60), tie=tie)
+
+
+@pytest.mark.parametrize("kernel", ["block", "tiled"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dist_order": "loop"},
+        {"exhausted": "repeat", "tie": "mmcv"},
+        {"nonfinite": "last"},
+        {"skip_origin": True},
+        {"init_dist2": 1e10},
+        {"start_idx": torch.tensor([[3, 3, -1], [5, 600, 0]])},
+        {"lengths": torch.tensor([700, 0]), "counts": torch.tensor([50, 9])},
+    ],
+    ids=lambda o: "-".join(o),
+)
+def test_every_option_in_every_kernel(kernel, options):
+    with forced(fps_kernel=kernel):
+        assert_as_reference("cuda", polluted(1000, seed=4), 60, **options)
+
+
+@pytest.mark.parametrize("kernel", ["block", "tiled"])
+@pytest.mark.parametrize(
+    "points",
+    [
+        torch.full((1, 3000, 3), 0.5),
+        torch.cartesian_prod(*[torch.arange(14.0)] * 3)[None],  # a top tie group of thousands
+        cube(3000, scale=3e38),
+        cube(3000, scale=1e-22),
+        torch.arange(3000.0).reshape(1, 3000, 1) * torch.tensor([0.1, 0.2, 0.3]),
+    ],
+    ids=["all_equal", "regular_lattice", "overflow", "underflow", "collinear"],
+)
+@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
+def test_hard_clouds_in_every_kernel(kernel, points, tie):
+    with forced(fps_kernel=kernel):
+        assert_as_reference("cuda", points, 100, tie=tie)

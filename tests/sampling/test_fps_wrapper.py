@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox.furthest_point_sample: named outputs, nested levels, random starts."""
+
+import pytest
+import torch
+from fps_cases import cube, ops
+
+import torchvox
+
+
+def same(a, b):
+    return torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
+
+
+def test_it_is_the_op_with_names(device):
+    points = cube(100, batch=2).to(device)
+    result = torchvox.furthest_point_sample(points, 20, tie="mmcv", start=3)
+    assert same(result, ops.furthest_point_sample(points, 20, tie="mmcv", start=3))
+    assert result.idx is result[0] and result.dist2 is result[1]
+
+
+def test_ragged_is_the_op_with_names(device):
+    points = cube(100)[0].to(device)
+    ptr, out_ptr = (torch.tensor(t, device=device) for t in ([0, 40, 100], [0, 5, 12]))
+    result = torchvox.furthest_point_sample_ragged(points, ptr, out_ptr, 12, local_index=True)
+    expected = ops.furthest_point_sample_ragged(points, ptr, out_ptr, 12, local_index=True)
+    assert same(result, expected)
+    assert result.idx is result[0] and result.dist2 is result[1]
+
+
+def test_a_list_of_sizes_gives_one_prefix_per_level(device):
+    points = cube(200, batch=2).to(device)
+    levels = torchvox.furthest_point_sample(points, [64, 16, 4])
+    assert [level.idx.shape for level in levels] == [(2, 64), (2, 16), (2, 4)]
+    for size, level in zip([64, 16, 4], levels, strict=True):
+        assert same(level, ops.furthest_point_sample(points, size))
+
+
+def test_each_level_is_the_sampling_of_the_level_before(device):
+    points = cube(200, batch=2).to(device)
+    levels = torchvox.furthest_point_sample(points, [64, 16])
+    first = torchvox.gather_points(points, levels[0].idx)
+    inner = torchvox.furthest_point_sample(first, 16).idx
+    assert (inner.cpu() == torch.arange(16)).all()
+
+
+def test_random_starts_follow_the_generator(device):
+    points = cube(500, batch=8).to(device)
+
+    def draw(seed):
+        generator = torch.Generator(device=points.device).manual_seed(seed)
+        return torchvox.furthest_point_sample(points, 5, start="random", generator=generator)
+
+    first = draw(1)
+    assert same(first, draw(1))
+    assert not torch.equal(first.idx[:, 0], draw(2).idx[:, 0])
+    assert len(set(first.idx[:, 0].tolist())) > 1
+    assert same(first, ops.furthest_point_sample(points, 5, start_idx=first.idx[:, 0]))
+
+
+def test_random_starts_stay_inside_the_lengths(device):
+    points = cube(500, batch=64).to(device)
+    lengths = torch.full((64,), 3, device=device)
+    starts = torchvox.furthest_point_sample(points, 1, start="random", lengths=lengths).idx
+    assert set(starts.flatten().tolist()) == {0, 1, 2}
+
+
+def test_gather_points_passes_through(device):
+    features = cube(50, d=7, batch=2).to(device)
+    idx = torch.tensor([[0, 49, -1], [3, 3, 50]], device=device)
+    for channels_first in (False, True):
+        f = features.transpose(1, 2) if channels_first else features
+        expected = ops.gather_points(f, idx, channels_first=channels_first)
+        assert torch.equal(torchvox.gather_points(f, idx, channels_first=channels_first), expected)
+
+
+@pytest.mark.parametrize("start", ["first", ""])
+def test_an_unknown_start_word_is_refused(device, start):
+    with pytest.raises(ValueError, match=r"start\b.*random"):
+        torchvox.furthest_point_sample(cube(10).to(device), 2, start=start)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bird's-eye-view rasters, written as their definition: point by point, then cell by cell.
+
+The slow second opinion that the ops are tested against; the prose contract is docs/bev.md.
+Same arguments and defaults as the registered ops, CPU tensors in, a tuple of CPU tensors out.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import bev_channels as channel
+from . import bev_grid as raster
+from .bev_grid import F32
+
+
+def bev_max_height(
+    points: Tensor,
+    point_cloud_range: list[float],
+    size: list[int],
+    *,
+    batch_offsets: Tensor | None = None,
+    num_valid: Tensor | None = None,
+    orientation: str = "grid",
+    out_dtype: torch.dtype | None = None,
+    fill: float = 0.0,
+    lowest_code: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """(height [B, H, W], counts [B + 1, 4]): the height of the highest point of each cell."""
+    height, _, counts = _max_height(
+        "bev_max_height", points, point_cloud_range, size, batch_offsets, num_valid,
+        orientation, out_dtype, fill, lowest_code,
+    )  # fmt: skip
+    return height, counts
+
+
+def bev_max_height_with_index(
+    points: Tensor,
+    point_cloud_range: list[float],
+    size: list[int],
+    *,
+    batch_offsets: Tensor | None = None,
+    num_valid: Tensor | None = None,
+    orientation: str = "grid",
+    out_dtype: torch.dtype | None = None,
+    fill: float = 0.0,
+    lowest_code: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(height, top_index [B, H, W] int32, counts): also the row of the top point, -1 if none."""
+    return _max_height(
+        "bev_max_height_with_index", points, point_cloud_range, size, batch_offsets, num_valid,
+        orientation, out_dtype, fill, lowest_code,
+    )  # fmt: skip
+
+
+def _max_height(
+    op, points, point_cloud_range, size, batch_offsets, num_valid, orientation, out_dtype, fill,
+    lowest_code,
+):  # fmt: skip
+    raster.check_points(op, points)
+    grid = raster.make_grid(op, point_cloud_range, size, orientation)
+    raster.check_batch(op, batch_offsets, num_valid)
+    dtype = torch.float32 if out_dtype is None else out_dtype
+    if dtype not in (torch.float32, torch.uint8, torch.uint16):
+        raise TypeError(f"{op}: out_dtype must be float32, uint8 or uint16, got {dtype}")
+    if not 0 <= lowest_code <= 254:
+        raise ValueError(f"{op}: lowest_code must be in 0..254, got {lowest_code}")
+
+    samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
+    z = raster.heights(points)
+    height = np.full((len(samples), grid.nx * grid.ny), fill, F32)
+    top_index = np.full(height.shape, -1, np.int32)
+    counts = np.zeros((len(samples) + 1, 4), np.int32)
+    for b, rows in enumerate(samples):
+        cells = raster.cells_of(points, rows, grid, counts[b + 1])
+        for pixel, members in cells.items():
+            top = members[np.argmax(z[members])]  # argmax: the first of equals
+            height[b, pixel] = z[top]
+            top_index[b, pixel] = top
+    counts[0] = counts[1:].sum(0)
+
+    empty = top_index < 0
+    if dtype == torch.uint8:
+        codes = lowest_code + np.floor(channel.unit_height(height, grid) * F32(255 - lowest_code))
+        height = np.where(empty, 0, codes).astype(np.uint8)
+    elif dtype == torch.uint16:
+        with np.errstate(all="ignore"):
+            millimetres = np.floor((height - grid.lo[2]) * F32(1000))
+        height = np.where(empty, 0, np.minimum(millimetres + F32(1), 65535)).astype(np.uint16)
+    shape = (len(samples), *grid.shape)
+    return (
+        torch.from_numpy(height.reshape(shape)),
+        torch.from_numpy(top_index.reshape(shape)),
+        torch.from_numpy(counts),
+    )
+
+
+def bev_rasterize(
+    points: Tensor,
+    point_cloud_range: list[float],
+    size: list[int],
+    channels: list[str],
+    *,
+    features: Tensor | None = None,
+    batch_offsets: Tensor | None = None,
+    num_valid: Tensor | None = None,
+    orientation: str = "grid",
+    fill: float = 0.0,
+    density_base: int = 64,
+) -> tuple[Tensor, Tensor]:
+    """(image [B, C, H, W] float32, counts [B + 1, 4]): planes in the order of `channels`."""
+    op = "bev_rasterize"
+    raster.check_points(op, points)
+    grid = raster.make_grid(op, point_cloud_range, size, orientation)
+    raster.check_batch(op, batch_offsets, num_valid)
+    planes = channel.parse_planes(op, channels, grid)
+    intensity = channel.intensity_of(op, points, features, planes)
+    if not 2 <= density_base <= 512:
+        raise ValueError(f"{op}: density_base must be in 2..512, got {density_base}")
+    density = channel.density_table(density_base)
+
+    samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
+    z = raster.heights(points)
+    empty = np.array(
+        [0 if name in channel.ZERO_WHERE_EMPTY else fill for name, _, _ in planes], F32
+    )
+    image = np.tile(empty[None, :, None], (len(samples), 1, grid.nx * grid.ny))
+    counts = np.zeros((len(samples) + 1, 4), np.int32)
+    for b, rows in enumerate(samples):
+        for pixel, members in raster.cells_of(points, rows, grid, counts[b + 1]).items():
+            cell = channel.Cell(
+                z=z[members],
+                intensity=None if intensity is None else intensity[members],
+                top=int(np.argmax(z[members])),
+            )
+            for p, (name, k, of) in enumerate(planes):
+                value = channel.value_of(cell, name, k, of, grid, density)
+                if value is not None:
+                    image[b, p, pixel] = value
+    counts[0] = counts[1:].sum(0)
+    image = image.reshape(len(samples), len(planes), *grid.shape)
+    return torch.from_numpy(image), torch.from_numpy(counts)
+
+
+def bev_rasterize_backward(
+    grad_image: Tensor,
+    points: Tensor,
+    point_cloud_range: list[float],
+    size: list[int],
+    channels: list[str],
+    *,
+    features: Tensor | None = None,
+    batch_offsets: Tensor | None = None,
+    num_valid: Tensor | None = None,
+    orientation: str = "grid",
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of `bev_rasterize` to points and features (None when features is None).
+
+    height_max, height_norm and intensity_top reach the highest point, height_mean and
+    intensity_mean every point of the cell; nothing else has a gradient. Each point belongs to one
+    cell: its terms are added in float32 in channel order from +0, then rounded to its dtype.
+    """
+    op = "bev_rasterize"
+    grid = raster.make_grid(op, point_cloud_range, size, orientation)
+    planes = channel.parse_planes(op, channels, grid)
+    z = raster.heights(points)
+    samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
+    grad = grad_image.detach().float().numpy().reshape(len(samples), len(planes), -1)
+    to_z, to_intensity = np.zeros(len(z), F32), np.zeros(len(z), F32)
+    for b, rows in enumerate(samples):
+        for pixel, members in raster.cells_of(points, rows, grid, np.zeros(4, np.int32)).items():
+            top, n = members[np.argmax(z[members])], F32(len(members))
+            for p, (name, _, _) in enumerate(planes):
+                g = grad[b, p, pixel]
+                if name == "height_max":
+                    to_z[top] += g
+                elif name == "height_norm":
+                    to_z[top] += g / (grid.hi[2] - grid.lo[2])
+                elif name == "height_mean":
+                    to_z[members] += g / n
+                elif name == "intensity_top":
+                    to_intensity[top] += g
+                elif name == "intensity_mean":
+                    to_intensity[members] += g / n
+    grad_points = torch.zeros_like(points)
+    grad_points[:, 2] = torch.from_numpy(to_z).to(points.dtype)
+    if features is not None:
+        return grad_points, torch.from_numpy(to_intensity).to(features.dtype).view(features.shape)
+    if points.size(1) > 3:
+        grad_points[:, 3] = torch.from_numpy(to_intensity).to(points.dtype)
+    return grad_points, None
+
+
+def bev_affine(
+    point_cloud_range: list[float], size: list[int], orientation: str = "grid"
+) -> Tensor:
+    """[3, 3] float64: (col, row, 1) to (x, y, 1) in metres; whole pixels are cell centres."""
+    grid = raster.make_grid("bev_affine", point_cloud_range, size, orientation)
+    x0, y0 = (float(v) for v in grid.lo[:2])
+    dx, dy = (float(v) for v in grid.res)
+    first_x, last_x = x0 + 0.5 * dx, x0 + (grid.nx - 0.5) * dx
+    first_y, last_y = y0 + 0.5 * dy, y0 + (grid.ny - 0.5) * dy
+    rows = {
+        "grid": [[dx, 0, first_x], [0, dy, first_y]],
+        "image": [[0, -dx, last_x], [-dy, 0, last_y]],
+        "north_up": [[dx, 0, first_x], [0, -dy, last_y]],
+    }[orientation]
+    return torch.tensor([*rows, [0, 0, 1]], dtype=torch.float64)
+
+
+PRESETS = {
+    "mv3d": {
+        "point_cloud_range": [0.0, -40.0, -2.0, 70.4, 40.0, 0.4],
+        "size": [704, 800],
+        "channels": ["slices:6", "intensity_top", "density"],
+        "orientation": "image",
+        "density_base": 64,
+    },
+    "complex_yolo": {
+        "point_cloud_range": [0.0, -25.0, -2.73, 50.0, 25.0, 1.27],
+        "size": [608, 608],
+        "channels": ["density", "height_norm", "intensity_top"],
+        "orientation": "image",
+        "density_base": 64,
+    },
+    "pixor": {
+        "point_cloud_range": [0.0, -40.0, -2.5, 70.0, 40.0, 1.0],
+        "size": [700, 800],
+        "channels": ["occupancy:35", "intensity_mean"],
+        "orientation": "grid",
+    },
+    "birdnet": {
+        "point_cloud_range": [0.0, -17.5, -1.73, 35.0, 17.5, 1.27],
+        "size": [700, 700],
+        "channels": ["height_max", "intensity_mean", "count"],
+        "orientation": "image",
+    },
+    "second": {
+        "point_cloud_range": [0.0, -40.0, -3.0, 70.4, 40.0, 1.0],
+        "size": [352, 400],
+        "channels": ["slices:10", "intensity_top", "count"],
+        "orientation": "grid",
+    },
+}
+
+
+def bev_preset(name: str) -> dict:
+    """Keyword arguments of `bev_rasterize` for a published encoding; a fresh dict each call."""
+    if name not in PRESETS:
+        raise ValueError(f"bev_preset: name must be one of {', '.join(PRESETS)}, got {name!r}")
+    return {k: list(v) if isinstance(v, list) else v for k, v in PRESETS[name].items()}

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The channels of the BEV reference: which planes were asked for, and what a cell comes to."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .bev_grid import F32, Grid, array
+
+HEIGHTS = ("height_max", "height_min", "height_mean", "height_range", "height_norm", "slices")
+INTENSITIES = ("intensity_top", "intensity_mean", "intensity_max")
+ZERO_WHERE_EMPTY = ("count", "density", "occupancy")
+SLICED = ("occupancy", "slices")
+UNSLICED = [n for n in HEIGHTS + INTENSITIES + ZERO_WHERE_EMPTY if n not in SLICED]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The used points of one cell, in input order."""
+
+    z: np.ndarray  # [n] float32, never -0.0
+    intensity: np.ndarray | None  # [n] float32
+    top: int  # position of the highest point, the first among equals
+
+
+def value_of(cell: Cell, name: str, k: int, of: int, grid: Grid, density: np.ndarray):
+    """One channel of one cell; None leaves the value of an empty cell."""
+    n = len(cell.z)
+    if name == "height_max":
+        return cell.z[cell.top]
+    if name == "height_min":
+        return cell.z.min()
+    if name == "height_mean":
+        return _height_mean(cell.z, grid)
+    if name == "height_range":
+        return cell.z.max() - cell.z.min()
+    if name == "height_norm":
+        return unit_height(cell.z[cell.top], grid)
+    if name == "intensity_top":
+        return cell.intensity[cell.top]
+    if name == "intensity_mean":
+        with np.errstate(all="ignore"):
+            return cascade_sum(cell.intensity) / F32(n)
+    if name == "intensity_max":
+        return (cell.intensity + F32(0)).max()  # NaN wins, as in torch.amax; zero is +0
+    if name == "count":
+        return F32(n)
+    if name == "density":
+        return density[n] if n < len(density) else F32(1)
+    in_slice = cell.z[_slice(cell.z, of, grid) == k]
+    if len(in_slice) == 0:
+        return None
+    return F32(1) if name == "occupancy" else in_slice.max()
+
+
+def _slice(z: np.ndarray, of: int, grid: Grid) -> np.ndarray:
+    """Which of `of` equal slices of the range a height lies in; the last takes the round-off."""
+    thickness = (grid.hi[2] - grid.lo[2]) / F32(of)
+    k = np.floor((z - grid.lo[2]) / thickness)
+    return np.minimum(k, F32(of - 1)).astype(np.int64)
+
+
+def unit_height(z: np.ndarray, grid: Grid) -> np.ndarray:
+    """0 at the bottom of the range, below 1 but for rounding at its top; all in float32."""
+    with np.errstate(all="ignore"):  # the fill of an empty cell may be anything
+        return (z - grid.lo[2]) / (grid.hi[2] - grid.lo[2])
+
+
+def _height_mean(z: np.ndarray, grid: Grid) -> np.float32:
+    """Mean height from an integer sum, hence free of any order.
+
+    The step is 2^(e - 31) m with 2^e the first power of two above the range: a height takes at
+    most 2^31 steps, so 2^31 of them still fit an int64.
+    """
+    z0 = float(grid.lo[2])
+    _, e = math.frexp(float(grid.hi[2]) - z0)
+    steps_per_metre = math.ldexp(1.0, 31 - e)
+    q = np.rint((z.astype(np.float64) - z0) * steps_per_metre)  # half to even
+    total = int(q.astype(np.int64).sum())
+    return F32(z0 + (float(total) / len(z)) / steps_per_metre)
+
+
+def cascade_sum(values: np.ndarray) -> np.float32:
+    """Float32 sum in input order as a base-32 cascade (the sum rule of voxelize).
+
+    32 consecutive values left to right, then 32 such sums, and so on. What is left over at each
+    level is added at the end, finest level first. Every accumulator starts at +0.
+    """
+    leftovers = []
+    while len(values):
+        whole = len(values) // 32 * 32
+        leftovers.append(_running_sum(values[whole:]))
+        values = np.array([_running_sum(v) for v in values[:whole].reshape(-1, 32)], F32)
+    return _running_sum(np.array(leftovers, F32))
+
+
+def _running_sum(values: np.ndarray) -> np.float32:
+    """((0 + v0) + v1) + ... in float32."""
+    total = F32(0)
+    with np.errstate(all="ignore"):
+        for v in values:
+            total = total + v
+    return total
+
+
+def density_table(base: int) -> np.ndarray:
+    """min(1, log(n + 1) / log(base)) for n = 0 .. base - 1, computed in double."""
+    table = [min(1.0, math.log(n + 1) / math.log(base)) for n in range(base)]
+    return np.array(table, np.float64).astype(F32)
+
+
+def intensity_of(op, points, features, planes) -> np.ndarray | None:
+    if features is not None:
+        n = points.size(0)
+        if not features.is_floating_point():
+            raise TypeError(f"{op}: features must be a floating-point tensor, got {features.dtype}")
+        if tuple(features.shape) not in ((n,), (n, 1)):
+            raise ValueError(
+                f"{op}: features must be [N] or [N, 1] with N = {n}, got {list(features.shape)}"
+            )
+    if not any(name in INTENSITIES for name, _, _ in planes):
+        return None
+    if features is None and points.size(1) < 4:
+        raise ValueError(
+            f"{op}: points must be [N, F] with F >= 4 (intensity in column 3) or features given, "
+            f"got {list(points.shape)}"
+        )
+    with np.errstate(all="ignore"):
+        return array(points[:, 3] if features is None else features.reshape(-1)).astype(F32)
+
+
+def parse_planes(op: str, channels: list[str], grid: Grid) -> list[tuple[str, int, int]]:
+    """(channel name, slice, number of slices) of every output plane."""
+    planes = []
+    for channel in channels:
+        name, colon, number = channel.partition(":")
+        sliced = bool(colon) and name in SLICED and number.isascii() and number.isdecimal()
+        if not (sliced and int(number) > 0) and (colon or name not in UNSLICED):
+            known = [*UNSLICED, *(f"{n}:K" for n in SLICED)]
+            raise ValueError(f"{op}: channels must be of {', '.join(known)}, got {channel!r}")
+        of = int(number) if sliced else 1
+        if len(planes) + of > 256:
+            raise ValueError(f"{op}: channels must give 1..256 planes, got {channels}")
+        planes += [(name, k, of) for k in range(of)]
+    if not planes:
+        raise ValueError(f"{op}: channels must give 1..256 planes, got {channels}")
+    if not all((grid.hi[2] - grid.lo[2]) / F32(of) > 0 for _, _, of in planes):
+        raise ValueError(f"{op}: channels must cut slices thicker than 0 m, got {channels}")
+    return planes

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The raster of the BEV reference: its arguments, and which points fall into which cell."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+F32 = np.float32
+USED, OUT_OF_RANGE, NON_FINITE = 1, 2, 3  # also the columns of counts
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The raster: bounds and cell size in metres, rounded to float32 once for every dtype."""
+
+    lo: np.ndarray  # [3] x, y, z
+    hi: np.ndarray  # [3]
+    res: np.ndarray  # [2] metres per cell along x and y
+    nx: int
+    ny: int
+    orientation: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the output."""
+        return (self.nx, self.ny) if self.orientation == "image" else (self.ny, self.nx)
+
+    def pixel(self, ix: np.ndarray, iy: np.ndarray) -> np.ndarray:
+        """Flat output position of cell (ix, iy)."""
+        row, col = {
+            "grid": (iy, ix),
+            "image": (self.nx - 1 - ix, self.ny - 1 - iy),
+            "north_up": (self.ny - 1 - iy, ix),
+        }[self.orientation]
+        return row * self.shape[1] + col
+
+
+def classify(points: Tensor, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """Outcome (USED, OUT_OF_RANGE, NON_FINITE) and flat pixel (-1 if unused) of every point."""
+    xyz = array(points[:, :3])  # [N, 3] float32, or float64 for float64 points
+    t = xyz.dtype.type
+    finite = np.isfinite(xyz).all(1)
+    inside = ((grid.lo.astype(t) <= xyz) & (xyz < grid.hi.astype(t))).all(1)
+    with np.errstate(all="ignore"):
+        cell = np.floor((xyz[:, :2] - grid.lo[:2].astype(t)) / grid.res.astype(t))
+    n = np.array([grid.nx, grid.ny], t)
+    used = finite & inside & ((cell >= 0) & (cell < n)).all(1)
+    cell = np.where(used[:, None], cell, 0).astype(np.int64)
+    outcome = np.where(used, USED, np.where(finite, OUT_OF_RANGE, NON_FINITE))
+    return outcome, np.where(used, grid.pixel(cell[:, 0], cell[:, 1]), -1)
+
+
+def cells_of(points: Tensor, rows: range, grid: Grid, counts: np.ndarray) -> dict[int, np.ndarray]:
+    """Pixel -> rows of its points in input order, for one sample; fills its row of counts."""
+    outcome, pixel = classify(points[rows.start : rows.stop], grid)
+    used = np.flatnonzero(outcome == USED)
+    order = used[np.argsort(pixel[used], kind="stable")]
+    pixels, first = np.unique(pixel[order], return_index=True)
+    counts[:] = [len(pixels)] + [(outcome == o).sum() for o in (USED, OUT_OF_RANGE, NON_FINITE)]
+    members = np.split(order + rows.start, first[1:])
+    return dict(zip(pixels.tolist(), members, strict=False))
+
+
+def samples_of(n: int, batch_offsets: Tensor | None, num_valid: Tensor | None) -> list[range]:
+    """The rows of each sample: its block, cut to num_valid. All other rows are padding."""
+    offsets = [0, n] if batch_offsets is None else np.clip(batch_offsets.numpy(), 0, n).tolist()
+    blocks = [range(a, max(a, b)) for a, b in itertools.pairwise(offsets)]
+    if num_valid is None:
+        return blocks
+    valid = num_valid.reshape(-1).tolist()
+    return [r[: min(max(v, 0), len(r))] for r, v in zip(blocks, valid, strict=True)]
+
+
+def array(t: Tensor) -> np.ndarray:
+    """As NumPy, half types widened to float32."""
+    t = t.detach()
+    return (t if t.dtype in (torch.float32, torch.float64) else t.float()).numpy()
+
+
+def heights(points: Tensor) -> np.ndarray:
+    """[N] z rounded to float32, -0.0 turned into +0.0."""
+    with np.errstate(all="ignore"):
+        return array(points[:, 2]).astype(F32) + F32(0)
+
+
+def make_grid(op: str, point_cloud_range: list[float], size: list[int], orientation: str) -> Grid:
+    if len(point_cloud_range) != 6:
+        raise ValueError(
+            f"{op}: point_cloud_range must be (x0, y0, z0, x1, y1, z1), got {point_cloud_range}"
+        )
+    if len(size) != 2 or min(size) < 1 or max(size) > 2**24:
+        raise ValueError(f"{op}: size must be (nx, ny), each in 1..{2**24}, got {size}")
+    if orientation not in ("grid", "image", "north_up"):
+        raise ValueError(f"{op}: orientation must be grid, image or north_up, got {orientation!r}")
+    with np.errstate(all="ignore"):
+        bounds = np.array(point_cloud_range, np.float64).astype(F32)
+        lo, hi = bounds[:3], bounds[3:]
+        res = (hi[:2] - lo[:2]) / np.array(size, F32)
+        extent = hi - lo
+    if not (np.isfinite(bounds).all() and np.isfinite(extent).all() and (lo < hi).all()):
+        raise ValueError(
+            f"{op}: point_cloud_range must be finite with lower < upper bounds on every axis in "
+            f"float32, got {point_cloud_range}"
+        )
+    if not (res > 0).all():
+        raise ValueError(f"{op}: point_cloud_range must be wider than size, got {size}")
+    return Grid(lo, hi, res, size[0], size[1], orientation)
+
+
+def check_points(op: str, points: Tensor) -> None:
+    if not points.is_floating_point():
+        raise TypeError(f"{op}: points must be a floating-point tensor, got {points.dtype}")
+    if points.dim() != 2 or points.size(1) < 3:
+        raise ValueError(f"{op}: points must be [N, F] with F >= 3, got {list(points.shape)}")
+
+
+def check_batch(op: str, batch_offsets: Tensor | None, num_valid: Tensor | None) -> None:
+    for name, t in (("batch_offsets", batch_offsets), ("num_valid", num_valid)):
+        if t is not None and t.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{op}: {name} must be int32 or int64, got {t.dtype}")
+    if batch_offsets is not None and (batch_offsets.dim() != 1 or batch_offsets.size(0) < 1):
+        raise ValueError(f"{op}: batch_offsets must be [B + 1], got {list(batch_offsets.shape)}")
+    samples = 1 if batch_offsets is None else batch_offsets.size(0) - 1
+    if num_valid is not None and num_valid.numel() != samples:
+        raise ValueError(
+            f"{op}: num_valid must have one element per sample ({samples}), "
+            f"got {list(num_valid.shape)}"
+        )

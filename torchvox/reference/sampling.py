@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Furthest point sampling and gathering, written as their definition: one sample after another.
+
+The slow second opinion that the ops are tested against; the prose contract is docs/sampling.md.
+Same arguments and defaults as the registered ops, CPU tensors in, a tuple of CPU tensors out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .fma import fma
+
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The options of one call, the same for all its clouds."""
+
+    tie: str
+    tie_block: int
+    dist_order: str
+    exhausted: str
+    nonfinite: str
+    skip_origin: bool
+    init_dist2: float | None
+
+
+# --------------------------------------------------------------------------------------- the ops
+
+
+def furthest_point_sample(
+    points: Tensor,
+    num_samples: int,
+    *,
+    lengths: Tensor | None = None,
+    counts: Tensor | None = None,
+    start: int = 0,
+    start_idx: Tensor | None = None,
+    tie: str = "lowest",
+    tie_block: int = 1024,
+    dist_order: str = "pn2",
+    exhausted: str = "distinct",
+    nonfinite: str = "skip",
+    skip_origin: bool = False,
+    init_dist2: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(idx [B, S] int32, dist2 [B, S]) of points [B, N, D]."""
+    op = "furthest_point_sample"
+    _check_points(op, points, "[B, N, D]", 3)
+    rules = Rules(tie, tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2)
+    _check_rules(op, rules, points.size(-1), start)
+    if num_samples < 0:
+        raise ValueError(f"{op}: num_samples must be >= 0, got {num_samples}")
+    b, n, _ = points.shape
+    _check_integers(op, "lengths", lengths, "[B]", [(b,)])
+    _check_integers(op, "counts", counts, "[B]", [(b,)])
+    starts = _starts(op, start, start_idx, b)
+
+    clouds = _array(points)
+    lengths = np.full(b, n) if lengths is None else np.clip(lengths.numpy(), 0, n)
+    counts = np.full(b, num_samples) if counts is None else np.clip(counts.numpy(), 0, num_samples)
+    idx = np.full((b, num_samples), -1, np.int32)
+    dist2 = np.zeros((b, num_samples), clouds.dtype)
+    for i in range(b):
+        s = counts[i]
+        idx[i, :s], dist2[i, :s] = _sample(clouds[i, : lengths[i]], s, starts[i], rules)
+    return torch.from_numpy(idx), torch.from_numpy(dist2)
+
+
+def furthest_point_sample_ragged(
+    points: Tensor,
+    ptr: Tensor,
+    out_ptr: Tensor,
+    max_total: int,
+    *,
+    start: int = 0,
+    start_idx: Tensor | None = None,
+    tie: str = "lowest",
+    tie_block: int = 1024,
+    dist_order: str = "pn2",
+    exhausted: str = "distinct",
+    nonfinite: str = "skip",
+    skip_origin: bool = False,
+    init_dist2: float | None = None,
+    local_index: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(idx [max_total] int32, dist2 [max_total]) of clouds points[ptr[b] : ptr[b + 1]]."""
+    op = "furthest_point_sample_ragged"
+    _check_points(op, points, "[T, D]", 2)
+    rules = Rules(tie, tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2)
+    _check_rules(op, rules, points.size(-1), start)
+    if max_total < 0:
+        raise ValueError(f"{op}: max_total must be >= 0, got {max_total}")
+    for name, t in (("ptr", ptr), ("out_ptr", out_ptr)):
+        _check_integers(op, name, t, "[B + 1]", None)
+        if t.dim() != 1 or t.size(0) < 1:
+            raise ValueError(f"{op}: {name} must be [B + 1], got {list(t.shape)}")
+    if ptr.shape != out_ptr.shape:
+        raise ValueError(
+            f"{op}: out_ptr must be as long as ptr, {list(ptr.shape)}, got {list(out_ptr.shape)}"
+        )
+    starts = _starts(op, start, start_idx, ptr.size(0) - 1)
+
+    cloud = _array(points)
+    ptr = np.clip(ptr.numpy(), 0, len(cloud))
+    out_ptr = np.clip(out_ptr.numpy(), 0, max_total)
+    idx = np.full(max_total, -1, np.int32)
+    dist2 = np.zeros(max_total, cloud.dtype)
+    for b in range(len(ptr) - 1):
+        out = slice(out_ptr[b], max(out_ptr[b], out_ptr[b + 1]))
+        local, dist2[out] = _sample(
+            cloud[ptr[b] : ptr[b + 1]], out.stop - out.start, starts[b], rules
+        )
+        idx[out] = np.where((local < 0) | local_index, local, local + ptr[b])
+    return torch.from_numpy(idx), torch.from_numpy(dist2)
+
+
+def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:
+    """Row idx[b, m] of features[b]; zeros for an index outside [0, N)."""
+    _check_gather(features, idx)
+    rows = features.transpose(1, 2) if channels_first else features  # [B, N, C]
+    b, n, c = rows.shape
+    out = torch.zeros(b, idx.size(1), c, dtype=features.dtype)
+    for i in range(b):
+        inside = (idx[i] >= 0) & (idx[i] < n)
+        out[i, inside] = rows[i, idx[i, inside].long()]
+    return out.transpose(1, 2).contiguous() if channels_first else out
+
+
+def gather_points_backward(
+    grad: Tensor, idx: Tensor, num_points: int, *, channels_first: bool = False
+) -> Tensor:
+    """The gradient of `gather_points` to its features.
+
+    A row sums the gradients of its slots in ascending order: runs of 256 from +0, then the sums of
+    the runs from +0, in float32 (float64 for float64), rounded once to the dtype of grad.
+    """
+    rows = grad.transpose(1, 2) if channels_first else grad  # [B, M, C]
+    b, _, c = rows.shape
+    values = _array(rows)
+    out = np.zeros((b, num_points, c), values.dtype)
+    for i in range(b):
+        for n in range(num_points):
+            slots = np.flatnonzero(idx[i].numpy() == n)
+            total = np.zeros(c, values.dtype)
+            for first in range(0, len(slots), 256):
+                run = np.zeros(c, values.dtype)
+                for m in slots[first : first + 256]:
+                    run = run + values[i, m]
+                total = total + run
+            out[i, n] = total
+    result = torch.from_numpy(out).to(grad.dtype)
+    return result.transpose(1, 2).contiguous() if channels_first else result
+
+
+# ------------------------------------------------------------------------------------- one cloud
+
+
+def _sample(
+    cloud: np.ndarray, s: int, starts: np.ndarray, rules: Rules
+) -> tuple[np.ndarray, np.ndarray]:
+    """idx [s], dist2 [s] of one cloud [n, D], sample by sample."""
+    n = len(cloud)
+    idx, dist2 = np.full(s, -1, np.int64), np.zeros(s, cloud.dtype)
+    if n == 0 or s == 0:
+        return idx, dist2
+
+    finite = np.isfinite(cloud).all(1)
+    candidate = finite & ~_near_origin(cloud) if rules.skip_origin else finite
+    order = np.argsort(tie_code(np.arange(n), n, rules))
+    order = order[candidate[order]]  # the candidates in tie order: the first of equals wins
+    spare = np.flatnonzero(~finite) if rules.nonfinite == "last" else order[:0]
+
+    xyz = cloud[order]
+    d = np.full(len(order), INF if rules.init_dist2 is None else rules.init_dist2, cloud.dtype)
+    taken = np.zeros(n, bool)
+    done = min(s, len(starts))
+    for j in range(done):
+        p, valid = starts[j], 0 <= starts[j] < n and finite[starts[j]]
+        if not valid and len(order) > 0:
+            p, valid = order[0], True
+        elif not valid:  # nothing to start from
+            unused = spare[~taken[spare]]
+            p = unused[0] if len(unused) else 0 if rules.exhausted == "repeat" else -1
+        idx[j] = p
+        if p >= 0:
+            taken[p] = True
+            dist2[j] = INF if finite[p] or rules.nonfinite == "skip" else 0
+        if valid:
+            d = np.minimum(d, squared_distance(xyz, cloud[p], rules.dist_order))
+
+    for j in range(done, s):
+        best = int(np.argmax(d)) if len(d) else -1
+        if best < 0 or not d[best] > 0:
+            break
+        idx[j], dist2[j] = order[best], d[best]
+        taken[order[best]] = True
+        d = np.minimum(d, squared_distance(xyz, xyz[best], rules.dist_order))
+        done = j + 1
+
+    # Exhausted: every candidate left lies on a sample. dist2 stays 0.
+    if rules.exhausted == "repeat":
+        idx[done:] = order[0] if len(order) else 0
+    else:
+        rest = np.concatenate([order[~taken[order]], spare[~taken[spare]]])[: s - done]
+        idx[done : done + len(rest)] = rest
+    return idx, dist2
+
+
+def tie_code(i: np.ndarray, n: int, rules: Rules) -> np.ndarray:
+    """Among equal distances the smaller code wins. `mmcv`: the order of the peers' tree reduction,
+    whose last step compares odd slots with even ones, so that bit 0 of i mod T decides first."""
+    if rules.tie == "lowest":
+        return i
+    t = rules.tie_block
+    reverse = np.zeros_like(i)
+    for bit in range(t.bit_length() - 1):
+        reverse = (reverse << 1) | ((i % t >> bit) & 1)
+    return reverse * -(-n // t) + i // t
+
+
+def squared_distance(p: np.ndarray, q: np.ndarray, dist_order: str) -> np.ndarray:
+    """[n] squared distances of rows p [n, D] to q [D], in the rounding of the contraction."""
+    with np.errstate(all="ignore"):
+        delta = (p - q).T
+    if dist_order == "pn2" and len(delta) == 3:
+        return _norm2_pn2(delta)
+    acc = np.zeros(p.shape[0], p.dtype)
+    for x in delta:
+        acc = fma(x, x, acc)
+    return acc
+
+
+def _norm2_pn2(xyz: np.ndarray) -> np.ndarray:
+    """What nvcc makes of x*x + y*y + z*z."""
+    x, y, z = xyz
+    with np.errstate(all="ignore"):
+        yy = y * y
+    return fma(z, z, fma(x, x, yy))
+
+
+def _near_origin(cloud: np.ndarray) -> np.ndarray:
+    """|p|^2 <= 1e-3, the constant in double as in Pointnet2_PyTorch."""
+    return _norm2_pn2(cloud.T).astype(np.float64) <= 1e-3
+
+
+# -------------------------------------------------------------------------------------- arguments
+
+
+def _array(t: Tensor) -> np.ndarray:
+    """As NumPy, half types widened to float32."""
+    t = t.detach()
+    return (t if t.dtype in (torch.float32, torch.float64) else t.float()).numpy()
+
+
+def _starts(op: str, start: int, start_idx: Tensor | None, b: int) -> np.ndarray:
+    """[B, s0] start points of every cloud, as given."""
+    if start_idx is None:
+        return np.full((b, 1), start)
+    shape = (b,) if start_idx.dim() == 1 else (b, start_idx.size(-1) if start_idx.dim() else 0)
+    _check_integers(op, "start_idx", start_idx, "[B] or [B, s0]", [shape])
+    return start_idx.numpy().reshape(b, -1) if b else np.zeros((0, 1), np.int64)
+
+
+def _check_points(op: str, points: Tensor, shape: str, rank: int) -> None:
+    if not points.is_floating_point():
+        raise TypeError(f"{op}: points must be a floating-point tensor, got {points.dtype}")
+    if points.dim() != rank or points.size(-1) < 1:
+        raise ValueError(f"{op}: points must be {shape} with D >= 1, got {list(points.shape)}")
+
+
+def _check_rules(op: str, rules: Rules, d: int, start: int) -> None:
+    for name, allowed in (
+        ("tie", ("lowest", "mmcv")),
+        ("dist_order", ("pn2", "loop")),
+        ("exhausted", ("distinct", "repeat")),
+        ("nonfinite", ("skip", "last")),
+    ):
+        value = getattr(rules, name)
+        if value not in allowed:
+            raise ValueError(f"{op}: {name} must be {' or '.join(allowed)}, got {value!r}")
+    t = rules.tie_block
+    if not 1 <= t <= 1024 or t & (t - 1):
+        raise ValueError(f"{op}: tie_block must be a power of two in 1..1024, got {t}")
+    if start < 0:
+        raise ValueError(f"{op}: start must be >= 0, got {start}")
+    if rules.nonfinite == "last" and rules.exhausted == "repeat":
+        raise ValueError(
+            f"{op}: exhausted must be distinct with nonfinite 'last', got {rules.exhausted!r}"
+        )
+    if rules.skip_origin and d != 3:
+        raise ValueError(f"{op}: skip_origin must be False unless D = 3, got D = {d}")
+    if rules.init_dist2 is not None and not rules.init_dist2 >= 0:
+        raise ValueError(f"{op}: init_dist2 must be >= 0, got {rules.init_dist2}")
+
+
+def _check_integers(op: str, name: str, t: Tensor | None, shape: str, shapes: list | None) -> None:
+    if t is None:
+        return
+    if t.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{op}: {name} must be int32 or int64, got {t.dtype}")
+    if shapes is not None and tuple(t.shape) not in shapes:
+        raise ValueError(f"{op}: {name} must be {shape}, B = {shapes[0][0]}, got {list(t.shape)}")
+
+
+def _check_gather(features: Tensor, idx: Tensor) -> None:
+    op = "gather_points"
+    if not features.is_floating_point():
+        raise TypeError(f"{op}: features must be a floating-point tensor, got {features.dtype}")
+    if idx.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{op}: idx must be int32 or int64, got {idx.dtype}")
+    if features.dim() != 3:
+        raise ValueError(f"{op}: features must have 3 dimensions, got {list(features.shape)}")
+    if idx.dim() != 2 or idx.size(0) != features.size(0):
+        raise ValueError(
+            f"{op}: idx must be [B, M] with B = {features.size(0)}, got {list(idx.shape)}"
+        )
