@@ -6,11 +6,33 @@ tuple of tensors, bit for bit. Nothing here is shared with the C++ and CUDA code
 disagree, one of them is wrong.
 """
 
+from torchvox.reference.bev import (
+    bev_affine,
+    bev_max_height,
+    bev_max_height_with_index,
+    bev_rasterize,
+    bev_rasterize_backward,
+)
+from torchvox.reference.sampling import (
+    furthest_point_sample,
+    furthest_point_sample_ragged,
+    gather_points,
+    gather_points_backward,
+)
 from torchvox.reference.voxel import voxel_map, voxelize, voxelize_backward
 from torchvox.reference.voxel_grid import grid_size
 from torchvox.reference.voxel_scatter import voxel_csr, voxel_scatter, voxel_scatter_backward
 
 __all__ = [
+    "bev_affine",
+    "bev_max_height",
+    "bev_max_height_with_index",
+    "bev_rasterize",
+    "bev_rasterize_backward",
+    "furthest_point_sample",
+    "furthest_point_sample_ragged",
+    "gather_points",
+    "gather_points_backward",
     "grid_size",
     "voxel_csr",
     "voxel_map",
