@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clouds and comparisons shared by the tests of the BEV rasters."""
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pytest
 import torch
-from helpers import assert_same_bits
+from helpers import assert_same_bits, real_scan
 
 import torchvox  # noqa: F401  (registers the ops)
 from torchvox.reference import bev as reference
@@ -19,7 +15,6 @@ CHANNELS = [
     "height_max", "height_min", "height_mean", "height_range", "height_norm", "intensity_top",
     "intensity_mean", "intensity_max", "count", "density", "occupancy:5", "slices:3",
 ]  # fmt: skip
-DATA = Path(os.environ.get("TORCHVOX_DATA", Path(__file__).parents[2] / "../shared/data"))
 
 
 def cloud(n=2000, seed=0, f=4, spread=1.1):
@@ -45,9 +40,7 @@ def scan(name="hdl64"):
         "kitti": ("lidar/kitti_000008.bin", 4),
         "nuscenes": ("lidar/nuscenes_sweep.pcd.bin", 5),
     }[name]
-    if not (DATA / file).is_file():
-        pytest.skip(f"no {file} under TORCHVOX_DATA ({DATA})")
-    return torch.from_numpy(np.fromfile(DATA / file, np.float32).reshape(-1, columns))
+    return real_scan(file, columns)
 
 
 def to(device, value):

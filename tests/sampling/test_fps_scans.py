@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Furthest point sampling of real scans, whose coordinates are quantised and full of ties."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from fps_cases import assert_as_reference, assert_ragged_as_reference
+from helpers import real_scan
 
-DATA = Path(os.environ.get("TORCHVOX_DATA", Path(__file__).parents[2] / "../shared/data"))
 SCANS = {
     "kitti": ("lidar/kitti_000008.bin", 4),
     "hdl64": ("lidar/hdl64_360.bin", 4),
@@ -20,9 +17,7 @@ SCANS = {
 
 def scan(name):
     file, columns = SCANS[name]
-    if not (DATA / file).is_file():
-        pytest.skip(f"no {file} under TORCHVOX_DATA ({DATA})")
-    return torch.from_numpy(np.fromfile(DATA / file, np.float32).reshape(-1, columns)[:, :3].copy())
+    return real_scan(file, columns)[:, :3].contiguous()
 
 
 @pytest.mark.parametrize("tie", ["lowest", "mmcv"])
