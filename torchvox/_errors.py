@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of the Python layer: each message is one sentence for the person who reads it."""
+
+
+class TorchvoxError(Exception):
+    """A failure that one sentence explains; the command line turns it into exit code 1."""
+
+
+class CloudFileError(TorchvoxError, ValueError):
+    """A point-cloud file is missing, damaged, or not what its name says."""
+
+
+class WrongUseError(TorchvoxError, ValueError):
+    """The request itself makes no sense; the command line turns it into exit code 2."""
+
+
+class MissingExtraError(TorchvoxError, ImportError):
+    """An optional package is not installed; the message holds the command that installs it."""

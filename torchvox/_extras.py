@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optional packages: torchvox needs torch and numpy, everything else is an extra."""
+
+import importlib
+from types import ModuleType
+
+from torchvox._errors import MissingExtraError
+
+# import name -> (name on PyPI, extra of torchvox that brings it)
+EXTRAS = {
+    "typer": ("typer", "cli"),
+    "rich": ("rich", "cli"),
+    "yaml": ("PyYAML", "yaml"),
+    "matplotlib": ("matplotlib", "viz"),
+    "laspy": ("laspy", "las"),
+    "lazrs": ("lazrs", "las"),
+    "pypcd4": ("pypcd4", "pcd"),
+}
+
+
+def require(module: str, purpose: str) -> ModuleType:
+    """Import an optional module, or say which extra brings it.
+
+    module: import name, a key of EXTRAS, or a submodule of one ("matplotlib.figure").
+    purpose: what it is wanted for, for the message: "to read LAS files".
+    Raises MissingExtraError, an ImportError.
+    """
+    top = module.split(".")[0]
+    package, extra = EXTRAS[top]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] != top:
+            raise  # the package is there, but broken: its own message says more
+        raise MissingExtraError(
+            f'{package} is needed {purpose}: run pip install "torchvox[{extra}]"'
+        ) from None

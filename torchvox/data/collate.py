@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pack clouds of different sizes into the form that the voxel ops take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def collate_points(clouds: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Concatenate clouds and remember where each begins; a `collate_fn` for torch's DataLoader.
+
+    clouds: B tensors [N_i, C] of one dtype, device and C; any N_i may be 0.
+    Returns points [sum N_i, C] and batch_offsets [B + 1] int64 on the same device, cloud b being
+    points[batch_offsets[b] : batch_offsets[b + 1]].
+    Raises ValueError (no cloud, shape) and TypeError (dtype, not a tensor). Differentiable.
+    """
+    _check(clouds)
+    first = clouds[0]
+    sizes = torch.tensor([0, *(len(cloud) for cloud in clouds)], dtype=torch.int64)
+    batch_offsets = sizes.cumsum(0).to(first.device)
+    return torch.cat(list(clouds)), batch_offsets
+
+
+def _check(clouds: Sequence[Tensor]) -> None:
+    if len(clouds) == 0:
+        raise ValueError("collate_points: clouds must hold at least one cloud, got none")
+    first = clouds[0]
+    for i, cloud in enumerate(clouds):
+        if not isinstance(cloud, Tensor):
+            raise TypeError(
+                f"collate_points: clouds[{i}] must be a tensor, got {type(cloud).__name__}"
+            )
+        if cloud.dim() != 2 or cloud.shape[1] != first.shape[-1]:
+            raise ValueError(
+                f"collate_points: clouds[{i}] must be [N, {first.shape[-1]}], "
+                f"got {list(cloud.shape)}"
+            )
+        if cloud.dtype != first.dtype or cloud.device != first.device:
+            raise TypeError(
+                f"collate_points: clouds[{i}] must be {first.dtype} on {first.device}, "
+                f"got {cloud.dtype} on {cloud.device}"
+            )

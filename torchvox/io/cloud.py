@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PointCloud, the one form in which clouds travel between files, ops and pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+# A multiple of every common voxel size (0.05, 0.075, 0.1, 0.15, 0.16, 0.2, 0.25, 0.32, ...), so
+# that neighbouring tiles with different local origins still agree on their voxels.
+ORIGIN_STEP = 1200.0
+# Up to here float32 still resolves 1/1024 of a unit; float64 clouds beyond it are shifted.
+FLOAT32_REACH = 8192.0
+
+
+def _no_origin() -> np.ndarray:
+    return np.zeros(3)
+
+
+@dataclass
+class PointCloud:
+    """Points with named columns.
+
+    points: [N, C] float32, C >= 3; columns 0-2 are x, y, z relative to `origin`.
+    columns: C names, the first three "x", "y", "z".
+    origin: [3] float64; world coordinates are origin + points[:, :3], to be added in float64.
+    unit: unit of the coordinates, "m" unless the file says otherwise.
+    path: the file it came from; None for a generated cloud.
+    """
+
+    points: np.ndarray
+    columns: tuple[str, ...]
+    origin: np.ndarray = field(default_factory=_no_origin)
+    unit: str = "m"
+    path: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.points.ndim != 2 or self.points.shape[1] != len(self.columns):
+            raise ValueError(
+                f"PointCloud: points must be [N, {len(self.columns)}] for the columns "
+                f"{','.join(self.columns)}, got {list(self.points.shape)}"
+            )
+        if tuple(self.columns[:3]) != ("x", "y", "z"):
+            raise ValueError(
+                f"PointCloud: columns must start with x, y, z, got {','.join(self.columns)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def column(self, name: str) -> np.ndarray | None:
+        """One column [N] by name, or None when the cloud has no such column."""
+        return self.points[:, self.columns.index(name)] if name in self.columns else None
+
+    def finite(self) -> np.ndarray:
+        """[N] bool: x, y and z are all finite."""
+        return np.isfinite(self.points[:, :3]).all(axis=1)
+
+    def tensor(self, device: torch.device | str = "cpu") -> torch.Tensor:
+        """The points as a float32 tensor [N, C]; on the CPU it shares their memory."""
+        import torch
+
+        return torch.from_numpy(self.points).to(device)
+
+
+def make_cloud(
+    columns: dict[str, np.ndarray],
+    path: Path,
+    unit: str = "m",
+    quantum: np.ndarray | None = None,
+) -> PointCloud:
+    """Build a cloud from named columns; coordinates come in float64 if they need its range.
+
+    columns: name -> [N]; x, y, z in any position, they are moved to the front.
+    quantum: [3] the coordinates are integer multiples of it (LAS). Then the origin is shifted by
+        half a quantum, so that no point lies exactly on a voxel face, whatever the rounding.
+    """
+    xyz = np.stack([np.asarray(columns[axis], np.float64) for axis in "xyz"], axis=1)
+    origin = local_origin(xyz, quantum)
+    names = ("x", "y", "z", *(name for name in columns if name not in ("x", "y", "z")))
+    points = np.empty((len(xyz), len(names)), np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        points[:, :3] = xyz - origin
+        for i, name in enumerate(names[3:], start=3):
+            points[:, i] = columns[name]
+    return PointCloud(points, names, origin, unit, path)
+
+
+def local_origin(xyz: np.ndarray, quantum: np.ndarray | None = None) -> np.ndarray:
+    """Offset [3] float64 that brings float64 coordinates [N, 3] into the reach of float32.
+
+    Zero for coordinates that float32 holds well; otherwise whole multiples of ORIGIN_STEP, less
+    half a quantum when the coordinates are quantised.
+    """
+    finite = xyz[np.isfinite(xyz).all(axis=1)]
+    if len(finite) == 0 or (quantum is None and np.abs(finite).max() <= FLOAT32_REACH):
+        return np.zeros(3)
+    low = finite.min(axis=0)
+    origin = np.floor(low / ORIGIN_STEP) * ORIGIN_STEP
+    if quantum is not None:
+        origin += np.mod(low - origin, quantum) - quantum / 2
+    return origin

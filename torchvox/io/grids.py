@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Voxel grids: named ones from configs/grids/*.yaml, and one derived from the data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._extras import require
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from torchvox.io.cloud import PointCloud
+
+# A derived grid has at most this many cells along its longest horizontal side ...
+CELLS = 800
+# ... and covers this share of the points along each axis, plus a margin of that span.
+COVER, MARGIN = (0.1, 99.9), 0.1
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What voxelize needs to know beside the points.
+
+    voxel_size: (x, y, z), in the unit of the coordinates.
+    point_cloud_range: (x0, y0, z0, x1, y1, z1), in the unit of the coordinates.
+    max_points: points stored per voxel, -1 for no limit.
+    max_voxels: voxels per cloud, -1 for no limit.
+    chosen: how the grid was chosen, in words.
+    """
+
+    name: str
+    voxel_size: tuple[float, ...]
+    point_cloud_range: tuple[float, ...]
+    max_points: int = 10
+    max_voxels: int = -1
+    chosen: str = "given"
+
+    def __post_init__(self) -> None:
+        size, box = self.voxel_size, self.point_cloud_range
+        if len(size) != 3 or not all(math.isfinite(v) and v > 0 for v in size):
+            raise WrongUseError(
+                f"grid {self.name}: voxel_size must be 3 positive numbers x,y,z, got {list(size)}"
+            )
+        if len(box) != 6 or not all(map(math.isfinite, box)):
+            raise WrongUseError(
+                f"grid {self.name}: point_cloud_range must be 6 numbers x0,y0,z0,x1,y1,z1, "
+                f"got {list(box)}"
+            )
+        if any(low >= high for low, high in zip(box[:3], box[3:], strict=True)):
+            raise WrongUseError(
+                f"grid {self.name}: point_cloud_range must have x0 < x1, y0 < y1 and z0 < z1, "
+                f"got {list(box)}"
+            )
+
+    @property
+    def bev_size(self) -> tuple[int, int]:
+        """(nx, ny) pixels of a bird's-eye view at the grid's own horizontal resolution."""
+        box, size = self.point_cloud_range, self.voxel_size
+        nx, ny = (max(1, round((box[axis + 3] - box[axis]) / size[axis])) for axis in (0, 1))
+        return nx, ny
+
+
+def grid_names() -> list[str]:
+    """Names that load_grid knows, sorted."""
+    folder = _folder()
+    return sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".yaml"))
+
+
+def load_grid(name: str) -> Grid:
+    """A grid by name, or from the path of a .yaml file with the same keys.
+
+    Raises WrongUseError for an unknown name, CloudFileError for a file that does not describe a
+    grid, MissingExtraError without PyYAML.
+    """
+    if name.endswith((".yaml", ".yml")):
+        source: Traversable = Path(name)
+        if not source.is_file():
+            raise WrongUseError(f"grid file {name} does not exist")
+    else:
+        if name not in grid_names():
+            raise WrongUseError(f"grid {name!r} is unknown: choose {', '.join(grid_names())}")
+        source = _folder() / f"{name}.yaml"
+    yaml = require("yaml", "to read named grids")
+    try:
+        content = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CloudFileError(f"{name} is not readable YAML: {str(error).splitlines()[0]}") from None
+    return _grid(name, content)
+
+
+def grid_around(
+    cloud: PointCloud, voxel_size: tuple[float, ...] | None = None, max_points: int = 10
+) -> Grid:
+    """A grid that fits a cloud, for clouds without a customary one (aerial, indoor).
+
+    The range holds 99.8 % of the points along each axis and a tenth of that span beyond, but never
+    more than the points' own bounds; a lone far point thus cannot blow it up. Voxels are cubes of
+    1, 2 or 5 times a power of ten, at most 800 along the longer horizontal side.
+    Raises CloudFileError when no point is finite.
+    """
+    xyz = cloud.points[cloud.finite(), :3].astype(np.float64)
+    if len(xyz) == 0:
+        raise CloudFileError(f"{cloud.path or 'the cloud'} has no finite point to fit a grid to")
+    inner = np.percentile(xyz, COVER, axis=0)
+    margin = MARGIN * (inner[1] - inner[0])
+    low = np.maximum(xyz.min(axis=0), inner[0] - margin)
+    high = np.minimum(xyz.max(axis=0), inner[1] + margin)
+    if voxel_size is None:
+        side = max((high - low)[:2].max() / CELLS, 1e-3)
+        decade = 10.0 ** math.floor(math.log10(side))
+        cube = next(m * decade for m in (1, 2, 5, 10) if m * decade >= side * (1 - 1e-9))
+        voxel_size = (cube,) * 3
+    size = np.asarray(voxel_size, np.float64)
+    first = np.floor(low / size)
+    last = np.maximum(np.floor(high / size) + 1, first + 1)
+    box = [round(float(v), 6) for v in np.concatenate([first * size, last * size])]
+    return Grid(
+        "derived", tuple(voxel_size), tuple(box), max_points, chosen="derived from the points"
+    )
+
+
+def _grid(name: str, content: Any) -> Grid:
+    keys = {"voxel_size", "point_cloud_range", "max_points", "max_voxels"}
+    if not isinstance(content, dict) or not {"voxel_size", "point_cloud_range"} <= content.keys():
+        raise CloudFileError(f"grid {name} must give voxel_size and point_cloud_range")
+    if unknown := content.keys() - keys:
+        raise CloudFileError(
+            f"grid {name} has unknown keys: {', '.join(sorted(map(str, unknown)))}"
+        )
+    try:
+        return Grid(
+            name=name,
+            voxel_size=tuple(float(v) for v in content["voxel_size"]),
+            point_cloud_range=tuple(float(v) for v in content["point_cloud_range"]),
+            max_points=int(content.get("max_points", 10)),
+            max_voxels=int(content.get("max_voxels", -1)),
+            chosen=f"grid {name}",
+        )
+    except (TypeError, ValueError) as error:
+        if isinstance(error, WrongUseError):
+            raise
+        raise CloudFileError(f"grid {name}: {error}") from None
+
+
+def _folder() -> Traversable:
+    """configs/grids of the installed package, else of the source tree beside it."""
+    installed = resources.files("torchvox") / "configs" / "grids"
+    if installed.is_dir():
+        return installed
+    return Path(__file__).resolve().parents[2] / "configs" / "grids"

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writers whose files appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchvox._errors import WrongUseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torchvox.io.cloud import PointCloud
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it replaces `path`, on failure it vanishes.
+
+    Missing parent folders are made. The temporary name keeps the suffix of `path`.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_npz(path: str | Path, **arrays: np.ndarray) -> None:
+    """Write named arrays as a compressed .npz, atomically."""
+    with atomic_path(path) as temporary:
+        np.savez_compressed(temporary, **arrays)
+
+
+def write_npy(path: str | Path, array: np.ndarray) -> None:
+    """Write one array as .npy, atomically."""
+    with atomic_path(path) as temporary:
+        np.save(temporary, array)
+
+
+def write_cloud(path: str | Path, cloud: PointCloud) -> None:
+    """Write a cloud as .npz (points, columns, origin, unit) or .npy (the bare array), atomically.
+
+    A .npy file has no place for an origin, so a shifted cloud is written there in float64 world
+    coordinates. Raises WrongUseError for another suffix.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix == ".npz":
+        write_npz(
+            path,
+            points=cloud.points,
+            columns=np.array(cloud.columns),
+            origin=cloud.origin,
+            unit=np.array(cloud.unit),
+        )
+    elif suffix == ".npy":
+        points = cloud.points
+        if cloud.origin.any():
+            points = points.astype(np.float64)
+            points[:, :3] += cloud.origin
+        write_npy(path, points)
+    else:
+        raise WrongUseError(f"{path}: clouds are written as .npz or .npy, not {suffix or 'nothing'}")

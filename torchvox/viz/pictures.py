@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures. Each takes NumPy arrays and returns a matplotlib figure; style.save writes it.
+
+Images are [H, W] in the "grid" orientation of the BEV ops: row 0 at the smallest y, column 0 at the
+smallest x. `box` is the range (x0, y0, z0, x1, y1, z1); NaN pixels are empty and stay dark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchvox._extras import require
+from torchvox.viz import style
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Box = tuple[float, ...]
+
+
+def bev_picture(
+    image: np.ndarray,
+    box: Box,
+    title: str,
+    note: str,
+    label: str,
+    *,
+    unit: str = "m",
+    colours: str = style.HEIGHT,
+    log: bool = False,
+) -> Figure:
+    """Any bird's-eye image [H, W] with a colour bar; colours span the 1st to 99th percentile."""
+    return _single(box, lambda ax: _bev(ax, image, box, title, note, label, unit, colours, log))
+
+
+def height_picture(height: np.ndarray, box: Box, *, unit: str = "m", note: str = "") -> Figure:
+    """Height of the highest point per cell, [H, W]."""
+    return _single(box, lambda ax: _height(ax, height, box, unit, note))
+
+
+def intensity_picture(
+    intensity: np.ndarray, box: Box, *, unit: str = "m", note: str = ""
+) -> Figure:
+    """Intensity of the highest point per cell, [H, W]."""
+    return _single(box, lambda ax: _intensity(ax, intensity, box, unit, note))
+
+
+def density_picture(
+    density: np.ndarray, box: Box, *, unit: str = "m", note: str = ""
+) -> Figure:
+    """Points per pillar [H, W], logarithmic colours."""
+    return _single(box, lambda ax: _density(ax, density, box, unit, note))
+
+
+def samples_picture(
+    xyz: np.ndarray, chosen: np.ndarray, box: Box, *, unit: str = "m", note: str = ""
+) -> Figure:
+    """Furthest point samples over the cloud: xyz [N, 3], chosen [S] indices in sampling order."""
+    return _single(box, lambda ax: _samples(ax, xyz, chosen, box, unit, note))
+
+
+def overview_picture(
+    title: str,
+    height: dict[str, Any],
+    density: dict[str, Any],
+    samples: dict[str, Any],
+    intensity: dict[str, Any] | None = None,
+) -> Figure:
+    """The pictures of one cloud side by side; each dict holds the arguments of its picture."""
+    panels: list[tuple[Callable[..., None], dict[str, Any]]] = [(_height, height)]
+    if intensity is not None:
+        panels.append((_intensity, intensity))
+    panels += [(_density, density), (_samples, samples)]
+    columns = 2 if len(panels) == 4 else len(panels)
+    rows = -(-len(panels) // columns)
+    width, tall = _figure_size(height["box"])
+    figure = style.new_figure(columns * width * 0.82, rows * tall * 0.82 + 0.5)
+    figure.suptitle(title, x=0.012, ha="left", fontsize=17, fontweight="bold", **style.FONT)
+    for ax, (draw, arguments) in zip(figure.subplots(rows, columns).flat, panels, strict=True):
+        draw(ax, **arguments)
+    return figure
+
+
+def _single(box: Box, draw: Callable[[Axes], None]) -> Figure:
+    figure = style.new_figure(*_figure_size(box))
+    draw(figure.add_subplot())
+    return figure
+
+
+def _figure_size(box: Box) -> tuple[float, float]:
+    """(width, height) in inches that the range fills, with room for title and colour bar."""
+    aspect = (box[4] - box[1]) / (box[3] - box[0])
+    plot = style.WIDTH - 1.7
+    if aspect <= 1.25:
+        return style.WIDTH, max(3.2, plot * aspect + 1.2)
+    return max(4.6, 1.25 * plot / aspect + 1.7), 1.25 * plot + 1.2
+
+
+def _height(ax: Axes, height: np.ndarray, box: Box, unit: str = "m", note: str = "") -> None:
+    label = f"height z of the highest point  [{unit}]"
+    _bev(ax, height, box, "Height from above", note, label, unit, style.HEIGHT)
+
+
+def _intensity(ax: Axes, intensity: np.ndarray, box: Box, unit: str = "m", note: str = "") -> None:
+    label = "intensity of the highest point  [as recorded]"
+    _bev(ax, intensity, box, "Intensity from above", note, label, unit, style.INTENSITY)
+
+
+def _density(ax: Axes, density: np.ndarray, box: Box, unit: str = "m", note: str = "") -> None:
+    label = "points per pillar  [count, log scale]"
+    title = "Voxel density"
+    _bev(ax, np.where(density > 0, density, np.nan), box, title, note, label, unit,
+         style.DENSITY, log=True)
+
+
+def _bev(
+    ax: Axes,
+    image: np.ndarray,
+    box: Box,
+    title: str,
+    note: str,
+    label: str,
+    unit: str,
+    colours: str,
+    log: bool = False,
+) -> None:
+    colors = require("matplotlib.colors", "to draw pictures")
+    values = image[np.isfinite(image)]
+    low, high = np.percentile(values, (1, 99)) if len(values) else (0.0, 1.0)
+    if log:
+        low, high = 1.0, max(float(values.max(initial=1)), 2.0)
+    elif high <= low:
+        low, high = low - 0.5, low + 0.5
+    norm = (colors.LogNorm if log else colors.Normalize)(low, high)
+    shown = ax.imshow(
+        image,
+        origin="lower",
+        extent=(box[0], box[3], box[1], box[4]),
+        cmap=style.colour_map(colours),
+        norm=norm,
+        interpolation="nearest",
+    )
+    style.plan_axes(ax, box, unit, title, note)
+    below, above = (values < low).any(), (values > high).any()
+    extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}
+    style.colour_bar(ax, shown, label, extend[int(below), int(above)], log)
+
+
+def _samples(
+    ax: Axes, xyz: np.ndarray, chosen: np.ndarray, box: Box, unit: str = "m", note: str = ""
+) -> None:
+    colors = require("matplotlib.colors", "to draw pictures")
+    chosen = chosen[chosen >= 0]
+    ax.scatter(xyz[:, 0], xyz[:, 1], s=0.25, c="#4a586c", linewidths=0, rasterized=True)
+    # Late samples first, so that the early ones, which span the scene, lie on top.
+    order = np.arange(1, len(chosen) + 1)[::-1]
+    points = xyz[chosen][::-1]
+    shown = ax.scatter(
+        points[:, 0],
+        points[:, 1],
+        s=np.clip(60 / np.sqrt(order), 2.0, 26),
+        c=order,
+        cmap=style.colour_map(style.ORDER, reverse=True),
+        norm=colors.LogNorm(1, max(len(chosen), 2)),
+        linewidths=0,
+    )
+    style.plan_axes(ax, box, unit, "Furthest point samples", note)
+    style.colour_bar(ax, shown, "order of selection  [log scale]", log=True)

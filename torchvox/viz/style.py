@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The look of every picture: dark ground, light type, one colour map per quantity.
+
+No pyplot: figures belong to the caller, no global state, no display needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchvox._extras import require
+from torchvox.io.writers import atomic_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+PAPER, PANEL, INK, FAINT, GRID = "#0b0f17", "#05070c", "#e8edf4", "#8b98a9", "#1d2634"
+HEIGHT, INTENSITY, DENSITY, ORDER = "viridis", "magma", "inferno", "plasma"
+DARKEST = {HEIGHT: 0.18, INTENSITY: 0.22, DENSITY: 0.25, ORDER: 0.25}  # share of the map left out
+DPI = 160
+WIDTH = 9.6  # inches
+FONT = {"family": "sans-serif", "color": INK}
+
+
+def new_figure(width: float = WIDTH, height: float = WIDTH) -> Figure:
+    """An empty figure, sizes in inches."""
+    figure = require("matplotlib.figure", "to draw pictures").Figure(
+        figsize=(width, height), dpi=DPI, facecolor=PAPER, layout="constrained"
+    )
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+    return figure
+
+
+def colour_map(name: str, reverse: bool = False) -> Colormap:
+    """A matplotlib map less its darkest part, which would sink into the dark ground."""
+    colormaps = require("matplotlib", "to draw pictures").colormaps
+    colors = require("matplotlib.colors", "to draw pictures")
+    whole = colormaps[name]
+    darkest = DARKEST.get(name, 0.0)
+    ends = (1.0, darkest) if reverse else (darkest, 1.0)
+    cut = colors.ListedColormap(whole(np.linspace(*ends, 256)), f"{name}_lit")
+    cut.set_bad(PANEL)
+    return cut
+
+
+def plan_axes(ax: Axes, box: tuple[float, ...], unit: str, title: str, note: str) -> None:
+    """Axes of a plan view over the range box (x0, y0, z0, x1, y1, z1): equal aspect, title."""
+    ax.set_facecolor(PANEL)
+    ax.set_xlim(box[0], box[3])
+    ax.set_ylim(box[1], box[4])
+    ax.set_aspect("equal")
+    ax.set_xlabel(f"x  [{unit}]", color=FAINT, fontsize=9)
+    ax.set_ylabel(f"y  [{unit}]", color=FAINT, fontsize=9)
+    ax.tick_params(colors=FAINT, labelsize=8, length=3, width=0.6)
+    for spine in ax.spines.values():
+        spine.set_color(GRID)
+    ax.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=22, **FONT)
+    ax.text(0, 1, note, transform=ax.transAxes, fontsize=9, color=FAINT, ha="left", va="bottom",
+            # a little above the axes, in points, whatever their size
+            bbox={"facecolor": "none", "edgecolor": "none", "pad": 5})
+
+
+def colour_bar(
+    ax: Axes, shown: ScalarMappable, label: str, extend: str = "neither", log: bool = False
+) -> None:
+    """A slim colour bar with its quantity and unit."""
+    bar = ax.figure.colorbar(shown, ax=ax, fraction=0.035, pad=0.015, aspect=38, extend=extend)
+    bar.set_label(label, color=FAINT, fontsize=9)
+    bar.ax.tick_params(colors=FAINT, labelsize=8, length=3, width=0.6)
+    bar.outline.set_edgecolor(GRID)
+    if log:
+        ticker = require("matplotlib.ticker", "to draw pictures")
+        bar.ax.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+        bar.ax.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write the figure as .png, whole or not at all."""
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", facecolor=figure.get_facecolor())
