@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line. main() needs typer and rich (extra: cli) and says so when they are missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from torchvox._errors import MissingExtraError
+from torchvox._extras import require
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `torchvox` and return its exit code: 0 done, 1 failed work, 2 wrong use."""
+    try:
+        require("typer", "for the command line")
+        require("rich", "for the command line")
+    except MissingExtraError as error:
+        print(f"torchvox: {error}", file=sys.stderr)
+        return 1
+    from torchvox.cli.app import run
+
+    return run(arguments)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The app: its commands, and the one place where errors become sentences and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox.cli import bev, demo, doctor, info, sample, voxelize
+
+# typer carries click inside or beside itself, depending on its version: take the class from it.
+CommandLineError = typer.BadParameter.__mro__[2]
+DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+
+
+class Group(TyperGroup):
+    """A command group that reports every error in one sentence on stderr."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        code = self._guarded(*args, **kwargs)
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+    def _guarded(self, *args: Any, **kwargs: Any) -> int:
+        try:
+            code = super().main(*args, standalone_mode=False, **kwargs)
+        except (typer.Abort, KeyboardInterrupt):
+            return _fail("interrupted", INTERRUPTED)
+        except CommandLineError as error:
+            return _fail(error.format_message(), WRONG_USE)
+        except WrongUseError as error:
+            return _fail(error, WRONG_USE)
+        except BrokenPipeError:  # the reader of our output went away
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        except (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
+            if os.environ.get("TORCHVOX_DEBUG"):
+                raise
+            return _fail(error, FAILED)
+        return code if isinstance(code, int) else DONE
+
+
+def _fail(error: object, code: int) -> int:
+    sentence = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
+    print(f"torchvox: {sentence}", file=sys.stderr)
+    return code
+
+
+app = typer.Typer(
+    cls=Group,
+    name="torchvox",
+    help="Voxelize, sample and rasterize point clouds on the CPU or the GPU.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(demo.demo)
+app.command()(info.info)
+app.command()(voxelize.voxelize)
+app.command()(sample.sample)
+app.command()(bev.bev)
+app.command()(doctor.doctor)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
+) -> None:
+    if version:
+        import torchvox
+
+        print(f"torchvox {getattr(torchvox, '__version__', 'unknown')}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(WRONG_USE)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the app on sys.argv[1:] or the given arguments, and return the exit code."""
+    command = typer.main.get_command(app)
+    return command.main(
+        None if arguments is None else list(arguments),
+        prog_name="torchvox",
+        standalone_mode=False,
+    )

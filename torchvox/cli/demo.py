@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox demo: a scan through the three ops, and pictures of what they did."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.table import Table
+
+import torchvox
+from torchvox._errors import TorchvoxError
+from torchvox._extras import require
+from torchvox.cli.options import (
+    Device,
+    DeviceChoice,
+    GridName,
+    Layout,
+    Range,
+    VoxelSize,
+    choose_grid,
+)
+from torchvox.cli.voxelize import cloud_title
+from torchvox.cli.work import (
+    choose_device,
+    console,
+    coverage,
+    drops,
+    furthest_points,
+    milliseconds,
+    pillar_counts,
+    timed,
+)
+from torchvox.data.scene import generate_scan
+from torchvox.io import Grid, PointCloud, load_grid, read_cloud
+
+DEMO_GRID = "sweep_02"  # of the generated scan; the grid of a file is derived from its points
+
+
+@dataclass
+class Results:
+    """What the ops gave for one cloud, on the CPU, with their times in ms."""
+
+    voxels: Any
+    density: np.ndarray  # [ny, nx] points per pillar
+    idx: np.ndarray  # [S] samples, as rows of the cloud
+    covered: str
+    height: np.ndarray  # [ny, nx], NaN where empty
+    intensity: np.ndarray | None  # [ny, nx], NaN where empty
+    times: dict[str, float]
+
+
+def demo(
+    scan: Annotated[
+        Path | None,
+        typer.Argument(help="A point-cloud file; without it a street scene is generated."),
+    ] = None,
+    layout: Layout = None,
+    grid: GridName = None,
+    voxel_size: VoxelSize = None,
+    box: Range = None,
+    samples: Annotated[
+        int, typer.Option("--samples", "-n", min=1, help="Points to sample.")
+    ] = 4096,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the pictures.")] = Path(
+        "demo_out"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated scan.")] = 0,
+    device: Device = DeviceChoice.auto,
+) -> None:
+    """Scan -> voxelize -> furthest point sample -> bird's-eye view, with pictures."""
+    require("matplotlib", "to draw pictures")
+    where, name = choose_device(device)
+    start = time.perf_counter()
+    cloud = generate_scan(seed) if scan is None else read_cloud(scan, layout)
+    seconds = time.perf_counter() - start
+    if not cloud.finite().any():
+        raise TorchvoxError(f"{cloud_title(cloud)} has no finite point to work on")
+    if scan is None and (grid, voxel_size, box) == (None, None, None):
+        chosen = load_grid(DEMO_GRID)
+    else:
+        chosen = choose_grid(cloud, grid, voxel_size, box)
+    results = run_ops(cloud, chosen, samples, where)
+    start = time.perf_counter()
+    pictures = _draw(cloud, chosen, results, output)
+    results.times |= {"read": 1e3 * seconds, "draw": 1e3 * (time.perf_counter() - start)}
+    _report(cloud, chosen, results, name, pictures, seed if scan is None else None)
+
+
+def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -> Results:
+    """voxelize, furthest_point_sample and bev_max_height_with_index on one cloud."""
+    points = cloud.tensor(device)
+    size, box = list(grid.voxel_size), list(grid.point_cloud_range)
+    nx, ny, _ = torchvox.grid_size(size, box)
+    times: dict[str, float] = {}
+
+    voxels, times["voxelize"] = timed(
+        lambda: torchvox.voxelize(
+            points, size, box, grid.max_points, grid.max_voxels, reduce="mean"
+        ),
+        device,
+    )
+    inside = torch.nonzero((voxels.point_voxel >= 0))[:, 0]
+    (idx, dist2), times["sample"] = timed(
+        lambda: furthest_points(points[inside], samples), device
+    )
+    (height, top, _), times["bev"] = timed(
+        lambda: torchvox.bev_max_height_with_index(points, box, [nx, ny], fill=float("nan")),
+        device,
+    )
+    intensity = cloud.column("intensity")
+    if intensity is not None:
+        at = top[0].cpu().numpy()
+        known = len(intensity) > 0
+        intensity = np.where(at < 0, np.nan, intensity[np.maximum(at, 0)]) if known else None
+    return Results(
+        voxels=voxels,
+        density=pillar_counts(voxels, (nx, ny)).cpu().numpy(),
+        idx=inside[idx.long()].cpu().numpy(),
+        covered=coverage(dist2, cloud.unit),
+        height=height[0].cpu().numpy(),
+        intensity=intensity,
+        times=times,
+    )
+
+
+def _draw(cloud: PointCloud, grid: Grid, results: Results, folder: Path) -> list[Path]:
+    from torchvox import viz
+
+    ny, nx = results.height.shape
+    title, unit, voxels = cloud_title(cloud), cloud.unit, int(results.voxels.counts[0, 0])
+    filled = int(np.isfinite(results.height).sum())
+    cell = " x ".join(f"{v:g}" for v in grid.voxel_size[:2])
+    cells = f"{title}: {filled:,} of {nx} x {ny} cells filled, {cell} {unit} each"
+    common = {"box": grid.point_cloud_range, "unit": unit}
+    height = {"height": results.height, "note": cells, **common}
+    density = {
+        "density": results.density,
+        "note": f"{title}: {int(results.density.sum()):,} points in {voxels:,} voxels",
+        **common,
+    }
+    samples = {
+        "xyz": cloud.points[:, :3],
+        "chosen": results.idx,
+        "note": f"{title}: {len(results.idx):,} samples, {results.covered}",
+        **common,
+    }
+    figures = {
+        "bev_height": viz.height_picture(**height),
+        "voxel_density": viz.density_picture(**density),
+        "samples": viz.samples_picture(**samples),
+    }
+    intensity = None
+    if results.intensity is not None:
+        intensity = {"intensity": results.intensity, "note": cells, **common}
+        figures["bev_intensity"] = viz.intensity_picture(**intensity)
+    heading = f"{title}  ·  {len(cloud):,} points"
+    figures["overview"] = viz.overview_picture(heading, height, density, samples, intensity)
+    paths = []
+    for name, figure in figures.items():
+        paths.append(folder / f"{name}.png")
+        viz.save(figure, paths[-1])
+    return paths
+
+
+def _report(
+    cloud: PointCloud,
+    grid: Grid,
+    results: Results,
+    device: str,
+    pictures: list[Path],
+    seed: int | None,
+) -> None:
+    counts = results.voxels.counts[0].tolist()
+    nx, ny, nz = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
+    box = grid.point_cloud_range
+    spans = ", ".join(
+        f"{axis} {box[i]:g}..{box[i + 3]:g}" for i, axis in enumerate("xyz")
+    )
+    dropped = [f"{n:,} {why}" for why, n in drops(results.voxels.counts).items()]
+    size = " x ".join(f"{v:g}" for v in grid.voxel_size)
+    source = cloud_title(cloud) if seed is None else f"generated crossroads, seed {seed}"
+    shift = ", ".join(f"{v:,.3f}" for v in cloud.origin)
+    rows = [
+        ("scan", [f"{len(cloud):,} points ({', '.join(cloud.columns)}): {source}"], "read"),
+        ("grid", [f"{nx} x {ny} x {nz} voxels of {size} {cloud.unit} ({grid.chosen})", spans], ""),
+        (
+            "voxelize",
+            [
+                f"{counts[0]:,} voxels ({counts[1]:,} found) with {counts[2]:,} points",
+                f"dropped: {'; '.join(dropped) or 'none'}",
+            ],
+            "voxelize",
+        ),
+        ("sample", [f"{len(results.idx):,} furthest point samples", results.covered], "sample"),
+        (
+            "bev",
+            [f"{nx} x {ny} cells, {int(np.isfinite(results.height).sum()):,} filled"],
+            "bev",
+        ),
+        ("pictures", [str(path) for path in pictures], "draw"),
+    ]
+    if cloud.origin.any():
+        rows[0][1].append(f"local origin {shift}")
+    table = Table(title="torchvox demo", title_justify="left", title_style="bold", expand=False)
+    table.add_column("step", style="bold cyan")
+    table.add_column("what it did")
+    table.add_column("time", justify="right", style="green")
+    for step, lines, clock in rows:
+        table.add_row(step, "\n".join(lines), milliseconds(results.times[clock]) if clock else "")
+    out = console()
+    out.print(table)
+    out.print(f"device    {device}", soft_wrap=True)
+    out.print("times     of the ops: median after a warm-up, points already on the device")

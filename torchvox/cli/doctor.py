@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox doctor: what is installed, how it was built, what is missing and how to mend it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata, util
+
+import torch
+import typer
+from rich.table import Table
+
+import torchvox
+from torchvox._extras import EXTRAS
+from torchvox.cli.work import build_facts, console
+
+GOOD, BAD, ABSENT = "[green]ok[/green]", "[red]broken[/red]", "[yellow]absent[/yellow]"
+
+
+def doctor() -> None:
+    """Show versions, build facts and GPUs, try the ops, and name the command for what is missing.
+
+    Exit code 1 when an op that should work does not.
+    """
+    out = console()
+    advice: list[str] = []
+    out.print(_table("versions", [(k, v) for k, v in _versions().items()]))
+    facts = {key: str(value) for key, value in build_facts().items()}
+    if not facts:
+        facts = {"compiled part": "not found"}
+        advice.append("build the compiled part: pip install --no-build-isolation .")
+    out.print(_table("build", list(facts.items())))
+    out.print(_table("GPUs", _gpus(advice)))
+    extras, absent = _extras()
+    out.print(_table("extras", extras))
+    if absent:
+        advice.append(f'for what is absent: pip install "torchvox[{",".join(absent)}]"')
+    checks, healthy = _try_ops()
+    out.print(_table("ops", checks))
+    for line in advice:
+        out.print(f"[yellow]->[/yellow] {line.replace('[', chr(92) + '[')}", soft_wrap=True)
+    if not advice and healthy:
+        out.print("Nothing is missing.")
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _table(title: str, rows: list[tuple[str, str]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _versions() -> dict[str, str]:
+    cuda = torch.version.cuda
+    return {
+        "torchvox": str(getattr(torchvox, "__version__", "unknown")),
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "torch": f"{torch.__version__} ({f'CUDA {cuda}' if cuda else 'without CUDA'})",
+        "numpy": metadata.version("numpy"),
+        "system": platform.platform(),
+    }
+
+
+def _gpus(advice: list[str]) -> list[tuple[str, str]]:
+    if torch.cuda.is_available():
+        if build_facts().get("cuda") is False:
+            advice.append(
+                "torchvox is built without CUDA: install the CUDA toolkit that matches torch "
+                f"({torch.version.cuda}), then TORCHVOX_CUDA=1 pip install --no-build-isolation ."
+            )
+        rows = []
+        for index in range(torch.cuda.device_count()):
+            facts = torch.cuda.get_device_properties(index)
+            memory = facts.total_memory / 2**30
+            rows.append(
+                (f"cuda:{index}", f"{facts.name}, sm_{facts.major}{facts.minor}, {memory:.0f} GiB")
+            )
+        return rows
+    if torch.version.cuda is None:
+        return [("none", "this torch is built without CUDA; the ops run on the CPU")]
+    return [("none", "torch sees no GPU (nvidia-smi tells why); the ops run on the CPU")]
+
+
+def _extras() -> tuple[list[tuple[str, str]], list[str]]:
+    """Rows for the table, and the extras of which something is absent."""
+    rows, absent = [], []
+    for module, (package, extra) in EXTRAS.items():
+        if util.find_spec(module) is None:
+            rows.append((package, f"{ABSENT} (extra {extra})"))
+            absent.append(extra)
+        else:
+            rows.append((package, f"{metadata.version(package)} (extra {extra})"))
+    return rows, sorted(set(absent))
+
+
+def _try_ops() -> tuple[list[tuple[str, str]], bool]:
+    """Run each op on a few points, on every kind of device that should work."""
+    devices = ["cpu"]
+    if torch.cuda.is_available() and build_facts().get("cuda") is not False:
+        devices.append("cuda")
+    box = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    tries = {
+        "voxelize": lambda p: torchvox.voxelize(p, [0.5] * 3, box, 4, 8),
+        "furthest_point_sample": lambda p: torchvox.furthest_point_sample(p[None], 4),
+        "bev_max_height": lambda p: torchvox.bev_max_height(p, box, [4, 4]),
+    }
+    rows, healthy = [], True
+    for device in devices:
+        for name, work in tries.items():
+            try:
+                work(torch.linspace(0.0, 0.95, 24, device=device).reshape(8, 3))
+                verdict = GOOD
+            except (RuntimeError, ValueError, TypeError, AttributeError, ImportError) as error:
+                reason = " ".join(str(error).split())[:200].replace("[", r"\[")
+                verdict, healthy = f"{BAD}: {reason}", False
+            rows.append((f"{name} on {device}", verdict))
+    return rows, healthy

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands share, and what they mean together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchvox._errors import WrongUseError
+from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, load_grid
+
+OUTPUT_FOLDER = Path("torchvox_out")
+
+
+class DeviceChoice(str, Enum):
+    """Where the ops run."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+Inputs = Annotated[
+    list[Path],
+    typer.Argument(metavar="PATH...", help="Point-cloud files, or folders of them."),
+]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring.",
+        show_default=False,
+    ),
+]
+Device = Annotated[
+    DeviceChoice, typer.Option(help="auto takes the GPU when there is one; cuda insists on it.")
+]
+GridName = Annotated[
+    str | None,
+    typer.Option(
+        "--grid",
+        help="Named grid such as sweep_02 or kitti_pillars, or a .yaml file.",
+        show_default=False,
+    ),
+]
+VoxelSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="V | X,Y,Z",
+        help="Voxel size, in the unit of the coordinates.",
+        show_default=False,
+    ),
+]
+Range = Annotated[
+    str | None,
+    typer.Option(
+        "--range",
+        metavar="X0,Y0,Z0,X1,Y1,Z1",
+        help="Range, in the unit of the coordinates. Without it or --grid, derived from the data.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", help="A file for one input (its suffix says the format), else a folder."
+    ),
+]
+
+
+def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:
+    """Parse "0.2" or "0.2,0.2,4"; counts are the lengths allowed. Raises WrongUseError."""
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise WrongUseError(f"{option} must be numbers with commas between, got {text!r}") from None
+    if len(values) not in counts:
+        wanted = " or ".join(map(str, counts))
+        raise WrongUseError(f"{option} takes {wanted} numbers, got {len(values)} in {text!r}")
+    return values
+
+
+def choose_grid(
+    cloud: PointCloud, name: str | None, voxel_size: str | None, box: str | None
+) -> Grid:
+    """The grid for a cloud: a named one, a given one, or one derived from the points.
+
+    --voxel-size and --range refine a named grid; without --grid and --range the range comes from
+    the data, and Grid.chosen says so.
+    """
+    size = None
+    if voxel_size is not None:
+        size = numbers(voxel_size, "--voxel-size", 1, 3)
+        size = size * 3 if len(size) == 1 else size
+    limits = None if box is None else numbers(box, "--range", 6)
+    if name is not None:
+        grid = load_grid(name)
+        changed = {"voxel_size": size, "point_cloud_range": limits}
+        changed = {key: value for key, value in changed.items() if value is not None}
+        return replace(grid, **changed, chosen=grid.chosen + (", changed" if changed else ""))
+    if limits is None:
+        return grid_around(cloud, size)
+    if size is None:
+        raise WrongUseError("--range needs --voxel-size, or --grid for the voxel size")
+    return Grid("given", size, limits)
+
+
+def output_paths(
+    inputs: list[Path], output: Path, kind: str, formats: tuple[str, ...], default: str
+) -> list[Path]:
+    """One output path per input: `output` itself for a file, else <output>/<stem>.<kind><format>.
+
+    Raises WrongUseError for an unknown format, one file for many inputs, or two inputs that would
+    write the same file.
+    """
+    suffix = output.suffix.lower()
+    if suffix and not output.is_dir():
+        if suffix not in formats:
+            raise WrongUseError(f"{output}: {kind} are written as {', '.join(formats)}")
+        if len(inputs) > 1:
+            raise WrongUseError(f"{output} is one file, but there are {len(inputs)} inputs")
+        return [output]
+    paths = [output / f"{cloud_stem(path)}.{kind}{default}" for path in inputs]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise WrongUseError(f"two inputs would both write {twice}: run them one by one")
+    return paths
+
+
+def format_suffix(name: str, formats: tuple[str, ...]) -> str:
+    """"npz" -> ".npz", checked against the formats of the command."""
+    suffix = "." + name.lower().lstrip(".")
+    if suffix not in formats:
+        raise WrongUseError(f"--format must be one of {', '.join(f[1:] for f in formats)}")
+    return suffix

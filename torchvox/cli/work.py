@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands share while they work: device, timing, many files, the ops on one cloud."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import torchvox
+from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox.cli.options import DeviceChoice
+
+T = TypeVar("T")
+
+DROPS = {  # columns of the counts tensor of voxelize
+    3: "over the points-per-voxel cap",
+    4: "in voxels past the voxel cap",
+    5: "out of range",
+    6: "not finite",
+}
+ENOUGH_SECONDS, MOST_RUNS = 0.25, 20  # timing stops at the first of the two
+
+
+def console() -> Console:
+    """Console on the present stdout (tests replace stdout)."""
+    return Console(highlight=False)
+
+
+def note(message: str) -> None:
+    """A remark that is no result: to stderr, so that pipes stay clean."""
+    print(message, file=sys.stderr)
+
+
+def choose_device(choice: DeviceChoice) -> tuple[torch.device, str]:
+    """The device and a phrase that says which and why. Never falls back from cuda."""
+    reason = _why_no_cuda()
+    if choice is DeviceChoice.cuda and reason:
+        raise TorchvoxError(f"--device cuda cannot be used: {reason}")
+    if choice is DeviceChoice.cpu or reason:
+        why = "asked for" if choice is DeviceChoice.cpu else reason
+        return torch.device("cpu"), f"cpu, {torch.get_num_threads()} threads ({why})"
+    return torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
+
+
+def _why_no_cuda() -> str:
+    if torch.version.cuda is None:
+        return "this torch is built without CUDA"
+    if not torch.cuda.is_available():
+        return "torch sees no usable GPU, see torchvox doctor"
+    if not build_facts().get("cuda", True):
+        return "this torchvox is built without CUDA, see torchvox doctor"
+    return ""
+
+
+def build_facts() -> dict[str, Any]:
+    """What torchvox._C says about its build; empty when there is no compiled part."""
+    try:
+        from torchvox import _C
+    except ImportError:
+        return {}
+    return dict(_C.build_info())
+
+
+def timed(work: Callable[[], T], device: torch.device) -> tuple[T, float]:
+    """Result of the work and its time in ms: the median of a few runs after one to warm up.
+
+    Work that is slow from the start is not repeated.
+    """
+
+    def once() -> tuple[T, float]:
+        start = time.perf_counter()
+        result = work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return result, time.perf_counter() - start
+
+    result, seconds = once()
+    if seconds > ENOUGH_SECONDS:
+        return result, 1e3 * seconds
+    times: list[float] = []
+    while len(times) < MOST_RUNS and sum(times) < ENOUGH_SECONDS:
+        result, seconds = once()
+        times.append(seconds)
+    return result, 1e3 * statistics.median(times)
+
+
+def milliseconds(ms: float) -> str:
+    """3.14 ms, 41 us or 1.2 s: three digits at most."""
+    if ms >= 1000:
+        return f"{ms / 1000:.2f} s"
+    return f"{ms:.3g} ms" if ms >= 0.1 else f"{1000 * ms:.0f} us"
+
+
+def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path], str]) -> None:
+    """Do the work for every pair of paths, with a progress bar when there are many.
+
+    A file that fails is reported and the others go on; the exit code is then 1. `work` returns
+    the line to print for its file.
+    """
+    failed = 0
+    out = console()
+    columns = (
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.disable = len(inputs) < 2
+    with bar:
+        task = bar.add_task("", total=len(inputs))
+        for source, target in zip(inputs, outputs, strict=True):
+            bar.update(task, description=source.name)
+            try:
+                out.print(work(source, target), soft_wrap=True, markup=False)
+            except WrongUseError:
+                raise
+            except (TorchvoxError, OSError, RuntimeError, ValueError, MemoryError) as error:
+                if len(inputs) == 1:
+                    raise
+                failed += 1
+                note(f"torchvox: {' '.join(str(error).split())}")
+            bar.advance(task)
+    if failed:
+        note(f"torchvox: {failed} of {len(inputs)} files failed")
+        raise typer.Exit(1)
+
+
+def drops(counts: torch.Tensor) -> dict[str, int]:
+    """Why points were dropped by voxelize, from row 0 of its counts; reasons of 0 are left out."""
+    row = counts[0].tolist()
+    return {reason: row[column] for column, reason in DROPS.items() if row[column]}
+
+
+def pillar_counts(voxels: Any, size: tuple[int, int]) -> torch.Tensor:
+    """All points of each pillar, stored or not: [ny, nx] int64, from the output of voxelize.
+
+    size: (nx, ny) of the grid. Points past the cap count too: point_voxel knows their voxel.
+    """
+    rows = voxels.point_voxel[voxels.point_voxel >= 0].long()
+    per_voxel = torch.bincount(rows, minlength=len(voxels.indices))
+    used = voxels.indices[:, 0] >= 0
+    nx, ny = size
+    cell = voxels.indices[used, 2].long() * nx + voxels.indices[used, 3]
+    image = torch.zeros(ny * nx, dtype=torch.int64, device=cell.device)
+    return image.index_add_(0, cell, per_voxel[: len(used)][used]).view(ny, nx)
+
+
+def coverage(dist2: torch.Tensor, unit: str) -> str:
+    """How well the samples cover the cloud, in words, from the dist2 [S] of the sampling.
+
+    The last sample was the point furthest from the ones before it, so no point is further off.
+    """
+    finite = dist2[torch.isfinite(dist2)]
+    if len(finite) == 0:
+        return "too few samples to say how well they cover the cloud"
+    return f"every point within {float(finite[-1]) ** 0.5:.3g} {unit} of a sample"
+
+
+def furthest_points(points: torch.Tensor, count: int, start: int | str = 0, seed: int = 0) -> Any:
+    """furthest_point_sample of one cloud [N, C]: (idx [S], dist2 [S]) without unfilled slots."""
+    generator = torch.Generator().manual_seed(seed) if start == "random" else None
+    options = {"generator": generator} if generator is not None else {}
+    xyz = points[None, :, :3].contiguous()
+    idx, dist2 = torchvox.furthest_point_sample(xyz, count, start=start, **options)
+    filled = idx[0] >= 0
+    return idx[0][filled], dist2[0][filled]
