@@ -10,7 +10,7 @@ from torchvox._errors import MissingExtraError
 EXTRAS = {
     "typer": ("typer", "cli"),
     "rich": ("rich", "cli"),
-    "yaml": ("PyYAML", "yaml"),
+    "yaml": ("PyYAML", "cli"),
     "matplotlib": ("matplotlib", "viz"),
     "laspy": ("laspy", "las"),
     "lazrs": ("lazrs", "las"),

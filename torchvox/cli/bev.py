@@ -34,19 +34,14 @@ from torchvox.io import Grid, PointCloud, find_clouds, read_cloud, write_npy, wr
 FORMATS = (".png", ".npz", ".npy")
 INTENSITY_CHANNELS = ("intensity_top", "intensity_mean", "intensity_max")
 LABELS = {  # channel -> (title, label of the colour bar, colour map of viz.style, logarithmic)
-    "height_max": ("Height from above", "height z of the highest point  [{unit}]", "HEIGHT", False),
-    "height_min": ("Lowest points", "height z of the lowest point  [{unit}]", "HEIGHT", False),
-    "height_mean": ("Mean height", "mean height z  [{unit}]", "HEIGHT", False),
+    "height_max": ("Height from above", "z of the highest point  [{unit}]", "HEIGHT", False),
+    "height_min": ("Lowest points", "z of the lowest point  [{unit}]", "HEIGHT", False),
+    "height_mean": ("Mean height", "mean z  [{unit}]", "HEIGHT", False),
     "height_range": ("Height range", "highest less lowest z  [{unit}]", "HEIGHT", False),
-    "intensity_top": (
-        "Intensity from above",
-        "intensity of the highest point  [as recorded]",
-        "INTENSITY",
-        False,
-    ),
-    "intensity_mean": ("Mean intensity", "mean intensity  [as recorded]", "INTENSITY", False),
-    "intensity_max": ("Largest intensity", "largest intensity  [as recorded]", "INTENSITY", False),
-    "count": ("Points per cell", "points per cell  [count, log scale]", "DENSITY", True),
+    "intensity_top": ("Intensity from above", "intensity, as recorded", "INTENSITY", False),
+    "intensity_mean": ("Mean intensity", "mean intensity, as recorded", "INTENSITY", False),
+    "intensity_max": ("Largest intensity", "largest intensity, as recorded", "INTENSITY", False),
+    "count": ("Points per cell", "points per cell  (log)", "DENSITY", True),
     "density": ("Density", "log(count + 1) / log(64), at most 1", "DENSITY", False),
 }
 
@@ -166,11 +161,12 @@ def _write(
         from torchvox.viz import style
 
         title, label, colours, log = LABELS[channels[0]]
+        ny, nx = empty.shape
         picture = viz.bev_picture(
             np.where(empty, np.nan, image[0]),
             grid.point_cloud_range,
             title,
-            f"{cloud_title(cloud)}: {len(cloud):,} points, {image.shape[2]} x {image.shape[1]} cells",
+            f"{cloud_title(cloud)}: {len(cloud):,} points, {nx} x {ny} cells",
             label.format(unit=cloud.unit),
             unit=cloud.unit,
             colours=getattr(style, colours),

@@ -83,6 +83,8 @@ def demo(
         raise TorchvoxError(f"{cloud_title(cloud)} has no finite point to work on")
     if scan is None and (grid, voxel_size, box) == (None, None, None):
         chosen = load_grid(DEMO_GRID)
+    elif scan is None:
+        chosen = choose_grid(cloud, grid or (None if box else DEMO_GRID), voxel_size, box)
     else:
         chosen = choose_grid(cloud, grid, voxel_size, box)
     results = run_ops(cloud, chosen, samples, where)
@@ -105,10 +107,8 @@ def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -
         ),
         device,
     )
-    inside = torch.nonzero((voxels.point_voxel >= 0))[:, 0]
-    (idx, dist2), times["sample"] = timed(
-        lambda: furthest_points(points[inside], samples), device
-    )
+    inside = torch.nonzero(voxels.point_voxel >= 0)[:, 0]
+    (idx, dist2), times["sample"] = timed(lambda: furthest_points(points[inside], samples), device)
     (height, top, _), times["bev"] = timed(
         lambda: torchvox.bev_max_height_with_index(points, box, [nx, ny], fill=float("nan")),
         device,
@@ -179,21 +179,27 @@ def _report(
     counts = results.voxels.counts[0].tolist()
     nx, ny, nz = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
     box = grid.point_cloud_range
-    spans = ", ".join(
-        f"{axis} {box[i]:g}..{box[i + 3]:g}" for i, axis in enumerate("xyz")
-    )
-    dropped = [f"{n:,} {why}" for why, n in drops(results.voxels.counts).items()]
+    spans = ", ".join(f"{axis} {box[i]:g}..{box[i + 3]:g}" for i, axis in enumerate("xyz"))
+    dropped = [f"dropped {n:,} {why}" for why, n in drops(results.voxels.counts).items()]
     size = " x ".join(f"{v:g}" for v in grid.voxel_size)
     source = cloud_title(cloud) if seed is None else f"generated crossroads, seed {seed}"
     shift = ", ".join(f"{v:,.3f}" for v in cloud.origin)
     rows = [
-        ("scan", [f"{len(cloud):,} points ({', '.join(cloud.columns)}): {source}"], "read"),
-        ("grid", [f"{nx} x {ny} x {nz} voxels of {size} {cloud.unit} ({grid.chosen})", spans], ""),
+        ("scan", [source, f"{len(cloud):,} points with {', '.join(cloud.columns)}"], "read"),
+        (
+            "grid",
+            [
+                grid.chosen,
+                f"{nx} x {ny} x {nz} voxels of {size} {cloud.unit}",
+                f"{spans} {cloud.unit}",
+            ],
+            "",
+        ),
         (
             "voxelize",
             [
                 f"{counts[0]:,} voxels ({counts[1]:,} found) with {counts[2]:,} points",
-                f"dropped: {'; '.join(dropped) or 'none'}",
+                *(dropped or ["dropped none"]),
             ],
             "voxelize",
         ),

@@ -26,11 +26,7 @@ def doctor() -> None:
     out = console()
     advice: list[str] = []
     out.print(_table("versions", [(k, v) for k, v in _versions().items()]))
-    facts = {key: str(value) for key, value in build_facts().items()}
-    if not facts:
-        facts = {"compiled part": "not found"}
-        advice.append("build the compiled part: pip install --no-build-isolation .")
-    out.print(_table("build", list(facts.items())))
+    out.print(_table("build", _build()))
     out.print(_table("GPUs", _gpus(advice)))
     extras, absent = _extras()
     out.print(_table("extras", extras))
@@ -66,9 +62,21 @@ def _versions() -> dict[str, str]:
     }
 
 
+def _build() -> list[tuple[str, str]]:
+    facts = build_facts()
+    cuda = facts["cuda"] or f"none, CPU only ({facts['cpu_only_reason']})"
+    return [
+        ("torch", facts["torch"]),
+        ("CUDA", cuda),
+        ("GPU archs", facts["archs"] or "none"),
+        ("compiler", facts["compiler"]),
+        ("commit", facts["commit"]),
+    ]
+
+
 def _gpus(advice: list[str]) -> list[tuple[str, str]]:
     if torch.cuda.is_available():
-        if build_facts().get("cuda") is False:
+        if not build_facts()["cuda"]:
             advice.append(
                 "torchvox is built without CUDA: install the CUDA toolkit that matches torch "
                 f"({torch.version.cuda}), then TORCHVOX_CUDA=1 pip install --no-build-isolation ."
@@ -101,7 +109,7 @@ def _extras() -> tuple[list[tuple[str, str]], list[str]]:
 def _try_ops() -> tuple[list[tuple[str, str]], bool]:
     """Run each op on a few points, on every kind of device that should work."""
     devices = ["cpu"]
-    if torch.cuda.is_available() and build_facts().get("cuda") is not False:
+    if torch.cuda.is_available() and build_facts()["cuda"]:
         devices.append("cuda")
     box = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
     tries = {

@@ -44,7 +44,9 @@ def _describe(cloud: PointCloud, path: Path) -> None:
     out.print(f"size      {path.stat().st_size:,} bytes")
     if cloud.origin.any():
         shift = ", ".join(f"{v:,.4f}" for v in cloud.origin)
-        out.print(f"origin    {shift} (add it in float64 to get the file's coordinates)")
+        out.print(
+            f"origin    {shift} (in float64, add it to get the file's coordinates)", soft_wrap=True
+        )
     if finite.any():
         grid = grid_around(cloud)
         box = ",".join(f"{v:g}" for v in grid.point_cloud_range)

@@ -131,7 +131,7 @@ def output_paths(
 
 
 def format_suffix(name: str, formats: tuple[str, ...]) -> str:
-    """"npz" -> ".npz", checked against the formats of the command."""
+    """ "npz" -> ".npz", checked against the formats of the command."""
     suffix = "." + name.lower().lstrip(".")
     if suffix not in formats:
         raise WrongUseError(f"--format must be one of {', '.join(f[1:] for f in formats)}")

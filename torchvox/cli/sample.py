@@ -64,10 +64,7 @@ def sample(
         chosen = idx.cpu().numpy().astype(np.int64)
         reach = coverage(dist2, cloud.unit)
         _write(target, cloud, chosen, dist2.cpu().numpy(), reach)
-        return (
-            f"{source.name}: {len(chosen):,} of {len(cloud):,} points, {reach}; "
-            f"wrote {target}"
-        )
+        return f"{source.name}: {len(chosen):,} of {len(cloud):,} points, {reach}; wrote {target}"
 
     for_each(files, targets, work)
 

@@ -56,18 +56,16 @@ def _why_no_cuda() -> str:
         return "this torch is built without CUDA"
     if not torch.cuda.is_available():
         return "torch sees no usable GPU, see torchvox doctor"
-    if not build_facts().get("cuda", True):
+    if not build_facts()["cuda"]:
         return "this torchvox is built without CUDA, see torchvox doctor"
     return ""
 
 
-def build_facts() -> dict[str, Any]:
-    """What torchvox._C says about its build; empty when there is no compiled part."""
-    try:
-        from torchvox import _C
-    except ImportError:
-        return {}
-    return dict(_C.build_info())
+def build_facts() -> dict[str, str]:
+    """What this torchvox was built for and with; "cuda" is empty in a CPU-only build."""
+    from torchvox._build import BUILD_INFO
+
+    return BUILD_INFO
 
 
 def timed(work: Callable[[], T], device: torch.device) -> tuple[T, float]:
@@ -114,8 +112,9 @@ def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    bar.disable = len(inputs) < 2
+    screen = Console(stderr=True)
+    few = len(inputs) < 2 or not screen.is_terminal
+    bar = Progress(*columns, console=screen, transient=True, disable=few)
     with bar:
         task = bar.add_task("", total=len(inputs))
         for source, target in zip(inputs, outputs, strict=True):

@@ -112,7 +112,7 @@ class Lidar:
     )
 
     def rays(self, rng: np.random.Generator) -> np.ndarray:
-        """Unit rays [beams, azimuths, 3] in the sensor frame, with the beams' small misalignment."""
+        """Unit rays [beams, azimuths, 3] in the sensor frame, beams slightly misaligned."""
         beams = len(self.elevations_deg)
         elevation = np.deg2rad(self.elevations_deg + rng.normal(0, 0.015, beams))[:, None]
         azimuth = np.linspace(-np.pi, np.pi, self.azimuths, endpoint=False)[None, :]

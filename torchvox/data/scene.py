@@ -76,7 +76,8 @@ def ground_reflectance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _turn(thing: Primitive, heading: float) -> Primitive:
     """Carry a thing from the frame of the arm with this heading into the world."""
     c, s = np.cos(heading), np.sin(heading)
-    x, y = JUNCTION + (c * thing.x - s * thing.y, s * thing.x + c * thing.y)
+    turned_xy = np.array([c * thing.x - s * thing.y, s * thing.x + c * thing.y])
+    x, y = JUNCTION + turned_xy
     turned = {"heading": thing.heading + heading} if isinstance(thing, Box) else {}
     return replace(thing, x=x, y=y, **turned)
 
@@ -136,9 +137,7 @@ def _park(rng: np.random.Generator) -> list[Primitive]:
     """A lawn with trees, hedges and benches in the quarter to the left of the arm."""
     start, size = FRONT + 4, 60.0
     centre = start + size / 2
-    things: list[Primitive] = [
-        Box(centre, centre, 0, size / 2, size / 2, 0.12, reflectance=LAWN)
-    ]
+    things: list[Primitive] = [Box(centre, centre, 0, size / 2, size / 2, 0.12, reflectance=LAWN)]
     for u, v in rng.uniform(start + 2, start + size, (34, 2)):
         things += _tree(rng, u, v)
     for u, v in rng.uniform(start + 1, start + 30, (9, 2)):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torchvox.io.cloud import PointCloud
 
-# A derived grid has at most this many cells along its longest horizontal side ...
+# A derived grid has about this many cells along its longest horizontal side ...
 CELLS = 800
 # ... and covers this share of the points along each axis, plus a margin of that span.
 COVER, MARGIN = (0.1, 99.9), 0.1
@@ -103,7 +103,7 @@ def grid_around(
 
     The range holds 99.8 % of the points along each axis and a tenth of that span beyond, but never
     more than the points' own bounds; a lone far point thus cannot blow it up. Voxels are cubes of
-    1, 2 or 5 times a power of ten, at most 800 along the longer horizontal side.
+    1, 2 or 5 times a power of ten, about 800 along the longer horizontal side.
     Raises CloudFileError when no point is finite.
     """
     xyz = cloud.points[cloud.finite(), :3].astype(np.float64)
@@ -114,10 +114,7 @@ def grid_around(
     low = np.maximum(xyz.min(axis=0), inner[0] - margin)
     high = np.minimum(xyz.max(axis=0), inner[1] + margin)
     if voxel_size is None:
-        side = max((high - low)[:2].max() / CELLS, 1e-3)
-        decade = 10.0 ** math.floor(math.log10(side))
-        cube = next(m * decade for m in (1, 2, 5, 10) if m * decade >= side * (1 - 1e-9))
-        voxel_size = (cube,) * 3
+        voxel_size = (_round_size(max((high - low)[:2].max() / CELLS, 1e-3)),) * 3
     size = np.asarray(voxel_size, np.float64)
     first = np.floor(low / size)
     last = np.maximum(np.floor(high / size) + 1, first + 1)
@@ -125,6 +122,13 @@ def grid_around(
     return Grid(
         "derived", tuple(voxel_size), tuple(box), max_points, chosen="derived from the points"
     )
+
+
+def _round_size(size: float) -> float:
+    """The 1, 2 or 5 times a power of ten that is closest in ratio."""
+    decade = math.floor(math.log10(size))
+    choices = (float(f"{m}e{decade}") for m in (1, 2, 5, 10))
+    return min(choices, key=lambda choice: abs(math.log(choice / size)))
 
 
 def _grid(name: str, content: Any) -> Grid:

@@ -68,4 +68,6 @@ def write_cloud(path: str | Path, cloud: PointCloud) -> None:
             points[:, :3] += cloud.origin
         write_npy(path, points)
     else:
-        raise WrongUseError(f"{path}: clouds are written as .npz or .npy, not {suffix or 'nothing'}")
+        raise WrongUseError(
+            f"{path}: clouds are written as .npz or .npy, not {suffix or 'nothing'}"
+        )

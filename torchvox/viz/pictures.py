@@ -15,7 +15,7 @@ from torchvox._extras import require
 from torchvox.viz import style
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -50,9 +50,7 @@ def intensity_picture(
     return _single(box, lambda ax: _intensity(ax, intensity, box, unit, note))
 
 
-def density_picture(
-    density: np.ndarray, box: Box, *, unit: str = "m", note: str = ""
-) -> Figure:
+def density_picture(density: np.ndarray, box: Box, *, unit: str = "m", note: str = "") -> Figure:
     """Points per pillar [H, W], logarithmic colours."""
     return _single(box, lambda ax: _density(ax, density, box, unit, note))
 
@@ -76,13 +74,13 @@ def overview_picture(
     if intensity is not None:
         panels.append((_intensity, intensity))
     panels += [(_density, density), (_samples, samples)]
-    columns = 2 if len(panels) == 4 else len(panels)
-    rows = -(-len(panels) // columns)
     width, tall = _figure_size(height["box"])
+    columns = 1 if width > 2 * tall else 2  # wide strips are stacked
+    rows = -(-len(panels) // columns)
     figure = style.new_figure(columns * width * 0.82, rows * tall * 0.82 + 0.5)
     figure.suptitle(title, x=0.012, ha="left", fontsize=17, fontweight="bold", **style.FONT)
-    for ax, (draw, arguments) in zip(figure.subplots(rows, columns).flat, panels, strict=True):
-        draw(ax, **arguments)
+    for i, (draw, arguments) in enumerate(panels):
+        draw(figure.add_subplot(rows, columns, i + 1), **arguments)
     return figure
 
 
@@ -102,20 +100,29 @@ def _figure_size(box: Box) -> tuple[float, float]:
 
 
 def _height(ax: Axes, height: np.ndarray, box: Box, unit: str = "m", note: str = "") -> None:
-    label = f"height z of the highest point  [{unit}]"
+    label = f"z of the highest point  [{unit}]"
     _bev(ax, height, box, "Height from above", note, label, unit, style.HEIGHT)
 
 
 def _intensity(ax: Axes, intensity: np.ndarray, box: Box, unit: str = "m", note: str = "") -> None:
-    label = "intensity of the highest point  [as recorded]"
+    label = "intensity, as recorded"
     _bev(ax, intensity, box, "Intensity from above", note, label, unit, style.INTENSITY)
 
 
 def _density(ax: Axes, density: np.ndarray, box: Box, unit: str = "m", note: str = "") -> None:
-    label = "points per pillar  [count, log scale]"
+    label = "points per pillar  (log)"
     title = "Voxel density"
-    _bev(ax, np.where(density > 0, density, np.nan), box, title, note, label, unit,
-         style.DENSITY, log=True)
+    _bev(
+        ax,
+        np.where(density > 0, density, np.nan),
+        box,
+        title,
+        note,
+        label,
+        unit,
+        style.DENSITY,
+        log=True,
+    )
 
 
 def _bev(
@@ -170,4 +177,4 @@ def _samples(
         linewidths=0,
     )
     style.plan_axes(ax, box, unit, "Furthest point samples", note)
-    style.colour_bar(ax, shown, "order of selection  [log scale]", log=True)
+    style.colour_bar(ax, shown, "order of selection  (log)", log=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PAPER, PANEL, INK, FAINT, GRID = "#0b0f17", "#05070c", "#e8edf4", "#8b98a9", "#1d2634"
 HEIGHT, INTENSITY, DENSITY, ORDER = "viridis", "magma", "inferno", "plasma"
-DARKEST = {HEIGHT: 0.18, INTENSITY: 0.22, DENSITY: 0.25, ORDER: 0.25}  # share of the map left out
+DARKEST = {HEIGHT: 0.18, INTENSITY: 0.22, DENSITY: 0.25, ORDER: 0.32}  # share of the map left out
 DPI = 160
 WIDTH = 9.6  # inches
 FONT = {"family": "sans-serif", "color": INK}
@@ -62,9 +62,18 @@ def plan_axes(ax: Axes, box: tuple[float, ...], unit: str, title: str, note: str
     for spine in ax.spines.values():
         spine.set_color(GRID)
     ax.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=22, **FONT)
-    ax.text(0, 1, note, transform=ax.transAxes, fontsize=9, color=FAINT, ha="left", va="bottom",
-            # a little above the axes, in points, whatever their size
-            bbox={"facecolor": "none", "edgecolor": "none", "pad": 5})
+    ax.text(
+        0,
+        1,
+        note,
+        transform=ax.transAxes,
+        fontsize=9,
+        color=FAINT,
+        ha="left",
+        va="bottom",
+        # a little above the axes, in points, whatever their size
+        bbox={"facecolor": "none", "edgecolor": "none", "pad": 5},
+    )
 
 
 def colour_bar(
