@@ -38,6 +38,7 @@ LABELS = {  # channel -> (title, label of the colour bar, colour map of viz.styl
     "height_min": ("Lowest points", "z of the lowest point  [{unit}]", "HEIGHT", False),
     "height_mean": ("Mean height", "mean z  [{unit}]", "HEIGHT", False),
     "height_range": ("Height range", "highest less lowest z  [{unit}]", "HEIGHT", False),
+    "height_norm": ("Relative height", "z between the range's ends", "HEIGHT", False),
     "intensity_top": ("Intensity from above", "intensity, as recorded", "INTENSITY", False),
     "intensity_mean": ("Mean intensity", "mean intensity, as recorded", "INTENSITY", False),
     "intensity_max": ("Largest intensity", "largest intensity, as recorded", "INTENSITY", False),
@@ -110,11 +111,12 @@ def rasterize(
                 f"{cloud_title(cloud)} has no intensity column (it has {','.join(cloud.columns)})"
             )
         at = cloud.columns.index("intensity")
-        features = points[:, at : at + 1].contiguous()
-    image, counts = torchvox.bev_rasterize(points, box, list(size), channels, features=features)
-    _, top_index, _ = torchvox.bev_max_height_with_index(points, box, list(size))
-    empty = (top_index[0] < 0).cpu().numpy()
-    return image[0].cpu().numpy(), empty, counts[0].tolist()
+        features = points[:, at].contiguous()
+    image, counts = torchvox.bev_rasterize(
+        points, box, list(size), [*channels, "count"], features=features
+    )
+    planes = image[0].cpu().numpy()
+    return planes[:-1], planes[-1] == 0, counts[0].tolist()
 
 
 def _channels(text: str) -> list[str]:

@@ -33,10 +33,10 @@ def _check(clouds: Sequence[Tensor]) -> None:
             raise TypeError(
                 f"collate_points: clouds[{i}] must be a tensor, got {type(cloud).__name__}"
             )
-        if cloud.dim() != 2 or cloud.shape[1] != first.shape[-1]:
+        width = first.shape[1] if first.dim() == 2 else "C"
+        if cloud.dim() != 2 or cloud.shape[1] != width:
             raise ValueError(
-                f"collate_points: clouds[{i}] must be [N, {first.shape[-1]}], "
-                f"got {list(cloud.shape)}"
+                f"collate_points: clouds[{i}] must be [N, {width}], got {list(cloud.shape)}"
             )
         if cloud.dtype != first.dtype or cloud.device != first.device:
             raise TypeError(

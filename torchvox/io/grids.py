@@ -44,11 +44,8 @@ class Grid:
     chosen: str = "given"
 
     def __post_init__(self) -> None:
-        size, box = self.voxel_size, self.point_cloud_range
-        if len(size) != 3 or not all(math.isfinite(v) and v > 0 for v in size):
-            raise WrongUseError(
-                f"grid {self.name}: voxel_size must be 3 positive numbers x,y,z, got {list(size)}"
-            )
+        box = self.point_cloud_range
+        _check_voxel_size(self.voxel_size, self.name)
         if len(box) != 6 or not all(map(math.isfinite, box)):
             raise WrongUseError(
                 f"grid {self.name}: point_cloud_range must be 6 numbers x0,y0,z0,x1,y1,z1, "
@@ -115,6 +112,7 @@ def grid_around(
     high = np.minimum(xyz.max(axis=0), inner[1] + margin)
     if voxel_size is None:
         voxel_size = (_round_size(max((high - low)[:2].max() / CELLS, 1e-3)),) * 3
+    _check_voxel_size(voxel_size, "derived")
     size = np.asarray(voxel_size, np.float64)
     first = np.floor(low / size)
     last = np.maximum(np.floor(high / size) + 1, first + 1)
@@ -122,6 +120,13 @@ def grid_around(
     return Grid(
         "derived", tuple(voxel_size), tuple(box), max_points, chosen="derived from the points"
     )
+
+
+def _check_voxel_size(size: tuple[float, ...], name: str) -> None:
+    if len(size) != 3 or not all(math.isfinite(v) and v > 0 for v in size):
+        raise WrongUseError(
+            f"grid {name}: voxel_size must be 3 positive numbers x,y,z, got {list(size)}"
+        )
 
 
 def _round_size(size: float) -> float:

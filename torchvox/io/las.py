@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,9 +30,11 @@ def read_las(path: Path) -> PointCloud:
     laspy = require("laspy", "to read LAS files")
     if path.suffix.lower() == ".laz":
         require("lazrs", "to read LAZ files")
+    _check_sizes(path)
     try:
         file = laspy.read(path)
-        columns = {axis: np.asarray(file[axis], np.float64) for axis in "xyz"}
+        with np.errstate(over="ignore", invalid="ignore"):
+            columns = {axis: np.asarray(file[axis], np.float64) for axis in "xyz"}
         held = set(file.point_format.dimension_names)
         columns |= {name: np.asarray(file[name]) for name in EXTRA_COLUMNS if name in held}
     except OSError:
@@ -45,6 +48,19 @@ def read_las(path: Path) -> PointCloud:
             f"{path} is cut short: its header promises {expected} points, it holds {held_points}"
         )
     return make_cloud(columns, path, _unit(file.header), np.asarray(file.header.scales))
+
+
+def _check_sizes(path: Path) -> None:
+    """Refuse a header whose own numbers do not fit the file: laspy would loop over them."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = file.read(375).ljust(375, b"\0")
+    if header[:4] != b"LASF":
+        raise CloudFileError(f"{path} is not a LAS file: it does not begin with LASF")
+    header_size, data_start, records = struct.unpack_from("<HII", header, 94)
+    late_records = struct.unpack_from("<I", header, 243)[0] if header[25] >= 4 else 0
+    if data_start > size or header_size + 54 * records > data_start or 60 * late_records > size:
+        raise CloudFileError(f"{path} is cut short or damaged: its header does not fit its size")
 
 
 def _unit(header) -> str:

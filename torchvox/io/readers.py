@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,18 +54,18 @@ def cloud_stem(path: str | Path) -> str:
 def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
     """Files in the order given; a folder stands for the point-cloud files in it, sorted by name.
 
-    Raises CloudFileError for a path that does not exist or a folder without point clouds.
+    Raises WrongUseError for a path that does not exist or a folder without point clouds.
     """
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.exists():
-            raise CloudFileError(f"{path} does not exist")
+            raise WrongUseError(f"{path} does not exist")
         if not path.is_dir():
             found.append(path)
             continue
         inside = sorted(p for p in path.iterdir() if p.is_file() and p.suffix.lower() in SUFFIXES)
         if not inside:
-            raise CloudFileError(f"{path} holds no point clouds ({', '.join(SUFFIXES)})")
+            raise WrongUseError(f"{path} holds no point clouds ({', '.join(SUFFIXES)})")
         found += inside
     return found
 
@@ -89,7 +88,9 @@ def _read_bin(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
 def _read_npy(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
     try:
         array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # a damaged header is parsed as Python and can fail in many ways
         raise CloudFileError(f"{path} is not a readable .npy file: {_first_line(error)}") from error
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
@@ -101,7 +102,9 @@ def _read_npz(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+    except OSError:
+        raise
+    except Exception as error:  # zip, zlib, or a damaged header inside
         raise CloudFileError(f"{path} is not a readable .npz file: {_first_line(error)}") from error
     if "points" not in arrays:
         held = ", ".join(arrays) or "nothing"

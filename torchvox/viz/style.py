@@ -46,8 +46,7 @@ def colour_map(name: str, reverse: bool = False) -> Colormap:
     darkest = DARKEST.get(name, 0.0)
     ends = (1.0, darkest) if reverse else (darkest, 1.0)
     cut = colors.ListedColormap(whole(np.linspace(*ends, 256)), f"{name}_lit")
-    cut.set_bad(PANEL)
-    return cut
+    return cut.with_extremes(bad=PANEL)
 
 
 def plan_axes(ax: Axes, box: tuple[float, ...], unit: str, title: str, note: str) -> None:

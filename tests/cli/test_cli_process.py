@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command as a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_python_m_torchvox_works_on_a_file(real_process, scan, tmp_path):
+    result = real_process("sample", scan, "--layout", "kitti", "-n", "5", "-o", "a.npz")
+    assert result.code == 0, result.err
+    assert "5 of 3,000 points" in result.out
+    assert (tmp_path / "a.npz").exists()
+
+
+def test_exit_codes_reach_the_shell(real_process, scan, tmp_path):
+    assert real_process("--version").code == 0
+    real_process("sample", scan).assert_one_sentence(2, "--layout")
+    (tmp_path / "a.npy").write_bytes(b"broken")
+    real_process("info", "a.npy").assert_one_sentence(1, "a.npy")
+
+
+def test_without_a_visible_gpu_auto_is_the_cpu(real_process, scan):
+    result = real_process("sample", scan, "--layout", "kitti", "-n", "5", CUDA_VISIBLE_DEVICES="")
+    assert result.code == 0, result.err
+    assert "device: cpu" in result.err
+
+
+def test_importing_torchvox_imports_no_extra():
+    extras = "{'typer', 'rich', 'yaml', 'matplotlib', 'laspy', 'lazrs', 'pypcd4'}"
+    code = (
+        "import sys, torch; before = set(sys.modules); import torchvox, torchvox.io, torchvox.data;"
+        f" found = (set(sys.modules) - before) & {extras}; assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

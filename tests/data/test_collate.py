@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packing clouds into a batch."""
+
+import pickle
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from torchvox.data.collate import collate_points
+
+
+def clouds(*sizes):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.rand(size, 4, generator=generator) for size in sizes]
+
+
+def test_each_cloud_lies_between_its_offsets():
+    batch = clouds(3, 0, 5)
+    points, offsets = collate_points(batch)
+    assert offsets.dtype == torch.int64
+    assert offsets.tolist() == [0, 3, 3, 8]
+    for b, cloud in enumerate(batch):
+        assert torch.equal(points[offsets[b] : offsets[b + 1]], cloud)
+
+
+def test_it_copies():
+    batch = clouds(4)
+    points, _ = collate_points(batch)
+    points.zero_()
+    assert batch[0].any()
+
+
+def test_gradients_flow_to_the_clouds():
+    batch = [cloud.requires_grad_() for cloud in clouds(2, 3)]
+    collate_points(batch)[0].sum().backward()
+    assert all(torch.equal(cloud.grad, torch.ones_like(cloud)) for cloud in batch)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        ([], ValueError, "at least one"),
+        ([torch.zeros(3, 4), torch.zeros(3, 5)], ValueError, r"clouds\[1\] must be \[N, 4\]"),
+        ([torch.zeros(3)], ValueError, r"clouds\[0\]"),
+        ([torch.tensor(1.0)], ValueError, r"clouds\[0\]"),
+        ([torch.zeros(3, 4), torch.zeros(3, 4).double()], TypeError, "float32"),
+        ([[1, 2, 3]], TypeError, "got list"),
+    ],
+)
+def test_clouds_that_do_not_fit_together_are_refused(batch, error, message):
+    with pytest.raises(error, match=message):
+        collate_points(batch)
+
+
+def test_it_can_be_pickled():
+    assert pickle.loads(pickle.dumps(collate_points)) is collate_points
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_use_it(context):
+    loader = DataLoader(
+        clouds(5, 2, 7, 1),
+        batch_size=2,
+        collate_fn=collate_points,
+        num_workers=1,
+        multiprocessing_context=context,
+    )
+    assert [offsets.tolist() for _, offsets in loader] == [[0, 5, 7], [0, 7, 8]]

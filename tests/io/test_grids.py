@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named grids and grids derived from the points."""
+
+import numpy as np
+import pytest
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.io import Grid, PointCloud, grid_around, grid_names, load_grid
+
+
+def cloud_of(xyz):
+    return PointCloud(np.asarray(xyz, np.float32), ("x", "y", "z"))
+
+
+def test_the_customary_grids_are_there():
+    assert {
+        "kitti_pillars",
+        "kitti_voxels_005",
+        "sweep_02",
+        "nuscenes_pillars",
+        "nuscenes_0075",
+        "waymo_pillars",
+    } <= set(grid_names())
+
+
+def test_every_named_grid_loads():
+    pytest.importorskip("yaml", reason="PyYAML (extra cli) is not installed")
+    for name in grid_names():
+        grid = load_grid(name)
+        assert grid.max_voxels > 0
+        assert grid.chosen == f"grid {name}"
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(WrongUseError, match=r"'kitty' is unknown.*kitti_pillars"):
+        load_grid("kitty")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1, 2]",
+        "voxel_size: [1, 1, 1]",
+        "voxel_size: [1, 1, a]\npoint_cloud_range: [0, 0, 0, 1, 1, 1]",
+        "voxel_size: [1, 1, 1]\npoint_cloud_range: [0, 0, 0, 1, 1, 1]\nmax_point: 3",
+        "{",
+        "",
+    ],
+)
+def test_a_file_that_is_no_grid_is_refused(tmp_path, text):
+    pytest.importorskip("yaml", reason="PyYAML (extra cli) is not installed")
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(CloudFileError) as error:
+        load_grid(str(path))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "box"),
+    [
+        ((0, 1, 1), (0, 0, 0, 1, 1, 1)),
+        ((1, 1), (0, 0, 0, 1, 1, 1)),
+        ((1, 1, 1), (0, 0, 0, 1, 1)),
+        ((1, 1, 1), (0, 0, 1, 1, 1, 1)),
+        ((1, 1, float("nan")), (0, 0, 0, 1, 1, 1)),
+    ],
+)
+def test_a_senseless_grid_is_wrong_use(size, box):
+    with pytest.raises(WrongUseError):
+        Grid("given", size, box)
+
+
+def test_a_derived_grid_holds_every_point_of_a_compact_cloud():
+    xyz = np.random.default_rng(0).uniform([0, 500, -3], [1200, 900, 40], (20_000, 3))
+    grid = grid_around(cloud_of(xyz))
+    low, high = np.array(grid.point_cloud_range[:3]), np.array(grid.point_cloud_range[3:])
+    assert (low <= xyz.min(0)).all() and (high > xyz.max(0)).all()
+    assert grid.voxel_size == (2.0, 2.0, 2.0)
+    assert "derived" in grid.chosen
+
+
+def test_a_lone_far_point_does_not_blow_the_range_up():
+    xyz = np.random.default_rng(0).uniform(-10, 10, (5000, 3))
+    xyz[7] = 1e6
+    assert max(grid_around(cloud_of(xyz)).point_cloud_range) < 15
+
+
+@pytest.mark.parametrize("xyz", [[[1, 2, 3]], [[5, 5, 5]] * 9, [[0, 0, 0], [np.nan, 0, 0]]])
+def test_degenerate_clouds_still_get_a_grid(xyz):
+    grid = grid_around(cloud_of(xyz))
+    box = grid.point_cloud_range
+    assert all(low < high for low, high in zip(box[:3], box[3:], strict=True))
+
+
+def test_no_finite_point_is_an_error():
+    with pytest.raises(CloudFileError, match="no finite point"):
+        grid_around(cloud_of(np.full((3, 3), np.nan)))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LAS and LAZ: coordinates survive the way to float32, damage is one sentence."""
+
+import numpy as np
+import pytest
+
+from torchvox._errors import CloudFileError
+from torchvox.io import read_cloud
+
+laspy = pytest.importorskip("laspy", reason="the extra las is not installed")
+
+SCALE = 0.01
+
+
+@pytest.fixture(params=[".las", ".laz"])
+def tile(request, tmp_path):
+    """A file with 500 points on multiples of the scale, and their exact coordinates."""
+    if request.param == ".laz":
+        pytest.importorskip("lazrs", reason="the extra las is not installed")
+    rng = np.random.default_rng(0)
+    steps = rng.integers(0, 100_000, (500, 3)) + np.array([63_600_000, 84_890_000, 40_000])
+    file = laspy.LasData(laspy.LasHeader(point_format=3, version="1.2"))
+    file.header.scales = [SCALE] * 3
+    file.header.offsets = [0, 0, 0]
+    file.X, file.Y, file.Z = steps.T
+    file.intensity = np.arange(500)
+    file.red = np.full(500, 300)
+    path = tmp_path / f"tile{request.param}"
+    file.write(path)
+    return path, steps
+
+
+def test_the_origin_gives_world_coordinates_back_to_a_hundredth_of_the_scale(tile):
+    path, steps = tile
+    cloud = read_cloud(path)
+    world = cloud.points[:, :3].astype(np.float64) + cloud.origin
+    assert np.abs(world - steps * SCALE).max() < 0.02 * SCALE
+
+
+def test_other_dimensions_become_columns(tile):
+    cloud = read_cloud(tile[0])
+    np.testing.assert_array_equal(cloud.column("intensity"), np.arange(500))
+    assert set(cloud.column("red")) == {300.0}
+
+
+@pytest.mark.parametrize("leaf", [0.05, 0.1, 0.2, 0.5, 1.0])
+def test_float32_and_integers_agree_on_the_voxel_of_every_point(tile, leaf):
+    path, steps = tile
+    cloud = read_cloud(path)
+    got = np.floor(cloud.points[:, :3] / np.float32(leaf)).astype(np.int64)
+    base = np.round((cloud.origin + SCALE / 2) / SCALE).astype(np.int64)
+    np.testing.assert_array_equal(got, (steps - base) // round(leaf / SCALE))
+
+
+def test_a_truncated_file_is_refused_in_one_sentence(tile):
+    path, _ = tile
+    whole = path.read_bytes()
+    for keep in (3, 200, len(whole) // 2, len(whole) - 30):
+        path.write_bytes(whole[:keep])
+        with pytest.raises(CloudFileError) as error:
+            read_cloud(path)
+        assert "\n" not in str(error.value)
+
+
+def test_a_header_with_billions_of_records_is_refused_at_once(tile):
+    path, _ = tile
+    damaged = bytearray(path.read_bytes())
+    damaged[100:104] = b"\xff\xff\xff\xff"
+    path.write_bytes(damaged)
+    with pytest.raises(CloudFileError, match="does not fit"):
+        read_cloud(path)
+
+
+def test_another_format_under_the_name_is_refused(tmp_path):
+    path = tmp_path / "a.las"
+    path.write_bytes(b"PK\x03\x04" + bytes(600))
+    with pytest.raises(CloudFileError, match="LASF"):
+        read_cloud(path)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading point clouds: every format gives the same cloud, damage gives one sentence."""
+
+import numpy as np
+import pytest
+
+from torchvox._errors import CloudFileError, TorchvoxError, WrongUseError
+from torchvox.io import PointCloud, cloud_stem, find_clouds, parse_layout, read_cloud, write_cloud
+
+COLUMNS = ("x", "y", "z", "intensity")
+
+
+@pytest.fixture
+def points():
+    return np.random.default_rng(0).uniform(-50, 50, (200, 4)).astype(np.float32)
+
+
+def write(path, format_name, points):
+    if format_name == "bin":
+        points.tofile(path)
+    elif format_name == "npy":
+        np.save(path, points)
+    elif format_name == "npz":
+        write_cloud(path, PointCloud(points, COLUMNS))
+    elif format_name.startswith("pcd"):
+        pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
+        cloud = pypcd4.PointCloud.from_xyzi_points(points)
+        cloud.save(path, encoding=pypcd4.Encoding(format_name.split("-")[1]))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "format_name", "layout"),
+    [
+        (".bin", "bin", "kitti"),
+        (".pcd.bin", "bin", "x,y,z,intensity"),
+        (".npy", "npy", "kitti"),
+        (".npz", "npz", None),
+        (".pcd", "pcd-ascii", None),
+        (".pcd", "pcd-binary", None),
+        (".pcd", "pcd-binary_compressed", None),
+    ],
+)
+class TestEveryFormat:
+    def test_gives_the_points_and_their_columns(
+        self, tmp_path, points, suffix, format_name, layout
+    ):
+        path = tmp_path / f"cloud{suffix}"
+        write(path, format_name, points)
+        cloud = read_cloud(path, layout)
+        assert cloud.columns == COLUMNS
+        assert cloud.points.dtype == np.float32
+        if format_name == "pcd-ascii":  # ten decimals
+            np.testing.assert_allclose(cloud.points, points, rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(cloud.points, points)
+        assert not cloud.origin.any()
+        assert cloud.path == path
+
+    def test_refuses_a_truncated_file_in_one_sentence(
+        self, tmp_path, points, suffix, format_name, layout
+    ):
+        path = tmp_path / f"cloud{suffix}"
+        write(path, format_name, points)
+        whole = path.read_bytes()
+        for keep in (1, len(whole) // 3, len(whole) - 101):
+            path.write_bytes(whole[:keep])
+            with pytest.raises(CloudFileError) as error:
+                read_cloud(path, layout)
+            assert str(path) in str(error.value)
+            assert "\n" not in str(error.value)
+
+    def test_refuses_an_empty_file(self, tmp_path, points, suffix, format_name, layout):
+        path = tmp_path / f"cloud{suffix}"
+        path.touch()
+        with pytest.raises(CloudFileError, match="is empty"):
+            read_cloud(path, layout)
+
+    def test_never_fails_otherwise_on_damaged_bytes(
+        self, tmp_path, points, suffix, format_name, layout
+    ):
+        path = tmp_path / f"cloud{suffix}"
+        write(path, format_name, points)
+        whole = path.read_bytes()
+        rng = np.random.default_rng(1)
+        for _ in range(40):
+            damaged = bytearray(whole)
+            for at in rng.integers(0, min(len(whole), 300), 4):
+                damaged[at] = rng.integers(0, 256)
+            path.write_bytes(damaged)
+            try:
+                read_cloud(path, layout)
+            except TorchvoxError as error:
+                assert "\n" not in str(error)
+
+
+def test_a_bin_file_needs_a_layout_and_the_message_names_them(tmp_path, points):
+    path = tmp_path / "scan.bin"
+    points.tofile(path)
+    with pytest.raises(WrongUseError, match=r"--layout.*kitti.*nuscenes"):
+        read_cloud(path)
+
+
+def test_a_bin_file_that_is_no_whole_number_of_points_says_what_to_do(tmp_path):
+    path = tmp_path / "scan.bin"
+    np.zeros(9, np.float32).tofile(path)
+    with pytest.raises(CloudFileError, match=r"36 bytes.*16 bytes.*check --layout"):
+        read_cloud(path, "kitti")
+
+
+def test_the_layout_is_obeyed_even_when_another_one_would_fit(tmp_path):
+    path = tmp_path / "scan.bin"
+    np.arange(20, dtype=np.float32).tofile(path)
+    assert read_cloud(path, "kitti").points.shape == (5, 4)
+    assert read_cloud(path, "nuscenes").points.shape == (4, 5)
+
+
+def test_a_layout_may_skip_and_reorder_columns(tmp_path, points):
+    path = tmp_path / "scan.bin"
+    points.tofile(path)
+    cloud = read_cloud(path, "y,x,_,z")
+    assert cloud.columns == ("x", "y", "z")
+    np.testing.assert_array_equal(cloud.points, points[:, [1, 0, 3]])
+
+
+@pytest.mark.parametrize("layout", ["velodyne", "x,y", "x,y,z,z", "x,y,,z", "", "x,y,intensity"])
+def test_a_senseless_layout_is_wrong_use(layout):
+    with pytest.raises(WrongUseError):
+        parse_layout(layout)
+
+
+def test_formats_that_name_their_columns_refuse_a_layout(tmp_path):
+    (tmp_path / "a.pcd").write_text("x")
+    with pytest.raises(WrongUseError, match="leave --layout out"):
+        read_cloud(tmp_path / "a.pcd", "kitti")
+
+
+def test_an_unknown_suffix_names_the_known_ones(tmp_path):
+    with pytest.raises(WrongUseError, match=r"\.bin, \.npy, \.npz, \.pcd, \.las, \.laz"):
+        read_cloud(tmp_path / "scan.ply")
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.zeros((4, 2)), r"\[4, 2\]"),
+        (np.zeros(12), r"\[12\]"),
+        (np.array([["a", "b", "c"]]), "<U1"),
+        (np.zeros((2, 3), complex), "complex"),
+    ],
+)
+def test_an_array_that_is_no_cloud_is_refused_with_its_shape(tmp_path, array, reason):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(CloudFileError, match=reason):
+        read_cloud(tmp_path / "a.npy")
+
+
+def test_pickled_objects_are_never_loaded(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([{"x": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(CloudFileError, match="not a readable"):
+        read_cloud(tmp_path / "a.npy")
+
+
+def test_an_npz_without_points_says_what_it_holds(tmp_path):
+    np.savez(tmp_path / "a.npz", cloud=np.zeros((3, 3)))
+    with pytest.raises(CloudFileError, match="no array named 'points'.*cloud"):
+        read_cloud(tmp_path / "a.npz")
+
+
+def test_a_cloud_without_points_is_legal(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((0, 4), np.float32))
+    assert read_cloud(tmp_path / "a.npy").points.shape == (0, 4)
+
+
+def test_float64_world_coordinates_are_shifted_before_they_become_float32(tmp_path):
+    world = np.array([[636001.76, 848935.20, 406.26], [637179.22, 849497.90, 520.51]])
+    np.save(tmp_path / "a.npy", world)
+    cloud = read_cloud(tmp_path / "a.npy")
+    np.testing.assert_allclose(cloud.points + cloud.origin, world, atol=1e-4)
+    assert (np.mod(cloud.origin, 1200) == 0).all()
+
+
+def test_packed_pcd_colours_become_three_columns(tmp_path):
+    pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
+    rgb = np.array([0x00102030, 0x00FFFE01], np.uint32).view(np.float32)
+    points = np.column_stack([np.ones((2, 3), np.float32), rgb])
+    pypcd4.PointCloud.from_xyzrgb_points(points).save(tmp_path / "a.pcd")
+    cloud = read_cloud(tmp_path / "a.pcd")
+    assert cloud.columns[3:] == ("red", "green", "blue")
+    np.testing.assert_array_equal(cloud.points[:, 3:], [[16, 32, 48], [255, 254, 1]])
+
+
+def test_a_folder_stands_for_its_clouds_sorted_by_name(tmp_path):
+    for name in ("b.bin", "a.npy", "notes.txt", "c.laz"):
+        (tmp_path / name).touch()
+    assert [p.name for p in find_clouds([tmp_path])] == ["a.npy", "b.bin", "c.laz"]
+
+
+def test_missing_paths_and_folders_without_clouds_are_wrong_use(tmp_path):
+    with pytest.raises(WrongUseError, match="does not exist"):
+        find_clouds([tmp_path / "nowhere"])
+    with pytest.raises(WrongUseError, match="holds no point clouds"):
+        find_clouds([tmp_path])
+
+
+def test_reading_a_missing_file_is_a_file_error(tmp_path):
+    with pytest.raises(CloudFileError, match="No such file"):
+        read_cloud(tmp_path / "nowhere.npy")
+
+
+def test_the_nuscenes_double_suffix_is_one():
+    assert cloud_stem("n008.pcd.bin") == "n008"
+    assert cloud_stem("n008.bin") == "n008"

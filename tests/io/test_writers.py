@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing: files appear whole or not at all, and read back as they were."""
+
+import os
+
+import numpy as np
+import pytest
+
+from torchvox._errors import WrongUseError
+from torchvox.io import PointCloud, atomic_path, read_cloud, write_cloud
+
+CLOUD = PointCloud(
+    np.arange(20, dtype=np.float32).reshape(5, 4),
+    ("x", "y", "z", "intensity"),
+    np.array([636000.0, 848400.0, 0.0]),
+    "ft",
+)
+
+
+def test_npz_reads_back_with_columns_origin_and_unit(tmp_path):
+    write_cloud(tmp_path / "a.npz", CLOUD)
+    back = read_cloud(tmp_path / "a.npz")
+    np.testing.assert_array_equal(back.points, CLOUD.points)
+    np.testing.assert_array_equal(back.origin, CLOUD.origin)
+    assert (back.columns, back.unit) == (CLOUD.columns, "ft")
+
+
+def test_npy_holds_world_coordinates_in_float64_when_there_is_an_origin(tmp_path):
+    write_cloud(tmp_path / "a.npy", CLOUD)
+    array = np.load(tmp_path / "a.npy")
+    assert array.dtype == np.float64
+    np.testing.assert_array_equal(array[:, :3], CLOUD.points[:, :3] + CLOUD.origin)
+
+
+def test_npy_holds_the_float32_points_when_there_is_none(tmp_path):
+    write_cloud(tmp_path / "a.npy", PointCloud(CLOUD.points, CLOUD.columns))
+    assert np.load(tmp_path / "a.npy").dtype == np.float32
+
+
+def test_another_suffix_is_wrong_use(tmp_path):
+    with pytest.raises(WrongUseError, match="npz or"):
+        write_cloud(tmp_path / "a.ply", CLOUD)
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError, match="half way"), atomic_path(path) as temporary:
+        temporary.write_bytes(b"half")
+        raise RuntimeError("half way")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.npz"]
+
+
+def test_missing_folders_are_made_and_no_temporary_file_stays(tmp_path):
+    write_cloud(tmp_path / "new" / "deep" / "a.npz", CLOUD)
+    assert os.listdir(tmp_path / "new" / "deep") == ["a.npz"]
+
+
+def test_the_file_obeys_the_umask(tmp_path):
+    old = os.umask(0o027)
+    try:
+        write_cloud(tmp_path / "a.npz", CLOUD)
+    finally:
+        os.umask(old)
+    assert (tmp_path / "a.npz").stat().st_mode & 0o777 == 0o640
