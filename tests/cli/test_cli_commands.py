@@ -131,7 +131,7 @@ def test_a_folder_gives_one_output_per_cloud(torchvox_cli, tmp_path):
 
 
 def test_an_output_read_back_keeps_origin_and_unit(torchvox_cli, tmp_path):
-    world = np.random.default_rng(0).uniform(0, 100, (60, 3)) + [636000, 848400, 400]
+    world = np.random.default_rng(0).uniform(0, 100, (60, 3)) + np.array([636000, 848400, 400])
     np.save(tmp_path / "a.npy", world)
     assert torchvox_cli("sample", "a.npy", "-n", "10", "-o", "b.npz").code == 0
     assert torchvox_cli("sample", "b.npz", "-n", "10", "-o", "c.npy").code == 0

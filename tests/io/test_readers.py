@@ -162,7 +162,7 @@ def test_pickled_objects_are_never_loaded(tmp_path):
 
 def test_an_npz_without_points_says_what_it_holds(tmp_path):
     np.savez(tmp_path / "a.npz", cloud=np.zeros((3, 3)))
-    with pytest.raises(CloudFileError, match="no array named 'points'.*cloud"):
+    with pytest.raises(CloudFileError, match=r"no array named 'points'.*cloud"):
         read_cloud(tmp_path / "a.npz")
 
 
