@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 import torchvox
@@ -218,7 +219,9 @@ def _report(
     table.add_column("what it did")
     table.add_column("time", justify="right", style="green")
     for step, lines, clock in rows:
-        table.add_row(step, "\n".join(lines), milliseconds(results.times[clock]) if clock else "")
+        table.add_row(
+            step, escape("\n".join(lines)), milliseconds(results.times[clock]) if clock else ""
+        )
     out = console()
     out.print(table)
     out.print(f"device    {device}", soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from torchvox.cli.options import Layout
@@ -30,14 +31,14 @@ def info(
 def _describe(cloud: PointCloud, path: Path) -> None:
     out = console()
     finite = cloud.finite()
-    table = Table(title=str(path), title_justify="left", title_style="bold")
+    table = Table(title=escape(str(path)), title_justify="left", title_style="bold")
     for heading in ("column", "min", "median", "max", "not finite"):
         table.add_column(heading, justify="left" if heading == "column" else "right")
     for name in cloud.columns:
         values = cloud.column(name)
         good = values[np.isfinite(values)].astype(np.float64)
         bounds = (good.min(), np.median(good), good.max()) if len(good) else (np.nan,) * 3
-        table.add_row(name, *(f"{b:,.3f}" for b in bounds), f"{len(values) - len(good):,}")
+        table.add_row(escape(name), *(f"{b:,.3f}" for b in bounds), f"{len(values) - len(good):,}")
     out.print(table)
     out.print(f"points    {len(cloud):,}, of which {int((~finite).sum()):,} are not finite")
     out.print(f"unit      {cloud.unit}")

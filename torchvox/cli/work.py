@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import torchvox
@@ -118,7 +119,7 @@ def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path
     with bar:
         task = bar.add_task("", total=len(inputs))
         for source, target in zip(inputs, outputs, strict=True):
-            bar.update(task, description=source.name)
+            bar.update(task, description=escape(source.name))
             try:
                 out.print(work(source, target), soft_wrap=True, markup=False)
             except WrongUseError:

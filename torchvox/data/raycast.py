@@ -161,7 +161,11 @@ def _tilt(along: float, across: float) -> np.ndarray:
     return np.stack([x, y, np.cross(x, y)], axis=1)
 
 
-def _ground(rays, origin, ground_reflectance):
+def _ground(
+    rays: np.ndarray,
+    origin: np.ndarray,
+    ground_reflectance: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distance, cosine of incidence and reflectance [beams, azimuths] of the ground plane."""
     down = -rays[..., 2]
     with np.errstate(divide="ignore"):
@@ -172,7 +176,15 @@ def _ground(rays, origin, ground_reflectance):
     return distance, np.abs(down), ground_reflectance(x, y)
 
 
-def _meet(thing, rays, origin, distance, cosine, reflectance, rng) -> None:
+def _meet(
+    thing: Primitive,
+    rays: np.ndarray,
+    origin: np.ndarray,
+    distance: np.ndarray,
+    cosine: np.ndarray,
+    reflectance: np.ndarray,
+    rng: np.random.Generator,
+) -> None:
     """Let one thing hide what lies behind it, in place."""
     azimuths = rays.shape[1]
     away = np.hypot(thing.x, thing.y)
@@ -200,7 +212,9 @@ def _meet(thing, rays, origin, distance, cosine, reflectance, rng) -> None:
     reflectance[at] = thing.reflectance
 
 
-def _receive(distance, cosine, reflectance, rng) -> tuple[np.ndarray, np.ndarray]:
+def _receive(
+    distance: np.ndarray, cosine: np.ndarray, reflectance: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Intensity 0..1 in steps of 1/255, and which rays return at all."""
     shading = np.where(reflectance >= 1.0, 1.0, 0.25 + 0.75 * np.sqrt(cosine))  # retro-reflectors
     intensity = reflectance * shading * rng.normal(1.0, 0.08, distance.shape)
