@@ -34,7 +34,8 @@ def bev_picture(
     colours: str = style.HEIGHT,
     log: bool = False,
 ) -> Figure:
-    """Any bird's-eye image [H, W] with a colour bar; colours span the 1st to 99th percentile."""
+    """Any bird's-eye image [H, W] with a colour bar; colours span the 1st to 99th percentile,
+    logarithmic ones 1 to the 99.9th."""
     return _single(box, lambda ax: _bev(ax, image, box, title, note, label, unit, colours, log))
 
 
@@ -140,7 +141,7 @@ def _bev(
     values = image[np.isfinite(image)]
     low, high = np.percentile(values, (1, 99)) if len(values) else (0.0, 1.0)
     if log:
-        low, high = 1.0, max(float(values.max(initial=1)), 2.0)
+        low, high = 1.0, max(float(np.percentile(values, 99.9)) if len(values) else 1.0, 2.0)
     elif high <= low:
         low, high = low - 0.5, low + 0.5
     norm = (colors.LogNorm if log else colors.Normalize)(low, high)

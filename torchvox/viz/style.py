@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PAPER, PANEL, INK, FAINT, GRID = "#0b0f17", "#05070c", "#e8edf4", "#8b98a9", "#1d2634"
 HEIGHT, INTENSITY, DENSITY, ORDER = "viridis", "magma", "inferno", "plasma"
-DARKEST = {HEIGHT: 0.18, INTENSITY: 0.22, DENSITY: 0.25, ORDER: 0.32}  # share of the map left out
+DARKEST = {HEIGHT: 0.18, INTENSITY: 0.22, DENSITY: 0.3, ORDER: 0.32}  # share of the map left out
 DPI = 160
 WIDTH = 9.6  # inches
 FONT = {"family": "sans-serif", "color": INK}
