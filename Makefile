@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# make demo [SCAN=path]   set up, build, run the demo on a generated scan or on a file
+# make demo [SCAN=path]   set up, build, run the demo on a generated scan or on a file; a .bin file
+#                         needs its columns too: LAYOUT=kitti, nuscenes, or names like x,y,z,intensity
 # make test               set up, build, run every test that this machine can run
 # PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
 SHELL := /bin/bash
 PYTHON ?= python3
 TORCH ?= torch==2.11.0
 SCAN ?=
+LAYOUT ?=
 PYTEST_ARGS ?=
 
 ifdef TORCHVOX_NO_VENV
@@ -21,10 +23,10 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find csrc configs/cmake -type f)
 WORKERS := $(shell nproc 2>/dev/null || echo 1)
 
-.PHONY: demo build cpu test test-all test-gpu test-cpp sanitize lint format wheel clean
+.PHONY: demo build cpu test test-all test-gpu test-cpp sanitize bench lint format wheel clean
 
 demo: build/.built
-	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(DEMO_ARGS)
+	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
 
 build: build/.built
 
@@ -52,6 +54,9 @@ test-all: build/.built
 
 test-gpu: build/.built
 	$(PY) -m pytest -m "gpu or multigpu" $(PYTEST_ARGS)
+
+bench: build/.built
+	$(PY) -m benchmarks $(BENCH_ARGS)
 
 lint:
 	$(PY) -m ruff check .
