@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Dict, List
 
 import torch
-import torchvox
 
+import torchvox
 from benchmarks.timing import measure, scan
 
 RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Dict, List
 
 import torch
-import torchvox  # noqa: F401
 
+import torchvox  # noqa: F401
 from benchmarks.timing import measure, scan
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Dict, List
 
 import torch
-import torchvox  # noqa: F401
 
+import torchvox  # noqa: F401
 from benchmarks.timing import measure, scan
 
 KITTI_PILLARS = ([0.16, 0.16, 4.0], [0.0, -39.68, -3.0, 69.12, 39.68, 1.0])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the benchmarks measure, and what they write down.
 
-On a GPU the figure that counts is the amortised time of a CUDA-graph replay: a single replay between
-two events reads up to 5 us too much. Beside it stand the eager wall time, the CPU time of a call
-and the number of kernels and memory operations it launches.
+On a GPU the figure that counts is the amortised time of a CUDA-graph replay: a single replay
+between two events reads up to 5 us too much. Beside it stand the eager wall time, the CPU time of
+a call and the number of kernels and memory operations it launches.
 """
 
 import json
