@@ -11,9 +11,10 @@ namespace torchvox {
 // tests prove with them.
 enum class Plan {
   kVoxelTable,  // 0 dense, 1 hash, 2 hash with two-word slots
-  kFpsKernel,  // 0 one block in registers, 1 tile-pruned
+  kFpsKernel,  // 0 one block in registers, 1 tile-pruned, 2 generic
   kFpsThreads,  // threads per block
   kFpsPointsPerThread,  // points per thread
+  kFpsCpu,  // 0 baseline, 1 AVX2 + FMA, 2 AVX-512; not above what the processor has
   kCount
 };
 

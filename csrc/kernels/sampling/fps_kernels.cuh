@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The launchers that furthest_point_sample.cu puts together.
+#pragma once
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/workspace.h"
+#include "csrc/kernels/sampling/fps_plan.h"
+#include "csrc/kernels/sampling/radix_sort.h"
+
+namespace torchvox {
+
+// F1. Clouds whose tie codes number more than `above` and at most the block's room.
+cudaError_t launch_fps_block(const FpsArgs& args, const FpsPlan::BlockClass& block, int64_t above,
+                             cudaStream_t stream);
+
+// What is known of a cloud after one pass over it. Zero-filled memory is the neutral element: every
+// field only ever grows.
+struct CloudSummary {
+  uint32_t low[3];  // ~ordered_bits of the smallest coordinate of a candidate, summation order
+  uint32_t high[3];  // ordered_bits of the largest
+  uint32_t first;  // ~code of the first candidate in tie order
+  uint32_t candidates;
+};
+
+// The clouds [first_cloud, first_cloud + clouds) in an order that keeps neighbours together.
+// Positions count from the first point of first_cloud.
+struct SpatialOrder {
+  int64_t first_cloud = 0;
+  int64_t clouds = 0;
+  int64_t points = 0;
+  int64_t above = -1;  // clouds with at most this many tie codes are left out
+  CloudSummary* summaries = nullptr;  // [clouds]
+  float4* sorted = nullptr;  // [points] a, b, c, code; the candidates of a cloud come first in it
+  SortBuffers sort;
+
+  SpatialOrder(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace);
+};
+
+// Fills `summaries` and `sorted`. Speed depends on the order, results never do.
+cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStream_t stream);
+
+// F3, over a spatial order; the sort buffers are its scratch.
+cudaError_t launch_fps_tiled(const FpsArgs& args, const FpsPlan& plan, const SpatialOrder& order,
+                             cudaStream_t stream);
+
+// Any number of axes, any dtype, any size: one pass over the cloud a sample. Scratch for
+// `clouds_at_once` clouds.
+struct GenericScratch {
+  void* dist2 = nullptr;  // [points] of the compute type
+  uint32_t* mark = nullptr;  // [points]
+
+  GenericScratch(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace);
+};
+cudaError_t launch_fps_generic(const FpsArgs& args, const FpsPlan& plan,
+                               const GenericScratch& scratch, int64_t first_cloud, int64_t clouds,
+                               cudaStream_t stream);
+
+// Points that the scratch of a large kernel holds.
+inline int64_t points_at_once(const FpsArgs& args, const FpsPlan& plan) {
+  return args.ragged ? args.capacity : plan.clouds_at_once * args.capacity;
+}
+
+}  // namespace torchvox

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/sampling/fps_plan.h"
+
+#include <algorithm>
+
+#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/sampling/tie_code.h"
+
+namespace torchvox {
+namespace {
+
+using BlockClass = FpsPlan::BlockClass;
+
+// By measured time a sample; (256, 4) and (512, 8) on an H200, the others between them.
+constexpr BlockClass kBlockTable[] = {{32, 1},  {32, 2},  {32, 4},  {64, 4},  {128, 4},
+                                      {256, 4}, {256, 8}, {512, 8}, {512, 16}};
+// A ragged call launches each of these over all clouds, so they are few.
+constexpr BlockClass kRaggedTable[] = {{64, 4}, {256, 4}, {512, 8}, {512, 16}};
+
+constexpr int64_t kCoordinateBytes = 3 * sizeof(float);
+constexpr int64_t kBlockStaticBytes = 2048;  // reduction slots and the like
+constexpr int64_t kPointsAtOnce = int64_t{1} << 25;
+
+bool fits(const BlockClass& block, const Target& target) {
+  return block.room() * kCoordinateBytes + kBlockStaticBytes <= target.shared_bytes;
+}
+
+void plan_classes(const FpsArgs& args, const Target& target, FpsPlan& plan) {
+  const int64_t threads = plan_override(Plan::kFpsThreads);
+  const int64_t points = plan_override(Plan::kFpsPointsPerThread);
+  const int64_t most = args.ragged
+      ? 2 * args.capacity  // whatever the split, no cloud has more tie codes
+      : int64_t{TieRule::make(args.capacity, args.tie_block).space()};
+  if (threads != kAutomatic && points != kAutomatic) {
+    const BlockClass forced{static_cast<int>(threads), static_cast<int>(points)};
+    if (fits(forced, target) && (args.ragged || most <= forced.room())) plan.classes = {forced};
+  } else if (args.ragged) {
+    for (const BlockClass& block : kRaggedTable) {
+      if (!fits(block, target) || (plan.block_room() >= most)) break;
+      plan.classes.push_back(block);
+    }
+  } else {
+    for (const BlockClass& block : kBlockTable) {
+      if (block.room() < most || !fits(block, target)) continue;
+      plan.classes = {block};
+      break;
+    }
+  }
+  if (plan.block_room() < most) plan.large = FpsPlan::Large::kTiled;
+}
+
+}  // namespace
+
+FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
+  FpsPlan plan;
+  const int64_t kernel = plan_override(Plan::kFpsKernel);
+  if (args.dtype == DType::kDouble || args.dims > 3 || kernel == 2) {
+    plan.large = FpsPlan::Large::kGeneric;
+  } else if (kernel == 1) {
+    plan.large = FpsPlan::Large::kTiled;
+  } else {
+    plan_classes(args, target, plan);
+  }
+  if (plan.large == FpsPlan::Large::kNone) return plan;
+
+  if (plan.large == FpsPlan::Large::kTiled && kernel == 1) {
+    const int64_t threads = plan_override(Plan::kFpsThreads);
+    const int64_t points = plan_override(Plan::kFpsPointsPerThread);
+    if (threads != kAutomatic)
+      plan.large_threads = static_cast<int>(std::min<int64_t>(threads, 512));
+    if (points != kAutomatic) plan.tile = static_cast<int>(32 * points);
+  }
+  while (plan.tiles_per_lane < 8 &&
+         int64_t{plan.large_threads} * plan.tiles_per_lane * plan.tile < args.capacity) {
+    plan.tiles_per_lane *= 2;
+  }
+  plan.clouds_at_once = args.clouds;
+  if (!args.ragged && args.capacity > 0) {
+    // Enough clouds for every multiprocessor, but points that 31 bits can count, and a workspace
+    // that does not grow with the batch.
+    const int64_t wave = std::max<int64_t>(kPointsAtOnce / args.capacity, target.multiprocessors);
+    const int64_t countable = ((int64_t{1} << 31) - 1) / args.capacity;
+    plan.clouds_at_once = std::max<int64_t>(1, std::min({args.clouds, wave, countable}));
+  }
+  return plan;
+}
+
+}  // namespace torchvox

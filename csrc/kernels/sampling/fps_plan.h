@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "csrc/kernels/sampling/furthest_point_sample.h"
+
+namespace torchvox {
+
+// How a call runs on the GPU, from sizes that the host knows. No plan changes a result. A cloud is
+// taken by the first block class whose room holds its tie codes, and by the large kernel when none
+// does. A batch has one class at most; a ragged call has one for each size that its points allow,
+// because only the device knows how they are split.
+struct FpsPlan {
+  struct BlockClass {  // fps_block: one block of `threads` per cloud, everything in registers
+    int threads;
+    int points_per_thread;
+    int64_t room() const { return int64_t{threads} * points_per_thread; }
+  };
+  enum class Large { kNone, kTiled, kGeneric };
+
+  std::vector<BlockClass> classes;  // rising room
+  Large large = Large::kNone;
+  int large_threads = 512;
+  int tile = 128;  // tiled: points of the smallest tile
+  int tiles_per_lane = 1;  // tiled: 1, 2, 4 or 8
+  int64_t clouds_at_once = 0;  // large: clouds that share the workspace
+
+  int64_t block_room() const { return classes.empty() ? -1 : classes.back().room(); }
+};
+
+FpsPlan make_fps_plan(const FpsArgs& args, const Target& target);
+
+}  // namespace torchvox
