@@ -1,0 +1,529 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sampling kernels without torch. Host results against a few plain lines that follow the contract;
+// with a GPU, every kernel and launch plan against the host, bit for bit. `--bench` times graph
+// replays.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/sampling/furthest_point_sample.h"
+#include "csrc/kernels/sampling/gather_points.h"
+#include "csrc/kernels/sampling/tie_code.h"
+#include "tests/cpp/device_buffers.h"
+
+using namespace torchvox;
+
+namespace {
+
+int failures = 0;
+
+enum class Cloud {
+  kCube,
+  kLattice,
+  kDuplicates,
+  kEqual,
+  kLine,
+  kHuge,
+  kOrigin,
+  kNonFinite,
+  kAllNan
+};
+constexpr Cloud kClouds[] = {Cloud::kCube,   Cloud::kLattice,   Cloud::kDuplicates,
+                             Cloud::kEqual,  Cloud::kLine,      Cloud::kHuge,
+                             Cloud::kOrigin, Cloud::kNonFinite, Cloud::kAllNan};
+
+std::vector<double> make_cloud(Cloud kind, int64_t points, int64_t dims, std::mt19937& random) {
+  std::uniform_real_distribution<double> unit(-1.0, 1.0);
+  std::vector<double> out(points * dims);
+  for (int64_t i = 0; i < points; ++i) {
+    for (int64_t axis = 0; axis < dims; ++axis) {
+      double x = static_cast<float>(unit(random));
+      switch (kind) {
+        case Cloud::kLattice: x = static_cast<int>(random() % 5); break;
+        case Cloud::kDuplicates: x = static_cast<int>(random() % 2); break;
+        case Cloud::kEqual: x = 0.25; break;
+        case Cloud::kLine: x = axis == 0 ? x : 0.0; break;
+        case Cloud::kHuge: x = static_cast<float>(x * 3e38); break;
+        case Cloud::kOrigin: x *= 0.05; break;
+        case Cloud::kNonFinite: x = random() % 8 == 0 ? (random() % 2 ? NAN : INFINITY) : x; break;
+        case Cloud::kAllNan: x = NAN; break;
+        case Cloud::kCube: break;
+      }
+      out[i * dims + axis] = x;
+    }
+  }
+  return out;
+}
+
+std::vector<uint8_t> store(const std::vector<double>& values, DType dtype) {
+  std::vector<uint8_t> bytes;
+  with_point_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    std::vector<T> typed(values.size());
+    for (size_t i = 0; i < values.size(); ++i) typed[i] = narrow<T>(values[i]);
+    bytes.resize(typed.size() * sizeof(T));
+    if (!typed.empty()) std::memcpy(bytes.data(), typed.data(), bytes.size());
+  });
+  return bytes;
+}
+
+// A call with the memory that its pointers refer to.
+struct FpsCase {
+  std::string name;
+  FpsArgs args;
+  std::vector<uint8_t> points;
+  std::vector<int64_t> lengths, counts, ptr, out_ptr, start_idx;
+
+  int64_t out_size() const { return args.ragged ? args.samples : args.clouds * args.samples; }
+  int64_t dist_bytes() const { return args.dtype == DType::kDouble ? 8 : 4; }
+};
+
+struct FpsResult {
+  std::vector<uint8_t> idx, dist2;
+  bool operator==(const FpsResult& other) const { return idx == other.idx && dist2 == other.dist2; }
+};
+
+FpsArgs bind(const FpsCase& c, DeviceBuffers* device, FpsResult& result) {
+  FpsArgs args = c.args;
+  const auto place = [&](const auto& values) -> const void* {
+    if (values.empty()) return nullptr;
+    return device ? device->copy(values) : values.data();
+  };
+  args.points = place(c.points);
+  args.lengths = {place(c.lengths), true};
+  args.counts = {place(c.counts), true};
+  args.ptr = {place(c.ptr), true};
+  args.out_ptr = {place(c.out_ptr), true};
+  args.start_idx = {place(c.start_idx), true};
+  result.idx.assign(c.out_size() * 4, 0xab);
+  result.dist2.assign(c.out_size() * c.dist_bytes(), 0xab);
+  args.idx = static_cast<int32_t*>(device ? device->copy(result.idx) : result.idx.data());
+  args.dist2 = device ? device->copy(result.dist2) : result.dist2.data();
+  return args;
+}
+
+FpsResult on_host(const FpsCase& c) {
+  FpsResult result;
+  const FpsArgs args = bind(c, nullptr, result);
+  run_cpu(args, nullptr, serial_for);
+  return result;
+}
+
+void report(const FpsCase& c, const std::string& what, const FpsResult& got,
+            const FpsResult& want) {
+  ++failures;
+  if (failures > 20) return;
+  const auto* a = reinterpret_cast<const int32_t*>(got.idx.data());
+  const auto* b = reinterpret_cast<const int32_t*>(want.idx.data());
+  int64_t at = 0;
+  while (at < c.out_size() && a[at] == b[at]) ++at;
+  if (at < c.out_size()) {
+    std::printf("FAIL %s, %s: idx[%lld] is %d, not %d\n", c.name.c_str(), what.c_str(),
+                static_cast<long long>(at), a[at], b[at]);
+  } else {
+    std::printf("FAIL %s, %s: dist2 differs\n", c.name.c_str(), what.c_str());
+  }
+}
+
+// The contract in its plainest form, for one batched cloud of at most three axes in fp32.
+void check_against_definition(const FpsCase& c) {
+  const FpsArgs& args = c.args;
+  if (args.ragged || args.dtype != DType::kFloat || args.starts != 1 || args.dims != 3) return;
+  const FpsResult got = on_host(c);
+  FpsResult want = got;
+  auto* idx = reinterpret_cast<int32_t*>(want.idx.data());
+  auto* out = reinterpret_cast<float*>(want.dist2.data());
+  const auto* p = reinterpret_cast<const float*>(c.points.data());
+  for (int64_t b = 0; b < args.clouds; ++b) {
+    const auto clamp = [](int64_t x, int64_t high) { return x < 0 ? 0 : (x > high ? high : x); };
+    const int64_t n = c.lengths.empty() ? args.capacity : clamp(c.lengths[b], args.capacity);
+    int64_t samples = c.counts.empty() ? args.samples : clamp(c.counts[b], args.samples);
+    if (n == 0) samples = 0;
+    const float* q = p + b * args.capacity * 3;
+    const TieRule tie = TieRule::make(args.capacity, args.tie_block);
+    std::vector<float> d(n, static_cast<float>(args.init_dist2));
+    std::vector<bool> finite(n), candidate(n), selected(n, false);
+    int64_t first = -1;
+    for (int64_t i = 0; i < n; ++i) {
+      const float x = q[3 * i], y = q[3 * i + 1], z = q[3 * i + 2];
+      finite[i] = std::isfinite(x) && std::isfinite(y) && std::isfinite(z);
+      candidate[i] =
+          finite[i] && !(args.skip_origin && std::fma(z, z, std::fma(x, x, y * y)) <= 1e-3);
+      if (candidate[i] && (first < 0 || tie.code(i) < tie.code(first))) first = i;
+    }
+    for (int64_t s = 0; s < args.samples; ++s) {
+      int64_t chosen = -1;
+      float at = 0.0f;
+      if (s < samples && s == 0) {
+        chosen = c.start_idx.empty() ? args.start : c.start_idx[b];
+        at = INFINITY;
+        if (chosen < 0 || chosen >= n || !finite[chosen]) chosen = first;
+        if (chosen < 0) {
+          if (args.repeat) chosen = 0;
+          if (args.nonfinite_last) {
+            chosen = 0;
+            while (finite[chosen]) ++chosen;
+          }
+          if (!args.repeat) at = 0.0f;
+        }
+      } else if (s < samples) {
+        for (int64_t i = 0; i < n; ++i) {
+          if (!candidate[i] || (d[i] == 0.0f && selected[i] && !args.repeat)) continue;
+          if (chosen < 0 || d[i] > d[chosen] ||
+              (d[i] == d[chosen] && tie.code(i) < tie.code(chosen))) {
+            chosen = i;
+          }
+        }
+        if (chosen >= 0) at = d[chosen];
+        if (chosen < 0 && args.repeat) chosen = 0;
+        if (chosen < 0 && args.nonfinite_last) {
+          for (int64_t i = 0; i < n && chosen < 0; ++i) {
+            if (!finite[i] && !selected[i]) chosen = i;
+          }
+        }
+      }
+      idx[b * args.samples + s] = static_cast<int32_t>(chosen);
+      out[b * args.samples + s] = at;
+      if (chosen < 0) continue;
+      selected[chosen] = true;
+      if (!finite[chosen]) continue;
+      for (int64_t i = 0; i < n; ++i) {
+        const float dx = q[3 * i] - q[3 * chosen], dy = q[3 * i + 1] - q[3 * chosen + 1],
+                    dz = q[3 * i + 2] - q[3 * chosen + 2];
+        const float now = args.order == DistOrder::kPn2
+            ? std::fma(dz, dz, std::fma(dx, dx, dy * dy))
+            : std::fma(dz, dz, std::fma(dy, dy, dx * dx));
+        if (now < d[i]) d[i] = now;
+      }
+    }
+  }
+  if (!(got == want)) report(c, "host against the definition", got, want);
+}
+
+#ifdef TORCHVOX_CUDA
+FpsResult on_device(const FpsCase& c, const Target& target) {
+  DeviceBuffers device;
+  FpsResult result;
+  const FpsArgs args = bind(c, &device, result);
+  CudaContext context;
+  context.target = target;
+  const cudaError_t status = launch(args, device.allocate(workspace_bytes(args, target)), context);
+  if (status != cudaSuccess) {
+    std::printf("FAIL %s: %s\n", c.name.c_str(), cudaGetErrorString(status));
+    ++failures;
+    return result;
+  }
+  device.read(args.idx, result.idx);
+  device.read(args.dist2, result.dist2);
+  return result;
+}
+
+void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
+  const FpsResult want = on_host(c);
+  const auto check = [&](const std::string& plan, int64_t kernel, int64_t threads, int64_t points) {
+    set_plan_override(Plan::kFpsKernel, kernel);
+    set_plan_override(Plan::kFpsThreads, threads);
+    set_plan_override(Plan::kFpsPointsPerThread, points);
+    const FpsResult got = on_device(c, target);
+    if (!(got == want)) report(c, plan, got, want);
+  };
+  check("automatic", -1, -1, -1);
+  check("tiled", 1, -1, -1);
+  check("tiled, 64 threads, tiles of 32", 1, 64, 1);
+  check("generic", 2, -1, -1);
+  if (every_block) {
+    for (const int threads : {32, 64, 128, 256, 512}) {
+      for (const int points : {1, 2, 4, 8, 16}) {
+        check("block " + std::to_string(threads) + " x " + std::to_string(points), 0, threads,
+              points);
+      }
+    }
+  }
+  for (const Plan plan : {Plan::kFpsKernel, Plan::kFpsThreads, Plan::kFpsPointsPerThread}) {
+    set_plan_override(plan, kAutomatic);
+  }
+}
+#endif
+
+FpsCase batched(Cloud kind, int64_t clouds, int64_t points, int64_t samples, int64_t dims,
+                DType dtype, std::mt19937& random) {
+  FpsCase c;
+  c.name = "cloud " + std::to_string(static_cast<int>(kind)) + " " + std::to_string(clouds) + "x" +
+      std::to_string(points) + "->" + std::to_string(samples) + " D" + std::to_string(dims) +
+      " dtype " + std::to_string(static_cast<int>(dtype));
+  c.points = store(make_cloud(kind, clouds * points, dims, random), dtype);
+  c.args.dtype = dtype;
+  c.args.clouds = clouds;
+  c.args.capacity = points;
+  c.args.dims = dims;
+  c.args.cloud_stride = points * dims;
+  c.args.point_stride = dims;
+  c.args.samples = samples;
+  c.args.order = dims == 3 ? DistOrder::kPn2 : DistOrder::kLoop;
+  return c;
+}
+
+void vary(FpsCase& c, int variant, std::mt19937& random) {
+  FpsArgs& args = c.args;
+  args.tie_block = (const int[]){1, 1024, 8, 512, 2}[variant % 5];
+  args.repeat = variant % 3 == 1;
+  args.nonfinite_last = !args.repeat && variant % 4 == 0;
+  args.skip_origin = args.dims == 3 && variant % 7 == 2;
+  if (args.dims == 3 && variant % 2) args.order = DistOrder::kLoop;
+  if (variant % 11 == 3) args.init_dist2 = 0.5;
+  if (variant % 5 == 4) args.start = variant;
+  if (variant % 6 == 5) {
+    args.starts = 1 + variant % 4;
+    for (int64_t i = 0; i < args.clouds * args.starts; ++i) {
+      c.start_idx.push_back(static_cast<int64_t>(random() % (args.capacity + 3)) - 2);
+    }
+  }
+  if (!args.ragged && variant % 4 == 2) {
+    for (int64_t b = 0; b < args.clouds; ++b) {
+      c.lengths.push_back(static_cast<int64_t>(random() % (args.capacity + 4)) - 1);
+      c.counts.push_back(static_cast<int64_t>(random() % (args.samples + 4)) - 1);
+    }
+  }
+  c.name += " variant " + std::to_string(variant);
+}
+
+FpsCase ragged(std::vector<int64_t> sizes, Cloud kind, std::mt19937& random) {
+  int64_t total = 3;
+  for (const int64_t size : sizes) total += size;
+  FpsCase c = batched(kind, 1, total, 0, 3, DType::kFloat, random);
+  c.name = "ragged, cloud " + std::to_string(static_cast<int>(kind));
+  c.args.ragged = true;
+  c.args.clouds = static_cast<int64_t>(sizes.size());
+  c.args.local_index = sizes.size() % 2 == 0;
+  c.ptr = {1};
+  c.out_ptr = {2};
+  for (const int64_t size : sizes) {
+    c.ptr.push_back(c.ptr.back() + size);
+    c.out_ptr.push_back(c.out_ptr.back() + (size > 1000 ? 200 : size / 2 + 1));
+    c.name += " " + std::to_string(size);
+    if (c.name.size() > 80) c.name.resize(80);
+  }
+  c.args.samples = c.out_ptr.back() + 5;
+  return c;
+}
+
+template <class Check>
+void each_fps_case(Check check) {
+  std::mt19937 random(7);
+  int variant = 0;
+  for (const Cloud kind : kClouds) {
+    for (const int64_t points : {1, 31, 33, 200, 1025}) {
+      FpsCase c = batched(kind, 3, points, points / 2 + 3, 3, DType::kFloat, random);
+      vary(c, variant++, random);
+      check(c, points <= 200);
+    }
+    FpsCase all = batched(kind, 2, 65, 80, 3, DType::kFloat, random);
+    vary(all, variant++, random);
+    check(all, false);
+  }
+  for (const DType dtype : {DType::kHalf, DType::kBFloat16, DType::kFloat, DType::kDouble}) {
+    for (const int64_t dims : {1, 2, 3, 5}) {
+      FpsCase c = batched(Cloud::kNonFinite, 2, 150, 60, dims, dtype, random);
+      vary(c, variant++, random);
+      check(c, false);
+    }
+  }
+  for (const int64_t points : {4096, 8192, 8193, 9001}) {
+    FpsCase c = batched(points % 2 ? Cloud::kCube : Cloud::kLattice, 2, points, 120, 3,
+                        DType::kFloat, random);
+    vary(c, variant++, random);
+    check(c, false);
+  }
+  for (const int64_t points : {0, 5}) {
+    for (const int64_t samples : {0, 4}) {
+      check(batched(Cloud::kCube, 2, points, samples, 3, DType::kFloat, random), false);
+    }
+  }
+  check(batched(Cloud::kCube, 0, 5, 4, 3, DType::kFloat, random), false);
+  check(batched(Cloud::kEqual, 1, 9000, 9100, 3, DType::kFloat, random), false);
+  for (const Cloud kind : {Cloud::kCube, Cloud::kNonFinite}) {
+    FpsCase mixed = ragged({5, 0, 300, 9000, 1, 1500, 40}, kind, random);
+    vary(mixed, 6 * static_cast<int>(kind), random);
+    check(mixed, false);
+    FpsCase one = ragged({9500}, kind, random);
+    vary(one, 1, random);
+    check(one, false);
+  }
+  check(ragged({}, Cloud::kCube, random), false);
+  check(ragged(std::vector<int64_t>(600, 16), Cloud::kCube, random), false);
+  FpsCase disorder = ragged({60, 70, 80}, Cloud::kCube, random);
+  disorder.ptr = {-4, 500, 20, 1000};
+  disorder.out_ptr = {-3, 0, 0, 900};
+  check(disorder, false);
+}
+
+// --- gather_points
+// --------------------------------------------------------------------------------
+
+struct GatherCase {
+  DType dtype;
+  int64_t clouds, points, slots, channels;
+  bool channels_first;
+  int spread;  // targets in use; 0: also indices outside
+};
+
+// The address of (cloud, item, channel) in elements.
+int64_t place(const GatherCase& c, int64_t items, int64_t b, int64_t item, int64_t channel) {
+  return c.channels_first ? (b * c.channels + channel) * items + item
+                          : (b * items + item) * c.channels + channel;
+}
+
+void check_gather(const GatherCase& c, const Target* target) {
+  std::mt19937 random(11);
+  const auto values = [&](int64_t count) {
+    return store(make_cloud(Cloud::kCube, count, 1, random), c.dtype);
+  };
+  const std::vector<uint8_t> features = values(c.clouds * c.points * c.channels);
+  const std::vector<uint8_t> grad = values(c.clouds * c.slots * c.channels);
+  std::vector<int32_t> idx(c.clouds * c.slots);
+  for (int32_t& i : idx) {
+    i = c.spread ? static_cast<int32_t>(random() % c.spread)
+                 : static_cast<int32_t>(random() % (c.points + 4)) - 2;
+  }
+  const int64_t bytes = c.dtype == DType::kDouble ? 8 : c.dtype == DType::kFloat ? 4 : 2;
+  const auto inside = [&](int64_t n) { return n >= 0 && n < c.points; };
+  std::vector<int32_t> offsets(c.clouds * c.points + 1, 0), order;
+  for (int64_t row = 0; row < c.clouds * c.points; ++row) {
+    for (int64_t m = 0; m < c.slots; ++m) {
+      const int64_t slot = row / c.points * c.slots + m;
+      if (idx[slot] == row % c.points) order.push_back(static_cast<int32_t>(slot));
+    }
+    offsets[row + 1] = static_cast<int32_t>(order.size());
+  }
+
+  const auto forward = [&](DeviceBuffers* device) {
+    std::vector<uint8_t> out(grad.size(), 0xab);
+    GatherPointsArgs args;
+    args.features = device ? device->copy(features) : features.data();
+    args.idx = {device ? device->copy(idx) : idx.data(), false};
+    args.out = device ? device->copy(out) : out.data();
+    args.element_bytes = bytes;
+    args.batches = c.clouds, args.points = c.points, args.samples = c.slots;
+    args.channels = c.channels, args.channels_first = c.channels_first;
+    run_where(args, device, target, failures);
+    if (device) device->read(args.out, out);
+    return out;
+  };
+  const auto backward = [&](DeviceBuffers* device) {
+    std::vector<uint8_t> out(features.size(), 0xab);
+    GatherPointsBackwardArgs args;
+    args.grad = device ? device->copy(grad) : grad.data();
+    args.offsets = static_cast<const int32_t*>(device ? device->copy(offsets) : offsets.data());
+    args.order = static_cast<const int32_t*>(device ? device->copy(order) : order.data());
+    args.grad_features = device ? device->copy(out) : out.data();
+    args.dtype = c.dtype;
+    args.batches = c.clouds, args.points = c.points, args.samples = c.slots;
+    args.channels = c.channels, args.channels_first = c.channels_first;
+    run_where(args, device, target, failures);
+    if (device) device->read(args.grad_features, out);
+    return out;
+  };
+  const std::vector<uint8_t> gathered = forward(nullptr), gradient = backward(nullptr);
+  const std::vector<uint8_t> zero(bytes, 0);
+  for (int64_t b = 0; b < c.clouds; ++b) {
+    for (int64_t m = 0; m < c.slots; ++m) {
+      const int64_t n = idx[b * c.slots + m];
+      for (int64_t k = 0; k < c.channels; ++k) {
+        const uint8_t* want =
+            inside(n) ? features.data() + place(c, c.points, b, n, k) * bytes : zero.data();
+        const uint8_t* got = gathered.data() + place(c, c.slots, b, m, k) * bytes;
+        if (std::memcmp(got, want, bytes) != 0) ++failures;
+      }
+    }
+  }
+  DeviceBuffers device;
+  if (target && (forward(&device) != gathered || backward(&device) != gradient)) {
+    std::printf("FAIL gather: %lld clouds, %lld points, %lld slots, %lld channels, dtype %d\n",
+                static_cast<long long>(c.clouds), static_cast<long long>(c.points),
+                static_cast<long long>(c.slots), static_cast<long long>(c.channels),
+                static_cast<int>(c.dtype));
+    ++failures;
+  }
+}
+
+void check_gathers(const Target* target) {
+  for (const DType dtype : {DType::kHalf, DType::kBFloat16, DType::kFloat, DType::kDouble}) {
+    for (const bool channels_first : {false, true}) {
+      for (const int64_t channels : {0, 1, 3, 8, 33}) {
+        check_gather({dtype, 2, 50, 120, channels, channels_first, 0}, target);
+      }
+      check_gather({dtype, 2, 40, 3000, 5, channels_first, 2}, target);
+      check_gather({dtype, 1, 10, 5121, 40, channels_first, 1}, target);
+      check_gather({dtype, 3, 0, 7, 2, channels_first, 1}, target);
+      check_gather({dtype, 3, 7, 0, 2, channels_first, 1}, target);
+    }
+  }
+}
+
+void bench();
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "--bench") {
+    bench();
+    return 0;
+  }
+  for (const int64_t instructions : {0, 1, 2}) {
+    set_plan_override(Plan::kFpsCpu, instructions);
+    each_fps_case([](const FpsCase& c, bool) { check_against_definition(c); });
+  }
+  set_plan_override(Plan::kFpsCpu, kAutomatic);
+  check_gathers(nullptr);
+  Target target;
+  if (const bool gpu = find_device(target); !gpu) {
+    std::printf("no GPU: host only\n");
+  } else {
+#ifdef TORCHVOX_CUDA
+    each_fps_case([&](const FpsCase& c, bool every) { check_on_device(c, target, every); });
+    check_gathers(&target);
+#endif
+  }
+  std::printf(failures ? "%d FAILED\n" : "all equal\n", failures);
+  return failures != 0;
+}
+
+namespace {
+
+void bench() {
+  Target target;
+  const bool gpu = find_device(target);
+  std::mt19937 random(3);
+  struct Row {
+    int64_t clouds, points, samples;
+  };
+  for (const Row& row :
+       {Row{32, 1024, 512}, Row{32, 4096, 1024}, Row{1, 8192, 2048}, Row{1, 16384, 4096},
+        Row{16, 16384, 4096}, Row{1, 50000, 4096}, Row{1, 65536, 16384}, Row{1, 111000, 16384},
+        Row{32, 65536, 4096}, Row{1, 200000, 16384}, Row{1, 1000000, 16384}}) {
+    const FpsCase c =
+        batched(Cloud::kCube, row.clouds, row.points, row.samples, 3, DType::kFloat, random);
+    double microseconds = 0;
+    if (gpu) {
+      DeviceBuffers device;
+      FpsResult result;
+      const FpsArgs args = bind(c, &device, result);
+      microseconds = replay_microseconds(args, device, target, 5);
+    } else {
+      FpsResult result;
+      const FpsArgs args = bind(c, nullptr, result);
+      microseconds = host_microseconds([&] { run_cpu(args, nullptr, serial_for); });
+    }
+    std::printf("fps %lld x %lld -> %lld: %.1f us, %.3f us/sample\n",
+                static_cast<long long>(row.clouds), static_cast<long long>(row.points),
+                static_cast<long long>(row.samples), microseconds,
+                microseconds / static_cast<double>(row.samples));
+  }
+}
+
+}  // namespace
