@@ -23,7 +23,10 @@ const std::vector<const char*>& schemas() {
       "_bev_max_height_backward(Tensor grad_height, Tensor top_index, Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\") -> Tensor",  // [N, C]
       // grad_points [N, C], grad_features as features, or [0]
       "_bev_rasterize_backward(Tensor grad_image, Tensor points, float[] point_cloud_range, int[] size, str[] channels, *, Tensor? features=None, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\") -> (Tensor grad_points, Tensor grad_features)",
-      // sampling: out [B, M, C], or [B, C, M] with channels_first
+      // sampling: idx int32 and dist2, [B, num_samples] or [max_total]
+      "furthest_point_sample(Tensor points, SymInt num_samples, *, Tensor? lengths=None, Tensor? counts=None, int start=0, Tensor? start_idx=None, str tie=\"lowest\", int tie_block=1024, str dist_order=\"pn2\", str exhausted=\"distinct\", str nonfinite=\"skip\", bool skip_origin=False, float? init_dist2=None) -> (Tensor idx, Tensor dist2)",
+      "furthest_point_sample_ragged(Tensor points, Tensor ptr, Tensor out_ptr, SymInt max_total, *, int start=0, Tensor? start_idx=None, str tie=\"lowest\", int tie_block=1024, str dist_order=\"pn2\", str exhausted=\"distinct\", str nonfinite=\"skip\", bool skip_origin=False, float? init_dist2=None, bool local_index=False) -> (Tensor idx, Tensor dist2)",
+      // out [B, M, C], or [B, C, M] with channels_first
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
   };

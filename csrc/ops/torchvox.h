@@ -65,6 +65,32 @@ inline std::tuple<at::Tensor, at::Tensor> bev_rasterize(
                  orientation, fill, density_base);
 }
 
+// idx [B, num_samples] int32, dist2 [B, num_samples]
+inline std::tuple<at::Tensor, at::Tensor> furthest_point_sample(
+    const at::Tensor& points, c10::SymInt num_samples, const OptionalTensor& lengths = {},
+    const OptionalTensor& counts = {}, int64_t start = 0, const OptionalTensor& start_idx = {},
+    std::string_view tie = "lowest", int64_t tie_block = 1024, std::string_view dist_order = "pn2",
+    std::string_view exhausted = "distinct", std::string_view nonfinite = "skip",
+    bool skip_origin = false, std::optional<double> init_dist2 = {}) {
+  static const auto op =
+      detail::op<decltype(furthest_point_sample)>("torchvox::furthest_point_sample");
+  return op.call(points, std::move(num_samples), lengths, counts, start, start_idx, tie, tie_block,
+                 dist_order, exhausted, nonfinite, skip_origin, init_dist2);
+}
+
+// idx [max_total] int32, dist2 [max_total]
+inline std::tuple<at::Tensor, at::Tensor> furthest_point_sample_ragged(
+    const at::Tensor& points, const at::Tensor& ptr, const at::Tensor& out_ptr,
+    c10::SymInt max_total, int64_t start = 0, const OptionalTensor& start_idx = {},
+    std::string_view tie = "lowest", int64_t tie_block = 1024, std::string_view dist_order = "pn2",
+    std::string_view exhausted = "distinct", std::string_view nonfinite = "skip",
+    bool skip_origin = false, std::optional<double> init_dist2 = {}, bool local_index = false) {
+  static const auto op =
+      detail::op<decltype(furthest_point_sample_ragged)>("torchvox::furthest_point_sample_ragged");
+  return op.call(points, ptr, out_ptr, std::move(max_total), start, start_idx, tie, tie_block,
+                 dist_order, exhausted, nonfinite, skip_origin, init_dist2, local_index);
+}
+
 // [B, M, C], or [B, C, M] with channels_first
 inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& idx,
                                 bool channels_first = false) {

@@ -1,8 +1,163 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choosing points of a cloud, and fetching what belongs to them."""
 
+from typing import List, NamedTuple, Optional, Sequence, Union
+
 import torch
 from torch import Tensor
+
+
+class Samples(NamedTuple):
+    idx: Tensor
+    dist2: Tensor
+
+
+def _random_starts(
+    points: Tensor, lengths: Optional[Tensor], generator: Optional[torch.Generator]
+) -> Tensor:
+    """One start per cloud, [B] int64, uniform in [0, length)."""
+    clouds, capacity = points.shape[:2]
+    draw = torch.rand(clouds, dtype=torch.float64, device=points.device, generator=generator)
+    size = torch.full_like(draw, capacity) if lengths is None else lengths.clamp(0, capacity)
+    return torch.minimum(draw * size, size - 1).long()  # rounding may reach the size itself
+
+
+def furthest_point_sample(
+    points: Tensor,
+    num_samples: Union[int, Sequence[int]],
+    *,
+    lengths: Optional[Tensor] = None,
+    counts: Optional[Tensor] = None,
+    start: Union[int, str] = 0,
+    start_idx: Optional[Tensor] = None,
+    tie: str = "lowest",
+    tie_block: int = 1024,
+    dist_order: str = "pn2",
+    exhausted: str = "distinct",
+    nonfinite: str = "skip",
+    skip_origin: bool = False,
+    init_dist2: Optional[float] = None,
+    generator: Optional[torch.Generator] = None,
+) -> Union[Samples, List[Samples]]:
+    """Samples well spread over each cloud: each is the point furthest from all samples before it.
+
+    points: [B, N, D] float16, bfloat16, float32 or float64, D >= 1, N < 2^31; any strides. Halves
+        are widened first. Points that are not finite are never sampled.
+    num_samples: S, samples per cloud. A list [S0, S1, ...] samples once, max(S) times, and gives
+        one Samples per size: the first S1 samples are also the sampling of the S0 first ones, so
+        this serves all levels of a network. Needs tie="lowest" and exhausted="distinct".
+    lengths: [B] int32 or int64, points of each cloud that exist, clamped to [0, N]. None: N.
+    counts: [B] int32 or int64, samples wanted of each cloud, clamped to [0, S]. None: S.
+    start: index of the first sample in every cloud; "random" draws one per cloud from `generator`,
+        which lives on the points' device.
+    start_idx: [B] or [B, s] int32 or int64, one start or a set of starts per cloud, emitted first,
+        as given; `start` is then ignored. A start that is no finite point of the cloud becomes the
+        first candidate.
+    tie: which of equally distant points comes first: "lowest" index, or "mmcv", the order of the
+        PointNet++ kernels with a block of `tie_block` threads (a power of two up to 1024).
+    dist_order: rounding of the squared distance: "pn2", fma(dz, dz, fma(dx, dx, dy * dy)), D = 3
+        only; "loop", axis by axis.
+    exhausted: once every point lies at distance 0 of a sample: "distinct" takes the points left, in
+        tie order, then -1; "repeat" repeats the first candidate.
+    nonfinite: "skip", or "last": after all others, in index order.
+    skip_origin: points with |p|^2 <= 1e-3 are no candidates (Pointnet2_PyTorch); D = 3 only.
+    init_dist2: distance of every candidate before the first sample; None: infinity. 1e10 for
+        parity with the PointNet++ kernels.
+
+    Returns Samples(idx [B, S] int32, dist2 [B, S] float32, float64 for float64 points). dist2 is
+    the squared distance to the nearest earlier sample, +inf for starts. Slots without a sample hold
+    -1 and 0.
+
+    Exact and deterministic: CPU and CUDA give the same bits. No host synchronisation. Not
+    differentiable; `gather_points` of the result is. O(N) memory; a sample's time does not grow
+    with N for D <= 3 (float64 and D > 3 pass over the whole cloud for each sample).
+    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    """
+    if isinstance(start, str):
+        if start != "random":
+            raise ValueError(
+                f"furthest_point_sample: start must be an index or 'random', got {start!r}"
+            )
+        start = 0
+        if start_idx is None and points.dim() == 3:
+            start_idx = _random_starts(points, lengths, generator)
+    levels = None if isinstance(num_samples, (int, torch.SymInt)) else list(num_samples)
+    if levels is not None:
+        if not levels or min(levels) < 0:
+            raise ValueError(
+                f"furthest_point_sample: num_samples must be sizes >= 0, at least one, got {levels}"
+            )
+        if tie != "lowest" or exhausted != "distinct":
+            raise ValueError(
+                "furthest_point_sample: num_samples must be one size unless tie is 'lowest' and "
+                f"exhausted 'distinct', got {levels} with {tie!r} and {exhausted!r}"
+            )
+    idx, dist2 = torch.ops.torchvox.furthest_point_sample(
+        points,
+        num_samples if levels is None else max(levels),
+        lengths=lengths,
+        counts=counts,
+        start=start,
+        start_idx=start_idx,
+        tie=tie,
+        tie_block=tie_block,
+        dist_order=dist_order,
+        exhausted=exhausted,
+        nonfinite=nonfinite,
+        skip_origin=skip_origin,
+        init_dist2=init_dist2,
+    )
+    if levels is None:
+        return Samples(idx, dist2)
+    return [Samples(idx[:, :size], dist2[:, :size]) for size in levels]
+
+
+def furthest_point_sample_ragged(
+    points: Tensor,
+    ptr: Tensor,
+    out_ptr: Tensor,
+    max_total: int,
+    *,
+    start: int = 0,
+    start_idx: Optional[Tensor] = None,
+    tie: str = "lowest",
+    tie_block: int = 1024,
+    dist_order: str = "pn2",
+    exhausted: str = "distinct",
+    nonfinite: str = "skip",
+    skip_origin: bool = False,
+    init_dist2: Optional[float] = None,
+    local_index: bool = False,
+) -> Samples:
+    """`furthest_point_sample` of clouds of different sizes that lie one after another.
+
+    points: [T, D], T < 2^31. ptr: [B + 1] int32 or int64, non-decreasing, on the points' device:
+        cloud b owns rows ptr[b] to ptr[b + 1].
+    out_ptr: [B + 1] int32 or int64: the samples of cloud b fill the slots out_ptr[b] to
+        out_ptr[b + 1]. max_total: slots of the output; those outside out_ptr hold -1 and 0. Offsets
+        are clamped to the sizes, never read on the host.
+    start, start_idx: local to their cloud. local_index: idx counts from the cloud's first row
+        instead of row 0 of points. The other options are those of `furthest_point_sample`.
+
+    Returns Samples(idx [max_total] int32, dist2 [max_total]).
+    """
+    idx, dist2 = torch.ops.torchvox.furthest_point_sample_ragged(
+        points,
+        ptr,
+        out_ptr,
+        max_total,
+        start=start,
+        start_idx=start_idx,
+        tie=tie,
+        tie_block=tie_block,
+        dist_order=dist_order,
+        exhausted=exhausted,
+        nonfinite=nonfinite,
+        skip_origin=skip_origin,
+        init_dist2=init_dist2,
+        local_index=local_index,
+    )
+    return Samples(idx, dist2)
 
 
 def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/sampling/furthest_point_sample.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/device.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr int64_t kLimit = int64_t{1} << 31;
+
+// What the batched and the ragged op have in common.
+struct Options {
+  int64_t start;
+  const OptionalTensor& start_idx;
+  std::string_view tie;
+  int64_t tie_block;
+  std::string_view dist_order;
+  std::string_view exhausted;
+  std::string_view nonfinite;
+  bool skip_origin;
+  std::optional<double> init_dist2;
+};
+
+// True for `second`, false for `first`; anything else is refused.
+bool parse_word(const char* op, const char* name, std::string_view value, const char* first,
+                const char* second) {
+  check_value(value == first || value == second, op,
+              std::string(name) + " must be '" + first + "' or '" + second + "'", "'", value, "'");
+  return value == second;
+}
+
+void check_points(const char* op, const Tensor& points, int dims, const char* layout) {
+  const std::string rule = std::string("points must be ") + layout + " with D >= 1";
+  check_value(points.dim() == dims, op, rule, points.sym_sizes());
+  check_size(points.sym_size(-1).sym_ge(1), op, rule, points.sym_sizes());
+  check_type(is_coordinate_type(points.scalar_type()), op,
+             "points must be float16, bfloat16, float32 or float64", points.scalar_type());
+}
+
+void check_vector(const char* op, const char* name, const OptionalTensor& tensor,
+                  const Tensor& points, const c10::SymInt& length, const char* shape) {
+  if (!tensor) return;
+  check_integers(op, name, *tensor);
+  check_device(op, name, *tensor, points);
+  const std::string rule = std::string(name) + " must be " + shape;
+  check_value(tensor->dim() == 1, op, rule, tensor->sym_sizes());
+  check_size(tensor->sym_size(0).sym_eq(length), op, rule, tensor->sym_sizes());
+}
+
+void check_below(const char* op, const char* name, const c10::SymInt& value) {
+  check_size(value.sym_ge(0), op, std::string(name) + " must be >= 0", value);
+  check_size(value.sym_lt(kLimit), op, std::string(name) + " must be below 2^31", value);
+}
+
+// Checks every option and sets what does not need the data.
+FpsArgs parse_options(const char* op, const Tensor& points, const c10::SymInt& clouds,
+                      const Options& options) {
+  FpsArgs args;
+  const bool mmcv = parse_word(op, "tie", options.tie, "lowest", "mmcv");
+  const int64_t block = options.tie_block;
+  check_value(block >= 1 && block <= 1024 && (block & (block - 1)) == 0, op,
+              "tie_block must be a power of two in [1, 1024]", block);
+  args.tie_block = mmcv ? static_cast<int>(block) : 1;
+  args.order = parse_word(op, "dist_order", options.dist_order, "pn2", "loop") ? DistOrder::kLoop
+                                                                               : DistOrder::kPn2;
+  args.repeat = parse_word(op, "exhausted", options.exhausted, "distinct", "repeat");
+  args.nonfinite_last = parse_word(op, "nonfinite", options.nonfinite, "skip", "last");
+  check_value(!(args.repeat && args.nonfinite_last), op,
+              "nonfinite must be 'skip' with exhausted='repeat'", "'last'");
+  args.skip_origin = options.skip_origin;
+  if (options.skip_origin) {
+    check_size(points.sym_size(-1).sym_eq(3), op, "skip_origin must be used with points of D = 3",
+               points.sym_sizes());
+  }
+  if (options.init_dist2) {
+    check_value(*options.init_dist2 >= 0, op, "init_dist2 must be >= 0", *options.init_dist2);
+    args.init_dist2 = *options.init_dist2;
+  }
+  check_value(options.start >= 0, op, "start must be >= 0", options.start);
+  args.start = options.start;
+  if (options.start_idx) {
+    const Tensor& start_idx = *options.start_idx;
+    const char* rule = "start_idx must be [B], or [B, s] with s >= 1";
+    check_integers(op, "start_idx", start_idx);
+    check_device(op, "start_idx", start_idx, points);
+    check_value(start_idx.dim() == 1 || start_idx.dim() == 2, op, rule, start_idx.sym_sizes());
+    check_size(start_idx.sym_size(0).sym_eq(clouds), op, rule, start_idx.sym_sizes());
+    if (start_idx.dim() == 2) {
+      check_size(start_idx.sym_size(1).sym_ge(1), op, rule, start_idx.sym_sizes());
+    }
+  }
+  check_below(op, "the number of clouds", clouds);
+  return args;
+}
+
+struct Outputs {
+  Tensor idx;
+  Tensor dist2;
+};
+
+Outputs empty_outputs(const Tensor& points, c10::SymIntArrayRef shape) {
+  const at::ScalarType type = points.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {at::empty_symint(shape, points.options().dtype(at::kInt)),
+          at::empty_symint(shape, points.options().dtype(type))};
+}
+
+// The points with unit column stride, any other strides as they are.
+Tensor readable(const Tensor& points) {
+  return points.stride(-1) == 1 || points.size(-1) == 1 ? points : points.contiguous();
+}
+
+// Fills in the data and runs. `points` is what readable() gave.
+void finish(const char* op, FpsArgs& args, const Tensor& points, const OptionalTensor& start_idx,
+            const Outputs& out) {
+  args.points = points.const_data_ptr();
+  args.dtype = dtype_of(points.scalar_type());
+  args.dims = points.size(-1);
+  if (args.dims != 3) args.order = DistOrder::kLoop;
+  args.point_stride = points.stride(-2);
+  args.start_idx = index_array(start_idx);
+  if (start_idx && start_idx->dim() == 2) args.starts = start_idx->size(1);
+  args.idx = out.idx.mutable_data_ptr<int32_t>();
+  args.dist2 = out.dist2.mutable_data_ptr();
+  run(op, points, args);
+}
+
+std::tuple<Tensor, Tensor> furthest_point_sample(
+    const Tensor& points_in, c10::SymInt num_samples, const OptionalTensor& lengths_in,
+    const OptionalTensor& counts_in, int64_t start, const OptionalTensor& start_idx_in,
+    std::string_view tie, int64_t tie_block, std::string_view dist_order,
+    std::string_view exhausted, std::string_view nonfinite, bool skip_origin,
+    std::optional<double> init_dist2) {
+  const char* op = "furthest_point_sample";
+  check_points(op, points_in, 3, "[B, N, D]");
+  const c10::SymInt clouds = points_in.sym_size(0);
+  FpsArgs args = parse_options(op, points_in, clouds,
+                               {start, start_idx_in, tie, tie_block, dist_order, exhausted,
+                                nonfinite, skip_origin, init_dist2});
+  check_size(points_in.sym_size(1).sym_lt(kLimit), op, "points must have N < 2^31",
+             points_in.sym_sizes());
+  check_below(op, "num_samples", num_samples);
+  check_vector(op, "lengths", lengths_in, points_in, clouds, "[B]");
+  check_vector(op, "counts", counts_in, points_in, clouds, "[B]");
+  Outputs out = empty_outputs(points_in, {clouds, num_samples});
+  if (points_in.is_meta()) return {out.idx, out.dist2};
+
+  const Tensor points = readable(points_in);
+  const OptionalTensor lengths = contiguous(lengths_in), counts = contiguous(counts_in),
+                       start_idx = contiguous(start_idx_in);
+  args.clouds = points.size(0);
+  args.capacity = points.size(1);
+  args.cloud_stride = points.stride(0);
+  args.samples = num_samples.guard_int(__FILE__, __LINE__);
+  args.lengths = index_array(lengths);
+  args.counts = index_array(counts);
+  finish(op, args, points, start_idx, out);
+  return {out.idx, out.dist2};
+}
+
+std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
+    const Tensor& points_in, const Tensor& ptr_in, const Tensor& out_ptr_in, c10::SymInt max_total,
+    int64_t start, const OptionalTensor& start_idx_in, std::string_view tie, int64_t tie_block,
+    std::string_view dist_order, std::string_view exhausted, std::string_view nonfinite,
+    bool skip_origin, std::optional<double> init_dist2, bool local_index) {
+  const char* op = "furthest_point_sample_ragged";
+  check_points(op, points_in, 2, "[T, D]");
+  check_integers(op, "ptr", ptr_in);
+  check_device(op, "ptr", ptr_in, points_in);
+  check_value(ptr_in.dim() == 1, op, "ptr must be [B + 1]", ptr_in.sym_sizes());
+  check_size(ptr_in.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr_in.sym_sizes());
+  const c10::SymInt clouds = ptr_in.sym_size(0) - 1;
+  check_vector(op, "out_ptr", out_ptr_in, points_in, clouds + 1, "[B + 1], as ptr");
+  FpsArgs args = parse_options(op, points_in, clouds,
+                               {start, start_idx_in, tie, tie_block, dist_order, exhausted,
+                                nonfinite, skip_origin, init_dist2});
+  check_size(points_in.sym_size(0).sym_lt(kLimit), op, "points must have T < 2^31",
+             points_in.sym_sizes());
+  check_below(op, "max_total", max_total);
+  Outputs out = empty_outputs(points_in, {max_total});
+  if (points_in.is_meta()) return {out.idx, out.dist2};
+
+  const Tensor points = readable(points_in), ptr = ptr_in.contiguous(),
+               out_ptr = out_ptr_in.contiguous();
+  const OptionalTensor start_idx = contiguous(start_idx_in);
+  args.ragged = true;
+  args.clouds = ptr.size(0) - 1;
+  args.capacity = points.size(0);
+  args.samples = max_total.guard_int(__FILE__, __LINE__);
+  args.ptr = index_array(ptr);
+  args.out_ptr = index_array(out_ptr);
+  args.local_index = local_index;
+  finish(op, args, points, start_idx, out);
+  return {out.idx, out.dist2};
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("furthest_point_sample", furthest_point_sample);
+  m.impl("furthest_point_sample_ragged", furthest_point_sample_ragged);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
+  m.impl("furthest_point_sample", not_differentiable());
+  m.impl("furthest_point_sample_ragged", not_differentiable());
+}
+
+}  // namespace
+}  // namespace torchvox
