@@ -123,6 +123,22 @@ static __device__ __noinline__ void finish_exhausted(const FpsArgs& args, const 
   }
 }
 
+// Samples wait in shared memory, kStage of them, until the whole block writes them out: thread 0
+// writing each one by itself would hold up its warp, and with it the block, at every barrier.
+inline constexpr int kStage = 256;
+
+// Samples [begin, end) from the stage, which holds tie code and bits of dist2. Barriers on both
+// sides: thread 0 filled the stage, and will fill it again.
+__device__ __forceinline__ void write_stage(const FpsArgs& args, const FpsCloud& cloud,
+                                            const uint2* stage, int begin, int end) {
+  __syncthreads();
+  for (int s = begin + static_cast<int>(threadIdx.x); s < end; s += blockDim.x) {
+    const uint2 sample = stage[s - begin];
+    write_sample(args, cloud, s, cloud.tie.index(sample.x), __uint_as_float(sample.y));
+  }
+  __syncthreads();
+}
+
 // Slots past the cloud's own number of samples.
 __device__ __forceinline__ void fill_unused(const FpsArgs& args, const FpsCloud& cloud) {
   for (int64_t j = cloud.samples + threadIdx.x; j < cloud.slots; j += blockDim.x) {

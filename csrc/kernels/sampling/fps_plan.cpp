@@ -12,13 +12,12 @@ namespace {
 using BlockClass = FpsPlan::BlockClass;
 
 // By measured time a sample; (256, 4) and (512, 8) on an H200, the others between them.
-constexpr BlockClass kBlockTable[] = {{32, 1},  {32, 2},  {32, 4},  {64, 4},  {128, 4},
-                                      {256, 4}, {256, 8}, {512, 8}, {512, 16}};
+constexpr BlockClass kBlockTable[] = {{32, 1},  {32, 2},  {32, 4},  {64, 4},   {128, 4},
+                                      {256, 4}, {256, 8}, {512, 8}, {512, 16}, {1024, 16}};
 // A ragged call launches each of these over all clouds, so they are few.
 constexpr BlockClass kRaggedTable[] = {{64, 4}, {256, 4}, {512, 8}, {512, 16}};
 
 constexpr int64_t kCoordinateBytes = 3 * sizeof(float);
-constexpr int64_t kBlockStaticBytes = 2048;  // reduction slots and the like
 constexpr int64_t kPointsAtOnce = int64_t{1} << 25;
 
 bool fits(const BlockClass& block, const Target& target) {

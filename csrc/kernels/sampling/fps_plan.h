@@ -30,6 +30,9 @@ struct FpsPlan {
   int64_t block_room() const { return classes.empty() ? -1 : classes.back().room(); }
 };
 
+// Shared memory of a block kernel besides its coordinates: reduction slots, staged samples.
+inline constexpr int64_t kBlockStaticBytes = 8192;
+
 FpsPlan make_fps_plan(const FpsArgs& args, const Target& target);
 
 }  // namespace torchvox

@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(kMaxThreads)
                  const TiledScratch scratch, int smallest_tile) {
   extern __shared__ float winners[];  // [3][kTiles * blockDim.x]
   __shared__ Slot slots[2][kMaxThreads / 32];
+  __shared__ uint2 stage[kStage];
   const FpsCloud cloud = FpsCloud::of(args, order.first_cloud + blockIdx.x);
   if (int64_t{cloud.tie.space()} <= order.above) return;  // a block kernel's cloud
   fill_unused(args, cloud);
@@ -106,52 +107,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
   __syncwarp();
 
-  const int samples = static_cast<int>(cloud.samples);
-  const int starts = static_cast<int>(args.starts < samples ? args.starts : samples);
-  uint32_t cursor = 0;
-  for (int s = 0;;) {
-    Point3 q{0.0f, 0.0f, 0.0f};
-    if (s < starts) {
-      const int64_t i = take_start(args, cloud, s, first, cursor);
-      if (i >= 0) q = load_point(args, cloud, static_cast<uint32_t>(i));
-    } else {
-      FpsBest mine;
-      uint32_t mine_tile = 0;
-#pragma unroll
-      for (int k = 0; k < kTiles; ++k) {
-        if (is_better(best[k].bits, best[k].code, mine)) {
-          mine = best[k];
-          mine_tile = (k * 32 + lane) * warps + warp;
-        }
-      }
-      const FpsBest of_warp = warp_best(mine);
-      // Slots double-buffered by the parity of s: one barrier is enough (fps_block.cu).
-      const unsigned holders =
-          __ballot_sync(kFullWarp, mine.bits == of_warp.bits && mine.code == of_warp.code);
-      if (lane == __ffs(holders) - 1) {
-        slots[s & 1][warp] = {mine.bits, mine.code, winner_a[mine_tile], winner_b[mine_tile],
-                              winner_c[mine_tile]};
-      }
-      __syncthreads();
-      const Slot& slot = slots[s & 1][lane % warps];
-      const FpsBest theirs{slot.bits, slot.code};
-      const FpsBest winner = warp_best(theirs);
-      if (winner.bits <= 0) {
-        finish_exhausted(args, cloud, s, first, scratch.mark + segment);
-        return;
-      }
-      const unsigned from =
-          __ffs(
-              __ballot_sync(kFullWarp, theirs.bits == winner.bits && theirs.code == winner.code)) -
-          1;
-      const Slot& source = slots[s & 1][from % warps];
-      q = {source.a, source.b, source.c};
-      if (threadIdx.x == 0) {
-        write_sample(args, cloud, s, cloud.tie.index(winner.code), __int_as_float(winner.bits));
-      }
-    }
-    if (++s >= samples) return;
-
+  const auto measure_from = [&](const Point3& q) {
 #pragma unroll
     for (int k = 0; k < kTiles; ++k) {
       if (k * blockDim.x >= tiles) break;  // the same for the whole block
@@ -201,7 +157,54 @@ __global__ void __launch_bounds__(kMaxThreads)
       }
     }
     __syncwarp();  // winners are read by their owners
+  };
+
+  const int samples = static_cast<int>(cloud.samples);
+  const int starts = static_cast<int>(args.starts < samples ? args.starts : samples);
+  uint32_t cursor = 0;
+  int s = 0;
+  for (; s < starts; ++s) {
+    const int64_t i = take_start(args, cloud, s, first, cursor);
+    if (i >= 0) measure_from(load_point(args, cloud, static_cast<uint32_t>(i)));
   }
+  bool exhausted = false;
+  while (s < samples && !exhausted) {  // as in fps_block.cu, nothing rare in the inner loop
+    const int begin = s, end = samples - s < kStage ? samples : s + kStage;
+    for (; s < end; ++s) {
+      FpsBest mine;
+      uint32_t mine_tile = 0;
+#pragma unroll
+      for (int k = 0; k < kTiles; ++k) {
+        if (is_better(best[k].bits, best[k].code, mine)) {
+          mine = best[k];
+          mine_tile = (k * 32 + lane) * warps + warp;
+        }
+      }
+      const FpsBest of_warp = warp_best(mine);
+      // Slots double-buffered by the parity of s: one barrier is enough (fps_block.cu).
+      const unsigned holders =
+          __ballot_sync(kFullWarp, mine.bits == of_warp.bits && mine.code == of_warp.code);
+      if (lane == __ffs(holders) - 1) {
+        slots[s & 1][warp] = {mine.bits, mine.code, winner_a[mine_tile], winner_b[mine_tile],
+                              winner_c[mine_tile]};
+      }
+      __syncthreads();
+      const Slot& slot = slots[s & 1][lane % warps];
+      const FpsBest theirs{slot.bits, slot.code};
+      const FpsBest winner = warp_best(theirs);
+      if (winner.bits <= 0) break;
+      if (threadIdx.x == 0) stage[s - begin] = make_uint2(winner.code, winner.bits);
+      const unsigned from =
+          __ffs(
+              __ballot_sync(kFullWarp, theirs.bits == winner.bits && theirs.code == winner.code)) -
+          1;
+      const Slot& source = slots[s & 1][from % warps];
+      measure_from({source.a, source.b, source.c});
+    }
+    write_stage(args, cloud, stage, begin, s);
+    exhausted = s < end;
+  }
+  if (exhausted) finish_exhausted(args, cloud, s, first, scratch.mark + segment);
 }
 
 }  // namespace
