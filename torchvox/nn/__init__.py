@@ -2,5 +2,6 @@
 """Scriptable modules over the ops."""
 
 from torchvox.nn.bev import BEVMaxHeight
+from torchvox.nn.voxel import Voxelize
 
-__all__ = ["BEVMaxHeight"]
+__all__ = ["BEVMaxHeight", "Voxelize"]

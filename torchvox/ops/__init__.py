@@ -12,19 +12,35 @@ from torchvox.ops.bev import (
     bev_rasterize,
 )
 from torchvox.ops.sampling import gather_points
-from torchvox.ops.voxel import VoxelCSR, voxel_csr, voxel_scatter
+from torchvox.ops.voxel import (
+    VoxelCSR,
+    VoxelMap,
+    Voxels,
+    grid_size,
+    trim_voxels,
+    voxel_csr,
+    voxel_map,
+    voxel_scatter,
+    voxelize,
+)
 
 __all__ = [
     "BEVHeight",
     "BEVHeightWithIndex",
     "BEVImage",
     "VoxelCSR",
+    "VoxelMap",
+    "Voxels",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
     "bev_preset",
     "bev_rasterize",
     "gather_points",
+    "grid_size",
+    "trim_voxels",
     "voxel_csr",
+    "voxel_map",
     "voxel_scatter",
+    "voxelize",
 ]
