@@ -10,6 +10,13 @@ namespace torchvox {
 const std::vector<const char*>& schemas() {
   // clang-format off
   static const std::vector<const char*> table = {
+      // voxel, C = B * max_voxels or N: features [C, P, F] or [C, F], indices [C, 4] (b, z, y, x),
+      // num_points [C], point_voxel [N], counts [B + 1, 8]; point_slot [N], arg [C, F] or [0]
+      "voxelize(Tensor points, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt max_voxels, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str reduce=\"none\", str order=\"first\", str bounds=\"grid\", ScalarType? out_dtype=None, bool center_relative=False) -> (Tensor features, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor counts)",
+      "_voxelize_train(Tensor points, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt max_voxels, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str reduce=\"none\", str order=\"first\", str bounds=\"grid\", ScalarType? out_dtype=None, bool center_relative=False) -> (Tensor features, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor counts, Tensor point_slot, Tensor arg)",
+      "_voxelize_backward(Tensor grad, Tensor point_voxel, Tensor point_slot, Tensor num_points, Tensor arg, str reduce, ScalarType dtype) -> Tensor",  // [N, F]
+      "voxel_map(Tensor points, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt max_voxels, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str order=\"first\", str bounds=\"grid\") -> (Tensor indices, Tensor num_points, Tensor point_voxel, Tensor point_slot, Tensor counts)",
+      "grid_size(float[] voxel_size, float[] point_cloud_range) -> int[]",
       // voxel: offsets [num_rows + 1] int32, perm [N] int32
       "voxel_csr(Tensor point_voxel, SymInt num_rows) -> (Tensor offsets, Tensor perm)",
       // out [num_rows, C], arg [num_rows, C] int32 for max and min, else [0]

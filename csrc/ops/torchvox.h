@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 extern "C" int torchvox_force_link();
 
@@ -96,6 +97,38 @@ inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& id
                                 bool channels_first = false) {
   static const auto op = detail::op<decltype(gather_points)>("torchvox::gather_points");
   return op.call(features, idx, channels_first);
+}
+
+// C = B * max_voxels, or N: features [C, P, F] or [C, F], indices [C, 4] int32 (b, z, y, x),
+// num_points [C] int32, point_voxel [N] int32, counts [B + 1, 8] int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> voxelize(
+    const at::Tensor& points, at::ArrayRef<double> voxel_size,
+    at::ArrayRef<double> point_cloud_range, int64_t max_points, c10::SymInt max_voxels,
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {},
+    std::string_view reduce = "none", std::string_view order = "first",
+    std::string_view bounds = "grid", std::optional<at::ScalarType> out_dtype = {},
+    bool center_relative = false) {
+  static const auto op = detail::op<decltype(voxelize)>("torchvox::voxelize");
+  return op.call(points, voxel_size, point_cloud_range, max_points, std::move(max_voxels),
+                 batch_offsets, num_valid, reduce, order, bounds, out_dtype, center_relative);
+}
+
+// indices [C, 4], num_points [C], point_voxel [N], point_slot [N], counts [B + 1, 8], all int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> voxel_map(
+    const at::Tensor& points, at::ArrayRef<double> voxel_size,
+    at::ArrayRef<double> point_cloud_range, int64_t max_points, c10::SymInt max_voxels,
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {},
+    std::string_view order = "first", std::string_view bounds = "grid") {
+  static const auto op = detail::op<decltype(voxel_map)>("torchvox::voxel_map");
+  return op.call(points, voxel_size, point_cloud_range, max_points, std::move(max_voxels),
+                 batch_offsets, num_valid, order, bounds);
+}
+
+// (nx, ny, nz)
+inline std::vector<int64_t> grid_size(at::ArrayRef<double> voxel_size,
+                                      at::ArrayRef<double> point_cloud_range) {
+  static const auto op = detail::op<decltype(grid_size)>("torchvox::grid_size");
+  return op.call(voxel_size, point_cloud_range);
 }
 
 // offsets [num_rows + 1] int32, perm [N] int32

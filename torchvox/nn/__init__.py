@@ -3,5 +3,6 @@
 
 from torchvox.nn.bev import BEVMaxHeight
 from torchvox.nn.sampling import FurthestPointSample
+from torchvox.nn.voxel import Voxelize
 
-__all__ = ["BEVMaxHeight", "FurthestPointSample"]
+__all__ = ["BEVMaxHeight", "FurthestPointSample", "Voxelize"]

@@ -17,7 +17,17 @@ from torchvox.ops.sampling import (
     furthest_point_sample_ragged,
     gather_points,
 )
-from torchvox.ops.voxel import VoxelCSR, voxel_csr, voxel_scatter
+from torchvox.ops.voxel import (
+    VoxelCSR,
+    VoxelMap,
+    Voxels,
+    grid_size,
+    trim_voxels,
+    voxel_csr,
+    voxel_map,
+    voxel_scatter,
+    voxelize,
+)
 
 __all__ = [
     "BEVHeight",
@@ -25,6 +35,8 @@ __all__ = [
     "BEVImage",
     "Samples",
     "VoxelCSR",
+    "VoxelMap",
+    "Voxels",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
@@ -33,6 +45,10 @@ __all__ = [
     "furthest_point_sample",
     "furthest_point_sample_ragged",
     "gather_points",
+    "grid_size",
+    "trim_voxels",
     "voxel_csr",
+    "voxel_map",
     "voxel_scatter",
+    "voxelize",
 ]

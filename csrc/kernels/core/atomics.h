@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Integer atomics whose final value depends on no order, with one spelling on host and device.
+// Relaxed integer atomics, with one spelling on host and device. What is built on them must not
+// depend on their order.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +57,53 @@ TORCHVOX_HD void atomic_set_bits(uint32_t* address, uint32_t bits) {
   if ((*const_cast<volatile const uint32_t*>(address) & bits) != bits) atomicOr(address, bits);
 #else
   __atomic_fetch_or(address, bits, __ATOMIC_RELAXED);
+#endif
+}
+
+// Loads and stores that other threads' atomics do not tear and that no cache of this thread serves.
+template <class T>
+TORCHVOX_HD T load_relaxed(const T* address) {
+#ifdef __CUDA_ARCH__
+  return *static_cast<const volatile T*>(address);
+#else
+  return __atomic_load_n(address, __ATOMIC_RELAXED);
+#endif
+}
+
+template <class T>
+TORCHVOX_HD void store_relaxed(T* address, T value) {
+#ifdef __CUDA_ARCH__
+  *static_cast<volatile T*>(address) = value;
+#else
+  __atomic_store_n(address, value, __ATOMIC_RELAXED);
+#endif
+}
+
+// Lowers *address to `value`.
+template <class T>
+TORCHVOX_HD void atomic_lower(T* address, T value) {
+#ifdef __CUDA_ARCH__
+  using Native = typename CudaAtomicType<T>::type;
+  atomicMin(reinterpret_cast<Native*>(address), static_cast<Native>(value));
+#else
+  T old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (value < old &&
+         !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED)) {
+  }
+#endif
+}
+
+// Writes `desired` where `expected` stands; returns what stood there.
+TORCHVOX_HD uint64_t atomic_cas(uint64_t* address, uint64_t expected, uint64_t desired) {
+#ifdef __CUDA_ARCH__
+  return atomicCAS(reinterpret_cast<unsigned long long*>(address),
+                   static_cast<unsigned long long>(expected),
+                   static_cast<unsigned long long>(desired));
+#else
+  __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_RELAXED,
+                              __ATOMIC_RELAXED);
+  return expected;
 #endif
 }
 

@@ -9,18 +9,32 @@ namespace torchvox {
 
 // A float sum whose order is part of its value: a base-32 cascade. 32 consecutive values are added
 // left to right, then 32 such block sums, and so on; partial blocks are added last, finest first.
-// Up to 32 values this is the plain loop. T is float or double.
+// Every partial sum starts at +0. Up to 32 values this is the plain loop. T is float or double.
+//
+// Whole blocks may be summed elsewhere, in parallel, and added here in order: a long sum need not
+// be one serial chain.
 template <class T>
 class CascadeSum {
  public:
-  TORCHVOX_HD void add(T value) {
-    level_[0] += value;
-    ++count_;
-    for (int k = 1; k < kLevels; ++k) {
+  TORCHVOX_HD void add(T value) { add_block<0>(value); }
+  // The sum of 32^kLevel consecutive values, of which none was added before.
+  template <int kLevel>
+  TORCHVOX_HD void add_block(T sum) {
+    level_[kLevel] += sum;
+    count_ += uint32_t{1} << (5 * kLevel);
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int k = kLevel + 1; k < kLevels; ++k) {
       if (count_ & ((uint32_t{1} << (5 * k)) - 1)) return;
       level_[k] += level_[k - 1];
       level_[k - 1] = T(0);
     }
+  }
+  // The sum of the values of a partial block of level kLevel, the last ones to come.
+  template <int kLevel>
+  TORCHVOX_HD void add_rest(T sum) {
+    level_[kLevel] = sum;
   }
   TORCHVOX_HD T total() const {
     T sum = level_[0];

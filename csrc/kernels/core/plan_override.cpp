@@ -22,6 +22,7 @@ void set_plan_override(Plan plan, int64_t value) {
 const char* plan_name(Plan plan) {
   switch (plan) {
     case Plan::kVoxelTable: return "voxel_table";
+    case Plan::kVoxelRanking: return "voxel_ranking";
     case Plan::kFpsKernel: return "fps_kernel";
     case Plan::kFpsThreads: return "fps_threads";
     case Plan::kFpsPointsPerThread: return "fps_points_per_thread";

@@ -11,6 +11,7 @@ namespace torchvox {
 // tests prove with them.
 enum class Plan {
   kVoxelTable,  // 0 dense, 1 hash, 2 hash with two-word slots
+  kVoxelRanking,  // sorted orders: 0 bitmap, 1 radix sort
   kFpsKernel,  // 0 one block in registers, 1 tile-pruned, 2 generic
   kFpsThreads,  // threads per block
   kFpsPointsPerThread,  // points per thread

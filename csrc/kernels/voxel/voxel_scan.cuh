@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An exclusive sum over many blocks in one pass. Blocks take tickets, so every earlier tile belongs
+// to a block that already runs and waiting for it cannot deadlock. A tile's status is one 64-bit
+// word that carries its value, so relaxed loads and stores are enough.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "csrc/kernels/voxel/voxel_work.cuh"
+
+namespace torchvox {
+
+// Bits 63-62: 0 the tile's own sum, 1 the sum up to the end of the tile, 3 not ready (the cleared
+// state). Below: voxels (31 bits), points (31 bits).
+inline constexpr uint64_t kStatusTotal = uint64_t{1} << 62;
+inline constexpr uint64_t kStatusValue = kStatusTotal - 1;
+
+__device__ __forceinline__ uint64_t pack_sum(uint32_t voxels, uint32_t points) {
+  return uint64_t{voxels} << 31 | points;
+}
+__device__ __forceinline__ uint32_t sum_voxels(uint64_t sum) {
+  return static_cast<uint32_t>(sum >> 31) & 0x7fffffffu;
+}
+__device__ __forceinline__ uint32_t sum_points(uint64_t sum) {
+  return static_cast<uint32_t>(sum) & 0x7fffffffu;
+}
+
+struct ScanShared {
+  uint64_t sums[kVoxelThreads / 32];
+  bool found[kVoxelThreads / 32];
+};
+
+// Sum of `value` over the earlier threads of the block; *total is the block's sum. Every thread
+// calls.
+__device__ __forceinline__ uint64_t block_prefix(uint64_t value, ScanShared& shared,
+                                                 uint64_t* total) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  uint64_t inclusive = value;
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const uint64_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
+    if (lane >= distance) inclusive += below;
+  }
+  if (lane == 31) shared.sums[warp] = inclusive;
+  __syncthreads();
+  uint64_t before = 0, sum = 0;
+  for (int w = 0; w < kVoxelThreads / 32; ++w) {
+    if (w < warp) before += shared.sums[w];
+    sum += shared.sums[w];
+  }
+  __syncthreads();
+  *total = sum;
+  return before + inclusive - value;
+}
+
+// Publishes the sum of `tile` and returns that of all earlier tiles. The whole block looks back at
+// 256 tiles at once, down to the nearest one whose running total is known.
+__device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, uint64_t sum,
+                                                ScanShared& shared) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) store_relaxed(&status[tile], (tile == 0 ? kStatusTotal : 0) | sum);
+  uint64_t before = 0;
+  for (int64_t end = tile; end > 0; end -= kVoxelThreads) {
+    const int64_t other = end - 1 - threadIdx.x;
+    uint64_t word = kStatusTotal;
+    if (other >= 0) {
+      do {
+        word = load_relaxed(&status[other]);
+      } while (word >> 62 == 3);
+    }
+    __syncwarp();
+    const unsigned totals = __ballot_sync(0xffffffffu, (word & kStatusTotal) != 0);
+    const int nearest = totals ? __ffs(static_cast<int>(totals)) - 1 : 31;
+    uint64_t part = lane <= nearest ? word & kStatusValue : 0;
+    for (int distance = 16; distance > 0; distance /= 2) {
+      part += __shfl_xor_sync(0xffffffffu, part, distance);
+    }
+    if (lane == 0) {
+      shared.sums[warp] = part;
+      shared.found[warp] = totals != 0;
+    }
+    __syncthreads();
+    bool found = false;
+    for (int w = 0; w < kVoxelThreads / 32 && !found; ++w) {
+      before += shared.sums[w];
+      found = shared.found[w];
+    }
+    __syncthreads();
+    if (found) break;
+  }
+  if (threadIdx.x == 0 && tile > 0) store_relaxed(&status[tile], kStatusTotal | (before + sum));
+  return before;
+}
+
+// The ticket of this block, the same in all its threads.
+__device__ __forceinline__ int64_t block_ticket(uint32_t* counter) {
+  __shared__ uint32_t ticket;
+  if (threadIdx.x == 0) ticket = atomicAdd(counter, 1u) + 1;
+  __syncthreads();
+  return ticket;
+}
+
+// True in every thread of the last of `blocks` blocks to call, which then sees the others' writes.
+__device__ __forceinline__ bool is_last_block(uint32_t* counter, int64_t blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = int64_t{atomicAdd(counter, 1u) + 1} == blocks - 1;
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
+}  // namespace torchvox

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Key -> (smallest point index, number of points), filled by many threads at once. A voxel's
+// smallest point index does not depend on the order of execution, so neither does anything derived
+// from it.
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/core/arith.h"
+#include "csrc/kernels/core/atomics.h"
+#include "csrc/kernels/core/plan_override.h"
+
+namespace torchvox {
+
+enum class VoxelTableKind { kDense, kHash, kWideHash };
+
+inline constexpr uint32_t kNone32 = 0xffffffffu;
+inline constexpr uint64_t kNone64 = ~uint64_t{0};
+
+// Bits that hold every value in [0, count).
+inline int bits_for(uint64_t count) {
+  int bits = 1;
+  while (bits < 64 && (count - (count > 0)) >> bits) ++bits;
+  return bits;
+}
+
+// The table starts with every byte 0xff: no key, index 2^32 - 1, count -1.
+struct VoxelTable {
+  // {first, count}: a cell of the dense table. After the ids are given out: {id, first place in
+  // perm}.
+  struct alignas(8) Entry {
+    uint32_t first;
+    uint32_t count;
+  };
+  // Key and index share one word, (key << index_bits | index), so one atomic claims and minimises.
+  struct alignas(16) HashSlot {
+    uint64_t word;
+    uint32_t count;
+    uint32_t spare;
+  };
+  // For keys that are too long for that.
+  struct alignas(16) WideSlot {
+    uint64_t key;
+    Entry entry;
+  };
+
+  VoxelTableKind kind = VoxelTableKind::kDense;
+  int index_bits = 0;
+  uint64_t slots = 0;
+  void* data = nullptr;
+
+  TORCHVOX_HD Entry* dense() const { return static_cast<Entry*>(data); }
+  TORCHVOX_HD HashSlot* hash() const { return static_cast<HashSlot*>(data); }
+  TORCHVOX_HD WideSlot* wide() const { return static_cast<WideSlot*>(data); }
+
+  int64_t bytes() const {
+    const int64_t slot_bytes = kind == VoxelTableKind::kDense ? 8 : 16;
+    return static_cast<int64_t>(slots) * slot_bytes;
+  }
+
+  // The table of `points` points over `keys` possible keys: dense where that is no larger than the
+  // hash (or small enough to clear for nothing).
+  static VoxelTable choose(uint64_t keys, int64_t points) {
+    VoxelTable table;
+    table.index_bits = bits_for(static_cast<uint64_t>(points));
+    const uint64_t hash_slots = points < 16 ? 32 : 2 * static_cast<uint64_t>(points);
+    const bool fits_word = bits_for(keys) + table.index_bits <= 63;
+    const uint64_t dense_limit = hash_slots * 2 > (1u << 20) ? hash_slots * 2 : (1u << 20);
+    const int64_t forced = plan_override(Plan::kVoxelTable);
+    bool dense = keys <= dense_limit;
+    if (forced == 0) dense = keys <= (uint64_t{1} << 28);
+    if (forced == 1 || forced == 2) dense = false;
+    dense = dense && keys < kNone32;
+    if (dense) {
+      table.kind = VoxelTableKind::kDense;
+      table.slots = keys;
+    } else {
+      table.kind = fits_word && forced != 2 ? VoxelTableKind::kHash : VoxelTableKind::kWideHash;
+      table.slots = hash_slots;
+    }
+    return table;
+  }
+
+  // Adds `n` points, the smallest of which is `index`. Returns the voxel's slot, and how many of
+  // its points were added before.
+  TORCHVOX_HD uint32_t insert(uint64_t key, uint32_t index, uint32_t n, uint32_t* before) const {
+    // A plain load first: most points come after their voxel's first one and need no atomic
+    // minimum.
+    if (kind == VoxelTableKind::kDense) {
+      Entry& entry = dense()[key];
+      if (load_relaxed(&entry.first) > index) atomic_lower(&entry.first, index);
+      *before = atomic_add(&entry.count, n) + 1;
+      return static_cast<uint32_t>(key);
+    }
+    uint64_t s = home(key);
+    if (kind == VoxelTableKind::kHash) {
+      const uint64_t word = key << index_bits | index;
+      for (;;) {
+        uint64_t* address = &hash()[s].word;
+        uint64_t old = load_relaxed(address);
+        if (old == kNone64) old = atomic_cas(address, kNone64, word);
+        if (old == kNone64) break;
+        if (old >> index_bits == key) {
+          if (old > word) atomic_lower(address, word);
+          break;
+        }
+        s = s + 1 == slots ? 0 : s + 1;
+      }
+      *before = atomic_add(&hash()[s].count, n) + 1;
+      return static_cast<uint32_t>(s);
+    }
+    for (;;) {
+      uint64_t* address = &wide()[s].key;
+      uint64_t old = load_relaxed(address);
+      if (old == kNone64) old = atomic_cas(address, kNone64, key);
+      if (old == kNone64 || old == key) break;
+      s = s + 1 == slots ? 0 : s + 1;
+    }
+    Entry& entry = wide()[s].entry;
+    if (load_relaxed(&entry.first) > index) atomic_lower(&entry.first, index);
+    *before = atomic_add(&entry.count, n) + 1;
+    return static_cast<uint32_t>(s);
+  }
+
+  // Where the search for a key begins. Neighbours along the fast axis share a 32-byte sector: pairs
+  // of keys hash together.
+  TORCHVOX_HD uint64_t home(uint64_t key) const {
+    uint64_t h = key >> 1;
+    h ^= h >> 33;
+    h *= 0xff51afd7ed558ccdull;
+    h ^= h >> 33;
+    h *= 0xc4ceb9fe1a85ec53ull;
+    h ^= h >> 33;
+    return 2 * (((h >> 32) * (slots / 2)) >> 32) + (key & 1);
+  }
+
+  // The entry of a slot and its key; `count` is one less than the number of points until give_id().
+  TORCHVOX_HD Entry entry(uint32_t slot, uint64_t* key) const {
+    if (kind == VoxelTableKind::kDense) {
+      *key = slot;
+      return load_entry(&dense()[slot]);
+    }
+    if (kind == VoxelTableKind::kWideHash) {
+      *key = load_relaxed(&wide()[slot].key);
+      return load_entry(&wide()[slot].entry);
+    }
+    const uint64_t word = load_relaxed(&hash()[slot].word);
+    Entry entry;
+    entry.first = static_cast<uint32_t>(word & ((uint64_t{1} << index_bits) - 1));
+    entry.count = load_relaxed(&hash()[slot].count);
+    *key = word >> index_bits;
+    return entry;
+  }
+  // Replaces the smallest index by the voxel's id and the count by its first place in perm. Safe
+  // while other threads still ask "is my index the smallest": an id never exceeds that index.
+  TORCHVOX_HD void give_id(uint32_t slot, uint64_t key, uint32_t id, uint32_t place) const {
+    if (kind == VoxelTableKind::kHash) {
+      store_relaxed(&hash()[slot].word, key << index_bits | id);
+      store_relaxed(&hash()[slot].count, place);
+      return;
+    }
+    Entry& entry = kind == VoxelTableKind::kDense ? dense()[slot] : wide()[slot].entry;
+    store_relaxed(&entry.first, id);
+    store_relaxed(&entry.count, place);
+  }
+
+ private:
+  static TORCHVOX_HD Entry load_entry(const Entry* address) {
+    const uint64_t both = load_relaxed(reinterpret_cast<const uint64_t*>(address));
+    Entry entry;
+    entry.first = static_cast<uint32_t>(both);
+    entry.count = static_cast<uint32_t>(both >> 32);
+    return entry;
+  }
+};
+
+}  // namespace torchvox

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the CUDA kernels of voxelize share: the decisions taken on the host, the ranges of the
+// workspace, and the steps of the call.
+//
+// A voxel has an id (its rank by first point), a rank (its place in the wanted order; the id for
+// order="first"), a row (after the cap of its sample; -1 when it is not kept) and a segment: the
+// range of perm that holds its points.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "csrc/kernels/core/workspace.h"
+#include "csrc/kernels/voxel/voxel_table.h"
+#include "csrc/kernels/voxel/voxelize.h"
+
+namespace torchvox {
+
+inline constexpr int kVoxelThreads = 256;
+inline constexpr int kTilePoints = 4 * kVoxelThreads;  // a block of the scan over points
+inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits
+inline constexpr int kTileWords = kBitmapWords * kVoxelThreads;
+inline constexpr int kSmallVoxel = 8;  // points that 8 lanes order and reduce
+inline constexpr int kWarpSort = 512;  // points that a warp sorts in shared memory
+inline constexpr int kWarpSelect = 4096;  // points from which a warp selects the first 32
+inline constexpr int kSortChunk = 4096;  // points that a block sorts in shared memory
+inline constexpr int kGiantChunk = 1024;  // stored points that a block reduces
+inline constexpr uint64_t kBitmapKeys = uint64_t{1} << 28;  // largest grid ranked by a bitmap
+
+struct alignas(16) VoxelSegment {
+  uint64_t key;
+  uint32_t place;  // first place in perm
+  uint32_t count;
+};
+
+struct SegmentTask {
+  uint32_t voxel;  // id
+  uint32_t chunk;
+};
+
+// Every counter starts with all bits set: minus one.
+struct VoxelCounters {
+  uint32_t scan_ticket;
+  uint32_t scan_done;
+  uint32_t word_ticket;
+  uint32_t place_done;
+  uint32_t crowded;
+  uint32_t sort_tasks;
+  uint32_t sort_ticket;
+  uint32_t sort_done;
+  uint32_t giant_tasks;
+  uint32_t inverse_longest;  // 2^32 - 1 - points of the longest segment that is sorted
+};
+
+struct VoxelTotals {
+  uint32_t voxels;  // found
+  uint32_t rows;  // kept
+};
+
+enum class VoxelRanking { kById, kByBitmap, kBySort };
+
+struct VoxelWork {
+  int64_t tiles = 1;
+  int64_t word_tiles = 0;
+  int64_t voxel_limit = 0;  // voxels that can exist
+  int64_t sort_above = 0;  // segments longer than this are sorted before the reduction
+  int64_t cleared_bytes = 0;
+  int64_t bytes = 0;
+  int64_t sort_bytes = 0;  // of the radix sort
+  int64_t giant_limit = 0;
+  bool giants = false;
+  VoxelRanking ranking = VoxelRanking::kById;
+
+  // Cleared to 0xff by the one memset of a call.
+  VoxelTable table;
+  uint64_t* status = nullptr;  // [tiles]
+  uint64_t* word_status = nullptr;  // [word_tiles]
+  uint32_t* bitmap = nullptr;  // [word_tiles * kTileWords]; a cleared bit is a voxel
+  uint32_t* tallies = nullptr;  // [batches, 5]: columns 2 to 6 of counts, less one
+  uint32_t* giant_done = nullptr;  // [giant_limit]
+  VoxelCounters* counters = nullptr;
+
+  // Written before they are read.
+  VoxelTotals* totals = nullptr;
+  uint32_t* slot = nullptr;  // [rows]: slot of the point's voxel, or kNone32
+  uint32_t* arrival = nullptr;  // [rows]: how many points of the voxel came before, in no order
+  uint32_t* perm = nullptr;  // [rows]: points by voxel
+  VoxelSegment* segments = nullptr;  // [voxel_limit] by id
+  VoxelSegment* ranked_segments = nullptr;  // [voxel_limit] by rank
+  uint32_t* rank_of = nullptr;  // [voxel_limit] id -> rank; null: the same
+  uint32_t* word_rank = nullptr;  // [word_tiles * kVoxelThreads]
+  uint32_t* sample_begin = nullptr;  // [batches + 1] voxels before the sample
+  uint32_t* row_begin = nullptr;  // [batches + 1] rows before the sample
+  uint32_t* crowded = nullptr;  // ids of voxels above kSmallVoxel points, in no order
+  SegmentTask* sort_tasks = nullptr;
+  SegmentTask* giant_tasks = nullptr;
+  void* giant_values = nullptr;  // [giant_limit, 2, columns] of the compute type
+  int32_t* giant_points = nullptr;  // [giant_limit, columns]
+  uint64_t* sort_keys = nullptr;  // [2, voxel_limit]
+  uint32_t* sort_ids = nullptr;  // [2, voxel_limit]
+  void* sort_storage = nullptr;
+
+  VoxelWork(const VoxelizeArgs& args, void* base);
+
+  // The row of a voxel, or -1; `sample` is only looked at when there is a cap.
+  __device__ int64_t row_of(const VoxelizeArgs& args, uint32_t rank, int64_t sample) const {
+    if (args.max_voxels < 0) return rank;
+    const uint32_t within = rank - (sample > 0 ? sample_begin[sample] : 0);
+    if (within >= args.max_voxels) return -1;
+    return int64_t{sample > 0 ? row_begin[sample] : 0} + within;
+  }
+  __device__ uint32_t rank(uint32_t id) const { return rank_of ? rank_of[id] : id; }
+  __device__ int64_t row_of_voxel(const VoxelizeArgs& args, uint32_t id, uint64_t key) const {
+    const bool by_sample = args.max_voxels >= 0 && args.points.batches > 1;
+    return row_of(args, rank(id), by_sample ? args.grid.sample_of(key) : 0);
+  }
+  // The inverse, for a row in use.
+  __device__ uint32_t rank_of_row(const VoxelizeArgs& args, uint32_t row) const {
+    if (args.max_voxels < 0 || args.points.batches <= 1) return row;
+    int64_t low = 0, high = args.points.batches;  // row_begin[low] <= row < row_begin[high]
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      if (row_begin[middle] <= row) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return sample_begin[low] + (row - row_begin[low]);
+  }
+  __device__ const VoxelSegment* segments_by_rank() const {
+    return ranked_segments ? ranked_segments : segments;
+  }
+};
+
+// The steps, each in its own file.
+cudaError_t insert_points(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
+cudaError_t number_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
+cudaError_t rank_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
+cudaError_t place_points(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
+cudaError_t sort_segments(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
+cudaError_t reduce_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
+int64_t voxel_sort_bytes(int64_t voxels);
+
+}  // namespace torchvox

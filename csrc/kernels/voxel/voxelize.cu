@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/voxel/voxel_work.cuh"
+
+namespace torchvox {
+
+VoxelWork::VoxelWork(const VoxelizeArgs& args, void* base) {
+  const int64_t rows = args.points.rows;
+  const int64_t batches = args.points.batches;
+  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(batches);
+  tiles = std::max<int64_t>(1, ceil_div<int64_t>(rows, kTilePoints));
+  voxel_limit = static_cast<int64_t>(std::min<uint64_t>(static_cast<uint64_t>(rows), keys));
+  const bool few_stored = args.max_points >= 0 && args.max_points <= 32;
+  sort_above = few_stored ? kWarpSelect : kWarpSort;
+  giants = args.features != nullptr && args.reduce != VoxelReduce::kNone &&
+      (args.max_points < 0 || args.max_points > kGiantChunk) && rows > kGiantChunk;
+  giant_limit = giants ? rows / (kGiantChunk / 2) + 1 : 0;
+  if (args.order != VoxelOrder::kFirst) {
+    const int64_t forced = plan_override(Plan::kVoxelRanking);
+    const bool bitmap =
+        forced == kAutomatic ? keys <= kBitmapKeys : forced == 0 && keys <= 4 * kBitmapKeys;
+    ranking = bitmap ? VoxelRanking::kByBitmap : VoxelRanking::kBySort;
+  }
+  if (ranking == VoxelRanking::kByBitmap) {
+    word_tiles = static_cast<int64_t>(ceil_div<uint64_t>(keys, uint64_t{32} * kTileWords));
+    word_tiles = std::max<int64_t>(1, word_tiles);
+  }
+
+  Workspace space(base);
+  table = VoxelTable::choose(keys, rows);
+  table.data = space.take<char>(table.bytes());
+  status = space.take<uint64_t>(tiles);
+  word_status = space.take<uint64_t>(word_tiles);
+  if (word_tiles > 0) bitmap = space.take<uint32_t>(word_tiles * kTileWords);
+  tallies = space.take<uint32_t>(5 * batches);
+  giant_done = space.take<uint32_t>(giant_limit);
+  counters = space.take<VoxelCounters>(1);
+  cleared_bytes = space.bytes();
+
+  totals = space.take<VoxelTotals>(1);
+  slot = space.take<uint32_t>(rows);
+  arrival = space.take<uint32_t>(rows);
+  perm = space.take<uint32_t>(rows);
+  segments = space.take<VoxelSegment>(voxel_limit);
+  sample_begin = space.take<uint32_t>(batches + 1);
+  row_begin = space.take<uint32_t>(batches + 1);
+  crowded = space.take<uint32_t>(rows / (kSmallVoxel + 1) + 1);
+  // A segment of n > kWarpSort points takes n / kSortChunk + 1 tasks at most.
+  sort_tasks = space.take<SegmentTask>(rows > sort_above ? rows / 448 + 1 : 0);
+  if (giants) {
+    giant_tasks = space.take<SegmentTask>(giant_limit);
+    const int64_t real_bytes = args.points.dtype == DType::kDouble ? 8 : 4;
+    giant_values = space.take<char>(giant_limit * 2 * args.points.columns * real_bytes);
+    if (args.is_best()) giant_points = space.take<int32_t>(giant_limit * args.points.columns);
+  }
+  if (ranking != VoxelRanking::kById) {
+    ranked_segments = space.take<VoxelSegment>(voxel_limit);
+    rank_of = space.take<uint32_t>(voxel_limit);
+  }
+  if (ranking == VoxelRanking::kByBitmap) {
+    word_rank = space.take<uint32_t>(word_tiles * kVoxelThreads);
+  }
+  if (ranking == VoxelRanking::kBySort) {
+    sort_bytes = voxel_sort_bytes(voxel_limit);
+    sort_keys = space.take<uint64_t>(2 * voxel_limit);
+    sort_ids = space.take<uint32_t>(2 * voxel_limit);
+    sort_storage = space.take<char>(sort_bytes);
+  }
+  bytes = space.bytes();
+}
+
+int64_t cuda_workspace_bytes(const VoxelizeArgs& args) { return VoxelWork(args, nullptr).bytes; }
+
+cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext& context) {
+  const VoxelWork work(args, workspace);
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(workspace, 0xff, work.cleared_bytes, context.stream));
+  TORCHVOX_CUDA_CHECK(insert_points(args, work, context));
+  TORCHVOX_CUDA_CHECK(number_voxels(args, work, context));
+  if (work.ranking != VoxelRanking::kById) {
+    TORCHVOX_CUDA_CHECK(rank_voxels(args, work, context));
+  }
+  TORCHVOX_CUDA_CHECK(place_points(args, work, context));
+  if (args.points.rows > work.sort_above) {
+    TORCHVOX_CUDA_CHECK(sort_segments(args, work, context));
+  }
+  return reduce_voxels(args, work, context);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ascending order of the points of one segment, by one warp. Every lane calls each function.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "csrc/kernels/voxel/voxel_work.cuh"
+
+namespace torchvox {
+
+inline constexpr unsigned kWholeWarp = 0xffffffffu;
+
+// One step of a bitonic network: lanes `distance` apart compare and swap.
+__device__ __forceinline__ uint32_t compare_swap(uint32_t value, int distance, bool ascending) {
+  const uint32_t other = __shfl_xor_sync(kWholeWarp, value, distance);
+  const bool lower = (threadIdx.x & distance) == 0;
+  return (lower == ascending) == (other < value) ? other : value;
+}
+
+// Sorts one value a lane.
+__device__ __forceinline__ uint32_t warp_sort(uint32_t value) {
+  for (int run = 2; run <= 32; run *= 2) {
+    for (int distance = run / 2; distance > 0; distance /= 2) {
+      value = compare_swap(value, distance, run == 32 || (threadIdx.x & run) == 0);
+    }
+  }
+  return value;
+}
+
+// The 32 smallest of n points, ascending by lane; only the first `wanted` (1 to 32) are exact.
+// Chunks without a candidate cost one load and one vote.
+__device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, int wanted) {
+  constexpr int kAhead = 4;
+  const int lane = threadIdx.x % 32;
+  uint32_t best = kNone32, limit = kNone32;
+  for (uint32_t first = 0; first < n; first += 32 * kAhead) {
+    uint32_t candidate[kAhead];
+    for (int k = 0; k < kAhead; ++k) {
+      const uint32_t at = first + 32 * k + lane;
+      candidate[k] = at < n ? points[at] : kNone32;
+    }
+    for (int k = 0; k < kAhead; ++k) {
+      if (__ballot_sync(kWholeWarp, candidate[k] < limit) == 0) continue;
+      const uint32_t sorted = warp_sort(candidate[k]);
+      const uint32_t reversed = __shfl_sync(kWholeWarp, sorted, 31 - lane);
+      best = reversed < best ? reversed : best;  // the 32 smallest of both, a bitonic sequence
+      for (int distance = 16; distance > 0; distance /= 2)
+        best = compare_swap(best, distance, true);
+      limit = __shfl_sync(kWholeWarp, best, wanted - 1);
+    }
+  }
+  return best;
+}
+
+// Sorts n <= kWarpSort points in shared memory.
+__device__ inline void warp_sort_shared(const uint32_t* points, uint32_t n, uint32_t* order) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t size = 64;
+  while (size < n) size *= 2;
+  for (uint32_t k = lane; k < size; k += 32) order[k] = k < n ? points[k] : kNone32;
+  __syncwarp();
+  for (uint32_t run = 2; run <= size; run *= 2) {
+    for (uint32_t distance = run / 2; distance > 0; distance /= 2) {
+      for (uint32_t pair = lane; pair < size / 2; pair += 32) {
+        const uint32_t low = 2 * pair - (pair & (distance - 1));
+        const uint32_t high = low + distance;
+        const uint32_t a = order[low], b = order[high];
+        if ((a > b) == ((low & run) == 0)) {
+          order[low] = b;
+          order[high] = a;
+        }
+      }
+      __syncwarp();
+    }
+  }
+}
+
+// Leaves the stored points of a segment in `order`, in input order, and writes the slots of all its
+// points. The segment has at most work.sort_above points.
+__device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& work,
+                                     const VoxelSegment& segment, uint32_t* order) {
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t n = segment.count;
+  const uint32_t stored = static_cast<uint32_t>(args.stored(n));
+  const uint32_t* points = work.perm + segment.place;
+  int32_t* slots = args.point_slot;
+  if (stored == 0) {
+    for (uint32_t k = lane; slots != nullptr && k < n; k += 32) slots[points[k]] = -1;
+    return;
+  }
+  if (n <= 32 || stored <= 32) {
+    const uint32_t point = n <= 32 ? warp_sort(lane < n ? points[lane] : kNone32)
+                                   : warp_select(points, n, static_cast<int>(stored));
+    if (lane < stored) order[lane] = point;
+    if (slots != nullptr) {
+      if (lane < stored) slots[point] = static_cast<int32_t>(lane);
+      const uint32_t last = __shfl_sync(kWholeWarp, point, static_cast<int>(stored) - 1);
+      for (uint32_t k = lane; k < n; k += 32) {
+        if (points[k] > last) slots[points[k]] = -1;
+      }
+    }
+    __syncwarp();
+    return;
+  }
+  warp_sort_shared(points, n, order);
+  for (uint32_t k = lane; slots != nullptr && k < n; k += 32) {
+    slots[order[k]] = k < stored ? static_cast<int32_t>(k) : -1;
+  }
+}
+
+}  // namespace torchvox

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/voxel/voxelize.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/device.h"
+#include "csrc/ops/voxel/voxel_args.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+// What voxelize, _voxelize_train and voxel_map have in common.
+struct Request {
+  const char* op;
+  const Tensor& points;
+  c10::ArrayRef<double> voxel_size;
+  c10::ArrayRef<double> range;
+  int64_t max_points;
+  c10::SymInt max_voxels;
+  const OptionalTensor& batch_offsets;
+  const OptionalTensor& num_valid;
+  std::string_view order;
+  std::string_view bounds;
+};
+
+struct Reduction {
+  std::string_view reduce;
+  std::optional<at::ScalarType> out_dtype;
+  bool center_relative;
+};
+
+struct Outputs {
+  Tensor features;
+  Tensor indices;
+  Tensor num_points;
+  Tensor point_voxel;
+  Tensor counts;
+  Tensor point_slot;
+  Tensor arg;
+};
+
+// Everything that is known before data is read; the same for the CPU, CUDA and Meta keys.
+struct Plan {
+  VoxelizeArgs args;
+  c10::SymInt batches;
+  c10::SymInt capacity;
+};
+
+Plan make_plan(const Request& r) {
+  check_packed_points(r.op, r.points);
+  Plan plan;
+  VoxelizeArgs& args = plan.args;
+  args.grid = parse_voxel_grid(r.op, r.voxel_size, r.range);
+  args.order = parse_order(r.op, r.order);
+  args.grid.x_major = args.order == VoxelOrder::kXyz;
+  args.grid.check_range = parse_bounds(r.op, r.bounds);
+  check_value(r.max_points >= -1, r.op, "max_points must be -1 (no limit) or more", r.max_points);
+  check_size(r.max_voxels.sym_ge(-1), r.op, "max_voxels must be -1 (no limit) or more",
+             r.max_voxels);
+  args.max_points = r.max_points;
+  plan.batches = check_batch(r.op, r.points, r.batch_offsets, r.num_valid);
+  check_keys(r.op, args.grid, plan.batches);
+  const bool unlimited = r.max_voxels.sym_lt(0).guard_bool(__FILE__, __LINE__);
+  plan.capacity = unlimited ? r.points.sym_size(0) : plan.batches * r.max_voxels;
+  return plan;
+}
+
+void add_reduction(const Request& r, const Reduction& reduction, Plan& plan) {
+  VoxelizeArgs& args = plan.args;
+  args.reduce = parse_reduce(r.op, reduction.reduce, /*with_none=*/true);
+  check_value(args.reduce != VoxelReduce::kNone || args.max_points >= 0, r.op,
+              "max_points must be 0 or more with reduce='none'", args.max_points);
+  const at::ScalarType type = reduction.out_dtype.value_or(r.points.scalar_type());
+  check_type(is_coordinate_type(type), r.op,
+             "out_dtype must be float16, bfloat16, float32 or float64", type);
+  args.out_dtype = dtype_of(type);
+  args.center_relative = reduction.center_relative;
+}
+
+Outputs empty_outputs(const Request& r, const Plan& plan, const Reduction* reduction,
+                      bool with_slot, bool with_arg) {
+  const auto integers = r.points.options().dtype(at::kInt);
+  const c10::SymInt rows = r.points.sym_size(0), columns = r.points.sym_size(1);
+  Outputs out;
+  if (reduction != nullptr) {
+    const auto options =
+        r.points.options().dtype(reduction->out_dtype.value_or(r.points.scalar_type()));
+    out.features = plan.args.reduce == VoxelReduce::kNone
+        ? at::empty_symint({plan.capacity, plan.args.max_points, columns}, options)
+        : at::empty_symint({plan.capacity, columns}, options);
+  }
+  out.indices = at::empty_symint({plan.capacity, 4}, integers);
+  out.num_points = at::empty_symint({plan.capacity}, integers);
+  out.point_voxel = at::empty_symint({rows}, integers);
+  out.counts = at::empty_symint({plan.batches + 1, int64_t{kVoxelCounts}}, integers);
+  if (with_slot) out.point_slot = at::empty_symint({rows}, integers);
+  if (with_arg) {
+    out.arg = has_arg(plan.args.reduce) ? at::empty_symint({plan.capacity, columns}, integers)
+                                        : at::empty_symint({0}, integers);
+  }
+  return out;
+}
+
+int32_t* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<int32_t>() : nullptr;
+}
+
+// `reduction` is null for a map without features.
+Outputs compute(const Request& r, const Reduction* reduction, bool with_slot, bool with_arg) {
+  Plan plan = make_plan(r);
+  if (reduction != nullptr) add_reduction(r, *reduction, plan);
+  Outputs out = empty_outputs(r, plan, reduction, with_slot, with_arg);
+  if (r.points.is_meta()) return out;
+  const Packed packed(r.points, r.batch_offsets, r.num_valid);
+  VoxelizeArgs& args = plan.args;
+  args.points = packed.view;
+  args.max_voxels = r.max_voxels.guard_int(__FILE__, __LINE__);
+  args.threads = at::get_num_threads();
+  args.features = out.features.defined() ? out.features.mutable_data_ptr() : nullptr;
+  args.indices = data_or_null(out.indices);
+  args.num_points = data_or_null(out.num_points);
+  args.point_voxel = data_or_null(out.point_voxel);
+  args.counts = data_or_null(out.counts);
+  args.point_slot = data_or_null(out.point_slot);
+  args.arg = has_arg(args.reduce) ? data_or_null(out.arg) : nullptr;
+  run(r.op, r.points, args);
+  return out;
+}
+
+// Int is int64_t for the CPU and CUDA keys, c10::SymInt for Meta.
+template <class Int>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(
+    const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
+    int64_t max_points, Int max_voxels, const OptionalTensor& batch_offsets,
+    const OptionalTensor& num_valid, std::string_view reduce, std::string_view order,
+    std::string_view bounds, std::optional<at::ScalarType> out_dtype, bool center_relative) {
+  const Request request{"voxelize", points,        voxel_size, range, max_points,
+                        max_voxels, batch_offsets, num_valid,  order, bounds};
+  const Reduction reduction{reduce, out_dtype, center_relative};
+  Outputs out = compute(request, &reduction, false, false);
+  return {out.features, out.indices, out.num_points, out.point_voxel, out.counts};
+}
+
+template <class Int>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxelize_train(
+    const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
+    int64_t max_points, Int max_voxels, const OptionalTensor& batch_offsets,
+    const OptionalTensor& num_valid, std::string_view reduce, std::string_view order,
+    std::string_view bounds, std::optional<at::ScalarType> out_dtype, bool center_relative) {
+  const Request request{"voxelize", points,        voxel_size, range, max_points,
+                        max_voxels, batch_offsets, num_valid,  order, bounds};
+  const Reduction reduction{reduce, out_dtype, center_relative};
+  Outputs out = compute(request, &reduction, true, true);
+  return {out.features, out.indices,    out.num_points, out.point_voxel,
+          out.counts,   out.point_slot, out.arg};
+}
+
+template <class Int>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxel_map(
+    const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
+    int64_t max_points, Int max_voxels, const OptionalTensor& batch_offsets,
+    const OptionalTensor& num_valid, std::string_view order, std::string_view bounds) {
+  const Request request{"voxel_map", points,        voxel_size, range, max_points,
+                        max_voxels,  batch_offsets, num_valid,  order, bounds};
+  Outputs out = compute(request, nullptr, true, false);
+  return {out.indices, out.num_points, out.point_voxel, out.point_slot, out.counts};
+}
+
+std::vector<int64_t> grid_size(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range) {
+  const VoxelGrid grid = parse_voxel_grid("grid_size", voxel_size, range);
+  return {grid.cells[0], grid.cells[1], grid.cells[2]};
+}
+
+template <class Int>
+void register_kernels(torch::Library& m) {
+  m.impl("voxelize", voxelize<Int>);
+  m.impl("_voxelize_train", voxelize_train<Int>);
+  m.impl("voxel_map", voxel_map<Int>);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels<int64_t>(m); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels<c10::SymInt>(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels<int64_t>(m);
+}
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
+  m.impl("_voxelize_train", not_differentiable());
+  m.impl("voxel_map", not_differentiable());
+}
+// No tensor, so no device: one kernel under every key.
+TORCH_LIBRARY_IMPL(torchvox, CompositeImplicitAutograd, m) { m.impl("grid_size", grid_size); }
+
+}  // namespace
+}  // namespace torchvox
