@@ -59,8 +59,11 @@ inline void check_packed_points(const char* op, const at::Tensor& points) {
              points.sym_sizes());
   check_type(is_coordinate_type(points.scalar_type()), op,
              "points must be float16, bfloat16, float32 or float64", points.scalar_type());
-  check_size(points.sym_size(0).sym_lt(int64_t{1} << 31), op, "points must have N < 2^31 rows",
-             points.sym_size(0));
+  // Of concrete sizes only: on a symbolic one this would become a guard, and torch.export would ask
+  // every caller for Dim("N", max=2**31 - 1). The kernel of the exported program checks again.
+  if (const auto rows = points.sym_size(0).maybe_as_int()) {
+    check_value(*rows < int64_t{1} << 31, op, "points must have N < 2^31 rows", *rows);
+  }
 }
 
 inline void check_integers(const char* op, const char* name, const at::Tensor& tensor) {
