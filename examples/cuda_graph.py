@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture once, replay with other points: every torchvox op has static shapes, reads nothing back and
-allocates from torch's pool, so a CUDA graph holds it. Clouds of different sizes share one graph: the
-buffer has room for the largest, and `num_valid`, on the device, says how many rows count.
+"""Capture once, replay with other points: every torchvox op has static shapes, reads nothing back
+and allocates from torch's pool, so a CUDA graph holds it. Clouds of different sizes share one graph:
+the buffer has room for the largest, and `num_valid`, on the device, says how many rows count.
 
     python examples/cuda_graph.py
 """
@@ -58,7 +58,9 @@ def main() -> int:
             torch.equal(a.nan_to_num(), e.nan_to_num()) if a.is_floating_point() else a.equal(e)
             for a, e in zip(outputs, expected, strict=True)
         )
-        print(f"{size:>6} points: {int(outputs[4][0, 0])} voxels, {'same' if same else 'OTHER'} bits")
+        print(
+            f"{size:>6} points: {int(outputs[4][0, 0])} voxels, {'same' if same else 'OTHER'} bits"
+        )
         if not same:
             return 1
     return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clouds of different sizes through a DataLoader: workers read and crop on the CPU, the collate packs
+"""Clouds of different sizes through a DataLoader: workers thin them on the CPU, the collate packs
 them with offsets, and the packed batch is voxelized where the model lives.
 
     python examples/dataloader.py                     # workers by fork
@@ -33,8 +33,8 @@ class Clouds(Dataset):
         generator = torch.Generator().manual_seed(i)
         cloud = torch.rand(500 + 300 * i, 4, generator=generator)
         cloud = cloud * torch.tensor([80.0, 80.0, 6.0, 1.0]) - torch.tensor([0.0, 40.0, 3.0, 0.0])
-        # An op in a worker: keep the first point of each pillar. It runs on the CPU and starts no CUDA
-        # context, so that fork is safe.
+        # An op in a worker: keep the first point of each pillar. It runs on the CPU and starts no
+        # CUDA context, so that fork is safe.
         return torchvox.voxelize(cloud, VOXEL, RANGE, 1, -1, trim=True).features[:, 0].clone()
 
 
@@ -68,7 +68,9 @@ def main() -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for i, voxels in enumerate(batches(args.workers, args.start, device)):
         kept = voxels.counts[1:, 0].tolist()
-        print(f"batch {i} on {device}: voxels a cloud {kept}, features {list(voxels.features.shape)}")
+        print(
+            f"batch {i} on {device}: voxels a cloud {kept}, features {list(voxels.features.shape)}"
+        )
     return 0
 
 

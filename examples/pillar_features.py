@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One module, used everywhere torch runs models.
 
-`PillarFeatures` calls registered torchvox ops in its forward: it groups points into pillars, encodes
-them with a small PointNet, scatters them to a bird's-eye-view canvas, and picks keypoints by furthest
-point sampling. The same instance then runs eagerly, under torch.compile, exported and loaded again,
-packaged by AOTInductor, and scripted:
+`PillarFeatures` calls registered torchvox ops in its forward: it groups points into pillars,
+encodes them with a small PointNet, scatters them to a bird's-eye-view canvas, and picks keypoints by
+furthest point sampling. The same instance then runs eagerly, under torch.compile, exported and
+loaded again, packaged by AOTInductor, and scripted:
 
     python examples/pillar_features.py                  # every way, compared with eager
     python examples/pillar_features.py --save folder    # model.pt2, model_aoti.pt2, model.pt
