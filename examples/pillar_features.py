@@ -2,8 +2,8 @@
 """One module, used everywhere torch runs models.
 
 `PillarFeatures` calls registered torchvox ops in its forward: it groups points into pillars,
-encodes them with a small PointNet, scatters them to a bird's-eye-view canvas, and picks keypoints by
-furthest point sampling. The same instance then runs eagerly, under torch.compile, exported and
+encodes them with a small PointNet, scatters them to a bird's-eye-view canvas, and picks keypoints
+by furthest point sampling. The same instance then runs eagerly, under torch.compile, exported and
 loaded again, packaged by AOTInductor, and scripted:
 
     python examples/pillar_features.py                  # every way, compared with eager

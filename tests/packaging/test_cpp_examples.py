@@ -53,13 +53,22 @@ def inputs(cloud: torch.Tensor):
     return cloud, torch.tensor([0, len(cloud)])
 
 
-@pytest.fixture(scope="session")
-def programs(tmp_path_factory):
+@pytest.fixture(scope="session", params=["tree", "wheel"])
+def programs(request, tmp_path_factory):
+    """The programs, built against the install in this tree and against the wheel in a clean
+    environment."""
+    prefix = torchvox.cmake_prefix_path
+    if request.param == "wheel":
+        python = request.getfixturevalue("python")
+        print_prefix = "import torchvox; print(torchvox.cmake_prefix_path)"
+        prefix = call(python, "-c", print_prefix, env=clean_env(), cwd="/").stdout.strip()
+        assert not prefix.startswith(str(ROOT))
+
     def make(folder):
         for name in ("torchscript_runner", "aoti_runner", "kernels_only"):
-            cmake_example(name, folder / name, torchvox.cmake_prefix_path)
+            cmake_example(name, folder / name, prefix)
 
-    return once(tmp_path_factory, "cpp_examples", make)
+    return once(tmp_path_factory, f"cpp_examples_{request.param}", make)
 
 
 @pytest.fixture

@@ -7,27 +7,10 @@ import sys
 import zipfile
 
 import pytest
-from shipping import ROOT, build_wheel, call, clean_env, clean_venv, once, same_build_env
+from shipping import ROOT, call, clean_env
 from shipping import without_nvcc as remove_nvcc
 
 from torchvox import _C
-
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    folder = once(
-        tmp_path_factory, "wheel", lambda folder: build_wheel(ROOT, folder, same_build_env())
-    )
-    return next(folder.glob("*.whl"))
-
-
-@pytest.fixture(scope="session")
-def python(tmp_path_factory, wheel):
-    """The interpreter of a clean environment with the wheel."""
-    folder = once(tmp_path_factory, "wheel_venv", lambda folder: clean_venv(folder / "v", wheel))
-    return folder / "v" / "bin" / "python"
 
 
 @pytest.fixture(scope="session")
