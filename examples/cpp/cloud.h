@@ -34,13 +34,14 @@ inline at::Tensor offsets_of(const at::Tensor& cloud) {
   return at::tensor({int64_t{0}, cloud.size(0)}, at::kLong);
 }
 
-// Prints each output and writes all of them to a file that torch.load reads as a list.
+// Prints each output and writes all of them to a file that torch.load reads as a tuple.
 inline void write_outputs(const std::vector<at::Tensor>& outputs, const std::string& path) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     std::cout << "output " << i << ": " << outputs[i].scalar_type() << " " << outputs[i].sizes()
               << "\n";
   }
-  const std::vector<char> bytes = torch::jit::pickle_save(c10::IValue(outputs));
+  const auto tuple = c10::ivalue::Tuple::create({outputs.begin(), outputs.end()});
+  const std::vector<char> bytes = torch::jit::pickle_save(tuple);
   std::ofstream file(path, std::ios::binary);
   if (!file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
     throw std::runtime_error("cannot write " + path);
