@@ -98,10 +98,10 @@ template <class Args>
 void run_on_host(const Args& args, const ParallelFor& parallel_for = serial_for) {
   const int64_t bytes = workspace_bytes(args, Target{});
   // 64-byte aligned, as torch's CPU allocator gives it.
-  void* workspace = ::operator new (static_cast<size_t>(bytes), std::align_val_t{64});
+  void* workspace = ::operator new(static_cast<size_t>(bytes), std::align_val_t{64});
   std::memset(workspace, kPoison, static_cast<size_t>(bytes));
   run_cpu(args, workspace, parallel_for);
-  ::operator delete (workspace, std::align_val_t{64});
+  ::operator delete(workspace, std::align_val_t{64});
 }
 
 #ifdef TORCHVOX_CUDA
@@ -124,7 +124,7 @@ template <class T>
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(int64_t size) : size_(size) {
-    if (size > 0) check_cuda(cudaMalloc(&data_, bytes()), "cudaMalloc");
+    if (size > 0) check_cuda(cudaMalloc(reinterpret_cast<void**>(&data_), bytes()), "cudaMalloc");
   }
   explicit DeviceBuffer(const std::vector<T>& host)
       : DeviceBuffer(static_cast<int64_t>(host.size())) {
