@@ -23,7 +23,13 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find csrc configs/cmake -type f)
 WORKERS := $(shell nproc 2>/dev/null || echo 1)
 
-.PHONY: demo build cpu test test-all test-gpu test-cpp sanitize bench lint format wheel clean
+# The kernel tests need a compiler and cmake, no torch. They are built for CUDA when architectures are
+# named or a GPU is here.
+GPU_ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | paste -sd,))
+CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
+KERNEL_TESTS := -DTORCHVOX_KERNELS_ONLY=ON -DTORCHVOX_KERNEL_TESTS=ON -DTORCHVOX_WERROR=ON
+
+.PHONY: demo build cpu test test-all test-gpu test-cpp sanitize sanitize-gpu bench lint format wheel clean
 
 demo: build/.built
 	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
@@ -57,6 +63,27 @@ test-gpu: build/.built
 
 bench: build/.built
 	$(PY) -m benchmarks $(BENCH_ARGS)
+
+build/test-cpp/.built: $(SOURCES) $(wildcard tests/cpp/*)
+	$(CMAKE) -S . -B build/test-cpp $(KERNEL_TESTS) -DTORCHVOX_CUDA=$(if $(GPU_ARCHS),AUTO,0) -DTORCH_CUDA_ARCH_LIST="$(GPU_ARCHS)"
+	$(CMAKE) --build build/test-cpp -j $(or $(MAX_JOBS),$(WORKERS))
+	touch $@
+
+test-cpp: build/test-cpp/.built
+	cd build/test-cpp && $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure
+
+# AddressSanitizer and UndefinedBehaviorSanitizer over the CPU kernels.
+sanitize:
+	$(CMAKE) -S . -B build/sanitize $(KERNEL_TESTS) -DTORCHVOX_CUDA=0 -DTORCHVOX_SANITIZE=address,undefined
+	$(CMAKE) --build build/sanitize -j $(or $(MAX_JOBS),$(WORKERS))
+	cd build/sanitize && UBSAN_OPTIONS=print_stacktrace=1 $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure
+
+# compute-sanitizer's four tools over the CUDA kernels.
+sanitize-gpu: build/test-cpp/.built
+	@command -v compute-sanitizer > /dev/null || { echo "make sanitize-gpu: no compute-sanitizer on PATH (it comes with the CUDA toolkit)" >&2; exit 1; }
+	@for tool in memcheck racecheck initcheck synccheck; do for test in build/test-cpp/test_*_kernels; do \
+		echo "== $$tool $$test"; compute-sanitizer --tool $$tool --error-exitcode 1 $$test || exit 1; \
+	done; done
 
 lint:
 	$(PY) -m ruff check .

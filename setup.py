@@ -2,14 +2,25 @@
 """Drives CMake. Sources, flags and the choice between CUDA and CPU-only live in CMakeLists.txt."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+
+
+class BuildPython(build_py):
+    """Starts from an empty build folder, so that no file of an older build gets into a wheel."""
+
+    def run(self):
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
 
 
 class CMakeBuild(build_ext):
@@ -33,20 +44,25 @@ class CMakeBuild(build_ext):
             f"-B{build}",
             f"-DCMAKE_BUILD_TYPE={os.environ.get('TORCHVOX_BUILD_TYPE', 'Release')}",
             f"-DCMAKE_INSTALL_PREFIX={package / 'torchvox'}",
+            f"-DCMAKE_INSTALL_RPATH_USE_LINK_PATH={'ON' if self.inplace else 'OFF'}",
             f"-DTORCHVOX_PYTHON={sys.executable}",
             f"-DTORCHVOX_CUDA={os.environ.get('TORCHVOX_CUDA', 'AUTO')}",
             f"-DTORCH_CUDA_ARCH_LIST={os.environ.get('TORCH_CUDA_ARCH_LIST', '')}",
+            f"-DTORCHVOX_NVCC_THREADS={os.environ.get('NVCC_THREADS', '')}",
         ]
         if not (build / "CMakeCache.txt").exists():
             configure.append("-GNinja")
         configure += os.environ.get("TORCHVOX_CMAKE_ARGS", "").split()
-        for command in (
-            configure,
-            ["cmake", "--build", str(build), "-j", jobs],
-            ["cmake", "--install", str(build)],
-        ):
-            if subprocess.run(command).returncode:
-                sys.exit(f"torchvox: the build stopped in: {' '.join(command)}")
+        self.call(configure)
+        self.call(["cmake", "--build", str(build), "-j", jobs])
+        for folder in ("lib", "include", "share"):
+            shutil.rmtree(package / "torchvox" / folder, ignore_errors=True)
+        self.call(["cmake", "--install", str(build)])
+
+    @staticmethod
+    def call(command):
+        if subprocess.run(command).returncode:
+            sys.exit(f"torchvox: the build stopped in: {' '.join(command)}")
 
     def get_outputs(self):
         return []
@@ -55,4 +71,7 @@ class CMakeBuild(build_ext):
         return []
 
 
-setup(ext_modules=[Extension("torchvox._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
+setup(
+    ext_modules=[Extension("torchvox._C", sources=[])],
+    cmdclass={"build_py": BuildPython, "build_ext": CMakeBuild},
+)

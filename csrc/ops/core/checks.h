@@ -33,6 +33,14 @@ void check_size(const c10::SymBool& ok, const char* op, const std::string& rule,
                 const Got&... got) {
   check_value(ok.expect_true(__FILE__, __LINE__), op, rule, got...);
 }
+// An upper limit, of concrete sizes only: over a symbolic size it would become a guard, and
+// torch.export would ask every caller for Dim("N", max=2**31 - 1). The CPU and CUDA kernels that a
+// traced program calls see concrete sizes and check again.
+template <class... Got>
+void check_below(const c10::SymInt& size, int64_t limit, const char* op, const std::string& rule,
+                 const Got&... got) {
+  if (const auto known = size.maybe_as_int()) check_value(*known < limit, op, rule, got...);
+}
 // Dtypes: TypeError.
 template <class... Got>
 void check_type(bool ok, const char* op, const std::string& rule, const Got&... got) {
@@ -59,8 +67,8 @@ inline void check_packed_points(const char* op, const at::Tensor& points) {
              points.sym_sizes());
   check_type(is_coordinate_type(points.scalar_type()), op,
              "points must be float16, bfloat16, float32 or float64", points.scalar_type());
-  check_size(points.sym_size(0).sym_lt(int64_t{1} << 31), op, "points must have N < 2^31 rows",
-             points.sym_size(0));
+  check_below(points.sym_size(0), int64_t{1} << 31, op, "points must have N < 2^31 rows",
+              points.sym_size(0));
 }
 
 inline void check_integers(const char* op, const char* name, const at::Tensor& tensor) {

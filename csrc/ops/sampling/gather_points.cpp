@@ -72,8 +72,8 @@ Tensor gather_points_backward(const Tensor& grad_in, const Tensor& idx_in, c10::
              "grad must have the M of idx", grad_in.sym_sizes());
   check_size(num_points.sym_ge(0), op, "num_points must not be negative", num_points);
   for (const c10::SymInt& rows : {grad_in.sym_size(0) * num_points, idx_in.sym_numel()}) {
-    check_size(rows.sym_lt(int64_t{1} << 31), op,
-               "a batch must have fewer than 2^31 points and 2^31 samples", rows);
+    check_below(rows, int64_t{1} << 31, op,
+                "a batch must have fewer than 2^31 points and 2^31 samples", rows);
   }
   c10::SymDimVector shape(grad_in.sym_sizes());
   shape[samples_axis] = num_points;

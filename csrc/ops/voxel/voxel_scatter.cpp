@@ -31,10 +31,10 @@ void check_int32_vector(const char* op, const char* name, const Tensor& tensor,
 void check_rows(const char* op, const Tensor& point_voxel, const c10::SymInt& num_rows) {
   check_value(point_voxel.dim() == 1, op, "point_voxel must be [N]", point_voxel.sym_sizes());
   check_int32_vector(op, "point_voxel", point_voxel, point_voxel.sym_size(0), "[N]");
-  check_size(point_voxel.sym_size(0).sym_lt(kMostRows), op,
-             "point_voxel must have N < 2^31 - 1 elements", point_voxel.sym_size(0));
+  check_below(point_voxel.sym_size(0), kMostRows, op, "point_voxel must have N < 2^31 - 1 elements",
+              point_voxel.sym_size(0));
   check_size(num_rows.sym_ge(0), op, "num_rows must be in [0, 2^31 - 1)", num_rows);
-  check_size(num_rows.sym_lt(kMostRows), op, "num_rows must be in [0, 2^31 - 1)", num_rows);
+  check_below(num_rows, kMostRows, op, "num_rows must be in [0, 2^31 - 1)", num_rows);
 }
 
 std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel_in, c10::SymInt num_rows) {

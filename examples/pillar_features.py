@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One module, used everywhere torch runs models.
+
+`PillarFeatures` calls registered torchvox ops in its forward: it groups points into pillars,
+encodes them with a small PointNet, scatters them to a bird's-eye-view canvas, and picks keypoints
+by furthest point sampling. The same instance then runs eagerly, under torch.compile, exported and
+loaded again, packaged by AOTInductor, and scripted:
+
+    python examples/pillar_features.py                  # every way, compared with eager
+    python examples/pillar_features.py --save folder    # model.pt2, model_aoti.pt2, model.pt
+    python examples/pillar_features.py --ways eager export
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final, List, Tuple
+
+import torch
+from torch import Tensor, nn
+
+import torchvox
+
+WAYS = ["eager", "compile", "export", "aoti", "torchscript"]
+
+
+class PillarFeatures(nn.Module):
+    """points [N, 4] and batch_offsets [B + 1] -> (map [B, channels, ny, nx], keypoints
+    [B, keypoints, 4], keypoint_features [B, keypoints, width], counts [B + 1, 8])."""
+
+    point_cloud_range: Final[List[float]]
+    voxel_size: Final[List[float]]
+    max_points: Final[int]
+    max_pillars: Final[int]
+    keypoints: Final[int]
+    nx: Final[int]
+    ny: Final[int]
+
+    def __init__(
+        self,
+        point_cloud_range: List[float],
+        pillar_size: float,
+        *,
+        max_points: int = 16,
+        max_pillars: int = 2048,
+        keypoints: int = 128,
+        width: int = 16,
+        channels: int = 8,
+    ) -> None:
+        super().__init__()
+        height = point_cloud_range[5] - point_cloud_range[2]
+        self.point_cloud_range = point_cloud_range
+        self.voxel_size = [pillar_size, pillar_size, height]
+        self.max_points = max_points
+        self.max_pillars = max_pillars
+        self.keypoints = keypoints
+        self.nx, self.ny, _ = torchvox.grid_size(self.voxel_size, point_cloud_range)
+        self.encoder = nn.Linear(7, width)
+        self.head = nn.Conv2d(width + 1, channels, 3, padding=1)
+
+    def forward(
+        self, points: Tensor, batch_offsets: Tensor
+    ) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+        batches = batch_offsets.shape[0] - 1
+        features, indices, num_points, point_voxel, counts = torch.ops.torchvox.voxelize(
+            points,
+            self.voxel_size,
+            self.point_cloud_range,
+            self.max_points,
+            self.max_pillars,
+            batch_offsets=batch_offsets,
+        )
+        # Each stored point beside its offset from the pillar's mean; unused slots stay zero.
+        stored = torch.arange(self.max_points, device=points.device) < num_points[:, None]
+        mean = features[:, :, :3].sum(1) / num_points.clamp(min=1)[:, None]
+        x = torch.cat([features, features[:, :, :3] - mean[:, None]], 2)
+        x = torch.relu(self.encoder(x)) * stored[:, :, None]
+        pillars = x.amax(1)  # [B * max_pillars, width]
+
+        # Unused rows of the capacity have index -1: they go to one spare cell behind the canvas.
+        cells = batches * self.ny * self.nx
+        index = indices.long()
+        cell = (index[:, 0] * self.ny + index[:, 2]) * self.nx + index[:, 3]
+        cell = torch.where(index[:, 0] >= 0, cell, torch.full_like(cell, cells))
+        canvas = torch.zeros([cells + 1, pillars.shape[1]], device=points.device)
+        canvas = canvas.index_put([cell], pillars)[:cells]
+        canvas = canvas.view(batches, self.ny, self.nx, pillars.shape[1]).permute(0, 3, 1, 2)
+        height, _ = torch.ops.torchvox.bev_max_height(
+            points, self.point_cloud_range, [self.nx, self.ny], batch_offsets=batch_offsets
+        )
+        bev = self.head(torch.cat([canvas, height[:, None]], 1))
+
+        # Keypoints, each with the features of its pillar. An index of -1 gathers a row of zeros.
+        total = batches * self.keypoints
+        out_offsets = torch.arange(batches + 1, device=points.device) * self.keypoints
+        idx, _ = torch.ops.torchvox.furthest_point_sample_ragged(
+            points[:, :3], batch_offsets, out_offsets, total
+        )
+        chosen = torch.ops.torchvox.gather_points(points[None], idx[None])
+        pillar_of = torch.where(idx >= 0, point_voxel[idx.clamp(min=0).long()], idx)
+        chosen_features = torch.ops.torchvox.gather_points(pillars[None], pillar_of[None])
+        return (
+            bev,
+            chosen.view(batches, self.keypoints, points.shape[1]),
+            chosen_features.view(batches, self.keypoints, pillars.shape[1]),
+            counts,
+        )
+
+
+def make_model() -> PillarFeatures:
+    torch.manual_seed(0)
+    return PillarFeatures([0.0, -16.0, -3.0, 32.0, 16.0, 3.0], 0.5).eval()
+
+
+def make_cloud(points: int, seed: int) -> Tensor:
+    """[N, 4] x, y, z, intensity; a few points are out of range and one is not finite."""
+    generator = torch.Generator().manual_seed(seed)
+    cloud = torch.rand(points, 4, generator=generator)
+    cloud = cloud * torch.tensor([36.0, 36.0, 4.0, 1.0]) - torch.tensor([2.0, 18.0, 3.0, 0.0])
+    cloud[points // 2, 1] = float("nan")
+    return cloud
+
+
+def batch_of(*clouds: Tensor) -> Tuple[Tensor, Tensor]:
+    sizes = torch.tensor([0, *(len(cloud) for cloud in clouds)])
+    return torch.cat(clouds), sizes.cumsum(0)
+
+
+def export(model: nn.Module) -> torch.export.ExportedProgram:
+    """Any number of points; the number of clouds is fixed at one here."""
+    example = batch_of(make_cloud(1000, 0))
+    return torch.export.export(model, example, dynamic_shapes=({0: torch.export.Dim("N")}, None))
+
+
+def through(way: str, model: nn.Module, folder: Path):
+    """The model as `way` runs it; what it saves on the way lies in `folder`."""
+    if way == "eager":
+        return model
+    if way == "compile":
+        return torch.compile(model, fullgraph=True, dynamic=True)
+    if way == "export":
+        torch.export.save(export(model), folder / "model.pt2")
+        return torch.export.load(folder / "model.pt2").module()
+    if way == "aoti":
+        package = str(folder / "model_aoti.pt2")
+        torch._inductor.aoti_compile_and_package(export(model), package_path=package)
+        return torch._inductor.aoti_load_package(package)
+    if way == "torchscript":
+        torch.jit.script(model).save(str(folder / "model.pt"))
+        return torch.jit.load(str(folder / "model.pt"))
+    raise ValueError(f"way must be one of {WAYS}, got {way!r}")
+
+
+@torch.inference_mode()
+def run(ways: List[str], folder: Path) -> bool:
+    model = make_model()
+    clouds = [batch_of(make_cloud(size, seed)) for seed, size in enumerate((1000, 5000, 20000))]
+    expected = [model(*cloud) for cloud in clouds]
+    good = True
+    for way in ways:
+        runs = through(way, model, folder)
+        for cloud, outputs in zip(clouds, expected, strict=True):
+            actual = runs(*cloud)
+            # What torchvox computes has the same bits however it is run; a convolution or a matrix
+            # product may be summed in another order by another backend.
+            exact = torch.equal(actual[1].nan_to_num(), outputs[1].nan_to_num()) and torch.equal(
+                actual[3], outputs[3]
+            )
+            close = all(
+                torch.allclose(a, e, rtol=1e-4, atol=1e-5, equal_nan=True)
+                for a, e in zip(actual, outputs, strict=True)
+            )
+            good = good and exact and close
+            kept, found = outputs[3][0, :2].tolist()
+            print(
+                f"{way:<12} {len(cloud[0]):>6} points: {kept} of {found} pillars, "
+                f"{'same as eager' if exact and close else 'DIFFERS FROM EAGER'}"
+            )
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--save", type=Path, help="folder for the saved models")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    args = parser.parse_args()
+    if args.save:
+        args.save.mkdir(parents=True, exist_ok=True)
+        return 0 if run(args.ways, args.save) else 1
+    with tempfile.TemporaryDirectory() as folder:
+        return 0 if run(args.ways, Path(folder)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Building from the sdist, without a CUDA toolkit, without torch, and the kernels alone."""
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from shipping import (
+    ROOT,
+    build_wheel,
+    call,
+    clean_env,
+    clean_venv,
+    cmake_example,
+    once,
+    tool,
+    without_nvcc,
+)
+
+import torchvox
+
+CPU_ONLY_PROGRAM = """
+import json, torch, torchvox
+from torchvox import _C
+def refusal(op, *args):
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+    try:
+        op.redispatch(keys, *args)
+    except NotImplementedError as error:
+        return str(error)
+names = sorted({name.split("::")[1].split(".")[0] for name in
+                torch._C._dispatch_get_all_op_names() if name.startswith("torchvox::")})
+key = torch._C._dispatch_has_kernel_for_dispatch_key
+points = torch.tensor([[1.0, 2.0, 0.5], [1.0, 2.0, 1.5]])
+args = (points, [0.0, 0.0, 0.0, 4.0, 4.0, 4.0], [4, 4])
+print(json.dumps({
+    "info": _C.build_info(),
+    "without CUDA key": [name for name in names if not key(f"torchvox::{name}", "CUDA")],
+    "ops": names,
+    "refusal": refusal(torch.ops.torchvox.bev_max_height.default, *args),
+    "height": torchvox.bev_max_height(*args)[0].max().item(),
+}))
+"""
+
+
+@pytest.fixture(scope="session")
+def sdist(tmp_path_factory):
+    """The unpacked sdist."""
+
+    def make(folder):
+        call(
+            *(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", folder),
+            cwd=ROOT,
+            env=clean_env(),
+        )
+        with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+            archive.extractall(folder, filter="data")
+
+    folder = once(tmp_path_factory, "sdist", make)
+    return next(path for path in folder.iterdir() if path.is_dir())
+
+
+@pytest.fixture(scope="session")
+def cpu_only(tmp_path_factory, sdist):
+    """What a program sees of a wheel that was built from the sdist with no nvcc on PATH."""
+
+    def make(folder):
+        env = without_nvcc(clean_env())
+        (folder / "log").write_text(build_wheel(sdist, folder, env))
+        python = clean_venv(folder / "v", next(folder.glob("*.whl")))
+        seen = call(python, "-c", CPU_ONLY_PROGRAM, cwd=folder, env=env).stdout
+        (folder / "seen.json").write_text(seen.splitlines()[-1])
+
+    folder = once(tmp_path_factory, "cpu_only", make)
+    return {**json.loads((folder / "seen.json").read_text()), "log": (folder / "log").read_text()}
+
+
+def test_sdist_has_everything_that_is_tracked_and_no_build_output(sdist):
+    files = {str(f.relative_to(sdist)) for f in sdist.rglob("*") if f.is_file()}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    tracked = {f for f in listed.stdout.split() if not f.startswith((".", "benchmarks/"))}
+    if listed.returncode == 0:
+        assert tracked - files == set()
+    for folder in ("csrc", "configs", "torchvox", "tests", "examples"):
+        assert any(file.startswith(f"{folder}/") for file in files), folder
+    assert [
+        f for f in files if re.search(r"\.so$|__pycache__|^torchvox/(lib|include|share)/", f)
+    ] == []
+    assert "torchvox/_build.py" not in files
+
+
+@pytest.mark.slow
+def test_sdist_builds_without_a_toolkit_and_says_that_it_is_cpu_only(cpu_only):
+    reason = "torch" if not torch.version.cuda else "no nvcc was found"
+    assert cpu_only["info"]["cuda"] == ""
+    assert reason in cpu_only["info"]["cpu_only_reason"]
+    assert "torchvox: CPU-only build: " in cpu_only["log"]
+    assert cpu_only["height"] == 1.5
+
+
+@pytest.mark.slow
+def test_every_op_of_a_cpu_only_build_refuses_cuda_in_one_sentence(cpu_only):
+    assert cpu_only["ops"]
+    assert cpu_only["without CUDA key"] == []
+    assert "bev_max_height: this torchvox was built without CUDA" in cpu_only["refusal"]
+
+
+def test_asking_for_cuda_without_a_toolkit_is_an_error_of_one_sentence(tmp_path):
+    done = call(
+        *(tool("cmake"), "-S", ROOT, "-B", tmp_path, "-G", "Ninja", "-DTORCHVOX_CUDA=1"),
+        f"-DTORCHVOX_PYTHON={sys.executable}",
+        env=without_nvcc(clean_env()),
+        ok=False,
+    )
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert "TORCHVOX_CUDA=1 asks for a CUDA build, but " in said
+    assert said.count("CMake Error") == 1
+
+
+def test_building_without_torch_says_what_to_install_first(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
+    done = call(
+        *(sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", tmp_path / "out"),
+        cwd=ROOT,
+        env=clean_env(PYTHONPATH=str(tmp_path)),
+        ok=False,
+    )
+    assert done.returncode != 0
+    assert 'pip install "torch' in done.stdout and "Traceback" not in done.stdout
+
+
+@pytest.mark.slow
+def test_kernels_alone_build_install_and_serve_a_program(tmp_path):
+    """Without torch and without Python on the way."""
+    env = without_nvcc(clean_env(PYTHON="/nowhere"))
+    prefix = tmp_path / "prefix"
+    call(
+        *(tool("cmake"), "-S", ROOT, "-B", tmp_path / "build", "-G", "Ninja"),
+        *("-DTORCHVOX_KERNELS_ONLY=ON", "-DTORCHVOX_CUDA=0", f"-DCMAKE_INSTALL_PREFIX={prefix}"),
+        env=env,
+    )
+    call(tool("cmake"), "--build", tmp_path / "build", "-j", "2", env=env)
+    call(tool("cmake"), "--install", tmp_path / "build", env=env)
+    program = cmake_example("kernels_only", tmp_path / "example", prefix, env)
+    cloud = np.random.default_rng(0).uniform(-5, 85, (1000, 4)).astype(np.float32)
+    cloud.tofile(tmp_path / "cloud.bin")
+    said = call(program, tmp_path / "cloud.bin", 4, tmp_path / "height.bin").stdout
+    assert "cuda: not in this build" in said
+    height = np.fromfile(tmp_path / "height.bin", np.float32).reshape(400, 400)
+    expected, _ = torchvox.bev_max_height(
+        torch.from_numpy(cloud),
+        [0.0, -40.0, -3.0, 80.0, 40.0, 3.0],
+        [400, 400],
+        orientation="image",
+    )
+    assert np.array_equal(height, expected[0].numpy())

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the wheel holds, and that it works in an environment with torch and nothing else."""
+
+import json
+import re
+import sys
+import zipfile
+
+import pytest
+from shipping import ROOT, call, clean_env
+from shipping import without_nvcc as remove_nvcc
+
+from torchvox import _C
+
+
+@pytest.fixture(scope="session")
+def names(wheel):
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_wheel_is_of_one_python_and_one_platform(wheel):
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert re.fullmatch(rf"torchvox-.*-{version}-{version}-linux_\w+\.whl", wheel.name)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"torchvox/_C\..*\.so",
+        r"torchvox/_build\.py",
+        r"torchvox/py\.typed",
+        r"torchvox/lib/libtorchvox\.so",
+        r"torchvox/lib/libtorchvox_kernels\.so",
+        r"torchvox/include/torchvox/torchvox\.h",
+        r"torchvox/include/torchvox/csrc/kernels/bev/bev_max_height\.h",
+        r"torchvox/include/torchvox/csrc/kernels/core/target\.h",
+        r"torchvox/share/cmake/TorchVox/TorchVoxConfig\.cmake",
+        r"torchvox/share/cmake/TorchVox/TorchVoxTargets\.cmake",
+        r"torchvox/share/cmake/TorchVox/TorchVoxKernelsTargets\.cmake",
+        r"torchvox/reference/__init__\.py",
+        r"torchvox-[^/]*\.dist-info/entry_points\.txt",
+        r"torchvox-[^/]*\.dist-info/licenses/LICENSE",
+    ],
+)
+def test_wheel_has(names, pattern):
+    assert any(re.fullmatch(pattern, name) for name in names)
+
+
+def test_wheel_has_the_named_grids(names):
+    grids = {f"torchvox/configs/grids/{f.name}" for f in (ROOT / "configs/grids").glob("*.yaml")}
+    assert grids <= names
+
+
+def test_wheel_has_no_tests_no_sources_and_nothing_stale(names):
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"torchvox"}
+    assert [n for n in names if re.search(r"\.(cpp|cu|cuh|o|a|pyc)$|/tests/|setup\.py", n)] == []
+    modules = {n for n in names if n.endswith(".py") and n != "torchvox/_build.py"}
+    tracked = {str(f.relative_to(ROOT)) for f in (ROOT / "torchvox").rglob("*.py")}
+    assert modules <= tracked
+
+
+def test_wheel_runs_without_nvcc_and_without_extras(python, tmp_path):
+    program = """
+import importlib.util, json, torch, torchvox
+from torchvox import _C
+assert not torch.cuda.is_initialized()
+points = torch.tensor([[1.0, 2.0, 0.5], [1.0, 2.0, 1.5]])
+height, counts = torchvox.bev_max_height(points, [0.0, 0.0, 0.0, 4.0, 4.0, 4.0], [4, 4])
+extras = ["typer", "rich", "laspy", "pypcd4", "matplotlib"]
+extras = [name for name in extras if importlib.util.find_spec(name)]
+print(json.dumps({"file": torchvox.__file__, "info": _C.build_info(), "extras": extras,
+                  "height": height.max().item(), "counts": counts[0].tolist()}))
+"""
+    env = remove_nvcc(clean_env())
+    printed = call(python, "-c", program, cwd=tmp_path, env=env).stdout
+    result = json.loads(printed.splitlines()[-1])
+    assert str(python.parent.parent) in result["file"]
+    assert result["info"] == _C.build_info()
+    assert result["extras"] == []
+    assert result["height"] == 1.5 and result["counts"] == [1, 2, 0, 0]
+
+
+def test_command_without_extras_names_the_extra(python, tmp_path):
+    done = call(python, "-m", "torchvox", "info", cwd=tmp_path, env=clean_env(), ok=False)
+    if "No module named torchvox.__main__" in done.stdout:
+        pytest.skip("no command line in this version")
+    assert done.returncode != 0
+    assert "torchvox[cli]" in done.stdout and "Traceback" not in done.stdout
