@@ -20,7 +20,10 @@ def package(tmp_path_factory):
     shapes = tuple(p.dynamic_shapes(op)[0] for p, op in zip(every.programs, OPS, strict=True))
     exported = torch.export.export(every, groups, dynamic_shapes=(shapes,))
     path = str(tmp_path_factory.mktemp("aoti") / "every_op.pt2")
-    return every, torch._inductor.aoti_compile_and_package(exported, package_path=path)
+    fast = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # the wrapper only calls our ops
+    return every, torch._inductor.aoti_compile_and_package(
+        exported, package_path=path, inductor_configs=fast
+    )
 
 
 @pytest.mark.parametrize("n", [50, 2, 77])
