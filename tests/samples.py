@@ -75,7 +75,7 @@ def on(device: str, call: Call) -> Call:
 def with_gradients(op: Op, call: Call) -> Call:
     """The call with fresh leaves that require a gradient."""
     return {
-        k: v.detach().clone().requires_grad_() if k in op.gradients and v is not None else v
+        k: v.detach().clone().requires_grad_() if k in op.gradients else v
         for k, v in call.items()
     }
 
@@ -86,12 +86,20 @@ def some_gradient(out: Tensor) -> Tensor:
     return values.reshape(out.shape).to(out)
 
 
+def leaves(op: Op, call: Call) -> list[Tensor]:
+    """The arguments that get a gradient, those that the call holds."""
+    return [call[k] for k in op.gradients if k in call]
+
+
 def gradients(op: Op, call: Call) -> tuple:
-    """Gradients of op.gradients (those that the call holds), from some_gradient of the outputs."""
+    """Gradients of the leaves, from some_gradient of the outputs."""
     call = with_gradients(op, call)
-    outs = [out for out in run(op, call) if out.requires_grad]
-    leaves = [call[k] for k in op.gradients if call.get(k) is not None]
-    return torch.autograd.grad(outs, leaves, [some_gradient(out) for out in outs])
+    return backward(run(op, call), leaves(op, call))
+
+
+def backward(outs, inputs) -> tuple:
+    outs = [out for out in outs if out.requires_grad]
+    return torch.autograd.grad(outs, inputs, [some_gradient(out) for out in outs])
 
 
 def generator(seed: int) -> torch.Generator:
@@ -239,6 +247,108 @@ BEV_OPS = [
             ("top_index", lambda t: t[:, 1:], ValueError, "top_index must have the shape"),
         ),
         kernels=1,
+    ),
+]
+
+RASTER = {
+    **BEV,
+    "channels": [
+        "height_max", "height_min", "height_mean", "height_range", "height_norm", "intensity_top",
+        "intensity_mean", "intensity_max", "count", "density", "occupancy:5", "slices:3",
+    ],
+}  # fmt: skip
+
+
+def raster_call(n: int, seed: int = 0) -> Call:
+    return {
+        "points": cloud(n, 3, seed),
+        **RASTER,
+        "features": torch.randn(n, generator=generator(seed)),
+        "num_valid": torch.tensor([n - n // 10]),
+    }
+
+
+def raster_batch() -> Call:
+    return {**bev_batch(), "channels": RASTER["channels"], "fill": -1.0, "density_base": 16}
+
+
+RASTER_CASES = {
+    "batch": raster_batch,
+    "float16": lambda: {"points": cloud(40).half(), **RASTER, "orientation": "north_up"},
+    "bfloat16": lambda: {"points": cloud(40).bfloat16(), **RASTER},
+    "float64": lambda: {"points": cloud(40).double(), **RASTER},
+    "no intensity": lambda: {"points": cloud(40, 3), **BEV, "channels": ["height_max", "slices:40"]},
+    "column of features": lambda: {"points": cloud(40), **RASTER, "features": cloud(40)[:, 3:]},
+}
+RASTER_REFUSALS = (
+    *POINTS_REFUSALS,
+    ("channels", ["colour"], ValueError, "channels must be of height_max"),
+    ("channels", [], ValueError, "channels must name at least one plane"),
+    ("features", lambda t: t[1:], ValueError, r"features must be \[N\] or \[N, 1\]"),
+    ("features", lambda t: t.int(), TypeError, "features must be float"),
+)
+
+
+def raster_smooth() -> Call:
+    names = ["height_max", "height_mean", "height_norm", "intensity_top", "intensity_mean"]
+    points = smooth_cloud(30, 4)
+    return {"points": points[:, :3].clone(), **BEV, "channels": names, "features": points[:, 3].clone()}
+
+
+def raster_formula(call: Call, outs: tuple) -> tuple:
+    points, intensity = call["points"], call["features"].float()
+    x0, y0, z0, _, _, z1 = BEV_RANGE
+    cell = 8 * (points[:, 1] - y0).floor().long() + (points[:, 0] - x0).floor().long()  # 1 m cells
+    top = torchvox.bev_max_height_with_index(points, **BEV).top_index.flatten().long()
+    z, empty = points[:, 2].float(), top < 0
+    count = torch.bincount(cell, minlength=48).clamp(min=1)
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.zeros(48).index_add(0, cell, values) / count
+
+    planes = [z[top], mean(z), (z[top] - z0) / (z1 - z0), intensity[top], mean(intensity)]
+    return (torch.stack([torch.where(empty, 0.0, plane) for plane in planes]).view(1, 5, 6, 8),)
+
+
+def raster_backward_call(n: int, seed: int = 0) -> Call:
+    forward = raster_call(n, seed)
+    grad = some_gradient(torchvox.bev_rasterize(**forward)[0])
+    return {"grad_image": grad, **forward}
+
+
+def raster_backward_batch() -> Call:
+    forward = raster_batch()
+    image, _ = torchvox.bev_rasterize(**forward)
+    del forward["fill"], forward["density_base"]
+    return {"grad_image": some_gradient(image), **forward}
+
+
+BEV_OPS += [
+    Op(
+        "bev_rasterize",
+        raster_call,
+        varying={"points": 0, "features": 0},
+        cases=RASTER_CASES,
+        gradients=("points", "features"),
+        differentiable=(0,),
+        smooth=raster_smooth,
+        step=1 / 128,
+        formula=raster_formula,
+        refusals=(*RASTER_REFUSALS, ("density_base", 1, ValueError, "density_base must be in")),
+        kernels=0,
+        backward_kernels=3,
+    ),
+    Op(
+        "_bev_rasterize_backward",
+        raster_backward_call,
+        varying={"points": 0, "features": 0},
+        cases={"batch": raster_backward_batch},
+        refusals=(
+            *RASTER_REFUSALS,
+            ("grad_image", lambda t: t.double(), TypeError, "grad_image must be float32"),
+            ("grad_image", lambda t: t[:, 1:], ValueError, "grad_image must have the shape"),
+        ),
+        kernels=3,
     ),
 ]
 

@@ -7,17 +7,18 @@ from helpers import assert_same_bits
 from programs import Every, Program
 from samples import (
     DIFFERENTIABLE,
+    MODULES,
     OPS,
+    backward,
     each_differentiable_op,
     each_module,
     each_op,
     gradients,
+    leaves,
     on,
     run,
-    some_gradient,
     with_gradients,
 )
-from samples import MODULES
 from torch._dynamo.testing import CompileCounterWithBackend
 
 COUNTS = (50, 64, 37)  # points
@@ -49,10 +50,8 @@ def test_compiled_gradients_are_the_eager_ones(op, device):
     compiled = torch.compile(program, fullgraph=True, dynamic=True, backend=counter)
     for n in COUNTS:
         call = on(device, op.call(n, n))
-        leaves = with_gradients(op, call)
-        outs = [out for out in compiled(*program.arguments(leaves)) if out.requires_grad]
-        named = [leaves[k] for k in op.gradients if k in leaves]
-        got = torch.autograd.grad(outs, named, [some_gradient(out) for out in outs])
+        step = with_gradients(op, call)
+        got = backward(compiled(*program.arguments(step)), leaves(op, step))
         assert_same_bits(got, gradients(op, call), f"{op} of {n}")
     assert counter.frame_count <= 2
 
@@ -74,12 +73,12 @@ def test_inductor_compiles_every_gradient_with_equal_bits(device):
     compiled = torch.compile(every, fullgraph=True, dynamic=True, backend="inductor")
     for n in COUNTS[:2]:
         calls = [on(device, op.call(n, n)) for op in DIFFERENTIABLE]
-        leaves = [with_gradients(op, c) for op, c in zip(DIFFERENTIABLE, calls, strict=True)]
-        groups = [p.arguments(c) for p, c in zip(every.programs, leaves, strict=True)]
-        outs = [out for group in compiled(*groups) for out in group if out.requires_grad]
-        named = [leaf[k] for op, leaf in zip(DIFFERENTIABLE, leaves, strict=True) for k in op.gradients if k in leaf]
-        got = torch.autograd.grad(outs, named, [some_gradient(out) for out in outs])
-        expected = [g for op, call in zip(DIFFERENTIABLE, calls, strict=True) for g in gradients(op, call)]
+        steps = [with_gradients(op, c) for op, c in zip(DIFFERENTIABLE, calls, strict=True)]
+        groups = [p.arguments(c) for p, c in zip(every.programs, steps, strict=True)]
+        outs = [out for group in compiled(*groups) for out in group]
+        pairs = list(zip(DIFFERENTIABLE, calls, steps, strict=True))
+        got = backward(outs, [leaf for op, _, step in pairs for leaf in leaves(op, step)])
+        expected = tuple(g for op, call, _ in pairs for g in gradients(op, call))
         assert_same_bits(got, expected, f"{n} points")
 
 
@@ -120,10 +119,8 @@ def test_reduce_overhead_skips_no_cudagraph_of_a_training_step(op):
     for seed in range(6):
         torch.compiler.cudagraph_mark_step_begin()
         call = on("cuda", op.call(64, seed))
-        leaves = with_gradients(op, call)
-        outs = [out for out in compiled(*program.arguments(leaves)) if out.requires_grad]
-        named = [leaves[k] for k in op.gradients if k in leaves]
-        got = torch.autograd.grad(outs, named, [some_gradient(out) for out in outs])
-        got = [g.clone() for g in got]
+        step = with_gradients(op, call)
+        got = backward(compiled(*program.arguments(step)), leaves(op, step))
+        got = tuple(g.clone() for g in got)
         assert_same_bits(got, gradients(op, call), f"{op}, call {seed}")
     assert counters["inductor"]["cudagraph_skips"] == 0

@@ -10,6 +10,7 @@ from samples import (
     each_differentiable_op,
     each_op,
     gradients,
+    leaves,
     on,
     run,
     some_gradient,
@@ -31,26 +32,25 @@ def test_gradients_agree_with_numerical_ones(op, device):
     call = with_gradients(op, on(device, op.smooth()))
     names = [k for k in op.gradients if k in call]
 
-    def outputs(*leaves):
-        outs = run(op, {**call, **dict(zip(names, leaves, strict=True))})
+    def outputs(*values):
+        outs = run(op, {**call, **dict(zip(names, values, strict=True))})
         return tuple(outs[i] for i in op.differentiable)
 
-    leaves = [call[k] for k in names]
-    assert all(leaf.dtype == torch.float64 for leaf in leaves)
+    assert all(leaf.dtype == torch.float64 for leaf in leaves(op, call))
     tolerance = {} if op.step < 1e-3 else {"atol": 1e-3}  # a float32 output over a large step
-    assert torch.autograd.gradcheck(outputs, leaves, eps=op.step, **tolerance)
+    assert torch.autograd.gradcheck(outputs, leaves(op, call), eps=op.step, **tolerance)
 
 
 @each_differentiable_op
 def test_outputs_and_gradients_agree_with_the_formula_in_torch(op):
     call = with_gradients(op, op.smooth())
-    leaves = [call[k] for k in op.gradients if k in call]
+    inputs = leaves(op, call)
     outs = run(op, call)
     expected = op.formula(call, outs)
     for i, want in zip(op.differentiable, expected, strict=True):
         torch.testing.assert_close(outs[i], want)
-        got = torch.autograd.grad(outs[i], leaves, some_gradient(outs[i]), retain_graph=True)
-        wanted = torch.autograd.grad(want, leaves, some_gradient(want), retain_graph=True)
+        got = torch.autograd.grad(outs[i], inputs, some_gradient(outs[i]), retain_graph=True)
+        wanted = torch.autograd.grad(want, inputs, some_gradient(want), retain_graph=True)
         torch.testing.assert_close(got, wanted)
 
 

@@ -5,8 +5,18 @@ import pytest
 import torch
 from helpers import assert_same_bits
 from layouts import LAYOUTS, expandable
-from samples import each_case, each_differentiable_op, each_op, map_tensors, on, run, with_gradients
-from samples import gradients as gradients_of
+from samples import (
+    backward,
+    each_case,
+    each_differentiable_op,
+    each_op,
+    gradients,
+    leaves,
+    map_tensors,
+    on,
+    run,
+    with_gradients,
+)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -29,30 +39,14 @@ def test_expanded_inputs_equal_contiguous_ones(op, device):
 @each_differentiable_op
 def test_gradients_do_not_depend_on_the_layout(op, layout, device):
     call = on(device, op.call(40, 0))
-    leaves = with_gradients(op, call)
-    views = {k: LAYOUTS[layout](v) if k in op.gradients else v for k, v in leaves.items()}
-    outs = [out for out in run(op, views) if out.requires_grad]
-    named = [leaves[k] for k in op.gradients if k in leaves]
-    torch.autograd.backward([out.sum() for out in outs])
-    assert all(leaf.grad is not None for leaf in named)
+    expected = gradients(op, call)
     dense = with_gradients(op, call)
-    torch.autograd.backward([out.sum() for out in run(op, dense) if out.requires_grad])
-    assert_same_bits(
-        [leaf.grad for leaf in named], [dense[k].grad for k in op.gradients if k in dense], str(op)
-    )
-
-
-@each_differentiable_op
-def test_a_leaf_of_any_layout_gets_its_gradient(op, device):
-    call = on(device, op.call(40, 0))
-    expected = gradients_of(op, call)
-    for layout in LAYOUTS.values():
-        leaves = {
-            k: layout(v).requires_grad_() if k in op.gradients else v for k, v in call.items()
-        }
-        torch.autograd.backward([out.sum() for out in run(op, leaves) if out.requires_grad])
-        for name, want in zip(op.gradients, expected, strict=False):
-            assert leaves[name].grad.shape == want.shape
+    views = {k: LAYOUTS[layout](v) if k in op.gradients else v for k, v in dense.items()}
+    assert_same_bits(backward(run(op, views), leaves(op, dense)), expected, "a view of a leaf")
+    strided = {
+        k: LAYOUTS[layout](v).requires_grad_() if k in op.gradients else v for k, v in call.items()
+    }
+    assert_same_bits(backward(run(op, strided), leaves(op, strided)), expected, "a leaf")
 
 
 @each_case

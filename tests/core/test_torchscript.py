@@ -12,12 +12,13 @@ from samples import (
     OPS,
     Call,
     Op,
+    backward,
     each_differentiable_op,
     each_module,
     each_op,
     gradients,
+    leaves,
     run,
-    some_gradient,
     with_gradients,
 )
 from torch import Tensor
@@ -86,14 +87,11 @@ def test_gradients_flow_through_scripted_ops(op):
     method = getattr(scripted([op], 50), op.name)
     for seed in range(4):  # the executor specialises after some calls
         call = op.call(50, seed)
-        leaves = with_gradients(op, call)
-        out = method(*tensors_of(leaves))
+        step = with_gradients(op, call)
+        out = method(*tensors_of(step))
         outs = (out,) if isinstance(out, Tensor) else out
         assert [i for i, o in enumerate(outs) if o.requires_grad] == list(op.differentiable)
-        named = [leaves[k] for k in op.gradients if k in leaves]
-        wanted = [o for o in outs if o.requires_grad]
-        got = torch.autograd.grad(wanted, named, [some_gradient(o) for o in wanted])
-        assert_same_bits(got, gradients(op, call), f"{op}, call {seed}")
+        assert_same_bits(backward(outs, leaves(op, step)), gradients(op, call), f"{op}, {seed}")
 
 
 def test_a_saved_script_of_every_op_runs_where_only_the_library_is_loaded(tmp_path):
