@@ -6,6 +6,7 @@ import torch
 from helpers import assert_same_bits
 from samples import (
     DIFFERENTIABLE,
+    backward,
     cases,
     each_differentiable_op,
     each_op,
@@ -22,63 +23,85 @@ each_gradient_case = pytest.mark.parametrize(
     [
         pytest.param(op, make, id=f"{op}-{name}")
         for op in DIFFERENTIABLE
-        for name, make in {**cases(op), "smooth": op.smooth}.items()
+        for name, make in {**cases(op), **op.smooth}.items()
+    ],
+)
+each_smooth = pytest.mark.parametrize(
+    ("op", "make"),
+    [
+        pytest.param(op, make, id=f"{op}-{name}")
+        for op in DIFFERENTIABLE
+        for name, make in op.smooth.items()
     ],
 )
 
 
 @each_differentiable_op
-def test_gradients_agree_with_numerical_ones(op, device):
-    call = with_gradients(op, on(device, op.smooth()))
+def test_the_list_has_a_smooth_call_and_a_formula(op):
+    assert op.smooth and op.formula
+
+
+def differentiable_outputs(op, call):
+    """The op as a function of its leaves alone, for gradcheck."""
     names = [k for k in op.gradients if k in call]
 
     def outputs(*values):
         outs = run(op, {**call, **dict(zip(names, values, strict=True))})
         return tuple(outs[i] for i in op.differentiable)
 
+    return outputs
+
+
+@each_smooth
+def test_gradients_agree_with_numerical_ones(op, make, device):
+    call = with_gradients(op, on(device, make()))
     assert all(leaf.dtype == torch.float64 for leaf in leaves(op, call))
     tolerance = {} if op.step < 1e-3 else {"atol": 1e-3}  # a float32 output over a large step
+    outputs = differentiable_outputs(op, call)
     assert torch.autograd.gradcheck(outputs, leaves(op, call), eps=op.step, **tolerance)
 
 
-@each_differentiable_op
-def test_outputs_and_gradients_agree_with_the_formula_in_torch(op):
-    call = with_gradients(op, op.smooth())
-    inputs = leaves(op, call)
+@each_smooth
+def test_outputs_and_gradients_agree_with_the_formula_in_torch(op, make):
+    call = with_gradients(op, make())
     outs = run(op, call)
-    expected = op.formula(call, outs)
-    for i, want in zip(op.differentiable, expected, strict=True):
+    for i, want in zip(op.differentiable, op.formula(call, outs), strict=True):
         torch.testing.assert_close(outs[i], want)
-        got = torch.autograd.grad(outs[i], inputs, some_gradient(outs[i]), retain_graph=True)
-        wanted = torch.autograd.grad(want, inputs, some_gradient(want), retain_graph=True)
-        torch.testing.assert_close(got, wanted)
+        inputs = leaves(op, call)
+        torch.testing.assert_close(backward([outs[i]], inputs), backward([want], inputs))
 
 
-@each_differentiable_op
-def test_a_second_derivative_is_refused(op, device):
-    call = with_gradients(op, on(device, op.smooth()))
+@each_smooth
+def test_a_second_derivative_is_right_or_refused(op, make, device):
+    call = with_gradients(op, on(device, make()))
+    if op.twice:
+        outputs = differentiable_outputs(op, call)
+        assert torch.autograd.gradgradcheck(outputs, leaves(op, call), eps=op.step)
+        return
     out = run(op, call)[op.differentiable[0]]
     seed = some_gradient(out).requires_grad_()
     with pytest.raises(NotImplementedError, match="has no second derivative"):
-        torch.autograd.grad(out, call[op.gradients[0]], seed, create_graph=True)
+        torch.autograd.grad(out, leaves(op, call), seed, create_graph=True)
 
 
 @each_op
 def test_only_the_promised_outputs_require_a_gradient(op):
-    call = op.call(40, 0)
-    floats = {k: v for k, v in call.items() if torch.is_tensor(v) and v.is_floating_point()}
-    if not op.public:  # a backward op: nothing behind it has a gradient
+    call = {
+        k: v.requires_grad_() if torch.is_tensor(v) and v.is_floating_point() else v
+        for k, v in op.call(40, 0).items()
+    }
+    if not op.public and not op.gradients:
         with pytest.raises(NotImplementedError, match="has no second derivative"):
-            run(op, {**call, **{k: v.requires_grad_() for k, v in floats.items()}})
+            run(op, call)
         return
-    outs = run(op, {**call, **{k: v.requires_grad_() for k, v in floats.items()}})
+    outs = run(op, call)
     assert [i for i, out in enumerate(outs) if out.requires_grad] == list(op.differentiable)
 
 
 @each_differentiable_op
 def test_an_input_without_requires_grad_gets_none(op):
     for wanted in op.gradients:
-        call = op.smooth()
+        call = op.call(40, 0)
         if wanted not in call:
             continue
         call[wanted].requires_grad_()

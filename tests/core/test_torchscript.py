@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every op and module scripts, saves, loads where only the op library is loaded, and differentiates."""
 
+import functools
 import warnings
 
 import pytest
@@ -62,10 +63,12 @@ def source(op: Op, call: Call) -> str:
     )
 
 
-def scripted(ops: list[Op], n: int) -> torch.jit.ScriptModule:
+@functools.cache
+def scripted() -> torch.jit.ScriptModule:
+    """One method for each op."""
     module = torch.jit.ScriptModule()
-    for op in ops:
-        module.define(source(op, op.call(n, 0)))
+    for op in OPS:
+        module.define(source(op, op.call(50, 0)))
     return module
 
 
@@ -75,7 +78,7 @@ def tensors_of(call: Call) -> tuple[Tensor, ...]:
 
 @each_op
 def test_a_scripted_op_equals_the_eager_one(op):
-    method = getattr(scripted([op], 50), op.name)
+    method = getattr(scripted(), op.name)
     for n in (50, 0, 77):
         call = op.call(n, n)
         out = method(*tensors_of(call))
@@ -84,7 +87,7 @@ def test_a_scripted_op_equals_the_eager_one(op):
 
 @each_differentiable_op
 def test_gradients_flow_through_scripted_ops(op):
-    method = getattr(scripted([op], 50), op.name)
+    method = getattr(scripted(), op.name)
     for seed in range(4):  # the executor specialises after some calls
         call = op.call(50, seed)
         step = with_gradients(op, call)
@@ -96,7 +99,7 @@ def test_gradients_flow_through_scripted_ops(op):
 
 def test_a_saved_script_of_every_op_runs_where_only_the_library_is_loaded(tmp_path):
     script, inputs, outputs = (str(tmp_path / name) for name in ("every.pt", "in.pt", "out.pt"))
-    torch.jit.save(scripted(OPS, 50), script)
+    torch.jit.save(scripted(), script)
     torch.save({op.name: tensors_of(op.call(64, 5)) for op in OPS}, inputs)
     fresh_process(LOAD_ALONE, str(_library.LIBRARY), script, inputs, outputs)
     results = torch.load(outputs)
