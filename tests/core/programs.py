@@ -37,6 +37,4 @@ class Every(nn.Module):
         self.programs = nn.ModuleList(programs)
 
     def forward(self, *groups: tuple[Tensor, ...]):
-        return [
-            program(*tensors) for program, tensors in zip(self.programs, groups, strict=True)
-        ]
+        return [program(*tensors) for program, tensors in zip(self.programs, groups, strict=True)]

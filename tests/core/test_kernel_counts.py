@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU kernels and memsets per call are fixed: one more shows here before it shows in a benchmark."""
+"""GPU kernels and memsets per call are fixed: one more shows here before any benchmark."""
 
 import pytest
 import torch

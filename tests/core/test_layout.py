@@ -55,7 +55,9 @@ def test_inputs_are_unchanged_and_outputs_alias_nothing(op, make, device):
     before = map_tensors(call, torch.clone)
     outs = run(op, call)
     storages = [t.untyped_storage().data_ptr() for t in outs if t.numel()]
-    storages += [t.untyped_storage().data_ptr() for t in call.values() if torch.is_tensor(t) and t.numel()]
+    storages += [
+        t.untyped_storage().data_ptr() for t in call.values() if torch.is_tensor(t) and t.numel()
+    ]
     for name, value in call.items():
         if torch.is_tensor(value):
             assert_same_bits(value, before[name], name)

@@ -13,7 +13,10 @@ def every_call(ops):
     return [
         pytest.param(op, make, id=f"{op}-{name}")
         for op in ops
-        for name, make in {**cases(op), "strided": lambda op=op: map_tensors(op.call(40, 0), strided)}.items()
+        for name, make in {
+            **cases(op),
+            "strided": lambda op=op: map_tensors(op.call(40, 0), strided),
+        }.items()
     ]
 
 
@@ -29,8 +32,8 @@ def has_kernel(op, key: str) -> bool:
 
 
 @each_op
-# In a build without CUDA the CUDA kernel is the one that says so. Without an Autograd kernel torch's
-# fallback would make every float output require a gradient.
+# In a build without CUDA the CUDA kernel is the one that says so. Without an Autograd kernel
+# torch's fallback would make every float output require a gradient.
 @pytest.mark.parametrize("key", ["CPU", "CUDA", "Meta", "Autograd"])
 def test_every_op_has_a_kernel_for(op, key):
     assert op.composite or has_kernel(op, key)

@@ -10,7 +10,9 @@ from helpers import ROOT
 CSRC = ROOT / "csrc"
 SUFFIXES = {".h", ".cuh", ".cpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
-KERNEL_INCLUDES = re.compile(r"csrc/kernels/|cuda|cub/|thrust/|cooperative_groups|[a-z_0-9]+$|[a-z]+\.h$")
+KERNEL_INCLUDES = re.compile(
+    r"csrc/kernels/|cuda|cub/|thrust/|cooperative_groups|[a-z_0-9]+$|[a-z]+\.h$"
+)
 TORCH = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h")
 
 sources = sorted(p for p in CSRC.rglob("*") if p.suffix in SUFFIXES)
@@ -52,14 +54,18 @@ def test_only_kernel_files_are_cuda():
 
 
 def test_custom_function_is_included_by_autograd_files_only():
-    users = [p for p in sources if "torch/csrc/autograd/custom_function.h" in INCLUDE.findall(code(p))]
+    users = [
+        p for p in sources if "torch/csrc/autograd/custom_function.h" in INCLUDE.findall(code(p))
+    ]
     assert all(p.stem.endswith("_autograd") for p in users)
 
 
 def test_kernels_use_no_openmp_and_start_no_thread():
     for path in sources:
         if "kernels" in path.parts:
-            assert not re.search(r"#pragma omp|std::thread|std::async|omp\.h|\brand\(", code(path)), path
+            assert not re.search(
+                r"#pragma omp|std::thread|std::async|omp\.h|\brand\(", code(path)
+            ), path
 
 
 def test_every_source_names_its_licence():

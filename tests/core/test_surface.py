@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
+import test_large
 import torch
 from helpers import ROOT
 from samples import MODULES, OPS
@@ -90,7 +91,9 @@ def test_every_public_op_has_a_python_function_with_the_schemas_arguments(name):
     missing = [a.name for a in schema.arguments if a.name not in parameters]
     assert not missing, f"torchvox.{name} lacks {missing}"
     for argument in schema.arguments:
-        if argument.has_default_value() and not argument.type.isSubtypeOf(torch._C.NumberType.get()):
+        if argument.has_default_value() and not argument.type.isSubtypeOf(
+            torch._C.NumberType.get()
+        ):
             assert parameters[argument.name].default == argument.default_value, argument.name
 
 
@@ -114,13 +117,20 @@ def test_every_public_op_has_a_reference_with_the_schemas_arguments(name):
 def test_every_public_op_is_documented_and_in_the_changelog(name):
     pages = {domain: (ROOT / f"docs/{domain}.md").read_text() for domain in DOMAINS}
     assert any(re.search(rf"\b{name}\b", text) for text in pages.values()), f"no {name} in docs/"
-    assert re.search(rf"\b{name}\b", (ROOT / "CHANGELOG.md").read_text()), f"no {name} in CHANGELOG.md"
+    assert re.search(rf"\b{name}\b", (ROOT / "CHANGELOG.md").read_text()), (
+        f"no {name} in CHANGELOG.md"
+    )
 
 
 @each_public
 def test_every_public_op_has_tests_in_its_domain(name):
     tests = [p for domain in DOMAINS for p in (ROOT / "tests" / domain).glob("test_*.py")]
     assert any(re.search(rf"\b{name}\b", path.read_text()) for path in tests)
+
+
+@each_registered
+def test_every_op_has_a_case_of_more_than_2_31_elements(name):
+    assert hasattr(test_large, f"test_{name}")
 
 
 @each_registered

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every op and module scripts, saves, loads where only the op library is loaded, and differentiates."""
+"""Every op and module scripts, saves, differentiates, and loads beside the op library alone."""
 
 import functools
 import warnings

@@ -141,7 +141,11 @@ RASTER_CASES = {
     "float16": lambda: {"points": cloud(40).half(), **RASTER, "orientation": "north_up"},
     "bfloat16": lambda: {"points": cloud(40).bfloat16(), **RASTER},
     "float64": lambda: {"points": cloud(40).double(), **RASTER},
-    "no intensity": lambda: {"points": cloud(40, 3), **BEV, "channels": ["height_max", "slices:40"]},
+    "no intensity": lambda: {
+        "points": cloud(40, 3),
+        **BEV,
+        "channels": ["height_max", "slices:40"],
+    },
     "column of features": lambda: {"points": cloud(40), **RASTER, "features": cloud(40)[:, 3:]},
 }
 RASTER_REFUSALS = (
@@ -156,7 +160,12 @@ RASTER_REFUSALS = (
 def raster_smooth() -> Call:
     names = ["height_max", "height_mean", "height_norm", "intensity_top", "intensity_mean"]
     points = smooth_cloud(30, 4)
-    return {"points": points[:, :3].clone(), **BEV, "channels": names, "features": points[:, 3].clone()}
+    return {
+        "points": points[:, :3].clone(),
+        **BEV,
+        "channels": names,
+        "features": points[:, 3].clone(),
+    }
 
 
 def raster_formula(call: Call, outs: tuple) -> tuple:
@@ -216,4 +225,3 @@ OPS += [
         kernels=3,
     ),
 ]
-

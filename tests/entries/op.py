@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
 Call = dict[str, Any]  # the op's arguments by name; every tensor on the CPU
 
 
@@ -69,8 +70,7 @@ def on(device: str, call: Call) -> Call:
 def with_gradients(op: Op, call: Call) -> Call:
     """The call with fresh leaves that require a gradient."""
     return {
-        k: v.detach().clone().requires_grad_() if k in op.gradients else v
-        for k, v in call.items()
+        k: v.detach().clone().requires_grad_() if k in op.gradients else v for k, v in call.items()
     }
 
 
@@ -130,7 +130,12 @@ POINTS_REFUSALS = (
     ("points", lambda t: t[:, :2], ValueError, r"points must be \[N, C\] with C >= 3"),
     ("points", lambda t: t[None], ValueError, r"points must be \[N, C\]"),
     ("batch_offsets", torch.zeros(2), TypeError, "batch_offsets must be int32 or int64"),
-    ("batch_offsets", torch.zeros(0, dtype=torch.int32), ValueError, r"batch_offsets must be \[B \+ 1\]"),
+    (
+        "batch_offsets",
+        torch.zeros(0, dtype=torch.int32),
+        ValueError,
+        r"batch_offsets must be \[B \+ 1\]",
+    ),
     ("num_valid", torch.zeros(3, dtype=torch.int32), ValueError, r"num_valid must be \[B\]"),
     ("point_cloud_range", [0.0, 0.0, 0.0], ValueError, "point_cloud_range must be"),
     ("point_cloud_range", [0.0, 0.0, 0.0, -1.0, 1.0, 1.0], ValueError, "point_cloud_range must be"),

@@ -22,7 +22,11 @@ def fps_call(n: int, seed: int = 0) -> Call:
 
 
 def fps(points: Tensor | None = None, **options) -> Call:
-    return {"points": batch_of_clouds(40) if points is None else points, "num_samples": SAMPLES, **options}
+    return {
+        "points": batch_of_clouds(40) if points is None else points,
+        "num_samples": SAMPLES,
+        **options,
+    }
 
 
 FPS_OPTIONS = {
@@ -172,9 +176,15 @@ GATHER_BACKWARD_CASES = {
         "num_points": GATHERED_POINTS,
         "channels_first": True,
     },
-    "float16": lambda: {**gather_backward_call(40), "grad": gather_backward_call(40)["grad"].half()},
+    "float16": lambda: {
+        **gather_backward_call(40),
+        "grad": gather_backward_call(40)["grad"].half(),
+    },
     # Runs of 256: one point takes 700 gradients.
-    "one point": lambda: {**gather_backward_call(700), "idx": torch.ones(2, 700, dtype=torch.int32)},
+    "one point": lambda: {
+        **gather_backward_call(700),
+        "idx": torch.ones(2, 700, dtype=torch.int32),
+    },
 }
 
 

@@ -136,7 +136,12 @@ OPS = [
         refusals=(
             CSR_REFUSALS[0],
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
-            ("offsets", lambda t: t[1:], ValueError, r"offsets must be \[num_rows \+ 1\]|grad must"),
+            (
+                "offsets",
+                lambda t: t[1:],
+                ValueError,
+                r"offsets must be \[num_rows \+ 1\]|grad must",
+            ),
             ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
             ("reduce", "median", ValueError, "reduce must be"),
         ),
@@ -185,8 +190,7 @@ MAP_CASES = {
 VOXELIZE_CASES = {
     **MAP_CASES,
     **{
-        name: lambda name=name: voxelize_call(60, reduce=name, max_points=-1)
-        for name in REDUCTIONS
+        name: lambda name=name: voxelize_call(60, reduce=name, max_points=-1) for name in REDUCTIONS
     },
     "center relative half": lambda: voxelize_call(
         60, reduce="none", out_dtype=torch.float16, center_relative=True
@@ -254,9 +258,7 @@ VOXELIZE_OPS: list[Op] = [
     ),
     Op(
         "voxel_map",
-        lambda n, seed=0: {
-            k: v for k, v in voxelize_call(n, seed).items() if k not in ("reduce",)
-        },
+        lambda n, seed=0: {k: v for k, v in voxelize_call(n, seed).items() if k not in ("reduce",)},
         varying={"points": 0},
         cases=MAP_CASES,
         refusals=VOXEL_REFUSALS,
