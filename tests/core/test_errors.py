@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every refusal of the contract has one type and one message, eager, on meta tensors and compiled."""
+"""Each refusal of the contract has one type and one message: eager, on meta tensors, compiled."""
 
 import re
 

@@ -51,7 +51,7 @@ def test_a_cpu_only_build_fits_any_torch_of_its_minor_version(built_for):
 def test_load_raises_the_sentence_before_it_opens_the_library(built_for, monkeypatch):
     built_for("1.0.0", "13.0")
     monkeypatch.setattr(_library, "LIBRARY", Path("/nowhere/libtorchvox.so"))
-    with pytest.raises(ImportError, match="was built for torch 1.0 .* but torch"):
+    with pytest.raises(ImportError, match=r"was built for torch 1.0 .* but torch"):
         _library.load()
 
 
@@ -59,7 +59,7 @@ def test_a_library_that_does_not_open_names_the_remedy(monkeypatch, tmp_path):
     broken = tmp_path / "libtorchvox.so"
     broken.write_bytes(b"not a library")
     monkeypatch.setattr(_library, "LIBRARY", broken)
-    with pytest.raises(ImportError, match="could not load .* rebuild with"):
+    with pytest.raises(ImportError, match=r"could not load .* rebuild with"):
         _library.load()
 
 
