@@ -76,7 +76,7 @@ def with_gradients(op: Op, call: Call) -> Call:
 
 def some_gradient(out: Tensor) -> Tensor:
     """A fixed gradient of an output, no two neighbours equal."""
-    values = torch.arange(out.numel(), dtype=torch.float64) % 13 - 6.5
+    values = torch.arange(out.numel(), dtype=torch.float64, device=out.device) % 13 - 6.5
     return values.reshape(out.shape).to(out)
 
 
