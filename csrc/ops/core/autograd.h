@@ -43,8 +43,11 @@ c10::TypedOperatorHandle<Signature> typed_op(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
+// A forward-mode tangent counts as well: the C++ autograd function that it leads to refuses it,
+// where the plain op would drop it without a word.
 inline bool wants_gradient(const at::Tensor& tensor) {
-  return c10::GradMode::is_enabled() && tensor.requires_grad();
+  return (c10::GradMode::is_enabled() && tensor.requires_grad()) ||
+      tensor._fw_grad(/*level=*/0).defined();
 }
 
 // save_for_backward keeps an argument that was not given as an undefined tensor.

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One op as a module whose forward takes the op's tensors; everything else is a constant of it."""
+
+import torch
+from samples import Call, Op
+from torch import Tensor, nn
+
+
+class Program(nn.Module):
+    def __init__(self, op: Op, call: Call) -> None:
+        super().__init__()
+        self.op = op.overload
+        self.tensors = [k for k, v in call.items() if isinstance(v, Tensor)]
+        self.constants = {k: v for k, v in call.items() if not isinstance(v, Tensor)}
+
+    def forward(self, *tensors: Tensor):
+        out = self.op(**dict(zip(self.tensors, tensors, strict=True)), **self.constants)
+        return (out,) if isinstance(out, Tensor) else tuple(out)
+
+    def arguments(self, call: Call) -> tuple[Tensor, ...]:
+        return tuple(call[k] for k in self.tensors)
+
+    def dynamic_shapes(self, op: Op) -> tuple:
+        """For torch.export: every size named in op.varying is free."""
+        sizes = tuple(
+            {op.varying[k]: torch.export.Dim.DYNAMIC} if k in op.varying else {}
+            for k in self.tensors
+        )
+        return (sizes,)  # of the one variadic argument
+
+
+class Every(nn.Module):
+    """Several ops in one program, so that it is compiled once."""
+
+    def __init__(self, programs: list[Program]) -> None:
+        super().__init__()
+        self.programs = nn.ModuleList(programs)
+
+    def forward(self, *groups: tuple[Tensor, ...]):
+        return [program(*tensors) for program, tensors in zip(self.programs, groups, strict=True)]

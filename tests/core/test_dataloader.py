@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU ops run in DataLoader workers, forked or spawned; importing torchvox starts no CUDA."""
+
+import pytest
+import torch
+from fresh import fresh_process
+from helpers import assert_same_bits
+from samples import OPS, on, run
+from torch.utils.data import DataLoader
+from worker_datasets import EveryOp
+
+
+def first(batch):
+    return batch[0]
+
+
+def loaded(method: str) -> list[dict]:
+    loader = DataLoader(
+        EveryOp(), num_workers=2, multiprocessing_context=method, collate_fn=first, timeout=120
+    )
+    return list(loader)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_give_the_bits_of_this_process(method):
+    dataset = EveryOp()
+    for item in dataset:  # also: ops have run here, with threads, before the workers are forked
+        assert item
+    for i, item in enumerate(loaded(method)):
+        for name, outs in dataset[i].items():
+            assert_same_bits(item[name], outs, f"{name}, item {i}, {method}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_cuda_ops_work_while_workers_run(method):
+    torch.cuda.synchronize()  # the context exists before the workers do
+    items = iter(
+        DataLoader(EveryOp(), num_workers=2, multiprocessing_context=method, collate_fn=first)
+    )
+    for i, item in enumerate(items):
+        for op in OPS:
+            outs = run(op, on("cuda", op.call(300, i)))
+            assert_same_bits(outs, item[op.name], f"{op}, item {i}")
+
+
+IMPORT_AND_RUN = """
+import torch, torchvox
+assert not torch.cuda.is_initialized(), "import torchvox initialises CUDA"
+from samples import OPS, run
+for op in OPS:
+    run(op, op.call(40, 0))
+    assert not torch.cuda.is_initialized(), f"{op} on the CPU initialises CUDA"
+print("no CUDA")
+"""
+
+
+def test_neither_the_import_nor_a_cpu_op_starts_cuda():
+    assert fresh_process(IMPORT_AND_RUN) == "no CUDA"

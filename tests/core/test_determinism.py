@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same bits in every run, on every device, with any number of threads, under any load."""
+
+import contextlib
+import threading
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from samples import (
+    each_case,
+    each_differentiable_op,
+    each_op,
+    gradients,
+    on,
+    run,
+)
+
+RUNS = 50
+MANY = 20_000  # points: several chunks for the CPU's threads, many blocks on the GPU
+
+
+@contextlib.contextmanager
+def load_beside(device: str):
+    """Work of changing size on another thread, and on another stream of the GPU."""
+    done = threading.Event()
+
+    def work():
+        stream = torch.cuda.Stream() if device == "cuda" else contextlib.nullcontext()
+        with torch.cuda.stream(stream) if device == "cuda" else stream:
+            step = 0
+            while not done.wait(0.001):
+                step += 1
+                a = torch.randn(64 + 97 * (step % 5), 128, device=device)
+                (a @ a.T).sum()
+        if device == "cuda":
+            stream.synchronize()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def deterministic_algorithms():
+    """Also fills every torch.empty: a byte that an op does not write shows as another value."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@each_op
+def test_fifty_runs_beside_other_work_have_equal_bits(op, device):
+    call = on(device, op.call(2_000, 0))
+    first = run(op, call)
+    with load_beside(device):
+        for i in range(RUNS):
+            assert_same_bits(run(op, call), first, f"{op}, run {i}")
+
+
+@each_differentiable_op
+def test_fifty_gradients_beside_other_work_have_equal_bits(op, device):
+    call = on(device, op.call(2_000, 0))
+    first = gradients(op, call)
+    with load_beside(device):
+        for i in range(RUNS):
+            assert_same_bits(gradients(op, call), first, f"{op}, run {i}")
+
+
+@pytest.mark.filterwarnings("error")
+@each_case
+def test_deterministic_mode_warns_of_nothing_and_every_byte_is_written(op, make, device):
+    call = on(device, make())
+    expected = run(op, call)
+    with deterministic_algorithms():
+        assert_same_bits(run(op, call), expected, str(op))
+
+
+@pytest.mark.filterwarnings("error")
+@each_differentiable_op
+def test_deterministic_mode_changes_no_gradient(op, device):
+    call = on(device, op.call(40, 0))
+    expected = gradients(op, call)
+    with deterministic_algorithms():
+        assert_same_bits(gradients(op, call), expected, str(op))
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@each_op
+def test_the_number_of_cpu_threads_changes_no_bit(op, threads):
+    call = op.call(MANY, 0)
+    threads(1)
+    expected = run(op, call)
+    grads = gradients(op, call) if op.gradients else ()
+    for count in (2, 8):
+        threads(count)
+        assert_same_bits(run(op, call), expected, f"{op}, {count} threads")
+        if op.gradients:
+            assert_same_bits(gradients(op, call), grads, f"{op}'s gradient, {count} threads")
+
+
+@pytest.mark.gpu
+@each_case
+def test_cpu_and_cuda_have_equal_bits(op, make):
+    assert_same_bits(run(op, on("cuda", make())), run(op, make()), str(op))
+
+
+@pytest.mark.gpu
+@each_op
+def test_cpu_and_cuda_have_equal_bits_on_many_points(op):
+    call = op.call(MANY, 1)
+    assert_same_bits(run(op, on("cuda", call)), run(op, call), str(op))

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each refusal of the contract has one type and one message: eager, on meta tensors, compiled."""
+
+import re
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from programs import Program
+from samples import OPS, each_op, on, run
+
+each_refusal = pytest.mark.parametrize(
+    ("op", "argument", "value", "error", "words"),
+    [
+        pytest.param(op, *refusal, id=f"{op}-{refusal[0]}-{i}")
+        for op in OPS
+        for i, refusal in enumerate(op.refusals)
+    ],
+)
+
+
+def wrong_call(op, argument, value):
+    call = op.call(40, 0)
+    return {**call, argument: value(call[argument]) if callable(value) else value}
+
+
+@each_op
+def test_the_list_names_what_an_op_refuses(op):
+    assert op.refusals
+
+
+@each_refusal
+def test_a_wrong_argument_is_refused_by_name(op, argument, value, error, words, device):
+    call = on(device, wrong_call(op, argument, value))
+    with pytest.raises(error, match=words) as refusal:
+        run(op, call)
+    assert re.match(rf"{op}: .*, got ", str(refusal.value))
+    assert run(op, on(device, op.call(40, 0)))  # neither the op nor the CUDA context is harmed
+
+
+@each_refusal
+def test_meta_tensors_are_refused_alike(op, argument, value, error, words):
+    with pytest.raises(error, match=words):
+        run(op, on("meta", wrong_call(op, argument, value)))
+
+
+@each_refusal
+def test_compiled_code_refuses_alike(op, argument, value, error, words):
+    torch._dynamo.reset()
+    call = wrong_call(op, argument, value)
+    program = Program(op, call)
+    compiled = torch.compile(program, fullgraph=True, dynamic=True, backend="eager")
+    with pytest.raises(Exception, match=words):  # Dynamo wraps the type; the words stay
+        compiled(*program.arguments(call))
+
+
+@each_op
+def test_tensors_of_two_devices_are_refused(op):
+    call = op.call(40, 0)
+    tensors = [k for k, v in call.items() if torch.is_tensor(v)]
+    for name in tensors[1:]:
+        with pytest.raises(RuntimeError, match=f"{op}: .* must be on the device of"):
+            run(op, {**call, name: call[name].to("meta")})
+
+
+@pytest.mark.gpu
+@each_op
+def test_tensors_of_cpu_and_gpu_are_refused_and_the_context_survives(op):
+    call = on("cuda", op.call(40, 0))
+    tensors = [k for k, v in call.items() if torch.is_tensor(v)]
+    for name in tensors[1:]:
+        with pytest.raises(RuntimeError, match=f"{op}: .* must be on the device of"):
+            run(op, {**call, name: call[name].cpu()})
+    torch.cuda.synchronize()
+    assert_same_bits(run(op, call), run(op, op.call(40, 0)), str(op))
+
+
+@each_op
+def test_a_missing_or_unknown_argument_is_a_type_error(op):
+    call = op.call(40, 0)
+    with pytest.raises((TypeError, RuntimeError), match=op.name):
+        run(op, {**call, "no_such_argument": 1})
+    first = next(iter(call))
+    with pytest.raises((TypeError, RuntimeError), match=op.name):
+        run(op, {k: v for k, v in call.items() if k != first})
+
+
+def test_functorch_and_forward_mode_raise_rather_than_give_wrong_numbers():
+    for op in OPS:
+        if not op.gradients:
+            continue
+        call = op.call(20, 0)
+        name = op.gradients[0]
+
+        def value(x, op=op, call=call, name=name):
+            return run(op, {**call, name: x})[0]
+
+        with pytest.raises(RuntimeError):
+            torch.func.jvp(value, (call[name],), (torch.ones_like(call[name]),))

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients are those of the written formula; what has none says so."""
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from samples import (
+    DIFFERENTIABLE,
+    backward,
+    cases,
+    each_differentiable_op,
+    each_op,
+    gradients,
+    leaves,
+    on,
+    run,
+    some_gradient,
+    with_gradients,
+)
+
+each_gradient_case = pytest.mark.parametrize(
+    ("op", "make"),
+    [
+        pytest.param(op, make, id=f"{op}-{name}")
+        for op in DIFFERENTIABLE
+        for name, make in {**cases(op), **op.smooth}.items()
+    ],
+)
+each_smooth = pytest.mark.parametrize(
+    ("op", "make"),
+    [
+        pytest.param(op, make, id=f"{op}-{name}")
+        for op in DIFFERENTIABLE
+        for name, make in op.smooth.items()
+    ],
+)
+
+
+@each_differentiable_op
+def test_the_list_has_a_smooth_call_and_a_formula(op):
+    assert op.smooth and op.formula
+
+
+def differentiable_outputs(op, call):
+    """The op as a function of its leaves alone, for gradcheck."""
+    names = [k for k in op.gradients if k in call]
+
+    def outputs(*values):
+        outs = run(op, {**call, **dict(zip(names, values, strict=True))})
+        return tuple(outs[i] for i in op.differentiable)
+
+    return outputs
+
+
+@each_smooth
+def test_gradients_agree_with_numerical_ones(op, make, device):
+    call = with_gradients(op, on(device, make()))
+    assert all(leaf.dtype == torch.float64 for leaf in leaves(op, call))
+    tolerance = {} if op.step < 1e-3 else {"atol": 1e-3}  # a float32 output over a large step
+    outputs = differentiable_outputs(op, call)
+    assert torch.autograd.gradcheck(outputs, leaves(op, call), eps=op.step, **tolerance)
+
+
+@each_smooth
+def test_outputs_and_gradients_agree_with_the_formula_in_torch(op, make):
+    call = with_gradients(op, make())
+    outs = run(op, call)
+    for i, want in zip(op.differentiable, op.formula(call, outs), strict=True):
+        torch.testing.assert_close(outs[i], want)
+        inputs = leaves(op, call)
+        torch.testing.assert_close(backward([outs[i]], inputs), backward([want], inputs))
+
+
+@each_smooth
+def test_a_second_derivative_is_right_or_refused(op, make, device):
+    call = with_gradients(op, on(device, make()))
+    if op.twice:
+        outputs = differentiable_outputs(op, call)
+        assert torch.autograd.gradgradcheck(outputs, leaves(op, call), eps=op.step)
+        return
+    out = run(op, call)[op.differentiable[0]]
+    seed = some_gradient(out).requires_grad_()
+    with pytest.raises(NotImplementedError, match="has no second derivative"):
+        torch.autograd.grad(out, leaves(op, call), seed, create_graph=True)
+
+
+@each_op
+def test_only_the_promised_outputs_require_a_gradient(op):
+    call = {
+        k: v.requires_grad_() if torch.is_tensor(v) and v.is_floating_point() else v
+        for k, v in op.call(40, 0).items()
+    }
+    if not op.public and not op.gradients:
+        with pytest.raises(NotImplementedError, match="has no second derivative"):
+            run(op, call)
+        return
+    outs = run(op, call)
+    assert [i for i, out in enumerate(outs) if out.requires_grad] == list(op.differentiable)
+
+
+@each_differentiable_op
+def test_an_input_without_requires_grad_gets_none(op):
+    for wanted in op.gradients:
+        call = op.call(40, 0)
+        if wanted not in call:
+            continue
+        call[wanted].requires_grad_()
+        run(op, call)[op.differentiable[0]].sum().backward()
+        for name, value in call.items():
+            if torch.is_tensor(value):
+                assert (value.grad is not None) == (name == wanted), name
+
+
+@each_differentiable_op
+def test_no_gradient_is_recorded_under_no_grad(op):
+    call = with_gradients(op, op.call(40, 0))
+    with torch.no_grad():
+        assert not any(out.requires_grad for out in run(op, call))
+    with torch.inference_mode():
+        assert not any(out.requires_grad for out in run(op, op.call(40, 0)))
+
+
+@each_differentiable_op
+def test_an_expanded_gradient_equals_a_dense_one(op, device):
+    call = with_gradients(op, on(device, op.call(200, 0)))
+    out = run(op, call)[op.differentiable[0]]
+    leaf = call[op.gradients[0]]
+    one = torch.ones((), dtype=out.dtype, device=out.device)
+    dense = torch.autograd.grad(out, leaf, torch.ones_like(out), retain_graph=True)
+    expanded = torch.autograd.grad(out, leaf, one.expand_as(out))
+    assert_same_bits(expanded, dense)
+
+
+@each_gradient_case
+def test_the_forward_is_the_same_with_and_without_gradients(op, make, device):
+    call = on(device, make())
+    assert_same_bits(run(op, with_gradients(op, call)), run(op, call), str(op))
+
+
+@pytest.mark.gpu
+@each_gradient_case
+def test_cpu_and_cuda_gradients_have_equal_bits(op, make):
+    if not any(out.requires_grad for out in run(op, with_gradients(op, make()))):
+        pytest.skip("no output of this case has a gradient")
+    assert_same_bits(gradients(op, on("cuda", make())), gradients(op, make()), str(op))

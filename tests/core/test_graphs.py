@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A captured op replays with new points and new numbers of valid points, and never synchronises."""
+
+import pytest
+import torch
+from gpu import captured, copy_in_place
+from helpers import assert_same_bits
+from samples import (
+    backward,
+    each_case,
+    each_differentiable_op,
+    each_op,
+    gradients,
+    leaves,
+    map_tensors,
+    on,
+    run,
+    with_gradients,
+)
+
+pytestmark = pytest.mark.gpu
+
+REPLAYS = 100
+POINTS = 500
+
+
+def fresh_call(op, replay: int):
+    """Other points in each replay, and another number of valid ones: none, all, something."""
+    call = op.call(POINTS, replay)
+    for name in ("num_valid", "lengths"):
+        if name in call:
+            valid = [0, POINTS, 1, 37 * replay % POINTS][replay % 4]
+            call[name] = torch.full_like(call[name], valid)
+    return on("cuda", call)
+
+
+@each_op
+def test_a_hundred_replays_with_new_points_equal_eager(op):
+    static = map_tensors(fresh_call(op, 1), torch.clone)
+    graph, outs = captured(lambda: run(op, static))
+    for replay in range(REPLAYS):
+        call = fresh_call(op, replay)
+        copy_in_place(static, call)
+        graph.replay()
+        assert_same_bits(outs, run(op, call), f"{op}, replay {replay}")
+
+
+@each_differentiable_op
+def test_a_hundred_replays_of_forward_and_backward_equal_eager(op):
+    static = with_gradients(op, map_tensors(fresh_call(op, 1), torch.clone))
+
+    def step():
+        return backward(run(op, static), leaves(op, static))
+
+    graph, grads = captured(step)
+    for replay in range(REPLAYS):
+        call = fresh_call(op, replay)
+        copy_in_place(static, call)
+        graph.replay()
+        assert_same_bits(grads, gradients(op, call), f"{op}, replay {replay}")
+
+
+@each_case
+def test_every_case_can_be_captured(op, make):
+    static = on("cuda", make())
+    expected = run(op, static)
+    graph, outs = captured(lambda: run(op, static))
+    graph.replay()
+    assert_same_bits(outs, expected, str(op))
+
+
+@pytest.fixture
+def forbid_syncs():
+    yield lambda: torch.cuda.set_sync_debug_mode("error")
+    torch.cuda.set_sync_debug_mode("default")
+
+
+# The debug mode does not see a raw cudaMemcpy; the capture tests above do.
+@each_case
+def test_no_op_synchronises(op, make, forbid_syncs):
+    call = on("cuda", make())
+    forbid_syncs()
+    run(op, call)
+
+
+@each_differentiable_op
+def test_no_gradient_synchronises(op, forbid_syncs):
+    call = with_gradients(op, on("cuda", op.call(POINTS, 0)))
+    seeds = [torch.ones_like(out) for out in run(op, call) if out.requires_grad]
+    forbid_syncs()
+    outs = [out for out in run(op, call) if out.requires_grad]
+    torch.autograd.grad(outs, leaves(op, call), seeds)

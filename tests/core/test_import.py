@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The import: guarded against the wrong torch, free of the extras, of Python and of compilers."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from fresh import fresh_process
+
+import torchvox
+from torchvox import _library
+from torchvox._build import BUILD_INFO
+
+LIBRARIES = ["libtorchvox.so", "libtorchvox_kernels.so"]
+EXTRAS = ["typer", "rich", "yaml", "laspy", "lazrs", "pypcd4", "matplotlib", "pytest", "hypothesis"]
+
+
+@pytest.fixture
+def built_for(monkeypatch):
+    def pretend(torch_version: str, cuda: str) -> None:
+        built = {"version": "0.3.1", "torch": torch_version, "cuda": cuda}
+        monkeypatch.setattr(_library, "BUILD_INFO", {**BUILD_INFO, **built})
+
+    return pretend
+
+
+def test_another_minor_version_of_torch_is_refused_in_one_sentence(built_for):
+    built_for("2.11.0", "13.0")
+    assert _library.mismatch("2.12.0+cu130", "13.0") == (
+        "torchvox 0.3.1 was built for torch 2.11 (CUDA 13.0) but torch 2.12.0 (CUDA 13.0) is "
+        'installed: run `pip install "torchvox==0.3.1+pt212cu130"`, or rebuild with `pip install '
+        "--no-build-isolation --no-binary torchvox torchvox`"
+    )
+
+
+def test_another_major_version_of_cuda_is_refused_and_a_minor_one_is_not(built_for):
+    built_for("2.11.0", "13.0")
+    assert "(CUDA 12.8) is installed" in _library.mismatch("2.11.0+cu128", "12.8")
+    assert "(CPU only) is installed" in _library.mismatch("2.11.0+cpu", None)
+    assert _library.mismatch("2.11.1+cu132", "13.2") is None
+
+
+def test_a_cpu_only_build_fits_any_torch_of_its_minor_version(built_for):
+    built_for("2.11.0", "")
+    assert _library.mismatch("2.11.0+cpu", None) is None
+    assert _library.mismatch("2.11.0+cu130", "13.0") is None
+    assert "CPU only" in _library.mismatch("2.10.0", None)
+
+
+def test_load_raises_the_sentence_before_it_opens_the_library(built_for, monkeypatch):
+    built_for("1.0.0", "13.0")
+    monkeypatch.setattr(_library, "LIBRARY", Path("/nowhere/libtorchvox.so"))
+    with pytest.raises(ImportError, match=r"was built for torch 1.0 .* but torch"):
+        _library.load()
+
+
+def test_a_library_that_does_not_open_names_the_remedy(monkeypatch, tmp_path):
+    broken = tmp_path / "libtorchvox.so"
+    broken.write_bytes(b"not a library")
+    monkeypatch.setattr(_library, "LIBRARY", broken)
+    with pytest.raises(ImportError, match=r"could not load .* rebuild with"):
+        _library.load()
+
+
+def test_the_build_agrees_with_what_is_installed_and_with_the_binary():
+    assert _library.mismatch(torch.__version__, torch.version.cuda) is None
+    from torchvox import _C
+
+    binary = _C.build_info()
+    assert {k: str(v) for k, v in BUILD_INFO.items() if k in binary} == {
+        k: v for k, v in binary.items() if k in BUILD_INFO
+    }
+    assert torchvox.__version__ == binary["version"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_libraries_link_neither_python_nor_torchs_python(library):
+    path = _library.LIBRARY.with_name(library)
+    dynamic = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True)
+    needed = [line for line in dynamic.stdout.splitlines() if "(NEEDED)" in line]
+    assert needed
+    assert not [line for line in needed if "libpython" in line or "libtorch_python" in line]
+    if library == "libtorchvox_kernels.so":
+        assert not [line for line in needed if "libtorch" in line or "libc10" in line]
+
+
+BLOCK_EXTRAS = """
+import sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None  # importing it raises ImportError
+import torch, torchvox
+torchvox.bev_max_height(torch.rand(10, 3), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0], [4, 4])
+print("imported")
+"""
+
+
+def test_the_base_import_needs_no_extra():
+    assert fresh_process(BLOCK_EXTRAS, ",".join(EXTRAS)) == "imported"
+
+
+WATCH_PROCESSES = """
+import subprocess, os
+def refuse(*arguments, **options): raise AssertionError(f"the import starts a process: {arguments}")
+import torch
+subprocess.Popen.__init__ = refuse
+os.system = refuse
+os.fork = refuse
+import torchvox
+print("imported")
+"""
+
+
+def test_the_import_starts_no_compiler_or_any_other_process():
+    assert fresh_process(WATCH_PROCESSES) == "imported"
+
+
+def test_the_binary_extension_holds_no_op():
+    """torchvox._C is the one file tied to a Python version; the ops work without it."""
+    code = "import sys; sys.modules['torchvox._C'] = None\nimport torchvox, samples\n"
+    code += "print(all(samples.run(op, op.call(20, 0)) for op in samples.OPS))"
+    assert fresh_process(code) == "True"

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs and outputs of more than 2^31 elements: every address is 64 bits wide.
+
+Each case puts what it looks for behind element 2^31 and checks counts by sums. A case takes some
+seconds and less than 100 GiB on the GPU.
+"""
+
+import gc
+
+import pytest
+import torch
+
+import torchvox
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+MANY = 240_000_000  # rows of 9 columns: 2.16e9 elements, 8.6 GB
+BOX = {"point_cloud_range": [0.0, 0.0, 0.0, 64.0, 64.0, 8.0], "size": [64, 64]}
+LAST = (63, 62)  # the cell (x, y) of the last point, alone in it
+
+
+@pytest.fixture(autouse=True)
+def memory_of_one_case():
+    if torch.cuda.mem_get_info()[0] < 110 << 30:
+        pytest.skip("needs 110 GiB of free GPU memory")
+    yield
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def many_points() -> torch.Tensor:
+    """[MANY, 9]: points over the cells of columns 0 to 31, and the last one alone in LAST."""
+    points = torch.zeros(MANY, 9, device="cuda")
+    index = torch.arange(MANY, device="cuda", dtype=torch.int32)
+    points[:, 0] = (index % 32).float() + 0.5
+    points[:, 1] = (index // 32 % 64).float() + 0.5
+    points[:, 2] = 1.0
+    points[:, 3] = 2.0
+    points[-1, :4] = torch.tensor([LAST[0] + 0.5, LAST[1] + 0.5, 7.0, 5.0])
+    return points
+
+
+def test_bev_max_height():
+    height, counts = torchvox.bev_max_height(many_points(), **BOX)
+    assert height[0, LAST[1], LAST[0]] == 7.0
+    assert counts.tolist() == [[32 * 64 + 1, MANY, 0, 0]] * 2
+
+
+def test_bev_max_height_with_index():
+    _, top_index, counts = torchvox.bev_max_height_with_index(many_points(), **BOX)
+    assert top_index[0, LAST[1], LAST[0]] == MANY - 1
+    assert top_index[0, :, :32].flatten().tolist() == list(range(32 * 64))  # ties: lowest index
+    assert counts[0].tolist() == [32 * 64 + 1, MANY, 0, 0]
+
+
+def test__bev_max_height_backward():
+    points = many_points()
+    top_index = torchvox.bev_max_height_with_index(points, **BOX).top_index
+    grad = torch.ones(1, 64, 64, device="cuda")
+    grad_points = torch.ops.torchvox._bev_max_height_backward(grad, top_index, points, **BOX)
+    assert grad_points[-1].tolist() == [0, 0, 1] + [0] * 6
+    assert grad_points.sum(dtype=torch.float64) == 32 * 64 + 1
+
+
+def test_bev_rasterize():
+    channels = ["height_max", "intensity_top", "intensity_mean", "count"]
+    image, counts = torchvox.bev_rasterize(many_points(), **BOX, channels=channels)
+    assert image[0, :, LAST[1], LAST[0]].tolist() == [7.0, 5.0, 5.0, 1.0]
+    assert image[0, 3].sum(dtype=torch.float64) == MANY
+    assert counts[0].tolist() == [32 * 64 + 1, MANY, 0, 0]
+
+
+def test__bev_rasterize_backward():
+    channels = ["height_max", "intensity_top"]
+    grad = torch.ones(1, 2, 64, 64, device="cuda")
+    grad_points, _ = torch.ops.torchvox._bev_rasterize_backward(
+        grad, many_points(), **BOX, channels=channels
+    )
+    assert grad_points[-1].tolist() == [0, 0, 1, 1] + [0] * 5
+    assert grad_points.sum(dtype=torch.float64) == 2 * (32 * 64 + 1)
+
+
+def test_gather_points():
+    features = many_points()[None]
+    idx = torch.tensor([[MANY - 1, 0, MANY, -1]], dtype=torch.int32, device="cuda")
+    assert torchvox.gather_points(features, idx)[0, :, 2].tolist() == [7.0, 1.0, 0.0, 0.0]
+    wide = torch.zeros(1, 3, 9, device="cuda")
+    wide[0, 2] = 4.0
+    idx = torch.full((1, MANY), 2, dtype=torch.int32, device="cuda")
+    assert (torchvox.gather_points(wide, idx)[0, -1000:] == 4.0).all()
+
+
+def test__gather_points_backward():
+    grad = torch.ones(1, MANY, 9, device="cuda")
+    idx = (torch.arange(MANY, device="cuda", dtype=torch.int32) % 1000)[None]
+    out = torch.ops.torchvox._gather_points_backward(grad, idx, 1000)
+    assert (out == MANY / 1000).all()  # whole numbers below 2^24: exact sums
+    idx.fill_(-1)
+    idx[0, -1] = MANY - 1
+    out = torch.ops.torchvox._gather_points_backward(grad, idx, MANY)
+    assert (out[0, -1] == 1.0).all()
+    assert out.sum(dtype=torch.float64) == 9
+
+
+def test_voxel_csr():
+    rows = torch.arange(MANY, device="cuda", dtype=torch.int32) % 7 - 1
+    offsets, perm = torchvox.voxel_csr(rows, MANY)
+    dropped = int((rows < 0).sum())
+    assert offsets[-1] == MANY - dropped and offsets[6] == MANY - dropped
+    assert (perm[-dropped:] == -1).all()
+    assert perm[0] == 1 and perm[1] == 8
+
+
+def test_voxel_scatter():
+    feats = many_points()
+    rows = torch.arange(MANY, device="cuda", dtype=torch.int32) % 1000
+    rows[-1] = 1000
+    out, _ = torchvox.voxel_scatter(feats, rows, 1001, "sum")
+    assert out[1000, 2] == 7.0
+    assert out[:1000, 2].sum(dtype=torch.float64) == MANY - 1
+    out, arg = torchvox.voxel_scatter(feats, rows, 1001, "max")
+    assert arg[1000].tolist() == [MANY - 1] * 9
+
+
+def test__voxel_scatter_backward():
+    rows = torch.arange(MANY, device="cuda", dtype=torch.int32)
+    offsets = torch.arange(MANY + 1, device="cuda", dtype=torch.int32)
+    arg = torch.zeros(0, device="cuda", dtype=torch.int32)
+    grad = torch.zeros(MANY, 9, device="cuda")
+    grad[-1] = 3.0
+    out = torch.ops.torchvox._voxel_scatter_backward(grad, rows, offsets, arg, "sum")
+    assert (out[-1] == 3.0).all()
+    assert out.sum(dtype=torch.float64) == 27

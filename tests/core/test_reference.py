@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every sample of the list agrees with the written semantics; the domains' tests go further."""
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from samples import OPS, cases, run
+
+import torchvox.reference
+
+
+@pytest.mark.parametrize(
+    ("op", "make"),
+    [
+        pytest.param(op, make, id=f"{op}-{name}")
+        for op in OPS
+        if op.public  # the gradient of a backward op is compared with formulas in torch
+        for name, make in cases(op).items()
+    ],
+)
+def test_the_op_and_its_reference_have_equal_bits(op, make):
+    expected = getattr(torchvox.reference, op.name)(**make())
+    expected = (expected,) if torch.is_tensor(expected) else tuple(expected)
+    assert_same_bits(run(op, make()), expected, str(op))

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Failed allocations, many calls and many threads harm nothing."""
+
+import gc
+import resource
+import threading
+
+import pytest
+import torch
+from gpu import WARM_UPS
+from helpers import assert_same_bits
+from samples import each_differentiable_op, each_op, gradients, on, run
+
+CALLS = 1_000
+THREADS = 8
+
+
+@each_op
+def test_an_allocation_that_fails_on_the_cpu_raises_and_the_op_stays_usable(op):
+    if not op.huge:
+        pytest.skip("the outputs of this op are no larger than its inputs")
+    call = op.call(40, 0)
+    expected = run(op, call)
+    with pytest.raises(RuntimeError, match=r"allocate|overflow"):
+        run(op, {**call, **op.huge})
+    assert_same_bits(run(op, call), expected, str(op))
+
+
+@pytest.mark.gpu
+@each_op
+def test_out_of_memory_on_the_gpu_is_torchs_error_and_the_op_stays_usable(op):
+    call = on("cuda", op.call(2_000, 0))
+    expected = run(op, call)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-9)  # no new block from the driver
+    try:
+        held = []
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            for _ in range(100_000):  # empties the blocks that the allocator already has
+                held.append(run(op, call))
+    finally:
+        held = None
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert_same_bits(run(op, call), expected, str(op))
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@each_op
+def test_a_thousand_calls_keep_the_memory_of_the_process_flat(op):
+    call = op.call(500, 0)
+    for _ in range(CALLS // 5):
+        run(op, call)
+    gc.collect()
+    before = resident_bytes()
+    for _ in range(CALLS):
+        run(op, call)
+    gc.collect()
+    assert resident_bytes() - before < 4 << 20, "a leak of one output a call would be far more"
+
+
+@each_differentiable_op
+def test_gradients_leave_nothing_behind(op, device):
+    call = on(device, op.call(100, 0))
+    gradients(op, call)
+    gc.collect()
+    before = sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+    resident = resident_bytes()
+    for _ in range(CALLS // 5):
+        gradients(op, call)
+    gc.collect()
+    assert sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects()) == before
+    assert resident_bytes() - resident < 8 << 20
+
+
+@pytest.mark.gpu
+@each_op
+def test_ten_thousand_calls_keep_gpu_memory_flat(op):
+    call = on("cuda", op.call(500, 0))
+    for _ in range(WARM_UPS):
+        run(op, call)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    reserved = torch.cuda.memory_reserved()
+    for _ in range(10 * CALLS):
+        run(op, call)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_reserved() == reserved
+
+
+@pytest.mark.gpu
+@each_differentiable_op
+def test_a_thousand_gradients_keep_gpu_memory_flat(op):
+    call = on("cuda", op.call(500, 0))
+    gradients(op, call)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(CALLS):
+        gradients(op, call)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
+@each_op
+def test_eight_python_threads_give_equal_results(op, device):
+    calls = [on(device, op.call(1_000, i)) for i in range(THREADS)]
+    expected = [run(op, call) for call in calls]
+    if device == "cuda":
+        torch.cuda.synchronize()
+    results: list = [None] * THREADS
+    start = threading.Barrier(THREADS)
+
+    def work(i: int) -> None:
+        start.wait()
+        if device == "cpu":
+            results[i] = [run(op, calls[i]) for _ in range(5)]
+            return
+        stream = torch.cuda.Stream()  # each thread its own
+        with torch.cuda.stream(stream):
+            results[i] = [run(op, calls[i]) for _ in range(5)]
+        stream.synchronize()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i in range(THREADS):
+        for outs in results[i]:
+            assert_same_bits(outs, expected[i], f"{op}, thread {i}")

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the source tree that a compiler does not check."""
+
+import re
+from pathlib import Path
+
+import pytest
+from helpers import ROOT
+
+CSRC = ROOT / "csrc"
+SUFFIXES = {".h", ".cuh", ".cpp", ".cu"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+KERNEL_INCLUDES = re.compile(
+    r"csrc/kernels/|cuda|cub/|thrust/|cooperative_groups|[a-z_0-9]+$|[a-z]+\.h$"
+)
+TORCH = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h")
+
+sources = sorted(p for p in CSRC.rglob("*") if p.suffix in SUFFIXES)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def code(path: Path) -> str:
+    text = path.read_text()
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("path", [p for p in sources if "kernels" in p.parts], ids=name)
+def test_kernels_include_only_the_standard_library_cuda_and_themselves(path):
+    for included in INCLUDE.findall(code(path)):
+        assert not TORCH.match(included), included
+        assert KERNEL_INCLUDES.match(included), included
+
+
+@pytest.mark.parametrize("path", sources, ids=name)
+def test_no_header_that_costs_half_a_minute_is_included(path):
+    banned = {"torch/extension.h", "torch/torch.h", "ATen/ATen.h", "torch/all.h", "torch/script.h"}
+    assert not banned & set(INCLUDE.findall(code(path)))
+
+
+@pytest.mark.parametrize("path", [p for p in sources if p.suffix == ".cu"], ids=name)
+def test_cuda_code_neither_allocates_nor_waits_nor_uses_the_legacy_stream(path):
+    text = code(path)
+    assert not re.findall(
+        r"\bcuda(?:Malloc|Free|DeviceSynchronize|StreamSynchronize|Memcpy|Memset)\s*\(", text
+    )
+    assert not re.findall(r"<<<[^,>]+,[^,>]+>>>", text), "a launch without a stream"
+
+
+def test_only_kernel_files_are_cuda():
+    assert all("kernels" in p.parts for p in sources if p.suffix in {".cu", ".cuh"})
+
+
+def test_custom_function_is_included_by_autograd_files_only():
+    users = [
+        p for p in sources if "torch/csrc/autograd/custom_function.h" in INCLUDE.findall(code(p))
+    ]
+    assert all(p.stem.endswith("_autograd") for p in users)
+
+
+def test_kernels_use_no_openmp_and_start_no_thread():
+    for path in sources:
+        if "kernels" in path.parts:
+            assert not re.search(
+                r"#pragma omp|std::thread|std::async|omp\.h|\brand\(", code(path)
+            ), path
+
+
+def test_every_source_names_its_licence():
+    for path in sources:
+        assert "SPDX-License-Identifier: Apache-2.0" in path.read_text().split("\n", 2)[0], path

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users see is written down in surface.txt, and every op is everywhere it has to be.
+
+After a wanted change: `UPDATE_SURFACE=1 python -m pytest tests/core/test_surface.py`, and a line in
+CHANGELOG.md.
+"""
+
+import inspect
+import os
+import re
+from pathlib import Path
+
+import pytest
+import test_large
+import torch
+from helpers import ROOT
+from samples import MODULES, OPS
+
+import torchvox
+import torchvox.reference
+
+SNAPSHOT = Path(__file__).with_name("surface.txt")
+DOMAINS = ("voxel", "bev", "sampling")
+
+
+def schemas() -> list[torch._C.FunctionSchema]:
+    found = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("torchvox::")]
+    return sorted(found, key=lambda s: s.name)
+
+
+REGISTERED = [schema.name.split("::")[1] for schema in schemas()]
+PUBLIC = [name for name in REGISTERED if not name.startswith("_")]
+
+each_registered = pytest.mark.parametrize("name", REGISTERED)
+each_public = pytest.mark.parametrize("name", PUBLIC)
+
+
+def signature(name: str, thing) -> str:
+    if isinstance(thing, type) and hasattr(thing, "_fields"):
+        return f"{name}({', '.join(thing._fields)})"
+    return f"{name}{inspect.signature(thing)}" if callable(thing) else name
+
+
+def public_names(module, prefix: str) -> list[str]:
+    lines = []
+    for name in sorted(module.__all__):
+        thing = getattr(module, name)
+        lines.append(prefix + (name if inspect.ismodule(thing) else signature(name, thing)))
+    return lines
+
+
+def surface() -> str:
+    """Every schema, and every public name with its signature."""
+    forwards = [
+        f"torchvox.nn.{name}.forward{inspect.signature(getattr(torchvox.nn, name).forward)}"
+        for name in sorted(torchvox.nn.__all__)
+    ]
+    sections = [
+        ("schemas", [str(schema) for schema in schemas()]),
+        ("torchvox", public_names(torchvox, "torchvox.")),
+        ("torchvox.nn", public_names(torchvox.nn, "torchvox.nn.") + forwards),
+        ("torchvox.reference", public_names(torchvox.reference, "torchvox.reference.")),
+    ]
+    return "\n".join(f"# {title}\n" + "\n".join(lines) + "\n" for title, lines in sections)
+
+
+def test_the_public_surface_is_the_recorded_one():
+    if os.environ.get("UPDATE_SURFACE"):
+        SNAPSHOT.write_text(surface())
+    recorded = SNAPSHOT.read_text()
+    assert surface() == recorded, (
+        "the public surface changed: if that is wanted, run `UPDATE_SURFACE=1 python -m pytest "
+        "tests/core/test_surface.py` and say it in CHANGELOG.md"
+    )
+
+
+def test_the_list_of_samples_holds_exactly_the_registered_ops():
+    assert sorted(op.name for op in OPS) == REGISTERED
+
+
+def test_the_list_of_samples_holds_exactly_the_public_modules():
+    assert sorted(MODULES) == sorted(torchvox.nn.__all__)
+
+
+@each_public
+def test_every_public_op_has_a_python_function_with_the_schemas_arguments(name):
+    function = getattr(torchvox, name)
+    assert name in torchvox.__all__ and function.__doc__
+    schema = getattr(torch.ops.torchvox, name).default._schema
+    parameters = inspect.signature(function).parameters
+    missing = [a.name for a in schema.arguments if a.name not in parameters]
+    assert not missing, f"torchvox.{name} lacks {missing}"
+    for argument in schema.arguments:
+        if argument.has_default_value() and not argument.type.isSubtypeOf(
+            torch._C.NumberType.get()
+        ):
+            assert parameters[argument.name].default == argument.default_value, argument.name
+
+
+@each_public
+def test_every_public_op_has_a_cpp_function(name):
+    header = (ROOT / "csrc/ops/torchvox.h").read_text()
+    assert re.search(rf"\b{name}\(", header), f"no torchvox::{name} in csrc/ops/torchvox.h"
+    assert f'"torchvox::{name}"' in header
+
+
+@each_public
+def test_every_public_op_has_a_reference_with_the_schemas_arguments(name):
+    schema = getattr(torch.ops.torchvox, name).default._schema
+    parameters = inspect.signature(getattr(torchvox.reference, name)).parameters
+    assert list(parameters) == [a.name for a in schema.arguments]
+    kinds = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
+    assert kinds == [a.kwarg_only for a in schema.arguments]
+
+
+@each_public
+def test_every_public_op_is_documented_and_in_the_changelog(name):
+    pages = {domain: (ROOT / f"docs/{domain}.md").read_text() for domain in DOMAINS}
+    assert any(re.search(rf"\b{name}\b", text) for text in pages.values()), f"no {name} in docs/"
+    assert re.search(rf"\b{name}\b", (ROOT / "CHANGELOG.md").read_text()), (
+        f"no {name} in CHANGELOG.md"
+    )
+
+
+@each_public
+def test_every_public_op_has_tests_in_its_domain(name):
+    tests = [p for domain in DOMAINS for p in (ROOT / "tests" / domain).glob("test_*.py")]
+    assert any(re.search(rf"\b{name}\b", path.read_text()) for path in tests)
+
+
+@each_registered
+def test_every_op_has_a_case_of_more_than_2_31_elements(name):
+    assert hasattr(test_large, f"test_{name}")
+
+
+@each_registered
+def test_a_private_op_is_a_backward_or_belongs_to_a_public_one(name):
+    if name.startswith("_"):
+        stem = name.lstrip("_").removesuffix("_backward").removesuffix("_train")
+        assert stem in REGISTERED
+
+
+@each_registered
+def test_names_of_outputs_do_not_repeat_and_no_output_aliases(name):
+    schema = getattr(torch.ops.torchvox, name).default._schema
+    assert not schema.is_mutable
+    assert all(argument.alias_info is None for argument in [*schema.arguments, *schema.returns])
+    names = [r.name for r in schema.returns]
+    assert len(names) == 1 or (len(set(names)) == len(names) and all(names))

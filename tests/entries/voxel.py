@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Voxel ops."""
+
+import torch
+from torch import Tensor
+
+import torchvox
+
+from .op import POINTS_REFUSALS, Call, Op, cloud, generator, smooth_cloud, some_gradient
+
+VOXEL_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
+GRID = {"voxel_size": [1.0, 1.0, 2.0], "point_cloud_range": VOXEL_RANGE}
+REDUCTIONS = ("mean", "max", "min", "sum")
+HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+# ------------------------------------------------------------------------------ csr and scatter
+
+ROWS = 9
+
+
+def rows_of_points(n: int, seed: int = 0) -> Tensor:
+    """[n] int32: rows without points, dropped points, and rows outside the table."""
+    return torch.randint(-2, ROWS + 1, (n,), generator=generator(seed), dtype=torch.int32)
+
+
+def csr_call(n: int, seed: int = 0) -> Call:
+    return {"point_voxel": rows_of_points(n, seed), "num_rows": ROWS}
+
+
+CSR_REFUSALS = (
+    ("point_voxel", lambda t: t.long(), TypeError, "point_voxel must be int32"),
+    ("point_voxel", lambda t: t[None], ValueError, r"point_voxel must be \[N\]"),
+    ("num_rows", -1, ValueError, r"num_rows must be in \[0, 2\^31 - 1\)"),
+    ("num_rows", 1 << 31, ValueError, r"num_rows must be in \[0, 2\^31 - 1\)"),
+)
+
+
+def scatter_call(n: int, seed: int = 0, **options) -> Call:
+    feats = cloud(n, 5, seed)
+    return {"feats": feats, "point_voxel": rows_of_points(n, seed), "num_rows": ROWS, **options}
+
+
+def scatter_with_csr() -> Call:
+    offsets, perm = torchvox.voxel_csr(rows_of_points(40), ROWS)
+    return scatter_call(40, offsets=offsets, perm=perm)
+
+
+SCATTER_CASES = {
+    **{name: lambda name=name: scatter_call(40, reduce=name) for name in ("sum", "max", "min")},
+    **{
+        str(dtype): lambda dtype=dtype: {**scatter_call(40), "feats": cloud(40, 5).to(dtype)}
+        for dtype in (torch.float16, torch.bfloat16, torch.float64)
+    },
+    "given csr": scatter_with_csr,
+    "no rows": lambda: {**scatter_call(40), "num_rows": 0},
+    "no columns": lambda: {**scatter_call(40), "feats": torch.zeros(40, 0)},
+    # Sums of 32 and of 32 such sums.
+    "one row": lambda: {**scatter_call(1200), "point_voxel": torch.zeros(1200, dtype=torch.int32)},
+}
+SCATTER_SMOOTH = {
+    name: lambda name=name: {
+        "feats": smooth_cloud(30),
+        "point_voxel": rows_of_points(30),
+        "num_rows": ROWS,
+        "reduce": name,
+    }
+    for name in REDUCTIONS
+}
+
+
+def reduced(values: Tensor, rows: Tensor, count: int, reduce: str) -> Tensor:
+    """[count, C]: values of each row (rows outside the table dropped) reduced, 0 where none."""
+    inside = (rows >= 0) & (rows < count)
+    at = rows[inside].long()[:, None].expand(-1, values.size(1))
+    name = {"max": "amax", "min": "amin"}.get(reduce, reduce)
+    zeros = torch.zeros(count, values.size(1), dtype=values.dtype)
+    return zeros.scatter_reduce(0, at, values[inside], name, include_self=False)
+
+
+def scatter_formula(call: Call, outs: tuple) -> tuple:
+    return (reduced(call["feats"], call["point_voxel"], ROWS, call["reduce"]),)
+
+
+def scatter_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
+    forward = scatter_call(n, seed, reduce=reduce)
+    out, arg = torchvox.voxel_scatter(**forward)
+    offsets, _ = torchvox.voxel_csr(forward["point_voxel"], ROWS)
+    return {
+        "grad": some_gradient(out),
+        "point_voxel": forward["point_voxel"],
+        "offsets": offsets,
+        "arg": arg,
+        "reduce": reduce,
+    }
+
+
+OPS = [
+    Op(
+        "voxel_csr",
+        csr_call,
+        varying={"point_voxel": 0},
+        cases={
+            "no rows": lambda: {**csr_call(40), "num_rows": 0},
+            "many rows": lambda: {**csr_call(40), "num_rows": 1000},
+        },
+        refusals=CSR_REFUSALS,
+        kernels=3,
+    ),
+    Op(
+        "voxel_scatter",
+        scatter_call,
+        varying={"feats": 0, "point_voxel": 0},
+        cases=SCATTER_CASES,
+        gradients=("feats",),
+        differentiable=(0,),
+        smooth=SCATTER_SMOOTH,
+        formula=scatter_formula,
+        refusals=(
+            *CSR_REFUSALS,
+            ("feats", lambda t: t.int(), TypeError, "feats must be float"),
+            ("feats", lambda t: t[1:], ValueError, r"feats must be \[N, C\]"),
+            ("reduce", "median", ValueError, "reduce must be 'mean', 'sum', 'max' or 'min'"),
+            ("offsets", torch.zeros(3, dtype=torch.int32), ValueError, "offsets and perm"),
+        ),
+        kernels=4,
+        backward_kernels=1,
+    ),
+    Op(
+        "_voxel_scatter_backward",
+        scatter_backward_call,
+        varying={"point_voxel": 0},
+        cases={
+            "max": lambda: scatter_backward_call(40, reduce="max"),
+            "sum": lambda: scatter_backward_call(40, reduce="sum"),
+        },
+        refusals=(
+            CSR_REFUSALS[0],
+            ("grad", lambda t: t.int(), TypeError, "grad must be float"),
+            (
+                "offsets",
+                lambda t: t[1:],
+                ValueError,
+                r"offsets must be \[num_rows \+ 1\]|grad must",
+            ),
+            ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
+            ("reduce", "median", ValueError, "reduce must be"),
+        ),
+        kernels=1,
+    ),
+]
+
+# ------------------------------------------------------------------------------ voxelize and map
+
+
+def voxelize_call(n: int, seed: int = 0, **options) -> Call:
+    """As many rows as points: no cap, so that the capacity varies with n."""
+    return {
+        "points": cloud(n, 4, seed),
+        **GRID,
+        "max_points": 3,
+        "max_voxels": -1,
+        "reduce": "mean",
+        "num_valid": torch.tensor([n - n // 10]),
+        **options,
+    }
+
+
+def voxel_batch(n: int = 60, seed: int = 0) -> Call:
+    return {
+        "points": cloud(n, 5, seed),
+        **GRID,
+        "max_points": 2,
+        "max_voxels": 7,
+        "batch_offsets": torch.tensor([0, 0, n // 3, n - 2], dtype=torch.int32),
+        "num_valid": torch.tensor([4, n, n // 2], dtype=torch.int32),
+    }
+
+
+MAP_CASES = {
+    "batch": voxel_batch,
+    "zyx": lambda: {**voxel_batch(), "order": "zyx"},
+    "xyz in range": lambda: {**voxel_batch(), "order": "xyz", "bounds": "range"},
+    "no voxels": lambda: {**voxel_batch(), "max_voxels": 0},
+    "no points kept": lambda: {**voxel_batch(), "max_points": 0},
+    **{
+        name: lambda dtype=dtype: {**voxel_batch(), "points": cloud(60, 5).to(dtype)}
+        for name, dtype in HALF.items()
+    },
+}
+VOXELIZE_CASES = {
+    **MAP_CASES,
+    **{
+        name: lambda name=name: voxelize_call(60, reduce=name, max_points=-1) for name in REDUCTIONS
+    },
+    "center relative half": lambda: voxelize_call(
+        60, reduce="none", out_dtype=torch.float16, center_relative=True
+    ),
+    "half mean": lambda: voxelize_call(60, out_dtype=torch.float16, bounds="range"),
+}
+VOXEL_REFUSALS = (
+    *POINTS_REFUSALS,
+    ("voxel_size", [1.0, 1.0], ValueError, "voxel_size must be"),
+    ("voxel_size", [1.0, 0.0, 1.0], ValueError, "voxel_size must be"),
+    ("max_points", -2, ValueError, "max_points must be"),
+    ("max_voxels", -2, ValueError, "max_voxels must be"),
+    ("order", "random", ValueError, "order must be"),
+    ("bounds", "none", ValueError, "bounds must be"),
+)
+
+
+def voxelize_smooth(reduce: str, **options) -> Call:
+    return {
+        "points": smooth_cloud(30, 4),
+        **GRID,
+        "max_points": 2 if reduce == "none" else -1,
+        "max_voxels": -1,
+        "reduce": reduce,
+        **options,
+    }
+
+
+def voxelize_formula(call: Call, outs: tuple) -> tuple:
+    points, (features, indices, _, rows, _) = call["points"], outs
+    values = points
+    if call.get("center_relative"):
+        lower = torch.tensor(VOXEL_RANGE[:3], dtype=points.dtype)
+        size = torch.tensor(GRID["voxel_size"], dtype=points.dtype)
+        cells = indices[rows.long(), 1:].flip(1)
+        values = torch.cat([points[:, :3] - (lower + (cells + 0.5) * size), points[:, 3:]], 1)
+    if call["reduce"] != "none":
+        return (reduced(values, rows, features.size(0), call["reduce"]),)
+    slots = features.size(1)
+    out = torch.zeros_like(features)
+    for row in range(features.size(0)):
+        members = (rows == row).nonzero().flatten()[:slots]
+        out[row, : len(members)] = values[members]
+    return (out,)
+
+
+VOXELIZE_OPS: list[Op] = [
+    Op(
+        "voxelize",
+        voxelize_call,
+        varying={"points": 0},
+        cases=VOXELIZE_CASES,
+        gradients=("points",),
+        differentiable=(0,),
+        smooth={
+            **{name: lambda name=name: voxelize_smooth(name) for name in ("none", *REDUCTIONS)},
+            "center relative": lambda: voxelize_smooth("mean", center_relative=True),
+        },
+        formula=voxelize_formula,
+        refusals=(
+            *VOXEL_REFUSALS,
+            ("reduce", "median", ValueError, "reduce must be"),
+            ("out_dtype", torch.int32, TypeError, "out_dtype must be"),
+        ),
+    ),
+    Op(
+        "voxel_map",
+        lambda n, seed=0: {k: v for k, v in voxelize_call(n, seed).items() if k not in ("reduce",)},
+        varying={"points": 0},
+        cases=MAP_CASES,
+        refusals=VOXEL_REFUSALS,
+    ),
+]
