@@ -29,9 +29,6 @@ inline constexpr int64_t kMaxCellsPerAxis = int64_t{1} << 24;
 // quotient rounded half away from zero, the rule of the mmcv and spconv kernels.
 inline float cells_on_axis(float lo, float hi, float size) { return std::round((hi - lo) / size); }
 
-TORCHVOX_HD float floor_of(float x) { return ::floorf(x); }
-TORCHVOX_HD double floor_of(double x) { return ::floor(x); }
-
 struct VoxelGrid {
   float lo[3] = {0, 0, 0};  // metres; x, y, z
   float hi[3] = {1, 1, 1};  // metres
@@ -46,7 +43,8 @@ struct VoxelGrid {
   }
 
   // floor((p - lo) / size) per axis, tested as a float before it becomes an integer, so that huge
-  // values are dropped alike everywhere.
+  // values are dropped alike everywhere. Between 0 and an integer bound the quotient passes the
+  // tests that its floor passes, and truncation is its floor.
   template <class Real>
   TORCHVOX_HD PointPlace locate(Real x, Real y, Real z, Cell* cell) const {
     if (!is_finite(x) || !is_finite(y) || !is_finite(z)) return PointPlace::kNotFinite;
@@ -111,7 +109,7 @@ struct VoxelGrid {
  private:
   template <class Real>
   TORCHVOX_HD bool axis(Real p, int axis, Real* q) const {
-    *q = floor_of((p - static_cast<Real>(lo[axis])) / static_cast<Real>(size[axis]));
+    *q = (p - static_cast<Real>(lo[axis])) / static_cast<Real>(size[axis]);
     bool inside = *q >= Real(0) && *q < static_cast<Real>(cells[axis]);
     if (check_range) {
       inside = inside && p >= static_cast<Real>(lo[axis]) && p < static_cast<Real>(hi[axis]);

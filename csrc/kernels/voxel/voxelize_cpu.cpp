@@ -11,7 +11,7 @@ VoxelCpuWork::VoxelCpuWork(const VoxelizeArgs& args, void* base) {
   const int64_t n = args.points.rows;
   const int64_t batches = args.points.batches;
   const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(batches);
-  parallel = args.threads > 1 && n >= kCpuParallelRows;
+  parallel = args.threads >= kCpuParallelThreads && n >= kCpuParallelRows;
   chunks = (n + kCpuChunk - 1) / kCpuChunk;
   voxel_limit = static_cast<int64_t>(std::min<uint64_t>(static_cast<uint64_t>(n), keys));
   Workspace space(base);

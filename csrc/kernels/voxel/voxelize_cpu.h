@@ -12,7 +12,9 @@
 namespace torchvox {
 
 inline constexpr int64_t kCpuChunk = 4096;  // points a task; never decides a result
-inline constexpr int64_t kCpuParallelRows = 16384;  // below, one thread is faster
+// One thread is faster below these: it needs no atomics and a smaller table.
+inline constexpr int64_t kCpuParallelRows = 16384;
+inline constexpr int kCpuParallelThreads = 4;
 
 struct CpuSegment {
   uint64_t key;
