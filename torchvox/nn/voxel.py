@@ -6,7 +6,7 @@ from typing import Final, List, Optional, Sequence
 import torch
 from torch import Tensor, nn
 
-from torchvox.ops.voxel import Voxels
+from torchvox.ops.voxel import Voxels, trim_voxels
 
 
 class Voxelize(nn.Module):
@@ -85,15 +85,8 @@ class Voxelize(nn.Module):
             out_dtype=self.out_dtype,
             center_relative=self.center_relative,
         )
-        if self.trim:
-            rows = int(counts[0, 0].item())
-            if not torch.jit.is_scripting():
-                torch._check(rows >= 0)
-                torch._check(rows <= indices.shape[0])
-            features = features.narrow(0, 0, rows)
-            indices = indices.narrow(0, 0, rows)
-            num_points = num_points.narrow(0, 0, rows)
-        return Voxels(features, indices, num_points, point_voxel, counts)
+        voxels = Voxels(features, indices, num_points, point_voxel, counts)
+        return trim_voxels(voxels) if self.trim else voxels
 
     def extra_repr(self) -> str:
         return (

@@ -43,11 +43,12 @@ def trim_voxels(voxels: Voxels) -> Voxels:
     symbolic size; under torch.compile(fullgraph=True) set
     torch._dynamo.config.capture_scalar_outputs = True.
     """
-    rows = int(voxels.counts[0, 0].item())
-    capacity = voxels.indices.shape[0]
-    if not torch.jit.is_scripting():
+    if torch.jit.is_scripting():
+        rows = int(voxels.counts[0, 0].item())
+    else:
+        rows = voxels.counts[0, 0].item()  # int() would pin a symbolic size
         torch._check(rows >= 0)
-        torch._check(rows <= capacity)
+        torch._check(rows <= voxels.indices.shape[0])
     return Voxels(
         voxels.features.narrow(0, 0, rows),
         voxels.indices.narrow(0, 0, rows),
