@@ -13,6 +13,7 @@
 
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/voxel/voxelize.h"
+#include "tests/cpp/device_buffers.h"
 
 #ifdef TORCHVOX_CUDA
 #include <cuda_runtime.h>
@@ -31,6 +32,8 @@ struct Random {
   double uniform() { return next() / 2147483648.0; }
   int64_t below(int64_t n) { return n > 0 ? static_cast<int64_t>(next() % n) : 0; }
 };
+
+bool on_device = false;  // a CUDA build on a machine with a GPU
 
 enum Cloud {
   kUniform,
@@ -98,14 +101,12 @@ std::vector<char> integers(const std::vector<int64_t>& values) {
 }
 
 #ifdef TORCHVOX_CUDA
-constexpr bool kCuda = true;
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(status));
   std::exit(100);
 }
 #else
-constexpr bool kCuda = false;
 #endif
 
 // Memory on one side; filled with a pattern, so that a byte that is not written shows.
@@ -241,7 +242,7 @@ int run_case(const Case& c, uint64_t seed) {
   }
   const Outputs want = run_voxelize(c, points, false, 1);
   int failures = compare(c.name + " (threads)", run_voxelize(c, points, false, 4), want);
-  if (kCuda) failures += compare(c.name, run_voxelize(c, points, true, 1), want);
+  if (on_device) failures += compare(c.name, run_voxelize(c, points, true, 1), want);
   return failures;
 }
 
@@ -363,6 +364,8 @@ Case random_case(Random& random, int number) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  Target device;
+  on_device = find_device(device);
   const int random_cases = argc > 1 ? std::atoi(argv[1]) : 160;
   int failures = 0, done = 0;
   for (const Case& c : fixed_cases()) {
@@ -374,6 +377,6 @@ int main(int argc, char** argv) {
   for (int number = 0; number < random_cases; ++number, ++done) {
     failures += run_case(random_case(random, number), 1000 + number);
   }
-  std::printf("%d cases (%s), %d mismatches\n", done, kCuda ? "CUDA and CPU" : "CPU", failures);
+  std::printf("%d cases (%s), %d mismatches\n", done, on_device ? "CUDA and CPU" : "CPU", failures);
   return failures > 125 ? 125 : failures;
 }
