@@ -90,7 +90,7 @@ def test_only_the_promised_outputs_require_a_gradient(op):
         k: v.requires_grad_() if torch.is_tensor(v) and v.is_floating_point() else v
         for k, v in op.call(40, 0).items()
     }
-    if not op.public and not op.gradients:
+    if op.name.endswith("_backward") and not op.gradients:
         with pytest.raises(NotImplementedError, match="has no second derivative"):
             run(op, call)
         return

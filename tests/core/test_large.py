@@ -131,3 +131,73 @@ def test__voxel_scatter_backward():
     out = torch.ops.torchvox._voxel_scatter_backward(grad, rows, offsets, arg, "sum")
     assert (out[-1] == 3.0).all()
     assert out.sum(dtype=torch.float64) == 27
+
+
+def far_point_last() -> torch.Tensor:
+    """[3 * MANY, 3]: points at the origin, and the last one a metre away."""
+    points = torch.zeros(3 * MANY, 3, device="cuda")
+    points[-1, 0] = 1.0
+    return points
+
+
+def test_furthest_point_sample():
+    idx, dist2 = torchvox.furthest_point_sample(far_point_last()[None], 3)
+    assert idx.tolist() == [[0, 3 * MANY - 1, 1]]
+    assert dist2.tolist() == [[float("inf"), 1.0, 0.0]]
+
+
+def test_furthest_point_sample_ragged():
+    ptr = torch.tensor([0, 5, 3 * MANY], device="cuda")
+    out_ptr = torch.tensor([0, 1, 3], device="cuda")
+    idx, dist2 = torchvox.furthest_point_sample_ragged(far_point_last(), ptr, out_ptr, 4)
+    assert idx.tolist() == [0, 5, 3 * MANY - 1, -1]
+    assert dist2.tolist() == [float("inf"), float("inf"), 1.0, 0.0]
+
+
+GRID = {"voxel_size": [1.0, 1.0, 8.0], "point_cloud_range": BOX["point_cloud_range"]}
+
+
+def test_voxel_map():
+    indices, num_points, point_voxel, point_slot, counts = torchvox.voxel_map(
+        many_points(), **GRID, max_points=-1, max_voxels=4096
+    )
+    assert counts[0].tolist() == [2049, 2049, MANY, 0, 0, 0, 0, 0]
+    assert indices[2048].tolist() == [0, 0, LAST[1], LAST[0]]
+    assert point_voxel[-1] == 2048 and point_slot[-1] == 0
+    assert num_points.sum(dtype=torch.int64) == MANY
+
+
+def test_voxelize():
+    points = many_points()
+    features, indices, _, _, counts = torchvox.voxelize(
+        points, **GRID, max_points=-1, max_voxels=4096, reduce="max"
+    )
+    assert counts[0].tolist() == [2049, 2049, MANY, 0, 0, 0, 0, 0]
+    assert features[2048, :4].tolist() == [LAST[0] + 0.5, LAST[1] + 0.5, 7.0, 5.0]
+    capacity = MANY // 8  # features of 2.16e9 elements
+    features, indices, *_ = torchvox.voxelize(
+        points[-5000:], **GRID, max_points=8, max_voxels=capacity
+    )
+    assert features.numel() > 1 << 31
+    assert (features[-1000:] == 0).all() and (indices[-1000:] == -1).all()
+
+
+def test__voxelize_train():
+    features, *_, arg = torch.ops.torchvox._voxelize_train(
+        many_points(), **GRID, max_points=-1, max_voxels=4096, reduce="max"
+    )
+    assert features[2048, 2] == 7.0
+    assert arg[2048, 2] == MANY - 1
+
+
+def test__voxelize_backward():
+    rows = torch.arange(MANY, device="cuda", dtype=torch.int32)
+    ones = torch.ones_like(rows)
+    arg = torch.zeros(0, device="cuda", dtype=torch.int32)
+    grad = torch.zeros(MANY, 9, device="cuda")
+    grad[-1] = 3.0
+    out = torch.ops.torchvox._voxelize_backward(
+        grad, rows, torch.zeros_like(rows), ones, arg, "mean", torch.float32
+    )
+    assert (out[-1] == 3.0).all()
+    assert out.sum(dtype=torch.float64) == 27

@@ -104,14 +104,14 @@ def cloud(n: int, columns: int = 4, seed: int = 0) -> Tensor:
     """[n, columns] float32 about the origin, quantised to 5 cm so that some points lie on faces and
     some coincide; some rows out of every range, some not finite, some negative zeros."""
     g = generator(seed)
-    points = torch.randn(n, columns, generator=g) * 2.5
+    points = torch.randn(n, max(columns, 3), generator=g) * 2.5
     points[:, :3] = (points[:, :3] * 20).round() / 20
     points[1::13] = points[0::13][: points[1::13].size(0)]
     points[5::17, 0] = float("nan")
     points[7::29, 2] = float("inf")
     points[11::23, 1] = 1e30
     points[3::19, 0] = -0.0
-    return points
+    return points[:, :columns].contiguous()
 
 
 def smooth_cloud(n: int, columns: int = 4) -> Tensor:

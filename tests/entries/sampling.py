@@ -244,4 +244,4 @@ GATHER_OPS = [
     ),
 ]
 
-OPS = [*GATHER_OPS]
+OPS = [*FPS_OPS, *GATHER_OPS]

@@ -237,6 +237,31 @@ def voxelize_formula(call: Call, outs: tuple) -> tuple:
     return (out,)
 
 
+def map_call(n: int, seed: int = 0) -> Call:
+    return {k: v for k, v in voxelize_call(n, seed).items() if k != "reduce"}
+
+
+def voxelize_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
+    forward = voxelize_call(n, seed, reduce=reduce)
+    features, _, num_points, point_voxel, _, point_slot, arg = torch.ops.torchvox._voxelize_train(
+        **forward
+    )
+    return {
+        "grad": some_gradient(features),
+        "point_voxel": point_voxel,
+        "point_slot": point_slot,
+        "num_points": num_points,
+        "arg": arg,
+        "reduce": reduce,
+        "dtype": torch.float32,
+    }
+
+
+VOXELIZE_REFUSALS = (
+    *VOXEL_REFUSALS,
+    ("reduce", "median", ValueError, "reduce must be"),
+    ("out_dtype", torch.int32, TypeError, "out_dtype must be"),
+)
 VOXELIZE_OPS: list[Op] = [
     Op(
         "voxelize",
@@ -250,15 +275,35 @@ VOXELIZE_OPS: list[Op] = [
             "center relative": lambda: voxelize_smooth("mean", center_relative=True),
         },
         formula=voxelize_formula,
+        refusals=VOXELIZE_REFUSALS,
+    ),
+    Op(
+        "_voxelize_train",
+        voxelize_call,
+        varying={"points": 0},
+        cases=VOXELIZE_CASES,
+        refusals=VOXELIZE_REFUSALS,
+    ),
+    Op(
+        "_voxelize_backward",
+        voxelize_backward_call,
+        varying={"grad": 0, "point_voxel": 0, "point_slot": 0, "num_points": 0},
+        cases={
+            "none": lambda: voxelize_backward_call(40, reduce="none"),
+            "max": lambda: voxelize_backward_call(40, reduce="max"),
+            "to float64": lambda: {**voxelize_backward_call(40), "dtype": torch.float64},
+        },
         refusals=(
-            *VOXEL_REFUSALS,
+            ("grad", lambda t: t.int(), TypeError, "grad .*must be float"),
+            ("grad", lambda t: t[0], ValueError, r"grad must be \[C, F\]"),
+            ("point_voxel", lambda t: t.long(), TypeError, "point_voxel must be int32"),
             ("reduce", "median", ValueError, "reduce must be"),
-            ("out_dtype", torch.int32, TypeError, "out_dtype must be"),
         ),
+        kernels=1,
     ),
     Op(
         "voxel_map",
-        lambda n, seed=0: {k: v for k, v in voxelize_call(n, seed).items() if k not in ("reduce",)},
+        map_call,
         varying={"points": 0},
         cases=MAP_CASES,
         refusals=VOXEL_REFUSALS,
