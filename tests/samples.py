@@ -36,6 +36,10 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
         lambda: torchvox.nn.BEVMaxHeight(bev.BEV_RANGE, [8, 6], orientation="image", fill=-1.0),
         lambda n: (cloud(n),),
     ),
+    "Voxelize": (
+        lambda: torchvox.nn.Voxelize(**voxel.GRID, max_points=3, max_voxels=(9, 20), order="zyx"),
+        lambda n: (cloud(n),),
+    ),
     "FurthestPointSample": (
         lambda: torchvox.nn.FurthestPointSample(sampling.SAMPLES, tie="mmcv", tie_block=64),
         lambda n: (sampling.batch_of_clouds(n),),

@@ -92,6 +92,7 @@ FPS_OPS = [
             ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
             ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
         ),
+        kernels=1,
     ),
     Op(
         "furthest_point_sample_ragged",
@@ -105,6 +106,7 @@ FPS_OPS = [
             ("out_ptr", lambda t: t[1:], ValueError, r"out_ptr must be"),
             ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
         ),
+        kernels=4,  # the unused slots, and clouds of up to 256, 1024 and 4096 tie codes
     ),
 ]
 
@@ -218,6 +220,7 @@ GATHER_OPS = [
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M\]"),
         ),
         kernels=1,
+        backward_kernels=5,
     ),
     Op(
         "_gather_points_backward",
@@ -241,6 +244,8 @@ GATHER_OPS = [
             ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
             ("num_points", -1, ValueError, "num_points must not be negative"),
         ),
+        kernels=5,
+        backward_kernels=1,
     ),
 ]
 

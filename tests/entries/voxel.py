@@ -262,7 +262,7 @@ VOXELIZE_REFUSALS = (
     ("reduce", "median", ValueError, "reduce must be"),
     ("out_dtype", torch.int32, TypeError, "out_dtype must be"),
 )
-VOXELIZE_OPS: list[Op] = [
+OPS += [
     Op(
         "voxelize",
         voxelize_call,
@@ -276,6 +276,9 @@ VOXELIZE_OPS: list[Op] = [
         },
         formula=voxelize_formula,
         refusals=VOXELIZE_REFUSALS,
+        huge={"max_voxels": 1 << 45},
+        kernels=6,
+        backward_kernels=1,
     ),
     Op(
         "_voxelize_train",
@@ -283,6 +286,7 @@ VOXELIZE_OPS: list[Op] = [
         varying={"points": 0},
         cases=VOXELIZE_CASES,
         refusals=VOXELIZE_REFUSALS,
+        kernels=6,
     ),
     Op(
         "_voxelize_backward",
@@ -307,5 +311,6 @@ VOXELIZE_OPS: list[Op] = [
         varying={"points": 0},
         cases=MAP_CASES,
         refusals=VOXEL_REFUSALS,
+        kernels=6,
     ),
 ]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed public functions over `torch.ops.torchvox.*`, re-exported as `torchvox.<name>`."""
 
+from torch.utils import _pytree
+
 from torchvox.ops.bev import (
     BEVHeight,
     BEVHeightWithIndex,
@@ -28,6 +30,10 @@ from torchvox.ops.voxel import (
     voxel_scatter,
     voxelize,
 )
+
+for _result in (BEVHeight, BEVHeightWithIndex, BEVImage, Samples, VoxelCSR, VoxelMap, Voxels):
+    # torch.export.save writes the type of a program's result by this name.
+    _pytree._register_namedtuple(_result, serialized_type_name=f"torchvox.{_result.__name__}")
 
 __all__ = [
     "BEVHeight",
