@@ -84,13 +84,15 @@ def test_ten_thousand_calls_keep_gpu_memory_flat(op):
     for _ in range(WARM_UPS):
         run(op, call)
     torch.cuda.synchronize()
+    gc.collect()  # of what earlier tests left in cycles
     before = torch.cuda.memory_allocated()
     reserved = torch.cuda.memory_reserved()
     for _ in range(10 * CALLS):
         run(op, call)
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
-    assert torch.cuda.memory_reserved() == reserved
+    gc.collect()
+    assert torch.cuda.memory_allocated() <= before
+    assert torch.cuda.memory_reserved() <= reserved
 
 
 @pytest.mark.gpu
@@ -99,11 +101,13 @@ def test_a_thousand_gradients_keep_gpu_memory_flat(op):
     call = on("cuda", op.call(500, 0))
     gradients(op, call)
     torch.cuda.synchronize()
+    gc.collect()  # of what earlier tests left in cycles
     before = torch.cuda.memory_allocated()
     for _ in range(CALLS):
         gradients(op, call)
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
+    gc.collect()
+    assert torch.cuda.memory_allocated() <= before
 
 
 @each_op
