@@ -12,23 +12,23 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 POINTS = (70, 9)  # of rank 0 and rank 1
-ROWS = 12
+CAPS = {"max_points": 5, "max_voxels": 16}
+GRID = {"voxel_size": [0.25, 0.25, 1.0], "point_cloud_range": [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]}
 
 
 class VoxelMeans(nn.Module):
-    """Mean features of the points of each row, through a linear layer."""
+    """Learned point features, averaged over each voxel, through a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.encode = nn.Linear(4, 6)
-        self.head = nn.Linear(6, 3)
+        self.head = nn.Linear(9, 3)
 
     def forward(self, points: Tensor) -> Tensor:
         import torchvox
 
-        rows = (points[:, 0] * ROWS).floor().int()
-        means, _ = torchvox.voxel_scatter(self.encode(points), rows, ROWS, "mean")
-        return self.head(means)
+        points = torch.cat([points[:, :3], self.encode(points)], 1)
+        return self.head(torchvox.voxelize(points, **GRID, **CAPS, reduce="mean").features)
 
 
 def cloud_of(rank: int) -> Tensor:
