@@ -81,6 +81,7 @@ struct FpsCase {
 
   int64_t out_size() const { return args.ragged ? args.samples : args.clouds * args.samples; }
   int64_t dist_bytes() const { return args.dtype == DType::kDouble ? 8 : 4; }
+  bool values_count = true;  // false: only memory safety is tested
 };
 
 struct FpsResult {
@@ -230,7 +231,7 @@ void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
     set_plan_override(Plan::kFpsThreads, threads);
     set_plan_override(Plan::kFpsPointsPerThread, points);
     const FpsResult got = on_device(c, target);
-    if (!(got == want)) report(c, plan, got, want);
+    if (c.values_count && !(got == want)) report(c, plan, got, want);
   };
   check("automatic", -1, -1, -1);
   check("tiled", 1, -1, -1);
@@ -356,9 +357,11 @@ void each_fps_case(Check check) {
   }
   check(ragged({}, Cloud::kCube, random), false);
   check(ragged(std::vector<int64_t>(600, 16), Cloud::kCube, random), false);
+  // Offsets in disorder: clouds overlap, so values are unspecified and only memory safety counts.
   FpsCase disorder = ragged({60, 70, 80}, Cloud::kCube, random);
   disorder.ptr = {-4, 500, 20, 1000};
   disorder.out_ptr = {-3, 0, 0, 900};
+  disorder.values_count = false;
   check(disorder, false);
 }
 
@@ -474,6 +477,8 @@ int main(int argc, char** argv) {
     bench();
     return 0;
   }
+  // racecheck watches every shared access: --quick leaves out the cases that take it minutes.
+  const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
   for (const int64_t instructions : {0, 1, 2}) {
     set_plan_override(Plan::kFpsCpu, instructions);
     each_fps_case([](const FpsCase& c, bool) { check_against_definition(c); });
@@ -485,7 +490,11 @@ int main(int argc, char** argv) {
     std::printf("no GPU: host only\n");
   } else {
 #ifdef TORCHVOX_CUDA
-    each_fps_case([&](const FpsCase& c, bool every) { check_on_device(c, target, every); });
+    int cases = 0;
+    each_fps_case([&](const FpsCase& c, bool every) {
+      if (quick && (++cases % 3 || c.args.capacity * c.args.samples > 600000)) return;
+      check_on_device(c, target, every && !quick);
+    });
     check_gathers(&target);
 #endif
   }

@@ -221,7 +221,8 @@ __device__ void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) {
 // Crowded voxels first, a warp each, from their list: they take longest. Then eight lanes a voxel
 // over all rows, then the rows that are not used. A point's row is read once, gathered by index.
 template <class Real, ReduceKind kKind>
-__global__ void __launch_bounds__(kVoxelThreads) reduce_kernel(VoxelizeArgs args, VoxelWork work) {
+__global__ void __launch_bounds__(kVoxelThreads, 4)
+    reduce_kernel(VoxelizeArgs args, VoxelWork work) {
   __shared__ WarpShared<Real> warps[kWarps];
   WarpShared<Real>& shared = warps[threadIdx.x / 32];
   if constexpr (kKind == ReduceKind::kSum || kKind == ReduceKind::kBest) {
