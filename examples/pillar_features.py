@@ -43,7 +43,7 @@ class PillarFeatures(nn.Module):
         pillar_size: float,
         *,
         max_points: int = 16,
-        max_pillars: int = 2048,
+        max_pillars: int = 4096,
         keypoints: int = 128,
         width: int = 16,
         channels: int = 8,
