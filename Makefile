@@ -88,15 +88,15 @@ sanitize-gpu: build/test-cpp/.built
 lint:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(CLANG_FORMAT) --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.cpp')
+	$(CLANG_FORMAT) --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.h' 'examples/*.cpp')
 
 format:
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
-	$(CLANG_FORMAT) -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.cpp')
+	$(CLANG_FORMAT) -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.h' 'examples/*.cpp')
 
-wheel: .venv/.ready
-	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python -m pip wheel --no-build-isolation --no-deps -w dist .
+wheel: build/.built
+	$(if $(TORCHVOX_NO_VENV),,PATH="$(CURDIR)/.venv/bin:$$PATH") $(PY) -m pip wheel --no-build-isolation --no-deps -w dist .
 
 clean:
 	rm -rf build dist torchvox/lib torchvox/include torchvox/share torchvox/_build.py torchvox/_C*.so

@@ -43,7 +43,7 @@ class PillarFeatures(nn.Module):
         pillar_size: float,
         *,
         max_points: int = 16,
-        max_pillars: int = 2048,
+        max_pillars: int = 4096,
         keypoints: int = 128,
         width: int = 16,
         channels: int = 8,
@@ -98,7 +98,8 @@ class PillarFeatures(nn.Module):
             points[:, :3], batch_offsets, out_offsets, total
         )
         chosen = torch.ops.torchvox.gather_points(points[None], idx[None])
-        pillar_of = torch.where(idx >= 0, point_voxel[idx.clamp(min=0).long()], idx)
+        # An empty cloud has no keypoints: index -1 then reads the -1 put last.
+        pillar_of = torch.cat([point_voxel, point_voxel.new_full([1], -1)])[idx.long()]
         chosen_features = torch.ops.torchvox.gather_points(pillars[None], pillar_of[None])
         return (
             bev,

@@ -1,130 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bird's-eye-view rasters: CPU against a loop over points and cells, CUDA against CPU bit for bit.
+// bev_max_height: CPU against a loop over points and cells, CUDA against CPU bit for bit.
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "csrc/kernels/bev/bev_max_height.h"
-#include "csrc/kernels/bev/bev_rasterize.h"
-#include "tests/cpp/check.h"
+#include "tests/cpp/bev_cases.h"
 
 namespace {
 
 using namespace torchvox;
-using testing::check_same;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// A packed batch in host memory. `dtype` says how `values` is stored in `bytes`.
-struct Case {
-  std::string name;
-  std::vector<float> values;  // [rows, stride]
-  int64_t columns = 4;
-  int64_t stride = 4;
-  int64_t batches = 1;
-  std::vector<int64_t> offsets = {};  // empty: not given
-  std::vector<int32_t> num_valid = {};  // empty: not given
-  int64_t nx = 64;
-  int64_t ny = 48;
-
-  int64_t rows() const { return static_cast<int64_t>(values.size()) / stride; }
-};
-
-BevGrid grid_of(const Case& c, BevOrientation orientation) {
-  BevGrid grid;
-  const float lower[3] = {-50.f, -40.f, -3.f}, upper[3] = {50.f, 40.f, 5.f};
-  for (int axis = 0; axis < 3; ++axis) {
-    grid.lower[axis] = lower[axis];
-    grid.upper[axis] = upper[axis];
-  }
-  grid.nx = c.nx;
-  grid.ny = c.ny;
-  grid.resolution[0] = (upper[0] - lower[0]) / static_cast<float>(c.nx);
-  grid.resolution[1] = (upper[1] - lower[1]) / static_cast<float>(c.ny);
-  grid.orientation = orientation;
-  return grid;
-}
-
-std::vector<float> random_points(int64_t rows, int64_t stride, uint64_t seed) {
-  testing::Random random(seed);
-  std::vector<float> values;
-  for (int64_t i = 0; i < rows; ++i) {
-    const float edge[] = {kNan,  kInfinity,  -kInfinity, -0.f,  49.999996f, 50.f,
-                          -50.f, 39.999996f, 40.f,       1e30f, -3.f,       5.f};
-    for (int64_t j = 0; j < stride; ++j) {
-      // Millimetre steps, so that many heights tie.
-      const float value = std::round(random.uniform(-55.f, 55.f) * 1000.f) / 1000.f;
-      const bool odd = random.below(40) == 0;
-      values.push_back(odd ? edge[random.below(12)] : (j == 2 ? value / 10.f : value));
-    }
-  }
-  return values;
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  all.push_back({"no points", {}});
-  all.push_back({"one point", {1.f, 2.f, 3.f, 4.f}});
-  all.push_back({"two equal points", {1.f, 2.f, 3.f, 4.f, 1.f, 2.f, 3.f, 5.f}});
-  all.push_back({"minus zero ties with zero", {1.f, 2.f, -0.f, 4.f, 1.f, 2.f, 0.f, 5.f}});
-  all.push_back({"all out of range", {60.f, 2.f, 3.f, 4.f, 1.f, 2.f, 5.f, 5.f}});
-  all.push_back({"many points", random_points(20001, 4, 1)});
-  Case one_cell{"one cell", random_points(5000, 4, 2)};
-  one_cell.nx = one_cell.ny = 1;
-  all.push_back(one_cell);
-  Case odd{"odd cells, wide rows", random_points(3001, 7, 3)};
-  odd.columns = 3;
-  odd.stride = 7;
-  odd.nx = 33;
-  odd.ny = 7;
-  all.push_back(odd);
-  Case batch{"a batch with empty samples and points after the last", random_points(4000, 4, 4)};
-  batch.batches = 4;
-  batch.offsets = {0, 0, 1500, 1500, 3900};
-  all.push_back(batch);
-  batch.name = "padded samples";
-  batch.num_valid = {3, 700, 0, 100000};
-  all.push_back(batch);
-  batch.name = "wrong offsets";
-  batch.offsets = {-5, 2000, 1000, 9000000000, 17};
-  batch.num_valid = {-1, 700, 5, 100000};
-  all.push_back(batch);
-  Case none{"no samples", random_points(100, 4, 5)};
-  none.batches = 0;
-  none.offsets = {0};
-  all.push_back(none);
-  return all;
-}
-
-// The case with its values stored as T, host side.
-template <class T>
-std::vector<T> stored_as(const Case& c) {
-  std::vector<T> data;
-  for (const float v : c.values) data.push_back(narrow<T>(v));
-  return data;
-}
-
-template <class T>
-constexpr DType dtype_of() {
-  return sizeof(T) == 8 ? DType::kDouble : (sizeof(T) == 4 ? DType::kFloat : DType::kHalf);
-}
-
-template <class T>
-PackedPoints packed(const Case& c, const T* data, const int64_t* offsets, const int32_t* valid) {
-  PackedPoints points;
-  points.data = data;
-  points.dtype = dtype_of<T>();
-  points.rows = c.rows();
-  points.columns = c.columns;
-  points.row_stride = c.stride;
-  points.batches = c.batches;
-  points.offsets = {c.offsets.empty() ? nullptr : offsets, true};
-  points.num_valid = {c.num_valid.empty() ? nullptr : valid, false};
-  return points;
-}
+using namespace torchvox::testing;
 
 struct Raster {
   std::vector<float> height;
@@ -223,25 +110,25 @@ void check_height(const Case& c, const std::string& name, const std::vector<T>& 
       args.height = height.data();
       args.top_index = with_index ? top.data() : nullptr;
       args.counts = counts.data();
-      testing::run_on_host(args, threads ? testing::backward_for : serial_for);
+      run_on_host(args, threads ? backward_for : serial_for);
       check_same(height, expected, what + ": height");
       check_same(counts, raster.counts, what + ": counts");
       if (with_index) check_same(top, raster.top, what + ": top_index");
     }
 #ifdef TORCHVOX_CUDA
-    if (!testing::has_device()) continue;
+    if (!has_device()) continue;
     const std::string what = name + (with_index ? " with index" : "") + ", CUDA";
-    const testing::DeviceBuffer<T> device_data(data);
-    const testing::DeviceBuffer<int64_t> offsets(c.offsets);
-    const testing::DeviceBuffer<int32_t> valid(c.num_valid);
-    const testing::DeviceBuffer<Out> height(static_cast<int64_t>(cells));
-    const testing::DeviceBuffer<int32_t> top(static_cast<int64_t>(cells));
-    const testing::DeviceBuffer<int32_t> counts(static_cast<int64_t>(raster.counts.size()));
+    const DeviceBuffer<T> device_data(data);
+    const DeviceBuffer<int64_t> offsets(c.offsets);
+    const DeviceBuffer<int32_t> valid(c.num_valid);
+    const DeviceBuffer<Out> height(static_cast<int64_t>(cells));
+    const DeviceBuffer<int32_t> top(static_cast<int64_t>(cells));
+    const DeviceBuffer<int32_t> counts(static_cast<int64_t>(raster.counts.size()));
     args.points = packed(c, device_data.data(), offsets.data(), valid.data());
     args.height = height.data();
     args.top_index = with_index ? top.data() : nullptr;
     args.counts = counts.data();
-    testing::run_on_device(args);
+    run_on_device(args);
     check_same(height.host(), expected, what + ": height");
     check_same(counts.host(), raster.counts, what + ": counts");
     if (with_index) check_same(top.host(), raster.top, what + ": top_index");
@@ -269,19 +156,19 @@ void check_gradient(const Case& c, const std::string& name, const std::vector<T>
   args.top_index = raster.top.data();
   std::vector<T> actual(expected.size(), narrow<T>(99.f));
   args.grad_points = actual.data();
-  testing::run_on_host(args, testing::backward_for);
+  run_on_host(args, backward_for);
   check_same(actual, expected, name + ": gradient");
 #ifdef TORCHVOX_CUDA
-  if (!testing::has_device()) return;
-  const testing::DeviceBuffer<T> device_data(data), out(static_cast<int64_t>(expected.size()));
-  const testing::DeviceBuffer<int64_t> offsets(c.offsets);
-  const testing::DeviceBuffer<int32_t> valid(c.num_valid), top(raster.top);
-  const testing::DeviceBuffer<float> device_grad(grad);
+  if (!has_device()) return;
+  const DeviceBuffer<T> device_data(data), out(static_cast<int64_t>(expected.size()));
+  const DeviceBuffer<int64_t> offsets(c.offsets);
+  const DeviceBuffer<int32_t> valid(c.num_valid), top(raster.top);
+  const DeviceBuffer<float> device_grad(grad);
   args.points = packed(c, device_data.data(), offsets.data(), valid.data());
   args.grad_height = device_grad.data();
   args.top_index = top.data();
   args.grad_points = out.data();
-  testing::run_on_device(args);
+  run_on_device(args);
   check_same(out.host(), expected, name + ": gradient, CUDA");
 #endif
 }
@@ -312,7 +199,7 @@ int main() {
     check_type<Half>(c, "half");
   }
 #ifdef TORCHVOX_CUDA
-  if (!testing::has_device()) std::printf("CUDA skipped: no CUDA device\n");
+  if (!has_device()) std::printf("CUDA skipped: no CUDA device\n");
 #endif
-  return testing::finish("test_bev_kernels");
+  return finish("test_bev_kernels");
 }

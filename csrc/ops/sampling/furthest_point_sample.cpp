@@ -55,9 +55,9 @@ void check_vector(const char* op, const char* name, const OptionalTensor& tensor
   check_size(tensor->sym_size(0).sym_eq(length), op, rule, tensor->sym_sizes());
 }
 
-void check_below(const char* op, const char* name, const c10::SymInt& value) {
+void check_count(const char* op, const char* name, const c10::SymInt& value) {
   check_size(value.sym_ge(0), op, std::string(name) + " must be >= 0", value);
-  check_size(value.sym_lt(kLimit), op, std::string(name) + " must be below 2^31", value);
+  check_below(value, kLimit, op, std::string(name) + " must be below 2^31", value);
 }
 
 // Checks every option and sets what does not need the data.
@@ -97,7 +97,7 @@ FpsArgs parse_options(const char* op, const Tensor& points, const c10::SymInt& c
       check_size(start_idx.sym_size(1).sym_ge(1), op, rule, start_idx.sym_sizes());
     }
   }
-  check_below(op, "the number of clouds", clouds);
+  check_count(op, "the number of clouds", clouds);
   return args;
 }
 
@@ -144,9 +144,9 @@ std::tuple<Tensor, Tensor> furthest_point_sample(
   FpsArgs args = parse_options(op, points_in, clouds,
                                {start, start_idx_in, tie, tie_block, dist_order, exhausted,
                                 nonfinite, skip_origin, init_dist2});
-  check_size(points_in.sym_size(1).sym_lt(kLimit), op, "points must have N < 2^31",
-             points_in.sym_sizes());
-  check_below(op, "num_samples", num_samples);
+  check_below(points_in.sym_size(1), kLimit, op, "points must have N < 2^31",
+              points_in.sym_sizes());
+  check_count(op, "num_samples", num_samples);
   check_vector(op, "lengths", lengths_in, points_in, clouds, "[B]");
   check_vector(op, "counts", counts_in, points_in, clouds, "[B]");
   Outputs out = empty_outputs(points_in, {clouds, num_samples});
@@ -181,9 +181,9 @@ std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
   FpsArgs args = parse_options(op, points_in, clouds,
                                {start, start_idx_in, tie, tie_block, dist_order, exhausted,
                                 nonfinite, skip_origin, init_dist2});
-  check_size(points_in.sym_size(0).sym_lt(kLimit), op, "points must have T < 2^31",
-             points_in.sym_sizes());
-  check_below(op, "max_total", max_total);
+  check_below(points_in.sym_size(0), kLimit, op, "points must have T < 2^31",
+              points_in.sym_sizes());
+  check_count(op, "max_total", max_total);
   Outputs out = empty_outputs(points_in, {max_total});
   if (points_in.is_meta()) return {out.idx, out.dist2};
 

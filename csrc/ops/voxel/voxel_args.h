@@ -45,7 +45,7 @@ inline void check_keys(const char* op, const VoxelGrid& grid, const c10::SymInt&
   // Each axis is at most 2^24, so the product of two is exact and the third may overflow.
   const int64_t nx = grid.cells[0], ny = grid.cells[1], nz = grid.cells[2];
   const int64_t most = INT64_MAX / (nx * ny) / nz;
-  check_size(batches.sym_le(most), op, rule, batches, " * ", nx, " * ", ny, " * ", nz);
+  check_below(batches - 1, most, op, rule, batches, " * ", nx, " * ", ny, " * ", nz);
 }
 
 inline VoxelOrder parse_order(const char* op, std::string_view order) {
