@@ -107,13 +107,6 @@ def test_pixor_on_a_real_scan(device):
     assert_as_reference(device, "bev_rasterize", scan("kitti"), **torchvox.bev_preset("pixor"))
 
 
-def test_the_preset_dictionaries():
-    from torchvox.reference import bev as reference
-
-    for name in NAMES:
-        assert torchvox.bev_preset(name) == reference.bev_preset(name)
-
-
 def test_a_preset_is_a_fresh_dictionary():
     preset = torchvox.bev_preset("pixor")
     preset["channels"].append("count")
