@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from fps_cases import assert_as_reference, assert_ragged_as_reference, cube, lattice
+from helpers import forced
 
 SIZES = [40, 0, 1, 300, 17, 2, 900]
 COUNTS = [10, 3, 2, 50, 17, 0, 33]
@@ -139,3 +140,14 @@ def test_other_types(device, dtype):
 def test_other_dimensions(device, d):
     ptr, out_ptr = torch.tensor([0, 20, 60]), torch.tensor([0, 8, 20])
     assert_ragged_as_reference(device, cube(60, d=d)[0], ptr, out_ptr, 20)
+
+
+@pytest.mark.parametrize("kernel", ["tiled", "generic"])
+@pytest.mark.parametrize("rules", [{}, {"skip_origin": True}], ids=str)
+def test_a_first_cloud_far_from_the_first_row(device, kernel, rules):
+    points = cube(25_000, seed=2)[0]
+    points[12_000] = float("nan")
+    points[13_000:13_050] = 0.0
+    ptr, out_ptr = torch.tensor([5_000, 20_000]), torch.tensor([0, 64])
+    with forced(fps_kernel=kernel):
+        assert_ragged_as_reference(device, points, ptr, out_ptr, 64, **rules)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Voxel modules."""
 
+from numbers import Integral
 from typing import Final, List, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from torchvox.ops.voxel import Voxels, trim_voxels
+from torchvox.ops.voxel import Voxels, trim_voxels, warn_about_large_grid
 
 
 class Voxelize(nn.Module):
@@ -47,7 +48,11 @@ class Voxelize(nn.Module):
         self.voxel_size = [float(v) for v in voxel_size]
         self.point_cloud_range = [float(v) for v in point_cloud_range]
         self.max_points = int(max_points)
-        caps = [max_voxels] * 2 if isinstance(max_voxels, int) else [int(v) for v in max_voxels]
+        caps = (
+            [int(max_voxels)] * 2
+            if isinstance(max_voxels, Integral)
+            else [int(v) for v in max_voxels]
+        )
         if len(caps) != 2:
             raise ValueError(
                 f"Voxelize: max_voxels must be one cap or (training, evaluation), got {max_voxels}"
@@ -59,6 +64,7 @@ class Voxelize(nn.Module):
         self.out_dtype = out_dtype
         self.center_relative = bool(center_relative)
         self.trim = bool(trim)
+        warn_about_large_grid(self.voxel_size, self.point_cloud_range)
 
     @property
     def grid_size(self) -> List[int]:

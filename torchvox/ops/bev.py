@@ -210,14 +210,16 @@ def bev_affine(
     metres to pixels.
     """
     bounds = np.asarray(point_cloud_range, dtype=np.float32)
-    if bounds.shape != (6,) or not np.isfinite(bounds).all() or (bounds[:3] >= bounds[3:]).any():
+    with np.errstate(over="ignore", invalid="ignore"):
+        extent = bounds[3:] - bounds[:3] if bounds.shape == (6,) else np.array([np.nan])
+    if not np.isfinite(extent).all() or (extent <= 0).any():
         raise ValueError(
             "bev_affine: point_cloud_range must be (x0, y0, z0, x1, y1, z1), finite, with each "
             f"lower bound below its upper bound, got {list(point_cloud_range)}"
         )
     if len(size) != 2 or min(size) < 1:
         raise ValueError(f"bev_affine: size must be (nx, ny), each at least 1, got {list(size)}")
-    width, height = ((bounds[3:5] - bounds[:2]) / np.asarray(size, dtype=np.float32)).tolist()
+    width, height = (extent[:2] / np.asarray(size, dtype=np.float32)).tolist()
     x0, y0 = bounds[:2].tolist()
     nx, ny = size
     first_x, last_x = x0 + 0.5 * width, x0 + (nx - 0.5) * width

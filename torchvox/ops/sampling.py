@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choosing points of a cloud, and fetching what belongs to them."""
 
+from numbers import Integral
 from typing import List, NamedTuple, Optional, Sequence, Union
 
 import torch
@@ -79,9 +80,14 @@ def furthest_point_sample(
                 f"furthest_point_sample: start must be an index or 'random', got {start!r}"
             )
         start = 0
+        if lengths is not None and lengths.shape != points.shape[:1]:
+            raise ValueError(
+                "furthest_point_sample: lengths must be [B], one length a cloud, got "
+                f"{list(lengths.shape)}"
+            )
         if start_idx is None and points.dim() == 3:
             start_idx = _random_starts(points, lengths, generator)
-    levels = None if isinstance(num_samples, (int, torch.SymInt)) else list(num_samples)
+    levels = None if isinstance(num_samples, (Integral, torch.SymInt)) else list(num_samples)
     if levels is not None:
         if not levels or min(levels) < 0:
             raise ValueError(
@@ -170,6 +176,7 @@ def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False
     Returns [B, M, C], or [B, C, M] with channels_first, in the dtype of the features.
     Differentiable in features, to any order. The gradient of a point is the sum over the samples
     that took it, in their order, without atomics: the same bits in every run and on every device.
+    The gradient needs B * N and B * M below 2^31.
     Raises ValueError (shapes) and TypeError (dtypes). No host synchronisation.
     """
     return torch.ops.torchvox.gather_points(features, idx, channels_first=channels_first)

@@ -71,7 +71,7 @@ def _report_overflow(counts: Tensor, on_overflow: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-def _warn_about_large_grid(voxel_size: List[float], point_cloud_range: List[float]) -> None:
+def warn_about_large_grid(voxel_size: List[float], point_cloud_range: List[float]) -> None:
     cells = max(grid_size(voxel_size, point_cloud_range))
     if cells > 1 << 23:
         warnings.warn(
@@ -159,7 +159,7 @@ def voxelize(
         )
     )
     if not torch.compiler.is_compiling():
-        _warn_about_large_grid(voxel_size, point_cloud_range)
+        warn_about_large_grid(voxel_size, point_cloud_range)
     if on_overflow != "ignore":
         _report_overflow(voxels.counts, on_overflow)
     return trim_voxels(voxels) if trim else voxels
@@ -183,6 +183,8 @@ def voxel_map(
     point_slot [N], counts [B + 1, 8]), all int32: point_slot is the slot of a stored point in its
     voxel, else -1. Deterministic, no host synchronisation, not differentiable.
     """
+    if not torch.compiler.is_compiling():
+        warn_about_large_grid(voxel_size, point_cloud_range)
     return VoxelMap(
         *torch.ops.torchvox.voxel_map(
             points,

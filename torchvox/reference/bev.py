@@ -165,7 +165,8 @@ def bev_rasterize_backward(
     planes = channel.parse_planes(op, channels, grid)
     z = raster.heights(points)
     samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
-    grad = grad_image.detach().float().numpy().reshape(len(samples), len(planes), -1)
+    grad = grad_image.detach().float().numpy()
+    grad = grad.reshape(len(samples), len(planes), grid.nx * grid.ny)
     to_z, to_intensity = np.zeros(len(z), F32), np.zeros(len(z), F32)
     for b, rows in enumerate(samples):
         for pixel, members in raster.cells_of(points, rows, grid, np.zeros(4, np.int32)).items():

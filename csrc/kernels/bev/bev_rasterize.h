@@ -49,7 +49,7 @@ struct BevIntensity {
       case DType::kHalf: return widen(static_cast<const Half*>(data)[row * stride]);
       case DType::kBFloat16: return widen(static_cast<const BFloat16*>(data)[row * stride]);
       case DType::kDouble:
-        return static_cast<float>(static_cast<const double*>(data)[row * stride]);
+        return quiet(static_cast<float>(static_cast<const double*>(data)[row * stride]));
       case DType::kFloat: break;
     }
     return static_cast<const float*>(data)[row * stride];

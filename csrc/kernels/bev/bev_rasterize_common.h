@@ -123,7 +123,7 @@ TORCHVOX_HD float mean_intensity(const BevRasterizeArgs& args, int64_t cell, uin
   for (int64_t i = args.cell_offsets[cell]; i < args.cell_offsets[cell + 1]; ++i) {
     sum.add(args.intensity[args.cell_points[i]]);
   }
-  return sum.total() / static_cast<float>(count);
+  return quiet(sum.total() / static_cast<float>(count));
 }
 
 // The value of one plane in one cell.
@@ -212,9 +212,10 @@ TORCHVOX_HD void write_raster_gradient(const BevRasterizeBackwardArgs& args,
   T* out = static_cast<T*>(args.grad_points) + row * args.points.columns;
   for (int64_t column = 0; column < args.points.columns; ++column) {
     const bool intensity = column == 3 && args.grad_features == nullptr;
-    out[column] = narrow<T>(column == 2 ? to_z : (intensity ? to_intensity : 0.f));
+    out[column] = narrow<T>(quiet(column == 2 ? to_z : (intensity ? to_intensity : 0.f)));
   }
   if (args.grad_features) {
+    to_intensity = quiet(to_intensity);
     switch (args.features_dtype) {
       case DType::kHalf:
         static_cast<Half*>(args.grad_features)[row] = narrow<Half>(to_intensity);

@@ -54,6 +54,12 @@ TORCHVOX_HD bool is_nan(double x) {
   return (float_bits(x) & 0x7fffffffffffffffu) > 0x7ff0000000000000u;
 }
 
+// A NaN leaves as the one quiet NaN: processors differ in the payloads and signs they produce.
+TORCHVOX_HD float quiet(float x) { return is_nan(x) ? bit_cast<float>(0x7fc00000u) : x; }
+TORCHVOX_HD double quiet(double x) {
+  return is_nan(x) ? bit_cast<double>(uint64_t{0x7ff8000000000000u}) : x;
+}
+
 // Unsigned integers that order as the floats do (NaN aside; -0 sorts below +0).
 TORCHVOX_HD uint32_t ordered_bits(float x) {
   const uint32_t bits = float_bits(x);

@@ -134,7 +134,9 @@ __device__ __forceinline__ void write_stage(const FpsArgs& args, const FpsCloud&
   __syncthreads();
   for (int s = begin + static_cast<int>(threadIdx.x); s < end; s += blockDim.x) {
     const uint2 sample = stage[s - begin];
-    write_sample(args, cloud, s, cloud.tie.index(sample.x), __uint_as_float(sample.y));
+    // Only clouds that overlap, from offsets in disorder, can hold a code of no point.
+    const uint32_t i = cloud.tie.index(sample.x);
+    write_sample(args, cloud, s, i < cloud.points ? int64_t{i} : -1, __uint_as_float(sample.y));
   }
   __syncthreads();
 }

@@ -95,7 +95,7 @@ TORCHVOX_HD void gather_gradient(const GatherPointsBackwardArgs& args, int64_t i
       chunk = 0;
     }
   }
-  static_cast<T*>(args.grad_features)[i] = narrow<T>(total + chunk);
+  static_cast<T*>(args.grad_features)[i] = narrow<T>(quiet(total + chunk));
 }
 
 }  // namespace torchvox

@@ -44,7 +44,7 @@ __device__ __forceinline__ int64_t cloud_of_chunk(const FpsArgs& args, const Spa
     }
   }
   const int64_t chunk = number - first_chunk(args, low);
-  begin = (chunk < 0 ? 0 : chunk) * kChunk;
+  begin = chunk < 0 ? args.capacity : chunk * kChunk;  // rows before the first cloud: no chunk
   return low;
 }
 

@@ -52,6 +52,22 @@ __device__ void write_samples(const VoxelizeArgs& args, const VoxelWork& work, S
     if (!points.offsets.given() && b == 0) work.sample_begin[b] = 0;
   }
   __syncthreads();
+  // Offsets in disorder: samples are empty rather than overlapping.
+  bool falls = false;
+  for (int64_t b = 1 + threadIdx.x; b <= points.batches; b += kVoxelThreads) {
+    falls |= load_relaxed(&work.sample_begin[b]) < load_relaxed(&work.sample_begin[b - 1]);
+  }
+  if (__syncthreads_or(falls)) {
+    if (threadIdx.x == 0) {
+      uint32_t highest = 0;
+      for (int64_t b = 0; b <= points.batches; ++b) {
+        const uint32_t voxels_before = load_relaxed(&work.sample_begin[b]);
+        highest = voxels_before > highest ? voxels_before : highest;
+        store_relaxed(&work.sample_begin[b], highest);
+      }
+    }
+    __syncthreads();
+  }
   uint32_t rows = 0;
   for (int64_t first = 0; first < points.batches; first += kVoxelThreads) {
     const int64_t b = first + threadIdx.x;

@@ -81,7 +81,7 @@ __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work, u
                               WarpShared<Real>& shared) {
   const VoxelSegment segment = work.segments[id];
   const int64_t row = work.row_of_voxel(args, id, segment.key);
-  if (row < 0) return;
+  if (row < 0 || row >= args.capacity()) return;
   const Voxel voxel = make_voxel(args, segment, row);
   if (work.giants && voxel.stored > kGiantChunk) return;
   const uint32_t* order = work.perm + segment.place;
@@ -109,7 +109,7 @@ __device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int
   const SegmentTask chunk = work.giant_tasks[task];
   const VoxelSegment segment = work.segments[chunk.voxel];
   const int64_t row = work.row_of_voxel(args, chunk.voxel, segment.key);
-  if (row < 0) return;
+  if (row < 0 || row >= args.capacity()) return;
   const Voxel voxel = make_voxel(args, segment, row);
   const bool smallest = args.reduce == VoxelReduce::kMin;
   const int columns = static_cast<int>(args.points.columns);

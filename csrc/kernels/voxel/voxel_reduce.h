@@ -34,12 +34,6 @@ TORCHVOX_HD float load_as<float>(const void* data, DType dtype, int64_t i) {
   }
 }
 
-// A NaN leaves as the one quiet NaN: processors differ in the payloads and signs they produce.
-TORCHVOX_HD float quiet(float x) { return is_nan(x) ? bit_cast<float>(0x7fc00000u) : x; }
-TORCHVOX_HD double quiet(double x) {
-  return is_nan(x) ? bit_cast<double>(uint64_t{0x7ff8000000000000u}) : x;
-}
-
 // Rounds once, to nearest even.
 template <class Real>
 TORCHVOX_HD void store_as(void* data, DType dtype, int64_t i, Real value) {

@@ -26,7 +26,7 @@ TORCHVOX_HD void scatter_sum(const VoxelScatterArgs& args, int64_t i, int64_t be
   }
   Sum value = sum.total();
   if (args.reduce == ScatterReduce::kMean && end > begin) value /= static_cast<Sum>(end - begin);
-  static_cast<T*>(args.out)[i] = narrow<T>(value);
+  static_cast<T*>(args.out)[i] = narrow<T>(quiet(value));
 }
 
 // The first NaN wins, else the first of the extreme values; -0 and +0 are equal.
@@ -49,7 +49,7 @@ TORCHVOX_HD void scatter_extreme(const VoxelScatterArgs& args, int64_t i, int64_
       arg = static_cast<int32_t>(point);
     }
   }
-  static_cast<T*>(args.out)[i] = best;
+  static_cast<T*>(args.out)[i] = narrow<T>(quiet(widen(best)));
   args.arg[i] = arg;
 }
 
@@ -78,14 +78,17 @@ TORCHVOX_HD void scatter_gradient(const VoxelScatterBackwardArgs& args, int64_t 
     const Value grad = widen(static_cast<const T*>(args.grad)[at]);
     switch (args.reduce) {
       case ScatterReduce::kSum: value = grad; break;
-      case ScatterReduce::kMean:
-        value = grad / static_cast<Value>(int64_t{args.offsets[row + 1]} - args.offsets[row]);
+      case ScatterReduce::kMean: {
+        const int64_t count =
+            clamp_to(args.offsets[row + 1], args.points) - clamp_to(args.offsets[row], args.points);
+        value = count > 0 ? grad / static_cast<Value>(count) : grad;
         break;
+      }
       case ScatterReduce::kMax:
       case ScatterReduce::kMin: value = args.arg[at] == point ? grad : Value(0); break;
     }
   }
-  static_cast<T*>(args.grad_feats)[i] = narrow<T>(value);
+  static_cast<T*>(args.grad_feats)[i] = narrow<T>(quiet(value));
 }
 
 }  // namespace torchvox

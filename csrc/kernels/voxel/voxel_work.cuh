@@ -108,7 +108,8 @@ struct VoxelWork {
   __device__ int64_t row_of(const VoxelizeArgs& args, uint32_t rank, int64_t sample) const {
     if (args.max_voxels < 0) return rank;
     const uint32_t within = rank - (sample > 0 ? sample_begin[sample] : 0);
-    if (within >= args.max_voxels) return -1;
+    // The end matters for offsets in disorder only: rows of two samples never overlap.
+    if (within >= args.max_voxels || rank >= sample_begin[sample + 1]) return -1;
     return int64_t{sample > 0 ? row_begin[sample] : 0} + within;
   }
   __device__ uint32_t rank(uint32_t id) const { return rank_of ? rank_of[id] : id; }

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs a
 cudaError_t launch(const VoxelizeBackwardArgs& args, void*, const CudaContext& context) {
   if (args.rows == 0 || args.columns == 0) return cudaSuccess;
   const unsigned blocks = blocks_for(args.rows * args.columns, kThreads, context.target);
-  if (args.dtype == DType::kDouble) {
+  if (args.in_double()) {
     gather_kernel<double><<<blocks, kThreads, 0, context.stream>>>(args);
   } else {
     gather_kernel<float><<<blocks, kThreads, 0, context.stream>>>(args);

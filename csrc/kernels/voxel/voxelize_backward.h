@@ -29,6 +29,9 @@ struct VoxelizeBackwardArgs {
   const int32_t* arg = nullptr;  // [C, F], for max and min
   void* grad_input = nullptr;  // [N, F] contiguous
 
+  // A float64 gradient is rounded once, also for half points.
+  bool in_double() const { return dtype == DType::kDouble || grad_dtype == DType::kDouble; }
+
   template <class Real>
   TORCHVOX_HD Real value(int64_t point, int64_t column) const {
     const int64_t row = point_voxel[point];

@@ -24,7 +24,7 @@ void run_cpu(const VoxelizeBackwardArgs& args, void*, const ParallelFor& paralle
   constexpr int64_t kChunk = 4096;
   parallel_for((args.rows + kChunk - 1) / kChunk, [&](int64_t first, int64_t last) {
     const int64_t begin = first * kChunk, end = std::min(args.rows, last * kChunk);
-    if (args.dtype == DType::kDouble) {
+    if (args.in_double()) {
       gather<double>(args, begin, end);
     } else {
       gather<float>(args, begin, end);

@@ -169,6 +169,7 @@ void rank_and_cap(const VoxelizeArgs& args, VoxelCpuWork& work) {
     work.sample_begin[b] =
         std::lower_bound(work.first_point, work.first_point + work.voxels, args.points.offset(b)) -
         work.first_point;
+    if (b > 0) work.sample_begin[b] = std::max(work.sample_begin[b], work.sample_begin[b - 1]);
   }
   work.row_begin[0] = 0;
   for (int64_t b = 0; b < batches; ++b) {
@@ -183,7 +184,6 @@ void rank_and_cap(const VoxelizeArgs& args, VoxelCpuWork& work) {
 void place_points(const VoxelizeArgs& args, const VoxelCpuWork& work,
                   const ParallelFor& parallel_for) {
   for_chunks(args.points.rows, parallel_for, [&](int64_t, int64_t begin, int64_t end) {
-    SampleCursor cursor(args.points);
     Tally tally(work.tallies);
     for (int64_t i = begin; i < end; ++i) {
       int64_t row = -1;
@@ -191,7 +191,9 @@ void place_points(const VoxelizeArgs& args, const VoxelCpuWork& work,
         uint64_t key;
         const uint32_t id =
             work.parallel ? work.table.entry(work.slot[i], &key).first : work.slot[i];
-        const int64_t sample = cursor.at(i);
+        // From the key: the sample the point was entered under, whatever the offsets hold.
+        int64_t sample = 0;
+        if (args.points.batches > 1) sample = args.grid.sample_of(work.segments[id].key);
         row = work.row_of(args, id, sample);
         work.perm[int64_t{work.segments[id].place} + work.arrival[i]] = static_cast<uint32_t>(i);
         const bool stored = args.max_points < 0 || work.arrival[i] < args.max_points;

@@ -51,8 +51,10 @@ struct VoxelCpuWork {
   int64_t row_of(const VoxelizeArgs& args, uint32_t id, int64_t sample) const {
     const int64_t rank = rank_of != nullptr ? rank_of[id] : id;
     if (args.max_voxels < 0) return rank;
+    // The end matters for offsets in disorder only: rows of two samples never overlap.
     const int64_t within = rank - sample_begin[sample];
-    return within >= 0 && within < args.max_voxels ? row_begin[sample] + within : -1;
+    const bool kept = within >= 0 && within < args.max_voxels && rank < sample_begin[sample + 1];
+    return kept ? row_begin[sample] + within : -1;
   }
 };
 

@@ -36,6 +36,8 @@ inline BevGrid parse_grid(const char* op, c10::ArrayRef<double> range, c10::Arra
                 "point_cloud_range must give cells of a positive, finite float32 size", range,
                 " in ", size, " cells");
   }
+  check_value(std::isfinite(grid.upper[2] - grid.lower[2]), op,
+              "point_cloud_range must have a finite float32 height", range);
   grid.nx = size[0];
   grid.ny = size[1];
   grid.orientation = parse_orientation(op, orientation);

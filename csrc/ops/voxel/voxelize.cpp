@@ -5,6 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <limits>
+
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
@@ -68,6 +70,12 @@ Plan make_plan(const Request& r) {
   plan.batches = check_batch(r.op, r.points, r.batch_offsets, r.num_valid);
   check_keys(r.op, args.grid, plan.batches);
   const bool unlimited = r.max_voxels.sym_lt(0).guard_bool(__FILE__, __LINE__);
+  const auto batches = plan.batches.maybe_as_int(), cap = r.max_voxels.maybe_as_int();
+  if (batches && cap && *batches > 0) {
+    check_value(*cap <= std::numeric_limits<int64_t>::max() / *batches, r.op,
+                "max_voxels must keep B * max_voxels below 2^63", *cap, " for ", *batches,
+                " samples");
+  }
   plan.capacity = unlimited ? r.points.sym_size(0) : plan.batches * r.max_voxels;
   return plan;
 }
