@@ -478,7 +478,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   // racecheck watches every shared access: --quick leaves out the cases that take it minutes.
-  const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
+  [[maybe_unused]] const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
   for (const int64_t instructions : {0, 1, 2}) {
     set_plan_override(Plan::kFpsCpu, instructions);
     each_fps_case([](const FpsCase& c, bool) { check_against_definition(c); });
