@@ -44,7 +44,7 @@ class CMakeBuild(build_ext):
             f"-B{build}",
             f"-DCMAKE_BUILD_TYPE={os.environ.get('TORCHVOX_BUILD_TYPE', 'Release')}",
             f"-DCMAKE_INSTALL_PREFIX={package / 'torchvox'}",
-            f"-DCMAKE_INSTALL_RPATH_USE_LINK_PATH={'ON' if self.inplace else 'OFF'}",
+            f"-DTORCHVOX_RPATH_TO_BUILD={'ON' if self.inplace else 'OFF'}",
             f"-DTORCHVOX_PYTHON={sys.executable}",
             f"-DTORCHVOX_CUDA={os.environ.get('TORCHVOX_CUDA', 'AUTO')}",
             f"-DTORCH_CUDA_ARCH_LIST={os.environ.get('TORCH_CUDA_ARCH_LIST', '')}",
