@@ -1,32 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m benchmarks [--device cuda] [--only voxel,sampling,bev] [--out build/bench.json]"""
+"""python -m benchmarks: measures the cases on this machine and writes them to build/bench.json.
+
+Results are in microseconds per call; docs/benchmarks.md explains every column.
+"""
 
 import argparse
+import json
 import os
+import sys
+import time
 from pathlib import Path
+from typing import Dict, List
 
 import torch
 
-from benchmarks import bench_bev, bench_sampling, bench_voxel, timing
+from benchmarks import bev, machine, peers, sampling, voxel
+from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Row, Settings, run_case
+from torchvox.cli.bench_table import SCHEMA, markdown
 
-SUITES = {"voxel": bench_voxel, "sampling": bench_sampling, "bev": bench_bev}
+DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "data"))
+
+
+def cases(device: str) -> List[Case]:
+    found = []
+    for domain in (voxel, sampling, bev):
+        found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--only", default=",".join(SUITES))
-    parser.add_argument("--out", type=Path, default=timing.ROOT / "build" / "bench.json")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path(os.environ.get("TORCHVOX_DATA", timing.ROOT.parent / "shared" / "data")),
-    )
+    options = _options()
+    if options.markdown:
+        print(markdown(json.loads(options.markdown.read_text())))
+        return
+    begin = time.perf_counter()
+    clouds = Clouds(options.data, options.device)
+    settings = Settings(options.device, options.budget, peers.ALL, not options.alone)
+    rows: List[Row] = []
+    for case in cases(options.device):
+        if any(word.lower() in case.name.lower() for word in options.only.split(",")):
+            for row in run_case(case, clouds, settings):
+                rows.append(row)
+                print(line(row), flush=True)
+            if options.device == "cuda":
+                torch.cuda.empty_cache()
+    results: Dict[str, object] = {
+        "schema": SCHEMA,
+        "machine": machine.facts(options.device, peers.PACKAGES),
+        "rows": rows,
+        "growth": [],
+    }
+    if options.growth:
+        from benchmarks import growth
+
+        results["growth"] = growth.run(clouds, settings)
+        growth.draw(results, options.plots)
+    results["seconds"] = round(time.perf_counter() - begin, 1)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"wrote {options.out} after {results['seconds']:.0f} s")
+
+
+def line(row: Row) -> str:
+    """One row while the suite runs."""
+    figures = [f"{key} {row[key]}" for key in FIGURES if key in row]
+    verdict = str(row.get("check", row.get("reason", "")))
+    return f"{row['case']} | {row['way']} | {'  '.join(figures) or row['status']} | {verdict}"
+
+
+FIGURES = ("graph_us", "eager_us", "cpu_us", "best_us", "wall_us", "launches", "times_floor")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"))
+    parser.add_argument("--only", default="", help="words, with commas between; cases with one run")
+    parser.add_argument("--alone", action="store_true", help="no textbook ways, no peers")
+    parser.add_argument("--growth", action="store_true", help="cost growth too, with plots")
+    parser.add_argument("--budget", type=float, help="seconds for each figure")
+    parser.add_argument("--out", type=Path, default=machine.ROOT / "build" / "bench.json")
+    parser.add_argument("--plots", type=Path, help="folder; build/bench without it")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with lidar/*.bin")
+    parser.add_argument("--markdown", type=Path, metavar="JSON", help="print its tables")
     options = parser.parse_args()
-    rows = []
-    for name in options.only.split(","):
-        rows += SUITES[name].run(options.device, options.data)
-    timing.save(rows, options.out)
+    if options.device is None:
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("benchmarks: torch sees no GPU for --device cuda")
+    options.budget = options.budget or (0.15 if options.device == "cuda" else 0.5)
+    options.plots = options.plots or options.out.parent / "bench"
+    return options
 
 
 if __name__ == "__main__":

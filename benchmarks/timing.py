@@ -1,61 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the benchmarks measure, and what they write down.
+"""How long a call takes: amortised graph replays, eager calls, CPU calls; and what a graph holds.
 
-On a GPU the figure that counts is the amortised time of a CUDA-graph replay: a single replay
-between two events reads up to 5 us too much. Beside it stand the eager wall time, the CPU time of
-a call and the number of kernels and memory operations it launches.
+Times are in microseconds per call. docs/benchmarks.md says what each figure means and why it is
+measured like this.
 """
 
-import json
-import platform
+import ctypes
 import statistics
-import subprocess
 import time
-from pathlib import Path
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, NamedTuple, Tuple
 
-import numpy as np
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
+Call = Callable[[], object]
+ROUNDS = 5
+MOST_CALLS = 500
+QUEUE = (
+    40  # calls in flight at most while the CPU time of a call is taken: the GPU queue never fills
+)
 
 
-def machine() -> Dict[str, object]:
-    """Where the figures come from."""
-    git = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    )
-    facts: Dict[str, object] = {
-        "commit": git.stdout.strip() or "unknown",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
-    if torch.cuda.is_available():
-        facts["gpu"] = torch.cuda.get_device_name()
-        smi = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-        )
-        facts["driver"] = smi.stdout.strip().splitlines()[0] if smi.returncode == 0 else "unknown"
-    return facts
+class GraphTime(NamedTuple):
+    us: float
+    launches: int  # kernels, copies and fills
 
 
-def graph_us(call: Callable[[], object], budget_s: float = 0.2) -> float:
-    """Median of five amortised times of a captured call, in microseconds."""
+def median_of_rounds(run: Callable[[int], float], budget_s: float, most: int = MOST_CALLS) -> float:
+    """run(n) makes n calls and gives the time of one. A call that fills the budget is made once."""
+    first = run(1)
+    if 1e-6 * first > budget_s:
+        return first
+    n = max(1, min(most, int(1e6 * budget_s / ROUNDS / first)))
+    return statistics.median(run(n) for _ in range(ROUNDS))
+
+
+def capture(call: Call, warm_ups: int = 2) -> torch.cuda.CUDAGraph:
+    """A graph of one call. It keeps its nodes, for count_launches()."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):
+        for _ in range(warm_ups):
             call()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.graph(graph):
         call()
+    graph.instantiate()
+    return graph
+
+
+def count_launches(graph: torch.cuda.CUDAGraph) -> int:
+    """Kernels, copies and fills of a captured graph."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    handle = ctypes.c_void_p(graph.raw_cuda_graph())
+    count = ctypes.c_size_t()
+    if driver.cuGraphGetNodes(handle, None, ctypes.byref(count)) != 0:
+        raise RuntimeError("cuGraphGetNodes failed")
+    nodes = (ctypes.c_void_p * count.value)()
+    driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count))
+    kinds = []
+    for node in nodes:
+        kind = ctypes.c_int()
+        driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind))
+        kinds.append(kind.value)
+    return sum(kind in (0, 1, 2) for kind in kinds)  # CU_GRAPH_NODE_TYPE_KERNEL, _MEMCPY, _MEMSET
+
+
+def replay_us(graph: torch.cuda.CUDAGraph, budget_s: float) -> float:
+    """One replay among many: a single one between two events reads up to 5 us too much."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
-    def replays(n: int) -> float:
+    def run(n: int) -> float:
         begin.record()
         for _ in range(n):
             graph.replay()
@@ -63,67 +78,71 @@ def graph_us(call: Callable[[], object], budget_s: float = 0.2) -> float:
         end.synchronize()
         return 1e3 * begin.elapsed_time(end) / n
 
-    replays(3)
-    n = max(3, min(500, int(budget_s / 5 * 1e6 / max(replays(3), 1.0))))
-    return statistics.median(replays(n) for _ in range(5))
+    return median_of_rounds(run, budget_s)
 
 
-def wall_us(call: Callable[[], object], synchronize: bool, budget_s: float = 0.3) -> List[float]:
-    """(wall time, CPU time until the call returns) per call in microseconds, medians of five."""
+def graph_time(call: Call, budget_s: float, warm_ups: int = 2) -> GraphTime:
+    graph = capture(call, warm_ups)
+    return GraphTime(replay_us(graph, budget_s), count_launches(graph))
 
-    def calls(n: int) -> List[float]:
-        if synchronize:
-            torch.cuda.synchronize()
+
+def eager_us(call: Call, budget_s: float) -> float:
+    """Wall time of a call among many, one synchronisation after the last."""
+
+    def run(n: int) -> float:
+        torch.cuda.synchronize()
         begin = time.perf_counter()
         for _ in range(n):
             call()
-        returned = time.perf_counter()
-        if synchronize:
-            torch.cuda.synchronize()
-        return [1e6 * (time.perf_counter() - begin) / n, 1e6 * (returned - begin) / n]
-
-    calls(2)
-    n = max(1, min(300, int(budget_s / 5 * 1e6 / max(calls(1)[0], 1.0))))
-    rows = [calls(n) for _ in range(5)]
-    return [statistics.median(column) for column in zip(*rows, strict=True)]
-
-
-def launches(call: Callable[[], object]) -> Optional[int]:
-    """Kernels, copies and fills of one call."""
-    from torch.profiler import ProfilerActivity, profile
-
-    call()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as trace:
-        call()
         torch.cuda.synchronize()
-    return sum(1 for event in trace.events() if event.device_type == torch.autograd.DeviceType.CUDA)
+        return 1e6 * (time.perf_counter() - begin) / n
+
+    return median_of_rounds(run, budget_s)
 
 
-def measure(name: str, call: Callable[[], object], device: str) -> Dict[str, object]:
-    """One row: prints it and returns it."""
-    row: Dict[str, object] = {"case": name, "device": device}
-    if device == "cuda":
-        row["graph_us"] = round(graph_us(call), 2)
-        wall, cpu = wall_us(call, synchronize=True)
-        row["eager_us"], row["cpu_us"] = round(wall, 1), round(cpu, 1)
-        row["launches"] = launches(call)
-    else:
-        row["wall_us"] = round(wall_us(call, synchronize=False)[0], 1)
-    print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    return row
+def cpu_us(call: Call, budget_s: float) -> float:
+    """Time until a call returns, without waiting for the GPU."""
+
+    def run(n: int) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(n):
+            call()
+        return 1e6 * (time.perf_counter() - begin) / n
+
+    return median_of_rounds(run, budget_s, most=QUEUE)
 
 
-def scan(data: Path, name: str, columns: int) -> Optional[torch.Tensor]:
-    """A real scan [N, columns], or None when it is not there."""
-    path = data / name
-    if not path.exists():
-        print(f"skipped, no {path}")
-        return None
-    return torch.from_numpy(np.fromfile(path, dtype=np.float32).reshape(-1, columns))
+def interleaved_us(calls: Dict[str, Call], budget_s: float) -> Dict[str, Tuple[float, float]]:
+    """(median, least) time of each CPU call, each with its own budget.
+
+    The calls take turns, ROUNDS times, so that a slow spell of the machine falls on all of them; a
+    turn begins with a call that does not count. A call that fills the budget is made once.
+    """
+    seconds: Dict[str, List[float]] = {name: [] for name in calls}
+    for turn in range(ROUNDS):
+        for name, call in calls.items():
+            taken = seconds[name]
+            if turn > 0 and sum(taken) > budget_s:
+                continue
+            first = timed(call)
+            if first > budget_s / 2:
+                taken.append(first)
+                continue
+            share = budget_s / ROUNDS
+            n = max(1, min(MOST_CALLS, int(share / max(first, 1e-7))))
+            taken += [timed(call) for _ in range(n)]
+    return {
+        name: (1e6 * statistics.median(taken), 1e6 * min(taken)) for name, taken in seconds.items()
+    }
 
 
-def save(rows: List[Dict[str, object]], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
-    print(f"wrote {path}")
+def timed(call: Call) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def fastest(calls: Dict[str, Call]) -> str:
+    """Which of several settings of one library is best, by the least of three calls."""
+    return min(calls, key=lambda name: min(timed(calls[name]) for _ in range(3)))

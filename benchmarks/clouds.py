@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clouds of the cases. Real scans where they are, the generated street scan in their place."""
+
+import functools
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import numpy as np
+import torch
+
+JITTER = 0.05  # standard deviation, in each column
+
+
+class Cloud(NamedTuple):
+    points: torch.Tensor  # [N, 4] or [B, N, 3]
+    source: str
+
+
+class Clouds:
+    """data: folder with lidar/hdl64_360.bin and lidar/kitti_000008.bin, float32 x, y, z, intensity.
+
+    None of them is needed. All clouds are made on the CPU from fixed seeds and then moved.
+    """
+
+    def __init__(self, data: Optional[Path], device: str) -> None:
+        self.data, self.device = data, device
+
+    def sweep(self, times: int = 1) -> Cloud:
+        """A 360-degree sweep of 64 beams, or several copies of it, each point of them jittered."""
+        points, source = self._sweep()
+        if times > 1:
+            points = points.repeat(times, 1)
+            points += JITTER * torch.randn(points.shape, generator=_generator())
+            source = f"{times} x {source}, jittered"
+        return Cloud(points.to(self.device), source)
+
+    def kitti(self) -> Cloud:
+        """One KITTI frame, the field of view of its camera."""
+        real = self._scan("kitti_000008")
+        if real is not None:
+            return Cloud(real.to(self.device), "kitti_000008")
+        points, source = self._sweep()
+        ahead = points[(points[:, 0] > 0) & (points[:, 1].abs() < 0.85 * points[:, 0])]
+        return Cloud(ahead.contiguous().to(self.device), f"{source}, ahead")
+
+    def cube(self, clouds: int, points: int) -> Cloud:
+        """Uniform in the unit cube, [clouds, points, 3]."""
+        drawn = torch.rand(clouds, points, 3, generator=_generator())
+        return Cloud(drawn.to(self.device), "unit cube")
+
+    def street(self, points: int) -> Cloud:
+        """A cloud of any size: the sweep thinned evenly, or repeated with jitter."""
+        whole, source = self._sweep()
+        if points <= len(whole):
+            rows = torch.arange(points) * len(whole) // points
+            return Cloud(whole[rows].to(self.device), f"{source}, thinned")
+        return Cloud(self.sweep(-(-points // len(whole))).points[:points], f"{source}, jittered")
+
+    @functools.cached_property
+    def _generated(self) -> torch.Tensor:
+        from torchvox.data.scene import generate_scan
+
+        return generate_scan(seed=0).tensor()
+
+    def _sweep(self) -> Cloud:
+        real = self._scan("hdl64_360")
+        return Cloud(self._generated, "generated") if real is None else Cloud(real, "hdl64_360")
+
+    def _scan(self, name: str) -> Optional[torch.Tensor]:
+        path = self.data / "lidar" / f"{name}.bin" if self.data else None
+        if path is None or not path.exists():
+            return None
+        return torch.from_numpy(np.fromfile(path, dtype=np.float32).reshape(-1, 4))
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

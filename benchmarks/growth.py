@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How cost grows with size, and the plots of it: nothing may explode, no curve may have a cliff."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Set
+
+import torch
+
+from benchmarks.bev import BEVProblem
+from benchmarks.clouds import Clouds
+from benchmarks.sampling import SamplingProblem
+from benchmarks.suite import Case, Problem, Row, Settings, run_case
+from benchmarks.voxel import GRIDS, VoxelProblem
+
+LAST_S = 1.0  # a way that took longer is left out at larger sizes
+MOST_SAMPLES = 16384
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Cost over one size. Its sizes on the CPU end at `cpu_most`."""
+
+    name: str
+    axis: str
+    sizes: Sequence[float]
+    cpu_most: float
+    build: Callable[[Clouds, Any], Problem]
+
+    def points(self, device: str) -> List[float]:
+        return [size for size in self.sizes if device == "cuda" or size <= self.cpu_most]
+
+
+def curves() -> List[Curve]:
+    voxel_grid = GRIDS["0.2 m"]
+
+    def points(clouds: Clouds, count: int) -> Problem:
+        return VoxelProblem(*clouds.street(count), *voxel_grid, 10, out_dtype=torch.half)
+
+    def voxel_size(clouds: Clouds, size: float) -> Problem:
+        return VoxelProblem(*clouds.sweep(), [size] * 3, voxel_grid[1], 10, out_dtype=torch.half)
+
+    def samples(clouds: Clouds, count: int) -> Problem:
+        return SamplingProblem(*clouds.cube(1, count), min(count // 4, MOST_SAMPLES))
+
+    def cells(clouds: Clouds, count: int) -> Problem:
+        return BEVProblem(*clouds.sweep(), cells=count, dtype=torch.uint8)
+
+    counts = [10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000]
+    sizes = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02]
+    clouds = [1 << n for n in range(10, 21, 2)]
+    images = [1 << n for n in range(8, 13)]
+    sweep = "a sweep of 111k points"
+    cube = "points of a cube, a quarter sampled, at most 16k"
+    return [
+        Curve("voxelize-points", "points, 0.2 m voxels, P = 10", counts, 3_000_000, points),
+        Curve("voxelize-size", f"voxel size in m, {sweep}", sizes, 1.0, voxel_size),
+        Curve("fps-points", cube, clouds, 1 << 18, samples),
+        Curve("bev-cells", f"cells along each side, {sweep}", images, 4096, cells),
+    ]
+
+
+def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> List[Row]:
+    """One row for each curve, size and way: torchvox and the textbook ways."""
+    rows: List[Row] = []
+    for curve in chosen or curves():
+        skip: Set[str] = set()
+        for size in curve.points(settings.device):
+            case = Case(curve.name, lambda clouds, c=curve, s=size: c.build(clouds, s))
+            for row in run_case(case, clouds, replace(settings, peers=[], skip=frozenset(skip))):
+                rows.append(_short(curve, size, row))
+                us = rows[-1]["us"]
+                if us is None or us > 1e6 * LAST_S:
+                    skip.add(row["way"])
+                print(f"{curve.name} {size:g} | {row['way']} | {us} us", flush=True)
+            if settings.device == "cuda":
+                torch.cuda.empty_cache()
+    return rows
+
+
+def _short(curve: Curve, size: float, row: Row) -> Row:
+    figure = next((key for key in ("graph_us", "best_us", "eager_us") if key in row), None)
+    short = {"curve": curve.name, "axis": curve.axis, "at": size, "way": row["way"]}
+    short |= {key: row[key] for key in ("status", "reason", "floor_us") if key in row}
+    short |= {"figure": figure, "us": row.get(figure)}
+    samples = row["size"].get("samples")
+    if samples and figure:
+        short["us_per_sample"] = round(short["us"] / samples, 4)
+    return short
+
+
+def draw(results: Dict[str, Any], folder: Path) -> List[Path]:
+    """One picture per curve, logarithmic both ways."""
+    from torchvox.viz import style
+
+    paths = []
+    for name, rows in by_curve(results["growth"]):
+        path = folder / f"{name}.png"
+        style.save(_figure(name, rows, results["machine"]), path)
+        paths.append(path)
+    print(f"wrote {len(paths)} plots to {folder}")
+    return paths
+
+
+def by_curve(rows: List[Row]) -> Iterator[tuple]:
+    for name in dict.fromkeys(row["curve"] for row in rows):
+        yield name, [row for row in rows if row["curve"] == name]
+
+
+def _figure(name: str, rows: List[Row], machine: Dict[str, Any]) -> Any:
+    from torchvox.viz import style
+
+    colours = ("#5ec8ff", "#ffb454", "#c792ea", "#8b98a9")
+    figure = style.new_figure(9.6, 6.0)
+    ax = figure.add_subplot(facecolor=style.PANEL)
+    for way, colour in zip(dict.fromkeys(row["way"] for row in rows), colours, strict=False):
+        mine = [row for row in rows if row["way"] == way and row["us"] is not None]
+        ax.plot([r["at"] for r in mine], [r["us"] for r in mine], "o-", color=colour, label=way)
+    mine = [row for row in rows if row["way"] == "torchvox" and "floor_us" in row]
+    at, floor = [row["at"] for row in mine], [row["floor_us"] for row in mine]
+    ax.plot(at, floor, ":", color=style.FAINT, label="floor of torchvox")
+    if any("us_per_sample" in row for row in rows):
+        each = [row for row in rows if row["way"] == "torchvox" and "us_per_sample" in row]
+        label = "torchvox, per sample"
+        x, y = [row["at"] for row in each], [row["us_per_sample"] for row in each]
+        ax.plot(x, y, "s--", color=colours[0], label=label, markersize=4)
+    ax.set(xscale="log", yscale="log")
+    if name == "voxelize-size":
+        ax.invert_xaxis()
+    ax.set_xlabel(rows[0]["axis"], color=style.FAINT)
+    ax.set_ylabel("time per call [us]", color=style.FAINT)
+    ax.tick_params(colors=style.FAINT, which="both")
+    ax.grid(color=style.GRID, linewidth=0.6)
+    for spine in ax.spines.values():
+        spine.set_color(style.GRID)
+    ax.legend(facecolor=style.PANEL, edgecolor=style.GRID, labelcolor=style.INK, fontsize=9)
+    where = machine.get("gpu") or f"{machine['cpu']}, {machine['threads']} threads"
+    ax.set_title(f"{name}  ·  {where}", loc="left", fontsize=13, **style.FONT)
+    return figure

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the figures come from, and what this machine can do at best: the floor of a call."""
+
+import datetime
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Dict, List, Optional
+
+import torch
+
+import torchvox
+from benchmarks import timing
+
+ROOT = Path(__file__).resolve().parent.parent
+COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 28}
+
+
+def facts(device: str, packages: List[str]) -> Dict[str, object]:
+    """Hardware, versions and commit, for the head of the results."""
+    from torchvox._build import BUILD_INFO
+
+    commit = _output("git", "rev-parse", "--short=12", "HEAD")
+    changes = _output("git", "status", "--porcelain", "--untracked-files=no")
+    found: Dict[str, object] = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "device": device,
+        "commit": commit or BUILD_INFO["commit"],  # a copy of the tree may lie outside of git
+        "dirty": bool(changes) if commit else None,
+        "torchvox": torchvox.__version__,
+        "build": dict(BUILD_INFO),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "peers": {name: version(name) for name in packages},
+        "copy_gb_per_s": round(copy_bandwidth(device) / 1e9, 1),
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "gpu": properties.name,
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "multiprocessors": properties.multi_processor_count,
+            "gpu_memory_gb": round(properties.total_memory / 1e9),
+            "driver": _driver(),
+            "empty_kernel_us": round((empty_graph_us(9) - empty_graph_us(1)) / 8, 3),
+            "empty_graph_us": round(empty_graph_us(1), 3),
+        }
+    return found
+
+
+def version(package: str) -> Optional[str]:
+    """Installed version of a package, by its import name; None when it is not installed."""
+    if importlib.util.find_spec(package) is None:
+        return None
+    for name in (package, package.replace("_", "-")):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def floor_us(device: str, moved_bytes: int, launches: int) -> float:
+    """Least time of a call: its bytes at copy speed, and a graph of as many empty kernels."""
+    floor = 1e6 * moved_bytes / copy_bandwidth(device)
+    return floor + (empty_graph_us(launches) if device == "cuda" and launches else 0.0)
+
+
+@functools.cache
+def copy_bandwidth(device: str) -> float:
+    """Bytes read plus bytes written per second by a large copy."""
+    source = torch.ones(COPY_BYTES[device], dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    if device == "cuda":
+        us = timing.graph_time(lambda: target.copy_(source), 0.1).us
+    else:
+        us = timing.interleaved_us({"copy": lambda: target.copy_(source)}, 0.5)["copy"][1]
+    return 2e6 * source.numel() / us
+
+
+@functools.cache
+def empty_graph_us(kernels: int) -> float:
+    """Amortised replay of a graph of kernels that do nothing."""
+
+    def call() -> None:
+        for _ in range(kernels):
+            torch.cuda._sleep(0)
+
+    return timing.graph_time(call, 0.05).us
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _driver() -> str:
+    text = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return text.splitlines()[0] if text else "unknown"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case, the ways to do it, and the rows of figures that come of it.
+
+Every way gets the same input in the same process. Its result is checked before it is timed: on a
+GPU the result of torchvox against the same call on the CPU, bit for bit; every other way against
+torchvox, as far as its contract goes. A way that fails is reported with the reason, never timed.
+"""
+
+import functools
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Dict, FrozenSet, Iterator, List, Optional, Protocol, Sequence, Tuple
+
+import torch
+
+from benchmarks import machine, timing
+from benchmarks.clouds import Clouds
+
+Row = Dict[str, object]
+Outputs = Sequence[torch.Tensor]
+FIGURES = ("graph_us", "eager_us", "cpu_us", "best_us")
+SLOW_S = 1.0  # a call slower than this is neither warmed up nor repeated
+
+
+class WrongResult(Exception):
+    """The result of a way is not that of torchvox."""
+
+
+class NotApplicable(Exception):
+    """A peer does not do this case. With a sentence: it could, is left out, and a row says so."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What torchvox is to reach in a case, in one of the figures.
+
+    at_most_us: an upper limit; `writes` adds that many times the floor of writing the features.
+    faster_than: a way, or "every other way", to be `factor` times faster than.
+    """
+
+    figure: str
+    at_most_us: Optional[float] = None
+    writes: float = 0.0
+    faster_than: Optional[str] = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to do a case: a call that can be timed, and the check of its result."""
+
+    name: str
+    call: timing.Call
+    check: Callable[[object], str]  # says what was compared; raises WrongResult
+    capturable: bool = False
+
+
+class Problem(Protocol):
+    """An input with its arguments. One class per op."""
+
+    op: str
+    source: str
+
+    def facts(self) -> Row: ...
+    def torchvox(self) -> Outputs: ...
+    def on(self, device: str) -> "Problem": ...
+    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]: ...
+    def textbook(self, outputs: Outputs) -> Iterator[Way]: ...
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An adapter: `prepare` imports the package and gives a Way, or raises NotApplicable."""
+
+    package: str
+    op: str
+    prepare: Callable[[Problem, Outputs], Way]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    build: Callable[[Clouds], Problem]
+    goals: Tuple[Goal, ...] = ()
+
+
+@dataclass
+class Settings:
+    device: str
+    budget_s: float = 0.15  # for one figure
+    peers: List[Peer] = field(default_factory=list)
+    others: bool = True  # textbook ways and peers
+    skip: FrozenSet[str] = frozenset()  # ways to leave out
+
+
+def run_case(case: Case, clouds: Clouds, settings: Settings) -> List[Row]:
+    """The row of torchvox, then those of the textbook ways and of the peers."""
+    problem = case.build(clouds)
+    outputs = problem.torchvox()
+    read, written = problem.moved_bytes(outputs)
+    common = {"case": case.name, "op": problem.op, "device": settings.device}
+    size = {**problem.facts(), "cloud": problem.source, "read": read, "written": written}
+    rows: List[Row] = []
+    ways: Dict[str, Way] = {}
+    mine = Way("torchvox", problem.torchvox, lambda found: _same_bits(problem, found), True)
+    for way in [mine, *_others(problem, outputs, settings, rows)]:
+        row = {"way": way.name, **_checked(way)}
+        rows.append(row)
+        if row["status"] == "timed":
+            ways[way.name] = way
+    _time(ways, {row["way"]: row for row in rows}, settings)
+    for row in rows:
+        row.pop("first_s", None)
+        if row["status"] == "timed":
+            _add_floor(row, settings.device, read + written)
+    _judge(case.goals, rows, write_us=machine.floor_us(settings.device, _written(size), 0))
+    return [{**common, **row, "size": size} for row in rows]
+
+
+def _others(problem: Problem, outputs: Outputs, settings: Settings, rows: List[Row]) -> List[Way]:
+    """The textbook ways, and the peers that are installed; broken ones become rows at once."""
+    if not settings.others:
+        return []
+    ways = [way for way in problem.textbook(outputs) if way.name not in settings.skip]
+    for peer in settings.peers:
+        if peer.op != problem.op or machine.version(peer.package) is None:
+            continue
+        try:
+            ways.append(peer.prepare(problem, outputs))
+        except NotApplicable as reason:
+            if str(reason):
+                rows.append({"way": peer.package, "status": "skipped", "reason": str(reason)})
+        except Exception as error:  # a peer may raise anything, and the others go on
+            rows.append({"way": peer.package, "status": "failed", "reason": _sentence(error)})
+    return ways
+
+
+def _checked(way: Way) -> Row:
+    """Runs a way once, twice when it is fast, and checks the last result."""
+    try:
+        first_s, result = _once(way.call)
+        if first_s < SLOW_S:
+            first_s, result = _once(way.call)
+        return {"status": "timed", "check": way.check(result), "first_s": first_s}
+    except WrongResult as error:
+        return {"status": "wrong", "reason": str(error)}
+    except Exception as error:  # as above
+        return {"status": "failed", "reason": _sentence(error)}
+
+
+def _once(call: timing.Call) -> Tuple[float, object]:
+    begin = time.perf_counter()
+    result = call()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin, result
+
+
+def _time(ways: Dict[str, Way], rows: Dict[str, Row], settings: Settings) -> None:
+    """Fills the figures in. A slow call is not repeated: its first time is its figure."""
+    slow = {name for name in ways if rows[name]["first_s"] > SLOW_S}
+    if settings.device == "cpu":
+        calls = {name: way.call for name, way in ways.items() if name not in slow}
+        times = timing.interleaved_us(calls, settings.budget_s)
+        for name in slow:
+            times[name] = (1e6 * rows[name]["first_s"],) * 2
+        for name, (median, least) in times.items():
+            rows[name] |= {"wall_us": round(median, 2), "best_us": round(least, 2)}
+        return
+    for name, way in ways.items():
+        if name in slow:
+            rows[name]["eager_us"] = round(1e6 * rows[name]["first_s"], 1)
+            continue
+        try:
+            rows[name] |= _gpu_figures(way, settings.budget_s)
+        except RuntimeError as error:
+            rows[name] |= {"status": "failed", "reason": _sentence(error)}
+
+
+def _gpu_figures(way: Way, budget_s: float) -> Row:
+    figures: Row = {}
+    if way.capturable:
+        graph = timing.graph_time(way.call, budget_s)
+        figures |= {"graph_us": round(graph.us, 2), "launches": graph.launches}
+    figures["eager_us"] = round(timing.eager_us(way.call, budget_s), 2)
+    figures["cpu_us"] = round(timing.cpu_us(way.call, budget_s / 3), 2)
+    return figures
+
+
+def _add_floor(row: Row, device: str, moved: int) -> None:
+    floor = machine.floor_us(device, moved, row.get("launches", 0))
+    row["floor_us"] = round(floor, 3)
+    figure = row.get("graph_us", row.get("best_us"))
+    if figure is not None and floor > 0:
+        row["times_floor"] = round(figure / floor, 2)
+
+
+def _judge(goals: Sequence[Goal], rows: List[Row], write_us: float) -> None:
+    """Writes the goals into the row of torchvox, each with its limit and whether it was met."""
+    mine = next(row for row in rows if row["way"] == "torchvox")
+    mine["goals"] = []
+    for goal in goals:
+        limit, text = goal.at_most_us, f"<= {goal.at_most_us:g} us" if goal.at_most_us else ""
+        if goal.writes:
+            limit += goal.writes * write_us
+            text = f"<= {limit:.1f} us"
+        if goal.faster_than:
+            times = _rivals(goal, rows)
+            limit = min(times) / goal.factor if times else None
+            text = f"{goal.factor:g}x faster than {goal.faster_than}"
+        measured = mine.get(goal.figure)
+        judged = None if limit is None or measured is None else measured <= limit
+        mine["goals"].append(
+            {"figure": goal.figure, "text": text, "limit_us": limit, "met": judged}
+        )
+
+
+def _written(size: Row) -> int:
+    return int(size.get("features_bytes", 0))
+
+
+def _rivals(goal: Goal, rows: List[Row]) -> List[float]:
+    every = goal.faster_than == "every other way"
+    return [
+        row[goal.figure]
+        for row in rows
+        if goal.figure in row
+        and row["way"] != "torchvox"
+        and (every or str(row["way"]).startswith(str(goal.faster_than)))
+    ]
+
+
+def _same_bits(problem: Problem, found: object) -> str:
+    if found[0].device.type == "cpu":
+        return "the others are compared with it"
+    for mine, host in zip(found, problem.on("cpu").torchvox(), strict=True):
+        if not torch.equal(mine.cpu(), host):
+            raise WrongResult("not the bits of the CPU")
+    return "all outputs have the bits of the CPU"
+
+
+@functools.cache
+def constant(values: Tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """Numbers that a textbook way needs on the device, copied there once: a copy in every call
+    would cost it a synchronisation, and its place in a graph."""
+    return torch.tensor(values, device=device)
+
+
+def _sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split("\n\n")[0].split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles textbook_fps.cu when it is first wanted, and calls it on torch's current stream."""
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.machine import ROOT
+
+SOURCE = Path(__file__).with_suffix(".cu")
+
+
+def unavailable() -> Optional[str]:
+    """Why there is no such kernel on this machine; None when there is one."""
+    return _load()[1]
+
+
+def sample(points: Tensor, samples: int) -> Tensor:
+    """points [B, N, 3] float32 on the GPU. Returns [B, samples] int32."""
+    library, _ = _load()
+    clouds, count = points.shape[:2]
+    dist2 = points.new_empty(clouds, count)
+    idx = torch.empty(clouds, samples, dtype=torch.int32, device=points.device)
+    error = library.textbook_fps_launch(
+        *(ctypes.c_void_p(points.data_ptr()), clouds, count, samples),
+        *(ctypes.c_void_p(dist2.data_ptr()), ctypes.c_void_p(idx.data_ptr())),
+        ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+    )
+    if error:
+        raise RuntimeError(f"the textbook kernel gave CUDA error {error}")
+    return idx
+
+
+@functools.cache
+def _load() -> Tuple[Optional[ctypes.CDLL], Optional[str]]:
+    compiler = shutil.which("nvcc", path=os.pathsep.join(_folders()))
+    if compiler is None:
+        return None, "no nvcc on PATH or in CUDA_HOME"
+    major, minor = torch.cuda.get_device_capability()
+    target = ROOT / "build" / f"textbook_fps_sm{major}{minor}.so"
+    if not target.exists() or target.stat().st_mtime < SOURCE.stat().st_mtime:
+        target.parent.mkdir(exist_ok=True)
+        command = [compiler, "-O3", f"-arch=sm_{major}{minor}", "-shared", "-Xcompiler", "-fPIC"]
+        done = subprocess.run(
+            [*command, str(SOURCE), "-o", str(target)], capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            return None, f"nvcc failed: {done.stderr.strip()[:200]}"
+    return ctypes.CDLL(str(target)), None
+
+
+def _folders() -> list:
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
+    return os.environ.get("PATH", "").split(os.pathsep) + [f"{home}/bin" for home in homes if home]

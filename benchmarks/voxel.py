@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""voxelize: its cases, and the textbook way, `unique` and `index_add`."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import torchvox
+from benchmarks.clouds import Cloud, Clouds
+from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult, constant
+
+GRIDS = {
+    "KITTI pillars": ([0.16, 0.16, 4.0], [0.0, -39.68, -3.0, 69.12, 39.68, 1.0]),
+    "pillars": ([0.16, 0.16, 4.0], [-39.68, -39.68, -3.0, 39.68, 39.68, 1.0]),
+    "0.2 m": ([0.2, 0.2, 0.2], [-54.0, -54.0, -5.0, 54.0, 54.0, 3.0]),
+    "0.075 m": ([0.075, 0.075, 0.2], [-54.0, -54.0, -5.0, 54.0, 54.0, 3.0]),
+}
+
+
+@dataclass(frozen=True)
+class VoxelProblem:
+    """points [N, F]; max_points, max_voxels -1: no limit; reduce "mean" or "none"; through the
+    operator itself instead of the public function when `bare`."""
+
+    points: Tensor
+    source: str
+    voxel_size: List[float]
+    point_cloud_range: List[float]
+    max_points: int
+    max_voxels: int = -1
+    reduce: str = "mean"
+    out_dtype: Optional[torch.dtype] = None
+    bare: bool = False
+    op: str = "voxelize"
+
+    def facts(self) -> Row:
+        rows = self.torchvox()
+        return {
+            "points": self.points.size(0),
+            "voxels": int(rows[4][0, 0]),
+            "voxel_size": list(self.voxel_size),
+            "max_points": self.max_points,
+            "reduce": self.reduce,
+            "features_bytes": rows[0].numel() * rows[0].element_size(),
+        }
+
+    def torchvox(self) -> Outputs:
+        function = torch.ops.torchvox.voxelize if self.bare else torchvox.voxelize
+        return function(
+            self.points,
+            self.voxel_size,
+            self.point_cloud_range,
+            self.max_points,
+            self.max_voxels,
+            reduce=self.reduce,
+            out_dtype=self.out_dtype,
+        )
+
+    def on(self, device: str) -> "VoxelProblem":
+        return replace(self, points=self.points.to(device))
+
+    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
+        read = self.points.numel() * self.points.element_size()
+        return read, sum(out.numel() * out.element_size() for out in outputs)
+
+    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+        if self.bare:
+            return
+        expected = Voxels.of_torchvox(self, outputs)
+        yield Way(
+            "torch unique + index_add", lambda: with_torch(self), lambda v: compare(v, expected)
+        )
+        if self.points.device.type == "cpu":
+            yield Way("numpy unique", lambda: with_numpy(self), lambda v: compare(v, expected))
+
+    def in_range(self) -> Tensor:
+        """The points that lie in the grid, for peers that know no range."""
+        return self.points[self.torchvox()[3] >= 0]
+
+
+class Voxels(NamedTuple):
+    """A result in one form, whoever computed it: rows sorted by cell."""
+
+    cells: Tensor  # [M] int64, (z * ny + y) * nx + x
+    count: Optional[Tensor]  # [M] stored points
+    features: Optional[Tensor]  # [M, F] mean or [M, P, F] padded
+
+    @staticmethod
+    def of(
+        problem: VoxelProblem, zyx: Tensor, count: Optional[Tensor], features: Optional[Tensor]
+    ) -> "Voxels":
+        nx, ny, _ = torchvox.grid_size(problem.voxel_size, problem.point_cloud_range)
+        z, y, x = zyx.long().unbind(1)
+        cells, order = ((z * ny + y) * nx + x).sort()
+        return Voxels(
+            cells,
+            None if count is None else count[order],
+            None if features is None else features[order],
+        )
+
+    @staticmethod
+    def of_torchvox(problem: VoxelProblem, outputs: Outputs) -> "Voxels":
+        features, indices, num_points, _, counts = outputs
+        rows = int(counts[0, 0])
+        return Voxels.of(problem, indices[:rows, 1:], num_points[:rows], features[:rows])
+
+
+def compare(found: Voxels, expected: Voxels) -> str:
+    """The same voxels, stored points and features. Sums in another order differ by rounding."""
+    if found.cells.numel() != expected.cells.numel():
+        raise WrongResult(f"{found.cells.numel()} voxels, not {expected.cells.numel()}")
+    if not torch.equal(found.cells, expected.cells):
+        differ = int((found.cells != expected.cells).sum())
+        raise WrongResult(f"{differ} voxels are other ones")
+    told = [f"{found.cells.numel()} voxels"]
+    if found.count is not None:
+        if not torch.equal(found.count.long(), expected.count.long()):
+            raise WrongResult("the counts of stored points differ")
+        told.append("counts")
+    if found.features is not None:
+        half = expected.features.dtype in (torch.half, torch.bfloat16)
+        tolerance = 2e-3 if half else 1e-4
+        mine, theirs = expected.features.float(), found.features.float()
+        off = (mine - theirs).abs() - tolerance * mine.abs().clamp(min=1.0)
+        if not bool((off <= 0).all()):
+            raise WrongResult(f"features differ by up to {float((mine - theirs).abs().max()):.3g}")
+        told.append(f"features to {tolerance:g}")
+    return "same " + ", ".join(told)
+
+
+def with_torch(problem: VoxelProblem) -> Voxels:
+    """Textbook: cell of each point, `unique` of the cells, `index_add` of the points."""
+    points = problem.points
+    lower = constant(tuple(problem.point_cloud_range[:3]), points.device)
+    width = constant(tuple(problem.voxel_size), points.device)
+    cell = ((points[:, :3] - lower) / width).floor()
+    nx, ny, nz = torchvox.grid_size(problem.voxel_size, problem.point_cloud_range)
+    limit = constant((nx, ny, nz), points.device)
+    inside = ((cell >= 0) & (cell < limit)).all(1)
+    points, cell = points[inside], cell[inside].long()
+    key = (cell[:, 2] * ny + cell[:, 1]) * nx + cell[:, 0]
+    cells, row, count = torch.unique(key, return_inverse=True, return_counts=True)
+    most = problem.max_points
+    slot = None
+    if most >= 0:  # the first points of each voxel, in input order
+        order = row.argsort(stable=True)
+        first = count.cumsum(0) - count
+        slot = torch.arange(len(row), device=row.device) - first[row[order]]
+        order, slot = order[slot < most], slot[slot < most]
+        points, row, count = points[order], row[order], count.clamp(max=most)
+    if problem.reduce == "none":
+        padded = points.new_zeros(len(cells), most, points.size(1))
+        padded[row, slot] = points
+        return Voxels(cells, count, padded)
+    total = points.new_zeros(len(cells), points.size(1)).index_add_(0, row, points)
+    mean = total / count[:, None]
+    return Voxels(cells, count, mean if problem.out_dtype is None else mean.to(problem.out_dtype))
+
+
+def with_numpy(problem: VoxelProblem) -> Voxels:
+    """The same in NumPy, with `bincount` for the sums."""
+    points = problem.points.numpy()
+    bounds = np.array(problem.point_cloud_range, np.float32)
+    cell = np.floor((points[:, :3] - bounds[:3]) / np.array(problem.voxel_size, np.float32))
+    nx, ny, nz = torchvox.grid_size(problem.voxel_size, problem.point_cloud_range)
+    inside = ((cell >= 0) & (cell < np.array([nx, ny, nz]))).all(1)
+    points, cell = points[inside], cell[inside].astype(np.int64)
+    key = (cell[:, 2] * ny + cell[:, 1]) * nx + cell[:, 0]
+    cells, row, count = np.unique(key, return_inverse=True, return_counts=True)
+    most = problem.max_points
+    slot = None
+    if most >= 0:
+        order = np.argsort(row, kind="stable")
+        slot = np.arange(len(row)) - (np.cumsum(count) - count)[row[order]]
+        order, slot = order[slot < most], slot[slot < most]
+        points, row, count = points[order], row[order], np.minimum(count, most)
+    if problem.reduce == "none":
+        features = np.zeros((len(cells), most, points.shape[1]), np.float32)
+        features[row, slot] = points
+    else:
+        sums = [np.bincount(row, column, len(cells)) for column in points.T]
+        features = (np.stack(sums, 1) / count[:, None]).astype(np.float32)
+    return Voxels(*(torch.from_numpy(array) for array in (cells, count, features)))
+
+
+def case(
+    name: str,
+    cloud: Callable[[Clouds], Cloud],
+    grid: str,
+    max_points: int,
+    goals: Sequence[Goal] = (),
+    exact: bool = False,
+    **more: Any,
+) -> Case:
+    """exact: the capacity is the number of voxels that there are, not that of points."""
+
+    def build(clouds: Clouds) -> VoxelProblem:
+        points, source = cloud(clouds)
+        problem = VoxelProblem(points, source, *GRIDS[grid], max_points, **more)
+        if not exact:
+            return problem
+        return replace(problem, max_voxels=int(problem.torchvox()[4][0, 0]))
+
+    return Case(f"voxelize {name}", build, tuple(goals))
+
+
+def gpu_cases() -> List[Case]:
+    half, none = {"out_dtype": torch.half}, {"reduce": "none"}
+    kitti, sweep = Clouds.kitti, Clouds.sweep
+
+    def graph(us: float, writes: float = 0.0) -> List[Goal]:
+        return [Goal("graph_us", us, writes)]
+
+    def small(clouds: Clouds) -> Cloud:
+        return clouds.street(1000)
+
+    def sweeps(times: int) -> Callable[[Clouds], Cloud]:
+        return lambda clouds: clouds.sweep(times)
+
+    eager, call = [Goal("eager_us", 35)], [Goal("cpu_us", 15)]
+    return [
+        case("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, graph(12)),
+        case("111k 0.2 m, P=10, half mean", sweep, "0.2 m", 10, graph(18) + eager, **half),
+        case("111k pillars, P=32, half mean", sweep, "pillars", 32, graph(18), **half),
+        case("111k 0.075 m, P=10, half mean", sweep, "0.075 m", 10, graph(24), **half),
+        case("1M 0.2 m, P=10, half mean", sweeps(9), "0.2 m", 10, graph(60), **half),
+        case("10M 0.2 m, P=10, half mean", sweeps(90), "0.2 m", 10, graph(1000), **half),
+        case("17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, graph(12, 1.5), **none),
+        case("111k 0.2 m, P=10, none", sweep, "0.2 m", 10, graph(18, 1.5), **none),
+        case("111k pillars, P=32, none", sweep, "pillars", 32, graph(18, 1.5), **none),
+        case("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, graph(24, 1.5), **none),
+        case("1k call, torchvox.voxelize", small, "0.2 m", 10, call),
+        case("1k call, torch.ops.torchvox.voxelize", small, "0.2 m", 10, call, bare=True),
+    ]
+
+
+def cpu_cases() -> List[Case]:
+    kitti, sweep = Clouds.kitti, Clouds.sweep
+
+    def best(us: float) -> List[Goal]:
+        return [Goal("best_us", us)]
+
+    rivals = [Goal("best_us", faster_than="every other way")]
+    padded = {"reduce": "none", "exact": True}
+    return [
+        case("111k 0.2 m, mean", sweep, "0.2 m", -1, best(1600) + rivals),
+        case("111k 0.075 m, P=10, mean", sweep, "0.075 m", 10, best(4000)),
+        case("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, best(400)),
+        case("111k pillars, P=32, mean", sweep, "pillars", 32, best(1200)),
+        case("17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, **padded),
+        case("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, **padded),
+    ]

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox bench: run the benchmark of the source tree, or show results as tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+import torchvox
+from torchvox._errors import TorchvoxError
+from torchvox.cli.bench_table import SCHEMA, machine_line, tables
+from torchvox.cli.options import Device, DeviceChoice
+from torchvox.cli.work import choose_device, console, note
+
+ROOT = Path(torchvox.__file__).resolve().parents[1]
+
+
+def bench(
+    results: Annotated[
+        Path | None,
+        typer.Argument(help="Results of an earlier run (.json); without them the benchmark runs."),
+    ] = None,
+    only: Annotated[
+        str, typer.Option(help="Words with commas between; cases with one of them run.")
+    ] = "",
+    growth: Annotated[bool, typer.Option("--growth", help="Cost growth too, with plots.")] = False,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="torchvox only, no textbook ways, no other libraries.")
+    ] = False,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where a run writes its results.")
+    ] = Path("bench.json"),
+    device: Device = DeviceChoice.auto,
+) -> None:
+    """Measure every op on this machine, beside the textbook ways and other libraries.
+
+    A run needs the source tree; a results file is shown anywhere.
+    """
+    if results is None:
+        run(output, only, growth, alone, device)
+    _show(read(results or output))
+
+
+def run(output: Path, only: str, growth: bool, alone: bool, device: DeviceChoice) -> None:
+    """Runs the benchmark in a process of its own, so that nothing of this one disturbs it."""
+    if not (ROOT / "benchmarks" / "__main__.py").exists():
+        raise TorchvoxError(
+            "the benchmark lies in the source tree, not in the installed package: run make bench "
+            "there, or give a results file to show"
+        )
+    where, name = choose_device(device)
+    note(f"device: {name}")
+    command = [sys.executable, "-m", "benchmarks", "--device", where.type, "--only", only]
+    command += ["--out", str(output.absolute())]
+    command += ["--growth"] * growth + ["--alone"] * alone
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdout=sys.stderr)
+    if done.returncode != 0:
+        raise TorchvoxError(f"the benchmark failed with exit code {done.returncode}")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The results in a file, or an error that says what is wrong with it."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise TorchvoxError(f"{path} cannot be read as benchmark results: {error}") from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise TorchvoxError(f"{path} is no result of this version of the benchmark")
+    return found
+
+
+def _show(results: dict[str, Any]) -> None:
+    out = console()
+    for table in tables(results):
+        shown = Table(title=table.title, title_justify="left", title_style="bold")
+        for number, name in enumerate(table.header):
+            words = name in ("case", "way", "target") or number == 0
+            shown.add_column(name, justify="left" if words else "right", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(_coloured(cell) for cell in row), end_section=False)
+        out.print(shown)
+    out.print(machine_line(results), soft_wrap=True, markup=False)
+
+
+def _coloured(cell: str) -> str:
+    text = cell.replace("[", r"\[")
+    if "MISSED" in cell or cell.startswith(("wrong", "failed")):
+        return f"[red]{text}[/red]"
+    return f"[green]{text}[/green]" if cell.endswith(": met") else text
