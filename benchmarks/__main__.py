@@ -19,6 +19,7 @@ from benchmarks.clouds import Clouds
 from benchmarks.suite import Case, Row, Settings, run_case
 from torchvox.cli.bench_table import SCHEMA, markdown
 
+NOISY = 1.5
 DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "data"))
 
 
@@ -42,7 +43,7 @@ def main() -> None:
         if any(word.lower() in case.name.lower() for word in options.only.split(",")):
             for row in run_case(case, clouds, settings):
                 rows.append(row)
-                print(line(row), flush=True)
+                print(f"{time.perf_counter() - begin:5.1f} s | {line(row)}", flush=True)
             if options.device == "cuda":
                 torch.cuda.empty_cache()
     results: Dict[str, object] = {
@@ -56,6 +57,12 @@ def main() -> None:
 
         results["growth"] = growth.run(clouds, settings)
         growth.draw(results, options.plots)
+    noisy = [row for row in rows if row.get("wall_us", 0) > NOISY * row.get("best_us", 0)]
+    if noisy:
+        print(
+            f"{len(noisy)} of {len(rows)} rows have a median above {NOISY:g} x their best time: "
+            "this machine is not quiet"
+        )
     results["seconds"] = round(time.perf_counter() - begin, 1)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(results, indent=1) + "\n")

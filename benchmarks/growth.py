@@ -83,7 +83,7 @@ def _short(curve: Curve, size: float, row: Row) -> Row:
     short = {"curve": curve.name, "axis": curve.axis, "at": size, "way": row["way"]}
     short |= {key: row[key] for key in ("status", "reason", "floor_us") if key in row}
     short |= {"figure": figure, "us": row.get(figure)}
-    samples = row["size"].get("samples")
+    samples = row.get("size", {}).get("samples")
     if samples and figure:
         short["us_per_sample"] = round(short["us"] / samples, 4)
     return short

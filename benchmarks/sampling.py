@@ -2,6 +2,7 @@
 """furthest_point_sample: its cases, and the textbook ways: one block per cloud, loops."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Callable, Iterator, List, Sequence, Tuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 import torchvox
 from benchmarks import textbook_fps
 from benchmarks.clouds import Cloud, Clouds
-from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult
+from benchmarks.suite import Case, Goal, NotApplicable, Outputs, Row, Way, WrongResult
 
 RADIUS_TOLERANCE = 0.05  # of the coverage radius, between two exact samplings that part at a tie
 LOOP_RATE = 2e8  # points a second that a loop of torch calls visits on the CPU, roughly
@@ -46,17 +47,17 @@ class SamplingProblem:
             return compare(self, idx, outputs)
 
         if self.points.device.type == "cuda":
-            if textbook_fps.unavailable() is None:
-                name = "one block per cloud"
-                yield Way(name, lambda: textbook_fps.sample(self.points, self.samples), check, True)
-            return
-        if self.loop_seconds() < LOOP_MOST_S:
-            yield Way("torch loop", lambda: with_torch(self.points, self.samples), check)
-        yield Way("numpy loop", lambda: with_numpy(self.points, self.samples), check)
+            call = partial(textbook_fps.sample, self.points, self.samples)
+            yield Way("one block per cloud", call, check, True)
+        else:
+            yield Way("torch loop", partial(with_torch, self), check)
+            yield Way("numpy loop", partial(with_numpy, self), check)
 
-    def loop_seconds(self) -> float:
-        """About how long a loop of torch calls takes on the CPU."""
-        return self.points.size(0) * self.points.size(1) * self.samples / LOOP_RATE
+    def refuse_slow_loop(self) -> None:
+        """For ways that are as fast on the CPU as a loop of torch calls."""
+        seconds = self.points.size(0) * self.points.size(1) * self.samples / LOOP_RATE
+        if self.points.device.type == "cpu" and seconds > LOOP_MOST_S:
+            raise NotApplicable(f"a call would take about {seconds:.0f} s")
 
 
 def compare(problem: SamplingProblem, idx: Tensor, outputs: Outputs) -> str:
@@ -93,8 +94,10 @@ def coverage_radius(points: Tensor, chosen: Tensor, most: int = 20_000) -> float
     return float(torch.stack(nearest).max())
 
 
-def with_torch(points: Tensor, samples: int) -> Tensor:
+def with_torch(problem: SamplingProblem) -> Tensor:
     """Textbook loop in torch, over all clouds at once."""
+    problem.refuse_slow_loop()
+    points, samples = problem.points, problem.samples
     clouds, count = points.shape[:2]
     rows = torch.arange(clouds)
     idx = torch.zeros(clouds, samples, dtype=torch.int64)
@@ -106,8 +109,9 @@ def with_torch(points: Tensor, samples: int) -> Tensor:
     return idx
 
 
-def with_numpy(points: Tensor, samples: int) -> Tensor:
+def with_numpy(problem: SamplingProblem) -> Tensor:
     """Textbook loop in NumPy, cloud by cloud."""
+    points, samples = problem.points, problem.samples
     idx = np.zeros((*points.shape[:1], samples), np.int64)
     for cloud, chosen in zip(points.numpy(), idx, strict=True):
         columns = [np.ascontiguousarray(column) for column in cloud.T]

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters for libraries that sample furthest points. All start at point 0, like torchvox here."""
 
+from functools import partial
 from typing import List
 
 import numpy as np
 import torch
 
-from benchmarks.sampling import LOOP_MOST_S, SamplingProblem, compare
+from benchmarks.sampling import SamplingProblem, compare
 from benchmarks.suite import NotApplicable, Outputs, Peer, Way, WrongResult
 from benchmarks.timing import Call, fastest
 
@@ -21,43 +22,31 @@ def _way(name: str, call: Call, problem: SamplingProblem, outputs: Outputs) -> W
     return Way(name, call, check)
 
 
-def _only_on(device: str, problem: SamplingProblem) -> None:
-    if problem.points.device.type != device:
+def _only_on(device: str, problem: SamplingProblem, batches: bool = True) -> None:
+    if problem.points.device.type != device or (problem.points.size(0) > 1 and not batches):
         raise NotApplicable
-
-
-def _bearable(problem: SamplingProblem) -> None:
-    """torch_cluster and pytorch3d run at the speed of a loop of torch calls on the CPU."""
-    seconds = problem.loop_seconds()
-    if problem.points.device.type == "cpu" and seconds > LOOP_MOST_S:
-        raise NotApplicable(f"left out, a call takes about {seconds:.0f} s")
 
 
 def fpsample(problem: SamplingProblem, outputs: Outputs) -> Way:
     """bucket_fps_kdline_sampling with the tree height that is fastest here."""
+    _only_on("cpu", problem, batches=False)
     import fpsample as package
 
-    _only_on("cpu", problem)
-    if problem.points.size(0) > 1:
-        raise NotApplicable
     cloud = problem.points[0].numpy()
-    calls = {
-        f"fpsample, h={height}": lambda h=height: package.bucket_fps_kdline_sampling(
-            cloud, problem.samples, h=h, start_idx=0
-        )
-        for height in HEIGHTS
-    }
+
+    def call(height: int) -> np.ndarray:
+        return package.bucket_fps_kdline_sampling(cloud, problem.samples, h=height, start_idx=0)
+
+    calls = {f"fpsample, h={height}": partial(call, height) for height in HEIGHTS}
     name = fastest(calls)
     return _way(name, calls[name], problem, outputs)
 
 
 def open3d(problem: SamplingProblem, outputs: Outputs) -> Way:
     """PointCloud.farthest_point_down_sample, which gives points: their rows are looked up."""
+    _only_on("cpu", problem, batches=False)
     import open3d as o3d
 
-    _only_on("cpu", problem)
-    if problem.points.size(0) > 1:
-        raise NotApplicable
     xyz = problem.points[0].double().numpy()
     cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(xyz))
     row_of = {point.tobytes(): row for row, point in reversed(list(enumerate(xyz)))}
@@ -79,9 +68,9 @@ def open3d(problem: SamplingProblem, outputs: Outputs) -> Way:
 
 def torch_cluster(problem: SamplingProblem, outputs: Outputs) -> Way:
     """fps over packed clouds; the ratio is chosen so that it rounds up to the sample count."""
+    problem.refuse_slow_loop()
     import torch_cluster as package
 
-    _bearable(problem)
     clouds, count = problem.points.shape[:2]
     packed = problem.points.reshape(-1, 3)
     batch = torch.arange(clouds, device=packed.device).repeat_interleave(count)
@@ -98,9 +87,8 @@ def torch_cluster(problem: SamplingProblem, outputs: Outputs) -> Way:
 
 def pytorch3d(problem: SamplingProblem, outputs: Outputs) -> Way:
     """ops.sample_farthest_points, its indices; it gathers the points as well."""
+    problem.refuse_slow_loop()
     from pytorch3d.ops import sample_farthest_points
-
-    _bearable(problem)
 
     def call() -> torch.Tensor:
         return sample_farthest_points(problem.points, K=problem.samples)[1]
@@ -110,9 +98,8 @@ def pytorch3d(problem: SamplingProblem, outputs: Outputs) -> Way:
 
 def mmcv(problem: SamplingProblem, outputs: Outputs) -> Way:
     """mmcv.ops.furthest_point_sample; other ties."""
-    from mmcv.ops import furthest_point_sample
-
     _only_on("cuda", problem)
+    from mmcv.ops import furthest_point_sample
 
     def call() -> torch.Tensor:
         return furthest_point_sample(problem.points, problem.samples)
@@ -122,9 +109,8 @@ def mmcv(problem: SamplingProblem, outputs: Outputs) -> Way:
 
 def pointnet2_ops(problem: SamplingProblem, outputs: Outputs) -> Way:
     """pointnet2_utils.furthest_point_sample; other ties, and points next to 0 are skipped."""
-    from pointnet2_ops.pointnet2_utils import furthest_point_sample
-
     _only_on("cuda", problem)
+    from pointnet2_ops.pointnet2_utils import furthest_point_sample
 
     def call() -> torch.Tensor:
         return furthest_point_sample(problem.points, problem.samples)

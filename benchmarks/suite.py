@@ -27,7 +27,7 @@ class WrongResult(Exception):
 
 
 class NotApplicable(Exception):
-    """A peer does not do this case. With a sentence: it could, is left out, and a row says so."""
+    """A way does not do this case. With a sentence: it could, is left out, and a row says so."""
 
 
 @dataclass(frozen=True)
@@ -96,19 +96,19 @@ class Settings:
 def run_case(case: Case, clouds: Clouds, settings: Settings) -> List[Row]:
     """The row of torchvox, then those of the textbook ways and of the peers."""
     problem = case.build(clouds)
-    outputs = problem.torchvox()
-    read, written = problem.moved_bytes(outputs)
     common = {"case": case.name, "op": problem.op, "device": settings.device}
+    try:
+        outputs = problem.torchvox()
+    except RuntimeError as error:  # the others have nothing to be compared with
+        return [{**common, "way": "torchvox", "status": "failed", "reason": _sentence(error)}]
+    read, written = problem.moved_bytes(outputs)
     size = {**problem.facts(), "cloud": problem.source, "read": read, "written": written}
-    rows: List[Row] = []
-    ways: Dict[str, Way] = {}
     mine = Way("torchvox", problem.torchvox, lambda found: _same_bits(problem, found), True)
-    for way in [mine, *_others(problem, outputs, settings, rows)]:
-        row = {"way": way.name, **_checked(way)}
-        rows.append(row)
-        if row["status"] == "timed":
-            ways[way.name] = way
-    _time(ways, {row["way"]: row for row in rows}, settings)
+    others, absent = _others(problem, outputs, settings)
+    ways = {way.name: way for way in (mine, *others)}
+    rows = [{"way": name, **_checked(way)} for name, way in ways.items()] + absent
+    by_way = {row["way"]: row for row in rows if row["status"] == "timed"}
+    _time({name: ways[name] for name in by_way}, by_way, settings)
     for row in rows:
         row.pop("first_s", None)
         if row["status"] == "timed":
@@ -117,11 +117,12 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> List[Row]:
     return [{**common, **row, "size": size} for row in rows]
 
 
-def _others(problem: Problem, outputs: Outputs, settings: Settings, rows: List[Row]) -> List[Way]:
-    """The textbook ways, and the peers that are installed; broken ones become rows at once."""
+def _others(problem: Problem, outputs: Outputs, settings: Settings) -> Tuple[List[Way], List[Row]]:
+    """The textbook ways and the installed peers, and the rows of those that cannot take part."""
     if not settings.others:
-        return []
+        return [], []
     ways = [way for way in problem.textbook(outputs) if way.name not in settings.skip]
+    rows: List[Row] = []
     for peer in settings.peers:
         if peer.op != problem.op or machine.version(peer.package) is None:
             continue
@@ -132,7 +133,7 @@ def _others(problem: Problem, outputs: Outputs, settings: Settings, rows: List[R
                 rows.append({"way": peer.package, "status": "skipped", "reason": str(reason)})
         except Exception as error:  # a peer may raise anything, and the others go on
             rows.append({"way": peer.package, "status": "failed", "reason": _sentence(error)})
-    return ways
+    return ways, rows
 
 
 def _checked(way: Way) -> Row:
@@ -142,6 +143,8 @@ def _checked(way: Way) -> Row:
         if first_s < SLOW_S:
             first_s, result = _once(way.call)
         return {"status": "timed", "check": way.check(result), "first_s": first_s}
+    except NotApplicable as reason:
+        return {"status": "skipped", "reason": str(reason)}
     except WrongResult as error:
         return {"status": "wrong", "reason": str(error)}
     except Exception as error:  # as above
@@ -233,7 +236,11 @@ def _rivals(goal: Goal, rows: List[Row]) -> List[float]:
 def _same_bits(problem: Problem, found: object) -> str:
     if found[0].device.type == "cpu":
         return "the others are compared with it"
-    for mine, host in zip(found, problem.on("cpu").torchvox(), strict=True):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a GPU job may own fewer cores than it sees, and then threads crawl
+    expected = problem.on("cpu").torchvox()
+    torch.set_num_threads(threads)
+    for mine, host in zip(found, expected, strict=True):
         if not torch.equal(mine.cpu(), host):
             raise WrongResult("not the bits of the CPU")
     return "all outputs have the bits of the CPU"

@@ -7,24 +7,25 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from benchmarks.machine import ROOT
+from benchmarks.suite import NotApplicable
 
 SOURCE = Path(__file__).with_suffix(".cu")
 
 
-def unavailable() -> Optional[str]:
-    """Why there is no such kernel on this machine; None when there is one."""
-    return _load()[1]
-
-
 def sample(points: Tensor, samples: int) -> Tensor:
-    """points [B, N, 3] float32 on the GPU. Returns [B, samples] int32."""
-    library, _ = _load()
+    """points [B, N, 3] float32 on the GPU. Returns [B, samples] int32.
+
+    Raises NotApplicable when it cannot be compiled here.
+    """
+    library, reason = _load()
+    if library is None:
+        raise NotApplicable(reason)
     clouds, count = points.shape[:2]
     dist2 = points.new_empty(clouds, count)
     idx = torch.empty(clouds, samples, dtype=torch.int32, device=points.device)
@@ -56,6 +57,6 @@ def _load() -> Tuple[Optional[ctypes.CDLL], Optional[str]]:
     return ctypes.CDLL(str(target)), None
 
 
-def _folders() -> list:
+def _folders() -> List[str]:
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
     return os.environ.get("PATH", "").split(os.pathsep) + [f"{home}/bin" for home in homes if home]

@@ -34,9 +34,9 @@ def mmcv(problem: VoxelProblem, outputs: Outputs, deterministic: bool = True) ->
 
     Its racy variant stores other points of a full voxel in every run, so features stay unchecked.
     """
+    most = _capped(problem)
     from mmcv.ops import Voxelization
 
-    most = _capped(problem)
     expected = Voxels.of_torchvox(problem, outputs)
     if not deterministic and problem.points.device.type == "cpu":
         raise NotApplicable  # one implementation there
@@ -66,9 +66,9 @@ def spconv(problem: VoxelProblem, outputs: Outputs) -> Way:
 
     On a GPU the points of a full voxel are other ones in every run: features stay unchecked there.
     """
+    most = _capped(problem)
     from spconv.pytorch.utils import PointToVoxel
 
-    most = _capped(problem)
     expected = Voxels.of_torchvox(problem, outputs)
     make = PointToVoxel(
         vsize_xyz=problem.voxel_size,
@@ -128,9 +128,9 @@ def _compare_means(found: np.ndarray, xyz: np.ndarray, origin: np.ndarray, size:
 def open3d(problem: VoxelProblem, outputs: Outputs) -> Way:
     """PointCloud.voxel_down_sample. Its cells start half a voxel below the least point. It gets
     its cloud made, and only points in range; it averages x, y, z, not the fourth column."""
+    xyz = _downsampling(problem)
     import open3d as o3d
 
-    xyz = _downsampling(problem)
     size = problem.voxel_size[0]
     cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(xyz))
 
@@ -144,9 +144,9 @@ def small_gicp(problem: VoxelProblem, outputs: Outputs, threads: int = 1) -> Way
     """voxelgrid_sampling. Its cells start at 0. It gets its cloud made, and only points in range;
     it averages x, y, z, not the fourth column. With threads it may split voxels, as it documents.
     """
+    xyz = _downsampling(problem)
     import small_gicp as gicp
 
-    xyz = _downsampling(problem)
     size = problem.voxel_size[0]
     cloud = gicp.PointCloud(xyz)
 

@@ -61,9 +61,12 @@ def run(output: Path, only: str, growth: bool, alone: bool, device: DeviceChoice
     command += ["--out", str(output.absolute())]
     command += ["--growth"] * growth + ["--alone"] * alone
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdout=sys.stderr)
-    if done.returncode != 0:
-        raise TorchvoxError(f"the benchmark failed with exit code {done.returncode}")
+    env = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            note(line.rstrip())
+    if process.returncode != 0:
+        raise TorchvoxError(f"the benchmark failed with exit code {process.returncode}")
 
 
 def read(path: Path) -> dict[str, Any]:

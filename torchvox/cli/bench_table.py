@@ -61,7 +61,8 @@ def _op_table(op: str, rows: list[dict[str, Any]]) -> Table:
     cells, last = [], None
     for row in rows:
         mine = next(r for r in rows if r["case"] == row["case"] and r["way"] == "torchvox")
-        moved = (row["size"]["read"] + row["size"]["written"]) / 1e6
+        size = row.get("size", {})
+        moved = (size.get("read", 0) + size.get("written", 0)) / 1e6
         name = row["case"] if row["case"] != last else ""
         cells.append(
             [

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run writes, and how it is shown."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT
+
+FACTS = {
+    *("date", "device", "commit", "dirty", "torchvox", "build", "torch", "cuda", "python"),
+    *("cpu", "cores", "threads", "load", "peers", "copy_gb_per_s"),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A small real run, in its own process as always."""
+    path = tmp_path_factory.mktemp("run") / "bench.json"
+    command = [sys.executable, "-m", "benchmarks", "--device", "cpu", "--budget", "0.001"]
+    command += ["--only", "1024 -> 512,no such case", "--out", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "FPS 1024 -> 512 | torchvox | best_us" in done.stdout
+    return json.loads(path.read_text())
+
+
+def test_the_head_says_where_the_figures_come_from(results):
+    assert results["schema"] == 1
+    assert set(results["machine"]) >= FACTS
+    assert results["machine"]["copy_gb_per_s"] > 0
+
+
+def test_rows_have_one_form(results):
+    assert {row["case"] for row in results["rows"]} == {"FPS 1024 -> 512"}
+    for row in results["rows"]:
+        assert {"case", "op", "device", "way", "status", "size"} <= set(row)
+        assert row["status"] in ("timed", "wrong", "failed", "skipped")
+        timed = row["status"] == "timed"
+        assert ("best_us" in row) == ("check" in row) == timed
+        assert ("reason" in row) != timed
+        assert ("goals" in row) == (row["way"] == "torchvox")
+
+
+def test_markdown_has_a_row_for_each_way(results):
+    from torchvox.cli.bench_table import markdown
+
+    text = markdown(results)
+    assert results["machine"]["commit"] in text
+    for row in results["rows"]:
+        assert f"| {row['way']} |" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_a_miss_and_a_wrong_result_are_loud():
+    from torchvox.cli.bench_table import tables
+
+    size = {"read": 1_000_000, "written": 500_000}
+    goal = {"figure": "graph_us", "text": "<= 9 us", "limit_us": 9, "met": False}
+    common = {"case": "c", "op": "voxelize", "size": size}
+    timed = {"way": "torchvox", "status": "timed", "graph_us": 10.0, "goals": [goal]}
+    wrong = {"way": "other", "status": "wrong", "reason": "3 voxels, not 4"}
+    slower = {"way": "third", "status": "timed", "graph_us": 25.0}
+    rows = [{**common, **row} for row in (timed, wrong, slower)]
+    (table,) = tables({"rows": rows, "growth": []})
+    assert table.header == ["case", "way", "graph us", "MB", "vs torchvox", "target"]
+    assert table.rows == [
+        ["c", "torchvox", "10", "1.50", "", "graph <= 9 us: MISSED"],
+        ["", "other", "", "", "wrong: 3 voxels, not 4", ""],
+        ["", "third", "25", "", "2.50x", ""],
+    ]
+
+
+def test_growth_curves_become_tables_and_pictures(clouds, tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra viz is not installed")
+    from benchmarks import growth
+    from benchmarks.suite import Settings
+    from torchvox.cli.bench_table import tables
+
+    tiny = [
+        growth.Curve(curve.name, curve.axis, curve.sizes[:2], curve.sizes[1], curve.build)
+        for curve in growth.curves()
+        if curve.name in ("voxelize-points", "fps-points")
+    ]
+    rows = growth.run(clouds, Settings("cpu", 0.001), tiny)
+    results = {"rows": [], "growth": rows, "machine": {"cpu": "a CPU", "threads": 2}}
+    paths = growth.draw(results, tmp_path)
+    assert {path.name for path in paths} == {"voxelize-points.png", "fps-points.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    shown = tables(results)
+    assert [row[0] for row in shown[0].rows] == ["10,000", "30,000"]
+    assert shown[1].header[-1] == "torchvox, us per sample"
+
+
+def test_a_way_that_became_slow_is_left_out_at_larger_sizes(clouds, monkeypatch):
+    from benchmarks import growth
+    from benchmarks.suite import Settings
+
+    monkeypatch.setattr(growth, "LAST_S", 1e-9)
+    curve = next(c for c in growth.curves() if c.name == "fps-points")
+    tiny = growth.Curve(curve.name, curve.axis, [256, 512], 512, curve.build)
+    rows = growth.run(clouds, Settings("cpu", 0.001), [tiny])
+    assert {row["way"] for row in rows if row["at"] == 512} == {"torchvox"}

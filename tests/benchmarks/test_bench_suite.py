@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case becomes rows: checked before they are timed, with a floor and verdicts."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def settings():
+    from benchmarks.suite import Settings
+
+    return Settings("cpu", budget_s=0.001)
+
+
+@pytest.fixture
+def voxels(clouds):
+    """2,000 points of a street."""
+    from benchmarks.voxel import GRIDS, VoxelProblem
+
+    return VoxelProblem(*clouds.street(2000), *GRIDS["0.2 m"], 3)
+
+
+@pytest.fixture
+def samples(clouds):
+    """64 of 256 points of a cube."""
+    from benchmarks.sampling import SamplingProblem
+
+    return SamplingProblem(*clouds.cube(1, 256), 64)
+
+
+def rows_of(problem, settings, *goals):
+    from benchmarks.clouds import Clouds
+    from benchmarks.suite import Case, run_case
+
+    return run_case(Case("a case", lambda _: problem, goals), Clouds(None, "cpu"), settings)
+
+
+def by_way(rows):
+    return {row["way"]: row for row in rows}
+
+
+@pytest.mark.parametrize("change", [{}, {"reduce": "none"}, {"max_points": -1}])
+@pytest.mark.parametrize("dtype", [None, torch.half])
+def test_textbook_voxels_are_those_of_torchvox(voxels, settings, change, dtype):
+    rows = rows_of(replace(voxels, out_dtype=dtype, **change), settings)
+    assert [row["way"] for row in rows] == ["torchvox", "torch unique + index_add", "numpy unique"]
+    for row in rows[1:]:
+        assert row["status"] == "timed", row["reason"]
+        assert "voxels, counts, features" in row["check"]
+
+
+def test_textbook_samples_are_those_of_torchvox(samples, settings):
+    rows = rows_of(samples, settings)
+    assert {row["status"] for row in rows} == {"timed"}
+    assert rows[1]["check"] == "same samples"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+@pytest.mark.parametrize("index", [False, True])
+def test_textbook_images_are_those_of_torchvox(clouds, settings, dtype, index):
+    from benchmarks.bev import BEVProblem
+
+    problem = BEVProblem(*clouds.street(3000), cells=64, dtype=dtype, index=index)
+    rows = rows_of(problem, settings)
+    assert {row["status"] for row in rows} == {"timed"}, rows
+
+
+def test_rows_carry_sizes_and_figures(voxels, settings):
+    row = rows_of(voxels, settings)[0]
+    assert row["size"]["points"] == 2000
+    assert row["size"]["read"] == 2000 * 4 * 4
+    # features, indices, num_points, point_voxel and counts, at a capacity of one voxel per point
+    assert row["size"]["written"] == 2000 * (16 + 16 + 4 + 4) + 2 * 8 * 4
+    assert 0 < row["best_us"] <= row["wall_us"]
+    assert row["times_floor"] == pytest.approx(row["best_us"] / row["floor_us"], rel=0.02)
+
+
+def test_the_floor_is_the_bytes_at_copy_speed(monkeypatch):
+    from benchmarks import machine
+
+    monkeypatch.setattr(machine, "copy_bandwidth", lambda device: 4e12)
+    monkeypatch.setattr(machine, "empty_graph_us", lambda kernels: 1.0 + 0.5 * kernels)
+    assert machine.floor_us("cpu", 8_000_000, 0) == 2.0
+    assert machine.floor_us("cuda", 8_000_000, 4) == 5.0
+
+
+def test_goals_are_judged(voxels, settings):
+    from benchmarks.suite import Goal
+
+    rows = rows_of(
+        voxels,
+        settings,
+        Goal("best_us", 1e9),
+        Goal("best_us", 1e-3),
+        Goal("best_us", faster_than="no such library", factor=2.0),
+        Goal("best_us", faster_than="every other way", factor=1e-6),
+    )
+    assert [goal["met"] for goal in rows[0]["goals"]] == [True, False, None, True]
+    assert rows[0]["goals"][3]["limit_us"] > 1e6 * 0.5 * min(r["best_us"] for r in rows[1:])
+
+
+def test_a_goal_may_add_the_writing_of_the_features(voxels, settings, monkeypatch):
+    from benchmarks import machine
+    from benchmarks.suite import Goal
+
+    monkeypatch.setattr(machine, "copy_bandwidth", lambda device: 1e9)
+    goal = rows_of(replace(voxels, reduce="none"), settings, Goal("best_us", 10, 1.5))[0]["goals"]
+    assert goal[0]["limit_us"] == pytest.approx(10 + 1.5 * 2000 * 3 * 4 * 4 * 1e-3)
+
+
+def test_what_torchvox_cannot_do_is_a_row(voxels, settings):
+    class Broken(type(voxels)):
+        def torchvox(self):
+            raise RuntimeError("out of memory")
+
+    broken = Broken(voxels.points, "", voxels.voxel_size, voxels.point_cloud_range, 3)
+    (row,) = rows_of(broken, settings)
+    assert (row["status"], row["reason"]) == ("failed", "RuntimeError: out of memory")
+
+
+FPS_PEER = """
+import numpy as np
+def bucket_fps_kdline_sampling(cloud, count, h, start_idx):
+    return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("np.arange(count)", "coverage radius"),
+        ("np.zeros(count, np.uint64)", "sampled twice"),
+        ("np.arange(count) + len(cloud)", "outside the cloud"),
+    ],
+)
+def test_a_sampler_with_a_wrong_result_is_not_timed(samples, settings, fake_package, body, reason):
+    from benchmarks.sampling_peers import PEERS
+
+    points = samples.points.sort(1).values  # the first ones huddle in a corner
+    fake_package("fpsample", FPS_PEER.format(body))
+    peers = [peer for peer in PEERS if peer.package == "fpsample"]
+    rows = by_way(rows_of(replace(samples, points=points), replace(settings, peers=peers)))
+    (wrong,) = (row for way, row in rows.items() if way.startswith("fpsample"))
+    assert wrong["status"] == "wrong"
+    assert reason in wrong["reason"]
+    assert "best_us" not in wrong
+
+
+GICP_PEER = """
+import numpy as np
+class PointCloud:
+    def __init__(self, points):
+        self.found = points
+    def points(self):
+        return self.found
+def voxelgrid_sampling(cloud, size, threads):
+    cells, row = np.unique(np.floor(cloud.found / size), axis=0, return_inverse=True)
+    sums = np.stack([np.bincount(row.ravel(), c) for c in cloud.found.T], 1)
+    return PointCloud({})
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("sums / np.bincount(row.ravel())[:, None]", "timed"),
+        ("sums / np.bincount(row.ravel())[:, None] + 0.01", "wrong"),
+        ("cells * size", "wrong"),
+        ("cloud.found[:10]", "wrong"),
+    ],
+)
+def test_a_voxelizer_is_held_to_its_own_rule(voxels, settings, fake_package, body, status):
+    from benchmarks.voxel_peers import PEERS
+
+    fake_package("small_gicp", GICP_PEER.format(body))
+    peers = [peer for peer in PEERS if peer.package == "small_gicp"]
+    uncapped = replace(voxels, max_points=-1)
+    rows = by_way(rows_of(uncapped, replace(settings, peers=peers)))
+    assert rows["small_gicp"]["status"] == status
+
+
+def test_a_broken_peer_is_a_row_and_the_others_go_on(samples, settings, fake_package):
+    from benchmarks.sampling_peers import PEERS
+
+    fake_package("fpsample", "raise OSError('no such library')")
+    rows = by_way(rows_of(samples, replace(settings, peers=PEERS[:1])))
+    assert rows["fpsample"] == {
+        **rows["fpsample"],
+        "status": "failed",
+        "reason": "OSError: no such library",
+    }
+    assert rows["torch loop"]["status"] == "timed"
+
+
+def test_peers_are_packages_by_name():
+    from benchmarks.peers import ALL, PACKAGES
+
+    assert {
+        *("fpsample", "mmcv", "open3d", "pointnet2_ops"),
+        *("pytorch3d", "small_gicp", "spconv", "torch_cluster"),
+    } == set(PACKAGES)
+    assert {peer.op for peer in ALL} == {"voxelize", "furthest_point_sample"}
