@@ -3,6 +3,7 @@
 # make demo [SCAN=path]   set up, build, run the demo on a generated scan or on a file; a .bin file
 #                         needs its columns too: LAYOUT=kitti, nuscenes, or names like x,y,z,intensity
 # make test               set up, build, run every test that this machine can run
+# make bench              set up, build, measure this machine; BENCH_ARGS="--growth --only FPS" and so on
 # PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -88,12 +89,12 @@ sanitize-gpu: build/test-cpp/.built
 lint:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(CLANG_FORMAT) --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.h' 'examples/*.cpp')
+	$(CLANG_FORMAT) --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'benchmarks/*.cu' 'examples/*.h' 'examples/*.cpp')
 
 format:
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
-	$(CLANG_FORMAT) -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'examples/*.h' 'examples/*.cpp')
+	$(CLANG_FORMAT) -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'benchmarks/*.cu' 'examples/*.h' 'examples/*.cpp')
 
 wheel: build/.built
 	$(if $(TORCHVOX_NO_VENV),,PATH="$(CURDIR)/.venv/bin:$$PATH") $(PY) -m pip wheel --no-build-isolation --no-deps -w dist .

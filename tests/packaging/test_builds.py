@@ -83,10 +83,10 @@ def cpu_only(tmp_path_factory, sdist):
 def test_sdist_has_everything_that_is_tracked_and_no_build_output(sdist):
     files = {str(f.relative_to(sdist)) for f in sdist.rglob("*") if f.is_file()}
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
-    tracked = {f for f in listed.stdout.split() if not f.startswith((".", "benchmarks/"))}
+    tracked = {f for f in listed.stdout.split() if not f.startswith(".")}
     if listed.returncode == 0:
         assert tracked - files == set()
-    for folder in ("csrc", "configs", "torchvox", "tests", "examples"):
+    for folder in ("benchmarks", "csrc", "configs", "torchvox", "tests", "examples"):
         assert any(file.startswith(f"{folder}/") for file in files), folder
     assert [
         f for f in files if re.search(r"\.so$|__pycache__|^torchvox/(lib|include|share)/", f)
