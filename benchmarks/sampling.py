@@ -47,6 +47,7 @@ class SamplingProblem:
             return compare(self, idx, outputs)
 
         if self.points.device.type == "cuda":
+            textbook_fps.prepare()
             call = partial(textbook_fps.sample, self.points, self.samples)
             yield Way("one block per cloud", call, check, True)
         else:

@@ -100,8 +100,9 @@ def eager_us(call: Call, budget_s: float) -> float:
     return median_of_rounds(run, budget_s)
 
 
-def cpu_us(call: Call, budget_s: float) -> float:
-    """Time until a call returns, without waiting for the GPU."""
+def cpu_us(call: Call, budget_s: float, wall_us: float) -> float:
+    """Time until a call returns, without waiting for the GPU, which takes wall_us for it."""
+    most = max(1, min(QUEUE, int(1e6 * budget_s / ROUNDS / wall_us)))
 
     def run(n: int) -> float:
         torch.cuda.synchronize()
@@ -110,7 +111,7 @@ def cpu_us(call: Call, budget_s: float) -> float:
             call()
         return 1e6 * (time.perf_counter() - begin) / n
 
-    return median_of_rounds(run, budget_s, most=QUEUE)
+    return median_of_rounds(run, budget_s, most)
 
 
 def interleaved_us(calls: Dict[str, Call], budget_s: float) -> Dict[str, Tuple[float, float]]:
