@@ -10,11 +10,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Dict, List
+from typing import Any, Dict, List
 
 import torch
 
-from benchmarks import bev, machine, peers, sampling, voxel
+from benchmarks import bev, growth, machine, peers, sampling, voxel
 from benchmarks.clouds import Clouds
 from benchmarks.suite import Case, Row, Settings, run_case
 from torchvox.cli.bench_table import SCHEMA, markdown
@@ -37,36 +37,51 @@ def main() -> None:
         return
     begin = time.perf_counter()
     clouds = Clouds(options.data, options.device)
-    settings = Settings(options.device, options.budget, peers.ALL, not options.alone)
-    rows: List[Row] = []
+    settings = Settings(
+        options.device,
+        budget_s=options.budget,
+        peers=peers.ALL,
+        others=not options.alone,
+        deadline=begin + options.seconds,
+    )
+    results: Dict[str, Any] = {
+        "schema": SCHEMA,
+        "machine": machine.facts(options.device, peers.PACKAGES),
+        "rows": [],
+        "growth": [],
+        "seconds": None,  # until the run is complete
+    }
     for case in cases(options.device):
         if any(word.lower() in case.name.lower() for word in options.only.split(",")):
             for row in run_case(case, clouds, settings):
-                rows.append(row)
+                results["rows"].append(row)
                 print(f"{time.perf_counter() - begin:5.1f} s | {line(row)}", flush=True)
+            save(results, options.out)
             if options.device == "cuda":
                 torch.cuda.empty_cache()
-    results: Dict[str, object] = {
-        "schema": SCHEMA,
-        "machine": machine.facts(options.device, peers.PACKAGES),
-        "rows": rows,
-        "growth": [],
-    }
     if options.growth:
-        from benchmarks import growth
-
         results["growth"] = growth.run(clouds, settings)
+        save(results, options.out)
         growth.draw(results, options.plots)
+    results["seconds"] = round(time.perf_counter() - begin, 1)
+    save(results, options.out)
+    remark_on_noise(results["rows"])
+    print(f"wrote {options.out} after {results['seconds']:.0f} s")
+
+
+def save(results: Dict[str, Any], path: Path) -> None:
+    """Also after every case, so that a run that is cut short leaves what it has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def remark_on_noise(rows: List[Row]) -> None:
     noisy = [row for row in rows if row.get("wall_us", 0) > NOISY * row.get("best_us", 0)]
     if noisy:
         print(
             f"{len(noisy)} of {len(rows)} rows have a median above {NOISY:g} x their best time: "
             "this machine is not quiet"
         )
-    results["seconds"] = round(time.perf_counter() - begin, 1)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=1) + "\n")
-    print(f"wrote {options.out} after {results['seconds']:.0f} s")
 
 
 def line(row: Row) -> str:
@@ -86,6 +101,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--alone", action="store_true", help="no textbook ways, no peers")
     parser.add_argument("--growth", action="store_true", help="cost growth too, with plots")
     parser.add_argument("--budget", type=float, help="seconds for each figure")
+    parser.add_argument(
+        "--seconds", type=float, help="others than torchvox are left out after so long"
+    )
     parser.add_argument("--out", type=Path, default=machine.ROOT / "build" / "bench.json")
     parser.add_argument("--plots", type=Path, help="folder; build/bench without it")
     parser.add_argument("--data", type=Path, default=DATA, help="folder with lidar/*.bin")
@@ -96,6 +114,7 @@ def _options() -> argparse.Namespace:
     elif options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("benchmarks: torch sees no GPU for --device cuda")
     options.budget = options.budget or (0.15 if options.device == "cuda" else 0.5)
+    options.seconds = options.seconds or (70 if options.device == "cuda" else 200)
     options.plots = options.plots or options.out.parent / "bench"
     return options
 

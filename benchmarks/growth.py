@@ -10,10 +10,9 @@ import torch
 from benchmarks.bev import BEVProblem
 from benchmarks.clouds import Clouds
 from benchmarks.sampling import SamplingProblem
-from benchmarks.suite import Case, Problem, Row, Settings, run_case
+from benchmarks.suite import SLOW_S, Case, Problem, Row, Settings, run_case
 from benchmarks.voxel import GRIDS, VoxelProblem
 
-LAST_S = 1.0  # a way that took longer is left out at larger sizes
 MOST_SAMPLES = 16384
 
 
@@ -70,7 +69,7 @@ def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> Lis
             for row in run_case(case, clouds, replace(settings, peers=[], skip=frozenset(skip))):
                 rows.append(_short(curve, size, row))
                 us = rows[-1]["us"]
-                if us is None or us > 1e6 * LAST_S:
+                if us is None or us > 1e6 * SLOW_S[settings.device]:
                     skip.add(row["way"])
                 print(f"{curve.name} {size:g} | {row['way']} | {us} us", flush=True)
             if settings.device == "cuda":
@@ -102,6 +101,13 @@ def draw(results: Dict[str, Any], folder: Path) -> List[Path]:
     return paths
 
 
+def _size(value: float) -> str:
+    """10k, 1M, 0.02."""
+    if value >= 1e6:
+        return f"{value / 1e6:.0f}M"
+    return f"{value / 1e3:.0f}k" if value >= 1e4 else f"{value:g}"
+
+
 def by_curve(rows: List[Row]) -> Iterator[tuple]:
     for name in dict.fromkeys(row["curve"] for row in rows):
         yield name, [row for row in rows if row["curve"] == name]
@@ -125,6 +131,9 @@ def _figure(name: str, rows: List[Row], machine: Dict[str, Any]) -> Any:
         x, y = [row["at"] for row in each], [row["us_per_sample"] for row in each]
         ax.plot(x, y, "s--", color=colours[0], label=label, markersize=4)
     ax.set(xscale="log", yscale="log")
+    sizes = sorted({row["at"] for row in rows})
+    ax.set_xticks(sizes, [_size(size) for size in sizes])
+    ax.minorticks_off()
     if name == "voxelize-size":
         ax.invert_xaxis()
     ax.set_xlabel(rows[0]["axis"], color=style.FAINT)

@@ -98,7 +98,7 @@ def test_a_way_that_became_slow_is_left_out_at_larger_sizes(clouds, monkeypatch)
     from benchmarks import growth
     from benchmarks.suite import Settings
 
-    monkeypatch.setattr(growth, "LAST_S", 1e-9)
+    monkeypatch.setitem(growth.SLOW_S, "cpu", 1e-9)
     curve = next(c for c in growth.curves() if c.name == "fps-points")
     tiny = growth.Curve(curve.name, curve.axis, [256, 512], 512, curve.build)
     rows = growth.run(clouds, Settings("cpu", 0.001), [tiny])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A case becomes rows: checked before they are timed, with a floor and verdicts."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -118,6 +119,78 @@ def test_what_torchvox_cannot_do_is_a_row(voxels, settings):
     broken = Broken(voxels.points, "", voxels.voxel_size, voxels.point_cloud_range, 3)
     (row,) = rows_of(broken, settings)
     assert (row["status"], row["reason"]) == ("failed", "RuntimeError: out of memory")
+
+
+class Scripted:
+    """A sampling problem whose other way is the given call, and counts its calls."""
+
+    def __init__(self, problem, call, capturable=False):
+        self.problem, self.calls = problem, []
+        self.call, self.capturable = call, capturable
+
+    def __getattr__(self, name):
+        return getattr(self.problem, name)
+
+    def textbook(self, outputs):
+        from benchmarks.suite import Way
+
+        def call():
+            self.calls.append(time.perf_counter())
+            return self.call(len(self.calls))
+
+        yield Way("other", call, lambda result: f"result {result}", self.capturable)
+
+
+def test_a_first_call_is_never_a_measurement(samples, settings):
+    scripted = Scripted(samples, lambda count: time.sleep(0.2 if count == 1 else 0.0))
+    row = by_way(rows_of(scripted, settings))["other"]
+    assert row["wall_us"] < 50_000
+
+
+def test_a_slow_call_is_timed_once_after_a_warm_up(samples, settings, monkeypatch):
+    from benchmarks import suite
+
+    monkeypatch.setitem(suite.SLOW_S, "cpu", 0.01)
+    scripted = Scripted(samples, lambda count: time.sleep(0.02) or count)
+    row = by_way(rows_of(scripted, settings))["other"]
+    assert len(scripted.calls) == 2
+    assert row["check"] == "result 2"
+    assert 20_000 <= row["best_us"] == row["wall_us"] < 200_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "figures"),
+    [
+        (0.0, {"graph_us", "launches", "eager_us", "cpu_us", "floor_us", "times_floor"}),
+        (0.03, {"eager_us"}),
+        (0.3, {"eager_us"}),
+    ],
+)
+def test_slow_ways_get_fewer_figures_on_a_gpu(samples, settings, monkeypatch, seconds, figures):
+    """With the GPU's clocks replaced, so that it runs anywhere."""
+    from benchmarks import machine, timing
+
+    monkeypatch.setattr(timing, "graph_time", lambda call, budget: timing.GraphTime(5.0, 3))
+    monkeypatch.setattr(timing, "eager_us", lambda call, budget: 6.0)
+    monkeypatch.setattr(timing, "cpu_us", lambda call, budget, wall: 4.0)
+    monkeypatch.setattr(machine, "floor_us", lambda device, moved, launches: 2.0)
+    scripted = Scripted(samples, lambda count: time.sleep(seconds), capturable=True)
+    rows = by_way(rows_of(scripted, replace(settings, device="cuda")))
+    every = {"graph_us", "launches", "eager_us", "cpu_us", "floor_us", "times_floor"}
+    assert {key for key in every if key in rows["torchvox"]} == every
+    assert rows["torchvox"]["times_floor"] == 2.5
+    assert {key for key in every if key in rows["other"]} == figures
+    if seconds:
+        assert 1e6 * seconds <= rows["other"]["eager_us"] < 2e6 * seconds
+        assert len(scripted.calls) == (4 if seconds < 0.2 else 2)
+
+
+def test_after_the_deadline_only_torchvox_is_measured(samples, settings):
+    scripted = Scripted(samples, lambda count: count)
+    rows = by_way(rows_of(scripted, replace(settings, deadline=time.perf_counter() - 1)))
+    assert (rows["other"]["status"], rows["other"]["reason"]) == ("skipped", "out of time")
+    assert rows["torchvox"]["status"] == "timed"
+    assert scripted.calls == []
 
 
 FPS_PEER = """
