@@ -9,16 +9,26 @@ torchvox, as far as its contract goes. A way that fails is reported with the rea
 import functools
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, FrozenSet, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterator,
+    List,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)
 
 import torch
 
 from benchmarks import machine, timing
 from benchmarks.clouds import Clouds
 
-Row = Dict[str, object]
+Row = Dict[str, Any]
 Outputs = Sequence[torch.Tensor]
-FIGURES = ("graph_us", "eager_us", "cpu_us", "best_us")
 # A call of another way that takes longer is not repeated: the checked call is its figure.
 SLOW_S = {"cuda": 0.2, "cpu": 1.0}
 LONG_S = 0.02  # on a GPU: one that takes longer is made twice, eagerly, and gets no other figure

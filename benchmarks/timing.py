@@ -117,8 +117,9 @@ def cpu_us(call: Call, budget_s: float, wall_us: float) -> float:
 def interleaved_us(calls: Dict[str, Call], budget_s: float) -> Dict[str, Tuple[float, float]]:
     """(median, least) time of each CPU call, each with its own budget.
 
-    The calls take turns, ROUNDS times, so that a slow spell of the machine falls on all of them; a
-    turn begins with a call that does not count. A call that fills the budget is made once.
+    The calls take turns, ROUNDS times, so that a slow spell of the machine falls on all of them. A
+    turn begins with a call that does not count, unless it fills half the budget; then it is all of
+    the turn.
     """
     seconds: Dict[str, List[float]] = {name: [] for name in calls}
     for turn in range(ROUNDS):
