@@ -12,7 +12,8 @@
 
 namespace torchvox {
 
-// Tables over all cells of the batch, present only where a plane needs them. All begin as zeros.
+// Tables over all cells of the batch, present only where a plane needs them. All but the last begin
+// as zeros.
 struct BevRasterTables {
   uint64_t* top = nullptr;  // height_key with index: the highest point
   uint32_t* lowest = nullptr;  // ~ordered_bits of the lowest height
@@ -20,13 +21,16 @@ struct BevRasterTables {
   uint64_t* height_sum = nullptr;  // integer heights above z0
   uint32_t* intensity = nullptr;  // intensity_key of the largest intensity
   uint32_t* sliced = nullptr;  // [sliced_rows, cells]: heights or occupancy bits by slice
-  int32_t* counters = nullptr;  // [batches, kBevCounts]
+  int32_t* counters = nullptr;  // [batches + 1, kBevCounts]; the host leaves the last row alone
+  float* mean = nullptr;  // mean intensity of the cells with points
   int64_t cells = 0;
+  int64_t zero_bytes = 0;  // what must be zeros, from the base on
   int64_t bytes = 0;
 
   BevRasterTables(const PackedPoints& points, const BevGrid& grid, const BevPlanes& planes,
                   bool backward, void* base) {
-    bool lowest_wanted = false, count_wanted = false, sum_wanted = false, max_wanted = false;
+    bool lowest_wanted = false, count_wanted = false, sum_wanted = false, max_wanted = false,
+         mean_wanted = false;
     for (int p = 0; p < planes.count; ++p) {
       const BevChannel channel = planes.plane[p].channel;
       lowest_wanted |= channel == BevChannel::kHeightMin || channel == BevChannel::kHeightRange;
@@ -34,11 +38,12 @@ struct BevRasterTables {
           channel == BevChannel::kDensity || channel == BevChannel::kIntensityMean;
       sum_wanted |= channel == BevChannel::kHeightMean;
       max_wanted |= channel == BevChannel::kIntensityMax;
+      mean_wanted |= channel == BevChannel::kIntensityMean;
     }
     Workspace workspace(base);
     cells = points.batches * grid.cells();
     top = workspace.take<uint64_t>(cells);
-    counters = workspace.take<int32_t>(points.batches * kBevCounts);
+    counters = workspace.take<int32_t>((points.batches + 1) * kBevCounts);
     if (count_wanted) count = workspace.take<uint32_t>(cells);
     if (!backward) {
       if (lowest_wanted) lowest = workspace.take<uint32_t>(cells);
@@ -46,6 +51,8 @@ struct BevRasterTables {
       if (max_wanted) intensity = workspace.take<uint32_t>(cells);
       if (planes.sliced_rows) sliced = workspace.take<uint32_t>(planes.sliced_rows * cells);
     }
+    zero_bytes = workspace.bytes();
+    if (mean_wanted && !backward) mean = workspace.take<float>(cells);
     bytes = workspace.bytes();
   }
 };
@@ -117,7 +124,7 @@ struct RasterVisit {
   }
 };
 
-// Mean intensity of a cell: the cascade sum in input order over the count.
+// Mean intensity of a cell with points: the cascade sum in input order over the count.
 TORCHVOX_HD float mean_intensity(const BevRasterizeArgs& args, int64_t cell, uint32_t count) {
   CascadeSum<float> sum;
   for (int64_t i = args.cell_offsets[cell]; i < args.cell_offsets[cell + 1]; ++i) {
@@ -143,7 +150,7 @@ TORCHVOX_HD float plane_value(const BevRasterizeArgs& args, const BevRasterTable
     case BevChannel::kHeightRange: return key_height(top) - from_ordered_bits(~tables.lowest[cell]);
     case BevChannel::kHeightNorm: return height_norm(args.grid, key_height(top));
     case BevChannel::kIntensityTop: return args.intensity[key_row(top)];
-    case BevChannel::kIntensityMean: return mean_intensity(args, cell, tables.count[cell]);
+    case BevChannel::kIntensityMean: return tables.mean[cell];
     case BevChannel::kIntensityMax: return key_intensity(tables.intensity[cell]);
     case BevChannel::kCount: return static_cast<float>(tables.count[cell]);
     case BevChannel::kDensity: {
@@ -163,16 +170,10 @@ TORCHVOX_HD float plane_value(const BevRasterizeArgs& args, const BevRasterTable
   return 0.f;
 }
 
-// All planes of one cell of the batch.
-TORCHVOX_HD void write_planes(const BevRasterizeArgs& args, const BevRasterTables& tables,
-                              int64_t cell) {
+// First plane of the image, at a cell of the batch; the next plane is grid.cells() further on.
+TORCHVOX_HD float* image_at(const BevRasterizeArgs& args, int64_t cell) {
   const int64_t cells = args.grid.cells();
-  const int64_t sample = cell / cells;
-  float* out = args.image + sample * args.planes.count * cells + cell % cells;
-  const uint64_t top = tables.top[cell];
-  for (int p = 0; p < args.planes.count; ++p) {
-    out[p * cells] = plane_value(args, tables, args.planes.plane[p], cell, top);
-  }
+  return args.image + cell / cells * args.planes.count * cells + cell % cells;
 }
 
 // Gradients of one point: to its z, and to its intensity.

@@ -14,8 +14,23 @@
 
 namespace torchvox {
 
+// What an argument must be, in up to four pieces that are joined only for a message: a check that
+// passes builds no string. The pieces must outlive the check.
+struct Rule {
+  const char* pieces[4];
+
+  Rule(const char* first, const char* second = "", const char* third = "", const char* fourth = "")
+      : pieces{first, second, third, fourth} {}
+  Rule(const std::string& whole) : Rule(whole.c_str()) {}
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Rule& rule) {
+  for (const char* piece : rule.pieces) out << piece;
+  return out;
+}
+
 template <class... Got>
-std::string refusal(const char* op, const std::string& rule, const Got&... got) {
+std::string refusal(const char* op, const Rule& rule, const Got&... got) {
   std::ostringstream message;
   message << op << ": " << rule << ", got ";
   (message << ... << got);
@@ -24,26 +39,25 @@ std::string refusal(const char* op, const std::string& rule, const Got&... got) 
 
 // Shapes, ranges, list lengths, option strings: ValueError.
 template <class... Got>
-void check_value(bool ok, const char* op, const std::string& rule, const Got&... got) {
+void check_value(bool ok, const char* op, const Rule& rule, const Got&... got) {
   TORCH_CHECK_VALUE(ok, refusal(op, rule, got...));
 }
 // The same over sizes that may be symbolic: a traced program carries the condition with it.
 template <class... Got>
-void check_size(const c10::SymBool& ok, const char* op, const std::string& rule,
-                const Got&... got) {
+void check_size(const c10::SymBool& ok, const char* op, const Rule& rule, const Got&... got) {
   check_value(ok.expect_true(__FILE__, __LINE__), op, rule, got...);
 }
 // An upper limit, of concrete sizes only: over a symbolic size it would become a guard, and
 // torch.export would ask every caller for Dim("N", max=2**31 - 1). The CPU and CUDA kernels that a
 // traced program calls see concrete sizes and check again.
 template <class... Got>
-void check_below(const c10::SymInt& size, int64_t limit, const char* op, const std::string& rule,
+void check_below(const c10::SymInt& size, int64_t limit, const char* op, const Rule& rule,
                  const Got&... got) {
   if (const auto known = size.maybe_as_int()) check_value(*known < limit, op, rule, got...);
 }
 // Dtypes: TypeError.
 template <class... Got>
-void check_type(bool ok, const char* op, const std::string& rule, const Got&... got) {
+void check_type(bool ok, const char* op, const Rule& rule, const Got&... got) {
   TORCH_CHECK_TYPE(ok, refusal(op, rule, got...));
 }
 
@@ -73,7 +87,7 @@ inline void check_packed_points(const char* op, const at::Tensor& points) {
 
 inline void check_integers(const char* op, const char* name, const at::Tensor& tensor) {
   check_type(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, op,
-             std::string(name) + " must be int32 or int64", tensor.scalar_type());
+             {name, " must be int32 or int64"}, tensor.scalar_type());
 }
 
 // batch_offsets [B + 1] and num_valid [B] of a packed batch; returns B.
