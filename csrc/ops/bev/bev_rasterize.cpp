@@ -187,7 +187,7 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
   const Packed packed(points, batch_offsets, num_valid);
   Tensor cell_offsets, cell_points;
   if (plan.ordered_mean) {
-    const Tensor point_cell = at::empty({packed.view.rows}, points.options().dtype(at::kInt));
+    const Tensor point_cell = empty_beside({packed.view.rows}, at::kInt, points);
     BevCellsArgs cells;
     cells.points = packed.view;
     cells.grid = plan.grid;

@@ -7,25 +7,29 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <cmath>
 #include <optional>
+#include <ostream>
 #include <sstream>
 #include <string>
 
 namespace torchvox {
 
-// What an argument must be, in up to four pieces that are joined only for a message: a check that
-// passes builds no string. The pieces must outlive the check.
+// What an argument must be, in a few pieces that are joined only for a message: a check that passes
+// builds no string. The pieces must outlive the check.
 struct Rule {
-  const char* pieces[4];
+  std::array<const char*, 6> pieces;  // null where there is none
 
-  Rule(const char* first, const char* second = "", const char* third = "", const char* fourth = "")
-      : pieces{first, second, third, fourth} {}
+  template <class... Rest>
+  Rule(const char* first, Rest... rest) : pieces{first, rest...} {}
   Rule(const std::string& whole) : Rule(whole.c_str()) {}
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Rule& rule) {
-  for (const char* piece : rule.pieces) out << piece;
+  for (const char* piece : rule.pieces) {
+    if (piece) out << piece;
+  }
   return out;
 }
 

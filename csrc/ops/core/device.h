@@ -36,7 +36,7 @@ inline constexpr bool kBuiltWithCuda =
 // dispatcher, which for a small call costs more than the allocation, except where torch wants to
 // fill new memory.
 inline at::Tensor empty_beside(c10::SymIntArrayRef shape, at::ScalarType type,
-                                    const at::Tensor& like) {
+                               const at::Tensor& like) {
   const auto sizes = c10::asIntArrayRefSlowOpt(shape);
   if (sizes && !at::globalContext().deterministicAlgorithms()) {
 #ifdef TORCHVOX_CUDA
