@@ -11,7 +11,7 @@ namespace {
 template <class Key>
 struct DeviceHeightVisit {
   Key* keys;
-  unsigned first_wave;  // blocks that find the table empty, if there are more of them
+  unsigned first_wave;  // blocks that begin together, over an empty table
 
   struct Prepared {
     Key key;
@@ -20,7 +20,7 @@ struct DeviceHeightVisit {
 
   __device__ Prepared prepare(const BevThread& thread) const {
     const Key key = height_key(thread.point.z, thread.row, Key{});
-    return {key, leads_run(thread, key)};
+    return {key, blockIdx.x < first_wave ? leads_run(thread, key) : leads_neighbours(thread, key)};
   }
   __device__ bool operator()(const BevThread& thread, const Prepared& prepared) const {
     if (!prepared.leads) return false;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kBevThreads)
   top();
   counts();
   const uint64_t key = height_key(thread.point.z, thread.row, uint64_t{});
-  if (leads_run(thread, key)) keys[thread.point.cell] = key - 1;
+  if (leads_neighbours(thread, key)) keys[thread.point.cell] = key - 1;
 }
 
 // Plans kCleared and kStarted: top points write their cells.
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kBevThreads)
     settle_kernel(BevMaxHeightArgs args, bool quads, const Key* keys) {
   const BevThread thread = load_point<T>(args.points, args.grid, quads);
   const Key key = height_key(thread.point.z, thread.row, Key{});
-  const bool leads = leads_run(thread, key);
+  const bool leads = leads_neighbours(thread, key);
   wait_for_previous();
   const int64_t cell = thread.point.cell;
   if (!leads || load_relaxed(&keys[cell]) != key) return;
@@ -155,9 +155,10 @@ cudaError_t launch_sparse(const BevMaxHeightArgs& args, void* workspace,
   const int64_t cells = args.points.batches * args.grid.cells();
   const bool is_float = args.code.format == HeightFormat::kFloat;
   const BevFill height{args.height,
-                       cells * (is_float                                    ? 4
-                                    : args.code.format == HeightFormat::kUInt8 ? 1
-                                                                            : 2),
+                       cells *
+                           (is_float                                       ? 4
+                                : args.code.format == HeightFormat::kUInt8 ? 1
+                                                                           : 2),
                        is_float ? float_bits(args.code.fill) : 0};
   const BevFill top{args.top_index, args.top_index ? 4 * cells : 0, 0xffffffffu};
   const BevFill counts{args.counts, count_bytes(args.points), 0};

@@ -12,111 +12,135 @@ namespace torchvox {
 
 inline constexpr int kMeanWarps = kBevThreads / 32;
 inline constexpr int kMeanBlock = 32;  // values that one lane sums
-inline constexpr int64_t kMeanChunk = 32 * kMeanBlock;  // values that one warp sums at a time
-inline constexpr int64_t kMeanGiant = 4 * kMeanChunk;  // more are left to a whole thread block
+inline constexpr int64_t kMeanChunk = 32 * kMeanBlock;  // values that one warp sums
+static_assert(kMeanChunk == kBevGiant, "a warp sums the blocks of 32 cells in one go");
 
-// Sum, from +0 and left to right, of `count` <= 32 intensities listed from `first` on.
+// Sum, from +0 and left to right, of `count` <= 32 intensities listed from `first` on. All loads
+// are in flight at once.
 __device__ __forceinline__ float sum_block(const BevRasterizeArgs& args, int64_t first,
                                            int64_t count) {
-  constexpr int kAhead = 8;  // loads in flight
+  int32_t rows[kMeanBlock];
+#pragma unroll
+  for (int k = 0; k < kMeanBlock; ++k) rows[k] = k < count ? args.cell_points[first + k] : 0;
+  float values[kMeanBlock];
+#pragma unroll
+  for (int k = 0; k < kMeanBlock; ++k) values[k] = k < count ? args.intensity[rows[k]] : 0.f;
   float sum = 0.f;
-  for (int64_t i = 0; i < count; i += kAhead) {
-    float values[kAhead];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      values[k] = i + k < count ? args.intensity[args.cell_points[first + i + k]] : 0.f;
-    }
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (i + k < count) sum += values[k];
-    }
+  for (int k = 0; k < kMeanBlock; ++k) {
+    if (k < count) sum += values[k];
   }
   return sum;
 }
 
-// One warp adds `count` <= 1024 values listed from `first` on; every lane holds the same `sum`.
-__device__ __forceinline__ void add_chunk(const BevRasterizeArgs& args, int64_t first,
-                                          int64_t count, CascadeSum<float>& sum) {
-  const int64_t before = int64_t{kMeanBlock} * (threadIdx.x % 32);
-  const int64_t left = count - before;
-  const int64_t mine = left < 0 ? 0 : (left < kMeanBlock ? left : kMeanBlock);
-  const float block = sum_block(args, first + before, mine);
-  for (int lane = 0; lane * kMeanBlock < count; ++lane) {
-    const float value = __shfl_sync(0xffffffffu, block, lane);
-    if (count - lane * kMeanBlock >= kMeanBlock) {
-      sum.add_block<1>(value);
+// Sum of `count` <= 1024 values, given the sums of their blocks of 32.
+__device__ __forceinline__ void add_blocks(const float* blocks, int64_t count,
+                                           CascadeSum<float>& sum) {
+  for (int64_t k = 0; k < count; k += kMeanBlock) {
+    if (count - k >= kMeanBlock) {
+      sum.add_block<1>(blocks[k / kMeanBlock]);
     } else {
-      sum.add_rest<0>(value);
+      sum.add_rest<0>(blocks[k / kMeanBlock]);
     }
   }
 }
 
-// A thread block sums the cell of a giant: its warps take a whole chunk each, the first thread adds
-// the chunks in order, the first warp adds what is left.
+// The sums of a warp's cells, one a lane, each of `count` <= 1024 values listed from `first` on.
+// The blocks of all cells together are spread over the lanes.
+__device__ __forceinline__ float sum_cells(const BevRasterizeArgs& args, int64_t first,
+                                           int64_t count, float (&sums)[32 * 32],
+                                           uint8_t (&owners)[32 * 32]) {
+  const unsigned all = 0xffffffffu;
+  const int lane = threadIdx.x % 32;
+  const int blocks = static_cast<int>(ceil_div<int64_t>(count, kMeanBlock));
+  int end = blocks;
+  for (int d = 1; d < 32; d *= 2) {
+    const int before = __shfl_up_sync(all, end, d);
+    if (lane >= d) end += before;
+  }
+  const int begin = end - blocks, tasks = __shfl_sync(all, end, 31);
+  for (int k = begin; k < end; ++k) owners[k] = static_cast<uint8_t>(lane);
+  __syncwarp();
+  for (int base = 0; base < tasks; base += 32) {
+    const int task = base + lane;
+    const int owner = task < tasks ? owners[task] : 0;
+    const int64_t from = __shfl_sync(all, first, owner), many = __shfl_sync(all, count, owner);
+    const int64_t skip = int64_t{kMeanBlock} * (task - __shfl_sync(all, begin, owner));
+    if (task < tasks) {
+      sums[task] =
+          sum_block(args, from + skip, many - skip < kMeanBlock ? many - skip : kMeanBlock);
+    }
+  }
+  __syncwarp();
+  CascadeSum<float> sum;
+  add_blocks(&sums[begin], count, sum);
+  return sum.total();
+}
+
+// The sum of one cell by a whole thread block: each thread sums a block of 32 values, each warp
+// adds up its 32, the first thread adds those in order. `sums` holds a value a thread. The result
+// is right in the first thread.
 __device__ __forceinline__ float sum_giant(const BevRasterizeArgs& args, int64_t first,
-                                           int64_t count, float (&chunks)[kMeanWarps]) {
-  const int warp = threadIdx.x / 32;
-  const int64_t whole = count / kMeanChunk;
-  CascadeSum<float> sum;  // of the first warp
-  for (int64_t c = 0; c < whole; c += kMeanWarps) {
-    if (c + warp < whole) {
-      const int64_t begin = first + (c + warp) * kMeanChunk;
-      const float block = sum_block(args, begin + kMeanBlock * (threadIdx.x % 32), kMeanBlock);
-      float chunk = 0.f;
-      for (int lane = 0; lane < 32; ++lane) chunk += __shfl_sync(0xffffffffu, block, lane);
-      if (threadIdx.x % 32 == 0) chunks[warp] = chunk;
-    }
+                                           int64_t count, float* sums) {
+  CascadeSum<float> sum;
+  for (int64_t base = 0; base < count; base += kMeanWarps * kMeanChunk) {
+    const int64_t left =
+        count - base < kMeanWarps * kMeanChunk ? count - base : kMeanWarps * kMeanChunk;
+    const int64_t mine = left - int64_t{kMeanBlock} * threadIdx.x;
+    sums[threadIdx.x] = mine <= 0
+        ? 0.f
+        : sum_block(args, first + base + int64_t{kMeanBlock} * threadIdx.x,
+                    mine < kMeanBlock ? mine : kMeanBlock);
     __syncthreads();
-    for (int w = 0; warp == 0 && w < kMeanWarps && c + w < whole; ++w) {
-      sum.add_block<2>(chunks[w]);
+    float chunk = 0.f;
+    if (threadIdx.x < left / kMeanChunk) {
+      for (int k = 0; k < 32; ++k) chunk += sums[32 * threadIdx.x + k];
+    }
+    __syncwarp();
+    if (threadIdx.x < left / kMeanChunk) sums[32 * threadIdx.x] = chunk;
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      for (int w = 0; w < left / kMeanChunk; ++w) sum.add_block<2>(sums[32 * w]);
+      add_blocks(&sums[32 * (left / kMeanChunk)], left % kMeanChunk, sum);
     }
     __syncthreads();
   }
-  if (warp == 0) add_chunk(args, first + whole * kMeanChunk, count % kMeanChunk, sum);
-  return sum.total();  // right in the first warp
+  return sum.total();
 }
 
-// One thread a cell of up to 32 points, one warp a cell of more, the thread block a giant.
-__global__ void __launch_bounds__(kBevThreads)
+// Means of the cells with points, one thread a cell. Giants are listed.
+__global__ void __launch_bounds__(kBevThreads, 3)
     bev_mean_kernel(const __grid_constant__ BevRasterizeArgs args,
                     const __grid_constant__ BevRasterTables tables) {
-  __shared__ float chunks[kMeanWarps];
-  __shared__ int giants[kBevThreads];
-  __shared__ int giant_count;
+  __shared__ float sums[kMeanWarps][32 * 32];
+  __shared__ uint8_t owners[kMeanWarps][32 * 32];
   let_next_begin();
   wait_for_previous();
-  if (threadIdx.x == 0) giant_count = 0;
-  __syncthreads();
-  const int64_t block_cell = int64_t{blockIdx.x} * kBevThreads;
-  const int64_t cell = block_cell + threadIdx.x;
-  const int64_t count = cell < tables.cells ? tables.count[cell] : 0;
+  const int64_t cell = global_thread();
+  int64_t count = cell < tables.cells ? tables.count[cell] : 0;
+  if (count > kBevGiant) {
+    tables.giants[atomicAdd(tables.giant_count, 1u)] = static_cast<int32_t>(cell);
+    count = 0;
+  }
+  if (__all_sync(0xffffffffu, count == 0)) return;
   const int64_t first = count ? args.cell_offsets[cell] : 0;
-  float total = 0.f;
-  if (count <= kMeanBlock) {
-    total = sum_block(args, first, count);
-  } else if (count > kMeanGiant) {
-    giants[atomicAdd(&giant_count, 1)] = threadIdx.x;
-  }
-  unsigned crowded = __ballot_sync(0xffffffffu, count > kMeanBlock && count <= kMeanGiant);
-  for (; crowded; crowded &= crowded - 1) {
-    const int lane = __ffs(crowded) - 1;
-    const int64_t from = __shfl_sync(0xffffffffu, first, lane);
-    const int64_t many = __shfl_sync(0xffffffffu, count, lane);
-    CascadeSum<float> sum;
-    for (int64_t i = 0; i < many; i += kMeanChunk) {
-      add_chunk(args, from + i, many - i < kMeanChunk ? many - i : kMeanChunk, sum);
-    }
-    if (threadIdx.x % 32 == lane) total = sum.total();
-  }
-  if (count > 0 && count <= kMeanGiant) {
-    tables.mean[cell] = quiet(total / static_cast<float>(count));
-  }
-  __syncthreads();
-  for (int g = 0; g < giant_count; ++g) {
-    const int64_t giant = block_cell + giants[g];
-    const int64_t many = tables.count[giant];
-    const float sum = sum_giant(args, args.cell_offsets[giant], many, chunks);
-    if (threadIdx.x == 0) tables.mean[giant] = quiet(sum / static_cast<float>(many));
+  const int warp = threadIdx.x / 32;
+  const float total = sum_cells(args, first, count, sums[warp], owners[warp]);
+  if (count) tables.mean[cell] = quiet(total / static_cast<float>(count));
+}
+
+// Means of the giants, one thread block a cell.
+__global__ void __launch_bounds__(kBevThreads)
+    bev_giants_kernel(const __grid_constant__ BevRasterizeArgs args,
+                      const __grid_constant__ BevRasterTables tables) {
+  __shared__ float sums[kBevThreads];
+  let_next_begin();
+  wait_for_previous();
+  for (uint32_t g = blockIdx.x; g < *tables.giant_count; g += gridDim.x) {
+    const int64_t cell = tables.giants[g];
+    const int64_t count = tables.count[cell];
+    const float sum = sum_giant(args, args.cell_offsets[cell], count, sums);
+    if (threadIdx.x == 0) tables.mean[cell] = quiet(sum / static_cast<float>(count));
   }
 }
 

@@ -12,8 +12,10 @@
 
 namespace torchvox {
 
-// Tables over all cells of the batch, present only where a plane needs them. All but the last begin
-// as zeros.
+inline constexpr int64_t kBevGiant = 1024;
+
+// Tables over all cells of the batch, present only where a plane needs them. What counts begins as
+// zeros.
 struct BevRasterTables {
   uint64_t* top = nullptr;  // height_key with index: the highest point
   uint32_t* lowest = nullptr;  // ~ordered_bits of the lowest height
@@ -23,6 +25,9 @@ struct BevRasterTables {
   uint32_t* sliced = nullptr;  // [sliced_rows, cells]: heights or occupancy bits by slice
   int32_t* counters = nullptr;  // [batches + 1, kBevCounts]; the host leaves the last row alone
   float* mean = nullptr;  // mean intensity of the cells with points
+  // CUDA: the cells of more than kBevGiant points, in no order.
+  int32_t* giants = nullptr;
+  uint32_t* giant_count = nullptr;
   int64_t cells = 0;
   int64_t zero_bytes = 0;  // what must be zeros, from the base on
   int64_t bytes = 0;
@@ -51,8 +56,13 @@ struct BevRasterTables {
       if (max_wanted) intensity = workspace.take<uint32_t>(cells);
       if (planes.sliced_rows) sliced = workspace.take<uint32_t>(planes.sliced_rows * cells);
     }
+    mean_wanted = mean_wanted && !backward;
+    if (mean_wanted) giant_count = workspace.take<uint32_t>(1);
     zero_bytes = workspace.bytes();
-    if (mean_wanted && !backward) mean = workspace.take<float>(cells);
+    if (mean_wanted) {
+      mean = workspace.take<float>(cells);
+      giants = workspace.take<int32_t>(points.rows / kBevGiant);
+    }
     bytes = workspace.bytes();
   }
 };
@@ -133,12 +143,29 @@ TORCHVOX_HD float mean_intensity(const BevRasterizeArgs& args, int64_t cell, uin
   return quiet(sum.total() / static_cast<float>(count));
 }
 
+// The value of one plane where there is no point.
+TORCHVOX_HD float empty_value(const BevRasterizeArgs& args, const BevPlane& plane) {
+  const bool zero = plane.channel == BevChannel::kCount || plane.channel == BevChannel::kDensity ||
+      plane.channel == BevChannel::kOccupancy;
+  return zero ? 0.f : args.fill;
+}
+
+TORCHVOX_HD float occupancy_value(const BevPlane& plane, uint32_t word) {
+  return static_cast<float>((word >> (plane.slice % 32)) & 1u);
+}
+TORCHVOX_HD float slice_value(const BevRasterizeArgs& args, uint32_t key) {
+  return key ? from_ordered_bits(key) : args.fill;
+}
+// The row of the sliced table that a plane is read from.
+TORCHVOX_HD const uint32_t* sliced_row(const BevRasterTables& tables, const BevPlane& plane) {
+  const int row = plane.channel == BevChannel::kOccupancy ? plane.slice / 32 : plane.slice;
+  return tables.sliced + (plane.table_row + row) * tables.cells;
+}
+
 // The value of one plane in one cell.
 TORCHVOX_HD float plane_value(const BevRasterizeArgs& args, const BevRasterTables& tables,
                               const BevPlane& plane, int64_t cell, uint64_t top) {
-  const bool zero_when_empty = plane.channel == BevChannel::kCount ||
-      plane.channel == BevChannel::kDensity || plane.channel == BevChannel::kOccupancy;
-  if (top == 0) return zero_when_empty ? 0.f : args.fill;
+  if (top == 0) return empty_value(args, plane);
   switch (plane.channel) {
     case BevChannel::kHeightMax: return key_height(top);
     case BevChannel::kHeightMin: return from_ordered_bits(~tables.lowest[cell]);
@@ -157,15 +184,8 @@ TORCHVOX_HD float plane_value(const BevRasterizeArgs& args, const BevRasterTable
       const uint32_t n = tables.count[cell];
       return n < static_cast<uint32_t>(args.density_base) ? args.density[n] : 1.f;
     }
-    case BevChannel::kOccupancy: {
-      const uint32_t word =
-          tables.sliced[(plane.table_row + plane.slice / 32) * tables.cells + cell];
-      return static_cast<float>((word >> (plane.slice % 32)) & 1u);
-    }
-    case BevChannel::kSlices: {
-      const uint32_t key = tables.sliced[(plane.table_row + plane.slice) * tables.cells + cell];
-      return key ? from_ordered_bits(key) : args.fill;
-    }
+    case BevChannel::kOccupancy: return occupancy_value(plane, sliced_row(tables, plane)[cell]);
+    case BevChannel::kSlices: return slice_value(args, sliced_row(tables, plane)[cell]);
   }
   return 0.f;
 }

@@ -14,7 +14,7 @@
 namespace torchvox {
 
 inline constexpr int kBevThreads = 256;
-inline constexpr int kClearBlocks = 4;  // a multiprocessor
+inline constexpr int kClearBlocks = 1;  // a multiprocessor
 
 // Memory to fill with a repeated word; `data` is 16-byte aligned.
 struct BevFill {
@@ -70,8 +70,7 @@ __device__ __forceinline__ BevThread load_point(const PackedPoints& points, cons
   if (thread.row < points.rows) thread.sample = points.valid_sample(thread.row);
   if (thread.sample < 0) return thread;
   if (std::is_same<T, float>::value && quads) {
-    const float4 p =
-        static_cast<const float4*>(points.data)[thread.row * (points.row_stride / 4)];
+    const float4 p = static_cast<const float4*>(points.data)[thread.row * (points.row_stride / 4)];
     thread.point = place_point(grid, p.x, p.y, p.z, thread.sample);
   } else {
     thread.point = locate_point<T>(points, grid, thread.row, thread.sample);
@@ -79,9 +78,23 @@ __device__ __forceinline__ BevThread load_point(const PackedPoints& points, cons
   return thread;
 }
 
+// True when the thread's point is used and neither neighbour in its warp is of the same cell with a
+// larger key. Of equal keys the first leads. The rest cannot be the maximum of a cell, and sweeps
+// list most cells in runs. Called by whole warps.
+template <class Key>
+__device__ __forceinline__ bool leads_neighbours(const BevThread& thread, Key key) {
+  const unsigned all = 0xffffffffu, lane = threadIdx.x % 32;
+  const int64_t cell = thread.used() ? thread.point.cell : -1;
+  const int64_t cell_before = __shfl_up_sync(all, cell, 1);
+  const int64_t cell_after = __shfl_down_sync(all, cell, 1);
+  const Key before = __shfl_up_sync(all, key, 1), after = __shfl_down_sync(all, key, 1);
+  const bool loses = (lane > 0 && cell_before == cell && before >= key) ||
+      (lane < 31 && cell_after == cell && after > key);
+  return cell >= 0 && !loses;
+}
+
 // True when the thread's point is used and has the largest key of its run, the neighbouring lanes
-// with points of one cell; of equal keys the first. The rest cannot be the maximum of a cell, and
-// sweeps list most cells in runs. Called by whole warps.
+// with points of one cell. Leaves fewer than leads_neighbours, at more instructions.
 template <class Key>
 __device__ __forceinline__ bool leads_run(const BevThread& thread, Key key) {
   const unsigned all = 0xffffffffu, lane = threadIdx.x % 32;

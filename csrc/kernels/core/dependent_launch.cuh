@@ -41,13 +41,13 @@ inline bool can_overlap(const Target& target) {
 }
 
 template <class... Parameters, class... Arguments>
-cudaError_t launch_after(void (*kernel)(Parameters...), unsigned blocks, unsigned threads,
+cudaError_t launch_after(void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
                          const CudaContext& context, const Arguments&... arguments) {
   cudaLaunchAttribute overlap[1] = {};
   overlap[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap[0].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks);
+  config.gridDim = blocks;
   config.blockDim = dim3(threads);
   config.stream = context.stream;
   config.attrs = overlap;
