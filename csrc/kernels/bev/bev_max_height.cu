@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(kBevThreads)
                  BevFill counts) {
   let_next_begin();
   const BevThread thread = load_point<T>(args.points, args.grid, quads);
-  height();
-  top();
-  counts();
+  height.fill();
+  top.fill();
+  counts.fill();
   const uint64_t key = height_key(thread.point.z, thread.row, uint64_t{});
   if (leads_neighbours(thread, key)) keys[thread.point.cell] = key - 1;
 }
@@ -153,21 +153,17 @@ cudaError_t launch_sparse(const BevMaxHeightArgs& args, void* workspace,
                           const CudaContext& context) {
   const BevTable<Key> table(args, workspace);
   const int64_t cells = args.points.batches * args.grid.cells();
-  const bool is_float = args.code.format == HeightFormat::kFloat;
-  const BevFill height{args.height,
-                       cells *
-                           (is_float                                       ? 4
-                                : args.code.format == HeightFormat::kUInt8 ? 1
-                                                                           : 2),
-                       is_float ? float_bits(args.code.fill) : 0};
+  const BevFill height{args.height, cells * height_bytes(args.code.format),
+                       args.code.format == HeightFormat::kFloat ? float_bits(args.code.fill) : 0};
   const BevFill top{args.top_index, args.top_index ? 4 * cells : 0, 0xffffffffu};
   const BevFill counts{args.counts, count_bytes(args.points), 0};
   const bool quads = has_quads(args.points);
   return with_point_type(args.points.dtype, [&](auto type) {
     using T = decltype(type);
     if constexpr (sizeof(Key) == 8) {
+      const int64_t quads_to_fill = ceil_div<int64_t>(std::max(height.bytes, top.bytes), 16);
       const unsigned blocks = std::max(point_blocks(args.points),
-                                       clear_blocks(std::max(height.bytes, top.bytes), context));
+                                       blocks_for(quads_to_fill, kBevThreads, context.target, 4));
       start_kernel<T><<<blocks, kBevThreads, 0, context.stream>>>(args, quads, table.keys, height,
                                                                   top, counts);
       TORCHVOX_CUDA_CHECK(cudaGetLastError());

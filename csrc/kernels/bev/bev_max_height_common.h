@@ -26,7 +26,7 @@ TORCHVOX_HD float key_height(uint64_t key) { return from_ordered_bits(uint32_t(k
 TORCHVOX_HD int32_t key_row(uint32_t) { return -1; }
 TORCHVOX_HD int32_t key_row(uint64_t key) { return int32_t(0x7fffffffu - (uint32_t(key) >> 1)); }
 
-// What happens to the cells that no point falls into, on CUDA.
+// CUDA: how the table and the outputs get their values where there are no points.
 enum class BevPlan {
   kDense,  // the table is cleared, and the outputs are made from all of it
   kCleared,  // table and outputs are cleared, and each top point writes its cell

@@ -14,15 +14,14 @@
 namespace torchvox {
 
 inline constexpr int kBevThreads = 256;
-inline constexpr int kClearBlocks = 1;  // a multiprocessor
 
-// Memory to fill with a repeated word; `data` is 16-byte aligned.
+// Memory to fill with a repeated word, by a whole grid; `data` is 16-byte aligned.
 struct BevFill {
   void* data = nullptr;
   int64_t bytes = 0;
   uint32_t word = 0;
 
-  __device__ void operator()() const {
+  __device__ void fill() const {
     const int64_t quads = bytes / 16;
     uint4* const wide = static_cast<uint4*>(data);
     const uint4 quad = make_uint4(word, word, word, word);
@@ -32,19 +31,18 @@ struct BevFill {
   }
 };
 
-// The first kernel of a chain. Few blocks a multiprocessor: the next kernel moves in beside them.
+// The first kernel of a chain.
 template <class... Fills>
 __global__ void __launch_bounds__(kBevThreads) bev_clear_kernel(Fills... fills) {
   let_next_begin();
-  (fills(), ...);
-}
-inline unsigned clear_blocks(int64_t bytes, const CudaContext& context) {
-  return blocks_for(ceil_div<int64_t>(bytes, 16), kBevThreads, context.target, kClearBlocks);
+  (fills.fill(), ...);
 }
 template <class... Fills>
 cudaError_t launch_clear(const CudaContext& context, const Fills&... fills) {
   const int64_t most = std::max({fills.bytes...});
-  bev_clear_kernel<<<clear_blocks(most, context), kBevThreads, 0, context.stream>>>(fills...);
+  // One block a multiprocessor is enough, and leaves room for the next kernel to move in.
+  const unsigned blocks = blocks_for(ceil_div<int64_t>(most, 16), kBevThreads, context.target, 1);
+  bev_clear_kernel<<<blocks, kBevThreads, 0, context.stream>>>(fills...);
   return cudaGetLastError();
 }
 
