@@ -63,6 +63,16 @@ inline std::vector<float> random_points(int64_t rows, int64_t stride, uint64_t s
   return values;
 }
 
+// Finite points inside the range, so that sums over crowded cells stay numbers.
+inline std::vector<float> plain_points(int64_t rows, uint64_t seed) {
+  Random random(seed);
+  std::vector<float> values;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (const float most : {49.f, 39.f, 2.5f, 1.f}) values.push_back(random.uniform(-most, most));
+  }
+  return values;
+}
+
 inline std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back({"no points", {}});
@@ -74,6 +84,16 @@ inline std::vector<Case> cases() {
   Case one_cell{"one cell", random_points(5000, 4, 2)};
   one_cell.nx = one_cell.ny = 1;
   all.push_back(one_cell);
+  // Up to a warp, a warp and a thread block a cell.
+  Case crowded{"crowded cells", plain_points(30000, 6)};
+  for (const int64_t cells : {1, 2, 8}) {
+    crowded.nx = crowded.ny = cells;
+    all.push_back(crowded);
+  }
+  Case wide{"far more cells than points", random_points(3000, 4, 7)};
+  wide.nx = 512;
+  wide.ny = 301;
+  all.push_back(wide);
   Case odd{"odd cells, wide rows", random_points(3001, 7, 3)};
   odd.columns = 3;
   odd.stride = 7;

@@ -137,6 +137,9 @@ class DeviceBuffer {
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
   T* data() const { return data_; }
+  void fill(int byte) const {
+    if (size_ > 0) check_cuda(cudaMemset(data_, byte, bytes()), "cudaMemset");
+  }
   std::vector<T> host() const {
     std::vector<T> copy(static_cast<size_t>(size_));
     if (size_ > 0) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "csrc/kernels/bev/bev_max_height.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "tests/cpp/bev_cases.h"
 
 namespace {
@@ -117,7 +118,6 @@ void check_height(const Case& c, const std::string& name, const std::vector<T>& 
     }
 #ifdef TORCHVOX_CUDA
     if (!has_device()) continue;
-    const std::string what = name + (with_index ? " with index" : "") + ", CUDA";
     const DeviceBuffer<T> device_data(data);
     const DeviceBuffer<int64_t> offsets(c.offsets);
     const DeviceBuffer<int32_t> valid(c.num_valid);
@@ -128,10 +128,19 @@ void check_height(const Case& c, const std::string& name, const std::vector<T>& 
     args.height = height.data();
     args.top_index = with_index ? top.data() : nullptr;
     args.counts = counts.data();
-    run_on_device(args);
-    check_same(height.host(), expected, what + ": height");
-    check_same(counts.host(), raster.counts, what + ": counts");
-    if (with_index) check_same(top.host(), raster.top, what + ": top_index");
+    for (const int64_t plan : {kAutomatic, int64_t{0}, int64_t{1}, int64_t{2}}) {
+      const std::string what =
+          name + (with_index ? " with index" : "") + ", CUDA, plan " + std::to_string(plan);
+      set_plan_override(Plan::kBevTable, plan);
+      height.fill(kPoison);
+      top.fill(kPoison);
+      counts.fill(kPoison);
+      run_on_device(args);
+      check_same(height.host(), expected, what + ": height");
+      check_same(counts.host(), raster.counts, what + ": counts");
+      if (with_index) check_same(top.host(), raster.top, what + ": top_index");
+    }
+    set_plan_override(Plan::kBevTable, kAutomatic);
     args.points = packed(c, data.data(), c.offsets.data(), c.num_valid.data());
 #endif
   }

@@ -209,7 +209,7 @@ OPS += [
         formula=raster_formula,
         refusals=(*RASTER_REFUSALS, ("density_base", 1, ValueError, "density_base must be in")),
         huge={"size": [1 << 24, 1 << 24], "channels": ["height_max"]},
-        kernels=7,
+        kernels=8,
         backward_kernels=3,
     ),
     Op(

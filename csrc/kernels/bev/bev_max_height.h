@@ -13,6 +13,10 @@ namespace torchvox {
 
 enum class HeightFormat { kFloat, kUInt8, kUInt16 };
 
+inline int64_t height_bytes(HeightFormat format) {
+  return format == HeightFormat::kFloat ? 4 : (format == HeightFormat::kUInt16 ? 2 : 1);
+}
+
 // How a height is stored.
 struct HeightCode {
   HeightFormat format = HeightFormat::kFloat;

@@ -12,7 +12,10 @@
 
 namespace torchvox {
 
-// Tables over all cells of the batch, present only where a plane needs them. All begin as zeros.
+inline constexpr int64_t kBevGiant = 1024;
+
+// Tables over all cells of the batch, present only where a plane needs them. What counts begins as
+// zeros.
 struct BevRasterTables {
   uint64_t* top = nullptr;  // height_key with index: the highest point
   uint32_t* lowest = nullptr;  // ~ordered_bits of the lowest height
@@ -20,13 +23,19 @@ struct BevRasterTables {
   uint64_t* height_sum = nullptr;  // integer heights above z0
   uint32_t* intensity = nullptr;  // intensity_key of the largest intensity
   uint32_t* sliced = nullptr;  // [sliced_rows, cells]: heights or occupancy bits by slice
-  int32_t* counters = nullptr;  // [batches, kBevCounts]
+  int32_t* counters = nullptr;  // [batches + 1, kBevCounts]; the host leaves the last row alone
+  float* mean = nullptr;  // mean intensity of the cells with points
+  // CUDA: the cells of more than kBevGiant points, in no order.
+  int32_t* giants = nullptr;
+  uint32_t* giant_count = nullptr;
   int64_t cells = 0;
+  int64_t zero_bytes = 0;  // what must be zeros, from the base on
   int64_t bytes = 0;
 
   BevRasterTables(const PackedPoints& points, const BevGrid& grid, const BevPlanes& planes,
                   bool backward, void* base) {
-    bool lowest_wanted = false, count_wanted = false, sum_wanted = false, max_wanted = false;
+    bool lowest_wanted = false, count_wanted = false, sum_wanted = false, max_wanted = false,
+         mean_wanted = false;
     for (int p = 0; p < planes.count; ++p) {
       const BevChannel channel = planes.plane[p].channel;
       lowest_wanted |= channel == BevChannel::kHeightMin || channel == BevChannel::kHeightRange;
@@ -34,17 +43,25 @@ struct BevRasterTables {
           channel == BevChannel::kDensity || channel == BevChannel::kIntensityMean;
       sum_wanted |= channel == BevChannel::kHeightMean;
       max_wanted |= channel == BevChannel::kIntensityMax;
+      mean_wanted |= channel == BevChannel::kIntensityMean;
     }
     Workspace workspace(base);
     cells = points.batches * grid.cells();
     top = workspace.take<uint64_t>(cells);
-    counters = workspace.take<int32_t>(points.batches * kBevCounts);
+    counters = workspace.take<int32_t>((points.batches + 1) * kBevCounts);
     if (count_wanted) count = workspace.take<uint32_t>(cells);
     if (!backward) {
       if (lowest_wanted) lowest = workspace.take<uint32_t>(cells);
       if (sum_wanted) height_sum = workspace.take<uint64_t>(cells);
       if (max_wanted) intensity = workspace.take<uint32_t>(cells);
       if (planes.sliced_rows) sliced = workspace.take<uint32_t>(planes.sliced_rows * cells);
+    }
+    mean_wanted = mean_wanted && !backward;
+    if (mean_wanted) giant_count = workspace.take<uint32_t>(1);
+    zero_bytes = workspace.bytes();
+    if (mean_wanted) {
+      mean = workspace.take<float>(cells);
+      giants = workspace.take<int32_t>(points.rows / kBevGiant);
     }
     bytes = workspace.bytes();
   }
@@ -117,7 +134,7 @@ struct RasterVisit {
   }
 };
 
-// Mean intensity of a cell: the cascade sum in input order over the count.
+// Mean intensity of a cell with points: the cascade sum in input order over the count.
 TORCHVOX_HD float mean_intensity(const BevRasterizeArgs& args, int64_t cell, uint32_t count) {
   CascadeSum<float> sum;
   for (int64_t i = args.cell_offsets[cell]; i < args.cell_offsets[cell + 1]; ++i) {
@@ -126,12 +143,29 @@ TORCHVOX_HD float mean_intensity(const BevRasterizeArgs& args, int64_t cell, uin
   return quiet(sum.total() / static_cast<float>(count));
 }
 
+// The value of one plane where there is no point.
+TORCHVOX_HD float empty_value(const BevRasterizeArgs& args, const BevPlane& plane) {
+  const bool zero = plane.channel == BevChannel::kCount || plane.channel == BevChannel::kDensity ||
+      plane.channel == BevChannel::kOccupancy;
+  return zero ? 0.f : args.fill;
+}
+
+TORCHVOX_HD float occupancy_value(const BevPlane& plane, uint32_t word) {
+  return static_cast<float>((word >> (plane.slice % 32)) & 1u);
+}
+TORCHVOX_HD float slice_value(const BevRasterizeArgs& args, uint32_t key) {
+  return key ? from_ordered_bits(key) : args.fill;
+}
+// The row of the sliced table that a plane is read from.
+TORCHVOX_HD const uint32_t* sliced_row(const BevRasterTables& tables, const BevPlane& plane) {
+  const int row = plane.channel == BevChannel::kOccupancy ? plane.slice / 32 : plane.slice;
+  return tables.sliced + (plane.table_row + row) * tables.cells;
+}
+
 // The value of one plane in one cell.
 TORCHVOX_HD float plane_value(const BevRasterizeArgs& args, const BevRasterTables& tables,
                               const BevPlane& plane, int64_t cell, uint64_t top) {
-  const bool zero_when_empty = plane.channel == BevChannel::kCount ||
-      plane.channel == BevChannel::kDensity || plane.channel == BevChannel::kOccupancy;
-  if (top == 0) return zero_when_empty ? 0.f : args.fill;
+  if (top == 0) return empty_value(args, plane);
   switch (plane.channel) {
     case BevChannel::kHeightMax: return key_height(top);
     case BevChannel::kHeightMin: return from_ordered_bits(~tables.lowest[cell]);
@@ -143,36 +177,23 @@ TORCHVOX_HD float plane_value(const BevRasterizeArgs& args, const BevRasterTable
     case BevChannel::kHeightRange: return key_height(top) - from_ordered_bits(~tables.lowest[cell]);
     case BevChannel::kHeightNorm: return height_norm(args.grid, key_height(top));
     case BevChannel::kIntensityTop: return args.intensity[key_row(top)];
-    case BevChannel::kIntensityMean: return mean_intensity(args, cell, tables.count[cell]);
+    case BevChannel::kIntensityMean: return tables.mean[cell];
     case BevChannel::kIntensityMax: return key_intensity(tables.intensity[cell]);
     case BevChannel::kCount: return static_cast<float>(tables.count[cell]);
     case BevChannel::kDensity: {
       const uint32_t n = tables.count[cell];
       return n < static_cast<uint32_t>(args.density_base) ? args.density[n] : 1.f;
     }
-    case BevChannel::kOccupancy: {
-      const uint32_t word =
-          tables.sliced[(plane.table_row + plane.slice / 32) * tables.cells + cell];
-      return static_cast<float>((word >> (plane.slice % 32)) & 1u);
-    }
-    case BevChannel::kSlices: {
-      const uint32_t key = tables.sliced[(plane.table_row + plane.slice) * tables.cells + cell];
-      return key ? from_ordered_bits(key) : args.fill;
-    }
+    case BevChannel::kOccupancy: return occupancy_value(plane, sliced_row(tables, plane)[cell]);
+    case BevChannel::kSlices: return slice_value(args, sliced_row(tables, plane)[cell]);
   }
   return 0.f;
 }
 
-// All planes of one cell of the batch.
-TORCHVOX_HD void write_planes(const BevRasterizeArgs& args, const BevRasterTables& tables,
-                              int64_t cell) {
+// First plane of the image, at a cell of the batch; the next plane is grid.cells() further on.
+TORCHVOX_HD float* image_at(const BevRasterizeArgs& args, int64_t cell) {
   const int64_t cells = args.grid.cells();
-  const int64_t sample = cell / cells;
-  float* out = args.image + sample * args.planes.count * cells + cell % cells;
-  const uint64_t top = tables.top[cell];
-  for (int p = 0; p < args.planes.count; ++p) {
-    out[p * cells] = plane_value(args, tables, args.planes.plane[p], cell, top);
-  }
+  return args.image + cell / cells * args.planes.count * cells + cell % cells;
 }
 
 // Gradients of one point: to its z, and to its intensity.

@@ -22,16 +22,21 @@ struct BevPoint {
   float z;
 };
 
+// T is float or double.
 template <class T>
-TORCHVOX_HD BevPoint locate_point(const PackedPoints& points, const BevGrid& grid, int64_t row,
-                                  int64_t sample) {
-  const T* p = static_cast<const T*>(points.data) + row * points.row_stride;
-  const auto x = widen(p[0]), y = widen(p[1]), z = widen(p[2]);
+TORCHVOX_HD BevPoint place_point(const BevGrid& grid, T x, T y, T z, int64_t sample) {
   BevPoint found{BevFate::kNonFinite, 0, 0.f};
   found.fate = grid.locate(x, y, z, &found.cell);
   found.cell += sample * grid.cells();
   found.z = static_cast<float>(z);
   return found;
+}
+
+template <class T>
+TORCHVOX_HD BevPoint locate_point(const PackedPoints& points, const BevGrid& grid, int64_t row,
+                                  int64_t sample) {
+  const T* p = static_cast<const T*>(points.data) + row * points.row_stride;
+  return place_point(grid, widen(p[0]), widen(p[1]), widen(p[2]), sample);
 }
 
 TORCHVOX_HD BevCount count_of(BevFate fate) {

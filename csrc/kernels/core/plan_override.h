@@ -16,6 +16,7 @@ enum class Plan {
   kFpsThreads,  // threads per block
   kFpsPointsPerThread,  // points per thread
   kFpsCpu,  // 0 baseline, 1 AVX2 + FMA, 2 AVX-512; not above what the processor has
+  kBevTable,  // 0 all cells, 1 cleared and written by points, 2 begun and written by points
   kCount
 };
 

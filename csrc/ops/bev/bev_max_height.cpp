@@ -62,11 +62,10 @@ struct Outputs {
 };
 
 Outputs empty_outputs(const Plan& plan, const Tensor& points, bool with_index) {
-  const auto options = points.options();
   Outputs out;
-  out.height = at::empty_symint(plan.image, options.dtype(plan.out_dtype));
-  if (with_index) out.top_index = at::empty_symint(plan.image, options.dtype(at::kInt));
-  out.counts = at::empty_symint({plan.batches + 1, int64_t{kBevCounts}}, options.dtype(at::kInt));
+  out.height = empty_beside(plan.image, plan.out_dtype, points);
+  if (with_index) out.top_index = empty_beside(plan.image, at::kInt, points);
+  out.counts = empty_beside({plan.batches + 1, int64_t{kBevCounts}}, at::kInt, points);
   return out;
 }
 
@@ -100,7 +99,7 @@ std::tuple<Tensor, Tensor> bev_max_height(const Tensor& points,
                                           int64_t lowest_code) {
   Outputs out = compute("bev_max_height", points, point_cloud_range, size, batch_offsets, num_valid,
                         orientation, out_dtype, fill, lowest_code, false);
-  return {out.height, out.counts};
+  return {std::move(out.height), std::move(out.counts)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> bev_max_height_with_index(
@@ -110,7 +109,7 @@ std::tuple<Tensor, Tensor, Tensor> bev_max_height_with_index(
     int64_t lowest_code) {
   Outputs out = compute("bev_max_height_with_index", points, point_cloud_range, size, batch_offsets,
                         num_valid, orientation, out_dtype, fill, lowest_code, true);
-  return {out.height, out.top_index, out.counts};
+  return {std::move(out.height), std::move(out.top_index), std::move(out.counts)};
 }
 
 Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_index,
@@ -128,10 +127,10 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
        {std::pair<const char*, const Tensor&>{"grad_height", grad_height},
         {"top_index", top_index}}) {
     check_device(op, name, image, points);
-    check_value(image.dim() == 3, op, std::string(name) + " must be [B, H, W]", image.sym_sizes());
+    check_value(image.dim() == 3, op, {name, " must be [B, H, W]"}, image.sym_sizes());
     for (int axis = 0; axis < 3; ++axis) {
       check_size(image.sym_size(axis).sym_eq(plan.image[axis]), op,
-                 std::string(name) + " must have the shape of the height image", image.sym_sizes());
+                 {name, " must have the shape of the height image"}, image.sym_sizes());
     }
   }
   Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());

@@ -180,15 +180,14 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
       make_plan(op, points, range, size, channels, features, batch_offsets, num_valid, orientation);
   check_value(density_base >= 2 && density_base <= kBevMaxDensityBase, op,
               "density_base must be in [2, 512]", density_base);
-  Tensor image = at::empty_symint(plan.image, points.options().dtype(at::kFloat));
-  Tensor counts =
-      at::empty_symint({plan.batches + 1, int64_t{kBevCounts}}, points.options().dtype(at::kInt));
+  Tensor image = empty_beside(plan.image, at::kFloat, points);
+  Tensor counts = empty_beside({plan.batches + 1, int64_t{kBevCounts}}, at::kInt, points);
   if (points.is_meta()) return {image, counts};
 
   const Packed packed(points, batch_offsets, num_valid);
   Tensor cell_offsets, cell_points;
   if (plan.ordered_mean) {
-    const Tensor point_cell = at::empty({packed.view.rows}, points.options().dtype(at::kInt));
+    const Tensor point_cell = empty_beside({packed.view.rows}, at::kInt, points);
     BevCellsArgs cells;
     cells.points = packed.view;
     cells.grid = plan.grid;

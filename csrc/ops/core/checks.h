@@ -7,15 +7,34 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <cmath>
 #include <optional>
+#include <ostream>
 #include <sstream>
 #include <string>
 
 namespace torchvox {
 
+// What an argument must be, in a few pieces that are joined only for a message: a check that passes
+// builds no string. The pieces must outlive the check.
+struct Rule {
+  std::array<const char*, 6> pieces;  // null where there is none
+
+  template <class... Rest>
+  Rule(const char* first, Rest... rest) : pieces{first, rest...} {}
+  Rule(const std::string& whole) : Rule(whole.c_str()) {}
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Rule& rule) {
+  for (const char* piece : rule.pieces) {
+    if (piece) out << piece;
+  }
+  return out;
+}
+
 template <class... Got>
-std::string refusal(const char* op, const std::string& rule, const Got&... got) {
+std::string refusal(const char* op, const Rule& rule, const Got&... got) {
   std::ostringstream message;
   message << op << ": " << rule << ", got ";
   (message << ... << got);
@@ -24,26 +43,25 @@ std::string refusal(const char* op, const std::string& rule, const Got&... got) 
 
 // Shapes, ranges, list lengths, option strings: ValueError.
 template <class... Got>
-void check_value(bool ok, const char* op, const std::string& rule, const Got&... got) {
+void check_value(bool ok, const char* op, const Rule& rule, const Got&... got) {
   TORCH_CHECK_VALUE(ok, refusal(op, rule, got...));
 }
 // The same over sizes that may be symbolic: a traced program carries the condition with it.
 template <class... Got>
-void check_size(const c10::SymBool& ok, const char* op, const std::string& rule,
-                const Got&... got) {
+void check_size(const c10::SymBool& ok, const char* op, const Rule& rule, const Got&... got) {
   check_value(ok.expect_true(__FILE__, __LINE__), op, rule, got...);
 }
 // An upper limit, of concrete sizes only: over a symbolic size it would become a guard, and
 // torch.export would ask every caller for Dim("N", max=2**31 - 1). The CPU and CUDA kernels that a
 // traced program calls see concrete sizes and check again.
 template <class... Got>
-void check_below(const c10::SymInt& size, int64_t limit, const char* op, const std::string& rule,
+void check_below(const c10::SymInt& size, int64_t limit, const char* op, const Rule& rule,
                  const Got&... got) {
   if (const auto known = size.maybe_as_int()) check_value(*known < limit, op, rule, got...);
 }
 // Dtypes: TypeError.
 template <class... Got>
-void check_type(bool ok, const char* op, const std::string& rule, const Got&... got) {
+void check_type(bool ok, const char* op, const Rule& rule, const Got&... got) {
   TORCH_CHECK_TYPE(ok, refusal(op, rule, got...));
 }
 
@@ -73,7 +91,7 @@ inline void check_packed_points(const char* op, const at::Tensor& points) {
 
 inline void check_integers(const char* op, const char* name, const at::Tensor& tensor) {
   check_type(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, op,
-             std::string(name) + " must be int32 or int64", tensor.scalar_type());
+             {name, " must be int32 or int64"}, tensor.scalar_type());
 }
 
 // batch_offsets [B + 1] and num_valid [B] of a packed batch; returns B.

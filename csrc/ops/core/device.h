@@ -4,12 +4,15 @@
 // allocator, and the status of a launch turned into an exception.
 #pragma once
 
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
 #ifdef TORCHVOX_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
@@ -29,8 +32,21 @@ inline constexpr bool kBuiltWithCuda =
     false;
 #endif
 
-inline at::Tensor workspace(int64_t bytes, const at::Tensor& like) {
-  return at::empty({bytes}, like.options().dtype(at::kByte).layout(at::kStrided));
+// A contiguous tensor beside `like`, every element of which the op writes. It goes past the
+// dispatcher, which for a small call costs more than the allocation, except where torch wants to
+// fill new memory.
+inline at::Tensor empty_beside(c10::SymIntArrayRef shape, at::ScalarType type,
+                               const at::Tensor& like) {
+  const auto sizes = c10::asIntArrayRefSlowOpt(shape);
+  if (sizes && !at::globalContext().deterministicAlgorithms()) {
+#ifdef TORCHVOX_CUDA
+    if (like.is_cuda()) return at::detail::empty_cuda(*sizes, type, like.device(), std::nullopt);
+#endif
+    if (like.is_cpu()) {
+      return at::detail::empty_cpu(*sizes, type, /*pin_memory=*/false, std::nullopt);
+    }
+  }
+  return at::empty_symint(shape, like.options().dtype(type).layout(at::kStrided));
 }
 
 inline void torch_parallel_for(int64_t count, const std::function<void(int64_t, int64_t)>& body) {
@@ -66,8 +82,9 @@ void run(const char* op, const at::Tensor& on, const Args& args) {
   if (on.is_cuda()) {
     const c10::cuda::CUDAGuard guard(on.device());
     const CudaContext context = cuda_context(on);
-    const at::Tensor bytes = workspace(workspace_bytes(args, context.target), on);
-    check_status(op, launch(args, bytes.data_ptr(), context));
+    const at::Tensor workspace =
+        empty_beside({workspace_bytes(args, context.target)}, at::kByte, on);
+    check_status(op, launch(args, workspace.mutable_data_ptr(), context));
     return;
   }
 #endif
@@ -75,8 +92,8 @@ void run(const char* op, const at::Tensor& on, const Args& args) {
               on.device());
   Target target;
   target.threads = at::get_num_threads();
-  const at::Tensor bytes = workspace(workspace_bytes(args, target), on);
-  run_cpu(args, bytes.data_ptr(), torch_parallel_for);
+  const at::Tensor workspace = empty_beside({workspace_bytes(args, target)}, at::kByte, on);
+  run_cpu(args, workspace.mutable_data_ptr(), torch_parallel_for);
 }
 
 inline DType dtype_of(at::ScalarType type) {

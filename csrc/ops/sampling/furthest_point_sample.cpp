@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/sampling/furthest_point_sample.h"
 
-#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "csrc/ops/core/autograd.h"
@@ -33,12 +32,12 @@ struct Options {
 bool parse_word(const char* op, const char* name, std::string_view value, const char* first,
                 const char* second) {
   check_value(value == first || value == second, op,
-              std::string(name) + " must be '" + first + "' or '" + second + "'", "'", value, "'");
+              {name, " must be '", first, "' or '", second, "'"}, "'", value, "'");
   return value == second;
 }
 
 void check_points(const char* op, const Tensor& points, int dims, const char* layout) {
-  const std::string rule = std::string("points must be ") + layout + " with D >= 1";
+  const Rule rule{"points must be ", layout, " with D >= 1"};
   check_value(points.dim() == dims, op, rule, points.sym_sizes());
   check_size(points.sym_size(-1).sym_ge(1), op, rule, points.sym_sizes());
   check_type(is_coordinate_type(points.scalar_type()), op,
@@ -50,14 +49,14 @@ void check_vector(const char* op, const char* name, const OptionalTensor& tensor
   if (!tensor) return;
   check_integers(op, name, *tensor);
   check_device(op, name, *tensor, points);
-  const std::string rule = std::string(name) + " must be " + shape;
+  const Rule rule{name, " must be ", shape};
   check_value(tensor->dim() == 1, op, rule, tensor->sym_sizes());
   check_size(tensor->sym_size(0).sym_eq(length), op, rule, tensor->sym_sizes());
 }
 
 void check_count(const char* op, const char* name, const c10::SymInt& value) {
-  check_size(value.sym_ge(0), op, std::string(name) + " must be >= 0", value);
-  check_below(value, kLimit, op, std::string(name) + " must be below 2^31", value);
+  check_size(value.sym_ge(0), op, {name, " must be >= 0"}, value);
+  check_below(value, kLimit, op, {name, " must be below 2^31"}, value);
 }
 
 // Checks every option and sets what does not need the data.
@@ -108,8 +107,7 @@ struct Outputs {
 
 Outputs empty_outputs(const Tensor& points, c10::SymIntArrayRef shape) {
   const at::ScalarType type = points.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return {at::empty_symint(shape, points.options().dtype(at::kInt)),
-          at::empty_symint(shape, points.options().dtype(type))};
+  return {empty_beside(shape, at::kInt, points), empty_beside(shape, type, points)};
 }
 
 // The points with unit column stride, any other strides as they are.

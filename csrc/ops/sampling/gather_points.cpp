@@ -15,17 +15,15 @@ using at::Tensor;
 
 const char* layout_of(bool channels_first) { return channels_first ? "[B, C, N]" : "[B, N, C]"; }
 
-void check_gather(const char* op, const char* name, const std::string& layout,
-                  const Tensor& features, const Tensor& idx) {
-  check_value(features.dim() == 3, op, std::string(name) + " must be " + layout,
-              features.sym_sizes());
+void check_gather(const char* op, const char* name, const char* layout, const Tensor& features,
+                  const Tensor& idx) {
+  check_value(features.dim() == 3, op, {name, " must be ", layout}, features.sym_sizes());
   check_type(is_coordinate_type(features.scalar_type()), op,
-             std::string(name) + " must be float16, bfloat16, float32 or float64",
-             features.scalar_type());
+             {name, " must be float16, bfloat16, float32 or float64"}, features.scalar_type());
   check_integers(op, "idx", idx);
   check_value(idx.dim() == 2, op, "idx must be [B, M]", idx.sym_sizes());
   check_size(idx.sym_size(0).sym_eq(features.sym_size(0)), op,
-             "idx must be [B, M] with the B of " + std::string(name), idx.sym_sizes());
+             {"idx must be [B, M] with the B of ", name}, idx.sym_sizes());
   TORCH_CHECK(
       idx.device() == features.device(),
       refusal(op,
@@ -39,7 +37,7 @@ Tensor gather_points(const Tensor& features_in, const Tensor& idx_in, bool chann
   const int points_axis = channels_first ? 2 : 1, channels_axis = channels_first ? 1 : 2;
   c10::SymDimVector shape(features_in.sym_sizes());
   shape[points_axis] = idx_in.sym_size(1);
-  Tensor out = at::empty_symint(shape, features_in.options());
+  Tensor out = empty_beside(shape, features_in.scalar_type(), features_in);
   if (features_in.is_meta()) return out;
 
   const Tensor features = features_in.contiguous(), idx = idx_in.contiguous();

@@ -21,11 +21,9 @@ constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
 
 void check_int32_vector(const char* op, const char* name, const Tensor& tensor,
                         const c10::SymInt& length, const char* shape) {
-  check_type(tensor.scalar_type() == at::kInt, op, std::string(name) + " must be int32",
-             tensor.scalar_type());
-  check_value(tensor.dim() == 1, op, std::string(name) + " must be " + shape, tensor.sym_sizes());
-  check_size(tensor.sym_size(0).sym_eq(length), op, std::string(name) + " must be " + shape,
-             tensor.sym_sizes());
+  check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
+  check_value(tensor.dim() == 1, op, {name, " must be ", shape}, tensor.sym_sizes());
+  check_size(tensor.sym_size(0).sym_eq(length), op, {name, " must be ", shape}, tensor.sym_sizes());
 }
 
 void check_rows(const char* op, const Tensor& point_voxel, const c10::SymInt& num_rows) {
@@ -40,9 +38,8 @@ void check_rows(const char* op, const Tensor& point_voxel, const c10::SymInt& nu
 std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel_in, c10::SymInt num_rows) {
   const char* op = "voxel_csr";
   check_rows(op, point_voxel_in, num_rows);
-  const auto options = point_voxel_in.options();
-  Tensor offsets = at::empty_symint({num_rows + 1}, options);
-  Tensor perm = at::empty_symint({point_voxel_in.sym_size(0)}, options);
+  Tensor offsets = empty_beside({num_rows + 1}, at::kInt, point_voxel_in);
+  Tensor perm = empty_beside({point_voxel_in.sym_size(0)}, at::kInt, point_voxel_in);
   if (point_voxel_in.is_meta()) return {offsets, perm};
   const Tensor point_voxel = point_voxel_in.contiguous();
   VoxelCsrArgs args;
@@ -69,12 +66,10 @@ bool is_extreme(ScatterReduce reduce) {
 
 void check_matrix(const char* op, const char* name, const Tensor& tensor, const char* shape,
                   const c10::SymInt& rows) {
-  check_value(tensor.dim() == 2, op, std::string(name) + " must be " + shape, tensor.sym_sizes());
-  check_size(tensor.sym_size(0).sym_eq(rows), op, std::string(name) + " must be " + shape,
-             tensor.sym_sizes());
+  check_value(tensor.dim() == 2, op, {name, " must be ", shape}, tensor.sym_sizes());
+  check_size(tensor.sym_size(0).sym_eq(rows), op, {name, " must be ", shape}, tensor.sym_sizes());
   check_type(is_coordinate_type(tensor.scalar_type()), op,
-             std::string(name) + " must be float16, bfloat16, float32 or float64",
-             tensor.scalar_type());
+             {name, " must be float16, bfloat16, float32 or float64"}, tensor.scalar_type());
 }
 
 // The functional ops are called with SymInt by the Meta key and with int64_t by the others.
@@ -98,10 +93,9 @@ std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats_in, const Tensor& p
     check_device(op, "perm", *perm_in, feats_in);
   }
   const c10::SymInt channels = feats_in.sym_size(1);
-  const auto integers = feats_in.options().dtype(at::kInt);
-  Tensor out = at::empty_symint({num_rows, channels}, feats_in.options());
-  Tensor arg = is_extreme(reduce) ? at::empty_symint({num_rows, channels}, integers)
-                                  : at::empty({0}, integers);
+  Tensor out = empty_beside({num_rows, channels}, feats_in.scalar_type(), feats_in);
+  Tensor arg = is_extreme(reduce) ? empty_beside({num_rows, channels}, at::kInt, feats_in)
+                                  : empty_beside({0}, at::kInt, feats_in);
   if (feats_in.is_meta()) return {out, arg};
 
   Tensor offsets, perm;

@@ -2,7 +2,6 @@
 #include "csrc/kernels/voxel/voxelize.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <limits>
@@ -94,24 +93,24 @@ void add_reduction(const Request& r, const Reduction& reduction, Plan& plan) {
 
 Outputs empty_outputs(const Request& r, const Plan& plan, const Reduction* reduction,
                       bool with_slot, bool with_arg) {
-  const auto integers = r.points.options().dtype(at::kInt);
+  const auto integers = [&](c10::SymIntArrayRef shape) {
+    return empty_beside(shape, at::kInt, r.points);
+  };
   const c10::SymInt rows = r.points.sym_size(0), columns = r.points.sym_size(1);
   Outputs out;
   if (reduction != nullptr) {
-    const auto options =
-        r.points.options().dtype(reduction->out_dtype.value_or(r.points.scalar_type()));
+    const at::ScalarType type = reduction->out_dtype.value_or(r.points.scalar_type());
     out.features = plan.args.reduce == VoxelReduce::kNone
-        ? at::empty_symint({plan.capacity, plan.args.max_points, columns}, options)
-        : at::empty_symint({plan.capacity, columns}, options);
+        ? empty_beside({plan.capacity, plan.args.max_points, columns}, type, r.points)
+        : empty_beside({plan.capacity, columns}, type, r.points);
   }
-  out.indices = at::empty_symint({plan.capacity, 4}, integers);
-  out.num_points = at::empty_symint({plan.capacity}, integers);
-  out.point_voxel = at::empty_symint({rows}, integers);
-  out.counts = at::empty_symint({plan.batches + 1, int64_t{kVoxelCounts}}, integers);
-  if (with_slot) out.point_slot = at::empty_symint({rows}, integers);
+  out.indices = integers({plan.capacity, 4});
+  out.num_points = integers({plan.capacity});
+  out.point_voxel = integers({rows});
+  out.counts = integers({plan.batches + 1, int64_t{kVoxelCounts}});
+  if (with_slot) out.point_slot = integers({rows});
   if (with_arg) {
-    out.arg = has_arg(plan.args.reduce) ? at::empty_symint({plan.capacity, columns}, integers)
-                                        : at::empty_symint({0}, integers);
+    out.arg = has_arg(plan.args.reduce) ? integers({plan.capacity, columns}) : integers({0});
   }
   return out;
 }
