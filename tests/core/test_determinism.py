@@ -2,10 +2,12 @@
 """The same bits in every run, on every device, with any number of threads, under any load."""
 
 import contextlib
+import os
 import threading
 
 import pytest
 import torch
+from fresh import fresh_process
 from helpers import assert_same_bits
 from samples import (
     each_case,
@@ -96,6 +98,21 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+def test_cpu_ops_run_on_torchs_threads():
+    """at::parallel_for is serial, silently, in a library that was compiled without OpenMP."""
+    code = """
+import os, torch, torchvox
+torch.set_num_threads(4)
+points = torch.rand(100_000, 4)
+before = len(os.listdir("/proc/self/task"))
+torch.ops.torchvox.voxelize(points, [.1] * 3, [0., 0, 0, 1, 1, 1], 5, -1)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    if not os.path.isdir("/proc/self/task"):
+        pytest.skip("threads are counted in /proc")
+    assert int(fresh_process(code)) >= 2
 
 
 @each_op

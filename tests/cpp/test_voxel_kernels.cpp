@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels of the voxel ops without torch: every output of launch(), bit for bit against
-// run_cpu(). Without CUDA: many threads, chunks run backwards, against one. Exits with the number
+// run_cpu(), and run_cpu() in many parts, tasks run backwards, against one. Exits with the number
 // of mismatches.
 #include <algorithm>
 #include <cmath>
@@ -173,7 +173,9 @@ void execute(const Args& args, bool cuda) {
 
 using Outputs = std::vector<std::pair<const char*, std::vector<char>>>;
 
-Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda, int threads) {
+// `parts`: see Plan::kVoxelParts.
+Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda, int64_t parts) {
+  set_plan_override(Plan::kVoxelParts, parts);
   set_plan_override(Plan::kVoxelTable, c.table);
   set_plan_override(Plan::kVoxelRanking, c.ranking);
   VoxelizeArgs args = c.args;
@@ -181,7 +183,6 @@ Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda, 
   Buffer offsets(cuda,
                  c.wide_indices ? integers<int64_t>(c.offsets) : integers<int32_t>(c.offsets));
   Buffer valid(cuda, c.wide_indices ? integers<int64_t>(c.valid) : integers<int32_t>(c.valid));
-  args.threads = threads;
   args.points.data = data.data();
   args.points.dtype = c.dtype;
   args.points.rows = c.rows;
@@ -241,7 +242,11 @@ int run_case(const Case& c, uint64_t seed) {
     }
   }
   const Outputs want = run_voxelize(c, points, false, 1);
-  int failures = compare(c.name + " (threads)", run_voxelize(c, points, false, 4), want);
+  int failures = 0;
+  for (const int64_t parts : {2, 5, 16}) {
+    const std::string name = c.name + " (" + std::to_string(parts) + " parts)";
+    failures += compare(name, run_voxelize(c, points, false, parts), want);
+  }
   if (on_device) failures += compare(c.name, run_voxelize(c, points, true, 1), want);
   return failures;
 }

@@ -48,6 +48,34 @@ def test_full_hash_of_distinct_keys(device, table, order):
         check_voxelize(device, cloud, [1.0] * 3, [0.0, 0.0, 0.0, n, 1.0, 1.0], 1, -1, order=order)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("parts", [1, 2, 3, 16])
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_any_number_of_cpu_parts(reduce, parts, order):
+    with forced(voxel_parts=parts):
+        check_voxelize("cpu", CLOUD, *GRID, 5, 300, order=order, reduce=reduce)
+        check_voxelize("cpu", CLOUD, *GRID, 5, 9, order=order, reduce=reduce, batch_offsets=BATCH)
+        check_op("voxel_map", "cpu", CLOUD, *GRID, 2, -1, order=order)
+        for n in (0, 1, 2):
+            check_voxelize("cpu", CLOUD[:n], *GRID, 2, -1, order=order, reduce=reduce)
+
+
+@pytest.mark.parametrize("n", [1023, 1024, 1025, 16_383, 16_384, 16_385])
+def test_runs_and_chunks_of_points_on_the_cpu(n):
+    """Points of one voxel in runs of every length, around the chunks that the CPU works in."""
+    length = torch.randint(1, 90, (n,), generator=torch.Generator().manual_seed(n))
+    voxel = torch.randint(0, 40, (n,), generator=torch.Generator().manual_seed(n + 1))
+    x = voxel.repeat_interleave(length)[:n].float() + 0.5
+    x[::97] = torch.nan
+    feature = torch.linspace(-1, 1, n) / 3
+    cloud = torch.stack([x, torch.full((n,), 0.5), torch.full((n,), 0.5), feature], dim=1)
+    grid = ([1.0] * 3, [0.0, 0.0, 0.0, 38.0, 1.0, 1.0])
+    for parts in (1, 2, 5):
+        with forced(voxel_parts=parts):
+            check_voxelize("cpu", cloud, *grid, -1, -1, reduce="mean")
+            check_voxelize("cpu", cloud, *grid, 70, 30, reduce="sum")
+
+
 @pytest.fixture
 def restore_threads():
     before = torch.get_num_threads()

@@ -10,8 +10,9 @@ namespace torchvox {
 // Launch decisions that tests may force, process-wide. No value changes a result: that is what the
 // tests prove with them.
 enum class Plan {
-  kVoxelTable,  // 0 dense, 1 hash, 2 hash with two-word slots
-  kVoxelRanking,  // sorted orders: 0 bitmap, 1 radix sort
+  kVoxelTable,  // CUDA: 0 dense, 1 hash, 2 hash with two-word slots
+  kVoxelRanking,  // CUDA, sorted orders: 0 bitmap, 1 radix sort
+  kVoxelParts,  // CPU: parts that voxels are dealt out to
   kFpsKernel,  // 0 one block in registers, 1 tile-pruned, 2 generic
   kFpsThreads,  // threads per block
   kFpsPointsPerThread,  // points per thread

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-
+#include "csrc/kernels/core/radix_sort_cpu.h"
 #include "csrc/kernels/sampling/fps_tiles_cpu.h"
 
 namespace torchvox {
 namespace {
 
-constexpr int kDigitBits = 10;  // three digits are a Morton code
+constexpr int kAxisBits = 10;  // of a Morton code
 constexpr int64_t kUnordered = 2 * CpuTiles::kTile;  // too few points to be worth an order
 constexpr int64_t kChunk = 1024;
 
@@ -14,28 +13,6 @@ struct Item {
   uint32_t key;
   uint32_t index;
 };
-
-void radix_sort(std::vector<Item>& items) {
-  std::vector<Item> other(items.size());
-  std::array<std::array<uint32_t, 1 << kDigitBits>, 3> counts{};
-  for (const Item& item : items) {
-    for (int pass = 0; pass < 3; ++pass) {
-      ++counts[pass][(item.key >> (pass * kDigitBits)) & ((1u << kDigitBits) - 1)];
-    }
-  }
-  for (int pass = 0; pass < 3; ++pass) {
-    uint32_t begin = 0;
-    for (uint32_t& count : counts[pass]) {
-      const uint32_t size = count;
-      count = begin;
-      begin += size;
-    }
-    for (const Item& item : items) {
-      other[counts[pass][(item.key >> (pass * kDigitBits)) & ((1u << kDigitBits) - 1)]++] = item;
-    }
-    items.swap(other);
-  }
-}
 
 struct Local {
   Point3 p;
@@ -87,27 +64,29 @@ std::vector<uint32_t> spatial_order_cpu(const FpsArgs& args, const FpsCloud& clo
     items.push_back({0, i});
   }
   const int64_t count = static_cast<int64_t>(items.size());
+  std::vector<uint32_t> order(count);
   if (count > kUnordered) {
-    constexpr uint32_t kCells = 1u << kDigitBits;
+    constexpr uint32_t kCells = 1u << kAxisBits;
     const float scale = scale_of(low, high, kCells);
     for (Item& item : items) {
       item.key = morton_code(load_point(args, cloud, item.index), low, scale, kCells);
     }
-    radix_sort(items);
+    std::vector<Item> other(items.size());
+    const Item* const sorted = radix_sort(items.data(), other.data(), count, 3 * kAxisBits);
     std::vector<Local> chunk;
     for (int64_t begin = 0; begin < count; begin += kChunk) {
       const int64_t size = std::min(kChunk, count - begin);
       chunk.resize(size);
       for (int64_t i = 0; i < size; ++i) {
-        const uint32_t index = items[begin + i].index;
+        const uint32_t index = sorted[begin + i].index;
         chunk[i] = {load_point(args, cloud, index), index};
       }
       split(chunk.data(), chunk.data() + size);
-      for (int64_t i = 0; i < size; ++i) items[begin + i].index = chunk[i].index;
+      for (int64_t i = 0; i < size; ++i) order[begin + i] = chunk[i].index;
     }
+  } else {
+    for (int64_t i = 0; i < count; ++i) order[i] = items[i].index;
   }
-  std::vector<uint32_t> order(count);
-  for (int64_t i = 0; i < count; ++i) order[i] = items[i].index;
   return order;
 }
 

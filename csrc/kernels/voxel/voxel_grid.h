@@ -48,13 +48,21 @@ struct VoxelGrid {
   template <class Real>
   TORCHVOX_HD PointPlace locate(Real x, Real y, Real z, Cell* cell) const {
     if (!is_finite(x) || !is_finite(y) || !is_finite(z)) return PointPlace::kNotFinite;
-    Real qx, qy, qz;
-    const bool inside = axis(x, 0, &qx) & axis(y, 1, &qy) & axis(z, 2, &qz);
-    if (!inside) return PointPlace::kOutside;
-    cell->x = static_cast<int32_t>(qx);
-    cell->y = static_cast<int32_t>(qy);
-    cell->z = static_cast<int32_t>(qz);
-    return PointPlace::kInside;
+    const bool inside = locate_on_axis(x, 0, &cell->x) & locate_on_axis(y, 1, &cell->y) &
+        locate_on_axis(z, 2, &cell->z);
+    return inside ? PointPlace::kInside : PointPlace::kOutside;
+  }
+
+  // Whether the finite p falls into one of the axis's cells; which.
+  template <class Real>
+  TORCHVOX_HD bool locate_on_axis(Real p, int axis, int32_t* cell) const {
+    const Real q = (p - static_cast<Real>(lo[axis])) / static_cast<Real>(size[axis]);
+    bool inside = (q >= Real(0)) & (q < static_cast<Real>(cells[axis]));
+    if (check_range) {
+      inside &= (p >= static_cast<Real>(lo[axis])) & (p < static_cast<Real>(hi[axis]));
+    }
+    *cell = static_cast<int32_t>(inside ? q : Real(0));
+    return inside;
   }
 
   TORCHVOX_HD uint64_t key(int64_t sample, Cell c) const {
@@ -107,15 +115,6 @@ struct VoxelGrid {
   }
 
  private:
-  template <class Real>
-  TORCHVOX_HD bool axis(Real p, int axis, Real* q) const {
-    *q = (p - static_cast<Real>(lo[axis])) / static_cast<Real>(size[axis]);
-    bool inside = *q >= Real(0) && *q < static_cast<Real>(cells[axis]);
-    if (check_range) {
-      inside = inside && p >= static_cast<Real>(lo[axis]) && p < static_cast<Real>(hi[axis]);
-    }
-    return inside;
-  }
   // Divides in place and returns the remainder.
   template <class Unsigned>
   static TORCHVOX_HD uint32_t split(Unsigned* value, int32_t divisor) {

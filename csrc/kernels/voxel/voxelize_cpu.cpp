@@ -1,207 +1,221 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/voxel/voxelize_cpu.h"
 
-#include <algorithm>
 #include <cstring>
-#include <utility>
+
+#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/core/radix_sort_cpu.h"
+#include "csrc/kernels/voxel/voxel_table.h"
+#include "csrc/kernels/voxel/voxel_values_cpu.h"
 
 namespace torchvox {
 
 VoxelCpuWork::VoxelCpuWork(const VoxelizeArgs& args, void* base) {
-  const int64_t n = args.points.rows;
+  const int64_t n = args.points.rows, columns = args.points.columns;
   const int64_t batches = args.points.batches;
-  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(batches);
-  parallel = args.threads >= kCpuParallelThreads && n >= kCpuParallelRows;
+  const int64_t forced = plan_override(Plan::kVoxelParts);
+  const int64_t wanted =
+      forced == kAutomatic ? std::min<int64_t>(args.threads, n / kCpuPointsPerPart) : forced;
+  parts = static_cast<int>(std::clamp<int64_t>(wanted, 1, kCpuParts));
   chunks = (n + kCpuChunk - 1) / kCpuChunk;
-  voxel_limit = static_cast<int64_t>(std::min<uint64_t>(static_cast<uint64_t>(n), keys));
+  room = n + parts;
   Workspace space(base);
-  table = VoxelTable::choose(keys, n);
-  table.data = parallel ? static_cast<void*>(space.take<char>(table.bytes()))
-                        : space.take<uint32_t>(static_cast<int64_t>(table.slots));
-  cleared_bytes = space.bytes();
-  slot = space.take<uint32_t>(n);
-  arrival = space.take<uint32_t>(n);
-  perm = space.take<uint32_t>(n);
-  first_point = space.take<uint32_t>(voxel_limit);
-  segments = space.take<CpuSegment>(voxel_limit);
-  if (args.order != VoxelOrder::kFirst) {
-    rank_of = space.take<uint32_t>(voxel_limit);
-    id_of = space.take<uint32_t>(voxel_limit);
-  }
+  run_bound = space.take<uint32_t>(n + chunks);
+  run_key = space.take<uint64_t>(n);
+  run_part = space.take<uint8_t>(n);
+  chunk_runs = space.take<int64_t>(chunks);
+  chunk_part_runs = space.take<int64_t>(chunks * parts);
+  chunk_part_voxels = space.take<int64_t>(chunks * parts);
+  chunk_voxels = space.take<int64_t>(chunks);
+  part_begin = space.take<int64_t>(parts + 1);
+  table = space.take<uint32_t>(2 * room);
+  voxels = space.take<CpuVoxel>(room);
+  if (args.order != VoxelOrder::kFirst) ranked = space.take<Ranked>(2 * n);
+  voxel_of = space.take<uint32_t>(n);
+  row_of = space.take<int32_t>(room);
   sample_begin = space.take<int64_t>(batches + 1);
   row_begin = space.take<int64_t>(batches + 1);
   tallies = space.take<int64_t>(5 * batches);
-  chunk_voxels = space.take<uint64_t>(chunks);
-  chunk_points = space.take<uint64_t>(chunks);
+  if (args.features != nullptr && args.reduce != VoxelReduce::kNone) {
+    with_point_type(args.points.dtype, [&](auto type) {
+      using Real = compute_t<decltype(type)>;
+      values = space.take<Real>(room * columns);
+      if (!args.is_best() && args.stored(n) > kCpuSumBlock) {
+        cascades = space.take<CascadeSum<Real>>(n / kCpuSumBlock * columns);
+        cascade_of = space.take<uint32_t>(room);
+        cascades_taken = space.take<int64_t>(1);
+      }
+    });
+    if (args.arg != nullptr) args_of = space.take<int32_t>(room * columns);
+  }
   bytes = space.bytes();
 }
 
 namespace {
 
-// Calls body(begin, end) on the rows of each chunk.
-void for_chunks(int64_t rows, const ParallelFor& parallel_for,
-                const std::function<void(int64_t, int64_t, int64_t)>& body) {
-  parallel_for((rows + kCpuChunk - 1) / kCpuChunk, [&](int64_t first, int64_t last) {
-    for (int64_t c = first; c < last; ++c) {
-      body(c, c * kCpuChunk, std::min(rows, (c + 1) * kCpuChunk));
-    }
-  });
+bool copies(const VoxelizeArgs& args) {
+  return args.features != nullptr && args.reduce == VoxelReduce::kNone;
 }
 
-// Key of each valid point in [begin, end); found(row, key) or missed(row).
-template <class T, class Found, class Missed>
-void decode(const VoxelizeArgs& args, int64_t* tallies, int64_t begin, int64_t end, Found found,
-            Missed missed) {
-  using Real = compute_t<T>;
-  const PackedPoints& points = args.points;
-  SampleCursor cursor(points);
-  Tally tally(tallies);
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t sample = cursor.at(row);
-    if (sample < 0) {
-      missed(row);
-      continue;
-    }
-    const T* p = static_cast<const T*>(points.data) + row * points.row_stride;
-    Cell cell;
-    const PointPlace place = args.grid.locate<Real>(widen(p[0]), widen(p[1]), widen(p[2]), &cell);
-    if (place == PointPlace::kInside) {
-      found(row, args.grid.key(sample, cell));
-    } else {
-      tally.add(sample, place == PointPlace::kOutside ? kPointsOutOfRange : kPointsNotFinite);
-      missed(row);
-    }
-  }
-}
-
-// One thread: points in order, so the first unknown key is the next id and arrival is rank.
-template <class T>
-void number_in_order(const VoxelizeArgs& args, VoxelCpuWork& work) {
-  uint32_t* ids = work.ids();
-  const bool dense = work.table.kind == VoxelTableKind::kDense;
-  uint32_t voxels = 0;
-  const auto found = [&](int64_t row, uint64_t key) {
-    uint64_t s = dense ? key : work.table.home(key);
-    while (!dense && ids[s] != kNone32 && work.segments[ids[s]].key != key) {
-      s = s + 1 == work.table.slots ? 0 : s + 1;
-    }
-    if (ids[s] == kNone32) {
-      work.first_point[voxels] = static_cast<uint32_t>(row);
-      work.segments[voxels] = {key, 0, 0};
-      ids[s] = voxels++;
-    }
-    work.slot[row] = ids[s];
-    work.arrival[row] = work.segments[ids[s]].count++;
-  };
-  decode<T>(args, work.tallies, 0, args.points.rows, found,
-            [&](int64_t row) { work.slot[row] = kNone32; });
-  uint32_t place = 0;
-  for (uint32_t id = 0; id < voxels; ++id) {
-    work.segments[id].place = place;
-    place += work.segments[id].count;
-  }
-  work.voxels = voxels;
-}
-
-// Many threads: the steps of the GPU, over chunks.
-template <class T>
-void number_in_parallel(const VoxelizeArgs& args, VoxelCpuWork& work,
-                        const ParallelFor& parallel_for) {
-  const int64_t rows = args.points.rows;
-  for_chunks(rows, parallel_for, [&](int64_t, int64_t begin, int64_t end) {
-    const auto found = [&](int64_t row, uint64_t key) {
-      work.slot[row] = work.table.insert(key, static_cast<uint32_t>(row), 1, &work.arrival[row]);
-    };
-    decode<T>(args, work.tallies, begin, end, found,
-              [&](int64_t row) { work.slot[row] = kNone32; });
-  });
-  const auto is_first = [&](int64_t row, VoxelTable::Entry* entry, uint64_t* key) {
-    if (work.slot[row] == kNone32) return false;
-    *entry = work.table.entry(work.slot[row], key);
-    return entry->first == static_cast<uint32_t>(row);
-  };
-  for_chunks(rows, parallel_for, [&](int64_t chunk, int64_t begin, int64_t end) {
-    uint64_t voxels = 0, points = 0, key;
-    VoxelTable::Entry entry;
-    for (int64_t row = begin; row < end; ++row) {
-      if (!is_first(row, &entry, &key)) continue;
-      ++voxels;
-      points += uint64_t{entry.count} + 1;
-    }
-    work.chunk_voxels[chunk] = voxels;
-    work.chunk_points[chunk] = points;
-  });
-  uint64_t voxels = 0, points = 0;
+// voxel_of: all voxels in order of their first points.
+void merge_parts(VoxelCpuWork& work, const ParallelFor& parallel_for) {
+  work.found = 0;
   for (int64_t chunk = 0; chunk < work.chunks; ++chunk) {
-    voxels += std::exchange(work.chunk_voxels[chunk], voxels);
-    points += std::exchange(work.chunk_points[chunk], points);
-  }
-  work.voxels = static_cast<int64_t>(voxels);
-  for_chunks(rows, parallel_for, [&](int64_t chunk, int64_t begin, int64_t end) {
-    uint32_t id = static_cast<uint32_t>(work.chunk_voxels[chunk]);
-    uint32_t place = static_cast<uint32_t>(work.chunk_points[chunk]);
-    VoxelTable::Entry entry;
-    uint64_t key;
-    for (int64_t row = begin; row < end; ++row) {
-      if (!is_first(row, &entry, &key)) continue;
-      const uint32_t count = entry.count + 1;
-      work.first_point[id] = static_cast<uint32_t>(row);
-      work.segments[id] = {key, place, count};
-      work.table.give_id(work.slot[row], key, id, place);
-      ++id;
-      place += count;
+    work.chunk_voxels[chunk] = work.found;
+    for (int p = 0; p < work.parts; ++p) {
+      work.found += work.chunk_part_voxels[chunk * work.parts + p];
     }
+  }
+  for_each_index(parallel_for, work.chunks, 1, [&](int64_t chunk) {
+    uint32_t* const next = work.voxel_of + work.chunk_voxels[chunk];
+    uint32_t run[kCpuChunk];
+    const int voxels =
+        work.select_runs(chunk, [&](int64_t r) { return work.run_slot(r) == 0; }, run);
+    for (int k = 0; k < voxels; ++k) next[k] = work.run_voxel(run[k]);
   });
 }
 
-void rank_and_cap(const VoxelizeArgs& args, VoxelCpuWork& work) {
+void find_samples_and_rows(const VoxelizeArgs& args, VoxelCpuWork& work) {
   const int64_t batches = args.points.batches;
-  if (work.rank_of != nullptr) {
-    uint32_t* ids = work.id_of;
-    for (int64_t id = 0; id < work.voxels; ++id) ids[id] = static_cast<uint32_t>(id);
-    std::sort(ids, ids + work.voxels,
-              [&](uint32_t a, uint32_t b) { return work.segments[a].key < work.segments[b].key; });
-    for (int64_t rank = 0; rank < work.voxels; ++rank) {
-      work.rank_of[ids[rank]] = static_cast<uint32_t>(rank);
-    }
-  }
   for (int64_t b = 0; b <= batches; ++b) {
     work.sample_begin[b] =
-        std::lower_bound(work.first_point, work.first_point + work.voxels, args.points.offset(b)) -
-        work.first_point;
+        std::lower_bound(work.voxel_of, work.voxel_of + work.found, args.points.offset(b),
+                         [&](uint32_t v, int64_t row) { return work.voxels[v].first < row; }) -
+        work.voxel_of;
+    // Offsets in disorder must not make rows of two samples overlap.
     if (b > 0) work.sample_begin[b] = std::max(work.sample_begin[b], work.sample_begin[b - 1]);
   }
   work.row_begin[0] = 0;
   for (int64_t b = 0; b < batches; ++b) {
-    int64_t kept = std::max<int64_t>(0, work.sample_begin[b + 1] - work.sample_begin[b]);
+    int64_t kept = work.sample_begin[b + 1] - work.sample_begin[b];
     if (args.max_voxels >= 0) kept = std::min(kept, args.max_voxels);
     work.row_begin[b + 1] = work.row_begin[b] + kept;
   }
-  const int64_t rows = args.max_voxels < 0 ? work.voxels : work.row_begin[batches];
-  work.rows = std::min(rows, args.capacity());
+  work.rows = work.row_begin[batches];
 }
 
-void place_points(const VoxelizeArgs& args, const VoxelCpuWork& work,
-                  const ParallelFor& parallel_for) {
-  for_chunks(args.points.rows, parallel_for, [&](int64_t, int64_t begin, int64_t end) {
-    Tally tally(work.tallies);
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t row = -1;
-      if (work.slot[i] != kNone32) {
-        uint64_t key;
-        const uint32_t id =
-            work.parallel ? work.table.entry(work.slot[i], &key).first : work.slot[i];
-        // From the key: the sample the point was entered under, whatever the offsets hold.
-        int64_t sample = 0;
-        if (args.points.batches > 1) sample = args.grid.sample_of(work.segments[id].key);
-        row = work.row_of(args, id, sample);
-        work.perm[int64_t{work.segments[id].place} + work.arrival[i]] = static_cast<uint32_t>(i);
-        const bool stored = args.max_points < 0 || work.arrival[i] < args.max_points;
-        tally.add(sample, row < 0 ? kPointsVoxelNotKept : stored ? kPointsStored : kPointsOverCap);
-      }
-      args.point_voxel[i] = static_cast<int32_t>(row);
-      if (args.point_slot != nullptr && row < 0) args.point_slot[i] = -1;
+void sort_voxels(const VoxelizeArgs& args, const VoxelCpuWork& work) {
+  for (int64_t rank = 0; rank < work.found; ++rank) {
+    const uint32_t voxel = work.voxel_of[rank];
+    work.ranked[rank] = {work.voxels[voxel].key, voxel};
+  }
+  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(args.points.batches);
+  const VoxelCpuWork::Ranked* const sorted =
+      radix_sort(work.ranked, work.ranked + work.found, work.found, bits_for(keys));
+  for (int64_t rank = 0; rank < work.found; ++rank) work.voxel_of[rank] = sorted[rank].voxel;
+}
+
+// Writes the rows of the ranks [begin, end), which are of sample b.
+template <class Values>
+void write_rows(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values& values, int64_t b,
+                int64_t begin, int64_t end) {
+  int64_t all_stored = 0, over_cap = 0, not_kept = 0;
+  for (int64_t rank = begin; rank < end; ++rank) {
+    const uint32_t v = work.voxel_of[rank];
+    const CpuVoxel& voxel = work.voxels[v];
+    const int64_t row = work.row_begin[b] + (rank - work.sample_begin[b]);
+    const bool kept = row < work.row_begin[b + 1];
+    work.row_of[v] = kept ? static_cast<int32_t>(row) : -1;
+    if (!kept) {
+      not_kept += voxel.count;
+      continue;
     }
+    const int64_t stored = args.stored(voxel.count);
+    all_stored += stored;
+    over_cap += voxel.count - stored;
+    int64_t sample;
+    const Cell cell = args.grid.cell_of(voxel.key, &sample);
+    const int32_t index[4] = {static_cast<int32_t>(sample), cell.z, cell.y, cell.x};
+    std::copy_n(index, 4, args.indices + 4 * row);
+    args.num_points[row] = static_cast<int32_t>(stored);
+    values.store(v, row, static_cast<uint32_t>(stored));
+    if (copies(args)) values.pad_slots(row, stored);
+  }
+  work.add_tally(b, kPointsStored, all_stored);
+  work.add_tally(b, kPointsOverCap, over_cap);
+  work.add_tally(b, kPointsVoxelNotKept, not_kept);
+}
+
+void write_all_rows(const VoxelizeArgs& args, const VoxelCpuWork& work,
+                    const ParallelFor& parallel_for) {
+  const int64_t* const begins = work.sample_begin;
+  const int64_t tasks = (work.found + kCpuRowsPerTask - 1) / kCpuRowsPerTask;
+  with_values(args, work, [&](const auto& values) {
+    for_each_index(parallel_for, tasks, 1, [&](int64_t task) {
+      int64_t rank = task * kCpuRowsPerTask;
+      const int64_t end = std::min(work.found, rank + kCpuRowsPerTask);
+      int64_t b = std::upper_bound(begins, begins + args.points.batches + 1, rank) - begins - 1;
+      for (; rank < end; rank = begins[++b]) {
+        write_rows(args, work, values, b, rank, std::min(end, begins[b + 1]));
+      }
+    });
+  });
+}
+
+// Slots of the points [begin, end) of a voxel from `slot` on; their copies in these slots.
+template <class Values>
+void write_slots(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values& values,
+                 uint32_t voxel, int64_t slot, int64_t begin, int64_t end) {
+  const int32_t row = work.row_of[voxel];
+  const int64_t limit = row < 0 ? 0 : args.stored(work.voxels[voxel].count);
+  const Cell cell = values.center_cell(voxel);
+  for (int64_t i = begin; i < end; ++i, ++slot) {
+    const bool stored = slot < limit;
+    if (args.point_slot != nullptr) args.point_slot[i] = stored ? static_cast<int32_t>(slot) : -1;
+    if (copies(args) && stored) values.copy(row, slot, i, cell);
+  }
+}
+
+template <class Values>
+void write_chunk(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values& values,
+                 int64_t chunk) {
+  constexpr int64_t kWide = 8;  // a run is written wider than most are; the next one overwrites
+  int32_t rows[kCpuChunk + kWide];
+  const int64_t first = chunk * kCpuChunk, runs = work.chunk_runs[chunk];
+  for (int64_t run = first; run < first + runs; ++run) {
+    const bool dropped = work.run_part[run] == kCpuNoPart;
+    const int32_t row = dropped ? -1 : work.row_of[work.run_voxel(run)];
+    const int64_t begin = work.run_begin(chunk, run), end = work.run_end(chunk, run);
+    std::fill_n(rows + (begin - first), kWide, row);
+    for (int64_t i = begin + kWide; i < end; ++i) rows[i - first] = row;
+  }
+  const int64_t end = std::min(args.points.rows, first + kCpuChunk);
+  std::copy_n(rows, end - first, args.point_voxel + first);
+  if (args.point_slot == nullptr && !copies(args)) return;
+  for (int64_t run = first; run < first + runs; ++run) {
+    const int64_t begin = work.run_begin(chunk, run), end = work.run_end(chunk, run);
+    if (work.run_part[run] != kCpuNoPart) {
+      write_slots(args, work, values, work.run_voxel(run), work.run_slot(run), begin, end);
+    } else if (args.point_slot != nullptr) {
+      std::fill(args.point_slot + begin, args.point_slot + end, -1);
+    }
+  }
+}
+
+void fill(void* array, int64_t row_bytes, int64_t begin, int64_t end, int byte) {
+  if (array == nullptr || row_bytes == 0 || end <= begin) return;
+  std::memset(static_cast<char*>(array) + begin * row_bytes, byte,
+              static_cast<size_t>((end - begin) * row_bytes));
+}
+
+void fill_unused_rows(const VoxelizeArgs& args, int64_t begin, int64_t end) {
+  fill(args.indices, 16, begin, end, 0xff);
+  fill(args.num_points, 4, begin, end, 0);
+  fill(args.features, args.row_values() * bytes_of(args.out_dtype), begin, end, 0);
+  fill(args.arg, 4 * args.points.columns, begin, end, 0xff);
+}
+
+// The points of a chunk, and a share of the unused rows.
+void write_the_rest(const VoxelizeArgs& args, const VoxelCpuWork& work,
+                    const ParallelFor& parallel_for) {
+  const int64_t tasks = std::max<int64_t>(1, work.chunks);
+  const int64_t share = (args.capacity() - work.rows + tasks - 1) / tasks;
+  with_values(args, work, [&](const auto& values) {
+    for_each_index(parallel_for, tasks, 1, [&](int64_t task) {
+      if (task < work.chunks) write_chunk(args, work, values, task);
+      const int64_t begin = work.rows + task * share;
+      fill_unused_rows(args, begin, std::min(args.capacity(), begin + share));
+    });
   });
 }
 
@@ -237,20 +251,17 @@ int64_t workspace_bytes(const VoxelizeArgs& args, const Target& target) {
 
 void run_cpu(const VoxelizeArgs& args, void* workspace, const ParallelFor& parallel_for) {
   VoxelCpuWork work(args, workspace);
-  if (work.cleared_bytes > 0) std::memset(workspace, 0xff, static_cast<size_t>(work.cleared_bytes));
-  std::fill(work.tallies, work.tallies + 5 * args.points.batches, 0);
-  with_point_type(args.points.dtype, [&](auto type) {
-    using T = decltype(type);
-    if (work.parallel) {
-      number_in_parallel<T>(args, work, parallel_for);
-    } else {
-      number_in_order<T>(args, work);
-    }
-  });
-  rank_and_cap(args, work);
-  place_points(args, work, work.parallel ? parallel_for : serial_for);
+  const ParallelFor& run_tasks = work.parts > 1 ? parallel_for : ParallelFor(serial_for);
+  std::fill_n(work.tallies, 5 * args.points.batches, 0);
+  if (work.cascades_taken != nullptr) *work.cascades_taken = 0;
+  find_runs(args, work, run_tasks);
+  number_parts(args, work, run_tasks);
+  merge_parts(work, run_tasks);
+  find_samples_and_rows(args, work);
+  if (args.order != VoxelOrder::kFirst) sort_voxels(args, work);
+  write_all_rows(args, work, run_tasks);
+  write_the_rest(args, work, run_tasks);
   write_counts(args, work);
-  reduce_rows_cpu(args, work, work.parallel ? parallel_for : serial_for);
 }
 
 }  // namespace torchvox

@@ -1,113 +1,127 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the steps of voxelize share on the CPU. The terms are those of voxel_work.cuh.
+// What the steps of voxelize share on the CPU.
+//
+// Neighbours in the input tend to share a voxel, so runs of such points are looked up, not points.
+// Voxels are dealt out to parts by a hash of their keys, and one task does all that a part needs,
+// its runs in input order. So a voxel's first point, the slots of its points and the order of its
+// sums come by themselves, without atomics and without sorting; one thread is one part. The number
+// of parts decides no result.
+//
+//   runs     the keys of all points, as runs of equal ones    in chunks of points
+//   parts    every part's voxels and their sums               in parts
+//   ranks    all voxels in output order, hence their rows     in chunks of points
+//   rows     what the outputs hold of each row                in rows
+//   points   what the outputs hold of each point              in chunks of points
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "csrc/kernels/core/workspace.h"
-#include "csrc/kernels/voxel/voxel_table.h"
 #include "csrc/kernels/voxel/voxelize.h"
 
 namespace torchvox {
 
-inline constexpr int64_t kCpuChunk = 4096;  // points a task; never decides a result
-// One thread is faster below these: it needs no atomics and a smaller table.
-inline constexpr int64_t kCpuParallelRows = 16384;
-inline constexpr int kCpuParallelThreads = 4;
+inline constexpr int64_t kCpuChunk = 1024;  // points a task
+inline constexpr int64_t kCpuRowsPerTask = 512;
+// A part reads the part of every run: more parts than this would do little else.
+inline constexpr int kCpuParts = 16;
+inline constexpr int64_t kCpuPointsPerPart = 8192;
+inline constexpr uint32_t kCpuSumBlock = 32;  // values in the finest block of CascadeSum
 
-struct CpuSegment {
+inline constexpr uint8_t kCpuNoPart = 0xff;
+inline constexpr uint64_t kCpuNoKey = ~uint64_t{0};
+
+struct CpuVoxel {
   uint64_t key;
-  uint32_t place;
-  uint32_t count;
+  uint32_t count;  // points
+  uint32_t first;  // point
 };
 
 struct VoxelCpuWork {
-  bool parallel = false;
+  int parts = 1;
   int64_t chunks = 0;
-  int64_t voxel_limit = 0;
-  int64_t cleared_bytes = 0;
   int64_t bytes = 0;
-  VoxelTable table;  // one thread: a table of ids; many: as on the GPU
 
-  uint32_t* slot = nullptr;  // [rows] one thread: id of the voxel; many: its slot; kNone32: none
-  uint32_t* arrival = nullptr;  // [rows] points of the voxel that came before; one thread: its rank
-  uint32_t* perm = nullptr;  // [rows]
-  uint32_t* first_point = nullptr;  // [voxel_limit] by id, ascending
-  CpuSegment* segments = nullptr;  // [voxel_limit] by id
-  uint32_t* rank_of = nullptr;  // [voxel_limit]; null: the id
-  uint32_t* id_of = nullptr;  // [voxel_limit] by rank; null: the rank
-  int64_t* sample_begin = nullptr;  // [batches + 1]
+  // Runs, those of a chunk from chunk * kCpuChunk on.
+  uint32_t* run_bound = nullptr;  // [rows + chunks] chunk by chunk: its begin, the ends of its runs
+  uint64_t* run_key = nullptr;  // [rows] from number_parts() on: voxel << 32 | slot of first point
+  uint8_t* run_part = nullptr;  // [rows]
+  int64_t* chunk_runs = nullptr;  // [chunks]
+  int64_t* chunk_part_runs = nullptr;  // [chunks, parts]
+  int64_t* chunk_part_voxels = nullptr;  // [chunks, parts] voxels whose first point lies there
+  int64_t* chunk_voxels = nullptr;  // [chunks] voxels whose first point lies before
+
+  // Voxels are numbered part by part, with gaps: a part has a number for each of its runs and,
+  // before these, one for no voxel.
+  int64_t room = 0;  // rows + parts
+  int64_t* part_begin = nullptr;  // [parts + 1]
+  uint32_t* table = nullptr;  // [2 * room] hash tables, part by part
+  CpuVoxel* voxels = nullptr;  // [room]
+
+  // Running values of sums and extremes, see voxel_values_cpu.h.
+  void* values = nullptr;  // [room, columns] by voxel
+  int32_t* args_of = nullptr;  // [room, columns] by voxel; null: not wanted
+  void* cascades = nullptr;  // [rows / 32, columns] of voxels above 32 points
+  int64_t* cascades_taken = nullptr;
+  uint32_t* cascade_of = nullptr;  // [room] by voxel
+
+  struct Ranked {
+    uint64_t key;
+    uint32_t voxel;
+  };
+  Ranked* ranked = nullptr;  // [2 * rows] scratch of sorted orders
+  uint32_t* voxel_of = nullptr;  // [rows] by rank
+  int32_t* row_of = nullptr;  // [room] by voxel; -1: past max_voxels
+  int64_t* sample_begin = nullptr;  // [batches + 1] voxels in the samples before
   int64_t* row_begin = nullptr;  // [batches + 1]
   int64_t* tallies = nullptr;  // [batches, 5]
-  uint64_t* chunk_voxels = nullptr;  // [chunks] first points of voxels
-  uint64_t* chunk_points = nullptr;  // [chunks] points of those voxels
-  int64_t voxels = 0;
-  int64_t rows = 0;
+  int64_t found = 0;  // voxels
+  int64_t rows = 0;  // voxels kept
 
   VoxelCpuWork(const VoxelizeArgs& args, void* base);
 
-  uint32_t* ids() const { return static_cast<uint32_t*>(table.data); }
-  int64_t row_of(const VoxelizeArgs& args, uint32_t id, int64_t sample) const {
-    const int64_t rank = rank_of != nullptr ? rank_of[id] : id;
-    if (args.max_voxels < 0) return rank;
-    // The end matters for offsets in disorder only: rows of two samples never overlap.
-    const int64_t within = rank - sample_begin[sample];
-    const bool kept = within >= 0 && within < args.max_voxels && rank < sample_begin[sample + 1];
-    return kept ? row_begin[sample] + within : -1;
-  }
-};
-
-// Walks rows in order and remembers the sample it is in.
-class SampleCursor {
- public:
-  explicit SampleCursor(const PackedPoints& points) : points_(points) {}
-  // The sample of a valid point, -1 for padding.
-  int64_t at(int64_t row) {
-    if (row < begin_ || row >= end_) {
-      sample_ = points_.sample_of(row);
-      begin_ = sample_ >= 0 ? (points_.offsets.given() ? points_.offset(sample_) : 0) : row;
-      end_ = sample_ >= 0 ? points_.offset(sample_ + 1) : row + 1;
-      valid_ =
-          sample_ >= 0 && points_.num_valid.given() ? points_.num_valid[sample_] : points_.rows;
+  // Lists the runs of a chunk for which wanted(run), in order. Without branches: they would be
+  // mispredicted again and again.
+  template <class Wanted>
+  int select_runs(int64_t chunk, const Wanted& wanted, uint32_t (&list)[kCpuChunk]) const {
+    const int64_t base = chunk * kCpuChunk;
+    int size = 0;
+    for (int64_t r = base; r < base + chunk_runs[chunk]; ++r) {
+      list[size] = static_cast<uint32_t>(r);
+      size += wanted(r);
     }
-    return sample_ >= 0 && row - begin_ < valid_ ? sample_ : -1;
+    return size;
   }
+  // The points [begin, end) of a run of the chunk.
+  int64_t run_begin(int64_t chunk, int64_t run) const { return run_bound[run + chunk]; }
+  int64_t run_end(int64_t chunk, int64_t run) const { return run_bound[run + chunk + 1]; }
+  // Of a run, from number_parts() on.
+  uint32_t run_voxel(int64_t run) const { return static_cast<uint32_t>(run_key[run] >> 32); }
+  uint32_t run_slot(int64_t run) const { return static_cast<uint32_t>(run_key[run]); }
 
- private:
-  const PackedPoints& points_;
-  int64_t sample_ = -1;
-  int64_t begin_ = 0;
-  int64_t end_ = 0;
-  int64_t valid_ = 0;
+  void add_tally(int64_t sample, VoxelCount column, int64_t count) const {
+    if (count == 0) return;
+    __atomic_fetch_add(&tallies[5 * sample + column - kPointsStored], count, __ATOMIC_RELAXED);
+  }
 };
 
-// Counts for one sample at a time; adds them to the shared tallies when the sample changes.
-class Tally {
- public:
-  explicit Tally(int64_t* tallies) : tallies_(tallies) {}
-  ~Tally() { flush(); }
-  void add(int64_t sample, int column) {
-    if (sample != sample_) flush();
-    sample_ = sample;
-    ++counts_[column - kPointsStored];
-  }
+// Some 64 bits that any bit of the key may change.
+inline uint64_t mix_key(uint64_t key) {
+  key *= 0xff51afd7ed558ccdull;
+  key ^= key >> 33;
+  key *= 0xc4ceb9fe1a85ec53ull;
+  return key ^ key >> 29;
+}
+// Scales the low 32 of these bits to [0, count).
+inline uint64_t scale_bits(uint64_t bits, uint64_t count) {
+  return (bits & 0xffffffffu) * count >> 32;
+}
 
- private:
-  void flush() {
-    for (int c = 0; c < 5; ++c) {
-      if (counts_[c] != 0) {
-        __atomic_fetch_add(&tallies_[5 * sample_ + c], counts_[c], __ATOMIC_RELAXED);
-      }
-      counts_[c] = 0;
-    }
-  }
-  int64_t* tallies_;
-  int64_t sample_ = -1;
-  int64_t counts_[5] = {0, 0, 0, 0, 0};
-};
-
-void reduce_rows_cpu(const VoxelizeArgs& args, const VoxelCpuWork& work,
-                     const ParallelFor& parallel_for);
+// The first two steps; between them they fill everything down to cascade_of.
+void find_runs(const VoxelizeArgs& args, const VoxelCpuWork& work, const ParallelFor& parallel_for);
+void number_parts(const VoxelizeArgs& args, const VoxelCpuWork& work,
+                  const ParallelFor& parallel_for);
 
 }  // namespace torchvox
