@@ -234,8 +234,8 @@ void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
     if (c.values_count && !(got == want)) report(c, plan, got, want);
   };
   check("automatic", -1, -1, -1);
-  check("tiled", 1, -1, -1);
-  check("tiled, 64 threads, tiles of 32", 1, 64, 1);
+  check("lazy", 1, -1, -1);
+  check("lazy, pool of 64, tiles of 32", 1, 64, 1);
   check("generic", 2, -1, -1);
   if (every_block) {
     for (const int threads : {32, 64, 128, 256, 512}) {

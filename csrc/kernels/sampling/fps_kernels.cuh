@@ -40,9 +40,9 @@ struct SpatialOrder {
 // Fills `summaries` and `sorted`. Speed depends on the order, results never do.
 cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStream_t stream);
 
-// F3, over a spatial order; the sort buffers are its scratch.
-cudaError_t launch_fps_tiled(const FpsArgs& args, const FpsPlan& plan, const SpatialOrder& order,
-                             cudaStream_t stream);
+// Lazy batches over a spatial order; the sort buffers are its scratch.
+cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const SpatialOrder& order,
+                            cudaStream_t stream);
 
 // Any number of axes, any dtype, any size: one pass over the cloud a sample. Scratch for
 // `clouds_at_once` clouds.

@@ -13,18 +13,16 @@ using BlockClass = FpsPlan::BlockClass;
 
 // By measured time a sample; (256, 4) and (512, 8) on an H200, the others between them.
 constexpr BlockClass kBlockTable[] = {{32, 1},  {32, 2},  {32, 4},  {64, 4},   {128, 4},
-                                      {256, 4}, {256, 8}, {512, 8}, {512, 16}, {1024, 16}};
+                                      {256, 4}, {256, 8}, {512, 8}, {512, 16}};
 // A ragged call launches each of these over all clouds, so they are few.
 constexpr BlockClass kRaggedTable[] = {{64, 4}, {256, 4}, {512, 8}, {512, 16}};
 
-constexpr int64_t kCoordinateBytes = 3 * sizeof(float);
 constexpr int64_t kPointsAtOnce = int64_t{1} << 25;
+constexpr int64_t kLazyStaticBytes = 36 * 1024;  // shared memory besides the tiles
+constexpr int64_t kTileBytes = 29;
+constexpr int64_t kMostTiles = 4096;
 
-bool fits(const BlockClass& block, const Target& target) {
-  return block.room() * kCoordinateBytes + kBlockStaticBytes <= target.shared_bytes;
-}
-
-void plan_classes(const FpsArgs& args, const Target& target, FpsPlan& plan) {
+void plan_classes(const FpsArgs& args, FpsPlan& plan) {
   const int64_t threads = plan_override(Plan::kFpsThreads);
   const int64_t points = plan_override(Plan::kFpsPointsPerThread);
   const int64_t most = args.ragged
@@ -32,20 +30,20 @@ void plan_classes(const FpsArgs& args, const Target& target, FpsPlan& plan) {
       : int64_t{TieRule::make(args.capacity, args.tie_block).space()};
   if (threads != kAutomatic && points != kAutomatic) {
     const BlockClass forced{static_cast<int>(threads), static_cast<int>(points)};
-    if (fits(forced, target) && (args.ragged || most <= forced.room())) plan.classes = {forced};
+    if (args.ragged || most <= forced.room()) plan.classes = {forced};
   } else if (args.ragged) {
     for (const BlockClass& block : kRaggedTable) {
-      if (!fits(block, target) || (plan.block_room() >= most)) break;
+      if (plan.block_room() >= most) break;
       plan.classes.push_back(block);
     }
   } else {
     for (const BlockClass& block : kBlockTable) {
-      if (block.room() < most || !fits(block, target)) continue;
+      if (block.room() < most) continue;
       plan.classes = {block};
       break;
     }
   }
-  if (plan.block_room() < most) plan.large = FpsPlan::Large::kTiled;
+  if (plan.block_room() < most) plan.large = FpsPlan::Large::kLazy;
 }
 
 }  // namespace
@@ -56,23 +54,25 @@ FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
   if (args.dtype == DType::kDouble || args.dims > 3 || kernel == 2) {
     plan.large = FpsPlan::Large::kGeneric;
   } else if (kernel == 1) {
-    plan.large = FpsPlan::Large::kTiled;
+    plan.large = FpsPlan::Large::kLazy;
   } else {
-    plan_classes(args, target, plan);
+    plan_classes(args, plan);
   }
   if (plan.large == FpsPlan::Large::kNone) return plan;
 
-  if (plan.large == FpsPlan::Large::kTiled && kernel == 1) {
+  if (plan.large == FpsPlan::Large::kLazy && kernel == 1) {
     const int64_t threads = plan_override(Plan::kFpsThreads);
     const int64_t points = plan_override(Plan::kFpsPointsPerThread);
-    if (threads != kAutomatic)
-      plan.large_threads = static_cast<int>(std::min<int64_t>(threads, 512));
+    if (threads != kAutomatic) {
+      plan.large_threads = static_cast<int>(threads % 10000);
+      if (threads > 10000) plan.pool_points = static_cast<int>(threads / 10000);
+    }
     if (points != kAutomatic) plan.tile = static_cast<int>(32 * points);
   }
-  while (plan.tiles_per_lane < 8 &&
-         int64_t{plan.large_threads} * plan.tiles_per_lane * plan.tile < args.capacity) {
-    plan.tiles_per_lane *= 2;
-  }
+  const int64_t fitting = (target.shared_bytes - kLazyStaticBytes) / kTileBytes;
+  const int64_t tiles = (args.capacity + plan.tile - 1) / plan.tile;
+  plan.tile_room =
+      static_cast<int>(std::min({(tiles + 31) / 32 * 32, fitting / 32 * 32, kMostTiles}));
   plan.clouds_at_once = args.clouds;
   if (!args.ragged && args.capacity > 0) {
     // Enough clouds for every multiprocessor, but points that 31 bits can count, and a workspace

@@ -18,20 +18,18 @@ struct FpsPlan {
     int points_per_thread;
     int64_t room() const { return int64_t{threads} * points_per_thread; }
   };
-  enum class Large { kNone, kTiled, kGeneric };
+  enum class Large { kNone, kLazy, kGeneric };
 
   std::vector<BlockClass> classes;  // rising room
   Large large = Large::kNone;
-  int large_threads = 512;
-  int tile = 128;  // tiled: points of the smallest tile
-  int tiles_per_lane = 1;  // tiled: 1, 2, 4 or 8
+  int large_threads = 1024;
+  int pool_points = 1;  // lazy: points of the pool that a thread keeps
+  int tile = 64;  // lazy: points of the smallest tile
+  int tile_room = 0;  // lazy: tiles that the shared memory holds
   int64_t clouds_at_once = 0;  // large: clouds that share the workspace
 
   int64_t block_room() const { return classes.empty() ? -1 : classes.back().room(); }
 };
-
-// Shared memory of a block kernel besides its coordinates: reduction slots, staged samples.
-inline constexpr int64_t kBlockStaticBytes = 8192;
 
 FpsPlan make_fps_plan(const FpsArgs& args, const Target& target);
 

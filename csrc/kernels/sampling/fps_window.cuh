@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Many samples at a time, and exactly those that one at a time would give. The `window` is every
+// point whose key (dist2, then smaller tie code) is at least K, at most one warp of them. In falling
+// order of keys a window point is the next sample unless an earlier one came closer to it than its
+// dist2. So all samples down to the first point that was reached and yet stays in the race follow
+// from the window alone, by a few steps over bit masks; whatever lies outside has a key below K and
+// only falls.
+#pragma once
+
+#include "csrc/kernels/sampling/fps_device.cuh"
+
+namespace torchvox {
+
+inline constexpr int kWindow = 32;
+
+#ifdef FPS_PROFILE
+__device__ unsigned long long fps_profile[16];
+#define MARK(k)                                   \
+  do {                                            \
+    if (threadIdx.x == 0 && blockIdx.x == 0) {    \
+      const long long now = clock64();            \
+      fps_profile[k] += now - fps_profile[15];    \
+      fps_profile[15] = now;                      \
+    }                                             \
+  } while (0)
+#define COUNT(k, n)                                                    \
+  do {                                                                 \
+    if (threadIdx.x == 0 && blockIdx.x == 0) fps_profile[k] += n;      \
+  } while (0)
+#else
+#define MARK(k)
+#define COUNT(k, n)
+#endif
+
+// Shared memory of a block. Samples are collected in `sample` until they are written out.
+template <int kRoom>
+struct FpsWindow {
+  float4 point[kWindow];  // a, b, c, dist2
+  uint32_t code[kWindow];
+  uint4 row[kWindow];  // compare_window
+  int per_warp[32];
+  int count[3];  // of window points, one for every attempt in turn
+  int taken;
+  float4 sample[kRoom];  // a, b, c, code
+  int bits[kRoom];  // of dist2 at selection time
+};
+
+// The points that a thread keeps in registers; code kNoCode and d = -1 where there is none.
+template <int kPoints>
+struct FpsPool {
+  float a[kPoints], b[kPoints], c[kPoints], d[kPoints];
+  uint32_t code[kPoints];
+
+  __device__ __forceinline__ int best() const {
+    float largest = d[0];
+#pragma unroll
+    for (int j = 1; j < kPoints; ++j) largest = fmaxf(largest, d[j]);
+    return __float_as_int(largest);
+  }
+  __device__ __forceinline__ void measure_from(const float4& q) {
+#pragma unroll
+    for (int j = 0; j < kPoints; ++j) {
+      d[j] = fminf(d[j], dist2(a[j] - q.x, b[j] - q.y, c[j] - q.z));
+    }
+  }
+};
+
+__device__ __forceinline__ int warp_max_signed(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kFullWarp, x);
+#else
+  for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kFullWarp, x, step));
+  return x;
+#endif
+}
+
+// Largest of one number per warp, for all threads. One barrier; `per_warp` is free again at the
+// next one.
+template <int kThreads>
+__device__ __forceinline__ int block_max(int of_warp, int* per_warp) {
+  if constexpr (kThreads == 32) return of_warp;
+  const unsigned lane = threadIdx.x % 32;
+  if (lane == 0) per_warp[threadIdx.x / 32] = of_warp;
+  __syncthreads();
+  return warp_max_signed(per_warp[lane % (kThreads / 32)]);
+}
+
+// How far below the largest dist2 the window reaches, adapted to what it found.
+struct WindowDepth {
+  float fraction = 0.1f;
+  unsigned turn = 0;  // of the counters
+};
+
+// Puts every pool point with key >= K into the window, for the K that the depth suggests, and gives
+// their number, 1 to kWindow. `best`: bits of the largest dist2, above 0. `limit` leaves as the bits
+// of K's dist2, at least `floor`. Should more than a window tie for the maximum, K has a code too,
+// found by bisection.
+template <int kPoints, int kRoom>
+__device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, FpsWindow<kRoom>& shared,
+                                           int best, int floor, uint32_t last_code,
+                                           WindowDepth& depth, int& limit) {
+  uint32_t low = 0, high = last_code, top = kNoCode;
+  for (int attempt = 0;; ++attempt) {
+    limit = max(__float_as_int(__int_as_float(best) * (1.0f - depth.fraction)), max(floor, 1));
+    int* const counter = &shared.count[depth.turn];
+    depth.turn = depth.turn == 2 ? 0 : depth.turn + 1;
+    if (threadIdx.x == 0) shared.count[depth.turn] = 0;
+#pragma unroll
+    for (int j = 0; j < kPoints; ++j) {
+      if (__float_as_int(pool.d[j]) >= limit && pool.code[j] <= top) {
+        const int at = atomicAdd(counter, 1);
+        if (at < kWindow) {
+          shared.point[at] = make_float4(pool.a[j], pool.b[j], pool.c[j], pool.d[j]);
+          shared.code[at] = pool.code[j];
+        }
+      }
+    }
+    __syncthreads();
+    const int found = *counter;
+    if (found > 0 && found <= kWindow) {
+      if (found > 24) {
+        depth.fraction *= 0.9f;
+      } else if (found < 16 && limit > floor) {
+        depth.fraction = fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < 8 ? 1.6f : 1.25f)));
+      }
+      return found;
+    }
+    if (found == 0) {  // only once the codes are being bisected
+      low = top + 1;
+    } else if (limit < best) {
+      depth.fraction *= attempt < 3 ? fminf(0.7f, fmaxf(0.05f, 18.0f / found)) : 0.0f;
+      continue;
+    } else {
+      if (low >= high) return kWindow;  // codes that repeat: only clouds that overlap have them
+      high = min(top, high);
+    }
+    top = low + (high - low) / 2;
+  }
+}
+
+// For every window point j, who is before it: x the points with a larger key, y those of them that
+// come closer than its dist2 and so lower it, z those that lower it below K, w the bits of the
+// largest distance that lowers it, yet not below K.
+template <int kRoom>
+__device__ __forceinline__ void compare_window(FpsWindow<kRoom>& shared, int count, int limit) {
+  const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const float4 p = shared.point[lane];
+  const uint32_t code = shared.code[lane];
+  const bool valid = static_cast<int>(lane) < count;
+  for (int j = threadIdx.x / 32; j < count; j += warps) {
+    const float4 q = shared.point[j];
+    const float d = dist2(p.x - q.x, p.y - q.y, p.z - q.z);
+    const bool ahead = valid && (p.w > q.w || (p.w == q.w && code < shared.code[j]));
+    const bool lowers = ahead && d < q.w;
+    uint4 row;
+    row.x = __ballot_sync(kFullWarp, ahead);
+    row.y = __ballot_sync(kFullWarp, lowers);
+    row.z = __ballot_sync(kFullWarp, lowers && __float_as_int(d) < limit);
+    row.w = 0;
+    if (row.y != row.z) {
+      const bool stays = lowers && __float_as_int(d) >= limit;
+      row.w = static_cast<uint32_t>(warp_max_signed(stays ? __float_as_int(d) : 0));
+    }
+    if (lane == 0) shared.row[j] = row;
+  }
+  __syncthreads();
+}
+
+// Appends the samples that follow from the window to `sample`, from `at` on; gives their number, at
+// least 1. One lane a window point. A point is a sample when none of those that lower it is one,
+// and none when one of them is: masks grow until every point is decided, in as many steps as the
+// longest chain.
+template <int kRoom>
+__device__ __forceinline__ int take_samples(FpsWindow<kRoom>& shared, int count, int at) {
+  if (threadIdx.x < 32) {
+    const unsigned lane = threadIdx.x;
+    const bool valid = static_cast<int>(lane) < count;
+    const uint4 row = shared.row[lane];
+    const float4 p = shared.point[lane];
+    const unsigned all = kFullWarp >> (32 - count);
+    unsigned accepted = 0, lowered = 0;
+    while ((accepted | lowered) != all) {
+      const unsigned safe = __ballot_sync(kFullWarp, valid && (row.y & ~lowered) == 0);
+      lowered = __ballot_sync(kFullWarp, valid && (row.y & accepted) != 0);
+      accepted = safe;
+    }
+    // Lowered, and still in the window: from its new dist2 down the order is open.
+    const bool stays = valid && (row.y & accepted) != 0 && (row.z & accepted) == 0;
+    const int open = warp_max_signed(stays ? static_cast<int>(row.w) : 0);
+    const bool take = (accepted >> lane & 1) && __float_as_int(p.w) > open;
+    const unsigned taken = __ballot_sync(kFullWarp, take);
+    if (take) {
+      const int rank = at + __popc(row.x & taken);
+      shared.sample[rank] = make_float4(p.x, p.y, p.z, __uint_as_float(shared.code[lane]));
+      shared.bits[rank] = __float_as_int(p.w);
+    }
+    if (lane == 0) shared.taken = __popc(taken);
+  }
+  __syncthreads();
+  return shared.taken;
+}
+
+// Writes the collected samples to the slots [begin, end). Barriers on both sides.
+template <int kRoom>
+__device__ __forceinline__ void write_samples(const FpsArgs& args, const FpsCloud& cloud,
+                                              const FpsWindow<kRoom>& shared, int begin, int end) {
+  __syncthreads();
+  for (int s = begin + static_cast<int>(threadIdx.x); s < end; s += blockDim.x) {
+    // Only clouds that overlap, from offsets in disorder, can hold a code of no point.
+    const uint32_t i = cloud.tie.index(__float_as_uint(shared.sample[s - begin].w));
+    write_sample(args, cloud, s, i < cloud.points ? int64_t{i} : -1,
+                 __int_as_float(shared.bits[s - begin]));
+  }
+  __syncthreads();
+}
+
+}  // namespace torchvox
