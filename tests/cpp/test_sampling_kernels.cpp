@@ -226,7 +226,9 @@ FpsResult on_device(const FpsCase& c, const Target& target) {
 
 void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
   const FpsResult want = on_host(c);
-  const auto check = [&](const std::string& plan, int64_t kernel, int64_t threads, int64_t points) {
+  const auto check = [&](const std::string& plan, int64_t kernel, int64_t threads, int64_t points,
+                         int64_t members = -1) {
+    set_plan_override(Plan::kFpsMembers, members);
     set_plan_override(Plan::kFpsKernel, kernel);
     set_plan_override(Plan::kFpsThreads, threads);
     set_plan_override(Plan::kFpsPointsPerThread, points);
@@ -235,7 +237,9 @@ void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
   };
   check("automatic", -1, -1, -1);
   check("lazy", 1, -1, -1);
-  check("lazy, pool of 64, tiles of 32", 1, 64, 1);
+  check("lazy, one block", 1, -1, -1, 1);
+  check("lazy, one block, pool of 64, tiles of 32", 1, 64, 1, 1);
+  check("lazy, five blocks, pool of 64, tiles of 32", 1, 64, 1, 5);
   check("generic", 2, -1, -1);
   if (every_block) {
     for (const int threads : {32, 64, 128, 256, 512}) {
@@ -245,7 +249,8 @@ void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
       }
     }
   }
-  for (const Plan plan : {Plan::kFpsKernel, Plan::kFpsThreads, Plan::kFpsPointsPerThread}) {
+  for (const Plan plan : {Plan::kFpsKernel, Plan::kFpsThreads, Plan::kFpsPointsPerThread,
+                          Plan::kFpsMembers}) {
     set_plan_override(plan, kAutomatic);
   }
 }

@@ -11,6 +11,7 @@ from helpers import forced
 
 THREADS = [32, 64, 128, 256, 512]
 PER_THREAD = [1, 2, 4, 8, 16]
+POOL_OF_64 = {"fps_kernel": "lazy", "fps_threads": 64, "fps_points_per_thread": 1}
 
 pytestmark = pytest.mark.gpu
 
@@ -38,12 +39,12 @@ def test_every_block_size_and_points_per_thread(threads, per_thread, tie):
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 255, 256, 257, 1000, 8191, 8192, 8193, 30_000])
 @pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-def test_the_tiled_kernel_at_every_size(n, tie):
-    with forced(fps_kernel="tiled"):
+def test_the_lazy_kernel_at_every_size(n, tie):
+    with forced(fps_kernel="lazy"):
         assert_as_reference("cuda", polluted(n, seed=n), min(n + 2, 60), tie=tie)
 
 
-@pytest.mark.parametrize("kernel", ["block", "tiled"])
+@pytest.mark.parametrize("kernel", ["block", "lazy"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -62,7 +63,7 @@ def test_every_option_in_every_kernel(kernel, options):
         assert_as_reference("cuda", polluted(1000, seed=4), 60, **options)
 
 
-@pytest.mark.parametrize("kernel", ["block", "tiled"])
+@pytest.mark.parametrize("kernel", ["block", "lazy"])
 @pytest.mark.parametrize(
     "points",
     [
@@ -78,3 +79,28 @@ def test_every_option_in_every_kernel(kernel, options):
 def test_hard_clouds_in_every_kernel(kernel, points, tie):
     with forced(fps_kernel=kernel):
         assert_as_reference("cuda", points, 100, tie=tie)
+
+
+@pytest.mark.parametrize("plan", [{"fps_kernel": "block"}, {"fps_kernel": "lazy"}, POOL_OF_64])
+@pytest.mark.parametrize("exhausted", ["distinct", "repeat"])
+@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
+@pytest.mark.parametrize("side", [4, 9, 16])
+def test_more_ties_than_a_window_or_a_pool_holds(plan, exhausted, tie, side):
+    points = torch.cartesian_prod(*[torch.arange(float(side))] * 3)[None]
+    points = torch.cat([points, points[:, ::3]], dim=1)
+    with forced(**plan):
+        assert_as_reference("cuda", points, min(600, side**3 + 9), tie=tie, exhausted=exhausted)
+
+
+@pytest.mark.parametrize("n", [65, 500, 3000, 9000])
+def test_a_pool_that_overflows_in_every_round(n):
+    with forced(**POOL_OF_64):
+        assert_as_reference("cuda", cube(n, batch=2, seed=n), 300)
+        assert_as_reference("cuda", polluted(n, seed=n), 60, tie="mmcv")
+
+
+def test_a_start_set_longer_than_a_round():
+    starts = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[None, :1500]
+    for kernel in ["block", "lazy"]:
+        with forced(fps_kernel=kernel):
+            assert_as_reference("cuda", cube(3000, seed=1), 2000, start_idx=starts)

@@ -142,7 +142,7 @@ def test_other_dimensions(device, d):
     assert_ragged_as_reference(device, cube(60, d=d)[0], ptr, out_ptr, 20)
 
 
-@pytest.mark.parametrize("kernel", ["tiled", "generic"])
+@pytest.mark.parametrize("kernel", ["lazy", "generic"])
 @pytest.mark.parametrize("rules", [{}, {"skip_origin": True}], ids=str)
 def test_a_first_cloud_far_from_the_first_row(device, kernel, rules):
     points = cube(25_000, seed=2)[0]

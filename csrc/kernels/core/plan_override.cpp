@@ -27,6 +27,7 @@ const char* plan_name(Plan plan) {
     case Plan::kFpsKernel: return "fps_kernel";
     case Plan::kFpsThreads: return "fps_threads";
     case Plan::kFpsPointsPerThread: return "fps_points_per_thread";
+    case Plan::kFpsMembers: return "fps_members";
     case Plan::kFpsCpu: return "fps_cpu";
     case Plan::kBevTable: return "bev_table";
     case Plan::kCount: break;

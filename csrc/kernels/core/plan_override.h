@@ -13,9 +13,10 @@ enum class Plan {
   kVoxelTable,  // CUDA: 0 dense, 1 hash, 2 hash with two-word slots
   kVoxelRanking,  // CUDA, sorted orders: 0 bitmap, 1 radix sort
   kVoxelParts,  // CPU: parts that voxels are dealt out to
-  kFpsKernel,  // 0 one block in registers, 1 tile-pruned, 2 generic
+  kFpsKernel,  // 0 one block in registers, 1 lazy tiles, 2 generic
   kFpsThreads,  // threads per block
   kFpsPointsPerThread,  // points per thread
+  kFpsMembers,  // lazy tiles: blocks that share a cloud
   kFpsCpu,  // 0 baseline, 1 AVX2 + FMA, 2 AVX-512; not above what the processor has
   kBevTable,  // 0 all cells, 1 cleared and written by points, 2 begun and written by points
   kCount

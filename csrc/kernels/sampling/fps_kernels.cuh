@@ -40,9 +40,33 @@ struct SpatialOrder {
 // Fills `summaries` and `sorted`. Speed depends on the order, results never do.
 cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStream_t stream);
 
-// Lazy batches over a spatial order; the sort buffers are its scratch.
+// What the leader of the blocks that share a cloud asks of them, and what it is told.
+struct FpsTeam {
+  unsigned arrived;  // at barriers
+  struct Step {
+    int count;  // samples to measure from
+    int limit;  // points wanted: bits of dist2 from here up,
+    uint32_t top_code;  // tie code to here
+    uint32_t total;  // found
+    int best;  // bits of the largest dist2 left
+  } step;
+};
+
+inline constexpr int kLazyRoom = 1024;  // samples of a round
+
+// Lazy batches over a spatial order. The sort is over: its buffers hold the distances, and the
+// marks of exhausted clouds.
+struct LazyScratch {
+  float* dist2;  // [points]
+  uint32_t* mark;  // [points]
+  FpsTeam* team;  // [clouds]
+  uint32_t* pool;  // [clouds, points of a pool]
+  float4* samples;  // [clouds, kLazyRoom]
+
+  LazyScratch(const FpsPlan& plan, const SpatialOrder& order, Workspace& workspace);
+};
 cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const SpatialOrder& order,
-                            cudaStream_t stream);
+                            const LazyScratch& scratch, cudaStream_t stream);
 
 // Any number of axes, any dtype, any size: one pass over the cloud a sample. Scratch for
 // `clouds_at_once` clouds.

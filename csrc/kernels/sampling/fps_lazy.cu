@@ -1,132 +1,199 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/sampling/fps_kernels.cuh"
-#include "csrc/kernels/sampling/fps_tiles.cuh"
-#include "csrc/kernels/sampling/fps_window.cuh"
+#include "csrc/kernels/sampling/fps_team.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kRoom = 1024;  // samples of a round
+// Takes samples from the pool while its best key is at least that of `floor`, at most what the
+// window has room for or what is `wanted`; gives their number.
+template <int kThreads, int kPoints>
+__device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& box,
+                                          FpsWindow<kLazyRoom>& window, int floor,
+                                          uint32_t last_code, int wanted, WindowDepth& depth) {
+  const int lane = threadIdx.x % 32;
+  int staged = 0;
+  int of_warp = warp_max_signed(pool.best());
+#pragma unroll 1
+  while (staged < wanted && staged <= kLazyRoom - kWindow) {
+    const int best = block_max<kThreads>(of_warp, window.per_warp);
+    MARK(3);
+    if (best < floor) break;
+    int limit;
+    const int found = fill_window(pool, window, best, floor, last_code, depth, limit);
+    MARK(4);
+    compare_window(window, found, limit);
+    MARK(5);
+    const int taken = take_samples(window, found, staged);
+    MARK(6);
+    COUNT(11, 1);
+    COUNT(13, found);
+    bool lowered = false;
+    for (int base = 0; base < taken; base += 32) {  // one lane a sample: does it reach the warp?
+      const bool near = base + lane < taken &&
+          box.bound(window.sample[staged + base + lane]) < __int_as_float(of_warp);
+      unsigned hits = __ballot_sync(kFullWarp, near);
+      lowered |= hits != 0;
+      for (; hits; hits &= hits - 1) {
+        pool.measure_from(window.sample[staged + base + __ffs(hits) - 1]);
+      }
+    }
+    if (lowered) of_warp = warp_max_signed(pool.best());
+    staged += taken;
+    MARK(7);
+  }
+  return staged;
+}
 
-// One block per cloud, whose candidates lie in spatial order in tiles. A round gathers the points
-// with the largest keys, all those at or above some K, into the block's registers (the pool), takes
-// samples from the pool by windows while its best key is at least K, then measures the tiles from
-// all samples of the round. Points outside the pool have keys below K and only fall, so the pool's
-// best is the cloud's. Points and distances are read and written by a few passes, some hundred
-// samples each, in which most tiles are skipped by their boxes.
+// How far below the largest dist2 the pool reaches, adapted to what it found.
+struct PoolDepth {
+  float fraction = 0.2f;
+  int known = -1;  // bits that no dist2 exceeds; -1 before the first step
+};
+
+// Has the team measure from the `count` last samples and gathers a pool: every point with key >= K,
+// for the K that the depth suggests. As fill_window, one level up. Gives the bits of K's dist2, 0
+// when no dist2 above 0 is left.
+template <int kThreads, int kPoints>
+__device__ __forceinline__ int gather_pool(FpsCrew<kThreads, kPoints>& crew, int count,
+                                           uint32_t last_code, PoolDepth& depth) {
+  constexpr uint32_t kPool = kThreads * kPoints;
+  uint32_t low = 0, high = last_code, top_code = kNoCode;
+  for (int attempt = 0;; ++attempt) {
+    const int limit = depth.known < 0
+        ? 0x7fffffff
+        : max(__float_as_int(__int_as_float(depth.known) * (1.0f - depth.fraction)), 1);
+    crew.lead(count, limit, top_code);
+    count = 0;
+    const uint32_t total = crew.shared.total;
+    const int best = crew.shared.best;
+    __syncthreads();
+    if (best <= 0) return 0;
+    depth.known = best;
+    if (total > 0 && total <= kPool) {
+      if (total > 2 * kPool / 3) {
+        depth.fraction *= 0.85f;
+      } else if (total < kPool / 3) {
+        const float factor = total < kPool / 16 ? 4.0f : 1.5f;
+        depth.fraction = fminf(0.9f, fmaxf(1e-5f, factor * depth.fraction));
+      }
+      return limit;
+    }
+    if (total == 0) {
+      if (top_code == kNoCode) {  // K was above the largest
+        if (limit <= best) return 0;
+        continue;
+      }
+      if (top_code >= high) return 0;
+      low = top_code + 1;
+    } else if (limit < best) {
+      depth.fraction *=
+          attempt < 4 ? fminf(0.7f, fmaxf(0.01f, 0.5f * kPool / static_cast<float>(total))) : 0.0f;
+      continue;
+    } else {  // more than a pool tie for the largest: bisect their codes
+      if (low >= high) return 0;
+      depth.fraction = 0.0f;
+      high = min(top_code, high);
+    }
+    top_code = low + (high - low) / 2;
+  }
+}
+
+// `members` blocks per cloud, whose candidates lie in spatial order in tiles. A round gathers the
+// points with the largest keys, all those at or above some K, into the leading block's registers
+// (the pool), which takes samples from the pool by windows while its best key is at least K; then
+// all blocks measure their tiles from the samples of the round. Points outside the pool have keys
+// below K and only fall, so the pool's best is the cloud's. Points and distances are read and
+// written by a few passes, some hundred samples each, in which most tiles are skipped by their
+// boxes.
 template <int kThreads, int kPoints>
 __global__ void __launch_bounds__(kThreads, 1)
     lazy_kernel(const __grid_constant__ FpsArgs args, const __grid_constant__ SpatialOrder order,
-                const LazyScratch scratch, uint32_t smallest_tile, uint32_t tile_room) {
+                const __grid_constant__ LazyScratch scratch, uint32_t members,
+                uint32_t smallest_tile, uint32_t tile_room) {
   extern __shared__ float boxes[];
-  __shared__ FpsWindow<kRoom> shared;
-  __shared__ uint32_t pool_at[kThreads * kPoints];
-  const FpsCloud cloud = FpsCloud::of(args, order.first_cloud + blockIdx.x);
+  __shared__ LazyShared<kThreads, kPoints> shared;
+  const uint32_t of_wave = blockIdx.x / members;
+  const FpsCloud cloud = FpsCloud::of(args, order.first_cloud + of_wave);
   if (int64_t{cloud.tie.space()} <= order.above) return;  // a block kernel's cloud
-  fill_unused(args, cloud);
+  const bool leads = blockIdx.x % members == 0;
+  if (leads) fill_unused(args, cloud);
   if (cloud.samples == 0) return;
-
-  const CloudSummary summary = order.summaries[blockIdx.x];
-  const int64_t segment = args.ragged ? cloud.first : int64_t{blockIdx.x} * args.capacity;
   COUNT(15, clock64() - fps_profile[15]);
-  FpsTiles tiles(boxes, tile_room);
-  tiles.points = scratch.sorted + segment;
-  tiles.dist2s = scratch.dist2 + segment;
-  tiles.count = min(summary.candidates, cloud.points);
-  tiles.build(smallest_tile, initial_dist2(args));
+
+  const CloudSummary summary = order.summaries[of_wave];
+  const int64_t segment = args.ragged ? cloud.first : int64_t{of_wave} * args.capacity;
+  FpsTiles& tiles = shared.tiles;
+  if (threadIdx.x == 0) {
+    tiles.points = order.sorted + segment;
+    tiles.dist2s = scratch.dist2 + segment;
+    tiles.count = min(summary.candidates, cloud.points);
+    tiles.member = blockIdx.x % members;
+    tiles.members = members;
+    tiles.lay_out(boxes, tile_room, smallest_tile);
+  }
+  __syncthreads();
+  tiles.build(initial_dist2(args));
   const int64_t first = tiles.count == 0 ? -1 : int64_t{cloud.tie.index(~summary.first)};
   const uint32_t last_code = cloud.tie.space() - 1;
-  if (threadIdx.x < 3) shared.count[threadIdx.x] = 0;
+  FpsCrew<kThreads, kPoints> crew{shared, scratch.team + of_wave,
+                                  scratch.pool + int64_t{of_wave} * kThreads * kPoints,
+                                  scratch.samples + int64_t{of_wave} * kLazyRoom};
+  if (!leads) {
+    crew.follow();
+    return;
+  }
 
+  if (threadIdx.x < 3) shared.window.count[threadIdx.x] = 0;
+  WindowDepth window_depth;
+  PoolDepth pool_depth;
   const int samples = static_cast<int>(cloud.samples);
   const int starts = static_cast<int>(args.starts < samples ? args.starts : samples);
   uint32_t cursor = 0;
-  int s = 0;
-  while (s < starts) {
-    int staged = 0;
-    for (; s < starts && staged < kRoom; ++s) {
-      const int64_t i = take_start(args, cloud, s, first, cursor);
-      if (i < 0) continue;
-      const Point3 q = load_point(args, cloud, static_cast<uint32_t>(i));
-      if (threadIdx.x == 0) shared.sample[staged] = make_float4(q.a, q.b, q.c, 0.0f);
-      ++staged;
-    }
-    __syncthreads();
-    tiles.measure_from(shared.sample, staged);
-    __syncthreads();
+  int s = 0, staged = 0;
+  for (; s < starts; ++s) {
+    const int64_t i = take_start(args, cloud, s, first, cursor);
+    if (i < 0) continue;
+    const Point3 q = load_point(args, cloud, static_cast<uint32_t>(i));
+    if (threadIdx.x == 0) shared.window.sample[staged] = make_float4(q.a, q.b, q.c, 0.0f);
+    if (++staged < kLazyRoom) continue;
+    crew.lead(staged, 0x7fffffff, kNoCode);
+    staged = 0;
   }
-
   MARK(0);
-  WindowDepth depth;
-  float pool_depth = 0.2f;
   bool exhausted = false;
 #pragma unroll 1
   while (s < samples) {
-    const int largest = block_max<kThreads>(tiles.best(), shared.per_warp);
-    exhausted = largest <= 0;
-    if (exhausted) break;
-    int floor;
-    const uint32_t gathered = tiles.gather<kThreads * kPoints>(pool_at, largest, last_code,
-                                                               pool_depth, floor);
+    const int floor = gather_pool(crew, staged, last_code, pool_depth);
     MARK(1);
-    COUNT(12, 1);
-    COUNT(14, gathered);
+    exhausted = floor == 0;
+    if (exhausted) break;
+    const uint32_t total = shared.total;
+    order_pool(shared, total, tiles.count);
     FpsPool<kPoints> pool;
-    const FpsBox box = load_pool<kThreads>(tiles, pool_at, gathered, pool);
+    const FpsBox box = load_pool<kThreads>(tiles, shared.pool, total, pool);
+    COUNT(12, 1);
+    COUNT(14, total);
     MARK(2);
-    int staged = 0;
-    int of_warp = warp_max_signed(pool.best());
-#pragma unroll 1
-    while (s + staged < samples && staged <= kRoom - kWindow) {
-      const int best = block_max<kThreads>(of_warp, shared.per_warp);
-      MARK(3);
-      if (best < floor) break;
-      int limit;
-      const int found = fill_window(pool, shared, best, floor, last_code, depth, limit);
-      MARK(4);
-      compare_window(shared, found, limit);
-      MARK(5);
-      const int taken = take_samples(shared, found, staged);
-      MARK(6);
-      COUNT(11, 1);
-      COUNT(13, found);
-      // One lane a sample: does it reach this warp's points?
-      const int lane = threadIdx.x % 32;
-      const bool near =
-          lane < taken && box.bound(shared.sample[staged + lane]) < __int_as_float(of_warp);
-      unsigned hits = __ballot_sync(kFullWarp, near);
-      if (hits) {
-        while (hits) {
-          pool.measure_from(shared.sample[staged + __ffs(hits) - 1]);
-          hits &= hits - 1;
-        }
-        of_warp = warp_max_signed(pool.best());
-      }
-      staged += taken;
-      MARK(7);
-    }
+    staged = drain_pool<kThreads>(pool, box, shared.window, floor, last_code, samples - s,
+                                  window_depth);
     exhausted = staged == 0;  // never, but for clouds that overlap, from offsets in disorder
     if (exhausted) break;
+    pool_depth.known = floor;
     const int end = min(s + staged, samples);
-    write_samples(args, cloud, shared, s, end);
+    write_samples(args, cloud, shared.window, s, end);
     s = end;
-    if (s >= samples) break;
     MARK(8);
-    tiles.measure_from(shared.sample, staged);
-    __syncthreads();
-    MARK(9);
   }
+  crew.dismiss();
   if (exhausted) finish_exhausted(args, cloud, s, first, scratch.mark + segment);
 }
 
-using LazyKernel = void (*)(FpsArgs, SpatialOrder, LazyScratch, uint32_t, uint32_t);
+using LazyKernel = void (*)(FpsArgs, SpatialOrder, LazyScratch, uint32_t, uint32_t, uint32_t);
 
 LazyKernel kernel_of(int threads, int points) {
   switch (threads * 16 + points) {
     case 64 * 16 + 1: return lazy_kernel<64, 1>;
-    case 256 * 16 + 4: return lazy_kernel<256, 4>;
     case 512 * 16 + 2: return lazy_kernel<512, 2>;
-    case 512 * 16 + 4: return lazy_kernel<512, 4>;
     case 1024 * 16 + 1: return lazy_kernel<1024, 1>;
     case 1024 * 16 + 2: return lazy_kernel<1024, 2>;
   }
@@ -135,21 +202,40 @@ LazyKernel kernel_of(int threads, int points) {
 
 }  // namespace
 
+LazyScratch::LazyScratch(const FpsPlan& plan, const SpatialOrder& order, Workspace& workspace)
+    : dist2(reinterpret_cast<float*>(order.sort.keys[0])), mark(order.sort.keys[1]) {
+  const int64_t clouds = plan.clouds_at_once;
+  team = workspace.take<FpsTeam>(clouds);
+  pool = workspace.take<uint32_t>(clouds * plan.large_threads * plan.pool_points);
+  samples = workspace.take<float4>(clouds * kLazyRoom);
+}
+
 cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const SpatialOrder& order,
-                            cudaStream_t stream) {
+                            const LazyScratch& scratch, cudaStream_t stream) {
   if (order.clouds == 0) return cudaSuccess;
   const LazyKernel kernel = kernel_of(plan.large_threads, plan.pool_points);
   if (kernel == nullptr) return cudaErrorInvalidValue;
-  // The sort is over: its buffers hold the distances, and the marks of exhausted clouds. Only the
-  // sorted positions are still read, and not by this kernel.
-  const LazyScratch scratch{order.sorted, reinterpret_cast<float*>(order.sort.keys[0]),
-                            order.sort.keys[1]};
-  const int bytes = static_cast<int>(FpsTiles::bytes(plan.tile_room));
-  TORCHVOX_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  kernel<<<static_cast<unsigned>(order.clouds), plan.large_threads, bytes, stream>>>(
-      args, order, scratch, plan.tile, plan.tile_room);
-  return cudaGetLastError();
+  const size_t bytes = FpsTiles::bytes(plan.tile_room);
+  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(bytes)));
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(order.clouds * plan.members));
+  config.blockDim = dim3(static_cast<unsigned>(plan.large_threads));
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  // Blocks that wait for each other must all be resident, which only such a launch promises.
+  cudaLaunchAttribute cooperative = {};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  if (plan.members > 1) {
+    TORCHVOX_CUDA_CHECK(
+        cudaMemsetAsync(scratch.team, 0, order.clouds * sizeof(FpsTeam), stream));
+    config.attrs = &cooperative;
+    config.numAttrs = 1;
+  }
+  return cudaLaunchKernelEx(&config, kernel, args, order, scratch,
+                            static_cast<uint32_t>(plan.members), static_cast<uint32_t>(plan.tile),
+                            static_cast<uint32_t>(plan.tile_room));
 }
 
 }  // namespace torchvox

@@ -18,8 +18,8 @@ constexpr BlockClass kBlockTable[] = {{32, 1},  {32, 2},  {32, 4},  {64, 4},   {
 constexpr BlockClass kRaggedTable[] = {{64, 4}, {256, 4}, {512, 8}, {512, 16}};
 
 constexpr int64_t kPointsAtOnce = int64_t{1} << 25;
-constexpr int64_t kLazyStaticBytes = 36 * 1024;  // shared memory besides the tiles
-constexpr int64_t kTileBytes = 29;
+constexpr int64_t kLazyStaticBytes = 48 * 1024;  // shared memory besides the tiles
+constexpr int64_t kTileBytes = 40;
 constexpr int64_t kMostTiles = 4096;
 
 void plan_classes(const FpsArgs& args, FpsPlan& plan) {
@@ -46,6 +46,20 @@ void plan_classes(const FpsArgs& args, FpsPlan& plan) {
   if (plan.block_room() < most) plan.large = FpsPlan::Large::kLazy;
 }
 
+// Blocks that share a cloud, a tile for each of their warps, but all of them resident at once; and
+// the tiles that each has room for.
+void plan_team(const FpsArgs& args, const Target& target, FpsPlan& plan) {
+  const int64_t tiles = (args.capacity + plan.tile - 1) / plan.tile;
+  const int64_t warps = plan.large_threads / 32;
+  const int64_t resident = target.multiprocessors / std::max<int64_t>(1, plan.clouds_at_once);
+  const int64_t forced = plan_override(Plan::kFpsMembers);
+  const int64_t wanted = forced == kAutomatic ? (tiles + warps - 1) / warps : forced;
+  plan.members = static_cast<int>(std::max<int64_t>(1, std::min(wanted, resident)));
+  const int64_t needed = ((tiles + plan.members - 1) / plan.members + 95) / 32 * 32;
+  const int64_t fitting = (target.shared_bytes - kLazyStaticBytes) / kTileBytes / 32 * 32;
+  plan.tile_room = static_cast<int>(std::min({needed, fitting, kMostTiles}));
+}
+
 }  // namespace
 
 FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
@@ -69,10 +83,6 @@ FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
     }
     if (points != kAutomatic) plan.tile = static_cast<int>(32 * points);
   }
-  const int64_t fitting = (target.shared_bytes - kLazyStaticBytes) / kTileBytes;
-  const int64_t tiles = (args.capacity + plan.tile - 1) / plan.tile;
-  plan.tile_room =
-      static_cast<int>(std::min({(tiles + 31) / 32 * 32, fitting / 32 * 32, kMostTiles}));
   plan.clouds_at_once = args.clouds;
   if (!args.ragged && args.capacity > 0) {
     // Enough clouds for every multiprocessor, but points that 31 bits can count, and a workspace
@@ -81,6 +91,7 @@ FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
     const int64_t countable = ((int64_t{1} << 31) - 1) / args.capacity;
     plan.clouds_at_once = std::max<int64_t>(1, std::min({args.clouds, wave, countable}));
   }
+  if (plan.large == FpsPlan::Large::kLazy) plan_team(args, target, plan);
   return plan;
 }
 

@@ -25,7 +25,8 @@ struct FpsPlan {
   int large_threads = 1024;
   int pool_points = 1;  // lazy: points of the pool that a thread keeps
   int tile = 64;  // lazy: points of the smallest tile
-  int tile_room = 0;  // lazy: tiles that the shared memory holds
+  int members = 1;  // lazy: blocks that share a cloud
+  int tile_room = 0;  // lazy: tiles that the shared memory of a block holds
   int64_t clouds_at_once = 0;  // large: clouds that share the workspace
 
   int64_t block_room() const { return classes.empty() ? -1 : classes.back().room(); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Many samples at a time, and exactly those that one at a time would give. The `window` is every
-// point whose key (dist2, then smaller tie code) is at least K, at most one warp of them. In falling
+// point whose key (dist2, then smaller tie code) is at least K. In falling
 // order of keys a window point is the next sample unless an earlier one came closer to it than its
 // dist2. So all samples down to the first point that was reached and yet stays in the race follow
 // from the window alone, by a few steps over bit masks; whatever lies outside has a key below K and
@@ -12,7 +12,7 @@
 
 namespace torchvox {
 
-inline constexpr int kWindow = 32;
+inline constexpr int kWindow = 64;
 
 #ifdef FPS_PROFILE
 __device__ unsigned long long fps_profile[16];
@@ -33,12 +33,20 @@ __device__ unsigned long long fps_profile[16];
 #define COUNT(k, n)
 #endif
 
+// Masks over the window points that have a larger key than a certain one.
+struct WindowRow {
+  uint64_t ahead;  // all of them
+  uint64_t lowers;  // those closer to it than its dist2
+  uint64_t below;  // those that lower it below K
+  int reach;  // bits of the largest distance to one that lowers it, yet not below K
+};
+
 // Shared memory of a block. Samples are collected in `sample` until they are written out.
 template <int kRoom>
 struct FpsWindow {
   float4 point[kWindow];  // a, b, c, dist2
   uint32_t code[kWindow];
-  uint4 row[kWindow];  // compare_window
+  WindowRow row[kWindow];
   int per_warp[32];
   int count[3];  // of window points, one for every attempt in turn
   int taken;
@@ -119,17 +127,17 @@ __device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, FpsWind
     __syncthreads();
     const int found = *counter;
     if (found > 0 && found <= kWindow) {
-      if (found > 24) {
+      if (found > kWindow * 3 / 4) {
         depth.fraction *= 0.9f;
-      } else if (found < 16 && limit > floor) {
-        depth.fraction = fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < 8 ? 1.6f : 1.25f)));
+      } else if (found < kWindow / 2 && limit > floor) {
+        depth.fraction = fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < kWindow / 4 ? 1.6f : 1.25f)));
       }
       return found;
     }
     if (found == 0) {  // only once the codes are being bisected
       low = top + 1;
     } else if (limit < best) {
-      depth.fraction *= attempt < 3 ? fminf(0.7f, fmaxf(0.05f, 18.0f / found)) : 0.0f;
+      depth.fraction *= attempt < 3 ? fminf(0.7f, fmaxf(0.05f, 0.6f * kWindow / found)) : 0.0f;
       continue;
     } else {
       if (low >= high) return kWindow;  // codes that repeat: only clouds that overlap have them
@@ -139,63 +147,83 @@ __device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, FpsWind
   }
 }
 
-// For every window point j, who is before it: x the points with a larger key, y those of them that
-// come closer than its dist2 and so lower it, z those that lower it below K, w the bits of the
-// largest distance that lowers it, yet not below K.
+// For every window point j, who is before it in the row of j. A warp takes one j at a time, a lane
+// two of the others.
 template <int kRoom>
 __device__ __forceinline__ void compare_window(FpsWindow<kRoom>& shared, int count, int limit) {
-  const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const float4 p = shared.point[lane];
-  const uint32_t code = shared.code[lane];
-  const bool valid = static_cast<int>(lane) < count;
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const float4 p[2] = {shared.point[lane], shared.point[lane + 32]};
+  const uint32_t code[2] = {shared.code[lane], shared.code[lane + 32]};
   for (int j = threadIdx.x / 32; j < count; j += warps) {
     const float4 q = shared.point[j];
-    const float d = dist2(p.x - q.x, p.y - q.y, p.z - q.z);
-    const bool ahead = valid && (p.w > q.w || (p.w == q.w && code < shared.code[j]));
-    const bool lowers = ahead && d < q.w;
-    uint4 row;
-    row.x = __ballot_sync(kFullWarp, ahead);
-    row.y = __ballot_sync(kFullWarp, lowers);
-    row.z = __ballot_sync(kFullWarp, lowers && __float_as_int(d) < limit);
-    row.w = 0;
-    if (row.y != row.z) {
-      const bool stays = lowers && __float_as_int(d) >= limit;
-      row.w = static_cast<uint32_t>(warp_max_signed(stays ? __float_as_int(d) : 0));
+    const uint32_t q_code = shared.code[j];
+    WindowRow row{};
+    int reach = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half && count <= 32) break;
+      const float d = dist2(p[half].x - q.x, p[half].y - q.y, p[half].z - q.z);
+      const bool ahead = lane + 32 * half < count &&
+          (p[half].w > q.w || (p[half].w == q.w && code[half] < q_code));
+      const bool lowers = ahead && d < q.w;
+      const bool below = lowers && __float_as_int(d) < limit;
+      row.ahead |= uint64_t{__ballot_sync(kFullWarp, ahead)} << (32 * half);
+      row.lowers |= uint64_t{__ballot_sync(kFullWarp, lowers)} << (32 * half);
+      row.below |= uint64_t{__ballot_sync(kFullWarp, below)} << (32 * half);
+      if (lowers && !below) reach = max(reach, __float_as_int(d));
     }
+    if (row.lowers != row.below) row.reach = warp_max_signed(reach);
     if (lane == 0) shared.row[j] = row;
   }
   __syncthreads();
 }
 
+__device__ __forceinline__ uint64_t ballot64(bool first, bool second) {
+  return uint64_t{__ballot_sync(kFullWarp, second)} << 32 | __ballot_sync(kFullWarp, first);
+}
+
 // Appends the samples that follow from the window to `sample`, from `at` on; gives their number, at
-// least 1. One lane a window point. A point is a sample when none of those that lower it is one,
-// and none when one of them is: masks grow until every point is decided, in as many steps as the
-// longest chain.
+// least 1. One warp, a lane two window points. A point is a sample when none of those that lower it
+// is one, and none when one of them is: masks grow until every point is decided, in as many steps
+// as the longest chain.
 template <int kRoom>
 __device__ __forceinline__ int take_samples(FpsWindow<kRoom>& shared, int count, int at) {
   if (threadIdx.x < 32) {
-    const unsigned lane = threadIdx.x;
-    const bool valid = static_cast<int>(lane) < count;
-    const uint4 row = shared.row[lane];
-    const float4 p = shared.point[lane];
-    const unsigned all = kFullWarp >> (32 - count);
-    unsigned accepted = 0, lowered = 0;
+    const int lane = threadIdx.x;
+    const bool valid[2] = {lane < count, lane + 32 < count};
+    const WindowRow row[2] = {shared.row[lane], shared.row[lane + 32]};
+    const uint64_t all = ~uint64_t{0} >> (64 - count);
+    uint64_t accepted = 0, lowered = 0;
     while ((accepted | lowered) != all) {
-      const unsigned safe = __ballot_sync(kFullWarp, valid && (row.y & ~lowered) == 0);
-      lowered = __ballot_sync(kFullWarp, valid && (row.y & accepted) != 0);
+      const uint64_t safe = ballot64(valid[0] && (row[0].lowers & ~lowered) == 0,
+                                     valid[1] && (row[1].lowers & ~lowered) == 0);
+      lowered = ballot64(valid[0] && (row[0].lowers & accepted) != 0,
+                         valid[1] && (row[1].lowers & accepted) != 0);
       accepted = safe;
     }
     // Lowered, and still in the window: from its new dist2 down the order is open.
-    const bool stays = valid && (row.y & accepted) != 0 && (row.z & accepted) == 0;
-    const int open = warp_max_signed(stays ? static_cast<int>(row.w) : 0);
-    const bool take = (accepted >> lane & 1) && __float_as_int(p.w) > open;
-    const unsigned taken = __ballot_sync(kFullWarp, take);
-    if (take) {
-      const int rank = at + __popc(row.x & taken);
-      shared.sample[rank] = make_float4(p.x, p.y, p.z, __uint_as_float(shared.code[lane]));
+    int open = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const bool stays = valid[half] && (row[half].lowers & accepted) != 0 &&
+          (row[half].below & accepted) == 0;
+      if (stays) open = max(open, row[half].reach);
+    }
+    open = warp_max_signed(open);
+    const float d[2] = {shared.point[lane].w, shared.point[lane + 32].w};
+    const bool take[2] = {(accepted >> lane & 1) && __float_as_int(d[0]) > open,
+                          (accepted >> (lane + 32) & 1) && __float_as_int(d[1]) > open};
+    const uint64_t taken = ballot64(take[0], take[1]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!take[half]) continue;
+      const float4 p = shared.point[lane + 32 * half];
+      const int rank = at + __popcll(row[half].ahead & taken);
+      shared.sample[rank] =
+          make_float4(p.x, p.y, p.z, __uint_as_float(shared.code[lane + 32 * half]));
       shared.bits[rank] = __float_as_int(p.w);
     }
-    if (lane == 0) shared.taken = __popc(taken);
+    if (lane == 0) shared.taken = __popcll(taken);
   }
   __syncthreads();
   return shared.taken;

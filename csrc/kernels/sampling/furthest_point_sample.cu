@@ -23,7 +23,10 @@ __global__ void __launch_bounds__(kFillThreads)
 int64_t fps_cuda_workspace_bytes(const FpsArgs& args, const Target& target) {
   const FpsPlan plan = make_fps_plan(args, target);
   Workspace workspace;
-  if (plan.large == FpsPlan::Large::kLazy) SpatialOrder(args, plan, workspace);
+  if (plan.large == FpsPlan::Large::kLazy) {
+    const SpatialOrder order(args, plan, workspace);
+    LazyScratch(plan, order, workspace);
+  }
   if (plan.large == FpsPlan::Large::kGeneric) GenericScratch(args, plan, workspace);
   return workspace.bytes();
 }
@@ -56,12 +59,13 @@ cudaError_t launch(const FpsArgs& args, void* memory, const CudaContext& context
     return cudaSuccess;
   }
   SpatialOrder order(args, plan, workspace);
+  const LazyScratch scratch(plan, order, workspace);
   for (int64_t b = 0; b < args.clouds; b += plan.clouds_at_once) {
     order.first_cloud = b;
     order.clouds = b + plan.clouds_at_once < args.clouds ? plan.clouds_at_once : args.clouds - b;
     if (!args.ragged) order.points = order.clouds * args.capacity;
     TORCHVOX_CUDA_CHECK(make_spatial_order(args, order, stream));
-    TORCHVOX_CUDA_CHECK(launch_fps_lazy(args, plan, order, stream));
+    TORCHVOX_CUDA_CHECK(launch_fps_lazy(args, plan, order, scratch, stream));
   }
   return cudaSuccess;
 }
