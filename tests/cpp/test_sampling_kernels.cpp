@@ -240,6 +240,7 @@ void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
   check("lazy, one block", 1, -1, -1, 1);
   check("lazy, one block, pool of 64, tiles of 32", 1, 64, 1, 1);
   check("lazy, five blocks, pool of 64, tiles of 32", 1, 64, 1, 5);
+  check("lazy, twelve blocks, pool of 64, tiles of 32", 1, 64, 1, 12);
   check("generic", 2, -1, -1);
   if (every_block) {
     for (const int threads : {32, 64, 128, 256, 512}) {

@@ -5,7 +5,8 @@
 namespace torchvox {
 namespace {
 
-constexpr int kRoom = 256;  // samples between two writes
+// Half the width and the room of the lazy kernel's: small clouds have less to offer at a time.
+using Window = FpsWindow<1, 256>;
 
 // One block per cloud. Thread t keeps the points of the tie codes t + j * kThreads with their
 // running minimum distances in registers. A step takes 10 to 30 samples out of one window and
@@ -14,7 +15,7 @@ template <int kThreads, int kPoints>
 __global__ void __launch_bounds__(kThreads)
     block_kernel(const __grid_constant__ FpsArgs args, int64_t above, int64_t room) {
   extern __shared__ uint32_t mark[];  // [room], of exhausted clouds
-  __shared__ FpsWindow<kRoom> shared;
+  __shared__ Window shared;
   const FpsCloud cloud = FpsCloud::of(args, blockIdx.x);
   const int64_t space = cloud.tie.space();
   if (space <= above || space > room) return;  // another kernel's cloud
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
   while (s < samples && !exhausted) {
     int staged = 0;
 #pragma unroll 1
-    while (s + staged < samples && staged <= kRoom - kWindow) {
+    while (s + staged < samples && staged <= Window::kRoom - Window::kPoints) {
       const int best = block_max<kThreads>(warp_max_signed(pool.best()), shared.per_warp);
       MARK(3);
       exhausted = best <= 0;
@@ -80,6 +81,7 @@ __global__ void __launch_bounds__(kThreads)
       MARK(6);
       COUNT(11, 1);
       COUNT(13, found);
+#pragma unroll 4
       for (int r = 0; r < taken; ++r) pool.measure_from(shared.sample[staged + r]);
       staged += taken;
       MARK(7);

@@ -40,19 +40,24 @@ struct SpatialOrder {
 // Fills `summaries` and `sorted`. Speed depends on the order, results never do.
 cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStream_t stream);
 
-// What the leader of the blocks that share a cloud asks of them, and what it is told.
+inline constexpr int kLazyRoom = 1024;  // samples of a round
+inline constexpr int kLazyPool = 2048;  // points of a pool, at most
+
+// Where the blocks that share a cloud meet. The leader asks, the others answer.
 struct FpsTeam {
-  unsigned arrived;  // at barriers
-  struct Step {
-    int count;  // samples to measure from
+  struct alignas(16) Step {
+    int count;  // samples to measure from; -1: the end
     int limit;  // points wanted: bits of dist2 from here up,
     uint32_t top_code;  // tie code to here
-    uint32_t total;  // found
-    int best;  // bits of the largest dist2 left
-  } step;
+  };
+  Step step;
+  unsigned asked;  // steps
+  alignas(128) unsigned answered;  // steps, summed over the blocks
+  uint32_t total;  // points found
+  int best;  // bits of the largest dist2 left
+  alignas(128) float4 samples[kLazyRoom];
+  uint32_t pool[kLazyPool];  // positions
 };
-
-inline constexpr int kLazyRoom = 1024;  // samples of a round
 
 // Lazy batches over a spatial order. The sort is over: its buffers hold the distances, and the
 // marks of exhausted clouds.
@@ -60,8 +65,6 @@ struct LazyScratch {
   float* dist2;  // [points]
   uint32_t* mark;  // [points]
   FpsTeam* team;  // [clouds]
-  uint32_t* pool;  // [clouds, points of a pool]
-  float4* samples;  // [clouds, kLazyRoom]
 
   LazyScratch(const FpsPlan& plan, const SpatialOrder& order, Workspace& workspace);
 };

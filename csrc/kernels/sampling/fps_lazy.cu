@@ -8,13 +8,13 @@ namespace {
 // window has room for or what is `wanted`; gives their number.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& box,
-                                          FpsWindow<kLazyRoom>& window, int floor,
+                                          FpsWindow<2, kLazyRoom>& window, int floor,
                                           uint32_t last_code, int wanted, WindowDepth& depth) {
   const int lane = threadIdx.x % 32;
   int staged = 0;
   int of_warp = warp_max_signed(pool.best());
 #pragma unroll 1
-  while (staged < wanted && staged <= kLazyRoom - kWindow) {
+  while (staged < wanted && staged <= kLazyRoom - window.kPoints) {
     const int best = block_max<kThreads>(of_warp, window.per_warp);
     MARK(3);
     if (best < floor) break;
@@ -50,19 +50,23 @@ struct PoolDepth {
   int known = -1;  // bits that no dist2 exceeds; -1 before the first step
 };
 
-// Has the team measure from the `count` last samples and gathers a pool: every point with key >= K,
+// Has all blocks measure from the `count` last samples and gathers a pool: every point with key >= K,
 // for the K that the depth suggests. As fill_window, one level up. Gives the bits of K's dist2, 0
-// when no dist2 above 0 is left.
-template <int kThreads, int kPoints>
+// when no dist2 above 0 is left. Calls `meanwhile` while the others are at work.
+template <int kThreads, int kPoints, class Meanwhile>
 __device__ __forceinline__ int gather_pool(FpsCrew<kThreads, kPoints>& crew, int count,
-                                           uint32_t last_code, PoolDepth& depth) {
+                                           uint32_t last_code, PoolDepth& depth,
+                                           Meanwhile meanwhile) {
   constexpr uint32_t kPool = kThreads * kPoints;
   uint32_t low = 0, high = last_code, top_code = kNoCode;
   for (int attempt = 0;; ++attempt) {
     const int limit = depth.known < 0
         ? 0x7fffffff
         : max(__float_as_int(__int_as_float(depth.known) * (1.0f - depth.fraction)), 1);
-    crew.lead(count, limit, top_code);
+    COUNT(9, 1);
+    crew.ask(count, limit, top_code);
+    if (attempt == 0) meanwhile();
+    crew.answer();
     count = 0;
     const uint32_t total = crew.shared.total;
     const int best = crew.shared.best;
@@ -112,11 +116,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                 uint32_t smallest_tile, uint32_t tile_room) {
   extern __shared__ float boxes[];
   __shared__ LazyShared<kThreads, kPoints> shared;
-  const uint32_t of_wave = blockIdx.x / members;
+  const uint32_t of_wave = blockIdx.x / members, member = blockIdx.x % members;
   const FpsCloud cloud = FpsCloud::of(args, order.first_cloud + of_wave);
   if (int64_t{cloud.tie.space()} <= order.above) return;  // a block kernel's cloud
-  const bool leads = blockIdx.x % members == 0;
-  if (leads) fill_unused(args, cloud);
+  if (member == 0) fill_unused(args, cloud);
   if (cloud.samples == 0) return;
   COUNT(15, clock64() - fps_profile[15]);
 
@@ -127,25 +130,19 @@ __global__ void __launch_bounds__(kThreads, 1)
     tiles.points = order.sorted + segment;
     tiles.dist2s = scratch.dist2 + segment;
     tiles.count = min(summary.candidates, cloud.points);
-    tiles.member = blockIdx.x % members;
-    tiles.members = members;
-    tiles.lay_out(boxes, tile_room, smallest_tile);
+    tiles.lay_out(boxes, tile_room, smallest_tile, member, members);
   }
   __syncthreads();
   tiles.build(initial_dist2(args));
-  const int64_t first = tiles.count == 0 ? -1 : int64_t{cloud.tie.index(~summary.first)};
-  const uint32_t last_code = cloud.tie.space() - 1;
-  FpsCrew<kThreads, kPoints> crew{shared, scratch.team + of_wave,
-                                  scratch.pool + int64_t{of_wave} * kThreads * kPoints,
-                                  scratch.samples + int64_t{of_wave} * kLazyRoom};
-  if (!leads) {
+  FpsCrew<kThreads, kPoints> crew{shared, scratch.team + of_wave, members - 1};
+  if (member > 0) {
     crew.follow();
     return;
   }
 
   if (threadIdx.x < 3) shared.window.count[threadIdx.x] = 0;
-  WindowDepth window_depth;
-  PoolDepth pool_depth;
+  const int64_t first = tiles.count == 0 ? -1 : int64_t{cloud.tie.index(~summary.first)};
+  const uint32_t last_code = cloud.tie.space() - 1;
   const int samples = static_cast<int>(cloud.samples);
   const int starts = static_cast<int>(args.starts < samples ? args.starts : samples);
   uint32_t cursor = 0;
@@ -156,14 +153,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     const Point3 q = load_point(args, cloud, static_cast<uint32_t>(i));
     if (threadIdx.x == 0) shared.window.sample[staged] = make_float4(q.a, q.b, q.c, 0.0f);
     if (++staged < kLazyRoom) continue;
-    crew.lead(staged, 0x7fffffff, kNoCode);
+    __syncthreads();
+    crew.ask(staged, 0x7fffffff, kNoCode);
+    crew.answer();
     staged = 0;
   }
+  __syncthreads();
   MARK(0);
+  WindowDepth window_depth;
+  PoolDepth pool_depth;
+  int written = s;  // samples; those after it are still staged
   bool exhausted = false;
 #pragma unroll 1
   while (s < samples) {
-    const int floor = gather_pool(crew, staged, last_code, pool_depth);
+    const int floor = gather_pool(crew, staged, last_code, pool_depth, [&] {
+      write_samples(args, cloud, shared.window, written, s);
+      written = s;
+    });
     MARK(1);
     exhausted = floor == 0;
     if (exhausted) break;
@@ -179,12 +185,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     exhausted = staged == 0;  // never, but for clouds that overlap, from offsets in disorder
     if (exhausted) break;
     pool_depth.known = floor;
-    const int end = min(s + staged, samples);
-    write_samples(args, cloud, shared.window, s, end);
-    s = end;
-    MARK(8);
+    s = min(s + staged, samples);
   }
-  crew.dismiss();
+  write_samples(args, cloud, shared.window, written, s);
+  crew.ask(-1, 0, 0);
   if (exhausted) finish_exhausted(args, cloud, s, first, scratch.mark + segment);
 }
 
@@ -194,6 +198,7 @@ LazyKernel kernel_of(int threads, int points) {
   switch (threads * 16 + points) {
     case 64 * 16 + 1: return lazy_kernel<64, 1>;
     case 512 * 16 + 2: return lazy_kernel<512, 2>;
+    case 512 * 16 + 4: return lazy_kernel<512, 4>;
     case 1024 * 16 + 1: return lazy_kernel<1024, 1>;
     case 1024 * 16 + 2: return lazy_kernel<1024, 2>;
   }
@@ -203,12 +208,9 @@ LazyKernel kernel_of(int threads, int points) {
 }  // namespace
 
 LazyScratch::LazyScratch(const FpsPlan& plan, const SpatialOrder& order, Workspace& workspace)
-    : dist2(reinterpret_cast<float*>(order.sort.keys[0])), mark(order.sort.keys[1]) {
-  const int64_t clouds = plan.clouds_at_once;
-  team = workspace.take<FpsTeam>(clouds);
-  pool = workspace.take<uint32_t>(clouds * plan.large_threads * plan.pool_points);
-  samples = workspace.take<float4>(clouds * kLazyRoom);
-}
+    : dist2(reinterpret_cast<float*>(order.sort.keys[0])),
+      mark(order.sort.keys[1]),
+      team(workspace.take<FpsTeam>(plan.members > 1 ? plan.clouds_at_once : 0)) {}
 
 cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const SpatialOrder& order,
                             const LazyScratch& scratch, cudaStream_t stream) {

@@ -53,9 +53,9 @@ void plan_team(const FpsArgs& args, const Target& target, FpsPlan& plan) {
   const int64_t warps = plan.large_threads / 32;
   const int64_t resident = target.multiprocessors / std::max<int64_t>(1, plan.clouds_at_once);
   const int64_t forced = plan_override(Plan::kFpsMembers);
-  const int64_t wanted = forced == kAutomatic ? (tiles + warps - 1) / warps : forced;
+  const int64_t wanted = forced == kAutomatic ? (tiles + warps - 1) / warps + 1 : forced;
   plan.members = static_cast<int>(std::max<int64_t>(1, std::min(wanted, resident)));
-  const int64_t needed = ((tiles + plan.members - 1) / plan.members + 95) / 32 * 32;
+  const int64_t needed = ((tiles + plan.members - 1) / std::max(1, plan.members - 1) + 95) / 32 * 32;
   const int64_t fitting = (target.shared_bytes - kLazyStaticBytes) / kTileBytes / 32 * 32;
   plan.tile_room = static_cast<int>(std::min({needed, fitting, kMostTiles}));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The blocks that share a cloud. The first leads: it tells the others which samples to measure from
-// and which points it wants next, and takes the samples out of those alone.
+// and which points it wants next, and takes the next samples out of those alone.
 #pragma once
 
 #include "csrc/kernels/sampling/fps_kernels.cuh"
@@ -14,13 +14,14 @@ template <int kThreads, int kPoints>
 struct LazyShared {
   static constexpr int kPool = kThreads * kPoints;
   static constexpr int kBuckets = 256;
+  static_assert(kPool <= kLazyPool);
   FpsTiles tiles;
-  FpsWindow<kLazyRoom> window;
+  FpsWindow<2, kLazyRoom> window;
   uint32_t pool[kPool];  // positions
   uint16_t lists[kThreads / 32][FpsTiles::kListed];
   uint32_t bucket[kBuckets];
-  uint32_t total;  // points wanted that were found, here or in all blocks
-  int best;  // bits of the largest dist2
+  uint32_t total;  // points found
+  int best;  // bits of the largest dist2 left
   uint32_t at;
 };
 
@@ -28,64 +29,72 @@ template <int kThreads, int kPoints>
 struct FpsCrew {
   using Shared = LazyShared<kThreads, kPoints>;
   Shared& shared;
-  FpsTeam* const team;  // of the cloud
-  uint32_t* const team_pool;  // [kPool]
-  float4* const team_samples;  // [kLazyRoom]
-  unsigned turn = 0;
+  FpsTeam* const team;
+  const unsigned others;  // blocks besides the leader
+  unsigned steps = 0;
 
-  // All blocks of the team: what any of them wrote before is seen by all after.
-  __device__ void barrier() {
+  // For the leader: starts a step of all blocks. They measure from the `count` samples in shared
+  // memory and look for the points with bits >= limit and code <= top_code.
+  __device__ void ask(int count, int limit, uint32_t top_code) {
+    ++steps;
+    if (others == 0) {
+      if (count >= 0) work(count, limit, top_code);
+      return;
+    }
+    for (int r = threadIdx.x; r < count; r += kThreads) team->samples[r] = shared.window.sample[r];
+    if (threadIdx.x == 0) {
+      team->step = {count, limit, top_code};
+      team->total = 0;
+      team->best = 0;
+    }
     __syncthreads();
-    turn += shared.tiles.members;
     if (threadIdx.x == 0) {
       __threadfence();
-      atomicAdd(&team->arrived, 1);
-      const volatile unsigned* const arrived = &team->arrived;
-      while (static_cast<int>(*arrived - turn) < 0) __nanosleep(40);
+      *static_cast<volatile unsigned*>(&team->asked) = steps;
+    }
+    if (count >= 0 && shared.tiles.groups > 0) work(count, limit, top_code);
+  }
+  // For the leader: ends the step. Leaves the positions of the points in `pool`, if they are no
+  // more than that holds, their number in `total`, the largest dist2 in `best`.
+  __device__ void answer() {
+    if (others == 0) return;
+    if (threadIdx.x == 0) {
+      const volatile unsigned* const answered = &team->answered;
+      while (*answered != steps * others) {
+      }
       __threadfence();
     }
     __syncthreads();
-  }
-
-  // For the leader: has all blocks measure from the `count` samples in shared memory and find the
-  // points with bits >= limit and code <= top_code. Leaves their positions in `pool`, if they are
-  // no more than that holds, their number in `total`, and the largest dist2 in `best`.
-  __device__ void lead(int count, int limit, uint32_t top_code) {
-    if (shared.tiles.members > 1) {
-      for (int r = threadIdx.x; r < count; r += kThreads) team_samples[r] = shared.window.sample[r];
-      if (threadIdx.x == 0) team->step = {count, limit, top_code, 0, 0};
-      barrier();
-    }
-    work(count, limit, top_code);
-    if (shared.tiles.members == 1) return;
-    const uint32_t total = __ldcg(&team->step.total);
-    const int best = __ldcg(&team->step.best);
-    if (total <= Shared::kPool) {
-      for (uint32_t k = threadIdx.x; k < total; k += kThreads) shared.pool[k] = __ldcg(&team_pool[k]);
+    // Read without waiting for their number.
+    for (int k = threadIdx.x; k < Shared::kPool; k += kThreads) {
+      shared.pool[k] = __ldcg(&team->pool[k]);
     }
     if (threadIdx.x == 0) {
-      shared.total = total;
-      shared.best = best;
+      shared.total = __ldcg(&team->total);
+      shared.best = __ldcg(&team->best);
     }
     __syncthreads();
   }
-  __device__ void dismiss() {
-    if (shared.tiles.members == 1) return;
-    if (threadIdx.x == 0) team->step.count = -1;
-    barrier();
-  }
-  // For the others: works until dismissed.
+  // For the others: works until the end.
   __device__ void follow() {
     while (true) {
-      barrier();
-      const int count = __ldcg(&team->step.count);
-      if (count < 0) return;
-      const int limit = __ldcg(&team->step.limit);
-      const uint32_t top_code = __ldcg(&team->step.top_code);
-      for (int r = threadIdx.x; r < count; r += kThreads) {
-        shared.window.sample[r] = __ldcg(&team_samples[r]);
+      ++steps;
+      if (threadIdx.x == 0) {
+        const volatile unsigned* const asked = &team->asked;
+        while (*asked != steps) __nanosleep(20);
+        __threadfence();
       }
-      work(count, limit, top_code);
+      __syncthreads();
+      const int4 step = __ldcg(reinterpret_cast<const int4*>(&team->step));
+      for (int r = threadIdx.x; r < kLazyRoom; r += kThreads) {
+        shared.window.sample[r] = __ldcg(&team->samples[r]);  // without waiting for their number
+      }
+      if (step.x < 0) return;
+      work(step.x, step.y, static_cast<uint32_t>(step.z));
+      if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(&team->answered, 1);
+      }
     }
   }
 
@@ -100,7 +109,7 @@ struct FpsCrew {
     int best = 0;
     for (uint32_t i = threadIdx.x / 32; i < shared.tiles.groups; i += kThreads / 32) {
       const int mine = shared.tiles.measure_group(i, shared.window.sample, count,
-                                                 shared.lists[threadIdx.x / 32]);
+                                                  shared.lists[threadIdx.x / 32]);
       best = max(best, mine);
       shared.tiles.each_above(i, mine, limit, top_code, [&](uint32_t r, unsigned chosen) {
         uint32_t at = 0;
@@ -112,17 +121,17 @@ struct FpsCrew {
     best = warp_max_signed(best);
     if (lane == 0 && best > 0) atomicMax(&shared.best, best);
     __syncthreads();
-    if (shared.tiles.members == 1) return;
+    if (others == 0) return;
     const uint32_t total = shared.total;
     if (threadIdx.x == 0) {
-      atomicMax(&team->step.best, shared.best);
-      shared.at = total ? atomicAdd(&team->step.total, total) : 0;
+      if (shared.best > 0) atomicMax(&team->best, shared.best);
+      if (total > 0) shared.at = atomicAdd(&team->total, total);
     }
     __syncthreads();
     for (uint32_t k = threadIdx.x; k < min(total, uint32_t{Shared::kPool}); k += kThreads) {
-      if (shared.at + k < Shared::kPool) team_pool[shared.at + k] = shared.pool[k];
+      if (shared.at + k < Shared::kPool) team->pool[shared.at + k] = shared.pool[k];
     }
-    barrier();
+    __syncthreads();
   }
 };
 

@@ -74,23 +74,29 @@ struct FpsTiles {
   uint32_t tile;  // points of one
   uint32_t group;  // tiles of one, a power of two up to 32
   uint32_t groups;  // of this block
-  uint32_t member, members;
+  uint32_t member, members;  // this block among those that share the tiles
   FpsBoxes boxes, group_boxes;
   int* top;  // bits of the largest dist2 of each tile
 
   // Shared memory for the boxes of `room` tiles.
   static size_t bytes(uint32_t room) { return sizeof(float) * 10 * room; }
 
-  // Chooses the tile size for `room` tiles a block, the smallest that does.
-  __device__ void lay_out(float* memory, uint32_t room, uint32_t smallest_tile) {
+  // Chooses the tile size for `room` tiles a block, the smallest that does. A leader of many has
+  // none: it has other work.
+  __device__ void lay_out(float* memory, uint32_t room, uint32_t smallest_tile, uint32_t block,
+                          uint32_t blocks) {
+    const bool all_alike = blocks < 8;
+    member = all_alike ? block : block - 1;
+    members = all_alike ? blocks : blocks - 1;
     const uint32_t warps = blockDim.x / 32;
     for (tile = smallest_tile;; tile *= 2) {
       const uint32_t tiles = (count + tile - 1) / tile;
       group = 1;
       while (group < 32 && group * members * warps < tiles) group *= 2;
       const uint32_t all = (tiles + group - 1) / group;
-      groups = all > member ? (all - member + members - 1) / members : 0;
-      if ((all + members - 1) / members * group <= room) break;
+      const uint32_t each = (all + members - 1) / members;
+      groups = all_alike || block > 0 ? (all + members - 1 - member) / members : 0;
+      if (each * group <= room) break;
     }
     boxes = {memory, room};
     group_boxes = group == 1 ? boxes : FpsBoxes{memory + 6 * room, room / 2};

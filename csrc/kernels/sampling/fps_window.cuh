@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Many samples at a time, and exactly those that one at a time would give. The `window` is every
-// point whose key (dist2, then smaller tie code) is at least K. In falling
-// order of keys a window point is the next sample unless an earlier one came closer to it than its
-// dist2. So all samples down to the first point that was reached and yet stays in the race follow
-// from the window alone, by a few steps over bit masks; whatever lies outside has a key below K and
-// only falls.
+// point whose key (dist2, then smaller tie code) is at least some K, a warp or two of them. In
+// falling order of keys a window point is the next sample unless an earlier one came closer to it
+// than its dist2. So all samples down to the first point that was reached and yet stays in the race
+// follow from the window alone, by a few steps over bit masks; whatever lies outside has a key below
+// K and only falls.
 #pragma once
+
+#include <type_traits>
 
 #include "csrc/kernels/sampling/fps_device.cuh"
 
 namespace torchvox {
-
-inline constexpr int kWindow = 64;
 
 #ifdef FPS_PROFILE
 __device__ unsigned long long fps_profile[16];
@@ -33,25 +33,37 @@ __device__ unsigned long long fps_profile[16];
 #define COUNT(k, n)
 #endif
 
-// Masks over the window points that have a larger key than a certain one.
-struct WindowRow {
-  uint64_t ahead;  // all of them
-  uint64_t lowers;  // those closer to it than its dist2
-  uint64_t below;  // those that lower it below K
-  int reach;  // bits of the largest distance to one that lowers it, yet not below K
-};
-
-// Shared memory of a block. Samples are collected in `sample` until they are written out.
-template <int kRoom>
+// Shared memory of a block. A window has 32 * kWide points; samples are collected in `sample` until
+// they are written out.
+template <int kWide, int kSamples>
 struct FpsWindow {
-  float4 point[kWindow];  // a, b, c, dist2
-  uint32_t code[kWindow];
-  WindowRow row[kWindow];
+  static constexpr int kPoints = 32 * kWide;
+  static constexpr int kRoom = kSamples;
+  using Mask = std::conditional_t<kWide == 2, uint64_t, uint32_t>;  // one bit a window point
+
+  // Who comes before a window point.
+  struct alignas(16) Row {
+    Mask ahead;  // those with a larger key
+    Mask lowers;  // those of them that are closer to it than its dist2
+    Mask below;  // those that lower it below K
+    int reach;  // bits of the largest distance to one that lowers it, yet not below K
+  };
+
+  float4 point[kPoints];  // a, b, c, dist2
+  uint64_t key[kPoints];
+  Row row[kPoints];
   int per_warp[32];
   int count[3];  // of window points, one for every attempt in turn
   int taken;
   float4 sample[kRoom];  // a, b, c, code
   int bits[kRoom];  // of dist2 at selection time
+
+  // One bit a lane and word, the points of word w 32 * w further on.
+  __device__ __forceinline__ static Mask ballot(const bool (&bit)[kWide]) {
+    Mask mask = __ballot_sync(kFullWarp, bit[0]);
+    if constexpr (kWide == 2) mask |= Mask{__ballot_sync(kFullWarp, bit[1])} << 32;
+    return mask;
+  }
 };
 
 // The points that a thread keeps in registers; code kNoCode and d = -1 where there is none.
@@ -104,10 +116,11 @@ struct WindowDepth {
 // their number, 1 to kWindow. `best`: bits of the largest dist2, above 0. `limit` leaves as the bits
 // of K's dist2, at least `floor`. Should more than a window tie for the maximum, K has a code too,
 // found by bisection.
-template <int kPoints, int kRoom>
-__device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, FpsWindow<kRoom>& shared,
-                                           int best, int floor, uint32_t last_code,
-                                           WindowDepth& depth, int& limit) {
+template <int kPoints, class Window>
+__device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, Window& shared, int best,
+                                           int floor, uint32_t last_code, WindowDepth& depth,
+                                           int& limit) {
+  constexpr int kWindow = Window::kPoints;
   uint32_t low = 0, high = last_code, top = kNoCode;
   for (int attempt = 0;; ++attempt) {
     limit = max(__float_as_int(__int_as_float(best) * (1.0f - depth.fraction)), max(floor, 1));
@@ -120,7 +133,7 @@ __device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, FpsWind
         const int at = atomicAdd(counter, 1);
         if (at < kWindow) {
           shared.point[at] = make_float4(pool.a[j], pool.b[j], pool.c[j], pool.d[j]);
-          shared.code[at] = pool.code[j];
+          shared.key[at] = uint64_t{__float_as_uint(pool.d[j])} << 32 | ~pool.code[j];
         }
       }
     }
@@ -147,81 +160,98 @@ __device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, FpsWind
   }
 }
 
-// For every window point j, who is before it in the row of j. A warp takes one j at a time, a lane
-// two of the others.
-template <int kRoom>
-__device__ __forceinline__ void compare_window(FpsWindow<kRoom>& shared, int count, int limit) {
+// Fills the rows of the `count` window points. A warp takes one of them at a time, a lane one or two
+// of the others.
+template <int kWide, int kRoom>
+__device__ __forceinline__ void compare_window(FpsWindow<kWide, kRoom>& shared, int count,
+                                               int limit) {
+  using Window = FpsWindow<kWide, kRoom>;
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const float4 p[2] = {shared.point[lane], shared.point[lane + 32]};
-  const uint32_t code[2] = {shared.code[lane], shared.code[lane + 32]};
+  const float least = __int_as_float(limit);
+  float4 p[kWide];
+  uint64_t key[kWide];
+#pragma unroll
+  for (int w = 0; w < kWide; ++w) {
+    p[w] = shared.point[lane + 32 * w];
+    key[w] = lane + 32 * w < count ? shared.key[lane + 32 * w] : 0;  // 0: ahead of none
+  }
   for (int j = threadIdx.x / 32; j < count; j += warps) {
     const float4 q = shared.point[j];
-    const uint32_t q_code = shared.code[j];
-    WindowRow row{};
-    int reach = 0;
+    const uint64_t q_key = shared.key[j];
+    float d[kWide];
+    bool ahead[kWide], lowers[kWide], below[kWide];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half && count <= 32) break;
-      const float d = dist2(p[half].x - q.x, p[half].y - q.y, p[half].z - q.z);
-      const bool ahead = lane + 32 * half < count &&
-          (p[half].w > q.w || (p[half].w == q.w && code[half] < q_code));
-      const bool lowers = ahead && d < q.w;
-      const bool below = lowers && __float_as_int(d) < limit;
-      row.ahead |= uint64_t{__ballot_sync(kFullWarp, ahead)} << (32 * half);
-      row.lowers |= uint64_t{__ballot_sync(kFullWarp, lowers)} << (32 * half);
-      row.below |= uint64_t{__ballot_sync(kFullWarp, below)} << (32 * half);
-      if (lowers && !below) reach = max(reach, __float_as_int(d));
+    for (int w = 0; w < kWide; ++w) {
+      d[w] = dist2(p[w].x - q.x, p[w].y - q.y, p[w].z - q.z);
+      ahead[w] = key[w] > q_key;
+      lowers[w] = ahead[w] && d[w] < q.w;
+      below[w] = lowers[w] && d[w] < least;
     }
-    if (row.lowers != row.below) row.reach = warp_max_signed(reach);
+    typename Window::Row row{Window::ballot(ahead), Window::ballot(lowers), Window::ballot(below),
+                             0};
+    if (row.lowers != row.below) {
+#pragma unroll
+      for (int w = 0; w < kWide; ++w) {
+        if (lowers[w] && !below[w]) row.reach = max(row.reach, __float_as_int(d[w]));
+      }
+      row.reach = warp_max_signed(row.reach);
+    }
     if (lane == 0) shared.row[j] = row;
   }
   __syncthreads();
 }
 
-__device__ __forceinline__ uint64_t ballot64(bool first, bool second) {
-  return uint64_t{__ballot_sync(kFullWarp, second)} << 32 | __ballot_sync(kFullWarp, first);
-}
-
 // Appends the samples that follow from the window to `sample`, from `at` on; gives their number, at
-// least 1. One warp, a lane two window points. A point is a sample when none of those that lower it
-// is one, and none when one of them is: masks grow until every point is decided, in as many steps
-// as the longest chain.
-template <int kRoom>
-__device__ __forceinline__ int take_samples(FpsWindow<kRoom>& shared, int count, int at) {
+// least 1. One warp, a lane one or two window points. A point is a sample when none of those that
+// lower it is one, and none when one of them is: masks grow until every point is decided, in as
+// many steps as the longest chain.
+template <int kWide, int kRoom>
+__device__ __forceinline__ int take_samples(FpsWindow<kWide, kRoom>& shared, int count, int at) {
+  using Window = FpsWindow<kWide, kRoom>;
+  using Mask = typename Window::Mask;
   if (threadIdx.x < 32) {
     const int lane = threadIdx.x;
-    const bool valid[2] = {lane < count, lane + 32 < count};
-    const WindowRow row[2] = {shared.row[lane], shared.row[lane + 32]};
-    const uint64_t all = ~uint64_t{0} >> (64 - count);
-    uint64_t accepted = 0, lowered = 0;
+    typename Window::Row row[kWide];
+    bool valid[kWide], bit[kWide];
+#pragma unroll
+    for (int w = 0; w < kWide; ++w) {
+      valid[w] = lane + 32 * w < count;
+      row[w] = shared.row[lane + 32 * w];
+      if (!valid[w]) row[w].lowers = 0;
+    }
+    const Mask all = static_cast<Mask>(~Mask{0}) >> (Window::kPoints - count);
+    Mask accepted = 0, lowered = 0;
     while ((accepted | lowered) != all) {
-      const uint64_t safe = ballot64(valid[0] && (row[0].lowers & ~lowered) == 0,
-                                     valid[1] && (row[1].lowers & ~lowered) == 0);
-      lowered = ballot64(valid[0] && (row[0].lowers & accepted) != 0,
-                         valid[1] && (row[1].lowers & accepted) != 0);
-      accepted = safe;
+#pragma unroll
+      for (int w = 0; w < kWide; ++w) bit[w] = valid[w] && (row[w].lowers & ~lowered) == 0;
+      accepted = Window::ballot(bit);
+#pragma unroll
+      for (int w = 0; w < kWide; ++w) bit[w] = (row[w].lowers & accepted) != 0;
+      lowered = Window::ballot(bit);
     }
     // Lowered, and still in the window: from its new dist2 down the order is open.
     int open = 0;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const bool stays = valid[half] && (row[half].lowers & accepted) != 0 &&
-          (row[half].below & accepted) == 0;
-      if (stays) open = max(open, row[half].reach);
+    for (int w = 0; w < kWide; ++w) {
+      if ((lowered >> (lane + 32 * w) & 1) && (row[w].below & accepted) == 0) {
+        open = max(open, row[w].reach);
+      }
     }
     open = warp_max_signed(open);
-    const float d[2] = {shared.point[lane].w, shared.point[lane + 32].w};
-    const bool take[2] = {(accepted >> lane & 1) && __float_as_int(d[0]) > open,
-                          (accepted >> (lane + 32) & 1) && __float_as_int(d[1]) > open};
-    const uint64_t taken = ballot64(take[0], take[1]);
+    float4 p[kWide];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (!take[half]) continue;
-      const float4 p = shared.point[lane + 32 * half];
-      const int rank = at + __popcll(row[half].ahead & taken);
-      shared.sample[rank] =
-          make_float4(p.x, p.y, p.z, __uint_as_float(shared.code[lane + 32 * half]));
-      shared.bits[rank] = __float_as_int(p.w);
+    for (int w = 0; w < kWide; ++w) {
+      p[w] = shared.point[lane + 32 * w];
+      bit[w] = (accepted >> (lane + 32 * w) & 1) && __float_as_int(p[w].w) > open;
+    }
+    const Mask taken = Window::ballot(bit);
+#pragma unroll
+    for (int w = 0; w < kWide; ++w) {
+      if (!bit[w]) continue;
+      const int rank = at + __popcll(row[w].ahead & taken);
+      const uint32_t code = ~static_cast<uint32_t>(shared.key[lane + 32 * w]);
+      shared.sample[rank] = make_float4(p[w].x, p[w].y, p[w].z, __uint_as_float(code));
+      shared.bits[rank] = __float_as_int(p[w].w);
     }
     if (lane == 0) shared.taken = __popcll(taken);
   }
@@ -230,9 +260,9 @@ __device__ __forceinline__ int take_samples(FpsWindow<kRoom>& shared, int count,
 }
 
 // Writes the collected samples to the slots [begin, end). Barriers on both sides.
-template <int kRoom>
+template <class Window>
 __device__ __forceinline__ void write_samples(const FpsArgs& args, const FpsCloud& cloud,
-                                              const FpsWindow<kRoom>& shared, int begin, int end) {
+                                              const Window& shared, int begin, int end) {
   __syncthreads();
   for (int s = begin + static_cast<int>(threadIdx.x); s < end; s += blockDim.x) {
     // Only clouds that overlap, from offsets in disorder, can hold a code of no point.
