@@ -1,30 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/sampling/fps_kernels.cuh"
-#include "csrc/kernels/sampling/fps_window.cuh"
+#include "csrc/kernels/sampling/fps_pool.cuh"
+#include "csrc/kernels/sampling/hilbert.cuh"
 
 namespace torchvox {
 namespace {
 
-// Half the width and the room of the lazy kernel's: small clouds have less to offer at a time.
-using Window = FpsWindow<1, 256>;
+constexpr int kAxisBits = 6;
+constexpr int kCodeBits = 13;
 
-// One block per cloud. Thread t keeps the points of the tie codes t + j * kThreads with their
-// running minimum distances in registers. A step takes 10 to 30 samples out of one window and
-// measures every point from all of them: four barriers and no global access.
+// Ascending, all kThreads * kItems of them (a power of two), by bitonic merges. A warp works on the
+// pairs of a run of items of its own wherever the span of a step allows, without a block barrier.
+template <int kThreads, int kItems>
+__device__ void sort_items(uint32_t* items) {
+  constexpr int kCount = kThreads * kItems, kPairs = kItems / 2;
+  constexpr int kRun = 32 * kItems;  // items of a warp
+  const int first = threadIdx.x / 32 * (kRun / 2) + threadIdx.x % 32;
+  bool wide = true;
+  for (int size = 2; size <= kCount; size *= 2) {
+    for (int span = size / 2; span > 0; span /= 2) {
+      const bool was_wide = wide;
+      wide = 2 * span > kRun;
+      if (wide || was_wide) {
+        __syncthreads();
+      } else {
+        __syncwarp();
+      }
+#pragma unroll
+      for (int r = 0; r < kPairs; ++r) {
+        const int pair = first + 32 * r;
+        const int i = (pair & ~(span - 1)) << 1 | (pair & (span - 1));
+        const uint32_t x = items[i], y = items[i + span];
+        if ((x > y) == ((i & size) == 0)) {
+          items[i] = y;
+          items[i + span] = x;
+        }
+      }
+    }
+  }
+  __syncthreads();
+}
+
+// Loads the points of the tie codes t + j * kThreads; gives the thread's first candidate's code.
 template <int kThreads, int kPoints>
-__global__ void __launch_bounds__(kThreads)
-    block_kernel(const __grid_constant__ FpsArgs args, int64_t above, int64_t room) {
-  extern __shared__ uint32_t mark[];  // [room], of exhausted clouds
-  __shared__ Window shared;
-  const FpsCloud cloud = FpsCloud::of(args, blockIdx.x);
-  const int64_t space = cloud.tie.space();
-  if (space <= above || space > room) return;  // another kernel's cloud
-  fill_unused(args, cloud);
-  if (cloud.samples == 0) return;
-
-  COUNT(15, clock64() - fps_profile[15]);
-  FpsPool<kPoints> pool;
+__device__ __forceinline__ uint32_t load_by_code(const FpsArgs& args, const FpsCloud& cloud,
+                                                 FpsPool<kPoints>& pool) {
   const float initial = initial_dist2(args);
+  const uint32_t space = cloud.tie.space();
   uint32_t first_code = kNoCode;
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
@@ -42,9 +64,88 @@ __global__ void __launch_bounds__(kThreads)
     pool.d[j] = initial;
     first_code = min(first_code, code);
   }
-  if (threadIdx.x < 3) shared.count[threadIdx.x] = 0;
-  first_code = block_min(first_code);
+  return first_code;
+}
+
+// Redeals the candidates in the order of a Hilbert curve, so that a warp's lie close together, and
+// gives their box. `items` is [kThreads * kPoints].
+template <int kThreads, int kPoints>
+__device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsCloud& cloud,
+                                                 FpsPool<kPoints>& pool, uint32_t* items) {
+  FpsBox box = FpsBox::empty();
+  uint32_t candidates = 0;
+#pragma unroll
+  for (int j = 0; j < kPoints; ++j) {
+    if (pool.d[j] < 0.0f) continue;
+    box.extend(make_float4(pool.a[j], pool.b[j], pool.c[j], 0.0f));
+    ++candidates;
+  }
+  const float low[3] = {from_ordered_bits(block_min(ordered_bits(box.low_a))),
+                        from_ordered_bits(block_min(ordered_bits(box.low_b))),
+                        from_ordered_bits(block_min(ordered_bits(box.low_c)))};
+  const float high[3] = {from_ordered_bits(~block_min(~ordered_bits(box.high_a))),
+                         from_ordered_bits(~block_min(~ordered_bits(box.high_b))),
+                         from_ordered_bits(~block_min(~ordered_bits(box.high_c)))};
+  constexpr uint32_t kCells = 1u << kAxisBits;
+  const float scale = scale_of(low, high, kCells);
+#pragma unroll
+  for (int j = 0; j < kPoints; ++j) {
+    const uint32_t place =
+        hilbert_code(cell_of(pool.a[j], low[0], scale, kCells),
+                     cell_of(pool.b[j], low[1], scale, kCells),
+                     cell_of(pool.c[j], low[2], scale, kCells), kAxisBits);
+    items[pool.code[j]] = pool.d[j] < 0.0f ? kNoCode : place << kCodeBits | pool.code[j];
+  }
+  sort_items<kThreads, kPoints>(items);
+
+  candidates = block_sum(candidates);
+  const uint32_t per_warp = (candidates + kThreads / 32 - 1) / (kThreads / 32);
+  const uint32_t begin = threadIdx.x / 32 * per_warp, end = min(begin + per_warp, candidates);
+  const float initial = initial_dist2(args);
+  box = FpsBox::empty();
+#pragma unroll
+  for (int j = 0; j < kPoints; ++j) {
+    const uint32_t k = begin + 32 * j + threadIdx.x % 32;
+    pool.code[j] = kNoCode;
+    pool.d[j] = -1.0f;
+    if (k >= end) continue;
+    const uint32_t code = items[k] & ((1u << kCodeBits) - 1);
+    const Point3 p = load_point(args, cloud, cloud.tie.index(code));
+    pool.code[j] = code;
+    pool.a[j] = p.a;
+    pool.b[j] = p.b;
+    pool.c[j] = p.c;
+    pool.d[j] = initial;
+    box.extend(make_float4(p.a, p.b, p.c, 0.0f));
+  }
+  return warp_box(box);
+}
+
+// One block per cloud, whose points it keeps in registers. Either in the order of their tie codes,
+// or (kOrdered) along a Hilbert curve: then a sample is measured only by the warps that it reaches.
+template <int kThreads, int kPoints, bool kOrdered>
+__global__ void __launch_bounds__(kThreads)
+    block_kernel(const __grid_constant__ FpsArgs args, int64_t above, int64_t room) {
+  using Window = FpsWindow<kOrdered ? 2 : 1, 256>;
+  extern __shared__ uint32_t words[];  // [room]: items to sort, then the marks of exhausted clouds
+  __shared__ Window window;
+  const FpsCloud cloud = FpsCloud::of(args, blockIdx.x);
+  const int64_t space = cloud.tie.space();
+  if (space <= above || space > room) return;  // another kernel's cloud
+  fill_unused(args, cloud);
+  if (cloud.samples == 0) return;
+
+  COUNT(15, clock64() - fps_profile[15]);
+  FpsPool<kPoints> pool;
+  const uint32_t first_code = block_min(load_by_code<kThreads>(args, cloud, pool));
   const int64_t first = first_code == kNoCode ? -1 : int64_t{cloud.tie.index(first_code)};
+  FpsBox box{};
+  if constexpr (kOrdered) {
+    static_assert(kThreads * kPoints <= 1 << kCodeBits);
+    box = order_in_space<kThreads>(args, cloud, pool, words);
+  }
+  if (threadIdx.x < 3) window.count[threadIdx.x] = 0;
+  __syncthreads();
 
   // The loop over samples is kept free of everything rare: calls in it would move the points of a
   // thread from registers to the stack.
@@ -64,46 +165,29 @@ __global__ void __launch_bounds__(kThreads)
   bool exhausted = false;
 #pragma unroll 1
   while (s < samples && !exhausted) {
-    int staged = 0;
-#pragma unroll 1
-    while (s + staged < samples && staged <= Window::kRoom - Window::kPoints) {
-      const int best = block_max<kThreads>(warp_max_signed(pool.best()), shared.per_warp);
-      MARK(3);
-      exhausted = best <= 0;
-      if (exhausted) break;
-      int limit;
-      const int found = fill_window(pool, shared, best, 0, static_cast<uint32_t>(space) - 1, depth,
-                                    limit);
-      MARK(4);
-      compare_window(shared, found, limit);
-      MARK(5);
-      const int taken = take_samples(shared, found, staged);
-      MARK(6);
-      COUNT(11, 1);
-      COUNT(13, found);
-#pragma unroll 4
-      for (int r = 0; r < taken; ++r) pool.measure_from(shared.sample[staged + r]);
-      staged += taken;
-      MARK(7);
-    }
+    const int staged = drain_pool<kThreads, kOrdered>(
+        pool, box, window, 1, static_cast<uint32_t>(space) - 1, samples - s, depth);
     const int end = min(s + staged, samples);
-    write_samples(args, cloud, shared, s, end);
+    write_samples(args, cloud, window, s, end);
     s = end;
+    exhausted = staged == 0;
     MARK(8);
   }
-  if (exhausted) finish_exhausted(args, cloud, s, first, mark);
+  if (exhausted) finish_exhausted(args, cloud, s, first, words);
 }
 
 using BlockKernel = void (*)(FpsArgs, int64_t, int64_t);
 
 template <int kThreads>
 BlockKernel kernel_of(int points_per_thread) {
+  // Clouds of 2048 points and more are worth the sorting.
+  constexpr bool kOrdered = kThreads == 512;
   switch (points_per_thread) {
-    case 1: return block_kernel<kThreads, 1>;
-    case 2: return block_kernel<kThreads, 2>;
-    case 4: return block_kernel<kThreads, 4>;
-    case 8: return block_kernel<kThreads, 8>;
-    case 16: return block_kernel<kThreads, 16>;
+    case 1: return block_kernel<kThreads, 1, false>;
+    case 2: return block_kernel<kThreads, 2, false>;
+    case 4: return block_kernel<kThreads, 4, kOrdered>;
+    case 8: return block_kernel<kThreads, 8, kOrdered>;
+    case 16: return block_kernel<kThreads, 16, kOrdered>;
   }
   return nullptr;
 }
@@ -115,7 +199,6 @@ BlockKernel kernel_of(const FpsPlan::BlockClass& block) {
     case 128: return kernel_of<128>(block.points_per_thread);
     case 256: return kernel_of<256>(block.points_per_thread);
     case 512: return kernel_of<512>(block.points_per_thread);
-    case 1024: return block.points_per_thread <= 8 ? kernel_of<1024>(block.points_per_thread) : nullptr;
   }
   return nullptr;
 }

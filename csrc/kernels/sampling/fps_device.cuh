@@ -64,6 +64,19 @@ __device__ __forceinline__ uint32_t block_min(uint32_t x) {
   return x;
 }
 
+// Sum of x over the block, for all threads; also a barrier.
+__device__ __forceinline__ uint32_t block_sum(uint32_t x) {
+  __shared__ uint32_t per_warp[32];
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
+  if (threadIdx.x % 32 == 0) per_warp[threadIdx.x / 32] = x;
+  __syncthreads();
+  const unsigned warps = blockDim.x / 32;
+  x = 0;
+  for (unsigned w = 0; w < warps; ++w) x += per_warp[w];
+  __syncthreads();
+  return x;
+}
+
 // Writes the items 0 .. count - 1 for which point_of gives a point (not -1) to the slots from s on,
 // in item order, dist2 0; gives the slot after the last. For the whole block.
 template <class PointOf>
@@ -121,24 +134,6 @@ static __device__ __noinline__ void finish_exhausted(const FpsArgs& args, const 
   for (int64_t j = s + threadIdx.x; j < cloud.samples; j += blockDim.x) {
     write_sample(args, cloud, j, -1, 0.0f);
   }
-}
-
-// Samples wait in shared memory, kStage of them, until the whole block writes them out: thread 0
-// writing each one by itself would hold up its warp, and with it the block, at every barrier.
-inline constexpr int kStage = 256;
-
-// Samples [begin, end) from the stage, which holds tie code and bits of dist2. Barriers on both
-// sides: thread 0 filled the stage, and will fill it again.
-__device__ __forceinline__ void write_stage(const FpsArgs& args, const FpsCloud& cloud,
-                                            const uint2* stage, int begin, int end) {
-  __syncthreads();
-  for (int s = begin + static_cast<int>(threadIdx.x); s < end; s += blockDim.x) {
-    const uint2 sample = stage[s - begin];
-    // Only clouds that overlap, from offsets in disorder, can hold a code of no point.
-    const uint32_t i = cloud.tie.index(sample.x);
-    write_sample(args, cloud, s, i < cloud.points ? int64_t{i} : -1, __uint_as_float(sample.y));
-  }
-  __syncthreads();
 }
 
 // Slots past the cloud's own number of samples.

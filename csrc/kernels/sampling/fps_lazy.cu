@@ -4,46 +4,6 @@
 namespace torchvox {
 namespace {
 
-// Takes samples from the pool while its best key is at least that of `floor`, at most what the
-// window has room for or what is `wanted`; gives their number.
-template <int kThreads, int kPoints>
-__device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& box,
-                                          FpsWindow<2, kLazyRoom>& window, int floor,
-                                          uint32_t last_code, int wanted, WindowDepth& depth) {
-  const int lane = threadIdx.x % 32;
-  int staged = 0;
-  int of_warp = warp_max_signed(pool.best());
-#pragma unroll 1
-  while (staged < wanted && staged <= kLazyRoom - window.kPoints) {
-    const int best = block_max<kThreads>(of_warp, window.per_warp);
-    MARK(3);
-    if (best < floor) break;
-    int limit;
-    const int found = fill_window(pool, window, best, floor, last_code, depth, limit);
-    MARK(4);
-    compare_window(window, found, limit);
-    MARK(5);
-    const int taken = take_samples(window, found, staged);
-    MARK(6);
-    COUNT(11, 1);
-    COUNT(13, found);
-    bool lowered = false;
-    for (int base = 0; base < taken; base += 32) {  // one lane a sample: does it reach the warp?
-      const bool near = base + lane < taken &&
-          box.bound(window.sample[staged + base + lane]) < __int_as_float(of_warp);
-      unsigned hits = __ballot_sync(kFullWarp, near);
-      lowered |= hits != 0;
-      for (; hits; hits &= hits - 1) {
-        pool.measure_from(window.sample[staged + base + __ffs(hits) - 1]);
-      }
-    }
-    if (lowered) of_warp = warp_max_signed(pool.best());
-    staged += taken;
-    MARK(7);
-  }
-  return staged;
-}
-
 // How far below the largest dist2 the pool reaches, adapted to what it found.
 struct PoolDepth {
   float fraction = 0.2f;
@@ -180,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     COUNT(12, 1);
     COUNT(14, total);
     MARK(2);
-    staged = drain_pool<kThreads>(pool, box, shared.window, floor, last_code, samples - s,
+    staged = drain_pool<kThreads, true>(pool, box, shared.window, floor, last_code, samples - s,
                                   window_depth);
     exhausted = staged == 0;  // never, but for clouds that overlap, from offsets in disorder
     if (exhausted) break;

@@ -5,40 +5,9 @@
 // and distances lie in global memory, which L2 holds, boxes in shared memory.
 #pragma once
 
-#include "csrc/kernels/sampling/fps_window.cuh"
+#include "csrc/kernels/sampling/fps_pool.cuh"
 
 namespace torchvox {
-
-struct FpsBox {
-  float low_a, low_b, low_c, high_a, high_b, high_c;
-
-  // At most the dist2 that any point in the box has to q, rounding included.
-  __device__ __forceinline__ float bound(const float4& q) const {
-    return dist2(gap(low_a, high_a, q.x), gap(low_b, high_b, q.y), gap(low_c, high_c, q.z));
-  }
-  __device__ __forceinline__ void extend(const float4& p) {
-    low_a = fminf(low_a, p.x);
-    low_b = fminf(low_b, p.y);
-    low_c = fminf(low_c, p.z);
-    high_a = fmaxf(high_a, p.x);
-    high_b = fmaxf(high_b, p.y);
-    high_c = fmaxf(high_c, p.z);
-  }
-  __device__ static FpsBox empty() {
-    const float infinity = __int_as_float(0x7f800000);
-    return {infinity, infinity, infinity, -infinity, -infinity, -infinity};
-  }
-};
-
-// Smallest box around those of a warp's lanes.
-__device__ __forceinline__ FpsBox warp_box(const FpsBox& box) {
-  return {from_ordered_bits(warp_min(ordered_bits(box.low_a))),
-          from_ordered_bits(warp_min(ordered_bits(box.low_b))),
-          from_ordered_bits(warp_min(ordered_bits(box.low_c))),
-          from_ordered_bits(warp_max(ordered_bits(box.high_a))),
-          from_ordered_bits(warp_max(ordered_bits(box.high_b))),
-          from_ordered_bits(warp_max(ordered_bits(box.high_c)))};
-}
 
 // Boxes in shared memory, one coordinate after the other: lanes that read neighbours do not collide.
 struct FpsBoxes {
@@ -203,8 +172,12 @@ struct FpsTiles {
                                                 int listed) {
     const int lane = threadIdx.x % 32;
     uint64_t reached_by = 0;
-    for (int k = 0; k < listed; ++k) {
-      if (box.bound(samples[list[k]]) < __int_as_float(mine)) reached_by |= uint64_t{1} << k;
+    if (group == 1) {  // the box of the group was the tile's
+      if (lane == 0) reached_by = ~uint64_t{0} >> (kListed - listed);
+    } else {
+      for (int k = 0; k < listed; ++k) {
+        if (box.bound(samples[list[k]]) < __int_as_float(mine)) reached_by |= uint64_t{1} << k;
+      }
     }
     unsigned reached = __ballot_sync(kFullWarp, reached_by != 0);
     while (reached) {
@@ -238,11 +211,17 @@ struct FpsTiles {
         }
         d[k] = before[k];
       }
-      for (uint64_t left = hits; left; left &= left - 1) {
-        const float4 q = samples[list[__ffsll(static_cast<long long>(left)) - 1]];
+      for (uint64_t left = hits; left;) {  // two at a time, to wait for memory once
+        const int first = __ffsll(static_cast<long long>(left)) - 1;
+        left &= left - 1;
+        const int second = left ? __ffsll(static_cast<long long>(left)) - 1 : first;
+        left &= left - 1;
+        const float4 q[2] = {samples[list[first]], samples[list[second]]};
 #pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) {
-          d[k] = fminf(d[k], dist2(p[k].x - q.x, p[k].y - q.y, p[k].z - q.z));
+        for (int k = 0; k < 2 * kAtOnce; ++k) {
+          const float4 &point = p[k / 2], &sample = q[k % 2];
+          d[k / 2] = fminf(d[k / 2], dist2(point.x - sample.x, point.y - sample.y,
+                                           point.z - sample.z));
         }
       }
 #pragma unroll

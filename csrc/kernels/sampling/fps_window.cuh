@@ -66,26 +66,6 @@ struct FpsWindow {
   }
 };
 
-// The points that a thread keeps in registers; code kNoCode and d = -1 where there is none.
-template <int kPoints>
-struct FpsPool {
-  float a[kPoints], b[kPoints], c[kPoints], d[kPoints];
-  uint32_t code[kPoints];
-
-  __device__ __forceinline__ int best() const {
-    float largest = d[0];
-#pragma unroll
-    for (int j = 1; j < kPoints; ++j) largest = fmaxf(largest, d[j]);
-    return __float_as_int(largest);
-  }
-  __device__ __forceinline__ void measure_from(const float4& q) {
-#pragma unroll
-    for (int j = 0; j < kPoints; ++j) {
-      d[j] = fminf(d[j], dist2(a[j] - q.x, b[j] - q.y, c[j] - q.z));
-    }
-  }
-};
-
 __device__ __forceinline__ int warp_max_signed(int x) {
 #if __CUDA_ARCH__ >= 800
   return __reduce_max_sync(kFullWarp, x);
@@ -93,71 +73,6 @@ __device__ __forceinline__ int warp_max_signed(int x) {
   for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kFullWarp, x, step));
   return x;
 #endif
-}
-
-// Largest of one number per warp, for all threads. One barrier; `per_warp` is free again at the
-// next one.
-template <int kThreads>
-__device__ __forceinline__ int block_max(int of_warp, int* per_warp) {
-  if constexpr (kThreads == 32) return of_warp;
-  const unsigned lane = threadIdx.x % 32;
-  if (lane == 0) per_warp[threadIdx.x / 32] = of_warp;
-  __syncthreads();
-  return warp_max_signed(per_warp[lane % (kThreads / 32)]);
-}
-
-// How far below the largest dist2 the window reaches, adapted to what it found.
-struct WindowDepth {
-  float fraction = 0.1f;
-  unsigned turn = 0;  // of the counters
-};
-
-// Puts every pool point with key >= K into the window, for the K that the depth suggests, and gives
-// their number, 1 to kWindow. `best`: bits of the largest dist2, above 0. `limit` leaves as the bits
-// of K's dist2, at least `floor`. Should more than a window tie for the maximum, K has a code too,
-// found by bisection.
-template <int kPoints, class Window>
-__device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, Window& shared, int best,
-                                           int floor, uint32_t last_code, WindowDepth& depth,
-                                           int& limit) {
-  constexpr int kWindow = Window::kPoints;
-  uint32_t low = 0, high = last_code, top = kNoCode;
-  for (int attempt = 0;; ++attempt) {
-    limit = max(__float_as_int(__int_as_float(best) * (1.0f - depth.fraction)), max(floor, 1));
-    int* const counter = &shared.count[depth.turn];
-    depth.turn = depth.turn == 2 ? 0 : depth.turn + 1;
-    if (threadIdx.x == 0) shared.count[depth.turn] = 0;
-#pragma unroll
-    for (int j = 0; j < kPoints; ++j) {
-      if (__float_as_int(pool.d[j]) >= limit && pool.code[j] <= top) {
-        const int at = atomicAdd(counter, 1);
-        if (at < kWindow) {
-          shared.point[at] = make_float4(pool.a[j], pool.b[j], pool.c[j], pool.d[j]);
-          shared.key[at] = uint64_t{__float_as_uint(pool.d[j])} << 32 | ~pool.code[j];
-        }
-      }
-    }
-    __syncthreads();
-    const int found = *counter;
-    if (found > 0 && found <= kWindow) {
-      if (found > kWindow * 3 / 4) {
-        depth.fraction *= 0.9f;
-      } else if (found < kWindow / 2 && limit > floor) {
-        depth.fraction = fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < kWindow / 4 ? 1.6f : 1.25f)));
-      }
-      return found;
-    }
-    if (found == 0) {  // only once the codes are being bisected
-      low = top + 1;
-    } else if (limit < best) {
-      depth.fraction *= attempt < 3 ? fminf(0.7f, fmaxf(0.05f, 0.6f * kWindow / found)) : 0.0f;
-      continue;
-    } else {
-      if (low >= high) return kWindow;  // codes that repeat: only clouds that overlap have them
-      high = min(top, high);
-    }
-    top = low + (high - low) / 2;
-  }
 }
 
 // Fills the rows of the `count` window points. A warp takes one of them at a time, a lane one or two
