@@ -6,37 +6,34 @@
 namespace torchvox {
 namespace {
 
-constexpr int kAxisBits = 6;
-constexpr int kCodeBits = 13;
+constexpr int kAxisBits = 4;
+constexpr int kCells = 1 << (3 * kAxisBits);
 
-// Ascending, all kThreads * kItems of them (a power of two), by bitonic merges. A warp works on the
-// pairs of a run of items of its own wherever the span of a step allows, without a block barrier.
-template <int kThreads, int kItems>
-__device__ void sort_items(uint32_t* items) {
-  constexpr int kCount = kThreads * kItems, kPairs = kItems / 2;
-  constexpr int kRun = 32 * kItems;  // items of a warp
-  const int first = threadIdx.x / 32 * (kRun / 2) + threadIdx.x % 32;
-  bool wide = true;
-  for (int size = 2; size <= kCount; size *= 2) {
-    for (int span = size / 2; span > 0; span /= 2) {
-      const bool was_wide = wide;
-      wide = 2 * span > kRun;
-      if (wide || was_wide) {
-        __syncthreads();
-      } else {
-        __syncwarp();
-      }
+// Counts to begins: bucket b becomes the sum of those before it. For the whole block.
+template <int kThreads>
+__device__ __forceinline__ void scan_buckets(uint32_t* buckets) {
+  constexpr int kEach = kCells / kThreads;
+  __shared__ uint32_t per_warp[kThreads / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t count[kEach], sum = 0;
 #pragma unroll
-      for (int r = 0; r < kPairs; ++r) {
-        const int pair = first + 32 * r;
-        const int i = (pair & ~(span - 1)) << 1 | (pair & (span - 1));
-        const uint32_t x = items[i], y = items[i + span];
-        if ((x > y) == ((i & size) == 0)) {
-          items[i] = y;
-          items[i + span] = x;
-        }
-      }
-    }
+  for (int k = 0; k < kEach; ++k) {
+    count[k] = buckets[threadIdx.x * kEach + k];
+    sum += count[k];
+  }
+  uint32_t before = sum;
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kFullWarp, before, step);
+    if (lane >= step) before += other;
+  }
+  if (lane == 31) per_warp[warp] = before;
+  __syncthreads();
+  before -= sum;
+  for (int w = 0; w < warp; ++w) before += per_warp[w];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    buckets[threadIdx.x * kEach + k] = before;
+    before += count[k];
   }
   __syncthreads();
 }
@@ -67,11 +64,21 @@ __device__ __forceinline__ uint32_t load_by_code(const FpsArgs& args, const FpsC
   return first_code;
 }
 
+// Shared memory of a block for its points: words for the marks of exhausted clouds, or buckets and
+// codes to order the points by.
+size_t block_bytes(int64_t room, bool ordered) {
+  const size_t marks = sizeof(uint32_t) * room;
+  const size_t order = ordered ? sizeof(uint32_t) * kCells + sizeof(uint16_t) * room : 0;
+  return marks > order ? marks : order;
+}
+
 // Redeals the candidates in the order of a Hilbert curve, so that a warp's lie close together, and
-// gives their box. `items` is [kThreads * kPoints].
+// gives their box. Points of one cell come in any order: it decides no result.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsCloud& cloud,
-                                                 FpsPool<kPoints>& pool, uint32_t* items) {
+                                                 FpsPool<kPoints>& pool, uint32_t* buckets) {
+  uint16_t* const codes = reinterpret_cast<uint16_t*>(buckets + kCells);
+  for (int b = threadIdx.x; b < kCells; b += kThreads) buckets[b] = 0;
   FpsBox box = FpsBox::empty();
   uint32_t candidates = 0;
 #pragma unroll
@@ -86,17 +93,22 @@ __device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsC
   const float high[3] = {from_ordered_bits(~block_min(~ordered_bits(box.high_a))),
                          from_ordered_bits(~block_min(~ordered_bits(box.high_b))),
                          from_ordered_bits(~block_min(~ordered_bits(box.high_c)))};
-  constexpr uint32_t kCells = 1u << kAxisBits;
-  const float scale = scale_of(low, high, kCells);
+  const float scale = scale_of(low, high, 1u << kAxisBits);
+  uint32_t cell[kPoints];
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
-    const uint32_t place =
-        hilbert_code(cell_of(pool.a[j], low[0], scale, kCells),
-                     cell_of(pool.b[j], low[1], scale, kCells),
-                     cell_of(pool.c[j], low[2], scale, kCells), kAxisBits);
-    items[pool.code[j]] = pool.d[j] < 0.0f ? kNoCode : place << kCodeBits | pool.code[j];
+    cell[j] = hilbert_code(cell_of(pool.a[j], low[0], scale, 1u << kAxisBits),
+                           cell_of(pool.b[j], low[1], scale, 1u << kAxisBits),
+                           cell_of(pool.c[j], low[2], scale, 1u << kAxisBits), kAxisBits);
+    if (pool.d[j] >= 0.0f) atomicAdd(&buckets[cell[j]], 1);
   }
-  sort_items<kThreads, kPoints>(items);
+  __syncthreads();
+  scan_buckets<kThreads>(buckets);
+#pragma unroll
+  for (int j = 0; j < kPoints; ++j) {
+    if (pool.d[j] < 0.0f) continue;
+    codes[atomicAdd(&buckets[cell[j]], 1)] = static_cast<uint16_t>(pool.code[j]);
+  }
 
   candidates = block_sum(candidates);
   const uint32_t per_warp = (candidates + kThreads / 32 - 1) / (kThreads / 32);
@@ -109,7 +121,7 @@ __device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsC
     pool.code[j] = kNoCode;
     pool.d[j] = -1.0f;
     if (k >= end) continue;
-    const uint32_t code = items[k] & ((1u << kCodeBits) - 1);
+    const uint32_t code = codes[k];
     const Point3 p = load_point(args, cloud, cloud.tie.index(code));
     pool.code[j] = code;
     pool.a[j] = p.a;
@@ -127,7 +139,7 @@ template <int kThreads, int kPoints, bool kOrdered>
 __global__ void __launch_bounds__(kThreads)
     block_kernel(const __grid_constant__ FpsArgs args, int64_t above, int64_t room) {
   using Window = FpsWindow<kOrdered ? 2 : 1, 256>;
-  extern __shared__ uint32_t words[];  // [room]: items to sort, then the marks of exhausted clouds
+  extern __shared__ uint32_t words[];  // block_bytes
   __shared__ Window window;
   const FpsCloud cloud = FpsCloud::of(args, blockIdx.x);
   const int64_t space = cloud.tie.space();
@@ -141,7 +153,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = first_code == kNoCode ? -1 : int64_t{cloud.tie.index(first_code)};
   FpsBox box{};
   if constexpr (kOrdered) {
-    static_assert(kThreads * kPoints <= 1 << kCodeBits);
+    static_assert(kThreads * kPoints <= 1 << 16);  // codes
     box = order_in_space<kThreads>(args, cloud, pool, words);
   }
   if (threadIdx.x < 3) window.count[threadIdx.x] = 0;
@@ -178,16 +190,19 @@ __global__ void __launch_bounds__(kThreads)
 
 using BlockKernel = void (*)(FpsArgs, int64_t, int64_t);
 
+// Clouds of 2048 points and more are worth the ordering.
+constexpr bool is_ordered(int threads, int points_per_thread) {
+  return threads == 512 && points_per_thread >= 4;
+}
+
 template <int kThreads>
 BlockKernel kernel_of(int points_per_thread) {
-  // Clouds of 2048 points and more are worth the sorting.
-  constexpr bool kOrdered = kThreads == 512;
   switch (points_per_thread) {
     case 1: return block_kernel<kThreads, 1, false>;
     case 2: return block_kernel<kThreads, 2, false>;
-    case 4: return block_kernel<kThreads, 4, kOrdered>;
-    case 8: return block_kernel<kThreads, 8, kOrdered>;
-    case 16: return block_kernel<kThreads, 16, kOrdered>;
+    case 4: return block_kernel<kThreads, 4, is_ordered(kThreads, 4)>;
+    case 8: return block_kernel<kThreads, 8, is_ordered(kThreads, 8)>;
+    case 16: return block_kernel<kThreads, 16, is_ordered(kThreads, 16)>;
   }
   return nullptr;
 }
@@ -209,7 +224,8 @@ cudaError_t launch_fps_block(const FpsArgs& args, const FpsPlan::BlockClass& blo
                              cudaStream_t stream) {
   const BlockKernel kernel = kernel_of(block);
   if (kernel == nullptr) return cudaErrorInvalidValue;
-  const int bytes = static_cast<int>(sizeof(uint32_t) * block.room());
+  const size_t bytes =
+      block_bytes(block.room(), is_ordered(block.threads, block.points_per_thread));
   kernel<<<static_cast<unsigned>(args.clouds), block.threads, bytes, stream>>>(args, above,
                                                                                block.room());
   return cudaGetLastError();

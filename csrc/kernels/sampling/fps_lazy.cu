@@ -154,13 +154,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 using LazyKernel = void (*)(FpsArgs, SpatialOrder, LazyScratch, uint32_t, uint32_t, uint32_t);
 
-LazyKernel kernel_of(int threads, int points) {
-  switch (threads * 16 + points) {
-    case 64 * 16 + 1: return lazy_kernel<64, 1>;
-    case 512 * 16 + 2: return lazy_kernel<512, 2>;
-    case 512 * 16 + 4: return lazy_kernel<512, 4>;
-    case 1024 * 16 + 1: return lazy_kernel<1024, 1>;
-    case 1024 * 16 + 2: return lazy_kernel<1024, 2>;
+LazyKernel kernel_of(int threads) {
+  switch (threads) {
+    case 64: return lazy_kernel<64, 1>;  // for tests: every round overflows
+    case 512: return lazy_kernel<512, 2>;
+    case 1024: return lazy_kernel<1024, 2>;
   }
   return nullptr;
 }
@@ -175,29 +173,37 @@ LazyScratch::LazyScratch(const FpsPlan& plan, const SpatialOrder& order, Workspa
 cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const SpatialOrder& order,
                             const LazyScratch& scratch, cudaStream_t stream) {
   if (order.clouds == 0) return cudaSuccess;
-  const LazyKernel kernel = kernel_of(plan.large_threads, plan.pool_points);
+  const LazyKernel kernel = kernel_of(plan.lazy_threads);
   if (kernel == nullptr) return cudaErrorInvalidValue;
   const size_t bytes = FpsTiles::bytes(plan.tile_room);
   TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(bytes)));
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(order.clouds * plan.members));
-  config.blockDim = dim3(static_cast<unsigned>(plan.large_threads));
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
   // Blocks that wait for each other must all be resident, which only such a launch promises.
   cudaLaunchAttribute cooperative = {};
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.blockDim = dim3(static_cast<unsigned>(plan.lazy_threads));
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = &cooperative;
+  const auto launch_with = [&](int members) {
+    config.gridDim = dim3(static_cast<unsigned>(order.clouds * members));
+    config.numAttrs = members > 1 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, args, order, scratch,
+                              static_cast<uint32_t>(members), static_cast<uint32_t>(plan.tile),
+                              static_cast<uint32_t>(plan.tile_room));
+  };
   if (plan.members > 1) {
-    TORCHVOX_CUDA_CHECK(
-        cudaMemsetAsync(scratch.team, 0, order.clouds * sizeof(FpsTeam), stream));
-    config.attrs = &cooperative;
-    config.numAttrs = 1;
+    TORCHVOX_CUDA_CHECK(cudaMemsetAsync(scratch.team, 0, order.clouds * sizeof(FpsTeam), stream));
+    const cudaError_t status = launch_with(plan.members);
+    // A part of a GPU may have less than its multiprocessors: then one block a cloud.
+    if (status != cudaErrorCooperativeLaunchTooLarge && status != cudaErrorNotSupported) {
+      return status;
+    }
+    cudaGetLastError();
   }
-  return cudaLaunchKernelEx(&config, kernel, args, order, scratch,
-                            static_cast<uint32_t>(plan.members), static_cast<uint32_t>(plan.tile),
-                            static_cast<uint32_t>(plan.tile_room));
+  return launch_with(1);
 }
 
 }  // namespace torchvox

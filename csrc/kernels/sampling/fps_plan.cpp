@@ -46,16 +46,25 @@ void plan_classes(const FpsArgs& args, FpsPlan& plan) {
   if (plan.block_room() < most) plan.large = FpsPlan::Large::kLazy;
 }
 
-// Blocks that share a cloud, a tile for each of their warps, but all of them resident at once; and
-// the tiles that each has room for.
+// Few blocks a cloud have many threads each. Many have a tile for each of their warps; all must be
+// resident at once.
 void plan_team(const FpsArgs& args, const Target& target, FpsPlan& plan) {
-  const int64_t tiles = (args.capacity + plan.tile - 1) / plan.tile;
-  const int64_t warps = plan.large_threads / 32;
+  const int64_t points = plan_override(Plan::kFpsPointsPerThread);
+  const int64_t threads = plan_override(Plan::kFpsThreads);
+  const int64_t members = plan_override(Plan::kFpsMembers);
+  const bool forced = plan_override(Plan::kFpsKernel) == 1;
+  if (forced && points != kAutomatic) plan.tile = static_cast<int>(32 * points);
   const int64_t resident = target.multiprocessors / std::max<int64_t>(1, plan.clouds_at_once);
-  const int64_t forced = plan_override(Plan::kFpsMembers);
-  const int64_t wanted = forced == kAutomatic ? (tiles + warps - 1) / warps + 1 : forced;
+  plan.lazy_threads = resident < kTeamOfMany ? 1024 : 512;
+  if (forced && threads != kAutomatic) {
+    plan.lazy_threads = threads <= 64 ? 64 : (threads <= 512 ? 512 : 1024);
+  }
+  const int64_t tiles = (args.capacity + plan.tile - 1) / plan.tile;
+  const int64_t warps = plan.lazy_threads / 32;
+  const int64_t wanted = members == kAutomatic ? (tiles + warps - 1) / warps + 1 : members;
   plan.members = static_cast<int>(std::max<int64_t>(1, std::min(wanted, resident)));
-  const int64_t needed = ((tiles + plan.members - 1) / std::max(1, plan.members - 1) + 95) / 32 * 32;
+  const int64_t workers = plan.members < kTeamOfMany ? plan.members : plan.members - 1;
+  const int64_t needed = ((tiles + workers - 1) / workers + 95) / 32 * 32;
   const int64_t fitting = (target.shared_bytes - kLazyStaticBytes) / kTileBytes / 32 * 32;
   plan.tile_room = static_cast<int>(std::min({needed, fitting, kMostTiles}));
 }
@@ -74,15 +83,6 @@ FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
   }
   if (plan.large == FpsPlan::Large::kNone) return plan;
 
-  if (plan.large == FpsPlan::Large::kLazy && kernel == 1) {
-    const int64_t threads = plan_override(Plan::kFpsThreads);
-    const int64_t points = plan_override(Plan::kFpsPointsPerThread);
-    if (threads != kAutomatic) {
-      plan.large_threads = static_cast<int>(threads % 10000);
-      if (threads > 10000) plan.pool_points = static_cast<int>(threads / 10000);
-    }
-    if (points != kAutomatic) plan.tile = static_cast<int>(32 * points);
-  }
   plan.clouds_at_once = args.clouds;
   if (!args.ragged && args.capacity > 0) {
     // Enough clouds for every multiprocessor, but points that 31 bits can count, and a workspace

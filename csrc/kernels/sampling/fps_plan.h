@@ -22,15 +22,17 @@ struct FpsPlan {
 
   std::vector<BlockClass> classes;  // rising room
   Large large = Large::kNone;
-  int large_threads = 1024;
-  int pool_points = 1;  // lazy: points of the pool that a thread keeps
-  int tile = 64;  // lazy: points of the smallest tile
   int members = 1;  // lazy: blocks that share a cloud
+  int lazy_threads = 512;  // 64, 512 or 1024
+  int tile = 64;  // lazy: points of the smallest tile
   int tile_room = 0;  // lazy: tiles that the shared memory of a block holds
   int64_t clouds_at_once = 0;  // large: clouds that share the workspace
 
   int64_t block_room() const { return classes.empty() ? -1 : classes.back().room(); }
 };
+
+// From so many blocks a cloud on, the first of them has no tiles: it only leads.
+inline constexpr int kTeamOfMany = 8;
 
 FpsPlan make_fps_plan(const FpsArgs& args, const Target& target);
 

@@ -5,6 +5,7 @@
 // and distances lie in global memory, which L2 holds, boxes in shared memory.
 #pragma once
 
+#include "csrc/kernels/sampling/fps_plan.h"
 #include "csrc/kernels/sampling/fps_pool.cuh"
 
 namespace torchvox {
@@ -54,7 +55,7 @@ struct FpsTiles {
   // none: it has other work.
   __device__ void lay_out(float* memory, uint32_t room, uint32_t smallest_tile, uint32_t block,
                           uint32_t blocks) {
-    const bool all_alike = blocks < 8;
+    const bool all_alike = blocks < kTeamOfMany;
     member = all_alike ? block : block - 1;
     members = all_alike ? blocks : blocks - 1;
     const uint32_t warps = blockDim.x / 32;
