@@ -250,8 +250,8 @@ void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
       }
     }
   }
-  for (const Plan plan : {Plan::kFpsKernel, Plan::kFpsThreads, Plan::kFpsPointsPerThread,
-                          Plan::kFpsMembers}) {
+  for (const Plan plan :
+       {Plan::kFpsKernel, Plan::kFpsThreads, Plan::kFpsPointsPerThread, Plan::kFpsMembers}) {
     set_plan_override(plan, kAutomatic);
   }
 }

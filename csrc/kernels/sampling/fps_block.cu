@@ -147,7 +147,6 @@ __global__ void __launch_bounds__(kThreads)
   fill_unused(args, cloud);
   if (cloud.samples == 0) return;
 
-  COUNT(15, clock64() - fps_profile[15]);
   FpsPool<kPoints> pool;
   const uint32_t first_code = block_min(load_by_code<kThreads>(args, cloud, pool));
   const int64_t first = first_code == kNoCode ? -1 : int64_t{cloud.tie.index(first_code)};
@@ -172,7 +171,6 @@ __global__ void __launch_bounds__(kThreads)
     const Point3 q = load_point(args, cloud, static_cast<uint32_t>(i));
     pool.measure_from(make_float4(q.a, q.b, q.c, 0.0f));
   }
-  MARK(0);
   WindowDepth depth;
   bool exhausted = false;
 #pragma unroll 1
@@ -183,7 +181,6 @@ __global__ void __launch_bounds__(kThreads)
     write_samples(args, cloud, window, s, end);
     s = end;
     exhausted = staged == 0;
-    MARK(8);
   }
   if (exhausted) finish_exhausted(args, cloud, s, first, words);
 }

@@ -10,9 +10,9 @@ struct PoolDepth {
   int known = -1;  // bits that no dist2 exceeds; -1 before the first step
 };
 
-// Has all blocks measure from the `count` last samples and gathers a pool: every point with key >= K,
-// for the K that the depth suggests. As fill_window, one level up. Gives the bits of K's dist2, 0
-// when no dist2 above 0 is left. Calls `meanwhile` while the others are at work.
+// Has all blocks measure from the `count` last samples and gathers a pool: every point with key >=
+// K, for the K that the depth suggests. As fill_window, one level up. Gives the bits of K's dist2,
+// 0 when no dist2 above 0 is left. Calls `meanwhile` while the others are at work.
 template <int kThreads, int kPoints, class Meanwhile>
 __device__ __forceinline__ int gather_pool(FpsCrew<kThreads, kPoints>& crew, int count,
                                            uint32_t last_code, PoolDepth& depth,
@@ -23,7 +23,6 @@ __device__ __forceinline__ int gather_pool(FpsCrew<kThreads, kPoints>& crew, int
     const int limit = depth.known < 0
         ? 0x7fffffff
         : max(__float_as_int(__int_as_float(depth.known) * (1.0f - depth.fraction)), 1);
-    COUNT(9, 1);
     crew.ask(count, limit, top_code);
     if (attempt == 0) meanwhile();
     crew.answer();
@@ -81,7 +80,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (int64_t{cloud.tie.space()} <= order.above) return;  // a block kernel's cloud
   if (member == 0) fill_unused(args, cloud);
   if (cloud.samples == 0) return;
-  COUNT(15, clock64() - fps_profile[15]);
 
   const CloudSummary summary = order.summaries[of_wave];
   const int64_t segment = args.ragged ? cloud.first : int64_t{of_wave} * args.capacity;
@@ -119,7 +117,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     staged = 0;
   }
   __syncthreads();
-  MARK(0);
   WindowDepth window_depth;
   PoolDepth pool_depth;
   int written = s;  // samples; those after it are still staged
@@ -130,18 +127,14 @@ __global__ void __launch_bounds__(kThreads, 1)
       write_samples(args, cloud, shared.window, written, s);
       written = s;
     });
-    MARK(1);
     exhausted = floor == 0;
     if (exhausted) break;
     const uint32_t total = shared.total;
     order_pool(shared, total, tiles.count);
     FpsPool<kPoints> pool;
     const FpsBox box = load_pool<kThreads>(tiles, shared.pool, total, pool);
-    COUNT(12, 1);
-    COUNT(14, total);
-    MARK(2);
     staged = drain_pool<kThreads, true>(pool, box, shared.window, floor, last_code, samples - s,
-                                  window_depth);
+                                        window_depth);
     exhausted = staged == 0;  // never, but for clouds that overlap, from offsets in disorder
     if (exhausted) break;
     pool_depth.known = floor;
@@ -190,8 +183,8 @@ cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const Spat
   const auto launch_with = [&](int members) {
     config.gridDim = dim3(static_cast<unsigned>(order.clouds * members));
     config.numAttrs = members > 1 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, args, order, scratch,
-                              static_cast<uint32_t>(members), static_cast<uint32_t>(plan.tile),
+    return cudaLaunchKernelEx(&config, kernel, args, order, scratch, static_cast<uint32_t>(members),
+                              static_cast<uint32_t>(plan.tile),
                               static_cast<uint32_t>(plan.tile_room));
   };
   if (plan.members > 1) {

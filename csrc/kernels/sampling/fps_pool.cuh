@@ -76,9 +76,9 @@ struct WindowDepth {
 };
 
 // Puts every pool point with key >= K into the window, for the K that the depth suggests, and gives
-// their number, 1 to kWindow. `best`: bits of the largest dist2, above 0. `limit` leaves as the bits
-// of K's dist2, at least `floor`. Should more than a window tie for the maximum, K has a code too,
-// found by bisection.
+// their number, 1 to kWindow. `best`: bits of the largest dist2, above 0. `limit` leaves as the
+// bits of K's dist2, at least `floor`. Should more than a window tie for the maximum, K has a code
+// too, found by bisection.
 template <int kPoints, class Window>
 __device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, Window& shared, int best,
                                            int floor, uint32_t last_code, WindowDepth& depth,
@@ -106,7 +106,8 @@ __device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, Window&
       if (found > kWindow * 3 / 4) {
         depth.fraction *= 0.9f;
       } else if (found < kWindow / 2 && limit > floor) {
-        depth.fraction = fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < kWindow / 4 ? 1.6f : 1.25f)));
+        depth.fraction =
+            fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < kWindow / 4 ? 1.6f : 1.25f)));
       }
       return found;
     }
@@ -125,7 +126,8 @@ __device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, Window&
 
 // Takes samples from the pool while its best key is at least that of `floor` (bits of dist2, above
 // 0), at most `wanted` or what the window has room for; gives their number. A window costs four
-// barriers and no global access. `box` holds the points of the warp; without kPruned it is not used.
+// barriers and no global access. `box` holds the points of the warp; without kPruned it is not
+// used.
 template <int kThreads, bool kPruned, int kPoints, class Window>
 __device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& box, Window& window,
                                           int floor, uint32_t last_code, int wanted,
@@ -136,17 +138,11 @@ __device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& 
 #pragma unroll 1
   while (staged < wanted && staged <= Window::kRoom - Window::kPoints) {
     const int best = block_max<kThreads>(of_warp, window.per_warp);
-    MARK(3);
     if (best < floor) break;
     int limit;
     const int found = fill_window(pool, window, best, floor, last_code, depth, limit);
-    MARK(4);
     compare_window(window, found, limit);
-    MARK(5);
     const int taken = take_samples(window, found, staged);
-    MARK(6);
-    COUNT(11, 1);
-    COUNT(13, found);
     const float4* const samples = window.sample + staged;
     staged += taken;
     if constexpr (!kPruned) {
@@ -156,8 +152,8 @@ __device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& 
     } else {
       bool lowered = false;
       for (int base = 0; base < taken; base += 32) {  // one lane a sample: does it reach the warp?
-        const bool near = base + lane < taken &&
-            box.bound(samples[base + lane]) < __int_as_float(of_warp);
+        const bool near =
+            base + lane < taken && box.bound(samples[base + lane]) < __int_as_float(of_warp);
         unsigned hits = __ballot_sync(kFullWarp, near);
         lowered |= hits != 0;
         while (hits) {  // two at a time, to wait for shared memory once
@@ -172,7 +168,6 @@ __device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& 
       }
       if (lowered) of_warp = warp_max_signed(pool.best());
     }
-    MARK(7);
   }
   return staged;
 }

@@ -10,7 +10,8 @@
 
 namespace torchvox {
 
-// Boxes in shared memory, one coordinate after the other: lanes that read neighbours do not collide.
+// Boxes in shared memory, one coordinate after the other: lanes that read neighbours do not
+// collide.
 struct FpsBoxes {
   float* corners;
   uint32_t stride;
@@ -107,9 +108,10 @@ struct FpsTiles {
   }
 
   // Lowers the distances of group i to the nearest of `samples`; gives the new `top` of the lane's
-  // tile. `list` is [kListed], of the warp. First one lane a sample against the box of the group, then one lane a tile against those
-  // that reach it, then one lane a point.
-  __device__ int measure_group(uint32_t i, const float4* samples, int samples_count, uint16_t* list) {
+  // tile. `list` is [kListed], of the warp. First one lane a sample against the box of the group,
+  // then one lane a tile against those that reach it, then one lane a point.
+  __device__ int measure_group(uint32_t i, const float4* samples, int samples_count,
+                               uint16_t* list) {
     const int lane = threadIdx.x % 32;
     const bool has_tile = lane < static_cast<int>(group);
     const FpsBox group_box = group_boxes.at(i);
@@ -191,8 +193,8 @@ struct FpsTiles {
     return mine;
   }
 
-  // Lowers the distances of the tile at `begin` to the listed samples of the mask; gives the bits of
-  // its largest.
+  // Lowers the distances of the tile at `begin` to the listed samples of the mask; gives the bits
+  // of its largest.
   __device__ __forceinline__ int measure_tile(uint32_t begin, const float4* samples,
                                               const uint16_t* list, uint64_t hits) {
     constexpr int kAtOnce = 2;  // points of a lane
@@ -221,8 +223,8 @@ struct FpsTiles {
 #pragma unroll
         for (int k = 0; k < 2 * kAtOnce; ++k) {
           const float4 &point = p[k / 2], &sample = q[k % 2];
-          d[k / 2] = fminf(d[k / 2], dist2(point.x - sample.x, point.y - sample.y,
-                                           point.z - sample.z));
+          d[k / 2] =
+              fminf(d[k / 2], dist2(point.x - sample.x, point.y - sample.y, point.z - sample.z));
         }
       }
 #pragma unroll

@@ -4,8 +4,8 @@
 // point whose key (dist2, then smaller tie code) is at least some K, a warp or two of them. In
 // falling order of keys a window point is the next sample unless an earlier one came closer to it
 // than its dist2. So all samples down to the first point that was reached and yet stays in the race
-// follow from the window alone, by a few steps over bit masks; whatever lies outside has a key below
-// K and only falls.
+// follow from the window alone, by a few steps over bit masks; whatever lies outside has a key
+// below K and only falls.
 #pragma once
 
 #include <type_traits>
@@ -13,25 +13,6 @@
 #include "csrc/kernels/sampling/fps_device.cuh"
 
 namespace torchvox {
-
-#ifdef FPS_PROFILE
-__device__ unsigned long long fps_profile[16];
-#define MARK(k)                                   \
-  do {                                            \
-    if (threadIdx.x == 0 && blockIdx.x == 0) {    \
-      const long long now = clock64();            \
-      fps_profile[k] += now - fps_profile[15];    \
-      fps_profile[15] = now;                      \
-    }                                             \
-  } while (0)
-#define COUNT(k, n)                                                    \
-  do {                                                                 \
-    if (threadIdx.x == 0 && blockIdx.x == 0) fps_profile[k] += n;      \
-  } while (0)
-#else
-#define MARK(k)
-#define COUNT(k, n)
-#endif
 
 // Shared memory of a block. A window has 32 * kWide points; samples are collected in `sample` until
 // they are written out.
@@ -75,8 +56,8 @@ __device__ __forceinline__ int warp_max_signed(int x) {
 #endif
 }
 
-// Fills the rows of the `count` window points. A warp takes one of them at a time, a lane one or two
-// of the others.
+// Fills the rows of the `count` window points. A warp takes one of them at a time, a lane one or
+// two of the others.
 template <int kWide, int kRoom>
 __device__ __forceinline__ void compare_window(FpsWindow<kWide, kRoom>& shared, int count,
                                                int limit) {

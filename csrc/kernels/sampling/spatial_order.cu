@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Points along a Hilbert curve through a cube with one scale for all axes. The order decides the size
-// of the boxes that the lazy kernel skips by, nothing else: ties, rounding and lost bits cost speed,
-// not exactness.
+// Points along a Hilbert curve through a cube with one scale for all axes. The order decides the
+// size of the boxes that the lazy kernel skips by, nothing else: ties, rounding and lost bits cost
+// speed, not exactness.
 #include "csrc/kernels/sampling/fps_device.cuh"
 #include "csrc/kernels/sampling/fps_kernels.cuh"
 #include "csrc/kernels/sampling/hilbert.cuh"
@@ -161,8 +161,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t key = keys[p];
     if (key >> (shift - 1) & 1) continue;  // no candidate
     const int64_t rank = shift < 32 ? key >> shift : 0;
-    const FpsCloud cloud =
-        FpsCloud::of(args, args.ragged ? rank - 1 : order.first_cloud + rank);
+    const FpsCloud cloud = FpsCloud::of(args, args.ragged ? rank - 1 : order.first_cloud + rank);
     const int64_t begin = args.ragged ? cloud.first : rank * args.capacity;
     // Clamped, so that offsets in disorder, whose clouds overlap, stay in bounds too.
     const uint32_t i = static_cast<uint32_t>(
