@@ -25,6 +25,7 @@ int failures = 0;
 enum class Cloud {
   kCube,
   kLattice,
+  kGrid,
   kDuplicates,
   kEqual,
   kLine,
@@ -33,9 +34,9 @@ enum class Cloud {
   kNonFinite,
   kAllNan
 };
-constexpr Cloud kClouds[] = {Cloud::kCube,   Cloud::kLattice,   Cloud::kDuplicates,
-                             Cloud::kEqual,  Cloud::kLine,      Cloud::kHuge,
-                             Cloud::kOrigin, Cloud::kNonFinite, Cloud::kAllNan};
+constexpr Cloud kClouds[] = {Cloud::kCube,      Cloud::kLattice, Cloud::kGrid, Cloud::kDuplicates,
+                             Cloud::kEqual,     Cloud::kLine,    Cloud::kHuge, Cloud::kOrigin,
+                             Cloud::kNonFinite, Cloud::kAllNan};
 
 std::vector<double> make_cloud(Cloud kind, int64_t points, int64_t dims, std::mt19937& random) {
   std::uniform_real_distribution<double> unit(-1.0, 1.0);
@@ -45,6 +46,7 @@ std::vector<double> make_cloud(Cloud kind, int64_t points, int64_t dims, std::mt
       double x = static_cast<float>(unit(random));
       switch (kind) {
         case Cloud::kLattice: x = static_cast<int>(random() % 5); break;
+        case Cloud::kGrid: x = axis == 0 ? i / 400 : (axis == 1 ? i / 20 % 20 : i % 20); break;
         case Cloud::kDuplicates: x = static_cast<int>(random() % 2); break;
         case Cloud::kEqual: x = 0.25; break;
         case Cloud::kLine: x = axis == 0 ? x : 0.0; break;
@@ -346,6 +348,14 @@ void each_fps_case(Check check) {
     vary(c, variant++, random);
     check(c, false);
   }
+  // Samples by the hundred, and more ties than a window or a pool holds.
+  for (const Cloud kind : {Cloud::kCube, Cloud::kLattice, Cloud::kGrid, Cloud::kLine}) {
+    for (const int64_t points : {2000, 4000, 8000, 12000}) {
+      FpsCase c = batched(kind, 1, points, points / 5, 3, DType::kFloat, random);
+      c.args.tie_block = points % 3 ? 1024 : 1;
+      check(c, false);
+    }
+  }
   for (const int64_t points : {0, 5}) {
     for (const int64_t samples : {0, 4}) {
       check(batched(Cloud::kCube, 2, points, samples, 3, DType::kFloat, random), false);
@@ -369,6 +379,11 @@ void each_fps_case(Check check) {
   disorder.out_ptr = {-3, 0, 0, 900};
   disorder.values_count = false;
   check(disorder, false);
+  FpsCase large = ragged({9000, 9500, 9100}, Cloud::kCube, random);
+  large.ptr = {0, 20000, 5000, 27000};
+  large.out_ptr = {0, 300, 150, 500};
+  large.values_count = false;
+  check(large, false);
 }
 
 // --- gather_points

@@ -6,8 +6,8 @@ Plans are forced through the launch-plan hook; the launch table itself must neve
 
 import pytest
 import torch
-from fps_cases import assert_as_reference, cube, lattice
-from helpers import forced
+from fps_cases import assert_as_reference, cube, lattice, ops, reference
+from helpers import assert_same_bits, forced
 
 THREADS = [32, 64, 128, 256, 512]
 PER_THREAD = [1, 2, 4, 8, 16]
@@ -90,6 +90,28 @@ def test_more_ties_than_a_window_or_a_pool_holds(plan, exhausted, tie, side):
     points = torch.cat([points, points[:, ::3]], dim=1)
     with forced(**plan):
         assert_as_reference("cuda", points, min(600, side**3 + 9), tie=tie, exhausted=exhausted)
+
+
+@pytest.mark.parametrize("members", [1, 2, 7, 8, 40])
+@pytest.mark.parametrize("n", [1, 700, 9000])
+def test_every_number_of_blocks_a_cloud(n, members):
+    with forced(fps_kernel="lazy", fps_members=members):
+        assert_as_reference("cuda", polluted(n, seed=n), min(n + 2, 60))
+    with forced(**POOL_OF_64, fps_members=members):
+        assert_as_reference("cuda", cube(n, batch=2, seed=n), min(n, 60), tie="mmcv")
+
+
+def test_blocks_that_share_a_cloud_in_a_replayed_graph():
+    points = cube(20_000, seed=1).cuda()
+    ops.furthest_point_sample(points, 300)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = ops.furthest_point_sample(points, 300)
+    for seed in [2, 3]:
+        points.copy_(cube(20_000, seed=seed))
+        graph.replay()
+        expected = reference.furthest_point_sample(cube(20_000, seed=seed), 300)
+        assert_same_bits(tuple(o.cpu() for o in outputs), expected)
 
 
 @pytest.mark.parametrize("n", [65, 500, 3000, 9000])

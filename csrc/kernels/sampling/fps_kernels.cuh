@@ -10,7 +10,8 @@
 
 namespace torchvox {
 
-// F1. Clouds whose tie codes number more than `above` and at most the block's room.
+// One block per cloud. Clouds whose tie codes number more than `above` and at most the block's
+// room.
 cudaError_t launch_fps_block(const FpsArgs& args, const FpsPlan::BlockClass& block, int64_t above,
                              cudaStream_t stream);
 

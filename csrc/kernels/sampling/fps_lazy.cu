@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const uint32_t total = shared.total;
     order_pool(shared, total, tiles.count);
     FpsPool<kPoints> pool;
-    const FpsBox box = load_pool<kThreads>(tiles, shared.pool, total, pool);
+    const FpsBox box = load_pool<kThreads>(tiles, shared.pool, total, last_code, pool);
     staged = drain_pool<kThreads, true>(pool, box, shared.window, floor, last_code, samples - s,
                                         window_depth);
     exhausted = staged == 0;  // never, but for clouds that overlap, from offsets in disorder

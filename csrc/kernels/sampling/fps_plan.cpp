@@ -46,23 +46,24 @@ void plan_classes(const FpsArgs& args, FpsPlan& plan) {
   if (plan.block_room() < most) plan.large = FpsPlan::Large::kLazy;
 }
 
-// Few blocks a cloud have many threads each. Many have a tile for each of their warps; all must be
-// resident at once.
+// As many blocks a cloud as give each warp a tile, if all can be resident at once. Otherwise as
+// many as can be, of more threads each.
 void plan_team(const FpsArgs& args, const Target& target, FpsPlan& plan) {
   const int64_t points = plan_override(Plan::kFpsPointsPerThread);
   const int64_t threads = plan_override(Plan::kFpsThreads);
   const int64_t members = plan_override(Plan::kFpsMembers);
   const bool forced = plan_override(Plan::kFpsKernel) == 1;
   if (forced && points != kAutomatic) plan.tile = static_cast<int>(32 * points);
+  const int64_t tiles = (args.capacity + plan.tile - 1) / plan.tile;
   const int64_t resident = target.multiprocessors / std::max<int64_t>(1, plan.clouds_at_once);
-  plan.lazy_threads = resident < kTeamOfMany ? 1024 : 512;
+  const auto wanted = [&] { return (tiles * 32 + plan.lazy_threads - 1) / plan.lazy_threads + 1; };
   if (forced && threads != kAutomatic) {
     plan.lazy_threads = threads <= 64 ? 64 : (threads <= 512 ? 512 : 1024);
+  } else if (wanted() > resident) {
+    plan.lazy_threads = 1024;
   }
-  const int64_t tiles = (args.capacity + plan.tile - 1) / plan.tile;
-  const int64_t warps = plan.lazy_threads / 32;
-  const int64_t wanted = members == kAutomatic ? (tiles + warps - 1) / warps + 1 : members;
-  plan.members = static_cast<int>(std::max<int64_t>(1, std::min(wanted, resident)));
+  plan.members = static_cast<int>(
+      std::max<int64_t>(1, std::min(members == kAutomatic ? wanted() : members, resident)));
   const int64_t workers = plan.members < kTeamOfMany ? plan.members : plan.members - 1;
   const int64_t needed = ((tiles + workers - 1) / workers + 95) / 32 * 32;
   const int64_t fitting = (target.shared_bytes - kLazyStaticBytes) / kTileBytes / 32 * 32;

@@ -38,7 +38,7 @@ __device__ __forceinline__ FpsBox warp_box(const FpsBox& box) {
           from_ordered_bits(warp_max(ordered_bits(box.high_c)))};
 }
 
-// The points that a thread keeps in registers; code kNoCode and d = -1 where there is none.
+// The points that a thread keeps in registers; d = -1 where there is none.
 template <int kPoints>
 struct FpsPool {
   float a[kPoints], b[kPoints], c[kPoints], d[kPoints];

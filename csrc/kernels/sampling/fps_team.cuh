@@ -180,7 +180,8 @@ __device__ __forceinline__ void order_pool(LazyShared<kThreads, kPoints>& shared
 // gives that box.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ FpsBox load_pool(const FpsTiles& tiles, const uint32_t* positions,
-                                            uint32_t total, FpsPool<kPoints>& pool) {
+                                            uint32_t total, uint32_t last_code,
+                                            FpsPool<kPoints>& pool) {
   constexpr uint32_t kWarps = kThreads / 32;
   const uint32_t per_warp = (total + kWarps - 1) / kWarps;
   const uint32_t begin = threadIdx.x / 32 * per_warp, end = min(begin + per_warp, total);
@@ -188,7 +189,7 @@ __device__ __forceinline__ FpsBox load_pool(const FpsTiles& tiles, const uint32_
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
     const uint32_t k = begin + 32 * j + threadIdx.x % 32;
-    float4 p = make_float4(0.0f, 0.0f, 0.0f, __uint_as_float(kNoCode));
+    float4 p = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     pool.d[j] = -1.0f;
     if (k < end) {
       p = tiles.points[positions[k]];
@@ -198,7 +199,7 @@ __device__ __forceinline__ FpsBox load_pool(const FpsTiles& tiles, const uint32_
     pool.a[j] = p.x;
     pool.b[j] = p.y;
     pool.c[j] = p.z;
-    pool.code[j] = __float_as_uint(p.w);
+    pool.code[j] = min(__float_as_uint(p.w), last_code);  // above it: clouds that overlap
   }
   return warp_box(box);
 }
