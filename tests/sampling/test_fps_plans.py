@@ -4,6 +4,8 @@
 Plans are forced through the launch-plan hook; the launch table itself must never show.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from fps_cases import assert_as_reference, cube, lattice, ops, reference
@@ -126,3 +128,20 @@ def test_a_start_set_longer_than_a_round():
     for kernel in ["block", "lazy"]:
         with forced(fps_kernel=kernel):
             assert_as_reference("cuda", cube(3000, seed=1), 2000, start_idx=starts)
+
+
+def test_threads_whose_clouds_need_shared_memory_of_different_sizes():
+    """The limit of a kernel's shared memory is shared by all threads of a process."""
+    clouds = [cube(9000, batch=140).cuda(), cube(100_000).cuda()]
+    alone = [ops.furthest_point_sample(points, 64) for points in clouds]
+
+    def calls(which):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return [ops.furthest_point_sample(clouds[which], 64) for _ in range(200)][-1]
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(calls, range(2)))
+    torch.cuda.synchronize()
+    for got, expected in zip(together, alone, strict=True):
+        assert_same_bits(got, expected)

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads)
   while (s < samples && !exhausted) {
     const int staged = drain_pool<kThreads, kOrdered>(
         pool, box, window, 1, static_cast<uint32_t>(space) - 1, samples - s, depth);
-    const int end = min(s + staged, samples);
+    const int end = s + min(staged, samples - s);
     write_samples(args, cloud, window, s, end);
     s = end;
     exhausted = staged == 0;

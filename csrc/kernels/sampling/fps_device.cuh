@@ -103,7 +103,7 @@ __device__ int64_t append_in_order(const FpsArgs& args, const FpsCloud& cloud, i
 
 // No candidate is left at a distance above 0: fills the slots from s on by the exhausted rule.
 // `first` is the first candidate in tie order, -1 without one; `mark` has room for every point of
-// the cloud. For the whole block; thread 0 wrote the slots before s.
+// the cloud. For the whole block, which wrote the slots before s.
 static __device__ __noinline__ void finish_exhausted(const FpsArgs& args, const FpsCloud& cloud,
                                                      int64_t s, int64_t first, uint32_t* mark) {
   __syncthreads();

@@ -7,7 +7,7 @@ namespace {
 // How far below the largest dist2 the pool reaches, adapted to what it found.
 struct PoolDepth {
   float fraction = 0.2f;
-  int known = -1;  // bits that no dist2 exceeds; -1 before the first step
+  int known = -1;  // about the bits of the largest dist2; -1 before the first step
 };
 
 // Has all blocks measure from the `count` last samples and gathers a pool: every point with key >=
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     exhausted = staged == 0;  // never, but for clouds that overlap, from offsets in disorder
     if (exhausted) break;
     pool_depth.known = floor;
-    s = min(s + staged, samples);
+    s += min(staged, samples - s);
   }
   write_samples(args, cloud, shared.window, written, s);
   crew.ask(-1, 0, 0);
@@ -169,8 +169,9 @@ cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const Spat
   const LazyKernel kernel = kernel_of(plan.lazy_threads);
   if (kernel == nullptr) return cudaErrorInvalidValue;
   const size_t bytes = FpsTiles::bytes(plan.tile_room);
+  // One limit for every call: it belongs to the function, and other threads set it too.
   TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(bytes)));
+                                           static_cast<int>(FpsTiles::bytes(plan.most_tiles))));
   // Blocks that wait for each other must all be resident, which only such a launch promises.
   cudaLaunchAttribute cooperative = {};
   cooperative.id = cudaLaunchAttributeCooperative;

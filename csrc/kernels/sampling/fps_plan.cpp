@@ -25,8 +25,9 @@ constexpr int64_t kMostTiles = 4096;
 void plan_classes(const FpsArgs& args, FpsPlan& plan) {
   const int64_t threads = plan_override(Plan::kFpsThreads);
   const int64_t points = plan_override(Plan::kFpsPointsPerThread);
+  // Of a ragged call: n points have less than n + T tie codes, however they are split.
   const int64_t most = args.ragged
-      ? 2 * args.capacity  // whatever the split, no cloud has more tie codes
+      ? args.capacity + std::max<int64_t>(std::min<int64_t>(args.tie_block, args.capacity), 1) - 1
       : int64_t{TieRule::make(args.capacity, args.tie_block).space()};
   if (threads != kAutomatic && points != kAutomatic) {
     const BlockClass forced{static_cast<int>(threads), static_cast<int>(points)};
@@ -67,7 +68,8 @@ void plan_team(const FpsArgs& args, const Target& target, FpsPlan& plan) {
   const int64_t workers = plan.members < kTeamOfMany ? plan.members : plan.members - 1;
   const int64_t needed = ((tiles + workers - 1) / workers + 95) / 32 * 32;
   const int64_t fitting = (target.shared_bytes - kLazyStaticBytes) / kTileBytes / 32 * 32;
-  plan.tile_room = static_cast<int>(std::min({needed, fitting, kMostTiles}));
+  plan.most_tiles = static_cast<int>(std::min(fitting, kMostTiles));
+  plan.tile_room = static_cast<int>(std::min<int64_t>(needed, plan.most_tiles));
 }
 
 }  // namespace
@@ -86,11 +88,14 @@ FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
 
   plan.clouds_at_once = args.clouds;
   if (!args.ragged && args.capacity > 0) {
-    // Enough clouds for every multiprocessor, but points that 31 bits can count, and a workspace
-    // that does not grow with the batch.
-    const int64_t wave = std::max<int64_t>(kPointsAtOnce / args.capacity, target.multiprocessors);
-    const int64_t countable = ((int64_t{1} << 31) - 1) / args.capacity;
-    plan.clouds_at_once = std::max<int64_t>(1, std::min({args.clouds, wave, countable}));
+    // A workspace that does not grow with the batch. Many blocks can share a cloud of the lazy
+    // kernel; the generic one wants a cloud for every multiprocessor.
+    int64_t wave = kPointsAtOnce / args.capacity;
+    if (plan.large == FpsPlan::Large::kGeneric) {
+      wave = std::max<int64_t>(wave, target.multiprocessors);
+      wave = std::min(wave, ((int64_t{1} << 31) - 1) / args.capacity);
+    }
+    plan.clouds_at_once = std::max<int64_t>(1, std::min(args.clouds, wave));
   }
   if (plan.large == FpsPlan::Large::kLazy) plan_team(args, target, plan);
   return plan;

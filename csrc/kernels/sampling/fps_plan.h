@@ -26,6 +26,7 @@ struct FpsPlan {
   int lazy_threads = 512;  // 64, 512 or 1024
   int tile = 64;  // lazy: points of the smallest tile
   int tile_room = 0;  // lazy: tiles that the shared memory of a block holds
+  int most_tiles = 0;  // lazy: what it could hold at most, whatever the call
   int64_t clouds_at_once = 0;  // large: clouds that share the workspace
 
   int64_t block_room() const { return classes.empty() ? -1 : classes.back().room(); }

@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(kThreads)
   atomicAdd(&summary.candidates, mine.candidates);
 }
 
-// Key of each position: cloud, then whether it is no candidate, then its place on the
-// curve. A thread per
-// position; in a ragged call points outside every cloud keep their place between the clouds.
+// Key of each position: cloud, then whether it is no candidate, then its place on the curve. A
+// thread per position; in a ragged call points outside every cloud keep their place between the
+// clouds.
 __global__ void __launch_bounds__(kThreads)
     key_kernel(const __grid_constant__ FpsArgs args, const __grid_constant__ SpatialOrder order,
                int axis_bits) {
