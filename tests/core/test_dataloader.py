@@ -57,3 +57,22 @@ print("no CUDA")
 
 def test_neither_the_import_nor_a_cpu_op_starts_cuda():
     assert fresh_process(IMPORT_AND_RUN) == "no CUDA"
+
+
+FORK_AND_RUN = """
+import os, torch, torchvox
+torch.set_num_threads(4)
+points = torch.rand(100_000, 4)
+voxelize = lambda: torch.ops.torchvox.voxelize(points, [.1] * 3, [0., 0, 0, 1, 1, 1], 5, -1)
+{before}
+child = os.fork()
+if child == 0:
+    voxelize()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("before", ["voxelize()", "points.add(1)"])
+def test_a_forked_child_does_not_wait_for_threads_it_lacks(before):
+    assert fresh_process(FORK_AND_RUN.format(before=before), timeout=60) == "7"

@@ -120,8 +120,8 @@ Plan make_plan(const char* op, const Tensor& points, c10::ArrayRef<double> range
   plan.image = {plan.batches, plan.planes.count, rows_of(plan.grid), columns_of(plan.grid)};
   plan.ordered_mean = has_channel(plan.planes, BevChannel::kIntensityMean);
   if (plan.ordered_mean) {
-    check_below(plan.batches * plan.grid.cells(), int64_t{1} << 31, op,
-                "intensity_mean needs fewer than 2^31 cells in the batch",
+    check_below(plan.batches * plan.grid.cells(), (int64_t{1} << 31) - 1, op,
+                "intensity_mean needs fewer than 2^31 - 1 cells in the batch",
                 plan.batches * plan.grid.cells());
   }
   if (features) {

@@ -6,7 +6,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
@@ -22,6 +21,7 @@
 #include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"
+#include "csrc/ops/core/threads.h"
 
 namespace torchvox {
 
@@ -47,10 +47,6 @@ inline at::Tensor empty_beside(c10::SymIntArrayRef shape, at::ScalarType type,
     }
   }
   return at::empty_symint(shape, like.options().dtype(type).layout(at::kStrided));
-}
-
-inline void torch_parallel_for(int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-  at::parallel_for(0, count, 1, body);
 }
 
 #ifdef TORCHVOX_CUDA
@@ -91,7 +87,7 @@ void run(const char* op, const at::Tensor& on, const Args& args) {
   TORCH_CHECK(on.is_cpu(), op, ": tensors must be on the CPU or on a CUDA device, got ",
               on.device());
   Target target;
-  target.threads = at::get_num_threads();
+  target.threads = cpu_threads();
   const at::Tensor workspace = empty_beside({workspace_bytes(args, target)}, at::kByte, on);
   run_cpu(args, workspace.mutable_data_ptr(), torch_parallel_for);
 }

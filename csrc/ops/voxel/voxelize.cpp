@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/voxel/voxelize.h"
 
-#include <ATen/Parallel.h>
 #include <torch/library.h>
 
 #include <limits>
@@ -129,7 +128,7 @@ Outputs compute(const Request& r, const Reduction* reduction, bool with_slot, bo
   VoxelizeArgs& args = plan.args;
   args.points = packed.view;
   args.max_voxels = r.max_voxels.guard_int(__FILE__, __LINE__);
-  args.threads = at::get_num_threads();
+  args.threads = cpu_threads();
   args.features = out.features.defined() ? out.features.mutable_data_ptr() : nullptr;
   args.indices = data_or_null(out.indices);
   args.num_points = data_or_null(out.num_points);
