@@ -33,6 +33,7 @@ struct Random {
   int64_t below(int64_t n) { return n > 0 ? static_cast<int64_t>(next() % n) : 0; }
 };
 
+Target device;
 bool on_device = false;  // a CUDA build on a machine with a GPU
 
 enum Cloud {
@@ -60,6 +61,7 @@ struct Case {
   bool wide_indices = false;
   int table = -1;
   int ranking = -1;
+  int kernels = -1;
   bool want_slot = false;
   bool want_arg = false;
   bool want_features = true;
@@ -156,10 +158,7 @@ void execute(const Args& args, bool cuda) {
 #ifdef TORCHVOX_CUDA
   if (cuda) {
     CudaContext context;
-    cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, 0), "properties");
-    context.target.cuda = true;
-    context.target.multiprocessors = properties.multiProcessorCount;
+    context.target = device;
     Buffer workspace(true, static_cast<size_t>(workspace_bytes(args, context.target)));
     check(launch(args, workspace.data(), context), "launch");
     check(cudaDeviceSynchronize(), "run");
@@ -176,6 +175,7 @@ using Outputs = std::vector<std::pair<const char*, std::vector<char>>>;
 Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda, int threads) {
   set_plan_override(Plan::kVoxelTable, c.table);
   set_plan_override(Plan::kVoxelRanking, c.ranking);
+  set_plan_override(Plan::kVoxelKernels, c.kernels);
   VoxelizeArgs args = c.args;
   Buffer data(cuda, points);
   Buffer offsets(cuda,
@@ -242,7 +242,12 @@ int run_case(const Case& c, uint64_t seed) {
   }
   const Outputs want = run_voxelize(c, points, false, 1);
   int failures = compare(c.name + " (threads)", run_voxelize(c, points, false, 4), want);
-  if (on_device) failures += compare(c.name, run_voxelize(c, points, true, 1), want);
+  if (!on_device) return failures;
+  Case each = c;
+  for (each.kernels = 0; each.kernels <= 1; ++each.kernels) {
+    const std::string name = c.name + (each.kernels == 1 ? " (fused)" : "");
+    failures += compare(name, run_voxelize(each, points, true, 1), want);
+  }
   return failures;
 }
 
@@ -364,7 +369,6 @@ Case random_case(Random& random, int number) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Target device;
   on_device = find_device(device);
   const int random_cases = argc > 1 ? std::atoi(argv[1]) : 160;
   int failures = 0, done = 0;

@@ -23,6 +23,7 @@ const char* plan_name(Plan plan) {
   switch (plan) {
     case Plan::kVoxelTable: return "voxel_table";
     case Plan::kVoxelRanking: return "voxel_ranking";
+    case Plan::kVoxelKernels: return "voxel_kernels";
     case Plan::kFpsKernel: return "fps_kernel";
     case Plan::kFpsThreads: return "fps_threads";
     case Plan::kFpsPointsPerThread: return "fps_points_per_thread";

@@ -29,8 +29,8 @@ __device__ __forceinline__ uint32_t sum_points(uint64_t sum) {
 }
 
 struct ScanShared {
-  uint64_t sums[kVoxelThreads / 32];
-  bool found[kVoxelThreads / 32];
+  uint64_t sums[32];  // one a warp
+  bool found[32];
 };
 
 // Sum of `value` over the earlier threads of the block; *total is the block's sum. Every thread
@@ -39,21 +39,43 @@ __device__ __forceinline__ uint64_t block_prefix(uint64_t value, ScanShared& sha
                                                  uint64_t* total) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  uint64_t inclusive = value;
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const uint64_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
-    if (lane >= distance) inclusive += below;
-  }
+  const int warps = blockDim.x / 32;
+  const auto warp_inclusive = [lane](uint64_t inclusive) {
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const uint64_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
+      if (lane >= distance) inclusive += below;
+    }
+    return inclusive;
+  };
+  const uint64_t inclusive = warp_inclusive(value);
   if (lane == 31) shared.sums[warp] = inclusive;
   __syncthreads();
-  uint64_t before = 0, sum = 0;
-  for (int w = 0; w < kVoxelThreads / 32; ++w) {
-    if (w < warp) before += shared.sums[w];
-    sum += shared.sums[w];
-  }
+  const uint64_t sums = warp_inclusive(lane < warps ? shared.sums[lane] : 0);
+  const uint64_t before = __shfl_sync(0xffffffffu, sums, warp > 0 ? warp - 1 : 0);
+  *total = __shfl_sync(0xffffffffu, sums, 31);
   __syncthreads();
-  *total = sum;
-  return before + inclusive - value;
+  return (warp > 0 ? before : 0) + inclusive - value;
+}
+
+// Waits for the sum that a tile publishes.
+__device__ __forceinline__ uint64_t wait_for_status(const uint64_t* status) {
+  uint64_t word;
+  do {
+    word = load_relaxed(status);
+  } while (word >> 62 == 3);
+  return word;
+}
+
+// Sum of the first `tiles` tiles, each of which publishes its own sum only: no chain of waiting.
+// For tiles that all run at once. Every thread of the block calls.
+__device__ __forceinline__ uint64_t sum_of_tiles(const uint64_t* status, int tiles,
+                                                 ScanShared& shared) {
+  uint64_t sum = 0, total;
+  for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) {
+    sum += wait_for_status(&status[tile]);
+  }
+  block_prefix(sum, shared, &total);
+  return total;
 }
 
 // Publishes the sum of `tile` and returns that of all earlier tiles. The whole block looks back at
@@ -67,11 +89,7 @@ __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, 
   for (int64_t end = tile; end > 0; end -= kVoxelThreads) {
     const int64_t other = end - 1 - threadIdx.x;
     uint64_t word = kStatusTotal;
-    if (other >= 0) {
-      do {
-        word = load_relaxed(&status[other]);
-      } while (word >> 62 == 3);
-    }
+    if (other >= 0) word = wait_for_status(&status[other]);
     __syncwarp();
     const unsigned totals = __ballot_sync(0xffffffffu, (word & kStatusTotal) != 0);
     const int nearest = totals ? __ffs(static_cast<int>(totals)) - 1 : 31;

@@ -19,6 +19,9 @@
 namespace torchvox {
 
 inline constexpr int kVoxelThreads = 256;
+inline constexpr int kFusedThreads = 1024;  // at most, in the fused kernel
+inline constexpr int kFusedBlockPoints = 128;  // at least, while there are multiprocessors
+inline constexpr int64_t kFusedRows = 400000;
 inline constexpr int kTilePoints = 4 * kVoxelThreads;  // a block of the scan over points
 inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits
 inline constexpr int kTileWords = kBitmapWords * kVoxelThreads;
@@ -32,6 +35,13 @@ inline constexpr uint64_t kBitmapKeys = uint64_t{1} << 28;  // largest grid rank
 struct alignas(16) VoxelSegment {
   uint64_t key;
   uint32_t place;  // first place in perm
+  uint32_t count;
+};
+
+// A voxel above kSmallVoxel points.
+struct alignas(16) CrowdedVoxel {
+  uint32_t id;
+  uint32_t place;
   uint32_t count;
 };
 
@@ -59,6 +69,14 @@ struct VoxelTotals {
   uint32_t rows;  // kept
 };
 
+// The launch of the fused kernel: every block takes `chunk` consecutive points.
+struct FusedLaunch {
+  int blocks = 0;  // 0: separate kernels
+  int threads = 0;
+  int chunk = 0;
+  int shared_bytes = 0;
+};
+
 enum class VoxelRanking { kById, kByBitmap, kBySort };
 
 struct VoxelWork {
@@ -71,11 +89,13 @@ struct VoxelWork {
   int64_t sort_bytes = 0;  // of the radix sort
   int64_t giant_limit = 0;
   bool giants = false;
+  bool quads = false;  // rows of points can be read four floats at a time
   VoxelRanking ranking = VoxelRanking::kById;
 
   // Cleared to 0xff by the one memset of a call.
   VoxelTable table;
-  uint64_t* status = nullptr;  // [tiles]
+  uint64_t* status = nullptr;  // [tiles], or a word a block of the fused kernel
+  uint64_t* numbers = nullptr;  // [rows] fused: id and place of the voxel of a first point
   uint64_t* word_status = nullptr;  // [word_tiles]
   uint32_t* bitmap = nullptr;  // [word_tiles * kTileWords]; a cleared bit is a voxel
   uint32_t* tallies = nullptr;  // [batches, 5]: columns 2 to 6 of counts, less one
@@ -93,7 +113,7 @@ struct VoxelWork {
   uint32_t* word_rank = nullptr;  // [word_tiles * kVoxelThreads]
   uint32_t* sample_begin = nullptr;  // [batches + 1] voxels before the sample
   uint32_t* row_begin = nullptr;  // [batches + 1] rows before the sample
-  uint32_t* crowded = nullptr;  // ids of voxels above kSmallVoxel points, in no order
+  CrowdedVoxel* crowded = nullptr;  // in no order
   SegmentTask* sort_tasks = nullptr;
   SegmentTask* giant_tasks = nullptr;
   void* giant_values = nullptr;  // [giant_limit, 2, columns] of the compute type
@@ -102,7 +122,9 @@ struct VoxelWork {
   uint32_t* sort_ids = nullptr;  // [2, voxel_limit]
   void* sort_storage = nullptr;
 
-  VoxelWork(const VoxelizeArgs& args, void* base);
+  FusedLaunch fused;
+
+  VoxelWork(const VoxelizeArgs& args, const Target& target, void* base);
 
   // The row of a voxel, or -1; `sample` is only looked at when there is a cap.
   __device__ int64_t row_of(const VoxelizeArgs& args, uint32_t rank, int64_t sample) const {
@@ -136,6 +158,24 @@ struct VoxelWork {
   }
 };
 
+// x, y and z of a row.
+template <class Real>
+__device__ __forceinline__ void load_position(const VoxelizeArgs& args, const VoxelWork& work,
+                                              int64_t row, Real* x, Real* y, Real* z) {
+  const int64_t at = row * args.points.row_stride;
+  if (work.quads) {
+    const float4 quad =
+        *reinterpret_cast<const float4*>(static_cast<const float*>(args.points.data) + at);
+    *x = quad.x;
+    *y = quad.y;
+    *z = quad.z;
+  } else {
+    *x = load_as<Real>(args.points.data, args.points.dtype, at);
+    *y = load_as<Real>(args.points.data, args.points.dtype, at + 1);
+    *z = load_as<Real>(args.points.data, args.points.dtype, at + 2);
+  }
+}
+
 // The steps, each in its own file.
 cudaError_t insert_points(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 cudaError_t number_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
@@ -144,5 +184,9 @@ cudaError_t place_points(const VoxelizeArgs&, const VoxelWork&, const CudaContex
 cudaError_t sort_segments(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 cudaError_t reduce_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 int64_t voxel_sort_bytes(int64_t voxels);
+
+// All steps in one launch.
+FusedLaunch plan_fused(const VoxelizeArgs&, const VoxelWork&, const Target&);
+cudaError_t voxelize_fused(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 
 }  // namespace torchvox

@@ -6,12 +6,15 @@
 
 namespace torchvox {
 
-VoxelWork::VoxelWork(const VoxelizeArgs& args, void* base) {
+VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base) {
   const int64_t rows = args.points.rows;
   const int64_t batches = args.points.batches;
   const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(batches);
   tiles = std::max<int64_t>(1, ceil_div<int64_t>(rows, kTilePoints));
   voxel_limit = static_cast<int64_t>(std::min<uint64_t>(static_cast<uint64_t>(rows), keys));
+  const PackedPoints& points = args.points;
+  quads = points.dtype == DType::kFloat && points.columns % 4 == 0 && points.row_stride % 4 == 0 &&
+      reinterpret_cast<uintptr_t>(points.data) % 16 == 0;
   const bool few_stored = args.max_points >= 0 && args.max_points <= 32;
   sort_above = few_stored ? kWarpSelect : kWarpSort;
   giants = args.features != nullptr && args.reduce != VoxelReduce::kNone &&
@@ -27,11 +30,13 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, void* base) {
     word_tiles = static_cast<int64_t>(ceil_div<uint64_t>(keys, uint64_t{32} * kTileWords));
     word_tiles = std::max<int64_t>(1, word_tiles);
   }
+  fused = plan_fused(args, *this, target);
 
   Workspace space(base);
   table = VoxelTable::choose(keys, rows);
   table.data = space.take<char>(table.bytes());
-  status = space.take<uint64_t>(tiles);
+  status = space.take<uint64_t>(std::max<int64_t>(tiles, fused.blocks));
+  if (fused.blocks > 0) numbers = space.take<uint64_t>(rows);
   word_status = space.take<uint64_t>(word_tiles);
   if (word_tiles > 0) bitmap = space.take<uint32_t>(word_tiles * kTileWords);
   tallies = space.take<uint32_t>(5 * batches);
@@ -46,7 +51,7 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, void* base) {
   segments = space.take<VoxelSegment>(voxel_limit);
   sample_begin = space.take<uint32_t>(batches + 1);
   row_begin = space.take<uint32_t>(batches + 1);
-  crowded = space.take<uint32_t>(rows / (kSmallVoxel + 1) + 1);
+  crowded = space.take<CrowdedVoxel>(rows / (kSmallVoxel + 1) + 1);
   // A segment of n > kWarpSort points takes n / kSortChunk + 1 tasks at most.
   sort_tasks = space.take<SegmentTask>(rows > sort_above ? rows / 448 + 1 : 0);
   if (giants) {
@@ -71,10 +76,17 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, void* base) {
   bytes = space.bytes();
 }
 
-int64_t cuda_workspace_bytes(const VoxelizeArgs& args) { return VoxelWork(args, nullptr).bytes; }
+int64_t cuda_workspace_bytes(const VoxelizeArgs& args, const Target& target) {
+  return VoxelWork(args, target, nullptr).bytes;
+}
 
 cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext& context) {
-  const VoxelWork work(args, workspace);
+  const VoxelWork work(args, context.target, workspace);
+  if (work.fused.blocks > 0) {
+    // Where the grid cannot be resident at once (a shared GPU), the steps run one by one.
+    const cudaError_t status = voxelize_fused(args, work, context);
+    if (status != cudaErrorCooperativeLaunchTooLarge) return status;
+  }
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(workspace, 0xff, work.cleared_bytes, context.stream));
   TORCHVOX_CUDA_CHECK(insert_points(args, work, context));
   TORCHVOX_CUDA_CHECK(number_voxels(args, work, context));
