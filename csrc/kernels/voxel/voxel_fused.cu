@@ -55,20 +55,26 @@ __device__ void clear_workspace(const VoxelWork& work) {
   }
 }
 
-// One thread a point and tile. `wait` returns when the table is clear.
-template <class Real, class Wait>
+// One thread a point. The first points are read and located while the workspace is being cleared,
+// later ones while earlier ones are inserted.
+template <class Real>
 __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
-                             FusedShared& shared, Wait wait) {
+                             FusedShared& shared) {
   BlockTally::begin(args.points, chunk.begin, chunk.end, shared.tally);
-  bool clear = false;
-  for (int first = 0; first < chunk.count || !clear; first += blockDim.x) {
+  const auto load = [&](int64_t i) {
+    return load_point<Real>(args, work, chunk.begin + i, chunk.end, shared.tally.samples);
+  };
+  LoadedPoint<Real> next = load(threadIdx.x);
+  clear_workspace(work);
+  const cg::grid_group grid = cg::this_grid();
+  auto cleared = grid.barrier_arrive();
+  for (int first = 0; first < chunk.count || first == 0; first += blockDim.x) {
     const int i = first + threadIdx.x;
-    const int64_t row = chunk.begin + i;
-    const uint64_t key = locate_point<Real>(args, work, row, chunk.end, shared.tally);
-    if (!clear) wait();
-    clear = true;
+    const uint64_t key = locate_point(args, work, next, shared.tally);
+    if (first == 0) grid.barrier_wait(std::move(cleared));
+    next = load(int64_t{i} + blockDim.x);
     uint32_t slot, arrival;
-    insert_point(work, key, row, &slot, &arrival);
+    insert_point(work, key, chunk.begin + i, &slot, &arrival);
     if (i < chunk.count) {
       chunk.voxel[i] = slot;
       chunk.arrival[i] = arrival;
@@ -111,9 +117,10 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
   uint64_t total;
   uint64_t before = block_prefix(sum, shared.scan, &total);
   if (threadIdx.x == 0) store_relaxed(&work.status[blockIdx.x], total);
-  uint32_t crowded_at = reserve_crowded(work.counters, crowded);
+  const auto places = CrowdedPlaces::reserve(work.counters, crowded);
   const uint64_t blocks_before = sum_of_tiles(work.status, blockIdx.x, shared.scan);
   before += blocks_before;
+  uint32_t crowded_at = places.first();
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
     store_relaxed(&work.totals->voxels, sum_voxels(blocks_before + total));
   }
@@ -182,9 +189,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1) fused_kernel(VoxelizeArgs ar
   __shared__ FusedShared shared;
   const cg::grid_group grid = cg::this_grid();
   const Chunk chunk(args, work, storage);
-  clear_workspace(work);
-  auto cleared = grid.barrier_arrive();
-  insert_chunk<Real>(args, work, chunk, shared, [&] { grid.barrier_wait(std::move(cleared)); });
+  insert_chunk<Real>(args, work, chunk, shared);
   grid.sync();
   number_chunk(args, work, chunk, shared);
   number_samples(args, work, chunk, shared);

@@ -47,12 +47,13 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
   }
   uint64_t total;
   uint64_t before = block_prefix(sum, shared, &total);
-  uint32_t crowded_at = reserve_crowded(work.counters, crowded);
+  const auto places = CrowdedPlaces::reserve(work.counters, crowded);
   const uint64_t tiles_before = tile_prefix(work.status, tile, total, shared);
   if (tile == work.tiles - 1 && threadIdx.x == 0) {
     store_relaxed(&work.totals->voxels, sum_voxels(tiles_before + total));
   }
   before += tiles_before;
+  uint32_t crowded_at = places.first();
 
   for (int k = 0; k < 4; ++k) {
     voxels_before[4 * threadIdx.x + k] = sum_voxels(before);

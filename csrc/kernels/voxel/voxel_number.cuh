@@ -15,18 +15,24 @@ __device__ __forceinline__ uint32_t append(uint32_t* counter, uint32_t n) {
   return atomicAdd(counter, n) + 1;
 }
 
-// Reserves places in the list of crowded voxels: one atomic a warp.
-__device__ inline uint32_t reserve_crowded(VoxelCounters* counters, uint32_t n) {
-  const int lane = threadIdx.x % 32;
-  uint32_t inclusive = n;
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const uint32_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
-    if (lane >= distance) inclusive += below;
+// Places in the list of crowded voxels: one atomic a warp, waited for when it is needed.
+struct CrowdedPlaces {
+  uint32_t base;  // in the last lane
+  uint32_t before;
+
+  __device__ static CrowdedPlaces reserve(VoxelCounters* counters, uint32_t n) {
+    const int lane = threadIdx.x % 32;
+    uint32_t inclusive = n;
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const uint32_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
+      if (lane >= distance) inclusive += below;
+    }
+    CrowdedPlaces places{0, inclusive - n};
+    if (lane == 31 && inclusive > 0) places.base = append(&counters->crowded, inclusive);
+    return places;
   }
-  uint32_t base = 0;
-  if (lane == 31 && inclusive > 0) base = append(&counters->crowded, inclusive);
-  return __shfl_sync(0xffffffffu, base, 31) + inclusive - n;
-}
+  __device__ uint32_t first() const { return __shfl_sync(0xffffffffu, base, 31) + before; }
+};
 
 // Long segments become tasks for whole blocks, one a chunk.
 __device__ inline void add_tasks(const VoxelizeArgs& args, const VoxelWork& work, uint32_t id,

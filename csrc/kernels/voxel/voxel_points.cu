@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   const int64_t row = begin + threadIdx.x;
   BlockTally::begin(args.points, begin, rows - begin < kVoxelThreads ? rows : begin + kVoxelThreads,
                     tally);
-  const uint64_t key = locate_point<Real>(args, work, row, rows, tally);
+  const auto point = load_point<Real>(args, work, row, rows, tally.samples);
+  const uint64_t key = locate_point(args, work, point, tally);
   uint32_t slot, arrival;
   insert_point(work, key, row, &slot, &arrival);
   if (row < rows) {

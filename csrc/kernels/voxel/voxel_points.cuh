@@ -87,30 +87,43 @@ struct BlockTally {
   }
 };
 
-// The key of a row's cell, or kNone64. Counts the points that are dropped.
+// A row as it was read: `sample` is -1 for padding and past the end.
 template <class Real>
-__device__ uint64_t locate_point(const VoxelizeArgs& args, const VoxelWork& work, int64_t row,
-                                 int64_t end, BlockTally& tally) {
-  const PackedPoints& points = args.points;
+struct LoadedPoint {
+  int64_t sample = -1;
+  Real x = 0;
+  Real y = 0;
+  Real z = 0;
+};
+
+template <class Real>
+__device__ LoadedPoint<Real> load_point(const VoxelizeArgs& args, const VoxelWork& work,
+                                        int64_t row, int64_t end, const BlockSamples& samples) {
+  LoadedPoint<Real> point;
+  if (row >= end) return point;
+  const int64_t sample = samples.of(args.points, row);
+  if (sample < 0 || !args.points.is_valid(row, sample)) return point;
+  point.sample = sample;
+  load_position(args, work, row, &point.x, &point.y, &point.z);
+  return point;
+}
+
+// The key of a point's cell, or kNone64. Counts the points that are dropped.
+template <class Real>
+__device__ uint64_t locate_point(const VoxelizeArgs& args, const VoxelWork& work,
+                                 const LoadedPoint<Real>& point, BlockTally& tally) {
   uint64_t key = kNone64;
   int column = -1;
-  int64_t sample = -1;
-  if (row < end) {
-    sample = tally.samples.of(points, row);
-    if (sample >= 0 && !points.is_valid(row, sample)) sample = -1;
-  }
-  if (sample >= 0) {
-    Real x, y, z;
-    load_position(args, work, row, &x, &y, &z);
+  if (point.sample >= 0) {
     Cell cell;
-    const PointPlace place = args.grid.locate(x, y, z, &cell);
+    const PointPlace place = args.grid.locate(point.x, point.y, point.z, &cell);
     if (place == PointPlace::kInside) {
-      key = args.grid.key(sample, cell);
+      key = args.grid.key(point.sample, cell);
     } else {
       column = place == PointPlace::kOutside ? kPointsOutOfRange : kPointsNotFinite;
     }
   }
-  tally.add<kPointsOutOfRange, kPointsNotFinite>(work, sample, column);
+  tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point.sample, column);
   return key;
 }
 

@@ -25,21 +25,55 @@ struct GiantShared {
   bool last;
 };
 
-// Eight lanes a voxel, four neighbouring rows a warp: rank by comparison with the other seven.
+// One lane a voxel of up to kTinyVoxel points: nothing to share.
 template <class Real, ReduceKind kKind>
-__device__ void small_voxels(const VoxelizeArgs& args, const VoxelWork& work, int64_t first_row,
-                             WarpShared<Real>& shared) {
+__device__ void tiny_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel) {
+  const uint32_t* points = work.perm + voxel.segment.place;
+  uint32_t low = points[0];
+  uint32_t high = low;
+  if (voxel.segment.count > 1) {
+    high = points[1];
+    if (high < low) {
+      low = high;
+      high = points[0];
+    }
+  }
+  if (args.point_slot != nullptr) {
+    if (voxel.segment.count > 1) args.point_slot[high] = voxel.stored > 1 ? 1 : -1;
+    args.point_slot[low] = voxel.stored > 0 ? 0 : -1;
+  }
+  if constexpr (kKind != ReduceKind::kNothing) {
+    const int columns = static_cast<int>(args.points.columns);
+    for (int first = 0; first < columns; first += 4) {
+      const int n = columns - first < 4 ? columns - first : 4;
+      Real a[4], b[4];
+      if (voxel.stored > 0) load_four(args, work, voxel.cell, low, first, n, a);
+      if (voxel.stored > 1) load_four(args, work, voxel.cell, high, first, n, b);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (k >= n) break;
+        Real total = 0;
+        Best<Real> best;
+        if (voxel.stored > 0) {
+          add_value<Real, kKind>(args, a[k], low, &total, &best);
+        }
+        if (voxel.stored > 1) {
+          add_value<Real, kKind>(args, b[k], high, &total, &best);
+        }
+        write_value<Real, kKind>(args, voxel, first + k, total, best);
+      }
+    }
+  }
+}
+
+// Up to four voxels of at most kSmallVoxel points, eight lanes each: rank by comparison with the
+// other seven. `n` is 0 in lanes with nothing to do.
+template <class Real, ReduceKind kKind>
+__device__ void small_voxels(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
+                             uint32_t n, WarpShared<Real>& shared) {
   const int lane = threadIdx.x % 32;
   const int group = lane / kSmallVoxel;
   const int j = lane % kSmallVoxel;
-  const int64_t row = first_row + group;
-  Voxel voxel{};
-  uint32_t n = 0;  // 0 when there is nothing to do
-  if (row < work.totals->rows) {
-    const uint32_t rank = work.rank_of_row(args, static_cast<uint32_t>(row));
-    voxel = make_voxel(args, work.segments_by_rank()[rank], row);
-    if (voxel.segment.count <= kSmallVoxel) n = voxel.segment.count;
-  }
   const bool has_point = static_cast<uint32_t>(j) < n;
   const uint32_t point = has_point ? work.perm[int64_t{voxel.segment.place} + j] : kNone32;
   uint32_t rank = 0;
@@ -58,12 +92,7 @@ __device__ void small_voxels(const VoxelizeArgs& args, const VoxelWork& work, in
     for (int g = 0; g < 32 / kSmallVoxel; ++g) {
       const int source = g * kSmallVoxel;
       if (__shfl_sync(kWholeWarp, n, source) == 0) continue;
-      Voxel other;
-      other.row = first_row + g;
-      other.stored = __shfl_sync(kWholeWarp, voxel.stored, source);
-      other.cell.x = __shfl_sync(kWholeWarp, voxel.cell.x, source);
-      other.cell.y = __shfl_sync(kWholeWarp, voxel.cell.y, source);
-      other.cell.z = __shfl_sync(kWholeWarp, voxel.cell.z, source);
+      const Voxel other = voxel_of_lane(args, voxel, source);
       copy_voxel<Real>(args, work, other, shared.order + source);
     }
   } else if constexpr (kKind != ReduceKind::kNothing) {
@@ -87,16 +116,44 @@ __device__ void small_voxels(const VoxelizeArgs& args, const VoxelWork& work, in
   __syncwarp();
 }
 
+// kTaskRows neighbouring rows by a warp: one lane a row for its index and for tiny voxels, then
+// the other small ones four at a time. Crowded voxels have their own list.
+template <class Real, ReduceKind kKind>
+__device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int64_t first_row,
+                            int64_t rows, WarpShared<Real>& shared) {
+  const int lane = threadIdx.x % 32;
+  const int64_t row = first_row + lane;
+  Voxel voxel{};
+  if (lane < kTaskRows && row < rows) {
+    const uint32_t rank = work.rank_of_row(args, static_cast<uint32_t>(row));
+    voxel = make_voxel(args, work.segments_by_rank()[rank], row, true);
+    write_row(args, voxel);
+  }
+  const uint32_t count = voxel.segment.count;
+  constexpr uint32_t kTiny = kKind == ReduceKind::kCopy ? 0 : kTinyVoxel;
+  if (count > 0 && count <= kTiny) tiny_voxel<Real, kKind>(args, work, voxel);
+  __syncwarp();
+  unsigned small = __ballot_sync(kWholeWarp, count > kTiny && count <= kSmallVoxel);
+  while (small != 0) {
+    int source = -1;  // the lane of this group's voxel
+    for (int g = 0; g < 32 / kSmallVoxel && small != 0; ++g) {
+      if (g == lane / kSmallVoxel) source = __ffs(static_cast<int>(small)) - 1;
+      small &= small - 1;
+    }
+    const Voxel mine = voxel_of_lane(args, voxel, source >= 0 ? source : 0);
+    small_voxels<Real, kKind>(args, work, mine, source >= 0 ? mine.segment.count : 0, shared);
+  }
+}
+
 // A warp a voxel.
 template <class Real, ReduceKind kKind>
 __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
                               const CrowdedVoxel& crowded, WarpShared<Real>& shared) {
-  const bool with_key = args.center_relative || (args.max_voxels >= 0 && args.points.batches > 1);
   VoxelSegment segment{0, crowded.place, crowded.count};
-  if (with_key) segment.key = work.segments[crowded.id].key;
+  if (args.center_relative || work.row_needs_key(args)) segment.key = work.segments[crowded.id].key;
   const int64_t row = work.row_of_voxel(args, crowded.id, segment.key);
   if (row < 0 || row >= args.capacity()) return;
-  const Voxel voxel = make_voxel(args, segment, row);
+  const Voxel voxel = make_voxel(args, segment, row, args.center_relative);
   if (work.giants && voxel.stored > kGiantChunk) return;
   const uint32_t* order = work.perm + segment.place;
   if (segment.count <= work.sort_above) {
@@ -123,7 +180,7 @@ __device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int
   const VoxelSegment segment = work.segments[chunk.voxel];
   const int64_t row = work.row_of_voxel(args, chunk.voxel, segment.key);
   if (row < 0 || row >= args.capacity()) return;
-  const Voxel voxel = make_voxel(args, segment, row);
+  const Voxel voxel = make_voxel(args, segment, row, args.center_relative);
   const bool smallest = args.reduce == VoxelReduce::kMin;
   const int columns = static_cast<int>(args.points.columns);
   const uint32_t begin = chunk.chunk * kGiantChunk;
@@ -213,28 +270,10 @@ __device__ inline void fill(void* array, int64_t begin, int64_t end, uint8_t byt
   }
 }
 
-// Indices and num_points, one thread a row: 20 bytes written for 16 read.
-template <class Real>
-__device__ void write_rows(const VoxelizeArgs& args, const VoxelWork& work, int64_t rows) {
-  const int64_t capacity = args.capacity();
-  for (int64_t row = global_thread(); row < capacity; row += global_stride()) {
-    int4 index = make_int4(-1, -1, -1, -1);
-    int32_t stored = 0;
-    if (row < rows) {
-      const uint32_t rank = work.rank_of_row(args, static_cast<uint32_t>(row));
-      const VoxelSegment segment = work.segments_by_rank()[rank];
-      int64_t sample;
-      const Cell cell = args.grid.cell_of(segment.key, &sample);
-      index = make_int4(static_cast<int>(sample), cell.z, cell.y, cell.x);
-      stored = static_cast<int32_t>(args.stored(segment.count));
-    }
-    reinterpret_cast<int4*>(args.indices)[row] = index;
-    args.num_points[row] = stored;
-  }
-}
-
 __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) {
   const int64_t capacity = args.capacity();
+  fill(args.indices, 16 * rows, 16 * capacity, 0xff);
+  fill(args.num_points, 4 * rows, 4 * capacity, 0);
   if (args.features != nullptr) {
     const int64_t row_bytes = args.row_values() * bytes_of(args.out_dtype);
     fill(args.features, row_bytes * rows, row_bytes * capacity, 0);
@@ -244,9 +283,9 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) 
   }
 }
 
-// Crowded voxels first, a warp each, from their list: they take longest. Then eight lanes a voxel
-// over all rows, then what needs no points. A point's row is read once, gathered by index. `warps`
-// is shared memory, one for each warp of the block.
+// Crowded voxels first, a warp each, from their list: they take longest. Then all rows, then what
+// needs no points. A point's row is read once, gathered by index. `warps` is shared memory, one for
+// each warp of the block.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_all(const VoxelizeArgs& args, const VoxelWork& work,
                            WarpShared<Real>* warps) {
@@ -258,19 +297,19 @@ __device__ void reduce_all(const VoxelizeArgs& args, const VoxelWork& work,
       giant_chunk<Real, kKind>(args, work, task, shared, giant);
     }
   }
-  // Warps of one block stride over the grid, so that no block has all the work of a short list.
-  const int64_t warp = (threadIdx.x / 32) * int64_t{gridDim.x} + blockIdx.x;
-  const int64_t stride = global_stride() / 32;
-  const int64_t crowded = work.counters->crowded + 1;
-  for (int64_t k = warp; k < crowded; k += stride) {
-    crowded_voxel<Real, kKind>(args, work, work.crowded[k], shared);
+  // Neighbouring tasks go to different blocks, so that the work of a short list spreads.
+  const uint32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+  const uint32_t warp_count = gridDim.x * (blockDim.x / 32);
+  const uint32_t crowded = work.counters->crowded + 1;
+  const uint32_t rows = work.totals->rows;
+  const uint32_t tasks = crowded + (rows + kTaskRows - 1) / kTaskRows;
+  for (uint32_t task = warp; task < tasks; task += warp_count) {
+    if (task < crowded) {
+      crowded_voxel<Real, kKind>(args, work, work.crowded[task], shared);
+    } else {
+      reduce_rows<Real, kKind>(args, work, int64_t{task - crowded} * kTaskRows, rows, shared);
+    }
   }
-  const int64_t rows = work.totals->rows;
-  constexpr int kRows = 32 / kSmallVoxel;
-  for (int64_t row = kRows * warp; row < rows; row += kRows * stride) {
-    small_voxels<Real, kKind>(args, work, row, shared);
-  }
-  write_rows<Real>(args, work, rows);
   fill_unused_rows(args, rows);
 }
 

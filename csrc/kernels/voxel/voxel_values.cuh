@@ -20,19 +20,46 @@ inline constexpr int kTileStride = kChunkColumns + 1;  // free of bank conflicts
 struct Voxel {
   VoxelSegment segment;
   int64_t row;
-  Cell cell;  // with center_relative only
+  int32_t sample;
+  Cell cell;
   uint32_t stored;
 };
 
 __device__ __forceinline__ Voxel make_voxel(const VoxelizeArgs& args, const VoxelSegment& segment,
-                                            int64_t row) {
-  Voxel voxel;
+                                            int64_t row, bool with_cell) {
+  Voxel voxel{};
   voxel.segment = segment;
   voxel.row = row;
-  int64_t sample;
-  if (args.center_relative) voxel.cell = args.grid.cell_of(segment.key, &sample);
+  if (with_cell) {
+    int64_t sample;
+    voxel.cell = args.grid.cell_of(segment.key, &sample);
+    voxel.sample = static_cast<int32_t>(sample);
+  }
   voxel.stored = static_cast<uint32_t>(args.stored(segment.count));
   return voxel;
+}
+
+// The voxel of another lane: what its points need.
+__device__ __forceinline__ Voxel voxel_of_lane(const VoxelizeArgs& args, const Voxel& voxel,
+                                               int lane) {
+  Voxel other{};
+  other.segment.place = __shfl_sync(kWholeWarp, voxel.segment.place, lane);
+  other.segment.count = __shfl_sync(kWholeWarp, voxel.segment.count, lane);
+  other.row = __shfl_sync(kWholeWarp, static_cast<uint32_t>(voxel.row), lane);
+  other.stored = __shfl_sync(kWholeWarp, voxel.stored, lane);
+  if (args.center_relative) {
+    other.cell.x = __shfl_sync(kWholeWarp, voxel.cell.x, lane);
+    other.cell.y = __shfl_sync(kWholeWarp, voxel.cell.y, lane);
+    other.cell.z = __shfl_sync(kWholeWarp, voxel.cell.z, lane);
+  }
+  return other;
+}
+
+// One 16-byte store and one of 4, by one thread.
+__device__ __forceinline__ void write_row(const VoxelizeArgs& args, const Voxel& voxel) {
+  reinterpret_cast<int4*>(args.indices)[voxel.row] =
+      make_int4(voxel.sample, voxel.cell.z, voxel.cell.y, voxel.cell.x);
+  args.num_points[voxel.row] = static_cast<int32_t>(voxel.stored);
 }
 
 template <class Real>
@@ -40,38 +67,55 @@ __device__ __forceinline__ Real cell_center(const VoxelGrid& grid, const Cell& c
   return grid.center<Real>(axis, axis == 0 ? cell.x : axis == 1 ? cell.y : cell.z);
 }
 
-// Puts columns [first, first + n) of a point, n <= kChunkColumns, into a row of a tile.
+// Columns [first, first + n) of a point, n <= 4.
 template <class Real>
-__device__ __forceinline__ void stage_point(const VoxelizeArgs& args, const VoxelWork& work,
-                                            const Cell& cell, uint32_t point, int first, int n,
-                                            Real* tile) {
+__device__ __forceinline__ void load_four(const VoxelizeArgs& args, const VoxelWork& work,
+                                          const Cell& cell, uint32_t point, int first, int n,
+                                          Real (&values)[4]) {
   const PackedPoints& points = args.points;
   const int64_t at = int64_t{point} * points.row_stride + first;
-  Real values[kChunkColumns];
+  if (work.quads) {
+    const float4 quad = *reinterpret_cast<const float4*>(static_cast<const float*>(points.data) + at);
+    values[0] = quad.x;
+    values[1] = quad.y;
+    values[2] = quad.z;
+    values[3] = quad.w;
+  } else {
 #pragma unroll
-  for (int k = 0; k < kChunkColumns; k += 4) {
-    if (k >= n) break;
-    if (work.quads) {
-      const float4 quad =
-          *reinterpret_cast<const float4*>(static_cast<const float*>(points.data) + at + k);
-      values[k] = quad.x;
-      values[k + 1] = quad.y;
-      values[k + 2] = quad.z;
-      values[k + 3] = quad.w;
-    } else {
-#pragma unroll
-      for (int j = k; j < k + 4; ++j) {
-        if (j < n) values[j] = load_as<Real>(points.data, points.dtype, at + j);
-      }
+    for (int k = 0; k < 4; ++k) {
+      if (k < n) values[k] = load_as<Real>(points.data, points.dtype, at + k);
     }
   }
   if (args.center_relative && first == 0) {
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) values[axis] -= cell_center<Real>(args.grid, cell, axis);
   }
+}
+
+// Puts columns [first, first + n) of a point, n <= kChunkColumns, into a row of a tile.
+template <class Real>
+__device__ __forceinline__ void stage_point(const VoxelizeArgs& args, const VoxelWork& work,
+                                            const Cell& cell, uint32_t point, int first, int n,
+                                            Real* tile) {
 #pragma unroll
-  for (int k = 0; k < kChunkColumns; ++k) {
-    if (k < n) tile[k] = values[k];
+  for (int k = 0; k < kChunkColumns; k += 4) {
+    if (k >= n) break;
+    Real values[4];
+    load_four(args, work, cell, point, first + k, n - k, values);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (k + j < n) tile[k + j] = values[j];
+    }
+  }
+}
+
+template <class Real, ReduceKind kKind>
+__device__ __forceinline__ void add_value(const VoxelizeArgs& args, Real value, uint32_t point,
+                                          Real* sum, Best<Real>* best) {
+  if (kKind == ReduceKind::kBest) {
+    best->add(value, static_cast<int32_t>(point), args.reduce == VoxelReduce::kMin);
+  } else {
+    *sum += value;
   }
 }
 
@@ -84,12 +128,8 @@ __device__ __forceinline__ void reduce_column(const VoxelizeArgs& args, const Re
 #pragma unroll 8
   for (uint32_t r = 0; r < kMost; ++r) {
     if (r >= count) break;
-    if (kKind == ReduceKind::kBest) {
-      best->add(column[r * kTileStride], static_cast<int32_t>(order[r]),
-                args.reduce == VoxelReduce::kMin);
-    } else {
-      total += column[r * kTileStride];
-    }
+    add_value<Real, kKind>(args, column[r * kTileStride],
+                           kKind == ReduceKind::kBest ? order[r] : 0, &total, best);
   }
   *sum = total;
 }

@@ -25,6 +25,8 @@ inline constexpr int64_t kFusedRows = 400000;
 inline constexpr int kTilePoints = 4 * kVoxelThreads;  // a block of the scan over points
 inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits
 inline constexpr int kTileWords = kBitmapWords * kVoxelThreads;
+inline constexpr int kTaskRows = 8;  // rows that a warp reduces at a time
+inline constexpr int kTinyVoxel = 2;  // points that one lane orders and reduces
 inline constexpr int kSmallVoxel = 8;  // points that 8 lanes order and reduce
 inline constexpr int kWarpSort = 512;  // points that a warp sorts in shared memory
 inline constexpr int kWarpSelect = 4096;  // points from which a warp selects the first 32
@@ -136,8 +138,10 @@ struct VoxelWork {
   }
   __device__ uint32_t rank(uint32_t id) const { return rank_of ? rank_of[id] : id; }
   __device__ int64_t row_of_voxel(const VoxelizeArgs& args, uint32_t id, uint64_t key) const {
-    const bool by_sample = args.max_voxels >= 0 && args.points.batches > 1;
-    return row_of(args, rank(id), by_sample ? args.grid.sample_of(key) : 0);
+    return row_of(args, rank(id), row_needs_key(args) ? args.grid.sample_of(key) : 0);
+  }
+  __device__ bool row_needs_key(const VoxelizeArgs& args) const {
+    return args.max_voxels >= 0 && args.points.batches > 1;
   }
   // The inverse, for a row in use.
   __device__ uint32_t rank_of_row(const VoxelizeArgs& args, uint32_t row) const {
