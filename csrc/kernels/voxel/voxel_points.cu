@@ -19,7 +19,9 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   BlockTally::begin(args.points, begin, rows - begin < kVoxelThreads ? rows : begin + kVoxelThreads,
                     tally);
   const auto point = load_point<Real>(args, work, row, rows, tally.samples);
-  const uint64_t key = locate_point(args, work, point, tally);
+  int column;
+  const uint64_t key = locate_point(args, point, &column);
+  tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point.sample, column);
   uint32_t slot, arrival;
   insert_point(work, key, row, &slot, &arrival);
   if (row < rows) {

@@ -108,23 +108,17 @@ __device__ LoadedPoint<Real> load_point(const VoxelizeArgs& args, const VoxelWor
   return point;
 }
 
-// The key of a point's cell, or kNone64. Counts the points that are dropped.
+// The key of a point's cell, or kNone64; then the column of `counts` that the point adds to, if any.
 template <class Real>
-__device__ uint64_t locate_point(const VoxelizeArgs& args, const VoxelWork& work,
-                                 const LoadedPoint<Real>& point, BlockTally& tally) {
-  uint64_t key = kNone64;
-  int column = -1;
-  if (point.sample >= 0) {
-    Cell cell;
-    const PointPlace place = args.grid.locate(point.x, point.y, point.z, &cell);
-    if (place == PointPlace::kInside) {
-      key = args.grid.key(point.sample, cell);
-    } else {
-      column = place == PointPlace::kOutside ? kPointsOutOfRange : kPointsNotFinite;
-    }
-  }
-  tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point.sample, column);
-  return key;
+__device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Real>& point,
+                                 int* column) {
+  *column = -1;
+  if (point.sample < 0) return kNone64;
+  Cell cell;
+  const PointPlace place = args.grid.locate(point.x, point.y, point.z, &cell);
+  if (place == PointPlace::kInside) return args.grid.key(point.sample, cell);
+  *column = place == PointPlace::kOutside ? kPointsOutOfRange : kPointsNotFinite;
+  return kNone64;
 }
 
 // Adds a point to the table. Lanes of a warp with one key send their lowest lane; a lane's number

@@ -44,6 +44,7 @@ __device__ void tiny_voxel(const VoxelizeArgs& args, const VoxelWork& work, cons
   }
   if constexpr (kKind != ReduceKind::kNothing) {
     const int columns = static_cast<int>(args.points.columns);
+#pragma unroll 1
     for (int first = 0; first < columns; first += 4) {
       const int n = columns - first < 4 ? columns - first : 4;
       Real a[4], b[4];
@@ -66,38 +67,37 @@ __device__ void tiny_voxel(const VoxelizeArgs& args, const VoxelWork& work, cons
   }
 }
 
-// Up to four voxels of at most kSmallVoxel points, eight lanes each: rank by comparison with the
-// other seven. `n` is 0 in lanes with nothing to do.
+// Voxels of at most `lanes` (8 or 32) points, that many lanes each: rank by comparison with all
+// others. `n` is 0 in lanes with nothing to do.
 template <class Real, ReduceKind kKind>
-__device__ void small_voxels(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
-                             uint32_t n, WarpShared<Real>& shared) {
+__device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
+                                const Voxel& voxel, uint32_t n, int lanes,
+                                WarpShared<Real>& shared) {
   const int lane = threadIdx.x % 32;
-  const int group = lane / kSmallVoxel;
-  const int j = lane % kSmallVoxel;
+  const int j = lane & (lanes - 1);
+  const int group = lane - j;  // its first lane
   const bool has_point = static_cast<uint32_t>(j) < n;
   const uint32_t point = has_point ? work.perm[int64_t{voxel.segment.place} + j] : kNone32;
+  const int others = lanes == 32 ? static_cast<int>(n) : lanes;
   uint32_t rank = 0;
-#pragma unroll
-  for (int k = 0; k < kSmallVoxel; ++k) {
-    rank += __shfl_sync(kWholeWarp, point, k, kSmallVoxel) < point;
-  }
+#pragma unroll 4
+  for (int k = 0; k < others; ++k) rank += __shfl_sync(kWholeWarp, point, group + k) < point;
   const bool stored = has_point && rank < voxel.stored;
   if (has_point && args.point_slot != nullptr) {
     args.point_slot[point] = stored ? static_cast<int32_t>(rank) : -1;
   }
-  uint32_t* order = shared.order + group * kSmallVoxel;
+  uint32_t* order = shared.order + group;
   if (kKind != ReduceKind::kSum && stored) order[rank] = point;
   if constexpr (kKind == ReduceKind::kCopy) {
     __syncwarp();
-    for (int g = 0; g < 32 / kSmallVoxel; ++g) {
-      const int source = g * kSmallVoxel;
+    for (int source = 0; source < 32; source += lanes) {
       if (__shfl_sync(kWholeWarp, n, source) == 0) continue;
-      const Voxel other = voxel_of_lane(args, voxel, source);
-      copy_voxel<Real>(args, work, other, shared.order + source);
+      copy_voxel<Real>(args, voxel_of_lane(args, voxel, source), shared.order + source);
     }
   } else if constexpr (kKind != ReduceKind::kNothing) {
-    Real* tile = shared.tile + group * kSmallVoxel * kTileStride;
+    Real* tile = shared.tile + group * kTileStride;
     const int columns = static_cast<int>(args.points.columns);
+#pragma unroll 1
     for (int first = 0; first < columns; first += kChunkColumns) {
       const int width = columns - first < kChunkColumns ? columns - first : kChunkColumns;
       if (stored) {
@@ -107,7 +107,7 @@ __device__ void small_voxels(const VoxelizeArgs& args, const VoxelWork& work, co
       if (n > 0 && j < width) {
         Real total;
         Best<Real> best;
-        reduce_column<Real, kKind, kSmallVoxel>(args, tile + j, order, voxel.stored, &total, &best);
+        reduce_column<Real, kKind>(args, tile + j, order, voxel.stored, &total, &best);
         write_value<Real, kKind>(args, voxel, first + j, total, best);
       }
       __syncwarp();
@@ -116,24 +116,24 @@ __device__ void small_voxels(const VoxelizeArgs& args, const VoxelWork& work, co
   __syncwarp();
 }
 
-// kTaskRows neighbouring rows by a warp: one lane a row for its index and for tiny voxels, then
-// the other small ones four at a time. Crowded voxels have their own list.
+// `count` neighbouring rows by a warp: one lane a row for its index and for tiny voxels, then the
+// other small ones four at a time. Crowded voxels have their own list.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int64_t first_row,
-                            int64_t rows, WarpShared<Real>& shared) {
+                            int count, uint32_t tiny, WarpShared<Real>& shared) {
   const int lane = threadIdx.x % 32;
-  const int64_t row = first_row + lane;
   Voxel voxel{};
-  if (lane < kTaskRows && row < rows) {
+  if (lane < count) {
+    const int64_t row = first_row + lane;
     const uint32_t rank = work.rank_of_row(args, static_cast<uint32_t>(row));
     voxel = make_voxel(args, work.segments_by_rank()[rank], row, true);
     write_row(args, voxel);
   }
-  const uint32_t count = voxel.segment.count;
-  constexpr uint32_t kTiny = kKind == ReduceKind::kCopy ? 0 : kTinyVoxel;
-  if (count > 0 && count <= kTiny) tiny_voxel<Real, kKind>(args, work, voxel);
+  const uint32_t n = voxel.segment.count;
+  if (n > 0 && n <= tiny) tiny_voxel<Real, kKind>(args, work, voxel);
   __syncwarp();
-  unsigned small = __ballot_sync(kWholeWarp, count > kTiny && count <= kSmallVoxel);
+  unsigned small = __ballot_sync(kWholeWarp, n > tiny && n <= kSmallVoxel);
+#pragma unroll 1
   while (small != 0) {
     int source = -1;  // the lane of this group's voxel
     for (int g = 0; g < 32 / kSmallVoxel && small != 0; ++g) {
@@ -141,7 +141,8 @@ __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int
       small &= small - 1;
     }
     const Voxel mine = voxel_of_lane(args, voxel, source >= 0 ? source : 0);
-    small_voxels<Real, kKind>(args, work, mine, source >= 0 ? mine.segment.count : 0, shared);
+    rank_and_reduce<Real, kKind>(args, work, mine, source >= 0 ? mine.segment.count : 0,
+                                 kSmallVoxel, shared);
   }
 }
 
@@ -155,6 +156,10 @@ __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
   if (row < 0 || row >= args.capacity()) return;
   const Voxel voxel = make_voxel(args, segment, row, args.center_relative);
   if (work.giants && voxel.stored > kGiantChunk) return;
+  if (segment.count <= 32) {
+    rank_and_reduce<Real, kKind>(args, work, voxel, segment.count, 32, shared);
+    return;
+  }
   const uint32_t* order = work.perm + segment.place;
   if (segment.count <= work.sort_above) {
     if (kKind != ReduceKind::kNothing || args.point_slot != nullptr) {
@@ -164,7 +169,7 @@ __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
   }
   __syncwarp();
   if constexpr (kKind == ReduceKind::kCopy) {
-    copy_voxel<Real>(args, work, voxel, order);
+    copy_voxel<Real>(args, voxel, order);
   } else if constexpr (kKind != ReduceKind::kNothing) {
     reduce_voxel<Real, kKind>(args, work, voxel, order, shared.tile);
   }
@@ -251,7 +256,7 @@ __device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int
 }
 
 // Bytes [begin, end) of an array, 16 at a time, by the whole grid.
-__device__ inline void fill(void* array, int64_t begin, int64_t end, uint8_t byte) {
+static __device__ __noinline__ void fill(void* array, int64_t begin, int64_t end, uint8_t byte) {
   if (begin >= end) return;
   uint8_t* bytes = static_cast<uint8_t*>(array);
   const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(bytes + begin) % 16);
@@ -302,12 +307,19 @@ __device__ void reduce_all(const VoxelizeArgs& args, const VoxelWork& work,
   const uint32_t warp_count = gridDim.x * (blockDim.x / 32);
   const uint32_t crowded = work.counters->crowded + 1;
   const uint32_t rows = work.totals->rows;
-  const uint32_t tasks = crowded + (rows + kTaskRows - 1) / kTaskRows;
+  // Where there are rows for all lanes of all warps, a lane takes a whole tiny voxel.
+  const bool many = rows >= 32 * warp_count;
+  const uint32_t tiny = many && kKind != ReduceKind::kCopy ? kTinyVoxel : 0;
+  const uint32_t task_rows = many ? 32 : 32 / kSmallVoxel;
+  const uint32_t tasks = crowded + (rows + task_rows - 1) / task_rows;
+#pragma unroll 1
   for (uint32_t task = warp; task < tasks; task += warp_count) {
     if (task < crowded) {
       crowded_voxel<Real, kKind>(args, work, work.crowded[task], shared);
     } else {
-      reduce_rows<Real, kKind>(args, work, int64_t{task - crowded} * kTaskRows, rows, shared);
+      const uint32_t first = (task - crowded) * task_rows;
+      const uint32_t count = rows - first < task_rows ? rows - first : task_rows;
+      reduce_rows<Real, kKind>(args, work, first, static_cast<int>(count), tiny, shared);
     }
   }
   fill_unused_rows(args, rows);

@@ -70,12 +70,17 @@ __device__ __forceinline__ uint64_t wait_for_status(const uint64_t* status) {
 // For tiles that all run at once. Every thread of the block calls.
 __device__ __forceinline__ uint64_t sum_of_tiles(const uint64_t* status, int tiles,
                                                  ScanShared& shared) {
-  uint64_t sum = 0, total;
-  for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) {
-    sum += wait_for_status(&status[tile]);
+  if (threadIdx.x < 32) {
+    uint64_t sum = 0;
+#pragma unroll 4
+    for (int tile = threadIdx.x; tile < tiles; tile += 32) sum += wait_for_status(&status[tile]);
+    for (int distance = 16; distance > 0; distance /= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    }
+    if (threadIdx.x == 0) shared.sums[0] = sum;
   }
-  block_prefix(sum, shared, &total);
-  return total;
+  __syncthreads();
+  return shared.sums[0];
 }
 
 // Publishes the sum of `tile` and returns that of all earlier tiles. The whole block looks back at

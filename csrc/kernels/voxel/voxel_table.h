@@ -105,7 +105,7 @@ struct VoxelTable {
     return static_cast<uint32_t>(s);
   }
 
-  // The first slot of the group where the search for a key begins.
+  // Where the search for a key begins.
   TORCHVOX_HD uint64_t home(uint64_t key) const {
     uint64_t h = key;
     h ^= h >> 33;
@@ -113,7 +113,7 @@ struct VoxelTable {
     h ^= h >> 33;
     h *= 0xc4ceb9fe1a85ec53ull;
     h ^= h >> 33;
-    return kGroup * (((h >> 32) * (slots / kGroup)) >> 32);
+    return ((h >> 32) * slots) >> 32;
   }
 
   // The entry of a slot and its key; `count` is one less than the number of points until give_id().
@@ -147,32 +147,54 @@ struct VoxelTable {
   }
 
  private:
-  // Slots of 64 bytes, searched with one trip to memory: no chain of dependent loads while the table
-  // is half full.
+  // Slots searched together: first the home of a key, then the rest of its group with one trip to
+  // memory, then whole groups. So nearly no search takes more than two dependent loads.
   static constexpr uint64_t kGroup = 4;
 
   TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n,
                                    uint32_t* before) const {
-    for (uint64_t group = home(key);; group = group + kGroup == slots ? 0 : group + kGroup) {
-      HashSlot* const slot = hash() + group;
-      uint64_t word[kGroup];
-      uint32_t first[kGroup];
+    const uint64_t begin = home(key);
+    HashSlot seen = load_slot(hash() + begin);
+    if (add_to_slot(begin, seen, key, index, n, before)) return static_cast<uint32_t>(begin);
+    for (uint64_t group = begin & ~(kGroup - 1);;) {
+      HashSlot slot[kGroup];
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+      for (uint64_t k = 0; k < kGroup; ++k) slot[k] = load_slot(hash() + group + k);
+      uint64_t found = kNone64;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
       for (uint64_t k = 0; k < kGroup; ++k) {
-        word[k] = load_relaxed(&slot[k].word);
-        first[k] = load_relaxed(&slot[k].first);
-      }
-      for (uint64_t k = 0; k < kGroup; ++k) {
-        uint64_t old = word[k];
-        if (old == kNone64) {
-          old = atomic_cas(&slot[k].word, kNone64, key << index_bits | (n - 1));
+        if (found == kNone64 && add_to_slot(group + k, slot[k], key, index, n, before)) {
+          found = group + k;
         }
-        const bool claimed = old == kNone64;
-        if (!claimed && old >> index_bits != key) continue;
-        *before = claimed ? 0 : count_of(atomic_add(&slot[k].word, uint64_t{n})) + 1;
-        if (first[k] > index) atomic_lower(&slot[k].first, index);
-        return static_cast<uint32_t>(group + k);
       }
+      if (found != kNone64) return static_cast<uint32_t>(found);
+      group = group + kGroup == slots ? 0 : group + kGroup;
     }
+  }
+  // True when the slot was empty or had the key already; `seen` is what it held a moment ago.
+  TORCHVOX_HD bool add_to_slot(uint64_t s, const HashSlot& seen, uint64_t key, uint32_t index,
+                               uint32_t n, uint32_t* before) const {
+    HashSlot* const slot = hash() + s;
+    uint64_t old = seen.word;
+    if (old == kNone64) old = atomic_cas(&slot->word, kNone64, key << index_bits | (n - 1));
+    const bool claimed = old == kNone64;
+    if (!claimed && old >> index_bits != key) return false;
+    *before = claimed ? 0 : count_of(atomic_add(&slot->word, uint64_t{n})) + 1;
+    if (seen.first > index) atomic_lower(&slot->first, index);
+    return true;
+  }
+  // The two parts need not be of one moment.
+  static TORCHVOX_HD HashSlot load_slot(const HashSlot* address) {
+#ifdef __CUDA_ARCH__
+    const ulonglong2 both = __ldcg(reinterpret_cast<const ulonglong2*>(address));
+    return {both.x, static_cast<uint32_t>(both.y), 0};
+#else
+    return {load_relaxed(&address->word), load_relaxed(&address->first), 0};
+#endif
   }
   TORCHVOX_HD uint32_t count_of(uint64_t word) const {
     return static_cast<uint32_t>(word & ((uint64_t{1} << index_bits) - 1));

@@ -119,15 +119,14 @@ __device__ __forceinline__ void add_value(const VoxelizeArgs& args, Real value, 
   }
 }
 
-// Sum or best of up to kMost values of a column of a tile, in order.
-template <class Real, ReduceKind kKind, int kMost>
+// Sum or best of `count` values of a column of a tile, in order.
+template <class Real, ReduceKind kKind>
 __device__ __forceinline__ void reduce_column(const VoxelizeArgs& args, const Real* column,
                                               const uint32_t* order, uint32_t count, Real* sum,
                                               Best<Real>* best) {
   Real total = 0;
-#pragma unroll 8
-  for (uint32_t r = 0; r < kMost; ++r) {
-    if (r >= count) break;
+#pragma unroll 4
+  for (uint32_t r = 0; r < count; ++r) {
     add_value<Real, kKind>(args, column[r * kTileStride],
                            kKind == ReduceKind::kBest ? order[r] : 0, &total, best);
   }
@@ -145,7 +144,7 @@ __device__ __forceinline__ void reduce_block(const VoxelizeArgs& args, const Vox
     stage_point(args, work, cell, order[lane], first, n, tile + lane * kTileStride);
   }
   __syncwarp();
-  if (lane < n) reduce_column<Real, kKind, 32>(args, tile + lane, order, count, sum, best);
+  if (lane < n) reduce_column<Real, kKind>(args, tile + lane, order, count, sum, best);
   __syncwarp();
 }
 
@@ -180,6 +179,7 @@ __device__ void reduce_voxel(const VoxelizeArgs& args, const VoxelWork& work, co
                              const uint32_t* order, Real* tile) {
   const int lane = threadIdx.x % 32;
   const int columns = static_cast<int>(args.points.columns);
+#pragma unroll 1
   for (int first = 0; first < columns; first += kChunkColumns) {
     const int n = columns - first < kChunkColumns ? columns - first : kChunkColumns;
     Real total = 0;
@@ -208,8 +208,7 @@ __device__ void reduce_voxel(const VoxelizeArgs& args, const VoxelWork& work, co
 
 // The padded row of a voxel, [P, columns], by a warp: consecutive lanes write consecutive values.
 template <class Real>
-__device__ void copy_voxel(const VoxelizeArgs& args, const VoxelWork&, const Voxel& voxel,
-                           const uint32_t* order) {
+__device__ void copy_voxel(const VoxelizeArgs& args, const Voxel& voxel, const uint32_t* order) {
   const int lane = threadIdx.x % 32;
   const int columns = static_cast<int>(args.points.columns);
   const int64_t values = args.row_values();

@@ -25,7 +25,6 @@ inline constexpr int64_t kFusedRows = 400000;
 inline constexpr int kTilePoints = 4 * kVoxelThreads;  // a block of the scan over points
 inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits
 inline constexpr int kTileWords = kBitmapWords * kVoxelThreads;
-inline constexpr int kTaskRows = 8;  // rows that a warp reduces at a time
 inline constexpr int kTinyVoxel = 2;  // points that one lane orders and reduces
 inline constexpr int kSmallVoxel = 8;  // points that 8 lanes order and reduce
 inline constexpr int kWarpSort = 512;  // points that a warp sorts in shared memory
@@ -58,6 +57,7 @@ struct VoxelCounters {
   uint32_t scan_done;
   uint32_t word_ticket;
   uint32_t place_done;
+  uint32_t barriers[3];  // of the fused kernel
   uint32_t crowded;
   uint32_t sort_tasks;
   uint32_t sort_ticket;

@@ -33,24 +33,25 @@ __device__ __forceinline__ uint32_t warp_sort(uint32_t value) {
 // The 32 smallest of n points, ascending by lane; only the first `wanted` (1 to 32) are exact.
 // Chunks without a candidate cost one load and one vote.
 __device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, int wanted) {
-  constexpr int kAhead = 4;
   const int lane = threadIdx.x % 32;
+  const auto load = [&](uint32_t first) {
+    return first + lane < n ? points[first + lane] : kNone32;
+  };
   uint32_t best = kNone32, limit = kNone32;
-  for (uint32_t first = 0; first < n; first += 32 * kAhead) {
-    uint32_t candidate[kAhead];
-    for (int k = 0; k < kAhead; ++k) {
-      const uint32_t at = first + 32 * k + lane;
-      candidate[k] = at < n ? points[at] : kNone32;
-    }
-    for (int k = 0; k < kAhead; ++k) {
-      if (__ballot_sync(kWholeWarp, candidate[k] < limit) == 0) continue;
-      const uint32_t sorted = warp_sort(candidate[k]);
-      const uint32_t reversed = __shfl_sync(kWholeWarp, sorted, 31 - lane);
-      best = reversed < best ? reversed : best;  // the 32 smallest of both, a bitonic sequence
-      for (int distance = 16; distance > 0; distance /= 2)
-        best = compare_swap(best, distance, true);
-      limit = __shfl_sync(kWholeWarp, best, wanted - 1);
-    }
+  uint32_t next[4] = {load(0), load(32), load(64), load(96)};
+#pragma unroll 1
+  for (uint32_t first = 0; first < n; first += 32) {
+    const uint32_t candidate = next[0];
+    next[0] = next[1];
+    next[1] = next[2];
+    next[2] = next[3];
+    next[3] = load(first + 128);
+    if (__ballot_sync(kWholeWarp, candidate < limit) == 0) continue;
+    const uint32_t sorted = warp_sort(candidate);
+    const uint32_t reversed = __shfl_sync(kWholeWarp, sorted, 31 - lane);
+    best = reversed < best ? reversed : best;  // the 32 smallest of both, a bitonic sequence
+    for (int distance = 16; distance > 0; distance /= 2) best = compare_swap(best, distance, true);
+    limit = __shfl_sync(kWholeWarp, best, wanted - 1);
   }
   return best;
 }
@@ -79,7 +80,7 @@ __device__ inline void warp_sort_shared(const uint32_t* points, uint32_t n, uint
 }
 
 // Leaves the stored points of a segment in `order`, in input order, and writes the slots of all its
-// points. The segment has at most work.sort_above points.
+// points. The segment has at most work.sort_above points, and more than 32.
 __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& work,
                                      const VoxelSegment& segment, uint32_t* order) {
   const uint32_t lane = threadIdx.x % 32;
@@ -91,9 +92,8 @@ __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& 
     for (uint32_t k = lane; slots != nullptr && k < n; k += 32) slots[points[k]] = -1;
     return;
   }
-  if (n <= 32 || stored <= 32) {
-    const uint32_t point = n <= 32 ? warp_sort(lane < n ? points[lane] : kNone32)
-                                   : warp_select(points, n, static_cast<int>(stored));
+  if (stored <= 32) {
+    const uint32_t point = warp_select(points, n, static_cast<int>(stored));
     if (lane < stored) order[lane] = point;
     if (slots != nullptr) {
       if (lane < stored) slots[point] = static_cast<int32_t>(lane);
