@@ -27,9 +27,11 @@ struct Chunk {
   int64_t end;
   int count;
   int per_thread;
-  uint32_t* voxel;  // [count] slot, then first point, then id of the point's voxel; kNone32: none
+  VoxelSegment* own;  // [count] voxels that begin here, by id; `place` is the slot of small ones
+  uint32_t* voxel;  // [count] slot, then first point of the point's voxel; kNone32: none
   uint32_t* arrival;  // [count]
-  uint32_t* voxels_before;  // [count] winners before the point; given offsets only
+  uint32_t* voxels_before;  // [count] voxels that begin before the point; given offsets only
+  char* rest;  // for the reduction
 
   __device__ Chunk(const VoxelizeArgs& args, const VoxelWork& work, char* storage) {
     const int64_t rows = args.points.rows;
@@ -38,15 +40,19 @@ struct Chunk {
     end = rows - begin < work.fused.chunk ? rows : begin + work.fused.chunk;
     count = static_cast<int>(end - begin);
     per_thread = (count + blockDim.x - 1) / blockDim.x;
-    voxel = reinterpret_cast<uint32_t*>(storage);
+    own = reinterpret_cast<VoxelSegment*>(storage);
+    voxel = reinterpret_cast<uint32_t*>(own + work.fused.chunk);
     arrival = voxel + work.fused.chunk;
     voxels_before = arrival + work.fused.chunk;
+    rest = storage + work.fused.chunk_bytes;
   }
 };
 
 struct FusedShared {
   BlockTally tally;
   ScanShared scan;
+  uint32_t first_id;  // of the voxels that begin in the block
+  uint32_t voxels;
 };
 
 // Every block waits for all others. `counter` starts at minus one and serves once. A quarter faster
@@ -90,31 +96,30 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
     if (first == 0) grid.barrier_wait(std::move(cleared));
     shared.tally.add<kPointsOutOfRange, kPointsNotFinite>(work, next.sample, column);
     next = load(int64_t{i} + blockDim.x);
+    PointInsertion insertion;
+    insertion.begin(work, key, chunk.begin + i);
     uint32_t slot, arrival;
-    insert_point(work, key, chunk.begin + i, &slot, &arrival);
-    if (i < chunk.count) {
-      chunk.voxel[i] = slot;
-      chunk.arrival[i] = arrival;
+    insertion.finish(&slot, &arrival);
+    if (i >= chunk.count) continue;
+    chunk.voxel[i] = slot;
+    chunk.arrival[i] = arrival;
+    if (slot != kNone32 && arrival < kSmallVoxel) {
+      work.lists[int64_t{slot} * kSmallVoxel + arrival] = static_cast<uint32_t>(chunk.begin + i);
     }
   }
 }
 
-__device__ void put_point(const VoxelWork& work, const Chunk& chunk, int i, uint32_t id,
-                          uint32_t place) {
-  work.perm[int64_t{place} + chunk.arrival[i]] = static_cast<uint32_t>(chunk.begin + i);
-  chunk.voxel[i] = id;
-}
-
 // Ids in point order, a thread `per_thread` neighbouring points. Blocks publish how many voxels
-// begin in them and add up all earlier blocks; a voxel that begins elsewhere is awaited.
+// begin in them, and how many points the crowded ones have, and add up all earlier blocks.
 __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
                              FusedShared& shared) {
   const int first = threadIdx.x * chunk.per_thread;
   const int last = min(first + chunk.per_thread, chunk.count);
-  uint32_t winners = 0;  // bit k: point first + k is its voxel's first
+  const auto sum_of = [](uint32_t count) { return pack_sum(1, count > kSmallVoxel ? count : 0); };
+  uint32_t begins = 0;  // bit k: a voxel begins with point first + k
   uint32_t crowded = 0;
   uint64_t sum = 0;
-  uint64_t held_key = 0;  // of the last winner
+  uint64_t held_key = 0;  // of the last such voxel
   uint32_t held_count = 0;
   for (int i = first; i < last; ++i) {
     const uint32_t slot = chunk.voxel[i];
@@ -122,10 +127,10 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
     uint64_t key;
     const VoxelTable::Entry entry = work.table.entry(slot, &key);
     if (entry.first == chunk.begin + i) {
-      winners |= 1u << (i - first);
+      begins |= 1u << (i - first);
       held_key = key;
       held_count = entry.count + 1;
-      sum += pack_sum(1, held_count);
+      sum += sum_of(held_count);
       crowded += held_count > kSmallVoxel;
     } else {
       chunk.voxel[i] = entry.first;
@@ -138,33 +143,30 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
   const uint64_t blocks_before = sum_of_tiles(work.status, blockIdx.x, shared.scan);
   before += blocks_before;
   uint32_t crowded_at = places.first();
-  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
-    store_relaxed(&work.totals->voxels, sum_voxels(blocks_before + total));
+  const uint32_t first_id = sum_voxels(blocks_before);
+  if (threadIdx.x == 0) {
+    shared.first_id = first_id;
+    shared.voxels = sum_voxels(total);
+    if (blockIdx.x == gridDim.x - 1) {
+      store_relaxed(&work.totals->voxels, first_id + sum_voxels(total));
+    }
   }
 
   for (int i = first; i < last; ++i) {
     if (args.points.offsets.given()) chunk.voxels_before[i] = sum_voxels(before);
-    if (!(winners >> (i - first) & 1)) continue;
+    if (!(begins >> (i - first) & 1)) continue;
+    const uint32_t slot = chunk.voxel[i];
     uint64_t key = held_key;
     uint32_t count = held_count;
-    if (winners >> (i - first) != 1) {  // not the last winner
-      count = work.table.entry(chunk.voxel[i], &key).count + 1;
-    }
+    if (begins >> (i - first) != 1) count = work.table.entry(slot, &key).count + 1;
     const uint32_t id = sum_voxels(before);
-    const uint32_t place = sum_points(before);
+    const bool is_crowded = count > kSmallVoxel;
+    const uint32_t place = is_crowded ? sum_points(before) : kNone32;
     store_relaxed(&work.numbers[chunk.begin + i], uint64_t{place} << 32 | id);
-    add_voxel(args, work, id, {key, place, count}, &crowded_at);
-    put_point(work, chunk, i, id, place);
-    before += pack_sum(1, count);
-  }
-  __syncwarp();
-  for (int i = first; i < last; ++i) {
-    if (winners >> (i - first) & 1 || chunk.voxel[i] == kNone32) continue;
-    uint64_t number;
-    do {
-      number = load_relaxed(&work.numbers[chunk.voxel[i]]);
-    } while (number == kNone64);
-    put_point(work, chunk, i, static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32));
+    if (is_crowded) add_voxel(args, work, id, {key, place, count}, &crowded_at);
+    chunk.own[id - first_id] = {key, is_crowded ? place : slot, count};
+    chunk.voxel[i] = static_cast<uint32_t>(chunk.begin + i);
+    before += sum_of(count);
   }
 }
 
@@ -188,13 +190,53 @@ __device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work, 
   write_samples(args, work, shared.scan);
 }
 
+// The rows of the voxels that begin here, and the small ones among them from their lists: four at a
+// time by a warp.
+template <class Real, ReduceKind kKind>
+__device__ void reduce_own(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
+                           const FusedShared& shared, WarpShared<Real>& warp_shared) {
+  const int group = threadIdx.x / kSmallVoxel;
+  const uint32_t voxels = shared.voxels;
+  const uint32_t warp_first = threadIdx.x / 32 * (32 / kSmallVoxel);
+#pragma unroll 1
+  for (uint32_t first = warp_first; first < voxels; first += blockDim.x / kSmallVoxel) {
+    const uint32_t k = first - warp_first + group;
+    Voxel voxel{};
+    uint32_t n = 0;
+    if (k < voxels) {
+      const VoxelSegment segment = chunk.own[k];
+      const int64_t row = work.row_of_voxel(args, shared.first_id + k, segment.key);
+      if (row >= 0 && row < args.capacity()) {
+        voxel = make_voxel(args, segment, row, true);
+        if (threadIdx.x % kSmallVoxel == 0) write_row(args, voxel);
+        if (segment.count <= kSmallVoxel) n = segment.count;
+      }
+    }
+    const uint32_t* const points = work.lists + int64_t{voxel.segment.place} * kSmallVoxel;
+    rank_and_reduce<Real, kKind>(args, work, voxel, points, n, kSmallVoxel, warp_shared);
+  }
+}
+
+// What follows for every point from the number of its voxel, which another block may still owe.
 __device__ void finish_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
                              FusedShared& shared) {
   for (int first = 0; first < chunk.count; first += blockDim.x) {
     const int i = first + threadIdx.x;
-    const bool in_chunk = i < chunk.count;
-    finish_point(args, work, chunk.begin + i, chunk.end, in_chunk ? chunk.voxel[i] : kNone32,
-                 in_chunk ? chunk.arrival[i] : 0, shared.tally);
+    const uint32_t voxel = i < chunk.count ? chunk.voxel[i] : kNone32;
+    uint32_t id = kNone32, arrival = 0;
+    if (voxel != kNone32) {
+      uint64_t number;
+      do {
+        number = load_relaxed(&work.numbers[voxel]);
+      } while (number == kNone64);
+      id = static_cast<uint32_t>(number);
+      arrival = chunk.arrival[i];
+      const uint32_t place = static_cast<uint32_t>(number >> 32);
+      if (place != kNone32) {
+        work.perm[int64_t{place} + arrival] = static_cast<uint32_t>(chunk.begin + i);
+      }
+    }
+    finish_point(args, work, chunk.begin + i, chunk.end, id, arrival, shared.tally);
   }
   shared.tally.flush(work);
 }
@@ -206,20 +248,21 @@ __global__ void __launch_bounds__(kFusedThreads, 1) fused_kernel(VoxelizeArgs ar
   __shared__ FusedShared shared;
   uint32_t* const barriers = work.counters->barriers;
   const Chunk chunk(args, work, storage);
+  WarpShared<Real>* const warps = reinterpret_cast<WarpShared<Real>*>(chunk.rest);
   insert_chunk<Real>(args, work, chunk, shared);
   grid_barrier(&barriers[0]);
   number_chunk(args, work, chunk, shared);
   number_samples(args, work, chunk, shared);
   // With a cap, the rows of a sample depend on all samples before it.
-  if (args.max_voxels >= 0) grid_barrier(&barriers[1]);
+  if (work.row_needs_key(args)) grid_barrier(&barriers[1]);
+  reduce_own<Real, kKind>(args, work, chunk, shared, warps[threadIdx.x / 32]);
   finish_chunk(args, work, chunk, shared);
   grid_barrier(&barriers[2]);
-  if (blockIdx.x == gridDim.x - 1) write_counts(args, work);
   if (args.points.rows > work.sort_above && work.counters->sort_tasks != kNone32) {
-    order_long_segments(args, work, reinterpret_cast<uint32_t*>(storage));
+    order_long_segments(args, work, reinterpret_cast<uint32_t*>(chunk.rest));
     cg::this_grid().sync();
   }
-  reduce_all<Real, kKind>(args, work, reinterpret_cast<WarpShared<Real>*>(storage));
+  reduce_rest<Real, kKind>(args, work, 0, warps);
 }
 
 template <class Real>
@@ -254,18 +297,20 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
   fused.blocks = static_cast<int>(std::clamp<int64_t>(
       ceil_div<int64_t>(rows, kFusedBlockPoints), 1, std::max(1, target.multiprocessors)));
   const int64_t chunk = ceil_div<int64_t>(rows, fused.blocks);
-  const int64_t room = target.shared_bytes - 20 * 1024;  // less what the kernel has by name
+  const int64_t chunk_bytes = (chunk * (args.points.offsets.given() ? 28 : 24) + 15) / 16 * 16;
+  const int64_t room =
+      target.shared_bytes - 12 * 1024 - chunk_bytes;  // less what the kernel has by name
   fused.threads = 128;
   while (fused.threads < kFusedThreads && fused.threads < chunk &&
          2 * fused.threads / 32 * warp_bytes <= room) {
     fused.threads *= 2;
   }
-  const int64_t chunk_bytes = chunk * (args.points.offsets.given() ? 12 : 8);
-  const int64_t bytes = std::max({chunk_bytes, fused.threads / 32 * warp_bytes,
-                                  static_cast<int64_t>(kSortChunk * sizeof(uint32_t))});
+  const int64_t bytes = std::max(fused.threads / 32 * warp_bytes,
+                                 static_cast<int64_t>(kSortChunk * sizeof(uint32_t)));
   if (bytes > room || chunk > 32 * fused.threads) return {};
   fused.chunk = static_cast<int>(chunk);
-  fused.shared_bytes = static_cast<int>(bytes);
+  fused.chunk_bytes = static_cast<int>(chunk_bytes);
+  fused.shared_bytes = static_cast<int>(chunk_bytes + bytes);
   return fused;
 }
 

@@ -73,7 +73,9 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
       if (offset >= begin && offset < end) work.sample_begin[b] = voxels_before[offset - begin];
     }
   }
-  if (is_last_block(&work.counters->scan_done, work.tiles)) write_samples(args, work, shared);
+  const bool last = points.offsets.given() ? is_last_block(&work.counters->scan_done, work.tiles)
+                                           : tile == work.tiles - 1;
+  if (last) write_samples(args, work, shared);
 }
 
 }  // namespace

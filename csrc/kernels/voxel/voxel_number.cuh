@@ -65,10 +65,17 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
                                      ScanShared& shared) {
   const PackedPoints& points = args.points;
   const uint32_t voxels = load_relaxed(&work.totals->voxels);
+  if (!points.offsets.given()) {
+    if (threadIdx.x != 0) return;
+    const bool capped = args.max_voxels >= 0 && voxels > args.max_voxels;
+    const uint32_t rows = capped ? static_cast<uint32_t>(args.max_voxels) : voxels;
+    work.sample_begin[0] = work.row_begin[0] = 0;
+    work.sample_begin[1] = voxels;
+    work.row_begin[1] = work.totals->rows = rows;
+    return;
+  }
   for (int64_t b = threadIdx.x; b <= points.batches; b += blockDim.x) {
-    const bool at_end = points.offsets.given() ? points.offset(b) >= points.rows : b > 0;
-    if (at_end) work.sample_begin[b] = voxels;
-    if (!points.offsets.given() && b == 0) work.sample_begin[b] = 0;
+    if (points.offset(b) >= points.rows) work.sample_begin[b] = voxels;
   }
   __syncthreads();
   // Offsets in disorder: samples are empty rather than overlapping.

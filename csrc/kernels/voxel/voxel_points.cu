@@ -3,61 +3,103 @@
 // The two steps with one thread a point: into the table, and into its voxel's segment.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxel_points.cuh"
-#include "csrc/kernels/voxel/voxel_scan.cuh"
 
 namespace torchvox {
 namespace {
 
+// Points [begin, end) of a block of kEach points a thread.
+struct BlockRange {
+  int64_t begin;
+  int64_t end;
+
+  template <int kEach>
+  __device__ static BlockRange of_block(int64_t rows) {
+    const int64_t begin = int64_t{blockIdx.x} * (kEach * kVoxelThreads);
+    return {begin, rows - begin < kEach * kVoxelThreads ? rows : begin + kEach * kVoxelThreads};
+  }
+};
+
 // Reads x, y, z, finds the cell and adds the point to the table. Writes 8 bytes a point and touches
-// one 32-byte sector of the table for each voxel of the warp.
-template <class Real>
+// one 32-byte sector of the table for each voxel of the warp. A thread has kEach points on their
+// way at once.
+template <class Real, int kEach>
 __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args, VoxelWork work) {
   __shared__ BlockTally tally;
-  const int64_t rows = args.points.rows;
-  const int64_t begin = int64_t{blockIdx.x} * kVoxelThreads;
-  const int64_t row = begin + threadIdx.x;
-  BlockTally::begin(args.points, begin, rows - begin < kVoxelThreads ? rows : begin + kVoxelThreads,
-                    tally);
-  const auto point = load_point<Real>(args, work, row, rows, tally.samples);
-  int column;
-  const uint64_t key = locate_point(args, point, &column);
-  tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point.sample, column);
-  uint32_t slot, arrival;
-  insert_point(work, key, row, &slot, &arrival);
-  if (row < rows) {
-    work.slot[row] = slot;
-    if (slot != kNone32) work.arrival[row] = arrival;
+  const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
+  const int64_t first = range.begin + threadIdx.x;
+  BlockTally::begin(args.points, range.begin, range.end, tally);
+  LoadedPoint<Real> point[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    point[k] =
+        load_point<Real>(args, work, first + k * kVoxelThreads, range.end, tally.samples);
+  }
+  PointInsertion insertion[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    int column;
+    const uint64_t key = locate_point(args, point[k], &column);
+    tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point[k].sample, column);
+    insertion[k].begin(work, key, first + k * kVoxelThreads);
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int64_t row = first + k * kVoxelThreads;
+    uint32_t slot, arrival;
+    insertion[k].finish(&slot, &arrival);
+    if (row < range.end) {
+      work.slot[row] = slot;
+      if (slot != kNone32) work.arrival[row] = arrival;
+    }
   }
   tally.flush(work);
 }
 
 // From a point's slot to its voxel's id and segment, and from there to its row. One random read of
 // 8 bytes and one random write of 4.
+template <int kEach>
 __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args, VoxelWork work) {
   __shared__ BlockTally tally;
-  const int64_t rows = args.points.rows;
-  const int64_t begin = int64_t{blockIdx.x} * kVoxelThreads;
-  const int64_t i = begin + threadIdx.x;
-  BlockTally::begin(args.points, begin, rows - begin < kVoxelThreads ? rows : begin + kVoxelThreads,
-                    tally);
-  uint32_t id = kNone32, arrival = 0;
-  if (i < rows) {
-    const uint32_t slot = work.slot[i];
-    if (slot != kNone32) {
-      uint64_t key;
-      const VoxelTable::Entry entry = work.table.entry(slot, &key);
-      arrival = work.arrival[i];
-      work.perm[int64_t{entry.count} + arrival] = static_cast<uint32_t>(i);
-      id = entry.first;
-    }
+  const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
+  const int64_t first = range.begin + threadIdx.x;
+  BlockTally::begin(args.points, range.begin, range.end, tally);
+  uint32_t slot[kEach], arrival[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int64_t i = first + k * kVoxelThreads;
+    slot[k] = i < range.end ? work.slot[i] : kNone32;
+    arrival[k] = slot[k] != kNone32 ? work.arrival[i] : 0;
   }
-  finish_point(args, work, i, rows, id, arrival, tally);
+  VoxelTable::Entry entry[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    uint64_t key;
+    entry[k] = slot[k] != kNone32 ? work.table.entry(slot[k], &key)
+                                  : VoxelTable::Entry{kNone32, 0};
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int64_t i = first + k * kVoxelThreads;
+    if (slot[k] != kNone32) {
+      work.perm[int64_t{entry[k].count} + arrival[k]] = static_cast<uint32_t>(i);
+    }
+    finish_point(args, work, i, range.end, entry[k].first, arrival[k], tally);
+  }
   tally.flush(work);
-  if (is_last_block(&work.counters->place_done, gridDim.x)) write_counts(args, work);
 }
 
+// Several points a thread hide the latency of the table once there are enough for all threads.
+constexpr int kMany = 4;
+constexpr int64_t kManyRows = 500000;
+
+template <int kEach>
 unsigned point_blocks(const VoxelizeArgs& args) {
-  return static_cast<unsigned>(ceil_div<int64_t>(args.points.rows, kVoxelThreads));
+  return static_cast<unsigned>(ceil_div<int64_t>(args.points.rows, kEach * kVoxelThreads));
+}
+
+template <class Real, int kEach>
+void launch_insert(const VoxelizeArgs& args, const VoxelWork& work, cudaStream_t stream) {
+  insert_kernel<Real, kEach><<<point_blocks<kEach>(args), kVoxelThreads, 0, stream>>>(args, work);
 }
 
 }  // namespace
@@ -66,17 +108,24 @@ cudaError_t insert_points(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
   if (args.points.dtype == DType::kDouble) {
-    insert_kernel<double><<<point_blocks(args), kVoxelThreads, 0, context.stream>>>(args, work);
+    launch_insert<double, 1>(args, work, context.stream);
+  } else if (args.points.rows < kManyRows) {
+    launch_insert<float, 1>(args, work, context.stream);
   } else {
-    insert_kernel<float><<<point_blocks(args), kVoxelThreads, 0, context.stream>>>(args, work);
+    launch_insert<float, kMany>(args, work, context.stream);
   }
   return cudaGetLastError();
 }
 
 cudaError_t place_points(const VoxelizeArgs& args, const VoxelWork& work,
                          const CudaContext& context) {
-  const unsigned blocks = args.points.rows == 0 ? 1 : point_blocks(args);
-  place_kernel<<<blocks, kVoxelThreads, 0, context.stream>>>(args, work);
+  if (args.points.rows == 0) return cudaSuccess;
+  if (args.points.rows < kManyRows) {
+    place_kernel<1><<<point_blocks<1>(args), kVoxelThreads, 0, context.stream>>>(args, work);
+  } else {
+    place_kernel<kMany>
+        <<<point_blocks<kMany>(args), kVoxelThreads, 0, context.stream>>>(args, work);
+  }
   return cudaGetLastError();
 }
 

@@ -123,20 +123,29 @@ __device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Rea
 
 // Adds a point to the table. Lanes of a warp with one key send their lowest lane; a lane's number
 // among them completes the arrival: how many points of the voxel came before, in no order.
-__device__ inline void insert_point(const VoxelWork& work, uint64_t key, int64_t row,
-                                    uint32_t* slot, uint32_t* arrival) {
-  const int lane = threadIdx.x % 32;
-  const unsigned peers = __match_any_sync(0xffffffffu, static_cast<unsigned long long>(key));
-  const int leader = __ffs(static_cast<int>(peers)) - 1;
-  uint32_t found = kNone32, before = 0;
-  if (key != kNone64 && lane == leader) {
-    found = work.table.insert(key, static_cast<uint32_t>(row),
-                              static_cast<uint32_t>(__popc(peers)), &before);
+struct PointInsertion {
+  unsigned peers;
+  uint32_t found;  // in the lowest lane
+  uint32_t before;
+
+  __device__ void begin(const VoxelWork& work, uint64_t key, int64_t row) {
+    peers = __match_any_sync(0xffffffffu, static_cast<unsigned long long>(key));
+    found = kNone32;
+    before = 0;
+    if (key != kNone64 && static_cast<int>(threadIdx.x % 32) == leader()) {
+      found = work.table.insert(key, static_cast<uint32_t>(row),
+                                static_cast<uint32_t>(__popc(peers)), &before);
+    }
   }
-  *slot = __shfl_sync(0xffffffffu, found, leader);
-  before = __shfl_sync(0xffffffffu, before, leader);
-  *arrival = before + static_cast<uint32_t>(__popc(peers & ((1u << lane) - 1)));
-}
+  __device__ void finish(uint32_t* slot, uint32_t* arrival) const {
+    *slot = __shfl_sync(0xffffffffu, found, leader());
+    const unsigned earlier = peers & ((1u << (threadIdx.x % 32)) - 1);
+    *arrival = __shfl_sync(0xffffffffu, before, leader()) + static_cast<uint32_t>(__popc(earlier));
+  }
+
+ private:
+  __device__ int leader() const { return __ffs(static_cast<int>(peers)) - 1; }
+};
 
 // The row of a point of voxel `id` (kNone32: of none), written and counted. How many points of a
 // voxel are stored does not depend on which ones they are, so its arrival will do.

@@ -10,7 +10,7 @@ template <class Real, ReduceKind kKind>
 __global__ void __launch_bounds__(kVoxelThreads, 4)
     reduce_kernel(VoxelizeArgs args, VoxelWork work) {
   __shared__ WarpShared<Real> warps[kVoxelThreads / 32];
-  reduce_all<Real, kKind>(args, work, warps);
+  reduce_rest<Real, kKind>(args, work, work.totals->rows, warps);
 }
 
 template <class Real>

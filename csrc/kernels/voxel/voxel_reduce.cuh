@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/voxel/voxel_points.cuh"
 #include "csrc/kernels/voxel/voxel_values.cuh"
 
 namespace torchvox {
@@ -71,13 +72,13 @@ __device__ void tiny_voxel(const VoxelizeArgs& args, const VoxelWork& work, cons
 // others. `n` is 0 in lanes with nothing to do.
 template <class Real, ReduceKind kKind>
 __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
-                                const Voxel& voxel, uint32_t n, int lanes,
+                                const Voxel& voxel, const uint32_t* points, uint32_t n, int lanes,
                                 WarpShared<Real>& shared) {
   const int lane = threadIdx.x % 32;
   const int j = lane & (lanes - 1);
   const int group = lane - j;  // its first lane
   const bool has_point = static_cast<uint32_t>(j) < n;
-  const uint32_t point = has_point ? work.perm[int64_t{voxel.segment.place} + j] : kNone32;
+  const uint32_t point = has_point ? points[j] : kNone32;
   const int others = lanes == 32 ? static_cast<int>(n) : lanes;
   uint32_t rank = 0;
 #pragma unroll 4
@@ -141,8 +142,8 @@ __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int
       small &= small - 1;
     }
     const Voxel mine = voxel_of_lane(args, voxel, source >= 0 ? source : 0);
-    rank_and_reduce<Real, kKind>(args, work, mine, source >= 0 ? mine.segment.count : 0,
-                                 kSmallVoxel, shared);
+    rank_and_reduce<Real, kKind>(args, work, mine, work.perm + mine.segment.place,
+                                 source >= 0 ? mine.segment.count : 0, kSmallVoxel, shared);
   }
 }
 
@@ -156,11 +157,11 @@ __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
   if (row < 0 || row >= args.capacity()) return;
   const Voxel voxel = make_voxel(args, segment, row, args.center_relative);
   if (work.giants && voxel.stored > kGiantChunk) return;
+  const uint32_t* order = work.perm + segment.place;
   if (segment.count <= 32) {
-    rank_and_reduce<Real, kKind>(args, work, voxel, segment.count, 32, shared);
+    rank_and_reduce<Real, kKind>(args, work, voxel, order, segment.count, 32, shared);
     return;
   }
-  const uint32_t* order = work.perm + segment.place;
   if (segment.count <= work.sort_above) {
     if (kKind != ReduceKind::kNothing || args.point_slot != nullptr) {
       order_segment(args, work, segment, shared.order);
@@ -288,13 +289,14 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) 
   }
 }
 
-// Crowded voxels first, a warp each, from their list: they take longest. Then all rows, then what
-// needs no points. A point's row is read once, gathered by index. `warps` is shared memory, one for
-// each warp of the block.
+// Crowded voxels first, a warp each, from their list: they take longest. Then the other ones of
+// `rows` rows, then the rows that are not used, and the counts. A point's row is read once, gathered
+// by index. `warps` is shared memory, one for each warp of the block.
 template <class Real, ReduceKind kKind>
-__device__ void reduce_all(const VoxelizeArgs& args, const VoxelWork& work,
-                           WarpShared<Real>* warps) {
+__device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uint32_t rows,
+                            WarpShared<Real>* warps) {
   WarpShared<Real>& shared = warps[threadIdx.x / 32];
+  if (blockIdx.x == gridDim.x - 1) write_counts(args, work);
   if constexpr (kKind == ReduceKind::kSum || kKind == ReduceKind::kBest) {
     __shared__ GiantShared<Real> giant;
     const int64_t tasks = work.giants ? work.counters->giant_tasks + 1 : 0;
@@ -306,7 +308,6 @@ __device__ void reduce_all(const VoxelizeArgs& args, const VoxelWork& work,
   const uint32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
   const uint32_t warp_count = gridDim.x * (blockDim.x / 32);
   const uint32_t crowded = work.counters->crowded + 1;
-  const uint32_t rows = work.totals->rows;
   // Where there are rows for all lanes of all warps, a lane takes a whole tiny voxel.
   const bool many = rows >= 32 * warp_count;
   const uint32_t tiny = many && kKind != ReduceKind::kCopy ? kTinyVoxel : 0;
@@ -322,7 +323,7 @@ __device__ void reduce_all(const VoxelizeArgs& args, const VoxelWork& work,
       reduce_rows<Real, kKind>(args, work, first, static_cast<int>(count), tiny, shared);
     }
   }
-  fill_unused_rows(args, rows);
+  fill_unused_rows(args, work.totals->rows);
 }
 
 }  // namespace torchvox

@@ -141,9 +141,8 @@ struct VoxelTable {
       store_relaxed(&hash()[slot].word, key << index_bits | place);
       return;
     }
-    Entry& entry = kind == VoxelTableKind::kDense ? dense()[slot] : wide()[slot].entry;
-    store_relaxed(&entry.first, id);
-    store_relaxed(&entry.count, place);
+    Entry* const entry = kind == VoxelTableKind::kDense ? &dense()[slot] : &wide()[slot].entry;
+    store_relaxed(reinterpret_cast<uint64_t*>(entry), uint64_t{place} << 32 | id);
   }
 
  private:

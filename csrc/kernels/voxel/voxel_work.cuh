@@ -56,7 +56,6 @@ struct VoxelCounters {
   uint32_t scan_ticket;
   uint32_t scan_done;
   uint32_t word_ticket;
-  uint32_t place_done;
   uint32_t barriers[3];  // of the fused kernel
   uint32_t crowded;
   uint32_t sort_tasks;
@@ -76,6 +75,7 @@ struct FusedLaunch {
   int blocks = 0;  // 0: separate kernels
   int threads = 0;
   int chunk = 0;
+  int chunk_bytes = 0;  // of shared memory for the points, out of
   int shared_bytes = 0;
 };
 
@@ -108,7 +108,8 @@ struct VoxelWork {
   VoxelTotals* totals = nullptr;
   uint32_t* slot = nullptr;  // [rows]: slot of the point's voxel, or kNone32
   uint32_t* arrival = nullptr;  // [rows]: how many points of the voxel came before, in no order
-  uint32_t* perm = nullptr;  // [rows]: points by voxel
+  uint32_t* perm = nullptr;  // [rows]: points by voxel; fused: of crowded voxels only
+  uint32_t* lists = nullptr;  // [slots, kSmallVoxel] fused: the first points to arrive, in no order
   VoxelSegment* segments = nullptr;  // [voxel_limit] by id
   VoxelSegment* ranked_segments = nullptr;  // [voxel_limit] by rank
   uint32_t* rank_of = nullptr;  // [voxel_limit] id -> rank; null: the same
@@ -133,7 +134,8 @@ struct VoxelWork {
     if (args.max_voxels < 0) return rank;
     const uint32_t within = rank - (sample > 0 ? sample_begin[sample] : 0);
     // The end matters for offsets in disorder only: rows of two samples never overlap.
-    if (within >= args.max_voxels || rank >= sample_begin[sample + 1]) return -1;
+    if (within >= args.max_voxels) return -1;
+    if (args.points.batches > 1 && rank >= sample_begin[sample + 1]) return -1;
     return int64_t{sample > 0 ? row_begin[sample] : 0} + within;
   }
   __device__ uint32_t rank(uint32_t id) const { return rank_of ? rank_of[id] : id; }

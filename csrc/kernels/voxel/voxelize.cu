@@ -48,6 +48,9 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   slot = space.take<uint32_t>(rows);
   arrival = space.take<uint32_t>(rows);
   perm = space.take<uint32_t>(rows);
+  if (fused.blocks > 0) {
+    lists = space.take<uint32_t>(static_cast<int64_t>(table.slots) * kSmallVoxel);
+  }
   segments = space.take<VoxelSegment>(voxel_limit);
   sample_begin = space.take<uint32_t>(batches + 1);
   row_begin = space.take<uint32_t>(batches + 1);
