@@ -70,8 +70,10 @@ __device__ void grid_barrier(uint32_t* counter) {
 
 __device__ void clear_workspace(const VoxelWork& work) {
   uint4* const quads = reinterpret_cast<uint4*>(work.table.data);
-  const int64_t count = work.cleared_bytes / 16;
-  for (int64_t k = global_thread(); k < count; k += global_stride()) {
+  const uint32_t count = static_cast<uint32_t>(work.cleared_bytes / 16);
+  const uint32_t threads = gridDim.x * blockDim.x;
+#pragma unroll 1
+  for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < count; k += threads) {
     quads[k] = make_uint4(kNone32, kNone32, kNone32, kNone32);
   }
 }
@@ -89,6 +91,7 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
   clear_workspace(work);
   const cg::grid_group grid = cg::this_grid();
   auto cleared = grid.barrier_arrive();
+#pragma unroll 1
   for (int first = 0; first < chunk.count || first == 0; first += blockDim.x) {
     const int i = first + threadIdx.x;
     int column;
@@ -121,6 +124,7 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
   uint64_t sum = 0;
   uint64_t held_key = 0;  // of the last such voxel
   uint32_t held_count = 0;
+#pragma unroll 1
   for (int i = first; i < last; ++i) {
     const uint32_t slot = chunk.voxel[i];
     if (slot == kNone32) continue;
@@ -152,6 +156,7 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
     }
   }
 
+#pragma unroll 1
   for (int i = first; i < last; ++i) {
     if (args.points.offsets.given()) chunk.voxels_before[i] = sum_voxels(before);
     if (!(begins >> (i - first) & 1)) continue;
@@ -177,6 +182,7 @@ __device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work, 
   const PackedPoints& points = args.points;
   __syncthreads();
   if (points.offsets.given()) {
+#pragma unroll 1
     for (int64_t b = threadIdx.x; b <= points.batches; b += blockDim.x) {
       const int64_t offset = points.offset(b);
       if (offset >= chunk.begin && offset < chunk.end) {
@@ -220,6 +226,7 @@ __device__ void reduce_own(const VoxelizeArgs& args, const VoxelWork& work, cons
 // What follows for every point from the number of its voxel, which another block may still owe.
 __device__ void finish_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
                              FusedShared& shared) {
+#pragma unroll 1
   for (int first = 0; first < chunk.count; first += blockDim.x) {
     const int i = first + threadIdx.x;
     const uint32_t voxel = i < chunk.count ? chunk.voxel[i] : kNone32;

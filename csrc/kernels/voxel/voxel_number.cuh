@@ -74,12 +74,14 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
     work.row_begin[1] = work.totals->rows = rows;
     return;
   }
+#pragma unroll 1
   for (int64_t b = threadIdx.x; b <= points.batches; b += blockDim.x) {
     if (points.offset(b) >= points.rows) work.sample_begin[b] = voxels;
   }
   __syncthreads();
   // Offsets in disorder: samples are empty rather than overlapping.
   bool falls = false;
+#pragma unroll 1
   for (int64_t b = 1 + threadIdx.x; b <= points.batches; b += blockDim.x) {
     falls |= load_relaxed(&work.sample_begin[b]) < load_relaxed(&work.sample_begin[b - 1]);
   }
@@ -95,6 +97,7 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
     __syncthreads();
   }
   uint32_t rows = 0;
+#pragma unroll 1
   for (int64_t first = 0; first < points.batches; first += blockDim.x) {
     const int64_t b = first + threadIdx.x;
     uint32_t kept = 0;

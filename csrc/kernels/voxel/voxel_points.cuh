@@ -173,6 +173,7 @@ __device__ inline void write_counts(const VoxelizeArgs& args, const VoxelWork& w
   __shared__ int32_t sums[kFusedThreads];
   const int column = threadIdx.x % kVoxelCounts;
   int32_t sum = 0;
+#pragma unroll 1
   for (int64_t b = threadIdx.x / kVoxelCounts; b < args.points.batches;
        b += blockDim.x / kVoxelCounts) {
     int32_t value = 0;
@@ -193,6 +194,7 @@ __device__ inline void write_counts(const VoxelizeArgs& args, const VoxelWork& w
     const int most = args.points.batches * kVoxelCounts < blockDim.x
         ? static_cast<int>(args.points.batches) * kVoxelCounts
         : blockDim.x;
+#pragma unroll 1
     for (int t = threadIdx.x + kVoxelCounts; t < most; t += kVoxelCounts) sum += sums[t];
     args.counts[column] = sum;
   }

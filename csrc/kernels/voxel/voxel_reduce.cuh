@@ -266,10 +266,12 @@ static __device__ __noinline__ void fill(void* array, int64_t begin, int64_t end
   const int64_t quads = (end - head) / 16;
   const unsigned word = byte * 0x01010101u;
   uint4* aligned = reinterpret_cast<uint4*>(bytes + head);
+#pragma unroll 1
   for (int64_t k = global_thread(); k < quads; k += global_stride()) {
     aligned[k] = make_uint4(word, word, word, word);
   }
   const int64_t loose = (head - begin) + (end - head - 16 * quads);
+#pragma unroll 1
   for (int64_t k = global_thread(); k < loose; k += global_stride()) {
     const int64_t at = begin + k < head ? begin + k : head + 16 * quads + (k - (head - begin));
     bytes[at] = byte;
@@ -300,6 +302,7 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
   if constexpr (kKind == ReduceKind::kSum || kKind == ReduceKind::kBest) {
     __shared__ GiantShared<Real> giant;
     const int64_t tasks = work.giants ? work.counters->giant_tasks + 1 : 0;
+#pragma unroll 1
     for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
       giant_chunk<Real, kKind>(args, work, task, shared, giant);
     }
