@@ -62,6 +62,7 @@ struct Case {
   int table = -1;
   int ranking = -1;
   int kernels = -1;
+  int common = -1;
   bool want_slot = false;
   bool want_arg = false;
   bool want_features = true;
@@ -176,6 +177,7 @@ Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda, 
   set_plan_override(Plan::kVoxelTable, c.table);
   set_plan_override(Plan::kVoxelRanking, c.ranking);
   set_plan_override(Plan::kVoxelKernels, c.kernels);
+  set_plan_override(Plan::kVoxelCommon, c.common);
   VoxelizeArgs args = c.args;
   Buffer data(cuda, points);
   Buffer offsets(cuda,
@@ -245,8 +247,11 @@ int run_case(const Case& c, uint64_t seed) {
   if (!on_device) return failures;
   Case each = c;
   for (each.kernels = 0; each.kernels <= 1; ++each.kernels) {
-    const std::string name = c.name + (each.kernels == 1 ? " (fused)" : "");
-    failures += compare(name, run_voxelize(each, points, true, 1), want);
+    for (each.common = 0; each.common <= 1; ++each.common) {
+      const std::string name = c.name + (each.kernels == 1 ? " (fused)" : " (separate)") +
+          (each.common == 1 ? " (common)" : "");
+      failures += compare(name, run_voxelize(each, points, true, 1), want);
+    }
   }
   return failures;
 }
@@ -259,6 +264,17 @@ VoxelGrid small_grid() {
     grid.hi[axis] = hi[axis];
     grid.size[axis] = size[axis];
     grid.cells[axis] = static_cast<int32_t>(cells_on_axis(lo[axis], hi[axis], size[axis]));
+  }
+  return grid;
+}
+
+// Mostly one point a voxel.
+VoxelGrid fine_grid() {
+  VoxelGrid grid = small_grid();
+  for (int axis = 0; axis < 3; ++axis) {
+    grid.size[axis] = 1.f / 64;
+    grid.cells[axis] =
+        static_cast<int32_t>(cells_on_axis(grid.lo[axis], grid.hi[axis], grid.size[axis]));
   }
   return grid;
 }
@@ -300,6 +316,18 @@ std::vector<Case> fixed_cases() {
     c.offsets = {900, 100, 500, -7, 5000};
     c.name = "";  // unspecified result: only run
   });
+  for (const Cloud cloud : {kUniform, kClustered, kHot}) {
+    for (const VoxelReduce reduce : {VoxelReduce::kMean, VoxelReduce::kNone}) {
+      add("many points", [&](Case& c) {
+        c.rows = 600000;
+        c.cloud = cloud;
+        c.args.reduce = reduce;
+        c.args.max_points = reduce == VoxelReduce::kNone ? 4 : 32;
+        c.args.max_voxels = -1;
+        if (cloud == kUniform) c.args.grid = fine_grid();
+      });
+    }
+  }
   for (const int64_t rows : {4096, 4097, 20000, 70000}) {
     for (const Cloud cloud : {kOneVoxel, kTwoVoxels}) {
       for (const VoxelReduce reduce : {VoxelReduce::kMean, VoxelReduce::kMax, VoxelReduce::kNone}) {
@@ -358,6 +386,18 @@ Case random_case(Random& random, int number) {
     for (int64_t b = 0; b < std::max<int64_t>(1, batches); ++b) {
       c.valid.push_back(random.below(c.rows / std::max<int64_t>(1, batches) + 4) - 1);
     }
+  }
+  if (random.below(4) == 0) {  // the usual call, which has kernels of its own
+    c.columns = 4;
+    c.pad = 0;
+    c.dtype = DType::kFloat;
+    c.args.order = VoxelOrder::kFirst;
+    c.args.reduce = random.below(2) ? VoxelReduce::kMean : VoxelReduce::kNone;
+    c.args.max_points = 1 + random.below(64);
+    c.args.center_relative = c.want_slot = c.want_arg = false;
+    c.want_features = true;
+    c.offsets.clear();
+    c.valid.clear();
   }
   c.table = static_cast<int>(random.below(4)) - 1;
   if (c.table == 0 && c.args.grid.cells_per_sample() > 1000000) c.table = -1;

@@ -39,7 +39,7 @@ struct Chunk {
     if (begin > rows) begin = rows;
     end = rows - begin < work.fused.chunk ? rows : begin + work.fused.chunk;
     count = static_cast<int>(end - begin);
-    per_thread = (count + blockDim.x - 1) / blockDim.x;
+    per_thread = work.fused.per_thread;
     own = reinterpret_cast<VoxelSegment*>(storage);
     voxel = reinterpret_cast<uint32_t*>(own + work.fused.chunk);
     arrival = voxel + work.fused.chunk;
@@ -118,10 +118,16 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
                              FusedShared& shared) {
   const int first = threadIdx.x * chunk.per_thread;
   const int last = min(first + chunk.per_thread, chunk.count);
-  const auto sum_of = [](uint32_t count) { return pack_sum(1, count > kSmallVoxel ? count : 0); };
+  // Points below, voxels above: enough for the rows and the chunk of this kernel.
+  const auto sum_of = [](uint32_t count) {
+    return (1u << kFusedRowBits) + (count > kSmallVoxel ? count : 0);
+  };
+  const auto wide = [](uint32_t sum) {
+    return pack_sum(sum >> kFusedRowBits, sum & ((1u << kFusedRowBits) - 1));
+  };
   uint32_t begins = 0;  // bit k: a voxel begins with point first + k
   uint32_t crowded = 0;
-  uint64_t sum = 0;
+  uint32_t sum = 0;
   uint64_t held_key = 0;  // of the last such voxel
   uint32_t held_count = 0;
 #pragma unroll 1
@@ -140,12 +146,13 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
       chunk.voxel[i] = entry.first;
     }
   }
-  uint64_t total;
-  uint64_t before = block_prefix(sum, shared.scan, &total);
+  uint32_t block_sum;
+  const uint32_t prefix = block_prefix(sum, shared.scan, &block_sum);
+  const uint64_t total = wide(block_sum);
   if (threadIdx.x == 0) store_relaxed(&work.status[blockIdx.x], total);
   const auto places = CrowdedPlaces::reserve(work.counters, crowded);
   const uint64_t blocks_before = sum_of_tiles(work.status, blockIdx.x, shared.scan);
-  before += blocks_before;
+  uint64_t before = blocks_before + wide(prefix);
   uint32_t crowded_at = places.first();
   const uint32_t first_id = sum_voxels(blocks_before);
   if (threadIdx.x == 0) {
@@ -171,7 +178,7 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
     if (is_crowded) add_voxel(args, work, id, {key, place, count}, &crowded_at);
     chunk.own[id - first_id] = {key, is_crowded ? place : slot, count};
     chunk.voxel[i] = static_cast<uint32_t>(chunk.begin + i);
-    before += sum_of(count);
+    before += wide(sum_of(count));
   }
 }
 
@@ -213,7 +220,7 @@ __device__ void reduce_own(const VoxelizeArgs& args, const VoxelWork& work, cons
       const VoxelSegment segment = chunk.own[k];
       const int64_t row = work.row_of_voxel(args, shared.first_id + k, segment.key);
       if (row >= 0 && row < args.capacity()) {
-        voxel = make_voxel(args, segment, row, true);
+        voxel = make_voxel(args, work, segment, row, true);
         if (threadIdx.x % kSmallVoxel == 0) write_row(args, voxel);
         if (segment.count <= kSmallVoxel) n = segment.count;
       }
@@ -248,9 +255,11 @@ __device__ void finish_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
   shared.tally.flush(work);
 }
 
-template <class Real, ReduceKind kKind>
+template <class Real, ReduceKind kKind, bool kCommon = false>
 __global__ void __launch_bounds__(kFusedThreads, 1) fused_kernel(VoxelizeArgs args,
                                                                  VoxelWork work) {
+  assume_common<kCommon>(args, work);
+  if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   extern __shared__ __align__(16) char storage[];
   __shared__ FusedShared shared;
   uint32_t* const barriers = work.counters->barriers;
@@ -283,7 +292,13 @@ const void* kernel_of(const VoxelizeArgs& args) {
   return reinterpret_cast<const void*>(fused_kernel<Real, ReduceKind::kSum>);
 }
 
-const void* kernel_for(const VoxelizeArgs& args) {
+const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
+  if (work.common && args.reduce == VoxelReduce::kNone) {
+    return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kCopy, true>);
+  }
+  if (work.common) {
+    return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kSum, true>);
+  }
   if (args.features == nullptr) {
     return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kNothing>);
   }
@@ -314,8 +329,10 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
   }
   const int64_t bytes = std::max(fused.threads / 32 * warp_bytes,
                                  static_cast<int64_t>(kSortChunk * sizeof(uint32_t)));
+  if (rows >> kFusedRowBits || chunk >> (32 - kFusedRowBits)) return {};
   if (bytes > room || chunk > 32 * fused.threads) return {};
   fused.chunk = static_cast<int>(chunk);
+  fused.per_thread = static_cast<int>(ceil_div<int64_t>(chunk, fused.threads));
   fused.chunk_bytes = static_cast<int>(chunk_bytes);
   fused.shared_bytes = static_cast<int>(chunk_bytes + bytes);
   return fused;
@@ -323,7 +340,7 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
 
 cudaError_t voxelize_fused(const VoxelizeArgs& args, const VoxelWork& work,
                            const CudaContext& context) {
-  const void* const kernel = kernel_for(args);
+  const void* const kernel = kernel_for(args, work);
   const FusedLaunch& fused = work.fused;
   TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            fused.shared_bytes));

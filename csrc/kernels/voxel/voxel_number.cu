@@ -10,7 +10,9 @@ namespace {
 
 // Four points a thread. Reads 4 bytes a point in order and one random sector of the table; each
 // voxel's first point writes its segment (16 bytes) and leaves the id in the table for the others.
+template <bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args, VoxelWork work) {
+  assume_common<kCommon>(args, work);
   __shared__ ScanShared shared;
   __shared__ uint32_t voxels_before[kTilePoints];
   const PackedPoints& points = args.points;
@@ -82,8 +84,12 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
 
 cudaError_t number_voxels(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
-  number_kernel<<<static_cast<unsigned>(work.tiles), kVoxelThreads, 0, context.stream>>>(args,
-                                                                                         work);
+  const unsigned blocks = static_cast<unsigned>(work.tiles);
+  if (work.common) {
+    number_kernel<true><<<blocks, kVoxelThreads, 0, context.stream>>>(args, work);
+  } else {
+    number_kernel<false><<<blocks, kVoxelThreads, 0, context.stream>>>(args, work);
+  }
   return cudaGetLastError();
 }
 

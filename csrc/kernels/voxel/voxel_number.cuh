@@ -110,7 +110,7 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
       }
     }
     uint64_t total;
-    const uint64_t before = block_prefix(kept, shared, &total);
+    const uint64_t before = block_prefix(uint64_t{kept}, shared, &total);
     if (b < points.batches) work.row_begin[b] = rows + static_cast<uint32_t>(before);
     rows += static_cast<uint32_t>(total);
   }

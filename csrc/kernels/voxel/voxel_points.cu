@@ -22,8 +22,9 @@ struct BlockRange {
 // Reads x, y, z, finds the cell and adds the point to the table. Writes 8 bytes a point and touches
 // one 32-byte sector of the table for each voxel of the warp. A thread has kEach points on their
 // way at once.
-template <class Real, int kEach>
+template <class Real, int kEach, bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args, VoxelWork work) {
+  assume_common<kCommon>(args, work);
   __shared__ BlockTally tally;
   const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
   const int64_t first = range.begin + threadIdx.x;
@@ -57,8 +58,9 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
 
 // From a point's slot to its voxel's id and segment, and from there to its row. One random read of
 // 8 bytes and one random write of 4.
-template <int kEach>
+template <int kEach, bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args, VoxelWork work) {
+  assume_common<kCommon>(args, work);
   __shared__ BlockTally tally;
   const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
   const int64_t first = range.begin + threadIdx.x;
@@ -97,9 +99,16 @@ unsigned point_blocks(const VoxelizeArgs& args) {
   return static_cast<unsigned>(ceil_div<int64_t>(args.points.rows, kEach * kVoxelThreads));
 }
 
-template <class Real, int kEach>
+template <class Real, int kEach, bool kCommon = false>
 void launch_insert(const VoxelizeArgs& args, const VoxelWork& work, cudaStream_t stream) {
-  insert_kernel<Real, kEach><<<point_blocks<kEach>(args), kVoxelThreads, 0, stream>>>(args, work);
+  insert_kernel<Real, kEach, kCommon>
+      <<<point_blocks<kEach>(args), kVoxelThreads, 0, stream>>>(args, work);
+}
+
+template <int kEach, bool kCommon>
+void launch_place(const VoxelizeArgs& args, const VoxelWork& work, cudaStream_t stream) {
+  place_kernel<kEach, kCommon>
+      <<<point_blocks<kEach>(args), kVoxelThreads, 0, stream>>>(args, work);
 }
 
 }  // namespace
@@ -107,12 +116,15 @@ void launch_insert(const VoxelizeArgs& args, const VoxelWork& work, cudaStream_t
 cudaError_t insert_points(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
-  if (args.points.dtype == DType::kDouble) {
+  const bool many = args.points.rows >= kManyRows;
+  if (work.common && many) {
+    launch_insert<float, kMany, true>(args, work, context.stream);
+  } else if (work.common) {
+    launch_insert<float, 1, true>(args, work, context.stream);
+  } else if (args.points.dtype == DType::kDouble) {
     launch_insert<double, 1>(args, work, context.stream);
-  } else if (args.points.rows < kManyRows) {
-    launch_insert<float, 1>(args, work, context.stream);
   } else {
-    launch_insert<float, kMany>(args, work, context.stream);
+    launch_insert<float, 1>(args, work, context.stream);
   }
   return cudaGetLastError();
 }
@@ -120,11 +132,13 @@ cudaError_t insert_points(const VoxelizeArgs& args, const VoxelWork& work,
 cudaError_t place_points(const VoxelizeArgs& args, const VoxelWork& work,
                          const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
-  if (args.points.rows < kManyRows) {
-    place_kernel<1><<<point_blocks<1>(args), kVoxelThreads, 0, context.stream>>>(args, work);
+  const bool many = args.points.rows >= kManyRows;
+  if (work.common && many) {
+    launch_place<kMany, true>(args, work, context.stream);
+  } else if (work.common) {
+    launch_place<1, true>(args, work, context.stream);
   } else {
-    place_kernel<kMany>
-        <<<point_blocks<kMany>(args), kVoxelThreads, 0, context.stream>>>(args, work);
+    launch_place<1, false>(args, work, context.stream);
   }
   return cudaGetLastError();
 }

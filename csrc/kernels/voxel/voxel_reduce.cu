@@ -6,9 +6,11 @@
 namespace torchvox {
 namespace {
 
-template <class Real, ReduceKind kKind>
+template <class Real, ReduceKind kKind, bool kCommon = false>
 __global__ void __launch_bounds__(kVoxelThreads, 4)
     reduce_kernel(VoxelizeArgs args, VoxelWork work) {
+  assume_common<kCommon>(args, work);
+  if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   __shared__ WarpShared<Real> warps[kVoxelThreads / 32];
   reduce_rest<Real, kKind>(args, work, work.totals->rows, warps);
 }
@@ -16,7 +18,11 @@ __global__ void __launch_bounds__(kVoxelThreads, 4)
 template <class Real>
 void launch_kind(const VoxelizeArgs& args, const VoxelWork& work, unsigned blocks,
                  cudaStream_t stream) {
-  if (args.reduce == VoxelReduce::kNone) {
+  if (work.common && args.reduce == VoxelReduce::kNone) {
+    reduce_kernel<float, ReduceKind::kCopy, true><<<blocks, kVoxelThreads, 0, stream>>>(args, work);
+  } else if (work.common) {
+    reduce_kernel<float, ReduceKind::kSum, true><<<blocks, kVoxelThreads, 0, stream>>>(args, work);
+  } else if (args.reduce == VoxelReduce::kNone) {
     reduce_kernel<Real, ReduceKind::kCopy><<<blocks, kVoxelThreads, 0, stream>>>(args, work);
   } else if (args.is_best()) {
     reduce_kernel<Real, ReduceKind::kBest><<<blocks, kVoxelThreads, 0, stream>>>(args, work);

@@ -127,7 +127,7 @@ __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int
   if (lane < count) {
     const int64_t row = first_row + lane;
     const uint32_t rank = work.rank_of_row(args, static_cast<uint32_t>(row));
-    voxel = make_voxel(args, work.segments_by_rank()[rank], row, true);
+    voxel = make_voxel(args, work, work.segments_by_rank()[rank], row, true);
     write_row(args, voxel);
   }
   const uint32_t n = voxel.segment.count;
@@ -155,7 +155,7 @@ __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
   if (args.center_relative || work.row_needs_key(args)) segment.key = work.segments[crowded.id].key;
   const int64_t row = work.row_of_voxel(args, crowded.id, segment.key);
   if (row < 0 || row >= args.capacity()) return;
-  const Voxel voxel = make_voxel(args, segment, row, args.center_relative);
+  const Voxel voxel = make_voxel(args, work, segment, row, args.center_relative);
   if (work.giants && voxel.stored > kGiantChunk) return;
   const uint32_t* order = work.perm + segment.place;
   if (segment.count <= 32) {
@@ -186,7 +186,7 @@ __device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int
   const VoxelSegment segment = work.segments[chunk.voxel];
   const int64_t row = work.row_of_voxel(args, chunk.voxel, segment.key);
   if (row < 0 || row >= args.capacity()) return;
-  const Voxel voxel = make_voxel(args, segment, row, args.center_relative);
+  const Voxel voxel = make_voxel(args, work, segment, row, args.center_relative);
   const bool smallest = args.reduce == VoxelReduce::kMin;
   const int columns = static_cast<int>(args.points.columns);
   const uint32_t begin = chunk.chunk * kGiantChunk;
@@ -278,12 +278,19 @@ static __device__ __noinline__ void fill(void* array, int64_t begin, int64_t end
   }
 }
 
+// Rows past the last voxel, one a thread; wider features by the byte.
 __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) {
   const int64_t capacity = args.capacity();
-  fill(args.indices, 16 * rows, 16 * capacity, 0xff);
-  fill(args.num_points, 4 * rows, 4 * capacity, 0);
-  if (args.features != nullptr) {
-    const int64_t row_bytes = args.row_values() * bytes_of(args.out_dtype);
+  const int64_t row_bytes =
+      args.features != nullptr ? args.row_values() * bytes_of(args.out_dtype) : 0;
+#pragma unroll 1
+  for (int64_t row = rows + global_thread(); row < capacity; row += global_stride()) {
+    reinterpret_cast<int4*>(args.indices)[row] = make_int4(-1, -1, -1, -1);
+    args.num_points[row] = 0;
+    if (row_bytes == 8) reinterpret_cast<uint2*>(args.features)[row] = make_uint2(0, 0);
+    if (row_bytes == 16) reinterpret_cast<uint4*>(args.features)[row] = make_uint4(0, 0, 0, 0);
+  }
+  if (row_bytes != 8 && row_bytes != 16) {
     fill(args.features, row_bytes * rows, row_bytes * capacity, 0);
   }
   if (args.arg != nullptr) {

@@ -35,23 +35,24 @@ struct ScanShared {
 
 // Sum of `value` over the earlier threads of the block; *total is the block's sum. Every thread
 // calls.
-__device__ __forceinline__ uint64_t block_prefix(uint64_t value, ScanShared& shared,
-                                                 uint64_t* total) {
+template <class Sum>
+__device__ __forceinline__ Sum block_prefix(Sum value, ScanShared& shared, Sum* total) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int warps = blockDim.x / 32;
-  const auto warp_inclusive = [lane](uint64_t inclusive) {
+  const auto warp_inclusive = [lane](Sum inclusive) {
+#pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
-      const uint64_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
+      const Sum below = __shfl_up_sync(0xffffffffu, inclusive, distance);
       if (lane >= distance) inclusive += below;
     }
     return inclusive;
   };
-  const uint64_t inclusive = warp_inclusive(value);
+  const Sum inclusive = warp_inclusive(value);
   if (lane == 31) shared.sums[warp] = inclusive;
   __syncthreads();
-  const uint64_t sums = warp_inclusive(lane < warps ? shared.sums[lane] : 0);
-  const uint64_t before = __shfl_sync(0xffffffffu, sums, warp > 0 ? warp - 1 : 0);
+  const Sum sums = warp_inclusive(lane < warps ? static_cast<Sum>(shared.sums[lane]) : 0);
+  const Sum before = __shfl_sync(0xffffffffu, sums, warp > 0 ? warp - 1 : 0);
   *total = __shfl_sync(0xffffffffu, sums, 31);
   __syncthreads();
   return (warp > 0 ? before : 0) + inclusive - value;

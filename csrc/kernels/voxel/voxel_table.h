@@ -152,39 +152,46 @@ struct VoxelTable {
 
   TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n,
                                    uint32_t* before) const {
-    const uint64_t begin = home(key);
-    HashSlot seen = load_slot(hash() + begin);
-    if (add_to_slot(begin, seen, key, index, n, before)) return static_cast<uint32_t>(begin);
-    for (uint64_t group = begin & ~(kGroup - 1);;) {
-      HashSlot slot[kGroup];
-#ifdef __CUDA_ARCH__
-#pragma unroll
-#endif
-      for (uint64_t k = 0; k < kGroup; ++k) slot[k] = load_slot(hash() + group + k);
-      uint64_t found = kNone64;
-#ifdef __CUDA_ARCH__
-#pragma unroll
-#endif
-      for (uint64_t k = 0; k < kGroup; ++k) {
-        if (found == kNone64 && add_to_slot(group + k, slot[k], key, index, n, before)) {
-          found = group + k;
+    uint64_t s = home(key);
+    HashSlot seen = load_slot(hash() + s);
+    uint64_t group = s & ~(kGroup - 1);
+    for (bool searched = false;; searched = true) {
+      const bool empty = seen.word == kNone64;
+      if (empty || seen.word >> index_bits == key) {
+        uint64_t* const word = &hash()[s].word;
+        uint64_t old = empty ? atomic_cas(word, kNone64, key << index_bits | (n - 1))
+                             : atomic_add(word, uint64_t{n});
+        const bool claimed = empty && old == kNone64;
+        if (claimed || old >> index_bits == key) {
+          if (empty && !claimed) old = atomic_add(word, uint64_t{n});
+          *before = claimed ? 0 : count_of(old) + 1;
+          if (seen.first > index) atomic_lower(&hash()[s].first, index);
+          return static_cast<uint32_t>(s);
         }
       }
-      if (found != kNone64) return static_cast<uint32_t>(found);
-      group = group + kGroup == slots ? 0 : group + kGroup;
+      if (searched && s == group + kGroup - 1) group = group + kGroup == slots ? 0 : group + kGroup;
+      seen = first_fit(group, key, &s);
     }
   }
-  // True when the slot was empty or had the key already; `seen` is what it held a moment ago.
-  TORCHVOX_HD bool add_to_slot(uint64_t s, const HashSlot& seen, uint64_t key, uint32_t index,
-                               uint32_t n, uint32_t* before) const {
-    HashSlot* const slot = hash() + s;
-    uint64_t old = seen.word;
-    if (old == kNone64) old = atomic_cas(&slot->word, kNone64, key << index_bits | (n - 1));
-    const bool claimed = old == kNone64;
-    if (!claimed && old >> index_bits != key) return false;
-    *before = claimed ? 0 : count_of(atomic_add(&slot->word, uint64_t{n})) + 1;
-    if (seen.first > index) atomic_lower(&slot->first, index);
-    return true;
+  // The first slot of a group that is empty or has the key; else its last one.
+  TORCHVOX_HD HashSlot first_fit(uint64_t group, uint64_t key, uint64_t* s) const {
+    HashSlot slot[kGroup];
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (uint64_t k = 0; k < kGroup; ++k) slot[k] = load_slot(hash() + group + k);
+    HashSlot fit = slot[kGroup - 1];
+    *s = group + kGroup - 1;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int64_t k = kGroup - 2; k >= 0; --k) {
+      if (slot[k].word == kNone64 || slot[k].word >> index_bits == key) {
+        fit = slot[k];
+        *s = group + static_cast<uint64_t>(k);
+      }
+    }
+    return fit;
   }
   // The two parts need not be of one moment.
   static TORCHVOX_HD HashSlot load_slot(const HashSlot* address) {

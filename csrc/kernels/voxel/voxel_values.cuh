@@ -25,14 +25,16 @@ struct Voxel {
   uint32_t stored;
 };
 
-__device__ __forceinline__ Voxel make_voxel(const VoxelizeArgs& args, const VoxelSegment& segment,
-                                            int64_t row, bool with_cell) {
+__device__ __forceinline__ Voxel make_voxel(const VoxelizeArgs& args, const VoxelWork& work,
+                                            const VoxelSegment& segment, int64_t row,
+                                            bool with_cell) {
   Voxel voxel{};
   voxel.segment = segment;
   voxel.row = row;
   if (with_cell) {
     int64_t sample;
-    voxel.cell = args.grid.cell_of(segment.key, &sample);
+    const uint64_t key = work.short_keys ? static_cast<uint32_t>(segment.key) : segment.key;
+    voxel.cell = args.grid.cell_of(key, &sample);
     voxel.sample = static_cast<int32_t>(sample);
   }
   voxel.stored = static_cast<uint32_t>(args.stored(segment.count));

@@ -22,6 +22,7 @@ inline constexpr int kVoxelThreads = 256;
 inline constexpr int kFusedThreads = 1024;  // at most, in the fused kernel
 inline constexpr int kFusedBlockPoints = 128;  // at least, while there are multiprocessors
 inline constexpr int64_t kFusedRows = 400000;
+inline constexpr int kFusedRowBits = 19;  // of the fused kernel's packed sums, at most
 inline constexpr int kTilePoints = 4 * kVoxelThreads;  // a block of the scan over points
 inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits
 inline constexpr int kTileWords = kBitmapWords * kVoxelThreads;
@@ -75,6 +76,7 @@ struct FusedLaunch {
   int blocks = 0;  // 0: separate kernels
   int threads = 0;
   int chunk = 0;
+  int per_thread = 0;  // points
   int chunk_bytes = 0;  // of shared memory for the points, out of
   int shared_bytes = 0;
 };
@@ -92,6 +94,8 @@ struct VoxelWork {
   int64_t giant_limit = 0;
   bool giants = false;
   bool quads = false;  // rows of points can be read four floats at a time
+  bool short_keys = false;  // keys fit 32 bits
+  bool common = false;  // see assume_common()
   VoxelRanking ranking = VoxelRanking::kById;
 
   // Cleared to 0xff by the one memset of a call.
@@ -163,6 +167,30 @@ struct VoxelWork {
     return ranked_segments ? ranked_segments : segments;
   }
 };
+
+// The usual call, one cloud of x, y, z, intensity in fp32 without extras, as constants: what follows
+// for every point from other arguments folds away. For calls with work.common.
+template <bool kCommon>
+__device__ __forceinline__ void assume_common(VoxelizeArgs& args, VoxelWork& work) {
+  if constexpr (kCommon) {
+    args.points.dtype = DType::kFloat;
+    args.points.columns = 4;
+    args.points.row_stride = 4;
+    args.points.batches = 1;
+    args.points.offsets = {};
+    args.points.num_valid = {};
+    args.grid.x_major = false;
+    args.center_relative = false;
+    args.point_slot = nullptr;
+    args.arg = nullptr;
+    work.quads = true;
+    work.short_keys = true;
+    work.giants = false;
+    work.bitmap = nullptr;
+    work.ranked_segments = nullptr;
+    work.rank_of = nullptr;
+  }
+}
 
 // x, y and z of a row.
 template <class Real>

@@ -15,6 +15,7 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   const PackedPoints& points = args.points;
   quads = points.dtype == DType::kFloat && points.columns % 4 == 0 && points.row_stride % 4 == 0 &&
       reinterpret_cast<uintptr_t>(points.data) % 16 == 0;
+  short_keys = keys <= 0xffffffffu;
   const bool few_stored = args.max_points >= 0 && args.max_points <= 32;
   sort_above = few_stored ? kWarpSelect : kWarpSort;
   giants = args.features != nullptr && args.reduce != VoxelReduce::kNone &&
@@ -30,6 +31,12 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
     word_tiles = static_cast<int64_t>(ceil_div<uint64_t>(keys, uint64_t{32} * kTileWords));
     word_tiles = std::max<int64_t>(1, word_tiles);
   }
+  const bool wants_common = args.reduce == VoxelReduce::kMean || args.reduce == VoxelReduce::kNone;
+  common = plan_override(Plan::kVoxelCommon) != 0 && wants_common && args.features != nullptr &&
+      quads && short_keys && points.columns == 4 && points.row_stride == 4 &&
+      !points.offsets.given() && !points.num_valid.given() && !args.grid.x_major &&
+      !args.center_relative && args.point_slot == nullptr && args.arg == nullptr && !giants &&
+      ranking == VoxelRanking::kById;
   fused = plan_fused(args, *this, target);
 
   Workspace space(base);
