@@ -30,28 +30,44 @@ __device__ __forceinline__ uint32_t warp_sort(uint32_t value) {
   return value;
 }
 
-// The 32 smallest of n points, ascending by lane; only the first `wanted` (1 to 32) are exact.
-// Chunks without a candidate cost one load and one vote.
-__device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, int wanted) {
-  const int lane = threadIdx.x % 32;
-  const auto load = [&](uint32_t first) {
-    return first + lane < n ? points[first + lane] : kNone32;
-  };
-  uint32_t best = kNone32, limit = kNone32;
-  uint32_t next[4] = {load(0), load(32), load(64), load(96)};
+// Merges the smallest values so far, ascending by lane, with one more value a lane.
+__device__ __forceinline__ uint32_t merge_smallest(uint32_t best, uint32_t value) {
+  const uint32_t sorted = warp_sort(value);
+  const uint32_t reversed = __shfl_sync(kWholeWarp, sorted, 31 - threadIdx.x % 32);
+  best = reversed < best ? reversed : best;  // the 32 smallest of both, a bitonic sequence
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) best = compare_swap(best, distance, true);
+  return best;
+}
+
+// The `wanted` (1 to 32) smallest of n points, ascending by lane. The smallest points of the 32
+// lanes bound them, so that few others come to be sorted; those wait in `pending` [64].
+__device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, int wanted,
+                                       uint32_t* pending) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t smallest = kNone32;
+#pragma unroll 4
+  for (uint32_t k = lane; k < n; k += 32) smallest = points[k] < smallest ? points[k] : smallest;
+  uint32_t limit = __shfl_sync(kWholeWarp, warp_sort(smallest), wanted - 1);
+  uint32_t best = kNone32, waiting = 0;
 #pragma unroll 1
-  for (uint32_t first = 0; first < n; first += 32) {
-    const uint32_t candidate = next[0];
-    next[0] = next[1];
-    next[1] = next[2];
-    next[2] = next[3];
-    next[3] = load(first + 128);
-    if (__ballot_sync(kWholeWarp, candidate < limit) == 0) continue;
-    const uint32_t sorted = warp_sort(candidate);
-    const uint32_t reversed = __shfl_sync(kWholeWarp, sorted, 31 - lane);
-    best = reversed < best ? reversed : best;  // the 32 smallest of both, a bitonic sequence
-    for (int distance = 16; distance > 0; distance /= 2) best = compare_swap(best, distance, true);
-    limit = __shfl_sync(kWholeWarp, best, wanted - 1);
+  for (uint32_t first = 0; first < n || waiting > 0; first += 32) {
+    const uint32_t point = first + lane < n ? points[first + lane] : kNone32;
+    const bool candidate = point <= limit && point != kNone32;
+    const unsigned votes = __ballot_sync(kWholeWarp, candidate);
+    if (candidate) pending[waiting + __popc(votes & ((1u << lane) - 1))] = point;
+    waiting += __popc(votes);
+    __syncwarp();
+    if (waiting < 32 && first + 32 < n) continue;
+    best = merge_smallest(best, lane < waiting ? pending[lane] : kNone32);
+    const uint32_t last = __shfl_sync(kWholeWarp, best, wanted - 1);
+    limit = last < limit ? last : limit;
+    const uint32_t rest = waiting > 32 ? waiting - 32 : 0;
+    const uint32_t moved = lane < rest ? pending[32 + lane] : 0;
+    __syncwarp();
+    if (lane < rest) pending[lane] = moved;
+    __syncwarp();
+    waiting = rest;
   }
   return best;
 }
@@ -93,7 +109,7 @@ __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& 
     return;
   }
   if (stored <= 32) {
-    const uint32_t point = warp_select(points, n, static_cast<int>(stored));
+    const uint32_t point = warp_select(points, n, static_cast<int>(stored), order);
     if (lane < stored) order[lane] = point;
     if (slots != nullptr) {
       if (lane < stored) slots[point] = static_cast<int32_t>(lane);
