@@ -14,7 +14,6 @@
 #include "csrc/kernels/voxel/voxel_number.cuh"
 #include "csrc/kernels/voxel/voxel_points.cuh"
 #include "csrc/kernels/voxel/voxel_reduce.cuh"
-#include "csrc/kernels/voxel/voxel_sort.cuh"
 
 namespace torchvox {
 namespace {
@@ -55,27 +54,18 @@ struct FusedShared {
   uint32_t voxels;
 };
 
-// Every block waits for all others. `counter` starts at minus one and serves once. A quarter faster
-// than a barrier of cooperative groups, which can do without such a counter.
+// Every block waits for all others. `counter` starts at minus one and serves once; a barrier of
+// cooperative groups does without such a counter, but waits for its own arrival first.
 __device__ void grid_barrier(uint32_t* counter) {
   __syncthreads();
   if (threadIdx.x == 0) {
     cuda::atomic_ref<uint32_t, cuda::thread_scope_device> arrived(*counter);
     arrived.fetch_add(1, cuda::memory_order_release);
-    while (arrived.load(cuda::memory_order_acquire) + 1 != gridDim.x) {
+    while (arrived.load(cuda::memory_order_relaxed) + 1 != gridDim.x) {
     }
+    cuda::atomic_thread_fence(cuda::memory_order_acquire, cuda::thread_scope_device);
   }
   __syncthreads();
-}
-
-__device__ void clear_workspace(const VoxelWork& work) {
-  uint4* const quads = reinterpret_cast<uint4*>(work.table.data);
-  const uint32_t count = static_cast<uint32_t>(work.cleared_bytes / 16);
-  const uint32_t threads = gridDim.x * blockDim.x;
-#pragma unroll 1
-  for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < count; k += threads) {
-    quads[k] = make_uint4(kNone32, kNone32, kNone32, kNone32);
-  }
 }
 
 // One thread a point. The first points are read and located while the workspace is being cleared,
@@ -100,7 +90,7 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
     shared.tally.add<kPointsOutOfRange, kPointsNotFinite>(work, next.sample, column);
     next = load(int64_t{i} + blockDim.x);
     PointInsertion insertion;
-    insertion.begin(work, key, chunk.begin + i);
+    insertion.begin(work, key, chunk.begin + i, /*look_first=*/false);
     uint32_t slot, arrival;
     insertion.finish(&slot, &arrival);
     if (i >= chunk.count) continue;
@@ -274,10 +264,6 @@ __global__ void __launch_bounds__(kFusedThreads, 1) fused_kernel(VoxelizeArgs ar
   reduce_own<Real, kKind>(args, work, chunk, shared, warps[threadIdx.x / 32]);
   finish_chunk(args, work, chunk, shared);
   grid_barrier(&barriers[2]);
-  if (args.points.rows > work.sort_above && work.counters->sort_tasks != kNone32) {
-    order_long_segments(args, work, reinterpret_cast<uint32_t*>(chunk.rest));
-    cg::this_grid().sync();
-  }
   reduce_rest<Real, kKind>(args, work, 0, warps);
 }
 

@@ -2,6 +2,7 @@
 //
 // Ids in order of first appearance. A point is its voxel's first exactly when the table holds its
 // index, so ids and segments are one exclusive sum over the points, in point order.
+#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxel_number.cuh"
 
@@ -16,6 +17,8 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
   __shared__ ScanShared shared;
   __shared__ uint32_t voxels_before[kTilePoints];
   const PackedPoints& points = args.points;
+  let_next_begin();
+  wait_for_previous();
   const int64_t tile = block_ticket(&work.counters->scan_ticket);
   const int64_t begin = tile * kTilePoints;
   const int64_t row = begin + 4 * threadIdx.x;
@@ -85,12 +88,9 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
 cudaError_t number_voxels(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
   const unsigned blocks = static_cast<unsigned>(work.tiles);
-  if (work.common) {
-    number_kernel<true><<<blocks, kVoxelThreads, 0, context.stream>>>(args, work);
-  } else {
-    number_kernel<false><<<blocks, kVoxelThreads, 0, context.stream>>>(args, work);
-  }
-  return cudaGetLastError();
+  return work.common
+      ? launch_after(number_kernel<true>, blocks, kVoxelThreads, context, args, work)
+      : launch_after(number_kernel<false>, blocks, kVoxelThreads, context, args, work);
 }
 
 }  // namespace torchvox

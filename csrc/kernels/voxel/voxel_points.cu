@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The two steps with one thread a point: into the table, and into its voxel's segment.
+#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxel_points.cuh"
 
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   __shared__ BlockTally tally;
   const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
   const int64_t first = range.begin + threadIdx.x;
+  let_next_begin();
   BlockTally::begin(args.points, range.begin, range.end, tally);
   LoadedPoint<Real> point[kEach];
 #pragma unroll
@@ -35,13 +37,16 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
     point[k] =
         load_point<Real>(args, work, first + k * kVoxelThreads, range.end, tally.samples);
   }
+  uint64_t key[kEach];
+  int column[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) key[k] = locate_point(args, point[k], &column[k]);
+  wait_for_previous();
   PointInsertion insertion[kEach];
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
-    int column;
-    const uint64_t key = locate_point(args, point[k], &column);
-    tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point[k].sample, column);
-    insertion[k].begin(work, key, first + k * kVoxelThreads);
+    tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point[k].sample, column[k]);
+    insertion[k].begin(work, key[k], first + k * kVoxelThreads, /*look_first=*/kEach > 1);
   }
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
@@ -64,7 +69,9 @@ __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args,
   __shared__ BlockTally tally;
   const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
   const int64_t first = range.begin + threadIdx.x;
+  let_next_begin();
   BlockTally::begin(args.points, range.begin, range.end, tally);
+  wait_for_previous();
   uint32_t slot[kEach], arrival[kEach];
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
@@ -100,15 +107,17 @@ unsigned point_blocks(const VoxelizeArgs& args) {
 }
 
 template <class Real, int kEach, bool kCommon = false>
-void launch_insert(const VoxelizeArgs& args, const VoxelWork& work, cudaStream_t stream) {
-  insert_kernel<Real, kEach, kCommon>
-      <<<point_blocks<kEach>(args), kVoxelThreads, 0, stream>>>(args, work);
+cudaError_t launch_insert(const VoxelizeArgs& args, const VoxelWork& work,
+                          const CudaContext& context) {
+  return launch_after(insert_kernel<Real, kEach, kCommon>, point_blocks<kEach>(args),
+                      kVoxelThreads, context, args, work);
 }
 
 template <int kEach, bool kCommon>
-void launch_place(const VoxelizeArgs& args, const VoxelWork& work, cudaStream_t stream) {
-  place_kernel<kEach, kCommon>
-      <<<point_blocks<kEach>(args), kVoxelThreads, 0, stream>>>(args, work);
+cudaError_t launch_place(const VoxelizeArgs& args, const VoxelWork& work,
+                         const CudaContext& context) {
+  return launch_after(place_kernel<kEach, kCommon>, point_blocks<kEach>(args), kVoxelThreads,
+                      context, args, work);
 }
 
 }  // namespace
@@ -117,30 +126,19 @@ cudaError_t insert_points(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
   const bool many = args.points.rows >= kManyRows;
-  if (work.common && many) {
-    launch_insert<float, kMany, true>(args, work, context.stream);
-  } else if (work.common) {
-    launch_insert<float, 1, true>(args, work, context.stream);
-  } else if (args.points.dtype == DType::kDouble) {
-    launch_insert<double, 1>(args, work, context.stream);
-  } else {
-    launch_insert<float, 1>(args, work, context.stream);
-  }
-  return cudaGetLastError();
+  if (work.common && many) return launch_insert<float, kMany, true>(args, work, context);
+  if (work.common) return launch_insert<float, 1, true>(args, work, context);
+  if (args.points.dtype == DType::kDouble) return launch_insert<double, 1>(args, work, context);
+  return launch_insert<float, 1>(args, work, context);
 }
 
 cudaError_t place_points(const VoxelizeArgs& args, const VoxelWork& work,
                          const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
   const bool many = args.points.rows >= kManyRows;
-  if (work.common && many) {
-    launch_place<kMany, true>(args, work, context.stream);
-  } else if (work.common) {
-    launch_place<1, true>(args, work, context.stream);
-  } else {
-    launch_place<1, false>(args, work, context.stream);
-  }
-  return cudaGetLastError();
+  if (work.common && many) return launch_place<kMany, true>(args, work, context);
+  if (work.common) return launch_place<1, true>(args, work, context);
+  return launch_place<1, false>(args, work, context);
 }
 
 }  // namespace torchvox

@@ -8,9 +8,20 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxel_work.cuh"
 
 namespace torchvox {
+
+// By the whole grid.
+__device__ inline void clear_workspace(const VoxelWork& work) {
+  uint4* const quads = reinterpret_cast<uint4*>(work.table.data);
+  const int64_t count = work.cleared_bytes / 16;
+#pragma unroll 1
+  for (int64_t k = global_thread(); k < count; k += global_stride()) {
+    quads[k] = make_uint4(kNone32, kNone32, kNone32, kNone32);
+  }
+}
 
 // Finds the samples of a block's points: the samples of the first and last one bound the search,
 // so in the usual block, which lies inside one sample, nothing is left to search.
@@ -128,13 +139,13 @@ struct PointInsertion {
   uint32_t found;  // in the lowest lane
   uint32_t before;
 
-  __device__ void begin(const VoxelWork& work, uint64_t key, int64_t row) {
+  __device__ void begin(const VoxelWork& work, uint64_t key, int64_t row, bool look_first) {
     peers = __match_any_sync(0xffffffffu, static_cast<unsigned long long>(key));
     found = kNone32;
     before = 0;
     if (key != kNone64 && static_cast<int>(threadIdx.x % 32) == leader()) {
       found = work.table.insert(key, static_cast<uint32_t>(row),
-                                static_cast<uint32_t>(__popc(peers)), &before);
+                                static_cast<uint32_t>(__popc(peers)), &before, look_first);
     }
   }
   __device__ void finish(uint32_t* slot, uint32_t* arrival) const {

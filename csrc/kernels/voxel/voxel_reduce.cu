@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/voxel/voxel_reduce.cuh"
 
 namespace torchvox {
@@ -10,25 +11,28 @@ template <class Real, ReduceKind kKind, bool kCommon = false>
 __global__ void __launch_bounds__(kVoxelThreads, 4)
     reduce_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
+  wait_for_previous();
   if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   __shared__ WarpShared<Real> warps[kVoxelThreads / 32];
   reduce_rest<Real, kKind>(args, work, work.totals->rows, warps);
 }
 
+using ReduceKernel = void (*)(VoxelizeArgs, VoxelWork);
+
 template <class Real>
-void launch_kind(const VoxelizeArgs& args, const VoxelWork& work, unsigned blocks,
-                 cudaStream_t stream) {
+ReduceKernel kernel_of(const VoxelizeArgs& args) {
+  if (args.reduce == VoxelReduce::kNone) return reduce_kernel<Real, ReduceKind::kCopy>;
+  return args.is_best() ? reduce_kernel<Real, ReduceKind::kBest>
+                        : reduce_kernel<Real, ReduceKind::kSum>;
+}
+
+ReduceKernel kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
+  if (args.features == nullptr) return reduce_kernel<float, ReduceKind::kNothing>;
   if (work.common && args.reduce == VoxelReduce::kNone) {
-    reduce_kernel<float, ReduceKind::kCopy, true><<<blocks, kVoxelThreads, 0, stream>>>(args, work);
-  } else if (work.common) {
-    reduce_kernel<float, ReduceKind::kSum, true><<<blocks, kVoxelThreads, 0, stream>>>(args, work);
-  } else if (args.reduce == VoxelReduce::kNone) {
-    reduce_kernel<Real, ReduceKind::kCopy><<<blocks, kVoxelThreads, 0, stream>>>(args, work);
-  } else if (args.is_best()) {
-    reduce_kernel<Real, ReduceKind::kBest><<<blocks, kVoxelThreads, 0, stream>>>(args, work);
-  } else {
-    reduce_kernel<Real, ReduceKind::kSum><<<blocks, kVoxelThreads, 0, stream>>>(args, work);
+    return reduce_kernel<float, ReduceKind::kCopy, true>;
   }
+  if (work.common) return reduce_kernel<float, ReduceKind::kSum, true>;
+  return args.points.dtype == DType::kDouble ? kernel_of<double>(args) : kernel_of<float>(args);
 }
 
 }  // namespace
@@ -42,15 +46,7 @@ cudaError_t reduce_voxels(const VoxelizeArgs& args, const VoxelWork& work,
   const int64_t threads =
       std::max(std::min(capacity, work.voxel_limit) * kSmallVoxel, capacity * row_bytes / 64);
   const unsigned blocks = blocks_for(threads, kVoxelThreads, context.target, 8);
-  if (args.features == nullptr) {
-    reduce_kernel<float, ReduceKind::kNothing>
-        <<<blocks, kVoxelThreads, 0, context.stream>>>(args, work);
-  } else if (args.points.dtype == DType::kDouble) {
-    launch_kind<double>(args, work, blocks, context.stream);
-  } else {
-    launch_kind<float>(args, work, blocks, context.stream);
-  }
-  return cudaGetLastError();
+  return launch_after(kernel_for(args, work), blocks, kVoxelThreads, context, args, work);
 }
 
 }  // namespace torchvox

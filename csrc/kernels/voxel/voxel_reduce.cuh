@@ -9,6 +9,7 @@
 
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxel_points.cuh"
+#include "csrc/kernels/voxel/voxel_sort.cuh"
 #include "csrc/kernels/voxel/voxel_values.cuh"
 
 namespace torchvox {
@@ -300,11 +301,14 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) 
 
 // Crowded voxels first, a warp each, from their list: they take longest. Then the other ones of
 // `rows` rows, then the rows that are not used, and the counts. A point's row is read once, gathered
-// by index. `warps` is shared memory, one for each warp of the block.
+// by index. `warps` is shared memory, one for each warp of the block and at least kSortChunk words.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uint32_t rows,
                             WarpShared<Real>* warps) {
   WarpShared<Real>& shared = warps[threadIdx.x / 32];
+  if (args.points.rows > work.sort_above) {
+    order_long_segments(args, work, reinterpret_cast<uint32_t*>(warps));
+  }
   if (blockIdx.x == gridDim.x - 1) write_counts(args, work);
   if constexpr (kKind == ReduceKind::kSum || kKind == ReduceKind::kBest) {
     __shared__ GiantShared<Real> giant;

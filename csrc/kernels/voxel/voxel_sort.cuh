@@ -101,7 +101,8 @@ __device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& 
   }
 }
 
-// Orders every long segment; each block of the grid calls. `values` is [kSortChunk] in shared memory.
+// Orders every long segment; returns when all are. Each block of the grid calls; `values` is
+// [kSortChunk] in shared memory.
 __device__ inline void order_long_segments(const VoxelizeArgs& args, const VoxelWork& work,
                                            uint32_t* values) {
   VoxelCounters* counters = work.counters;
@@ -116,13 +117,14 @@ __device__ inline void order_long_segments(const VoxelizeArgs& args, const Voxel
   for (;;) {
     const uint32_t ticket = static_cast<uint32_t>(block_ticket(&counters->sort_ticket));
     const uint32_t phase = ticket / tasks;
-    if (phase > merges) return;
+    const uint32_t earlier = (phase <= merges ? phase : merges + 1) * tasks;
     if (threadIdx.x == 0) {
-      while (load_relaxed(&counters->sort_done) + 1 < phase * tasks) {
+      while (load_relaxed(&counters->sort_done) + 1 < earlier) {
       }
       __threadfence();
     }
     __syncthreads();
+    if (phase > merges) return;
     const SortedChunk chunk = chunk_of(args, work, ticket % tasks);
     if (chunk.row >= 0) {
       if (phase == 0) {

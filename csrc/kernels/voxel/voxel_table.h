@@ -86,13 +86,14 @@ struct VoxelTable {
 
   // Adds `n` points, the smallest of which is `index`. Returns the voxel's slot, and how many of
   // its points were added before. Most points come after their voxel's first one and need no atomic
-  // minimum.
-  TORCHVOX_HD uint32_t insert(uint64_t key, uint32_t index, uint32_t n, uint32_t* before) const {
+  // minimum. `look_first` spares atomics where most keys are there already, at the price of a load.
+  TORCHVOX_HD uint32_t insert(uint64_t key, uint32_t index, uint32_t n, uint32_t* before,
+                              bool look_first = true) const {
     if (kind == VoxelTableKind::kDense) {
       *before = add_to(&dense()[key], index, n);
       return static_cast<uint32_t>(key);
     }
-    if (kind == VoxelTableKind::kHash) return insert_hash(key, index, n, before);
+    if (kind == VoxelTableKind::kHash) return insert_hash(key, index, n, before, look_first);
     uint64_t s = home(key);
     for (;;) {
       uint64_t* address = &wide()[s].key;
@@ -150,27 +151,30 @@ struct VoxelTable {
   // memory, then whole groups. So nearly no search takes more than two dependent loads.
   static constexpr uint64_t kGroup = 4;
 
-  TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n,
-                                   uint32_t* before) const {
+  TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n, uint32_t* before,
+                                   bool look_first) const {
     uint64_t s = home(key);
-    HashSlot seen = load_slot(hash() + s);
     uint64_t group = s & ~(kGroup - 1);
-    for (bool searched = false;; searched = true) {
+    HashSlot seen = look_first ? load_slot(hash() + s) : HashSlot{kNone64, kNone32, 0};
+    for (bool searched = false;;) {
       const bool empty = seen.word == kNone64;
       if (empty || seen.word >> index_bits == key) {
         uint64_t* const word = &hash()[s].word;
-        uint64_t old = empty ? atomic_cas(word, kNone64, key << index_bits | (n - 1))
-                             : atomic_add(word, uint64_t{n});
-        const bool claimed = empty && old == kNone64;
-        if (claimed || old >> index_bits == key) {
-          if (empty && !claimed) old = atomic_add(word, uint64_t{n});
-          *before = claimed ? 0 : count_of(old) + 1;
+        const uint64_t old = empty ? atomic_cas(word, kNone64, key << index_bits | (n - 1))
+                                   : atomic_add(word, uint64_t{n});
+        if (!empty || old == kNone64) {
+          *before = empty ? 0 : count_of(old) + 1;
           if (seen.first > index) atomic_lower(&hash()[s].first, index);
           return static_cast<uint32_t>(s);
+        }
+        if (old >> index_bits == key) {
+          seen.word = old;
+          continue;
         }
       }
       if (searched && s == group + kGroup - 1) group = group + kGroup == slots ? 0 : group + kGroup;
       seen = first_fit(group, key, &s);
+      searched = true;
     }
   }
   // The first slot of a group that is empty or has the key; else its last one.

@@ -215,7 +215,6 @@ cudaError_t insert_points(const VoxelizeArgs&, const VoxelWork&, const CudaConte
 cudaError_t number_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 cudaError_t rank_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 cudaError_t place_points(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
-cudaError_t sort_segments(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 cudaError_t reduce_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 int64_t voxel_sort_bytes(int64_t voxels);
 

@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/voxel/voxel_work.cuh"
+#include "csrc/kernels/voxel/voxel_points.cuh"
 
 namespace torchvox {
+
+namespace {
+
+// The workspace as every step expects it: all bits set. A kernel and not a memset, so that the next
+// one can begin to read points meanwhile.
+__global__ void __launch_bounds__(kVoxelThreads) clear_kernel(VoxelWork work) {
+  let_next_begin();
+  clear_workspace(work);
+}
+
+}  // namespace
 
 VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base) {
   const int64_t rows = args.points.rows;
@@ -97,16 +109,15 @@ cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext&
     const cudaError_t status = voxelize_fused(args, work, context);
     if (status != cudaErrorCooperativeLaunchTooLarge) return status;
   }
-  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(workspace, 0xff, work.cleared_bytes, context.stream));
+  clear_kernel<<<blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target),
+                 kVoxelThreads, 0, context.stream>>>(work);
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
   TORCHVOX_CUDA_CHECK(insert_points(args, work, context));
   TORCHVOX_CUDA_CHECK(number_voxels(args, work, context));
   if (work.ranking != VoxelRanking::kById) {
     TORCHVOX_CUDA_CHECK(rank_voxels(args, work, context));
   }
   TORCHVOX_CUDA_CHECK(place_points(args, work, context));
-  if (args.points.rows > work.sort_above) {
-    TORCHVOX_CUDA_CHECK(sort_segments(args, work, context));
-  }
   return reduce_voxels(args, work, context);
 }
 
