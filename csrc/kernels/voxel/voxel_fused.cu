@@ -166,7 +166,7 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
     const uint32_t place = is_crowded ? sum_points(before) : kNone32;
     store_relaxed(&work.numbers[chunk.begin + i], uint64_t{place} << 32 | id);
     if (is_crowded) add_voxel(args, work, id, {key, place, count}, &crowded_at);
-    chunk.own[id - first_id] = {key, is_crowded ? place : slot, count};
+    store_whole(&chunk.own[id - first_id], VoxelSegment{key, is_crowded ? place : slot, count});
     chunk.voxel[i] = static_cast<uint32_t>(chunk.begin + i);
     before += wide(sum_of(count));
   }
@@ -207,7 +207,7 @@ __device__ void reduce_own(const VoxelizeArgs& args, const VoxelWork& work, cons
     Voxel voxel{};
     uint32_t n = 0;
     if (k < voxels) {
-      const VoxelSegment segment = chunk.own[k];
+      const VoxelSegment segment = load_whole(&chunk.own[k]);
       const int64_t row = work.row_of_voxel(args, shared.first_id + k, segment.key);
       if (row >= 0 && row < args.capacity()) {
         voxel = make_voxel(args, work, segment, row, true);

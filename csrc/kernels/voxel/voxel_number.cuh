@@ -54,9 +54,9 @@ __device__ inline void add_tasks(const VoxelizeArgs& args, const VoxelWork& work
 // Lists a voxel with its points, by its first point.
 __device__ inline void add_voxel(const VoxelizeArgs& args, const VoxelWork& work, uint32_t id,
                                  const VoxelSegment& segment, uint32_t* crowded_at) {
-  work.segments[id] = segment;
+  store_whole(&work.segments[id], segment);
   if (segment.count <= kSmallVoxel) return;
-  work.crowded[(*crowded_at)++] = {id, segment.place, segment.count};
+  store_whole(&work.crowded[(*crowded_at)++], CrowdedVoxel{id, segment.place, segment.count, 0});
   add_tasks(args, work, id, segment.count);
 }
 

@@ -128,7 +128,7 @@ __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int
   if (lane < count) {
     const int64_t row = first_row + lane;
     const uint32_t rank = work.rank_of_row(args, static_cast<uint32_t>(row));
-    voxel = make_voxel(args, work, work.segments_by_rank()[rank], row, true);
+    voxel = make_voxel(args, work, load_whole(&work.segments_by_rank()[rank]), row, true);
     write_row(args, voxel);
   }
   const uint32_t n = voxel.segment.count;
@@ -330,7 +330,7 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
 #pragma unroll 1
   for (uint32_t task = warp; task < tasks; task += warp_count) {
     if (task < crowded) {
-      crowded_voxel<Real, kKind>(args, work, work.crowded[task], shared);
+      crowded_voxel<Real, kKind>(args, work, load_whole(&work.crowded[task]), shared);
     } else {
       const uint32_t first = (task - crowded) * task_rows;
       const uint32_t count = rows - first < task_rows ? rows - first : task_rows;

@@ -45,7 +45,20 @@ struct alignas(16) CrowdedVoxel {
   uint32_t id;
   uint32_t place;
   uint32_t count;
+  uint32_t unused;
 };
+
+// 16 bytes at once, which the compiler would take apart.
+template <class T>
+__device__ __forceinline__ void store_whole(T* to, const T& value) {
+  static_assert(sizeof(T) == 16, "one 16-byte store");
+  *reinterpret_cast<uint4*>(to) = bit_cast<uint4>(value);
+}
+template <class T>
+__device__ __forceinline__ T load_whole(const T* from) {
+  static_assert(sizeof(T) == 16, "one 16-byte load");
+  return bit_cast<T>(*reinterpret_cast<const uint4*>(from));
+}
 
 struct SegmentTask {
   uint32_t voxel;  // id
