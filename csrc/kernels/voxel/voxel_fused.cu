@@ -68,11 +68,42 @@ __device__ void grid_barrier(uint32_t* counter) {
   __syncthreads();
 }
 
-// One thread a point. The first points are read and located while the workspace is being cleared,
-// later ones while earlier ones are inserted.
+// The voxels of one round of a block's points, so that each goes into the table once and not once a
+// warp: points that follow each other share voxels, and the table's atomics would queue.
+struct BlockTable {
+  static constexpr uint32_t kSlots = 2 * kFusedThreads;
+  unsigned long long key[kSlots];
+  uint32_t count[kSlots];
+  uint32_t first[kSlots];
+  uint32_t slot[kSlots];  // in the table
+  uint32_t before[kSlots];  // points of the voxel in the table already
+
+  __device__ void clear() {
+#pragma unroll 1
+    for (uint32_t s = threadIdx.x; s < kSlots; s += blockDim.x) {
+      key[s] = kNone64;
+      count[s] = 0;
+      first[s] = kNone32;
+    }
+  }
+  // Adds n points, the smallest of which is `row`. True for the one call that brought the key.
+  __device__ bool insert(uint64_t k, uint32_t row, uint32_t n, uint32_t* s, uint32_t* arrival) {
+    uint32_t at = static_cast<uint32_t>((k * 0x9e3779b97f4a7c15ull) >> 32) % kSlots;
+    unsigned long long old;
+    while ((old = atomicCAS(&key[at], kNone64, k)) != kNone64 && old != k) at = (at + 1) % kSlots;
+    *s = at;
+    *arrival = atomicAdd(&count[at], n);
+    atomicMin(&first[at], row);
+    return old == kNone64;
+  }
+};
+
+// One thread a point. The first points are read and located, and their voxels told apart, while the
+// workspace is being cleared; later ones are read while earlier ones are inserted.
 template <class Real>
 __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
                              FusedShared& shared) {
+  BlockTable& block = *reinterpret_cast<BlockTable*>(chunk.rest);
   BlockTally::begin(args.points, chunk.begin, chunk.end, shared.tally);
   const auto load = [&](int64_t i) {
     return load_point<Real>(args, work, chunk.begin + i, chunk.end, shared.tally.samples);
@@ -84,21 +115,40 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
 #pragma unroll 1
   for (int first = 0; first < chunk.count || first == 0; first += blockDim.x) {
     const int i = first + threadIdx.x;
+    block.clear();
     int column;
     const uint64_t key = locate_point(args, next, &column);
-    if (first == 0) grid.barrier_wait(std::move(cleared));
+    __syncthreads();
+    const WarpPeers peers(key);
+    uint32_t at = 0, arrival = 0;
+    bool brings = false;
+    if (key != kNone64 && peers.leads()) {
+      brings = block.insert(key, static_cast<uint32_t>(chunk.begin + i), peers.count(), &at,
+                            &arrival);
+    }
+    if (first == 0) {
+      grid.barrier_wait(std::move(cleared));
+    } else {
+      __syncthreads();
+    }
     shared.tally.add<kPointsOutOfRange, kPointsNotFinite>(work, next.sample, column);
     next = load(int64_t{i} + blockDim.x);
-    PointInsertion insertion;
-    insertion.begin(work, key, chunk.begin + i, /*look_first=*/false);
-    uint32_t slot, arrival;
-    insertion.finish(&slot, &arrival);
-    if (i >= chunk.count) continue;
-    chunk.voxel[i] = slot;
-    chunk.arrival[i] = arrival;
-    if (slot != kNone32 && arrival < kSmallVoxel) {
-      work.lists[int64_t{slot} * kSmallVoxel + arrival] = static_cast<uint32_t>(chunk.begin + i);
+    if (brings) {
+      block.slot[at] = work.table.insert(key, block.first[at], block.count[at], &block.before[at]);
     }
+    __syncthreads();
+    at = peers.of_leader(at);
+    arrival = peers.of_leader(arrival) + peers.earlier();
+    if (i < chunk.count) {
+      const uint32_t slot = key != kNone64 ? block.slot[at] : kNone32;
+      if (key != kNone64) arrival += block.before[at];
+      chunk.voxel[i] = slot;
+      chunk.arrival[i] = arrival;
+      if (slot != kNone32 && arrival < kSmallVoxel) {
+        work.lists[int64_t{slot} * kSmallVoxel + arrival] = static_cast<uint32_t>(chunk.begin + i);
+      }
+    }
+    __syncthreads();
   }
 }
 
@@ -313,8 +363,9 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
          2 * fused.threads / 32 * warp_bytes <= room) {
     fused.threads *= 2;
   }
-  const int64_t bytes = std::max(fused.threads / 32 * warp_bytes,
-                                 static_cast<int64_t>(kSortChunk * sizeof(uint32_t)));
+  const int64_t bytes = std::max({fused.threads / 32 * warp_bytes,
+                                  static_cast<int64_t>(kSortChunk * sizeof(uint32_t)),
+                                  static_cast<int64_t>(sizeof(BlockTable))});
   if (rows >> kFusedRowBits || chunk >> (32 - kFusedRowBits)) return {};
   if (bytes > room || chunk > 32 * fused.threads) return {};
   fused.chunk = static_cast<int>(chunk);

@@ -42,20 +42,21 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
 #pragma unroll
   for (int k = 0; k < kEach; ++k) key[k] = locate_point(args, point[k], &column[k]);
   wait_for_previous();
-  PointInsertion insertion[kEach];
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point[k].sample, column[k]);
-    insertion[k].begin(work, key[k], first + k * kVoxelThreads, /*look_first=*/kEach > 1);
-  }
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int64_t row = first + k * kVoxelThreads;
-    uint32_t slot, arrival;
-    insertion[k].finish(&slot, &arrival);
+    tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point[k].sample, column[k]);
+    const WarpPeers peers(key[k]);
+    uint32_t slot = kNone32, before = 0;
+    if (key[k] != kNone64 && peers.leads()) {
+      slot = work.table.insert(key[k], static_cast<uint32_t>(row), peers.count(), &before);
+    }
+    slot = peers.of_leader(slot);
+    before = peers.of_leader(before);
     if (row < range.end) {
       work.slot[row] = slot;
-      if (slot != kNone32) work.arrival[row] = arrival;
+      // How many points of the voxel came before, in no order.
+      if (slot != kNone32) work.arrival[row] = before + peers.earlier();
     }
   }
   tally.flush(work);

@@ -132,30 +132,21 @@ __device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Rea
   return kNone64;
 }
 
-// Adds a point to the table. Lanes of a warp with one key send their lowest lane; a lane's number
-// among them completes the arrival: how many points of the voxel came before, in no order.
-struct PointInsertion {
-  unsigned peers;
-  uint32_t found;  // in the lowest lane
-  uint32_t before;
+// The lanes of a warp that have the key of the calling one: the lowest acts for all of them.
+struct WarpPeers {
+  unsigned lanes;
 
-  __device__ void begin(const VoxelWork& work, uint64_t key, int64_t row, bool look_first) {
-    peers = __match_any_sync(0xffffffffu, static_cast<unsigned long long>(key));
-    found = kNone32;
-    before = 0;
-    if (key != kNone64 && static_cast<int>(threadIdx.x % 32) == leader()) {
-      found = work.table.insert(key, static_cast<uint32_t>(row),
-                                static_cast<uint32_t>(__popc(peers)), &before, look_first);
-    }
+  __device__ explicit WarpPeers(uint64_t key)
+      : lanes(__match_any_sync(0xffffffffu, static_cast<unsigned long long>(key))) {}
+  __device__ int leader() const { return __ffs(static_cast<int>(lanes)) - 1; }
+  __device__ bool leads() const { return static_cast<int>(threadIdx.x % 32) == leader(); }
+  __device__ uint32_t count() const { return static_cast<uint32_t>(__popc(lanes)); }
+  __device__ uint32_t earlier() const {
+    return static_cast<uint32_t>(__popc(lanes & ((1u << (threadIdx.x % 32)) - 1)));
   }
-  __device__ void finish(uint32_t* slot, uint32_t* arrival) const {
-    *slot = __shfl_sync(0xffffffffu, found, leader());
-    const unsigned earlier = peers & ((1u << (threadIdx.x % 32)) - 1);
-    *arrival = __shfl_sync(0xffffffffu, before, leader()) + static_cast<uint32_t>(__popc(earlier));
+  __device__ uint32_t of_leader(uint32_t value) const {
+    return __shfl_sync(0xffffffffu, value, leader());
   }
-
- private:
-  __device__ int leader() const { return __ffs(static_cast<int>(peers)) - 1; }
 };
 
 // The row of a point of voxel `id` (kNone32: of none), written and counted. How many points of a

@@ -86,14 +86,13 @@ struct VoxelTable {
 
   // Adds `n` points, the smallest of which is `index`. Returns the voxel's slot, and how many of
   // its points were added before. Most points come after their voxel's first one and need no atomic
-  // minimum. `look_first` spares atomics where most keys are there already, at the price of a load.
-  TORCHVOX_HD uint32_t insert(uint64_t key, uint32_t index, uint32_t n, uint32_t* before,
-                              bool look_first = true) const {
+  // minimum.
+  TORCHVOX_HD uint32_t insert(uint64_t key, uint32_t index, uint32_t n, uint32_t* before) const {
     if (kind == VoxelTableKind::kDense) {
       *before = add_to(&dense()[key], index, n);
       return static_cast<uint32_t>(key);
     }
-    if (kind == VoxelTableKind::kHash) return insert_hash(key, index, n, before, look_first);
+    if (kind == VoxelTableKind::kHash) return insert_hash(key, index, n, before);
     uint64_t s = home(key);
     for (;;) {
       uint64_t* address = &wide()[s].key;
@@ -151,11 +150,11 @@ struct VoxelTable {
   // memory, then whole groups. So nearly no search takes more than two dependent loads.
   static constexpr uint64_t kGroup = 4;
 
-  TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n, uint32_t* before,
-                                   bool look_first) const {
+  TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n,
+                                   uint32_t* before) const {
     uint64_t s = home(key);
     uint64_t group = s & ~(kGroup - 1);
-    HashSlot seen = look_first ? load_slot(hash() + s) : HashSlot{kNone64, kNone32, 0};
+    HashSlot seen = load_slot(hash() + s);
     for (bool searched = false;;) {
       const bool empty = seen.word == kNone64;
       if (empty || seen.word >> index_bits == key) {

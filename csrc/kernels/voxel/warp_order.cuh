@@ -40,15 +40,17 @@ __device__ __forceinline__ uint32_t merge_smallest(uint32_t best, uint32_t value
   return best;
 }
 
-// The `wanted` (1 to 32) smallest of n points, ascending by lane. The smallest points of the 32
-// lanes bound them, so that few others come to be sorted; those wait in `pending` [64].
+// The `wanted` (1 to 32) smallest of n points, ascending by lane. Of many points, the smallest of
+// each lane bound them, so that few others come to be sorted; those wait in `pending` [64].
 __device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, int wanted,
                                        uint32_t* pending) {
   const uint32_t lane = threadIdx.x % 32;
-  uint32_t smallest = kNone32;
+  uint32_t limit = kNone32;
+  if (n > 128) {
 #pragma unroll 4
-  for (uint32_t k = lane; k < n; k += 32) smallest = points[k] < smallest ? points[k] : smallest;
-  uint32_t limit = __shfl_sync(kWholeWarp, warp_sort(smallest), wanted - 1);
+    for (uint32_t k = lane; k < n; k += 32) limit = points[k] < limit ? points[k] : limit;
+    limit = __shfl_sync(kWholeWarp, warp_sort(limit), wanted - 1);
+  }
   uint32_t best = kNone32, waiting = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < n || waiting > 0; first += 32) {
