@@ -36,7 +36,7 @@ struct CrowdedPlaces {
 
 // Long segments become tasks for whole blocks, one a chunk.
 __device__ inline void add_tasks(const VoxelizeArgs& args, const VoxelWork& work, uint32_t id,
-                          uint32_t n) {
+                                 uint32_t n) {
   if (n > work.sort_above) {
     atomicMin(&work.counters->inverse_longest, kNone32 - n);
     const uint32_t chunks = (n - 1) / kSortChunk + 1;

@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   LoadedPoint<Real> point[kEach];
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
-    point[k] =
-        load_point<Real>(args, work, first + k * kVoxelThreads, range.end, tally.samples);
+    point[k] = load_point<Real>(args, work, first + k * kVoxelThreads, range.end, tally.samples);
   }
   uint64_t key[kEach];
   int column[kEach];
@@ -84,8 +83,7 @@ __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args,
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     uint64_t key;
-    entry[k] = slot[k] != kNone32 ? work.table.entry(slot[k], &key)
-                                  : VoxelTable::Entry{kNone32, 0};
+    entry[k] = slot[k] != kNone32 ? work.table.entry(slot[k], &key) : VoxelTable::Entry{kNone32, 0};
   }
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
@@ -110,8 +108,8 @@ unsigned point_blocks(const VoxelizeArgs& args) {
 template <class Real, int kEach, bool kCommon = false>
 cudaError_t launch_insert(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
-  return launch_after(insert_kernel<Real, kEach, kCommon>, point_blocks<kEach>(args),
-                      kVoxelThreads, context, args, work);
+  return launch_after(insert_kernel<Real, kEach, kCommon>, point_blocks<kEach>(args), kVoxelThreads,
+                      context, args, work);
 }
 
 template <int kEach, bool kCommon>

@@ -119,7 +119,8 @@ __device__ LoadedPoint<Real> load_point(const VoxelizeArgs& args, const VoxelWor
   return point;
 }
 
-// The key of a point's cell, or kNone64; then the column of `counts` that the point adds to, if any.
+// The key of a point's cell, or kNone64; then the column of `counts` that the point adds to, if
+// any.
 template <class Real>
 __device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Real>& point,
                                  int* column) {
@@ -152,8 +153,7 @@ struct WarpPeers {
 // The row of a point of voxel `id` (kNone32: of none), written and counted. How many points of a
 // voxel are stored does not depend on which ones they are, so its arrival will do.
 __device__ inline void finish_point(const VoxelizeArgs& args, const VoxelWork& work, int64_t point,
-                                    int64_t end, uint32_t id, uint32_t arrival,
-                                    BlockTally& tally) {
+                                    int64_t end, uint32_t id, uint32_t arrival, BlockTally& tally) {
   int column = -1;
   int64_t sample = 0;
   if (point < end) {
@@ -184,8 +184,7 @@ __device__ inline void write_counts(const VoxelizeArgs& args, const VoxelWork& w
     } else if (column == kVoxelsFound) {
       value = static_cast<int32_t>(work.sample_begin[b + 1] - work.sample_begin[b]);
     } else if (column < kVoxelCountUnused) {
-      value =
-          static_cast<int32_t>(load_relaxed(&work.tallies[5 * b + column - kPointsStored]) + 1);
+      value = static_cast<int32_t>(load_relaxed(&work.tallies[5 * b + column - kPointsStored]) + 1);
     }
     args.counts[(b + 1) * kVoxelCounts + column] = value;
     sum += value;

@@ -8,24 +8,11 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/voxel/voxel_giant.cuh"
 #include "csrc/kernels/voxel/voxel_points.cuh"
 #include "csrc/kernels/voxel/voxel_sort.cuh"
-#include "csrc/kernels/voxel/voxel_values.cuh"
 
 namespace torchvox {
-
-template <class Real>
-struct WarpShared {
-  uint32_t order[kWarpSort];
-  Real tile[32 * kTileStride];
-};
-
-template <class Real>
-struct GiantShared {
-  Real value[32][kChunkColumns];
-  int32_t point[32][kChunkColumns];
-  bool last;
-};
 
 // One lane a voxel of up to kTinyVoxel points: nothing to share.
 template <class Real, ReduceKind kKind>
@@ -72,8 +59,8 @@ __device__ void tiny_voxel(const VoxelizeArgs& args, const VoxelWork& work, cons
 // Voxels of at most `lanes` (8 or 32) points, that many lanes each: rank by comparison with all
 // others. `n` is 0 in lanes with nothing to do.
 template <class Real, ReduceKind kKind>
-__device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
-                                const Voxel& voxel, const uint32_t* points, uint32_t n, int lanes,
+__device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
+                                const uint32_t* points, uint32_t n, int lanes,
                                 WarpShared<Real>& shared) {
   const int lane = threadIdx.x % 32;
   const int j = lane & (lanes - 1);
@@ -178,85 +165,6 @@ __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
   __syncwarp();
 }
 
-// A block a chunk of 1,024 stored points: 32 blocks of 32 by the warps, then their sum. The block
-// that finishes a voxel's last chunk adds the chunks up.
-template <class Real, ReduceKind kKind>
-__device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int64_t task,
-                            WarpShared<Real>& warp_shared, GiantShared<Real>& shared) {
-  const SegmentTask chunk = work.giant_tasks[task];
-  const VoxelSegment segment = work.segments[chunk.voxel];
-  const int64_t row = work.row_of_voxel(args, chunk.voxel, segment.key);
-  if (row < 0 || row >= args.capacity()) return;
-  const Voxel voxel = make_voxel(args, work, segment, row, args.center_relative);
-  const bool smallest = args.reduce == VoxelReduce::kMin;
-  const int columns = static_cast<int>(args.points.columns);
-  const uint32_t begin = chunk.chunk * kGiantChunk;
-  const uint32_t length = voxel.stored - begin < kGiantChunk ? voxel.stored - begin : kGiantChunk;
-  const uint32_t* order = work.perm + segment.place + begin;
-  Real* values = static_cast<Real*>(work.giant_values);
-  const int lane = threadIdx.x % 32;
-  for (int first = 0; first < columns; first += kChunkColumns) {
-    const int n = columns - first < kChunkColumns ? columns - first : kChunkColumns;
-    for (uint32_t b = threadIdx.x / 32; 32 * b < length; b += blockDim.x / 32) {
-      const uint32_t count = length - 32 * b < 32 ? length - 32 * b : 32;
-      Real part = 0;
-      Best<Real> best;
-      reduce_block<Real, kKind>(args, work, voxel.cell, order + 32 * b, count, first, n,
-                                    warp_shared.tile, &part, &best);
-      if (lane < n) {
-        shared.value[b][lane] = kKind == ReduceKind::kBest ? best.value : part;
-        shared.point[b][lane] = best.point;
-      }
-    }
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < n) {
-      Real sum = 0;  // of whole blocks
-      Best<Real> best;
-      for (uint32_t b = 0; b < (length + 31) / 32; ++b) {
-        if (kKind == ReduceKind::kBest) {
-          best.add(shared.value[b][lane], shared.point[b][lane], smallest);
-        } else if (32 * b + 32 <= length) {
-          sum += shared.value[b][lane];
-        }
-      }
-      const int64_t at = 2 * task * columns + first + lane;
-      values[at] = kKind == ReduceKind::kBest ? best.value : sum;
-      values[at + columns] = length % 32 ? shared.value[length / 32][lane] : Real(0);
-      if (kKind == ReduceKind::kBest) work.giant_points[task * columns + first + lane] = best.point;
-    }
-    __syncthreads();
-  }
-
-  const int64_t first_task = task - chunk.chunk;
-  const uint32_t chunks = (voxel.stored - 1) / kGiantChunk + 1;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    shared.last = atomicAdd(&work.giant_done[first_task], 1u) + 1 == chunks - 1;
-  }
-  __syncthreads();
-  if (shared.last) {
-    __threadfence();
-    for (int column = threadIdx.x; column < columns; column += blockDim.x) {
-      CascadeSum<Real> sum;
-      Best<Real> best;
-      for (uint32_t c = 0; c < chunks; ++c) {
-        const Real value = values[2 * (first_task + c) * columns + column];
-        if (kKind == ReduceKind::kBest) {
-          best.add(value, work.giant_points[(first_task + c) * columns + column], smallest);
-        } else if (voxel.stored - c * kGiantChunk >= kGiantChunk) {
-          sum.template add_block<2>(value);
-        } else {
-          sum.template add_rest<1>(value);
-          sum.template add_rest<0>(values[(2 * (first_task + c) + 1) * columns + column]);
-        }
-      }
-      write_value<Real, kKind>(args, voxel, column, sum.total(), best);
-    }
-  }
-  __syncthreads();
-}
-
 // Bytes [begin, end) of an array, 16 at a time, by the whole grid.
 static __device__ __noinline__ void fill(void* array, int64_t begin, int64_t end, uint8_t byte) {
   if (begin >= end) return;
@@ -300,8 +208,9 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) 
 }
 
 // Crowded voxels first, a warp each, from their list: they take longest. Then the other ones of
-// `rows` rows, then the rows that are not used, and the counts. A point's row is read once, gathered
-// by index. `warps` is shared memory, one for each warp of the block and at least kSortChunk words.
+// `rows` rows, then the rows that are not used, and the counts. A point's row is read once,
+// gathered by index. `warps` is shared memory, one for each warp of the block and at least
+// kSortChunk words.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uint32_t rows,
                             WarpShared<Real>* warps) {

@@ -68,13 +68,31 @@ __device__ __forceinline__ uint64_t wait_for_status(const uint64_t* status) {
 }
 
 // Sum of the first `tiles` tiles, each of which publishes its own sum only: no chain of waiting.
-// For tiles that all run at once. Every thread of the block calls.
+// For tiles that all run at once. Every thread of the block calls; one warp reads, five words a
+// lane on their way at once.
 __device__ __forceinline__ uint64_t sum_of_tiles(const uint64_t* status, int tiles,
                                                  ScanShared& shared) {
+  constexpr int kAhead = 5;
   if (threadIdx.x < 32) {
     uint64_t sum = 0;
-#pragma unroll 4
-    for (int tile = threadIdx.x; tile < tiles; tile += 32) sum += wait_for_status(&status[tile]);
+#pragma unroll 1
+    for (int first = threadIdx.x; first < tiles; first += 32 * kAhead) {
+      uint64_t word[kAhead];
+      bool ready;
+      do {
+        ready = true;
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+          word[k] = first + 32 * k < tiles ? load_relaxed(&status[first + 32 * k]) : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) ready = ready && word[k] >> 62 != 3;
+      } while (!ready);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) sum += word[k];
+    }
+    __syncwarp();
+#pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(0xffffffffu, sum, distance);
     }

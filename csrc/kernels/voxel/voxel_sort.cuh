@@ -22,7 +22,8 @@ struct SortedChunk {
   uint32_t length;
 };
 
-__device__ inline SortedChunk chunk_of(const VoxelizeArgs& args, const VoxelWork& work, uint32_t task) {
+__device__ inline SortedChunk chunk_of(const VoxelizeArgs& args, const VoxelWork& work,
+                                       uint32_t task) {
   const SegmentTask t = work.sort_tasks[task];
   SortedChunk chunk;
   chunk.segment = work.segments[t.voxel];
@@ -35,15 +36,15 @@ __device__ inline SortedChunk chunk_of(const VoxelizeArgs& args, const VoxelWork
 
 // The last phase knows each point's final position, which is its slot.
 __device__ inline void finish(const VoxelizeArgs& args, bool last_phase, uint32_t point,
-                       uint32_t position) {
+                              uint32_t position) {
   if (!last_phase || args.point_slot == nullptr) return;
   const bool stored = args.max_points < 0 || position < args.max_points;
   args.point_slot[point] = stored ? static_cast<int32_t>(position) : -1;
 }
 
 // Bitonic sort of one chunk.
-__device__ inline void sort_chunk(const VoxelizeArgs& args, const SortedChunk& chunk, uint32_t* perm,
-                           uint32_t* values, bool last_phase) {
+__device__ inline void sort_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
+                                  uint32_t* perm, uint32_t* values, bool last_phase) {
   uint32_t* segment = perm + chunk.segment.place + chunk.begin;
   uint32_t size = 64;
   while (size < chunk.length) size *= 2;
@@ -74,8 +75,9 @@ __device__ inline void sort_chunk(const VoxelizeArgs& args, const SortedChunk& c
 
 // Moves each point of a chunk to its place in the merger of its run with the neighbouring run: its
 // place in its own run plus the number of smaller points in the other.
-__device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& chunk, const uint32_t* from,
-                            uint32_t* to, uint64_t run, bool last_phase) {
+__device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
+                                   const uint32_t* from, uint32_t* to, uint64_t run,
+                                   bool last_phase) {
   const uint32_t* segment = from + chunk.segment.place;
   const uint64_t own = chunk.begin / run;
   const uint64_t count = chunk.segment.count;

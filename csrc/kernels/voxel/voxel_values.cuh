@@ -77,7 +77,8 @@ __device__ __forceinline__ void load_four(const VoxelizeArgs& args, const VoxelW
   const PackedPoints& points = args.points;
   const int64_t at = int64_t{point} * points.row_stride + first;
   if (work.quads) {
-    const float4 quad = *reinterpret_cast<const float4*>(static_cast<const float*>(points.data) + at);
+    const float4 quad =
+        *reinterpret_cast<const float4*>(static_cast<const float*>(points.data) + at);
     values[0] = quad.x;
     values[1] = quad.y;
     values[2] = quad.z;
@@ -129,8 +130,8 @@ __device__ __forceinline__ void reduce_column(const VoxelizeArgs& args, const Re
   Real total = 0;
 #pragma unroll 4
   for (uint32_t r = 0; r < count; ++r) {
-    add_value<Real, kKind>(args, column[r * kTileStride],
-                           kKind == ReduceKind::kBest ? order[r] : 0, &total, best);
+    add_value<Real, kKind>(args, column[r * kTileStride], kKind == ReduceKind::kBest ? order[r] : 0,
+                           &total, best);
   }
   *sum = total;
 }

@@ -181,8 +181,8 @@ struct VoxelWork {
   }
 };
 
-// The usual call, one cloud of x, y, z, intensity in fp32 without extras, as constants: what follows
-// for every point from other arguments folds away. For calls with work.common.
+// The usual call, one cloud of x, y, z, intensity in fp32 without extras, as constants: what
+// follows for every point from other arguments folds away. For calls with work.common.
 template <bool kCommon>
 __device__ __forceinline__ void assume_common(VoxelizeArgs& args, VoxelWork& work) {
   if constexpr (kCommon) {

@@ -109,8 +109,8 @@ cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext&
     const cudaError_t status = voxelize_fused(args, work, context);
     if (status != cudaErrorCooperativeLaunchTooLarge) return status;
   }
-  clear_kernel<<<blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target),
-                 kVoxelThreads, 0, context.stream>>>(work);
+  clear_kernel<<<blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target), kVoxelThreads,
+                 0, context.stream>>>(work);
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
   TORCHVOX_CUDA_CHECK(insert_points(args, work, context));
   TORCHVOX_CUDA_CHECK(number_voxels(args, work, context));
