@@ -92,8 +92,10 @@ struct VoxelTable {
       *before = add_to(&dense()[key], index, n);
       return static_cast<uint32_t>(key);
     }
-    if (kind == VoxelTableKind::kHash) return insert_hash(key, index, n, before);
     uint64_t s = home(key);
+    if (kind == VoxelTableKind::kHash) {
+      return insert_hash(key, index, n, before, s, load_slot(hash() + s));
+    }
     for (;;) {
       uint64_t* address = &wide()[s].key;
       uint64_t old = load_relaxed(address);
@@ -102,6 +104,38 @@ struct VoxelTable {
       s = s + 1 == slots ? 0 : s + 1;
     }
     *before = add_to(&wide()[s].entry, index, n);
+    return static_cast<uint32_t>(s);
+  }
+
+  // As insert(), for keys of which most are new: tries to claim the home at once and has its group on
+  // the way meanwhile, where insert() looks first and spares atomics.
+  TORCHVOX_HD uint32_t insert_new(uint64_t key, uint32_t index, uint32_t n,
+                                  uint32_t* before) const {
+    if (kind != VoxelTableKind::kHash) return insert(key, index, n, before);
+    const uint64_t s = home(key);
+    const uint64_t group = s & ~(kGroup - 1);
+    uint64_t old = atomic_cas(&hash()[s].word, kNone64, key << index_bits | (n - 1));
+    uint64_t next = group;  // where to go on when the home is another key's
+    uint64_t next_word = kNone64 - 1;  // no key's
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (uint64_t k = kGroup; k-- > 0;) {
+      const uint64_t word = load_relaxed(&hash()[group + k].word);
+      const bool fits = word == kNone64 || word >> index_bits == key;
+      if (fits && group + k != s) {
+        next = group + k;
+        next_word = word;
+      }
+    }
+    if (old == kNone64) {
+      *before = 0;
+    } else if (old >> index_bits == key) {
+      *before = count_of(atomic_add(&hash()[s].word, uint64_t{n})) + 1;
+    } else {
+      return insert_hash(key, index, n, before, next, {next_word, kNone32, 0});
+    }
+    atomic_lower(&hash()[s].first, index);
     return static_cast<uint32_t>(s);
   }
 
@@ -150,11 +184,10 @@ struct VoxelTable {
   // memory, then whole groups. So nearly no search takes more than two dependent loads.
   static constexpr uint64_t kGroup = 4;
 
-  TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n,
-                                   uint32_t* before) const {
-    uint64_t s = home(key);
+  // From slot `s` on, which held `seen` a moment ago.
+  TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n, uint32_t* before,
+                                   uint64_t s, HashSlot seen) const {
     uint64_t group = s & ~(kGroup - 1);
-    HashSlot seen = load_slot(hash() + s);
     for (bool searched = false;;) {
       const bool empty = seen.word == kNone64;
       if (empty || seen.word >> index_bits == key) {
