@@ -221,10 +221,13 @@ const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
 }  // namespace
 
 FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Target& target) {
-  const int64_t forced = plan_override(Plan::kVoxelKernels);
-  const bool wanted = forced == kAutomatic ? args.points.rows <= kFusedRows : forced == 1;
-  if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
   const int64_t rows = args.points.rows;
+  const int64_t forced = plan_override(Plan::kVoxelKernels);
+  // A scan over pillars is too little work for the grid barriers.
+  const bool pillars =
+      work.table.kind == VoxelTableKind::kDense && rows >= kPillarRows && rows < 4 * kPillarRows;
+  const bool wanted = forced == kAutomatic ? rows <= kFusedRows && !pillars : forced == 1;
+  if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
   const int64_t warp_bytes = args.points.dtype == DType::kDouble
       ? static_cast<int64_t>(sizeof(WarpShared<double>))
       : static_cast<int64_t>(sizeof(WarpShared<float>));

@@ -107,8 +107,8 @@ struct VoxelTable {
     return static_cast<uint32_t>(s);
   }
 
-  // As insert(), for keys of which most are new: tries to claim the home at once and has its group on
-  // the way meanwhile, where insert() looks first and spares atomics.
+  // As insert(), for keys of which most are new: tries to claim the home at once and has its group
+  // on the way meanwhile, where insert() looks first and spares atomics.
   TORCHVOX_HD uint32_t insert_new(uint64_t key, uint32_t index, uint32_t n,
                                   uint32_t* before) const {
     if (kind != VoxelTableKind::kHash) return insert(key, index, n, before);

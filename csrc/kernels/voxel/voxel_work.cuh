@@ -21,7 +21,10 @@ namespace torchvox {
 inline constexpr int kVoxelThreads = 256;
 inline constexpr int kFusedThreads = 1024;  // at most, in the fused kernel
 inline constexpr int kFusedBlockPoints = 128;  // at least, while there are multiprocessors
-inline constexpr int64_t kFusedRows = 400000;
+// Beyond these rows separate kernels are faster: many clouds of one place, one after the other,
+// have most of their voxels begin in a few blocks.
+inline constexpr int64_t kFusedRows = 200000;
+inline constexpr int64_t kPillarRows = 16384;  // to four times these, separate kernels over pillars
 inline constexpr int kFusedRowBits = 19;  // of the fused kernel's packed sums, at most
 inline constexpr int kTilePoints = 4 * kVoxelThreads;  // a block of the scan over points
 inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits

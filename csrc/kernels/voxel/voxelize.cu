@@ -6,7 +6,6 @@
 #include "csrc/kernels/voxel/voxel_points.cuh"
 
 namespace torchvox {
-
 namespace {
 
 // The workspace as every step expects it: all bits set. A kernel and not a memset, so that the next
@@ -49,10 +48,10 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
       !points.offsets.given() && !points.num_valid.given() && !args.grid.x_major &&
       !args.center_relative && args.point_slot == nullptr && args.arg == nullptr && !giants &&
       ranking == VoxelRanking::kById;
+  table = VoxelTable::choose(keys, rows);
   fused = plan_fused(args, *this, target);
 
   Workspace space(base);
-  table = VoxelTable::choose(keys, rows);
   table.data = space.take<char>(table.bytes());
   status = space.take<uint64_t>(std::max<int64_t>(tiles, fused.blocks));
   if (fused.blocks > 0) numbers = space.take<uint64_t>(rows);
