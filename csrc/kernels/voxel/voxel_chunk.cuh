@@ -116,8 +116,7 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
     shared.tally.add<kPointsOutOfRange, kPointsNotFinite>(work, next.sample, column);
     next = load(int64_t{i} + blockDim.x);
     if (brings) {
-      block.slot[at] =
-          work.table.insert_new(key, block.first[at], block.count[at], &block.before[at]);
+      block.slot[at] = work.table.insert(key, block.first[at], block.count[at], &block.before[at]);
     }
     __syncthreads();
     at = peers.of_leader(at);

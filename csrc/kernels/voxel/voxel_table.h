@@ -107,38 +107,6 @@ struct VoxelTable {
     return static_cast<uint32_t>(s);
   }
 
-  // As insert(), for keys of which most are new: tries to claim the home at once and has its group
-  // on the way meanwhile, where insert() looks first and spares atomics.
-  TORCHVOX_HD uint32_t insert_new(uint64_t key, uint32_t index, uint32_t n,
-                                  uint32_t* before) const {
-    if (kind != VoxelTableKind::kHash) return insert(key, index, n, before);
-    const uint64_t s = home(key);
-    const uint64_t group = s & ~(kGroup - 1);
-    uint64_t old = atomic_cas(&hash()[s].word, kNone64, key << index_bits | (n - 1));
-    uint64_t next = group;  // where to go on when the home is another key's
-    uint64_t next_word = kNone64 - 1;  // no key's
-#ifdef __CUDA_ARCH__
-#pragma unroll
-#endif
-    for (uint64_t k = kGroup; k-- > 0;) {
-      const uint64_t word = load_relaxed(&hash()[group + k].word);
-      const bool fits = word == kNone64 || word >> index_bits == key;
-      if (fits && group + k != s) {
-        next = group + k;
-        next_word = word;
-      }
-    }
-    if (old == kNone64) {
-      *before = 0;
-    } else if (old >> index_bits == key) {
-      *before = count_of(atomic_add(&hash()[s].word, uint64_t{n})) + 1;
-    } else {
-      return insert_hash(key, index, n, before, next, {next_word, kNone32, 0});
-    }
-    atomic_lower(&hash()[s].first, index);
-    return static_cast<uint32_t>(s);
-  }
-
   // Where the search for a key begins.
   TORCHVOX_HD uint64_t home(uint64_t key) const {
     uint64_t h = key;
