@@ -223,10 +223,11 @@ const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
 FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Target& target) {
   const int64_t rows = args.points.rows;
   const int64_t forced = plan_override(Plan::kVoxelKernels);
-  // A scan over pillars is too little work for the grid barriers.
-  const bool pillars =
-      work.table.kind == VoxelTableKind::kDense && rows >= kPillarRows && rows < 4 * kPillarRows;
-  const bool wanted = forced == kAutomatic ? rows <= kFusedRows && !pillars : forced == 1;
+  // A dense table needs few trips to memory and a padded copy is all bytes: there the grid barriers
+  // cost more than launches, unless the cloud is so small that the launches are all.
+  const bool slow_steps = work.table.kind != VoxelTableKind::kDense &&
+      (args.features == nullptr || args.reduce != VoxelReduce::kNone) && rows <= kFusedRows;
+  const bool wanted = forced == kAutomatic ? rows < kFewRows || slow_steps : forced == 1;
   if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
   const int64_t warp_bytes = args.points.dtype == DType::kDouble
       ? static_cast<int64_t>(sizeof(WarpShared<double>))

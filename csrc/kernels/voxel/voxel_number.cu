@@ -17,7 +17,6 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
   __shared__ ScanShared shared;
   __shared__ uint32_t voxels_before[kTilePoints];
   const PackedPoints& points = args.points;
-  let_next_begin();
   wait_for_previous();
   const int64_t tile = block_ticket(&work.counters->scan_ticket);
   const int64_t begin = tile * kTilePoints;
@@ -70,6 +69,7 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
     if (work.bitmap != nullptr) atomicAnd(&work.bitmap[key[k] / 32], ~(1u << (key[k] % 32)));
     before += pack_sum(1, count[k]);
   }
+  let_next_begin();
   if (points.offsets.given()) {
     __syncthreads();
     const int64_t end = begin + kTilePoints < points.rows ? begin + kTilePoints : points.rows;

@@ -29,7 +29,6 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   __shared__ BlockTally tally;
   const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
   const int64_t first = range.begin + threadIdx.x;
-  let_next_begin();
   BlockTally::begin(args.points, range.begin, range.end, tally);
   LoadedPoint<Real> point[kEach];
 #pragma unroll
@@ -58,6 +57,7 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
       if (slot != kNone32) work.arrival[row] = before + peers.earlier();
     }
   }
+  let_next_begin();
   tally.flush(work);
 }
 
@@ -69,7 +69,6 @@ __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args,
   __shared__ BlockTally tally;
   const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
   const int64_t first = range.begin + threadIdx.x;
-  let_next_begin();
   BlockTally::begin(args.points, range.begin, range.end, tally);
   wait_for_previous();
   uint32_t slot[kEach], arrival[kEach];
@@ -93,6 +92,7 @@ __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args,
     }
     finish_point(args, work, i, range.end, entry[k].first, arrival[k], tally);
   }
+  let_next_begin();
   tally.flush(work);
 }
 

@@ -24,7 +24,7 @@ inline constexpr int kFusedBlockPoints = 128;  // at least, while there are mult
 // Beyond these rows separate kernels are faster: many clouds of one place, one after the other,
 // have most of their voxels begin in a few blocks.
 inline constexpr int64_t kFusedRows = 200000;
-inline constexpr int64_t kPillarRows = 16384;  // to four times these, separate kernels over pillars
+inline constexpr int64_t kFewRows = 16384;
 inline constexpr int kFusedRowBits = 19;  // of the fused kernel's packed sums, at most
 inline constexpr int kTilePoints = 4 * kVoxelThreads;  // a block of the scan over points
 inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits

@@ -11,8 +11,8 @@ namespace {
 // The workspace as every step expects it: all bits set. A kernel and not a memset, so that the next
 // one can begin to read points meanwhile.
 __global__ void __launch_bounds__(kVoxelThreads) clear_kernel(VoxelWork work) {
-  let_next_begin();
   clear_workspace(work);
+  let_next_begin();  // late, as in every step: blocks that wait take room from those that work
 }
 
 }  // namespace
