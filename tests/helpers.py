@@ -15,6 +15,8 @@ DATA = Path(os.environ.get("TORCHVOX_DATA", ROOT.parent / "shared" / "data"))
 # Names of the values that a launch plan may be forced to; other plans take plain integers.
 PLAN_VALUES = {
     "voxel_table": {"dense": 0, "hash": 1, "hash_wide": 2},
+    "voxel_kernels": {"separate": 0, "fused": 1},
+    "voxel_common": {"general": 0, "common": 1},
     "fps_kernel": {"block": 0, "lazy": 1, "generic": 2},
     "bev_table": {"dense": 0, "cleared": 1, "started": 2},
 }

@@ -68,6 +68,7 @@ inline bool find_device(Target& target) {
   target.shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   target.compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
       attribute(cudaDevAttrComputeCapabilityMinor);
+  target.cooperative_launch = attribute(cudaDevAttrCooperativeLaunch) != 0;
   return true;
 #else
   (void)target;

@@ -33,6 +33,7 @@ struct Random {
   int64_t below(int64_t n) { return n > 0 ? static_cast<int64_t>(next() % n) : 0; }
 };
 
+Target device;
 bool on_device = false;  // a CUDA build on a machine with a GPU
 
 enum Cloud {
@@ -60,6 +61,8 @@ struct Case {
   bool wide_indices = false;
   int table = -1;
   int ranking = -1;
+  int kernels = -1;
+  int common = -1;
   bool want_slot = false;
   bool want_arg = false;
   bool want_features = true;
@@ -156,10 +159,7 @@ void execute(const Args& args, bool cuda) {
 #ifdef TORCHVOX_CUDA
   if (cuda) {
     CudaContext context;
-    cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, 0), "properties");
-    context.target.cuda = true;
-    context.target.multiprocessors = properties.multiProcessorCount;
+    context.target = device;
     Buffer workspace(true, static_cast<size_t>(workspace_bytes(args, context.target)));
     check(launch(args, workspace.data(), context), "launch");
     check(cudaDeviceSynchronize(), "run");
@@ -178,6 +178,8 @@ Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda, 
   set_plan_override(Plan::kVoxelParts, parts);
   set_plan_override(Plan::kVoxelTable, c.table);
   set_plan_override(Plan::kVoxelRanking, c.ranking);
+  set_plan_override(Plan::kVoxelKernels, c.kernels);
+  set_plan_override(Plan::kVoxelCommon, c.common);
   VoxelizeArgs args = c.args;
   Buffer data(cuda, points);
   Buffer offsets(cuda,
@@ -247,7 +249,15 @@ int run_case(const Case& c, uint64_t seed) {
     const std::string name = c.name + " (" + std::to_string(parts) + " parts)";
     failures += compare(name, run_voxelize(c, points, false, parts), want);
   }
-  if (on_device) failures += compare(c.name, run_voxelize(c, points, true, 1), want);
+  if (!on_device) return failures;
+  Case each = c;
+  for (each.kernels = 0; each.kernels <= 1; ++each.kernels) {
+    for (each.common = 0; each.common <= 1; ++each.common) {
+      const std::string name = c.name + (each.kernels == 1 ? " (fused)" : " (separate)") +
+          (each.common == 1 ? " (common)" : "");
+      failures += compare(name, run_voxelize(each, points, true, 1), want);
+    }
+  }
   return failures;
 }
 
@@ -259,6 +269,17 @@ VoxelGrid small_grid() {
     grid.hi[axis] = hi[axis];
     grid.size[axis] = size[axis];
     grid.cells[axis] = static_cast<int32_t>(cells_on_axis(lo[axis], hi[axis], size[axis]));
+  }
+  return grid;
+}
+
+// Mostly one point a voxel.
+VoxelGrid fine_grid() {
+  VoxelGrid grid = small_grid();
+  for (int axis = 0; axis < 3; ++axis) {
+    grid.size[axis] = 1.f / 64;
+    grid.cells[axis] =
+        static_cast<int32_t>(cells_on_axis(grid.lo[axis], grid.hi[axis], grid.size[axis]));
   }
   return grid;
 }
@@ -300,6 +321,18 @@ std::vector<Case> fixed_cases() {
     c.offsets = {900, 100, 500, -7, 5000};
     c.name = "";  // unspecified result: only run
   });
+  for (const Cloud cloud : {kUniform, kClustered, kHot}) {
+    for (const VoxelReduce reduce : {VoxelReduce::kMean, VoxelReduce::kNone}) {
+      add("many points", [&](Case& c) {
+        c.rows = 600000;
+        c.cloud = cloud;
+        c.args.reduce = reduce;
+        c.args.max_points = reduce == VoxelReduce::kNone ? 4 : 32;
+        c.args.max_voxels = -1;
+        if (cloud == kUniform) c.args.grid = fine_grid();
+      });
+    }
+  }
   for (const int64_t rows : {4096, 4097, 20000, 70000}) {
     for (const Cloud cloud : {kOneVoxel, kTwoVoxels}) {
       for (const VoxelReduce reduce : {VoxelReduce::kMean, VoxelReduce::kMax, VoxelReduce::kNone}) {
@@ -359,6 +392,18 @@ Case random_case(Random& random, int number) {
       c.valid.push_back(random.below(c.rows / std::max<int64_t>(1, batches) + 4) - 1);
     }
   }
+  if (random.below(4) == 0) {  // the usual call, which has kernels of its own
+    c.columns = 4;
+    c.pad = 0;
+    c.dtype = DType::kFloat;
+    c.args.order = VoxelOrder::kFirst;
+    c.args.reduce = random.below(2) ? VoxelReduce::kMean : VoxelReduce::kNone;
+    c.args.max_points = 1 + random.below(64);
+    c.args.center_relative = c.want_slot = c.want_arg = false;
+    c.want_features = true;
+    c.offsets.clear();
+    c.valid.clear();
+  }
   c.table = static_cast<int>(random.below(4)) - 1;
   if (c.table == 0 && c.args.grid.cells_per_sample() > 1000000) c.table = -1;
   c.ranking = static_cast<int>(random.below(3)) - 1;
@@ -369,7 +414,6 @@ Case random_case(Random& random, int number) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Target device;
   on_device = find_device(device);
   const int random_cases = argc > 1 ? std::atoi(argv[1]) : 160;
   int failures = 0, done = 0;

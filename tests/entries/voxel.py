@@ -277,7 +277,7 @@ OPS += [
         formula=voxelize_formula,
         refusals=VOXELIZE_REFUSALS,
         huge={"max_voxels": 1 << 45},
-        kernels=5,
+        kernels=1,  # all steps in one cooperative launch
         backward_kernels=1,
     ),
     Op(
@@ -286,7 +286,7 @@ OPS += [
         varying={"points": 0},
         cases=VOXELIZE_CASES,
         refusals=VOXELIZE_REFUSALS,
-        kernels=5,
+        kernels=1,  # all steps in one cooperative launch
     ),
     Op(
         "_voxelize_backward",
@@ -311,6 +311,6 @@ OPS += [
         varying={"points": 0},
         cases=MAP_CASES,
         refusals=VOXEL_REFUSALS,
-        kernels=5,
+        kernels=1,  # all steps in one cooperative launch
     ),
 ]

@@ -7,6 +7,7 @@ from helpers import assert_same_bits, forced
 from voxel_cases import GRID, ORDERS, REDUCTIONS, check_op, check_voxelize, run_op, street_cloud
 
 TABLES = ("dense", "hash", "hash_wide")
+KERNELS = ("separate", "fused")
 CLOUD = street_cloud(3000, seed=51)
 BATCH = torch.tensor([0, 1000, 1000, 1001, 2900])
 
@@ -35,6 +36,27 @@ def test_every_table_with_few_points_or_one_key(device, n, table):
         check_voxelize(device, CLOUD[:n], *GRID, 2, -1)
         check_voxelize(device, torch.zeros(n, 4), *GRID, 2, -1, reduce="mean")
         check_voxelize(device, torch.full((n, 4), torch.nan), *GRID, 2, -1, reduce="mean")
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_every_launch_plan_gives_the_same_bits(device, reduce, table, kernels):
+    with forced(voxel_table=table, voxel_kernels=kernels):
+        for max_points, max_voxels in ((5, 300), (40, -1)):
+            check_voxelize(device, CLOUD, *GRID, max_points, max_voxels, reduce=reduce)
+            check_voxelize(
+                device, CLOUD, *GRID, max_points, max_voxels, reduce=reduce, batch_offsets=BATCH
+            )
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("reduce", ["none", "mean"])
+def test_general_kernels_give_the_bits_of_those_for_the_usual_call(device, reduce, kernels):
+    for common in ("general", "common"):
+        with forced(voxel_common=common, voxel_kernels=kernels):
+            check_voxelize(device, CLOUD, *GRID, 10, -1, reduce=reduce)
+            check_voxelize(device, CLOUD, *GRID, 40, 300, reduce=reduce, out_dtype=torch.half)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -117,13 +139,14 @@ def test_repeats_are_equal(device, reduce):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_100_repeats_are_equal_under_load(order, table):
+def test_100_repeats_are_equal_under_load(order, kernels, table):
     """A matrix product on another stream moves the blocks of the op about."""
     cloud = street_cloud(60_000, seed=54).cuda()
     load_stream = torch.cuda.Stream()
     matrix = torch.randn(2048, 2048, device="cuda")
-    with forced(voxel_table=table):
+    with forced(voxel_table=table, voxel_kernels=kernels):
         first = None
         for _ in range(100):
             with torch.cuda.stream(load_stream):

@@ -24,6 +24,8 @@ const char* plan_name(Plan plan) {
     case Plan::kVoxelTable: return "voxel_table";
     case Plan::kVoxelRanking: return "voxel_ranking";
     case Plan::kVoxelParts: return "voxel_parts";
+    case Plan::kVoxelKernels: return "voxel_kernels";
+    case Plan::kVoxelCommon: return "voxel_common";
     case Plan::kFpsKernel: return "fps_kernel";
     case Plan::kFpsThreads: return "fps_threads";
     case Plan::kFpsPointsPerThread: return "fps_points_per_thread";

@@ -13,6 +13,8 @@ enum class Plan {
   kVoxelTable,  // CUDA: 0 dense, 1 hash, 2 hash with two-word slots
   kVoxelRanking,  // CUDA, sorted orders: 0 bitmap, 1 radix sort
   kVoxelParts,  // CPU: parts that voxels are dealt out to
+  kVoxelKernels,  // CUDA: 0 a kernel a step, 1 all steps in one cooperative kernel, where it can
+  kVoxelCommon,  // CUDA: 0 general kernels, 1 those for the usual arguments, where they fit
   kFpsKernel,  // 0 one block in registers, 1 lazy tiles, 2 generic
   kFpsThreads,  // threads per block
   kFpsPointsPerThread,  // points per thread

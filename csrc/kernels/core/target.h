@@ -17,6 +17,7 @@ struct Target {
   int multiprocessors = 0;  // CUDA
   int shared_bytes = 0;  // CUDA: dynamic shared memory that one block may opt in to
   int compute_capability = 0;  // CUDA: 10 * major + minor
+  bool cooperative_launch = false;  // CUDA
 };
 
 #ifdef TORCHVOX_CUDA

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kVoxelThreads) count_words_kernel(VoxelWork wo
 __global__ void __launch_bounds__(kVoxelThreads) rank_by_bitmap_kernel(VoxelWork work) {
   const int64_t voxels = work.totals->voxels;
   for (int64_t id = global_thread(); id < voxels; id += global_stride()) {
-    const VoxelSegment segment = work.segments[id];
+    const VoxelSegment segment = load_whole(&work.segments[id]);
     const uint64_t word = segment.key / 32;
     uint32_t rank = work.word_rank[word / kBitmapWords];
     for (uint64_t w = word / kBitmapWords * kBitmapWords; w < word; ++w) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kVoxelThreads) rank_by_bitmap_kernel(VoxelWork
     }
     rank += static_cast<uint32_t>(__popc(~work.bitmap[word] & ((1u << (segment.key % 32)) - 1)));
     work.rank_of[id] = rank;
-    work.ranked_segments[rank] = segment;
+    store_whole(&work.ranked_segments[rank], segment);
   }
 }
 
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kVoxelThreads) rank_by_sort_kernel(VoxelWork w
   for (int64_t rank = global_thread(); rank < voxels; rank += global_stride()) {
     const uint32_t id = sorted_ids[rank];
     work.rank_of[id] = static_cast<uint32_t>(rank);
-    work.ranked_segments[rank] = work.segments[id];
+    store_whole(&work.ranked_segments[rank], load_whole(&work.segments[id]));
   }
 }
 

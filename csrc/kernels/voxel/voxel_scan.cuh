@@ -29,31 +29,77 @@ __device__ __forceinline__ uint32_t sum_points(uint64_t sum) {
 }
 
 struct ScanShared {
-  uint64_t sums[kVoxelThreads / 32];
-  bool found[kVoxelThreads / 32];
+  uint64_t sums[32];  // one a warp
+  bool found[32];
 };
 
 // Sum of `value` over the earlier threads of the block; *total is the block's sum. Every thread
 // calls.
-__device__ __forceinline__ uint64_t block_prefix(uint64_t value, ScanShared& shared,
-                                                 uint64_t* total) {
+template <class Sum>
+__device__ __forceinline__ Sum block_prefix(Sum value, ScanShared& shared, Sum* total) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  uint64_t inclusive = value;
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const uint64_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
-    if (lane >= distance) inclusive += below;
-  }
+  const int warps = blockDim.x / 32;
+  const auto warp_inclusive = [lane](Sum inclusive) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const Sum below = __shfl_up_sync(0xffffffffu, inclusive, distance);
+      if (lane >= distance) inclusive += below;
+    }
+    return inclusive;
+  };
+  const Sum inclusive = warp_inclusive(value);
   if (lane == 31) shared.sums[warp] = inclusive;
   __syncthreads();
-  uint64_t before = 0, sum = 0;
-  for (int w = 0; w < kVoxelThreads / 32; ++w) {
-    if (w < warp) before += shared.sums[w];
-    sum += shared.sums[w];
+  const Sum sums = warp_inclusive(lane < warps ? static_cast<Sum>(shared.sums[lane]) : 0);
+  const Sum before = __shfl_sync(0xffffffffu, sums, warp > 0 ? warp - 1 : 0);
+  *total = __shfl_sync(0xffffffffu, sums, 31);
+  __syncthreads();
+  return (warp > 0 ? before : 0) + inclusive - value;
+}
+
+// Waits for the sum that a tile publishes.
+__device__ __forceinline__ uint64_t wait_for_status(const uint64_t* status) {
+  uint64_t word;
+  do {
+    word = load_relaxed(status);
+  } while (word >> 62 == 3);
+  return word;
+}
+
+// Sum of the first `tiles` tiles, each of which publishes its own sum only: no chain of waiting.
+// For tiles that all run at once. Every thread of the block calls; one warp reads, five words a
+// lane on their way at once.
+__device__ __forceinline__ uint64_t sum_of_tiles(const uint64_t* status, int tiles,
+                                                 ScanShared& shared) {
+  constexpr int kAhead = 5;
+  if (threadIdx.x < 32) {
+    uint64_t sum = 0;
+#pragma unroll 1
+    for (int first = threadIdx.x; first < tiles; first += 32 * kAhead) {
+      uint64_t word[kAhead];
+      bool ready;
+      do {
+        ready = true;
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+          word[k] = first + 32 * k < tiles ? load_relaxed(&status[first + 32 * k]) : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) ready = ready && word[k] >> 62 != 3;
+      } while (!ready);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) sum += word[k];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    }
+    if (threadIdx.x == 0) shared.sums[0] = sum;
   }
   __syncthreads();
-  *total = sum;
-  return before + inclusive - value;
+  return shared.sums[0];
 }
 
 // Publishes the sum of `tile` and returns that of all earlier tiles. The whole block looks back at
@@ -67,11 +113,7 @@ __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, 
   for (int64_t end = tile; end > 0; end -= kVoxelThreads) {
     const int64_t other = end - 1 - threadIdx.x;
     uint64_t word = kStatusTotal;
-    if (other >= 0) {
-      do {
-        word = load_relaxed(&status[other]);
-      } while (word >> 62 == 3);
-    }
+    if (other >= 0) word = wait_for_status(&status[other]);
     __syncwarp();
     const unsigned totals = __ballot_sync(0xffffffffu, (word & kStatusTotal) != 0);
     const int nearest = totals ? __ffs(static_cast<int>(totals)) - 1 : 31;

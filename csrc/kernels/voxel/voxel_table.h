@@ -33,10 +33,11 @@ struct VoxelTable {
     uint32_t first;
     uint32_t count;
   };
-  // Key and index share one word, (key << index_bits | index), so one atomic claims and minimises.
+  // Key and count share one word, (key << index_bits | count), so that one atomic claims a slot and
+  // counts.
   struct alignas(16) HashSlot {
     uint64_t word;
-    uint32_t count;
+    uint32_t first;
     uint32_t spare;
   };
   // For keys that are too long for that.
@@ -64,7 +65,8 @@ struct VoxelTable {
   static VoxelTable choose(uint64_t keys, int64_t points) {
     VoxelTable table;
     table.index_bits = bits_for(static_cast<uint64_t>(points));
-    const uint64_t hash_slots = points < 16 ? 32 : 2 * static_cast<uint64_t>(points);
+    const uint64_t groups = points < 16 ? 8 : (static_cast<uint64_t>(points) + 1) / 2;
+    const uint64_t hash_slots = kGroup * groups;
     const bool fits_word = bits_for(keys) + table.index_bits <= 63;
     const uint64_t dense_limit = hash_slots * 2 > (1u << 20) ? hash_slots * 2 : (1u << 20);
     const int64_t forced = plan_override(Plan::kVoxelTable);
@@ -83,32 +85,16 @@ struct VoxelTable {
   }
 
   // Adds `n` points, the smallest of which is `index`. Returns the voxel's slot, and how many of
-  // its points were added before.
+  // its points were added before. Most points come after their voxel's first one and need no atomic
+  // minimum.
   TORCHVOX_HD uint32_t insert(uint64_t key, uint32_t index, uint32_t n, uint32_t* before) const {
-    // A plain load first: most points come after their voxel's first one and need no atomic
-    // minimum.
     if (kind == VoxelTableKind::kDense) {
-      Entry& entry = dense()[key];
-      if (load_relaxed(&entry.first) > index) atomic_lower(&entry.first, index);
-      *before = atomic_add(&entry.count, n) + 1;
+      *before = add_to(&dense()[key], index, n);
       return static_cast<uint32_t>(key);
     }
     uint64_t s = home(key);
     if (kind == VoxelTableKind::kHash) {
-      const uint64_t word = key << index_bits | index;
-      for (;;) {
-        uint64_t* address = &hash()[s].word;
-        uint64_t old = load_relaxed(address);
-        if (old == kNone64) old = atomic_cas(address, kNone64, word);
-        if (old == kNone64) break;
-        if (old >> index_bits == key) {
-          if (old > word) atomic_lower(address, word);
-          break;
-        }
-        s = s + 1 == slots ? 0 : s + 1;
-      }
-      *before = atomic_add(&hash()[s].count, n) + 1;
-      return static_cast<uint32_t>(s);
+      return insert_hash(key, index, n, before, s, load_slot(hash() + s));
     }
     for (;;) {
       uint64_t* address = &wide()[s].key;
@@ -117,22 +103,19 @@ struct VoxelTable {
       if (old == kNone64 || old == key) break;
       s = s + 1 == slots ? 0 : s + 1;
     }
-    Entry& entry = wide()[s].entry;
-    if (load_relaxed(&entry.first) > index) atomic_lower(&entry.first, index);
-    *before = atomic_add(&entry.count, n) + 1;
+    *before = add_to(&wide()[s].entry, index, n);
     return static_cast<uint32_t>(s);
   }
 
-  // Where the search for a key begins. Neighbours along the fast axis share a 32-byte sector: pairs
-  // of keys hash together.
+  // Where the search for a key begins.
   TORCHVOX_HD uint64_t home(uint64_t key) const {
-    uint64_t h = key >> 1;
+    uint64_t h = key;
     h ^= h >> 33;
     h *= 0xff51afd7ed558ccdull;
     h ^= h >> 33;
     h *= 0xc4ceb9fe1a85ec53ull;
     h ^= h >> 33;
-    return 2 * (((h >> 32) * (slots / 2)) >> 32) + (key & 1);
+    return ((h >> 32) * slots) >> 32;
   }
 
   // The entry of a slot and its key; `count` is one less than the number of points until give_id().
@@ -147,8 +130,8 @@ struct VoxelTable {
     }
     const uint64_t word = load_relaxed(&hash()[slot].word);
     Entry entry;
-    entry.first = static_cast<uint32_t>(word & ((uint64_t{1} << index_bits) - 1));
-    entry.count = load_relaxed(&hash()[slot].count);
+    entry.first = load_relaxed(&hash()[slot].first);
+    entry.count = count_of(word);
     *key = word >> index_bits;
     return entry;
   }
@@ -156,16 +139,82 @@ struct VoxelTable {
   // while other threads still ask "is my index the smallest": an id never exceeds that index.
   TORCHVOX_HD void give_id(uint32_t slot, uint64_t key, uint32_t id, uint32_t place) const {
     if (kind == VoxelTableKind::kHash) {
-      store_relaxed(&hash()[slot].word, key << index_bits | id);
-      store_relaxed(&hash()[slot].count, place);
+      store_relaxed(&hash()[slot].first, id);
+      store_relaxed(&hash()[slot].word, key << index_bits | place);
       return;
     }
-    Entry& entry = kind == VoxelTableKind::kDense ? dense()[slot] : wide()[slot].entry;
-    store_relaxed(&entry.first, id);
-    store_relaxed(&entry.count, place);
+    Entry* const entry = kind == VoxelTableKind::kDense ? &dense()[slot] : &wide()[slot].entry;
+    store_relaxed(reinterpret_cast<uint64_t*>(entry), uint64_t{place} << 32 | id);
   }
 
  private:
+  // Slots searched together: first the home of a key, then the rest of its group with one trip to
+  // memory, then whole groups. So nearly no search takes more than two dependent loads.
+  static constexpr uint64_t kGroup = 4;
+
+  // From slot `s` on, which held `seen` a moment ago.
+  TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n, uint32_t* before,
+                                   uint64_t s, HashSlot seen) const {
+    uint64_t group = s & ~(kGroup - 1);
+    for (bool searched = false;;) {
+      const bool empty = seen.word == kNone64;
+      if (empty || seen.word >> index_bits == key) {
+        uint64_t* const word = &hash()[s].word;
+        const uint64_t old = empty ? atomic_cas(word, kNone64, key << index_bits | (n - 1))
+                                   : atomic_add(word, uint64_t{n});
+        if (!empty || old == kNone64) {
+          *before = empty ? 0 : count_of(old) + 1;
+          if (seen.first > index) atomic_lower(&hash()[s].first, index);
+          return static_cast<uint32_t>(s);
+        }
+        if (old >> index_bits == key) {
+          seen.word = old;
+          continue;
+        }
+      }
+      if (searched && s == group + kGroup - 1) group = group + kGroup == slots ? 0 : group + kGroup;
+      seen = first_fit(group, key, &s);
+      searched = true;
+    }
+  }
+  // The first slot of a group that is empty or has the key; else its last one.
+  TORCHVOX_HD HashSlot first_fit(uint64_t group, uint64_t key, uint64_t* s) const {
+    HashSlot slot[kGroup];
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (uint64_t k = 0; k < kGroup; ++k) slot[k] = load_slot(hash() + group + k);
+    HashSlot fit = slot[kGroup - 1];
+    *s = group + kGroup - 1;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int64_t k = kGroup - 2; k >= 0; --k) {
+      if (slot[k].word == kNone64 || slot[k].word >> index_bits == key) {
+        fit = slot[k];
+        *s = group + static_cast<uint64_t>(k);
+      }
+    }
+    return fit;
+  }
+  // The two parts need not be of one moment.
+  static TORCHVOX_HD HashSlot load_slot(const HashSlot* address) {
+#ifdef __CUDA_ARCH__
+    const ulonglong2 both = __ldcg(reinterpret_cast<const ulonglong2*>(address));
+    return {both.x, static_cast<uint32_t>(both.y), 0};
+#else
+    return {load_relaxed(&address->word), load_relaxed(&address->first), 0};
+#endif
+  }
+  TORCHVOX_HD uint32_t count_of(uint64_t word) const {
+    return static_cast<uint32_t>(word & ((uint64_t{1} << index_bits) - 1));
+  }
+  // One atomic counts and shows the smallest index so far.
+  static TORCHVOX_HD uint32_t add_to(Entry* entry, uint32_t index, uint32_t n) {
+    const uint64_t old = atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
+    if (static_cast<uint32_t>(old) > index) atomic_lower(&entry->first, index);
+    return static_cast<uint32_t>(old >> 32) + 1;
+  }
   static TORCHVOX_HD Entry load_entry(const Entry* address) {
     const uint64_t both = load_relaxed(reinterpret_cast<const uint64_t*>(address));
     Entry entry;

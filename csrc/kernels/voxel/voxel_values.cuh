@@ -20,25 +20,47 @@ inline constexpr int kTileStride = kChunkColumns + 1;  // free of bank conflicts
 struct Voxel {
   VoxelSegment segment;
   int64_t row;
-  int64_t sample;
+  int32_t sample;
   Cell cell;
   uint32_t stored;
 };
 
-__device__ __forceinline__ Voxel make_voxel(const VoxelizeArgs& args, const VoxelSegment& segment,
-                                            int64_t row) {
-  Voxel voxel;
+__device__ __forceinline__ Voxel make_voxel(const VoxelizeArgs& args, const VoxelWork& work,
+                                            const VoxelSegment& segment, int64_t row,
+                                            bool with_cell) {
+  Voxel voxel{};
   voxel.segment = segment;
   voxel.row = row;
-  voxel.cell = args.grid.cell_of(segment.key, &voxel.sample);
+  if (with_cell) {
+    int64_t sample;
+    const uint64_t key = work.short_keys ? static_cast<uint32_t>(segment.key) : segment.key;
+    voxel.cell = args.grid.cell_of(key, &sample);
+    voxel.sample = static_cast<int32_t>(sample);
+  }
   voxel.stored = static_cast<uint32_t>(args.stored(segment.count));
   return voxel;
+}
+
+// The voxel of another lane: what its points need.
+__device__ __forceinline__ Voxel voxel_of_lane(const VoxelizeArgs& args, const Voxel& voxel,
+                                               int lane) {
+  Voxel other{};
+  other.segment.place = __shfl_sync(kWholeWarp, voxel.segment.place, lane);
+  other.segment.count = __shfl_sync(kWholeWarp, voxel.segment.count, lane);
+  other.row = __shfl_sync(kWholeWarp, static_cast<uint32_t>(voxel.row), lane);
+  other.stored = __shfl_sync(kWholeWarp, voxel.stored, lane);
+  if (args.center_relative) {
+    other.cell.x = __shfl_sync(kWholeWarp, voxel.cell.x, lane);
+    other.cell.y = __shfl_sync(kWholeWarp, voxel.cell.y, lane);
+    other.cell.z = __shfl_sync(kWholeWarp, voxel.cell.z, lane);
+  }
+  return other;
 }
 
 // One 16-byte store and one of 4, by one thread.
 __device__ __forceinline__ void write_row(const VoxelizeArgs& args, const Voxel& voxel) {
   reinterpret_cast<int4*>(args.indices)[voxel.row] =
-      make_int4(static_cast<int>(voxel.sample), voxel.cell.z, voxel.cell.y, voxel.cell.x);
+      make_int4(voxel.sample, voxel.cell.z, voxel.cell.y, voxel.cell.x);
   args.num_points[voxel.row] = static_cast<int32_t>(voxel.stored);
 }
 
@@ -47,31 +69,23 @@ __device__ __forceinline__ Real cell_center(const VoxelGrid& grid, const Cell& c
   return grid.center<Real>(axis, axis == 0 ? cell.x : axis == 1 ? cell.y : cell.z);
 }
 
-// Columns [first, first + n) of a point, n <= kChunkColumns.
+// Columns [first, first + n) of a point, n <= 4.
 template <class Real>
-__device__ __forceinline__ void load_columns(const VoxelizeArgs& args, const Cell& cell,
-                                             uint32_t point, int first, int n,
-                                             Real (&values)[kChunkColumns]) {
+__device__ __forceinline__ void load_four(const VoxelizeArgs& args, const VoxelWork& work,
+                                          const Cell& cell, uint32_t point, int first, int n,
+                                          Real (&values)[4]) {
   const PackedPoints& points = args.points;
   const int64_t at = int64_t{point} * points.row_stride + first;
-  const bool vector = sizeof(Real) == 4 && points.dtype == DType::kFloat && n % 4 == 0 &&
-      points.row_stride % 4 == 0 && reinterpret_cast<uintptr_t>(points.data) % 16 == 0;
-  if (vector) {
-    const float4* quads =
-        reinterpret_cast<const float4*>(static_cast<const float*>(points.data) + at);
-#pragma unroll
-    for (int k = 0; k < kChunkColumns; k += 4) {
-      if (k < n) {
-        const float4 quad = quads[k / 4];
-        values[k] = quad.x;
-        values[k + 1] = quad.y;
-        values[k + 2] = quad.z;
-        values[k + 3] = quad.w;
-      }
-    }
+  if (work.quads) {
+    const float4 quad =
+        *reinterpret_cast<const float4*>(static_cast<const float*>(points.data) + at);
+    values[0] = quad.x;
+    values[1] = quad.y;
+    values[2] = quad.z;
+    values[3] = quad.w;
   } else {
 #pragma unroll
-    for (int k = 0; k < kChunkColumns; ++k) {
+    for (int k = 0; k < 4; ++k) {
       if (k < n) values[k] = load_as<Real>(points.data, points.dtype, at + k);
     }
   }
@@ -81,37 +95,59 @@ __device__ __forceinline__ void load_columns(const VoxelizeArgs& args, const Cel
   }
 }
 
-// Sum or best of up to 32 points, one a lane (kNone32: none), for groups of kLanes lanes. Lane j of
-// a group ends with the result of column first + j. Points go through shared memory, so that the
-// additions are one short loop in rank order.
-template <class Real, ReduceKind kKind, int kLanes>
-__device__ __forceinline__ void reduce_block(const VoxelizeArgs& args, const Cell& cell,
-                                             const uint32_t* order, uint32_t count, int first,
-                                             int n, Real* tile, Real* sum, Best<Real>* best) {
-  const int lane = threadIdx.x % 32;
-  const int j = lane % kLanes;
-  if (static_cast<uint32_t>(j) < count) {
-    Real values[kChunkColumns];
-    load_columns(args, cell, order[j], first, n, values);
+// Puts columns [first, first + n) of a point, n <= kChunkColumns, into a row of a tile.
+template <class Real>
+__device__ __forceinline__ void stage_point(const VoxelizeArgs& args, const VoxelWork& work,
+                                            const Cell& cell, uint32_t point, int first, int n,
+                                            Real* tile) {
 #pragma unroll
-    for (int k = 0; k < kChunkColumns; ++k) {
-      if (k < n) tile[lane * kTileStride + k] = values[k];
+  for (int k = 0; k < kChunkColumns; k += 4) {
+    if (k >= n) break;
+    Real values[4];
+    load_four(args, work, cell, point, first + k, n - k, values);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (k + j < n) tile[k + j] = values[j];
     }
+  }
+}
+
+template <class Real, ReduceKind kKind>
+__device__ __forceinline__ void add_value(const VoxelizeArgs& args, Real value, uint32_t point,
+                                          Real* sum, Best<Real>* best) {
+  if (kKind == ReduceKind::kBest) {
+    best->add(value, static_cast<int32_t>(point), args.reduce == VoxelReduce::kMin);
+  } else {
+    *sum += value;
+  }
+}
+
+// Sum or best of `count` values of a column of a tile, in order.
+template <class Real, ReduceKind kKind>
+__device__ __forceinline__ void reduce_column(const VoxelizeArgs& args, const Real* column,
+                                              const uint32_t* order, uint32_t count, Real* sum,
+                                              Best<Real>* best) {
+  Real total = 0;
+#pragma unroll 4
+  for (uint32_t r = 0; r < count; ++r) {
+    add_value<Real, kKind>(args, column[r * kTileStride], kKind == ReduceKind::kBest ? order[r] : 0,
+                           &total, best);
+  }
+  *sum = total;
+}
+
+// Sum or best of up to 32 points of `order`, by a warp. Lane j ends with column first + j.
+template <class Real, ReduceKind kKind>
+__device__ __forceinline__ void reduce_block(const VoxelizeArgs& args, const VoxelWork& work,
+                                             const Cell& cell, const uint32_t* order,
+                                             uint32_t count, int first, int n, Real* tile,
+                                             Real* sum, Best<Real>* best) {
+  const int lane = threadIdx.x % 32;
+  if (static_cast<uint32_t>(lane) < count) {
+    stage_point(args, work, cell, order[lane], first, n, tile + lane * kTileStride);
   }
   __syncwarp();
-  if (j < n) {
-    const Real* column = tile + (lane - j) * kTileStride + j;
-    Real total = 0;
-    for (uint32_t r = 0; r < count; ++r) {
-      if (kKind == ReduceKind::kBest) {
-        best->add(column[r * kTileStride], static_cast<int32_t>(order[r]),
-                  args.reduce == VoxelReduce::kMin);
-      } else {
-        total += column[r * kTileStride];
-      }
-    }
-    *sum = total;
-  }
+  if (lane < n) reduce_column<Real, kKind>(args, tile + lane, order, count, sum, best);
   __syncwarp();
 }
 
@@ -130,38 +166,46 @@ __device__ __forceinline__ void write_best(const VoxelizeArgs& args, const Voxel
   if (args.arg != nullptr) args.arg[at] = best.point;
 }
 
-// The row of a voxel by a group of kLanes lanes. `voxel.stored` is 0 for a group with nothing to
-// do, which then also has `active` false. With 32 lanes any number of points, 32 at a time.
-template <class Real, ReduceKind kKind, int kLanes>
-__device__ void reduce_voxel(const VoxelizeArgs& args, const Voxel& voxel, const uint32_t* order,
-                             bool active, Real* tile) {
-  const int j = threadIdx.x % kLanes;
+template <class Real, ReduceKind kKind>
+__device__ __forceinline__ void write_value(const VoxelizeArgs& args, const Voxel& voxel,
+                                            int64_t column, Real total, const Best<Real>& best) {
+  if (kKind == ReduceKind::kBest) {
+    write_best(args, voxel, column, best);
+  } else {
+    write_sum(args, voxel, column, total);
+  }
+}
+
+// The row of a voxel by a warp, from any number of ordered points, 32 at a time.
+template <class Real, ReduceKind kKind>
+__device__ void reduce_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
+                             const uint32_t* order, Real* tile) {
+  const int lane = threadIdx.x % 32;
   const int columns = static_cast<int>(args.points.columns);
+#pragma unroll 1
   for (int first = 0; first < columns; first += kChunkColumns) {
     const int n = columns - first < kChunkColumns ? columns - first : kChunkColumns;
-    CascadeSum<Real> sum;
+    Real total = 0;
     Best<Real> best;
-    uint32_t done = 0;
-    do {
-      const uint32_t rest = voxel.stored - done;
-      const uint32_t count = rest < kLanes ? rest : kLanes;
-      Real part = 0;
-      reduce_block<Real, kKind, kLanes>(args, voxel.cell, order + done, count, first, n, tile,
-                                        &part, &best);
-      if (count == 32) {
-        sum.template add_block<1>(part);
-      } else {
-        sum.template add_rest<0>(part);
+    if (voxel.stored <= 32) {
+      reduce_block<Real, kKind>(args, work, voxel.cell, order, voxel.stored, first, n, tile, &total,
+                                &best);
+    } else {
+      CascadeSum<Real> sum;
+      for (uint32_t done = 0; done < voxel.stored; done += 32) {
+        const uint32_t count = voxel.stored - done < 32 ? voxel.stored - done : 32;
+        Real part = 0;
+        reduce_block<Real, kKind>(args, work, voxel.cell, order + done, count, first, n, tile,
+                                  &part, &best);
+        if (count == 32) {
+          sum.template add_block<1>(part);
+        } else {
+          sum.template add_rest<0>(part);
+        }
       }
-      done += kLanes;
-    } while (kLanes == 32 && done < voxel.stored);
-    if (active && j < n) {
-      if (kKind == ReduceKind::kBest) {
-        write_best(args, voxel, first + j, best);
-      } else {
-        write_sum(args, voxel, first + j, sum.total());
-      }
+      total = sum.total();
     }
+    if (lane < n) write_value<Real, kKind>(args, voxel, first + lane, total, best);
   }
 }
 

@@ -67,7 +67,7 @@ TORCHVOX_EXPORT void run_cpu(const VoxelizeArgs& args, void* workspace,
                              const ParallelFor& parallel_for);
 
 #ifdef TORCHVOX_CUDA
-int64_t cuda_workspace_bytes(const VoxelizeArgs& args);
+int64_t cuda_workspace_bytes(const VoxelizeArgs& args, const Target& target);
 TORCHVOX_EXPORT cudaError_t launch(const VoxelizeArgs& args, void* workspace,
                                    const CudaContext& context);
 #endif

@@ -243,7 +243,7 @@ void write_counts(const VoxelizeArgs& args, const VoxelCpuWork& work) {
 
 int64_t workspace_bytes(const VoxelizeArgs& args, const Target& target) {
 #ifdef TORCHVOX_CUDA
-  if (target.cuda) return cuda_workspace_bytes(args);
+  if (target.cuda) return cuda_workspace_bytes(args, target);
 #endif
   (void)target;
   return VoxelCpuWork(args, nullptr).bytes;

@@ -30,27 +30,46 @@ __device__ __forceinline__ uint32_t warp_sort(uint32_t value) {
   return value;
 }
 
-// The 32 smallest of n points, ascending by lane; only the first `wanted` (1 to 32) are exact.
-// Chunks without a candidate cost one load and one vote.
-__device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, int wanted) {
-  constexpr int kAhead = 4;
-  const int lane = threadIdx.x % 32;
-  uint32_t best = kNone32, limit = kNone32;
-  for (uint32_t first = 0; first < n; first += 32 * kAhead) {
-    uint32_t candidate[kAhead];
-    for (int k = 0; k < kAhead; ++k) {
-      const uint32_t at = first + 32 * k + lane;
-      candidate[k] = at < n ? points[at] : kNone32;
-    }
-    for (int k = 0; k < kAhead; ++k) {
-      if (__ballot_sync(kWholeWarp, candidate[k] < limit) == 0) continue;
-      const uint32_t sorted = warp_sort(candidate[k]);
-      const uint32_t reversed = __shfl_sync(kWholeWarp, sorted, 31 - lane);
-      best = reversed < best ? reversed : best;  // the 32 smallest of both, a bitonic sequence
-      for (int distance = 16; distance > 0; distance /= 2)
-        best = compare_swap(best, distance, true);
-      limit = __shfl_sync(kWholeWarp, best, wanted - 1);
-    }
+// Merges the smallest values so far, ascending by lane, with one more value a lane.
+__device__ __forceinline__ uint32_t merge_smallest(uint32_t best, uint32_t value) {
+  const uint32_t sorted = warp_sort(value);
+  const uint32_t reversed = __shfl_sync(kWholeWarp, sorted, 31 - threadIdx.x % 32);
+  best = reversed < best ? reversed : best;  // the 32 smallest of both, a bitonic sequence
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) best = compare_swap(best, distance, true);
+  return best;
+}
+
+// The `wanted` (1 to 32) smallest of n points, ascending by lane. Of many points, the smallest of
+// each lane bound them, so that few others come to be sorted; those wait in `pending` [64].
+__device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, int wanted,
+                                       uint32_t* pending) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t limit = kNone32;
+  if (n > 128) {
+#pragma unroll 4
+    for (uint32_t k = lane; k < n; k += 32) limit = points[k] < limit ? points[k] : limit;
+    limit = __shfl_sync(kWholeWarp, warp_sort(limit), wanted - 1);
+  }
+  uint32_t best = kNone32, waiting = 0;
+#pragma unroll 1
+  for (uint32_t first = 0; first < n || waiting > 0; first += 32) {
+    const uint32_t point = first + lane < n ? points[first + lane] : kNone32;
+    const bool candidate = point <= limit && point != kNone32;
+    const unsigned votes = __ballot_sync(kWholeWarp, candidate);
+    if (candidate) pending[waiting + __popc(votes & ((1u << lane) - 1))] = point;
+    waiting += __popc(votes);
+    __syncwarp();
+    if (waiting < 32 && first + 32 < n) continue;
+    best = merge_smallest(best, lane < waiting ? pending[lane] : kNone32);
+    const uint32_t last = __shfl_sync(kWholeWarp, best, wanted - 1);
+    limit = last < limit ? last : limit;
+    const uint32_t rest = waiting > 32 ? waiting - 32 : 0;
+    const uint32_t moved = lane < rest ? pending[32 + lane] : 0;
+    __syncwarp();
+    if (lane < rest) pending[lane] = moved;
+    __syncwarp();
+    waiting = rest;
   }
   return best;
 }
@@ -79,7 +98,7 @@ __device__ inline void warp_sort_shared(const uint32_t* points, uint32_t n, uint
 }
 
 // Leaves the stored points of a segment in `order`, in input order, and writes the slots of all its
-// points. The segment has at most work.sort_above points.
+// points. The segment has at most work.sort_above points, and more than 32.
 __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& work,
                                      const VoxelSegment& segment, uint32_t* order) {
   const uint32_t lane = threadIdx.x % 32;
@@ -91,9 +110,8 @@ __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& 
     for (uint32_t k = lane; slots != nullptr && k < n; k += 32) slots[points[k]] = -1;
     return;
   }
-  if (n <= 32 || stored <= 32) {
-    const uint32_t point = n <= 32 ? warp_sort(lane < n ? points[lane] : kNone32)
-                                   : warp_select(points, n, static_cast<int>(stored));
+  if (stored <= 32) {
+    const uint32_t point = warp_select(points, n, static_cast<int>(stored), order);
     if (lane < stored) order[lane] = point;
     if (slots != nullptr) {
       if (lane < stored) slots[point] = static_cast<int32_t>(lane);

@@ -58,6 +58,7 @@ inline CudaContext cuda_context(const at::Tensor& on) {
   context.target.multiprocessors = properties->multiProcessorCount;
   context.target.shared_bytes = static_cast<int>(properties->sharedMemPerBlockOptin);
   context.target.compute_capability = 10 * properties->major + properties->minor;
+  context.target.cooperative_launch = properties->cooperativeLaunch != 0;
   return context;
 }
 

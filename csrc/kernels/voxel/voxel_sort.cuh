@@ -1,26 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Orders the points of long segments: chunks of 4,096 in shared memory, then merges of runs twice
-// as long each time, all in one launch that ends at once when no segment is long.
+// as long each time.
 //
 // Phase p of task t waits for every task of phase p - 1. Blocks take (phase, task) in ticket order,
 // so whatever a block waits for is held by a block that already runs: no co-residency is needed.
-#include "csrc/kernels/core/launch.cuh"
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
 #include "csrc/kernels/voxel/voxel_scan.cuh"
 
 namespace torchvox {
-namespace {
 
-struct Chunk {
+struct SortedChunk {
   VoxelSegment segment;
   int64_t row;  // -1: the voxel is not kept, so its order is of no use
   uint32_t begin;  // first position in the segment
   uint32_t length;
 };
 
-__device__ Chunk chunk_of(const VoxelizeArgs& args, const VoxelWork& work, uint32_t task) {
+__device__ inline SortedChunk chunk_of(const VoxelizeArgs& args, const VoxelWork& work,
+                                       uint32_t task) {
   const SegmentTask t = work.sort_tasks[task];
-  Chunk chunk;
+  SortedChunk chunk;
   chunk.segment = work.segments[t.voxel];
   chunk.row = work.row_of_voxel(args, t.voxel, chunk.segment.key);
   chunk.begin = t.chunk * kSortChunk;
@@ -30,26 +35,26 @@ __device__ Chunk chunk_of(const VoxelizeArgs& args, const VoxelWork& work, uint3
 }
 
 // The last phase knows each point's final position, which is its slot.
-__device__ void finish(const VoxelizeArgs& args, bool last_phase, uint32_t point,
-                       uint32_t position) {
+__device__ inline void finish(const VoxelizeArgs& args, bool last_phase, uint32_t point,
+                              uint32_t position) {
   if (!last_phase || args.point_slot == nullptr) return;
   const bool stored = args.max_points < 0 || position < args.max_points;
   args.point_slot[point] = stored ? static_cast<int32_t>(position) : -1;
 }
 
 // Bitonic sort of one chunk.
-__device__ void sort_chunk(const VoxelizeArgs& args, const Chunk& chunk, uint32_t* perm,
-                           uint32_t* values, bool last_phase) {
+__device__ inline void sort_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
+                                  uint32_t* perm, uint32_t* values, bool last_phase) {
   uint32_t* segment = perm + chunk.segment.place + chunk.begin;
   uint32_t size = 64;
   while (size < chunk.length) size *= 2;
-  for (uint32_t k = threadIdx.x; k < size; k += kVoxelThreads) {
+  for (uint32_t k = threadIdx.x; k < size; k += blockDim.x) {
     values[k] = k < chunk.length ? segment[k] : kNone32;
   }
   __syncthreads();
   for (uint32_t run = 2; run <= size; run *= 2) {
     for (uint32_t distance = run / 2; distance > 0; distance /= 2) {
-      for (uint32_t pair = threadIdx.x; pair < size / 2; pair += kVoxelThreads) {
+      for (uint32_t pair = threadIdx.x; pair < size / 2; pair += blockDim.x) {
         const uint32_t low = 2 * pair - (pair & (distance - 1));
         const uint32_t high = low + distance;
         const bool ascending = (low & run) == 0;
@@ -62,7 +67,7 @@ __device__ void sort_chunk(const VoxelizeArgs& args, const Chunk& chunk, uint32_
       __syncthreads();
     }
   }
-  for (uint32_t k = threadIdx.x; k < chunk.length; k += kVoxelThreads) {
+  for (uint32_t k = threadIdx.x; k < chunk.length; k += blockDim.x) {
     segment[k] = values[k];
     finish(args, last_phase, values[k], chunk.begin + k);
   }
@@ -70,8 +75,9 @@ __device__ void sort_chunk(const VoxelizeArgs& args, const Chunk& chunk, uint32_
 
 // Moves each point of a chunk to its place in the merger of its run with the neighbouring run: its
 // place in its own run plus the number of smaller points in the other.
-__device__ void merge_chunk(const VoxelizeArgs& args, const Chunk& chunk, const uint32_t* from,
-                            uint32_t* to, uint64_t run, bool last_phase) {
+__device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
+                                   const uint32_t* from, uint32_t* to, uint64_t run,
+                                   bool last_phase) {
   const uint32_t* segment = from + chunk.segment.place;
   const uint64_t own = chunk.begin / run;
   const uint64_t count = chunk.segment.count;
@@ -79,7 +85,7 @@ __device__ void merge_chunk(const VoxelizeArgs& args, const Chunk& chunk, const 
   if (other_begin > count) other_begin = count;
   const uint64_t other_end = other_begin + run < count ? other_begin + run : count;
   const uint64_t merged = (own & ~uint64_t{1}) * run;  // where the merger begins
-  for (uint32_t k = threadIdx.x; k < chunk.length; k += kVoxelThreads) {
+  for (uint32_t k = threadIdx.x; k < chunk.length; k += blockDim.x) {
     const uint64_t position = uint64_t{chunk.begin} + k;
     const uint32_t point = segment[position];
     uint64_t low = other_begin, high = other_end;
@@ -97,8 +103,10 @@ __device__ void merge_chunk(const VoxelizeArgs& args, const Chunk& chunk, const 
   }
 }
 
-__global__ void __launch_bounds__(kVoxelThreads) sort_kernel(VoxelizeArgs args, VoxelWork work) {
-  __shared__ uint32_t values[kSortChunk];
+// Orders every long segment; returns when all are. Each block of the grid calls; `values` is
+// [kSortChunk] in shared memory.
+__device__ inline void order_long_segments(const VoxelizeArgs& args, const VoxelWork& work,
+                                           uint32_t* values) {
   VoxelCounters* counters = work.counters;
   const uint32_t tasks = counters->sort_tasks + 1;
   if (tasks == 0) return;
@@ -111,14 +119,15 @@ __global__ void __launch_bounds__(kVoxelThreads) sort_kernel(VoxelizeArgs args, 
   for (;;) {
     const uint32_t ticket = static_cast<uint32_t>(block_ticket(&counters->sort_ticket));
     const uint32_t phase = ticket / tasks;
-    if (phase > merges) return;
+    const uint32_t earlier = (phase <= merges ? phase : merges + 1) * tasks;
     if (threadIdx.x == 0) {
-      while (load_relaxed(&counters->sort_done) + 1 < phase * tasks) {
+      while (load_relaxed(&counters->sort_done) + 1 < earlier) {
       }
       __threadfence();
     }
     __syncthreads();
-    const Chunk chunk = chunk_of(args, work, ticket % tasks);
+    if (phase > merges) return;
+    const SortedChunk chunk = chunk_of(args, work, ticket % tasks);
     if (chunk.row >= 0) {
       if (phase == 0) {
         sort_chunk(args, chunk, work.perm, values, merges == 0);
@@ -131,17 +140,6 @@ __global__ void __launch_bounds__(kVoxelThreads) sort_kernel(VoxelizeArgs args, 
     __syncthreads();
     if (threadIdx.x == 0) atomicAdd(&counters->sort_done, 1u);
   }
-}
-
-}  // namespace
-
-cudaError_t sort_segments(const VoxelizeArgs& args, const VoxelWork& work,
-                          const CudaContext& context) {
-  const int64_t most_tasks = args.points.rows / 448 + 1;
-  const unsigned blocks = blocks_for(most_tasks * kVoxelThreads, kVoxelThreads, context.target,
-                                     /*per_multiprocessor=*/2);
-  sort_kernel<<<blocks, kVoxelThreads, 0, context.stream>>>(args, work);
-  return cudaGetLastError();
 }
 
 }  // namespace torchvox

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All steps in one cooperative launch, for clouds of which every block can keep its part in shared
+// memory: what separate launches cost, and the trips of a point's slot and arrival through global
+// memory, are most of the time of a single scan.
+#include <cuda/atomic>
+
+#include <algorithm>
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/voxel/voxel_chunk.cuh"
+#include "csrc/kernels/voxel/voxel_number.cuh"
+#include "csrc/kernels/voxel/voxel_reduce.cuh"
+
+namespace torchvox {
+namespace {
+
+// Every block waits for all others. `counter` starts at minus one and serves once; a barrier of
+// cooperative groups does without such a counter, but waits for its own arrival first.
+__device__ void grid_barrier(uint32_t* counter) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    cuda::atomic_ref<uint32_t, cuda::thread_scope_device> arrived(*counter);
+    arrived.fetch_add(1, cuda::memory_order_release);
+    while (arrived.load(cuda::memory_order_relaxed) + 1 != gridDim.x) {
+    }
+    cuda::atomic_thread_fence(cuda::memory_order_acquire, cuda::thread_scope_device);
+  }
+  __syncthreads();
+}
+
+// Ids in point order, a thread `per_thread` neighbouring points. Blocks publish how many voxels
+// begin in them, and how many points the crowded ones have, and add up all earlier blocks.
+__device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
+                             FusedShared& shared) {
+  const int first = threadIdx.x * chunk.per_thread;
+  const int last = min(first + chunk.per_thread, chunk.count);
+  // Points below, voxels above: enough for the rows and the chunk of this kernel.
+  const auto sum_of = [](uint32_t count) {
+    return (1u << kFusedRowBits) + (count > kSmallVoxel ? count : 0);
+  };
+  const auto wide = [](uint32_t sum) {
+    return pack_sum(sum >> kFusedRowBits, sum & ((1u << kFusedRowBits) - 1));
+  };
+  uint32_t begins = 0;  // bit k: a voxel begins with point first + k
+  uint32_t crowded = 0;
+  uint32_t sum = 0;
+  uint64_t held_key = 0;  // of the last such voxel
+  uint32_t held_count = 0;
+#pragma unroll 1
+  for (int i = first; i < last; ++i) {
+    const uint32_t slot = chunk.voxel[i];
+    if (slot == kNone32) continue;
+    uint64_t key;
+    const VoxelTable::Entry entry = work.table.entry(slot, &key);
+    if (entry.first == chunk.begin + i) {
+      begins |= 1u << (i - first);
+      held_key = key;
+      held_count = entry.count + 1;
+      sum += sum_of(held_count);
+      crowded += held_count > kSmallVoxel;
+    } else {
+      chunk.voxel[i] = entry.first;
+    }
+  }
+  uint32_t block_sum;
+  const uint32_t prefix = block_prefix(sum, shared.scan, &block_sum);
+  const uint64_t total = wide(block_sum);
+  if (threadIdx.x == 0) store_relaxed(&work.status[blockIdx.x], total);
+  const auto places = CrowdedPlaces::reserve(work.counters, crowded);
+  const uint64_t blocks_before = sum_of_tiles(work.status, blockIdx.x, shared.scan);
+  uint64_t before = blocks_before + wide(prefix);
+  uint32_t crowded_at = places.first();
+  const uint32_t first_id = sum_voxels(blocks_before);
+  if (threadIdx.x == 0) {
+    shared.first_id = first_id;
+    shared.voxels = sum_voxels(total);
+    if (blockIdx.x == gridDim.x - 1) {
+      store_relaxed(&work.totals->voxels, first_id + sum_voxels(total));
+    }
+  }
+
+#pragma unroll 1
+  for (int i = first; i < last; ++i) {
+    if (args.points.offsets.given()) chunk.voxels_before[i] = sum_voxels(before);
+    if (!(begins >> (i - first) & 1)) continue;
+    const uint32_t slot = chunk.voxel[i];
+    uint64_t key = held_key;
+    uint32_t count = held_count;
+    if (begins >> (i - first) != 1) count = work.table.entry(slot, &key).count + 1;
+    const uint32_t id = sum_voxels(before);
+    const bool is_crowded = count > kSmallVoxel;
+    const uint32_t place = is_crowded ? sum_points(before) : kNone32;
+    store_relaxed(&work.numbers[chunk.begin + i], uint64_t{place} << 32 | id);
+    if (is_crowded) add_voxel(args, work, id, {key, place, count}, &crowded_at);
+    store_whole(&chunk.own[id - first_id], VoxelSegment{key, is_crowded ? place : slot, count});
+    chunk.voxel[i] = static_cast<uint32_t>(chunk.begin + i);
+    before += wide(sum_of(count));
+  }
+}
+
+// The voxels before each sample of which the first row lies in this block; then, by one block, what
+// follows from them.
+__device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
+                               FusedShared& shared) {
+  const PackedPoints& points = args.points;
+  __syncthreads();
+  if (points.offsets.given()) {
+#pragma unroll 1
+    for (int64_t b = threadIdx.x; b <= points.batches; b += blockDim.x) {
+      const int64_t offset = points.offset(b);
+      if (offset >= chunk.begin && offset < chunk.end) {
+        work.sample_begin[b] = chunk.voxels_before[offset - chunk.begin];
+      }
+    }
+    if (!is_last_block(&work.counters->scan_done, gridDim.x)) return;
+  } else if (blockIdx.x != gridDim.x - 1) {
+    return;
+  }
+  write_samples(args, work, shared.scan);
+}
+
+// The rows of the voxels that begin here, and the small ones among them from their lists: four at a
+// time by a warp.
+template <class Real, ReduceKind kKind>
+__device__ void reduce_own(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
+                           const FusedShared& shared, WarpShared<Real>& warp_shared) {
+  const int group = threadIdx.x / kSmallVoxel;
+  const uint32_t voxels = shared.voxels;
+  const uint32_t warp_first = threadIdx.x / 32 * (32 / kSmallVoxel);
+#pragma unroll 1
+  for (uint32_t first = warp_first; first < voxels; first += blockDim.x / kSmallVoxel) {
+    const uint32_t k = first - warp_first + group;
+    Voxel voxel{};
+    uint32_t n = 0;
+    if (k < voxels) {
+      const VoxelSegment segment = load_whole(&chunk.own[k]);
+      const int64_t row = work.row_of_voxel(args, shared.first_id + k, segment.key);
+      if (row >= 0 && row < args.capacity()) {
+        voxel = make_voxel(args, work, segment, row, true);
+        if (threadIdx.x % kSmallVoxel == 0) write_row(args, voxel);
+        if (segment.count <= kSmallVoxel) n = segment.count;
+      }
+    }
+    const uint32_t* const points = work.lists + int64_t{voxel.segment.place} * kSmallVoxel;
+    rank_and_reduce<Real, kKind>(args, work, voxel, points, n, kSmallVoxel, warp_shared);
+  }
+}
+
+// What follows for every point from the number of its voxel, which another block may still owe.
+__device__ void finish_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
+                             FusedShared& shared) {
+#pragma unroll 1
+  for (int first = 0; first < chunk.count; first += blockDim.x) {
+    const int i = first + threadIdx.x;
+    const uint32_t voxel = i < chunk.count ? chunk.voxel[i] : kNone32;
+    uint32_t id = kNone32, arrival = 0;
+    if (voxel != kNone32) {
+      uint64_t number;
+      do {
+        number = load_relaxed(&work.numbers[voxel]);
+      } while (number == kNone64);
+      id = static_cast<uint32_t>(number);
+      arrival = chunk.arrival[i];
+      const uint32_t place = static_cast<uint32_t>(number >> 32);
+      if (place != kNone32) {
+        work.perm[int64_t{place} + arrival] = static_cast<uint32_t>(chunk.begin + i);
+      }
+    }
+    finish_point(args, work, chunk.begin + i, chunk.end, id, arrival, shared.tally);
+  }
+  shared.tally.flush(work);
+}
+
+template <class Real, ReduceKind kKind, bool kCommon = false>
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    fused_kernel(VoxelizeArgs args, VoxelWork work) {
+  assume_common<kCommon>(args, work);
+  if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
+  extern __shared__ __align__(16) char storage[];
+  __shared__ FusedShared shared;
+  uint32_t* const barriers = work.counters->barriers;
+  const Chunk chunk(args, work, storage);
+  WarpShared<Real>* const warps = reinterpret_cast<WarpShared<Real>*>(chunk.rest);
+  insert_chunk<Real>(args, work, chunk, shared);
+  grid_barrier(&barriers[0]);
+  number_chunk(args, work, chunk, shared);
+  number_samples(args, work, chunk, shared);
+  // With a cap, the rows of a sample depend on all samples before it.
+  if (work.row_needs_key(args)) grid_barrier(&barriers[1]);
+  reduce_own<Real, kKind>(args, work, chunk, shared, warps[threadIdx.x / 32]);
+  finish_chunk(args, work, chunk, shared);
+  grid_barrier(&barriers[2]);
+  reduce_rest<Real, kKind>(args, work, 0, warps);
+}
+
+template <class Real>
+const void* kernel_of(const VoxelizeArgs& args) {
+  if (args.reduce == VoxelReduce::kNone) {
+    return reinterpret_cast<const void*>(fused_kernel<Real, ReduceKind::kCopy>);
+  }
+  if (args.is_best()) {
+    return reinterpret_cast<const void*>(fused_kernel<Real, ReduceKind::kBest>);
+  }
+  return reinterpret_cast<const void*>(fused_kernel<Real, ReduceKind::kSum>);
+}
+
+const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
+  if (work.common && args.reduce == VoxelReduce::kNone) {
+    return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kCopy, true>);
+  }
+  if (work.common) {
+    return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kSum, true>);
+  }
+  if (args.features == nullptr) {
+    return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kNothing>);
+  }
+  return args.points.dtype == DType::kDouble ? kernel_of<double>(args) : kernel_of<float>(args);
+}
+
+}  // namespace
+
+FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Target& target) {
+  const int64_t rows = args.points.rows;
+  const int64_t forced = plan_override(Plan::kVoxelKernels);
+  // A dense table needs few trips to memory and a padded copy is all bytes: there the grid barriers
+  // cost more than launches, unless the cloud is so small that the launches are all.
+  const bool slow_steps = work.table.kind != VoxelTableKind::kDense &&
+      (args.features == nullptr || args.reduce != VoxelReduce::kNone) && rows <= kFusedRows;
+  const bool wanted = forced == kAutomatic ? rows < kFewRows || slow_steps : forced == 1;
+  if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
+  const int64_t warp_bytes = args.points.dtype == DType::kDouble
+      ? static_cast<int64_t>(sizeof(WarpShared<double>))
+      : static_cast<int64_t>(sizeof(WarpShared<float>));
+  FusedLaunch fused;
+  fused.blocks = static_cast<int>(std::clamp<int64_t>(ceil_div<int64_t>(rows, kFusedBlockPoints), 1,
+                                                      std::max(1, target.multiprocessors)));
+  const int64_t chunk = ceil_div<int64_t>(rows, fused.blocks);
+  const int64_t chunk_bytes = (chunk * (args.points.offsets.given() ? 28 : 24) + 15) / 16 * 16;
+  const int64_t room =
+      target.shared_bytes - 12 * 1024 - chunk_bytes;  // less what the kernel has by name
+  fused.threads = 128;
+  while (fused.threads < kFusedThreads && fused.threads < chunk &&
+         2 * fused.threads / 32 * warp_bytes <= room) {
+    fused.threads *= 2;
+  }
+  const int64_t bytes = std::max({fused.threads / 32 * warp_bytes,
+                                  static_cast<int64_t>(kSortChunk * sizeof(uint32_t)),
+                                  static_cast<int64_t>(sizeof(BlockTable))});
+  if (rows >> kFusedRowBits || chunk >> (32 - kFusedRowBits)) return {};
+  if (bytes > room || chunk > 32 * fused.threads) return {};
+  fused.chunk = static_cast<int>(chunk);
+  fused.per_thread = static_cast<int>(ceil_div<int64_t>(chunk, fused.threads));
+  fused.chunk_bytes = static_cast<int>(chunk_bytes);
+  fused.shared_bytes = static_cast<int>(chunk_bytes + bytes);
+  return fused;
+}
+
+cudaError_t voxelize_fused(const VoxelizeArgs& args, const VoxelWork& work,
+                           const CudaContext& context) {
+  const void* const kernel = kernel_for(args, work);
+  const FusedLaunch& fused = work.fused;
+  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           fused.shared_bytes));
+  int per_multiprocessor = 0;
+  TORCHVOX_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &per_multiprocessor, kernel, fused.threads, static_cast<size_t>(fused.shared_bytes)));
+  if (int64_t{per_multiprocessor} * context.target.multiprocessors < fused.blocks) {
+    return cudaErrorCooperativeLaunchTooLarge;
+  }
+  void* parameters[] = {const_cast<VoxelizeArgs*>(&args), const_cast<VoxelWork*>(&work)};
+  return cudaLaunchCooperativeKernel(kernel, fused.blocks, fused.threads, parameters,
+                                     static_cast<size_t>(fused.shared_bytes), context.stream);
+}
+
+}  // namespace torchvox
