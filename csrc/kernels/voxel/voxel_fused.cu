@@ -205,6 +205,8 @@ const void* kernel_of(const VoxelizeArgs& args) {
   return reinterpret_cast<const void*>(fused_kernel<Real, ReduceKind::kSum>);
 }
 
+constexpr int kNamedBytes = 12 * 1024;  // shared memory that the kernel has by name, at most
+
 const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
   if (work.common && args.reduce == VoxelReduce::kNone) {
     return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kCopy, true>);
@@ -237,8 +239,7 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
                                                       std::max(1, target.multiprocessors)));
   const int64_t chunk = ceil_div<int64_t>(rows, fused.blocks);
   const int64_t chunk_bytes = (chunk * (args.points.offsets.given() ? 28 : 24) + 15) / 16 * 16;
-  const int64_t room =
-      target.shared_bytes - 12 * 1024 - chunk_bytes;  // less what the kernel has by name
+  const int64_t room = target.shared_bytes - kNamedBytes - chunk_bytes;
   fused.threads = 128;
   while (fused.threads < kFusedThreads && fused.threads < chunk &&
          2 * fused.threads / 32 * warp_bytes <= room) {
@@ -260,8 +261,9 @@ cudaError_t voxelize_fused(const VoxelizeArgs& args, const VoxelWork& work,
                            const CudaContext& context) {
   const void* const kernel = kernel_for(args, work);
   const FusedLaunch& fused = work.fused;
+  // One limit for every call: it belongs to the function, and other threads set it too.
   TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           fused.shared_bytes));
+                                           context.target.shared_bytes - kNamedBytes));
   int per_multiprocessor = 0;
   TORCHVOX_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &per_multiprocessor, kernel, fused.threads, static_cast<size_t>(fused.shared_bytes)));

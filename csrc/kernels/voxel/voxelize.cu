@@ -107,6 +107,7 @@ cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext&
     // Where the grid cannot be resident at once (a shared GPU), the steps run one by one.
     const cudaError_t status = voxelize_fused(args, work, context);
     if (status != cudaErrorCooperativeLaunchTooLarge) return status;
+    cudaGetLastError();
   }
   clear_kernel<<<blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target), kVoxelThreads,
                  0, context.stream>>>(work);
