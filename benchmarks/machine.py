@@ -24,13 +24,11 @@ def facts(device: str, packages: List[str]) -> Dict[str, object]:
     """Hardware, versions and commit, for the head of the results."""
     from torchvox._build import BUILD_INFO
 
-    commit = _output("git", "rev-parse", "--short=12", "HEAD")
-    changes = _output("git", "status", "--porcelain", "--untracked-files=no")
     found: Dict[str, object] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "device": device,
-        "commit": commit or BUILD_INFO["commit"],  # a copy of the tree may lie outside of git
-        "dirty": bool(changes) if commit else None,
+        "commit": BUILD_INFO["commit"],  # of the library that is measured
+        "dirty": _differs_from(BUILD_INFO["commit"]),
         "torchvox": torchvox.__version__,
         "build": dict(BUILD_INFO),
         "torch": torch.__version__,
@@ -79,13 +77,14 @@ def floor_us(device: str, moved_bytes: int, launches: int) -> float:
 @functools.cache
 def copy_bandwidth(device: str) -> float:
     """Bytes read plus bytes written per second by a large copy."""
-    source = torch.ones(COPY_BYTES[device], dtype=torch.uint8, device=device)
+    source = torch.ones(COPY_BYTES[device] // 4, device=device)
     target = torch.empty_like(source)
-    if device == "cuda":
-        us = timing.graph_time(lambda: target.copy_(source), 0.1).us
+    if device == "cuda":  # the copy engine is not always the faster way
+        ways = (lambda: target.copy_(source), lambda: torch.neg(source, out=target))
+        us = min(timing.graph_time(way, 0.1).us for way in ways)
     else:
         us = timing.interleaved_us({"copy": lambda: target.copy_(source)}, 0.5)["copy"][1]
-    return 2e6 * source.numel() / us
+    return 2e6 * COPY_BYTES[device] / us
 
 
 @functools.cache
@@ -97,6 +96,17 @@ def empty_graph_us(kernels: int) -> float:
             torch.cuda._sleep(0)
 
     return timing.graph_time(call, 0.05).us
+
+
+def _differs_from(commit: str) -> Optional[bool]:
+    """Whether the tree differs from a commit; None where git cannot say."""
+    try:
+        done = subprocess.run(
+            ["git", "diff", "--quiet", commit], cwd=ROOT, capture_output=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {0: False, 1: True}.get(done.returncode)
 
 
 def _output(*command: str) -> str:
