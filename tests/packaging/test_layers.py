@@ -35,7 +35,7 @@ def needed(library) -> list[str]:
 
 @pytest.mark.parametrize("file", KERNEL_FILES, ids=lambda f: f.name)
 def test_kernels_include_only_std_cuda_and_kernels(file):
-    allowed = re.compile(r"csrc/kernels/|cuda|cub/|thrust/|cccl/|[a-z_]+$")
+    allowed = re.compile(r"csrc/kernels/|cuda|cooperative_groups|cub/|thrust/|cccl/|[a-z_]+$")
     assert [name for name in includes(file) if not allowed.match(name)] == []
 
 
