@@ -3,6 +3,7 @@
 
 #include "csrc/kernels/bev/bev_max_height_common.h"
 #include "csrc/kernels/bev/bev_scatter.cuh"
+#include "csrc/kernels/core/atomics.cuh"
 
 namespace torchvox {
 namespace {

@@ -51,6 +51,14 @@ __device__ __forceinline__ uint32_t warp_min(uint32_t x) {
 #endif
 }
 __device__ __forceinline__ uint32_t warp_max(uint32_t x) { return ~warp_min(~x); }
+__device__ __forceinline__ int warp_max_signed(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kFullWarp, x);
+#else
+  for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kFullWarp, x, step));
+  return x;
+#endif
+}
 
 // Smallest x of the block, for all threads; also a barrier. At most 32 warps.
 __device__ __forceinline__ uint32_t block_min(uint32_t x) {

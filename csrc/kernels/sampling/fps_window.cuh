@@ -47,15 +47,6 @@ struct FpsWindow {
   }
 };
 
-__device__ __forceinline__ int warp_max_signed(int x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(kFullWarp, x);
-#else
-  for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kFullWarp, x, step));
-  return x;
-#endif
-}
-
 // Fills the rows of the `count` window points. A warp takes one of them at a time, a lane one or
 // two of the others.
 template <int kWide, int kRoom>

@@ -10,6 +10,13 @@
 
 namespace torchvox {
 
+// Bits that hold every value in [0, count).
+inline int bits_for(uint64_t count) {
+  int bits = 1;
+  while (bits < 64 && (count - (count > 0)) >> bits) ++bits;
+  return bits;
+}
+
 // Rank of the voxels of a sample: by first point, or by ascending key (x fastest, or z fastest).
 enum class VoxelOrder { kFirst, kZyx, kXyz };
 

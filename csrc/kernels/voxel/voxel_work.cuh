@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/workspace.h"
-#include "csrc/kernels/voxel/voxel_table.h"
+#include "csrc/kernels/voxel/voxel_table.cuh"
 #include "csrc/kernels/voxel/voxelize.h"
 
 namespace torchvox {

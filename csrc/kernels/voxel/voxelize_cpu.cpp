@@ -5,7 +5,6 @@
 
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/radix_sort_cpu.h"
-#include "csrc/kernels/voxel/voxel_table.h"
 #include "csrc/kernels/voxel/voxel_values_cpu.h"
 
 namespace torchvox {

@@ -7,9 +7,9 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/arith.h"
-#include "csrc/kernels/core/atomics.h"
+#include "csrc/kernels/core/atomics.cuh"
 #include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/voxel/voxel_grid.h"
 
 namespace torchvox {
 
@@ -17,13 +17,6 @@ enum class VoxelTableKind { kDense, kHash, kWideHash };
 
 inline constexpr uint32_t kNone32 = 0xffffffffu;
 inline constexpr uint64_t kNone64 = ~uint64_t{0};
-
-// Bits that hold every value in [0, count).
-inline int bits_for(uint64_t count) {
-  int bits = 1;
-  while (bits < 64 && (count - (count > 0)) >> bits) ++bits;
-  return bits;
-}
 
 // The table starts with every byte 0xff: no key, index 2^32 - 1, count -1.
 struct VoxelTable {
@@ -51,9 +44,9 @@ struct VoxelTable {
   uint64_t slots = 0;
   void* data = nullptr;
 
-  TORCHVOX_HD Entry* dense() const { return static_cast<Entry*>(data); }
-  TORCHVOX_HD HashSlot* hash() const { return static_cast<HashSlot*>(data); }
-  TORCHVOX_HD WideSlot* wide() const { return static_cast<WideSlot*>(data); }
+  __device__ __forceinline__ Entry* dense() const { return static_cast<Entry*>(data); }
+  __device__ __forceinline__ HashSlot* hash() const { return static_cast<HashSlot*>(data); }
+  __device__ __forceinline__ WideSlot* wide() const { return static_cast<WideSlot*>(data); }
 
   int64_t bytes() const {
     const int64_t slot_bytes = kind == VoxelTableKind::kDense ? 8 : 16;
@@ -87,7 +80,8 @@ struct VoxelTable {
   // Adds `n` points, the smallest of which is `index`. Returns the voxel's slot, and how many of
   // its points were added before. Most points come after their voxel's first one and need no atomic
   // minimum.
-  TORCHVOX_HD uint32_t insert(uint64_t key, uint32_t index, uint32_t n, uint32_t* before) const {
+  __device__ __forceinline__ uint32_t insert(uint64_t key, uint32_t index, uint32_t n,
+                                             uint32_t* before) const {
     if (kind == VoxelTableKind::kDense) {
       *before = add_to(&dense()[key], index, n);
       return static_cast<uint32_t>(key);
@@ -108,7 +102,7 @@ struct VoxelTable {
   }
 
   // Where the search for a key begins.
-  TORCHVOX_HD uint64_t home(uint64_t key) const {
+  __device__ __forceinline__ uint64_t home(uint64_t key) const {
     uint64_t h = key;
     h ^= h >> 33;
     h *= 0xff51afd7ed558ccdull;
@@ -119,7 +113,7 @@ struct VoxelTable {
   }
 
   // The entry of a slot and its key; `count` is one less than the number of points until give_id().
-  TORCHVOX_HD Entry entry(uint32_t slot, uint64_t* key) const {
+  __device__ __forceinline__ Entry entry(uint32_t slot, uint64_t* key) const {
     if (kind == VoxelTableKind::kDense) {
       *key = slot;
       return load_entry(&dense()[slot]);
@@ -137,7 +131,8 @@ struct VoxelTable {
   }
   // Replaces the smallest index by the voxel's id and the count by its first place in perm. Safe
   // while other threads still ask "is my index the smallest": an id never exceeds that index.
-  TORCHVOX_HD void give_id(uint32_t slot, uint64_t key, uint32_t id, uint32_t place) const {
+  __device__ __forceinline__ void give_id(uint32_t slot, uint64_t key, uint32_t id,
+                                          uint32_t place) const {
     if (kind == VoxelTableKind::kHash) {
       store_relaxed(&hash()[slot].first, id);
       store_relaxed(&hash()[slot].word, key << index_bits | place);
@@ -153,8 +148,9 @@ struct VoxelTable {
   static constexpr uint64_t kGroup = 4;
 
   // From slot `s` on, which held `seen` a moment ago.
-  TORCHVOX_HD uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n, uint32_t* before,
-                                   uint64_t s, HashSlot seen) const {
+  __device__ __forceinline__ uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n,
+                                                  uint32_t* before, uint64_t s,
+                                                  HashSlot seen) const {
     uint64_t group = s & ~(kGroup - 1);
     for (bool searched = false;;) {
       const bool empty = seen.word == kNone64;
@@ -178,17 +174,13 @@ struct VoxelTable {
     }
   }
   // The first slot of a group that is empty or has the key; else its last one.
-  TORCHVOX_HD HashSlot first_fit(uint64_t group, uint64_t key, uint64_t* s) const {
+  __device__ __forceinline__ HashSlot first_fit(uint64_t group, uint64_t key, uint64_t* s) const {
     HashSlot slot[kGroup];
-#ifdef __CUDA_ARCH__
 #pragma unroll
-#endif
     for (uint64_t k = 0; k < kGroup; ++k) slot[k] = load_slot(hash() + group + k);
     HashSlot fit = slot[kGroup - 1];
     *s = group + kGroup - 1;
-#ifdef __CUDA_ARCH__
 #pragma unroll
-#endif
     for (int64_t k = kGroup - 2; k >= 0; --k) {
       if (slot[k].word == kNone64 || slot[k].word >> index_bits == key) {
         fit = slot[k];
@@ -198,24 +190,20 @@ struct VoxelTable {
     return fit;
   }
   // The two parts need not be of one moment.
-  static TORCHVOX_HD HashSlot load_slot(const HashSlot* address) {
-#ifdef __CUDA_ARCH__
+  __device__ __forceinline__ static HashSlot load_slot(const HashSlot* address) {
     const ulonglong2 both = __ldcg(reinterpret_cast<const ulonglong2*>(address));
     return {both.x, static_cast<uint32_t>(both.y), 0};
-#else
-    return {load_relaxed(&address->word), load_relaxed(&address->first), 0};
-#endif
   }
-  TORCHVOX_HD uint32_t count_of(uint64_t word) const {
+  __device__ __forceinline__ uint32_t count_of(uint64_t word) const {
     return static_cast<uint32_t>(word & ((uint64_t{1} << index_bits) - 1));
   }
   // One atomic counts and shows the smallest index so far.
-  static TORCHVOX_HD uint32_t add_to(Entry* entry, uint32_t index, uint32_t n) {
+  __device__ __forceinline__ static uint32_t add_to(Entry* entry, uint32_t index, uint32_t n) {
     const uint64_t old = atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
     if (static_cast<uint32_t>(old) > index) atomic_lower(&entry->first, index);
     return static_cast<uint32_t>(old >> 32) + 1;
   }
-  static TORCHVOX_HD Entry load_entry(const Entry* address) {
+  __device__ __forceinline__ static Entry load_entry(const Entry* address) {
     const uint64_t both = load_relaxed(reinterpret_cast<const uint64_t*>(address));
     Entry entry;
     entry.first = static_cast<uint32_t>(both);
