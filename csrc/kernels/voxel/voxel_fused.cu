@@ -241,7 +241,7 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
   const int64_t chunk_bytes = (chunk * (args.points.offsets.given() ? 28 : 24) + 15) / 16 * 16;
   const int64_t room = target.shared_bytes - kNamedBytes - chunk_bytes;
   fused.threads = 128;
-  while (fused.threads < kFusedThreads && fused.threads < chunk &&
+  while (fused.threads < kFusedThreads && fused.threads < 2 * chunk &&
          2 * fused.threads / 32 * warp_bytes <= room) {
     fused.threads *= 2;
   }

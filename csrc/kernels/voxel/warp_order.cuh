@@ -30,48 +30,78 @@ __device__ __forceinline__ uint32_t warp_sort(uint32_t value) {
   return value;
 }
 
-// Merges the smallest values so far, ascending by lane, with one more value a lane.
-__device__ __forceinline__ uint32_t merge_smallest(uint32_t best, uint32_t value) {
-  const uint32_t sorted = warp_sort(value);
-  const uint32_t reversed = __shfl_sync(kWholeWarp, sorted, 31 - threadIdx.x % 32);
-  best = reversed < best ? reversed : best;  // the 32 smallest of both, a bitonic sequence
+__device__ __forceinline__ uint32_t warp_sum(uint32_t x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(kWholeWarp, x);
+#else
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
+  return x;
+#endif
+}
+__device__ __forceinline__ uint32_t warp_most(uint32_t x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kWholeWarp, x);
+#else
+  for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kWholeWarp, x, step));
+  return x;
+#endif
+}
+
+// Leaves the `wanted` smallest of n points and of `best`, a value a lane, in `best`, in no order:
+// kNone32 in the other lanes. n <= 32 * kWidth; n and the values of `best` are at least `wanted`
+// together. All points are read at once; then their limit is bisected in registers.
+template <int kWidth>
+__device__ __forceinline__ uint32_t keep_smallest(uint32_t best, const uint32_t* points, uint32_t n,
+                                                  uint32_t wanted, uint32_t* kept) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t value[kWidth + 1];
+  uint32_t largest = 0;
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) best = compare_swap(best, distance, true);
+  for (int k = 0; k < kWidth; ++k) {
+    value[k] = 32 * k + lane < n ? points[32 * k + lane] : kNone32;
+  }
+  value[kWidth] = best;
+#pragma unroll
+  for (int k = 0; k <= kWidth; ++k) {
+    if (value[k] != kNone32) largest = max(largest, value[k]);
+  }
+  uint32_t limit = 0;  // the bits found so far: fewer than `wanted` values are below
+  for (uint32_t bit = 1u << (31 - __clz(warp_most(largest) | 1)); bit > 0; bit /= 2) {
+    uint32_t count = 0;
+#pragma unroll
+    for (int k = 0; k <= kWidth; ++k) count += value[k] < limit + bit;
+    count = warp_sum(count);
+    if (count <= wanted) limit += bit;
+    if (count == wanted) break;
+    // Now count(value < limit) <= wanted < count(value < limit + bit).
+  }
+  uint32_t total = 0;
+#pragma unroll
+  for (int k = 0; k <= kWidth; ++k) {
+    const unsigned votes = __ballot_sync(kWholeWarp, value[k] < limit);
+    if (value[k] < limit) kept[total + __popc(votes & ((1u << lane) - 1))] = value[k];
+    total += __popc(votes);
+  }
+  __syncwarp();
+  best = lane < total ? kept[lane] : kNone32;
+  __syncwarp();
   return best;
 }
 
-// The `wanted` (1 to 32) smallest of n points, ascending by lane. Of many points, the smallest of
-// each lane bound them, so that few others come to be sorted; those wait in `pending` [64].
-__device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, int wanted,
-                                       uint32_t* pending) {
-  const uint32_t lane = threadIdx.x % 32;
-  uint32_t limit = kNone32;
-  if (n > 128) {
-#pragma unroll 4
-    for (uint32_t k = lane; k < n; k += 32) limit = points[k] < limit ? points[k] : limit;
-    limit = __shfl_sync(kWholeWarp, warp_sort(limit), wanted - 1);
-  }
-  uint32_t best = kNone32, waiting = 0;
+// The `wanted` (1 to 32) smallest of n > 32 points, ascending by lane. `kept` has room for 32.
+__device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, uint32_t wanted,
+                                       uint32_t* kept) {
+  constexpr uint32_t kMany = 256;
+  uint32_t best = kNone32;
+  if (n <= 128) {
+    best = keep_smallest<4>(best, points, n, wanted, kept);
+  } else {
 #pragma unroll 1
-  for (uint32_t first = 0; first < n || waiting > 0; first += 32) {
-    const uint32_t point = first + lane < n ? points[first + lane] : kNone32;
-    const bool candidate = point <= limit && point != kNone32;
-    const unsigned votes = __ballot_sync(kWholeWarp, candidate);
-    if (candidate) pending[waiting + __popc(votes & ((1u << lane) - 1))] = point;
-    waiting += __popc(votes);
-    __syncwarp();
-    if (waiting < 32 && first + 32 < n) continue;
-    best = merge_smallest(best, lane < waiting ? pending[lane] : kNone32);
-    const uint32_t last = __shfl_sync(kWholeWarp, best, wanted - 1);
-    limit = last < limit ? last : limit;
-    const uint32_t rest = waiting > 32 ? waiting - 32 : 0;
-    const uint32_t moved = lane < rest ? pending[32 + lane] : 0;
-    __syncwarp();
-    if (lane < rest) pending[lane] = moved;
-    __syncwarp();
-    waiting = rest;
+    for (uint32_t first = 0; first < n; first += kMany) {
+      best = keep_smallest<kMany / 32>(best, points + first, min(n - first, kMany), wanted, kept);
+    }
   }
-  return best;
+  return warp_sort(best);
 }
 
 // Sorts n <= kWarpSort points in shared memory.
@@ -111,7 +141,7 @@ __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& 
     return;
   }
   if (stored <= 32) {
-    const uint32_t point = warp_select(points, n, static_cast<int>(stored), order);
+    const uint32_t point = warp_select(points, n, stored, order);
     if (lane < stored) order[lane] = point;
     if (slots != nullptr) {
       if (lane < stored) slots[point] = static_cast<int32_t>(lane);
