@@ -10,8 +10,14 @@ from torch import Tensor
 
 # The operators without their Python shells, for eager calls that leave most options alone, as in
 # voxel.py. Compilers look for the shells.
-_bev_max_height = torch.ops.torchvox.bev_max_height._op
-_bev_max_height_with_index = torch.ops.torchvox.bev_max_height_with_index._op
+_bev_max_height = getattr(
+    torch.ops.torchvox.bev_max_height, "_op", torch.ops.torchvox.bev_max_height
+)
+_bev_max_height_with_index = getattr(
+    torch.ops.torchvox.bev_max_height_with_index,
+    "_op",
+    torch.ops.torchvox.bev_max_height_with_index,
+)
 
 
 class BEVHeight(NamedTuple):

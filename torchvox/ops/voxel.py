@@ -9,7 +9,7 @@ from torch import Tensor
 
 # The operator without its Python shell, for eager calls that leave the options alone: the shell and
 # the options cost a seventh of a small call. Compilers look for the shell.
-_voxelize = torch.ops.torchvox.voxelize._op
+_voxelize = getattr(torch.ops.torchvox.voxelize, "_op", torch.ops.torchvox.voxelize)
 
 
 class Voxels(NamedTuple):
