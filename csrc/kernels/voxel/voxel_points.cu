@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   for (int k = 0; k < kEach; ++k) {
     const int64_t row = first + k * kVoxelThreads;
     tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point[k].sample, column[k]);
-    const WarpPeers peers(key[k]);
+    const WarpPeers peers = WarpPeers::of(key[k]);
     uint32_t slot = kNone32, before = 0;
     if (key[k] != kNone64 && peers.leads()) {
       slot = work.table.insert(key[k], static_cast<uint32_t>(row), peers.count(), &before);

@@ -15,6 +15,7 @@ __global__ void __launch_bounds__(kVoxelThreads, 4)
   if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   __shared__ WarpShared<Real> warps[kVoxelThreads / 32];
   reduce_rest<Real, kKind>(args, work, work.totals->rows, warps);
+  fill_unused_rows(args, work.totals->rows);
 }
 
 using ReduceKernel = void (*)(VoxelizeArgs, VoxelWork);

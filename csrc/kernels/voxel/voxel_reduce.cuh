@@ -81,7 +81,7 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
     __syncwarp();
     for (int source = 0; source < 32; source += lanes) {
       if (__shfl_sync(kWholeWarp, n, source) == 0) continue;
-      copy_voxel<Real>(args, voxel_of_lane(args, voxel, source), shared.order + source);
+      copy_voxel<Real>(args, work, voxel_of_lane(args, voxel, source), shared.order + source);
     }
   } else if constexpr (kKind != ReduceKind::kNothing) {
     Real* tile = shared.tile + group * kTileStride;
@@ -158,7 +158,7 @@ __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
   }
   __syncwarp();
   if constexpr (kKind == ReduceKind::kCopy) {
-    copy_voxel<Real>(args, voxel, order);
+    copy_voxel<Real>(args, work, voxel, order);
   } else if constexpr (kKind != ReduceKind::kNothing) {
     reduce_voxel<Real, kKind>(args, work, voxel, order, shared.tile);
   }
@@ -208,7 +208,7 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) 
 }
 
 // Crowded voxels first, a warp each, from their list: they take longest. Then the other ones of
-// `rows` rows, then the rows that are not used, and the counts. A point's row is read once,
+// `rows` rows, and the counts. A point's row is read once,
 // gathered by index. `warps` is shared memory, one for each warp of the block and at least
 // kSortChunk words.
 template <class Real, ReduceKind kKind>
@@ -246,7 +246,6 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
       reduce_rows<Real, kKind>(args, work, first, static_cast<int>(count), tiny, shared);
     }
   }
-  fill_unused_rows(args, work.totals->rows);
 }
 
 }  // namespace torchvox

@@ -58,10 +58,12 @@ struct VoxelTable {
   static VoxelTable choose(uint64_t keys, int64_t points) {
     VoxelTable table;
     table.index_bits = bits_for(static_cast<uint64_t>(points));
-    const uint64_t groups = points < 16 ? 8 : (static_cast<uint64_t>(points) + 1) / 2;
+    const uint64_t few = points < 16 ? 16 : static_cast<uint64_t>(points);
+    const uint64_t groups = points <= (1 << 16) ? few : (few + 1) / 2;
     const uint64_t hash_slots = kGroup * groups;
     const bool fits_word = bits_for(keys) + table.index_bits <= 63;
-    const uint64_t dense_limit = hash_slots * 2 > (1u << 20) ? hash_slots * 2 : (1u << 20);
+    const uint64_t cheap = points < (1 << 14) ? static_cast<uint64_t>(points) << 6 : 1u << 20;
+    const uint64_t dense_limit = hash_slots * 2 > cheap ? hash_slots * 2 : cheap;
     const int64_t forced = plan_override(Plan::kVoxelTable);
     bool dense = keys <= dense_limit;
     if (forced == 0) dense = keys <= (uint64_t{1} << 28);
@@ -101,6 +103,42 @@ struct VoxelTable {
     return static_cast<uint32_t>(s);
   }
 
+  // The same for voxels all of which come at once: a look before the first attempt costs a trip to
+  // memory and shows nothing yet. All wait for the longest search, so it jumps about, which keeps
+  // searches short. Not to be mixed with insert() on one table.
+  template <class Key>
+  __device__ __forceinline__ uint32_t insert_new(Key key, uint32_t index, uint32_t n,
+                                                 uint32_t* before) const {
+    if (kind != VoxelTableKind::kHash) return insert(key, index, n, before);
+    constexpr int kJumps = 8;  // then neighbours, which ends
+    const uint64_t begin = uint64_t{key} << index_bits;
+    const uint32_t end = static_cast<uint32_t>(slots);
+    uint32_t hash_bits = mix(static_cast<uint32_t>(key));
+    if (sizeof(Key) > sizeof(uint32_t))
+      hash_bits = mix(hash_bits ^ static_cast<uint32_t>(uint64_t{key} >> 32));
+    uint32_t s = __umulhi(hash_bits, end);
+    uint64_t seen;  // waited for after the search only, so that no lane holds the others up
+#pragma unroll 1
+    for (int attempt = 1;; ++attempt) {
+      uint64_t* const word = &hash()[s].word;
+      seen = atomic_cas(word, kNone64, begin | (n - 1));
+      if (seen == kNone64) break;
+      if (seen >> index_bits == key) {
+        seen = atomic_add(word, uint64_t{n});
+        break;
+      }
+      if (attempt < kJumps) {
+        hash_bits = mix(hash_bits);
+        s = __umulhi(hash_bits, end);
+      } else {
+        s = s + 1 == end ? 0 : s + 1;
+      }
+    }
+    atomic_lower(&hash()[s].first, index);
+    *before = seen == kNone64 ? 0 : count_of(seen) + 1;
+    return s;
+  }
+
   // Where the search for a key begins.
   __device__ __forceinline__ uint64_t home(uint64_t key) const {
     uint64_t h = key;
@@ -110,6 +148,10 @@ struct VoxelTable {
     h *= 0xc4ceb9fe1a85ec53ull;
     h ^= h >> 33;
     return ((h >> 32) * slots) >> 32;
+  }
+  __device__ __forceinline__ static uint32_t mix(uint32_t h) {
+    h = (h ^ h >> 16) * 0x9e3779b1u + 0x7f4a7c15u;
+    return (h ^ h >> 15) * 0x85ebca77u;
   }
 
   // The entry of a slot and its key; `count` is one less than the number of points until give_id().
@@ -122,12 +164,9 @@ struct VoxelTable {
       *key = load_relaxed(&wide()[slot].key);
       return load_entry(&wide()[slot].entry);
     }
-    const uint64_t word = load_relaxed(&hash()[slot].word);
-    Entry entry;
-    entry.first = load_relaxed(&hash()[slot].first);
-    entry.count = count_of(word);
-    *key = word >> index_bits;
-    return entry;
+    const HashSlot both = load_slot(&hash()[slot]);
+    *key = both.word >> index_bits;
+    return {both.first, count_of(both.word)};
   }
   // Replaces the smallest index by the voxel's id and the count by its first place in perm. Safe
   // while other threads still ask "is my index the smallest": an id never exceeds that index.

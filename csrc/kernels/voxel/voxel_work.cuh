@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/grid_barrier.cuh"
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/voxel/voxel_table.cuh"
 #include "csrc/kernels/voxel/voxelize.h"
@@ -20,7 +21,7 @@ namespace torchvox {
 
 inline constexpr int kVoxelThreads = 256;
 inline constexpr int kFusedThreads = 1024;  // at most, in the fused kernel
-inline constexpr int kFusedBlockPoints = 128;  // at least, while there are multiprocessors
+inline constexpr int kFusedBlockPoints = 96;  // at least, while there are multiprocessors
 // Beyond these rows separate kernels are faster: many clouds of one place, one after the other,
 // have most of their voxels begin in a few blocks.
 inline constexpr int64_t kFusedRows = 200000;
@@ -73,7 +74,6 @@ struct VoxelCounters {
   uint32_t scan_ticket;
   uint32_t scan_done;
   uint32_t word_ticket;
-  uint32_t barriers[3];  // of the fused kernel
   uint32_t crowded;
   uint32_t sort_tasks;
   uint32_t sort_ticket;
@@ -123,6 +123,7 @@ struct VoxelWork {
   uint32_t* tallies = nullptr;  // [batches, 5]: columns 2 to 6 of counts, less one
   uint32_t* giant_done = nullptr;  // [giant_limit]
   VoxelCounters* counters = nullptr;
+  GridBarrier* barriers = nullptr;  // [3] fused
 
   // Written before they are read.
   VoxelTotals* totals = nullptr;

@@ -60,6 +60,7 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   tallies = space.take<uint32_t>(5 * batches);
   giant_done = space.take<uint32_t>(giant_limit);
   counters = space.take<VoxelCounters>(1);
+  if (fused.blocks > 0) barriers = space.take<GridBarrier>(3);
   cleared_bytes = space.bytes();
 
   totals = space.take<VoxelTotals>(1);

@@ -7,11 +7,10 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/voxel/voxel_work.cuh"
 
 namespace torchvox {
-
-inline constexpr unsigned kWholeWarp = 0xffffffffu;
 
 // One step of a bitonic network: lanes `distance` apart compare and swap.
 __device__ __forceinline__ uint32_t compare_swap(uint32_t value, int distance, bool ascending) {
@@ -28,23 +27,6 @@ __device__ __forceinline__ uint32_t warp_sort(uint32_t value) {
     }
   }
   return value;
-}
-
-__device__ __forceinline__ uint32_t warp_sum(uint32_t x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_add_sync(kWholeWarp, x);
-#else
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
-  return x;
-#endif
-}
-__device__ __forceinline__ uint32_t warp_most(uint32_t x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(kWholeWarp, x);
-#else
-  for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kWholeWarp, x, step));
-  return x;
-#endif
 }
 
 // Leaves the `wanted` smallest of n points and of `best`, a value a lane, in `best`, in no order:
