@@ -101,7 +101,7 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
     int column;
     const uint64_t key = locate_point(args, next, &column);
     __syncthreads();
-    const WarpPeers peers(key);
+    const WarpPeers peers = WarpPeers::of(key);
     uint32_t at = 0, arrival = 0;
     bool brings = false;
     if (key != kNone64 && peers.leads()) {

@@ -9,8 +9,8 @@
 namespace torchvox {
 namespace {
 
-// Four points a thread. Reads 4 bytes a point in order and one random sector of the table; each
-// voxel's first point writes its segment (16 bytes) and leaves the id in the table for the others.
+// Four points a thread. Reads 4 bytes a point in order and, for points that may be first ones, one
+// random sector of the table; each voxel's first point writes its segment (16 bytes) and leaves the id in the table for the others.
 template <bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
   const int64_t begin = tile * kTilePoints;
   const int64_t row = begin + 4 * threadIdx.x;
 
+  const unsigned maybe = row < points.rows ? work.maybe_first[row / 32] >> row % 32 : 0;
   uint32_t slot[4] = {kNone32, kNone32, kNone32, kNone32};
   if (row + 4 <= points.rows) {
     const uint4 four = *reinterpret_cast<const uint4*>(work.slot + row);
@@ -33,6 +34,9 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
     for (int k = 0; k < 4; ++k) {
       if (row + k < points.rows) slot[k] = work.slot[row + k];
     }
+  }
+  for (int k = 0; k < 4; ++k) {
+    if ((maybe >> k & 1) == 0) slot[k] = kNone32;
   }
   VoxelTable::Entry entry[4];
   uint64_t key[4];

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The two steps with one thread a point: into the table, and into its voxel's segment.
+#include <algorithm>
+#include <type_traits>
+
 #include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxel_points.cuh"
+#include "csrc/kernels/voxel/voxel_unused.cuh"
 
 namespace torchvox {
 namespace {
@@ -22,7 +26,7 @@ struct BlockRange {
 
 // Reads x, y, z, finds the cell and adds the point to the table. Writes 8 bytes a point and touches
 // one 32-byte sector of the table for each voxel of the warp. A thread has kEach points on their
-// way at once.
+// way at once, in every step.
 template <class Real, int kEach, bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
@@ -35,26 +39,43 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   for (int k = 0; k < kEach; ++k) {
     point[k] = load_point<Real>(args, work, first + k * kVoxelThreads, range.end, tally.samples);
   }
-  uint64_t key[kEach];
+  using Key = std::conditional_t<kCommon, uint32_t, uint64_t>;  // a common key is short
+  Key key[kEach];
   int column[kEach];
+  unsigned lanes[kEach];
+  VoxelTable::Insertion one[kEach];
 #pragma unroll
-  for (int k = 0; k < kEach; ++k) key[k] = locate_point(args, point[k], &column[k]);
+  for (int k = 0; k < kEach; ++k) {
+    key[k] = static_cast<Key>(locate_point(args, point[k], &column[k]));
+    const unsigned peers = WarpPeers::of(key[k]).lanes;
+    lanes[k] = key[k] != static_cast<Key>(kNone64) ? peers : 0;
+  }
+  const auto inserts = [&](int k) { return lanes[k] != 0 && WarpPeers{lanes[k]}.leads(); };
   wait_for_previous();
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
-    const int64_t row = first + k * kVoxelThreads;
     tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point[k].sample, column[k]);
-    const WarpPeers peers(key[k]);
-    uint32_t slot = kNone32, before = 0;
-    if (key[k] != kNone64 && peers.leads()) {
-      slot = work.table.insert(key[k], static_cast<uint32_t>(row), peers.count(), &before);
+    if (inserts(k)) work.table.look(key[k], &one[k]);
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    if (inserts(k)) work.table.count(key[k], WarpPeers{lanes[k]}.count(), &one[k]);
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int64_t row = first + k * kVoxelThreads;
+    const WarpPeers peers{lanes[k]};
+    if (inserts(k)) {
+      work.table.settle(key[k], static_cast<uint32_t>(row), peers.count(), &one[k]);
     }
-    slot = peers.of_leader(slot);
-    before = peers.of_leader(before);
+    const unsigned maybe_first = __ballot_sync(0xffffffffu, inserts(k) && one[k].lowest);
+    if (threadIdx.x % 32 == 0 && row < range.end) work.maybe_first[row / 32] = maybe_first;
+    const uint32_t slot = peers.of_leader(one[k].slot);
+    const uint32_t before = peers.of_leader(one[k].before);
     if (row < range.end) {
-      work.slot[row] = slot;
+      work.slot[row] = lanes[k] != 0 ? slot : kNone32;
       // How many points of the voxel came before, in no order.
-      if (slot != kNone32) work.arrival[row] = before + peers.earlier();
+      if (lanes[k] != 0) work.arrival[row] = before + peers.earlier();
     }
   }
   let_next_begin();
@@ -62,7 +83,8 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
 }
 
 // From a point's slot to its voxel's id and segment, and from there to its row. One random read of
-// 8 bytes and one random write of 4.
+// 16 bytes and one random write of 4; and the rows past the last voxel, which only have to be
+// written, while the reads are on their way.
 template <int kEach, bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
@@ -84,6 +106,7 @@ __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args,
     uint64_t key;
     entry[k] = slot[k] != kNone32 ? work.table.entry(slot[k], &key) : VoxelTable::Entry{kNone32, 0};
   }
+  fill_unused_rows(args, work.totals->rows);
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int64_t i = first + k * kVoxelThreads;
@@ -115,8 +138,12 @@ cudaError_t launch_insert(const VoxelizeArgs& args, const VoxelWork& work,
 template <int kEach, bool kCommon>
 cudaError_t launch_place(const VoxelizeArgs& args, const VoxelWork& work,
                          const CudaContext& context) {
-  return launch_after(place_kernel<kEach, kCommon>, point_blocks<kEach>(args), kVoxelThreads,
-                      context, args, work);
+  // Threads for the points, and for rows that may stay unused, which can be many more.
+  const int64_t capacity_bytes = args.capacity() * (20 + args.feature_row_bytes());
+  const unsigned blocks =
+      std::max(point_blocks<kEach>(args),
+               blocks_for(capacity_bytes / 64, kVoxelThreads, context.target, 8));
+  return launch_after(place_kernel<kEach, kCommon>, blocks, kVoxelThreads, context, args, work);
 }
 
 }  // namespace

@@ -3,18 +3,22 @@
 
 #include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/voxel/voxel_reduce.cuh"
+#include "csrc/kernels/voxel/voxel_unused.cuh"
 
 namespace torchvox {
 namespace {
 
+constexpr int kResident = 4;  // blocks a multiprocessor
+
 template <class Real, ReduceKind kKind, bool kCommon = false>
-__global__ void __launch_bounds__(kVoxelThreads, 4)
+__global__ void __launch_bounds__(kVoxelThreads, kResident)
     reduce_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
   wait_for_previous();
   if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   __shared__ WarpShared<Real> warps[kVoxelThreads / 32];
   reduce_rest<Real, kKind>(args, work, work.totals->rows, warps);
+  if (args.points.rows == 0) fill_unused_rows(args, 0);  // no other step runs
 }
 
 using ReduceKernel = void (*)(VoxelizeArgs, VoxelWork);
@@ -39,13 +43,8 @@ ReduceKernel kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
 
 cudaError_t reduce_voxels(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
-  // Threads for the voxels that may exist, or for the rows that may stay unused.
-  const int64_t capacity = args.capacity();
-  const int64_t row_bytes =
-      20 + (args.features != nullptr ? args.row_values() * bytes_of(args.out_dtype) : 0);
-  const int64_t threads =
-      std::max(std::min(capacity, work.voxel_limit) * kSmallVoxel, capacity * row_bytes / 64);
-  const unsigned blocks = blocks_for(threads, kVoxelThreads, context.target, 8);
+  const int64_t threads = std::min(args.capacity(), work.voxel_limit) * kSmallVoxel;
+  const unsigned blocks = blocks_for(threads, kVoxelThreads, context.target, kResident);
   return launch_after(kernel_for(args, work), blocks, kVoxelThreads, context, args, work);
 }
 

@@ -77,28 +77,64 @@ struct VoxelTable {
     return table;
   }
 
+  // Points of one voxel on their way into the table. A step ends with one trip to memory, so the
+  // trips of several insertions overlap when each step is taken for all of them.
+  struct Insertion {
+    uint32_t slot;
+    uint32_t before;  // how many points of the voxel came before
+    bool lowest;  // no smaller index was there: it may be the voxel's first
+    HashSlot seen;
+    uint64_t old;
+  };
+  __device__ __forceinline__ void look(uint64_t key, Insertion* one) const {
+    if (kind == VoxelTableKind::kDense) return;
+    one->slot = static_cast<uint32_t>(home(key));
+    if (kind == VoxelTableKind::kHash) one->seen = load_slot(hash() + one->slot);
+  }
+  // Counts where the voxel has a slot already.
+  __device__ __forceinline__ void count(uint64_t key, uint32_t n, Insertion* one) const {
+    if (kind == VoxelTableKind::kDense) {
+      one->slot = static_cast<uint32_t>(key);
+      one->old = count_in(&dense()[key], n);
+    } else if (kind == VoxelTableKind::kHash && one->seen.word >> index_bits == key) {
+      one->old = atomic_add(&hash()[one->slot].word, uint64_t{n});
+    }
+  }
+  // Most points come after their voxel's first one and need no atomic minimum.
+  __device__ __forceinline__ void settle(uint64_t key, uint32_t index, uint32_t n,
+                                         Insertion* one) const {
+    Entry* entry;
+    if (kind == VoxelTableKind::kHash) {
+      if (one->seen.word >> index_bits == key) {
+        one->before = count_of(one->old) + 1;
+      } else {
+        insert_hash(key, n, one);
+      }
+      one->lowest = one->seen.first > index;
+      if (one->lowest) atomic_lower(&hash()[one->slot].first, index);
+      return;
+    }
+    if (kind == VoxelTableKind::kDense) {
+      entry = &dense()[key];
+    } else {
+      entry = &insert_wide(key, one)->entry;
+      one->old = count_in(entry, n);
+    }
+    one->before = static_cast<uint32_t>(one->old >> 32) + 1;
+    one->lowest = static_cast<uint32_t>(one->old) > index;
+    if (one->lowest) atomic_lower(&entry->first, index);
+  }
+
   // Adds `n` points, the smallest of which is `index`. Returns the voxel's slot, and how many of
-  // its points were added before. Most points come after their voxel's first one and need no atomic
-  // minimum.
+  // its points were added before.
   __device__ __forceinline__ uint32_t insert(uint64_t key, uint32_t index, uint32_t n,
                                              uint32_t* before) const {
-    if (kind == VoxelTableKind::kDense) {
-      *before = add_to(&dense()[key], index, n);
-      return static_cast<uint32_t>(key);
-    }
-    uint64_t s = home(key);
-    if (kind == VoxelTableKind::kHash) {
-      return insert_hash(key, index, n, before, s, load_slot(hash() + s));
-    }
-    for (;;) {
-      uint64_t* address = &wide()[s].key;
-      uint64_t old = load_relaxed(address);
-      if (old == kNone64) old = atomic_cas(address, kNone64, key);
-      if (old == kNone64 || old == key) break;
-      s = s + 1 == slots ? 0 : s + 1;
-    }
-    *before = add_to(&wide()[s].entry, index, n);
-    return static_cast<uint32_t>(s);
+    Insertion one;
+    look(key, &one);
+    count(key, n, &one);
+    settle(key, index, n, &one);
+    *before = one.before;
+    return one.slot;
   }
 
   // Where the search for a key begins.
@@ -122,12 +158,9 @@ struct VoxelTable {
       *key = load_relaxed(&wide()[slot].key);
       return load_entry(&wide()[slot].entry);
     }
-    const uint64_t word = load_relaxed(&hash()[slot].word);
-    Entry entry;
-    entry.first = load_relaxed(&hash()[slot].first);
-    entry.count = count_of(word);
-    *key = word >> index_bits;
-    return entry;
+    const HashSlot both = load_slot(&hash()[slot]);
+    *key = both.word >> index_bits;
+    return {both.first, count_of(both.word)};
   }
   // Replaces the smallest index by the voxel's id and the count by its first place in perm. Safe
   // while other threads still ask "is my index the smallest": an id never exceeds that index.
@@ -147,10 +180,10 @@ struct VoxelTable {
   // memory, then whole groups. So nearly no search takes more than two dependent loads.
   static constexpr uint64_t kGroup = 4;
 
-  // From slot `s` on, which held `seen` a moment ago.
-  __device__ __forceinline__ uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n,
-                                                  uint32_t* before, uint64_t s,
-                                                  HashSlot seen) const {
+  // From the slot on that held `seen` a moment ago.
+  __device__ __forceinline__ void insert_hash(uint64_t key, uint32_t n, Insertion* one) const {
+    uint64_t s = one->slot;
+    HashSlot seen = one->seen;
     uint64_t group = s & ~(kGroup - 1);
     for (bool searched = false;;) {
       const bool empty = seen.word == kNone64;
@@ -159,9 +192,10 @@ struct VoxelTable {
         const uint64_t old = empty ? atomic_cas(word, kNone64, key << index_bits | (n - 1))
                                    : atomic_add(word, uint64_t{n});
         if (!empty || old == kNone64) {
-          *before = empty ? 0 : count_of(old) + 1;
-          if (seen.first > index) atomic_lower(&hash()[s].first, index);
-          return static_cast<uint32_t>(s);
+          one->before = empty ? 0 : count_of(old) + 1;
+          one->slot = static_cast<uint32_t>(s);
+          one->seen = seen;
+          return;
         }
         if (old >> index_bits == key) {
           seen.word = old;
@@ -172,6 +206,18 @@ struct VoxelTable {
       seen = first_fit(group, key, &s);
       searched = true;
     }
+  }
+  __device__ __forceinline__ WideSlot* insert_wide(uint64_t key, Insertion* one) const {
+    uint64_t s = one->slot;
+    for (;;) {
+      uint64_t* address = &wide()[s].key;
+      uint64_t old = load_relaxed(address);
+      if (old == kNone64) old = atomic_cas(address, kNone64, key);
+      if (old == kNone64 || old == key) break;
+      s = s + 1 == slots ? 0 : s + 1;
+    }
+    one->slot = static_cast<uint32_t>(s);
+    return &wide()[s];
   }
   // The first slot of a group that is empty or has the key; else its last one.
   __device__ __forceinline__ HashSlot first_fit(uint64_t group, uint64_t key, uint64_t* s) const {
@@ -198,10 +244,8 @@ struct VoxelTable {
     return static_cast<uint32_t>(word & ((uint64_t{1} << index_bits) - 1));
   }
   // One atomic counts and shows the smallest index so far.
-  __device__ __forceinline__ static uint32_t add_to(Entry* entry, uint32_t index, uint32_t n) {
-    const uint64_t old = atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
-    if (static_cast<uint32_t>(old) > index) atomic_lower(&entry->first, index);
-    return static_cast<uint32_t>(old >> 32) + 1;
+  __device__ __forceinline__ static uint64_t count_in(Entry* entry, uint32_t n) {
+    return atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
   }
   __device__ __forceinline__ static Entry load_entry(const Entry* address) {
     const uint64_t both = load_relaxed(reinterpret_cast<const uint64_t*>(address));
