@@ -116,7 +116,9 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
     shared.tally.add<kPointsOutOfRange, kPointsNotFinite>(work, next.sample, column);
     next = load(int64_t{i} + blockDim.x);
     if (brings) {
-      block.slot[at] = work.table.insert(key, block.first[at], block.count[at], &block.before[at]);
+      const auto added = work.table.insert(key, block.first[at], block.count[at]);
+      block.slot[at] = added.slot;
+      block.before[at] = added.before;
     }
     __syncthreads();
     at = peers.of_leader(at);

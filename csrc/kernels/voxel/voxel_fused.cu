@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   finish_chunk(args, work, chunk, shared);
   grid_barrier(&barriers[2]);
   reduce_rest<Real, kKind>(args, work, 0, warps);
-  fill_unused_rows(args, work.totals->rows);
+  fill_unused_rows(args, work.totals->rows, gridDim.x);
 }
 
 template <class Real>

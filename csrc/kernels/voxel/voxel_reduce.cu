@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kVoxelThreads, kResident)
   if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   __shared__ WarpShared<Real> warps[kVoxelThreads / 32];
   reduce_rest<Real, kKind>(args, work, work.totals->rows, warps);
-  if (args.points.rows == 0) fill_unused_rows(args, 0);  // no other step runs
+  if (args.points.rows == 0) fill_unused_rows(args, 0, gridDim.x);  // no other step runs
 }
 
 using ReduceKernel = void (*)(VoxelizeArgs, VoxelWork);

@@ -77,64 +77,27 @@ struct VoxelTable {
     return table;
   }
 
-  // Points of one voxel on their way into the table. A step ends with one trip to memory, so the
-  // trips of several insertions overlap when each step is taken for all of them.
+  // What became of points that were added.
   struct Insertion {
     uint32_t slot;
     uint32_t before;  // how many points of the voxel came before
     bool lowest;  // no smaller index was there: it may be the voxel's first
-    HashSlot seen;
-    uint64_t old;
   };
-  __device__ __forceinline__ void look(uint64_t key, Insertion* one) const {
-    if (kind == VoxelTableKind::kDense) return;
-    one->slot = static_cast<uint32_t>(home(key));
-    if (kind == VoxelTableKind::kHash) one->seen = load_slot(hash() + one->slot);
-  }
-  // Counts where the voxel has a slot already.
-  __device__ __forceinline__ void count(uint64_t key, uint32_t n, Insertion* one) const {
-    if (kind == VoxelTableKind::kDense) {
-      one->slot = static_cast<uint32_t>(key);
-      one->old = count_in(&dense()[key], n);
-    } else if (kind == VoxelTableKind::kHash && one->seen.word >> index_bits == key) {
-      one->old = atomic_add(&hash()[one->slot].word, uint64_t{n});
+  // Adds `n` points, the smallest of which is `index`. Most points come after their voxel's first
+  // one and need no atomic minimum.
+  __device__ __forceinline__ Insertion insert(uint64_t key, uint32_t index, uint32_t n) const {
+    if (kind == VoxelTableKind::kHash) return insert_hash(key, index, n);
+    uint64_t s = key;
+    Entry* entry = dense() + key;
+    if (kind == VoxelTableKind::kWideHash) {
+      s = insert_wide(key);
+      entry = &wide()[s].entry;
     }
-  }
-  // Most points come after their voxel's first one and need no atomic minimum.
-  __device__ __forceinline__ void settle(uint64_t key, uint32_t index, uint32_t n,
-                                         Insertion* one) const {
-    Entry* entry;
-    if (kind == VoxelTableKind::kHash) {
-      if (one->seen.word >> index_bits == key) {
-        one->before = count_of(one->old) + 1;
-      } else {
-        insert_hash(key, n, one);
-      }
-      one->lowest = one->seen.first > index;
-      if (one->lowest) atomic_lower(&hash()[one->slot].first, index);
-      return;
-    }
-    if (kind == VoxelTableKind::kDense) {
-      entry = &dense()[key];
-    } else {
-      entry = &insert_wide(key, one)->entry;
-      one->old = count_in(entry, n);
-    }
-    one->before = static_cast<uint32_t>(one->old >> 32) + 1;
-    one->lowest = static_cast<uint32_t>(one->old) > index;
-    if (one->lowest) atomic_lower(&entry->first, index);
-  }
-
-  // Adds `n` points, the smallest of which is `index`. Returns the voxel's slot, and how many of
-  // its points were added before.
-  __device__ __forceinline__ uint32_t insert(uint64_t key, uint32_t index, uint32_t n,
-                                             uint32_t* before) const {
-    Insertion one;
-    look(key, &one);
-    count(key, n, &one);
-    settle(key, index, n, &one);
-    *before = one.before;
-    return one.slot;
+    // One atomic counts and shows the smallest index so far.
+    const uint64_t old = atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
+    const bool lowest = static_cast<uint32_t>(old) > index;
+    if (lowest) atomic_lower(&entry->first, index);
+    return {static_cast<uint32_t>(s), static_cast<uint32_t>(old >> 32) + 1, lowest};
   }
 
   // Where the search for a key begins.
@@ -180,44 +143,44 @@ struct VoxelTable {
   // memory, then whole groups. So nearly no search takes more than two dependent loads.
   static constexpr uint64_t kGroup = 4;
 
-  // From the slot on that held `seen` a moment ago.
-  __device__ __forceinline__ void insert_hash(uint64_t key, uint32_t n, Insertion* one) const {
-    uint64_t s = one->slot;
-    HashSlot seen = one->seen;
-    uint64_t group = s & ~(kGroup - 1);
-    for (bool searched = false;;) {
-      const bool empty = seen.word == kNone64;
-      if (empty || seen.word >> index_bits == key) {
-        uint64_t* const word = &hash()[s].word;
-        const uint64_t old = empty ? atomic_cas(word, kNone64, key << index_bits | (n - 1))
-                                   : atomic_add(word, uint64_t{n});
-        if (!empty || old == kNone64) {
-          one->before = empty ? 0 : count_of(old) + 1;
-          one->slot = static_cast<uint32_t>(s);
-          one->seen = seen;
-          return;
-        }
-        if (old >> index_bits == key) {
-          seen.word = old;
-          continue;
-        }
+  // Home first: nearly every key is there, or may claim it.
+  __device__ __forceinline__ Insertion insert_hash(uint64_t key, uint32_t index, uint32_t n) const {
+    uint64_t s = home(key);
+    HashSlot seen = load_slot(hash() + s);
+    uint32_t before;
+    if (!add_at(s, key, n, seen.word, &before)) {
+      uint64_t group = s & ~(kGroup - 1);
+      for (;;) {
+        seen = first_fit(group, key, &s);
+        if (add_at(s, key, n, seen.word, &before)) break;
+        // The slot was taken by another key meanwhile, or there is none in this group.
+        if (s == group + kGroup - 1) group = group + kGroup == slots ? 0 : group + kGroup;
       }
-      if (searched && s == group + kGroup - 1) group = group + kGroup == slots ? 0 : group + kGroup;
-      seen = first_fit(group, key, &s);
-      searched = true;
     }
+    const bool lowest = seen.first > index;
+    if (lowest) atomic_lower(&hash()[s].first, index);
+    return {static_cast<uint32_t>(s), before, lowest};
   }
-  __device__ __forceinline__ WideSlot* insert_wide(uint64_t key, Insertion* one) const {
-    uint64_t s = one->slot;
-    for (;;) {
-      uint64_t* address = &wide()[s].key;
+  // Claims a slot that held `seen` a moment ago, or counts in it; false: it has another key.
+  __device__ __forceinline__ bool add_at(uint64_t s, uint64_t key, uint32_t n, uint64_t seen,
+                                         uint32_t* before) const {
+    uint64_t* const word = &hash()[s].word;
+    *before = 0;
+    if (seen == kNone64) {
+      seen = atomic_cas(word, kNone64, key << index_bits | (n - 1));
+      if (seen == kNone64) return true;
+    }
+    if (seen >> index_bits != key) return false;
+    *before = count_of(atomic_add(word, uint64_t{n})) + 1;
+    return true;
+  }
+  __device__ __forceinline__ uint64_t insert_wide(uint64_t key) const {
+    for (uint64_t s = home(key);; s = s + 1 == slots ? 0 : s + 1) {
+      uint64_t* const address = &wide()[s].key;
       uint64_t old = load_relaxed(address);
       if (old == kNone64) old = atomic_cas(address, kNone64, key);
-      if (old == kNone64 || old == key) break;
-      s = s + 1 == slots ? 0 : s + 1;
+      if (old == kNone64 || old == key) return s;
     }
-    one->slot = static_cast<uint32_t>(s);
-    return &wide()[s];
   }
   // The first slot of a group that is empty or has the key; else its last one.
   __device__ __forceinline__ HashSlot first_fit(uint64_t group, uint64_t key, uint64_t* s) const {
@@ -242,10 +205,6 @@ struct VoxelTable {
   }
   __device__ __forceinline__ uint32_t count_of(uint64_t word) const {
     return static_cast<uint32_t>(word & ((uint64_t{1} << index_bits) - 1));
-  }
-  // One atomic counts and shows the smallest index so far.
-  __device__ __forceinline__ static uint64_t count_in(Entry* entry, uint32_t n) {
-    return atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
   }
   __device__ __forceinline__ static Entry load_entry(const Entry* address) {
     const uint64_t both = load_relaxed(reinterpret_cast<const uint64_t*>(address));
