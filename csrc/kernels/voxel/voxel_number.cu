@@ -9,7 +9,6 @@
 namespace torchvox {
 namespace {
 
-constexpr int kResident = 8;  // blocks a multiprocessor: they wait for each other
 constexpr int kAtOnce = 4;  // candidates of a thread that are read together
 
 // The points of a tile that may be first ones, in point order.
@@ -47,8 +46,7 @@ __device__ __forceinline__ void read_candidates(const VoxelWork& work, uint32_t 
 // dealt out again; each reads its slot and one random sector of the table. Each voxel's first point
 // writes its segment (16 bytes) and leaves the id in the table for the others.
 template <bool kCommon>
-__global__ void __launch_bounds__(kVoxelThreads, kResident)
-    number_kernel(VoxelizeArgs args, VoxelWork work) {
+__global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
   __shared__ Candidates shared;
   const PackedPoints& points = args.points;

@@ -192,9 +192,12 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
       giant_chunk<Real, kKind>(args, work, task, shared, giant);
     }
   }
-  // Neighbouring tasks go to different blocks, so that the work of a short list spreads.
-  const uint32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
-  const uint32_t warp_count = gridDim.x * (blockDim.x / 32);
+  // Neighbouring tasks go to different blocks, so that the work of a short list spreads; and the
+  // last, partial round goes to other schedulers in each of a multiprocessor's blocks.
+  const uint32_t block_warps = blockDim.x / 32;
+  const uint32_t turn = (threadIdx.x / 32 + 4 * blockIdx.x / gridDim.x) % block_warps;
+  const uint32_t warp = turn * gridDim.x + blockIdx.x;
+  const uint32_t warp_count = gridDim.x * block_warps;
   const uint32_t crowded = work.counters->crowded + 1;
   // More rows a task as long as all warps have some; then a lane takes a whole tiny voxel.
   uint32_t task_rows = 32 / kSmallVoxel;

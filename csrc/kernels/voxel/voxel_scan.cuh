@@ -58,6 +58,15 @@ __device__ __forceinline__ Sum block_prefix(Sum value, ScanShared& shared, Sum* 
   return (warp > 0 ? before : 0) + inclusive - value;
 }
 
+// Waits for the sum that a tile publishes.
+__device__ __forceinline__ uint64_t wait_for_status(const uint64_t* status) {
+  uint64_t word;
+  do {
+    word = load_relaxed(status);
+  } while (word >> 62 == 3);
+  return word;
+}
+
 // Sum of the first `tiles` tiles, each of which publishes its own sum only: no chain of waiting.
 // For tiles that all run at once. Every thread of the block calls; one warp reads, five words a
 // lane on their way at once.
@@ -93,38 +102,27 @@ __device__ __forceinline__ uint64_t sum_of_tiles(const uint64_t* status, int til
   return shared.sums[0];
 }
 
-// Publishes the sum of `tile` and returns that of all earlier tiles. The whole block looks back at
-// 1,024 tiles at once, four a thread, down to the nearest one whose running total is known.
+// Publishes the sum of `tile` and returns that of all earlier tiles. One thread waits for the tile
+// before, so that hundreds of blocks do not keep the memory busy by asking; then the whole block
+// looks back at 256 tiles at once, down to the nearest one whose running total is known.
 __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, uint64_t sum,
                                                 ScanShared& shared) {
-  constexpr int kBack = 4;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) store_relaxed(&status[tile], (tile == 0 ? kStatusTotal : 0) | sum);
+  if (threadIdx.x == 0) {
+    store_relaxed(&status[tile], (tile == 0 ? kStatusTotal : 0) | sum);
+    if (tile > 0) wait_for_status(&status[tile - 1]);
+  }
+  __syncthreads();
   uint64_t before = 0;
-  for (int64_t end = tile; end > 0; end -= kBack * kVoxelThreads) {
-    const int64_t others = end - 1 - kBack * threadIdx.x;  // downwards
-    uint64_t word[kBack];
-    bool ready;
-    do {
-      ready = true;
-#pragma unroll
-      for (int k = 0; k < kBack; ++k) {
-        word[k] = others >= k ? load_relaxed(&status[others - k]) : kStatusTotal;
-        ready = ready && word[k] >> 62 != 3;
-      }
-    } while (!ready);
-    uint64_t sum_back = 0;
-    bool total = false;  // is among the thread's words
-#pragma unroll
-    for (int k = 0; k < kBack; ++k) {
-      if (!total) sum_back += word[k] & kStatusValue;
-      total = total || (word[k] & kStatusTotal) != 0;
-    }
+  for (int64_t end = tile; end > 0; end -= kVoxelThreads) {
+    const int64_t other = end - 1 - threadIdx.x;
+    uint64_t word = kStatusTotal;
+    if (other >= 0) word = wait_for_status(&status[other]);
     __syncwarp();
-    const unsigned totals = __ballot_sync(0xffffffffu, total);
+    const unsigned totals = __ballot_sync(0xffffffffu, (word & kStatusTotal) != 0);
     const int nearest = totals ? __ffs(static_cast<int>(totals)) - 1 : 31;
-    uint64_t part = lane <= nearest ? sum_back : 0;
+    uint64_t part = lane <= nearest ? word & kStatusValue : 0;
     for (int distance = 16; distance > 0; distance /= 2) {
       part += __shfl_xor_sync(0xffffffffu, part, distance);
     }

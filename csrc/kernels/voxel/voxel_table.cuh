@@ -58,7 +58,8 @@ struct VoxelTable {
   static VoxelTable choose(uint64_t keys, int64_t points) {
     VoxelTable table;
     table.index_bits = bits_for(static_cast<uint64_t>(points));
-    const uint64_t groups = points < 16 ? 8 : (static_cast<uint64_t>(points) + 1) / 2;
+    // Half as many slots again as there can be voxels: what is cleared costs more than searches.
+    const uint64_t groups = points < 16 ? 8 : (3 * static_cast<uint64_t>(points) + 7) / 8;
     const uint64_t hash_slots = kGroup * groups;
     const bool fits_word = bits_for(keys) + table.index_bits <= 63;
     const uint64_t dense_limit = hash_slots * 2 > (1u << 20) ? hash_slots * 2 : (1u << 20);

@@ -53,7 +53,8 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows, 
     fill(args.features, row_bytes * rows, row_bytes * capacity, 0, blocks);
   }
   if (args.arg != nullptr) {
-    fill(args.arg, 4 * args.points.columns * rows, 4 * args.points.columns * capacity, 0xff, blocks);
+    fill(args.arg, 4 * args.points.columns * rows, 4 * args.points.columns * capacity, 0xff,
+         blocks);
   }
 }
 

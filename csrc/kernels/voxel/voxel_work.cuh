@@ -128,7 +128,8 @@ struct VoxelWork {
   // Written before they are read.
   VoxelTotals* totals = nullptr;
   uint32_t* slot = nullptr;  // [rows]: slot of the point's voxel, or kNone32
-  uint32_t* maybe_first = nullptr;  // [rows / 32]: bits of the points that may be their voxel's first
+  uint32_t* maybe_first =
+      nullptr;  // [rows / 32]: bits of the points that may be their voxel's first
   uint32_t* arrival = nullptr;  // [rows]: how many points of the voxel came before, in no order
   uint32_t* perm = nullptr;  // [rows]: points by voxel; fused: of crowded voxels only
   uint32_t* lists = nullptr;  // [slots, kSmallVoxel] fused: the first points to arrive, in no order
