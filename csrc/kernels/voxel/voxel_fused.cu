@@ -11,7 +11,6 @@
 #include "csrc/kernels/voxel/voxel_chunk.cuh"
 #include "csrc/kernels/voxel/voxel_number.cuh"
 #include "csrc/kernels/voxel/voxel_reduce.cuh"
-#include "csrc/kernels/voxel/voxel_unused.cuh"
 
 namespace torchvox {
 namespace {
@@ -193,7 +192,6 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   finish_chunk(args, work, chunk, shared);
   grid_barrier(&barriers[2]);
   reduce_rest<Real, kKind>(args, work, 0, warps);
-  fill_unused_rows(args, work.totals->rows, gridDim.x);
 }
 
 template <class Real>

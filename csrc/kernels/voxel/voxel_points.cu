@@ -6,7 +6,6 @@
 #include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxel_points.cuh"
-#include "csrc/kernels/voxel/voxel_unused.cuh"
 
 namespace torchvox {
 namespace {
@@ -16,8 +15,8 @@ struct BlockRange {
   int64_t begin;
   int64_t end;
 
-  __device__ static BlockRange of(const VoxelizeArgs& args, unsigned block) {
-    const int64_t begin = int64_t{block} * kVoxelThreads;
+  __device__ static BlockRange of_block(const VoxelizeArgs& args) {
+    const int64_t begin = int64_t{blockIdx.x} * kVoxelThreads;
     const int64_t rest = args.points.rows - begin;
     return {begin, rest < kVoxelThreads ? args.points.rows : begin + kVoxelThreads};
   }
@@ -30,7 +29,7 @@ template <class Real, bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
   __shared__ BlockTally tally;
-  const BlockRange range = BlockRange::of(args, blockIdx.x);
+  const BlockRange range = BlockRange::of_block(args);
   const int64_t row = range.begin + threadIdx.x;
   BlockTally::begin(args.points, range.begin, range.end, tally);
   const LoadedPoint<Real> point = load_point<Real>(args, work, row, range.end, tally.samples);
@@ -58,19 +57,12 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
 }
 
 // From a point's slot to its voxel's id and segment, and from there to its row. One random read of
-// 16 bytes and one random write of 4. The first `fill_blocks` blocks write the rows past the last
-// voxel.
+// 16 bytes and one random write of 4.
 template <bool kCommon>
-__global__ void __launch_bounds__(kVoxelThreads)
-    place_kernel(VoxelizeArgs args, VoxelWork work, unsigned fill_blocks) {
+__global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
-  if (blockIdx.x < fill_blocks) {
-    wait_for_previous();
-    fill_unused_rows(args, work.totals->rows, fill_blocks);
-    return;
-  }
   __shared__ BlockTally tally;
-  const BlockRange range = BlockRange::of(args, blockIdx.x - fill_blocks);
+  const BlockRange range = BlockRange::of_block(args);
   const int64_t row = range.begin + threadIdx.x;
   BlockTally::begin(args.points, range.begin, range.end, tally);
   wait_for_previous();
@@ -86,8 +78,6 @@ __global__ void __launch_bounds__(kVoxelThreads)
   let_next_begin();
   tally.flush(work);
 }
-
-constexpr int64_t kFillBytes = 128;  // a thread of blocks that fill, at least
 
 unsigned point_blocks(const VoxelizeArgs& args) {
   return static_cast<unsigned>(ceil_div<int64_t>(args.points.rows, kVoxelThreads));
@@ -113,12 +103,8 @@ cudaError_t insert_points(const VoxelizeArgs& args, const VoxelWork& work,
 cudaError_t place_points(const VoxelizeArgs& args, const VoxelWork& work,
                          const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
-  const int64_t capacity_bytes = args.capacity() * (20 + args.feature_row_bytes());
-  const unsigned fill_blocks =
-      blocks_for(capacity_bytes / kFillBytes, kVoxelThreads, context.target, 2);
-  return launch_after(work.common ? place_kernel<true> : place_kernel<false>,
-                      point_blocks(args) + fill_blocks, kVoxelThreads, context, args, work,
-                      fill_blocks);
+  return launch_after(work.common ? place_kernel<true> : place_kernel<false>, point_blocks(args),
+                      kVoxelThreads, context, args, work);
 }
 
 }  // namespace torchvox

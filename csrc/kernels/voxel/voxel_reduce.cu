@@ -3,7 +3,6 @@
 
 #include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/voxel/voxel_reduce.cuh"
-#include "csrc/kernels/voxel/voxel_unused.cuh"
 
 namespace torchvox {
 namespace {
@@ -18,7 +17,6 @@ __global__ void __launch_bounds__(kVoxelThreads, kResident)
   if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   __shared__ WarpShared<Real> warps[kVoxelThreads / 32];
   reduce_rest<Real, kKind>(args, work, work.totals->rows, warps);
-  if (args.points.rows == 0) fill_unused_rows(args, 0, gridDim.x);  // no other step runs
 }
 
 using ReduceKernel = void (*)(VoxelizeArgs, VoxelWork);
@@ -43,7 +41,12 @@ ReduceKernel kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
 
 cudaError_t reduce_voxels(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
-  const int64_t threads = std::min(args.capacity(), work.voxel_limit) * kSmallVoxel;
+  // Threads for the voxels that may exist, or for the rows that may stay unused.
+  const int64_t capacity = args.capacity();
+  const int64_t row_bytes =
+      20 + (args.features != nullptr ? args.row_values() * bytes_of(args.out_dtype) : 0);
+  const int64_t threads =
+      std::max(std::min(capacity, work.voxel_limit) * kSmallVoxel, capacity * row_bytes / 64);
   const unsigned blocks = blocks_for(threads, kVoxelThreads, context.target, kResident);
   return launch_after(kernel_for(args, work), blocks, kVoxelThreads, context, args, work);
 }

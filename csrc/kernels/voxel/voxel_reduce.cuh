@@ -172,6 +172,49 @@ __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
   __syncwarp();
 }
 
+// Bytes [begin, end) of an array, 16 at a time, by the whole grid.
+static __device__ __noinline__ void fill(void* array, int64_t begin, int64_t end, uint8_t byte) {
+  if (begin >= end) return;
+  uint8_t* bytes = static_cast<uint8_t*>(array);
+  const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(bytes + begin) % 16);
+  int64_t head = begin + (16 - misaligned) % 16;
+  if (head > end) head = end;
+  const int64_t quads = (end - head) / 16;
+  const unsigned word = byte * 0x01010101u;
+  uint4* aligned = reinterpret_cast<uint4*>(bytes + head);
+#pragma unroll 1
+  for (int64_t k = global_thread(); k < quads; k += global_stride()) {
+    aligned[k] = make_uint4(word, word, word, word);
+  }
+  const int64_t loose = (head - begin) + (end - head - 16 * quads);
+#pragma unroll 1
+  for (int64_t k = global_thread(); k < loose; k += global_stride()) {
+    const int64_t at = begin + k < head ? begin + k : head + 16 * quads + (k - (head - begin));
+    bytes[at] = byte;
+  }
+}
+
+// Rows past the last voxel, one a thread; wider features by the byte. Nothing here reads them, so
+// they leave the cache first.
+__device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) {
+  const int64_t capacity = args.capacity();
+  const int64_t row_bytes =
+      args.features != nullptr ? args.row_values() * bytes_of(args.out_dtype) : 0;
+#pragma unroll 1
+  for (int64_t row = rows + global_thread(); row < capacity; row += global_stride()) {
+    __stcs(reinterpret_cast<int4*>(args.indices) + row, make_int4(-1, -1, -1, -1));
+    __stcs(args.num_points + row, 0);
+    if (row_bytes == 8) __stcs(static_cast<uint2*>(args.features) + row, make_uint2(0, 0));
+    if (row_bytes == 16) __stcs(static_cast<uint4*>(args.features) + row, make_uint4(0, 0, 0, 0));
+  }
+  if (row_bytes != 8 && row_bytes != 16) {
+    fill(args.features, row_bytes * rows, row_bytes * capacity, 0);
+  }
+  if (args.arg != nullptr) {
+    fill(args.arg, 4 * args.points.columns * rows, 4 * args.points.columns * capacity, 0xff);
+  }
+}
+
 // Crowded voxels first, a warp each, from their list: they take longest. Then the other ones of
 // `rows` rows, then the rows that are not used, and the counts. A point's row is read once,
 // gathered by index. `warps` is shared memory, one for each warp of the block and at least
@@ -219,6 +262,7 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
       reduce_rows<Real, kKind>(args, work, first, static_cast<int>(count), tiny, shared);
     }
   }
+  fill_unused_rows(args, work.totals->rows);
 }
 
 }  // namespace torchvox

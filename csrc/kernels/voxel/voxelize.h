@@ -57,9 +57,6 @@ struct VoxelizeArgs {
   TORCHVOX_HD int64_t row_values() const {
     return reduce == VoxelReduce::kNone ? max_points * points.columns : points.columns;
   }
-  TORCHVOX_HD int64_t feature_row_bytes() const {
-    return features != nullptr ? row_values() * bytes_of(out_dtype) : 0;
-  }
   TORCHVOX_HD bool is_best() const {
     return reduce == VoxelReduce::kMax || reduce == VoxelReduce::kMin;
   }
