@@ -115,13 +115,18 @@ __device__ __forceinline__ TileSums sum_of_tiles(const uint64_t* status, int til
   return {shared.sums[0], static_cast<uint32_t>(shared.sums[1])};
 }
 
-// Publishes the sum of `tile` and returns that of all earlier tiles. The whole block looks back at
-// 256 tiles at once, down to the nearest one whose running total is known.
+// Publishes the sum of `tile` and returns that of all earlier tiles. One thread waits for the tile
+// before, so that hundreds of blocks do not keep the memory busy by asking; then the whole block
+// looks back at 256 tiles at once, down to the nearest one whose running total is known.
 __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, uint64_t sum,
                                                 ScanShared& shared) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) store_relaxed(&status[tile], (tile == 0 ? kStatusTotal : 0) | sum);
+  if (threadIdx.x == 0) {
+    store_relaxed(&status[tile], (tile == 0 ? kStatusTotal : 0) | sum);
+    if (tile > 0) wait_for_status(&status[tile - 1]);
+  }
+  __syncthreads();
   uint64_t before = 0;
   for (int64_t end = tile; end > 0; end -= kVoxelThreads) {
     const int64_t other = end - 1 - threadIdx.x;

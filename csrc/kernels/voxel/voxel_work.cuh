@@ -27,7 +27,8 @@ inline constexpr int kFusedBlockPoints = 96;  // at least, while there are multi
 inline constexpr int64_t kFusedRows = 200000;
 inline constexpr int64_t kFewRows = 16384;
 inline constexpr int kFusedRowBits = 19;  // of the fused kernel's packed sums, at most
-inline constexpr int kTilePoints = 4 * kVoxelThreads;  // a block of the scan over points
+inline constexpr int kTileEach = 4;  // points a thread of the scan over points
+inline constexpr int kTilePoints = kTileEach * kVoxelThreads;  // a block of it
 inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits
 inline constexpr int kTileWords = kBitmapWords * kVoxelThreads;
 inline constexpr int kTinyVoxel = 2;  // points that one lane orders and reduces
@@ -128,6 +129,8 @@ struct VoxelWork {
   // Written before they are read.
   VoxelTotals* totals = nullptr;
   uint32_t* slot = nullptr;  // [rows]: slot of the point's voxel, or kNone32
+  uint32_t* maybe_first =
+      nullptr;  // [rows / 32]: bits of the points that may be their voxel's first
   uint32_t* arrival = nullptr;  // [rows]: how many points of the voxel came before, in no order
   uint32_t* perm = nullptr;  // [rows]: points by voxel; fused: of crowded voxels only
   uint32_t* lists = nullptr;  // [slots, kSmallVoxel] fused: the first points to arrive, in no order
