@@ -196,13 +196,7 @@ const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
 FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Target& target) {
   const int64_t rows = args.points.rows;
   const int64_t forced = plan_override(Plan::kVoxelKernels);
-  // A dense table needs few trips to memory: there the grid barriers cost more than launches,
-  // unless the cloud is so small that the launches are all, or a padded copy so large that neither
-  // counts.
-  const bool slow_steps = work.table.kind != VoxelTableKind::kDense ||
-      (args.features != nullptr && args.reduce == VoxelReduce::kNone);
-  const bool wanted =
-      forced == kAutomatic ? rows < kFewRows || (slow_steps && rows <= kFusedRows) : forced == 1;
+  const bool wanted = forced == kAutomatic ? rows <= kFusedRows : forced == 1;
   if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
   const int64_t warp_bytes = args.points.dtype == DType::kDouble
       ? static_cast<int64_t>(sizeof(WarpShared<double>))

@@ -25,7 +25,6 @@ inline constexpr int kFusedBlockPoints = 96;  // at least, while there are multi
 // Beyond these rows separate kernels are faster: many clouds of one place, one after the other,
 // have most of their voxels begin in a few blocks.
 inline constexpr int64_t kFusedRows = 200000;
-inline constexpr int64_t kFewRows = 16384;
 inline constexpr int kFusedRowBits = 19;  // of the fused kernel's packed sums, at most
 inline constexpr int kTileEach = 4;  // points a thread of the scan over points
 inline constexpr int kTilePoints = kTileEach * kVoxelThreads;  // a block of it

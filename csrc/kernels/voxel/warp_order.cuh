@@ -99,20 +99,27 @@ __device__ __forceinline__ uint32_t take_smallest(uint32_t best, const uint32_t*
   return best;
 }
 
+// warp_select() for few wanted ones. Not inlined: its values would push others out of the registers
+// of a kernel that does more besides.
+static __device__ __noinline__ uint32_t warp_select_few(const uint32_t* points, uint32_t n,
+                                                        uint32_t wanted) {
+  constexpr uint32_t kMany = 256;
+  if (n <= 64) return take_smallest<2>(kNone32, points, n, wanted);
+  if (n <= 128) return take_smallest<4>(kNone32, points, n, wanted);
+  uint32_t best = kNone32;
+#pragma unroll 1
+  for (uint32_t first = 0; first < n; first += kMany) {
+    best = take_smallest<kMany / 32>(best, points + first, min(n - first, kMany), wanted);
+  }
+  return best;
+}
+
 // The `wanted` (1 to 32) smallest of n > 32 points, ascending by lane. `kept` has room for 32.
 __device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, uint32_t wanted,
                                        uint32_t* kept) {
   constexpr uint32_t kMany = 256;
   uint32_t best = kNone32;
-  if (wanted <= kFewWanted) {
-    if (n <= 64) return take_smallest<2>(best, points, n, wanted);
-    if (n <= 128) return take_smallest<4>(best, points, n, wanted);
-#pragma unroll 1
-    for (uint32_t first = 0; first < n; first += kMany) {
-      best = take_smallest<kMany / 32>(best, points + first, min(n - first, kMany), wanted);
-    }
-    return best;
-  }
+  if (wanted <= kFewWanted) return warp_select_few(points, n, wanted);
   if (n <= 128) {
     best = keep_smallest<4>(best, points, n, wanted, kept);
   } else {
