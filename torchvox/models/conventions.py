@@ -17,6 +17,7 @@ class Conventions:
     weight: of the interpolation: 1 / (d + 1e-8), "dist", or 1 / (d^2 + 1e-8), "dist2".
     scales_features_first: layers with several scales see [features, xyz], not [xyz, features].
     skip_first: propagation sees [skip, interpolated], not [interpolated, skip].
+    use_xyz: relative coordinates are among the inputs of a layer.
     bias: linear maps have a bias although batch norm follows.
     xyz_features: absolute coordinates are features of the segmenters too, beside relative ones.
     log_softmax: outputs are log-probabilities, not logits.
@@ -28,6 +29,7 @@ class Conventions:
     weight: str
     scales_features_first: bool
     skip_first: bool
+    use_xyz: bool
     bias: bool
     xyz_features: bool
     log_softmax: bool
@@ -42,6 +44,7 @@ PRESETS: Dict[str, Conventions] = {
         weight="dist2",
         scales_features_first=True,
         skip_first=True,
+        use_xyz=True,
         bias=True,
         xyz_features=True,
         log_softmax=True,
@@ -54,6 +57,7 @@ PRESETS: Dict[str, Conventions] = {
         weight="dist",
         scales_features_first=False,
         skip_first=False,
+        use_xyz=True,
         bias=False,
         xyz_features=False,
         log_softmax=False,

@@ -22,9 +22,7 @@ class Head(nn.Module):
     def __init__(self, in_channels: int, net: Net, num_classes: int, rules: Conventions) -> None:
         super().__init__()
         widths = [in_channels, *net.head]
-        self.layers = nn.ModuleList(
-            SharedLayer(a, b, bias=rules.bias) for a, b in pairwise(widths)
-        )
+        self.layers = nn.ModuleList(SharedLayer(a, b, bias=rules.bias) for a, b in pairwise(widths))
         self.dropouts = nn.ModuleList(nn.Dropout(p) for p in net.dropout)
         self.scores = nn.Linear(widths[-1], num_classes)
         self.log_softmax = rules.log_softmax
@@ -68,6 +66,7 @@ class PointNet2(nn.Module):
                     level.neighbours,
                     self.feature_channels[-1],
                     level.channels,
+                    use_xyz=rules.use_xyz,
                     features_first=rules.scales_features_first and len(level.channels) > 1,
                     closed=rules.closed,
                     start=rules.start,

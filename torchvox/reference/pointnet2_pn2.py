@@ -99,7 +99,11 @@ class Classifier(nn.Module):
             ]
         else:
             near = [(0.1, 16, (32, 32, 64)), (0.2, 32, (64, 64, 128)), (0.4, 128, (64, 96, 128))]
-            far = [(0.2, 32, (64, 64, 128)), (0.4, 64, (128, 128, 256)), (0.8, 128, (128, 128, 256))]
+            far = [
+                (0.2, 32, (64, 64, 128)),
+                (0.4, 64, (128, 128, 256)),
+                (0.8, 128, (128, 128, 256)),
+            ]
             levels = [(512, near, c), (128, far, 320), (None, [(0.0, 0, (256, 512, 1024))], 640)]
         self.SA_modules = nn.ModuleList(Abstraction(*level, use_xyz) for level in levels)
         self.fc_layer = nn.Sequential(
@@ -130,9 +134,7 @@ class Segmenter(nn.Module):
         c, counts = in_channels - 3, (1024, 256, 64, 16)
         if scales == "ssg":
             widths = ((32, 32, 64), (64, 64, 128), (128, 128, 256), (256, 256, 512))
-            groups = [
-                [(r, 32, w)] for r, w in zip((0.1, 0.2, 0.4, 0.8), widths, strict=True)
-            ]
+            groups = [[(r, 32, w)] for r, w in zip((0.1, 0.2, 0.4, 0.8), widths, strict=True)]
             ins = (c, 64, 128, 256)
             up = ((128 + c, 128, 128, 128), (320, 256, 128), (384, 256, 256), (768, 256, 256))
         else:
