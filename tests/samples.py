@@ -44,7 +44,23 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
         lambda: torchvox.nn.FurthestPointSample(sampling.SAMPLES, tie="mmcv", tie_block=64),
         lambda n: (sampling.batch_of_clouds(n),),
     ),
+    "SetAbstraction": (
+        lambda: torchvox.nn.SetAbstraction(6, [0.8, 2.5], [4, 8], 2, [[8], [8, 6]]).eval(),
+        lambda n: (sampling.batch_of_clouds(n), rows(2, n, 2)),
+    ),
+    "FeaturePropagation": (
+        lambda: torchvox.nn.FeaturePropagation(7, [8, 6]).eval(),
+        lambda n: (rows(2, n, 3), rows(2, 5, 3), rows(2, n, 4), rows(2, 5, 3)),
+    ),
+    "SharedMLP": (
+        lambda: torchvox.nn.SharedMLP(4, [8, 6]).eval(),
+        lambda n: (rows(n, 4),),
+    ),
 }
+
+
+def rows(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=generator(sum(shape)))
 
 
 def cases(op: Op) -> dict[str, Callable[[], Call]]:

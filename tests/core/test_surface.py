@@ -68,6 +68,7 @@ def surface() -> str:
         ("schemas", [str(schema) for schema in schemas()]),
         ("torchvox", public_names(torchvox, "torchvox.")),
         ("torchvox.nn", public_names(torchvox.nn, "torchvox.nn.") + forwards),
+        ("torchvox.models", public_names(torchvox.models, "torchvox.models.")),
         ("torchvox.reference", public_names(torchvox.reference, "torchvox.reference.")),
     ]
     return "\n".join(f"# {title}\n" + "\n".join(lines) + "\n" for title, lines in sections)
