@@ -13,6 +13,14 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.grouping import (
+    group_points,
+    group_points_ragged,
+    interpolation_weights,
+    neighbour_rows,
+    three_interpolate,
+    three_interpolate_ragged,
+)
 from torchvox.ops.sampling import (
     Samples,
     furthest_point_sample,
@@ -52,6 +60,12 @@ __all__ = [
     "furthest_point_sample_ragged",
     "gather_points",
     "grid_size",
+    "group_points",
+    "group_points_ragged",
+    "interpolation_weights",
+    "neighbour_rows",
+    "three_interpolate",
+    "three_interpolate_ragged",
     "trim_voxels",
     "voxel_csr",
     "voxel_map",

@@ -13,7 +13,16 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
-from torchvox.reference.grouping import neighbour_distance_backward
+from torchvox.reference.grouping import (
+    group_points,
+    group_points_ragged,
+    interpolation_weights,
+    neighbour_distance_backward,
+    neighbour_rows,
+    three_interpolate,
+    three_interpolate_backward,
+    three_interpolate_ragged,
+)
 from torchvox.reference.sampling import (
     furthest_point_sample,
     furthest_point_sample_ragged,
@@ -35,7 +44,14 @@ __all__ = [
     "gather_points",
     "gather_points_backward",
     "grid_size",
+    "group_points",
+    "group_points_ragged",
+    "interpolation_weights",
     "neighbour_distance_backward",
+    "neighbour_rows",
+    "three_interpolate",
+    "three_interpolate_backward",
+    "three_interpolate_ragged",
     "voxel_csr",
     "voxel_map",
     "voxel_scatter",
