@@ -54,10 +54,11 @@ TORCHVOX_HD void interpolate_element(const InterpolateArgs& args,
                                      const Nearest<compute_t<T>>& nearest, int64_t query,
                                      int64_t c) {
   using Sum = compute_t<T>;
-  Sum feature[kNearest];
+  Sum feature[kNearest] = {};
   for (int j = 0; j < kNearest; ++j) {
+    if (nearest.row[j] < 0) continue;
     const int64_t at = element_of(args.channels_first, nearest.row[j], c, args.rows, args.channels);
-    feature[j] = nearest.row[j] < 0 ? Sum(0) : Sum(widen(static_cast<const T*>(args.features)[at]));
+    feature[j] = widen(static_cast<const T*>(args.features)[at]);
   }
   const int64_t to = element_of(args.channels_first, query, c, args.queries, args.channels);
   static_cast<T*>(args.out)[to] = narrow<T>(interpolated(nearest.weight, feature));
@@ -69,8 +70,8 @@ TORCHVOX_HD compute_t<T> weight_partial(const InterpolateWeightGradArgs& args, i
                                         int64_t c) {
   using Sum = compute_t<T>;
   const int64_t query = i / kNearest, index = args.idx[i];
-  const int64_t row = query / args.queries * args.rows + index;
   if (index < 0 || index >= args.rows) return 0;
+  const int64_t row = query / args.queries * args.rows + index;
   Sum sum = 0;
   for (; c < args.channels; c += kWeightSums) {
     const int64_t from = element_of(args.channels_first, row, c, args.rows, args.channels);
