@@ -36,6 +36,11 @@ const std::vector<const char*>& schemas() {
       // out [B, M, C], or [B, C, M] with channels_first
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
+      // neighbours: dist2 and idx int32, [B, M, k] or [U, k]
+      "knn(Tensor points, Tensor query, SymInt k, *, int norm=2, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
+      "knn_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, SymInt k, *, int norm=2, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
+      "three_nn(Tensor query, Tensor points, *, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
+      "three_nn_ragged(Tensor query, Tensor points, Tensor query_ptr, Tensor ptr, *, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
   };
   // clang-format on
   return table;

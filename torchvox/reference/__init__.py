@@ -13,6 +13,7 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
+from torchvox.reference.nearest import knn, knn_ragged, three_nn, three_nn_ragged
 from torchvox.reference.sampling import (
     furthest_point_sample,
     furthest_point_sample_ragged,
@@ -34,6 +35,10 @@ __all__ = [
     "gather_points",
     "gather_points_backward",
     "grid_size",
+    "knn",
+    "knn_ragged",
+    "three_nn",
+    "three_nn_ragged",
     "voxel_csr",
     "voxel_map",
     "voxel_scatter",
