@@ -185,6 +185,14 @@ def test__interpolation_weights_backward():
     assert (out[:-1] == 0).all()
 
 
+def test_interpolate_features():
+    points = torch.zeros(1, 1, 3, device="cuda")
+    query = torch.zeros(1, MANY, 3, device="cuda")
+    features = torch.full((1, 1, 9), 5.0, device="cuda")
+    out = torchvox.interpolate_features(query, points, features)
+    assert (out[0, -1000:] == 5.0).all() and (out[0, :1000] == 5.0).all()
+
+
 def test__neighbour_distance_backward():
     points = torch.zeros(1, 3 * MANY, 3, device="cuda")
     points[0, -1] = 1.0
@@ -256,6 +264,39 @@ def test_furthest_point_sample_ragged():
     idx, dist2 = torchvox.furthest_point_sample_ragged(far_point_last(), ptr, out_ptr, 4)
     assert idx.tolist() == [0, 5, 3 * MANY - 1, -1]
     assert dist2.tolist() == [float("inf"), float("inf"), 1.0, 0.0]
+
+
+ORIGIN = torch.zeros(1, 1, 3)
+
+
+def test_knn():
+    dist2, idx = torchvox.knn(far_point_last()[None], ORIGIN.cuda() + 0.9, 1)
+    assert idx.tolist() == [[[3 * MANY - 1]]]
+    query = torch.zeros(1, MANY, 3, device="cuda")
+    query[0, -1] = 2.0
+    dist2, idx = torchvox.knn(torch.eye(3, device="cuda")[None], query, 9)  # 2.16e9 slots
+    assert (idx[0, -1000:, :3] == torch.arange(3, device="cuda")).all()
+    assert (dist2[0, -2:, 0].tolist(), idx[0, -1, 3:].tolist()) == ([1.0, 9.0], [-1] * 6)
+
+
+def test_knn_ragged():
+    ptr = torch.tensor([0, 5, 3 * MANY], device="cuda")
+    query_ptr = torch.tensor([0, 1, 2], device="cuda")
+    query = ORIGIN[0].expand(2, 3).cuda() + 0.9
+    _, idx = torchvox.knn_ragged(far_point_last(), query, ptr, query_ptr, 2)
+    assert idx.tolist() == [[0, 1], [3 * MANY - 1, 5]]
+
+
+def test_three_nn():
+    _, idx = torchvox.three_nn(ORIGIN.cuda() + 0.9, far_point_last()[None])
+    assert idx.tolist() == [[[3 * MANY - 1, 0, 1]]]
+
+
+def test_three_nn_ragged():
+    ptr = torch.tensor([0, 5, 3 * MANY], device="cuda")
+    query_ptr = torch.tensor([0, 0, 1], device="cuda")
+    _, idx = torchvox.three_nn_ragged(ORIGIN[0].cuda() + 0.9, far_point_last(), query_ptr, ptr)
+    assert idx.tolist() == [[3 * MANY - 1, 5, 6]]
 
 
 GRID = {"voxel_size": [1.0, 1.0, 8.0], "point_cloud_range": BOX["point_cloud_range"]}

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from entries import grouping
+from entries import distances, grouping
 from helpers import assert_same_bits
 
 from torchvox.reference import neighbour_distance_backward as reference
@@ -22,12 +22,12 @@ def both(call, device):
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_gradients_equal_the_reference(device, dtype, norm):
-    both({**grouping.distance_in(dtype), "norm": norm}, device)
+    both({**distances.distance_in(dtype), "norm": norm}, device)
 
 
 @pytest.mark.parametrize("name", ["count", "ragged", "ragged global", "no neighbours"])
 def test_counts_and_ragged_clouds_equal_the_reference(device, name):
-    both(grouping.DISTANCE_CASES[name](), device)
+    both(distances.DISTANCE_CASES[name](), device)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3, 7])
@@ -56,7 +56,7 @@ def test_long_lists_sum_in_runs_of_256(device, k):
 
 @pytest.mark.parametrize("norm", [1, 2])
 def test_gradients_are_those_of_the_distance(device, norm):
-    call = grouping.distance_in(torch.float64)
+    call = distances.distance_in(torch.float64)
     call["idx"] = call["idx"].clamp(0, 39)
     points, query = call["points"].requires_grad_(), call["query"].requires_grad_()
     at = call["idx"].long().flatten(1)[..., None].expand(-1, -1, 3)
@@ -83,7 +83,7 @@ def test_slots_past_the_count_and_indices_outside_pass_nothing_on(device):
 
 def test_a_gradient_that_is_not_wanted_is_empty(device):
     call = {
-        k: v.to(device) if torch.is_tensor(v) else v for k, v in grouping.distance_call(40).items()
+        k: v.to(device) if torch.is_tensor(v) else v for k, v in distances.distance_call(40).items()
     }
     whole = backward(**call)
     only_points = backward(**call, for_query=False)
@@ -106,7 +106,7 @@ def test_every_size_may_be_zero(device, shape):
 
 
 def test_offsets_are_never_trusted(device):
-    call = grouping.ragged_distance_call(5, local_index=True)
+    call = distances.ragged_distance_call(5, local_index=True)
     for ptr in ([-5, 3, 900, 2], [9, 9, 0, 0]):
         for query_ptr in ([-2, 40, 3, 99], [5, 4, 3, 2]):
             call["ptr"], call["query_ptr"] = torch.tensor(ptr), torch.tensor(query_ptr)

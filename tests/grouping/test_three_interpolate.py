@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""three_interpolate, its weights and their gradients."""
+"""three_interpolate, its weights, their gradients, and all at once: interpolate_features."""
 
 import pytest
 import torch
-from entries import grouping
+from entries import grouping, interpolation
 from helpers import assert_same_bits
 
 from torchvox import reference
@@ -21,7 +21,7 @@ def case(c, dtype=torch.float32, weight=torch.float32, channels_first=False, n=2
     return {
         "features": features.mT.contiguous() if channels_first else features,
         "idx": grouping.neighbours(11, n, 2),
-        "weight": grouping.weights_of(2, 11, 3).to(weight),
+        "weight": interpolation.weights_of(2, 11, 3).to(weight),
         "channels_first": channels_first,
     }
 
@@ -82,7 +82,7 @@ def test_every_size_may_be_zero(device, shape, channels_first):
 
 
 def test_three_interpolate_ragged_equals_each_cloud_apart(device):
-    call = grouping.interpolate_ragged_call(20)
+    call = interpolation.interpolate_ragged_call(20)
     actual = ops.three_interpolate_ragged(**moved(call, device))
     for queries, rows in [((0, 15), (0, 20)), ((15, 17), (20, 20)), ((17, 30), (20, 40))]:
         alone = reference.three_interpolate(
@@ -96,7 +96,7 @@ def test_three_interpolate_ragged_equals_each_cloud_apart(device):
 @pytest.mark.parametrize("weight", ["dist", "dist2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_interpolation_weights_equal_the_reference(device, dtype, weight):
-    dist2 = grouping.some_distances(300).to(dtype)
+    dist2 = interpolation.some_distances(300).to(dtype)
     for eps in (1e-8, 0.5):
         actual = ops.interpolation_weights(dist2.to(device), eps=eps, weight=weight)
         assert_same_bits(actual, reference.interpolation_weights(dist2, eps=eps, weight=weight))
@@ -117,3 +117,31 @@ def test_a_query_on_a_point_gives_no_nan(device):
     dist2.requires_grad_()
     ops.interpolation_weights(dist2)[:, 0].sum().backward()
     assert dist2.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["plain", *interpolation.INTERPOLATE_FEATURES_CASES])
+def test_interpolate_features_equals_its_three_parts(device, name):
+    make = {"plain": lambda: interpolation.interpolate_features_call(40)}
+    call = moved({**make, **interpolation.INTERPOLATE_FEATURES_CASES}[name](), device)
+    of_search = {k: call[k] for k in ("lengths", "query_lengths") if k in call}
+    of_weights = {k: call[k] for k in ("eps", "weight") if k in call}
+    dist2, idx = ops.three_nn(call["query"], call["points"], **of_search)
+    weight = ops.interpolation_weights(dist2, **of_weights)
+    if call["features"].dtype != torch.float64:
+        weight = weight.float()
+    expected = ops.three_interpolate(call["features"], idx, weight)
+    assert_same_bits(ops.interpolate_features(**call), expected)
+    call["features"].requires_grad_()
+    assert_same_bits(ops.interpolate_features(**call), expected, "with a gradient")
+
+
+def test_a_query_on_a_point_takes_its_feature_and_one_point_is_broadcast(device):
+    points = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 9]]], device=device)
+    features = torch.tensor([[[1.0], [2.0], [3.0], [4.0]]], device=device)
+    out = ops.interpolate_features(points, points, features)
+    torch.testing.assert_close(out, features)
+    one = torch.ones(1, dtype=torch.int32, device=device)
+    assert (
+        ops.interpolate_features(points, points, features, lengths=one).flatten().tolist()
+        == [1] * 4
+    )

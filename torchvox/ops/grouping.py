@@ -120,3 +120,39 @@ def interpolation_weights(dist2: Tensor, *, eps: float = 1e-8, weight: str = "di
     Raises ValueError (shapes, options) and TypeError (dtype). No host synchronisation.
     """
     return torch.ops.torchvox.interpolation_weights(dist2, eps=eps, weight=weight)
+
+
+def interpolate_features(
+    query: Tensor,
+    points: Tensor,
+    features: Tensor,
+    *,
+    eps: float = 1e-8,
+    weight: str = "dist",
+    lengths: Optional[Tensor] = None,
+    query_lengths: Optional[Tensor] = None,
+) -> Tensor:
+    """Features of the points, interpolated to the queries from the three nearest points of each:
+    `three_nn`, `interpolation_weights` and `three_interpolate` in one call.
+
+    query: [B, M, D], points: [B, N, D], of one dtype, as `three_nn` takes them. features: [B, N, C]
+        of any floating dtype.
+    eps, weight: as in `interpolation_weights`.
+    lengths, query_lengths: [B] int32 or int64, points and queries of each cloud that exist.
+
+    Returns [B, M, C] in the dtype of the features. Fewer than three points share the weight; a
+    query without any, or past its length, gets zeros. Weights are made in float32, float64 for
+    float64 points, and rounded to float32 unless the features are float64.
+    Differentiable once, in features, and through the weights in query and points. The bits are
+    those of the three ops one after another, on every device.
+    Raises ValueError (shapes, options) and TypeError (dtypes). No host synchronisation.
+    """
+    return torch.ops.torchvox.interpolate_features(
+        query,
+        points,
+        features,
+        eps=eps,
+        weight=weight,
+        lengths=lengths,
+        query_lengths=query_lengths,
+    )

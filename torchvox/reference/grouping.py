@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .fma import fma
+from .nearest import three_nn
 from .sampling import gather_points
 
 RUN = 256
@@ -110,6 +111,24 @@ def three_interpolate_backward(
     if channels_first:
         grad_features = grad_features.transpose(1, 2).contiguous()
     return grad_features, _rounded(grad_w, weight.dtype)
+
+
+def interpolate_features(
+    query: Tensor,
+    points: Tensor,
+    features: Tensor,
+    *,
+    eps: float = 1e-8,
+    weight: str = "dist",
+    lengths: Tensor | None = None,
+    query_lengths: Tensor | None = None,
+) -> Tensor:
+    """three_nn, interpolation_weights and three_interpolate, one after another."""
+    dist2, idx = three_nn(query, points, lengths=lengths, query_lengths=query_lengths)
+    weights = interpolation_weights(dist2, eps=eps, weight=weight)
+    if features.dtype != torch.float64:
+        weights = weights.float()
+    return three_interpolate(features, idx, weights)
 
 
 def interpolation_weights(dist2: Tensor, *, eps: float = 1e-8, weight: str = "dist") -> Tensor:

@@ -14,8 +14,9 @@ struct InterpolateArgs {
   const void* features = nullptr;  // [clouds, rows, channels], or [clouds, channels, rows]
   DType dtype = DType::kFloat;
   IndexArray idx;  // [clouds, queries, 3]
-  // [clouds, queries, 3], fp32 or of the features' type; with `from_dist2`, squared distances in
-  // the type of the sums, of which the weights are made by `rule`.
+  // [clouds, queries, 3], fp32 or of the features' type; with `from_dist2`, squared distances, fp32
+  // or fp64, of which `rule` makes the weights in that type, rounded to fp32 unless features are
+  // fp64.
   const void* weight = nullptr;
   DType weight_dtype = DType::kFloat;
   bool from_dist2 = false;

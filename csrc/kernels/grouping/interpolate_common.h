@@ -22,15 +22,23 @@ struct Nearest {
       const int64_t index = args.idx[query * kNearest + j];
       row[j] = index >= 0 && index < args.rows ? cloud * args.rows + index : -1;
     }
-    if (args.from_dist2) {
-      const NearestWeights<Sum> weights(static_cast<const Sum*>(args.weight) + query * kNearest,
-                                        args.rule);
-      for (int j = 0; j < kNearest; ++j) weight[j] = weights.weight[j];
+    if (args.from_dist2 && args.weight_dtype == DType::kDouble) {
+      make_weights<double>(args, query);
+    } else if (args.from_dist2) {
+      make_weights<float>(args, query);
     } else {
       for (int j = 0; j < kNearest; ++j) {
         weight[j] = load_weight<Sum>(args.weight, args.weight_dtype, query * kNearest + j);
       }
     }
+  }
+
+ private:
+  template <class Distance>
+  TORCHVOX_HD void make_weights(const InterpolateArgs& args, int64_t query) {
+    const auto* const dist2 = static_cast<const Distance*>(args.weight) + query * kNearest;
+    const NearestWeights<Distance> weights(dist2, args.rule);
+    for (int j = 0; j < kNearest; ++j) weight[j] = static_cast<Sum>(weights.weight[j]);
   }
 };
 
