@@ -154,6 +154,23 @@ def test_furthest_point_sample_ragged():
     assert dist2.tolist() == [float("inf"), float("inf"), 1.0, 0.0]
 
 
+def test_ball_query():
+    query = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]], device="cuda")
+    dist2, idx, count = torchvox.ball_query(far_point_last()[None], query, 0.5, 2)
+    assert idx.tolist() == [[[3 * MANY - 1] * 2, [0, 1]]] and count.tolist() == [[1, 2]]
+    points, query = torch.zeros(1, 40, 3, device="cuda"), torch.zeros(1, MANY, 3, device="cuda")
+    dist2, idx, count = torchvox.ball_query(points, query, 0.5, 10)  # 2.4e9 slots
+    assert idx.numel() > 1 << 31 and (idx[0, -1000:] == torch.arange(10, device="cuda")).all()
+    assert (count == 10).all() and (dist2[0, -1000:] == 0).all()
+
+
+def test_ball_query_ragged():
+    query = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], device="cuda")
+    ptr, query_ptr = (torch.tensor(p, device="cuda") for p in ([5, 3 * MANY], [0, 2]))
+    _, idx, count = torchvox.ball_query_ragged(far_point_last(), query, ptr, query_ptr, 0.5, 2)
+    assert idx.tolist() == [[3 * MANY - 1] * 2, [5, 6]] and count.tolist() == [1, 2]
+
+
 GRID = {"voxel_size": [1.0, 1.0, 8.0], "point_cloud_range": BOX["point_cloud_range"]}
 
 

@@ -20,7 +20,7 @@ import torchvox
 import torchvox.reference
 
 SNAPSHOT = Path(__file__).with_name("surface.txt")
-DOMAINS = ("voxel", "bev", "sampling")
+DOMAINS = ("voxel", "bev", "sampling", "neighbours")
 
 
 def schemas() -> list[torch._C.FunctionSchema]:

@@ -13,6 +13,7 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.neighbours import BallNeighbours, ball_query, ball_query_ragged
 from torchvox.ops.sampling import (
     Samples,
     furthest_point_sample,
@@ -31,7 +32,16 @@ from torchvox.ops.voxel import (
     voxelize,
 )
 
-for _result in (BEVHeight, BEVHeightWithIndex, BEVImage, Samples, VoxelCSR, VoxelMap, Voxels):
+for _result in (
+    BEVHeight,
+    BEVHeightWithIndex,
+    BEVImage,
+    BallNeighbours,
+    Samples,
+    VoxelCSR,
+    VoxelMap,
+    Voxels,
+):
     # torch.export.save writes the type of a program's result by this name.
     _pytree._register_namedtuple(_result, serialized_type_name=f"torchvox.{_result.__name__}")
 
@@ -39,10 +49,13 @@ __all__ = [
     "BEVHeight",
     "BEVHeightWithIndex",
     "BEVImage",
+    "BallNeighbours",
     "Samples",
     "VoxelCSR",
     "VoxelMap",
     "Voxels",
+    "ball_query",
+    "ball_query_ragged",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",

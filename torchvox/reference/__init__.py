@@ -13,6 +13,7 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
+from torchvox.reference.neighbours import ball_query, ball_query_ragged
 from torchvox.reference.sampling import (
     furthest_point_sample,
     furthest_point_sample_ragged,
@@ -24,6 +25,8 @@ from torchvox.reference.voxel_grid import grid_size
 from torchvox.reference.voxel_scatter import voxel_csr, voxel_scatter, voxel_scatter_backward
 
 __all__ = [
+    "ball_query",
+    "ball_query_ragged",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
