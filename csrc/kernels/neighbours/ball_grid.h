@@ -23,9 +23,10 @@ struct BallGrid {
 
   static constexpr float kMostCells = 1048576.0f;  // on either side of 0; beyond, all is one cell
   static constexpr int kMostRows = 16;  // that a query touches: 4 cells on each of two axes
+  static constexpr int kMostRun = 6;  // cells of a row that a query touches
 
-  // Buckets: at least as many as points, up to a limit, and more than a run of cells.
-  static BallGrid of(const BallQueryArgs& args, int most_bits);
+  // At least as many buckets as points, between two limits.
+  static BallGrid of(const BallQueryArgs& args, int least_bits, int most_bits);
 
   static TORCHVOX_HD int32_t cell(float x, float per_unit) {
     float s = x * per_unit;
@@ -76,7 +77,7 @@ TORCHVOX_HD bool scan_is_shorter(int64_t candidates, int64_t points, int64_t k) 
       6.0 * static_cast<double>(points) * static_cast<double>(k);
 }
 
-inline BallGrid BallGrid::of(const BallQueryArgs& args, int most_bits) {
+inline BallGrid BallGrid::of(const BallQueryArgs& args, int least_bits, int most_bits) {
   double outer = 0.0;
   for (int r = 0; r < args.radii; ++r) outer = std::fmax(outer, args.radius[r].outer);
   BallGrid grid;
@@ -84,7 +85,7 @@ inline BallGrid BallGrid::of(const BallQueryArgs& args, int most_bits) {
   grid.reach = static_cast<float>(std::fmax(std::sqrt(outer) * 1.00001, 1e-18));
   grid.per_bc = 1.0f / grid.reach;
   grid.per_a = 2.0f / grid.reach;
-  grid.bits = 6;
+  grid.bits = least_bits;
   while (grid.bits < most_bits && (int64_t{1} << grid.bits) < args.total_points()) ++grid.bits;
   grid.mask = (uint32_t{1} << grid.bits) - 1;
   return grid;

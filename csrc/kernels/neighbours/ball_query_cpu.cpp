@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kPointsPerTask = 8192;
 constexpr int64_t kRowsPerTask = 32;
 constexpr int kChunk = 64;  // distances computed at a time
-constexpr int kMostTableBits = 22;
+constexpr int kLeastTableBits = 6, kMostTableBits = 22;
 
 struct Planes {
   float *a, *b, *c;  // [points]
@@ -46,7 +46,7 @@ struct CpuBall {
     const int64_t points = args.total_points();
     in_order = planes(workspace, points);
     if (!cells) return;
-    grid = BallGrid::of(args, kMostTableBits);
+    grid = BallGrid::of(args, kLeastTableBits, kMostTableBits);
     by_bucket = planes(workspace, points);
     row = workspace.take<int32_t>(points);
     begins = workspace.take<uint32_t>((int64_t{1} << grid.bits) + 1);
