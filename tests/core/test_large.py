@@ -102,6 +102,27 @@ def test__gather_points_backward():
     assert out.sum(dtype=torch.float64) == 9
 
 
+def test__neighbour_distance_backward():
+    points = torch.zeros(1, 3 * MANY, 3, device="cuda")
+    points[0, -1] = 1.0
+    query = torch.zeros(1, 2, 3, device="cuda")
+    idx = torch.tensor([[[0, 3 * MANY - 1], [-1, 3 * MANY]]], dtype=torch.int32, device="cuda")
+    grad = torch.full((1, 2, 2), 0.5, device="cuda")
+    backward = torch.ops.torchvox._neighbour_distance_backward
+    grad_points, grad_query = backward(grad, points, query, idx)
+    assert grad_points[0, -1].tolist() == [1.0] * 3
+    assert grad_points.sum(dtype=torch.float64) == 3
+    assert grad_query.tolist() == [[[-1.0] * 3, [0.0] * 3]]
+    query = torch.zeros(1, MANY, 3, device="cuda")
+    points = torch.ones(1, 2, 3, device="cuda")
+    idx = torch.ones(1, MANY, 9, dtype=torch.int32, device="cuda")
+    grad = torch.full((1, MANY, 9), 0.5, device="cuda")
+    grad_points, grad_query = backward(grad, points, query, idx)
+    assert (grad_query == -9.0).all()
+    # Whole numbers below 2^24 up to one chunk; the sum of the chunks rounds.
+    torch.testing.assert_close(grad_points[0, 1], torch.full((3,), 9.0 * MANY, device="cuda"))
+
+
 def test_voxel_csr():
     rows = torch.arange(MANY, device="cuda", dtype=torch.int32) % 7 - 1
     offsets, perm = torchvox.voxel_csr(rows, MANY)

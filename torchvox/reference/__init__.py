@@ -13,6 +13,7 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
+from torchvox.reference.grouping import neighbour_distance_backward
 from torchvox.reference.neighbours import ball_query, ball_query_ragged
 from torchvox.reference.sampling import (
     furthest_point_sample,
@@ -37,6 +38,7 @@ __all__ = [
     "gather_points",
     "gather_points_backward",
     "grid_size",
+    "neighbour_distance_backward",
     "voxel_csr",
     "voxel_map",
     "voxel_scatter",
