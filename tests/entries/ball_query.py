@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op import Call, Op, cloud
+from .op import Call, Op, cloud, generator
 from .sampling import batch_of_clouds
 
 QUERIES = 9
@@ -88,6 +88,49 @@ RAGGED_CASES = {
     },
 }
 
+
+def smooth_ball(**options) -> Call:
+    """In float64, with a radius in the widest gap between the distances about the median."""
+    g = generator(0)
+    points, query = (torch.randn(2, n, 3, dtype=torch.float64, generator=g) for n in (15, 6))
+    dist = torch.cdist(points, query).flatten().sort().values
+    some = dist[60:110]
+    widest = int(some.diff().argmax())
+    radius = float(some[widest : widest + 2].mean())
+    return {"points": points, "query": query, "radius": radius, "k": 7, **options}
+
+
+def smooth_ragged(**options) -> Call:
+    call = smooth_ball()
+    return {
+        **call,
+        "points": call["points"].flatten(0, 1),
+        "query": call["query"].flatten(0, 1),
+        "ptr": torch.tensor([0, 15, 30]),
+        "query_ptr": torch.tensor([0, 6, 12]),
+        **options,
+    }
+
+
+def ball_formula(call: Call, outs: tuple) -> tuple:
+    _, idx, count = outs
+    row = idx.long()
+    if call.get("local_index"):
+        row = row + 15 * (torch.arange(12) // 6)[:, None]
+    if call["points"].dim() == 3:
+        neighbours = call["points"][torch.arange(2)[:, None, None], row.clamp(min=0)]
+    else:
+        neighbours = call["points"][row]
+    d = (neighbours - call["query"][..., None, :]).square().sum(-1)
+    return (torch.where(torch.arange(idx.size(-1)) < count[..., None], d, 0.0),)
+
+
+SMOOTH = {"first": smooth_ball, "pad": lambda: smooth_ball(fill="pad", dist_order="loop")}
+RAGGED_SMOOTH = {
+    "global": smooth_ragged,
+    "local": lambda: smooth_ragged(local_index=True),
+}
+
 REFUSALS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),
     ("points", lambda t: t[None], ValueError, r"points must be \["),
@@ -110,6 +153,10 @@ OPS = [
         ball_call,
         varying={"points": 1},
         cases=BALL_CASES,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        smooth=SMOOTH,
+        formula=ball_formula,
         refusals=(
             *REFUSALS,
             ("query", lambda t: t[:1], ValueError, "query must have the B of points"),
@@ -117,12 +164,17 @@ OPS = [
             ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
         ),
         kernels=1,
+        backward_kernels=6,
     ),
     Op(
         "ball_query_ragged",
         ragged_call,
         varying={"points": 0},
         cases=RAGGED_CASES,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        smooth=RAGGED_SMOOTH,
+        formula=ball_formula,
         refusals=(
             *REFUSALS,
             ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
@@ -130,5 +182,6 @@ OPS = [
             ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
         ),
         kernels=1,
+        backward_kernels=6,
     ),
 ]

@@ -5,7 +5,7 @@
 // from run to run; the hits of a query are sorted by index, so no result shows it.
 #include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/workspace.h"
-#include "csrc/kernels/neighbours/ball_kernels.cuh"
+#include "csrc/kernels/neighbours/ball_words.cuh"
 
 namespace torchvox {
 namespace {
@@ -15,6 +15,7 @@ constexpr int kChunkBits = 11;  // buckets that one block gives places to
 constexpr int kChunk = 1 << kChunkBits;
 constexpr int kMostTableBits = 24;
 constexpr int kQueryWarps = 4;  // of a block
+constexpr int kCrowded = 1024;  // candidates
 constexpr int kSpareHits = 96;  // beyond k, before a warp drops the highest
 
 struct CellsWork {
@@ -24,6 +25,7 @@ struct CellsWork {
   uint32_t* begin;  // [buckets + chunks]: of every bucket, and of the end of every chunk
   uint32_t* rank;  // [points]: within the bucket
   float4* point;  // [points] by place: in summation order, and the row among all points
+  float4* box;  // [points / 32, 2]: lowest and highest of 32 points in index order
   int64_t cleared;  // bytes from cursor on
 
   static CellsWork carve(const BallQueryArgs& args, Workspace& workspace) {
@@ -37,6 +39,7 @@ struct CellsWork {
     work.begin = workspace.take<uint32_t>(buckets + (buckets >> kChunkBits));
     work.rank = workspace.take<uint32_t>(args.total_points());
     work.point = workspace.take<float4>(args.total_points());
+    work.box = workspace.take<float4>(2 * ceil_div<int64_t>(args.total_points(), 32));
     return work;
   }
   // Where `begin` holds the begin of a bucket; the next word is its end.
@@ -46,9 +49,9 @@ struct CellsWork {
 // The bucket of point `row` of all points, and the point; false where there is no such point.
 __device__ __forceinline__ bool find_bucket(const BallQueryArgs& args, const BallGrid& grid,
                                             int64_t row, Point3& p, uint32_t& bucket) {
-  const int64_t b = args.ragged ? ragged_cloud(args.ptr, args.clouds, args.capacity, row)
-                                : static_cast<int64_t>(static_cast<uint32_t>(row) /
-                                                       static_cast<uint32_t>(args.capacity));
+  const int64_t b = args.ragged
+      ? ragged_cloud(args.ptr, args.clouds, args.capacity, row)
+      : static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(args.capacity));
   if (b < 0) return false;
   const BallCloud cloud = BallCloud::of(args, b);
   const int64_t i = row - cloud.first;
@@ -59,22 +62,34 @@ __device__ __forceinline__ bool find_bucket(const BallQueryArgs& args, const Bal
   return true;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    count_kernel(const __grid_constant__ BallQueryArgs args,
-                 const __grid_constant__ CellsWork work) {
+__device__ __forceinline__ float warp_min(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fminf(x, __shfl_xor_sync(kFullWarp, x, step));
+  return x;
+}
+
+// Counts the points of every bucket, and boxes those of every warp.
+__global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ BallQueryArgs args,
+                                                         const __grid_constant__ CellsWork work) {
   let_next_begin();
-  for (int64_t row = global_thread(); row < args.total_points(); row += global_stride()) {
-    Point3 p;
+  const int lane = threadIdx.x % 32;
+  const int64_t points = args.total_points();
+  for (int64_t row = global_thread(); row - lane < points; row += global_stride()) {
+    Point3 p{0, 0, 0};
     uint32_t bucket;
-    if (find_bucket(args, work.grid, row, p, bucket)) {
-      work.rank[row] = atomicAdd(&work.count[bucket], 1u);
-    }
+    const bool found = row < points && find_bucket(args, work.grid, row, p, bucket);
+    if (found) work.rank[row] = atomicAdd(&work.count[bucket], 1u);
+    const float none = __int_as_float(0x7f800000);
+    const float4 low{warp_min(found ? p.a : none), warp_min(found ? p.b : none),
+                     warp_min(found ? p.c : none), 0.0f};
+    const float4 high{-warp_min(found ? -p.a : none), -warp_min(found ? -p.b : none),
+                      -warp_min(found ? -p.c : none), 0.0f};
+    if (lane < 2) work.box[row / 32 * 2 + lane] = lane == 0 ? low : high;
   }
 }
 
 // One block a chunk of buckets, eight of them a thread. Chunks lie in any order.
-__global__ void __launch_bounds__(kThreads)
-    begin_kernel(const __grid_constant__ CellsWork work) {
+__global__ void __launch_bounds__(kThreads) begin_kernel(const __grid_constant__ CellsWork work) {
   constexpr int kEach = kChunk / kThreads;
   __shared__ uint32_t sums[kThreads / 32];
   __shared__ uint32_t base;
@@ -115,9 +130,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == kThreads - 1) begin[kEach] = place;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    place_kernel(const __grid_constant__ BallQueryArgs args,
-                 const __grid_constant__ CellsWork work) {
+__global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__ BallQueryArgs args,
+                                                         const __grid_constant__ CellsWork work) {
   let_next_begin();
   bool waited = false;
   for (int64_t row = global_thread(); row < args.total_points(); row += global_stride()) {
@@ -288,50 +302,68 @@ __device__ __forceinline__ void write_sorted(const BallQueryArgs& args, const Ba
   __syncwarp();
 }
 
-// The points of the cloud in index order, up to the k-th hit.
-__device__ __forceinline__ void scan_cloud(const BallQueryArgs& args, const BallCloud& cloud,
-                                           const Point3& q, int64_t row, int r, int lane) {
-  constexpr int kAhead = 4;  // loads on their way at once
+// The cloud in index order, up to the k-th hit: the points of those boxes that the ball reaches.
+// False when there are more than `budget` of them; then the row is not finished.
+__device__ __forceinline__ bool scan_boxes(const BallQueryArgs& args, const CellsWork& work,
+                                           const BallCloud& cloud, const Point3& q, int64_t row,
+                                           int r, int lane, int budget) {
+  constexpr int kAhead = 4;  // boxes whose points are on their way at once
   const auto test = BallTest<float>::of(args, r);
   const int k = static_cast<int>(args.radius[r].k);
-  int hits = 0;
-  int64_t first = -1;
-  for (int64_t base = 0; base < cloud.points && hits < k; base += 32 * kAhead) {
-    float d[kAhead];
+  const int64_t last = (cloud.first + cloud.points - 1) / 32;
+  BallRow ball;
+  for (int64_t box = cloud.first / 32; box <= last && ball.hits < k; box += 32) {
+    bool near = false;
+    if (box + lane <= last) {
+      const float4 low = work.box[2 * (box + lane)], high = work.box[2 * (box + lane) + 1];
+      near = dist2(gap(low.x, high.x, q.a), gap(low.y, high.y, q.b), gap(low.z, high.z, q.c)) <=
+          test.outer;
+    }
+    unsigned boxes = __ballot_sync(kFullWarp, near), word = 0;
+    const int64_t base = 32 * box - cloud.first;
+    const auto point = [&](int i) {
+      return load_row(args, args.points, cloud.base + (base + i) * args.point_stride);
+    };
+    int hits = ball.hits;
+    while (boxes != 0 && hits < k) {
+      int at[kAhead];
+      float d[kAhead];
 #pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const int64_t i = base + 32 * j + lane;
-      d[j] = bit_cast<float>(0x7fc00000u);
-      if (i < cloud.points) {
-        const Point3 p = load_row(args, args.points, cloud.base + i * args.point_stride);
-        d[j] = dist2(p.a - q.a, p.b - q.b, p.c - q.c);
+      for (int j = 0; j < kAhead; ++j) {
+        at[j] = boxes != 0 ? __ffs(static_cast<int>(boxes)) - 1 : -1;
+        boxes &= boxes - 1;
+        d[j] = __int_as_float(0x7fc00000);
+        const int64_t i = base + 32 * at[j] + lane;
+        if (at[j] >= 0 && i >= 0 && i < cloud.points) {
+          const Point3 p = point(32 * at[j] + lane);
+          d[j] = dist2(p.a - q.a, p.b - q.b, p.c - q.c);
+        }
       }
-    }
 #pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const bool hit = test(d[j]);
-      const unsigned mask = __ballot_sync(kFullWarp, hit);
-      if (mask == 0) continue;
-      const int64_t at = base + 32 * j;
-      if (hits == 0) first = at + __ffs(static_cast<int>(mask)) - 1;
-      const int place = hits + __popc(mask & lanes_below(lane));
-      if (hit && place < k) write_hit(args, cloud, row, r, place, at + lane, d[j]);
-      hits = min(hits + __popc(mask), k);
+      for (int j = 0; j < kAhead; ++j) {
+        const unsigned mask = __ballot_sync(kFullWarp, test(d[j]));
+        if (lane == at[j]) word = mask;
+        hits += __popc(mask);
+      }
+      budget -= kAhead;
+      if (budget < 0 && hits < k) return false;
     }
+    ball.write(args, cloud, q, row, r, lane, word, base, point);
   }
-  write_fill<float>(args, row, r, hits + lane, 32, fill_index(args, cloud, first));
-  if (lane == 0) args.count[row * args.counts + r] = hits;
+  ball.finish(args, cloud, row, r, lane);
+  return true;
 }
 
 // A warp a query.
 __global__ void __launch_bounds__(32 * kQueryWarps)
-    query_kernel(const __grid_constant__ BallQueryArgs args,
-                 const __grid_constant__ CellsWork work, int room) {
+    query_kernel(const __grid_constant__ BallQueryArgs args, const __grid_constant__ CellsWork work,
+                 int room) {
   extern __shared__ __align__(16) int32_t shared[];
   __shared__ Runs all_runs[kQueryWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t row = int64_t{blockIdx.x} * kQueryWarps + warp;
-  const Hits hits{shared + warp * 2 * room, reinterpret_cast<float*>(shared + warp * 2 * room + room)};
+  const Hits hits{shared + warp * 2 * room,
+                  reinterpret_cast<float*>(shared + warp * 2 * room + room)};
   if (row >= args.rows()) return;
   const BallQuery query = BallQuery::of(args, row);
   BallCloud cloud{0, 0, 0, 0};
@@ -346,12 +378,11 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
   int candidates = 0;
   if (cloud.points > 0) candidates = find_runs(work, query.cloud, q, lane, runs);
   for (int r = 0; r < args.radii; ++r) {
-    if (scan_is_shorter(candidates, cloud.points, args.radius[r].k)) {
-      scan_cloud(args, cloud, q, row, r, lane);
-    } else {
-      const int n = gather_hits(args, work, cloud, q, r, candidates, lane, runs, hits);
-      write_sorted(args, cloud, row, r, n, lane, hits);
-    }
+    // A crowded neighbourhood has its first k hits early, or else the scan gives up in time.
+    const bool crowded = candidates > kCrowded && candidates > cloud.points / 32;
+    if (crowded && scan_boxes(args, work, cloud, q, row, r, lane, candidates / 32)) continue;
+    const int n = gather_hits(args, work, cloud, q, r, candidates, lane, runs, hits);
+    write_sorted(args, cloud, row, r, n, lane, hits);
   }
 }
 
@@ -363,8 +394,7 @@ int64_t ball_cells_workspace_bytes(const BallQueryArgs& args) {
   return workspace.bytes();
 }
 
-cudaError_t launch_ball_cells(const BallQueryArgs& args, void* memory,
-                              const CudaContext& context) {
+cudaError_t launch_ball_cells(const BallQueryArgs& args, void* memory, const CudaContext& context) {
   Workspace workspace(memory);
   const CellsWork work = CellsWork::carve(args, workspace);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.cursor, 0, work.cleared, context.stream));

@@ -3,7 +3,7 @@
 // The points of a cloud in index order, 32 at a time: a ballot gives each hit its place among the
 // hits of a query, so order and fill are exact. After Pointnet2's ball query, whose one thread a
 // query waits for the sparsest ball of its warp.
-#include "csrc/kernels/neighbours/ball_kernels.cuh"
+#include "csrc/kernels/neighbours/ball_words.cuh"
 
 namespace torchvox {
 namespace {
@@ -11,6 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kTile = 1024;  // points of a cloud in shared memory
+constexpr int kStride = 256;  // of them between two looks at who has all hits
 
 // The clouds of the rows [begin, end) of a block: the lowest and the highest.
 __device__ __forceinline__ void clouds_of_rows(const BallQueryArgs& args, int64_t begin,
@@ -33,8 +34,42 @@ __device__ __forceinline__ void clouds_of_rows(const BallQueryArgs& args, int64_
   low = lowest, high = highest;
 }
 
-// A warp has kQueries queries at a time, its lanes 32 points; a block shares tiles of points. The
-// distance to a point is computed once for all radii.
+// Tests points of a tile, 256 at a time, until every query has its hits: `missing` says how many
+// that takes at most. The tile ends in points that are no hit.
+template <bool kHole, int kQueries, int kRadii>
+__device__ __forceinline__ void test_tile(const float4* tile, int count, int lane,
+                                          const Point3 (&q)[kQueries],
+                                          const BallTest<float> (&test)[kRadii],
+                                          const int (&missing)[kQueries][kRadii],
+                                          unsigned (&word)[kQueries][kRadii]) {
+  for (int begin = 0; begin < count; begin += kStride) {
+#pragma unroll
+    for (int i = 0; i < kStride; i += 32) {
+      const float4 p = tile[begin + i + lane];
+      const bool mine = lane == (begin + i) / 32;
+#pragma unroll
+      for (int j = 0; j < kQueries; ++j) {
+        const float d = dist2(p.x - q[j].a, p.y - q[j].b, p.z - q[j].c);
+#pragma unroll
+        for (int r = 0; r < kRadii; ++r) {
+          const bool hit = kHole ? test[r](d) : d <= test[r].outer;
+          const unsigned mask = __ballot_sync(kFullWarp, hit);
+          if (mine) word[j][r] = mask;
+        }
+      }
+    }
+    bool open = false;
+#pragma unroll
+    for (int j = 0; j < kQueries; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRadii; ++r) open |= warp_sum(__popc(word[j][r])) < missing[j][r];
+    }
+    if (!open) break;
+  }
+}
+
+// A warp has kQueries queries, its lanes 32 points; a block shares tiles of points. The distance to
+// a point is computed once for all radii.
 template <int kQueries, int kRadii>
 __global__ void __launch_bounds__(kThreads)
     scan_kernel(const __grid_constant__ BallQueryArgs args, int64_t blocks_per_cloud) {
@@ -46,91 +81,73 @@ __global__ void __launch_bounds__(kThreads)
     begin = int64_t{blockIdx.x} * kRows;
     end = min(begin + kRows, args.queries);
   } else {
-    const int64_t b = blockIdx.x / blocks_per_cloud;
+    const int64_t b = blockIdx.x / static_cast<unsigned>(blocks_per_cloud);
     begin = b * args.queries + (blockIdx.x - b * blocks_per_cloud) * kRows;
     end = min(begin + kRows, (b + 1) * args.queries);
   }
+  begin += warp * kQueries;
 
   Point3 q[kQueries];
   int64_t cloud_of[kQueries];
+  BallRow ball[kQueries][kRadii];
   BallTest<float> test[kRadii];
-  int hits[kQueries][kRadii], first[kQueries][kRadii];
-  float outer = -1.0f;
+  bool hole = false;
 #pragma unroll
   for (int r = 0; r < kRadii; ++r) {
     test[r] = BallTest<float>::of(args, r);
-    if (r < args.radii) outer = fmaxf(outer, test[r].outer);
+    if (r >= args.radii) test[r].outer = -1.0f;
+    hole |= test[r].has_hole();
   }
 #pragma unroll
   for (int j = 0; j < kQueries; ++j) {
-    const int64_t row = begin + warp * kQueries + j;
     cloud_of[j] = -1;
     q[j] = {0, 0, 0};
-    if (row < end) {
-      const BallQuery query = BallQuery::of(args, row);
+    if (begin + j < end) {
+      const BallQuery query = BallQuery::of(args, begin + j);
       cloud_of[j] = query.cloud;
       if (query.cloud >= 0) q[j] = load_row(args, args.query, query.base);
     }
-#pragma unroll
-    for (int r = 0; r < kRadii; ++r) hits[j][r] = 0, first[j][r] = -1;
   }
 
   int64_t low, high;
-  clouds_of_rows(args, begin, end, low, high);
+  clouds_of_rows(args, begin - warp * kQueries, end, low, high);
   for (int64_t b = low; b <= high; ++b) {
     const BallCloud cloud = BallCloud::of(args, b);
     for (int64_t base = 0; base < cloud.points; base += kTile) {
       const int count = static_cast<int>(min(int64_t{kTile}, cloud.points - base));
-      bool open[kQueries], any_open = false;
+      int missing[kQueries][kRadii];
+      bool open = false;
 #pragma unroll
       for (int j = 0; j < kQueries; ++j) {
-        open[j] = false;
 #pragma unroll
         for (int r = 0; r < kRadii; ++r) {
-          open[j] |= r < args.radii && cloud_of[j] == b && hits[j][r] < args.radius[r].k;
+          const bool wanted = cloud_of[j] == b && r < args.radii;
+          missing[j][r] = wanted ? static_cast<int>(args.radius[r].k) - ball[j][r].hits : 0;
+          open |= missing[j][r] > 0;
         }
-        any_open |= open[j];
       }
-      if (!__syncthreads_or(any_open)) break;
-      for (int i = threadIdx.x; i < ceil_div(count, 32) * 32; i += kThreads) {
+      if (!__syncthreads_or(open)) break;
+      for (int i = threadIdx.x; i < ceil_div(count, kStride) * kStride; i += kThreads) {
         const float nan = __int_as_float(0x7fc00000);
         Point3 p{nan, nan, nan};
         if (i < count) p = load_row(args, args.points, cloud.base + (base + i) * args.point_stride);
         tile[i] = {p.a, p.b, p.c, 0.0f};
       }
       __syncthreads();
-      for (int step = 0; step < count && any_open; step += 32) {
-        const float4 p = tile[step + lane];
+      if (!open) continue;
+      unsigned word[kQueries][kRadii] = {};
+      if (hole) {
+        test_tile<true>(tile, count, lane, q, test, missing, word);
+      } else {
+        test_tile<false>(tile, count, lane, q, test, missing, word);
+      }
 #pragma unroll
-        for (int j = 0; j < kQueries; ++j) {
-          if (!open[j]) continue;
-          const float d = dist2(p.x - q[j].a, p.y - q[j].b, p.z - q[j].c);
-          if (!__any_sync(kFullWarp, d <= outer)) continue;
-          const int64_t row = begin + warp * kQueries + j;
-          bool still = false;
+      for (int j = 0; j < kQueries; ++j) {
 #pragma unroll
-          for (int r = 0; r < kRadii; ++r) {
-            if (r >= args.radii) continue;
-            const bool hit = test[r](d);
-            const unsigned mask = __ballot_sync(kFullWarp, hit);
-            if (mask != 0) {
-              const int64_t at = base + step;
-              if (hits[j][r] == 0) first[j][r] = static_cast<int>(at) + __ffs(mask) - 1;
-              const int place = hits[j][r] + __popc(mask & ((1u << lane) - 1));
-              if (hit && place < args.radius[r].k) {
-                write_hit(args, cloud, row, r, place, at + lane, d);
-              }
-              const int64_t all = hits[j][r] + __popc(mask);
-              hits[j][r] = static_cast<int>(min(all, args.radius[r].k));
-            }
-            still |= hits[j][r] < args.radius[r].k;
-          }
-          open[j] = still;
-          if (!still) {
-            any_open = false;
-#pragma unroll
-            for (int other = 0; other < kQueries; ++other) any_open |= open[other];
-          }
+        for (int r = 0; r < kRadii; ++r) {
+          if (missing[j][r] == 0) continue;
+          ball[j][r].write(args, cloud, q[j], begin + j, r, lane, word[j][r], base,
+                           [&](int i) { return Point3{tile[i].x, tile[i].y, tile[i].z}; });
         }
       }
     }
@@ -138,16 +155,12 @@ __global__ void __launch_bounds__(kThreads)
 
 #pragma unroll
   for (int j = 0; j < kQueries; ++j) {
-    const int64_t row = begin + warp * kQueries + j;
-    if (row >= end) continue;
+    if (begin + j >= end) continue;
     BallCloud cloud{0, 0, 0, 0};
     if (cloud_of[j] >= 0) cloud = BallCloud::of(args, cloud_of[j]);
 #pragma unroll
     for (int r = 0; r < kRadii; ++r) {
-      if (r >= args.radii) continue;
-      const int32_t fill = fill_index(args, cloud, first[j][r]);
-      write_fill<float>(args, row, r, hits[j][r] + lane, 32, fill);
-      if (lane == 0) args.count[row * args.counts + r] = hits[j][r];
+      if (r < args.radii) ball[j][r].finish(args, cloud, begin + j, r, lane);
     }
   }
 }
@@ -200,7 +213,7 @@ cudaError_t launch_scan(const BallQueryArgs& args, const CudaContext& context) {
 cudaError_t launch_ball_scan(const BallQueryArgs& args, const CudaContext& context) {
   if (args.radii > 1) return launch_scan<2, kMostRadii>(args, context);
   // Few queries: one a warp, so that more multiprocessors have some.
-  const bool few = args.rows() < int64_t{32} * kWarps * context.target.multiprocessors;
+  const bool few = args.rows() < int64_t{64} * context.target.multiprocessors;
   return few ? launch_scan<1, 1>(args, context) : launch_scan<4, 1>(args, context);
 }
 

@@ -3,7 +3,6 @@
 
 #include <torch/library.h>
 
-#include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
 
@@ -191,10 +190,6 @@ TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
   if (kBuiltWithCuda) register_kernels(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("ball_query", not_differentiable());
-  m.impl("ball_query_ragged", not_differentiable());
 }
 
 }  // namespace
