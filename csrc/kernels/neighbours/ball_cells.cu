@@ -24,6 +24,7 @@ struct CellsWork {
   uint32_t* count;  // [buckets]
   uint32_t* begin;  // [buckets + chunks]: of every bucket, and of the end of every chunk
   uint32_t* rank;  // [points]: within the bucket
+  float4* in_order;  // [points], NaN where there is none: in summation order, and its bucket
   float4* point;  // [points] by place: in summation order, and the row among all points
   float4* box;  // [points / 32, 2]: lowest and highest of 32 points in index order
   int64_t cleared;  // bytes from cursor on
@@ -38,6 +39,7 @@ struct CellsWork {
     work.cleared = workspace.bytes() - before;
     work.begin = workspace.take<uint32_t>(buckets + (buckets >> kChunkBits));
     work.rank = workspace.take<uint32_t>(args.total_points());
+    work.in_order = workspace.take<float4>(args.total_points());
     work.point = workspace.take<float4>(args.total_points());
     work.box = workspace.take<float4>(2 * ceil_div<int64_t>(args.total_points(), 32));
     return work;
@@ -79,6 +81,11 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
     uint32_t bucket;
     const bool found = row < points && find_bucket(args, work.grid, row, p, bucket);
     if (found) work.rank[row] = atomicAdd(&work.count[bucket], 1u);
+    if (row < points) {
+      const float nan = __int_as_float(0x7fc00000);
+      work.in_order[row] =
+          found ? float4{p.a, p.b, p.c, __uint_as_float(bucket)} : float4{nan, nan, nan, nan};
+    }
     const float none = __int_as_float(0x7f800000);
     const float4 low{warp_min(found ? p.a : none), warp_min(found ? p.b : none),
                      warp_min(found ? p.c : none), 0.0f};
@@ -130,21 +137,17 @@ __global__ void __launch_bounds__(kThreads) begin_kernel(const __grid_constant__
   if (threadIdx.x == kThreads - 1) begin[kEach] = place;
 }
 
-__global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__ BallQueryArgs args,
-                                                         const __grid_constant__ CellsWork work) {
+__global__ void __launch_bounds__(kThreads)
+    place_kernel(int64_t points, const __grid_constant__ CellsWork work) {
   let_next_begin();
-  bool waited = false;
-  for (int64_t row = global_thread(); row < args.total_points(); row += global_stride()) {
-    Point3 p;
-    uint32_t bucket;
-    const bool found = find_bucket(args, work.grid, row, p, bucket);
-    if (!waited) wait_for_previous();
-    waited = true;
-    if (!found) continue;
-    const uint32_t at = work.begin[CellsWork::slot(bucket)] + work.rank[row];
-    work.point[at] = {p.a, p.b, p.c, __int_as_float(static_cast<int>(row))};
+  wait_for_previous();
+  for (int64_t row = global_thread(); row < points; row += global_stride()) {
+    float4 p = work.in_order[row];
+    if (is_nan(p.x)) continue;
+    const uint32_t bucket = __float_as_uint(p.w);
+    p.w = __int_as_float(static_cast<int>(row));
+    work.point[work.begin[CellsWork::slot(bucket)] + work.rank[row]] = p;
   }
-  if (!waited) wait_for_previous();
 }
 
 // ------------------------------------------------------------------------------ queries
@@ -310,33 +313,31 @@ __device__ __forceinline__ bool scan_boxes(const BallQueryArgs& args, const Cell
   constexpr int kAhead = 4;  // boxes whose points are on their way at once
   const auto test = BallTest<float>::of(args, r);
   const int k = static_cast<int>(args.radius[r].k);
-  const int64_t last = (cloud.first + cloud.points - 1) / 32;
-  BallRow ball;
-  for (int64_t box = cloud.first / 32; box <= last && ball.hits < k; box += 32) {
+  const int first = static_cast<int>(cloud.first), points = static_cast<int>(cloud.points);
+  const int last = (first + points - 1) / 32;
+  BallRow ball{0, -1};
+  for (int box = first / 32; box <= last && ball.hits < k; box += 32) {
     bool near = false;
     if (box + lane <= last) {
-      const float4 low = work.box[2 * (box + lane)], high = work.box[2 * (box + lane) + 1];
+      const float4 low = work.box[2 * int64_t{box + lane}];
+      const float4 high = work.box[2 * int64_t{box + lane} + 1];
       near = dist2(gap(low.x, high.x, q.a), gap(low.y, high.y, q.b), gap(low.z, high.z, q.c)) <=
           test.outer;
     }
     unsigned boxes = __ballot_sync(kFullWarp, near), word = 0;
-    const int64_t base = 32 * box - cloud.first;
-    const auto point = [&](int i) {
-      return load_row(args, args.points, cloud.base + (base + i) * args.point_stride);
-    };
     int hits = ball.hits;
     while (boxes != 0 && hits < k) {
       int at[kAhead];
       float d[kAhead];
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
-        at[j] = boxes != 0 ? __ffs(static_cast<int>(boxes)) - 1 : -1;
+        at[j] = boxes != 0 ? __ffs(static_cast<int>(boxes)) - 1 : 32;
         boxes &= boxes - 1;
+        const int i = 32 * (box + at[j]) + lane;
         d[j] = __int_as_float(0x7fc00000);
-        const int64_t i = base + 32 * at[j] + lane;
-        if (at[j] >= 0 && i >= 0 && i < cloud.points) {
-          const Point3 p = point(32 * at[j] + lane);
-          d[j] = dist2(p.a - q.a, p.b - q.b, p.c - q.c);
+        if (at[j] < 32 && static_cast<unsigned>(i - first) < static_cast<unsigned>(points)) {
+          const float4 p = work.in_order[i];
+          d[j] = dist2(p.x - q.a, p.y - q.b, p.z - q.c);
         }
       }
 #pragma unroll
@@ -348,7 +349,10 @@ __device__ __forceinline__ bool scan_boxes(const BallQueryArgs& args, const Cell
       budget -= kAhead;
       if (budget < 0 && hits < k) return false;
     }
-    ball.write(args, cloud, q, row, r, lane, word, base, point);
+    ball.write(args, cloud, q, row, r, lane, word, 32 * box - first, [&](int i) {
+      const float4 p = work.in_order[32 * box + i];
+      return Point3{p.x, p.y, p.z};
+    });
   }
   ball.finish(args, cloud, row, r, lane);
   return true;
@@ -373,7 +377,6 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
     q = load_row(args, args.query, query.base);
     if (is_nan(q.a)) cloud.points = 0;
   }
-  wait_for_previous();
   Runs& runs = all_runs[warp];
   int candidates = 0;
   if (cloud.points > 0) candidates = find_runs(work, query.cloud, q, lane, runs);
@@ -403,7 +406,8 @@ cudaError_t launch_ball_cells(const BallQueryArgs& args, void* memory, const Cud
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
   const unsigned chunks = 1u << (work.grid.bits - kChunkBits);
   TORCHVOX_CUDA_CHECK(launch_after(begin_kernel, chunks, kThreads, context, work));
-  TORCHVOX_CUDA_CHECK(launch_after(place_kernel, blocks, kThreads, context, args, work));
+  TORCHVOX_CUDA_CHECK(
+      launch_after(place_kernel, blocks, kThreads, context, args.total_points(), work));
   int64_t most = 0;
   for (int r = 0; r < args.radii; ++r) most = args.radius[r].k > most ? args.radius[r].k : most;
   const int room = static_cast<int>(ceil_div<int64_t>(most + kSpareHits + 4, 4) * 4);

@@ -69,14 +69,6 @@ struct BallCells {
   TORCHVOX_HD int32_t row_c(int row) const { return c + row / rows_b; }
 };
 
-// Whether to pass over the cloud in index order, up to the k-th hit, rather than test `candidates`
-// points of the cells. About a sixth of the candidates are hits, and 6 / k of the candidates says
-// how much of the cloud holds k of them.
-TORCHVOX_HD bool scan_is_shorter(int64_t candidates, int64_t points, int64_t k) {
-  return static_cast<double>(candidates) * static_cast<double>(candidates) >
-      6.0 * static_cast<double>(points) * static_cast<double>(k);
-}
-
 inline BallGrid BallGrid::of(const BallQueryArgs& args, int least_bits, int most_bits) {
   double outer = 0.0;
   for (int r = 0; r < args.radii; ++r) outer = std::fmax(outer, args.radius[r].outer);

@@ -9,7 +9,7 @@ namespace torchvox {
 namespace {
 
 // Distances, in all, from which on cells pay for being built.
-constexpr int64_t kCudaTests = int64_t{1} << 26;
+constexpr int64_t kCudaTests = int64_t{1} << 25;
 constexpr int64_t kCudaPoints = int64_t{1} << 15;  // of a cloud: a scan by one warp takes too long
 constexpr int64_t kCpuPoints = 1024;
 constexpr int64_t kCpuQueries = 64;  // of a cloud

@@ -18,9 +18,10 @@ int64_t ball_cuda_workspace_bytes(const BallQueryArgs& args, const Target& targe
 
 namespace {
 
-constexpr int64_t kPointsPerTask = 8192;
+constexpr int64_t kChunksPerTask = 128;
 constexpr int64_t kRowsPerTask = 32;
-constexpr int kChunk = 64;  // distances computed at a time
+constexpr int64_t kCrowded = 256;  // candidates
+constexpr int kChunk = 64;  // distances computed at a time, points of a box
 constexpr int kLeastTableBits = 6, kMostTableBits = 22;
 
 struct Planes {
@@ -28,6 +29,11 @@ struct Planes {
 
   void set(int64_t i, const Point3& p) const { a[i] = p.a, b[i] = p.b, c[i] = p.c; }
   Point3 get(int64_t i) const { return {a[i], b[i], c[i]}; }
+  static Planes take(Workspace& workspace, int64_t count) {
+    Planes planes;
+    for (float** plane : {&planes.a, &planes.b, &planes.c}) *plane = workspace.take<float>(count);
+    return planes;
+  }
 };
 
 struct CpuBall {
@@ -35,6 +41,7 @@ struct CpuBall {
   bool cells;
   BallGrid grid;
   Planes in_order;  // by row among all points
+  Planes low, high;  // boxes of kChunk points each, in order
   Planes by_bucket;
   int32_t* row;  // by bucket: the row among all points
   uint32_t* begins;  // [buckets + 1]
@@ -44,27 +51,33 @@ struct CpuBall {
       : args(args), cells(plan == BallPlan::kCells) {
     if (plan == BallPlan::kGeneric) return;
     const int64_t points = args.total_points();
-    in_order = planes(workspace, points);
+    in_order = Planes::take(workspace, points);
     if (!cells) return;
     grid = BallGrid::of(args, kLeastTableBits, kMostTableBits);
-    by_bucket = planes(workspace, points);
+    by_bucket = Planes::take(workspace, points);
+    low = Planes::take(workspace, (points + kChunk - 1) / kChunk);
+    high = Planes::take(workspace, (points + kChunk - 1) / kChunk);
     row = workspace.take<int32_t>(points);
     begins = workspace.take<uint32_t>((int64_t{1} << grid.bits) + 1);
-  }
-  static Planes planes(Workspace& workspace, int64_t points) {
-    Planes p;
-    for (float** plane : {&p.a, &p.b, &p.c}) *plane = workspace.take<float>(points);
-    return p;
   }
 };
 
 void load_points(const CpuBall& ball, const ParallelFor& parallel_for) {
   const BallQueryArgs& args = ball.args;
-  for_each_index(parallel_for, args.total_points(), kPointsPerTask, [&](int64_t row) {
-    const int64_t at = args.ragged
-        ? row * args.point_stride
-        : row / args.capacity * args.cloud_stride + row % args.capacity * args.point_stride;
-    ball.in_order.set(row, load_row(args, args.points, at));
+  const int64_t points = args.total_points();
+  for_each_index(parallel_for, (points + kChunk - 1) / kChunk, kChunksPerTask, [&](int64_t chunk) {
+    Point3 low{INFINITY, INFINITY, INFINITY}, high{-INFINITY, -INFINITY, -INFINITY};
+    for (int64_t row = chunk * kChunk; row < std::min((chunk + 1) * kChunk, points); ++row) {
+      const int64_t at = args.ragged
+          ? row * args.point_stride
+          : row / args.capacity * args.cloud_stride + row % args.capacity * args.point_stride;
+      const Point3 p = load_row(args, args.points, at);
+      ball.in_order.set(row, p);
+      if (is_nan(p.a)) continue;
+      low = {std::min(low.a, p.a), std::min(low.b, p.b), std::min(low.c, p.c)};
+      high = {std::max(high.a, p.a), std::max(high.b, p.b), std::max(high.c, p.c)};
+    }
+    if (ball.cells) ball.low.set(chunk, low), ball.high.set(chunk, high);
   });
 }
 
@@ -128,17 +141,22 @@ inline void finish_row(const BallQueryArgs& args, const BallCloud& cloud, int64_
   write_fill<float>(args, row, r, hits, 1, fill_index(args, cloud, first));
 }
 
-inline void scan_row(const CpuBall& ball, const BallCloud& cloud, const Point3& q, int64_t row) {
-  const BallQueryArgs& args = ball.args;
-  int64_t hits[kMostRadii] = {}, first[kMostRadii];
-  std::fill_n(first, kMostRadii, -1);
-  const float outer = largest_outer(args);
-  bool open = true;
-  for (int64_t begin = 0; begin < cloud.points && open; begin += kChunk) {
+// One query while its cloud is passed over in index order.
+struct RowScan {
+  const CpuBall& ball;
+  const BallCloud& cloud;
+  const Point3& q;
+  int64_t row;
+  float outer;
+  int64_t hits[kMostRadii] = {};
+  int64_t first[kMostRadii] = {-1, -1, -1, -1};
+
+  // Takes the points [begin, begin + count) of the cloud in; false when no ball wants more.
+  bool add(int64_t begin, int count) {
+    const BallQueryArgs& args = ball.args;
     float d[kChunk];
-    const int count = static_cast<int>(std::min<int64_t>(kChunk, cloud.points - begin));
-    if (!distances(ball.in_order, cloud.first + begin, count, q, outer, d)) continue;
-    open = false;
+    if (!distances(ball.in_order, cloud.first + begin, count, q, outer, d)) return true;
+    bool open = false;
     for (int r = 0; r < args.radii; ++r) {
       const auto test = BallTest<float>::of(args, r);
       for (int i = 0; i < count && hits[r] < args.radius[r].k; ++i) {
@@ -148,8 +166,51 @@ inline void scan_row(const CpuBall& ball, const BallCloud& cloud, const Point3& 
       }
       open = open || hits[r] < args.radius[r].k;
     }
+    return open;
   }
-  for (int r = 0; r < args.radii; ++r) finish_row(args, cloud, row, r, hits[r], first[r]);
+  void finish() const {
+    for (int r = 0; r < ball.args.radii; ++r) {
+      finish_row(ball.args, cloud, row, r, hits[r], first[r]);
+    }
+  }
+};
+
+inline void scan_row(const CpuBall& ball, const BallCloud& cloud, const Point3& q, int64_t row) {
+  RowScan scan{ball, cloud, q, row, largest_outer(ball.args)};
+  for (int64_t begin = 0; begin < cloud.points; begin += kChunk) {
+    const auto count = static_cast<int>(std::min<int64_t>(kChunk, cloud.points - begin));
+    if (!scan.add(begin, count)) break;
+  }
+  scan.finish();
+}
+
+// The same over those boxes that the ball reaches. False when there are more than `budget` of them;
+// then the row is not finished.
+inline bool scan_boxes(const CpuBall& ball, const BallCloud& cloud, const Point3& q, int64_t row,
+                       int64_t budget) {
+  RowScan scan{ball, cloud, q, row, largest_outer(ball.args)};
+  const int64_t last = (cloud.first + cloud.points - 1) / kChunk;
+  bool open = true;
+  for (int64_t box = cloud.first / kChunk; box <= last && open; box += kChunk) {
+    const auto count = static_cast<int>(std::min<int64_t>(kChunk, last + 1 - box));
+    const float *la = ball.low.a + box, *lb = ball.low.b + box, *lc = ball.low.c + box;
+    const float *ha = ball.high.a + box, *hb = ball.high.b + box, *hc = ball.high.c + box;
+    int32_t near[kChunk];
+#pragma GCC ivdep
+    for (int i = 0; i < count; ++i) {
+      near[i] = dist2(gap(la[i], ha[i], q.a), gap(lb[i], hb[i], q.b), gap(lc[i], hc[i], q.c)) <=
+          scan.outer;
+    }
+    for (int i = 0; i < count && open; ++i) {
+      if (!near[i]) continue;
+      if (--budget < 0) return false;
+      const int64_t begin = std::max((box + i) * kChunk - cloud.first, int64_t{0});
+      const int64_t end = std::min((box + i + 1) * kChunk - cloud.first, cloud.points);
+      open = scan.add(begin, static_cast<int>(end - begin));
+    }
+  }
+  scan.finish();
+  return true;
 }
 
 // Keeps the k lowest indices, in order, and writes them.
@@ -171,49 +232,71 @@ struct Run {
   uint32_t begin, end;  // of points by bucket
 };
 
-// The runs of points of row `r` of the cells: two where the table wraps around.
-inline void runs_of(const CpuBall& ball, const BallCells& cells, int64_t cloud, int r, Run* runs) {
+// The runs of points of the cells around q, in order and apart: a run may cover buckets of another,
+// and then also its hits. Returns how many.
+inline int runs_of(const CpuBall& ball, int64_t cloud, const Point3& q, Run* runs) {
+  const auto cells = BallCells::of(ball.grid, q);
   const uint32_t buckets = ball.grid.mask + 1;
-  const uint32_t first = (ball.grid.row_bucket(cloud, cells.row_b(r), cells.row_c(r)) +
-                          static_cast<uint32_t>(cells.a)) &
-      ball.grid.mask;
-  const uint32_t last = first + static_cast<uint32_t>(cells.run);
-  runs[0] = {ball.begins[first], ball.begins[std::min(last, buckets)]};
-  runs[1] = {ball.begins[0], ball.begins[last > buckets ? last - buckets : 0]};
+  int count = 0;
+  const auto add = [&](uint32_t first, uint32_t last) {
+    const Run run{ball.begins[first], ball.begins[last]};
+    if (run.begin == run.end) return;
+    int at = count++;
+    for (; at > 0 && runs[at - 1].begin > run.begin; --at) runs[at] = runs[at - 1];
+    runs[at] = run;
+  };
+  for (int r = 0; r < cells.rows(); ++r) {
+    const uint32_t first = (ball.grid.row_bucket(cloud, cells.row_b(r), cells.row_c(r)) +
+                            static_cast<uint32_t>(cells.a)) &
+        ball.grid.mask;
+    const uint32_t last = first + static_cast<uint32_t>(cells.run);
+    add(first, std::min(last, buckets));
+    if (last > buckets) add(0, last - buckets);
+  }
+  int apart = 0;
+  for (int n = 0; n < count; ++n) {
+    if (apart > 0 && runs[n].begin <= runs[apart - 1].end) {
+      runs[apart - 1].end = std::max(runs[apart - 1].end, runs[n].end);
+    } else {
+      runs[apart++] = runs[n];
+    }
+  }
+  return apart;
+}
+
+// The points of the runs within `outer`, in any order.
+inline void gather_hits(const CpuBall& ball, const BallCloud& cloud, const Point3& q, float outer,
+                        const Run* runs, int count, std::vector<Hit>& hits) {
+  const auto first = static_cast<uint32_t>(cloud.first),
+             points = static_cast<uint32_t>(cloud.points);
+  size_t found = 0;
+  for (int n = 0; n < count; ++n) {
+    for (int64_t begin = runs[n].begin; begin < runs[n].end; begin += kChunk) {
+      float d[kChunk];
+      const int size = static_cast<int>(std::min<int64_t>(kChunk, runs[n].end - begin));
+      if (!distances(ball.by_bucket, begin, size, q, outer, d)) continue;
+      if (hits.size() < found + kChunk) hits.resize(2 * found + kChunk);
+      for (int i = 0; i < size; ++i) {
+        const uint32_t point = static_cast<uint32_t>(ball.row[begin + i]) - first;
+        hits[found] = static_cast<Hit>(point) << 32 | float_bits(d[i]);
+        found += d[i] <= outer && point < points;  // buckets are shared between clouds
+      }
+    }
+  }
+  hits.resize(found);
 }
 
 inline void cells_row(const CpuBall& ball, int64_t b, const BallCloud& cloud, const Point3& q,
                       int64_t row, RowState& state) {
   const BallQueryArgs& args = ball.args;
-  const auto cells = BallCells::of(ball.grid, q);
   Run runs[2 * BallGrid::kMostRows];
-  int64_t candidates = 0, k = 0;
-  for (int r = 0; r < cells.rows(); ++r) {
-    runs_of(ball, cells, b, r, runs + 2 * r);
-    for (const Run& run : {runs[2 * r], runs[2 * r + 1]}) candidates += run.end - run.begin;
-  }
-  for (int r = 0; r < args.radii; ++r) k = std::max(k, args.radius[r].k);
-  if (scan_is_shorter(candidates, cloud.points, k)) return scan_row(ball, cloud, q, row);
-
-  const float outer = largest_outer(args);
-  const int64_t end_row = cloud.first + cloud.points;
-  state.hits.clear();
-  for (int n = 0; n < 2 * cells.rows(); ++n) {
-    for (int64_t begin = runs[n].begin; begin < runs[n].end; begin += kChunk) {
-      float d[kChunk];
-      const int count = static_cast<int>(std::min<int64_t>(kChunk, runs[n].end - begin));
-      if (!distances(ball.by_bucket, begin, count, q, outer, d)) continue;
-      for (int i = 0; i < count; ++i) {
-        if (!(d[i] <= outer)) continue;
-        const int64_t point = ball.row[begin + i];
-        const bool here = point >= cloud.first && point < end_row &&
-            ball.grid.cell_bc(ball.by_bucket.b[begin + i]) == cells.row_b(n / 2) &&
-            ball.grid.cell_bc(ball.by_bucket.c[begin + i]) == cells.row_c(n / 2);
-        if (!here) continue;
-        state.hits.push_back(static_cast<Hit>(point - cloud.first) << 32 | float_bits(d[i]));
-      }
-    }
-  }
+  const int count = runs_of(ball, b, q, runs);
+  int64_t candidates = 0;
+  for (int n = 0; n < count; ++n) candidates += runs[n].end - runs[n].begin;
+  // A crowded neighbourhood has its first k hits early, or else the scan gives up in time.
+  const bool crowded = candidates > kCrowded && candidates > cloud.points / kChunk;
+  if (crowded && scan_boxes(ball, cloud, q, row, candidates / kChunk)) return;
+  gather_hits(ball, cloud, q, largest_outer(args), runs, count, state.hits);
   for (int r = 0; r < args.radii; ++r) {
     const auto test = BallTest<float>::of(args, r);
     state.of_radius.clear();

@@ -15,9 +15,9 @@ constexpr int kStride = 256;  // of them between two looks at who has all hits
 
 // The clouds of the rows [begin, end) of a block: the lowest and the highest.
 __device__ __forceinline__ void clouds_of_rows(const BallQueryArgs& args, int64_t begin,
-                                               int64_t end, int64_t& low, int64_t& high) {
+                                               int64_t end, int& low, int& high) {
   if (!args.ragged) {
-    low = high = begin / args.queries;
+    low = high = static_cast<int>(begin / args.queries);
     return;
   }
   __shared__ int lowest, highest;
@@ -34,16 +34,27 @@ __device__ __forceinline__ void clouds_of_rows(const BallQueryArgs& args, int64_
   low = lowest, high = highest;
 }
 
-// Tests points of a tile, 256 at a time, until every query has its hits: `missing` says how many
-// that takes at most. The tile ends in points that are no hit.
+// The queries of a warp, in shared memory: a loop over them writes the hits, so that its code and
+// its registers are there once.
+template <int kQueries, int kRadii>
+struct WarpRows {
+  Point3 q[kQueries];
+  int cloud[kQueries];
+  BallRow ball[kQueries][kRadii];
+  unsigned word[kQueries][kRadii][32];
+};
+
+// Tests points of a tile, kStride at a time, until every query has its hits: `missing` says how
+// many that takes at most. The tile ends in points that are no hit.
 template <bool kHole, int kQueries, int kRadii>
 __device__ __forceinline__ void test_tile(const float4* tile, int count, int lane,
                                           const Point3 (&q)[kQueries],
                                           const BallTest<float> (&test)[kRadii],
                                           const int (&missing)[kQueries][kRadii],
-                                          unsigned (&word)[kQueries][kRadii]) {
+                                          WarpRows<kQueries, kRadii>& rows) {
+  unsigned word[kQueries][kRadii] = {};
   for (int begin = 0; begin < count; begin += kStride) {
-#pragma unroll
+#pragma unroll 2
     for (int i = 0; i < kStride; i += 32) {
       const float4 p = tile[begin + i + lane];
       const bool mine = lane == (begin + i) / 32;
@@ -66,6 +77,11 @@ __device__ __forceinline__ void test_tile(const float4* tile, int count, int lan
     }
     if (!open) break;
   }
+#pragma unroll
+  for (int j = 0; j < kQueries; ++j) {
+#pragma unroll
+    for (int r = 0; r < kRadii; ++r) rows.word[j][r][lane] = word[j][r];
+  }
 }
 
 // A warp has kQueries queries, its lanes 32 points; a block shares tiles of points. The distance to
@@ -75,7 +91,9 @@ __global__ void __launch_bounds__(kThreads)
     scan_kernel(const __grid_constant__ BallQueryArgs args, int64_t blocks_per_cloud) {
   constexpr int kRows = kWarps * kQueries;
   __shared__ float4 tile[kTile];
+  __shared__ WarpRows<kQueries, kRadii> all_rows[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  WarpRows<kQueries, kRadii>& rows = all_rows[warp];
   int64_t begin, end;
   if (args.ragged) {
     begin = int64_t{blockIdx.x} * kRows;
@@ -85,11 +103,24 @@ __global__ void __launch_bounds__(kThreads)
     begin = b * args.queries + (blockIdx.x - b * blocks_per_cloud) * kRows;
     end = min(begin + kRows, (b + 1) * args.queries);
   }
+  int low, high;
+  clouds_of_rows(args, begin, end, low, high);
   begin += warp * kQueries;
+  const int queries = static_cast<int>(max(int64_t{0}, min(int64_t{kQueries}, end - begin)));
 
+  if (lane < kQueries) {
+    BallQuery query{-1, 0};
+    if (lane < queries) query = BallQuery::of(args, begin + lane);
+    rows.cloud[lane] = static_cast<int>(query.cloud);
+    rows.q[lane] =
+        query.cloud >= 0 ? load_row(args, args.query, query.base) : Point3{0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int r = 0; r < kRadii; ++r) rows.ball[lane][r] = {0, -1};
+  }
+  __syncwarp();
   Point3 q[kQueries];
-  int64_t cloud_of[kQueries];
-  BallRow ball[kQueries][kRadii];
+#pragma unroll
+  for (int j = 0; j < kQueries; ++j) q[j] = rows.q[j];
   BallTest<float> test[kRadii];
   bool hole = false;
 #pragma unroll
@@ -98,20 +129,8 @@ __global__ void __launch_bounds__(kThreads)
     if (r >= args.radii) test[r].outer = -1.0f;
     hole |= test[r].has_hole();
   }
-#pragma unroll
-  for (int j = 0; j < kQueries; ++j) {
-    cloud_of[j] = -1;
-    q[j] = {0, 0, 0};
-    if (begin + j < end) {
-      const BallQuery query = BallQuery::of(args, begin + j);
-      cloud_of[j] = query.cloud;
-      if (query.cloud >= 0) q[j] = load_row(args, args.query, query.base);
-    }
-  }
 
-  int64_t low, high;
-  clouds_of_rows(args, begin - warp * kQueries, end, low, high);
-  for (int64_t b = low; b <= high; ++b) {
+  for (int b = low; b <= high; ++b) {
     const BallCloud cloud = BallCloud::of(args, b);
     for (int64_t base = 0; base < cloud.points; base += kTile) {
       const int count = static_cast<int>(min(int64_t{kTile}, cloud.points - base));
@@ -121,8 +140,8 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < kQueries; ++j) {
 #pragma unroll
         for (int r = 0; r < kRadii; ++r) {
-          const bool wanted = cloud_of[j] == b && r < args.radii;
-          missing[j][r] = wanted ? static_cast<int>(args.radius[r].k) - ball[j][r].hits : 0;
+          const bool wanted = rows.cloud[j] == b && r < args.radii;
+          missing[j][r] = wanted ? static_cast<int>(args.radius[r].k) - rows.ball[j][r].hits : 0;
           open |= missing[j][r] > 0;
         }
       }
@@ -135,33 +154,32 @@ __global__ void __launch_bounds__(kThreads)
       }
       __syncthreads();
       if (!open) continue;
-      unsigned word[kQueries][kRadii] = {};
       if (hole) {
-        test_tile<true>(tile, count, lane, q, test, missing, word);
+        test_tile<true>(tile, count, lane, q, test, missing, rows);
       } else {
-        test_tile<false>(tile, count, lane, q, test, missing, word);
+        test_tile<false>(tile, count, lane, q, test, missing, rows);
       }
-#pragma unroll
-      for (int j = 0; j < kQueries; ++j) {
-#pragma unroll
-        for (int r = 0; r < kRadii; ++r) {
-          if (missing[j][r] == 0) continue;
-          ball[j][r].write(args, cloud, q[j], begin + j, r, lane, word[j][r], base,
-                           [&](int i) { return Point3{tile[i].x, tile[i].y, tile[i].z}; });
-        }
+      __syncwarp();
+#pragma unroll 1
+      for (int jr = 0; jr < kQueries * args.radii; ++jr) {
+        const int j = jr / args.radii, r = jr % args.radii;
+        if (rows.cloud[j] != b) continue;
+        BallRow ball = rows.ball[j][r];
+        ball.write(args, cloud, rows.q[j], begin + j, r, lane, rows.word[j][r][lane], base,
+                   [&](int i) { return Point3{tile[i].x, tile[i].y, tile[i].z}; });
+        __syncwarp();
+        if (lane == 0) rows.ball[j][r] = ball;
       }
+      __syncwarp();
     }
   }
 
-#pragma unroll
-  for (int j = 0; j < kQueries; ++j) {
-    if (begin + j >= end) continue;
+#pragma unroll 1
+  for (int jr = 0; jr < queries * args.radii; ++jr) {
+    const int j = jr / args.radii, r = jr % args.radii;
     BallCloud cloud{0, 0, 0, 0};
-    if (cloud_of[j] >= 0) cloud = BallCloud::of(args, cloud_of[j]);
-#pragma unroll
-    for (int r = 0; r < kRadii; ++r) {
-      if (r < args.radii) ball[j][r].finish(args, cloud, begin + j, r, lane);
-    }
+    if (rows.cloud[j] >= 0) cloud = BallCloud::of(args, rows.cloud[j]);
+    rows.ball[j][r].finish(args, cloud, begin + j, r, lane);
   }
 }
 

@@ -43,8 +43,8 @@ __device__ __forceinline__ int nth_bit(unsigned word, int n) {
 
 // One ball of a query while its cloud is passed over in index order.
 struct BallRow {
-  int hits = 0;
-  int first = -1;
+  int hits;
+  int first;  // -1 without a hit
 
   // Writes the hits among 1024 points, the first of which is point `base` of the cloud. point(i)
   // gives point i of them.
@@ -56,7 +56,7 @@ struct BallRow {
     const int inclusive = warp_inclusive(mine, lane);
     const int found = __shfl_sync(kFullWarp, inclusive, 31);
     const int kept = min(static_cast<int>(args.radius[r].k) - hits, found);
-    if (found == 0) return;
+    if (kept <= 0) return;
     for (int begin = 0; begin < kept; begin += 32) {
       const int j = begin + lane;
       int owner = 0;  // the lane whose word has hit j
