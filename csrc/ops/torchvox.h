@@ -115,6 +115,18 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query_ragged(
                  core_dist2, closed, fill, dist_order, local_index);
 }
 
+// K the sum of ks: grouped [B, M, K, D + C], idx [B, M, K] int32, count [B, M, radii] int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> query_and_group(
+    const at::Tensor& points, const at::Tensor& query, const OptionalTensor& features,
+    at::ArrayRef<double> radii, c10::SymIntArrayRef ks, bool use_xyz = true,
+    bool normalize_xyz = false, bool features_first = false, bool closed = false,
+    std::string_view dist_order = "pn2", const OptionalTensor& lengths = {},
+    const OptionalTensor& query_lengths = {}) {
+  static const auto op = detail::op<decltype(query_and_group)>("torchvox::query_and_group");
+  return op.call(points, query, features, radii, ks, use_xyz, normalize_xyz, features_first, closed,
+                 dist_order, lengths, query_lengths);
+}
+
 // [B, M, C], or [B, C, M] with channels_first
 inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& idx,
                                 bool channels_first = false) {

@@ -13,7 +13,13 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
-from torchvox.ops.neighbours import BallNeighbours, ball_query, ball_query_ragged
+from torchvox.ops.neighbours import (
+    BallGroups,
+    BallNeighbours,
+    ball_query,
+    ball_query_ragged,
+    query_and_group,
+)
 from torchvox.ops.sampling import (
     Samples,
     furthest_point_sample,
@@ -36,6 +42,7 @@ for _result in (
     BEVHeight,
     BEVHeightWithIndex,
     BEVImage,
+    BallGroups,
     BallNeighbours,
     Samples,
     VoxelCSR,
@@ -49,6 +56,7 @@ __all__ = [
     "BEVHeight",
     "BEVHeightWithIndex",
     "BEVImage",
+    "BallGroups",
     "BallNeighbours",
     "Samples",
     "VoxelCSR",
@@ -65,6 +73,7 @@ __all__ = [
     "furthest_point_sample_ragged",
     "gather_points",
     "grid_size",
+    "query_and_group",
     "trim_voxels",
     "voxel_csr",
     "voxel_map",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points within a radius of queries."""
+"""Points within a radius of queries, and what belongs to them."""
 
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -114,3 +114,59 @@ def ball_query_ragged(
         local_index=local_index,
     )
     return BallNeighbours(dist2, idx, count)
+
+
+class BallGroups(NamedTuple):
+    grouped: Tensor
+    idx: Tensor
+    count: Tensor
+
+
+def query_and_group(
+    points: Tensor,
+    query: Tensor,
+    features: Optional[Tensor],
+    radii: List[float],
+    ks: List[int],
+    *,
+    use_xyz: bool = True,
+    normalize_xyz: bool = False,
+    features_first: bool = False,
+    closed: bool = False,
+    dist_order: str = "pn2",
+    lengths: Optional[Tensor] = None,
+    query_lengths: Optional[Tensor] = None,
+) -> BallGroups:
+    """The neighbourhoods of a PointNet++ level: ball queries, relative coordinates and features.
+
+    points: [B, N, D], query: [B, M, D] as in `ball_query`. features: [B, N, C] float16, bfloat16,
+        float32 or float64, or None.
+    radii, ks: one ball and its number of neighbours each, at most 8; their slots follow one
+        another. Short balls repeat their first hit; an empty ball holds point 0.
+    use_xyz: a slot begins with point less query, rounded to the dtype of points; without, it holds
+        features alone. normalize_xyz: divided by the radius. features_first: coordinates last.
+    closed, dist_order, lengths, query_lengths: as in `ball_query`.
+
+    Returns BallGroups(grouped [B, M, K, D + C] in the dtype of features, else of points, K the sum
+    of ks; idx [B, M, K] int32; count [B, M, radii] int32, the hits of each ball). grouped has the
+    bits of `ball_query`, `group_points` and a subtraction.
+
+    grouped is differentiable in points, query and features, by sums in a fixed order without
+    atomics: the same bits in every run and on every device. No host synchronisation.
+    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    """
+    grouped, idx, count = torch.ops.torchvox.query_and_group(
+        points,
+        query,
+        features,
+        radii,
+        ks,
+        use_xyz=use_xyz,
+        normalize_xyz=normalize_xyz,
+        features_first=features_first,
+        closed=closed,
+        dist_order=dist_order,
+        lengths=lengths,
+        query_lengths=query_lengths,
+    )
+    return BallGroups(grouped, idx, count)

@@ -15,6 +15,7 @@ from torchvox.reference.bev import (
 )
 from torchvox.reference.grouping import neighbour_distance_backward
 from torchvox.reference.neighbours import ball_query, ball_query_ragged
+from torchvox.reference.query_and_group import query_and_group
 from torchvox.reference.sampling import (
     furthest_point_sample,
     furthest_point_sample_ragged,
@@ -39,6 +40,7 @@ __all__ = [
     "gather_points_backward",
     "grid_size",
     "neighbour_distance_backward",
+    "query_and_group",
     "voxel_csr",
     "voxel_map",
     "voxel_scatter",

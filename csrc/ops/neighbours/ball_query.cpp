@@ -3,8 +3,8 @@
 
 #include <torch/library.h>
 
-#include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
+#include "csrc/ops/neighbours/ball_checks.h"
 
 namespace torchvox {
 namespace {
@@ -12,8 +12,6 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using Outputs = std::tuple<Tensor, Tensor, Tensor>;
-
-constexpr int64_t kLimit = int64_t{1} << 31;
 
 // What the batched and the ragged op have in common.
 struct Options {
@@ -27,46 +25,6 @@ struct Options {
   std::string_view dist_order;
 };
 
-// True for `second`, false for `first`; anything else is refused.
-bool parse_word(const char* op, const char* name, std::string_view value, const char* first,
-                const char* second) {
-  check_value(value == first || value == second, op,
-              {name, " must be '", first, "' or '", second, "'"}, "'", value, "'");
-  return value == second;
-}
-
-void check_rows(const char* op, const char* name, const Tensor& rows, int dims,
-                const char* layout) {
-  const Rule rule{name, " must be ", layout, " with D >= 1"};
-  check_value(rows.dim() == dims, op, rule, rows.sym_sizes());
-  check_size(rows.sym_size(-1).sym_ge(1), op, rule, rows.sym_sizes());
-  check_type(is_coordinate_type(rows.scalar_type()), op,
-             {name, " must be float16, bfloat16, float32 or float64"}, rows.scalar_type());
-}
-
-void check_points_and_query(const char* op, const Tensor& points, const Tensor& query, int dims,
-                            const char* points_layout, const char* query_layout) {
-  check_rows(op, "points", points, dims, points_layout);
-  check_rows(op, "query", query, dims, query_layout);
-  check_type(query.scalar_type() == points.scalar_type(), op, "query must have the dtype of points",
-             query.scalar_type());
-  check_device(op, "query", query, points);
-  check_size(query.sym_size(-1).sym_eq(points.sym_size(-1)), op, "query must have the D of points",
-             query.sym_sizes());
-  check_below(points.sym_size(-2), kLimit, op, "points must be fewer than 2^31 a cloud",
-              points.sym_sizes());
-}
-
-void check_vector(const char* op, const char* name, const OptionalTensor& tensor,
-                  const Tensor& points, const c10::SymInt& length, const char* shape) {
-  if (!tensor) return;
-  check_integers(op, name, *tensor);
-  check_device(op, name, *tensor, points);
-  const Rule rule{name, " must be ", shape};
-  check_value(tensor->dim() == 1, op, rule, tensor->sym_sizes());
-  check_size(tensor->sym_size(0).sym_eq(length), op, rule, tensor->sym_sizes());
-}
-
 // Checks every option and sets what does not need the data.
 BallQueryArgs parse_options(const char* op, const Tensor& points, const Options& options) {
   BallQueryArgs args;
@@ -77,10 +35,9 @@ BallQueryArgs parse_options(const char* op, const Tensor& points, const Options&
   check_value(!std::isnan(options.core_dist2), op, "core_dist2 must be a number",
               options.core_dist2);
   args.pad = parse_word(op, "fill", options.fill, "first", "pad");
-  args.order = parse_word(op, "dist_order", options.dist_order, "pn2", "loop") ? DistOrder::kLoop
-                                                                               : DistOrder::kPn2;
+  args.order = parse_dist_order(op, options.dist_order);
   check_size(options.k.sym_ge(0), op, "k must be >= 0", options.k);
-  check_below(options.k, kLimit, op, "k must be below 2^31", options.k);
+  check_below(options.k, kNeighbourLimit, op, "k must be below 2^31", options.k);
   args.dtype = dtype_of(points.scalar_type());
   args.core =
       args.dtype == DType::kDouble ? options.core_dist2 : static_cast<float>(options.core_dist2);
@@ -98,11 +55,6 @@ Outputs empty_outputs(const Tensor& query, const c10::SymInt& k) {
   const c10::SymIntArrayRef rows(shape.data(), shape.size() - 1);
   return {empty_beside(shape, type, query), empty_beside(shape, at::kInt, query),
           empty_beside(rows, at::kInt, query)};
-}
-
-// The rows with unit column stride, any other strides as they are.
-Tensor readable(const Tensor& rows) {
-  return rows.stride(-1) == 1 || rows.size(-1) == 1 ? rows : rows.contiguous();
 }
 
 // Fills in the data and runs. `points` and `query` are what readable() gave.
@@ -166,7 +118,8 @@ Outputs ball_query_ragged(const Tensor& points_in, const Tensor& query_in, const
   check_vector(op, "query_ptr", query_ptr_in, points_in, ptr_in.sym_size(0), "[B + 1], as ptr");
   BallQueryArgs args = parse_options(
       op, points_in, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
-  check_below(query_in.sym_size(0), kLimit, op, "query must have U < 2^31", query_in.sym_sizes());
+  check_below(query_in.sym_size(0), kNeighbourLimit, op, "query must have U < 2^31",
+              query_in.sym_sizes());
   const Outputs out = empty_outputs(query_in, k);
   if (points_in.is_meta()) return out;
 
