@@ -52,9 +52,21 @@ def test_half_weights_leave_coordinates_and_scores_in_float32(name, dtype):
 def test_the_layer_has_the_same_bits_with_and_without_a_gradient_to_come():
     layer = FoldedLayer(torch.randn(33, 21), torch.randn(33))
     rows = torch.randn(50, 21)
-    with torch.no_grad():
-        quiet = layer(rows)
-    assert_same_bits(layer(rows), quiet)
+    quiet = layer(rows)
+    assert_same_bits(layer(rows.requires_grad_()), quiet)
+    (gradient,) = torch.autograd.grad(layer(rows).sum(), rows)
+    torch.testing.assert_close(gradient, (quiet > 0).float() @ layer.weight)
+
+
+@each_model
+def test_a_folded_model_still_has_the_gradient_of_its_points(name):
+    model = SMALL[name]()
+    points, *category = inputs(model, 40)
+    gradients = []
+    for net in (model, fold_batch_norms(model)):
+        leaf = points.clone().requires_grad_()
+        gradients += torch.autograd.grad(net(leaf, *category).square().sum(), leaf)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
 
 
 def test_folding_leaves_the_model_as_it_was():
