@@ -36,6 +36,16 @@ const std::vector<const char*>& schemas() {
       // out [B, M, C], or [B, C, M] with channels_first
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
+      // grouping: [B, N, D] and [B, M, D], or [T, D] and [U, D]; [0] where not wanted. count [B, M] or
+      // [U]: slots of a query that carry a distance
+      "_neighbour_distance_backward(Tensor grad_dist2, Tensor points, Tensor query, Tensor idx, *, int norm=2, Tensor? count=None, Tensor? ptr=None, Tensor? query_ptr=None, bool local_index=False, bool for_points=True, bool for_query=True) -> (Tensor grad_points, Tensor grad_query)",
+      // neighbours: dist2, idx int32 [B, M, k] or [U, k], count int32 [B, M] or [U]
+      "ball_query(Tensor points, Tensor query, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx, Tensor count)",
+      "ball_query_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",
+      // grouped [B, M, K, D + C], idx int32 [B, M, K], count int32 [B, M, radii], K = sum of ks
+      "query_and_group(Tensor points, Tensor query, Tensor? features, float[] radii, SymInt[] ks, *, bool use_xyz=True, bool normalize_xyz=False, bool features_first=False, bool closed=False, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor grouped, Tensor idx, Tensor count)",
+      // [B, N, D], [B, M, D], [B, N, channels]; [0] where not wanted
+      "_query_and_group_backward(Tensor grad, Tensor points, Tensor query, Tensor idx, SymInt channels, float[] radii, SymInt[] ks, *, bool use_xyz=True, bool normalize_xyz=False, bool features_first=False, bool for_points=True, bool for_query=True, bool for_features=True) -> (Tensor grad_points, Tensor grad_query, Tensor grad_features)",
   };
   // clang-format on
   return table;

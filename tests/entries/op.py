@@ -70,7 +70,8 @@ def on(device: str, call: Call) -> Call:
 def with_gradients(op: Op, call: Call) -> Call:
     """The call with fresh leaves that require a gradient."""
     return {
-        k: v.detach().clone().requires_grad_() if k in op.gradients else v for k, v in call.items()
+        k: v.detach().clone().requires_grad_() if k in op.gradients and v is not None else v
+        for k, v in call.items()
     }
 
 
@@ -82,7 +83,7 @@ def some_gradient(out: Tensor) -> Tensor:
 
 def leaves(op: Op, call: Call) -> list[Tensor]:
     """The arguments that get a gradient, those that the call holds."""
-    return [call[k] for k in op.gradients if k in call]
+    return [call[k] for k in op.gradients if call.get(k) is not None]
 
 
 def gradients(op: Op, call: Call) -> tuple:

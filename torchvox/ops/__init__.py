@@ -13,6 +13,13 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.neighbours import (
+    BallGroups,
+    BallNeighbours,
+    ball_query,
+    ball_query_ragged,
+    query_and_group,
+)
 from torchvox.ops.sampling import (
     Samples,
     furthest_point_sample,
@@ -31,7 +38,17 @@ from torchvox.ops.voxel import (
     voxelize,
 )
 
-for _result in (BEVHeight, BEVHeightWithIndex, BEVImage, Samples, VoxelCSR, VoxelMap, Voxels):
+for _result in (
+    BEVHeight,
+    BEVHeightWithIndex,
+    BEVImage,
+    BallGroups,
+    BallNeighbours,
+    Samples,
+    VoxelCSR,
+    VoxelMap,
+    Voxels,
+):
     # torch.export.save writes the type of a program's result by this name.
     _pytree._register_namedtuple(_result, serialized_type_name=f"torchvox.{_result.__name__}")
 
@@ -39,10 +56,14 @@ __all__ = [
     "BEVHeight",
     "BEVHeightWithIndex",
     "BEVImage",
+    "BallGroups",
+    "BallNeighbours",
     "Samples",
     "VoxelCSR",
     "VoxelMap",
     "Voxels",
+    "ball_query",
+    "ball_query_ragged",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
@@ -52,6 +73,7 @@ __all__ = [
     "furthest_point_sample_ragged",
     "gather_points",
     "grid_size",
+    "query_and_group",
     "trim_voxels",
     "voxel_csr",
     "voxel_map",

@@ -13,6 +13,9 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
+from torchvox.reference.grouping import neighbour_distance_backward
+from torchvox.reference.neighbours import ball_query, ball_query_ragged
+from torchvox.reference.query_and_group import query_and_group
 from torchvox.reference.sampling import (
     furthest_point_sample,
     furthest_point_sample_ragged,
@@ -24,6 +27,8 @@ from torchvox.reference.voxel_grid import grid_size
 from torchvox.reference.voxel_scatter import voxel_csr, voxel_scatter, voxel_scatter_backward
 
 __all__ = [
+    "ball_query",
+    "ball_query_ragged",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
@@ -34,6 +39,8 @@ __all__ = [
     "gather_points",
     "gather_points_backward",
     "grid_size",
+    "neighbour_distance_backward",
+    "query_and_group",
     "voxel_csr",
     "voxel_map",
     "voxel_scatter",

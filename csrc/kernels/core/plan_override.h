@@ -21,6 +21,8 @@ enum class Plan {
   kFpsMembers,  // lazy tiles: blocks that share a cloud
   kFpsCpu,  // 0 baseline, 1 AVX2 + FMA, 2 AVX-512; not above what the processor has
   kBevTable,  // CUDA: 0 all cells, 1 cleared, 2 begun by points, 3 in one block, where it fits
+  kBallKernel,  // 0 all points in index order, 1 cells around the queries
+  kBallCpu,  // as kFpsCpu
   kCount
 };
 
