@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from entries import ball_query, bev, grouping, query_and_group, sampling, voxel
+from entries import ball_query, bev, group_mlp_max, grouping, query_and_group, sampling, voxel
 from entries.op import (  # noqa: F401 (the tests take everything from here)
     Call,
     Op,
@@ -18,6 +18,7 @@ from entries.op import (  # noqa: F401 (the tests take everything from here)
     cloud,
     generator,
     gradients,
+    is_tensor_list,
     leaves,
     map_tensors,
     on,
@@ -35,6 +36,7 @@ OPS: list[Op] = [
     *grouping.OPS,
     *ball_query.OPS,
     *query_and_group.OPS,
+    *group_mlp_max.OPS,
 ]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.

@@ -207,6 +207,22 @@ def test_query_and_group():
     assert grouped.numel() > 1 << 31 and (grouped[0, -1000:, 1] == 0.25).all()
 
 
+def test_group_mlp_max():
+    n, channels = 1 << 24, 130  # 2.2e9 features
+    points = torch.zeros(1, n, 3, device="cuda")
+    features = torch.zeros(1, n, channels, dtype=torch.bfloat16, device="cuda")
+    features[0, -1] = torch.arange(channels)
+    idx = torch.tensor([[[n - 1, n - 2]]], dtype=torch.int32, device="cuda")
+    count = torch.tensor([[2]], dtype=torch.int32, device="cuda")
+    for dtype in (torch.bfloat16, torch.float32):
+        weights = torch.eye(channels, dtype=dtype, device="cuda")
+        rows = torchvox.group_mlp_max(
+            points, points[:, :1], features.to(dtype), idx, count, [weights], [weights[0] * 0],
+            use_xyz=False,
+        )  # fmt: skip
+        assert rows.tolist() == [[list(range(channels))]]
+
+
 def test__query_and_group_backward():
     points, query = (
         torch.zeros(1, 40, 3, device="cuda"),

@@ -26,6 +26,7 @@ class Op:
     step: float = 1e-6  # of the numerical derivative: outputs of float32 need a large one
     # The differentiable outputs rebuilt by torch operations from the arguments and all outputs.
     formula: Callable[[Call, tuple], tuple] | None = None
+    inference: bool = False  # an input that requires a gradient is an error
     twice: bool = False  # has a second derivative; without, asking for one is an error
     # argument -> (value or function of the valid value, exception, words of the message)
     refusals: tuple[tuple[str, Any, type, str], ...] = ()
@@ -59,8 +60,19 @@ def run(op: Op, call: Call) -> tuple:
     return (out,) if isinstance(out, Tensor) else tuple(out)
 
 
+def is_tensor_list(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(v, Tensor) for v in value)
+
+
 def map_tensors(call: Call, change: Callable[[Tensor], Tensor]) -> Call:
-    return {k: change(v) if isinstance(v, Tensor) else v for k, v in call.items()}
+    """Changes the tensors of lists too."""
+
+    def changed(value: Any) -> Any:
+        if is_tensor_list(value):
+            return [change(v) for v in value]
+        return change(value) if isinstance(value, Tensor) else value
+
+    return {k: changed(v) for k, v in call.items()}
 
 
 def on(device: str, call: Call) -> Call:

@@ -13,6 +13,7 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.group_mlp import group_mlp_max
 from torchvox.ops.neighbours import (
     BallGroups,
     BallNeighbours,
@@ -73,6 +74,7 @@ __all__ = [
     "furthest_point_sample_ragged",
     "gather_points",
     "grid_size",
+    "group_mlp_max",
     "query_and_group",
     "trim_voxels",
     "voxel_csr",

@@ -13,6 +13,7 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
+from torchvox.reference.group_mlp_max import group_mlp_max
 from torchvox.reference.grouping import neighbour_distance_backward
 from torchvox.reference.neighbours import ball_query, ball_query_ragged
 from torchvox.reference.query_and_group import query_and_group
@@ -39,6 +40,7 @@ __all__ = [
     "gather_points",
     "gather_points_backward",
     "grid_size",
+    "group_mlp_max",
     "neighbour_distance_backward",
     "query_and_group",
     "voxel_csr",
