@@ -319,7 +319,6 @@ def test_ball_query_ragged():
 def test_query_and_group():
     query = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]], device="cuda")
     points = far_point_last()[None]
-    grouped, idx, _count = torchvox.query_and_group(points, query, points, [0.5], [2])
     grouped, idx, _ = torchvox.query_and_group(points, query, points, [0.5], [2])
     assert idx.tolist() == [[[3 * MANY - 1] * 2, [0, 1]]]
     assert grouped[0, 0].tolist() == [[0, 0, 0, 1, 0, 0]] * 2

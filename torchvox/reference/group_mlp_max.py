@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .arithmetic import from_working, to_working
-from .fma import fma
 from .query_and_group import _rows
+from .fma import fma
 
 
 def group_mlp_max(
