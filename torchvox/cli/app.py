@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox.cli import bench, bev, demo, doctor, info, sample, voxelize
+from torchvox.cli import bench, bev, demo, doctor, exporting, importing, info, sample, voxelize
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.
 CommandLineError = typer.BadParameter.__mro__[2]
@@ -66,6 +66,8 @@ app.command()(info.info)
 app.command()(voxelize.voxelize)
 app.command()(sample.sample)
 app.command()(bev.bev)
+app.command("import")(importing.import_checkpoint)
+app.command()(exporting.export)
 app.command()(bench.bench)
 app.command()(doctor.doctor)
 

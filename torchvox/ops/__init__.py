@@ -13,6 +13,24 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.group_mlp import group_mlp_max
+from torchvox.ops.grouping import (
+    group_points,
+    group_points_ragged,
+    interpolate_features,
+    interpolation_weights,
+    neighbour_rows,
+    three_interpolate,
+    three_interpolate_ragged,
+)
+from torchvox.ops.nearest import Neighbours, knn, knn_ragged, three_nn, three_nn_ragged
+from torchvox.ops.neighbours import (
+    BallGroups,
+    BallNeighbours,
+    ball_query,
+    ball_query_ragged,
+    query_and_group,
+)
 from torchvox.ops.sampling import (
     Samples,
     furthest_point_sample,
@@ -31,7 +49,18 @@ from torchvox.ops.voxel import (
     voxelize,
 )
 
-for _result in (BEVHeight, BEVHeightWithIndex, BEVImage, Samples, VoxelCSR, VoxelMap, Voxels):
+for _result in (
+    BEVHeight,
+    BEVHeightWithIndex,
+    BEVImage,
+    Neighbours,
+    BallGroups,
+    BallNeighbours,
+    Samples,
+    VoxelCSR,
+    VoxelMap,
+    Voxels,
+):
     # torch.export.save writes the type of a program's result by this name.
     _pytree._register_namedtuple(_result, serialized_type_name=f"torchvox.{_result.__name__}")
 
@@ -39,10 +68,15 @@ __all__ = [
     "BEVHeight",
     "BEVHeightWithIndex",
     "BEVImage",
+    "BallGroups",
+    "BallNeighbours",
+    "Neighbours",
     "Samples",
     "VoxelCSR",
     "VoxelMap",
     "Voxels",
+    "ball_query",
+    "ball_query_ragged",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
@@ -52,6 +86,19 @@ __all__ = [
     "furthest_point_sample_ragged",
     "gather_points",
     "grid_size",
+    "group_mlp_max",
+    "group_points",
+    "group_points_ragged",
+    "interpolate_features",
+    "interpolation_weights",
+    "knn",
+    "knn_ragged",
+    "neighbour_rows",
+    "query_and_group",
+    "three_interpolate",
+    "three_interpolate_ragged",
+    "three_nn",
+    "three_nn_ragged",
     "trim_voxels",
     "voxel_csr",
     "voxel_map",

@@ -13,6 +13,21 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
+from torchvox.reference.group_mlp_max import group_mlp_max
+from torchvox.reference.grouping import (
+    group_points,
+    group_points_ragged,
+    interpolate_features,
+    interpolation_weights,
+    neighbour_distance_backward,
+    neighbour_rows,
+    three_interpolate,
+    three_interpolate_backward,
+    three_interpolate_ragged,
+)
+from torchvox.reference.nearest import knn, knn_ragged, three_nn, three_nn_ragged
+from torchvox.reference.neighbours import ball_query, ball_query_ragged
+from torchvox.reference.query_and_group import query_and_group
 from torchvox.reference.sampling import (
     furthest_point_sample,
     furthest_point_sample_ragged,
@@ -24,6 +39,8 @@ from torchvox.reference.voxel_grid import grid_size
 from torchvox.reference.voxel_scatter import voxel_csr, voxel_scatter, voxel_scatter_backward
 
 __all__ = [
+    "ball_query",
+    "ball_query_ragged",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
@@ -34,6 +51,21 @@ __all__ = [
     "gather_points",
     "gather_points_backward",
     "grid_size",
+    "group_mlp_max",
+    "group_points",
+    "group_points_ragged",
+    "interpolate_features",
+    "interpolation_weights",
+    "knn",
+    "knn_ragged",
+    "neighbour_distance_backward",
+    "neighbour_rows",
+    "query_and_group",
+    "three_interpolate",
+    "three_interpolate_backward",
+    "three_interpolate_ragged",
+    "three_nn",
+    "three_nn_ragged",
     "voxel_csr",
     "voxel_map",
     "voxel_scatter",
