@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the PointNet++ models share: levels over one sampling of the cloud, propagation, head."""
+
+from itertools import pairwise
+from typing import Any, Dict, Final, List, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchvox.models.conventions import Conventions, Net
+from torchvox.nn.feature_propagation import FeaturePropagation
+from torchvox.nn.set_abstraction import SetAbstraction, sample_centres
+from torchvox.nn.shared_mlp import SharedLayer
+
+
+class Head(nn.Module):
+    """Hidden layers with dropout, then the scores: [..., C] to [..., num_classes] float32."""
+
+    log_softmax: Final[bool]
+
+    def __init__(self, in_channels: int, net: Net, num_classes: int, rules: Conventions) -> None:
+        super().__init__()
+        widths = [in_channels, *net.head]
+        self.layers = nn.ModuleList(SharedLayer(a, b, bias=rules.bias) for a, b in pairwise(widths))
+        self.dropouts = nn.ModuleList(nn.Dropout(p) for p in net.dropout)
+        self.scores = nn.Linear(widths[-1], num_classes)
+        self.log_softmax = rules.log_softmax
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2)
+        for layer, dropout in zip(self.layers, self.dropouts):  # noqa: B905 (TorchScript)
+            rows = dropout(layer(rows))
+        scores = self.scores(rows.to(self.scores.weight.dtype)).float()
+        if self.log_softmax:
+            scores = F.log_softmax(scores, -1)
+        return scores.unflatten(0, x.shape[:-1])
+
+
+class PointNet2(nn.Module):
+    """What the three models share: levels of set abstraction over one sampling of the cloud.
+
+    Not a model by itself.
+    """
+
+    in_channels: Final[int]
+    first_feature: Final[int]
+    start: Final[str]
+    skip_origin: Final[bool]
+
+    def __init__(self, net: Net, rules: Conventions, in_channels: int, xyz_features: bool) -> None:
+        super().__init__()
+        if in_channels < 3:
+            raise ValueError(f"in_channels counts x, y and z too: at least 3, got {in_channels}")
+        self.in_channels = int(in_channels)
+        self.first_feature = 0 if xyz_features else 3
+        self.start = rules.start
+        self.skip_origin = rules.skip_origin
+        self.levels = nn.ModuleList()
+        self.feature_channels: List[int] = [self.in_channels - self.first_feature]
+        for level in net.levels:
+            self.levels.append(
+                SetAbstraction(
+                    level.points,
+                    level.radii,
+                    level.neighbours,
+                    self.feature_channels[-1],
+                    level.channels,
+                    use_xyz=rules.use_xyz,
+                    features_first=rules.scales_features_first and len(level.channels) > 1,
+                    closed=rules.closed,
+                    start=rules.start,
+                    skip_origin=rules.skip_origin,
+                    bias=rules.bias,
+                )
+            )
+            self.feature_channels.append(level.out_channels)
+        counts = [level.points for level in net.levels if level.points is not None]
+        if not counts or counts != sorted(counts, reverse=True):
+            raise ValueError(f"levels must have ever fewer points, got {counts}")
+        if any(level.points is None for level in net.levels[:-1]):
+            raise ValueError("only the last of the levels may take all points")
+        self.num_centres = counts[0]
+        self._config: Dict[str, Any] = {}
+
+    def encode(
+        self, points: Tensor, lengths: Optional[Tensor]
+    ) -> Tuple[List[Tensor], List[Tensor], List[Tensor]]:
+        """Coordinates and features of every level, level 0 the points themselves (their features
+        may have no column), and how many points each has when lengths are given."""
+        xyz = points[:, :, :3]
+        given = points[:, :, self.first_feature :]
+        features: Optional[Tensor] = given if given.size(2) > 0 else None
+        random = self.start == "random" or (self.start == "random_train" and self.training)
+        centres = sample_centres(xyz, self.num_centres, lengths, random, self.skip_origin)
+        all_xyz, all_features = [xyz], [given]
+        sizes: List[Tensor] = []
+        if lengths is not None:
+            sizes.append(lengths)
+        for level in self.levels:
+            if level.all_points:
+                xyz, features = level(xyz, features, lengths)
+            else:
+                # A prefix of a furthest point sampling is the sampling of that prefix.
+                xyz, features = level(
+                    xyz, features, lengths, centres.narrow(1, 0, level.num_points)
+                )
+            all_xyz.append(xyz)
+            all_features.append(features)
+            if lengths is not None:
+                lengths = lengths.clamp(max=level.num_points)
+                sizes.append(lengths)
+        return all_xyz, all_features, sizes
+
+    @torch.jit.unused
+    def config(self) -> Dict[str, Any]:
+        """Arguments that build the same model, plain types only."""
+        return self._config
+
+    def check(self, points: Tensor) -> None:
+        if points.dim() != 3 or points.size(2) != self.in_channels:
+            raise ValueError(f"points must be [B, N, {self.in_channels}], got {list(points.shape)}")
+
+    def without_padding(self, points: Tensor, lengths: Optional[Tensor]) -> Tensor:
+        """Zeros past the lengths: whatever lies there cannot reach a result."""
+        if lengths is None:
+            return points
+        slot = torch.arange(points.size(1), device=points.device)
+        return points.masked_fill((slot >= lengths[:, None])[:, :, None], 0.0)
+
+
+class PointNet2Propagation(PointNet2):
+    """Propagation back to the points, and scores for each."""
+
+    def __init__(
+        self, net: Net, rules: Conventions, in_channels: int, skip_channels: int, num_classes: int
+    ) -> None:
+        super().__init__(net, rules, in_channels, rules.xyz_features)
+        if len(net.propagation) != len(net.levels):
+            raise ValueError(
+                f"propagation must have one entry per level, {len(net.levels)}, got "
+                f"{len(net.propagation)}"
+            )
+        self.propagation = nn.ModuleList()
+        channels = self.feature_channels[-1]
+        skips = [skip_channels, *self.feature_channels[1:-1]]
+        for skip, widths in zip(reversed(skips), net.propagation, strict=True):
+            up = FeaturePropagation(
+                channels + skip,
+                widths,
+                weight=rules.weight,
+                skip_first=rules.skip_first,
+                bias=rules.bias,
+            )
+            self.propagation.append(up)
+            channels = up.out_channels
+        self.head = Head(channels, net, num_classes, rules)
+
+    def decode(
+        self,
+        xyz: List[Tensor],
+        features: List[Tensor],
+        sizes: List[Tensor],
+        skip: Optional[Tensor],
+        lengths: Optional[Tensor],
+    ) -> Tensor:
+        """Scores [B, N, classes]; 0 past the lengths."""
+        at = len(xyz) - 1
+        found = features[at]
+        for up in self.propagation:
+            given: Optional[Tensor] = skip
+            if at > 1:
+                given = features[at - 1]
+            known: Optional[Tensor] = None
+            if at < len(sizes):
+                # An empty cloud interpolates from its row of zeros, so that nothing is 0 / 0.
+                known = sizes[at].clamp(min=1)
+            found = up(xyz[at - 1], xyz[at], given, found, known)
+            at -= 1
+        scores = self.head(found)
+        if lengths is not None:
+            slot = torch.arange(scores.size(1), device=scores.device)
+            scores = scores.masked_fill((slot >= lengths[:, None])[:, :, None], 0.0)
+        return scores

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Set abstraction: centres of a cloud, and for each a feature of the ball about it."""
+
+from typing import Final, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from torchvox.nn.shared_mlp import SharedMLP
+
+STARTS = ("first", "random", "random_train")
+
+
+def random_starts(xyz: Tensor, lengths: Optional[Tensor]) -> Tensor:
+    """One start per cloud, [B] int64, uniform in [0, length)."""
+    draw = torch.rand(xyz.size(0), dtype=torch.float64, device=xyz.device)
+    size = torch.full_like(draw, float(xyz.size(1)))
+    if lengths is not None:
+        size = torch.minimum(size, lengths.to(torch.float64))
+    return torch.minimum(draw * size, size - 1).clamp(min=0).long()  # rounding may reach the size
+
+
+def sample_centres(
+    xyz: Tensor, count: int, lengths: Optional[Tensor], random_start: bool, skip_origin: bool
+) -> Tensor:
+    """[B, count, 3], the furthest point samples of each cloud; of a cloud with fewer points, its
+    first one again and again. The first m centres are the samples of all of them, for any m."""
+    start_idx: Optional[Tensor] = None
+    if random_start:
+        start_idx = random_starts(xyz, lengths)
+    idx, _ = torch.ops.torchvox.furthest_point_sample(
+        xyz,
+        count,
+        lengths=lengths,
+        start_idx=start_idx,
+        exhausted="repeat",
+        skip_origin=skip_origin,
+    )
+    return torch.ops.torchvox.gather_points(xyz, idx)
+
+
+class SetAbstraction(nn.Module):
+    """PointNet++ set abstraction (Qi et al., 2017), with one or several scales.
+
+    Centres are furthest point samples; about each, the neighbours in a ball, their coordinates
+    relative to the centre beside their features, go through a shared MLP; the maximum over the ball
+    is the feature of the centre. Several scales are concatenated.
+
+    num_points: centres S. None: one group of all points, with absolute coordinates; then `radii`
+        and `neighbours` stay empty and `channels` holds one scale.
+    radii, neighbours, channels: one radius, one k and one list of layer widths per scale.
+    in_channels: C, of the features; 0 without any.
+    use_xyz: coordinates beside the features. features_first: [features, xyz] instead of
+        [xyz, features]. normalize_xyz: relative coordinates divided by the radius.
+    closed: points at exactly the radius belong to the ball.
+    start: first centre: "first" point, "random", or "random_train": random in training and the
+        first in evaluation. skip_origin: see `torchvox.furthest_point_sample`.
+    bias: see `SharedLayer`.
+
+    forward(xyz [B, N, 3], features [B, N, C] or None, lengths [B] or None, centres [B, S, 3] or
+    None) returns (centres [B, S, 3], features [B, S, sum of the last widths]); for all points S is
+    1 and the centre is the origin. `centres` saves the sampling when they are known. Points past a
+    length do not exist. A ball without points, as the references have it, holds point 0; the
+    feature of all points of an empty cloud is 0. Batch norm counts every row of every ball, the
+    repeats that fill a ball included, as the references do.
+    """
+
+    num_points: Final[int]
+    all_points: Final[bool]
+    radii: Final[List[float]]
+    neighbours: Final[List[int]]
+    in_channels: Final[int]
+    use_xyz: Final[bool]
+    features_first: Final[bool]
+    normalize_xyz: Final[bool]
+    closed: Final[bool]
+    start: Final[str]
+    skip_origin: Final[bool]
+
+    def __init__(
+        self,
+        num_points: Optional[int],
+        radii: Sequence[float],
+        neighbours: Sequence[int],
+        in_channels: int,
+        channels: Sequence[Sequence[int]],
+        *,
+        use_xyz: bool = True,
+        features_first: bool = False,
+        normalize_xyz: bool = False,
+        closed: bool = False,
+        start: str = "first",
+        skip_origin: bool = False,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        scales = 1 if num_points is None else len(radii)
+        if not len(radii) == len(neighbours) == (0 if num_points is None else scales):
+            raise ValueError(
+                "SetAbstraction: radii and neighbours must have one entry per scale, none for all "
+                f"points, got {list(radii)} and {list(neighbours)}"
+            )
+        if scales == 0 or len(channels) != scales:
+            raise ValueError(
+                f"SetAbstraction: channels must hold the widths of {max(scales, 1)} scales, got "
+                f"{[list(widths) for widths in channels]}"
+            )
+        if start not in STARTS:
+            raise ValueError(f"SetAbstraction: start must be one of {STARTS}, got {start!r}")
+        width = int(in_channels) + (3 if use_xyz else 0)
+        if width == 0:
+            raise ValueError("SetAbstraction: use_xyz must be True without features, got False")
+        self.num_points = 1 if num_points is None else int(num_points)
+        self.all_points = num_points is None
+        self.radii = [float(r) for r in radii]
+        self.neighbours = [int(k) for k in neighbours]
+        self.in_channels = int(in_channels)
+        self.use_xyz = bool(use_xyz)
+        self.features_first = bool(features_first)
+        self.normalize_xyz = bool(normalize_xyz)
+        self.closed = bool(closed)
+        self.start = start
+        self.skip_origin = bool(skip_origin)
+        self.mlps = nn.ModuleList(SharedMLP(width, widths, bias=bias) for widths in channels)
+        self.out_channels = sum(mlp.out_channels for mlp in self.mlps)
+
+    def forward(
+        self,
+        xyz: Tensor,
+        features: Optional[Tensor] = None,
+        lengths: Optional[Tensor] = None,
+        centres: Optional[Tensor] = None,
+    ) -> Tuple[Tensor, Tensor]:
+        if self.all_points:
+            origin = torch.zeros(xyz.size(0), 1, 3, dtype=xyz.dtype, device=xyz.device)
+            return origin, self.pool_all(xyz, features, lengths)
+        if centres is None:
+            random = self.start == "random" or (self.start == "random_train" and self.training)
+            centres = sample_centres(xyz, self.num_points, lengths, random, self.skip_origin)
+        return centres, self.pool_balls(xyz, features, lengths, centres)
+
+    def pool_balls(
+        self, xyz: Tensor, features: Optional[Tensor], lengths: Optional[Tensor], centres: Tensor
+    ) -> Tensor:
+        """[B, S, sum of the last widths]: group, MLP and maximum of every scale."""
+        grouped, _, _ = torch.ops.torchvox.query_and_group(
+            xyz,
+            centres,
+            features,
+            self.radii,
+            self.neighbours,
+            use_xyz=self.use_xyz,
+            normalize_xyz=self.normalize_xyz,
+            features_first=self.features_first,
+            closed=self.closed,
+            lengths=lengths,
+        )
+        balls = torch.split(grouped, self.neighbours, 2)
+        pooled: List[Tensor] = []
+        for scale, mlp in enumerate(self.mlps):
+            pooled.append(mlp(balls[scale]).max(2)[0])
+        return pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
+
+    def pool_all(
+        self, xyz: Tensor, features: Optional[Tensor], lengths: Optional[Tensor]
+    ) -> Tensor:
+        """[B, 1, last width] over all points; ReLU leaves nothing below the 0 of absent ones."""
+        rows = xyz
+        if features is not None:
+            rows = features
+            if self.use_xyz:
+                near = xyz.to(features.dtype)
+                pair = [features, near] if self.features_first else [near, features]
+                rows = torch.cat(pair, -1)
+        for mlp in self.mlps:
+            rows = mlp(rows)
+        if lengths is not None:
+            slot = torch.arange(rows.size(1), device=rows.device)
+            rows = rows.masked_fill((slot >= lengths[:, None])[:, :, None], 0.0)
+        return rows.max(1, keepdim=True)[0]
+
+    def extra_repr(self) -> str:
+        if self.all_points:
+            return "all points"
+        return f"num_points={self.num_points}, radii={self.radii}, neighbours={self.neighbours}"
