@@ -8,8 +8,8 @@ for _module in ("pydantic", "yaml", "lightning", "torchmetrics", "rich"):
 
 from torchvox.train.checkpoint import load_checkpoint  # noqa: E402
 from torchvox.train.config import Config, load_config  # noqa: E402
-from torchvox.train.evaluate import evaluate  # noqa: E402
-from torchvox.train.fit import fit  # noqa: E402
+from torchvox.train.evaluation import evaluate  # noqa: E402
 from torchvox.train.metrics import ConfusionOfSamples  # noqa: E402
+from torchvox.train.runs import fit  # noqa: E402
 
 __all__ = ["Config", "ConfusionOfSamples", "evaluate", "fit", "load_checkpoint", "load_config"]

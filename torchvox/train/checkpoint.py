@@ -57,7 +57,7 @@ def schema_digest() -> str:
 
 
 def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
-    """Load what `torchvox train` wrote. Raises WrongUseError (no file), CloudFileError (not ours)."""
+    """Load what `torchvox train` wrote. Raises WrongUseError, CloudFileError."""
     path = Path(path)
     if not path.is_file():
         raise WrongUseError(f"checkpoint {path} does not exist")
@@ -69,9 +69,13 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CloudFileError(f"{path} is not a checkpoint of torchvox train: {first}") from None
     if about["format"] > FORMAT:
-        raise CloudFileError(f"{path} is of a newer torchvox ({about['version']}): upgrade torchvox")
+        raise CloudFileError(
+            f"{path} is of a newer torchvox ({about['version']}): upgrade torchvox"
+        )
     config = make_config(about["config"], str(path))
-    labels = Labels(**{k: tuple(v) if isinstance(v, list) else v for k, v in about["labels"].items()})
+    labels = Labels(
+        **{k: tuple(v) if isinstance(v, list) else v for k, v in about["labels"].items()}
+    )
     model = build_model(config, labels)
     own = {k[len(PREFIX) :]: v for k, v in weights.items() if k.startswith(PREFIX)}
     try:

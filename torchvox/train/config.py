@@ -122,9 +122,7 @@ class TrainConfig(Frozen):
     augment: AugmentConfig = AugmentConfig()
 
 
-Data = Annotated[
-    ShapesData | RoomsData | ModelNet40Data | S3DISData, Field(discriminator="kind")
-]
+Data = Annotated[ShapesData | RoomsData | ModelNet40Data | S3DISData, Field(discriminator="kind")]
 
 
 class Config(Frozen):
@@ -158,6 +156,14 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _override(content, override)
     return make_config(content, str(name))
+
+
+def change_config(config: Config, overrides: Sequence[str]) -> Config:
+    """The configuration with overrides. Raises WrongUseError."""
+    content = config.plain()
+    for override in overrides:
+        _override(content, override)
+    return make_config(content, "the changed configuration")
 
 
 def make_config(content: Mapping[str, Any], name: str = "the configuration") -> Config:
@@ -241,7 +247,9 @@ def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, An
     try:
         content = yaml.safe_load(source.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise WrongUseError(f"{name} is not readable YAML: {' '.join(str(error).split())}") from None
+        raise WrongUseError(
+            f"{name} is not readable YAML: {' '.join(str(error).split())}"
+        ) from None
     if not isinstance(content, dict):
         raise WrongUseError(f"{name} must hold keys and values")
     base = content.pop("base", None)

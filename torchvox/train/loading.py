@@ -57,7 +57,7 @@ class SharedBatches(Sampler):
         self, size: int, batch_size: int, seed: int | None, rank: int = 0, world: int = 1
     ) -> None:
         self.size, self.seed, self.rank, self.world = size, seed, rank, world
-        self.batch_size = batch_size
+        self.batch_size = -(-batch_size // world) * world
         if seed is not None:
             self.batch_size = min(batch_size, size // world * world)
             if self.batch_size == 0:

@@ -68,9 +68,7 @@ def class_scores(matrix: Tensor, names: Sequence[str]) -> list[tuple[str, int, f
     """Per class: name, how many there are, share found (recall), intersection over union."""
     hit, truth, found = _parts(matrix)
     recall, iou = hit / truth, hit / (truth + found - hit)  # NaN where there is none
-    return [
-        (name, int(truth[i]), float(recall[i]), float(iou[i])) for i, name in enumerate(names)
-    ]
+    return [(name, int(truth[i]), float(recall[i]), float(iou[i])) for i, name in enumerate(names)]
 
 
 def _parts(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -56,7 +56,7 @@ class GlobalBatchNorm(_BatchNorm):
 
 
 def convert_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with every batch norm replaced by one over all processes; names and values stay."""
+    """The module with all batch norms over all processes; names and values stay."""
     if isinstance(module, _BatchNorm) and not isinstance(module, GlobalBatchNorm):
         norm = GlobalBatchNorm(
             module.num_features,

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -38,7 +41,6 @@ def fit(
     """
     output = Path(output)
     _prepare(config, output, resume)
-    _settings(config)
     data = RunData(config)
     labels = labels_of(config, data.sets["train"])
     torch.manual_seed(config.train.seed)
@@ -49,23 +51,22 @@ def fit(
     if config.train.class_weights:
         weights = class_weights(data.sets["train"], labels, config)
     learner = Learner(config, model, labels, describe(config, labels), weights)
-    trainer = make_trainer(config, output, [] if quiet else screen())
-    last = str(output / LAST) if resume else None
-    trainer.fit(learner, data, ckpt_path=last, weights_only=True)
+    with _quiet_and_deterministic():
+        trainer = make_trainer(config, output, [] if quiet else screen())
+        last = str(output / LAST) if resume else None
+        if resume and trainer.is_global_zero:
+            _forget_after(output / LOG, torch.load(last, weights_only=True)["global_step"])
+        trainer.fit(learner, data, ckpt_path=last, weights_only=True)
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
 def make_trainer(config: Config, output: Path, callbacks: list[Callback]) -> Trainer:
     train = config.train
-    keep = ModelCheckpoint(
-        output,
-        Path(BEST).stem,
-        monitor=TASKS[config.task].monitor,
-        mode="max",
-        save_last=True,
-        save_on_train_epoch_end=True,
-        enable_version_counter=False,
-    )
+    every = {"save_on_train_epoch_end": True, "enable_version_counter": False}
+    monitor = TASKS[config.task].monitor
+    # In this order, so that last.ckpt knows which is the best.
+    best = ModelCheckpoint(output, Path(BEST).stem, monitor=monitor, mode="max", **every)
+    last = ModelCheckpoint(output, Path(LAST).stem, **every)
     return Trainer(
         accelerator=train.device,
         devices=train.devices,
@@ -77,7 +78,7 @@ def make_trainer(config: Config, output: Path, callbacks: list[Callback]) -> Tra
         benchmark=False,
         logger=JsonLines(output / LOG),
         log_every_n_steps=train.log_every,
-        callbacks=[keep, *callbacks],
+        callbacks=[best, last, *callbacks],
         default_root_dir=output,
         enable_model_summary=False,
         enable_progress_bar=any(type(c).__name__ == "RichProgressBar" for c in callbacks),
@@ -150,11 +151,25 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
         (output / CONFIG).write_text(config.text())
 
 
-def _settings(config: Config) -> None:
-    """Deterministic torch, and Lightning without its notices."""
+def _forget_after(log: Path, steps: int) -> None:
+    """Drop the lines of steps that the resumed run takes again."""
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if json.loads(line)["step"] < steps))
+
+
+@contextlib.contextmanager
+def _quiet_and_deterministic() -> Iterator[None]:
+    """Deterministic torch, and Lightning without its notices; as before afterwards."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
+    fill, before = torch.utils.deterministic, torch.are_deterministic_algorithms_enabled()
+    filling, fill.fill_uninitialized_memory = fill.fill_uninitialized_memory, False
+    for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
+            yield
+    finally:
+        fill.fill_uninitialized_memory = filling
+        torch.use_deterministic_algorithms(before)

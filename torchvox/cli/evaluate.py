@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox eval: how good a trained model is."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from torchvox._extras import require
+from torchvox.cli.options import Device, DeviceChoice
+from torchvox.cli.train import Overrides
+from torchvox.cli.work import choose_device, console, note
+
+if TYPE_CHECKING:
+    from torchvox.train.checkpoint import Checkpoint
+
+CLOUDS = 48  # in the picture
+
+
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="best.ckpt of torchvox train.")],
+    overrides: Overrides = None,
+    split: Annotated[str, typer.Option(help="train or val.")] = "val",
+    pictures: Annotated[
+        Path | None,
+        typer.Option(help="Folder for clouds with predictions and the confusion matrix."),
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option("--json", help="File for the numbers and the confusion matrix.")
+    ] = None,
+    device: Device = DeviceChoice.auto,
+) -> None:
+    """Evaluate a trained model on held-back data: accuracy and IoU, over all and per class."""
+    from torchvox.train import evaluate as evaluate_all
+    from torchvox.train import load_checkpoint
+    from torchvox.train.builders import build_data
+    from torchvox.train.config import change_config
+    from torchvox.train.metrics import class_scores, scores
+
+    if pictures is not None:
+        require("matplotlib", "to draw pictures")
+    where, name = choose_device(device)
+    note(f"device: {name}")
+    trained = load_checkpoint(checkpoint, where)
+    config = change_config(trained.config, overrides or [])
+    data = build_data(config, split)
+    start = time.perf_counter()
+    matrix = evaluate_all(trained, data, config.train.val_batch_size)
+    seconds = time.perf_counter() - start
+    found = scores(matrix)
+    per_class = class_scores(matrix, trained.labels.classes)
+    title = f"{checkpoint}, {len(data)} samples of {config.data.kind} ({split}), {seconds:.1f} s"
+    _report(title, found, per_class)
+    if results is not None:
+        content = {**found, "samples": len(data), "seconds": seconds, "matrix": matrix.tolist()}
+        results.write_text(json.dumps(content) + "\n")
+    if pictures is not None:
+        _draw(pictures, trained, data, matrix.numpy(), found)
+
+
+def _report(title: str, found: dict[str, float], per_class: list[tuple]) -> None:
+    table = Table(expand=False)
+    table.add_column("class", style="bold cyan")
+    for column in ("count", "found %", "IoU %"):
+        table.add_column(column, justify="right")
+    for name, count, recall, iou in per_class:
+        shares = ["-" if math.isnan(v) else f"{100 * v:.1f}" for v in (recall, iou)]
+        table.add_row(name, f"{count:,}", *shares)
+    out = console()
+    out.print(title, soft_wrap=True, markup=False, style="bold")
+    out.print(table)
+    shown = ", ".join(f"{name} {100 * value:.2f} %" for name, value in found.items())
+    out.print(shown, soft_wrap=True)
+
+
+def _draw(
+    folder: Path, trained: Checkpoint, data: Any, matrix: np.ndarray, found: dict[str, float]
+) -> None:
+    from torchvox import viz
+    from torchvox.train.evaluation import predictions
+
+    panels = []
+    names, task = trained.labels.classes, trained.config.task
+    # Rooms take turns by eights; neighbours of one room would look alike.
+    step = max(1, len(data) // CLOUDS) if task == "segment" else 1
+    samples = range(0, min(len(data), CLOUDS * step), step)
+    for batch, predicted in predictions(trained, data, samples, 16):
+        for i in range(len(predicted)):
+            xyz = batch["points"][i, :, :3].cpu().numpy()
+            guess = predicted[i].cpu().numpy()
+            if task == "classify":
+                truth = int(batch["label"][i])
+                right = truth == int(guess)
+                title = names[int(guess)] + ("" if right else f"\n({names[truth]})")
+                panels.append(viz.Panel(xyz, title, None, right))
+            else:
+                truth = batch["parts" if task == "parts" else "labels"][i].cpu().numpy()
+                title = f"{100 * (guess == truth).mean():.0f} % right"
+                if task == "parts":
+                    title = f"{trained.labels.categories[int(batch['label'][i])]}, {title}"
+                panels.append(viz.Panel(xyz, title, guess))
+    summary = ", ".join(f"{name} {100 * value:.1f} %" for name, value in found.items())
+    clouds = viz.clouds_picture(panels, f"Predictions on held-back clouds: {summary}")
+    confusion = viz.confusion_picture(
+        matrix, names, "Confusion matrix", f"{matrix.sum():,} labels: {summary}"
+    )
+    out = console()
+    for name, figure in (("predictions", clouds), ("confusion", confusion)):
+        viz.save(figure, folder / f"{name}.png")
+        out.print(f"wrote {folder / name}.png", soft_wrap=True, markup=False)
