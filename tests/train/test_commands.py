@@ -45,7 +45,7 @@ def test_train_then_eval_with_pictures(command, tmp_path, task):
         *("--pictures", "pictures", "--json", "result.json"),
     )
     assert code == 0, err
-    assert "accuracy" in out and "miou" in out
+    assert "accuracy" in out and "mean IoU" in out
     found = json.loads((tmp_path / "result.json").read_text())
     assert found["samples"] == 5 and 0 <= found["accuracy"] <= 1
     assert np.array(found["matrix"]).sum() == {"classify": 5, "parts": 160, "segment": 320}[task]

@@ -76,8 +76,12 @@ def _report(title: str, found: dict[str, float], per_class: list[tuple]) -> None
     out = console()
     out.print(title, soft_wrap=True, markup=False, style="bold")
     out.print(table)
-    shown = ", ".join(f"{name} {100 * value:.2f} %" for name, value in found.items())
-    out.print(shown, soft_wrap=True)
+    out.print(_summary(found), soft_wrap=True)
+
+
+def _summary(found: dict[str, float]) -> str:
+    names = {"mean_accuracy": "mean over classes", "miou": "mean IoU"}
+    return ", ".join(f"{names.get(k, k)} {100 * value:.2f} %" for k, value in found.items())
 
 
 def _draw(
@@ -106,7 +110,7 @@ def _draw(
                 if task == "parts":
                     title = f"{trained.labels.categories[int(batch['label'][i])]}, {title}"
                 panels.append(viz.Panel(xyz, title, guess))
-    summary = ", ".join(f"{name} {100 * value:.1f} %" for name, value in found.items())
+    summary = _summary(found)
     clouds = viz.clouds_picture(panels, f"Predictions on held-back clouds: {summary}")
     confusion = viz.confusion_picture(
         matrix, names, "Confusion matrix", f"{matrix.sum():,} labels: {summary}"

@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader
 
 from torchvox._errors import WrongUseError
 from torchvox.data.generated import Generated
-from torchvox.train.builders import TASKS, Labels, build_data, build_model, labels_of
-from torchvox.train.checkpoint import describe
+from torchvox.models import checkpoints
+from torchvox.train.builders import BUILDERS, TASKS, Labels, build_data, build_model, labels_of
+from torchvox.train.checkpoint import describe, load_checkpoint
 from torchvox.train.config import Config, make_config
 from torchvox.train.learner import Learner
 from torchvox.train.loading import InMemory, SharedBatches, make_loader
@@ -28,12 +29,14 @@ from torchvox.train.logs import JsonLines, screen
 from torchvox.train.norm import convert_batch_norm
 
 BEST, LAST, LOG, CONFIG = "best.ckpt", "last.ckpt", "log.jsonl", "config.yaml"
+MODEL = "model.pt"
 
 
 def fit(
     config: Config, output: str | Path, *, resume: bool = False, quiet: bool = False
 ) -> dict[str, float]:
-    """Train, and leave best.ckpt, last.ckpt, log.jsonl and config.yaml in the output folder.
+    """Train, and leave best.ckpt, last.ckpt, log.jsonl and config.yaml in the output folder, and
+    model.pt for torchvox export.
 
     resume: go on after the last whole epoch of the run in that folder; the result is that of a run
     that was never interrupted. Equal configurations on equal machines give equal bits.
@@ -57,6 +60,8 @@ def fit(
         if resume and trainer.is_global_zero:
             _forget_after(output / LOG, torch.load(last, weights_only=True)["global_step"])
         trainer.fit(learner, data, ckpt_path=last, weights_only=True)
+    if trainer.is_global_zero:
+        _write_model(output)
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
@@ -149,6 +154,13 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
     if first:
         output.mkdir(parents=True, exist_ok=True)
         (output / CONFIG).write_text(config.text())
+
+
+def _write_model(output: Path) -> None:
+    """The best weights alone, in the form that torchvox export takes."""
+    model = load_checkpoint(output / BEST).model
+    if type(model) in BUILDERS.values():
+        checkpoints.save(model, output / MODEL)
 
 
 def _forget_after(log: Path, steps: int) -> None:

@@ -59,7 +59,7 @@ def clouds_picture(panels: Sequence[Panel], title: str, columns: int = COLUMNS) 
 def confusion_picture(matrix: np.ndarray, names: Sequence[str], title: str, note: str) -> Figure:
     """Confusion matrix [C, C] of counts, rows the truth, as shares of each row."""
     total = matrix.sum(1, keepdims=True)
-    share = np.where(total > 0, matrix / np.maximum(total, 1), np.nan)
+    share = np.where(matrix > 0, matrix / np.maximum(total, 1), np.nan)  # nothing stays dark
     side = 2.6 + 0.34 * len(names)
     figure = style.new_figure(side + 1.0, side)
     ax = figure.add_subplot()
