@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from entries import bev, sampling, voxel
+from entries import bev, distances, grouping, interpolation, knn, sampling, voxel
 from entries.op import (  # noqa: F401 (the tests take everything from here)
     Call,
     Op,
@@ -28,7 +28,15 @@ from entries.op import (  # noqa: F401 (the tests take everything from here)
 
 import torchvox
 
-OPS: list[Op] = [*voxel.OPS, *bev.OPS, *sampling.OPS]
+OPS: list[Op] = [
+    *voxel.OPS,
+    *bev.OPS,
+    *sampling.OPS,
+    *grouping.OPS,
+    *interpolation.OPS,
+    *distances.OPS,
+    *knn.OPS,
+]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.
 MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]] = {
@@ -44,7 +52,23 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
         lambda: torchvox.nn.FurthestPointSample(sampling.SAMPLES, tie="mmcv", tie_block=64),
         lambda n: (sampling.batch_of_clouds(n),),
     ),
+    "SetAbstraction": (
+        lambda: torchvox.nn.SetAbstraction(6, [0.8, 2.5], [4, 8], 2, [[8], [8, 6]]).eval(),
+        lambda n: (sampling.batch_of_clouds(n), rows(2, n, 2)),
+    ),
+    "FeaturePropagation": (
+        lambda: torchvox.nn.FeaturePropagation(7, [8, 6]).eval(),
+        lambda n: (rows(2, n, 3), rows(2, 5, 3), rows(2, n, 4), rows(2, 5, 3)),
+    ),
+    "SharedMLP": (
+        lambda: torchvox.nn.SharedMLP(4, [8, 6]).eval(),
+        lambda n: (rows(n, 4),),
+    ),
 }
+
+
+def rows(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=generator(sum(shape)))
 
 
 def cases(op: Op) -> dict[str, Callable[[], Call]]:

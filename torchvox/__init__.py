@@ -10,7 +10,7 @@ from torchvox import _library
 
 _library.load()
 
-from torchvox import nn, ops  # noqa: E402
+from torchvox import models, nn, ops  # noqa: E402
 from torchvox.data.collate import collate_points  # noqa: E402
 from torchvox.ops import *  # noqa: E402, F403
 
@@ -19,4 +19,12 @@ __version__: str = _library.BUILD_INFO["version"]
 # For CMake: find_package(TorchVox) with -DCMAKE_PREFIX_PATH of this folder.
 cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
 
-__all__ = ["__version__", "cmake_prefix_path", "collate_points", "nn", "ops", *ops.__all__]
+__all__ = [
+    "__version__",
+    "cmake_prefix_path",
+    "collate_points",
+    "models",
+    "nn",
+    "ops",
+    *ops.__all__,
+]

@@ -59,4 +59,5 @@ def test_an_exported_module_keeps_its_bits(name, strict, device):
         assert_same_bits(tuple(loaded(*inputs)), tuple(module(*inputs)), f"{name} of {n}")
 
 
-MODULE_DIMS = {"FurthestPointSample": 1}  # [B, N, D]; the others take [N, C]
+# The dimension of the points: of [B, N, D]; the others take [N, C].
+MODULE_DIMS = {"FurthestPointSample": 1, "SetAbstraction": 1, "FeaturePropagation": 1}

@@ -18,6 +18,8 @@ from torchvox.cli import (
     demo,
     doctor,
     evaluate,
+    exporting,
+    importing,
     info,
     predict,
     sample,
@@ -80,6 +82,8 @@ app.command()(bev.bev)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command()(predict.predict)
+app.command("import")(importing.import_checkpoint)
+app.command()(exporting.export)
 app.command()(bench.bench)
 app.command()(doctor.doctor)
 

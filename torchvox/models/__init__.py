@@ -1,10 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks over the ops; they need torch and NumPy alone."""
+"""Networks over the ops, their checkpoints and programs; they need torch and NumPy alone."""
 
+from torchvox.models.checkpoints import CheckpointError, load, save
+from torchvox.models.conventions import PRESETS, Conventions, Level
+from torchvox.models.export import export_model, export_program
+from torchvox.models.fold import fold_batch_norms
+from torchvox.models.importing import import_checkpoint, parity
 from torchvox.models.pointnet2 import (
     PointNet2Classifier,
     PointNet2PartSegmenter,
     PointNet2Segmenter,
 )
 
-__all__ = ["PointNet2Classifier", "PointNet2PartSegmenter", "PointNet2Segmenter"]
+__all__ = [
+    "PRESETS",
+    "CheckpointError",
+    "Conventions",
+    "Level",
+    "PointNet2Classifier",
+    "PointNet2PartSegmenter",
+    "PointNet2Segmenter",
+    "export_model",
+    "export_program",
+    "fold_batch_norms",
+    "import_checkpoint",
+    "load",
+    "parity",
+    "save",
+]

@@ -63,7 +63,7 @@ def load(path: Union[str, Path]) -> nn.Module:
     content = read(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path} is no checkpoint of torchvox.models: convert another layout with torchvox import"
+            f"{path} is no checkpoint of torchvox.models: torchvox import converts other layouts"
         )
     if content["version"] > VERSION:
         raise CheckpointError(f"{path} was written by torchvox {content['torchvox']}, a later one")

@@ -13,6 +13,16 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.grouping import (
+    group_points,
+    group_points_ragged,
+    interpolate_features,
+    interpolation_weights,
+    neighbour_rows,
+    three_interpolate,
+    three_interpolate_ragged,
+)
+from torchvox.ops.nearest import Neighbours, knn, knn_ragged, three_nn, three_nn_ragged
 from torchvox.ops.sampling import (
     Samples,
     furthest_point_sample,
@@ -31,7 +41,16 @@ from torchvox.ops.voxel import (
     voxelize,
 )
 
-for _result in (BEVHeight, BEVHeightWithIndex, BEVImage, Samples, VoxelCSR, VoxelMap, Voxels):
+for _result in (
+    BEVHeight,
+    BEVHeightWithIndex,
+    BEVImage,
+    Neighbours,
+    Samples,
+    VoxelCSR,
+    VoxelMap,
+    Voxels,
+):
     # torch.export.save writes the type of a program's result by this name.
     _pytree._register_namedtuple(_result, serialized_type_name=f"torchvox.{_result.__name__}")
 
@@ -39,6 +58,7 @@ __all__ = [
     "BEVHeight",
     "BEVHeightWithIndex",
     "BEVImage",
+    "Neighbours",
     "Samples",
     "VoxelCSR",
     "VoxelMap",
@@ -52,6 +72,17 @@ __all__ = [
     "furthest_point_sample_ragged",
     "gather_points",
     "grid_size",
+    "group_points",
+    "group_points_ragged",
+    "interpolate_features",
+    "interpolation_weights",
+    "knn",
+    "knn_ragged",
+    "neighbour_rows",
+    "three_interpolate",
+    "three_interpolate_ragged",
+    "three_nn",
+    "three_nn_ragged",
     "trim_voxels",
     "voxel_csr",
     "voxel_map",

@@ -8,6 +8,7 @@ distances from differences; without it they are expanded, |a|^2 - 2 ab + |b|^2, 
 decides points at the rim of a ball by rounding.
 """
 
+from itertools import pairwise
 from typing import List, Optional, Sequence, Tuple
 
 import torch
@@ -36,7 +37,7 @@ class Layers(nn.Module):
 
     def __init__(self, conv: type, norm: type, widths: Sequence[int]) -> None:
         super().__init__()
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(pairwise(widths))
         self.convs = nn.ModuleList(conv(a, b, 1) for a, b in pairs)
         self.norms = nn.ModuleList(norm(b) for _, b in pairs)
 

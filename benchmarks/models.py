@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PointNet++, the one-scale classifier on 1024 points: forward and training step, beside the same
+network of textbook ops and torch layers (textbook_pointnet2.py) with the same weights."""
+
+import copy
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Callable, ContextManager, Iterator, List, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks import textbook_fps
+from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult
+from benchmarks.textbook_pointnet2 import Classifier
+from torchvox import models
+
+CLASSES = 40
+SCORE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # log-probabilities
+LOSS_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.03}
+
+
+def network() -> models.PointNet2Classifier:
+    """The sizes of yanx27's classifier; weights by seed, no dropout, so that every way computes the
+    same; statistics of a batch in the batch norms, so that scores depend on the points."""
+    torch.manual_seed(0)
+    model = models.PointNet2Classifier(CLASSES, preset="yanx27", start="first", dropout=[0.0, 0.0])
+    with torch.no_grad():
+        model.train()(Clouds(None, "cpu").cube(2, 1024).points * 2 - 1)
+    return model.eval()
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> ContextManager:
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+
+
+@dataclass(frozen=True)
+class ForwardProblem:
+    """points [B, 1024, 3] -> log-probabilities [B, 40], in evaluation."""
+
+    points: Tensor
+    source: str
+    dtype: torch.dtype
+    model: nn.Module  # float32, batch norms not folded
+    fast: nn.Module  # as a user would run it
+    op: str = "PointNet2Classifier"
+
+    def facts(self) -> Row:
+        clouds, points = self.points.shape[:2]
+        return {"clouds": clouds, "points": points, "dtype": str(self.dtype).split(".")[1]}
+
+    @torch.no_grad()
+    def torchvox(self) -> Outputs:
+        return (self.fast(self.points),)
+
+    def on(self, device: str) -> "ForwardProblem":
+        there = (copy.deepcopy(net).to(device) for net in (self.model, self.fast))
+        return replace(self, points=self.points.to(device), model=next(there), fast=next(there))
+
+    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
+        read = [self.points, *self.fast.parameters()]
+        return sum(t.numel() * t.element_size() for t in read), outputs[0].numel() * 4
+
+    @torch.no_grad()
+    def check(self, found: Sequence[Tensor]) -> str:
+        """Against the float32 model, batch norms apart."""
+        exact = self.model(self.points)
+        worst = float((found[0].float() - exact).abs().max())
+        if not worst <= SCORE_TOLERANCE[self.dtype] * float(exact.abs().max()):
+            raise WrongResult(f"scores are off by {worst:.3g} of {float(exact.abs().max()):.3g}")
+        return f"scores within {worst:.2g} of float32"
+
+    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+        _prepare(self.points)
+        for by in ("sort", "topk"):
+            net = Classifier(CLASSES).take(self.model).select(by).to(self.points.device).eval()
+            yield Way(f"textbook ops, {by}", self._forward(net), self.check, True)
+
+    def _forward(self, net: nn.Module) -> Callable[[], Outputs]:
+        def call() -> Outputs:
+            with torch.no_grad(), autocast(self.points.device, self.dtype):
+                return (net(self.points),)
+
+        return call
+
+
+@dataclass(frozen=True)
+class TrainingProblem:
+    """Forward, cross entropy, backward and Adam of one batch. The rate is 0: every call does the
+    same work on the same weights, and gives the same loss."""
+
+    points: Tensor
+    source: str
+    dtype: torch.dtype
+    model: nn.Module
+    step: Callable[[], Outputs]
+    op: str = "PointNet2Classifier training"
+
+    def facts(self) -> Row:
+        return ForwardProblem.facts(self)
+
+    def torchvox(self) -> Outputs:
+        return self.step()
+
+    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
+        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        return 4 * weights + self.points.numel() * 4, 4 * weights  # gradient and two moments
+
+    def check(self, found: Sequence[Tensor]) -> str:
+        exact = float(loss_of(self.model, self.points, torch.float32))
+        off = abs(float(found[0]) - exact)
+        if not off <= LOSS_TOLERANCE[self.dtype] * exact:
+            raise WrongResult(f"the loss is off by {off:.3g} of {exact:.3g}")
+        return f"loss within {off:.2g} of float32"
+
+    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+        _prepare(self.points)
+        for by in ("sort", "topk"):
+            net = Classifier(CLASSES).take(self.model.eval()).select(by).to(self.points.device)
+            for module in net.modules():
+                module.p = 0.0  # of dropout
+            call = training_step(net, self.points, self.dtype)
+            yield Way(f"textbook ops, {by}", call, self.check, True)
+
+
+def loss_of(net: nn.Module, points: Tensor, dtype: torch.dtype) -> Tensor:
+    labels = torch.arange(points.size(0), device=points.device) % CLASSES
+    with autocast(points.device, dtype):
+        scores = net.train()(points)
+    return F.nll_loss(scores.float(), labels)
+
+
+def training_step(net: nn.Module, points: Tensor, dtype: torch.dtype) -> Callable[[], Outputs]:
+    gpu = points.is_cuda
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.0, capturable=gpu, fused=gpu)
+
+    def call() -> Outputs:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(net, points, dtype)
+        loss.backward()
+        optimizer.step()
+        return (loss.detach(),)
+
+    return call
+
+
+def _prepare(points: Tensor) -> None:
+    if points.is_cuda:
+        textbook_fps.prepare()
+
+
+def forward_case(clouds: int, dtype: torch.dtype, goals: Sequence[Goal] = ()) -> Case:
+    def build(made: Clouds) -> ForwardProblem:
+        points, source = made.cube(clouds, 1024)
+        model = network().to(points.device)
+        fast = models.fold_batch_norms(model, None if dtype == torch.float32 else dtype)
+        return ForwardProblem(points * 2 - 1, source, dtype, model, fast)
+
+    return Case(f"{_name(clouds, dtype)}, forward", build, tuple(goals))
+
+
+def training_case(clouds: int, dtype: torch.dtype, goals: Sequence[Goal] = ()) -> Case:
+    def build(made: Clouds) -> TrainingProblem:
+        points, source = made.cube(clouds, 1024)
+        points = points * 2 - 1
+        model = network().to(points.device)
+        step = training_step(copy.deepcopy(model), points, dtype)
+        return TrainingProblem(points, source, dtype, model, step)
+
+    return Case(f"{_name(clouds, dtype)}, training step", build, tuple(goals))
+
+
+def _name(clouds: int, dtype: torch.dtype) -> str:
+    return f"PointNet++ SSG {clouds} x 1024 {str(dtype).split('.')[1]}"
+
+
+def gpu_cases() -> List[Case]:
+    forward = [Goal("graph_us", 600.0), Goal("graph_us", faster_than="textbook", factor=3.0)]
+    training = [Goal("graph_us", faster_than="textbook", factor=2.0)]
+    return [
+        forward_case(32, torch.bfloat16, forward),
+        training_case(32, torch.bfloat16, training),
+    ]
+
+
+def cpu_cases() -> List[Case]:
+    return [forward_case(4, torch.float32), training_case(4, torch.float32)]

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""k nearest neighbours."""
+
+import torch
+
+from .op import Call, Op, cloud, generator
+from .sampling import batch_of_clouds
+
+QUERIES = 21
+
+
+def queries(seed: int = 0, dimensions: int = 3) -> torch.Tensor:
+    """[2, QUERIES, D]: points of the clouds among them, so that distances of 0 occur."""
+    some = batch_of_clouds(2 * QUERIES, seed, dimensions)[:, ::2].clone()
+    some[:, 1::3] += torch.rand(some[:, 1::3].shape, generator=generator(seed))
+    return some
+
+
+def knn_call(n: int, seed: int = 0) -> Call:
+    return {
+        "points": batch_of_clouds(n, seed),
+        "query": queries(seed),
+        "k": 5,
+        "lengths": torch.tensor([n, n - n // 4]),
+    }
+
+
+def knn(dimensions: int = 3, dtype: torch.dtype = torch.float32, **options) -> Call:
+    return {
+        "points": batch_of_clouds(40, dimensions=dimensions).to(dtype),
+        "query": queries(dimensions=dimensions).to(dtype),
+        "k": 5,
+        **options,
+    }
+
+
+TYPES = {"float16": torch.half, "bfloat16": torch.bfloat16, "float64": torch.double}
+KNN_CASES = {
+    "loop": lambda: knn(dist_order="loop"),
+    "norm 1": lambda: knn(norm=1),
+    "norm 1, float64": lambda: knn(norm=1, dtype=torch.double),
+    "query lengths": lambda: knn(query_lengths=torch.tensor([0, 99], dtype=torch.int32)),
+    "one neighbour": lambda: knn(k=1),
+    "more than a warp": lambda: knn(k=33),
+    "more than the points": lambda: knn(k=130),
+    "one dimension": lambda: knn(1),
+    "two dimensions": lambda: knn(2),
+    "seven dimensions": lambda: knn(7),
+    **{name: lambda dtype=dtype: knn(dtype=dtype) for name, dtype in TYPES.items()},
+    "no neighbours": lambda: knn(k=0),
+    "no queries": lambda: {**knn(), "query": torch.zeros(2, 0, 3)},
+    "no clouds": lambda: {**knn(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
+}
+KNN_REFUSALS = (
+    ("points", lambda t: t.int(), TypeError, "points must be float"),
+    ("points", lambda t: t[None], ValueError, r"points must be \["),
+    ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
+    ("query", lambda t: t[..., :2], ValueError, r"query must be \["),
+    ("query", lambda t: t[None], ValueError, r"query must be \["),
+    ("dist_order", "fast", ValueError, "dist_order must be"),
+)
+BATCH_REFUSALS = (
+    ("query", lambda t: t[:1], ValueError, r"query must be \["),
+    ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
+    ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
+    ("query_lengths", torch.zeros(3, dtype=torch.int32), ValueError, "query_lengths must be"),
+)
+RAGGED_REFUSALS = (
+    ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
+    ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be"),
+    ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
+)
+K_REFUSALS = (
+    ("k", -1, ValueError, "k must be >= 0"),
+    ("norm", 3, ValueError, "norm must be 1 or 2"),
+)
+
+
+def ragged_call(n: int, seed: int = 0) -> Call:
+    return {
+        "points": cloud(n, 3, seed),
+        "query": queries(seed).reshape(-1, 3),
+        "ptr": torch.tensor([0, n // 3, n // 3, n]),
+        "query_ptr": torch.tensor([2, 12, 15, 38]),
+        "k": 4,
+    }
+
+
+RAGGED_CASES = {
+    "local index": lambda: {**ragged_call(40), "local_index": True},
+    "norm 1": lambda: {**ragged_call(40), "norm": 1},
+    "loop, many": lambda: {**ragged_call(40), "dist_order": "loop", "k": 40},
+    "float64": lambda: {
+        **ragged_call(40),
+        "points": ragged_call(40)["points"].double(),
+        "query": ragged_call(40)["query"].double(),
+    },
+}
+
+
+def three(call: Call) -> Call:
+    return {name: value for name, value in call.items() if name not in ("k", "norm")}
+
+
+OPS = [
+    Op(
+        "knn",
+        knn_call,
+        varying={"points": 1},
+        cases=KNN_CASES,
+        refusals=(*KNN_REFUSALS, *BATCH_REFUSALS, *K_REFUSALS),
+        kernels=1,
+    ),
+    Op(
+        "knn_ragged",
+        ragged_call,
+        varying={"points": 0},
+        cases=RAGGED_CASES,
+        refusals=(*KNN_REFUSALS, *RAGGED_REFUSALS, *K_REFUSALS),
+        kernels=1,
+    ),
+    Op(
+        "three_nn",
+        lambda n, seed=0: three(knn_call(n, seed)),
+        varying={"points": 1},
+        cases={
+            name: lambda make=KNN_CASES[name]: three(make())
+            for name in ("loop", "query lengths", "two dimensions", *TYPES, "no clouds")
+        },
+        refusals=(*KNN_REFUSALS, *BATCH_REFUSALS),
+        kernels=1,
+    ),
+    Op(
+        "three_nn_ragged",
+        lambda n, seed=0: three(ragged_call(n, seed)),
+        varying={"points": 0},
+        cases={
+            name: lambda make=RAGGED_CASES[name]: three(make())
+            for name in ("local index", "float64")
+        },
+        refusals=(*KNN_REFUSALS, *RAGGED_REFUSALS),
+        kernels=1,
+    ),
+]

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small PointNet++ nets and clouds, and weights whose outputs depend on the input."""
+
+import torch
+from torch import Tensor, nn
+
+from torchvox import models
+
+OBJECT = [
+    {"points": 32, "radii": [0.4], "neighbours": [8], "channels": [[8, 16]]},
+    {"points": 8, "radii": [0.5, 0.9], "neighbours": [4, 8], "channels": [[16, 16], [8, 24]]},
+    {"points": None, "radii": [], "neighbours": [], "channels": [[32, 48]]},
+]
+ROOM = [
+    {"points": 24, "radii": [0.3, 0.5], "neighbours": [4, 8], "channels": [[8, 8], [8, 16]]},
+    {"points": 6, "radii": [1.0], "neighbours": [8], "channels": [[16, 32]]},
+]
+CLASSES = 5
+
+
+def classifier(**options) -> models.PointNet2Classifier:
+    return made(models.PointNet2Classifier, levels=OBJECT, head=[32, 16], **options)
+
+
+def part_segmenter(**options) -> models.PointNet2PartSegmenter:
+    options = {"propagation": [[24], [24], [16]], "num_categories": 3, **options}
+    return made(models.PointNet2PartSegmenter, levels=OBJECT, head=[16], **options)
+
+
+def segmenter(**options) -> models.PointNet2Segmenter:
+    options = {"in_channels": 5, "propagation": [[24], [16]], **options}
+    return made(models.PointNet2Segmenter, levels=ROOM, head=[16], **options)
+
+
+SMALL = {"classifier": classifier, "part segmenter": part_segmenter, "segmenter": segmenter}
+
+
+def made(kind: type, **options) -> nn.Module:
+    torch.manual_seed(0)
+    model = kind(CLASSES, **options)
+    return calibrated(model, *inputs(model, 100))
+
+
+def inputs(model: nn.Module, count: int, clouds: int = 3, seed: int = 0) -> tuple[Tensor, ...]:
+    """points [B, count, C] in a cube about the origin, and a category if the model takes one."""
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.rand(clouds, count, model.in_channels, generator=generator) * 2 - 1
+    if hasattr(model, "num_categories"):
+        return points, torch.arange(clouds) % model.num_categories
+    return (points,)
+
+
+@torch.no_grad()
+def calibrated(model: nn.Module, *some: Tensor) -> nn.Module:
+    """The model in evaluation, its batch norms with the statistics of a batch and with weights of
+    their own: without, its outputs hardly depend on the points."""
+    generator = torch.Generator().manual_seed(1)
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.momentum = 1.0
+        norm.weight += 0.3 * torch.randn(norm.weight.shape, generator=generator)
+        norm.bias += 0.2 * torch.randn(norm.bias.shape, generator=generator)
+    model.train()(*some)
+    for norm in norms:
+        norm.momentum = 0.1
+        # A channel that hardly varies over so small a batch would magnify rounding.
+        norm.running_var.clamp_(min=0.2 * float(norm.running_var.mean()))
+    return model.eval()

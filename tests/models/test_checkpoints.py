@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our checkpoints: tensors and plain types, nothing that runs."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_same_bits
+from nets import SMALL, inputs
+
+from torchvox.models import checkpoints
+from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.fold import fold_batch_norms
+
+each_model = pytest.mark.parametrize("name", SMALL)
+
+
+@each_model
+@pytest.mark.parametrize("fold", [None, "float32", "bfloat16"])
+def test_a_saved_model_loads_with_its_bits(name, fold, tmp_path):
+    model = SMALL[name](preset="yanx27", closed=False)
+    if fold is not None:
+        model = fold_batch_norms(model, getattr(torch, fold))
+    checkpoints.save(model, tmp_path / "model.pt")
+    loaded = checkpoints.load(tmp_path / "model.pt")
+    some = inputs(model, 50)
+    assert_same_bits(loaded(*some), model(*some))
+    assert not loaded.training
+
+
+def test_a_checkpoint_is_tensors_and_plain_types_and_says_what_made_it(tmp_path):
+    checkpoints.save(SMALL["classifier"](), tmp_path / "model.pt")
+    content = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert content["model"] == "PointNet2Classifier" and content["config"]["preset"] == "pn2"
+    assert content["torchvox"] and content["revision"]
+    assert content["schemas"]["query_and_group"].startswith("torchvox::query_and_group(")
+
+
+class Harmful:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path):
+    torch.save({"state_dict": {}, "hook": Harmful()}, tmp_path / "bad.pth")
+    with pytest.raises(CheckpointError, match="cannot be read as tensors and plain types"):
+        checkpoints.read(tmp_path / "bad.pth")
+
+
+def test_numbers_of_numpy_are_plain(tmp_path):
+    values = {"accuracy": np.float64(0.92), "other": np.float32(0.5), "curve": np.arange(3.0)}
+    torch.save(values, tmp_path / "log.pth")
+    content = checkpoints.read(tmp_path / "log.pth")
+    assert content["accuracy"] == 0.92 and content["curve"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.write_bytes(b"not a checkpoint"), "cannot be read"),
+        (lambda path: torch.save({"state_dict": {}}, path), "no checkpoint of torchvox.models"),
+    ],
+)
+def test_other_files_are_refused_in_a_sentence(write, words, tmp_path):
+    write(tmp_path / "file.pt")
+    with pytest.raises(CheckpointError, match=words):
+        checkpoints.load(tmp_path / "file.pt")
+
+
+def test_a_later_version_and_another_model_are_refused(tmp_path):
+    checkpoints.save(SMALL["classifier"](), tmp_path / "model.pt")
+    content = torch.load(tmp_path / "model.pt", weights_only=True)
+    torch.save({**content, "version": 99}, tmp_path / "later.pt")
+    with pytest.raises(CheckpointError, match="a later one"):
+        checkpoints.load(tmp_path / "later.pt")
+    torch.save({**content, "model": "PointNet3"}, tmp_path / "other.pt")
+    with pytest.raises(CheckpointError, match="no model 'PointNet3'"):
+        checkpoints.load(tmp_path / "other.pt")

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch norms folded into the layers."""
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from nets import SMALL, inputs
+from torch import nn
+
+from torchvox.models.fold import fold_batch_norms, is_folded
+from torchvox.nn.shared_mlp import FoldedLayer, SharedLayer
+
+each_model = pytest.mark.parametrize("name", SMALL)
+each_preset = pytest.mark.parametrize("preset", ["yanx27", "pn2"])
+
+
+@each_model
+@each_preset
+def test_a_folded_model_gives_the_scores_of_the_model(name, preset):
+    model = SMALL[name](preset=preset)
+    folded = fold_batch_norms(model)
+    some = inputs(model, 70)
+    torch.testing.assert_close(folded(*some), model(*some), rtol=1e-4, atol=1e-5)
+    assert is_folded(folded) and not is_folded(model)
+    assert not any(isinstance(m, (SharedLayer, nn.BatchNorm1d)) for m in folded.modules())
+
+
+def test_a_folded_layer_is_the_affine_map_in_float64():
+    layer = SharedLayer(5, 7, bias=True).double().eval()
+    with torch.no_grad():
+        for tensor in (*layer.norm.parameters(), layer.norm.running_mean):
+            tensor.copy_(torch.randn(7))
+        layer.norm.running_var.copy_(torch.rand(7) + 0.1)
+    rows = torch.randn(20, 5, dtype=torch.float64)
+    folded = fold_batch_norms(nn.Sequential(layer))
+    torch.testing.assert_close(folded(rows), layer(rows), rtol=1e-12, atol=1e-12)
+
+
+@each_model
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_weights_leave_coordinates_and_scores_in_float32(name, dtype):
+    model = SMALL[name]()
+    folded = fold_batch_norms(model, dtype)
+    some = inputs(model, 70)
+    with torch.no_grad():
+        scores = folded(*some)
+    assert scores.dtype == torch.float32
+    assert all(p.dtype == dtype for p in folded.parameters())
+    torch.testing.assert_close(scores, model(*some), rtol=0.1, atol=0.15)
+
+
+def test_the_layer_has_the_same_bits_with_and_without_a_gradient_to_come():
+    layer = FoldedLayer(torch.randn(33, 21), torch.randn(33))
+    rows = torch.randn(50, 21)
+    with torch.no_grad():
+        quiet = layer(rows)
+    assert_same_bits(layer(rows), quiet)
+
+
+def test_folding_leaves_the_model_as_it_was():
+    model = SMALL["classifier"]().train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    fold_batch_norms(model)
+    assert model.training and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PointNet++ models: one sampling, lengths, precision, arguments."""
+
+import json
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from nets import CLASSES, OBJECT, SMALL, classifier, inputs, segmenter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchvox import models
+from torchvox.models import checkpoints
+
+each_model = pytest.mark.parametrize("name", SMALL)
+each_preset = pytest.mark.parametrize("preset", ["yanx27", "pn2"])
+
+
+class Calls(TorchDispatchMode):
+    """The torchvox ops of a block, each with its tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "torchvox":
+            self.seen.append((function._schema.name.split("::")[1], args))
+        return function(*args, **(kwargs or {}))
+
+    def count(self, name: str) -> int:
+        return sum(called == name for called, _ in self.seen)
+
+
+@each_model
+@each_preset
+def test_scores_come_per_cloud_or_per_point(name, preset):
+    model = SMALL[name](preset=preset)
+    scores = model(*inputs(model, 70))
+    assert scores.shape == ((3, CLASSES) if name == "classifier" else (3, 70, CLASSES))
+    assert scores.dtype == torch.float32
+    sums = scores.exp().sum(-1)
+    assert torch.allclose(sums, torch.ones(())) == (preset == "yanx27")
+
+
+@each_model
+def test_a_cloud_is_sampled_once(name):
+    model = SMALL[name]()
+    with torch.no_grad(), Calls() as calls:
+        model(*inputs(model, 70))
+    assert calls.count("furthest_point_sample") == 1
+    assert calls.count("query_and_group") == 2
+
+
+@each_model
+@each_preset
+def test_nothing_past_a_length_reaches_a_result(name, preset):
+    model = SMALL[name](preset=preset)
+    points, *category = inputs(model, 70)
+    lengths = torch.tensor([70, 0, 23], dtype=torch.int32)
+    expected = model(points, *category, lengths)
+    past = torch.arange(70) >= lengths[:, None]
+    for junk in (float("nan"), float("inf"), 1e30, 0.0):
+        other = points.clone()
+        other[past] = junk
+        assert_same_bits(model(other, *category, lengths), expected, str(junk))
+    assert expected.isfinite().all()
+    if name != "classifier":
+        assert (expected[past] == 0).all() and (expected[~past] != 0).any()
+
+
+@each_model
+@each_preset
+def test_a_padded_cloud_scores_as_it_does_alone(name, preset):
+    model = SMALL[name](preset=preset)
+    points, *category = inputs(model, 70)
+    lengths = torch.tensor([70, 1, 23])
+    together = model(points, *category, lengths)
+    for b, length in enumerate(lengths.tolist()):
+        one = [t[b : b + 1] for t in category]
+        alone = model(points[b : b + 1, :length], *one)
+        got = together[b : b + 1] if name == "classifier" else together[b : b + 1, :length]
+        torch.testing.assert_close(got, alone, rtol=1e-4, atol=1e-5)
+
+
+@each_model
+def test_full_lengths_are_no_lengths(name):
+    model = SMALL[name]()
+    some = inputs(model, 70)
+    assert_same_bits(model(*some, torch.full((3,), 70)), model(*some))
+
+
+@each_model
+def test_training_gives_finite_gradients_with_empty_clouds_too(name):
+    model = SMALL[name]().train()
+    scores = model(*inputs(model, 70), torch.tensor([70, 0, 1]))
+    scores.square().mean().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    assert all(b.isfinite().all() for b in model.buffers())
+
+
+@each_model
+def test_a_training_step_repeats_to_the_bit(name):
+    gradients = []
+    for _ in range(2):
+        model = SMALL[name](dropout=[0.0] * (2 if name == "classifier" else 1)).train()
+        model(*inputs(model, 70)).square().mean().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert_same_bits(gradients[0], gradients[1])
+
+
+@each_model
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_never_casts_coordinates(name, dtype):
+    model = SMALL[name]()
+    some = inputs(model, 70)
+    expected = model(*some)
+    with torch.no_grad(), torch.autocast("cpu", dtype), Calls() as calls:
+        scores = model(*some)
+    for op, args in calls.seen:
+        assert args[0].dtype == torch.float32, op
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, expected, rtol=0.1, atol=0.15)
+
+
+def test_a_step_under_autocast_trains():
+    model = classifier().train()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(*inputs(model, 70)).square().mean()
+    loss.backward()
+    assert all(
+        p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters()
+    )
+
+
+def test_the_order_of_points_matters_only_through_the_first():
+    """Furthest point sampling from the same start, balls that hold fewer than k points."""
+    levels = [{**OBJECT[0], "neighbours": [64]}, {**OBJECT[1], "neighbours": [32, 32]}, OBJECT[2]]
+    torch.manual_seed(0)
+    model = models.PointNet2Classifier(CLASSES, levels=levels, head=[16]).eval()
+    (points,) = inputs(model, 60)
+    order = torch.cat([torch.zeros(1, dtype=torch.long), 1 + torch.randperm(59)])
+    torch.testing.assert_close(model(points[:, order]), model(points))
+
+
+@each_model
+@each_preset
+def test_config_holds_plain_types_and_builds_the_same_model(name, preset):
+    model = SMALL[name](preset=preset, start="first")
+    config = json.loads(json.dumps(model.config()))
+    twin = checkpoints.build(type(model).__name__, config)
+    twin.load_state_dict(model.state_dict())
+    some = inputs(model, 40)
+    assert_same_bits(twin.eval()(*some), model(*some))
+    assert twin.config() == model.config()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"preset": "pn3"}, ValueError, "preset must be one of"),
+        ({"scales": "all"}, ValueError, "scales must be ssg or msg"),
+        ({"closd": True}, TypeError, "unknown argument 'closd'"),
+        ({"in_channels": 2}, ValueError, "at least 3"),
+        ({"levels": OBJECT[:2]}, ValueError, "must take all points"),
+        ({"levels": OBJECT[2:]}, ValueError, "ever fewer points"),
+        ({"levels": [OBJECT[1], OBJECT[0], OBJECT[2]]}, ValueError, "ever fewer points"),
+        ({"dropout": [0.1]}, ValueError, "one rate per layer"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        models.PointNet2Classifier(CLASSES, **options)
+
+
+def test_points_of_another_width_are_refused():
+    with pytest.raises(ValueError, match=r"points must be \[B, N, 5\], got \[1, 40, 6\]"):
+        segmenter()(torch.zeros(1, 40, 6))

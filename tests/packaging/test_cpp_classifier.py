@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exported classifier runs from C++ without Python, with the bits of eager."""
+
+import re
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from shipping import ROOT, call, clean_env, cmake_example, once, tool
+
+import torchvox
+from torchvox import models
+from torchvox.models import export
+from torchvox.models.fold import fold_batch_norms
+
+COLUMNS = 6
+BATCHES = [[1024, 1024], [0, 1, 700], [1], [0], [300, 0, 512, 1]]
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory):
+    def make(folder):
+        cmake_example("classifier_runner", folder / "build", torchvox.cmake_prefix_path)
+
+    return once(tmp_path_factory, "classifier_runner", make) / "build" / "classifier_runner"
+
+
+def classifier(preset: str) -> torch.nn.Module:
+    """Batch norms with statistics of their own, so that scores depend on the points."""
+    torch.manual_seed(0)
+    model = models.PointNet2Classifier(10, in_channels=COLUMNS, preset=preset)
+    with torch.no_grad():
+        model.train()(torch.rand(4, 600, COLUMNS) * 2 - 1)
+    return model.eval()
+
+
+def run(runner, folder, program, clouds):
+    paths = []
+    for i, cloud in enumerate(clouds):
+        paths.append(folder / f"cloud{i}.bin")
+        cloud.numpy().tofile(paths[-1])
+    said = call(runner, program, COLUMNS, folder / "scores.pt", *paths, env=clean_env()).stdout
+    (scores,) = torch.load(folder / "scores.pt", weights_only=True)
+    assert re.findall(r"(\d+) points, class (\d+)", said) == [
+        (str(len(cloud)), str(int(best)))
+        for cloud, best in zip(clouds, scores.argmax(-1), strict=True)
+    ]
+    return scores
+
+
+def batch(lengths):
+    """Clouds, and what the program makes of them: points padded to the largest, lengths."""
+    clouds = [torch.rand(n, COLUMNS) * 2 - 1 for n in lengths]
+    points = torch.zeros(len(lengths), max(2, *lengths, 2), COLUMNS)
+    for row, cloud in zip(points, clouds, strict=True):
+        row[: len(cloud)] = cloud
+    return clouds, points, torch.tensor(lengths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["yanx27", "pn2"])
+@pytest.mark.parametrize("fold", [False, True], ids=["norms", "folded"])
+@torch.inference_mode()
+def test_a_scripted_classifier_gives_the_bits_of_eager(runner, preset, fold, tmp_path):
+    model = classifier(preset)
+    model = fold_batch_norms(model) if fold else model
+    export.export_model(model, tmp_path / "model.pt", "script")
+    for lengths in BATCHES:
+        clouds, points, sizes = batch(lengths)
+        scores = run(runner, tmp_path, tmp_path / "model.pt", clouds)
+        assert_same_bits(scores, model(points, sizes), str(lengths))
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_an_aoti_classifier_agrees_with_eager(runner, tmp_path):
+    model = fold_batch_norms(classifier("pn2"))
+    export.export_model(model, tmp_path / "model.pt2", "aoti")
+    for lengths in BATCHES:
+        clouds, points, sizes = batch(lengths)
+        scores = run(runner, tmp_path, tmp_path / "model.pt2", clouds)
+        torch.testing.assert_close(scores, model(points, sizes), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_program_needs_no_python(runner):
+    libraries = call(tool("readelf"), "-d", runner).stdout
+    assert "libtorchvox.so" in libraries
+    assert not re.search(r"libpython|libtorch_python", libraries)
+
+
+def test_the_program_finds_the_package_of_this_tree(tmp_path):
+    """Configuring is quick; the slow tests build and run."""
+    source = ROOT / "examples" / "cpp" / "classifier_runner"
+    done = call(
+        *(tool("cmake"), "-S", source, "-B", tmp_path, "-G", "Ninja"),
+        f"-DCMAKE_PREFIX_PATH={torchvox.cmake_prefix_path}",
+        env=clean_env(),
+    )
+    assert "Configuring done" in done.stdout
