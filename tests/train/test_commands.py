@@ -100,11 +100,19 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(command, tmp_path):
         (("train", "run.yaml", "train.epoch=2"), "did you mean epochs?"),
         (("train", "run.yaml", "-o", "out"), "give --resume"),
         (("eval", "none.ckpt"), "does not exist"),
+        (("eval", "out/best.ckpt", "--at-least", "iou=1"), "the metrics are accuracy"),
         (("predict", "none.npy", "-m", "out/best.ckpt"), "none.npy does not exist"),
     ):
         code, _, err = command(*arguments)
         lines = [line for line in err.splitlines() if not line.startswith("device:")]
         assert code == 2 and len(lines) == 1 and words in lines[0], err
+
+
+def test_a_gate_that_is_missed_is_exit_code_1(command, tmp_path):
+    model = trained(command, tmp_path)
+    assert command("eval", model, "--at-least", "miou=0")[0] == 0
+    code, _, err = command("eval", model, "--at-least", "accuracy=0.99")
+    assert code == 1 and "is below 0.99" in err
 
 
 def test_configuration_and_schema_are_printed(command):

@@ -13,6 +13,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
+from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
 from torchvox.cli.options import Device, DeviceChoice
 from torchvox.cli.train import Overrides
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint
 
 CLOUDS = 48  # in the picture
+METRICS = {  # of torchvox.train.metrics.scores, with their names in print
+    "accuracy": "accuracy",
+    "mean_accuracy": "mean over classes",
+    "miou": "mean IoU",
+}
 
 
 def evaluate(
@@ -31,6 +37,13 @@ def evaluate(
     pictures: Annotated[
         Path | None,
         typer.Option(help="Folder for clouds with predictions and the confusion matrix."),
+    ] = None,
+    at_least: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=VALUE",
+            help="Fail unless this is reached, such as accuracy=0.95; may be repeated.",
+        ),
     ] = None,
     results: Annotated[
         Path | None, typer.Option("--json", help="File for the numbers and the confusion matrix.")
@@ -44,6 +57,7 @@ def evaluate(
     from torchvox.train.config import change_config
     from torchvox.train.metrics import class_scores, scores
 
+    gates = [_gate(text) for text in at_least or []]
     if pictures is not None:
         require("matplotlib", "to draw pictures")
     where, name = choose_device(device)
@@ -63,6 +77,19 @@ def evaluate(
         results.write_text(json.dumps(content) + "\n")
     if pictures is not None:
         _draw(pictures, trained, data, matrix.numpy(), found)
+    for metric, least in gates:
+        if found[metric] < least:
+            raise TorchvoxError(f"{metric} {found[metric]:.4f} is below {least}")
+
+
+def _gate(text: str) -> tuple[str, float]:
+    metric, _, value = text.partition("=")
+    if metric not in METRICS:
+        raise WrongUseError(f"--at-least {text}: the metrics are {', '.join(METRICS)}")
+    try:
+        return metric, float(value)
+    except ValueError:
+        raise WrongUseError(f"--at-least {text}: {value!r} is no number") from None
 
 
 def _report(title: str, found: dict[str, float], per_class: list[tuple]) -> None:
@@ -80,8 +107,7 @@ def _report(title: str, found: dict[str, float], per_class: list[tuple]) -> None
 
 
 def _summary(found: dict[str, float]) -> str:
-    names = {"mean_accuracy": "mean over classes", "miou": "mean IoU"}
-    return ", ".join(f"{names.get(k, k)} {100 * value:.2f} %" for k, value in found.items())
+    return ", ".join(f"{METRICS[name]} {100 * value:.2f} %" for name, value in found.items())
 
 
 def _draw(
