@@ -74,8 +74,9 @@ class Abstraction(nn.Module):
 class Classifier(nn.Module):
     """forward(points [B, N, 3]) -> log-probabilities [B, classes]."""
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, dropout: float = 0.4) -> None:
         super().__init__()
+        self.dropout = dropout
         self.levels = nn.ModuleList(
             [
                 Abstraction(512, 0.2, 32, 0, (64, 64, 128)),
@@ -112,5 +113,5 @@ class Classifier(nn.Module):
             xyz, features = level(xyz, features)
         x = features.squeeze(1)
         for linear, norm in zip(self.linears, self.norms, strict=True):
-            x = F.dropout(F.relu(norm(linear(x))), 0.4, self.training)
+            x = F.dropout(F.relu(norm(linear(x))), self.dropout, self.training)
         return F.log_softmax(self.scores(x).float(), -1)

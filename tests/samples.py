@@ -10,7 +10,17 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from entries import bev, distances, grouping, interpolation, knn, sampling, voxel
+from entries import (
+    ball_query,
+    bev,
+    distances,
+    grouping,
+    interpolation,
+    knn,
+    query_and_group,
+    sampling,
+    voxel,
+)
 from entries.op import (  # noqa: F401 (the tests take everything from here)
     Call,
     Op,
@@ -36,6 +46,8 @@ OPS: list[Op] = [
     *interpolation.OPS,
     *distances.OPS,
     *knn.OPS,
+    *ball_query.OPS,
+    *query_and_group.OPS,
 ]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.

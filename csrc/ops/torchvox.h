@@ -92,6 +92,41 @@ inline std::tuple<at::Tensor, at::Tensor> furthest_point_sample_ragged(
                  dist_order, exhausted, nonfinite, skip_origin, init_dist2, local_index);
 }
 
+// dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query(
+    const at::Tensor& points, const at::Tensor& query, double radius, c10::SymInt k,
+    std::optional<double> radius2 = {}, double min_radius = 0., double core_dist2 = 0.,
+    bool closed = false, std::string_view fill = "first", std::string_view dist_order = "pn2",
+    const OptionalTensor& lengths = {}, const OptionalTensor& query_lengths = {}) {
+  static const auto op = detail::op<decltype(ball_query)>("torchvox::ball_query");
+  return op.call(points, query, radius, std::move(k), radius2, min_radius, core_dist2, closed, fill,
+                 dist_order, lengths, query_lengths);
+}
+
+// dist2 [U, k], idx [U, k] int32, count [U] int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query_ragged(
+    const at::Tensor& points, const at::Tensor& query, const at::Tensor& ptr,
+    const at::Tensor& query_ptr, double radius, c10::SymInt k, std::optional<double> radius2 = {},
+    double min_radius = 0., double core_dist2 = 0., bool closed = false,
+    std::string_view fill = "first", std::string_view dist_order = "pn2",
+    bool local_index = false) {
+  static const auto op = detail::op<decltype(ball_query_ragged)>("torchvox::ball_query_ragged");
+  return op.call(points, query, ptr, query_ptr, radius, std::move(k), radius2, min_radius,
+                 core_dist2, closed, fill, dist_order, local_index);
+}
+
+// K the sum of ks: grouped [B, M, K, D + C], idx [B, M, K] int32, count [B, M, radii] int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> query_and_group(
+    const at::Tensor& points, const at::Tensor& query, const OptionalTensor& features,
+    at::ArrayRef<double> radii, c10::SymIntArrayRef ks, bool use_xyz = true,
+    bool normalize_xyz = false, bool features_first = false, bool closed = false,
+    std::string_view dist_order = "pn2", const OptionalTensor& lengths = {},
+    const OptionalTensor& query_lengths = {}) {
+  static const auto op = detail::op<decltype(query_and_group)>("torchvox::query_and_group");
+  return op.call(points, query, features, radii, ks, use_xyz, normalize_xyz, features_first, closed,
+                 dist_order, lengths, query_lengths);
+}
+
 // [B, M, C], or [B, C, M] with channels_first
 inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& idx,
                                 bool channels_first = false) {

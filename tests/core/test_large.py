@@ -299,6 +299,52 @@ def test_three_nn_ragged():
     assert idx.tolist() == [[3 * MANY - 1, 5, 6]]
 
 
+def test_ball_query():
+    query = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]], device="cuda")
+    dist2, idx, count = torchvox.ball_query(far_point_last()[None], query, 0.5, 2)
+    assert idx.tolist() == [[[3 * MANY - 1] * 2, [0, 1]]] and count.tolist() == [[1, 2]]
+    points, query = torch.zeros(1, 40, 3, device="cuda"), torch.zeros(1, MANY, 3, device="cuda")
+    dist2, idx, count = torchvox.ball_query(points, query, 0.5, 10)  # 2.4e9 slots
+    assert idx.numel() > 1 << 31 and (idx[0, -1000:] == torch.arange(10, device="cuda")).all()
+    assert (count == 10).all() and (dist2[0, -1000:] == 0).all()
+
+
+def test_ball_query_ragged():
+    query = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], device="cuda")
+    ptr, query_ptr = (torch.tensor(p, device="cuda") for p in ([5, 3 * MANY], [0, 2]))
+    _, idx, count = torchvox.ball_query_ragged(far_point_last(), query, ptr, query_ptr, 0.5, 2)
+    assert idx.tolist() == [[3 * MANY - 1] * 2, [5, 6]] and count.tolist() == [1, 2]
+
+
+def test_query_and_group():
+    query = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]], device="cuda")
+    points = far_point_last()[None]
+    grouped, idx, _count = torchvox.query_and_group(points, query, points, [0.5], [2])
+    assert idx.tolist() == [[[3 * MANY - 1] * 2, [0, 1]]]
+    assert grouped[0, 0].tolist() == [[0, 0, 0, 1, 0, 0]] * 2
+    points, query = (
+        torch.zeros(1, 40, 3, device="cuda"),
+        torch.zeros(1, MANY // 4, 3, device="cuda"),
+    )
+    points[0, 1] = 0.25
+    grouped = torchvox.query_and_group(points, query, points, [0.5], [8])[0]  # 2.9e9 elements
+    assert grouped.numel() > 1 << 31 and (grouped[0, -1000:, 1] == 0.25).all()
+
+
+def test__query_and_group_backward():
+    points, query = (
+        torch.zeros(1, 40, 3, device="cuda"),
+        torch.zeros(1, MANY // 4, 3, device="cuda"),
+    )
+    idx = torch.full((1, MANY // 4, 8), 7, dtype=torch.int32, device="cuda")
+    grad = torch.ones(1, 1, 1, 5, device="cuda").expand(1, MANY // 4, 8, 5)
+    grads = torch.ops.torchvox._query_and_group_backward(grad, points, query, idx, 2, [0.5], [8])
+    grad_points, grad_query, grad_features = grads
+    assert (grad_query == -8).all()
+    assert (grad_points[0, 7] == 2 * MANY).all() and grad_points.abs().sum() == 6 * MANY
+    assert (grad_features[0, 7] == 2 * MANY).all()
+
+
 GRID = {"voxel_size": [1.0, 1.0, 8.0], "point_cloud_range": BOX["point_cloud_range"]}
 
 

@@ -22,7 +22,7 @@ import torchvox.reference
 SNAPSHOT = Path(__file__).with_name("surface.txt")
 SHARED = {"_neighbour_distance_backward"}  # the gradient of several public ops
 DOMAINS = ("voxel", "bev", "sampling", "grouping", "neighbours")  # folders of tests
-PAGES = ("voxel", "bev", "sampling", "grouping", "knn")
+PAGES = ("voxel", "bev", "sampling", "grouping", "knn", "neighbours")
 
 
 def schemas() -> list[torch._C.FunctionSchema]:

@@ -173,8 +173,7 @@ class PointNet2Propagation(PointNet2):
                 given = features[at - 1]
             known: Optional[Tensor] = None
             if at < len(sizes):
-                # An empty cloud interpolates from its row of zeros, so that nothing is 0 / 0.
-                known = sizes[at].clamp(min=1)
+                known = sizes[at]
             found = up(xyz[at - 1], xyz[at], given, found, known)
             at -= 1
         scores = self.head(found)

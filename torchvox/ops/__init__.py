@@ -23,6 +23,13 @@ from torchvox.ops.grouping import (
     three_interpolate_ragged,
 )
 from torchvox.ops.nearest import Neighbours, knn, knn_ragged, three_nn, three_nn_ragged
+from torchvox.ops.neighbours import (
+    BallGroups,
+    BallNeighbours,
+    ball_query,
+    ball_query_ragged,
+    query_and_group,
+)
 from torchvox.ops.sampling import (
     Samples,
     furthest_point_sample,
@@ -46,6 +53,8 @@ for _result in (
     BEVHeightWithIndex,
     BEVImage,
     Neighbours,
+    BallGroups,
+    BallNeighbours,
     Samples,
     VoxelCSR,
     VoxelMap,
@@ -58,11 +67,15 @@ __all__ = [
     "BEVHeight",
     "BEVHeightWithIndex",
     "BEVImage",
+    "BallGroups",
+    "BallNeighbours",
     "Neighbours",
     "Samples",
     "VoxelCSR",
     "VoxelMap",
     "Voxels",
+    "ball_query",
+    "ball_query_ragged",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
@@ -79,6 +92,7 @@ __all__ = [
     "knn",
     "knn_ragged",
     "neighbour_rows",
+    "query_and_group",
     "three_interpolate",
     "three_interpolate_ragged",
     "three_nn",

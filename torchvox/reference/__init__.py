@@ -25,6 +25,8 @@ from torchvox.reference.grouping import (
     three_interpolate_ragged,
 )
 from torchvox.reference.nearest import knn, knn_ragged, three_nn, three_nn_ragged
+from torchvox.reference.neighbours import ball_query, ball_query_ragged
+from torchvox.reference.query_and_group import query_and_group
 from torchvox.reference.sampling import (
     furthest_point_sample,
     furthest_point_sample_ragged,
@@ -36,6 +38,8 @@ from torchvox.reference.voxel_grid import grid_size
 from torchvox.reference.voxel_scatter import voxel_csr, voxel_scatter, voxel_scatter_backward
 
 __all__ = [
+    "ball_query",
+    "ball_query_ragged",
     "bev_affine",
     "bev_max_height",
     "bev_max_height_with_index",
@@ -54,6 +58,7 @@ __all__ = [
     "knn_ragged",
     "neighbour_distance_backward",
     "neighbour_rows",
+    "query_and_group",
     "three_interpolate",
     "three_interpolate_backward",
     "three_interpolate_ragged",

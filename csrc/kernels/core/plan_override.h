@@ -21,6 +21,8 @@ enum class Plan {
   kFpsMembers,  // lazy tiles: blocks that share a cloud
   kFpsCpu,  // 0 baseline, 1 AVX2 + FMA, 2 AVX-512; not above what the processor has
   kBevTable,  // 0 all cells, 1 cleared and written by points, 2 begun and written by points
+  kBallKernel,  // 0 all points in index order, 1 cells around the queries
+  kBallCpu,  // as kFpsCpu
   kCount
 };
 

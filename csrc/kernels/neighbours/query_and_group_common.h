@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One slot and one element of query_and_group, for the host's loops and the device's threads.
+#pragma once
+
+#include "csrc/kernels/grouping/chunked_sum.h"
+#include "csrc/kernels/neighbours/ball_rule.h"
+#include "csrc/kernels/neighbours/query_and_group.h"
+
+namespace torchvox {
+
+// x as a value of `dtype` holds it.
+TORCHVOX_HD float round_to(DType dtype, float x) {
+  switch (dtype) {
+    case DType::kHalf: return widen(narrow<Half>(x));
+    case DType::kBFloat16: return widen(narrow<BFloat16>(x));
+    default: return x;
+  }
+}
+TORCHVOX_HD double round_to(DType, double x) { return x; }  // of points in double only
+
+template <class C>
+TORCHVOX_HD void store_rounded(DType dtype, void* data, int64_t at, C x) {
+  switch (dtype) {
+    case DType::kHalf: static_cast<Half*>(data)[at] = narrow<Half>(x); break;
+    case DType::kBFloat16: static_cast<BFloat16*>(data)[at] = narrow<BFloat16>(x); break;
+    case DType::kDouble: static_cast<double*>(data)[at] = static_cast<double>(x); break;
+    case DType::kFloat: static_cast<float*>(data)[at] = narrow<float>(x); break;
+  }
+}
+
+// Calls body(C{}) with the type that values of `dtype` are computed in.
+template <class Body>
+void with_compute_type(DType dtype, Body&& body) {
+  if (dtype == DType::kDouble) {
+    body(double{});
+  } else {
+    body(float{});
+  }
+}
+
+// Where a slot of grouped comes from.
+struct GroupSlot {
+  int64_t point;  // element of its coordinates, -1 where the index is outside
+  int64_t query;
+  int64_t features;
+  int64_t slot;  // in its row
+
+  // Slot `at` of all.
+  static TORCHVOX_HD GroupSlot of(const QueryAndGroupArgs& args, int64_t at) {
+    const int64_t row = at / args.slots, b = row / args.queries;
+    const int64_t i = args.idx[at];
+    const bool inside = i >= 0 && i < args.capacity;
+    GroupSlot from;
+    from.point = inside ? b * args.cloud_stride + i * args.point_stride : -1;
+    from.query = b * args.query_cloud_stride + (row - b * args.queries) * args.query_stride;
+    from.features = (b * args.capacity + i) * args.channels;
+    from.slot = at - row * args.slots;
+    return from;
+  }
+};
+
+// Coordinate `axis` of a slot, to element `at` of grouped.
+template <class C>
+TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot& from,
+                                  int64_t axis, int64_t at) {
+  const C p = from.point < 0 ? C{0} : load_wide<C>(args.dtype, args.points, from.point + axis);
+  const C q = load_wide<C>(args.dtype, args.query, from.query + axis);
+  C relative = round_to(args.dtype, p - q);
+  if (args.radii.count > 0) {
+    relative = round_to(args.dtype, relative / static_cast<C>(args.radii.of_slot(from.slot)));
+  }
+  store_rounded(args.grouped_dtype, args.grouped, at, quiet(relative));
+}
+
+// Element `column` of a slot, to element `at` of grouped. Features are copied as they are.
+template <class Word>
+TORCHVOX_HD void group_element(const QueryAndGroupArgs& args, const GroupSlot& from, int64_t column,
+                               int64_t at) {
+  const int64_t dims = args.use_xyz ? args.dims : 0;
+  const int64_t axis = args.features_first ? column - args.channels : column;
+  if (axis >= 0 && axis < dims) {
+    if (args.dtype == DType::kDouble) {
+      group_coordinate<double>(args, from, axis, at);
+    } else {
+      group_coordinate<float>(args, from, axis, at);
+    }
+    return;
+  }
+  const int64_t channel = args.features_first ? column : column - dims;
+  static_cast<Word*>(args.grouped)[at] =
+      from.point < 0 ? Word{} : static_cast<const Word*>(args.features)[from.features + channel];
+}
+
+// Calls body(Word{}) with an integer as wide as a value of `dtype`.
+template <class Body>
+void with_word_of(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kHalf:
+    case DType::kBFloat16: body(uint16_t{}); break;
+    case DType::kFloat: body(uint32_t{}); break;
+    case DType::kDouble: body(uint64_t{}); break;
+  }
+}
+
+// Gradient of a coordinate of all slots of a row, and of its query.
+template <class C>
+TORCHVOX_HD void group_gradient(const QueryAndGroupBackwardArgs& args, int64_t row, int64_t axis) {
+  ChunkedSum<C> sum;
+  for (int64_t slot = 0; slot < args.slots; ++slot) {
+    const int64_t at = row * args.slots + slot;
+    C g = round_to(args.dtype,
+                   static_cast<C>(load_wide<double>(args.grad_dtype, args.grad,
+                                                    at * args.columns + args.first + axis)));
+    if (args.radii.count > 0) {
+      g = round_to(args.dtype, g / static_cast<C>(args.radii.of_slot(slot)));
+    }
+    sum.add(g);
+    if (args.grad_slots)
+      store_rounded(args.dtype, args.grad_slots, at * args.dims + axis, quiet(g));
+  }
+  if (args.grad_query) {
+    store_rounded(args.dtype, args.grad_query, row * args.dims + axis, quiet(-sum.total()));
+  }
+}
+
+}  // namespace torchvox

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The distances of ball queries get the gradient that all distances to neighbours share.
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <functional>
+
+#include "csrc/ops/core/autograd.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Outputs = std::tuple<Tensor, Tensor, Tensor>;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+const auto& ball_query_op() {
+  static const auto op =
+      typed_op<Outputs(const Tensor&, const Tensor&, double, c10::SymInt, std::optional<double>,
+                       double, double, bool, std::string_view, std::string_view,
+                       const OptionalTensor&, const OptionalTensor&)>("torchvox::ball_query");
+  return op;
+}
+const auto& ball_query_ragged_op() {
+  static const auto op =
+      typed_op<Outputs(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double,
+                       c10::SymInt, std::optional<double>, double, double, bool, std::string_view,
+                       std::string_view, bool)>("torchvox::ball_query_ragged");
+  return op;
+}
+const auto& backward_op() {
+  static const auto op = typed_op<std::tuple<Tensor, Tensor>(
+      const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t, const OptionalTensor&,
+      const OptionalTensor&, const OptionalTensor&, bool, bool, bool)>(
+      "torchvox::_neighbour_distance_backward");
+  return op;
+}
+
+// `ptr` and `query_ptr` where the indices of a ragged call are local.
+class BallDistances : public torch::autograd::Function<BallDistances> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const Tensor& points, const Tensor& query,
+                               const OptionalTensor& ptr, const OptionalTensor& query_ptr,
+                               const std::function<Outputs()>& find) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const auto [dist2, idx, count] = find();
+    ctx->save_for_backward(
+        {points, query, idx, count, ptr.value_or(Tensor()), query_ptr.value_or(Tensor())});
+    ctx->mark_non_differentiable({idx, count});
+    ctx->set_materialize_grads(false);
+    return {dist2, idx, count};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    variable_list gradients(5);
+    if (!grads[0].defined()) return gradients;
+    const variable_list saved = ctx->get_saved_variables();
+    const bool for_points = ctx->needs_input_grad(0), for_query = ctx->needs_input_grad(1);
+    const OptionalTensor ptr = defined(saved[4]);
+    auto [grad_points, grad_query] =
+        backward_op().call(grads[0], saved[0], saved[1], saved[2], /*norm=*/2, saved[3], ptr,
+                           defined(saved[5]), ptr.has_value(), for_points, for_query);
+    if (for_points) gradients[0] = grad_points;
+    if (for_query) gradients[1] = grad_query;
+    return gradients;
+  }
+};
+
+Outputs with_gradient(const Tensor& points, const Tensor& query, const OptionalTensor& ptr,
+                      const OptionalTensor& query_ptr, const std::function<Outputs()>& find) {
+  if (wants_gradient(points) || wants_gradient(query)) {
+    const variable_list out = BallDistances::apply(points, query, ptr, query_ptr, find);
+    return {out[0], out[1], out[2]};
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return find();
+}
+
+Outputs ball_query(const Tensor& points, const Tensor& query, double radius, c10::SymInt k,
+                   std::optional<double> radius2, double min_radius, double core_dist2, bool closed,
+                   std::string_view fill, std::string_view dist_order,
+                   const OptionalTensor& lengths, const OptionalTensor& query_lengths) {
+  return with_gradient(points, query, {}, {}, [&] {
+    return ball_query_op().call(points, query, radius, k, radius2, min_radius, core_dist2, closed,
+                                fill, dist_order, lengths, query_lengths);
+  });
+}
+
+Outputs ball_query_ragged(const Tensor& points, const Tensor& query, const Tensor& ptr,
+                          const Tensor& query_ptr, double radius, c10::SymInt k,
+                          std::optional<double> radius2, double min_radius, double core_dist2,
+                          bool closed, std::string_view fill, std::string_view dist_order,
+                          bool local_index) {
+  const auto find = [&] {
+    return ball_query_ragged_op().call(points, query, ptr, query_ptr, radius, k, radius2,
+                                       min_radius, core_dist2, closed, fill, dist_order,
+                                       local_index);
+  };
+  return local_index ? with_gradient(points, query, ptr, query_ptr, find)
+                     : with_gradient(points, query, {}, {}, find);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
+  m.impl("ball_query", ball_query);
+  m.impl("ball_query_ragged", ball_query_ragged);
+}
+
+}  // namespace
+}  // namespace torchvox

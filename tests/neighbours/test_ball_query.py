@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ball_query: which points are hits, in which order they come, what follows them."""
+
+import math
+
+import pytest
+import torch
+from ball_cases import INF, NAN, assert_as_reference, cube, found, lattice, line, ops, spoilt
+from hypothesis import given
+from hypothesis import strategies as st
+
+ORIGIN = line(0.0)
+
+
+def test_hits_come_in_ascending_index_not_in_order_of_distance(device):
+    dist2, idx, count = found(device, line(0.5, 3.0, 0.25, 0.0, 0.75), ORIGIN, 1.0, 4)
+    assert idx == [0, 2, 3, 4] and dist2 == [0.25, 0.0625, 0.0, 0.5625] and count == 4
+
+
+def test_the_first_k_by_index_are_kept(device):
+    dist2, idx, count = found(device, line(0.5, 0.25, 0.0), ORIGIN, 1.0, 2)
+    assert idx == [0, 1] and dist2 == [0.25, 0.0625] and count == 2
+
+
+def test_first_repeats_the_first_hit_with_distance_0(device):
+    dist2, idx, count = found(device, line(9.0, 0.5, 0.25), ORIGIN, 1.0, 5)
+    assert idx == [1, 2, 1, 1, 1] and dist2 == [0.25, 0.0625, 0, 0, 0] and count == 2
+
+
+def test_pad_puts_minus_one(device):
+    dist2, idx, count = found(device, line(9.0, 0.5, 0.25), ORIGIN, 1.0, 5, fill="pad")
+    assert idx == [1, 2, -1, -1, -1] and dist2 == [0.25, 0.0625, 0, 0, 0] and count == 2
+
+
+@pytest.mark.parametrize(("fill", "index"), [("first", 0), ("pad", -1)])
+def test_an_empty_ball(device, fill, index):
+    dist2, idx, count = found(device, line(9.0), ORIGIN, 1.0, 2, fill=fill)
+    assert (dist2, idx, count) == ([0, 0], [index, index], 0)
+
+
+def test_a_point_exactly_at_the_radius_is_out_unless_closed(device):
+    points = line(1.0, math.nextafter(1.0, 0.0), -1.0)
+    assert found(device, points, ORIGIN, 1.0, 3, fill="pad")[1] == [-1, -1, -1]
+    below = torch.tensor(1.0).nextafter(torch.tensor(0.0)).item()
+    assert found(device, line(1.0, below), ORIGIN, 1.0, 2, fill="pad")[1] == [1, -1]
+    assert found(device, line(1.0, -1.0), ORIGIN, 1.0, 2, closed=True)[1] == [0, 1]
+
+
+def test_the_radius_is_squared_in_float32_and_radius2_is_taken_as_given(device):
+    square = torch.tensor(0.7) * torch.tensor(0.7)
+    assert square.item() != torch.tensor(0.7 * 0.7).item()  # the point of radius2
+    root = torch.tensor([square, torch.tensor(0.7 * 0.7)]).sort().values
+    points = line(0.7)
+    inside = found(device, points, ORIGIN, 0.7, 1, radius2=root[1].item())[2]
+    assert inside == 1 and found(device, points, ORIGIN, 0.7, 1, radius2=root[0].item())[2] == 0
+
+
+def test_min_radius_is_closed(device):
+    points = line(0.5, 0.25, 0.75, 2.0)
+    assert found(device, points, ORIGIN, 1.0, 4, min_radius=0.5, fill="pad")[1] == [0, 2, -1, -1]
+
+
+def test_a_point_at_distance_0_is_always_a_hit(device):
+    points = line(0.0, 1e-30, 0.5)  # the square of the second one underflows
+    assert found(device, points, ORIGIN, 0.0, 3)[1] == [0, 1, 0]
+    assert found(device, points, ORIGIN, 1.0, 3, min_radius=0.25, fill="pad")[1] == [0, 1, 2]
+    assert found(device, points, ORIGIN, 0.0, 1, core_dist2=-1.0)[2] == 0
+
+
+def test_a_core_reaches_beyond_the_radii(device):
+    points = line(0.5, 3.0, 2.0)
+    assert found(device, points, ORIGIN, 1.0, 3, core_dist2=4.0)[1] == [0, 2, 0]
+    hits = found(device, points, ORIGIN, 4.0, 3, min_radius=2.5, core_dist2=0.25, fill="pad")[1]
+    assert hits == [0, 1, -1]
+
+
+def test_an_infinite_radius_finds_every_finite_point(device):
+    points = line(1e30, NAN, -1e30, INF, 0.0)
+    # The squares overflow to infinity, which is below no radius and at most the infinite one.
+    assert found(device, points, ORIGIN, INF, 5, fill="pad")[1] == [4, -1, -1, -1, -1]
+    assert found(device, points, ORIGIN, INF, 5, closed=True, fill="pad")[1] == [0, 2, 4, -1, -1]
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_what_is_not_finite_has_and_is_no_neighbour(device, value, axis):
+    bad = line(0.0)
+    bad[0, 0, axis] = value
+    points = torch.cat([bad, ORIGIN], dim=1)
+    for radius in (1.0, INF):
+        assert found(device, points, ORIGIN, radius, 2, closed=True, fill="pad")[1] == [1, -1]
+        assert found(device, points, bad, radius, 2, closed=True)[2] == 0
+
+
+@pytest.mark.parametrize("order", ["pn2", "loop"])
+def test_the_two_orders_round_as_their_expressions(device, order):
+    points, query = cube(500, seed=1), cube(7, seed=2)
+    assert_as_reference(device, points, query, 0.4, 500, dist_order=order)
+
+
+@pytest.mark.parametrize("k", [1, 31, 32, 33, 64, 200])
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 1023, 1024, 1025, 2100])
+def test_sizes_around_those_of_warps_and_tiles(device, n, k):
+    assert_as_reference(device, spoilt(n, seed=n), cube(5, seed=k), 0.5, k)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_every_dtype(device, dtype):
+    points, query = spoilt(300, batch=2).to(dtype), cube(20, seed=5, batch=2).to(dtype)
+    dist2, _, _ = assert_as_reference(device, points, query, 0.3, 16)
+    assert dist2.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [1, 2, 4, 9])
+def test_any_number_of_axes(device, d, dtype):
+    points, query = cube(200, d, batch=2).to(dtype), cube(11, d, seed=1, batch=2).to(dtype)
+    assert_as_reference(device, points, query, 0.3 * d**0.5, 12)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_lengths_are_clamped_and_hide_what_lies_behind(device, dtype):
+    points, query = lattice(60, side=3, batch=4), lattice(9, side=3, seed=1, batch=4)
+    lengths = torch.tensor([0, 7, 60, 99], dtype=dtype)
+    query_lengths = torch.tensor([9, -3, 4, 99], dtype=dtype)
+    points[1, 7:], query[2, 4:] = NAN, 1e30
+    _, _, count = assert_as_reference(
+        device, points, query, 1.5, 5, lengths=lengths, query_lengths=query_lengths
+    )
+    assert count[0].sum() == 0 and count[1].sum() == 0 and (count[2] > 0).tolist()[3:5] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("b", "n", "m", "k"), [(0, 5, 4, 3), (2, 0, 4, 3), (2, 5, 0, 3), (2, 5, 4, 0), (0, 0, 0, 0)]
+)
+def test_every_size_may_be_zero(device, b, n, m, k):
+    points, query = torch.ones(b, n, 3), torch.ones(b, m, 3)
+    dist2, _, _ = assert_as_reference(device, points, query, 1.0, k)
+    assert dist2.shape == (b, m, k)
+
+
+@pytest.mark.parametrize("points", [lattice(400), lattice(400) * 2e5, lattice(400) * 1e-20])
+def test_ties_duplicates_and_points_at_the_radius(device, points):
+    unit = points.max() / 7
+    for closed in (False, True):
+        query = points[:, ::40]
+        _, _, count = assert_as_reference(
+            device, points, query, float(unit * 2), 50, closed=closed, fill="pad"
+        )
+        assert count.max() > 1
+
+
+def test_autocast_changes_nothing(device):
+    points, query = cube(100).to(device), cube(5, seed=1).to(device)
+    expected = ops.ball_query(points, query, 0.4, 8)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for got, want in zip(ops.ball_query(points, query, 0.4, 8), expected, strict=True):
+            assert got.dtype == want.dtype and torch.equal(got, want)
+
+
+@given(
+    n=st.integers(0, 40), m=st.integers(0, 4), k=st.integers(0, 9), seed=st.integers(0, 99),
+    radius=st.sampled_from([0.0, 0.5, 1.0, 2.0, 9.0]), min_radius=st.sampled_from([0.0, 1.0, 3.0]),
+    core=st.sampled_from([-1.0, 0.0, 1.0]), closed=st.booleans(),
+    fill=st.sampled_from(["first", "pad"]), order=st.sampled_from(["pn2", "loop"]),
+)  # fmt: skip
+def test_any_small_call(device, n, m, k, seed, radius, min_radius, core, closed, fill, order):
+    assert_as_reference(
+        device, lattice(n, side=4, seed=seed), lattice(m, side=4, seed=seed + 1), radius, k,
+        min_radius=min_radius, core_dist2=core, closed=closed, fill=fill, dist_order=order,
+    )  # fmt: skip
+
+
+def refused(error, argument):
+    return pytest.raises(error, match=rf"^ball_query: {argument}\b.*, got ")
+
+
+@pytest.mark.parametrize("shape", [(20,), (20, 3), (1, 20, 3, 1), (1, 20, 0)])
+def test_points_and_query_must_be_batched_clouds(device, shape):
+    good, bad = torch.ones(1, 20, 3, device=device), torch.ones(shape, device=device)
+    with refused(ValueError, "points"):
+        ops.ball_query(bad, good, 1.0, 2)
+    with refused(ValueError, "query"):
+        ops.ball_query(good, bad, 1.0, 2)
+
+
+def test_points_and_query_share_one_dtype(device):
+    points = torch.ones(1, 5, 3, device=device)
+    with refused(TypeError, "query"):
+        ops.ball_query(points, points.half(), 1.0, 2)
+    with refused(TypeError, "points"):
+        ops.ball_query(points.int(), points.int(), 1.0, 2)
