@@ -21,8 +21,9 @@ from torchvox.cli.work import choose_device, console, note
 
 if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint
+    from torchvox.viz import Panel
 
-CLOUDS = 48  # in the picture
+CLOUDS, WRONG = 48, 16  # clouds in the picture, and how many of them may be wrong
 METRICS = {  # of torchvox.train.metrics.scores, with their names in print
     "accuracy": "accuracy",
     "mean_accuracy": "mean over classes",
@@ -114,34 +115,55 @@ def _draw(
     folder: Path, trained: Checkpoint, data: Any, matrix: np.ndarray, found: dict[str, float]
 ) -> None:
     from torchvox import viz
-    from torchvox.train.evaluation import predictions
 
-    panels = []
-    names, task = trained.labels.classes, trained.config.task
-    # Rooms take turns by eights; neighbours of one room would look alike.
-    step = max(1, len(data) // CLOUDS) if task == "segment" else 1
-    samples = range(0, min(len(data), CLOUDS * step), step)
-    for batch, predicted in predictions(trained, data, samples, 16):
-        for i in range(len(predicted)):
-            xyz = batch["points"][i, :, :3].cpu().numpy()
-            guess = predicted[i].cpu().numpy()
-            if task == "classify":
-                truth = int(batch["label"][i])
-                right = truth == int(guess)
-                title = names[int(guess)] + ("" if right else f"\n({names[truth]})")
-                panels.append(viz.Panel(xyz, title, None, right))
-            else:
-                truth = batch["parts" if task == "parts" else "labels"][i].cpu().numpy()
-                title = f"{100 * (guess == truth).mean():.0f} % right"
-                if task == "parts":
-                    title = f"{trained.labels.categories[int(batch['label'][i])]}, {title}"
-                panels.append(viz.Panel(xyz, title, guess))
+    if trained.config.task == "classify":
+        panels = _judged(trained, data)
+    else:
+        panels = _labelled(trained, data)
     summary = _summary(found)
     clouds = viz.clouds_picture(panels, f"Predictions on held-back clouds: {summary}")
-    confusion = viz.confusion_picture(
-        matrix, names, "Confusion matrix", f"{matrix.sum():,} labels: {summary}"
-    )
+    note = f"{matrix.sum():,} labels: {summary}"
+    names = trained.labels.classes
+    confusion = viz.confusion_picture(matrix, names, "Confusion matrix", note)
     out = console()
     for name, figure in (("predictions", clouds), ("confusion", confusion)):
         viz.save(figure, folder / f"{name}.png")
         out.print(f"wrote {folder / name}.png", soft_wrap=True, markup=False)
+
+
+def _judged(trained: Checkpoint, data: Any) -> list[Panel]:
+    """Clouds with their predicted classes: the first right ones, then wrong ones with the truth."""
+    from torchvox.train.evaluation import predictions
+    from torchvox.viz import Panel
+
+    names = trained.labels.classes
+    right, wrong = [], []
+    for batch, predicted in predictions(trained, data, range(len(data)), 32):
+        for points, truth, guess in zip(batch["points"], batch["label"], predicted, strict=True):
+            hit = bool(truth == guess)
+            kept = right if hit else wrong
+            if len(kept) < CLOUDS:
+                title = names[int(guess)] + ("" if hit else f"\n(truth: {names[int(truth)]})")
+                kept.append(Panel(points[:, :3].cpu().numpy(), title, None, hit))
+    wrong = wrong[: max(WRONG, CLOUDS - len(right))]
+    return right[: CLOUDS - len(wrong)] + wrong
+
+
+def _labelled(trained: Checkpoint, data: Any) -> list[Panel]:
+    """Clouds coloured by the predicted labels of their points."""
+    from torchvox.train.builders import TASKS
+    from torchvox.train.evaluation import predictions
+    from torchvox.viz import Panel
+
+    panels = []
+    # Neighbouring numbers are blocks of one room, which look alike.
+    step = max(1, len(data) // CLOUDS) if trained.config.task == "segment" else 1
+    samples = range(0, min(len(data), CLOUDS * step), step)
+    for batch, predicted in predictions(trained, data, samples, 16):
+        shares = (batch[TASKS[trained.config.task].target] == predicted).float().mean(1)
+        for i, guess in enumerate(predicted.cpu().numpy()):
+            title = f"{100 * float(shares[i]):.0f} % right"
+            if trained.config.task == "parts":
+                title = f"{trained.labels.categories[int(batch['label'][i])]}, {title}"
+            panels.append(Panel(batch["points"][i, :, :3].cpu().numpy(), title, guess))
+    return panels
