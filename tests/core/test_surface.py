@@ -49,6 +49,8 @@ each_public = pytest.mark.parametrize("name", PUBLIC + HOST)
 def signature(name: str, thing) -> str:
     if isinstance(thing, type) and hasattr(thing, "_fields"):
         return f"{name}({', '.join(thing._fields)})"
+    if isinstance(thing, type) and issubclass(thing, Exception):
+        return f"{name}({thing.__base__.__name__})"
     return f"{name}{inspect.signature(thing)}" if callable(thing) else name
 
 

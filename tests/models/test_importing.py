@@ -27,8 +27,17 @@ def plain(name: str, scales: str = "ssg", **options) -> torch.nn.Module:
     return kind(classes, columns, scales, **options)
 
 
-@pytest.mark.parametrize("scales", ["ssg", pytest.param("msg", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", NETS)
+QUICK = ("yanx27 classifier", "yanx27 parts", "pn2 rooms")
+
+
+@pytest.mark.parametrize(
+    ("name", "scales"),
+    [
+        pytest.param(n, s, marks=() if s == "ssg" and n in QUICK else pytest.mark.slow)
+        for n in NETS
+        for s in ("ssg", "msg")
+    ],
+)
 def test_an_imported_model_gives_the_outputs_of_the_reference(name, scales):
     network = plain(name, scales)
     first = convert(network.state_dict())
@@ -41,6 +50,10 @@ def test_an_imported_model_gives_the_outputs_of_the_reference(name, scales):
     assert report.same_class[EXACT] == 1
     if "yanx27" in name:  # rims and coincident points go by the rounding of the expansion there
         assert report.same_class[EXPANDED] > 0.99
+    rows = dict(report.rows())
+    assert rows["tensors"] == f"{imported.used} of {imported.used} used, each once"
+    assert rows["flag weight"] == ("dist2" if "yanx27" in name else "dist")
+    assert [f"difference, {how}" for how in report.differences] == [k for k in rows if "diff" in k]
 
 
 def test_a_network_without_coordinates_is_recognised():
@@ -92,7 +105,9 @@ def test_the_state_dict_is_found_in_what_trainers_save(wrapper, tmp_path):
 def test_batch_counts_may_be_absent_as_before_torch_0_4_1():
     state = plain("yanx27 classifier").state_dict()
     old = {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")}
-    assert parity(convert(old)).differences[EXACT] <= 1e-5
+    imported = convert(old)
+    assert imported.used == len(old)
+    assert torch.equal(imported.model.head.scores.bias, state["fc3.bias"])
     some = next(k for k in state if k.endswith("num_batches_tracked"))
     with pytest.raises(CheckpointError, match=r"has no .*num_batches_tracked"):
         convert({**old, some: state[some]})
@@ -118,10 +133,3 @@ def test_the_layout_can_be_insisted_on():
     assert convert(state, "pn2").layout.name == "pn2"
     with pytest.raises(CheckpointError, match="not named as in"):
         convert(state, "yanx27")
-
-
-def test_the_report_names_every_flag_and_the_differences():
-    rows = dict(parity(convert(plain("yanx27 classifier").state_dict())).rows())
-    assert rows["tensors"] == "79 of 79 used, each once"
-    assert rows["flag closed"] == "True" and rows["flag weight"] == "dist2"
-    assert f"difference, {EXPANDED}" in rows

@@ -10,12 +10,18 @@ from torchvox.models import export
 from torchvox.models.fold import fold_batch_norms
 
 each_model = pytest.mark.parametrize("name", SMALL)
-each_preset = pytest.mark.parametrize("preset", ["yanx27", "pn2"])
+# The part segmenter has all that the others have.
+most_in_one = pytest.mark.parametrize(
+    "name",
+    [
+        "part segmenter",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in SMALL if "part" not in n),
+    ],
+)
 
 
 @each_model
-@each_preset
-@pytest.mark.parametrize("fold", [False, True], ids=["norms", "folded"])
+@pytest.mark.parametrize(("preset", "fold"), [("yanx27", False), ("pn2", True)])
 @pytest.mark.parametrize("kind", ["script", "export"])
 def test_a_program_keeps_the_bits_for_any_clouds(name, preset, fold, kind, tmp_path):
     model = SMALL[name](preset=preset)
@@ -34,7 +40,7 @@ def test_an_aoti_package_agrees_for_any_clouds(name, tmp_path):
     assert found.difference <= 1e-5 * found.greatest  # Inductor's own log, exp and reductions
 
 
-@each_model
+@most_in_one
 def test_a_script_trains_like_the_model(name):
     rates = [0.0] * (2 if name == "classifier" else 1)
     plain, scripted = (SMALL[name](dropout=rates).train() for _ in range(2))
@@ -49,7 +55,7 @@ def test_a_script_trains_like_the_model(name):
         torch.testing.assert_close(other.grad, mine.grad, rtol=1e-3, atol=1e-5)
 
 
-@each_model
+@most_in_one
 def test_compile_takes_a_model_whole_and_once(name):
     from torch._dynamo.testing import CompileCounterWithBackend
 

@@ -7,6 +7,7 @@ from typing import Optional, TypeVar
 import torch
 from torch import nn
 
+from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import FoldedLayer, SharedLayer
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -38,6 +39,8 @@ def _fold_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
         if isinstance(child, SharedLayer):
             setattr(module, name, _folded(child, dtype))
         else:
+            if isinstance(child, SetAbstraction):
+                child.dtype = dtype
             _fold_children(child, dtype)
 
 
@@ -50,4 +53,4 @@ def _folded(layer: SharedLayer, dtype: Optional[torch.dtype]) -> FoldedLayer:
         if linear.bias is not None:
             shift = shift + linear.bias.double() * scale
     kind = linear.weight.dtype if dtype is None else dtype
-    return FoldedLayer(weight.to(kind), shift.to(kind))
+    return FoldedLayer(weight.to(kind), shift.to(kind), layer.pad_front)

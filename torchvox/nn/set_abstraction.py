@@ -5,9 +5,11 @@ from typing import Final, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torchvox.nn.shared_mlp import SharedMLP
 
+ALIGNED = 8  # columns: 16 bytes of a half type, below which tensor cores cannot be fed directly
 STARTS = ("first", "random", "random_train")
 
 
@@ -37,6 +39,11 @@ def sample_centres(
         skip_origin=skip_origin,
     )
     return torch.ops.torchvox.gather_points(xyz, idx)
+
+
+def maximum(rows: Tensor, dim: int) -> Tensor:
+    """Over one dimension, which goes. amax() is the faster one, but its gradient is the slower."""
+    return rows.max(dim)[0] if torch.is_grad_enabled() else rows.amax(dim)
 
 
 class SetAbstraction(nn.Module):
@@ -76,6 +83,8 @@ class SetAbstraction(nn.Module):
     closed: Final[bool]
     start: Final[str]
     skip_origin: Final[bool]
+    padding: Final[int]
+    dtype: Optional[torch.dtype]
 
     def __init__(
         self,
@@ -121,7 +130,12 @@ class SetAbstraction(nn.Module):
         self.closed = bool(closed)
         self.start = start
         self.skip_origin = bool(skip_origin)
-        self.mlps = nn.ModuleList(SharedMLP(width, widths, bias=bias) for widths in channels)
+        self.padding = -width % ALIGNED
+        self.dtype = None  # of the rows; None: that of the features
+        self.mlps = nn.ModuleList(
+            SharedMLP(width, widths, bias=bias, pad_front=self.features_first)
+            for widths in channels
+        )
         self.out_channels = sum(mlp.out_channels for mlp in self.mlps)
 
     def forward(
@@ -146,7 +160,7 @@ class SetAbstraction(nn.Module):
         grouped, _, _ = torch.ops.torchvox.query_and_group(
             xyz,
             centres,
-            features,
+            self.columns(xyz, features),
             self.radii,
             self.neighbours,
             use_xyz=self.use_xyz,
@@ -158,7 +172,7 @@ class SetAbstraction(nn.Module):
         balls = torch.split(grouped, self.neighbours, 2)
         pooled: List[Tensor] = []
         for scale, mlp in enumerate(self.mlps):
-            pooled.append(mlp(balls[scale]).max(2)[0])
+            pooled.append(maximum(mlp(balls[scale]), 2))
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
 
     def pool_all(
@@ -166,18 +180,32 @@ class SetAbstraction(nn.Module):
     ) -> Tensor:
         """[B, 1, last width] over all points; ReLU leaves nothing below the 0 of absent ones."""
         rows = xyz
-        if features is not None:
-            rows = features
+        columns = self.columns(xyz, features)
+        if columns is not None:
+            rows = columns
             if self.use_xyz:
-                near = xyz.to(features.dtype)
-                pair = [features, near] if self.features_first else [near, features]
-                rows = torch.cat(pair, -1)
+                near = xyz.to(columns.dtype)
+                rows = torch.cat([columns, near] if self.features_first else [near, columns], -1)
         for mlp in self.mlps:
             rows = mlp(rows)
         if lengths is not None:
             slot = torch.arange(rows.size(1), device=rows.device)
             rows = rows.masked_fill((slot >= lengths[:, None])[:, :, None], 0.0)
-        return rows.max(1, keepdim=True)[0]
+        return maximum(rows, 1)[:, None]
+
+    def columns(self, xyz: Tensor, features: Optional[Tensor]) -> Optional[Tensor]:
+        """What stands beside the coordinates of a row: the features and, on the GPU, zeros. There a
+        matrix product over rows of an odd number of columns takes twice as long."""
+        if features is not None and self.dtype is not None:
+            features = features.to(self.dtype)
+        if self.padding == 0 or not xyz.is_cuda:
+            return features
+        if features is None:
+            kind = xyz.dtype if self.dtype is None else self.dtype
+            return torch.zeros(
+                xyz.size(0), xyz.size(1), self.padding, dtype=kind, device=xyz.device
+            )
+        return F.pad(features, [self.padding, 0] if self.features_first else [0, self.padding])
 
     def extra_repr(self) -> str:
         if self.all_points:
