@@ -19,7 +19,8 @@ PLAN_VALUES = {
     "voxel_common": {"general": 0, "common": 1},
     "fps_kernel": {"block": 0, "lazy": 1, "generic": 2},
     "ball_kernel": {"scan": 0, "cells": 1},
-    "bev_table": {"dense": 0, "cleared": 1, "started": 2},
+    "group_mlp": {"portable": 0, "tensor cores": 1},
+    "bev_table": {"dense": 0, "cleared": 1, "started": 2, "small": 3},
 }
 
 

@@ -14,6 +14,7 @@ from entries import (
     ball_query,
     bev,
     distances,
+    group_mlp_max,
     grouping,
     interpolation,
     knn,
@@ -28,6 +29,7 @@ from entries.op import (  # noqa: F401 (the tests take everything from here)
     cloud,
     generator,
     gradients,
+    is_tensor_list,
     leaves,
     map_tensors,
     on,
@@ -48,6 +50,7 @@ OPS: list[Op] = [
     *knn.OPS,
     *ball_query.OPS,
     *query_and_group.OPS,
+    *group_mlp_max.OPS,
 ]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.

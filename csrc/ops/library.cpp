@@ -65,6 +65,8 @@ const std::vector<const char*>& schemas() {
       "ball_query_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",
       // grouped [B, M, K, D + C], idx int32 [B, M, K], count int32 [B, M, radii], K = sum of ks
       "query_and_group(Tensor points, Tensor query, Tensor? features, float[] radii, SymInt[] ks, *, bool use_xyz=True, bool normalize_xyz=False, bool features_first=False, bool closed=False, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor grouped, Tensor idx, Tensor count)",
+      // [B, M, C_out of the last weight]
+      "group_mlp_max(Tensor points, Tensor query, Tensor? features, Tensor idx, Tensor count, Tensor[] weights, Tensor[] biases, *, bool use_xyz=True, float? normalize_radius=None, bool features_first=False) -> Tensor",
       // [B, N, D], [B, M, D], [B, N, channels]; [0] where not wanted
       "_query_and_group_backward(Tensor grad, Tensor points, Tensor query, Tensor idx, SymInt channels, float[] radii, SymInt[] ks, *, bool use_xyz=True, bool normalize_xyz=False, bool features_first=False, bool for_points=True, bool for_query=True, bool for_features=True) -> (Tensor grad_points, Tensor grad_query, Tensor grad_features)",
   };

@@ -127,6 +127,18 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> query_and_group(
                  dist_order, lengths, query_lengths);
 }
 
+// [B, M, C_out of the last weight]
+inline at::Tensor group_mlp_max(const at::Tensor& points, const at::Tensor& query,
+                                const OptionalTensor& features, const at::Tensor& idx,
+                                const at::Tensor& count, at::TensorList weights,
+                                at::TensorList biases, bool use_xyz = true,
+                                std::optional<double> normalize_radius = {},
+                                bool features_first = false) {
+  static const auto op = detail::op<decltype(group_mlp_max)>("torchvox::group_mlp_max");
+  return op.call(points, query, features, idx, count, weights, biases, use_xyz, normalize_radius,
+                 features_first);
+}
+
 // [B, M, C], or [B, C, M] with channels_first
 inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& idx,
                                 bool channels_first = false) {

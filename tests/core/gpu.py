@@ -4,7 +4,7 @@
 from collections.abc import Callable
 
 import torch
-from samples import Call
+from samples import Call, is_tensor_list
 from torch import Tensor
 
 WARM_UPS = 3
@@ -13,9 +13,12 @@ WARM_UPS = 3
 def copy_in_place(static: Call, fresh: Call) -> None:
     """Writes the values of `fresh` into the tensors of `static`, on the current stream."""
     for name, value in fresh.items():
+        pairs = zip(static[name], value, strict=True) if is_tensor_list(value) else ()
         if isinstance(value, Tensor):
-            with torch.no_grad():
-                static[name].copy_(value)
+            pairs = ((static[name], value),)
+        with torch.no_grad():
+            for to, tensor in pairs:
+                to.copy_(tensor)
 
 
 def captured(work: Callable[[], tuple]) -> tuple[torch.cuda.CUDAGraph, tuple]:

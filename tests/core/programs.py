@@ -2,7 +2,7 @@
 """One op as a module whose forward takes the op's tensors; everything else is a constant of it."""
 
 import torch
-from samples import Call, Op
+from samples import Call, Op, is_tensor_list
 from torch import Tensor, nn
 
 
@@ -10,20 +10,23 @@ class Program(nn.Module):
     def __init__(self, op: Op, call: Call) -> None:
         super().__init__()
         self.op = op.overload
-        self.tensors = [k for k, v in call.items() if isinstance(v, Tensor)]
-        self.constants = {k: v for k, v in call.items() if not isinstance(v, Tensor)}
+        self.tensors = [k for k, v in call.items() if isinstance(v, Tensor) or is_tensor_list(v)]
+        self.lists = {k: len(v) for k, v in call.items() if is_tensor_list(v)}
+        self.constants = {k: v for k, v in call.items() if k not in self.tensors}
 
-    def forward(self, *tensors: Tensor):
+    def forward(self, *tensors: Tensor | list[Tensor]):
         out = self.op(**dict(zip(self.tensors, tensors, strict=True)), **self.constants)
         return (out,) if isinstance(out, Tensor) else tuple(out)
 
-    def arguments(self, call: Call) -> tuple[Tensor, ...]:
+    def arguments(self, call: Call) -> tuple[Tensor | list[Tensor], ...]:
         return tuple(call[k] for k in self.tensors)
 
     def dynamic_shapes(self, op: Op) -> tuple:
         """For torch.export: every size named in op.varying is free."""
         sizes = tuple(
-            {op.varying[k]: torch.export.Dim.DYNAMIC} if k in op.varying else {}
+            [{}] * self.lists[k]
+            if k in self.lists
+            else ({op.varying[k]: torch.export.Dim.DYNAMIC} if k in op.varying else {})
             for k in self.tensors
         )
         return (sizes,)  # of the one variadic argument

@@ -319,7 +319,7 @@ def test_ball_query_ragged():
 def test_query_and_group():
     query = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]], device="cuda")
     points = far_point_last()[None]
-    grouped, idx, _count = torchvox.query_and_group(points, query, points, [0.5], [2])
+    grouped, idx, _ = torchvox.query_and_group(points, query, points, [0.5], [2])
     assert idx.tolist() == [[[3 * MANY - 1] * 2, [0, 1]]]
     assert grouped[0, 0].tolist() == [[0, 0, 0, 1, 0, 0]] * 2
     points, query = (
@@ -329,6 +329,22 @@ def test_query_and_group():
     points[0, 1] = 0.25
     grouped = torchvox.query_and_group(points, query, points, [0.5], [8])[0]  # 2.9e9 elements
     assert grouped.numel() > 1 << 31 and (grouped[0, -1000:, 1] == 0.25).all()
+
+
+def test_group_mlp_max():
+    n, channels = 1 << 24, 130  # 2.2e9 features
+    points = torch.zeros(1, n, 3, device="cuda")
+    features = torch.zeros(1, n, channels, dtype=torch.bfloat16, device="cuda")
+    features[0, -1] = torch.arange(channels)
+    idx = torch.tensor([[[n - 1, n - 2]]], dtype=torch.int32, device="cuda")
+    count = torch.tensor([[2]], dtype=torch.int32, device="cuda")
+    for dtype in (torch.bfloat16, torch.float32):
+        weights = torch.eye(channels, dtype=dtype, device="cuda")
+        rows = torchvox.group_mlp_max(
+            points, points[:, :1], features.to(dtype), idx, count, [weights], [weights[0] * 0],
+            use_xyz=False,
+        )  # fmt: skip
+        assert rows.tolist() == [[list(range(channels))]]
 
 
 def test__query_and_group_backward():

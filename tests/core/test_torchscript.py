@@ -18,6 +18,7 @@ from samples import (
     each_module,
     each_op,
     gradients,
+    is_tensor_list,
     leaves,
     run,
     with_gradients,
@@ -53,12 +54,13 @@ def literal(value) -> str:
 
 def source(op: Op, call: Call) -> str:
     """A TorchScript function of the call's tensors that holds everything else as a constant."""
-    tensors = [k for k, v in call.items() if isinstance(v, Tensor)]
+    tensors = [k for k, v in call.items() if isinstance(v, Tensor) or is_tensor_list(v)]
+    kinds = [f"{k}: {'List[Tensor]' if is_tensor_list(call[k]) else 'Tensor'}" for k in tensors]
     arguments = [f"{k}={k if k in tensors else literal(v)}" for k, v in call.items()]
     count = len(op.overload._schema.returns)
     result = "Tensor" if count == 1 else f"Tuple[{', '.join(['Tensor'] * count)}]"
     return (
-        f"def {op}(self, {', '.join(f'{k}: Tensor' for k in tensors)}) -> {result}:\n"
+        f"def {op}(self, {', '.join(kinds)}) -> {result}:\n"
         f"    return torch.ops.torchvox.{op}({', '.join(arguments)})\n"
     )
 
@@ -72,8 +74,8 @@ def scripted() -> torch.jit.ScriptModule:
     return module
 
 
-def tensors_of(call: Call) -> tuple[Tensor, ...]:
-    return tuple(v for v in call.values() if isinstance(v, Tensor))
+def tensors_of(call: Call) -> tuple[Tensor | list[Tensor], ...]:
+    return tuple(v for v in call.values() if isinstance(v, Tensor) or is_tensor_list(v))
 
 
 @each_op

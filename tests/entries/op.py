@@ -26,6 +26,7 @@ class Op:
     step: float = 1e-6  # of the numerical derivative: outputs of float32 need a large one
     # The differentiable outputs rebuilt by torch operations from the arguments and all outputs.
     formula: Callable[[Call, tuple], tuple] | None = None
+    inference: bool = False  # an input that requires a gradient is an error
     twice: bool = False  # has a second derivative; without, asking for one is an error
     # argument -> (value or function of the valid value, exception, words of the message)
     refusals: tuple[tuple[str, Any, type, str], ...] = ()
@@ -59,8 +60,19 @@ def run(op: Op, call: Call) -> tuple:
     return (out,) if isinstance(out, Tensor) else tuple(out)
 
 
+def is_tensor_list(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(v, Tensor) for v in value)
+
+
 def map_tensors(call: Call, change: Callable[[Tensor], Tensor]) -> Call:
-    return {k: change(v) if isinstance(v, Tensor) else v for k, v in call.items()}
+    """Changes the tensors of lists too."""
+
+    def changed(value: Any) -> Any:
+        if is_tensor_list(value):
+            return [change(v) for v in value]
+        return change(value) if isinstance(value, Tensor) else value
+
+    return {k: changed(v) for k, v in call.items()}
 
 
 def on(device: str, call: Call) -> Call:
@@ -70,7 +82,8 @@ def on(device: str, call: Call) -> Call:
 def with_gradients(op: Op, call: Call) -> Call:
     """The call with fresh leaves that require a gradient."""
     return {
-        k: v.detach().clone().requires_grad_() if k in op.gradients else v for k, v in call.items()
+        k: v.detach().clone().requires_grad_() if k in op.gradients and v is not None else v
+        for k, v in call.items()
     }
 
 
@@ -82,7 +95,7 @@ def some_gradient(out: Tensor) -> Tensor:
 
 def leaves(op: Op, call: Call) -> list[Tensor]:
     """The arguments that get a gradient, those that the call holds."""
-    return [call[k] for k in op.gradients if k in call]
+    return [call[k] for k in op.gradients if call.get(k) is not None]
 
 
 def gradients(op: Op, call: Call) -> tuple:

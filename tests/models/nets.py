@@ -3,6 +3,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchvox import models
 
@@ -66,3 +67,19 @@ def calibrated(model: nn.Module, *some: Tensor) -> nn.Module:
         # A channel that hardly varies over so small a batch would magnify rounding.
         norm.running_var.clamp_(min=0.2 * float(norm.running_var.mean()))
     return model.eval()
+
+
+class Calls(TorchDispatchMode):
+    """The torchvox ops of a block, each with its tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "torchvox":
+            self.seen.append((function._schema.name.split("::")[1], args))
+        return function(*args, **(kwargs or {}))
+
+    def count(self, name: str) -> int:
+        return sum(called == name for called, _ in self.seen)

@@ -8,6 +8,7 @@ from nets import SMALL, inputs
 from torch import nn
 
 from torchvox.models.fold import fold_batch_norms, is_folded
+from torchvox.nn import SetAbstraction
 from torchvox.nn.shared_mlp import FoldedLayer, SharedLayer
 
 each_model = pytest.mark.parametrize("name", SMALL)
@@ -52,9 +53,21 @@ def test_half_weights_leave_coordinates_and_scores_in_float32(name, dtype):
 def test_the_layer_has_the_same_bits_with_and_without_a_gradient_to_come():
     layer = FoldedLayer(torch.randn(33, 21), torch.randn(33))
     rows = torch.randn(50, 21)
-    with torch.no_grad():
-        quiet = layer(rows)
-    assert_same_bits(layer(rows), quiet)
+    quiet = layer(rows)
+    assert_same_bits(layer(rows.requires_grad_()), quiet)
+    (gradient,) = torch.autograd.grad(layer(rows).sum(), rows)
+    torch.testing.assert_close(gradient, (quiet > 0).float() @ layer.weight)
+
+
+@each_model
+def test_a_folded_model_still_has_the_gradient_of_its_points(name):
+    model = SMALL[name]()
+    points, *category = inputs(model, 40)
+    gradients = []
+    for net in (model, fold_batch_norms(model)):
+        leaf = points.clone().requires_grad_()
+        gradients += torch.autograd.grad(net(leaf, *category).square().sum(), leaf)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
 
 
 def test_folding_leaves_the_model_as_it_was():
@@ -62,3 +75,19 @@ def test_folding_leaves_the_model_as_it_was():
     before = {k: v.clone() for k, v in model.state_dict().items()}
     fold_batch_norms(model)
     assert model.training and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("options", [{}, {"features_first": True}, {"normalize_xyz": True}])
+@pytest.mark.parametrize("columns", [0, 5])
+def test_balls_in_one_kernel_are_those_of_the_layers(columns, options):
+    """What the GPU runs for half weights, on the CPU, which has the op too."""
+    torch.manual_seed(0)
+    module = SetAbstraction(9, [0.5, 1.0], [5, 12], columns, [[8, 16], [16]], **options)
+    module = fold_batch_norms(nn.ModuleList([module]), torch.bfloat16)[0]
+    xyz = torch.rand(2, 60, 3) * 2 - 1
+    features = torch.randn(2, 60, columns) if columns else None
+    lengths, centres = torch.tensor([60, 0]), xyz[:, :9]
+    found = module.pool_fused(xyz, features, lengths, centres)
+    expected = module.pool_balls(xyz, features, lengths, centres)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=1e-2)

@@ -6,30 +6,13 @@ import json
 import pytest
 import torch
 from helpers import assert_same_bits
-from nets import CLASSES, OBJECT, SMALL, classifier, inputs, segmenter
-from torch.utils._python_dispatch import TorchDispatchMode
+from nets import CLASSES, OBJECT, SMALL, Calls, classifier, inputs, segmenter
 
 from torchvox import models
 from torchvox.models import checkpoints
 
 each_model = pytest.mark.parametrize("name", SMALL)
 each_preset = pytest.mark.parametrize("preset", ["yanx27", "pn2"])
-
-
-class Calls(TorchDispatchMode):
-    """The torchvox ops of a block, each with its tensors."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "torchvox":
-            self.seen.append((function._schema.name.split("::")[1], args))
-        return function(*args, **(kwargs or {}))
-
-    def count(self, name: str) -> int:
-        return sum(called == name for called, _ in self.seen)
 
 
 @each_model

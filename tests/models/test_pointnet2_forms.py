@@ -4,7 +4,7 @@
 import pytest
 import torch
 from helpers import assert_same_bits
-from nets import SMALL, inputs
+from nets import SMALL, Calls, inputs
 
 from torchvox.models import export
 from torchvox.models.fold import fold_batch_norms
@@ -126,3 +126,22 @@ def test_the_gpu_agrees_with_the_cpu(name):
     expected = model(*some)
     got = model.cuda()(*[t.cuda() for t in some])
     torch.testing.assert_close(got.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@each_model
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_weights_on_the_gpu_take_the_fused_kernel_and_agree(name, dtype):
+    model = SMALL[name]()
+    some = inputs(model, 80)
+    folded = fold_batch_norms(model, dtype).cuda()
+    there = [t.cuda() for t in some]
+    with torch.no_grad(), Calls() as calls:
+        scores = folded(*there)
+    assert calls.count("group_mlp_max") == sum(len(level["radii"]) for level in levels_of(model))
+    assert calls.count("query_and_group") == 0
+    torch.testing.assert_close(scores.cpu(), model(*some), rtol=0.1, atol=0.15)
+
+
+def levels_of(model):
+    return model.config()["levels"]

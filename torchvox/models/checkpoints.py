@@ -23,7 +23,14 @@ BUILDERS = {
     for kind in (PointNet2Classifier, PointNet2PartSegmenter, PointNet2Segmenter)
 }
 FORMAT, VERSION = "torchvox.models", 1
-OPS = ("furthest_point_sample", "gather_points", "query_and_group", "interpolate_features")
+OPS = (
+    "ball_query",
+    "furthest_point_sample",
+    "gather_points",
+    "group_mlp_max",
+    "interpolate_features",
+    "query_and_group",
+)
 
 
 class CheckpointError(TorchvoxError, ValueError):

@@ -41,6 +41,7 @@ def _fold_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
         else:
             if isinstance(child, SetAbstraction):
                 child.dtype = dtype
+                child.fused = dtype in (torch.bfloat16, torch.float16)
             _fold_children(child, dtype)
 
 

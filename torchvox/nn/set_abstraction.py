@@ -84,6 +84,7 @@ class SetAbstraction(nn.Module):
     start: Final[str]
     skip_origin: Final[bool]
     padding: Final[int]
+    fused: Final[bool]
     dtype: Optional[torch.dtype]
 
     def __init__(
@@ -132,6 +133,7 @@ class SetAbstraction(nn.Module):
         self.skip_origin = bool(skip_origin)
         self.padding = -width % ALIGNED
         self.dtype = None  # of the rows; None: that of the features
+        self.fused = False  # the layers are folded, and of a half type
         self.mlps = nn.ModuleList(
             SharedMLP(width, widths, bias=bias, pad_front=self.features_first)
             for widths in channels
@@ -157,6 +159,10 @@ class SetAbstraction(nn.Module):
         self, xyz: Tensor, features: Optional[Tensor], lengths: Optional[Tensor], centres: Tensor
     ) -> Tensor:
         """[B, S, sum of the last widths]: group, MLP and maximum of every scale."""
+        if self.fused:
+            gradient = xyz.requires_grad or (features is not None and features.requires_grad)
+            if xyz.is_cuda and not (gradient and torch.is_grad_enabled()):
+                return self.pool_fused(xyz, features, lengths, centres)
         grouped, _, _ = torch.ops.torchvox.query_and_group(
             xyz,
             centres,
@@ -173,6 +179,46 @@ class SetAbstraction(nn.Module):
         pooled: List[Tensor] = []
         for scale, mlp in enumerate(self.mlps):
             pooled.append(maximum(mlp(balls[scale]), 2))
+        return pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
+
+    def pool_fused(
+        self, xyz: Tensor, features: Optional[Tensor], lengths: Optional[Tensor], centres: Tensor
+    ) -> Tensor:
+        """The same in one kernel a scale after the ball query: no row is written."""
+        kind = self.dtype
+        if features is not None and kind is not None:
+            features = features.to(kind)
+        pooled: List[Tensor] = []
+        for scale, mlp in enumerate(self.mlps):
+            radius = self.radii[scale]
+            _, idx, count = torch.ops.torchvox.ball_query(
+                xyz,
+                centres,
+                radius,
+                self.neighbours[scale],
+                closed=self.closed,
+                lengths=lengths,
+            )
+            weights: List[Tensor] = []
+            biases: List[Tensor] = []
+            for layer in mlp.layers:
+                weights.append(layer.weight)
+                biases.append(layer.bias)
+            divisor: Optional[float] = radius if self.normalize_xyz else None
+            pooled.append(
+                torch.ops.torchvox.group_mlp_max(
+                    xyz,
+                    centres,
+                    features,
+                    idx,
+                    count,
+                    weights,
+                    biases,
+                    use_xyz=self.use_xyz,
+                    normalize_radius=divisor,
+                    features_first=self.features_first,
+                )
+            )
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
 
     def pool_all(

@@ -50,14 +50,14 @@ class FoldedLayer(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor, pad_front: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(bias)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = nn.Parameter(bias, requires_grad=False)
         self.pad_front = pad_front
 
     def forward(self, rows: Tensor) -> Tensor:
         rows = rows.to(self.weight.dtype)
         weight = widened(self.weight, rows.size(1), self.pad_front)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and rows.requires_grad:
             return F.relu(F.linear(rows, weight, self.bias))
         # One kernel on the GPU; it has no gradient.
         return torch._addmm_activation(self.bias, rows, weight.t())

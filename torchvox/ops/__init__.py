@@ -13,6 +13,7 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.group_mlp import group_mlp_max
 from torchvox.ops.grouping import (
     group_points,
     group_points_ragged,
@@ -85,6 +86,7 @@ __all__ = [
     "furthest_point_sample_ragged",
     "gather_points",
     "grid_size",
+    "group_mlp_max",
     "group_points",
     "group_points_ragged",
     "interpolate_features",

@@ -13,6 +13,7 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
+from torchvox.reference.group_mlp_max import group_mlp_max
 from torchvox.reference.grouping import (
     group_points,
     group_points_ragged,
@@ -50,6 +51,7 @@ __all__ = [
     "gather_points",
     "gather_points_backward",
     "grid_size",
+    "group_mlp_max",
     "group_points",
     "group_points_ragged",
     "interpolate_features",

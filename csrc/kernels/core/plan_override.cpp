@@ -34,6 +34,8 @@ const char* plan_name(Plan plan) {
     case Plan::kBevTable: return "bev_table";
     case Plan::kBallKernel: return "ball_kernel";
     case Plan::kBallCpu: return "ball_cpu";
+    case Plan::kGroupMlp: return "group_mlp";
+    case Plan::kGroupMlpCpu: return "group_mlp_cpu";
     case Plan::kCount: break;
   }
   return "";

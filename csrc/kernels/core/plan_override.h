@@ -7,8 +7,8 @@
 
 namespace torchvox {
 
-// Launch decisions that tests may force, process-wide. No value changes a result: that is what the
-// tests prove with them.
+// Launch decisions that tests may force, process-wide. No value changes a result, where no
+// other is said: that is what the tests prove with them.
 enum class Plan {
   kVoxelTable,  // CUDA: 0 dense, 1 hash, 2 hash with two-word slots
   kVoxelRanking,  // CUDA, sorted orders: 0 bitmap, 1 radix sort
@@ -20,9 +20,11 @@ enum class Plan {
   kFpsPointsPerThread,  // points per thread
   kFpsMembers,  // lazy tiles: blocks that share a cloud
   kFpsCpu,  // 0 baseline, 1 AVX2 + FMA, 2 AVX-512; not above what the processor has
-  kBevTable,  // 0 all cells, 1 cleared and written by points, 2 begun and written by points
+  kBevTable,  // CUDA: 0 all cells, 1 cleared, 2 begun by points, 3 in one block, where it fits
   kBallKernel,  // 0 all points in index order, 1 cells around the queries
   kBallCpu,  // as kFpsCpu
+  kGroupMlp,  // CUDA, 16-bit layers: 0 portable, 1 tensor cores; they differ in rounding
+  kGroupMlpCpu,  // as kFpsCpu
   kCount
 };
 

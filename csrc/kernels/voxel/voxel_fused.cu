@@ -206,6 +206,7 @@ const void* kernel_of(const VoxelizeArgs& args) {
 }
 
 constexpr int kNamedBytes = 12 * 1024;  // shared memory that the kernel has by name, at most
+constexpr int kSharedWithoutAsking = 48 * 1024;  // that a kernel may have without opting in
 
 const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
   if (work.common && args.reduce == VoxelReduce::kNone) {
@@ -261,14 +262,10 @@ cudaError_t voxelize_fused(const VoxelizeArgs& args, const VoxelWork& work,
                            const CudaContext& context) {
   const void* const kernel = kernel_for(args, work);
   const FusedLaunch& fused = work.fused;
-  // One limit for every call: it belongs to the function, and other threads set it too.
-  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           context.target.shared_bytes - kNamedBytes));
-  int per_multiprocessor = 0;
-  TORCHVOX_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &per_multiprocessor, kernel, fused.threads, static_cast<size_t>(fused.shared_bytes)));
-  if (int64_t{per_multiprocessor} * context.target.multiprocessors < fused.blocks) {
-    return cudaErrorCooperativeLaunchTooLarge;
+  if (fused.shared_bytes > kSharedWithoutAsking - kNamedBytes) {
+    // One limit for every call: it belongs to the function, and other threads set it too.
+    TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             context.target.shared_bytes - kNamedBytes));
   }
   void* parameters[] = {const_cast<VoxelizeArgs*>(&args), const_cast<VoxelWork*>(&work)};
   return cudaLaunchCooperativeKernel(kernel, fused.blocks, fused.threads, parameters,

@@ -37,17 +37,38 @@ inline torch::CppFunction no_second_derivative() {
   return torch::CppFunction::makeFromBoxedFunction<&no_second_derivative_kernel>();
 }
 
-// A typed handle; keep it in a static, so that the name is looked up once.
-template <class Signature>
-c10::TypedOperatorHandle<Signature> typed_op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 // A forward-mode tangent counts as well: the C++ autograd function that it leads to refuses it,
 // where the plain op would drop it without a word.
 inline bool wants_gradient(const at::Tensor& tensor) {
   return (c10::GradMode::is_enabled() && tensor.requires_grad()) ||
       tensor._fw_grad(/*level=*/0).defined();
+}
+
+// Autograd kernel of an op for inference: an input that wants a gradient is an error, so that no
+// training goes on without it.
+inline void inference_only_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                  torch::jit::Stack* stack) {
+  bool wanted = false;
+  for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+    if (value.isTensor()) wanted = wanted || wants_gradient(value.toTensor());
+    if (!value.isTensorList()) continue;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      wanted = wanted || wants_gradient(tensor);
+    }
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(!wanted, op.schema().name(),
+                              ": is for inference and has no derivative; call it under "
+                              "torch.no_grad() or on tensors that require no gradient");
+  not_differentiable_kernel(op, keys, stack);
+}
+inline torch::CppFunction inference_only() {
+  return torch::CppFunction::makeFromBoxedFunction<&inference_only_kernel>();
+}
+
+// A typed handle; keep it in a static, so that the name is looked up once.
+template <class Signature>
+c10::TypedOperatorHandle<Signature> typed_op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
 // save_for_backward keeps an argument that was not given as an undefined tensor.

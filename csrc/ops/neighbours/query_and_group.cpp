@@ -241,10 +241,11 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   Tensor grad_points = none, grad_query = no_query, grad_features = no_features;
   if (for_features) {
     const Tensor sums = sum_by_point(grad);
-    grad_features = sums.narrow(2, first_channel, features).contiguous();
-    if (for_points && as_they_are) {
-      grad_points = sums.narrow(2, first_axis, dims).contiguous();
-    }
+    const auto columns_of = [&](int64_t first, int64_t count) {
+      return sums.narrow(2, first, count).clone(at::MemoryFormat::Contiguous);
+    };
+    grad_features = use_xyz ? columns_of(first_channel, features) : sums;
+    if (for_points && as_they_are) grad_points = columns_of(first_axis, dims);
   }
   const bool points_left = for_points && !(for_features && as_they_are);
   if (for_query) grad_query = empty_as(query);

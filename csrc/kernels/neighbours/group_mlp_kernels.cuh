@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels behind group_mlp_max.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "csrc/kernels/neighbours/group_mlp_plan.h"
+
+namespace torchvox {
+
+struct MlpWorkspace {
+  void* block = nullptr;  // tensor cores: as MlpPacked; portable: transposed weights
+  void* terms = nullptr;  // tensor cores, with features: [clouds * capacity, width * 32]
+  void* scratch = nullptr;  // portable, where shared memory is too small: two buffers a block
+};
+
+cudaError_t start_mma_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan,
+                          const MlpWorkspace& workspace, cudaStream_t stream);
+cudaError_t start_portable_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan,
+                               const MlpWorkspace& workspace, cudaStream_t stream);
+
+}  // namespace torchvox

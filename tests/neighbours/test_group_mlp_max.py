@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""group_mlp_max equals the ops it stands for: query_and_group, linear layers, ReLU, a maximum."""
+
+import itertools
+
+import pytest
+import torch
+from ball_cases import cube
+from entries.group_mlp_max import layers
+from helpers import assert_same_bits, forced
+from torch.nn import functional as F
+
+import torchvox
+from torchvox import reference
+
+HALVES = [torch.bfloat16, torch.float16]
+# Layers round to their dtype. With inputs and weights rounded before, what is left to differ is
+# where: here after a sum that begins with the exact difference of two points, there with the
+# difference rounded; and on tensor cores the features' part of the first layer is rounded before the
+# coordinates' part is added. Some roundings of 2^-9 (bfloat16) or 2^-12 of values about the largest.
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def scene(dtype, widths, n=300, m=40, k=20, channels=9, radius=0.3, origin=0.0, device="cpu"):
+    near = torch.float64 if dtype == torch.float64 else torch.float32
+    points, query = ((cube(c, batch=2, seed=c) + origin).to(near) for c in (n, m))
+    g = torch.Generator().manual_seed(5)
+    features = torch.randn(2, n, channels, generator=g).to(dtype) if channels else None
+    weights, biases = layers([3 + channels, *widths])
+    _, idx, count = torchvox.ball_query(points, query, radius, k)
+    call = {"points": points, "query": query, "features": features, "idx": idx, "count": count}
+    call = {name: None if t is None else t.to(device) for name, t in call.items()}
+    call["weights"] = [w.to(dtype).to(device) for w in weights]
+    call["biases"] = [b.to(dtype).to(device) for b in biases]
+    return call
+
+
+def unfused(call, normalize_radius=None, features_first=False, use_xyz=True):
+    """In float64, from the inputs as they are."""
+    rows, parts = call["idx"].long(), []
+    batch = torch.arange(rows.size(0), device=rows.device)[:, None, None]
+    if use_xyz:
+        relative = call["points"][batch, rows] - call["query"][:, :, None]
+        parts.append(relative.double() / (normalize_radius or 1.0))
+    if call["features"] is not None:
+        parts.append(call["features"][batch, rows].double())
+    x = torch.cat(parts[::-1] if features_first else parts, -1)
+    for weight, bias in zip(call["weights"], call["biases"], strict=True):
+        x = F.relu(F.linear(x, weight.double(), bias.double()))
+    return x.max(2)[0]
+
+
+def assert_close(actual, expected, dtype):
+    assert actual.dtype == dtype and actual.shape == expected.shape
+    error = (actual.double() - expected).abs().max() / expected.abs().max()
+    assert error <= TOLERANCE[dtype], f"{error:.2e} of the largest value"
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(
+    ("widths", "channels"),
+    [
+        ((64, 64, 128), 0),
+        ((128, 128, 256), 128),
+        ((64, 96, 128), 320),
+        ((32, 20, 33), 7),
+        ((70,), 16),
+        ((16, 8), 1),
+        ((128, 196, 256), 64),
+        ((256, 256, 512), 256),
+        ((8, 300, 8), 3),
+    ],
+    ids=str,
+)
+def test_it_equals_the_ops_it_stands_for(device, widths, channels, dtype):
+    call = scene(dtype, widths, channels=channels, device=device)
+    expected = unfused(call)
+    for kernel in ("portable", "tensor cores") if device == "cuda" else ("portable",):
+        with forced(group_mlp=kernel):
+            assert_close(torchvox.group_mlp_max(**call), expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("features_first", [False, True])
+@pytest.mark.parametrize("normalize_radius", [None, 0.3])
+def test_it_takes_the_layouts_of_query_and_group(device, dtype, features_first, normalize_radius):
+    options = {"features_first": features_first, "normalize_radius": normalize_radius}
+    call = scene(dtype, (32, 48), device=device)
+    assert_close(torchvox.group_mlp_max(**call, **options), unfused(call, **options), dtype)
+    call["weights"][0] = call["weights"][0][:, 3:]
+    rows = torchvox.group_mlp_max(**call, use_xyz=False)
+    assert_close(rows, unfused(call, use_xyz=False), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_the_first_layer_sees_differences_ten_kilometres_from_the_origin(device, dtype):
+    far = scene(dtype, (32, 48), origin=1e4, device=device)
+    assert_close(torchvox.group_mlp_max(**far), unfused(far), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("k", [1, 15, 16, 17, 32, 33, 100])
+def test_only_hits_are_read_whatever_their_number(device, dtype, k):
+    """Counts 0, 1 and k among others; slots behind the count hold points that would win."""
+    call = scene(dtype, (32, 48), m=120, k=k, device=device)
+    count = torch.arange(240, dtype=torch.int32).view(2, 120).remainder(k + 1).to(device)
+    idx = torch.randint(0, 299, (2, 120, k), generator=torch.Generator().manual_seed(1)).int()
+    slot = torch.arange(k, device=device)
+    call |= {"count": count, "idx": idx.to(device)}
+    call["features"][:, 299] = 100
+    filled = torch.where(slot < count[..., None].clamp(min=1), call["idx"], call["idx"][..., :1])
+    spoilt = torch.where(slot < count[..., None].clamp(min=1), call["idx"], 299)
+    rows = torchvox.group_mlp_max(**{**call, "idx": spoilt})
+    assert_close(rows, unfused({**call, "idx": filled}), dtype)
+    full = torch.full_like(count, k)  # computing the fill as well changes no bit
+    assert_same_bits(torchvox.group_mlp_max(**{**call, "idx": filled, "count": full}), rows)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_nan_among_the_features_of_a_ball_is_its_maximum(device, dtype):
+    call = scene(dtype, (32, 33), device=device)
+    call["features"][0, 7, 2] = float("nan")
+    slot = torch.arange(call["idx"].size(-1), device=device)
+    hit = ((call["idx"] == 7) & (slot < call["count"][..., None].clamp(min=1))).any(-1)[0]
+    assert hit.any() and not hit.all()
+    assert torch.equal(torchvox.group_mlp_max(**call)[0].isnan().all(-1), hit)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_indices_outside_of_the_cloud_are_rows_of_zeros(device, dtype):
+    call = scene(dtype, (32, 48), device=device)
+    call["idx"][:, :20] = torch.tensor([-1, 300, 2**31 - 1, 5], device=device).repeat(5)
+    call["count"][:, :20] = 3
+    query, origin = call["query"][:, :20, None], torch.zeros(2, 20, 1, 12, device=device).double()
+    origin[..., :3] = (0 - query).double()
+    x = origin
+    for weight, bias in zip(call["weights"], call["biases"], strict=True):
+        x = F.relu(F.linear(x, weight.double(), bias.double()))
+    assert_close(torchvox.group_mlp_max(**call)[:, :20], x[:, :, 0], dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_one_ball_of_several_needs_no_copy_of_its_slots(device, dtype):
+    call = scene(dtype, (32, 48), device=device)
+    features = call["features"].float()
+    _, idx, count = torchvox.query_and_group(
+        call["points"], call["query"], features, [0.2, 0.4], [8, 16]
+    )
+    for r, slots in enumerate((slice(0, 8), slice(8, 24))):
+        one = {**call, "idx": idx[..., slots], "count": count[..., r]}
+        dense = {**call, "idx": one["idx"].contiguous(), "count": one["count"].contiguous()}
+        assert_same_bits(torchvox.group_mlp_max(**one), torchvox.group_mlp_max(**dense))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("widths", [(64, 64, 128), (33,)], ids=str)
+def test_the_cpu_has_the_bits_of_the_reference(dtype, widths):
+    call = scene(dtype, widths, m=10)
+    expected = reference.group_mlp_max(**call)
+    assert_same_bits(torchvox.group_mlp_max(**call), expected)
+    for plan, values in (("group_mlp_cpu", (0, 1, 2)), ("group_mlp", (0, 1))):
+        for value in values:
+            with forced(**{plan: value}):
+                assert_same_bits(torchvox.group_mlp_max(**call), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_the_portable_kernel_has_the_bits_of_the_cpu(dtype):
+    for widths in ((64, 64, 128), (33,), (8, 2000, 8)):
+        call = scene(dtype, widths, k=40)
+        with forced(group_mlp=0):
+            on_gpu = torchvox.group_mlp_max(**scene(dtype, widths, k=40, device="cuda"))
+        assert_same_bits(on_gpu, torchvox.group_mlp_max(**call))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_tensor_cores_give_the_same_bits_each_run_and_in_a_graph(dtype):
+    call = scene(dtype, (128, 128, 256), m=500, k=64, channels=128, device="cuda")
+    first = torchvox.group_mlp_max(**call)
+    for _ in range(50):
+        assert_same_bits(torchvox.group_mlp_max(**call), first)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = torchvox.group_mlp_max(**call)
+    call["features"].neg_()
+    graph.replay()
+    assert_same_bits(out, torchvox.group_mlp_max(**call))
+
+
+def test_inputs_that_require_a_gradient_are_refused_outside_of_no_grad():
+    call = scene(torch.float32, (8, 8))
+    expected = torchvox.group_mlp_max(**call)
+    for name, at in itertools.product(("weights", "biases"), (0, 1)):
+        layers = [t.clone() for t in call[name]]
+        layers[at].requires_grad_()
+        with pytest.raises(NotImplementedError, match="is for inference"):
+            torchvox.group_mlp_max(**{**call, name: layers})
+        with torch.no_grad():
+            assert_same_bits(torchvox.group_mlp_max(**{**call, name: layers}), expected)
