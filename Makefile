@@ -2,6 +2,7 @@
 #
 # make demo [SCAN=path]   set up, build, run the demo on a generated scan or on a file; a .bin file
 #                         needs its columns too: LAYOUT=kitti, nuscenes, or names like x,y,z,intensity
+# make train-demo         set up, build, train the small classifier on the CPU (about ten minutes), draw what it learnt
 # make test               set up, build, run every test that this machine can run
 # make bench              set up, build, measure this machine; BENCH_ARGS="--growth --only FPS" and so on
 # PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
@@ -30,10 +31,16 @@ GPU_ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(shell nvidia-smi --query-gpu=compute
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
 KERNEL_TESTS := -DTORCHVOX_KERNELS_ONLY=ON -DTORCHVOX_KERNEL_TESTS=ON -DTORCHVOX_WERROR=ON
 
-.PHONY: demo build cpu test test-all test-gpu test-cpp sanitize sanitize-gpu bench lint format wheel clean
+.PHONY: demo train-demo build cpu test test-all test-gpu test-cpp sanitize sanitize-gpu bench lint format wheel clean
 
 demo: build/.built
 	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
+
+# From nothing to a trained net and its pictures, in train_demo_out/.
+train-demo: build/.built
+	rm -rf train_demo_out
+	$(PY) -m torchvox train pointnet2_cls_shapes_small $(TRAIN_ARGS) -o train_demo_out
+	$(PY) -m torchvox eval train_demo_out/best.ckpt --device cpu --at-least accuracy=0.95 --pictures train_demo_out
 
 build: build/.built
 

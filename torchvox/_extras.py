@@ -15,6 +15,10 @@ EXTRAS = {
     "laspy": ("laspy", "las"),
     "lazrs": ("lazrs", "las"),
     "pypcd4": ("pypcd4", "pcd"),
+    "h5py": ("h5py", "hdf5"),
+    "lightning": ("lightning", "train"),
+    "torchmetrics": ("torchmetrics", "train"),
+    "pydantic": ("pydantic", "train"),
 }
 
 

@@ -29,7 +29,10 @@ def test_without_a_visible_gpu_auto_is_the_cpu(real_process, scan):
 
 
 def test_importing_torchvox_imports_no_extra():
-    extras = "{'typer', 'rich', 'yaml', 'matplotlib', 'laspy', 'lazrs', 'pypcd4'}"
+    extras = (
+        "{'typer', 'rich', 'yaml', 'matplotlib', 'laspy', 'lazrs', 'pypcd4', 'h5py',"
+        " 'lightning', 'torchmetrics', 'pydantic'}"
+    )
     code = (
         "import sys, torch; before = set(sys.modules); import torchvox, torchvox.io, torchvox.data;"
         f" found = (set(sys.modules) - before) & {extras}; assert not found, found"

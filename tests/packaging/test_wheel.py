@@ -46,9 +46,10 @@ def test_wheel_has(names, pattern):
     assert any(re.fullmatch(pattern, name) for name in names)
 
 
-def test_wheel_has_the_named_grids(names):
-    grids = {f"torchvox/configs/grids/{f.name}" for f in (ROOT / "configs/grids").glob("*.yaml")}
-    assert grids <= names
+@pytest.mark.parametrize("kind", ["grids", "models"])
+def test_wheel_has_the_named_configurations(names, kind):
+    files = {f"torchvox/configs/{kind}/{f.name}" for f in (ROOT / "configs" / kind).glob("*.yaml")}
+    assert files and files <= names
 
 
 def test_wheel_has_no_tests_no_sources_and_nothing_stale(names):
@@ -66,7 +67,7 @@ from torchvox import _C
 assert not torch.cuda.is_initialized()
 points = torch.tensor([[1.0, 2.0, 0.5], [1.0, 2.0, 1.5]])
 height, counts = torchvox.bev_max_height(points, [0.0, 0.0, 0.0, 4.0, 4.0, 4.0], [4, 4])
-extras = ["typer", "rich", "laspy", "pypcd4", "matplotlib"]
+extras = ["typer", "rich", "laspy", "pypcd4", "matplotlib", "lightning", "pydantic", "h5py"]
 extras = [name for name in extras if importlib.util.find_spec(name)]
 print(json.dumps({"file": torchvox.__file__, "info": _C.build_info(), "extras": extras,
                   "height": height.max().item(), "counts": counts[0].tolist()}))

@@ -12,7 +12,20 @@ import typer
 from typer.core import TyperGroup
 
 from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox.cli import bench, bev, demo, doctor, exporting, importing, info, sample, voxelize
+from torchvox.cli import (
+    bench,
+    bev,
+    demo,
+    doctor,
+    evaluate,
+    exporting,
+    importing,
+    info,
+    predict,
+    sample,
+    train,
+    voxelize,
+)
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.
 CommandLineError = typer.BadParameter.__mro__[2]
@@ -66,6 +79,9 @@ app.command()(info.info)
 app.command()(voxelize.voxelize)
 app.command()(sample.sample)
 app.command()(bev.bev)
+app.command()(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command()(predict.predict)
 app.command("import")(importing.import_checkpoint)
 app.command()(exporting.export)
 app.command()(bench.bench)

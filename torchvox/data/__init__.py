@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clouds to work with: a generated street scan, and batches of clouds."""
+"""Clouds to work with: generated street scans, shapes and rooms, and batches of clouds."""
 
 from torchvox.data.collate import collate_points
+from torchvox.data.rooms import Rooms, generate_rooms
 from torchvox.data.scene import generate_scan
+from torchvox.data.shapes import Shapes, generate_shapes
 
-__all__ = ["collate_points", "generate_scan"]
+__all__ = [
+    "Rooms",
+    "Shapes",
+    "collate_points",
+    "generate_rooms",
+    "generate_scan",
+    "generate_shapes",
+]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of clouds, voxels and bird's-eye views, drawn with matplotlib (extra: viz)."""
+"""Pictures of clouds, voxels, views from above and predictions, by matplotlib (extra: viz)."""
 
+from torchvox.viz.learning import Panel, clouds_picture, confusion_picture
 from torchvox.viz.pictures import (
     bev_picture,
     density_picture,
@@ -12,7 +13,10 @@ from torchvox.viz.pictures import (
 from torchvox.viz.style import save
 
 __all__ = [
+    "Panel",
     "bev_picture",
+    "clouds_picture",
+    "confusion_picture",
     "density_picture",
     "height_picture",
     "intensity_picture",

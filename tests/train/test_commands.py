@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands train, eval and predict, on nets that learn in seconds."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from tiny import content
+
+pytest.importorskip("typer", reason="the extra cli is not installed")
+
+from torchvox.cli import main
+from torchvox.data import generate_rooms, generate_shapes
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    """Runs the command in an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def trained(command, tmp_path, task="classify") -> str:
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content(task)))
+    code, out, err = command("train", "run.yaml", "train.epochs=1", "-o", "out")
+    assert code == 0, err
+    assert "epoch 1/1" in out and "wrote out/best.ckpt" in out
+    return "out/best.ckpt"
+
+
+@pytest.mark.parametrize("task", ["classify", "parts", "segment"])
+def test_train_then_eval_with_pictures(command, tmp_path, task):
+    pytest.importorskip("matplotlib", reason="the extra viz is not installed")
+    model = trained(command, tmp_path, task)
+    code, out, err = command(
+        *("eval", model, "data.val_size=5", "--device", "cpu"),
+        *("--pictures", "pictures", "--json", "result.json"),
+    )
+    assert code == 0, err
+    assert "accuracy" in out and "mean IoU" in out
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert found["samples"] == 5 and 0 <= found["accuracy"] <= 1
+    assert np.array(found["matrix"]).sum() == {"classify": 5, "parts": 160, "segment": 320}[task]
+    for name in ("predictions", "confusion"):
+        assert (tmp_path / "pictures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_predict_names_the_likeliest_classes(command, tmp_path):
+    model = trained(command, tmp_path)
+    for i, count in enumerate((300, 5)):  # more and fewer points than in training
+        np.save(f"{i}.npy", generate_shapes([i], points=count)["points"][0].numpy())
+    code, out, err = command("predict", "0.npy", "1.npy", "--model", model, "--device", "cpu")
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0].startswith("0.npy: ") and lines[0].count("%") == 3
+    assert lines[1].startswith("1.npy: ")
+
+
+def test_predict_labels_every_finite_point_of_a_room(command, tmp_path):
+    model = trained(command, tmp_path, "segment")
+    room = generate_rooms([0], points=500, block=3.0)["points"][0, :, :6].numpy()
+    room[7, 0] = np.nan
+    np.savez("room.npz", points=room, columns=["x", "y", "z", "red", "green", "blue"])
+    code, _, err = command("predict", "room.npz", "-m", model, "-o", "labels.npz")
+    assert code == 0, err
+    written = np.load(tmp_path / "labels.npz")
+    assert written["labels"].shape == (500,) and written["labels"][7] == -1
+    assert (np.delete(written["labels"], 7) >= 0).all() and written["names"][0] == "ceiling"
+    np.save("bare.npy", room[:, :3])
+    code, _, err = command("predict", "bare.npy", "-m", model)
+    assert code == 2 and "must have the columns red, green, blue" in err
+
+
+def test_predict_labels_parts_of_a_known_category(command, tmp_path):
+    model = trained(command, tmp_path, "parts")
+    np.save("table.npy", generate_shapes([11], points=100)["points"][0].numpy())
+    code, out, err = command(
+        *("predict", "table.npy", "-m", model, "--category", "table", "-o", "t.npz")
+    )
+    assert code == 0, err
+    assert "table" in out
+    labels = np.load(tmp_path / "t.npz")
+    assert {str(labels["names"][i]).split()[0] for i in labels["labels"]} == {"table"}
+    code, _, err = command("predict", "table.npy", "-m", model)
+    assert code == 2 and "--category must be one of sphere" in err
+
+
+def test_wrong_use_is_one_sentence_and_exit_code_2(command, tmp_path):
+    trained(command, tmp_path)
+    for arguments, words in (
+        (("train",), "which configuration? There are pointnet2_cls_shapes"),
+        (("train", "run.yaml", "train.epoch=2"), "did you mean epochs?"),
+        (("train", "run.yaml", "-o", "out"), "give --resume"),
+        (("eval", "none.ckpt"), "does not exist"),
+        (("eval", "out/best.ckpt", "--at-least", "iou=1"), "the metrics are accuracy"),
+        (("predict", "none.npy", "-m", "out/best.ckpt"), "none.npy does not exist"),
+    ):
+        code, _, err = command(*arguments)
+        lines = [line for line in err.splitlines() if not line.startswith("device:")]
+        assert code == 2 and len(lines) == 1 and words in lines[0], err
+
+
+def test_a_gate_that_is_missed_is_exit_code_1(command, tmp_path):
+    model = trained(command, tmp_path)
+    assert command("eval", model, "--at-least", "miou=0")[0] == 0
+    code, _, err = command("eval", model, "--at-least", "accuracy=0.99")
+    assert code == 1 and "is below 0.99" in err
+
+
+def test_configuration_and_schema_are_printed(command):
+    code, out, _ = command("train", "pointnet2_cls_shapes_small", "train.lr=0.5", "--print-config")
+    assert code == 0 and yaml.safe_load(out)["train"]["lr"] == 0.5
+    code, out, _ = command("train", "--print-schema")
+    assert code == 0 and json.loads(out)["title"] == "Config"

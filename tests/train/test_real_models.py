@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shipped configurations train, and learn what they should."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from torchvox.data import generate_shapes
+from torchvox.models import checkpoints
+from torchvox.train import evaluate, fit, load_checkpoint
+from torchvox.train.builders import build_data, build_model, labels_of
+from torchvox.train.config import config_names, load_config
+from torchvox.train.metrics import scores
+
+FEW = [
+    "data.train_size=8",
+    "data.val_size=3",
+    "data.points=128",
+    "train.epochs=1",
+    "train.batch_size=4",
+    "train.device=cpu",
+]
+
+
+@pytest.mark.parametrize("name", config_names())
+def test_every_shipped_configuration_trains_and_loads(name, tmp_path):
+    config = load_config(name, FEW)
+    found = fit(config, tmp_path / "run", quiet=True)
+    assert found["train_loss"] < 10
+    trained = load_checkpoint(tmp_path / "run" / "best.ckpt")
+    matrix = evaluate(trained, build_data(config, "val"))
+    assert matrix.sum() == 3 * (1 if config.task == "classify" else 128)
+    again = checkpoints.load(tmp_path / "run" / "model.pt")
+    for key, value in trained.model.state_dict().items():
+        assert torch.equal(again.state_dict()[key], value)
+
+
+def test_the_small_classifier_learns_one_batch_by_heart():
+    config = load_config("pointnet2_cls_shapes_small", ["model.args.dropout=[0.0]"])
+    torch.manual_seed(0)
+    model = build_model(config, labels_of(config))
+    batch = generate_shapes(range(16), points=256)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(30):
+        loss = F.cross_entropy(model(batch["points"]), batch["label"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.05 * losses[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "overrides", "metric", "least"),
+    [
+        ("pointnet2_cls_shapes", [], "accuracy", 0.97),
+        ("pointnet2_part_shapes", [], "miou", 0.88),
+        ("pointnet2_rooms", [], "miou", 0.6),
+    ],
+)
+@pytest.mark.slow
+def test_full_nets_learn_on_the_gpu(name, overrides, metric, least, tmp_path):
+    config = load_config(name, [*overrides, "train.device=gpu"])
+    fit(config, tmp_path / "run", quiet=True)
+    trained = load_checkpoint(tmp_path / "run" / "best.ckpt", "cuda")
+    assert scores(evaluate(trained, build_data(config, "val")))[metric] >= least

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training runs: reproducible, resumable, and their checkpoints hold plain things."""
+
+import json
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from tiny import content, equal_weights
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.train import evaluate, fit, load_checkpoint, runs
+from torchvox.train.builders import build_data
+from torchvox.train.config import make_config
+from torchvox.train.metrics import scores
+
+DROPOUT = {"model": {"kind": "tiny:TinyClassifier", "args": {"dropout": 0.3}}}
+AUGMENT = {"scale": [0.8, 1.25], "shift": 0.1, "dropout": 0.5, "yaw": True}
+
+
+def run(folder, resume=False, task="classify", **train):
+    augment = AUGMENT if task == "classify" else {}
+    whole = content(task, augment=augment, **train) | (DROPOUT if task == "classify" else {})
+    fit(make_config(whole), folder, resume=resume, quiet=True)
+    return torch.load(folder / "last.ckpt", weights_only=True), (folder / "log.jsonl").read_text()
+
+
+class Interrupt(Callback):
+    """Stops a run in the middle of its second epoch, as a signal would."""
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == 6:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("task", ["classify", "parts", "segment"])
+def test_equal_seeds_give_equal_bits(task, tmp_path):
+    first, log = run(tmp_path / "a", task=task)
+    second, same_log = run(tmp_path / "b", task=task)
+    other, _ = run(tmp_path / "c", task=task, seed=1)
+    assert equal_weights(first["state_dict"], second["state_dict"])
+    assert log == same_log
+    assert not equal_weights(first["state_dict"], other["state_dict"])
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch):
+    whole, log = run(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "screen", lambda: [Interrupt()])
+        config = make_config(content(augment=AUGMENT) | DROPOUT)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            fit(config, tmp_path / "parts")
+    stopped = torch.load(tmp_path / "parts" / "last.ckpt", weights_only=True)
+    assert stopped["global_step"] == 4
+    resumed, same_log = run(tmp_path / "parts", resume=True)
+    assert equal_weights(whole["state_dict"], resumed["state_dict"])
+    assert same_log == log
+
+
+def test_training_learns_and_the_log_says_so(tmp_path):
+    config = content("parts", epochs=8, lr=0.1)
+    found = fit(make_config(config), tmp_path / "run", quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 8 * 4
+    assert losses[-1] < 0.6 * losses[0]
+    epochs = [line for line in lines if "miou" in line]
+    assert [line["epoch"] for line in epochs] == list(range(8))
+    assert epochs[-1]["miou"] == found["miou"]
+
+
+def test_the_best_checkpoint_is_the_best_epoch_and_evaluates_to_its_metrics(tmp_path):
+    run(tmp_path / "run", task="parts", epochs=5)
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    best = max(json.loads(line).get("miou", 0) for line in lines)
+    trained = load_checkpoint(tmp_path / "run" / "best.ckpt")
+    assert trained.about["metrics"]["miou"] == best
+    assert not trained.model.training
+    found = scores(evaluate(trained, build_data(trained.config, "val"), batch_size=5))
+    assert found["miou"] == pytest.approx(best, abs=1e-6)
+
+
+def test_a_checkpoint_says_what_made_it(tmp_path):
+    whole, _ = run(tmp_path / "run", epochs=1)
+    about = whole["torchvox"]
+    assert about["format"] == 1 and len(about["op_schemas"]) == 16
+    assert about["config"] == make_config(content(epochs=1, augment=AUGMENT) | DROPOUT).plain()
+    assert about["revision"] and about["version"]
+    assert about["labels"]["classes"][0] == "sphere"
+    assert json.dumps(about)
+
+
+def test_a_run_is_never_written_over(tmp_path):
+    run(tmp_path / "run", epochs=1)
+    with pytest.raises(WrongUseError, match="holds a run: give --resume"):
+        run(tmp_path / "run", epochs=1)
+    with pytest.raises(WrongUseError, match="of another configuration"):
+        run(tmp_path / "run", resume=True, epochs=2)
+    with pytest.raises(WrongUseError, match=r"no last\.ckpt to resume from"):
+        run(tmp_path / "none", resume=True)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(WrongUseError, match="does not exist"):
+        load_checkpoint(tmp_path / "none.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(CloudFileError, match="is not a checkpoint of torchvox train"):
+        load_checkpoint(tmp_path / "other.ckpt")
+
+
+def test_class_weights_favour_rare_classes(tmp_path):
+    config = make_config(content("segment", class_weights=True, epochs=1))
+    labels = runs.labels_of(config)
+    weights = runs.class_weights(build_data(config, "train"), labels, config)
+    floor, clutter = (labels.classes.index(name) for name in ("floor", "clutter"))
+    assert 1 <= weights[floor] < weights[clutter] <= 10
+    fit(config, tmp_path / "run", quiet=True)
+
+
+def test_global_torch_settings_are_left_as_they_were(tmp_path):
+    run(tmp_path / "run", epochs=1)
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two processes train like one with the whole batch: gradients, running statistics, metrics."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from tiny import TinyClassifier, content
+from torch import nn
+from torch.nn import functional as F
+
+from torchvox.data import Shapes
+from torchvox.models import PointNet2Classifier
+from torchvox.train import fit
+from torchvox.train.config import make_config
+from torchvox.train.loading import SharedBatches
+from torchvox.train.metrics import ConfusionOfSamples
+from torchvox.train.norm import GlobalBatchNorm, convert_batch_norm
+
+WORLD, BATCH = 2, 12
+KINDS = ("tiny", "pointnet2")
+
+
+def step(model: nn.Module, rank: int, world: int) -> None:
+    """One backward pass over this process's share of the first batch."""
+    indices = next(iter(SharedBatches(64, BATCH, 0, rank, world)))
+    batch = Shapes(points=32, size=64).batch(indices)
+    F.cross_entropy(model(batch["points"].double()), batch["label"]).backward()
+
+
+def results(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        **{f"gradient of {name}": p.grad for name, p in model.named_parameters()},
+        **dict(model.named_buffers()),
+    }
+
+
+def fresh(kind: str) -> nn.Module:
+    torch.manual_seed(3)
+    if kind == "tiny":
+        return TinyClassifier(16).double()
+    ball = {"points": 8, "radii": [0.5], "neighbours": [8], "channels": [[8, 16]]}
+    whole = {"points": None, "radii": [], "neighbours": [], "channels": [[32]]}
+    return PointNet2Classifier(16, levels=[ball, whole], head=[16], dropout=[0.0]).double()
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    # They meet at a file: a port that is free now may be taken when they get there.
+    meeting = f"file://{folder}/meeting"
+    torch.distributed.init_process_group("gloo", meeting, rank=rank, world_size=WORLD)
+    found = {}
+    for kind in KINDS:
+        model = nn.parallel.DistributedDataParallel(convert_batch_norm(fresh(kind)))
+        step(model, rank, WORLD)
+        found[kind] = results(model.module)
+    metric = ConfusionOfSamples(3)
+    # Sample 5 is on both.
+    metric.update(torch.tensor([rank, 5]), torch.tensor([rank, 2]), torch.tensor([0, 2]))
+    torch.save({**found, "confusion": metric.compute()}, f"{folder}/{rank}.pt")
+    # Straight out: gloo's destructor joins its threads while it holds Python's lock, which a thread
+    # that drops the last tensors of a collective wants too; now and then they wait for ever.
+    os._exit(0)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    here = str(Path(__file__).parent)
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [before])])
+    try:
+        mp.spawn(one_of_two, (str(folder),), nprocs=WORLD)
+    finally:
+        os.environ["PYTHONPATH"] = before
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_and_statistics_equal_those_of_one_process(two, kind):
+    whole = fresh(kind)
+    step(whole, 0, 1)
+    for name, wanted in results(whole).items():
+        for found in two:
+            torch.testing.assert_close(found[kind][name], wanted, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_without_global_batch_norm_they_would_not(two):
+    """The check above can fail: gradients of separate statistics differ."""
+    halves = []
+    for rank in range(WORLD):
+        model = fresh("tiny")
+        step(model, rank, WORLD)
+        halves.append(model.first.weight.grad)
+    assert (sum(halves) / WORLD - two[0]["tiny"]["gradient of first.weight"]).abs().max() > 1e-4
+
+
+def test_the_metric_is_gathered_and_repeats_dropped(two):
+    for found in two:
+        assert found["confusion"].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+
+
+def test_in_one_process_it_is_an_ordinary_batch_norm():
+    x = torch.randn(4, 6, 5)
+    plain = nn.BatchNorm1d(6)
+    ours = convert_batch_norm(nn.Sequential(plain))[0]
+    assert isinstance(ours, GlobalBatchNorm) and ours.weight is plain.weight
+    assert torch.equal(ours(x), nn.BatchNorm1d(6)(x))
+    assert list(ours.state_dict()) == list(plain.state_dict())
+
+
+@pytest.mark.slow
+def test_a_run_on_two_devices_ends_with_the_weights_of_one(tmp_path):
+    """Through the command, which starts the second process itself."""
+    import subprocess
+
+    import yaml
+
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content(epochs=2)))
+    root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join([str(root), str(Path(__file__).parent)])
+    command = [
+        sys.executable,
+        "-m",
+        "torchvox",
+        "train",
+        "run.yaml",
+        "train.devices=2",
+        "-o",
+        "two",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    fit(make_config(content(epochs=2)), tmp_path / "one", quiet=True)
+    one, two = (
+        torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"]
+        for name in ("one", "two")
+    )
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-4, msg=name)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox predict: a trained model on files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from torchvox.cli.options import (
+    OUTPUT_FOLDER,
+    Device,
+    DeviceChoice,
+    Inputs,
+    Layout,
+    Output,
+    format_suffix,
+    output_paths,
+)
+from torchvox.cli.work import choose_device, for_each, note
+from torchvox.io import find_clouds, read_cloud, write_npz
+
+if TYPE_CHECKING:
+    from torchvox.train.checkpoint import Checkpoint
+
+FORMATS = (".npz", ".png")
+LIKELIEST = 3  # classes named per cloud
+
+
+def predict(
+    paths: Inputs,
+    model: Annotated[
+        Path, typer.Option("--model", "-m", help="best.ckpt of torchvox train.", show_default=False)
+    ],
+    layout: Layout = None,
+    category: Annotated[
+        str | None, typer.Option(help="What the objects are, for a model of parts.")
+    ] = None,
+    output: Output = OUTPUT_FOLDER,
+    file_format: Annotated[
+        str, typer.Option("--format", help="Of point labels: npz, or png (picture).")
+    ] = "npz",
+    device: Device = DeviceChoice.auto,
+) -> None:
+    """Classify clouds, or label their points: what each is printed, point labels are written."""
+    from torchvox.train import load_checkpoint
+
+    where, name = choose_device(device)
+    note(f"device: {name}")
+    trained = load_checkpoint(model, where)
+    files = find_clouds(paths)
+    if trained.config.task == "classify":
+        for_each(files, files, lambda source, _: _classify(trained, source, layout))
+        return
+    suffix = format_suffix(file_format, FORMATS)
+    targets = output_paths(files, output, "labels", FORMATS, suffix)
+    for_each(files, targets, lambda *pair: _label(trained, *pair, layout, category))
+
+
+def _classify(trained: Checkpoint, source: Path, layout: str | None) -> str:
+    from torchvox.train.predict import classify_cloud
+
+    likely = classify_cloud(trained, read_cloud(source, layout)).topk(
+        min(LIKELIEST, len(trained.labels.classes))
+    )
+    names = [trained.labels.classes[i] for i in likely.indices]
+    shown = [f"{n} {100 * p:.1f} %" for n, p in zip(names, likely.values.tolist(), strict=True)]
+    return f"{source.name}: {', '.join(shown)}"
+
+
+def _label(
+    trained: Checkpoint, source: Path, target: Path, layout: str | None, category: str | None
+) -> str:
+    from torchvox.train.predict import label_points
+
+    cloud = read_cloud(source, layout)
+    labels = label_points(trained, cloud, category)
+    names = trained.labels.classes
+    if target.suffix.lower() == ".npz":
+        write_npz(target, points=cloud.points, labels=labels, names=np.array(names))
+    else:
+        from torchvox import viz
+
+        known = labels >= 0
+        panel = viz.Panel(cloud.points[known, :3], "", labels[known])
+        viz.save(viz.clouds_picture([panel], source.name, columns=1), target)
+    counts = np.bincount(labels[labels >= 0], minlength=len(names))
+    most = [f"{names[i]} {counts[i]:,}" for i in np.argsort(-counts)[:LIKELIEST] if counts[i]]
+    return f"{source.name}: {len(cloud):,} points, {', '.join(most)}; wrote {target}"

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers that are functions of (seed, split, sample, purpose, index), the same bits on
+every device.
+
+The generator is SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
+generators"): the finaliser of a counter, here started from a hash of the key. torch.Generator would
+give other numbers on the GPU than on the CPU, and numbers that depend on what was drawn before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from torchvox.data.portable_math import log, sin_cos
+
+
+def _signed(value: int) -> int:
+    """The int64 with the low 64 bits of value: torch has no uint64 arithmetic."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+
+
+class Draws:
+    """Random numbers of some samples of a data set.
+
+    seed, split: of the data set; split is a name such as "train".
+    samples: [B] int64, the samples' numbers; its device is where numbers are made.
+    Draws with another purpose (a word) are independent of each other. Number i of a sample does not
+    depend on how many are drawn, nor on which other samples are drawn along.
+    """
+
+    def __init__(self, seed: int, split: str, samples: Tensor) -> None:
+        self.samples = samples.to(torch.int64)
+        self._prefix = f"{seed}/{split}/"
+
+    @property
+    def device(self) -> torch.device:
+        return self.samples.device
+
+    def bits(self, purpose: str, count: int) -> Tensor:
+        """[B, count] int64, all 64 bits random."""
+        digest = hashlib.sha256((self._prefix + purpose).encode()).digest()
+        word = _signed(int.from_bytes(digest[:8], "little"))
+        key = mix(mix(self.samples + word) ^ _signed(int.from_bytes(digest[8:16], "little")))
+        index = torch.arange(1, count + 1, device=self.device)
+        return mix(key[:, None] + index * _GOLDEN)
+
+    def uniform(self, purpose: str, count: int) -> Tensor:
+        """[B, count] float64 in [0, 1), multiples of 2^-53."""
+        return _shift(self.bits(purpose, count), 11).to(torch.float64).mul_(2.0**-53)
+
+    def normal(self, purpose: str, count: int) -> Tensor:
+        """[B, count] float64, standard normal (Box and Muller's transform)."""
+        pairs = self.uniform(purpose, 2 * ((count + 1) // 2)).view(len(self.samples), -1, 2)
+        radius = torch.sqrt(log(1.0 - pairs[..., 0]) * -2.0)
+        sine, cosine = sin_cos(pairs[..., 1])
+        both = torch.stack([radius * cosine, radius * sine], dim=-1)
+        return both.view(len(self.samples), -1)[:, :count]
+
+
+def mix(z: Tensor) -> Tensor:
+    """SplitMix64's finaliser on int64: a bijection in which every bit depends on every bit."""
+    z = (z ^ _shift(z, 30)) * _FIRST
+    z = (z ^ _shift(z, 27)) * _SECOND
+    return z ^ _shift(z, 31)
+
+
+def permutation(count: int, *key: object) -> Tensor:
+    """A random order [count] int64 that depends on the key alone, on the CPU."""
+    draws = Draws(0, "/".join(map(str, key)), torch.zeros(1, dtype=torch.int64))
+    return draws.bits("permutation", count)[0].argsort(stable=True)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)

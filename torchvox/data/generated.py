@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the generated data sets have in common: samples that are made when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+Device = torch.device | str
+
+
+class Generated(Dataset):
+    """A data set of `size` samples that a subclass generates in batches.
+
+    Nothing is stored: a sample is the same in any worker, batch and order. Batches that a
+    DataLoader fetches are generated at once (__getitems__).
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
+        """The samples with these numbers, every tensor [B, ..]."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self.size
+
+    def batch(self, indices: Sequence[int], device: Device = "cpu") -> dict[str, Tensor]:
+        """The samples as one batch on a device. Raises IndexError."""
+        wrong = [i for i in indices if not 0 <= i < self.size]
+        if wrong:
+            raise IndexError(f"{type(self).__name__}: sample {wrong[0]} of {self.size}")
+        return self.generate(indices, device)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: value[0] for name, value in self.batch([index]).items()}
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Tensor]]:
+        batch = self.batch(indices)
+        return [{name: value[i] for name, value in batch.items()} for i in range(len(indices))]
+
+
+def split_size(kind: str, split: str, size: int | None, sizes: dict[str, int]) -> int:
+    """size, or that of a known split."""
+    if size is None and split not in sizes:
+        raise ValueError(
+            f"{kind}: split must be one of {', '.join(sizes)} unless size is given, got {split!r}"
+        )
+    return sizes[split] if size is None else size

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ModelNet40 in its two customary forms: `modelnet40_normal_resampled` (one text file of x, y, z
+and normal per object) and `modelnet40_ply_hdf5_2048` (HDF5 files of 2048 points per object)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchvox._errors import CloudFileError
+from torchvox._extras import require
+from torchvox.data.generated import Device, Generated
+from torchvox.data.stored import Mapped, NewIndex, read_index, read_table
+
+FILES = {"train": "train", "val": "test"}  # split here -> name there
+NORMAL_COLUMNS = 6
+
+
+class ModelNet40(Generated):
+    """Objects of ModelNet40 as samples {points [N, 3 or 6], label, id}.
+
+    root: the unpacked folder, either form; text is parsed once into an index of the first `points`
+        rows (`<root>/torchvox_index` or in `cache`), which later runs map into memory.
+    split: train or val, the official test objects. points: the first of each object, already in
+        random order there. normals: columns 3-5 are the normals.
+    Coordinates are centred and scaled to the unit sphere. classes: the names, in label order.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        points: int = 1024,
+        normals: bool = False,
+        cache: str | Path | None = None,
+    ) -> None:
+        if split not in FILES:
+            raise ValueError(f"ModelNet40: split must be train or val, got {split!r}")
+        root = Path(root)
+        if (root / "modelnet40_shape_names.txt").is_file():
+            folder = Path(cache) if cache else root / "torchvox_index"
+            self.clouds, self.labels, self.classes = _resampled(root, folder, split, points)
+        elif list(root.glob(f"ply_data_{FILES[split]}*.h5")):
+            self.clouds, self.labels, self.classes = _hdf5(root, split, normals)
+        else:
+            raise CloudFileError(
+                f"{root} is no ModelNet40: it has neither modelnet40_shape_names.txt nor "
+                f"ply_data_{FILES[split]}*.h5"
+            )
+        if self.clouds.shape[1] < points:
+            raise CloudFileError(
+                f"{root}: objects have {self.clouds.shape[1]} points, but {points} are wanted"
+            )
+        if normals and self.clouds.shape[2] < NORMAL_COLUMNS:
+            raise CloudFileError(f"{root} has no normals: set data.normals to false")
+        super().__init__(len(self.labels))
+        self.points, self.columns = points, NORMAL_COLUMNS if normals else 3
+
+    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
+        rows = self.clouds[list(indices), : self.points, : self.columns]
+        points = torch.from_numpy(np.array(rows, np.float32))
+        xyz = points[..., :3]
+        xyz -= xyz.mean(1, keepdim=True)
+        xyz /= xyz.norm(dim=-1).amax(1).clamp(min=1e-12)[:, None, None]
+        label = torch.from_numpy(self.labels[list(indices)].astype(np.int64))
+        ids = torch.tensor(list(indices), dtype=torch.int64)
+        return {"points": points.to(device), "label": label.to(device), "id": ids.to(device)}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise CloudFileError(f"{path}: {error.strerror or error}") from None
+
+
+def _resampled(
+    root: Path, cache: Path, split: str, rows: int
+) -> tuple[Mapped, np.ndarray, list[str]]:
+    classes = _lines(root / "modelnet40_shape_names.txt")
+    names = _lines(root / f"modelnet40_{FILES[split]}.txt")
+    kinds = [re.sub(r"_\d+$", "", name) for name in names]  # night_stand_0001 -> night_stand
+    if unknown := sorted(set(kinds) - set(classes)):
+        raise CloudFileError(f"{root}: class {unknown[0]} is not in modelnet40_shape_names.txt")
+    labels = np.array([classes.index(kind) for kind in kinds])
+    folder, source = cache / f"{split}_{rows}", {"rows": rows, "names": names}
+    if read_index(folder, source) is None:
+        with NewIndex(folder) as new:
+            with (new.folder / "points.bin").open("wb") as packed:
+                for name, kind in zip(names, kinds, strict=True):
+                    path = root / kind / f"{name}.txt"
+                    table = read_table(path, NORMAL_COLUMNS, ",")
+                    if len(table) < rows:
+                        raise CloudFileError(
+                            f"{path} has {len(table)} points, but {rows} are wanted"
+                        )
+                    packed.write(np.ascontiguousarray(table[:rows], np.float32).tobytes())
+            new.finish({"source": source})
+    shape = (len(names), rows, NORMAL_COLUMNS)
+    return Mapped(folder / "points.bin", np.float32, shape), labels, classes
+
+
+def _hdf5(root: Path, split: str, normals: bool) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    h5py = require("h5py", "to read HDF5 files")
+    files = sorted(
+        root.glob(f"ply_data_{FILES[split]}*.h5"),
+        key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)],
+    )
+    clouds, labels = [], []
+    for path in files:
+        try:
+            with h5py.File(path, "r") as file:
+                columns = [file["data"][:]]
+                if normals and "normal" in file:
+                    columns.append(file["normal"][:])
+                clouds.append(np.concatenate(columns, -1).astype(np.float32))
+                labels.append(file["label"][:].reshape(-1))
+        except (OSError, KeyError, ValueError) as error:
+            raise CloudFileError(f"{path} is not a file of ModelNet40: {error}") from None
+    names = root / "shape_names.txt"
+    found = np.concatenate(labels).astype(np.int64)
+    classes = _lines(names) if names.is_file() else [str(i) for i in range(int(found.max()) + 1)]
+    return np.concatenate(clouds), found, classes

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic on float64 tensors that gives the same bits on every device.
+
+torch's own sin, cos and log differ between CPU and CUDA, its float sums depend on the device's
+order of adding, and dividing a CUDA tensor by a Python number multiplies by the inverse. What is
+left is used here: + - * of tensors and numbers, / of tensors, sqrt, comparisons, integer operations
+and stable sorting. Every op rounds once, because torch runs them as separate kernels.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+FIXED = 2.0**32  # steps per unit of fixed-point sums
+
+_MANTISSA, _ONE = (1 << 52) - 1, 1023 << 52
+# Taylor coefficients of sin(pi/2 x) / x and cos(pi/2 x) in x^2: below 1e-16 for |x| <= 1/2.
+_QUARTER = math.pi / 2
+_SIN = [(-1) ** k * _QUARTER ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(9)]
+_COS = [(-1) ** k * _QUARTER ** (2 * k) / math.factorial(2 * k) for k in range(9)]
+# log(m) = 2 s (1 + s^2/3 + s^4/5 + ..) with s = (m - 1) / (m + 1), |s| <= 0.172
+_LOG = [2 / (2 * k + 1) for k in range(11)]
+
+
+def sin_cos(turns: Tensor) -> tuple[Tensor, Tensor]:
+    """Sine and cosine of an angle in turns (1 = 360 degrees)."""
+    quarters = turns * 4.0
+    nearest = torch.floor(quarters + 0.5)
+    x = quarters - nearest
+    square = x * x
+    sine, cosine = _polynomial(_SIN, square) * x, _polynomial(_COS, square)
+    quadrant = nearest.to(torch.int64) & 3
+    odd = (quadrant & 1) == 1
+    swapped_sine = torch.where(odd, cosine, sine)
+    swapped_cosine = torch.where(odd, sine, cosine)
+    return (
+        torch.where(quadrant >= 2, -swapped_sine, swapped_sine),
+        torch.where((quadrant == 1) | (quadrant == 2), -swapped_cosine, swapped_cosine),
+    )
+
+
+def log(x: Tensor) -> Tensor:
+    """Natural logarithm of positive normal numbers."""
+    bits = x.view(torch.int64)
+    exponent = (bits >> 52) - 1023
+    mantissa = ((bits & _MANTISSA) | _ONE).view(torch.float64)
+    large = mantissa > math.sqrt(2)
+    mantissa = torch.where(large, mantissa * 0.5, mantissa)
+    exponent = exponent + large.to(torch.int64)
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    return _polynomial(_LOG, s * s) * s + exponent.to(torch.float64) * math.log(2)
+
+
+def mean(x: Tensor) -> Tensor:
+    """Mean over the last dimension but one, [..., N, C] -> [..., 1, C], summed in fixed point.
+
+    Integer sums do not depend on their order. |x| must stay below 2^31 / N.
+    """
+    total = torch.floor(x * FIXED + 0.5).to(torch.int64).sum(-2, keepdim=True)
+    return total.to(torch.float64) * (1 / FIXED / x.shape[-2])
+
+
+def _polynomial(coefficients: list[float], x: Tensor) -> Tensor:
+    value = torch.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value.mul_(x).add_(coefficient)
+    return value

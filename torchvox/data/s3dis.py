@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""S3DIS in three forms: the raw `Area_x/room/Annotations/*.txt`, one `Area_x_room.npy` [N, 7] per
+room (x, y, z, r, g, b, label), or `Area_x/room/{coord,color,segment}.npy`.
+
+The rooms are packed once into three flat files that later runs map into memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchvox._errors import CloudFileError
+from torchvox.data.counter_random import Draws
+from torchvox.data.furniture import CLASSES
+from torchvox.data.generated import Device, Generated
+from torchvox.data.stored import Mapped, NewIndex, read_index, read_table
+
+PACKED = {"xyz": (np.float32, 3), "rgb": (np.uint8, 3), "label": (np.uint8, 1)}
+FEWEST = 1024  # points that a block should have ...
+TRIES = 32  # ... for so many random middles; then the best of them is taken
+Room = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class S3DIS(Generated):
+    """Blocks of S3DIS as samples {points [N, 9], labels [N], id}, features as data.rooms.FEATURES.
+
+    root: any of the three forms. split: val is the area `val_area`, train the others. size: blocks;
+    block i of a split is a function of (seed, i): a column of `block` metres around a random point
+    of a room, rooms by their number of points, N random points of it, with repeats when it has
+    fewer. cache: where the packed form goes, `<root>/torchvox_index` by default.
+    """
+
+    classes = CLASSES
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        points: int = 4096,
+        block: float = 1.0,
+        val_area: int = 5,
+        size: int = 1024,
+        seed: int = 0,
+        cache: str | Path | None = None,
+    ) -> None:
+        if split not in ("train", "val"):
+            raise ValueError(f"S3DIS: split must be train or val, got {split!r}")
+        super().__init__(size)
+        self.split, self.points, self.block, self.seed = split, points, block, seed
+        folder = Path(cache) if cache else Path(root) / "torchvox_index"
+        index = pack_rooms(Path(root), folder)
+        wanted = [r for r in index["rooms"] if (r["area"] == val_area) == (split == "val")]
+        if not wanted:
+            raise CloudFileError(f"{root} has no room for {split} with val_area {val_area}")
+        self.rooms = wanted
+        self.ends = np.cumsum([room["points"] for room in wanted])
+        self.xyz, self.rgb, self.label = (
+            Mapped(folder / f"{name}.bin", dtype, (-1, width))
+            for name, (dtype, width) in PACKED.items()
+        )
+
+    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
+        blocks = [self._block(int(i)) for i in indices]
+        points = np.stack([features for features, _ in blocks])
+        labels = np.stack([labels for _, labels in blocks])
+        return {
+            "points": torch.from_numpy(points).to(device),
+            "labels": torch.from_numpy(labels).to(device),
+            "id": torch.tensor(list(indices), dtype=torch.int64, device=device),
+        }
+
+    def _block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        draws = Draws(self.seed, self.split, torch.tensor([number]))
+        middles = (draws.uniform("middle", TRIES)[0].numpy() * self.ends[-1]).astype(np.int64)
+        room = self.rooms[int(np.searchsorted(self.ends, middles[0], side="right"))]
+        whole = slice(room["first"], room["first"] + room["points"])
+        xyz = np.asarray(self.xyz[whole])
+        best = np.empty(0, np.int64)
+        for middle in middles % len(xyz):
+            centre = xyz[middle, :2]
+            inside = np.nonzero((np.abs(xyz[:, :2] - centre) <= self.block / 2).all(1))[0]
+            if len(inside) > len(best):
+                best, at = inside, centre
+            if len(best) >= FEWEST:
+                break
+        keys = draws.bits("points", max(len(best), self.points))[0].numpy()
+        if len(best) >= self.points:
+            chosen = best[np.argsort(keys, kind="stable")[: self.points]]
+        else:  # all of them, and random ones again
+            again = best[(keys[: self.points - len(best)] >> 1) % len(best)]
+            chosen = np.concatenate([best, again])
+        local = xyz[chosen] - np.array([*at, 0.0], np.float32)
+        size = np.maximum(np.array(room["size"], np.float32), 1e-6)
+        colour = self.rgb[whole][chosen].astype(np.float32) / 255
+        features = np.concatenate([local, colour, xyz[chosen] / size], 1).astype(np.float32)
+        return features, self.label[whole][chosen, 0].astype(np.int64)
+
+
+def pack_rooms(root: Path, folder: Path) -> dict:
+    """Packs all rooms under root into flat files, unless that is done; returns the index.
+
+    Every room is moved so that its lowest corner is the origin.
+    """
+    sources = _find(root)
+    source = {"rooms": [str(path.relative_to(root)) for path, _ in sources]}
+    if (index := read_index(folder, source)) is not None:
+        return index
+    rooms, first = [], 0
+    with NewIndex(folder) as new:
+        files = {name: (new.folder / f"{name}.bin").open("wb") for name in PACKED}
+        try:
+            for path, area in sources:
+                xyz, rgb, label = _read_room(path)
+                xyz = (xyz - xyz.min(0)).astype(np.float32)
+                for name, value in zip(PACKED, (xyz, rgb, label), strict=True):
+                    files[name].write(np.ascontiguousarray(value, PACKED[name][0]).tobytes())
+                size = [float(v) for v in xyz.max(0)]
+                name = str(path.relative_to(root))
+                rooms.append(
+                    {"name": name, "area": area, "first": first, "points": len(xyz), "size": size}
+                )
+                first += len(xyz)
+        finally:
+            for file in files.values():
+                file.close()
+        index = {"source": source, "rooms": rooms}
+        new.finish(index)
+    return index
+
+
+def _find(root: Path) -> list[tuple[Path, int]]:
+    """Rooms (a folder or a file) with their areas, sorted by name."""
+    found = []
+    for path in sorted(root.glob("Area_*")):
+        area = re.match(r"Area_(\d+)", path.name)
+        if area is None:
+            continue
+        if path.is_dir():
+            rooms: Iterator[Path] = (
+                room
+                for room in sorted(path.iterdir())
+                if (room / "Annotations").is_dir() or (room / "coord.npy").is_file()
+            )
+            found += [(room, int(area[1])) for room in rooms]
+        elif path.suffix == ".npy":
+            found.append((path, int(area[1])))
+    if not found:
+        raise CloudFileError(
+            f"{root} is no S3DIS: it has neither Area_x/room/Annotations, Area_x/room/coord.npy "
+            "nor Area_x_room.npy"
+        )
+    return found
+
+
+def _read_room(path: Path) -> Room:
+    if path.is_file():
+        table = _load(path)
+        if table.ndim != 2 or table.shape[1] != 7:
+            raise CloudFileError(f"{path}: rooms are [N, 7], got {list(table.shape)}")
+        room = table[:, :3], table[:, 3:6], table[:, 6]
+    elif (path / "coord.npy").is_file():
+        room = tuple(_load(path / f"{name}.npy") for name in ("coord", "color", "segment"))
+    else:
+        room = _annotations(path / "Annotations")
+    xyz, rgb, label = room
+    label = label.reshape(-1)
+    if len(xyz) == 0 or not len(xyz) == len(rgb) == len(label):
+        raise CloudFileError(f"{path} is empty, or its columns differ in length")
+    if label.min() < 0 or label.max() >= len(CLASSES):
+        raise CloudFileError(f"{path}: labels must lie in 0..{len(CLASSES) - 1}")
+    return xyz, rgb, label
+
+
+def _annotations(folder: Path) -> Room:
+    """The objects of a raw room; a class that S3DIS does not list, stairs, counts as clutter."""
+    tables, labels = [], []
+    for path in sorted(folder.glob("*.txt")):
+        kind = path.stem.split("_")[0]
+        tables.append(read_table(path, 6))
+        label = CLASSES.index(kind if kind in CLASSES else "clutter")
+        labels.append(np.full(len(tables[-1]), label))
+    if not tables:
+        raise CloudFileError(f"{folder} holds no .txt file")
+    whole = np.concatenate(tables)
+    return whole[:, :3], whole[:, 3:], np.concatenate(labels)
+
+
+def _load(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise CloudFileError(f"{path} is not a readable .npy file: {error}") from None

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the readers of stored data sets share: text tables, indexes that appear whole, blocks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchvox._errors import CloudFileError
+
+INDEX = "index.json"
+
+
+def read_table(path: Path, columns: int, delimiter: str | None = None) -> np.ndarray:
+    """Numbers [N, columns] float32 of a text file.
+
+    Control characters count as blanks: one room of S3DIS has such a byte between two numbers.
+    Raises CloudFileError that names the line.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise CloudFileError(f"{path}: {error.strerror or error}") from None
+    text = text.translate(bytes(32 if c < 32 and c not in b"\n\r" else c for c in range(256)))
+    blank = text.replace(delimiter.encode(), b" ") if delimiter else text
+    lines = [line for line in blank.splitlines() if line.strip()]
+    try:
+        table = np.loadtxt(lines, np.float32, ndmin=2) if lines else np.empty((0, columns))
+        if table.shape[1] != columns:
+            raise ValueError
+        return table.astype(np.float32, copy=False)
+    except ValueError:
+        raise CloudFileError(f"{path}: {_first_bad_line(lines, columns)}") from None
+
+
+def _first_bad_line(lines: list[bytes], columns: int) -> str:
+    for number, line in enumerate(lines, 1):
+        try:
+            if len([float(word) for word in line.split()]) == columns:
+                continue
+        except ValueError:
+            pass
+        shown = line[:60].decode(errors="replace")
+        return f"line {number} does not hold {columns} numbers: {shown!r}"
+    return f"the lines do not hold {columns} numbers each"
+
+
+class Mapped:
+    """A flat file of rows as a memory-mapped array, opened when it is first read.
+
+    Pickles as its path: a mapped array itself would be copied to every worker.
+    """
+
+    def __init__(self, path: Path, dtype: type, shape: tuple[int, ...]) -> None:
+        self.path, self.dtype, self.shape = path, dtype, shape
+        self._array: np.ndarray | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_array": None}
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        if self._array is None:
+            self._array = np.memmap(self.path, self.dtype, "r").reshape(self.shape)
+        return self._array[index]
+
+
+def read_index(folder: Path, source: dict[str, Any]) -> dict[str, Any] | None:
+    """The index in a folder when it was made from `source`, else None."""
+    try:
+        found = json.loads((folder / INDEX).read_text())
+    except (OSError, ValueError):
+        return None
+    return found if found.get("source") == source else None
+
+
+class NewIndex:
+    """Writes an index folder that appears whole or not at all: `with NewIndex(folder) as new:`,
+    fill `new.folder`, then `new.finish(index)`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.target = folder
+
+    def __enter__(self) -> NewIndex:
+        try:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            self.folder = Path(
+                tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent)
+            )
+        except OSError as error:
+            raise CloudFileError(
+                f"{self.target.parent}: the index cannot be written here ({error.strerror}): "
+                "set data.cache to a folder for it"
+            ) from None
+        return self
+
+    def finish(self, index: dict[str, Any]) -> None:
+        (self.folder / INDEX).write_text(json.dumps(index, indent=1))
+        if self.target.exists():
+            shutil.rmtree(self.target)
+        self.folder.rename(self.target)
+
+    def __exit__(self, *error: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)

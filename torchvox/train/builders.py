@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a configuration to data sets and models: explicit tables, nothing registers itself."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from torchvox import models
+from torchvox._errors import WrongUseError
+from torchvox.data import furniture, shapes
+from torchvox.data.generated import Generated
+from torchvox.data.modelnet import ModelNet40
+from torchvox.data.rooms import Rooms
+from torchvox.data.s3dis import S3DIS
+from torchvox.data.shapes import Shapes
+
+if TYPE_CHECKING:
+    from torchvox.train.config import Config
+
+BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "pointnet2_classifier": models.PointNet2Classifier,
+    "pointnet2_part_segmenter": models.PointNet2PartSegmenter,
+    "pointnet2_segmenter": models.PointNet2Segmenter,
+}
+FROM_DATA = ("num_classes", "num_categories", "in_channels")
+
+
+@dataclass(frozen=True)
+class Task:
+    """data: kinds it learns from. target: name of the labels in a batch. monitor: the metric that
+    the best checkpoint has the highest of."""
+
+    data: tuple[str, ...]
+    target: str
+    monitor: str
+
+
+TASKS = {
+    "classify": Task(("shapes", "modelnet40"), "label", "accuracy"),
+    "parts": Task(("shapes",), "parts", "miou"),
+    "segment": Task(("rooms", "s3dis"), "labels", "miou"),
+}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the labels of a data set mean. categories: of the objects, for parts alone; offsets:
+    category c has the classes offsets[c] .. offsets[c + 1]."""
+
+    classes: tuple[str, ...]
+    columns: int
+    categories: tuple[str, ...] = ()
+    offsets: tuple[int, ...] = ()
+
+
+def builder(kind: str) -> Callable[..., nn.Module]:
+    """The class of a model: a key of BUILDERS, or "module:Class". Raises WrongUseError."""
+    if kind in BUILDERS:
+        return BUILDERS[kind]
+    module, colon, name = kind.partition(":")
+    if not colon:
+        raise WrongUseError(
+            f"model.kind {kind!r} is unknown: choose {', '.join(BUILDERS)}, or module:Class"
+        )
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise WrongUseError(f"model.kind {kind!r} cannot be loaded: {error}") from None
+
+
+def build_model(config: Config, labels: Labels) -> nn.Module:
+    """The model of a configuration, for data with these labels. Raises WrongUseError."""
+    build = builder(config.model.kind)
+    given: dict[str, Any] = {"num_classes": len(labels.classes), "in_channels": labels.columns}
+    if config.task == "parts":
+        given["num_categories"] = len(labels.categories)
+    known = inspect.signature(build).parameters
+    given = {key: value for key, value in given.items() if key in known}
+    try:
+        return build(**given, **config.model.args)
+    except (TypeError, ValueError) as error:
+        raise WrongUseError(f"model.args: {error}") from None
+
+
+def build_data(config: Config, split: str) -> Generated:
+    """The data of a split, train or val."""
+    data = config.data
+    if data.kind == "modelnet40":
+        return ModelNet40(
+            data.root, split, points=data.points, normals=data.normals, cache=data.cache
+        )
+    size = data.train_size if split == "train" else data.val_size
+    common = {"points": data.points, "seed": data.seed, "size": size}
+    if data.kind == "shapes":
+        return Shapes(split, **common)
+    if data.kind == "rooms":
+        return Rooms(split, block=data.block, **common)
+    return S3DIS(
+        data.root, split, block=data.block, val_area=data.val_area, cache=data.cache, **common
+    )
+
+
+def labels_of(config: Config, data: Generated | None = None) -> Labels:
+    """What the labels of a configuration mean; `data` where its files say it (ModelNet40)."""
+    if config.task == "parts":
+        return Labels(shapes.PARTS, 3, shapes.CLASSES, shapes.PART_OFFSETS)
+    if config.data.kind == "shapes":
+        return Labels(shapes.CLASSES, 3)
+    if config.data.kind == "modelnet40":
+        known = data if data is not None else build_data(config, "val")
+        return Labels(tuple(known.classes), 6 if config.data.normals else 3)
+    return Labels(furniture.CLASSES, 9)

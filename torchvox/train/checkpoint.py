@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: tensors and plain types only, loadable with weights_only=True.
+
+A checkpoint is Lightning's, with one more entry "torchvox": the resolved configuration, the
+meaning of the labels, what made it (package version, source revision, digest of the op schemas)
+and the metrics at that time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.train.builders import Labels, build_model
+from torchvox.train.config import Config, make_config
+
+FORMAT = 1
+PREFIX = "model."
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model with what it takes to use it. model: in evaluation mode."""
+
+    model: nn.Module
+    config: Config
+    labels: Labels
+    about: dict[str, Any]
+
+
+def describe(config: Config, labels: Labels) -> dict[str, Any]:
+    """The entry "torchvox" of a checkpoint, less the metrics."""
+    from torchvox._build import BUILD_INFO
+
+    named = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(labels).items()}
+    return {
+        "format": FORMAT,
+        "version": BUILD_INFO["version"],
+        "revision": BUILD_INFO["commit"],
+        "op_schemas": schema_digest(),
+        "config": config.plain(),
+        "labels": named,
+    }
+
+
+def schema_digest() -> str:
+    """A digest of the schemas of all ops: equal digests mean equal interfaces."""
+    found = torch._C._jit_get_all_schemas()
+    lines = sorted(str(schema) for schema in found if schema.name.startswith("torchvox::"))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """Load what `torchvox train` wrote. Raises WrongUseError, CloudFileError."""
+    path = Path(path)
+    if not path.is_file():
+        raise WrongUseError(f"checkpoint {path} does not exist")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        about = content["torchvox"]
+        weights = content["state_dict"]
+    except Exception as error:  # zip, pickle or missing entries: all mean the same
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CloudFileError(f"{path} is not a checkpoint of torchvox train: {first}") from None
+    if about["format"] > FORMAT:
+        raise CloudFileError(
+            f"{path} is of a newer torchvox ({about['version']}): upgrade torchvox"
+        )
+    config = make_config(about["config"], str(path))
+    labels = Labels(
+        **{k: tuple(v) if isinstance(v, list) else v for k, v in about["labels"].items()}
+    )
+    model = build_model(config, labels)
+    own = {k[len(PREFIX) :]: v for k, v in weights.items() if k.startswith(PREFIX)}
+    try:
+        model.load_state_dict(own)
+    except RuntimeError as error:
+        raise CloudFileError(f"{path} does not fit its own configuration: {error}") from None
+    return Checkpoint(model.to(device).eval(), config, labels, about)

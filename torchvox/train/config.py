@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations: YAML files that become frozen, checked objects.
+
+A file may name another as its `base:` and then holds only what differs. Unknown keys are errors
+that name the nearest known one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import pydantic
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from torchvox._errors import WrongUseError
+
+Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Task = Literal["classify", "parts", "segment"]
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ShapesData(Frozen):
+    """Generated shapes, see torchvox.data.shapes."""
+
+    kind: Literal["shapes"]
+    points: Positive = 1024
+    seed: int = 0
+    train_size: Positive = 3200
+    val_size: Positive = 640
+    in_memory: bool = True
+
+
+class RoomsData(Frozen):
+    """Blocks of generated rooms, see torchvox.data.rooms. block: metres."""
+
+    kind: Literal["rooms"]
+    points: Positive = 4096
+    block: Annotated[float, Field(gt=0, le=3)] = 1.0
+    seed: int = 0
+    train_size: Positive = 1024
+    val_size: Positive = 256
+    in_memory: bool = True
+
+
+class ModelNet40Data(Frozen):
+    """ModelNet40 in either form, see torchvox.data.modelnet."""
+
+    kind: Literal["modelnet40"]
+    root: str
+    points: Positive = 1024
+    normals: bool = False
+    cache: str | None = None
+    in_memory: bool = False
+
+
+class S3DISData(Frozen):
+    """S3DIS in any of three forms, see torchvox.data.s3dis. block: metres."""
+
+    kind: Literal["s3dis"]
+    root: str
+    points: Positive = 4096
+    block: Annotated[float, Field(gt=0)] = 1.0
+    val_area: int = 5
+    seed: int = 0
+    train_size: Positive = 16384
+    val_size: Positive = 4096
+    cache: str | None = None
+    in_memory: bool = False
+
+
+class ModelConfig(Frozen):
+    """kind: a key of torchvox.train.builders.BUILDERS, or "module:Class". args: its arguments; the
+    numbers of classes, categories and columns come from the data."""
+
+    kind: str
+    args: dict[str, Any] = {}
+
+
+class AugmentConfig(Frozen):
+    """Changes of training clouds. scale: range of one factor per cloud. shift: largest shift along
+    each axis. dropout: largest share of points that become the first point. yaw: turn about z."""
+
+    scale: tuple[float, float] = (1.0, 1.0)
+    shift: Annotated[float, Field(ge=0)] = 0.0
+    dropout: Share = 0.0
+    yaw: bool = False
+
+
+class TrainConfig(Frozen):
+    """AdamW with a one-cycle schedule, stepped per batch.
+
+    batch_size: of all devices together. lr: its peak. workers: of the loader, unless the data are
+    in memory. log_every: steps between lines of the log.
+    """
+
+    epochs: Positive
+    batch_size: Positive = 32
+    val_batch_size: Positive = 32
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    warm_up: Share = 0.3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    label_smoothing: Share = 0.0
+    class_weights: bool = False
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "bf16-mixed"
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: Positive = 1
+    seed: int = 0
+    workers: Annotated[int, Field(ge=0)] = 0
+    log_every: Positive = 10
+    augment: AugmentConfig = AugmentConfig()
+
+
+Data = Annotated[ShapesData | RoomsData | ModelNet40Data | S3DISData, Field(discriminator="kind")]
+
+
+class Config(Frozen):
+    """A whole run: what is learnt, from what, how."""
+
+    task: Task
+    model: ModelConfig
+    data: Data
+    train: TrainConfig
+
+    def plain(self) -> dict[str, Any]:
+        """Every value, defaults too, as dicts, lists, strings and numbers."""
+        return self.model_dump(mode="json")
+
+    def text(self) -> str:
+        """As YAML, which load_config reads back."""
+        return yaml.safe_dump(self.plain(), sort_keys=False, default_flow_style=None, width=100)
+
+
+def config_names() -> list[str]:
+    """Names that load_config knows, sorted."""
+    return sorted(f.name[:-5] for f in _folder().iterdir() if f.name.endswith(".yaml"))
+
+
+def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """A configuration by name, or from a .yaml file, with overrides such as "train.epochs=4".
+
+    Raises WrongUseError for an unknown name, key or value.
+    """
+    content = _read(str(name), None, ())
+    for override in overrides:
+        _override(content, override)
+    return make_config(content, str(name))
+
+
+def change_config(config: Config, overrides: Sequence[str]) -> Config:
+    """The configuration with overrides. Raises WrongUseError."""
+    content = config.plain()
+    for override in overrides:
+        _override(content, override)
+    return make_config(content, "the changed configuration")
+
+
+def make_config(content: Mapping[str, Any], name: str = "the configuration") -> Config:
+    """Check a configuration. Raises WrongUseError that names every wrong key and value."""
+    try:
+        config = Config.model_validate(dict(content))
+    except pydantic.ValidationError as error:
+        raise WrongUseError(f"{name}: {'; '.join(map(_sentence, error.errors()))}") from None
+    _check(config, name)
+    return config
+
+
+def unknown_key(key: str, known: Sequence[str], where: str = "") -> str:
+    """The sentence about an unknown key, with the nearest known one."""
+    near = difflib.get_close_matches(key, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
+    return f"unknown key {where + key}: {hint}"
+
+
+def _check(config: Config, name: str) -> None:
+    """What one field alone does not show."""
+    from torchvox.train.builders import FROM_DATA, TASKS, builder
+
+    if config.data.kind not in TASKS[config.task].data:
+        raise WrongUseError(
+            f"{name}: the task {config.task} learns from "
+            f"{' or '.join(TASKS[config.task].data)}, not from {config.data.kind}"
+        )
+    if config.train.batch_size % config.train.devices:
+        raise WrongUseError(
+            f"{name}: train.batch_size {config.train.batch_size} must be a multiple of "
+            f"train.devices {config.train.devices}"
+        )
+    parameters = inspect.signature(builder(config.model.kind)).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for key in config.model.args:
+        if key in FROM_DATA:
+            raise WrongUseError(f"{name}: model.args.{key} comes from the data")
+        if key not in parameters and not open_ended:  # else the model itself refuses it
+            mine = [known for known in parameters if known not in FROM_DATA]
+            raise WrongUseError(f"{name}: {unknown_key(key, mine, 'model.args.')}")
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    # The tag of a union is part of its places, but not of the file.
+    place = [str(p) for p in error["loc"]]
+    if len(place) > 1 and place[0] == "data" and place[1] in _DATA:
+        del place[1]
+        owner: type[BaseModel] = _DATA[str(error["loc"][1])]
+    else:
+        owner = Config
+    path = ".".join(place)
+    if error["type"] == "extra_forbidden":
+        for part in place[owner is not Config : -1]:
+            owner = owner.model_fields[part].annotation
+        where = path[: len(path) - len(place[-1])]
+        return unknown_key(place[-1], list(owner.model_fields), where)
+    if error["type"] == "missing":
+        return f"{path} is missing"
+    if error["type"] == "union_tag_invalid":
+        return f"{path}.kind must be one of {', '.join(_DATA)}, got {error['ctx']['tag']!r}"
+    message = error["msg"][:1].lower() + error["msg"][1:]
+    return f"{path or 'it'}: {message}, got {error['input']!r}"
+
+
+def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, Any]:
+    """The content of a named configuration or a file, merged over its base."""
+    if name in seen:
+        raise WrongUseError(f"{name} is its own base: {' -> '.join((*seen, name))}")
+    if name.endswith((".yaml", ".yml")):
+        source = Path(name) if beside is None else beside / name
+        if not source.is_file():
+            raise WrongUseError(f"configuration {source} does not exist")
+        folder = source.parent
+    else:
+        if name not in config_names():
+            near = difflib.get_close_matches(name, config_names(), 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(config_names())}"
+            raise WrongUseError(f"configuration {name!r} is unknown: {hint}")
+        source, folder = _folder() / f"{name}.yaml", None
+    try:
+        content = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise WrongUseError(
+            f"{name} is not readable YAML: {' '.join(str(error).split())}"
+        ) from None
+    if not isinstance(content, dict):
+        raise WrongUseError(f"{name} must hold keys and values")
+    base = content.pop("base", None)
+    if base is None:
+        return content
+    return _merge(_read(str(base), folder, (*seen, name)), content)
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` wins; mappings merge key by key, unless they are of another kind; lists replace."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, Mapping)
+        if both and value.get("kind", old.get("kind")) == old.get("kind"):
+            merged[key] = _merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise WrongUseError(f"{override!r} must be key=value, such as train.epochs=4")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise WrongUseError(f"{override!r}: the value is not readable YAML") from None
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = float(value)  # YAML 1.1 takes 1e-3 for a word
+    *path, last = key.split(".")
+    for part in path:
+        below = content.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise WrongUseError(f"{override!r}: {part} holds no keys")
+        content = below
+    content[last] = value
+
+
+def _folder() -> Any:
+    """configs/models of the installed package, else of the source tree beside it."""
+    installed = resources.files("torchvox") / "configs" / "models"
+    if installed.is_dir():
+        return installed
+    return Path(__file__).resolve().parents[2] / "configs" / "models"
+
+
+_DATA = {get_args(t.model_fields["kind"].annotation)[0]: t for t in get_args(get_args(Data)[0])}

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch norm over the batches of all processes, on any device.
+
+Training on two devices must equal training on one with the whole batch, so batch norm needs the
+statistics of the whole batch. torch's SyncBatchNorm computes them on GPUs only; this one runs on
+CPUs too, from sums that the processes add up, and stays an ordinary batch norm elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class GlobalBatchNorm(_BatchNorm):
+    """Batch norm whose training statistics are those of all processes together."""
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        if x.dim() < 2:
+            raise ValueError(f"GlobalBatchNorm: expected at least 2 dimensions, got {x.dim()}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
+        if not self.training or not distributed.is_initialized():
+            return super().forward(x)
+        rows = x.transpose(1, -1).flatten(0, -2) if x.dim() > 2 else x
+        wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+        count = torch.tensor([len(wide)], dtype=wide.dtype, device=wide.device)
+        total = all_reduce(torch.cat([wide.sum(0), count]))
+        mean = total[:-1] / total[-1]
+        centred = wide - mean
+        variance = all_reduce((centred * centred).sum(0)) / total[-1]
+        self._remember(mean.detach(), variance.detach(), total[-1].detach())
+        scale = torch.rsqrt(variance + self.eps)
+        if self.weight is not None:
+            scale = scale * self.weight
+        result = centred * scale
+        result = (result if self.bias is None else result + self.bias).to(x.dtype)
+        if x.dim() == 2:
+            return result
+        return result.view(x.transpose(1, -1).shape).transpose(1, -1)
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        if not self.track_running_stats:
+            return
+        self.num_batches_tracked += 1
+        momentum = self.momentum
+        if momentum is None:
+            momentum = 1.0 / float(self.num_batches_tracked)
+        unbiased = variance * (count / (count - 1))
+        self.running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
+        self.running_var.mul_(1 - momentum).add_(unbiased, alpha=momentum)
+
+
+def convert_batch_norm(module: nn.Module) -> nn.Module:
+    """The module with all batch norms over all processes; names and values stay."""
+    if isinstance(module, _BatchNorm) and not isinstance(module, GlobalBatchNorm):
+        norm = GlobalBatchNorm(
+            module.num_features,
+            module.eps,
+            module.momentum,
+            module.affine,
+            module.track_running_stats,
+        )
+        for name in ("weight", "bias"):
+            setattr(norm, name, getattr(module, name))
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            setattr(norm, name, getattr(module, name))
+        norm.train(module.training)
+        return norm
+    for name, child in module.named_children():
+        setattr(module, name, convert_batch_norm(child))
+    return module

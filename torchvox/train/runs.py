@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training run: data, model, Lightning's trainer, and what is left in the output folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from torchvox._errors import WrongUseError
+from torchvox.data.generated import Generated
+from torchvox.models import checkpoints
+from torchvox.train.builders import BUILDERS, TASKS, Labels, build_data, build_model, labels_of
+from torchvox.train.checkpoint import describe, load_checkpoint
+from torchvox.train.config import Config, make_config
+from torchvox.train.learner import Learner
+from torchvox.train.loading import InMemory, SharedBatches, make_loader
+from torchvox.train.logs import JsonLines, screen
+from torchvox.train.norm import convert_batch_norm
+
+BEST, LAST, LOG, CONFIG = "best.ckpt", "last.ckpt", "log.jsonl", "config.yaml"
+MODEL = "model.pt"
+
+
+def fit(
+    config: Config, output: str | Path, *, resume: bool = False, quiet: bool = False
+) -> dict[str, float]:
+    """Train, and leave best.ckpt, last.ckpt, log.jsonl and config.yaml in the output folder, and
+    model.pt for torchvox export.
+
+    resume: go on after the last whole epoch of the run in that folder; the result is that of a run
+    that was never interrupted. Equal configurations on equal machines give equal bits.
+    Returns the metrics of the last epoch. Raises WrongUseError.
+    """
+    output = Path(output)
+    _prepare(config, output, resume)
+    data = RunData(config)
+    labels = labels_of(config, data.sets["train"])
+    torch.manual_seed(config.train.seed)
+    model = build_model(config, labels)
+    if config.train.devices > 1:
+        model = convert_batch_norm(model)
+    weights = None
+    if config.train.class_weights:
+        weights = class_weights(data.sets["train"], labels, config)
+    learner = Learner(config, model, labels, describe(config, labels), weights)
+    with _quiet_and_deterministic():
+        trainer = make_trainer(config, output, [] if quiet else screen())
+        last = str(output / LAST) if resume else None
+        if resume and trainer.is_global_zero:
+            _forget_after(output / LOG, torch.load(last, weights_only=True)["global_step"])
+        trainer.fit(learner, data, ckpt_path=last, weights_only=True)
+    if trainer.is_global_zero:
+        _write_model(output)
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def make_trainer(config: Config, output: Path, callbacks: list[Callback]) -> Trainer:
+    train = config.train
+    every = {"save_on_train_epoch_end": True, "enable_version_counter": False}
+    monitor = TASKS[config.task].monitor
+    # In this order, so that last.ckpt knows which is the best.
+    best = ModelCheckpoint(output, Path(BEST).stem, monitor=monitor, mode="max", **every)
+    last = ModelCheckpoint(output, Path(LAST).stem, **every)
+    return Trainer(
+        accelerator=train.device,
+        devices=train.devices,
+        strategy="ddp" if train.devices > 1 else "auto",
+        precision=train.precision,
+        max_epochs=train.epochs,
+        gradient_clip_val=train.clip or None,
+        deterministic=True,
+        benchmark=False,
+        logger=JsonLines(output / LOG),
+        log_every_n_steps=train.log_every,
+        callbacks=[best, last, *callbacks],
+        default_root_dir=output,
+        enable_model_summary=False,
+        enable_progress_bar=any(type(c).__name__ == "RichProgressBar" for c in callbacks),
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+    )
+
+
+class RunData(LightningDataModule):
+    """The two splits; in memory on the training device where the configuration says so."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.sets: dict[str, Generated | InMemory] = {
+            split: build_data(config, split) for split in ("train", "val")
+        }
+        self.loaded: dict[str, InMemory] = {}
+
+    def train_dataloader(self) -> DataLoader:
+        train = self.config.train
+        return self._loader("train", train.batch_size, train.seed)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader("val", self.config.train.val_batch_size, None)
+
+    def _loader(self, split: str, batch_size: int, seed: int | None) -> DataLoader:
+        data, workers = self.sets[split], self.config.train.workers
+        if self.config.data.in_memory:
+            if split not in self.loaded:
+                self.loaded[split] = InMemory(data, self.trainer.strategy.root_device)
+            data, workers = self.loaded[split], 0
+        rank, world = self.trainer.global_rank, self.trainer.world_size
+        return make_loader(data, SharedBatches(len(data), batch_size, seed, rank, world), workers)
+
+
+def class_weights(data: Generated, labels: Labels, config: Config) -> Tensor:
+    """[C] weights (largest count / count)^(1/3), from at most 512 samples evenly spread: yanx27's
+    rule for S3DIS."""
+    step = max(1, len(data) // 512)
+    target = TASKS[config.task].target
+    counts = torch.zeros(len(labels.classes), dtype=torch.int64)
+    for first in range(0, len(data), 32 * step):
+        batch = data.batch(range(first, min(first + 32 * step, len(data)), step))
+        counts += torch.bincount(batch[target].flatten(), minlength=len(counts))
+    return (counts.amax() / counts.clamp(min=1)).pow(1 / 3).clamp(max=10).float()
+
+
+def _prepare(config: Config, output: Path, resume: bool) -> None:
+    """The output folder, with the configuration; never over another run."""
+    # Under DDP the other processes run this too, after the first has written.
+    first = int(os.environ.get("LOCAL_RANK", "0")) == 0
+    last = output / LAST
+    if resume and not last.is_file():
+        raise WrongUseError(f"{output} holds no {LAST} to resume from")
+    if resume:
+        import yaml
+
+        before = make_config(yaml.safe_load((output / CONFIG).read_text()), str(output / CONFIG))
+        if before != config:
+            raise WrongUseError(
+                f"{output / CONFIG} is of another configuration: a resumed run must be the same"
+            )
+    elif first and (output / CONFIG).exists():
+        raise WrongUseError(
+            f"{output} holds a run: give --resume to continue it, or another --output"
+        )
+    if first:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / CONFIG).write_text(config.text())
+
+
+def _write_model(output: Path) -> None:
+    """The best weights alone, in the form that torchvox export takes."""
+    model = load_checkpoint(output / BEST).model
+    if type(model) in BUILDERS.values():
+        checkpoints.save(model, output / MODEL)
+
+
+def _forget_after(log: Path, steps: int) -> None:
+    """Drop the lines of steps that the resumed run takes again."""
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if json.loads(line)["step"] < steps))
+
+
+@contextlib.contextmanager
+def _quiet_and_deterministic() -> Iterator[None]:
+    """Deterministic torch, and Lightning without its notices; as before afterwards."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    fill, before = torch.utils.deterministic, torch.are_deterministic_algorithms_enabled()
+    filling, fill.fill_uninitialized_memory = fill.fill_uninitialized_memory, False
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
+            yield
+    finally:
+        fill.fill_uninitialized_memory = filling
+        torch.use_deterministic_algorithms(before)
