@@ -32,6 +32,7 @@ const char* plan_name(Plan plan) {
     case Plan::kFpsMembers: return "fps_members";
     case Plan::kFpsCpu: return "fps_cpu";
     case Plan::kBevTable: return "bev_table";
+    case Plan::kSlotLists: return "slot_lists";
     case Plan::kCount: break;
   }
   return "";

@@ -21,6 +21,7 @@ enum class Plan {
   kFpsMembers,  // lazy tiles: blocks that share a cloud
   kFpsCpu,  // 0 baseline, 1 AVX2 + FMA, 2 AVX-512; not above what the processor has
   kBevTable,  // 0 all cells, 1 cleared and written by points, 2 begun and written by points
+  kSlotLists,  // CUDA: 0 counted where they can be, 1 sorted
   kCount
 };
 

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/core/arith.h"
+#include "csrc/kernels/grouping/slot_lists.h"
 
 namespace torchvox {
 
-// The one order in which a row adds up the gradients of its slots: ascending, in chunks of 256 from
-// +0 whose sums are added in order. Chunks may be summed apart, so a row that every slot reads is
-// no serial chain.
-inline constexpr int kSumChunk = 256;
-
+// The sum of the slots of a row, one after another; see kSumChunk.
 template <class T>
 class ChunkedSum {
  public:

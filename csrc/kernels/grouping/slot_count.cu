@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/grouping/slot_count.cuh"
+
+#include "csrc/kernels/core/dependent_launch.cuh"
+#include "csrc/kernels/grouping/long_rows.cuh"
+
+namespace torchvox {
+namespace {
+
+constexpr int kCountThreads = 512;
+constexpr int kAhead = 4;  // loads of a thread under way at once
+constexpr unsigned kWholeWarp = 0xffffffffu;
+
+// Which slots and rows a block has: block = (cloud * parts + part) * tiles + tile.
+struct BlockShare {
+  int64_t cloud, part;
+  uint32_t first_row, rows;
+  uint32_t begin, end;  // slots of the cloud
+
+  __device__ BlockShare(const SlotLists& lists, const CountPlan& plan) {
+    const int64_t share = int64_t{blockIdx.x} / plan.tiles;
+    const int64_t row = (blockIdx.x - share * plan.tiles) * plan.tile_rows;
+    cloud = share / plan.parts;
+    part = share - cloud * plan.parts;
+    first_row = static_cast<uint32_t>(row);
+    rows = static_cast<uint32_t>(min(plan.tile_rows, lists.rows - row));
+    begin = static_cast<uint32_t>(min(part * plan.part_slots, lists.slots));
+    end = static_cast<uint32_t>(min(int64_t{begin} + plan.part_slots, lists.slots));
+  }
+  // The row of the tile that a slot names; `rows` or more where it names none.
+  __device__ uint32_t row_of(int64_t index) const {
+    const int64_t row = index - first_row;
+    return row >= 0 && row < rows ? static_cast<uint32_t>(row) : ~0u;
+  }
+};
+
+__global__ void __launch_bounds__(kCountThreads)
+    count_kernel(const __grid_constant__ SlotListsArgs args, const __grid_constant__ CountPlan plan,
+                 const __grid_constant__ CountWork work) {
+  extern __shared__ uint32_t row_counts[];
+  let_next_begin();
+  const BlockShare share(args.lists, plan);
+  if (blockIdx.x == 0 && threadIdx.x == 0) *args.lists.long_rows.count = 0;
+  for (uint32_t row = threadIdx.x; row < plan.tile_rows; row += kCountThreads) row_counts[row] = 0;
+  __syncthreads();
+  const int64_t first = share.cloud * args.lists.slots;
+  for (uint32_t slot = share.begin + threadIdx.x; slot < share.end;
+       slot += kAhead * kCountThreads) {
+    uint32_t row[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const uint32_t s = slot + k * kCountThreads;
+      row[k] = s < share.end ? share.row_of(args.idx[first + s]) : ~0u;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (row[k] != ~0u) atomicAdd(&row_counts[row[k]], 1u);
+    }
+  }
+  __syncthreads();
+  const int64_t list = share.cloud * plan.parts + share.part;
+  uint32_t* const counts = work.counts + list * plan.row_stride + share.first_row;
+  const auto written =
+      static_cast<uint32_t>(min(plan.tile_rows, plan.row_stride - share.first_row));
+  for (uint32_t row = threadIdx.x; row < written; row += kCountThreads) {
+    counts[row] = row_counts[row];
+  }
+  // A warp a chunk of the scan; tiles are made of whole chunks.
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t begin = threadIdx.x / 32 * kScanRows; begin < share.rows;
+       begin += kCountThreads / 32 * kScanRows) {
+    uint32_t sum = 0;
+    const uint32_t end = min(begin + kScanRows, share.rows);
+    for (uint32_t row = begin + lane; row < end; row += 32) sum += row_counts[row];
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+    if (lane == 0)
+      work.chunk_totals[list * plan.chunks + (share.first_row + begin) / kScanRows] = sum;
+  }
+}
+
+// The sum of `mine` over the threads before this one; `total` over all.
+__device__ uint32_t scan_block(uint32_t mine, uint32_t& total) {
+  __shared__ uint32_t warp_totals[kScanThreads / 32];
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t sum = mine;
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kWholeWarp, sum, step);
+    if (lane >= step) sum += other;
+  }
+  if (lane == 31) warp_totals[warp] = sum;
+  __syncthreads();
+  uint32_t before = 0;
+  total = 0;
+  for (uint32_t w = 0; w < kScanThreads / 32; ++w) {
+    if (w < warp) before += warp_totals[w];
+    total += warp_totals[w];
+  }
+  __syncthreads();
+  return before + sum - mine;
+}
+
+// Four rows a thread: where the list of each begins, and within it the slots of each part.
+__global__ void __launch_bounds__(kScanThreads)
+    scan_kernel(const __grid_constant__ SlotLists lists, const __grid_constant__ CountPlan plan,
+                const __grid_constant__ CountWork work) {
+  let_next_begin();
+  wait_for_previous();
+  const int64_t cloud = int64_t{blockIdx.x} / plan.chunks;
+  const int64_t chunk = blockIdx.x - cloud * plan.chunks;
+  uint32_t before = 0;  // slots of the rows of earlier chunks
+  const uint32_t* const totals = work.chunk_totals + cloud * plan.parts * plan.chunks;
+  for (int64_t i = threadIdx.x; i < plan.parts * chunk; i += kScanThreads) {
+    before += totals[i / chunk * plan.chunks + i % chunk];
+  }
+  uint32_t begin;
+  scan_block(before, begin);
+
+  const int64_t row = chunk * kScanRows + 4 * threadIdx.x;
+  const bool inside = row < plan.row_stride;
+  uint4* counts =
+      reinterpret_cast<uint4*>(work.counts + cloud * plan.parts * plan.row_stride + row);
+  const int64_t stride = plan.row_stride / 4;
+  uint4 sum = {};
+  for (int64_t part = 0; inside && part < plan.parts; ++part) {
+    const uint4 count = counts[part * stride];
+    sum.x += count.x;
+    sum.y += count.y;
+    sum.z += count.z;
+    sum.w += count.w;
+  }
+  uint32_t total;
+  begin += scan_block(sum.x + sum.y + sum.z + sum.w, total);
+  uint4 at = {begin, begin + sum.x, begin + sum.x + sum.y, begin + sum.x + sum.y + sum.z};
+  int32_t* const offsets = lists.offsets + cloud * (lists.rows + 1);
+  const uint32_t begins[5] = {at.x, at.y, at.z, at.w, at.w + sum.w};
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (row + k >= lists.rows) break;
+    offsets[row + k] = static_cast<int32_t>(begins[k]);
+    note_long_row(lists, cloud, row + k, begins[k + 1] - begins[k]);
+    if (row + k == lists.rows - 1) offsets[lists.rows] = static_cast<int32_t>(begins[k + 1]);
+  }
+  for (int64_t part = 0; inside && part < plan.parts; ++part) {
+    const uint4 count = counts[part * stride];
+    counts[part * stride] = at;
+    at.x += count.x;
+    at.y += count.y;
+    at.z += count.z;
+    at.w += count.w;
+  }
+}
+
+// A warp's own counts of the rows of a tile: 16 bits each, two to a word.
+__global__ void place_kernel(const __grid_constant__ SlotListsArgs args,
+                             const __grid_constant__ CountPlan plan,
+                             const __grid_constant__ CountWork work) {
+  extern __shared__ uint32_t words[];
+  let_next_begin();
+  const BlockShare share(args.lists, plan);
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint32_t words_per_warp = static_cast<uint32_t>(plan.tile_rows / 2);
+  for (uint32_t i = threadIdx.x; i < plan.warps * words_per_warp; i += blockDim.x) words[i] = 0;
+  __syncthreads();
+  const int64_t first = share.cloud * args.lists.slots;
+  const uint32_t begin = min(static_cast<uint32_t>(share.begin + warp * plan.run_slots), share.end);
+  const uint32_t end = min(static_cast<uint32_t>(begin + plan.run_slots), share.end);
+  uint32_t* const my_words = words + warp * words_per_warp;
+  for (uint32_t slot = begin + lane; slot < end; slot += kAhead * 32) {
+    uint32_t row[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      row[k] = slot + 32 * k < end ? share.row_of(args.idx[first + slot + 32 * k]) : ~0u;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (row[k] != ~0u) atomicAdd(&my_words[row[k] / 2], row[k] % 2 ? 0x10000u : 1u);
+    }
+  }
+  __syncthreads();
+  // Counts become the numbers of slots of the warps before: parts are below 2^16, so neither half
+  // of a word carries into the other.
+  for (uint32_t i = threadIdx.x; i < words_per_warp; i += blockDim.x) {
+    uint32_t before = 0;
+    for (int w = 0; w < plan.warps; ++w) {
+      const uint32_t count = words[w * words_per_warp + i];
+      words[w * words_per_warp + i] = before;
+      before += count;
+    }
+  }
+  __syncthreads();
+  wait_for_previous();
+  uint16_t* const placed = reinterpret_cast<uint16_t*>(my_words);
+  const uint32_t* const starts =
+      work.counts + (share.cloud * plan.parts + share.part) * plan.row_stride + share.first_row;
+  int32_t* const order = args.lists.order + first;
+  for (uint32_t slot = begin; slot < end; slot += kAhead * 32) {
+    uint32_t row[kAhead], start[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const uint32_t s = slot + 32 * k + lane;
+      row[k] = s < end ? share.row_of(args.idx[first + s]) : ~0u;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) start[k] = row[k] != ~0u ? starts[row[k]] : 0;
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const unsigned same = __match_any_sync(kWholeWarp, row[k]);
+      const uint32_t before = row[k] != ~0u ? placed[row[k]] : 0;
+      __syncwarp();
+      if (row[k] != ~0u) {
+        const uint32_t rank = __popc(same & ((1u << lane) - 1));
+        if (rank == 0) placed[row[k]] = static_cast<uint16_t>(before + __popc(same));
+        order[start[k] + before + rank] = static_cast<int32_t>(slot + 32 * k + lane);
+      }
+      __syncwarp();
+    }
+  }
+}
+
+}  // namespace
+
+CountPlan CountPlan::of(const SlotLists& lists, const Target& target) {
+  constexpr int64_t kFewestWarps = 4, kMostWarps = 16, kMostTiles = 16;
+  constexpr int64_t kRunAtLeast = 4 * 32, kPartBelow = 1 << 16;
+  constexpr int64_t kCountsAtMost = int64_t{1} << 28;  // bytes
+  CountPlan plan;
+  if (lists.rows == 0 || lists.slots == 0 || lists.clouds == 0) return plan;
+  const int64_t most_rows = target.shared_bytes /
+      (kFewestWarps * static_cast<int64_t>(sizeof(uint16_t))) / kScanRows * kScanRows;
+  if (most_rows == 0) return plan;
+  plan.chunks = ceil_div<int64_t>(lists.rows, kScanRows);
+  plan.row_stride = ceil_div<int64_t>(lists.rows, 8) * 8;
+  plan.tile_rows = plan.row_stride;
+  if (plan.tile_rows > most_rows) {
+    const int64_t tiles = ceil_div(lists.rows, most_rows);
+    plan.tile_rows = ceil_div(plan.chunks, tiles) * kScanRows;
+  }
+  plan.tiles = ceil_div(lists.rows, plan.tile_rows);
+  const int64_t warps =
+      target.shared_bytes / (plan.tile_rows * static_cast<int64_t>(sizeof(uint16_t)));
+  plan.warps = static_cast<int>(warps < kMostWarps ? warps : kMostWarps);
+
+  int64_t resident = target.shared_bytes / static_cast<int64_t>(plan.place_bytes());
+  if (resident > 2) resident = 2;
+  const int64_t blocks = resident * target.multiprocessors;
+  int64_t parts = blocks / (lists.clouds * plan.tiles);
+  const int64_t useful = lists.slots / (plan.warps * kRunAtLeast);
+  if (parts > useful) parts = useful;
+  const int64_t needed = ceil_div(lists.slots, kPartBelow - 32 * kMostWarps);
+  if (parts < needed) parts = needed;
+  if (parts < 1) parts = 1;
+  plan.run_slots = ceil_div(ceil_div(lists.slots, parts), int64_t{plan.warps} * 32) * 32;
+  plan.part_slots = plan.run_slots * plan.warps;
+  plan.parts = ceil_div(lists.slots, plan.part_slots);
+  plan.fits = plan.tiles <= kMostTiles &&
+      lists.clouds * plan.parts * plan.row_stride <= kCountsAtMost / 4 &&
+      lists.clouds * plan.parts * plan.tiles < (int64_t{1} << 31) &&
+      lists.clouds * plan.chunks < (int64_t{1} << 31);
+  return plan;
+}
+
+cudaError_t launch_count(const SlotListsArgs& args, const CountPlan& plan, void* workspace,
+                         const CudaContext& context) {
+  const CountWork work(args.lists, plan, workspace);
+  const auto blocks = static_cast<unsigned>(args.lists.clouds * plan.parts * plan.tiles);
+  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
+      count_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, context.target.shared_bytes));
+  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
+      place_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, context.target.shared_bytes));
+  count_kernel<<<blocks, kCountThreads, plan.count_bytes(), context.stream>>>(args, plan, work);
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  const auto scan_blocks = static_cast<unsigned>(args.lists.clouds * plan.chunks);
+  TORCHVOX_CUDA_CHECK(
+      launch_after(scan_kernel, dim3(scan_blocks), kScanThreads, context, args.lists, plan, work));
+  return launch_after_sharing(place_kernel, dim3(blocks), dim3(32u * plan.warps),
+                              plan.place_bytes(), context, args, plan, work);
+}
+
+}  // namespace torchvox
