@@ -6,22 +6,22 @@
 
 namespace torchvox {
 
-// The sum of the slots of a row, one after another; see kSumChunk.
+// The sum of the slots of a row, one after another; see kSumChunk. T is a number or Lanes of them.
 template <class T>
 class ChunkedSum {
  public:
-  TORCHVOX_HD void add(T value) {
+  TORCHVOX_HD void add(const T& value) {
     chunk_ += value;
     if (++count_ == kSumChunk) {
       total_ += chunk_;
-      chunk_ = 0;
+      chunk_ = T{};
       count_ = 0;
     }
   }
   TORCHVOX_HD T total() const { return total_ + chunk_; }
 
  private:
-  T total_ = 0, chunk_ = 0;
+  T total_ = {}, chunk_ = {};
   int count_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/grouping/gather_points_common.h"
+#include "csrc/kernels/grouping/gather_points.h"
 #include "csrc/kernels/grouping/row_blocks.cuh"
 
 namespace torchvox {
@@ -67,6 +67,18 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// Bytes do not care what they mean: elements are moved as words. A channel-last row moves in the
+// widest word that divides it and that both buffers are aligned to; channels first, one element.
+int64_t word_bytes(const GatherPointsArgs& args) {
+  if (args.channels_first) return args.element_bytes;
+  const auto misaligned = reinterpret_cast<uintptr_t>(args.features) |
+      reinterpret_cast<uintptr_t>(args.out) |
+      static_cast<uintptr_t>(args.channels * args.element_bytes);
+  int64_t word = args.element_bytes;
+  while (word < 16 && misaligned % (2 * word) == 0) word *= 2;
+  return word;
+}
+
 template <class Word>
 void launch_words(const GatherPointsArgs& args, int64_t words, cudaStream_t stream) {
   constexpr bool kElement = sizeof(Word) <= 8;  // planes are read by element
@@ -87,7 +99,7 @@ void launch_words(const GatherPointsArgs& args, int64_t words, cudaStream_t stre
 
 cudaError_t launch(const GatherPointsArgs& args, void*, const CudaContext& context) {
   if (args.batches * args.samples * args.channels == 0) return cudaSuccess;
-  const int64_t bytes = gather_word_bytes(args);
+  const int64_t bytes = word_bytes(args);
   const int64_t words = args.channels * args.element_bytes / bytes;
   switch (bytes) {
     case 2: launch_words<unsigned short>(args, words, context.stream); break;

@@ -2,7 +2,6 @@
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/interpolate_common.h"
 #include "csrc/kernels/grouping/row_blocks.cuh"
-#include "csrc/kernels/grouping/words.cuh"
 
 namespace torchvox {
 namespace {
@@ -10,22 +9,13 @@ namespace {
 constexpr int kPlanes = 8;  // channels for which a thread reads its indices once
 constexpr int kQueries = 64;  // of a block: their rows and weights are made once, by a thread each
 
-template <class T>
-struct Scalar {
-  static constexpr int kWidth = 1;
-  T value;
-  __device__ T item(int) const { return value; }
-  __device__ void set(int, T item) { value = item; }
-};
-
-// Channel-last. `Item` is what a thread moves at once: a word of 16 bytes, or one element.
-template <class T, class Item>
+// Channel-last; a thread moves kWidth channels at once.
+template <class T, int kWidth>
 __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(const __grid_constant__ InterpolateArgs args) {
   using Sum = compute_t<T>;
   __shared__ Sum weights[kQueries][kNearest];
   __shared__ int64_t rows[kQueries][kNearest];
-  const int64_t items = args.channels / Item::kWidth;
   const int64_t all = args.clouds * args.queries;
   const int64_t first = int64_t{blockIdx.x} * kQueries;
   const auto thread = threadIdx.y * blockDim.x + threadIdx.x;
@@ -37,21 +27,21 @@ __global__ void __launch_bounds__(kRowThreads)
     }
   }
   __syncthreads();
-  const auto* const features = static_cast<const Item*>(args.features);
+  const T* const features = static_cast<const T*>(args.features);
   for (unsigned q = threadIdx.y; q < kQueries && first + q < all; q += blockDim.y) {
-    for (int64_t at = threadIdx.x; at < items; at += blockDim.x) {
-      Item item[kNearest], result;
+    for (int64_t c = threadIdx.x * kWidth; c < args.channels; c += blockDim.x * kWidth) {
+      Lanes<Sum, kWidth> item[kNearest], result;
 #pragma unroll
       for (int j = 0; j < kNearest; ++j) {
-        item[j] = rows[q][j] < 0 ? Item{} : features[rows[q][j] * items + at];
+        if (rows[q][j] < 0) continue;
+        item[j] = load_items<T, kWidth>(features + rows[q][j] * args.channels + c);
       }
 #pragma unroll
-      for (int c = 0; c < Item::kWidth; ++c) {
-        const Sum feature[kNearest] = {widen(item[0].item(c)), widen(item[1].item(c)),
-                                       widen(item[2].item(c))};
-        result.set(c, narrow<T>(interpolated(weights[q], feature)));
+      for (int i = 0; i < kWidth; ++i) {
+        const Sum feature[kNearest] = {item[0].lane[i], item[1].lane[i], item[2].lane[i]};
+        result.lane[i] = interpolated(weights[q], feature);
       }
-      static_cast<Item*>(args.out)[(first + q) * items + at] = result;
+      store_items<T, kWidth>(static_cast<T*>(args.out) + (first + q) * args.channels + c, result);
     }
   }
 }
@@ -75,14 +65,38 @@ __global__ void __launch_bounds__(kRowThreads)
 template <class T>
 __global__ void __launch_bounds__(kRowThreads)
     weight_grad_kernel(const __grid_constant__ InterpolateWeightGradArgs args, int64_t count) {
+  using Sum = compute_t<T>;
   const int lane = threadIdx.x % 32;
+  const int64_t row_stride = args.channels_first ? 1 : args.channels;
   for (int64_t query = global_thread() / 32; query < count; query += global_stride() / 32) {
+    const int64_t cloud = query / args.queries, in_cloud = query - cloud * args.queries;
+    const T* const grad = static_cast<const T*>(args.grad) + cloud * args.queries * args.channels +
+        in_cloud * row_stride;
+    const T* const features =
+        static_cast<const T*>(args.features) + cloud * args.rows * args.channels;
+    const int64_t grad_step = args.channels_first ? args.queries : 1;
+    const int64_t step = args.channels_first ? args.rows : 1;
+    const T* row[kNearest];
+#pragma unroll
     for (int j = 0; j < kNearest; ++j) {
-      auto sum = weight_partial<T>(args, query * kNearest + j, lane);
-      for (int half = kWeightSums / 2; half > 0; half /= 2) {
-        sum += __shfl_down_sync(0xffffffffu, sum, half);
+      const int64_t index = args.idx[query * kNearest + j];
+      row[j] = index >= 0 && index < args.rows ? features + index * row_stride : nullptr;
+    }
+    Sum sum[kNearest] = {};
+    for (int64_t c = lane; c < args.channels; c += kWeightSums) {
+      const Sum g = widen_item(grad[c * grad_step]);
+#pragma unroll
+      for (int j = 0; j < kNearest; ++j) {
+        if (row[j]) sum[j] = fma_rn(g, Sum(widen_item(row[j][c * step])), sum[j]);
       }
-      if (lane == 0) store_weight(args.grad_weight, args.weight_dtype, query * kNearest + j, sum);
+    }
+#pragma unroll
+    for (int j = 0; j < kNearest; ++j) {
+      for (int half = kWeightSums / 2; half > 0; half /= 2) {
+        sum[j] += __shfl_down_sync(0xffffffffu, sum[j], half);
+      }
+      if (lane == 0)
+        store_weight(args.grad_weight, args.weight_dtype, query * kNearest + j, sum[j]);
     }
   }
 }
@@ -94,11 +108,11 @@ __global__ void __launch_bounds__(kRowThreads) weights_kernel(InterpolationWeigh
   }
 }
 
-template <class T, class Item>
+template <class T, int kWidth>
 void launch_rows(const InterpolateArgs& args, cudaStream_t stream) {
   const auto blocks =
       static_cast<unsigned>(ceil_div<int64_t>(args.clouds * args.queries, kQueries));
-  rows_kernel<T, Item><<<blocks, block_of(args.channels / Item::kWidth), 0, stream>>>(args);
+  rows_kernel<T, kWidth><<<blocks, block_of(args.channels / kWidth), 0, stream>>>(args);
 }
 
 template <class T>
@@ -108,11 +122,11 @@ void launch_type(const InterpolateArgs& args, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.queries, kRowThreads)),
                     grid_y(args.clouds * groups));
     planes_kernel<T><<<grid, kRowThreads, 0, stream>>>(args, groups);
-  } else if (args.channels % Word<T>::kWidth == 0 && is_aligned(args.features) &&
+  } else if (args.channels % kItemsPerWord<T> == 0 && is_aligned(args.features) &&
              is_aligned(args.out)) {
-    launch_rows<T, Word<T>>(args, stream);
+    launch_rows<T, kItemsPerWord<T>>(args, stream);
   } else {
-    launch_rows<T, Scalar<T>>(args, stream);
+    launch_rows<T, 1>(args, stream);
   }
 }
 

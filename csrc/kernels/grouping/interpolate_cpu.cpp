@@ -1,10 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "csrc/kernels/grouping/interpolate_common.h"
 
 namespace torchvox {
 namespace {
 
 constexpr int64_t kQueriesPerTask = 512;
+
+// The channels of queries [begin, end), channel-last, slot by slot so that they vectorise.
+template <class T>
+void interpolate_rows(const InterpolateArgs& args, int64_t begin, int64_t end) {
+  using Sum = compute_t<T>;
+  const T* const features = static_cast<const T*>(args.features);
+  for (int64_t query = begin; query < end; ++query) {
+    const Nearest<Sum> nearest(args, query);
+    const Sum w0 = nearest.weight[0], w1 = nearest.weight[1], w2 = nearest.weight[2];
+    if (nearest.row[0] < 0 || nearest.row[1] < 0 || nearest.row[2] < 0) {
+      for (int64_t c = 0; c < args.channels; ++c) interpolate_element<T>(args, nearest, query, c);
+      continue;
+    }
+    const T* const f0 = features + nearest.row[0] * args.channels;
+    const T* const f1 = features + nearest.row[1] * args.channels;
+    const T* const f2 = features + nearest.row[2] * args.channels;
+    T* const out = static_cast<T*>(args.out) + query * args.channels;
+    for (int64_t c = 0; c < args.channels; ++c) {
+      const Sum sum =
+          fma_rn(w2, Sum(widen(f2[c])), fma_rn(w0, Sum(widen(f0[c])), w1 * Sum(widen(f1[c]))));
+      out[c] = narrow<T>(quiet(sum));
+    }
+  }
+}
+
+// One definition, compiled for two instruction sets: without FMA every fma is a call of libm, with
+// the same bits.
+using InterpolateRows = void (*)(const InterpolateArgs&, int64_t, int64_t);
+
+void interpolate_type(const InterpolateArgs& args, int64_t begin, int64_t end) {
+  with_point_type(args.dtype,
+                  [&](auto type) { interpolate_rows<decltype(type)>(args, begin, end); });
+}
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("avx2,fma"), flatten)) void interpolate_type_avx2(const InterpolateArgs& args,
+                                                                        int64_t begin,
+                                                                        int64_t end) {
+  interpolate_type(args, begin, end);
+}
+InterpolateRows choose_interpolate() {
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return avx2 ? interpolate_type_avx2 : interpolate_type;
+}
+#else
+InterpolateRows choose_interpolate() { return interpolate_type; }
+#endif
 
 }  // namespace
 
@@ -13,6 +61,15 @@ int64_t workspace_bytes(const InterpolateWeightGradArgs&, const Target&) { retur
 int64_t workspace_bytes(const InterpolationWeightsArgs&, const Target&) { return 0; }
 
 void run_cpu(const InterpolateArgs& args, void*, const ParallelFor& parallel_for) {
+  if (!args.channels_first) {
+    const InterpolateRows rows = choose_interpolate();
+    const int64_t queries = args.clouds * args.queries;
+    parallel_for((queries + kQueriesPerTask - 1) / kQueriesPerTask,
+                 [&](int64_t first, int64_t last) {
+                   rows(args, first * kQueriesPerTask, std::min(last * kQueriesPerTask, queries));
+                 });
+    return;
+  }
   with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     for_each_index(parallel_for, args.clouds * args.queries, kQueriesPerTask, [&](int64_t query) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "csrc/kernels/grouping/chunked_sum.h"
+#include "csrc/kernels/grouping/items.h"
 #include "csrc/kernels/grouping/neighbour_distance.h"
 
 namespace torchvox {
@@ -15,35 +16,45 @@ TORCHVOX_HD Sum distance_gradient(int norm, Sum grad, Sum difference) {
   return difference > 0 ? grad : (difference < 0 ? -grad : Sum(0));
 }
 
-// The slots that name one point, on one axis.
+// The slots that name one point, on one axis: a Gradient of slot_sum_common.h.
 template <class T>
 struct DistanceGradient {
   using Args = NeighbourDistanceArgs;
-  using Sum = compute_t<T>;
-  const Sum* grad;
+  using Number = compute_t<T>;
+  using Sum = Lanes<Number, 1>;
+  struct Slot {
+    Number grad, query;
+  };
+  const Number* grad;
   const T* query;
+  const T* points;
+  T* out;
   uint32_t k, dims;
   int norm;
-  Sum point;
-  T* out;
+  Number point = 0;
 
-  TORCHVOX_HD DistanceGradient(const NeighbourDistanceArgs& args, int64_t cloud, int64_t row,
-                               int64_t axis) {
-    const int64_t at = (cloud * args.lists.rows + row) * args.dims + axis;
-    grad = static_cast<const Sum*>(args.grad) + cloud * args.lists.slots;
+  TORCHVOX_HD DistanceGradient(const NeighbourDistanceArgs& args, int64_t cloud, int64_t axis) {
+    const int64_t first = cloud * args.lists.rows * args.dims + axis;
+    grad = static_cast<const Number*>(args.grad) + cloud * args.lists.slots;
     query = static_cast<const T*>(args.query) + cloud * args.queries * args.dims + axis;
+    points = static_cast<const T*>(args.points) + first;
+    out = static_cast<T*>(args.grad_points) + first;
     k = static_cast<uint32_t>(args.k);
     dims = static_cast<uint32_t>(args.dims);
     norm = args.norm;
-    point = widen(static_cast<const T*>(args.points)[at]);
-    out = static_cast<T*>(args.grad_points) + at;
   }
-  static TORCHVOX_HD int64_t channels(const NeighbourDistanceArgs& args) { return args.dims; }
-  TORCHVOX_HD Sum operator()(uint32_t slot) const {
-    const Sum difference = point - widen(query[int64_t{slot / k} * dims]);
-    return distance_gradient(norm, grad[slot], difference);
+  static TORCHVOX_HD int64_t items(const NeighbourDistanceArgs& args) { return args.dims; }
+
+  TORCHVOX_HD Slot load(uint32_t slot) const {
+    return {grad[slot], widen(query[int64_t{slot / k} * dims])};
   }
-  TORCHVOX_HD void store(Sum sum) const { *out = narrow<T>(quiet(sum)); }
+  TORCHVOX_HD void begin(int64_t row) { point = widen(points[row * dims]); }
+  TORCHVOX_HD Sum term(const Slot& slot) const {
+    return {{distance_gradient(norm, slot.grad, point - slot.query)}};
+  }
+  TORCHVOX_HD void store(int64_t row, const Sum& sum) const {
+    store_items<T, 1>(out + row * dims, sum);
+  }
 };
 
 // Element i of grad_query [clouds, queries, dims]. A slot without a neighbour adds nothing.

@@ -2,14 +2,17 @@
 #include "csrc/kernels/grouping/slot_count.cuh"
 
 #include "csrc/kernels/core/dependent_launch.cuh"
-#include "csrc/kernels/grouping/long_rows.cuh"
+#include "csrc/kernels/grouping/row_notes.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kCountThreads = 512;
-constexpr int kAhead = 4;  // loads of a thread under way at once
+constexpr int kCountThreads = 1024;
+constexpr int kPlaceThreads = 512;  // at most
+constexpr int kAhead = 8;  // loads of a thread under way at once
 constexpr unsigned kWholeWarp = 0xffffffffu;
+
+constexpr uint32_t kNoRow = ~0u;
 
 // Which slots and rows a block has: block = (cloud * parts + part) * tiles + tile.
 struct BlockShare {
@@ -27,54 +30,65 @@ struct BlockShare {
     begin = static_cast<uint32_t>(min(part * plan.part_slots, lists.slots));
     end = static_cast<uint32_t>(min(int64_t{begin} + plan.part_slots, lists.slots));
   }
-  // The row of the tile that a slot names; `rows` or more where it names none.
-  __device__ uint32_t row_of(int64_t index) const {
-    const int64_t row = index - first_row;
-    return row >= 0 && row < rows ? static_cast<uint32_t>(row) : ~0u;
+  // The row of the tile that a slot names, kNoRow where it names none of them.
+  template <class Index>
+  __device__ uint32_t row_of(Index index) const {
+    const int64_t row = int64_t{index} - first_row;
+    return row >= 0 && row < rows ? static_cast<uint32_t>(row) : kNoRow;
   }
 };
 
+__device__ __forceinline__ void clear(uint32_t* words, uint32_t count) {
+  for (uint32_t i = threadIdx.x; i < count / 4; i += blockDim.x) {
+    reinterpret_cast<uint4*>(words)[i] = {};
+  }
+}
+
+template <class Index>
 __global__ void __launch_bounds__(kCountThreads)
-    count_kernel(const __grid_constant__ SlotListsArgs args, const __grid_constant__ CountPlan plan,
-                 const __grid_constant__ CountWork work) {
-  extern __shared__ uint32_t row_counts[];
+    count_kernel(const Index* idx, const __grid_constant__ SlotLists lists,
+                 const __grid_constant__ CountPlan plan, const __grid_constant__ CountWork work) {
+  extern __shared__ __align__(16) uint32_t row_counts[];
   let_next_begin();
-  const BlockShare share(args.lists, plan);
-  if (blockIdx.x == 0 && threadIdx.x == 0) *args.lists.long_rows.count = 0;
-  for (uint32_t row = threadIdx.x; row < plan.tile_rows; row += kCountThreads) row_counts[row] = 0;
+  const BlockShare share(lists, plan);
+  if (blockIdx.x == 0 && threadIdx.x == 0) *lists.long_rows.count = 0;
+  clear(row_counts, static_cast<uint32_t>(plan.tile_rows));
   __syncthreads();
-  const int64_t first = share.cloud * args.lists.slots;
+  idx += share.cloud * lists.slots;
   for (uint32_t slot = share.begin + threadIdx.x; slot < share.end;
        slot += kAhead * kCountThreads) {
     uint32_t row[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const uint32_t s = slot + k * kCountThreads;
-      row[k] = s < share.end ? share.row_of(args.idx[first + s]) : ~0u;
+      row[k] = s < share.end ? share.row_of(idx[s]) : kNoRow;
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      if (row[k] != ~0u) atomicAdd(&row_counts[row[k]], 1u);
+      if (row[k] != kNoRow) atomicAdd(&row_counts[row[k]], 1u);
     }
   }
   __syncthreads();
   const int64_t list = share.cloud * plan.parts + share.part;
-  uint32_t* const counts = work.counts + list * plan.row_stride + share.first_row;
+  auto* const counts =
+      reinterpret_cast<uint4*>(work.counts + list * plan.row_stride + share.first_row);
   const auto written =
       static_cast<uint32_t>(min(plan.tile_rows, plan.row_stride - share.first_row));
-  for (uint32_t row = threadIdx.x; row < written; row += kCountThreads) {
-    counts[row] = row_counts[row];
-  }
+  const auto* const quads = reinterpret_cast<const uint4*>(row_counts);
+  for (uint32_t i = threadIdx.x; i < written / 4; i += kCountThreads) counts[i] = quads[i];
   // A warp a chunk of the scan; tiles are made of whole chunks.
   const uint32_t lane = threadIdx.x % 32;
-  for (uint32_t begin = threadIdx.x / 32 * kScanRows; begin < share.rows;
+  for (uint32_t begin = threadIdx.x / 32 * kScanRows; begin < written;
        begin += kCountThreads / 32 * kScanRows) {
     uint32_t sum = 0;
-    const uint32_t end = min(begin + kScanRows, share.rows);
-    for (uint32_t row = begin + lane; row < end; row += 32) sum += row_counts[row];
+    const uint32_t end = min(begin + kScanRows, written) / 4;
+    for (uint32_t i = begin / 4 + lane; i < end; i += 32) {
+      sum += (quads[i].x + quads[i].y) + (quads[i].z + quads[i].w);
+    }
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
-    if (lane == 0)
+    if (lane == 0) {
       work.chunk_totals[list * plan.chunks + (share.first_row + begin) / kScanRows] = sum;
+    }
   }
 }
 
@@ -137,7 +151,7 @@ __global__ void __launch_bounds__(kScanThreads)
   for (int k = 0; k < 4; ++k) {
     if (row + k >= lists.rows) break;
     offsets[row + k] = static_cast<int32_t>(begins[k]);
-    note_long_row(lists, cloud, row + k, begins[k + 1] - begins[k]);
+    note_row(lists, cloud, row + k, begins[k], begins[k + 1]);
     if (row + k == lists.rows - 1) offsets[lists.rows] = static_cast<int32_t>(begins[k + 1]);
   }
   for (int64_t part = 0; inside && part < plan.parts; ++part) {
@@ -150,77 +164,130 @@ __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
-// A warp's own counts of the rows of a tile: 16 bits each, two to a word.
-__global__ void place_kernel(const __grid_constant__ SlotListsArgs args,
-                             const __grid_constant__ CountPlan plan,
-                             const __grid_constant__ CountWork work) {
-  extern __shared__ uint32_t words[];
+// Counts of the warps become, for each row, the numbers of slots in the warps before. Two rows
+// share a word: parts are below 2^16, so neither half carries into the other.
+__device__ __forceinline__ void scan_warps(uint32_t* words, uint32_t words_per_warp, int warps) {
+  constexpr int kAtOnce = 4;
+  const uint32_t quads = words_per_warp / 4;
+  for (uint32_t i = threadIdx.x; i < quads; i += blockDim.x) {
+    uint4 before = {};
+    for (int first = 0; first < warps; first += kAtOnce) {
+      uint4 count[kAtOnce];
+      auto* const column = reinterpret_cast<uint4*>(words) + first * quads + i;
+#pragma unroll
+      for (int w = 0; w < kAtOnce; ++w) {
+        if (first + w < warps) count[w] = column[w * quads];
+      }
+#pragma unroll
+      for (int w = 0; w < kAtOnce; ++w) {
+        if (first + w >= warps) break;
+        column[w * quads] = before;
+        before = {before.x + count[w].x, before.y + count[w].y, before.z + count[w].z,
+                  before.w + count[w].w};
+      }
+    }
+  }
+}
+
+// Each warp counts the rows of its run, 16 bits each, two to a word; then it walks the run again.
+template <class Index>
+__global__ void __launch_bounds__(kPlaceThreads)
+    place_kernel(const Index* idx, const __grid_constant__ SlotLists lists,
+                 const __grid_constant__ CountPlan plan, const __grid_constant__ CountWork work) {
+  extern __shared__ __align__(16) uint32_t words[];
   let_next_begin();
-  const BlockShare share(args.lists, plan);
+  const BlockShare share(lists, plan);
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const uint32_t words_per_warp = static_cast<uint32_t>(plan.tile_rows / 2);
-  for (uint32_t i = threadIdx.x; i < plan.warps * words_per_warp; i += blockDim.x) words[i] = 0;
+  const auto words_per_warp = static_cast<uint32_t>(plan.tile_rows / 2);
+  clear(words, plan.warps * words_per_warp);
   __syncthreads();
-  const int64_t first = share.cloud * args.lists.slots;
+  idx += share.cloud * lists.slots;
   const uint32_t begin = min(static_cast<uint32_t>(share.begin + warp * plan.run_slots), share.end);
   const uint32_t end = min(static_cast<uint32_t>(begin + plan.run_slots), share.end);
   uint32_t* const my_words = words + warp * words_per_warp;
-  for (uint32_t slot = begin + lane; slot < end; slot += kAhead * 32) {
-    uint32_t row[kAhead];
+  for (uint32_t slot = begin + lane; slot < end; slot += 2 * kAhead * 32) {
+    uint32_t row[2 * kAhead];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      row[k] = slot + 32 * k < end ? share.row_of(args.idx[first + slot + 32 * k]) : ~0u;
+    for (int k = 0; k < 2 * kAhead; ++k) {
+      row[k] = slot + 32 * k < end ? share.row_of(idx[slot + 32 * k]) : kNoRow;
     }
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (row[k] != ~0u) atomicAdd(&my_words[row[k] / 2], row[k] % 2 ? 0x10000u : 1u);
+    for (int k = 0; k < 2 * kAhead; ++k) {
+      if (row[k] != kNoRow) atomicAdd(&my_words[row[k] / 2], row[k] % 2 ? 0x10000u : 1u);
     }
   }
   __syncthreads();
-  // Counts become the numbers of slots of the warps before: parts are below 2^16, so neither half
-  // of a word carries into the other.
-  for (uint32_t i = threadIdx.x; i < words_per_warp; i += blockDim.x) {
-    uint32_t before = 0;
-    for (int w = 0; w < plan.warps; ++w) {
-      const uint32_t count = words[w * words_per_warp + i];
-      words[w * words_per_warp + i] = before;
-      before += count;
-    }
-  }
+  scan_warps(words, words_per_warp, plan.warps);
   __syncthreads();
   wait_for_previous();
-  uint16_t* const placed = reinterpret_cast<uint16_t*>(my_words);
+  auto* const placed = reinterpret_cast<uint16_t*>(my_words);
   const uint32_t* const starts =
       work.counts + (share.cloud * plan.parts + share.part) * plan.row_stride + share.first_row;
-  int32_t* const order = args.lists.order + first;
+  int32_t* const order = lists.order + share.cloud * lists.slots;
+  uint32_t next[kAhead];  // rows of the slots to come
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) {
+    const uint32_t s = begin + 32 * k + lane;
+    next[k] = s < end ? share.row_of(idx[s]) : kNoRow;
+  }
   for (uint32_t slot = begin; slot < end; slot += kAhead * 32) {
     uint32_t row[kAhead], start[kAhead];
+    unsigned same[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      const uint32_t s = slot + 32 * k + lane;
-      row[k] = s < end ? share.row_of(args.idx[first + s]) : ~0u;
+      row[k] = next[k];
+      start[k] = row[k] != kNoRow ? starts[row[k]] : 0;
     }
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) start[k] = row[k] != ~0u ? starts[row[k]] : 0;
+    for (int k = 0; k < kAhead; ++k) {
+      const uint32_t s = slot + 32 * (kAhead + k) + lane;
+      next[k] = s < end ? share.row_of(idx[s]) : kNoRow;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) same[k] = __match_any_sync(kWholeWarp, row[k]);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      const unsigned same = __match_any_sync(kWholeWarp, row[k]);
-      const uint32_t before = row[k] != ~0u ? placed[row[k]] : 0;
+      const uint32_t before = row[k] != kNoRow ? placed[row[k]] : 0;
+      const uint32_t rank = __popc(same[k] & ((1u << lane) - 1));
       __syncwarp();
-      if (row[k] != ~0u) {
-        const uint32_t rank = __popc(same & ((1u << lane) - 1));
-        if (rank == 0) placed[row[k]] = static_cast<uint16_t>(before + __popc(same));
-        order[start[k] + before + rank] = static_cast<int32_t>(slot + 32 * k + lane);
+      if (row[k] != kNoRow && rank == 0) {
+        placed[row[k]] = static_cast<uint16_t>(before + __popc(same[k]));
       }
       __syncwarp();
+      start[k] += before + rank;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (row[k] != kNoRow) order[start[k]] = static_cast<int32_t>(slot + 32 * k + lane);
     }
   }
+}
+
+template <class Index>
+cudaError_t launch_index(const SlotListsArgs& args, const CountPlan& plan, const CountWork& work,
+                         const CudaContext& context) {
+  const SlotLists& lists = args.lists;
+  const auto* const idx = static_cast<const Index*>(args.idx.data);
+  const auto blocks = static_cast<unsigned>(lists.clouds * plan.parts * plan.tiles);
+  for (const void* kernel : {reinterpret_cast<const void*>(count_kernel<Index>),
+                             reinterpret_cast<const void*>(place_kernel<Index>)}) {
+    TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             context.target.shared_bytes));
+  }
+  count_kernel<<<blocks, kCountThreads, plan.count_bytes(), context.stream>>>(idx, lists, plan,
+                                                                              work);
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  const auto scan_blocks = static_cast<unsigned>(lists.clouds * plan.chunks);
+  TORCHVOX_CUDA_CHECK(
+      launch_after(scan_kernel, dim3(scan_blocks), kScanThreads, context, lists, plan, work));
+  return launch_after_sharing(place_kernel<Index>, dim3(blocks), dim3(32u * plan.warps),
+                              plan.place_bytes(), context, idx, lists, plan, work);
 }
 
 }  // namespace
 
 CountPlan CountPlan::of(const SlotLists& lists, const Target& target) {
-  constexpr int64_t kFewestWarps = 4, kMostWarps = 16, kMostTiles = 16;
+  constexpr int64_t kFewestWarps = 4, kMostWarps = kPlaceThreads / 32, kMostTiles = 2;
   constexpr int64_t kRunAtLeast = 4 * 32, kPartBelow = 1 << 16;
   constexpr int64_t kCountsAtMost = int64_t{1} << 28;  // bytes
   CountPlan plan;
@@ -262,18 +329,8 @@ CountPlan CountPlan::of(const SlotLists& lists, const Target& target) {
 cudaError_t launch_count(const SlotListsArgs& args, const CountPlan& plan, void* workspace,
                          const CudaContext& context) {
   const CountWork work(args.lists, plan, workspace);
-  const auto blocks = static_cast<unsigned>(args.lists.clouds * plan.parts * plan.tiles);
-  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
-      count_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, context.target.shared_bytes));
-  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
-      place_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, context.target.shared_bytes));
-  count_kernel<<<blocks, kCountThreads, plan.count_bytes(), context.stream>>>(args, plan, work);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
-  const auto scan_blocks = static_cast<unsigned>(args.lists.clouds * plan.chunks);
-  TORCHVOX_CUDA_CHECK(
-      launch_after(scan_kernel, dim3(scan_blocks), kScanThreads, context, args.lists, plan, work));
-  return launch_after_sharing(place_kernel, dim3(blocks), dim3(32u * plan.warps),
-                              plan.place_bytes(), context, args, plan, work);
+  return args.idx.wide ? launch_index<int64_t>(args, plan, work, context)
+                       : launch_index<int32_t>(args, plan, work, context);
 }
 
 }  // namespace torchvox

@@ -4,7 +4,7 @@
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/workspace.h"
-#include "csrc/kernels/grouping/long_rows.cuh"
+#include "csrc/kernels/grouping/row_notes.cuh"
 #include "csrc/kernels/grouping/slot_count.cuh"
 #include "csrc/kernels/grouping/slot_rows_common.h"
 #include "csrc/kernels/sampling/radix_sort.h"
@@ -78,19 +78,22 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t count = clouds * (lists.rows + 1), slots = clouds * lists.slots;
   for (int64_t i = global_thread(); i < count || i < slots; i += global_stride()) {
     if (i < count) {
-      const int64_t cloud = i / (lists.rows + 1), row = i - cloud * (lists.rows + 1);
-      const int64_t begin = cloud * lists.slots, end = begin + lists.slots;
-      const int64_t at = lower_bound(keys, begin, end, i);
+      const int64_t begin = i / (lists.rows + 1) * lists.slots;
+      const int64_t at = lower_bound(keys, begin, begin + lists.slots, i);
       lists.offsets[first_cloud * (lists.rows + 1) + i] = static_cast<int32_t>(at - begin);
-      if (row < lists.rows && at + kSumChunk < end && keys[at + kSumChunk] == i) {
-        const int64_t next = lower_bound(keys, at, end, i + 1);
-        note_long_row(lists, first_cloud + cloud, row, static_cast<uint32_t>(next - at));
-      }
     }
     if (i < slots) {
       lists.order[first_cloud * lists.slots + i] =
           static_cast<int32_t>(buffers.values[buffers.current][i]);
     }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) notes_kernel(SlotLists lists) {
+  for (int64_t i = global_thread(); i < lists.clouds * lists.rows; i += global_stride()) {
+    const int64_t cloud = i / lists.rows;
+    const int32_t* const range = lists.offsets + i + cloud;
+    note_row(lists, cloud, i - cloud * lists.rows, range[0], range[1]);
   }
 }
 
@@ -119,7 +122,10 @@ cudaError_t launch_sort(const SlotListsArgs& args, void* workspace, const CudaCo
                      kThreads, 0, context.stream>>>(lists, sort.buffers, first, clouds);
     TORCHVOX_CUDA_CHECK(cudaGetLastError());
   }
-  return cudaSuccess;
+  const int64_t rows = lists.clouds * lists.rows;
+  if (rows == 0) return cudaSuccess;
+  notes_kernel<<<blocks_for(rows, kThreads, context.target), kThreads, 0, context.stream>>>(lists);
+  return cudaGetLastError();
 }
 
 // Whether slots are counted: else they are sorted. Both give the same lists.

@@ -30,6 +30,10 @@ struct LongRows {
   int32_t* arrived = nullptr;  // [most_tasks]: 0 where a row's first task is; for who sums
 };
 
+// CUDA: rows are summed in groups of about as much work. Row n has the key offsets[n] + n; group g
+// has the rows whose keys lie in [64 g, 64 g + 64). A row of more than 64 slots is its last one.
+inline constexpr int kGroupKeys = 64;
+
 // The inverse of a gather: which slots of cloud b read its row n. They are, ascending,
 // order[b, offsets[b, n]] to order[b, offsets[b, n + 1] - 1]. A slot whose index is outside
 // [0, rows) is in no list; the end of order[b] is then left as it is.
@@ -41,10 +45,12 @@ struct SlotLists {
   int64_t slots = 0;  // of each cloud, below 2^31
   int32_t* offsets = nullptr;  // [clouds, rows + 1]
   int32_t* order = nullptr;  // [clouds, slots]
+  int32_t* group_rows = nullptr;  // CUDA: [clouds, groups() + 1], the first row of each group
   LongRows long_rows;
 
+  TORCHVOX_HD int64_t groups() const { return (rows + slots) / kGroupKeys + 1; }  // of each cloud
   // A row of n > 256 slots has at most n / 128 chunks.
-  int64_t most_tasks() const { return clouds * slots / (kSumChunk / 2); }
+  TORCHVOX_HD int64_t most_tasks() const { return clouds * slots / (kSumChunk / 2); }
   // Everything in one block of memory: null to learn its size, which is returned.
   TORCHVOX_EXPORT int64_t place(void* memory, bool cuda);
 };

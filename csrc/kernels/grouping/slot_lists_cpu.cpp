@@ -37,6 +37,7 @@ int64_t SlotLists::place(void* memory, bool cuda) {
   offsets = workspace.take<int32_t>(clouds * (rows + 1));
   order = workspace.take<int32_t>(clouds * slots);
   if (cuda) {
+    group_rows = workspace.take<int32_t>(clouds * (groups() + 1));
     long_rows.count = workspace.take<int32_t>(1);
     long_rows.tasks = workspace.take<SlotTask>(most_tasks());
     long_rows.arrived = workspace.take<int32_t>(most_tasks());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of slots by row for any gradient of one slot (SlotGradient, DistanceGradient): rows of up to
-// kSumChunk slots by one thread an element, longer ones chunk by chunk by several blocks.
+// Sums of slots by row, for any Gradient of slot_sum_common.h: rows of up to kSumChunk slots by one
+// thread an item, longer ones chunk by chunk by several blocks.
 #pragma once
 
 #include "csrc/kernels/core/dependent_launch.cuh"
@@ -11,129 +11,219 @@
 
 namespace torchvox {
 
-inline constexpr int kSumThreads = kRowThreads;
-inline constexpr int kSumAhead = 8;  // slots whose gradients are under way at once
-
-// The sum of slots [at, end) of a list, at most one chunk of them.
+// Slots of a thread whose gradients are under way at once.
 template <class Gradient>
-__device__ typename Gradient::Sum sum_chunk(const Gradient& gradient, const int32_t* order,
-                                            int32_t at, int32_t end) {
-  using Sum = typename Gradient::Sum;
-  Sum sum = 0;
-  for (; at + kSumAhead <= end; at += kSumAhead) {
-    Sum value[kSumAhead];
+inline constexpr int kSumAhead = sizeof(typename Gradient::Sum) > 16 ? 4 : 8;
+
+// What another block wrote: not from this multiprocessor's own cache.
+template <class Number, int kWidth>
+__device__ Lanes<Number, kWidth> load_fresh(const Lanes<Number, kWidth>* from) {
+  Lanes<Number, kWidth> lanes;
 #pragma unroll
-    for (int k = 0; k < kSumAhead; ++k) value[k] = gradient(static_cast<uint32_t>(order[at + k]));
-#pragma unroll
-    for (int k = 0; k < kSumAhead; ++k) sum += value[k];
-  }
-  for (; at < end; ++at) sum += gradient(static_cast<uint32_t>(order[at]));
-  return sum;
+  for (int i = 0; i < kWidth; ++i) lanes.lane[i] = __ldcg(&from->lane[i]);
+  return lanes;
 }
 
-// One thread an element of the rows that are one chunk. Threads are (element, row) in the
-// channel-last layout; channels first, all are rows and blocks walk the channels.
+// Adds the slots at [at, end) of a list to `sum`.
 template <class Gradient>
-__global__ void __launch_bounds__(kSumThreads)
-    short_rows_kernel(const __grid_constant__ typename Gradient::Args args, bool rows_on_x) {
+__device__ void add_slots(const Gradient& gradient, const int32_t* order, int32_t at, int32_t end,
+                          typename Gradient::Sum& sum) {
+  constexpr int kAhead = kSumAhead<Gradient>;
+  for (; at < end; at += kAhead) {
+    decltype(gradient.load(0)) value[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (at + k < end) value[k] = gradient.load(static_cast<uint32_t>(order[at + k]));
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (at + k < end) sum += gradient.term(value[k]);
+    }
+  }
+}
+
+// A group of rows (kGroupKeys) by as many threads as a row has items, up to a warp: each walks the
+// slots of all its rows, which stand together, in order. So gradients are read ahead across the
+// ends of rows, and threads have much the same work.
+template <class Gradient>
+__global__ void __launch_bounds__(kRowThreads)
+    groups_kernel(const __grid_constant__ typename Gradient::Args args, int lanes_bits) {
+  using Sum = typename Gradient::Sum;
+  constexpr int kAhead = kSumAhead<Gradient>;
   let_next_begin();
   const SlotLists& lists = args.lists;
-  const int64_t channels = Gradient::channels(args);
-  const int64_t row = rows_on_x ? int64_t{blockIdx.x} * blockDim.x + threadIdx.x
-                                : int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  const int64_t items = Gradient::items(args), groups = lists.groups();
+  const int64_t group = (int64_t{blockIdx.x} * kRowThreads + threadIdx.x) >> lanes_bits;
+  if (group >= groups) return;
+  for (int64_t cloud = blockIdx.y; cloud < lists.clouds; cloud += gridDim.y) {
+    const int32_t* const group_rows = lists.group_rows + cloud * (groups + 1) + group;
+    const int32_t first_row = group_rows[0];
+    int32_t last_row = group_rows[1];
+    if (first_row == last_row) continue;
+    const int32_t* const offsets = lists.offsets + cloud * (lists.rows + 1);
+    const int32_t* const order = lists.order + cloud * lists.slots;
+    const int32_t begin = offsets[first_row];
+    int32_t end = offsets[last_row];
+    const int32_t last_begin = offsets[last_row - 1];
+    if (end - last_begin > kSumChunk) {  // by several blocks
+      end = last_begin;
+      --last_row;
+    }
+    for (int64_t item = threadIdx.x & ((1 << lanes_bits) - 1); item < items;
+         item += 1 << lanes_bits) {
+      Gradient gradient(args, cloud, item);
+      int32_t row = first_row;
+      if (row == last_row) continue;
+      int32_t row_end = offsets[row + 1];
+      gradient.begin(row);
+      Sum sum;
+      for (int32_t at = begin; at < end; at += kAhead) {
+        decltype(gradient.load(0)) value[kAhead];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+          if (at + k < end) value[k] = gradient.load(static_cast<uint32_t>(order[at + k]));
+        }
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+          if (at + k < end) {
+            while (at + k == row_end) {
+              gradient.store(row, sum);
+              sum = Sum{};
+              ++row;
+              row_end = offsets[row + 1];
+              gradient.begin(row);
+            }
+            sum += gradient.term(value[k]);
+          }
+        }
+      }
+      for (; row < last_row; ++row) {
+        gradient.store(row, sum);
+        sum = Sum{};
+      }
+    }
+  }
+}
+
+// Rows side by side, for layouts in which they are: a thread a row, blocks walk the items.
+template <class Gradient>
+__global__ void __launch_bounds__(kRowThreads)
+    rows_kernel(const __grid_constant__ typename Gradient::Args args) {
+  let_next_begin();
+  const SlotLists& lists = args.lists;
+  const int64_t items = Gradient::items(args);
+  const int64_t row = int64_t{blockIdx.x} * kRowThreads + threadIdx.x;
   if (row >= lists.rows) return;
-  const int64_t groups = rows_on_x ? channels : 1;  // of blocks, for each cloud
-  for (int64_t y = blockIdx.y; y < lists.clouds * groups; y += gridDim.y) {
-    const int64_t cloud = y / groups;
+  for (int64_t y = blockIdx.y; y < lists.clouds * items; y += gridDim.y) {
+    const int64_t cloud = y / items;
     const int32_t* const range = lists.offsets + cloud * (lists.rows + 1) + row;
     const int32_t begin = range[0], end = range[1];
     if (end - begin > kSumChunk) continue;
-    const int32_t* const order = lists.order + cloud * lists.slots;
-    const int64_t first = rows_on_x ? y - cloud * groups : threadIdx.x;
-    const int64_t step = rows_on_x ? channels : blockDim.x;
-    for (int64_t channel = first; channel < channels; channel += step) {
-      const Gradient gradient(args, cloud, row, channel);
-      gradient.store(sum_chunk(gradient, order, begin, end));
-    }
+    Gradient gradient(args, cloud, y - cloud * items);
+    gradient.begin(row);
+    typename Gradient::Sum sum;
+    add_slots(gradient, lists.order + cloud * lists.slots, begin, end, sum);
+    gradient.store(row, sum);
   }
 }
 
-// A block a task; the one that finds all chunks of its row summed adds them up in order.
+// Rows of many chunks. A row of threads a task; the one that finds all chunks of its row summed
+// adds them up in order.
 template <class Gradient>
-__global__ void __launch_bounds__(kSumThreads)
-    long_rows_kernel(const __grid_constant__ typename Gradient::Args args,
-                     typename Gradient::Sum* partial) {
+__global__ void __launch_bounds__(kRowThreads)
+    chunks_kernel(const __grid_constant__ typename Gradient::Args args,
+                  typename Gradient::Sum* partial) {
   using Sum = typename Gradient::Sum;
+  __shared__ bool last[kRowThreads];
   const SlotLists& lists = args.lists;
-  const int64_t channels = Gradient::channels(args);
+  const int64_t items = Gradient::items(args);
   const int32_t tasks = *lists.long_rows.count;
-  __shared__ bool last;
-  for (int32_t number = blockIdx.x; number < tasks; number += gridDim.x) {
-    const SlotTask task = lists.long_rows.tasks[number];
-    const int32_t* const range = lists.offsets + task.cloud * (lists.rows + 1) + task.row;
-    const int32_t* const order = lists.order + task.cloud * lists.slots;
-    const int32_t begin = range[0] + task.chunk * kSumChunk;
-    const int32_t end = range[1];
-    const int32_t stop = end - begin > kSumChunk ? begin + kSumChunk : end;
-    for (int64_t channel = threadIdx.x; channel < channels; channel += blockDim.x) {
-      const Gradient gradient(args, task.cloud, task.row, channel);
-      __stcg(partial + number * channels + channel, sum_chunk(gradient, order, begin, stop));
+  for (int64_t first = int64_t{blockIdx.x} * blockDim.y; first < tasks;
+       first += int64_t{gridDim.x} * blockDim.y) {
+    const int64_t number = first + threadIdx.y;
+    SlotTask task = {};
+    int32_t chunks = 0;
+    if (number < tasks) {
+      task = lists.long_rows.tasks[number];
+      const int32_t* const range = lists.offsets + task.cloud * (lists.rows + 1) + task.row;
+      const int32_t begin = range[0] + task.chunk * kSumChunk, end = range[1];
+      chunks = (end - range[0] + kSumChunk - 1) / kSumChunk;
+      for (int64_t item = threadIdx.x; item < items; item += blockDim.x) {
+        Gradient gradient(args, task.cloud, item);
+        gradient.begin(task.row);
+        Sum sum;
+        add_slots(gradient, lists.order + task.cloud * lists.slots, begin,
+                  end - begin > kSumChunk ? begin + kSumChunk : end, sum);
+        partial[number * items + item] = sum;
+      }
     }
     __threadfence();
     __syncthreads();
-    const int32_t chunks = (end - range[0] + kSumChunk - 1) / kSumChunk;
-    if (threadIdx.x == 0) {
-      last = atomicAdd(lists.long_rows.arrived + task.first, 1) == chunks - 1;
+    if (number < tasks && threadIdx.x == 0) {
+      last[threadIdx.y] = atomicAdd(lists.long_rows.arrived + task.first, 1) == chunks - 1;
       __threadfence();
     }
     __syncthreads();
-    if (last) {
-      for (int64_t channel = threadIdx.x; channel < channels; channel += blockDim.x) {
-        Sum total = 0;
-#pragma unroll 8
+    if (number < tasks && last[threadIdx.y]) {
+      for (int64_t item = threadIdx.x; item < items; item += blockDim.x) {
+        Sum total;
         for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-          total += __ldcg(partial + (task.first + chunk) * channels + channel);
+          total += load_fresh(partial + (task.first + chunk) * items + item);
         }
-        Gradient(args, task.cloud, task.row, channel).store(total);
+        Gradient(args, task.cloud, item).store(task.row, total);
       }
     }
     __syncthreads();
   }
-  wait_for_previous();  // over only when the short rows are
+  wait_for_previous();  // over only when the other rows are
 }
 
-template <class Gradient>
-cudaError_t launch_short_rows(const typename Gradient::Args& args, bool rows_on_x,
-                              const CudaContext& context) {
+// Lanes of a group: those that leave the fewest idle, the most of these.
+inline int lanes_bits_for(int64_t items) {
+  int best = 0;
+  int64_t fewest = items;  // rounds of lanes
+  for (int bits = 1; bits <= 5; ++bits) {
+    const int64_t rounds = ceil_div<int64_t>(items, 1 << bits) << bits;
+    if (rounds <= fewest + fewest / 3) {
+      best = bits;
+      fewest = rounds < fewest ? rounds : fewest;
+    }
+  }
+  return best;
+}
+
+// kRowsOnX: rows are side by side in memory, not the items of a row.
+template <class Gradient, bool kRowsOnX>
+cudaError_t launch_sums(const typename Gradient::Args& args, void* partial,
+                        const CudaContext& context) {
+  using Sum = typename Gradient::Sum;
   const SlotLists& lists = args.lists;
-  const int64_t channels = Gradient::channels(args);
-  const dim3 block = rows_on_x ? dim3(kSumThreads) : block_of(channels);
-  const unsigned rows_per_block = rows_on_x ? block.x : block.y;
-  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(lists.rows, rows_per_block)),
-                  grid_y(lists.clouds * (rows_on_x ? channels : 1)));
-  short_rows_kernel<Gradient><<<grid, block, 0, context.stream>>>(args, rows_on_x);
-  return cudaGetLastError();
+  const int64_t items = Gradient::items(args);
+  if constexpr (kRowsOnX) {
+    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(lists.rows, kRowThreads)),
+                    grid_y(lists.clouds * items));
+    rows_kernel<Gradient><<<grid, kRowThreads, 0, context.stream>>>(args);
+  } else {
+    const int bits = lanes_bits_for(items);
+    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(lists.groups() << bits, kRowThreads)),
+                    grid_y(lists.clouds));
+    groups_kernel<Gradient><<<grid, kRowThreads, 0, context.stream>>>(args, bits);
+  }
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  const int64_t tasks = lists.most_tasks();
+  if (tasks == 0) return cudaSuccess;
+  const dim3 block = block_of(items);
+  const int64_t most = int64_t{16} * context.target.multiprocessors;
+  const int64_t wanted = ceil_div<int64_t>(tasks, block.y);
+  return launch_after_sharing(chunks_kernel<Gradient>,
+                              dim3(static_cast<unsigned>(wanted < most ? wanted : most)), block, 0,
+                              context, args, static_cast<Sum*>(partial));
 }
 
 template <class Gradient>
 int64_t partial_sums_bytes(const typename Gradient::Args& args) {
-  return args.lists.most_tasks() * Gradient::channels(args) *
+  return args.lists.most_tasks() * Gradient::items(args) *
       static_cast<int64_t>(sizeof(typename Gradient::Sum));
-}
-
-// May run beside the kernel before it, which reads the same lists and writes other rows.
-template <class Gradient>
-cudaError_t launch_long_rows(const typename Gradient::Args& args, void* partial,
-                             const CudaContext& context) {
-  const int64_t tasks = args.lists.most_tasks();
-  if (tasks == 0) return cudaSuccess;
-  const int64_t channels = Gradient::channels(args);
-  const unsigned threads =
-      channels < kSumThreads ? ceil_div<unsigned>(channels, 32) * 32 : kSumThreads;
-  const int64_t most = int64_t{16} * context.target.multiprocessors;
-  const dim3 blocks(static_cast<unsigned>(tasks < most ? tasks : most));
-  return launch_after(long_rows_kernel<Gradient>, blocks, threads, context, args,
-                      static_cast<typename Gradient::Sum*>(partial));
 }
 
 }  // namespace torchvox

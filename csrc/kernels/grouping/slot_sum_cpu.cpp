@@ -14,19 +14,19 @@ constexpr int64_t kElementsPerTask = 4096;
 template <class T>
 void sum_channels(const SlotSumArgs& args, int64_t cloud, int64_t row, int64_t first,
                   int64_t count) {
-  using Sum = compute_t<T>;
+  using Number = compute_t<T>;
   const SlotLists& lists = args.lists;
   const int32_t* const order = lists.order + cloud * lists.slots;
   const int32_t* const range = lists.offsets + cloud * (lists.rows + 1) + row;
-  const SlotGradient<T> gradient(args, cloud, row, first);
-  Sum total[kChannelsAtOnce] = {}, chunk[kChannelsAtOnce] = {};
+  const SlotGradient<T, 1> gradient(args, cloud, first);
+  Number total[kChannelsAtOnce] = {}, chunk[kChannelsAtOnce] = {};
   for (int64_t at = range[0]; at < range[1]; ++at) {
     const auto slot = static_cast<uint32_t>(order[at]);
-    const T* const grad = gradient.grad + slot / gradient.fan * gradient.stride;
+    const T* const grad = gradient.grad + slot / gradient.fan * gradient.grad_stride;
     if (args.weight) {
-      const Sum weight =
-          load_weight<Sum>(args.weight, args.weight_dtype, gradient.first_weight + slot);
-      for (int64_t c = 0; c < count; ++c) chunk[c] += weight * Sum(widen(grad[c]));
+      const Number weight =
+          load_weight<Number>(args.weight, args.weight_dtype, gradient.first_weight + slot);
+      for (int64_t c = 0; c < count; ++c) chunk[c] += weight * Number(widen(grad[c]));
     } else {
       for (int64_t c = 0; c < count; ++c) chunk[c] += widen(grad[c]);
     }
@@ -37,7 +37,8 @@ void sum_channels(const SlotSumArgs& args, int64_t cloud, int64_t row, int64_t f
       }
     }
   }
-  for (int64_t c = 0; c < count; ++c) gradient.out[c] = narrow<T>(quiet(total[c] + chunk[c]));
+  T* const out = gradient.out + row * gradient.out_stride;
+  for (int64_t c = 0; c < count; ++c) out[c] = narrow<T>(quiet(total[c] + chunk[c]));
 }
 
 }  // namespace
@@ -55,12 +56,12 @@ void run_cpu(const SlotSumArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     if (args.channels_first) {
-      for_each_index(parallel_for, lists.clouds * args.channels * lists.rows, kElementsPerTask,
-                     [&](int64_t i) {
-                       const int64_t plane = i / lists.rows, cloud = plane / args.channels;
-                       sum_list<SlotGradient<T>>(args, cloud, i - plane * lists.rows,
-                                                 plane - cloud * args.channels);
-                     });
+      const int64_t planes = lists.clouds * args.channels;
+      for_each_index(parallel_for, planes * lists.rows, kElementsPerTask, [&](int64_t i) {
+        const int64_t plane = i / lists.rows, cloud = plane / args.channels;
+        sum_list<SlotGradient<T, 1>>(args, cloud, i - plane * lists.rows,
+                                     plane - cloud * args.channels);
+      });
       return;
     }
     const int64_t per_task = std::max<int64_t>(kElementsPerTask / (args.channels + 1), 1);
