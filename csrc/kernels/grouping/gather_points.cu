@@ -9,33 +9,44 @@ namespace {
 constexpr int kAhead = 4;  // samples of a thread under way at once
 constexpr int kPlanes = 8;  // channels for which a thread reads its index once
 
+struct GatherSizes {
+  int64_t clouds, points, samples, channels;
+  int64_t words;  // of a row
+};
+
+template <class Index>
+__device__ __forceinline__ bool is_inside(Index n, int64_t points) {
+  return n >= 0 && n < points;
+}
+
 // Channel-last: a thread has one word of a few rows. The output is written once and streams past
 // the features, which stay in the cache.
-template <class Word>
+template <class Word, class Index>
 __global__ void __launch_bounds__(kRowThreads)
-    rows_kernel(const __grid_constant__ GatherPointsArgs args, int64_t words) {
+    rows_kernel(const Word* __restrict__ all_features, const Index* __restrict__ all_idx,
+                Word* __restrict__ all_out, const __grid_constant__ GatherSizes sizes) {
   const int64_t first = int64_t{blockIdx.x} * blockDim.y * kAhead + threadIdx.y;
-  for (int64_t cloud = blockIdx.y; cloud < args.batches; cloud += gridDim.y) {
-    const Word* const features =
-        static_cast<const Word*>(args.features) + cloud * args.points * words;
-    const int64_t row = cloud * args.samples;
+  for (int64_t cloud = blockIdx.y; cloud < sizes.clouds; cloud += gridDim.y) {
+    const Word* const features = all_features + cloud * sizes.points * sizes.words;
+    const Index* const idx = all_idx + cloud * sizes.samples;
+    Word* const out = all_out + cloud * sizes.samples * sizes.words;
     int64_t from[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const int64_t sample = first + k * blockDim.y;
-      const int64_t n = sample < args.samples ? args.idx[row + sample] : -1;
-      from[k] = n >= 0 && n < args.points ? n * words : -1;
+      const Index n = sample < sizes.samples ? __ldg(idx + sample) : Index{-1};
+      from[k] = is_inside(n, sizes.points) ? n * sizes.words : -1;
     }
-    for (int64_t word = threadIdx.x; word < words; word += blockDim.x) {
+    for (int64_t word = threadIdx.x; word < sizes.words; word += blockDim.x) {
       Word value[kAhead];
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) value[k] = from[k] < 0 ? Word{} : features[from[k] + word];
+      for (int k = 0; k < kAhead; ++k) {
+        value[k] = from[k] >= 0 ? __ldg(features + from[k] + word) : Word{};
+      }
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
         const int64_t sample = first + k * blockDim.y;
-        if (sample >= args.samples) break;
-        Word* const out = static_cast<Word*>(args.out) + (row + sample) * words + word;
-        __stcs(out, value[k]);
+        if (sample < sizes.samples) __stcs(out + sample * sizes.words + word, value[k]);
       }
     }
   }
@@ -43,26 +54,28 @@ __global__ void __launch_bounds__(kRowThreads)
 
 // Channels first: a thread has one sample of a few planes, in which its neighbours read and write
 // beside it.
-template <class Word>
+template <class Word, class Index>
 __global__ void __launch_bounds__(kRowThreads)
-    planes_kernel(const __grid_constant__ GatherPointsArgs args, int64_t groups) {
+    planes_kernel(const Word* __restrict__ all_features, const Index* __restrict__ all_idx,
+                  Word* __restrict__ all_out, const __grid_constant__ GatherSizes sizes) {
   const int64_t sample = int64_t{blockIdx.x} * kRowThreads + threadIdx.x;
-  if (sample >= args.samples) return;
-  for (int64_t y = blockIdx.y; y < args.batches * groups; y += gridDim.y) {
+  if (sample >= sizes.samples) return;
+  const int64_t groups = ceil_div<int64_t>(sizes.channels, kPlanes);
+  for (int64_t y = blockIdx.y; y < sizes.clouds * groups; y += gridDim.y) {
     const int64_t cloud = y / groups, first = (y - cloud * groups) * kPlanes;
-    const int64_t n = args.idx[cloud * args.samples + sample];
-    const bool inside = n >= 0 && n < args.points;
-    const int64_t plane = cloud * args.channels + first;
-    const Word* const features = static_cast<const Word*>(args.features) + plane * args.points + n;
-    Word* const out = static_cast<Word*>(args.out) + plane * args.samples + sample;
+    const Index n = __ldg(all_idx + cloud * sizes.samples + sample);
+    const bool inside = is_inside(n, sizes.points);
+    const int64_t plane = cloud * sizes.channels + first;
+    const Word* const features = all_features + plane * sizes.points + (inside ? n : 0);
+    Word* const out = all_out + plane * sizes.samples + sample;
     Word value[kPlanes];
 #pragma unroll
     for (int c = 0; c < kPlanes; ++c) {
-      value[c] = inside && first + c < args.channels ? features[c * args.points] : Word{};
+      value[c] = inside && first + c < sizes.channels ? __ldg(features + c * sizes.points) : Word{};
     }
 #pragma unroll
     for (int c = 0; c < kPlanes; ++c) {
-      if (first + c < args.channels) __stcs(out + c * args.samples, value[c]);
+      if (first + c < sizes.channels) __stcs(out + c * sizes.samples, value[c]);
     }
   }
 }
@@ -79,19 +92,31 @@ int64_t word_bytes(const GatherPointsArgs& args) {
   return word;
 }
 
+template <class Word, class Index>
+void launch_index(const GatherPointsArgs& args, const GatherSizes& sizes, cudaStream_t stream) {
+  const auto* const features = static_cast<const Word*>(args.features);
+  const auto* const idx = static_cast<const Index*>(args.idx.data);
+  auto* const out = static_cast<Word*>(args.out);
+  if constexpr (sizeof(Word) <= 8) {  // planes are moved by element
+    if (args.channels_first) {
+      const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(sizes.samples, kRowThreads)),
+                      grid_y(sizes.clouds * ceil_div<int64_t>(sizes.channels, kPlanes)));
+      planes_kernel<<<grid, kRowThreads, 0, stream>>>(features, idx, out, sizes);
+      return;
+    }
+  }
+  const dim3 block = block_of(sizes.words);
+  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(sizes.samples, block.y * kAhead)),
+                  grid_y(sizes.clouds));
+  rows_kernel<<<grid, block, 0, stream>>>(features, idx, out, sizes);
+}
+
 template <class Word>
-void launch_words(const GatherPointsArgs& args, int64_t words, cudaStream_t stream) {
-  constexpr bool kElement = sizeof(Word) <= 8;  // planes are read by element
-  if (kElement && args.channels_first) {
-    const int64_t groups = ceil_div<int64_t>(args.channels, kPlanes);
-    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.samples, kRowThreads)),
-                    grid_y(args.batches * groups));
-    if constexpr (kElement) planes_kernel<Word><<<grid, kRowThreads, 0, stream>>>(args, groups);
+void launch_words(const GatherPointsArgs& args, const GatherSizes& sizes, cudaStream_t stream) {
+  if (args.idx.wide) {
+    launch_index<Word, int64_t>(args, sizes, stream);
   } else {
-    const dim3 block = block_of(words);
-    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.samples, block.y * kAhead)),
-                    grid_y(args.batches));
-    rows_kernel<Word><<<grid, block, 0, stream>>>(args, words);
+    launch_index<Word, int32_t>(args, sizes, stream);
   }
 }
 
@@ -100,12 +125,13 @@ void launch_words(const GatherPointsArgs& args, int64_t words, cudaStream_t stre
 cudaError_t launch(const GatherPointsArgs& args, void*, const CudaContext& context) {
   if (args.batches * args.samples * args.channels == 0) return cudaSuccess;
   const int64_t bytes = word_bytes(args);
-  const int64_t words = args.channels * args.element_bytes / bytes;
+  const GatherSizes sizes{args.batches, args.points, args.samples, args.channels,
+                          args.channels * args.element_bytes / bytes};
   switch (bytes) {
-    case 2: launch_words<unsigned short>(args, words, context.stream); break;
-    case 8: launch_words<uint2>(args, words, context.stream); break;
-    case 16: launch_words<uint4>(args, words, context.stream); break;
-    default: launch_words<unsigned>(args, words, context.stream); break;
+    case 2: launch_words<unsigned short>(args, sizes, context.stream); break;
+    case 8: launch_words<uint2>(args, sizes, context.stream); break;
+    case 16: launch_words<uint4>(args, sizes, context.stream); break;
+    default: launch_words<unsigned>(args, sizes, context.stream); break;
   }
   return cudaGetLastError();
 }

@@ -49,7 +49,7 @@ TORCHVOX_HD Lanes<compute_t<T>, kWidth> load_items(const T* from) {
   T items[kWidth];
 #ifdef __CUDA_ARCH__
   if constexpr (kWidth * sizeof(T) == 16) {
-    const uint4 word = *reinterpret_cast<const uint4*>(from);
+    const uint4 word = __ldg(reinterpret_cast<const uint4*>(from));
     memcpy(items, &word, sizeof(word));
   } else
 #endif

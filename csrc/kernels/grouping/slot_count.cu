@@ -31,10 +31,13 @@ struct BlockShare {
     end = static_cast<uint32_t>(min(int64_t{begin} + plan.part_slots, lists.slots));
   }
   // The row of the tile that a slot names, kNoRow where it names none of them.
-  template <class Index>
-  __device__ uint32_t row_of(Index index) const {
-    const int64_t row = int64_t{index} - first_row;
-    return row >= 0 && row < rows ? static_cast<uint32_t>(row) : kNoRow;
+  __device__ uint32_t row_of(int32_t index) const {
+    const uint32_t row = static_cast<uint32_t>(index) - first_row;  // below 0: beyond every tile
+    return row < rows ? row : kNoRow;
+  }
+  __device__ uint32_t row_of(int64_t index) const {
+    const bool narrow = index >= 0 && index <= INT32_MAX;
+    return narrow ? row_of(static_cast<int32_t>(index)) : kNoRow;
   }
 };
 

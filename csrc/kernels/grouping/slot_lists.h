@@ -31,8 +31,8 @@ struct LongRows {
 };
 
 // CUDA: rows are summed in groups of about as much work. Row n has the key offsets[n] + n; group g
-// has the rows whose keys lie in [64 g, 64 g + 64). A row of more than 64 slots is its last one.
-inline constexpr int kGroupKeys = 64;
+// has the rows whose keys lie in [32 g, 32 g + 32). A row of more than 32 slots is its last one.
+inline constexpr int kGroupKeys = 32;
 
 // The inverse of a gather: which slots of cloud b read its row n. They are, ascending,
 // order[b, offsets[b, n]] to order[b, offsets[b, n + 1] - 1]. A slot whose index is outside

@@ -24,20 +24,33 @@ __device__ Lanes<Number, kWidth> load_fresh(const Lanes<Number, kWidth>* from) {
   return lanes;
 }
 
-// Adds the slots at [at, end) of a list to `sum`.
-template <class Gradient>
-__device__ void add_slots(const Gradient& gradient, const int32_t* order, int32_t at, int32_t end,
-                          typename Gradient::Sum& sum) {
+// The slots at [at, at + kAhead) of a list, the last one again past its end: loads that wait for no
+// condition are all under way at once.
+template <int kAhead>
+__device__ void load_slots(const int32_t* __restrict__ order, int32_t at, int32_t end,
+                           uint32_t (&slot)[kAhead]) {
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) {
+    slot[k] = static_cast<uint32_t>(__ldg(order + (at + k < end ? at + k : end - 1)));
+  }
+}
+
+// Calls add(position, what the slot holds) for the slots at [begin, end) of a list, in order.
+template <class Gradient, class Add>
+__device__ void each_slot(const Gradient& gradient, const int32_t* order, int32_t begin,
+                          int32_t end, const Add& add) {
   constexpr int kAhead = kSumAhead<Gradient>;
-  for (; at < end; at += kAhead) {
+  if (begin >= end) return;
+  uint32_t slot[kAhead];
+  load_slots(order, begin, end, slot);
+  for (int32_t at = begin; at < end; at += kAhead) {
     decltype(gradient.load(0)) value[kAhead];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (at + k < end) value[k] = gradient.load(static_cast<uint32_t>(order[at + k]));
-    }
+    for (int k = 0; k < kAhead; ++k) value[k] = gradient.load(slot[k]);
+    if (at + kAhead < end) load_slots(order, at + kAhead, end, slot);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      if (at + k < end) sum += gradient.term(value[k]);
+      if (at + k < end) add(at + k, value[k]);
     }
   }
 }
@@ -49,7 +62,6 @@ template <class Gradient>
 __global__ void __launch_bounds__(kRowThreads)
     groups_kernel(const __grid_constant__ typename Gradient::Args args, int lanes_bits) {
   using Sum = typename Gradient::Sum;
-  constexpr int kAhead = kSumAhead<Gradient>;
   let_next_begin();
   const SlotLists& lists = args.lists;
   const int64_t items = Gradient::items(args), groups = lists.groups();
@@ -60,11 +72,9 @@ __global__ void __launch_bounds__(kRowThreads)
     const int32_t first_row = group_rows[0];
     int32_t last_row = group_rows[1];
     if (first_row == last_row) continue;
-    const int32_t* const offsets = lists.offsets + cloud * (lists.rows + 1);
-    const int32_t* const order = lists.order + cloud * lists.slots;
-    const int32_t begin = offsets[first_row];
+    const int32_t* const __restrict__ offsets = lists.offsets + cloud * (lists.rows + 1);
+    const int32_t begin = offsets[first_row], last_begin = offsets[last_row - 1];
     int32_t end = offsets[last_row];
-    const int32_t last_begin = offsets[last_row - 1];
     if (end - last_begin > kSumChunk) {  // by several blocks
       end = last_begin;
       --last_row;
@@ -74,29 +84,20 @@ __global__ void __launch_bounds__(kRowThreads)
       Gradient gradient(args, cloud, item);
       int32_t row = first_row;
       if (row == last_row) continue;
-      int32_t row_end = offsets[row + 1];
+      int32_t row_end = __ldg(offsets + row + 1);
       gradient.begin(row);
       Sum sum;
-      for (int32_t at = begin; at < end; at += kAhead) {
-        decltype(gradient.load(0)) value[kAhead];
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          if (at + k < end) value[k] = gradient.load(static_cast<uint32_t>(order[at + k]));
-        }
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          if (at + k < end) {
-            while (at + k == row_end) {
-              gradient.store(row, sum);
-              sum = Sum{};
-              ++row;
-              row_end = offsets[row + 1];
-              gradient.begin(row);
-            }
-            sum += gradient.term(value[k]);
-          }
-        }
-      }
+      each_slot(gradient, lists.order + cloud * lists.slots, begin, end,
+                [&](int32_t at, const auto& value) {
+                  while (at == row_end) {
+                    gradient.store(row, sum);
+                    sum = Sum{};
+                    ++row;
+                    row_end = __ldg(offsets + row + 1);
+                    gradient.begin(row);
+                  }
+                  sum += gradient.term(value);
+                });
       for (; row < last_row; ++row) {
         gradient.store(row, sum);
         sum = Sum{};
@@ -122,7 +123,8 @@ __global__ void __launch_bounds__(kRowThreads)
     Gradient gradient(args, cloud, y - cloud * items);
     gradient.begin(row);
     typename Gradient::Sum sum;
-    add_slots(gradient, lists.order + cloud * lists.slots, begin, end, sum);
+    each_slot(gradient, lists.order + cloud * lists.slots, begin, end,
+              [&](int32_t, const auto& value) { sum += gradient.term(value); });
     gradient.store(row, sum);
   }
 }
@@ -152,8 +154,9 @@ __global__ void __launch_bounds__(kRowThreads)
         Gradient gradient(args, task.cloud, item);
         gradient.begin(task.row);
         Sum sum;
-        add_slots(gradient, lists.order + task.cloud * lists.slots, begin,
-                  end - begin > kSumChunk ? begin + kSumChunk : end, sum);
+        each_slot(gradient, lists.order + task.cloud * lists.slots, begin,
+                  end - begin > kSumChunk ? begin + kSumChunk : end,
+                  [&](int32_t, const auto& value) { sum += gradient.term(value); });
         partial[number * items + item] = sum;
       }
     }
