@@ -32,6 +32,8 @@ const char* plan_name(Plan plan) {
     case Plan::kFpsMembers: return "fps_members";
     case Plan::kFpsCpu: return "fps_cpu";
     case Plan::kBevTable: return "bev_table";
+    case Plan::kKnnKernel: return "knn_kernel";
+    case Plan::kKnnCpu: return "knn_cpu";
     case Plan::kCount: break;
   }
   return "";

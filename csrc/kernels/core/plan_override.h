@@ -21,6 +21,8 @@ enum class Plan {
   kFpsMembers,  // lazy tiles: blocks that share a cloud
   kFpsCpu,  // 0 baseline, 1 AVX2 + FMA, 2 AVX-512; not above what the processor has
   kBevTable,  // 0 all cells, 1 cleared and written by points, 2 begun and written by points
+  kKnnKernel,  // 0 scan, 1 tiles, 2 select (CUDA); where it takes the call
+  kKnnCpu,  // as kFpsCpu
   kCount
 };
 
