@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from entries import bev, knn, sampling, voxel
+from entries import bev, grouping, knn, sampling, voxel
 from entries.op import (  # noqa: F401 (the tests take everything from here)
     Call,
     Op,
@@ -28,7 +28,7 @@ from entries.op import (  # noqa: F401 (the tests take everything from here)
 
 import torchvox
 
-OPS: list[Op] = [*voxel.OPS, *bev.OPS, *sampling.OPS, *knn.OPS]
+OPS: list[Op] = [*voxel.OPS, *bev.OPS, *sampling.OPS, *grouping.OPS, *knn.OPS]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.
 MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]] = {

@@ -136,6 +136,51 @@ inline std::tuple<at::Tensor, at::Tensor> three_nn_ragged(
     const at::Tensor& ptr, std::string_view dist_order = "pn2", bool local_index = false) {
   static const auto op = detail::op<decltype(three_nn_ragged)>("torchvox::three_nn_ragged");
   return op.call(query, points, query_ptr, ptr, dist_order, local_index);
+// [B, M, k, C], or [B, C, M, k] with channels_first
+inline at::Tensor group_points(const at::Tensor& features, const at::Tensor& idx,
+                               bool channels_first = false) {
+  static const auto op = detail::op<decltype(group_points)>("torchvox::group_points");
+  return op.call(features, idx, channels_first);
+}
+
+// [U, k, C]
+inline at::Tensor group_points_ragged(const at::Tensor& features, const at::Tensor& idx,
+                                      const at::Tensor& ptr, const at::Tensor& query_ptr,
+                                      bool local_index = false) {
+  static const auto op = detail::op<decltype(group_points_ragged)>("torchvox::group_points_ragged");
+  return op.call(features, idx, ptr, query_ptr, local_index);
+}
+
+// int32 in the shape of idx
+inline at::Tensor neighbour_rows(const at::Tensor& idx, c10::SymInt num_points,
+                                 const OptionalTensor& count = {}, const OptionalTensor& ptr = {},
+                                 const OptionalTensor& query_ptr = {}, bool local_index = false) {
+  static const auto op = detail::op<decltype(neighbour_rows)>("torchvox::neighbour_rows");
+  return op.call(idx, std::move(num_points), count, ptr, query_ptr, local_index);
+}
+
+// [B, M, C], or [B, C, M] with channels_first
+inline at::Tensor three_interpolate(const at::Tensor& features, const at::Tensor& idx,
+                                    const at::Tensor& weight, bool channels_first = false) {
+  static const auto op = detail::op<decltype(three_interpolate)>("torchvox::three_interpolate");
+  return op.call(features, idx, weight, channels_first);
+}
+
+// [U, C]
+inline at::Tensor three_interpolate_ragged(const at::Tensor& features, const at::Tensor& idx,
+                                           const at::Tensor& weight, const at::Tensor& ptr,
+                                           const at::Tensor& query_ptr, bool local_index = false) {
+  static const auto op =
+      detail::op<decltype(three_interpolate_ragged)>("torchvox::three_interpolate_ragged");
+  return op.call(features, idx, weight, ptr, query_ptr, local_index);
+}
+
+// [.., 3], as dist2
+inline at::Tensor interpolation_weights(const at::Tensor& dist2, double eps = 1e-8,
+                                        std::string_view weight = "dist") {
+  static const auto op =
+      detail::op<decltype(interpolation_weights)>("torchvox::interpolation_weights");
+  return op.call(dist2, eps, weight);
 }
 
 // C = B * max_voxels, or N: features [C, P, F] or [C, F], indices [C, 4] int32 (b, z, y, x),

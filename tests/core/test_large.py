@@ -102,6 +102,110 @@ def test__gather_points_backward():
     assert out.sum(dtype=torch.float64) == 9
 
 
+def test_group_points():
+    features = many_points()[None]
+    idx = torch.tensor([[[MANY - 1, 0], [MANY, -1]]], dtype=torch.int32, device="cuda")
+    assert torchvox.group_points(features, idx)[..., 2].tolist() == [[[7.0, 1.0], [0.0, 0.0]]]
+    wide = torch.zeros(1, 3, 9, device="cuda")
+    wide[0, 2] = 4.0
+    idx = torch.full((1, MANY // 8, 8), 2, dtype=torch.int32, device="cuda")
+    assert (torchvox.group_points(wide, idx)[0, -1000:] == 4.0).all()
+
+
+def test__group_points_backward():
+    grad = torch.ones(1, MANY // 8, 8, 9, device="cuda")
+    idx = (torch.arange(MANY, device="cuda", dtype=torch.int32) % 1000).view(1, -1, 8)
+    out = torch.ops.torchvox._group_points_backward(grad, idx, 1000)
+    assert (out == MANY / 1000).all()  # whole numbers below 2^24: exact sums
+
+
+def test_group_points_ragged():
+    ptr = torch.tensor([0, 5, MANY], device="cuda")
+    query_ptr = torch.tensor([0, 1, 2], device="cuda")
+    idx = torch.tensor([[4, 5], [MANY - 1, 4]], dtype=torch.int32, device="cuda")
+    out = torchvox.group_points_ragged(many_points(), idx, ptr, query_ptr)
+    assert out[..., 2].tolist() == [[1.0, 0.0], [7.0, 0.0]]
+
+
+def test_neighbour_rows():
+    idx = torch.full((1, MANY, 9), 3, dtype=torch.int32, device="cuda")
+    count = torch.full((1, MANY), 9, dtype=torch.int32, device="cuda")
+    count[0, -1] = 2
+    rows = torchvox.neighbour_rows(idx, 4, count=count)
+    assert rows[0, -1].tolist() == [3, 3] + [-1] * 7
+    assert rows.sum(dtype=torch.int64) == 27 * MANY - 7 * 4
+
+
+def test_three_interpolate():
+    features = many_points()[None]
+    idx = torch.tensor([[[MANY - 1, 0, MANY]]], dtype=torch.int32, device="cuda")
+    weight = torch.tensor([[[2.0, 3.0, 5.0]]], device="cuda")
+    assert torchvox.three_interpolate(features, idx, weight)[0, 0, 2] == 2 * 7.0 + 3 * 1.0
+    idx = torch.zeros(1, MANY, 3, dtype=torch.int32, device="cuda")
+    weight = torch.ones(1, MANY, 3, device="cuda")
+    out = torchvox.three_interpolate(torch.ones(1, 1, 9, device="cuda"), idx, weight)
+    assert (out[0, -1000:] == 3.0).all()
+
+
+def test__three_interpolate_backward():
+    grad = torch.ones(1, MANY, 9, device="cuda")
+    idx = (torch.arange(3 * MANY, device="cuda", dtype=torch.int32) % 1000).view(1, -1, 3)
+    weight = torch.ones(1, MANY, 3, device="cuda")
+    features = torch.ones(1, 1000, 9, device="cuda")
+    grad_features, grad_weight = torch.ops.torchvox._three_interpolate_backward(
+        grad, features, idx, weight
+    )
+    assert (grad_features == 3 * MANY / 1000).all()  # whole numbers below 2^24: exact sums
+    assert (grad_weight == 9.0).all()
+
+
+def test_three_interpolate_ragged():
+    ptr = torch.tensor([0, 5, MANY], device="cuda")
+    query_ptr = torch.tensor([0, 1, 2], device="cuda")
+    idx = torch.tensor([[4, 5, -1], [MANY - 1, 4, 5]], dtype=torch.int32, device="cuda")
+    weight = torch.ones(2, 3, device="cuda")
+    out = torchvox.three_interpolate_ragged(many_points(), idx, weight, ptr, query_ptr)
+    assert out[:, 2].tolist() == [1.0, 8.0]
+
+
+def test_interpolation_weights():
+    dist2 = torch.ones(3 * MANY, 3, device="cuda")
+    dist2[-1] = torch.tensor([0.0, float("inf"), float("inf")])
+    weight = torchvox.interpolation_weights(dist2)
+    assert weight[-1].tolist() == [1.0, 0.0, 0.0]
+    assert (weight[:-1] == weight[0, 0]).all()
+
+
+def test__interpolation_weights_backward():
+    dist2 = torch.ones(3 * MANY, 3, device="cuda")
+    grad = torch.zeros(3 * MANY, 3, device="cuda")
+    grad[-1, 0] = 1.0
+    out = torch.ops.torchvox._interpolation_weights_backward(grad, dist2)
+    assert out[-1, 0] < 0 and out[-1, 1] > 0
+    assert (out[:-1] == 0).all()
+
+
+def test__neighbour_distance_backward():
+    points = torch.zeros(1, 3 * MANY, 3, device="cuda")
+    points[0, -1] = 1.0
+    query = torch.zeros(1, 2, 3, device="cuda")
+    idx = torch.tensor([[[0, 3 * MANY - 1], [-1, 3 * MANY]]], dtype=torch.int32, device="cuda")
+    grad = torch.full((1, 2, 2), 0.5, device="cuda")
+    backward = torch.ops.torchvox._neighbour_distance_backward
+    grad_points, grad_query = backward(grad, points, query, idx)
+    assert grad_points[0, -1].tolist() == [1.0] * 3
+    assert grad_points.sum(dtype=torch.float64) == 3
+    assert grad_query.tolist() == [[[-1.0] * 3, [0.0] * 3]]
+    query = torch.zeros(1, MANY, 3, device="cuda")
+    points = torch.ones(1, 2, 3, device="cuda")
+    idx = torch.ones(1, MANY, 9, dtype=torch.int32, device="cuda")
+    grad = torch.full((1, MANY, 9), 0.5, device="cuda")
+    grad_points, grad_query = backward(grad, points, query, idx)
+    assert (grad_query == -9.0).all()
+    # Whole numbers below 2^24 up to one chunk; the sum of the chunks rounds.
+    torch.testing.assert_close(grad_points[0, 1], torch.full((3,), 9.0 * MANY, device="cuda"))
+
+
 def test_voxel_csr():
     rows = torch.arange(MANY, device="cuda", dtype=torch.int32) % 7 - 1
     offsets, perm = torchvox.voxel_csr(rows, MANY)

@@ -12,7 +12,6 @@
 
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/sampling/furthest_point_sample.h"
-#include "csrc/kernels/sampling/gather_points.h"
 #include "csrc/kernels/sampling/tie_code.h"
 #include "tests/cpp/device_buffers.h"
 
@@ -386,109 +385,6 @@ void each_fps_case(Check check) {
   check(large, false);
 }
 
-// --- gather_points
-// --------------------------------------------------------------------------------
-
-struct GatherCase {
-  DType dtype;
-  int64_t clouds, points, slots, channels;
-  bool channels_first;
-  int spread;  // targets in use; 0: also indices outside
-};
-
-// The address of (cloud, item, channel) in elements.
-int64_t place(const GatherCase& c, int64_t items, int64_t b, int64_t item, int64_t channel) {
-  return c.channels_first ? (b * c.channels + channel) * items + item
-                          : (b * items + item) * c.channels + channel;
-}
-
-void check_gather(const GatherCase& c, const Target* target) {
-  std::mt19937 random(11);
-  const auto values = [&](int64_t count) {
-    return store(make_cloud(Cloud::kCube, count, 1, random), c.dtype);
-  };
-  const std::vector<uint8_t> features = values(c.clouds * c.points * c.channels);
-  const std::vector<uint8_t> grad = values(c.clouds * c.slots * c.channels);
-  std::vector<int32_t> idx(c.clouds * c.slots);
-  for (int32_t& i : idx) {
-    i = c.spread ? static_cast<int32_t>(random() % c.spread)
-                 : static_cast<int32_t>(random() % (c.points + 4)) - 2;
-  }
-  const int64_t bytes = c.dtype == DType::kDouble ? 8 : c.dtype == DType::kFloat ? 4 : 2;
-  const auto inside = [&](int64_t n) { return n >= 0 && n < c.points; };
-  std::vector<int32_t> offsets(c.clouds * c.points + 1, 0), order;
-  for (int64_t row = 0; row < c.clouds * c.points; ++row) {
-    for (int64_t m = 0; m < c.slots; ++m) {
-      const int64_t slot = row / c.points * c.slots + m;
-      if (idx[slot] == row % c.points) order.push_back(static_cast<int32_t>(slot));
-    }
-    offsets[row + 1] = static_cast<int32_t>(order.size());
-  }
-
-  const auto forward = [&](DeviceBuffers* device) {
-    std::vector<uint8_t> out(grad.size(), 0xab);
-    GatherPointsArgs args;
-    args.features = device ? device->copy(features) : features.data();
-    args.idx = {device ? device->copy(idx) : idx.data(), false};
-    args.out = device ? device->copy(out) : out.data();
-    args.element_bytes = bytes;
-    args.batches = c.clouds, args.points = c.points, args.samples = c.slots;
-    args.channels = c.channels, args.channels_first = c.channels_first;
-    run_where(args, device, target, failures);
-    if (device) device->read(args.out, out);
-    return out;
-  };
-  const auto backward = [&](DeviceBuffers* device) {
-    std::vector<uint8_t> out(features.size(), 0xab);
-    GatherPointsBackwardArgs args;
-    args.grad = device ? device->copy(grad) : grad.data();
-    args.offsets = static_cast<const int32_t*>(device ? device->copy(offsets) : offsets.data());
-    args.order = static_cast<const int32_t*>(device ? device->copy(order) : order.data());
-    args.grad_features = device ? device->copy(out) : out.data();
-    args.dtype = c.dtype;
-    args.batches = c.clouds, args.points = c.points, args.samples = c.slots;
-    args.channels = c.channels, args.channels_first = c.channels_first;
-    run_where(args, device, target, failures);
-    if (device) device->read(args.grad_features, out);
-    return out;
-  };
-  const std::vector<uint8_t> gathered = forward(nullptr), gradient = backward(nullptr);
-  const std::vector<uint8_t> zero(bytes, 0);
-  for (int64_t b = 0; b < c.clouds; ++b) {
-    for (int64_t m = 0; m < c.slots; ++m) {
-      const int64_t n = idx[b * c.slots + m];
-      for (int64_t k = 0; k < c.channels; ++k) {
-        const uint8_t* want =
-            inside(n) ? features.data() + place(c, c.points, b, n, k) * bytes : zero.data();
-        const uint8_t* got = gathered.data() + place(c, c.slots, b, m, k) * bytes;
-        if (std::memcmp(got, want, bytes) != 0) ++failures;
-      }
-    }
-  }
-  DeviceBuffers device;
-  if (target && (forward(&device) != gathered || backward(&device) != gradient)) {
-    std::printf("FAIL gather: %lld clouds, %lld points, %lld slots, %lld channels, dtype %d\n",
-                static_cast<long long>(c.clouds), static_cast<long long>(c.points),
-                static_cast<long long>(c.slots), static_cast<long long>(c.channels),
-                static_cast<int>(c.dtype));
-    ++failures;
-  }
-}
-
-void check_gathers(const Target* target) {
-  for (const DType dtype : {DType::kHalf, DType::kBFloat16, DType::kFloat, DType::kDouble}) {
-    for (const bool channels_first : {false, true}) {
-      for (const int64_t channels : {0, 1, 3, 8, 33}) {
-        check_gather({dtype, 2, 50, 120, channels, channels_first, 0}, target);
-      }
-      check_gather({dtype, 2, 40, 3000, 5, channels_first, 2}, target);
-      check_gather({dtype, 1, 10, 5121, 40, channels_first, 1}, target);
-      check_gather({dtype, 3, 0, 7, 2, channels_first, 1}, target);
-      check_gather({dtype, 3, 7, 0, 2, channels_first, 1}, target);
-    }
-  }
-}
-
 void bench();
 
 }  // namespace
@@ -505,7 +401,6 @@ int main(int argc, char** argv) {
     each_fps_case([](const FpsCase& c, bool) { check_against_definition(c); });
   }
   set_plan_override(Plan::kFpsCpu, kAutomatic);
-  check_gathers(nullptr);
   Target target;
   if (const bool gpu = find_device(target); !gpu) {
     std::printf("no GPU: host only\n");
@@ -516,7 +411,6 @@ int main(int argc, char** argv) {
       if (quick && (++cases % 3 || c.args.capacity * c.args.samples > 600000)) return;
       check_on_device(c, target, every && !quick);
     });
-    check_gathers(&target);
 #endif
   }
   std::printf(failures ? "%d FAILED\n" : "all equal\n", failures);

@@ -13,6 +13,14 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.grouping import (
+    group_points,
+    group_points_ragged,
+    interpolation_weights,
+    neighbour_rows,
+    three_interpolate,
+    three_interpolate_ragged,
+)
 from torchvox.ops.nearest import Neighbours, knn, knn_ragged, three_nn, three_nn_ragged
 from torchvox.ops.sampling import (
     Samples,
@@ -63,8 +71,14 @@ __all__ = [
     "furthest_point_sample_ragged",
     "gather_points",
     "grid_size",
+    "group_points",
+    "group_points_ragged",
+    "interpolation_weights",
     "knn",
     "knn_ragged",
+    "neighbour_rows",
+    "three_interpolate",
+    "three_interpolate_ragged",
     "three_nn",
     "three_nn_ragged",
     "trim_voxels",

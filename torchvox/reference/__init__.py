@@ -13,6 +13,16 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
+from torchvox.reference.grouping import (
+    group_points,
+    group_points_ragged,
+    interpolation_weights,
+    neighbour_distance_backward,
+    neighbour_rows,
+    three_interpolate,
+    three_interpolate_backward,
+    three_interpolate_ragged,
+)
 from torchvox.reference.nearest import knn, knn_ragged, three_nn, three_nn_ragged
 from torchvox.reference.sampling import (
     furthest_point_sample,
@@ -35,8 +45,16 @@ __all__ = [
     "gather_points",
     "gather_points_backward",
     "grid_size",
+    "group_points",
+    "group_points_ragged",
+    "interpolation_weights",
     "knn",
     "knn_ragged",
+    "neighbour_distance_backward",
+    "neighbour_rows",
+    "three_interpolate",
+    "three_interpolate_backward",
+    "three_interpolate_ragged",
     "three_nn",
     "three_nn_ragged",
     "voxel_csr",

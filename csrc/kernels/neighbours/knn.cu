@@ -11,12 +11,12 @@ constexpr int64_t kPointsAtOnce = int64_t{1} << 25;  // in order; a workspace th
 struct TileScratch {
   FpsPlan plan;
   SpatialOrder order;
-  KnnBoxes boxes;
+  KnnTiles tiles;
 
   TileScratch(const KnnArgs& args, Workspace& workspace)
       : plan(order_plan(args)),
         order(order_args(args), plan, workspace),
-        boxes(args, plan.clouds_at_once, workspace) {}
+        tiles(args, plan.clouds_at_once, workspace) {}
 
  private:
   static FpsPlan order_plan(const KnnArgs& args) {
@@ -41,7 +41,8 @@ cudaError_t launch_tiles(const KnnArgs& args, void* memory, const CudaContext& c
     order.clouds = b + at_once < args.clouds ? at_once : args.clouds - b;
     if (!args.ragged) order.points = order.clouds * args.capacity;
     TORCHVOX_CUDA_CHECK(make_spatial_order(order_args(args), order, context.stream));
-    TORCHVOX_CUDA_CHECK(launch_knn_tiles(args, order, scratch.boxes, context));
+    TORCHVOX_CUDA_CHECK(prepare_knn_tiles(args, order, scratch.tiles, context));
+    TORCHVOX_CUDA_CHECK(launch_knn_tiles(args, order, scratch.tiles, context));
   }
   return cudaSuccess;
 }

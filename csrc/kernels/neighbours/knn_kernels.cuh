@@ -31,25 +31,31 @@ cudaError_t launch_knn_scan(const KnnArgs& args, const CudaContext& context);
 inline constexpr int kKnnTile = 32;
 inline constexpr int kKnnGroup = 32 * kKnnTile;
 
-// Boxes around the tiles of clouds in spatial order. Coordinates come one after the other: low a,
-// b, c, high a, b, c, each of all 32 tiles of a group.
-struct KnnBoxes {
+// Clouds in spatial order, cut into tiles with boxes around them, and the queries that search them.
+struct KnnTiles {
+  // Coordinates come one after the other: low a, b, c, high a, b, c, each of all tiles of a group.
   struct Group {
     float side[6][32];
   };
-  Group* tiles = nullptr;  // [groups]
-  float4* low = nullptr;  // [groups] of a group; w is unused
-  float4* high = nullptr;
   int64_t groups = 0;
   int64_t groups_per_cloud = 0;  // batched
+  Group* boxes = nullptr;  // [groups]
+  float4* low = nullptr;  // [groups] of a whole group; w is unused
+  float4* high = nullptr;
+  int64_t first_row = 0;  // of the outputs
+  int64_t rows = 0;
+  float4* query = nullptr;  // [rows] a, b, c, number of the cloud, or -1 where none is searched
+  uint32_t* home = nullptr;  // [rows] the tile on whose stretch of the curve the query lies
 
   // For `clouds` clouds at a time.
-  KnnBoxes(const KnnArgs& args, int64_t clouds, Workspace& workspace);
+  KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace);
 };
 
 // Large clouds: visits the tiles that may hold a neighbour, nearest first. For the clouds of
-// `order`.
-cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnBoxes& boxes,
+// `order`, which is made.
+cudaError_t prepare_knn_tiles(const KnnArgs& args, const SpatialOrder& order, KnnTiles& tiles,
+                              const CudaContext& context);
+cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                              const CudaContext& context);
 
 }  // namespace torchvox

@@ -64,12 +64,13 @@ struct KnnList {
   // Bits of the distance beyond which nothing is a neighbour any more.
   __device__ __forceinline__ uint32_t reach() const { return static_cast<uint32_t>(last >> 32); }
 
-  // Takes one candidate of each lane, kNoKey for none. For the whole warp.
-  __device__ __forceinline__ void take(KnnKey candidate) {
+  // Takes one candidate of each lane, kNoKey for none. For the whole warp; `k` as in clear().
+  __device__ __forceinline__ void take(KnnKey candidate, int k) {
     unsigned hits = __ballot_sync(kFullWarp, candidate < last);
     if (hits == 0) return;
     if constexpr (kRun == 1) {
-      if (__popc(hits) >= kSortFrom) {
+      if (__popc(hits) >= kMany) {
+        if (k <= kFew) return take_least(candidate);
         merge(sorted_keys(candidate < last ? candidate : kNoKey));
         hits = 0;
       }
@@ -82,7 +83,24 @@ struct KnnList {
   }
 
  private:
-  static constexpr int kSortFrom = 10;  // candidates, from where a sort is cheaper than insertions
+  // From so many candidates on, sorting them, or for a short list taking one after another in
+  // their order, is cheaper than inserting them all.
+  static constexpr int kMany = 10;
+  static constexpr int kFew = 8;
+
+  __device__ __forceinline__ void take_least(KnnKey candidate) {
+    while (__any_sync(kFullWarp, candidate < last)) {
+      const uint32_t bits = static_cast<uint32_t>(candidate >> 32);
+      const uint32_t index = static_cast<uint32_t>(candidate);
+      bool least = bits == warp_min(bits);
+      if (__popc(__ballot_sync(kFullWarp, least)) > 1) {
+        least = least && index == warp_min(least ? index : kNoCode);
+      }
+      insert(key_from(candidate, __ffs(__ballot_sync(kFullWarp, least)) - 1));
+      if (least) candidate = kNoKey;
+      last = key_from(key[kRun - 1], 31);
+    }
+  }
 
   // Every key moves up a rank from where the new one belongs.
   __device__ __forceinline__ void insert(KnnKey added) {

@@ -22,11 +22,12 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t begin =
       int64_t{blockIdx.x % blocks_per_cloud} * kPerBlock + int64_t{warp} * kQueries;
   const KnnCloud cloud = KnnCloud::of(args, number);
+  const int k = static_cast<int>(args.k);
   KnnList<kRun> list[kQueries];
   Point3 q[kQueries];
 #pragma unroll
   for (int j = 0; j < kQueries; ++j) {
-    list[j].clear(static_cast<int>(args.k));
+    list[j].clear(k);
     q[j].a = NAN;
     if (begin + j >= args.rows) continue;
     const KnnQuery query = KnnQuery::of(args, number * args.rows + begin + j);
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
     for (uint32_t i = lane; i < ceil_div(staged, 32u) * 32; i += 32) {
       const Point3 p{a[i], b[i], c[i]};
 #pragma unroll
-      for (int j = 0; j < kQueries; ++j) list[j].take(knn_key(dist2(p, q[j]), base + i));
+      for (int j = 0; j < kQueries; ++j) list[j].take(knn_key(dist2(p, q[j]), base + i), k);
     }
   }
 #pragma unroll

@@ -24,17 +24,15 @@ inline constexpr KnnKey kNoKey = INT64_MAX;
 // wanted are gathered before the larger half is dropped.
 class KnnFound {
  public:
-  explicit KnnFound(int64_t k)
-      : k_(k),
-        stride_(k <= kOrdered ? (k + 7) / 8 * 8 : 0),
-        keys_(k <= kOrdered ? 2 * stride_ + 1 : 2 * k) {}
+  explicit KnnFound(int64_t k) : k_(k), width_(k <= kOrdered ? (k + kPad - 1) / kPad * kPad : 0) {
+    keys_.assign(is_ordered() ? 2 * (kPad + width_) : 2 * k, INT64_MIN);
+  }
 
   void clear() {
     count_ = 0;
     last_ = kNoKey;
-    if (stride_ == 0) return;
-    std::fill(keys_.begin(), keys_.end(), kNoKey);
-    row_ = 0;
+    row_ = kPad;
+    if (is_ordered()) std::fill_n(keys_.begin() + row_, width_, kNoKey);
   }
   // No point farther away is a neighbour.
   TORCHVOX_INLINE float reach() const {
@@ -43,34 +41,38 @@ class KnnFound {
   TORCHVOX_INLINE void add(float dist2, uint32_t point) {
     const KnnKey key = KnnKey{bit_cast<int32_t>(dist2)} << 32 | point;
     if (key >= last_) return;
-    if (stride_ != 0) return insert(key);
+    if (is_ordered()) return insert(key);
     keys_[count_++] = key;
     if (count_ == 2 * k_) drop();
   }
   // Leaves the keys in order; gives how many there are.
   int64_t finish() {
-    if (stride_ != 0) {
+    if (is_ordered()) {
       const KnnKey* const row = keys_.data() + row_;
       return std::lower_bound(row, row + k_, kNoKey) - row;
     }
+    row_ = 0;
     if (count_ > k_) drop();
     std::sort(keys_.begin(), keys_.begin() + count_);
     return count_;
   }
-  KnnKey operator[](int64_t rank) const { return keys_[(stride_ != 0 ? row_ : 0) + rank]; }
+  // After finish().
+  KnnKey operator[](int64_t rank) const { return keys_[row_ + rank]; }
 
  private:
   static constexpr int64_t kOrdered = 64;
+  static constexpr int64_t kPad = 8;  // keys of the widest vector
+
+  bool is_ordered() const { return width_ != 0; }
 
   // From one row into the other, every key past the new one a place further: no branch depends on
-  // where it belongs.
+  // where it belongs. What lies before a row is smaller than any key.
   TORCHVOX_INLINE void insert(KnnKey key) {
     const KnnKey* const from = keys_.data() + row_;
-    row_ = stride_ - row_;
+    row_ = kPad + (2 * kPad + width_) - row_;
     KnnKey* const to = keys_.data() + row_;
-    to[0] = key < from[0] ? key : from[0];
 #pragma GCC ivdep
-    for (int64_t j = 1; j < k_; ++j) {
+    for (int64_t j = 0; j < width_; ++j) {
       const KnnKey kept = key < from[j] ? key : from[j];
       to[j] = from[j - 1] > kept ? from[j - 1] : kept;
     }
@@ -83,7 +85,7 @@ class KnnFound {
   }
 
   int64_t k_, count_ = 0;
-  int64_t stride_;  // of the two rows; 0: unordered
+  int64_t width_;  // of the two rows; 0: unordered
   int64_t row_ = 0;  // where the current one begins
   KnnKey last_ = kNoKey;
   std::vector<KnnKey> keys_;
@@ -123,8 +125,12 @@ class KnnTilesCpu {
     search_group(cloud, home, q, found);
     if (static_cast<int64_t>(bounds.size()) < cloud.groups) bounds.resize(cloud.groups);
     groups_.measure(q, cloud.first_group, cloud.groups, bounds.data());
+    const float* const bound = bounds.data();
+    float reach = found.reach();
     for (int64_t g = 0; g < cloud.groups; ++g) {
-      if (bounds[g] <= found.reach() && g != home) search_group(cloud, g, q, found);
+      if (bound[g] > reach || g == home) continue;
+      search_group(cloud, g, q, found);
+      reach = found.reach();
     }
   }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One element of each gather op, for the host's loops and the device's threads.
+// One element of a gather, for the host's loops and the device's threads.
 #pragma once
 
 #include <cstdint>
 
-#include "csrc/kernels/sampling/gather_points.h"
+#include "csrc/kernels/grouping/gather_points.h"
 
 namespace torchvox {
 
@@ -60,42 +60,6 @@ TORCHVOX_HD void gather_word(const GatherPointsArgs& args, int64_t words, int64_
                                 : features[outer_words + n * words + inner];
   }
   static_cast<Word*>(args.out)[i] = value;
-}
-
-TORCHVOX_HD void gather_row(const GatherRowsArgs& args, int64_t i) {
-  const int64_t n = args.idx[i];
-  const bool valid = n >= 0 && n < args.points;
-  args.row[i] = valid ? static_cast<int32_t>(i / args.samples * args.points + n) : -1;
-}
-
-// Element i of the gradient of the features.
-template <class T>
-TORCHVOX_HD void gather_gradient(const GatherPointsBackwardArgs& args, int64_t i) {
-  int64_t row, channel;  // row: batch * points + point
-  if (args.channels_first) {
-    const int64_t plane = i / args.points;
-    channel = plane % args.channels;
-    row = plane / args.channels * args.points + i % args.points;
-  } else {
-    channel = i % args.channels;
-    row = i / args.channels;
-  }
-  const T* grad = static_cast<const T*>(args.grad);
-  using Sum = compute_t<T>;
-  Sum total = 0, chunk = 0;
-  const int64_t begin = args.offsets[row], end = args.offsets[row + 1];
-  for (int64_t k = begin; k < end; ++k) {
-    const int64_t slot = args.order[k];  // batch * samples + sample
-    const int64_t at = args.channels_first
-        ? (slot / args.samples * args.channels + channel) * args.samples + slot % args.samples
-        : slot * args.channels + channel;
-    chunk += widen(grad[at]);
-    if ((k - begin) % kGatherChunk == kGatherChunk - 1) {
-      total += chunk;
-      chunk = 0;
-    }
-  }
-  static_cast<T*>(args.grad_features)[i] = narrow<T>(quiet(total + chunk));
 }
 
 }  // namespace torchvox

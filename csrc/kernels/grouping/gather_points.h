@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/core/export.h"
+#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/target.h"
+
+namespace torchvox {
+
+// out[b, s] = features[b, idx[b, s]], a zero row where the index is outside [0, points). The
+// samples may be neighbours of queries, [queries, k]: a gather reads them as one list.
+// Channel-last: features [batches, points, channels]. Channels first: [batches, channels, points].
+struct GatherPointsArgs {
+  const void* features = nullptr;  // contiguous
+  IndexArray idx;  // [batches, samples]
+  void* out = nullptr;  // [batches, samples, channels] or [batches, channels, samples]
+  int64_t element_bytes = 4;
+  int64_t batches = 0;
+  int64_t points = 0;
+  int64_t samples = 0;
+  int64_t channels = 0;
+  bool channels_first = false;
+};
+
+TORCHVOX_EXPORT int64_t workspace_bytes(const GatherPointsArgs& args, const Target& target);
+TORCHVOX_EXPORT void run_cpu(const GatherPointsArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+#ifdef TORCHVOX_CUDA
+TORCHVOX_EXPORT cudaError_t launch(const GatherPointsArgs& args, void* workspace,
+                                   const CudaContext& context);
+#endif
+
+}  // namespace torchvox

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/grouping/interpolation_weights.h"
+
+namespace torchvox {
+
+// out[b, m] = sum of weight[b, m, j] * features[b, idx[b, m, j]] over j = 0, 1, 2, rounded as
+// fma(w2, f2, fma(w0, f0, w1 * f1)) in fp32 (fp64 for fp64) and once more to the features' type. An
+// index outside [0, rows) reads zeros.
+struct InterpolateArgs {
+  const void* features = nullptr;  // [clouds, rows, channels], or [clouds, channels, rows]
+  DType dtype = DType::kFloat;
+  IndexArray idx;  // [clouds, queries, 3]
+  // [clouds, queries, 3], fp32 or of the features' type; with `from_dist2`, squared distances in
+  // the type of the sums, of which the weights are made by `rule`.
+  const void* weight = nullptr;
+  DType weight_dtype = DType::kFloat;
+  bool from_dist2 = false;
+  WeightRule rule;
+  void* out = nullptr;  // [clouds, queries, channels], or [clouds, channels, queries]
+  int64_t clouds = 0;
+  int64_t rows = 0;
+  int64_t queries = 0;
+  int64_t channels = 0;
+  bool channels_first = false;
+};
+
+// grad_weight[b, m, j] = sum over channels of grad * feature: 32 sums, of the channels c, c + 32,
+// .. for c < 32, by fma from +0, then the second half of the sums added to the first until one is
+// left. 0 where the index is outside.
+inline constexpr int kWeightSums = 32;
+struct InterpolateWeightGradArgs {
+  const void* grad = nullptr;  // as InterpolateArgs::out
+  const void* features = nullptr;
+  DType dtype = DType::kFloat;
+  IndexArray idx;
+  void* grad_weight = nullptr;  // [clouds, queries, 3]
+  DType weight_dtype = DType::kFloat;
+  int64_t clouds = 0;
+  int64_t rows = 0;
+  int64_t queries = 0;
+  int64_t channels = 0;
+  bool channels_first = false;
+};
+
+TORCHVOX_EXPORT int64_t workspace_bytes(const InterpolateArgs& args, const Target& target);
+TORCHVOX_EXPORT int64_t workspace_bytes(const InterpolateWeightGradArgs& args,
+                                        const Target& target);
+TORCHVOX_EXPORT void run_cpu(const InterpolateArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+TORCHVOX_EXPORT void run_cpu(const InterpolateWeightGradArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+#ifdef TORCHVOX_CUDA
+TORCHVOX_EXPORT cudaError_t launch(const InterpolateArgs& args, void* workspace,
+                                   const CudaContext& context);
+TORCHVOX_EXPORT cudaError_t launch(const InterpolateWeightGradArgs& args, void* workspace,
+                                   const CudaContext& context);
+#endif
+
+}  // namespace torchvox

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One query of an interpolation, and one weight's gradient, for the host's loops and the device's
+// threads.
+#pragma once
+
+#include "csrc/kernels/grouping/interpolate.h"
+#include "csrc/kernels/grouping/interpolation_weights_common.h"
+#include "csrc/kernels/grouping/slot_sum_common.h"
+
+namespace torchvox {
+
+// The rows and weights of a query of all clouds.
+template <class Sum>
+struct Nearest {
+  Sum weight[kNearest];
+  int64_t row[kNearest];  // among all clouds, -1 where the index is outside
+
+  TORCHVOX_HD Nearest(const InterpolateArgs& args, int64_t query) {
+    const int64_t cloud = query / args.queries;
+    for (int j = 0; j < kNearest; ++j) {
+      const int64_t index = args.idx[query * kNearest + j];
+      row[j] = index >= 0 && index < args.rows ? cloud * args.rows + index : -1;
+    }
+    if (args.from_dist2) {
+      const NearestWeights<Sum> weights(static_cast<const Sum*>(args.weight) + query * kNearest,
+                                        args.rule);
+      for (int j = 0; j < kNearest; ++j) weight[j] = weights.weight[j];
+    } else {
+      for (int j = 0; j < kNearest; ++j) {
+        weight[j] = load_weight<Sum>(args.weight, args.weight_dtype, query * kNearest + j);
+      }
+    }
+  }
+};
+
+template <class Sum>
+TORCHVOX_HD Sum interpolated(const Sum* weight, const Sum* feature) {
+  return quiet(
+      fma_rn(weight[2], feature[2], fma_rn(weight[0], feature[0], weight[1] * feature[1])));
+}
+
+// Where channel c of a row (or query) of all clouds stands; `per_cloud` rows a cloud.
+TORCHVOX_HD int64_t element_of(bool channels_first, int64_t row, int64_t c, int64_t per_cloud,
+                               int64_t channels) {
+  if (!channels_first) return row * channels + c;
+  const int64_t cloud = row / per_cloud;
+  return (cloud * channels + c) * per_cloud + (row - cloud * per_cloud);
+}
+
+// Channel c of a query.
+template <class T>
+TORCHVOX_HD void interpolate_element(const InterpolateArgs& args,
+                                     const Nearest<compute_t<T>>& nearest, int64_t query,
+                                     int64_t c) {
+  using Sum = compute_t<T>;
+  Sum feature[kNearest] = {};
+  for (int j = 0; j < kNearest; ++j) {
+    if (nearest.row[j] < 0) continue;
+    const int64_t at = element_of(args.channels_first, nearest.row[j], c, args.rows, args.channels);
+    feature[j] = widen(static_cast<const T*>(args.features)[at]);
+  }
+  const int64_t to = element_of(args.channels_first, query, c, args.queries, args.channels);
+  static_cast<T*>(args.out)[to] = narrow<T>(interpolated(nearest.weight, feature));
+}
+
+// The sum of the channels c, c + kWeightSums, .. of slot i.
+template <class T>
+TORCHVOX_HD compute_t<T> weight_partial(const InterpolateWeightGradArgs& args, int64_t i,
+                                        int64_t c) {
+  using Sum = compute_t<T>;
+  const int64_t query = i / kNearest, index = args.idx[i];
+  if (index < 0 || index >= args.rows) return 0;
+  const int64_t row = query / args.queries * args.rows + index;
+  Sum sum = 0;
+  for (; c < args.channels; c += kWeightSums) {
+    const int64_t from = element_of(args.channels_first, row, c, args.rows, args.channels);
+    const int64_t to = element_of(args.channels_first, query, c, args.queries, args.channels);
+    sum = fma_rn(Sum(widen(static_cast<const T*>(args.grad)[to])),
+                 Sum(widen(static_cast<const T*>(args.features)[from])), sum);
+  }
+  return sum;
+}
+
+template <class Sum>
+TORCHVOX_HD void store_weight(void* weights, DType dtype, int64_t at, Sum value) {
+  value = quiet(value);
+  switch (dtype) {
+    case DType::kHalf: static_cast<Half*>(weights)[at] = narrow<Half>(value); return;
+    case DType::kBFloat16: static_cast<BFloat16*>(weights)[at] = narrow<BFloat16>(value); return;
+    case DType::kDouble: static_cast<double*>(weights)[at] = value; return;
+    case DType::kFloat: static_cast<float*>(weights)[at] = narrow<float>(value); return;
+  }
+}
+
+}  // namespace torchvox

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gather_points and group_points: one gather, whose indices are a list or a list for each query.
+#include "csrc/kernels/grouping/gather_points.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "csrc/kernels/grouping/slot_sum.h"
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/grouping/slots.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+
+// What the two ops differ in.
+struct Gather {
+  const char* op;
+  const char* backward_op;
+  int idx_dims;
+  const char* idx_layout;
+  const char* sizes;  // of idx, less the first
+  const char* rows_layout[2];  // of the output: channel-last, channels first
+};
+constexpr Gather kGather{"gather_points",           "_gather_points_backward", 2, "[B, M]", "M",
+                         {"[B, M, C]", "[B, C, M]"}};
+constexpr Gather kGroup{"group_points", "_group_points_backward",        3, "[B, M, k]",
+                        "M and k",      {"[B, M, k, C]", "[B, C, M, k]"}};
+
+void check_arguments(const Gather& gather, const char* op, const char* name, const char* layout,
+                     int dims, const Tensor& rows, const Tensor& idx) {
+  check_value(rows.dim() == dims, op, {name, " must be ", layout}, rows.sym_sizes());
+  check_type(is_coordinate_type(rows.scalar_type()), op,
+             {name, " must be float16, bfloat16, float32 or float64"}, rows.scalar_type());
+  check_integers(op, "idx", idx);
+  check_value(idx.dim() == gather.idx_dims, op, {"idx must be ", gather.idx_layout},
+              idx.sym_sizes());
+  check_size(idx.sym_size(0).sym_eq(rows.sym_size(0)), op,
+             {"idx must be ", gather.idx_layout, " with the B of ", name}, idx.sym_sizes());
+  check_beside(op, "idx", idx, name, rows);
+}
+
+// The shape of the other side: `from` with its axes of points [begin, end) replaced by `sizes`.
+c10::SymDimVector with_points(const Tensor& from, int begin, int end, c10::SymIntArrayRef sizes) {
+  c10::SymDimVector shape(from.sym_sizes().begin(), from.sym_sizes().begin() + begin);
+  shape.append(sizes.begin(), sizes.end());
+  shape.append(from.sym_sizes().begin() + end, from.sym_sizes().end());
+  return shape;
+}
+
+Tensor gather_rows(const Gather& gather, const Tensor& features_in, const Tensor& idx_in,
+                   bool channels_first) {
+  check_arguments(gather, gather.op, "features", channels_first ? "[B, C, N]" : "[B, N, C]", 3,
+                  features_in, idx_in);
+  const int points_axis = channels_first ? 2 : 1, channels_axis = channels_first ? 1 : 2;
+  const Tensor out = empty_beside(
+      with_points(features_in, points_axis, points_axis + 1, idx_in.sym_sizes().slice(1)),
+      features_in.scalar_type(), features_in);
+  if (features_in.is_meta()) return out;
+
+  const Tensor features = features_in.contiguous(), idx = idx_in.contiguous();
+  GatherPointsArgs args;
+  args.features = features.const_data_ptr();
+  args.idx = index_array(idx);
+  args.out = out.mutable_data_ptr();
+  args.element_bytes = features.element_size();
+  args.batches = features.size(0);
+  args.points = features.size(points_axis);
+  args.samples = args.batches > 0 ? idx.numel() / args.batches : 0;
+  args.channels = features.size(channels_axis);
+  args.channels_first = channels_first;
+  run(gather.op, features, args);
+  return out;
+}
+
+Tensor sum_rows(const Gather& gather, const Tensor& grad_in, const Tensor& idx_in,
+                const c10::SymInt& num_points, bool channels_first) {
+  const char* op = gather.backward_op;
+  const int dims = gather.idx_dims + 1;
+  check_arguments(gather, op, "grad", gather.rows_layout[channels_first], dims, grad_in, idx_in);
+  const int begin = channels_first ? 2 : 1, end = begin + gather.idx_dims - 1;
+  for (int axis = 1; axis < gather.idx_dims; ++axis) {
+    check_size(grad_in.sym_size(begin + axis - 1).sym_eq(idx_in.sym_size(axis)), op,
+               {"grad must have the ", gather.sizes, " of idx"}, grad_in.sym_sizes());
+  }
+  check_size(num_points.sym_ge(0), op, "num_points must not be negative", num_points);
+  const Tensor grad_features =
+      at::empty_symint(with_points(grad_in, begin, end, {num_points}), grad_in.options());
+  if (grad_in.is_meta()) return grad_features;
+
+  const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
+  SlotSumArgs args;
+  args.clouds = grad.size(0);
+  args.rows = num_points.guard_int(__FILE__, __LINE__);
+  args.slots = args.clouds > 0 ? idx.numel() / args.clouds : 0;
+  args.channels = grad.size(channels_first ? 1 : dims - 1);
+  args.channels_first = channels_first;
+  const SlotLists lists = slot_lists(op, idx, args.clouds, args.rows);
+  args.grad = grad.const_data_ptr();
+  args.dtype = dtype_of(grad.scalar_type());
+  args.offsets = lists.offsets.const_data_ptr<int32_t>();
+  args.order = lists.order.const_data_ptr<int32_t>();
+  args.out = grad_features.mutable_data_ptr();
+  run(op, grad, args);
+  return grad_features;
+}
+
+template <const Gather& gather>
+Tensor forward(const Tensor& features, const Tensor& idx, bool channels_first) {
+  return gather_rows(gather, features, idx, channels_first);
+}
+template <const Gather& gather>
+Tensor backward(const Tensor& grad, const Tensor& idx, int64_t num_points, bool channels_first) {
+  return sum_rows(gather, grad, idx, num_points, channels_first);
+}
+template <const Gather& gather>
+Tensor backward_meta(const Tensor& grad, const Tensor& idx, c10::SymInt num_points,
+                     bool channels_first) {
+  return sum_rows(gather, grad, idx, num_points, channels_first);
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("gather_points", forward<kGather>);
+  m.impl("_gather_points_backward", backward<kGather>);
+  m.impl("group_points", forward<kGroup>);
+  m.impl("_group_points_backward", backward<kGroup>);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) {
+  m.impl("gather_points", forward<kGather>);
+  m.impl("_gather_points_backward", backward_meta<kGather>);
+  m.impl("group_points", forward<kGroup>);
+  m.impl("_group_points_backward", backward_meta<kGroup>);
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/grouping/interpolation_weights.h"
+
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/grouping/weight_rule.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+
+void check_distances(const char* op, const Tensor& dist2) {
+  check_type(dist2.scalar_type() == at::kFloat || dist2.scalar_type() == at::kDouble, op,
+             "dist2 must be float32 or float64", dist2.scalar_type());
+  check_value(dist2.dim() >= 1, op, "dist2 must be [.., 3]", dist2.sym_sizes());
+  check_size(dist2.sym_size(-1).sym_eq(3), op, "dist2 must be [.., 3]", dist2.sym_sizes());
+}
+
+Tensor compute(const char* op, const Tensor& dist2_in, const Tensor& grad_in,
+               const WeightRule& rule) {
+  const Tensor out = empty_beside(dist2_in.sym_sizes(), dist2_in.scalar_type(), dist2_in);
+  if (dist2_in.is_meta()) return out;
+  const Tensor dist2 = dist2_in.contiguous();
+  const Tensor grad = grad_in.defined() ? grad_in.contiguous() : Tensor();
+  InterpolationWeightsArgs args;
+  args.dist2 = dist2.const_data_ptr();
+  args.grad = grad.defined() ? grad.const_data_ptr() : nullptr;
+  args.out = out.mutable_data_ptr();
+  args.dtype = dtype_of(dist2.scalar_type());
+  args.rule = rule;
+  args.queries = dist2.numel() / kNearest;
+  run(op, dist2, args);
+  return out;
+}
+
+Tensor interpolation_weights(const Tensor& dist2, double eps, std::string_view weight) {
+  const char* op = "interpolation_weights";
+  check_distances(op, dist2);
+  return compute(op, dist2, Tensor(), parse_weight_rule(op, weight, eps));
+}
+
+Tensor interpolation_weights_backward(const Tensor& grad, const Tensor& dist2, double eps,
+                                      std::string_view weight) {
+  const char* op = "_interpolation_weights_backward";
+  check_distances(op, dist2);
+  check_type(grad.scalar_type() == dist2.scalar_type(), op, "grad must have the dtype of dist2",
+             grad.scalar_type());
+  const char* rule = "grad must have the shape of dist2";
+  check_value(grad.dim() == dist2.dim(), op, rule, grad.sym_sizes());
+  for (int axis = 0; axis < grad.dim(); ++axis) {
+    check_size(grad.sym_size(axis).sym_eq(dist2.sym_size(axis)), op, rule, grad.sym_sizes());
+  }
+  TORCH_CHECK(
+      dist2.device() == grad.device(),
+      refusal(op, "dist2 must be on the device of grad, " + grad.device().str(), dist2.device()));
+  return compute(op, dist2, grad, parse_weight_rule(op, weight, eps));
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("interpolation_weights", interpolation_weights);
+  m.impl("_interpolation_weights_backward", interpolation_weights_backward);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Neighbour indices as every op over them reads them: checked, made plain rows, listed by row.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "csrc/kernels/grouping/slot_lists.h"
+#include "csrc/kernels/grouping/slot_rows.h"
+#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/device.h"
+
+namespace torchvox {
+
+// Clouds that lie one after another: cloud b has rows ptr[b] to ptr[b + 1] of the points and rows
+// query_ptr[b] to query_ptr[b + 1] of the queries.
+struct RaggedClouds {
+  const std::optional<at::Tensor>& ptr;
+  const std::optional<at::Tensor>& query_ptr;
+  bool local_index;
+};
+
+inline void check_beside(const char* op, const char* name, const at::Tensor& tensor,
+                         const char* other_name, const at::Tensor& other) {
+  TORCH_CHECK(tensor.device() == other.device(),
+              refusal(op,
+                      std::string(name) + " must be on the device of " + other_name + ", " +
+                          other.device().str(),
+                      tensor.device()));
+}
+
+inline void check_offsets(const char* op, const RaggedClouds& clouds, const char* other_name,
+                          const at::Tensor& other) {
+  check_value(clouds.ptr.has_value() == clouds.query_ptr.has_value(), op,
+              "ptr and query_ptr must be given together", clouds.ptr ? "ptr" : "query_ptr");
+  check_value(clouds.ptr || !clouds.local_index, op, "local_index must come with ptr and query_ptr",
+              "neither");
+  if (!clouds.ptr) return;
+  for (const auto& [name, tensor] : {std::pair<const char*, const at::Tensor&>("ptr", *clouds.ptr),
+                                     {"query_ptr", *clouds.query_ptr}}) {
+    check_integers(op, name, tensor);
+    check_beside(op, name, tensor, other_name, other);
+    check_value(tensor.dim() == 1, op, {name, " must be [B + 1]"}, tensor.sym_sizes());
+    check_size(tensor.sym_size(0).sym_ge(1), op, {name, " must be [B + 1]"}, tensor.sym_sizes());
+  }
+  check_size(clouds.query_ptr->sym_size(0).sym_eq(clouds.ptr->sym_size(0)), op,
+             "query_ptr must be [B + 1], as ptr", clouds.query_ptr->sym_sizes());
+}
+
+inline constexpr int64_t kRowLimit = int64_t{1} << 31;
+
+// The rows that the slots name, [idx.shape] int32, -1 for none. `count` has one entry a row of idx.
+inline at::Tensor slot_rows(const char* op, const at::Tensor& idx, int64_t rows,
+                            const std::optional<at::Tensor>& count_in, const RaggedClouds& clouds) {
+  check_value(rows < kRowLimit, op, "a cloud must have fewer than 2^31 points", rows);
+  const at::Tensor row = empty_beside(idx.sym_sizes(), at::kInt, idx);
+  const std::optional<at::Tensor> count = contiguous(count_in), ptr = contiguous(clouds.ptr),
+                                  query_ptr = contiguous(clouds.query_ptr);
+  SlotRowsArgs args;
+  args.idx = index_array(idx);
+  args.count = index_array(count);
+  args.ptr = index_array(ptr);
+  args.query_ptr = index_array(query_ptr);
+  args.local_index = clouds.local_index;
+  args.clouds = ptr ? ptr->size(0) - 1 : 0;
+  args.k = idx.size(-1);
+  args.queries = args.k > 0 ? idx.numel() / args.k : 0;
+  args.rows = rows;
+  args.row = row.mutable_data_ptr<int32_t>();
+  run(op, idx, args);
+  return row;
+}
+
+struct SlotLists {
+  at::Tensor offsets;  // [clouds, rows + 1] int32
+  at::Tensor order;  // [clouds, slots] int32
+};
+
+// The slots of each row; `idx` is contiguous, [clouds, ...].
+inline SlotLists slot_lists(const char* op, const at::Tensor& idx, int64_t clouds, int64_t rows) {
+  SlotListsArgs args;
+  args.idx = index_array(idx);
+  args.clouds = clouds;
+  args.rows = rows;
+  args.slots = clouds > 0 ? idx.numel() / clouds : 0;
+  check_value(args.rows < kRowLimit && args.slots < kRowLimit, op,
+              "a cloud must have fewer than 2^31 points and 2^31 slots", args.rows, " and ",
+              args.slots);
+  const SlotLists lists{empty_beside({clouds, rows + 1}, at::kInt, idx),
+                        empty_beside({clouds, args.slots}, at::kInt, idx)};
+  args.offsets = lists.offsets.mutable_data_ptr<int32_t>();
+  args.order = lists.order.mutable_data_ptr<int32_t>();
+  run(op, idx, args);
+  return lists;
+}
+
+}  // namespace torchvox

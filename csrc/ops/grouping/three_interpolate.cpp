@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "csrc/kernels/grouping/interpolate.h"
+#include "csrc/kernels/grouping/slot_sum.h"
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/grouping/slots.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+
+// The arguments of the op, after `first`, the features or the gradient, in the same layout.
+void check_arguments(const char* op, const Tensor& features, const Tensor& idx,
+                     const Tensor& weight, bool channels_first) {
+  check_value(features.dim() == 3, op,
+              {"features must be ", channels_first ? "[B, C, N]" : "[B, N, C]"},
+              features.sym_sizes());
+  check_type(is_coordinate_type(features.scalar_type()), op,
+             "features must be float16, bfloat16, float32 or float64", features.scalar_type());
+  check_integers(op, "idx", idx);
+  check_value(idx.dim() == 3, op, "idx must be [B, M, 3]", idx.sym_sizes());
+  check_size(idx.sym_size(2).sym_eq(3), op, "idx must be [B, M, 3]", idx.sym_sizes());
+  check_size(idx.sym_size(0).sym_eq(features.sym_size(0)), op,
+             "idx must be [B, M, 3] with the B of features", idx.sym_sizes());
+  check_type(weight.scalar_type() == at::kFloat || weight.scalar_type() == features.scalar_type(),
+             op, "weight must be float32 or of the dtype of features", weight.scalar_type());
+  check_value(weight.dim() == 3, op, "weight must be [B, M, 3], as idx", weight.sym_sizes());
+  for (int axis = 0; axis < 3; ++axis) {
+    check_size(weight.sym_size(axis).sym_eq(idx.sym_size(axis)), op,
+               "weight must be [B, M, 3], as idx", weight.sym_sizes());
+  }
+}
+
+Tensor three_interpolate(const Tensor& features_in, const Tensor& idx_in, const Tensor& weight_in,
+                         bool channels_first) {
+  const char* op = "three_interpolate";
+  check_arguments(op, features_in, idx_in, weight_in, channels_first);
+  check_beside(op, "idx", idx_in, "features", features_in);
+  check_beside(op, "weight", weight_in, "features", features_in);
+  c10::SymDimVector shape(features_in.sym_sizes());
+  shape[channels_first ? 2 : 1] = idx_in.sym_size(1);
+  const Tensor out = empty_beside(shape, features_in.scalar_type(), features_in);
+  if (features_in.is_meta()) return out;
+
+  const Tensor features = features_in.contiguous(), idx = idx_in.contiguous(),
+               weight = weight_in.contiguous();
+  InterpolateArgs args;
+  args.features = features.const_data_ptr();
+  args.dtype = dtype_of(features.scalar_type());
+  args.idx = index_array(idx);
+  args.weight = weight.const_data_ptr();
+  args.weight_dtype = dtype_of(weight.scalar_type());
+  args.out = out.mutable_data_ptr();
+  args.clouds = features.size(0);
+  args.rows = features.size(channels_first ? 2 : 1);
+  args.queries = idx.size(1);
+  args.channels = features.size(channels_first ? 1 : 2);
+  args.channels_first = channels_first;
+  run(op, features, args);
+  return out;
+}
+
+void sum_features(const char* op, const Tensor& grad, const Tensor& idx, const Tensor& weight,
+                  const Tensor& out, bool channels_first) {
+  SlotSumArgs args;
+  args.clouds = grad.size(0);
+  args.rows = out.size(channels_first ? 2 : 1);
+  args.slots = 3 * idx.size(1);
+  args.channels = grad.size(channels_first ? 1 : 2);
+  args.channels_first = channels_first;
+  args.fan = 3;
+  const SlotLists lists = slot_lists(op, idx, args.clouds, args.rows);
+  args.grad = grad.const_data_ptr();
+  args.dtype = dtype_of(grad.scalar_type());
+  args.weight = weight.const_data_ptr();
+  args.weight_dtype = dtype_of(weight.scalar_type());
+  args.offsets = lists.offsets.const_data_ptr<int32_t>();
+  args.order = lists.order.const_data_ptr<int32_t>();
+  args.out = out.mutable_data_ptr();
+  run(op, grad, args);
+}
+
+void sum_weights(const char* op, const Tensor& grad, const Tensor& features, const Tensor& idx,
+                 const Tensor& out, bool channels_first) {
+  InterpolateWeightGradArgs args;
+  args.grad = grad.const_data_ptr();
+  args.features = features.const_data_ptr();
+  args.dtype = dtype_of(grad.scalar_type());
+  args.idx = index_array(idx);
+  args.grad_weight = out.mutable_data_ptr();
+  args.weight_dtype = dtype_of(out.scalar_type());
+  args.clouds = features.size(0);
+  args.rows = features.size(channels_first ? 2 : 1);
+  args.queries = idx.size(1);
+  args.channels = features.size(channels_first ? 1 : 2);
+  args.channels_first = channels_first;
+  run(op, grad, args);
+}
+
+std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
+                                                      const Tensor& features_in,
+                                                      const Tensor& idx_in, const Tensor& weight_in,
+                                                      bool channels_first, bool for_features,
+                                                      bool for_weight) {
+  const char* op = "_three_interpolate_backward";
+  check_arguments(op, features_in, idx_in, weight_in, channels_first);
+  check_beside(op, "features", features_in, "grad", grad_in);
+  check_beside(op, "idx", idx_in, "grad", grad_in);
+  check_beside(op, "weight", weight_in, "grad", grad_in);
+  const char* rule = "grad must have the shape of the output";
+  check_type(grad_in.scalar_type() == features_in.scalar_type(), op,
+             "grad must have the dtype of features", grad_in.scalar_type());
+  check_value(grad_in.dim() == 3, op, rule, grad_in.sym_sizes());
+  for (int axis = 0; axis < 3; ++axis) {
+    const bool queries = axis == (channels_first ? 2 : 1);
+    check_size(
+        grad_in.sym_size(axis).sym_eq(queries ? idx_in.sym_size(1) : features_in.sym_size(axis)),
+        op, rule, grad_in.sym_sizes());
+  }
+  const auto gradient_of = [](const Tensor& tensor, bool wanted) {
+    return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
+                  : empty_beside({0}, tensor.scalar_type(), tensor);
+  };
+  const Tensor grad_features = gradient_of(features_in, for_features);
+  const Tensor grad_weight = gradient_of(weight_in, for_weight);
+  if (grad_in.is_meta()) return {grad_features, grad_weight};
+
+  const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
+  if (for_features) {
+    sum_features(op, grad, idx, weight_in.contiguous(), grad_features, channels_first);
+  }
+  if (for_weight) {
+    sum_weights(op, grad, features_in.contiguous(), idx, grad_weight, channels_first);
+  }
+  return {grad_features, grad_weight};
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("three_interpolate", three_interpolate);
+  m.impl("_three_interpolate_backward", three_interpolate_backward);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include "csrc/kernels/grouping/interpolation_weights.h"
+#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/device.h"
+
+namespace torchvox {
+
+inline WeightRule parse_weight_rule(const char* op, std::string_view weight, double eps) {
+  check_value(weight == "dist" || weight == "dist2", op, "weight must be 'dist' or 'dist2'", "'",
+              weight, "'");
+  check_value(std::isfinite(eps) && static_cast<float>(eps) > 0, op,
+              "eps must be finite and positive in float32", eps);
+  return {weight == "dist2", eps};
+}
+
+}  // namespace torchvox

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient of distances to neighbours, which ball_query, knn and three_nn share."""
+
+import pytest
+import torch
+from entries import grouping
+from helpers import assert_same_bits
+
+from torchvox.reference import neighbour_distance_backward as reference
+
+backward = torch.ops.torchvox._neighbour_distance_backward
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def both(call, device):
+    """The op's gradients, which have the bits of the reference."""
+    actual = backward(**{k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()})
+    assert_same_bits(actual, reference(**call))
+    return actual
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gradients_equal_the_reference(device, dtype, norm):
+    both({**grouping.distance_in(dtype), "norm": norm}, device)
+
+
+@pytest.mark.parametrize("name", ["count", "ragged", "ragged global", "no neighbours"])
+def test_counts_and_ragged_clouds_equal_the_reference(device, name):
+    both(grouping.DISTANCE_CASES[name](), device)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3, 7])
+def test_any_number_of_axes(device, dims):
+    g = torch.Generator().manual_seed(dims)
+    call = {
+        "grad_dist2": torch.randn(2, 9, 4, generator=g),
+        "points": torch.randn(2, 20, dims, generator=g),
+        "query": torch.randn(2, 9, dims, generator=g),
+        "idx": grouping.neighbours(9, 20, k=4),
+    }
+    both(call, device)
+
+
+@pytest.mark.parametrize("k", [255, 256, 257, 700])
+def test_long_lists_sum_in_runs_of_256(device, k):
+    g = torch.Generator().manual_seed(k)
+    call = {
+        "grad_dist2": torch.randn(1, 3, k, generator=g),
+        "points": torch.randn(1, 4, 3, generator=g),
+        "query": torch.randn(1, 3, 3, generator=g),
+        "idx": torch.full((1, 3, k), 2, dtype=torch.int32),
+    }
+    both(call, device)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_gradients_are_those_of_the_distance(device, norm):
+    call = grouping.distance_in(torch.float64)
+    call["idx"] = call["idx"].clamp(0, 39)
+    points, query = call["points"].requires_grad_(), call["query"].requires_grad_()
+    at = call["idx"].long().flatten(1)[..., None].expand(-1, -1, 3)
+    difference = points.gather(1, at).view(2, 15, -1, 3) - query[:, :, None]
+    distance = difference.square().sum(-1) if norm == 2 else difference.abs().sum(-1)
+    expected = torch.autograd.grad(distance, (points, query), call["grad_dist2"])
+    call = {k: v.detach().to(device) for k, v in call.items()}
+    actual = [t.cpu() for t in backward(**call, norm=norm)]
+    torch.testing.assert_close(actual, list(expected))
+
+
+def test_slots_past_the_count_and_indices_outside_pass_nothing_on(device):
+    points, query = torch.ones(1, 2, 3), torch.zeros(1, 3, 3)
+    idx = torch.tensor([[[0, 0, 0], [1, -1, 2], [1, 1, 1]]])
+    count = torch.tensor([[1, 3, 0]], dtype=torch.int32)
+    call = {
+        "grad_dist2": torch.ones(1, 3, 3), "points": points, "query": query, "idx": idx,
+        "count": count,
+    }  # fmt: skip
+    grad_points, grad_query = both(call, device)
+    assert grad_points[0, :, 0].tolist() == [2, 2]
+    assert grad_query[0, :, 0].tolist() == [-2, -2, 0]
+
+
+def test_a_gradient_that_is_not_wanted_is_empty(device):
+    call = {
+        k: v.to(device) if torch.is_tensor(v) else v for k, v in grouping.distance_call(40).items()
+    }
+    whole = backward(**call)
+    only_points = backward(**call, for_query=False)
+    only_query = backward(**call, for_points=False)
+    assert_same_bits(only_points[0], whole[0])
+    assert_same_bits(only_query[1], whole[1])
+    assert only_points[1].shape == only_query[0].shape == (0,)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 4, 2), (2, 0, 4, 2), (2, 5, 0, 2), (2, 5, 4, 0)], ids=str)
+def test_every_size_may_be_zero(device, shape):
+    b, n, m, k = shape
+    call = {
+        "grad_dist2": torch.ones(b, m, k),
+        "points": torch.ones(b, n, 3),
+        "query": torch.zeros(b, m, 3),
+        "idx": torch.zeros(b, m, k, dtype=torch.int32),
+    }
+    both(call, device)
+
+
+def test_offsets_are_never_trusted(device):
+    call = grouping.ragged_distance_call(5, local_index=True)
+    for ptr in ([-5, 3, 900, 2], [9, 9, 0, 0]):
+        for query_ptr in ([-2, 40, 3, 99], [5, 4, 3, 2]):
+            call["ptr"], call["query_ptr"] = torch.tensor(ptr), torch.tensor(query_ptr)
+            grads = backward(**{k: v.to(device) if torch.is_tensor(v) else v
+                                for k, v in call.items()})  # fmt: skip
+            assert all(grad.isfinite().all() for grad in grads)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""three_interpolate, its weights and their gradients."""
+
+import pytest
+import torch
+from entries import grouping
+from helpers import assert_same_bits
+
+from torchvox import reference
+
+ops = torch.ops.torchvox
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def moved(call, device):
+    return {k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()}
+
+
+def case(c, dtype=torch.float32, weight=torch.float32, channels_first=False, n=20):
+    features = grouping.features_of(n, 1, c).to(dtype)
+    return {
+        "features": features.mT.contiguous() if channels_first else features,
+        "idx": grouping.neighbours(11, n, 2),
+        "weight": grouping.weights_of(2, 11, 3).to(weight),
+        "channels_first": channels_first,
+    }
+
+
+@pytest.mark.parametrize("channels_first", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("c", [0, 1, 3, 8, 33, 70])
+def test_forward_and_gradients_equal_the_reference(device, c, dtype, channels_first):
+    for weight in {torch.float32, dtype}:
+        call = case(c, dtype, weight, channels_first)
+        expected = reference.three_interpolate(**call)
+        call = moved(call, device)
+        assert_same_bits(ops.three_interpolate(**call), expected)
+        grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(c)).to(dtype)
+        wanted = reference.three_interpolate_backward(grad, **moved(call, "cpu"))
+        assert_same_bits(ops._three_interpolate_backward(grad.to(device), **call), wanted)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_points_that_many_queries_took(device, rows):
+    g = torch.Generator().manual_seed(rows)
+    call = {
+        "features": torch.randn(2, rows, 4, generator=g),
+        "idx": torch.randint(-1, rows, (2, 700, 3), generator=g),
+        "weight": torch.rand(2, 700, 3, generator=g),
+    }
+    grad = torch.randn(2, 700, 4, generator=g)
+    wanted = reference.three_interpolate_backward(grad, **call)
+    assert_same_bits(
+        ops._three_interpolate_backward(grad.to(device), **moved(call, device)), wanted
+    )
+
+
+def test_an_index_outside_reads_zeros_and_gives_its_weight_no_gradient(device):
+    features = torch.full((1, 2, 4), 3.0, device=device, requires_grad=True)
+    weight = torch.tensor([[[1.0, 2.0, 4.0]]], device=device, requires_grad=True)
+    idx = torch.tensor([[[1, -1, 2]]], device=device)
+    out = ops.three_interpolate(features, idx, weight)
+    assert out.tolist() == [[[3.0] * 4]]
+    out.sum().backward()
+    assert features.grad[0, :, 0].tolist() == [0, 1]
+    assert weight.grad.tolist() == [[[12, 0, 0]]]
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 4, 2), (2, 0, 4, 2), (2, 5, 0, 2), (2, 5, 4, 0)])
+@pytest.mark.parametrize("channels_first", [False, True])
+def test_every_size_may_be_zero(device, shape, channels_first):
+    b, n, m, c = shape
+    features = torch.ones((b, c, n) if channels_first else (b, n, c), device=device)
+    weight = torch.ones(b, m, 3, device=device, requires_grad=True)
+    idx = torch.zeros(b, m, 3, dtype=torch.int32, device=device)
+    features.requires_grad_()
+    out = ops.three_interpolate(features, idx, weight, channels_first=channels_first)
+    assert out.shape == ((b, c, m) if channels_first else (b, m, c))
+    out.sum().backward()
+    assert features.grad.shape == features.shape
+    assert weight.grad.shape == weight.shape
+
+
+def test_three_interpolate_ragged_equals_each_cloud_apart(device):
+    call = grouping.interpolate_ragged_call(20)
+    actual = ops.three_interpolate_ragged(**moved(call, device))
+    for queries, rows in [((0, 15), (0, 20)), ((15, 17), (20, 20)), ((17, 30), (20, 40))]:
+        alone = reference.three_interpolate(
+            call["features"][slice(*rows)][None],
+            call["idx"][slice(*queries)][None] - rows[0],
+            call["weight"][slice(*queries)][None],
+        )[0]
+        assert_same_bits(actual[slice(*queries)], alone)
+
+
+@pytest.mark.parametrize("weight", ["dist", "dist2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_interpolation_weights_equal_the_reference(device, dtype, weight):
+    dist2 = grouping.some_distances(300).to(dtype)
+    for eps in (1e-8, 0.5):
+        actual = ops.interpolation_weights(dist2.to(device), eps=eps, weight=weight)
+        assert_same_bits(actual, reference.interpolation_weights(dist2, eps=eps, weight=weight))
+
+
+def test_weights_sum_to_one_or_are_zero_where_no_point_is(device):
+    inf = float("inf")
+    dist2 = torch.tensor([[4.0, 4.0, 4.0], [0.0, 1.0, inf], [9.0, inf, inf], [inf] * 3])
+    weight = ops.interpolation_weights(dist2.to(device)).cpu()
+    torch.testing.assert_close(weight.sum(-1), torch.tensor([1.0, 1, 1, 0]))
+    assert weight[2].tolist() == [1, 0, 0] and weight[3].tolist() == [0, 0, 0]
+    assert weight[1, 0] > 0.9999
+
+
+def test_a_query_on_a_point_gives_no_nan(device):
+    inf = float("inf")
+    dist2 = torch.tensor([[0.0, 1.0, 2.0], [0.0, 0.0, inf], [inf, inf, inf]], device=device)
+    dist2.requires_grad_()
+    ops.interpolation_weights(dist2)[:, 0].sum().backward()
+    assert dist2.grad.isfinite().all()

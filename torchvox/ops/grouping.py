@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetching the features of neighbours, and interpolating between them."""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+
+def group_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:
+    """The features of neighbours: out[b, m, j] = features[b, idx[b, m, j]].
+
+    features: [B, N, C] float16, bfloat16, float32 or float64; [B, C, N] with channels_first.
+    idx: [B, M, k] int32 or int64, such as ball_query and knn give. An index outside [0, N), such as
+        -1, gives a zero row and passes no gradient on.
+
+    Returns [B, M, k, C], or [B, C, M, k] with channels_first, in the dtype of the features.
+    Differentiable in features, to any order. The gradient of a point is the sum over the entries of
+    idx that name it, in their order, without atomics: the same bits in every run and on every
+    device. The gradient needs N and M * k below 2^31.
+    Raises ValueError (shapes) and TypeError (dtypes). No host synchronisation.
+    """
+    return torch.ops.torchvox.group_points(features, idx, channels_first=channels_first)
+
+
+def group_points_ragged(
+    features: Tensor, idx: Tensor, ptr: Tensor, query_ptr: Tensor, *, local_index: bool = False
+) -> Tensor:
+    """`group_points` of clouds of different sizes that lie one after another.
+
+    features: [T, C]. idx: [U, k]. ptr, query_ptr: [B + 1] int32 or int64, non-decreasing, on the
+        features' device: cloud b owns rows ptr[b] to ptr[b + 1] of the features and rows
+        query_ptr[b] to query_ptr[b + 1] of idx. Offsets are clamped, never read on the host.
+    local_index: idx counts from the first row of its cloud instead of row 0 of features. In either
+        form an index outside its cloud gives a zero row.
+
+    Returns [U, k, C]. T < 2^31.
+    """
+    return torch.ops.torchvox.group_points_ragged(
+        features, idx, ptr, query_ptr, local_index=local_index
+    )
+
+
+def neighbour_rows(
+    idx: Tensor,
+    num_points: int,
+    *,
+    count: Optional[Tensor] = None,
+    ptr: Optional[Tensor] = None,
+    query_ptr: Optional[Tensor] = None,
+    local_index: bool = False,
+) -> Tensor:
+    """Neighbour lists made plain: the row that each entry of `idx` names, -1 where it names none.
+
+    idx: [B, M, k], or [U, k] of packed clouds, int32 or int64. num_points: rows of the features: N,
+        or T of packed clouds. < 2^31.
+    count: [B, M] or [U] int32 or int64, such as ball_query gives: entries from there on name no
+        row. So the repeats that fill a ball become -1, which every gather turns into zeros.
+    ptr, query_ptr, local_index: packed clouds, as in `group_points_ragged`; the rows are those of
+        the packed features, whichever indices come in.
+
+    Returns int32 in the shape of idx: the index, or -1 when it is outside [0, num_points), outside
+    its cloud, or past its count. Not differentiable. No host synchronisation.
+    Raises ValueError (shapes) and TypeError (dtypes).
+    """
+    return torch.ops.torchvox.neighbour_rows(
+        idx, num_points, count=count, ptr=ptr, query_ptr=query_ptr, local_index=local_index
+    )
+
+
+def three_interpolate(
+    features: Tensor, idx: Tensor, weight: Tensor, *, channels_first: bool = False
+) -> Tensor:
+    """Weighted sums of the features of three neighbours.
+
+    features: [B, N, C] float16, bfloat16, float32 or float64; [B, C, N] with channels_first.
+    idx: [B, M, 3] int32 or int64; an index outside [0, N) reads zeros and passes no gradient on.
+    weight: [B, M, 3] float32, or the dtype of the features.
+
+    Returns [B, M, C], or [B, C, M], in the dtype of the features:
+    fma(w2, f2, fma(w0, f0, w1 * f1)), in float32 for halves.
+    Differentiable once, in features and weight, without atomics: the same bits in every run and on
+    every device. The gradient of the features needs N and 3 * M below 2^31.
+    Raises ValueError (shapes) and TypeError (dtypes). No host synchronisation.
+    """
+    return torch.ops.torchvox.three_interpolate(
+        features, idx, weight, channels_first=channels_first
+    )
+
+
+def three_interpolate_ragged(
+    features: Tensor,
+    idx: Tensor,
+    weight: Tensor,
+    ptr: Tensor,
+    query_ptr: Tensor,
+    *,
+    local_index: bool = False,
+) -> Tensor:
+    """`three_interpolate` of clouds of different sizes that lie one after another.
+
+    features: [T, C]. idx, weight: [U, 3]. ptr, query_ptr, local_index: as in `group_points_ragged`.
+
+    Returns [U, C].
+    """
+    return torch.ops.torchvox.three_interpolate_ragged(
+        features, idx, weight, ptr, query_ptr, local_index=local_index
+    )
+
+
+def interpolation_weights(dist2: Tensor, *, eps: float = 1e-8, weight: str = "dist") -> Tensor:
+    """Weights of the three nearest points, from their squared distances.
+
+    dist2: [.., 3] float32 or float64, such as three_nn gives.
+    weight: "dist": 1 / (sqrt(dist2) + eps); "dist2": 1 / (dist2 + eps). eps > 0.
+
+    Returns [.., 3] in the dtype of dist2: these, divided by their sum in index order. A point that
+    is not there (dist2 infinite) weighs 0; where none is, all weigh 0.
+    Differentiable once; the gradient of the root at 0 is taken as 0.
+    Raises ValueError (shapes, options) and TypeError (dtype). No host synchronisation.
+    """
+    return torch.ops.torchvox.interpolation_weights(dist2, eps=eps, weight=weight)
