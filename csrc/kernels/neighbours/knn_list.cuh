@@ -94,7 +94,8 @@ struct KnnList {
       const uint32_t index = static_cast<uint32_t>(candidate);
       bool least = bits == warp_min(bits);
       if (__popc(__ballot_sync(kFullWarp, least)) > 1) {
-        least = least && index == warp_min(least ? index : kNoCode);
+        const uint32_t lowest = warp_min(least ? index : kNoCode);
+        least = least && index == lowest;
       }
       insert(key_from(candidate, __ffs(__ballot_sync(kFullWarp, least)) - 1));
       if (least) candidate = kNoKey;
