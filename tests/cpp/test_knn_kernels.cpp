@@ -214,7 +214,7 @@ void each_case(Body body) {
     for (const int64_t k : {1, 3, 16, 32, 33, 64, 100, 128, 129, 2500}) {
       with_variants(make_case(kind, DType::kFloat, 2, 2300, 20, k, 3, random));
     }
-    for (const int64_t points : {1, 31, 32, 33, 1023, 1025, 40000}) {
+    for (const int64_t points : {1, 31, 32, 33, 1023, 1024, 1025, 4097, 40000}) {
       with_variants(make_case(kind, DType::kFloat, 3, points, 9, 16, 3, random));
     }
     for (const DType dtype : {DType::kHalf, DType::kBFloat16, DType::kFloat, DType::kDouble}) {
@@ -232,10 +232,13 @@ void each_case(Body body) {
 }
 
 #ifdef TORCHVOX_CUDA
+constexpr int64_t kSortedOrder = 3;  // tiles of the order that larger clouds get
+
 void check_on_device(const KnnCase& c, const Target& target) {
   const KnnResult want = on_host(c);
-  for (const int64_t kernel : {kAutomatic, int64_t{0}, int64_t{1}, int64_t{2}}) {
-    set_plan_override(Plan::kKnnKernel, kernel);
+  for (const int64_t kernel : {kAutomatic, int64_t{0}, int64_t{1}, int64_t{2}, kSortedOrder}) {
+    set_plan_override(Plan::kKnnKernel, kernel == kSortedOrder ? 1 : kernel);
+    set_plan_override(Plan::kKnnOrder, kernel == kSortedOrder ? 1 : kAutomatic);
     DeviceBuffers device;
     KnnResult got;
     const KnnArgs args = bind(c, &device, got);
@@ -247,6 +250,7 @@ void check_on_device(const KnnCase& c, const Target& target) {
     }
   }
   set_plan_override(Plan::kKnnKernel, kAutomatic);
+  set_plan_override(Plan::kKnnOrder, kAutomatic);
 }
 #endif
 

@@ -6,7 +6,12 @@ import torch
 from helpers import assert_same_bits, forced, real_scan
 from knn_cases import CLOUDS, assert_as_reference, brute, cube, lattice, ops, some_queries
 
-KERNELS = ("scan", "tiles", "select")
+PLANS = {
+    "scan": {"knn_kernel": "scan"},
+    "tiles": {"knn_kernel": "tiles"},
+    "tiles of a sort": {"knn_kernel": "tiles", "knn_order": "sort"},
+    "select": {"knn_kernel": "select"},
+}
 SCANS = {
     "kitti": ("lidar/kitti_000008.bin", 4),
     "hdl64": ("lidar/hdl64_360.bin", 4),
@@ -20,27 +25,26 @@ def scan(name):
     return real_scan(file, columns)[None, :, :3].contiguous()
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("name", CLOUDS)
-def test_every_kernel_of_every_cloud(device, name, kernel):
+def test_every_kernel_of_every_cloud(device, name, plan):
     points = CLOUDS[name]
-    with forced(knn_kernel=kernel):
+    with forced(**PLANS[plan]):
         for k in (1, 5, 20, 40, 100, 200):
             assert_as_reference(device, points, some_queries(points), k)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_every_kernel_of_ragged_clouds_and_lengths(device, kernel):
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_kernel_of_ragged_clouds_and_lengths(device, plan):
     points, query = lattice(1500, seed=1, batch=3), lattice(30, seed=2, batch=3) + 0.25
     lengths, counts = torch.tensor([0, 1100, 9999]), torch.tensor([30, 20, 0])
     ptr, query_ptr = torch.tensor([10, 1400, 1400, 4400]), torch.tensor([0, 40, 60, 89])
     tensors = [t.to(device) for t in (points.flatten(0, 1), query.flatten(0, 1), ptr, query_ptr)]
     expected = ops.knn_ragged(*(t.cpu() for t in tensors), 6)
-    with forced(knn_kernel=kernel):
+    with forced(**PLANS[plan]):
         assert_as_reference(device, points, query, 9, lengths=lengths, query_lengths=counts)
-        assert_same_bits(
-            tuple(t.cpu() for t in ops.knn_ragged(*tensors, 6)), tuple(expected), kernel
-        )
+        got = ops.knn_ragged(*tensors, 6)
+        assert_same_bits(tuple(t.cpu() for t in got), tuple(expected), plan)
 
 
 @pytest.mark.parametrize("instructions", [0, 1, 2])

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbours/knn_kernels.cuh"
 #include "csrc/kernels/neighbours/knn_plan.h"
 
@@ -31,18 +32,35 @@ struct TileScratch {
   }
 };
 
+bool is_block_ordered(const KnnArgs& args) {
+  if (args.ragged || args.capacity > kMostBlockOrdered) return false;
+  const int64_t forced = plan_override(Plan::kKnnOrder);
+  return forced == kAutomatic || forced == 0;
+}
+
 cudaError_t launch_tiles(const KnnArgs& args, void* memory, const CudaContext& context) {
   Workspace workspace(memory);
   TileScratch scratch(args, workspace);
   SpatialOrder& order = scratch.order;
+  KnnTiles& tiles = scratch.tiles;
   const int64_t at_once = scratch.plan.clouds_at_once;
   for (int64_t b = 0; b < args.clouds; b += at_once) {
     order.first_cloud = b;
     order.clouds = b + at_once < args.clouds ? at_once : args.clouds - b;
-    if (!args.ragged) order.points = order.clouds * args.capacity;
-    TORCHVOX_CUDA_CHECK(make_spatial_order(order_args(args), order, context.stream));
-    TORCHVOX_CUDA_CHECK(prepare_knn_tiles(args, order, scratch.tiles, context));
-    TORCHVOX_CUDA_CHECK(launch_knn_tiles(args, order, scratch.tiles, context));
+    if (!args.ragged) {
+      order.points = order.clouds * args.capacity;
+      tiles.groups = order.clouds * tiles.groups_per_cloud;
+      tiles.first_row = b * args.rows;
+      tiles.rows = order.clouds * args.rows;
+    }
+    if (is_block_ordered(args)) {
+      TORCHVOX_CUDA_CHECK(make_knn_block_order(order_args(args), order, tiles, context.stream));
+    } else {
+      TORCHVOX_CUDA_CHECK(make_spatial_order(order_args(args), order, context.stream));
+      TORCHVOX_CUDA_CHECK(make_knn_boxes(args, order, tiles, context.stream));
+    }
+    TORCHVOX_CUDA_CHECK(make_knn_queries(args, order, tiles, context.stream));
+    TORCHVOX_CUDA_CHECK(launch_knn_tiles(args, order, tiles, context.stream));
   }
   return cudaSuccess;
 }

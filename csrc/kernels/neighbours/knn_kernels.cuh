@@ -51,11 +51,18 @@ struct KnnTiles {
   KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace);
 };
 
-// Large clouds: visits the tiles that may hold a neighbour, nearest first. For the clouds of
-// `order`, which is made.
-cudaError_t prepare_knn_tiles(const KnnArgs& args, const SpatialOrder& order, KnnTiles& tiles,
-                              const CudaContext& context);
+// Tiles of the clouds of `order`, and their order, which one block a cloud makes for batched clouds
+// of up to so many points; then the queries.
+inline constexpr int64_t kMostBlockOrdered = 4096;
+cudaError_t make_knn_block_order(const FpsArgs& args, SpatialOrder& order, const KnnTiles& tiles,
+                                 cudaStream_t stream);
+cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                           cudaStream_t stream);
+cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                             cudaStream_t stream);
+
+// Visits the tiles that may hold a neighbour, nearest first.
 cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
-                             const CudaContext& context);
+                             cudaStream_t stream);
 
 }  // namespace torchvox

@@ -6,8 +6,8 @@
 namespace torchvox {
 namespace {
 
-// On a GPU a spatial order takes about as long as so many distances.
-constexpr int64_t kScannedPairs = int64_t{1} << 26;
+// On a GPU a spatial order takes about as long as so many distances (H200).
+constexpr int64_t kScannedPairs = int64_t{1} << 21;
 constexpr int64_t kScannedPoints = 4096;
 // On the host, as long as so many queries that measure every point.
 constexpr int64_t kScanningQueries = 8;

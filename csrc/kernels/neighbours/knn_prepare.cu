@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/neighbours/knn_tiles.cuh"
-#include "csrc/kernels/sampling/fps_pool.cuh"
 #include "csrc/kernels/sampling/spatial_order.cuh"
 
 namespace torchvox {
@@ -37,22 +36,12 @@ __global__ void __launch_bounds__(kKnnGroup)
   if (number < cloud.first_group || at - threadIdx.x >= cloud.count) return;  // all of the block
   FpsBox box = FpsBox::empty();
   if (at < cloud.count) box.extend(order.sorted[cloud.position + at]);
-  box = warp_box(box);
-  if (lane < 6) {
-    const float side = lane < 3 ? (lane == 0 ? box.low_a : (lane == 1 ? box.low_b : box.low_c))
-                                : (lane == 3 ? box.high_a : (lane == 4 ? box.high_b : box.high_c));
-    sides.side[lane][warp] = side;
-  }
+  put_box(sides, warp, warp_box(box));
   __syncthreads();
   if (warp < 6) tiles.boxes[number].side[warp][lane] = sides.side[warp][lane];
   if (warp > 0) return;
-  box = {sides.side[0][lane], sides.side[1][lane], sides.side[2][lane],
-         sides.side[3][lane], sides.side[4][lane], sides.side[5][lane]};
-  box = warp_box(box);
-  if (lane == 0) {
-    tiles.low[number] = make_float4(box.low_a, box.low_b, box.low_c, 0.0f);
-    tiles.high[number] = make_float4(box.high_a, box.high_b, box.high_c, 0.0f);
-  }
+  box = warp_box(box_of(sides, lane));
+  if (lane == 0) put_group_box(tiles, number, box);
 }
 
 // The last tile that begins at or before `place` on the curve, 0 when there is none.
@@ -107,20 +96,18 @@ KnnTiles::KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace)
   home = workspace.take<uint32_t>(rows);
 }
 
-cudaError_t prepare_knn_tiles(const KnnArgs& args, const SpatialOrder& order, KnnTiles& tiles,
-                              const CudaContext& context) {
-  if (!args.ragged) {
-    tiles.groups = order.clouds * tiles.groups_per_cloud;
-    tiles.first_row = order.first_cloud * args.rows;
-    tiles.rows = order.clouds * args.rows;
-  }
-  if (tiles.groups > 0) {
-    box_kernel<<<static_cast<unsigned>(tiles.groups), kKnnGroup, 0, context.stream>>>(args, order,
-                                                                                      tiles);
-    TORCHVOX_CUDA_CHECK(cudaGetLastError());
-  }
-  query_kernel<<<static_cast<unsigned>(ceil_div<int64_t>(tiles.rows, kThreads)), kThreads, 0,
-                 context.stream>>>(args, order, tiles);
+cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                           cudaStream_t stream) {
+  if (tiles.groups == 0) return cudaSuccess;
+  const unsigned blocks = static_cast<unsigned>(tiles.groups);
+  box_kernel<<<blocks, kKnnGroup, 0, stream>>>(args, order, tiles);
+  return cudaGetLastError();
+}
+
+cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                             cudaStream_t stream) {
+  const unsigned blocks = static_cast<unsigned>(ceil_div<int64_t>(tiles.rows, kThreads));
+  query_kernel<<<blocks, kThreads, 0, stream>>>(args, order, tiles);
   return cudaGetLastError();
 }
 

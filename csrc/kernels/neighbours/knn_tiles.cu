@@ -2,7 +2,6 @@
 #include "csrc/kernels/neighbours/knn_tiles.cuh"
 
 #include "csrc/kernels/neighbours/knn_list.cuh"
-#include "csrc/kernels/sampling/fps_pool.cuh"
 
 namespace torchvox {
 namespace {
@@ -50,10 +49,7 @@ struct KnnSearch {
     const int lane = threadIdx.x % 32;
     uint32_t bound = kVisited;
     if (lane != done && group * kKnnGroup + lane * kKnnTile < cloud.count) {
-      const auto& side = tiles.boxes[cloud.first_group + group].side;
-      bound = float_bits(FpsBox{side[0][lane], side[1][lane], side[2][lane], side[3][lane],
-                                side[4][lane], side[5][lane]}
-                             .bound(q));
+      bound = float_bits(box_of(tiles.boxes[cloud.first_group + group], lane).bound(q));
     }
     nearest_first(
         bound, [&] { return list.reach(); },
@@ -105,10 +101,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
-                             const CudaContext& context) {
+                             cudaStream_t stream) {
   const unsigned blocks = static_cast<unsigned>(ceil_div<int64_t>(tiles.rows, kThreads / 32));
   with_list_run(args.k, [&](auto run) {
-    search_kernel<run><<<blocks, kThreads, 0, context.stream>>>(args, order, tiles);
+    search_kernel<run><<<blocks, kThreads, 0, stream>>>(args, order, tiles);
   });
   return cudaGetLastError();
 }

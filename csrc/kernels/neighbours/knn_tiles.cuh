@@ -2,6 +2,7 @@
 #pragma once
 
 #include "csrc/kernels/neighbours/knn_kernels.cuh"
+#include "csrc/kernels/sampling/fps_pool.cuh"
 
 namespace torchvox {
 
@@ -21,5 +22,26 @@ struct OrderedCloud {
             args.ragged ? position / kKnnGroup + b : in_order * tiles.groups_per_cloud};
   }
 };
+
+__device__ __forceinline__ FpsBox box_of(const KnnTiles::Group& group, int tile) {
+  const auto& side = group.side;
+  return {side[0][tile], side[1][tile], side[2][tile], side[3][tile], side[4][tile], side[5][tile]};
+}
+
+// For a whole warp, six lanes of which write.
+__device__ __forceinline__ void put_box(KnnTiles::Group& group, int tile, const FpsBox& box) {
+  const int lane = threadIdx.x % 32;
+  if (lane >= 6) return;
+  const float low = lane == 0 ? box.low_a : (lane == 1 ? box.low_b : box.low_c);
+  const float high = lane == 3 ? box.high_a : (lane == 4 ? box.high_b : box.high_c);
+  group.side[lane][tile] = lane < 3 ? low : high;
+}
+
+// For one thread.
+__device__ __forceinline__ void put_group_box(const KnnTiles& tiles, int64_t group,
+                                              const FpsBox& box) {
+  tiles.low[group] = make_float4(box.low_a, box.low_b, box.low_c, 0.0f);
+  tiles.high[group] = make_float4(box.high_a, box.high_b, box.high_c, 0.0f);
+}
 
 }  // namespace torchvox
