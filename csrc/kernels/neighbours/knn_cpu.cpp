@@ -57,18 +57,23 @@ TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, 
   std::vector<float> bounds;
   for (int64_t row = begin; row < end; ++row) {
     const KnnQuery query = KnnQuery::of(args, row);
-    int64_t count = 0, index_base = 0;
+    KnnCloud cloud{};
+    int64_t count = 0;
     if (query.cloud >= 0) {
+      cloud = KnnCloud::of(args, query.cloud);
       const Point3 q = load_axes(args, args.query, query.at);
-      index_base = KnnCloud::of(args, query.cloud).index_base;
       found.clear();
       if (is_finite(q)) tiles.search(query.cloud, q, bounds, found);
       count = found.finish();
     }
     for (int64_t j = 0; j < count; ++j) {
-      const KnnKey key = found[j];
-      write_neighbour(args, row, j, bit_cast<float>(static_cast<uint32_t>(key >> 32)),
-                      static_cast<uint32_t>(key), index_base);
+      const uint32_t point = static_cast<uint32_t>(found[j]);
+      if (point >= cloud.points) {  // clouds overlap, because offsets are in disorder
+        write_none<float>(args, row, j);
+        continue;
+      }
+      write_neighbour(args, row, j, bit_cast<float>(static_cast<uint32_t>(found[j] >> 32)), point,
+                      cloud.index_base);
     }
     for (int64_t j = count; j < args.k; ++j) write_none<float>(args, row, j);
   }

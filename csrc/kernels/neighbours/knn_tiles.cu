@@ -7,18 +7,23 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = 256;
+
+constexpr uint32_t kTilesOfGroup = kKnnGroup / kKnnTile;
 constexpr uint32_t kVisited = 0xffffffffu;  // instead of the bits of a bound
 
-// Calls visit(lane) for the lanes' bounds in ascending order, as long as they are within reach: a
-// box at exactly that distance may hold a point of a lower index. A bound of kVisited is none.
+// Calls visit(lane) for the lane `first`, if it is one, then for the lanes' bounds in ascending
+// order, as long as they are within reach: a box at exactly that distance may hold a point of a
+// lower index. A bound of kVisited is none.
 template <class Reach, class Visit>
-__device__ __forceinline__ void nearest_first(uint32_t bound, Reach reach, Visit visit) {
-  while (true) {
-    const uint32_t nearest = warp_min(bound);
-    if (nearest == kVisited || nearest > reach()) return;
-    const int owner = __ffs(__ballot_sync(kFullWarp, bound == nearest)) - 1;
-    if (static_cast<int>(threadIdx.x % 32) == owner) bound = kVisited;
-    visit(owner);
+__device__ __forceinline__ void nearest_first(uint32_t bound, int first, Reach reach, Visit visit) {
+  for (int next = first;; next = -1) {
+    if (next < 0) {
+      const uint32_t nearest = warp_min(bound);
+      if (nearest == kVisited || nearest > reach()) return;
+      next = __ffs(__ballot_sync(kFullWarp, bound == nearest)) - 1;
+    }
+    if (static_cast<int>(threadIdx.x % 32) == next) bound = kVisited;
+    visit(next);
   }
 }
 
@@ -44,34 +49,40 @@ struct KnnSearch {
     list.take(key, k);
   }
 
-  // A lane a tile; `done` is the tile of the group that was visited before.
-  __device__ __forceinline__ void visit_group(uint32_t group, int done) {
+  // A lane a tile.
+  __device__ __forceinline__ void visit_group(uint32_t group, int first) {
     const int lane = threadIdx.x % 32;
     uint32_t bound = kVisited;
-    if (lane != done && group * kKnnGroup + lane * kKnnTile < cloud.count) {
+    if (group * kKnnGroup + lane * kKnnTile < cloud.count) {
       bound = float_bits(box_of(tiles.boxes[cloud.first_group + group], lane).bound(q));
     }
     nearest_first(
-        bound, [&] { return list.reach(); },
-        [&](int tile) { visit_tile(group * (kKnnGroup / kKnnTile) + tile); });
+        bound, first, [&] { return list.reach(); },
+        [&](int tile) { visit_tile(group * kTilesOfGroup + tile); });
   }
 
-  // The home tile brings the reach down to about what it will be. Then a lane a group.
+  // A lane a group. The home tile brings the reach down to about what it will be.
   __device__ __forceinline__ void run(uint32_t home) {
-    visit_tile(home);
-    const uint32_t home_group = home / (kKnnGroup / kKnnTile);
-    visit_group(home_group, home % (kKnnGroup / kKnnTile));
     const uint32_t groups = ceil_div(cloud.count, uint32_t{kKnnGroup});
-    for (uint32_t base = 0; base < groups; base += 32) {
+    const uint32_t home_group = home / kTilesOfGroup;
+    const uint32_t turns = ceil_div(groups, 32u);
+    uint32_t base = home_group / 32 * 32;
+    int first = home_group % 32;
+    for (uint32_t turn = 0; turn < turns; ++turn) {
       const uint32_t group = base + threadIdx.x % 32;
       uint32_t bound = kVisited;
-      if (group < groups && group != home_group) {
+      if (group < groups) {
         const float4 low = tiles.low[cloud.first_group + group],
                      high = tiles.high[cloud.first_group + group];
         bound = float_bits(FpsBox{low.x, low.y, low.z, high.x, high.y, high.z}.bound(q));
       }
       nearest_first(
-          bound, [&] { return list.reach(); }, [&](int owner) { visit_group(base + owner, -1); });
+          bound, first, [&] { return list.reach(); },
+          [&](int owner) {
+            visit_group(base + owner, first == owner ? static_cast<int>(home % kTilesOfGroup) : -1);
+          });
+      first = -1;
+      base = base + 32 < groups ? base + 32 : 0;
     }
   }
 };
