@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/core/instruction_set.h"
 #include "csrc/kernels/neighbours/knn_plan.h"
 #include "csrc/kernels/neighbours/knn_tiles_cpu.h"
 
@@ -98,19 +98,18 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector
 search_rows_avx512(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin, int64_t end) {
   search_rows(args, tiles, begin, end);
 }
-SearchRows choose_search_rows() {
-  const int64_t forced = plan_override(Plan::kKnnCpu);
-  const int64_t most = forced == kAutomatic ? 2 : forced;
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl");
-  if (avx512 && most >= 2) return search_rows_avx512;
-  return avx2 && most >= 1 ? search_rows_avx2 : search_rows_baseline;
-}
-#else
-SearchRows choose_search_rows() { return search_rows_baseline; }
 #endif
+
+SearchRows choose_search_rows() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  switch (instruction_set(Plan::kKnnCpu)) {
+    case 2: return search_rows_avx512;
+    case 1: return search_rows_avx2;
+    default: break;
+  }
+#endif
+  return search_rows_baseline;
+}
 
 // search(first, last) for ranges of rows.
 template <class Search>

@@ -12,7 +12,8 @@ enum class KnnKernel : int64_t {
   kSelect  // CUDA: a block a query, for whatever the others do not take
 };
 
-// CUDA: neighbours that a warp's registers hold; more are left to kSelect.
+// CUDA: neighbours that a thread's registers hold, and a warp's; more are left to kSelect.
+inline constexpr int64_t kFewListed = 4;
 inline constexpr int64_t kMostListed = 128;
 
 KnnKernel choose_knn_kernel(const KnnArgs& args, const Target& target);
