@@ -18,7 +18,9 @@ PLAN_VALUES = {
     "voxel_kernels": {"separate": 0, "fused": 1},
     "voxel_common": {"general": 0, "common": 1},
     "fps_kernel": {"block": 0, "lazy": 1, "generic": 2},
-    "bev_table": {"dense": 0, "cleared": 1, "started": 2},
+    "knn_kernel": {"scan": 0, "tiles": 1, "select": 2},
+    "knn_order": {"block": 0, "sort": 1},
+    "bev_table": {"dense": 0, "cleared": 1, "started": 2, "small": 3},
 }
 
 

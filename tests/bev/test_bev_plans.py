@@ -6,8 +6,8 @@ import torch
 from bev_cases import RANGE, assert_as_reference, call, cloud, ops, polluted
 from helpers import assert_same_bits, forced
 
-PLANS = ["dense", "cleared", "started"]
-SIZES = [[1, 1], [5, 7], [32, 20], [301, 201]]  # crowded, odd and nearly empty canvases
+PLANS = ["dense", "cleared", "started", "small"]
+SIZES = [[1, 1], [5, 7], [4, 2], [32, 20], [301, 201]]  # crowded, odd and nearly empty canvases
 DTYPES = [torch.float32, torch.uint8, torch.uint16]
 each_op = pytest.mark.parametrize("name", ["bev_max_height", "bev_max_height_with_index"])
 each_plan = pytest.mark.parametrize("plan", PLANS)
@@ -34,23 +34,26 @@ def test_every_plan_takes_batches_strides_and_doubles(name, plan):
     with forced(bev_table=plan):
         for p in (points, points.double(), points.half(), wide, wide[::2], points[:0]):
             assert_as_reference("cuda", name, p, RANGE, [33, 21], lowest_code=0, **options)
+            for dtype in (torch.uint8, torch.uint16):
+                assert_as_reference("cuda", name, p, RANGE, [36, 21], out_dtype=dtype, **options)
 
 
 @pytest.mark.gpu
 @each_op
 @each_plan
-def test_every_plan_replays_with_other_points(name, plan):
-    static = polluted().cuda()
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_plan_replays_with_other_points(name, plan, dtype):
+    static, options = polluted().cuda(), {"out_dtype": dtype}
     with forced(bev_table=plan):
         graph = torch.cuda.CUDAGraph()
-        call("cuda", name, static, RANGE, [301, 201])
+        call("cuda", name, static, RANGE, [300, 201], **options)
         with torch.cuda.graph(graph):
-            outs = getattr(ops, name)(static, RANGE, [301, 201])
+            outs = getattr(ops, name)(static, RANGE, [300, 201], **options)
         for seed in range(5):
             points = polluted(seed=seed)
             static.copy_(points)
             graph.replay()
-            expected = call("cpu", name, points, RANGE, [301, 201])
+            expected = call("cpu", name, points, RANGE, [300, 201], **options)
             assert_same_bits([o.cpu() for o in outs], expected, f"replay {seed}")
 
 

@@ -20,9 +20,9 @@ import torchvox
 import torchvox.reference
 
 SNAPSHOT = Path(__file__).with_name("surface.txt")
+DOMAINS = ("voxel", "bev", "sampling", "neighbours", "grouping")  # folders of tests
+PAGES = ("voxel", "bev", "sampling", "knn", "grouping")
 SHARED = {"_neighbour_distance_backward"}  # the gradient of several public ops
-DOMAINS = ("voxel", "bev", "sampling", "grouping", "neighbours")  # folders of tests
-PAGES = ("voxel", "bev", "sampling", "grouping", "knn")
 
 
 def schemas() -> list[torch._C.FunctionSchema]:

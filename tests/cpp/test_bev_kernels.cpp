@@ -128,7 +128,7 @@ void check_height(const Case& c, const std::string& name, const std::vector<T>& 
     args.height = height.data();
     args.top_index = with_index ? top.data() : nullptr;
     args.counts = counts.data();
-    for (const int64_t plan : {kAutomatic, int64_t{0}, int64_t{1}, int64_t{2}}) {
+    for (const int64_t plan : {kAutomatic, int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}}) {
       const std::string what =
           name + (with_index ? " with index" : "") + ", CUDA, plan " + std::to_string(plan);
       set_plan_override(Plan::kBevTable, plan);

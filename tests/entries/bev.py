@@ -81,7 +81,7 @@ OPS = [
             ("lowest_code", 255, ValueError, "lowest_code must be in"),
         ),
         huge={"size": [1 << 24, 1 << 24]},
-        kernels=3,
+        kernels=1,  # all by one block
         backward_kernels=1,
     ),
     Op(
@@ -96,7 +96,7 @@ OPS = [
         formula=bev_formula,
         refusals=BEV_REFUSALS,
         huge={"size": [1 << 24, 1 << 24]},
-        kernels=3,
+        kernels=1,  # all by one block
         backward_kernels=1,
     ),
     Op(

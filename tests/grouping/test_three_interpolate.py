@@ -145,3 +145,18 @@ def test_a_query_on_a_point_takes_its_feature_and_one_point_is_broadcast(device)
         ops.interpolate_features(points, points, features, lengths=one).flatten().tolist()
         == [1] * 4
     )
+
+
+def test_autocast_widens_what_has_to_agree(device):
+    call = moved(interpolation.interpolate_features_call(40), device)
+    half = {**call, "query": call["query"].half()}
+    with pytest.raises(TypeError, match="points must have the dtype of query"):
+        ops.interpolate_features(**half)
+    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
+        out = ops.interpolate_features(**half)
+    assert_same_bits(out, ops.interpolate_features(**{**half, "query": half["query"].float()}))
+    call = moved(case(5), device)
+    half = {**call, "weight": call["weight"].bfloat16()}
+    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
+        out = ops.three_interpolate(**half)
+    assert_same_bits(out, ops.three_interpolate(**{**half, "weight": half["weight"].float()}))

@@ -63,3 +63,26 @@ def test_more_than_2_to_the_23_cells_along_an_axis_warns_in_python_only(device):
         warnings.simplefilter("error")
         torch.ops.torchvox.voxelize(points, *grid, 1, 1)
         torchvox.voxelize(points, [1.0] * 3, [0.0, 0.0, 0.0, 2.0**23, 1.0, 1.0], 1, 1)
+
+
+@pytest.mark.parametrize("name", ["voxelize", "voxel_map"])
+@pytest.mark.parametrize("origin", [0.0, 2.0**20])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_fine_cells_of_a_small_range_warn_wherever_it_lies(name, origin, axis):
+    size, lower, upper = [1.0] * 3, [origin] * 3, [origin + 4.0] * 3
+    size[axis] = 4.0 / (2**23 + 1000)
+    with pytest.warns(UserWarning, match="2\\^23"):
+        getattr(torchvox, name)(torch.zeros(3, 4), size, lower + upper, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"order": "zyx"}, {"bounds": "range"}, {"out_dtype": torch.half}, {"center_relative": True}],
+)
+def test_each_option_reaches_the_operator(device, options):
+    points = 8 * torch.rand(400, 4, device=device) - 4
+    for call in ({}, options):
+        expected = torch.ops.torchvox.voxelize(points, *GRID, 3, 500, reduce="mean", **call)
+        assert_same_bits(
+            torchvox.voxelize(points, *GRID, 3, 500, reduce="mean", **call), expected, str(call)
+        )

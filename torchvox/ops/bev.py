@@ -8,6 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# The operators without their Python shells, for eager calls that leave most options alone, as in
+# voxel.py. Compilers look for the shells.
+_bev_max_height = getattr(
+    torch.ops.torchvox.bev_max_height, "_op", torch.ops.torchvox.bev_max_height
+)
+_bev_max_height_with_index = getattr(
+    torch.ops.torchvox.bev_max_height_with_index,
+    "_op",
+    torch.ops.torchvox.bev_max_height_with_index,
+)
+
 
 class BEVHeight(NamedTuple):
     height: Tensor
@@ -62,17 +73,32 @@ def bev_max_height(
     to its top point's z.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
-    height, counts = torch.ops.torchvox.bev_max_height(
-        points,
-        point_cloud_range,
-        size,
-        batch_offsets=batch_offsets,
-        num_valid=num_valid,
-        orientation=orientation,
-        out_dtype=out_dtype,
-        fill=fill,
-        lowest_code=lowest_code,
-    )
+    if (
+        not torch.compiler.is_compiling()
+        and batch_offsets is None
+        and num_valid is None
+        and orientation == "grid"
+    ):
+        height, counts = _bev_max_height(
+            points,
+            point_cloud_range,
+            size,
+            out_dtype=out_dtype,
+            fill=fill,
+            lowest_code=lowest_code,
+        )
+    else:
+        height, counts = torch.ops.torchvox.bev_max_height(
+            points,
+            point_cloud_range,
+            size,
+            batch_offsets=batch_offsets,
+            num_valid=num_valid,
+            orientation=orientation,
+            out_dtype=out_dtype,
+            fill=fill,
+            lowest_code=lowest_code,
+        )
     return BEVHeight(height, counts)
 
 
@@ -94,17 +120,32 @@ def bev_max_height_with_index(
     int32, counts [B + 1, 4] int32). top_index is -1 where a cell is empty, so it tells an empty
     cell from a low one whatever `fill` is, and it fetches any attribute of the highest point.
     """
-    height, top_index, counts = torch.ops.torchvox.bev_max_height_with_index(
-        points,
-        point_cloud_range,
-        size,
-        batch_offsets=batch_offsets,
-        num_valid=num_valid,
-        orientation=orientation,
-        out_dtype=out_dtype,
-        fill=fill,
-        lowest_code=lowest_code,
-    )
+    if (
+        not torch.compiler.is_compiling()
+        and batch_offsets is None
+        and num_valid is None
+        and orientation == "grid"
+    ):
+        height, top_index, counts = _bev_max_height_with_index(
+            points,
+            point_cloud_range,
+            size,
+            out_dtype=out_dtype,
+            fill=fill,
+            lowest_code=lowest_code,
+        )
+    else:
+        height, top_index, counts = torch.ops.torchvox.bev_max_height_with_index(
+            points,
+            point_cloud_range,
+            size,
+            batch_offsets=batch_offsets,
+            num_valid=num_valid,
+            orientation=orientation,
+            out_dtype=out_dtype,
+            fill=fill,
+            lowest_code=lowest_code,
+        )
     return BEVHeightWithIndex(height, top_index, counts)
 
 

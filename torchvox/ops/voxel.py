@@ -7,6 +7,10 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+# The operator without its Python shell, for eager calls that leave the options alone: the shell and
+# the options cost a seventh of a small call. Compilers look for the shell.
+_voxelize = getattr(torch.ops.torchvox.voxelize, "_op", torch.ops.torchvox.voxelize)
+
 
 class Voxels(NamedTuple):
     features: Tensor
@@ -81,6 +85,13 @@ def warn_about_large_grid(voxel_size: List[float], point_cloud_range: List[float
         )
 
 
+def _may_be_large(voxel_size: List[float], point_cloud_range: List[float]) -> bool:
+    # With every bound at most r from 0, an axis has at most 2 r / size cells, and rounding.
+    # Asking grid_size costs a sixth of a small call.
+    reach = max(max(point_cloud_range), -min(point_cloud_range))
+    return reach >= float(1 << 21) * min(voxel_size)
+
+
 def voxelize(
     points: Tensor,
     voxel_size: List[float],
@@ -142,23 +153,37 @@ def voxelize(
         raise ValueError(
             f"voxelize: on_overflow must be 'ignore', 'warn' or 'raise', got '{on_overflow}'"
         )
-    voxels = Voxels(
-        *torch.ops.torchvox.voxelize(
-            points,
-            voxel_size,
-            point_cloud_range,
-            max_points,
-            max_voxels,
-            batch_offsets=batch_offsets,
-            num_valid=num_valid,
-            reduce=reduce,
-            order=order,
-            bounds=bounds,
-            out_dtype=out_dtype,
-            center_relative=center_relative,
+    compiling = torch.compiler.is_compiling()
+    if (
+        not compiling
+        and batch_offsets is None
+        and num_valid is None
+        and order == "first"
+        and bounds == "grid"
+        and out_dtype is None
+        and not center_relative
+    ):
+        voxels = Voxels(
+            *_voxelize(points, voxel_size, point_cloud_range, max_points, max_voxels, reduce=reduce)
         )
-    )
-    if not torch.compiler.is_compiling():
+    else:
+        voxels = Voxels(
+            *torch.ops.torchvox.voxelize(
+                points,
+                voxel_size,
+                point_cloud_range,
+                max_points,
+                max_voxels,
+                batch_offsets=batch_offsets,
+                num_valid=num_valid,
+                reduce=reduce,
+                order=order,
+                bounds=bounds,
+                out_dtype=out_dtype,
+                center_relative=center_relative,
+            )
+        )
+    if not compiling and _may_be_large(voxel_size, point_cloud_range):
         warn_about_large_grid(voxel_size, point_cloud_range)
     if on_overflow != "ignore":
         _report_overflow(voxels.counts, on_overflow)
@@ -183,9 +208,7 @@ def voxel_map(
     point_slot [N], counts [B + 1, 8]), all int32: point_slot is the slot of a stored point in its
     voxel, else -1. Deterministic, no host synchronisation, not differentiable.
     """
-    if not torch.compiler.is_compiling():
-        warn_about_large_grid(voxel_size, point_cloud_range)
-    return VoxelMap(
+    voxels = VoxelMap(
         *torch.ops.torchvox.voxel_map(
             points,
             voxel_size,
@@ -198,6 +221,9 @@ def voxel_map(
             bounds=bounds,
         )
     )
+    if not torch.compiler.is_compiling() and _may_be_large(voxel_size, point_cloud_range):
+        warn_about_large_grid(voxel_size, point_cloud_range)
+    return voxels
 
 
 class VoxelCSR(NamedTuple):

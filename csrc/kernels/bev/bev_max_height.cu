@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kBevThreads)
 
 template <class Key, HeightFormat kFormat>
 cudaError_t finalise(const BevMaxHeightArgs& args, const Key* keys, const CudaContext& context) {
-  const int64_t cells = args.points.batches * args.grid.cells();
+  const int64_t cells = cells_of(args);
   const unsigned blocks = blocks_for(ceil_div<int64_t>(cells, 4), kBevThreads, context.target);
   return launch_after(finalise_kernel<Key, kFormat>, blocks, kBevThreads, context, args, keys,
                       cells);
@@ -153,7 +153,7 @@ template <class Key>
 cudaError_t launch_sparse(const BevMaxHeightArgs& args, void* workspace,
                           const CudaContext& context) {
   const BevTable<Key> table(args, workspace);
-  const int64_t cells = args.points.batches * args.grid.cells();
+  const int64_t cells = cells_of(args);
   const BevFill height{args.height, cells * height_bytes(args.code.format),
                        args.code.format == HeightFormat::kFloat ? float_bits(args.code.fill) : 0};
   const BevFill top{args.top_index, args.top_index ? 4 * cells : 0, 0xffffffffu};
@@ -190,6 +190,7 @@ __global__ void __launch_bounds__(kBevThreads) backward_kernel(BevMaxHeightBackw
 
 cudaError_t launch(const BevMaxHeightArgs& args, void* workspace, const CudaContext& context) {
   const BevPlan plan = plan_of(args);
+  if (plan == BevPlan::kSmall) return launch_small(args, context);
   if (plan == BevPlan::kDense) {
     return has_wide_keys(args, plan) ? launch_dense<uint64_t>(args, workspace, context)
                                      : launch_dense<uint32_t>(args, workspace, context);

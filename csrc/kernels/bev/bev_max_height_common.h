@@ -31,12 +31,22 @@ enum class BevPlan {
   kDense,  // the table is cleared, and the outputs are made from all of it
   kCleared,  // table and outputs are cleared, and each top point writes its cell
   kStarted,  // the same, but the table holds garbage except where points begin it
+  kSmall,  // the table is in the shared memory of the only block
 };
 BevPlan plan_of(const BevMaxHeightArgs& args);
 
+// What kSmall has room for, and what it is meant for: a point a thread.
+inline constexpr int64_t kSmallCells = 4096;
+inline constexpr int64_t kSmallRows = 1024;
+
+inline int64_t cells_of(const BevMaxHeightArgs& args) {
+  return args.points.batches * args.grid.cells();
+}
+
 // Whether keys hold an index. Without one the lowest row is found among the highest points.
 inline bool has_wide_keys(const BevMaxHeightArgs& args, BevPlan plan) {
-  return plan == BevPlan::kStarted || (plan == BevPlan::kDense && args.top_index != nullptr);
+  const bool indexed = plan == BevPlan::kDense || plan == BevPlan::kSmall;
+  return plan == BevPlan::kStarted || (indexed && args.top_index != nullptr);
 }
 
 template <class Key>
@@ -48,7 +58,7 @@ struct BevTable {
 
   BevTable(const BevMaxHeightArgs& args, void* base) {
     Workspace workspace(base);
-    keys = workspace.take<Key>(args.points.batches * args.grid.cells());
+    keys = workspace.take<Key>(cells_of(args));
     key_bytes = workspace.bytes();
     counters = workspace.take<int32_t>(args.points.batches * kBevCounts);
     bytes = workspace.bytes();
@@ -108,5 +118,10 @@ TORCHVOX_HD void write_point_gradient(const BevMaxHeightBackwardArgs& args, int6
     out[column] = narrow<T>(column == 2 ? gradient : 0.f);
   }
 }
+
+#ifdef TORCHVOX_CUDA
+// Plan kSmall, which takes no workspace.
+cudaError_t launch_small(const BevMaxHeightArgs& args, const CudaContext& context);
+#endif
 
 }  // namespace torchvox

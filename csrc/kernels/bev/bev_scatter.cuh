@@ -63,8 +63,8 @@ inline bool has_quads(const PackedPoints& points) {
 
 template <class T>
 __device__ __forceinline__ BevThread load_point(const PackedPoints& points, const BevGrid& grid,
-                                                bool quads) {
-  BevThread thread{global_thread(), -1, {BevFate::kNonFinite, 0, 0.f}};
+                                                bool quads, int64_t row) {
+  BevThread thread{row, -1, {BevFate::kNonFinite, 0, 0.f}};
   if (thread.row < points.rows) thread.sample = points.valid_sample(thread.row);
   if (thread.sample < 0) return thread;
   if (std::is_same<T, float>::value && quads) {
@@ -74,6 +74,11 @@ __device__ __forceinline__ BevThread load_point(const PackedPoints& points, cons
     thread.point = locate_point<T>(points, grid, thread.row, thread.sample);
   }
   return thread;
+}
+template <class T>
+__device__ __forceinline__ BevThread load_point(const PackedPoints& points, const BevGrid& grid,
+                                                bool quads) {
+  return load_point<T>(points, grid, quads, global_thread());
 }
 
 // True when the thread's point is used and neither neighbour in its warp is of the same cell with a
@@ -119,12 +124,11 @@ __device__ __forceinline__ bool leads_run(const BevThread& thread, Key key) {
 // sample adds to that sample's row itself. Every call is made by the whole block.
 class BlockCounts {
  public:
-  // Before the counts can be written to. `sums` is shared memory.
+  // Before the counts can be written to. `sums` is shared memory; the threads of a block have rows
+  // in their order.
   __device__ BlockCounts(const PackedPoints& points, const BevThread& thread,
                          int32_t (&sums)[2 * kBevCounts])
-      : thread_(thread),
-        sums_(sums),
-        first_sample_(points.sample_of(int64_t{blockIdx.x} * blockDim.x)) {
+      : thread_(thread), sums_(sums), first_sample_(points.sample_of(thread.row - threadIdx.x)) {
     if (threadIdx.x < 2 * kBevCounts) sums_[threadIdx.x] = 0;
     __syncthreads();
     for (int c = kBevPointsUsed; c < kBevCounts; ++c) {

@@ -32,7 +32,11 @@ const char* plan_name(Plan plan) {
     case Plan::kFpsMembers: return "fps_members";
     case Plan::kFpsCpu: return "fps_cpu";
     case Plan::kBevTable: return "bev_table";
+    case Plan::kKnnKernel: return "knn_kernel";
+    case Plan::kKnnOrder: return "knn_order";
+    case Plan::kKnnCpu: return "knn_cpu";
     case Plan::kSlotLists: return "slot_lists";
+    case Plan::kInterpolateCpu: return "interpolate_cpu";
     case Plan::kCount: break;
   }
   return "";

@@ -20,8 +20,12 @@ enum class Plan {
   kFpsPointsPerThread,  // points per thread
   kFpsMembers,  // lazy tiles: blocks that share a cloud
   kFpsCpu,  // 0 baseline, 1 AVX2 + FMA, 2 AVX-512; not above what the processor has
-  kBevTable,  // 0 all cells, 1 cleared and written by points, 2 begun and written by points
+  kBevTable,  // CUDA: 0 all cells, 1 cleared, 2 begun by points, 3 in one block, where it fits
+  kKnnKernel,  // 0 scan, 1 tiles, 2 select (CUDA); where it takes the call
+  kKnnOrder,  // CUDA: 0 one block a cloud, where it can, 1 a sort of all
+  kKnnCpu,  // as kFpsCpu
   kSlotLists,  // CUDA: 0 counted where they can be, 1 sorted
+  kInterpolateCpu,  // as kFpsCpu
   kCount
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "csrc/kernels/core/instruction_set.h"
 #include "csrc/kernels/grouping/interpolate_common.h"
 
 namespace torchvox {
@@ -8,7 +9,16 @@ namespace {
 
 constexpr int64_t kQueriesPerTask = 512;
 
-// The channels of queries [begin, end), channel-last, slot by slot so that they vectorise.
+// The one sum that is left of many, the upper half added to the lower again and again.
+template <class Sum>
+Sum halved(Sum* sums) {
+  for (int half = kWeightSums / 2; half > 0; half /= 2) {
+    for (int c = 0; c < half; ++c) sums[c] += sums[c + half];
+  }
+  return sums[0];
+}
+
+// The channels of queries [begin, end), channel-last, so that they vectorise.
 template <class T>
 void interpolate_rows(const InterpolateArgs& args, int64_t begin, int64_t end) {
   using Sum = compute_t<T>;
@@ -32,27 +42,65 @@ void interpolate_rows(const InterpolateArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-// One definition, compiled for two instruction sets: without FMA every fma is a call of libm, with
-// the same bits.
-using InterpolateRows = void (*)(const InterpolateArgs&, int64_t, int64_t);
+// The gradients of the weights of slots [begin, end), channel-last: the 32 sums side by side.
+template <class T>
+void weight_gradients(const InterpolateWeightGradArgs& args, int64_t begin, int64_t end) {
+  using Sum = compute_t<T>;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t query = i / kNearest, index = args.idx[i];
+    const bool inside = index >= 0 && index < args.rows;
+    const int64_t row = query / args.queries * args.rows + (inside ? index : 0);
+    const T* const grad = static_cast<const T*>(args.grad) + query * args.channels;
+    const T* const feature = static_cast<const T*>(args.features) + row * args.channels;
+    Sum sums[kWeightSums] = {};
+    int64_t c = 0;
+    for (; inside && c + kWeightSums <= args.channels; c += kWeightSums) {
+      for (int lane = 0; lane < kWeightSums; ++lane) {
+        sums[lane] = fma_rn(Sum(widen(grad[c + lane])), Sum(widen(feature[c + lane])), sums[lane]);
+      }
+    }
+    for (int lane = 0; inside && c + lane < args.channels; ++lane) {
+      sums[lane] = fma_rn(Sum(widen(grad[c + lane])), Sum(widen(feature[c + lane])), sums[lane]);
+    }
+    store_weight(args.grad_weight, args.weight_dtype, i, halved(sums));
+  }
+}
+
+// One definition each, compiled for two instruction sets: without FMA every fma is a call of libm,
+// with the same bits.
+template <class Args>
+using Range = void (*)(const Args&, int64_t, int64_t);
 
 void interpolate_type(const InterpolateArgs& args, int64_t begin, int64_t end) {
   with_point_type(args.dtype,
                   [&](auto type) { interpolate_rows<decltype(type)>(args, begin, end); });
 }
+void weights_type(const InterpolateWeightGradArgs& args, int64_t begin, int64_t end) {
+  with_point_type(args.dtype,
+                  [&](auto type) { weight_gradients<decltype(type)>(args, begin, end); });
+}
 #if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("avx2,fma"), flatten)) void interpolate_type_avx2(const InterpolateArgs& args,
-                                                                        int64_t begin,
-                                                                        int64_t end) {
+__attribute__((target("avx2,fma"), flatten)) void interpolate_avx2(const InterpolateArgs& args,
+                                                                   int64_t begin, int64_t end) {
   interpolate_type(args, begin, end);
 }
-InterpolateRows choose_interpolate() {
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return avx2 ? interpolate_type_avx2 : interpolate_type;
+__attribute__((target("avx2,fma"), flatten)) void weights_avx2(
+    const InterpolateWeightGradArgs& args, int64_t begin, int64_t end) {
+  weights_type(args, begin, end);
 }
 #else
-InterpolateRows choose_interpolate() { return interpolate_type; }
+constexpr Range<InterpolateArgs> interpolate_avx2 = interpolate_type;
+constexpr Range<InterpolateWeightGradArgs> weights_avx2 = weights_type;
 #endif
+
+template <class Args>
+void run_range(const Args& args, Range<Args> baseline, Range<Args> avx2, int64_t count,
+               const ParallelFor& parallel_for) {
+  const Range<Args> range = instruction_set(Plan::kInterpolateCpu) > 0 ? avx2 : baseline;
+  parallel_for((count + kQueriesPerTask - 1) / kQueriesPerTask, [&](int64_t first, int64_t last) {
+    range(args, first * kQueriesPerTask, std::min(last * kQueriesPerTask, count));
+  });
+}
 
 }  // namespace
 
@@ -62,12 +110,7 @@ int64_t workspace_bytes(const InterpolationWeightsArgs&, const Target&) { return
 
 void run_cpu(const InterpolateArgs& args, void*, const ParallelFor& parallel_for) {
   if (!args.channels_first) {
-    const InterpolateRows rows = choose_interpolate();
-    const int64_t queries = args.clouds * args.queries;
-    parallel_for((queries + kQueriesPerTask - 1) / kQueriesPerTask,
-                 [&](int64_t first, int64_t last) {
-                   rows(args, first * kQueriesPerTask, std::min(last * kQueriesPerTask, queries));
-                 });
+    run_range(args, interpolate_type, interpolate_avx2, args.clouds * args.queries, parallel_for);
     return;
   }
   with_point_type(args.dtype, [&](auto type) {
@@ -80,18 +123,18 @@ void run_cpu(const InterpolateArgs& args, void*, const ParallelFor& parallel_for
 }
 
 void run_cpu(const InterpolateWeightGradArgs& args, void*, const ParallelFor& parallel_for) {
+  const int64_t slots = args.clouds * args.queries * kNearest;
+  if (!args.channels_first) {
+    run_range(args, weights_type, weights_avx2, slots, parallel_for);
+    return;
+  }
   with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
-    for_each_index(parallel_for, args.clouds * args.queries * kNearest, kQueriesPerTask,
-                   [&](int64_t i) {
-                     compute_t<T> sums[kWeightSums];
-                     for (int64_t c = 0; c < kWeightSums; ++c)
-                       sums[c] = weight_partial<T>(args, i, c);
-                     for (int half = kWeightSums / 2; half > 0; half /= 2) {
-                       for (int c = 0; c < half; ++c) sums[c] += sums[c + half];
-                     }
-                     store_weight(args.grad_weight, args.weight_dtype, i, sums[0]);
-                   });
+    for_each_index(parallel_for, slots, kQueriesPerTask, [&](int64_t i) {
+      compute_t<T> sums[kWeightSums];
+      for (int64_t c = 0; c < kWeightSums; ++c) sums[c] = weight_partial<T>(args, i, c);
+      store_weight(args.grad_weight, args.weight_dtype, i, halved(sums));
+    });
   });
 }
 

@@ -42,6 +42,22 @@ TORCHVOX_HD float widen_item(Half x) {
 #endif
 }
 
+// narrow<T>(quiet(x)), without the rounding of any double that narrow() brings along.
+template <class T>
+TORCHVOX_HD T narrow_item(compute_t<T> x) {
+  return narrow<T>(quiet(x));
+}
+template <>
+TORCHVOX_HD Half narrow_item(float x) {
+#ifdef __CUDA_ARCH__
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return {is_nan(x) ? uint16_t{0x7e00} : bits};
+#else
+  return narrow<Half>(quiet(x));
+#endif
+}
+
 // `from` is aligned to the items together.
 template <class T, int kWidth>
 TORCHVOX_HD Lanes<compute_t<T>, kWidth> load_items(const T* from) {
@@ -63,7 +79,7 @@ TORCHVOX_HD Lanes<compute_t<T>, kWidth> load_items(const T* from) {
 template <class T, int kWidth>
 TORCHVOX_HD void store_items(T* to, const Lanes<compute_t<T>, kWidth>& lanes) {
   T items[kWidth];
-  for (int i = 0; i < kWidth; ++i) items[i] = narrow<T>(quiet(lanes.lane[i]));
+  for (int i = 0; i < kWidth; ++i) items[i] = narrow_item<T>(lanes.lane[i]);
 #ifdef __CUDA_ARCH__
   if constexpr (kWidth * sizeof(T) == 16) {
     uint4 word;

@@ -5,34 +5,39 @@
 namespace torchvox {
 namespace {
 
-// One thread an axis of a query. Its slots are consecutive; their points are read ahead.
-template <class T>
+// One thread an axis of a query. Its slots are consecutive; their points are read ahead, where a
+// slot names none the first point.
+template <class T, class Index>
 __global__ void __launch_bounds__(kRowThreads)
-    queries_kernel(const __grid_constant__ NeighbourDistanceArgs args) {
+    queries_kernel(const Index* __restrict__ idx, const T* __restrict__ all_points,
+                   const __grid_constant__ NeighbourDistanceArgs args) {
   using Number = compute_t<T>;
   constexpr int kAhead = 8;
   const int64_t query = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (query >= args.queries) return;
   const int64_t rows = args.lists.rows;
   for (int64_t cloud = blockIdx.y; cloud < args.lists.clouds; cloud += gridDim.y) {
-    const int64_t at = cloud * args.queries + query, first = at * args.k;
-    const Number* const grad = static_cast<const Number*>(args.grad) + first;
+    const int64_t at = cloud * args.queries + query;
+    const Index* const __restrict__ slots = idx + at * args.k;
+    const Number* const __restrict__ grad = static_cast<const Number*>(args.grad) + at * args.k;
     for (int64_t axis = threadIdx.x; axis < args.dims; axis += blockDim.x) {
-      const T* const points = static_cast<const T*>(args.points) + cloud * rows * args.dims + axis;
+      const T* const points = all_points + cloud * rows * args.dims + axis;
       const Number mine = widen(static_cast<const T*>(args.query)[at * args.dims + axis]);
       ChunkedSum<Lanes<Number, 1>> sum;
-      for (int64_t slot = 0; slot < args.k; slot += kAhead) {
-        Number term[kAhead] = {};
-        int64_t row[kAhead];
+      for (int64_t slot = 0; rows > 0 && slot < args.k; slot += kAhead) {
+        Index row[kAhead];
+        Number term[kAhead];
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
-          row[k] = slot + k < args.k ? args.idx[first + slot + k] : -1;
+          const int64_t s = slot + k < args.k ? slot + k : args.k - 1;
+          row[k] = __ldg(slots + s);
+          term[k] = __ldg(grad + s);
         }
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
-          if (row[k] < 0 || row[k] >= rows) continue;
-          const Number difference = mine - widen(points[row[k] * args.dims]);
-          term[k] = distance_gradient(args.norm, grad[slot + k], difference);
+          const bool named = row[k] >= 0 && row[k] < rows;
+          const Number point = widen_item(points[(named ? row[k] : 0) * args.dims]);
+          term[k] = named ? distance_gradient(args.norm, term[k], mine - point) : Number(0);
         }
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
@@ -44,6 +49,16 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+template <class T, class Index>
+cudaError_t launch_queries(const NeighbourDistanceArgs& args, cudaStream_t stream) {
+  const dim3 block = block_of(args.dims);
+  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.queries, block.y)),
+                  grid_y(args.lists.clouds));
+  queries_kernel<<<grid, block, 0, stream>>>(static_cast<const Index*>(args.idx.data),
+                                             static_cast<const T*>(args.points), args);
+  return cudaGetLastError();
+}
+
 template <class T>
 cudaError_t launch_type(const NeighbourDistanceArgs& args, void* workspace,
                         const CudaContext& context) {
@@ -52,11 +67,8 @@ cudaError_t launch_type(const NeighbourDistanceArgs& args, void* workspace,
     TORCHVOX_CUDA_CHECK((launch_sums<DistanceGradient<T>, false>(args, workspace, context)));
   }
   if (!args.grad_query || lists.clouds * args.queries == 0) return cudaSuccess;
-  const dim3 block = block_of(args.dims);
-  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.queries, block.y)),
-                  grid_y(lists.clouds));
-  queries_kernel<T><<<grid, block, 0, context.stream>>>(args);
-  return cudaGetLastError();
+  return args.idx.wide ? launch_queries<T, int64_t>(args, context.stream)
+                       : launch_queries<T, int32_t>(args, context.stream);
 }
 
 }  // namespace

@@ -5,24 +5,30 @@ namespace torchvox {
 namespace {
 
 // How a call adds up: channel-last rows move in words where they can.
-template <class T, int kWidth, bool kRowsOnX>
+template <class T, int kWidth, bool kWeighted, bool kRowsOnX>
 struct Sums {
-  using Gradient = SlotGradient<T, kWidth>;
+  using Gradient = SlotGradient<T, kWidth, kWeighted>;
   static int64_t bytes(const SlotSumArgs& args) { return partial_sums_bytes<Gradient>(args); }
   static cudaError_t launch(const SlotSumArgs& args, void* workspace, const CudaContext& context) {
     return launch_sums<Gradient, kRowsOnX>(args, workspace, context);
   }
 };
 
+template <class T, bool kWeighted, class Body>
+auto with_width(const SlotSumArgs& args, Body&& body) {
+  constexpr int kWidth = kItemsPerWord<T>;
+  if (args.channels_first) return body(Sums<T, 1, kWeighted, true>{});
+  const bool in_words =
+      args.channels % kWidth == 0 && is_aligned(args.grad) && is_aligned(args.out);
+  return in_words ? body(Sums<T, kWidth, kWeighted, false>{})
+                  : body(Sums<T, 1, kWeighted, false>{});
+}
+
 template <class Body>
 auto with_sums(const SlotSumArgs& args, Body&& body) {
   return with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
-    constexpr int kWidth = kItemsPerWord<T>;
-    if (args.channels_first) return body(Sums<T, 1, true>{});
-    const bool in_words =
-        args.channels % kWidth == 0 && is_aligned(args.grad) && is_aligned(args.out);
-    return in_words ? body(Sums<T, kWidth, false>{}) : body(Sums<T, 1, false>{});
+    return args.weight ? with_width<T, true>(args, body) : with_width<T, false>(args, body);
   });
 }
 

@@ -181,16 +181,11 @@ __global__ void __launch_bounds__(kRowThreads)
   wait_for_previous();  // over only when the other rows are
 }
 
-// Lanes of a group: those that leave the fewest idle, the most of these.
+// Lanes of a group: as many as leave less than half of them idle, at most a warp.
 inline int lanes_bits_for(int64_t items) {
   int best = 0;
-  int64_t fewest = items;  // rounds of lanes
   for (int bits = 1; bits <= 5; ++bits) {
-    const int64_t rounds = ceil_div<int64_t>(items, 1 << bits) << bits;
-    if (rounds <= fewest + fewest / 3) {
-      best = bits;
-      fewest = rounds < fewest ? rounds : fewest;
-    }
+    if (ceil_div<int64_t>(items, 1 << bits) << bits < items + items / 2) best = bits;
   }
   return best;
 }

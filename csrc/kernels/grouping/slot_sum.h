@@ -9,15 +9,14 @@ namespace torchvox {
 
 // The gradient of a gather or an interpolation with respect to its features: row n of cloud b sums
 // the gradients of the slots that read it, in the order of kSumChunk, in fp32 (fp64 for fp64).
-// `fan` slots share a row of grad: 1 in a gather, 3 in an interpolation, where each slot's share is
+// With weights, the slots are those of an interpolation: three share a row of grad, and each adds
 // its weight times that row, rounded once.
+inline constexpr int kWeightedFan = 3;
 struct SlotSumArgs {
   const void* grad =
       nullptr;  // [clouds, slots / fan, channels], or [clouds, channels, slots / fan]
   DType dtype = DType::kFloat;
-  const void* weight = nullptr;  // [clouds, slots], or null: 1
-  DType weight_dtype = DType::kFloat;
-  int fan = 1;
+  const void* weight = nullptr;  // [clouds, slots] in the type of the sums, or null
   SlotLists lists;
   void* out = nullptr;  // [clouds, rows, channels], or [clouds, channels, rows]
   int64_t channels = 0;

@@ -12,49 +12,32 @@
 
 namespace torchvox {
 
-// Weights are few: their type is told apart at run time.
-template <class Sum>
-TORCHVOX_HD Sum load_weight(const void* weights, DType dtype, int64_t at) {
-  switch (dtype) {
-    case DType::kHalf: return widen_item(static_cast<const Half*>(weights)[at]);
-    case DType::kBFloat16: return widen_item(static_cast<const BFloat16*>(weights)[at]);
-    case DType::kDouble: return static_cast<Sum>(static_cast<const double*>(weights)[at]);
-    case DType::kFloat: break;
-  }
-  return static_cast<const float*>(weights)[at];
-}
-
-template <class T, int kWidth>
+template <class T, int kWidth, bool kWeighted>
 struct SlotGradient {
   using Args = SlotSumArgs;
-  using Sum = Lanes<compute_t<T>, kWidth>;
+  using Number = compute_t<T>;
+  using Sum = Lanes<Number, kWidth>;
+  static constexpr uint32_t kFan = kWeighted ? kWeightedFan : 1;
   const T* grad;
   T* out;
   int64_t grad_stride, out_stride;  // elements from one row to the next
-  const void* weight;
-  DType weight_dtype;
-  int64_t first_weight;
-  uint32_t fan;
+  const Number* weight;
 
   TORCHVOX_HD SlotGradient(const SlotSumArgs& args, int64_t cloud, int64_t item) {
     const SlotLists& lists = args.lists;
-    fan = static_cast<uint32_t>(args.fan);
-    const int64_t samples = lists.slots / fan, channel = item * kWidth;
+    const int64_t samples = lists.slots / kFan, channel = item * kWidth;
     grad = static_cast<const T*>(args.grad) + cloud * samples * args.channels +
         channel * (args.channels_first ? samples : 1);
     out = static_cast<T*>(args.out) + cloud * lists.rows * args.channels +
         channel * (args.channels_first ? lists.rows : 1);
     grad_stride = out_stride = args.channels_first ? 1 : args.channels;
-    weight = args.weight;
-    weight_dtype = args.weight_dtype;
-    first_weight = cloud * lists.slots;
+    weight = static_cast<const Number*>(args.weight) + (kWeighted ? cloud * lists.slots : 0);
   }
   static TORCHVOX_HD int64_t items(const SlotSumArgs& args) { return args.channels / kWidth; }
 
   TORCHVOX_HD Sum load(uint32_t slot) const {
-    const uint32_t sample = fan == 1 ? slot : slot / fan;
-    Sum value = load_items<T, kWidth>(grad + sample * grad_stride);
-    if (weight) value.scale(load_weight<compute_t<T>>(weight, weight_dtype, first_weight + slot));
+    Sum value = load_items<T, kWidth>(grad + slot / kFan * grad_stride);
+    if constexpr (kWeighted) value.scale(weight[slot]);
     return value;
   }
   TORCHVOX_HD void begin(int64_t) {}

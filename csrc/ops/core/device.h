@@ -12,6 +12,8 @@
 #ifdef TORCHVOX_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/EmptyTensor.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
@@ -40,6 +42,12 @@ inline at::Tensor empty_beside(c10::SymIntArrayRef shape, at::ScalarType type,
   const auto sizes = c10::asIntArrayRefSlowOpt(shape);
   if (sizes && !at::globalContext().deterministicAlgorithms()) {
 #ifdef TORCHVOX_CUDA
+    if (like.is_cuda() && c10::cuda::current_device() == like.get_device()) {
+      // empty_cuda, less the setting of a device that is set.
+      return at::detail::empty_generic(*sizes, c10::cuda::CUDACachingAllocator::get(),
+                                       c10::DispatchKeySet(c10::DispatchKey::CUDA), type,
+                                       std::nullopt);
+    }
     if (like.is_cuda()) return at::detail::empty_cuda(*sizes, type, like.device(), std::nullopt);
 #endif
     if (like.is_cpu()) {
@@ -62,6 +70,16 @@ inline CudaContext cuda_context(const at::Tensor& on) {
   return context;
 }
 
+// Memory beside `on`, whose device is current, for one call. A tensor around it would cost as much
+// once more; it is made only where torch wants to fill new memory.
+inline c10::DataPtr allocate(int64_t bytes, const at::Tensor& on) {
+  if (bytes == 0) return {};
+  if (at::globalContext().deterministicAlgorithms()) {
+    return empty_beside({bytes}, at::kByte, on).storage().set_data_ptr({});
+  }
+  return c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<size_t>(bytes));
+}
+
 inline void check_status(const char* op, cudaError_t status) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // a failed launch must not be reported again by somebody else's check
@@ -79,9 +97,8 @@ void run(const char* op, const at::Tensor& on, const Args& args) {
   if (on.is_cuda()) {
     const c10::cuda::CUDAGuard guard(on.device());
     const CudaContext context = cuda_context(on);
-    const at::Tensor workspace =
-        empty_beside({workspace_bytes(args, context.target)}, at::kByte, on);
-    check_status(op, launch(args, workspace.mutable_data_ptr(), context));
+    const c10::DataPtr workspace = allocate(workspace_bytes(args, context.target), on);
+    check_status(op, launch(args, workspace.get(), context));
     return;
   }
 #endif

@@ -70,8 +70,6 @@ void sum_features(const char* op, const Tensor& grad, const Tensor& idx, const T
   args.grad = grad.const_data_ptr();
   args.dtype = dtype_of(grad.scalar_type());
   args.weight = weight.const_data_ptr();
-  args.weight_dtype = dtype_of(weight.scalar_type());
-  args.fan = kNearest;
   args.lists = listed.lists;
   args.channels = grad.size(channels_first ? 1 : 2);
   args.channels_first = channels_first;
@@ -126,7 +124,9 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
 
   const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
   if (for_features) {
-    sum_features(op, grad, idx, weight_in.contiguous(), grad_features, channels_first);
+    const bool is_double = grad.scalar_type() == at::kDouble;
+    const Tensor weight = weight_in.contiguous().to(is_double ? at::kDouble : at::kFloat);
+    sum_features(op, grad, idx, weight, grad_features, channels_first);
   }
   if (for_weight) {
     sum_weights(op, grad, features_in.contiguous(), idx, grad_weight, channels_first);
