@@ -8,7 +8,6 @@ namespace torchvox {
 namespace {
 
 constexpr int kCountThreads = 1024;
-constexpr int kPlaceThreads = 512;  // at most
 constexpr int kAhead = 8;  // loads of a thread under way at once
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
@@ -288,46 +287,6 @@ cudaError_t launch_index(const SlotListsArgs& args, const CountPlan& plan, const
 }
 
 }  // namespace
-
-CountPlan CountPlan::of(const SlotLists& lists, const Target& target) {
-  constexpr int64_t kFewestWarps = 4, kMostWarps = kPlaceThreads / 32, kMostTiles = 2;
-  constexpr int64_t kRunAtLeast = 4 * 32, kPartBelow = 1 << 16;
-  constexpr int64_t kCountsAtMost = int64_t{1} << 28;  // bytes
-  CountPlan plan;
-  if (lists.rows == 0 || lists.slots == 0 || lists.clouds == 0) return plan;
-  const int64_t most_rows = target.shared_bytes /
-      (kFewestWarps * static_cast<int64_t>(sizeof(uint16_t))) / kScanRows * kScanRows;
-  if (most_rows == 0) return plan;
-  plan.chunks = ceil_div<int64_t>(lists.rows, kScanRows);
-  plan.row_stride = ceil_div<int64_t>(lists.rows, 8) * 8;
-  plan.tile_rows = plan.row_stride;
-  if (plan.tile_rows > most_rows) {
-    const int64_t tiles = ceil_div(lists.rows, most_rows);
-    plan.tile_rows = ceil_div(plan.chunks, tiles) * kScanRows;
-  }
-  plan.tiles = ceil_div(lists.rows, plan.tile_rows);
-  const int64_t warps =
-      target.shared_bytes / (plan.tile_rows * static_cast<int64_t>(sizeof(uint16_t)));
-  plan.warps = static_cast<int>(warps < kMostWarps ? warps : kMostWarps);
-
-  int64_t resident = target.shared_bytes / static_cast<int64_t>(plan.place_bytes());
-  if (resident > 2) resident = 2;
-  const int64_t blocks = resident * target.multiprocessors;
-  int64_t parts = blocks / (lists.clouds * plan.tiles);
-  const int64_t useful = lists.slots / (plan.warps * kRunAtLeast);
-  if (parts > useful) parts = useful;
-  const int64_t needed = ceil_div(lists.slots, kPartBelow - 32 * kMostWarps);
-  if (parts < needed) parts = needed;
-  if (parts < 1) parts = 1;
-  plan.run_slots = ceil_div(ceil_div(lists.slots, parts), int64_t{plan.warps} * 32) * 32;
-  plan.part_slots = plan.run_slots * plan.warps;
-  plan.parts = ceil_div(lists.slots, plan.part_slots);
-  plan.fits = plan.tiles <= kMostTiles &&
-      lists.clouds * plan.parts * plan.row_stride <= kCountsAtMost / 4 &&
-      lists.clouds * plan.parts * plan.tiles < (int64_t{1} << 31) &&
-      lists.clouds * plan.chunks < (int64_t{1} << 31);
-  return plan;
-}
 
 cudaError_t launch_count(const SlotListsArgs& args, const CountPlan& plan, void* workspace,
                          const CudaContext& context) {

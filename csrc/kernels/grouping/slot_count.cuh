@@ -19,6 +19,7 @@
 
 namespace torchvox {
 
+inline constexpr int kPlaceThreads = 512;  // at most
 inline constexpr int kScanThreads = 256;
 inline constexpr int kScanRows = 4 * kScanThreads;  // of a block of the scan
 
