@@ -181,11 +181,12 @@ __global__ void __launch_bounds__(kRowThreads)
   wait_for_previous();  // over only when the other rows are
 }
 
-// Lanes of a group: as many as leave less than half of them idle, at most a warp.
+// Lanes of a group: as many as keep two thirds of them busy, at most a warp.
 inline int lanes_bits_for(int64_t items) {
   int best = 0;
   for (int bits = 1; bits <= 5; ++bits) {
-    if (ceil_div<int64_t>(items, 1 << bits) << bits < items + items / 2) best = bits;
+    const int64_t lanes = ceil_div<int64_t>(items, 1 << bits) << bits;  // of all rounds
+    if (2 * lanes <= 3 * items) best = bits;
   }
   return best;
 }
