@@ -20,6 +20,9 @@ PLAN_VALUES = {
     "fps_kernel": {"block": 0, "lazy": 1, "generic": 2},
     "ball_kernel": {"scan": 0, "cells": 1},
     "group_mlp": {"portable": 0, "tensor cores": 1},
+    "knn_kernel": {"scan": 0, "tiles": 1, "select": 2},
+    "knn_order": {"block": 0, "sort": 1},
+    "slot_lists": {"counted": 0, "sorted": 1},
     "bev_table": {"dense": 0, "cleared": 1, "started": 2, "small": 3},
 }
 

@@ -36,6 +36,11 @@ const std::vector<const char*>& schemas() {
       // grouping: out [B, M, C] and [B, M, k, C], or [B, C, M] and [B, C, M, k] with channels_first
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
+      // neighbours: dist2 and idx int32, [B, M, k] or [U, k]
+      "knn(Tensor points, Tensor query, SymInt k, *, int norm=2, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
+      "knn_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, SymInt k, *, int norm=2, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
+      "three_nn(Tensor query, Tensor points, *, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
+      "three_nn_ragged(Tensor query, Tensor points, Tensor query_ptr, Tensor ptr, *, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
       "group_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_group_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
       // [U, k, C]
@@ -55,11 +60,6 @@ const std::vector<const char*>& schemas() {
       // [B, N, D] and [B, M, D], or [T, D] and [U, D]; [0] where not wanted. count [B, M] or
       // [U]: slots of a query that carry a distance
       "_neighbour_distance_backward(Tensor grad_dist2, Tensor points, Tensor query, Tensor idx, *, int norm=2, Tensor? count=None, Tensor? ptr=None, Tensor? query_ptr=None, bool local_index=False, bool for_points=True, bool for_query=True) -> (Tensor grad_points, Tensor grad_query)",
-      // neighbours: dist2 and idx int32, [B, M, k] or [U, k]
-      "knn(Tensor points, Tensor query, SymInt k, *, int norm=2, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
-      "knn_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, SymInt k, *, int norm=2, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
-      "three_nn(Tensor query, Tensor points, *, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
-      "three_nn_ragged(Tensor query, Tensor points, Tensor query_ptr, Tensor ptr, *, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
       // neighbours: dist2, idx int32 [B, M, k] or [U, k], count int32 [B, M] or [U]
       "ball_query(Tensor points, Tensor query, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx, Tensor count)",
       "ball_query_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",

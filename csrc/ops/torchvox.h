@@ -146,6 +146,45 @@ inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& id
   return op.call(features, idx, channels_first);
 }
 
+// dist2 [B, M, k], idx [B, M, k] int32
+inline std::tuple<at::Tensor, at::Tensor> knn(const at::Tensor& points, const at::Tensor& query,
+                                              c10::SymInt k, int64_t norm = 2,
+                                              std::string_view dist_order = "pn2",
+                                              const OptionalTensor& lengths = {},
+                                              const OptionalTensor& query_lengths = {}) {
+  static const auto op = detail::op<decltype(knn)>("torchvox::knn");
+  return op.call(points, query, std::move(k), norm, dist_order, lengths, query_lengths);
+}
+
+// dist2 [U, k], idx [U, k] int32
+inline std::tuple<at::Tensor, at::Tensor> knn_ragged(const at::Tensor& points,
+                                                     const at::Tensor& query, const at::Tensor& ptr,
+                                                     const at::Tensor& query_ptr, c10::SymInt k,
+                                                     int64_t norm = 2,
+                                                     std::string_view dist_order = "pn2",
+                                                     bool local_index = false) {
+  static const auto op = detail::op<decltype(knn_ragged)>("torchvox::knn_ragged");
+  return op.call(points, query, ptr, query_ptr, std::move(k), norm, dist_order, local_index);
+}
+
+// dist2 [B, M, 3], idx [B, M, 3] int32
+inline std::tuple<at::Tensor, at::Tensor> three_nn(const at::Tensor& query,
+                                                   const at::Tensor& points,
+                                                   std::string_view dist_order = "pn2",
+                                                   const OptionalTensor& lengths = {},
+                                                   const OptionalTensor& query_lengths = {}) {
+  static const auto op = detail::op<decltype(three_nn)>("torchvox::three_nn");
+  return op.call(query, points, dist_order, lengths, query_lengths);
+}
+
+// dist2 [U, 3], idx [U, 3] int32
+inline std::tuple<at::Tensor, at::Tensor> three_nn_ragged(
+    const at::Tensor& query, const at::Tensor& points, const at::Tensor& query_ptr,
+    const at::Tensor& ptr, std::string_view dist_order = "pn2", bool local_index = false) {
+  static const auto op = detail::op<decltype(three_nn_ragged)>("torchvox::three_nn_ragged");
+  return op.call(query, points, query_ptr, ptr, dist_order, local_index);
+}
+
 // [B, M, k, C], or [B, C, M, k] with channels_first
 inline at::Tensor group_points(const at::Tensor& features, const at::Tensor& idx,
                                bool channels_first = false) {
@@ -202,45 +241,6 @@ inline at::Tensor interpolate_features(const at::Tensor& query, const at::Tensor
   static const auto op =
       detail::op<decltype(interpolate_features)>("torchvox::interpolate_features");
   return op.call(query, points, features, eps, weight, lengths, query_lengths);
-}
-
-// dist2 [B, M, k], idx [B, M, k] int32
-inline std::tuple<at::Tensor, at::Tensor> knn(const at::Tensor& points, const at::Tensor& query,
-                                              c10::SymInt k, int64_t norm = 2,
-                                              std::string_view dist_order = "pn2",
-                                              const OptionalTensor& lengths = {},
-                                              const OptionalTensor& query_lengths = {}) {
-  static const auto op = detail::op<decltype(knn)>("torchvox::knn");
-  return op.call(points, query, std::move(k), norm, dist_order, lengths, query_lengths);
-}
-
-// dist2 [U, k], idx [U, k] int32
-inline std::tuple<at::Tensor, at::Tensor> knn_ragged(const at::Tensor& points,
-                                                     const at::Tensor& query, const at::Tensor& ptr,
-                                                     const at::Tensor& query_ptr, c10::SymInt k,
-                                                     int64_t norm = 2,
-                                                     std::string_view dist_order = "pn2",
-                                                     bool local_index = false) {
-  static const auto op = detail::op<decltype(knn_ragged)>("torchvox::knn_ragged");
-  return op.call(points, query, ptr, query_ptr, std::move(k), norm, dist_order, local_index);
-}
-
-// dist2 [B, M, 3], idx [B, M, 3] int32
-inline std::tuple<at::Tensor, at::Tensor> three_nn(const at::Tensor& query,
-                                                   const at::Tensor& points,
-                                                   std::string_view dist_order = "pn2",
-                                                   const OptionalTensor& lengths = {},
-                                                   const OptionalTensor& query_lengths = {}) {
-  static const auto op = detail::op<decltype(three_nn)>("torchvox::three_nn");
-  return op.call(query, points, dist_order, lengths, query_lengths);
-}
-
-// dist2 [U, 3], idx [U, 3] int32
-inline std::tuple<at::Tensor, at::Tensor> three_nn_ragged(
-    const at::Tensor& query, const at::Tensor& points, const at::Tensor& query_ptr,
-    const at::Tensor& ptr, std::string_view dist_order = "pn2", bool local_index = false) {
-  static const auto op = detail::op<decltype(three_nn_ragged)>("torchvox::three_nn_ragged");
-  return op.call(query, points, query_ptr, ptr, dist_order, local_index);
 }
 
 // C = B * max_voxels, or N: features [C, P, F] or [C, F], indices [C, 4] int32 (b, z, y, x),

@@ -4,6 +4,7 @@
 // every kernel on two threads, and with a GPU there, against one thread, bit for bit.
 #include <memory>
 
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/grouping/gather_points.h"
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/grouping/neighbour_distance.h"
@@ -59,6 +60,7 @@ class Side {
     if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
     return static_cast<int32_t*>(put(bytes));
   }
+  bool device() const { return device_; }
   void* room(int64_t bytes) { return put(Bytes(static_cast<size_t>(bytes), kPoison)); }
   template <class Args>
   void run(const Args& args) {
@@ -81,7 +83,7 @@ class Side {
 
  private:
   bool threads_;
-  [[maybe_unused]] bool device_;
+  bool device_;
   std::vector<std::unique_ptr<Bytes>> on_host_;
 #ifdef TORCHVOX_CUDA
   std::vector<std::unique_ptr<DeviceBuffer<uint8_t>>> on_device_;
@@ -121,28 +123,22 @@ std::vector<int32_t> indices(const Case& c, Random& random) {
   return idx;
 }
 
-struct Lists {
-  int32_t* offsets;
-  int32_t* order;
-};
-
-Lists lists_on(Side& side, const Case& c, const int32_t* idx) {
+SlotLists lists_on(Side& side, const Case& c, const int32_t* idx) {
   SlotListsArgs args;
   args.idx = {idx, false};
-  args.clouds = c.clouds, args.rows = c.rows, args.slots = c.slots();
-  args.offsets = static_cast<int32_t*>(side.room(c.clouds * (c.rows + 1) * 4));
-  args.order = static_cast<int32_t*>(side.room(c.clouds * c.slots() * 4));
+  args.lists.clouds = c.clouds, args.lists.rows = c.rows, args.lists.slots = c.slots();
+  args.lists.place(side.room(args.lists.place(nullptr, side.device())), side.device());
   side.run(args);
-  return {args.offsets, args.order};
+  return args.lists;
 }
 
 // Each slot is in the list of the row that it names, in ascending order.
 void check_lists(const Case& c, const std::vector<int32_t>& idx, Where where) {
   Side side(where);
-  const Lists lists = lists_on(side, c, side.put(idx));
-  const Bytes offset_bytes = side.read(lists.offsets), order_bytes = side.read(lists.order);
-  const auto* offsets = reinterpret_cast<const int32_t*>(offset_bytes.data());
-  const auto* order = reinterpret_cast<const int32_t*>(order_bytes.data());
+  const SlotLists lists = lists_on(side, c, side.put(idx));
+  const Bytes memory = side.read(lists.offsets);
+  const auto* offsets = reinterpret_cast<const int32_t*>(memory.data());
+  const int32_t* order = offsets + (lists.order - lists.offsets);
   bool good = true;
   for (int64_t b = 0; b < c.clouds && good; ++b) {
     std::vector<int32_t> end(offsets + b * (c.rows + 1), offsets + (b + 1) * (c.rows + 1));
@@ -185,13 +181,12 @@ Bytes gathered(Side& side, const Case& c, const Inputs& in) {
 }
 
 Bytes summed(Side& side, const Case& c, const Inputs& in) {
-  const Lists lists = lists_on(side, c, side.put(in.idx));
+  const SlotLists lists = lists_on(side, c, side.put(in.idx));
   SlotSumArgs args;
   args.grad = side.put(in.grad);
   args.dtype = in.dtype;
-  args.offsets = lists.offsets, args.order = lists.order;
+  args.lists = lists;
   args.out = side.room(static_cast<int64_t>(in.features.size()));
-  args.clouds = c.clouds, args.rows = c.rows, args.slots = c.slots();
   args.channels = c.channels, args.channels_first = in.channels_first;
   side.run(args);
   return side.read(args.out);
@@ -211,15 +206,15 @@ std::vector<Bytes> interpolated(Side& side, Case c, const Inputs& in) {
   args.channels = c.channels, args.channels_first = in.channels_first;
   side.run(args);
 
-  const Lists lists = lists_on(side, c, static_cast<const int32_t*>(args.idx.data));
+  const SlotLists lists = lists_on(side, c, static_cast<const int32_t*>(args.idx.data));
   SlotSumArgs sum;
   sum.grad = side.put(Bytes(in.grad.begin(), in.grad.begin() + out_bytes));
   sum.dtype = in.dtype;
-  sum.weight = args.weight;
-  sum.fan = kNearest;
-  sum.offsets = lists.offsets, sum.order = lists.order;
+  Random random(6);
+  sum.weight = side.put(random_values(in.dtype == DType::kDouble ? DType::kDouble : DType::kFloat,
+                                      c.clouds * c.slots(), random));
+  sum.lists = lists;
   sum.out = side.room(static_cast<int64_t>(in.features.size()));
-  sum.clouds = c.clouds, sum.rows = c.rows, sum.slots = c.slots();
   sum.channels = c.channels, sum.channels_first = in.channels_first;
   side.run(sum);
 
@@ -246,11 +241,11 @@ std::vector<Bytes> of_distances(Side& side, const Case& c, const Inputs& in, int
   args.points = side.put(random_values(in.dtype, c.clouds * c.rows * kDims, random));
   args.query = side.put(random_values(in.dtype, c.clouds * c.queries * kDims, random));
   args.idx = {side.put(in.idx), false};
-  const Lists lists = lists_on(side, c, static_cast<const int32_t*>(args.idx.data));
-  args.offsets = lists.offsets, args.order = lists.order;
+  const SlotLists lists = lists_on(side, c, static_cast<const int32_t*>(args.idx.data));
+  args.lists = lists;
   args.grad_points = side.room(c.clouds * c.rows * kDims * size_of(in.dtype));
   args.grad_query = side.room(c.clouds * c.queries * kDims * size_of(in.dtype));
-  args.clouds = c.clouds, args.rows = c.rows, args.queries = c.queries, args.k = c.k;
+  args.queries = c.queries, args.k = c.k;
   side.run(args);
   return {side.read(args.grad_points), side.read(args.grad_query)};
 }
@@ -258,7 +253,10 @@ std::vector<Bytes> of_distances(Side& side, const Case& c, const Inputs& in, int
 void check_inputs(const Case& c, const Inputs& in, Where where) {
   Side one(Where::kThread), other(where);
   const auto check_op = [&](const char* what, const auto& op) {
-    check(op(other) == op(one), c.name(what, in.dtype, in.channels_first));
+    const auto expected = op(one);
+    set_plan_override(Plan::kInterpolateCpu, 0);
+    check(op(other) == expected, c.name(what, in.dtype, in.channels_first));
+    set_plan_override(Plan::kInterpolateCpu, kAutomatic);
   };
   check_op("gather", [&](Side& side) { return gathered(side, c, in); });
   check_op("sum", [&](Side& side) { return summed(side, c, in); });
@@ -279,7 +277,12 @@ void check_case(const Case& c) {
 #endif
   Inputs in;
   in.idx = indices(c, random);
-  for (const Where where : others) check_lists(c, in.idx, where);
+  for (const Where where : others) {
+    check_lists(c, in.idx, where);
+    set_plan_override(Plan::kSlotLists, 1);  // sorted
+    check_lists(c, in.idx, where);
+    set_plan_override(Plan::kSlotLists, kAutomatic);
+  }
   for (const DType dtype : kTypes) {
     for (const bool channels_first : {false, true}) {
       in.dtype = dtype;
@@ -307,5 +310,8 @@ int main() {
     check_case({3, 3000, 2000, 5, 1, spread});
   }
   check_case({40, 16, 5, 3, 4, Spread::kEven});
+  check_case({1, 65000, 9000, 4, 1, Spread::kEven});  // rows in several tiles
+  check_case({2, 5000, 40000, 3, 1, Spread::kHot});  // several parts and runs
+  check_case({1, 1 << 20, 700, 3, 1, Spread::kEven});  // too many rows to count
   return finish("grouping kernels");
 }

@@ -76,6 +76,6 @@ OPS = [
             ("norm", 3, ValueError, "norm must be 1 or 2"),
             ("local_index", True, ValueError, "local_index must come with ptr"),
         ),
-        kernels=6,
+        kernels=5,
     ),
 ]

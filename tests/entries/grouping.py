@@ -176,7 +176,7 @@ GROUP_OPS = [
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, k\] with the B of features"),
         ),
         kernels=1,
-        backward_kernels=5,
+        backward_kernels=4,
     ),
     Op(
         "_group_points_backward",
@@ -221,7 +221,7 @@ GROUP_OPS = [
         twice=True,
         refusals=(*FEATURES_REFUSALS, *OFFSETS_REFUSALS),
         kernels=2,
-        backward_kernels=5,
+        backward_kernels=4,
     ),
 ]
 

@@ -110,7 +110,7 @@ INTERPOLATE_OPS = [
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, 3\] with the B of features"),
         ),
         kernels=1,
-        backward_kernels=6,
+        backward_kernels=5,
     ),
     Op(
         "_three_interpolate_backward",
@@ -127,7 +127,7 @@ INTERPOLATE_OPS = [
             ("grad", lambda t: t.double(), TypeError, "grad must have the dtype of features"),
             ("grad", lambda t: t[:, 1:], ValueError, "grad must have the shape of the output"),
         ),
-        kernels=6,
+        kernels=5,
     ),
     Op(
         "three_interpolate_ragged",
@@ -142,7 +142,7 @@ INTERPOLATE_OPS = [
         formula=interpolate_ragged_formula,
         refusals=(*FEATURES_REFUSALS, *OFFSETS_REFUSALS, *WEIGHT_REFUSALS),
         kernels=2,
-        backward_kernels=6,
+        backward_kernels=5,
     ),
 ]
 
@@ -283,7 +283,7 @@ INTERPOLATE_FEATURES_OPS = [
         interpolate_features_call,
         varying={"points": 1, "features": 1},
         cases=INTERPOLATE_FEATURES_CASES,
-        gradients=("features",),
+        gradients=("features", "query", "points"),
         differentiable=(0,),
         smooth={
             "distance": interpolate_features_smooth,
@@ -308,7 +308,7 @@ INTERPOLATE_FEATURES_OPS = [
             ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
         ),
         kernels=2,
-        backward_kernels=5,
+        backward_kernels=11,
     ),
 ]
 

@@ -3,7 +3,7 @@
 
 import torch
 
-from .op import Call, Op, cloud, generator
+from .op import Call, Op, cloud, generator, smooth_cloud
 from .sampling import batch_of_clouds
 
 QUERIES = 21
@@ -98,6 +98,53 @@ RAGGED_CASES = {
 }
 
 
+def smooth(clouds: int, **options) -> Call:
+    """A call in float64 without ties: one cloud, or two."""
+    spread = torch.stack([smooth_cloud(9, 3), smooth_cloud(12, 3)[:9] + 0.1])[:clouds]
+    query = torch.stack([smooth_cloud(5, 3), smooth_cloud(5, 4)[:, 1:]])[:clouds] + 0.037
+    return {"points": spread, "query": query, "k": 4, **options}
+
+
+def smooth_ragged(**options) -> Call:
+    call = smooth(2)
+    return {
+        "points": call["points"].flatten(0, 1),
+        "query": call["query"].flatten(0, 1),
+        "ptr": torch.tensor([0, 3, 18]),
+        "query_ptr": torch.tensor([0, 3, 10], dtype=torch.int32),
+        "k": 3,
+        **options,
+    }
+
+
+KNN_SMOOTH = {
+    "squared": lambda: smooth(2, lengths=torch.tensor([9, 4])),
+    "norm 1": lambda: smooth(1, norm=1),
+}
+RAGGED_SMOOTH = {
+    "global": smooth_ragged,
+    "local": lambda: smooth_ragged(local_index=True),
+    "norm 1": lambda: smooth_ragged(norm=1),
+}
+
+
+def formula(call: Call, outs: tuple) -> tuple:
+    """The distances to the points that the op named."""
+    points, query, idx = call["points"], call["query"], outs[1].long()
+    at = idx.clamp(min=0)
+    if points.dim() == 2:
+        if call.get("local_index"):
+            rows = torch.arange(len(query))
+            cloud_of = torch.searchsorted(call["query_ptr"].long(), rows, right=True) - 1
+            at = at + call["ptr"].long()[cloud_of][:, None]
+        near = points[at]
+    else:
+        near = torch.stack([p[i] for p, i in zip(points, at, strict=True)])
+    delta = near - query[..., None, :]
+    d = delta.abs().sum(-1) if call.get("norm") == 1 else delta.square().sum(-1)
+    return (torch.where(idx < 0, float("inf"), d),)
+
+
 def three(call: Call) -> Call:
     return {name: value for name, value in call.items() if name not in ("k", "norm")}
 
@@ -108,16 +155,26 @@ OPS = [
         knn_call,
         varying={"points": 1},
         cases=KNN_CASES,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        smooth=KNN_SMOOTH,
+        formula=formula,
         refusals=(*KNN_REFUSALS, *BATCH_REFUSALS, *K_REFUSALS),
         kernels=1,
+        backward_kernels=6,
     ),
     Op(
         "knn_ragged",
         ragged_call,
         varying={"points": 0},
         cases=RAGGED_CASES,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        smooth=RAGGED_SMOOTH,
+        formula=formula,
         refusals=(*KNN_REFUSALS, *RAGGED_REFUSALS, *K_REFUSALS),
         kernels=1,
+        backward_kernels=6,
     ),
     Op(
         "three_nn",
@@ -127,8 +184,13 @@ OPS = [
             name: lambda make=KNN_CASES[name]: three(make())
             for name in ("loop", "query lengths", "two dimensions", *TYPES, "no clouds")
         },
+        gradients=("points", "query"),
+        differentiable=(0,),
+        smooth={"squared": lambda: three(KNN_SMOOTH["squared"]())},
+        formula=formula,
         refusals=(*KNN_REFUSALS, *BATCH_REFUSALS),
         kernels=1,
+        backward_kernels=5,
     ),
     Op(
         "three_nn_ragged",
@@ -138,7 +200,14 @@ OPS = [
             name: lambda make=RAGGED_CASES[name]: three(make())
             for name in ("local index", "float64")
         },
+        gradients=("points", "query"),
+        differentiable=(0,),
+        smooth={
+            name: lambda make=RAGGED_SMOOTH[name]: three(make()) for name in ("global", "local")
+        },
+        formula=formula,
         refusals=(*KNN_REFUSALS, *RAGGED_REFUSALS),
         kernels=1,
+        backward_kernels=5,
     ),
 ]

@@ -220,7 +220,7 @@ GATHER_OPS = [
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M\]"),
         ),
         kernels=1,
-        backward_kernels=5,
+        backward_kernels=4,
     ),
     Op(
         "_gather_points_backward",

@@ -4,7 +4,7 @@
 import pytest
 import torch
 from entries import grouping
-from helpers import assert_same_bits
+from helpers import assert_same_bits, forced
 
 from torchvox import reference
 
@@ -50,6 +50,21 @@ def test_points_that_many_queries_took(device, rows, dtype, channels_first):
         grad.to(device), idx.to(device), rows, channels_first=channels_first
     )
     assert_same_bits(got, want)
+
+
+@pytest.mark.parametrize("plan", ["counted", "sorted"])
+@pytest.mark.parametrize(("rows", "k"), [(1, 8), (50, 40), (3000, 8), (40_000, 3), (200_000, 3)])
+def test_every_way_to_list_slots_gives_the_same_gradient(device, plan, rows, k):
+    """Rows in one tile and in several, more than can be counted, and lists of many chunks."""
+    g = torch.Generator().manual_seed(rows)
+    idx = torch.randint(-1, rows + 1, (2, 700, k), generator=g, dtype=torch.int32)
+    idx[:, ::3, 0] = rows // 2
+    grad = torch.randn(2, 700, k, 4, generator=g)
+    expected = ops._group_points_backward(grad, idx, rows)
+    with forced(slot_lists=plan):
+        for dtype in (torch.int32, torch.int64):
+            got = ops._group_points_backward(grad.to(device), idx.to(device, dtype), rows)
+            assert_same_bits(got, expected)
 
 
 def test_group_points_is_gather_points_of_the_flat_list(device):

@@ -4,7 +4,7 @@
 import pytest
 import torch
 from entries import grouping, interpolation
-from helpers import assert_same_bits
+from helpers import assert_same_bits, forced
 
 from torchvox import reference
 
@@ -38,6 +38,17 @@ def test_forward_and_gradients_equal_the_reference(device, c, dtype, channels_fi
         grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(c)).to(dtype)
         wanted = reference.three_interpolate_backward(grad, **moved(call, "cpu"))
         assert_same_bits(ops._three_interpolate_backward(grad.to(device), **call), wanted)
+
+
+@pytest.mark.parametrize("instructions", [0, 1])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_instruction_set_gives_the_same_bits(dtype, instructions):
+    call = case(70, dtype)
+    expected = ops.three_interpolate(**call)
+    grads = ops._three_interpolate_backward(expected, **call)
+    with forced(interpolate_cpu=instructions):
+        assert_same_bits(ops.three_interpolate(**call), expected)
+        assert_same_bits(ops._three_interpolate_backward(expected, **call), grads)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -145,3 +156,18 @@ def test_a_query_on_a_point_takes_its_feature_and_one_point_is_broadcast(device)
         ops.interpolate_features(points, points, features, lengths=one).flatten().tolist()
         == [1] * 4
     )
+
+
+def test_autocast_widens_what_has_to_agree(device):
+    call = moved(interpolation.interpolate_features_call(40), device)
+    half = {**call, "query": call["query"].half()}
+    with pytest.raises(TypeError, match="points must have the dtype of query"):
+        ops.interpolate_features(**half)
+    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
+        out = ops.interpolate_features(**half)
+    assert_same_bits(out, ops.interpolate_features(**{**half, "query": half["query"].float()}))
+    call = moved(case(5), device)
+    half = {**call, "weight": call["weight"].bfloat16()}
+    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
+        out = ops.three_interpolate(**half)
+    assert_same_bits(out, ops.three_interpolate(**{**half, "weight": half["weight"].float()}))

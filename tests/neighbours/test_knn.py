@@ -119,3 +119,15 @@ def test_the_python_functions_name_their_results():
     near = torchvox.knn(points, query, 3)
     assert torch.equal(near.idx, torchvox.three_nn(query, points).idx)
     assert near._fields == ("dist2", "idx")
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_points_and_queries_of_two_types_are_widened_under_autocast_alone(device, half):
+    points, query = cube(50).to(device), cube(6, seed=1).to(device, half)
+    expected = ops.knn(points, query.float(), 4)
+    with torch.autocast(device, dtype=half):
+        assert_same_bits(tuple(ops.knn(points, query, 4)), tuple(expected))
+        assert ops.three_nn(query, points)[0].dtype == torch.float32
+        assert torch.is_autocast_enabled(device)
+    with pytest.raises(TypeError, match="query must have the dtype of points"):
+        ops.knn(points, query, 4)

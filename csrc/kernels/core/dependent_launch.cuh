@@ -41,18 +41,25 @@ inline bool can_overlap(const Target& target) {
 }
 
 template <class... Parameters, class... Arguments>
-cudaError_t launch_after(void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
-                         const CudaContext& context, const Arguments&... arguments) {
+cudaError_t launch_after_sharing(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
+                                 size_t shared_bytes, const CudaContext& context,
+                                 const Arguments&... arguments) {
   cudaLaunchAttribute overlap[1] = {};
   overlap[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap[0].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = blocks;
-  config.blockDim = dim3(threads);
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = context.stream;
   config.attrs = overlap;
   config.numAttrs = can_overlap(context.target) ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+template <class... Parameters, class... Arguments>
+cudaError_t launch_after(void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
+                         const CudaContext& context, const Arguments&... arguments) {
+  return launch_after_sharing(kernel, blocks, dim3(threads), 0, context, arguments...);
 }
 
 }  // namespace torchvox

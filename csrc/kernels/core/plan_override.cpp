@@ -36,6 +36,11 @@ const char* plan_name(Plan plan) {
     case Plan::kBallCpu: return "ball_cpu";
     case Plan::kGroupMlp: return "group_mlp";
     case Plan::kGroupMlpCpu: return "group_mlp_cpu";
+    case Plan::kKnnKernel: return "knn_kernel";
+    case Plan::kKnnOrder: return "knn_order";
+    case Plan::kKnnCpu: return "knn_cpu";
+    case Plan::kSlotLists: return "slot_lists";
+    case Plan::kInterpolateCpu: return "interpolate_cpu";
     case Plan::kCount: break;
   }
   return "";

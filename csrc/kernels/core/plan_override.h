@@ -25,6 +25,11 @@ enum class Plan {
   kBallCpu,  // as kFpsCpu
   kGroupMlp,  // CUDA, 16-bit layers: 0 portable, 1 tensor cores; they differ in rounding
   kGroupMlpCpu,  // as kFpsCpu
+  kKnnKernel,  // 0 scan, 1 tiles, 2 select (CUDA); where it takes the call
+  kKnnOrder,  // CUDA: 0 one block a cloud, where it can, 1 a sort of all
+  kKnnCpu,  // as kFpsCpu
+  kSlotLists,  // CUDA: 0 counted where they can be, 1 sorted
+  kInterpolateCpu,  // as kFpsCpu
   kCount
 };
 

@@ -1,32 +1,138 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/grouping/gather_points_common.h"
+#include "csrc/kernels/grouping/gather_points.h"
+#include "csrc/kernels/grouping/row_blocks.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kAhead = 4;  // samples of a thread under way at once
+constexpr int kPlanes = 8;  // channels for which a thread reads its index once
 
-// One thread a word of the output: writes are consecutive, reads too within a channel-last row.
+struct GatherSizes {
+  int64_t clouds, points, samples, channels;
+  int64_t words;  // of a row
+};
+
+template <class Index>
+__device__ __forceinline__ bool is_inside(Index n, int64_t points) {
+  return n >= 0 && n < points;
+}
+
+// Channel-last: a thread has one word of a few rows. The output is written once and streams past
+// the features, which stay in the cache.
+template <class Word, class Index>
+__global__ void __launch_bounds__(kRowThreads)
+    rows_kernel(const Word* __restrict__ all_features, const Index* __restrict__ all_idx,
+                Word* __restrict__ all_out, const __grid_constant__ GatherSizes sizes) {
+  const int64_t first = int64_t{blockIdx.x} * blockDim.y * kAhead + threadIdx.y;
+  for (int64_t cloud = blockIdx.y; cloud < sizes.clouds; cloud += gridDim.y) {
+    const Word* const features = all_features + cloud * sizes.points * sizes.words;
+    const Index* const idx = all_idx + cloud * sizes.samples;
+    Word* const out = all_out + cloud * sizes.samples * sizes.words;
+    int64_t from[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t sample = first + k * blockDim.y;
+      const Index n = sample < sizes.samples ? __ldg(idx + sample) : Index{-1};
+      from[k] = is_inside(n, sizes.points) ? n * sizes.words : -1;
+    }
+    for (int64_t word = threadIdx.x; word < sizes.words; word += blockDim.x) {
+      Word value[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        value[k] = from[k] >= 0 ? __ldg(features + from[k] + word) : Word{};
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int64_t sample = first + k * blockDim.y;
+        if (sample < sizes.samples) __stcs(out + sample * sizes.words + word, value[k]);
+      }
+    }
+  }
+}
+
+// Channels first: a thread has one sample of a few planes, in which its neighbours read and write
+// beside it.
+template <class Word, class Index>
+__global__ void __launch_bounds__(kRowThreads)
+    planes_kernel(const Word* __restrict__ all_features, const Index* __restrict__ all_idx,
+                  Word* __restrict__ all_out, const __grid_constant__ GatherSizes sizes) {
+  const int64_t sample = int64_t{blockIdx.x} * kRowThreads + threadIdx.x;
+  if (sample >= sizes.samples) return;
+  const int64_t groups = ceil_div<int64_t>(sizes.channels, kPlanes);
+  for (int64_t y = blockIdx.y; y < sizes.clouds * groups; y += gridDim.y) {
+    const int64_t cloud = y / groups, first = (y - cloud * groups) * kPlanes;
+    const Index n = __ldg(all_idx + cloud * sizes.samples + sample);
+    const bool inside = is_inside(n, sizes.points);
+    const int64_t plane = cloud * sizes.channels + first;
+    const Word* const features = all_features + plane * sizes.points + (inside ? n : 0);
+    Word* const out = all_out + plane * sizes.samples + sample;
+    Word value[kPlanes];
+#pragma unroll
+    for (int c = 0; c < kPlanes; ++c) {
+      value[c] = inside && first + c < sizes.channels ? __ldg(features + c * sizes.points) : Word{};
+    }
+#pragma unroll
+    for (int c = 0; c < kPlanes; ++c) {
+      if (first + c < sizes.channels) __stcs(out + c * sizes.samples, value[c]);
+    }
+  }
+}
+
+// Bytes do not care what they mean: elements are moved as words. A channel-last row moves in the
+// widest word that divides it and that both buffers are aligned to; channels first, one element.
+int64_t word_bytes(const GatherPointsArgs& args) {
+  if (args.channels_first) return args.element_bytes;
+  const auto misaligned = reinterpret_cast<uintptr_t>(args.features) |
+      reinterpret_cast<uintptr_t>(args.out) |
+      static_cast<uintptr_t>(args.channels * args.element_bytes);
+  int64_t word = args.element_bytes;
+  while (word < 16 && misaligned % (2 * word) == 0) word *= 2;
+  return word;
+}
+
+template <class Word, class Index>
+void launch_index(const GatherPointsArgs& args, const GatherSizes& sizes, cudaStream_t stream) {
+  const auto* const features = static_cast<const Word*>(args.features);
+  const auto* const idx = static_cast<const Index*>(args.idx.data);
+  auto* const out = static_cast<Word*>(args.out);
+  if constexpr (sizeof(Word) <= 8) {  // planes are moved by element
+    if (args.channels_first) {
+      const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(sizes.samples, kRowThreads)),
+                      grid_y(sizes.clouds * ceil_div<int64_t>(sizes.channels, kPlanes)));
+      planes_kernel<<<grid, kRowThreads, 0, stream>>>(features, idx, out, sizes);
+      return;
+    }
+  }
+  const dim3 block = block_of(sizes.words);
+  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(sizes.samples, block.y * kAhead)),
+                  grid_y(sizes.clouds));
+  rows_kernel<<<grid, block, 0, stream>>>(features, idx, out, sizes);
+}
+
 template <class Word>
-__global__ void __launch_bounds__(kThreads)
-    gather_kernel(GatherPointsArgs args, int64_t words, int64_t count) {
-  for (int64_t i = global_thread(); i < count; i += global_stride()) {
-    gather_word<Word>(args, words, i);
+void launch_words(const GatherPointsArgs& args, const GatherSizes& sizes, cudaStream_t stream) {
+  if (args.idx.wide) {
+    launch_index<Word, int64_t>(args, sizes, stream);
+  } else {
+    launch_index<Word, int32_t>(args, sizes, stream);
   }
 }
 
 }  // namespace
 
 cudaError_t launch(const GatherPointsArgs& args, void*, const CudaContext& context) {
-  const int64_t word_bytes = gather_word_bytes(args);
-  const int64_t words = args.channels * args.element_bytes / word_bytes;
-  const int64_t count = args.batches * args.samples * words;
-  if (count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(count, kThreads, context.target);
-  with_word(word_bytes, [&](auto word) {
-    gather_kernel<decltype(word)><<<blocks, kThreads, 0, context.stream>>>(args, words, count);
-  });
+  if (args.batches * args.samples * args.channels == 0) return cudaSuccess;
+  const int64_t bytes = word_bytes(args);
+  const GatherSizes sizes{args.batches, args.points, args.samples, args.channels,
+                          args.channels * args.element_bytes / bytes};
+  switch (bytes) {
+    case 2: launch_words<unsigned short>(args, sizes, context.stream); break;
+    case 8: launch_words<uint2>(args, sizes, context.stream); break;
+    case 16: launch_words<uint4>(args, sizes, context.stream); break;
+    default: launch_words<unsigned>(args, sizes, context.stream); break;
+  }
   return cudaGetLastError();
 }
 

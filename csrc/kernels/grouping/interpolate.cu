@@ -1,77 +1,161 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/interpolate_common.h"
+#include "csrc/kernels/grouping/row_blocks.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kPlanes = 8;  // channels for which a thread reads its indices once
+constexpr int kQueries = 64;  // of a block: their rows and weights are made once, by a thread each
 
-// One thread an element of the output, consecutive ones in either layout.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    interpolate_kernel(InterpolateArgs args, int64_t count) {
-  for (int64_t i = global_thread(); i < count; i += global_stride()) {
-    int64_t query = i / args.channels, c = i % args.channels;
-    if (args.channels_first) {
-      const int64_t plane = i / args.queries;  // cloud * channels + channel
-      c = plane % args.channels;
-      query = plane / args.channels * args.queries + i % args.queries;
+// Channel-last; a thread moves kWidth channels at once.
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kRowThreads)
+    rows_kernel(const __grid_constant__ InterpolateArgs args) {
+  using Sum = compute_t<T>;
+  __shared__ Sum weights[kQueries][kNearest];
+  __shared__ int64_t rows[kQueries][kNearest];
+  const int64_t all = args.clouds * args.queries;
+  const int64_t first = int64_t{blockIdx.x} * kQueries;
+  const auto thread = threadIdx.y * blockDim.x + threadIdx.x;
+  for (unsigned q = thread; q < kQueries && first + q < all; q += blockDim.x * blockDim.y) {
+    const Nearest<Sum> nearest(args, first + q);
+    for (int j = 0; j < kNearest; ++j) {
+      weights[q][j] = nearest.weight[j];
+      rows[q][j] = nearest.row[j];
     }
-    interpolate_element<T>(args, Nearest<compute_t<T>>(args, query), query, c);
+  }
+  __syncthreads();
+  const T* const features = static_cast<const T*>(args.features);
+  for (unsigned q = threadIdx.y; q < kQueries && first + q < all; q += blockDim.y) {
+    for (int64_t c = threadIdx.x * kWidth; c < args.channels; c += blockDim.x * kWidth) {
+      Lanes<Sum, kWidth> item[kNearest], result;
+#pragma unroll
+      for (int j = 0; j < kNearest; ++j) {
+        if (rows[q][j] < 0) continue;
+        item[j] = load_items<T, kWidth>(features + rows[q][j] * args.channels + c);
+      }
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const Sum feature[kNearest] = {item[0].lane[i], item[1].lane[i], item[2].lane[i]};
+        result.lane[i] = interpolated(weights[q], feature);
+      }
+      store_items<T, kWidth>(static_cast<T*>(args.out) + (first + q) * args.channels + c, result);
+    }
   }
 }
 
-// One warp a weight, a lane each of its 32 sums.
+// Channels first: a thread has one query of a few planes.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    weight_grad_kernel(InterpolateWeightGradArgs args, int64_t count) {
+__global__ void __launch_bounds__(kRowThreads)
+    planes_kernel(const __grid_constant__ InterpolateArgs args, int64_t groups) {
+  const int64_t query = int64_t{blockIdx.x} * kRowThreads + threadIdx.x;
+  if (query >= args.queries) return;
+  for (int64_t y = blockIdx.y; y < args.clouds * groups; y += gridDim.y) {
+    const int64_t cloud = y / groups, first = (y - cloud * groups) * kPlanes;
+    const Nearest<compute_t<T>> nearest(args, cloud * args.queries + query);
+    for (int c = 0; c < kPlanes && first + c < args.channels; ++c) {
+      interpolate_element<T>(args, nearest, cloud * args.queries + query, first + c);
+    }
+  }
+}
+
+// One warp a query, a lane each of the 32 sums of its three weights: grad is read once.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    weight_grad_kernel(const __grid_constant__ InterpolateWeightGradArgs args, int64_t count) {
+  using Sum = compute_t<T>;
   const int lane = threadIdx.x % 32;
-  for (int64_t i = global_thread() / 32; i < count; i += global_stride() / 32) {
-    auto sum = weight_partial<T>(args, i, lane);
-    for (int half = kWeightSums / 2; half > 0; half /= 2) {
-      sum += __shfl_down_sync(0xffffffffu, sum, half);
+  const int64_t row_stride = args.channels_first ? 1 : args.channels;
+  for (int64_t query = global_thread() / 32; query < count; query += global_stride() / 32) {
+    const int64_t cloud = query / args.queries, in_cloud = query - cloud * args.queries;
+    const T* const grad = static_cast<const T*>(args.grad) + cloud * args.queries * args.channels +
+        in_cloud * row_stride;
+    const T* const features =
+        static_cast<const T*>(args.features) + cloud * args.rows * args.channels;
+    const int64_t grad_step = args.channels_first ? args.queries : 1;
+    const int64_t step = args.channels_first ? args.rows : 1;
+    const T* row[kNearest];
+#pragma unroll
+    for (int j = 0; j < kNearest; ++j) {
+      const int64_t index = args.idx[query * kNearest + j];
+      row[j] = index >= 0 && index < args.rows ? features + index * row_stride : nullptr;
     }
-    if (lane == 0) store_weight(args.grad_weight, args.weight_dtype, i, sum);
+    Sum sum[kNearest] = {};
+    for (int64_t c = lane; c < args.channels; c += kWeightSums) {
+      const Sum g = widen_item(grad[c * grad_step]);
+#pragma unroll
+      for (int j = 0; j < kNearest; ++j) {
+        if (row[j]) sum[j] = fma_rn(g, Sum(widen_item(row[j][c * step])), sum[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kNearest; ++j) {
+      for (int half = kWeightSums / 2; half > 0; half /= 2) {
+        sum[j] += __shfl_down_sync(0xffffffffu, sum[j], half);
+      }
+      if (lane == 0)
+        store_weight(args.grad_weight, args.weight_dtype, query * kNearest + j, sum[j]);
+    }
   }
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) weights_kernel(InterpolationWeightsArgs args) {
+__global__ void __launch_bounds__(kRowThreads) weights_kernel(InterpolationWeightsArgs args) {
   for (int64_t query = global_thread(); query < args.queries; query += global_stride()) {
     weights_of_query<T>(args, query);
+  }
+}
+
+template <class T, int kWidth>
+void launch_rows(const InterpolateArgs& args, cudaStream_t stream) {
+  const auto blocks =
+      static_cast<unsigned>(ceil_div<int64_t>(args.clouds * args.queries, kQueries));
+  rows_kernel<T, kWidth><<<blocks, block_of(args.channels / kWidth), 0, stream>>>(args);
+}
+
+template <class T>
+void launch_type(const InterpolateArgs& args, cudaStream_t stream) {
+  if (args.channels_first) {
+    const int64_t groups = ceil_div<int64_t>(args.channels, kPlanes);
+    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.queries, kRowThreads)),
+                    grid_y(args.clouds * groups));
+    planes_kernel<T><<<grid, kRowThreads, 0, stream>>>(args, groups);
+  } else if (args.channels % kItemsPerWord<T> == 0 && is_aligned(args.features) &&
+             is_aligned(args.out)) {
+    launch_rows<T, kItemsPerWord<T>>(args, stream);
+  } else {
+    launch_rows<T, 1>(args, stream);
   }
 }
 
 }  // namespace
 
 cudaError_t launch(const InterpolateArgs& args, void*, const CudaContext& context) {
-  const int64_t count = args.clouds * args.queries * args.channels;
-  if (count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(count, kThreads, context.target);
-  with_point_type(args.dtype, [&](auto type) {
-    interpolate_kernel<decltype(type)><<<blocks, kThreads, 0, context.stream>>>(args, count);
-  });
+  if (args.clouds * args.queries * args.channels == 0) return cudaSuccess;
+  with_point_type(args.dtype,
+                  [&](auto type) { launch_type<decltype(type)>(args, context.stream); });
   return cudaGetLastError();
 }
 
 cudaError_t launch(const InterpolateWeightGradArgs& args, void*, const CudaContext& context) {
-  const int64_t count = args.clouds * args.queries * kNearest;
+  const int64_t count = args.clouds * args.queries;
   if (count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(count * 32, kThreads, context.target);
+  const unsigned blocks = blocks_for(count * 32, kRowThreads, context.target);
   with_point_type(args.dtype, [&](auto type) {
-    weight_grad_kernel<decltype(type)><<<blocks, kThreads, 0, context.stream>>>(args, count);
+    weight_grad_kernel<decltype(type)><<<blocks, kRowThreads, 0, context.stream>>>(args, count);
   });
   return cudaGetLastError();
 }
 
 cudaError_t launch(const InterpolationWeightsArgs& args, void*, const CudaContext& context) {
   if (args.queries == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(args.queries, kThreads, context.target);
+  const unsigned blocks = blocks_for(args.queries, kRowThreads, context.target);
   if (args.dtype == DType::kDouble) {
-    weights_kernel<double><<<blocks, kThreads, 0, context.stream>>>(args);
+    weights_kernel<double><<<blocks, kRowThreads, 0, context.stream>>>(args);
   } else {
-    weights_kernel<float><<<blocks, kThreads, 0, context.stream>>>(args);
+    weights_kernel<float><<<blocks, kRowThreads, 0, context.stream>>>(args);
   }
   return cudaGetLastError();
 }

@@ -6,9 +6,21 @@
 
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/grouping/interpolation_weights_common.h"
-#include "csrc/kernels/grouping/slot_sum_common.h"
+#include "csrc/kernels/grouping/items.h"
 
 namespace torchvox {
+
+// Weights are few: their type is told apart at run time.
+template <class Sum>
+TORCHVOX_HD Sum load_weight(const void* weights, DType dtype, int64_t at) {
+  switch (dtype) {
+    case DType::kHalf: return widen_item(static_cast<const Half*>(weights)[at]);
+    case DType::kBFloat16: return widen_item(static_cast<const BFloat16*>(weights)[at]);
+    case DType::kDouble: return static_cast<Sum>(static_cast<const double*>(weights)[at]);
+    case DType::kFloat: break;
+  }
+  return static_cast<const float*>(weights)[at];
+}
 
 // The rows and weights of a query of all clouds.
 template <class Sum>

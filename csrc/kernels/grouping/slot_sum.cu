@@ -1,29 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/grouping/slot_sum_common.h"
+#include "csrc/kernels/grouping/slot_sum.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kThreads = 256;
+// How a call adds up: channel-last rows move in words where they can.
+template <class T, int kWidth, bool kWeighted, bool kRowsOnX>
+struct Sums {
+  using Gradient = SlotGradient<T, kWidth, kWeighted>;
+  static int64_t bytes(const SlotSumArgs& args) { return partial_sums_bytes<Gradient>(args); }
+  static cudaError_t launch(const SlotSumArgs& args, void* workspace, const CudaContext& context) {
+    return launch_sums<Gradient, kRowsOnX>(args, workspace, context);
+  }
+};
 
-// One thread an element: the lanes of a warp share their slots in the channel-last layout and read
-// whole rows.
-template <class T>
-__global__ void __launch_bounds__(kThreads) sum_kernel(SlotSumArgs args, int64_t count) {
-  for (int64_t i = global_thread(); i < count; i += global_stride()) slot_sum<T>(args, i);
+template <class T, bool kWeighted, class Body>
+auto with_width(const SlotSumArgs& args, Body&& body) {
+  constexpr int kWidth = kItemsPerWord<T>;
+  if (args.channels_first) return body(Sums<T, 1, kWeighted, true>{});
+  const bool in_words =
+      args.channels % kWidth == 0 && is_aligned(args.grad) && is_aligned(args.out);
+  return in_words ? body(Sums<T, kWidth, kWeighted, false>{})
+                  : body(Sums<T, 1, kWeighted, false>{});
+}
+
+template <class Body>
+auto with_sums(const SlotSumArgs& args, Body&& body) {
+  return with_point_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    return args.weight ? with_width<T, true>(args, body) : with_width<T, false>(args, body);
+  });
 }
 
 }  // namespace
 
-cudaError_t launch(const SlotSumArgs& args, void*, const CudaContext& context) {
-  const int64_t count = args.clouds * args.rows * args.channels;
-  if (count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(count, kThreads, context.target);
-  with_point_type(args.dtype, [&](auto type) {
-    sum_kernel<decltype(type)><<<blocks, kThreads, 0, context.stream>>>(args, count);
-  });
-  return cudaGetLastError();
+int64_t workspace_bytes_cuda(const SlotSumArgs& args) {
+  return with_sums(args, [&](auto sums) { return sums.bytes(args); });
+}
+
+cudaError_t launch(const SlotSumArgs& args, void* workspace, const CudaContext& context) {
+  if (args.lists.clouds * args.lists.rows * args.channels == 0) return cudaSuccess;
+  return with_sums(args, [&](auto sums) { return sums.launch(args, workspace, context); });
 }
 
 }  // namespace torchvox

@@ -1,52 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What one slot adds to a sum, for the host's loops and the device's threads. A Gradient is made
+// for one cloud and one item, a few channels side by side. load(slot) reads what the slot holds,
+// ahead of its turn; begin(row) turns to a row; term() is what the slot adds to it; store() ends
+// the row.
 #pragma once
 
 #include "csrc/kernels/grouping/chunked_sum.h"
+#include "csrc/kernels/grouping/items.h"
 #include "csrc/kernels/grouping/slot_sum.h"
 
 namespace torchvox {
 
-// Weights are few: their type is told apart at run time.
-template <class Sum>
-TORCHVOX_HD Sum load_weight(const void* weights, DType dtype, int64_t at) {
-  switch (dtype) {
-    case DType::kHalf: return widen(static_cast<const Half*>(weights)[at]);
-    case DType::kBFloat16: return widen(static_cast<const BFloat16*>(weights)[at]);
-    case DType::kDouble: return static_cast<Sum>(static_cast<const double*>(weights)[at]);
-    case DType::kFloat: break;
-  }
-  return static_cast<const float*>(weights)[at];
-}
+template <class T, int kWidth, bool kWeighted>
+struct SlotGradient {
+  using Args = SlotSumArgs;
+  using Number = compute_t<T>;
+  using Sum = Lanes<Number, kWidth>;
+  static constexpr uint32_t kFan = kWeighted ? kWeightedFan : 1;
+  const T* grad;
+  T* out;
+  int64_t grad_stride, out_stride;  // elements from one row to the next
+  const Number* weight;
 
-// Element i of the sums.
-template <class T>
-TORCHVOX_HD void slot_sum(const SlotSumArgs& args, int64_t i) {
-  using Sum = compute_t<T>;
-  int64_t row, channel;  // row: cloud * rows + row
-  if (args.channels_first) {
-    const int64_t plane = i / args.rows;
-    channel = plane % args.channels;
-    row = plane / args.channels * args.rows + i % args.rows;
-  } else {
-    channel = i % args.channels;
-    row = i / args.channels;
+  TORCHVOX_HD SlotGradient(const SlotSumArgs& args, int64_t cloud, int64_t item) {
+    const SlotLists& lists = args.lists;
+    const int64_t samples = lists.slots / kFan, channel = item * kWidth;
+    grad = static_cast<const T*>(args.grad) + cloud * samples * args.channels +
+        channel * (args.channels_first ? samples : 1);
+    out = static_cast<T*>(args.out) + cloud * lists.rows * args.channels +
+        channel * (args.channels_first ? lists.rows : 1);
+    grad_stride = out_stride = args.channels_first ? 1 : args.channels;
+    weight = static_cast<const Number*>(args.weight) + (kWeighted ? cloud * lists.slots : 0);
   }
-  const int64_t cloud = row / args.rows, samples = args.slots / args.fan;
-  const T* const grad = static_cast<const T*>(args.grad) + cloud * samples * args.channels;
-  const int32_t* const order = args.order + cloud * args.slots;
-  const int32_t* const range = args.offsets + row + cloud;  // rows + 1 offsets a cloud
-  ChunkedSum<Sum> sum;
+  static TORCHVOX_HD int64_t items(const SlotSumArgs& args) { return args.channels / kWidth; }
+
+  TORCHVOX_HD Sum load(uint32_t slot) const {
+    Sum value = load_items<T, kWidth>(grad + slot / kFan * grad_stride);
+    if constexpr (kWeighted) value.scale(weight[slot]);
+    return value;
+  }
+  TORCHVOX_HD void begin(int64_t) {}
+  TORCHVOX_HD const Sum& term(const Sum& value) const { return value; }
+  TORCHVOX_HD void store(int64_t row, const Sum& sum) const {
+    store_items<T, kWidth>(out + row * out_stride, sum);
+  }
+};
+
+// Sums the list of a row in one go.
+template <class Gradient>
+void sum_list(const typename Gradient::Args& args, int64_t cloud, int64_t row, int64_t item) {
+  const SlotLists& lists = args.lists;
+  const int32_t* const order = lists.order + cloud * lists.slots;
+  const int32_t* const range = lists.offsets + cloud * (lists.rows + 1) + row;
+  Gradient gradient(args, cloud, item);
+  gradient.begin(row);
+  ChunkedSum<typename Gradient::Sum> sum;
   for (int64_t at = range[0]; at < range[1]; ++at) {
-    const int64_t slot = order[at], sample = slot / args.fan;
-    const int64_t element =
-        args.channels_first ? channel * samples + sample : sample * args.channels + channel;
-    Sum value = widen(grad[element]);
-    if (args.weight) {
-      value = load_weight<Sum>(args.weight, args.weight_dtype, cloud * args.slots + slot) * value;
-    }
-    sum.add(value);
+    sum.add(gradient.term(gradient.load(static_cast<uint32_t>(order[at]))));
   }
-  static_cast<T*>(args.out)[i] = narrow<T>(quiet(sum.total()));
+  gradient.store(row, sum.total());
 }
 
 }  // namespace torchvox

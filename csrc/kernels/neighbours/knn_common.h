@@ -9,39 +9,46 @@
 
 namespace torchvox {
 
-// One query and the points that it searches. Whatever lengths and offsets hold, the points lie in
-// the cloud's block (ragged: among all points).
-struct KnnQuery {
-  int64_t row;  // of the outputs
-  int64_t cloud;  // -1: it belongs to none
-  int64_t at;  // element of `query` where it starts
-  int64_t first;  // element of `points` where the cloud starts
-  uint32_t points;  // of the cloud; 0 for a query that does not exist
+// The points of one cloud. Whatever lengths and offsets hold, they lie in the cloud's block
+// (ragged: among all points).
+struct KnnCloud {
+  int64_t first;  // position of its first point among all points (batched: number * capacity)
+  int64_t base;  // element of `points` where that point starts
+  uint32_t points;
   int64_t index_base;  // added to the index of a point
 
-  static TORCHVOX_HD KnnQuery of(const KnnArgs& args, int64_t row) {
-    KnnQuery query{row, -1, 0, 0, 0, 0};
+  static TORCHVOX_HD KnnCloud of(const KnnArgs& args, int64_t b) {
+    KnnCloud cloud;
     if (args.ragged) {
-      query.cloud = cloud_of(args, row);
-      query.at = row * args.query_stride;
-      if (query.cloud < 0) return query;
-      const int64_t begin = clamp_index(args.ptr[query.cloud], 0, args.capacity);
-      const int64_t end = clamp_index(args.ptr[query.cloud + 1], begin, args.capacity);
-      query.first = begin * args.point_stride;
-      query.points = static_cast<uint32_t>(end - begin);
-      query.index_base = args.local_index ? 0 : begin;
-      return query;
+      cloud.first = clamp_index(args.ptr[b], 0, args.capacity);
+      const int64_t end = clamp_index(args.ptr[b + 1], cloud.first, args.capacity);
+      cloud.points = static_cast<uint32_t>(end - cloud.first);
+      cloud.base = cloud.first * args.point_stride;
+      cloud.index_base = args.local_index ? 0 : cloud.first;
+    } else {
+      cloud.first = b * args.capacity;
+      cloud.points = static_cast<uint32_t>(
+          args.lengths.given() ? clamp_index(args.lengths[b], 0, args.capacity) : args.capacity);
+      cloud.base = b * args.cloud_stride;
+      cloud.index_base = 0;
     }
-    query.cloud = row / args.rows;
-    const int64_t in_cloud = row - query.cloud * args.rows;
-    query.at = query.cloud * args.query_cloud_stride + in_cloud * args.query_stride;
-    query.first = query.cloud * args.cloud_stride;
-    const bool exists = !args.query_lengths.given() || in_cloud < args.query_lengths[query.cloud];
-    const int64_t length = args.lengths.given()
-        ? clamp_index(args.lengths[query.cloud], 0, args.capacity)
-        : args.capacity;
-    query.points = exists ? static_cast<uint32_t>(length) : 0;
-    return query;
+    return cloud;
+  }
+};
+
+// One query: a row of the outputs.
+struct KnnQuery {
+  int64_t row;
+  int64_t cloud;  // -1: it does not exist, or belongs to none
+  int64_t at;  // element of `query` where it starts
+
+  static TORCHVOX_HD KnnQuery of(const KnnArgs& args, int64_t row) {
+    if (args.ragged) return {row, cloud_of(args, row), row * args.query_stride};
+    const int64_t cloud = row / args.rows;
+    const int64_t in_cloud = row - cloud * args.rows;
+    const bool exists = !args.query_lengths.given() || in_cloud < args.query_lengths[cloud];
+    return {row, exists ? cloud : -1,
+            cloud * args.query_cloud_stride + in_cloud * args.query_stride};
   }
 
  private:
@@ -89,20 +96,44 @@ TORCHVOX_HD compute_t<T> row_distance(const KnnArgs& args, const T* p, const T* 
   return sum;
 }
 
-// A slot without a neighbour. No distance orders behind it, because its index is the last.
-inline constexpr uint32_t kNoNeighbour = 0xffffffffu;
-
-template <class C>
-TORCHVOX_HD C no_distance() {
-  return static_cast<C>(INFINITY);
+// A point or query as the fast paths see it: fp32 after widening, at most three axes.
+TORCHVOX_HD Point3 load_axes(const KnnArgs& args, const void* rows, int64_t at) {
+  const float x = load_coordinate(rows, args.dtype, at);
+  const float y = args.dims > 1 ? load_coordinate(rows, args.dtype, at + 1) : 0.0f;
+  const float z = args.dims > 2 ? load_coordinate(rows, args.dtype, at + 2) : 0.0f;
+  return args.order == DistOrder::kPn2 ? Point3{y, x, z} : Point3{x, y, z};
 }
 
+// `index_base` is that of the cloud.
 template <class C>
-TORCHVOX_HD void write_neighbour(const KnnArgs& args, const KnnQuery& query, int64_t slot, C dist2,
-                                 uint32_t point) {
-  const int64_t at = query.row * args.k + slot;
+TORCHVOX_HD void write_neighbour(const KnnArgs& args, int64_t row, int64_t slot, C dist2,
+                                 uint32_t point, int64_t index_base) {
+  const int64_t at = row * args.k + slot;
   static_cast<C*>(args.dist2)[at] = dist2;
-  args.idx[at] = point == kNoNeighbour ? -1 : static_cast<int32_t>(point + query.index_base);
+  args.idx[at] = static_cast<int32_t>(point + index_base);
+}
+template <class C>
+TORCHVOX_HD void write_none(const KnnArgs& args, int64_t row, int64_t slot) {
+  const int64_t at = row * args.k + slot;
+  static_cast<C*>(args.dist2)[at] = static_cast<C>(INFINITY);
+  args.idx[at] = -1;
+}
+
+// How the clouds are put in spatial order.
+inline FpsArgs order_args(const KnnArgs& args) {
+  FpsArgs points;
+  points.points = args.points;
+  points.dtype = args.dtype;
+  points.ragged = args.ragged;
+  points.clouds = args.clouds;
+  points.capacity = args.capacity;
+  points.dims = args.dims;
+  points.cloud_stride = args.cloud_stride;
+  points.point_stride = args.point_stride;
+  points.lengths = args.lengths;
+  points.ptr = points.out_ptr = args.ptr;  // without samples no slot matters
+  points.order = args.order;
+  return points;
 }
 
 // Points of at most three axes in fp32, compared by their squared distance, have fast kernels.

@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "csrc/kernels/neighbours/knn_kernels.cuh"
+#include "csrc/kernels/sampling/fps_device.cuh"
 
 namespace torchvox {
 namespace {
@@ -9,7 +10,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kDigits = 256;  // values of a byte
 constexpr int kStaged = 1024;  // neighbours that are sorted in shared memory
-constexpr unsigned kFullWarp = 0xffffffffu;
 
 template <class C>
 using Bits = std::conditional_t<sizeof(C) == 8, uint64_t, uint32_t>;
@@ -128,8 +128,8 @@ __device__ void sort_neighbours(C* dist2, int32_t* idx, int64_t count) {
 // there are. `selected` is what select_bits gave.
 template <class T>
 __device__ int64_t collect(const Measured<T>& cloud, uint32_t count, int64_t k, bool selected,
-                           Bits<compute_t<T>> bits, uint32_t equal, int32_t index_base,
-                           compute_t<T>* dist2, int32_t* idx) {
+                           Bits<compute_t<T>> bits, uint32_t equal, compute_t<T>* dist2,
+                           int32_t* idx) {
   using C = compute_t<T>;
   using B = Bits<C>;
   __shared__ uint32_t written;
@@ -145,7 +145,7 @@ __device__ int64_t collect(const Measured<T>& cloud, uint32_t count, int64_t k, 
     const bool valid = i < count && cloud.measure(i, b);
     const auto put = [&](int64_t slot) {
       dist2[slot] = bit_cast<C>(b);
-      idx[slot] = static_cast<int32_t>(i) + index_base;
+      idx[slot] = static_cast<int32_t>(i);
     };
     if (valid && (!selected || b < bits)) put(atomicAdd(&written, 1u));
     if (!selected || seen >= equal) continue;
@@ -174,26 +174,27 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant_
   __shared__ int32_t staged_idx[kStaged];
   for (int64_t row = blockIdx.x; row < args.queries(); row += gridDim.x) {
     const KnnQuery query = KnnQuery::of(args, row);
+    const KnnCloud cloud = query.cloud < 0 ? KnnCloud{} : KnnCloud::of(args, query.cloud);
     const T* const q = static_cast<const T*>(args.query) + query.at;
-    const Measured<T> cloud{args, static_cast<const T*>(args.points) + query.first, q};
-    const uint32_t count = query.points > 0 && is_finite_row(q, args.dims) ? query.points : 0;
+    const Measured<T> measured{args, static_cast<const T*>(args.points) + cloud.base, q};
+    const uint32_t count = cloud.points > 0 && is_finite_row(q, args.dims) ? cloud.points : 0;
     Bits<C> bits = 0;
     uint32_t equal = 0;
-    const bool selected = select_bits(cloud, count, args.k, bits, equal);
+    const bool selected = select_bits(measured, count, args.k, bits, equal);
     C* const dist2 = static_cast<C*>(args.dist2) + row * args.k;
     int32_t* const idx = args.idx + row * args.k;
     const bool staged = args.k <= kStaged;
     C* const found_dist2 = staged ? staged_dist2 : dist2;
     int32_t* const found_idx = staged ? staged_idx : idx;
-    const int64_t found = collect(cloud, count, args.k, selected, bits, equal,
-                                  static_cast<int32_t>(query.index_base), found_dist2, found_idx);
+    const int64_t found =
+        collect(measured, count, args.k, selected, bits, equal, found_dist2, found_idx);
     sort_neighbours(found_dist2, found_idx, found);
     for (int64_t j = threadIdx.x; j < args.k; j += kThreads) {
-      if (staged && j < found) {
-        dist2[j] = staged_dist2[j];
-        idx[j] = staged_idx[j];
-      } else if (j >= found) {
-        write_neighbour(args, query, j, no_distance<C>(), kNoNeighbour);
+      if (j < found) {
+        write_neighbour(args, row, j, found_dist2[j], static_cast<uint32_t>(found_idx[j]),
+                        cloud.index_base);
+      } else {
+        write_none<C>(args, row, j);
       }
     }
     __syncthreads();  // the next query fills the same shared memory

@@ -31,6 +31,7 @@ struct SpatialOrder {
   int64_t clouds = 0;
   int64_t points = 0;
   int64_t above = -1;  // clouds with at most this many tie codes are left out
+  int axis_bits = 0;  // of the places on the curve, the low bits of the sorted keys
   CloudSummary* summaries = nullptr;  // [clouds]
   float4* sorted = nullptr;  // [points] a, b, c, code; the candidates of a cloud come first in it
   SortBuffers sort;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/core/instruction_set.h"
 #include "csrc/kernels/sampling/fps_tiles_cpu.h"
 
 namespace torchvox {
@@ -88,19 +88,18 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector
 sample_tiles_avx512(const FpsArgs& args, const FpsCloud& cloud, CpuTiles& tiles, int64_t first) {
   sample_tiles(args, cloud, tiles, first);
 }
-SampleTiles choose_sample_tiles() {
-  const int64_t forced = plan_override(Plan::kFpsCpu);
-  const int64_t most = forced == kAutomatic ? 2 : forced;
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl");
-  if (avx512 && most >= 2) return sample_tiles_avx512;
-  return avx2 && most >= 1 ? sample_tiles_avx2 : sample_tiles_baseline;
-}
-#else
-SampleTiles choose_sample_tiles() { return sample_tiles_baseline; }
 #endif
+
+SampleTiles choose_sample_tiles() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  switch (instruction_set(Plan::kFpsCpu)) {
+    case 2: return sample_tiles_avx512;
+    case 1: return sample_tiles_avx2;
+    default: break;
+  }
+#endif
+  return sample_tiles_baseline;
+}
 
 void sample_cloud(const FpsArgs& args, const FpsCloud& cloud, CpuTiles& tiles, SampleTiles sample) {
   const std::vector<uint32_t> order = spatial_order_cpu(args, cloud);

@@ -4,8 +4,7 @@
 // size of the boxes that the lazy kernel skips by, nothing else: ties, rounding and lost bits cost
 // speed, not exactness.
 #include "csrc/kernels/sampling/fps_device.cuh"
-#include "csrc/kernels/sampling/fps_kernels.cuh"
-#include "csrc/kernels/sampling/hilbert.cuh"
+#include "csrc/kernels/sampling/spatial_order.cuh"
 
 namespace torchvox {
 namespace {
@@ -129,17 +128,7 @@ __global__ void __launch_bounds__(kThreads)
       if (i >= 0 && i < cloud.points && is_ordered(order, cloud)) {
         const Point3 point = load_point(args, cloud, static_cast<uint32_t>(i));
         if (is_candidate(args, point)) {
-          const CloudSummary summary = order.summaries[b - order.first_cloud];
-          float low[3], high[3];
-          for (int axis = 0; axis < 3; ++axis) {
-            low[axis] = from_ordered_bits(~summary.low[axis]);
-            high[axis] = from_ordered_bits(summary.high[axis]);
-          }
-          const uint32_t cells = 1u << axis_bits;
-          const float scale = scale_of(low, high, cells);
-          place = hilbert_code(cell_of(point.a, low[0], scale, cells),
-                               cell_of(point.b, low[1], scale, cells),
-                               cell_of(point.c, low[2], scale, cells), axis_bits);
+          place = curve_place(point, order.summaries[b - order.first_cloud], axis_bits);
         }
       }
     }
@@ -207,6 +196,7 @@ cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStr
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
   const unsigned blocks = static_cast<unsigned>(ceil_div<int64_t>(order.points, kThreads));
   order.sort.current = 0;
+  order.axis_bits = axis_bits;
   key_kernel<<<blocks, kThreads, 0, stream>>>(args, order, axis_bits);
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
   TORCHVOX_CUDA_CHECK(radix_sort(order.sort, order.points, cloud_bits + 1 + 3 * axis_bits, stream));

@@ -91,17 +91,14 @@ Tensor sum_rows(const Gather& gather, const Tensor& grad_in, const Tensor& idx_i
   if (grad_in.is_meta()) return grad_features;
 
   const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
+  const ListedSlots listed =
+      list_slots(op, idx, grad.size(0), num_points.guard_int(__FILE__, __LINE__));
   SlotSumArgs args;
-  args.clouds = grad.size(0);
-  args.rows = num_points.guard_int(__FILE__, __LINE__);
-  args.slots = args.clouds > 0 ? idx.numel() / args.clouds : 0;
-  args.channels = grad.size(channels_first ? 1 : dims - 1);
-  args.channels_first = channels_first;
-  const SlotLists lists = slot_lists(op, idx, args.clouds, args.rows);
   args.grad = grad.const_data_ptr();
   args.dtype = dtype_of(grad.scalar_type());
-  args.offsets = lists.offsets.const_data_ptr<int32_t>();
-  args.order = lists.order.const_data_ptr<int32_t>();
+  args.lists = listed.lists;
+  args.channels = grad.size(channels_first ? 1 : dims - 1);
+  args.channels_first = channels_first;
   args.out = grad_features.mutable_data_ptr();
   run(op, grad, args);
   return grad_features;

@@ -87,19 +87,18 @@ std::tuple<Tensor, Tensor> neighbour_distance_backward(
   args.query = query.const_data_ptr();
   args.dtype = dtype_of(points.scalar_type());
   args.norm = static_cast<int>(norm);
-  args.clouds = points.dim() == 3 ? points.size(0) : 1;
-  args.rows = points.size(-2);
+  args.lists.clouds = points.dim() == 3 ? points.size(0) : 1;
+  args.lists.rows = points.size(-2);
   args.queries = query.size(-2);
   args.k = idx_in.size(-1);
   args.dims = points.size(-1);
   Tensor idx = idx_in.contiguous();
-  if (count || ptr) idx = slot_rows(op, idx, args.rows, count, ragged);
+  if (count || ptr) idx = slot_rows(op, idx, args.lists.rows, count, ragged);
   args.idx = index_array(idx);
-  SlotLists lists;
+  ListedSlots listed;
   if (for_points) {
-    lists = slot_lists(op, idx, args.clouds, args.rows);
-    args.offsets = lists.offsets.const_data_ptr<int32_t>();
-    args.order = lists.order.const_data_ptr<int32_t>();
+    listed = list_slots(op, idx, args.lists.clouds, args.lists.rows);
+    args.lists = listed.lists;
     args.grad_points = grad_points.mutable_data_ptr();
   }
   if (for_query) args.grad_query = grad_query.mutable_data_ptr();

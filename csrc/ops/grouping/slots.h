@@ -73,27 +73,29 @@ inline at::Tensor slot_rows(const char* op, const at::Tensor& idx, int64_t rows,
   return row;
 }
 
-struct SlotLists {
-  at::Tensor offsets;  // [clouds, rows + 1] int32
-  at::Tensor order;  // [clouds, slots] int32
+// The slots of each row, in memory of their own.
+struct ListedSlots {
+  SlotLists lists;
+  at::Tensor memory;
 };
 
-// The slots of each row; `idx` is contiguous, [clouds, ...].
-inline SlotLists slot_lists(const char* op, const at::Tensor& idx, int64_t clouds, int64_t rows) {
+// `idx` is contiguous, [clouds, ...].
+inline ListedSlots list_slots(const char* op, const at::Tensor& idx, int64_t clouds, int64_t rows) {
+  ListedSlots listed;
+  SlotLists& lists = listed.lists;
+  lists.clouds = clouds;
+  lists.rows = rows;
+  lists.slots = clouds > 0 ? idx.numel() / clouds : 0;
+  check_value(lists.rows < kRowLimit && lists.slots < kRowLimit, op,
+              "a cloud must have fewer than 2^31 points and 2^31 slots", lists.rows, " and ",
+              lists.slots);
+  listed.memory = empty_beside({lists.place(nullptr, idx.is_cuda())}, at::kByte, idx);
+  lists.place(listed.memory.mutable_data_ptr(), idx.is_cuda());
   SlotListsArgs args;
   args.idx = index_array(idx);
-  args.clouds = clouds;
-  args.rows = rows;
-  args.slots = clouds > 0 ? idx.numel() / clouds : 0;
-  check_value(args.rows < kRowLimit && args.slots < kRowLimit, op,
-              "a cloud must have fewer than 2^31 points and 2^31 slots", args.rows, " and ",
-              args.slots);
-  const SlotLists lists{empty_beside({clouds, rows + 1}, at::kInt, idx),
-                        empty_beside({clouds, args.slots}, at::kInt, idx)};
-  args.offsets = lists.offsets.mutable_data_ptr<int32_t>();
-  args.order = lists.order.mutable_data_ptr<int32_t>();
+  args.lists = lists;
   run(op, idx, args);
-  return lists;
+  return listed;
 }
 
 }  // namespace torchvox

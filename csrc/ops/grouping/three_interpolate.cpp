@@ -65,20 +65,14 @@ Tensor three_interpolate(const Tensor& features_in, const Tensor& idx_in, const 
 
 void sum_features(const char* op, const Tensor& grad, const Tensor& idx, const Tensor& weight,
                   const Tensor& out, bool channels_first) {
+  const ListedSlots listed = list_slots(op, idx, grad.size(0), out.size(channels_first ? 2 : 1));
   SlotSumArgs args;
-  args.clouds = grad.size(0);
-  args.rows = out.size(channels_first ? 2 : 1);
-  args.slots = 3 * idx.size(1);
-  args.channels = grad.size(channels_first ? 1 : 2);
-  args.channels_first = channels_first;
-  args.fan = 3;
-  const SlotLists lists = slot_lists(op, idx, args.clouds, args.rows);
   args.grad = grad.const_data_ptr();
   args.dtype = dtype_of(grad.scalar_type());
   args.weight = weight.const_data_ptr();
-  args.weight_dtype = dtype_of(weight.scalar_type());
-  args.offsets = lists.offsets.const_data_ptr<int32_t>();
-  args.order = lists.order.const_data_ptr<int32_t>();
+  args.lists = listed.lists;
+  args.channels = grad.size(channels_first ? 1 : 2);
+  args.channels_first = channels_first;
   args.out = out.mutable_data_ptr();
   run(op, grad, args);
 }
@@ -130,7 +124,9 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
 
   const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
   if (for_features) {
-    sum_features(op, grad, idx, weight_in.contiguous(), grad_features, channels_first);
+    const bool is_double = grad.scalar_type() == at::kDouble;
+    const Tensor weight = weight_in.contiguous().to(is_double ? at::kDouble : at::kFloat);
+    sum_features(op, grad, idx, weight, grad_features, channels_first);
   }
   if (for_weight) {
     sum_weights(op, grad, features_in.contiguous(), idx, grad_weight, channels_first);

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A few channels side by side: in memory one access, in registers the numbers that are added up.
+// Whatever is stored passes quiet(), so NaNs may differ on the way.
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/core/arith.h"
+
+namespace torchvox {
+
+template <class Number, int kWidth>
+struct Lanes {
+  Number lane[kWidth] = {};
+
+  TORCHVOX_HD Lanes& operator+=(const Lanes& other) {
+    for (int i = 0; i < kWidth; ++i) lane[i] += other.lane[i];
+    return *this;
+  }
+  TORCHVOX_HD Lanes operator+(const Lanes& other) const { return Lanes(*this) += other; }
+  TORCHVOX_HD void scale(Number factor) {
+    for (int i = 0; i < kWidth; ++i) lane[i] = factor * lane[i];
+  }
+};
+
+template <class T>
+inline constexpr int kItemsPerWord = 16 / static_cast<int>(sizeof(T));
+
+template <class T>
+TORCHVOX_HD compute_t<T> widen_item(T x) {
+  return widen(x);
+}
+template <>
+TORCHVOX_HD float widen_item(Half x) {
+#ifdef __CUDA_ARCH__
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+  return wide;
+#else
+  return widen(x);
+#endif
+}
+
+// narrow<T>(quiet(x)), without the rounding of any double that narrow() brings along.
+template <class T>
+TORCHVOX_HD T narrow_item(compute_t<T> x) {
+  return narrow<T>(quiet(x));
+}
+template <>
+TORCHVOX_HD Half narrow_item(float x) {
+#ifdef __CUDA_ARCH__
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return {is_nan(x) ? uint16_t{0x7e00} : bits};
+#else
+  return narrow<Half>(quiet(x));
+#endif
+}
+
+// `from` is aligned to the items together.
+template <class T, int kWidth>
+TORCHVOX_HD Lanes<compute_t<T>, kWidth> load_items(const T* from) {
+  Lanes<compute_t<T>, kWidth> lanes;
+  T items[kWidth];
+#ifdef __CUDA_ARCH__
+  if constexpr (kWidth * sizeof(T) == 16) {
+    const uint4 word = __ldg(reinterpret_cast<const uint4*>(from));
+    memcpy(items, &word, sizeof(word));
+  } else
+#endif
+  {
+    for (int i = 0; i < kWidth; ++i) items[i] = from[i];
+  }
+  for (int i = 0; i < kWidth; ++i) lanes.lane[i] = widen_item(items[i]);
+  return lanes;
+}
+
+template <class T, int kWidth>
+TORCHVOX_HD void store_items(T* to, const Lanes<compute_t<T>, kWidth>& lanes) {
+  T items[kWidth];
+  for (int i = 0; i < kWidth; ++i) items[i] = narrow_item<T>(lanes.lane[i]);
+#ifdef __CUDA_ARCH__
+  if constexpr (kWidth * sizeof(T) == 16) {
+    uint4 word;
+    memcpy(&word, items, sizeof(word));
+    *reinterpret_cast<uint4*>(to) = word;
+  } else
+#endif
+  {
+    for (int i = 0; i < kWidth; ++i) to[i] = items[i];
+  }
+}
+
+inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+}  // namespace torchvox

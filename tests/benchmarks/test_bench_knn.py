@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How results of other ways to find nearest neighbours are judged."""
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def problem():
+    from benchmarks.knn import KnnProblem
+
+    points = torch.tensor([[[1.0, 0, 0], [-1, 0, 0], [0, 2, 0], [0, 0, 3]]])
+    return KnnProblem(points, torch.zeros(1, 1, 3), "by hand", 3)
+
+
+def verdict(problem, idx):
+    from benchmarks.knn import compare
+
+    return compare(problem, torch.tensor([[idx]]), problem.torchvox())
+
+
+def test_equal_neighbours_pass(problem):
+    assert verdict(problem, [0, 1, 2]) == "same neighbours"
+
+
+def test_neighbours_at_one_distance_may_change_places(problem):
+    assert verdict(problem, [1, 0, 2]).startswith("33.33 % of the neighbours in the same place")
+
+
+@pytest.mark.parametrize(
+    ("idx", "words"),
+    [
+        ([0, 1, 3], "a neighbour is farther away"),
+        ([0, 0, 1], "a point is named twice"),
+        ([0, 1, 4], "outside the cloud"),
+        ([0, 1, -1], "outside the cloud"),
+    ],
+)
+def test_other_neighbours_are_wrong(problem, idx, words):
+    from benchmarks.suite import WrongResult
+
+    with pytest.raises(WrongResult, match=words):
+        verdict(problem, idx)
+
+
+@pytest.mark.parametrize("op", ["knn", "three_nn"])
+def test_the_textbook_way_finds_the_same(op):
+    from benchmarks.knn import KnnProblem, all_distances, compare
+
+    problem = KnnProblem(torch.rand(2, 50, 3), torch.rand(2, 9, 3), "cube", 3, op)
+    assert compare(problem, all_distances(problem), problem.torchvox()) == "same neighbours"

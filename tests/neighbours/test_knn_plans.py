@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No launch plan changes a bit: every kernel, every instruction set, real scans."""
+
+import pytest
+import torch
+from helpers import assert_same_bits, forced, real_scan
+from knn_cases import CLOUDS, assert_as_reference, brute, cube, lattice, ops, some_queries
+
+PLANS = {
+    "scan": {"knn_kernel": "scan"},
+    "tiles": {"knn_kernel": "tiles"},
+    "tiles of a sort": {"knn_kernel": "tiles", "knn_order": "sort"},
+    "select": {"knn_kernel": "select"},
+}
+SCANS = {
+    "kitti": ("lidar/kitti_000008.bin", 4),
+    "hdl64": ("lidar/hdl64_360.bin", 4),
+    "nuscenes": ("lidar/nuscenes_sweep.pcd.bin", 5),
+    "scannet": ("indoor/scannet_scene0000_00.bin", 6),
+}
+
+
+def scan(name):
+    file, columns = SCANS[name]
+    return real_scan(file, columns)[None, :, :3].contiguous()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", CLOUDS)
+def test_every_kernel_of_every_cloud(device, name, plan):
+    points = CLOUDS[name]
+    with forced(**PLANS[plan]):
+        for k in (1, 5, 20, 40, 100, 200):
+            assert_as_reference(device, points, some_queries(points), k)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_kernel_of_ragged_clouds_and_lengths(device, plan):
+    points, query = lattice(1500, seed=1, batch=3), lattice(30, seed=2, batch=3) + 0.25
+    lengths, counts = torch.tensor([0, 1100, 9999]), torch.tensor([30, 20, 0])
+    ptr, query_ptr = torch.tensor([10, 1400, 1400, 4400]), torch.tensor([0, 40, 60, 89])
+    tensors = [t.to(device) for t in (points.flatten(0, 1), query.flatten(0, 1), ptr, query_ptr)]
+    expected = ops.knn_ragged(*(t.cpu() for t in tensors), 6)
+    with forced(**PLANS[plan]):
+        assert_as_reference(device, points, query, 9, lengths=lengths, query_lengths=counts)
+        got = ops.knn_ragged(*tensors, 6)
+        assert_same_bits(tuple(t.cpu() for t in got), tuple(expected), plan)
+
+
+@pytest.mark.parametrize("instructions", [0, 1, 2])
+@pytest.mark.parametrize("k", [3, 64, 65, 300])
+def test_every_instruction_set_of_the_cpu(instructions, k):
+    for points in (cube(3000, seed=k), lattice(3000, seed=k)):
+        query = some_queries(points, 40)
+        with forced(knn_kernel="scan"):
+            expected = ops.knn(points, query, k)
+        with forced(knn_kernel="tiles", knn_cpu=instructions):
+            assert_same_bits(tuple(ops.knn(points, query, k)), tuple(expected))
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_real_scans(device, name):
+    """Quantised coordinates, points on points: ties everywhere."""
+    points = scan(name)
+    query = some_queries(points, 64)
+    expected = brute(points[0], query[0], 50)
+    for k in (3, 16, 50):
+        dist2, idx = ops.knn(points.to(device), query.to(device), k)
+        got = (dist2[0].cpu(), idx[0].cpu())
+        assert_same_bits(got, tuple(t[:, :k].contiguous() for t in expected), f"k {k}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SCANS)
+def test_every_point_of_a_real_scan_on_both_devices(name):
+    points = scan(name)
+    for k in (1, 16, 33):
+        on_gpu = ops.knn(points.cuda(), points.cuda(), k)
+        assert_same_bits(tuple(t.cpu() for t in on_gpu), tuple(ops.knn(points, points, k)))
+
+
+@pytest.mark.gpu
+def test_more_points_than_are_put_in_order_at_once():
+    """Batches of large clouds share a workspace that stops growing."""
+    points = cube(1 << 17, seed=1).repeat(260, 1, 1).cuda()
+    points += torch.arange(260, device="cuda")[:, None, None]
+    query = points[:, :40].contiguous()
+    with forced(knn_kernel="tiles"):
+        _, idx = ops.knn(points, query, 1)
+    assert (idx[..., 0] == torch.arange(40, device="cuda")).all()
