@@ -48,7 +48,7 @@ struct GroupSlot {
 
   // Slot `at` of all.
   static TORCHVOX_HD GroupSlot of(const QueryAndGroupArgs& args, int64_t at) {
-    const int64_t row = at / args.slots, b = row / args.queries;
+    const int64_t row = divide(at, args.slots), b = divide(row, args.queries);
     const int64_t i = args.idx[at];
     const bool inside = i >= 0 && i < args.capacity;
     GroupSlot from;
