@@ -110,7 +110,7 @@ __device__ __forceinline__ int gather_hits(const BallQueryArgs& args, const Cell
                                            const BallCloud& cloud, const Point3& q, int r,
                                            int candidates, int lane, const Runs& runs,
                                            const Hits& hits) {
-  constexpr int kAhead = 4;  // loads of a lane on their way at once
+  constexpr int kAhead = 2;  // loads of a lane on their way at once
   const auto test = BallTest<float>::of(args, r);
   const int k = static_cast<int>(args.radius[r].k);
   const int points = static_cast<int>(cloud.points);
@@ -181,7 +181,7 @@ __device__ __forceinline__ void write_sorted(const BallQueryArgs& args, const Ba
 __device__ __forceinline__ bool scan_boxes(const BallQueryArgs& args, const CellsWork& work,
                                            const BallCloud& cloud, const Point3& q, int64_t row,
                                            int r, int lane, int budget) {
-  constexpr int kAhead = 8;  // boxes whose points are on their way at once
+  constexpr int kAhead = 4;  // boxes whose points are on their way at once
   const auto test = BallTest<float>::of(args, r);
   const int k = static_cast<int>(args.radius[r].k);
   const int first = static_cast<int>(cloud.first), points = static_cast<int>(cloud.points);

@@ -21,9 +21,8 @@ void run_cpu(const QueryAndGroupArgs& args, void*, const ParallelFor& parallel_f
     for_each_index(parallel_for, args.clouds * args.queries * args.slots, slots_per_task(columns),
                    [&](int64_t at) {
                      const GroupSlot from = GroupSlot::of(args, at);
-                     for (int64_t column = 0; column < columns; ++column) {
-                       group_element<decltype(word)>(args, from, column, at * columns + column);
-                     }
+                     if (args.use_xyz) group_coordinates(args, from, 0, 1, at * columns);
+                     group_features<decltype(word)>(args, from, 0, 1, at * columns);
                    });
   });
 }
