@@ -25,7 +25,10 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t all = args.clouds * args.queries * args.slots;
   const int64_t first = int64_t{blockIdx.x} * slots_per_block;
   const int slots = static_cast<int>(min(int64_t{slots_per_block}, all - first));
-  for (int i = threadIdx.x; i < slots; i += kThreads) from[i] = GroupSlot::of(args, first + i);
+  for (int i = threadIdx.x; i < slots; i += kThreads) {
+    const int64_t row = divide(first + i, args.slots);
+    from[i] = GroupSlot::of(args, row, divide(row, args.queries), first + i - row * args.slots);
+  }
   __syncthreads();
   const int64_t columns = args.columns();
   if (args.channels > 0) {

@@ -46,16 +46,16 @@ struct GroupSlot {
   int64_t features;
   int64_t slot;  // in its row
 
-  // Slot `at` of all.
-  static TORCHVOX_HD GroupSlot of(const QueryAndGroupArgs& args, int64_t at) {
-    const int64_t row = divide(at, args.slots), b = divide(row, args.queries);
-    const int64_t i = args.idx[at];
+  // Slot `slot` of row `row`, the query of which is query `row` - b * queries of cloud b.
+  static TORCHVOX_HD GroupSlot of(const QueryAndGroupArgs& args, int64_t row, int64_t b,
+                                  int64_t slot) {
+    const int64_t i = args.idx[row * args.slots + slot];
     const bool inside = i >= 0 && i < args.capacity;
     GroupSlot from;
     from.point = inside ? b * args.cloud_stride + i * args.point_stride : -1;
     from.query = b * args.query_cloud_stride + (row - b * args.queries) * args.query_stride;
     from.features = (b * args.capacity + i) * args.channels;
-    from.slot = at - row * args.slots;
+    from.slot = slot;
     return from;
   }
 };
