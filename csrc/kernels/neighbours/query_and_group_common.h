@@ -76,7 +76,7 @@ TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot
 // All coordinates from `begin` on in steps of `step` of the slot whose elements begin at `at`.
 TORCHVOX_HD void group_coordinates(const QueryAndGroupArgs& args, const GroupSlot& from,
                                    int64_t begin, int64_t step, int64_t at) {
-  const int64_t first = at + (args.features_first ? args.channels : 0);
+  const int64_t first = at + args.first_axis();
   for (int64_t axis = begin; axis < args.dims; axis += step) {
     if (args.dtype == DType::kDouble) {
       group_coordinate<double>(args, from, axis, first + axis);
@@ -91,8 +91,7 @@ template <class Word>
 TORCHVOX_HD void group_features(const QueryAndGroupArgs& args, const GroupSlot& from, int begin,
                                 int step, int64_t at) {
   const int channels = static_cast<int>(args.channels);
-  Word* to = static_cast<Word*>(args.grouped) + at +
-      (args.use_xyz && !args.features_first ? args.dims : 0);
+  Word* to = static_cast<Word*>(args.grouped) + at + args.first_channel();
   if (from.point < 0) {
     for (int c = begin; c < channels; c += step) to[c] = Word{};
     return;

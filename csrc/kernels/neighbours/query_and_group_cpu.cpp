@@ -12,13 +12,10 @@ int64_t items_per_task(int64_t elements) {
 
 // The usual types, without a look at them for every coordinate; the same steps.
 bool subtract_floats(const QueryAndGroupArgs& args, const GroupSlot& from, int64_t at) {
-  if (args.dtype != DType::kFloat || args.grouped_dtype != DType::kFloat || args.radii.count > 0 ||
-      from.point < 0) {
-    return false;
-  }
+  if (!args.plain_floats() || from.point < 0) return false;
   const float* p = static_cast<const float*>(args.points) + from.point;
   const float* q = static_cast<const float*>(args.query) + from.query;
-  float* out = static_cast<float*>(args.grouped) + at + (args.features_first ? args.channels : 0);
+  float* out = static_cast<float*>(args.grouped) + at + args.first_axis();
   for (int64_t axis = 0; axis < args.dims; ++axis) out[axis] = quiet(p[axis] - q[axis]);
   return true;
 }
