@@ -14,7 +14,18 @@ from typing import Any, Dict, List
 
 import torch
 
-from benchmarks import bev, grouping, growth, knn, machine, models, peers, sampling, voxel
+from benchmarks import (
+    bev,
+    grouping,
+    growth,
+    knn,
+    machine,
+    models,
+    neighbours,
+    peers,
+    sampling,
+    voxel,
+)
 from benchmarks.clouds import Clouds
 from benchmarks.suite import Case, Row, Settings, run_case
 from torchvox.cli.bench_table import SCHEMA, markdown
@@ -25,7 +36,7 @@ DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "da
 
 def cases(device: str) -> List[Case]:
     found = []
-    for domain in (voxel, sampling, knn, grouping, bev, models):
+    for domain in (voxel, sampling, neighbours, knn, grouping, bev, models):
         found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()
     return found
 

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every adapter there is. A peer takes part when its package is installed."""
 
-from benchmarks import grouping_peers, knn_peers, sampling_peers, voxel_peers
+from benchmarks import (
+    grouping_peers,
+    knn_peers,
+    neighbours_peers,
+    sampling_peers,
+    voxel_peers,
+)
 
 ALL = [
     *voxel_peers.PEERS,
     *sampling_peers.PEERS,
+    *neighbours_peers.PEERS,
     *knn_peers.PEERS,
     *grouping_peers.PEERS,
 ]

@@ -274,4 +274,6 @@ def test_peers_are_packages_by_name():
         *("fpsample", "mmcv", "open3d", "pointnet2_ops"),
         *("pytorch3d", "scipy", "small_gicp", "spconv", "torch_cluster"),
     } == set(PACKAGES)
-    assert {peer.op for peer in ALL} == {"voxelize", "furthest_point_sample", "knn", "three_nn"}
+    assert {peer.op for peer in ALL} == {
+        *("voxelize", "furthest_point_sample", "ball_query", "knn", "three_nn")
+    }

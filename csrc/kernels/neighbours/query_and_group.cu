@@ -6,35 +6,82 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostSlots = 128;  // of a block
-constexpr int kElements = 4096;  // of a block, roughly
+constexpr int kMostSlots = 256;  // of a block
+constexpr int kElements = 16384;  // of a block, roughly
+constexpr int kAhead = 4;  // slots of a team whose loads are on their way at once
 
-// A block has some slots, whose sources it looks up once; its threads walk over their elements, so
-// that writes are consecutive and reads within a row too.
+// The team of this thread: neighbours that share a slot, a power of two up to a warp.
+struct Team {
+  int size, lane, first, teams;
+
+  __device__ explicit Team(int64_t elements) : size(1) {
+    while (size < 32 && size < elements) size *= 2;
+    lane = static_cast<int>(threadIdx.x) & (size - 1);
+    first = static_cast<int>(threadIdx.x) / size;
+    teams = kThreads / size;
+  }
+};
+
+// load(slot, i) of every slot and every i below `elements`, to element i of the slot's `out`.
+template <class Word, class Load>
+__device__ __forceinline__ void copy_slots(int slots, int elements, int64_t columns, Word* out,
+                                           const Load& load) {
+  const Team team(elements);
+  for (int begin = team.first; begin < slots; begin += team.teams * kAhead) {
+    for (int i = team.lane; i < elements; i += team.size) {
+      Word value[kAhead];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const int slot = begin + u * team.teams;
+        value[u] = slot < slots ? load(slot, i) : Word{};
+      }
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const int slot = begin + u * team.teams;
+        if (slot < slots) out[slot * columns + i] = value[u];
+      }
+    }
+  }
+}
+
+// A block has some slots, whose sources it looks up once. Teams of threads copy their features,
+// consecutive words by consecutive lanes; then teams of as many as there are axes subtract.
 template <class Word>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 6)
     group_kernel(const __grid_constant__ QueryAndGroupArgs args, int slots_per_block) {
   __shared__ GroupSlot from[kMostSlots];
   const int64_t all = args.clouds * args.queries * args.slots;
   const int64_t first = int64_t{blockIdx.x} * slots_per_block;
   const int slots = static_cast<int>(min(int64_t{slots_per_block}, all - first));
-  for (int i = threadIdx.x; i < slots; i += kThreads) from[i] = GroupSlot::of(args, first + i);
+  for (int i = threadIdx.x; i < slots; i += kThreads) {
+    const int64_t row = divide(first + i, args.slots);
+    from[i] = GroupSlot::of(args, row, divide(row, args.queries), first + i - row * args.slots);
+  }
   __syncthreads();
-  const int columns = static_cast<int>(args.columns());
-  const int64_t base = first * columns;
-  int slot = static_cast<int>(threadIdx.x) / columns;
-  int column = static_cast<int>(threadIdx.x) - slot * columns;
-  const int slot_step = kThreads / columns, column_step = kThreads - slot_step * columns;
-  int64_t at = base + threadIdx.x;
-  while (slot < slots) {
-    group_element<Word>(args, from[slot], column, at);
-    at += kThreads;
-    slot += slot_step;
-    column += column_step;
-    if (column >= columns) {
-      column -= columns;
-      ++slot;
-    }
+  const int64_t columns = args.columns();
+  if (args.channels > 0) {
+    const Word* features = static_cast<const Word*>(args.features);
+    copy_slots(slots, static_cast<int>(args.channels), columns,
+               static_cast<Word*>(args.grouped) + first * columns + args.first_channel(),
+               [&](int slot, int c) {
+                 return from[slot].point < 0 ? Word{} : features[from[slot].features + c];
+               });
+  }
+  if (!args.use_xyz) return;
+  if (args.plain_floats()) {
+    const float* points = static_cast<const float*>(args.points);
+    const float* query = static_cast<const float*>(args.query);
+    copy_slots(slots, static_cast<int>(args.dims), columns,
+               static_cast<float*>(args.grouped) + first * columns + args.first_axis(),
+               [&](int slot, int axis) {
+                 const float p = from[slot].point < 0 ? 0.0f : points[from[slot].point + axis];
+                 return quiet(p - query[from[slot].query + axis]);
+               });
+    return;
+  }
+  const Team team(args.dims);
+  for (int slot = team.first; slot < slots; slot += team.teams) {
+    group_coordinates(args, from[slot], team.lane, team.size, (first + slot) * columns);
   }
 }
 
