@@ -136,6 +136,8 @@ inline std::tuple<at::Tensor, at::Tensor> three_nn_ragged(
     const at::Tensor& ptr, std::string_view dist_order = "pn2", bool local_index = false) {
   static const auto op = detail::op<decltype(three_nn_ragged)>("torchvox::three_nn_ragged");
   return op.call(query, points, query_ptr, ptr, dist_order, local_index);
+}
+
 // [B, M, k, C], or [B, C, M, k] with channels_first
 inline at::Tensor group_points(const at::Tensor& features, const at::Tensor& idx,
                                bool channels_first = false) {
