@@ -202,6 +202,10 @@ void each_case(Body body) {
     std::swap(other.query_ptr[1], other.query_ptr[3]);
     other.values_count = false;
     body(other);
+    other = ragged(c);
+    other.name += ", no cloud";
+    other.args.clouds = 0;
+    body(other);
     other = c;
     other.name += ", lengths";
     for (int64_t b = 0; b < c.args.clouds; ++b) {
@@ -242,7 +246,17 @@ void check_on_device(const KnnCase& c, const Target& target) {
     DeviceBuffers device;
     KnnResult got;
     const KnnArgs args = bind(c, &device, got);
-    run_where(args, &device, &target, failures);
+    if (c.values_count) {
+      run_where(args, &device, &target, failures);
+    } else {
+      // Clouds that overlap share scratch, and some of it belongs to nobody: any bits must do.
+      CudaContext context;
+      context.target = target;
+      const int64_t bytes = workspace_bytes(args, target);
+      void* const workspace = device.allocate(bytes);
+      cudaMemset(workspace, 0xa5, bytes);
+      if (launch(args, workspace, context) != cudaSuccess) ++failures;
+    }
     device.read(args.idx, got.idx);
     device.read(args.dist2, got.dist2);
     if (c.values_count && !(got == want)) {
@@ -309,7 +323,7 @@ int main(int argc, char** argv) {
 #ifdef TORCHVOX_CUDA
     int cases = 0;
     each_case([&](const KnnCase& c) {
-      if (quick && ++cases % 7) return;
+      if (quick && (++cases % 41 || c.args.queries() * c.args.capacity > 200000)) return;
       check_on_device(c, target);
     });
 #endif

@@ -173,7 +173,7 @@ OPS = [
         smooth=RAGGED_SMOOTH,
         formula=formula,
         refusals=(*KNN_REFUSALS, *RAGGED_REFUSALS, *K_REFUSALS),
-        kernels=1,
+        kernels=8,
         backward_kernels=6,
     ),
     Op(
@@ -207,7 +207,7 @@ OPS = [
         },
         formula=formula,
         refusals=(*KNN_REFUSALS, *RAGGED_REFUSALS),
-        kernels=1,
+        kernels=8,  # a memset, order, boxes, queries, search
         backward_kernels=5,
     ),
 ]

@@ -9,7 +9,7 @@ namespace {
 // On a GPU a spatial order takes about as long as so many distances (H200).
 constexpr int64_t kScannedPairs = int64_t{1} << 21;
 constexpr int64_t kScannedPoints = 4096;
-constexpr int64_t kScannedForFew = 2048;
+constexpr int64_t kScannedForFew = 512;
 // On the host, as long as so many queries that measure every point.
 constexpr int64_t kScanningQueries = 8;
 
@@ -23,11 +23,12 @@ KnnKernel choose_knn_kernel(const KnnArgs& args, const Target& target) {
     if (forced != kAutomatic) return wanted == KnnKernel::kTiles ? wanted : KnnKernel::kScan;
     return args.rows < kScanningQueries && !args.ragged ? KnnKernel::kScan : KnnKernel::kTiles;
   }
-  if (args.k > kMostListed || wanted == KnnKernel::kSelect) return KnnKernel::kSelect;
+  if (args.k > kMostListed || args.clouds == 0 || wanted == KnnKernel::kSelect) {
+    return KnnKernel::kSelect;
+  }
   if (args.ragged || wanted == KnnKernel::kTiles) return KnnKernel::kTiles;
-  const bool small = args.k <= kFewListed
-      ? args.capacity <= kScannedForFew
-      : args.capacity <= kScannedPoints && args.queries() * args.capacity <= kScannedPairs;
+  const bool small = (args.k <= kFewListed && args.capacity <= kScannedForFew) ||
+      (args.capacity <= kScannedPoints && args.queries() * args.capacity <= kScannedPairs);
   return small || wanted == KnnKernel::kScan ? KnnKernel::kScan : KnnKernel::kTiles;
 }
 

@@ -72,13 +72,13 @@ __global__ void __launch_bounds__(kFewThreads)
       if (least >= bits[kFew - 1]) continue;
 #pragma unroll
       for (int t = 0; t < kTogether; ++t) {
-        uint32_t added = d[t], at = base + i + t;
+        if (d[t] >= bits[kFew - 1]) continue;
 #pragma unroll
-        for (int j = 0; j < kFew; ++j) {
-          if (added >= bits[j]) continue;
-          const uint32_t moved_bits = bits[j], moved_index = index[j];
-          bits[j] = added, index[j] = at;
-          added = moved_bits, at = moved_index;
+        for (int j = kFew - 1; j >= 0; --j) {  // every one past the new one moves a place up
+          if (d[t] >= bits[j]) continue;
+          const bool moves = j > 0 && d[t] < bits[j > 0 ? j - 1 : 0];
+          bits[j] = moves ? bits[j > 0 ? j - 1 : 0] : d[t];
+          index[j] = moves ? index[j > 0 ? j - 1 : 0] : base + i + t;
         }
       }
     }

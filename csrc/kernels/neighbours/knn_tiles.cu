@@ -7,7 +7,6 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = 256;
-
 constexpr uint32_t kTilesOfGroup = kKnnGroup / kKnnTile;
 constexpr uint32_t kVisited = 0xffffffffu;  // instead of the bits of a bound
 
@@ -89,7 +88,7 @@ struct KnnSearch {
 
 // One warp a query.
 template <int kRun>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kRun <= 2 ? 6 : 5)
     search_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
                   const __grid_constant__ KnnTiles tiles) {
   const int64_t at = global_thread() / 32;
