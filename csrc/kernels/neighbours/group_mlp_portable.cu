@@ -119,14 +119,16 @@ cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpW
   C* weights = static_cast<C*>(workspace.block);
   int64_t most = 1;
   for (int l = 0; l < args.layers; ++l) {
-    most = args.layer[l].in * args.layer[l].out > most ? args.layer[l].in * args.layer[l].out : most;
+    most =
+        args.layer[l].in * args.layer[l].out > most ? args.layer[l].in * args.layer[l].out : most;
   }
   const int64_t wanted = ceil_div<int64_t>(most, kThreads);
-  transpose_kernel<T><<<static_cast<unsigned>(wanted < 4096 ? wanted : 4096), kThreads, 0, stream>>>(
-      args, weights);
+  transpose_kernel<T>
+      <<<static_cast<unsigned>(wanted < 4096 ? wanted : 4096), kThreads, 0, stream>>>(args,
+                                                                                      weights);
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
   TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
-      portable_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
+      portable_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_limit));
   portable_kernel<T><<<plan.blocks, kThreads, plan.shared_bytes, stream>>>(
       args, weights, plan.widest, static_cast<C*>(workspace.scratch));
   return cudaGetLastError();
