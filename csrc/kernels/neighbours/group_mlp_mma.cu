@@ -8,7 +8,6 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = kMlpThreads;
-constexpr int kWarps = kThreads / 32;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
@@ -234,7 +233,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
   const int64_t rows_per_block = ceil_div<int64_t>(args.rows(), gridDim.x);
   const int64_t begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, args.rows());
-  TileWalk walk(args, begin + threadIdx.x / 32, kWarps, end);
+  TileWalk walk(args, begin + threadIdx.x / 32, kThreads / 32, end);
   while (walk.more()) {
     Tile tile[kTiles];
 #pragma unroll
