@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every adapter there is. A peer takes part when its package is installed."""
 
-from benchmarks import sampling_peers, voxel_peers
+from benchmarks import neighbours_peers, sampling_peers, voxel_peers
 
-ALL = [*voxel_peers.PEERS, *sampling_peers.PEERS]
+ALL = [*voxel_peers.PEERS, *sampling_peers.PEERS, *neighbours_peers.PEERS]
 PACKAGES = sorted({peer.package for peer in ALL})

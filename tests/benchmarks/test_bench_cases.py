@@ -27,7 +27,7 @@ def test_goals_are_about_figures_that_the_device_has(device):
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-@pytest.mark.parametrize("op", ["voxelize", "FPS", "BEV"])
+@pytest.mark.parametrize("op", ["voxelize", "FPS", "ball", "group", "BEV"])
 def test_every_op_has_cases(device, op):
     assert any(case.name.startswith(op) for case in all_cases(device))
 

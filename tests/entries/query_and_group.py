@@ -132,7 +132,7 @@ OPS = [
             ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
         ),
         kernels=2,
-        backward_kernels=9,
+        backward_kernels=8,
     ),
     Op(
         "_query_and_group_backward",
@@ -147,6 +147,6 @@ OPS = [
             ("channels", -1, ValueError, "channels must be >= 0"),
             ("use_xyz", False, ValueError, "for_points and for_query must be False"),
         ),
-        kernels=9,
+        kernels=8,
     ),
 ]

@@ -23,7 +23,6 @@ struct BallGrid {
 
   static constexpr float kMostCells = 1048576.0f;  // on either side of 0; beyond, all is one cell
   static constexpr int kMostRows = 16;  // that a query touches: 4 cells on each of two axes
-  static constexpr int kMostRun = 6;  // cells of a row that a query touches
 
   // At least as many buckets as points, between two limits.
   static BallGrid of(const BallQueryArgs& args, int least_bits, int most_bits);
@@ -65,8 +64,12 @@ struct BallCells {
     return cells;
   }
   TORCHVOX_HD int rows() const { return rows_b * rows_c; }
-  TORCHVOX_HD int32_t row_b(int row) const { return b + row % rows_b; }
-  TORCHVOX_HD int32_t row_c(int row) const { return c + row / rows_b; }
+  // Row `row` of at most kMostRows, without a division.
+  TORCHVOX_HD int above(int row) const {
+    return (row >= rows_b) + (row >= 2 * rows_b) + (row >= 3 * rows_b);
+  }
+  TORCHVOX_HD int32_t row_b(int row) const { return b + row - above(row) * rows_b; }
+  TORCHVOX_HD int32_t row_c(int row) const { return c + above(row); }
 };
 
 inline BallGrid BallGrid::of(const BallQueryArgs& args, int least_bits, int most_bits) {

@@ -10,8 +10,10 @@ namespace {
 
 // Distances, in all, from which on cells pay for being built.
 constexpr int64_t kCudaTests = int64_t{1} << 25;
-constexpr int64_t kCudaPoints = int64_t{1} << 15;  // of a cloud: a scan by one warp takes too long
+constexpr int64_t kCudaLeastPoints = 2048;  // of a cloud
+constexpr int64_t kCudaMostPoints = int64_t{1} << 15;  // a warp passes over no more of them
 constexpr int64_t kCpuPoints = 1024;
+constexpr int64_t kCpuPointsOfSeveral = 8192;  // radii: the least of them hardly ever has k hits
 constexpr int64_t kCpuQueries = 64;  // of a cloud
 constexpr int64_t kMostSorted = 512;  // hits that are sorted by counting the smaller ones
 
@@ -49,8 +51,10 @@ BallPlan make_ball_plan(const BallQueryArgs& args, const Target& target) {
   if (forced != kAutomatic) return forced == 1 ? BallPlan::kCells : BallPlan::kScan;
   const int64_t clouds = std::max<int64_t>(args.clouds, 1);
   const int64_t points = args.total_points() / clouds, queries = args.rows() / clouds;
-  const bool cells = target.cuda ? points >= kCudaPoints || points * queries >= kCudaTests / clouds
-                                 : points >= kCpuPoints && queries >= kCpuQueries;
+  const bool cells = target.cuda
+      ? points >= kCudaMostPoints ||
+          (points >= kCudaLeastPoints && points * queries >= kCudaTests / clouds)
+      : points >= (args.radii > 1 ? kCpuPointsOfSeveral : kCpuPoints) && queries >= kCpuQueries;
   return cells ? BallPlan::kCells : BallPlan::kScan;
 }
 

@@ -12,6 +12,14 @@ TORCHVOX_HD int64_t clamp_row(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : (x > high ? high : x);
 }
 
+// a / b of sizes, a >= 0 and b > 0: in 32 bits where they suffice, at a third of the price.
+TORCHVOX_HD int64_t divide(int64_t a, int64_t b) {
+  if ((static_cast<uint64_t>(a) | static_cast<uint64_t>(b)) >> 32 == 0) {
+    return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  }
+  return a / b;
+}
+
 // The points of cloud b. Whatever lengths and offsets hold, they lie inside the points.
 struct BallCloud {
   int64_t first;  // row of its first point among all points (batched: b * capacity)
@@ -64,7 +72,7 @@ struct BallQuery {
       return {ragged_cloud(args.query_ptr, args.clouds, args.queries, row),
               row * args.query_stride};
     }
-    const int64_t b = row / args.queries, m = row - b * args.queries;
+    const int64_t b = divide(row, args.queries), m = row - b * args.queries;
     const bool exists = !args.query_lengths.given() || m < args.query_lengths[b];
     return {exists ? b : -1, b * args.query_cloud_stride + m * args.query_stride};
   }

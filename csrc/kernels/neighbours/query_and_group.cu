@@ -7,10 +7,17 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMostSlots = 128;  // of a block
-constexpr int kElements = 4096;  // of a block, roughly
+constexpr int kElements = 8192;  // of a block, roughly
 
-// A block has some slots, whose sources it looks up once; its threads walk over their elements, so
-// that writes are consecutive and reads within a row too.
+// Threads that share a slot's `elements`: a power of two up to a warp.
+__device__ __forceinline__ int team_of(int64_t elements) {
+  int team = 1;
+  while (team < 32 && team < elements) team *= 2;
+  return team;
+}
+
+// A block has some slots, whose sources it looks up once. Teams of threads copy the features of
+// their slots, consecutive words by consecutive lanes; then as many as there are axes subtract.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
     group_kernel(const __grid_constant__ QueryAndGroupArgs args, int slots_per_block) {
@@ -18,22 +25,24 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t all = args.clouds * args.queries * args.slots;
   const int64_t first = int64_t{blockIdx.x} * slots_per_block;
   const int slots = static_cast<int>(min(int64_t{slots_per_block}, all - first));
-  for (int i = threadIdx.x; i < slots; i += kThreads) from[i] = GroupSlot::of(args, first + i);
+  for (int i = threadIdx.x; i < slots; i += kThreads) {
+    const int64_t row = divide(first + i, args.slots);
+    from[i] = GroupSlot::of(args, row, divide(row, args.queries), first + i - row * args.slots);
+  }
   __syncthreads();
-  const int columns = static_cast<int>(args.columns());
-  const int64_t base = first * columns;
-  int slot = static_cast<int>(threadIdx.x) / columns;
-  int column = static_cast<int>(threadIdx.x) - slot * columns;
-  const int slot_step = kThreads / columns, column_step = kThreads - slot_step * columns;
-  int64_t at = base + threadIdx.x;
-  while (slot < slots) {
-    group_element<Word>(args, from[slot], column, at);
-    at += kThreads;
-    slot += slot_step;
-    column += column_step;
-    if (column >= columns) {
-      column -= columns;
-      ++slot;
+  const int64_t columns = args.columns();
+  if (args.channels > 0) {
+    const int team = team_of(args.channels);
+    const int lane = static_cast<int>(threadIdx.x) & (team - 1);
+    for (int slot = static_cast<int>(threadIdx.x) / team; slot < slots; slot += kThreads / team) {
+      group_features<Word>(args, from[slot], lane, team, (first + slot) * columns);
+    }
+  }
+  if (args.use_xyz) {
+    const int team = team_of(args.dims);
+    const int lane = static_cast<int>(threadIdx.x) & (team - 1);
+    for (int slot = static_cast<int>(threadIdx.x) / team; slot < slots; slot += kThreads / team) {
+      group_coordinates(args, from[slot], lane, team, (first + slot) * columns);
     }
   }
 }

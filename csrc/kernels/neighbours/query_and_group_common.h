@@ -46,16 +46,16 @@ struct GroupSlot {
   int64_t features;
   int64_t slot;  // in its row
 
-  // Slot `at` of all.
-  static TORCHVOX_HD GroupSlot of(const QueryAndGroupArgs& args, int64_t at) {
-    const int64_t row = at / args.slots, b = row / args.queries;
-    const int64_t i = args.idx[at];
+  // Slot `slot` of row `row`, the query of which is query `row` - b * queries of cloud b.
+  static TORCHVOX_HD GroupSlot of(const QueryAndGroupArgs& args, int64_t row, int64_t b,
+                                  int64_t slot) {
+    const int64_t i = args.idx[row * args.slots + slot];
     const bool inside = i >= 0 && i < args.capacity;
     GroupSlot from;
     from.point = inside ? b * args.cloud_stride + i * args.point_stride : -1;
     from.query = b * args.query_cloud_stride + (row - b * args.queries) * args.query_stride;
     from.features = (b * args.capacity + i) * args.channels;
-    from.slot = at - row * args.slots;
+    from.slot = slot;
     return from;
   }
 };
@@ -73,23 +73,32 @@ TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot
   store_rounded(args.grouped_dtype, args.grouped, at, quiet(relative));
 }
 
-// Element `column` of a slot, to element `at` of grouped. Features are copied as they are.
-template <class Word>
-TORCHVOX_HD void group_element(const QueryAndGroupArgs& args, const GroupSlot& from, int64_t column,
-                               int64_t at) {
-  const int64_t dims = args.use_xyz ? args.dims : 0;
-  const int64_t axis = args.features_first ? column - args.channels : column;
-  if (axis >= 0 && axis < dims) {
+// All coordinates from `begin` on in steps of `step` of the slot whose elements begin at `at`.
+TORCHVOX_HD void group_coordinates(const QueryAndGroupArgs& args, const GroupSlot& from,
+                                   int64_t begin, int64_t step, int64_t at) {
+  const int64_t first = at + (args.features_first ? args.channels : 0);
+  for (int64_t axis = begin; axis < args.dims; axis += step) {
     if (args.dtype == DType::kDouble) {
-      group_coordinate<double>(args, from, axis, at);
+      group_coordinate<double>(args, from, axis, first + axis);
     } else {
-      group_coordinate<float>(args, from, axis, at);
+      group_coordinate<float>(args, from, axis, first + axis);
     }
+  }
+}
+
+// Its features, copied as they are, likewise.
+template <class Word>
+TORCHVOX_HD void group_features(const QueryAndGroupArgs& args, const GroupSlot& from, int begin,
+                                int step, int64_t at) {
+  const int channels = static_cast<int>(args.channels);
+  Word* to = static_cast<Word*>(args.grouped) + at +
+      (args.use_xyz && !args.features_first ? args.dims : 0);
+  if (from.point < 0) {
+    for (int c = begin; c < channels; c += step) to[c] = Word{};
     return;
   }
-  const int64_t channel = args.features_first ? column : column - dims;
-  static_cast<Word*>(args.grouped)[at] =
-      from.point < 0 ? Word{} : static_cast<const Word*>(args.features)[from.features + channel];
+  const Word* features = static_cast<const Word*>(args.features) + from.features;
+  for (int c = begin; c < channels; c += step) to[c] = features[c];
 }
 
 // Calls body(Word{}) with an integer as wide as a value of `dtype`.
@@ -107,17 +116,25 @@ void with_word_of(DType dtype, Body&& body) {
 template <class C>
 TORCHVOX_HD void group_gradient(const QueryAndGroupBackwardArgs& args, int64_t row, int64_t axis) {
   ChunkedSum<C> sum;
-  for (int64_t slot = 0; slot < args.slots; ++slot) {
-    const int64_t at = row * args.slots + slot;
-    C g = round_to(args.dtype,
-                   static_cast<C>(load_wide<double>(args.grad_dtype, args.grad,
-                                                    at * args.columns + args.first + axis)));
+  const int64_t first = row * args.slots;
+  const auto load = [&](int64_t slot) {
+    const int64_t at = (first + slot) * args.columns + args.first + axis;
+    return slot < args.slots ? load_wide<C>(args.grad_dtype, args.grad, at) : C{0};
+  };
+  const auto take = [&](int64_t slot, C g) {
+    if (slot >= args.slots) return;
+    C x = round_to(args.dtype, g);
     if (args.radii.count > 0) {
-      g = round_to(args.dtype, g / static_cast<C>(args.radii.of_slot(slot)));
+      x = round_to(args.dtype, x / static_cast<C>(args.radii.of_slot(slot)));
     }
-    sum.add(g);
-    if (args.grad_slots)
-      store_rounded(args.dtype, args.grad_slots, at * args.dims + axis, quiet(g));
+    sum.add(x);
+    if (args.grad_slots) {
+      store_rounded(args.dtype, args.grad_slots, (first + slot) * args.dims + axis, quiet(x));
+    }
+  };
+  for (int64_t slot = 0; slot < args.slots; slot += 4) {  // four loads on their way at once
+    const C g0 = load(slot), g1 = load(slot + 1), g2 = load(slot + 2), g3 = load(slot + 3);
+    take(slot, g0), take(slot + 1, g1), take(slot + 2, g2), take(slot + 3, g3);
   }
   if (args.grad_query) {
     store_rounded(args.dtype, args.grad_query, row * args.dims + axis, quiet(-sum.total()));
