@@ -14,7 +14,7 @@ from typing import Any, Dict, List
 
 import torch
 
-from benchmarks import bev, growth, machine, neighbours, peers, sampling, voxel
+from benchmarks import bev, group_mlp, growth, machine, neighbours, peers, sampling, voxel
 from benchmarks.clouds import Clouds
 from benchmarks.suite import Case, Row, Settings, run_case
 from torchvox.cli.bench_table import SCHEMA, markdown
@@ -25,7 +25,7 @@ DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "da
 
 def cases(device: str) -> List[Case]:
     found = []
-    for domain in (voxel, sampling, neighbours, bev):
+    for domain in (voxel, sampling, neighbours, group_mlp, bev):
         found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()
     return found
 
