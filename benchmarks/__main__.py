@@ -16,6 +16,7 @@ import torch
 
 from benchmarks import (
     bev,
+    group_mlp,
     grouping,
     growth,
     knn,
@@ -36,7 +37,8 @@ DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "da
 
 def cases(device: str) -> List[Case]:
     found = []
-    for domain in (voxel, sampling, neighbours, knn, grouping, bev, models):
+    domains = (voxel, sampling, neighbours, knn, grouping, group_mlp, bev, models)
+    for domain in domains:
         found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()
     return found
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """group_mlp_max over the balls of a small scene."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ CHANNELS = 5
 def layers(widths: list[int]) -> tuple[list[Tensor], list[Tensor]]:
     """Weights and biases of these widths, inputs first."""
     g = generator(4)
-    sizes = list(zip(widths[:-1], widths[1:], strict=True))
+    sizes = list(pairwise(widths))
     weights = [torch.randn(b, a, generator=g) / max(a, 1) ** 0.5 for a, b in sizes]
     return weights, [torch.randn(b, generator=g) * 0.1 for _, b in sizes]
 

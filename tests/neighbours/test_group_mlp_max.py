@@ -14,10 +14,9 @@ import torchvox
 from torchvox import reference
 
 HALVES = [torch.bfloat16, torch.float16]
-# Layers round to their dtype. With inputs and weights rounded before, what is left to differ is
-# where: here after a sum that begins with the exact difference of two points, there with the
-# difference rounded; and on tensor cores the features' part of the first layer is rounded before the
-# coordinates' part is added. Some roundings of 2^-9 (bfloat16) or 2^-12 of values about the largest.
+# Of the largest value. The expected values round nothing; the op rounds every layer to its dtype,
+# and on tensor cores the features' part of the first before the coordinates' part is added: some
+# steps of 2^-9 (bfloat16) or 2^-12 (float16).
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-5, torch.float64: 1e-12}
 
 

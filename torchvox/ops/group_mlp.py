@@ -37,9 +37,9 @@ def group_mlp_max(
     normalize_radius: divides the relative coordinates.
 
     Returns [B, M, C_out of the last layer] in the dtype of weights; 0 for k = 0. Layers round to
-    that dtype; sums are float32, float64 for float64. Deterministic: the same bits each run. float32
-    and float64 have the bits of the CPU; float16 and bfloat16 run on tensor cores from compute
-    capability 8.0 on and differ from the CPU by rounding. No host synchronisation.
+    that dtype; sums are float32, float64 for float64. Deterministic: the same bits each run.
+    float32 and float64 have the bits of the CPU; float16 and bfloat16 run on tensor cores from
+    compute capability 8.0 on and differ from the CPU by rounding. No host synchronisation.
     For inference: raises NotImplementedError when an input requires a gradient (outside of
     torch.no_grad()). Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .arithmetic import from_working, to_working
-from .query_and_group import _rows
 from .fma import fma
+from .query_and_group import _rows
 
 
 def group_mlp_max(
@@ -23,8 +23,8 @@ def group_mlp_max(
     normalize_radius: float | None = None,
     features_first: bool = False,
 ) -> Tensor:
-    """[B, M, C_out] in the dtype of weights: sums of products in ascending order of the inputs, each
-    product added with one rounding, in float32 (float64 for float64); layers rounded to the dtype."""
+    """[B, M, C_out] in the dtype of weights, to which every layer rounds; sums over the inputs in
+    ascending order, one rounding per product, in float32 (float64 for float64)."""
     dtype = weights[0].dtype
     wide = np.float64 if dtype == torch.float64 else np.float32
     parts = []

@@ -137,7 +137,8 @@ TORCHVOX_INLINE void balls(const GroupMlpArgs& args, const WideLayers<compute_t<
         }
       }
     }
-    for (int64_t o = 0; o < last; ++o) static_cast<T*>(args.out)[row * last + o] = narrow<T>(best[o]);
+    for (int64_t o = 0; o < last; ++o)
+      static_cast<T*>(args.out)[row * last + o] = narrow<T>(best[o]);
   }
 }
 

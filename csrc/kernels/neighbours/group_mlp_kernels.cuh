@@ -15,6 +15,9 @@ struct MlpWorkspace {
   void* scratch = nullptr;  // portable, where shared memory is too small: two buffers a block
 };
 
+// Packs the layers and computes the features' part of the first, for start_mma_mlp.
+cudaError_t start_mma_prepare(const GroupMlpArgs& args, const GroupMlpPlan& plan,
+                              const MlpWorkspace& workspace, cudaStream_t stream);
 cudaError_t start_mma_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan,
                           const MlpWorkspace& workspace, cudaStream_t stream);
 cudaError_t start_portable_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan,

@@ -16,9 +16,9 @@ struct MlpLayer {
 };
 
 // out[row] = maximum over the slots of a row of its balls of the layers' result for
-// (p - q, f): the point p that idx[row, slot] names, its features f and the query q of the row. Only
-// the first count[row] slots are read, of a row without hits its first one. An index outside of the
-// cloud's block stands for zeros, coordinates included.
+// (p - q, f): the point p that idx[row, slot] names, its features f and the query q of the row.
+// Only the first count[row] slots are read, of a row without hits its first one. An index outside
+// of the cloud's block stands for zeros, coordinates included.
 struct GroupMlpArgs {
   const void* points = nullptr;  // [clouds, capacity, dims], unit column stride, as query
   const void* query = nullptr;  // [clouds, queries, dims]

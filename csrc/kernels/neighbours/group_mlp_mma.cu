@@ -8,77 +8,124 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = kMlpThreads;
-constexpr int kWarps = kThreads / 32;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-// Eight channels of a row from `channel` on, zeros behind the last.
-template <class T>
-__device__ uint4 load_chunk(const T* row, int channel, int channels, bool aligned) {
-  if (aligned && channel + 8 <= channels) return *reinterpret_cast<const uint4*>(row + channel);
-  uint32_t word[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int at = channel + 2 * i;
-    const uint32_t low = at < channels ? row[at].bits : 0, high = at + 1 < channels ? row[at + 1].bits : 0;
-    word[i] = low | high << 16;
-  }
-  return {word[0], word[1], word[2], word[3]};
-}
-
 // 16 slots of a row of balls.
 struct Tile {
-  int64_t row;
+  int row;  // of the block's
   int slot;
-  int slots;  // of the row
-  bool live;
+  int slots;  // of the row; 0: a tile that nobody wants
 };
 
-// The tiles of the rows begin, begin + step, .. below end.
+// The tiles of a block's rows begin, begin + kThreads / 32, .. below end.
 class TileWalk {
  public:
-  __device__ TileWalk(const GroupMlpArgs& args, int64_t begin, int64_t step, int64_t end)
-      : row_(begin), step_(step), end_(end) {
+  __device__ TileWalk(const int32_t* count, const GroupMlpArgs& args, int begin, int end)
+      : count_(count), row_(begin), end_(end) {
     enter(args);
   }
   __device__ bool more() const { return row_ < end_; }
-  __device__ Tile next(const GroupMlpArgs& args) {
-    const Tile tile{row_, slot_, slots_, true};
-    slot_ += 16;
-    if (slot_ >= slots_) {
-      row_ += step_;
-      enter(args);
+  // The next tiles; where there are fewer, the first once more.
+  template <int kTiles>
+  __device__ __forceinline__ void take(const GroupMlpArgs& args, Tile (&tile)[kTiles]) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      if (m > 0 && !more()) {
+        tile[m] = {tile[0].row, 0, 0};
+        continue;
+      }
+      tile[m] = {row_, slot_, slots_};
+      slot_ += 16;
+      if (slot_ >= slots_) {
+        row_ += kThreads / 32;
+        enter(args);
+      }
     }
-    return tile;
   }
 
  private:
-  __device__ void enter(const GroupMlpArgs& args) {
+  __device__ __forceinline__ void enter(const GroupMlpArgs& args) {
     slot_ = 0;
-    slots_ = row_ < end_ ? static_cast<int>(used_slots(args, row_)) : 0;
+    const int hits = row_ < end_ ? count_[row_ * args.count_stride] : 0;
+    slots_ = max(1, min(hits, static_cast<int>(args.slots)));
   }
 
-  int64_t row_, step_, end_;
-  int slot_, slots_;
+  const int32_t* count_;  // of the block's rows
+  int row_, end_, slot_, slots_;
 };
 
-// rows[m][group] = max(W (p - q) + bias + term, 0) of the slots of the tiles; a slot behind the
-// last of its row is the row's first once more. The coordinates enter as differences in fp32.
-template <class T, int kWidth, int kTiles>
+// One slot of the tiles in each lane, 16 * tile + row: its point, then its coordinates less the
+// query's. The loads of one tile are under way while the tensor cores work on the one before.
+template <class P, int kTiles>
+struct LaneSlot {
+  int point;
+  int64_t feature;  // row of its features, -1 where the index is outside
+  P p[3], q[3];
+
+  static __device__ __forceinline__ Tile of_lane(const Tile (&tile)[kTiles]) {
+    const bool second = kTiles == 2 && (threadIdx.x & 16);
+    const Tile &a = tile[0], &b = tile[kTiles - 1];
+    return {second ? b.row : a.row, second ? b.slot : a.slot, second ? b.slots : a.slots};
+  }
+  // A slot behind the last of its row is the row's first once more.
+  __device__ __forceinline__ void load_point(const GroupMlpArgs& args, int64_t begin,
+                                             const Tile (&tile)[kTiles]) {
+    const Tile mine = of_lane(tile);
+    const int slot = mine.slot + (threadIdx.x & 15);
+    point = args.idx[(begin + mine.row) * args.idx_stride + (slot < mine.slots ? slot : 0)];
+  }
+  __device__ __forceinline__ void load_coordinates(const GroupMlpArgs& args, int64_t begin,
+                                                   const Tile (&tile)[kTiles]) {
+    const int64_t row = begin + of_lane(tile).row, cloud = row / args.queries;
+    const bool inside = point >= 0 && point < args.capacity;
+    feature = inside ? cloud * args.capacity + point : -1;
+    if (!args.use_xyz) return;
+    const P* from = static_cast<const P*>(args.points) + cloud * args.cloud_stride +
+        (inside ? point : 0) * args.point_stride;
+    const P* query = static_cast<const P*>(args.query) + cloud * args.query_cloud_stride +
+        (row - cloud * args.queries) * args.query_stride;
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) {
+      p[axis] = inside ? from[axis] : P{};
+      q[axis] = query[axis];
+    }
+  }
+  __device__ __forceinline__ void relative(const GroupMlpArgs& args, float (&d)[3]) const {
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) {
+      d[axis] = 0;
+      if (!args.use_xyz) continue;
+      d[axis] = widen(narrow<P>(widen(p[axis]) - widen(q[axis])));
+      if (args.divisor != 0) {
+        d[axis] = widen(narrow<P>(d[axis] / static_cast<float>(args.divisor)));
+      }
+    }
+  }
+};
+
+// rows[m][group] = max(W (p - q) + bias + term, 0) of the slots of the tiles. The coordinates enter
+// as differences in fp32.
+template <class T, class P, int kWidth, int kTiles>
 __device__ __forceinline__ void first_layer(const GroupMlpArgs& args, const T* terms,
                                             const float* floats, const MlpPacked& packed,
-                                            const Tile (&tile)[kTiles],
+                                            const LaneSlot<P, kTiles>& mine,
                                             uint32_t (&rows)[kTiles][kWidth][8]) {
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-  float d[kTiles][2][3];
+  float own[3], d[kTiles][2][3];
+  mine.relative(args, own);
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int slot = tile[m].slot + g + 8 * h;
-      const MlpSlot from = MlpSlot::of(args, tile[m].row, slot < tile[m].slots ? slot : 0);
-      const bool given = terms && from.point >= 0;
-      const uint4* term = reinterpret_cast<const uint4*>(terms + from.feature * kWidth * kGroup);
+      const int source = 16 * m + g + 8 * h;
+      const int64_t feature = __shfl_sync(0xffffffffu, mine.feature, source);
+#pragma unroll
+      for (int axis = 0; axis < 3; ++axis) {
+        d[m][h][axis] = __shfl_sync(0xffffffffu, own[axis], source);
+      }
+      const bool given = terms && feature >= 0;
+      const uint4* term = reinterpret_cast<const uint4*>(terms + feature * (kWidth * kGroup));
 #pragma unroll
       for (int n = 0; n < kWidth; ++n) {
         const uint4 chunk = given ? term[n * 4 + t] : uint4{0, 0, 0, 0};
@@ -86,10 +133,6 @@ __device__ __forceinline__ void first_layer(const GroupMlpArgs& args, const T* t
         rows[m][n][2 + h] = chunk.y;
         rows[m][n][4 + h] = chunk.z;
         rows[m][n][6 + h] = chunk.w;
-      }
-#pragma unroll
-      for (int axis = 0; axis < 3; ++axis) {
-        d[m][h][axis] = args.use_xyz ? relative_coordinate<float>(args, from, axis) : 0.0f;
       }
     }
   }
@@ -159,11 +202,24 @@ __device__ __forceinline__ void hidden_layer(const uint4* chunks, const float* b
   }
 }
 
+// Two channels of a row of the output, the first one even.
+__device__ __forceinline__ void store_pair(const GroupMlpArgs& args, int64_t row, int channel,
+                                           uint32_t pair) {
+  const int channels = static_cast<int>(args.layer[args.layers - 1].out);
+  uint16_t* out = static_cast<uint16_t*>(args.out) + row * channels + channel;
+  if (channels % 2 == 0) {
+    if (channel < channels) *reinterpret_cast<uint32_t*>(out) = pair;
+  } else {
+    if (channel < channels) out[0] = static_cast<uint16_t>(pair);
+    if (channel + 1 < channels) out[1] = static_cast<uint16_t>(pair >> 16);
+  }
+}
+
 // The maximum over a tile of the channels of a group, from each lane's maximum over its two rows:
 // lanes hand each other halves, so that a lane ends with the one pair of channels that it returns.
 // With the maximum of the row's earlier tiles in `best` it goes there, or out behind the last tile.
 template <class T>
-__device__ __forceinline__ void finish_group(const GroupMlpArgs& args, const MlpPacked& packed,
+__device__ __forceinline__ void finish_group(const GroupMlpArgs& args, int64_t begin,
                                              const Tile& tile, int group, uint32_t (&word)[4],
                                              uint32_t* best) {
   const int lane = threadIdx.x & 31;
@@ -175,31 +231,26 @@ __device__ __forceinline__ void finish_group(const GroupMlpArgs& args, const Mlp
   const uint32_t second = trade(upper ? word[3] : word[1], upper ? word[1] : word[3], 16);
   uint32_t pair = trade(odd ? second : first, odd ? first : second, 8);
   pair = trade(pair, pair, 4);
-  if ((lane & 4) || !tile.live) return;
   const int channel = group * kGroup + 8 * (lane & 3) + 4 * upper + 2 * odd;
-  if (tile.slot > 0) pair = Words<T>::max2(pair, best[channel / 2]);
-  if (tile.slot + 16 < tile.slots) {
-    best[channel / 2] = pair;
-    return;
+  if (!(lane & 4) && tile.slots > 0) {
+    if (tile.slot > 0) pair = Words<T>::max2(pair, best[channel / 2]);
+    if (tile.slot + 16 < tile.slots) {
+      best[channel / 2] = pair;
+    } else {
+      store_pair(args, begin + tile.row, channel, pair);
+    }
   }
-  const int channels = static_cast<int>(args.layer[args.layers - 1].out);
-  T* out = static_cast<T*>(args.out) + tile.row * channels;
-  if (channels % 2 == 0) {
-    if (channel < channels) *reinterpret_cast<uint32_t*>(out + channel) = pair;
-  } else {
-    if (channel < channels) out[channel].bits = static_cast<uint16_t>(pair);
-    if (channel + 1 < channels) out[channel + 1].bits = static_cast<uint16_t>(pair >> 16);
-  }
+  __syncwarp();  // products need the whole warp
 }
 
 template <class T, int kWidth, int kTiles>
-__device__ __forceinline__ void last_layer(const GroupMlpArgs& args, const MlpPacked& packed,
+__device__ __forceinline__ void last_layer(const GroupMlpArgs& args, int64_t begin, int groups,
                                            const uint4* chunks, const float* bias,
                                            const Tile (&tile)[kTiles],
                                            const uint32_t (&rows)[kTiles][kWidth][8],
                                            uint32_t* best) {
   const int lane = threadIdx.x & 31;
-  for (int n = 0; n < packed.last_groups; ++n) {
+  for (int n = 0; n < groups; ++n) {
     GroupSums<kTiles> sums;
     sums.start(bias + n * kGroup, lane & 3);
 #pragma unroll
@@ -220,17 +271,37 @@ __device__ __forceinline__ void last_layer(const GroupMlpArgs& args, const MlpPa
         word[i] = Words<T>::max2(pack_relu<T>(sums.at[m][i][0], sums.at[m][i][1]),
                                  pack_relu<T>(sums.at[m][i][2], sums.at[m][i][3]));
       }
-      finish_group<T>(args, packed, tile[m], n, word, best);
+      finish_group<T>(args, begin, tile[m], n, word, best);
+    }
+  }
+}
+
+// The maxima of the first layer's output, where there is no other.
+template <class T, int kWidth, int kTiles>
+__device__ __forceinline__ void only_layer(const GroupMlpArgs& args, int64_t begin,
+                                           const Tile (&tile)[kTiles],
+                                           const uint32_t (&rows)[kTiles][kWidth][8],
+                                           uint32_t* best) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kWidth; ++n) {
+      uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        word[i] = Words<T>::max2(rows[m][n][2 * i], rows[m][n][2 * i + 1]);
+      }
+      finish_group<T>(args, begin, tile[m], n, word, best);
     }
   }
 }
 
 #endif
 
-// A block holds the layers in shared memory, as far as they fit, and takes an equal part of the rows
-// of balls, neighbours in the output, so that they share what they read; a warp takes every eighth of
-// them, kTiles tiles of 16 slots at a time, from the gather to the maximum in registers.
-template <class T, int kWidth, int kTiles, int kBlocks>
+// A block holds the layers in shared memory, as far as they fit, and takes an equal part of the
+// rows of balls, neighbours in the output, so that they share what they read; a warp takes every
+// eighth of them, kTiles tiles of 16 slots at a time, from the gather to the maximum in registers.
+template <class T, class P, int kWidth, int kTiles, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     mlp_kernel(const __grid_constant__ GroupMlpArgs args, const __grid_constant__ MlpPacked packed,
                const uint4* __restrict__ block, int resident, const T* __restrict__ terms) {
@@ -247,182 +318,81 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   };
 
   const int64_t rows_per_block = ceil_div<int64_t>(args.rows(), gridDim.x);
-  const int64_t begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, args.rows());
-  TileWalk walk(args, begin + threadIdx.x / 32, kWarps, end);
-  while (walk.more()) {
-    Tile tile[kTiles];
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-      if (m == 0 || walk.more()) {
-        tile[m] = walk.next(args);
-      } else {
-        tile[m] = tile[0];
-        tile[m].live = false;
-      }
-    }
+  const int64_t begin = blockIdx.x * rows_per_block;
+  const int block_rows = static_cast<int>(min(rows_per_block, args.rows() - begin));
+  TileWalk walk(args.count + begin * args.count_stride, args, threadIdx.x / 32, block_rows);
+  if (!walk.more()) return;
+  Tile tile[kTiles], next[kTiles];
+  LaneSlot<P, kTiles> mine;
+  walk.take(args, tile);
+  mine.load_point(args, begin, tile);
+  mine.load_coordinates(args, begin, tile);
+  while (true) {
     uint32_t rows[kTiles][kWidth][8];
-    first_layer<T, kWidth, kTiles>(args, terms, floats, packed, tile, rows);
+    first_layer<T, P, kWidth, kTiles>(args, terms, floats, packed, mine, rows);
+    const bool more = walk.more();
+    if (more) {
+      walk.take(args, next);
+      mine.load_point(args, begin, next);
+    }
     for (int layer = 1; layer < args.layers - 1; ++layer) {
       hidden_layer<T, kWidth, kTiles>(chunks_of(layer), floats + packed.bias[layer], rows);
     }
+    if (more) mine.load_coordinates(args, begin, next);
     if (args.layers > 1) {
       const int layer = args.layers - 1;
-      last_layer<T, kWidth, kTiles>(args, packed, chunks_of(layer), floats + packed.bias[layer],
-                                    tile, rows, best);
-      continue;
+      last_layer<T, kWidth, kTiles>(args, begin, packed.last_groups, chunks_of(layer),
+                                    floats + packed.bias[layer], tile, rows, best);
+    } else {
+      only_layer<T, kWidth, kTiles>(args, begin, tile, rows, best);
     }
+    if (!more) break;
 #pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < kWidth; ++n) {
-        uint32_t word[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          word[i] = Words<T>::max2(rows[m][n][2 * i], rows[m][n][2 * i + 1]);
-        }
-        finish_group<T>(args, packed, tile[m], n, word, best);
-      }
-    }
+    for (int m = 0; m < kTiles; ++m) tile[m] = next[m];
   }
 #endif
 }
 
-// The first blocks pack the layers, an element or a chunk a thread. The others compute what the
-// features contribute to the first layer, once a point: a block some rows of points, a warp two
-// tiles of them, by one group of channels whose weights lie in shared memory.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    prepare_kernel(const __grid_constant__ GroupMlpArgs args,
-                   const __grid_constant__ MlpPacked packed, uint4* block, int pack_blocks,
-                   T* terms) {
-#if __CUDA_ARCH__ >= 800
-  const auto weights = [&](int layer) { return static_cast<const T*>(args.layer[layer].weight); };
-  if (static_cast<int>(blockIdx.x) < pack_blocks) {
-    const int step = pack_blocks * kThreads, first = blockIdx.x * kThreads + threadIdx.x;
-    float* floats = reinterpret_cast<float*>(block);
-    for (int i = first; i < packed.floats; i += step) {
-      int layer = args.layers - 1;
-      while (packed.bias[layer] > i) --layer;
-      int channel = i - packed.bias[layer], axis = -1;
-      if (i >= packed.axes) {
-        layer = 0;
-        axis = (i - packed.axes) / (packed.width * kGroup);
-        channel = (i - packed.axes) - axis * packed.width * kGroup;
-      }
-      float value = 0;
-      if (channel < args.layer[layer].out) {
-        if (axis < 0) {
-          value = widen(static_cast<const T*>(args.layer[layer].bias)[channel]);
-        } else if (args.use_xyz) {
-          value = widen(weights(0)[channel * args.layer[0].in + first_axis_column(args) + axis]);
-        }
-      }
-      floats[i] = value;
-    }
-    const int begin = packed.floats / 4;
-    for (int i = begin + first; i < packed.chunks; i += step) {
-      int layer = args.layers - 1;
-      while (packed.chunk[layer] > i) --layer;
-      const WeightChunk at = WeightChunk::of(i - packed.chunk[layer], packed.width);
-      const int in = static_cast<int>(args.layer[layer].in);
-      block[i] = at.out < args.layer[layer].out
-                     ? load_chunk(weights(layer) + int64_t{at.out} * in, at.in, in, false)
-                     : uint4{0, 0, 0, 0};
-    }
-    return;
-  }
-
-  extern __shared__ uint4 chunks[];
-  const int channels = static_cast<int>(args.channels), in_groups = (channels + kGroup - 1) / kGroup;
-  const int at = blockIdx.x - pack_blocks, group = at % packed.width;
-  for (int i = threadIdx.x; i < in_groups * kChunksPerGroup; i += kThreads) {
-    const WeightChunk from = WeightChunk::of(i, in_groups);
-    const int64_t out = group * kGroup + from.out;
-    const T* row = weights(0) + out * args.layer[0].in + first_feature_column(args);
-    chunks[i] =
-        out < args.layer[0].out ? load_chunk(row, from.in, channels, false) : uint4{0, 0, 0, 0};
-  }
-  __syncthreads();
-  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-  const int64_t points = args.clouds * args.capacity;
-  const int64_t first = (int64_t{at / packed.width} * kWarps + threadIdx.x / 32) * 32 + g;
-  const T* features = static_cast<const T*>(args.features);
-  const bool aligned = channels % 8 == 0 && reinterpret_cast<uintptr_t>(features) % 16 == 0;
-  GroupSums<2> sums = {};
-  for (int k = 0; k < in_groups; ++k) {
-    uint32_t operand[2][8];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int64_t row = first + 8 * r;
-      uint4 chunk{0, 0, 0, 0};
-      if (row < points) {
-        chunk = load_chunk(features + row * channels, k * kGroup + 8 * t, channels, aligned);
-      }
-      operand[r / 2][0 + r % 2] = chunk.x;
-      operand[r / 2][2 + r % 2] = chunk.y;
-      operand[r / 2][4 + r % 2] = chunk.z;
-      operand[r / 2][6 + r % 2] = chunk.w;
-    }
-    sums.template add<T>(operand, chunks + k * 32 + lane, in_groups);
-  }
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const int64_t row = first + 8 * r;
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* sum = sums.at[r / 2][i] + 2 * (r % 2);
-      word[i] = Words<T>::pack(sum[0], sum[1]);
-    }
-    if (row >= points) continue;
-    reinterpret_cast<uint4*>(terms + row * packed.width * kGroup)[group * 4 + t] = {
-        word[0], word[1], word[2], word[3]};
-  }
-#endif
-}
-
-template <class T, int kWidth, int kTiles, int kBlocks>
+template <class T, class P, int kWidth, int kTiles, int kBlocks>
 cudaError_t start_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, const uint4* block,
                       const T* terms, cudaStream_t stream) {
-  const auto kernel = mlp_kernel<T, kWidth, kTiles, kBlocks>;
-  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           plan.shared_bytes));
+  const auto kernel = mlp_kernel<T, P, kWidth, kTiles, kBlocks>;
+  TORCHVOX_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_limit));
   kernel<<<plan.blocks, kThreads, plan.shared_bytes, stream>>>(args, plan.packed, block,
                                                                plan.resident_chunks, terms);
   return cudaGetLastError();
 }
 
-template <class T>
+template <class T, class P>
 cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpWorkspace& workspace,
                   cudaStream_t stream) {
-  const MlpPacked& packed = plan.packed;
-  uint4* block = static_cast<uint4*>(workspace.block);
-  T* terms = static_cast<T*>(workspace.terms);
-  const int pack_blocks = ceil_div(packed.chunks, kThreads);
-  const int in_groups = static_cast<int>(ceil_div<int64_t>(args.channels, kGroup));
-  const int shared = terms ? in_groups * kChunksPerGroup * 16 : 0;
-  const int64_t term_blocks =
-      terms ? packed.width * ceil_div<int64_t>(args.clouds * args.capacity, 32 * kWarps) : 0;
-  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
-      prepare_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  prepare_kernel<T><<<static_cast<unsigned>(pack_blocks + term_blocks), kThreads, shared, stream>>>(
-      args, packed, block, pack_blocks, terms);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
-  switch (packed.width) {
-    case 1: return start_mlp<T, 1, 2, 2>(args, plan, block, terms, stream);
-    case 2: return start_mlp<T, 2, 2, 2>(args, plan, block, terms, stream);
-    case 3: return start_mlp<T, 3, 2, 1>(args, plan, block, terms, stream);
-    case 4: return start_mlp<T, 4, 2, 1>(args, plan, block, terms, stream);
-    default: return start_mlp<T, 8, 1, 1>(args, plan, block, terms, stream);
+  const uint4* block = static_cast<const uint4*>(workspace.block);
+  const T* terms = static_cast<const T*>(workspace.terms);
+  switch (plan.packed.width) {
+    case 1: return start_mlp<T, P, 1, 2, 2>(args, plan, block, terms, stream);
+    case 2: return start_mlp<T, P, 2, 2, 2>(args, plan, block, terms, stream);
+    case 3: return start_mlp<T, P, 3, 2, 1>(args, plan, block, terms, stream);
+    case 4: return start_mlp<T, P, 4, 2, 1>(args, plan, block, terms, stream);
+    default: return start_mlp<T, P, 8, 1, 1>(args, plan, block, terms, stream);
   }
+}
+
+// Coordinates are float32, or the features' own type.
+template <class T>
+cudaError_t start_typed(const GroupMlpArgs& args, const GroupMlpPlan& plan,
+                        const MlpWorkspace& workspace, cudaStream_t stream) {
+  return args.dtype == DType::kFloat ? start<T, float>(args, plan, workspace, stream)
+                                     : start<T, T>(args, plan, workspace, stream);
 }
 
 }  // namespace
 
 cudaError_t start_mma_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan,
                           const MlpWorkspace& workspace, cudaStream_t stream) {
-  return args.mlp_dtype == DType::kHalf ? start<Half>(args, plan, workspace, stream)
-                                        : start<BFloat16>(args, plan, workspace, stream);
+  TORCHVOX_CUDA_CHECK(start_mma_prepare(args, plan, workspace, stream));
+  return args.mlp_dtype == DType::kHalf ? start_typed<Half>(args, plan, workspace, stream)
+                                        : start_typed<BFloat16>(args, plan, workspace, stream);
 }
 
 }  // namespace torchvox

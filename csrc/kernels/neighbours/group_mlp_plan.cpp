@@ -14,7 +14,6 @@ constexpr int64_t kGroupPairChunks = 128;  // weights between two groups
 constexpr int kWidths[] = {1, 2, 3, 4, 8};
 constexpr int64_t kMostChunks = int64_t{1} << 24;
 
-
 int64_t groups_of(int64_t channels) { return (channels + kChannels - 1) / kChannels; }
 
 MlpPacked pack_layout(const GroupMlpArgs& args, int width) {
@@ -43,7 +42,8 @@ MlpPacked pack_layout(const GroupMlpArgs& args, int width) {
 bool plan_tensor_cores(const GroupMlpArgs& args, const Target& target, GroupMlpPlan& plan) {
   if (target.compute_capability < 80) return false;
   if (args.mlp_dtype != DType::kHalf && args.mlp_dtype != DType::kBFloat16) return false;
-  if (args.dtype == DType::kDouble || (args.use_xyz && args.dims != 3)) return false;
+  if (args.use_xyz && args.dims != 3) return false;
+  if (args.dtype != DType::kFloat && args.dtype != args.mlp_dtype) return false;
   const int last = args.layers - 1;
   int64_t widest = 1;
   for (int l = 0; l <= last; ++l) {
@@ -85,14 +85,15 @@ void plan_portable(const GroupMlpArgs& args, const Target& target, GroupMlpPlan&
   plan.shared_bytes = plan.in_shared ? static_cast<int>(bytes) : 0;
   const int64_t per_multiprocessor =
       plan.in_shared ? std::clamp<int64_t>(target.shared_bytes / (bytes + 1024), 1, 8) : 2;
-  plan.blocks = static_cast<int>(std::min<int64_t>(
-      per_multiprocessor * std::max(target.multiprocessors, 1), args.rows()));
+  plan.blocks = static_cast<int>(
+      std::min<int64_t>(per_multiprocessor * std::max(target.multiprocessors, 1), args.rows()));
 }
 
 }  // namespace
 
 GroupMlpPlan make_group_mlp_plan(const GroupMlpArgs& args, const Target& target) {
   GroupMlpPlan plan;
+  plan.shared_limit = target.shared_bytes;
   const bool wanted = plan_override(Plan::kGroupMlp) != 0;
   plan.tensor_cores = wanted && plan_tensor_cores(args, target, plan);
   if (!plan.tensor_cores) plan_portable(args, target, plan);

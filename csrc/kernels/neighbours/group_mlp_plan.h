@@ -7,9 +7,9 @@
 
 namespace torchvox {
 
-// What the tensor-core kernels keep of the layers, one block of bytes: biases and the weights of the
-// coordinates as floats, then the weights of the other layers in the chunks of mma_tiles.cuh. All
-// layers but the last are `width` groups of 32 channels wide, filled up with zeros.
+// What the tensor-core kernels keep of the layers, one block of bytes: biases and the weights of
+// the coordinates as floats, then the weights of the other layers in the chunks of mma_tiles.cuh.
+// All layers but the last are `width` groups of 32 channels wide, filled up with zeros.
 struct MlpPacked {
   int width = 0;
   int last_groups = 0;
@@ -31,6 +31,7 @@ struct GroupMlpPlan {
   MlpPacked packed;
   int resident_chunks = 0;  // the first chunks of the block that a multiprocessor holds
   int shared_bytes = 0;
+  int shared_limit = 0;  // one for all calls, so that threads may set it for a kernel side by side
   int blocks = 0;
 
   // Portable kernel.

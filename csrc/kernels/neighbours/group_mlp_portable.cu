@@ -41,29 +41,44 @@ __device__ __forceinline__ void load_rows(const C* from, C (&to)[kRows]) {
   }
 }
 
+// sum[r] += from[k][r] * weight[k] for kCount inputs, whose weights are all under way together.
+template <int kCount, class C>
+__device__ __forceinline__ void add_inputs(const C* from, const C* weight, int64_t out,
+                                           C (&sum)[kRows]) {
+  C w[kCount], value[kRows];
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) w[k] = weight[k * out];
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    load_rows(from + k * kTile, value);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sum[r] = fma_rn(value[r], w[k], sum[r]);
+  }
+}
+
 // to[channel][row] = output of a layer for from[channel][row], kTile rows. A warp takes 32 channels
 // and half of the rows at a time: weights are read once per warp, inputs are broadcast.
 template <class T, class C>
-__device__ void layer_of_tile(const MlpLayer& layer, const C* weights, const C* from, C* to) {
-  constexpr int kParts = kTile / kRows;
+__device__ __forceinline__ void layer_of_tile(const MlpLayer& layer, const C* __restrict__ weights,
+                                              const C* from, C* to) {
+  constexpr int kParts = kTile / kRows, kBatch = 8;
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-  const int64_t units = ceil_div<int64_t>(layer.out, 32) * kParts;
+  const int64_t in = layer.in, out = layer.out;
+  const int64_t units = ceil_div<int64_t>(out, 32) * kParts;
   for (int64_t unit = warp; unit < units; unit += kThreads / 32) {
     const int64_t channel = unit / kParts * 32 + lane;
     const int part = static_cast<int>(unit % kParts) * kRows;
-    if (channel >= layer.out) continue;
-    C sum[kRows], value[kRows];
+    if (channel >= out) continue;
+    C sum[kRows];
     const C bias = widen(static_cast<const T*>(layer.bias)[channel]);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) sum[r] = bias;
-    const C* weight = weights + channel;
-#pragma unroll 4
-    for (int64_t k = 0; k < layer.in; ++k) {
-      load_rows(from + k * kTile + part, value);
-      const C w = weight[k * layer.out];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) sum[r] = fma_rn(value[r], w, sum[r]);
+    const C *input = from + part, *weight = weights + channel;
+    int64_t k = in;
+    for (; k >= kBatch; k -= kBatch, input += kBatch * kTile, weight += kBatch * out) {
+      add_inputs<kBatch>(input, weight, out, sum);
     }
+    for (; k > 0; --k, input += kTile, weight += out) add_inputs<1>(input, weight, out, sum);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) to[channel * kTile + part + r] = mlp_output<T>(sum[r]);
   }
@@ -71,14 +86,14 @@ __device__ void layer_of_tile(const MlpLayer& layer, const C* weights, const C* 
 
 // A block takes one row of balls after another, kTile slots at a time, through all layers between
 // two buffers; sums run over the inputs in ascending order, as on the CPU.
-template <class T>
+template <class T, bool kShared>
 __global__ void __launch_bounds__(kThreads)
     portable_kernel(const __grid_constant__ GroupMlpArgs args, const compute_t<T>* all_weights,
                     int64_t widest, compute_t<T>* scratch) {
   using C = compute_t<T>;
   extern __shared__ __align__(16) char shared[];
   C* const buffers =
-      scratch ? scratch + blockIdx.x * 2 * kTile * widest : reinterpret_cast<C*>(shared);
+      kShared ? reinterpret_cast<C*>(shared) : scratch + blockIdx.x * 2 * kTile * widest;
   const int64_t last = args.layer[args.layers - 1].out;
   for (int64_t row = blockIdx.x; row < args.rows(); row += gridDim.x) {
     T* const out = static_cast<T*>(args.out) + row * last;
@@ -87,10 +102,10 @@ __global__ void __launch_bounds__(kThreads)
       const int rows = static_cast<int>(min(int64_t{kTile}, slots - first));
       C *from = buffers, *to = buffers + kTile * widest;
       const int64_t in = args.layer[0].in;
-      for (int64_t i = threadIdx.x; i < in * kTile; i += kThreads) {
-        const int64_t r = i / in, column = i - r * in;
-        from[column * kTile + r] =
-            r < rows ? mlp_input<T>(args, MlpSlot::of(args, row, first + r), column) : C{0};
+      const int r = threadIdx.x % kTile;
+      const MlpSlot slot = MlpSlot::of(args, row, first + (r < rows ? r : 0));
+      for (int64_t column = threadIdx.x / kTile; column < in; column += kThreads / kTile) {
+        from[column * kTile + r] = r < rows ? mlp_input<T>(args, slot, column) : C{0};
       }
       __syncthreads();
       const C* weights = all_weights;
@@ -119,16 +134,19 @@ cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpW
   C* weights = static_cast<C*>(workspace.block);
   int64_t most = 1;
   for (int l = 0; l < args.layers; ++l) {
-    most = args.layer[l].in * args.layer[l].out > most ? args.layer[l].in * args.layer[l].out : most;
+    most =
+        args.layer[l].in * args.layer[l].out > most ? args.layer[l].in * args.layer[l].out : most;
   }
   const int64_t wanted = ceil_div<int64_t>(most, kThreads);
-  transpose_kernel<T><<<static_cast<unsigned>(wanted < 4096 ? wanted : 4096), kThreads, 0, stream>>>(
-      args, weights);
+  transpose_kernel<T>
+      <<<static_cast<unsigned>(wanted < 4096 ? wanted : 4096), kThreads, 0, stream>>>(args,
+                                                                                      weights);
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
-  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
-      portable_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
-  portable_kernel<T><<<plan.blocks, kThreads, plan.shared_bytes, stream>>>(
-      args, weights, plan.widest, static_cast<C*>(workspace.scratch));
+  const auto kernel = plan.in_shared ? portable_kernel<T, true> : portable_kernel<T, false>;
+  TORCHVOX_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_limit));
+  kernel<<<plan.blocks, kThreads, plan.shared_bytes, stream>>>(args, weights, plan.widest,
+                                                               static_cast<C*>(workspace.scratch));
   return cudaGetLastError();
 }
 

@@ -52,8 +52,8 @@ TORCHVOX_HD compute_t<T> mlp_input(const GroupMlpArgs& args, const MlpSlot& from
   if (axis >= 0 && axis < dims) {
     // Differences are taken in the type of the points, then rounded to that of the sums.
     return args.dtype == DType::kDouble
-               ? static_cast<C>(relative_coordinate<double>(args, from, axis))
-               : static_cast<C>(relative_coordinate<float>(args, from, axis));
+        ? static_cast<C>(relative_coordinate<double>(args, from, axis))
+        : static_cast<C>(relative_coordinate<float>(args, from, axis));
   }
   if (from.point < 0) return 0;
   const int64_t channel = args.features_first ? column : column - dims;

@@ -5,10 +5,10 @@
 //
 // A warp's tile is 16 rows by channels in groups of 32. Lane 4 * g + t has of rows g and g + 8 the
 // eight channels 8 * t .. 8 * t + 7 of every group, two in a word: word 2 * i + h of a group holds
-// channels 8 * t + 2 * i and the next of row g + 8 * h. Read as operand A, words 0-3 and 4-7 are two
-// tiles of k = 16 whose columns are those channels in another order, and the weights are laid out in
-// the same order; the columns of the four n = 8 tiles of an output group are its channels in such an
-// order that accumulators become words of the next layer's operand in the same lane.
+// channels 8 * t + 2 * i and the next of row g + 8 * h. Read as operand A, words 0-3 and 4-7 are
+// two tiles of k = 16 whose columns are those channels in another order, and the weights are laid
+// out in the same order; the columns of the four n = 8 tiles of an output group are its channels in
+// such an order that accumulators become words of the next layer's operand in the same lane.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,8 +21,8 @@ inline constexpr int kGroup = 32;  // channels
 inline constexpr int kChunksPerGroup = 4 * 32;  // 16 bytes each, per group of inputs and outputs
 
 // Weights of one layer lie in chunks of eight inputs of one output, chunk
-// ((out_group * 4 + i) * in_groups + in_group) * 32 + lane that of output 8 * (g / 2) + 2 * i + g % 2
-// of its group and inputs 8 * t .. 8 * t + 7 of theirs.
+// ((out_group * 4 + i) * in_groups + in_group) * 32 + lane that of output 8 * (g / 2) + 2 * i + g %
+// 2 of its group and inputs 8 * t .. 8 * t + 7 of theirs.
 struct WeightChunk {
   int out;
   int in;

@@ -36,8 +36,8 @@ void check_layers(const char* op, at::TensorList weights, at::TensorList biases,
   check_value(biases.size() == weights.size(), op, "biases must be one tensor a weight",
               biases.size());
   const at::ScalarType type = weights[0].scalar_type();
-  check_type(is_coordinate_type(type), op,
-             "weights must be float16, bfloat16, float32 or float64", type);
+  check_type(is_coordinate_type(type), op, "weights must be float16, bfloat16, float32 or float64",
+             type);
   for (size_t l = 0; l < weights.size(); ++l) {
     const Tensor &weight = weights[l], &bias = biases[l];
     check_device(op, "weights", weight, points);
@@ -101,9 +101,8 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
   check_value(!normalize_radius || *normalize_radius > 0, op, "normalize_radius must be > 0",
               normalize_radius.value_or(0));
 
-  const Tensor out = empty_beside({query_in.sym_size(0), query_in.sym_size(1),
-                                   weights_in.back().sym_size(0)},
-                                  type, points_in);
+  const Tensor out = empty_beside(
+      {query_in.sym_size(0), query_in.sym_size(1), weights_in.back().sym_size(0)}, type, points_in);
   if (points_in.is_meta()) return out;
 
   const Tensor points = readable(points_in), query = readable(query_in);

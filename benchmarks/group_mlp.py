@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""group_mlp_max: the levels of a PointNet++ classifier; the textbook way: gathers and layers."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Dict, Iterator, List, Sequence, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import torchvox
+from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult
+
+# Of the largest value, between two orders of rounding. Sums of 16-bit layers may differ by device.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+
+@dataclass(frozen=True)
+class MlpProblem:
+    """One level: the arguments of the call, tensors and lists of them."""
+
+    arguments: Dict[str, object]
+    source: str
+    op: str = "group_mlp_max"
+
+    def facts(self) -> Row:
+        points, idx, weights = (self.arguments[k] for k in ("points", "idx", "weights"))
+        return {
+            "clouds": points.size(0),
+            "points": points.size(1),
+            "queries": idx.size(1),
+            "k": idx.size(2),
+            "hits": round(float(self.arguments["count"].float().mean()), 1),
+            "channels": [weights[0].size(1), *(w.size(0) for w in weights)],
+            "dtype": str(weights[0].dtype).split(".")[1],
+        }
+
+    def torchvox(self) -> Outputs:
+        return (torchvox.group_mlp_max(**self.arguments),)
+
+    def on(self, device: str) -> "MlpProblem":
+        def moved(value: object) -> object:
+            if isinstance(value, list):
+                return [t.to(device) for t in value]
+            return value.to(device) if isinstance(value, Tensor) else value
+
+        return replace(self, arguments={k: moved(v) for k, v in self.arguments.items()})
+
+    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
+        values = list(self.arguments.values())
+        tensors = [t for v in values for t in (v if isinstance(v, list) else [v]) if t is not None]
+        return tuple(sum(t.numel() * t.element_size() for t in ts) for ts in (tensors, outputs))
+
+    def compare(self, found: Outputs, expected: Outputs) -> str:
+        """In the place of equal bits."""
+        got, want = found[0].cpu().double(), expected[0].cpu().double()
+        error = float((got - want).abs().max() / want.abs().max())
+        if not error <= TOLERANCE[expected[0].dtype]:
+            raise WrongResult(f"{error:.1e} of the largest value apart")
+        return f"within {error:.0e} of the largest value"
+
+    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+        def check(found: Tensor) -> str:
+            return self.compare((found,), outputs)
+
+        yield Way("gather, linear, max", partial(with_torch, **self.arguments), check, True)
+
+
+def with_torch(
+    points: Tensor,
+    query: Tensor,
+    features: Tensor,
+    idx: Tensor,
+    count: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+) -> Tensor:
+    """Textbook, in torch: advanced indexing, a difference, a concatenation, layer after layer."""
+    clouds, rows = torch.arange(idx.size(0), device=idx.device)[:, None, None], idx.long()
+    relative = (points[clouds, rows] - query[:, :, None]).to(weights[0].dtype)
+    x = relative if features is None else torch.cat([relative, features[clouds, rows]], -1)
+    for weight, bias in zip(weights, biases, strict=True):
+        x = F.relu(F.linear(x, weight, bias))
+    return x.max(2)[0]
+
+
+def level(
+    name: str,
+    sizes: Tuple[int, int, int],
+    radius: float,
+    k: int,
+    widths: Sequence[int],
+    dtype: torch.dtype,
+    goals: Sequence[Goal] = (),
+) -> Case:
+    """sizes: clouds, points, queries. widths: features and outputs of the layers."""
+
+    def build(made: Clouds) -> MlpProblem:
+        clouds, count, queries = sizes
+        points, source = made.cube(clouds, count)
+        query = points[:, torch.arange(queries) * count // queries].contiguous()
+        _, idx, hits = torchvox.ball_query(points, query, radius, k)
+        generator = torch.Generator().manual_seed(0)
+
+        def values(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator)
+
+        ins = [3 + widths[0], *widths[1:-1]]
+        weights = [values(b, a) * (2 / a) ** 0.5 for a, b in zip(ins, widths[1:], strict=True)]
+        biases = [values(b) * 0.1 for b in widths[1:]]
+        features = values(clouds, count, widths[0]).to(dtype) if widths[0] else None
+        arguments = {"points": points, "query": query, "features": features, "idx": idx}
+        arguments |= {"count": hits, "weights": [w.to(dtype) for w in weights]}
+        arguments["biases"] = [b.to(dtype) for b in biases]
+        return MlpProblem(arguments, source).on(points.device.type)
+
+    return Case(f"level {name}", build, tuple(goals))
+
+
+FIRST = {"radius": 0.2, "k": 32, "widths": (0, 64, 64, 128)}
+SECOND = {"radius": 0.4, "k": 64, "widths": (128, 128, 128, 256)}
+
+
+def gpu_cases() -> List[Case]:
+    def graph(us: float) -> List[Goal]:
+        return [Goal("graph_us", us)]
+
+    first, second = (32, 1024, 512), (32, 512, 128)
+    return [
+        level("1, 32 x 1024, bfloat16", first, **FIRST, dtype=torch.bfloat16, goals=graph(90)),
+        level("2, 32 x 512, bfloat16", second, **SECOND, dtype=torch.bfloat16, goals=graph(110)),
+        level("1, 32 x 1024, float32", first, **FIRST, dtype=torch.float32),
+        level("2, 32 x 512, float32", second, **SECOND, dtype=torch.float32),
+    ]
+
+
+def cpu_cases() -> List[Case]:
+    return [
+        level("1, 1024 points, float32", (1, 1024, 512), **FIRST, dtype=torch.float32),
+        level("2, 512 points, float32", (1, 512, 128), **SECOND, dtype=torch.float32),
+    ]
