@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-import torchvox
+from torchvox import reference
 
 from .op import Call, Op, generator, smooth_cloud
 
@@ -140,7 +140,7 @@ def ragged_smooth() -> Call:
 
 def ragged_inside(call: Call) -> Tensor:
     """idx, -1 where it is outside its cloud, as a batch of one."""
-    return torchvox.reference.neighbour_rows(
+    return reference.neighbour_rows(
         call["idx"], len(call["features"]), ptr=call["ptr"], query_ptr=call["query_ptr"]
     )[None]
 
