@@ -43,7 +43,7 @@ struct QueryAndGroupArgs {
   GroupRadii radii;
   bool use_xyz = true;
   bool features_first = false;
-  void* grouped = nullptr;  // [clouds, queries, slots, columns()]
+  void* grouped = nullptr;  // [clouds, queries, slots, columns()], aligned to 16 bytes
 
   TORCHVOX_HD int64_t columns() const { return channels + (use_xyz ? dims : 0); }
   TORCHVOX_HD int64_t first_axis() const { return features_first ? channels : 0; }

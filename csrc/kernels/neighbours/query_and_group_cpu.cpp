@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "csrc/kernels/neighbours/query_and_group_common.h"
 
 namespace torchvox {
@@ -26,8 +28,14 @@ void group_row(const QueryAndGroupArgs& args, int64_t row) {
   for (int64_t slot = 0; slot < args.slots; ++slot) {
     const GroupSlot from = GroupSlot::of(args, row, b, slot);
     const int64_t at = (row * args.slots + slot) * columns;
-    if (args.use_xyz && !subtract_floats(args, from, at)) group_coordinates(args, from, 0, 1, at);
-    group_features<Word>(args, from, 0, 1, at);
+    if (args.use_xyz && !subtract_floats(args, from, at))
+      group_coordinates(args, from, 0, 1, args.grouped, at);
+    Word* to = static_cast<Word*>(args.grouped) + at + args.first_channel();
+    if (from.point < 0) {
+      std::fill_n(to, args.channels, Word{});
+    } else {
+      std::copy_n(static_cast<const Word*>(args.features) + from.features, args.channels, to);
+    }
   }
 }
 
