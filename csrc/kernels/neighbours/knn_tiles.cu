@@ -7,6 +7,11 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = 256;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocks = 4;  // of a multiprocessor, which holds 1024 threads
+#else
+constexpr int kBlocks = 6;
+#endif
 constexpr uint32_t kTilesOfGroup = kKnnGroup / kKnnTile;
 constexpr uint32_t kVisited = 0xffffffffu;  // instead of the bits of a bound
 
@@ -88,7 +93,7 @@ struct KnnSearch {
 
 // One warp a query.
 template <int kRun>
-__global__ void __launch_bounds__(kThreads, kRun <= 2 ? 6 : 5)
+__global__ void __launch_bounds__(kThreads, kRun <= 2 ? kBlocks : kBlocks - 1)
     search_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
                   const __grid_constant__ KnnTiles tiles) {
   const int64_t at = global_thread() / 32;
