@@ -73,7 +73,8 @@ def test_gradients_leave_nothing_behind(op, device):
     for _ in range(CALLS // 5):
         gradients(op, call)
     gc.collect()
-    assert sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects()) == before
+    # Fewer is no leak: what an earlier test left may go meanwhile.
+    assert sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects()) <= before
     assert resident_bytes() - resident < 8 << 20
 
 

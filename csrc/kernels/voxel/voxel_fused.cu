@@ -3,31 +3,15 @@
 // All steps in one cooperative launch, for clouds of which every block can keep its part in shared
 // memory: what separate launches cost, and the trips of a point's slot and arrival through global
 // memory, are most of the time of a single scan.
-#include <cuda/atomic>
-
 #include <algorithm>
+#include <type_traits>
 
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/voxel/voxel_chunk.cuh"
 #include "csrc/kernels/voxel/voxel_number.cuh"
-#include "csrc/kernels/voxel/voxel_reduce.cuh"
+#include "csrc/kernels/voxel/voxel_own.cuh"
 
 namespace torchvox {
 namespace {
-
-// Every block waits for all others. `counter` starts at minus one and serves once; a barrier of
-// cooperative groups does without such a counter, but waits for its own arrival first.
-__device__ void grid_barrier(uint32_t* counter) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    cuda::atomic_ref<uint32_t, cuda::thread_scope_device> arrived(*counter);
-    arrived.fetch_add(1, cuda::memory_order_release);
-    while (arrived.load(cuda::memory_order_relaxed) + 1 != gridDim.x) {
-    }
-    cuda::atomic_thread_fence(cuda::memory_order_acquire, cuda::thread_scope_device);
-  }
-  __syncthreads();
-}
 
 // Ids in point order, a thread `per_thread` neighbouring points. Blocks publish how many voxels
 // begin in them, and how many points the crowded ones have, and add up all earlier blocks.
@@ -68,16 +52,16 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
   const uint64_t total = wide(block_sum);
   if (threadIdx.x == 0) store_relaxed(&work.status[blockIdx.x], total);
   const auto places = CrowdedPlaces::reserve(work.counters, crowded);
-  const uint64_t blocks_before = sum_of_tiles(work.status, blockIdx.x, shared.scan);
-  uint64_t before = blocks_before + wide(prefix);
+  const TileSums blocks = sum_of_tiles(work.status, static_cast<int>(blockIdx.x),
+                                       static_cast<int>(gridDim.x), shared.scan);
+  uint64_t before = blocks.before + wide(prefix);
   uint32_t crowded_at = places.first();
-  const uint32_t first_id = sum_voxels(blocks_before);
+  const uint32_t first_id = sum_voxels(blocks.before);
   if (threadIdx.x == 0) {
     shared.first_id = first_id;
     shared.voxels = sum_voxels(total);
-    if (blockIdx.x == gridDim.x - 1) {
-      store_relaxed(&work.totals->voxels, first_id + sum_voxels(total));
-    }
+    shared.all_voxels = blocks.all_voxels;
+    if (blockIdx.x == gridDim.x - 1) store_relaxed(&work.totals->voxels, shared.all_voxels);
   }
 
 #pragma unroll 1
@@ -120,33 +104,6 @@ __device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work, 
   write_samples(args, work, shared.scan);
 }
 
-// The rows of the voxels that begin here, and the small ones among them from their lists: four at a
-// time by a warp.
-template <class Real, ReduceKind kKind>
-__device__ void reduce_own(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
-                           const FusedShared& shared, WarpShared<Real>& warp_shared) {
-  const int group = threadIdx.x / kSmallVoxel;
-  const uint32_t voxels = shared.voxels;
-  const uint32_t warp_first = threadIdx.x / 32 * (32 / kSmallVoxel);
-#pragma unroll 1
-  for (uint32_t first = warp_first; first < voxels; first += blockDim.x / kSmallVoxel) {
-    const uint32_t k = first - warp_first + group;
-    Voxel voxel{};
-    uint32_t n = 0;
-    if (k < voxels) {
-      const VoxelSegment segment = load_whole(&chunk.own[k]);
-      const int64_t row = work.row_of_voxel(args, shared.first_id + k, segment.key);
-      if (row >= 0 && row < args.capacity()) {
-        voxel = make_voxel(args, work, segment, row, true);
-        if (threadIdx.x % kSmallVoxel == 0) write_row(args, voxel);
-        if (segment.count <= kSmallVoxel) n = segment.count;
-      }
-    }
-    const uint32_t* const points = work.lists + int64_t{voxel.segment.place} * kSmallVoxel;
-    rank_and_reduce<Real, kKind>(args, work, voxel, points, n, kSmallVoxel, warp_shared);
-  }
-}
-
 // What follows for every point from the number of its voxel, which another block may still owe.
 __device__ void finish_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
                              FusedShared& shared) {
@@ -179,19 +136,32 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   extern __shared__ __align__(16) char storage[];
   __shared__ FusedShared shared;
-  uint32_t* const barriers = work.counters->barriers;
   const Chunk chunk(args, work, storage);
   WarpShared<Real>* const warps = reinterpret_cast<WarpShared<Real>*>(chunk.rest);
-  insert_chunk<Real>(args, work, chunk, shared);
-  grid_barrier(&barriers[0]);
+  WarpShared<Real>& warp = warps[threadIdx.x / 32];
+  using Key = std::conditional_t<kCommon, uint32_t, uint64_t>;
+  insert_chunk<Real, Key>(args, work, chunk, shared);
+  work.barriers[0].arrive();
+  work.barriers[0].wait();
   number_chunk(args, work, chunk, shared);
   number_samples(args, work, chunk, shared);
   // With a cap, the rows of a sample depend on all samples before it.
-  if (work.row_needs_key(args)) grid_barrier(&barriers[1]);
-  reduce_own<Real, kKind>(args, work, chunk, shared, warps[threadIdx.x / 32]);
+  if (work.row_needs_key(args)) {
+    work.barriers[1].arrive();
+    work.barriers[1].wait();
+  }
   finish_chunk(args, work, chunk, shared);
-  grid_barrier(&barriers[2]);
+  work.barriers[2].arrive();
+  if constexpr (kCommon) {
+    reduce_own_quads<kKind>(args, work, chunk, shared);
+  } else {
+    reduce_own<Real, kKind>(args, work, chunk, shared, warp);
+  }
+  const bool one_sample = !args.points.offsets.given();
+  if (one_sample) fill_unused_rows(args, args.kept(shared.all_voxels));
+  work.barriers[2].wait();
   reduce_rest<Real, kKind>(args, work, 0, warps);
+  if (!one_sample) fill_unused_rows(args, work.totals->rows);
 }
 
 template <class Real>
@@ -226,11 +196,7 @@ const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
 FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Target& target) {
   const int64_t rows = args.points.rows;
   const int64_t forced = plan_override(Plan::kVoxelKernels);
-  // A dense table needs few trips to memory and a padded copy is all bytes: there the grid barriers
-  // cost more than launches, unless the cloud is so small that the launches are all.
-  const bool slow_steps = work.table.kind != VoxelTableKind::kDense &&
-      (args.features == nullptr || args.reduce != VoxelReduce::kNone) && rows <= kFusedRows;
-  const bool wanted = forced == kAutomatic ? rows < kFewRows || slow_steps : forced == 1;
+  const bool wanted = forced == kAutomatic ? rows <= kFusedRows : forced == 1;
   if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
   const int64_t warp_bytes = args.points.dtype == DType::kDouble
       ? static_cast<int64_t>(sizeof(WarpShared<double>))
@@ -248,7 +214,7 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
   }
   const int64_t bytes = std::max({fused.threads / 32 * warp_bytes,
                                   static_cast<int64_t>(kSortChunk * sizeof(uint32_t)),
-                                  static_cast<int64_t>(sizeof(BlockTable))});
+                                  static_cast<int64_t>(sizeof(BlockTable<uint64_t>))});
   if (rows >> kFusedRowBits || chunk >> (32 - kFusedRowBits)) return {};
   if (bytes > room || chunk > 32 * fused.threads) return {};
   fused.chunk = static_cast<int>(chunk);

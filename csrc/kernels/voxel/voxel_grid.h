@@ -54,10 +54,11 @@ struct VoxelGrid {
   // tests that its floor passes, and truncation is its floor.
   template <class Real>
   TORCHVOX_HD PointPlace locate(Real x, Real y, Real z, Cell* cell) const {
-    if (!is_finite(x) || !is_finite(y) || !is_finite(z)) return PointPlace::kNotFinite;
     const bool inside = locate_on_axis(x, 0, &cell->x) & locate_on_axis(y, 1, &cell->y) &
         locate_on_axis(z, 2, &cell->z);
-    return inside ? PointPlace::kInside : PointPlace::kOutside;
+    if (inside) return PointPlace::kInside;  // then all are finite
+    const bool finite = is_finite(x) && is_finite(y) && is_finite(z);
+    return finite ? PointPlace::kOutside : PointPlace::kNotFinite;
   }
 
   // Whether the finite p falls into one of the axis's cells; which.

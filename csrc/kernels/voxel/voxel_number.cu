@@ -9,65 +9,100 @@
 namespace torchvox {
 namespace {
 
-// Four points a thread. Reads 4 bytes a point in order and one random sector of the table; each
-// voxel's first point writes its segment (16 bytes) and leaves the id in the table for the others.
+constexpr int kAtOnce = 4;  // candidates of a thread that are read together
+
+// The points of a tile that may be first ones, in point order.
+struct Candidates {
+  ScanShared scan;
+  uint16_t point[kTilePoints];  // in the tile
+  // `place` is the slot; a count of 0: not a first point. Then `count`: voxels before, in the tile.
+  VoxelSegment voxel[kTilePoints];
+};
+
+// The candidate `c` and every 256th from there on, kAtOnce in all.
+__device__ __forceinline__ void read_candidates(const VoxelWork& work, uint32_t begin, uint32_t c,
+                                                uint32_t candidates, Candidates& shared) {
+  uint32_t point[kAtOnce];
+  VoxelSegment voxel[kAtOnce];
+#pragma unroll
+  for (int k = 0; k < kAtOnce; ++k) {
+    const uint32_t at = c + k * kVoxelThreads;
+    point[k] = begin + (at < candidates ? shared.point[at] : 0);
+    voxel[k].place = at < candidates ? work.slot[point[k]] : 0;
+  }
+#pragma unroll
+  for (int k = 0; k < kAtOnce; ++k) {
+    if (c + k * kVoxelThreads >= candidates) continue;
+    const VoxelTable::Entry entry = work.table.entry(voxel[k].place, &voxel[k].key);
+    voxel[k].count = entry.first == point[k] ? entry.count + 1 : 0;
+  }
+#pragma unroll
+  for (int k = 0; k < kAtOnce; ++k) {
+    if (c + k * kVoxelThreads < candidates) shared.voxel[c + k * kVoxelThreads] = voxel[k];
+  }
+}
+
+// Four points a thread, of which it keeps those that may be first ones: a bit a point. These are
+// dealt out again; each reads its slot and one random sector of the table. Each voxel's first point
+// writes its segment (16 bytes) and leaves the id in the table for the others.
 template <bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
-  __shared__ ScanShared shared;
-  __shared__ uint32_t voxels_before[kTilePoints];
+  __shared__ Candidates shared;
   const PackedPoints& points = args.points;
   wait_for_previous();
   const int64_t tile = block_ticket(&work.counters->scan_ticket);
   const int64_t begin = tile * kTilePoints;
-  const int64_t row = begin + 4 * threadIdx.x;
 
-  uint32_t slot[4] = {kNone32, kNone32, kNone32, kNone32};
-  if (row + 4 <= points.rows) {
-    const uint4 four = *reinterpret_cast<const uint4*>(work.slot + row);
-    slot[0] = four.x;
-    slot[1] = four.y;
-    slot[2] = four.z;
-    slot[3] = four.w;
-  } else {
-    for (int k = 0; k < 4; ++k) {
-      if (row + k < points.rows) slot[k] = work.slot[row + k];
-    }
+  const int64_t row = begin + kTileEach * threadIdx.x;
+  constexpr uint32_t kBits = (1u << kTileEach) - 1;
+  uint32_t maybe = row < points.rows ? work.maybe_first[row / 32] >> row % 32 & kBits : 0;
+  uint32_t candidates;
+  uint32_t at = block_prefix(static_cast<uint32_t>(__popc(maybe)), shared.scan, &candidates);
+  for (; maybe != 0; maybe &= maybe - 1) {
+    shared.point[at++] = static_cast<uint16_t>(kTileEach * threadIdx.x + __ffs(maybe) - 1);
   }
-  VoxelTable::Entry entry[4];
-  uint64_t key[4];
-  for (int k = 0; k < 4; ++k) {
-    entry[k] =
-        slot[k] != kNone32 ? work.table.entry(slot[k], &key[k]) : VoxelTable::Entry{kNone32, 0};
+  __syncthreads();
+
+#pragma unroll 1
+  for (uint32_t c = threadIdx.x; c < candidates; c += kAtOnce * kVoxelThreads) {
+    read_candidates(work, static_cast<uint32_t>(begin), c, candidates, shared);
   }
+  __syncthreads();
+
+  const uint32_t each = (candidates + kVoxelThreads - 1) / kVoxelThreads;
+  const uint32_t first = min(threadIdx.x * each, candidates);
+  const uint32_t last = min(first + each, candidates);
   uint64_t sum = 0;
   uint32_t crowded = 0;
-  uint32_t count[4];  // 0: not a first point
-  for (int k = 0; k < 4; ++k) {
-    const bool first = slot[k] != kNone32 && entry[k].first == static_cast<uint32_t>(row + k);
-    count[k] = first ? entry[k].count + 1 : 0;
-    sum += pack_sum(first, count[k]);
-    crowded += count[k] > kSmallVoxel;
+#pragma unroll 1
+  for (uint32_t c = first; c < last; ++c) {
+    const uint32_t count = shared.voxel[c].count;
+    sum += pack_sum(count != 0, count);
+    crowded += count > kSmallVoxel;
   }
   uint64_t total;
-  uint64_t before = block_prefix(sum, shared, &total);
+  uint64_t before = block_prefix(sum, shared.scan, &total);
   const auto places = CrowdedPlaces::reserve(work.counters, crowded);
-  const uint64_t tiles_before = tile_prefix(work.status, tile, total, shared);
+  const uint64_t tiles_before = tile_prefix(work.status, tile, total, shared.scan);
   if (tile == work.tiles - 1 && threadIdx.x == 0) {
     store_relaxed(&work.totals->voxels, sum_voxels(tiles_before + total));
   }
   before += tiles_before;
   uint32_t crowded_at = places.first();
 
-  for (int k = 0; k < 4; ++k) {
-    voxels_before[4 * threadIdx.x + k] = sum_voxels(before);
-    if (count[k] == 0) continue;
+  for (uint32_t c = first; c < last; ++c) {
+    const VoxelSegment voxel = shared.voxel[c];
     const uint32_t id = sum_voxels(before);
+    if (points.offsets.given()) shared.voxel[c].count = id;
+    if (voxel.count == 0) continue;
     const uint32_t place = sum_points(before);
-    work.table.give_id(slot[k], key[k], id, place);
-    add_voxel(args, work, id, {key[k], place, count[k]}, &crowded_at);
-    if (work.bitmap != nullptr) atomicAnd(&work.bitmap[key[k] / 32], ~(1u << (key[k] % 32)));
-    before += pack_sum(1, count[k]);
+    work.table.give_id(voxel.place, voxel.key, id, place);
+    add_voxel(args, work, id, {voxel.key, place, voxel.count}, &crowded_at);
+    if (work.bitmap != nullptr) {
+      atomicAnd(&work.bitmap[voxel.key / 32], ~(1u << (voxel.key % 32)));
+    }
+    before += pack_sum(1, voxel.count);
   }
   let_next_begin();
   if (points.offsets.given()) {
@@ -75,12 +110,23 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
     const int64_t end = begin + kTilePoints < points.rows ? begin + kTilePoints : points.rows;
     for (int64_t b = threadIdx.x; b <= points.batches; b += kVoxelThreads) {
       const int64_t offset = points.offset(b);
-      if (offset >= begin && offset < end) work.sample_begin[b] = voxels_before[offset - begin];
+      if (offset < begin || offset >= end) continue;
+      uint32_t low = 0, high = candidates;  // the first candidate from the offset on
+      while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (begin + shared.point[middle] < offset) {
+          low = middle + 1;
+        } else {
+          high = middle;
+        }
+      }
+      work.sample_begin[b] =
+          low < candidates ? shared.voxel[low].count : sum_voxels(tiles_before + total);
     }
   }
-  const bool last = points.offsets.given() ? is_last_block(&work.counters->scan_done, work.tiles)
-                                           : tile == work.tiles - 1;
-  if (last) write_samples(args, work, shared);
+  const bool is_last = points.offsets.given() ? is_last_block(&work.counters->scan_done, work.tiles)
+                                              : tile == work.tiles - 1;
+  if (is_last) write_samples(args, work, shared.scan);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The two steps with one thread a point: into the table, and into its voxel's segment.
+#include <type_traits>
+
 #include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxel_points.cuh"
@@ -8,115 +10,84 @@
 namespace torchvox {
 namespace {
 
-// Points [begin, end) of a block of kEach points a thread.
+// The points [begin, end) of a block, one a thread.
 struct BlockRange {
   int64_t begin;
   int64_t end;
 
-  template <int kEach>
-  __device__ static BlockRange of_block(int64_t rows) {
-    const int64_t begin = int64_t{blockIdx.x} * (kEach * kVoxelThreads);
-    return {begin, rows - begin < kEach * kVoxelThreads ? rows : begin + kEach * kVoxelThreads};
+  __device__ static BlockRange of_block(const VoxelizeArgs& args) {
+    const int64_t begin = int64_t{blockIdx.x} * kVoxelThreads;
+    const int64_t rest = args.points.rows - begin;
+    return {begin, rest < kVoxelThreads ? args.points.rows : begin + kVoxelThreads};
   }
 };
 
 // Reads x, y, z, finds the cell and adds the point to the table. Writes 8 bytes a point and touches
-// one 32-byte sector of the table for each voxel of the warp. A thread has kEach points on their
-// way at once.
-template <class Real, int kEach, bool kCommon>
+// one 32-byte sector of the table for each voxel of the warp. One point a thread: blocks that come
+// later find the voxels of earlier ones in the table.
+template <class Real, bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
   __shared__ BlockTally tally;
-  const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
-  const int64_t first = range.begin + threadIdx.x;
+  const BlockRange range = BlockRange::of_block(args);
+  const int64_t row = range.begin + threadIdx.x;
   BlockTally::begin(args.points, range.begin, range.end, tally);
-  LoadedPoint<Real> point[kEach];
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    point[k] = load_point<Real>(args, work, first + k * kVoxelThreads, range.end, tally.samples);
-  }
-  uint64_t key[kEach];
-  int column[kEach];
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) key[k] = locate_point(args, point[k], &column[k]);
+  const LoadedPoint<Real> point = load_point<Real>(args, work, row, range.end, tally.samples);
+  using Key = std::conditional_t<kCommon, uint32_t, uint64_t>;  // a common key is short
+  int column;
+  const Key key = static_cast<Key>(locate_point(args, point, &column));
+  const WarpPeers peers = WarpPeers::of(key);
   wait_for_previous();
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    const int64_t row = first + k * kVoxelThreads;
-    tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point[k].sample, column[k]);
-    const WarpPeers peers(key[k]);
-    uint32_t slot = kNone32, before = 0;
-    if (key[k] != kNone64 && peers.leads()) {
-      slot = work.table.insert(key[k], static_cast<uint32_t>(row), peers.count(), &before);
-    }
-    slot = peers.of_leader(slot);
-    before = peers.of_leader(before);
-    if (row < range.end) {
-      work.slot[row] = slot;
-      // How many points of the voxel came before, in no order.
-      if (slot != kNone32) work.arrival[row] = before + peers.earlier();
-    }
+  tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point.sample, column);
+  VoxelTable::Insertion added{kNone32, 0, false};
+  if (key != static_cast<Key>(kNone64) && peers.leads()) {
+    added = work.table.insert(key, static_cast<uint32_t>(row), peers.count());
+  }
+  const unsigned maybe_first = __ballot_sync(0xffffffffu, added.lowest);
+  if (threadIdx.x % 32 == 0 && row < range.end) work.maybe_first[row / 32] = maybe_first;
+  const uint32_t slot = peers.of_leader(added.slot);
+  const uint32_t before = peers.of_leader(added.before);
+  if (row < range.end) {
+    work.slot[row] = slot;
+    // How many points of the voxel came before, in no order.
+    work.arrival[row] = before + peers.earlier();
   }
   let_next_begin();
   tally.flush(work);
 }
 
 // From a point's slot to its voxel's id and segment, and from there to its row. One random read of
-// 8 bytes and one random write of 4.
-template <int kEach, bool kCommon>
+// 16 bytes and one random write of 4.
+template <bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
   __shared__ BlockTally tally;
-  const BlockRange range = BlockRange::of_block<kEach>(args.points.rows);
-  const int64_t first = range.begin + threadIdx.x;
+  const BlockRange range = BlockRange::of_block(args);
+  const int64_t row = range.begin + threadIdx.x;
   BlockTally::begin(args.points, range.begin, range.end, tally);
   wait_for_previous();
-  uint32_t slot[kEach], arrival[kEach];
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    const int64_t i = first + k * kVoxelThreads;
-    slot[k] = i < range.end ? work.slot[i] : kNone32;
-    arrival[k] = slot[k] != kNone32 ? work.arrival[i] : 0;
-  }
-  VoxelTable::Entry entry[kEach];
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
+  const uint32_t slot = row < range.end ? work.slot[row] : kNone32;
+  const uint32_t arrival = row < range.end ? work.arrival[row] : 0;
+  VoxelTable::Entry entry{kNone32, 0};
+  if (slot != kNone32) {
     uint64_t key;
-    entry[k] = slot[k] != kNone32 ? work.table.entry(slot[k], &key) : VoxelTable::Entry{kNone32, 0};
+    entry = work.table.entry(slot, &key);
+    work.perm[int64_t{entry.count} + arrival] = static_cast<uint32_t>(row);
   }
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    const int64_t i = first + k * kVoxelThreads;
-    if (slot[k] != kNone32) {
-      work.perm[int64_t{entry[k].count} + arrival[k]] = static_cast<uint32_t>(i);
-    }
-    finish_point(args, work, i, range.end, entry[k].first, arrival[k], tally);
-  }
+  finish_point(args, work, row, range.end, entry.first, arrival, tally);
   let_next_begin();
   tally.flush(work);
 }
 
-// Several points a thread hide the latency of the table once there are enough for all threads.
-constexpr int kMany = 4;
-constexpr int64_t kManyRows = 500000;
-
-template <int kEach>
 unsigned point_blocks(const VoxelizeArgs& args) {
-  return static_cast<unsigned>(ceil_div<int64_t>(args.points.rows, kEach * kVoxelThreads));
+  return static_cast<unsigned>(ceil_div<int64_t>(args.points.rows, kVoxelThreads));
 }
 
-template <class Real, int kEach, bool kCommon = false>
+template <class Real, bool kCommon = false>
 cudaError_t launch_insert(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
-  return launch_after(insert_kernel<Real, kEach, kCommon>, point_blocks<kEach>(args), kVoxelThreads,
-                      context, args, work);
-}
-
-template <int kEach, bool kCommon>
-cudaError_t launch_place(const VoxelizeArgs& args, const VoxelWork& work,
-                         const CudaContext& context) {
-  return launch_after(place_kernel<kEach, kCommon>, point_blocks<kEach>(args), kVoxelThreads,
-                      context, args, work);
+  return launch_after(insert_kernel<Real, kCommon>, point_blocks(args), kVoxelThreads, context,
+                      args, work);
 }
 
 }  // namespace
@@ -124,20 +95,16 @@ cudaError_t launch_place(const VoxelizeArgs& args, const VoxelWork& work,
 cudaError_t insert_points(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
-  const bool many = args.points.rows >= kManyRows;
-  if (work.common && many) return launch_insert<float, kMany, true>(args, work, context);
-  if (work.common) return launch_insert<float, 1, true>(args, work, context);
-  if (args.points.dtype == DType::kDouble) return launch_insert<double, 1>(args, work, context);
-  return launch_insert<float, 1>(args, work, context);
+  if (work.common) return launch_insert<float, true>(args, work, context);
+  return args.points.dtype == DType::kDouble ? launch_insert<double>(args, work, context)
+                                             : launch_insert<float>(args, work, context);
 }
 
 cudaError_t place_points(const VoxelizeArgs& args, const VoxelWork& work,
                          const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
-  const bool many = args.points.rows >= kManyRows;
-  if (work.common && many) return launch_place<kMany, true>(args, work, context);
-  if (work.common) return launch_place<1, true>(args, work, context);
-  return launch_place<1, false>(args, work, context);
+  return launch_after(work.common ? place_kernel<true> : place_kernel<false>, point_blocks(args),
+                      kVoxelThreads, context, args, work);
 }
 
 }  // namespace torchvox

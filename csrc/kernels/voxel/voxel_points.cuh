@@ -137,8 +137,10 @@ __device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Rea
 struct WarpPeers {
   unsigned lanes;
 
-  __device__ explicit WarpPeers(uint64_t key)
-      : lanes(__match_any_sync(0xffffffffu, static_cast<unsigned long long>(key))) {}
+  __device__ static WarpPeers of(uint64_t key) {
+    return {__match_any_sync(0xffffffffu, static_cast<unsigned long long>(key))};
+  }
+  __device__ static WarpPeers of(uint32_t key) { return {__match_any_sync(0xffffffffu, key)}; }
   __device__ int leader() const { return __ffs(static_cast<int>(lanes)) - 1; }
   __device__ bool leads() const { return static_cast<int>(threadIdx.x % 32) == leader(); }
   __device__ uint32_t count() const { return static_cast<uint32_t>(__popc(lanes)); }
@@ -170,22 +172,31 @@ __device__ inline void finish_point(const VoxelizeArgs& args, const VoxelWork& w
   tally.add<kPointsStored, kPointsVoxelNotKept>(work, sample, column);
 }
 
-// The rows of `counts`, by one block; thread t adds up column t % 8.
+// A column of the row of `counts` of sample b.
+__device__ __forceinline__ int32_t count_of(const VoxelWork& work, int64_t b, int column) {
+  if (column == kVoxelsKept) return static_cast<int32_t>(work.row_begin[b + 1] - work.row_begin[b]);
+  if (column == kVoxelsFound) {
+    return static_cast<int32_t>(work.sample_begin[b + 1] - work.sample_begin[b]);
+  }
+  if (column >= kVoxelCountUnused) return 0;
+  return static_cast<int32_t>(load_relaxed(&work.tallies[5 * b + column - kPointsStored]) + 1);
+}
+
+// The rows of `counts`, by one block; thread t adds up column t % 8. One sample takes a warp only,
+// the last one, which has least to do.
 __device__ inline void write_counts(const VoxelizeArgs& args, const VoxelWork& work) {
   __shared__ int32_t sums[kFusedThreads];
   const int column = threadIdx.x % kVoxelCounts;
+  if (args.points.batches == 1) {
+    if (threadIdx.x < blockDim.x - kVoxelCounts) return;
+    args.counts[column] = args.counts[kVoxelCounts + column] = count_of(work, 0, column);
+    return;
+  }
   int32_t sum = 0;
 #pragma unroll 1
   for (int64_t b = threadIdx.x / kVoxelCounts; b < args.points.batches;
        b += blockDim.x / kVoxelCounts) {
-    int32_t value = 0;
-    if (column == kVoxelsKept) {
-      value = static_cast<int32_t>(work.row_begin[b + 1] - work.row_begin[b]);
-    } else if (column == kVoxelsFound) {
-      value = static_cast<int32_t>(work.sample_begin[b + 1] - work.sample_begin[b]);
-    } else if (column < kVoxelCountUnused) {
-      value = static_cast<int32_t>(load_relaxed(&work.tallies[5 * b + column - kPointsStored]) + 1);
-    }
+    const int32_t value = count_of(work, b, column);
     args.counts[(b + 1) * kVoxelCounts + column] = value;
     sum += value;
   }

@@ -7,14 +7,17 @@
 namespace torchvox {
 namespace {
 
+constexpr int kResident = 4;  // blocks a multiprocessor
+
 template <class Real, ReduceKind kKind, bool kCommon = false>
-__global__ void __launch_bounds__(kVoxelThreads, 4)
+__global__ void __launch_bounds__(kVoxelThreads, kResident)
     reduce_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
   wait_for_previous();
   if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   __shared__ WarpShared<Real> warps[kVoxelThreads / 32];
   reduce_rest<Real, kKind>(args, work, work.totals->rows, warps);
+  fill_unused_rows(args, work.totals->rows);
 }
 
 using ReduceKernel = void (*)(VoxelizeArgs, VoxelWork);
@@ -45,7 +48,7 @@ cudaError_t reduce_voxels(const VoxelizeArgs& args, const VoxelWork& work,
       20 + (args.features != nullptr ? args.row_values() * bytes_of(args.out_dtype) : 0);
   const int64_t threads =
       std::max(std::min(capacity, work.voxel_limit) * kSmallVoxel, capacity * row_bytes / 64);
-  const unsigned blocks = blocks_for(threads, kVoxelThreads, context.target, 8);
+  const unsigned blocks = blocks_for(threads, kVoxelThreads, context.target, kResident);
   return launch_after(kernel_for(args, work), blocks, kVoxelThreads, context, args, work);
 }
 

@@ -68,6 +68,11 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
   const bool has_point = static_cast<uint32_t>(j) < n;
   const uint32_t point = has_point ? points[j] : kNone32;
   const int others = lanes == 32 ? static_cast<int>(n) : lanes;
+  const int columns = static_cast<int>(args.points.columns);
+  // A whole point is read while it is ranked; more columns are for stored ones only.
+  const bool early = kKind == ReduceKind::kSum && columns == 4 && work.quads;
+  Real values[4];
+  if (early && has_point) load_four(args, work, voxel.cell, point, 0, 4, values);
   uint32_t rank = 0;
 #pragma unroll 4
   for (int k = 0; k < others; ++k) rank += __shfl_sync(kWholeWarp, point, group + k) < point;
@@ -81,15 +86,17 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
     __syncwarp();
     for (int source = 0; source < 32; source += lanes) {
       if (__shfl_sync(kWholeWarp, n, source) == 0) continue;
-      copy_voxel<Real>(args, voxel_of_lane(args, voxel, source), shared.order + source);
+      copy_voxel<Real>(args, work, voxel_of_lane(args, voxel, source), shared.order + source);
     }
   } else if constexpr (kKind != ReduceKind::kNothing) {
     Real* tile = shared.tile + group * kTileStride;
-    const int columns = static_cast<int>(args.points.columns);
 #pragma unroll 1
     for (int first = 0; first < columns; first += kChunkColumns) {
       const int width = columns - first < kChunkColumns ? columns - first : kChunkColumns;
-      if (stored) {
+      if (stored && early) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) tile[rank * kTileStride + k] = values[k];
+      } else if (stored) {
         stage_point(args, work, voxel.cell, point, first, width, tile + rank * kTileStride);
       }
       __syncwarp();
@@ -158,7 +165,7 @@ __device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
   }
   __syncwarp();
   if constexpr (kKind == ReduceKind::kCopy) {
-    copy_voxel<Real>(args, voxel, order);
+    copy_voxel<Real>(args, work, voxel, order);
   } else if constexpr (kKind != ReduceKind::kNothing) {
     reduce_voxel<Real, kKind>(args, work, voxel, order, shared.tile);
   }
@@ -187,17 +194,18 @@ static __device__ __noinline__ void fill(void* array, int64_t begin, int64_t end
   }
 }
 
-// Rows past the last voxel, one a thread; wider features by the byte.
+// Rows past the last voxel, one a thread; wider features by the byte. Nothing here reads them, so
+// they leave the cache first.
 __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) {
   const int64_t capacity = args.capacity();
   const int64_t row_bytes =
       args.features != nullptr ? args.row_values() * bytes_of(args.out_dtype) : 0;
 #pragma unroll 1
   for (int64_t row = rows + global_thread(); row < capacity; row += global_stride()) {
-    reinterpret_cast<int4*>(args.indices)[row] = make_int4(-1, -1, -1, -1);
-    args.num_points[row] = 0;
-    if (row_bytes == 8) reinterpret_cast<uint2*>(args.features)[row] = make_uint2(0, 0);
-    if (row_bytes == 16) reinterpret_cast<uint4*>(args.features)[row] = make_uint4(0, 0, 0, 0);
+    __stcs(reinterpret_cast<int4*>(args.indices) + row, make_int4(-1, -1, -1, -1));
+    __stcs(args.num_points + row, 0);
+    if (row_bytes == 8) __stcs(static_cast<uint2*>(args.features) + row, make_uint2(0, 0));
+    if (row_bytes == 16) __stcs(static_cast<uint4*>(args.features) + row, make_uint4(0, 0, 0, 0));
   }
   if (row_bytes != 8 && row_bytes != 16) {
     fill(args.features, row_bytes * rows, row_bytes * capacity, 0);
@@ -208,7 +216,7 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) 
 }
 
 // Crowded voxels first, a warp each, from their list: they take longest. Then the other ones of
-// `rows` rows, then the rows that are not used, and the counts. A point's row is read once,
+// `rows` rows, and the counts. A point's row is read once,
 // gathered by index. `warps` is shared memory, one for each warp of the block and at least
 // kSortChunk words.
 template <class Real, ReduceKind kKind>
@@ -227,26 +235,33 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
       giant_chunk<Real, kKind>(args, work, task, shared, giant);
     }
   }
-  // Neighbouring tasks go to different blocks, so that the work of a short list spreads.
-  const uint32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
-  const uint32_t warp_count = gridDim.x * (blockDim.x / 32);
+  // Neighbouring tasks go to different blocks, so that the work of a short list spreads; and the
+  // last, partial round goes to other schedulers in each of a multiprocessor's blocks.
+  const uint32_t block_warps = blockDim.x / 32;
+  const uint32_t turn = (threadIdx.x / 32 + 4 * blockIdx.x / gridDim.x) % block_warps;
+  const uint32_t warp = turn * gridDim.x + blockIdx.x;
+  const uint32_t warp_count = gridDim.x * block_warps;
   const uint32_t crowded = work.counters->crowded + 1;
-  // Where there are rows for all lanes of all warps, a lane takes a whole tiny voxel.
-  const bool many = rows >= 32 * warp_count;
+  // More rows a task as long as all warps have some; then a lane takes a whole tiny voxel.
+  uint32_t task_rows = 32 / kSmallVoxel;
+  while (task_rows < 32 && rows >= 2 * task_rows * warp_count) task_rows *= 2;
+  const bool many = task_rows > 32 / kSmallVoxel;
   const uint32_t tiny = many && kKind != ReduceKind::kCopy ? kTinyVoxel : 0;
-  const uint32_t task_rows = many ? 32 : 32 / kSmallVoxel;
   const uint32_t tasks = crowded + (rows + task_rows - 1) / task_rows;
+  CrowdedVoxel next{};  // read one task ahead
+  if (warp < crowded) next = load_whole(&work.crowded[warp]);
 #pragma unroll 1
   for (uint32_t task = warp; task < tasks; task += warp_count) {
     if (task < crowded) {
-      crowded_voxel<Real, kKind>(args, work, load_whole(&work.crowded[task]), shared);
+      const CrowdedVoxel current = next;
+      if (task + warp_count < crowded) next = load_whole(&work.crowded[task + warp_count]);
+      crowded_voxel<Real, kKind>(args, work, current, shared);
     } else {
       const uint32_t first = (task - crowded) * task_rows;
       const uint32_t count = rows - first < task_rows ? rows - first : task_rows;
       reduce_rows<Real, kKind>(args, work, first, static_cast<int>(count), tiny, shared);
     }
   }
-  fill_unused_rows(args, work.totals->rows);
 }
 
 }  // namespace torchvox

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/voxel/voxel_work.cuh"
 
 namespace torchvox {
@@ -67,14 +68,19 @@ __device__ __forceinline__ uint64_t wait_for_status(const uint64_t* status) {
   return word;
 }
 
-// Sum of the first `tiles` tiles, each of which publishes its own sum only: no chain of waiting.
-// For tiles that all run at once. Every thread of the block calls; one warp reads, five words a
-// lane on their way at once.
-__device__ __forceinline__ uint64_t sum_of_tiles(const uint64_t* status, int tiles,
+struct TileSums {
+  uint64_t before;  // of earlier tiles
+  uint32_t all_voxels;
+};
+
+// Sum of the tiles before `tile`, and of all `tiles`, each of which publishes its own sum only: no
+// chain of waiting. For tiles that all run at once. Every thread of the block calls; one warp
+// reads, five words a lane on their way at once.
+__device__ __forceinline__ TileSums sum_of_tiles(const uint64_t* status, int tile, int tiles,
                                                  ScanShared& shared) {
   constexpr int kAhead = 5;
   if (threadIdx.x < 32) {
-    uint64_t sum = 0;
+    uint32_t voxels = 0, points = 0, all_voxels = 0;
 #pragma unroll 1
     for (int first = threadIdx.x; first < tiles; first += 32 * kAhead) {
       uint64_t word[kAhead];
@@ -89,26 +95,38 @@ __device__ __forceinline__ uint64_t sum_of_tiles(const uint64_t* status, int til
         for (int k = 0; k < kAhead; ++k) ready = ready && word[k] >> 62 != 3;
       } while (!ready);
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) sum += word[k];
+      for (int k = 0; k < kAhead; ++k) {
+        const bool earlier = first + 32 * k < tile;
+        all_voxels += sum_voxels(word[k]);
+        voxels += earlier ? sum_voxels(word[k]) : 0;
+        points += earlier ? sum_points(word[k]) : 0;
+      }
     }
     __syncwarp();
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    voxels = warp_sum(voxels);
+    points = warp_sum(points);
+    all_voxels = warp_sum(all_voxels);
+    if (threadIdx.x == 0) {
+      shared.sums[0] = pack_sum(voxels, points);
+      shared.sums[1] = all_voxels;
     }
-    if (threadIdx.x == 0) shared.sums[0] = sum;
   }
   __syncthreads();
-  return shared.sums[0];
+  return {shared.sums[0], static_cast<uint32_t>(shared.sums[1])};
 }
 
-// Publishes the sum of `tile` and returns that of all earlier tiles. The whole block looks back at
-// 256 tiles at once, down to the nearest one whose running total is known.
+// Publishes the sum of `tile` and returns that of all earlier tiles. One thread waits for the tile
+// before, so that hundreds of blocks do not keep the memory busy by asking; then the whole block
+// looks back at 256 tiles at once, down to the nearest one whose running total is known.
 __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, uint64_t sum,
                                                 ScanShared& shared) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) store_relaxed(&status[tile], (tile == 0 ? kStatusTotal : 0) | sum);
+  if (threadIdx.x == 0) {
+    store_relaxed(&status[tile], (tile == 0 ? kStatusTotal : 0) | sum);
+    if (tile > 0) wait_for_status(&status[tile - 1]);
+  }
+  __syncthreads();
   uint64_t before = 0;
   for (int64_t end = tile; end > 0; end -= kVoxelThreads) {
     const int64_t other = end - 1 - threadIdx.x;

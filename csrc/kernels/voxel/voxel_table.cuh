@@ -58,10 +58,14 @@ struct VoxelTable {
   static VoxelTable choose(uint64_t keys, int64_t points) {
     VoxelTable table;
     table.index_bits = bits_for(static_cast<uint64_t>(points));
-    const uint64_t groups = points < 16 ? 8 : (static_cast<uint64_t>(points) + 1) / 2;
+    // Up to 65,536 points four slots a point, which keep searches short; beyond, half as many slots
+    // again as there can be voxels: what is cleared costs more than searches.
+    const uint64_t few = points < 16 ? 16 : static_cast<uint64_t>(points);
+    const uint64_t groups = points <= (1 << 16) ? few : (3 * few + 7) / 8;
     const uint64_t hash_slots = kGroup * groups;
     const bool fits_word = bits_for(keys) + table.index_bits <= 63;
-    const uint64_t dense_limit = hash_slots * 2 > (1u << 20) ? hash_slots * 2 : (1u << 20);
+    const uint64_t cheap = points < (1 << 14) ? static_cast<uint64_t>(points) << 6 : 1u << 20;
+    const uint64_t dense_limit = hash_slots * 2 > cheap ? hash_slots * 2 : cheap;
     const int64_t forced = plan_override(Plan::kVoxelTable);
     bool dense = keys <= dense_limit;
     if (forced == 0) dense = keys <= (uint64_t{1} << 28);
@@ -77,28 +81,67 @@ struct VoxelTable {
     return table;
   }
 
-  // Adds `n` points, the smallest of which is `index`. Returns the voxel's slot, and how many of
-  // its points were added before. Most points come after their voxel's first one and need no atomic
-  // minimum.
-  __device__ __forceinline__ uint32_t insert(uint64_t key, uint32_t index, uint32_t n,
-                                             uint32_t* before) const {
-    if (kind == VoxelTableKind::kDense) {
-      *before = add_to(&dense()[key], index, n);
-      return static_cast<uint32_t>(key);
+  // What became of points that were added.
+  struct Insertion {
+    uint32_t slot;
+    uint32_t before;  // how many points of the voxel came before
+    bool lowest;  // no smaller index was there: it may be the voxel's first
+  };
+  // Adds `n` points, the smallest of which is `index`. Most points come after their voxel's first
+  // one and need no atomic minimum.
+  __device__ __forceinline__ Insertion insert(uint64_t key, uint32_t index, uint32_t n) const {
+    if (kind == VoxelTableKind::kHash) return insert_hash(key, index, n);
+    uint64_t s = key;
+    Entry* entry = dense() + key;
+    if (kind == VoxelTableKind::kWideHash) {
+      s = insert_wide(key);
+      entry = &wide()[s].entry;
     }
-    uint64_t s = home(key);
-    if (kind == VoxelTableKind::kHash) {
-      return insert_hash(key, index, n, before, s, load_slot(hash() + s));
+    // One atomic counts and shows the smallest index so far.
+    const uint64_t old = atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
+    const bool lowest = static_cast<uint32_t>(old) > index;
+    if (lowest) atomic_lower(&entry->first, index);
+    return {static_cast<uint32_t>(s), static_cast<uint32_t>(old >> 32) + 1, lowest};
+  }
+
+  // The same for voxels all of which come at once: a look before the first attempt costs a trip to
+  // memory and shows nothing yet. All wait for the longest search, so it jumps about, which keeps
+  // searches short. Not to be mixed with insert() on one table.
+  template <class Key>
+  __device__ __forceinline__ uint32_t insert_new(Key key, uint32_t index, uint32_t n,
+                                                 uint32_t* before) const {
+    if (kind != VoxelTableKind::kHash) {
+      const Insertion added = insert(key, index, n);
+      *before = added.before;
+      return added.slot;
     }
-    for (;;) {
-      uint64_t* address = &wide()[s].key;
-      uint64_t old = load_relaxed(address);
-      if (old == kNone64) old = atomic_cas(address, kNone64, key);
-      if (old == kNone64 || old == key) break;
-      s = s + 1 == slots ? 0 : s + 1;
+    constexpr int kJumps = 8;  // then neighbours, which ends
+    const uint64_t begin = uint64_t{key} << index_bits;
+    const uint32_t end = static_cast<uint32_t>(slots);
+    uint32_t hash_bits = mix(static_cast<uint32_t>(key));
+    if (sizeof(Key) > sizeof(uint32_t))
+      hash_bits = mix(hash_bits ^ static_cast<uint32_t>(uint64_t{key} >> 32));
+    uint32_t s = __umulhi(hash_bits, end);
+    uint64_t seen;  // waited for after the search only, so that no lane holds the others up
+#pragma unroll 1
+    for (int attempt = 1;; ++attempt) {
+      uint64_t* const word = &hash()[s].word;
+      seen = atomic_cas(word, kNone64, begin | (n - 1));
+      if (seen == kNone64) break;
+      if (seen >> index_bits == key) {
+        seen = atomic_add(word, uint64_t{n});
+        break;
+      }
+      if (attempt < kJumps) {
+        hash_bits = mix(hash_bits);
+        s = __umulhi(hash_bits, end);
+      } else {
+        s = s + 1 == end ? 0 : s + 1;
+      }
     }
-    *before = add_to(&wide()[s].entry, index, n);
-    return static_cast<uint32_t>(s);
+    atomic_lower(&hash()[s].first, index);
+    *before = seen == kNone64 ? 0 : count_of(seen) + 1;
+    return s;
   }
 
   // Where the search for a key begins.
@@ -111,6 +154,10 @@ struct VoxelTable {
     h ^= h >> 33;
     return ((h >> 32) * slots) >> 32;
   }
+  __device__ __forceinline__ static uint32_t mix(uint32_t h) {
+    h = (h ^ h >> 16) * 0x9e3779b1u + 0x7f4a7c15u;
+    return (h ^ h >> 15) * 0x85ebca77u;
+  }
 
   // The entry of a slot and its key; `count` is one less than the number of points until give_id().
   __device__ __forceinline__ Entry entry(uint32_t slot, uint64_t* key) const {
@@ -122,12 +169,9 @@ struct VoxelTable {
       *key = load_relaxed(&wide()[slot].key);
       return load_entry(&wide()[slot].entry);
     }
-    const uint64_t word = load_relaxed(&hash()[slot].word);
-    Entry entry;
-    entry.first = load_relaxed(&hash()[slot].first);
-    entry.count = count_of(word);
-    *key = word >> index_bits;
-    return entry;
+    const HashSlot both = load_slot(&hash()[slot]);
+    *key = both.word >> index_bits;
+    return {both.first, count_of(both.word)};
   }
   // Replaces the smallest index by the voxel's id and the count by its first place in perm. Safe
   // while other threads still ask "is my index the smallest": an id never exceeds that index.
@@ -147,30 +191,43 @@ struct VoxelTable {
   // memory, then whole groups. So nearly no search takes more than two dependent loads.
   static constexpr uint64_t kGroup = 4;
 
-  // From slot `s` on, which held `seen` a moment ago.
-  __device__ __forceinline__ uint32_t insert_hash(uint64_t key, uint32_t index, uint32_t n,
-                                                  uint32_t* before, uint64_t s,
-                                                  HashSlot seen) const {
-    uint64_t group = s & ~(kGroup - 1);
-    for (bool searched = false;;) {
-      const bool empty = seen.word == kNone64;
-      if (empty || seen.word >> index_bits == key) {
-        uint64_t* const word = &hash()[s].word;
-        const uint64_t old = empty ? atomic_cas(word, kNone64, key << index_bits | (n - 1))
-                                   : atomic_add(word, uint64_t{n});
-        if (!empty || old == kNone64) {
-          *before = empty ? 0 : count_of(old) + 1;
-          if (seen.first > index) atomic_lower(&hash()[s].first, index);
-          return static_cast<uint32_t>(s);
-        }
-        if (old >> index_bits == key) {
-          seen.word = old;
-          continue;
-        }
+  // Home first: nearly every key is there, or may claim it.
+  __device__ __forceinline__ Insertion insert_hash(uint64_t key, uint32_t index, uint32_t n) const {
+    uint64_t s = home(key);
+    HashSlot seen = load_slot(hash() + s);
+    uint32_t before;
+    if (!add_at(s, key, n, seen.word, &before)) {
+      uint64_t group = s & ~(kGroup - 1);
+      for (;;) {
+        seen = first_fit(group, key, &s);
+        if (add_at(s, key, n, seen.word, &before)) break;
+        // The slot was taken by another key meanwhile, or there is none in this group.
+        if (s == group + kGroup - 1) group = group + kGroup == slots ? 0 : group + kGroup;
       }
-      if (searched && s == group + kGroup - 1) group = group + kGroup == slots ? 0 : group + kGroup;
-      seen = first_fit(group, key, &s);
-      searched = true;
+    }
+    const bool lowest = seen.first > index;
+    if (lowest) atomic_lower(&hash()[s].first, index);
+    return {static_cast<uint32_t>(s), before, lowest};
+  }
+  // Claims a slot that held `seen` a moment ago, or counts in it; false: it has another key.
+  __device__ __forceinline__ bool add_at(uint64_t s, uint64_t key, uint32_t n, uint64_t seen,
+                                         uint32_t* before) const {
+    uint64_t* const word = &hash()[s].word;
+    *before = 0;
+    if (seen == kNone64) {
+      seen = atomic_cas(word, kNone64, key << index_bits | (n - 1));
+      if (seen == kNone64) return true;
+    }
+    if (seen >> index_bits != key) return false;
+    *before = count_of(atomic_add(word, uint64_t{n})) + 1;
+    return true;
+  }
+  __device__ __forceinline__ uint64_t insert_wide(uint64_t key) const {
+    for (uint64_t s = home(key);; s = s + 1 == slots ? 0 : s + 1) {
+      uint64_t* const address = &wide()[s].key;
+      uint64_t old = load_relaxed(address);
+      if (old == kNone64) old = atomic_cas(address, kNone64, key);
+      if (old == kNone64 || old == key) return s;
     }
   }
   // The first slot of a group that is empty or has the key; else its last one.
@@ -196,12 +253,6 @@ struct VoxelTable {
   }
   __device__ __forceinline__ uint32_t count_of(uint64_t word) const {
     return static_cast<uint32_t>(word & ((uint64_t{1} << index_bits) - 1));
-  }
-  // One atomic counts and shows the smallest index so far.
-  __device__ __forceinline__ static uint32_t add_to(Entry* entry, uint32_t index, uint32_t n) {
-    const uint64_t old = atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
-    if (static_cast<uint32_t>(old) > index) atomic_lower(&entry->first, index);
-    return static_cast<uint32_t>(old >> 32) + 1;
   }
   __device__ __forceinline__ static Entry load_entry(const Entry* address) {
     const uint64_t both = load_relaxed(reinterpret_cast<const uint64_t*>(address));

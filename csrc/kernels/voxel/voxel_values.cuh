@@ -95,6 +95,26 @@ __device__ __forceinline__ void load_four(const VoxelizeArgs& args, const VoxelW
   }
 }
 
+// Four neighbouring values, the first of them with an index divisible by four.
+__device__ __forceinline__ void store_four(void* data, DType dtype, int64_t at,
+                                           const float (&values)[4]) {
+  if (dtype == DType::kFloat) {
+    float4 quad =
+        make_float4(quiet(values[0]), quiet(values[1]), quiet(values[2]), quiet(values[3]));
+    reinterpret_cast<float4*>(data)[at / 4] = quad;
+  } else if (dtype == DType::kHalf) {
+    ushort4 quad;
+    quad.x = narrow<Half>(quiet(values[0])).bits;
+    quad.y = narrow<Half>(quiet(values[1])).bits;
+    quad.z = narrow<Half>(quiet(values[2])).bits;
+    quad.w = narrow<Half>(quiet(values[3])).bits;
+    reinterpret_cast<ushort4*>(data)[at / 4] = quad;
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) store_as(data, dtype, at + k, values[k]);
+  }
+}
+
 // Puts columns [first, first + n) of a point, n <= kChunkColumns, into a row of a tile.
 template <class Real>
 __device__ __forceinline__ void stage_point(const VoxelizeArgs& args, const VoxelWork& work,
@@ -209,11 +229,26 @@ __device__ void reduce_voxel(const VoxelizeArgs& args, const VoxelWork& work, co
   }
 }
 
+// The padded row of a voxel, [P, 4], by a warp, a point a lane.
+static __device__ void copy_voxel_quads(const VoxelizeArgs& args, const VoxelWork& work,
+                                        const Voxel& voxel, const uint32_t* order) {
+#pragma unroll 1
+  for (int64_t slot = threadIdx.x % 32; slot < args.max_points; slot += 32) {
+    float values[4] = {0, 0, 0, 0};
+    if (slot < voxel.stored) load_four(args, work, voxel.cell, order[slot], 0, 4, values);
+    store_four(args.features, args.out_dtype, 4 * (voxel.row * args.max_points + slot), values);
+  }
+}
+
 // The padded row of a voxel, [P, columns], by a warp: consecutive lanes write consecutive values.
 template <class Real>
-__device__ void copy_voxel(const VoxelizeArgs& args, const Voxel& voxel, const uint32_t* order) {
+__device__ void copy_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
+                           const uint32_t* order) {
   const int lane = threadIdx.x % 32;
   const int columns = static_cast<int>(args.points.columns);
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    if (work.quads && columns == 4) return copy_voxel_quads(args, work, voxel, order);
+  }
   const int64_t values = args.row_values();
   const int64_t base = voxel.row * values;
   const int slot_step = 32 / columns;

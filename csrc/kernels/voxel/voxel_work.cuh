@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/grid_barrier.cuh"
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/voxel/voxel_table.cuh"
 #include "csrc/kernels/voxel/voxelize.h"
@@ -20,13 +21,13 @@ namespace torchvox {
 
 inline constexpr int kVoxelThreads = 256;
 inline constexpr int kFusedThreads = 1024;  // at most, in the fused kernel
-inline constexpr int kFusedBlockPoints = 128;  // at least, while there are multiprocessors
+inline constexpr int kFusedBlockPoints = 96;  // at least, while there are multiprocessors
 // Beyond these rows separate kernels are faster: many clouds of one place, one after the other,
 // have most of their voxels begin in a few blocks.
 inline constexpr int64_t kFusedRows = 200000;
-inline constexpr int64_t kFewRows = 16384;
 inline constexpr int kFusedRowBits = 19;  // of the fused kernel's packed sums, at most
-inline constexpr int kTilePoints = 4 * kVoxelThreads;  // a block of the scan over points
+inline constexpr int kTileEach = 4;  // points a thread of the scan over points
+inline constexpr int kTilePoints = kTileEach * kVoxelThreads;  // a block of it
 inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits
 inline constexpr int kTileWords = kBitmapWords * kVoxelThreads;
 inline constexpr int kTinyVoxel = 2;  // points that one lane orders and reduces
@@ -73,7 +74,6 @@ struct VoxelCounters {
   uint32_t scan_ticket;
   uint32_t scan_done;
   uint32_t word_ticket;
-  uint32_t barriers[3];  // of the fused kernel
   uint32_t crowded;
   uint32_t sort_tasks;
   uint32_t sort_ticket;
@@ -123,10 +123,13 @@ struct VoxelWork {
   uint32_t* tallies = nullptr;  // [batches, 5]: columns 2 to 6 of counts, less one
   uint32_t* giant_done = nullptr;  // [giant_limit]
   VoxelCounters* counters = nullptr;
+  GridBarrier* barriers = nullptr;  // [3] fused
 
   // Written before they are read.
   VoxelTotals* totals = nullptr;
   uint32_t* slot = nullptr;  // [rows]: slot of the point's voxel, or kNone32
+  uint32_t* maybe_first =
+      nullptr;  // [rows / 32]: bits of the points that may be their voxel's first
   uint32_t* arrival = nullptr;  // [rows]: how many points of the voxel came before, in no order
   uint32_t* perm = nullptr;  // [rows]: points by voxel; fused: of crowded voxels only
   uint32_t* lists = nullptr;  // [slots, kSmallVoxel] fused: the first points to arrive, in no order

@@ -9,11 +9,12 @@ namespace torchvox {
 namespace {
 
 // The workspace as every step expects it: all bits set. A kernel and not a memset, so that the next
-// one can begin to read points meanwhile.
+// one reads and locates points meanwhile: it begins at once, and there is room for its blocks.
 __global__ void __launch_bounds__(kVoxelThreads) clear_kernel(VoxelWork work) {
+  let_next_begin();
   clear_workspace(work);
-  let_next_begin();  // late, as in every step: blocks that wait take room from those that work
 }
+constexpr int kClearBlocks = 3;  // a multiprocessor: they take as long as all that it has room for
 
 }  // namespace
 
@@ -60,10 +61,12 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   tallies = space.take<uint32_t>(5 * batches);
   giant_done = space.take<uint32_t>(giant_limit);
   counters = space.take<VoxelCounters>(1);
+  if (fused.blocks > 0) barriers = space.take<GridBarrier>(3);
   cleared_bytes = space.bytes();
 
   totals = space.take<VoxelTotals>(1);
   slot = space.take<uint32_t>(rows);
+  maybe_first = space.take<uint32_t>(ceil_div<int64_t>(rows, 32));
   arrival = space.take<uint32_t>(rows);
   perm = space.take<uint32_t>(rows);
   if (fused.blocks > 0) {
@@ -109,8 +112,9 @@ cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext&
     if (status != cudaErrorCooperativeLaunchTooLarge) return status;
     cudaGetLastError();
   }
-  clear_kernel<<<blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target), kVoxelThreads,
-                 0, context.stream>>>(work);
+  const unsigned clear_blocks =
+      blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target, kClearBlocks);
+  clear_kernel<<<clear_blocks, kVoxelThreads, 0, context.stream>>>(work);
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
   TORCHVOX_CUDA_CHECK(insert_points(args, work, context));
   TORCHVOX_CUDA_CHECK(number_voxels(args, work, context));

@@ -53,6 +53,10 @@ struct VoxelizeArgs {
   TORCHVOX_HD int64_t stored(int64_t n) const {
     return max_points >= 0 && max_points < n ? max_points : n;
   }
+  // How many of a sample's n voxels are kept.
+  TORCHVOX_HD int64_t kept(int64_t n) const {
+    return max_voxels >= 0 && max_voxels < n ? max_voxels : n;
+  }
   // Values in a row of `features`.
   TORCHVOX_HD int64_t row_values() const {
     return reduce == VoxelReduce::kNone ? max_points * points.columns : points.columns;

@@ -7,11 +7,12 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/voxel/voxel_work.cuh"
 
 namespace torchvox {
 
-inline constexpr unsigned kWholeWarp = 0xffffffffu;
+inline constexpr uint32_t kFewWanted = 16;
 
 // One step of a bitonic network: lanes `distance` apart compare and swap.
 __device__ __forceinline__ uint32_t compare_swap(uint32_t value, int distance, bool ascending) {
@@ -28,23 +29,6 @@ __device__ __forceinline__ uint32_t warp_sort(uint32_t value) {
     }
   }
   return value;
-}
-
-__device__ __forceinline__ uint32_t warp_sum(uint32_t x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_add_sync(kWholeWarp, x);
-#else
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
-  return x;
-#endif
-}
-__device__ __forceinline__ uint32_t warp_most(uint32_t x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(kWholeWarp, x);
-#else
-  for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kWholeWarp, x, step));
-  return x;
-#endif
 }
 
 // Leaves the `wanted` smallest of n points and of `best`, a value a lane, in `best`, in no order:
@@ -88,11 +72,54 @@ __device__ __forceinline__ uint32_t keep_smallest(uint32_t best, const uint32_t*
   return best;
 }
 
+// The same, ascending by lane, one smallest value after the other: faster where few are wanted.
+template <int kWidth>
+__device__ __forceinline__ uint32_t take_smallest(uint32_t best, const uint32_t* points, uint32_t n,
+                                                  uint32_t wanted) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t value[kWidth + 1];
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    value[k] = 32 * k + lane < n ? points[32 * k + lane] : kNone32;
+  }
+  value[kWidth] = best;
+  best = kNone32;
+#pragma unroll 1
+  for (uint32_t rank = 0; rank < wanted; ++rank) {
+    uint32_t least = value[0];
+#pragma unroll
+    for (int k = 1; k <= kWidth; ++k) least = min(least, value[k]);
+    least = ~warp_most(~least);
+    if (lane == rank) best = least;
+#pragma unroll
+    for (int k = 0; k <= kWidth; ++k) {
+      if (value[k] == least) value[k] = kNone32;
+    }
+  }
+  return best;
+}
+
+// warp_select() for few wanted ones. Not inlined: its values would push others out of the registers
+// of a kernel that does more besides.
+static __device__ __noinline__ uint32_t warp_select_few(const uint32_t* points, uint32_t n,
+                                                        uint32_t wanted) {
+  constexpr uint32_t kMany = 256;
+  if (n <= 64) return take_smallest<2>(kNone32, points, n, wanted);
+  if (n <= 128) return take_smallest<4>(kNone32, points, n, wanted);
+  uint32_t best = kNone32;
+#pragma unroll 1
+  for (uint32_t first = 0; first < n; first += kMany) {
+    best = take_smallest<kMany / 32>(best, points + first, min(n - first, kMany), wanted);
+  }
+  return best;
+}
+
 // The `wanted` (1 to 32) smallest of n > 32 points, ascending by lane. `kept` has room for 32.
 __device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, uint32_t wanted,
                                        uint32_t* kept) {
   constexpr uint32_t kMany = 256;
   uint32_t best = kNone32;
+  if (wanted <= kFewWanted) return warp_select_few(points, n, wanted);
   if (n <= 128) {
     best = keep_smallest<4>(best, points, n, wanted, kept);
   } else {

