@@ -37,7 +37,6 @@ def in_dtypes(coordinates: torch.dtype, features: torch.dtype, **options) -> Cal
 
 GROUP_CASES = {
     "no features": lambda: group(features=None),
-    "features alone": lambda: group(use_xyz=False),
     "features first": lambda: group(features_first=True, closed=True, dist_order="loop"),
     "normalised": lambda: group(normalize_xyz=True),
     "six radii": lambda: group(radii=[0.5, 1.0, 1.5, 2.0, 3.0, 4.0], ks=[1, 2, 3, 1, 0, 4]),

@@ -147,6 +147,13 @@ def test_the_gradient_of_a_query_is_minus_the_sum_over_its_slots_in_chunks(devic
     assert_same_bits(grad.cpu(), -total)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_features_alone(device, dtype):
+    points, query, features = (t.to(device) for t in case(dtype=dtype))
+    grouped = ops.query_and_group(points, query, features, RADII, KS, use_xyz=False)[0]
+    assert_same_bits(grouped, unfused(points, query, features, RADII, KS, use_xyz=False))
+
+
 def test_features_alone_give_the_coordinates_no_gradient(device):
     points, query, features = (t.to(device).requires_grad_() for t in case())
     out = ops.query_and_group(points, query, features, RADII, KS, use_xyz=False)[0]

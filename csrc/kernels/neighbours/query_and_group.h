@@ -43,9 +43,15 @@ struct QueryAndGroupArgs {
   GroupRadii radii;
   bool use_xyz = true;
   bool features_first = false;
-  void* grouped = nullptr;  // [clouds, queries, slots, columns()]
+  void* grouped = nullptr;  // [clouds, queries, slots, columns()], aligned to 16 bytes
 
   TORCHVOX_HD int64_t columns() const { return channels + (use_xyz ? dims : 0); }
+  TORCHVOX_HD int64_t first_axis() const { return features_first ? channels : 0; }
+  TORCHVOX_HD int64_t first_channel() const { return use_xyz && !features_first ? dims : 0; }
+  // Whether a coordinate is a difference of floats and nothing else.
+  TORCHVOX_HD bool plain_floats() const {
+    return dtype == DType::kFloat && grouped_dtype == DType::kFloat && radii.count == 0;
+  }
 };
 
 // From the gradient of grouped those of its coordinates, in the dtype of the points, before and

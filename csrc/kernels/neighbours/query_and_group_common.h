@@ -60,45 +60,30 @@ struct GroupSlot {
   }
 };
 
-// Coordinate `axis` of a slot, to element `at` of grouped.
+// Coordinate `axis` of a slot, to element `at` of `grouped`.
 template <class C>
 TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot& from,
-                                  int64_t axis, int64_t at) {
+                                  int64_t axis, void* grouped, int64_t at) {
   const C p = from.point < 0 ? C{0} : load_wide<C>(args.dtype, args.points, from.point + axis);
   const C q = load_wide<C>(args.dtype, args.query, from.query + axis);
   C relative = round_to(args.dtype, p - q);
   if (args.radii.count > 0) {
     relative = round_to(args.dtype, relative / static_cast<C>(args.radii.of_slot(from.slot)));
   }
-  store_rounded(args.grouped_dtype, args.grouped, at, quiet(relative));
+  store_rounded(args.grouped_dtype, grouped, at, quiet(relative));
 }
 
 // All coordinates from `begin` on in steps of `step` of the slot whose elements begin at `at`.
 TORCHVOX_HD void group_coordinates(const QueryAndGroupArgs& args, const GroupSlot& from,
-                                   int64_t begin, int64_t step, int64_t at) {
-  const int64_t first = at + (args.features_first ? args.channels : 0);
+                                   int64_t begin, int64_t step, void* grouped, int64_t at) {
+  const int64_t first = at + args.first_axis();
   for (int64_t axis = begin; axis < args.dims; axis += step) {
     if (args.dtype == DType::kDouble) {
-      group_coordinate<double>(args, from, axis, first + axis);
+      group_coordinate<double>(args, from, axis, grouped, first + axis);
     } else {
-      group_coordinate<float>(args, from, axis, first + axis);
+      group_coordinate<float>(args, from, axis, grouped, first + axis);
     }
   }
-}
-
-// Its features, copied as they are, likewise.
-template <class Word>
-TORCHVOX_HD void group_features(const QueryAndGroupArgs& args, const GroupSlot& from, int begin,
-                                int step, int64_t at) {
-  const int channels = static_cast<int>(args.channels);
-  Word* to = static_cast<Word*>(args.grouped) + at +
-      (args.use_xyz && !args.features_first ? args.dims : 0);
-  if (from.point < 0) {
-    for (int c = begin; c < channels; c += step) to[c] = Word{};
-    return;
-  }
-  const Word* features = static_cast<const Word*>(args.features) + from.features;
-  for (int c = begin; c < channels; c += step) to[c] = features[c];
 }
 
 // Calls body(Word{}) with an integer as wide as a value of `dtype`.

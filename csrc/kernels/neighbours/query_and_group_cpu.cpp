@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "csrc/kernels/neighbours/query_and_group_common.h"
 
 namespace torchvox {
@@ -12,13 +14,10 @@ int64_t items_per_task(int64_t elements) {
 
 // The usual types, without a look at them for every coordinate; the same steps.
 bool subtract_floats(const QueryAndGroupArgs& args, const GroupSlot& from, int64_t at) {
-  if (args.dtype != DType::kFloat || args.grouped_dtype != DType::kFloat || args.radii.count > 0 ||
-      from.point < 0) {
-    return false;
-  }
+  if (!args.plain_floats() || from.point < 0) return false;
   const float* p = static_cast<const float*>(args.points) + from.point;
   const float* q = static_cast<const float*>(args.query) + from.query;
-  float* out = static_cast<float*>(args.grouped) + at + (args.features_first ? args.channels : 0);
+  float* out = static_cast<float*>(args.grouped) + at + args.first_axis();
   for (int64_t axis = 0; axis < args.dims; ++axis) out[axis] = quiet(p[axis] - q[axis]);
   return true;
 }
@@ -29,8 +28,14 @@ void group_row(const QueryAndGroupArgs& args, int64_t row) {
   for (int64_t slot = 0; slot < args.slots; ++slot) {
     const GroupSlot from = GroupSlot::of(args, row, b, slot);
     const int64_t at = (row * args.slots + slot) * columns;
-    if (args.use_xyz && !subtract_floats(args, from, at)) group_coordinates(args, from, 0, 1, at);
-    group_features<Word>(args, from, 0, 1, at);
+    if (args.use_xyz && !subtract_floats(args, from, at))
+      group_coordinates(args, from, 0, 1, args.grouped, at);
+    Word* to = static_cast<Word*>(args.grouped) + at + args.first_channel();
+    if (from.point < 0) {
+      std::fill_n(to, args.channels, Word{});
+    } else {
+      std::copy_n(static_cast<const Word*>(args.features) + from.features, args.channels, to);
+    }
   }
 }
 
