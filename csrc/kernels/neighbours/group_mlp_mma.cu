@@ -240,7 +240,6 @@ __device__ __forceinline__ void finish_group(const GroupMlpArgs& args, int64_t b
       store_pair(args, begin + tile.row, channel, pair);
     }
   }
-  __syncwarp();  // products need the whole warp
 }
 
 template <class T, int kWidth, int kTiles>

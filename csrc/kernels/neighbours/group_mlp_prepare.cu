@@ -106,6 +106,7 @@ __global__ void __launch_bounds__(kThreads)
       operand[r / 2][4 + r % 2] = chunk.z;
       operand[r / 2][6 + r % 2] = chunk.w;
     }
+    __syncwarp();  // the products need all lanes together
     sums.template add<T>(operand, chunks + k * 32 + lane, in_groups);
   }
 #pragma unroll

@@ -104,8 +104,10 @@ template <int kTiles>
 struct GroupSums {
   float at[kTiles][4][4];
 
-  // bias: of the group's channels.
+  // bias: of the group's channels. All lanes of the warp, which meet here: the products need them
+  // together, whatever branches they took before.
   __device__ __forceinline__ void start(const float* bias, int t) {
+    __syncwarp();
     const float4 low = *reinterpret_cast<const float4*>(bias + 8 * t);
     const float4 high = *reinterpret_cast<const float4*>(bias + 8 * t + 4);
     const float first[4] = {low.x, low.z, high.x, high.z};
