@@ -275,5 +275,6 @@ def test_peers_are_packages_by_name():
         *("pytorch3d", "scipy", "small_gicp", "spconv", "torch_cluster"),
     } == set(PACKAGES)
     assert {peer.op for peer in ALL} == {
-        *("voxelize", "furthest_point_sample", "ball_query", "knn", "three_nn")
+        *("voxelize", "furthest_point_sample", "ball_query", "knn", "three_nn"),
+        *("group_points", "three_interpolate"),
     }
