@@ -41,7 +41,7 @@ def test_train_then_eval_with_pictures(command, tmp_path, task):
     pytest.importorskip("matplotlib", reason="the extra viz is not installed")
     model = trained(command, tmp_path, task)
     code, out, err = command(
-        *("eval", model, "data.val_size=5", "--device", "cpu"),
+        *("eval", model, "--trust-code", "data.val_size=5", "--device", "cpu"),
         *("--pictures", "pictures", "--json", "result.json"),
     )
     assert code == 0, err
@@ -57,7 +57,7 @@ def test_predict_names_the_likeliest_classes(command, tmp_path):
     model = trained(command, tmp_path)
     for i, count in enumerate((300, 5)):  # more and fewer points than in training
         np.save(f"{i}.npy", generate_shapes([i], points=count)["points"][0].numpy())
-    code, out, err = command("predict", "0.npy", "1.npy", "--model", model, "--device", "cpu")
+    code, out, err = command("predict", "0.npy", "1.npy", "--model", model, "--trust-code")
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0].startswith("0.npy: ") and lines[0].count("%") == 3
@@ -69,13 +69,13 @@ def test_predict_labels_every_finite_point_of_a_room(command, tmp_path):
     room = generate_rooms([0], points=500, block=3.0)["points"][0, :, :6].numpy()
     room[7, 0] = np.nan
     np.savez("room.npz", points=room, columns=["x", "y", "z", "red", "green", "blue"])
-    code, _, err = command("predict", "room.npz", "-m", model, "-o", "labels.npz")
+    code, _, err = command("predict", "room.npz", "--trust-code", "-m", model, "-o", "labels.npz")
     assert code == 0, err
     written = np.load(tmp_path / "labels.npz")
     assert written["labels"].shape == (500,) and written["labels"][7] == -1
     assert (np.delete(written["labels"], 7) >= 0).all() and written["names"][0] == "ceiling"
     np.save("bare.npy", room[:, :3])
-    code, _, err = command("predict", "bare.npy", "-m", model)
+    code, _, err = command("predict", "bare.npy", "--trust-code", "-m", model)
     assert code == 2 and "must have the columns red, green, blue" in err
 
 
@@ -83,13 +83,13 @@ def test_predict_labels_parts_of_a_known_category(command, tmp_path):
     model = trained(command, tmp_path, "parts")
     np.save("table.npy", generate_shapes([11], points=100)["points"][0].numpy())
     code, out, err = command(
-        *("predict", "table.npy", "-m", model, "--category", "table", "-o", "t.npz")
+        *("predict", "table.npy", "--trust-code", "-m", model, "--category", "table", "-o", "t.npz")
     )
     assert code == 0, err
     assert "table" in out
     labels = np.load(tmp_path / "t.npz")
     assert {str(labels["names"][i]).split()[0] for i in labels["labels"]} == {"table"}
-    code, _, err = command("predict", "table.npy", "-m", model)
+    code, _, err = command("predict", "table.npy", "--trust-code", "-m", model)
     assert code == 2 and "--category must be one of sphere" in err
 
 
@@ -101,7 +101,12 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(command, tmp_path):
         (("train", "run.yaml", "-o", "out"), "give --resume"),
         (("eval", "none.ckpt"), "does not exist"),
         (("eval", "out/best.ckpt", "--at-least", "iou=1"), "the metrics are accuracy"),
-        (("predict", "none.npy", "-m", "out/best.ckpt"), "none.npy does not exist"),
+        (("eval", "out/best.ckpt", "--at-least", "miou=nan"), "'nan' is no number"),
+        (("eval", "out/best.ckpt"), "names code of its own as its model, 'tiny:Tiny"),
+        (
+            ("predict", "none.npy", "-m", "out/best.ckpt", "--trust-code"),
+            "none.npy does not exist",
+        ),
     ):
         code, _, err = command(*arguments)
         lines = [line for line in err.splitlines() if not line.startswith("device:")]
@@ -110,8 +115,8 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(command, tmp_path):
 
 def test_a_gate_that_is_missed_is_exit_code_1(command, tmp_path):
     model = trained(command, tmp_path)
-    assert command("eval", model, "--at-least", "miou=0")[0] == 0
-    code, _, err = command("eval", model, "--at-least", "accuracy=0.99")
+    assert command("eval", model, "--trust-code", "--at-least", "miou=0")[0] == 0
+    code, _, err = command("eval", model, "--trust-code", "--at-least", "accuracy=0.99")
     assert code == 1 and "is below 0.99" in err
 
 

@@ -73,7 +73,7 @@ def test_the_best_checkpoint_is_the_best_epoch_and_evaluates_to_its_metrics(tmp_
     run(tmp_path / "run", task="parts", epochs=5)
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
     best = max(json.loads(line).get("miou", 0) for line in lines)
-    trained = load_checkpoint(tmp_path / "run" / "best.ckpt")
+    trained = load_checkpoint(tmp_path / "run" / "best.ckpt", trust_code=True)
     assert trained.about["metrics"]["miou"] == best
     assert not trained.model.training
     found = scores(evaluate(trained, build_data(trained.config, "val"), batch_size=5))
@@ -98,6 +98,18 @@ def test_a_run_is_never_written_over(tmp_path):
         run(tmp_path / "run", resume=True, epochs=2)
     with pytest.raises(WrongUseError, match=r"no last\.ckpt to resume from"):
         run(tmp_path / "none", resume=True)
+
+
+@pytest.mark.parametrize("trust_code", [False, True])
+def test_a_checkpoint_cannot_name_what_it_likes_to_be_called(tmp_path, trust_code):
+    run(tmp_path / "run", epochs=1)
+    content = torch.load(tmp_path / "run" / "best.ckpt", weights_only=True)
+    done = tmp_path / "done"
+    content["torchvox"]["config"]["model"] = {"kind": "os:mkdir", "args": {"path": str(done)}}
+    torch.save(content, tmp_path / "evil.ckpt")
+    with pytest.raises(WrongUseError, match="os:mkdir"):
+        load_checkpoint(tmp_path / "evil.ckpt", trust_code=trust_code)
+    assert not done.exists()
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
-from torchvox.cli.options import Device, DeviceChoice
+from torchvox.cli.options import Device, DeviceChoice, TrustCode
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import choose_device, console, note
 
@@ -49,6 +49,7 @@ def evaluate(
     results: Annotated[
         Path | None, typer.Option("--json", help="File for the numbers and the confusion matrix.")
     ] = None,
+    trust_code: TrustCode = False,
     device: Device = DeviceChoice.auto,
 ) -> None:
     """Evaluate a trained model on held-back data: accuracy and IoU, over all and per class."""
@@ -63,7 +64,7 @@ def evaluate(
         require("matplotlib", "to draw pictures")
     where, name = choose_device(device)
     note(f"device: {name}")
-    trained = load_checkpoint(checkpoint, where)
+    trained = load_checkpoint(checkpoint, where, trust_code)
     config = change_config(trained.config, overrides or [])
     data = build_data(config, split)
     start = time.perf_counter()
@@ -79,7 +80,7 @@ def evaluate(
     if pictures is not None:
         _draw(pictures, trained, data, matrix.numpy(), found)
     for metric, least in gates:
-        if found[metric] < least:
+        if not found[metric] >= least:
             raise TorchvoxError(f"{metric} {found[metric]:.4f} is below {least}")
 
 
@@ -88,9 +89,12 @@ def _gate(text: str) -> tuple[str, float]:
     if metric not in METRICS:
         raise WrongUseError(f"--at-least {text}: the metrics are {', '.join(METRICS)}")
     try:
-        return metric, float(value)
+        least = float(value)
     except ValueError:
-        raise WrongUseError(f"--at-least {text}: {value!r} is no number") from None
+        least = math.nan
+    if math.isnan(least):
+        raise WrongUseError(f"--at-least {text}: {value!r} is no number")
+    return metric, least
 
 
 def _report(title: str, found: dict[str, float], per_class: list[tuple]) -> None:

@@ -60,7 +60,7 @@ def export(
     target = output or model.with_name(model.name.split(".")[0] + programs.FORMATS[kind])
     programs.export_model(network, target, kind)
     found = programs.compare(network, programs.load_program(target, kind))
-    if found.difference > TOLERANCE[dtype] * max(1.0, found.greatest):
+    if not found.difference <= TOLERANCE[dtype] * max(1.0, found.greatest):  # NaN fails too
         raise TorchvoxError(f"{target} differs from the model by {found.difference:.3g}")
     words = "the bits of the model" if found.same_bits else f"within {found.difference:.2g} of it"
     inputs = (

@@ -38,6 +38,10 @@ Layout = Annotated[
 Device = Annotated[
     DeviceChoice, typer.Option(help="auto takes the GPU when there is one; cuda insists on it.")
 ]
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the code of one's own that the checkpoint names."),
+]
 GridName = Annotated[
     str | None,
     typer.Option(

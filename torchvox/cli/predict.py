@@ -16,6 +16,7 @@ from torchvox.cli.options import (
     Inputs,
     Layout,
     Output,
+    TrustCode,
     format_suffix,
     output_paths,
 )
@@ -42,6 +43,7 @@ def predict(
     file_format: Annotated[
         str, typer.Option("--format", help="Of point labels: npz, or png (picture).")
     ] = "npz",
+    trust_code: TrustCode = False,
     device: Device = DeviceChoice.auto,
 ) -> None:
     """Classify clouds, or label their points: what each is printed, point labels are written."""
@@ -49,7 +51,7 @@ def predict(
 
     where, name = choose_device(device)
     note(f"device: {name}")
-    trained = load_checkpoint(model, where)
+    trained = load_checkpoint(model, where, trust_code)
     files = find_clouds(paths)
     if trained.config.task == "classify":
         for_each(files, files, lambda source, _: _classify(trained, source, layout))

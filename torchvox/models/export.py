@@ -76,12 +76,13 @@ def load_program(path: Union[str, Path], kind: str) -> Callable[..., Tensor]:
 @torch.no_grad()
 def compare(model: nn.Module, program: Callable[..., Tensor], num_points: int = 512) -> Agreement:
     """Runs both over batches of full, short, single-point and empty clouds."""
-    same, most, greatest = True, 0.0, 0.0
+    same, differences, values = True, [], []
     for lengths in ((num_points,) * 2, (num_points, 0, 1, num_points // 2), (num_points,)):
         inputs = example_inputs(model, lengths, seed=len(lengths))
         mine, other = model(*inputs), program(*inputs)
         other = other[0] if isinstance(other, (list, tuple)) else other
         same = same and torch.equal(mine, other)
-        most = max(most, float((mine - other).abs().max()))
-        greatest = max(greatest, float(mine.abs().max()))
-    return Agreement(same, most, greatest)
+        differences.append((mine - other).abs().max().cpu())
+        values.append(mine.abs().max().cpu())
+    # torch's maximum keeps a NaN, Python's loses it.
+    return Agreement(same, float(torch.stack(differences).max()), float(torch.stack(values).max()))

@@ -69,9 +69,12 @@ def builder(kind: str) -> Callable[..., nn.Module]:
             f"model.kind {kind!r} is unknown: choose {', '.join(BUILDERS)}, or module:Class"
         )
     try:
-        return getattr(importlib.import_module(module), name)
+        found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise WrongUseError(f"model.kind {kind!r} cannot be loaded: {error}") from None
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise WrongUseError(f"model.kind {kind!r} must be a class of torch.nn.Module, got {found}")
+    return found
 
 
 def build_model(config: Config, labels: Labels) -> nn.Module:

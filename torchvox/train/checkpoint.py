@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.train.builders import Labels, build_model
+from torchvox.train.builders import BUILDERS, Labels, build_model
 from torchvox.train.config import Config, make_config
 
 FORMAT = 1
@@ -56,8 +56,14 @@ def schema_digest() -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
-    """Load what `torchvox train` wrote. Raises WrongUseError, CloudFileError."""
+def load_checkpoint(
+    path: str | Path, device: torch.device | str = "cpu", trust_code: bool = False
+) -> Checkpoint:
+    """Load what `torchvox train` wrote. Raises WrongUseError, CloudFileError.
+
+    trust_code: import and call the "module:Class" that the file names as its model. Without, a file
+    can name the models of torchvox alone, so that a foreign one runs no code.
+    """
     path = Path(path)
     if not path.is_file():
         raise WrongUseError(f"checkpoint {path} does not exist")
@@ -71,6 +77,12 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
     if about["format"] > FORMAT:
         raise CloudFileError(
             f"{path} is of a newer torchvox ({about['version']}): upgrade torchvox"
+        )
+    kind = about["config"]["model"]["kind"]
+    if kind not in BUILDERS and not trust_code:
+        raise WrongUseError(
+            f"{path} names code of its own as its model, {kind!r}: if you trust the file, load it "
+            "with trust_code=True (--trust-code)"
         )
     config = make_config(about["config"], str(path))
     labels = Labels(

@@ -197,6 +197,10 @@ def _check(config: Config, name: str) -> None:
             f"{name}: train.batch_size {config.train.batch_size} must be a multiple of "
             f"train.devices {config.train.devices}"
         )
+    if config.data.kind == "modelnet40" and config.data.normals and config.train.augment.yaw:
+        raise WrongUseError(
+            f"{name}: train.augment.yaw turns points, not their normals: choose data.normals or yaw"
+        )
     parameters = inspect.signature(builder(config.model.kind)).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in config.model.args:

@@ -158,7 +158,7 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
 
 def _write_model(output: Path) -> None:
     """The best weights alone, in the form that torchvox export takes."""
-    model = load_checkpoint(output / BEST).model
+    model = load_checkpoint(output / BEST, trust_code=True).model
     if type(model) in BUILDERS.values():
         checkpoints.save(model, output / MODEL)
 

@@ -6,6 +6,11 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = 256;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocks = 4;  // of a multiprocessor, which holds 1024 threads
+#else
+constexpr int kBlocks = 6;
+#endif
 constexpr int kMostSlots = 128;  // of a block
 constexpr int kTileBytes = 24576;  // of its slots, put together in shared memory
 constexpr int kAhead = 4;  // slots of a team whose loads are on their way at once
@@ -49,7 +54,7 @@ __device__ __forceinline__ void copy_slots(int slots, int elements, int64_t colu
 // come together in shared memory and leave in whole 16-byte words: rows begin at any address, and
 // a sector of memory that two stores share costs a third access. `staged` says that they fit.
 template <class Word>
-__global__ void __launch_bounds__(kThreads, 6)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     group_kernel(const __grid_constant__ QueryAndGroupArgs args, int slots_per_block, bool staged) {
   __shared__ GroupSlot from[kMostSlots];
   __shared__ uint4 tile[kTileBytes / sizeof(uint4)];
