@@ -95,21 +95,6 @@ KnnResult on_host(const KnnCase& c) {
   return result;
 }
 
-void report(const KnnCase& c, const std::string& what, const KnnResult& got,
-            const KnnResult& want) {
-  if (++failures > 20) return;
-  const auto* a = reinterpret_cast<const int32_t*>(got.idx.data());
-  const auto* b = reinterpret_cast<const int32_t*>(want.idx.data());
-  int64_t at = 0;
-  while (at < c.slots() && a[at] == b[at]) ++at;
-  if (at < c.slots()) {
-    std::printf("FAIL %s, %s: idx[%lld] is %d, not %d\n", c.name.c_str(), what.c_str(),
-                static_cast<long long>(at), a[at], b[at]);
-  } else {
-    std::printf("FAIL %s, %s: dist2 differs\n", c.name.c_str(), what.c_str());
-  }
-}
-
 // The contract in its plainest form, for batched clouds of three axes in fp32 and norm 2.
 void check_against_definition(const KnnCase& c) {
   const KnnArgs& args = c.args;
@@ -236,6 +221,21 @@ void each_case(Body body) {
 }
 
 #ifdef TORCHVOX_CUDA
+void report(const KnnCase& c, const std::string& what, const KnnResult& got,
+            const KnnResult& want) {
+  if (++failures > 20) return;
+  const auto* a = reinterpret_cast<const int32_t*>(got.idx.data());
+  const auto* b = reinterpret_cast<const int32_t*>(want.idx.data());
+  int64_t at = 0;
+  while (at < c.slots() && a[at] == b[at]) ++at;
+  if (at < c.slots()) {
+    std::printf("FAIL %s, %s: idx[%lld] is %d, not %d\n", c.name.c_str(), what.c_str(),
+                static_cast<long long>(at), a[at], b[at]);
+  } else {
+    std::printf("FAIL %s, %s: dist2 differs\n", c.name.c_str(), what.c_str());
+  }
+}
+
 constexpr int64_t kSortedOrder = 3;  // tiles of the order that larger clouds get
 
 void check_on_device(const KnnCase& c, const Target& target) {
