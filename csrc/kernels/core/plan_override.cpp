@@ -41,6 +41,11 @@ const char* plan_name(Plan plan) {
     case Plan::kKnnCpu: return "knn_cpu";
     case Plan::kSlotLists: return "slot_lists";
     case Plan::kInterpolateCpu: return "interpolate_cpu";
+    case Plan::kNmsOrder: return "nms_order";
+    case Plan::kDetectKernels: return "detect_kernels";
+    case Plan::kPillarLists: return "pillar_lists";
+    case Plan::kPillarCommon: return "pillar_common";
+    case Plan::kPillarCpu: return "pillar_cpu";
     case Plan::kCount: break;
   }
   return "";

@@ -30,6 +30,11 @@ enum class Plan {
   kKnnCpu,  // as kFpsCpu
   kSlotLists,  // CUDA: 0 counted where they can be, 1 sorted
   kInterpolateCpu,  // as kFpsCpu
+  kNmsOrder,  // CUDA, scores: 0 counted, 1 sorted
+  kDetectKernels,  // CUDA: 0 a kernel a step, 1 all up to NMS in one cooperative one, where it can
+  kPillarLists,  // CUDA: 0 of fixed length, 1 packed
+  kPillarCommon,  // CUDA: 0 general kernels, 1 those for the usual arguments, where they fit
+  kPillarCpu,  // as kFpsCpu
   kCount
 };
 

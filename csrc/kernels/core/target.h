@@ -20,6 +20,12 @@ struct Target {
   bool cooperative_launch = false;  // CUDA
 };
 
+// Blocks side by side. More than a grid can have stay too many, so that the launch is refused.
+inline unsigned grid_x(int64_t blocks) {
+  constexpr int64_t kMost = 0x7fffffff;
+  return static_cast<unsigned>(blocks <= kMost ? blocks : kMost + 1);
+}
+
 #ifdef TORCHVOX_CUDA
 struct CudaContext {
   cudaStream_t stream = nullptr;

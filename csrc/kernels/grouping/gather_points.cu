@@ -99,15 +99,14 @@ void launch_index(const GatherPointsArgs& args, const GatherSizes& sizes, cudaSt
   auto* const out = static_cast<Word*>(args.out);
   if constexpr (sizeof(Word) <= 8) {  // planes are moved by element
     if (args.channels_first) {
-      const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(sizes.samples, kRowThreads)),
+      const dim3 grid(grid_x(ceil_div<int64_t>(sizes.samples, kRowThreads)),
                       grid_y(sizes.clouds * ceil_div<int64_t>(sizes.channels, kPlanes)));
       planes_kernel<<<grid, kRowThreads, 0, stream>>>(features, idx, out, sizes);
       return;
     }
   }
   const dim3 block = block_of(sizes.words);
-  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(sizes.samples, block.y * kAhead)),
-                  grid_y(sizes.clouds));
+  const dim3 grid(grid_x(ceil_div<int64_t>(sizes.samples, block.y * kAhead)), grid_y(sizes.clouds));
   rows_kernel<<<grid, block, 0, stream>>>(features, idx, out, sizes);
 }
 

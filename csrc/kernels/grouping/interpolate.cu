@@ -110,8 +110,7 @@ __global__ void __launch_bounds__(kRowThreads) weights_kernel(InterpolationWeigh
 
 template <class T, int kWidth>
 void launch_rows(const InterpolateArgs& args, cudaStream_t stream) {
-  const auto blocks =
-      static_cast<unsigned>(ceil_div<int64_t>(args.clouds * args.queries, kQueries));
+  const unsigned blocks = grid_x(ceil_div<int64_t>(args.clouds * args.queries, kQueries));
   rows_kernel<T, kWidth><<<blocks, block_of(args.channels / kWidth), 0, stream>>>(args);
 }
 
@@ -119,7 +118,7 @@ template <class T>
 void launch_type(const InterpolateArgs& args, cudaStream_t stream) {
   if (args.channels_first) {
     const int64_t groups = ceil_div<int64_t>(args.channels, kPlanes);
-    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.queries, kRowThreads)),
+    const dim3 grid(grid_x(ceil_div<int64_t>(args.queries, kRowThreads)),
                     grid_y(args.clouds * groups));
     planes_kernel<T><<<grid, kRowThreads, 0, stream>>>(args, groups);
   } else if (args.channels % kItemsPerWord<T> == 0 && is_aligned(args.features) &&

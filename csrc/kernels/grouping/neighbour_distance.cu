@@ -52,8 +52,7 @@ __global__ void __launch_bounds__(kRowThreads)
 template <class T, class Index>
 cudaError_t launch_queries(const NeighbourDistanceArgs& args, cudaStream_t stream) {
   const dim3 block = block_of(args.dims);
-  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.queries, block.y)),
-                  grid_y(args.lists.clouds));
+  const dim3 grid(grid_x(ceil_div<int64_t>(args.queries, block.y)), grid_y(args.lists.clouds));
   queries_kernel<<<grid, block, 0, stream>>>(static_cast<const Index*>(args.idx.data),
                                              static_cast<const T*>(args.points), args);
   return cudaGetLastError();

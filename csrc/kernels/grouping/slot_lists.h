@@ -27,7 +27,8 @@ struct SlotTask {
 struct LongRows {
   int32_t* count = nullptr;  // [1]: tasks
   SlotTask* tasks = nullptr;  // [most_tasks]
-  int32_t* arrived = nullptr;  // [most_tasks]: 0 where a row's first task is; for who sums
+  int32_t* arrived =
+      nullptr;  // [most_tasks]: 0 where a row's first task is; for who sums, who leaves it 0
 };
 
 // CUDA: rows are summed in groups of about as much work. Row n has the key offsets[n] + n; group g

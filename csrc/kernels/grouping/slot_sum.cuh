@@ -168,6 +168,7 @@ __global__ void __launch_bounds__(kRowThreads)
     }
     __syncthreads();
     if (number < tasks && last[threadIdx.y]) {
+      if (threadIdx.x == 0) lists.long_rows.arrived[task.first] = 0;  // for the next sum
       for (int64_t item = threadIdx.x; item < items; item += blockDim.x) {
         Sum total;
         for (int32_t chunk = 0; chunk < chunks; ++chunk) {

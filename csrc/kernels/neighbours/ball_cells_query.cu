@@ -267,7 +267,7 @@ cudaError_t launch_cells_queries(const BallQueryArgs& args, const CellsWork& wor
   int64_t most = 0;
   for (int r = 0; r < args.radii; ++r) most = args.radius[r].k > most ? args.radius[r].k : most;
   const int room = static_cast<int>(ceil_div<int64_t>(most + kSpareHits + 4, 4) * 4);
-  const auto query_blocks = static_cast<unsigned>(ceil_div<int64_t>(args.rows(), kQueryWarps));
+  const unsigned query_blocks = grid_x(ceil_div<int64_t>(args.rows(), kQueryWarps));
   const size_t shared = size_t{2} * room * kQueryWarps * sizeof(int32_t);
   query_kernel<<<query_blocks, 32 * kQueryWarps, shared, context.stream>>>(args, work, room);
   return cudaGetLastError();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/core/instruction_set.h"
 #include "csrc/kernels/neighbours/ball_rows_cpu.h"
 
 namespace torchvox {
@@ -51,19 +51,17 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector
 rows_avx512(const CpuBall& ball, int64_t begin, int64_t end) {
   rows(ball, begin, end);
 }
-Rows choose_rows() {
-  const int64_t forced = plan_override(Plan::kBallCpu);
-  const int64_t most = forced == kAutomatic ? 2 : forced;
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl");
-  if (avx512 && most >= 2) return rows_avx512;
-  return avx2 && most >= 1 ? rows_avx2 : rows_baseline;
-}
-#else
-Rows choose_rows() { return rows_baseline; }
 #endif
+Rows choose_rows() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  switch (instruction_set(Plan::kBallCpu)) {
+    case 2: return rows_avx512;
+    case 1: return rows_avx2;
+    default: break;
+  }
+#endif
+  return rows_baseline;
+}
 
 }  // namespace
 

@@ -25,7 +25,7 @@ struct BallCloud {
   int64_t first;  // row of its first point among all points (batched: b * capacity)
   int64_t base;  // element where that point starts
   int64_t points;
-  int64_t index_base;  // added to the index of a point in the cloud
+  int64_t index_base;  // added to the index of a point in the cloud; gives -1 without any
 
   static TORCHVOX_HD BallCloud of(const BallQueryArgs& args, int64_t b) {
     BallCloud cloud;
@@ -33,7 +33,9 @@ struct BallCloud {
       cloud.first = clamp_row(args.ptr[b], 0, args.capacity);
       cloud.points = clamp_row(args.ptr[b + 1], cloud.first, args.capacity) - cloud.first;
       cloud.base = cloud.first * args.point_stride;
-      cloud.index_base = args.local_index ? 0 : cloud.first;
+      // Row 0 of an empty cloud would be a point of the next one.
+      const int64_t first = cloud.points > 0 ? cloud.first : -1;
+      cloud.index_base = args.local_index ? 0 : first;
     } else {
       cloud.first = b * args.capacity;
       cloud.points =

@@ -221,8 +221,7 @@ cudaError_t launch_scan(const BallQueryArgs& args, const CudaContext& context) {
   constexpr int kRows = kWarps * kQueries;
   const int64_t per_cloud = ceil_div<int64_t>(args.queries, kRows);
   const int64_t blocks = args.ragged ? per_cloud : per_cloud * args.clouds;
-  scan_kernel<kQueries, kRadii>
-      <<<static_cast<unsigned>(blocks), kThreads, 0, context.stream>>>(args, per_cloud);
+  scan_kernel<kQueries, kRadii><<<grid_x(blocks), kThreads, 0, context.stream>>>(args, per_cloud);
   return cudaGetLastError();
 }
 
@@ -236,7 +235,7 @@ cudaError_t launch_ball_scan(const BallQueryArgs& args, const CudaContext& conte
 }
 
 cudaError_t launch_ball_generic(const BallQueryArgs& args, const CudaContext& context) {
-  const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(args.rows(), kWarps));
+  const unsigned blocks = grid_x(ceil_div<int64_t>(args.rows(), kWarps));
   if (args.dtype == DType::kDouble) {
     generic_kernel<double><<<blocks, kThreads, 0, context.stream>>>(args);
   } else {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/core/instruction_set.h"
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/neighbours/group_mlp_rule.h"
 
@@ -166,23 +166,18 @@ balls_avx512(const GroupMlpArgs& args, const WideLayers<compute_t<T>>& wide, int
              int64_t end) {
   balls<T>(args, wide, begin, end);
 }
+#endif
 template <class T>
 Balls<T> choose_balls() {
-  const int64_t forced = plan_override(Plan::kGroupMlpCpu);
-  const int64_t most = forced == kAutomatic ? 2 : forced;
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl");
-  if (avx512 && most >= 2) return balls_avx512<T>;
-  return avx2 && most >= 1 ? balls_avx2<T> : balls_baseline<T>;
-}
-#else
-template <class T>
-Balls<T> choose_balls() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  switch (instruction_set(Plan::kGroupMlpCpu)) {
+    case 2: return balls_avx512<T>;
+    case 1: return balls_avx2<T>;
+    default: break;
+  }
+#endif
   return balls_baseline<T>;
 }
-#endif
 
 template <class T>
 void run_typed(const GroupMlpArgs& args, void* memory, const ParallelFor& parallel_for) {

@@ -11,7 +11,7 @@ namespace torchvox {
 
 struct MlpWorkspace {
   void* block = nullptr;  // tensor cores: as MlpPacked; portable: transposed weights
-  void* terms = nullptr;  // tensor cores, with features: [clouds * capacity, width * 32]
+  void* terms = nullptr;  // tensor cores, with features: [clouds * capacity + 1, width * 32]
   void* scratch = nullptr;  // portable, where shared memory is too small: two buffers a block
 };
 

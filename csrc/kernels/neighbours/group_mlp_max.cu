@@ -12,7 +12,8 @@ MlpWorkspace carve_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, Works
   if (plan.tensor_cores) {
     parts.block = workspace.take<char>(plan.packed.bytes());
     if (args.features && args.channels > 0) {
-      parts.terms = workspace.take<uint16_t>(args.clouds * args.capacity * plan.packed.width * 32);
+      const int64_t rows = args.clouds * args.capacity + 1;  // the last for indices outside
+      parts.terms = workspace.take<uint16_t>(rows * plan.packed.width * 32);
     }
     return parts;
   }

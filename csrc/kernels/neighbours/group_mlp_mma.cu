@@ -60,7 +60,7 @@ class TileWalk {
 template <class P, int kTiles>
 struct LaneSlot {
   int point;
-  int64_t feature;  // row of its features, -1 where the index is outside
+  int64_t term;  // row of its terms, the last where the index is outside
   P p[3], q[3];
 
   static __device__ __forceinline__ Tile of_lane(const Tile (&tile)[kTiles]) {
@@ -79,7 +79,7 @@ struct LaneSlot {
                                                    const Tile (&tile)[kTiles]) {
     const int64_t row = begin + of_lane(tile).row, cloud = row / args.queries;
     const bool inside = point >= 0 && point < args.capacity;
-    feature = inside ? cloud * args.capacity + point : -1;
+    term = inside ? cloud * args.capacity + point : args.clouds * args.capacity;
     if (!args.use_xyz) return;
     const P* from = static_cast<const P*>(args.points) + cloud * args.cloud_stride +
         (inside ? point : 0) * args.point_stride;
@@ -104,8 +104,8 @@ struct LaneSlot {
   }
 };
 
-// rows[m][group] = max(W (p - q) + bias + term, 0) of the slots of the tiles. The coordinates enter
-// as differences in fp32.
+// rows[m][group] = max(W (p - q) + bias + term, 0) of the slots of the tiles, where the bias is 0
+// beside terms, which hold it. The coordinates enter as differences in fp32.
 template <class T, class P, int kWidth, int kTiles>
 __device__ __forceinline__ void first_layer(const GroupMlpArgs& args, const T* terms,
                                             const float* floats, const MlpPacked& packed,
@@ -119,16 +119,15 @@ __device__ __forceinline__ void first_layer(const GroupMlpArgs& args, const T* t
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int source = 16 * m + g + 8 * h;
-      const int64_t feature = __shfl_sync(0xffffffffu, mine.feature, source);
+      const int64_t row = __shfl_sync(0xffffffffu, mine.term, source);
 #pragma unroll
       for (int axis = 0; axis < 3; ++axis) {
         d[m][h][axis] = __shfl_sync(0xffffffffu, own[axis], source);
       }
-      const bool given = terms && feature >= 0;
-      const uint4* term = reinterpret_cast<const uint4*>(terms + feature * (kWidth * kGroup));
+      const uint4* term = reinterpret_cast<const uint4*>(terms + row * (kWidth * kGroup));
 #pragma unroll
       for (int n = 0; n < kWidth; ++n) {
-        const uint4 chunk = given ? term[n * 4 + t] : uint4{0, 0, 0, 0};
+        const uint4 chunk = terms ? term[n * 4 + t] : uint4{0, 0, 0, 0};
         rows[m][n][0 + h] = chunk.x;
         rows[m][n][2 + h] = chunk.y;
         rows[m][n][4 + h] = chunk.z;

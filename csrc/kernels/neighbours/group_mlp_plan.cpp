@@ -50,7 +50,8 @@ bool plan_tensor_cores(const GroupMlpArgs& args, const Target& target, GroupMlpP
     if (l < last || last == 0) widest = std::max(widest, groups_of(args.layer[l].out));
     if (args.layer[l].out > kMostChunks) return false;
   }
-  if (groups_of(args.channels) * kGroupPairChunks * kChunkBytes > target.shared_bytes) return false;
+  const int64_t prepared = groups_of(args.channels) * kGroupPairChunks * kChunkBytes;
+  if (prepared + kChannels * 4 > target.shared_bytes) return false;  // and a bias
   for (const int width : kWidths) {
     if (width < widest) continue;
     if (width * groups_of(args.layer[last].out) * kGroupPairChunks > kMostChunks) return false;

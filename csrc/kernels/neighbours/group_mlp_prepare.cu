@@ -30,8 +30,9 @@ __device__ uint4 load_chunk(const T* row, int channel, int channels, bool aligne
 #endif
 
 // The first blocks pack the layers, an element or a chunk a thread. The others compute what the
-// features contribute to the first layer, once a point: a block some rows of points, a warp two
-// tiles of them, by one group of channels whose weights lie in shared memory.
+// features and the bias contribute to the first layer, once a point, and behind the points the bias
+// alone: a block some rows, a warp two tiles of them, by one group of channels whose weights lie in
+// shared memory. The bias is in the sum before it is rounded, since it may cancel most of it.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     prepare_kernel(const __grid_constant__ GroupMlpArgs args,
@@ -54,7 +55,8 @@ __global__ void __launch_bounds__(kThreads)
       float value = 0;
       if (channel < args.layer[layer].out) {
         if (axis < 0) {
-          value = widen(static_cast<const T*>(args.layer[layer].bias)[channel]);
+          if (layer > 0 || !terms)
+            value = widen(static_cast<const T*>(args.layer[layer].bias)[channel]);
         } else if (args.use_xyz) {
           value = widen(weights(0)[channel * args.layer[0].in + first_axis_column(args) + axis]);
         }
@@ -75,6 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 
   extern __shared__ uint4 chunks[];
+  __shared__ alignas(16) float bias[kGroup];
   const int channels = static_cast<int>(args.channels),
             in_groups = (channels + kGroup - 1) / kGroup;
   const int at = blockIdx.x - pack_blocks, group = at % packed.width;
@@ -85,13 +88,19 @@ __global__ void __launch_bounds__(kThreads)
     chunks[i] =
         out < args.layer[0].out ? load_chunk(row, from.in, channels, false) : uint4{0, 0, 0, 0};
   }
+  if (threadIdx.x < kGroup) {
+    const int out = group * kGroup + threadIdx.x;
+    const T* biases = static_cast<const T*>(args.layer[0].bias);
+    bias[threadIdx.x] = out < args.layer[0].out ? widen(biases[out]) : 0.0f;
+  }
   __syncthreads();
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   const int64_t points = args.clouds * args.capacity;
   const int64_t first = (int64_t{at / packed.width} * kWarps + threadIdx.x / 32) * 32 + g;
   const T* features = static_cast<const T*>(args.features);
   const bool aligned = channels % 8 == 0 && reinterpret_cast<uintptr_t>(features) % 16 == 0;
-  GroupSums<2> sums = {};
+  GroupSums<2> sums;
+  sums.start(bias, t);
   for (int k = 0; k < in_groups; ++k) {
     uint32_t operand[2][8];
 #pragma unroll
@@ -118,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
       const float* sum = sums.at[r / 2][i] + 2 * (r % 2);
       word[i] = Words<T>::pack(sum[0], sum[1]);
     }
-    if (row >= points) continue;
+    if (row > points) continue;
     reinterpret_cast<uint4*>(terms + row * packed.width * kGroup)[group * 4 + t] = {
         word[0], word[1], word[2], word[3]};
   }
@@ -135,10 +144,11 @@ cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpW
   const int in_groups = static_cast<int>(ceil_div<int64_t>(args.channels, kGroup));
   const int shared = terms ? in_groups * kChunksPerGroup * 16 : 0;
   const int64_t term_blocks =
-      terms ? packed.width * ceil_div<int64_t>(args.clouds * args.capacity, 32 * kWarps) : 0;
-  TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
-      prepare_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_limit));
-  prepare_kernel<T><<<static_cast<unsigned>(pack_blocks + term_blocks), kThreads, shared, stream>>>(
+      terms ? packed.width * ceil_div<int64_t>(args.clouds * args.capacity + 1, 32 * kWarps) : 0;
+  const int limit = plan.shared_limit - kGroup * static_cast<int>(sizeof(float));  // less the bias
+  TORCHVOX_CUDA_CHECK(
+      cudaFuncSetAttribute(prepare_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, limit));
+  prepare_kernel<T><<<grid_x(pack_blocks + term_blocks), kThreads, shared, stream>>>(
       args, packed, block, pack_blocks, terms);
   return cudaGetLastError();
 }

@@ -105,7 +105,7 @@ cudaError_t make_knn_block_order(const FpsArgs& args, SpatialOrder& order, const
                                  cudaStream_t stream) {
   order.axis_bits = kAxisBits;
   order.sort.current = 0;
-  const unsigned blocks = static_cast<unsigned>(order.clouds);
+  const unsigned blocks = grid_x(order.clouds);
   if (args.capacity <= 1024) {
     block_order_kernel<256, 4><<<blocks, 256, 0, stream>>>(args, order, tiles);
   } else {

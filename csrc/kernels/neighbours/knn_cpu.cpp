@@ -68,10 +68,6 @@ TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, 
     }
     for (int64_t j = 0; j < count; ++j) {
       const uint32_t point = static_cast<uint32_t>(found[j]);
-      if (point >= cloud.points) {  // clouds overlap, because offsets are in disorder
-        write_none<float>(args, row, j);
-        continue;
-      }
       write_neighbour(args, row, j, bit_cast<float>(static_cast<uint32_t>(found[j] >> 32)), point,
                       cloud.index_base);
     }

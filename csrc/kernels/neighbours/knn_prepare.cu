@@ -23,7 +23,8 @@ __device__ __forceinline__ int64_t cloud_of_group(const KnnArgs& args, const Spa
   return low;
 }
 
-// One block a group, one warp a tile. Tiles without points get empty boxes.
+// One block a group, one warp a tile. Tiles without points get empty boxes, and so do the ragged
+// groups of no cloud, which are read where offsets in disorder make clouds overlap.
 __global__ void __launch_bounds__(kKnnGroup)
     box_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
                const __grid_constant__ KnnTiles tiles) {
@@ -33,9 +34,9 @@ __global__ void __launch_bounds__(kKnnGroup)
   const int64_t b = cloud_of_group(args, order, tiles, number);
   const OrderedCloud cloud = OrderedCloud::of(args, order, tiles, b, KnnCloud::of(args, b));
   const int64_t at = (number - cloud.first_group) * kKnnGroup + threadIdx.x;
-  if (number < cloud.first_group || at - threadIdx.x >= cloud.count) return;  // all of the block
+  if (!args.ragged && at - threadIdx.x >= cloud.count) return;  // all of the block
   FpsBox box = FpsBox::empty();
-  if (at < cloud.count) box.extend(order.sorted[cloud.position + at]);
+  if (at >= 0 && at < cloud.count) box.extend(order.sorted[cloud.position + at]);
   put_box(sides, warp, warp_box(box));
   __syncthreads();
   if (warp < 6) tiles.boxes[number].side[warp][lane] = sides.side[warp][lane];
@@ -99,14 +100,14 @@ KnnTiles::KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace)
 cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                            cudaStream_t stream) {
   if (tiles.groups == 0) return cudaSuccess;
-  const unsigned blocks = static_cast<unsigned>(tiles.groups);
+  const unsigned blocks = grid_x(tiles.groups);
   box_kernel<<<blocks, kKnnGroup, 0, stream>>>(args, order, tiles);
   return cudaGetLastError();
 }
 
 cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                              cudaStream_t stream) {
-  const unsigned blocks = static_cast<unsigned>(ceil_div<int64_t>(tiles.rows, kThreads));
+  const unsigned blocks = grid_x(ceil_div<int64_t>(tiles.rows, kThreads));
   query_kernel<<<blocks, kThreads, 0, stream>>>(args, order, tiles);
   return cudaGetLastError();
 }

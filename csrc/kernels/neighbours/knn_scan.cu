@@ -137,9 +137,8 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t launch_knn_scan(const KnnArgs& args, const CudaContext& context) {
   const bool few = args.k <= kFew;
-  const auto per_cloud =
-      static_cast<unsigned>(ceil_div<int64_t>(args.rows, few ? kFewThreads : kPerBlock));
-  const unsigned blocks = static_cast<unsigned>(args.clouds) * per_cloud;
+  const unsigned per_cloud = grid_x(ceil_div<int64_t>(args.rows, few ? kFewThreads : kPerBlock));
+  const unsigned blocks = grid_x(args.clouds * per_cloud);
   if (few) {
     few_kernel<<<blocks, kFewThreads, 0, context.stream>>>(args, per_cloud);
   } else {

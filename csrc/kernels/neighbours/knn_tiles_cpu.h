@@ -109,6 +109,7 @@ class KnnTilesCpu {
     groups_.assign(points / kGroupPoints + args.clouds);
     first_code_.resize(points / kGroupPoints + args.clouds);
     clouds_.resize(args.clouds);
+    if (args.ragged) skip_shared(args);
     parallel_for(args.clouds, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) load(args, b);
     });
@@ -162,6 +163,7 @@ class KnnTilesCpu {
   };
 
   struct Cloud {
+    uint32_t skipped = 0;  // of its first points, which belong to clouds before it
     int64_t count;  // finite points
     int64_t groups;
     int64_t first_tile, first_group;
@@ -170,11 +172,25 @@ class KnnTilesCpu {
   };
   static constexpr uint32_t kCells = 1024;
 
+  // Offsets in disorder make clouds overlap: a point goes to the first of them, so that no two
+  // clouds, which threads load at the same time, share a tile.
+  void skip_shared(const KnnArgs& args) {
+    int64_t end = 0;
+    for (int64_t b = 0; b < args.clouds; ++b) {
+      const KnnCloud cloud = KnnCloud::of(args, b);
+      clouds_[b].skipped = static_cast<uint32_t>(clamp_index(end - cloud.first, 0, cloud.points));
+      end = std::max(end, cloud.first + cloud.points);
+    }
+  }
+
   void load(const KnnArgs& args, int64_t b) {
     const FpsArgs points = order_args(args);
-    const FpsCloud place = FpsCloud::of(points, b);
-    const std::vector<uint32_t> order = spatial_order_cpu(points, place);
     Cloud& cloud = clouds_[b];
+    FpsCloud place = FpsCloud::of(points, b);
+    place.first += cloud.skipped;
+    place.base += cloud.skipped * points.point_stride;
+    place.points -= cloud.skipped;
+    const std::vector<uint32_t> order = spatial_order_cpu(points, place);
     cloud.count = static_cast<int64_t>(order.size());
     cloud.groups = (cloud.count + kGroupPoints - 1) / kGroupPoints;
     cloud.first_tile = place.first / kTile + b;
@@ -188,7 +204,7 @@ class KnnTilesCpu {
       }
       const Point3 p = load_point(points, place, order[i]);
       a_[at] = p.a, b_[at] = p.b, c_[at] = p.c;
-      index_[at] = order[i];
+      index_[at] = order[i] + cloud.skipped;
       tiles_.include(cloud.first_tile + i / kTile, p);
       groups_.include(cloud.first_group + i / kGroupPoints, p);
     }

@@ -122,7 +122,7 @@ cudaError_t launch(const QueryAndGroupArgs& args, void*, const CudaContext& cont
     const int64_t fitting = kTileBytes / (columns * static_cast<int64_t>(sizeof(word)));
     const int64_t aligned = (fitting < kMostSlots ? fitting : kMostSlots) / kStep * kStep;
     const int per_block = static_cast<int>(aligned > 0 ? aligned : kStep);
-    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(slots, per_block));
+    const unsigned blocks = grid_x(ceil_div<int64_t>(slots, per_block));
     group_kernel<decltype(word)>
         <<<blocks, kThreads, 0, context.stream>>>(args, per_block, aligned > 0);
   });

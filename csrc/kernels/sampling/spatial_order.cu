@@ -148,7 +148,11 @@ __global__ void __launch_bounds__(kThreads)
   const int shift = 3 * axis_bits + 1;
   for (int64_t p = global_thread(); p < order.points; p += global_stride()) {
     const uint32_t key = keys[p];
-    if (key >> (shift - 1) & 1) continue;  // no candidate
+    if (key >> (shift - 1) &
+        1) {  // no candidate: read where offsets in disorder make clouds overlap
+      order.sorted[p] = make_float4(NAN, NAN, NAN, __uint_as_float(kNoCode));
+      continue;
+    }
     const int64_t rank = shift < 32 ? key >> shift : 0;
     const FpsCloud cloud = FpsCloud::of(args, args.ragged ? rank - 1 : order.first_cloud + rank);
     const int64_t begin = args.ragged ? cloud.first : rank * args.capacity;
@@ -192,9 +196,9 @@ cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStr
   const int axis_bits = (bits - 1 - cloud_bits) / 3 < 10 ? (bits - 1 - cloud_bits) / 3 : 10;
   TORCHVOX_CUDA_CHECK(
       cudaMemsetAsync(order.summaries, 0, order.clouds * sizeof(CloudSummary), stream));
-  summary_kernel<<<static_cast<unsigned>(chunks), kThreads, 0, stream>>>(args, order);
+  summary_kernel<<<grid_x(chunks), kThreads, 0, stream>>>(args, order);
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
-  const unsigned blocks = static_cast<unsigned>(ceil_div<int64_t>(order.points, kThreads));
+  const unsigned blocks = grid_x(ceil_div<int64_t>(order.points, kThreads));
   order.sort.current = 0;
   order.axis_bits = axis_bits;
   key_kernel<<<blocks, kThreads, 0, stream>>>(args, order, axis_bits);

@@ -59,6 +59,12 @@ void check_below(const c10::SymInt& size, int64_t limit, const char* op, const R
                  const Got&... got) {
   if (const auto known = size.maybe_as_int()) check_value(*known < limit, op, rule, got...);
 }
+// A grid holds fewer than 2^31 blocks, one of which may have one query.
+inline void check_queries(const char* op, const c10::SymInt& clouds, const c10::SymInt& queries) {
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  check_below(clouds, kLimit, op, "the number of clouds must be below 2^31", clouds);
+  check_below(queries, kLimit, op, "the queries of all clouds must be fewer than 2^31", queries);
+}
 // Dtypes: TypeError.
 template <class... Got>
 void check_type(bool ok, const char* op, const Rule& rule, const Got&... got) {

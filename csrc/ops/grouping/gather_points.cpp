@@ -86,6 +86,9 @@ Tensor sum_rows(const Gather& gather, const Tensor& grad_in, const Tensor& idx_i
                {"grad must have the ", gather.sizes, " of idx"}, grad_in.sym_sizes());
   }
   check_size(num_points.sym_ge(0), op, "num_points must not be negative", num_points);
+  c10::SymInt slots = 1;
+  for (const c10::SymInt& size : idx_in.sym_sizes().slice(1)) slots = slots * size;
+  check_slots(op, num_points, slots);
   const Tensor grad_features =
       at::empty_symint(with_points(grad_in, begin, end, {num_points}), grad_in.options());
   if (grad_in.is_meta()) return grad_features;

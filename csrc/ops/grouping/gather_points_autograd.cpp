@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/grouping/slot_limit.h"
 
 namespace torchvox {
 namespace {
@@ -15,10 +15,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct GatherPoints {
+  static constexpr const char* kName = "gather_points";
   static constexpr const char* kForward = "torchvox::gather_points";
   static constexpr const char* kBackward = "torchvox::_gather_points_backward";
 };
 struct GroupPoints {
+  static constexpr const char* kName = "group_points";
   static constexpr const char* kForward = "torchvox::group_points";
   static constexpr const char* kBackward = "torchvox::_group_points_backward";
 };
@@ -79,6 +81,8 @@ class GatherBackward : public torch::autograd::Function<GatherBackward<Op>> {
 
 template <class Op>
 Tensor forward(const Tensor& features, const Tensor& idx, bool channels_first) {
+  const c10::SymInt k = idx.dim() == 3 ? idx.sym_size(2) : c10::SymInt(1);
+  check_slots_of(Op::kName, features, channels_first ? 2 : 1, idx, 1, k);
   if (wants_gradient(features)) return Gather<Op>::apply(features, idx, channels_first);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return forward_op<Op>().call(features, idx, channels_first);

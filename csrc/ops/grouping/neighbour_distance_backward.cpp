@@ -71,6 +71,8 @@ std::tuple<Tensor, Tensor> neighbour_distance_backward(
   const char* op = "_neighbour_distance_backward";
   const RaggedClouds ragged{ptr, query_ptr, local_index};
   check(op, grad_in, points_in, query_in, idx_in, norm, count, ragged);
+  if (for_points)
+    check_slots(op, points_in.sym_size(-2), idx_in.sym_size(-2) * idx_in.sym_size(-1));
   const auto gradient_of = [](const Tensor& tensor, bool wanted) {
     return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
                   : empty_beside({0}, tensor.scalar_type(), tensor);

@@ -11,6 +11,7 @@
 #include "csrc/kernels/grouping/slot_rows.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
+#include "csrc/ops/grouping/slot_limit.h"
 
 namespace torchvox {
 
@@ -49,8 +50,6 @@ inline void check_offsets(const char* op, const RaggedClouds& clouds, const char
              "query_ptr must be [B + 1], as ptr", clouds.query_ptr->sym_sizes());
 }
 
-inline constexpr int64_t kRowLimit = int64_t{1} << 31;
-
 // The rows that the slots name, [idx.shape] int32, -1 for none. `count` has one entry a row of idx.
 inline at::Tensor slot_rows(const char* op, const at::Tensor& idx, int64_t rows,
                             const std::optional<at::Tensor>& count_in, const RaggedClouds& clouds) {
@@ -86,9 +85,7 @@ inline ListedSlots list_slots(const char* op, const at::Tensor& idx, int64_t clo
   lists.clouds = clouds;
   lists.rows = rows;
   lists.slots = clouds > 0 ? idx.numel() / clouds : 0;
-  check_value(lists.rows < kRowLimit && lists.slots < kRowLimit, op,
-              "a cloud must have fewer than 2^31 points and 2^31 slots", lists.rows, " and ",
-              lists.slots);
+  check_slots(op, lists.rows, lists.slots);
   listed.memory = empty_beside({lists.place(nullptr, idx.is_cuda())}, at::kByte, idx);
   lists.place(listed.memory.mutable_data_ptr(), idx.is_cuda());
   SlotListsArgs args;

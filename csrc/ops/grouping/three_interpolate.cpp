@@ -114,6 +114,9 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
         grad_in.sym_size(axis).sym_eq(queries ? idx_in.sym_size(1) : features_in.sym_size(axis)),
         op, rule, grad_in.sym_sizes());
   }
+  if (for_features) {
+    check_slots(op, features_in.sym_size(channels_first ? 2 : 1), idx_in.sym_size(1) * 3);
+  }
   const auto gradient_of = [](const Tensor& tensor, bool wanted) {
     return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
                   : empty_beside({0}, tensor.scalar_type(), tensor);

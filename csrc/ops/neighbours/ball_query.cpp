@@ -85,6 +85,7 @@ Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radiu
   const c10::SymInt clouds = points_in.sym_size(0);
   check_size(query_in.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
              query_in.sym_sizes());
+  check_queries(op, clouds, clouds * query_in.sym_size(1));
   BallQueryArgs args = parse_options(
       op, points_in, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
   check_vector(op, "lengths", lengths_in, points_in, clouds, "[B]");
@@ -118,8 +119,7 @@ Outputs ball_query_ragged(const Tensor& points_in, const Tensor& query_in, const
   check_vector(op, "query_ptr", query_ptr_in, points_in, ptr_in.sym_size(0), "[B + 1], as ptr");
   BallQueryArgs args = parse_options(
       op, points_in, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
-  check_below(query_in.sym_size(0), kNeighbourLimit, op, "query must have U < 2^31",
-              query_in.sym_sizes());
+  check_queries(op, ptr_in.sym_size(0) - 1, query_in.sym_size(0));
   const Outputs out = empty_outputs(query_in, k);
   if (points_in.is_meta()) return out;
 

@@ -103,6 +103,7 @@ std::tuple<Tensor, Tensor> search_batch(const Search& search, const Tensor& poin
                                         const OptionalTensor& query_lengths_in) {
   check_search(search, points, query, /*ragged=*/false);
   const c10::SymInt clouds = points.sym_size(0);
+  check_queries(search.op, clouds, clouds * query.sym_size(1));
   check_vector(search.op, "lengths", lengths_in, points, clouds, "[B]");
   check_vector(search.op, "query_lengths", query_lengths_in, points, clouds, "[B]");
   const auto out = empty_outputs(search, query);
@@ -128,6 +129,7 @@ std::tuple<Tensor, Tensor> search_ragged(const Search& search, const Tensor& poi
   check_value(ptr_in.dim() == 1, op, "ptr must be [B + 1]", ptr_in.sym_sizes());
   check_size(ptr_in.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr_in.sym_sizes());
   check_vector(op, "query_ptr", query_ptr_in, points, ptr_in.sym_size(0), "[B + 1], as ptr");
+  check_queries(op, ptr_in.sym_size(0) - 1, query.sym_size(0));
   const auto out = empty_outputs(search, query);
   if (points.is_meta()) return out;
 

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Under autocast one of the two point sets may come out of a layer in half precision. Both are
-// widened to a type that holds either; sets of one type stay as they are.
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/autocast.h"
 
 namespace torchvox {
 namespace {
@@ -14,17 +10,11 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using Distances = std::tuple<Tensor, Tensor>;
 
-std::pair<Tensor, Tensor> widened(const Tensor& a, const Tensor& b) {
-  if (!a.is_floating_point() || !b.is_floating_point()) return {a, b};
-  const at::ScalarType type = c10::promoteTypes(a.scalar_type(), b.scalar_type());
-  return {a.to(type), b.to(type)};
-}
-
 Distances knn(const Tensor& points, const Tensor& query, c10::SymInt k, int64_t norm,
               std::string_view dist_order, const OptionalTensor& lengths,
               const OptionalTensor& query_lengths) {
   static const auto op = typed_op<decltype(knn)>("torchvox::knn");
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const BelowAutocast below_autocast;
   const auto [p, q] = widened(points, query);
   return op.call(p, q, std::move(k), norm, dist_order, lengths, query_lengths);
 }
@@ -33,7 +23,7 @@ Distances knn_ragged(const Tensor& points, const Tensor& query, const Tensor& pt
                      const Tensor& query_ptr, c10::SymInt k, int64_t norm,
                      std::string_view dist_order, bool local_index) {
   static const auto op = typed_op<decltype(knn_ragged)>("torchvox::knn_ragged");
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const BelowAutocast below_autocast;
   const auto [p, q] = widened(points, query);
   return op.call(p, q, ptr, query_ptr, std::move(k), norm, dist_order, local_index);
 }
@@ -41,7 +31,7 @@ Distances knn_ragged(const Tensor& points, const Tensor& query, const Tensor& pt
 Distances three_nn(const Tensor& query, const Tensor& points, std::string_view dist_order,
                    const OptionalTensor& lengths, const OptionalTensor& query_lengths) {
   static const auto op = typed_op<decltype(three_nn)>("torchvox::three_nn");
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const BelowAutocast below_autocast;
   const auto [p, q] = widened(points, query);
   return op.call(q, p, dist_order, lengths, query_lengths);
 }
@@ -49,7 +39,7 @@ Distances three_nn(const Tensor& query, const Tensor& points, std::string_view d
 Distances three_nn_ragged(const Tensor& query, const Tensor& points, const Tensor& query_ptr,
                           const Tensor& ptr, std::string_view dist_order, bool local_index) {
   static const auto op = typed_op<decltype(three_nn_ragged)>("torchvox::three_nn_ragged");
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const BelowAutocast below_autocast;
   const auto [p, q] = widened(points, query);
   return op.call(q, p, query_ptr, ptr, dist_order, local_index);
 }

@@ -4,8 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "csrc/ops/core/autograd.h"
+#include "csrc/kernels/grouping/slot_sum.h"
 #include "csrc/ops/core/device.h"
+#include "csrc/ops/grouping/slots.h"
 #include "csrc/ops/neighbours/ball_checks.h"
 
 namespace torchvox {
@@ -46,9 +47,9 @@ void check_layout(const char* op, const Layout& layout) {
   check_value(layout.ks.size() == layout.radii.size(), op, "ks must be one number a radius",
               layout.ks);
   for (const double radius : layout.radii) {
-    check_value(layout.normalize_xyz ? radius > 0 : radius >= 0, op,
-                {"radii must be ", layout.normalize_xyz ? "> 0 with normalize_xyz" : ">= 0"},
-                radius);
+    const bool divides = layout.normalize_xyz;  // in float32, where a tiny radius would be 0
+    check_value(divides ? static_cast<float>(radius) > 0 : radius >= 0, op,
+                {"radii must be ", divides ? "> 0 in float32 with normalize_xyz" : ">= 0"}, radius);
   }
   for (const c10::SymInt& k : layout.ks) {
     check_size(k.sym_ge(0), op, "ks must be >= 0", k);
@@ -119,6 +120,7 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
   const c10::SymInt clouds = points_in.sym_size(0), queries = query_in.sym_size(1);
   check_size(query_in.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
              query_in.sym_sizes());
+  check_queries(op, clouds, clouds * queries);
   check_features(op, features_in, points_in, use_xyz);
   const Layout layout{radii, ks, use_xyz, normalize_xyz, features_first};
   check_layout(op, layout);
@@ -169,12 +171,6 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
   return {grouped, idx, count};
 }
 
-const auto& gather_backward_op() {
-  static const auto op = typed_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, bool)>(
-      "torchvox::_gather_points_backward");
-  return op;
-}
-
 void check_backward(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
                     const Tensor& idx, const c10::SymInt& columns) {
   check_points_and_query(op, points, query, 3, "[B, N, D]", "[B, M, D]");
@@ -208,6 +204,9 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
               "for_points and for_query must be False without use_xyz", "True");
   const c10::SymInt columns = use_xyz ? channels + points.sym_size(-1) : channels;
   check_backward(op, grad_in, points, query, idx_in, columns);
+  if (for_points || for_features) {
+    check_slots(op, points.sym_size(1), idx_in.sym_size(1) * idx_in.sym_size(2));
+  }
   const auto empty_as = [&](const Tensor& like) {
     return empty_beside(like.sym_sizes(), like.scalar_type(), like);
   };
@@ -229,11 +228,19 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   const int64_t features = channels.guard_int(__FILE__, __LINE__);
   const int64_t first_axis = features_first ? features : 0;
   const int64_t first_channel = features_first ? 0 : dims;
-  const Tensor flat_idx = idx.view({clouds, idx.size(1) * slots});
-  const auto sum_by_point = [&](const Tensor& of_slots) {
-    return gather_backward_op().call(
-        of_slots.reshape({clouds, idx.size(1) * slots, of_slots.size(3)}), flat_idx,
-        points.sym_size(1), /*channels_first=*/false);
+  ListedSlots listed;
+  if (for_points || for_features) listed = list_slots(op, idx, clouds, points.size(1));
+  const auto sum_by_point = [&](const Tensor& of_slots) {  // contiguous
+    const Tensor sums =
+        empty_beside({clouds, points.size(1), of_slots.size(3)}, of_slots.scalar_type(), of_slots);
+    SlotSumArgs args;
+    args.grad = of_slots.const_data_ptr();
+    args.dtype = dtype_of(of_slots.scalar_type());
+    args.lists = listed.lists;
+    args.channels = of_slots.size(3);
+    args.out = sums.mutable_data_ptr();
+    run(op, of_slots, args);
+    return sums;
   };
 
   // All columns are summed at once where those of the coordinates need nothing done to them.
