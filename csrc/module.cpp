@@ -9,6 +9,7 @@
 #include <string>
 
 #include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/core/portable_math.h"
 #include "torchvox_build_info.h"
 
 namespace {
@@ -20,6 +21,17 @@ torchvox::Plan plan_from(const std::string& name) {
     }
   }
   throw pybind11::value_error("set_plan_override: no plan is called '" + name + "'");
+}
+
+float portable_value(const std::string& function, float x, float y) {
+  namespace portable = torchvox::portable;
+  if (function == "exp") return portable::exp(x);
+  if (function == "log") return portable::log(x);
+  if (function == "sigmoid") return portable::sigmoid(x);
+  if (function == "sin") return portable::sin(x);
+  if (function == "cos") return portable::cos(x);
+  if (function == "atan2") return portable::atan2(y, x);
+  throw pybind11::value_error("portable_math: no function is called '" + function + "'");
 }
 
 }  // namespace
@@ -52,4 +64,17 @@ PYBIND11_MODULE(_C, m) {
       "plan_override",
       [](const std::string& plan) { return torchvox::plan_override(plan_from(plan)); },
       pybind11::arg("plan"));
+  m.def(
+      "portable_math",
+      [](const std::string& function, uintptr_t x, uintptr_t y, uintptr_t out, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) {
+          reinterpret_cast<float*>(out)[i] =
+              portable_value(function, reinterpret_cast<const float*>(x)[i],
+                             y ? reinterpret_cast<const float*>(y)[i] : 0.0f);
+        }
+      },
+      pybind11::arg("function"), pybind11::arg("x"), pybind11::arg("y"), pybind11::arg("out"),
+      pybind11::arg("count"),
+      "The kernels' own exp, log, sigmoid, sin, cos or atan2 of `count` floats at addresses on the "
+      "host, for tests; y may be 0 except for atan2");
 }

@@ -69,6 +69,32 @@ const std::vector<const char*>& schemas() {
       "group_mlp_max(Tensor points, Tensor query, Tensor? features, Tensor idx, Tensor count, Tensor[] weights, Tensor[] biases, *, bool use_xyz=True, float? normalize_radius=None, bool features_first=False) -> Tensor",
       // [B, N, D], [B, M, D], [B, N, channels]; [0] where not wanted
       "_query_and_group_backward(Tensor grad, Tensor points, Tensor query, Tensor idx, SymInt channels, float[] radii, SymInt[] ks, *, bool use_xyz=True, bool normalize_xyz=False, bool features_first=False, bool for_points=True, bool for_query=True, bool for_features=True) -> (Tensor grad_points, Tensor grad_query, Tensor grad_features)",
+      // detection: [.., 7 or 9]
+      "box_decode(Tensor deltas, Tensor anchors, *, Tensor? direction=None, float dir_offset=0., float dir_limit=0., bool dir_flip=False) -> Tensor",
+      // boxes [B, K, 7 or 9], scores [B, K], labels [B, K] int32, count [B] and overflow [B] int32; K = post, or post * groups
+      "anchor_decode_nms(Tensor[] cls, Tensor[] box, Tensor[]? direction, Tensor[] anchors, float score_threshold, float[] nms_threshold, SymInt pre, SymInt post, *, str group=\"none\", bool shared_pre=False, bool global_post=False, bool closed=True, float dir_offset=0., float dir_limit=0., bool dir_flip=False, int[]? class_labels=None, str nms=\"rotated\") -> (Tensor boxes, Tensor scores, Tensor labels, Tensor count, Tensor overflow)",
+      "center_decode_nms(Tensor[] heatmap, Tensor[] offset, Tensor[] z, Tensor[] dim, Tensor[] rot, Tensor[]? vel, float[] voxel_size, float[] point_cloud_range, int stride, float score_threshold, float[] nms_threshold, SymInt pre, SymInt post, *, str group=\"task\", bool global_post=False, bool best_class=False, bool closed=False, float[]? post_range=None, str rot_order=\"sin_cos\", int[]? class_labels=None, str nms=\"rotated\") -> (Tensor boxes, Tensor scores, Tensor labels, Tensor count, Tensor overflow)",
+      // pillars: canvas [B, O, ny, nx] channels_last, mean [V, 3], arg [V, O] int32
+      "pillar_encode(Tensor points, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor point_slot, Tensor weight, Tensor bias, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt batch_size, *, int center_axes=3, bool legacy=False, str pad_semantics=\"reference\", ScalarType? out_dtype=None) -> Tensor",
+      "_pillar_encode_train(Tensor points, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor point_slot, Tensor weight, Tensor bias, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt batch_size, *, int center_axes=3, bool legacy=False, str pad_semantics=\"reference\", ScalarType? out_dtype=None) -> (Tensor canvas, Tensor mean, Tensor arg)",
+      // as weight and bias
+      "_pillar_encode_backward(Tensor grad, Tensor mean, Tensor arg, Tensor points, Tensor indices, float[] voxel_size, float[] point_cloud_range, ScalarType dtype, *, int center_axes=3, bool legacy=False) -> (Tensor grad_weight, Tensor grad_bias)",
+      // [(D + 1)(D + 2) / 2] float64
+      "pillar_moments(Tensor points, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor point_slot, float[] voxel_size, float[] point_cloud_range, int max_points, *, int center_axes=3, bool legacy=False, str pad_semantics=\"reference\") -> Tensor",
+      // [O, D], [O], [O], [O]
+      "pillar_norm(Tensor moments, Tensor weight, Tensor gamma, Tensor beta, float eps) -> (Tensor folded_weight, Tensor folded_bias, Tensor mean, Tensor var)",
+      "_pillar_norm_backward(Tensor grad_weight, Tensor grad_bias, Tensor moments, Tensor weight, Tensor gamma, float eps) -> (Tensor to_weight, Tensor to_gamma, Tensor to_beta)",
+      // [B, C, ny, nx] channels_last; [V, C]
+      "pillar_scatter(Tensor feats, Tensor indices, SymInt batch_size, int[] size) -> Tensor",
+      "_pillar_scatter_backward(Tensor grad, Tensor indices) -> Tensor",
+      // boxes [.., N, 7 or more]: x, y, z, l, w, h, yaw. [N, M] or [B, N, M]; paired: [N] or [B, N]
+      "rotated_iou(Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False) -> Tensor",
+      // as a and b; [0] where not wanted
+      "_rotated_iou_backward(Tensor grad, Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False, bool for_a=True, bool for_b=True) -> (Tensor grad_a, Tensor grad_b)",
+      // index [B, N] int32, mask [B, G, N] bool or count [B, G] int32
+      "points_in_boxes(Tensor points, Tensor boxes, *, str mode=\"index\", float margin=0., Tensor? lengths=None, Tensor? box_lengths=None) -> Tensor",
+      // index [B, max_out] int32, count [B] int32
+      "rotated_nms(Tensor boxes, Tensor scores, float threshold, SymInt max_out, *, Tensor? group=None, Tensor? lengths=None, str mode=\"rotated\") -> (Tensor index, Tensor count)",
   };
   // clang-format on
   return table;

@@ -243,6 +243,48 @@ inline at::Tensor interpolate_features(const at::Tensor& query, const at::Tensor
   return op.call(query, points, features, eps, weight, lengths, query_lengths);
 }
 
+// [B, O, ny, nx], channels_last
+inline at::Tensor pillar_encode(const at::Tensor& points, const at::Tensor& indices,
+                                const at::Tensor& num_points, const at::Tensor& point_voxel,
+                                const at::Tensor& point_slot, const at::Tensor& weight,
+                                const at::Tensor& bias, at::ArrayRef<double> voxel_size,
+                                at::ArrayRef<double> point_cloud_range, int64_t max_points,
+                                c10::SymInt batch_size, int64_t center_axes = 3,
+                                bool legacy = false, std::string_view pad_semantics = "reference",
+                                std::optional<at::ScalarType> out_dtype = {}) {
+  static const auto op = detail::op<decltype(pillar_encode)>("torchvox::pillar_encode");
+  return op.call(points, indices, num_points, point_voxel, point_slot, weight, bias, voxel_size,
+                 point_cloud_range, max_points, std::move(batch_size), center_axes, legacy,
+                 pad_semantics, out_dtype);
+}
+
+// [(D + 1)(D + 2) / 2] float64
+inline at::Tensor pillar_moments(const at::Tensor& points, const at::Tensor& indices,
+                                 const at::Tensor& num_points, const at::Tensor& point_voxel,
+                                 const at::Tensor& point_slot, at::ArrayRef<double> voxel_size,
+                                 at::ArrayRef<double> point_cloud_range, int64_t max_points,
+                                 int64_t center_axes = 3, bool legacy = false,
+                                 std::string_view pad_semantics = "reference") {
+  static const auto op = detail::op<decltype(pillar_moments)>("torchvox::pillar_moments");
+  return op.call(points, indices, num_points, point_voxel, point_slot, voxel_size,
+                 point_cloud_range, max_points, center_axes, legacy, pad_semantics);
+}
+
+// folded weight [O, D] and bias [O], mean [O], unbiased variance [O]
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> pillar_norm(
+    const at::Tensor& moments, const at::Tensor& weight, const at::Tensor& gamma,
+    const at::Tensor& beta, double eps) {
+  static const auto op = detail::op<decltype(pillar_norm)>("torchvox::pillar_norm");
+  return op.call(moments, weight, gamma, beta, eps);
+}
+
+// [B, C, ny, nx], channels_last; size is (nx, ny)
+inline at::Tensor pillar_scatter(const at::Tensor& feats, const at::Tensor& indices,
+                                 c10::SymInt batch_size, at::IntArrayRef size) {
+  static const auto op = detail::op<decltype(pillar_scatter)>("torchvox::pillar_scatter");
+  return op.call(feats, indices, std::move(batch_size), size);
+}
+
 // C = B * max_voxels, or N: features [C, P, F] or [C, F], indices [C, 4] int32 (b, z, y, x),
 // num_points [C] int32, point_voxel [N] int32, counts [B + 1, 8] int32
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> voxelize(
@@ -291,6 +333,72 @@ inline std::tuple<at::Tensor, at::Tensor> voxel_scatter(const at::Tensor& feats,
                                                         const OptionalTensor& perm = {}) {
   static const auto op = detail::op<decltype(voxel_scatter)>("torchvox::voxel_scatter");
   return op.call(feats, point_voxel, std::move(num_rows), reduce, offsets, perm);
+}
+
+// [.., 7 or 9]
+inline at::Tensor box_decode(const at::Tensor& deltas, const at::Tensor& anchors,
+                             const OptionalTensor& direction = {}, double dir_offset = 0.,
+                             double dir_limit = 0., bool dir_flip = false) {
+  static const auto op = detail::op<decltype(box_decode)>("torchvox::box_decode");
+  return op.call(deltas, anchors, direction, dir_offset, dir_limit, dir_flip);
+}
+
+// boxes [B, K, 7 or 9], scores [B, K], labels [B, K] int32, count [B] int32, overflow [B] int32
+using Detections = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+inline Detections anchor_decode_nms(
+    at::TensorList cls, at::TensorList box, std::optional<at::TensorList> direction,
+    at::TensorList anchors, double score_threshold, at::ArrayRef<double> nms_threshold,
+    c10::SymInt pre, c10::SymInt post, std::string_view group = "none", bool shared_pre = false,
+    bool global_post = false, bool closed = true, double dir_offset = 0., double dir_limit = 0.,
+    bool dir_flip = false, std::optional<at::IntArrayRef> class_labels = {},
+    std::string_view nms = "rotated") {
+  static const auto op = detail::op<decltype(anchor_decode_nms)>("torchvox::anchor_decode_nms");
+  return op.call(cls, box, direction, anchors, score_threshold, nms_threshold, std::move(pre),
+                 std::move(post), group, shared_pre, global_post, closed, dir_offset, dir_limit,
+                 dir_flip, class_labels, nms);
+}
+
+inline Detections center_decode_nms(
+    at::TensorList heatmap, at::TensorList offset, at::TensorList z, at::TensorList dim,
+    at::TensorList rot, std::optional<at::TensorList> vel, at::ArrayRef<double> voxel_size,
+    at::ArrayRef<double> point_cloud_range, int64_t stride, double score_threshold,
+    at::ArrayRef<double> nms_threshold, c10::SymInt pre, c10::SymInt post,
+    std::string_view group = "task", bool global_post = false, bool best_class = false,
+    bool closed = false, std::optional<at::ArrayRef<double>> post_range = {},
+    std::string_view rot_order = "sin_cos", std::optional<at::IntArrayRef> class_labels = {},
+    std::string_view nms = "rotated") {
+  static const auto op = detail::op<decltype(center_decode_nms)>("torchvox::center_decode_nms");
+  return op.call(heatmap, offset, z, dim, rot, vel, voxel_size, point_cloud_range, stride,
+                 score_threshold, nms_threshold, std::move(pre), std::move(post), group,
+                 global_post, best_class, closed, post_range, rot_order, class_labels, nms);
+}
+
+// [N, M] or [B, N, M]; paired: [N] or [B, N]
+inline at::Tensor rotated_iou(const at::Tensor& a, const at::Tensor& b,
+                              std::string_view mode = "bev", bool paired = false) {
+  static const auto op = detail::op<decltype(rotated_iou)>("torchvox::rotated_iou");
+  return op.call(a, b, mode, paired);
+}
+
+// index [B, N] int32, mask [B, G, N] bool or count [B, G] int32
+inline at::Tensor points_in_boxes(const at::Tensor& points, const at::Tensor& boxes,
+                                  std::string_view mode = "index", double margin = 0.,
+                                  const OptionalTensor& lengths = {},
+                                  const OptionalTensor& box_lengths = {}) {
+  static const auto op = detail::op<decltype(points_in_boxes)>("torchvox::points_in_boxes");
+  return op.call(points, boxes, mode, margin, lengths, box_lengths);
+}
+
+// index [B, max_out] int32, count [B] int32
+inline std::tuple<at::Tensor, at::Tensor> rotated_nms(const at::Tensor& boxes,
+                                                      const at::Tensor& scores, double threshold,
+                                                      c10::SymInt max_out,
+                                                      const OptionalTensor& group = {},
+                                                      const OptionalTensor& lengths = {},
+                                                      std::string_view mode = "rotated") {
+  static const auto op = detail::op<decltype(rotated_nms)>("torchvox::rotated_nms");
+  return op.call(boxes, scores, threshold, std::move(max_out), group, lengths, mode);
 }
 
 }  // namespace torchvox

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "csrc/kernels/core/export.h"
+#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/target.h"
+
+namespace torchvox {
+
+enum class NmsMode {
+  kRotated,  // suppresses where the intersection over union, seen from above, exceeds the threshold
+  kCircle  // suppresses where the squared distance of the centres is at most the threshold
+};
+
+inline constexpr int kMostNmsThresholds = 64;
+
+// Greedy suppression over boxes that stand in order: each box that no kept one before it suppresses
+// is kept, until `most` are. Boxes with a value that is not finite are passed over; boxes without
+// area overlap nothing. Work is bounded by capacity^2 pairs a segment, memory by 2 MiB and
+// some 40 bytes a box.
+struct NmsArgs {
+  const float* boxes = nullptr;  // [segments, capacity, 7 or more]: x, y, z, l, w, h, yaw
+  int64_t segments = 0;
+  int64_t capacity = 0;  // below 2^31
+  int64_t box_stride = 7, segment_stride = 0;  // in elements
+  const int32_t* counts = nullptr;  // [segments]: boxes that there are; null: capacity
+  const int32_t* order = nullptr;  // [segments, capacity]: the box at a position; null: the same
+  IndexArray group;  // [segments, capacity], of boxes: those of different groups never meet
+
+  NmsMode mode = NmsMode::kRotated;
+  float thresholds[kMostNmsThresholds] = {};  // segment s uses number s % num_thresholds
+  int num_thresholds = 1;
+  int64_t most = 0;  // boxes kept a segment
+
+  int32_t* kept = nullptr;  // [segments, most]: the boxes kept, in order; the rest is -1
+  int32_t* kept_counts = nullptr;  // [segments]
+
+  TORCHVOX_HD int64_t count(int64_t segment) const {
+    const int64_t n = counts ? counts[segment] : capacity;
+    return n < 0 ? 0 : (n > capacity ? capacity : n);
+  }
+  TORCHVOX_HD int64_t box_at(int64_t segment, int64_t position) const {
+    return order ? order[segment * capacity + position] : position;
+  }
+  TORCHVOX_HD const float* row(int64_t segment, int64_t box) const {
+    return boxes + segment * segment_stride + box * box_stride;
+  }
+  TORCHVOX_HD int64_t group_of(int64_t segment, int64_t box) const {
+    return group.given() ? group[segment * capacity + box] : 0;
+  }
+  TORCHVOX_HD float threshold(int64_t segment) const {
+    return thresholds[segment % num_thresholds];
+  }
+};
+
+TORCHVOX_EXPORT int64_t workspace_bytes(const NmsArgs& args, const Target& target);
+TORCHVOX_EXPORT void run_cpu(const NmsArgs& args, void* workspace, const ParallelFor& parallel_for);
+#ifdef TORCHVOX_CUDA
+// The first kernel may follow another by dependent launch.
+TORCHVOX_EXPORT cudaError_t launch(const NmsArgs& args, void* workspace,
+                                   const CudaContext& context);
+#endif
+
+}  // namespace torchvox

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "csrc/kernels/boxes/points_in_boxes_common.h"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/warp.cuh"
+#include "csrc/kernels/core/workspace.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBoxesAtOnce = 128;
+constexpr int kPointsPerThread = 4;  // counting
+constexpr int64_t kPointsPerBlock = kThreads * kPointsPerThread;
+constexpr int64_t kMostGridRows = 65535;
+
+// The next boxes of a batch, turned once a block; `first` from the first of them.
+template <class T>
+__device__ __forceinline__ int load_boxes(const PointsInBoxesArgs& args, int64_t batch,
+                                          int64_t first, int64_t boxes, PointBox<T>* shared) {
+  const int64_t left = boxes - first;
+  const int count = left < kBoxesAtOnce ? static_cast<int>(left) : kBoxesAtOnce;
+  __syncthreads();
+  for (int g = threadIdx.x; g < count; g += blockDim.x) {
+    shared[g] = point_box(args.boxes.row<T>(batch, first + g), static_cast<T>(args.margin));
+  }
+  __syncthreads();
+  return count;
+}
+
+template <class T>
+struct Point {
+  T x, y, z;
+};
+
+// A point that is not there lies in no box.
+template <class T>
+__device__ __forceinline__ Point<T> load_point(const PointsInBoxesArgs& args, int64_t batch,
+                                               int64_t i, int64_t points) {
+  if (i >= points) return {static_cast<T>(portable::not_a_number()), T(0), T(0)};
+  const T* const row = args.points.row<T>(batch, i);
+  return {row[0], row[1], row[2]};
+}
+
+// A thread a point; all of a block meet the same boxes.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    index_kernel(const __grid_constant__ PointsInBoxesArgs args) {
+  __shared__ PointBox<T> shared[kBoxesAtOnce];
+  const int64_t i = global_thread();
+  for (int64_t batch = blockIdx.y; batch < args.batches; batch += gridDim.y) {
+    const int64_t boxes = args.box_count(batch);
+    const Point<T> p = load_point<T>(args, batch, i, args.point_count(batch));
+    int32_t found = -1;
+    for (int64_t first = 0; first < boxes; first += kBoxesAtOnce) {
+      const int count = load_boxes(args, batch, first, boxes, shared);
+      for (int g = 0; g < count && found < 0; ++g) {
+        if (shared[g].holds(p.x, p.y, p.z)) found = static_cast<int32_t>(first + g);
+      }
+    }
+    if (i < args.points.rows) static_cast<int32_t*>(args.out)[batch * args.points.rows + i] = found;
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    mask_kernel(const __grid_constant__ PointsInBoxesArgs args) {
+  __shared__ PointBox<T> shared[kBoxesAtOnce];
+  const int64_t i = global_thread(), rows = args.points.rows;
+  for (int64_t batch = blockIdx.y; batch < args.batches; batch += gridDim.y) {
+    const int64_t boxes = args.box_count(batch);
+    const Point<T> p = load_point<T>(args, batch, i, args.point_count(batch));
+    bool* const out = static_cast<bool*>(args.out) + batch * args.boxes.rows * rows + i;
+    for (int64_t first = 0; first < boxes; first += kBoxesAtOnce) {
+      const int count = load_boxes(args, batch, first, boxes, shared);
+      for (int g = 0; g < count && i < rows; ++g) {
+        out[(first + g) * rows] = shared[g].holds(p.x, p.y, p.z);
+      }
+    }
+    for (int64_t g = boxes; g < args.boxes.rows && i < rows; ++g) out[g * rows] = false;
+  }
+}
+
+// Counts of a block's points, [batches, blocks, boxes]: integers, summed in any order.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(const __grid_constant__ PointsInBoxesArgs args, int32_t* partial) {
+  __shared__ PointBox<T> shared[kBoxesAtOnce];
+  __shared__ uint32_t counts[kThreads / 32][kBoxesAtOnce];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t begin = int64_t{blockIdx.x} * kPointsPerBlock + threadIdx.x;
+  for (int64_t batch = blockIdx.y; batch < args.batches; batch += gridDim.y) {
+    const int64_t boxes = args.box_count(batch), points = args.point_count(batch);
+    Point<T> p[kPointsPerThread];
+#pragma unroll
+    for (int k = 0; k < kPointsPerThread; ++k) {
+      p[k] = load_point<T>(args, batch, begin + k * kThreads, points);
+    }
+    int32_t* const out = partial + (batch * gridDim.x + blockIdx.x) * args.boxes.rows;
+    for (int64_t first = 0; first < boxes; first += kBoxesAtOnce) {
+      const int count = load_boxes(args, batch, first, boxes, shared);
+      for (int g = 0; g < count; ++g) {
+        uint32_t held = 0;
+#pragma unroll
+        for (int k = 0; k < kPointsPerThread; ++k) {
+          held += shared[g].holds(p[k].x, p[k].y, p[k].z);
+        }
+        held = warp_sum(held);
+        if (lane == 0) counts[warp][g] = held;
+      }
+      __syncthreads();
+      for (int g = threadIdx.x; g < count; g += kThreads) {
+        uint32_t sum = 0;
+        for (int w = 0; w < kThreads / 32; ++w) sum += counts[w][g];
+        out[first + g] = static_cast<int32_t>(sum);
+      }
+    }
+  }
+}
+
+// One warp a box.
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(const __grid_constant__ PointsInBoxesArgs args, const int32_t* partial,
+               int64_t blocks) {
+  const int lane = threadIdx.x % 32;
+  const int64_t rows = args.batches * args.boxes.rows;
+  for (int64_t i = global_thread() / 32; i < rows; i += global_stride() / 32) {
+    const int64_t batch = i / args.boxes.rows, g = i % args.boxes.rows;
+    uint32_t sum = 0;
+    if (g < args.box_count(batch)) {
+      for (int64_t k = lane; k < blocks; k += 32) {
+        sum += static_cast<uint32_t>(partial[(batch * blocks + k) * args.boxes.rows + g]);
+      }
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) static_cast<int32_t*>(args.out)[i] = static_cast<int32_t>(sum);
+  }
+}
+
+int64_t count_blocks(const PointsInBoxesArgs& args) {
+  return ceil_div(args.points.rows, kPointsPerBlock);
+}
+
+template <class T>
+cudaError_t launch_typed(const PointsInBoxesArgs& args, void* memory, const CudaContext& context) {
+  const unsigned batches = static_cast<unsigned>(std::min(args.batches, kMostGridRows));
+  if (args.mode == PointsInBoxesMode::kCount) {
+    if (args.batches * args.boxes.rows == 0) return cudaSuccess;
+    Workspace workspace(memory);
+    const int64_t blocks = count_blocks(args);
+    int32_t* const partial = workspace.take<int32_t>(args.batches * blocks * args.boxes.rows);
+    if (blocks > 0) {
+      count_kernel<T>
+          <<<dim3(static_cast<unsigned>(blocks), batches), kThreads, 0, context.stream>>>(args,
+                                                                                          partial);
+      TORCHVOX_CUDA_CHECK(cudaGetLastError());
+    }
+    const unsigned sums = blocks_for(args.batches * args.boxes.rows, kThreads / 32, context.target);
+    sum_kernel<<<sums, kThreads, 0, context.stream>>>(args, partial, blocks);
+    return cudaGetLastError();
+  }
+  if (args.batches * args.points.rows == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.points.rows, kThreads)), batches);
+  if (args.mode == PointsInBoxesMode::kIndex) {
+    index_kernel<T><<<grid, kThreads, 0, context.stream>>>(args);
+  } else if (args.boxes.rows > 0) {
+    mask_kernel<T><<<grid, kThreads, 0, context.stream>>>(args);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+int64_t points_in_boxes_cuda_workspace_bytes(const PointsInBoxesArgs& args) {
+  Workspace workspace;
+  if (args.mode == PointsInBoxesMode::kCount) {
+    workspace.take<int32_t>(args.batches * count_blocks(args) * args.boxes.rows);
+  }
+  return workspace.bytes();
+}
+
+cudaError_t launch(const PointsInBoxesArgs& args, void* memory, const CudaContext& context) {
+  return args.dtype == DType::kDouble ? launch_typed<double>(args, memory, context)
+                                      : launch_typed<float>(args, memory, context);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "csrc/kernels/boxes/rotated_iou.h"
+
+namespace torchvox {
+
+enum class PointsInBoxesMode {
+  kIndex,  // int32 [batches, points]: the first box that holds the point, or -1
+  kMask,  // bool [batches, boxes, points]
+  kCount  // int32 [batches, boxes]
+};
+
+// Which points lie in which boxes.
+struct PointsInBoxesArgs {
+  BoxArray points;  // [batches, points, 3 or more]
+  BoxArray boxes;  // [batches, boxes, 7 or more]
+  DType dtype = DType::kFloat;  // kFloat or kDouble, of both
+  int64_t batches = 0;
+  IndexArray lengths, box_lengths;  // [batches]: points and boxes that there are
+  double margin = 0;  // added to half of the length and of the width
+  PointsInBoxesMode mode = PointsInBoxesMode::kIndex;
+  void* out = nullptr;
+
+  TORCHVOX_HD static int64_t limited(const IndexArray& lengths, int64_t batch, int64_t capacity) {
+    const int64_t n = lengths.given() ? lengths[batch] : capacity;
+    return n < 0 ? 0 : (n > capacity ? capacity : n);
+  }
+  TORCHVOX_HD int64_t point_count(int64_t batch) const {
+    return limited(lengths, batch, points.rows);
+  }
+  TORCHVOX_HD int64_t box_count(int64_t batch) const {
+    return limited(box_lengths, batch, boxes.rows);
+  }
+};
+
+TORCHVOX_EXPORT int64_t workspace_bytes(const PointsInBoxesArgs& args, const Target& target);
+TORCHVOX_EXPORT void run_cpu(const PointsInBoxesArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+#ifdef TORCHVOX_CUDA
+TORCHVOX_EXPORT cudaError_t launch(const PointsInBoxesArgs& args, void* workspace,
+                                   const CudaContext& context);
+#endif
+
+}  // namespace torchvox

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "csrc/kernels/boxes/points_in_boxes_common.h"
+#include "csrc/kernels/boxes/rotated_iou_common.h"
+
+namespace torchvox {
+
+#ifdef TORCHVOX_CUDA
+int64_t points_in_boxes_cuda_workspace_bytes(const PointsInBoxesArgs& args);
+#endif
+
+namespace {
+
+constexpr int64_t kPointsAtOnce = 1024;  // by column, so that one box meets several at a time
+constexpr int64_t kBlocksPerTask = 4;
+
+template <class T>
+struct PointBlock {
+  int64_t begin, size;
+  T x[kPointsAtOnce], y[kPointsAtOnce], z[kPointsAtOnce];
+
+  // body(k, held) for every point of the block.
+  template <class Body>
+  void meet(const PointBox<T>& box, const Body& body) const {
+    for (int64_t k = 0; k < size; ++k) body(k, box.holds(x[k], y[k], z[k]));
+  }
+};
+
+template <class T>
+class Holder {
+ public:
+  Holder(const PointsInBoxesArgs& args, const ParallelFor& parallel_for)
+      : args_(args), parallel_for_(parallel_for) {}
+
+  void run() {
+    for (int64_t batch = 0; batch < args_.batches; ++batch) {
+      load(batch);
+      switch (args_.mode) {
+        case PointsInBoxesMode::kIndex: write_index(batch); break;
+        case PointsInBoxesMode::kMask: write_mask(batch); break;
+        case PointsInBoxesMode::kCount: write_count(batch); break;
+      }
+    }
+  }
+
+ private:
+  void load(int64_t batch) {
+    boxes_.resize(args_.box_count(batch));
+    for (size_t g = 0; g < boxes_.size(); ++g) {
+      const T* const row = args_.boxes.row<T>(batch, static_cast<int64_t>(g));
+      boxes_[g] = point_box(row, static_cast<T>(args_.margin));
+    }
+  }
+
+  int64_t blocks() const { return (args_.points.rows + kPointsAtOnce - 1) / kPointsAtOnce; }
+
+  // body(index, block) for every block of the batch's points.
+  template <class Body>
+  void each_block(int64_t batch, const Body& body) const {
+    const int64_t points = args_.point_count(batch);
+    for_each_index(parallel_for_, blocks(), kBlocksPerTask, [&](int64_t i) {
+      PointBlock<T> block;
+      block.begin = i * kPointsAtOnce;
+      block.size = std::min(kPointsAtOnce, std::max(points - block.begin, int64_t{0}));
+      for (int64_t k = 0; k < block.size; ++k) {
+        const T* const p = args_.points.row<T>(batch, block.begin + k);
+        block.x[k] = p[0];
+        block.y[k] = p[1];
+        block.z[k] = p[2];
+      }
+      body(i, block);
+    });
+  }
+  // Points of the block that the output has a place for, those that do not exist among them.
+  int64_t places(const PointBlock<T>& block) const {
+    return std::min(kPointsAtOnce, args_.points.rows - block.begin);
+  }
+
+  void write_index(int64_t batch) {
+    each_block(batch, [&](int64_t, const PointBlock<T>& block) {
+      int32_t* const out =
+          static_cast<int32_t*>(args_.out) + batch * args_.points.rows + block.begin;
+      std::fill(out, out + places(block), -1);
+      for (size_t g = boxes_.size(); g-- > 0;) {  // the first box has the last word
+        block.meet(boxes_[g],
+                   [&](int64_t k, bool held) { out[k] = held ? static_cast<int32_t>(g) : out[k]; });
+      }
+    });
+  }
+  void write_mask(int64_t batch) {
+    each_block(batch, [&](int64_t, const PointBlock<T>& block) {
+      for (int64_t g = 0; g < args_.boxes.rows; ++g) {
+        bool* const out = static_cast<bool*>(args_.out) +
+            (batch * args_.boxes.rows + g) * args_.points.rows + block.begin;
+        int64_t known = 0;
+        if (g < static_cast<int64_t>(boxes_.size())) {
+          block.meet(boxes_[g], [&](int64_t k, bool held) { out[k] = held; });
+          known = block.size;
+        }
+        std::fill(out + known, out + places(block), false);
+      }
+    });
+  }
+  void write_count(int64_t batch) {
+    const int64_t boxes = static_cast<int64_t>(boxes_.size());
+    std::vector<int32_t> counts(blocks() * boxes);
+    each_block(batch, [&](int64_t i, const PointBlock<T>& block) {
+      for (int64_t g = 0; g < boxes; ++g) {
+        int32_t count = 0;
+        block.meet(boxes_[g], [&](int64_t, bool held) { count += held; });
+        counts[i * boxes + g] = count;
+      }
+    });
+    int32_t* const out = static_cast<int32_t*>(args_.out) + batch * args_.boxes.rows;
+    std::fill(out, out + args_.boxes.rows, 0);
+    for (int64_t i = 0; i < blocks(); ++i) {
+      for (int64_t g = 0; g < boxes; ++g) out[g] += counts[i * boxes + g];
+    }
+  }
+
+  const PointsInBoxesArgs& args_;
+  const ParallelFor& parallel_for_;
+  std::vector<PointBox<T>> boxes_;
+};
+
+}  // namespace
+
+int64_t workspace_bytes(const PointsInBoxesArgs& args, const Target& target) {
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) return points_in_boxes_cuda_workspace_bytes(args);
+#else
+  (void)args;
+#endif
+  (void)target;
+  return 0;
+}
+
+void run_cpu(const PointsInBoxesArgs& args, void*, const ParallelFor& parallel_for) {
+  with_box_type(args.dtype, [&](auto type) { Holder<decltype(type)>(args, parallel_for).run(); });
+}
+
+}  // namespace torchvox

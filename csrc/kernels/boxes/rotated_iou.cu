@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "csrc/kernels/boxes/pair_queue.cuh"
+#include "csrc/kernels/boxes/rotated_iou_common.h"
+#include "csrc/kernels/core/launch.cuh"
+
+namespace torchvox {
+namespace {
+
+constexpr int kRowWarps = 4;
+constexpr int kPairThreads = 128;
+constexpr int64_t kMostGridRows = 65535;
+
+template <class T>
+struct IouTile {
+  Box3<T> a[kPairTile], b[kPairTile];
+  PairQueue queue;
+};
+
+__device__ __forceinline__ int tile_size(int64_t left) {
+  return left < kPairTile ? static_cast<int>(left) : kPairTile;
+}
+
+// One block a tile of 64 x 64 pairs. Pairs whose circles meet are listed and then measured by whole
+// warps; the others are zero at once.
+template <class T>
+__global__ void __launch_bounds__(kPairTileThreads)
+    matrix_kernel(const __grid_constant__ RotatedIouArgs args, int row_tiles) {
+  __shared__ IouTile<T> tile;
+  const int64_t columns = args.b.rows;
+  const int64_t column_begin = int64_t{blockIdx.x} * kPairTile;
+  for (int64_t part = blockIdx.y; part < args.batches * row_tiles; part += gridDim.y) {
+    const int64_t batch = part / row_tiles, row_begin = part % row_tiles * kPairTile;
+    const int rows = tile_size(args.a.rows - row_begin), wide = tile_size(columns - column_begin);
+    const int slot = threadIdx.x % kPairTile;
+    if (threadIdx.x < kPairTile) {
+      if (slot < rows) tile.a[slot] = load_box<T>(args, args.a, batch, row_begin + slot);
+    } else if (threadIdx.x < 2 * kPairTile) {
+      if (slot < wide) tile.b[slot] = load_box<T>(args, args.b, batch, column_begin + slot);
+    }
+    tile.queue.clear();
+    __syncthreads();
+    T* const out =
+        static_cast<T*>(args.iou) + (batch * args.a.rows + row_begin) * columns + column_begin;
+    const int first_row = threadIdx.x / kPairTile * kPairRowsPerThread;
+    uint32_t near = 0;
+    for (int k = 0; k < kPairRowsPerThread && slot < wide && first_row + k < rows; ++k) {
+      const bool meets = circles_meet(tile.a[first_row + k].bev, tile.b[slot].bev);
+      near |= static_cast<uint32_t>(meets) << k;
+      if (!meets) out[(first_row + k) * columns + slot] = T(0);
+    }
+    tile.queue.push(near, first_row, slot);
+    __syncthreads();
+    tile.queue.each([&](int row, int column) {
+      out[row * columns + column] = pair_iou(tile.a[row], tile.b[column], args.is_volume);
+    });
+    __syncthreads();
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kPairThreads)
+    paired_kernel(const __grid_constant__ RotatedIouArgs args) {
+  const int64_t pairs = args.batches * args.a.rows;
+  for (int64_t i = global_thread(); i < pairs; i += global_stride()) {
+    const int64_t batch = i / args.a.rows, row = i % args.a.rows;
+    static_cast<T*>(args.iou)[i] = pair_iou(load_box<T>(args, args.a, batch, row),
+                                            load_box<T>(args, args.b, batch, row), args.is_volume);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kPairThreads)
+    paired_gradient_kernel(const __grid_constant__ RotatedIouBackwardArgs args) {
+  const int64_t rows = args.forward.a.rows, pairs = args.forward.batches * rows;
+  for (int64_t i = global_thread(); i < pairs; i += global_stride()) {
+    write_pair_gradient<T>(args, i / rows, i % rows);
+  }
+}
+
+// One warp a box of a, then of b: a lane sums every 32nd pair.
+template <class T>
+__global__ void __launch_bounds__(32 * kRowWarps)
+    matrix_gradient_kernel(const __grid_constant__ RotatedIouBackwardArgs args) {
+  const RotatedIouArgs& forward = args.forward;
+  const int64_t of_a = args.grad_a ? forward.batches * forward.a.rows : 0;
+  const int64_t of_b = args.grad_b ? forward.batches * forward.b.rows : 0;
+  const int lane = threadIdx.x % 32;
+  for (int64_t i = global_thread() / 32; i < of_a + of_b; i += global_stride() / 32) {
+    const bool is_a = i < of_a;
+    const int64_t at = is_a ? i : i - of_a, rows = is_a ? forward.a.rows : forward.b.rows;
+    const GradientRow<T> row{args, is_a, at / rows, at % rows};
+    const Box3<T> mine = load_box<T>(forward, row.own(), row.batch, row.row);
+    BoxGradient<T> sum{};
+    for (int64_t k = lane; k < row.others().rows; k += kPartialSums) row.add(mine, k, sum);
+    for (int step = kPartialSums / 2; step > 0; step /= 2) {
+      for (int c = 0; c < kBoxColumns; ++c) sum.at[c] += __shfl_down_sync(~0u, sum.at[c], step);
+    }
+    if (lane == 0) row.write(sum);
+  }
+}
+
+template <class T>
+cudaError_t launch_typed(const RotatedIouArgs& args, const CudaContext& context) {
+  if (args.is_paired) {
+    const int64_t pairs = args.batches * args.a.rows;
+    if (pairs == 0) return cudaSuccess;
+    const unsigned blocks = blocks_for(pairs, kPairThreads, context.target);
+    paired_kernel<T><<<blocks, kPairThreads, 0, context.stream>>>(args);
+    return cudaGetLastError();
+  }
+  if (args.batches * args.a.rows * args.b.rows == 0) return cudaSuccess;
+  const int64_t row_tiles = ceil_div<int64_t>(args.a.rows, kPairTile);
+  const dim3 grid(
+      static_cast<unsigned>(ceil_div<int64_t>(args.b.rows, kPairTile)),
+      static_cast<unsigned>(std::min<int64_t>(args.batches * row_tiles, kMostGridRows)));
+  matrix_kernel<T>
+      <<<grid, kPairTileThreads, 0, context.stream>>>(args, static_cast<int>(row_tiles));
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t launch_gradient(const RotatedIouBackwardArgs& args, const CudaContext& context) {
+  const RotatedIouArgs& forward = args.forward;
+  if (forward.is_paired) {
+    const int64_t pairs = forward.batches * forward.a.rows;
+    if (pairs == 0) return cudaSuccess;
+    const unsigned blocks = blocks_for(pairs, kPairThreads, context.target);
+    paired_gradient_kernel<T><<<blocks, kPairThreads, 0, context.stream>>>(args);
+    return cudaGetLastError();
+  }
+  const int64_t rows =
+      forward.batches * ((args.grad_a ? forward.a.rows : 0) + (args.grad_b ? forward.b.rows : 0));
+  if (rows == 0) return cudaSuccess;
+  const unsigned blocks = blocks_for(rows, kRowWarps, context.target);
+  matrix_gradient_kernel<T><<<blocks, 32 * kRowWarps, 0, context.stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch(const RotatedIouArgs& args, void*, const CudaContext& context) {
+  return args.dtype == DType::kDouble ? launch_typed<double>(args, context)
+                                      : launch_typed<float>(args, context);
+}
+
+cudaError_t launch(const RotatedIouBackwardArgs& args, void*, const CudaContext& context) {
+  return args.forward.dtype == DType::kDouble ? launch_gradient<double>(args, context)
+                                              : launch_gradient<float>(args, context);
+}
+
+}  // namespace torchvox

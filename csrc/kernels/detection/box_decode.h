@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/core/export.h"
+#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/target.h"
+#include "csrc/kernels/detection/box_code.h"
+
+namespace torchvox {
+
+// boxes[i] = decode_anchor(deltas[i], anchors[i % anchor_rows], the bin of direction[i]).
+struct BoxDecodeArgs {
+  const void* deltas = nullptr;  // [rows, code.values], contiguous, as all of these
+  const void* direction = nullptr;  // [rows, code.bins]
+  DType dtype = DType::kFloat;  // of deltas and direction
+  const float* anchors = nullptr;  // [anchor_rows, 7]
+  int64_t rows = 0;
+  int64_t anchor_rows = 0;
+  BoxCode code;
+  float* boxes = nullptr;  // [rows, code.box_values()]
+};
+
+template <class T>
+TORCHVOX_HD void decode_row(const BoxDecodeArgs& args, int64_t row) {
+  const T* const deltas = static_cast<const T*>(args.deltas) + row * args.code.values;
+  const T* const direction = static_cast<const T*>(args.direction) + row * args.code.bins;
+  float delta[kMostCode];
+  for (int k = 0; k < kMostCode; ++k) delta[k] = k < args.code.values ? widen(deltas[k]) : 0;
+  int bin = 0;
+  if (args.code.bins > 0) {
+    bin = direction_bin(args.code, [&](int k) { return widen(direction[k]); });
+  }
+  float box[kMostBoxValues] = {};
+  decode_anchor(args.code, delta, args.anchors + row % args.anchor_rows * 7, bin, box);
+  const int values = args.code.box_values();
+  for (int k = 0; k < kMostBoxValues; ++k) {
+    if (k < values) args.boxes[row * values + k] = quiet(box[k]);
+  }
+}
+
+TORCHVOX_EXPORT int64_t workspace_bytes(const BoxDecodeArgs& args, const Target& target);
+TORCHVOX_EXPORT void run_cpu(const BoxDecodeArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+#ifdef TORCHVOX_CUDA
+TORCHVOX_EXPORT cudaError_t launch(const BoxDecodeArgs& args, void* workspace,
+                                   const CudaContext& context);
+#endif
+
+}  // namespace torchvox

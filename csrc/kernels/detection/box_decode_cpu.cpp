@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/detection/box_decode.h"
+
+namespace torchvox {
+
+int64_t workspace_bytes(const BoxDecodeArgs&, const Target&) { return 0; }
+
+void run_cpu(const BoxDecodeArgs& args, void*, const ParallelFor& parallel_for) {
+  constexpr int64_t kRowsPerTask = 1024;
+  for_each_index(parallel_for, args.rows, kRowsPerTask, [&](int64_t row) {
+    switch (args.dtype) {
+      case DType::kHalf: return decode_row<Half>(args, row);
+      case DType::kBFloat16: return decode_row<BFloat16>(args, row);
+      default: return decode_row<float>(args, row);
+    }
+  });
+}
+
+}  // namespace torchvox

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The upper levels of sums over the tree of pillar_moments.h, of many columns at once.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "csrc/kernels/core/cascade_sum.h"
+#include "csrc/kernels/core/dependent_launch.cuh"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/workspace.h"
+
+namespace torchvox {
+
+// Few enough rows for one thread a column.
+inline constexpr int64_t kLastTreeRows = 128;
+
+// One thread a column and group of 32 rows; threads of a warp read neighbouring columns.
+static __global__ void __launch_bounds__(256)
+    tree_level_kernel(const double* from, int64_t rows, int64_t columns, double* to) {
+  let_next_begin();
+  wait_for_previous();
+  const int64_t groups = ceil_div<int64_t>(rows, 32);
+  for (int64_t i = global_thread(); i < groups * columns; i += global_stride()) {
+    const int64_t group = i / columns, column = i % columns;
+    double sum = 0;
+#pragma unroll 8
+    for (int64_t row = 32 * group; row < 32 * group + 32 && row < rows; ++row) {
+      sum += from[row * columns + column];
+    }
+    to[i] = sum;
+  }
+}
+
+// The levels above `rows` partial sums [rows, columns], down to what one thread adds up.
+class TreeLevels {
+ public:
+  TreeLevels(int64_t rows, int64_t columns, Workspace& workspace)
+      : rows_(rows), columns_(columns), first_(workspace.take<double>(rows * columns)) {
+    for (int64_t r = rows; r > kLastTreeRows;) {
+      r = ceil_div<int64_t>(r, 32);
+      other_[levels_++] = workspace.take<double>(r * columns);
+    }
+  }
+  double* first() const { return first_; }
+  // What a last kernel reads.
+  const double* last() const { return levels_ ? other_[levels_ - 1] : first_; }
+  int64_t last_rows() const {
+    int64_t r = rows_;
+    for (int i = 0; i < levels_; ++i) r = ceil_div<int64_t>(r, 32);
+    return r;
+  }
+  cudaError_t launch(const CudaContext& context) const {
+    int64_t r = rows_;
+    const double* from = first_;
+    for (int i = 0; i < levels_; ++i) {
+      const int64_t groups = ceil_div<int64_t>(r, 32);
+      TORCHVOX_CUDA_CHECK(launch_after(tree_level_kernel,
+                                       dim3(blocks_for(groups * columns_, 256, context.target)),
+                                       256, context, from, r, columns_, other_[i]));
+      from = other_[i];
+      r = groups;
+    }
+    return cudaSuccess;
+  }
+
+ private:
+  int64_t rows_, columns_;
+  double* first_;
+  double* other_[6] = {};  // 32^6 rows and more
+  int levels_ = 0;
+};
+
+// The sum of a column of the last level.
+__device__ __forceinline__ double tree_total(const double* from, int64_t rows, int64_t columns,
+                                             int64_t column) {
+  CascadeSum<double> sum;
+  for (int64_t first = 0; first < rows; first += 32) {
+    double part = 0;
+    const int64_t end = first + 32 < rows ? first + 32 : rows;
+#pragma unroll 8
+    for (int64_t row = first; row < end; ++row) part += from[row * columns + column];
+    if (end - first == 32) {
+      sum.add_block<1>(part);
+    } else {
+      sum.add_rest<0>(part);
+    }
+  }
+  return sum.total();
+}
+
+}  // namespace torchvox

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "csrc/kernels/boxes/rotated_iou.h"
+#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/device.h"
+
+namespace torchvox {
+
+inline constexpr int64_t kBoxLimit = int64_t{1} << 31;
+
+inline void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
+                              const char* other_name, const at::Tensor& other) {
+  TORCH_CHECK(tensor.device() == other.device(),
+              refusal(op, {name, " must be on the device of ", other_name}, tensor.device(),
+                      " and ", other.device()));
+}
+
+// Coordinates of 16 bits would be off by centimetres: they are refused, not widened.
+inline void check_wide_floats(const char* op, const char* name, const at::Tensor& tensor) {
+  check_type(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble, op,
+             {name, " must be float32 or float64"}, tensor.scalar_type());
+}
+
+inline void check_columns(const char* op, const at::Tensor& tensor, int64_t columns, int64_t rank,
+                          const Rule& rule) {
+  check_value(tensor.dim() == rank, op, rule, tensor.sym_sizes());
+  check_size(tensor.sym_size(-1).sym_ge(columns), op, rule, tensor.sym_sizes());
+  check_below(tensor.sym_size(-2), kBoxLimit, op, "rows must be fewer than 2^31",
+              tensor.sym_sizes());
+}
+
+inline void check_lengths(const char* op, const char* name,
+                          const std::optional<at::Tensor>& lengths, const char* other_name,
+                          const at::Tensor& other) {
+  if (!lengths) return;
+  check_integers(op, name, *lengths);
+  check_same_device(op, name, *lengths, other_name, other);
+  check_value(lengths->dim() == 1, op, {name, " must be [B]"}, lengths->sym_sizes());
+  check_size(lengths->sym_size(0).sym_eq(other.sym_size(0)), op, {name, " must be [B]"},
+             lengths->sym_sizes());
+}
+
+// With unit column stride, any other strides as they are.
+inline at::Tensor with_unit_columns(const at::Tensor& rows) {
+  return rows.stride(-1) == 1 || rows.size(-1) == 1 ? rows : rows.contiguous();
+}
+
+// [.., rows, columns] of unit column stride, one leading dimension or none.
+inline BoxArray box_array(const at::Tensor& rows) {
+  return {rows.const_data_ptr(), rows.size(-2), rows.stride(-2),
+          rows.dim() == 3 ? rows.stride(0) : 0};
+}
+
+}  // namespace torchvox

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/boxes/rotated_iou.h"
+
+#include <torch/library.h>
+
+#include "csrc/ops/boxes/box_checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+
+void check_arguments(const char* op, const Tensor& a, const Tensor& b, std::string_view mode,
+                     bool paired) {
+  check_wide_floats(op, "a", a);
+  check_type(b.scalar_type() == a.scalar_type(), op, "b must have the dtype of a", b.scalar_type());
+  check_same_device(op, "b", b, "a", a);
+  const Rule a_rule = "a must be [N, 7] or [B, N, 7], with 7 columns or more";
+  const Rule b_rule = paired ? "b must be [N, 7] or [B, N, 7], as a, with 7 columns or more"
+                             : "b must be [M, 7], or [B, M, 7] with the B of a";
+  check_value(a.dim() == 2 || a.dim() == 3, op, a_rule, a.sym_sizes());
+  check_columns(op, a, 7, a.dim(), a_rule);
+  check_columns(op, b, 7, a.dim(), b_rule);
+  if (a.dim() == 3) check_size(b.sym_size(0).sym_eq(a.sym_size(0)), op, b_rule, b.sym_sizes());
+  if (paired) check_size(b.sym_size(-2).sym_eq(a.sym_size(-2)), op, b_rule, b.sym_sizes());
+  check_value(mode == "bev" || mode == "3d", op, "mode must be 'bev' or '3d'", "'", mode, "'");
+}
+
+c10::SymDimVector shape_of_iou(const Tensor& a, const Tensor& b, bool paired) {
+  c10::SymDimVector shape(a.sym_sizes());
+  shape.pop_back();
+  if (!paired) shape.push_back(b.sym_size(-2));
+  return shape;
+}
+
+RotatedIouArgs arguments(const Tensor& a, const Tensor& b, std::string_view mode, bool paired) {
+  RotatedIouArgs args;
+  args.a = box_array(a);
+  args.b = box_array(b);
+  args.dtype = dtype_of(a.scalar_type());
+  args.batches = a.dim() == 3 ? a.size(0) : 1;
+  args.is_paired = paired;
+  args.is_volume = mode == "3d";
+  return args;
+}
+
+Tensor rotated_iou(const Tensor& a_in, const Tensor& b_in, std::string_view mode, bool paired) {
+  const char* op = "rotated_iou";
+  check_arguments(op, a_in, b_in, mode, paired);
+  const Tensor out = empty_beside(shape_of_iou(a_in, b_in, paired), a_in.scalar_type(), a_in);
+  if (a_in.is_meta()) return out;
+
+  const Tensor a = with_unit_columns(a_in), b = with_unit_columns(b_in);
+  RotatedIouArgs args = arguments(a, b, mode, paired);
+  args.iou = out.mutable_data_ptr();
+  run(op, a, args);
+  return out;
+}
+
+std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Tensor& a_in,
+                                                const Tensor& b_in, std::string_view mode,
+                                                bool paired, bool for_a, bool for_b) {
+  const char* op = "_rotated_iou_backward";
+  check_arguments(op, a_in, b_in, mode, paired);
+  const char* rule = "grad must have the shape of the output";
+  check_type(grad_in.scalar_type() == a_in.scalar_type(), op, "grad must have the dtype of a",
+             grad_in.scalar_type());
+  check_same_device(op, "grad", grad_in, "a", a_in);
+  const c10::SymDimVector shape = shape_of_iou(a_in, b_in, paired);
+  check_value(grad_in.dim() == static_cast<int64_t>(shape.size()), op, rule, grad_in.sym_sizes());
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    check_size(grad_in.sym_size(axis).sym_eq(shape[axis]), op, rule, grad_in.sym_sizes());
+  }
+  const auto gradient_of = [](const Tensor& tensor, bool wanted) {
+    return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
+                  : empty_beside({0}, tensor.scalar_type(), tensor);
+  };
+  const Tensor grad_a = gradient_of(a_in, for_a), grad_b = gradient_of(b_in, for_b);
+  if (grad_in.is_meta()) return {grad_a, grad_b};
+
+  const Tensor grad = grad_in.contiguous();
+  const Tensor a = with_unit_columns(a_in), b = with_unit_columns(b_in);
+  RotatedIouBackwardArgs args;
+  args.forward = arguments(a, b, mode, paired);
+  args.grad = grad.const_data_ptr();
+  args.a_columns = a.size(-1);
+  args.b_columns = b.size(-1);
+  if (for_a) args.grad_a = grad_a.mutable_data_ptr();
+  if (for_b) args.grad_b = grad_b.mutable_data_ptr();
+  run(op, grad, args);
+  return {grad_a, grad_b};
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("rotated_iou", rotated_iou);
+  m.impl("_rotated_iou_backward", rotated_iou_backward);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/library.h>
+
+#include "csrc/ops/detection/box_checks.h"
+#include "csrc/ops/detection/detect_checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+
+constexpr const char* kOp = "anchor_decode_nms";
+
+void check_anchors(const Tensor& anchors, const Tensor& score) {
+  const char* rule = "anchors must be [H, W, A, 7] each, with the H and W of its head and A >= 1";
+  check_value(anchors.dim() == 4, kOp, rule, anchors.sym_sizes());
+  check_type(anchors.scalar_type() == at::kFloat, kOp, "anchors must be float32",
+             anchors.scalar_type());
+  check_size(anchors.sym_size(0).sym_eq(score.sym_size(2)), kOp, rule, anchors.sym_sizes());
+  check_size(anchors.sym_size(1).sym_eq(score.sym_size(3)), kOp, rule, anchors.sym_sizes());
+  check_size(anchors.sym_size(2).sym_ge(1), kOp, rule, anchors.sym_sizes());
+  check_size(anchors.sym_size(3).sym_eq(7), kOp, rule, anchors.sym_sizes());
+  TORCH_CHECK(anchors.device() == score.device(),
+              refusal(kOp, "anchors must be on the device of all maps", anchors.device()));
+}
+
+// Values a box, or bins, of a map; 0 where the channels are no multiple of the anchors.
+int64_t per_anchor(const Tensor& map, int64_t anchors) {
+  const int64_t channels = map.sym_size(1).guard_int(__FILE__, __LINE__);
+  return channels % anchors == 0 ? channels / anchors : 0;
+}
+
+// Fills in the heads without their memory.
+void check_heads_of_anchors(TensorList cls, TensorList box, TensorList direction,
+                            TensorList anchors, DetectArgs& args) {
+  check_heads(kOp, "cls", cls);
+  check_length(kOp, "box", box.size(), cls.size());
+  check_length(kOp, "anchors", anchors.size(), cls.size());
+  if (!direction.empty()) check_length(kOp, "direction", direction.size(), cls.size());
+  args.heads = static_cast<int>(cls.size());
+  int classes = 0;
+  for (int h = 0; h < args.heads; ++h) {
+    check_map(kOp, "cls", cls[h], cls[0]);
+    check_anchors(anchors[h], cls[h]);
+    check_beside(kOp, "box", box[h], cls[h]);
+    if (!direction.empty()) check_beside(kOp, "direction", direction[h], cls[h]);
+    const int64_t each = anchors[h].sym_size(2).guard_int(__FILE__, __LINE__);
+    const int64_t own = per_anchor(cls[h], each), values = per_anchor(box[h], each);
+    check_value(own >= 1, kOp, "cls must have A * classes channels each", cls[h].sym_sizes());
+    check_value(is_code(values) && (h == 0 || values == args.code.values), kOp,
+                "box must have A * 7, 8, 9 or 10 channels, all heads alike", box[h].sym_sizes());
+    args.code.values = static_cast<int>(values);
+    if (!direction.empty()) {
+      const int64_t bins = per_anchor(direction[h], each);
+      check_value(bins >= 1 && bins <= 64 && (h == 0 || bins == args.code.bins), kOp,
+                  "direction must have A * bins channels, all heads alike",
+                  direction[h].sym_sizes());
+      args.code.bins = static_cast<int>(bins);
+    }
+    DetectHead& head = args.head[h];
+    head.per_cell = static_cast<int32_t>(each);
+    head.classes = static_cast<int32_t>(own);
+    head.first_class = classes;
+    classes += head.classes;
+    check_value(classes <= kMostClasses, kOp, "the heads must have at most 64 classes", classes);
+  }
+}
+
+Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<TensorList> direction_in,
+                             TensorList anchors, double score_threshold,
+                             c10::ArrayRef<double> nms_threshold, c10::SymInt pre, c10::SymInt post,
+                             std::string_view group, bool shared_pre, bool global_post, bool closed,
+                             double dir_offset, double dir_limit, bool dir_flip,
+                             std::optional<at::IntArrayRef> class_labels, std::string_view nms) {
+  const TensorList direction = given(direction_in);
+  DetectArgs args;
+  args.group = parse_group(kOp, group);
+  check_heads_of_anchors(cls, box, direction, anchors, args);
+  check_value(!shared_pre || args.group == DetectGroup::kClass, kOp,
+              "group must be 'class' with shared_pre", "'", group, "'");
+  args.best_class = args.group != DetectGroup::kClass;
+  args.shared_pre = shared_pre;
+  set_direction(kOp, dir_offset, dir_limit, dir_flip, args.code);
+  const DetectOptions options{score_threshold, nms_threshold,       pre, post, global_post,
+                              closed,          given(class_labels), nms};
+  set_options(kOp, options, args);
+  Detections out = empty_detections(cls[0], args, post);
+  if (cls[0].is_meta()) return out;
+
+  std::vector<Tensor> kept;  // while the kernels read them
+  int64_t boxes = 0, pairs = 0;
+  for (int h = 0; h < args.heads; ++h) {
+    DetectHead& head = args.head[h];
+    check_below(anchors[h].numel(), kDetectLimit, kOp, "anchors must have fewer than 2^31 numbers",
+                anchors[h].sym_sizes());
+    head.map[kScoreMap] = head_map(cls[h], kept);
+    head.map[kBoxMap] = head_map(box[h], kept);
+    if (args.code.bins > 0) head.map[kDirectionMap] = head_map(direction[h], kept);
+    const Tensor& own = kept.emplace_back(anchors[h].contiguous());
+    head.anchors = own.const_data_ptr<float>();
+    head.height = static_cast<int32_t>(own.size(0));
+    head.width = static_cast<int32_t>(own.size(1));
+    head.first_box = boxes;
+    head.first_pair = pairs;
+    boxes += head.boxes();
+    pairs += head.boxes() * head.classes;
+  }
+  run_detection(kOp, cls[0], options, out, args);
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl(kOp, anchor_decode_nms); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl(kOp, anchor_decode_nms); }
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl(kOp, inference_only()); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) m.impl(kOp, anchor_decode_nms);
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/detection/box_decode.h"
+
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/device.h"
+#include "csrc/ops/detection/box_checks.h"
+#include "csrc/ops/detection/detect_checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr const char* kOp = "box_decode";
+
+// Leading dimensions of `tensor` equal the last ones of deltas.
+void check_leading(const char* name, const Tensor& tensor, const Tensor& deltas) {
+  const Rule rule{name, " must have the leading dimensions of deltas, or the last of them"};
+  TORCH_CHECK(tensor.device() == deltas.device(),
+              refusal(kOp, Rule{name, " must be on the device of deltas"}, tensor.device()));
+  check_value(tensor.dim() >= 1 && tensor.dim() <= deltas.dim(), kOp, rule, tensor.sym_sizes());
+  for (int64_t axis = 2; axis <= tensor.dim(); ++axis) {
+    check_size(tensor.sym_size(-axis).sym_eq(deltas.sym_size(-axis)), kOp, rule,
+               tensor.sym_sizes());
+  }
+}
+
+Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
+                  const OptionalTensor& direction_in, double dir_offset, double dir_limit,
+                  bool dir_flip) {
+  check_value(deltas_in.dim() >= 1, kOp, "deltas must be [.., 7 to 10]", deltas_in.sym_sizes());
+  check_type(is_map_type(deltas_in.scalar_type()), kOp,
+             "deltas must be float16, bfloat16 or float32", deltas_in.scalar_type());
+  const int64_t values = deltas_in.sym_size(-1).guard_int(__FILE__, __LINE__);
+  check_value(is_code(values), kOp, "deltas must be [.., 7 to 10]", deltas_in.sym_sizes());
+  check_leading("anchors", anchors_in, deltas_in);
+  check_size(anchors_in.sym_size(-1).sym_eq(7), kOp, "anchors must be [.., 7]",
+             anchors_in.sym_sizes());
+  check_type(anchors_in.scalar_type() == at::kFloat, kOp, "anchors must be float32",
+             anchors_in.scalar_type());
+  BoxDecodeArgs args;
+  args.code.values = static_cast<int>(values);
+  if (direction_in) {
+    check_value(direction_in->dim() == deltas_in.dim(), kOp,
+                "direction must be [.., bins] beside deltas", direction_in->sym_sizes());
+    check_leading("direction", *direction_in, deltas_in);
+    check_type(direction_in->scalar_type() == deltas_in.scalar_type(), kOp,
+               "direction must have the dtype of deltas", direction_in->scalar_type());
+    const int64_t bins = direction_in->sym_size(-1).guard_int(__FILE__, __LINE__);
+    check_value(bins >= 1 && bins <= 64, kOp, "direction must have 1 to 64 bins", bins);
+    args.code.bins = static_cast<int>(bins);
+  }
+  set_direction(kOp, dir_offset, dir_limit, dir_flip, args.code);
+
+  std::vector<c10::SymInt> shape = deltas_in.sym_sizes().vec();
+  shape.back() = args.code.box_values();
+  const Tensor boxes = empty_beside(shape, at::kFloat, deltas_in);
+  if (deltas_in.is_meta() || boxes.numel() == 0) return boxes;
+
+  const Tensor deltas = deltas_in.contiguous(), anchors = anchors_in.contiguous();
+  const OptionalTensor direction = contiguous(direction_in);
+  args.deltas = deltas.const_data_ptr();
+  args.direction = direction ? direction->const_data_ptr() : nullptr;
+  args.dtype = dtype_of(deltas.scalar_type());
+  args.anchors = anchors.const_data_ptr<float>();
+  args.rows = deltas.numel() / values;
+  args.anchor_rows = anchors.numel() / 7;
+  args.boxes = boxes.mutable_data_ptr<float>();
+  run(kOp, deltas, args);
+  return boxes;
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl(kOp, box_decode); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl(kOp, box_decode); }
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl(kOp, inference_only()); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) m.impl(kOp, box_decode);
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/library.h>
+
+#include "csrc/ops/detection/detect_checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+
+constexpr const char* kOp = "center_decode_nms";
+
+// The maps of all tasks, in the order of CentreMapKind after the heat maps.
+struct CentreMaps {
+  const char* name;
+  TensorList maps;
+  int64_t channels;
+};
+
+// Fills in the heads without their memory.
+void check_tasks(TensorList heatmap, const std::array<CentreMaps, 5>& others, DetectArgs& args) {
+  check_heads(kOp, "heatmap", heatmap);
+  for (const CentreMaps& other : others) {
+    const bool left_out = &other == &others.back() && other.maps.empty();
+    if (!left_out) check_length(kOp, other.name, other.maps.size(), heatmap.size());
+  }
+  args.centres = true;
+  args.centre.velocity = !others.back().maps.empty();
+  args.heads = static_cast<int>(heatmap.size());
+  int classes = 0;
+  for (int h = 0; h < args.heads; ++h) {
+    check_map(kOp, "heatmap", heatmap[h], heatmap[0]);
+    check_size(heatmap[h].sym_size(1).sym_ge(1), kOp, "heatmap must have a channel a class",
+               heatmap[h].sym_sizes());
+    for (const CentreMaps& other : others) {
+      if (other.maps.empty()) continue;
+      check_beside(kOp, other.name, other.maps[h], heatmap[h]);
+      check_size(other.maps[h].sym_size(1).sym_eq(other.channels), kOp,
+                 {other.name, " must have ",
+                  other.channels == 1       ? "1 channel"
+                      : other.channels == 2 ? "2 channels"
+                                            : "3 channels"},
+                 other.maps[h].sym_sizes());
+    }
+    const int64_t own = heatmap[h].sym_size(1).guard_int(__FILE__, __LINE__);
+    check_value(own + classes <= kMostClasses, kOp, "the heads must have at most 64 classes",
+                own + classes);
+    args.head[h].classes = static_cast<int32_t>(own);
+    args.head[h].first_class = classes;
+    classes += args.head[h].classes;
+  }
+}
+
+void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, int64_t stride,
+               std::string_view rot_order, DetectArgs& args) {
+  check_range(kOp, range);
+  check_value(voxel_size.size() == 2 || voxel_size.size() == 3, kOp,
+              "voxel_size must be (x, y, z), or (x, y), in metres", voxel_size);
+  check_value(stride >= 1 && stride < (1 << 24), kOp, "stride must be in [1, 2^24)", stride);
+  check_value(rot_order == "sin_cos" || rot_order == "cos_sin", kOp,
+              "rot_order must be 'sin_cos' or 'cos_sin'", "'", rot_order, "'");
+  for (int axis = 0; axis < 2; ++axis) {
+    const auto size = static_cast<float>(voxel_size[axis]);
+    check_value(std::isfinite(size) && size > 0, kOp, "voxel_size must be finite and > 0",
+                voxel_size);
+    args.centre.voxel[axis] = size;
+    args.centre.low[axis] = static_cast<float>(range[axis]);
+  }
+  args.centre.stride = static_cast<float>(stride);
+  args.centre.cos_first = rot_order == "cos_sin";
+}
+
+void set_post_range(c10::ArrayRef<double> range, DetectArgs& args) {
+  if (range.empty()) return;
+  check_value(range.size() == 6, kOp, "post_range must be (x0, y0, z0, x1, y1, z1), or none",
+              range);
+  args.has_range = true;
+  for (int k = 0; k < 6; ++k) {
+    check_value(!std::isnan(range[k]), kOp, "post_range must be numbers", range);
+    args.range[k] = static_cast<float>(range[k]);
+  }
+}
+
+Detections center_decode_nms(
+    TensorList heatmap, TensorList offset, TensorList z, TensorList dim, TensorList rot,
+    std::optional<TensorList> vel_in, c10::ArrayRef<double> voxel_size,
+    c10::ArrayRef<double> point_cloud_range, int64_t stride, double score_threshold,
+    c10::ArrayRef<double> nms_threshold, c10::SymInt pre, c10::SymInt post, std::string_view group,
+    bool global_post, bool best_class, bool closed, std::optional<c10::ArrayRef<double>> post_range,
+    std::string_view rot_order, std::optional<at::IntArrayRef> class_labels, std::string_view nms) {
+  const TensorList vel = given(vel_in);
+  const std::array<CentreMaps, 5> others{
+      {{"offset", offset, 2}, {"z", z, 1}, {"dim", dim, 3}, {"rot", rot, 2}, {"vel", vel, 2}}};
+  DetectArgs args;
+  args.group = parse_group(kOp, group);
+  check_tasks(heatmap, others, args);
+  check_value(!best_class || args.group != DetectGroup::kClass, kOp,
+              "group must be 'task' or 'none' with best_class", "'", group, "'");
+  args.best_class = best_class;
+  set_cells(voxel_size, point_cloud_range, stride, rot_order, args);
+  set_post_range(given(post_range), args);
+  const DetectOptions options{score_threshold, nms_threshold,       pre, post, global_post,
+                              closed,          given(class_labels), nms};
+  set_options(kOp, options, args);
+  Detections out = empty_detections(heatmap[0], args, post);
+  if (heatmap[0].is_meta()) return out;
+
+  std::vector<Tensor> kept;  // while the kernels read them
+  int64_t boxes = 0, pairs = 0;
+  for (int h = 0; h < args.heads; ++h) {
+    DetectHead& head = args.head[h];
+    check_below(heatmap[h].size(2) * heatmap[h].size(3), kDetectLimit, kOp,
+                "heatmap must have fewer than 2^31 cells", heatmap[h].sym_sizes());
+    head.map[kScoreMap] = head_map(heatmap[h], kept);
+    for (size_t k = 0; k < others.size(); ++k) {
+      if (!others[k].maps.empty()) {
+        head.map[kOffsetMap + k] = head_map(others[k].maps[h], kept);
+      }
+    }
+    head.height = static_cast<int32_t>(heatmap[h].size(2));
+    head.width = static_cast<int32_t>(heatmap[h].size(3));
+    head.first_box = boxes;
+    head.first_pair = pairs;
+    boxes += head.boxes();
+    pairs += head.boxes() * head.classes;
+  }
+  run_detection(kOp, heatmap[0], options, out, args);
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl(kOp, center_decode_nms); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl(kOp, center_decode_nms); }
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl(kOp, inference_only()); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) m.impl(kOp, center_decode_nms);
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The forward remembers who won each channel of each pillar; the gradients of the layer gather
+// from there. The points have none: exact batch norm rests on their moments being constants.
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Encode = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                      const Tensor&, const Tensor&, c10::ArrayRef<double>, c10::ArrayRef<double>,
+                      int64_t, c10::SymInt, int64_t, bool, std::string_view,
+                      std::optional<at::ScalarType>);
+using EncodeTrain = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
+                                                       const Tensor&, const Tensor&, const Tensor&,
+                                                       const Tensor&, c10::ArrayRef<double>,
+                                                       c10::ArrayRef<double>, int64_t, c10::SymInt,
+                                                       int64_t, bool, std::string_view,
+                                                       std::optional<at::ScalarType>);
+using EncodeBackward = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
+                                                  const Tensor&, const Tensor&,
+                                                  c10::ArrayRef<double>, c10::ArrayRef<double>,
+                                                  at::ScalarType, int64_t, bool);
+
+// All but the tensors.
+struct Options {
+  c10::ArrayRef<double> voxel_size;
+  c10::ArrayRef<double> range;
+  int64_t max_points;
+  c10::SymInt batch_size;
+  int64_t center_axes;
+  bool legacy;
+  std::string_view pad_semantics;
+  std::optional<at::ScalarType> out_dtype;
+};
+
+class PillarEncode : public torch::autograd::Function<PillarEncode> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& weight, const Tensor& bias,
+                        const Tensor& points, const Tensor& indices, const Tensor& num_points,
+                        const Tensor& point_voxel, const Tensor& point_slot, const Options& o) {
+    static const auto op = typed_op<EncodeTrain>("torchvox::_pillar_encode_train");
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    auto [canvas, mean, arg] = op.call(points, indices, num_points, point_voxel, point_slot, weight,
+                                       bias, o.voxel_size, o.range, o.max_points, o.batch_size,
+                                       o.center_axes, o.legacy, o.pad_semantics, o.out_dtype);
+    ctx->save_for_backward({mean, arg, points, indices});
+    ctx->saved_data["voxel_size"] = o.voxel_size.vec();
+    ctx->saved_data["range"] = o.range.vec();
+    ctx->saved_data["dtype"] = static_cast<int64_t>(weight.scalar_type());
+    ctx->saved_data["center_axes"] = o.center_axes;
+    ctx->saved_data["legacy"] = o.legacy;
+    ctx->set_materialize_grads(false);
+    return canvas;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    static const auto op = typed_op<EncodeBackward>("torchvox::_pillar_encode_backward");
+    variable_list out(8);
+    if (!grads[0].defined()) return out;
+    const variable_list saved = ctx->get_saved_variables();
+    auto [grad_weight, grad_bias] = op.call(
+        grads[0], saved[0], saved[1], saved[2], saved[3],
+        ctx->saved_data["voxel_size"].toDoubleVector(), ctx->saved_data["range"].toDoubleVector(),
+        static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()),
+        ctx->saved_data["center_axes"].toInt(), ctx->saved_data["legacy"].toBool());
+    if (ctx->needs_input_grad(0)) out[0] = grad_weight;
+    if (ctx->needs_input_grad(1)) out[1] = grad_bias;
+    return out;
+  }
+};
+
+Tensor pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& num_points,
+                     const Tensor& point_voxel, const Tensor& point_slot, const Tensor& weight,
+                     const Tensor& bias, c10::ArrayRef<double> voxel_size,
+                     c10::ArrayRef<double> range, int64_t max_points, c10::SymInt batch_size,
+                     int64_t center_axes, bool legacy, std::string_view pad_semantics,
+                     std::optional<at::ScalarType> out_dtype) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!wants_gradient(points),
+                              "pillar_encode: points have no gradient; detach them");
+  if (wants_gradient(weight) || wants_gradient(bias)) {
+    return PillarEncode::apply(weight, bias, points, indices, num_points, point_voxel, point_slot,
+                               Options{voxel_size, range, max_points, batch_size, center_axes,
+                                       legacy, pad_semantics, out_dtype});
+  }
+  static const auto op = typed_op<Encode>("torchvox::pillar_encode");
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return op.call(points, indices, num_points, point_voxel, point_slot, weight, bias, voxel_size,
+                 range, max_points, std::move(batch_size), center_axes, legacy, pad_semantics,
+                 out_dtype);
+}
+
+// Under autocast one of weight and bias may come in half precision: both are widened.
+Tensor widening_pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& num_points,
+                              const Tensor& point_voxel, const Tensor& point_slot,
+                              const Tensor& weight, const Tensor& bias,
+                              c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
+                              int64_t max_points, c10::SymInt batch_size, int64_t center_axes,
+                              bool legacy, std::string_view pad_semantics,
+                              std::optional<at::ScalarType> out_dtype) {
+  static const auto op = typed_op<Encode>("torchvox::pillar_encode");
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const bool floats = weight.is_floating_point() && bias.is_floating_point();
+  const at::ScalarType type = c10::promoteTypes(weight.scalar_type(), bias.scalar_type());
+  return op.call(points, indices, num_points, point_voxel, point_slot,
+                 floats ? weight.to(type) : weight, floats ? bias.to(type) : bias, voxel_size,
+                 range, max_points, std::move(batch_size), center_axes, legacy, pad_semantics,
+                 out_dtype);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("pillar_encode", pillar_encode); }
+TORCH_LIBRARY_IMPL(torchvox, AutocastCPU, m) { m.impl("pillar_encode", widening_pillar_encode); }
+TORCH_LIBRARY_IMPL(torchvox, AutocastCUDA, m) { m.impl("pillar_encode", widening_pillar_encode); }
+
+}  // namespace
+}  // namespace torchvox
