@@ -12,6 +12,7 @@ _library.load()
 
 from torchvox import models, nn, ops  # noqa: E402
 from torchvox.data.collate import collate_points  # noqa: E402
+from torchvox.graphs import GraphRunner  # noqa: E402
 from torchvox.ops import *  # noqa: E402, F403
 
 __version__: str = _library.BUILD_INFO["version"]
@@ -20,6 +21,7 @@ __version__: str = _library.BUILD_INFO["version"]
 cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
 
 __all__ = [
+    "GraphRunner",
     "__version__",
     "cmake_prefix_path",
     "collate_points",

@@ -3,6 +3,7 @@
 
 from torchvox.nn.bev import BEVMaxHeight
 from torchvox.nn.feature_propagation import FeaturePropagation
+from torchvox.nn.pillars import PillarFeatureNet
 from torchvox.nn.sampling import FurthestPointSample
 from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import SharedMLP
@@ -12,6 +13,7 @@ __all__ = [
     "BEVMaxHeight",
     "FeaturePropagation",
     "FurthestPointSample",
+    "PillarFeatureNet",
     "SetAbstraction",
     "SharedMLP",
     "Voxelize",

@@ -86,6 +86,7 @@ class SharedMLP(nn.Module):
             for i in range(len(channels))
         )
         self.in_channels = widths[0]
+        self.channels = widths[1:]
         self.out_channels = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from torchvox.ops.bev import (
     bev_preset,
     bev_rasterize,
 )
+from torchvox.ops.boxes import Kept, points_in_boxes, rotated_iou, rotated_nms
+from torchvox.ops.detection import Detections, anchor_decode_nms, box_decode, center_decode_nms
 from torchvox.ops.group_mlp import group_mlp_max
 from torchvox.ops.grouping import (
     group_points,
@@ -30,6 +32,13 @@ from torchvox.ops.neighbours import (
     ball_query,
     ball_query_ragged,
     query_and_group,
+)
+from torchvox.ops.pillars import (
+    PillarNorm,
+    pillar_encode,
+    pillar_moments,
+    pillar_norm,
+    pillar_scatter,
 )
 from torchvox.ops.sampling import (
     Samples,
@@ -56,6 +65,9 @@ for _result in (
     Neighbours,
     BallGroups,
     BallNeighbours,
+    PillarNorm,
+    Detections,
+    Kept,
     Samples,
     VoxelCSR,
     VoxelMap,
@@ -70,11 +82,15 @@ __all__ = [
     "BEVImage",
     "BallGroups",
     "BallNeighbours",
+    "Detections",
+    "Kept",
     "Neighbours",
+    "PillarNorm",
     "Samples",
     "VoxelCSR",
     "VoxelMap",
     "Voxels",
+    "anchor_decode_nms",
     "ball_query",
     "ball_query_ragged",
     "bev_affine",
@@ -82,6 +98,8 @@ __all__ = [
     "bev_max_height_with_index",
     "bev_preset",
     "bev_rasterize",
+    "box_decode",
+    "center_decode_nms",
     "furthest_point_sample",
     "furthest_point_sample_ragged",
     "gather_points",
@@ -94,7 +112,14 @@ __all__ = [
     "knn",
     "knn_ragged",
     "neighbour_rows",
+    "pillar_encode",
+    "pillar_moments",
+    "pillar_norm",
+    "pillar_scatter",
+    "points_in_boxes",
     "query_and_group",
+    "rotated_iou",
+    "rotated_nms",
     "three_interpolate",
     "three_interpolate_ragged",
     "three_nn",

@@ -93,7 +93,7 @@ def ball_query_ragged(
         query_ptr[b] to query_ptr[b + 1]. Clamped to the sizes, never read on the host. A query
         outside of query_ptr has no neighbours.
     local_index: idx counts from the cloud's first point instead of row 0 of points. With "first",
-        an empty ball names row 0 of its cloud either way.
+        an empty ball names row 0 of its cloud, or -1 for a cloud without points.
     The other options are those of `ball_query`.
 
     Returns BallNeighbours(dist2 [U, k], idx [U, k] int32, count [U] int32).

@@ -13,6 +13,8 @@ from torchvox.reference.bev import (
     bev_rasterize,
     bev_rasterize_backward,
 )
+from torchvox.reference.boxes import points_in_boxes, rotated_iou, rotated_nms
+from torchvox.reference.detection import anchor_decode_nms, box_decode, center_decode_nms
 from torchvox.reference.group_mlp_max import group_mlp_max
 from torchvox.reference.grouping import (
     group_points,
@@ -27,6 +29,12 @@ from torchvox.reference.grouping import (
 )
 from torchvox.reference.nearest import knn, knn_ragged, three_nn, three_nn_ragged
 from torchvox.reference.neighbours import ball_query, ball_query_ragged
+from torchvox.reference.pillars import (
+    pillar_encode,
+    pillar_moments,
+    pillar_norm,
+    pillar_scatter,
+)
 from torchvox.reference.query_and_group import query_and_group
 from torchvox.reference.sampling import (
     furthest_point_sample,
@@ -39,6 +47,7 @@ from torchvox.reference.voxel_grid import grid_size
 from torchvox.reference.voxel_scatter import voxel_csr, voxel_scatter, voxel_scatter_backward
 
 __all__ = [
+    "anchor_decode_nms",
     "ball_query",
     "ball_query_ragged",
     "bev_affine",
@@ -46,6 +55,8 @@ __all__ = [
     "bev_max_height_with_index",
     "bev_rasterize",
     "bev_rasterize_backward",
+    "box_decode",
+    "center_decode_nms",
     "furthest_point_sample",
     "furthest_point_sample_ragged",
     "gather_points",
@@ -60,7 +71,14 @@ __all__ = [
     "knn_ragged",
     "neighbour_distance_backward",
     "neighbour_rows",
+    "pillar_encode",
+    "pillar_moments",
+    "pillar_norm",
+    "pillar_scatter",
+    "points_in_boxes",
     "query_and_group",
+    "rotated_iou",
+    "rotated_nms",
     "three_interpolate",
     "three_interpolate_backward",
     "three_interpolate_ragged",

@@ -86,7 +86,8 @@ def ball_query_ragged(
     for b in range(len(ptr) - 1):
         rows = slice(query_ptr[b], query_ptr[b + 1])
         dist2[rows], local, count[rows] = _query(cloud[ptr[b] : ptr[b + 1]], queries[rows], ball)
-        idx[rows] = np.where((local < 0) | local_index, local, local + ptr[b])
+        first = ptr[b] if ptr[b] < ptr[b + 1] else -1  # not a point of the next cloud
+        idx[rows] = np.where((local < 0) | local_index, local, local + first)
     return torch.from_numpy(dist2), torch.from_numpy(idx), torch.from_numpy(count)
 
 

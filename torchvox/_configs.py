@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration files: YAML, named or at a path, over a base, with overrides. What their values
+mean is checked by those who read them."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from torchvox._errors import WrongUseError
+from torchvox._extras import require
+
+
+def read(name: str) -> dict[str, Any]:
+    """The content of a named configuration or of a .yaml file, merged over its base.
+
+    Raises WrongUseError for an unknown name or an unreadable file.
+    """
+    return _read(name, None, ())
+
+
+def shipped(wanted: Callable[[Mapping[str, Any]], bool]) -> list[str]:
+    """Names of the configurations in configs/models with such a content, sorted."""
+    return [name for name in _names() if wanted(read(name))]
+
+
+def unknown_key(key: str, known: Sequence[str], where: str = "") -> str:
+    """The sentence about an unknown key, with the nearest known one."""
+    near = difflib.get_close_matches(key, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
+    return f"unknown key {where + key}: {hint}"
+
+
+def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, Any]:
+    """The content of a named configuration or a file, merged over its base."""
+    if name in seen:
+        raise WrongUseError(f"{name} is its own base: {' -> '.join((*seen, name))}")
+    if name.endswith((".yaml", ".yml")):
+        source = Path(name) if beside is None else beside / name
+        if not source.is_file():
+            raise WrongUseError(f"configuration {source} does not exist")
+        folder = source.parent
+    else:
+        if name not in _names():
+            near = difflib.get_close_matches(name, _names(), 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(_names())}"
+            raise WrongUseError(f"configuration {name!r} is unknown: {hint}")
+        source, folder = _folder() / f"{name}.yaml", None
+    yaml = require("yaml", "to read configurations")
+    try:
+        content = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise WrongUseError(
+            f"{name} is not readable YAML: {' '.join(str(error).split())}"
+        ) from None
+    if not isinstance(content, dict):
+        raise WrongUseError(f"{name} must hold keys and values")
+    base = content.pop("base", None)
+    if base is None:
+        return content
+    return _merge(_read(str(base), folder, (*seen, name)), content)
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` wins; mappings merge key by key, unless they are of another kind; lists replace."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, Mapping)
+        if both and value.get("kind", old.get("kind")) == old.get("kind"):
+            merged[key] = _merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def apply_override(content: dict[str, Any], override: str) -> None:
+    """Sets what an override such as "train.epochs=4" says. Raises WrongUseError."""
+    yaml = require("yaml", "to read configurations")
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise WrongUseError(f"{override!r} must be key=value, such as train.epochs=4")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise WrongUseError(f"{override!r}: the value is not readable YAML") from None
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = float(value)  # YAML 1.1 takes 1e-3 for a word
+    *path, last = key.split(".")
+    for part in path:
+        below = content.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise WrongUseError(f"{override!r}: {part} holds no keys")
+        content = below
+    content[last] = value
+
+
+def _names() -> list[str]:
+    return sorted(f.name[:-5] for f in _folder().iterdir() if f.name.endswith(".yaml"))
+
+
+def _folder() -> Any:
+    """configs/models of the installed package, else of the source tree beside it."""
+    installed = resources.files("torchvox") / "configs" / "models"
+    if installed.is_dir():
+        return installed
+    return Path(__file__).resolve().parents[1] / "configs" / "models"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of bird's-eye-view networks: convolution, batch norm, ReLU."""
+
+from typing import Final, Optional, Union
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def resampling(
+    in_channels: int, out_channels: int, stride: float, *, transposed: bool, bias: bool = False
+) -> nn.Module:
+    """A map of blocks of cells to others: stride n > 1 makes n by n cells of one, stride 1 / n one
+    of n by n. transposed: which of the two kinds of weight a stride of 1 has."""
+    if stride > 1 or (stride == 1 and transposed):
+        size = round(stride)
+        return nn.ConvTranspose2d(in_channels, out_channels, size, size, bias=bias)
+    size = round(1 / stride)
+    return nn.Conv2d(in_channels, out_channels, size, size, bias=bias)
+
+
+def conv3x3(
+    in_channels: int, out_channels: int, stride: int = 1, *, bias: bool = False
+) -> nn.Conv2d:
+    """A convolution that keeps the size, but for its stride."""
+    return nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=bias)
+
+
+def channels_last(conv: nn.Conv2d) -> nn.Conv2d:
+    """The convolution itself, its weight in the order of `FoldedConv`."""
+    conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
+    return conv
+
+
+def eager_on_gpu(x: Tensor) -> bool:
+    """Whether torch runs a kernel per call here: compilers fuse better what is written plainly."""
+    if torch.jit.is_scripting():
+        return x.is_cuda
+    return x.is_cuda and not torch.compiler.is_compiling()
+
+
+class ConvBlock(nn.Module):
+    """Convolution, batch norm and ReLU: [B, C, H, W] to [B, out_channels, H', W']."""
+
+    def __init__(self, conv: nn.Module, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.conv = conv
+        self.norm = nn.BatchNorm2d(int(conv.out_channels), eps=eps, momentum=momentum)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.conv(x)))
+
+
+class FoldedConv(nn.Module):
+    """A `ConvBlock` in evaluation, its batch norm folded into weight and bias.
+
+    Computes in the dtype of the weight. Weights lie in channels-last order, which the fast
+    convolutions of GPUs want; maps follow.
+    """
+
+    stride: Final[int]
+    padding: Final[int]
+
+    def __init__(self, weight: Tensor, bias: Tensor, stride: int, padding: int) -> None:
+        super().__init__()
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = nn.Parameter(bias, requires_grad=False)
+        self.stride = stride
+        self.padding = padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.to(self.weight.dtype)
+        if eager_on_gpu(x):  # one kernel, which took 60 % of the time of three
+            strides, padding = [self.stride, self.stride], [self.padding, self.padding]
+            return torch.cudnn_convolution_relu(
+                x, self.weight, self.bias, strides, padding, [1, 1], 1
+            )
+        return F.relu(F.conv2d(x, self.weight, self.bias, self.stride, self.padding))
+
+    def blocks(self, x: Tensor) -> Tensor:
+        """The map as [B, H', 1, W', 1, channels], see `FoldedUpsample`."""
+        return self.forward(x).permute(0, 2, 3, 1).unsqueeze(2).unsqueeze(4)
+
+    def extra_repr(self) -> str:
+        return f"{list(self.weight.shape)}, stride={self.stride}"
+
+
+class FoldedUpsample(nn.Module):
+    """A transposed convolution without overlap, batch norm and ReLU, folded: one matrix product.
+
+    blocks(x [B, C, H, W]) returns a view [B, H, n, W, n, channels] of what each cell becomes.
+    """
+
+    size: Final[int]
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        """weight: [C, channels, n, n], of the transposed convolution."""
+        super().__init__()
+        self.size = int(weight.size(2))
+        rows = weight.permute(2, 3, 1, 0).reshape(-1, weight.size(0))
+        self.weight = nn.Parameter(rows, requires_grad=False)
+        self.bias = nn.Parameter(bias.repeat(self.size * self.size), requires_grad=False)
+
+    def blocks(self, x: Tensor) -> Tensor:
+        rows = x.to(self.weight.dtype).permute(0, 2, 3, 1)
+        made = torch._addmm_activation(self.bias, rows.flatten(0, 2), self.weight.t())
+        channels = self.bias.size(0) // (self.size * self.size)
+        shape = [rows.size(0), rows.size(1), rows.size(2), self.size, self.size, channels]
+        return made.view(shape).permute(0, 1, 3, 2, 4, 5)
+
+    def extra_repr(self) -> str:
+        return f"{list(self.weight.shape)}, size={self.size}"
+
+
+def folded_conv(
+    block: ConvBlock, dtype: Optional[torch.dtype]
+) -> Union[FoldedConv, FoldedUpsample]:
+    """The block as one linear map, folded in float64 and rounded once."""
+    conv, norm = block.conv, block.norm
+    transposed = isinstance(conv, nn.ConvTranspose2d)
+    with torch.no_grad():
+        scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
+        shift = norm.bias.double() - norm.running_mean.double() * scale
+        axis = [1, -1, 1, 1] if transposed else [-1, 1, 1, 1]
+        weight = conv.weight.double() * scale.view(axis)
+        if conv.bias is not None:
+            shift = shift + conv.bias.double() * scale
+    kind = conv.weight.dtype if dtype is None else dtype
+    weight, shift = weight.to(kind), shift.to(kind)
+    if transposed and conv.stride[0] > 1:
+        return FoldedUpsample(weight, shift)
+    if transposed:
+        weight = weight.transpose(0, 1)
+    return FoldedConv(weight, shift, conv.stride[0], conv.padding[0])

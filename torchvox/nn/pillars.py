@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pillar feature net of PointPillars."""
+
+import copy
+from typing import Final, List, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class PillarNorm(nn.Module):
+    """Parameters and running statistics of a BatchNorm1d behind a linear layer, under its names.
+
+    Not a torch batch norm: it never sees the rows, and converters to SyncBatchNorm must not touch
+    it. statistics() keeps the running values, fold() moves everything into the linear layer.
+    """
+
+    eps: Final[float]
+    momentum: Final[float]
+
+    def __init__(self, channels: int, eps: float = 1e-3, momentum: float = 0.01) -> None:
+        super().__init__()
+        if not eps > 0:
+            raise ValueError(f"PillarNorm: eps must be > 0, got {eps}")
+        if momentum is None:
+            raise TypeError("PillarNorm: momentum must be a number, got None")
+        self.eps = float(eps)
+        self.momentum = float(momentum)
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
+
+    @torch.jit.export
+    def remember(self, count: Tensor, mean: Tensor, var: Tensor) -> None:
+        """Updates the running statistics by a batch's mean and unbiased variance, as BatchNorm1d
+        does; a batch of no rows changes nothing."""
+        with torch.no_grad():
+            some = count > 0
+            share = some.to(self.running_mean.dtype) * self.momentum
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+            self.running_var.lerp_(var.to(self.running_var.dtype), share)
+            self.num_batches_tracked.add_(some)
+
+    @torch.jit.export
+    def fold(self, weight: Tensor, mean: Tensor, var: Tensor) -> Tuple[Tensor, Tensor]:
+        """Weight and bias of the layer that norms the outputs of `weight`, in its dtype."""
+        scale = self.weight.double() * torch.rsqrt(var.double() + self.eps)
+        folded = weight.double() * scale[:, None]
+        return folded.to(weight.dtype), (self.bias - mean.double() * scale).to(weight.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.numel()}, eps={self.eps}, momentum={self.momentum}"
+
+
+class PillarLayer(nn.Module):
+    """Linear without bias, and norm; or, folded, linear with bias."""
+
+    folded: Final[bool]
+
+    def __init__(
+        self, in_channels: int, out_channels: int, eps: float, momentum: float, folded: bool = False
+    ) -> None:
+        super().__init__()
+        self.folded = folded
+        self.linear = nn.Linear(in_channels, out_channels, bias=folded)
+        self.norm = nn.Identity() if folded else PillarNorm(out_channels, eps, momentum)
+
+    @torch.jit.export
+    def in_evaluation(self) -> Tuple[Tensor, Tensor]:
+        """Weight and bias with the running statistics folded in."""
+        if self.folded:
+            bias = self.linear.bias
+            assert bias is not None
+            return self.linear.weight, bias
+        return self.norm.fold(self.linear.weight, self.norm.running_mean, self.norm.running_var)
+
+    def _evaluated(self, x: Tensor, pad: Tensor) -> Tuple[Tensor, Tensor]:
+        weight, bias = self.in_evaluation()
+        weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+        return F.relu(F.linear(x, weight, bias)), F.relu(F.linear(pad, weight, bias))
+
+    @torch.jit.export
+    def in_torch(
+        self, x: Tensor, pad: Tensor, stored: Tensor, empty: Tensor
+    ) -> Tuple[Tensor, Tensor]:
+        """The layer over rows x [N, D], those of `stored`, and pad [V, D], each of which stands
+        for `empty` equal rows. In training the statistics are those of all of them."""
+        if self.folded:
+            return self._evaluated(x, pad)
+        if not self.training:
+            return self._evaluated(x, pad)
+        weight = self.linear.weight.to(x.dtype)
+        x, pad = F.linear(x, weight), F.linear(pad, weight)
+        share, times = stored[:, None].to(x.dtype), empty[:, None].to(x.dtype)
+        count = share.sum(dtype=torch.float64) + times.sum(dtype=torch.float64)
+        scale = (1.0 / count.clamp(min=1)).to(x.dtype)
+        mean = ((x * share).sum(0) + (pad * times).sum(0)) * scale
+        x, pad = x - mean, pad - mean
+        var = ((x * x * share).sum(0) + (pad * pad * times).sum(0)) * scale
+        self.norm.remember(count, mean, var * (count / (count - 1).clamp(min=1)))
+        factor = self.norm.weight * torch.rsqrt(var + self.norm.eps)
+        bias = self.norm.bias
+        return F.relu(x * factor + bias), F.relu(pad * factor + bias)
+
+
+class PillarFeatureNet(nn.Module):
+    """Points of pillars to a canvas: decorate, layers of linear, norm and ReLU, maximum, scatter.
+
+    in_channels: F, columns of the points: x, y, z in metres and other features.
+    feat_channels: outputs of the layers. A layer before the last has half as many units and appends
+        their maximum over the pillar to every point.
+    voxel_size, point_cloud_range, max_points: those of the voxel map; one cell along z.
+    center_axes, legacy, pad_semantics: see `torchvox.pillar_encode`.
+    eps, momentum: of the norm. Statistics in training are exact, over all rows that pad_semantics
+        counts. sync: over all processes of the default group too; the gradients are those of one
+        process with all samples once DDP has averaged them.
+
+    forward(points [N, F], indices, num_points, point_voxel, point_slot, batch_size) takes the
+    outputs of `torchvox.voxel_map` and returns [B, feat_channels[-1], ny, nx], channels_last, in
+    the dtype of the weights. Points get no gradient. One layer is one fused op, in training two
+    more passes over the points and no tensor of all rows; several layers run in torch over N points
+    and V rows. Autocast changes nothing: coordinates and statistics are never in half precision.
+    Only TorchScript cannot switch it off: run scripts of several layers outside of it.
+    State-dict names are those of OpenPCDet and mmdetection3d: pfn_layers.i.linear, .norm.
+    """
+
+    in_channels: Final[int]
+    out_channels: Final[int]
+    voxel_size: Final[List[float]]
+    point_cloud_range: Final[List[float]]
+    cell: Final[List[float]]
+    lower: Final[List[float]]
+    size: Final[List[int]]
+    max_points: Final[int]
+    center_axes: Final[int]
+    legacy: Final[bool]
+    pad_semantics: Final[str]
+    sync: Final[bool]
+    single: Final[bool]
+    folded: Final[bool]
+
+    def __init__(
+        self,
+        in_channels: int,
+        feat_channels: Sequence[int] = (64,),
+        *,
+        voxel_size: Sequence[float],
+        point_cloud_range: Sequence[float],
+        max_points: int = 32,
+        center_axes: int = 3,
+        legacy: bool = False,
+        pad_semantics: str = "reference",
+        eps: float = 1e-3,
+        momentum: float = 0.01,
+        sync: bool = False,
+    ) -> None:
+        super().__init__()
+        if not feat_channels:
+            raise ValueError("PillarFeatureNet: feat_channels must name at least one layer")
+        if any(c < 1 for c in feat_channels):
+            raise ValueError(
+                f"PillarFeatureNet: feat_channels must be 1 or more each, got {list(feat_channels)}"
+            )
+        if any(c % 2 for c in feat_channels[:-1]):
+            raise ValueError(
+                "PillarFeatureNet: feat_channels before the last must be even, "
+                f"got {list(feat_channels)}"
+            )
+        if pad_semantics not in ("reference", "none"):
+            raise ValueError(
+                "PillarFeatureNet: pad_semantics must be 'reference' or 'none', "
+                f"got {pad_semantics!r}"
+            )
+        if max_points < -1:
+            raise ValueError(
+                f"PillarFeatureNet: max_points must be -1 (no limit) or more, got {max_points}"
+            )
+        if center_axes not in (2, 3):
+            raise ValueError(f"PillarFeatureNet: center_axes must be 2 or 3, got {center_axes}")
+        self.in_channels = int(in_channels)
+        self.out_channels = int(feat_channels[-1])
+        self.voxel_size = [float(v) for v in voxel_size]
+        self.point_cloud_range = [float(v) for v in point_cloud_range]
+        cells = torch.ops.torchvox.grid_size(self.voxel_size, self.point_cloud_range)
+        if cells[2] != 1:
+            raise ValueError(
+                "PillarFeatureNet: voxel_size and point_cloud_range must give one cell along z, "
+                f"got {cells[2]}"
+            )
+        self.size = cells[:2]
+        # As the kernels have them, rounded to float32.
+        self.cell = torch.tensor(self.voxel_size).tolist()
+        self.lower = torch.tensor(self.point_cloud_range[:3]).tolist()
+        self.max_points = int(max_points)
+        self.center_axes = int(center_axes)
+        self.legacy = bool(legacy)
+        self.pad_semantics = pad_semantics
+        self.sync = bool(sync)
+        self.single = len(feat_channels) == 1
+        self.folded = False
+        if self.sync and not self.single:
+            raise ValueError(
+                f"PillarFeatureNet: sync takes one layer, got feat_channels {list(feat_channels)}"
+            )
+        widths = [self.in_channels + 3 + self.center_axes, *(int(c) for c in feat_channels)]
+        last = len(widths) - 2
+        self.pfn_layers = nn.ModuleList(
+            PillarLayer(widths[i], widths[i + 1] // (1 if i == last else 2), eps, momentum)
+            for i in range(last + 1)
+        )
+
+    def fold_batch_norm(self) -> "PillarFeatureNet":
+        """A copy for inference whose layers are linear with bias: one op and nothing else."""
+        net = copy.deepcopy(self).eval()
+        net.folded = True
+        for i, layer in enumerate(self.pfn_layers):
+            if layer.folded:
+                continue
+            with torch.no_grad():
+                weight, bias = layer.in_evaluation()
+            plain = PillarLayer(weight.size(1), weight.size(0), 1.0, 0.0, folded=True).to(weight)
+            plain.linear.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
+            plain.linear.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
+            net.pfn_layers[i] = plain.eval()
+        return net
+
+    @torch.jit.unused
+    def _all_reduced(self, moments: Tensor) -> Tensor:
+        group = torch.distributed
+        if group.is_available() and group.is_initialized():
+            group.all_reduce(moments)
+        return moments
+
+    def _moments_of_batch(
+        self,
+        points: Tensor,
+        indices: Tensor,
+        num_points: Tensor,
+        point_voxel: Tensor,
+        point_slot: Tensor,
+    ) -> Tensor:
+        moments = torch.ops.torchvox.pillar_moments(
+            points,
+            indices,
+            num_points,
+            point_voxel,
+            point_slot,
+            self.voxel_size,
+            self.point_cloud_range,
+            self.max_points,
+            center_axes=self.center_axes,
+            legacy=self.legacy,
+            pad_semantics=self.pad_semantics,
+        )
+        return self._all_reduced(moments) if self.sync else moments
+
+    def _layer_in_training(self, moments: Tensor) -> Tuple[Tensor, Tensor]:
+        """Weight and bias of the one layer with this batch's statistics folded in. These follow
+        from the moments alone, and so do the gradients that pass through them."""
+        layer = self.pfn_layers[0]
+        norm = layer.norm
+        weight, bias, mean, var = torch.ops.torchvox.pillar_norm(
+            moments, layer.linear.weight, norm.weight, norm.bias, norm.eps
+        )
+        norm.remember(moments[0], mean, var)
+        return weight, bias
+
+    def _fused(
+        self,
+        points: Tensor,
+        indices: Tensor,
+        num_points: Tensor,
+        point_voxel: Tensor,
+        point_slot: Tensor,
+        batch_size: int,
+    ) -> Tensor:
+        if self.folded:
+            weight, bias = self.pfn_layers[0].in_evaluation()
+        elif self.training:
+            weight, bias = self._layer_in_training(
+                self._moments_of_batch(points, indices, num_points, point_voxel, point_slot)
+            )
+        else:
+            weight, bias = self.pfn_layers[0].in_evaluation()
+        return torch.ops.torchvox.pillar_encode(
+            points,
+            indices,
+            num_points,
+            point_voxel,
+            point_slot,
+            weight,
+            bias,
+            self.voxel_size,
+            self.point_cloud_range,
+            self.max_points,
+            batch_size,
+            center_axes=self.center_axes,
+            legacy=self.legacy,
+            pad_semantics=self.pad_semantics,
+        )
+
+    def _decorated(self, points: Tensor, row: Tensor, indices: Tensor, mean: Tensor) -> Tensor:
+        """[N, D] decorated points. `row` is V for dropped ones, `mean` [V + 1, 3]."""
+        # Numbers, not tensors: these would be copied from the host, which a graph cannot capture.
+        places: List[Tensor] = []
+        for axis in range(3):
+            index = indices[:, 3 - axis].to(points.dtype) + 0.5
+            places.append(index * self.cell[axis] + self.lower[axis])
+        centre = torch.stack(places, 1)
+        xyz = points[:, :3]
+        offset = xyz - F.pad(centre, [0, 0, 0, 1]).index_select(0, row)
+        axes = self.center_axes
+        own = torch.cat([offset[:, :axes], points[:, axes:]], 1) if self.legacy else points
+        return torch.cat([own, xyz - mean.index_select(0, row), offset[:, :axes]], 1)
+
+    def _several_layers(
+        self,
+        points: Tensor,
+        indices: Tensor,
+        num_points: Tensor,
+        point_voxel: Tensor,
+        point_slot: Tensor,
+        batch_size: int,
+    ) -> Tensor:
+        """The layers over the points and, apart, over one empty slot of each pillar, which stands
+        for all of them."""
+        dtype = self.pfn_layers[0].linear.weight.dtype
+        wide = points.dtype == torch.float64 or dtype == torch.float64
+        points = points.to(torch.float64 if wide else torch.float32)
+        count = indices.size(0)
+        stored = point_slot >= 0
+        map_row = torch.where(stored, point_voxel, torch.full_like(point_voxel, -1))
+        row = torch.where(stored, point_voxel, torch.full_like(point_voxel, count)).long()
+        offsets, perm = torch.ops.torchvox.voxel_csr(map_row, count)
+        mean, _ = torch.ops.torchvox.voxel_scatter(
+            points[:, :3], map_row, count, "mean", offsets=offsets, perm=perm
+        )
+        x = self._decorated(points, row, indices, F.pad(mean, [0, 0, 0, 1]))
+        x = torch.where(stored[:, None], x, torch.zeros_like(x))
+        empty = torch.zeros_like(num_points)
+        if self.pad_semantics == "reference" and self.max_points >= 0:
+            slots = (self.max_points - num_points).clamp(min=0)
+            empty = torch.where(indices[:, 0] >= 0, slots, empty)
+        pad = torch.zeros(count, x.size(1), dtype=x.dtype, device=x.device)
+        last = len(self.pfn_layers) - 1
+        for i, layer in enumerate(self.pfn_layers):
+            x, pad = layer.in_torch(x, pad, stored, empty)
+            best, _ = torch.ops.torchvox.voxel_scatter(
+                x, map_row, count, "max", offsets=offsets, perm=perm
+            )
+            best = torch.where((empty[:, None] > 0) & (pad > best), pad, best)
+            if i < last:
+                x = torch.cat([x, F.pad(best, [0, 0, 0, 1]).index_select(0, row)], 1)
+                pad = torch.cat([pad, best], 1)
+            else:
+                x = best
+        return torch.ops.torchvox.pillar_scatter(x.to(dtype), indices, batch_size, self.size)
+
+    def forward(
+        self,
+        points: Tensor,
+        indices: Tensor,
+        num_points: Tensor,
+        point_voxel: Tensor,
+        point_slot: Tensor,
+        batch_size: int = 1,
+    ) -> Tensor:
+        if self.single:
+            return self._fused(points, indices, num_points, point_voxel, point_slot, batch_size)
+        if not torch.jit.is_scripting():
+            device = points.device.type
+            if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+                # Half precision is too coarse for metres, and too narrow for sums over rows.
+                with torch.autocast(device, enabled=False):
+                    return self._several_layers(
+                        points, indices, num_points, point_voxel, point_slot, batch_size
+                    )
+        return self._several_layers(
+            points, indices, num_points, point_voxel, point_slot, batch_size
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"size={self.size}, max_points={self.max_points}, center_axes={self.center_axes}, "
+            f"legacy={self.legacy}, pad_semantics={self.pad_semantics!r}"
+        )

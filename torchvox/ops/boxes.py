@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotated boxes: overlap, suppression, points inside."""
+
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+
+class Kept(NamedTuple):
+    index: Tensor
+    count: Tensor
+
+
+def rotated_iou(a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False) -> Tensor:
+    """Intersection over union of rotated boxes, of every a with every b or of pairs.
+
+    a: [N, 7] or [B, N, 7] float32 or float64, 7 columns or more, any strides: x, y, z of the
+        centre, l, w, h in metres, yaw counter-clockwise from +x in radians; further columns are not
+        read. b: [M, 7] or [B, M, 7] of the same dtype, with the B of a.
+    mode: "bev", rectangles seen from above (z and h are not read); "3d", volumes.
+    paired: a[i] with b[i] alone; N = M.
+
+    Returns [N, M] or [B, N, M], paired [N] or [B, N], of the boxes' dtype: exact polygon clipping
+    in that dtype, within 5e-7 (float32) of the exact value for boxes anywhere, up to 5 times as
+    long as wide (docs/boxes.md has thinner ones). In [0, 1]; the same bits for (a, b) and (b, a);
+    exactly 1 for identical boxes; exactly 0 for boxes that an axis of either separates or that
+    touch, and for boxes with a size that is not positive or a value that is not finite. CPU and
+    CUDA give the same bits. No host synchronisation. Under autocast halves are widened to float32.
+
+    Differentiable in a and b, without atomics. Identical boxes get the gradient 0, boxes that share
+    an edge a one-sided one.
+    Raises ValueError (shapes, options) and TypeError (dtypes).
+    """
+    return torch.ops.torchvox.rotated_iou(a, b, mode=mode, paired=paired)
+
+
+def rotated_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    threshold: float,
+    max_out: int,
+    *,
+    group: Optional[Tensor] = None,
+    lengths: Optional[Tensor] = None,
+    mode: str = "rotated",
+) -> Kept:
+    """Greedy suppression of boxes that overlap a better one, on the boxes' device.
+
+    boxes: [B, N, 7] float32, 7 columns or more, as in `rotated_iou`. Boxes with a score or one of
+        the 7 values that is not finite are left out.
+    scores: [B, N] float32. Boxes come by falling score, equal scores by rising index.
+    threshold: >= 0. "rotated": a kept box suppresses those behind it whose IoU, seen from above, is
+        greater; "circle": those whose squared centre distance is at most this (so 4 means 2 m).
+    max_out: K, boxes kept of each sample at most.
+    group: [B, N] int32 or int64; boxes of different groups never suppress each other. Never
+        emulate groups by moving boxes apart: float32 loses the box.
+    lengths: [B] int32 or int64, boxes of each sample that exist, clamped to [0, N]. None: N.
+    mode: "rotated" or "circle".
+
+    Returns Kept(index [B, K] int32, count [B] int32): the boxes kept, in order, unused slots -1.
+    Exact and deterministic: CPU and CUDA keep the same boxes. No host synchronisation; at most
+    N^2 / 2 pairs of a sample are tested, in little more than 2 MiB of memory a sample. Not
+    differentiable. Under autocast halves are widened to float32.
+    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    """
+    index, count = torch.ops.torchvox.rotated_nms(
+        boxes, scores, threshold, max_out, group=group, lengths=lengths, mode=mode
+    )
+    return Kept(index, count)
+
+
+def points_in_boxes(
+    points: Tensor,
+    boxes: Tensor,
+    *,
+    mode: str = "index",
+    margin: float = 0.0,
+    lengths: Optional[Tensor] = None,
+    box_lengths: Optional[Tensor] = None,
+) -> Tensor:
+    """Which points lie in which rotated boxes.
+
+    points: [B, N, C] float32 or float64, C >= 3: x, y, z first; any strides. Points that are not
+        finite lie in no box.
+    boxes: [B, G, 7] of the same dtype, 7 columns or more, as in `rotated_iou`. Boxes with a size
+        that is not positive or a value that is not finite hold no point.
+    mode: "index", the first box that holds the point; "mask", every pair; "count", points a box.
+    margin: metres added to half of the length and of the width (OpenPCDet adds 0.01 on the CPU).
+    lengths, box_lengths: [B] int32 or int64, points and boxes of each sample that exist, clamped.
+
+    A box holds a point with abs(along) < l / 2, abs(across) < w / 2 and abs(dz) <= h / 2 (mmcv's
+    rule). Returns [B, N] int32, -1 in no box; [B, G, N] bool; or [B, G] int32. CPU and CUDA give
+    the same bits. No host synchronisation. Not differentiable.
+    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    """
+    return torch.ops.torchvox.points_in_boxes(
+        points, boxes, mode=mode, margin=margin, lengths=lengths, box_lengths=box_lengths
+    )
