@@ -14,7 +14,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from torchvox.data.portable_math import log, sin_cos
+from torchvox.data.portable_math import log, sin_cos, sqrt
 
 
 def _signed(value: int) -> int:
@@ -59,7 +59,7 @@ class Draws:
     def normal(self, purpose: str, count: int) -> Tensor:
         """[B, count] float64, standard normal (Box and Muller's transform)."""
         pairs = self.uniform(purpose, 2 * ((count + 1) // 2)).view(len(self.samples), -1, 2)
-        radius = torch.sqrt(log(1.0 - pairs[..., 0]) * -2.0)
+        radius = sqrt(log(1.0 - pairs[..., 0]) * -2.0)
         sine, cosine = sin_cos(pairs[..., 1])
         both = torch.stack([radius * cosine, radius * sine], dim=-1)
         return both.view(len(self.samples), -1)[:, :count]

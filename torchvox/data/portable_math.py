@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arithmetic on float64 tensors that gives the same bits on every device.
 
-torch's own sin, cos and log differ between CPU and CUDA, its float sums depend on the device's
+torch's own sin, cos, log and sqrt differ between CPU and CUDA (on the CPU a vector library takes
+roots of float64, which it does not always round correctly), its float sums depend on the device's
 order of adding, and dividing a CUDA tensor by a Python number multiplies by the inverse. What is
-left is used here: + - * of tensors and numbers, / of tensors, sqrt, comparisons, integer operations
-and stable sorting. Every op rounds once, because torch runs them as separate kernels.
+left is used here: + - * of tensors and numbers, / of tensors, comparisons, integer operations and
+stable sorting. Every op rounds once, because torch runs them as separate kernels.
 """
 
 from __future__ import annotations
@@ -52,6 +53,17 @@ def log(x: Tensor) -> Tensor:
     exponent = exponent + large.to(torch.int64)
     s = (mantissa - 1.0) / (mantissa + 1.0)
     return _polynomial(_LOG, s * s) * s + exponent.to(torch.float64) * math.log(2)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """Square root of zeros and positive normal numbers, to one unit in the last place.
+
+    Heron's method: half the exponent is right to 7 %, and each step squares the error.
+    """
+    root = ((x.view(torch.int64) >> 1) + (_ONE >> 1)).view(torch.float64)
+    for _ in range(5):
+        root = (root + x / root) * 0.5
+    return torch.where(x == 0, x, root)
 
 
 def mean(x: Tensor) -> Tensor:

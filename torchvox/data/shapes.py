@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated, split_size
-from torchvox.data.portable_math import mean, sin_cos
+from torchvox.data.portable_math import mean, sin_cos, sqrt
 from torchvox.data.recipes import PARAMETERS, SHAPES
 from torchvox.data.surfaces import sample, take
 
@@ -97,7 +97,7 @@ def _clouds(name: str, draws: Draws, count: int) -> tuple[Tensor, Tensor]:
     xyz = xyz + draws.normal("noise", count * 3).view(-1, count, 3) * NOISE
     xyz = xyz - mean(xyz)
     x, y, z = xyz.unbind(-1)
-    radius = torch.sqrt(x * x + y * y + z * z).amax(1)
+    radius = sqrt(x * x + y * y + z * z).amax(1)
     return xyz / radius.clamp(min=1e-12)[:, None, None], part
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.portable_math import FIXED, sin_cos
+from torchvox.data.portable_math import FIXED, sin_cos, sqrt
 
 Value = Tensor | float
 TRIES = 8  # of a point on an ellipsoid; at the flattest, one in ten thousand fails all of them
@@ -171,7 +171,7 @@ def _norm(vector: Sequence[Value]) -> Value:
     square = vector[0] * vector[0]
     for v in vector[1:]:
         square = square + v * v
-    return torch.sqrt(square) if isinstance(square, Tensor) else math.sqrt(square)
+    return sqrt(square) if isinstance(square, Tensor) else math.sqrt(square)
 
 
 # The points of each kind: values [B, N, width] and u [B, N, 4], whose column 0 is used up, to
@@ -193,7 +193,7 @@ def _on_triangle(values: Tensor, u: Tensor, draws: Draws) -> Tensor:
 def _on_ring(values: Tensor, u: Tensor, draws: Draws) -> Tensor:
     z, height, low, high = (values[..., i] for i in range(4))
     v = u[..., 2]
-    radius = torch.sqrt((low * low + v * (high * high - low * low)).clamp(min=0.0))
+    radius = sqrt((low * low + v * (high * high - low * low)).clamp(min=0.0))
     # Share of the slant below the radius, (radius - low) / (high - low), also where that is 0/0.
     along = v * (low + high) / (low + radius).clamp(min=1e-12)
     sine, cosine = sin_cos(u[..., 1])
@@ -203,7 +203,7 @@ def _on_ring(values: Tensor, u: Tensor, draws: Draws) -> Tensor:
 def _on_dome(values: Tensor, u: Tensor, draws: Draws) -> Tensor:
     z, radius, up = (values[..., i] for i in range(3))
     rise = u[..., 2]  # Archimedes: equal heights hold equal areas
-    level = radius * torch.sqrt(1.0 - rise * rise)
+    level = radius * sqrt(1.0 - rise * rise)
     sine, cosine = sin_cos(u[..., 1])
     return torch.stack([level * cosine, level * sine, z + radius * rise * up], -1)
 
@@ -227,11 +227,11 @@ def _on_ellipsoid(values: Tensor, u: Tensor, draws: Draws) -> Tensor:
     point = None
     for i in reversed(range(TRIES)):  # so that the first accepted try is written last
         rise = tries[:, :, i, 1] * 2.0 - 1.0
-        level = torch.sqrt(1.0 - rise * rise)
+        level = sqrt(1.0 - rise * rise)
         sine, cosine = sin_cos(tries[:, :, i, 0])
         unit = torch.stack([level * cosine, level * sine, rise], -1)
         x, y, z = (unit / axes).unbind(-1)
-        stretch = torch.sqrt(x * x + y * y + z * z) * best  # of area against the unit sphere's
+        stretch = sqrt(x * x + y * y + z * z) * best  # of area against the unit sphere's
         on = unit * axes
         accepted = tries[:, :, i, 2] < stretch
         point = on if point is None else torch.where(accepted[..., None], on, point)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +23,15 @@ if TYPE_CHECKING:
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it vanishes.
 
-    Missing parent folders are made. The temporary name keeps the suffix of `path`.
+    Missing parent folders are made. The temporary file has the name of `path`, in a folder of its
+    own: torch writes the name of a file into it.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
-    try:
+    with tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent) as folder:
+        temporary = Path(folder) / path.name
         yield temporary
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_npz(path: str | Path, **arrays: np.ndarray) -> None:

@@ -3,9 +3,16 @@
 
 from torchvox.models.checkpoints import CheckpointError, load, save
 from torchvox.models.conventions import PRESETS, Conventions, Level
+from torchvox.models.detection import (
+    CenterPointPillars,
+    CenterPointPillarsConfig,
+    PointPillars,
+    PointPillarsConfig,
+)
 from torchvox.models.export import export_model, export_program
 from torchvox.models.fold import fold_batch_norms
 from torchvox.models.importing import import_checkpoint, parity
+from torchvox.models.merge import merge_heads
 from torchvox.models.pointnet2 import (
     PointNet2Classifier,
     PointNet2PartSegmenter,
@@ -14,17 +21,22 @@ from torchvox.models.pointnet2 import (
 
 __all__ = [
     "PRESETS",
+    "CenterPointPillars",
+    "CenterPointPillarsConfig",
     "CheckpointError",
     "Conventions",
     "Level",
     "PointNet2Classifier",
     "PointNet2PartSegmenter",
     "PointNet2Segmenter",
+    "PointPillars",
+    "PointPillarsConfig",
     "export_model",
     "export_program",
     "fold_batch_norms",
     "import_checkpoint",
     "load",
+    "merge_heads",
     "parity",
     "save",
 ]

@@ -2,7 +2,6 @@
 """Checkpoints of tensors and plain types: nothing in them runs when they are read."""
 
 import argparse
-import pickle
 from pathlib import Path
 from typing import Any, Dict, Union
 
@@ -11,7 +10,9 @@ import torch
 from torch import nn
 
 from torchvox._errors import TorchvoxError
+from torchvox.models.detection import CenterPointPillars, PointPillars
 from torchvox.models.fold import fold_batch_norms, is_folded
+from torchvox.models.merge import is_merged, merge_heads
 from torchvox.models.pointnet2 import (
     PointNet2Classifier,
     PointNet2PartSegmenter,
@@ -20,16 +21,27 @@ from torchvox.models.pointnet2 import (
 
 BUILDERS = {
     kind.__name__: kind
-    for kind in (PointNet2Classifier, PointNet2PartSegmenter, PointNet2Segmenter)
+    for kind in (
+        CenterPointPillars,
+        PointNet2Classifier,
+        PointNet2PartSegmenter,
+        PointNet2Segmenter,
+        PointPillars,
+    )
 }
 FORMAT, VERSION = "torchvox.models", 1
 OPS = (
+    "anchor_decode_nms",
     "ball_query",
+    "center_decode_nms",
     "furthest_point_sample",
     "gather_points",
     "group_mlp_max",
     "interpolate_features",
+    "pillar_encode",
+    "pillar_scatter",
     "query_and_group",
+    "voxel_map",
 )
 
 
@@ -56,6 +68,7 @@ def save(model: nn.Module, path: Union[str, Path]) -> None:
             "model": type(model).__name__,
             "config": model.config(),
             "folded": str(dtype).split(".")[1] if is_folded(model) else "",
+            "merged": is_merged(model),
             "state_dict": {k: v.detach().cpu().clone() for k, v in model.state_dict().items()},
             "torchvox": BUILD_INFO["version"],
             "revision": BUILD_INFO["commit"],
@@ -72,14 +85,24 @@ def load(path: Union[str, Path]) -> nn.Module:
         raise CheckpointError(
             f"{path} is no checkpoint of torchvox.models: torchvox import converts other layouts"
         )
-    if content["version"] > VERSION:
-        raise CheckpointError(f"{path} was written by torchvox {content['torchvox']}, a later one")
-    model = build(content["model"], content["config"])
-    if content["folded"]:
-        model = fold_batch_norms(model, getattr(torch, content["folded"]))
+    try:
+        if content["version"] > VERSION:
+            later = content["torchvox"]
+            raise CheckpointError(f"{path} was written by torchvox {later}, a later one")
+        model = build(content["model"], content["config"])
+        if content["folded"]:
+            model = fold_batch_norms(model, getattr(torch, content["folded"]))
+        if content.get("merged"):
+            model = merge_heads(model)
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is damaged: its entries are incomplete ({error})") from None
+    except (ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{path} is damaged: {_first_line(error)}") from None
     try:
         model.load_state_dict(content["state_dict"])
-    except RuntimeError as error:
+    except (RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from None
     return model.eval()
 
@@ -100,8 +123,13 @@ def read(path: Union[str, Path]) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).split("\n")[0]
+    except Exception as error:  # damaged bytes lead torch to any of them
         raise CheckpointError(
-            f"{path} cannot be read as tensors and plain types: {reason}"
+            f"{path} cannot be read as tensors and plain types: {type(error).__name__}: "
+            f"{_first_line(error) or 'it is empty or cut off'}"
         ) from None
+
+
+def _first_line(error: Exception) -> str:
+    """Without torch's advice to read the file without its guard."""
+    return str(error).split("WeightsUnpickler error: ")[-1].split("\n")[0]

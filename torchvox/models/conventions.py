@@ -12,7 +12,8 @@ class Conventions:
     """Choices that the layer sizes do not show. Each is an argument of the models.
 
     start: first centre of a cloud: "first" point, "random", "random_train" (in training alone, so
-        that evaluation repeats). skip_origin: points with |p|^2 <= 1e-3 are no centres.
+        that evaluation repeats). skip_origin: points with |p|^2 <= 1e-3 are no centres. Of points
+        that are equally far the lowest index is taken, whichever reference the rest follows.
     closed: a ball holds the points at exactly its radius.
     weight: of the interpolation: 1 / (d + 1e-8), "dist", or 1 / (d^2 + 1e-8), "dist2".
     scales_features_first: layers with several scales see [features, xyz], not [xyz, features].

@@ -2,38 +2,62 @@
 """Models as programs that need no Python: TorchScript, torch.export, AOTInductor."""
 
 from pathlib import Path
-from typing import Callable, Dict, NamedTuple, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox.models.detection import PillarDetector
 
 FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2"}
 CLOUDS = 2
+SUFFIX = {"aoti": ".pt2"}  # that torch insists on
+OUTPUTS = ("boxes", "scores", "labels", "count", "overflow")  # of a detector
+NEAR = 0.05  # metres, and in score: boxes that are farther apart are not the same one
+TURN = 0.1  # of the direction, a unit vector: one that is half a radian off is not the same
 Inputs = Tuple[Tensor, ...]
 
 
 class Agreement(NamedTuple):
-    """same_bits: of every output on every input. difference, greatest: of any output."""
+    """same_bits: of every output on every input. difference, greatest: of any output; for a
+    detector, of boxes and scores that belong together, and strays: boxes of one without a box of
+    the other nearby, of all boxes."""
 
     same_bits: bool
     difference: float
     greatest: float
+    strays: float = 0.0
 
 
 def example_inputs(model: nn.Module, lengths: Tuple[int, ...], seed: int = 0) -> Inputs:
     """What the program of a model takes: points [B, N, C], category [B] for a part segmenter, and
-    lengths [B] int64. N is the greatest length, at least 2; NaN past the lengths."""
+    lengths [B], int64, or int32 for a detector. N is the greatest length, at least 2; NaN past the
+    lengths, and for a detector some places NaN and some features infinite."""
     generator = torch.Generator().manual_seed(seed)
     count, device = max(2, *lengths), next(model.parameters()).device
-    points = torch.rand(len(lengths), count, model.in_channels, generator=generator) * 2 - 1
-    sizes = torch.tensor(lengths)
+    detects = isinstance(model, PillarDetector)
+    width = model.columns if detects else model.in_channels
+    points = torch.rand(len(lengths), count, width, generator=generator) * 2 - 1
+    if detects:
+        points = _scan(model, points)
+    sizes = torch.tensor(lengths, dtype=torch.int32 if detects else torch.int64)
     points[torch.arange(count) >= sizes[:, None]] = float("nan")
     inputs: Inputs = (points, sizes)
     if hasattr(model, "num_categories"):
         inputs = (points, torch.arange(len(lengths)) % model.num_categories, sizes)
     return tuple(t.to(device) for t in inputs)
+
+
+def _scan(model: PillarDetector, points: Tensor) -> Tensor:
+    """Points of [-1, 1] in clumps all over the range of a detector, a few past it or not finite."""
+    low, high = torch.tensor(model.point_cloud_range).view(2, 3)
+    points[..., :3] = points[..., :3].pow(3) * 0.55 + 0.5
+    points[..., :3] = low + points[..., :3] * (high - low)
+    points[..., 3:] = points[..., 3:].abs()
+    points[:, 5::97, 1] = float("nan")
+    points[:, 8::97, 3:] = float("inf")
+    return points
 
 
 def export_program(model: nn.Module, num_points: int = 1024) -> torch.export.ExportedProgram:
@@ -55,6 +79,8 @@ def export_model(model: nn.Module, path: Union[str, Path], kind: str) -> None:
     """
     if kind not in FORMATS:
         raise WrongUseError(f"the format must be one of {', '.join(FORMATS)}, got {kind!r}")
+    if not str(path).endswith(SUFFIX.get(kind, "")):
+        raise WrongUseError(f"the format {kind} is written to a {SUFFIX[kind]} file, got {path}")
     if kind == "script":
         torch.jit.script(model.eval()).save(str(path))
     elif kind == "export":
@@ -64,7 +90,7 @@ def export_model(model: nn.Module, path: Union[str, Path], kind: str) -> None:
         torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 
-def load_program(path: Union[str, Path], kind: str) -> Callable[..., Tensor]:
+def load_program(path: Union[str, Path], kind: str) -> Callable[..., Any]:
     """The program in Python, to compare it."""
     if kind == "script":
         return torch.jit.load(str(path))
@@ -74,15 +100,86 @@ def load_program(path: Union[str, Path], kind: str) -> Callable[..., Tensor]:
 
 
 @torch.no_grad()
-def compare(model: nn.Module, program: Callable[..., Tensor], num_points: int = 512) -> Agreement:
-    """Runs both over batches of full, short, single-point and empty clouds."""
-    same, differences, values = True, [], []
-    for lengths in ((num_points,) * 2, (num_points, 0, 1, num_points // 2), (num_points,)):
+def compare(
+    model: nn.Module, program: Callable[..., Any], num_points: Optional[int] = None
+) -> Agreement:
+    """Runs both over batches of full, short, single-point and empty clouds.
+
+    Raises TorchvoxError for a program whose outputs are not tensors like those of the model.
+    """
+    detects = isinstance(model, PillarDetector)
+    count = num_points or (8000 if detects else 512)
+    found: List[Agreement] = []
+    for lengths in ((count,) * 2, (count, 0, 1, count // 2), (count,)):
         inputs = example_inputs(model, lengths, seed=len(lengths))
-        mine, other = model(*inputs), program(*inputs)
-        other = other[0] if isinstance(other, (list, tuple)) else other
-        same = same and torch.equal(mine, other)
-        differences.append((mine - other).abs().max().cpu())
-        values.append(mine.abs().max().cpu())
-    # torch's maximum keeps a NaN, Python's loses it.
-    return Agreement(same, float(torch.stack(differences).max()), float(torch.stack(values).max()))
+        given, answer = model(*inputs), program(*inputs)
+        if detects:
+            found.append(_compare_boxes(tuple(given), _outputs(answer, tuple(given), OUTPUTS)))
+            continue
+        mine, (other,) = given, _outputs(answer, (given,), ("scores",))
+        # torch's maximum keeps a NaN, Python's loses it.
+        worst, greatest = (mine - other).abs().max(), mine.abs().max()
+        found.append(Agreement(torch.equal(mine, other), float(worst), float(greatest)))
+    return Agreement(
+        all(one.same_bits for one in found),
+        float(torch.tensor([one.difference for one in found]).max()),
+        float(torch.tensor([one.greatest for one in found]).max()),
+        float(torch.tensor([one.strays for one in found]).max()),
+    )
+
+
+def _outputs(answer: Any, like: Inputs, names: Tuple[str, ...]) -> Inputs:
+    """What a program answered, as tensors with the places, dtypes and shapes of `like`."""
+    given = tuple(answer) if isinstance(answer, (list, tuple)) else (answer,)
+    if len(given) != len(like):
+        raise TorchvoxError(
+            f"the program must give {len(like)} outputs ({', '.join(names)}), got {len(given)}: "
+            f"{', '.join(_described(one) for one in given)}"
+        )
+    for name, one, other in zip(names, like, given, strict=True):
+        if _described(one) != _described(other):
+            raise TorchvoxError(
+                f"output {name} of the program must be {_described(one)}, got {_described(other)}"
+            )
+    return given
+
+
+def _described(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return "None" if value is None else f"a {type(value).__name__}"
+    dtype = str(value.dtype).removeprefix("torch.")
+    return f"{dtype} {list(value.shape)} on {value.device.type}"
+
+
+def _compare_boxes(mine: Inputs, other: Inputs) -> Agreement:
+    """Boxes may come in another order where scores are nearly equal: each is held beside the
+    nearest one of the same label."""
+    same = all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+    pairs, strays, boxes = [torch.zeros(1)], 0, 0
+    for b in range(len(mine[0])):
+        rows = []
+        for one in (mine, other):
+            rows.append(_rows(*(output[b].double().cpu() for output in one[:4])))
+        boxes += len(rows[0]) + len(rows[1])
+        if not len(rows[0]) or not len(rows[1]):
+            strays += len(rows[0]) + len(rows[1])
+            continue
+        apart = torch.cdist(*rows, p=float("inf"))  # which takes NaN for no distance
+        numbers = [one.isfinite().all(1) for one in rows]
+        apart[~(numbers[0][:, None] & numbers[1])] = float("inf")
+        for nearest in (apart.amin(0), apart.amin(1)):
+            near = nearest <= NEAR
+            strays += int((~near).sum())
+            pairs.append(nearest[near])
+    worst = max(float(p.max()) for p in pairs if len(p))
+    return Agreement(same, worst, float(mine[0].abs().max()), strays / max(boxes, 1))
+
+
+def _rows(boxes: Tensor, scores: Tensor, labels: Tensor, count: Tensor) -> Tensor:
+    """[count, 10 or 12]: the boxes of one scan, in numbers that are all near for the same box."""
+    n = int(count)
+    if not 0 <= n <= len(boxes):
+        raise TorchvoxError(f"output count must be from 0 to {len(boxes)}, got {n}")
+    yaw = boxes[:, 6:7]
+    columns = [boxes[:, :6], TURN * yaw.cos(), TURN * yaw.sin(), boxes[:, 7:]]
+    return torch.cat([*columns, scores[:, None], 1e3 * labels[:, None]], 1)[:n]

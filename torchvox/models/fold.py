@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norm folded into the linear maps, for inference."""
+"""Batch norm folded into linear maps and convolutions, for inference."""
 
 import copy
 from typing import Optional, TypeVar
@@ -7,25 +7,29 @@ from typing import Optional, TypeVar
 import torch
 from torch import nn
 
+from torchvox.models.detection.backbone import FoldedNeck, Neck
+from torchvox.models.detection.detector import PillarDetector
+from torchvox.nn.conv import ConvBlock, FoldedConv, channels_last, folded_conv
 from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import FoldedLayer, SharedLayer
 
 Model = TypeVar("Model", bound=nn.Module)
+FUSED_WIDTH = 256
 
 
-def fold_batch_norms(
-    model: Model, dtype: Optional[torch.dtype] = None, fused: bool = False
-) -> Model:
-    """A copy for evaluation whose layers are one linear map and a ReLU each.
+def fold_batch_norms(model: Model, dtype: Optional[torch.dtype] = None) -> Model:
+    """A copy for evaluation whose layers are one linear map or convolution and a ReLU each.
 
     dtype: of the weights and so of the arithmetic of the layers, torch.bfloat16 for example; None:
     as they are. Coordinates stay as they are given, scores float32. Weights are folded in float64
-    and rounded once. A folded model cannot be trained on.
-    fused: on CUDA the balls of a model of half weights go through group_mlp_max, which writes no
-    tensor of all their rows and differs from the layers by rounding.
+    and rounded once. A folded model cannot be trained on. On CUDA the balls of a model of half
+    weights go through group_mlp_max, which writes no tensor of all their rows and differs from the
+    layers by rounding.
     """
     folded = copy.deepcopy(model).eval()
-    _fold_children(folded, dtype, fused)
+    if isinstance(folded, PillarDetector):
+        folded.fold_encoder()
+    _fold_children(folded, dtype)
     if dtype is not None:
         for parameter in folded.parameters():
             parameter.data = parameter.data.to(dtype)
@@ -35,18 +39,30 @@ def fold_batch_norms(
 
 
 def is_folded(model: nn.Module) -> bool:
-    return any(isinstance(module, FoldedLayer) for module in model.modules())
+    return any(isinstance(module, (FoldedLayer, FoldedConv)) for module in model.modules())
 
 
-def _fold_children(module: nn.Module, dtype: Optional[torch.dtype], fused: bool) -> None:
+def _fold_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
     for name, child in module.named_children():
         if isinstance(child, SharedLayer):
             setattr(module, name, _folded(child, dtype))
+        elif isinstance(child, Neck):
+            setattr(module, name, FoldedNeck(child, dtype))
+        elif isinstance(child, ConvBlock):
+            setattr(module, name, folded_conv(child, dtype))
+        elif isinstance(child, nn.Conv2d):
+            channels_last(child)
         else:
             if isinstance(child, SetAbstraction):
                 child.dtype = dtype
-                child.fused = fused and dtype in (torch.bfloat16, torch.float16)
-            _fold_children(child, dtype, fused)
+                child.fused = dtype in (torch.bfloat16, torch.float16) and _narrow(child)
+            _fold_children(child, dtype)
+
+
+def _narrow(level: SetAbstraction) -> bool:
+    """Whether group_mlp_max runs its balls on tensor cores."""
+    inner = (mlp.channels[:-1] or mlp.channels for mlp in level.mlps)
+    return all(max(widths) <= FUSED_WIDTH for widths in inner)
 
 
 def _folded(layer: SharedLayer, dtype: Optional[torch.dtype]) -> FoldedLayer:

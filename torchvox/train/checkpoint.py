@@ -74,22 +74,26 @@ def load_checkpoint(
     except Exception as error:  # zip, pickle or missing entries: all mean the same
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CloudFileError(f"{path} is not a checkpoint of torchvox train: {first}") from None
-    if about["format"] > FORMAT:
-        raise CloudFileError(
-            f"{path} is of a newer torchvox ({about['version']}): upgrade torchvox"
+    try:
+        newer, version = about["format"] > FORMAT, about["version"]
+        kind = about["config"]["model"]["kind"]
+        labels = Labels(
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in about["labels"].items()}
         )
-    kind = about["config"]["model"]["kind"]
+        own = {k[len(PREFIX) :]: v for k, v in weights.items() if k.startswith(PREFIX)}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CloudFileError(
+            f"{path} is not a checkpoint of torchvox train: its entries are incomplete ({error})"
+        ) from None
+    if newer:
+        raise CloudFileError(f"{path} is of a newer torchvox ({version}): upgrade torchvox")
     if kind not in BUILDERS and not trust_code:
         raise WrongUseError(
             f"{path} names code of its own as its model, {kind!r}: if you trust the file, load it "
             "with trust_code=True (--trust-code)"
         )
     config = make_config(about["config"], str(path))
-    labels = Labels(
-        **{k: tuple(v) if isinstance(v, list) else v for k, v in about["labels"].items()}
-    )
     model = build_model(config, labels)
-    own = {k[len(PREFIX) :]: v for k, v in weights.items() if k.startswith(PREFIX)}
     try:
         model.load_state_dict(own)
     except RuntimeError as error:

@@ -7,11 +7,8 @@ that name the nearest known one.
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import inspect
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -19,6 +16,7 @@ import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from torchvox._configs import apply_override, read, shipped, unknown_key
 from torchvox._errors import WrongUseError
 
 Positive = Annotated[int, Field(gt=0)]
@@ -144,7 +142,7 @@ class Config(Frozen):
 
 def config_names() -> list[str]:
     """Names that load_config knows, sorted."""
-    return sorted(f.name[:-5] for f in _folder().iterdir() if f.name.endswith(".yaml"))
+    return shipped(lambda content: content.get("task") in get_args(Task))
 
 
 def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -152,9 +150,9 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises WrongUseError for an unknown name, key or value.
     """
-    content = _read(str(name), None, ())
+    content = read(str(name))
     for override in overrides:
-        _override(content, override)
+        apply_override(content, override)
     return make_config(content, str(name))
 
 
@@ -162,7 +160,7 @@ def change_config(config: Config, overrides: Sequence[str]) -> Config:
     """The configuration with overrides. Raises WrongUseError."""
     content = config.plain()
     for override in overrides:
-        _override(content, override)
+        apply_override(content, override)
     return make_config(content, "the changed configuration")
 
 
@@ -174,13 +172,6 @@ def make_config(content: Mapping[str, Any], name: str = "the configuration") -> 
         raise WrongUseError(f"{name}: {'; '.join(map(_sentence, error.errors()))}") from None
     _check(config, name)
     return config
-
-
-def unknown_key(key: str, known: Sequence[str], where: str = "") -> str:
-    """The sentence about an unknown key, with the nearest known one."""
-    near = difflib.get_close_matches(key, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
-    return f"unknown key {where + key}: {hint}"
 
 
 def _check(config: Config, name: str) -> None:
@@ -231,76 +222,6 @@ def _sentence(error: Mapping[str, Any]) -> str:
         return f"{path}.kind must be one of {', '.join(_DATA)}, got {error['ctx']['tag']!r}"
     message = error["msg"][:1].lower() + error["msg"][1:]
     return f"{path or 'it'}: {message}, got {error['input']!r}"
-
-
-def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, Any]:
-    """The content of a named configuration or a file, merged over its base."""
-    if name in seen:
-        raise WrongUseError(f"{name} is its own base: {' -> '.join((*seen, name))}")
-    if name.endswith((".yaml", ".yml")):
-        source = Path(name) if beside is None else beside / name
-        if not source.is_file():
-            raise WrongUseError(f"configuration {source} does not exist")
-        folder = source.parent
-    else:
-        if name not in config_names():
-            near = difflib.get_close_matches(name, config_names(), 1)
-            hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(config_names())}"
-            raise WrongUseError(f"configuration {name!r} is unknown: {hint}")
-        source, folder = _folder() / f"{name}.yaml", None
-    try:
-        content = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise WrongUseError(
-            f"{name} is not readable YAML: {' '.join(str(error).split())}"
-        ) from None
-    if not isinstance(content, dict):
-        raise WrongUseError(f"{name} must hold keys and values")
-    base = content.pop("base", None)
-    if base is None:
-        return content
-    return _merge(_read(str(base), folder, (*seen, name)), content)
-
-
-def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` wins; mappings merge key by key, unless they are of another kind; lists replace."""
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        both = isinstance(old, dict) and isinstance(value, Mapping)
-        if both and value.get("kind", old.get("kind")) == old.get("kind"):
-            merged[key] = _merge(old, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-def _override(content: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise WrongUseError(f"{override!r} must be key=value, such as train.epochs=4")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise WrongUseError(f"{override!r}: the value is not readable YAML") from None
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            value = float(value)  # YAML 1.1 takes 1e-3 for a word
-    *path, last = key.split(".")
-    for part in path:
-        below = content.setdefault(part, {})
-        if not isinstance(below, dict):
-            raise WrongUseError(f"{override!r}: {part} holds no keys")
-        content = below
-    content[last] = value
-
-
-def _folder() -> Any:
-    """configs/models of the installed package, else of the source tree beside it."""
-    installed = resources.files("torchvox") / "configs" / "models"
-    if installed.is_dir():
-        return installed
-    return Path(__file__).resolve().parents[2] / "configs" / "models"
 
 
 _DATA = {get_args(t.model_fields["kind"].annotation)[0]: t for t in get_args(get_args(Data)[0])}

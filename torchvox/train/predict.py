@@ -34,7 +34,8 @@ def classify_cloud(trained: Checkpoint, cloud: PointCloud) -> Tensor:
 
 @torch.inference_mode()
 def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = None) -> np.ndarray:
-    """Labels [N] int64 of all points, -1 where a point is not finite.
+    """Labels [N] int64 of all points, -1 where a point is not finite. A colour or normal that is
+    not finite counts as 0.
 
     category: of the object, for a model of parts. Rooms are taken column by column.
     """
@@ -120,7 +121,8 @@ def _columns(cloud: PointCloud, names: tuple[str, ...]) -> np.ndarray:
             f"{cloud.path or 'the cloud'} must have the columns {', '.join(names)} for this model, "
             f"it has {', '.join(cloud.columns)}: check --layout"
         )
-    return np.stack(columns, 1).astype(np.float32)
+    stacked = np.stack(columns, 1).astype(np.float32)
+    return np.where(np.isfinite(stacked), stacked, np.float32(0))
 
 
 def _device_batch(trained: Checkpoint, points: np.ndarray) -> Tensor:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from pathlib import Path
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.data.generated import Generated
 from torchvox.models import checkpoints
 from torchvox.train.builders import BUILDERS, TASKS, Labels, build_data, build_model, labels_of
@@ -54,11 +56,15 @@ def fit(
     if config.train.class_weights:
         weights = class_weights(data.sets["train"], labels, config)
     learner = Learner(config, model, labels, describe(config, labels), weights)
+    last = str(output / LAST) if resume else None
+    steps = _steps_of(output / LAST) if resume else 0
     with _quiet_and_deterministic():
-        trainer = make_trainer(config, output, [] if quiet else screen())
-        last = str(output / LAST) if resume else None
+        try:
+            trainer = make_trainer(config, output, [] if quiet else screen())
+        except MisconfigurationException as error:
+            raise WrongUseError(f"this machine cannot train as asked: {error}") from None
         if resume and trainer.is_global_zero:
-            _forget_after(output / LOG, torch.load(last, weights_only=True)["global_step"])
+            _forget_after(output / LOG, steps)
         trainer.fit(learner, data, ckpt_path=last, weights_only=True)
     if trainer.is_global_zero:
         _write_model(output)
@@ -138,7 +144,10 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
     first = int(os.environ.get("LOCAL_RANK", "0")) == 0
     last = output / LAST
     if resume and not last.is_file():
-        raise WrongUseError(f"{output} holds no {LAST} to resume from")
+        raise WrongUseError(
+            f"{output} holds no {LAST} to resume from: a run that ended in its first epoch begins "
+            "again in another --output"
+        )
     if resume:
         import yaml
 
@@ -147,7 +156,7 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
             raise WrongUseError(
                 f"{output / CONFIG} is of another configuration: a resumed run must be the same"
             )
-    elif first and (output / CONFIG).exists():
+    elif first and ((output / LOG).exists() or (output / LAST).exists()):  # it has begun to learn
         raise WrongUseError(
             f"{output} holds a run: give --resume to continue it, or another --output"
         )
@@ -163,10 +172,26 @@ def _write_model(output: Path) -> None:
         checkpoints.save(model, output / MODEL)
 
 
+def _steps_of(checkpoint: Path) -> int:
+    try:
+        return int(torch.load(checkpoint, map_location="cpu", weights_only=True)["global_step"])
+    except Exception as error:  # zip, pickle or missing entries: all mean the same
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CloudFileError(f"{checkpoint} is no checkpoint to resume from: {first}") from None
+
+
 def _forget_after(log: Path, steps: int) -> None:
-    """Drop the lines of steps that the resumed run takes again."""
-    lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(line for line in lines if json.loads(line)["step"] < steps))
+    """Drop the lines of steps that the resumed run takes again, and what an interrupted write left
+    of one."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    log.write_text("".join(f"{line}\n" for line in lines if _step(line) < steps))
+
+
+def _step(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 @contextlib.contextmanager

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models on scans of any size through CUDA graphs."""
+
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor
+
+Model = Callable[[Tensor, Tensor], Any]
+BUCKETS = (32_768, 65_536, 131_072, 327_680)
+
+
+class _Graph(NamedTuple):
+    graph: "torch.cuda.CUDAGraph"
+    points: Tensor  # [B, bucket, columns], read by the graph
+    outputs: Any  # written by it
+
+
+class GraphRunner:
+    """Runs a model of (points [B, N, columns], num_points [B] int32) by replaying CUDA graphs.
+
+    A graph holds for one size of its input. Here a scan is copied to a buffer of the next greater
+    bucket, and its count to the GPU: rows past the count do not exist, so that the graph of a
+    bucket serves every scan that fits. A bucket is captured when it is first needed; nothing is
+    captured twice. The graphs share their memory, and a runner is for one thread at a time.
+
+    model: a detector in evaluation mode on a GPU, or any callable of static shapes without host
+        synchronisation. columns: of the points; None: model.columns. batch: clouds of a call.
+    buckets: greatest numbers of points, ascending.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        columns: Optional[int] = None,
+        batch: int = 1,
+        buckets: Sequence[int] = BUCKETS,
+        device: Union[str, torch.device] = "cuda",
+    ) -> None:
+        self.device = torch.device(device)
+        if self.device.type != "cuda" or not torch.cuda.is_available():
+            raise RuntimeError(f"GraphRunner: a CUDA GPU is needed, got {self.device}")
+        sizes = [int(size) for size in buckets]
+        if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 2:
+            raise ValueError(
+                f"GraphRunner: buckets must ascend and hold two points at least, got {sizes}"
+            )
+        if getattr(model, "training", False):
+            raise ValueError("GraphRunner: the model must be in evaluation mode, call eval()")
+        self.model = model
+        self.columns = int(getattr(model, "columns", 4) if columns is None else columns)
+        self.batch = int(batch)
+        self.buckets = tuple(sizes)
+        with torch.inference_mode(False):  # later calls write to it, in whatever mode
+            self.num_points = torch.zeros(self.batch, dtype=torch.int32, device=self.device)
+        self.device = self.num_points.device
+        self._graphs: Dict[int, _Graph] = {}
+        self._pool: Optional[Tuple[int, int]] = None
+
+    @property
+    def captured(self) -> Tuple[int, ...]:
+        """The buckets that have a graph."""
+        return tuple(sorted(self._graphs))
+
+    @torch.no_grad()
+    def __call__(self, points: Tensor, num_points: Optional[Tensor] = None) -> Any:
+        """Outputs of the model: buffers that the next call may overwrite, of another bucket too,
+        since the graphs share their memory. Calls on several streams must wait for each other.
+
+        points: [N, columns], one scan, or [B, N, columns], on any device. num_points: [B] int32 or
+        int64 when the clouds are padded; None: every row is a point. Pinned ones may be read until
+        the stream has come by.
+        """
+        clouds = points[None] if points.dim() == 2 else points
+        if clouds.dim() != 3 or clouds.size(0) != self.batch or clouds.size(2) != self.columns:
+            raise ValueError(
+                f"GraphRunner: points must be [{self.batch}, N, {self.columns}], got "
+                f"{list(points.shape)}"
+            )
+        if num_points is not None and list(num_points.shape) != [self.batch]:
+            raise ValueError(
+                f"GraphRunner: num_points must be [{self.batch}], got {list(num_points.shape)}"
+            )
+        count = clouds.size(1)
+        graph = self.prepare(count)
+        graph.points[:, :count].copy_(clouds, non_blocking=True)
+        if num_points is None:
+            self.num_points.fill_(count)
+        else:
+            self.num_points.copy_(num_points, non_blocking=True)
+            self.num_points.clamp_(max=count)  # rows behind are those of an older scan
+        graph.graph.replay()
+        return graph.outputs
+
+    def prepare(self, count: int) -> _Graph:
+        """The graph for scans of `count` points, captured now if it was not yet."""
+        bucket = next((size for size in self.buckets if size >= count), None)
+        if bucket is None:
+            raise ValueError(
+                f"GraphRunner: at most {self.buckets[-1]} points fit in a bucket, got {count}"
+            )
+        if bucket not in self._graphs:
+            self._graphs[bucket] = self._capture(bucket)
+        return self._graphs[bucket]
+
+    def _capture(self, bucket: int) -> _Graph:
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
+            points = torch.zeros(self.batch, bucket, self.columns, device=self.device)
+            current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+            side.wait_stream(current)
+            with torch.cuda.stream(side):  # libraries choose and allocate at the first calls
+                for _ in range(2):
+                    self.model(points, self.num_points)
+            current.wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+            with torch.cuda.graph(graph, pool=self._pool):
+                outputs = self.model(points, self.num_points)
+        return _Graph(graph, points, outputs)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What heads in tasks are made of."""
+
+import math
+from typing import Dict, List, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+
+from torchvox.models.detection.config import CenterHeadConfig, MultiHeadConfig
+from torchvox.nn.conv import ConvBlock, FoldedConv, conv3x3
+
+FOCAL_BIAS = -math.log(99.0)  # scores of 1 % before training (Lin et al., ICCV 2017)
+
+
+class Branch(nn.Module):
+    """3x3 convolutions with batch norm, then one without: [B, C, H, W] to [B, outputs, H, W]."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        convs: int,
+        outputs: int,
+        *,
+        bias: bool,
+        eps: float,
+        momentum: float,
+    ) -> None:
+        super().__init__()
+        widths = [in_channels] + [width] * convs
+        self.layers = nn.Sequential(
+            *(ConvBlock(conv3x3(widths[i], width, bias=bias), eps, momentum) for i in range(convs))
+        )
+        self.out = conv3x3(widths[-1], outputs, bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layers(x).to(self.out.weight.dtype))
+
+
+class TaskHead(nn.Module):
+    """A shared convolution, then branches for every task, all tasks with as many.
+
+    branches: of each task, name to channels. Not a head by itself.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        branches: Sequence[Dict[str, int]],
+        config: Union[CenterHeadConfig, MultiHeadConfig],
+        shared_norm: Tuple[float, float],
+    ) -> None:
+        super().__init__()
+        bias = bool(getattr(config, "conv_bias", False))
+        self.shared = ConvBlock(conv3x3(in_channels, config.shared, bias=bias), *shared_norm)
+
+        def branch(outputs: int) -> Branch:
+            return Branch(
+                config.shared,
+                config.width,
+                config.convs,
+                outputs,
+                bias=bias,
+                eps=config.eps,
+                momentum=config.momentum,
+            )
+
+        self.tasks = nn.ModuleList(
+            nn.ModuleDict({name: branch(outputs) for name, outputs in task.items()})
+            for task in branches
+        )
+        self.per_task = len(branches[0])
+        self.channels: List[int] = [outputs for task in branches for outputs in task.values()]
+        merged: Optional[nn.Module] = None
+        self.merged = merged
+
+    def outputs(self, x: Tensor) -> List[Tensor]:
+        """Of every branch of every task."""
+        x = self.shared(x)
+        found: List[Tensor] = []
+        if self.merged is not None:
+            for map_, channels in zip(self.merged(x), self.channels):  # noqa: B905 (TorchScript)
+                found.append(map_.narrow(1, 0, channels))
+        else:
+            for task in self.tasks:
+                for branch in task.values():
+                    found.append(branch(x))
+        return found
+
+    @torch.jit.unused
+    def merge(self) -> None:
+        """Two convolutions for all branches from now on, for inference."""
+        self.merged = MergedBranches([branch for task in self.tasks for branch in task.values()])
+        self.tasks = nn.ModuleList()
+
+
+class MergedBranches(nn.Module):
+    """Branches of one layer each: their layers side by side as one convolution, then their last
+    convolutions as one batch of matrix products, whose rows are summed over the nine cells that an
+    output sees. A last convolution has few outputs, and a kernel of its own would be mostly idle.
+
+    forward(x [B, C, H, W]) returns a map per branch, float32, all with the channels of the widest.
+    """
+
+    def __init__(self, branches: Sequence[Branch]) -> None:
+        super().__init__()
+        firsts: List[FoldedConv] = []
+        for branch in branches:
+            first = branch.layers[0] if len(branch.layers) == 1 else None
+            if not isinstance(first, FoldedConv):
+                raise ValueError("merge_heads: branches must have one layer each, and folded")
+            firsts.append(first)
+        weight, bias = [torch.cat([getattr(f, k) for f in firsts]) for k in ("weight", "bias")]
+        self.first = FoldedConv(weight, bias, 1, 1)
+        outs = [branch.out for branch in branches]
+        self.width = int(outs[0].in_channels)
+        self.most = max(int(out.out_channels) for out in outs)
+        # Rows of a branch: cell, then output. Outputs that a branch does not have are zeros.
+        weight = outs[0].weight.new_zeros(len(outs), 9, self.most, self.width)
+        bias = outs[0].weight.new_zeros(len(outs), self.most, 1, 1, 1)
+        with torch.no_grad():
+            for i, out in enumerate(outs):
+                rows = out.weight.permute(2, 3, 0, 1).flatten(0, 1)
+                weight[i, :, : rows.size(1)] = rows
+                bias[i, : len(out.bias), 0, 0, 0] = out.bias
+        self.weight = nn.Parameter(weight.flatten(1, 2), requires_grad=False)
+        self.bias = nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, x: Tensor) -> List[Tensor]:
+        x = self.first(x)
+        count, batch, height, width = self.weight.size(0), x.size(0), x.size(2), x.size(3)
+        cells = x.permute(0, 2, 3, 1).reshape(-1, count, self.width).permute(1, 2, 0)
+        given = torch.bmm(self.weight, cells)
+        given = given.view(count, 9, self.most, batch, height, width)
+        shape = [count, self.most, batch, height + 2, width + 2]
+        total = self.bias.float().expand(shape).contiguous()
+        for cell in range(9):
+            # A cell gives to the one above it what that takes from below.
+            y, x0 = 2 - cell // 3, 2 - cell % 3
+            total[:, :, :, y : y + height, x0 : x0 + width] += given[:, cell]
+        maps = total[:, :, :, 1 : height + 1, 1 : width + 1].transpose(1, 2)
+        return list(maps.unbind(0))
+
+
+def side_by_side(convs: Sequence[nn.Conv2d]) -> nn.Linear:
+    """1x1 convolutions of one input as a linear map of its cells."""
+    weight = torch.cat([conv.weight.detach().flatten(1) for conv in convs])
+    merged = nn.Linear(weight.size(1), weight.size(0), device=weight.device, dtype=weight.dtype)
+    with torch.no_grad():
+        merged.weight.copy_(weight)
+        merged.bias.copy_(torch.cat([conv.bias for conv in convs]))
+    return merged.requires_grad_(False)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PointPillars (Lang et al., CVPR 2019) and its variant with heat maps (Yin et al., CVPR 2021).
+
+Raw points in, boxes out, with one `forward` for eager, TorchScript, torch.export, torch.compile and
+CUDA graphs: fixed shapes, no host synchronisation.
+"""
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+
+from torchvox.models.detection.anchor_head import (
+    AnchorDecoder,
+    AnchorHead,
+    MultiHead,
+    anchors_of_tasks,
+)
+from torchvox.models.detection.anchors import anchor_boxes
+from torchvox.models.detection.backbone import Backbone, Neck
+from torchvox.models.detection.center_head import CenterDecoder, CenterHead
+from torchvox.models.detection.config import (
+    CenterPointPillarsConfig,
+    MultiHeadConfig,
+    PointPillarsConfig,
+    from_plain,
+    plain,
+)
+from torchvox.models.detection.rules import check, map_size, stride_of
+from torchvox.nn import PillarFeatureNet
+
+Detector = Union[PointPillarsConfig, CenterPointPillarsConfig]
+
+
+class PillarDetector(nn.Module):
+    """What the two detectors share: from points to maps. Not a model by itself."""
+
+    def __init__(self, config: Detector) -> None:
+        super().__init__()
+        self.columns = config.columns
+        self.pillar_size: List[float] = list(config.pillar_size)
+        self.point_cloud_range: List[float] = list(config.point_cloud_range)
+        self.max_points = config.max_points
+        self.max_pillars_train, self.max_pillars_eval = config.max_pillars
+        self.order = config.order
+        self.encoder = PillarFeatureNet(
+            config.columns,
+            config.encoder.channels,
+            voxel_size=self.pillar_size,
+            point_cloud_range=self.point_cloud_range,
+            max_points=config.max_points,
+            center_axes=config.encoder.centre_axes,
+            legacy=config.encoder.legacy,
+            pad_semantics=config.encoder.pad_semantics,
+            eps=config.encoder.eps,
+            momentum=config.encoder.momentum,
+        )
+        self.backbone = Backbone(config.encoder.channels[-1], config.backbone)
+        self.neck = Neck(list(config.backbone.channels), config.neck)
+        self.scaled = any(factor != 1.0 for factor in config.column_scale)
+        scale = torch.tensor(config.column_scale if self.scaled else (1.0,), dtype=torch.float32)
+        self.register_buffer("column_scale", scale, persistent=False)
+        self.classes: List[str] = list(config.classes)
+        self._config = config
+
+    def check(self, points: Tensor, num_points: Tensor) -> None:
+        if points.dim() != 3 or points.size(2) != self.columns:
+            raise ValueError(f"points must be [B, N, {self.columns}], got {list(points.shape)}")
+        if num_points.dim() != 1 or num_points.size(0) != points.size(0):
+            raise ValueError(
+                f"num_points must be [B], a count for each of {points.size(0)} clouds, got "
+                f"{list(num_points.shape)}"
+            )
+
+    def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
+        """The features of every pillar at its place: [B, C, ny, nx], channels last in memory."""
+        self.check(points, num_points)
+        batch, capacity = points.size(0), points.size(1)
+        rows = points.flatten(0, 1)
+        if self.columns > 3:
+            # A feature that is not finite would spread over the maps. With coordinates of NaN its
+            # point is dropped.
+            finite = rows[:, 3:].abs().amax(1, keepdim=True) < float("inf")
+            rows = torch.where(finite, rows, float("nan"))
+        if self.scaled:
+            rows = rows * self.column_scale
+        offsets: Optional[Tensor] = None
+        if not _is_one(batch):
+            offsets = torch.arange(batch + 1, device=points.device) * capacity
+        indices, counts, pillar, slot, _ = torch.ops.torchvox.voxel_map(
+            rows,
+            self.pillar_size,
+            self.point_cloud_range,
+            self.max_points,
+            self.max_pillars_train if self.training else self.max_pillars_eval,
+            batch_offsets=offsets,
+            num_valid=num_points,
+            order=self.order,
+        )
+        return self.encoder(rows, indices, counts, pillar, slot, batch)
+
+    def features(self, canvas: Tensor) -> Tensor:
+        """What the heads see: [B, C, H, W]."""
+        return self.neck(self.backbone(canvas))
+
+    def maps(self, points: Tensor, num_points: Tensor) -> List[List[Tensor]]:
+        """What the head gives: a list per kind with a map per task, see its class."""
+        return self.head(self.features(self.canvas(points, num_points)))
+
+    def forward(
+        self, points: Tensor, num_points: Tensor
+    ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.decoder(self.maps(points, num_points))
+
+    @torch.jit.unused
+    def fold_encoder(self) -> None:
+        """The pillar net as one op from now on, the factors of the columns in its weight."""
+        self.encoder = self.encoder.fold_batch_norm()
+        if self.scaled:
+            with torch.no_grad():
+                self.encoder.pfn_layers[0].linear.weight[:, : self.columns] *= self.column_scale
+            self.scaled = False
+
+    @torch.jit.unused
+    def config(self) -> Dict[str, Any]:
+        """Arguments that build the same model, plain types only."""
+        return {"config": plain(self._config)}
+
+
+class PointPillars(PillarDetector):
+    """A pillar detector with anchors; a configuration with `tasks` in its head has a head for each.
+
+    config: `PointPillarsConfig`, or a mapping of the same values.
+
+    forward(points [B, N, columns] float32, num_points [B] int32) returns (boxes [B, K, 7 or 9]
+    float32: x, y, z of the centre, l, w, h, yaw, and velocities where the head has them; scores
+    [B, K] float32; labels [B, K] int32; count [B] int32, how many rows of the others are in use;
+    overflow [B] int32, candidates past the cap before the suppression). Unused rows are 0, their
+    labels -1. Rows of points past num_points do not exist; points out of range, and those with a
+    column that is not finite, are dropped. An empty scan is a count of 0 in a buffer of two rows at
+    least.
+    """
+
+    def __init__(self, config: Union[PointPillarsConfig, Mapping[str, Any]]) -> None:
+        made = from_plain(PointPillarsConfig, config)
+        check(made)
+        super().__init__(made)
+        head = made.head
+        size, area = map_size(made), _area(made, head.area)
+        if isinstance(head, MultiHeadConfig):
+            self.head = MultiHead(self.neck.out_channels, made.classes, head)
+            groups = anchors_of_tasks(made.classes, head)
+            labels = _labels(made.classes, head.tasks)
+        else:
+            self.head = AnchorHead(self.neck.out_channels, len(made.classes), head)
+            groups, labels = [head.anchors], list(range(len(made.classes)))
+        tasks = [anchor_boxes(anchors, size, area, head.grid) for anchors in groups]
+        self.decoder = AnchorDecoder(tasks, labels, head.code_size, head.direction, made.detections)
+
+
+class CenterPointPillars(PillarDetector):
+    """A pillar detector with a heat map per class. Everything else as `PointPillars`."""
+
+    def __init__(self, config: Union[CenterPointPillarsConfig, Mapping[str, Any]]) -> None:
+        made = from_plain(CenterPointPillarsConfig, config)
+        check(made)
+        super().__init__(made)
+        self.head = CenterHead(self.neck.out_channels, made.head)
+        self.decoder = CenterDecoder(
+            _labels(made.classes, made.head.tasks),
+            made.pillar_size,
+            made.point_cloud_range,
+            stride_of(made),
+            made.head.rot,
+            made.detections,
+        )
+
+
+def _is_one(batch: int) -> bool:
+    """Whether it is known to be 1; a size that is free in a program is not."""
+    if torch.jit.is_scripting():
+        return batch == 1
+    return isinstance(batch, int) and batch == 1
+
+
+def _labels(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> List[int]:
+    return [classes.index(name) for names in tasks for name in names]
+
+
+def _area(config: Detector, given: Sequence[float]) -> Sequence[float]:
+    limits = config.point_cloud_range
+    return given or (limits[0], limits[1], limits[3], limits[4])

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detectors from configuration files: `task: detect`, and a `model` with `kind` and `args`."""
+
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, Union
+
+from torch import nn
+
+from torchvox._configs import apply_override, read, shipped, unknown_key
+from torchvox._errors import WrongUseError
+from torchvox._extras import require
+from torchvox.models.detection.config import (
+    CenterPointPillarsConfig,
+    PointPillarsConfig,
+    from_plain,
+)
+from torchvox.models.detection.detector import CenterPointPillars, PointPillars
+
+KINDS: Dict[str, Tuple[Type[nn.Module], type]] = {
+    "pointpillars": (PointPillars, PointPillarsConfig),
+    "center_pointpillars": (CenterPointPillars, CenterPointPillarsConfig),
+}
+
+
+def detector_names() -> List[str]:
+    """Names that `detector` knows, sorted."""
+    return shipped(lambda content: content.get("task") == "detect")
+
+
+def detector(name: Union[str, Path], overrides: Sequence[str] = ()) -> nn.Module:
+    """A detector, not trained, by the name of a configuration or from a .yaml file, with overrides
+    such as "model.args.max_points=20".
+
+    Raises WrongUseError for an unknown name, key or value.
+    """
+    content = read(str(name))
+    for override in overrides:
+        apply_override(content, override)
+    kind, config = checked(content, str(name))
+    try:
+        return KINDS[kind][0](config)
+    except ValueError as error:
+        raise WrongUseError(f"{name}: model.args: {error}") from None
+
+
+def checked(content: Mapping[str, Any], name: str) -> Tuple[str, Any]:
+    """(kind, its configuration). Raises WrongUseError that names what is wrong."""
+    for key, known in (("", ("task", "model")), ("model", ("kind", "args"))):
+        part = content.get(key) if key else content
+        if not isinstance(part, Mapping):
+            raise WrongUseError(f"{name}: {key} must hold keys and values")
+        for one in part:
+            if one not in known:
+                raise WrongUseError(f"{name}: {unknown_key(one, known, key and key + '.')}")
+        for one in known:
+            if one not in part:
+                raise WrongUseError(f"{name}: {key and key + '.'}{one} is missing")
+    if content["task"] != "detect":
+        raise WrongUseError(f"{name}: task must be detect, got {content['task']!r}")
+    kind, values = content["model"]["kind"], content["model"]["args"]
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise WrongUseError(f"{name}: model.kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    return kind, _typed(KINDS[kind][1], values, name)
+
+
+def _typed(kind: type, values: Any, name: str) -> Any:
+    """The configuration, every value of the type that its field has."""
+    pydantic = require("pydantic", "to read configurations of detectors")
+    try:
+        from_plain(kind, values)  # names the nearest known key of an unknown one
+        return pydantic.TypeAdapter(kind).validate_python(values)
+    except ValueError as error:  # pydantic's too
+        raise WrongUseError(f"{name}: model.args: {' '.join(str(error).split())}") from None

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detector on scans from files."""
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Tuple, Union
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchvox._errors import WrongUseError
+from torchvox.graphs import GraphRunner
+from torchvox.io import PointCloud
+from torchvox.models import checkpoints
+from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.detection.detector import PillarDetector
+from torchvox.models.fold import fold_batch_norms, is_folded
+from torchvox.models.merge import can_merge, merge_heads
+
+# What the columns of a detector past x, y and z are, and whether a scan must have them: one sweep
+# alone has no age.
+COLUMNS = (("intensity", True), ("time", False))
+LEAST = 2  # rows of a buffer
+
+
+@dataclass(frozen=True)
+class Detections:
+    """boxes [K, 7 or 9], scores [K], labels [K] of one scan, by falling score. overflow: candidates
+    past the detector's cap."""
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    classes: Tuple[str, ...]
+    overflow: int
+
+    def above(self, score: float) -> "Detections":
+        """Those with this score at least."""
+        kept = self.scores >= score
+        return Detections(
+            self.boxes[kept], self.scores[kept], self.labels[kept], self.classes, self.overflow
+        )
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A detector with what is known about it. box: the range it sees, (x0, y0, z0, x1, y1, z1)."""
+
+    call: Callable[[Tensor, Tensor], Any]
+    classes: Tuple[str, ...]
+    columns: int
+    box: Tuple[float, ...]
+    device: torch.device
+
+    @torch.inference_mode()
+    def __call__(self, cloud: PointCloud) -> Detections:
+        """Boxes in a scan. Raises WrongUseError when it lacks a column that the detector sees."""
+        points = torch.zeros(max(LEAST, len(cloud)), self.columns)
+        points[: len(cloud)] = torch.from_numpy(columns_of(cloud, self.columns))
+        count = torch.tensor([len(cloud)], dtype=torch.int32)
+        outputs = self.call(points[None].to(self.device), count.to(self.device))
+        boxes, scores, labels, overflow = _of_one_scan(outputs, len(self.classes))
+        order = np.argsort(-scores, kind="stable")
+        found = (boxes[order], scores[order], labels[order])
+        return Detections(*found, self.classes, overflow)
+
+
+def _of_one_scan(outputs: Any, classes: int) -> Tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """boxes, scores and labels in use, and the overflow. Raises CheckpointError: a program may be
+    anyone's."""
+    tensors = tuple(outputs) if isinstance(outputs, (list, tuple)) else ()
+    dims = [one.dim() if isinstance(one, Tensor) else -1 for one in tensors]
+    if dims == [3, 2, 2, 1, 1] and tensors[0].size(2) in (7, 9):
+        boxes, scores, labels, kept, overflow = (t[0].cpu().numpy() for t in tensors)
+        n = int(kept)
+        if 0 <= n <= min(len(boxes), len(scores), len(labels)):
+            boxes, scores, labels = boxes[:n], scores[:n], labels[:n]
+            known = ((labels >= 0) & (labels < classes)).all()
+            if known and np.isfinite(boxes).all() and np.isfinite(scores).all():
+                return boxes, scores, labels, int(overflow)
+    raise CheckpointError(
+        "the program must give boxes [1, K, 7 or 9], scores, labels, count and overflow, with "
+        f"finite boxes and labels of its {classes} classes in the first rows"
+    )
+
+
+def columns_of(cloud: PointCloud, count: int) -> np.ndarray:
+    """[N, count] float32, the columns that a detector sees."""
+    rows = np.zeros((len(cloud), count), np.float32)
+    rows[:, :3] = cloud.points[:, :3]
+    for i, (name, needed) in enumerate(COLUMNS[: count - 3], start=3):
+        column = cloud.column(name)
+        if column is not None:
+            rows[:, i] = column
+        elif needed:
+            raise WrongUseError(
+                f"{cloud.path or 'the cloud'} has no {name} column, which the detector sees: check "
+                "--layout"
+            )
+    if count > 3 + len(COLUMNS):
+        raise WrongUseError(f"the detector sees {count} columns, of which 5 are known")
+    return rows
+
+
+def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
+    """A detector from a checkpoint of torchvox.models or a TorchScript program.
+
+    On a GPU a checkpoint runs through CUDA graphs. Raises CheckpointError.
+    """
+    if _is_program(path):
+        try:
+            model = torch.jit.load(str(path), map_location=device).eval()
+        except RuntimeError as error:
+            reason = str(error).strip().split("\n")[0]
+            raise CheckpointError(f"{path} cannot be read as a program: {reason}") from None
+        call = model
+    else:
+        model = checkpoints.load(path)
+        if isinstance(model, PillarDetector):
+            model = model if is_folded(model) else fold_batch_norms(model)
+            model = (merge_heads(model) if can_merge(model) else model).to(device)
+        call = model
+    names = ("classes", "columns", "point_cloud_range")
+    if not all(hasattr(model, name) for name in names):
+        raise CheckpointError(f"{path} is no detector")
+    classes, columns, box = (getattr(model, name) for name in names)
+    if device.type == "cuda" and isinstance(model, PillarDetector):
+        call = GraphRunner(model, device=device)
+    return Runner(call, tuple(classes), int(columns), tuple(box), device)
+
+
+def _is_program(path: Union[str, Path]) -> bool:
+    """Whether a file holds TorchScript: a checkpoint has no code."""
+    if not Path(path).is_file():
+        raise CheckpointError(f"{path} does not exist or is no file")
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except zipfile.BadZipFile:  # the reader of checkpoints says what is wrong
+        return False
