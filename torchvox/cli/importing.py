@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -12,8 +13,10 @@ from rich.table import Table
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.cli.work import console
+from torchvox.io import atomic_path
 
-TOLERANCE = 1e-3  # of an output, above which an import is not what the reference computes
+if TYPE_CHECKING:
+    from torchvox.models.importing import Told
 
 
 def import_checkpoint(
@@ -21,7 +24,8 @@ def import_checkpoint(
         Path,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="A file of yanx27/Pointnet_Pointnet2_pytorch or erikwijmans/Pointnet2_PyTorch.",
+            help="A file of OpenPCDet, mmdetection3d, zhulf0804/PointPillars, CenterPoint (det3d), "
+            "yanx27/Pointnet_Pointnet2_pytorch or erikwijmans/Pointnet2_PyTorch.",
         ),
     ],
     output: Annotated[
@@ -30,31 +34,116 @@ def import_checkpoint(
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(help="yanx27 or pn2; without it the tensors' names tell.", show_default=False),
+        typer.Option(
+            help="openpcdet, mmdet3d, mmdet3d_0 (before 1.0), zhulf0804, det3d, yanx27 or pn2; "
+            "without it the tensors' names tell.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML with values of the detector's configuration that no tensor tells and that "
+            "are not those of the published network.",
+            show_default=False,
+        ),
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="One such value, as encoder.legacy=true. Repeatable.", show_default=False
+        ),
+    ] = None,
+    original: Annotated[
+        Path | None,
+        typer.Option(
+            help="The configuration that the program was trained with: .yaml of OpenPCDet, .py of "
+            "mmdetection3d with all values in place (checkpoints of the latter hold it already).",
+            show_default=False,
+        ),
+    ] = None,
+    report_file: Annotated[
+        Path | None, typer.Option("--report", help="The report as JSON.", show_default=False)
     ] = None,
 ) -> None:
-    """Convert a PointNet++ checkpoint, each tensor once, and compare it with its reference."""
+    """Convert a checkpoint, each tensor once, and compare the model with the original."""
     from torchvox.models import checkpoints
+    from torchvox.models.importing import LAYOUTS, parity
     from torchvox.models.importing import import_checkpoint as convert
-    from torchvox.models.importing import parity
+    from torchvox.models.importing.parity import TOLERANCE
 
-    if layout not in (None, "yanx27", "pn2"):
-        raise WrongUseError(f"--layout must be yanx27 or pn2, got {layout!r}")
-    imported = convert(checkpoint, layout)
+    names = [one.name for one in LAYOUTS]
+    if layout not in (None, *names):
+        raise WrongUseError(f"--layout must be one of {', '.join(names)}, got {layout!r}")
+    imported = convert(checkpoint, layout, _settings(config, values or []), _told(original))
     report = parity(imported)
+    rows = report.rows()
     table = Table(
         title=escape(f"parity report of {checkpoint.name}"), title_justify="left", expand=False
     )
     table.add_column("what", style="bold cyan")
     table.add_column("value")
-    for name, value in report.rows():
+    for name, value in rows:
         table.add_row(name, escape(value))
     console().print(table)
-    if not report.worst() <= TOLERANCE * max(1.0, report.output):  # NaN fails too
-        raise TorchvoxError(
-            f"{checkpoint} is not written: its outputs differ from the reference's by "
-            f"{report.worst():.3g} of {report.output:.3g}"
-        )
+    if report_file is not None:
+        with atomic_path(report_file) as draft:
+            draft.write_text(json.dumps(dict(rows), indent=2) + "\n")
+    trouble = report.trouble(TOLERANCE)
+    if trouble is not None:
+        raise TorchvoxError(f"{checkpoint} is not written: beside the original, {trouble}")
     if output is not None:
-        checkpoints.save(imported.model, output)
+        with atomic_path(output) as draft:
+            checkpoints.save(imported.model, draft)
         console().print(f"wrote {output}", soft_wrap=True, markup=False)
+
+
+def _told(original: Path | None) -> Told | None:
+    from torchvox.models.importing import mmdet3d_config, openpcdet_config
+
+    if original is None:
+        return None
+    if original.suffix == ".py":
+        try:
+            told = mmdet3d_config(original.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise WrongUseError(f"--original {original}: {error}") from None
+        if not told.settings:
+            raise WrongUseError(
+                f"--original {original} says nothing of a detector in plain values: give the whole "
+                "configuration, with all values in place"
+            )
+        return told
+    return openpcdet_config(_yaml(original, "--original"))
+
+
+def _yaml(path: Path, option: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise WrongUseError(f"{option} {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise WrongUseError(f"{option} {path} must hold keys and values")
+    return content
+
+
+def _settings(config: Path | None, values: list[str]) -> dict[str, Any]:
+    """By dotted names; those given one by one win."""
+    import yaml
+
+    from torchvox.models.importing.settings import flat
+
+    settings: dict[str, Any] = {}
+    if config is not None:
+        settings |= flat(_yaml(config, "--config"))
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals or not name:
+            raise WrongUseError(f"--set must be name=value, got {value!r}")
+        try:
+            settings |= flat({name: yaml.safe_load(text)})
+        except yaml.YAMLError as error:
+            raise WrongUseError(f"--set {value}: {error}") from None
+    return settings

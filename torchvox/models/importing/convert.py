@@ -2,28 +2,46 @@
 """From a reference checkpoint to a model of ours: every tensor is used, and used once."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from torchvox.models.checkpoints import CheckpointError, build
-from torchvox.models.importing.layouts import LAYOUTS, Layout, State
+from torchvox.models.importing.det3d import DET3D
+from torchvox.models.importing.layouts import POINTNET2, Layout
+from torchvox.models.importing.mmdet3d import MMDET3D_0_LAYOUT, MMDET3D_LAYOUT, ZHULF0804_LAYOUT
+from torchvox.models.importing.openpcdet import OPENPCDET
+from torchvox.models.importing.peer_configs import Told, mmdet3d_config
+from torchvox.models.importing.settings import Flag, Settings
+from torchvox.models.importing.trunk import Pair, State
 
-NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+LAYOUTS: List[Layout] = [
+    *POINTNET2,
+    OPENPCDET,
+    MMDET3D_0_LAYOUT,
+    MMDET3D_LAYOUT,
+    ZHULF0804_LAYOUT,
+    DET3D,
+]
 # Where training programs keep the tensors: yanx27, Lightning, older Pointnet2_PyTorch.
 WRAPPERS = ("model_state_dict", "state_dict", "model_state")
 PREFIXES = ("module.", "model.")
+# What values of a configuration can raise that are not of the type they should be.
+UNFIT = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError)
 
 
 @dataclass(frozen=True)
 class Imported:
-    """model: in evaluation mode. state: the checkpoint's own tensors. used: how many there were."""
+    """model: in evaluation mode. state: the checkpoint's own tensors. used: how many there were.
+    flags: what was chosen that the network does not show. notes: what is to be known of it."""
 
     model: nn.Module
     layout: Layout
     state: Dict[str, Tensor]
     used: int
+    flags: Tuple[Flag, ...] = ()
+    notes: Tuple[str, ...] = ()
 
 
 def tensors_of(content: Any) -> Dict[str, Tensor]:
@@ -37,46 +55,83 @@ def tensors_of(content: Any) -> Dict[str, Tensor]:
     strange = [k for k, v in state.items() if not isinstance(v, Tensor)]
     if strange:
         raise CheckpointError(f"the state dict holds more than tensors: {_some(strange)}")
+    strange = [k for k, v in state.items() if not _plain(v)]
+    if strange:
+        raise CheckpointError(f"tensors that are not dense, real and present: {_some(strange)}")
     for prefix in PREFIXES:
         if all(key.startswith(prefix) for key in state):
             state = {key[len(prefix) :]: value for key, value in state.items()}
     return state
 
 
-def convert(content: Any, layout: Optional[str] = None) -> Imported:
-    """The model of a checkpoint's content. layout: "yanx27" or "pn2"; None: told by the names.
+def _plain(tensor: Tensor) -> bool:
+    dense = tensor.layout == torch.strided and not tensor.is_quantized
+    return dense and not tensor.is_complex() and not tensor.is_meta
 
-    Raises CheckpointError, naming the tensors, when one is missing, left over or of another shape.
+
+def meta_of(content: Any) -> Dict[str, Any]:
+    """What programs of OpenMMLab write beside the tensors: their release, their configuration."""
+    meta = content.get("meta") if isinstance(content, dict) else None
+    return meta if isinstance(meta, dict) else {}
+
+
+def config_of(content: Any) -> str:
+    """The text of the configuration: under "config" by mmcv, under "cfg" by mmengine."""
+    meta = meta_of(content)
+    return str(meta.get("config") or meta.get("cfg") or "")
+
+
+def convert(
+    content: Any,
+    layout: Optional[str] = None,
+    settings: Optional[Mapping[str, Any]] = None,
+    told: Optional[Told] = None,
+) -> Imported:
+    """The model of a checkpoint's content. layout: name of one of LAYOUTS; None: told by the names.
+    settings: values of a detector's configuration, nested or by dotted names, that the tensors do
+    not tell and that are not those of the published networks. told: the same from the configuration
+    of the program; None: from the file, where mmdetection3d wrote it.
+
+    Raises CheckpointError, naming the tensors, when one is missing, left over or of another shape,
+    and when a setting is needed or does not fit.
     """
     state = tensors_of(content)
     known = [one for one in LAYOUTS if layout in (None, one.name) and one.matches(state)]
+    if layout is None:
+        release = str(meta_of(content).get("mmdet3d_version", ""))
+        known = [one for one in known if release.startswith(one.release)]
     if not known:
+        sources = [one.source for one in LAYOUTS if layout in (None, one.name)]
+        if not sources:
+            names = ", ".join(one.name for one in LAYOUTS)
+            raise CheckpointError(f"no layout {layout!r}: there are {names}")
         raise CheckpointError(
-            f"the tensors are not named as in {' or '.join(one.source for one in LAYOUTS)}: "
-            f"{_some(list(state))}"
+            f"the tensors are not named as in {' or '.join(sources)}: {_some(list(state))}"
         )
-    found = known[0].describe(state)
-    model = build(found.model, found.config)
-    fill(model, state, pairs(known[0], model, state))
-    return Imported(model.eval(), known[0], state, len(state))
+    detector = bool(known[0].boxes)
+    if (settings or told) and not detector:
+        raise CheckpointError(f"{known[0].source}: the tensors tell everything, nothing can be set")
+    if told is None:  # det3d writes its own there, which reads alike and means something else
+        told = mmdet3d_config(config_of(content) if known[0].configured else "")
+    chosen = Settings(settings or {}, told.settings)
+    try:
+        found = known[0].describe(state, chosen)
+        config = {"config": chosen.applied(found.config)} if detector else found.config
+        model = build(found.model, config)
+    except CheckpointError:
+        raise
+    except UNFIT as error:
+        raise CheckpointError(f"{known[0].source}: {error}") from None
+    fill(model, state, known[0].pairs(model, state))
+    if detector:
+        _unscale(model)
+    notes = told.notes if told.settings else known[0].notes.get(found.model, ())
+    return Imported(model.eval(), known[0], state, len(state), tuple(chosen.flags), notes)
 
 
-def pairs(layout: Layout, model: nn.Module, state: State) -> List[Tuple[str, str]]:
-    """(tensor there, tensor here), all of them."""
-    own = model.state_dict()
-    names: List[Tuple[str, str]] = []
-    for linear, norm, ours in layout.layers(model, state):
-        names.append((f"{linear}.weight", f"{ours}.linear.weight"))
-        if f"{ours}.linear.bias" in own:
-            names.append((f"{linear}.bias", f"{ours}.linear.bias"))
-        names += [(f"{norm}.{part}", f"{ours}.norm.{part}") for part in NORM]
-    scores = layout.scores(model, state)
-    names += [(f"{scores}.{part}", f"head.scores.{part}") for part in ("weight", "bias")]
-    return names
-
-
-def fill(model: nn.Module, state: State, names: List[Tuple[str, str]]) -> None:
-    """Loads the tensors. Trailing sizes of 1, of 1x1 convolutions, are dropped."""
+def fill(model: nn.Module, state: State, names: List[Pair]) -> None:
+    """Loads the tensors. Trailing sizes of 1, of 1x1 convolutions, are dropped where the model has
+    none."""
     own, wanted = model.state_dict(), [theirs for theirs, _ in names]
     old = not any(name.endswith("num_batches_tracked") for name in state)  # torch before 0.4.1
     missing = [
@@ -89,11 +144,17 @@ def fill(model: nn.Module, state: State, names: List[Tuple[str, str]]) -> None:
         parts = [("has no ", missing), ("has tensors that nothing takes: ", left)]
         said = "; and ".join(f"{words}{_some(keys)}" for words, keys in parts if keys)
         raise CheckpointError(f"the checkpoint {said}")
-    assert len(set(wanted)) == len(wanted) and {ours for _, ours in names} == set(own)
+    kept = [(theirs, ours) for theirs, ours in names if ours is not None]
+    apart = sorted(set(own) ^ {ours for _, ours in kept})
+    if apart:
+        raise CheckpointError(f"the checkpoint and the network differ in {_some(apart)}")
+    assert len(set(wanted)) == len(wanted) and len(kept) == len(own)
     loaded: Dict[str, Tensor] = {}
-    for theirs, ours in names:
+    for theirs, ours in kept:
         tensor = state.get(theirs, own[ours])
-        flat = tensor.flatten(1) if tensor.dim() > 2 else tensor
+        fits = tensor.shape == own[ours].shape
+        ones = tensor.dim() > 2 and all(size == 1 for size in tensor.shape[2:])
+        flat = tensor.flatten(1) if ones and not fits else tensor
         if flat.shape != own[ours].shape:
             raise CheckpointError(
                 f"{theirs} must be {list(own[ours].shape)} to be {ours}, got {list(tensor.shape)}"
@@ -101,6 +162,15 @@ def fill(model: nn.Module, state: State, names: List[Tuple[str, str]]) -> None:
         loaded[ours] = flat
     with torch.no_grad():
         model.load_state_dict(loaded)
+
+
+def _unscale(model: nn.Module) -> None:
+    """Weights that were trained on columns as they come take what the model divides by."""
+    config = model.config()["config"]
+    with torch.no_grad():
+        weight = model.encoder.pfn_layers[0].linear.weight
+        for column, factor in enumerate(config["column_scale"]):
+            weight[:, column] = (weight[:, column].double() / factor).to(weight.dtype)
 
 
 def _some(names: List[str], most: int = 6) -> str:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tensors of the two reference checkpoints say of the network, and where each belongs."""
+"""What the tensors of a reference checkpoint say of the network, and where each belongs; here for
+the two references of PointNet++."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
-from torch import Tensor, nn
+from torch import nn
 
-from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing.settings import Settings
+from torchvox.models.importing.trunk import Pair, State, norm, shape
 
-State = Mapping[str, Tensor]
 # Names of a layer: its linear map there, its batch norm there, the layer here.
 Layer = Tuple[str, str, str]
 
@@ -23,27 +24,51 @@ class Found:
 
 @dataclass(frozen=True)
 class Layout:
-    """name: of the preset too. matches: whether tensor names are of this layout. layers and scores:
-    names of everything but the last linear map, and of that, in a model of ours."""
+    """name: of the preset too. matches: whether tensor names are of this layout. describe: the
+    network, from tensors and settings. pairs: every tensor with its name in a model of ours.
+    boxes: convention of what the network detects. release: how the release that wrote a file must
+    begin, where others have the same names. configured: whether files hold the configuration, as
+    those of mmdetection3d do. notes: to be said with a model, by its class."""
 
     name: str
     source: str
     matches: Callable[[State], bool]
-    describe: Callable[[State], Found]
-    layers: Callable[[nn.Module, State], Iterator[Layer]]
-    scores: Callable[[nn.Module, State], str]
+    describe: Callable[[State, Settings], Found]
+    pairs: Callable[[nn.Module, State], List[Pair]]
+    boxes: str = ""
+    release: str = ""
+    configured: bool = False
+    notes: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
 
 
 def _width(state: State, name: str, axis: int) -> int:
-    if name not in state:
-        raise CheckpointError(f"the checkpoint has no {name}, which tells the size of its network")
-    return int(state[name].shape[axis])
+    return shape(state, name, axis + 1)[axis]
+
+
+def _pairs(
+    layers: Callable[[nn.Module, State], Iterator[Layer]],
+    scores: Callable[[nn.Module, State], str],
+) -> Callable[[nn.Module, State], List[Pair]]:
+    """From names of everything but the last linear map, and of that."""
+
+    def pairs(model: nn.Module, state: State) -> List[Pair]:
+        own = model.state_dict()
+        names: List[Pair] = []
+        for linear, norm_name, ours in layers(model, state):
+            names.append((f"{linear}.weight", f"{ours}.linear.weight"))
+            if f"{ours}.linear.bias" in own:
+                names.append((f"{linear}.bias", f"{ours}.linear.bias"))
+            names += norm(norm_name, f"{ours}.norm")
+        last = scores(model, state)
+        return names + [(f"{last}.{part}", f"head.scores.{part}") for part in ("weight", "bias")]
+
+    return pairs
 
 
 # ------------------------------------------------------------ yanx27/Pointnet_Pointnet2_pytorch
 
 
-def _describe_yanx27(state: State) -> Found:
+def _describe_yanx27(state: State, settings: Settings) -> Found:
     several = any(key.startswith("sa1.conv_blocks.") for key in state)
     first = "sa1.conv_blocks.0.0.weight" if several else "sa1.mlp_convs.0.weight"
     seen = _width(state, first, 1) - 3  # beside relative coordinates
@@ -90,7 +115,7 @@ def _pn2_head(state: State) -> str:
     return next((key.split(".")[0] for key in state if key.startswith("fc_l")), "fc_layer")
 
 
-def _describe_pn2(state: State) -> Found:
+def _describe_pn2(state: State, settings: Settings) -> Found:
     several = any(key.startswith("SA_modules.0.mlps.1.") for key in state)
     segments = any(key.startswith("FP_modules.") for key in state)
     last = {True: "4", False: "7"}[segments]
@@ -130,21 +155,19 @@ def _scores_pn2(model: nn.Module, state: State) -> str:
     return f"{_pn2_head(state)}.{4 if hasattr(model, 'propagation') else 7}"
 
 
-LAYOUTS: List[Layout] = [
+POINTNET2: List[Layout] = [
     Layout(
         "yanx27",
         "yanx27/Pointnet_Pointnet2_pytorch",
         lambda state: any(key.startswith(("sa1.mlp_convs.", "sa1.conv_blocks.")) for key in state),
         _describe_yanx27,
-        _layers_yanx27,
-        _scores_yanx27,
+        _pairs(_layers_yanx27, _scores_yanx27),
     ),
     Layout(
         "pn2",
         "erikwijmans/Pointnet2_PyTorch",
         lambda state: any(key.startswith("SA_modules.0.mlps.0.") for key in state),
         _describe_pn2,
-        _layers_pn2,
-        _scores_pn2,
+        _pairs(_layers_pn2, _scores_pn2),
     ),
 ]

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published weights of pillar detectors: load them and check that they compute what they should.
+
+The weights belong to their authors. Nothing is downloaded and nothing is shipped: get a file from
+its page, then
+
+    python examples/published_detectors.py                             # what is known, and where
+    python examples/published_detectors.py pointpillar_7728.pth        # import and check
+    python examples/published_detectors.py latest.pth --scan 000008.bin --layout kitti -o model.pt
+
+Checked: that every tensor is used exactly once, that there are as many as in the published
+network, that heads and boxes equal those of the original network, re-implemented in plain torch, on
+a generated street or on a scan of yours; and for files of OpenMMLab, that the contents have the
+hash that the name ends with.
+"""
+
+import argparse
+import hashlib
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import torch
+from torch import Tensor
+
+from torchvox.io import read_cloud
+from torchvox.models import save
+from torchvox.models.importing import import_checkpoint
+from torchvox.models.importing.detector_parity import detector_parity
+
+PCDET = "github.com/open-mmlab/OpenPCDet, model zoo"
+MMDET = "github.com/open-mmlab/mmdetection3d, configs/"
+TOLERANCE = 1e-4  # of the greatest output
+
+
+@dataclass(frozen=True)
+class Published:
+    """name: how the file's name begins. tensors: how many it has. says: accuracy by its authors.
+    settings: what its tensors and names do not tell."""
+
+    name: str
+    layout: str
+    page: str
+    tensors: int
+    says: str
+    settings: Dict[str, Any] = field(default_factory=dict)
+
+
+KNOWN = [
+    Published(
+        "pointpillar_7728",
+        "openpcdet",
+        f"{PCDET}, KITTI",
+        127,
+        "KITTI car 77.28 AP (R11, moderate)",
+    ),
+    Published(
+        "pp_multihead_nds5823",
+        "openpcdet",
+        f"{PCDET}, nuScenes",
+        421,
+        "nuScenes 44.63 mAP, 58.23 NDS",
+    ),
+    Published(
+        "cbgs_pp_centerpoint",
+        "openpcdet",
+        f"{PCDET}, nuScenes",
+        458,
+        "nuScenes 50.03 mAP, 60.70 NDS",
+    ),
+    Published(
+        "hv_pointpillars_secfpn_6x8_160e_kitti-3d-3class_2022",
+        "mmdet3d",
+        f"{MMDET}pointpillars",
+        126,
+        "KITTI mean 64.07 AP (moderate)",
+    ),
+    Published(
+        "hv_pointpillars_secfpn_6x8_160e_kitti-3d-3class_2020",
+        "mmdet3d_0",
+        f"{MMDET}pointpillars, releases before 1.0",
+        126,
+        "",
+        {"head.grid": "ends", "head.area": [0.0, -39.68, 70.4, 39.68]},
+    ),
+    Published(
+        "centerpoint_02pillar_second_secfpn",
+        "mmdet3d",
+        f"{MMDET}centerpoint",
+        414,
+        "nuScenes 49.12 mAP, 59.66 NDS",
+    ),
+    Published(
+        "epoch_160",
+        "zhulf0804",
+        "github.com/zhulf0804/PointPillars, pretrained/",
+        126,
+        "KITTI car 76.74 AP (moderate)",
+    ),
+    Published(
+        "latest",
+        "det3d",
+        "github.com/tianweiy/CenterPoint, nuScenes, PointPillars",
+        457,
+        "nuScenes 50.3 mAP, 60.2 NDS",
+    ),
+]
+
+
+def known_as(path: Path) -> Optional[Published]:
+    return next((one for one in KNOWN if path.name.startswith(one.name)), None)
+
+
+def check_hash(path: Path) -> Optional[str]:
+    """What is wrong with a file whose name ends with its hash; None when nothing is."""
+    told = re.search(r"-([0-9a-f]{8})\.pth$", path.name)
+    if told is None:
+        return None
+    found = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    return None if found == told[1] else f"its hash is {found}, not {told[1]}: download it again"
+
+
+def points_of(scan: Path, layout: Optional[str], columns: int) -> Tensor:
+    """[N, columns] of x, y, z, intensity, age in seconds: zeros for what the scan has not."""
+    cloud = read_cloud(scan, layout)
+    named = dict(zip(cloud.columns, torch.from_numpy(cloud.points).T, strict=True))
+    wanted = ["x", "y", "z", "intensity", "time"][:columns]
+    zeros = torch.zeros(len(cloud.points))
+    return torch.stack([named.get(name, zeros) for name in wanted], 1)
+
+
+def show_boxes(model: torch.nn.Module, points: Tensor, most: int = 10) -> None:
+    with torch.no_grad():
+        boxes, scores, labels, count, _ = model(points[None], torch.tensor([len(points)]).int())
+    print(f"{int(count[0])} boxes; the best: label, score, x, y, z, l, w, h, yaw")
+    for box, score, label in zip(boxes[0, :most], scores[0], labels[0], strict=False):
+        if label >= 0:
+            values = " ".join(f"{value:7.2f}" for value in box[:7].tolist())
+            print(f"  {model.classes[int(label)]:<22} {float(score):.3f} {values}")
+
+
+def check(path: Path, scan: Optional[Path], layout: Optional[str], output: Optional[Path]) -> bool:
+    known = known_as(path)
+    trouble = check_hash(path)
+    if trouble is not None:
+        print(f"{path.name}: {trouble}")
+        return False
+    if known is None:
+        imported = import_checkpoint(path)
+    else:
+        imported = import_checkpoint(path, known.layout, known.settings)
+    columns = imported.model.config()["config"]["columns"]
+    points = None if scan is None else points_of(scan, layout, columns)
+    report = detector_parity(imported, points)
+    for name, value in report.rows():
+        print(f"{name:<34} {value}")
+    if known is not None and known.says:
+        print(f"{'accuracy, by its authors':<34} {known.says}")
+    if known is not None and known.tensors != imported.used:
+        print(f"{path.name} has {imported.used} tensors, the published one {known.tensors}")
+        return False
+    trouble = report.trouble(TOLERANCE)
+    print("same as the original" if trouble is None else f"NOT the original: {trouble}")
+    if points is not None:
+        show_boxes(imported.model, points)
+    if output is not None and trouble is None:
+        save(imported.model, output)
+        print(f"wrote {output}")
+    return trouble is None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoint", type=Path, nargs="?", help="a file that you downloaded")
+    parser.add_argument("--scan", type=Path, help="a point cloud to compare on")
+    parser.add_argument("--layout", help="columns of a .bin scan: kitti, nuscenes or a list")
+    parser.add_argument("-o", "--output", type=Path, help="the model, for torchvox detect")
+    args = parser.parse_args()
+    if args.checkpoint is None:
+        for one in KNOWN:
+            print(f"{one.name:<55} {one.tensors} tensors; {one.page}; {one.says or '-'}")
+        return 0
+    return 0 if check(args.checkpoint, args.scan, args.layout, args.output) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does an imported detector find what the original finds? Both run on one generated street."""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from torchvox.models.box_conventions import boxes_from
+from torchvox.models.importing.convert import Imported
+from torchvox.models.importing.settings import Flag, shown
+
+ANCHOR_KINDS = ("cls", "box", "dir")
+CENTER_KINDS = ("hm", "reg", "z", "dim", "rot", "vel")
+SWEEPS, SWEEP_SECONDS = 10, 0.05  # of a nuScenes scan
+NEAR = 0.05  # metres, radians: two boxes are the same one
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of detections: how many the original has, how many we have, how many of them are the same
+    with the same label, and how far these differ: in metres or radians, and in score."""
+
+    theirs: int
+    ours: int
+    same: int
+    box: float
+    score: float
+
+
+@dataclass(frozen=True)
+class DetectorReport:
+    """maps: greatest difference of the outputs of the heads, by kind. output: the greatest output.
+    notes: what is to be known of such checkpoints."""
+
+    layout: str
+    model: str
+    tensors: int
+    parameters: int
+    config: Dict[str, Any]
+    flags: Tuple[Flag, ...]
+    notes: Tuple[str, ...]
+    scene: str
+    output: float
+    maps: Dict[str, float]
+    boxes: Agreement
+
+    def worst(self) -> float:
+        """The greatest difference of the heads; NaN when there is one."""
+        return float(torch.tensor(list(self.maps.values())).max())
+
+    def trouble(self, tolerance: float) -> Optional[str]:
+        """Why the import is not what the original computes; None when it is. tolerance: of the
+        greatest output. One detection in fifty may differ: rounding turns a close choice."""
+        if not self.worst() <= tolerance * max(1.0, self.output):  # NaN fails too
+            return f"its outputs differ by {self.worst():.3g} of {self.output:.3g}"
+        found = self.boxes
+        if found.same < 0.98 * max(found.theirs, found.ours):
+            return f"{found.same} boxes agree of {found.theirs} there and {found.ours} here"
+        return None
+
+    def rows(self) -> List[Tuple[str, str]]:
+        """What to print: names and values."""
+        found = self.boxes
+        none = ("note", "no box was found here: how boxes are decoded was not compared")
+        rows = [
+            ("layout", self.layout),
+            ("model", f"{self.model}: {', '.join(self.config['classes'])}"),
+            ("tensors", f"{self.tensors} of {self.tensors} used, each once"),
+            ("parameters", f"{self.parameters:,}"),
+            *shown(list(self.flags)),
+            *(("note", note) for note in self.notes),
+            *([] if found.theirs or found.ours else [none]),
+            ("scene", self.scene),
+            ("greatest output", f"{self.output:.4g}"),
+            *((f"difference, {kind}", f"{value:.3g}") for kind, value in self.maps.items()),
+            ("boxes there, here, the same", f"{found.theirs}, {found.ours}, {found.same}"),
+            ("difference, boxes", f"{found.box:.3g} m or rad, score {found.score:.3g}"),
+        ]
+        return rows
+
+
+def street(columns: int) -> Tuple[str, Tensor]:
+    """Points [N, columns] of a generated street: x, y, z in metres, intensity in 0..1; with five
+    columns as nuScenes has them, intensity in 0..255 and the age of a point in seconds."""
+    from torchvox.data.scene import generate_scan
+
+    points = torch.from_numpy(generate_scan(0, azimuths=875).points).float()
+    if columns >= 5:
+        points[:, 3] *= 255
+        age = (torch.arange(len(points)) % SWEEPS) * SWEEP_SECONDS
+        points = torch.cat([points, age[:, None]], 1)
+    more = torch.zeros(len(points), max(0, columns - points.size(1)))
+    points = torch.cat([points, more], 1)[:, :columns]
+    return f"a generated street of {len(points):,} points", points
+
+
+@torch.no_grad()
+def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> DetectorReport:
+    """Runs both, on the street or on points [N, columns], and compares."""
+    from torchvox.models.importing.plain_detectors import plain_detector, plain_maps
+
+    model, plain = imported.model, plain_detector(imported)
+    config = model.config()["config"]
+    words = f"{0 if points is None else len(points):,} given points"
+    if points is None:
+        words, points = street(config["columns"])
+    count = torch.tensor([len(points)], dtype=torch.int32)
+    mine = model.maps(points[None], count)
+    theirs = plain_maps(plain, points, imported.layout.name)
+    kinds = CENTER_KINDS if "conv_bias" in config["head"] else ANCHOR_KINDS
+    differences: Dict[str, float] = {}
+    for kind, ours, others in zip(kinds, mine, theirs, strict=True):
+        apart = [float((a - b).abs().max()) for a, b in zip(ours, others, strict=True)]
+        if apart:
+            differences[kind] = max(apart)
+    boxes, scores, labels, used, _ = model(points[None], count)
+    n = int(used[0])
+    found = plain.detect(points)
+    there = boxes_from(_ordered(found.boxes, imported.layout.boxes), imported.layout.boxes)
+    return DetectorReport(
+        layout=f"{imported.layout.name} ({imported.layout.source})",
+        model=type(model).__name__,
+        tensors=imported.used,
+        parameters=sum(p.numel() for p in model.parameters()),
+        config=config,
+        flags=imported.flags,
+        notes=imported.notes,
+        scene=words,
+        output=max(float(m.abs().max()) for kind in theirs for m in kind),
+        maps=differences,
+        boxes=agreement(
+            (there, found.scores, found.labels), (boxes[0, :n], scores[0, :n], labels[0, :n])
+        ),
+    )
+
+
+def _ordered(boxes: Tensor, convention: str) -> Tensor:
+    """The plain det3d net has the angle before the velocities, as all others have."""
+    if convention != "det3d":
+        return boxes
+    return torch.cat([boxes[:, :6], boxes[:, 7:], boxes[:, 6:7]], 1)
+
+
+def agreement(theirs: Tuple[Tensor, ...], ours: Tuple[Tensor, ...]) -> Agreement:
+    """Boxes, scores and labels of both. Each box there is sought here once."""
+    boxes, scores, labels = ours
+    free = torch.ones(len(boxes), dtype=torch.bool)
+    same, box_apart, score_apart = 0, 0.0, 0.0
+    for box, score, label in zip(*theirs, strict=True):
+        apart = (boxes - box).abs()
+        turn = torch.remainder(apart[:, 6], 2 * torch.pi)
+        apart[:, 6] = torch.minimum(turn, 2 * torch.pi - turn)
+        off = apart.amax(1)
+        off[~(free & (labels == label))] = torch.inf
+        if len(off) == 0 or not off.min() <= NEAR:  # NaN is not near
+            continue
+        at = int(off.argmin())
+        free[at] = False
+        same += 1
+        box_apart = max(box_apart, float(off[at]))
+        score_apart = max(score_apart, float((scores[at] - score).abs()))
+    return Agreement(len(theirs[0]), len(boxes), same, box_apart, score_apart)

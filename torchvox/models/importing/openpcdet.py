@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pillar detectors of open-mmlab/OpenPCDet."""
+
+from typing import Any, Dict, List, Mapping
+
+from torch import nn
+
+from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing.centers import (
+    CenterNames,
+    center_detections,
+    center_head,
+    center_pairs,
+)
+from torchvox.models.importing.layouts import Found, Layout
+from torchvox.models.importing.published import (
+    KITTI,
+    KITTI_ANCHORS,
+    NUSCENES,
+    NUSCENES_ANCHORS,
+    NUSCENES_TASKS,
+    OPENPCDET_KITTI,
+    anchors,
+)
+from torchvox.models.importing.settings import SHAPES, Settings
+from torchvox.models.importing.trunk import (
+    Pair,
+    State,
+    backbone,
+    conv,
+    encoder,
+    encoder_pairs,
+    grid_of,
+    neck,
+    norm,
+    per_cell_of,
+    shape,
+    trunk_pairs,
+)
+
+LINEAR, LINEAR_NORM = "vfe.pfn_layers.{}.linear", "vfe.pfn_layers.{}.norm"
+BLOCKS, DEBLOCKS = "backbone_2d.blocks", "backbone_2d.deblocks"
+STEP = "global_step"
+KITTI_INPUTS = 10  # of the pillar net: four columns, two offsets
+CENTERS = CenterNames(
+    ("dense_head.shared_conv.0", "dense_head.shared_conv.1"),
+    "dense_head.heads_list",
+    {"reg": "center", "z": "center_z", "dim": "dim", "rot": "rot", "vel": "vel", "hm": "hm"},
+    lambda k: (f"{k}.0", f"{k}.1"),
+    lambda n: f"{n}",
+)
+# Ours to theirs, in the order of the code of a box.
+BRANCHES = {"reg": "reg", "z": "height", "dim": "size", "rot": "angle", "vel": "velo"}
+
+
+def _describe(state: State, settings: Settings) -> Found:
+    if "dense_head.conv_cls.weight" in state:
+        return _single(state, settings)
+    if any(key.startswith("dense_head.rpn_heads.") for key in state):
+        return _several(state, settings)
+    return _centers(state, settings)
+
+
+def _trunk(
+    state: State,
+    settings: Settings,
+    grid: Mapping[str, Any],
+    unknown: str,
+    padding: str = "reference",
+) -> Dict[str, Any]:
+    rules = {"pad_semantics": padding, "legacy": False}
+    seen = encoder(state, settings, LINEAR + ".weight", columns=None, axes=3, **rules)
+    chosen = grid_of(settings, grid, unknown)
+    blocks = backbone(state, settings, BLOCKS, 1)
+    return {
+        **chosen,
+        **seen,
+        "backbone": blocks,
+        "neck": neck(state, settings, DEBLOCKS, blocks, "transposed"),
+    }
+
+
+def _single(state: State, settings: Settings) -> Found:
+    per_cell = per_cell_of(state, "dense_head.conv_box.weight")
+    count = shape(state, "dense_head.conv_cls.weight")[0] // per_cell
+    inputs, unknown = shape(state, LINEAR.format(0) + ".weight", 2)[1], ""
+    if (per_cell, count, inputs) == (6, 3, KITTI_INPUTS):
+        classes = settings.choose("classes", OPENPCDET_KITTI)
+        boxes = settings.choose("head.anchors", anchors(KITTI_ANCHORS, OPENPCDET_KITTI))
+    else:
+        unknown = f"{per_cell} anchors a cell, {count} classes and {inputs} inputs"
+        unknown += " are not those of a published net"
+        classes = settings.need("classes", unknown)
+        boxes = settings.need("head.anchors", unknown)
+    config = _trunk(state, settings, KITTI, unknown)
+    direction = None
+    if "dense_head.conv_dir_cls.weight" in state:
+        bins = shape(state, "dense_head.conv_dir_cls.weight")[0] // per_cell
+        direction = {
+            "offset": settings.choose("head.direction.offset", 0.78539),
+            "limit": settings.choose("head.direction.limit", 0.0),
+            "bins": settings.choose("head.direction.bins", bins, SHAPES),
+        }
+    grid = settings.choose("head.grid", "ends")
+    config["head"] = {"anchors": boxes, "grid": grid, "code_size": 7, "direction": direction}
+    selection = {"score": 0.1, "strict": False, "pre": 4096, "post": 500, "nms": [0.01]}
+    config["detections"] = {
+        k: settings.choose(f"detections.{k}", v) for k, v in {**selection, "group": "none"}.items()
+    }
+    return Found("PointPillars", {"classes": classes, **config})
+
+
+def _several(state: State, settings: Settings) -> Found:
+    heads: List[List[int]] = []
+    while f"dense_head.rpn_heads.{len(heads)}.head_label_indices" in state:
+        labels = state[f"dense_head.rpn_heads.{len(heads)}.head_label_indices"]
+        heads.append([int(label) - 1 for label in labels.flatten()])
+    count, names = sum(len(head) for head in heads), [n for task in NUSCENES_TASKS for n in task]
+    if sorted(label for head in heads for label in head) != list(range(count)) or not count:
+        raise CheckpointError("dense_head.rpn_heads: head_label_indices must be 1, 2, .. once each")
+    unknown = ""
+    if count == len(names):
+        classes = settings.choose("classes", names)
+        boxes = settings.choose("head.anchors", anchors(NUSCENES_ANCHORS, names))
+    else:
+        unknown = f"{count} classes are not those of a published net"
+        classes = settings.need("classes", unknown)
+        boxes = settings.need("head.anchors", unknown)
+    config = _trunk(state, settings, NUSCENES, unknown)
+    tasks = [[classes[label] for label in head] for head in heads]
+    convs = 0
+    while f"dense_head.rpn_heads.0.conv_cls.{3 * convs + 1}.running_mean" in state:
+        convs += 1
+    config["head"] = {
+        "anchors": boxes,
+        "tasks": settings.choose("head.tasks", tasks, SHAPES),
+        "grid": settings.choose("head.grid", "ends"),
+        "code_size": 10,
+        "shared": shape(state, "dense_head.shared_conv.0.weight")[0],
+        "width": shape(state, "dense_head.rpn_heads.0.conv_cls.0.weight")[0],
+        "convs": convs,
+    }
+    selection = {"score": 0.1, "strict": False, "pre": 1000, "post": 83, "nms": [0.2]}
+    config["detections"] = {
+        k: settings.choose(f"detections.{k}", v) for k, v in {**selection, "group": "class"}.items()
+    }
+    return Found("PointPillars", {"classes": classes, **config})
+
+
+def _centers(state: State, settings: Settings) -> Found:
+    """Two layers of the pillar net are the dynamic one of the published configuration."""
+    dynamic = LINEAR.format(1) + ".weight" in state
+    padding = settings.peek("encoder.pad_semantics", "none" if dynamic else "reference")
+    grid = dict(NUSCENES)
+    if padding == "none":
+        grid |= {"max_points": -1, "max_pillars": [-1, -1]}
+    classes, head, unknown = center_head(state, settings, CENTERS, "cos_sin")
+    config = {**_trunk(state, settings, grid, unknown, padding), "head": head}
+    config["detections"] = center_detections(settings)
+    return Found("CenterPointPillars", {"classes": classes, **config})
+
+
+def _pairs(model: nn.Module, state: State) -> List[Pair]:
+    config = model.config()["config"]
+    pairs: List[Pair] = [(STEP, None)] if STEP in state else []
+    pairs += encoder_pairs(config, LINEAR, LINEAR_NORM)
+    pairs += trunk_pairs(config, BLOCKS, 1, DEBLOCKS)
+    if "conv_bias" in config["head"]:
+        return pairs + center_pairs(config, CENTERS)
+    if "tasks" not in config["head"]:
+        for theirs, ours in (("cls", "cls"), ("box", "box"), ("dir_cls", "dir")):
+            if ours != "dir" or config["head"]["direction"] is not None:
+                pairs += conv(f"dense_head.conv_{theirs}", f"head.{ours}", bias=True)
+        return pairs
+    pairs += conv("dense_head.shared_conv.0", "head.shared.conv")
+    pairs += norm("dense_head.shared_conv.1", "head.shared.norm")
+    for t in range(len(config["head"]["tasks"])):
+        at, ours = f"dense_head.rpn_heads.{t}", f"head.tasks.{t}"
+        pairs.append((f"{at}.head_label_indices", None))
+        branches = {"cls": "conv_cls", **{k: f"conv_box.conv_{v}" for k, v in BRANCHES.items()}}
+        for part, theirs in branches.items():
+            for k in range(config["head"]["convs"]):
+                layer = f"{ours}.{part}.layers.{k}"
+                pairs += conv(f"{at}.{theirs}.{3 * k}", f"{layer}.conv")
+                pairs += norm(f"{at}.{theirs}.{3 * k + 1}", f"{layer}.norm")
+            last = f"{at}.{theirs}.{3 * config['head']['convs']}"
+            pairs += conv(last, f"{ours}.{part}.out", bias=True)
+    return pairs
+
+
+NOTES = {
+    "CenterPointPillars": (
+        "published dyn_pp_centerpoint weights were trained with code weights of another order (0.2 "
+        "on rot, not on vel): their angles are worse than the net can be",
+    )
+}
+
+OPENPCDET = Layout(
+    "openpcdet",
+    "open-mmlab/OpenPCDet",
+    lambda state: (
+        any(key.startswith("vfe.pfn_layers.") for key in state)
+        and any(key.startswith("dense_head.") for key in state)
+    ),
+    _describe,
+    _pairs,
+    boxes="openpcdet",
+    notes=NOTES,
+)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint does not say of its network, and who said it instead."""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Tuple
+
+from torchvox.models.checkpoints import CheckpointError
+
+SHAPES, ASSUMED, ASKED = "told by shapes", "assumed", "asked for"
+CONFIG = "told by its configuration"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """name: dotted, of the configuration. how: one of the four above."""
+
+    name: str
+    value: Any
+    how: str
+
+
+class Settings:
+    """asked: values of the configuration, nested or by dotted names; they win over what the
+    configuration of the program tells, which wins over what a layout would assume. flags: what was
+    chosen, in order."""
+
+    def __init__(self, asked: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        self._given = {name: (value, CONFIG) for name, value in flat(told).items()}
+        self._given |= {name: (value, ASKED) for name, value in flat(asked).items()}
+        self._open = dict(self._given)
+        self.flags: List[Flag] = []
+
+    def choose(self, name: str, value: Any, how: str = ASSUMED) -> Any:
+        """The value asked for or told, else the given one; either way a flag."""
+        if name in self._given:
+            value, how = self._given[name]
+            self._open.pop(name, None)
+        self.flags.append(Flag(name, value, how))
+        return value
+
+    def peek(self, name: str, value: Any) -> Any:
+        """What `choose` would give."""
+        return self._given.get(name, (value, ""))[0]
+
+    def need(self, name: str, why: str) -> Any:
+        """The value asked for or told. Raises CheckpointError when there is none."""
+        if name not in self._given:
+            raise CheckpointError(f"{why}: {name} must be given")
+        return self.choose(name, None)
+
+    def has(self, name: str) -> bool:
+        return name in self._given
+
+    def applied(self, config: Dict[str, Any]) -> Dict[str, Any]:
+        """The configuration with everything else that was asked for."""
+        for name, (value, how) in self._open.items():
+            self.flags.append(Flag(name, value, how))
+            at = config
+            *outer, last = name.split(".")
+            for key in outer:
+                at = at.setdefault(key, {})
+                if not isinstance(at, dict):
+                    raise CheckpointError(f"{name}: {key} holds no further keys")
+            at[last] = value
+        self._open = {}
+        return config
+
+
+def flat(values: Mapping[str, Any], where: str = "") -> Dict[str, Any]:
+    """Nested mappings by dotted names; lists are values."""
+    found: Dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{where}{key}.")
+        else:
+            found[f"{where}{key}"] = value
+    return found
+
+
+def shown(flags: List[Flag]) -> List[Tuple[str, str]]:
+    """Rows of a table: long lists by their length."""
+    rows = []
+    for flag in flags:
+        value = flag.value
+        if isinstance(value, (list, tuple)) and any(isinstance(v, (dict, list)) for v in value):
+            value = f"{len(value)} entries"
+        elif isinstance(value, (list, tuple)):
+            value = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value) or "none"
+        rows.append((f"flag {flag.name}", f"{value} ({flag.how})"))
+    return rows
