@@ -16,6 +16,7 @@ from torchvox.cli import (
     bench,
     bev,
     demo,
+    detect,
     doctor,
     evaluate,
     exporting,
@@ -57,6 +58,12 @@ class Group(TyperGroup):
             if os.environ.get("TORCHVOX_DEBUG"):
                 raise
             return _fail(error, FAILED)
+        except (LookupError, AttributeError) as error:  # whose messages alone say nothing
+            if os.environ.get("TORCHVOX_DEBUG"):
+                raise
+            return _fail(f"{type(error).__name__}: {error} (TORCHVOX_DEBUG=1 shows where)", FAILED)
+        if code == INTERRUPTED:  # typer's own answer to an interrupt, which says nothing
+            return _fail("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else DONE
 
 
@@ -82,6 +89,7 @@ app.command()(bev.bev)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command()(predict.predict)
+app.command()(detect.detect)
 app.command("import")(importing.import_checkpoint)
 app.command()(exporting.export)
 app.command()(bench.bench)

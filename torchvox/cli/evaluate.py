@@ -18,6 +18,7 @@ from torchvox._extras import require
 from torchvox.cli.options import Device, DeviceChoice, TrustCode
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import choose_device, console, note
+from torchvox.io import atomic_path
 
 if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint
@@ -59,6 +60,8 @@ def evaluate(
     from torchvox.train.config import change_config
     from torchvox.train.metrics import class_scores, scores
 
+    if split not in ("train", "val"):
+        raise WrongUseError(f"--split must be train or val, got {split!r}")
     gates = [_gate(text) for text in at_least or []]
     if pictures is not None:
         require("matplotlib", "to draw pictures")
@@ -76,7 +79,8 @@ def evaluate(
     _report(title, found, per_class)
     if results is not None:
         content = {**found, "samples": len(data), "seconds": seconds, "matrix": matrix.tolist()}
-        results.write_text(json.dumps(content) + "\n")
+        with atomic_path(results) as draft:
+            draft.write_text(json.dumps(content) + "\n")
     if pictures is not None:
         _draw(pictures, trained, data, matrix.numpy(), found)
     for metric, least in gates:

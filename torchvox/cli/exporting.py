@@ -12,10 +12,14 @@ import typer
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.cli.options import Device, DeviceChoice
 from torchvox.cli.work import choose_device, console, note
+from torchvox.io import atomic_path
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Of the greatest output: another order of the sums of a layer, in the dtype of its weights.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
+# Boxes of a detector that may come or go when scores near the threshold or overlaps near the limit
+# are rounded differently.
+STRAYS = 0.02
 
 
 def export(
@@ -35,39 +39,73 @@ def export(
     fold: Annotated[
         bool, typer.Option(help="Fold batch norms into the layers: faster, rounded differently.")
     ] = True,
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16.")] = (
-        "float32"
-    ),
+    merge: Annotated[
+        bool, typer.Option(help="Merge the convolutions of a detector's head, when folded.")
+    ] = True,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the weights: float32, bfloat16, float16. Without it float32, or that of a "
+            "folded file.",
+            show_default=False,
+        ),
+    ] = None,
     device: Device = DeviceChoice.cpu,
 ) -> None:
-    """Write a model as a program: points [B, N, C] and lengths [B] in, scores out."""
+    """Write a model as a program: points [B, N, C] and lengths [B] in, scores or boxes out."""
     from torchvox.models import checkpoints
     from torchvox.models import export as programs
+    from torchvox.models.detection import PillarDetector
     from torchvox.models.fold import fold_batch_norms, is_folded
+    from torchvox.models.merge import can_merge, merge_heads
 
     if kind not in programs.FORMATS:
         raise WrongUseError(f"--format must be one of {', '.join(programs.FORMATS)}, got {kind!r}")
-    if dtype not in DTYPES or (dtype != "float32" and not fold):
+    if dtype is not None and (dtype not in DTYPES or (dtype != "float32" and not fold)):
         raise WrongUseError(
             f"--dtype must be one of {', '.join(DTYPES)}, and float32 with --no-fold, got {dtype!r}"
         )
+    target = output or model.with_name(model.stem + programs.FORMATS[kind])
+    if target.is_dir() or (target.exists() and model.exists() and target.samefile(model)):
+        what = "a folder" if target.is_dir() else "the model itself"
+        raise WrongUseError(f"--output must be a file for the program, got {target}, {what}")
     where, name = choose_device(device)
     note(f"device: {name}")
     network = checkpoints.load(model)
-    if fold and not is_folded(network):
-        network = fold_batch_norms(network, None if dtype == "float32" else DTYPES[dtype])
+    if is_folded(network):
+        stored = str(next(network.parameters()).dtype).removeprefix("torch.")
+        if dtype not in (None, stored):
+            raise WrongUseError(
+                f"--dtype {dtype}: {model} is folded with weights of {stored}, take the file that "
+                "it was folded from"
+            )
+        dtype = stored
+    elif fold:
+        network = fold_batch_norms(network, None if dtype in (None, "float32") else DTYPES[dtype])
+    detects = isinstance(network, PillarDetector)
+    if detects and merge and is_folded(network) and can_merge(network):
+        network = merge_heads(network)
     network = network.to(where)
-    target = output or model.with_name(model.name.split(".")[0] + programs.FORMATS[kind])
-    programs.export_model(network, target, kind)
-    found = programs.compare(network, programs.load_program(target, kind))
-    if not found.difference <= TOLERANCE[dtype] * max(1.0, found.greatest):  # NaN fails too
-        raise TorchvoxError(f"{target} differs from the model by {found.difference:.3g}")
+    with atomic_path(target) as draft:  # which replaces the target once it is known to be right
+        programs.export_model(network, draft, kind)
+        found = programs.compare(network, programs.load_program(draft, kind))
+        allowed = TOLERANCE.get(dtype or "", 1e-4) * max(1.0, found.greatest)
+        if not found.difference <= allowed or not found.strays <= STRAYS:  # NaN fails too
+            strays = f", and in {100 * found.strays:.1f} % of the boxes" if detects else ""
+            raise TorchvoxError(
+                f"{target} is not written: the program differs from the model by "
+                f"{found.difference:.3g}{strays}"
+            )
     words = "the bits of the model" if found.same_bits else f"within {found.difference:.2g} of it"
-    inputs = (
-        "points, category, lengths" if hasattr(network, "num_categories") else "points, lengths"
-    )
+    if found.strays:
+        words += f", {100 * found.strays:.1f} % of the boxes apart"
+    inputs, outputs = "points, lengths", "scores"
+    if detects:
+        inputs, outputs = "points, num_points", "boxes, scores, labels, count, overflow"
+    elif hasattr(network, "num_categories"):
+        inputs = "points, category, lengths"
     console().print(
-        f"wrote {target}: {inputs} -> scores; {words}, over full, short, single-point and empty "
+        f"wrote {target}: {inputs} -> {outputs}; {words}, over full, short, single-point and empty "
         "clouds",
         soft_wrap=True,
         markup=False,

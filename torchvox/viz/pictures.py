@@ -75,7 +75,7 @@ def overview_picture(
     if intensity is not None:
         panels.append((_intensity, intensity))
     panels += [(_density, density), (_samples, samples)]
-    width, tall = _figure_size(height["box"])
+    width, tall = plan_figure_size(height["box"])
     columns = 1 if width > 2 * tall else 2  # wide strips are stacked
     rows = -(-len(panels) // columns)
     figure = style.new_figure(columns * width * 0.82, rows * tall * 0.82 + 0.5)
@@ -86,12 +86,12 @@ def overview_picture(
 
 
 def _single(box: Box, draw: Callable[[Axes], None]) -> Figure:
-    figure = style.new_figure(*_figure_size(box))
+    figure = style.new_figure(*plan_figure_size(box))
     draw(figure.add_subplot())
     return figure
 
 
-def _figure_size(box: Box) -> tuple[float, float]:
+def plan_figure_size(box: Box) -> tuple[float, float]:
     """(width, height) in inches that the range fills, with room for title and colour bar."""
     aspect = (box[4] - box[1]) / (box[3] - box[0])
     plot = style.WIDTH - 1.7

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox detect: boxes of objects in scans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torchvox._errors import CloudFileError
+from torchvox.cli.options import (
+    OUTPUT_FOLDER,
+    Device,
+    DeviceChoice,
+    Inputs,
+    Layout,
+    Output,
+    output_paths,
+)
+from torchvox.cli.work import choose_device, for_each, note
+from torchvox.io import find_clouds, read_cloud
+from torchvox.io.writers import atomic_path
+
+if TYPE_CHECKING:
+    from torchvox.models.detection.running import Detections, Runner
+
+MOST_NAMED = 3  # classes counted in the line of a scan
+
+
+def detect(
+    paths: Inputs,
+    model: Annotated[
+        Path,
+        typer.Option(
+            "--model",
+            "-m",
+            help="A detector: a file of torchvox import, or a TorchScript program of torchvox "
+            "export.",
+            show_default=False,
+        ),
+    ],
+    layout: Layout = None,
+    output: Output = OUTPUT_FOLDER,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="A picture of the boxes from above: a .png for one scan, else a folder.",
+            show_default=False,
+        ),
+    ] = None,
+    score: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Leave out boxes with a lower score.")
+    ] = 0.0,
+    device: Device = DeviceChoice.auto,
+) -> None:
+    """Find objects in scans: boxes as .json, and pictures of them."""
+    from torchvox.models.detection.running import load_runner
+
+    files = find_clouds(paths)
+    targets = output_paths(files, output, "boxes", (".json",), ".json")
+    pictures: list[Path | None] = [None] * len(files)
+    if plot is not None:
+        pictures = [*output_paths(files, plot, "boxes", (".png",), ".png")]
+    where, name = choose_device(device)
+    note(f"device: {name}")
+    runner = load_runner(model, where)
+    picture_of = dict(zip(targets, pictures, strict=True))
+    for_each(files, targets, lambda *pair: _one(runner, *pair, layout, score, picture_of[pair[1]]))
+
+
+def _one(
+    runner: Runner,
+    source: Path,
+    target: Path,
+    layout: str | None,
+    score: float,
+    picture: Path | None,
+) -> str:
+    cloud = read_cloud(source, layout)
+    if any(cloud.origin):
+        raise CloudFileError(f"{source} is no scan about its sensor: its coordinates are shifted")
+    found = runner(cloud).above(score)
+    with atomic_path(target) as temporary:
+        temporary.write_text(json.dumps(as_json(source, len(cloud), found), indent=1) + "\n")
+    wrote = str(target)
+    if picture is not None:
+        from torchvox import viz
+
+        drawn = viz.boxes_picture(
+            cloud.points[:, :3],
+            found.boxes,
+            found.labels,
+            found.classes,
+            runner.box,
+            scores=found.scores,
+            note=f"{source.name}: {len(cloud):,} points, {len(found.boxes)} boxes",
+        )
+        viz.save(drawn, picture)
+        wrote += f" and {picture}"
+    return f"{source.name}: {len(cloud):,} points, {_counted(found)}; wrote {wrote}"
+
+
+def as_json(source: Path, points: int, found: Detections) -> dict[str, Any]:
+    """What is written: boxes by falling score, [x, y, z, l, w, h, yaw] with z at the centre."""
+    boxes = []
+    for box, score, label in zip(found.boxes, found.scores, found.labels, strict=True):
+        one: dict[str, Any] = {
+            "class": found.classes[label],
+            "score": round(float(score), 6),
+            "box": [round(float(v), 5) for v in box[:7]],
+        }
+        if len(box) > 7:
+            one["velocity"] = [round(float(v), 5) for v in box[7:9]]
+        boxes.append(one)
+    return {"file": source.name, "points": points, "boxes": boxes, "overflow": found.overflow}
+
+
+def _counted(found: Detections) -> str:
+    if not len(found.boxes):
+        return "no boxes"
+    counts = {name: int((found.labels == i).sum()) for i, name in enumerate(found.classes)}
+    most = sorted((n for n in counts if counts[n]), key=lambda n: -counts[n])
+    shown = ", ".join(f"{name} {counts[name]}" for name in most[:MOST_NAMED])
+    return f"{len(found.boxes)} boxes ({shown}{', ...' if len(most) > MOST_NAMED else ''})"
