@@ -16,6 +16,8 @@ import torch
 
 from benchmarks import (
     bev,
+    boxes,
+    detection,
     group_mlp,
     grouping,
     growth,
@@ -24,6 +26,8 @@ from benchmarks import (
     models,
     neighbours,
     peers,
+    pillars,
+    pointpillars,
     sampling,
     voxel,
 )
@@ -37,7 +41,10 @@ DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "da
 
 def cases(device: str) -> List[Case]:
     found = []
-    domains = (voxel, sampling, neighbours, knn, grouping, group_mlp, bev, models)
+    domains = (
+        *(voxel, sampling, neighbours, knn, grouping, group_mlp),
+        *(bev, pillars, boxes, detection, models, pointpillars),
+    )
     for domain in domains:
         found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()
     return found
@@ -104,7 +111,17 @@ def line(row: Row) -> str:
     return f"{row['case']} | {row['way']} | {'  '.join(figures) or row['status']} | {verdict}"
 
 
-FIGURES = ("graph_us", "eager_us", "cpu_us", "best_us", "wall_us", "launches", "times_floor")
+FIGURES = (
+    "graph_us",
+    "p50_us",
+    "p99_us",
+    "eager_us",
+    "cpu_us",
+    "best_us",
+    "wall_us",
+    "launches",
+    "times_floor",
+)
 
 
 def _options() -> argparse.Namespace:

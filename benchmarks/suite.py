@@ -65,6 +65,7 @@ class Way:
     call: timing.Call
     check: Callable[[object], str]  # says what was compared; raises WrongResult
     capturable: bool = False
+    percentiles: bool = False  # of single replays
 
 
 class Problem(Protocol):
@@ -124,7 +125,7 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> List[Row]:
     read, written = problem.moved_bytes(outputs)
     size = {**problem.facts(), "cloud": problem.source, "read": read, "written": written}
     check = getattr(problem, "check", functools.partial(_same_bits, problem))
-    mine = Way("torchvox", problem.torchvox, check, True)
+    mine = Way("torchvox", problem.torchvox, check, True, getattr(problem, "percentiles", False))
     others, absent = _others(problem, outputs, settings)
     ways = {way.name: way for way in (mine, *others)}
     rows = [{"way": name, **_checked(way, settings)} for name, way in ways.items()] + absent
@@ -214,6 +215,9 @@ def _gpu_figures(way: Way, budget_s: float) -> Row:
     if way.capturable:
         graph = timing.graph_time(way.call, budget_s)
         figures |= {"graph_us": round(graph.us, 2), "launches": graph.launches}
+    if way.percentiles:
+        p50, p99 = timing.replay_percentiles(timing.capture(way.call))
+        figures |= {"p50_us": round(p50, 2), "p99_us": round(p99, 2)}
     eager = timing.eager_us(way.call, budget_s)
     cpu = timing.cpu_us(way.call, budget_s / 3, eager)
     return {**figures, "eager_us": round(eager, 2), "cpu_us": round(cpu, 2)}

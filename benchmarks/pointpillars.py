@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pillar detectors, scan on the device to boxes: the whole as one CUDA graph, with percentiles, and
+its stages. Weights are seeded; scores are shifted so that a known number of candidates passes."""
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult
+from torchvox import models
+
+CANDIDATES = 600  # above the threshold, about what a trained network has
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2}  # of the size of an output
+STAGES = ("scan to boxes", "voxelize + encode + scatter", "backbone + neck", "head", "decode + NMS")
+SWEEPS, SWEEP_POINTS = 3, 260_000
+
+
+def network(config: str, overrides: Sequence[str], example: Tuple[Tensor, Tensor]) -> nn.Module:
+    """A detector in float32 whose scores depend on the points."""
+    from torchvox.models.detection import detector
+
+    torch.manual_seed(0)
+    model = detector(config, overrides).to(example[0].device).eval()
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name.endswith(("cls.weight", "cls.out.weight", "hm.out.weight")):
+                tensor.normal_(0.0, 0.05)
+        logits = torch.cat([m.flatten() for m in model.maps(*example)[0]])
+        high = float(logits.topk(CANDIDATES).values[-1])
+        for name, tensor in model.state_dict().items():
+            if name.endswith(("cls.bias", "cls.out.bias", "hm.out.bias")):
+                tensor += math.log(0.1 / 0.9) - high
+    return model
+
+
+@dataclass(frozen=True)
+class StageProblem:
+    """One stage of a detector, or all of it, on what the stage before gives."""
+
+    stage: str
+    inputs: Tuple[Any, ...]
+    source: str
+    dtype: torch.dtype
+    points: int
+    model: nn.Module  # float32, as built
+    fast: nn.Module  # folded, merged
+
+    @property
+    def op(self) -> str:
+        return f"{type(self.model).__name__}, {self.stage}"
+
+    @property
+    def percentiles(self) -> bool:
+        return self.stage == STAGES[0]
+
+    def facts(self) -> Row:
+        return {"points": self.points, "dtype": str(self.dtype).split(".")[1]}
+
+    def torchvox(self) -> Outputs:
+        return self.run(self.fast, self.inputs)
+
+    @torch.no_grad()
+    def run(self, model: nn.Module, inputs: Tuple[Any, ...]) -> Outputs:
+        calls: Dict[str, Callable[..., Any]] = {
+            STAGES[0]: model,
+            STAGES[1]: model.canvas,
+            STAGES[2]: model.features,
+            STAGES[3]: model.head,
+            STAGES[4]: model.decoder,
+        }
+        found = calls[self.stage](*inputs)
+        if self.stage == STAGES[3]:
+            return tuple(m for kind in found for m in kind)
+        return (found,) if isinstance(found, Tensor) else tuple(found)
+
+    def on(self, device: str) -> "StageProblem":
+        there = (copy.deepcopy(net).to(device) for net in (self.model, self.fast))
+        return replace(self, inputs=_to(self.inputs, device), model=next(there), fast=next(there))
+
+    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
+        read = [*_tensors(self.inputs), *self._weights()]
+        return _bytes(read), _bytes(outputs)
+
+    def _weights(self) -> List[Tensor]:
+        parts = {
+            STAGES[0]: [self.fast],
+            STAGES[1]: [self.fast.encoder],
+            STAGES[2]: [self.fast.backbone, self.fast.neck],
+            STAGES[3]: [self.fast.head],
+            STAGES[4]: [],
+        }
+        return [p for part in parts[self.stage] for p in part.parameters()]
+
+    def check(self, found: Sequence[Tensor]) -> str:
+        """Against the model as built, in float32; boxes against the CPU's on the same maps."""
+        if self.stage == STAGES[4]:
+            exact = self.run(self.fast.cpu(), _to(self.inputs, "cpu"))
+            self.fast.to(found[0].device)
+            if not all(torch.equal(a.cpu(), b) for a, b in zip(found, exact, strict=True)):
+                raise WrongResult("not the bits of the CPU")
+            return f"the bits of the CPU, {int(found[3][0])} boxes"
+        if self.stage == STAGES[0]:
+            count = int(found[3][0])
+            if count == 0 or not torch.isfinite(found[0]).all():
+                raise WrongResult(f"{count} boxes")
+            return f"{count} boxes, {int(found[4][0])} candidates past the cap"
+        exact = self.run(self.model, _float(self.inputs))
+        worst = 0.0
+        for mine, other in zip(found, exact, strict=True):
+            apart = (mine.float() - other).square().mean().sqrt()
+            worst = max(worst, float(apart / other.square().mean().sqrt().clamp(min=1e-9)))
+        if not worst <= TOLERANCE[self.dtype]:
+            raise WrongResult(f"off by {worst:.3g} of its size")
+        return f"within {worst:.2g} of the size of float32"
+
+    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+        return iter(())
+
+
+def _tensors(values: Any) -> List[Tensor]:
+    if isinstance(values, Tensor):
+        return [values]
+    return [t for value in values for t in _tensors(value)]
+
+
+def _changed(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(values, Tensor):
+        return change(values)
+    return type(values)(_changed(value, change) for value in values)
+
+
+def _to(values: Any, device: str) -> Any:
+    return _changed(values, lambda t: t.to(device))
+
+
+def _float(values: Any) -> Any:
+    return _changed(values, lambda t: t.float() if t.is_floating_point() else t)
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def kitti(made: Clouds) -> Tuple[Tensor, str]:
+    return made.kitti()
+
+
+def ten_sweeps(made: Clouds) -> Tuple[Tensor, str]:
+    """As many points as ten sweeps of 32 beams: x, y, z, intensity up to 255, age."""
+    points, source = made.sweep(SWEEPS)
+    points = points[:SWEEP_POINTS]
+    age = torch.arange(len(points), device=points.device) % 10 * 0.05
+    scaled = points[:, 3:] * 255
+    return torch.cat([points[:, :3], scaled, age[:, None]], 1), source
+
+
+def stage_case(
+    title: str,
+    config: str,
+    cloud: Callable[[Clouds], Tuple[Tensor, str]],
+    stage: str,
+    dtype: torch.dtype,
+    goals: Sequence[Goal] = (),
+    overrides: Sequence[str] = (),
+) -> Case:
+    def build(made: Clouds) -> StageProblem:
+        points, source = cloud(made)
+        count = torch.tensor([len(points)], dtype=torch.int32, device=points.device)
+        scan = (points[None].contiguous(), count)
+        model = network(config, overrides, scan)
+        half = None if dtype == torch.float32 else dtype
+        fast = models.merge_heads(models.fold_batch_norms(model, half))
+        with torch.no_grad():
+            inputs = inputs_of(fast, stage, scan)
+        return StageProblem(stage, inputs, source, dtype, len(points), model, fast)
+
+    return Case(f"{title} {str(dtype).split('.')[1]}, {stage}", build, tuple(goals))
+
+
+def inputs_of(model: nn.Module, stage: str, scan: Tuple[Tensor, Tensor]) -> Tuple[Any, ...]:
+    if stage in STAGES[:2]:
+        return scan
+    canvas = model.canvas(*scan)
+    if stage == STAGES[2]:
+        return (canvas,)
+    features = model.features(canvas)
+    return (features,) if stage == STAGES[3] else (model.head(features),)
+
+
+KITTI = ("PointPillars KITTI", "pointpillars_kitti", kitti)
+CENTRES = ("CenterPoint pillars, ten sweeps", "centerpoint_pillars_nuscenes", ten_sweeps)
+TASKS = ("PointPillars multihead, ten sweeps", "pointpillars_nuscenes_multihead", ten_sweeps)
+LOW = ("PointPillars KITTI, threshold 0", "pointpillars_kitti", kitti)
+NO_THRESHOLD = ["model.args.detections.score=0.0"]
+
+
+def _goal(us: Optional[float]) -> List[Goal]:
+    return [Goal("graph_us", us)] if us else []
+
+
+def gpu_cases() -> List[Case]:
+    half = torch.float16
+    kitti_us = dict(zip(STAGES, (700.0, 60.0, None, None, 100.0), strict=True))
+    cases = [stage_case(*KITTI, stage, half, _goal(us)) for stage, us in kitti_us.items()]
+    cases += [
+        stage_case(*LOW, stage, half, _goal(us), NO_THRESHOLD)
+        for stage, us in ((STAGES[0], None), (STAGES[4], 200.0))
+    ]
+    cases += [
+        stage_case(*CENTRES, stage, half, _goal(1500.0 if stage == STAGES[0] else None))
+        for stage in STAGES
+    ]
+    return [*cases, stage_case(*TASKS, STAGES[0], half)]
+
+
+def cpu_cases() -> List[Case]:
+    single = torch.float32
+    whole = stage_case(*KITTI, STAGES[0], single, [Goal("best_us", 1.5e6)])
+    return [whole, *(stage_case(*KITTI, stage, single) for stage in STAGES[1:])]
