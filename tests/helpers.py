@@ -23,6 +23,10 @@ PLAN_VALUES = {
     "knn_kernel": {"scan": 0, "tiles": 1, "select": 2},
     "knn_order": {"block": 0, "sort": 1},
     "slot_lists": {"counted": 0, "sorted": 1},
+    "nms_order": {"counted": 0, "sorted": 1},
+    "detect_kernels": {"separate": 0, "fused": 1},
+    "pillar_lists": {"fixed": 0, "packed": 1},
+    "pillar_common": {"general": 0, "common": 1},
     "bev_table": {"dense": 0, "cleared": 1, "started": 2, "small": 3},
 }
 
@@ -82,3 +86,15 @@ def real_scan(name: str, columns: int) -> torch.Tensor:
     if not path.exists():
         pytest.skip(f"no {path}: set TORCHVOX_DATA to the folder of real scans")
     return torch.from_numpy(np.fromfile(path, dtype=np.float32).reshape(-1, columns))
+
+
+def cube(n: int, d: int = 3, seed: int = 0, batch: int = 1, scale: float = 1.0) -> torch.Tensor:
+    """[batch, n, d] uniform in a cube."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy((rng.random((batch, n, d)) * scale).astype(np.float32))
+
+
+def lattice(n: int, side: int = 8, seed: int = 0, batch: int = 1) -> torch.Tensor:
+    """[batch, n, 3] integer points: many duplicates, many equal distances."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.integers(0, side, (batch, n, 3)).astype(np.float32))

@@ -13,11 +13,14 @@ import torch
 from entries import (
     ball_query,
     bev,
+    boxes,
+    detection,
     distances,
     group_mlp_max,
     grouping,
     interpolation,
     knn,
+    pillars,
     query_and_group,
     sampling,
     voxel,
@@ -51,6 +54,9 @@ OPS: list[Op] = [
     *ball_query.OPS,
     *query_and_group.OPS,
     *group_mlp_max.OPS,
+    *detection.OPS,
+    *pillars.OPS,
+    *boxes.OPS,
 ]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.
@@ -74,6 +80,12 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
     "FeaturePropagation": (
         lambda: torchvox.nn.FeaturePropagation(7, [8, 6]).eval(),
         lambda n: (rows(2, n, 3), rows(2, 5, 3), rows(2, n, 4), rows(2, 5, 3)),
+    ),
+    "PillarFeatureNet": (
+        lambda: torchvox.nn.PillarFeatureNet(4, [8, 6], **pillars.GRID, max_points=3).eval(),
+        lambda n: tuple(
+            pillars.mapped(cloud(n), max_voxels=-1)[k] for k in ("points", *pillars.MAP)
+        ),
     ),
     "SharedMLP": (
         lambda: torchvox.nn.SharedMLP(4, [8, 6]).eval(),

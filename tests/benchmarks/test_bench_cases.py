@@ -28,7 +28,11 @@ def test_goals_are_about_figures_that_the_device_has(device):
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.parametrize(
-    "op", ["voxelize", "FPS", "ball", "knn", "three_nn", "group", "interpolate", "BEV"]
+    "op",
+    [
+        *("voxelize", "FPS", "ball", "knn", "three_nn", "group", "interpolate", "BEV"),
+        *("rotated_nms", "rotated_iou", "points_in_boxes", "head"),
+    ],
 )
 def test_every_op_has_cases(device, op):
     assert any(case.name.startswith(op) for case in all_cases(device))
@@ -50,3 +54,11 @@ def test_jittered_sweeps_differ_from_each_other(clouds):
     half = len(twice) // 2
     assert not (twice[:half] == twice[half:]).all(1).any()
     assert (twice[:half, :3] - twice[half:, :3]).abs().max() < 1.0
+
+
+def test_the_textbook_way_by_class_finds_the_boxes_of_the_op(clouds):
+    from benchmarks.detection import gpu_cases
+
+    problem = next(c for c in gpu_cases() if "by class" in c.name).build(clouds)
+    way = next(problem.textbook(problem.torchvox()))
+    assert "same" in way.check(way.call())

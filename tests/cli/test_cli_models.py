@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvox import and torchvox export."""
+"""torchvox import, torchvox export and torchvox detect."""
 
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
 from torchvox.models import checkpoints
+from torchvox.models.fold import fold_batch_norms
 from torchvox.reference import pointnet2_yanx27
 
 
@@ -40,6 +46,107 @@ def test_export_with_half_weights(torchvox_cli, checkpoint):
     assert "wrote model.script.pt" in result.out
 
 
+def test_a_folded_file_is_exported_in_its_own_dtype_alone(torchvox_cli, checkpoint, tmp_path):
+    torchvox_cli("import", checkpoint, "-o", "model.pt")
+    folded = fold_batch_norms(checkpoints.load(tmp_path / "model.pt"), torch.bfloat16)
+    checkpoints.save(folded, tmp_path / "folded.pt")
+    result = torchvox_cli("export", "folded.pt", "--dtype", "float16")
+    result.assert_one_sentence(2, "folded with weights of bfloat16")
+    assert torchvox_cli("export", "folded.pt").code == 0
+
+
+def test_models_that_differ_behind_a_dot_are_exported_apart(torchvox_cli, checkpoint, tmp_path):
+    for name in ("net.a.pt", "net.b.pt"):
+        torchvox_cli("import", checkpoint, "-o", name)
+        assert torchvox_cli("export", name).code == 0
+    written = sorted(p.name for p in tmp_path.glob("*.script.pt"))
+    assert written == ["net.a.script.pt", "net.b.script.pt"]
+
+
+@pytest.fixture
+def written(torchvox_cli, checkpoint, tmp_path):
+    """model.pt, an older program.pt2, and what lies beside them."""
+    torchvox_cli("import", checkpoint, "-o", "model.pt")
+    (tmp_path / "program.pt2").write_bytes(b"older")
+    return sorted(p.name for p in tmp_path.iterdir())
+
+
+def other_shape(program):
+    return lambda *inputs: program(*inputs)[:, :-1]
+
+
+def other_values(program):
+    return lambda *inputs: program(*inputs) + 1
+
+
+def no_answer(program):
+    return lambda *inputs: None
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (no_answer, "output scores of the program must be float32 [2, 10] on cpu, got None"),
+        (other_shape, "must be float32 [2, 10] on cpu, got float32 [2, 9] on cpu"),
+        (other_values, "program.pt2 is not written: the program differs from the model by 1"),
+    ],
+)
+def test_a_program_that_is_not_the_model_leaves_the_older_file(
+    torchvox_cli, written, tmp_path, monkeypatch, fault, words
+):
+    from torchvox.models import export
+
+    load = export.load_program
+    monkeypatch.setattr(export, "load_program", lambda *file: fault(load(*file)))
+    result = torchvox_cli("export", "model.pt", "-o", "program.pt2")
+    result.assert_one_sentence(1, words)
+    assert (tmp_path / "program.pt2").read_bytes() == b"older"
+    assert sorted(p.name for p in tmp_path.iterdir()) == written
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [(RuntimeError("no compiler"), 1, "no compiler"), (KeyboardInterrupt(), 130, "interrupted")],
+)
+def test_an_export_that_raises_leaves_the_older_file(
+    torchvox_cli, written, tmp_path, monkeypatch, error, code, words
+):
+    def broken(program, package_path):
+        Path(package_path).write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", broken)
+    result = torchvox_cli("export", "model.pt", "--format", "aoti", "-o", "program.pt2")
+    result.assert_one_sentence(code, words)
+    assert (tmp_path / "program.pt2").read_bytes() == b"older"
+    assert sorted(p.name for p in tmp_path.iterdir()) == written
+
+
+def test_a_program_keeps_its_name_inside(torchvox_cli, written, tmp_path):
+    """Archives of torch hold their name: it is that of the program, not of a draft."""
+    assert torchvox_cli("export", "model.pt", "-o", "new/program.pt").code == 0
+    names = zipfile.ZipFile(tmp_path / "new" / "program.pt").namelist()
+    assert {name.split("/")[0] for name in names} == {"program"}
+
+
+def test_an_output_that_cannot_be_a_program_is_wrong_use(torchvox_cli, written, tmp_path):
+    def run(*arguments):
+        return torchvox_cli("export", "model.pt", *arguments)
+
+    run("--format", "aoti", "-o", "a.pt").assert_one_sentence(2, "aoti is written to a .pt2 file")
+    run("-o", "model.pt").assert_one_sentence(2, "model.pt, the model itself")
+    run("-o", tmp_path).assert_one_sentence(2, "a folder")
+    assert sorted(p.name for p in tmp_path.iterdir()) == written
+
+
+def test_a_model_with_entries_missing_is_refused(torchvox_cli, checkpoint, tmp_path):
+    torchvox_cli("import", checkpoint, "-o", "model.pt")
+    content = torch.load(tmp_path / "model.pt", weights_only=True)
+    for drop in ("version", "model", "config", "state_dict"):
+        torch.save({k: v for k, v in content.items() if k != drop}, tmp_path / "less.pt")
+        torchvox_cli("export", "less.pt").assert_one_sentence(1, "less.pt")
+
+
 def test_a_checkpoint_with_a_tensor_too_few_is_refused(torchvox_cli, checkpoint, tmp_path):
     content = torch.load(checkpoint, weights_only=True)
     del content["model_state_dict"]["fc1.bias"]
@@ -54,3 +161,104 @@ def test_wrong_use_is_one_sentence(torchvox_cli, checkpoint):
     torchvox_cli("export", checkpoint, "--format", "onnx").assert_one_sentence(2, "--format")
     torchvox_cli("export", checkpoint, "--dtype", "int8").assert_one_sentence(2, "--dtype")
     torchvox_cli("export", checkpoint).assert_one_sentence(1, "no checkpoint of torchvox.models")
+
+
+@pytest.fixture
+def detector_file(tmp_path):
+    pytest.importorskip("pydantic", reason="the extra train is not installed")
+    pytest.importorskip("yaml", reason="the extra train is not installed")
+    from torchvox.models.detection import detector
+
+    torch.manual_seed(0)
+    model = detector(
+        "pointpillars_kitti",
+        [
+            "model.args.point_cloud_range=[0, -10.24, -3, 20.48, 10.24, 1]",
+            "model.args.backbone={layers: [1, 1, 1], channels: [8, 8, 8]}",
+            "model.args.neck={channels: [8, 8, 8]}",
+            "model.args.detections={post: 20, score: 0.0}",
+        ],
+    )
+    checkpoints.save(model.eval(), tmp_path / "model.pt")
+    return tmp_path / "model.pt"
+
+
+def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra viz is not installed")
+    kitti = ("--layout", "kitti", "--device", "cpu")
+    result = torchvox_cli(
+        "detect", scan, *kitti, "-m", detector_file, "-o", "a.json", "--plot", "a.png"
+    )
+    assert result.code == 0, result.err
+    assert "20 boxes" in result.out and "wrote a.json and a.png" in result.out
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["points"] == 3000 and found["overflow"] >= 0
+    scores = [box["score"] for box in found["boxes"]]
+    assert len(scores) == 20 and scores == sorted(scores, reverse=True)
+    assert {len(box["box"]) for box in found["boxes"]} == {7}
+    assert {box["class"] for box in found["boxes"]} <= {"Car", "Pedestrian", "Cyclist"}
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    some = torchvox_cli("detect", scan, *kitti, "-m", detector_file, "-o", "b.json", "--score", 1)
+    assert some.code == 0 and "no boxes" in some.out
+
+
+def test_a_point_with_an_intensity_that_is_no_number_is_none(torchvox_cli, detector_file, scan):
+    points = np.fromfile(scan, np.float32).reshape(-1, 4)
+    points[100:110, 3] = np.nan
+    points.tofile(scan.parent / "nan.bin")
+    np.delete(points, slice(100, 110), 0).tofile(scan.parent / "less.bin")
+    found = []
+    for name in ("nan", "less"):
+        kitti = (f"{name}.bin", "--layout", "kitti", "--device", "cpu")
+        assert torchvox_cli("detect", *kitti, "-m", detector_file, "-o", f"{name}.json").code == 0
+        found.append(json.loads((scan.parent / f"{name}.json").read_text())["boxes"])
+    assert found[0] == found[1] and len(found[0]) == 20
+
+
+def test_a_head_that_cannot_be_merged_is_run_and_exported_as_it_is(torchvox_cli, scan, tmp_path):
+    pytest.importorskip("yaml", reason="the extra train is not installed")
+    from torchvox.models.detection import detector
+
+    small = [
+        "model.args.point_cloud_range=[-12.8, -12.8, -5, 12.8, 12.8, 3]",
+        "model.args.backbone={layers: [0, 0, 0], channels: [8, 8, 8]}",
+        "model.args.neck={channels: [8, 8, 8]}",
+        "model.args.head.convs=2",
+        "model.args.head.shared=8",
+        "model.args.head.width=8",
+    ]
+    checkpoints.save(detector("centerpoint_pillars_nuscenes", small), tmp_path / "model.pt")
+    result = torchvox_cli("detect", scan, "--layout", "kitti", "-m", "model.pt", "-o", "a.json")
+    assert result.code == 0, result.err
+    result = torchvox_cli("export", "model.pt")
+    assert result.code == 0, result.err
+
+
+def test_an_exported_script_detects_what_the_model_detects(torchvox_cli, detector_file, scan):
+    result = torchvox_cli("export", detector_file, "-o", "model.script.pt")
+    assert result.code == 0, result.err
+    assert "points, num_points -> boxes, scores, labels, count, overflow" in result.out
+    assert "the bits of the model" in result.out
+    (scan.parent / "in").mkdir()
+    for name in ("a", "b"):
+        (scan.parent / "in" / f"{name}.bin").write_bytes(scan.read_bytes())
+    for model, folder in ((detector_file, "one"), ("model.script.pt", "two")):
+        result = torchvox_cli("detect", "in", "--layout", "kitti", "-m", model, "-o", folder)
+        assert result.code == 0, result.err
+        assert len(result.out.splitlines()) == 2
+    one, two = (scan.parent / f / "b.boxes.json" for f in ("one", "two"))
+    assert one.read_text() == two.read_text()
+
+
+def test_what_detect_cannot_use_is_one_sentence(torchvox_cli, detector_file, checkpoint, scan):
+    def run(*arguments):
+        return torchvox_cli("detect", scan, *arguments, "--device", "cpu")
+
+    kitti = ("--layout", "kitti")
+    run(*kitti, "-m", "none.pt").assert_one_sentence(1, "none.pt does not exist")
+    run(*kitti, "-m", checkpoint).assert_one_sentence(1, "no checkpoint of torchvox.models")
+    run("--layout", "x,y,z,_", "-m", detector_file).assert_one_sentence(2, "no intensity column")
+    run(*kitti, "-m", detector_file, "-o", "a.txt").assert_one_sentence(2, ".json")
+    run(*kitti, "-m", detector_file, "--score", "2").assert_one_sentence(2, "--score")
+    torchvox_cli("import", checkpoint, "-o", "other.pt")
+    run(*kitti, "-m", "other.pt").assert_one_sentence(1, "is no detector")

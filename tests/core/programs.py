@@ -23,10 +23,9 @@ class Program(nn.Module):
 
     def dynamic_shapes(self, op: Op) -> tuple:
         """For torch.export: every size named in op.varying is free."""
+        free = {k: {d: torch.export.Dim.DYNAMIC} for k, d in op.varying.items()}
         sizes = tuple(
-            [{}] * self.lists[k]
-            if k in self.lists
-            else ({op.varying[k]: torch.export.Dim.DYNAMIC} if k in op.varying else {})
+            [free.get(k, {})] * self.lists[k] if k in self.lists else free.get(k, {})
             for k in self.tensors
         )
         return (sizes,)  # of the one variadic argument

@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autocast changes nothing: coordinates are never cast and features keep their dtype."""
+"""Autocast changes nothing where the types agree: coordinates are never cast and features keep
+their dtype. Where a layer left one of several arguments that must agree in half precision, all are
+widened."""
 
 import pytest
 import torch
 from helpers import assert_same_bits
-from samples import each_case, each_differentiable_op, gradients, on, run
+from samples import (
+    OPS,
+    each_case,
+    each_differentiable_op,
+    gradients,
+    is_tensor_list,
+    map_tensors,
+    on,
+    run,
+)
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 
@@ -25,3 +36,33 @@ def test_autocast_keeps_gradients(op, dtype, device):
     expected = gradients(op, call)
     with torch.autocast(device, dtype=dtype):
         assert_same_bits(gradients(op, call), expected, str(op))
+
+
+def floating(value) -> bool:
+    tensor = value[0] if is_tensor_list(value) else value
+    return isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+
+
+FLOATING = [
+    pytest.param(op, name, id=f"{op}-{name}")
+    for op in OPS
+    if op.public
+    for name, value in op.call(40, 0).items()
+    if floating(value)
+]
+
+
+@each_dtype
+@pytest.mark.parametrize(("op", "name"), FLOATING)
+def test_an_argument_in_half_precision_is_widened_to_the_others(op, name, dtype, device):
+    """What the op takes as it is keeps its type; what it would refuse gets its own type again."""
+    call = on(device, op.call(40, 0))
+    halved = {**call, **map_tensors({name: call[name]}, lambda t: t.to(dtype))}
+    try:
+        expected = run(op, halved)
+    except TypeError:
+        own = call[name][0] if is_tensor_list(call[name]) else call[name]
+        widened = map_tensors({name: halved[name]}, lambda t: t.to(own.dtype))
+        expected = run(op, {**halved, **widened})
+    with torch.autocast(device, dtype=dtype):
+        assert_same_bits(run(op, halved), expected, str(op))

@@ -85,7 +85,7 @@ def test_inductor_compiles_every_gradient_with_equal_bits(device):
 @each_module
 def test_modules_compile_whole(name, device):
     make, arguments = MODULES[name]
-    module = make()
+    module = make().to(device)
     compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
     for n in COUNTS:
         inputs = tuple(t.to(device) for t in arguments(n))

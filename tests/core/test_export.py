@@ -48,7 +48,7 @@ def test_the_exported_graph_holds_the_op_itself(op):
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "non-strict"])
 def test_an_exported_module_keeps_its_bits(name, strict, device):
     make, arguments = MODULES[name]
-    module = make()
+    module = make().to(device)
     inputs = tuple(t.to(device) for t in arguments(50))
     dim = MODULE_DIMS.get(name, 0)
     shapes = tuple({dim: torch.export.Dim.DYNAMIC} for _ in inputs)

@@ -6,12 +6,14 @@ import torch
 from helpers import assert_same_bits
 from samples import (
     DIFFERENTIABLE,
+    OPS,
     backward,
     cases,
     each_differentiable_op,
     each_op,
     gradients,
     leaves,
+    map_tensors,
     on,
     run,
     some_gradient,
@@ -64,8 +66,9 @@ def test_gradients_agree_with_numerical_ones(op, make, device):
 @each_smooth
 def test_outputs_and_gradients_agree_with_the_formula_in_torch(op, make):
     call = with_gradients(op, make())
-    outs = run(op, call)
-    for i, want in zip(op.differentiable, op.formula(call, outs), strict=True):
+    for k, i in enumerate(op.differentiable):  # a graph each
+        outs = run(op, call)
+        want = op.formula(call, outs)[k]
         torch.testing.assert_close(outs[i], want)
         inputs = leaves(op, call)
         torch.testing.assert_close(backward([outs[i]], inputs), backward([want], inputs))
@@ -86,10 +89,9 @@ def test_a_second_derivative_is_right_or_refused(op, make, device):
 
 @each_op
 def test_only_the_promised_outputs_require_a_gradient(op):
-    call = {
-        k: v.requires_grad_() if torch.is_tensor(v) and v.is_floating_point() else v
-        for k, v in op.call(40, 0).items()
-    }
+    call = op.call(40, 0)
+    free = {k: v for k, v in call.items() if k not in op.constant}
+    call |= map_tensors(free, lambda t: t.requires_grad_() if t.is_floating_point() else t)
     if op.name.endswith("_backward") and not op.gradients:
         with pytest.raises(NotImplementedError, match="has no second derivative"):
             run(op, call)
@@ -100,6 +102,15 @@ def test_only_the_promised_outputs_require_a_gradient(op):
         return
     outs = run(op, call)
     assert [i for i, out in enumerate(outs) if out.requires_grad] == list(op.differentiable)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.constant], ids=str)
+def test_a_gradient_that_an_op_does_not_have_is_refused(op):
+    for name in op.constant:
+        call = op.call(40, 0)
+        call[name].requires_grad_()
+        with pytest.raises(NotImplementedError, match=f"{name} have no gradient"):
+            run(op, call)
 
 
 @each_differentiable_op

@@ -29,6 +29,8 @@ def test_any_layout_equals_the_contiguous_one(op, make, layout, device):
 @each_op
 def test_expanded_inputs_equal_contiguous_ones(op, device):
     for name, value in on(device, op.call(40, 0)).items():
+        if device == "cuda" and name in op.linked:
+            continue
         if torch.is_tensor(value):
             call = {**on(device, op.call(40, 0)), name: expandable(value)}
             dense = {**call, name: call[name].contiguous()}
@@ -65,8 +67,9 @@ def test_inputs_are_unchanged_and_outputs_alias_nothing(op, make, device):
 
 
 @each_case
-def test_outputs_are_contiguous_and_as_the_meta_kernel_says(op, make, device):
+def test_outputs_are_dense_and_as_the_meta_kernel_says(op, make, device):
     outs = run(op, on(device, make()))
     for out, meta in zip(outs, run(op, on("meta", make())), strict=True):
         assert (out.shape, out.dtype, out.stride()) == (meta.shape, meta.dtype, meta.stride())
-        assert out.is_contiguous()
+        canvas = out.dim() == 4 and out.is_contiguous(memory_format=torch.channels_last)
+        assert out.is_contiguous() or canvas

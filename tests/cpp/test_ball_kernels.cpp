@@ -284,9 +284,19 @@ void test_groups(int64_t channels, bool features_first, bool normalize) {
 #endif
 }
 
+// Cast alone, one block more than 2^32 would come out as one block, and the launch would succeed.
+void test_too_many_blocks() {
+  const int64_t most = (int64_t{1} << 31) - 1;
+  check(grid_x(most) == most, "as many blocks as a grid can have");
+  for (const int64_t blocks : {most + 1, (int64_t{1} << 32) + 1, (int64_t{1} << 62) + 1}) {
+    check(grid_x(blocks) == most + 1, "too many blocks");
+  }
+}
+
 }  // namespace
 
 int main() {
+  test_too_many_blocks();
   test_ball_queries();
   for (const int64_t channels : {0, 1, 13, 64, 400}) {
     test_groups(channels, channels == 13, channels == 64);

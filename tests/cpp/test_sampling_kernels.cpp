@@ -5,7 +5,6 @@
 // replays.
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "csrc/kernels/sampling/furthest_point_sample.h"
 #include "csrc/kernels/sampling/tie_code.h"
 #include "tests/cpp/device_buffers.h"
+#include "tests/cpp/store.h"
 
 using namespace torchvox;
 
@@ -59,18 +59,6 @@ std::vector<double> make_cloud(Cloud kind, int64_t points, int64_t dims, std::mt
     }
   }
   return out;
-}
-
-std::vector<uint8_t> store(const std::vector<double>& values, DType dtype) {
-  std::vector<uint8_t> bytes;
-  with_point_type(dtype, [&](auto type) {
-    using T = decltype(type);
-    std::vector<T> typed(values.size());
-    for (size_t i = 0; i < values.size(); ++i) typed[i] = narrow<T>(values[i]);
-    bytes.resize(typed.size() * sizeof(T));
-    if (!typed.empty()) std::memcpy(bytes.data(), typed.data(), bytes.size());
-  });
-  return bytes;
 }
 
 // A call with the memory that its pointers refer to.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchvox.data.counter_random import _GOLDEN, Draws, mix, permutation
-from torchvox.data.portable_math import log, mean, sin_cos
+from torchvox.data.portable_math import log, mean, sin_cos, sqrt
 
 
 def draws(samples, seed=0, split="train", device="cpu") -> Draws:
@@ -69,6 +69,26 @@ def test_sine_cosine_and_logarithm_are_accurate():
     torch.testing.assert_close(cosine, torch.cos(turns * 2 * np.pi), rtol=0, atol=4e-15)
     x = torch.cat([10.0 ** torch.linspace(-300, 300, 5001, dtype=torch.float64), turns[6000:]])
     torch.testing.assert_close(log(x), torch.log(x), rtol=4e-15, atol=1e-16)
+
+
+def test_the_square_root_is_accurate_and_made_of_exactly_rounded_steps():
+    """torch's own root of float64 comes from a vector library on the CPU and is not the GPU's."""
+    x = draws([0]).uniform("a", 20_001)[0] * 10.0 ** torch.linspace(-200, 200, 20_001).double()
+    root = x.numpy()
+    root = ((root.view(np.int64) >> 1) + (1023 << 51)).view(np.float64)
+    for _ in range(5):
+        root = (root + x.numpy() / root) * 0.5
+    assert torch.equal(sqrt(x), torch.from_numpy(root))
+    ulps = sqrt(x).view(torch.int64) - torch.from_numpy(np.sqrt(x.numpy())).view(torch.int64)
+    assert ulps.abs().max() <= 1
+    assert sqrt(torch.tensor([0.0, 4.0, 1.0], dtype=torch.float64)).tolist() == [0.0, 2.0, 1.0]
+
+
+def test_normal_numbers_are_made_of_exactly_rounded_steps():
+    u = draws([3]).uniform("a", 10_002).view(-1, 2)
+    radius = sqrt(log(1.0 - u[:, 0]) * -2.0)
+    one_by_one = torch.stack([sqrt(log(1.0 - v[None]) * -2.0)[0] for v in u[:500, 0]])
+    assert torch.equal(radius[:500], one_by_one)
 
 
 def test_mean_is_the_mean():

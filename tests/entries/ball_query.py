@@ -164,7 +164,7 @@ OPS = [
             ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
         ),
         kernels=1,
-        backward_kernels=7,  # one more than the shared gradient alone: slots past the count
+        backward_kernels=6,  # rows, count, scan, place, points, queries
     ),
     Op(
         "ball_query_ragged",
@@ -182,6 +182,6 @@ OPS = [
             ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
         ),
         kernels=1,
-        backward_kernels=7,  # one more than the shared gradient alone: slots past the count
+        backward_kernels=6,  # rows, count, scan, place, points, queries
     ),
 ]

@@ -181,6 +181,7 @@ WEIGHTS_REFUSALS = (
     ("dist2", lambda t: t.half(), TypeError, "dist2 must be float32 or float64"),
     ("dist2", lambda t: t[..., :2], ValueError, r"dist2 must be \[.., 3\]"),
     ("eps", 0.0, ValueError, "eps must be finite and positive"),
+    ("eps", 2e-39, ValueError, "at least 1e-38"),  # 1 / eps would be infinite
     ("eps", float("nan"), ValueError, "eps must be finite and positive"),
     ("weight", "squared", ValueError, "weight must be 'dist' or 'dist2'"),
 )

@@ -26,6 +26,10 @@ class Op:
     step: float = 1e-6  # of the numerical derivative: outputs of float32 need a large one
     # The differentiable outputs rebuilt by torch operations from the arguments and all outputs.
     formula: Callable[[Call, tuple], tuple] | None = None
+    constant: tuple[str, ...] = ()  # arguments whose requiring a gradient is an error
+    # What one call of another op gave: changed alone it no longer fits, and on CUDA the values then
+    # depend on the order in which threads write.
+    linked: tuple[str, ...] = ()
     inference: bool = False  # an input that requires a gradient is an error
     twice: bool = False  # has a second derivative; without, asking for one is an error
     # argument -> (value or function of the valid value, exception, words of the message)

@@ -2,6 +2,7 @@
 """Our checkpoints: tensors and plain types, nothing that runs."""
 
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -78,3 +79,47 @@ def test_a_later_version_and_another_model_are_refused(tmp_path):
     torch.save({**content, "model": "PointNet3"}, tmp_path / "other.pt")
     with pytest.raises(CheckpointError, match="no model 'PointNet3'"):
         checkpoints.load(tmp_path / "other.pt")
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "older layout"])
+def test_any_damage_to_a_file_is_an_error_of_checkpoints(zipped, tmp_path):
+    checkpoints.save(SMALL["classifier"](), tmp_path / "model.pt")
+    content = torch.load(tmp_path / "model.pt", weights_only=True)
+    torch.save(content, tmp_path / "whole.pt", _use_new_zipfile_serialization=zipped)
+    whole = (tmp_path / "whole.pt").read_bytes()
+    random, path = np.random.default_rng(0), tmp_path / "damaged.pt"
+    for i in range(60):
+        damaged = bytearray(whole)
+        for at in random.integers(0, min(len(whole), 9000), 1 + i % 9):
+            damaged[at] = int(random.integers(256))
+        path.write_bytes(damaged if i % 3 else damaged[: int(random.integers(len(whole)))])
+        try:
+            checkpoints.load(path)  # damage may hit what nothing depends on
+        except CheckpointError as error:
+            assert "damaged.pt" in str(error)
+
+
+@pytest.mark.parametrize("damaged", [b"\x80\x02.", b"", b"PK\x03\x04", pickle.dumps(print)])
+def test_what_the_reader_of_torch_stumbles_over_is_one_too(damaged, tmp_path):
+    (tmp_path / "damaged.pt").write_bytes(damaged)
+    with pytest.raises(CheckpointError, match=r"damaged\.pt cannot be read"):
+        checkpoints.read(tmp_path / "damaged.pt")
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"config": {"num_classes": -1}}, "is damaged"),
+        ({"config": {"num_classes": 10**13}}, "is damaged"),
+        ({"folded": "int32"}, "is damaged"),
+        ({"merged": True}, "is damaged: merge_heads: a detector is needed"),
+        ({"state_dict": {1: torch.zeros(1)}}, "model.pt"),
+    ],
+)
+def test_entries_that_fit_no_model_are_refused_with_the_name_of_the_file(entries, words, tmp_path):
+    checkpoints.save(SMALL["classifier"](), tmp_path / "model.pt")
+    content = torch.load(tmp_path / "model.pt", weights_only=True)
+    torch.save({**content, **entries}, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match=words) as error:
+        checkpoints.load(tmp_path / "model.pt")
+    assert "model.pt" in str(error.value)

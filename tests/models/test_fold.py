@@ -91,3 +91,14 @@ def test_balls_in_one_kernel_are_those_of_the_layers(columns, options):
     expected = module.pool_balls(xyz, features, lengths, centres)
     assert found.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=1e-2)
+
+
+def test_only_levels_that_tensor_cores_hold_run_in_one_kernel():
+    levels = [
+        SetAbstraction(9, [0.5], [5], 0, [widths]) for widths in ([256, 512], [257, 8], [257])
+    ]
+    modules = nn.ModuleList(levels)
+    for dtype in (torch.bfloat16, torch.float16):
+        folded = fold_batch_norms(modules, dtype)
+        assert [level.fused for level in folded] == [True, False, False]
+    assert not any(level.fused for level in fold_batch_norms(modules))

@@ -131,10 +131,10 @@ def test_the_gpu_agrees_with_the_cpu(name):
 @pytest.mark.gpu
 @each_model
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_fused_half_weights_on_the_gpu_take_the_kernel_and_agree(name, dtype):
+def test_folded_half_weights_on_the_gpu_take_the_kernel_and_agree(name, dtype):
     model = SMALL[name]()
     some = inputs(model, 80)
-    folded = fold_batch_norms(model, dtype, fused=True).cuda()
+    folded = fold_batch_norms(model, dtype).cuda()
     there = [t.cuda() for t in some]
     with torch.no_grad(), Calls() as calls:
         scores = folded(*there)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clouds and comparisons shared by the tests of the ball query."""
 
-import numpy as np
 import torch
-from helpers import assert_same_bits
+from helpers import assert_same_bits, cube
 
 import torchvox  # noqa: F401  (registers the ops)
 from torchvox import reference
@@ -14,18 +13,6 @@ NAN, INF = float("nan"), float("inf")
 
 def to(device, value):
     return value.to(device) if isinstance(value, torch.Tensor) else value
-
-
-def cube(n, d=3, seed=0, batch=1, scale=1.0):
-    """[batch, n, d] uniform in a cube."""
-    rng = np.random.default_rng(seed)
-    return torch.from_numpy((rng.random((batch, n, d)) * scale).astype(np.float32))
-
-
-def lattice(n, side=8, seed=0, batch=1):
-    """[batch, n, 3] integer points: many duplicates, many exactly at a radius."""
-    rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.integers(0, side, (batch, n, 3)).astype(np.float32))
 
 
 def spoilt(n, seed=0, batch=1):

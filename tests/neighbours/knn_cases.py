@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clouds and comparisons shared by the tests of k nearest neighbours."""
 
-import numpy as np
 import torch
-from helpers import assert_same_bits
+from helpers import assert_same_bits, cube, lattice
 
 from torchvox import reference
 
@@ -13,18 +12,6 @@ INF = float("inf")
 
 def to(device, options):
     return {k: v.to(device) if torch.is_tensor(v) else v for k, v in options.items()}
-
-
-def cube(n, d=3, seed=0, batch=1, scale=1.0):
-    """[batch, n, d] uniform in a cube."""
-    rng = np.random.default_rng(seed)
-    return torch.from_numpy((rng.random((batch, n, d)) * scale).astype(np.float32))
-
-
-def lattice(n, side=8, seed=0, batch=1):
-    """[batch, n, 3] integer points with many equal distances and duplicates."""
-    rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.integers(0, side, (batch, n, 3)).astype(np.float32))
 
 
 def spiked():

@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from ball_cases import NAN, assert_as_reference, cube, lattice, ops, spoilt
-from helpers import assert_same_bits, forced, real_scan
+from ball_cases import NAN, assert_as_reference, ops, spoilt
+from helpers import assert_same_bits, cube, forced, lattice, real_scan
 
 SPREAD = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
 CLOUDS = {

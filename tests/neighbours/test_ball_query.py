@@ -5,7 +5,8 @@ import math
 
 import pytest
 import torch
-from ball_cases import INF, NAN, assert_as_reference, cube, found, lattice, line, ops, spoilt
+from ball_cases import INF, NAN, assert_as_reference, found, line, ops, spoilt
+from helpers import cube, lattice
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from ball_cases import NAN, assert_ragged_as_reference, cube, lattice, ops, spoilt
-from helpers import assert_same_bits, forced
+from ball_cases import NAN, assert_ragged_as_reference, ops, spoilt
+from helpers import assert_same_bits, cube, forced, lattice
 
 PTR = torch.tensor([0, 0, 40, 41, 41, 200])
 QUERY_PTR = torch.tensor([0, 3, 9, 9, 15, 30])
@@ -44,6 +44,21 @@ def test_an_empty_ball_names_row_0_of_its_cloud(device):
 
 
 @each_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_ball_in_a_cloud_without_points_names_none(device, dtype, kernel):
+    """Row 0 of the cloud would be the first point of the next one."""
+    points, query = torch.zeros(5, 3, dtype=dtype), torch.zeros(3, 3, dtype=dtype)
+    ptr, query_ptr = torch.tensor([0, 2, 2, 5]), torch.tensor([0, 1, 2, 3])
+    with forced(ball_kernel=kernel):
+        _, idx, count = assert_ragged_as_reference(device, points, query, ptr, query_ptr, 1.0, 2)
+        assert idx.tolist() == [[0, 1], [-1, -1], [2, 3]] and count.tolist() == [2, 0, 2]
+        _, idx, _ = assert_ragged_as_reference(
+            device, points, query, ptr, query_ptr, 1.0, 2, local_index=True
+        )
+        assert idx.tolist() == [[0, 1], [0, 0], [0, 1]]
+
+
+@each_kernel
 def test_queries_outside_of_query_ptr_have_no_neighbours(device, kernel):
     points, query = torch.zeros(8, 3), torch.zeros(6, 3)
     with forced(ball_kernel=kernel):
@@ -74,7 +89,7 @@ def test_wrong_offsets_stay_inside_the_memory(device, ptr, kernel):
     for query_ptr in (torch.tensor([0, 3, 6], device=device), ptr):
         with forced(ball_kernel=kernel):
             _, idx, count = ops.ball_query_ragged(points, query, ptr, query_ptr, 1.0, 4)
-        assert (idx >= 0).all() and (idx <= 8).all() and (count <= 4).all()
+        assert (idx >= -1).all() and (idx <= 8).all() and (count <= 4).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

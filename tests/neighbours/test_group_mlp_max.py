@@ -5,9 +5,8 @@ import itertools
 
 import pytest
 import torch
-from ball_cases import cube
 from entries.group_mlp_max import layers
-from helpers import assert_same_bits, forced
+from helpers import assert_same_bits, cube, forced
 from torch.nn import functional as F
 
 import torchvox
@@ -95,6 +94,16 @@ def test_it_takes_the_layouts_of_query_and_group(device, dtype, features_first, 
 def test_the_first_layer_sees_differences_ten_kilometres_from_the_origin(device, dtype):
     far = scene(dtype, (32, 48), origin=1e4, device=device)
     assert_close(torchvox.group_mlp_max(**far), unfused(far), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_a_bias_may_cancel_what_the_features_overflow_to(device, dtype):
+    """Of features far from 0, whose mean a folded batch norm takes away: 72,000 in float16."""
+    call = scene(dtype, (32,), device=device)
+    call["features"].fill_(1000)
+    call["weights"][0][:, 3:] = 8
+    call["biases"][0].fill_(-60000)
+    assert_close(torchvox.group_mlp_max(**call), unfused(call), dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits
-from knn_cases import CLOUDS, assert_as_reference, brute, cube, lattice, ops, some_queries
+from helpers import assert_same_bits, cube, lattice
+from knn_cases import CLOUDS, assert_as_reference, brute, ops, some_queries
 
 import torchvox
 

@@ -3,8 +3,7 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits
-from knn_cases import cube
+from helpers import assert_same_bits, cube
 
 import torchvox
 

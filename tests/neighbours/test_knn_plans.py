@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits, forced, real_scan
-from knn_cases import CLOUDS, assert_as_reference, brute, cube, lattice, ops, some_queries
+from helpers import assert_same_bits, cube, forced, lattice, real_scan
+from knn_cases import CLOUDS, assert_as_reference, brute, ops, some_queries
 
 PLANS = {
     "scan": {"knn_kernel": "scan"},

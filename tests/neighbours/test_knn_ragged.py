@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits
-from knn_cases import INF, assert_ragged_as_reference, cube, lattice, ops
+from helpers import assert_same_bits, cube, lattice
+from knn_cases import INF, assert_ragged_as_reference, ops
 
 import torchvox
 from torchvox import reference

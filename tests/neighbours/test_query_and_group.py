@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from ball_cases import NAN, cube, lattice, ops, spoilt
-from helpers import assert_same_bits, forced
+from ball_cases import NAN, ops, spoilt
+from helpers import assert_same_bits, cube, forced, lattice
 
 from torchvox import reference
 
@@ -192,3 +192,48 @@ def test_features_or_coordinates_must_be_there(device):
         ops.query_and_group(points, query, None, [0.0], [3], normalize_xyz=True)
     with pytest.raises(ValueError, match=r"^query_and_group: radii must be 1 to 8"):
         ops.query_and_group(points, query, None, [0.1] * 9, [3] * 9)
+
+
+def test_a_radius_that_is_zero_in_float32_divides_nothing():
+    points = cube(5)
+    with pytest.raises(ValueError, match="radii must be > 0 in float32 with normalize_xyz"):
+        ops.query_and_group(points, points, None, [1e-46], [2], normalize_xyz=True)
+
+
+@pytest.mark.gpu
+def test_slots_are_listed_once_for_points_and_features():
+    from torch.profiler import ProfilerActivity, profile
+
+    points, query = cube(300, batch=2).cuda(), cube(40, seed=1, batch=2).cuda()
+    features = cube(300, 5, batch=2, seed=2).cuda()
+    leaves = [t.requires_grad_() for t in (points, query, features)]
+    grouped = ops.query_and_group(*leaves, [0.3, 0.5], [8, 16], normalize_xyz=True)[0]
+    seeds = torch.ones_like(grouped)
+
+    def step():
+        torch.autograd.grad(grouped, leaves, seeds, retain_graph=True)
+
+    step()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as record:
+        step()
+        torch.cuda.synchronize()
+    names = [event.name for event in record.events()]
+    assert sum("place_kernel" in name for name in names) == 1
+
+
+def test_long_lists_of_slots_serve_points_and_features(device):
+    """All slots name one point, whose chunks are counted off for each of the two sums."""
+    points, features = torch.zeros(1, 1, 3), cube(1, 5, seed=2)
+    query = cube(700, seed=1, scale=0.01)
+    found = []
+    for wanted in ((0, 1, 2), (0,), (2,)):
+        leaves = [
+            t.to(device).requires_grad_(i in wanted)
+            for i, t in enumerate((points.clone(), query.clone(), features.clone()))
+        ]
+        grouped = ops.query_and_group(*leaves, [0.5], [3], normalize_xyz=True)[0]
+        seeds = (torch.arange(grouped.numel(), device=device) % 7).reshape(grouped.shape).float()
+        grads = torch.autograd.grad(grouped, [leaves[i] for i in wanted], seeds)
+        found.append(dict(zip(wanted, grads, strict=True)))
+    assert_same_bits(found[0][0], found[1][0])
+    assert_same_bits(found[0][2], found[2][2])

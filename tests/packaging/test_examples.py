@@ -7,6 +7,10 @@ import pytest
 import torch
 from shipping import ROOT, call, clean_env
 
+from torchvox.reference.boxes_plain import AnchorClass
+from torchvox.reference.pillars_plain import Grid
+from torchvox.reference.pointpillars_openpcdet import SingleHead
+
 EXAMPLES = ROOT / "examples"
 
 
@@ -51,6 +55,30 @@ def test_cuda_graph_says_why_it_is_skipped():
 @pytest.mark.gpu
 def test_cuda_graph_replays_equal_eager():
     assert run("cuda_graph.py").count("same bits") == 4
+
+
+def test_published_detectors_are_listed():
+    assert "pointpillar_7728" in run("published_detectors.py")
+
+
+@pytest.mark.slow
+def test_a_file_of_published_size_is_checked(tmp_path):
+    grid = Grid((0.16, 0.16, 4.0), (0.0, -39.68, -3.0, 69.12, 39.68, 1.0), 32, 40_000)
+    classes = [AnchorClass(name, (1.0, 1.0, 1.0), -1.0) for name in ("Car", "Ped", "Cyc")]
+    torch.manual_seed(0)
+    state = SingleHead(4, grid, classes).state_dict()
+    state["dense_head.conv_cls.bias"] -= 2.5  # few boxes
+    torch.save({"model_state": state}, tmp_path / "pointpillar_7728.pth")
+    said = run("published_detectors.py", tmp_path / "pointpillar_7728.pth")
+    assert "127 of 127 used, each once" in said
+    assert "same as the original" in said
+
+
+def test_a_published_file_with_another_hash_than_its_name_is_refused(tmp_path):
+    path = tmp_path / "hv_pointpillars-0badc0de.pth"
+    path.write_bytes(b"half a file")
+    with pytest.raises(Exception, match="download it again"):
+        run("published_detectors.py", path)
 
 
 def test_every_example_is_run_by_a_test():

@@ -3,7 +3,8 @@
 
 import pytest
 import torch
-from fps_cases import cube, to
+from fps_cases import to
+from helpers import cube
 
 ops = torch.ops.torchvox
 BATCHED, RAGGED = "furthest_point_sample", "furthest_point_sample_ragged"

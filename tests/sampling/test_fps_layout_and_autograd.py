@@ -4,7 +4,8 @@
 import numpy as np
 import pytest
 import torch
-from fps_cases import cube, lattice, samples
+from fps_cases import samples
+from helpers import cube, lattice
 
 ops = torch.ops.torchvox
 

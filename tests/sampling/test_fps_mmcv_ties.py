@@ -7,7 +7,8 @@
 import numpy as np
 import pytest
 import torch
-from fps_cases import lattice, samples
+from fps_cases import samples
+from helpers import lattice
 
 from torchvox.reference.sampling import Rules, squared_distance, tie_code
 

@@ -4,7 +4,8 @@
 import numpy as np
 import pytest
 import torch
-from fps_cases import assert_as_reference, cube, samples
+from fps_cases import assert_as_reference, samples
+from helpers import cube
 
 NAN, INF = float("nan"), float("inf")
 

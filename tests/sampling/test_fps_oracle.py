@@ -4,7 +4,8 @@
 import numpy as np
 import pytest
 import torch
-from fps_cases import CLOUDS, assert_as_reference, cube, lattice
+from fps_cases import CLOUDS, assert_as_reference
+from helpers import cube, lattice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

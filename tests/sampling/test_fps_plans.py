@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from fps_cases import assert_as_reference, cube, lattice, ops, reference
-from helpers import assert_same_bits, forced
+from fps_cases import assert_as_reference, ops, reference
+from helpers import assert_same_bits, cube, forced, lattice
 
 THREADS = [32, 64, 128, 256, 512]
 PER_THREAD = [1, 2, 4, 8, 16]

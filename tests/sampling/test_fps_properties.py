@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from fps_cases import CLOUDS, cube, lattice, samples, to
+from fps_cases import CLOUDS, samples, to
+from helpers import cube, lattice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 import torch
-from fps_cases import assert_as_reference, assert_ragged_as_reference, cube, lattice
-from helpers import forced
+from fps_cases import assert_as_reference, assert_ragged_as_reference
+from helpers import cube, forced, lattice
 
 SIZES = [40, 0, 1, 300, 17, 2, 900]
 COUNTS = [10, 3, 2, 50, 17, 0, 33]

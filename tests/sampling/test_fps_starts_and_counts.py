@@ -4,7 +4,8 @@
 import numpy as np
 import pytest
 import torch
-from fps_cases import assert_as_reference, cube, lattice, samples
+from fps_cases import assert_as_reference, samples
+from helpers import cube, lattice
 
 INF = float("inf")
 

@@ -3,7 +3,8 @@
 
 import pytest
 import torch
-from fps_cases import cube, ops
+from fps_cases import ops
+from helpers import cube
 
 import torchvox
 

@@ -74,6 +74,15 @@ def test_predict_labels_every_finite_point_of_a_room(command, tmp_path):
     written = np.load(tmp_path / "labels.npz")
     assert written["labels"].shape == (500,) and written["labels"][7] == -1
     assert (np.delete(written["labels"], 7) >= 0).all() and written["names"][0] == "ceiling"
+    room[3, 4] = np.nan  # a colour
+    np.savez("holes.npz", points=room, columns=["x", "y", "z", "red", "green", "blue"])
+    code, _, err = command("predict", "holes.npz", "--trust-code", "-m", model, "-o", "holes_.npz")
+    assert code == 0, err
+    room[3, 4] = 0.0
+    np.savez("black.npz", points=room, columns=["x", "y", "z", "red", "green", "blue"])
+    command("predict", "black.npz", "--trust-code", "-m", model, "-o", "black_.npz")
+    labels = [np.load(tmp_path / f"{name}_.npz")["labels"] for name in ("holes", "black")]
+    np.testing.assert_array_equal(*labels)
     np.save("bare.npy", room[:, :3])
     code, _, err = command("predict", "bare.npy", "--trust-code", "-m", model)
     assert code == 2 and "must have the columns red, green, blue" in err
@@ -100,6 +109,7 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(command, tmp_path):
         (("train", "run.yaml", "train.epoch=2"), "did you mean epochs?"),
         (("train", "run.yaml", "-o", "out"), "give --resume"),
         (("eval", "none.ckpt"), "does not exist"),
+        (("eval", "out/best.ckpt", "--split", "test"), "--split must be train or val"),
         (("eval", "out/best.ckpt", "--at-least", "iou=1"), "the metrics are accuracy"),
         (("eval", "out/best.ckpt", "--at-least", "miou=nan"), "'nan' is no number"),
         (("eval", "out/best.ckpt"), "names code of its own as its model, 'tiny:Tiny"),

@@ -6,9 +6,10 @@ import json
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tiny import content, equal_weights
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._errors import CloudFileError, TorchvoxError, WrongUseError
 from torchvox.train import evaluate, fit, load_checkpoint, runs
 from torchvox.train.builders import build_data
 from torchvox.train.config import make_config
@@ -55,6 +56,41 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch):
     resumed, same_log = run(tmp_path / "parts", resume=True)
     assert equal_weights(whole["state_dict"], resumed["state_dict"])
     assert same_log == log
+
+
+@pytest.mark.parametrize("rest", ['{"step": 3, "epo', "{}\n", "3\n"])
+def test_a_log_that_was_cut_off_is_resumed(tmp_path, rest):
+    _, whole = run(tmp_path)
+    log = tmp_path / "log.jsonl"
+    log.write_text(log.read_text() + rest)
+    _, resumed = run(tmp_path, resume=True)
+    assert resumed == whole
+
+
+def test_a_damaged_checkpoint_is_not_resumed_from(tmp_path):
+    run(tmp_path)
+    (tmp_path / "last.ckpt").write_bytes(b"cut")
+    with pytest.raises(CloudFileError, match="no checkpoint to resume from"):
+        run(tmp_path, resume=True)
+
+
+def test_a_checkpoint_with_entries_missing_is_refused(tmp_path):
+    run(tmp_path)
+    for drop in ("format", "config", "labels"):
+        content_of = torch.load(tmp_path / "best.ckpt", weights_only=True)
+        del content_of["torchvox"][drop]
+        torch.save(content_of, tmp_path / "less.ckpt")
+        with pytest.raises(CloudFileError, match="its entries are incomplete"):
+            load_checkpoint(tmp_path / "less.ckpt", trust_code=True)
+
+
+def test_a_device_that_is_not_there_is_refused_in_a_sentence(tmp_path, monkeypatch):
+    def fails(*_):
+        raise MisconfigurationException("No supported gpu backend found!")
+
+    monkeypatch.setattr(runs, "make_trainer", fails)
+    with pytest.raises(WrongUseError, match="cannot train as asked: No supported gpu"):
+        run(tmp_path)
 
 
 def test_training_learns_and_the_log_says_so(tmp_path):
@@ -110,6 +146,13 @@ def test_a_checkpoint_cannot_name_what_it_likes_to_be_called(tmp_path, trust_cod
     with pytest.raises(WrongUseError, match="os:mkdir"):
         load_checkpoint(tmp_path / "evil.ckpt", trust_code=trust_code)
     assert not done.exists()
+
+
+def test_a_run_that_never_began_leaves_its_folder_free(tmp_path):
+    missing = content(epochs=1) | {"data": {"kind": "modelnet40", "root": str(tmp_path / "none")}}
+    with pytest.raises(TorchvoxError):
+        fit(make_config(missing | DROPOUT), tmp_path / "run", quiet=True)
+    run(tmp_path / "run", epochs=1)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""points_in_boxes: the golden counts of a KITTI frame, faces, margins, modes."""
+
+import math
+
+import pytest
+import torch
+from box_cases import box, kitti_cars, random_pairs
+from helpers import assert_same_bits
+
+import torchvox
+
+GOLDEN = [1325, 1900, 881, 659, 55, 162]
+WITH_A_CENTIMETRE = [1425, 1940, 882, 668, 55, 173]  # OpenPCDet's margin on the CPU
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_cars_of_a_kitti_frame_hold_the_golden_counts(dtype, device):
+    points, cars = kitti_cars()
+    points, cars = points[None].to(device, dtype), cars[None].to(device, dtype)
+    assert torchvox.points_in_boxes(points, cars, mode="count").tolist() == [GOLDEN]
+    mask = torchvox.points_in_boxes(points, cars, mode="mask")
+    assert mask.sum(-1).tolist() == [GOLDEN]
+    index = torchvox.points_in_boxes(points, cars)
+    assert torch.bincount(index[0] + 1).tolist() == [points.size(1) - sum(GOLDEN), *GOLDEN]
+    wide = torchvox.points_in_boxes(points, cars, mode="count", margin=0.01)
+    assert wide.tolist() == [WITH_A_CENTIMETRE]
+
+
+def test_the_sides_are_open_the_top_and_the_bottom_closed(device):
+    points = [[2.0, 0, 0], [-2.0, 0, 0], [0, 1.0, 0], [0, 0, 0.75], [0, 0, -0.75], [1.99, 0.99, 0]]
+    points += [[0, 0, 0.7500001], [math.nan, 0, 0], [0, 0, math.inf]]
+    held = torchvox.points_in_boxes(
+        torch.tensor([points], device=device), torch.tensor([[box()]], device=device)
+    )
+    assert held.tolist() == [[-1, -1, -1, 0, 0, 0, -1, -1, -1]]
+
+
+def test_the_first_box_wins_and_boxes_without_volume_hold_nothing(device):
+    boxes = [box(l=0.0), box(w=-2.0), box(yaw=math.nan), box(h=0.0), box(x=0.5), box()]
+    call = {
+        "points": torch.zeros(1, 1, 3, device=device),
+        "boxes": torch.tensor([boxes], device=device),
+        "margin": 0.1,
+    }
+    assert torchvox.points_in_boxes(**call).tolist() == [[4]]
+    assert torchvox.points_in_boxes(**call, mode="count").tolist() == [[0, 0, 0, 0, 1, 1]]
+
+
+def test_the_modes_tell_one_story(device):
+    boxes = torch.stack(random_pairs(150, 3))
+    points = torch.randn(2, 20_000, 5, generator=torch.Generator().manual_seed(2)) * 3
+    call = {
+        "points": points.to(device),
+        "boxes": boxes.to(device),
+        "lengths": torch.tensor([20_000, 12_345], device=device),
+        "box_lengths": torch.tensor([150, 70], device=device),
+    }
+    mask = torchvox.points_in_boxes(**call, mode="mask")
+    assert mask.any() and not mask[1, :, 12_345:].any() and not mask[1, 70:].any()
+    assert_same_bits(torchvox.points_in_boxes(**call, mode="count"), mask.sum(-1).int())
+    first = torch.where(mask.any(1), mask.int().argmax(1), -1).int()
+    assert_same_bits(torchvox.points_in_boxes(**call), first)
+
+
+def test_a_box_moved_and_turned_with_its_points_holds_the_same_ones():
+    points = torch.rand(1, 5000, 3, dtype=torch.float64) * 4 - 2
+    still = torchvox.points_in_boxes(points, torch.tensor([[box()]], dtype=torch.float64))
+    for yaw in (0.3, 2.0, -7.0):
+        c, s = math.cos(yaw), math.sin(yaw)
+        turn = torch.tensor([[c, s, 0], [-s, c, 0], [0, 0, 1]], dtype=torch.float64)
+        moved = points @ turn + torch.tensor([100.0, -50.0, 3.0], dtype=torch.float64)
+        boxes = torch.tensor([[box(100.0, -50.0, yaw=yaw, z=3.0)]], dtype=torch.float64)
+        assert_same_bits(torchvox.points_in_boxes(moved, boxes), still)

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "csrc/kernels/core/packed_points.h"
+
+namespace torchvox {
+
+// The bytes of values in a type of points.
+inline std::vector<uint8_t> store(const std::vector<double>& values, DType dtype) {
+  std::vector<uint8_t> bytes;
+  with_point_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    std::vector<T> typed(values.size());
+    for (size_t i = 0; i < values.size(); ++i) typed[i] = narrow<T>(values[i]);
+    bytes.resize(typed.size() * sizeof(T));
+    if (!typed.empty()) std::memcpy(bytes.data(), typed.data(), bytes.size());
+  });
+  return bytes;
+}
+
+}  // namespace torchvox

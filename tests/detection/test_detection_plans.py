@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launch plans, threads and batches decide no bit."""
+
+import pytest
+import torch
+from entries import detection as entry
+from helpers import assert_same_bits, forced
+from samples import on
+
+CASES = {
+    f"{op.name}, {name}": (op, make)
+    for op in entry.OPS
+    if op.name != "box_decode"
+    for name, make in {"plain": lambda op=op: op.call(40, 0), **op.cases}.items()
+}
+# Selections that end at the first level, at a later one, among ties, and without a cut.
+LARGE = {
+    "spread": lambda: entry.anchor_call(3000, pre=900, score_threshold=0.0),
+    "tied": lambda: with_logits(0.25, 3),
+    "one score": lambda: with_logits(0.0, 0),
+    "by class": lambda: entry.anchor_call(3000, pre=200, **entry.BY_CLASS),
+    "shared": lambda: entry.anchor_call(3000, pre=300, **entry.SHARED),
+    "centres": lambda: entry.center_call(3000, pre=500),
+}
+
+
+def with_logits(step: float, values: int) -> dict:
+    """All logits in 1 + [0, values] * step."""
+    call = entry.anchor_call(3000, pre=500, post=500)
+    number = torch.arange(call["cls"][0].numel()) * 7919 % 104729
+    call["cls"][0] = (1 + number % (values + 1) * step).view_as(call["cls"][0])
+    return call
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernels", ["separate", "fused"])
+@pytest.mark.parametrize("name", [*CASES, *LARGE])
+def test_every_plan_has_the_bits_of_the_cpu(name, kernels):
+    op, make = CASES.get(name, (None, LARGE.get(name)))
+    call = make()
+    name = op.name if op else ("center_decode_nms" if "heatmap" in call else "anchor_decode_nms")
+    run = getattr(torch.ops.torchvox, name)
+    with forced(detect_kernels=kernels):
+        got = tuple(t.cpu() for t in run(**on("cuda", call)))
+    assert_same_bits(got, tuple(run(**call)), name)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_number_of_threads_decides_no_bit(name):
+    call = LARGE[name]()
+    run = torch.ops.torchvox.center_decode_nms if "heatmap" in call else (
+        torch.ops.torchvox.anchor_decode_nms
+    )  # fmt: skip
+    expected = tuple(run(**call))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert_same_bits(tuple(run(**call)), expected, name)
+    finally:
+        torch.set_num_threads(threads)

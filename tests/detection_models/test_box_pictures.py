@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boxes drawn from above."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="the extra viz is not installed")
+
+from torchvox import viz
+from torchvox.viz.boxes import corners, headings
+
+BOX = (0.0, -10.0, -3.0, 20.0, 10.0, 1.0)
+
+
+def test_corners_go_counterclockwise_from_the_front_left():
+    (four,) = corners(np.array([[1.0, 2.0, 0.0, 4.0, 2.0, 1.5, np.pi / 2]]))
+    np.testing.assert_allclose(four, [[0, 4], [0, 0], [2, 0], [2, 4]], atol=1e-12)
+    (line,) = headings(np.array([[1.0, 2.0, 0.0, 4.0, 2.0, 1.5, 0.0]]))
+    np.testing.assert_allclose(line, [[1, 2], [3.4, 2]])
+
+
+@pytest.mark.parametrize("count", [0, 1, 70])
+def test_a_picture_names_the_classes_that_it_shows(count, tmp_path):
+    rng = np.random.default_rng(0)
+    xyz = np.concatenate([rng.uniform(BOX[:3], BOX[3:], (500, 3)), np.full((2, 3), np.nan)])
+    boxes = np.tile([10.0, 0, -1, 4, 2, 1.5, 0.3, 1, 1], (count, 1))
+    labels, scores = np.arange(count) % 2, np.linspace(0.9, 0.1, count)
+    figure = viz.boxes_picture(
+        xyz, boxes, labels, ["car", "cyclist", "van"], BOX, scores=scores, known=boxes[:1, :7]
+    )
+    legend = figure.axes[0].get_legend()
+    names = [] if legend is None else [text.get_text() for text in legend.get_texts()]
+    expected = {0: [], 1: ["known", "car (1)"], 70: ["known", "car (35)", "cyclist (35)"]}
+    assert names == expected[count]
+    viz.save(figure, tmp_path / "boxes.png")
+    assert (tmp_path / "boxes.png").stat().st_size > 10_000

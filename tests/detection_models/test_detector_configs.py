@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations of detectors: strict, and every error names its place."""
+
+import pytest
+import yaml
+
+from torchvox._errors import WrongUseError
+from torchvox.models import CenterPointPillarsConfig, PointPillars, PointPillarsConfig
+from torchvox.models.detection import detector
+from torchvox.models.detection.config import from_plain, plain
+
+KITTI, CENTRES = "pointpillars_kitti", "centerpoint_pillars_nuscenes"
+MULTIHEAD = "pointpillars_nuscenes_multihead"
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "words"),
+    [
+        (KITTI, "model.args.max_point=3", "unknown key max_point: did you mean max_points?"),
+        (KITTI, "model.args.head.anchor=3", "unknown key head.anchor: did you mean anchors?"),
+        (KITTI, "model.args.head.direction.ofset=3", "did you mean offset?"),
+        (CENTRES, "model.args.head.convolutions=3", "unknown key head.convolutions: choose tasks"),
+        (KITTI, "modle={}", "unknown key modle: did you mean model?"),
+        (KITTI, "model.arg=3", "unknown key model.arg: did you mean args?"),
+        (KITTI, "model.kind=pillars", "model.kind must be one of pointpillars"),
+        (KITTI, "task=classify", "task must be detect"),
+        (KITTI, "model.args.max_points=many", "max_points must be a whole number, got 'many'"),
+        (KITTI, "model.args.head.anchors=3", "head.anchors must be a list"),
+        (KITTI, "model.args.pillar_size=[0.16, 0.16]", "pillar_size must have 3 values"),
+        (KITTI, "model.args.pillar_size=[0.16, 0.16, 1]", "must span the height of the range"),
+        (KITTI, "model.args.pillar_size=[0.17, 0.16, 4]", "multiple of 8 cells"),
+        (KITTI, "model.args.classes=[Car, Car, Van]", "classes must differ"),
+        (KITTI, "model.args.classes=[Car, Van]", "one entry per class, 2, got 3"),
+        (KITTI, "model.args.columns=2", "at least 3, got 2"),
+        (KITTI, "model.args.column_scale=[1, 1]", "one factor per column, 4"),
+        (KITTI, "model.args.column_scale=[2, 1, 1, 1]", "must be 1 for x, y and z"),
+        (KITTI, "model.args.encoder.pad_semantics=zero", "reference, none"),
+        (KITTI, "model.args.neck.strides=[1, 2, 2]", "bring all maps to one size"),
+        (KITTI, "model.args.neck.stride_one=both", "transposed, conv"),
+        (KITTI, "model.args.head.grid=middle", "ends, centers"),
+        (KITTI, "model.args.detections.group=clas", "none, class, task"),
+        (KITTI, "model.args.detections.nms=[0.1, 0.2]", "one per group, 1, got 2"),
+        (KITTI, "model.args.detections.pre=0", "detections.pre must be above 0"),
+        (KITTI, "model.kind=[1]", "model.kind must be one of pointpillars"),
+        (KITTI, "model.args.columns=4.5", "columns must be a whole number, got 4.5"),
+        (KITTI, "model.args.columns=true", "columns must be a whole number, got True"),
+        (KITTI, "model.args.head=null", "head must hold keys and values, got None"),
+        (KITTI, "model.args.encoder=null", "encoder must hold keys and values, got None"),
+        (KITTI, "model.args.encoder.legacy=maybe", "encoder.legacy must be true or false"),
+        (KITTI, "model.args.order=third", "order must be one of first, zyx, xyz"),
+        (KITTI, "model.args.max_points=0", "max_points must be above 0"),
+        (KITTI, "model.args.max_pillars=[-5, 10]", "max_pillars must be above 0"),
+        (KITTI, "model.args.column_scale=[1, 1, 1, .nan]", "column_scale must be finite"),
+        (KITTI, "model.args.pillar_size=[-0.16, 0.16, 4]", "pillar_size must be above 0"),
+        (KITTI, "model.args.point_cloud_range=[9, 0, 0, 1, 1, 1]", "lower bound below its upper"),
+        (KITTI, "model.args.encoder.channels=[-64]", "encoder.channels must be above 0"),
+        (KITTI, "model.args.encoder.channels=[63, 64]", "encoder.channels before the last"),
+        (KITTI, "model.args.backbone.layers=[-1, 1, 1]", "backbone.layers must be at least 0"),
+        (KITTI, "model.args.backbone.strides=[0, 2, 2]", "backbone.strides must be above 0"),
+        (KITTI, "model.args.backbone.eps=-1", "backbone.eps must be above 0"),
+        (KITTI, "model.args.backbone.momentum=2", "backbone.momentum must be from 0 to 1"),
+        (KITTI, "model.args.neck.strides=[0, 2, 4]", "neck.strides must be above 0"),
+        (KITTI, "model.args.neck.strides=[0.4, 0.8, 1.6]", "neck.strides must be n or 1 / n"),
+        (KITTI, "model.args.neck.channels=[0, 1, 1]", "neck.channels must be above 0"),
+        (KITTI, "model.args.head.direction.bins=-2", "head.direction.bins must be from 0 to 64"),
+        (KITTI, "model.args.head.direction.offset=.nan", "head.direction.offset must be finite"),
+        (KITTI, "model.args.head.area=[5, 5, 1, 1]", "head.area must have each lower bound"),
+        (
+            KITTI,
+            "model.args.head.anchors=[{size: [1, 1, 0], bottom: 0}]",
+            "anchors.0.size must be above 0",
+        ),
+        (KITTI, "model.args.detections.score=2", "detections.score must be from 0 to 1"),
+        (KITTI, "model.args.detections.nms=[-1]", "detections.nms must be at least 0"),
+        (KITTI, "model.args.detections.best_class=true", "best_class is for heat maps alone"),
+        (KITTI, "model.args.detections.shared_pre=true", "group must be class with shared_pre"),
+        (CENTRES, "model.args.detections.shared_pre=true", "shared_pre is for anchors alone"),
+        (CENTRES, "model.args.detections.centre_range=[1, 0, 0, 0, 1, 1]", "lower bound below"),
+        (CENTRES, "model.args.head.width=-1", "head.width must be above 0"),
+        (CENTRES, "model.args.head.convs=-1", "head.convs must be at least 0"),
+        (CENTRES, "model.args.head.tasks=[[], [car]]", "with a class at least"),
+        (MULTIHEAD, "model.args.head.branches={cls: 10}", "cannot name a branch 'cls'"),
+        (MULTIHEAD, "model.args.head.branches={items: 10}", "cannot name a branch 'items'"),
+        (MULTIHEAD, "model.args.head.branches={reg: 0, z: 10}", "branches.reg must be above 0"),
+        (CENTRES, "model.args.head.rot=cosine", "cos_sin, sin_cos"),
+        (CENTRES, "model.args.head.tasks=[[car]]", "must name every class once"),
+        (CENTRES, "model.args.classes=[]", "at least one class"),
+    ],
+)
+def test_what_is_wrong_is_named(name, override, words):
+    with pytest.raises(WrongUseError, match=name) as error:
+        detector(name, [override])
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_key_and_an_unknown_name_are_errors(tmp_path):
+    with pytest.raises(ValueError, match="classes is missing"):
+        PointPillars({"head": {"anchors": []}})
+    with pytest.raises(WrongUseError, match="did you mean pointpillars_kitti"):
+        detector("pointpillar_kitti")
+    (tmp_path / "a.yaml").write_text("task: detect\n")
+    with pytest.raises(WrongUseError, match="model is missing"):
+        detector(tmp_path / "a.yaml")
+
+
+def test_a_file_of_ones_own_stands_on_a_shipped_one(tmp_path):
+    own = {"base": KITTI, "model": {"args": {"max_points": 20, "encoder": {"channels": [32]}}}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
+    model = detector(tmp_path / "own.yaml", ["model.args.detections.score=0.3"])
+    config = model.config()["config"]
+    assert config["max_points"] == 20 and config["encoder"]["channels"] == [32]
+    assert config["detections"]["score"] == 0.3 and config["max_pillars"] == [16000, 40000]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(KITTI, PointPillarsConfig), (CENTRES, CenterPointPillarsConfig)]
+)
+def test_plain_values_and_configurations_are_two_forms_of_one_thing(name, kind):
+    values = detector(name).config()["config"]
+    config = from_plain(kind, values)
+    assert plain(config) == values and yaml.safe_load(yaml.safe_dump(values)) == values
+    assert from_plain(kind, config) is config and hash(config.encoder)
+
+
+@pytest.mark.parametrize(
+    ("anchor", "words"),
+    [
+        ({"size": [1, 1, 0]}, r"head\.anchors\.1\.size must be above 0"),
+        ({"rotations": []}, r"head\.anchors\.1\.rotations must hold one"),
+        ({"bottom": None}, r"head\.anchors\.1\.bottom must be a number, got None"),
+        ({"sise": [1, 1, 1]}, r"unknown key head\.anchors\.1\.sise: did you mean size"),
+    ],
+)
+def test_an_anchor_that_does_not_fit_is_named_by_its_number(anchor, words):
+    values = detector(KITTI).config()["config"]
+    values["head"]["anchors"][1] |= anchor
+    with pytest.raises(ValueError, match=words):
+        PointPillars(values)
+
+
+def test_numbers_may_be_words_and_whole_numbers_floats_as_yaml_writes_them():
+    values = detector(KITTI).config()["config"]
+    values["encoder"]["eps"], values["max_points"] = "1e-4", 20.0
+    config = PointPillars(values).config()["config"]
+    assert config["encoder"]["eps"] == 1e-4 and config["max_points"] == 20
+
+
+def test_bounds_of_centres_may_be_open():
+    limits = "model.args.detections.centre_range=[-9, -9, -.inf, 9, 9, .inf]"
+    assert detector(CENTRES, [limits]).decoder.centre_range[5] == float("inf")

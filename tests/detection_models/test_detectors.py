@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw points to boxes: what a detector promises about any scan."""
+
+import pytest
+import torch
+from detectors import SMALL, folded, scan, small
+from helpers import assert_same_bits
+
+from torchvox import models
+from torchvox.models.detection import detector, detector_names
+
+each = pytest.mark.parametrize("name", SMALL)
+BOXES, SCORES, LABELS, COUNT, OVERFLOW = range(5)
+
+
+@pytest.mark.parametrize("name", detector_names())
+def test_every_shipped_configuration_builds(name):
+    model = detector(name)
+    again = type(model)(**model.config())
+    assert again.config() == model.config()
+    assert {k: v.shape for k, v in again.state_dict().items()} == {
+        k: v.shape for k, v in model.state_dict().items()
+    }
+
+
+def test_the_kitti_network_has_the_size_of_its_reference():
+    model = detector("pointpillars_kitti")
+    assert sum(p.numel() for p in model.parameters()) == 4_834_888
+    assert len(model.state_dict()) == 126
+    (anchors,) = (task.boxes for task in model.decoder.tasks)
+    assert anchors.shape == (248, 216, 6, 7) and anchors[..., 0].numel() == 321_408
+    torch.testing.assert_close(anchors[0, 0, 0], torch.tensor([0, -39.68, -1, 3.9, 1.6, 1.56, 0]))
+    torch.testing.assert_close(
+        anchors[-1, -1, 5], torch.tensor([69.12, 39.68, 0.265, 1.76, 0.6, 1.73, 1.57])
+    )
+
+
+@each
+@torch.inference_mode()
+def test_boxes_are_found_and_unused_rows_are_empty(name):
+    model = small(name)
+    outputs = model(*scan(model, 5000, 0, 1, 3000))
+    boxes, scores, labels, count, overflow = outputs
+    assert [t.dtype for t in outputs] == [torch.float32] * 2 + [torch.int32] * 3
+    assert boxes.size(2) == (7 if "anchors" in name else 9) and int(count[0]) > 3
+    used = torch.arange(boxes.size(1)) < count[:, None]
+    assert torch.isfinite(boxes).all() and (scores[used] >= 0.1).all()
+    assert (boxes[~used] == 0).all() and (scores[~used] == 0).all() and (labels[~used] == -1).all()
+    assert ((labels[used] >= 0) & (labels[used] < len(model.classes))).all()
+    assert (boxes[..., 3:6][used] > 0).all() and (overflow >= 0).all()
+
+
+@each
+@torch.inference_mode()
+def test_rows_past_the_count_and_rows_that_are_not_finite_do_not_exist(name):
+    model = small(name)
+    points, count = scan(model, 2000)
+    assert (~points[..., :3].isfinite()).any() and points[..., 3:].isinf().any()
+    kept = points[0][points[0].isfinite().all(1)]
+    expected = model(kept[None], torch.tensor([len(kept)], dtype=torch.int32))
+    assert_same_bits(model(points, count), expected)
+    longer = torch.cat([points, torch.randn_like(points)], 1)
+    assert_same_bits(model(longer, count), expected)
+
+
+@each
+@torch.inference_mode()
+def test_a_scan_of_a_batch_gives_the_boxes_that_it_gives_alone(name):
+    model = small(name)
+    points, count = scan(model, 3000, 0, 500)
+    together = model(points, count)
+    for i in range(3):
+        alone = model(points[i : i + 1], count[i : i + 1])
+        found = models.export._compare_boxes(alone, tuple(t[i : i + 1] for t in together))
+        assert found.strays == 0 and found.difference < 1e-4
+
+
+@each
+@pytest.mark.parametrize("form", ["plain", "merged"])
+@torch.inference_mode()
+def test_a_batch_of_no_scans_gives_no_rows(name, form):
+    model = small(name) if form == "plain" else folded(small(name))
+    expected = model(*scan(model, 5))
+    found = model(torch.zeros(0, 5, model.columns), torch.zeros(0, dtype=torch.int32))
+    assert [t.shape for t in found] == [(0, *t.shape[1:]) for t in expected]
+
+
+@torch.inference_mode()
+def test_counts_past_the_buffer_and_below_0_are_those_of_its_ends():
+    model = small("anchors")
+    points, count = scan(model, 500, 500)
+    over, below = torch.tensor([501, 2**31 - 1]), torch.tensor([-1, -(2**31)])
+    assert_same_bits(model(points, over.int()), model(points, count))
+    assert_same_bits(model(points, below.int()), model(points, 0 * count))
+
+
+@each
+@torch.inference_mode()
+def test_an_empty_scan_is_a_count_of_0_and_gives_what_an_empty_canvas_gives(name):
+    model = small(name)
+    points = torch.full((1, 2, model.columns), float("nan"))
+    none = model(points, torch.tensor([0], dtype=torch.int32))
+    assert_same_bits(model(points, torch.tensor([2], dtype=torch.int32)), none)
+    canvas = model.canvas(points, torch.tensor([0], dtype=torch.int32))
+    assert (canvas == 0).all()
+
+
+@each
+@pytest.mark.parametrize("merge", [False, True])
+def test_folded_and_merged_models_give_the_maps_of_the_model(name, merge):
+    model = small(name)
+    fast = models.fold_batch_norms(model)
+    fast = models.merge_heads(fast) if merge else fast
+    some = scan(model, 3000, 1)
+    with torch.no_grad():
+        expected, found = model.maps(*some), fast.maps(*some)
+    for kind, other in zip(expected, found, strict=True):
+        for mine, theirs in zip(kind, other, strict=True):
+            torch.testing.assert_close(theirs, mine, rtol=1e-4, atol=1e-4)
+    norms = (torch.nn.BatchNorm2d, models.detection.backbone.Neck)
+    assert not any(isinstance(m, norms) for m in fast.modules())
+
+
+@pytest.mark.parametrize("name", ["anchors", "centres"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.inference_mode()
+def test_half_weights_leave_boxes_in_float32_and_scores_close(name, dtype):
+    model = small(name)
+    some = scan(model, 1000)
+    maps, exact = folded(model, dtype).maps(*some), model.maps(*some)
+    spread = float(exact[0][0].std())
+    assert float((maps[0][0].float() - exact[0][0]).abs().mean()) < 0.1 * spread
+    boxes, scores, *_ = folded(model, dtype)(*some)
+    assert boxes.dtype == scores.dtype == torch.float32
+
+
+@torch.inference_mode()
+def test_a_factor_of_a_column_is_that_of_the_points_before_the_model():
+    plain = small("centres", "model.args.column_scale=[]")
+    scaled = small("centres", "model.args.column_scale=[1, 1, 1, 0.25, 2]")
+    scaled.load_state_dict(plain.state_dict())
+    points, count = scan(plain, 2000)
+    before = points * torch.tensor([1, 1, 1, 0.25, 2])
+    assert_same_bits(scaled.canvas(points, count), plain.canvas(before, count))
+    fast = models.fold_batch_norms(scaled)
+    assert not fast.scaled
+    torch.testing.assert_close(
+        fast.canvas(points, count), plain.canvas(before, count), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["anchors", "tasks", "centres"])
+@torch.inference_mode()
+def test_boxes_that_turn_clockwise_come_out_as_ours(name):
+    """One set of maps read in two conventions: what one reads as l, w, h and a yaw, the other reads
+    as w, l, h and a yaw from -y, clockwise. Suppression is off, so that boxes go in pairs."""
+    rules = ["model.args.detections.score=0.02", "model.args.detections.nms=[1.0]"]
+    ours = small(name, *rules)
+    theirs = small(name, *rules, "model.args.detections.box_format=wlh_clockwise")
+    maps = ours.maps(*scan(ours, 3000))
+    boxes, scores, _, count, _ = ours.decoder(maps)
+    turned, other_scores, *_ = theirs.decoder(maps)
+    assert_same_bits(other_scores, scores)
+    used = int(count[0])
+    assert used > 5
+    rows, found = boxes[0, :used].double(), turned[0, :used].double()
+    torch.testing.assert_close(found[:, [0, 1, 2, 4, 3, 5]], rows[:, :6])
+    apart = found[:, 6] + rows[:, 6] + torch.pi / 2
+    torch.testing.assert_close(apart.cos(), torch.ones_like(apart), rtol=0, atol=1e-6)
+    torch.testing.assert_close(found[:, 7:], rows[:, 7:])
+
+
+def test_gradients_reach_every_weight_through_the_maps():
+    model = small("centres").train()
+    kinds = model.maps(*scan(model, 2000, 1500))
+    sum(m.float().square().mean() for kind in kinds for m in kind).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+def test_wrong_inputs_are_errors_that_name_them():
+    model = small("anchors")
+    count = torch.tensor([5], dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"points must be \[B, N, 4\], got \[1, 5, 3\]"):
+        model(torch.zeros(1, 5, 3), count)
+    with pytest.raises(ValueError, match=r"num_points must be \[B\]"):
+        model(torch.zeros(2, 5, 4), count)
+    with pytest.raises(ValueError, match="folded first"):
+        models.merge_heads(model)
+    with pytest.raises(ValueError, match="a detector is needed, got Linear"):
+        models.merge_heads(torch.nn.Linear(1, 1))
+
+
+@each
+@pytest.mark.parametrize("form", ["plain", "folded", "merged"])
+@torch.inference_mode()
+def test_a_checkpoint_gives_the_same_boxes(name, form, tmp_path):
+    model = small(name)
+    if form != "plain":
+        model = models.fold_batch_norms(model, torch.float32)
+    if form == "merged":
+        model = models.merge_heads(model)
+    models.save(model, tmp_path / "model.pt")
+    some = scan(model, 1000, 10)
+    assert_same_bits(models.load(tmp_path / "model.pt")(*some), model(*some))
+
+
+def test_a_truncated_checkpoint_is_an_error(tmp_path):
+    models.save(small("anchors"), tmp_path / "model.pt")
+    whole = (tmp_path / "model.pt").read_bytes()
+    for size in (10, len(whole) // 2, len(whole) - 100):
+        (tmp_path / "cut.pt").write_bytes(whole[:size])
+        with pytest.raises(models.CheckpointError, match=r"cut\.pt"):
+            models.load(tmp_path / "cut.pt")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boxes between conventions: the same corners, and back to the same numbers."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchvox.models.box_conventions import CONVENTIONS, boxes_from, boxes_to
+
+
+def boxes(columns: int, count: int = 50) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    table = torch.rand(count, columns, generator=generator, dtype=torch.float64) * 6 - 3
+    table[:, 3:6] = table[:, 3:6].abs() + 0.1
+    return table
+
+
+@pytest.mark.parametrize("columns", [7, 9])
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_boxes_come_back_as_they_were(name, columns):
+    ours = boxes(columns)
+    torch.testing.assert_close(boxes_from(boxes_to(ours, name), name), ours, atol=1e-14, rtol=0)
+    torch.testing.assert_close(boxes_to(boxes_from(ours, name), name), ours, atol=1e-14, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["torchvox", "openpcdet"])
+def test_openpcdet_has_our_convention(name):
+    assert torch.equal(boxes_to(boxes(9), name), boxes(9))
+
+
+def test_mmdetection3d_counts_z_from_the_lower_side():
+    one = torch.tensor([1.0, 2.0, 3.0, 4.0, 2.0, 1.5, 0.3])
+    assert boxes_to(one, "mmdet3d").tolist() == pytest.approx([1, 2, 2.25, 4, 2, 1.5, 0.3])
+
+
+@pytest.mark.parametrize("name", ["mmdet3d_0", "zhulf0804"])
+@pytest.mark.parametrize(
+    ("heading", "angle"), [(0.0, -math.pi / 2), (-math.pi / 2, 0.0), (math.pi / 2, -math.pi)]
+)
+def test_the_older_angle_is_0_at_minus_y_and_falls_towards_plus_x(name, heading, angle):
+    one = torch.tensor([0.0, 0.0, 0.0, 4.0, 2.0, 1.0, heading])
+    theirs = boxes_to(one, name)
+    assert theirs.tolist() == pytest.approx([0, 0, -0.5, 2, 4, 1, angle])
+
+
+def test_det3d_has_the_angle_behind_the_velocities():
+    one = torch.tensor([1.0, 2.0, 3.0, 4.0, 2.0, 1.5, 0.25, 7.0, 8.0])
+    theirs = boxes_to(one, "det3d")
+    assert theirs.tolist() == pytest.approx([1, 2, 3, 2, 4, 1.5, 7, 8, -0.25 - math.pi / 2])
+    assert boxes_to(one[:7], "det3d")[6] == theirs[8]
+
+
+def corners(table: Tensor, clockwise: bool) -> Tensor:
+    """[n, 4, 2]; before the turn the first size lies along x."""
+    signs = torch.tensor([[1, 1], [-1, 1], [-1, -1], [1, -1]], dtype=table.dtype)
+    local = signs * table[:, None, 3:5] / 2
+    angle = -table[:, 6] if clockwise else table[:, 6]
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    x = local[..., 0] * cos - local[..., 1] * sin
+    y = local[..., 0] * sin + local[..., 1] * cos
+    return torch.stack([x, y], -1) + table[:, None, :2]
+
+
+@pytest.mark.parametrize("name", ["mmdet3d", "zhulf0804"])
+def test_a_box_has_the_same_corners_in_every_convention(name):
+    ours = corners(boxes(7), clockwise=False)
+    theirs = corners(boxes_to(boxes(7), name), CONVENTIONS[name].clockwise)
+    # Which corner is the first one differs by the start of the angle.
+    apart = torch.cdist(ours, theirs).amin(2)
+    assert apart.max() < 1e-12
+
+
+def test_conversion_is_differentiable_and_keeps_leading_dimensions():
+    ours = boxes(9).reshape(5, 10, 9).requires_grad_()
+    boxes_to(ours, "zhulf0804").sum().backward()
+    assert ours.grad.shape == (5, 10, 9)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "words"),
+    [
+        (torch.zeros(2, 7), "kitti", "convention must be one of"),
+        (torch.zeros(2, 8), "mmdet3d", r"boxes must be \[..., 7\] or \[..., 9\], got \[2, 8\]"),
+        (torch.zeros(()), "mmdet3d", "boxes must be"),
+    ],
+)
+def test_what_is_no_box_is_refused(table, name, words):
+    with pytest.raises(ValueError, match=words):
+        boxes_from(table, name)

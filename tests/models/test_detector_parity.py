@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parity report of an imported detector tells."""
+
+import pytest
+import torch
+from peer_nets import Peer, small, small_points
+
+from torchvox.models.importing import convert
+from torchvox.models.importing.detector_parity import agreement, detector_parity
+from torchvox.models.importing.parity import TOLERANCE
+
+
+def imported(peer: Peer, **settings):
+    return convert(peer.network.state_dict(), settings={**peer.settings, **settings})
+
+
+def test_weights_that_are_not_finite_are_trouble():
+    peer = small("openpcdet anchors")
+    peer.network.dense_head.conv_box.weight.data[3] = float("nan")
+    trouble = detector_parity(imported(peer), small_points(4)).trouble(1e-3)
+    assert "differ by nan" in trouble
+
+
+@pytest.mark.parametrize("name", ["mmdet3d centres", "zhulf0804"])
+def test_the_report_tells_two_tensors_in_each_others_place(name):
+    """Neighbours of equal shape in encoder, backbone, neck and head."""
+    peer = small(name)
+    found, points = imported(peer), small_points(peer.columns)
+    own = found.model.state_dict()
+    seen: dict[tuple, str] = {}
+    pairs = []
+    for key, value in own.items():
+        kind = (key.split(".")[0], key.split(".")[-1], tuple(value.shape))
+        if value.is_floating_point() and kind in seen and not torch.equal(own[seen[kind]], value):
+            pairs.append((seen.pop(kind), key))
+        elif value.is_floating_point():
+            seen[kind] = key
+    assert len(pairs) > 9
+    for one, other in pairs[:: len(pairs) // 9]:
+        first, second = own[one].clone(), own[other].clone()
+        own[one].copy_(second), own[other].copy_(first)
+        assert detector_parity(found, points).trouble(TOLERANCE) is not None, (one, other)
+        own[one].copy_(first), own[other].copy_(second)
+    assert detector_parity(found, points).trouble(TOLERANCE) is None
+
+
+@pytest.mark.parametrize("name", ["mmdet3d centres", "zhulf0804"])
+def test_the_report_tells_the_eps_of_any_batch_norm(name):
+    peer = small(name)
+    found, points = imported(peer), small_points(peer.columns)
+    norms = [one for one in found.model.modules() if isinstance(getattr(one, "eps", None), float)]
+    assert len(norms) > 5
+    for one in norms[:: max(1, len(norms) // 9)]:
+        right = one.eps
+        one.eps = 1e-5 if right > 1e-4 else 1e-3  # those of the heads, those before them
+        assert detector_parity(found, points).trouble(TOLERANCE) is not None
+        one.eps = right
+
+
+@pytest.mark.parametrize("column", [2, 3, 6])
+@pytest.mark.parametrize("name", ["mmdet3d anchors", "det3d"])
+def test_the_report_tells_boxes_of_another_convention(name, column):
+    """z of the lower side, width before length, a yaw that turns the other way."""
+    peer = small(name)
+    found, points = imported(peer), small_points(peer.columns)
+    right = found.model.forward
+
+    def other(*args):
+        boxes, *more = right(*args)
+        if column == 3:
+            boxes[..., [3, 4]] = boxes[..., [4, 3]]
+        else:
+            boxes[..., column] -= boxes[..., 5] / 2 if column == 2 else 2 * boxes[..., 6]
+        return boxes, *more
+
+    found.model.forward = other
+    assert "boxes agree" in detector_parity(found, points).trouble(TOLERANCE)
+
+
+def test_a_report_without_boxes_says_that_none_were_compared():
+    peer = small("openpcdet anchors")
+    words = "no box was found here: how boxes are decoded was not compared"
+    found = imported(peer, **{"detections.score": 0.999})
+    report = detector_parity(found, small_points(4))
+    assert (report.boxes.theirs, report.boxes.ours) == (0, 0)
+    assert dict(report.rows())["note"] == words
+    assert "note" not in dict(detector_parity(imported(peer), small_points(4)).rows())
+
+
+def test_boxes_that_are_not_finite_agree_with_none():
+    ones = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0]])
+    scores, labels = torch.tensor([0.5]), torch.tensor([0])
+    bad = ones.clone()
+    bad[0, 5] = float("nan")
+    assert agreement((bad, scores, labels), (ones, scores, labels)).same == 0
+
+
+def test_boxes_that_differ_are_trouble():
+    ones = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0], [5, 0, 0, 1, 1, 1, 3.1]])
+    scores, labels = torch.tensor([0.5, 0.4]), torch.tensor([0, 1])
+    turned = ones + torch.tensor([0, 0, 0, 0, 0, 0, 2 * torch.pi])
+    same = agreement((ones, scores, labels), (turned.flip(0), scores.flip(0), labels.flip(0)))
+    assert (same.same, same.ours, same.score) == (2, 2, 0.0)
+    assert same.box < 1e-5
+    assert agreement((ones, scores, labels), (ones, scores, labels.flip(0))).same == 0
+    assert agreement((ones, scores, labels), (ones[:1], scores[:1], labels[:1])).same == 1
+    assert agreement((ones, scores, labels), (ones[:0], scores[:0], labels[:0])).same == 0

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detectors whose tensors or settings are not what they should be."""
+
+import pytest
+import torch
+from peer_nets import small, small_points
+
+from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing import convert
+from torchvox.models.importing.detector_parity import detector_parity
+
+
+@pytest.mark.parametrize(
+    "key", ["vfe.pfn_layers.0.linear.weight", "vfe.pfn_layers.1.linear.weight"]
+)
+def test_axes_are_dropped_only_when_they_are_of_one_element(key):
+    """[8, 16, 1, 1], of a 1x1 convolution, is [8, 16]; [8, 4, 4] is not."""
+    peer = small("openpcdet centres, hard")
+    state = peer.network.state_dict()
+    outputs, inputs = state[key].shape
+    found = convert({**state, key: state[key][:, :, None, None]}, settings=peer.settings)
+    ours = found.model.state_dict()[key.replace("vfe", "encoder")]
+    assert torch.equal(ours, state[key])
+    with pytest.raises(CheckpointError, match=r"pfn_layers.\d.linear"):
+        folded = state[key].reshape(outputs, inputs // 2, 2)
+        convert({**state, key: folded}, settings=peer.settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        *(("openpcdet anchors", sizes) for sizes in ((), (0,), (1, 1), (5, 1, 1, 0))),
+        ("openpcdet heads", ()),
+        ("zhulf0804", (3,)),
+        ("det3d", (3,)),
+    ],
+)
+def test_a_tensor_of_other_axes_is_refused_in_a_sentence_wherever_it_is(name, sizes):
+    peer = small(name, weights=False)
+    state = peer.network.state_dict()
+    counters = ("global_step", "num_batches_tracked")
+    for key, value in state.items():
+        if key.endswith(counters) or value.shape == sizes:
+            continue
+        with pytest.raises(CheckpointError, match=r"\w+ \w+"):
+            convert({**state, key: torch.zeros(sizes)}, settings=peer.settings)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda t: t.to(torch.complex64),
+        lambda t: t.to_sparse(),
+        lambda t: t.to("meta"),
+        lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8),
+    ],
+    ids=["complex", "sparse", "meta", "quantized"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_that_hold_no_plain_numbers_are_refused(changed):
+    peer = small("openpcdet anchors", weights=False)
+    state = peer.network.state_dict()
+    state["dense_head.conv_box.weight"] = changed(state["dense_head.conv_box.weight"])
+    with pytest.raises(CheckpointError, match=r"not dense, real .*: dense_head.conv_box.weight"):
+        convert(state, settings=peer.settings)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_become_single(dtype):
+    peer = small("openpcdet anchors")
+    state = {
+        key: value.to(dtype) if value.is_floating_point() else value
+        for key, value in peer.network.state_dict().items()
+    }
+    found = convert(state, settings=peer.settings)
+    assert {p.dtype for p in found.model.parameters()} == {torch.float32}
+    weight = found.model.head.box.weight
+    assert torch.equal(weight, state["dense_head.conv_box.weight"].float())
+    assert detector_parity(found, small_points(4)).trouble(1e-4) is None
+
+
+def test_labels_of_heads_that_are_not_each_class_once_are_refused():
+    peer = small("openpcdet heads", weights=False)
+    for labels in ([2, 2], [0, 2], [2, 9]):
+        state = peer.network.state_dict()
+        state["dense_head.rpn_heads.1.head_label_indices"] = torch.tensor(labels)
+        with pytest.raises(CheckpointError, match=r"head_label_indices must be 1, 2, \.\. once"):
+            convert(state, settings=peer.settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("backbone.strides", 2),
+        ("backbone.strides", [0, 0]),
+        ("backbone.strides", [2.5, 2]),
+        ("neck.strides", ["a", "b"]),
+        ("columns", "four"),
+        ("classes", 3),
+        ("detections", None),
+        ("encoder.legacy", "maybe"),
+        ("max_pillars", ["a", "b"]),
+        ("order", 3),
+        ("pillar_size", ["a", "b", "c"]),
+        ("head.direction", None),
+    ],
+)
+@pytest.mark.parametrize("peer", ["openpcdet anchors", "mmdet3d anchors"])
+def test_a_setting_of_another_type_is_refused_in_a_sentence(name, value, peer):
+    one = small(peer, weights=False)
+    settings = {k: v for k, v in one.settings.items() if k != name}
+    with pytest.raises(CheckpointError, match=r"\w+ \w+"):
+        convert(one.network.state_dict(), settings={**settings, name: value})
+
+
+def test_an_unknown_layout_is_refused_with_the_known_ones():
+    state = small("det3d", weights=False).network.state_dict()
+    with pytest.raises(CheckpointError, match="no layout 'pcdet': there are yanx27, pn2"):
+        convert(state, "pcdet")
+    with pytest.raises(CheckpointError, match="not named as in open-mmlab/OpenPCDet: reader"):
+        convert(state, "openpcdet")

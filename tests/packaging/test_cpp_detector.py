@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exported detector finds boxes from C++ without Python, as eager does."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import ROOT, assert_same_bits
+from shipping import call, clean_env, cmake_example, once, tool
+
+import torchvox
+from torchvox import models
+from torchvox.models import export
+
+sys.path.append(str(ROOT / "tests" / "detection_models"))
+from detectors import folded, scan, small
+
+BATCHES = [(5000,), (0, 1, 700), (40_000,), (0,), (1,), (300_000,)]
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory):
+    def make(folder):
+        cmake_example("detector_runner", folder / "build", torchvox.cmake_prefix_path)
+
+    return once(tmp_path_factory, "detector_runner", make) / "build" / "detector_runner"
+
+
+def batch(model, lengths):
+    """Scans, and what the program makes of them: points padded with zeros, num_points."""
+    points, count = scan(model, *lengths)
+    past = torch.arange(points.size(1)) >= count[:, None]
+    points[past] = 0.0
+    return [cloud[:n] for cloud, n in zip(points, count.tolist(), strict=True)], points, count
+
+
+def run(runner, folder, program, columns, scans):
+    paths = []
+    for i, cloud in enumerate(scans):
+        paths.append(folder / f"scan{i}.bin")
+        cloud.numpy().tofile(paths[-1])
+    said = call(runner, program, columns, folder / "outputs.pt", *paths, env=clean_env()).stdout
+    outputs = tuple(torch.load(folder / "outputs.pt", weights_only=True))
+    found = re.findall(r"(\d+) points, (\d+) boxes, (\d+) candidates", said)
+    expected = [
+        (str(len(cloud)), str(int(count)), str(int(over)))
+        for cloud, count, over in zip(scans, outputs[3], outputs[4], strict=True)
+    ]
+    assert found == expected
+    return outputs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["anchors", "centres"])
+@pytest.mark.parametrize("merge", [False, True], ids=["norms", "merged"])
+@torch.inference_mode()
+def test_a_scripted_detector_gives_the_bits_of_eager(runner, name, merge, tmp_path):
+    model = small(name)
+    model = folded(model) if merge else model
+    export.export_model(model, tmp_path / "model.pt", "script")
+    for lengths in BATCHES:
+        scans, points, count = batch(model, lengths)
+        outputs = run(runner, tmp_path, tmp_path / "model.pt", model.columns, scans)
+        assert_same_bits(outputs, model(points, count), str(lengths))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["anchors", "centres"])
+@torch.inference_mode()
+def test_an_aoti_detector_finds_the_boxes_of_eager(runner, name, tmp_path):
+    model = folded(small(name))
+    export.export_model(model, tmp_path / "model.pt2", "aoti")
+    for lengths in BATCHES:
+        scans, points, count = batch(model, lengths)
+        outputs = run(runner, tmp_path, tmp_path / "model.pt2", model.columns, scans)
+        found = models.export._compare_boxes(model(points, count), outputs)
+        assert found.difference < 1e-3 and found.strays <= 0.02, lengths
+
+
+class Pair(torch.nn.Module):
+    def forward(self, points: torch.Tensor, num_points: torch.Tensor):
+        return points, num_points
+
+
+@pytest.mark.slow
+def test_a_program_that_is_no_detector_is_refused(runner, tmp_path):
+    torch.jit.script(Pair()).save(str(tmp_path / "model.pt"))
+    (tmp_path / "scan.bin").write_bytes(bytes(64))
+    done = subprocess.run(
+        [runner, tmp_path / "model.pt", "4", tmp_path / "outputs.pt", tmp_path / "scan.bin"],
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "it gives 2 outputs, not boxes" in done.stderr
+    assert not (tmp_path / "outputs.pt").exists()
+
+
+@pytest.mark.slow
+def test_the_program_needs_no_python(runner):
+    libraries = call(tool("readelf"), "-d", runner).stdout
+    assert "libtorchvox.so" in libraries
+    assert not re.search(r"libpython|libtorch_python", libraries)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PillarFeatureNet against the plain net, in training and evaluation."""
+
+import copy
+
+import pytest
+import torch
+from entries.op import cloud, generator
+from entries.pillars import GRID, MAP, SIZE
+from helpers import assert_same_bits
+from plain import PlainNet, fused_gradients, running
+
+import torchvox
+
+TOLERANCE = {torch.float32: (1e-5, 1e-4), torch.float64: (1e-10, 1e-10)}
+
+
+def scene(n: int = 300, rows: int = 40, max_points: int = 4, dtype=torch.float32):
+    """The arguments of the net, and the padded form of the same map cut to the rows in use."""
+    points = cloud(n).to(dtype)
+    offsets = torch.tensor([0, n // 3, n])
+    grid = {**GRID, "max_points": max_points, "max_voxels": rows, "batch_offsets": offsets}
+    found = torchvox.voxel_map(points, **grid)
+    voxels = torchvox.voxelize(points, **grid, trim=True)
+    inputs = (points, *(getattr(found, name) for name in MAP), 2)
+    return inputs, (voxels.features, voxels.indices, voxels.num_points, 2)
+
+
+def net_of(channels=(16,), dtype=torch.float32, **options) -> torchvox.nn.PillarFeatureNet:
+    """With scales of the norm that are negative, zero and positive."""
+    options = {"max_points": 4, **options}
+    net = torchvox.nn.PillarFeatureNet(4, channels, **GRID, **options).to(dtype)
+    g = generator(1)
+    for layer in net.pfn_layers:
+        weight, norm = layer.linear.weight, layer.norm
+        weight.data.copy_(torch.randn(weight.shape, generator=g))
+        norm.weight.data.copy_(torch.randn(norm.weight.shape, generator=g))
+        norm.weight.data[::5] = 0
+        norm.bias.data.copy_(torch.randn(norm.bias.shape, generator=g) * 0.5)
+        norm.running_mean.copy_(torch.randn(norm.bias.shape, generator=g))
+        norm.running_var.copy_(torch.rand(norm.bias.shape, generator=g) + 0.5)
+    return net
+
+
+def close(actual, expected, tolerance: float, what: str) -> None:
+    """Within `tolerance` of the largest value."""
+    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        largest = max(float(e.detach().abs().max()), 1e-3) if e.numel() else 1.0
+        torch.testing.assert_close(
+            a,
+            e.to(a.dtype),
+            atol=tolerance * largest,
+            rtol=0,
+            msg=lambda m, i=i: f"{what} {i}: {m}",
+        )
+
+
+each_mode = pytest.mark.parametrize("pad_semantics", ["reference", "none"])
+each_legacy = pytest.mark.parametrize("legacy", [False, True], ids=["plain", "legacy"])
+each_axes = pytest.mark.parametrize("center_axes", [2, 3])
+each_depth = pytest.mark.parametrize("channels", [(16,), (16, 12)], ids=["one", "two"])
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+
+
+@each_mode
+@each_legacy
+@each_axes
+@each_depth
+@each_dtype
+def test_training_equals_the_plain_net(pad_semantics, legacy, center_axes, channels, dtype):
+    options = {"pad_semantics": pad_semantics, "legacy": legacy, "center_axes": center_axes}
+    net = net_of(channels, dtype, **options).train()
+    plain = PlainNet(net).train()
+    inputs, padded = scene(dtype=dtype)
+    if dtype == torch.float32:  # the plain net's own rounding is no measure
+        plain, padded = plain.double(), (padded[0].double(), *padded[1:])
+    out, want = net(*inputs), plain(*padded)
+    forward, backward = TOLERANCE[dtype]
+    close([out], [want], 5 * forward, "canvas")
+    close(running([la.norm for la in net.pfn_layers]), running(plain.norms), forward, "running")
+    assert [la.norm.num_batches_tracked.item() for la in net.pfn_layers] == [1] * len(channels)
+    seed = torch.randn(out.shape, generator=generator(7), dtype=torch.float64)
+    out.backward(seed.to(dtype))
+    want.backward(seed.to(want.dtype))
+    close(fused_gradients(net), plain.gradients(), backward, "gradient")
+
+
+@each_mode
+@each_legacy
+@each_axes
+@each_depth
+def test_evaluation_equals_the_plain_net(pad_semantics, legacy, center_axes, channels):
+    options = {"pad_semantics": pad_semantics, "legacy": legacy, "center_axes": center_axes}
+    net = net_of(channels, **options).eval()
+    inputs, padded = scene()
+    close([net(*inputs)], [PlainNet(net).eval()(*padded)], 2e-5, "canvas")
+
+
+@each_depth
+@pytest.mark.parametrize("rows", [0, 1, 20, 21])
+def test_any_number_of_pillars(rows, channels):
+    inputs, padded = scene(rows=rows)
+    net = net_of(channels)
+    plain = PlainNet(net)
+    for mode in (True, False) if rows else (False,):
+        close([net.train(mode)(*inputs)], [plain.train(mode)(*padded)], 1e-4, f"training={mode}")
+
+
+@each_depth
+@pytest.mark.parametrize("points", [0, 1])
+def test_few_points(points, channels):
+    net = net_of(channels).train()
+    before = copy.deepcopy(net.state_dict())
+    inputs, _ = scene(n=points)
+    out = net(*inputs)
+    assert torch.isfinite(out).all() and out.shape == (2, net.out_channels, SIZE[1], SIZE[0])
+    if points == 0:
+        assert (out == 0).all()
+        for name, value in net.state_dict().items():
+            assert_same_bits(value, before[name], name)
+    out.sum().backward()
+    assert all(torch.isfinite(g).all() for g in fused_gradients(net))
+
+
+@each_depth
+def test_one_row_has_variance_zero(channels):
+    """A single stored point, nothing padded: N = 1."""
+    net = net_of(channels, pad_semantics="none", max_points=-1).train()
+    points = torch.tensor([[0.3, 0.2, 0.1, 0.5]])
+    found = torchvox.voxel_map(points, **GRID, max_points=-1, max_voxels=-1)
+    out = net(points, *(getattr(found, name) for name in MAP), 1)
+    shown = out[0, :, 3, 4]
+    torch.testing.assert_close(shown, torch.relu(net.pfn_layers[-1].norm.bias), atol=1e-4, rtol=0)
+
+
+@each_depth
+def test_folded_equals_evaluation_and_may_be_half(channels):
+    net = net_of(channels).eval()
+    inputs, _ = scene()
+    want = net(*inputs)
+    folded = net.fold_batch_norm()
+    assert_same_bits(folded(*inputs), want)
+    half = folded.half()(*inputs)
+    assert half.dtype == torch.half and half.is_contiguous(memory_format=torch.channels_last)
+    close([half.float()], [want], 4e-3, "half")
+    assert not any(p.requires_grad for p in folded.parameters())
+
+
+@each_mode
+def test_shards_with_added_moments_have_the_gradients_of_one_process(pad_semantics):
+    """What sync does over processes: moments are summed, gradients too."""
+    inputs, _ = scene(dtype=torch.float64)
+    options = {"pad_semantics": pad_semantics, "sync": True}
+    whole = net_of(dtype=torch.float64, **options).train()
+    points, indices, num_points, point_voxel, point_slot, _ = inputs
+    seed = torch.randn(2, 16, SIZE[1], SIZE[0], generator=generator(3), dtype=torch.float64)
+    whole(*inputs).backward(seed)
+
+    def shard(sample: int) -> tuple:
+        rows = torch.where(indices[:, :1] == sample, indices, -1)
+        mine = (point_voxel >= 0) & (indices[point_voxel.clamp(min=0).long(), 0] == sample)
+        slots = torch.where(mine, point_slot, -1)
+        voxels = torch.where(mine, point_voxel, -1)
+        return points, rows, torch.where(rows[:, 0] >= 0, num_points, 0), voxels, slots
+
+    nets = [net_of(dtype=torch.float64, **options).train() for _ in range(2)]
+    total = sum(net._moments_of_batch(*shard(i)) for i, net in enumerate(nets))
+    for i, net in enumerate(nets):
+        net._all_reduced = lambda moments: total.clone()
+        net(*shard(i), 2).backward(seed)
+    summed = [a + b for a, b in zip(*map(fused_gradients, nets), strict=True)]
+    close(summed, fused_gradients(whole), 1e-10, "gradient")
+    for net in nets:
+        close(running([net.pfn_layers[0].norm]), running([whole.pfn_layers[0].norm]), 1e-12, "run")
+
+
+@each_depth
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_changes_nothing(channels, half, device):
+    inputs, _ = scene()
+    inputs = [t.to(device) if torch.is_tensor(t) else t for t in inputs]
+    for mode in (True, False):
+        plain = net_of(channels).to(device).train(mode)
+        net = copy.deepcopy(plain)
+        want = plain(*inputs)
+        with torch.autocast(device, dtype=half):
+            assert_same_bits(net(*inputs), want, f"training={mode}")
+        for name, value in net.state_dict().items():
+            assert_same_bits(value, plain.state_dict()[name], name)
+
+
+def test_names_and_counts_of_the_state_dict():
+    names = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
+    assert set(net_of((16, 12)).state_dict()) == {
+        f"pfn_layers.{i}.{name}"
+        for i in range(2)
+        for name in ("linear.weight", *(f"norm.{n}" for n in names))
+    }
+    assert net_of((16, 12)).pfn_layers[0].linear.weight.shape == (8, 10)
+
+
+def test_a_converter_to_synchronised_batch_norm_leaves_it_alone():
+    net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net_of())
+    assert type(net.pfn_layers[0].norm).__name__ == "PillarNorm"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"feat_channels": ()}, "at least one layer"),
+        ({"feat_channels": (7, 8)}, "must be even"),
+        ({"pad_semantics": "zeros"}, "pad_semantics"),
+        ({"center_axes": 1}, "center_axes"),
+        ({"feat_channels": (8, 8), "sync": True}, "sync takes one layer"),
+        ({"eps": 0.0}, "eps must be > 0"),
+        ({"feat_channels": (0,)}, "feat_channels must be 1 or more"),
+        ({"feat_channels": (8, 8), "voxel_size": [1.0, 1.0, 2.0]}, "one cell along z, got 2"),
+        ({"max_points": -2}, r"max_points must be -1 \(no limit\) or more, got -2"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        torchvox.nn.PillarFeatureNet(4, **{**GRID, **options})
+
+
+def test_a_momentum_of_none_is_refused():
+    with pytest.raises(TypeError, match="momentum must be a number, got None"):
+        torchvox.nn.PillarFeatureNet(4, **GRID, momentum=None)
+
+
+@each_depth
+def test_training_scripts(channels):
+    net = net_of(channels).train()
+    inputs, _ = scene()
+    want = copy.deepcopy(net)(*inputs)
+    assert_same_bits(torch.jit.script(net)(*inputs), want)
