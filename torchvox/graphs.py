@@ -55,6 +55,9 @@ class GraphRunner:
         with torch.inference_mode(False):  # later calls write to it, in whatever mode
             self.num_points = torch.zeros(self.batch, dtype=torch.int32, device=self.device)
         self.device = self.num_points.device
+        # torch's own capture stream is one for the whole process, on the GPU that came first; and
+        # graphs share memory when they are captured on one stream.
+        self._stream = torch.cuda.Stream(self.device)
         self._graphs: Dict[int, _Graph] = {}
         self._pool: Optional[Tuple[int, int]] = None
 
@@ -116,6 +119,6 @@ class GraphRunner:
             graph = torch.cuda.CUDAGraph()
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            with torch.cuda.graph(graph, pool=self._pool):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 outputs = self.model(points, self.num_points)
         return _Graph(graph, points, outputs)

@@ -136,6 +136,18 @@ def test_a_runner_takes_batches_from_the_host():
         assert_same_bits(found, model(points.cuda(), count.cuda()))
 
 
+@pytest.mark.multigpu
+def test_runners_of_two_gpus_capture_each_on_its_own():
+    points, _ = scan(small("anchors"), 900)
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        model = folded(small("anchors")).to(device)
+        runner = torchvox.GraphRunner(model, buckets=(1000,), device=device)
+        found = tuple(t.clone() for t in runner(points))
+        count = torch.tensor([900], dtype=torch.int32, device=device)
+        with torch.no_grad():
+            assert_same_bits(found, model(points.to(device), count), device)
+
+
 @pytest.mark.gpu
 def test_a_count_past_the_rows_does_not_bring_an_older_scan_back():
     model = folded(small("anchors")).cuda()
