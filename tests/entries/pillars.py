@@ -267,7 +267,6 @@ NORM_REFUSALS = (
     ("gamma", lambda t: t.half(), TypeError, "gamma must have the dtype of weight"),
     ("eps", 0.0, ValueError, "eps must be finite and above 0"),
 )
-OF_THE_MAP = ("indices", "num_points", "point_voxel", "point_slot")
 MANY_SAMPLES = {"batch_size": (1 << 31) - 1}
 HUGE_CANVAS = {**MANY_SAMPLES, "voxel_size": [1e-3, 1e-3, 4.0]}
 OF_POINTS = {"points": 0, "point_voxel": 0, "point_slot": 0}
@@ -277,7 +276,7 @@ OPS = [
         "pillar_encode",
         encode_call,
         varying=OF_POINTS,
-        linked=OF_THE_MAP,
+        linked=MAP,
         cases=SOME_CASES,
         gradients=("weight", "bias"),
         differentiable=(0,),
@@ -296,7 +295,7 @@ OPS = [
         "_pillar_encode_train",
         encode_call,
         varying=OF_POINTS,
-        linked=OF_THE_MAP,
+        linked=MAP,
         cases={name: ENCODE_CASES[name] for name in ("legacy", "every point", "float64")},
         refusals=ENCODE_REFUSALS,
         huge=HUGE_CANVAS,
@@ -326,7 +325,7 @@ OPS = [
         "pillar_moments",
         moments_call,
         varying=OF_POINTS,
-        linked=OF_THE_MAP,
+        linked=MAP,
         cases={
             "legacy, two axes": lambda: moments_call(60, **MODES["legacy, two axes"]),
             "nine columns": lambda: moments_call(60, columns=9),

@@ -7,15 +7,6 @@
 
 namespace torchvox {
 
-inline constexpr int64_t kBoxLimit = int64_t{1} << 31;
-
-inline void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
-                              const char* other_name, const at::Tensor& other) {
-  TORCH_CHECK(tensor.device() == other.device(),
-              refusal(op, {name, " must be on the device of ", other_name}, tensor.device(),
-                      " and ", other.device()));
-}
-
 // Coordinates of 16 bits would be off by centimetres: they are refused, not widened.
 inline void check_wide_floats(const char* op, const char* name, const at::Tensor& tensor) {
   check_type(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble, op,
@@ -26,7 +17,7 @@ inline void check_columns(const char* op, const at::Tensor& tensor, int64_t colu
                           const Rule& rule) {
   check_value(tensor.dim() == rank, op, rule, tensor.sym_sizes());
   check_size(tensor.sym_size(-1).sym_ge(columns), op, rule, tensor.sym_sizes());
-  check_below(tensor.sym_size(-2), kBoxLimit, op, "rows must be fewer than 2^31",
+  check_below(tensor.sym_size(-2), kIndexLimit, op, "rows must be fewer than 2^31",
               tensor.sym_sizes());
 }
 
@@ -35,7 +26,7 @@ inline void check_lengths(const char* op, const char* name,
                           const at::Tensor& other) {
   if (!lengths) return;
   check_integers(op, name, *lengths);
-  check_same_device(op, name, *lengths, other_name, other);
+  check_device(op, name, *lengths, other_name, other);
   check_value(lengths->dim() == 1, op, {name, " must be [B]"}, lengths->sym_sizes());
   check_size(lengths->sym_size(0).sym_eq(other.sym_size(0)), op, {name, " must be [B]"},
              lengths->sym_sizes());

@@ -39,7 +39,7 @@ Tensor points_in_boxes(const Tensor& points_in, const Tensor& boxes_in, std::str
   check_columns(op, points_in, 3, 3, "points must be [B, N, C] with C >= 3");
   check_type(boxes_in.scalar_type() == points_in.scalar_type(), op,
              "boxes must have the dtype of points", boxes_in.scalar_type());
-  check_same_device(op, "boxes", boxes_in, "points", points_in);
+  check_device(op, "boxes", boxes_in, "points", points_in);
   const Rule boxes_rule = "boxes must be [B, G, 7] with the B of points, with 7 columns or more";
   check_columns(op, boxes_in, 7, 3, boxes_rule);
   check_size(boxes_in.sym_size(0).sym_eq(points_in.sym_size(0)), op, boxes_rule,

@@ -14,7 +14,7 @@ void check_arguments(const char* op, const Tensor& a, const Tensor& b, std::stri
                      bool paired) {
   check_wide_floats(op, "a", a);
   check_type(b.scalar_type() == a.scalar_type(), op, "b must have the dtype of a", b.scalar_type());
-  check_same_device(op, "b", b, "a", a);
+  check_device(op, "b", b, "a", a);
   const Rule a_rule = "a must be [N, 7] or [B, N, 7], with 7 columns or more";
   const Rule b_rule = paired ? "b must be [N, 7] or [B, N, 7], as a, with 7 columns or more"
                              : "b must be [M, 7], or [B, M, 7] with the B of a";
@@ -65,7 +65,7 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
   const char* rule = "grad must have the shape of the output";
   check_type(grad_in.scalar_type() == a_in.scalar_type(), op, "grad must have the dtype of a",
              grad_in.scalar_type());
-  check_same_device(op, "grad", grad_in, "a", a_in);
+  check_device(op, "grad", grad_in, "a", a_in);
   const c10::SymDimVector shape = shape_of_iou(a_in, b_in, paired);
   check_value(grad_in.dim() == static_cast<int64_t>(shape.size()), op, rule, grad_in.sym_sizes());
   for (size_t axis = 0; axis < shape.size(); ++axis) {

@@ -19,7 +19,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
   const char* op = "rotated_nms";
   const auto check_plane = [&](const char* name, const Tensor& tensor) {
     const Rule rule{name, " must be [B, N] with the B and N of boxes"};
-    check_same_device(op, name, tensor, "boxes", boxes_in);
+    check_device(op, name, tensor, "boxes", boxes_in);
     check_value(tensor.dim() == 2, op, rule, tensor.sym_sizes());
     for (int axis = 0; axis < 2; ++axis) {
       check_size(tensor.sym_size(axis).sym_eq(boxes_in.sym_size(axis)), op, rule,
@@ -39,7 +39,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
   check_lengths(op, "lengths", lengths_in, "boxes", boxes_in);
   check_value(threshold >= 0, op, "threshold must be >= 0", threshold);
   check_size(max_out.sym_ge(0), op, "max_out must be >= 0", max_out);
-  check_below(max_out, kBoxLimit, op, "max_out must be below 2^31", max_out);
+  check_below(max_out, kIndexLimit, op, "max_out must be below 2^31", max_out);
   check_value(mode == "rotated" || mode == "circle", op, "mode must be 'rotated' or 'circle'", "'",
               mode, "'");
   const c10::SymInt batches = boxes_in.sym_size(0);

@@ -59,11 +59,14 @@ void check_below(const c10::SymInt& size, int64_t limit, const char* op, const R
                  const Got&... got) {
   if (const auto known = size.maybe_as_int()) check_value(*known < limit, op, rule, got...);
 }
+// What an int32 counts or names stays below it.
+inline constexpr int64_t kIndexLimit = int64_t{1} << 31;
+
 // A grid holds fewer than 2^31 blocks, one of which may have one query.
 inline void check_queries(const char* op, const c10::SymInt& clouds, const c10::SymInt& queries) {
-  constexpr int64_t kLimit = int64_t{1} << 31;
-  check_below(clouds, kLimit, op, "the number of clouds must be below 2^31", clouds);
-  check_below(queries, kLimit, op, "the queries of all clouds must be fewer than 2^31", queries);
+  check_below(clouds, kIndexLimit, op, "the number of clouds must be below 2^31", clouds);
+  check_below(queries, kIndexLimit, op, "the queries of all clouds must be fewer than 2^31",
+              queries);
 }
 // Dtypes: TypeError.
 template <class... Got>
@@ -72,12 +75,16 @@ void check_type(bool ok, const char* op, const Rule& rule, const Got&... got) {
 }
 
 inline void check_device(const char* op, const char* name, const at::Tensor& tensor,
+                         const char* other_name, const at::Tensor& other) {
+  TORCH_CHECK(tensor.device() == other.device(),
+              refusal(op,
+                      std::string(name) + " must be on the device of " + other_name + ", " +
+                          other.device().str(),
+                      tensor.device()));
+}
+inline void check_device(const char* op, const char* name, const at::Tensor& tensor,
                          const at::Tensor& points) {
-  TORCH_CHECK(
-      tensor.device() == points.device(),
-      refusal(op,
-              std::string(name) + " must be on the device of the points, " + points.device().str(),
-              tensor.device()));
+  check_device(op, name, tensor, "the points", points);
 }
 
 inline bool is_coordinate_type(at::ScalarType type) {
@@ -91,7 +98,7 @@ inline void check_packed_points(const char* op, const at::Tensor& points) {
              points.sym_sizes());
   check_type(is_coordinate_type(points.scalar_type()), op,
              "points must be float16, bfloat16, float32 or float64", points.scalar_type());
-  check_below(points.sym_size(0), int64_t{1} << 31, op, "points must have N < 2^31 rows",
+  check_below(points.sym_size(0), kIndexLimit, op, "points must have N < 2^31 rows",
               points.sym_size(0));
 }
 

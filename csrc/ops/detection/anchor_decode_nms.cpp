@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/library.h>
 
-#include "csrc/ops/detection/box_checks.h"
+#include "csrc/ops/detection/box_code_checks.h"
 #include "csrc/ops/detection/detect_checks.h"
 
 namespace torchvox {
@@ -21,8 +21,7 @@ void check_anchors(const Tensor& anchors, const Tensor& score) {
   check_size(anchors.sym_size(1).sym_eq(score.sym_size(3)), kOp, rule, anchors.sym_sizes());
   check_size(anchors.sym_size(2).sym_ge(1), kOp, rule, anchors.sym_sizes());
   check_size(anchors.sym_size(3).sym_eq(7), kOp, rule, anchors.sym_sizes());
-  TORCH_CHECK(anchors.device() == score.device(),
-              refusal(kOp, "anchors must be on the device of all maps", anchors.device()));
+  check_device(kOp, "anchors", anchors, "all maps", score);
 }
 
 // Values a box, or bins, of a map; 0 where the channels are no multiple of the anchors.
@@ -92,7 +91,7 @@ Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<Tenso
   int64_t boxes = 0, pairs = 0;
   for (int h = 0; h < args.heads; ++h) {
     DetectHead& head = args.head[h];
-    check_below(anchors[h].numel(), kDetectLimit, kOp, "anchors must have fewer than 2^31 numbers",
+    check_below(anchors[h].numel(), kIndexLimit, kOp, "anchors must have fewer than 2^31 numbers",
                 anchors[h].sym_sizes());
     head.map[kScoreMap] = head_map(cls[h], kept);
     head.map[kBoxMap] = head_map(box[h], kept);

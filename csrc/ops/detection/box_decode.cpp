@@ -5,7 +5,7 @@
 
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/device.h"
-#include "csrc/ops/detection/box_checks.h"
+#include "csrc/ops/detection/box_code_checks.h"
 #include "csrc/ops/detection/detect_checks.h"
 
 namespace torchvox {
@@ -19,8 +19,7 @@ constexpr const char* kOp = "box_decode";
 // Leading dimensions of `tensor` equal the last ones of deltas.
 void check_leading(const char* name, const Tensor& tensor, const Tensor& deltas) {
   const Rule rule{name, " must have the leading dimensions of deltas, or the last of them"};
-  TORCH_CHECK(tensor.device() == deltas.device(),
-              refusal(kOp, Rule{name, " must be on the device of deltas"}, tensor.device()));
+  check_device(kOp, name, tensor, "deltas", deltas);
   check_value(tensor.dim() >= 1 && tensor.dim() <= deltas.dim(), kOp, rule, tensor.sym_sizes());
   for (int64_t axis = 2; axis <= tensor.dim(); ++axis) {
     check_size(tensor.sym_size(-axis).sym_eq(deltas.sym_size(-axis)), kOp, rule,

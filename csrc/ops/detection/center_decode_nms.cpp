@@ -110,7 +110,7 @@ Detections center_decode_nms(
   int64_t boxes = 0, pairs = 0;
   for (int h = 0; h < args.heads; ++h) {
     DetectHead& head = args.head[h];
-    check_below(heatmap[h].size(2) * heatmap[h].size(3), kDetectLimit, kOp,
+    check_below(heatmap[h].size(2) * heatmap[h].size(3), kIndexLimit, kOp,
                 "heatmap must have fewer than 2^31 cells", heatmap[h].sym_sizes());
     head.map[kScoreMap] = head_map(heatmap[h], kept);
     for (size_t k = 0; k < others.size(); ++k) {

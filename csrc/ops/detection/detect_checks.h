@@ -24,8 +24,6 @@ c10::ArrayRef<T> given(const std::optional<c10::ArrayRef<T>>& list) {
   return list.value_or(c10::ArrayRef<T>());
 }
 
-inline constexpr int64_t kDetectLimit = int64_t{1} << 31;
-
 inline bool is_map_type(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 || type == at::kFloat;
 }
@@ -40,8 +38,7 @@ inline void check_map(const char* op, const char* name, const at::Tensor& map,
              {name, " must have the dtype of all maps"}, map.scalar_type());
   check_size(map.sym_size(0).sym_eq(first.sym_size(0)), op,
              {name, " must have the batch of all maps"}, map.sym_sizes());
-  TORCH_CHECK(map.device() == first.device(),
-              refusal(op, Rule{name, " must be on the device of all maps"}, map.device()));
+  check_device(op, name, map, "all maps", first);
 }
 
 // A map of the cells of `score`.
@@ -67,7 +64,7 @@ inline HeadMap head_map(const at::Tensor& map, std::vector<at::Tensor>& kept) {
   const auto fits = [](const at::Tensor& t) {
     int64_t most = 0;
     for (int axis = 1; axis < 4; ++axis) most = std::max(most, t.stride(axis));
-    return most < kDetectLimit;
+    return most < kIndexLimit;
   };
   const at::Tensor& read = kept.emplace_back(fits(map) ? map : map.contiguous());
   HeadMap out;
@@ -100,7 +97,7 @@ inline DetectGroup parse_group(const char* op, std::string_view group) {
 
 inline void check_capacity(const char* op, const char* name, const c10::SymInt& size) {
   check_size(size.sym_ge(0), op, {name, " must be >= 0"}, size);
-  check_below(size, kDetectLimit, op, {name, " must be below 2^31"}, size);
+  check_below(size, kIndexLimit, op, {name, " must be below 2^31"}, size);
 }
 
 // Sets what all heads share; `args` has its heads and its group already.
@@ -130,7 +127,7 @@ inline void set_options(const char* op, const DetectOptions& options, DetectArgs
   }
   for (int c = 0; c < args.classes(); ++c) {
     const int64_t label = options.class_labels.empty() ? c : options.class_labels[c];
-    check_value(label >= 0 && label < kDetectLimit, op, "class_labels must be in [0, 2^31)", label);
+    check_value(label >= 0 && label < kIndexLimit, op, "class_labels must be in [0, 2^31)", label);
     args.label[c] = static_cast<int32_t>(label);
   }
 }
@@ -149,7 +146,7 @@ inline Detections empty_detections(const at::Tensor& like, const DetectArgs& arg
 inline void run_detection(const char* op, const at::Tensor& on, const DetectOptions& options,
                           const Detections& out, DetectArgs& args) {
   const DetectHead& last = args.head[args.heads - 1];
-  check_value(last.first_pair + last.boxes() * last.classes < kDetectLimit, op,
+  check_value(last.first_pair + last.boxes() * last.classes < kIndexLimit, op,
               "the maps must have fewer than 2^31 cells times anchors times classes",
               last.first_pair + last.boxes() * last.classes);
   args.dtype = dtype_of(on.scalar_type());

@@ -39,7 +39,7 @@ void check_arguments(const Gather& gather, const char* op, const char* name, con
               idx.sym_sizes());
   check_size(idx.sym_size(0).sym_eq(rows.sym_size(0)), op,
              {"idx must be ", gather.idx_layout, " with the B of ", name}, idx.sym_sizes());
-  check_beside(op, "idx", idx, name, rows);
+  check_device(op, "idx", idx, name, rows);
 }
 
 // The shape of the other side: `from` with its axes of points [begin, end) replaced by `sizes`.

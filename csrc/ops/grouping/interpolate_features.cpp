@@ -41,15 +41,15 @@ WeightRule check_arguments(const Tensor& query, const Tensor& points, const Tens
     check_size(features.sym_size(axis).sym_eq(points.sym_size(axis)), op, features_rule,
                features.sym_sizes());
   }
-  check_below(points.sym_size(1), kRowLimit, op, "points must have N < 2^31", points.sym_sizes());
-  check_beside(op, "points", points, "query", query);
-  check_beside(op, "features", features, "query", query);
+  check_below(points.sym_size(1), kIndexLimit, op, "points must have N < 2^31", points.sym_sizes());
+  check_device(op, "points", points, "query", query);
+  check_device(op, "features", features, "query", query);
   for (const auto& [name, tensor] :
        {std::pair<const char*, const OptionalTensor&>("lengths", lengths),
         {"query_lengths", query_lengths}}) {
     if (!tensor) continue;
     check_integers(op, name, *tensor);
-    check_beside(op, name, *tensor, "query", query);
+    check_device(op, name, *tensor, "query", query);
     check_value(tensor->dim() == 1, op, {name, " must be [B]"}, tensor->sym_sizes());
     check_size(tensor->sym_size(0).sym_eq(query.sym_size(0)), op, {name, " must be [B]"},
                tensor->sym_sizes());

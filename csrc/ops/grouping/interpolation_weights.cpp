@@ -52,9 +52,7 @@ Tensor interpolation_weights_backward(const Tensor& grad, const Tensor& dist2, d
   for (int axis = 0; axis < grad.dim(); ++axis) {
     check_size(grad.sym_size(axis).sym_eq(dist2.sym_size(axis)), op, rule, grad.sym_sizes());
   }
-  TORCH_CHECK(
-      dist2.device() == grad.device(),
-      refusal(op, "dist2 must be on the device of grad, " + grad.device().str(), dist2.device()));
+  check_device(op, "dist2", dist2, "grad", grad);
   return compute(op, dist2, grad, parse_weight_rule(op, weight, eps));
 }
 

@@ -47,12 +47,12 @@ void check(const char* op, const Tensor& grad, const Tensor& points, const Tenso
                "grad_dist2 must have the shape of idx", grad.sym_sizes());
   }
   check_value(norm == 1 || norm == 2, op, "norm must be 1 or 2", norm);
-  check_beside(op, "points", points, "grad_dist2", grad);
-  check_beside(op, "query", query, "grad_dist2", grad);
-  check_beside(op, "idx", idx, "grad_dist2", grad);
+  check_device(op, "points", points, "grad_dist2", grad);
+  check_device(op, "query", query, "grad_dist2", grad);
+  check_device(op, "idx", idx, "grad_dist2", grad);
   if (count) {
     check_integers(op, "count", *count);
-    check_beside(op, "count", *count, "grad_dist2", grad);
+    check_device(op, "count", *count, "grad_dist2", grad);
     check_value(count->dim() == idx.dim() - 1, op, "count must be one number a query",
                 count->sym_sizes());
     for (int axis = 0; axis < count->dim(); ++axis) {

@@ -22,11 +22,11 @@ Tensor neighbour_rows(const Tensor& idx_in, const c10::SymInt& num_points,
   check_value(idx_in.dim() == 2 || (idx_in.dim() == 3 && !ptr), op,
               "idx must be [B, M, k], or [U, k] as it must be with ptr", idx_in.sym_sizes());
   check_size(num_points.sym_ge(0), op, "num_points must not be negative", num_points);
-  check_below(num_points, kRowLimit, op, "num_points must be below 2^31", num_points);
+  check_below(num_points, kIndexLimit, op, "num_points must be below 2^31", num_points);
   if (count) {
     const char* rule = "count must be one number a query, the shape of idx less its last axis";
     check_integers(op, "count", *count);
-    check_beside(op, "count", *count, "idx", idx_in);
+    check_device(op, "count", *count, "idx", idx_in);
     check_value(count->dim() == idx_in.dim() - 1, op, rule, count->sym_sizes());
     for (int axis = 0; axis < count->dim(); ++axis) {
       check_size(count->sym_size(axis).sym_eq(idx_in.sym_size(axis)), op, rule, count->sym_sizes());
@@ -60,7 +60,7 @@ Tensor ragged_rows(const char* op, const Tensor& features, const Tensor& idx, co
              "features must be float16, bfloat16, float32 or float64", features.scalar_type());
   check_integers(op, "idx", idx);
   check_value(idx.dim() == 2, op, "idx must be [U, k]", idx.sym_sizes());
-  check_beside(op, "idx", idx, "features", features);
+  check_device(op, "idx", idx, "features", features);
   const OptionalTensor given_ptr = ptr, given_query_ptr = query_ptr;
   check_offsets(op, {given_ptr, given_query_ptr, local_index}, "features", features);
   return rows_op
@@ -88,7 +88,7 @@ Tensor three_interpolate_ragged(const Tensor& features, const Tensor& idx, const
   check_value(weight.dim() == 2, op, "weight must be [U, 3], as idx", weight.sym_sizes());
   check_type(weight.scalar_type() == at::kFloat || weight.scalar_type() == features.scalar_type(),
              op, "weight must be float32 or of the dtype of features", weight.scalar_type());
-  check_beside(op, "weight", weight, "features", features);
+  check_device(op, "weight", weight, "features", features);
   for (int axis = 0; axis < 2; ++axis) {
     check_size(weight.sym_size(axis).sym_eq(idx.sym_size(axis)), op,
                "weight must be [U, 3], as idx", weight.sym_sizes());

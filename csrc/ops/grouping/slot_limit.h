@@ -9,11 +9,9 @@
 
 namespace torchvox {
 
-inline constexpr int64_t kRowLimit = int64_t{1} << 31;
-
 inline void check_slots(const char* op, const c10::SymInt& rows, const c10::SymInt& slots) {
-  check_below(rows, kRowLimit, op, "a gradient takes fewer than 2^31 points a cloud", rows);
-  check_below(slots, kRowLimit, op,
+  check_below(rows, kIndexLimit, op, "a gradient takes fewer than 2^31 points a cloud", rows);
+  check_below(slots, kIndexLimit, op,
               "a gradient takes fewer than 2^31 slots a cloud, queries times neighbours", slots);
 }
 

@@ -23,15 +23,6 @@ struct RaggedClouds {
   bool local_index;
 };
 
-inline void check_beside(const char* op, const char* name, const at::Tensor& tensor,
-                         const char* other_name, const at::Tensor& other) {
-  TORCH_CHECK(tensor.device() == other.device(),
-              refusal(op,
-                      std::string(name) + " must be on the device of " + other_name + ", " +
-                          other.device().str(),
-                      tensor.device()));
-}
-
 inline void check_offsets(const char* op, const RaggedClouds& clouds, const char* other_name,
                           const at::Tensor& other) {
   check_value(clouds.ptr.has_value() == clouds.query_ptr.has_value(), op,
@@ -42,7 +33,7 @@ inline void check_offsets(const char* op, const RaggedClouds& clouds, const char
   for (const auto& [name, tensor] : {std::pair<const char*, const at::Tensor&>("ptr", *clouds.ptr),
                                      {"query_ptr", *clouds.query_ptr}}) {
     check_integers(op, name, tensor);
-    check_beside(op, name, tensor, other_name, other);
+    check_device(op, name, tensor, other_name, other);
     check_value(tensor.dim() == 1, op, {name, " must be [B + 1]"}, tensor.sym_sizes());
     check_size(tensor.sym_size(0).sym_ge(1), op, {name, " must be [B + 1]"}, tensor.sym_sizes());
   }
@@ -53,7 +44,7 @@ inline void check_offsets(const char* op, const RaggedClouds& clouds, const char
 // The rows that the slots name, [idx.shape] int32, -1 for none. `count` has one entry a row of idx.
 inline at::Tensor slot_rows(const char* op, const at::Tensor& idx, int64_t rows,
                             const std::optional<at::Tensor>& count_in, const RaggedClouds& clouds) {
-  check_value(rows < kRowLimit, op, "a cloud must have fewer than 2^31 points", rows);
+  check_value(rows < kIndexLimit, op, "a cloud must have fewer than 2^31 points", rows);
   const at::Tensor row = empty_beside(idx.sym_sizes(), at::kInt, idx);
   const std::optional<at::Tensor> count = contiguous(count_in), ptr = contiguous(clouds.ptr),
                                   query_ptr = contiguous(clouds.query_ptr);

@@ -38,8 +38,8 @@ Tensor three_interpolate(const Tensor& features_in, const Tensor& idx_in, const 
                          bool channels_first) {
   const char* op = "three_interpolate";
   check_arguments(op, features_in, idx_in, weight_in, channels_first);
-  check_beside(op, "idx", idx_in, "features", features_in);
-  check_beside(op, "weight", weight_in, "features", features_in);
+  check_device(op, "idx", idx_in, "features", features_in);
+  check_device(op, "weight", weight_in, "features", features_in);
   c10::SymDimVector shape(features_in.sym_sizes());
   shape[channels_first ? 2 : 1] = idx_in.sym_size(1);
   const Tensor out = empty_beside(shape, features_in.scalar_type(), features_in);
@@ -101,9 +101,9 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
                                                       bool for_weight) {
   const char* op = "_three_interpolate_backward";
   check_arguments(op, features_in, idx_in, weight_in, channels_first);
-  check_beside(op, "features", features_in, "grad", grad_in);
-  check_beside(op, "idx", idx_in, "grad", grad_in);
-  check_beside(op, "weight", weight_in, "grad", grad_in);
+  check_device(op, "features", features_in, "grad", grad_in);
+  check_device(op, "idx", idx_in, "grad", grad_in);
+  check_device(op, "weight", weight_in, "grad", grad_in);
   const char* rule = "grad must have the shape of the output";
   check_type(grad_in.scalar_type() == features_in.scalar_type(), op,
              "grad must have the dtype of features", grad_in.scalar_type());

@@ -10,8 +10,6 @@
 
 namespace torchvox {
 
-inline constexpr int64_t kNeighbourLimit = int64_t{1} << 31;
-
 // True for `second`, false for `first`; anything else is refused.
 inline bool parse_word(const char* op, const char* name, std::string_view value, const char* first,
                        const char* second) {
@@ -39,7 +37,7 @@ inline void check_points_and_query(const char* op, const at::Tensor& points,
   check_device(op, "query", query, points);
   check_size(query.sym_size(-1).sym_eq(points.sym_size(-1)), op, "query must have the D of points",
              query.sym_sizes());
-  check_below(points.sym_size(-2), kNeighbourLimit, op, "points must be fewer than 2^31 a cloud",
+  check_below(points.sym_size(-2), kIndexLimit, op, "points must be fewer than 2^31 a cloud",
               points.sym_sizes());
 }
 

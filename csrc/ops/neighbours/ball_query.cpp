@@ -37,7 +37,7 @@ BallQueryArgs parse_options(const char* op, const Tensor& points, const Options&
   args.pad = parse_word(op, "fill", options.fill, "first", "pad");
   args.order = parse_dist_order(op, options.dist_order);
   check_size(options.k.sym_ge(0), op, "k must be >= 0", options.k);
-  check_below(options.k, kNeighbourLimit, op, "k must be below 2^31", options.k);
+  check_below(options.k, kIndexLimit, op, "k must be below 2^31", options.k);
   args.dtype = dtype_of(points.scalar_type());
   args.core =
       args.dtype == DType::kDouble ? options.core_dist2 : static_cast<float>(options.core_dist2);

@@ -52,8 +52,7 @@ void check_layers(const char* op, at::TensorList weights, at::TensorList biases,
                       : "weights must have one column per output of the layer before",
                weight.sym_sizes());
     in = weight.sym_size(0);
-    check_below(in, kNeighbourLimit, op, "weights must have fewer than 2^31 rows",
-                weight.sym_sizes());
+    check_below(in, kIndexLimit, op, "weights must have fewer than 2^31 rows", weight.sym_sizes());
     check_value(bias.dim() == 1, op, "biases must be [C_out] each", bias.sym_sizes());
     check_size(bias.sym_size(0).sym_eq(in), op, "biases must be [C_out] each", bias.sym_sizes());
   }
@@ -91,7 +90,7 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
              "query must have the B of points", query_in.sym_sizes());
   check_neighbours(op, "idx", idx_in, 3, "[B, M, k]", query_in);
   check_neighbours(op, "count", count_in, 2, "[B, M]", query_in);
-  check_below(idx_in.sym_size(2), kNeighbourLimit, op, "idx must have k below 2^31",
+  check_below(idx_in.sym_size(2), kIndexLimit, op, "idx must have k below 2^31",
               idx_in.sym_sizes());
   c10::SymInt in = use_xyz ? points_in.sym_size(2) : c10::SymInt(0);
   if (features_in && features_in->dim() == 3) in = in + features_in->sym_size(2);

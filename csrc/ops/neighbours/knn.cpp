@@ -13,8 +13,6 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr int64_t kLimit = int64_t{1} << 31;
-
 // What one op has of its own.
 struct Search {
   const char* op;
@@ -43,10 +41,10 @@ void check_search(const Search& search, const Tensor& points, const Tensor& quer
   if (!ragged) {
     check_size(query.sym_size(0).sym_eq(points.sym_size(0)), op, query_rule, query.sym_sizes());
   }
-  check_below(points.sym_size(-2), kLimit, op, {"points must have ", ragged ? "T" : "N", " < 2^31"},
-              points.sym_sizes());
+  check_below(points.sym_size(-2), kIndexLimit, op,
+              {"points must have ", ragged ? "T" : "N", " < 2^31"}, points.sym_sizes());
   check_size(search.k.sym_ge(0), op, "k must be >= 0", search.k);
-  check_below(search.k, kLimit, op, "k must be below 2^31", search.k);
+  check_below(search.k, kIndexLimit, op, "k must be below 2^31", search.k);
   check_value(search.norm == 1 || search.norm == 2, op, "norm must be 1 or 2", search.norm);
   check_value(search.dist_order == "pn2" || search.dist_order == "loop", op,
               "dist_order must be 'pn2' or 'loop'", "'", search.dist_order, "'");

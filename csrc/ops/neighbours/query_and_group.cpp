@@ -53,7 +53,7 @@ void check_layout(const char* op, const Layout& layout) {
   }
   for (const c10::SymInt& k : layout.ks) {
     check_size(k.sym_ge(0), op, "ks must be >= 0", k);
-    check_below(k, kNeighbourLimit, op, "ks must be below 2^31", k);
+    check_below(k, kIndexLimit, op, "ks must be below 2^31", k);
   }
 }
 

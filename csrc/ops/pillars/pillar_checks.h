@@ -27,13 +27,13 @@ inline void check_indices(const char* op, const at::Tensor& indices, const at::T
   check_int32(op, "indices", indices, beside);
   check_value(indices.dim() == 2, op, "indices must be [V, 4]", indices.sym_sizes());
   check_size(indices.sym_size(1).sym_eq(4), op, "indices must be [V, 4]", indices.sym_sizes());
-  check_below(indices.sym_size(0), int64_t{1} << 31, op, "indices must have V < 2^31 rows",
+  check_below(indices.sym_size(0), kIndexLimit, op, "indices must have V < 2^31 rows",
               indices.sym_size(0));
 }
 
 inline void check_batch_size(const char* op, const c10::SymInt& batch_size) {
   check_size(batch_size.sym_ge(0), op, "batch_size must be 0 or more", batch_size);
-  check_below(batch_size, int64_t{1} << 31, op, "batch_size must be below 2^31", batch_size);
+  check_below(batch_size, kIndexLimit, op, "batch_size must be below 2^31", batch_size);
 }
 
 // The grid of pillars: one cell along z.

@@ -29,7 +29,7 @@ Tensor pillar_scatter(const Tensor& feats_in, const Tensor& indices_in, Int batc
   check_batch_size(op, batch_size);
   check_value(size.size() == 2 && size[0] >= 1 && size[1] >= 1, op,
               "size must be (nx, ny), both at least 1", size);
-  check_value(size[0] < int64_t{1} << 31 && size[1] < int64_t{1} << 31, op,
+  check_value(size[0] < kIndexLimit && size[1] < kIndexLimit, op,
               "size must be below 2^31 on each axis", size);
   Tensor canvas = empty_canvas(batch_size, feats_in.sym_size(1), size[0], size[1],
                                feats_in.scalar_type(), feats_in);

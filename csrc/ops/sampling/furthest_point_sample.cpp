@@ -13,8 +13,6 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr int64_t kLimit = int64_t{1} << 31;
-
 // What the batched and the ragged op have in common.
 struct Options {
   int64_t start;
@@ -56,7 +54,7 @@ void check_vector(const char* op, const char* name, const OptionalTensor& tensor
 
 void check_count(const char* op, const char* name, const c10::SymInt& value) {
   check_size(value.sym_ge(0), op, {name, " must be >= 0"}, value);
-  check_below(value, kLimit, op, {name, " must be below 2^31"}, value);
+  check_below(value, kIndexLimit, op, {name, " must be below 2^31"}, value);
 }
 
 // Checks every option and sets what does not need the data.
@@ -142,7 +140,7 @@ std::tuple<Tensor, Tensor> furthest_point_sample(
   FpsArgs args = parse_options(op, points_in, clouds,
                                {start, start_idx_in, tie, tie_block, dist_order, exhausted,
                                 nonfinite, skip_origin, init_dist2});
-  check_below(points_in.sym_size(1), kLimit, op, "points must have N < 2^31",
+  check_below(points_in.sym_size(1), kIndexLimit, op, "points must have N < 2^31",
               points_in.sym_sizes());
   check_count(op, "num_samples", num_samples);
   check_vector(op, "lengths", lengths_in, points_in, clouds, "[B]");
@@ -179,7 +177,7 @@ std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
   FpsArgs args = parse_options(op, points_in, clouds,
                                {start, start_idx_in, tie, tie_block, dist_order, exhausted,
                                 nonfinite, skip_origin, init_dist2});
-  check_below(points_in.sym_size(0), kLimit, op, "points must have T < 2^31",
+  check_below(points_in.sym_size(0), kIndexLimit, op, "points must have T < 2^31",
               points_in.sym_sizes());
   check_count(op, "max_total", max_total);
   Outputs out = empty_outputs(points_in, {max_total});
