@@ -74,8 +74,6 @@ def growths(work) -> list[int]:
     sizes = [bytes_in_use()]
     for _ in range(ROUNDS):
         work()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()  # the driver's memory grows with the calls in flight
         gc.collect()
         sizes.append(bytes_in_use())
     return [after - before for before, after in itertools.pairwise(sizes)]
@@ -96,20 +94,30 @@ def test_a_thousand_calls_keep_the_memory_of_the_process_flat(op):
 
 
 @each_differentiable_op
-def test_gradients_leave_nothing_behind(op, device):
-    call = on(device, op.call(100, 0))
-    gradients(op, call)
-    gc.collect()
-    before = sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+def test_gradients_keep_the_memory_of_the_process_flat(op):
+    """On the CPU: with a GPU at work, malloc's own figure goes up and down by 150 kB."""
+    call = op.call(100, 0)
 
     def work():
         for _ in range(CALLS // 25):
             gradients(op, call)
 
+    work()
     found = growths(work)
+    assert statistics.median(found) < 16 << 10, found
+
+
+@each_differentiable_op
+def test_gradients_leave_no_tensor_behind(op, device):
+    call = on(device, op.call(100, 0))
+    gradients(op, call)
+    gc.collect()
+    before = sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+    for _ in range(CALLS // 25):
+        gradients(op, call)
+    gc.collect()
     # Fewer is no leak: what an earlier test left may go meanwhile.
     assert sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects()) <= before
-    assert statistics.median(found) < 16 << 10, found
 
 
 @pytest.mark.gpu
