@@ -27,7 +27,7 @@ def exp(x: np.ndarray) -> np.ndarray:
             (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0), f
         )
         whole = n.astype(np.int32)
-        half = np.fix(whole / 2).astype(np.int32)
+        half = np.trunc(whole / 2).astype(np.int32)
         value = p * np.ldexp(f32(1), half) * np.ldexp(f32(1), whole - half)
         value = np.where(x > 89, INF, np.where(x < -104, f32(0), value))
     return np.where(np.isnan(x), NAN, value).astype(f32)
