@@ -95,7 +95,8 @@ def test_a_thousand_calls_keep_the_memory_of_the_process_flat(op):
 
 @each_differentiable_op
 def test_gradients_keep_the_memory_of_the_process_flat(op):
-    """On the CPU: where processes share a GPU, malloc's figure goes up and down by 150 kB."""
+    """On the CPU: with a GPU malloc's figure goes up and down by 150 kB within 200 calls of any
+    op, though over 2,000 it stays."""
     call = op.call(100, 0)
 
     def work():
