@@ -69,10 +69,10 @@ def bytes_in_use() -> int:
     return info.uordblks + info.hblkhd
 
 
-def growths(work) -> list[int]:
+def growths(work, rounds: int = ROUNDS) -> list[int]:
     """By how many bytes each round of `work` grows the process: a leak grows in most."""
     sizes = [bytes_in_use()]
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         work()
         gc.collect()
         sizes.append(bytes_in_use())
@@ -95,8 +95,6 @@ def test_a_thousand_calls_keep_the_memory_of_the_process_flat(op):
 
 @each_differentiable_op
 def test_gradients_keep_the_memory_of_the_process_flat(op):
-    """On the CPU: with a GPU malloc's figure goes up and down by 150 kB within 200 calls of any
-    op, though over 2,000 it stays."""
     call = op.call(100, 0)
 
     def work():
@@ -108,13 +106,30 @@ def test_gradients_keep_the_memory_of_the_process_flat(op):
     assert statistics.median(found) < 16 << 10, found
 
 
+@pytest.mark.gpu
+@each_differentiable_op
+def test_a_thousand_gradients_on_the_gpu_keep_the_memory_of_the_process_flat(op):
+    """malloc's figure rises and falls by some 200 kB there within 200 calls of any op, so that a
+    leak must be half a kilobyte a call to show."""
+    call = on("cuda", op.call(100, 0))
+
+    def work():
+        for _ in range(CALLS):
+            gradients(op, call)
+        torch.cuda.synchronize()
+
+    work()
+    [found] = growths(work, 1)
+    assert found < CALLS << 9
+
+
 @each_differentiable_op
 def test_gradients_leave_no_tensor_behind(op, device):
     call = on(device, op.call(100, 0))
     gradients(op, call)
     gc.collect()
     before = sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
-    for _ in range(CALLS // 25):
+    for _ in range(CALLS // ROUNDS):
         gradients(op, call)
     gc.collect()
     # Fewer is no leak: what an earlier test left may go meanwhile.
