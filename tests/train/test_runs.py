@@ -9,7 +9,8 @@ from lightning.pytorch import Callback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tiny import content, equal_weights
 
-from torchvox._errors import CloudFileError, TorchvoxError, WrongUseError
+from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox.models.checkpoints import CheckpointError
 from torchvox.train import evaluate, fit, load_checkpoint, runs
 from torchvox.train.builders import build_data
 from torchvox.train.config import make_config
@@ -70,7 +71,7 @@ def test_a_log_that_was_cut_off_is_resumed(tmp_path, rest):
 def test_a_damaged_checkpoint_is_not_resumed_from(tmp_path):
     run(tmp_path)
     (tmp_path / "last.ckpt").write_bytes(b"cut")
-    with pytest.raises(CloudFileError, match="no checkpoint to resume from"):
+    with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
         run(tmp_path, resume=True)
 
 
@@ -80,7 +81,7 @@ def test_a_checkpoint_with_entries_missing_is_refused(tmp_path):
         content_of = torch.load(tmp_path / "best.ckpt", weights_only=True)
         del content_of["torchvox"][drop]
         torch.save(content_of, tmp_path / "less.ckpt")
-        with pytest.raises(CloudFileError, match="its entries are incomplete"):
+        with pytest.raises(CheckpointError, match="its entries are incomplete"):
             load_checkpoint(tmp_path / "less.ckpt", trust_code=True)
 
 
@@ -159,7 +160,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(WrongUseError, match="does not exist"):
         load_checkpoint(tmp_path / "none.ckpt")
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    with pytest.raises(CloudFileError, match="is not a checkpoint of torchvox train"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint of torchvox train"):
         load_checkpoint(tmp_path / "other.ckpt")
 
 

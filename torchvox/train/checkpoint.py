@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._errors import WrongUseError
+from torchvox.models import checkpoints
+from torchvox.models.checkpoints import CheckpointError
 from torchvox.train.builders import BUILDERS, Labels, build_model
 from torchvox.train.config import Config, make_config
 
@@ -59,34 +61,26 @@ def schema_digest() -> str:
 def load_checkpoint(
     path: str | Path, device: torch.device | str = "cpu", trust_code: bool = False
 ) -> Checkpoint:
-    """Load what `torchvox train` wrote. Raises WrongUseError, CloudFileError.
+    """Load what `torchvox train` wrote. Raises WrongUseError, CheckpointError.
 
     trust_code: import and call the "module:Class" that the file names as its model. Without, a file
     can name the models of torchvox alone, so that a foreign one runs no code.
     """
-    path = Path(path)
-    if not path.is_file():
+    if not Path(path).is_file():
         raise WrongUseError(f"checkpoint {path} does not exist")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        about = content["torchvox"]
-        weights = content["state_dict"]
-    except Exception as error:  # zip, pickle or missing entries: all mean the same
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CloudFileError(f"{path} is not a checkpoint of torchvox train: {first}") from None
+    about, weights = _read(path)
     try:
         newer, version = about["format"] > FORMAT, about["version"]
         kind = about["config"]["model"]["kind"]
         labels = Labels(
             **{k: tuple(v) if isinstance(v, list) else v for k, v in about["labels"].items()}
         )
-        own = {k[len(PREFIX) :]: v for k, v in weights.items() if k.startswith(PREFIX)}
     except (KeyError, TypeError, AttributeError) as error:
-        raise CloudFileError(
+        raise CheckpointError(
             f"{path} is not a checkpoint of torchvox train: its entries are incomplete ({error})"
         ) from None
     if newer:
-        raise CloudFileError(f"{path} is of a newer torchvox ({version}): upgrade torchvox")
+        raise CheckpointError(f"{path} is of a newer torchvox ({version}): upgrade torchvox")
     if kind not in BUILDERS and not trust_code:
         raise WrongUseError(
             f"{path} names code of its own as its model, {kind!r}: if you trust the file, load it "
@@ -94,8 +88,30 @@ def load_checkpoint(
         )
     config = make_config(about["config"], str(path))
     model = build_model(config, labels)
-    try:
-        model.load_state_dict(own)
-    except RuntimeError as error:
-        raise CloudFileError(f"{path} does not fit its own configuration: {error}") from None
+    _load_weights(model, weights, path)
     return Checkpoint(model.to(device).eval(), config, labels, about)
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Give a model the weights of a checkpoint; nothing else in the file is heeded."""
+    _load_weights(model, _read(path)[1], path)
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The entry "torchvox" and the weights of the model."""
+    content = checkpoints.read(path)
+    try:
+        weights = content["state_dict"].items()
+        own = {k[len(PREFIX) :]: v for k, v in weights if k.startswith(PREFIX)}
+        return content["torchvox"], own
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} is not a checkpoint of torchvox train: its entries are incomplete ({error})"
+        ) from None
+
+
+def _load_weights(model: nn.Module, weights: dict[str, torch.Tensor], path: str | Path) -> None:
+    try:
+        model.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError) as error:  # of other shapes, or no tensors
+        raise CheckpointError(f"{path} does not fit its configuration: {error}") from None

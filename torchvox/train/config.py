@@ -166,12 +166,17 @@ def change_config(config: Config, overrides: Sequence[str]) -> Config:
 
 def make_config(content: Mapping[str, Any], name: str = "the configuration") -> Config:
     """Check a configuration. Raises WrongUseError that names every wrong key and value."""
-    try:
-        config = Config.model_validate(dict(content))
-    except pydantic.ValidationError as error:
-        raise WrongUseError(f"{name}: {'; '.join(map(_sentence, error.errors()))}") from None
+    config = parse_config(content, name)
     _check(config, name)
     return config
+
+
+def parse_config(content: Mapping[str, Any], name: str) -> Config:
+    """The values of a configuration, each alone: the class that it may name is not imported."""
+    try:
+        return Config.model_validate(dict(content))
+    except pydantic.ValidationError as error:
+        raise WrongUseError(f"{name}: {'; '.join(map(_sentence, error.errors()))}") from None
 
 
 def _check(config: Config, name: str) -> None:

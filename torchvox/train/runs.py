@@ -11,20 +11,25 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox import _configs
+from torchvox._errors import WrongUseError
 from torchvox.data.generated import Generated
+from torchvox.io import write_text, write_whole
 from torchvox.models import checkpoints
+from torchvox.models.checkpoints import CheckpointError
 from torchvox.train.builders import BUILDERS, TASKS, Labels, build_data, build_model, labels_of
-from torchvox.train.checkpoint import describe, load_checkpoint
-from torchvox.train.config import Config, make_config
+from torchvox.train.checkpoint import describe, load_weights
+from torchvox.train.config import Config, parse_config
 from torchvox.train.learner import Learner
 from torchvox.train.loading import InMemory, SharedBatches, make_loader
 from torchvox.train.logs import JsonLines, screen
@@ -67,7 +72,7 @@ def fit(
             _forget_after(output / LOG, steps)
         trainer.fit(learner, data, ckpt_path=last, weights_only=True)
     if trainer.is_global_zero:
-        _write_model(output)
+        _write_model(config, labels, output)
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
@@ -90,12 +95,26 @@ def make_trainer(config: Config, output: Path, callbacks: list[Callback]) -> Tra
         logger=JsonLines(output / LOG),
         log_every_n_steps=train.log_every,
         callbacks=[best, last, *callbacks],
+        plugins=[WholeCheckpoints()],
         default_root_dir=output,
         enable_model_summary=False,
         enable_progress_bar=any(type(c).__name__ == "RichProgressBar" for c in callbacks),
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Replaces a checkpoint by a whole one or not at all; Lightning copies over the old one where
+    the folder for temporary files is on another file system."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        write_whole(path, lambda buffer: torch.save(checkpoint, buffer))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Nothing: a run keeps two files, and a foreign last.ckpt names what it likes here."""
 
 
 class RunData(LightningDataModule):
@@ -149,10 +168,7 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
             "again in another --output"
         )
     if resume:
-        import yaml
-
-        before = make_config(yaml.safe_load((output / CONFIG).read_text()), str(output / CONFIG))
-        if before != config:
+        if parse_config(_configs.read(str(output / CONFIG)), str(output / CONFIG)) != config:
             raise WrongUseError(
                 f"{output / CONFIG} is of another configuration: a resumed run must be the same"
             )
@@ -161,30 +177,30 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
             f"{output} holds a run: give --resume to continue it, or another --output"
         )
     if first:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / CONFIG).write_text(config.text())
+        write_text(output / CONFIG, config.text())
 
 
-def _write_model(output: Path) -> None:
-    """The best weights alone, in the form that torchvox export takes."""
-    model = load_checkpoint(output / BEST, trust_code=True).model
+def _write_model(config: Config, labels: Labels, output: Path) -> None:
+    """The best weights alone, in the form that torchvox export takes. The model is that of the
+    configuration: best.ckpt may be anyone's and name code of its own."""
+    model = build_model(config, labels)
     if type(model) in BUILDERS.values():
-        checkpoints.save(model, output / MODEL)
+        load_weights(model, output / BEST)
+        checkpoints.save(model.eval(), output / MODEL)
 
 
 def _steps_of(checkpoint: Path) -> int:
     try:
-        return int(torch.load(checkpoint, map_location="cpu", weights_only=True)["global_step"])
-    except Exception as error:  # zip, pickle or missing entries: all mean the same
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CloudFileError(f"{checkpoint} is no checkpoint to resume from: {first}") from None
+        return int(checkpoints.read(checkpoint)["global_step"])
+    except (KeyError, TypeError, ValueError) as error:  # of the reader too
+        raise CheckpointError(f"{checkpoint} is no checkpoint to resume from: {error}") from None
 
 
 def _forget_after(log: Path, steps: int) -> None:
     """Drop the lines of steps that the resumed run takes again, and what an interrupted write left
     of one."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    log.write_text("".join(f"{line}\n" for line in lines if _step(line) < steps))
+    write_text(log, "".join(f"{line}\n" for line in lines if _step(line) < steps))
 
 
 def _step(line: str) -> float:

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a run: whole or as before, and nothing in them is obeyed but numbers."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import disk_of
+from lightning.pytorch import Callback
+from tiny import content, equal_weights
+
+from torchvox._errors import WrongUseError
+from torchvox.models.checkpoints import CheckpointError
+from torchvox.train import fit, runs
+from torchvox.train.config import make_config
+
+LEVELS = [
+    {"points": 8, "radii": [0.4], "neighbours": [4], "channels": [[8]]},
+    {"points": None, "radii": [], "neighbours": [], "channels": [[8]]},
+]
+REAL = {"model": {"kind": "pointnet2_classifier", "args": {"levels": LEVELS, "head": [8]}}}
+
+
+def run(folder: Path, resume: bool = False, model: dict | None = None, **train) -> dict:
+    config = make_config(content(**train) | (model or {}))
+    return fit(config, folder, resume=resume, quiet=True)
+
+
+def changed(path: Path, change) -> None:
+    whole = torch.load(path, weights_only=True)
+    change(whole)
+    torch.save(whole, path)
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """A module that leaves a mark when it is imported."""
+    mark = tmp_path / "imported"
+    (tmp_path / "evil_module.py").write_text(
+        f"open({str(mark)!r}, 'w')\nimport torch\nclass M(torch.nn.Module):\n"
+        "    def __init__(self, num_classes=1): super().__init__()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield mark
+    sys.modules.pop("evil_module", None)
+
+
+@pytest.mark.parametrize("model", [REAL, None], ids=["of torchvox", "of the user"])
+def test_resuming_runs_no_code_that_the_best_checkpoint_names(evil, tmp_path, model):
+    run(tmp_path / "run", model=model, epochs=1)
+
+    def name_evil(whole):
+        whole["torchvox"]["config"]["model"] = {"kind": "evil_module:M", "args": {}}
+        whole["state_dict"] = {}
+
+    changed(tmp_path / "run" / "best.ckpt", name_evil)
+    if model is REAL:
+        with pytest.raises(CheckpointError, match="does not fit its configuration"):
+            run(tmp_path / "run", resume=True, model=model, epochs=1)
+    else:
+        run(tmp_path / "run", resume=True, epochs=1)
+    assert not evil.exists()
+
+
+def test_resuming_runs_no_code_that_the_configuration_in_the_folder_names(evil, tmp_path):
+    run(tmp_path / "run", epochs=1)
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("tiny:TinyClassifier", "evil_module:M"))
+    with pytest.raises(WrongUseError, match="of another configuration"):
+        run(tmp_path / "run", resume=True, epochs=1)
+    assert not evil.exists()
+
+
+@pytest.mark.parametrize("text", ["{", "task: classify", "", "- 1"])
+def test_a_damaged_configuration_in_the_folder_is_named(tmp_path, text):
+    run(tmp_path, epochs=1)
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(WrongUseError, match=r"config\.yaml"):
+        run(tmp_path, resume=True, epochs=1)
+
+
+class AtEpoch(Callback):
+    """Calls a function before the epoch of this number."""
+
+    def __init__(self, epoch, call):
+        self.epoch, self.call = epoch, call
+
+    def on_train_epoch_start(self, trainer, *_):
+        if trainer.current_epoch == self.epoch:
+            self.call()
+
+
+def stop():
+    raise KeyboardInterrupt
+
+
+def run_with(callback, folder, monkeypatch, resume=False, **train):
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "screen", lambda: [callback])
+        return fit(make_config(content(**train)), folder, resume=resume)
+
+
+def test_resuming_removes_no_file_that_the_last_checkpoint_names(tmp_path, monkeypatch):
+    folder, victim = tmp_path / "run", tmp_path / "victim"
+    victim.write_text("mine")
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        run_with(AtEpoch(1, stop), folder, monkeypatch)
+
+    def name_victim(whole):
+        for state in whole["callbacks"].values():
+            if "best_model_path" in state:
+                state["best_model_path"] = str(folder / ".." / "victim")
+
+    changed(folder / "last.ckpt", name_victim)
+    run(folder, resume=True)
+    assert victim.read_text() == "mine"
+
+
+@pytest.fixture
+def other_disk():
+    """A folder on another file system than that of temporary files."""
+    shm = Path("/dev/shm")
+    if not os.access(shm, os.W_OK) or shm.stat().st_dev == os.stat(tempfile.gettempdir()).st_dev:
+        pytest.skip("/dev/shm is no file system of its own here")
+    with tempfile.TemporaryDirectory(dir=shm) as folder:
+        yield Path(folder)
+
+
+def test_a_new_checkpoint_replaces_the_old_one_on_every_file_system(other_disk, monkeypatch):
+    """Written over the old one it would change what a hard link to that holds."""
+    folder, links, before = other_disk / "run", {}, {}
+
+    def link():
+        for name in ("best.ckpt", "last.ckpt"):
+            links[name] = other_disk / name
+            links[name].hardlink_to(folder / name)
+            before[name] = links[name].read_bytes()
+
+    run_with(AtEpoch(1, link), folder, monkeypatch, lr=0.1)
+    for name, linked in links.items():
+        assert linked.read_bytes() == before[name] != (folder / name).read_bytes()
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "best.ckpt", "config.yaml", "last.ckpt", "log.jsonl"
+    ]  # fmt: skip
+
+
+def test_resuming_replaces_log_and_configuration(tmp_path):
+    run(tmp_path / "run")
+    links = [tmp_path / name for name in ("log.jsonl", "config.yaml")]
+    with (tmp_path / "run" / "log.jsonl").open("a") as log:
+        log.write('{"step": 3, "epo')
+    before = []
+    for link in links:
+        link.hardlink_to(tmp_path / "run" / link.name)
+        before.append(link.read_bytes())
+    run(tmp_path / "run", resume=True)
+    assert [link.read_bytes() for link in links] == before
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() != before[0]
+
+
+def test_a_disk_that_fills_up_leaves_the_old_state_to_resume_from(tmp_path, monkeypatch):
+    whole = run(tmp_path / "whole")
+    folder = tmp_path / "parts"
+    with disk_of(1 << 40) as limit, pytest.raises(OSError):
+        run_with(AtEpoch(1, lambda: limit(2_000)), folder, monkeypatch)
+    assert torch.load(folder / "last.ckpt", weights_only=True)["epoch"] == 0
+    assert not list(folder.glob(".torchvox_*"))
+    assert run(folder, resume=True) == whole
+    for name in ("best.ckpt", "last.ckpt"):
+        weights = [torch.load(tmp_path / r / name)["state_dict"] for r in ("whole", "parts")]
+        assert equal_weights(*weights)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from torchvox.io import writers
+from torchvox.train import fit
+from torchvox.train.config import make_config
+from tiny import content
+
+def kill(descriptor, calls=[]):
+    calls.append(1)
+    if len(calls) == int(sys.argv[2]):
+        os.truncate(descriptor, 1000)
+        os.kill(os.getpid(), 9)
+
+writers.os.fsync = kill
+fit(make_config(content()), Path(sys.argv[1]), quiet=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [4, 5], ids=["best.ckpt", "last.ckpt"])
+def test_a_run_that_is_killed_while_it_writes_a_checkpoint_is_resumed(tmp_path, write):
+    whole = run(tmp_path / "whole")
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "parts"), str(write)]
+    found = subprocess.run(command, env={**os.environ, "PYTHONPATH": path})
+    assert found.returncode == -signal.SIGKILL
+    assert run(tmp_path / "parts", resume=True) == whole
