@@ -2,9 +2,11 @@
 """Drives CMake. Sources, flags and the choice between CUDA and CPU-only live in CMakeLists.txt."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -12,6 +14,27 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+SUPPORTED = re.search(
+    r'supported-torch = "([\d.]+) to ([\d.]+)"', (ROOT / "pyproject.toml").read_text()
+).groups()
+
+
+def check_torch():
+    """Stops, before pip asks for anything, where the installed torch is not a supported one."""
+    try:
+        installed = metadata.version("torch")
+    except metadata.PackageNotFoundError:  # which only building needs
+        return
+    oldest, minor, newest = (
+        [int(number) for number in version.split(".")[:2]]
+        for version in (SUPPORTED[0], installed, SUPPORTED[1])
+    )
+    if not oldest <= minor <= newest:
+        sys.exit(
+            f"torchvox supports torch {' to '.join(SUPPORTED)}, but torch {installed} is "
+            "installed: build it in an environment with one of these, or take a torchvox made for "
+            "yours"
+        )
 
 
 class BuildPython(build_py):
@@ -32,7 +55,7 @@ class CMakeBuild(build_ext):
         except ImportError:
             sys.exit(
                 "torchvox builds against the installed torch, and there is none: run "
-                '`pip install "torch>=2.11,<2.14"` first, then '
+                f'`pip install "torch=={SUPPORTED[1]}.*"` first, then '
                 "`pip install --no-build-isolation torchvox`"
             )
         package = ROOT if self.inplace else Path(self.build_lib).resolve()
@@ -71,6 +94,7 @@ class CMakeBuild(build_ext):
         return []
 
 
+check_torch()
 setup(
     ext_modules=[Extension("torchvox._C", sources=[])],
     cmdclass={"build_py": BuildPython, "build_ext": CMakeBuild},

@@ -20,6 +20,10 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")[:2]]
+
+
 def mismatch(torch_version: str, torch_cuda: str | None) -> str | None:
     """One sentence when this build does not fit `torch_version` and `torch_cuda`, else None."""
     built_torch, built_cuda = BUILD_INFO["torch"], BUILD_INFO["cuda"]
@@ -28,17 +32,25 @@ def mismatch(torch_version: str, torch_cuda: str | None) -> str | None:
         fits = torch_cuda is not None and built_cuda.split(".")[0] == torch_cuda.split(".")[0]
     if fits:
         return None
-    version = BUILD_INFO["version"]
+    version, supported = BUILD_INFO["version"], BUILD_INFO["supported_torch"]
     installed = torch_version.split("+")[0]
     wheel = f"pt{''.join(installed.split('.')[:2])}" + (
         f"cu{torch_cuda.replace('.', '')}" if torch_cuda else "cpu"
     )
+    remedy = (
+        f'run `pip install "torchvox=={version}+{wheel}"`, or rebuild with '
+        "`pip install --no-build-isolation --no-binary torchvox torchvox`"
+    )
+    oldest, newest = (_numbers(minor) for minor in supported.split(" to "))
+    if not oldest <= _numbers(installed) <= newest:
+        remedy = (
+            f"torchvox {version} supports torch {supported}, run "
+            f'`pip install "torch=={_minor(built_torch)}.*"`'
+        )
     return (
         f"torchvox {version} was built for torch {_minor(built_torch)} "
         f"({'CUDA ' + built_cuda if built_cuda else 'CPU only'}) but torch {installed} "
-        f"({'CUDA ' + torch_cuda if torch_cuda else 'CPU only'}) is installed: run "
-        f'`pip install "torchvox=={version}+{wheel}"`, or rebuild with '
-        "`pip install --no-build-isolation --no-binary torchvox torchvox`"
+        f"({'CUDA ' + torch_cuda if torch_cuda else 'CPU only'}) is installed: {remedy}"
     )
 
 

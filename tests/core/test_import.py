@@ -34,6 +34,16 @@ def test_another_minor_version_of_torch_is_refused_in_one_sentence(built_for):
     )
 
 
+def test_a_torch_that_is_not_supported_is_told_the_supported_ones(built_for):
+    built_for("2.15.0", "13.0")
+    assert _library.mismatch("2.16.0+cu130", "13.0") == (
+        "torchvox 0.3.1 was built for torch 2.15 (CUDA 13.0) but torch 2.16.0 (CUDA 13.0) is "
+        f"installed: torchvox 0.3.1 supports torch {BUILD_INFO['supported_torch']}, run "
+        '`pip install "torch==2.15.*"`'
+    )
+    assert "supports torch 2.11 to 2." in _library.mismatch("2.9.1+cpu", None)
+
+
 def test_another_major_version_of_cuda_is_refused_and_a_minor_one_is_not(built_for):
     built_for("2.11.0", "13.0")
     assert "(CUDA 12.8) is installed" in _library.mismatch("2.11.0+cu128", "12.8")
@@ -45,7 +55,7 @@ def test_a_cpu_only_build_fits_any_torch_of_its_minor_version(built_for):
     built_for("2.11.0", "")
     assert _library.mismatch("2.11.0+cpu", None) is None
     assert _library.mismatch("2.11.0+cu130", "13.0") is None
-    assert "CPU only" in _library.mismatch("2.10.0", None)
+    assert "CPU only" in _library.mismatch("2.12.0", None)
 
 
 def test_load_raises_the_sentence_before_it_opens_the_library(built_for, monkeypatch):

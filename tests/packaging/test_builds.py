@@ -160,3 +160,38 @@ def test_kernels_alone_build_install_and_serve_a_program(tmp_path):
         orientation="image",
     )
     assert np.array_equal(height, expected[0].numpy())
+
+
+def pretend_torch(folder, version: str) -> dict[str, str]:
+    """An environment where this version of torch is said to be installed."""
+    facts = folder / f"torch-{version}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    return clean_env(PYTHONPATH=str(folder))
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.15.1+cu132"])
+def test_supported_versions_of_torch_are_built_for(version, tmp_path):
+    done = call(
+        sys.executable, "setup.py", "--version", cwd=ROOT, env=pretend_torch(tmp_path, version)
+    )
+    assert done.stdout.strip().endswith(torchvox.__version__)
+
+
+@pytest.mark.parametrize("version", ["2.9.1", "2.10.0+cpu", "2.16.0a0+git1f2e", "3.0.0"])
+def test_building_stops_where_torch_is_not_supported(version, tmp_path):
+    env = pretend_torch(tmp_path, version)
+    done = call(sys.executable, "setup.py", "--version", cwd=ROOT, env=env, ok=False)
+    assert done.returncode == 1
+    [sentence] = done.stdout.splitlines()
+    assert sentence.startswith(f"torchvox supports torch 2.11 to 2.15, but torch {version} is ins")
+
+
+def test_pip_neither_builds_for_a_torch_that_is_not_supported_nor_replaces_it(tmp_path):
+    env = pretend_torch(tmp_path, "2.16.0")
+    options = ["--no-build-isolation", "--target", tmp_path / "site", ROOT]
+    done = call(sys.executable, "-m", "pip", "install", *options, env=env, ok=False)
+    assert done.returncode != 0
+    assert "torchvox supports torch 2.11 to 2.15, but torch 2.16.0 is installed" in done.stdout
+    assert not re.search("Collecting|Downloading|uninstall", done.stdout)
+    assert not (tmp_path / "site").exists()

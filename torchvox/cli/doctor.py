@@ -66,7 +66,7 @@ def _build() -> list[tuple[str, str]]:
     facts = build_facts()
     cuda = facts["cuda"] or f"none, CPU only ({facts['cpu_only_reason']})"
     return [
-        ("torch", facts["torch"]),
+        ("torch", f"{facts['torch']} (supported: {facts['supported_torch']})"),
         ("CUDA", cuda),
         ("GPU archs", facts["archs"] or "none"),
         ("compiler", facts["compiler"]),
