@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
 
 
 def fresh_process(code: str, *arguments: str, timeout: float = 120, **environment: str) -> str:

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -98,3 +99,19 @@ def lattice(n: int, side: int = 8, seed: int = 0, batch: int = 1) -> torch.Tenso
     """[batch, n, 3] integer points: many duplicates, many equal distances."""
     rng = np.random.default_rng(seed)
     return torch.from_numpy(rng.integers(0, side, (batch, n, 3)).astype(np.float32))
+
+
+@contextlib.contextmanager
+def disk_of(size: int):
+    """No file may grow beyond `size` bytes, as if the disk was full: writing more is an OSError.
+    Yields a function that sets another size."""
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    limit(size)
+    try:
+        yield limit
+    finally:
+        limit(before)

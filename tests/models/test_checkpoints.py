@@ -3,16 +3,19 @@
 
 import os
 import pickle
+import re
+import warnings
 
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same_bits
+from helpers import assert_same_bits, disk_of
 from nets import SMALL, inputs
 
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.fold import fold_batch_norms
+from torchvox.models.importing.unpickling import read_foreign
 
 each_model = pytest.mark.parametrize("name", SMALL)
 
@@ -47,6 +50,56 @@ def test_a_file_that_would_run_code_is_refused(tmp_path):
     torch.save({"state_dict": {}, "hook": Harmful()}, tmp_path / "bad.pth")
     with pytest.raises(CheckpointError, match="cannot be read as tensors and plain types"):
         checkpoints.read(tmp_path / "bad.pth")
+
+
+class Foreign:
+    """Of a class that no reader knows."""
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda path: torch.save({"hook": Harmful()}, path), "it names posix.system, which"),
+        (lambda path: torch.save({"a": Foreign()}, path), r"it names \S*Foreign, which"),
+        (lambda path: path.write_bytes(b"\x80\x02\x95."), r"cannot be read .*: \w+"),
+        (
+            lambda path: torch.jit.script(torch.nn.ReLU()).save(str(path)),
+            "is a TorchScript program",
+        ),
+    ],
+    ids=["function", "class", "operand", "program"],
+)
+@pytest.mark.parametrize("reader", ["read", "load", "import", "train"])
+def test_no_message_advises_to_read_a_file_unguarded(write, words, reader, tmp_path):
+    read = {"read": checkpoints.read, "load": checkpoints.load, "import": read_foreign}.get(reader)
+    if read is None:
+        pytest.importorskip("lightning", reason="the extra train is not installed")
+        from torchvox.train import load_checkpoint as read
+    path = tmp_path / "file.pt"
+    write(path)
+    if reader == "import" and "Foreign" in words:
+        assert read(path).keys() == {"a"}  # the object of an unknown class is left out
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*TorchScript.*")
+        with pytest.raises(CheckpointError, match=words) as found:
+            read(path)
+    message = str(found.value)
+    assert not re.search("weights_only|safe_globals|trust|arbitrary|file an issue", message)
+    assert message.startswith(str(path)) and len(message.splitlines()) == 1
+
+
+def test_a_full_disk_leaves_no_half_file_and_the_old_one_whole(tmp_path):
+    path = tmp_path / "new" / "model.pt"
+    with disk_of(5_000), pytest.raises(OSError):
+        checkpoints.save(SMALL["classifier"](), path)
+    assert not list(path.parent.iterdir())
+    checkpoints.save(SMALL["classifier"](), path)
+    before = path.read_bytes()
+    with disk_of(5_000), pytest.raises(OSError):
+        checkpoints.save(SMALL["segmenter"](), path)
+    assert [p.name for p in path.parent.iterdir()] == ["model.pt"]
+    assert path.read_bytes() == before
 
 
 def test_numbers_of_numpy_are_plain(tmp_path):

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One forward: eager, TorchScript, torch.export, torch.compile, AOTInductor, CUDA graphs."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from fresh import fresh_process
 from helpers import assert_same_bits
 from nets import SMALL, Calls, inputs
 
@@ -29,6 +32,30 @@ def test_a_program_keeps_the_bits_for_any_clouds(name, preset, fold, kind, tmp_p
     export.export_model(model, tmp_path / "program", kind)
     program = export.load_program(tmp_path / "program", kind)
     assert export.compare(model, program, num_points=77).same_bits
+
+
+EXPORT_ONTO_A_FULL_DISK = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[2])
+from helpers import disk_of
+from nets import SMALL
+from torchvox.models import export
+
+folder = Path(sys.argv[1])
+(folder / "new").mkdir()
+for kind in ("script", "export"):
+    with disk_of(20_000):
+        try:
+            export.export_model(SMALL["classifier"](), folder / "new" / "program", kind)
+        except OSError as error:
+            print(kind, error.strerror, list(folder.glob("new/*")))
+"""
+
+
+def test_a_full_disk_is_an_error_and_no_end_of_the_process(tmp_path):
+    found = fresh_process(EXPORT_ONTO_A_FULL_DISK, tmp_path, Path(__file__).parent)
+    assert found.splitlines() == ["script File too large []", "export File too large []"]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from torchvox._errors import WrongUseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torchvox.io.cloud import PointCloud
 
@@ -32,6 +33,24 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary = Path(folder) / path.name
         yield temporary
         os.replace(temporary, path)
+
+
+def write_whole(path: str | Path, write: Callable[[io.BytesIO], object]) -> None:
+    """Write what `write` puts into a buffer, atomically; on the disk before it replaces `path`.
+
+    A buffer, since torch ends the process when a disk fills up under a file of its own.
+    """
+    buffer = io.BytesIO()
+    write(buffer)
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(buffer.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file in UTF-8, atomically."""
+    write_whole(path, lambda buffer: buffer.write(text.encode()))
 
 
 def write_npz(path: str | Path, **arrays: np.ndarray) -> None:

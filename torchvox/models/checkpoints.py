@@ -2,6 +2,9 @@
 """Checkpoints of tensors and plain types: nothing in them runs when they are read."""
 
 import argparse
+import pickle
+import re
+import zipfile
 from pathlib import Path
 from typing import Any, Dict, Union
 
@@ -10,6 +13,7 @@ import torch
 from torch import nn
 
 from torchvox._errors import TorchvoxError
+from torchvox.io.writers import write_whole
 from torchvox.models.detection import CenterPointPillars, PointPillars
 from torchvox.models.fold import fold_batch_norms, is_folded
 from torchvox.models.merge import is_merged, merge_heads
@@ -29,6 +33,7 @@ BUILDERS = {
         PointPillars,
     )
 }
+ADVICE = re.compile("weights_only|WeightsUnpickler|safe_globals|trust")
 FORMAT, VERSION = "torchvox.models", 1
 OPS = (
     "anchor_decode_nms",
@@ -57,25 +62,24 @@ def build(name: str, config: Dict[str, Any]) -> nn.Module:
 
 
 def save(model: nn.Module, path: Union[str, Path]) -> None:
-    """Writes what `load` needs: class, arguments, tensors; and the versions they belong to."""
+    """Writes what `load` needs: class, arguments, tensors; and the versions they belong to. The
+    file appears whole or not at all."""
     from torchvox._build import BUILD_INFO
 
     dtype = next(model.parameters()).dtype
-    torch.save(
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "model": type(model).__name__,
-            "config": model.config(),
-            "folded": str(dtype).split(".")[1] if is_folded(model) else "",
-            "merged": is_merged(model),
-            "state_dict": {k: v.detach().cpu().clone() for k, v in model.state_dict().items()},
-            "torchvox": BUILD_INFO["version"],
-            "revision": BUILD_INFO["commit"],
-            "schemas": {op: str(getattr(torch.ops.torchvox, op).default._schema) for op in OPS},
-        },
-        path,
-    )
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": type(model).__name__,
+        "config": model.config(),
+        "folded": str(dtype).split(".")[1] if is_folded(model) else "",
+        "merged": is_merged(model),
+        "state_dict": {k: v.detach().cpu().clone() for k, v in model.state_dict().items()},
+        "torchvox": BUILD_INFO["version"],
+        "revision": BUILD_INFO["commit"],
+        "schemas": {op: str(getattr(torch.ops.torchvox, op).default._schema) for op in OPS},
+    }
+    write_whole(path, lambda buffer: torch.save(content, buffer))
 
 
 def load(path: Union[str, Path]) -> nn.Module:
@@ -99,7 +103,8 @@ def load(path: Union[str, Path]) -> nn.Module:
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: its entries are incomplete ({error})") from None
     except (ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{path} is damaged: {_first_line(error)}") from None
+        reason = str(error).split("\n")[0]
+        raise CheckpointError(f"{path} is damaged: {reason}") from None
     try:
         model.load_state_dict(content["state_dict"])
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:
@@ -118,6 +123,8 @@ def read(path: Union[str, Path]) -> Any:
         for function in (scalar, array)
     ]
     known = [np.dtype, np.ndarray, argparse.Namespace, *kinds, *named]
+    if is_program(path):
+        raise CheckpointError(f"{path} is a TorchScript program, not a checkpoint")
     try:
         with torch.serialization.safe_globals(known):
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -125,11 +132,27 @@ def read(path: Union[str, Path]) -> Any:
         raise CheckpointError(f"{path} does not exist") from None
     except Exception as error:  # damaged bytes lead torch to any of them
         raise CheckpointError(
-            f"{path} cannot be read as tensors and plain types: {type(error).__name__}: "
-            f"{_first_line(error) or 'it is empty or cut off'}"
+            f"{path} cannot be read as tensors and plain types: {_reason(error)}"
         ) from None
 
 
-def _first_line(error: Exception) -> str:
-    """Without torch's advice to read the file without its guard."""
-    return str(error).split("WeightsUnpickler error: ")[-1].split("\n")[0]
+def is_program(path: Union[str, Path]) -> bool:
+    """Whether a file holds TorchScript: a checkpoint has no code."""
+    if not zipfile.is_zipfile(path):  # nor a file that is not there
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except zipfile.BadZipFile:  # the reader of checkpoints says what is wrong
+        return False
+
+
+def _reason(error: Exception) -> str:
+    """What torch found, without its advice to read the file unguarded."""
+    named = re.search(r"GLOBAL (\S+)", str(error))
+    if named:
+        return f"it names {named[1]}, which is neither"
+    lines = str(error).replace("Weights only load failed. ", "").splitlines()
+    said = [line.strip() for line in lines if line.strip() and not ADVICE.search(line)]
+    kind = "" if isinstance(error, pickle.UnpicklingError) else f"{type(error).__name__}: "
+    return kind + (said[0] if said else "it is empty, cut off or damaged")

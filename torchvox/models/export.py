@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox.io.writers import write_whole
 from torchvox.models.detection import PillarDetector
 
 FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2"}
@@ -82,12 +83,15 @@ def export_model(model: nn.Module, path: Union[str, Path], kind: str) -> None:
     if not str(path).endswith(SUFFIX.get(kind, "")):
         raise WrongUseError(f"the format {kind} is written to a {SUFFIX[kind]} file, got {path}")
     if kind == "script":
-        torch.jit.script(model.eval()).save(str(path))
-    elif kind == "export":
-        torch.export.save(export_program(model), str(path))
+        script = torch.jit.script(model.eval())
+        write_whole(path, lambda buffer: torch.jit.save(script, buffer))
+        return
+    program = export_program(model)
+    if kind == "export":
+        write_whole(path, lambda buffer: torch.export.save(program, buffer))
     else:
-        program = export_program(model)
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        compile_and_package = torch._inductor.aoti_compile_and_package
+        write_whole(path, lambda buffer: compile_and_package(program, package_path=buffer))
 
 
 def load_program(path: Union[str, Path], kind: str) -> Callable[..., Any]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A detector on scans from files."""
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Tuple, Union
@@ -109,7 +108,9 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
 
     On a GPU a checkpoint runs through CUDA graphs. Raises CheckpointError.
     """
-    if _is_program(path):
+    if not Path(path).is_file():
+        raise CheckpointError(f"{path} does not exist or is no file")
+    if checkpoints.is_program(path):
         try:
             model = torch.jit.load(str(path), map_location=device).eval()
         except RuntimeError as error:
@@ -129,16 +130,3 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
     if device.type == "cuda" and isinstance(model, PillarDetector):
         call = GraphRunner(model, device=device)
     return Runner(call, tuple(classes), int(columns), tuple(box), device)
-
-
-def _is_program(path: Union[str, Path]) -> bool:
-    """Whether a file holds TorchScript: a checkpoint has no code."""
-    if not Path(path).is_file():
-        raise CheckpointError(f"{path} does not exist or is no file")
-    if not zipfile.is_zipfile(path):
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any("/code/" in name for name in archive.namelist())
-    except zipfile.BadZipFile:  # the reader of checkpoints says what is wrong
-        return False
