@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.io.cloud import PointCloud, make_cloud
 from torchvox.io.las import read_las
 from torchvox.io.layouts import SKIP, layout_choices, parse_layout
@@ -118,7 +118,7 @@ def _read_npz(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
     except Exception as error:  # zip, zlib, or a damaged header inside
         raise CloudFileError(f"{path} is not a readable .npz file: {_first_line(error)}") from error
     if "points" not in arrays:
-        shown = _short(", ".join(held) or "nothing")
+        shown = short(", ".join(held) or "nothing")
         raise CloudFileError(f"{path} has no array named 'points' (it holds {shown})")
     if columns is None and "columns" in arrays:
         # An array of empty strings may have any length.
@@ -128,7 +128,7 @@ def _read_npz(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
     if origin.shape != (3,) or origin.dtype.kind not in "fiu" or not np.isfinite(origin).all():
         raise CloudFileError(f"{path}: origin must be 3 numbers, got shape {list(origin.shape)}")
     cloud.origin = cloud.origin + origin.astype(np.float64)
-    cloud.unit = _short(arrays.get("unit", cloud.unit))
+    cloud.unit = short(arrays.get("unit", cloud.unit))
     return cloud
 
 
@@ -151,7 +151,7 @@ def _from_array(array: np.ndarray, columns: tuple[str, ...] | None, path: Path) 
     if len(shape) != 2 or not 3 <= shape[1] <= MOST_COLUMNS or kind not in "fiu":
         raise CloudFileError(
             f"{path}: points must be a numeric array [N, C] with C from 3 to {MOST_COLUMNS}, "
-            f"got {_short(array.dtype)} {shape}"
+            f"got {short(array.dtype)} {shape}"
         )
     width = array.shape[1]
     if columns is None:
@@ -159,7 +159,7 @@ def _from_array(array: np.ndarray, columns: tuple[str, ...] | None, path: Path) 
     if len(columns) != width:
         raise CloudFileError(
             f"{path} has {width} columns, but the layout names {len(columns)} "
-            f"({_short(','.join(columns))})"
+            f"({short(','.join(columns))})"
         )
     return _named(array, columns, path)
 
@@ -170,7 +170,7 @@ def _named(array: np.ndarray, columns: tuple[str, ...], path: Path) -> PointClou
         return PointCloud(points, columns, path=path)
     named = {name: array[:, i] for i, name in enumerate(columns) if name != SKIP}
     if not {"x", "y", "z"} <= named.keys():
-        shown = _short(",".join(columns))
+        shown = short(",".join(columns))
         raise CloudFileError(f"{path}: the columns {shown} do not name x, y and z")
     return make_cloud(named, path)
 
@@ -188,12 +188,6 @@ def _named_columns_only(
 
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _short(value: object) -> str:
-    """On one line, cut: what a file holds may be long and may hold anything."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
 _READERS: dict[str, Callable[[Path, tuple[str, ...] | None], PointCloud]] = {

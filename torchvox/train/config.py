@@ -17,8 +17,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from torchvox._configs import apply_override, read, shipped, unknown_key
-from torchvox._errors import WrongUseError
+from torchvox._errors import WrongUseError, short
+from torchvox._yaml import check_size, shown
 
+MOST_ERRORS = 20  # of one configuration in a message
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Task = Literal["classify", "parts", "segment"]
@@ -165,11 +167,15 @@ def change_config(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def make_config(content: Mapping[str, Any], name: str = "the configuration") -> Config:
-    """Check a configuration. Raises WrongUseError that names every wrong key and value."""
+    """Check a configuration. Raises WrongUseError that names the wrong keys and values."""
     try:
+        check_size(content)
         config = Config.model_validate(dict(content))
     except pydantic.ValidationError as error:
-        raise WrongUseError(f"{name}: {'; '.join(map(_sentence, error.errors()))}") from None
+        told = [_sentence(one) for one in error.errors()[:MOST_ERRORS]]
+        raise WrongUseError(f"{name}: {'; '.join(told)}") from None
+    except (TypeError, ValueError) as error:  # no mapping, endless, or too large
+        raise WrongUseError(f"{name}: {error}") from None
     _check(config, name)
     return config
 
@@ -210,7 +216,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
         owner: type[BaseModel] = _DATA[str(error["loc"][1])]
     else:
         owner = Config
-    path = ".".join(place)
+    path = short(".".join(place))
     if error["type"] == "extra_forbidden":
         for part in place[owner is not Config : -1]:
             owner = owner.model_fields[part].annotation
@@ -219,9 +225,9 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if error["type"] == "missing":
         return f"{path} is missing"
     if error["type"] == "union_tag_invalid":
-        return f"{path}.kind must be one of {', '.join(_DATA)}, got {error['ctx']['tag']!r}"
+        return f"{path}.kind must be one of {', '.join(_DATA)}, got {shown(error['ctx']['tag'])}"
     message = error["msg"][:1].lower() + error["msg"][1:]
-    return f"{path or 'it'}: {message}, got {error['input']!r}"
+    return f"{path or 'it'}: {message}, got {shown(error['input'])}"
 
 
 _DATA = {get_args(t.model_fields["kind"].annotation)[0]: t for t in get_args(get_args(Data)[0])}
