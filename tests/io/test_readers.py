@@ -12,7 +12,7 @@ COLUMNS = ("x", "y", "z", "intensity")
 
 @pytest.fixture
 def points():
-    return np.random.default_rng(0).uniform(-50, 50, (200, 4)).astype(np.float32)
+    return np.random.default_rng(0).integers(-50, 50, (200, 4)).astype(np.float32) / 4
 
 
 def write(path, format_name, points):
@@ -24,8 +24,10 @@ def write(path, format_name, points):
         write_cloud(path, PointCloud(points, COLUMNS))
     elif format_name.startswith("pcd"):
         pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
-        cloud = pypcd4.PointCloud.from_xyzi_points(points)
-        cloud.save(path, encoding=pypcd4.Encoding(format_name.split("-")[1]))
+        cloud, encoding = pypcd4.PointCloud.from_xyzi_points(points), format_name.split("-")[1]
+        cloud.save(path, encoding=pypcd4.Encoding(encoding))
+        # pypcd4 leaves uncompressed what does not shrink
+        assert f"DATA {encoding}\n".encode() in path.read_bytes()
 
 
 @pytest.mark.parametrize(
