@@ -181,6 +181,21 @@ def test_float64_world_coordinates_are_shifted_before_they_become_float32(tmp_pa
     assert (np.mod(cloud.origin, 1200) == 0).all()
 
 
+def test_both_origins_of_an_npz_add_up(tmp_path):
+    far = np.array([[636001.75, 848935.25, 406.5], [637179.25, 849497.5, 520.5]])
+    own = np.array([1e6, 2e6, 3e6])
+    np.savez(tmp_path / "a.npz", points=far, origin=own)
+    cloud = read_cloud(tmp_path / "a.npz")
+    np.testing.assert_array_equal(cloud.points + cloud.origin, far + own)
+
+
+@pytest.mark.parametrize("origin", [[1, 2], [1, 2, np.nan], ["a", "b", "c"]])
+def test_an_origin_that_is_none_is_refused(tmp_path, origin):
+    np.savez(tmp_path / "a.npz", points=np.ones((2, 3)), origin=origin)
+    with pytest.raises(CloudFileError, match="origin must be 3 numbers"):
+        read_cloud(tmp_path / "a.npz")
+
+
 def test_packed_pcd_colours_become_three_columns(tmp_path):
     pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
     rgb = np.array([0x00102030, 0x00FFFE01], np.uint32).view(np.float32)
