@@ -194,7 +194,7 @@ HOSTILE = {
         "cannot convert float infinity",
     ),
     "grid/date.yaml": (text("2001-99-99"), "not readable YAML"),
-    "config/aliases.yaml": (text(TRAIN + aliases("")), "aliases written out"),
+    "config/aliases.yaml": (text(TRAIN + aliases("") + "train: *a11"), "aliases written out"),
     "config/list.yaml": (
         text(TRAIN + f"train: {list(range(9999))}"),
         "got \\[0, 1, 2, 3, 4, 5, ...",
@@ -236,3 +236,37 @@ def test_a_file_that_claims_too_much(name, verdicts):
     outcome, fault = verdicts[name]
     assert fault is None
     assert re.search(HOSTILE[name][1], outcome), outcome
+
+
+def test_a_message_of_a_configuration_is_short():
+    from torchvox._errors import WrongUseError
+    from torchvox.train.config import load_config, make_config
+
+    shared, plain = "word", load_config("pointnet2_cls_shapes_small").plain()
+    for _ in range(6):
+        shared = [shared] * 9
+    for wrong, reason in (
+        ({"train": shared}, "more than 1000000 characters"),
+        ({"train": [["word"] * 9999]}, "train: input should be a valid dictionary"),
+        ({"data": {"kind": "x" * 999}}, "data.kind must be one of"),
+        ({"model": {"kind": "k", "args": {"a": plain}, "b" * 999: 1}}, "unknown key model.bbb"),
+        ({f"key{i}": 1 for i in range(999)}, "unknown key key0"),
+    ):
+        with pytest.raises(WrongUseError, match=reason) as error:
+            make_config({**plain, **wrong})
+        assert len(str(error.value)) < 2000
+    plain["model"]["args"] = plain  # endless
+    with pytest.raises(WrongUseError, match="more than 1000000 characters"):
+        make_config(plain)
+
+
+def test_values_of_an_import_are_bounded(tmp_path):
+    from torchvox._errors import WrongUseError
+    from torchvox.cli.importing import _settings, _told
+
+    (tmp_path / "a.yaml").write_text(aliases("", "{{a: [{}], b: 1}}"))
+    for read in (lambda path: _settings(path, []), _told):
+        with pytest.raises(WrongUseError, match="aliases written out"):
+            read(tmp_path / "a.yaml")
+    with pytest.raises(WrongUseError, match="nested too deeply"):
+        _settings(None, ["a=" + "[" * 5000])

@@ -216,18 +216,18 @@ def _sentence(error: Mapping[str, Any]) -> str:
         owner: type[BaseModel] = _DATA[str(error["loc"][1])]
     else:
         owner = Config
-    path = short(".".join(place))
+    path = ".".join(place)
     if error["type"] == "extra_forbidden":
         for part in place[owner is not Config : -1]:
             owner = owner.model_fields[part].annotation
         where = path[: len(path) - len(place[-1])]
         return unknown_key(place[-1], list(owner.model_fields), where)
     if error["type"] == "missing":
-        return f"{path} is missing"
+        return f"{short(path)} is missing"
     if error["type"] == "union_tag_invalid":
         return f"{path}.kind must be one of {', '.join(_DATA)}, got {shown(error['ctx']['tag'])}"
     message = error["msg"][:1].lower() + error["msg"][1:]
-    return f"{path or 'it'}: {message}, got {shown(error['input'])}"
+    return f"{short(path) or 'it'}: {message}, got {shown(error['input'])}"
 
 
 _DATA = {get_args(t.model_fields["kind"].annotation)[0]: t for t in get_args(get_args(Data)[0])}
