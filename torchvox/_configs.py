@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from torchvox._errors import WrongUseError
-from torchvox._extras import require
+from torchvox._errors import WrongUseError, short
+from torchvox._yaml import read_yaml
+
+PURPOSE = "to read configurations"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def unknown_key(key: str, known: Sequence[str], where: str = "") -> str:
     """The sentence about an unknown key, with the nearest known one."""
     near = difflib.get_close_matches(key, known, 1)
     hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
-    return f"unknown key {where + key}: {hint}"
+    return f"unknown key {short(where + key)}: {hint}"
 
 
 def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, Any]:
@@ -41,22 +44,22 @@ def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, An
         raise WrongUseError(f"{name} is its own base: {' -> '.join((*seen, name))}")
     if name.endswith((".yaml", ".yml")):
         source = Path(name) if beside is None else beside / name
-        if not source.is_file():
-            raise WrongUseError(f"configuration {source} does not exist")
+        if not os.path.isfile(source):  # of a name that is too long Path.is_file raises
+            raise WrongUseError(f"configuration {short(source)} does not exist")
         folder = source.parent
     else:
         if name not in _names():
             near = difflib.get_close_matches(name, _names(), 1)
             hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(_names())}"
-            raise WrongUseError(f"configuration {name!r} is unknown: {hint}")
+            raise WrongUseError(f"configuration {short(repr(name))} is unknown: {hint}")
         source, folder = _folder() / f"{name}.yaml", None
-    yaml = require("yaml", "to read configurations")
     try:
-        content = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise WrongUseError(
-            f"{name} is not readable YAML: {' '.join(str(error).split())}"
-        ) from None
+        with source.open("rb") as file:
+            content = read_yaml(file, PURPOSE)
+    except OSError as error:
+        raise WrongUseError(f"{name}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise WrongUseError(f"{name} is not readable YAML: {error}") from None
     if not isinstance(content, dict):
         raise WrongUseError(f"{name} must hold keys and values")
     base = content.pop("base", None)
@@ -80,13 +83,12 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def apply_override(content: dict[str, Any], override: str) -> None:
     """Sets what an override such as "train.epochs=4" says. Raises WrongUseError."""
-    yaml = require("yaml", "to read configurations")
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise WrongUseError(f"{override!r} must be key=value, such as train.epochs=4")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = read_yaml(text, PURPOSE)
+    except ValueError:
         raise WrongUseError(f"{override!r}: the value is not readable YAML") from None
     if isinstance(value, str):
         with contextlib.suppress(ValueError):

@@ -16,3 +16,9 @@ class WrongUseError(TorchvoxError, ValueError):
 
 class MissingExtraError(TorchvoxError, ImportError):
     """An optional package is not installed; the message holds the command that installs it."""
+
+
+def short(value: object) -> str:
+    """On one line, cut: what comes from a file may be long and may hold anything."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 200 else f"{text[:200]} ..."

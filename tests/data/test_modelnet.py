@@ -2,6 +2,7 @@
 """Both forms of ModelNet40 are read from small copies that the tests write."""
 
 import pickle
+import zlib
 
 import numpy as np
 import pytest
@@ -91,6 +92,116 @@ def test_hdf5(hdf5):
     whole = torch.from_numpy(clouds[4, :32, :3])
     whole = whole - whole.mean(0)
     torch.testing.assert_close(data[4]["points"][:, :3], whole / whole.norm(dim=1).max())
+
+
+def empty_chunks(file):
+    del file["data"]
+    file.create_dataset("data", (4000, 2048, 3), "f4", chunks=(1000, 2048, 3))
+
+
+def large_chunk(file):
+    del file["data"]
+    options = {"maxshape": (None, 40, 3), "chunks": (400_000, 40, 3), "compression": "gzip"}
+    data = file.create_dataset("data", (3, 40, 3), "f4", **options)
+    data.id.write_direct_chunk((0, 0, 0), zlib.compress(bytes(1440)))
+
+
+def elsewhere(file):
+    import h5py
+
+    del file["data"]
+    file["data"] = h5py.ExternalLink("ply_data_train1.h5", "data")
+
+
+def raw_elsewhere(file):
+    del file["data"]
+    file.create_dataset("data", (3, 40, 3), "f4", external="/dev/zero")
+
+
+def virtual(file):
+    import h5py
+
+    del file["data"]
+    layout = h5py.VirtualLayout((3, 40, 3), "f4")
+    layout[:] = h5py.VirtualSource("ply_data_train1.h5", "data", (3, 40, 3))
+    file.create_virtual_dataset("data", layout)
+
+
+def replaced(name, values):
+    def change(file):
+        del file[name]
+        file[name] = values
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (empty_chunks, "data claims 98304000 bytes, and holds 0"),
+        (large_chunk, "data claims 192000000 bytes"),
+        (elsewhere, "no data set of its own"),
+        (raw_elsewhere, "no data set of its own"),
+        (virtual, "no data set of its own"),
+        (lambda file: file.move("data", "points"), "data"),
+        (replaced("data", np.zeros((3, 40, 3), "S4")), "holds no numbers"),
+        (replaced("data", 7.0), "is not a file of ModelNet40"),
+        (replaced("label", np.zeros((4, 1), np.uint8)), "shapes do not fit"),
+        (replaced("data", np.zeros((3, 39, 3), np.float32)), "is not a file of ModelNet40"),
+        (replaced("label", np.array([0, 1, 2**60])), r"labels must lie in 0\.\.2"),
+        (replaced("label", np.array([0, -1, 1])), r"labels must lie in 0\.\.2"),
+    ],
+)
+def test_a_hostile_hdf5_file_is_one_sentence(hdf5, change, reason):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(hdf5[0] / "ply_data_train0.h5", "a") as file:
+        change(file)
+    with pytest.raises(CloudFileError, match=reason) as error:
+        ModelNet40(hdf5[0], points=32, normals=True)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_labels_without_names_are_bounded(hdf5):
+    (hdf5[0] / "shape_names.txt").unlink()
+    assert ModelNet40(hdf5[0], points=8).classes == ["0", "1", "2"]
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(hdf5[0] / "ply_data_train0.h5", "a") as file:
+        replaced("label", np.array([0, 1, 2**25]))(file)
+    with pytest.raises(CloudFileError, match=r"labels must lie in 0\.\.65535"):
+        ModelNet40(hdf5[0])
+
+
+def test_a_damaged_index_is_made_anew(resampled):
+    root, _ = resampled
+    first = ModelNet40(root, points=8)[5]["points"].clone()
+    folder = root / "torchvox_index" / "train_8"
+    whole = (folder / "points.bin").read_bytes()
+    for name, content in (
+        ("points.bin", whole[:-4]),
+        ("points.bin", whole + b"more"),
+        ("index.json", b"[]"),
+        ("index.json", b"[" * 100_000),
+        ("index.json", b'{"source": 1' + b"0" * 5000 + b"}"),
+    ):
+        (folder / name).write_bytes(content)
+        assert torch.equal(ModelNet40(root, points=8)[5]["points"], first)
+    (folder / "points.bin").unlink()
+    assert torch.equal(ModelNet40(root, points=8)[5]["points"], first)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("modelnet40_train.txt", b"sofa_\x000001\n", "class sofa|null byte"),
+        ("modelnet40_train.txt", b"sofa_\xff\n", "decode"),
+        ("sofa/sofa_0001.txt", b"1,2,3,nan,5,6\n", "line 1 does not hold 6 numbers"),
+        ("sofa/sofa_0001.txt", b"1,2,3,4,5,6\n1,2,3,4,1e39,6\n", "line 2 does not hold 6 numbers"),
+    ],
+)
+def test_hostile_text_is_one_sentence(resampled, name, content, reason):
+    (resampled[0] / name).write_bytes(content)
+    with pytest.raises(CloudFileError, match=reason):
+        ModelNet40(resampled[0], points=8)
 
 
 def test_errors_are_sentences(resampled, hdf5, tmp_path_factory, monkeypatch):

@@ -106,6 +106,66 @@ def test_rooms_are_packed_once(tmp_path):
         S3DIS(tmp_path, size=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("label.bin", lambda whole: whole[:-1]),
+        ("xyz.bin", lambda whole: whole + whole),
+        ("rgb.bin", lambda whole: b""),
+        ("index.json", lambda whole: whole.replace(b'"first": 1800', b'"first": -1')),
+        ("index.json", lambda whole: whole.replace(b'"points": 1800', b'"points": 1e9', 1)),
+        ("index.json", lambda whole: whole.replace(b'"points": 1800', b'"points": 5400')),
+        ("index.json", lambda whole: whole.replace(b'"area": 1', b'"area": []', 1)),
+        ("index.json", lambda whole: whole.replace(b'"size": [', b'"size": [NaN, ', 1)),
+        ("index.json", lambda whole: whole.replace(b'"rooms": [', b'"rooms": [7, ')),
+        ("index.json", lambda whole: b'{"source": {"rooms": []}}'),
+    ],
+)
+def test_a_damaged_index_is_packed_anew(tmp_path, name, change):
+    write_npy(tmp_path)
+    first = S3DIS(tmp_path, points=64, size=3).batch(range(3))["points"]
+    path = tmp_path / "torchvox_index" / name
+    whole = path.read_bytes()
+    path.write_bytes(change(whole))
+    assert torch.equal(S3DIS(tmp_path, points=64, size=3).batch(range(3))["points"], first)
+    assert path.read_bytes() == whole
+
+
+def nan(row, column):
+    whole = room(0)
+    whole[row, column] = np.nan
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (np.zeros((9, 7), "<U3"), "holds other things than numbers"),
+        (np.zeros((0, 7)), "is empty"),
+        (nan(5, 0), "coordinates must be finite"),
+        (nan(5, 4), r"colours must lie in 0\.\.255"),
+        (np.add(room(0), [0, 0, 0, 0, 0, 256, 0]), r"colours must lie in 0\.\.255"),
+        (nan(5, 6), r"labels must lie in 0\.\.12"),
+    ],
+)
+def test_a_hostile_room_is_one_sentence(tmp_path, values, reason):
+    np.save(tmp_path / "Area_1_office_1.npy", values)
+    with pytest.raises(CloudFileError, match=reason):
+        S3DIS(tmp_path)
+
+
+def test_arrays_of_a_room_must_fit(tmp_path):
+    write_split_npy(tmp_path)
+    path = tmp_path / "Area_1" / "office_1" / "coord.npy"
+    for values, reason in ((np.zeros((1800, 2)), "differ in length"), (np.float32(3), "differ")):
+        np.save(path, values)
+        with pytest.raises(CloudFileError, match=reason):
+            S3DIS(tmp_path)
+    path.write_bytes(b"PK\x05\x06" + bytes(18))  # an archive without members
+    with pytest.raises(CloudFileError, match=r"coord\.npy is a \.npz archive"):
+        S3DIS(tmp_path)
+
+
 def test_a_stray_control_character_is_a_blank(tmp_path):
     write_annotations(tmp_path)
     path = tmp_path / "Area_5/office_1/Annotations/floor_1.txt"

@@ -86,6 +86,15 @@ def test_a_lone_far_point_does_not_blow_the_range_up():
     assert max(grid_around(cloud_of(xyz)).point_cloud_range) < 15
 
 
+def test_a_derived_grid_covers_99_8_percent_and_a_tenth_of_that_span():
+    xyz = np.stack([np.arange(1001.0), np.arange(1001.0), np.zeros(1001)], 1)
+    xyz[-1, 0] = 1e6  # of 1001 points the last is beyond the 99.9 % that the range ends with
+    box = grid_around(cloud_of(xyz), (0.1, 0.1, 0.1)).point_cloud_range
+    # 1 to 999, a tenth of 998 more on each side, within the points' own 0 and 1e6
+    np.testing.assert_allclose(box[:2], [0.0, 0.0])
+    np.testing.assert_allclose(box[3:5], [999 + 99.8, 1000.0], atol=0.11)
+
+
 @pytest.mark.parametrize("xyz", [[[1, 2, 3]], [[5, 5, 5]] * 9, [[0, 0, 0], [np.nan, 0, 0]]])
 def test_degenerate_clouds_still_get_a_grid(xyz):
     grid = grid_around(cloud_of(xyz))

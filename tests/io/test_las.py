@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """LAS and LAZ: coordinates survive the way to float32, damage is one sentence."""
 
+import struct
+
+import fuzzing
 import numpy as np
 import pytest
 
@@ -35,6 +38,35 @@ def test_the_origin_gives_world_coordinates_back_to_a_hundredth_of_the_scale(til
     cloud = read_cloud(path)
     world = cloud.points[:, :3].astype(np.float64) + cloud.origin
     assert np.abs(world - steps * SCALE).max() < 0.02 * SCALE
+
+
+def test_an_offset_that_is_no_multiple_of_the_scale_moves_the_origin_too(tile):
+    path, steps = tile
+    file = laspy.read(path)
+    file.header.offsets = [0.003, 0.004, 0.007]
+    file.points.offsets = np.array([0.003, 0.004, 0.007])
+    file.write(path)
+    cloud = read_cloud(path)
+    # No point on a face of any voxel whose size is a multiple of the scale.
+    phase = np.mod((cloud.points[:, :3].astype(np.float64)) / SCALE, 1)
+    assert np.abs(phase - 0.5).max() < 0.02
+    world = cloud.points[:, :3].astype(np.float64) + cloud.origin
+    assert np.abs(world - steps * SCALE - file.header.offsets).max() < 0.02 * SCALE
+
+
+@pytest.mark.parametrize("chunk", [25, -1, 50_000])
+@pytest.mark.parametrize("point_format", [1, 3, 6, 7])
+def test_a_table_of_chunks_at_the_end_is_found(tmp_path, point_format, chunk):
+    fuzzing.write_las(tmp_path / "a.las", point_format)
+    fuzzing.write_las(tmp_path / "a.laz", point_format, chunk=chunk)
+    data = bytearray((tmp_path / "a.laz").read_bytes())
+    start = struct.unpack_from("<I", data, 96)[0]
+    data += data[start : start + 8]
+    data[start : start + 8] = b"\xff" * 8
+    (tmp_path / "b.laz").write_bytes(data)
+    wanted = read_cloud(tmp_path / "a.las").points
+    for name in ("a.laz", "b.laz"):
+        np.testing.assert_array_equal(read_cloud(tmp_path / name).points, wanted)
 
 
 def test_other_dimensions_become_columns(tile):

@@ -12,7 +12,7 @@ COLUMNS = ("x", "y", "z", "intensity")
 
 @pytest.fixture
 def points():
-    return np.random.default_rng(0).uniform(-50, 50, (200, 4)).astype(np.float32)
+    return np.random.default_rng(0).integers(-50, 50, (200, 4)).astype(np.float32) / 4
 
 
 def write(path, format_name, points):
@@ -24,8 +24,10 @@ def write(path, format_name, points):
         write_cloud(path, PointCloud(points, COLUMNS))
     elif format_name.startswith("pcd"):
         pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
-        cloud = pypcd4.PointCloud.from_xyzi_points(points)
-        cloud.save(path, encoding=pypcd4.Encoding(format_name.split("-")[1]))
+        cloud, encoding = pypcd4.PointCloud.from_xyzi_points(points), format_name.split("-")[1]
+        cloud.save(path, encoding=pypcd4.Encoding(encoding))
+        # pypcd4 leaves uncompressed what does not shrink
+        assert f"DATA {encoding}\n".encode() in path.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -177,6 +179,27 @@ def test_float64_world_coordinates_are_shifted_before_they_become_float32(tmp_pa
     cloud = read_cloud(tmp_path / "a.npy")
     np.testing.assert_allclose(cloud.points + cloud.origin, world, atol=1e-4)
     assert (np.mod(cloud.origin, 1200) == 0).all()
+
+
+def test_both_origins_of_an_npz_add_up(tmp_path):
+    far = np.array([[636001.75, 848935.25, 406.5], [637179.25, 849497.5, 520.5]])
+    own = np.array([1e6, 2e6, 3e6])
+    np.savez(tmp_path / "a.npz", points=far, origin=own)
+    cloud = read_cloud(tmp_path / "a.npz")
+    np.testing.assert_array_equal(cloud.points + cloud.origin, far + own)
+
+
+@pytest.mark.parametrize("origin", [[1, 2], [1, 2, np.nan], ["a", "b", "c"]])
+def test_an_origin_that_is_none_is_refused(tmp_path, origin):
+    np.savez(tmp_path / "a.npz", points=np.ones((2, 3)), origin=origin)
+    with pytest.raises(CloudFileError, match="origin must be 3 numbers"):
+        read_cloud(tmp_path / "a.npz")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signalling_nan_is_a_nan_and_no_warning(tmp_path):
+    np.full(6, 0x7F800001, np.uint32).tofile(tmp_path / "a.bin")
+    assert np.isnan(read_cloud(tmp_path / "a.bin", "y,x,z").points).all()
 
 
 def test_packed_pcd_colours_become_three_columns(tmp_path):

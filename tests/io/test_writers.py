@@ -12,7 +12,7 @@ from torchvox.io import PointCloud, atomic_path, read_cloud, write_cloud
 CLOUD = PointCloud(
     np.arange(20, dtype=np.float32).reshape(5, 4),
     ("x", "y", "z", "intensity"),
-    np.array([636000.0, 848400.0, 0.0]),
+    np.array([636000.0, 848400.0, 1200.0]),
     "ft",
 )
 
@@ -35,6 +35,16 @@ def test_npy_holds_world_coordinates_in_float64_when_there_is_an_origin(tmp_path
 def test_npy_holds_the_float32_points_when_there_is_none(tmp_path):
     write_cloud(tmp_path / "a.npy", PointCloud(CLOUD.points, CLOUD.columns))
     assert np.load(tmp_path / "a.npy").dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["a.NPZ", "a.NPY", "a.Npy"])
+def test_a_suffix_in_capitals_is_kept(tmp_path, name):
+    write_cloud(tmp_path / name, CLOUD)
+    assert os.listdir(tmp_path) == [name]
+    back = read_cloud(tmp_path / name)
+    np.testing.assert_array_equal(
+        back.points[:, :3] + back.origin, CLOUD.points[:, :3] + CLOUD.origin
+    )
 
 
 def test_another_suffix_is_wrong_use(tmp_path):

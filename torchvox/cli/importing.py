@@ -12,11 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._yaml import read_yaml
 from torchvox.cli.work import console
 from torchvox.io import atomic_path
 
 if TYPE_CHECKING:
     from torchvox.models.importing import Told
+
+YAML_PURPOSE = "to read values of the configuration"
 
 
 def import_checkpoint(
@@ -118,11 +121,10 @@ def _told(original: Path | None) -> Told | None:
 
 
 def _yaml(path: Path, option: str) -> dict[str, Any]:
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        with path.open("rb") as file:
+            content = read_yaml(file, YAML_PURPOSE)
+    except (OSError, ValueError) as error:
         raise WrongUseError(f"{option} {path}: {error}") from None
     if not isinstance(content, dict):
         raise WrongUseError(f"{option} {path} must hold keys and values")
@@ -131,8 +133,6 @@ def _yaml(path: Path, option: str) -> dict[str, Any]:
 
 def _settings(config: Path | None, values: list[str]) -> dict[str, Any]:
     """By dotted names; those given one by one win."""
-    import yaml
-
     from torchvox.models.importing.settings import flat
 
     settings: dict[str, Any] = {}
@@ -143,7 +143,7 @@ def _settings(config: Path | None, values: list[str]) -> dict[str, Any]:
         if not equals or not name:
             raise WrongUseError(f"--set must be name=value, got {value!r}")
         try:
-            settings |= flat({name: yaml.safe_load(text)})
-        except yaml.YAMLError as error:
+            settings |= flat({name: read_yaml(text, YAML_PURPOSE)})
+        except ValueError as error:
             raise WrongUseError(f"--set {value}: {error}") from None
     return settings

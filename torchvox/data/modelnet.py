@@ -4,21 +4,26 @@ and normal per object) and `modelnet40_ply_hdf5_2048` (HDF5 files of 2048 points
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import CloudFileError
+from torchvox._errors import CloudFileError, short
 from torchvox._extras import require
 from torchvox.data.generated import Device, Generated
 from torchvox.data.stored import Mapped, NewIndex, read_index, read_table
+from torchvox.io.readers import DEFLATE_EXPANSION
 
 FILES = {"train": "train", "val": "test"}  # split here -> name there
 NORMAL_COLUMNS = 6
+MOST_CLASSES = 1 << 16
+SMALL_CHUNK = 1 << 26  # bytes: one of a file that holds less may be as large
 
 
 class ModelNet40(Generated):
@@ -76,8 +81,8 @@ class ModelNet40(Generated):
 def _lines(path: Path) -> list[str]:
     try:
         return [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except OSError as error:
-        raise CloudFileError(f"{path}: {error.strerror or error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CloudFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _resampled(
@@ -90,7 +95,8 @@ def _resampled(
         raise CloudFileError(f"{root}: class {unknown[0]} is not in modelnet40_shape_names.txt")
     labels = np.array([classes.index(kind) for kind in kinds])
     folder, source = cache / f"{split}_{rows}", {"rows": rows, "names": names}
-    if read_index(folder, source) is None:
+    shape = (len(names), rows, NORMAL_COLUMNS)
+    if read_index(folder, source, lambda _: {"points.bin": 4 * math.prod(shape)}) is None:
         with NewIndex(folder) as new:
             with (new.folder / "points.bin").open("wb") as packed:
                 for name, kind in zip(names, kinds, strict=True):
@@ -102,7 +108,6 @@ def _resampled(
                         )
                     packed.write(np.ascontiguousarray(table[:rows], np.float32).tobytes())
             new.finish({"source": source})
-    shape = (len(names), rows, NORMAL_COLUMNS)
     return Mapped(folder / "points.bin", np.float32, shape), labels, classes
 
 
@@ -116,14 +121,37 @@ def _hdf5(root: Path, split: str, normals: bool) -> tuple[np.ndarray, np.ndarray
     for path in files:
         try:
             with h5py.File(path, "r") as file:
-                columns = [file["data"][:]]
+                columns = [_dataset(h5py, file, "data")]
                 if normals and "normal" in file:
-                    columns.append(file["normal"][:])
+                    columns.append(_dataset(h5py, file, "normal"))
                 clouds.append(np.concatenate(columns, -1).astype(np.float32))
-                labels.append(file["label"][:].reshape(-1))
-        except (OSError, KeyError, ValueError) as error:
-            raise CloudFileError(f"{path} is not a file of ModelNet40: {error}") from None
+                labels.append(_dataset(h5py, file, "label").reshape(-1))
+            if clouds[-1].shape != (len(labels[-1]), *clouds[0].shape[1:]) or clouds[0].ndim != 3:
+                raise ValueError(f"its shapes do not fit: {clouds[-1].shape} {labels[-1].shape}")
+        except Exception as error:  # a damaged file can fail anywhere inside the library
+            raise CloudFileError(f"{path} is not a file of ModelNet40: {short(error)}") from None
     names = root / "shape_names.txt"
-    found = np.concatenate(labels).astype(np.int64)
-    classes = _lines(names) if names.is_file() else [str(i) for i in range(int(found.max()) + 1)]
+    found = np.concatenate(labels)
+    classes = _lines(names) if names.is_file() else [str(i) for i in range(MOST_CLASSES)]
+    if not len(found) or not (found >= 0).all() or not (found < len(classes)).all():
+        raise CloudFileError(f"{root}: labels must lie in 0..{len(classes) - 1}")
+    found = found.astype(np.int64)
+    if not names.is_file():
+        classes = classes[: int(found.max()) + 1]
     return np.concatenate(clouds), found, classes
+
+
+def _dataset(h5py: Any, file: Any, name: str) -> np.ndarray:
+    """Numbers of a file itself, unless they claim more than its bytes can hold: what a file leaves
+    out HDF5 fills in."""
+    data = file[name]
+    inside = isinstance(file.get(name, getlink=True), h5py.HardLink)
+    if not inside or not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
+        raise ValueError(f"{name} is no data set of its own")
+    if data.dtype.kind not in "fiu":
+        raise ValueError(f"{name} holds no numbers, but {data.dtype}")
+    chunk = math.prod(data.chunks or (0,)) * data.dtype.itemsize
+    held = data.id.get_storage_size()
+    if max(data.nbytes, chunk - SMALL_CHUNK) > DEFLATE_EXPANSION * held:
+        raise ValueError(f"{name} claims {max(data.nbytes, chunk)} bytes, and holds {held}")
+    return data[:]

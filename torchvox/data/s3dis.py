@@ -20,6 +20,7 @@ from torchvox.data.counter_random import Draws
 from torchvox.data.furniture import CLASSES
 from torchvox.data.generated import Device, Generated
 from torchvox.data.stored import Mapped, NewIndex, read_index, read_table
+from torchvox.io.readers import load_npy
 
 PACKED = {"xyz": (np.float32, 3), "rgb": (np.uint8, 3), "label": (np.uint8, 1)}
 FEWEST = 1024  # points that a block should have ...
@@ -110,7 +111,7 @@ def pack_rooms(root: Path, folder: Path) -> dict:
     """
     sources = _find(root)
     source = {"rooms": [str(path.relative_to(root)) for path, _ in sources]}
-    if (index := read_index(folder, source)) is not None:
+    if (index := read_index(folder, source, _sizes)) is not None:
         return index
     rooms, first = [], 0
     with NewIndex(folder) as new:
@@ -133,6 +134,23 @@ def pack_rooms(root: Path, folder: Path) -> dict:
         index = {"source": source, "rooms": rooms}
         new.finish(index)
     return index
+
+
+def _sizes(index: dict) -> dict[str, int]:
+    """Bytes of the flat files. Raises ValueError when the rooms do not follow one another."""
+    first = 0
+    for room, name in zip(index["rooms"], index["source"]["rooms"], strict=True):
+        area, size = room["area"], np.asarray(room["size"], np.float32)
+        numbers = all(type(value) is int for value in (area, room["first"], room["points"]))
+        if not numbers or room["first"] != first or room["points"] < 1 or room["name"] != name:
+            raise ValueError(name)
+        if size.shape != (3,) or not np.isfinite(size).all():
+            raise ValueError(name)
+        first += room["points"]
+    return {
+        f"{name}.bin": first * width * np.dtype(dtype).itemsize
+        for name, (dtype, width) in PACKED.items()
+    }
 
 
 def _find(root: Path) -> list[tuple[Path, int]]:
@@ -161,20 +179,25 @@ def _find(root: Path) -> list[tuple[Path, int]]:
 
 def _read_room(path: Path) -> Room:
     if path.is_file():
-        table = _load(path)
+        table = load_npy(path)
         if table.ndim != 2 or table.shape[1] != 7:
             raise CloudFileError(f"{path}: rooms are [N, 7], got {list(table.shape)}")
         room = table[:, :3], table[:, 3:6], table[:, 6]
     elif (path / "coord.npy").is_file():
-        room = tuple(_load(path / f"{name}.npy") for name in ("coord", "color", "segment"))
+        room = tuple(load_npy(path / f"{name}.npy") for name in ("coord", "color", "segment"))
     else:
         room = _annotations(path / "Annotations")
     xyz, rgb, label = room
     label = label.reshape(-1)
-    if len(xyz) == 0 or not len(xyz) == len(rgb) == len(label):
+    if any(values.dtype.kind not in "fiu" for values in room):
+        raise CloudFileError(f"{path} holds other things than numbers")
+    if len(label) == 0 or not xyz.shape == rgb.shape == (len(label), 3):
         raise CloudFileError(f"{path} is empty, or its columns differ in length")
-    if label.min() < 0 or label.max() >= len(CLASSES):
-        raise CloudFileError(f"{path}: labels must lie in 0..{len(CLASSES) - 1}")
+    for name, values, last in (("labels", label, len(CLASSES) - 1), ("colours", rgb, 255)):
+        if not ((values >= 0) & (values <= last)).all():  # neither is NaN
+            raise CloudFileError(f"{path}: {name} must lie in 0..{last}")
+    if not np.isfinite(xyz).all():
+        raise CloudFileError(f"{path}: coordinates must be finite")
     return xyz, rgb, label
 
 
@@ -190,10 +213,3 @@ def _annotations(folder: Path) -> Room:
         raise CloudFileError(f"{folder} holds no .txt file")
     whole = np.concatenate(tables)
     return whole[:, :3], whole[:, 3:], np.concatenate(labels)
-
-
-def _load(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise CloudFileError(f"{path} is not a readable .npy file: {error}") from None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> np.nda
     """
     try:
         text = path.read_bytes()
-    except OSError as error:
-        raise CloudFileError(f"{path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise CloudFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     text = text.translate(bytes(32 if c < 32 and c not in b"\n\r" else c for c in range(256)))
     blank = text.replace(delimiter.encode(), b" ") if delimiter else text
     lines = [line for line in blank.splitlines() if line.strip()]
     try:
         table = np.loadtxt(lines, np.float32, ndmin=2) if lines else np.empty((0, columns))
-        if table.shape[1] != columns:
+        if table.shape[1] != columns or not np.isfinite(table).all():
             raise ValueError
         return table.astype(np.float32, copy=False)
     except ValueError:
@@ -41,7 +42,7 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> np.nda
 def _first_bad_line(lines: list[bytes], columns: int) -> str:
     for number, line in enumerate(lines, 1):
         try:
-            if len([float(word) for word in line.split()]) == columns:
+            if len([w for w in line.split() if abs(float(w)) < 3.4e38]) == columns:  # float32's
                 continue
         except ValueError:
             pass
@@ -69,13 +70,19 @@ class Mapped:
         return self._array[index]
 
 
-def read_index(folder: Path, source: dict[str, Any]) -> dict[str, Any] | None:
-    """The index in a folder when it was made from `source`, else None."""
+def read_index(
+    folder: Path, source: dict[str, Any], sizes: Callable[[dict[str, Any]], dict[str, int]]
+) -> dict[str, Any] | None:
+    """The index in a folder when it was made from `source` and is whole, else None.
+
+    sizes: of an index, the bytes of each file beside it; it may fail for one that is damaged.
+    """
     try:
         found = json.loads((folder / INDEX).read_text())
-    except (OSError, ValueError):
+        whole = all((folder / name).stat().st_size == n for name, n in sizes(found).items())
+        return found if whole and found["source"] == source else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return found if found.get("source") == source else None
 
 
 class NewIndex:

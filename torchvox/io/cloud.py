@@ -82,7 +82,8 @@ def make_cloud(
     quantum: [3] the coordinates are integer multiples of it (LAS). Then the origin is shifted by
         half a quantum, so that no point lies exactly on a voxel face, whatever the rounding.
     """
-    xyz = np.stack([np.asarray(columns[axis], np.float64) for axis in "xyz"], axis=1)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        xyz = np.stack([np.asarray(columns[axis], np.float64) for axis in "xyz"], axis=1)
     origin = local_origin(xyz, quantum)
     names = ("x", "y", "z", *(name for name in columns if name not in ("x", "y", "z")))
     points = np.empty((len(xyz), len(names)), np.float32)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError
-from torchvox._extras import require
+from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._yaml import read_yaml
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -49,12 +49,12 @@ class Grid:
         if len(box) != 6 or not all(map(math.isfinite, box)):
             raise WrongUseError(
                 f"grid {self.name}: point_cloud_range must be 6 numbers x0,y0,z0,x1,y1,z1, "
-                f"got {list(box)}"
+                f"got {short(list(box))}"
             )
         if any(low >= high for low, high in zip(box[:3], box[3:], strict=True)):
             raise WrongUseError(
                 f"grid {self.name}: point_cloud_range must have x0 < x1, y0 < y1 and z0 < z1, "
-                f"got {list(box)}"
+                f"got {short(list(box))}"
             )
 
     @property
@@ -85,11 +85,13 @@ def load_grid(name: str) -> Grid:
         if name not in grid_names():
             raise WrongUseError(f"grid {name!r} is unknown: choose {', '.join(grid_names())}")
         source = _folder() / f"{name}.yaml"
-    yaml = require("yaml", "to read named grids")
     try:
-        content = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CloudFileError(f"{name} is not readable YAML: {str(error).splitlines()[0]}") from None
+        with source.open("rb") as file:
+            content = read_yaml(file, "to read named grids")
+    except OSError as error:
+        raise CloudFileError(f"{name}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CloudFileError(f"{name} is not readable YAML: {error}") from None
     return _grid(name, content)
 
 
@@ -125,7 +127,7 @@ def grid_around(
 def _check_voxel_size(size: tuple[float, ...], name: str) -> None:
     if len(size) != 3 or not all(math.isfinite(v) and v > 0 for v in size):
         raise WrongUseError(
-            f"grid {name}: voxel_size must be 3 positive numbers x,y,z, got {list(size)}"
+            f"grid {name}: voxel_size must be 3 positive numbers x,y,z, got {short(list(size))}"
         )
 
 
@@ -141,9 +143,8 @@ def _grid(name: str, content: Any) -> Grid:
     if not isinstance(content, dict) or not {"voxel_size", "point_cloud_range"} <= content.keys():
         raise CloudFileError(f"grid {name} must give voxel_size and point_cloud_range")
     if unknown := content.keys() - keys:
-        raise CloudFileError(
-            f"grid {name} has unknown keys: {', '.join(sorted(map(str, unknown)))}"
-        )
+        shown = short(", ".join(sorted(map(str, unknown))))
+        raise CloudFileError(f"grid {name} has unknown keys: {shown}")
     try:
         return Grid(
             name=name,
@@ -153,10 +154,10 @@ def _grid(name: str, content: Any) -> Grid:
             max_voxels=int(content.get("max_voxels", -1)),
             chosen=f"grid {name}",
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, WrongUseError):
             raise
-        raise CloudFileError(f"grid {name}: {error}") from None
+        raise CloudFileError(f"grid {name}: {short(error)}") from None
 
 
 def _folder() -> Traversable:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import CloudFileError
+from torchvox._errors import CloudFileError, MissingExtraError
 from torchvox._extras import require
 from torchvox.io.cloud import PointCloud, make_cloud
+from torchvox.io.laz import check_laz
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import laspy
 
 EXTRA_COLUMNS = ("intensity", "red", "green", "blue", "classification", "return_number")
 LINEAR_UNIT_KEY = 3076  # GeoTIFF ProjLinearUnitsGeoKey
@@ -32,22 +35,30 @@ def read_las(path: Path) -> PointCloud:
         require("lazrs", "to read LAZ files")
     _check_sizes(path)
     try:
-        file = laspy.read(path)
+        # Nothing here needs the extended records, which may be large.
+        with laspy.open(path, read_evlrs=False) as reader, path.open("rb") as raw:
+            header = reader.header
+            _check_header(header, path.stat().st_size)
+            if header.are_points_compressed and header.point_count:
+                parallel = check_laz(raw, header)
+                backends = laspy.LazBackend
+                reader.laz_backend = (backends.LazrsParallel if parallel else backends.Lazrs,)
+            points = reader.read_points(-1)
         with np.errstate(over="ignore", invalid="ignore"):
-            columns = {axis: np.asarray(file[axis], np.float64) for axis in "xyz"}
-        held = set(file.point_format.dimension_names)
-        columns |= {name: np.asarray(file[name]) for name in EXTRA_COLUMNS if name in held}
-    except OSError:
+            columns = {axis: np.asarray(points[axis], np.float64) for axis in "xyz"}
+        held = set(points.point_format.dimension_names)
+        columns |= {name: np.asarray(points[name]) for name in EXTRA_COLUMNS if name in held}
+        expected, held_points = header.point_count, len(columns["x"])
+        if held_points != expected:
+            raise ValueError(f"its header promises {expected} points, it holds {held_points}")
+        return make_cloud(columns, path, _unit(header), np.asarray(header.scales))
+    except (OSError, MissingExtraError):
         raise
-    except Exception as error:  # a damaged file can fail anywhere inside the parser
+    except BaseException as error:  # a damaged file can fail anywhere inside the parser
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # what lazrs raises when it panics is no Exception
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise CloudFileError(f"{path} is not a readable LAS file: {reason}") from error
-    expected, held_points = file.header.point_count, len(columns["x"])
-    if held_points != expected:
-        raise CloudFileError(
-            f"{path} is cut short: its header promises {expected} points, it holds {held_points}"
-        )
-    return make_cloud(columns, path, _unit(file.header), np.asarray(file.header.scales))
 
 
 def _check_sizes(path: Path) -> None:
@@ -63,7 +74,21 @@ def _check_sizes(path: Path) -> None:
         raise CloudFileError(f"{path} is cut short or damaged: its header does not fit its size")
 
 
-def _unit(header) -> str:
+def _check_header(header: laspy.LasHeader, size: int) -> None:
+    points, width = header.point_count, header.point_format.size
+    if not points:
+        return
+    if not header.are_points_compressed and points * width > size - header.offset_to_point_data:
+        raise ValueError(
+            f"{size} bytes cannot hold the {points} points that its header promises: it is cut "
+            "short or damaged"
+        )
+    scales, offsets = np.asarray(header.scales), np.asarray(header.offsets)
+    if not (np.isfinite(scales).all() and scales.all() and np.isfinite(offsets).all()):
+        raise ValueError(f"its scales {scales} and offsets {offsets} give no coordinates")
+
+
+def _unit(header: laspy.LasHeader) -> str:
     """Unit of the coordinates from the GeoTIFF keys; "units" when the file does not say."""
     for record in header.vlrs:
         for key in getattr(record, "geo_keys", ()):

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import struct
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -14,12 +15,19 @@ from torchvox.io.cloud import PointCloud, make_cloud
 if TYPE_CHECKING:
     from pathlib import Path
 
+HEADER_LINES, LINE_BYTES = 10, 1 << 18  # so many lines at most, as pypcd4 has it
+MOST_VALUES = 1 << 16  # of a point; pypcd4 makes a name for each
+LZF_EXPANSION = 88  # three bytes stand for 264 at most
+
 
 def read_pcd(path: Path) -> PointCloud:
     """Read a PCD file; a packed `rgb` field becomes the columns red, green, blue (0-255)."""
     pypcd4 = require("pypcd4", "to read PCD files")
     try:
-        file = pypcd4.PointCloud.from_path(path)
+        with path.open("rb") as raw:
+            _check_header(pypcd4.MetaData, raw, path.stat().st_size)
+            raw.seek(0)
+            file = pypcd4.PointCloud.from_fileobj(raw)
     except OSError:
         raise
     except Exception as error:  # a damaged file can fail anywhere inside the parser
@@ -40,6 +48,34 @@ def read_pcd(path: Path) -> PointCloud:
         else:
             columns[name] = data[name]
     return make_cloud(columns, path)
+
+
+def _check_header(metadata: Any, file: BinaryIO, size: int) -> None:
+    """Refuse a header that claims more than its bytes can hold: pypcd4 would make room for it."""
+    lines: list[str] = []
+    while len(lines) < HEADER_LINES and not (lines and lines[-1].startswith("DATA")):
+        line = file.readline(LINE_BYTES)
+        if not line or len(line) == LINE_BYTES:
+            raise ValueError("its header does not end")
+        text = line.decode().strip()
+        if text and not text.startswith("#"):
+            lines.append(text)
+    header = metadata.parse_header(lines)
+    left, values = size - file.tell(), sum(header.count)
+    row = sum(item * count for item, count in zip(header.size, header.count, strict=True))
+    need = row * header.points
+    if header.data.value == "ascii":
+        need, left = 2 * values * header.points, left + 1  # a digit and a blank each
+    elif header.data.value != "binary" and header.points:
+        packed, whole = struct.unpack("<II", file.read(8))
+        if packed > left - 8 or whole > LZF_EXPANSION * packed:
+            raise ValueError(f"{left} bytes cannot hold the compressed {whole} it promises")
+        left = whole
+    if values > MOST_VALUES or need > left:
+        raise ValueError(
+            f"{left} bytes cannot hold the {header.points} points of {values} values that its "
+            "header promises: it is cut short or damaged"
+        )
 
 
 def _unpack_rgb(packed: np.ndarray) -> dict[str, np.ndarray]:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.io.cloud import PointCloud, make_cloud
 from torchvox.io.las import read_las
 from torchvox.io.layouts import SKIP, layout_choices, parse_layout
@@ -17,6 +18,10 @@ from torchvox.io.pcd import read_pcd
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+NPZ_MEMBERS = ("points", "columns", "origin", "unit")
+SMALL_MEMBER = 1 << 24  # bytes that each of them but the points may have
+DEFLATE_EXPANSION = 1032  # two bits stand for 258 bytes at most
+MOST_COLUMNS = 1 << 16
 ITEM_BYTES = 4  # every column of a .bin file is a little-endian float32
 
 
@@ -85,53 +90,76 @@ def _read_bin(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
     return _named(np.fromfile(path, "<f4").reshape(-1, len(columns)), columns, path)
 
 
-def _read_npy(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
+def load_npy(path: Path) -> np.ndarray:
+    """The array of a .npy file. Raises CloudFileError when it is none."""
     try:
         array = np.load(path, allow_pickle=False)
-    except OSError:
-        raise
+    except OSError as error:
+        raise CloudFileError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged header is parsed as Python and can fail in many ways
         raise CloudFileError(f"{path} is not a readable .npy file: {_first_line(error)}") from error
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
         raise CloudFileError(f"{path} is a .npz archive under the name .npy: rename it")
-    return _from_array(array, columns, path)
+    return array
+
+
+def _read_npy(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
+    return _from_array(load_npy(path), columns, path)
 
 
 def _read_npz(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            held = list(archive.files)
+            arrays = {name: _member(archive, name) for name in NPZ_MEMBERS if name in held}
     except OSError:
         raise
     except Exception as error:  # zip, zlib, or a damaged header inside
         raise CloudFileError(f"{path} is not a readable .npz file: {_first_line(error)}") from error
     if "points" not in arrays:
-        held = ", ".join(arrays) or "nothing"
-        raise CloudFileError(f"{path} has no array named 'points' (it holds {held})")
+        shown = short(", ".join(held) or "nothing")
+        raise CloudFileError(f"{path} has no array named 'points' (it holds {shown})")
     if columns is None and "columns" in arrays:
-        columns = tuple(str(name) for name in np.atleast_1d(arrays["columns"]))
+        # An array of empty strings may have any length.
+        columns = tuple(str(name) for name in arrays["columns"].ravel()[: MOST_COLUMNS + 1])
     cloud = _from_array(arrays["points"], columns, path)
     origin = arrays.get("origin", np.zeros(3))
-    if origin.shape != (3,) or origin.dtype.kind not in "fiu":
+    if origin.shape != (3,) or origin.dtype.kind not in "fiu" or not np.isfinite(origin).all():
         raise CloudFileError(f"{path}: origin must be 3 numbers, got shape {list(origin.shape)}")
     cloud.origin = cloud.origin + origin.astype(np.float64)
-    cloud.unit = str(arrays.get("unit", cloud.unit))
+    cloud.unit = short(arrays.get("unit", cloud.unit))
     return cloud
 
 
+def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+    """One array, unless it claims more than its bytes can hold, or should be small and is not."""
+    assert archive.zip is not None
+    info = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
+    most = info.compress_size
+    if info.compress_type == zipfile.ZIP_DEFLATED:
+        most *= DEFLATE_EXPANSION
+    elif info.compress_type != zipfile.ZIP_STORED:  # others have no bound, and NumPy writes none
+        raise ValueError(f"{name} is compressed otherwise than NumPy does")
+    if info.file_size > (most if name == "points" else min(most, SMALL_MEMBER)):
+        raise ValueError(f"{name} claims {info.file_size} bytes, more than it can hold")
+    return archive[name]
+
+
 def _from_array(array: np.ndarray, columns: tuple[str, ...] | None, path: Path) -> PointCloud:
-    if array.ndim != 2 or array.shape[1] < 3 or array.dtype.kind not in "fiu":
+    shape, kind = list(array.shape), array.dtype.kind
+    if len(shape) != 2 or not 3 <= shape[1] <= MOST_COLUMNS or kind not in "fiu":
         raise CloudFileError(
-            f"{path}: points must be a numeric array [N, C] with C >= 3, "
-            f"got {array.dtype} {list(array.shape)}"
+            f"{path}: points must be a numeric array [N, C] with C from 3 to {MOST_COLUMNS}, "
+            f"got {short(array.dtype)} {shape}"
         )
     width = array.shape[1]
     if columns is None:
         columns = ("x", "y", "z", *(f"column{i}" for i in range(3, width)))
     if len(columns) != width:
         raise CloudFileError(
-            f"{path} has {width} columns, but the layout names {len(columns)} ({','.join(columns)})"
+            f"{path} has {width} columns, but the layout names {len(columns)} "
+            f"({short(','.join(columns))})"
         )
     return _named(array, columns, path)
 
@@ -142,7 +170,8 @@ def _named(array: np.ndarray, columns: tuple[str, ...], path: Path) -> PointClou
         return PointCloud(points, columns, path=path)
     named = {name: array[:, i] for i, name in enumerate(columns) if name != SKIP}
     if not {"x", "y", "z"} <= named.keys():
-        raise CloudFileError(f"{path}: the columns {','.join(columns)} do not name x, y and z")
+        shown = short(",".join(columns))
+        raise CloudFileError(f"{path}: the columns {shown} do not name x, y and z")
     return make_cloud(named, path)
 
 

@@ -55,14 +55,15 @@ def write_text(path: str | Path, text: str) -> None:
 
 def write_npz(path: str | Path, **arrays: np.ndarray) -> None:
     """Write named arrays as a compressed .npz, atomically."""
-    with atomic_path(path) as temporary:
-        np.savez_compressed(temporary, **arrays)
+    # NumPy adds its suffix to a name that ends otherwise, .NPZ too; a file it takes as it is.
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def write_npy(path: str | Path, array: np.ndarray) -> None:
     """Write one array as .npy, atomically."""
-    with atomic_path(path) as temporary:
-        np.save(temporary, array)
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array)
 
 
 def write_cloud(path: str | Path, cloud: PointCloud) -> None:

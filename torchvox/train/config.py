@@ -17,8 +17,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from torchvox._configs import apply_override, read, shipped, unknown_key
-from torchvox._errors import WrongUseError
+from torchvox._errors import WrongUseError, short
+from torchvox._yaml import check_size, shown
 
+MOST_ERRORS = 20  # of one configuration in a message
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Task = Literal["classify", "parts", "segment"]
@@ -165,7 +167,7 @@ def change_config(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def make_config(content: Mapping[str, Any], name: str = "the configuration") -> Config:
-    """Check a configuration. Raises WrongUseError that names every wrong key and value."""
+    """Check a configuration. Raises WrongUseError that names the wrong keys and values."""
     config = parse_config(content, name)
     _check(config, name)
     return config
@@ -174,9 +176,13 @@ def make_config(content: Mapping[str, Any], name: str = "the configuration") -> 
 def parse_config(content: Mapping[str, Any], name: str) -> Config:
     """The values of a configuration, each alone: the class that it may name is not imported."""
     try:
+        check_size(content)
         return Config.model_validate(dict(content))
     except pydantic.ValidationError as error:
-        raise WrongUseError(f"{name}: {'; '.join(map(_sentence, error.errors()))}") from None
+        told = [_sentence(one) for one in error.errors()[:MOST_ERRORS]]
+        raise WrongUseError(f"{name}: {'; '.join(told)}") from None
+    except (TypeError, ValueError) as error:  # no mapping, endless, or too large
+        raise WrongUseError(f"{name}: {error}") from None
 
 
 def _check(config: Config, name: str) -> None:
@@ -222,11 +228,11 @@ def _sentence(error: Mapping[str, Any]) -> str:
         where = path[: len(path) - len(place[-1])]
         return unknown_key(place[-1], list(owner.model_fields), where)
     if error["type"] == "missing":
-        return f"{path} is missing"
+        return f"{short(path)} is missing"
     if error["type"] == "union_tag_invalid":
-        return f"{path}.kind must be one of {', '.join(_DATA)}, got {error['ctx']['tag']!r}"
+        return f"{path}.kind must be one of {', '.join(_DATA)}, got {shown(error['ctx']['tag'])}"
     message = error["msg"][:1].lower() + error["msg"][1:]
-    return f"{path or 'it'}: {message}, got {error['input']!r}"
+    return f"{short(path) or 'it'}: {message}, got {shown(error['input'])}"
 
 
 _DATA = {get_args(t.model_fields["kind"].annotation)[0]: t for t in get_args(get_args(Data)[0])}

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged files, read one after the other in a process of their own:
+`python fuzzing.py fuzz SEED COUNT FOLDER [KIND...]`; `judge KIND/FILE...` for files that are there.
+
+Prints the number of a file before it reads it, so that the last line tells which one killed the
+process, and a line for each that ended otherwise than in a cloud or a typed error, took more than
+1 GiB or more than 10 s of computing. A file is a function of (kind, seed, number).
+"""
+
+import json
+import re
+import struct
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+MOST_KIB, MOST_SECONDS = 1 << 20, 10.0
+EXTREMES = (0, 1, -1, 127, 255, 65535, 2**31 - 1, -(2**31), 2**32 - 2, 10**8, 2**40, 2**63 - 1)
+TOKENS = (b"&a ", b"*a", b"[", b"{", b"- ", b"<<: *a\n", b"? ", b"!!int ", b"0x", b": ", b"\n  ")
+NUMBERS = (b"99999999", b"4294967296", b"-1", b"1e999", b"nan", b"0", b"1" * 5000)
+TEXTS = ("pcd-ascii", "grid", "config", "table", "index")
+
+
+def write_las(path, point_format, number=60, chunk=0):
+    """A LAS or LAZ file; chunk: points in each, -1 for as many as one likes."""
+    import laspy
+    import lazrs
+    from laspy._compression.lazrsbackend import LazrsBackend, LazrsPointWriter
+
+    class Writer(LazrsPointWriter):
+        def write_initial_header_and_vlrs(self, header, encoding_errors):
+            record = bytearray(self.vlr.record_data())
+            struct.pack_into("<i", record, 12, chunk)
+            self.vlr = lazrs.LazVlr(bytes(record))
+            super().write_initial_header_and_vlrs(header, encoding_errors)
+            self.compressor = lazrs.LasZipCompressor(self.dest, self.vlr)
+
+        def write_points(self, points):
+            super().write_points(points)
+            if chunk < 0:
+                self.compressor.finish_current_chunk()
+
+    class Backend(LazrsBackend):
+        def create_writer(self, dest, header):
+            return Writer(dest, header.point_format, parallel=False)
+
+    rng = np.random.default_rng(0)
+    header = laspy.LasHeader(
+        point_format=point_format, version="1.4" if point_format > 5 else "1.2"
+    )
+    header.scales = [0.01] * 3
+    header.add_extra_dim(laspy.ExtraBytesParams("more", "2u2"))
+    file = laspy.LasData(header)
+    file.X, file.Y, file.Z = rng.integers(0, 10_000, (3, number))
+    file.intensity = rng.integers(0, 9, number)
+    with laspy.open(
+        path,
+        "w",
+        header=header,
+        laz_backend=(Backend(),) if chunk else None,
+        do_compress=chunk != 0,
+    ) as writer:
+        for half in (file.points[: number // 2], file.points[number // 2 :]):
+            writer.write_points(half)
+
+
+def write_pcd(path, encoding):
+    import pypcd4
+
+    # pypcd4 leaves uncompressed what does not shrink.
+    points = np.random.default_rng(0).integers(-9, 9, (50, 4)).astype(np.float32)
+    pypcd4.PointCloud.from_xyzi_points(points).save(path, encoding=pypcd4.Encoding(encoding))
+
+
+def write_npz(path, save):
+    arrays = {"points": np.arange(80, dtype=np.float32).reshape(20, 4), "origin": np.ones(3)}
+    save(
+        path, columns=np.array(["x", "y", "z", "t"]), unit=np.array("m"), junk=np.ones(9), **arrays
+    )
+
+
+def write_h5(path, **options):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for name, width in (("data", 3), ("normal", 3)):
+            values = np.arange(4 * 32 * width, dtype=np.float32).reshape(4, 32, width)
+            file.create_dataset(name, data=values, **options)
+        file.create_dataset("label", data=np.array([[0], [1], [2], [1]], np.uint8))
+
+
+def write_text(path, text):
+    path.write_text(text)
+
+
+GRID = "voxel_size: [0.2, 0.2, 4]\npoint_cloud_range: [-50, -50, -3, 50, 50, 1]\nmax_points: 10\n"
+CONFIG = """base: pointnet2_cls_shapes_small
+model: &a {kind: pointnet2_classifier, args: {}}
+train: {epochs: 3, lr: 1e-3, augment: {yaw: true}}
+data: {kind: shapes, points: 64, seed: 0x10}
+"""
+TABLE = "\n".join(",".join(f"{i * j / 7:.3f}" for j in range(1, 7)) for i in range(40))
+WRITERS = {
+    "las": (".las", lambda path: write_las(path, 3)),
+    "las-7": (".las", lambda path: write_las(path, 7)),
+    "laz": (".laz", lambda path: write_las(path, 3, 60, 25)),
+    "laz-7": (".laz", lambda path: write_las(path, 7, 60, 25)),
+    "laz-one": (".laz", lambda path: write_las(path, 7, 60, 50_000)),
+    "laz-variable": (".laz", lambda path: write_las(path, 6, 60, -1)),
+    "laz-variable-1": (".laz", lambda path: write_las(path, 1, 60, -1)),
+    "pcd-ascii": (".pcd", lambda path: write_pcd(path, "ascii")),
+    "pcd-binary": (".pcd", lambda path: write_pcd(path, "binary")),
+    "pcd-compressed": (".pcd", lambda path: write_pcd(path, "binary_compressed")),
+    "npy": (".npy", lambda path: np.save(path, np.arange(80, dtype=np.float32).reshape(20, 4))),
+    "npz": (".npz", lambda path: write_npz(path, np.savez_compressed)),
+    "npz-stored": (".npz", lambda path: write_npz(path, np.savez)),
+    "bin": (".bin", lambda path: np.arange(80, dtype=np.float32).tofile(path)),
+    "grid": (".yaml", lambda path: write_text(path, GRID)),
+    "config": (".yaml", lambda path: write_text(path, CONFIG)),
+    "table": (".txt", lambda path: write_text(path, TABLE)),
+    "h5": (".h5", write_h5),
+    "h5-gzip": (".h5", lambda path: write_h5(path, compression="gzip", chunks=(2, 32, 3))),
+}
+
+
+def damage(whole, rng, text):
+    """The bytes with one to four changes, half of them among the first 400 or the last 100."""
+    data = bytearray(whole)
+    for _ in range(rng.integers(1, 5)):
+        if len(data) < 9:
+            break
+        place = rng.integers(0, 4)
+        low, high = ((0, 400), (0, 400), (len(data) - 100, len(data)), (0, len(data)))[place]
+        at = int(rng.integers(max(low, 0), min(high, len(data))))
+        many = int(rng.integers(1, 20))
+        change = rng.integers(0, 8 if text else 6)
+        if change == 0:
+            data[at] ^= 1 << rng.integers(0, 8)
+        elif change == 1:
+            data[at : at + many] = rng.bytes(many)
+        elif change == 2:
+            data[at:at] = bytes(data[at : at + many]) * int(rng.integers(1, 40))
+        elif change == 3:
+            del data[at : at + many]
+        elif change == 4 and rng.random() < 0.3:
+            del data[at:]
+        elif change in (4, 5):
+            width = int(rng.choice([1, 2, 4, 8]))
+            value = EXTREMES[rng.integers(len(EXTREMES))] % 256**width
+            data[at : at + width] = value.to_bytes(width, "little")
+        elif change == 6:
+            data[at:at] = TOKENS[rng.integers(len(TOKENS))]
+        elif found := list(re.finditer(rb"\d+", data)):
+            start, end = found[rng.integers(len(found))].span()
+            data[start:end] = NUMBERS[rng.integers(len(NUMBERS))]
+    return bytes(data)
+
+
+def read(kind, path):
+    from torchvox.io import load_grid, read_cloud
+
+    if kind == "grid":
+        load_grid(str(path))
+    elif kind == "config":
+        from torchvox.train.config import load_config
+
+        load_config(str(path)).text()
+    elif kind == "table":
+        from torchvox.data.stored import read_table
+
+        read_table(path, 6, ",")
+    elif kind.startswith("h5"):
+        from torchvox.data.modelnet import ModelNet40
+
+        ModelNet40(path.parent, points=8, normals=True)[0]
+    else:
+        read_cloud(path, "kitti" if kind == "bin" else None)
+
+
+def peak_kib():
+    return int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1])
+
+
+def judge(kind, path, base):
+    """(what the reader did, what is wrong with that or None)."""
+    from torchvox._errors import TorchvoxError
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    begin, fault, outcome = time.process_time(), None, "read"
+    try:
+        read(kind, path)
+    except TorchvoxError as error:
+        outcome = str(error)
+        if len(outcome.splitlines()) != 1 or len(outcome) > 6000:
+            fault = f"message of {len(outcome)} characters: {outcome[:300]!r}"
+        if isinstance(error.__cause__, MemoryError) and not kind.startswith("np"):
+            fault = f"asks for too much memory: {outcome}"
+    except BaseException:
+        fault = traceback.format_exc()
+    if time.process_time() - begin > MOST_SECONDS:
+        fault = f"took {time.process_time() - begin:.0f} s"
+    if peak_kib() - base > MOST_KIB:
+        fault = f"took {(peak_kib() - base) >> 10} MiB"
+    return outcome, fault
+
+
+def judge_files(files):
+    """A line of JSON each: path, what the reader did, what is wrong with that."""
+    from torchvox.train.config import load_config
+
+    load_config("pointnet2_cls_shapes_small")  # what is imported is not the file's time and memory
+    base = peak_kib()
+    for name in files:
+        path = Path(name)
+        print(json.dumps([name, *judge(path.parent.name, path, base)]), flush=True)
+
+
+def fuzz(kind, seed, count, folder):
+    suffix, write = WRITERS[kind]
+    path = folder / (f"ply_data_train0{suffix}" if kind.startswith("h5") else f"a{suffix}")
+    write(path)
+    whole, faults, refused = path.read_bytes(), 0, 0
+    read(kind, path)
+    text = kind in TEXTS or kind.startswith("pcd")
+    base = peak_kib()
+    for number in range(count):
+        path.write_bytes(damage(whole, np.random.default_rng([seed, number]), text))
+        print(number, flush=True)
+        outcome, fault = judge(kind, path, base)
+        refused += outcome != "read"
+        if fault:
+            faults += 1
+            print(f"FAULT {kind} {seed} {number}: {fault}", flush=True)
+            path.with_name(f"{seed}_{number}.fault").write_bytes(path.read_bytes())
+    print(f"done {kind} {seed}: {refused} of {count} refused, {faults} faults", flush=True)
+
+
+if __name__ == "__main__":
+    command, *arguments = sys.argv[1:]
+    if command == "judge":
+        judge_files(arguments)
+    else:
+        seed, count, folder, *kinds = arguments
+        for kind in kinds or WRITERS:
+            (Path(folder) / kind).mkdir(parents=True, exist_ok=True)
+            fuzz(kind, int(seed), int(count), Path(folder) / kind)

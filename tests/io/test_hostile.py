@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that claim more than they hold end in one sentence: the process lives, in 1 GiB and 10 s.
+
+They are read in a process of their own, which a reader that believes them takes down.
+"""
+
+import io
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import fuzzing
+import numpy as np
+import pytest
+
+for module in ("laspy", "lazrs", "pypcd4", "yaml", "pydantic", "h5py", "lightning"):
+    pytest.importorskip(module, reason=f"{module} is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = [pytest.param(seed, 1000, marks=pytest.mark.slow) for seed in (1, 2)]
+LIMIT = 6 << 30  # of address space: what a fault may take of the machine
+
+
+def child(*arguments, timeout):
+    import resource
+
+    return subprocess.run(
+        [sys.executable, fuzzing.__file__, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (address_space(),) * 2),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def address_space():
+    """The process of the tests may be large already: torch alone is, with CUDA."""
+    return (int(Path("/proc/self/statm").read_text().split()[0]) << 12) + LIMIT
+
+
+@pytest.mark.parametrize(("seed", "count"), [(0, 30), *LONG])
+def test_damaged_files(seed, count, tmp_path):
+    done = child("fuzz", seed, count, tmp_path, timeout=30 * count)
+    ends = [line for line in done.stdout.splitlines() if not line.isdigit()]
+    assert len(ends) == len(fuzzing.WRITERS), done.stdout[-500:] + done.stderr
+    assert all(line.endswith(", 0 faults") for line in ends), "\n".join(ends)
+
+
+def patched(kind, *changes):
+    """A file of fuzzing.WRITERS with (where, format, value); the bytes may say where."""
+
+    def write(path):
+        fuzzing.WRITERS[kind][1](path)
+        data = bytearray(path.read_bytes())
+        for where, format_, value in changes:
+            struct.pack_into(format_, data, where(data) if callable(where) else where, value)
+        path.write_bytes(data)
+
+    return write
+
+
+def points_at(data):
+    return struct.unpack_from("<I", data, 96)[0]
+
+
+def table_at(data):
+    return struct.unpack_from("<q", data, points_at(data))[0]
+
+
+def record_at(data):
+    """Of the LASzip record: after the head of its VLR, which names it."""
+    return data.index(b"laszip encoded") + 52
+
+
+def wrong_table(path):
+    """Chunks of any size, whose table says 2^31 - 1 points."""
+    import lazrs
+
+    fuzzing.WRITERS["laz-variable"][1](path)
+    data = path.read_bytes()
+    vlr = lazrs.LazVlr(data[record_at(data) : points_at(data)])
+    at, table = table_at(data), io.BytesIO()
+    start = io.BytesIO(data)
+    start.seek(points_at(data))
+    chunks = [(2**31 - 1, size) for _, size in lazrs.read_chunk_table(start, vlr)]
+    lazrs.write_chunk_table(table, chunks, vlr)
+    path.write_bytes(data[:at] + table.getvalue() + bytes(32))
+
+
+def replaced(kind, *pairs):
+    def write(path):
+        fuzzing.WRITERS[kind][1](path)
+        data = path.read_bytes()
+        for old, new in pairs:
+            assert old in data
+            data = data.replace(old, new)
+        path.write_bytes(data)
+
+    return write
+
+
+def large_packed(path):
+    fuzzing.WRITERS["pcd-compressed"][1](path)
+    data = path.read_bytes().replace(b"POINTS 50", b"POINTS 250000000")
+    at = data.index(b"DATA binary_compressed\n") + 23
+    path.write_bytes(data[: at + 4] + struct.pack("<I", 4_000_000_000) + data[at + 8 :])
+
+
+def npy(header):
+    text = header.encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def npz(path, **members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {"points": np.ones((4, 3), np.float32), **members}.items():
+            if isinstance(content, np.ndarray):
+                buffer = io.BytesIO()
+                np.save(buffer, content)
+                content = buffer.getvalue()
+            archive.writestr(f"{name}.npy", content)
+
+
+def large_origin(path):
+    npz(path, origin=np.zeros(3_000_000))
+
+
+def aliases(head, each="[{}]", levels=12):
+    """A value that stands for 9^levels."""
+    lines = [f"{head}a0: &a0 {'{x: 1}' if '<<' in each else 'word'}"]
+    for i in range(1, levels):
+        lines.append(f"a{i}: &a{i} " + each.format(", ".join([f"*a{i - 1}"] * 9)))
+    return "\n".join(lines) + "\n"
+
+
+def text(content):
+    return lambda path: path.write_text(content)
+
+
+TRAIN = "base: pointnet2_cls_shapes_small\n"
+HOSTILE = {
+    "laz/table.laz": (patched("laz", (lambda d: table_at(d) + 4, "<I", 2**32 - 1)), "chunk table"),
+    "laz/table_7.laz": (patched("laz-7", (lambda d: table_at(d) + 4, "<I", 10**6)), "chunk table"),
+    "laz/far.laz": (patched("laz", (points_at, "<q", 2**62)), "no chunk table"),
+    "laz/no_end.laz": (patched("laz", (points_at, "<q", -1)), "no chunk table"),
+    "laz/counts.laz": (wrong_table, "chunks do not hold"),
+    "laz/layer.laz": (
+        patched("laz-7", (lambda d: points_at(d) + 8 + 44, "<I", 2**32 - 1)),
+        "layers",
+    ),
+    "laz/points.laz": (patched("laz", (107, "<I", 84_000_000)), "cannot hold the 84000000 points"),
+    "laz/more.laz": (patched("laz", (107, "<I", 90_000)), "chunks do not hold the 90000 points"),
+    "laz/item.laz": (patched("laz", (lambda d: record_at(d) + 36, "<H", 65535)), "LASzip record"),
+    "laz/chunk.laz": (patched("laz-one", (lambda d: record_at(d) + 12, "<I", 2**32 - 2)), "read"),
+    "las/points.las": (patched("las", (107, "<I", 84_000_000)), "cannot hold the 84000000 points"),
+    "las/scale.las": (patched("las", (131, "<d", 0.0)), "give no coordinates"),
+    "las/evlrs.las": (patched("las-7", (235, "<q", 2**62), (243, "<I", 9)), "read"),
+    **{
+        f"pcd/{kind}.pcd": (replaced(kind, (b"COUNT 1 ", b"COUNT 99999999 ")), "cannot hold")
+        for kind in ("pcd-ascii", "pcd-binary", "pcd-compressed")
+    },
+    "pcd/points.pcd": (replaced("pcd-binary", (b"POINTS 50", b"POINTS 9999999999")), "cannot hold"),
+    "pcd/packed.pcd": (large_packed, "cannot hold"),
+    "pcd/line.pcd": (lambda path: path.write_bytes(b"FIELDS" + b" x" * 200_000), "does not end"),
+    "npy/wide.npy": (
+        lambda path: path.write_bytes(
+            npy("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 10000000000)}\n")
+        ),
+        r"C from 3 to 65536, got float32 \[0, 10000000000\]",
+    ),
+    "npy/deep.npy": (lambda path: path.write_bytes(npy("(" * 9000)), "not a readable"),
+    "npz/origin.npz": (large_origin, "origin claims 24000128 bytes"),
+    "npz/names.npz": (
+        lambda path: npz(
+            path, columns=npy("{'descr': '<U0', 'fortran_order': False, 'shape': (10000000000,)}\n")
+        ),
+        "3 columns, but the layout names 65537",
+    ),
+    "npz/unused.npz": (lambda path: npz(path, junk=b"no array"), "read"),
+    "grid/aliases.yaml": (text(aliases("")), "aliases written out"),
+    "grid/merge.yaml": (text(aliases("", "{{<<: [{}]}}")), "aliases written out"),
+    "grid/self.yaml": (text("voxel_size: &a [*a]\npoint_cloud_range: 1"), "aliases written out"),
+    "grid/deep.yaml": (text("[" * 5000), "nested too deeply"),
+    "grid/number.yaml": (text("voxel_size: 1" + "0" * 5000), "more than 3000"),
+    "grid/long.yaml": (text("# \n" * 99_999), "longer than"),
+    "grid/infinite.yaml": (
+        text(fuzzing.GRID + "max_voxels: .inf"),
+        "cannot convert float infinity",
+    ),
+    "grid/date.yaml": (text("2001-99-99"), "not readable YAML"),
+    "config/aliases.yaml": (text(TRAIN + aliases("") + "train: *a11"), "aliases written out"),
+    "config/list.yaml": (
+        text(TRAIN + f"train: {list(range(9999))}"),
+        "got \\[0, 1, 2, 3, 4, 5, ...",
+    ),
+    "config/keys.yaml": (
+        text(TRAIN + "\n".join(f"k{i}: 1" for i in range(9999))),
+        "unknown key k0",
+    ),
+    "config/base.yaml": (text(f"base: {'b' * 2000}.yaml"), "does not exist"),
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory):
+    """What became of every file; a file that takes the process down is followed by another one."""
+    folder, found = tmp_path_factory.mktemp("hostile"), {}
+    for name, (write, _) in HOSTILE.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write(folder / name)
+    left = list(HOSTILE)
+    while left:
+        try:
+            done, errors = child("judge", *(folder / name for name in left), timeout=300), ""
+            lines, errors = done.stdout, done.stderr
+        except subprocess.TimeoutExpired as slow:
+            lines, errors = (slow.stdout or b"").decode(), "no end"
+        for line in lines.splitlines():
+            path, *verdict = json.loads(line)
+            found[str(Path(path).relative_to(folder))] = verdict
+        left = [name for name in left if name not in found]
+        if left:
+            found[left[0]] = ["nothing", f"the process died: {errors[-500:]}"]
+            left = left[1:]
+    return found
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_file_that_claims_too_much(name, verdicts):
+    outcome, fault = verdicts[name]
+    assert fault is None
+    assert re.search(HOSTILE[name][1], outcome), outcome
+
+
+def test_a_message_of_a_configuration_is_short():
+    from torchvox._errors import WrongUseError
+    from torchvox.train.config import load_config, make_config
+
+    shared, plain = "word", load_config("pointnet2_cls_shapes_small").plain()
+    for _ in range(6):
+        shared = [shared] * 9
+    for wrong, reason in (
+        ({"train": shared}, "more than 1000000 characters"),
+        ({"train": [["word"] * 9999]}, "train: input should be a valid dictionary"),
+        ({"data": {"kind": "x" * 999}}, "data.kind must be one of"),
+        ({"model": {"kind": "k", "args": {"a": plain}, "b" * 999: 1}}, "unknown key model.bbb"),
+        ({f"key{i}": 1 for i in range(999)}, "unknown key key0"),
+    ):
+        with pytest.raises(WrongUseError, match=reason) as error:
+            make_config({**plain, **wrong})
+        assert len(str(error.value)) < 2000
+    plain["model"]["args"] = plain  # endless
+    with pytest.raises(WrongUseError, match="more than 1000000 characters"):
+        make_config(plain)
+
+
+def test_values_of_an_import_are_bounded(tmp_path):
+    from torchvox._errors import WrongUseError
+    from torchvox.cli.importing import _settings, _told
+
+    (tmp_path / "a.yaml").write_text(aliases("", "{{a: [{}], b: 1}}"))
+    for read in (lambda path: _settings(path, []), _told):
+        with pytest.raises(WrongUseError, match="aliases written out"):
+            read(tmp_path / "a.yaml")
+    with pytest.raises(WrongUseError, match="nested too deeply"):
+        _settings(None, ["a=" + "[" * 5000])
