@@ -4,17 +4,6 @@
 import numpy as np
 import pytest
 
-PCD = """VERSION .7
-FIELDS x y z intensity
-SIZE 4 4 4 4
-TYPE F F F F
-COUNT 1 1 1 1
-WIDTH {n}
-HEIGHT 1
-VIEWPOINT 0 0 0 1 0 0 0
-POINTS {n}
-DATA ascii
-"""
 POINTS = np.random.default_rng(0).uniform(0, 9, (50, 4)).astype(np.float32)
 XYZI = ["x", "y", "z", "intensity"]
 
@@ -22,12 +11,11 @@ XYZI = ["x", "y", "z", "intensity"]
 @pytest.fixture
 def mixed(tmp_path):
     """a.bin of KITTI, b.pcd, c.npz that names three columns, d.npy of four."""
-    pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
+    pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
     folder = tmp_path / "in"
     folder.mkdir()
     POINTS.tofile(folder / "a.bin")
-    rows = "\n".join(" ".join(map(str, row)) for row in POINTS)
-    (folder / "b.pcd").write_text(PCD.format(n=len(POINTS)) + rows + "\n")
+    pypcd4.PointCloud.from_points(POINTS, XYZI, [np.float32] * 4).save(folder / "b.pcd")
     np.savez(folder / "c.npz", points=POINTS[:, :3], columns=["x", "y", "z"])
     np.save(folder / "d.npy", POINTS)
     return folder
