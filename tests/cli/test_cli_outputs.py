@@ -96,8 +96,15 @@ def test_a_full_stdout_is_one_sentence(torchvox_cli, tmp_path):
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "torchvox", "--version"]
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=-1, text=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, "-m", "torchvox", "--version"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=300,
+        )
     assert (done.returncode, done.stderr) == (1, "torchvox: [Errno 28] No space left on device\n")
 
 
