@@ -74,3 +74,26 @@ def scan(tmp_path):
     path = tmp_path / "scan.bin"
     points.astype(np.float32).tofile(path)
     return path
+
+
+@pytest.fixture
+def detector_file(tmp_path):
+    pytest.importorskip("pydantic", reason="the extra train is not installed")
+    pytest.importorskip("yaml", reason="the extra train is not installed")
+    import torch
+
+    from torchvox.models import checkpoints
+    from torchvox.models.detection import detector
+
+    torch.manual_seed(0)
+    model = detector(
+        "pointpillars_kitti",
+        [
+            "model.args.point_cloud_range=[0, -10.24, -3, 20.48, 10.24, 1]",
+            "model.args.backbone={layers: [1, 1, 1], channels: [8, 8, 8]}",
+            "model.args.neck={channels: [8, 8, 8]}",
+            "model.args.detections={post: 20, score: 0.0}",
+        ],
+    )
+    checkpoints.save(model.eval(), tmp_path / "model.pt")
+    return tmp_path / "model.pt"

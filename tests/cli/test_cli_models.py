@@ -161,26 +161,6 @@ def test_wrong_use_is_one_sentence(torchvox_cli, checkpoint):
     torchvox_cli("export", checkpoint).assert_one_sentence(1, "no checkpoint of torchvox.models")
 
 
-@pytest.fixture
-def detector_file(tmp_path):
-    pytest.importorskip("pydantic", reason="the extra train is not installed")
-    pytest.importorskip("yaml", reason="the extra train is not installed")
-    from torchvox.models.detection import detector
-
-    torch.manual_seed(0)
-    model = detector(
-        "pointpillars_kitti",
-        [
-            "model.args.point_cloud_range=[0, -10.24, -3, 20.48, 10.24, 1]",
-            "model.args.backbone={layers: [1, 1, 1], channels: [8, 8, 8]}",
-            "model.args.neck={channels: [8, 8, 8]}",
-            "model.args.detections={post: 20, score: 0.0}",
-        ],
-    )
-    checkpoints.save(model.eval(), tmp_path / "model.pt")
-    return tmp_path / "model.pt"
-
-
 def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tmp_path):
     pytest.importorskip("matplotlib", reason="the extra viz is not installed")
     kitti = ("--layout", "kitti", "--device", "cpu")

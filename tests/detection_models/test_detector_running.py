@@ -64,6 +64,21 @@ def test_a_program_of_anyone_gives_boxes_by_falling_score(program):
     assert found.labels.tolist() == [1, 1, 1] and found.classes == ("car", "van")
 
 
+def test_a_box_with_just_the_least_score_is_kept(program):
+    found = load_runner(program(), CPU)(SCAN)
+    for score, kept in ((0.5, 2), (0.5000001, 1), (0.4999999, 2), (float(found.scores[0]), 1)):
+        assert found.above(score).scores.tolist() == found.scores[:kept].tolist()
+
+
+@pytest.mark.parametrize("columns", [2, 6])
+def test_a_program_of_columns_that_no_scan_has_is_refused_at_once(tmp_path, columns):
+    program = Program("")
+    program.columns = columns
+    torch.jit.script(program).save(str(tmp_path / "program.pt"))
+    with pytest.raises(CheckpointError, match=f"sees {columns} columns, where 3 to 5 are known"):
+        load_runner(tmp_path / "program.pt", CPU)
+
+
 @pytest.mark.parametrize(
     "fault",
     ["box", "score", "label", "negative label", "count", "negative count", "columns", "rank"],

@@ -102,6 +102,28 @@ def test_predict_labels_parts_of_a_known_category(command, tmp_path):
     assert code == 2 and "--category must be one of sphere" in err
 
 
+def test_a_category_that_no_model_knows_stops_before_the_first_file(command, tmp_path):
+    model = trained(command, tmp_path, "parts")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.npy").write_bytes(b"broken")
+    arguments = ("predict", "a.npy", "b.npy", "--trust-code", "-m", model)
+    code, _, err = command(*arguments, "--category", "sofa")
+    assert code == 2 and "--category must be one of sphere" in err and "a.npy" not in err
+    assert not (tmp_path / "torchvox_out").exists()
+
+
+def test_a_room_without_colours_stops_no_other(command, tmp_path):
+    model = trained(command, tmp_path, "segment")
+    room = generate_rooms([0], points=50)["points"][0, :, :6].numpy()
+    np.save("a.npy", room[:, :3])
+    np.save("b.npy", np.full_like(room, np.nan))
+    np.savez("c.npz", points=room, columns=["x", "y", "z", "red", "green", "blue"])
+    code, out, err = command("predict", *("a.npy", "b.npy", "c.npz"), "--trust-code", "-m", model)
+    assert code == 1 and "2 of 3 files failed" in err
+    assert "a.npy must have the columns" in err and "b.npy has no finite point" in err
+    assert out.startswith("c.npz: 50 points") and len(out.splitlines()) == 1
+
+
 def test_wrong_use_is_one_sentence_and_exit_code_2(command, tmp_path):
     trained(command, tmp_path)
     for arguments, words in (
@@ -109,6 +131,7 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(command, tmp_path):
         (("train", "run.yaml", "train.epoch=2"), "did you mean epochs?"),
         (("train", "run.yaml", "-o", "out"), "give --resume"),
         (("eval", "none.ckpt"), "does not exist"),
+        (("eval", "out/best.ckpt", "--json", "out"), "--json must be a file, got out, a folder"),
         (("eval", "out/best.ckpt", "--split", "test"), "--split must be train or val"),
         (("eval", "out/best.ckpt", "--at-least", "iou=1"), "the metrics are accuracy"),
         (("eval", "out/best.ckpt", "--at-least", "miou=nan"), "'nan' is no number"),

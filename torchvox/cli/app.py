@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -27,10 +29,13 @@ from torchvox.cli import (
     train,
     voxelize,
 )
+from torchvox.cli.work import sentence
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.
 CommandLineError = typer.BadParameter.__mro__[2]
-DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG_USE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+REPORTED = (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError)
+REPORTED += (LookupError, AttributeError)
 
 
 class Group(TyperGroup):
@@ -45,6 +50,8 @@ class Group(TyperGroup):
     def _guarded(self, *args: Any, **kwargs: Any) -> int:
         try:
             code = super().main(*args, standalone_mode=False, **kwargs)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a full disk is still an error like others
         except (typer.Abort, KeyboardInterrupt):
             return _fail("interrupted", INTERRUPTED)
         except CommandLineError as error:
@@ -54,23 +61,28 @@ class Group(TyperGroup):
         except BrokenPipeError:  # the reader of our output went away
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
-        except (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
+        except REPORTED as error:
             if os.environ.get("TORCHVOX_DEBUG"):
                 raise
             return _fail(error, FAILED)
-        except (LookupError, AttributeError) as error:  # whose messages alone say nothing
-            if os.environ.get("TORCHVOX_DEBUG"):
-                raise
-            return _fail(f"{type(error).__name__}: {error} (TORCHVOX_DEBUG=1 shows where)", FAILED)
         if code == INTERRUPTED:  # typer's own answer to an interrupt, which says nothing
             return _fail("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else DONE
 
 
 def _fail(error: object, code: int) -> int:
-    sentence = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
-    print(f"torchvox: {sentence}", file=sys.stderr)
+    print(f"torchvox: {sentence(error)}", file=sys.stderr)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # what a full disk does not take must not fail again at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
+
+
+def _leave(*_: object) -> None:
+    """On SIGTERM: unlike the default it lets temporary files vanish."""
+    raise SystemExit(TERMINATED)
 
 
 app = typer.Typer(
@@ -113,6 +125,9 @@ def _root(
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the app on sys.argv[1:] or the given arguments, and return the exit code."""
     command = typer.main.get_command(app)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        with contextlib.suppress(ValueError):  # in another thread than the first
+            signal.signal(signal.SIGTERM, _leave)
     return command.main(
         None if arguments is None else list(arguments),
         prog_name="torchvox",

@@ -22,14 +22,15 @@ from torchvox.cli.options import (
     Output,
     Range,
     VoxelSize,
-    choose_grid,
+    cloud_reader,
     format_suffix,
+    grid_chooser,
     numbers,
     output_paths,
 )
 from torchvox.cli.voxelize import cloud_title
 from torchvox.cli.work import choose_device, for_each, note
-from torchvox.io import Grid, PointCloud, find_clouds, read_cloud, write_npy, write_npz
+from torchvox.io import Grid, PointCloud, find_clouds, write_npy, write_npz
 
 FORMATS = (".png", ".npz", ".npy")
 INTENSITY_CHANNELS = ("intensity_top", "intensity_mean", "intensity_max")
@@ -76,12 +77,13 @@ def bev(
         len(wanted) > 1 or wanted[0] not in LABELS
     ):
         raise WrongUseError("a .png shows one channel: give one, or --format npz")
+    read, choose = cloud_reader(files, layout), grid_chooser(grid, voxel_size, box)
     where, name = choose_device(device)
     note(f"device: {name}")
 
     def work(source: Path, target: Path) -> str:
-        cloud = read_cloud(source, layout)
-        chosen = choose_grid(cloud, grid, voxel_size, box)
+        cloud = read(source)
+        chosen = choose(cloud)
         nx, ny = cells or chosen.bev_size
         image, empty, counts = rasterize(cloud, chosen, (nx, ny), wanted, where)
         filled, used = counts[:2]

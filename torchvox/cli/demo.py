@@ -24,7 +24,7 @@ from torchvox.cli.options import (
     Layout,
     Range,
     VoxelSize,
-    choose_grid,
+    grid_chooser,
 )
 from torchvox.cli.voxelize import cloud_title
 from torchvox.cli.work import (
@@ -38,7 +38,7 @@ from torchvox.cli.work import (
     timed,
 )
 from torchvox.data.scene import generate_scan
-from torchvox.io import Grid, PointCloud, load_grid, read_cloud
+from torchvox.io import Grid, PointCloud, read_cloud
 
 DEMO_GRID = "sweep_02"  # of the generated scan; the grid of a file is derived from its points
 
@@ -76,18 +76,16 @@ def demo(
 ) -> None:
     """Scan -> voxelize -> furthest point sample -> bird's-eye view, with pictures."""
     require("matplotlib", "to draw pictures")
+    if scan is None and box is None:
+        grid = grid or DEMO_GRID
+    choose = grid_chooser(grid, voxel_size, box)
     where, name = choose_device(device)
     start = time.perf_counter()
     cloud = generate_scan(seed) if scan is None else read_cloud(scan, layout)
     seconds = time.perf_counter() - start
     if not cloud.finite().any():
         raise TorchvoxError(f"{cloud_title(cloud)} has no finite point to work on")
-    if scan is None and (grid, voxel_size, box) == (None, None, None):
-        chosen = load_grid(DEMO_GRID)
-    elif scan is None:
-        chosen = choose_grid(cloud, grid or (None if box else DEMO_GRID), voxel_size, box)
-    else:
-        chosen = choose_grid(cloud, grid, voxel_size, box)
+    chosen = choose(cloud)
     results = run_ops(cloud, chosen, samples, where)
     start = time.perf_counter()
     pictures = _draw(cloud, chosen, results, output)

@@ -17,10 +17,11 @@ from torchvox.cli.options import (
     Inputs,
     Layout,
     Output,
+    cloud_reader,
     output_paths,
 )
 from torchvox.cli.work import choose_device, for_each, note
-from torchvox.io import find_clouds, read_cloud
+from torchvox.io import PointCloud, find_clouds
 from torchvox.io.writers import atomic_path
 
 if TYPE_CHECKING:
@@ -63,22 +64,24 @@ def detect(
     pictures: list[Path | None] = [None] * len(files)
     if plot is not None:
         pictures = [*output_paths(files, plot, "boxes", (".png",), ".png")]
+    read = cloud_reader(files, layout)
     where, name = choose_device(device)
     note(f"device: {name}")
     runner = load_runner(model, where)
     picture_of = dict(zip(targets, pictures, strict=True))
-    for_each(files, targets, lambda *pair: _one(runner, *pair, layout, score, picture_of[pair[1]]))
+    for_each(
+        files, targets, lambda *pair: _one(runner, read(pair[0]), *pair, score, picture_of[pair[1]])
+    )
 
 
 def _one(
     runner: Runner,
+    cloud: PointCloud,
     source: Path,
     target: Path,
-    layout: str | None,
     score: float,
     picture: Path | None,
 ) -> str:
-    cloud = read_cloud(source, layout)
     if any(cloud.origin):
         raise CloudFileError(f"{source} is no scan about its sensor: its coordinates are shifted")
     found = runner(cloud).above(score)

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
-from torchvox.cli.options import Device, DeviceChoice, TrustCode
+from torchvox.cli.options import Device, DeviceChoice, TrustCode, check_file
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import choose_device, console, note
 from torchvox.io import atomic_path
@@ -63,6 +63,7 @@ def evaluate(
     if split not in ("train", "val"):
         raise WrongUseError(f"--split must be train or val, got {split!r}")
     gates = [_gate(text) for text in at_least or []]
+    check_file(results, "--json")
     if pictures is not None:
         require("matplotlib", "to draw pictures")
     where, name = choose_device(device)

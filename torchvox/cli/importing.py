@@ -13,6 +13,7 @@ from rich.table import Table
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._yaml import read_yaml
+from torchvox.cli.options import check_file
 from torchvox.cli.work import console
 from torchvox.io import atomic_path
 
@@ -78,6 +79,8 @@ def import_checkpoint(
     names = [one.name for one in LAYOUTS]
     if layout not in (None, *names):
         raise WrongUseError(f"--layout must be one of {', '.join(names)}, got {layout!r}")
+    check_file(output, "--output")
+    check_file(report_file, "--report")
     imported = convert(checkpoint, layout, _settings(config, values or []), _told(original))
     report = parity(imported)
     rows = report.rows()

@@ -11,9 +11,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from torchvox.cli.options import Layout
+from torchvox.cli.options import Layout, cloud_reader
 from torchvox.cli.work import console, for_each
-from torchvox.io import PointCloud, find_clouds, grid_around, read_cloud
+from torchvox.io import PointCloud, find_clouds, grid_around
 
 
 def info(
@@ -22,10 +22,11 @@ def info(
 ) -> None:
     """Show points, columns, bounds and origin of point-cloud files."""
     files = find_clouds(paths)
+    read = cloud_reader(files, layout)
     if len(files) == 1:
-        _describe(read_cloud(files[0], layout), files[0])
+        _describe(read(files[0]), files[0])
         return
-    for_each(files, files, lambda path, _: _line(read_cloud(path, layout), path))
+    for_each(files, files, lambda path, _: _line(read(path), path))
 
 
 def _describe(cloud: PointCloud, path: Path) -> None:

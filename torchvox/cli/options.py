@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -11,9 +13,12 @@ from typing import Annotated
 import typer
 
 from torchvox._errors import WrongUseError
-from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, load_grid
+from torchvox._extras import require
+from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, load_grid, read_cloud
+from torchvox.io.layouts import layout_choices, parse_layout
 
 OUTPUT_FOLDER = Path("torchvox_out")
+NAMED = (".pcd", ".las", ".laz")  # formats that name their columns
 
 
 class DeviceChoice(str, Enum):
@@ -87,13 +92,42 @@ def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:
     return values
 
 
-def choose_grid(
-    cloud: PointCloud, name: str | None, voxel_size: str | None, box: str | None
-) -> Grid:
-    """The grid for a cloud: a named one, a given one, or one derived from the points.
+def cloud_reader(files: list[Path], layout: str | None) -> Callable[[Path], PointCloud]:
+    """read_cloud for these inputs. Of many, those that name their columns go without --layout.
+
+    Raises WrongUseError for a layout that is wrong for all of them.
+    """
+    if layout is None:
+        if all(path.suffix.lower() == ".bin" for path in files):
+            raise WrongUseError(
+                f"{files[0]}: a .bin file does not say its columns: give --layout, "
+                f"{layout_choices()}"
+            )
+        return read_cloud
+    parse_layout(layout)
+    able = [path for path in files if path.suffix.lower() not in NAMED]
+    if not able:
+        raise WrongUseError(f"{files[0]}: this format names its columns, leave --layout out")
+    takers = set([path for path in able if not _holds_columns(path)] or able)
+    return lambda path: read_cloud(path, layout if path in takers else None)
+
+
+def _holds_columns(path: Path) -> bool:
+    """Whether a .npz names its columns."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "columns.npy" in archive.namelist()
+    except Exception:  # a damaged one, or no .npz: read_cloud says what is wrong
+        return False
+
+
+def grid_chooser(
+    name: str | None, voxel_size: str | None, box: str | None
+) -> Callable[[PointCloud], Grid]:
+    """What gives a cloud its grid: a named one, a given one, or one derived from the points.
 
     --voxel-size and --range refine a named grid; without --grid and --range the range comes from
-    the data, and Grid.chosen says so.
+    the data, and Grid.chosen says so. Raises WrongUseError for wrong options, before any cloud.
     """
     size = None
     if voxel_size is not None:
@@ -104,12 +138,22 @@ def choose_grid(
         grid = load_grid(name)
         changed = {"voxel_size": size, "point_cloud_range": limits}
         changed = {key: value for key, value in changed.items() if value is not None}
-        return replace(grid, **changed, chosen=grid.chosen + (", changed" if changed else ""))
-    if limits is None:
-        return grid_around(cloud, size)
-    if size is None:
+        fixed = replace(grid, **changed, chosen=grid.chosen + (", changed" if changed else ""))
+    elif limits is None:
+        Grid("derived", size or (1.0,) * 3, (0, 0, 0, 1, 1, 1))  # refuses a wrong size
+        return lambda cloud: grid_around(cloud, size)
+    elif size is None:
         raise WrongUseError("--range needs --voxel-size, or --grid for the voxel size")
-    return Grid("given", size, limits)
+    else:
+        fixed = Grid("given", size, limits)
+    return lambda _: fixed
+
+
+def check_file(path: Path | None, option: str) -> None:
+    """Raises WrongUseError for an output that is there and is no file to replace."""
+    if path is not None and path.exists() and not path.is_file():
+        what = "a folder" if path.is_dir() else "no regular file"
+        raise WrongUseError(f"{option} must be a file, got {path}, {what}")
 
 
 def output_paths(
@@ -118,15 +162,21 @@ def output_paths(
     """One output path per input: `output` itself for a file, else <output>/<stem>.<kind><format>.
 
     Raises WrongUseError for an unknown format, one file for many inputs, or two inputs that would
-    write the same file.
+    write the same file; MissingExtraError for a .png without matplotlib.
     """
     suffix = output.suffix.lower()
-    if suffix and not output.is_dir():
+    one = suffix != "" and not output.is_dir()
+    if (suffix if one else default) == ".png":
+        require("matplotlib", "to draw pictures")
+    if one:
         if suffix not in formats:
             raise WrongUseError(f"{output}: {kind} are written as {', '.join(formats)}")
         if len(inputs) > 1:
             raise WrongUseError(f"{output} is one file, but there are {len(inputs)} inputs")
+        check_file(output, "--output")
         return [output]
+    if output.exists() and not output.is_dir():
+        raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
     paths = [output / f"{cloud_stem(path)}.{kind}{default}" for path in inputs]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)

@@ -17,11 +17,12 @@ from torchvox.cli.options import (
     Layout,
     Output,
     TrustCode,
+    cloud_reader,
     format_suffix,
     output_paths,
 )
 from torchvox.cli.work import choose_device, for_each, note
-from torchvox.io import find_clouds, read_cloud, write_npz
+from torchvox.io import PointCloud, find_clouds, write_npz
 
 if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint
@@ -48,36 +49,37 @@ def predict(
 ) -> None:
     """Classify clouds, or label their points: what each is printed, point labels are written."""
     from torchvox.train import load_checkpoint
+    from torchvox.train.predict import number_of_category
 
     where, name = choose_device(device)
     note(f"device: {name}")
     trained = load_checkpoint(model, where, trust_code)
     files = find_clouds(paths)
+    read = cloud_reader(files, layout)
     if trained.config.task == "classify":
-        for_each(files, files, lambda source, _: _classify(trained, source, layout))
+        for_each(files, files, lambda source, _: _classify(trained, source, read(source)))
         return
+    if trained.config.task == "parts":
+        number_of_category(trained, category)  # refuses an unknown one
     suffix = format_suffix(file_format, FORMATS)
     targets = output_paths(files, output, "labels", FORMATS, suffix)
-    for_each(files, targets, lambda *pair: _label(trained, *pair, layout, category))
+    for_each(files, targets, lambda *pair: _label(trained, *pair, read(pair[0]), category))
 
 
-def _classify(trained: Checkpoint, source: Path, layout: str | None) -> str:
+def _classify(trained: Checkpoint, source: Path, cloud: PointCloud) -> str:
     from torchvox.train.predict import classify_cloud
 
-    likely = classify_cloud(trained, read_cloud(source, layout)).topk(
-        min(LIKELIEST, len(trained.labels.classes))
-    )
+    likely = classify_cloud(trained, cloud).topk(min(LIKELIEST, len(trained.labels.classes)))
     names = [trained.labels.classes[i] for i in likely.indices]
     shown = [f"{n} {100 * p:.1f} %" for n, p in zip(names, likely.values.tolist(), strict=True)]
     return f"{source.name}: {', '.join(shown)}"
 
 
 def _label(
-    trained: Checkpoint, source: Path, target: Path, layout: str | None, category: str | None
+    trained: Checkpoint, source: Path, target: Path, cloud: PointCloud, category: str | None
 ) -> str:
     from torchvox.train.predict import label_points
 
-    cloud = read_cloud(source, layout)
     labels = label_points(trained, cloud, category)
     names = trained.labels.classes
     if target.suffix.lower() == ".npz":

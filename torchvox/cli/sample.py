@@ -18,6 +18,7 @@ from torchvox.cli.options import (
     Inputs,
     Layout,
     Output,
+    cloud_reader,
     format_suffix,
     output_paths,
 )
@@ -27,7 +28,6 @@ from torchvox.io import (
     PointCloud,
     find_clouds,
     grid_around,
-    read_cloud,
     write_cloud,
     write_npz,
 )
@@ -55,11 +55,12 @@ def sample(
     first = start if start == "random" else int(start)
     files = find_clouds(paths)
     targets = output_paths(files, output, "samples", FORMATS, format_suffix(file_format, FORMATS))
+    read = cloud_reader(files, layout)
     where, name = choose_device(device)
     note(f"device: {name}")
 
     def work(source: Path, target: Path) -> str:
-        cloud = read_cloud(source, layout)
+        cloud = read(source)
         idx, dist2 = furthest_points(cloud.tensor(where), count, first, seed)
         chosen = idx.cpu().numpy().astype(np.int64)
         reach = coverage(dist2, cloud.unit)

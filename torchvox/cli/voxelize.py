@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 import torchvox
+from torchvox._errors import WrongUseError
 from torchvox.cli.options import (
     OUTPUT_FOLDER,
     Device,
@@ -22,12 +23,13 @@ from torchvox.cli.options import (
     Output,
     Range,
     VoxelSize,
-    choose_grid,
+    cloud_reader,
     format_suffix,
+    grid_chooser,
     output_paths,
 )
 from torchvox.cli.work import choose_device, drops, for_each, note, pillar_counts
-from torchvox.io import Grid, PointCloud, find_clouds, read_cloud, write_npy, write_npz
+from torchvox.io import Grid, PointCloud, find_clouds, write_npy, write_npz
 
 FORMATS = (".npz", ".npy", ".png")
 
@@ -73,14 +75,17 @@ def voxelize(
     device: Device = DeviceChoice.auto,
 ) -> None:
     """Voxelize point clouds: features, (batch, z, y, x) indices and counts, as .npz."""
+    if reduce is Reduce.none and max_points == -1:
+        raise WrongUseError("--reduce none needs --max-points from 0 up: its rows are padded to it")
     files = find_clouds(paths)
     targets = output_paths(files, output, "voxels", FORMATS, format_suffix(file_format, FORMATS))
+    read, choose = cloud_reader(files, layout), grid_chooser(grid, voxel_size, box)
     where, name = choose_device(device)
     note(f"device: {name}")
 
     def work(source: Path, target: Path) -> str:
-        cloud = read_cloud(source, layout)
-        chosen = choose_grid(cloud, grid, voxel_size, box)
+        cloud = read(source)
+        chosen = choose(cloud)
         limits = {"max_points": max_points, "max_voxels": max_voxels}
         chosen = replace(chosen, **{k: v for k, v in limits.items() if v is not None})
         voxels = torchvox.voxelize(

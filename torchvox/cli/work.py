@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import torchvox
-from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._errors import TorchvoxError
 from torchvox.cli.options import DeviceChoice
 
 T = TypeVar("T")
@@ -99,11 +99,19 @@ def milliseconds(ms: float) -> str:
     return f"{ms:.3g} ms" if ms >= 0.1 else f"{1000 * ms:.0f} us"
 
 
+def sentence(error: object) -> str:
+    """What an error says, in one line."""
+    text = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
+    if isinstance(error, (LookupError, AttributeError)):  # whose messages alone say nothing
+        text = f"{type(error).__name__}: {text} (TORCHVOX_DEBUG=1 shows where)"
+    return text
+
+
 def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path], str]) -> None:
     """Do the work for every pair of paths, with a progress bar when there are many.
 
-    A file that fails is reported and the others go on; the exit code is then 1. `work` returns
-    the line to print for its file.
+    A file that fails, for whatever reason, is reported and the others go on; the exit code is then
+    1. What is wrong for all of them must thus be refused before. `work` returns the line to print.
     """
     failed = 0
     out = console()
@@ -121,14 +129,15 @@ def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path
         for source, target in zip(inputs, outputs, strict=True):
             bar.update(task, description=escape(source.name))
             try:
-                out.print(work(source, target), soft_wrap=True, markup=False)
-            except WrongUseError:
-                raise
-            except (TorchvoxError, OSError, RuntimeError, ValueError, MemoryError) as error:
+                line = work(source, target)
+            except Exception as error:
                 if len(inputs) == 1:
                     raise
                 failed += 1
-                note(f"torchvox: {' '.join(str(error).split())}")
+                words = sentence(error)
+                note(f"torchvox: {words if source.name in words else f'{source}: {words}'}")
+            else:
+                out.print(line, soft_wrap=True, markup=False)
             bar.advance(task)
     if failed:
         note(f"torchvox: {failed} of {len(inputs)} files failed")

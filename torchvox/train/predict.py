@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.data.counter_random import permutation
 from torchvox.io import PointCloud
 from torchvox.train.checkpoint import Checkpoint
@@ -43,11 +43,8 @@ def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = 
     clean = _finite(cloud)
     known: dict[str, Tensor] = {}
     if trained.config.task == "parts":
-        names = trained.labels.categories
-        if category not in names:
-            raise WrongUseError(f"--category must be one of {', '.join(names)}, got {category!r}")
         device = next(trained.model.parameters()).device
-        known["label"] = torch.tensor([names.index(category)], device=device)
+        known["label"] = torch.tensor([number_of_category(trained, category)], device=device)
         features, groups = _object(trained, clean), [np.arange(len(clean))]
         offsets = np.zeros((1, 3), np.float32)
     else:
@@ -65,12 +62,20 @@ def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = 
     return whole
 
 
+def number_of_category(trained: Checkpoint, category: str | None) -> int:
+    """Of a model of parts. Raises WrongUseError for a category that it does not know."""
+    names = trained.labels.categories
+    if category not in names:
+        raise WrongUseError(f"--category must be one of {', '.join(names)}, got {category!r}")
+    return names.index(category)
+
+
 def _finite(cloud: PointCloud) -> PointCloud:
     from dataclasses import replace
 
     kept = cloud.finite()
     if not kept.any():
-        raise WrongUseError(f"{cloud.path or 'the cloud'} has no finite point")
+        raise CloudFileError(f"{cloud.path or 'the cloud'} has no finite point")
     return replace(cloud, points=cloud.points[kept])
 
 

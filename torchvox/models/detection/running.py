@@ -98,8 +98,6 @@ def columns_of(cloud: PointCloud, count: int) -> np.ndarray:
                 f"{cloud.path or 'the cloud'} has no {name} column, which the detector sees: check "
                 "--layout"
             )
-    if count > 3 + len(COLUMNS):
-        raise WrongUseError(f"the detector sees {count} columns, of which 5 are known")
     return rows
 
 
@@ -127,6 +125,8 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
     if not all(hasattr(model, name) for name in names):
         raise CheckpointError(f"{path} is no detector")
     classes, columns, box = (getattr(model, name) for name in names)
+    if not 3 <= int(columns) <= 3 + len(COLUMNS):
+        raise CheckpointError(f"{path} sees {columns} columns, where 3 to 5 are known")
     if device.type == "cuda" and isinstance(model, PillarDetector):
         call = GraphRunner(model, device=device)
     return Runner(call, tuple(classes), int(columns), tuple(box), device)

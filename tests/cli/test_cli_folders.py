@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many inputs: a file that fails stops no other, what is wrong for all of them stops at once."""
+
+import numpy as np
+import pytest
+
+POINTS = np.random.default_rng(0).uniform(0, 9, (50, 4)).astype(np.float32)
+XYZI = ["x", "y", "z", "intensity"]
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """a.bin of KITTI, b.pcd, c.npz that names three columns, d.npy of four."""
+    pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    POINTS.tofile(folder / "a.bin")
+    pypcd4.PointCloud.from_points(POINTS, XYZI, [np.float32] * 4).save(folder / "b.pcd")
+    np.savez(folder / "c.npz", points=POINTS[:, :3], columns=["x", "y", "z"])
+    np.save(folder / "d.npy", POINTS)
+    return folder
+
+
+def failures(result, count: int) -> list[str]:
+    """The lines about files that failed; the last line counts them."""
+    lines = [line for line in result.err.splitlines() if not line.startswith("device: ")]
+    assert result.code == (1 if count else 0), result.err
+    assert lines[count:] == ([f"torchvox: {count} of 4 files failed"] if count else [])
+    return lines[:count]
+
+
+def written(folder) -> dict[str, list[str]]:
+    return {p.name[0]: list(np.load(p)["columns"]) for p in sorted(folder.iterdir())}
+
+
+def test_the_layout_is_for_the_files_that_do_not_name_their_columns(torchvox_cli, mixed, tmp_path):
+    failures(torchvox_cli("sample", mixed, "--layout", "kitti", "-n", 9, "-o", "out"), 0)
+    assert written(tmp_path / "out") == {"a": XYZI, "b": XYZI, "c": XYZI[:3], "d": XYZI}
+
+
+@pytest.mark.parametrize("command", ["info", "voxelize", "sample", "bev"])
+def test_a_bin_without_a_layout_fails_alone(torchvox_cli, mixed, tmp_path, command):
+    options = () if command == "info" else ("-o", "out", "--format", "npz")
+    result = torchvox_cli(command, mixed, *options)
+    (line,) = failures(result, 1)
+    assert line.startswith(f"torchvox: {mixed / 'a.bin'}: a .bin file") and "--layout" in line
+    assert [out[:5] for out in result.out.splitlines()] == ["b.pcd", "c.npz", "d.npy"]
+    if options:
+        assert sorted(p.name[0] for p in (tmp_path / "out").iterdir()) == ["b", "c", "d"]
+
+
+def test_where_all_name_their_columns_the_layout_still_replaces_them(torchvox_cli, mixed, tmp_path):
+    for name in ("a.bin", "b.pcd", "d.npy"):
+        (mixed / name).unlink()
+    np.savez(mixed / "b.npz", points=POINTS[:, :3], columns=["x", "y", "z"])
+    assert torchvox_cli("sample", mixed, "--layout", "y,x,z", "-n", 9, "-o", "out").code == 0
+    one = np.load(tmp_path / "out" / "b.samples.npz")
+    np.testing.assert_array_equal(one["points"], POINTS[one["idx"]][:, [1, 0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("voxelize", "--grid", "kitty"), "kitty"),
+        (("voxelize", "--range", "0,0,0,1,1,1"), "--range needs --voxel-size"),
+        (("voxelize", "--range", "0,0,0,1,1", "--voxel-size", "1"), "--range takes 6 numbers"),
+        (("voxelize", "--range", "9,0,0,1,1,1", "--voxel-size", "1"), "x0 < x1"),
+        (("voxelize", "--voxel-size", "0"), "voxel_size must be 3 positive numbers"),
+        (("voxelize", "--voxel-size", "nan"), "voxel_size must be 3 positive numbers"),
+        (
+            ("voxelize", "--reduce", "none", "--max-points", "-1"),
+            "needs --max-points",
+        ),
+        (("bev", "--grid", "kitty"), "kitty"),
+        (("bev", "--voxel-size", "a"), "--voxel-size must be numbers"),
+        (("sample", "--layout", "velodyne"), "layout 'velodyne' is unknown"),
+        (("info", "--layout", "x,y"), "must name x, y and z"),
+    ],
+)
+def test_what_is_wrong_for_all_files_stops_before_the_first(
+    torchvox_cli, mixed, tmp_path, arguments, words
+):
+    (mixed / "a.bin").write_bytes(b"broken")
+    torchvox_cli(*arguments, mixed).assert_one_sentence(2, words)
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("names", "layout", "words"),
+    [
+        (("a.bin", "b.bin"), (), "a .bin file does not say its columns"),
+        (("a.pcd", "b.las"), ("--layout", "kitti"), "names its columns, leave --layout out"),
+        (("a.laz",), ("--layout", "kitti"), "names its columns, leave --layout out"),
+    ],
+)
+def test_a_layout_that_is_wrong_for_all_files_is_wrong_use(
+    torchvox_cli, tmp_path, names, layout, words
+):
+    for name in names:
+        (tmp_path / name).write_bytes(b"broken")
+    torchvox_cli("info", *names, *layout).assert_one_sentence(2, words)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError("rgb"), "KeyError: 'rgb'"),
+        (EOFError(), "EOFError"),
+        (RuntimeError("too\nlarge"), "too large"),
+    ],
+)
+def test_an_error_of_any_kind_names_its_file_and_stops_no_other(
+    torchvox_cli, mixed, tmp_path, monkeypatch, error, words
+):
+    from torchvox.cli import sample
+
+    def write(path, **arrays):
+        if path.name == "b.samples.npz":
+            raise error
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    monkeypatch.setattr(sample, "write_npz", write)
+    (line,) = failures(torchvox_cli("sample", mixed, "--layout", "kitti", "-o", "out"), 1)
+    assert line.startswith(f"torchvox: {mixed / 'b.pcd'}: {words}")
+    assert sorted(p.name[0] for p in (tmp_path / "out").iterdir()) == ["a", "c", "d"]
+
+
+def test_an_interrupt_stops_a_folder(torchvox_cli, mixed, monkeypatch):
+    from torchvox.cli import sample
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sample, "write_npz", interrupted)
+    torchvox_cli("sample", mixed, "--layout", "kitti").assert_one_sentence(130, "interrupted")
+
+
+def test_scans_that_a_detector_cannot_use_stop_no_other(
+    torchvox_cli, detector_file, mixed, tmp_path
+):
+    result = torchvox_cli("detect", mixed, "-m", detector_file, "--layout", "kitti", "-o", "out")
+    (line,) = failures(result, 1)
+    assert "c.npz has no intensity column" in line
+    assert sorted(p.name[0] for p in (tmp_path / "out").iterdir()) == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("command", ["voxelize", "detect"])
+def test_pictures_without_matplotlib_stop_before_the_first_file(
+    torchvox_cli, detector_file, mixed, tmp_path, monkeypatch, command
+):
+    from torchvox.cli import options
+
+    def missing(module, purpose):
+        raise options.WrongUseError(f"{module} is missing {purpose}")
+
+    monkeypatch.setattr(options, "require", missing)
+    pictures = (
+        ("--format", "png") if command == "voxelize" else ("-m", detector_file, "--plot", "p")
+    )
+    result = torchvox_cli(command, mixed, "--layout", "kitti", "-o", "out", *pictures)
+    result.assert_one_sentence(2, "matplotlib is missing to draw pictures")
+    assert not (tmp_path / "out").exists()
