@@ -2,7 +2,6 @@
 """Outputs are whole or absent, whatever happens while they are written."""
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import ROOT, disk_of
 
-ROOT = Path(__file__).resolve().parents[2]
 ARGUMENTS = ("scan.bin", "--layout", "kitti", "--device", "cpu")
 GRID = ("--voxel-size", "0.5", "--range", "0,0,0,20,20,2")
 
@@ -31,12 +30,8 @@ def test_a_disk_that_fills_leaves_nothing(
     torchvox_cli, detector_file, scan, tmp_path, command, output, options
 ):
     pytest.importorskip("matplotlib.font_manager", reason="the extra viz is not installed")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))  # no file takes more
-    try:
+    with disk_of(500):
         result = torchvox_cli(command, *ARGUMENTS, *options, "-o", output)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     result.assert_one_sentence(1)
     assert list((tmp_path / "out").iterdir()) == []
 

@@ -21,8 +21,7 @@ from torchvox.cli.options import (
     output_paths,
 )
 from torchvox.cli.work import choose_device, for_each, note
-from torchvox.io import PointCloud, find_clouds
-from torchvox.io.writers import atomic_path
+from torchvox.io import PointCloud, find_clouds, write_text
 
 if TYPE_CHECKING:
     from torchvox.models.detection.running import Detections, Runner
@@ -85,8 +84,7 @@ def _one(
     if any(cloud.origin):
         raise CloudFileError(f"{source} is no scan about its sensor: its coordinates are shifted")
     found = runner(cloud).above(score)
-    with atomic_path(target) as temporary:
-        temporary.write_text(json.dumps(as_json(source, len(cloud), found), indent=1) + "\n")
+    write_text(target, json.dumps(as_json(source, len(cloud), found), indent=1) + "\n")
     wrote = str(target)
     if picture is not None:
         from torchvox import viz

@@ -18,7 +18,7 @@ from torchvox._extras import require
 from torchvox.cli.options import Device, DeviceChoice, TrustCode, check_file
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import choose_device, console, note
-from torchvox.io import atomic_path
+from torchvox.io import write_text
 
 if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint
@@ -80,8 +80,7 @@ def evaluate(
     _report(title, found, per_class)
     if results is not None:
         content = {**found, "samples": len(data), "seconds": seconds, "matrix": matrix.tolist()}
-        with atomic_path(results) as draft:
-            draft.write_text(json.dumps(content) + "\n")
+        write_text(results, json.dumps(content) + "\n")
     if pictures is not None:
         _draw(pictures, trained, data, matrix.numpy(), found)
     for metric, least in gates:

@@ -15,7 +15,7 @@ from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._yaml import read_yaml
 from torchvox.cli.options import check_file
 from torchvox.cli.work import console
-from torchvox.io import atomic_path
+from torchvox.io import write_text
 
 if TYPE_CHECKING:
     from torchvox.models.importing import Told
@@ -93,14 +93,12 @@ def import_checkpoint(
         table.add_row(name, escape(value))
     console().print(table)
     if report_file is not None:
-        with atomic_path(report_file) as draft:
-            draft.write_text(json.dumps(dict(rows), indent=2) + "\n")
+        write_text(report_file, json.dumps(dict(rows), indent=2) + "\n")
     trouble = report.trouble(TOLERANCE)
     if trouble is not None:
         raise TorchvoxError(f"{checkpoint} is not written: beside the original, {trouble}")
     if output is not None:
-        with atomic_path(output) as draft:
-            checkpoints.save(imported.model, draft)
+        checkpoints.save(imported.model, output)
         console().print(f"wrote {output}", soft_wrap=True, markup=False)
 
 
