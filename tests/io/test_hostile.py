@@ -22,7 +22,7 @@ for module in ("laspy", "lazrs", "pypcd4", "yaml", "pydantic", "h5py", "lightnin
     pytest.importorskip(module, reason=f"{module} is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = [pytest.param(seed, 1000, marks=pytest.mark.slow) for seed in (1, 2)]
+LONG = [pytest.param(1, 200, marks=pytest.mark.slow)]
 LIMIT = 6 << 30  # of address space: what a fault may take of the machine
 
 
@@ -44,7 +44,7 @@ def address_space():
     return (int(Path("/proc/self/statm").read_text().split()[0]) << 12) + LIMIT
 
 
-@pytest.mark.parametrize(("seed", "count"), [(0, 30), *LONG])
+@pytest.mark.parametrize(("seed", "count"), [(0, 10), *LONG])
 def test_damaged_files(seed, count, tmp_path):
     done = child("fuzz", seed, count, tmp_path, timeout=30 * count)
     ends = [line for line in done.stdout.splitlines() if not line.isdigit()]
