@@ -46,7 +46,15 @@ def test_grid_is_the_default():
         ([*RANGE[:3], -8.0, 6.0, 2.0], SIZE, "grid", "point_cloud_range"),
         (RANGE, [32, 0], "grid", "size"),
         (RANGE, [32], "grid", "size"),
+        (3, SIZE, "grid", "point_cloud_range"),
+        (None, SIZE, "grid", "point_cloud_range"),
+        ("x", SIZE, "grid", "point_cloud_range"),
+        (["x"] * 6, SIZE, "grid", "point_cloud_range"),
+        (RANGE, 3, "grid", "size"),
+        (RANGE, "xy", "grid", "size"),
+        (RANGE, [32, None], "grid", "size"),
         (RANGE, SIZE, "up", "orientation"),
+        (RANGE, SIZE, [], "orientation"),
     ],
 )
 def test_wrong_arguments_are_refused(bounds, size, orientation, argument):

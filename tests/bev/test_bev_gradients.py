@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients of the BEV rasters: to the top point's height, to intensities, and nowhere else."""
 
+import itertools
+
 import pytest
 import torch
 from bev_cases import CHANNELS, RANGE, SIZE, call, cloud, ops, polluted
@@ -38,6 +40,19 @@ def test_ties_give_the_gradient_to_the_lowest_row(device):
     points = torch.full((3, 3), 0.5, device=device, requires_grad=True)
     ops.bev_max_height(points, [0.0, 0, 0, 1, 1, 1], [1, 1])[0].sum().backward()
     assert points.grad.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
+
+
+def test_a_sample_has_the_gradients_that_it_has_alone(device):
+    points, bounds = cloud(900).to(device), [0, 250, 600, 900]
+    leaf, grad = points.clone().requires_grad_(), noise((3, 5, SIZE[1], SIZE[0])).to(device)
+    offsets = torch.tensor(bounds, device=device)
+    image, _ = ops.bev_rasterize(leaf, RANGE, SIZE, DIFFERENTIABLE, batch_offsets=offsets)
+    image.backward(grad)
+    for b, (first, last) in enumerate(itertools.pairwise(bounds)):
+        alone = points[first:last].clone().requires_grad_()
+        ops.bev_rasterize(alone, RANGE, SIZE, DIFFERENTIABLE)[0].backward(grad[b : b + 1])
+        assert alone.grad.any()
+        assert_same_bits(leaf.grad[first:last], alone.grad, f"sample {b}")
 
 
 def test_other_outputs_are_not_differentiable(device):

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each refusal of the contract has one type and one message: eager, on meta tensors, compiled."""
 
+import itertools
 import re
 
 import pytest
 import torch
 from helpers import assert_same_bits
 from programs import Program
-from samples import OPS, each_op, on, run
+from samples import OPS, each_op, is_tensor_list, map_tensors, on, run
+
+import torchvox
 
 each_refusal = pytest.mark.parametrize(
     ("op", "argument", "value", "error", "words"),
@@ -63,7 +66,7 @@ def test_compiled_code_refuses_alike(op, argument, value, error, words):
 def test_tensors_of_two_devices_are_refused(op):
     call = op.call(40, 0)
     tensors = [k for k, v in call.items() if torch.is_tensor(v)]
-    for name in tensors[1:]:
+    for name in tensors if len(tensors) > 1 else []:
         with pytest.raises(RuntimeError, match=f"{spoken_of(op)}: .* must be on the device of"):
             run(op, {**call, name: call[name].to("meta")})
 
@@ -73,7 +76,7 @@ def test_tensors_of_two_devices_are_refused(op):
 def test_tensors_of_cpu_and_gpu_are_refused_and_the_context_survives(op):
     call = on("cuda", op.call(40, 0))
     tensors = [k for k, v in call.items() if torch.is_tensor(v)]
-    for name in tensors[1:]:
+    for name in tensors if len(tensors) > 1 else []:
         with pytest.raises(RuntimeError, match=f"{spoken_of(op)}: .* must be on the device of"):
             run(op, {**call, name: call[name].cpu()})
     torch.cuda.synchronize()
@@ -88,6 +91,46 @@ def test_a_missing_or_unknown_argument_is_a_type_error(op):
     first = next(iter(call))
     with pytest.raises((TypeError, RuntimeError), match=op.name):
         run(op, {k: v for k, v in call.items() if k != first})
+
+
+# What may stand in place of an argument by mistake.
+MISTAKES = {"None": None, "str": "x", "int": 3, "empty list": []}
+NOT_DENSE = {
+    "sparse": lambda t: t.to_sparse(),
+    "sparse csr": lambda t: t.reshape(max(len(t), 1), -1).to_sparse_csr(),
+    "mkldnn": lambda t: t.float().to_mkldnn(),
+    "quantised": lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8),
+    "nested": lambda t: torch.nested.nested_tensor([t, t]),
+}
+
+
+def mistakes(op, call):
+    """Of each argument of the call, what stands for it: its name, the kind, the value."""
+    for schema in op.overload._schema.arguments:
+        name, valid = schema.name, call.get(schema.name)
+        for kind, value in MISTAKES.items():
+            optional = kind == "None" and "Optional" in str(schema.type)
+            fits = isinstance(valid, (int, float) if kind == "int" else type(value))
+            if valid is not None and not optional and not fits:
+                yield name, kind, value
+        of_tensors = {**NOT_DENSE, "complex": lambda t: t.to(torch.complex64)}
+        for kind, change in of_tensors.items():
+            if torch.is_tensor(valid) or is_tensor_list(valid):
+                yield name, kind, map_tensors({name: valid}, change)[name]
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about prototypes
+@each_op
+def test_whatever_stands_for_an_argument_is_refused_by_name(op):
+    call = op.call(40, 0)
+    callees = [op.overload] + ([getattr(torchvox, op.name)] if op.public else [])
+    for (name, kind, value), callee in itertools.product(mistakes(op, call), callees):
+        with pytest.raises((TypeError, ValueError, RuntimeError)) as refusal:
+            callee(**{**call, name: value})
+        said = str(refusal.value)
+        assert spoken_of(op) in said and re.search(rf"\b{name}\b", said), f"{name} {kind}: {said}"
+        if kind in NOT_DENSE:
+            assert f"{name} must be a dense (strided) tensor, got " in said, f"{kind}: {said}"
 
 
 def test_functorch_and_forward_mode_raise_rather_than_give_wrong_numbers():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from entries import detection as entry
+from entries.op import is_tensor_list
 from helpers import assert_same_bits
 from torch import Tensor
 
@@ -151,6 +152,33 @@ def test_a_shared_selection_takes_boxes_and_then_their_classes(device):
     out = detect(device, call)
     assert numbers(out) == [0, 1, 0] and out.labels[0, :3].tolist() == [1, 0, 0]
     assert out.overflow.tolist() == [1]
+
+
+def test_of_one_candidate_too_many_the_worst_is_dropped(device):
+    logits = torch.tensor([1.0, 3.0, 2.0]).reshape(1, 3, 1, 1)
+    out = detect(device, anchor_call(logits, pre=2))
+    assert numbers(out) == [1, 2] and out.overflow.tolist() == [1]
+
+
+def test_a_shared_selection_reads_each_head_within_its_own_classes(device):
+    """The map of the first head goes on with channels of somebody else, all of them high."""
+    call, second = anchor_call(quiet(1, 2, 1, 1) * 0 + 2), anchor_call(quiet(1, 2, 1, 1) * 0 + 3)
+    call["cls"] = [torch.cat([call["cls"][0], torch.full((1, 1, 1, 2), KEPT)], 1)[:, :1]]
+    call = {k: v + second[k] if k in ("cls", "box", "anchors") else v for k, v in call.items()}
+    out = detect(device, {**call, "group": "class", "shared_pre": True, "nms_threshold": [1.0]})
+    assert out.count.tolist() == [4] and out.labels[0, :4].tolist() == [0, 0, 1, 1]
+    assert (out.scores[0, 2:4] > 0.95).all()
+
+
+@pytest.mark.parametrize("op", ["anchor_decode_nms", "center_decode_nms"])
+def test_no_maps_at_all_are_a_wrong_number_of_maps(op):
+    call = next(o for o in entry.OPS if o.name == op).call(4, 0)
+    none = {k: [] if is_tensor_list(v) else v for k, v in call.items()}
+    first = next(iter(call))
+    words = f"^{op}: {first} must have a tensor or more, got none"
+    for callee in (getattr(torchvox, op), getattr(torch.ops.torchvox, op)):
+        with pytest.raises(ValueError, match=words):
+            callee(**none)
 
 
 def test_a_greedy_chain_keeps_what_only_a_suppressed_box_overlaps(device):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """three_interpolate, its weights, their gradients, and all at once: interpolate_features."""
 
+import math
+
 import pytest
 import torch
 from entries import grouping, interpolation
@@ -111,6 +113,32 @@ def test_interpolation_weights_equal_the_reference(device, dtype, weight):
     for eps in (1e-8, 0.5):
         actual = ops.interpolation_weights(dist2.to(device), eps=eps, weight=weight)
         assert_same_bits(actual, reference.interpolation_weights(dist2, eps=eps, weight=weight))
+        grad = torch.randn(dist2.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+        slope = ops._interpolation_weights_backward(
+            grad.to(device), dist2.to(device), eps=eps, weight=weight
+        )
+        wanted = reference.interpolation_weights_backward(grad, dist2, eps=eps, weight=weight)
+        assert_same_bits(slope, wanted)
+
+
+@pytest.mark.parametrize("weight", ["dist", "dist2"])
+def test_the_gradient_of_the_weights_is_exact_where_a_query_all_but_lies_on_a_point(device, weight):
+    """One weight is all but 1 there: what cancels in the formula takes float64 to see."""
+    g = torch.Generator().manual_seed(1)
+    dist2 = 10 ** (torch.rand(3000, 3, generator=g) * 16 - 16)
+    dist2[0], dist2[1] = torch.tensor([[0.617772, 0, math.inf], [0.617772, 3.4e-12, math.inf]])
+    dist2[2::9, 0] = 0 if weight == "dist2" else 1e-20
+    grad = torch.randn(3000, 3, generator=g)
+    got = ops._interpolation_weights_backward(grad.to(device), dist2.to(device), weight=weight)
+    d2, slope = dist2.double(), grad.double()
+    d = d2.sqrt() if weight == "dist" else d2
+    u = 1 / (d + 1e-8)
+    terms = (slope[:, :, None] - slope[:, None]) * (u / u.sum(1, keepdim=True))[:, None]
+    by_dist2 = -u * u / u.sum(1, keepdim=True) / (2 * d if weight == "dist" else 1)
+    exact, scale = by_dist2 * terms.sum(2), by_dist2.abs() * terms.abs().sum(2)
+    known = (d > 0) | (weight == "dist2")
+    assert ((got.cpu() - exact).abs() <= 1e-6 * scale)[known].all()
+    assert (got.cpu()[~known] == 0).all()
 
 
 def test_weights_sum_to_one_or_are_zero_where_no_point_is(device):

@@ -44,6 +44,18 @@ def test_no_points_have_no_moments():
     assert (moments_of({**call, "indices": torch.full_like(call["indices"], -1)}) == 0).all()
 
 
+def test_a_slot_from_the_number_of_points_or_slots_on_is_none(device):
+    call = moments_call(200, pad_semantics="none")
+    call = {k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()}
+    slot, fewer = call["point_slot"], (call["num_points"] - 1).clamp(min=0)
+    past = slot >= fewer[call["point_voxel"].clamp(min=0).long()]
+    assert (past & (slot >= 0)).any()
+    short = {**call, "num_points": fewer}
+    without = {**short, "point_slot": torch.where(past, -1, slot)}
+    assert_same_bits(moments_of(short), moments_of(without))
+    assert (moments_of({**call, "max_points": 0}) == 0).all()
+
+
 @pytest.mark.parametrize("n", [1, 2, 33])
 def test_a_sum_that_is_zero_has_no_sign(n):
     """Sums begin at +0: the products -0 of one point with its offset to the mean do not show."""

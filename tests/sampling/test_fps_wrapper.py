@@ -75,6 +75,20 @@ def test_gather_points_passes_through(device):
         assert torch.equal(torchvox.gather_points(f, idx, channels_first=channels_first), expected)
 
 
+@pytest.mark.parametrize("num_samples", ["x", 2.5, [4, 2.5], [[4]], ["x"]])
+def test_what_is_no_size_is_refused(num_samples):
+    with pytest.raises(TypeError, match="furthest_point_sample: num_samples must be a size"):
+        torchvox.furthest_point_sample(cube(10), num_samples)
+
+
+@pytest.mark.parametrize("wrong", [{"points": "x"}, {"lengths": 3}])
+def test_random_starts_leave_what_is_no_tensor_to_the_op(wrong):
+    with pytest.raises(RuntimeError, match=f"furthest_point_sample.*{next(iter(wrong))}"):
+        torchvox.furthest_point_sample(
+            **{"points": cube(10), "num_samples": 2, "start": "random", **wrong}
+        )
+
+
 @pytest.mark.parametrize("start", ["first", ""])
 def test_an_unknown_start_word_is_refused(device, start):
     with pytest.raises(ValueError, match=r"start\b.*random"):

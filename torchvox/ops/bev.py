@@ -2,6 +2,7 @@
 """Bird's-eye-view rasters of point clouds."""
 
 import copy
+from numbers import Integral
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -237,7 +238,7 @@ def bev_preset(name: str) -> Dict[str, Any]:
 
     name: "mv3d", "complex_yolo", "pixor", "birdnet" or "second".
     """
-    if name not in _PRESETS:
+    if not isinstance(name, str) or name not in _PRESETS:
         raise ValueError(f"bev_preset: name must be one of {', '.join(_PRESETS)}, got {name!r}")
     return copy.deepcopy(_PRESETS[name])
 
@@ -250,19 +251,23 @@ def bev_affine(
     Whole pixel coordinates are cell centres. Arguments as for `bev_max_height`; the inverse maps
     metres to pixels.
     """
-    bounds = np.asarray(point_cloud_range, dtype=np.float32)
+    try:
+        bounds = np.asarray(point_cloud_range, dtype=np.float32)
+    except (TypeError, ValueError):
+        bounds = np.empty(0, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         extent = bounds[3:] - bounds[:3] if bounds.shape == (6,) else np.array([np.nan])
     if not np.isfinite(extent).all() or (extent <= 0).any():
         raise ValueError(
             "bev_affine: point_cloud_range must be (x0, y0, z0, x1, y1, z1), finite, with each "
-            f"lower bound below its upper bound, got {list(point_cloud_range)}"
+            f"lower bound below its upper bound, got {point_cloud_range!r}"
         )
-    if len(size) != 2 or min(size) < 1:
-        raise ValueError(f"bev_affine: size must be (nx, ny), each at least 1, got {list(size)}")
-    width, height = (extent[:2] / np.asarray(size, dtype=np.float32)).tolist()
+    cells = list(size) if hasattr(size, "__iter__") else [size]
+    if len(cells) != 2 or not all(isinstance(n, Integral) and n >= 1 for n in cells):
+        raise ValueError(f"bev_affine: size must be (nx, ny), each at least 1, got {size!r}")
+    width, height = (extent[:2] / np.asarray(cells, dtype=np.float32)).tolist()
     x0, y0 = bounds[:2].tolist()
-    nx, ny = size
+    nx, ny = cells
     first_x, last_x = x0 + 0.5 * width, x0 + (nx - 0.5) * width
     first_y, last_y = y0 + 0.5 * height, y0 + (ny - 0.5) * height
     if orientation == "grid":

@@ -80,15 +80,23 @@ def furthest_point_sample(
                 f"furthest_point_sample: start must be an index or 'random', got {start!r}"
             )
         start = 0
-        if lengths is not None and lengths.shape != points.shape[:1]:
+        known = isinstance(points, Tensor) and (lengths is None or isinstance(lengths, Tensor))
+        if known and lengths is not None and lengths.shape != points.shape[:1]:
             raise ValueError(
                 "furthest_point_sample: lengths must be [B], one length a cloud, got "
                 f"{list(lengths.shape)}"
             )
-        if start_idx is None and points.dim() == 3:
+        if known and start_idx is None and points.dim() == 3:
             start_idx = _random_starts(points, lengths, generator)
-    levels = None if isinstance(num_samples, (Integral, torch.SymInt)) else list(num_samples)
+    whole = (Integral, torch.SymInt)
+    levels = None if isinstance(num_samples, whole) else num_samples
     if levels is not None:
+        levels = list(levels) if hasattr(levels, "__iter__") else [levels]
+        if not all(isinstance(size, whole) for size in levels):
+            raise TypeError(
+                "furthest_point_sample: num_samples must be a size or a list of sizes, got "
+                f"{num_samples!r}"
+            )
         if not levels or min(levels) < 0:
             raise ValueError(
                 f"furthest_point_sample: num_samples must be sizes >= 0, at least one, got {levels}"

@@ -11,6 +11,7 @@ from .checks import check_index_tensor, fail
 from .portable_math import sin_cos
 
 COLUMNS = 7
+LEAST = 1e-30  # of a size, an area or a volume, in metres
 
 
 def rotated_iou(a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False) -> Tensor:
@@ -150,13 +151,12 @@ def _size(box: np.ndarray, volume: bool) -> np.ndarray:
 
 def _exists(box: np.ndarray, volume: bool) -> np.ndarray:
     t = box.dtype.type
-    area = _area(box)
-    exists = np.isfinite(box[..., [0, 1, 6]]).all(-1) & (_half(box, 3) > 0) & (_half(box, 4) > 0)
-    exists &= (area > 0) & np.isfinite(area * t(2))
+    positions, sizes = [0, 1, 6], [3, 4]
     if volume:
-        size = area * _half(box, 5)
-        exists &= np.isfinite(box[..., 2]) & (_half(box, 5) > 0)
-        exists &= (size > 0) & np.isfinite(size * t(4))
+        positions, sizes = [0, 1, 2, 6], [3, 4, 5]
+    exists = np.isfinite(box[..., positions]).all(-1) & (box[..., sizes] >= t(LEAST)).all(-1)
+    for size in (_area(box), _size(box, volume)):
+        exists &= (size >= t(LEAST)) & np.isfinite(size * t(2))
     return exists
 
 

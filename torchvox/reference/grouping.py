@@ -142,6 +142,27 @@ def interpolation_weights(dist2: Tensor, *, eps: float = 1e-8, weight: str = "di
     return torch.from_numpy(out)
 
 
+def interpolation_weights_backward(
+    grad: Tensor, dist2: Tensor, *, eps: float = 1e-8, weight: str = "dist"
+) -> Tensor:
+    """-u_j^2 / (u0 + u1 + u2) times the sum over i, in order, of w_i (g_j - g_i); for distances
+    through d / 2d. 0 where the weight is 0, and at distance 0 where the root has no slope."""
+    w = interpolation_weights(dist2, eps=eps, weight=weight).numpy()
+    g, d2 = grad.numpy(), dist2.detach().numpy()
+    one = d2.dtype.type(1)
+    with np.errstate(all="ignore"):
+        d = d2 if weight == "dist2" else np.sqrt(d2)
+        u = one / (d + d2.dtype.type(eps))
+        total = (u[..., 0] + u[..., 1]) + u[..., 2]
+        terms = (g[..., :, None] - g[..., None, :]) * w[..., None, :]
+        pull = (terms[..., 0] + terms[..., 1]) + terms[..., 2]
+        out = -(pull / total[..., None] * u) * u
+        if weight == "dist":
+            out = out / (d + d)
+    flat = (u == 0) | ~(total > 0)[..., None] | ((d == 0) & (weight == "dist"))
+    return torch.from_numpy(np.where(flat, d2.dtype.type(0), out))
+
+
 def neighbour_distance_backward(
     grad_dist2: Tensor,
     points: Tensor,

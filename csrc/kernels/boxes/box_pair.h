@@ -18,9 +18,9 @@ template <class T>
 TORCHVOX_HD Box3<T> load_box(const T* row, bool is_volume) {
   Box3<T> box{bev_box(row), row[2], row[5] * T(0.5)};
   if (!is_volume) return box;
-  const T volume = box.bev.area() * box.half_h;
-  const bool exists =
-      is_finite(box.z) && box.half_h > T(0) && volume > T(0) && is_finite(volume * T(4));
+  const T volume = box.bev.area() * (box.half_h * T(2));
+  const bool exists = is_finite(box.z) && row[5] >= T(kLeastSize) && volume >= T(kLeastSize) &&
+      is_finite(volume * T(2));
   if (!exists) box.bev.x = static_cast<T>(portable::not_a_number());
   return box;
 }

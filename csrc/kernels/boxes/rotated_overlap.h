@@ -17,8 +17,12 @@
 
 namespace torchvox {
 
-// Seen from above, in metres and radians. A box without area (a size that is not positive, a value
-// that is not finite) has x = NaN: it overlaps nothing.
+// A box with a size, area or volume below it is none: its products would be subnormal or vanish, in
+// the overlap (float) or in the gradient. Above it the constants of either precision hold.
+inline constexpr double kLeastSize = 1e-30;
+
+// Seen from above, in metres and radians. A box without area (a size below the least, a value that
+// is not finite) has x = NaN: it overlaps nothing.
 template <class T>
 struct BevBox {
   T x, y, half_l, half_w, cos, sin, yaw, radius;
@@ -70,7 +74,8 @@ TORCHVOX_HD BevBox<T> bev_box(const T* row) {
   box.radius = root(box.half_l * box.half_l + box.half_w * box.half_w);
   const T area = box.area();
   const bool exists = is_finite(box.x) && is_finite(box.y) && is_finite(box.yaw) &&
-      box.half_l > T(0) && box.half_w > T(0) && area > T(0) && is_finite(area * T(2));
+      row[3] >= T(kLeastSize) && row[4] >= T(kLeastSize) && area >= T(kLeastSize) &&
+      is_finite(area * T(2));
   if (!exists) box.x = static_cast<T>(portable::not_a_number());
   return box;
 }

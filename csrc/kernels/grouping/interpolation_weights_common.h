@@ -42,12 +42,14 @@ struct NearestWeights {
 };
 
 // The gradient of dist2[j], from those of the weights. A root has none at 0: it is taken as 0
-// there.
+// there. Summed as differences: grad[j] less the mean gradient would cancel where one weight is all
+// but 1.
 template <class T>
 TORCHVOX_HD T weight_gradient(const NearestWeights<T>& w, const T* grad, int j, bool squared) {
   if (!(w.sum > 0) || w.inverse[j] == 0 || (!squared && w.distance[j] == 0)) return T(0);
-  const T common = (grad[0] * w.weight[0] + grad[1] * w.weight[1]) + grad[2] * w.weight[2];
-  const T of_inverse = (grad[j] - common) / w.sum;
+  const T total = ((grad[j] - grad[0]) * w.weight[0] + (grad[j] - grad[1]) * w.weight[1]) +
+      (grad[j] - grad[2]) * w.weight[2];
+  const T of_inverse = total / w.sum;
   const T of_distance = -(of_inverse * w.inverse[j]) * w.inverse[j];
   return squared ? of_distance : of_distance / (w.distance[j] + w.distance[j]);
 }

@@ -74,8 +74,22 @@ void check_type(bool ok, const char* op, const Rule& rule, const Got&... got) {
   TORCH_CHECK_TYPE(ok, refusal(op, rule, got...));
 }
 
+// Python passes None for a tensor that no kernel expects to be missing.
+inline void check_given(const char* op, const char* name, const at::Tensor& tensor) {
+  check_type(tensor.defined(), op, {name, " must be a tensor"}, "None");
+}
+// Kernels read memory by strides. Only where torch's dispatcher does not tell: see unsupported.cpp.
+inline void check_dense(const char* op, const char* name, const at::Tensor& tensor) {
+  check_given(op, name, tensor);
+  check_type(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested(), op,
+             {name, " must be a dense (strided) tensor"},
+             c10::toString(c10::highestPriorityBackendTypeId(tensor.key_set())));
+}
+
 inline void check_device(const char* op, const char* name, const at::Tensor& tensor,
                          const char* other_name, const at::Tensor& other) {
+  check_given(op, name, tensor);
+  check_given(op, other_name, other);
   TORCH_CHECK(tensor.device() == other.device(),
               refusal(op,
                       std::string(name) + " must be on the device of " + other_name + ", " +

@@ -31,6 +31,7 @@ inline bool is_map_type(at::ScalarType type) {
 // The first map says which batch, device and dtype all have.
 inline void check_map(const char* op, const char* name, const at::Tensor& map,
                       const at::Tensor& first) {
+  check_dense(op, name, map);
   check_value(map.dim() == 4, op, {name, " must be [B, channels, H, W] each"}, map.sym_sizes());
   check_type(is_map_type(map.scalar_type()), op, {name, " must be float16, bfloat16 or float32"},
              map.scalar_type());

@@ -55,6 +55,10 @@ Tensor ragged_rows(const char* op, const Tensor& features, const Tensor& idx, co
   static const auto rows_op =
       typed_op<Tensor(const Tensor&, c10::SymInt, const OptionalTensor&, const OptionalTensor&,
                       const OptionalTensor&, bool)>("torchvox::neighbour_rows");
+  check_dense(op, "features", features);
+  check_dense(op, "idx", idx);
+  check_dense(op, "ptr", ptr);
+  check_dense(op, "query_ptr", query_ptr);
   check_value(features.dim() == 2, op, "features must be [T, C]", features.sym_sizes());
   check_type(is_coordinate_type(features.scalar_type()), op,
              "features must be float16, bfloat16, float32 or float64", features.scalar_type());
@@ -85,6 +89,7 @@ Tensor three_interpolate_ragged(const Tensor& features, const Tensor& idx, const
   const char* op = "three_interpolate_ragged";
   const Tensor rows = ragged_rows(op, features, idx, ptr, query_ptr, local_index);
   check_size(idx.sym_size(1).sym_eq(3), op, "idx must be [U, 3]", idx.sym_sizes());
+  check_dense(op, "weight", weight);
   check_value(weight.dim() == 2, op, "weight must be [U, 3], as idx", weight.sym_sizes());
   check_type(weight.scalar_type() == at::kFloat || weight.scalar_type() == features.scalar_type(),
              op, "weight must be float32 or of the dtype of features", weight.scalar_type());

@@ -202,7 +202,8 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   check_size(channels.sym_ge(0), op, "channels must be >= 0", channels);
   check_value(use_xyz || !(for_points || for_query), op,
               "for_points and for_query must be False without use_xyz", "True");
-  const c10::SymInt columns = use_xyz ? channels + points.sym_size(-1) : channels;
+  check_value(points.dim() == 3, op, "points must be [B, N, D]", points.sym_sizes());
+  const c10::SymInt columns = use_xyz ? channels + points.sym_size(2) : channels;
   check_backward(op, grad_in, points, query, idx_in, columns);
   if (for_points || for_features) {
     check_slots(op, points.sym_size(1), idx_in.sym_size(1) * idx_in.sym_size(2));

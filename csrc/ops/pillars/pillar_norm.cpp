@@ -95,6 +95,7 @@ std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const Tensor& grad_weigh
   check_of_outputs(op, "grad_bias", grad_bias_in, weight_in);
   check_type(grad_weight_in.scalar_type() == weight_in.scalar_type(), op,
              "grad_weight must have the dtype of weight", grad_weight_in.scalar_type());
+  check_device(op, "grad_weight", grad_weight_in, "weight", weight_in);
   check_value(grad_weight_in.dim() == 2, op, "grad_weight must be [O, D]",
               grad_weight_in.sym_sizes());
   for (int axis = 0; axis < 2; ++axis) {
