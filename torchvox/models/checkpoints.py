@@ -123,17 +123,16 @@ def read(path: Union[str, Path]) -> Any:
         for function in (scalar, array)
     ]
     known = [np.dtype, np.ndarray, argparse.Namespace, *kinds, *named]
+    refused = f"{path} cannot be read as tensors and plain types"
     if is_program(path):
-        raise CheckpointError(f"{path} is a TorchScript program, not a checkpoint")
+        raise CheckpointError(f"{refused}: it is a TorchScript program")
     try:
         with torch.serialization.safe_globals(known):
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except Exception as error:  # damaged bytes lead torch to any of them
-        raise CheckpointError(
-            f"{path} cannot be read as tensors and plain types: {_reason(error)}"
-        ) from None
+        raise CheckpointError(f"{refused}: {_reason(error)}") from None
 
 
 def is_program(path: Union[str, Path]) -> bool:
@@ -155,4 +154,4 @@ def _reason(error: Exception) -> str:
     lines = str(error).replace("Weights only load failed. ", "").splitlines()
     said = [line.strip() for line in lines if line.strip() and not ADVICE.search(line)]
     kind = "" if isinstance(error, pickle.UnpicklingError) else f"{type(error).__name__}: "
-    return kind + (said[0] if said else "it is empty, cut off or damaged")
+    return kind + (said[0] if said else "it is empty or cut off")
