@@ -87,7 +87,9 @@ def test_intensity_mean_keeps_the_order_of_interleaved_cells(device):
     check(device, points, CHANNELS, ONE, [2, 2])
 
 
-@pytest.mark.parametrize("special", [float("nan"), float("inf"), -float("inf"), -0.0, 3e38])
+@pytest.mark.parametrize(
+    "special", [float("nan"), -float("nan"), float("inf"), -float("inf"), -0.0, 3e38]
+)
 def test_special_intensities_are_used_as_they_are(device, special):
     points = one_cell(40)
     points[::7, 3] = special

@@ -64,6 +64,11 @@ MODES = {
     "two axes": {"center_axes": 2},
     "legacy": {"legacy": True},
     "legacy, two axes": {"legacy": True, "center_axes": 2},
+    "legacy, two axes, high": {
+        "legacy": True,
+        "center_axes": 2,
+        "point_cloud_range": [-4.0, -3.0, -1.0, 4.0, 3.0, 3.0],
+    },
     "no padding": {"pad_semantics": "none"},
     "three columns": {"columns": 3},
     "five columns": {"columns": 5},
@@ -84,6 +89,7 @@ ENCODE_CASES = {
     "bfloat16": lambda: in_dtypes(torch.bfloat16, torch.bfloat16),
     "float64": lambda: in_dtypes(torch.float64, torch.float64),
     "float64 points": lambda: in_dtypes(torch.float64, torch.float32, out_dtype=torch.bfloat16),
+    "float64 layer": lambda: in_dtypes(torch.float32, torch.float64),
     "one cell": lambda: {**encode_call(60), "indices": one_cell()},
 }
 

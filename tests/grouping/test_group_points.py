@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """group_points and its ragged form: rows by index, zeros where there is no such row, gradients."""
 
+import math
+
 import pytest
 import torch
 from entries import grouping
@@ -50,6 +52,12 @@ def test_points_that_many_queries_took(device, rows, dtype, channels_first):
         grad.to(device), idx.to(device), rows, channels_first=channels_first
     )
     assert_same_bits(got, want)
+
+
+def test_a_sum_that_is_no_number_is_the_one_quiet_nan(device):
+    grad = torch.tensor([math.inf, -math.inf], device=device).reshape(1, 1, 2, 1)
+    idx = torch.zeros(1, 1, 2, dtype=torch.int32, device=device)
+    assert ops._group_points_backward(grad, idx, 1).view(torch.int32).tolist() == [[[0x7FC00000]]]
 
 
 @pytest.mark.parametrize("plan", ["counted", "sorted"])

@@ -54,6 +54,7 @@ def test_a_slot_from_the_number_of_points_or_slots_on_is_none(device):
     without = {**short, "point_slot": torch.where(past, -1, slot)}
     assert_same_bits(moments_of(short), moments_of(without))
     assert (moments_of({**call, "max_points": 0}) == 0).all()
+    assert (moments_of({**call, "num_points": fewer - 999}) == 0).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 33])
