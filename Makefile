@@ -96,12 +96,12 @@ sanitize-gpu: build/test-cpp/.built
 lint:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(CLANG_FORMAT) --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'benchmarks/*.cu' 'examples/*.h' 'examples/*.cpp')
+	$(CLANG_FORMAT) --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/*.h' 'tests/*.cpp' 'tests/*.cu' 'benchmarks/*.cu' 'examples/*.h' 'examples/*.cpp')
 
 format:
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
-	$(CLANG_FORMAT) -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/cpp/*' 'benchmarks/*.cu' 'examples/*.h' 'examples/*.cpp')
+	$(CLANG_FORMAT) -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/*.h' 'tests/*.cpp' 'tests/*.cu' 'benchmarks/*.cu' 'examples/*.h' 'examples/*.cpp')
 
 wheel: build/.built
 	$(if $(TORCHVOX_NO_VENV),,PATH="$(CURDIR)/.venv/bin:$$PATH") $(PY) -m pip wheel --no-build-isolation --no-deps -w dist .

@@ -129,7 +129,7 @@ def test_a_float64_angle_beyond_2_to_the_50_counts_as_none(device):
     a = torch.tensor([box(yaw=2.0**50 + 2)], dtype=torch.float64, device=device)
     b = torch.tensor([box()], dtype=torch.float64, device=device)
     turned = torch.tensor([box(yaw=2.0**50)], dtype=torch.float64, device=device)
-    assert torchvox.rotated_iou(a, b) == pytest.approx(1, abs=1e-15)
+    assert float(torchvox.rotated_iou(a, b)) == pytest.approx(1, abs=1e-15)
     assert torchvox.rotated_iou(turned, b) < 0.9
 
 

@@ -13,6 +13,7 @@ std::atomic<int64_t> in_use{0}, asked{0}, fail_at{0};
 
 extern "C" {
 void* allocate(ssize_t size, int device, cudaStream_t stream) {
+  if (size == 0) return nullptr;  // which torch does not give back
   TORCH_CHECK_WITH(OutOfMemoryError, ++asked != fail_at, "CUDA out of memory, as planned");
   void* data = nullptr;
   TORCH_CHECK(cudaMalloc(&data, size) == cudaSuccess, "cudaMalloc failed");
@@ -21,6 +22,7 @@ void* allocate(ssize_t size, int device, cudaStream_t stream) {
 }
 
 void release(void* data, ssize_t size, int device, cudaStream_t stream) {
+  if (data == nullptr) return;
   cudaFree(data);
   --in_use;
 }
