@@ -44,11 +44,8 @@ class Mutant:
         if found != 1:
             return f"{self.name}: {self.before!r} stands {found} times in {self.file}, not once"
         for test in self.tests:
-            file, _, function = test.partition("::")
-            if (
-                not (ROOT / file).is_file()
-                or function.split("[")[0] not in (ROOT / file).read_text()
-            ):
+            file, function = re.match(r"([^:]+)(?:::(\w+))?", test).groups("")
+            if not (ROOT / file).is_file() or function not in (ROOT / file).read_text():
                 return f"{self.name}: there is no test {test}"
         return ""
 
