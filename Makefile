@@ -4,6 +4,8 @@
 #                         needs its columns too: LAYOUT=kitti, nuscenes, or names like x,y,z,intensity
 # make train-demo         set up, build, train the small classifier on the CPU (about ten minutes), draw what it learnt
 # make test               set up, build, run every test that this machine can run
+# make mutants            set up, build, put faults into a copy one at a time and see that tests notice each;
+#                         MUTANTS_ARGS="--only voxel --tier all" and so on (an hour on two cores)
 # make bench              set up, build, measure this machine; BENCH_ARGS="--growth --only FPS" and so on
 # PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
 SHELL := /bin/bash
@@ -31,7 +33,7 @@ GPU_ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(shell nvidia-smi --query-gpu=compute
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
 KERNEL_TESTS := -DTORCHVOX_KERNELS_ONLY=ON -DTORCHVOX_KERNEL_TESTS=ON -DTORCHVOX_WERROR=ON
 
-.PHONY: demo train-demo build cpu test test-all test-gpu test-cpp sanitize sanitize-gpu bench lint format wheel clean
+.PHONY: demo train-demo build cpu test test-all test-gpu test-cpp sanitize sanitize-gpu mutants bench lint format wheel clean
 
 demo: build/.built
 	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
@@ -68,6 +70,9 @@ test-all: build/.built
 
 test-gpu: build/.built
 	$(PY) -m pytest -m "gpu or multigpu" $(PYTEST_ARGS)
+
+mutants: build/.built
+	$(PY) tests/mutants/run.py $(MUTANTS_ARGS)
 
 bench: build/.built
 	$(PY) -m benchmarks $(BENCH_ARGS)

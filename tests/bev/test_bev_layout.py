@@ -16,6 +16,8 @@ from bev_cases import (
 )
 from helpers import assert_same_bits
 
+import torchvox
+
 
 def everything(points, **options):
     return [
@@ -133,3 +135,27 @@ def test_codes_of_a_real_scan(device):
         )
         assert codes.int().max() > 200
     assert call(device, "bev_max_height", points, bounds, [1024, 1024])[0].max() < 2
+
+
+@pytest.mark.parametrize("name", ["bev_max_height", "bev_max_height_with_index", "bev_rasterize"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch_offsets": torch.tensor([0, 150, 400])},
+        {"num_valid": torch.tensor([150])},
+        {"orientation": "image"},
+        {"fill": -7.0},
+        {"out_dtype": torch.uint8, "lowest_code": 9},
+        {"features": torch.linspace(0, 1, 400), "density_base": 8},
+    ],
+    ids=lambda options: "-".join(options) or "none",
+)
+def test_each_option_of_the_python_function_reaches_the_operator(name, options, device):
+    schema = getattr(torch.ops.torchvox, name).default._schema
+    known = {k: v for k, v in options.items() if k in {a.name for a in schema.arguments}}
+    more = [["density", "intensity_top"]] if name == "bev_rasterize" else []
+    known = {k: v.to(device) if torch.is_tensor(v) else v for k, v in known.items()}
+    points = polluted(400).to(device)
+    expected = getattr(torch.ops.torchvox, name)(points, RANGE, SIZE, *more, **known)
+    assert_same_bits(getattr(torchvox, name)(points, RANGE, SIZE, *more, **known), expected)

@@ -87,6 +87,13 @@ def test_intensity_mean_keeps_the_order_of_interleaved_cells(device):
     check(device, points, CHANNELS, ONE, [2, 2])
 
 
+@pytest.mark.parametrize(("halves", "steps"), [(1, 0), (2, 1), (3, 2), (5, 2)])
+def test_a_height_mean_counts_steps_of_2_to_the_minus_30_half_to_even(halves, steps, device):
+    points = torch.tensor([[0.5, 0.5, halves * 2.0**-31, 0.0]])
+    image, _ = call(device, "bev_rasterize", points, ONE, [1, 1], ["height_mean"])
+    assert image.item() == steps * 2.0**-30
+
+
 @pytest.mark.parametrize(
     "special", [float("nan"), -float("nan"), float("inf"), -float("inf"), -0.0, 3e38]
 )

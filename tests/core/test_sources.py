@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
+from mutants import run as mutants
 
 CSRC = ROOT / "csrc"
 SUFFIXES = {".h", ".cuh", ".cpp", ".cu"}
@@ -71,3 +72,7 @@ def test_kernels_use_no_openmp_and_start_no_thread():
 def test_every_source_names_its_licence():
     for path in sources:
         assert "SPDX-License-Identifier: Apache-2.0" in path.read_text().split("\n", 2)[0], path
+
+
+def test_every_mutant_fits_the_tree():
+    assert not [problem for mutant in mutants.load() if (problem := mutant.problem())]

@@ -59,3 +59,11 @@ def test_a_ray_meets_a_thing_where_geometry_says(thing, distance):
     assert t[0] == pytest.approx(distance)
     assert np.isinf(t[1:]).all()
     assert np.broadcast_to(cosine, t.shape)[0] == pytest.approx(1.0)
+
+
+def test_a_heading_turns_counterclockwise():
+    plate = Box(10, 0, -1, 2, 1e-9, 2, np.pi / 4, reflectance=1)  # along y = x - 10
+    rays = np.array([[1.0, 0.1, 0.0], [1.0, -0.1, 0.0]]) / np.hypot(1.0, 0.1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t, _ = plate.hit(np.zeros(3), rays)
+    assert t * rays[:, 0] == pytest.approx([10 / 0.9, 10 / 1.1])

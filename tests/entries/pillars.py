@@ -11,7 +11,7 @@ from .op import Call, Op, cloud, generator, smooth_cloud, some_gradient
 
 GRID = {
     "voxel_size": [1.0, 1.0, 4.0],
-    "point_cloud_range": [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0],
+    "point_cloud_range": [-4.0, -3.0, -1.5, 4.0, 3.0, 2.5],  # no middle is 0
 }
 SIZE = [8, 6]
 ROWS = 20  # of each of two samples

@@ -105,3 +105,9 @@ def test_boxes_that_differ_are_trouble():
     assert agreement((ones, scores, labels), (ones, scores, labels.flip(0))).same == 0
     assert agreement((ones, scores, labels), (ones[:1], scores[:1], labels[:1])).same == 1
     assert agreement((ones, scores, labels), (ones[:0], scores[:0], labels[:0])).same == 0
+
+
+def test_two_boxes_there_do_not_agree_with_one_here():
+    two = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0]] * 2)
+    scores, labels = torch.tensor([0.5, 0.4]), torch.tensor([0, 0])
+    assert agreement((two, scores, labels), (two[:1], scores[:1], labels[:1])).same == 1

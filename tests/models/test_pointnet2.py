@@ -35,6 +35,15 @@ def test_a_cloud_is_sampled_once(name):
     assert calls.count("query_and_group") == 2
 
 
+@pytest.mark.parametrize(("preset", "taken"), [("yanx27", True), ("pn2", False)])
+def test_only_yanx27_takes_a_point_at_the_origin_as_a_centre(preset, taken):
+    model = classifier(preset=preset)
+    (points,) = inputs(model, OBJECT[0]["points"])  # as many as centres
+    points[:, 5] = 0.01
+    centres = model.encode(points, None)[0][1]
+    assert ((centres == 0.01).all(-1).sum(1) == int(taken)).all()
+
+
 @each_model
 @each_preset
 def test_nothing_past_a_length_reaches_a_result(name, preset):

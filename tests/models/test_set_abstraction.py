@@ -7,6 +7,7 @@ from helpers import assert_same_bits
 
 import torchvox
 from torchvox.nn import SetAbstraction
+from torchvox.nn.set_abstraction import random_starts
 
 
 def cloud(n: int = 60, columns: int = 3, seed: int = 0) -> torch.Tensor:
@@ -118,6 +119,13 @@ def test_random_starts_stay_within_the_lengths():
     for _ in range(20):
         centres, _ = module(cloud(), None, torch.tensor([2, 0]))
         assert any(torch.equal(centres[0, 0], point) for point in cloud()[0, :2])
+
+
+def test_random_starts_are_drawn_from_all_points_within_the_length():
+    torch.manual_seed(0)
+    starts = random_starts(torch.zeros(300, 1000, 3), torch.tensor([3] * 300))
+    assert starts.unique().tolist() == [0, 1, 2]
+    assert starts.bincount().min() > 70
 
 
 def test_gradients_reach_coordinates_features_and_weights():

@@ -6,6 +6,8 @@ import torch
 from helpers import assert_same_bits
 from voxel_cases import GRID, KEPT, ORDERS, check_op, check_voxelize, run_op, street_cloud
 
+import torchvox
+
 SIZES = {
     "plain": [300, 200, 150],
     "empty first": [0, 300, 200],
@@ -93,6 +95,17 @@ def test_decreasing_offsets_are_memory_safe(device, offsets, name):
     assert outputs[4].shape == (len(offsets), 8)
     assert point_voxel.shape == (300,)
     assert point_voxel.min() >= -1 and point_voxel.max() < capacity
+
+
+def test_num_valid_alone_cuts_the_only_sample(device):
+    cloud = street_cloud(300, seed=37).to(device)
+    valid = torch.tensor([120], device=device)
+    for name in ("voxelize", "voxel_map"):
+        cut = getattr(torchvox, name)(cloud, *GRID, 3, 150, num_valid=valid)
+        alone = getattr(torchvox, name)(cloud[:120], *GRID, 3, 150)
+        assert_same_bits(cut.num_points, alone.num_points, name)
+        assert_same_bits(cut.counts, alone.counts, name)
+        assert (cut.point_voxel[120:] == -1).all()
 
 
 @pytest.mark.parametrize("order", ORDERS)

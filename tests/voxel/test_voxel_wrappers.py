@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from helpers import assert_same_bits
-from voxel_cases import FOUND, GRID, KEPT, run_op, street_cloud
+from voxel_cases import FOUND, GRID, KEPT, OVER_POINTS, OVER_VOXELS, run_op, street_cloud
 
 import torchvox
 
@@ -48,9 +48,12 @@ def test_overflow_warns_raises_or_is_ignored(device):
         torchvox.voxelize(points, *GRID, 3, 500, trim=True, on_overflow="warn")
         torchvox.voxelize(points, *GRID, 3, 500, trim=True, on_overflow="raise")
     assert quiet.counts[0, FOUND] > quiet.counts[0, KEPT] == 10
-    with pytest.warns(UserWarning, match="max_voxels"):
+    found, dropped = int(quiet.counts[0, FOUND]), int(quiet.counts[0, OVER_VOXELS])
+    assert dropped != quiet.counts[0, OVER_POINTS]
+    words = f"kept 10 of {found} voxels, so {dropped} points were dropped: raise max_voxels"
+    with pytest.warns(UserWarning, match=words):
         torchvox.voxelize(points, *GRID, 3, 10, trim=True, on_overflow="warn")
-    with pytest.raises((RuntimeError, ValueError, OverflowError), match="max_voxels"):
+    with pytest.raises((RuntimeError, ValueError, OverflowError), match=words):
         torchvox.voxelize(points, *GRID, 3, 10, trim=True, on_overflow="raise")
 
 
