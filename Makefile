@@ -27,9 +27,13 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find csrc configs/cmake -type f)
 WORKERS := $(shell nproc 2>/dev/null || echo 1)
 
-# The kernel tests need a compiler and cmake, no torch. They are built for CUDA when architectures are
-# named or a GPU is here.
+# What is visible is what is built: for the GPUs that are here, or for the CPU alone where none is and
+# nobody asks for more. The kernel tests need a compiler and cmake, no torch.
 GPU_ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | paste -sd,))
+ifeq ($(TORCHVOX_CUDA)$(GPU_ARCHS),)
+export TORCHVOX_CUDA := 0
+CPU_ALONE := @echo "torchvox: no GPU is visible, so make builds for the CPU alone; TORCHVOX_CUDA=1 or TORCH_CUDA_ARCH_LIST=9.0 asks for CUDA"
+endif
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
 KERNEL_TESTS := -DTORCHVOX_KERNELS_ONLY=ON -DTORCHVOX_KERNEL_TESTS=ON -DTORCHVOX_WERROR=ON
 
@@ -56,6 +60,7 @@ build: build/.built
 	touch $@
 
 build/.built: $(if $(TORCHVOX_NO_VENV),,.venv/.ready) $(SOURCES)
+	$(CPU_ALONE)
 	$(if $(TORCHVOX_NO_VENV),,PATH="$(CURDIR)/.venv/bin:$$PATH") $(PY) setup.py --quiet build_ext --inplace
 	touch $@
 
