@@ -15,6 +15,8 @@ settings.load_profile("torchvox")
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
+LEFT_OUT = pytest.StashKey[int]()
+
 
 def gpu_missing() -> str | None:
     """Why GPU tests cannot run here, or None."""
@@ -27,13 +29,29 @@ def gpu_missing() -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items):
-    missing = gpu_missing()
-    for item in items:
-        if missing and ("gpu" in item.keywords or "multigpu" in item.keywords):
-            item.add_marker(pytest.mark.skip(reason=missing))
-        elif "multigpu" in item.keywords and torch.cuda.device_count() < 2:
-            item.add_marker(pytest.mark.skip(reason="needs two CUDA GPUs"))
+def pytest_collection_modifyitems(config, items):
+    """What needs GPUs that are not here is deselected: one line at the end says how many."""
+    here = torch.cuda.device_count() if gpu_missing() is None else 0
+    needed = [2 if "multigpu" in i.keywords else "gpu" in i.keywords for i in items]
+    left_out = [item for item, need in zip(items, needed, strict=True) if need > here]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item, need in zip(items, needed, strict=True) if need <= here]
+    config.stash[LEFT_OUT] = len(left_out)
+    if hasattr(config, "workeroutput"):  # a worker of pytest-xdist
+        config.workeroutput["left_out"] = len(left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    count = config.stash.get(LEFT_OUT, 0)
+    if count:
+        why = gpu_missing() or "needs two CUDA GPUs"
+        terminalreporter.write_line(f"{count} tests of GPUs are left out: {why}")
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
