@@ -53,19 +53,25 @@ def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, An
             hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(_names())}"
             raise WrongUseError(f"configuration {short(repr(name))} is unknown: {hint}")
         source, folder = _folder() / f"{name}.yaml", None
-    try:
-        with source.open("rb") as file:
-            content = read_yaml(file, PURPOSE)
-    except OSError as error:
-        raise WrongUseError(f"{name}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise WrongUseError(f"{name} is not readable YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise WrongUseError(f"{name} must hold keys and values")
+    content = read_file(source)
     base = content.pop("base", None)
     if base is None:
         return content
     return _merge(_read(str(base), folder, (*seen, name)), content)
+
+
+def read_file(source: Any) -> dict[str, Any]:
+    """The keys and values of one file, without its base. Raises WrongUseError."""
+    try:
+        with source.open("rb") as file:
+            content = read_yaml(file, PURPOSE)
+    except OSError as error:
+        raise WrongUseError(f"{source}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise WrongUseError(f"{source} is not readable YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise WrongUseError(f"{source} must hold keys and values")
+    return content
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

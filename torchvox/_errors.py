@@ -20,5 +20,5 @@ class MissingExtraError(TorchvoxError, ImportError):
 
 def short(value: object) -> str:
     """On one line, cut: what comes from a file may be long and may hold anything."""
-    text = " ".join(str(value).split())
+    text = "".join(c if c.isprintable() else "?" for c in " ".join(str(value).split()))
     return text if len(text) <= 200 else f"{text[:200]} ..."

@@ -106,6 +106,20 @@ def test_rooms_are_packed_once(tmp_path):
         S3DIS(tmp_path, size=1)
 
 
+def test_an_index_replaces_nothing_but_an_index(tmp_path):
+    (tmp_path / "data").mkdir()
+    write_npy(tmp_path / "data")
+    mine = tmp_path / "home" / "scan.bin"
+    mine.parent.mkdir()
+    mine.write_bytes(b"mine")
+    with pytest.raises(CloudFileError, match=r"holds other files than an index: set data\.cache"):
+        S3DIS(tmp_path / "data", size=1, cache=mine.parent)
+    assert mine.read_bytes() == b"mine"
+    S3DIS(tmp_path / "data", size=1, cache=tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode == mine.parent.stat().st_mode  # others may read it
+    assert not list(tmp_path.glob(".*"))
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [

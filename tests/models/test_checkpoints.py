@@ -89,6 +89,35 @@ def test_no_message_advises_to_read_a_file_unguarded(write, words, reader, tmp_p
     assert message.startswith(str(path)) and len(message.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("at", "value"), [(6, 255), (9, 8)], ids=["version", "name"])
+def test_a_damaged_directory_of_an_archive_is_an_error_of_checkpoints(at, value, tmp_path):
+    path = tmp_path / "model.pt"
+    checkpoints.save(SMALL["classifier"](), path)
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"PK\1\2")
+    data[entry + at], data[entry + 46] = value, 255  # 46: the name begins
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError):
+        checkpoints.read(path)
+
+
+def test_messages_about_what_a_file_holds_are_short_and_printable(tmp_path):
+    path = tmp_path / "model.pt"
+    checkpoints.save(SMALL["classifier"](), path)
+    content = torch.load(path, weights_only=True)
+    long = "\x1b[2J" + "a" * 100_000
+    for change in (
+        {"model": long},
+        {"version": 9, "torchvox": long},
+        {"state_dict": {long: torch.ones(1)}},
+        {"format": np.zeros(3)},
+    ):
+        torch.save({**content, **change}, path)
+        with pytest.raises(CheckpointError) as found:
+            checkpoints.load(path)
+        assert len(str(found.value)) < 600 and str(found.value).isprintable()
+
+
 def test_a_full_disk_leaves_no_half_file_and_the_old_one_whole(tmp_path):
     path = tmp_path / "new" / "model.pt"
     with disk_of(5_000), pytest.raises(OSError):

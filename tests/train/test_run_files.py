@@ -16,7 +16,7 @@ from tiny import content, equal_weights
 
 from torchvox._errors import WrongUseError
 from torchvox.models.checkpoints import CheckpointError
-from torchvox.train import fit, runs
+from torchvox.train import fit, load_checkpoint, runs
 from torchvox.train.config import make_config
 
 LEVELS = [
@@ -74,6 +74,42 @@ def test_resuming_runs_no_code_that_the_configuration_in_the_folder_names(evil, 
     with pytest.raises(WrongUseError, match="of another configuration"):
         run(tmp_path / "run", resume=True, epochs=1)
     assert not evil.exists()
+
+
+def test_a_configuration_in_the_folder_reads_no_other_file(tmp_path):
+    run(tmp_path / "run", epochs=1)
+    (tmp_path / "private.yaml").write_text("train: {epochs: secret}")
+    (tmp_path / "run" / "config.yaml").write_text(f"base: {tmp_path / 'private.yaml'}")
+    with pytest.raises(WrongUseError, match="unknown key base") as found:
+        run(tmp_path / "run", resume=True, epochs=1)
+    assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w: w["torchvox"].update(format=torch.zeros(2)),
+        lambda w: w["torchvox"]["labels"].update(classes=5),
+        lambda w: w["torchvox"]["labels"].update(classes=[["a"]]),
+        lambda w: w["torchvox"].update(version="v" * 100_000, format=99),
+        lambda w: w["state_dict"].update({"model." + "k" * 100_000: torch.ones(1)}),
+    ],
+    ids=["format", "classes", "names", "version", "weights"],
+)
+def test_odd_entries_of_a_checkpoint_are_short_errors_of_checkpoints(tmp_path, change):
+    run(tmp_path, epochs=1)
+    changed(tmp_path / "best.ckpt", change)
+    with pytest.raises(CheckpointError) as found:
+        load_checkpoint(tmp_path / "best.ckpt", trust_code=True)
+    assert len(str(found.value)) < 600
+
+
+@pytest.mark.parametrize("steps", [float("inf"), "many", None])
+def test_a_last_checkpoint_of_no_steps_is_an_error_of_checkpoints(tmp_path, steps):
+    run(tmp_path, epochs=1)
+    changed(tmp_path / "last.ckpt", lambda whole: whole.update(global_step=steps))
+    with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
+        run(tmp_path, resume=True, epochs=1)
 
 
 @pytest.mark.parametrize("text", ["{", "task: classify", "", "- 1"])

@@ -15,6 +15,7 @@ import numpy as np
 from torchvox._errors import CloudFileError
 
 INDEX = "index.json"
+FILES = (INDEX, "points.bin", "xyz.bin", "rgb.bin", "label.bin")  # of any index
 
 
 def read_table(path: Path, columns: int, delimiter: str | None = None) -> np.ndarray:
@@ -81,8 +82,13 @@ def read_index(
         found = json.loads((folder / INDEX).read_text())
         whole = all((folder / name).stat().st_size == n for name, n in sizes(found).items())
         return found if whole and found["source"] == source else None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, ArithmeticError):
         return None
+
+
+def _is_index(folder: Path) -> bool:
+    """Whether a folder holds nothing but what an index does, so that it may be replaced."""
+    return folder.is_dir() and all(path.name in FILES for path in folder.iterdir())
 
 
 class NewIndex:
@@ -93,11 +99,16 @@ class NewIndex:
         self.target = folder
 
     def __enter__(self) -> NewIndex:
+        if self.target.exists() and not _is_index(self.target):
+            raise CloudFileError(
+                f"{self.target} holds other files than an index: set data.cache to a folder of its "
+                "own"
+            )
         try:
             self.target.parent.mkdir(parents=True, exist_ok=True)
-            self.folder = Path(
-                tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent)
-            )
+            self.holder = tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent)
+            self.folder = Path(self.holder) / "index"  # whose mode is that of any new folder
+            self.folder.mkdir()
         except OSError as error:
             raise CloudFileError(
                 f"{self.target.parent}: the index cannot be written here ({error.strerror}): "
@@ -112,4 +123,4 @@ class NewIndex:
         self.folder.rename(self.target)
 
     def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.holder, ignore_errors=True)

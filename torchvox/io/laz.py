@@ -29,7 +29,8 @@ def check_laz(file: BinaryIO, header: laspy.LasHeader) -> bool:
     lazrs: Any = require("lazrs", "to read LAZ files")
     record = header.vlrs.get("LasZipVlr")[0].record_data
     vlr, compressor = lazrs.LazVlr(record), struct.unpack_from("<H", record)[0]
-    items = list(struct.iter_unpack("<3H", record[34 : 34 + 6 * (len(record[34:]) // 6)]))
+    number = struct.unpack_from("<H", record, 32)[0]
+    items = list(struct.iter_unpack("<3H", record[34 : 34 + 6 * number]))
     points, width, start = header.point_count, header.point_format.size, header.offset_to_point_data
     end = file.seek(0, os.SEEK_END)
     layered = [version > 2 for _, _, version in items]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import tempfile
@@ -45,7 +46,11 @@ def write_whole(path: str | Path, write: Callable[[io.BytesIO], object]) -> None
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write(buffer.getbuffer())
         file.flush()
-        os.fsync(file.fileno())
+        try:
+            os.fsync(file.fileno())
+        except OSError as error:  # some file systems have no such call
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+                raise
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchvox._errors import TorchvoxError
+from torchvox._errors import TorchvoxError, short
 from torchvox.io.writers import write_whole
 from torchvox.models.detection import CenterPointPillars, PointPillars
 from torchvox.models.fold import fold_batch_norms, is_folded
@@ -57,7 +57,9 @@ class CheckpointError(TorchvoxError, ValueError):
 def build(name: str, config: Dict[str, Any]) -> nn.Module:
     """A model by the name of its class, from the arguments that its config() gave."""
     if name not in BUILDERS:
-        raise CheckpointError(f"no model {name!r}: there are {', '.join(sorted(BUILDERS))}")
+        raise CheckpointError(
+            f"no model {short(repr(name))}: there are {', '.join(sorted(BUILDERS))}"
+        )
     return BUILDERS[name](**config)
 
 
@@ -85,13 +87,13 @@ def save(model: nn.Module, path: Union[str, Path]) -> None:
 def load(path: Union[str, Path]) -> nn.Module:
     """The model of a file that `save` wrote, on the CPU, in evaluation mode."""
     content = read(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or str(content.get("format")) != FORMAT:
         raise CheckpointError(
             f"{path} is no checkpoint of torchvox.models: torchvox import converts other layouts"
         )
     try:
         if content["version"] > VERSION:
-            later = content["torchvox"]
+            later = short(content["torchvox"])
             raise CheckpointError(f"{path} was written by torchvox {later}, a later one")
         model = build(content["model"], content["config"])
         if content["folded"]:
@@ -103,12 +105,11 @@ def load(path: Union[str, Path]) -> nn.Module:
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: its entries are incomplete ({error})") from None
     except (ValueError, RuntimeError) as error:
-        reason = str(error).split("\n")[0]
-        raise CheckpointError(f"{path} is damaged: {reason}") from None
+        raise CheckpointError(f"{path} is damaged: {short(error)}") from None
     try:
         model.load_state_dict(content["state_dict"])
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from None
+        raise CheckpointError(f"{path}: {short(error)}") from None
     return model.eval()
 
 
@@ -142,7 +143,7 @@ def is_program(path: Union[str, Path]) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any("/code/" in name for name in archive.namelist())
-    except zipfile.BadZipFile:  # the reader of checkpoints says what is wrong
+    except Exception:  # damaged in any way: the reader of checkpoints says how
         return False
 
 
@@ -150,8 +151,8 @@ def _reason(error: Exception) -> str:
     """What torch found, without its advice to read the file unguarded."""
     named = re.search(r"GLOBAL (\S+)", str(error))
     if named:
-        return f"it names {named[1]}, which is neither"
+        return f"it names {short(named[1])}, which is neither"
     lines = str(error).replace("Weights only load failed. ", "").splitlines()
     said = [line.strip() for line in lines if line.strip() and not ADVICE.search(line)]
     kind = "" if isinstance(error, pickle.UnpicklingError) else f"{type(error).__name__}: "
-    return kind + (said[0] if said else "it is empty or cut off")
+    return kind + (short(said[0]) if said else "it is empty or cut off")

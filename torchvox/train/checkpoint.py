@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import WrongUseError, short
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.train.builders import BUILDERS, Labels, build_model
@@ -70,21 +70,21 @@ def load_checkpoint(
         raise WrongUseError(f"checkpoint {path} does not exist")
     about, weights = _read(path)
     try:
-        newer, version = about["format"] > FORMAT, about["version"]
-        kind = about["config"]["model"]["kind"]
+        newer, version = bool(about["format"] > FORMAT), short(about["version"])
+        kind = str(about["config"]["model"]["kind"])
         labels = Labels(
             **{k: tuple(v) if isinstance(v, list) else v for k, v in about["labels"].items()}
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path} is not a checkpoint of torchvox train: its entries are incomplete ({error})"
-        ) from None
+        if not all(isinstance(n, str) for n in (*labels.classes, *labels.categories)):
+            raise TypeError("labels are no names")
+    except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"{_incomplete(path)} ({short(error)})") from None
     if newer:
         raise CheckpointError(f"{path} is of a newer torchvox ({version}): upgrade torchvox")
     if kind not in BUILDERS and not trust_code:
         raise WrongUseError(
-            f"{path} names code of its own as its model, {kind!r}: if you trust the file, load it "
-            "with trust_code=True (--trust-code)"
+            f"{path} names code of its own as its model, {short(repr(kind))}: if you trust the "
+            "file, load it with trust_code=True (--trust-code)"
         )
     config = make_config(about["config"], str(path))
     model = build_model(config, labels)
@@ -105,13 +105,15 @@ def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         own = {k[len(PREFIX) :]: v for k, v in weights if k.startswith(PREFIX)}
         return content["torchvox"], own
     except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path} is not a checkpoint of torchvox train: its entries are incomplete ({error})"
-        ) from None
+        raise CheckpointError(f"{_incomplete(path)} ({short(error)})") from None
+
+
+def _incomplete(path: str | Path) -> str:
+    return f"{path} is not a checkpoint of torchvox train: its entries are incomplete"
 
 
 def _load_weights(model: nn.Module, weights: dict[str, torch.Tensor], path: str | Path) -> None:
     try:
         model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:  # of other shapes, or no tensors
-        raise CheckpointError(f"{path} does not fit its configuration: {error}") from None
+        raise CheckpointError(f"{path} does not fit its configuration: {short(error)}") from None

@@ -168,7 +168,8 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
             "again in another --output"
         )
     if resume:
-        if parse_config(_configs.read(str(output / CONFIG)), str(output / CONFIG)) != config:
+        before = _configs.read_file(output / CONFIG)
+        if parse_config(before, str(output / CONFIG)) != config:
             raise WrongUseError(
                 f"{output / CONFIG} is of another configuration: a resumed run must be the same"
             )
@@ -192,7 +193,7 @@ def _write_model(config: Config, labels: Labels, output: Path) -> None:
 def _steps_of(checkpoint: Path) -> int:
     try:
         return int(checkpoints.read(checkpoint)["global_step"])
-    except (KeyError, TypeError, ValueError) as error:  # of the reader too
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # of the reader too
         raise CheckpointError(f"{checkpoint} is no checkpoint to resume from: {error}") from None
 
 
