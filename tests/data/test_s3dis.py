@@ -32,6 +32,9 @@ def write_annotations(root):
             np.savetxt(folder / f"{stem}.txt", rows[:, :6], fmt="%.3f %.3f %.3f %d %d %d")
 
 
+HUGE = b"1" + b"0" * 400  # no float64 holds it
+
+
 def write_npy(root):
     for (area, name), seed in ROOMS.items():
         np.save(root / f"{area}_{name}.npy", room(seed))
@@ -133,6 +136,10 @@ def test_an_index_replaces_nothing_but_an_index(tmp_path):
         ("index.json", lambda whole: whole.replace(b'"size": [', b'"size": [NaN, ', 1)),
         ("index.json", lambda whole: whole.replace(b'"rooms": [', b'"rooms": [7, ')),
         ("index.json", lambda whole: b'{"source": {"rooms": []}}'),
+        (
+            "index.json",
+            lambda whole: whole.replace(b'"size": [', b'"size": [1' + b"0" * 400 + b", ", 1),
+        ),
     ],
 )
 def test_a_damaged_index_is_packed_anew(tmp_path, name, change):

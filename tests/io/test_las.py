@@ -69,6 +69,23 @@ def test_a_table_of_chunks_at_the_end_is_found(tmp_path, point_format, chunk):
         np.testing.assert_array_equal(read_cloud(tmp_path / name).points, wanted)
 
 
+def test_a_padded_laszip_record_is_read(tmp_path):
+    """The record says how many items it has; what follows them is no item."""
+    path = tmp_path / "a.laz"
+    fuzzing.WRITERS["laz-7"][1](path)
+    whole, pad = bytearray(path.read_bytes()), 12
+    expected = read_cloud(path).points
+    start = struct.unpack_from("<I", whole, 96)[0]
+    table = struct.unpack_from("<q", whole, start)[0]
+    record = whole.index(b"laszip encoded") - 2  # of the VLR's head, whose data are last
+    length = struct.unpack_from("<H", whole, record + 20)[0]
+    struct.pack_into("<H", whole, record + 20, length + pad)
+    struct.pack_into("<I", whole, 96, start + pad)
+    struct.pack_into("<q", whole, start, table + pad)
+    path.write_bytes(whole[:start] + bytes(pad) + whole[start:])
+    np.testing.assert_array_equal(read_cloud(path).points, expected)
+
+
 def test_other_dimensions_become_columns(tile):
     cloud = read_cloud(tile[0])
     np.testing.assert_array_equal(cloud.column("intensity"), np.arange(500))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing: files appear whole or not at all, and read back as they were."""
 
+import contextlib
+import errno
 import os
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 from torchvox._errors import WrongUseError
 from torchvox.io import PointCloud, atomic_path, read_cloud, write_cloud
+from torchvox.io.writers import write_text
 
 CLOUD = PointCloud(
     np.arange(20, dtype=np.float32).reshape(5, 4),
@@ -35,6 +38,21 @@ def test_npy_holds_world_coordinates_in_float64_when_there_is_an_origin(tmp_path
 def test_npy_holds_the_float32_points_when_there_is_none(tmp_path):
     write_cloud(tmp_path / "a.npy", PointCloud(CLOUD.points, CLOUD.columns))
     assert np.load(tmp_path / "a.npy").dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("code", "written"), [(errno.EINVAL, True), (errno.ENOTSUP, True), (errno.EIO, False)]
+)
+def test_a_file_system_without_fsync_takes_a_file_and_a_broken_one_does_not(
+    tmp_path, monkeypatch, code, written
+):
+    def fails(_):
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with contextlib.nullcontext() if written else pytest.raises(OSError):
+        write_text(tmp_path / "a.txt", "new")
+    assert [p.name for p in tmp_path.iterdir()] == (["a.txt"] if written else [])
 
 
 @pytest.mark.parametrize("name", ["a.NPZ", "a.NPY", "a.Npy"])

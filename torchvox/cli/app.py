@@ -35,7 +35,7 @@ from torchvox.cli.work import sentence
 CommandLineError = typer.BadParameter.__mro__[2]
 DONE, FAILED, WRONG_USE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 REPORTED = (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError)
-REPORTED += (LookupError, AttributeError, ArithmeticError)
+REPORTED += (LookupError, AttributeError, ArithmeticError)  # whose messages alone say little
 
 
 class Group(TyperGroup):

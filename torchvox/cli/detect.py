@@ -21,7 +21,8 @@ from torchvox.cli.options import (
     output_paths,
 )
 from torchvox.cli.work import choose_device, for_each, note
-from torchvox.io import PointCloud, find_clouds, write_text
+from torchvox.io import PointCloud, find_clouds
+from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
     from torchvox.models.detection.running import Detections, Runner

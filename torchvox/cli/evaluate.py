@@ -18,7 +18,7 @@ from torchvox._extras import require
 from torchvox.cli.options import Device, DeviceChoice, TrustCode, check_file
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import choose_device, console, note
-from torchvox.io import write_text
+from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint

@@ -15,7 +15,7 @@ from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._yaml import read_yaml
 from torchvox.cli.options import check_file
 from torchvox.cli.work import console
-from torchvox.io import write_text
+from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
     from torchvox.models.importing import Told

@@ -10,8 +10,6 @@ from torchvox.io.writers import (
     write_cloud,
     write_npy,
     write_npz,
-    write_text,
-    write_whole,
 )
 
 __all__ = [
@@ -30,6 +28,4 @@ __all__ = [
     "write_cloud",
     "write_npy",
     "write_npz",
-    "write_text",
-    "write_whole",
 ]

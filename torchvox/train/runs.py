@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from torchvox import _configs
 from torchvox._errors import WrongUseError
 from torchvox.data.generated import Generated
-from torchvox.io import write_text, write_whole
+from torchvox.io.writers import write_text, write_whole
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.train.builders import BUILDERS, TASKS, Labels, build_data, build_model, labels_of
