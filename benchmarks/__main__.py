@@ -18,13 +18,13 @@ from benchmarks import (
     bev,
     boxes,
     detection,
-    group_mlp,
     grouping,
     growth,
-    knn,
     machine,
     models,
-    neighbours,
+    neighbors,
+    neighbors_group_mlp,
+    neighbors_knn,
     peers,
     pillars,
     pointpillars,
@@ -42,7 +42,7 @@ DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "da
 def cases(device: str) -> List[Case]:
     found = []
     domains = (
-        *(voxel, sampling, neighbours, knn, grouping, group_mlp),
+        *(voxel, sampling, neighbors, neighbors_knn, grouping, neighbors_group_mlp),
         *(bev, pillars, boxes, detection, models, pointpillars),
     )
     for domain in domains:

@@ -7,14 +7,14 @@ import torch
 
 @pytest.fixture
 def problem():
-    from benchmarks.knn import KnnProblem
+    from benchmarks.neighbors_knn import KnnProblem
 
     points = torch.tensor([[[1.0, 0, 0], [-1, 0, 0], [0, 2, 0], [0, 0, 3]]])
     return KnnProblem(points, torch.zeros(1, 1, 3), "by hand", 3)
 
 
 def verdict(problem, idx):
-    from benchmarks.knn import compare
+    from benchmarks.neighbors_knn import compare
 
     return compare(problem, torch.tensor([[idx]]), problem.torchvox())
 
@@ -45,7 +45,7 @@ def test_other_neighbours_are_wrong(problem, idx, words):
 
 @pytest.mark.parametrize("op", ["knn", "three_nn"])
 def test_the_textbook_way_finds_the_same(op):
-    from benchmarks.knn import KnnProblem, all_distances, compare
+    from benchmarks.neighbors_knn import KnnProblem, all_distances, compare
 
     problem = KnnProblem(torch.rand(2, 50, 3), torch.rand(2, 9, 3), "cube", 3, op)
     assert compare(problem, all_distances(problem), problem.torchvox()) == "same neighbours"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/kernels/bev/bev_grid.h"
+#include "csrc/kernels/bev/grid.h"
 #include "csrc/kernels/core/packed_points.h"
 #include "tests/cpp/check.h"
 

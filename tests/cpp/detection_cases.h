@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/kernels/detection/detect.h"
+#include "csrc/kernels/detection/decode_nms/decode_nms.h"
 #include "tests/cpp/device_buffers.h"
 #include "tests/cpp/store.h"
 

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/neighbours/ball_query.h"
-#include "csrc/kernels/neighbours/query_and_group.h"
+#include "csrc/kernels/neighbors/ball_query/ball_query.h"
+#include "csrc/kernels/neighbors/query_and_group.h"
 #include "tests/cpp/check.h"
 
 using namespace torchvox;

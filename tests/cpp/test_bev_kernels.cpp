@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/kernels/bev/bev_max_height.h"
+#include "csrc/kernels/bev/max_height.h"
 #include "csrc/kernels/core/plan_override.h"
 #include "tests/cpp/bev_cases.h"
 

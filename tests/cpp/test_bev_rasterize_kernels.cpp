@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/kernels/bev/bev_rasterize.h"
+#include "csrc/kernels/bev/rasterize.h"
 #include "csrc/kernels/core/cascade_sum.h"
 #include "tests/cpp/bev_cases.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/kernels/boxes/rotated_nms.h"
+#include "csrc/kernels/boxes/nms/rotated_nms.h"
 #include "csrc/kernels/boxes/rotated_overlap.h"
 #include "csrc/kernels/core/plan_override.h"
 #include "tests/cpp/check.h"

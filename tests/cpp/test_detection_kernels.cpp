@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/detection/detect_rule.h"
+#include "csrc/kernels/detection/decode_nms/rule.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/detection_cases.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/neighbours/group_mlp_max.h"
+#include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 #include "tests/cpp/check.h"
 
 using namespace torchvox;

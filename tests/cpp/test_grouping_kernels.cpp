@@ -7,10 +7,10 @@
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/grouping/gather_points.h"
 #include "csrc/kernels/grouping/interpolate.h"
-#include "csrc/kernels/grouping/neighbour_distance.h"
-#include "csrc/kernels/grouping/slot_lists.h"
-#include "csrc/kernels/grouping/slot_rows.h"
-#include "csrc/kernels/grouping/slot_sum.h"
+#include "csrc/kernels/grouping/inverse_index/inverse_index.h"
+#include "csrc/kernels/grouping/inverse_index/slot_rows.h"
+#include "csrc/kernels/grouping/neighbor_distance.h"
+#include "csrc/kernels/grouping/segment_sum.h"
 #include "tests/cpp/check.h"
 
 using namespace torchvox;

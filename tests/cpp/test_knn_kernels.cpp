@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/neighbours/knn.h"
+#include "csrc/kernels/neighbors/knn/knn.h"
 #include "tests/cpp/device_buffers.h"
 #include "tests/cpp/store.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "csrc/kernels/detection/box_decode.h"
-#include "csrc/kernels/pillars/pillar_norm.h"
+#include "csrc/kernels/pillars/norm.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/side.h"
 #include "tests/cpp/store.h"

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/pillars/pillar_encode.h"
-#include "csrc/kernels/pillars/pillar_moments.h"
-#include "csrc/kernels/pillars/pillar_scatter.h"
+#include "csrc/kernels/pillars/encode/encode.h"
+#include "csrc/kernels/pillars/moments.h"
+#include "csrc/kernels/pillars/scatter.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/side.h"
 #include "tests/cpp/store.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/voxel/voxelize.h"
+#include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "tests/cpp/device_buffers.h"
 #include "tests/cpp/voxel_cases.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/kernels/voxel/voxelize.h"
+#include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox::testing {
 

@@ -14,7 +14,7 @@ import torchvox
 from torchvox import models
 from torchvox.models import export
 
-sys.path.append(str(ROOT / "tests" / "detection_models"))
+sys.path.append(str(ROOT / "tests" / "models"))
 from detectors import folded, scan, small
 
 BATCHES = [(5000,), (0, 1, 700), (40_000,), (0,), (1,), (300_000,)]

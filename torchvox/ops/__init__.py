@@ -15,8 +15,8 @@ from torchvox.ops.bev import (
 )
 from torchvox.ops.boxes import Kept, points_in_boxes, rotated_iou, rotated_nms
 from torchvox.ops.detection import Detections, anchor_decode_nms, box_decode, center_decode_nms
-from torchvox.ops.group_mlp import group_mlp_max
 from torchvox.ops.grouping import (
+    gather_points,
     group_points,
     group_points_ragged,
     interpolate_features,
@@ -25,13 +25,18 @@ from torchvox.ops.grouping import (
     three_interpolate,
     three_interpolate_ragged,
 )
-from torchvox.ops.nearest import Neighbours, knn, knn_ragged, three_nn, three_nn_ragged
-from torchvox.ops.neighbours import (
+from torchvox.ops.neighbors import (
     BallGroups,
     BallNeighbours,
+    Neighbours,
     ball_query,
     ball_query_ragged,
+    group_mlp_max,
+    knn,
+    knn_ragged,
     query_and_group,
+    three_nn,
+    three_nn_ragged,
 )
 from torchvox.ops.pillars import (
     PillarNorm,
@@ -44,7 +49,6 @@ from torchvox.ops.sampling import (
     Samples,
     furthest_point_sample,
     furthest_point_sample_ragged,
-    gather_points,
 )
 from torchvox.ops.voxel import (
     VoxelCSR,

@@ -15,8 +15,9 @@ from torchvox.reference.bev import (
 )
 from torchvox.reference.boxes import points_in_boxes, rotated_iou, rotated_nms
 from torchvox.reference.detection import anchor_decode_nms, box_decode, center_decode_nms
-from torchvox.reference.group_mlp_max import group_mlp_max
 from torchvox.reference.grouping import (
+    gather_points,
+    gather_points_backward,
     group_points,
     group_points_ragged,
     interpolate_features,
@@ -28,20 +29,18 @@ from torchvox.reference.grouping import (
     three_interpolate_backward,
     three_interpolate_ragged,
 )
-from torchvox.reference.nearest import knn, knn_ragged, three_nn, three_nn_ragged
-from torchvox.reference.neighbours import ball_query, ball_query_ragged
+from torchvox.reference.neighbors import ball_query, ball_query_ragged, query_and_group
+from torchvox.reference.neighbors_group_mlp import group_mlp_max
+from torchvox.reference.neighbors_knn import knn, knn_ragged, three_nn, three_nn_ragged
 from torchvox.reference.pillars import (
     pillar_encode,
     pillar_moments,
     pillar_norm,
     pillar_scatter,
 )
-from torchvox.reference.query_and_group import query_and_group
 from torchvox.reference.sampling import (
     furthest_point_sample,
     furthest_point_sample_ragged,
-    gather_points,
-    gather_points_backward,
 )
 from torchvox.reference.voxel import voxel_map, voxelize, voxelize_backward
 from torchvox.reference.voxel_grid import grid_size

@@ -119,44 +119,6 @@ def furthest_point_sample_ragged(
     return torch.from_numpy(idx), torch.from_numpy(dist2)
 
 
-def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:
-    """Row idx[b, m] of features[b]; zeros for an index outside [0, N)."""
-    _check_gather(features, idx)
-    rows = features.transpose(1, 2) if channels_first else features  # [B, N, C]
-    b, n, c = rows.shape
-    out = torch.zeros(b, idx.size(1), c, dtype=features.dtype)
-    for i in range(b):
-        inside = (idx[i] >= 0) & (idx[i] < n)
-        out[i, inside] = rows[i, idx[i, inside].long()]
-    return out.transpose(1, 2).contiguous() if channels_first else out
-
-
-def gather_points_backward(
-    grad: Tensor, idx: Tensor, num_points: int, *, channels_first: bool = False
-) -> Tensor:
-    """The gradient of `gather_points` to its features.
-
-    A row sums the gradients of its slots in ascending order: runs of 256 from +0, then the sums of
-    the runs from +0, in float32 (float64 for float64), rounded once to the dtype of grad.
-    """
-    rows = grad.transpose(1, 2) if channels_first else grad  # [B, M, C]
-    b, _, c = rows.shape
-    values = _array(rows)
-    out = np.zeros((b, num_points, c), values.dtype)
-    for i in range(b):
-        for n in range(num_points):
-            slots = np.flatnonzero(idx[i].numpy() == n)
-            total = np.zeros(c, values.dtype)
-            for first in range(0, len(slots), 256):
-                run = np.zeros(c, values.dtype)
-                for m in slots[first : first + 256]:
-                    run = run + values[i, m]
-                total = total + run
-            out[i, n] = total
-    result = torch.from_numpy(out).to(grad.dtype)
-    return result.transpose(1, 2).contiguous() if channels_first else result
-
-
 # ------------------------------------------------------------------------------------- one cloud
 
 
@@ -305,17 +267,3 @@ def _check_integers(op: str, name: str, t: Tensor | None, shape: str, shapes: li
         raise TypeError(f"{op}: {name} must be int32 or int64, got {t.dtype}")
     if shapes is not None and tuple(t.shape) not in shapes:
         raise ValueError(f"{op}: {name} must be {shape}, B = {shapes[0][0]}, got {list(t.shape)}")
-
-
-def _check_gather(features: Tensor, idx: Tensor) -> None:
-    op = "gather_points"
-    if not features.is_floating_point():
-        raise TypeError(f"{op}: features must be a floating-point tensor, got {features.dtype}")
-    if idx.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{op}: idx must be int32 or int64, got {idx.dtype}")
-    if features.dim() != 3:
-        raise ValueError(f"{op}: features must have 3 dimensions, got {list(features.shape)}")
-    if idx.dim() != 2 or idx.size(0) != features.size(0):
-        raise ValueError(
-            f"{op}: idx must be [B, M] with B = {features.size(0)}, got {list(idx.shape)}"
-        )

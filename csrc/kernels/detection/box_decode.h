@@ -7,7 +7,7 @@
 #include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"
-#include "csrc/kernels/detection/box_code.h"
+#include "csrc/kernels/detection/box_coder.h"
 
 namespace torchvox {
 

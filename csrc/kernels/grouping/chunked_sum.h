@@ -2,7 +2,7 @@
 #pragma once
 
 #include "csrc/kernels/core/arith.h"
-#include "csrc/kernels/grouping/slot_lists.h"
+#include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 
 namespace torchvox {
 

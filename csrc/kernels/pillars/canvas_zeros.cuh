@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/pillars/pillar_prepare.cuh"
+#include "csrc/kernels/pillars/prepare.cuh"
 
 namespace torchvox {
 

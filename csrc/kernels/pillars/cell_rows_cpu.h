@@ -7,7 +7,7 @@
 
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/workspace.h"
-#include "csrc/kernels/pillars/pillar_map.h"
+#include "csrc/kernels/pillars/map.h"
 
 namespace torchvox {
 

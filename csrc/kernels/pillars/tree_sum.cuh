@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The upper levels of sums over the tree of pillar_moments.h, of many columns at once.
+// The upper levels of sums over the tree of moments.h, of many columns at once.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -6,11 +6,11 @@
 
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/workspace.h"
-#include "csrc/kernels/pillars/pillar_moments.h"
+#include "csrc/kernels/pillars/moments.h"
 
 namespace torchvox {
 
-// Sums of many columns over the tree of pillar_moments.h, on the host: the caller fills those of
+// Sums of many columns over the tree of moments.h, on the host: the caller fills those of
 // the groups of 32.
 class HostTree {
  public:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/library.h>
 
-#include "csrc/ops/detection/box_code_checks.h"
-#include "csrc/ops/detection/detect_checks.h"
+#include "csrc/ops/detection/box_coder_checks.h"
+#include "csrc/ops/detection/decode_nms_checks.h"
 
 namespace torchvox {
 namespace {

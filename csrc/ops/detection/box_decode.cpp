@@ -5,8 +5,8 @@
 
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/device.h"
-#include "csrc/ops/detection/box_code_checks.h"
-#include "csrc/ops/detection/detect_checks.h"
+#include "csrc/ops/detection/box_coder_checks.h"
+#include "csrc/ops/detection/decode_nms_checks.h"
 
 namespace torchvox {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/library.h>
 
-#include "csrc/ops/detection/detect_checks.h"
+#include "csrc/ops/detection/decode_nms_checks.h"
 
 namespace torchvox {
 namespace {

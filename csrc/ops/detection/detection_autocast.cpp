@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "csrc/ops/core/autocast.h"
-#include "csrc/ops/detection/detect_checks.h"
+#include "csrc/ops/detection/decode_nms_checks.h"
 
 namespace torchvox {
 namespace {

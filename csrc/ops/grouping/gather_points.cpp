@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "csrc/kernels/grouping/slot_sum.h"
+#include "csrc/kernels/grouping/segment_sum.h"
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/grouping/slots.h"
 

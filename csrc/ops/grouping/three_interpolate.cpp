@@ -3,7 +3,7 @@
 #include <torch/library.h>
 
 #include "csrc/kernels/grouping/interpolate.h"
-#include "csrc/kernels/grouping/slot_sum.h"
+#include "csrc/kernels/grouping/segment_sum.h"
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/grouping/slots.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/sampling/furthest_point_sample.h"
+#include "csrc/kernels/sampling/fps/furthest_point_sample.h"
 
 #include <torch/library.h>
 

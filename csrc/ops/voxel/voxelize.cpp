@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/voxel/voxelize.h"
+#include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 #include <torch/library.h>
 
@@ -8,7 +8,7 @@
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
-#include "csrc/ops/voxel/voxel_args.h"
+#include "csrc/ops/voxel/args.h"
 
 namespace torchvox {
 namespace {

@@ -6,11 +6,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "csrc/kernels/voxel/voxelize_backward.h"
+#include "csrc/kernels/voxel/voxelize/backward.h"
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
-#include "csrc/ops/voxel/voxel_args.h"
+#include "csrc/ops/voxel/args.h"
 
 namespace torchvox {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/kernels/bev/bev_max_height.h"
+#include "csrc/kernels/bev/max_height.h"
 #ifdef TORCHVOX_CUDA
 #include <cuda_runtime_api.h>
 #endif

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/bev/grid.h"
+#include "csrc/kernels/core/export.h"
+#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/target.h"
+
+namespace torchvox {
+
+enum class BevChannel : int16_t {
+  kHeightMax,
+  kHeightMin,
+  kHeightMean,
+  kHeightRange,
+  kHeightNorm,
+  kIntensityTop,
+  kIntensityMean,
+  kIntensityMax,
+  kCount,
+  kDensity,
+  kOccupancy,
+  kSlices,
+};
+
+// One plane of the image. `slice` of `slices` and `table_row` (where its slicing begins in
+// BevRasterTables::sliced) matter for kOccupancy and kSlices only.
+struct BevPlane {
+  BevChannel channel = BevChannel::kHeightMax;
+  int16_t slice = 0;
+  int16_t slices = 1;
+  int16_t table_row = 0;
+};
+
+inline constexpr int kBevMaxPlanes = 256;
+inline constexpr int kBevMaxDensityBase = 512;
+
+// A column of intensities beside the points.
+struct BevIntensity {
+  const void* data = nullptr;  // [rows]
+  DType dtype = DType::kFloat;
+  int64_t stride = 1;  // in elements
+
+  TORCHVOX_HD float operator[](int64_t row) const {
+    switch (dtype) {
+      case DType::kHalf: return widen(static_cast<const Half*>(data)[row * stride]);
+      case DType::kBFloat16: return widen(static_cast<const BFloat16*>(data)[row * stride]);
+      case DType::kDouble:
+        return quiet(static_cast<float>(static_cast<const double*>(data)[row * stride]));
+      case DType::kFloat: break;
+    }
+    return static_cast<const float*>(data)[row * stride];
+  }
+};
+
+struct BevPlanes {
+  int count = 0;
+  int sliced_rows = 0;  // rows of the sliced table that all slicings need together
+  BevPlane plane[kBevMaxPlanes];
+};
+
+// The flat cell of every point, b * cells + cell, or -1: what groups points for an ordered sum.
+struct BevCellsArgs {
+  PackedPoints points;
+  BevGrid grid;
+  int32_t* point_cell = nullptr;  // [rows]
+};
+
+struct BevRasterizeArgs {
+  PackedPoints points;
+  BevIntensity intensity;
+  BevGrid grid;
+  BevPlanes planes;
+  float density[kBevMaxDensityBase];  // density of 0 .. density_base - 1 points
+  int density_base = 0;
+  double height_steps = 1.;  // steps a metre of the integer height sum
+  float fill = 0.f;
+  const int32_t* cell_offsets = nullptr;  // [batches * cells + 1], for kIntensityMean
+  const int32_t* cell_points = nullptr;  // rows of the points, ascending in each cell
+  float* image = nullptr;  // [batches, planes, cells]
+  int32_t* counts = nullptr;  // [batches + 1, kBevCounts]
+};
+
+struct BevRasterizeBackwardArgs {
+  PackedPoints points;
+  BevGrid grid;
+  BevPlanes planes;
+  const float* grad_image = nullptr;  // [batches, planes, cells]
+  void* grad_points = nullptr;  // [rows, columns] contiguous, dtype of the points
+  void* grad_features = nullptr;  // [rows] contiguous; null: intensity is column 3
+  DType features_dtype = DType::kFloat;
+};
+
+TORCHVOX_EXPORT int64_t workspace_bytes(const BevCellsArgs& args, const Target& target);
+TORCHVOX_EXPORT int64_t workspace_bytes(const BevRasterizeArgs& args, const Target& target);
+TORCHVOX_EXPORT int64_t workspace_bytes(const BevRasterizeBackwardArgs& args, const Target& target);
+TORCHVOX_EXPORT void run_cpu(const BevCellsArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+TORCHVOX_EXPORT void run_cpu(const BevRasterizeArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+TORCHVOX_EXPORT void run_cpu(const BevRasterizeBackwardArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+
+#ifdef TORCHVOX_CUDA
+TORCHVOX_EXPORT cudaError_t launch(const BevCellsArgs& args, void* workspace,
+                                   const CudaContext& context);
+TORCHVOX_EXPORT cudaError_t launch(const BevRasterizeArgs& args, void* workspace,
+                                   const CudaContext& context);
+TORCHVOX_EXPORT cudaError_t launch(const BevRasterizeBackwardArgs& args, void* workspace,
+                                   const CudaContext& context);
+#endif
+
+}  // namespace torchvox

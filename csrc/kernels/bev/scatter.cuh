@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The pass over the points on the device, one thread a point, and the clearing that precedes it.
+// All kernels here belong to a chain of dependent launches.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "csrc/kernels/bev/scatter.h"
+#include "csrc/kernels/core/dependent_launch.cuh"
+#include "csrc/kernels/core/launch.cuh"
+
+namespace torchvox {
+
+inline constexpr int kBevThreads = 256;
+
+// Memory to fill with a repeated word, by a whole grid; `data` is 16-byte aligned.
+struct BevFill {
+  void* data = nullptr;
+  int64_t bytes = 0;
+  uint32_t word = 0;
+
+  __device__ void fill() const {
+    const int64_t quads = bytes / 16;
+    uint4* const wide = static_cast<uint4*>(data);
+    const uint4 quad = make_uint4(word, word, word, word);
+    for (int64_t i = global_thread(); i < quads; i += global_stride()) wide[i] = quad;
+    const int64_t rest = 16 * quads + global_thread();
+    if (rest < bytes) static_cast<uint8_t*>(data)[rest] = uint8_t(word >> (8 * (rest % 4)));
+  }
+};
+
+// The first kernel of a chain.
+template <class... Fills>
+__global__ void __launch_bounds__(kBevThreads) bev_clear_kernel(Fills... fills) {
+  let_next_begin();
+  (fills.fill(), ...);
+}
+template <class... Fills>
+cudaError_t launch_clear(const CudaContext& context, const Fills&... fills) {
+  const int64_t most = std::max({fills.bytes...});
+  // One block a multiprocessor is enough, and leaves room for the next kernel to move in.
+  const unsigned blocks = blocks_for(ceil_div<int64_t>(most, 16), kBevThreads, context.target, 1);
+  bev_clear_kernel<<<blocks, kBevThreads, 0, context.stream>>>(fills...);
+  return cudaGetLastError();
+}
+
+// What one thread looks at; `sample` is -1 where there is no point.
+struct BevThread {
+  int64_t row;
+  int64_t sample;
+  BevPoint point;
+
+  __device__ bool used() const { return point.fate == BevFate::kUsed; }
+};
+
+// Whether a row of fp32 points can be read as 16 bytes.
+inline bool has_quads(const PackedPoints& points) {
+  return points.dtype == DType::kFloat && points.columns >= 4 && points.row_stride % 4 == 0 &&
+      reinterpret_cast<uintptr_t>(points.data) % 16 == 0;
+}
+
+template <class T>
+__device__ __forceinline__ BevThread load_point(const PackedPoints& points, const BevGrid& grid,
+                                                bool quads, int64_t row) {
+  BevThread thread{row, -1, {BevFate::kNonFinite, 0, 0.f}};
+  if (thread.row < points.rows) thread.sample = points.valid_sample(thread.row);
+  if (thread.sample < 0) return thread;
+  if (std::is_same<T, float>::value && quads) {
+    const float4 p = static_cast<const float4*>(points.data)[thread.row * (points.row_stride / 4)];
+    thread.point = place_point(grid, p.x, p.y, p.z, thread.sample);
+  } else {
+    thread.point = locate_point<T>(points, grid, thread.row, thread.sample);
+  }
+  return thread;
+}
+template <class T>
+__device__ __forceinline__ BevThread load_point(const PackedPoints& points, const BevGrid& grid,
+                                                bool quads) {
+  return load_point<T>(points, grid, quads, global_thread());
+}
+
+// True when the thread's point is used and neither neighbour in its warp is of the same cell with a
+// larger key. Of equal keys the first leads. The rest cannot be the maximum of a cell, and sweeps
+// list most cells in runs. Called by whole warps.
+template <class Key>
+__device__ __forceinline__ bool leads_neighbours(const BevThread& thread, Key key) {
+  const unsigned all = 0xffffffffu, lane = threadIdx.x % 32;
+  const int64_t cell = thread.used() ? thread.point.cell : -1;
+  const int64_t cell_before = __shfl_up_sync(all, cell, 1);
+  const int64_t cell_after = __shfl_down_sync(all, cell, 1);
+  const Key before = __shfl_up_sync(all, key, 1), after = __shfl_down_sync(all, key, 1);
+  const bool loses = (lane > 0 && cell_before == cell && before >= key) ||
+      (lane < 31 && cell_after == cell && after > key);
+  return cell >= 0 && !loses;
+}
+
+// True when the thread's point is used and has the largest key of its run, the neighbouring lanes
+// with points of one cell. Leaves fewer than leads_neighbours, at more instructions.
+template <class Key>
+__device__ __forceinline__ bool leads_run(const BevThread& thread, Key key) {
+  const unsigned all = 0xffffffffu, lane = threadIdx.x % 32;
+  const int64_t cell = thread.used() ? thread.point.cell : -1;
+  const int64_t cell_before = __shfl_up_sync(all, cell, 1);
+  const unsigned heads = __ballot_sync(all, lane == 0 || cell != cell_before);
+  const unsigned first = 31 - __clz(heads & (all >> (31 - lane)));
+  const unsigned later = lane == 31 ? 0 : heads >> (lane + 1);
+  const unsigned last = later ? lane + __ffs(later) - 1 : 31;
+  Key best = key;
+#pragma unroll
+  for (unsigned d = 1; d < 32; d *= 2) {
+    const Key other = __shfl_up_sync(all, best, d);
+    if (lane >= first + d && other > best) best = other;
+  }
+  best = __shfl_sync(all, best, last);
+  const unsigned run = (all >> (31 - last)) & (all << first);
+  const unsigned equal = __ballot_sync(all, key == best) & run;
+  return cell >= 0 && __ffs(equal) - 1 == int(lane);
+}
+
+// The counts of one thread block on their way to `counts`, [batches + 1, kBevCounts]: voted on by
+// warp, added up in shared memory for the whole block and for its first sample. A thread of another
+// sample adds to that sample's row itself. Every call is made by the whole block.
+class BlockCounts {
+ public:
+  // Before the counts can be written to. `sums` is shared memory; the threads of a block have rows
+  // in their order.
+  __device__ BlockCounts(const PackedPoints& points, const BevThread& thread,
+                         int32_t (&sums)[2 * kBevCounts])
+      : thread_(thread), sums_(sums), first_sample_(points.sample_of(thread.row - threadIdx.x)) {
+    if (threadIdx.x < 2 * kBevCounts) sums_[threadIdx.x] = 0;
+    __syncthreads();
+    for (int c = kBevPointsUsed; c < kBevCounts; ++c) {
+      vote(c, thread.sample >= 0 && c == count_of(thread.point.fate));
+    }
+  }
+  // Once they can. `filled` says whether the thread's point was the first of its cell.
+  __device__ void add_to(int32_t* counts, bool filled) {
+    vote(kBevCellsFilled, filled);
+    if (thread_.sample >= 0 && thread_.sample != first_sample_) {
+      int32_t* const row = counts + (thread_.sample + 1) * kBevCounts;
+      atomicAdd(&row[count_of(thread_.point.fate)], 1);
+      if (filled) atomicAdd(&row[kBevCellsFilled], 1);
+    }
+    __syncthreads();
+    if (threadIdx.x < 2 * kBevCounts && sums_[threadIdx.x]) {
+      const int64_t row = threadIdx.x < kBevCounts ? 0 : first_sample_ + 1;
+      atomicAdd(&counts[row * kBevCounts + threadIdx.x % kBevCounts], sums_[threadIdx.x]);
+    }
+  }
+
+ private:
+  __device__ void vote(int column, bool hit) {
+    const unsigned votes = __ballot_sync(0xffffffffu, hit);
+    const unsigned first = __ballot_sync(0xffffffffu, hit && thread_.sample == first_sample_);
+    if (threadIdx.x % 32 == 0 && votes) {
+      atomicAdd(&sums_[column], __popc(votes));
+      atomicAdd(&sums_[kBevCounts + column], __popc(first));
+    }
+  }
+
+  const BevThread& thread_;
+  int32_t* sums_;
+  int64_t first_sample_;
+};
+
+// Counts every point and hands it to visit(thread), called by whole warps, which says whether the
+// point was the first of its cell. Visit::prepare(thread), called before, reads the points alone.
+template <class T, class Visit>
+__global__ void __launch_bounds__(kBevThreads)
+    bev_scatter_kernel(PackedPoints points, BevGrid grid, bool quads, int32_t* counts,
+                       const __grid_constant__ Visit visit) {
+  __shared__ int32_t sums[2 * kBevCounts];
+  let_next_begin();
+  const BevThread thread = load_point<T>(points, grid, quads);
+  const auto prepared = visit.prepare(thread);
+  BlockCounts block(points, thread, sums);
+  wait_for_previous();
+  block.add_to(counts, visit(thread, prepared));
+}
+
+inline int64_t count_bytes(const PackedPoints& points) {
+  return (points.batches + 1) * kBevCounts * static_cast<int64_t>(sizeof(int32_t));
+}
+
+inline unsigned point_blocks(const PackedPoints& points) {
+  return static_cast<unsigned>(ceil_div<int64_t>(points.rows, kBevThreads));
+}
+
+// Goes after bev_clear_kernel. `counts` is [batches + 1, kBevCounts].
+template <class Visit>
+cudaError_t launch_scatter(const PackedPoints& points, const BevGrid& grid, int32_t* counts,
+                           const Visit& visit, const CudaContext& context) {
+  if (points.rows == 0) return cudaSuccess;
+  return with_point_type(points.dtype, [&](auto type) {
+    return launch_after(bev_scatter_kernel<decltype(type), Visit>, point_blocks(points),
+                        kBevThreads, context, points, grid, has_quads(points), counts, visit);
+  });
+}
+
+}  // namespace torchvox

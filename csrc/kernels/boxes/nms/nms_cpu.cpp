@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "csrc/kernels/boxes/nms/rule.h"
+
+namespace torchvox {
+
+#ifdef TORCHVOX_CUDA
+int64_t nms_cuda_workspace_bytes(const NmsArgs& args);
+#endif
+
+namespace {
+
+// Boxes decided one after another; later ones then meet them at once.
+constexpr int64_t kBlock = 256;
+constexpr int64_t kBoxesPerTask = 512;
+
+// Kept boxes of one block, by column, so that the first test of a pair is done for many at a time.
+struct KeptBlock {
+  float x[kBlock], y[kBlock], radius[kBlock];
+  const BevBox<float>* box[kBlock];
+  int64_t group[kBlock];
+  int64_t size = 0;
+
+  void add(const BevBox<float>& kept, int64_t its_group) {
+    x[size] = kept.x;
+    y[size] = kept.y;
+    radius[size] = kept.radius;
+    box[size] = &kept;
+    group[size++] = its_group;
+  }
+};
+
+class Segment {
+ public:
+  Segment(const NmsArgs& args, int64_t segment, const ParallelFor& parallel_for)
+      : args_(args),
+        segment_(segment),
+        threshold_(args.threshold(segment)),
+        parallel_for_(parallel_for),
+        count_(args.count(segment)),
+        boxes_(count_),
+        groups_(count_),
+        dead_(count_) {}
+
+  void run() {
+    prepare();
+    int64_t found = 0;
+    int32_t* const out = args_.kept + segment_ * args_.most;
+    for (int64_t begin = 0; begin < count_ && found < args_.most; begin += kBlock) {
+      const int64_t end = std::min(begin + kBlock, count_);
+      block_.size = 0;
+      for (int64_t i = begin; i < end && found < args_.most; ++i) {
+        if (dead_[i] || is_suppressed(i)) continue;
+        out[found++] = static_cast<int32_t>(args_.box_at(segment_, i));
+        block_.add(boxes_[i], groups_[i]);
+      }
+      if (found == args_.most) break;
+      for_each_index(parallel_for_, count_ - end, kBoxesPerTask, [&](int64_t i) {
+        if (!dead_[end + i]) dead_[end + i] = is_suppressed(end + i);
+      });
+    }
+    args_.kept_counts[segment_] = static_cast<int32_t>(found);
+    std::fill(out + found, out + args_.most, -1);
+  }
+
+ private:
+  void prepare() {
+    for_each_index(parallel_for_, count_, kBoxesPerTask, [&](int64_t i) {
+      const int64_t box = args_.box_at(segment_, i);
+      const float* const row = args_.row(segment_, box);
+      dead_[i] = !is_finite_box(row);
+      boxes_[i] = nms_box(args_.mode, row);
+      groups_[i] = args_.group_of(segment_, box);
+    });
+  }
+
+  bool is_suppressed(int64_t i) const {
+    const BevBox<float>& box = boxes_[i];
+    const bool circle = args_.mode == NmsMode::kCircle;
+    uint8_t meets[kBlock];
+    for (int64_t k = 0; k < block_.size; ++k) {
+      const float dx = box.x - block_.x[k], dy = box.y - block_.y[k];
+      const float reach = block_.radius[k] + box.radius;
+      meets[k] = dx * dx + dy * dy <= (circle ? threshold_ : reach * reach);
+    }
+    for (int64_t k = 0; k < block_.size; ++k) {
+      if (!meets[k] || block_.group[k] != groups_[i]) continue;
+      if (suppresses(args_.mode, *block_.box[k], box, threshold_)) return true;
+    }
+    return false;
+  }
+
+  const NmsArgs& args_;
+  const int64_t segment_;
+  const float threshold_;
+  const ParallelFor& parallel_for_;
+  const int64_t count_;
+  std::vector<BevBox<float>> boxes_;
+  std::vector<int64_t> groups_;
+  std::vector<uint8_t> dead_;
+  KeptBlock block_;
+};
+
+}  // namespace
+
+int64_t workspace_bytes(const NmsArgs& args, const Target& target) {
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) return nms_cuda_workspace_bytes(args);
+#else
+  (void)args;
+#endif
+  (void)target;
+  return 0;
+}
+
+void run_cpu(const NmsArgs& args, void*, const ParallelFor& parallel_for) {
+  for (int64_t s = 0; s < args.segments; ++s) Segment(args, s, parallel_for).run();
+}
+
+}  // namespace torchvox

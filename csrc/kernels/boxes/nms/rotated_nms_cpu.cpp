@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "csrc/kernels/boxes/nms/argsort.h"
+
+namespace torchvox {
+namespace {
+
+void sort_segment(const RotatedNmsArgs& args, const ScoreOrder& out, int64_t segment) {
+  int32_t* const order = out.order + segment * args.nms.capacity;
+  int32_t count = 0;
+  for (int64_t i = 0; i < args.nms.capacity; ++i) {
+    if (score_key(args, segment, i) != kLeftOut) order[count++] = static_cast<int32_t>(i);
+  }
+  std::sort(order, order + count, [&](int32_t a, int32_t b) {
+    const uint32_t key_a = score_key(args, segment, a), key_b = score_key(args, segment, b);
+    return key_a < key_b || (key_a == key_b && a < b);
+  });
+  out.counts[segment] = count;
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const RotatedNmsArgs& args, const Target& target) {
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) return rotated_nms_cuda_workspace_bytes(args);
+#else
+  (void)target;
+#endif
+  Workspace workspace;
+  const ScoreOrder order(args, workspace);
+  return workspace.bytes();
+}
+
+void run_cpu(const RotatedNmsArgs& args, void* memory, const ParallelFor& parallel_for) {
+  Workspace workspace(memory);
+  const ScoreOrder order(args, workspace);
+  for_each_index(parallel_for, args.nms.segments, 1,
+                 [&](int64_t s) { sort_segment(args, order, s); });
+  run_cpu(order.applied_to(args.nms), nullptr, parallel_for);
+}
+
+}  // namespace torchvox

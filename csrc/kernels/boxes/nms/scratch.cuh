@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "csrc/kernels/boxes/nms/rule.h"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/workspace.h"
+
+namespace torchvox {
+
+// What the kernels of one suppression hand on.
+struct NmsScratch {
+  // [segments, capacity]: the boxes in order, ready for the rule.
+  float4* place;  // x, y, radius, yaw; x is NaN where nothing overlaps, yaw where there is no box
+  float4* shape;  // half_l, half_w, cos, sin
+  // [segments, tiles, chunk]: word (t, j) holds the boxes of tile t that suppress box j, and for a
+  // box of tile t its own bit if there is no such box. bit_of() says which bit is whose.
+  uint64_t* words;
+  uint64_t* dead;  // [segments, tiles]: bit j: box j of the tile falls to one of an earlier chunk
+  int32_t* kept;  // [segments, most]: positions of the kept boxes, for later chunks
+  int64_t tiles;  // of a chunk
+
+  NmsScratch(const NmsArgs& args, Workspace& workspace)
+      : tiles(ceil_div<int64_t>(args.capacity < kNmsChunk ? args.capacity : kNmsChunk, kNmsTile)) {
+    const bool is_one_chunk = args.capacity <= kNmsChunk;
+    place = workspace.take<float4>(args.segments * args.capacity);
+    shape = workspace.take<float4>(args.segments * args.capacity);
+    words = workspace.take<uint64_t>(args.segments * tiles * tiles * kNmsTile);
+    dead = workspace.take<uint64_t>(is_one_chunk ? 0 : args.segments * tiles);
+    kept = workspace.take<int32_t>(is_one_chunk ? 0 : args.segments * args.most);
+  }
+
+  __device__ uint64_t* row(int64_t segment, int64_t tile) const {
+    return words + (segment * tiles + tile) * tiles * kNmsTile;
+  }
+  __device__ void write(const NmsArgs& args, int64_t segment, int64_t position, int64_t box) const {
+    const float* const row = args.row(segment, box);
+    BevBox<float> b = nms_box(args.mode, row);
+    if (!is_finite_box(row)) b.x = b.yaw = portable::not_a_number();
+    place[segment * args.capacity + position] = {b.x, b.y, b.radius, b.yaw};
+    shape[segment * args.capacity + position] = {b.half_l, b.half_w, b.cos, b.sin};
+  }
+};
+
+// Even boxes of a tile first, then the odd ones: a lane looks after two neighbours.
+TORCHVOX_HD int bit_of(int box) { return box / 2 + 32 * (box % 2); }
+
+struct NmsChunk {
+  int64_t begin;  // position of its first box
+};
+
+// The kernels after the boxes are in place.
+cudaError_t launch_nms_chunks(const NmsArgs& args, const NmsScratch& scratch,
+                              const CudaContext& context);
+cudaError_t launch_nms_mask(const NmsArgs& args, const NmsScratch& scratch, const NmsChunk& chunk,
+                            const CudaContext& context);
+cudaError_t launch_nms_decide(const NmsArgs& args, const NmsScratch& scratch, const NmsChunk& chunk,
+                              const CudaContext& context);
+
+}  // namespace torchvox

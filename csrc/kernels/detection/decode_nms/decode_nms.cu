@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/core/dependent_launch.cuh"
+#include "csrc/kernels/detection/decode_nms/fused.cuh"
+#include "csrc/kernels/detection/decode_nms/rank.cuh"
+#include "csrc/kernels/detection/decode_nms/select.cuh"
+
+namespace torchvox {
+namespace {
+
+constexpr int kRowThreads = 128;
+
+template <class T>
+__global__ void __launch_bounds__(kDetectThreads)
+    score_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work) {
+  __shared__ SelectShared shared;
+  let_next_begin();
+  if (blockIdx.x == 0) clear_counters(work, args.batches * work.selections);
+  score_chunk<T>(args, work, SelectChunk(args, work, blockIdx.x), shared);
+}
+
+__global__ void __launch_bounds__(kDetectThreads)
+    refine_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work,
+                  int level) {
+  __shared__ SelectShared shared;
+  let_next_begin();
+  wait_for_previous();
+  refine_chunk(work, SelectChunk(args, work, blockIdx.x), level, shared,
+               args.batches * work.selections);
+}
+
+__global__ void __launch_bounds__(kDetectThreads)
+    tie_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work) {
+  __shared__ SelectShared shared;
+  let_next_begin();
+  wait_for_previous();
+  list_ties(work, SelectChunk(args, work, blockIdx.x), shared, args.batches * work.selections);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    decode_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work,
+                  int64_t blocks_each) {
+  let_next_begin();
+  wait_for_previous();
+  const int64_t selection = blockIdx.x / blocks_each;
+  const int64_t i = (blockIdx.x - selection * blocks_each) * kRowThreads + threadIdx.x;
+  if (i < listed_of(work, selection)) decode_listed<T>(args, work, selection, i);
+}
+
+__global__ void __launch_bounds__(32 * kRankWarps)
+    rank_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work,
+                int64_t blocks_each) {
+  let_next_begin();
+  wait_for_previous();
+  const int64_t segment = blockIdx.x / blocks_each;
+  const int64_t tile = blockIdx.x - segment * blocks_each;
+  rank_listed(args, work, segment, tile * kRankTile + threadIdx.x / 32 * kRankEach);
+}
+
+__global__ void __launch_bounds__(kRowThreads)
+    write_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work,
+                 int64_t items) {
+  wait_for_previous();
+  for (int64_t item = global_thread(); item < items; item += global_stride()) {
+    write_item(args, work, item);
+  }
+}
+
+unsigned grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
+
+// Up to ordered rows, a kernel a step.
+template <class T>
+cudaError_t launch_steps(const DetectArgs& args, const DetectWork& work,
+                         const CudaContext& context) {
+  const int64_t all = args.batches * work.selections, tasks = all * work.chunks;
+  if (tasks > 0) {
+    score_kernel<T><<<grid(tasks), kDetectThreads, 0, context.stream>>>(args, work);
+    TORCHVOX_CUDA_CHECK(cudaGetLastError());
+    for (int level = 0; level < kLevels; ++level) {
+      TORCHVOX_CUDA_CHECK(
+          launch_after(refine_kernel, grid(tasks), kDetectThreads, context, args, work, level));
+    }
+    TORCHVOX_CUDA_CHECK(launch_after(tie_kernel, grid(tasks), kDetectThreads, context, args, work));
+  }
+  const int64_t decodes = ceil_div<int64_t>(work.listed_capacity, kRowThreads);
+  if (decodes == 0) return cudaSuccess;
+  TORCHVOX_CUDA_CHECK(launch_after(decode_kernel<T>, grid(all * decodes), kRowThreads, context,
+                                   args, work, decodes));
+  const int64_t tiles = ceil_div<int64_t>(work.listed_capacity, kRankTile);
+  return launch_after(rank_kernel, grid(work.rows.segments * tiles), 32 * kRankWarps, context, args,
+                      work, tiles);
+}
+
+cudaError_t launch_selection(const DetectArgs& args, const DetectWork& work,
+                             const CudaContext& context) {
+  if (work.fused) return detect_fused(args, work, context);
+  switch (args.dtype) {
+    case DType::kHalf: return launch_steps<Half>(args, work, context);
+    case DType::kBFloat16: return launch_steps<BFloat16>(args, work, context);
+    default: return launch_steps<float>(args, work, context);
+  }
+}
+
+}  // namespace
+
+int64_t device_workspace_bytes(const DetectArgs& args, const Target& target) {
+  return DetectWork(args, target, nullptr).bytes;
+}
+
+cudaError_t launch(const DetectArgs& args, void* workspace, const CudaContext& context) {
+  if (args.batches == 0) return cudaSuccess;
+  const DetectWork work(args, context.target, workspace);
+  TORCHVOX_CUDA_CHECK(
+      cudaMemsetAsync(work.barriers, 0xff, static_cast<size_t>(work.set_bytes), context.stream));
+  if (work.chunks > 0) TORCHVOX_CUDA_CHECK(launch_selection(args, work, context));
+  if (work.rows.any()) {
+    TORCHVOX_CUDA_CHECK(launch_nms_chunks(work.nms, work.scratch, context));
+  }
+  const int64_t items =
+      work.rows.segments * work.rows.most + args.batches * args.rows() + args.batches;
+  return launch_after(write_kernel, blocks_for(items, kRowThreads, context.target), kRowThreads,
+                      context, args, work, items);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "csrc/kernels/detection/decode_nms/rows.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int64_t kChunk = 4096;  // candidates of a task
+
+// Candidates that pass, packed at the front of each chunk, then of each selection.
+struct HostWork {
+  int64_t chunks;  // of a selection
+  uint64_t* keys;  // [batches, candidates]
+  int64_t* chunk_count;  // [batches, selections, chunks]
+  int64_t* found;  // [batches, selections]
+  DetectRows rows;
+  void* nms;
+
+  HostWork(const DetectArgs& args, const Target& target, Workspace& memory)
+      : chunks((most_candidates(args) + kChunk - 1) / kChunk),
+        keys(memory.take<uint64_t>(args.batches * candidates_of(args, selects_pairs(args)))),
+        chunk_count(memory.take<int64_t>(args.batches * selections_of(args) * chunks)),
+        found(memory.take<int64_t>(args.batches * selections_of(args))),
+        rows(args, memory) {
+    rows.counts = memory.take<int32_t>(rows.segments);
+    nms = memory.take<char>(rows.any() ? workspace_bytes(rows.nms(args), target) : 0);
+  }
+};
+
+template <class T>
+class Detection {
+ public:
+  Detection(const DetectArgs& args, const HostWork& work, const ParallelFor& parallel_for)
+      : args_(args), work_(work), parallel_for_(parallel_for), least_(least_logit(args)) {}
+
+  void find() const {
+    const int64_t selections = args_.batches * selections_of(args_);
+    for_each_index(parallel_for_, selections * work_.chunks, 1,
+                   [&](int64_t task) { score_chunk(task / work_.chunks, task % work_.chunks); });
+    for_each_index(parallel_for_, selections, 1, [&](int64_t selection) { select(selection); });
+  }
+
+ private:
+  DetectSample<T> sample(int64_t b) const { return {args_, b, least_}; }
+  uint64_t* selected(int64_t selection) const {
+    const int64_t b = selection / selections_of(args_);
+    const int s = static_cast<int>(selection % selections_of(args_));
+    return work_.keys + b * candidates_of(args_, selects_pairs(args_)) +
+        selection_range(args_, s).begin;
+  }
+
+  void score_chunk(int64_t selection, int64_t chunk) const {
+    const int s = static_cast<int>(selection % selections_of(args_));
+    const NumberRange range = selection_range(args_, s);
+    const int64_t begin = range.begin + chunk * kChunk;
+    const int64_t end = std::min(begin + kChunk, range.end);
+    const bool pairs = selects_pairs(args_);
+    const DetectSample<T> scored = sample(selection / selections_of(args_));
+    uint64_t* const out = selected(selection) + chunk * kChunk;
+    int64_t count = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const uint32_t score = scored.score(pairs, i);
+      if (score > 0) out[count++] = candidate_key(score, i);
+    }
+    work_.chunk_count[selection * work_.chunks + chunk] = count;
+  }
+
+  void select(int64_t selection) const {
+    uint64_t* const keys = selected(selection);
+    int64_t found = 0;
+    for (int64_t c = 0; c < work_.chunks; ++c) {
+      const int64_t count = work_.chunk_count[selection * work_.chunks + c];
+      if (count > 0) std::memmove(keys + found, keys + c * kChunk, count * sizeof(uint64_t));
+      found += count;
+    }
+    work_.found[selection] = found;
+    const int64_t kept = std::min(found, work_.rows.capacity);
+    if (kept < found) std::nth_element(keys, keys + kept, keys + found, std::greater<>());
+    const int64_t groups = args_.groups();
+    if (!args_.shared_pre) {
+      order(selection, keys, kept, false);
+      return;
+    }
+    // One list of boxes for the groups of all classes.
+    const int64_t b = selection;
+    for (int g = 0; g < groups; ++g) order(b * groups + g, keys, kept, true);
+  }
+
+  // The (class, box) pair of a selected box with the class of a group, 0 if it does not pass.
+  uint64_t key_in_group(int64_t b, int group, uint64_t key) const {
+    const Candidate c = candidate_of(args_, false, key_number(key));
+    const DetectHead& head = args_.head[c.head];
+    const int cls = group - head.first_class;
+    if (cls < 0 || cls >= head.classes) return 0;
+    const uint32_t score = sample(b).class_score(head, c.box, cls);
+    return score > 0 ? candidate_key(score, pair_number(head, cls, c.box)) : 0;
+  }
+
+  // Decoded rows of a segment in order, less those that cannot be.
+  void order(int64_t segment, const uint64_t* keys, int64_t count, bool by_class) const {
+    const DetectRows& rows = work_.rows;
+    const int64_t b = segment / args_.groups();
+    uint64_t* const sorted = rows.keys + segment * rows.capacity;
+    int64_t size = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int group = static_cast<int>(segment % args_.groups());
+      const uint64_t key = by_class ? key_in_group(b, group, keys[i]) : keys[i];
+      if (key > 0) sorted[size++] = key;
+    }
+    std::sort(sorted, sorted + size, std::greater<>());
+    int64_t out = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      const Candidate c = candidate_of(args_, !args_.best_class, key_number(sorted[i]));
+      const int64_t row = segment * rows.capacity + out;
+      if (!sample(b).decode(c, rows.boxes + row * args_.box_values())) continue;
+      rows.labels[row] = sample(b).label(c);
+      sorted[out++] = sorted[i];
+    }
+    rows.counts[segment] = static_cast<int32_t>(out);
+  }
+
+  const DetectArgs& args_;
+  const HostWork& work_;
+  const ParallelFor& parallel_for_;
+  float least_;
+};
+
+void write_sample(const DetectArgs& args, const HostWork& work, int64_t b) {
+  const DetectRows& rows = work.rows;
+  const int64_t groups = args.groups();
+  for (int64_t segment = b * groups; rows.any() && segment < (b + 1) * groups; ++segment) {
+    for (int64_t k = 0; k < rows.kept_counts[segment]; ++k) rows.write_kept(args, segment, k);
+  }
+  const int64_t used = rows.rows_used(args, b);
+  for (int64_t row = used; row < args.rows(); ++row) rows.write_unused(args, b, row);
+  args.count[b] = static_cast<int32_t>(used);
+  args.overflow[b] = overflow_of(args, work.found + b * selections_of(args));
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const DetectArgs& args, const Target& target) {
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) return device_workspace_bytes(args, target);
+#endif
+  Workspace memory;
+  HostWork(args, target, memory);
+  return memory.bytes();
+}
+
+void run_cpu(const DetectArgs& args, void* workspace, const ParallelFor& parallel_for) {
+  Workspace memory(workspace);
+  const HostWork work(args, Target{}, memory);
+  switch (args.dtype) {
+    case DType::kHalf: Detection<Half>(args, work, parallel_for).find(); break;
+    case DType::kBFloat16: Detection<BFloat16>(args, work, parallel_for).find(); break;
+    default: Detection<float>(args, work, parallel_for).find(); break;
+  }
+  if (work.rows.any()) run_cpu(work.rows.nms(args), work.nms, parallel_for);
+  for_each_index(parallel_for, args.batches, 1, [&](int64_t b) { write_sample(args, work, b); });
+}
+
+}  // namespace torchvox

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The candidates of every group in order, what of them is kept, and the rows of the result that
+// follow: common to the host and the device.
+#pragma once
+
+#include "csrc/kernels/boxes/nms/nms.h"
+#include "csrc/kernels/core/workspace.h"
+#include "csrc/kernels/detection/decode_nms/rule.h"
+
+namespace torchvox {
+
+// Group g of sample b is segment b * groups + g.
+struct DetectRows {
+  int64_t segments;
+  int64_t capacity;  // candidates of a segment that may be kept
+  int64_t most;  // candidates of a segment that are kept
+  uint64_t* keys;  // [segments, capacity], descending
+  float* boxes;  // [segments, capacity, box_values()]
+  int32_t* labels;  // [segments, capacity]
+  int32_t* counts;  // [segments], from elsewhere
+  int32_t* kept;  // [segments, most] ascending places of those kept
+  int32_t* kept_counts;  // [segments]
+
+  DetectRows(const DetectArgs& args, Workspace& memory) {
+    const int64_t candidates = most_candidates(args);
+    segments = args.batches * args.groups();
+    capacity = args.pre < candidates ? args.pre : candidates;
+    most = args.post < capacity ? args.post : capacity;
+    keys = memory.take<uint64_t>(segments * capacity);
+    boxes = memory.take<float>(segments * capacity * args.box_values());
+    labels = memory.take<int32_t>(segments * capacity);
+    counts = nullptr;
+    kept = memory.take<int32_t>(segments * most);
+    kept_counts = memory.take<int32_t>(segments);
+  }
+
+  NmsArgs nms(const DetectArgs& args) const {
+    NmsArgs nms;
+    nms.boxes = boxes;
+    nms.segments = segments;
+    nms.capacity = capacity;
+    nms.box_stride = args.box_values();
+    nms.segment_stride = capacity * args.box_values();
+    nms.counts = counts;
+    nms.mode = args.circle ? NmsMode::kCircle : NmsMode::kRotated;
+    nms.num_thresholds = args.groups();
+    for (int g = 0; g < args.groups(); ++g) nms.thresholds[g] = args.nms_threshold[g];
+    nms.most = most;
+    nms.kept = kept;
+    nms.kept_counts = kept_counts;
+    return nms;
+  }
+  bool any() const { return segments * most > 0; }
+
+  TORCHVOX_HD uint64_t kept_key(int64_t segment, int64_t k) const {
+    return keys[segment * capacity + kept[segment * most + k]];
+  }
+
+  // Those kept of a segment whose key is greater.
+  TORCHVOX_HD int64_t kept_above(int64_t segment, uint64_t key) const {
+    int64_t low = 0, high = kept_counts[segment];
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (kept_key(segment, middle) > key) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  TORCHVOX_HD int64_t rows_used(const DetectArgs& args, int64_t sample) const {
+    const int groups = args.groups();
+    int64_t used = 0;
+    for (int g = 0; g < groups && any_kept(); ++g) used += kept_counts[sample * groups + g];
+    return used < args.rows() ? used : args.rows();
+  }
+
+  // The row, of its sample, of the k-th that a segment keeps; may lie beyond rows().
+  TORCHVOX_HD int64_t row_of(const DetectArgs& args, int64_t segment, int64_t k) const {
+    const int groups = args.groups(), own = static_cast<int>(segment % groups);
+    const int64_t first = segment - own;
+    int64_t row = k;
+    if (args.global_post) {
+      const uint64_t key = kept_key(segment, k);
+      for (int g = 0; g < groups; ++g) row += g == own ? 0 : kept_above(first + g, key);
+    } else {
+      for (int g = 0; g < own; ++g) row += kept_counts[first + g];
+    }
+    return row;
+  }
+
+  TORCHVOX_HD void write_kept(const DetectArgs& args, int64_t segment, int64_t k) const {
+    const int64_t row = row_of(args, segment, k);
+    if (row >= args.rows()) return;
+    const int64_t to = segment / args.groups() * args.rows() + row;
+    const int64_t from = segment * capacity + kept[segment * most + k];
+    const int values = args.box_values();
+    for (int v = 0; v < values; ++v) args.boxes[to * values + v] = boxes[from * values + v];
+    args.scores[to] = score_of(key_score(keys[from]));
+    args.labels[to] = labels[from];
+  }
+  TORCHVOX_HD void write_unused(const DetectArgs& args, int64_t sample, int64_t row) const {
+    const int64_t to = sample * args.rows() + row;
+    const int values = args.box_values();
+    for (int v = 0; v < values; ++v) args.boxes[to * values + v] = 0;
+    args.scores[to] = 0;
+    args.labels[to] = -1;
+  }
+
+ private:
+  TORCHVOX_HD bool any_kept() const { return most > 0; }
+};
+
+// Candidates of a sample beyond `pre`, from those found in each of its selections.
+template <class Count>
+TORCHVOX_HD int32_t overflow_of(const DetectArgs& args, const Count* found) {
+  int64_t over = 0;
+  for (int s = 0; s < selections_of(args); ++s) {
+    over += found[s] > args.pre ? static_cast<int64_t>(found[s]) - args.pre : 0;
+  }
+  return static_cast<int32_t>(over < 0x7fffffff ? over : 0x7fffffff);
+}
+
+}  // namespace torchvox

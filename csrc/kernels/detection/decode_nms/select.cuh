@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The `pre` best candidates of every selection: a radix select, ten bits of the score a level, of
+// which the list takes what lies above the cut; candidates of one score by their numbers. A block
+// has a chunk of the candidates of a selection.
+#pragma once
+
+#include "csrc/kernels/detection/decode_nms/work.cuh"
+
+namespace torchvox {
+
+struct SelectShared {
+  uint32_t histogram[kDigits];
+  uint32_t sums[32];
+  uint32_t digit, before, count, total;  // of the cut
+  uint32_t first;  // place in the list of the block's first
+};
+
+struct SelectChunk {
+  int64_t selection;  // b * selections + s
+  int64_t sample;
+  int64_t index;  // of the chunk
+  int64_t begin, end;  // candidates
+
+  __device__ SelectChunk(const DetectArgs& args, const DetectWork& work, int64_t task)
+      : selection(task / work.chunks),
+        sample(selection / work.selections),
+        index(task - selection * work.chunks) {
+    const NumberRange range =
+        selection_range(args, static_cast<int>(selection - sample * work.selections));
+    begin = min(range.begin + index * work.chunk, range.end);
+    end = min(begin + work.chunk, range.end);
+  }
+};
+
+// Sum of `value` over the earlier threads of the block; every thread calls.
+__device__ __forceinline__ uint32_t prefix_in_block(uint32_t value, uint32_t* sums,
+                                                    uint32_t* total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const auto inclusive = [lane](uint32_t x) {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const uint32_t below = __shfl_up_sync(kWholeWarp, x, step);
+      if (lane >= step) x += below;
+    }
+    return x;
+  };
+  const uint32_t own = inclusive(value);
+  if (lane == 31) sums[warp] = own;
+  __syncthreads();
+  const uint32_t all = inclusive(lane < warps ? sums[lane] : 0);
+  const uint32_t before = __shfl_sync(kWholeWarp, all, warp > 0 ? warp - 1 : 0);
+  *total = __shfl_sync(kWholeWarp, all, 31);
+  __syncthreads();
+  return (warp > 0 ? before : 0) + own - value;
+}
+
+__device__ __forceinline__ uint32_t digit_of(uint32_t score, int level) {
+  return score >> (kDigitBits * (kLevels - 1 - level)) & (kDigits - 1);
+}
+// The digits before those of a level.
+__device__ __forceinline__ uint32_t prefix_of(uint32_t score, int level) {
+  return level == 0 ? 0 : score >> (kDigitBits * (kLevels - level));
+}
+
+__device__ __forceinline__ void clear_histogram(SelectShared& shared) {
+  for (int d = threadIdx.x; d < kDigits; d += blockDim.x) shared.histogram[d] = 0;
+  __syncthreads();
+}
+__device__ __forceinline__ void add_histogram(const SelectShared& shared, uint32_t* histogram) {
+  __syncthreads();
+  for (int d = threadIdx.x; d < kDigits; d += blockDim.x) {
+    if (shared.histogram[d]) atomicAdd(&histogram[d], shared.histogram[d]);
+  }
+}
+
+// By one block, before anything is counted in them.
+__device__ __forceinline__ void clear_counters(const DetectWork& work, int64_t all) {
+  for (int64_t i = threadIdx.x; i < all; i += blockDim.x) work.listed[i] = 0;
+  for (int64_t i = threadIdx.x; i < work.rows.segments; i += blockDim.x) work.rows.counts[i] = 0;
+  if (threadIdx.x < kLevels) work.unfinished[threadIdx.x] = 0;
+}
+
+template <class T>
+inline __device__ void score_chunk(const DetectArgs& args, const DetectWork& work,
+                                   const SelectChunk& chunk, SelectShared& shared) {
+  clear_histogram(shared);
+  const DetectSample<T> sample{args, chunk.sample, work.least_logit};
+  uint32_t* const scores = work.scores + chunk.sample * work.numbers;
+  for (int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
+    const uint32_t score = sample.score(work.pairs, i);
+    scores[i] = score;
+    if (score > 0) atomicAdd(&shared.histogram[digit_of(score, 0)], 1);
+  }
+  add_histogram(shared, work.histogram + chunk.selection * kLevels * kDigits);
+}
+
+// The digit at which the candidates, from the highest digit down, reach `wanted`.
+inline __device__ void find_cut(const uint32_t* histogram, uint32_t wanted, SelectShared& shared) {
+  constexpr int kMostEach = kDigits / kDetectThreads;
+  const int each = kDigits / static_cast<int>(blockDim.x);
+  const int highest = kDigits - 1 - static_cast<int>(threadIdx.x) * each;
+  uint32_t counts[kMostEach] = {}, sum = 0;
+#pragma unroll
+  for (int k = 0; k < kMostEach; ++k) {
+    if (k < each) counts[k] = histogram[highest - k] + 1;
+    sum += counts[k];
+  }
+  uint32_t total;
+  uint32_t before = prefix_in_block(sum, shared.sums, &total);
+  if (threadIdx.x == 0) {  // where nothing is wanted, or more than there is
+    shared.digit = wanted == 0 ? kDigits : 0;
+    shared.before = wanted == 0 ? 0 : total - (histogram[0] + 1);
+    shared.count = wanted == 0 ? 0 : histogram[0] + 1;
+    shared.total = total;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kMostEach; ++k) {
+    if (before < wanted && wanted <= before + counts[k]) {
+      shared.digit = highest - k;
+      shared.before = before;
+      shared.count = counts[k];
+    }
+    before += counts[k];
+  }
+  __syncthreads();
+}
+
+// Puts the candidates for which takes(score) holds into the list.
+template <class Takes>
+inline __device__ void list_chunk(const DetectWork& work, const SelectChunk& chunk,
+                                  SelectShared& shared, const Takes& takes) {
+  const uint32_t* const scores = work.scores + chunk.sample * work.numbers;
+  uint32_t count = 0;
+  for (int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
+    count += takes(scores[i]);
+  }
+  uint32_t total;
+  uint32_t at = prefix_in_block(count, shared.sums, &total);
+  if (total == 0) return;
+  if (threadIdx.x == 0) shared.first = atomicAdd(&work.listed[chunk.selection], total);
+  __syncthreads();
+  at += shared.first;
+  uint64_t* const list = work.list + chunk.selection * work.listed_capacity;
+  for (int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
+    const uint32_t score = scores[i];
+    if (takes(score)) list[at++] = candidate_key(score, i);
+  }
+}
+
+// How many candidates of a chunk have the very score of the cut, more of which there are than fit.
+inline __device__ void count_ties(const DetectWork& work, const SelectChunk& chunk,
+                                  SelectShared& shared, uint32_t tied) {
+  const uint32_t* const scores = work.scores + chunk.sample * work.numbers;
+  uint32_t count = 0, total;
+  for (int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
+    count += scores[i] == tied;
+  }
+  prefix_in_block(count, shared.sums, &total);
+  if (threadIdx.x == 0) work.ties[chunk.selection * work.chunks + chunk.index] = total;
+}
+
+// Level 0, 1 or 2: what lies above the cut is listed, what lies at it is counted by the next digit.
+inline __device__ void refine_chunk(const DetectWork& work, const SelectChunk& chunk, int level,
+                                    SelectShared& shared, int64_t all) {
+  SelectState state{0, 0, 0};
+  if (level > 0) state = work.state[(level - 1) * all + chunk.selection];
+  SelectState* const next = &work.state[level * all + chunk.selection];
+  const bool writes = chunk.index == 0 && threadIdx.x == 0;
+  if (state.done) {
+    if (writes) *next = state;
+    return;
+  }
+  uint32_t* const histogram = work.histogram + (chunk.selection * kLevels + level) * kDigits;
+  const auto wanted = static_cast<uint32_t>(work.rows.capacity) - state.above;
+  find_cut(histogram, wanted, shared);
+  const uint32_t digit = shared.digit, before = shared.before, count = shared.count;
+  if (level == 0 && writes) work.found[chunk.selection] = shared.total;
+  const bool fits = state.above + before + count <= work.listed_capacity;
+  const uint32_t prefix = state.prefix;
+  if (writes) {
+    *next = {prefix << kDigitBits | digit, state.above + before, fits};
+    if (!fits) atomicAdd(&work.unfinished[level], 1);
+  }
+  __syncthreads();
+  list_chunk(work, chunk, shared, [=](uint32_t score) {
+    const uint32_t own = digit_of(score, level);
+    return score > 0 && prefix_of(score, level) == prefix && (fits ? own >= digit : own > digit);
+  });
+  if (fits) return;
+  __syncthreads();
+  if (level + 1 == kLevels) return count_ties(work, chunk, shared, prefix << kDigitBits | digit);
+  clear_histogram(shared);
+  const uint32_t* const scores = work.scores + chunk.sample * work.numbers;
+  for (int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
+    const uint32_t score = scores[i];
+    if (score > 0 && prefix_of(score, level + 1) == (prefix << kDigitBits | digit)) {
+      atomicAdd(&shared.histogram[digit_of(score, level + 1)], 1);
+    }
+  }
+  add_histogram(shared, histogram + kDigits);
+}
+
+// Lists the first by number of the candidates at the last cut, where they were counted.
+inline __device__ void list_ties(const DetectWork& work, const SelectChunk& chunk,
+                                 SelectShared& shared, int64_t all) {
+  const SelectState state = work.state[(kLevels - 1) * all + chunk.selection];
+  if (state.done) return;
+  const auto wanted = static_cast<uint32_t>(work.rows.capacity) - state.above;
+  const uint32_t* const ties = work.ties + chunk.selection * work.chunks;
+  uint32_t count = 0, before;
+  for (int64_t c = threadIdx.x; c < chunk.index; c += blockDim.x) count += ties[c];
+  prefix_in_block(count, shared.sums, &before);
+  // Ties are the last to be listed, so their places are known.
+  uint64_t* const list = work.list + chunk.selection * work.listed_capacity + state.above;
+  const uint32_t* const scores = work.scores + chunk.sample * work.numbers;
+  for (int64_t row = chunk.begin; row < chunk.end && before < wanted; row += blockDim.x) {
+    const int64_t i = row + threadIdx.x;
+    const bool tie = i < chunk.end && scores[i] == state.prefix;
+    uint32_t total;
+    const uint32_t at = before + prefix_in_block(tie, shared.sums, &total);
+    if (tie && at < wanted) list[at] = candidate_key(state.prefix, i);
+    before += total;
+  }
+  if (chunk.index == 0 && threadIdx.x == 0) {
+    work.listed[chunk.selection] = static_cast<uint32_t>(work.rows.capacity);
+  }
+}
+
+}  // namespace torchvox

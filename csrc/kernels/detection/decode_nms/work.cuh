@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Workspace and launch shape of the detection kernels.
+#pragma once
+
+#include "csrc/kernels/boxes/nms/scratch.cuh"
+#include "csrc/kernels/core/grid_barrier.cuh"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/core/warp.cuh"
+#include "csrc/kernels/detection/decode_nms/rows.h"
+
+namespace torchvox {
+
+inline constexpr int kDetectThreads = 512;
+inline constexpr int kFusedThreads = 1024;
+inline constexpr int64_t kFusedCandidates = int64_t{1} << 21;  // above, more threads pay
+inline constexpr int kDigitBits = 10;  // of a score code, which has 30
+inline constexpr int kDigits = 1 << kDigitBits;
+inline constexpr int kLevels = 3;
+inline constexpr int kDetectBarriers = kLevels + 3;
+
+// What is known of a selection before a level: the digits of the score code at which the last of
+// the selected lies, and how many lie above.
+struct SelectState {
+  uint32_t prefix;
+  uint32_t above;
+  uint32_t done;  // all that is selected is in the list
+};
+
+struct DetectWork {
+  bool pairs;  // candidates are (class, box) pairs
+  int selections;  // of a sample
+  int64_t numbers;  // candidates of a sample
+  int64_t chunk;  // candidates of a block
+  int64_t chunks;  // of a selection
+  int64_t listed_capacity;  // at least what is selected
+
+  bool fused;  // one cooperative kernel up to NMS
+
+  // All bits set before the first kernel, as one range.
+  GridBarrier* barriers;  // [kDetectBarriers]
+  uint32_t* histogram;  // [batches, selections, levels, digits]: one more than what stands there
+  int64_t set_bytes;
+
+  // Cleared by the first kernel, and rows.counts.
+  uint32_t* listed;  // [batches, selections]
+  uint32_t* unfinished;  // [levels]: selections that need another level
+
+  uint32_t* found;  // [batches, selections]
+  SelectState* state;  // [levels, batches, selections]: after each level
+  uint32_t* ties;  // [batches, selections, chunks]
+  uint32_t* scores;  // [batches, numbers]: score codes, 0 for none
+  uint64_t* list;  // [batches, selections, listed_capacity] selected keys in any order
+  uint64_t* live;  // [segments, listed_capacity] the same of the boxes that may be kept, else 0
+  float* boxes;  // [batches, selections, listed_capacity, box_values()]
+  int32_t* labels;  // [batches, selections, listed_capacity]
+  float least_logit;
+  DetectRows rows;
+  NmsArgs nms;
+  NmsScratch scratch;
+
+  int64_t bytes;
+
+  DetectWork(const DetectArgs& args, const Target& target, void* base)
+      : DetectWork(args, target, Workspace(base)) {}
+
+ private:
+  DetectWork(const DetectArgs& args, const Target& target, Workspace memory)
+      : pairs(selects_pairs(args)),
+        selections(selections_of(args)),
+        numbers(candidates_of(args, pairs)),
+        least_logit(torchvox::least_logit(args)),
+        rows(args, memory),
+        scratch(rows.nms(args), memory) {
+    const int64_t all = args.batches * selections, most = most_candidates(args);
+    const int64_t multiprocessors = target.multiprocessors > 0 ? target.multiprocessors : 1;
+    const int64_t forced = plan_override(Plan::kDetectKernels);
+    const bool wanted = forced == kAutomatic ? all * most <= kFusedCandidates : forced == 1;
+    fused = wanted && target.cooperative_launch;
+    // A block a multiprocessor, or about two, whatever the batch.
+    const int64_t even = ceil_div<int64_t>(all * most, (fused ? 1 : 2) * multiprocessors);
+    const int64_t least = fused ? kFusedThreads : kDetectThreads;
+    chunk = ceil_div<int64_t>(even > 0 ? even : 1, least) * least;
+    if (!fused && chunk > 8 * least) chunk = 8 * least;
+    chunks = ceil_div<int64_t>(most, chunk);
+    // Room for more than is selected ends most selections at the first level: equal digits need no
+    // telling apart where all of them fit. The shared boxes of all classes must be exact.
+    const int64_t more = args.shared_pre ? 0 : rows.capacity / 4 + 256;
+    listed_capacity = rows.capacity == 0 ? 0 : rows.capacity + more;
+
+    barriers = memory.take<GridBarrier>(kDetectBarriers);
+    histogram = memory.take<uint32_t>(all * kLevels * kDigits);
+    set_bytes = static_cast<int64_t>(kDetectBarriers * sizeof(GridBarrier) + 255) / 256 * 256 +
+        static_cast<int64_t>(all * kLevels * kDigits * sizeof(uint32_t));
+    listed = memory.take<uint32_t>(all);
+    unfinished = memory.take<uint32_t>(kLevels);
+    found = memory.take<uint32_t>(all);
+    rows.counts = memory.take<int32_t>(rows.segments);
+    state = memory.take<SelectState>(all * kLevels);
+    ties = memory.take<uint32_t>(all * chunks);
+    scores = memory.take<uint32_t>(args.batches * numbers);
+    list = memory.take<uint64_t>(all * listed_capacity);
+    live = memory.take<uint64_t>(rows.segments * listed_capacity);
+    boxes = memory.take<float>(all * listed_capacity * args.box_values());
+    labels = memory.take<int32_t>(all * listed_capacity);
+    nms = rows.nms(args);
+    bytes = memory.bytes();
+  }
+};
+
+}  // namespace torchvox

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/grouping/inverse_index/count.cuh"
+
+#include "csrc/kernels/core/dependent_launch.cuh"
+#include "csrc/kernels/grouping/inverse_index/long_rows.cuh"
+
+namespace torchvox {
+namespace {
+
+constexpr int kCountThreads = 1024;
+constexpr int kAhead = 8;  // loads of a thread under way at once
+constexpr unsigned kWholeWarp = 0xffffffffu;
+
+constexpr uint32_t kNoRow = ~0u;
+
+// Which slots and rows a block has: block = (cloud * parts + part) * tiles + tile.
+struct BlockShare {
+  int64_t cloud, part;
+  uint32_t first_row, rows;
+  uint32_t begin, end;  // slots of the cloud
+
+  __device__ BlockShare(const SlotLists& lists, const CountPlan& plan) {
+    const int64_t share = int64_t{blockIdx.x} / plan.tiles;
+    const int64_t row = (blockIdx.x - share * plan.tiles) * plan.tile_rows;
+    cloud = share / plan.parts;
+    part = share - cloud * plan.parts;
+    first_row = static_cast<uint32_t>(row);
+    rows = static_cast<uint32_t>(min(plan.tile_rows, lists.rows - row));
+    begin = static_cast<uint32_t>(min(part * plan.part_slots, lists.slots));
+    end = static_cast<uint32_t>(min(int64_t{begin} + plan.part_slots, lists.slots));
+  }
+  // The row of the tile that a slot names, kNoRow where it names none of them.
+  __device__ uint32_t row_of(int32_t index) const {
+    const uint32_t row = static_cast<uint32_t>(index) - first_row;  // below 0: beyond every tile
+    return row < rows ? row : kNoRow;
+  }
+  __device__ uint32_t row_of(int64_t index) const {
+    const bool narrow = index >= 0 && index <= INT32_MAX;
+    return narrow ? row_of(static_cast<int32_t>(index)) : kNoRow;
+  }
+};
+
+__device__ __forceinline__ void clear(uint32_t* words, uint32_t count) {
+  for (uint32_t i = threadIdx.x; i < count / 4; i += blockDim.x) {
+    reinterpret_cast<uint4*>(words)[i] = {};
+  }
+}
+
+template <class Index>
+__global__ void __launch_bounds__(kCountThreads)
+    count_kernel(const Index* idx, const __grid_constant__ SlotLists lists,
+                 const __grid_constant__ CountPlan plan, const __grid_constant__ CountWork work) {
+  extern __shared__ __align__(16) uint32_t row_counts[];
+  let_next_begin();
+  const BlockShare share(lists, plan);
+  if (blockIdx.x == 0 && threadIdx.x == 0) *lists.long_rows.count = 0;
+  clear(row_counts, static_cast<uint32_t>(plan.tile_rows));
+  __syncthreads();
+  idx += share.cloud * lists.slots;
+  for (uint32_t slot = share.begin + threadIdx.x; slot < share.end;
+       slot += kAhead * kCountThreads) {
+    uint32_t row[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const uint32_t s = slot + k * kCountThreads;
+      row[k] = s < share.end ? share.row_of(idx[s]) : kNoRow;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (row[k] != kNoRow) atomicAdd(&row_counts[row[k]], 1u);
+    }
+  }
+  __syncthreads();
+  const int64_t list = share.cloud * plan.parts + share.part;
+  auto* const counts =
+      reinterpret_cast<uint4*>(work.counts + list * plan.row_stride + share.first_row);
+  const auto written =
+      static_cast<uint32_t>(min(plan.tile_rows, plan.row_stride - share.first_row));
+  const auto* const quads = reinterpret_cast<const uint4*>(row_counts);
+  for (uint32_t i = threadIdx.x; i < written / 4; i += kCountThreads) counts[i] = quads[i];
+  // A warp a chunk of the scan; tiles are made of whole chunks.
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t begin = threadIdx.x / 32 * kScanRows; begin < written;
+       begin += kCountThreads / 32 * kScanRows) {
+    uint32_t sum = 0;
+    const uint32_t end = min(begin + kScanRows, written) / 4;
+    for (uint32_t i = begin / 4 + lane; i < end; i += 32) {
+      sum += (quads[i].x + quads[i].y) + (quads[i].z + quads[i].w);
+    }
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+    if (lane == 0) {
+      work.chunk_totals[list * plan.chunks + (share.first_row + begin) / kScanRows] = sum;
+    }
+  }
+}
+
+// The sum of `mine` over the threads before this one; `total` over all.
+__device__ uint32_t scan_block(uint32_t mine, uint32_t& total) {
+  __shared__ uint32_t warp_totals[kScanThreads / 32];
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t sum = mine;
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kWholeWarp, sum, step);
+    if (lane >= step) sum += other;
+  }
+  if (lane == 31) warp_totals[warp] = sum;
+  __syncthreads();
+  uint32_t before = 0;
+  total = 0;
+  for (uint32_t w = 0; w < kScanThreads / 32; ++w) {
+    if (w < warp) before += warp_totals[w];
+    total += warp_totals[w];
+  }
+  __syncthreads();
+  return before + sum - mine;
+}
+
+// Four rows a thread: where the list of each begins, and within it the slots of each part.
+__global__ void __launch_bounds__(kScanThreads)
+    scan_kernel(const __grid_constant__ SlotLists lists, const __grid_constant__ CountPlan plan,
+                const __grid_constant__ CountWork work) {
+  let_next_begin();
+  wait_for_previous();
+  const int64_t cloud = int64_t{blockIdx.x} / plan.chunks;
+  const int64_t chunk = blockIdx.x - cloud * plan.chunks;
+  uint32_t before = 0;  // slots of the rows of earlier chunks
+  const uint32_t* const totals = work.chunk_totals + cloud * plan.parts * plan.chunks;
+  for (int64_t i = threadIdx.x; i < plan.parts * chunk; i += kScanThreads) {
+    before += totals[i / chunk * plan.chunks + i % chunk];
+  }
+  uint32_t begin;
+  scan_block(before, begin);
+
+  const int64_t row = chunk * kScanRows + 4 * threadIdx.x;
+  const bool inside = row < plan.row_stride;
+  uint4* counts =
+      reinterpret_cast<uint4*>(work.counts + cloud * plan.parts * plan.row_stride + row);
+  const int64_t stride = plan.row_stride / 4;
+  uint4 sum = {};
+  for (int64_t part = 0; inside && part < plan.parts; ++part) {
+    const uint4 count = counts[part * stride];
+    sum.x += count.x;
+    sum.y += count.y;
+    sum.z += count.z;
+    sum.w += count.w;
+  }
+  uint32_t total;
+  begin += scan_block(sum.x + sum.y + sum.z + sum.w, total);
+  uint4 at = {begin, begin + sum.x, begin + sum.x + sum.y, begin + sum.x + sum.y + sum.z};
+  int32_t* const offsets = lists.offsets + cloud * (lists.rows + 1);
+  const uint32_t begins[5] = {at.x, at.y, at.z, at.w, at.w + sum.w};
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (row + k >= lists.rows) break;
+    offsets[row + k] = static_cast<int32_t>(begins[k]);
+    note_row(lists, cloud, row + k, begins[k], begins[k + 1]);
+    if (row + k == lists.rows - 1) offsets[lists.rows] = static_cast<int32_t>(begins[k + 1]);
+  }
+  for (int64_t part = 0; inside && part < plan.parts; ++part) {
+    const uint4 count = counts[part * stride];
+    counts[part * stride] = at;
+    at.x += count.x;
+    at.y += count.y;
+    at.z += count.z;
+    at.w += count.w;
+  }
+}
+
+// Counts of the warps become, for each row, the numbers of slots in the warps before. Two rows
+// share a word: parts are below 2^16, so neither half carries into the other.
+__device__ __forceinline__ void scan_warps(uint32_t* words, uint32_t words_per_warp, int warps) {
+  constexpr int kAtOnce = 4;
+  const uint32_t quads = words_per_warp / 4;
+  for (uint32_t i = threadIdx.x; i < quads; i += blockDim.x) {
+    uint4 before = {};
+    for (int first = 0; first < warps; first += kAtOnce) {
+      uint4 count[kAtOnce];
+      auto* const column = reinterpret_cast<uint4*>(words) + first * quads + i;
+#pragma unroll
+      for (int w = 0; w < kAtOnce; ++w) {
+        if (first + w < warps) count[w] = column[w * quads];
+      }
+#pragma unroll
+      for (int w = 0; w < kAtOnce; ++w) {
+        if (first + w >= warps) break;
+        column[w * quads] = before;
+        before = {before.x + count[w].x, before.y + count[w].y, before.z + count[w].z,
+                  before.w + count[w].w};
+      }
+    }
+  }
+}
+
+// Each warp counts the rows of its run, 16 bits each, two to a word; then it walks the run again.
+template <class Index>
+__global__ void __launch_bounds__(kPlaceThreads)
+    place_kernel(const Index* idx, const __grid_constant__ SlotLists lists,
+                 const __grid_constant__ CountPlan plan, const __grid_constant__ CountWork work) {
+  extern __shared__ __align__(16) uint32_t words[];
+  let_next_begin();
+  const BlockShare share(lists, plan);
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const auto words_per_warp = static_cast<uint32_t>(plan.tile_rows / 2);
+  clear(words, plan.warps * words_per_warp);
+  __syncthreads();
+  idx += share.cloud * lists.slots;
+  const uint32_t begin = min(static_cast<uint32_t>(share.begin + warp * plan.run_slots), share.end);
+  const uint32_t end = min(static_cast<uint32_t>(begin + plan.run_slots), share.end);
+  uint32_t* const my_words = words + warp * words_per_warp;
+  for (uint32_t slot = begin + lane; slot < end; slot += 2 * kAhead * 32) {
+    uint32_t row[2 * kAhead];
+#pragma unroll
+    for (int k = 0; k < 2 * kAhead; ++k) {
+      row[k] = slot + 32 * k < end ? share.row_of(idx[slot + 32 * k]) : kNoRow;
+    }
+#pragma unroll
+    for (int k = 0; k < 2 * kAhead; ++k) {
+      if (row[k] != kNoRow) atomicAdd(&my_words[row[k] / 2], row[k] % 2 ? 0x10000u : 1u);
+    }
+  }
+  __syncthreads();
+  scan_warps(words, words_per_warp, plan.warps);
+  __syncthreads();
+  wait_for_previous();
+  auto* const placed = reinterpret_cast<uint16_t*>(my_words);
+  const uint32_t* const starts =
+      work.counts + (share.cloud * plan.parts + share.part) * plan.row_stride + share.first_row;
+  int32_t* const order = lists.order + share.cloud * lists.slots;
+  uint32_t next[kAhead];  // rows of the slots to come
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) {
+    const uint32_t s = begin + 32 * k + lane;
+    next[k] = s < end ? share.row_of(idx[s]) : kNoRow;
+  }
+  for (uint32_t slot = begin; slot < end; slot += kAhead * 32) {
+    uint32_t row[kAhead], start[kAhead];
+    unsigned same[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      row[k] = next[k];
+      start[k] = row[k] != kNoRow ? starts[row[k]] : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const uint32_t s = slot + 32 * (kAhead + k) + lane;
+      next[k] = s < end ? share.row_of(idx[s]) : kNoRow;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) same[k] = __match_any_sync(kWholeWarp, row[k]);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const uint32_t before = row[k] != kNoRow ? placed[row[k]] : 0;
+      const uint32_t rank = __popc(same[k] & ((1u << lane) - 1));
+      __syncwarp();
+      if (row[k] != kNoRow && rank == 0) {
+        placed[row[k]] = static_cast<uint16_t>(before + __popc(same[k]));
+      }
+      __syncwarp();
+      start[k] += before + rank;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (row[k] != kNoRow) order[start[k]] = static_cast<int32_t>(slot + 32 * k + lane);
+    }
+  }
+}
+
+template <class Index>
+cudaError_t launch_index(const SlotListsArgs& args, const CountPlan& plan, const CountWork& work,
+                         const CudaContext& context) {
+  const SlotLists& lists = args.lists;
+  const auto* const idx = static_cast<const Index*>(args.idx.data);
+  const auto blocks = static_cast<unsigned>(lists.clouds * plan.parts * plan.tiles);
+  for (const void* kernel : {reinterpret_cast<const void*>(count_kernel<Index>),
+                             reinterpret_cast<const void*>(place_kernel<Index>)}) {
+    TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             context.target.shared_bytes));
+  }
+  count_kernel<<<blocks, kCountThreads, plan.count_bytes(), context.stream>>>(idx, lists, plan,
+                                                                              work);
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  const auto scan_blocks = static_cast<unsigned>(lists.clouds * plan.chunks);
+  TORCHVOX_CUDA_CHECK(
+      launch_after(scan_kernel, dim3(scan_blocks), kScanThreads, context, lists, plan, work));
+  return launch_after_sharing(place_kernel<Index>, dim3(blocks), dim3(32u * plan.warps),
+                              plan.place_bytes(), context, idx, lists, plan, work);
+}
+
+}  // namespace
+
+cudaError_t launch_count(const SlotListsArgs& args, const CountPlan& plan, void* workspace,
+                         const CudaContext& context) {
+  const CountWork work(args.lists, plan, workspace);
+  return args.idx.wide ? launch_index<int64_t>(args, plan, work, context)
+                       : launch_index<int32_t>(args, plan, work, context);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A counting sort of the slots of each cloud by row, for clouds whose rows can be counted in shared
+// memory. Slots are dealt out to blocks in parts, a part to warps in runs; every count is an
+// integer, and a slot's place is the number of those before it, so no order of execution shows.
+//
+//   count  the slots of each row in a part                  counts[cloud, part, row]
+//   scan   counts become places; lists begin here; rows of many chunks are noted
+//   place  a warp walks its run in order; lanes that name one row are told apart by their votes
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/workspace.h"
+#include "csrc/kernels/grouping/inverse_index/inverse_index.h"
+
+namespace torchvox {
+
+inline constexpr int kPlaceThreads = 512;  // at most
+inline constexpr int kScanThreads = 256;
+inline constexpr int kScanRows = 4 * kScanThreads;  // of a block of the scan
+
+struct CountPlan {
+  bool fits = false;
+  int warps = 1;  // of a block that places; each counts all rows of the tile on its own
+  int64_t tiles = 1;  // of rows, each with its own blocks
+  int64_t tile_rows = 0;
+  int64_t parts = 1;  // of a cloud's slots
+  int64_t part_slots = 0;
+  int64_t run_slots = 0;  // of a warp
+  int64_t row_stride = 0;  // of counts: rows, rounded up to whole 16 bytes
+  int64_t chunks = 0;  // of kScanRows rows
+
+  static CountPlan of(const SlotLists& lists, const Target& target);
+  size_t count_bytes() const { return static_cast<size_t>(tile_rows) * sizeof(uint32_t); }
+  size_t place_bytes() const { return static_cast<size_t>(warps * tile_rows) * sizeof(uint16_t); }
+};
+
+struct CountWork {
+  uint32_t* counts;  // [clouds, parts, row_stride]
+  uint32_t* chunk_totals;  // [clouds, parts, chunks]
+  int64_t bytes;
+
+  CountWork(const SlotLists& lists, const CountPlan& plan, void* base) {
+    Workspace workspace(base);
+    counts = workspace.take<uint32_t>(lists.clouds * plan.parts * plan.row_stride);
+    chunk_totals = workspace.take<uint32_t>(lists.clouds * plan.parts * plan.chunks);
+    bytes = workspace.bytes();
+  }
+};
+
+cudaError_t launch_count(const SlotListsArgs& args, const CountPlan& plan, void* workspace,
+                         const CudaContext& context);
+
+}  // namespace torchvox

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/grouping/neighbor_distance_common.h"
+#include "csrc/kernels/grouping/segment_sum_common.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int64_t kElementsPerTask = 4096;
+
+}  // namespace
+
+int64_t workspace_bytes(const NeighbourDistanceArgs& args, [[maybe_unused]] const Target& target) {
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) return workspace_bytes_cuda(args);
+#endif
+  (void)args;
+  return 0;
+}
+
+void run_cpu(const NeighbourDistanceArgs& args, void*, const ParallelFor& parallel_for) {
+  const SlotLists& lists = args.lists;
+  with_point_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    if (args.grad_points) {
+      for_each_index(parallel_for, lists.clouds * lists.rows * args.dims, kElementsPerTask,
+                     [&](int64_t i) {
+                       const int64_t row = i / args.dims, cloud = row / lists.rows;
+                       sum_list<DistanceGradient<T>>(args, cloud, row - cloud * lists.rows,
+                                                     i - row * args.dims);
+                     });
+    }
+    if (args.grad_query) {
+      for_each_index(parallel_for, lists.clouds * args.queries * args.dims, kElementsPerTask,
+                     [&](int64_t i) { query_gradient<T>(args, i); });
+    }
+  });
+}
+
+}  // namespace torchvox

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums of slots by row, for any Gradient of segment_sum_common.h: rows of up to kSumChunk slots by
+// one thread an item, longer ones chunk by chunk by several blocks.
+#pragma once
+
+#include "csrc/kernels/core/dependent_launch.cuh"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/grouping/row_blocks.cuh"
+#include "csrc/kernels/grouping/segment_sum_common.h"
+
+namespace torchvox {
+
+// Slots of a thread whose gradients are under way at once.
+template <class Gradient>
+inline constexpr int kSumAhead = sizeof(typename Gradient::Sum) > 16 ? 4 : 8;
+
+// What another block wrote: not from this multiprocessor's own cache.
+template <class Number, int kWidth>
+__device__ Lanes<Number, kWidth> load_fresh(const Lanes<Number, kWidth>* from) {
+  Lanes<Number, kWidth> lanes;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) lanes.lane[i] = __ldcg(&from->lane[i]);
+  return lanes;
+}
+
+// The slots at [at, at + kAhead) of a list, the last one again past its end: loads that wait for no
+// condition are all under way at once.
+template <int kAhead>
+__device__ void load_slots(const int32_t* __restrict__ order, int32_t at, int32_t end,
+                           uint32_t (&slot)[kAhead]) {
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) {
+    slot[k] = static_cast<uint32_t>(__ldg(order + (at + k < end ? at + k : end - 1)));
+  }
+}
+
+// Calls add(position, what the slot holds) for the slots at [begin, end) of a list, in order.
+template <class Gradient, class Add>
+__device__ void each_slot(const Gradient& gradient, const int32_t* order, int32_t begin,
+                          int32_t end, const Add& add) {
+  constexpr int kAhead = kSumAhead<Gradient>;
+  if (begin >= end) return;
+  uint32_t slot[kAhead];
+  load_slots(order, begin, end, slot);
+  for (int32_t at = begin; at < end; at += kAhead) {
+    decltype(gradient.load(0)) value[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) value[k] = gradient.load(slot[k]);
+    if (at + kAhead < end) load_slots(order, at + kAhead, end, slot);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (at + k < end) add(at + k, value[k]);
+    }
+  }
+}
+
+// A group of rows (kGroupKeys) by as many threads as a row has items, up to a warp: each walks the
+// slots of all its rows, which stand together, in order. So gradients are read ahead across the
+// ends of rows, and threads have much the same work.
+template <class Gradient>
+__global__ void __launch_bounds__(kRowThreads)
+    groups_kernel(const __grid_constant__ typename Gradient::Args args, int lanes_bits) {
+  using Sum = typename Gradient::Sum;
+  let_next_begin();
+  const SlotLists& lists = args.lists;
+  const int64_t items = Gradient::items(args), groups = lists.groups();
+  const int64_t group = (int64_t{blockIdx.x} * kRowThreads + threadIdx.x) >> lanes_bits;
+  if (group >= groups) return;
+  for (int64_t cloud = blockIdx.y; cloud < lists.clouds; cloud += gridDim.y) {
+    const int32_t* const group_rows = lists.group_rows + cloud * (groups + 1) + group;
+    const int32_t first_row = group_rows[0];
+    int32_t last_row = group_rows[1];
+    if (first_row == last_row) continue;
+    const int32_t* const __restrict__ offsets = lists.offsets + cloud * (lists.rows + 1);
+    const int32_t begin = offsets[first_row], last_begin = offsets[last_row - 1];
+    int32_t end = offsets[last_row];
+    if (end - last_begin > kSumChunk) {  // by several blocks
+      end = last_begin;
+      --last_row;
+    }
+    for (int64_t item = threadIdx.x & ((1 << lanes_bits) - 1); item < items;
+         item += 1 << lanes_bits) {
+      Gradient gradient(args, cloud, item);
+      int32_t row = first_row;
+      if (row == last_row) continue;
+      int32_t row_end = __ldg(offsets + row + 1);
+      gradient.begin(row);
+      Sum sum;
+      each_slot(gradient, lists.order + cloud * lists.slots, begin, end,
+                [&](int32_t at, const auto& value) {
+                  while (at == row_end) {
+                    gradient.store(row, sum);
+                    sum = Sum{};
+                    ++row;
+                    row_end = __ldg(offsets + row + 1);
+                    gradient.begin(row);
+                  }
+                  sum += gradient.term(value);
+                });
+      for (; row < last_row; ++row) {
+        gradient.store(row, sum);
+        sum = Sum{};
+      }
+    }
+  }
+}
+
+// Rows side by side, for layouts in which they are: a thread a row, blocks walk the items.
+template <class Gradient>
+__global__ void __launch_bounds__(kRowThreads)
+    rows_kernel(const __grid_constant__ typename Gradient::Args args) {
+  let_next_begin();
+  const SlotLists& lists = args.lists;
+  const int64_t items = Gradient::items(args);
+  const int64_t row = int64_t{blockIdx.x} * kRowThreads + threadIdx.x;
+  if (row >= lists.rows) return;
+  for (int64_t y = blockIdx.y; y < lists.clouds * items; y += gridDim.y) {
+    const int64_t cloud = y / items;
+    const int32_t* const range = lists.offsets + cloud * (lists.rows + 1) + row;
+    const int32_t begin = range[0], end = range[1];
+    if (end - begin > kSumChunk) continue;
+    Gradient gradient(args, cloud, y - cloud * items);
+    gradient.begin(row);
+    typename Gradient::Sum sum;
+    each_slot(gradient, lists.order + cloud * lists.slots, begin, end,
+              [&](int32_t, const auto& value) { sum += gradient.term(value); });
+    gradient.store(row, sum);
+  }
+}
+
+// Rows of many chunks. A row of threads a task; the one that finds all chunks of its row summed
+// adds them up in order.
+template <class Gradient>
+__global__ void __launch_bounds__(kRowThreads)
+    chunks_kernel(const __grid_constant__ typename Gradient::Args args,
+                  typename Gradient::Sum* partial) {
+  using Sum = typename Gradient::Sum;
+  __shared__ bool last[kRowThreads];
+  const SlotLists& lists = args.lists;
+  const int64_t items = Gradient::items(args);
+  const int32_t tasks = *lists.long_rows.count;
+  for (int64_t first = int64_t{blockIdx.x} * blockDim.y; first < tasks;
+       first += int64_t{gridDim.x} * blockDim.y) {
+    const int64_t number = first + threadIdx.y;
+    SlotTask task = {};
+    int32_t chunks = 0;
+    if (number < tasks) {
+      task = lists.long_rows.tasks[number];
+      const int32_t* const range = lists.offsets + task.cloud * (lists.rows + 1) + task.row;
+      const int32_t begin = range[0] + task.chunk * kSumChunk, end = range[1];
+      chunks = (end - range[0] + kSumChunk - 1) / kSumChunk;
+      for (int64_t item = threadIdx.x; item < items; item += blockDim.x) {
+        Gradient gradient(args, task.cloud, item);
+        gradient.begin(task.row);
+        Sum sum;
+        each_slot(gradient, lists.order + task.cloud * lists.slots, begin,
+                  end - begin > kSumChunk ? begin + kSumChunk : end,
+                  [&](int32_t, const auto& value) { sum += gradient.term(value); });
+        partial[number * items + item] = sum;
+      }
+    }
+    __threadfence();
+    __syncthreads();
+    if (number < tasks && threadIdx.x == 0) {
+      last[threadIdx.y] = atomicAdd(lists.long_rows.arrived + task.first, 1) == chunks - 1;
+      __threadfence();
+    }
+    __syncthreads();
+    if (number < tasks && last[threadIdx.y]) {
+      if (threadIdx.x == 0) lists.long_rows.arrived[task.first] = 0;  // for the next sum
+      for (int64_t item = threadIdx.x; item < items; item += blockDim.x) {
+        Sum total;
+        for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+          total += load_fresh(partial + (task.first + chunk) * items + item);
+        }
+        Gradient(args, task.cloud, item).store(task.row, total);
+      }
+    }
+    __syncthreads();
+  }
+  wait_for_previous();  // over only when the other rows are
+}
+
+// Lanes of a group: as many as keep two thirds of them busy, at most a warp.
+inline int lanes_bits_for(int64_t items) {
+  int best = 0;
+  for (int bits = 1; bits <= 5; ++bits) {
+    const int64_t lanes = ceil_div<int64_t>(items, 1 << bits) << bits;  // of all rounds
+    if (2 * lanes <= 3 * items) best = bits;
+  }
+  return best;
+}
+
+// kRowsOnX: rows are side by side in memory, not the items of a row.
+template <class Gradient, bool kRowsOnX>
+cudaError_t launch_sums(const typename Gradient::Args& args, void* partial,
+                        const CudaContext& context) {
+  using Sum = typename Gradient::Sum;
+  const SlotLists& lists = args.lists;
+  const int64_t items = Gradient::items(args);
+  if constexpr (kRowsOnX) {
+    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(lists.rows, kRowThreads)),
+                    grid_y(lists.clouds * items));
+    rows_kernel<Gradient><<<grid, kRowThreads, 0, context.stream>>>(args);
+  } else {
+    const int bits = lanes_bits_for(items);
+    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(lists.groups() << bits, kRowThreads)),
+                    grid_y(lists.clouds));
+    groups_kernel<Gradient><<<grid, kRowThreads, 0, context.stream>>>(args, bits);
+  }
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  const int64_t tasks = lists.most_tasks();
+  if (tasks == 0) return cudaSuccess;
+  const dim3 block = block_of(items);
+  const int64_t most = int64_t{16} * context.target.multiprocessors;
+  const int64_t wanted = ceil_div<int64_t>(tasks, block.y);
+  return launch_after_sharing(chunks_kernel<Gradient>,
+                              dim3(static_cast<unsigned>(wanted < most ? wanted : most)), block, 0,
+                              context, args, static_cast<Sum*>(partial));
+}
+
+template <class Gradient>
+int64_t partial_sums_bytes(const typename Gradient::Args& args) {
+  return args.lists.most_tasks() * Gradient::items(args) *
+      static_cast<int64_t>(sizeof(typename Gradient::Sum));
+}
+
+}  // namespace torchvox

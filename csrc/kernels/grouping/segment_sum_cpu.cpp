@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "csrc/kernels/grouping/segment_sum_common.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int64_t kChannelsAtOnce = 64;  // sums of a row that stay close by
+constexpr int64_t kElementsPerTask = 4096;
+
+// Channels [first, first + count) of a row in the channel-last layout: slot by slot, so that rows
+// of grad are read whole and the channels vectorise.
+template <class T, bool kWeighted>
+void sum_channels(const SlotSumArgs& args, int64_t cloud, int64_t row, int64_t first,
+                  int64_t count) {
+  using Number = compute_t<T>;
+  const SlotLists& lists = args.lists;
+  const int32_t* const order = lists.order + cloud * lists.slots;
+  const int32_t* const range = lists.offsets + cloud * (lists.rows + 1) + row;
+  const SlotGradient<T, 1, kWeighted> gradient(args, cloud, first);
+  Number total[kChannelsAtOnce] = {}, chunk[kChannelsAtOnce] = {};
+  for (int64_t at = range[0]; at < range[1]; ++at) {
+    const auto slot = static_cast<uint32_t>(order[at]);
+    const T* const grad = gradient.grad + slot / gradient.kFan * gradient.grad_stride;
+    if constexpr (kWeighted) {
+      const Number weight = gradient.weight[slot];
+      for (int64_t c = 0; c < count; ++c) chunk[c] += weight * Number(widen(grad[c]));
+    } else {
+      for (int64_t c = 0; c < count; ++c) chunk[c] += widen(grad[c]);
+    }
+    if ((at - range[0]) % kSumChunk == kSumChunk - 1) {
+      for (int64_t c = 0; c < count; ++c) {
+        total[c] += chunk[c];
+        chunk[c] = 0;
+      }
+    }
+  }
+  T* const out = gradient.out + row * gradient.out_stride;
+  for (int64_t c = 0; c < count; ++c) out[c] = narrow<T>(quiet(total[c] + chunk[c]));
+}
+
+template <class T, bool kWeighted>
+void sum_all(const SlotSumArgs& args, const ParallelFor& parallel_for) {
+  const SlotLists& lists = args.lists;
+  if (args.channels_first) {
+    const int64_t planes = lists.clouds * args.channels;
+    for_each_index(parallel_for, planes * lists.rows, kElementsPerTask, [&](int64_t i) {
+      const int64_t plane = i / lists.rows, cloud = plane / args.channels;
+      sum_list<SlotGradient<T, 1, kWeighted>>(args, cloud, i - plane * lists.rows,
+                                              plane - cloud * args.channels);
+    });
+    return;
+  }
+  const int64_t per_task = std::max<int64_t>(kElementsPerTask / (args.channels + 1), 1);
+  for_each_index(parallel_for, lists.clouds * lists.rows, per_task, [&](int64_t row) {
+    for (int64_t first = 0; first < args.channels; first += kChannelsAtOnce) {
+      sum_channels<T, kWeighted>(args, row / lists.rows, row % lists.rows, first,
+                                 std::min(args.channels - first, kChannelsAtOnce));
+    }
+  });
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const SlotSumArgs& args, [[maybe_unused]] const Target& target) {
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) return workspace_bytes_cuda(args);
+#endif
+  (void)args;
+  return 0;
+}
+
+void run_cpu(const SlotSumArgs& args, void*, const ParallelFor& parallel_for) {
+  with_point_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    args.weight ? sum_all<T, true>(args, parallel_for) : sum_all<T, false>(args, parallel_for);
+  });
+}
+
+}  // namespace torchvox

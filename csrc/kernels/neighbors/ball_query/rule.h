@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every algorithm of the ball query shares, on the host and on the device: which points and
+// queries a cloud has, what a hit is, what a row of the outputs holds behind its hits.
+#pragma once
+
+#include "csrc/kernels/neighbors/ball_query/ball_query.h"
+
+namespace torchvox {
+
+TORCHVOX_HD int64_t clamp_row(int64_t x, int64_t low, int64_t high) {
+  return x < low ? low : (x > high ? high : x);
+}
+
+// a / b of sizes, a >= 0 and b > 0: in 32 bits where they suffice, at a third of the price.
+TORCHVOX_HD int64_t divide(int64_t a, int64_t b) {
+  if ((static_cast<uint64_t>(a) | static_cast<uint64_t>(b)) >> 32 == 0) {
+    return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  }
+  return a / b;
+}
+
+// The points of cloud b. Whatever lengths and offsets hold, they lie inside the points.
+struct BallCloud {
+  int64_t first;  // row of its first point among all points (batched: b * capacity)
+  int64_t base;  // element where that point starts
+  int64_t points;
+  int64_t index_base;  // added to the index of a point in the cloud; gives -1 without any
+
+  static TORCHVOX_HD BallCloud of(const BallQueryArgs& args, int64_t b) {
+    BallCloud cloud;
+    if (args.ragged) {
+      cloud.first = clamp_row(args.ptr[b], 0, args.capacity);
+      cloud.points = clamp_row(args.ptr[b + 1], cloud.first, args.capacity) - cloud.first;
+      cloud.base = cloud.first * args.point_stride;
+      // Row 0 of an empty cloud would be a point of the next one.
+      const int64_t first = cloud.points > 0 ? cloud.first : -1;
+      cloud.index_base = args.local_index ? 0 : first;
+    } else {
+      cloud.first = b * args.capacity;
+      cloud.points =
+          args.lengths.given() ? clamp_row(args.lengths[b], 0, args.capacity) : args.capacity;
+      cloud.base = b * args.cloud_stride;
+      cloud.index_base = 0;
+    }
+    return cloud;
+  }
+};
+
+// The cloud that owns `row` by non-decreasing offsets [clouds + 1] into [0, rows), or -1.
+TORCHVOX_HD int64_t ragged_cloud(const IndexArray& offsets, int64_t clouds, int64_t rows,
+                                 int64_t row) {
+  const auto offset = [&](int64_t b) { return clamp_row(offsets[b], 0, rows); };
+  if (clouds == 0 || row < offset(0) || row >= offset(clouds)) return -1;
+  int64_t low = 0, high = clouds;  // offset(low) <= row < offset(high)
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (offset(middle) <= row) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Of the query of an output row: its cloud, -1 where there is none, and the element it starts at.
+struct BallQuery {
+  int64_t cloud;
+  int64_t base;
+
+  static TORCHVOX_HD BallQuery of(const BallQueryArgs& args, int64_t row) {
+    if (args.ragged) {
+      return {ragged_cloud(args.query_ptr, args.clouds, args.queries, row),
+              row * args.query_stride};
+    }
+    const int64_t b = divide(row, args.queries), m = row - b * args.queries;
+    const bool exists = !args.query_lengths.given() || m < args.query_lengths[b];
+    return {exists ? b : -1, b * args.query_cloud_stride + m * args.query_stride};
+  }
+};
+
+TORCHVOX_HD float load_coordinate(DType dtype, const void* data, int64_t at) {
+  switch (dtype) {
+    case DType::kHalf: return widen(static_cast<const Half*>(data)[at]);
+    case DType::kBFloat16: return widen(static_cast<const BFloat16*>(data)[at]);
+    default: return static_cast<const float*>(data)[at];
+  }
+}
+
+// A row of at most three axes in summation order. One that is not finite is NaN throughout, and so
+// is every distance to it: it fails each comparison of BallTest.
+TORCHVOX_HD Point3 load_row(const BallQueryArgs& args, const void* data, int64_t at) {
+  const float x = load_coordinate(args.dtype, data, at);
+  const float y = args.dims > 1 ? load_coordinate(args.dtype, data, at + 1) : 0.0f;
+  const float z = args.dims > 2 ? load_coordinate(args.dtype, data, at + 2) : 0.0f;
+  if (!(is_finite(x) && is_finite(y) && is_finite(z))) {
+    const float nan = bit_cast<float>(0x7fc00000u);
+    return {nan, nan, nan};
+  }
+  return args.order == DistOrder::kPn2 ? Point3{y, x, z} : Point3{x, y, z};
+}
+
+template <class C>
+struct BallTest {
+  C outer, inner, core;
+
+  static TORCHVOX_HD BallTest of(const BallQueryArgs& args, int r) {
+    return {static_cast<C>(args.radius[r].outer), static_cast<C>(args.radius[r].inner),
+            static_cast<C>(args.core)};
+  }
+  TORCHVOX_HD bool has_hole() const { return inner > C{0}; }
+  TORCHVOX_HD bool in_hole(C d) const { return d > core && d < inner; }
+  TORCHVOX_HD bool operator()(C d) const { return d <= outer && !in_hole(d); }
+};
+
+// The squared distance of rows of any number of axes and any type, straight from memory; NaN when
+// one of them is not finite.
+template <class C>
+TORCHVOX_HD C load_wide(DType dtype, const void* data, int64_t at) {
+  return dtype == DType::kDouble ? static_cast<C>(static_cast<const double*>(data)[at])
+                                 : static_cast<C>(load_coordinate(dtype, data, at));
+}
+template <class C>
+TORCHVOX_HD C dist2_rows(const BallQueryArgs& args, int64_t point, int64_t query) {
+  C difference[3];
+  C sum = 0;
+  bool finite = true;
+  for (int64_t axis = 0; axis < args.dims; ++axis) {
+    const C p = load_wide<C>(args.dtype, args.points, point + axis);
+    const C q = load_wide<C>(args.dtype, args.query, query + axis);
+    finite = finite && is_finite(p) && is_finite(q);
+    if (args.order == DistOrder::kPn2) {
+      difference[axis] = p - q;
+    } else {
+      sum = fma_rn(p - q, p - q, sum);
+    }
+  }
+  if (args.order == DistOrder::kPn2) {
+    sum = fma_rn(difference[2], difference[2],
+                 fma_rn(difference[0], difference[0], difference[1] * difference[1]));
+  }
+  return finite ? sum : sum * bit_cast<float>(0x7fc00000u);
+}
+
+// Writes hit j of a ball: `i` counts from the cloud's first point.
+template <class C>
+TORCHVOX_HD void write_hit(const BallQueryArgs& args, const BallCloud& cloud, int64_t row, int r,
+                           int64_t j, int64_t i, C dist2) {
+  const int64_t at = row * args.slots + args.radius[r].slot + j;
+  args.idx[at] = static_cast<int32_t>(i + cloud.index_base);
+  if (args.dist2) static_cast<C*>(args.dist2)[at] = dist2;
+}
+
+// What the slots behind the hits hold: `first` is the first hit, -1 without one.
+TORCHVOX_HD int32_t fill_index(const BallQueryArgs& args, const BallCloud& cloud, int64_t first) {
+  if (args.pad) return -1;
+  return static_cast<int32_t>((first < 0 ? 0 : first) + cloud.index_base);
+}
+
+// Slots [begin, k) in steps of `step`: one lane's share of the fill.
+template <class C>
+TORCHVOX_HD void write_fill(const BallQueryArgs& args, int64_t row, int r, int64_t begin,
+                            int64_t step, int32_t fill) {
+  const int64_t base = row * args.slots + args.radius[r].slot;
+  for (int64_t j = begin; j < args.radius[r].k; j += step) {
+    args.idx[base + j] = fill;
+    if (args.dist2) static_cast<C*>(args.dist2)[base + j] = 0;
+  }
+}
+
+}  // namespace torchvox

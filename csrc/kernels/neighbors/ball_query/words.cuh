@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hits of a warp as bits: of 1024 points in index order, bit i of the word of lane s stands for
+// point 32 s + i. Testing points then branches on nothing, and rows are written by slot, coalesced.
+#pragma once
+
+#include "csrc/kernels/neighbors/ball_query/kernels.cuh"
+
+namespace torchvox {
+
+__device__ __forceinline__ int warp_sum(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(kFullWarp, x);
+#else
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
+  return x;
+#endif
+}
+
+// Sum over this lane and those below.
+__device__ __forceinline__ int warp_inclusive(int x, int lane) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int below = __shfl_up_sync(kFullWarp, x, step);
+    if (lane >= step) x += below;
+  }
+  return x;
+}
+
+// The position of set bit n of a word, counted from 0.
+__device__ __forceinline__ int nth_bit(unsigned word, int n) {
+  int at = 0;
+#pragma unroll
+  for (int half = 16; half > 0; half /= 2) {
+    const int below = __popc(word & ((1u << half) - 1));
+    const bool above = n >= below;
+    n -= above ? below : 0;
+    word >>= above ? half : 0;
+    at += above ? half : 0;
+  }
+  return at;
+}
+
+// One ball of a query while its cloud is passed over in index order.
+struct BallRow {
+  int hits;
+  int first;  // -1 without a hit
+
+  // Writes the hits among 1024 points, the first of which is point `base` of the cloud. point(i)
+  // gives point i of them.
+  template <class Points>
+  __device__ __forceinline__ void write(const BallQueryArgs& args, const BallCloud& cloud,
+                                        const Point3& q, int64_t row, int r, int lane,
+                                        unsigned word, int64_t base, const Points& point) {
+    const int mine = __popc(word);
+    const int inclusive = warp_inclusive(mine, lane);
+    const int found = __shfl_sync(kFullWarp, inclusive, 31);
+    const int kept = min(static_cast<int>(args.radius[r].k) - hits, found);
+    if (kept <= 0) return;
+    for (int begin = 0; begin < kept; begin += 32) {
+      const int j = begin + lane;
+      int owner = 0;  // the lane whose word has hit j
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) {
+        if (__shfl_sync(kFullWarp, inclusive, owner + step - 1) <= j) owner += step;
+      }
+      const int before = __shfl_sync(kFullWarp, inclusive - mine, owner);
+      const unsigned its = __shfl_sync(kFullWarp, word, owner);
+      const int i = 32 * owner + nth_bit(its, j - before);
+      if (j < kept) {
+        const Point3 p = point(i);
+        const float d = dist2(p.a - q.a, p.b - q.b, p.c - q.c);
+        write_hit(args, cloud, row, r, hits + j, base + i, d);
+      }
+      if (first < 0) first = static_cast<int>(base + __shfl_sync(kFullWarp, i, 0));
+    }
+    hits += kept;
+  }
+
+  __device__ __forceinline__ void finish(const BallQueryArgs& args, const BallCloud& cloud,
+                                         int64_t row, int r, int lane) const {
+    write_fill<float>(args, row, r, hits + lane, 32, fill_index(args, cloud, first));
+    if (lane == 0) args.count[row * args.counts + r] = hits;
+  }
+};
+
+}  // namespace torchvox

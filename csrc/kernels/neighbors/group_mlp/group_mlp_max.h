@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "csrc/kernels/neighbors/ball_query/ball_query.h"
+
+namespace torchvox {
+
+inline constexpr int kMostMlpLayers = 8;
+
+// One layer: max(weight x + bias, 0), both contiguous in the dtype of the output.
+struct MlpLayer {
+  const void* weight = nullptr;  // [out, in]
+  const void* bias = nullptr;  // [out]
+  int64_t in = 0;
+  int64_t out = 0;
+};
+
+// out[row] = maximum over the slots of a row of its balls of the layers' result for
+// (p - q, f): the point p that idx[row, slot] names, its features f and the query q of the row.
+// Only the first count[row] slots are read, of a row without hits its first one. An index outside
+// of the cloud's block stands for zeros, coordinates included.
+struct GroupMlpArgs {
+  const void* points = nullptr;  // [clouds, capacity, dims], unit column stride, as query
+  const void* query = nullptr;  // [clouds, queries, dims]
+  const void* features = nullptr;  // [clouds, capacity, channels], contiguous
+  DType dtype = DType::kFloat;  // of points and query
+  DType mlp_dtype = DType::kFloat;  // of features, layers and out
+  int64_t clouds = 0;
+  int64_t capacity = 0;
+  int64_t queries = 0;
+  int64_t dims = 3;
+  int64_t channels = 0;
+  int64_t cloud_stride = 0;  // in elements, as all strides
+  int64_t point_stride = 0;
+  int64_t query_cloud_stride = 0;
+  int64_t query_stride = 0;
+  const int32_t* idx = nullptr;  // [clouds * queries, slots], rows idx_stride apart
+  int64_t slots = 0;
+  int64_t idx_stride = 0;
+  const int32_t* count = nullptr;  // [clouds * queries], count_stride apart
+  int64_t count_stride = 1;
+  bool use_xyz = true;
+  bool features_first = false;
+  double divisor = 0;  // of the relative coordinates; 0: none
+  int layers = 0;
+  MlpLayer layer[kMostMlpLayers];
+  void* out = nullptr;  // [clouds * queries, layer[layers - 1].out]
+
+  TORCHVOX_HD int64_t rows() const { return clouds * queries; }
+};
+
+TORCHVOX_EXPORT int64_t workspace_bytes(const GroupMlpArgs& args, const Target& target);
+TORCHVOX_EXPORT void run_cpu(const GroupMlpArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+#ifdef TORCHVOX_CUDA
+TORCHVOX_EXPORT cudaError_t launch(const GroupMlpArgs& args, void* workspace,
+                                   const CudaContext& context);
+#endif
+
+}  // namespace torchvox

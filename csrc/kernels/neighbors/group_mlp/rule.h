@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a row of group_mlp_max reads, for the host's loops and the device's threads.
+#pragma once
+
+#include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
+#include "csrc/kernels/neighbors/query_and_group_common.h"
+
+namespace torchvox {
+
+// Slots of a row that may hold its maximum: repeated fill cannot.
+TORCHVOX_HD int64_t used_slots(const GroupMlpArgs& args, int64_t row) {
+  const int64_t hits = args.count[row * args.count_stride];
+  if (args.slots == 0) return 0;
+  return hits < 1 ? 1 : (hits < args.slots ? hits : args.slots);
+}
+
+// Where a slot reads from.
+struct MlpSlot {
+  int64_t point;  // element of its coordinates, -1 where the index is outside
+  int64_t query;
+  int64_t feature;  // row of its features
+
+  static TORCHVOX_HD MlpSlot of(const GroupMlpArgs& args, int64_t row, int64_t slot) {
+    const int64_t b = row / args.queries;
+    const int64_t i = args.idx[row * args.idx_stride + slot];
+    const bool inside = i >= 0 && i < args.capacity;
+    MlpSlot from;
+    from.point = inside ? b * args.cloud_stride + i * args.point_stride : -1;
+    from.query = b * args.query_cloud_stride + (row - b * args.queries) * args.query_stride;
+    from.feature = b * args.capacity + i;
+    return from;
+  }
+};
+
+// Coordinate `axis` of a slot less its query's: a difference, whatever the distance to the origin.
+template <class C>
+TORCHVOX_HD C relative_coordinate(const GroupMlpArgs& args, const MlpSlot& from, int64_t axis) {
+  const C p = from.point < 0 ? C{0} : load_wide<C>(args.dtype, args.points, from.point + axis);
+  const C q = load_wide<C>(args.dtype, args.query, from.query + axis);
+  const C relative = round_to(args.dtype, p - q);
+  if (args.divisor == 0) return relative;
+  return round_to(args.dtype, relative / static_cast<C>(args.divisor));
+}
+
+// Column `column` of what the first layer reads of a slot, in the order of its weight.
+template <class T>
+TORCHVOX_HD compute_t<T> mlp_input(const GroupMlpArgs& args, const MlpSlot& from, int64_t column) {
+  using C = compute_t<T>;
+  const int64_t dims = args.use_xyz ? args.dims : 0;
+  const int64_t axis = args.features_first ? column - args.channels : column;
+  if (axis >= 0 && axis < dims) {
+    // Differences are taken in the type of the points, then rounded to that of the sums.
+    return args.dtype == DType::kDouble
+        ? static_cast<C>(relative_coordinate<double>(args, from, axis))
+        : static_cast<C>(relative_coordinate<float>(args, from, axis));
+  }
+  if (from.point < 0) return 0;
+  const int64_t channel = args.features_first ? column : column - dims;
+  return widen(static_cast<const T*>(args.features)[from.feature * args.channels + channel]);
+}
+
+// A layer's output from its sum: positive or zero, or the one NaN, rounded to T.
+template <class T, class C>
+TORCHVOX_HD C mlp_output(C sum) {
+  return widen(narrow<T>(is_nan(sum) ? quiet(sum) : (sum > 0 ? sum : C{0})));
+}
+// The larger of two outputs; NaN before all.
+template <class C>
+TORCHVOX_HD C larger_output(C a, C b) {
+  return b > a || is_nan(b) ? b : a;
+}
+
+// Columns of the first weight.
+TORCHVOX_HD int64_t first_axis_column(const GroupMlpArgs& args) {
+  return args.features_first ? args.channels : 0;
+}
+TORCHVOX_HD int64_t first_feature_column(const GroupMlpArgs& args) {
+  return args.use_xyz && !args.features_first ? args.dims : 0;
+}
+
+}  // namespace torchvox

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The launchers that knn.cu puts together.
+#pragma once
+
+#include <type_traits>
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/neighbors/knn/common.h"
+#include "csrc/kernels/sampling/fps/kernels.cuh"
+
+namespace torchvox {
+
+// Calls body with the keys that a lane holds, as a constant.
+template <class Body>
+auto with_list_run(int64_t k, Body&& body) {
+  if (k <= 32) return body(std::integral_constant<int, 1>{});
+  if (k <= 64) return body(std::integral_constant<int, 2>{});
+  return body(std::integral_constant<int, 4>{});
+}
+
+// Any k, dtype, norm and number of axes: a block a query, which selects by the bits of the
+// distance.
+cudaError_t launch_knn_select(const KnnArgs& args, const CudaContext& context);
+
+// The rest is for is_fast() calls and up to kMostListed neighbours. Batched clouds: measures every
+// point.
+cudaError_t launch_knn_scan(const KnnArgs& args, const CudaContext& context);
+
+// Points of a tile, one a lane, and of a group of tiles, one a lane as well.
+inline constexpr int kKnnTile = 32;
+inline constexpr int kKnnGroup = 32 * kKnnTile;
+
+// Clouds in spatial order, cut into tiles with boxes around them, and the queries that search them.
+struct KnnTiles {
+  // Coordinates come one after the other: low a, b, c, high a, b, c, each of all tiles of a group.
+  struct Group {
+    float side[6][32];
+  };
+  int64_t groups = 0;
+  int64_t groups_per_cloud = 0;  // batched
+  Group* boxes = nullptr;  // [groups]
+  float4* low = nullptr;  // [groups] of a whole group; w is unused
+  float4* high = nullptr;
+  int64_t first_row = 0;  // of the outputs
+  int64_t rows = 0;
+  float4* query = nullptr;  // [rows] a, b, c, number of the cloud, or -1 where none is searched
+  uint32_t* home = nullptr;  // [rows] the tile on whose stretch of the curve the query lies
+
+  // For `clouds` clouds at a time.
+  KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace);
+};
+
+// Tiles of the clouds of `order`, and their order, which one block a cloud makes for batched clouds
+// of up to so many points; then the queries.
+inline constexpr int64_t kMostBlockOrdered = 4096;
+cudaError_t make_knn_block_order(const FpsArgs& args, SpatialOrder& order, const KnnTiles& tiles,
+                                 cudaStream_t stream);
+cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                           cudaStream_t stream);
+cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                             cudaStream_t stream);
+
+// Visits the tiles that may hold a neighbour, nearest first.
+cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                             cudaStream_t stream);
+
+}  // namespace torchvox

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "csrc/kernels/core/instruction_set.h"
+#include "csrc/kernels/neighbors/knn/plan.h"
+#include "csrc/kernels/neighbors/knn/tiles_cpu.h"
+
+namespace torchvox {
+
+#ifdef TORCHVOX_CUDA
+int64_t knn_cuda_workspace_bytes(const KnnArgs& args, const Target& target);
+#endif
+
+namespace {
+
+constexpr int64_t kQueriesPerTask = 16;
+
+template <class C>
+struct Neighbour {
+  C dist2;
+  uint32_t point;
+
+  bool operator<(const Neighbour& other) const {
+    return dist2 < other.dist2 || (dist2 == other.dist2 && point < other.point);
+  }
+};
+
+// Any number of axes, any dtype and norm: measures every point. `found` is scratch.
+template <class T>
+void search_all(const KnnArgs& args, const KnnQuery& query,
+                std::vector<Neighbour<compute_t<T>>>& found) {
+  using C = compute_t<T>;
+  const KnnCloud cloud = query.cloud < 0 ? KnnCloud{} : KnnCloud::of(args, query.cloud);
+  const T* const q = static_cast<const T*>(args.query) + query.at;
+  const T* const points = static_cast<const T*>(args.points) + cloud.base;
+  found.clear();
+  const uint32_t count = cloud.points > 0 && is_finite_row(q, args.dims) ? cloud.points : 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const T* const p = points + i * args.point_stride;
+    if (is_finite_row(p, args.dims)) found.push_back({row_distance(args, p, q), i});
+  }
+  const int64_t kept = std::min<int64_t>(args.k, static_cast<int64_t>(found.size()));
+  if (kept < static_cast<int64_t>(found.size())) {
+    std::nth_element(found.begin(), found.begin() + kept, found.end());
+  }
+  std::sort(found.begin(), found.begin() + kept);
+  for (int64_t j = 0; j < kept; ++j) {
+    write_neighbour(args, query.row, j, found[j].dist2, found[j].point, cloud.index_base);
+  }
+  for (int64_t j = kept; j < args.k; ++j) write_none<C>(args, query.row, j);
+}
+
+TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin,
+                                 int64_t end) {
+  KnnFound found(args.k);
+  std::vector<float> bounds;
+  for (int64_t row = begin; row < end; ++row) {
+    const KnnQuery query = KnnQuery::of(args, row);
+    KnnCloud cloud{};
+    int64_t count = 0;
+    if (query.cloud >= 0) {
+      cloud = KnnCloud::of(args, query.cloud);
+      const Point3 q = load_axes(args, args.query, query.at);
+      found.clear();
+      if (is_finite(q)) tiles.search(query.cloud, q, bounds, found);
+      count = found.finish();
+    }
+    for (int64_t j = 0; j < count; ++j) {
+      const uint32_t point = static_cast<uint32_t>(found[j]);
+      write_neighbour(args, row, j, bit_cast<float>(static_cast<uint32_t>(found[j] >> 32)), point,
+                      cloud.index_base);
+    }
+    for (int64_t j = count; j < args.k; ++j) write_none<float>(args, row, j);
+  }
+}
+
+// One definition, compiled for three instruction sets. Without FMA every fma is a call of libm,
+// with the same bits.
+using SearchRows = void (*)(const KnnArgs&, const KnnTilesCpu&, int64_t, int64_t);
+
+void search_rows_baseline(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin,
+                          int64_t end) {
+  search_rows(args, tiles, begin, end);
+}
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("avx2,fma"), flatten)) void search_rows_avx2(const KnnArgs& args,
+                                                                   const KnnTilesCpu& tiles,
+                                                                   int64_t begin, int64_t end) {
+  search_rows(args, tiles, begin, end);
+}
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"),
+               flatten)) void
+search_rows_avx512(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin, int64_t end) {
+  search_rows(args, tiles, begin, end);
+}
+#endif
+
+SearchRows choose_search_rows() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  switch (instruction_set(Plan::kKnnCpu)) {
+    case 2: return search_rows_avx512;
+    case 1: return search_rows_avx2;
+    default: break;
+  }
+#endif
+  return search_rows_baseline;
+}
+
+// search(first, last) for ranges of rows.
+template <class Search>
+void each_range(const KnnArgs& args, const ParallelFor& parallel_for, const Search& search) {
+  const int64_t tasks = (args.queries() + kQueriesPerTask - 1) / kQueriesPerTask;
+  parallel_for(tasks, [&](int64_t begin, int64_t end) {
+    search(begin * kQueriesPerTask, std::min(end * kQueriesPerTask, args.queries()));
+  });
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const KnnArgs& args, const Target& target) {
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) return knn_cuda_workspace_bytes(args, target);
+#endif
+  (void)args, (void)target;
+  return 0;  // the host's scratch is as large as a cloud, and lives as long
+}
+
+void run_cpu(const KnnArgs& args, void*, const ParallelFor& parallel_for) {
+  if (args.k == 0 || args.queries() == 0) return;
+  if (choose_knn_kernel(args, Target{}) == KnnKernel::kTiles) {
+    const KnnTilesCpu tiles(args, parallel_for);
+    const SearchRows search = choose_search_rows();
+    each_range(args, parallel_for,
+               [&](int64_t begin, int64_t end) { search(args, tiles, begin, end); });
+    return;
+  }
+  with_point_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    each_range(args, parallel_for, [&](int64_t begin, int64_t end) {
+      std::vector<Neighbour<compute_t<T>>> found;
+      for (int64_t row = begin; row < end; ++row) {
+        search_all<T>(args, KnnQuery::of(args, row), found);
+      }
+    });
+  });
+}
+
+}  // namespace torchvox

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/neighbors/knn/tiles.cuh"
+
+#include "csrc/kernels/neighbors/knn/list.cuh"
+
+namespace torchvox {
+namespace {
+
+constexpr int kThreads = 256;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocks = 4;  // of a multiprocessor, which holds 1024 threads
+#else
+constexpr int kBlocks = 6;
+#endif
+constexpr uint32_t kTilesOfGroup = kKnnGroup / kKnnTile;
+constexpr uint32_t kVisited = 0xffffffffu;  // instead of the bits of a bound
+
+// Calls visit(lane) for the lane `first`, if it is one, then for the lanes' bounds in ascending
+// order, as long as they are within reach: a box at exactly that distance may hold a point of a
+// lower index. A bound of kVisited is none.
+template <class Reach, class Visit>
+__device__ __forceinline__ void nearest_first(uint32_t bound, int first, Reach reach, Visit visit) {
+  for (int next = first;; next = -1) {
+    if (next < 0) {
+      const uint32_t nearest = warp_min(bound);
+      if (nearest == kVisited || nearest > reach()) return;
+      next = __ffs(__ballot_sync(kFullWarp, bound == nearest)) - 1;
+    }
+    if (static_cast<int>(threadIdx.x % 32) == next) bound = kVisited;
+    visit(next);
+  }
+}
+
+// One query of a warp, and what it has found. Bounds are compared by their bits, which order as
+// they do, since they are not negative.
+template <int kRun>
+struct KnnSearch {
+  const KnnTiles& tiles;
+  const OrderedCloud& cloud;
+  const float4* points;  // of the cloud
+  float4 q;
+  int k;
+  KnnList<kRun>& list;
+
+  // A lane a point.
+  __device__ __forceinline__ void visit_tile(uint32_t tile) {
+    const uint32_t at = tile * kKnnTile + threadIdx.x % 32;
+    KnnKey key = kNoKey;
+    if (at < cloud.count) {
+      const float4 p = points[at];
+      key = knn_key(dist2(p.x - q.x, p.y - q.y, p.z - q.z), __float_as_uint(p.w));
+    }
+    list.take(key, k);
+  }
+
+  // A lane a tile.
+  __device__ __forceinline__ void visit_group(uint32_t group, int first) {
+    const int lane = threadIdx.x % 32;
+    uint32_t bound = kVisited;
+    if (group * kKnnGroup + lane * kKnnTile < cloud.count) {
+      bound = float_bits(box_of(tiles.boxes[cloud.first_group + group], lane).bound(q));
+    }
+    nearest_first(
+        bound, first, [&] { return list.reach(); },
+        [&](int tile) { visit_tile(group * kTilesOfGroup + tile); });
+  }
+
+  // A lane a group. The home tile brings the reach down to about what it will be.
+  __device__ __forceinline__ void run(uint32_t home) {
+    const uint32_t groups = ceil_div(cloud.count, uint32_t{kKnnGroup});
+    const uint32_t home_group = home / kTilesOfGroup;
+    const uint32_t turns = ceil_div(groups, 32u);
+    uint32_t base = home_group / 32 * 32;
+    int first = home_group % 32;
+    for (uint32_t turn = 0; turn < turns; ++turn) {
+      const uint32_t group = base + threadIdx.x % 32;
+      uint32_t bound = kVisited;
+      if (group < groups) {
+        const float4 low = tiles.low[cloud.first_group + group],
+                     high = tiles.high[cloud.first_group + group];
+        bound = float_bits(FpsBox{low.x, low.y, low.z, high.x, high.y, high.z}.bound(q));
+      }
+      nearest_first(
+          bound, first, [&] { return list.reach(); },
+          [&](int owner) {
+            visit_group(base + owner, first == owner ? static_cast<int>(home % kTilesOfGroup) : -1);
+          });
+      first = -1;
+      base = base + 32 < groups ? base + 32 : 0;
+    }
+  }
+};
+
+// One warp a query.
+template <int kRun>
+__global__ void __launch_bounds__(kThreads, kRun <= 2 ? kBlocks : kBlocks - 1)
+    search_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
+                  const __grid_constant__ KnnTiles tiles) {
+  const int64_t at = global_thread() / 32;
+  if (at >= tiles.rows) return;
+  const float4 q = tiles.query[at];
+  const int b = __float_as_int(q.w);
+  const int k = static_cast<int>(args.k);
+  KnnList<kRun> list;
+  list.clear(k);
+  KnnCloud cloud{};
+  if (b >= 0) {
+    cloud = KnnCloud::of(args, b);
+    const OrderedCloud ordered = OrderedCloud::of(args, order, tiles, b, cloud);
+    KnnSearch<kRun>{tiles, ordered, order.sorted + ordered.position, q, k, list}.run(
+        tiles.home[at]);
+  }
+  write_list(args, tiles.first_row + at, list, cloud.points, cloud.index_base);
+}
+
+}  // namespace
+
+cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                             cudaStream_t stream) {
+  const unsigned blocks = grid_x(ceil_div<int64_t>(tiles.rows, kThreads / 32));
+  with_list_run(args.k, [&](auto run) {
+    search_kernel<run><<<blocks, kThreads, 0, stream>>>(args, order, tiles);
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace torchvox

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/neighbors/query_and_group_common.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int kThreads = 256;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocks = 4;  // of a multiprocessor, which holds 1024 threads
+#else
+constexpr int kBlocks = 6;
+#endif
+constexpr int kMostSlots = 128;  // of a block
+constexpr int kTileBytes = 24576;  // of its slots, put together in shared memory
+constexpr int kAhead = 4;  // slots of a team whose loads are on their way at once
+
+// The team of this thread: neighbours that share a slot, a power of two up to a warp.
+struct Team {
+  int size, lane, first, teams;
+
+  __device__ explicit Team(int64_t elements) : size(1) {
+    while (size < 32 && size < elements) size *= 2;
+    lane = static_cast<int>(threadIdx.x) & (size - 1);
+    first = static_cast<int>(threadIdx.x) / size;
+    teams = kThreads / size;
+  }
+};
+
+// load(slot, i) of every slot and every i below `elements`, to element i of the slot's `out`.
+template <class Word, class Load>
+__device__ __forceinline__ void copy_slots(int slots, int elements, int64_t columns, Word* out,
+                                           const Load& load) {
+  const Team team(elements);
+  for (int begin = team.first; begin < slots; begin += team.teams * kAhead) {
+    for (int i = team.lane; i < elements; i += team.size) {
+      Word value[kAhead];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const int slot = begin + u * team.teams;
+        value[u] = slot < slots ? load(slot, i) : Word{};
+      }
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const int slot = begin + u * team.teams;
+        if (slot < slots) out[slot * columns + i] = value[u];
+      }
+    }
+  }
+}
+
+// A block has some slots, whose sources it looks up once. Teams of threads fetch their features,
+// consecutive words by consecutive lanes; teams of as many as there are axes subtract. The slots
+// come together in shared memory and leave in whole 16-byte words: rows begin at any address, and
+// a sector of memory that two stores share costs a third access. `staged` says that they fit.
+template <class Word>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    group_kernel(const __grid_constant__ QueryAndGroupArgs args, int slots_per_block, bool staged) {
+  __shared__ GroupSlot from[kMostSlots];
+  __shared__ uint4 tile[kTileBytes / sizeof(uint4)];
+  const int64_t all = args.clouds * args.queries * args.slots;
+  const int64_t first = int64_t{blockIdx.x} * slots_per_block;
+  const int slots = static_cast<int>(min(int64_t{slots_per_block}, all - first));
+  for (int i = threadIdx.x; i < slots; i += kThreads) {
+    const int64_t row = divide(first + i, args.slots);
+    from[i] = GroupSlot::of(args, row, divide(row, args.queries), first + i - row * args.slots);
+  }
+  __syncthreads();
+  const int64_t columns = args.columns();
+  Word* const grouped = static_cast<Word*>(args.grouped) + first * columns;
+  Word* const out = staged ? reinterpret_cast<Word*>(tile) : grouped;
+  if (args.channels > 0) {
+    const Word* features = static_cast<const Word*>(args.features);
+    copy_slots(slots, static_cast<int>(args.channels), columns, out + args.first_channel(),
+               [&](int slot, int c) {
+                 return from[slot].point < 0 ? Word{} : features[from[slot].features + c];
+               });
+  }
+  if (args.use_xyz && args.plain_floats()) {
+    const float* points = static_cast<const float*>(args.points);
+    const float* query = static_cast<const float*>(args.query);
+    copy_slots(slots, static_cast<int>(args.dims), columns,
+               reinterpret_cast<float*>(out) + args.first_axis(), [&](int slot, int axis) {
+                 const float p = from[slot].point < 0 ? 0.0f : points[from[slot].point + axis];
+                 return quiet(p - query[from[slot].query + axis]);
+               });
+  } else if (args.use_xyz) {
+    const Team team(args.dims);
+    for (int slot = team.first; slot < slots; slot += team.teams) {
+      group_coordinates(args, from[slot], team.lane, team.size, out, slot * columns);
+    }
+  }
+  if (!staged) return;
+  __syncthreads();
+  const int words = static_cast<int>(slots * columns);
+  constexpr int kWords = sizeof(uint4) / sizeof(Word);
+  for (int i = threadIdx.x; i < words / kWords; i += kThreads) {
+    reinterpret_cast<uint4*>(grouped)[i] = tile[i];
+  }
+  for (int i = words / kWords * kWords + threadIdx.x; i < words; i += kThreads) {
+    grouped[i] = out[i];
+  }
+}
+
+// One thread a coordinate of a query.
+template <class C>
+__global__ void __launch_bounds__(kThreads)
+    gradient_kernel(const __grid_constant__ QueryAndGroupBackwardArgs args) {
+  for (int64_t i = global_thread(); i < args.rows * args.dims; i += global_stride()) {
+    group_gradient<C>(args, i / args.dims, i % args.dims);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch(const QueryAndGroupArgs& args, void*, const CudaContext& context) {
+  const int64_t slots = args.clouds * args.queries * args.slots, columns = args.columns();
+  if (slots * columns == 0) return cudaSuccess;
+  with_word_of(args.grouped_dtype, [&](auto word) {
+    // So many slots that each block begins on 16 bytes.
+    constexpr int64_t kStep = 16 / sizeof(word);
+    const int64_t fitting = kTileBytes / (columns * static_cast<int64_t>(sizeof(word)));
+    const int64_t aligned = (fitting < kMostSlots ? fitting : kMostSlots) / kStep * kStep;
+    const int per_block = static_cast<int>(aligned > 0 ? aligned : kStep);
+    const unsigned blocks = grid_x(ceil_div<int64_t>(slots, per_block));
+    group_kernel<decltype(word)>
+        <<<blocks, kThreads, 0, context.stream>>>(args, per_block, aligned > 0);
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t launch(const QueryAndGroupBackwardArgs& args, void*, const CudaContext& context) {
+  const int64_t count = args.rows * args.dims;
+  if (count == 0) return cudaSuccess;
+  const unsigned blocks = blocks_for(count, kThreads, context.target);
+  with_compute_type(args.dtype, [&](auto zero) {
+    gradient_kernel<decltype(zero)><<<blocks, kThreads, 0, context.stream>>>(args);
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace torchvox

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "csrc/kernels/neighbors/query_and_group_common.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int64_t kElementsPerTask = 16384;
+
+int64_t items_per_task(int64_t elements) {
+  return elements < kElementsPerTask ? kElementsPerTask / (elements > 0 ? elements : 1) : 1;
+}
+
+// The usual types, without a look at them for every coordinate; the same steps.
+bool subtract_floats(const QueryAndGroupArgs& args, const GroupSlot& from, int64_t at) {
+  if (!args.plain_floats() || from.point < 0) return false;
+  const float* p = static_cast<const float*>(args.points) + from.point;
+  const float* q = static_cast<const float*>(args.query) + from.query;
+  float* out = static_cast<float*>(args.grouped) + at + args.first_axis();
+  for (int64_t axis = 0; axis < args.dims; ++axis) out[axis] = quiet(p[axis] - q[axis]);
+  return true;
+}
+
+template <class Word>
+void group_row(const QueryAndGroupArgs& args, int64_t row) {
+  const int64_t b = divide(row, args.queries), columns = args.columns();
+  for (int64_t slot = 0; slot < args.slots; ++slot) {
+    const GroupSlot from = GroupSlot::of(args, row, b, slot);
+    const int64_t at = (row * args.slots + slot) * columns;
+    if (args.use_xyz && !subtract_floats(args, from, at))
+      group_coordinates(args, from, 0, 1, args.grouped, at);
+    Word* to = static_cast<Word*>(args.grouped) + at + args.first_channel();
+    if (from.point < 0) {
+      std::fill_n(to, args.channels, Word{});
+    } else {
+      std::copy_n(static_cast<const Word*>(args.features) + from.features, args.channels, to);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const QueryAndGroupArgs&, const Target&) { return 0; }
+int64_t workspace_bytes(const QueryAndGroupBackwardArgs&, const Target&) { return 0; }
+
+void run_cpu(const QueryAndGroupArgs& args, void*, const ParallelFor& parallel_for) {
+  const int64_t columns = args.columns();
+  with_word_of(args.grouped_dtype, [&](auto word) {
+    for_each_index(parallel_for, args.clouds * args.queries, items_per_task(args.slots * columns),
+                   [&](int64_t row) { group_row<decltype(word)>(args, row); });
+  });
+}
+
+void run_cpu(const QueryAndGroupBackwardArgs& args, void*, const ParallelFor& parallel_for) {
+  with_compute_type(args.dtype, [&](auto zero) {
+    for_each_index(parallel_for, args.rows * args.dims, items_per_task(args.slots), [&](int64_t i) {
+      group_gradient<decltype(zero)>(args, i / args.dims, i % args.dims);
+    });
+  });
+}
+
+}  // namespace torchvox

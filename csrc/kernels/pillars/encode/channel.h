@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The arithmetic of one channel of one pillar. With u = p - centre and the weight split into its
+// columns W_p | W_i | W_m | W_c (point, other features, offset to the mean, to the centre),
+//   W f + bias = A [u; i] + k,   A = [W_p + W_m + W_c | W_i],   k = bias + W_p c + W_m (c - mean):
+// the maximum over the points needs A alone, and k once. Legacy columns drop W_p c.
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/pillars/encode/encode.h"
+
+namespace torchvox {
+
+template <class Real>
+TORCHVOX_HD Real load_real(const void* data, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::kHalf: return static_cast<Real>(widen(static_cast<const Half*>(data)[i]));
+    case DType::kBFloat16: return static_cast<Real>(widen(static_cast<const BFloat16*>(data)[i]));
+    case DType::kDouble: return static_cast<Real>(static_cast<const double*>(data)[i]);
+    case DType::kFloat: break;
+  }
+  return static_cast<Real>(static_cast<const float*>(data)[i]);
+}
+
+template <class Real>
+TORCHVOX_HD void store_real(void* data, DType dtype, int64_t i, Real value) {
+  switch (dtype) {
+    case DType::kHalf: static_cast<Half*>(data)[i] = narrow<Half>(value); return;
+    case DType::kBFloat16: static_cast<BFloat16*>(data)[i] = narrow<BFloat16>(value); return;
+    case DType::kDouble: static_cast<double*>(data)[i] = static_cast<double>(value); return;
+    case DType::kFloat: break;
+  }
+  static_cast<float*>(data)[i] = narrow<float>(value);
+}
+
+// The weights that are not of single features.
+template <class Real>
+struct PillarChannel {
+  Real a[3];  // of u
+  Real p[3];
+  Real m[3];
+  Real bias;
+
+  TORCHVOX_HD void load(const PillarEncodeArgs& args, int64_t channel) {
+    const PillarMap& map = args.map;
+    const auto weight = [&](int64_t column) {
+      return load_real<Real>(args.weight, args.weight_dtype, channel * map.decorated() + column);
+    };
+    bias = load_real<Real>(args.bias, args.weight_dtype, channel);
+    for (int axis = 0; axis < 3; ++axis) {
+      p[axis] = weight(axis);
+      m[axis] = weight(map.columns + axis);
+      a[axis] = p[axis] + m[axis];
+      if (axis < map.center_axes) a[axis] = a[axis] + weight(map.columns + 3 + axis);
+      if (map.legacy && axis < map.center_axes) p[axis] = Real(0);
+    }
+  }
+};
+
+template <class Real>
+TORCHVOX_HD Real feature_weight(const PillarEncodeArgs& args, int64_t channel, int64_t column) {
+  return load_real<Real>(args.weight, args.weight_dtype, channel * args.map.decorated() + column);
+}
+
+// A u, to which the features are added in their order by fma.
+template <class Real>
+TORCHVOX_HD Real of_offset(const Real* a, const Real* u) {
+  return fma_rn(a[2], u[2], fma_rn(a[1], u[1], a[0] * u[0]));
+}
+
+// A maximum as torch.amax: the first NaN beats all, else the first of the largest.
+template <class Real>
+TORCHVOX_HD bool beats(Real value, Real best) {
+  return !(value <= best) & (best == best);
+}
+
+// k above. Products with the zeros of legacy columns change nothing: c is finite.
+template <class Real>
+TORCHVOX_HD Real frame_term(const PillarFrame<Real>& frame, const Real* p, const Real* m,
+                            Real bias) {
+  Real k = bias;
+  for (int axis = 0; axis < 3; ++axis) {
+    k = fma_rn(p[axis], frame.center[axis], k);
+    k = fma_rn(m[axis], frame.center[axis] - frame.mean[axis], k);
+  }
+  return k;
+}
+
+// What the canvas gets, and who won.
+template <class Real>
+struct PillarOutput {
+  Real value;
+  int32_t arg;
+};
+
+// best: the largest A [u; i] of the pillar's n points, of point `winner`; k the frame's term.
+template <class Real>
+TORCHVOX_HD PillarOutput<Real> finish_channel(Real best, int32_t winner, Real k, Real bias,
+                                              int64_t n, bool has_padding) {
+  Real value = n > 0 ? best + k : Real(0);
+  if (n == 0) winner = kNobodyWon;
+  if (has_padding && (n == 0 || bias > value)) {
+    value = bias;
+    winner = kPaddingWon;
+  }
+  if (value <= Real(0)) return {Real(0), kNobodyWon};
+  return {quiet(value), winner};
+}
+
+}  // namespace torchvox

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <type_traits>
+
+#include "csrc/kernels/core/dependent_launch.cuh"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/core/warp.cuh"
+#include "csrc/kernels/pillars/canvas_zeros.cuh"
+#include "csrc/kernels/pillars/encode/channel.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kResident = 4;  // blocks of a multiprocessor
+constexpr int kChannels = 64;  // of a warp at a time, two neighbours a lane
+
+struct EncodeWork {
+  PillarListWork list_work;
+  int64_t cells;
+  uint32_t* table;  // [cells], and how many cells of zeros have been drawn
+
+  EncodeWork(const PillarEncodeArgs& args, Workspace& workspace)
+      : list_work(args.map, workspace),
+        cells(args.map.rows.cells()),
+        table(workspace.take<uint32_t>(cells + 1)) {}
+};
+
+// Points of a warp, up to 32 at a time: what every lane reads of them.
+template <class Real, int kColumns>
+struct alignas(16) Staged {
+  static constexpr int kFeatures = kColumns > 3 ? kColumns - 3 : 0;
+  // u and, in the usual case, the one feature: one 16-byte read.
+  Real row[32][kFeatures <= 1 ? 4 : 3 + kFeatures];
+  Real at[32][3];
+  int32_t point[32];
+};
+
+// What a channel needs once a pillar.
+template <class Real>
+struct FrameWeights {
+  Real p[3];
+  Real m[3];
+  Real bias;
+};
+
+// A lane's two channels. kColumns = 0: any number of columns, whose features stay in memory.
+template <class T, class Real, int kColumns>
+struct LaneChannels {
+  static constexpr int kFeatures = Staged<Real, kColumns>::kFeatures;
+  Real a[2][3];
+  Real feature[2][kFeatures > 0 ? kFeatures : 1];
+  int64_t first;
+
+  // Every warp of a block loads the same; `frame` [kChannels] is the block's.
+  __device__ void load(const PillarEncodeArgs& args, int64_t begin, FrameWeights<Real>* frame) {
+    first = begin + 2 * (threadIdx.x % 32);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int64_t c = first + k < args.outputs ? first + k : args.outputs - 1;
+      PillarChannel<Real> channel;
+      channel.load(args, c);
+#pragma unroll
+      for (int axis = 0; axis < 3; ++axis) a[k][axis] = channel.a[axis];
+#pragma unroll
+      for (int f = 0; f < kFeatures; ++f) feature[k][f] = feature_weight<Real>(args, c, 3 + f);
+      if (threadIdx.x >= 32) continue;
+      FrameWeights<Real>& to = frame[first + k - begin];
+#pragma unroll
+      for (int axis = 0; axis < 3; ++axis) {
+        to.p[axis] = channel.p[axis];
+        to.m[axis] = channel.m[axis];
+      }
+      to.bias = channel.bias;
+    }
+  }
+  __device__ __forceinline__ Real product(const PillarEncodeArgs& args,
+                                          const Staged<Real, kColumns>& staged, int slot,
+                                          int k) const {
+    const Real* row = staged.row[slot];
+    Real y = of_offset(a[k], row);
+    if constexpr (kColumns > 0) {
+#pragma unroll
+      for (int f = 0; f < kFeatures; ++f) y = fma_rn(feature[k][f], row[3 + f], y);
+    } else {
+      const int64_t c = first + k < args.outputs ? first + k : args.outputs - 1;
+      for (int64_t column = 3; column < args.map.columns; ++column) {
+        y = fma_rn(feature_weight<Real>(args, c, column),
+                   args.map.value<T, Real>(staged.point[slot], column), y);
+      }
+    }
+    return y;
+  }
+};
+
+template <class T, class Real, int kColumns>
+__device__ __forceinline__ void stage(const PillarEncodeArgs& args, const PillarLists& lists,
+                                      const PillarFrame<Real>& frame, int64_t begin, int64_t slot,
+                                      int64_t n, Staged<Real, kColumns>& staged) {
+  const int lane = threadIdx.x % 32;
+  __syncwarp();
+  if (slot + lane < n) {
+    const int64_t point = lists.at(args.map, begin, slot + lane);
+    staged.point[lane] = static_cast<int32_t>(point);
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) {
+      const Real p = args.map.value<T, Real>(point, axis);
+      staged.at[lane][axis] = p;
+      staged.row[lane][axis] = p - frame.center[axis];
+    }
+#pragma unroll
+    for (int f = 0; f < Staged<Real, kColumns>::kFeatures; ++f) {
+      staged.row[lane][3 + f] = args.map.value<T, Real>(point, 3 + f);
+    }
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ void store_pair(const PillarEncodeArgs& args, int64_t at, bool both,
+                                           float first, float second) {
+  if (both && args.outputs % 2 == 0) {
+    if (args.out_dtype == DType::kHalf) {
+      const ushort2 pair = {narrow<Half>(first).bits, narrow<Half>(second).bits};
+      static_cast<ushort2*>(args.canvas)[at / 2] = pair;
+      return;
+    }
+    if (args.out_dtype == DType::kFloat) {
+      static_cast<float2*>(args.canvas)[at / 2] = {first, second};
+      return;
+    }
+  }
+  store_real(args.canvas, args.out_dtype, at, first);
+  if (both) store_real(args.canvas, args.out_dtype, at + 1, second);
+}
+__device__ __forceinline__ void store_pair(const PillarEncodeArgs& args, int64_t at, bool both,
+                                           double first, double second) {
+  store_real(args.canvas, args.out_dtype, at, first);
+  if (both) store_real(args.canvas, args.out_dtype, at + 1, second);
+}
+
+// A pillar as its warp knows it.
+struct Pillar {
+  int64_t row;
+  int64_t cell;
+  int64_t stored;
+};
+
+// 64 channels of one pillar. Lanes share the points; lane l also sums the coordinate l % 3 of all
+// points in slot order, for the mean.
+template <class T, class Real, int kColumns, bool kTrain>
+__device__ __forceinline__ void encode_row(const PillarEncodeArgs& args, const PillarLists& lists,
+                                           const LaneChannels<T, Real, kColumns>& channels,
+                                           const FrameWeights<Real>* weights, const Pillar& pillar,
+                                           Staged<Real, kColumns>& staged) {
+  const PillarMap& map = args.map;
+  const int64_t n = pillar.stored, begin = lists.begin(pillar.row);
+  const int axis = threadIdx.x % 32 % 3;
+  PillarFrame<Real> frame;
+  frame.place(map, pillar.row);
+  CascadeSum<Real> sum;
+  constexpr Real kLowest = -static_cast<Real>(INFINITY);
+  Real best[2] = {kLowest, kLowest};
+  int32_t winner[2] = {0, 0};
+  for (int64_t slot = 0; slot < n; slot += 32) {
+    stage<T>(args, lists, frame, begin, slot, n, staged);
+    const int here = n - slot < 32 ? static_cast<int>(n - slot) : 32;
+    Real part = 0;
+#pragma unroll 2
+    for (int s = 0; s < here; ++s) {
+      part += staged.at[s][axis];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const Real y = channels.product(args, staged, s, k);
+        const bool better = beats(y, best[k]);
+        best[k] = better ? y : best[k];
+        if (kTrain) winner[k] = better ? static_cast<int32_t>(slot) + s : winner[k];
+      }
+    }
+    if (here == 32) {
+      sum.template add_block<1>(part);
+    } else {
+      sum.template add_rest<0>(part);
+    }
+  }
+  const Real mean = n > 0 ? sum.total() / static_cast<Real>(n) : Real(0);
+#pragma unroll
+  for (int a = 0; a < 3; ++a) frame.mean[a] = __shfl_sync(kWholeWarp, mean, a);
+  if (kTrain && channels.first < 3) {  // x and y, then z
+    Real* to = static_cast<Real*>(args.mean) + 3 * pillar.row;
+    to[channels.first] = channels.first == 0 ? frame.mean[0] : frame.mean[2];
+    if (channels.first == 0) to[1] = frame.mean[1];
+  }
+  Real value[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const FrameWeights<Real>& w = weights[2 * (threadIdx.x % 32) + k];
+    const Real term = frame_term(frame, w.p, w.m, w.bias);
+    const PillarOutput<Real> out =
+        finish_channel(best[k], winner[k], term, w.bias, n, map.has_padding(n));
+    value[k] = out.value;
+    if (kTrain && channels.first + k < args.outputs) {
+      args.arg[pillar.row * args.outputs + channels.first + k] =
+          out.arg < 0 ? out.arg : static_cast<int32_t>(lists.at(map, begin, out.arg));
+    }
+  }
+  if (channels.first < args.outputs) {
+    store_pair(args, pillar.cell * args.outputs + channels.first, channels.first + 1 < args.outputs,
+               value[0], value[1]);
+  }
+}
+
+// A row that no cell of the canvas shows: nobody wins.
+template <class Real>
+__device__ __forceinline__ void skip_row(const PillarEncodeArgs& args, int64_t row,
+                                         int64_t first_channel) {
+  const int lane = threadIdx.x % 32;
+  for (int64_t c = first_channel + lane; c < first_channel + kChannels && c < args.outputs;
+       c += 32) {
+    args.arg[row * args.outputs + c] = kNobodyWon;
+  }
+  if (first_channel == 0 && lane < 3) static_cast<Real*>(args.mean)[3 * row + lane] = Real(0);
+}
+
+// The rows warp, warp + warps, ... Lanes look at 32 of them at once, since few are in use.
+template <class T, class Real, int kColumns, bool kTrain>
+__device__ __forceinline__ void encode_rows(const PillarEncodeArgs& args, const PillarLists& lists,
+                                            const uint32_t* table,
+                                            const LaneChannels<T, Real, kColumns>& channels,
+                                            const FrameWeights<Real>* weights,
+                                            int64_t first_channel, int64_t warp, int64_t warps,
+                                            Staged<Real, kColumns>& staged) {
+  const int64_t rows = args.map.rows.rows;
+  const int lane = threadIdx.x % 32;
+  for (int64_t base = warp; base < rows; base += 32 * warps) {
+    const int64_t row = base + lane * warps;
+    int64_t cell = row < rows ? args.map.rows.cell(row) : -1;
+    const int64_t stored = cell >= 0 ? args.map.stored(row) : 0;
+    if (cell >= 0 && table[cell] != static_cast<uint32_t>(row)) cell = -1;
+    unsigned shown = __ballot_sync(kWholeWarp, cell >= 0);
+    for (int k = 0; kTrain && k < 32 && base + k * warps < rows; ++k) {
+      if (!(shown >> k & 1)) skip_row<Real>(args, base + k * warps, first_channel);
+    }
+    for (; shown != 0; shown &= shown - 1) {
+      const int k = __ffs(static_cast<int>(shown)) - 1;
+      const Pillar pillar = {base + k * warps, __shfl_sync(kWholeWarp, cell, k),
+                             __shfl_sync(kWholeWarp, stored, k)};
+      encode_row<T, Real, kColumns, kTrain>(args, lists, channels, weights, pillar, staged);
+    }
+  }
+}
+
+// The first `row_blocks` blocks: one warp a pillar and 64 channels. Then, and the other blocks at
+// once, the cells without a pillar. The canvas is written once: rows of pillars by their warps, 128
+// bytes in half precision, the zeros in 16-byte pieces.
+template <class T, class Real, int kColumns, bool kTrain>
+__global__ void __launch_bounds__(kThreads)
+    encode_kernel(PillarEncodeArgs args, PillarLists lists, CanvasZeros zeros, uint32_t* drawn,
+                  unsigned row_blocks) {
+  __shared__ Staged<Real, kColumns> staged[kWarps];
+  __shared__ FrameWeights<Real> weights[kChannels];
+  LaneChannels<T, Real, kColumns> channels;
+  if (blockIdx.x < row_blocks) channels.load(args, 0, weights);
+  wait_for_previous();
+  for (int64_t begin = 0; begin < args.outputs && blockIdx.x < row_blocks; begin += kChannels) {
+    __syncthreads();
+    if (begin > 0) {
+      channels.load(args, begin, weights);
+      __syncthreads();
+    }
+    encode_rows<T, Real, kColumns, kTrain>(args, lists, zeros.table, channels, weights, begin,
+                                           global_thread() / 32, row_blocks * kWarps,
+                                           staged[threadIdx.x / 32]);
+  }
+  share_zeros(zeros, drawn);
+}
+
+using EncodeKernel = void (*)(PillarEncodeArgs, PillarLists, CanvasZeros, uint32_t*, unsigned);
+
+template <class T, class Real, bool kTrain>
+EncodeKernel encode_kernel_for(int64_t columns) {
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<Real, float>) {
+    const bool common = plan_override(Plan::kPillarCommon) != 0;
+    if (common && columns == 4) return encode_kernel<float, float, 4, kTrain>;
+    if (common && columns == 5) return encode_kernel<float, float, 5, kTrain>;
+  }
+  return encode_kernel<T, Real, 0, kTrain>;
+}
+
+}  // namespace
+
+int64_t cuda_workspace_bytes(const PillarEncodeArgs& args) {
+  Workspace workspace;
+  EncodeWork(args, workspace);
+  return workspace.bytes();
+}
+
+cudaError_t launch(const PillarEncodeArgs& args, void* memory, const CudaContext& context) {
+  Workspace workspace(memory);
+  const EncodeWork work(args, workspace);
+  const PillarMap& map = args.map;
+  if (work.cells == 0 && map.rows.rows == 0) return cudaSuccess;
+  const PillarLists& lists = work.list_work.lists;
+  TORCHVOX_CUDA_CHECK(work.list_work.begin(map, context));
+  TORCHVOX_CUDA_CHECK(launch_enter_points(map, lists, work.table, work.cells + 1, context));
+  TORCHVOX_CUDA_CHECK(launch_enter_rows(map.rows, work.table, context));
+  const CanvasZeros zeros(args.canvas, work.table, work.cells, args.outputs, args.out_dtype);
+  const unsigned row_blocks =
+      blocks_for(32 * map.rows.rows, kThreads, context.target, kResident - 1);
+  const unsigned zero_blocks = blocks_for(ceil_div(work.cells, kCellsAtOnce), 1, context.target, 1);
+  cudaError_t status = cudaSuccess;
+  with_pillar_types(map.dtype, args.wide(), [&](auto type, auto real) {
+    using T = decltype(type);
+    using Real = decltype(real);
+    const EncodeKernel kernel = args.arg != nullptr
+        ? encode_kernel_for<T, Real, true>(map.columns)
+        : encode_kernel_for<T, Real, false>(map.columns);
+    status = launch_after(kernel, dim3(row_blocks + zero_blocks), kThreads, context, args, lists,
+                          zeros, work.table + work.cells, row_blocks);
+  });
+  return status;
+}
+
+}  // namespace torchvox

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "csrc/kernels/core/instruction_set.h"
+#include "csrc/kernels/pillars/cell_rows_cpu.h"
+#include "csrc/kernels/pillars/encode/channel.h"
+#include "csrc/kernels/pillars/lists_cpu.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int64_t kRowsPerTask = 64;
+constexpr int64_t kBlock = 16;  // channels of a loop that becomes vectors
+
+// The weights as the loops over channels read them: one array a column.
+template <class Real>
+struct ChannelColumns {
+  int64_t padded;
+  Real *a, *p, *m, *bias, *feature;  // [3, padded] three times, [padded], [features, padded]
+
+  ChannelColumns(const PillarEncodeArgs& args, Workspace& workspace)
+      : padded((args.outputs + kBlock - 1) / kBlock * kBlock),
+        a(workspace.take<Real>(3 * padded)),
+        p(workspace.take<Real>(3 * padded)),
+        m(workspace.take<Real>(3 * padded)),
+        bias(workspace.take<Real>(padded)),
+        feature(workspace.take<Real>((args.map.columns - 3) * padded)) {}
+
+  void fill(const PillarEncodeArgs& args) const {
+    for (int64_t c = 0; c < padded; ++c) {
+      PillarChannel<Real> channel = {};
+      if (c < args.outputs) channel.load(args, c);
+      bias[c] = channel.bias;
+      for (int axis = 0; axis < 3; ++axis) {
+        a[axis * padded + c] = channel.a[axis];
+        p[axis * padded + c] = channel.p[axis];
+        m[axis * padded + c] = channel.m[axis];
+      }
+      for (int64_t f = 0; f < args.map.columns - 3; ++f) {
+        feature[f * padded + c] = c < args.outputs ? feature_weight<Real>(args, c, 3 + f) : Real(0);
+      }
+    }
+  }
+};
+
+template <class Real>
+struct EncodeWork {
+  HostPillarLists list_work;
+  HostCellRows cells;
+  ChannelColumns<Real> channels;
+
+  EncodeWork(const PillarEncodeArgs& args, Workspace& workspace)
+      : list_work(args.map, workspace),
+        cells(args.map.rows, workspace),
+        channels(args, workspace) {}
+};
+
+// kBlock channels of a pillar, over all of its points.
+template <class T, class Real>
+inline __attribute__((always_inline)) void encode_block(const PillarEncodeArgs& args,
+                                                        const EncodeWork<Real>& work, int64_t first,
+                                                        const Real* offsets, const int64_t* points,
+                                                        int64_t n, const PillarFrame<Real>& frame,
+                                                        PillarOutput<Real>* out) {
+  const ChannelColumns<Real>& w = work.channels;
+  const int64_t features = args.map.columns - 3;
+  Real best[kBlock] = {};
+  int32_t winner[kBlock] = {};
+  for (int64_t slot = 0; slot < n; ++slot) {
+    const Real* u = offsets + 3 * slot;
+    Real y[kBlock];
+    for (int64_t j = 0; j < kBlock; ++j) {
+      const Real a[3] = {w.a[first + j], w.a[w.padded + first + j], w.a[2 * w.padded + first + j]};
+      y[j] = of_offset(a, u);
+    }
+    for (int64_t f = 0; f < features; ++f) {
+      const Real value = args.map.value<T, Real>(points[slot], 3 + f);
+      const Real* weight = w.feature + f * w.padded + first;
+      for (int64_t j = 0; j < kBlock; ++j) y[j] = fma_rn(weight[j], value, y[j]);
+    }
+    for (int64_t j = 0; j < kBlock; ++j) {
+      const bool better = beats(y[j], best[j]) | (slot == 0);
+      best[j] = better ? y[j] : best[j];
+      winner[j] = better ? static_cast<int32_t>(slot) : winner[j];
+    }
+  }
+  const bool has_padding = args.map.has_padding(n);
+  for (int64_t j = 0; j < kBlock; ++j) {
+    const int64_t c = first + j;
+    const Real p[3] = {w.p[c], w.p[w.padded + c], w.p[2 * w.padded + c]};
+    const Real m[3] = {w.m[c], w.m[w.padded + c], w.m[2 * w.padded + c]};
+    const Real term = frame_term(frame, p, m, w.bias[c]);
+    out[j] = finish_channel(best[j], winner[j], term, w.bias[c], n, has_padding);
+  }
+}
+
+template <class T, class Real>
+inline __attribute__((always_inline)) void encode_rows(const PillarEncodeArgs& args,
+                                                       const EncodeWork<Real>& work, int64_t begin,
+                                                       int64_t end) {
+  const PillarMap& map = args.map;
+  const PillarLists& lists = work.list_work.lists;
+  std::vector<Real> offsets;
+  std::vector<int64_t> points;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t cell = work.cells.shown(map.rows, row);
+    PillarFrame<Real> frame = {};
+    const int64_t n = cell >= 0 ? map.stored(row) : 0;
+    if (cell >= 0) {
+      frame.place(map, row);
+      pillar_mean<T>(map, lists, row, n, frame);
+    }
+    if (args.mean != nullptr) {
+      for (int axis = 0; axis < 3; ++axis) {
+        static_cast<Real*>(args.mean)[3 * row + axis] = frame.mean[axis];
+      }
+    }
+    points.resize(n);
+    offsets.resize(3 * n);
+    for (int64_t slot = 0; slot < n; ++slot) {
+      points[slot] = lists.at(map, lists.begin(row), slot);
+      for (int axis = 0; axis < 3; ++axis) {
+        offsets[3 * slot + axis] = map.value<T, Real>(points[slot], axis) - frame.center[axis];
+      }
+    }
+    for (int64_t first = 0; first < args.outputs; first += kBlock) {
+      const int64_t channels = std::min(kBlock, args.outputs - first);
+      PillarOutput<Real> out[kBlock];
+      std::fill_n(out, kBlock, PillarOutput<Real>{Real(0), kNobodyWon});
+      if (cell >= 0) {
+        encode_block<T>(args, work, first, offsets.data(), points.data(), n, frame, out);
+      }
+      for (int64_t j = 0; j < channels; ++j) {
+        if (cell >= 0) {
+          store_real(args.canvas, args.out_dtype, cell * args.outputs + first + j, out[j].value);
+        }
+        if (args.arg == nullptr) continue;
+        const int32_t slot = out[j].arg;
+        args.arg[row * args.outputs + first + j] =
+            slot < 0 ? slot : static_cast<int32_t>(points[slot]);
+      }
+    }
+  }
+}
+
+// One definition, compiled for three instruction sets. Without FMA every fma is a call of libm,
+// with the same bits.
+template <class T, class Real>
+using Rows = void (*)(const PillarEncodeArgs&, const EncodeWork<Real>&, int64_t, int64_t);
+
+template <class T, class Real>
+void rows_baseline(const PillarEncodeArgs& args, const EncodeWork<Real>& work, int64_t begin,
+                   int64_t end) {
+  encode_rows<T>(args, work, begin, end);
+}
+#if defined(__x86_64__) && defined(__GNUC__)
+template <class T, class Real>
+__attribute__((target("avx2,fma"), flatten)) void rows_avx2(const PillarEncodeArgs& args,
+                                                            const EncodeWork<Real>& work,
+                                                            int64_t begin, int64_t end) {
+  encode_rows<T>(args, work, begin, end);
+}
+template <class T, class Real>
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"),
+               flatten)) void
+rows_avx512(const PillarEncodeArgs& args, const EncodeWork<Real>& work, int64_t begin,
+            int64_t end) {
+  encode_rows<T>(args, work, begin, end);
+}
+#endif
+template <class T, class Real>
+Rows<T, Real> choose_rows() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  switch (instruction_set(Plan::kPillarCpu)) {
+    case 2: return rows_avx512<T, Real>;
+    case 1: return rows_avx2<T, Real>;
+    default: break;
+  }
+#endif
+  return rows_baseline<T, Real>;
+}
+
+template <class T, class Real>
+void run_typed(const PillarEncodeArgs& args, void* memory, const ParallelFor& parallel_for) {
+  Workspace workspace(memory);
+  const EncodeWork<Real> work(args, workspace);
+  work.list_work.fill(args.map);
+  work.cells.fill(args.map.rows);
+  work.channels.fill(args);
+  work.cells.write_zeros(args.canvas, args.map.rows, args.outputs, args.out_dtype, parallel_for);
+  const Rows<T, Real> rows_of = choose_rows<T, Real>();
+  const int64_t rows = args.map.rows.rows;
+  parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t first, int64_t last) {
+    rows_of(args, work, first * kRowsPerTask, std::min(last * kRowsPerTask, rows));
+  });
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const PillarEncodeArgs& args, [[maybe_unused]] const Target& target) {
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) return cuda_workspace_bytes(args);
+#endif
+  Workspace workspace;
+  EncodeWork<double>(args, workspace);
+  return workspace.bytes();
+}
+
+void run_cpu(const PillarEncodeArgs& args, void* memory, const ParallelFor& parallel_for) {
+  with_pillar_types(args.map.dtype, args.wide(), [&](auto type, auto real) {
+    run_typed<decltype(type), decltype(real)>(args, memory, parallel_for);
+  });
+}
+
+}  // namespace torchvox

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which points a pillar holds, where it lies, and its points decorated: the one definition for
+// every pillar op, on host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/core/arith.h"
+#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/voxel/grid.h"
+
+namespace torchvox {
+
+// What a mapped row holds where a canvas has its cells: rows of `indices`, -1 unused.
+struct PillarRows {
+  const int32_t* indices = nullptr;  // [rows, 4]: b, z, y, x
+  int64_t rows = 0;
+  int64_t batches = 0;
+  int64_t nx = 0;
+  int64_t ny = 0;
+
+  TORCHVOX_HD int64_t cells() const { return batches * ny * nx; }
+  // The row's cell (b, y, x), or -1 where it is not on the canvas.
+  TORCHVOX_HD int64_t cell(int64_t row) const {
+    const int32_t* index = indices + 4 * row;
+    const int64_t b = index[0], y = index[2], x = index[3];
+    const bool inside = b >= 0 && b < batches && y >= 0 && y < ny && x >= 0 && x < nx;
+    return inside ? (b * ny + y) * nx + x : -1;
+  }
+};
+
+// Points and their pillars, as voxel_map gives them. Whatever the integers hold, no access leaves
+// the buffers; values are specified for those of one map only.
+struct PillarMap {
+  const void* points = nullptr;  // [count, columns], unit column stride
+  DType dtype = DType::kFloat;
+  int64_t count = 0;
+  int64_t columns = 0;
+  int64_t row_stride = 0;  // in elements
+  const int32_t* point_voxel = nullptr;  // [count]
+  const int32_t* point_slot = nullptr;  // [count]
+  const int32_t* num_points = nullptr;  // [rows]
+  PillarRows rows;
+  VoxelGrid grid;
+  int64_t max_points = -1;  // P, the slots of a pillar; -1: no limit
+  int center_axes = 3;  // of the offset to the centre: 2 (x, y) or 3
+  bool legacy = false;  // the offset to the centre takes the place of the coordinates
+  bool padded = true;  // empty slots count as points whose decorated columns are all 0
+
+  TORCHVOX_HD int64_t decorated() const { return columns + 3 + center_axes; }
+  // Points stored in the pillar.
+  TORCHVOX_HD int64_t stored(int64_t row) const {
+    const int64_t most = max_points >= 0 && max_points < count ? max_points : count;
+    const int64_t n = num_points[row];
+    return n < 0 ? 0 : (n < most ? n : most);
+  }
+  // Whether a pillar of n points has slots that count as zeros.
+  TORCHVOX_HD bool has_padding(int64_t n) const { return padded && n < max_points; }
+  // The row of a stored point, else -1.
+  TORCHVOX_HD int64_t row_of(int64_t point) const {
+    const int64_t row = point_voxel[point], slot = point_slot[point];
+    if (row < 0 || row >= rows.rows || slot < 0 || slot >= stored(row)) return -1;
+    return rows.cell(row) >= 0 ? row : -1;
+  }
+  // Coordinate or feature, in the precision of the calculation.
+  template <class T, class Real>
+  TORCHVOX_HD Real value(int64_t point, int64_t column) const {
+    return static_cast<Real>(widen(static_cast<const T*>(points)[point * row_stride + column]));
+  }
+};
+
+// A pillar's middle and the mean of its stored points, in metres.
+template <class Real>
+struct PillarFrame {
+  Real center[3];
+  Real mean[3];
+
+  TORCHVOX_HD void place(const PillarMap& map, int64_t row) {
+    const int32_t* index = map.rows.indices + 4 * row;
+    for (int axis = 0; axis < 3; ++axis) {
+      center[axis] = map.grid.template center<Real>(axis, index[3 - axis]);
+    }
+  }
+};
+
+// Column `column` of a decorated point: the point's own columns, its offset to the mean, its offset
+// to the centre. values(c) is column c of the point.
+template <class Real, class Values>
+TORCHVOX_HD Real decorated(const PillarMap& map, int64_t columns, const PillarFrame<Real>& frame,
+                           const Values& values, int64_t column) {
+  if (column < columns) {
+    const Real value = values(column);
+    const bool replaced = map.legacy && column < 3 && column < map.center_axes;
+    return replaced ? value - frame.center[column] : value;
+  }
+  const int64_t axis = column - columns;
+  return axis < 3 ? values(axis) - frame.mean[axis] : values(axis - 3) - frame.center[axis - 3];
+}
+template <class T, class Real>
+TORCHVOX_HD Real decorated(const PillarMap& map, const PillarFrame<Real>& frame, int64_t point,
+                           int64_t column) {
+  const auto values = [&](int64_t c) { return map.value<T, Real>(point, c); };
+  return decorated(map, map.columns, frame, values, column);
+}
+
+inline int64_t size_of(DType dtype) {
+  return dtype == DType::kDouble ? 8 : (dtype == DType::kFloat ? 4 : 2);
+}
+
+// Calls body(T{}, Real{}) with the points' storage type and the type of the calculation.
+template <class Body>
+void with_pillar_types(DType points, bool wide, Body&& body) {
+  with_point_type(points, [&](auto type) {
+    if (wide || points == DType::kDouble) {
+      body(type, double{});
+    } else {
+      body(type, float{});
+    }
+  });
+}
+
+}  // namespace torchvox

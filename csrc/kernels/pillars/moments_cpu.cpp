@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "csrc/kernels/pillars/lists_cpu.h"
+#include "csrc/kernels/pillars/moments.h"
+#include "csrc/kernels/pillars/tree_sum_cpu.h"
+
+namespace torchvox {
+namespace {
+
+struct MomentsWork {
+  HostPillarLists list_work;
+  double* means;  // [rows, 3] of the calculation's type
+  char* tree;
+
+  MomentsWork(const PillarMomentsArgs& args, Workspace& workspace)
+      : list_work(args.map, workspace),
+        means(workspace.take<double>(3 * args.map.rows.rows)),
+        tree(workspace.take<char>(host_tree_bytes(args.map.count, args.entries()))) {}
+};
+
+// The sums over 32 points.
+template <class T, class Real>
+void sum_group(const PillarMomentsArgs& args, const Real* means, int64_t group, double* sums) {
+  const PillarMap& map = args.map;
+  const int64_t size = args.size();
+  std::fill_n(sums, args.entries(), 0.0);
+  std::vector<Real> g(size, Real(1));
+  const int64_t end = std::min((group + 1) * kTreeWidth, map.count);
+  for (int64_t point = group * kTreeWidth; point < end; ++point) {
+    const int64_t row = map.row_of(point);
+    if (row < 0) continue;
+    PillarFrame<Real> frame;
+    frame.place(map, row);
+    for (int axis = 0; axis < 3; ++axis) frame.mean[axis] = means[3 * row + axis];
+    for (int64_t c = 1; c < size; ++c) g[c] = decorated<T>(map, frame, point, c - 1);
+    double* sum = sums;
+    for (int64_t i = 0; i < size; ++i) {
+      for (int64_t j = i; j < size; ++j, ++sum) *sum = plus_product(*sum, g[i], g[j]);
+    }
+  }
+}
+
+template <class T, class Real>
+void run_typed(const PillarMomentsArgs& args, const MomentsWork& work,
+               const ParallelFor& parallel_for) {
+  const PillarMap& map = args.map;
+  Real* means = reinterpret_cast<Real*>(work.means);
+  int64_t pillars = 0;
+  for (int64_t row = 0; row < map.rows.rows; ++row) pillars += map.rows.cell(row) >= 0;
+  for_each_index(parallel_for, map.rows.rows, 256, [&](int64_t row) {
+    if (map.rows.cell(row) < 0) return;
+    PillarFrame<Real> frame;
+    pillar_mean<T>(map, work.list_work.lists, row, map.stored(row), frame);
+    std::copy_n(frame.mean, 3, means + 3 * row);
+  });
+  const HostTree tree(map.count, args.entries(), work.tree);
+  for_each_index(parallel_for, tree.groups(), 8,
+                 [&](int64_t group) { sum_group<T>(args, means, group, tree.of(group)); });
+  const double* sums = tree.total(parallel_for);
+  for (int64_t e = 0; e < args.entries(); ++e) args.moments[e] = quiet(sums[e]);
+  if (map.padded && map.max_points >= 0) {
+    args.moments[0] = static_cast<double>(pillars) * static_cast<double>(map.max_points);
+  }
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const PillarMomentsArgs& args, [[maybe_unused]] const Target& target) {
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) return cuda_workspace_bytes(args);
+#endif
+  Workspace workspace;
+  MomentsWork(args, workspace);
+  return workspace.bytes();
+}
+
+void run_cpu(const PillarMomentsArgs& args, void* memory, const ParallelFor& parallel_for) {
+  Workspace workspace(memory);
+  const MomentsWork work(args, workspace);
+  work.list_work.fill(args.map);
+  with_pillar_types(args.map.dtype, false, [&](auto type, auto real) {
+    run_typed<decltype(type), decltype(real)>(args, work, parallel_for);
+  });
+}
+
+}  // namespace torchvox

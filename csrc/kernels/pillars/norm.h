@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "csrc/kernels/core/export.h"
+#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/target.h"
+#include "csrc/kernels/pillars/encode/channel.h"
+
+namespace torchvox {
+
+// Batch norm behind a linear layer without bias, from the moments of the layer's inputs, folded
+// into the layer. All in double.
+struct PillarNormArgs {
+  const double* moments = nullptr;  // [(columns + 1)(columns + 2) / 2]: count, sums, products
+  const void* weight = nullptr;  // [outputs, columns]
+  const void* gamma = nullptr;  // [outputs]
+  const void* beta = nullptr;  // [outputs]
+  DType dtype = DType::kFloat;
+  int64_t outputs = 0;
+  int64_t columns = 0;
+  double eps = 0;
+
+  void* folded_weight = nullptr;  // [outputs, columns]
+  void* folded_bias = nullptr;  // [outputs]
+  void* mean = nullptr;  // [outputs]
+  void* var = nullptr;  // [outputs], unbiased: what running statistics take
+};
+
+struct PillarNormBackwardArgs {
+  PillarNormArgs norm;  // the inputs but beta
+  const void* grad_weight = nullptr;  // of the folded weight, [outputs, columns]
+  const void* grad_bias = nullptr;  // [outputs]
+
+  void* to_weight = nullptr;  // [outputs, columns]
+  void* to_gamma = nullptr;  // [outputs]
+  void* to_beta = nullptr;  // [outputs]
+};
+
+// Mean and variance of one output, and what its gradient needs of them.
+struct NormedOutput {
+  const PillarNormArgs& args;
+  int64_t output;
+  double count, mean = 0, var = 0, r;
+
+  TORCHVOX_HD NormedOutput(const PillarNormArgs& args, int64_t output)
+      : args(args), output(output), count(args.moments[0] > 1 ? args.moments[0] : 1) {
+    for (int64_t j = 0; j < args.columns; ++j) mean += w(j) * first(j);
+    for (int64_t j = 0; j < args.columns; ++j) var += w(j) * covariance_product(j);
+    if (var <= 0) var = 0;
+    r = 1 / std::sqrt(var + args.eps);
+  }
+  TORCHVOX_HD double w(int64_t j) const {
+    return load_real<double>(args.weight, args.dtype, output * args.columns + j);
+  }
+  TORCHVOX_HD double gamma() const { return load_real<double>(args.gamma, args.dtype, output); }
+  TORCHVOX_HD double first(int64_t j) const { return args.moments[1 + j] / count; }
+  // Row j of the inputs' covariance times the weight.
+  TORCHVOX_HD double covariance_product(int64_t j) const {
+    double sum = 0;
+    for (int64_t k = 0; k < args.columns; ++k) {
+      const int64_t low = j < k ? j : k, high = j < k ? k : j;
+      const int64_t at = 1 + args.columns + low * args.columns - low * (low - 1) / 2 + high - low;
+      sum += w(k) * (args.moments[at] / count - first(j) * first(k));
+    }
+    return sum;
+  }
+};
+
+TORCHVOX_HD void norm_output(const PillarNormArgs& args, int64_t output) {
+  const NormedOutput n(args, output);
+  const double scale = n.gamma() * n.r;
+  for (int64_t j = 0; j < args.columns; ++j) {
+    store_real(args.folded_weight, args.dtype, output * args.columns + j, quiet(scale * n.w(j)));
+  }
+  const double beta = load_real<double>(args.beta, args.dtype, output);
+  store_real(args.folded_bias, args.dtype, output, quiet(beta - scale * n.mean));
+  const double others = args.moments[0] > 2 ? args.moments[0] - 1 : 1;
+  store_real(args.mean, args.dtype, output, quiet(n.mean));
+  store_real(args.var, args.dtype, output, quiet(n.var * (n.count / others)));
+}
+
+TORCHVOX_HD void norm_gradient(const PillarNormBackwardArgs& args, int64_t output) {
+  const PillarNormArgs& norm = args.norm;
+  const NormedOutput n(norm, output);
+  const auto grad = [&](int64_t j) {
+    return load_real<double>(args.grad_weight, norm.dtype, output * norm.columns + j);
+  };
+  const double scale = n.gamma() * n.r;
+  const double to_bias = load_real<double>(args.grad_bias, norm.dtype, output);
+  double to_scale = -to_bias * n.mean;
+  for (int64_t j = 0; j < norm.columns; ++j) to_scale += grad(j) * n.w(j);
+  const double to_mean = -to_bias * scale;
+  // Where the variance is 0 all rows are equal, and stay so.
+  const double to_var = n.var > 0 ? -0.5 * (to_scale * n.gamma()) * (n.r * n.r * n.r) : 0;
+  for (int64_t j = 0; j < norm.columns; ++j) {
+    const double value =
+        scale * grad(j) + to_mean * n.first(j) + 2 * to_var * n.covariance_product(j);
+    store_real(args.to_weight, norm.dtype, output * norm.columns + j, quiet(value));
+  }
+  store_real(args.to_gamma, norm.dtype, output, quiet(to_scale * n.r));
+  store_real(args.to_beta, norm.dtype, output, quiet(to_bias));
+}
+
+TORCHVOX_EXPORT int64_t workspace_bytes(const PillarNormArgs& args, const Target& target);
+TORCHVOX_EXPORT int64_t workspace_bytes(const PillarNormBackwardArgs& args, const Target& target);
+TORCHVOX_EXPORT void run_cpu(const PillarNormArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+TORCHVOX_EXPORT void run_cpu(const PillarNormBackwardArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+#ifdef TORCHVOX_CUDA
+TORCHVOX_EXPORT cudaError_t launch(const PillarNormArgs& args, void* workspace,
+                                   const CudaContext& context);
+TORCHVOX_EXPORT cudaError_t launch(const PillarNormBackwardArgs& args, void* workspace,
+                                   const CudaContext& context);
+#endif
+
+}  // namespace torchvox

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/core/dependent_launch.cuh"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/pillars/canvas_zeros.cuh"
+#include "csrc/kernels/pillars/scatter.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int kThreads = 256;
+
+// A group of lanes per cell, as for the zeros: the row's features or zeros, each byte once.
+template <class Piece>
+__global__ void __launch_bounds__(kThreads) scatter_kernel(CanvasZeros canvas, const Piece* feats) {
+  wait_for_previous();
+  const int64_t pieces = canvas.row_bytes / static_cast<int64_t>(sizeof(Piece));
+  const int lane = static_cast<int>(global_thread() % canvas.lanes);
+  for (int64_t cell = global_thread() / canvas.lanes; cell < canvas.cells;
+       cell += global_stride() / canvas.lanes) {
+    const uint32_t row = canvas.table[cell];
+    Piece* to = static_cast<Piece*>(canvas.canvas) + cell * pieces;
+    for (int64_t piece = lane; piece < pieces; piece += canvas.lanes) {
+      to[piece] = row == kNoRow ? Piece{} : feats[row * pieces + piece];
+    }
+  }
+}
+
+// One thread a value of the gradient, channels fastest.
+template <class Element>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(PillarScatterBackwardArgs args, const uint32_t* table) {
+  wait_for_previous();
+  const int64_t plane = args.rows.nx * args.rows.ny;
+  for (int64_t i = global_thread(); i < args.rows.rows * args.channels; i += global_stride()) {
+    const int64_t row = i / args.channels, channel = i % args.channels;
+    const int64_t cell = args.rows.cell(row);
+    Element value{};
+    if (cell >= 0 && table[cell] == static_cast<uint32_t>(row)) {
+      const int64_t at = cell / plane * args.grad_strides[0] + channel * args.grad_strides[1] +
+          cell % plane / args.rows.nx * args.grad_strides[2] +
+          cell % args.rows.nx * args.grad_strides[3];
+      value = static_cast<const Element*>(args.grad)[at];
+    }
+    static_cast<Element*>(args.grad_feats)[i] = value;
+  }
+}
+
+cudaError_t enter_rows(const PillarRows& rows, uint32_t* table, const CudaContext& context) {
+  TORCHVOX_CUDA_CHECK(launch_clear_cells(table, rows.cells(), context));
+  return launch_enter_rows(rows, table, context);
+}
+
+template <class Piece>
+cudaError_t launch_scatter(const PillarScatterArgs& args, const CanvasZeros& canvas,
+                           const CudaContext& context) {
+  return launch_after(scatter_kernel<Piece>,
+                      dim3(blocks_for(canvas.threads(), kThreads, context.target)), kThreads,
+                      context, canvas, static_cast<const Piece*>(args.feats));
+}
+
+template <class Element>
+cudaError_t launch_gather(const PillarScatterBackwardArgs& args, const uint32_t* table,
+                          const CudaContext& context) {
+  const int64_t values = args.rows.rows * args.channels;
+  return launch_after(gather_kernel<Element>, dim3(blocks_for(values, kThreads, context.target)),
+                      kThreads, context, args, table);
+}
+
+}  // namespace
+
+cudaError_t launch(const PillarScatterArgs& args, void* memory, const CudaContext& context) {
+  uint32_t* table = static_cast<uint32_t*>(memory);
+  const CanvasZeros canvas(args.canvas, table, args.rows.cells(), args.channels, args.dtype);
+  if (canvas.cells * canvas.row_bytes == 0) return cudaSuccess;
+  TORCHVOX_CUDA_CHECK(enter_rows(args.rows, table, context));
+  // The features may begin anywhere.
+  const bool aligned = reinterpret_cast<uintptr_t>(args.feats) % 16 == 0;
+  if (aligned && canvas.piece_bytes == 16) return launch_scatter<uint4>(args, canvas, context);
+  switch (size_of(args.dtype)) {
+    case 8: return launch_scatter<uint2>(args, canvas, context);
+    case 4: return launch_scatter<uint32_t>(args, canvas, context);
+    default: return launch_scatter<uint16_t>(args, canvas, context);
+  }
+}
+
+cudaError_t launch(const PillarScatterBackwardArgs& args, void* memory,
+                   const CudaContext& context) {
+  uint32_t* table = static_cast<uint32_t*>(memory);
+  if (args.rows.rows * args.channels == 0) return cudaSuccess;
+  TORCHVOX_CUDA_CHECK(enter_rows(args.rows, table, context));
+  switch (size_of(args.dtype)) {
+    case 8: return launch_gather<uint64_t>(args, table, context);
+    case 4: return launch_gather<uint32_t>(args, table, context);
+    default: return launch_gather<uint16_t>(args, table, context);
+  }
+}
+
+}  // namespace torchvox

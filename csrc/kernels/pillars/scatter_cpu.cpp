@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "csrc/kernels/pillars/cell_rows_cpu.h"
+#include "csrc/kernels/pillars/scatter.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int64_t kRowsPerTask = 256;
+
+}  // namespace
+
+// The table of cells: uint32 on the GPU.
+int64_t workspace_bytes(const PillarScatterArgs& args, const Target&) {
+  return args.rows.cells() * static_cast<int64_t>(sizeof(int32_t));
+}
+int64_t workspace_bytes(const PillarScatterBackwardArgs& args, const Target&) {
+  return args.rows.cells() * static_cast<int64_t>(sizeof(int32_t));
+}
+
+void run_cpu(const PillarScatterArgs& args, void* memory, const ParallelFor& parallel_for) {
+  Workspace workspace(memory);
+  const HostCellRows cells(args.rows, workspace);
+  cells.fill(args.rows);
+  cells.write_zeros(args.canvas, args.rows, args.channels, args.dtype, parallel_for);
+  const int64_t bytes = args.channels * size_of(args.dtype);
+  for_each_index(parallel_for, args.rows.rows, kRowsPerTask, [&](int64_t row) {
+    const int64_t cell = cells.shown(args.rows, row);
+    if (cell < 0 || bytes == 0) return;
+    std::memcpy(static_cast<char*>(args.canvas) + cell * bytes,
+                static_cast<const char*>(args.feats) + row * bytes, bytes);
+  });
+}
+
+void run_cpu(const PillarScatterBackwardArgs& args, void* memory, const ParallelFor& parallel_for) {
+  Workspace workspace(memory);
+  const HostCellRows cells(args.rows, workspace);
+  cells.fill(args.rows);
+  const int64_t size = size_of(args.dtype), plane = args.rows.nx * args.rows.ny;
+  for_each_index(parallel_for, args.rows.rows, kRowsPerTask, [&](int64_t row) {
+    const int64_t cell = cells.shown(args.rows, row);
+    char* to = static_cast<char*>(args.grad_feats) + row * args.channels * size;
+    if (cell < 0) {
+      std::memset(to, 0, args.channels * size);
+      return;
+    }
+    const int64_t from = cell / plane * args.grad_strides[0] +
+        cell % plane / args.rows.nx * args.grad_strides[2] +
+        cell % args.rows.nx * args.grad_strides[3];
+    for (int64_t c = 0; c < args.channels; ++c) {
+      const int64_t at = from + c * args.grad_strides[1];
+      std::memcpy(to + c * size, static_cast<const char*>(args.grad) + at * size, size);
+    }
+  });
+}
+
+}  // namespace torchvox

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pieces of the furthest-point-sampling kernels: the argmax over (bits of dist2, tie code), and
+// what happens to slots that no argmax fills. One block works on one cloud.
+#pragma once
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/sampling/fps/cloud.h"
+
+namespace torchvox {
+
+inline constexpr uint32_t kNoCode = 0xffffffffu;
+inline constexpr unsigned kFullWarp = 0xffffffffu;
+inline constexpr int kLowestBits = static_cast<int>(0x80000000u);
+
+// Signed bits of a float order non-negative floats, and every one of them above the -1 that marks
+// a point that is no candidate.
+struct FpsBest {
+  int bits = kLowestBits;
+  uint32_t code = kNoCode;
+};
+
+__device__ __forceinline__ bool is_better(int bits, uint32_t code, const FpsBest& best) {
+  return bits > best.bits || (bits == best.bits && code < best.code);
+}
+
+__device__ __forceinline__ FpsBest warp_best(const FpsBest& mine) {
+#if __CUDA_ARCH__ >= 800
+  FpsBest best;
+  best.bits = __reduce_max_sync(kFullWarp, mine.bits);
+  best.code = __reduce_min_sync(kFullWarp, mine.bits == best.bits ? mine.code : kNoCode);
+  return best;
+#else
+  uint64_t key =
+      uint64_t{static_cast<uint32_t>(mine.bits) ^ 0x80000000u} << 32 | (kNoCode - mine.code);
+  for (int step = 16; step > 0; step /= 2) {
+    const uint64_t other = __shfl_xor_sync(kFullWarp, static_cast<unsigned long long>(key), step);
+    key = other > key ? other : key;
+  }
+  return {static_cast<int>(static_cast<uint32_t>(key >> 32) ^ 0x80000000u),
+          kNoCode - static_cast<uint32_t>(key)};
+#endif
+}
+
+__device__ __forceinline__ uint32_t warp_min(uint32_t x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_min_sync(kFullWarp, x);
+#else
+  for (int step = 16; step > 0; step /= 2) x = min(x, __shfl_xor_sync(kFullWarp, x, step));
+  return x;
+#endif
+}
+__device__ __forceinline__ uint32_t warp_max(uint32_t x) { return ~warp_min(~x); }
+__device__ __forceinline__ int warp_max_signed(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kFullWarp, x);
+#else
+  for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kFullWarp, x, step));
+  return x;
+#endif
+}
+
+// Smallest x of the block, for all threads; also a barrier. At most 32 warps.
+__device__ __forceinline__ uint32_t block_min(uint32_t x) {
+  __shared__ uint32_t per_warp[32];
+  x = warp_min(x);
+  if (threadIdx.x % 32 == 0) per_warp[threadIdx.x / 32] = x;
+  __syncthreads();
+  const unsigned warps = blockDim.x / 32, lane = threadIdx.x % 32;
+  x = warp_min(lane < warps ? per_warp[lane] : 0xffffffffu);
+  __syncthreads();
+  return x;
+}
+
+// Sum of x over the block, for all threads; also a barrier.
+__device__ __forceinline__ uint32_t block_sum(uint32_t x) {
+  __shared__ uint32_t per_warp[32];
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
+  if (threadIdx.x % 32 == 0) per_warp[threadIdx.x / 32] = x;
+  __syncthreads();
+  const unsigned warps = blockDim.x / 32;
+  x = 0;
+  for (unsigned w = 0; w < warps; ++w) x += per_warp[w];
+  __syncthreads();
+  return x;
+}
+
+// Writes the items 0 .. count - 1 for which point_of gives a point (not -1) to the slots from s on,
+// in item order, dist2 0; gives the slot after the last. For the whole block.
+template <class PointOf>
+__device__ int64_t append_in_order(const FpsArgs& args, const FpsCloud& cloud, int64_t s,
+                                   uint32_t count, PointOf point_of) {
+  __shared__ uint32_t per_warp[32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  for (int64_t begin = 0; begin < count && s < cloud.samples; begin += blockDim.x) {
+    const int64_t item = begin + threadIdx.x;
+    const int64_t i = item < count ? point_of(static_cast<uint32_t>(item)) : -1;
+    const unsigned chosen = __ballot_sync(kFullWarp, i >= 0);
+    if (lane == 0) per_warp[warp] = __popc(chosen);
+    __syncthreads();
+    int64_t at = s + __popc(chosen & ((1u << lane) - 1));
+    for (unsigned w = 0; w < warps; ++w) {
+      if (w < warp) at += per_warp[w];
+      s += per_warp[w];
+    }
+    if (i >= 0 && at < cloud.samples) write_sample(args, cloud, at, i, 0.0f);
+    __syncthreads();
+  }
+  return s < cloud.samples ? s : cloud.samples;
+}
+
+// No candidate is left at a distance above 0: fills the slots from s on by the exhausted rule.
+// `first` is the first candidate in tie order, -1 without one; `mark` has room for every point of
+// the cloud. For the whole block, which wrote the slots before s.
+static __device__ __noinline__ void finish_exhausted(const FpsArgs& args, const FpsCloud& cloud,
+                                                     int64_t s, int64_t first, uint32_t* mark) {
+  __syncthreads();
+  if (args.repeat) {
+    for (int64_t j = s + threadIdx.x; j < cloud.samples; j += blockDim.x) {
+      write_sample(args, cloud, j, first < 0 ? 0 : first, 0.0f);
+    }
+    return;
+  }
+  for (uint32_t i = threadIdx.x; i < cloud.points; i += blockDim.x) mark[i] = 0;
+  __syncthreads();
+  for (int64_t j = threadIdx.x; j < s; j += blockDim.x) {
+    const int64_t i = args.idx[cloud.slot + j] - cloud.index_base;
+    if (i >= 0 && i < cloud.points) mark[i] = 1;
+  }
+  __syncthreads();
+  s = append_in_order(args, cloud, s, cloud.tie.space(), [&](uint32_t code) -> int64_t {
+    const uint32_t i = cloud.tie.index(code);
+    return i < cloud.points && !mark[i] && classify(args, cloud, i) == PointClass::kCandidate
+        ? int64_t{i}
+        : -1;
+  });
+  if (args.nonfinite_last) {
+    s = append_in_order(args, cloud, s, cloud.points, [&](uint32_t i) -> int64_t {
+      return !mark[i] && classify(args, cloud, i) == PointClass::kNonFinite ? int64_t{i} : -1;
+    });
+  }
+  for (int64_t j = s + threadIdx.x; j < cloud.samples; j += blockDim.x) {
+    write_sample(args, cloud, j, -1, 0.0f);
+  }
+}
+
+// Slots past the cloud's own number of samples.
+__device__ __forceinline__ void fill_unused(const FpsArgs& args, const FpsCloud& cloud) {
+  for (int64_t j = cloud.samples + threadIdx.x; j < cloud.slots; j += blockDim.x) {
+    write_sample(args, cloud, j, -1, 0.0f);
+  }
+}
+
+// Start slot s, for the whole block: thread 0 writes it, every thread gets the point, -1 when there
+// is none to measure from. `first` as above, `cursor` carries over from slot to slot.
+__device__ __forceinline__ int64_t take_start(const FpsArgs& args, const FpsCloud& cloud, int64_t s,
+                                              int64_t first, uint32_t& cursor) {
+  int64_t i = given_start(args, cloud, s);
+  if (i < 0) i = first;
+  if (threadIdx.x == 0) {
+    const bool resolved = i >= 0;
+    const int64_t written = resolved ? i : start_without_candidates(args, cloud, cursor);
+    write_sample(args, cloud, s, written, start_dist2(args, written, resolved));
+  }
+  return i;
+}
+
+}  // namespace torchvox

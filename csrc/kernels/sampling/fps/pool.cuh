@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The points that a block keeps in registers, and samples out of them, window after window.
+#pragma once
+
+#include "csrc/kernels/sampling/fps/window.cuh"
+
+namespace torchvox {
+
+struct FpsBox {
+  float low_a, low_b, low_c, high_a, high_b, high_c;
+
+  // At most the dist2 that any point in the box has to q, rounding included.
+  __device__ __forceinline__ float bound(const float4& q) const {
+    return dist2(gap(low_a, high_a, q.x), gap(low_b, high_b, q.y), gap(low_c, high_c, q.z));
+  }
+  __device__ __forceinline__ void extend(const float4& p) {
+    low_a = fminf(low_a, p.x);
+    low_b = fminf(low_b, p.y);
+    low_c = fminf(low_c, p.z);
+    high_a = fmaxf(high_a, p.x);
+    high_b = fmaxf(high_b, p.y);
+    high_c = fmaxf(high_c, p.z);
+  }
+  __device__ static FpsBox empty() {
+    const float infinity = __int_as_float(0x7f800000);
+    return {infinity, infinity, infinity, -infinity, -infinity, -infinity};
+  }
+};
+
+// Smallest box around those of a warp's lanes.
+__device__ __forceinline__ FpsBox warp_box(const FpsBox& box) {
+  return {from_ordered_bits(warp_min(ordered_bits(box.low_a))),
+          from_ordered_bits(warp_min(ordered_bits(box.low_b))),
+          from_ordered_bits(warp_min(ordered_bits(box.low_c))),
+          from_ordered_bits(warp_max(ordered_bits(box.high_a))),
+          from_ordered_bits(warp_max(ordered_bits(box.high_b))),
+          from_ordered_bits(warp_max(ordered_bits(box.high_c)))};
+}
+
+// The points that a thread keeps in registers; d = -1 where there is none.
+template <int kPoints>
+struct FpsPool {
+  float a[kPoints], b[kPoints], c[kPoints], d[kPoints];
+  uint32_t code[kPoints];
+
+  __device__ __forceinline__ int best() const {
+    float largest = d[0];
+#pragma unroll
+    for (int j = 1; j < kPoints; ++j) largest = fmaxf(largest, d[j]);
+    return __float_as_int(largest);
+  }
+  __device__ __forceinline__ void measure_from(const float4& q) {
+#pragma unroll
+    for (int j = 0; j < kPoints; ++j) {
+      d[j] = fminf(d[j], dist2(a[j] - q.x, b[j] - q.y, c[j] - q.z));
+    }
+  }
+};
+
+// Largest of one number per warp, for all threads. One barrier; `per_warp` is free again at the
+// next one.
+template <int kThreads>
+__device__ __forceinline__ int block_max(int of_warp, int* per_warp) {
+  if constexpr (kThreads == 32) return of_warp;
+  const unsigned lane = threadIdx.x % 32;
+  if (lane == 0) per_warp[threadIdx.x / 32] = of_warp;
+  __syncthreads();
+  return warp_max_signed(per_warp[lane % (kThreads / 32)]);
+}
+
+// How far below the largest dist2 the window reaches, adapted to what it found.
+struct WindowDepth {
+  float fraction = 0.1f;
+  unsigned turn = 0;  // of the counters
+};
+
+// Puts every pool point with key >= K into the window, for the K that the depth suggests, and gives
+// their number, 1 to kWindow. `best`: bits of the largest dist2, above 0. `limit` leaves as the
+// bits of K's dist2, at least `floor`. Should more than a window tie for the maximum, K has a code
+// too, found by bisection.
+template <int kPoints, class Window>
+__device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, Window& shared, int best,
+                                           int floor, uint32_t last_code, WindowDepth& depth,
+                                           int& limit) {
+  constexpr int kWindow = Window::kPoints;
+  uint32_t low = 0, high = last_code, top = kNoCode;
+  for (int attempt = 0;; ++attempt) {
+    limit = max(__float_as_int(__int_as_float(best) * (1.0f - depth.fraction)), max(floor, 1));
+    int* const counter = &shared.count[depth.turn];
+    depth.turn = depth.turn == 2 ? 0 : depth.turn + 1;
+    if (threadIdx.x == 0) shared.count[depth.turn] = 0;
+#pragma unroll
+    for (int j = 0; j < kPoints; ++j) {
+      if (__float_as_int(pool.d[j]) >= limit && pool.code[j] <= top) {
+        const int at = atomicAdd(counter, 1);
+        if (at < kWindow) {
+          shared.point[at] = make_float4(pool.a[j], pool.b[j], pool.c[j], pool.d[j]);
+          shared.key[at] = uint64_t{__float_as_uint(pool.d[j])} << 32 | ~pool.code[j];
+        }
+      }
+    }
+    __syncthreads();
+    const int found = *counter;
+    if (found > 0 && found <= kWindow) {
+      if (found > kWindow * 3 / 4) {
+        depth.fraction *= 0.9f;
+      } else if (found < kWindow / 2 && limit > floor) {
+        depth.fraction =
+            fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < kWindow / 4 ? 1.6f : 1.25f)));
+      }
+      return found;
+    }
+    if (found == 0) {  // only once the codes are being bisected
+      low = top + 1;
+    } else if (limit < best) {
+      depth.fraction *= attempt < 3 ? fminf(0.7f, fmaxf(0.05f, 0.6f * kWindow / found)) : 0.0f;
+      continue;
+    } else {
+      if (low >= high) return kWindow;  // codes that repeat: only clouds that overlap have them
+      high = min(top, high);
+    }
+    top = low + (high - low) / 2;
+  }
+}
+
+// Takes samples from the pool while its best key is at least that of `floor` (bits of dist2, above
+// 0), at most `wanted` or what the window has room for; gives their number. A window costs four
+// barriers and no global access. `box` holds the points of the warp; without kPruned it is not
+// used.
+template <int kThreads, bool kPruned, int kPoints, class Window>
+__device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& box, Window& window,
+                                          int floor, uint32_t last_code, int wanted,
+                                          WindowDepth& depth) {
+  const int lane = threadIdx.x % 32;
+  int staged = 0;
+  int of_warp = warp_max_signed(pool.best());
+#pragma unroll 1
+  while (staged < wanted && staged <= Window::kRoom - Window::kPoints) {
+    const int best = block_max<kThreads>(of_warp, window.per_warp);
+    if (best < floor) break;
+    int limit;
+    const int found = fill_window(pool, window, best, floor, last_code, depth, limit);
+    compare_window(window, found, limit);
+    const int taken = take_samples(window, found, staged);
+    const float4* const samples = window.sample + staged;
+    staged += taken;
+    if constexpr (!kPruned) {
+#pragma unroll 4
+      for (int r = 0; r < taken; ++r) pool.measure_from(samples[r]);
+      of_warp = warp_max_signed(pool.best());
+    } else {
+      bool lowered = false;
+      for (int base = 0; base < taken; base += 32) {  // one lane a sample: does it reach the warp?
+        const bool near =
+            base + lane < taken && box.bound(samples[base + lane]) < __int_as_float(of_warp);
+        unsigned hits = __ballot_sync(kFullWarp, near);
+        lowered |= hits != 0;
+        while (hits) {  // two at a time, to wait for shared memory once
+          const int first = __ffs(hits) - 1;
+          hits &= hits - 1;
+          const int second = hits ? __ffs(hits) - 1 : first;
+          hits &= hits - 1;
+          const float4 q = samples[base + first], r = samples[base + second];
+          pool.measure_from(q);
+          if (second != first) pool.measure_from(r);
+        }
+      }
+      if (lowered) of_warp = warp_max_signed(pool.best());
+    }
+  }
+  return staged;
+}
+
+}  // namespace torchvox

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Points along a Hilbert curve through a cube with one scale for all axes. The order decides the
+// size of the boxes that the lazy kernel skips by, nothing else: ties, rounding and lost bits cost
+// speed, not exactness.
+#include "csrc/kernels/sampling/fps/device.cuh"
+#include "csrc/kernels/spatial/order.cuh"
+
+namespace torchvox {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kChunk = 1024;  // points of a block of summary_kernel
+
+// Chunks of a ragged cloud are numbered from ptr[b] / kChunk + b: ranges that never overlap and
+// need no scan over the clouds.
+__device__ __forceinline__ int64_t first_chunk(const FpsArgs& args, int64_t b) {
+  return clamp_index(args.ptr[b], 0, args.capacity) / kChunk + b;
+}
+
+// Whose chunk `number` is, and where it begins in that cloud.
+__device__ __forceinline__ int64_t cloud_of_chunk(const FpsArgs& args, const SpatialOrder& order,
+                                                  int64_t number, int64_t& begin) {
+  if (!args.ragged) {
+    const unsigned per_cloud = static_cast<unsigned>((args.capacity + kChunk - 1) / kChunk);
+    const unsigned b = static_cast<unsigned>(number) / per_cloud;
+    begin = (number - int64_t{b} * per_cloud) * kChunk;
+    return order.first_cloud + b;
+  }
+  int64_t low = 0, high = args.clouds;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (first_chunk(args, middle) <= number) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const int64_t chunk = number - first_chunk(args, low);
+  begin = chunk < 0 ? args.capacity : chunk * kChunk;  // rows before the first cloud: no chunk
+  return low;
+}
+
+__device__ __forceinline__ bool is_ordered(const SpatialOrder& order, const FpsCloud& cloud) {
+  return int64_t{cloud.tie.space()} > order.above;
+}
+
+__device__ __forceinline__ CloudSummary warp_summary(CloudSummary mine) {
+  for (int axis = 0; axis < 3; ++axis) {
+    mine.low[axis] = warp_max(mine.low[axis]);
+    mine.high[axis] = warp_max(mine.high[axis]);
+  }
+  mine.first = warp_max(mine.first);
+  for (int step = 16; step > 0; step /= 2) {
+    mine.candidates += __shfl_xor_sync(kFullWarp, mine.candidates, step);
+  }
+  return mine;
+}
+
+// One block per chunk: box, first code and number of its candidates into the cloud's summary.
+// Integer max and add: the order of the atomics is of no consequence.
+__global__ void __launch_bounds__(kThreads)
+    summary_kernel(const __grid_constant__ FpsArgs args,
+                   const __grid_constant__ SpatialOrder order) {
+  int64_t begin;
+  const FpsCloud cloud = FpsCloud::of(args, cloud_of_chunk(args, order, blockIdx.x, begin));
+  if (begin >= cloud.points || !is_ordered(order, cloud)) return;
+  CloudSummary mine = {};
+  const int64_t end = min(begin + kChunk, int64_t{cloud.points});
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    const Point3 p = load_point(args, cloud, static_cast<uint32_t>(i));
+    if (!is_candidate(args, p)) continue;
+    const float axes[3] = {p.a, p.b, p.c};
+    for (int axis = 0; axis < 3; ++axis) {
+      const uint32_t bits = ordered_bits(axes[axis]);
+      mine.low[axis] = max(mine.low[axis], ~bits);
+      mine.high[axis] = max(mine.high[axis], bits);
+    }
+    mine.first = max(mine.first, ~cloud.tie.code(static_cast<uint32_t>(i)));
+    ++mine.candidates;
+  }
+  __shared__ CloudSummary per_warp[kThreads / 32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  mine = warp_summary(mine);
+  if (lane == 0) per_warp[warp] = mine;
+  __syncthreads();
+  if (warp > 0) return;
+  mine = warp_summary(lane < kThreads / 32 ? per_warp[lane] : CloudSummary{});
+  if (lane > 0 || mine.candidates == 0) return;
+  CloudSummary& summary = order.summaries[cloud.number - order.first_cloud];
+  for (int axis = 0; axis < 3; ++axis) {
+    atomicMax(&summary.low[axis], mine.low[axis]);
+    atomicMax(&summary.high[axis], mine.high[axis]);
+  }
+  atomicMax(&summary.first, mine.first);
+  atomicAdd(&summary.candidates, mine.candidates);
+}
+
+// Key of each position: cloud, then whether it is no candidate, then its place on the curve. A
+// thread per position; in a ragged call points outside every cloud keep their place between the
+// clouds.
+__global__ void __launch_bounds__(kThreads)
+    key_kernel(const __grid_constant__ FpsArgs args, const __grid_constant__ SpatialOrder order,
+               int axis_bits) {
+  for (int64_t p = global_thread(); p < order.points; p += global_stride()) {
+    int64_t rank;  // order of the segment that holds the position
+    int64_t b;
+    if (args.ragged) {
+      int64_t low = 0, high = args.clouds + 1;  // how many offsets are at most p
+      while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (args.ptr[middle] <= p) {
+          low = middle + 1;
+        } else {
+          high = middle;
+        }
+      }
+      rank = low;
+      b = rank >= 1 && rank <= args.clouds ? rank - 1 : -1;
+    } else {
+      rank = static_cast<uint32_t>(p) / static_cast<uint32_t>(args.capacity);
+      b = order.first_cloud + rank;
+    }
+    uint32_t place = 1u << (3 * axis_bits);  // after the candidates
+    if (b >= 0) {
+      const FpsCloud cloud = FpsCloud::of(args, b);
+      const int64_t i = p + order.first_cloud * args.capacity * (args.ragged ? 0 : 1) - cloud.first;
+      if (i >= 0 && i < cloud.points && is_ordered(order, cloud)) {
+        const Point3 point = load_point(args, cloud, static_cast<uint32_t>(i));
+        if (is_candidate(args, point)) {
+          place = curve_place(point, order.summaries[b - order.first_cloud], axis_bits);
+        }
+      }
+    }
+    const int shift = 3 * axis_bits + 1;
+    order.sort.keys[order.sort.current][p] =
+        (shift < 32 ? static_cast<uint32_t>(rank) << shift : 0) | place;
+    order.sort.values[order.sort.current][p] = static_cast<uint32_t>(p);
+  }
+}
+
+// The candidates in the order of the sorted keys. A thread per position.
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const __grid_constant__ FpsArgs args, const __grid_constant__ SpatialOrder order,
+                  int axis_bits) {
+  const uint32_t* const keys = order.sort.keys[order.sort.current];
+  const uint32_t* const positions = order.sort.values[order.sort.current];
+  const int shift = 3 * axis_bits + 1;
+  for (int64_t p = global_thread(); p < order.points; p += global_stride()) {
+    const uint32_t key = keys[p];
+    if (key >> (shift - 1) &
+        1) {  // no candidate: read where offsets in disorder make clouds overlap
+      order.sorted[p] = make_float4(NAN, NAN, NAN, __uint_as_float(kNoCode));
+      continue;
+    }
+    const int64_t rank = shift < 32 ? key >> shift : 0;
+    const FpsCloud cloud = FpsCloud::of(args, args.ragged ? rank - 1 : order.first_cloud + rank);
+    const int64_t begin = args.ragged ? cloud.first : rank * args.capacity;
+    // Clamped, so that offsets in disorder, whose clouds overlap, stay in bounds too.
+    const uint32_t i = static_cast<uint32_t>(
+        clamp_index(int64_t{positions[p]} - begin, 0, int64_t{cloud.points} - 1));
+    const Point3 point = load_point(args, cloud, i);
+    order.sorted[p] = make_float4(point.a, point.b, point.c, __uint_as_float(cloud.tie.code(i)));
+  }
+}
+
+int bits_for(int64_t values) {
+  int bits = 0;
+  while ((int64_t{1} << bits) < values) ++bits;
+  return bits;
+}
+
+}  // namespace
+
+SpatialOrder::SpatialOrder(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace)
+    : clouds(plan.clouds_at_once), points(points_at_once(args, plan)), above(plan.block_room()) {
+  summaries = workspace.take<CloudSummary>(clouds);
+  sorted = workspace.take<float4>(points);
+  for (int buffer = 0; buffer < 2; ++buffer) {
+    sort.keys[buffer] = workspace.take<uint32_t>(points);
+    sort.values[buffer] = workspace.take<uint32_t>(points);
+  }
+  sort.temporary_bytes = radix_sort_bytes(points);
+  sort.temporary = workspace.take<char>(sort.temporary_bytes);
+}
+
+cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStream_t stream) {
+  if (order.clouds == 0 || order.points == 0) return cudaSuccess;
+  const int64_t chunks = args.ragged ? args.capacity / kChunk + args.clouds
+                                     : order.clouds * ceil_div<int64_t>(args.capacity, kChunk);
+  // The cloud and one flag come first in a key. About a cell a point, rounded up to whole passes of
+  // the sort, 8 bits each.
+  const int cloud_bits = bits_for(args.ragged ? args.clouds + 2 : order.clouds);
+  const int needed = cloud_bits + 1 + bits_for(args.capacity);
+  const int bits = needed < 32 ? (needed + 7) / 8 * 8 : 32;
+  const int axis_bits = (bits - 1 - cloud_bits) / 3 < 10 ? (bits - 1 - cloud_bits) / 3 : 10;
+  TORCHVOX_CUDA_CHECK(
+      cudaMemsetAsync(order.summaries, 0, order.clouds * sizeof(CloudSummary), stream));
+  summary_kernel<<<grid_x(chunks), kThreads, 0, stream>>>(args, order);
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  const unsigned blocks = grid_x(ceil_div<int64_t>(order.points, kThreads));
+  order.sort.current = 0;
+  order.axis_bits = axis_bits;
+  key_kernel<<<blocks, kThreads, 0, stream>>>(args, order, axis_bits);
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  TORCHVOX_CUDA_CHECK(radix_sort(order.sort, order.points, cloud_bits + 1 + 3 * axis_bits, stream));
+  gather_kernel<<<blocks, kThreads, 0, stream>>>(args, order, axis_bits);
+  return cudaGetLastError();
+}
+
+}  // namespace torchvox

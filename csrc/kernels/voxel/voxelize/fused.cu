@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All steps in one cooperative launch, for clouds of which every block can keep its part in shared
+// memory: what separate launches cost, and the trips of a point's slot and arrival through global
+// memory, are most of the time of a single scan.
+#include <algorithm>
+#include <type_traits>
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/voxel/voxelize/block_local.cuh"
+#include "csrc/kernels/voxel/voxelize/number.cuh"
+
+namespace torchvox {
+namespace {
+
+// Ids in point order, a thread `per_thread` neighbouring points. Blocks publish how many voxels
+// begin in them, and how many points the crowded ones have, and add up all earlier blocks.
+__device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
+                             FusedShared& shared) {
+  const int first = threadIdx.x * chunk.per_thread;
+  const int last = min(first + chunk.per_thread, chunk.count);
+  // Points below, voxels above: enough for the rows and the chunk of this kernel.
+  const auto sum_of = [](uint32_t count) {
+    return (1u << kFusedRowBits) + (count > kSmallVoxel ? count : 0);
+  };
+  const auto wide = [](uint32_t sum) {
+    return pack_sum(sum >> kFusedRowBits, sum & ((1u << kFusedRowBits) - 1));
+  };
+  uint32_t begins = 0;  // bit k: a voxel begins with point first + k
+  uint32_t crowded = 0;
+  uint32_t sum = 0;
+  uint64_t held_key = 0;  // of the last such voxel
+  uint32_t held_count = 0;
+#pragma unroll 1
+  for (int i = first; i < last; ++i) {
+    const uint32_t slot = chunk.voxel[i];
+    if (slot == kNone32) continue;
+    uint64_t key;
+    const VoxelTable::Entry entry = work.table.entry(slot, &key);
+    if (entry.first == chunk.begin + i) {
+      begins |= 1u << (i - first);
+      held_key = key;
+      held_count = entry.count + 1;
+      sum += sum_of(held_count);
+      crowded += held_count > kSmallVoxel;
+    } else {
+      chunk.voxel[i] = entry.first;
+    }
+  }
+  uint32_t block_sum;
+  const uint32_t prefix = block_prefix(sum, shared.scan, &block_sum);
+  const uint64_t total = wide(block_sum);
+  if (threadIdx.x == 0) store_relaxed(&work.status[blockIdx.x], total);
+  const auto places = CrowdedPlaces::reserve(work.counters, crowded);
+  const TileSums blocks = sum_of_tiles(work.status, static_cast<int>(blockIdx.x),
+                                       static_cast<int>(gridDim.x), shared.scan);
+  uint64_t before = blocks.before + wide(prefix);
+  uint32_t crowded_at = places.first();
+  const uint32_t first_id = sum_voxels(blocks.before);
+  if (threadIdx.x == 0) {
+    shared.first_id = first_id;
+    shared.voxels = sum_voxels(total);
+    shared.all_voxels = blocks.all_voxels;
+    if (blockIdx.x == gridDim.x - 1) store_relaxed(&work.totals->voxels, shared.all_voxels);
+  }
+
+#pragma unroll 1
+  for (int i = first; i < last; ++i) {
+    if (args.points.offsets.given()) chunk.voxels_before[i] = sum_voxels(before);
+    if (!(begins >> (i - first) & 1)) continue;
+    const uint32_t slot = chunk.voxel[i];
+    uint64_t key = held_key;
+    uint32_t count = held_count;
+    if (begins >> (i - first) != 1) count = work.table.entry(slot, &key).count + 1;
+    const uint32_t id = sum_voxels(before);
+    const bool is_crowded = count > kSmallVoxel;
+    const uint32_t place = is_crowded ? sum_points(before) : kNone32;
+    store_relaxed(&work.numbers[chunk.begin + i], uint64_t{place} << 32 | id);
+    if (is_crowded) add_voxel(args, work, id, {key, place, count}, &crowded_at);
+    store_whole(&chunk.own[id - first_id], VoxelSegment{key, is_crowded ? place : slot, count});
+    chunk.voxel[i] = static_cast<uint32_t>(chunk.begin + i);
+    before += wide(sum_of(count));
+  }
+}
+
+// The voxels before each sample of which the first row lies in this block; then, by one block, what
+// follows from them.
+__device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
+                               FusedShared& shared) {
+  const PackedPoints& points = args.points;
+  __syncthreads();
+  if (points.offsets.given()) {
+#pragma unroll 1
+    for (int64_t b = threadIdx.x; b <= points.batches; b += blockDim.x) {
+      const int64_t offset = points.offset(b);
+      if (offset >= chunk.begin && offset < chunk.end) {
+        work.sample_begin[b] = chunk.voxels_before[offset - chunk.begin];
+      }
+    }
+    if (!is_last_block(&work.counters->scan_done, gridDim.x)) return;
+  } else if (blockIdx.x != gridDim.x - 1) {
+    return;
+  }
+  write_samples(args, work, shared.scan);
+}
+
+// What follows for every point from the number of its voxel, which another block may still owe.
+__device__ void finish_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
+                             FusedShared& shared) {
+#pragma unroll 1
+  for (int first = 0; first < chunk.count; first += blockDim.x) {
+    const int i = first + threadIdx.x;
+    const uint32_t voxel = i < chunk.count ? chunk.voxel[i] : kNone32;
+    uint32_t id = kNone32, arrival = 0;
+    if (voxel != kNone32) {
+      uint64_t number;
+      do {
+        number = load_relaxed(&work.numbers[voxel]);
+      } while (number == kNone64);
+      id = static_cast<uint32_t>(number);
+      arrival = chunk.arrival[i];
+      const uint32_t place = static_cast<uint32_t>(number >> 32);
+      if (place != kNone32) {
+        work.perm[int64_t{place} + arrival] = static_cast<uint32_t>(chunk.begin + i);
+      }
+    }
+    finish_point(args, work, chunk.begin + i, chunk.end, id, arrival, shared.tally);
+  }
+  shared.tally.flush(work);
+}
+
+template <class Real, ReduceKind kKind, bool kCommon = false>
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    fused_kernel(VoxelizeArgs args, VoxelWork work) {
+  assume_common<kCommon>(args, work);
+  if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
+  extern __shared__ __align__(16) char storage[];
+  __shared__ FusedShared shared;
+  const Chunk chunk(args, work, storage);
+  WarpShared<Real>* const warps = reinterpret_cast<WarpShared<Real>*>(chunk.rest);
+  WarpShared<Real>& warp = warps[threadIdx.x / 32];
+  using Key = std::conditional_t<kCommon, uint32_t, uint64_t>;
+  insert_chunk<Real, Key>(args, work, chunk, shared);
+  work.barriers[0].arrive();
+  work.barriers[0].wait();
+  number_chunk(args, work, chunk, shared);
+  number_samples(args, work, chunk, shared);
+  // With a cap, the rows of a sample depend on all samples before it.
+  if (work.row_needs_key(args)) {
+    work.barriers[1].arrive();
+    work.barriers[1].wait();
+  }
+  finish_chunk(args, work, chunk, shared);
+  work.barriers[2].arrive();
+  if constexpr (kCommon) {
+    reduce_own_quads<kKind>(args, work, chunk, shared);
+  } else {
+    reduce_own<Real, kKind>(args, work, chunk, shared, warp);
+  }
+  const bool one_sample = !args.points.offsets.given();
+  if (one_sample) fill_unused_rows(args, args.kept(shared.all_voxels));
+  work.barriers[2].wait();
+  reduce_rest<Real, kKind>(args, work, 0, warps);
+  if (!one_sample) fill_unused_rows(args, work.totals->rows);
+}
+
+template <class Real>
+const void* kernel_of(const VoxelizeArgs& args) {
+  if (args.reduce == VoxelReduce::kNone) {
+    return reinterpret_cast<const void*>(fused_kernel<Real, ReduceKind::kCopy>);
+  }
+  if (args.is_best()) {
+    return reinterpret_cast<const void*>(fused_kernel<Real, ReduceKind::kBest>);
+  }
+  return reinterpret_cast<const void*>(fused_kernel<Real, ReduceKind::kSum>);
+}
+
+constexpr int kNamedBytes = 12 * 1024;  // shared memory that the kernel has by name, at most
+constexpr int kSharedWithoutAsking = 48 * 1024;  // that a kernel may have without opting in
+
+const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
+  if (work.common && args.reduce == VoxelReduce::kNone) {
+    return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kCopy, true>);
+  }
+  if (work.common) {
+    return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kSum, true>);
+  }
+  if (args.features == nullptr) {
+    return reinterpret_cast<const void*>(fused_kernel<float, ReduceKind::kNothing>);
+  }
+  return args.points.dtype == DType::kDouble ? kernel_of<double>(args) : kernel_of<float>(args);
+}
+
+}  // namespace
+
+FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Target& target) {
+  const int64_t rows = args.points.rows;
+  const int64_t forced = plan_override(Plan::kVoxelKernels);
+  const bool wanted = forced == kAutomatic ? rows <= kFusedRows : forced == 1;
+  if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
+  const int64_t warp_bytes = args.points.dtype == DType::kDouble
+      ? static_cast<int64_t>(sizeof(WarpShared<double>))
+      : static_cast<int64_t>(sizeof(WarpShared<float>));
+  FusedLaunch fused;
+  fused.blocks = static_cast<int>(std::clamp<int64_t>(ceil_div<int64_t>(rows, kFusedBlockPoints), 1,
+                                                      std::max(1, target.multiprocessors)));
+  const int64_t chunk = ceil_div<int64_t>(rows, fused.blocks);
+  const int64_t chunk_bytes = (chunk * (args.points.offsets.given() ? 28 : 24) + 15) / 16 * 16;
+  const int64_t room = target.shared_bytes - kNamedBytes - chunk_bytes;
+  fused.threads = 128;
+  while (fused.threads < kFusedThreads && fused.threads < 2 * chunk &&
+         2 * fused.threads / 32 * warp_bytes <= room) {
+    fused.threads *= 2;
+  }
+  const int64_t bytes = std::max({fused.threads / 32 * warp_bytes,
+                                  static_cast<int64_t>(kSortChunk * sizeof(uint32_t)),
+                                  static_cast<int64_t>(sizeof(BlockTable<uint64_t>))});
+  if (rows >> kFusedRowBits || chunk >> (32 - kFusedRowBits)) return {};
+  if (bytes > room || chunk > 32 * fused.threads) return {};
+  fused.chunk = static_cast<int>(chunk);
+  fused.per_thread = static_cast<int>(ceil_div<int64_t>(chunk, fused.threads));
+  fused.chunk_bytes = static_cast<int>(chunk_bytes);
+  fused.shared_bytes = static_cast<int>(chunk_bytes + bytes);
+  return fused;
+}
+
+cudaError_t voxelize_fused(const VoxelizeArgs& args, const VoxelWork& work,
+                           const CudaContext& context) {
+  const void* const kernel = kernel_for(args, work);
+  const FusedLaunch& fused = work.fused;
+  if (fused.shared_bytes > kSharedWithoutAsking - kNamedBytes) {
+    // One limit for every call: it belongs to the function, and other threads set it too.
+    TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             context.target.shared_bytes - kNamedBytes));
+  }
+  void* parameters[] = {const_cast<VoxelizeArgs*>(&args), const_cast<VoxelWork*>(&work)};
+  return cudaLaunchCooperativeKernel(kernel, fused.blocks, fused.threads, parameters,
+                                     static_cast<size_t>(fused.shared_bytes), context.stream);
+}
+
+}  // namespace torchvox

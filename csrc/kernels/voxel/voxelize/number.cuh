@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is written when a voxel gets its id, and when all have theirs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "csrc/kernels/spatial/scan.cuh"
+
+namespace torchvox {
+
+__device__ __forceinline__ uint32_t append(uint32_t* counter, uint32_t n) {
+  return atomicAdd(counter, n) + 1;
+}
+
+// Places in the list of crowded voxels: one atomic a warp, waited for when it is needed.
+struct CrowdedPlaces {
+  uint32_t base;  // in the last lane
+  uint32_t before;
+
+  __device__ static CrowdedPlaces reserve(VoxelCounters* counters, uint32_t n) {
+    const int lane = threadIdx.x % 32;
+    uint32_t inclusive = n;
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const uint32_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
+      if (lane >= distance) inclusive += below;
+    }
+    CrowdedPlaces places{0, inclusive - n};
+    if (lane == 31 && inclusive > 0) places.base = append(&counters->crowded, inclusive);
+    return places;
+  }
+  __device__ uint32_t first() const { return __shfl_sync(0xffffffffu, base, 31) + before; }
+};
+
+// Long segments become tasks for whole blocks, one a chunk.
+__device__ inline void add_tasks(const VoxelizeArgs& args, const VoxelWork& work, uint32_t id,
+                                 uint32_t n) {
+  if (n > work.sort_above) {
+    atomicMin(&work.counters->inverse_longest, kNone32 - n);
+    const uint32_t chunks = (n - 1) / kSortChunk + 1;
+    const uint32_t base = append(&work.counters->sort_tasks, chunks);
+    for (uint32_t c = 0; c < chunks; ++c) work.sort_tasks[base + c] = {id, c};
+  }
+  const int64_t stored = args.stored(n);
+  if (work.giants && stored > kGiantChunk) {
+    const uint32_t chunks = static_cast<uint32_t>((stored - 1) / kGiantChunk + 1);
+    const uint32_t base = append(&work.counters->giant_tasks, chunks);
+    for (uint32_t c = 0; c < chunks; ++c) work.giant_tasks[base + c] = {id, c};
+  }
+}
+
+// Lists a voxel with its points, by its first point.
+__device__ inline void add_voxel(const VoxelizeArgs& args, const VoxelWork& work, uint32_t id,
+                                 const VoxelSegment& segment, uint32_t* crowded_at) {
+  store_whole(&work.segments[id], segment);
+  if (segment.count <= kSmallVoxel) return;
+  store_whole(&work.crowded[(*crowded_at)++], CrowdedVoxel{id, segment.place, segment.count, 0});
+  add_tasks(args, work, id, segment.count);
+}
+
+// Voxels and rows before each sample; by one block, after every voxel has its id.
+__device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& work,
+                                     ScanShared& shared) {
+  const PackedPoints& points = args.points;
+  const uint32_t voxels = load_relaxed(&work.totals->voxels);
+  if (!points.offsets.given()) {
+    if (threadIdx.x != 0) return;
+    const bool capped = args.max_voxels >= 0 && voxels > args.max_voxels;
+    const uint32_t rows = capped ? static_cast<uint32_t>(args.max_voxels) : voxels;
+    work.sample_begin[0] = work.row_begin[0] = 0;
+    work.sample_begin[1] = voxels;
+    work.row_begin[1] = work.totals->rows = rows;
+    return;
+  }
+#pragma unroll 1
+  for (int64_t b = threadIdx.x; b <= points.batches; b += blockDim.x) {
+    if (points.offset(b) >= points.rows) work.sample_begin[b] = voxels;
+  }
+  __syncthreads();
+  // Offsets in disorder: samples are empty rather than overlapping.
+  bool falls = false;
+#pragma unroll 1
+  for (int64_t b = 1 + threadIdx.x; b <= points.batches; b += blockDim.x) {
+    falls |= load_relaxed(&work.sample_begin[b]) < load_relaxed(&work.sample_begin[b - 1]);
+  }
+  if (__syncthreads_or(falls)) {
+    if (threadIdx.x == 0) {
+      uint32_t highest = 0;
+      for (int64_t b = 0; b <= points.batches; ++b) {
+        const uint32_t voxels_before = load_relaxed(&work.sample_begin[b]);
+        highest = voxels_before > highest ? voxels_before : highest;
+        store_relaxed(&work.sample_begin[b], highest);
+      }
+    }
+    __syncthreads();
+  }
+  uint32_t rows = 0;
+#pragma unroll 1
+  for (int64_t first = 0; first < points.batches; first += blockDim.x) {
+    const int64_t b = first + threadIdx.x;
+    uint32_t kept = 0;
+    if (b < points.batches) {
+      const uint32_t begin = load_relaxed(&work.sample_begin[b]);
+      const uint32_t end = load_relaxed(&work.sample_begin[b + 1]);
+      kept = end > begin ? end - begin : 0;
+      if (args.max_voxels >= 0 && kept > args.max_voxels) {
+        kept = static_cast<uint32_t>(args.max_voxels);
+      }
+    }
+    uint64_t total;
+    const uint64_t before = block_prefix(uint64_t{kept}, shared, &total);
+    if (b < points.batches) work.row_begin[b] = rows + static_cast<uint32_t>(before);
+    rows += static_cast<uint32_t>(total);
+  }
+  if (threadIdx.x == 0) {
+    work.row_begin[points.batches] = rows;
+    if (args.max_voxels < 0) rows = voxels;
+    if (rows > args.capacity()) rows = static_cast<uint32_t>(args.capacity());
+    work.totals->rows = rows;
+  }
+}
+
+}  // namespace torchvox

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What happens to one point: to its voxel's slot of the table, and later to a row. A block works on
+// consecutive points; every thread of it calls each function.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/voxel/voxelize/work.cuh"
+
+namespace torchvox {
+
+// By the whole grid.
+__device__ inline void clear_workspace(const VoxelWork& work) {
+  uint4* const quads = reinterpret_cast<uint4*>(work.table.data);
+  const int64_t count = work.cleared_bytes / 16;
+#pragma unroll 1
+  for (int64_t k = global_thread(); k < count; k += global_stride()) {
+    quads[k] = make_uint4(kNone32, kNone32, kNone32, kNone32);
+  }
+}
+
+// Finds the samples of a block's points: the samples of the first and last one bound the search,
+// so in the usual block, which lies inside one sample, nothing is left to search.
+struct BlockSamples {
+  int64_t first;
+  int64_t last;
+
+  // For rows [begin, end); a barrier must follow.
+  __device__ static void find(const PackedPoints& points, int64_t begin, int64_t end,
+                              BlockSamples& shared) {
+    if (threadIdx.x == 0) {
+      shared.first = points.sample_of(begin);
+      if (shared.first < 0) shared.first = 0;  // padding before the first sample
+    }
+    if (threadIdx.x == 32) {
+      shared.last = end > begin ? points.sample_of(end - 1) : 0;
+      if (shared.last < 0) shared.last = points.batches - 1;  // padding after the last sample
+    }
+  }
+  // The sample whose block holds `row`, or -1.
+  __device__ int64_t of(const PackedPoints& points, int64_t row) const {
+    if (!points.offsets.given()) return 0;
+    if (points.batches == 0 || row < points.offset(0) || row >= points.offset(points.batches)) {
+      return -1;
+    }
+    if (first > last || points.offset(first) > row || points.offset(last + 1) <= row) {
+      return points.sample_of(row);
+    }
+    int64_t low = first, high = last + 1;  // offset(low) <= row < offset(high)
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      if (points.offset(middle) <= row) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+  __device__ bool single() const { return first == last; }
+};
+
+// Counts points by column of `counts`. A block inside one sample adds up first.
+struct BlockTally {
+  BlockSamples samples;
+  uint32_t sums[5];
+
+  __device__ static void begin(const PackedPoints& points, int64_t begin, int64_t end,
+                               BlockTally& shared) {
+    BlockSamples::find(points, begin, end, shared.samples);
+    if (threadIdx.x < 5) shared.sums[threadIdx.x] = 0;
+    __syncthreads();
+  }
+  // Adds one to column `column`, from kFirst to kLast or none, of the thread's sample.
+  template <int kFirst, int kLast>
+  __device__ void add(const VoxelWork& work, int64_t sample, int column) {
+    if (samples.single()) {
+      for (int c = kFirst; c <= kLast; ++c) {
+        const unsigned votes = __ballot_sync(0xffffffffu, column == c);
+        if (threadIdx.x % 32 == 0 && votes) {
+          atomicAdd(&sums[c - kPointsStored], static_cast<uint32_t>(__popc(votes)));
+        }
+      }
+    } else if (column >= kFirst && column <= kLast) {
+      atomicAdd(&work.tallies[5 * sample + column - kPointsStored], 1u);
+    }
+  }
+  __device__ void flush(const VoxelWork& work) {
+    __syncthreads();
+    if (threadIdx.x < 5 && sums[threadIdx.x]) {
+      atomicAdd(&work.tallies[5 * samples.first + threadIdx.x], sums[threadIdx.x]);
+      sums[threadIdx.x] = 0;
+    }
+  }
+};
+
+// A row as it was read: `sample` is -1 for padding and past the end.
+template <class Real>
+struct LoadedPoint {
+  int64_t sample = -1;
+  Real x = 0;
+  Real y = 0;
+  Real z = 0;
+};
+
+template <class Real>
+__device__ LoadedPoint<Real> load_point(const VoxelizeArgs& args, const VoxelWork& work,
+                                        int64_t row, int64_t end, const BlockSamples& samples) {
+  LoadedPoint<Real> point;
+  if (row >= end) return point;
+  const int64_t sample = samples.of(args.points, row);
+  if (sample < 0 || !args.points.is_valid(row, sample)) return point;
+  point.sample = sample;
+  load_position(args, work, row, &point.x, &point.y, &point.z);
+  return point;
+}
+
+// The key of a point's cell, or kNone64; then the column of `counts` that the point adds to, if
+// any.
+template <class Real>
+__device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Real>& point,
+                                 int* column) {
+  *column = -1;
+  if (point.sample < 0) return kNone64;
+  Cell cell;
+  const PointPlace place = args.grid.locate(point.x, point.y, point.z, &cell);
+  if (place == PointPlace::kInside) return args.grid.key(point.sample, cell);
+  *column = place == PointPlace::kOutside ? kPointsOutOfRange : kPointsNotFinite;
+  return kNone64;
+}
+
+// The lanes of a warp that have the key of the calling one: the lowest acts for all of them.
+struct WarpPeers {
+  unsigned lanes;
+
+  __device__ static WarpPeers of(uint64_t key) {
+    return {__match_any_sync(0xffffffffu, static_cast<unsigned long long>(key))};
+  }
+  __device__ static WarpPeers of(uint32_t key) { return {__match_any_sync(0xffffffffu, key)}; }
+  __device__ int leader() const { return __ffs(static_cast<int>(lanes)) - 1; }
+  __device__ bool leads() const { return static_cast<int>(threadIdx.x % 32) == leader(); }
+  __device__ uint32_t count() const { return static_cast<uint32_t>(__popc(lanes)); }
+  __device__ uint32_t earlier() const {
+    return static_cast<uint32_t>(__popc(lanes & ((1u << (threadIdx.x % 32)) - 1)));
+  }
+  __device__ uint32_t of_leader(uint32_t value) const {
+    return __shfl_sync(0xffffffffu, value, leader());
+  }
+};
+
+// The row of a point of voxel `id` (kNone32: of none), written and counted. How many points of a
+// voxel are stored does not depend on which ones they are, so its arrival will do.
+__device__ inline void finish_point(const VoxelizeArgs& args, const VoxelWork& work, int64_t point,
+                                    int64_t end, uint32_t id, uint32_t arrival, BlockTally& tally) {
+  int column = -1;
+  int64_t sample = 0;
+  if (point < end) {
+    int64_t row = -1;
+    if (id != kNone32) {
+      sample = tally.samples.of(args.points, point);
+      row = work.row_of(args, work.rank(id), sample);
+      const bool stored = args.max_points < 0 || arrival < args.max_points;
+      column = row < 0 ? kPointsVoxelNotKept : stored ? kPointsStored : kPointsOverCap;
+    }
+    args.point_voxel[point] = static_cast<int32_t>(row);
+    if (args.point_slot != nullptr && row < 0) args.point_slot[point] = -1;
+  }
+  tally.add<kPointsStored, kPointsVoxelNotKept>(work, sample, column);
+}
+
+// A column of the row of `counts` of sample b.
+__device__ __forceinline__ int32_t count_of(const VoxelWork& work, int64_t b, int column) {
+  if (column == kVoxelsKept) return static_cast<int32_t>(work.row_begin[b + 1] - work.row_begin[b]);
+  if (column == kVoxelsFound) {
+    return static_cast<int32_t>(work.sample_begin[b + 1] - work.sample_begin[b]);
+  }
+  if (column >= kVoxelCountUnused) return 0;
+  return static_cast<int32_t>(load_relaxed(&work.tallies[5 * b + column - kPointsStored]) + 1);
+}
+
+// The rows of `counts`, by one block; thread t adds up column t % 8. One sample takes a warp only,
+// the last one, which has least to do.
+__device__ inline void write_counts(const VoxelizeArgs& args, const VoxelWork& work) {
+  __shared__ int32_t sums[kFusedThreads];
+  const int column = threadIdx.x % kVoxelCounts;
+  if (args.points.batches == 1) {
+    if (threadIdx.x < blockDim.x - kVoxelCounts) return;
+    args.counts[column] = args.counts[kVoxelCounts + column] = count_of(work, 0, column);
+    return;
+  }
+  int32_t sum = 0;
+#pragma unroll 1
+  for (int64_t b = threadIdx.x / kVoxelCounts; b < args.points.batches;
+       b += blockDim.x / kVoxelCounts) {
+    const int32_t value = count_of(work, b, column);
+    args.counts[(b + 1) * kVoxelCounts + column] = value;
+    sum += value;
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.x < kVoxelCounts) {
+    const int most = args.points.batches * kVoxelCounts < blockDim.x
+        ? static_cast<int>(args.points.batches) * kVoxelCounts
+        : blockDim.x;
+#pragma unroll 1
+    for (int t = threadIdx.x + kVoxelCounts; t < most; t += kVoxelCounts) sum += sums[t];
+    args.counts[column] = sum;
+  }
+}
+
+}  // namespace torchvox

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From ordered points to a row of `features`.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "csrc/kernels/voxel/voxelize/warp_order.cuh"
+#include "csrc/kernels/voxel/voxelize/work.cuh"
+
+namespace torchvox {
+
+enum class ReduceKind { kNothing, kCopy, kSum, kBest };
+
+inline constexpr int kChunkColumns = 8;  // columns of a point that a lane reads at once
+inline constexpr int kTileStride = kChunkColumns + 1;  // free of bank conflicts
+
+struct Voxel {
+  VoxelSegment segment;
+  int64_t row;
+  int32_t sample;
+  Cell cell;
+  uint32_t stored;
+};
+
+__device__ __forceinline__ Voxel make_voxel(const VoxelizeArgs& args, const VoxelWork& work,
+                                            const VoxelSegment& segment, int64_t row,
+                                            bool with_cell) {
+  Voxel voxel{};
+  voxel.segment = segment;
+  voxel.row = row;
+  if (with_cell) {
+    int64_t sample;
+    const uint64_t key = work.short_keys ? static_cast<uint32_t>(segment.key) : segment.key;
+    voxel.cell = args.grid.cell_of(key, &sample);
+    voxel.sample = static_cast<int32_t>(sample);
+  }
+  voxel.stored = static_cast<uint32_t>(args.stored(segment.count));
+  return voxel;
+}
+
+// The voxel of another lane: what its points need.
+__device__ __forceinline__ Voxel voxel_of_lane(const VoxelizeArgs& args, const Voxel& voxel,
+                                               int lane) {
+  Voxel other{};
+  other.segment.place = __shfl_sync(kWholeWarp, voxel.segment.place, lane);
+  other.segment.count = __shfl_sync(kWholeWarp, voxel.segment.count, lane);
+  other.row = __shfl_sync(kWholeWarp, static_cast<uint32_t>(voxel.row), lane);
+  other.stored = __shfl_sync(kWholeWarp, voxel.stored, lane);
+  if (args.center_relative) {
+    other.cell.x = __shfl_sync(kWholeWarp, voxel.cell.x, lane);
+    other.cell.y = __shfl_sync(kWholeWarp, voxel.cell.y, lane);
+    other.cell.z = __shfl_sync(kWholeWarp, voxel.cell.z, lane);
+  }
+  return other;
+}
+
+// One 16-byte store and one of 4, by one thread.
+__device__ __forceinline__ void write_row(const VoxelizeArgs& args, const Voxel& voxel) {
+  reinterpret_cast<int4*>(args.indices)[voxel.row] =
+      make_int4(voxel.sample, voxel.cell.z, voxel.cell.y, voxel.cell.x);
+  args.num_points[voxel.row] = static_cast<int32_t>(voxel.stored);
+}
+
+template <class Real>
+__device__ __forceinline__ Real cell_center(const VoxelGrid& grid, const Cell& cell, int axis) {
+  return grid.center<Real>(axis, axis == 0 ? cell.x : axis == 1 ? cell.y : cell.z);
+}
+
+// Columns [first, first + n) of a point, n <= 4.
+template <class Real>
+__device__ __forceinline__ void load_four(const VoxelizeArgs& args, const VoxelWork& work,
+                                          const Cell& cell, uint32_t point, int first, int n,
+                                          Real (&values)[4]) {
+  const PackedPoints& points = args.points;
+  const int64_t at = int64_t{point} * points.row_stride + first;
+  if (work.quads) {
+    const float4 quad =
+        *reinterpret_cast<const float4*>(static_cast<const float*>(points.data) + at);
+    values[0] = quad.x;
+    values[1] = quad.y;
+    values[2] = quad.z;
+    values[3] = quad.w;
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k < n) values[k] = load_as<Real>(points.data, points.dtype, at + k);
+    }
+  }
+  if (args.center_relative && first == 0) {
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) values[axis] -= cell_center<Real>(args.grid, cell, axis);
+  }
+}
+
+// Four neighbouring values, the first of them with an index divisible by four.
+__device__ __forceinline__ void store_four(void* data, DType dtype, int64_t at,
+                                           const float (&values)[4]) {
+  if (dtype == DType::kFloat) {
+    float4 quad =
+        make_float4(quiet(values[0]), quiet(values[1]), quiet(values[2]), quiet(values[3]));
+    reinterpret_cast<float4*>(data)[at / 4] = quad;
+  } else if (dtype == DType::kHalf) {
+    ushort4 quad;
+    quad.x = narrow<Half>(quiet(values[0])).bits;
+    quad.y = narrow<Half>(quiet(values[1])).bits;
+    quad.z = narrow<Half>(quiet(values[2])).bits;
+    quad.w = narrow<Half>(quiet(values[3])).bits;
+    reinterpret_cast<ushort4*>(data)[at / 4] = quad;
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) store_as(data, dtype, at + k, values[k]);
+  }
+}
+
+// Puts columns [first, first + n) of a point, n <= kChunkColumns, into a row of a tile.
+template <class Real>
+__device__ __forceinline__ void stage_point(const VoxelizeArgs& args, const VoxelWork& work,
+                                            const Cell& cell, uint32_t point, int first, int n,
+                                            Real* tile) {
+#pragma unroll
+  for (int k = 0; k < kChunkColumns; k += 4) {
+    if (k >= n) break;
+    Real values[4];
+    load_four(args, work, cell, point, first + k, n - k, values);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (k + j < n) tile[k + j] = values[j];
+    }
+  }
+}
+
+template <class Real, ReduceKind kKind>
+__device__ __forceinline__ void add_value(const VoxelizeArgs& args, Real value, uint32_t point,
+                                          Real* sum, Best<Real>* best) {
+  if (kKind == ReduceKind::kBest) {
+    best->add(value, static_cast<int32_t>(point), args.reduce == VoxelReduce::kMin);
+  } else {
+    *sum += value;
+  }
+}
+
+// Sum or best of `count` values of a column of a tile, in order.
+template <class Real, ReduceKind kKind>
+__device__ __forceinline__ void reduce_column(const VoxelizeArgs& args, const Real* column,
+                                              const uint32_t* order, uint32_t count, Real* sum,
+                                              Best<Real>* best) {
+  Real total = 0;
+#pragma unroll 4
+  for (uint32_t r = 0; r < count; ++r) {
+    add_value<Real, kKind>(args, column[r * kTileStride], kKind == ReduceKind::kBest ? order[r] : 0,
+                           &total, best);
+  }
+  *sum = total;
+}
+
+// Sum or best of up to 32 points of `order`, by a warp. Lane j ends with column first + j.
+template <class Real, ReduceKind kKind>
+__device__ __forceinline__ void reduce_block(const VoxelizeArgs& args, const VoxelWork& work,
+                                             const Cell& cell, const uint32_t* order,
+                                             uint32_t count, int first, int n, Real* tile,
+                                             Real* sum, Best<Real>* best) {
+  const int lane = threadIdx.x % 32;
+  if (static_cast<uint32_t>(lane) < count) {
+    stage_point(args, work, cell, order[lane], first, n, tile + lane * kTileStride);
+  }
+  __syncwarp();
+  if (lane < n) reduce_column<Real, kKind>(args, tile + lane, order, count, sum, best);
+  __syncwarp();
+}
+
+template <class Real>
+__device__ __forceinline__ void write_sum(const VoxelizeArgs& args, const Voxel& voxel,
+                                          int64_t column, Real total) {
+  if (args.reduce == VoxelReduce::kMean && voxel.stored > 0)
+    total /= static_cast<Real>(voxel.stored);
+  store_as(args.features, args.out_dtype, voxel.row * args.points.columns + column, total);
+}
+template <class Real>
+__device__ __forceinline__ void write_best(const VoxelizeArgs& args, const Voxel& voxel,
+                                           int64_t column, const Best<Real>& best) {
+  const int64_t at = voxel.row * args.points.columns + column;
+  store_as(args.features, args.out_dtype, at, best.value);
+  if (args.arg != nullptr) args.arg[at] = best.point;
+}
+
+template <class Real, ReduceKind kKind>
+__device__ __forceinline__ void write_value(const VoxelizeArgs& args, const Voxel& voxel,
+                                            int64_t column, Real total, const Best<Real>& best) {
+  if (kKind == ReduceKind::kBest) {
+    write_best(args, voxel, column, best);
+  } else {
+    write_sum(args, voxel, column, total);
+  }
+}
+
+// The row of a voxel by a warp, from any number of ordered points, 32 at a time.
+template <class Real, ReduceKind kKind>
+__device__ void reduce_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
+                             const uint32_t* order, Real* tile) {
+  const int lane = threadIdx.x % 32;
+  const int columns = static_cast<int>(args.points.columns);
+#pragma unroll 1
+  for (int first = 0; first < columns; first += kChunkColumns) {
+    const int n = columns - first < kChunkColumns ? columns - first : kChunkColumns;
+    Real total = 0;
+    Best<Real> best;
+    if (voxel.stored <= 32) {
+      reduce_block<Real, kKind>(args, work, voxel.cell, order, voxel.stored, first, n, tile, &total,
+                                &best);
+    } else {
+      CascadeSum<Real> sum;
+      for (uint32_t done = 0; done < voxel.stored; done += 32) {
+        const uint32_t count = voxel.stored - done < 32 ? voxel.stored - done : 32;
+        Real part = 0;
+        reduce_block<Real, kKind>(args, work, voxel.cell, order + done, count, first, n, tile,
+                                  &part, &best);
+        if (count == 32) {
+          sum.template add_block<1>(part);
+        } else {
+          sum.template add_rest<0>(part);
+        }
+      }
+      total = sum.total();
+    }
+    if (lane < n) write_value<Real, kKind>(args, voxel, first + lane, total, best);
+  }
+}
+
+// The padded row of a voxel, [P, 4], by a warp, a point a lane.
+static __device__ void copy_voxel_quads(const VoxelizeArgs& args, const VoxelWork& work,
+                                        const Voxel& voxel, const uint32_t* order) {
+#pragma unroll 1
+  for (int64_t slot = threadIdx.x % 32; slot < args.max_points; slot += 32) {
+    float values[4] = {0, 0, 0, 0};
+    if (slot < voxel.stored) load_four(args, work, voxel.cell, order[slot], 0, 4, values);
+    store_four(args.features, args.out_dtype, 4 * (voxel.row * args.max_points + slot), values);
+  }
+}
+
+// The padded row of a voxel, [P, columns], by a warp: consecutive lanes write consecutive values.
+template <class Real>
+__device__ void copy_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
+                           const uint32_t* order) {
+  const int lane = threadIdx.x % 32;
+  const int columns = static_cast<int>(args.points.columns);
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    if (work.quads && columns == 4) return copy_voxel_quads(args, work, voxel, order);
+  }
+  const int64_t values = args.row_values();
+  const int64_t base = voxel.row * values;
+  const int slot_step = 32 / columns;
+  const int column_step = 32 % columns;
+  int64_t slot = lane / columns;
+  int column = lane % columns;
+  Real center[3] = {0, 0, 0};
+  if (args.center_relative) {
+    for (int axis = 0; axis < 3; ++axis)
+      center[axis] = cell_center<Real>(args.grid, voxel.cell, axis);
+  }
+#pragma unroll 4
+  for (int64_t k = lane; k < values; k += 32) {
+    Real value = 0;
+    if (slot < voxel.stored) {
+      const int64_t at = int64_t{order[slot]} * args.points.row_stride + column;
+      value = load_as<Real>(args.points.data, args.points.dtype, at);
+      if (args.center_relative && column < 3) {
+        value -= column == 0 ? center[0] : column == 1 ? center[1] : center[2];
+      }
+    }
+    store_as(args.features, args.out_dtype, base + k, value);
+    slot += slot_step;
+    column += column_step;
+    if (column >= columns) {
+      column -= columns;
+      ++slot;
+    }
+  }
+}
+
+}  // namespace torchvox

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "csrc/kernels/core/dependent_launch.cuh"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/voxel/voxelize/points.cuh"
+
+namespace torchvox {
+namespace {
+
+// The workspace as every step expects it: all bits set. A kernel and not a memset, so that the next
+// one reads and locates points meanwhile: it begins at once, and there is room for its blocks.
+__global__ void __launch_bounds__(kVoxelThreads) clear_kernel(VoxelWork work) {
+  let_next_begin();
+  clear_workspace(work);
+}
+constexpr int kClearBlocks = 3;  // a multiprocessor: they take as long as all that it has room for
+
+}  // namespace
+
+VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base) {
+  const int64_t rows = args.points.rows;
+  const int64_t batches = args.points.batches;
+  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(batches);
+  tiles = std::max<int64_t>(1, ceil_div<int64_t>(rows, kTilePoints));
+  voxel_limit = static_cast<int64_t>(std::min<uint64_t>(static_cast<uint64_t>(rows), keys));
+  const PackedPoints& points = args.points;
+  quads = points.dtype == DType::kFloat && points.columns % 4 == 0 && points.row_stride % 4 == 0 &&
+      reinterpret_cast<uintptr_t>(points.data) % 16 == 0;
+  short_keys = keys <= 0xffffffffu;
+  const bool few_stored = args.max_points >= 0 && args.max_points <= 32;
+  sort_above = few_stored ? kWarpSelect : kWarpSort;
+  giants = args.features != nullptr && args.reduce != VoxelReduce::kNone &&
+      (args.max_points < 0 || args.max_points > kGiantChunk) && rows > kGiantChunk;
+  giant_limit = giants ? rows / (kGiantChunk / 2) + 1 : 0;
+  if (args.order != VoxelOrder::kFirst) {
+    const int64_t forced = plan_override(Plan::kVoxelRanking);
+    const bool bitmap =
+        forced == kAutomatic ? keys <= kBitmapKeys : forced == 0 && keys <= 4 * kBitmapKeys;
+    ranking = bitmap ? VoxelRanking::kByBitmap : VoxelRanking::kBySort;
+  }
+  if (ranking == VoxelRanking::kByBitmap) {
+    word_tiles = static_cast<int64_t>(ceil_div<uint64_t>(keys, uint64_t{32} * kTileWords));
+    word_tiles = std::max<int64_t>(1, word_tiles);
+  }
+  const bool wants_common = args.reduce == VoxelReduce::kMean || args.reduce == VoxelReduce::kNone;
+  common = plan_override(Plan::kVoxelCommon) != 0 && wants_common && args.features != nullptr &&
+      quads && short_keys && points.columns == 4 && points.row_stride == 4 &&
+      !points.offsets.given() && !points.num_valid.given() && !args.grid.x_major &&
+      !args.center_relative && args.point_slot == nullptr && args.arg == nullptr && !giants &&
+      ranking == VoxelRanking::kById;
+  table = VoxelTable::choose(keys, rows);
+  fused = plan_fused(args, *this, target);
+
+  Workspace space(base);
+  table.data = space.take<char>(table.bytes());
+  status = space.take<uint64_t>(std::max<int64_t>(tiles, fused.blocks));
+  if (fused.blocks > 0) numbers = space.take<uint64_t>(rows);
+  word_status = space.take<uint64_t>(word_tiles);
+  if (word_tiles > 0) bitmap = space.take<uint32_t>(word_tiles * kTileWords);
+  tallies = space.take<uint32_t>(5 * batches);
+  giant_done = space.take<uint32_t>(giant_limit);
+  counters = space.take<VoxelCounters>(1);
+  if (fused.blocks > 0) barriers = space.take<GridBarrier>(3);
+  cleared_bytes = space.bytes();
+
+  totals = space.take<VoxelTotals>(1);
+  slot = space.take<uint32_t>(rows);
+  maybe_first = space.take<uint32_t>(ceil_div<int64_t>(rows, 32));
+  arrival = space.take<uint32_t>(rows);
+  perm = space.take<uint32_t>(rows);
+  if (fused.blocks > 0) {
+    lists = space.take<uint32_t>(static_cast<int64_t>(table.slots) * kSmallVoxel);
+  }
+  segments = space.take<VoxelSegment>(voxel_limit);
+  sample_begin = space.take<uint32_t>(batches + 1);
+  row_begin = space.take<uint32_t>(batches + 1);
+  crowded = space.take<CrowdedVoxel>(rows / (kSmallVoxel + 1) + 1);
+  // A segment of n > kWarpSort points takes n / kSortChunk + 1 tasks at most.
+  sort_tasks = space.take<SegmentTask>(rows > sort_above ? rows / 448 + 1 : 0);
+  if (giants) {
+    giant_tasks = space.take<SegmentTask>(giant_limit);
+    const int64_t real_bytes = args.points.dtype == DType::kDouble ? 8 : 4;
+    giant_values = space.take<char>(giant_limit * 2 * args.points.columns * real_bytes);
+    if (args.is_best()) giant_points = space.take<int32_t>(giant_limit * args.points.columns);
+  }
+  if (ranking != VoxelRanking::kById) {
+    ranked_segments = space.take<VoxelSegment>(voxel_limit);
+    rank_of = space.take<uint32_t>(voxel_limit);
+  }
+  if (ranking == VoxelRanking::kByBitmap) {
+    word_rank = space.take<uint32_t>(word_tiles * kVoxelThreads);
+  }
+  if (ranking == VoxelRanking::kBySort) {
+    sort_bytes = voxel_sort_bytes(voxel_limit);
+    sort_keys = space.take<uint64_t>(2 * voxel_limit);
+    sort_ids = space.take<uint32_t>(2 * voxel_limit);
+    sort_storage = space.take<char>(sort_bytes);
+  }
+  bytes = space.bytes();
+}
+
+int64_t cuda_workspace_bytes(const VoxelizeArgs& args, const Target& target) {
+  return VoxelWork(args, target, nullptr).bytes;
+}
+
+cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext& context) {
+  const VoxelWork work(args, context.target, workspace);
+  if (work.fused.blocks > 0) {
+    // Where the grid cannot be resident at once (a shared GPU), the steps run one by one.
+    const cudaError_t status = voxelize_fused(args, work, context);
+    if (status != cudaErrorCooperativeLaunchTooLarge) return status;
+    cudaGetLastError();
+  }
+  const unsigned clear_blocks =
+      blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target, kClearBlocks);
+  clear_kernel<<<clear_blocks, kVoxelThreads, 0, context.stream>>>(work);
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  TORCHVOX_CUDA_CHECK(insert_points(args, work, context));
+  TORCHVOX_CUDA_CHECK(number_voxels(args, work, context));
+  if (work.ranking != VoxelRanking::kById) {
+    TORCHVOX_CUDA_CHECK(rank_voxels(args, work, context));
+  }
+  TORCHVOX_CUDA_CHECK(place_points(args, work, context));
+  return reduce_voxels(args, work, context);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/kernels/core/export.h"
+#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/target.h"
+#include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/voxel/voxelize/reduce.h"
+
+namespace torchvox {
+
+// Columns of a row of `counts`: row 0 is the whole call, row 1 + b is sample b. Columns
+// kPointsStored to kPointsNotFinite add up to the valid input points.
+enum VoxelCount {
+  kVoxelsKept,
+  kVoxelsFound,
+  kPointsStored,
+  kPointsOverCap,  // past max_points in voxels that were kept
+  kPointsVoxelNotKept,
+  kPointsOutOfRange,
+  kPointsNotFinite,
+  kVoxelCountUnused,
+  kVoxelCounts
+};
+
+struct VoxelizeArgs {
+  PackedPoints points;
+  VoxelGrid grid;
+  VoxelOrder order = VoxelOrder::kFirst;
+  int64_t max_points = -1;  // P, stored points a voxel; -1: no limit
+  int64_t max_voxels = -1;  // V, voxels a sample; -1: no limit
+  VoxelReduce reduce = VoxelReduce::kNone;
+  bool center_relative = false;
+  DType out_dtype = DType::kFloat;
+  int threads = 1;  // CPU threads that may be used; never decides a result
+
+  // Outputs; C = capacity().
+  void* features = nullptr;  // [C, P, columns] or [C, columns]; null: not wanted
+  int32_t* indices = nullptr;  // [C, 4]: b, z, y, x
+  int32_t* num_points = nullptr;  // [C]
+  int32_t* point_voxel = nullptr;  // [rows]
+  int32_t* counts = nullptr;  // [batches + 1, kVoxelCounts]
+  int32_t* point_slot = nullptr;  // [rows]; null: not wanted
+  int32_t* arg = nullptr;  // [C, columns], for max and min; null: not wanted
+
+  TORCHVOX_HD int64_t capacity() const {
+    return max_voxels < 0 ? points.rows : points.batches * max_voxels;
+  }
+  // How many of a voxel's n points are stored.
+  TORCHVOX_HD int64_t stored(int64_t n) const {
+    return max_points >= 0 && max_points < n ? max_points : n;
+  }
+  // How many of a sample's n voxels are kept.
+  TORCHVOX_HD int64_t kept(int64_t n) const {
+    return max_voxels >= 0 && max_voxels < n ? max_voxels : n;
+  }
+  // Values in a row of `features`.
+  TORCHVOX_HD int64_t row_values() const {
+    return reduce == VoxelReduce::kNone ? max_points * points.columns : points.columns;
+  }
+  TORCHVOX_HD bool is_best() const {
+    return reduce == VoxelReduce::kMax || reduce == VoxelReduce::kMin;
+  }
+};
+
+TORCHVOX_EXPORT int64_t workspace_bytes(const VoxelizeArgs& args, const Target& target);
+TORCHVOX_EXPORT void run_cpu(const VoxelizeArgs& args, void* workspace,
+                             const ParallelFor& parallel_for);
+
+#ifdef TORCHVOX_CUDA
+int64_t cuda_workspace_bytes(const VoxelizeArgs& args, const Target& target);
+TORCHVOX_EXPORT cudaError_t launch(const VoxelizeArgs& args, void* workspace,
+                                   const CudaContext& context);
+#endif
+
+}  // namespace torchvox

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/bev/max_height.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "csrc/ops/bev/checks.h"
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/device.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+HeightCode parse_code(const char* op, const BevGrid& grid, std::optional<at::ScalarType> out_dtype,
+                      double fill, int64_t lowest_code) {
+  const at::ScalarType type = out_dtype.value_or(at::kFloat);
+  check_type(type == at::kFloat || type == at::kByte || type == at::kUInt16, op,
+             "out_dtype must be float32, uint8 or uint16", type);
+  check_value(lowest_code >= 0 && lowest_code <= 254, op, "lowest_code must be in [0, 254]",
+              lowest_code);
+  HeightCode code;
+  code.format = type == at::kFloat ? HeightFormat::kFloat
+      : type == at::kByte          ? HeightFormat::kUInt8
+                                   : HeightFormat::kUInt16;
+  code.fill = static_cast<float>(fill);
+  code.lowest_code = static_cast<int>(lowest_code);
+  code.z0 = grid.lower[2];
+  code.z1 = grid.upper[2];
+  return code;
+}
+
+// Everything that is known before data is read; the same for the CPU, CUDA and Meta keys.
+struct Plan {
+  BevGrid grid;
+  HeightCode code;
+  at::ScalarType out_dtype;
+  c10::SymInt batches;
+  c10::SymDimVector image;  // [B, H, W]
+};
+
+Plan make_plan(const char* op, const Tensor& points, c10::ArrayRef<double> range,
+               c10::ArrayRef<int64_t> size, const OptionalTensor& batch_offsets,
+               const OptionalTensor& num_valid, std::string_view orientation,
+               std::optional<at::ScalarType> out_dtype, double fill, int64_t lowest_code) {
+  check_packed_points(op, points);
+  Plan plan;
+  plan.grid = parse_grid(op, range, size, orientation);
+  plan.code = parse_code(op, plan.grid, out_dtype, fill, lowest_code);
+  plan.out_dtype = out_dtype.value_or(at::kFloat);
+  plan.batches = check_batch(op, points, batch_offsets, num_valid);
+  plan.image = {plan.batches, rows_of(plan.grid), columns_of(plan.grid)};
+  return plan;
+}
+
+struct Outputs {
+  Tensor height;
+  Tensor top_index;
+  Tensor counts;
+};
+
+Outputs empty_outputs(const Plan& plan, const Tensor& points, bool with_index) {
+  Outputs out;
+  out.height = empty_beside(plan.image, plan.out_dtype, points);
+  if (with_index) out.top_index = empty_beside(plan.image, at::kInt, points);
+  out.counts = empty_beside({plan.batches + 1, int64_t{kBevCounts}}, at::kInt, points);
+  return out;
+}
+
+Outputs compute(const char* op, const Tensor& points, c10::ArrayRef<double> range,
+                c10::ArrayRef<int64_t> size, const OptionalTensor& batch_offsets,
+                const OptionalTensor& num_valid, std::string_view orientation,
+                std::optional<at::ScalarType> out_dtype, double fill, int64_t lowest_code,
+                bool with_index) {
+  const Plan plan = make_plan(op, points, range, size, batch_offsets, num_valid, orientation,
+                              out_dtype, fill, lowest_code);
+  Outputs out = empty_outputs(plan, points, with_index);
+  if (points.is_meta()) return out;
+  const Packed packed(points, batch_offsets, num_valid);
+  BevMaxHeightArgs args;
+  args.points = packed.view;
+  args.grid = plan.grid;
+  args.code = plan.code;
+  args.height = out.height.mutable_data_ptr();
+  args.top_index = with_index ? out.top_index.mutable_data_ptr<int32_t>() : nullptr;
+  args.counts = out.counts.mutable_data_ptr<int32_t>();
+  run(op, points, args);
+  return out;
+}
+
+std::tuple<Tensor, Tensor> bev_max_height(const Tensor& points,
+                                          c10::ArrayRef<double> point_cloud_range,
+                                          at::IntArrayRef size, const OptionalTensor& batch_offsets,
+                                          const OptionalTensor& num_valid,
+                                          std::string_view orientation,
+                                          std::optional<at::ScalarType> out_dtype, double fill,
+                                          int64_t lowest_code) {
+  Outputs out = compute("bev_max_height", points, point_cloud_range, size, batch_offsets, num_valid,
+                        orientation, out_dtype, fill, lowest_code, false);
+  return {std::move(out.height), std::move(out.counts)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> bev_max_height_with_index(
+    const Tensor& points, c10::ArrayRef<double> point_cloud_range, at::IntArrayRef size,
+    const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
+    std::string_view orientation, std::optional<at::ScalarType> out_dtype, double fill,
+    int64_t lowest_code) {
+  Outputs out = compute("bev_max_height_with_index", points, point_cloud_range, size, batch_offsets,
+                        num_valid, orientation, out_dtype, fill, lowest_code, true);
+  return {std::move(out.height), std::move(out.top_index), std::move(out.counts)};
+}
+
+Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_index,
+                               const Tensor& points, c10::ArrayRef<double> point_cloud_range,
+                               at::IntArrayRef size, const OptionalTensor& batch_offsets,
+                               const OptionalTensor& num_valid, std::string_view orientation) {
+  const char* op = "_bev_max_height_backward";
+  const Plan plan = make_plan(op, points, point_cloud_range, size, batch_offsets, num_valid,
+                              orientation, at::kFloat, 0., 1);
+  check_type(grad_height.scalar_type() == at::kFloat, op, "grad_height must be float32",
+             grad_height.scalar_type());
+  check_type(top_index.scalar_type() == at::kInt, op, "top_index must be int32",
+             top_index.scalar_type());
+  for (const auto& [name, image] :
+       {std::pair<const char*, const Tensor&>{"grad_height", grad_height},
+        {"top_index", top_index}}) {
+    check_device(op, name, image, points);
+    check_value(image.dim() == 3, op, {name, " must be [B, H, W]"}, image.sym_sizes());
+    for (int axis = 0; axis < 3; ++axis) {
+      check_size(image.sym_size(axis).sym_eq(plan.image[axis]), op,
+                 {name, " must have the shape of the height image"}, image.sym_sizes());
+    }
+  }
+  Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());
+  if (points.is_meta()) return grad_points;
+  const Packed packed(points, batch_offsets, num_valid);
+  const Tensor grad = grad_height.contiguous(), top = top_index.contiguous();
+  BevMaxHeightBackwardArgs args;
+  args.points = packed.view;
+  args.grid = plan.grid;
+  args.grad_height = grad.const_data_ptr<float>();
+  args.top_index = top.const_data_ptr<int32_t>();
+  args.grad_points = grad_points.mutable_data_ptr();
+  run(op, points, args);
+  return grad_points;
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("bev_max_height", bev_max_height);
+  m.impl("bev_max_height_with_index", bev_max_height_with_index);
+  m.impl("_bev_max_height_backward", bev_max_height_backward);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
+  m.impl("_bev_max_height_backward", no_second_derivative());
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/bev/rasterize.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <string>
+
+#include "csrc/ops/bev/checks.h"
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/device.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Channels = torch::List<std::string>;
+
+struct ChannelName {
+  const char* name;
+  BevChannel channel;
+};
+constexpr std::array<ChannelName, 10> kPlainChannels = {{
+    {"height_max", BevChannel::kHeightMax},
+    {"height_min", BevChannel::kHeightMin},
+    {"height_mean", BevChannel::kHeightMean},
+    {"height_range", BevChannel::kHeightRange},
+    {"height_norm", BevChannel::kHeightNorm},
+    {"intensity_top", BevChannel::kIntensityTop},
+    {"intensity_mean", BevChannel::kIntensityMean},
+    {"intensity_max", BevChannel::kIntensityMax},
+    {"count", BevChannel::kCount},
+    {"density", BevChannel::kDensity},
+}};
+
+bool is_intensity(BevChannel channel) {
+  return channel == BevChannel::kIntensityTop || channel == BevChannel::kIntensityMean ||
+      channel == BevChannel::kIntensityMax;
+}
+
+void append_plane(const char* op, BevPlanes& planes, const BevPlane& plane) {
+  static_assert(kBevMaxPlanes == 256);
+  check_value(planes.count < kBevMaxPlanes, op, "channels must give at most 256 planes", "more");
+  planes.plane[planes.count++] = plane;
+}
+
+// "slices:K" or "occupancy:K": K planes over one slicing of the height range.
+void append_slicing(const char* op, BevPlanes& planes, const std::string& name) {
+  const std::string expected =
+      "channels must be of height_max, height_min, height_mean, height_range, height_norm, "
+      "intensity_top, intensity_mean, intensity_max, count, density, occupancy:K and slices:K";
+  const size_t colon = name.find(':');
+  const std::string kind = name.substr(0, colon);
+  check_value(colon != std::string::npos && (kind == "occupancy" || kind == "slices"), op, expected,
+              "'", name, "'");
+  int slices = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, slices);
+  check_value(error == std::errc() && stop == end && slices >= 1 && slices <= kBevMaxPlanes, op,
+              "channels must have K of " + kind + ":K in [1, 256]", "'", name, "'");
+  const bool occupancy = kind == "occupancy";
+  BevPlane plane;
+  plane.channel = occupancy ? BevChannel::kOccupancy : BevChannel::kSlices;
+  plane.slices = static_cast<int16_t>(slices);
+  plane.table_row = static_cast<int16_t>(planes.sliced_rows);
+  planes.sliced_rows += occupancy ? (slices + 31) / 32 : slices;
+  for (int k = 0; k < slices; ++k) {
+    plane.slice = static_cast<int16_t>(k);
+    append_plane(op, planes, plane);
+  }
+}
+
+BevPlanes parse_channels(const char* op, const Channels& channels) {
+  BevPlanes planes;
+  for (const auto& entry : channels) {
+    const std::string name = entry;
+    bool plain = false;
+    for (const ChannelName& known : kPlainChannels) {
+      if (name != known.name) continue;
+      BevPlane plane;
+      plane.channel = known.channel;
+      append_plane(op, planes, plane);
+      plain = true;
+    }
+    if (!plain) append_slicing(op, planes, name);
+  }
+  check_value(planes.count > 0, op, "channels must name at least one plane", "none");
+  return planes;
+}
+
+bool has_channel(const BevPlanes& planes, BevChannel channel) {
+  for (int p = 0; p < planes.count; ++p) {
+    if (planes.plane[p].channel == channel) return true;
+  }
+  return false;
+}
+
+// Everything that is known before data is read; the same for the CPU, CUDA and Meta keys.
+struct Plan {
+  BevGrid grid;
+  BevPlanes planes;
+  bool ordered_mean = false;  // intensity_mean sums in input order
+  c10::SymInt batches;
+  c10::SymDimVector image;  // [B, planes, H, W]
+};
+
+Plan make_plan(const char* op, const Tensor& points, c10::ArrayRef<double> range,
+               c10::ArrayRef<int64_t> size, const Channels& channels,
+               const OptionalTensor& features, const OptionalTensor& batch_offsets,
+               const OptionalTensor& num_valid, std::string_view orientation) {
+  check_packed_points(op, points);
+  Plan plan;
+  plan.grid = parse_grid(op, range, size, orientation);
+  plan.planes = parse_channels(op, channels);
+  plan.batches = check_batch(op, points, batch_offsets, num_valid);
+  plan.image = {plan.batches, plan.planes.count, rows_of(plan.grid), columns_of(plan.grid)};
+  plan.ordered_mean = has_channel(plan.planes, BevChannel::kIntensityMean);
+  if (plan.ordered_mean) {
+    check_below(plan.batches * plan.grid.cells(), (int64_t{1} << 31) - 1, op,
+                "intensity_mean needs fewer than 2^31 - 1 cells in the batch",
+                plan.batches * plan.grid.cells());
+  }
+  if (features) {
+    check_type(is_coordinate_type(features->scalar_type()), op,
+               "features must be float16, bfloat16, float32 or float64", features->scalar_type());
+    check_device(op, "features", *features, points);
+    check_value(features->dim() == 1 || features->dim() == 2, op,
+                "features must be [N] or [N, 1], one intensity a point", features->sym_sizes());
+    check_size(features->sym_size(0).sym_eq(points.sym_size(0)), op,
+               "features must be [N] or [N, 1], one intensity a point", features->sym_sizes());
+    if (features->dim() == 2) {
+      check_size(features->sym_size(1).sym_eq(1), op,
+                 "features must be [N] or [N, 1], one intensity a point", features->sym_sizes());
+    }
+  } else {
+    for (int p = 0; p < plan.planes.count; ++p) {
+      if (!is_intensity(plan.planes.plane[p].channel)) continue;
+      check_size(points.sym_size(1).sym_ge(4), op,
+                 "points must be [N, C] with C >= 4 for an intensity channel without features",
+                 points.sym_sizes());
+    }
+  }
+  return plan;
+}
+
+BevIntensity intensity_of(const OptionalTensor& features, const Packed& packed) {
+  BevIntensity intensity;
+  if (features) {
+    intensity.data = features->const_data_ptr();
+    intensity.dtype = dtype_of(features->scalar_type());
+    intensity.stride = features->stride(0);
+  } else if (packed.view.columns > 3) {
+    const auto* base = static_cast<const char*>(packed.view.data);
+    intensity.data = base + 3 * packed.points.element_size();
+    intensity.dtype = packed.view.dtype;
+    intensity.stride = packed.view.row_stride;
+  }
+  return intensity;
+}
+
+const auto& voxel_csr_op() {
+  static const auto op =
+      typed_op<std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt)>("torchvox::voxel_csr");
+  return op;
+}
+
+std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<double> range,
+                                         at::IntArrayRef size, Channels channels,
+                                         const OptionalTensor& features,
+                                         const OptionalTensor& batch_offsets,
+                                         const OptionalTensor& num_valid,
+                                         std::string_view orientation, double fill,
+                                         int64_t density_base) {
+  const char* op = "bev_rasterize";
+  const Plan plan =
+      make_plan(op, points, range, size, channels, features, batch_offsets, num_valid, orientation);
+  check_value(density_base >= 2 && density_base <= kBevMaxDensityBase, op,
+              "density_base must be in [2, 512]", density_base);
+  Tensor image = empty_beside(plan.image, at::kFloat, points);
+  Tensor counts = empty_beside({plan.batches + 1, int64_t{kBevCounts}}, at::kInt, points);
+  if (points.is_meta()) return {image, counts};
+
+  const Packed packed(points, batch_offsets, num_valid);
+  Tensor cell_offsets, cell_points;
+  if (plan.ordered_mean) {
+    const Tensor point_cell = empty_beside({packed.view.rows}, at::kInt, points);
+    BevCellsArgs cells;
+    cells.points = packed.view;
+    cells.grid = plan.grid;
+    cells.point_cell = point_cell.mutable_data_ptr<int32_t>();
+    run(op, points, cells);
+    std::tie(cell_offsets, cell_points) =
+        voxel_csr_op().call(point_cell, packed.view.batches * plan.grid.cells());
+  }
+  BevRasterizeArgs args;
+  args.points = packed.view;
+  args.intensity = intensity_of(features, packed);
+  args.grid = plan.grid;
+  args.planes = plan.planes;
+  args.density_base = static_cast<int>(density_base);
+  for (int n = 0; n < args.density_base; ++n) {
+    args.density[n] = static_cast<float>(
+        std::min(1., std::log(n + 1.) / std::log(static_cast<double>(density_base))));
+  }
+  // The largest power of two at which the whole range is at most 2^31 steps high.
+  int exponent = 0;
+  std::frexp(static_cast<double>(plan.grid.upper[2]) - static_cast<double>(plan.grid.lower[2]),
+             &exponent);
+  args.height_steps = std::ldexp(1., 31 - exponent);
+  args.fill = static_cast<float>(fill);
+  if (plan.ordered_mean) {
+    args.cell_offsets = cell_offsets.const_data_ptr<int32_t>();
+    args.cell_points = cell_points.const_data_ptr<int32_t>();
+  }
+  args.image = image.mutable_data_ptr<float>();
+  args.counts = counts.mutable_data_ptr<int32_t>();
+  run(op, points, args);
+  return {image, counts};
+}
+
+// (grad_points [N, C], grad_features of the shape of features, or [0] when there are none)
+std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, const Tensor& points,
+                                                  c10::ArrayRef<double> range, at::IntArrayRef size,
+                                                  Channels channels, const OptionalTensor& features,
+                                                  const OptionalTensor& batch_offsets,
+                                                  const OptionalTensor& num_valid,
+                                                  std::string_view orientation) {
+  const char* op = "_bev_rasterize_backward";
+  const Plan plan =
+      make_plan(op, points, range, size, channels, features, batch_offsets, num_valid, orientation);
+  check_device(op, "grad_image", grad_image, points);
+  check_type(grad_image.scalar_type() == at::kFloat, op, "grad_image must be float32",
+             grad_image.scalar_type());
+  check_value(grad_image.dim() == 4, op, "grad_image must be [B, planes, H, W]",
+              grad_image.sym_sizes());
+  for (int axis = 0; axis < 4; ++axis) {
+    check_size(grad_image.sym_size(axis).sym_eq(plan.image[axis]), op,
+               "grad_image must have the shape of the image", grad_image.sym_sizes());
+  }
+  Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());
+  Tensor grad_features = features ? at::empty_symint(features->sym_sizes(), features->options())
+                                  : at::empty({0}, points.options());
+  if (points.is_meta()) return {grad_points, grad_features};
+
+  const Packed packed(points, batch_offsets, num_valid);
+  const Tensor grad = grad_image.contiguous();
+  BevRasterizeBackwardArgs args;
+  args.points = packed.view;
+  args.grid = plan.grid;
+  args.planes = plan.planes;
+  args.grad_image = grad.const_data_ptr<float>();
+  args.grad_points = grad_points.mutable_data_ptr();
+  if (features) {
+    args.grad_features = grad_features.mutable_data_ptr();
+    args.features_dtype = dtype_of(features->scalar_type());
+  }
+  run(op, points, args);
+  return {grad_points, grad_features};
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("bev_rasterize", bev_rasterize);
+  m.impl("_bev_rasterize_backward", bev_rasterize_backward);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
+  m.impl("_bev_rasterize_backward", no_second_derivative());
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/neighbors/ball_query/ball_query.h"
+
+#include <torch/library.h>
+
+#include "csrc/ops/core/device.h"
+#include "csrc/ops/neighbors/ball_checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Outputs = std::tuple<Tensor, Tensor, Tensor>;
+
+// What the batched and the ragged op have in common.
+struct Options {
+  double radius;
+  const c10::SymInt& k;
+  std::optional<double> radius2;
+  double min_radius;
+  double core_dist2;
+  bool closed;
+  std::string_view fill;
+  std::string_view dist_order;
+};
+
+// Checks every option and sets what does not need the data.
+BallQueryArgs parse_options(const char* op, const Tensor& points, const Options& options) {
+  BallQueryArgs args;
+  check_value(options.radius >= 0, op, "radius must be >= 0", options.radius);
+  check_value(!options.radius2 || *options.radius2 >= 0, op, "radius2 must be >= 0",
+              options.radius2.value_or(0));
+  check_value(options.min_radius >= 0, op, "min_radius must be >= 0", options.min_radius);
+  check_value(!std::isnan(options.core_dist2), op, "core_dist2 must be a number",
+              options.core_dist2);
+  args.pad = parse_word(op, "fill", options.fill, "first", "pad");
+  args.order = parse_dist_order(op, options.dist_order);
+  check_size(options.k.sym_ge(0), op, "k must be >= 0", options.k);
+  check_below(options.k, kIndexLimit, op, "k must be below 2^31", options.k);
+  args.dtype = dtype_of(points.scalar_type());
+  args.core =
+      args.dtype == DType::kDouble ? options.core_dist2 : static_cast<float>(options.core_dist2);
+  args.radius[0] =
+      ball_radius(args.dtype, options.radius, options.radius2 ? &*options.radius2 : nullptr,
+                  options.min_radius, options.core_dist2, options.closed);
+  return args;
+}
+
+// dist2 and idx of the shape of the queries and k, count of that of the queries.
+Outputs empty_outputs(const Tensor& query, const c10::SymInt& k) {
+  const at::ScalarType type = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  c10::SymDimVector shape(query.sym_sizes());
+  shape.back() = k;
+  const c10::SymIntArrayRef rows(shape.data(), shape.size() - 1);
+  return {empty_beside(shape, type, query), empty_beside(shape, at::kInt, query),
+          empty_beside(rows, at::kInt, query)};
+}
+
+// Fills in the data and runs. `points` and `query` are what readable() gave.
+void finish(const char* op, BallQueryArgs& args, const Tensor& points, const Tensor& query,
+            const Outputs& out) {
+  const auto& [dist2, idx, count] = out;
+  args.points = points.const_data_ptr();
+  args.query = query.const_data_ptr();
+  args.dims = points.size(-1);
+  if (args.dims != 3) args.order = DistOrder::kLoop;
+  args.capacity = points.size(-2);
+  args.queries = query.size(-2);
+  args.point_stride = points.stride(-2);
+  args.query_stride = query.stride(-2);
+  args.slots = args.radius[0].k = idx.size(-1);
+  args.dist2 = dist2.mutable_data_ptr();
+  args.idx = idx.mutable_data_ptr<int32_t>();
+  args.count = count.mutable_data_ptr<int32_t>();
+  run(op, points, args);
+}
+
+Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radius, c10::SymInt k,
+                   std::optional<double> radius2, double min_radius, double core_dist2, bool closed,
+                   std::string_view fill, std::string_view dist_order,
+                   const OptionalTensor& lengths_in, const OptionalTensor& query_lengths_in) {
+  const char* op = "ball_query";
+  check_points_and_query(op, points_in, query_in, 3, "[B, N, D]", "[B, M, D]");
+  const c10::SymInt clouds = points_in.sym_size(0);
+  check_size(query_in.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
+             query_in.sym_sizes());
+  check_queries(op, clouds, clouds * query_in.sym_size(1));
+  BallQueryArgs args = parse_options(
+      op, points_in, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
+  check_vector(op, "lengths", lengths_in, points_in, clouds, "[B]");
+  check_vector(op, "query_lengths", query_lengths_in, points_in, clouds, "[B]");
+  const Outputs out = empty_outputs(query_in, k);
+  if (points_in.is_meta()) return out;
+
+  const Tensor points = readable(points_in), query = readable(query_in);
+  const OptionalTensor lengths = contiguous(lengths_in),
+                       query_lengths = contiguous(query_lengths_in);
+  args.clouds = points.size(0);
+  args.cloud_stride = points.stride(0);
+  args.query_cloud_stride = query.stride(0);
+  args.lengths = index_array(lengths);
+  args.query_lengths = index_array(query_lengths);
+  finish(op, args, points, query, out);
+  return out;
+}
+
+Outputs ball_query_ragged(const Tensor& points_in, const Tensor& query_in, const Tensor& ptr_in,
+                          const Tensor& query_ptr_in, double radius, c10::SymInt k,
+                          std::optional<double> radius2, double min_radius, double core_dist2,
+                          bool closed, std::string_view fill, std::string_view dist_order,
+                          bool local_index) {
+  const char* op = "ball_query_ragged";
+  check_points_and_query(op, points_in, query_in, 2, "[T, D]", "[U, D]");
+  check_integers(op, "ptr", ptr_in);
+  check_device(op, "ptr", ptr_in, points_in);
+  check_value(ptr_in.dim() == 1, op, "ptr must be [B + 1]", ptr_in.sym_sizes());
+  check_size(ptr_in.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr_in.sym_sizes());
+  check_vector(op, "query_ptr", query_ptr_in, points_in, ptr_in.sym_size(0), "[B + 1], as ptr");
+  BallQueryArgs args = parse_options(
+      op, points_in, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
+  check_queries(op, ptr_in.sym_size(0) - 1, query_in.sym_size(0));
+  const Outputs out = empty_outputs(query_in, k);
+  if (points_in.is_meta()) return out;
+
+  const Tensor points = readable(points_in), query = readable(query_in), ptr = ptr_in.contiguous(),
+               query_ptr = query_ptr_in.contiguous();
+  args.ragged = true;
+  args.clouds = ptr.size(0) - 1;
+  args.ptr = index_array(ptr);
+  args.query_ptr = index_array(query_ptr);
+  args.local_index = local_index;
+  finish(op, args, points, query, out);
+  return out;
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("ball_query", ball_query);
+  m.impl("ball_query_ragged", ball_query_ragged);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <string>
+#include <vector>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/device.h"
+#include "csrc/ops/neighbors/ball_checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+// idx [B, M, k] or count [B, M], int32.
+void check_neighbours(const char* op, const char* name, const Tensor& tensor, int dims,
+                      const char* shape, const Tensor& query) {
+  check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
+  check_device(op, name, tensor, query);
+  const Rule rule{name, " must be ", shape, " with the B and M of query"};
+  check_value(tensor.dim() == dims, op, rule, tensor.sym_sizes());
+  for (int axis = 0; axis < 2; ++axis) {
+    check_size(tensor.sym_size(axis).sym_eq(query.sym_size(axis)), op, rule, tensor.sym_sizes());
+  }
+}
+
+void check_layers(const char* op, at::TensorList weights, at::TensorList biases, c10::SymInt in,
+                  const Tensor& points) {
+  check_value(weights.size() >= 1 && weights.size() <= size_t{kMostMlpLayers}, op,
+              "weights must be 1 to 8 tensors", weights.size());
+  check_value(biases.size() == weights.size(), op, "biases must be one tensor a weight",
+              biases.size());
+  const at::ScalarType type = weights[0].scalar_type();
+  check_type(is_coordinate_type(type), op, "weights must be float16, bfloat16, float32 or float64",
+             type);
+  for (size_t l = 0; l < weights.size(); ++l) {
+    const Tensor &weight = weights[l], &bias = biases[l];
+    check_device(op, "weights", weight, points);
+    check_device(op, "biases", bias, points);
+    check_type(weight.scalar_type() == type, op, "weights must have one dtype",
+               weight.scalar_type());
+    check_type(bias.scalar_type() == type, op, "biases must have the dtype of weights",
+               bias.scalar_type());
+    check_value(weight.dim() == 2, op, "weights must be [C_out, C_in] each", weight.sym_sizes());
+    check_size(weight.sym_size(1).sym_eq(in), op,
+               l == 0 ? "weights[0] must have one column per coordinate and feature"
+                      : "weights must have one column per output of the layer before",
+               weight.sym_sizes());
+    in = weight.sym_size(0);
+    check_below(in, kIndexLimit, op, "weights must have fewer than 2^31 rows", weight.sym_sizes());
+    check_value(bias.dim() == 1, op, "biases must be [C_out] each", bias.sym_sizes());
+    check_size(bias.sym_size(0).sym_eq(in), op, "biases must be [C_out] each", bias.sym_sizes());
+  }
+}
+
+void check_mlp_features(const char* op, const OptionalTensor& features, const Tensor& points,
+                        at::ScalarType type, bool use_xyz) {
+  check_value(features || use_xyz, op, "features must be given without use_xyz", "None");
+  if (!features) return;
+  const char* rule = "features must be [B, N, C] with the B and N of points";
+  check_value(features->dim() == 3, op, rule, features->sym_sizes());
+  for (int axis = 0; axis < 2; ++axis) {
+    check_size(features->sym_size(axis).sym_eq(points.sym_size(axis)), op, rule,
+               features->sym_sizes());
+  }
+  check_type(features->scalar_type() == type, op, "features must have the dtype of weights",
+             features->scalar_type());
+  check_device(op, "features", *features, points);
+}
+
+// The tensor, or a copy, whose B * M rows lie at equal distances.
+Tensor with_even_rows(const Tensor& tensor) {
+  const bool unit = tensor.dim() == 2 || tensor.size(2) <= 1 || tensor.stride(2) == 1;
+  const bool even = tensor.size(0) <= 1 || tensor.stride(0) == tensor.size(1) * tensor.stride(1);
+  return unit && even ? tensor : tensor.contiguous();
+}
+
+Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
+                     const OptionalTensor& features_in, const Tensor& idx_in,
+                     const Tensor& count_in, at::TensorList weights_in, at::TensorList biases_in,
+                     bool use_xyz, std::optional<double> normalize_radius, bool features_first) {
+  const char* op = "group_mlp_max";
+  check_points_and_query(op, points_in, query_in, 3, "[B, N, D]", "[B, M, D]");
+  check_size(query_in.sym_size(0).sym_eq(points_in.sym_size(0)), op,
+             "query must have the B of points", query_in.sym_sizes());
+  check_neighbours(op, "idx", idx_in, 3, "[B, M, k]", query_in);
+  check_neighbours(op, "count", count_in, 2, "[B, M]", query_in);
+  check_below(idx_in.sym_size(2), kIndexLimit, op, "idx must have k below 2^31",
+              idx_in.sym_sizes());
+  c10::SymInt in = use_xyz ? points_in.sym_size(2) : c10::SymInt(0);
+  if (features_in && features_in->dim() == 3) in = in + features_in->sym_size(2);
+  const at::ScalarType type = weights_in.empty() ? at::kFloat : weights_in[0].scalar_type();
+  check_mlp_features(op, features_in, points_in, type, use_xyz);
+  check_layers(op, weights_in, biases_in, in, points_in);
+  check_value(!normalize_radius || *normalize_radius > 0, op, "normalize_radius must be > 0",
+              normalize_radius.value_or(0));
+
+  const Tensor out = empty_beside(
+      {query_in.sym_size(0), query_in.sym_size(1), weights_in.back().sym_size(0)}, type, points_in);
+  if (points_in.is_meta()) return out;
+
+  const Tensor points = readable(points_in), query = readable(query_in);
+  const OptionalTensor features = contiguous(features_in);
+  const Tensor idx = with_even_rows(idx_in), count = with_even_rows(count_in);
+  std::vector<Tensor> kept;  // while the kernels read them
+  GroupMlpArgs args;
+  args.points = points.const_data_ptr();
+  args.query = query.const_data_ptr();
+  args.dtype = dtype_of(points.scalar_type());
+  args.mlp_dtype = dtype_of(type);
+  args.clouds = points.size(0);
+  args.capacity = points.size(1);
+  args.queries = query.size(1);
+  args.dims = points.size(2);
+  args.cloud_stride = points.stride(0);
+  args.point_stride = points.stride(1);
+  args.query_cloud_stride = query.stride(0);
+  args.query_stride = query.stride(1);
+  if (features) {
+    args.features = features->const_data_ptr();
+    args.channels = features->size(2);
+  }
+  args.idx = idx.const_data_ptr<int32_t>();
+  args.slots = idx.size(2);
+  args.idx_stride = idx.stride(1);
+  args.count = count.const_data_ptr<int32_t>();
+  args.count_stride = count.stride(1);
+  args.use_xyz = use_xyz;
+  args.features_first = features_first;
+  args.divisor = normalize_radius.value_or(0);
+  args.layers = static_cast<int>(weights_in.size());
+  for (size_t l = 0; l < weights_in.size(); ++l) {
+    const Tensor& weight = kept.emplace_back(weights_in[l].contiguous());
+    args.layer[l].weight = weight.const_data_ptr();
+    args.layer[l].in = weight.size(1);
+    args.layer[l].out = weight.size(0);
+    args.layer[l].bias = kept.emplace_back(biases_in[l].contiguous()).const_data_ptr();
+  }
+  args.out = out.mutable_data_ptr();
+  run(op, points, args);
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl("group_mlp_max", group_mlp_max); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl("group_mlp_max", group_mlp_max); }
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("group_mlp_max", inference_only()); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) m.impl("group_mlp_max", group_mlp_max);
+}
+
+}  // namespace
+}  // namespace torchvox

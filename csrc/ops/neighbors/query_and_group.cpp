@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/neighbors/query_and_group.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "csrc/kernels/grouping/segment_sum.h"
+#include "csrc/ops/core/device.h"
+#include "csrc/ops/grouping/slots.h"
+#include "csrc/ops/neighbors/ball_checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+// What a row of the grouped tensor is made of.
+struct Layout {
+  c10::ArrayRef<double> radii;
+  c10::SymIntArrayRef ks;
+  bool use_xyz;
+  bool normalize_xyz;
+  bool features_first;
+
+  c10::SymInt slots() const {
+    c10::SymInt sum = 0;
+    for (const c10::SymInt& k : ks) sum = sum + k;
+    return sum;
+  }
+  GroupRadii divisors() const {
+    GroupRadii divisors;
+    if (!normalize_xyz) return divisors;
+    int64_t end = 0;
+    for (size_t r = 0; r < radii.size(); ++r) {
+      end += ks[r].guard_int(__FILE__, __LINE__);
+      divisors.end[divisors.count] = end;
+      divisors.radius[divisors.count++] = radii[r];
+    }
+    return divisors;
+  }
+};
+
+void check_layout(const char* op, const Layout& layout) {
+  check_value(layout.radii.size() >= 1 && layout.radii.size() <= size_t{kMostGroupedRadii}, op,
+              "radii must be 1 to 8 numbers", layout.radii);
+  check_value(layout.ks.size() == layout.radii.size(), op, "ks must be one number a radius",
+              layout.ks);
+  for (const double radius : layout.radii) {
+    const bool divides = layout.normalize_xyz;  // in float32, where a tiny radius would be 0
+    check_value(divides ? static_cast<float>(radius) > 0 : radius >= 0, op,
+                {"radii must be ", divides ? "> 0 in float32 with normalize_xyz" : ">= 0"}, radius);
+  }
+  for (const c10::SymInt& k : layout.ks) {
+    check_size(k.sym_ge(0), op, "ks must be >= 0", k);
+    check_below(k, kIndexLimit, op, "ks must be below 2^31", k);
+  }
+}
+
+void check_features(const char* op, const OptionalTensor& features, const Tensor& points,
+                    bool use_xyz) {
+  check_value(features || use_xyz, op, "features must be given without use_xyz", "None");
+  if (!features) return;
+  const char* rule = "features must be [B, N, C] with the B and N of points";
+  check_value(features->dim() == 3, op, rule, features->sym_sizes());
+  for (int axis = 0; axis < 2; ++axis) {
+    check_size(features->sym_size(axis).sym_eq(points.sym_size(axis)), op, rule,
+               features->sym_sizes());
+  }
+  check_type(is_coordinate_type(features->scalar_type()), op,
+             "features must be float16, bfloat16, float32 or float64", features->scalar_type());
+  check_device(op, "features", *features, points);
+}
+
+// The balls of a row, kMostRadii at a time.
+void find_neighbours(const char* op, const Tensor& points, const Tensor& query,
+                     const OptionalTensor& lengths, const OptionalTensor& query_lengths,
+                     const Layout& layout, bool closed, DistOrder order, const Tensor& idx,
+                     const Tensor& count) {
+  BallQueryArgs args;
+  args.points = points.const_data_ptr();
+  args.query = query.const_data_ptr();
+  args.dtype = dtype_of(points.scalar_type());
+  args.clouds = points.size(0);
+  args.capacity = points.size(1);
+  args.queries = query.size(1);
+  args.dims = points.size(2);
+  args.order = args.dims == 3 ? order : DistOrder::kLoop;
+  args.cloud_stride = points.stride(0);
+  args.point_stride = points.stride(1);
+  args.query_cloud_stride = query.stride(0);
+  args.query_stride = query.stride(1);
+  args.lengths = index_array(lengths);
+  args.query_lengths = index_array(query_lengths);
+  args.slots = idx.size(2);
+  args.idx = idx.mutable_data_ptr<int32_t>();
+  args.counts = count.size(2);
+  int64_t slot = 0;
+  const size_t radii = layout.radii.size();
+  for (size_t first = 0; first < radii; first += kMostRadii) {
+    args.radii = static_cast<int>(std::min(radii - first, size_t{kMostRadii}));
+    args.count = count.mutable_data_ptr<int32_t>() + first;
+    for (int r = 0; r < args.radii; ++r) {
+      args.radius[r] = ball_radius(args.dtype, layout.radii[first + r], nullptr, 0, 0, closed);
+      args.radius[r].k = layout.ks[first + r].guard_int(__FILE__, __LINE__);
+      args.radius[r].slot = slot;
+      slot += args.radius[r].k;
+    }
+    run(op, points, args);
+  }
+}
+
+std::tuple<Tensor, Tensor, Tensor> query_and_group(
+    const Tensor& points_in, const Tensor& query_in, const OptionalTensor& features_in,
+    c10::ArrayRef<double> radii, c10::SymIntArrayRef ks, bool use_xyz, bool normalize_xyz,
+    bool features_first, bool closed, std::string_view dist_order, const OptionalTensor& lengths_in,
+    const OptionalTensor& query_lengths_in) {
+  const char* op = "query_and_group";
+  check_points_and_query(op, points_in, query_in, 3, "[B, N, D]", "[B, M, D]");
+  const c10::SymInt clouds = points_in.sym_size(0), queries = query_in.sym_size(1);
+  check_size(query_in.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
+             query_in.sym_sizes());
+  check_queries(op, clouds, clouds * queries);
+  check_features(op, features_in, points_in, use_xyz);
+  const Layout layout{radii, ks, use_xyz, normalize_xyz, features_first};
+  check_layout(op, layout);
+  const DistOrder order = parse_dist_order(op, dist_order);
+  check_vector(op, "lengths", lengths_in, points_in, clouds, "[B]");
+  check_vector(op, "query_lengths", query_lengths_in, points_in, clouds, "[B]");
+
+  const c10::SymInt slots = layout.slots();
+  const c10::SymInt channels = features_in ? features_in->sym_size(2) : c10::SymInt(0);
+  const c10::SymInt columns = use_xyz ? channels + points_in.sym_size(2) : channels;
+  const Tensor& typed = features_in ? *features_in : points_in;
+  const Tensor grouped =
+      empty_beside({clouds, queries, slots, columns}, typed.scalar_type(), points_in);
+  const Tensor idx = empty_beside({clouds, queries, slots}, at::kInt, points_in);
+  const Tensor count = empty_beside({clouds, queries, c10::SymInt(static_cast<int64_t>(ks.size()))},
+                                    at::kInt, points_in);
+  if (points_in.is_meta()) return {grouped, idx, count};
+
+  const Tensor points = readable(points_in), query = readable(query_in);
+  const OptionalTensor features = contiguous(features_in), lengths = contiguous(lengths_in),
+                       query_lengths = contiguous(query_lengths_in);
+  find_neighbours(op, points, query, lengths, query_lengths, layout, closed, order, idx, count);
+
+  QueryAndGroupArgs args;
+  args.points = points.const_data_ptr();
+  args.query = query.const_data_ptr();
+  args.dtype = dtype_of(points.scalar_type());
+  args.grouped_dtype = dtype_of(typed.scalar_type());
+  args.clouds = points.size(0);
+  args.capacity = points.size(1);
+  args.queries = query.size(1);
+  args.dims = points.size(2);
+  args.cloud_stride = points.stride(0);
+  args.point_stride = points.stride(1);
+  args.query_cloud_stride = query.stride(0);
+  args.query_stride = query.stride(1);
+  if (features) {
+    args.features = features->const_data_ptr();
+    args.channels = features->size(2);
+  }
+  args.idx = idx.const_data_ptr<int32_t>();
+  args.slots = idx.size(2);
+  args.radii = layout.divisors();
+  args.use_xyz = use_xyz;
+  args.features_first = features_first;
+  args.grouped = grouped.mutable_data_ptr();
+  run(op, points, args);
+  return {grouped, idx, count};
+}
+
+void check_backward(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
+                    const Tensor& idx, const c10::SymInt& columns) {
+  check_points_and_query(op, points, query, 3, "[B, N, D]", "[B, M, D]");
+  check_type(idx.scalar_type() == at::kInt, op, "idx must be int32", idx.scalar_type());
+  check_device(op, "idx", idx, points);
+  check_value(idx.dim() == 3, op, "idx must be [B, M, K]", idx.sym_sizes());
+  check_size(idx.sym_size(0).sym_eq(points.sym_size(0)), op, "idx must have the B of points",
+             idx.sym_sizes());
+  check_size(idx.sym_size(1).sym_eq(query.sym_size(1)), op, "idx must have the M of query",
+             idx.sym_sizes());
+  check_type(is_coordinate_type(grad.scalar_type()), op,
+             "grad must be float16, bfloat16, float32 or float64", grad.scalar_type());
+  check_device(op, "grad", grad, points);
+  const char* rule = "grad must be [B, M, K, columns] with the B, M and K of idx";
+  check_value(grad.dim() == 4, op, rule, grad.sym_sizes());
+  for (int axis = 0; axis < 3; ++axis) {
+    check_size(grad.sym_size(axis).sym_eq(idx.sym_size(axis)), op, rule, grad.sym_sizes());
+  }
+  check_size(grad.sym_size(3).sym_eq(columns), op, rule, grad.sym_sizes());
+}
+
+std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
+    const Tensor& grad_in, const Tensor& points, const Tensor& query, const Tensor& idx_in,
+    c10::SymInt channels, c10::ArrayRef<double> radii, c10::SymIntArrayRef ks, bool use_xyz,
+    bool normalize_xyz, bool features_first, bool for_points, bool for_query, bool for_features) {
+  const char* op = "_query_and_group_backward";
+  const Layout layout{radii, ks, use_xyz, normalize_xyz, features_first};
+  check_layout(op, layout);
+  check_size(channels.sym_ge(0), op, "channels must be >= 0", channels);
+  check_value(use_xyz || !(for_points || for_query), op,
+              "for_points and for_query must be False without use_xyz", "True");
+  check_value(points.dim() == 3, op, "points must be [B, N, D]", points.sym_sizes());
+  const c10::SymInt columns = use_xyz ? channels + points.sym_size(2) : channels;
+  check_backward(op, grad_in, points, query, idx_in, columns);
+  if (for_points || for_features) {
+    check_slots(op, points.sym_size(1), idx_in.sym_size(1) * idx_in.sym_size(2));
+  }
+  const auto empty_as = [&](const Tensor& like) {
+    return empty_beside(like.sym_sizes(), like.scalar_type(), like);
+  };
+  const Tensor none = empty_beside({c10::SymInt(0)}, points.scalar_type(), points);
+  const Tensor no_query = empty_beside({c10::SymInt(0)}, points.scalar_type(), points);
+  const Tensor no_features = empty_beside({c10::SymInt(0)}, grad_in.scalar_type(), points);
+  if (grad_in.is_meta()) {
+    Tensor grad_features = no_features;
+    if (for_features) {
+      grad_features = empty_beside({points.sym_size(0), points.sym_size(1), channels},
+                                   grad_in.scalar_type(), points);
+    }
+    return {for_points ? empty_as(points) : none, for_query ? empty_as(query) : no_query,
+            grad_features};
+  }
+
+  const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
+  const int64_t clouds = idx.size(0), slots = idx.size(2), dims = use_xyz ? points.size(2) : 0;
+  const int64_t features = channels.guard_int(__FILE__, __LINE__);
+  const int64_t first_axis = features_first ? features : 0;
+  const int64_t first_channel = features_first ? 0 : dims;
+  ListedSlots listed;
+  if (for_points || for_features) listed = list_slots(op, idx, clouds, points.size(1));
+  const auto sum_by_point = [&](const Tensor& of_slots) {  // contiguous
+    const Tensor sums =
+        empty_beside({clouds, points.size(1), of_slots.size(3)}, of_slots.scalar_type(), of_slots);
+    SlotSumArgs args;
+    args.grad = of_slots.const_data_ptr();
+    args.dtype = dtype_of(of_slots.scalar_type());
+    args.lists = listed.lists;
+    args.channels = of_slots.size(3);
+    args.out = sums.mutable_data_ptr();
+    run(op, of_slots, args);
+    return sums;
+  };
+
+  // All columns are summed at once where those of the coordinates need nothing done to them.
+  const bool as_they_are = grad.scalar_type() == points.scalar_type() && !normalize_xyz;
+  Tensor grad_points = none, grad_query = no_query, grad_features = no_features;
+  if (for_features) {
+    const Tensor sums = sum_by_point(grad);
+    const auto columns_of = [&](int64_t first, int64_t count) {
+      return sums.narrow(2, first, count).clone(at::MemoryFormat::Contiguous);
+    };
+    grad_features = use_xyz ? columns_of(first_channel, features) : sums;
+    if (for_points && as_they_are) grad_points = columns_of(first_axis, dims);
+  }
+  const bool points_left = for_points && !(for_features && as_they_are);
+  if (for_query) grad_query = empty_as(query);
+  if (points_left || for_query) {
+    Tensor of_slots;
+    if (points_left) {
+      of_slots = at::empty({clouds, idx.size(1), slots, points.size(2)}, points.options());
+    }
+    QueryAndGroupBackwardArgs args;
+    args.grad = grad.const_data_ptr();
+    args.grad_dtype = dtype_of(grad.scalar_type());
+    args.dtype = dtype_of(points.scalar_type());
+    args.rows = clouds * idx.size(1);
+    args.slots = slots;
+    args.columns = grad.size(3);
+    args.first = first_axis;
+    args.dims = points.size(2);
+    args.radii = layout.divisors();
+    args.grad_slots = points_left ? of_slots.mutable_data_ptr() : nullptr;
+    args.grad_query = for_query ? grad_query.mutable_data_ptr() : nullptr;
+    run(op, points, args);
+    if (points_left) grad_points = sum_by_point(of_slots);
+  }
+  return {grad_points, grad_query, grad_features};
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("query_and_group", query_and_group);
+  m.impl("_query_and_group_backward", query_and_group_backward);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+
+}  // namespace
+}  // namespace torchvox

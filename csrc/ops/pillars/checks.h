@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Arguments that the pillar ops share, checked and turned into what kernels take.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <optional>
+#include <string_view>
+
+#include "csrc/kernels/pillars/map.h"
+#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/device.h"
+#include "csrc/ops/voxel/args.h"
+
+namespace torchvox {
+
+inline void check_int32(const char* op, const char* name, const at::Tensor& tensor,
+                        const at::Tensor& points) {
+  check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
+  check_device(op, name, tensor, points);
+}
+
+// [rows, 4] int32: b, z, y, x.
+inline void check_indices(const char* op, const at::Tensor& indices, const at::Tensor& beside) {
+  check_int32(op, "indices", indices, beside);
+  check_value(indices.dim() == 2, op, "indices must be [V, 4]", indices.sym_sizes());
+  check_size(indices.sym_size(1).sym_eq(4), op, "indices must be [V, 4]", indices.sym_sizes());
+  check_below(indices.sym_size(0), kIndexLimit, op, "indices must have V < 2^31 rows",
+              indices.sym_size(0));
+}
+
+inline void check_batch_size(const char* op, const c10::SymInt& batch_size) {
+  check_size(batch_size.sym_ge(0), op, "batch_size must be 0 or more", batch_size);
+  check_below(batch_size, kIndexLimit, op, "batch_size must be below 2^31", batch_size);
+}
+
+// The grid of pillars: one cell along z.
+inline VoxelGrid parse_pillar_grid(const char* op, c10::ArrayRef<double> voxel_size,
+                                   c10::ArrayRef<double> range) {
+  const VoxelGrid grid = parse_voxel_grid(op, voxel_size, range);
+  check_value(grid.cells[2] == 1, op, "voxel_size and point_cloud_range must give one cell along z",
+              grid.cells[2]);
+  return grid;
+}
+
+inline void check_center_axes(const char* op, int64_t center_axes) {
+  check_value(center_axes == 2 || center_axes == 3, op, "center_axes must be 2 or 3", center_axes);
+}
+
+inline bool parse_padded(const char* op, std::string_view pad_semantics) {
+  check_value(pad_semantics == "reference" || pad_semantics == "none", op,
+              "pad_semantics must be 'reference' or 'none'", "'", pad_semantics, "'");
+  return pad_semantics == "reference";
+}
+
+// Points and the map of their pillars, as an op gets them.
+struct PillarInputs {
+  const at::Tensor& points;
+  const at::Tensor& indices;
+  const at::Tensor& num_points;
+  const at::Tensor& point_voxel;
+  const at::Tensor& point_slot;
+
+  void check(const char* op) const {
+    check_packed_points(op, points);
+    check_indices(op, indices, points);
+    check_int32(op, "num_points", num_points, points);
+    check_value(num_points.dim() == 1, op, "num_points must be [V] with the V of indices",
+                num_points.sym_sizes());
+    check_size(num_points.sym_size(0).sym_eq(indices.sym_size(0)), op,
+               "num_points must be [V] with the V of indices", num_points.sym_sizes());
+    check_of_points(op, "point_voxel", point_voxel);
+    check_of_points(op, "point_slot", point_slot);
+  }
+
+ private:
+  void check_of_points(const char* op, const char* name, const at::Tensor& tensor) const {
+    check_int32(op, name, tensor, points);
+    const Rule rule{name, " must be [N] with the N of points"};
+    check_value(tensor.dim() == 1, op, rule, tensor.sym_sizes());
+    check_size(tensor.sym_size(0).sym_eq(points.sym_size(0)), op, rule, tensor.sym_sizes());
+  }
+};
+
+// What the decoration of points depends on.
+struct PillarOptions {
+  c10::ArrayRef<double> voxel_size;
+  c10::ArrayRef<double> range;
+  int64_t max_points = -1;
+  int64_t center_axes = 3;
+  bool legacy = false;
+  std::string_view pad_semantics = "reference";
+
+  void put(const char* op, PillarMap& map) const {
+    map.grid = parse_pillar_grid(op, voxel_size, range);
+    check_value(max_points >= -1, op, "max_points must be -1 (no limit) or more", max_points);
+    check_center_axes(op, center_axes);
+    map.max_points = max_points;
+    map.center_axes = static_cast<int>(center_axes);
+    map.legacy = legacy;
+    map.padded = parse_padded(op, pad_semantics);
+    map.rows.nx = map.grid.cells[0];
+    map.rows.ny = map.grid.cells[1];
+  }
+};
+
+// The tensors as kernels read them, kept alive beside what refers to them.
+struct PillarTensors {
+  at::Tensor points, indices, num_points, point_voxel, point_slot;
+
+  PillarTensors(const at::Tensor& points_in, const at::Tensor& indices_in)
+      : points(points_in.stride(1) == 1 || points_in.size(1) == 1 ? points_in
+                                                                  : points_in.contiguous()),
+        indices(indices_in.contiguous()) {}
+  explicit PillarTensors(const PillarInputs& in) : PillarTensors(in.points, in.indices) {
+    num_points = in.num_points.contiguous();
+    point_voxel = in.point_voxel.contiguous();
+    point_slot = in.point_slot.contiguous();
+  }
+
+  void put(PillarMap& map, int64_t batches) const {
+    map.points = points.const_data_ptr();
+    map.dtype = dtype_of(points.scalar_type());
+    map.count = points.size(0);
+    map.columns = points.size(1);
+    map.row_stride = points.stride(0);
+    map.rows.indices = indices.const_data_ptr<int32_t>();
+    map.rows.rows = indices.size(0);
+    map.rows.batches = batches;
+    if (!num_points.defined()) return;
+    map.num_points = num_points.const_data_ptr<int32_t>();
+    map.point_voxel = point_voxel.const_data_ptr<int32_t>();
+    map.point_slot = point_slot.const_data_ptr<int32_t>();
+  }
+};
+
+// [B, channels, ny, nx] in the memory format that convolutions of few channels like best: the
+// channels of a cell are neighbours.
+inline at::Tensor empty_canvas(const c10::SymInt& batches, const c10::SymInt& channels, int64_t nx,
+                               int64_t ny, at::ScalarType type, const at::Tensor& beside) {
+  return at::empty_strided_symint({batches, channels, ny, nx},
+                                  {channels * (nx * ny), 1, channels * nx, channels},
+                                  beside.options().dtype(type).layout(at::kStrided));
+}
+
+inline void put_strides(const at::Tensor& grad, int64_t (&strides)[4]) {
+  for (int64_t d = 0; d < 4; ++d) strides[d] = grad.stride(d);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/pillars/norm.h"
+
+#include <torch/library.h>
+
+#include <cmath>
+
+#include "csrc/ops/core/autocast.h"
+#include "csrc/ops/pillars/checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using Norm = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
+                                                        const Tensor&, double);
+
+// [O] values beside a weight [O, D].
+void check_of_outputs(const char* op, const char* name, const Tensor& tensor,
+                      const Tensor& weight) {
+  check_type(tensor.scalar_type() == weight.scalar_type(), op,
+             {name, " must have the dtype of weight"}, tensor.scalar_type());
+  check_device(op, name, tensor, weight);
+  const Rule rule{name, " must be [O] with the O of weight"};
+  check_value(tensor.dim() == 1, op, rule, tensor.sym_sizes());
+  check_size(tensor.sym_size(0).sym_eq(weight.sym_size(0)), op, rule, tensor.sym_sizes());
+}
+
+void check_norm(const char* op, const Tensor& moments, const Tensor& weight, const Tensor& gamma,
+                double eps) {
+  check_type(is_coordinate_type(weight.scalar_type()), op,
+             "weight must be float16, bfloat16, float32 or float64", weight.scalar_type());
+  check_value(weight.dim() == 2, op, "weight must be [O, D]", weight.sym_sizes());
+  check_type(moments.scalar_type() == at::kDouble, op, "moments must be float64",
+             moments.scalar_type());
+  check_device(op, "moments", moments, weight);
+  const char* shape = "moments must be [(D + 1)(D + 2) / 2] with the D of weight";
+  const c10::SymInt width = weight.sym_size(1) + 1;
+  check_value(moments.dim() == 1, op, shape, moments.sym_sizes());
+  check_size(moments.sym_size(0).sym_eq(width * (width + 1) / 2), op, shape, moments.sym_sizes());
+  check_of_outputs(op, "gamma", gamma, weight);
+  check_value(std::isfinite(eps) && eps > 0, op, "eps must be finite and above 0", eps);
+}
+
+struct NormTensors {
+  Tensor moments, weight, gamma;
+
+  NormTensors(const Tensor& moments, const Tensor& weight, const Tensor& gamma)
+      : moments(moments.contiguous()), weight(weight.contiguous()), gamma(gamma.contiguous()) {}
+  void put(PillarNormArgs& args, double eps) const {
+    args.moments = moments.const_data_ptr<double>();
+    args.weight = weight.const_data_ptr();
+    args.gamma = gamma.const_data_ptr();
+    args.dtype = dtype_of(weight.scalar_type());
+    args.outputs = weight.size(0);
+    args.columns = weight.size(1);
+    args.eps = eps;
+  }
+};
+
+Tensor like_shape(const Tensor& tensor) {
+  return empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
+                                                       const Tensor& weight_in,
+                                                       const Tensor& gamma_in,
+                                                       const Tensor& beta_in, double eps) {
+  const char* op = "pillar_norm";
+  check_norm(op, moments, weight_in, gamma_in, eps);
+  check_of_outputs(op, "beta", beta_in, weight_in);
+  Tensor weight = like_shape(weight_in), bias = like_shape(beta_in);
+  Tensor mean = like_shape(beta_in), var = like_shape(beta_in);
+  if (weight_in.is_meta()) return {weight, bias, mean, var};
+  const NormTensors tensors(moments, weight_in, gamma_in);
+  const Tensor beta = beta_in.contiguous();
+  PillarNormArgs args;
+  tensors.put(args, eps);
+  args.beta = beta.const_data_ptr();
+  args.folded_weight = weight.mutable_data_ptr();
+  args.folded_bias = bias.mutable_data_ptr();
+  args.mean = mean.mutable_data_ptr();
+  args.var = var.mutable_data_ptr();
+  if (args.outputs > 0) run(op, weight_in, args);
+  return {weight, bias, mean, var};
+}
+
+std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const Tensor& grad_weight_in,
+                                                        const Tensor& grad_bias_in,
+                                                        const Tensor& moments,
+                                                        const Tensor& weight_in,
+                                                        const Tensor& gamma_in, double eps) {
+  const char* op = "_pillar_norm_backward";
+  check_norm(op, moments, weight_in, gamma_in, eps);
+  check_of_outputs(op, "grad_bias", grad_bias_in, weight_in);
+  check_type(grad_weight_in.scalar_type() == weight_in.scalar_type(), op,
+             "grad_weight must have the dtype of weight", grad_weight_in.scalar_type());
+  check_device(op, "grad_weight", grad_weight_in, "weight", weight_in);
+  check_value(grad_weight_in.dim() == 2, op, "grad_weight must be [O, D]",
+              grad_weight_in.sym_sizes());
+  for (int axis = 0; axis < 2; ++axis) {
+    check_size(grad_weight_in.sym_size(axis).sym_eq(weight_in.sym_size(axis)), op,
+               "grad_weight must be [O, D]", grad_weight_in.sym_sizes());
+  }
+  Tensor to_weight = like_shape(weight_in), to_gamma = like_shape(gamma_in);
+  Tensor to_beta = like_shape(gamma_in);
+  if (weight_in.is_meta()) return {to_weight, to_gamma, to_beta};
+  const NormTensors tensors(moments, weight_in, gamma_in);
+  const Tensor grad_weight = grad_weight_in.contiguous(), grad_bias = grad_bias_in.contiguous();
+  PillarNormBackwardArgs args;
+  tensors.put(args.norm, eps);
+  args.grad_weight = grad_weight.const_data_ptr();
+  args.grad_bias = grad_bias.const_data_ptr();
+  args.to_weight = to_weight.mutable_data_ptr();
+  args.to_gamma = to_gamma.mutable_data_ptr();
+  args.to_beta = to_beta.mutable_data_ptr();
+  if (args.norm.outputs > 0) run(op, weight_in, args);
+  return {to_weight, to_gamma, to_beta};
+}
+
+// Under autocast the parameters may come in different precisions: all are widened, and so are
+// moments in half precision, to the float64 that the op wants.
+std::tuple<Tensor, Tensor, Tensor, Tensor> widening_pillar_norm(const Tensor& moments,
+                                                                const Tensor& weight,
+                                                                const Tensor& gamma,
+                                                                const Tensor& beta, double eps) {
+  static const auto op = typed_op<Norm>("torchvox::pillar_norm");
+  const BelowAutocast below_autocast;
+  std::array<Tensor, 3> parameters{weight, gamma, beta};
+  widen(parameters);
+  return op.call(widened_half(moments, at::kDouble), parameters[0], parameters[1], parameters[2],
+                 eps);
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("pillar_norm", pillar_norm);
+  m.impl("_pillar_norm_backward", pillar_norm_backward);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, AutocastCPU, m) { m.impl("pillar_norm", widening_pillar_norm); }
+TORCH_LIBRARY_IMPL(torchvox, AutocastCUDA, m) { m.impl("pillar_norm", widening_pillar_norm); }
+
+}  // namespace
+}  // namespace torchvox

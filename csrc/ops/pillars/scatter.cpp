@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/pillars/scatter.h"
+
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/pillars/checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+
+void check_feats(const char* op, const Tensor& feats, const Tensor& indices) {
+  check_type(is_coordinate_type(feats.scalar_type()), op,
+             "feats must be float16, bfloat16, float32 or float64", feats.scalar_type());
+  check_indices(op, indices, feats);
+  check_value(feats.dim() == 2, op, "feats must be [V, C] with the V of indices",
+              feats.sym_sizes());
+  check_size(feats.sym_size(0).sym_eq(indices.sym_size(0)), op,
+             "feats must be [V, C] with the V of indices", feats.sym_sizes());
+}
+
+template <class Int>
+Tensor pillar_scatter(const Tensor& feats_in, const Tensor& indices_in, Int batch_size,
+                      c10::IntArrayRef size) {
+  const char* op = "pillar_scatter";
+  check_feats(op, feats_in, indices_in);
+  check_batch_size(op, batch_size);
+  check_value(size.size() == 2 && size[0] >= 1 && size[1] >= 1, op,
+              "size must be (nx, ny), both at least 1", size);
+  check_value(size[0] < kIndexLimit && size[1] < kIndexLimit, op,
+              "size must be below 2^31 on each axis", size);
+  Tensor canvas = empty_canvas(batch_size, feats_in.sym_size(1), size[0], size[1],
+                               feats_in.scalar_type(), feats_in);
+  if (feats_in.is_meta() || canvas.numel() == 0) return canvas;
+  const Tensor feats = feats_in.contiguous(), indices = indices_in.contiguous();
+  PillarScatterArgs args;
+  args.rows.indices = indices.const_data_ptr<int32_t>();
+  args.rows.rows = indices.size(0);
+  args.rows.batches = canvas.size(0);
+  args.rows.nx = size[0];
+  args.rows.ny = size[1];
+  args.feats = feats.const_data_ptr();
+  args.dtype = dtype_of(feats.scalar_type());
+  args.channels = feats.size(1);
+  args.canvas = canvas.mutable_data_ptr();
+  run(op, feats, args);
+  return canvas;
+}
+
+Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices_in) {
+  const char* op = "_pillar_scatter_backward";
+  check_type(is_coordinate_type(grad.scalar_type()), op,
+             "grad must be float16, bfloat16, float32 or float64", grad.scalar_type());
+  check_value(grad.dim() == 4, op, "grad must be [B, C, ny, nx]", grad.sym_sizes());
+  check_indices(op, indices_in, grad);
+  Tensor grad_feats =
+      empty_beside({indices_in.sym_size(0), grad.sym_size(1)}, grad.scalar_type(), grad);
+  if (grad.is_meta() || grad_feats.numel() == 0) return grad_feats;
+  const Tensor indices = indices_in.contiguous();
+  PillarScatterBackwardArgs args;
+  args.rows.indices = indices.const_data_ptr<int32_t>();
+  args.rows.rows = indices.size(0);
+  args.rows.batches = grad.size(0);
+  args.rows.nx = grad.size(3);
+  args.rows.ny = grad.size(2);
+  args.grad = grad.const_data_ptr();
+  put_strides(grad, args.grad_strides);
+  args.dtype = dtype_of(grad.scalar_type());
+  args.channels = grad.size(1);
+  args.grad_feats = grad_feats.mutable_data_ptr();
+  run(op, grad, args);
+  return grad_feats;
+}
+
+template <class Int>
+void register_kernels(torch::Library& m) {
+  m.impl("pillar_scatter", pillar_scatter<Int>);
+  m.impl("_pillar_scatter_backward", pillar_scatter_backward);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels<int64_t>(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels<int64_t>(m);
+}
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels<c10::SymInt>(m); }
+
+}  // namespace
+}  // namespace torchvox

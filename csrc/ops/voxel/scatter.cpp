@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// voxel_csr lists the points of each row once; voxel_scatter reduces over that list many times.
+#include "csrc/kernels/voxel/scatter.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "csrc/kernels/voxel/csr.h"
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/device.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
+
+void check_int32_vector(const char* op, const char* name, const Tensor& tensor,
+                        const c10::SymInt& length, const char* shape) {
+  check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
+  check_value(tensor.dim() == 1, op, {name, " must be ", shape}, tensor.sym_sizes());
+  check_size(tensor.sym_size(0).sym_eq(length), op, {name, " must be ", shape}, tensor.sym_sizes());
+}
+
+void check_rows(const char* op, const Tensor& point_voxel, const c10::SymInt& num_rows) {
+  check_value(point_voxel.dim() == 1, op, "point_voxel must be [N]", point_voxel.sym_sizes());
+  check_int32_vector(op, "point_voxel", point_voxel, point_voxel.sym_size(0), "[N]");
+  check_below(point_voxel.sym_size(0), kMostRows, op, "point_voxel must have N < 2^31 - 1 elements",
+              point_voxel.sym_size(0));
+  check_size(num_rows.sym_ge(0), op, "num_rows must be in [0, 2^31 - 1)", num_rows);
+  check_below(num_rows, kMostRows, op, "num_rows must be in [0, 2^31 - 1)", num_rows);
+}
+
+std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel_in, c10::SymInt num_rows) {
+  const char* op = "voxel_csr";
+  check_rows(op, point_voxel_in, num_rows);
+  Tensor offsets = empty_beside({num_rows + 1}, at::kInt, point_voxel_in);
+  Tensor perm = empty_beside({point_voxel_in.sym_size(0)}, at::kInt, point_voxel_in);
+  if (point_voxel_in.is_meta()) return {offsets, perm};
+  const Tensor point_voxel = point_voxel_in.contiguous();
+  VoxelCsrArgs args;
+  args.point_voxel = point_voxel.const_data_ptr<int32_t>();
+  args.points = point_voxel.size(0);
+  args.rows = offsets.size(0) - 1;
+  args.offsets = offsets.mutable_data_ptr<int32_t>();
+  args.perm = perm.mutable_data_ptr<int32_t>();
+  run(op, point_voxel, args);
+  return {offsets, perm};
+}
+
+ScatterReduce parse_reduce(const char* op, std::string_view name) {
+  if (name == "sum") return ScatterReduce::kSum;
+  if (name == "max") return ScatterReduce::kMax;
+  if (name == "min") return ScatterReduce::kMin;
+  check_value(name == "mean", op, "reduce must be 'mean', 'sum', 'max' or 'min'", "'", name, "'");
+  return ScatterReduce::kMean;
+}
+
+bool is_extreme(ScatterReduce reduce) {
+  return reduce == ScatterReduce::kMax || reduce == ScatterReduce::kMin;
+}
+
+void check_matrix(const char* op, const char* name, const Tensor& tensor, const char* shape,
+                  const c10::SymInt& rows) {
+  check_value(tensor.dim() == 2, op, {name, " must be ", shape}, tensor.sym_sizes());
+  check_size(tensor.sym_size(0).sym_eq(rows), op, {name, " must be ", shape}, tensor.sym_sizes());
+  check_type(is_coordinate_type(tensor.scalar_type()), op,
+             {name, " must be float16, bfloat16, float32 or float64"}, tensor.scalar_type());
+}
+
+// The functional ops are called with SymInt by the Meta key and with int64_t by the others.
+std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats_in, const Tensor& point_voxel_in,
+                                         c10::SymInt num_rows, std::string_view reduce_name,
+                                         const OptionalTensor& offsets_in,
+                                         const OptionalTensor& perm_in) {
+  const char* op = "voxel_scatter";
+  const ScatterReduce reduce = parse_reduce(op, reduce_name);
+  check_rows(op, point_voxel_in, num_rows);
+  check_matrix(op, "feats", feats_in, "[N, C] with the N of point_voxel",
+               point_voxel_in.sym_size(0));
+  check_device(op, "point_voxel", point_voxel_in, feats_in);
+  check_value(offsets_in.has_value() == perm_in.has_value(), op,
+              "offsets and perm must be given together, from voxel_csr",
+              offsets_in ? "offsets alone" : "perm alone");
+  if (offsets_in) {
+    check_int32_vector(op, "offsets", *offsets_in, num_rows + 1, "[num_rows + 1]");
+    check_int32_vector(op, "perm", *perm_in, point_voxel_in.sym_size(0), "[N]");
+    check_device(op, "offsets", *offsets_in, feats_in);
+    check_device(op, "perm", *perm_in, feats_in);
+  }
+  const c10::SymInt channels = feats_in.sym_size(1);
+  Tensor out = empty_beside({num_rows, channels}, feats_in.scalar_type(), feats_in);
+  Tensor arg = is_extreme(reduce) ? empty_beside({num_rows, channels}, at::kInt, feats_in)
+                                  : empty_beside({0}, at::kInt, feats_in);
+  if (feats_in.is_meta()) return {out, arg};
+
+  Tensor offsets, perm;
+  if (offsets_in) {
+    offsets = offsets_in->contiguous();
+    perm = perm_in->contiguous();
+  } else {
+    std::tie(offsets, perm) = voxel_csr(point_voxel_in, num_rows);
+  }
+  const Tensor feats = feats_in.contiguous();
+  VoxelScatterArgs args;
+  args.feats = feats.const_data_ptr();
+  args.dtype = dtype_of(feats.scalar_type());
+  args.reduce = reduce;
+  args.points = feats.size(0);
+  args.channels = feats.size(1);
+  args.rows = out.size(0);
+  args.offsets = offsets.const_data_ptr<int32_t>();
+  args.perm = perm.const_data_ptr<int32_t>();
+  args.out = out.mutable_data_ptr();
+  args.arg = is_extreme(reduce) ? arg.mutable_data_ptr<int32_t>() : nullptr;
+  run(op, feats, args);
+  return {out, arg};
+}
+
+Tensor voxel_scatter_backward(const Tensor& grad_in, const Tensor& point_voxel_in,
+                              const Tensor& offsets_in, const Tensor& arg_in,
+                              std::string_view reduce_name) {
+  const char* op = "_voxel_scatter_backward";
+  const ScatterReduce reduce = parse_reduce(op, reduce_name);
+  check_value(grad_in.dim() == 2, op, "grad must be [num_rows, C]", grad_in.sym_sizes());
+  const c10::SymInt rows = grad_in.sym_size(0);
+  check_rows(op, point_voxel_in, rows);
+  check_matrix(op, "grad", grad_in, "[num_rows, C]", rows);
+  check_int32_vector(op, "offsets", offsets_in, rows + 1, "[num_rows + 1]");
+  check_type(arg_in.scalar_type() == at::kInt, op, "arg must be int32", arg_in.scalar_type());
+  if (is_extreme(reduce)) {
+    check_size(arg_in.sym_numel().sym_eq(grad_in.sym_numel()), op, "arg must be [num_rows, C]",
+               arg_in.sym_sizes());
+  }
+  for (const auto& [name, tensor] :
+       {std::pair<const char*, const Tensor&>{"point_voxel", point_voxel_in},
+        {"offsets", offsets_in},
+        {"arg", arg_in}}) {
+    check_device(op, name, tensor, grad_in);
+  }
+  Tensor grad_feats =
+      at::empty_symint({point_voxel_in.sym_size(0), grad_in.sym_size(1)}, grad_in.options());
+  if (grad_in.is_meta()) return grad_feats;
+
+  const Tensor grad = grad_in.contiguous(), point_voxel = point_voxel_in.contiguous();
+  const Tensor offsets = offsets_in.contiguous(), arg = arg_in.contiguous();
+  VoxelScatterBackwardArgs args;
+  args.grad = grad.const_data_ptr();
+  args.dtype = dtype_of(grad.scalar_type());
+  args.reduce = reduce;
+  args.points = point_voxel.size(0);
+  args.channels = grad.size(1);
+  args.rows = grad.size(0);
+  args.point_voxel = point_voxel.const_data_ptr<int32_t>();
+  args.offsets = offsets.const_data_ptr<int32_t>();
+  args.arg = arg.const_data_ptr<int32_t>();
+  args.grad_feats = grad_feats.mutable_data_ptr();
+  run(op, grad, args);
+  return grad_feats;
+}
+
+// A backend's kernels take plain integers.
+std::tuple<Tensor, Tensor> voxel_csr_int(const Tensor& point_voxel, int64_t num_rows) {
+  return voxel_csr(point_voxel, num_rows);
+}
+std::tuple<Tensor, Tensor> voxel_scatter_int(const Tensor& feats, const Tensor& point_voxel,
+                                             int64_t num_rows, std::string_view reduce,
+                                             const OptionalTensor& offsets,
+                                             const OptionalTensor& perm) {
+  return voxel_scatter(feats, point_voxel, num_rows, reduce, offsets, perm);
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("voxel_csr", voxel_csr_int);
+  m.impl("voxel_scatter", voxel_scatter_int);
+  m.impl("_voxel_scatter_backward", voxel_scatter_backward);
+}
+
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
+  if (kBuiltWithCuda) register_kernels(m);
+}
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) {
+  m.impl("voxel_csr", voxel_csr);
+  m.impl("voxel_scatter", voxel_scatter);
+  m.impl("_voxel_scatter_backward", voxel_scatter_backward);
+}
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
+  m.impl("voxel_csr", not_differentiable());
+  m.impl("_voxel_scatter_backward", no_second_derivative());
+}
+
+}  // namespace
+}  // namespace torchvox
