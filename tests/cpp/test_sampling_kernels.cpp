@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/sampling/fps/cloud.h"
 #include "csrc/kernels/sampling/fps/furthest_point_sample.h"
-#include "csrc/kernels/sampling/fps/tie_code.h"
 #include "tests/cpp/device_buffers.h"
 #include "tests/cpp/store.h"
 

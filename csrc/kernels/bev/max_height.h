@@ -4,10 +4,12 @@
 #include <cstdint>
 
 #include "csrc/kernels/bev/grid.h"
-#include "csrc/kernels/core/export.h"
+#include "csrc/kernels/bev/scatter.h"
+#include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"
+#include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
 
@@ -72,6 +74,120 @@ TORCHVOX_EXPORT cudaError_t launch(const BevMaxHeightArgs& args, void* workspace
                                    const CudaContext& context);
 TORCHVOX_EXPORT cudaError_t launch(const BevMaxHeightBackwardArgs& args, void* workspace,
                                    const CudaContext& context);
+#endif
+
+// What the CPU and the CUDA form of bev_max_height share: the table's layout and its values.
+
+// A cell of the table holds the maximum so far as an integer that orders as the heights do; 0 is an
+// empty cell, since no finite height maps to it. A key with an index breaks ties towards the lowest
+// row; its last bit is set, so that a key less one can stand for a point that is yet to be entered.
+TORCHVOX_HD uint32_t height_key(float z, int64_t, uint32_t) {
+  return ordered_bits(z + 0.f);  // + 0 makes -0 and +0 one height
+}
+TORCHVOX_HD uint64_t height_key(float z, int64_t row, uint64_t) {
+  return (uint64_t{ordered_bits(z + 0.f)} << 32) | (0xffffffffu - 2 * uint32_t(row));
+}
+TORCHVOX_HD float key_height(uint32_t key) { return from_ordered_bits(key); }
+TORCHVOX_HD float key_height(uint64_t key) { return from_ordered_bits(uint32_t(key >> 32)); }
+TORCHVOX_HD int32_t key_row(uint32_t) { return -1; }
+TORCHVOX_HD int32_t key_row(uint64_t key) { return int32_t(0x7fffffffu - (uint32_t(key) >> 1)); }
+
+// CUDA: how the table and the outputs get their values where there are no points.
+enum class BevPlan {
+  kDense,  // the table is cleared, and the outputs are made from all of it
+  kCleared,  // table and outputs are cleared, and each top point writes its cell
+  kStarted,  // the same, but the table holds garbage except where points begin it
+  kSmall,  // the table is in the shared memory of the only block
+};
+BevPlan plan_of(const BevMaxHeightArgs& args);
+
+// What kSmall has room for, and what it is meant for: a point a thread.
+inline constexpr int64_t kSmallCells = 4096;
+inline constexpr int64_t kSmallRows = 1024;
+
+inline int64_t cells_of(const BevMaxHeightArgs& args) {
+  return args.points.batches * args.grid.cells();
+}
+
+// Whether keys hold an index. Without one the lowest row is found among the highest points.
+inline bool has_wide_keys(const BevMaxHeightArgs& args, BevPlan plan) {
+  const bool indexed = plan == BevPlan::kDense || plan == BevPlan::kSmall;
+  return plan == BevPlan::kStarted || (indexed && args.top_index != nullptr);
+}
+
+template <class Key>
+struct BevTable {
+  Key* keys;  // [batches * cells]
+  int32_t* counters;  // [batches, kBevCounts], for the host
+  int64_t key_bytes;
+  int64_t bytes;
+
+  BevTable(const BevMaxHeightArgs& args, void* base) {
+    Workspace workspace(base);
+    keys = workspace.take<Key>(cells_of(args));
+    key_bytes = workspace.bytes();
+    counters = workspace.take<int32_t>(args.points.batches * kBevCounts);
+    bytes = workspace.bytes();
+  }
+};
+
+// Enters one used point into the table; true when its cell was empty.
+template <class Key>
+struct HeightVisit {
+  Key* keys;
+
+  TORCHVOX_HD bool operator()(const BevPoint& point, int64_t row) const {
+    return atomic_raise(&keys[point.cell], height_key(point.z, row, Key{}));
+  }
+};
+
+TORCHVOX_HD void write_height(const BevMaxHeightArgs& args, int64_t cell, float z) {
+  switch (args.code.format) {
+    case HeightFormat::kFloat: static_cast<float*>(args.height)[cell] = z; break;
+    case HeightFormat::kUInt8:
+      static_cast<uint8_t*>(args.height)[cell] = args.code.to_uint8(z);
+      break;
+    case HeightFormat::kUInt16:
+      static_cast<uint16_t*>(args.height)[cell] = args.code.to_uint16(z);
+      break;
+  }
+}
+
+// Writes one cell of the outputs.
+template <class Key>
+TORCHVOX_HD void write_cell(const BevMaxHeightArgs& args, int64_t cell, Key key) {
+  if (key != 0) {
+    write_height(args, cell, key_height(key));
+  } else if (args.code.format == HeightFormat::kFloat) {
+    static_cast<float*>(args.height)[cell] = args.code.fill;
+  } else if (args.code.format == HeightFormat::kUInt8) {
+    static_cast<uint8_t*>(args.height)[cell] = 0;
+  } else {
+    static_cast<uint16_t*>(args.height)[cell] = 0;
+  }
+  if (args.top_index) args.top_index[cell] = key == 0 ? -1 : key_row(key);
+}
+
+// Gradient row of one point.
+template <class T>
+TORCHVOX_HD void write_point_gradient(const BevMaxHeightBackwardArgs& args, int64_t row) {
+  T* out = static_cast<T*>(args.grad_points) + row * args.points.columns;
+  float gradient = 0.f;
+  const int64_t sample = args.points.valid_sample(row);
+  if (sample >= 0) {
+    const BevPoint point = locate_point<T>(args.points, args.grid, row, sample);
+    if (point.fate == BevFate::kUsed && args.top_index[point.cell] == row) {
+      gradient = args.grad_height[point.cell];
+    }
+  }
+  for (int64_t column = 0; column < args.points.columns; ++column) {
+    out[column] = narrow<T>(column == 2 ? gradient : 0.f);
+  }
+}
+
+#ifdef TORCHVOX_CUDA
+// Plan kSmall, which takes no workspace.
+cudaError_t launch_small(const BevMaxHeightArgs& args, const CudaContext& context);
 #endif
 
 }  // namespace torchvox

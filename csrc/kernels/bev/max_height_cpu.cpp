@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "csrc/kernels/bev/max_height_common.h"
+#include "csrc/kernels/bev/max_height.h"
 #include "csrc/kernels/core/plan_override.h"
 
 namespace torchvox {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/bev/max_height_common.h"
+#include "csrc/kernels/bev/max_height.h"
 #include "csrc/kernels/bev/rasterize.h"
 #include "csrc/kernels/core/cascade_sum.h"
 

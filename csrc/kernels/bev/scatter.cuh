@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "csrc/kernels/bev/scatter.h"
-#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 
 namespace torchvox {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "csrc/kernels/boxes/points_in_boxes_common.h"
+#include "csrc/kernels/boxes/points_in_boxes.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/core/workspace.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/boxes/points_in_boxes_common.h"
+#include "csrc/kernels/boxes/points_in_boxes.h"
 #include "csrc/kernels/boxes/rotated_iou_common.h"
 
 namespace torchvox {

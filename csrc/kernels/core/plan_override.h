@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/export.h"
+#include "csrc/kernels/core/target.h"
 
 namespace torchvox {
 

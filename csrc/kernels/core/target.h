@@ -7,6 +7,9 @@
 #include <cuda_runtime_api.h>
 #endif
 
+// Symbols are hidden by default; the launchers that other libraries call are exported by name.
+#define TORCHVOX_EXPORT __attribute__((visibility("default")))
+
 namespace torchvox {
 
 // Where a call runs, in facts that the host knows before it starts. Launch plans and workspace

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/grouping/chunked_sum.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
+#include "csrc/kernels/grouping/items.h"
 
 namespace torchvox {
 
@@ -34,5 +36,74 @@ int64_t workspace_bytes_cuda(const NeighbourDistanceArgs& args);
 TORCHVOX_EXPORT cudaError_t launch(const NeighbourDistanceArgs& args, void* workspace,
                                    const CudaContext& context);
 #endif
+
+// One element of each gradient, for the host's loops and the device's threads.
+
+// What one slot adds to the end that `difference` points at.
+template <class Sum>
+TORCHVOX_HD Sum distance_gradient(int norm, Sum grad, Sum difference) {
+  if (norm == 2) return (grad + grad) * difference;
+  return difference > 0 ? grad : (difference < 0 ? -grad : Sum(0));
+}
+
+// The slots that name one point, on one axis: a Gradient of segment_sum_common.h.
+template <class T>
+struct DistanceGradient {
+  using Args = NeighbourDistanceArgs;
+  using Number = compute_t<T>;
+  using Sum = Lanes<Number, 1>;
+  struct Slot {
+    Number grad, query;
+  };
+  const Number* grad;
+  const T* query;
+  const T* points;
+  T* out;
+  uint32_t k, dims;
+  int norm;
+  Number point = 0;
+
+  TORCHVOX_HD DistanceGradient(const NeighbourDistanceArgs& args, int64_t cloud, int64_t axis) {
+    const int64_t first = cloud * args.lists.rows * args.dims + axis;
+    grad = static_cast<const Number*>(args.grad) + cloud * args.lists.slots;
+    query = static_cast<const T*>(args.query) + cloud * args.queries * args.dims + axis;
+    points = static_cast<const T*>(args.points) + first;
+    out = static_cast<T*>(args.grad_points) + first;
+    k = static_cast<uint32_t>(args.k);
+    dims = static_cast<uint32_t>(args.dims);
+    norm = args.norm;
+  }
+  static TORCHVOX_HD int64_t items(const NeighbourDistanceArgs& args) { return args.dims; }
+
+  TORCHVOX_HD Slot load(uint32_t slot) const {
+    return {grad[slot], widen(query[int64_t{slot / k} * dims])};
+  }
+  TORCHVOX_HD void begin(int64_t row) { point = widen(points[row * dims]); }
+  TORCHVOX_HD Sum term(const Slot& slot) const {
+    return {{distance_gradient(norm, slot.grad, point - slot.query)}};
+  }
+  TORCHVOX_HD void store(int64_t row, const Sum& sum) const {
+    store_items<T, 1>(out + row * dims, sum);
+  }
+};
+
+// Element i of grad_query [clouds, queries, dims]. A slot without a neighbour adds nothing.
+template <class T>
+TORCHVOX_HD void query_gradient(const NeighbourDistanceArgs& args, int64_t i) {
+  using Sum = compute_t<T>;
+  const int64_t rows = args.lists.rows;
+  const int64_t query = i / args.dims, axis = i - query * args.dims, cloud = query / args.queries;
+  const Sum* const grad = static_cast<const Sum*>(args.grad) + query * args.k;
+  const T* const points = static_cast<const T*>(args.points) + cloud * rows * args.dims;
+  const Sum at = widen(static_cast<const T*>(args.query)[i]);
+  ChunkedSum<Sum> sum;
+  for (int64_t slot = 0; slot < args.k; ++slot) {
+    const int64_t row = args.idx[query * args.k + slot];
+    const bool named = row >= 0 && row < rows;
+    const Sum difference = named ? at - widen(points[row * args.dims + axis]) : Sum(0);
+    sum.add(named ? distance_gradient(args.norm, grad[slot], difference) : Sum(0));
+  }
+  static_cast<T*>(args.grad_query)[i] = narrow<T>(quiet(sum.total()));
+}
 
 }  // namespace torchvox

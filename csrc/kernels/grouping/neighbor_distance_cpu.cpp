@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/grouping/neighbor_distance_common.h"
-#include "csrc/kernels/grouping/segment_sum_common.h"
+#include "csrc/kernels/grouping/neighbor_distance.h"
+#include "csrc/kernels/grouping/segment_sum.h"
 
 namespace torchvox {
 namespace {

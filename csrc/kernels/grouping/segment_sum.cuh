@@ -4,10 +4,9 @@
 // one thread an item, longer ones chunk by chunk by several blocks.
 #pragma once
 
-#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/row_blocks.cuh"
-#include "csrc/kernels/grouping/segment_sum_common.h"
+#include "csrc/kernels/grouping/segment_sum.h"
 
 namespace torchvox {
 

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/grouping/chunked_sum.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
+#include "csrc/kernels/grouping/items.h"
 
 namespace torchvox {
 
@@ -31,5 +33,60 @@ int64_t workspace_bytes_cuda(const SlotSumArgs& args);
 TORCHVOX_EXPORT cudaError_t launch(const SlotSumArgs& args, void* workspace,
                                    const CudaContext& context);
 #endif
+
+// What one slot adds to a sum, for the host's loops and the device's threads. A Gradient is made
+// for one cloud and one item, a few channels side by side. load(slot) reads what the slot holds,
+// ahead of its turn; begin(row) turns to a row; term() is what the slot adds to it; store() ends
+// the row.
+
+template <class T, int kWidth, bool kWeighted>
+struct SlotGradient {
+  using Args = SlotSumArgs;
+  using Number = compute_t<T>;
+  using Sum = Lanes<Number, kWidth>;
+  static constexpr uint32_t kFan = kWeighted ? kWeightedFan : 1;
+  const T* grad;
+  T* out;
+  int64_t grad_stride, out_stride;  // elements from one row to the next
+  const Number* weight;
+
+  TORCHVOX_HD SlotGradient(const SlotSumArgs& args, int64_t cloud, int64_t item) {
+    const SlotLists& lists = args.lists;
+    const int64_t samples = lists.slots / kFan, channel = item * kWidth;
+    grad = static_cast<const T*>(args.grad) + cloud * samples * args.channels +
+        channel * (args.channels_first ? samples : 1);
+    out = static_cast<T*>(args.out) + cloud * lists.rows * args.channels +
+        channel * (args.channels_first ? lists.rows : 1);
+    grad_stride = out_stride = args.channels_first ? 1 : args.channels;
+    weight = static_cast<const Number*>(args.weight) + (kWeighted ? cloud * lists.slots : 0);
+  }
+  static TORCHVOX_HD int64_t items(const SlotSumArgs& args) { return args.channels / kWidth; }
+
+  TORCHVOX_HD Sum load(uint32_t slot) const {
+    Sum value = load_items<T, kWidth>(grad + slot / kFan * grad_stride);
+    if constexpr (kWeighted) value.scale(weight[slot]);
+    return value;
+  }
+  TORCHVOX_HD void begin(int64_t) {}
+  TORCHVOX_HD const Sum& term(const Sum& value) const { return value; }
+  TORCHVOX_HD void store(int64_t row, const Sum& sum) const {
+    store_items<T, kWidth>(out + row * out_stride, sum);
+  }
+};
+
+// Sums the list of a row in one go.
+template <class Gradient>
+void sum_list(const typename Gradient::Args& args, int64_t cloud, int64_t row, int64_t item) {
+  const SlotLists& lists = args.lists;
+  const int32_t* const order = lists.order + cloud * lists.slots;
+  const int32_t* const range = lists.offsets + cloud * (lists.rows + 1) + row;
+  Gradient gradient(args, cloud, item);
+  gradient.begin(row);
+  ChunkedSum<typename Gradient::Sum> sum;
+  for (int64_t at = range[0]; at < range[1]; ++at) {
+    sum.add(gradient.term(gradient.load(static_cast<uint32_t>(order[at]))));
+  }
+  gradient.store(row, sum.total());
+}
 
 }  // namespace torchvox

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "csrc/kernels/grouping/segment_sum_common.h"
+#include "csrc/kernels/grouping/segment_sum.h"
 
 namespace torchvox {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/neighbors/query_and_group_common.h"
+#include "csrc/kernels/neighbors/query_and_group.h"
 
 namespace torchvox {
 namespace {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "csrc/kernels/grouping/chunked_sum.h"
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
+#include "csrc/kernels/neighbors/ball_query/rule.h"
 
 namespace torchvox {
 
@@ -84,5 +86,124 @@ TORCHVOX_EXPORT cudaError_t launch(const QueryAndGroupArgs& args, void* workspac
 TORCHVOX_EXPORT cudaError_t launch(const QueryAndGroupBackwardArgs& args, void* workspace,
                                    const CudaContext& context);
 #endif
+
+// One slot and one element of query_and_group, for the host's loops and the device's threads.
+
+// x as a value of `dtype` holds it.
+TORCHVOX_HD float round_to(DType dtype, float x) {
+  switch (dtype) {
+    case DType::kHalf: return widen(narrow<Half>(x));
+    case DType::kBFloat16: return widen(narrow<BFloat16>(x));
+    default: return x;
+  }
+}
+TORCHVOX_HD double round_to(DType, double x) { return x; }  // of points in double only
+
+template <class C>
+TORCHVOX_HD void store_rounded(DType dtype, void* data, int64_t at, C x) {
+  switch (dtype) {
+    case DType::kHalf: static_cast<Half*>(data)[at] = narrow<Half>(x); break;
+    case DType::kBFloat16: static_cast<BFloat16*>(data)[at] = narrow<BFloat16>(x); break;
+    case DType::kDouble: static_cast<double*>(data)[at] = static_cast<double>(x); break;
+    case DType::kFloat: static_cast<float*>(data)[at] = narrow<float>(x); break;
+  }
+}
+
+// Calls body(C{}) with the type that values of `dtype` are computed in.
+template <class Body>
+void with_compute_type(DType dtype, Body&& body) {
+  if (dtype == DType::kDouble) {
+    body(double{});
+  } else {
+    body(float{});
+  }
+}
+
+// Where a slot of grouped comes from.
+struct GroupSlot {
+  int64_t point;  // element of its coordinates, -1 where the index is outside
+  int64_t query;
+  int64_t features;
+  int64_t slot;  // in its row
+
+  // Slot `slot` of row `row`, the query of which is query `row` - b * queries of cloud b.
+  static TORCHVOX_HD GroupSlot of(const QueryAndGroupArgs& args, int64_t row, int64_t b,
+                                  int64_t slot) {
+    const int64_t i = args.idx[row * args.slots + slot];
+    const bool inside = i >= 0 && i < args.capacity;
+    GroupSlot from;
+    from.point = inside ? b * args.cloud_stride + i * args.point_stride : -1;
+    from.query = b * args.query_cloud_stride + (row - b * args.queries) * args.query_stride;
+    from.features = (b * args.capacity + i) * args.channels;
+    from.slot = slot;
+    return from;
+  }
+};
+
+// Coordinate `axis` of a slot, to element `at` of `grouped`.
+template <class C>
+TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot& from,
+                                  int64_t axis, void* grouped, int64_t at) {
+  const C p = from.point < 0 ? C{0} : load_wide<C>(args.dtype, args.points, from.point + axis);
+  const C q = load_wide<C>(args.dtype, args.query, from.query + axis);
+  C relative = round_to(args.dtype, p - q);
+  if (args.radii.count > 0) {
+    relative = round_to(args.dtype, relative / static_cast<C>(args.radii.of_slot(from.slot)));
+  }
+  store_rounded(args.grouped_dtype, grouped, at, quiet(relative));
+}
+
+// All coordinates from `begin` on in steps of `step` of the slot whose elements begin at `at`.
+TORCHVOX_HD void group_coordinates(const QueryAndGroupArgs& args, const GroupSlot& from,
+                                   int64_t begin, int64_t step, void* grouped, int64_t at) {
+  const int64_t first = at + args.first_axis();
+  for (int64_t axis = begin; axis < args.dims; axis += step) {
+    if (args.dtype == DType::kDouble) {
+      group_coordinate<double>(args, from, axis, grouped, first + axis);
+    } else {
+      group_coordinate<float>(args, from, axis, grouped, first + axis);
+    }
+  }
+}
+
+// Calls body(Word{}) with an integer as wide as a value of `dtype`.
+template <class Body>
+void with_word_of(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kHalf:
+    case DType::kBFloat16: body(uint16_t{}); break;
+    case DType::kFloat: body(uint32_t{}); break;
+    case DType::kDouble: body(uint64_t{}); break;
+  }
+}
+
+// Gradient of a coordinate of all slots of a row, and of its query.
+template <class C>
+TORCHVOX_HD void group_gradient(const QueryAndGroupBackwardArgs& args, int64_t row, int64_t axis) {
+  ChunkedSum<C> sum;
+  const int64_t first = row * args.slots;
+  const auto load = [&](int64_t slot) {
+    const int64_t at = (first + slot) * args.columns + args.first + axis;
+    return slot < args.slots ? load_wide<C>(args.grad_dtype, args.grad, at) : C{0};
+  };
+  const auto take = [&](int64_t slot, C g) {
+    if (slot >= args.slots) return;
+    C x = round_to(args.dtype, g);
+    if (args.radii.count > 0) {
+      x = round_to(args.dtype, x / static_cast<C>(args.radii.of_slot(slot)));
+    }
+    sum.add(x);
+    if (args.grad_slots) {
+      store_rounded(args.dtype, args.grad_slots, (first + slot) * args.dims + axis, quiet(x));
+    }
+  };
+  for (int64_t slot = 0; slot < args.slots; slot += 4) {  // four loads on their way at once
+    const C g0 = load(slot), g1 = load(slot + 1), g2 = load(slot + 2), g3 = load(slot + 3);
+    take(slot, g0), take(slot + 1, g1), take(slot + 2, g2), take(slot + 3, g3);
+  }
+  if (args.grad_query) {
+    store_rounded(args.dtype, args.grad_query, row * args.dims + axis, quiet(-sum.total()));
+  }
+}
 
 }  // namespace torchvox

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "csrc/kernels/neighbors/query_and_group_common.h"
+#include "csrc/kernels/neighbors/query_and_group.h"
 
 namespace torchvox {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/pillars/lists_cpu.h"
+#include "csrc/kernels/pillars/lists.h"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/tree_sum_cpu.h"
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "csrc/kernels/core/export.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"
 #include "csrc/kernels/pillars/encode/channel.h"

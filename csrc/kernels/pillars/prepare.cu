@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cub/device/device_scan.cuh>
 
-#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/pillars/prepare.cuh"

@@ -49,4 +49,73 @@ cudaError_t launch_enter_rows(const PillarRows& rows, uint32_t* table, const Cud
 // The first of a chain where there are no points.
 cudaError_t launch_clear_cells(uint32_t* table, int64_t cells, const CudaContext& context);
 
+// The cells of a canvas without a pillar, in pieces as wide as their rows allow.
+struct CanvasZeros {
+  void* canvas = nullptr;  // [cells] rows of row_bytes
+  const uint32_t* table = nullptr;
+  int64_t cells = 0;
+  int64_t row_bytes = 0;
+  int piece_bytes = 16;  // 16, or the size of an element
+  int lanes = 1;  // threads a cell, a power of two up to a warp
+
+  CanvasZeros() = default;
+  CanvasZeros(void* canvas, const uint32_t* table, int64_t cells, int64_t row_elements, DType dtype)
+      : canvas(canvas), table(table), cells(cells), row_bytes(row_elements * size_of(dtype)) {
+    piece_bytes = row_bytes % 16 == 0 ? 16 : static_cast<int>(size_of(dtype));
+    while (lanes < 32 && lanes * piece_bytes < row_bytes) lanes *= 2;
+  }
+  int64_t threads() const { return cells * lanes; }
+};
+
+// The zeros of the cells [begin, end), by all threads of a block.
+template <class Piece>
+__device__ __forceinline__ void write_zeros(const CanvasZeros& zeros, int64_t begin, int64_t end) {
+  constexpr int kAtOnce = 4;  // cells whose table entries are fetched together
+  const int64_t pieces = zeros.row_bytes / static_cast<int64_t>(sizeof(Piece));
+  const int lane = static_cast<int>(threadIdx.x) % zeros.lanes;
+  const int group = static_cast<int>(threadIdx.x) / zeros.lanes;
+  const int groups = static_cast<int>(blockDim.x) / zeros.lanes;
+  for (int64_t first = begin + group; first < end; first += kAtOnce * groups) {
+    uint32_t row[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int64_t cell = first + k * groups;
+      row[k] = cell < end ? zeros.table[cell] : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (row[k] != kNoRow) continue;
+      Piece* to = static_cast<Piece*>(zeros.canvas) + (first + k * groups) * pieces;
+      for (int64_t piece = lane; piece < pieces; piece += zeros.lanes) to[piece] = Piece{};
+    }
+  }
+}
+
+__device__ __forceinline__ void write_zeros(const CanvasZeros& zeros, int64_t begin, int64_t end) {
+  switch (zeros.piece_bytes) {
+    case 16: return write_zeros<uint4>(zeros, begin, end);
+    case 8: return write_zeros<uint2>(zeros, begin, end);
+    case 4: return write_zeros<uint32_t>(zeros, begin, end);
+    default: return write_zeros<uint16_t>(zeros, begin, end);
+  }
+}
+
+// Cells that a block takes at a time.
+inline constexpr int64_t kCellsAtOnce = 128;
+
+// All zeros, by whatever blocks have time for them: blocks draw their cells from `drawn`, which
+// starts as a cleared entry of the table.
+__device__ __forceinline__ void share_zeros(const CanvasZeros& zeros, uint32_t* drawn) {
+  __shared__ uint32_t mine;
+  while (true) {
+    __syncthreads();
+    if (threadIdx.x == 0) mine = atomicAdd(drawn, 1u) + 1u;  // kNoRow + 1 is 0
+    __syncthreads();
+    const int64_t begin = mine * kCellsAtOnce;
+    if (begin >= zeros.cells) return;
+    const int64_t end = begin + kCellsAtOnce < zeros.cells ? begin + kCellsAtOnce : zeros.cells;
+    write_zeros(zeros, begin, end);
+  }
+}
+
 }  // namespace torchvox

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/pillars/canvas_zeros.cuh"
+#include "csrc/kernels/pillars/prepare.cuh"
 #include "csrc/kernels/pillars/scatter.h"
 
 namespace torchvox {

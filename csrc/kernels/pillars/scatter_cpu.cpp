@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 
-#include "csrc/kernels/pillars/cell_rows_cpu.h"
+#include "csrc/kernels/pillars/map.h"
 #include "csrc/kernels/pillars/scatter.h"
 
 namespace torchvox {

@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/cascade_sum.h"
-#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/workspace.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/sampling/fps/tiles_cpu.h"
-#include "csrc/kernels/spatial/radix_sort_cpu.h"
+#include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
 namespace {

@@ -1,13 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <utility>
+
 #ifdef TORCHVOX_CUDA
 #include <cuda_runtime_api.h>
-
-#include <cstdint>
+#endif
 
 namespace torchvox {
 
+// Sorts stably, on the host, by the low `key_bits` bits of the unsigned `key` of an Item. The
+// result is in `items` or in `other`, which both have room for `count`: returned is which.
+template <class Item>
+Item* radix_sort(Item* items, Item* other, int64_t count, int key_bits) {
+  constexpr int kDigitBits = 10;
+  for (int shift = 0; shift < key_bits; shift += kDigitBits) {
+    uint32_t begins[1 << kDigitBits] = {};
+    const auto digit = [shift](const Item& item) {
+      return (item.key >> shift) & ((1u << kDigitBits) - 1);
+    };
+    for (int64_t i = 0; i < count; ++i) ++begins[digit(items[i])];
+    uint32_t before = 0;
+    for (uint32_t& begin : begins) before += std::exchange(begin, before);
+    for (int64_t i = 0; i < count; ++i) other[begins[digit(items[i])]++] = items[i];
+    std::swap(items, other);
+  }
+  return items;
+}
+
+#ifdef TORCHVOX_CUDA
 // Pairs in two buffers each; a sort leaves its result in `keys[current]`, `values[current]`.
 struct SortBuffers {
   uint32_t* keys[2];
@@ -23,5 +45,6 @@ int64_t radix_sort_bytes(int64_t count);
 // Sorts `count` pairs by the low `bits` bits of their keys, ascending; equal keys keep their order.
 cudaError_t radix_sort(SortBuffers& buffers, int64_t count, int bits, cudaStream_t stream);
 
-}  // namespace torchvox
 #endif
+
+}  // namespace torchvox

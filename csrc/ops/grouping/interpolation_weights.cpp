@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/grouping/interpolation_weights.h"
+#include "csrc/kernels/grouping/interpolate.h"
 
 #include <torch/library.h>
 

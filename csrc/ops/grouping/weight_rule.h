@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "csrc/kernels/grouping/interpolation_weights.h"
+#include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
 

@@ -6,7 +6,6 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "csrc/kernels/voxel/csr.h"
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"

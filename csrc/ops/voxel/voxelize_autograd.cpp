@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "csrc/kernels/voxel/voxelize/backward.h"
+#include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "csrc/kernels/boxes/nms/rule.h"
+#include "csrc/kernels/boxes/nms/nms.h"
 
 namespace torchvox {
 

@@ -1,9 +1,201 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/boxes/nms/argsort.h"
+#include <algorithm>
+
+#include "csrc/kernels/boxes/nms/rotated_nms.h"
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/core/warp.cuh"
+#include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
+
+// Up to 16,384 boxes a segment: the place of a box is the number of boxes before it, counted over
+// the whole device in one kernel. More: radix sorts.
+
+namespace {
+
+constexpr int64_t kMostCounted = 16384;
+constexpr int kCountThreads = 512;
+constexpr int kCountWarps = kCountThreads / 32;
+constexpr int kBoxesPerBlock = 32;  // one a lane, in every warp
+constexpr int kKeysAtOnce = 4096;
+constexpr int kKeysPerWarp = kKeysAtOnce / kCountWarps;
+constexpr int kThreads = 256;
+
+bool is_counted(const RotatedNmsArgs& args) {
+  const int64_t forced = plan_override(Plan::kNmsOrder);
+  return forced == kAutomatic ? args.nms.capacity <= kMostCounted : forced == 0;
+}
+
+__device__ __forceinline__ uint32_t keys_below(const uint4* keys, int begin, int end,
+                                               uint32_t limit) {
+  uint32_t count = 0;
+#pragma unroll 8
+  for (int k = begin; k < end; ++k) {
+    const uint4 four = keys[k];
+    count += (four.x < limit) + (four.y < limit) + (four.z < limit) + (four.w < limit);
+  }
+  return count;
+}
+
+// How many keys of a warp's range come before the lane's own. Keys of earlier boxes count up to it,
+// those of later ones only below. `block` is the place in the range of the block's own 32 boxes.
+__device__ __forceinline__ uint32_t keys_before(const uint32_t* keys, int64_t block, uint32_t key) {
+  const auto* const fours = reinterpret_cast<const uint4*>(keys);
+  const uint32_t through = key + 1;  // no key that counts is the greatest number
+  if (block < 0) return keys_below(fours, 0, kKeysPerWarp / 4, key);
+  if (block >= kKeysPerWarp) return keys_below(fours, 0, kKeysPerWarp / 4, through);
+  const int at = static_cast<int>(block), lane = threadIdx.x % 32;
+  uint32_t count = keys_below(fours, 0, at / 4, through);
+#pragma unroll 8
+  for (int k = 0; k < kBoxesPerBlock; ++k) count += keys[at + k] < (k < lane ? through : key);
+  return count + keys_below(fours, (at + kBoxesPerBlock) / 4, kKeysPerWarp / 4, key);
+}
+
+struct CountBlock {
+  alignas(16) uint32_t keys[kKeysAtOnce];
+  uint32_t counts[kCountWarps][32];
+  uint32_t used[kCountWarps];
+};
+
+// A block finds the places of 32 boxes: its warps share out the keys, each lane compares with one
+// box. The boxes go to their places at once.
+__global__ void __launch_bounds__(kCountThreads)
+    count_order_kernel(const __grid_constant__ RotatedNmsArgs args,
+                       const __grid_constant__ ScoreOrder out,
+                       const __grid_constant__ NmsScratch scratch) {
+  __shared__ CountBlock block;
+  let_next_begin();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t box = int64_t{blockIdx.x} * kBoxesPerBlock + lane;
+  const int64_t capacity = args.nms.capacity;
+  for (int64_t segment = blockIdx.y; segment < args.nms.segments; segment += gridDim.y) {
+    const float* const scores = args.scores + segment * capacity;
+    const int64_t length = args.length(segment);
+    const uint32_t key = box < length ? score_key(scores[box]) : kLeftOut;
+    uint32_t count = 0, used = 0;
+    for (int64_t first = 0; first < length; first += kKeysAtOnce) {
+      __syncthreads();
+#pragma unroll
+      for (int k = threadIdx.x; k < kKeysAtOnce; k += kCountThreads) {
+        const uint32_t other = first + k < length ? score_key(scores[first + k]) : kLeftOut;
+        block.keys[k] = other;
+        used += other != kLeftOut;
+      }
+      __syncthreads();
+      const int mine = warp * kKeysPerWarp;
+      count += keys_before(block.keys + mine, box - lane - (first + mine), key);
+    }
+    block.counts[warp][lane] = count;
+    used = warp_sum(used);
+    if (lane == 0) block.used[warp] = used;
+    __syncthreads();
+    if (warp == 0) {
+      uint32_t place = 0;
+      for (int w = 0; w < kCountWarps; ++w) place += block.counts[w][lane];
+      if (key != kLeftOut) {
+        out.order[segment * capacity + place] = static_cast<int32_t>(box);
+        scratch.write(args.nms, segment, place, box);
+      }
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      uint32_t total = 0;
+      for (int w = 0; w < kCountWarps; ++w) total += block.used[w];
+      out.counts[segment] = static_cast<int32_t>(total);
+    }
+    __syncthreads();
+  }
+}
+
+struct SortScratch {
+  SortBuffers buffers;
+
+  SortScratch(const RotatedNmsArgs& args, Workspace& workspace) {
+    const int64_t boxes = args.nms.segments * args.nms.capacity;
+    for (int k = 0; k < 2; ++k) {
+      buffers.keys[k] = workspace.take<uint32_t>(boxes);
+      buffers.values[k] = workspace.take<uint32_t>(boxes);
+    }
+    buffers.temporary_bytes = radix_sort_bytes(boxes);
+    buffers.temporary = workspace.take<char>(buffers.temporary_bytes);
+  }
+};
+
+__global__ void score_keys_kernel(const __grid_constant__ RotatedNmsArgs args, uint32_t* keys,
+                                  uint32_t* values) {
+  const int64_t boxes = args.nms.segments * args.nms.capacity;
+  for (int64_t i = global_thread(); i < boxes; i += global_stride()) {
+    keys[i] = score_key(args, i / args.nms.capacity, i % args.nms.capacity);
+    values[i] = static_cast<uint32_t>(i);
+  }
+}
+
+__global__ void segment_keys_kernel(int64_t capacity, int64_t boxes, uint32_t* keys,
+                                    const uint32_t* values) {
+  for (int64_t i = global_thread(); i < boxes; i += global_stride()) {
+    keys[i] = static_cast<uint32_t>(values[i] / capacity);
+  }
+}
+
+__global__ void sorted_order_kernel(const __grid_constant__ RotatedNmsArgs args,
+                                    const uint32_t* values, ScoreOrder out,
+                                    const __grid_constant__ NmsScratch scratch) {
+  const int64_t capacity = args.nms.capacity;
+  for (int64_t i = global_thread(); i < args.nms.segments * capacity; i += global_stride()) {
+    const int64_t segment = i / capacity, place = i % capacity;
+    const int64_t box = values[i] - segment * capacity;
+    const bool used = score_key(args, segment, box) != kLeftOut;
+    if (used) {
+      out.order[i] = static_cast<int32_t>(box);
+      scratch.write(args.nms, segment, place, box);
+    }
+    // Those left out stand last.
+    const bool next_used = place + 1 < capacity &&
+        score_key(args, segment, values[i + 1] - segment * capacity) != kLeftOut;
+    if (used && !next_used) out.counts[segment] = static_cast<int32_t>(place + 1);
+    if (place == 0 && !used) out.counts[segment] = 0;
+  }
+}
+
+}  // namespace
+
+int64_t score_order_bytes(const RotatedNmsArgs& args) {
+  if (is_counted(args)) return 0;
+  Workspace workspace;
+  const SortScratch scratch(args, workspace);
+  return workspace.bytes();
+}
+
+cudaError_t make_score_order(const RotatedNmsArgs& args, const ScoreOrder& order,
+                             const NmsScratch& scratch, void* memory, const CudaContext& context) {
+  const int64_t capacity = args.nms.capacity, boxes = args.nms.segments * capacity;
+  if (boxes == 0) return cudaSuccess;
+  if (is_counted(args)) {
+    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(capacity, kBoxesPerBlock)),
+                    static_cast<unsigned>(std::min<int64_t>(args.nms.segments, 65535)));
+    count_order_kernel<<<grid, kCountThreads, 0, context.stream>>>(args, order, scratch);
+    return cudaGetLastError();
+  }
+  Workspace workspace(memory);
+  SortScratch sorting(args, workspace);
+  SortBuffers& sort = sorting.buffers;
+  const unsigned blocks = blocks_for(boxes, kThreads, context.target);
+  score_keys_kernel<<<blocks, kThreads, 0, context.stream>>>(args, sort.keys[0], sort.values[0]);
+  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  TORCHVOX_CUDA_CHECK(radix_sort(sort, boxes, 32, context.stream));
+  int bits = 0;
+  while (bits < 32 && (int64_t{1} << bits) < args.nms.segments) ++bits;
+  if (bits > 0) {  // stable: the order by score stays within a segment
+    segment_keys_kernel<<<blocks, kThreads, 0, context.stream>>>(
+        capacity, boxes, sort.keys[sort.current], sort.values[sort.current]);
+    TORCHVOX_CUDA_CHECK(cudaGetLastError());
+    TORCHVOX_CUDA_CHECK(radix_sort(sort, boxes, bits, context.stream));
+  }
+  sorted_order_kernel<<<blocks, kThreads, 0, context.stream>>>(args, sort.values[sort.current],
+                                                               order, scratch);
+  return cudaGetLastError();
+}
 
 int64_t rotated_nms_cuda_workspace_bytes(const RotatedNmsArgs& args) {
   Workspace workspace;

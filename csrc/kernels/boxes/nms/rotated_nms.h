@@ -2,6 +2,7 @@
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
+#include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
 
@@ -24,6 +25,45 @@ TORCHVOX_EXPORT void run_cpu(const RotatedNmsArgs& args, void* workspace,
 #ifdef TORCHVOX_CUDA
 TORCHVOX_EXPORT cudaError_t launch(const RotatedNmsArgs& args, void* workspace,
                                    const CudaContext& context);
+#endif
+
+inline constexpr uint32_t kLeftOut = 0xffffffffu;
+
+// Rises as the score falls; -0 and +0 are one score.
+TORCHVOX_HD uint32_t score_key(float score) {
+  return is_finite(score) ? ~ordered_bits(score + 0.0f) : kLeftOut;
+}
+TORCHVOX_HD uint32_t score_key(const RotatedNmsArgs& args, int64_t segment, int64_t box) {
+  if (box >= args.length(segment)) return kLeftOut;
+  return score_key(args.scores[segment * args.nms.capacity + box]);
+}
+
+// Boxes in the order of NMS; the first counts[s] of a segment's positions are used.
+struct ScoreOrder {
+  int32_t* order;  // [segments, capacity]
+  int32_t* counts;  // [segments]
+
+  ScoreOrder(const RotatedNmsArgs& args, Workspace& workspace)
+      : order(workspace.take<int32_t>(args.nms.segments * args.nms.capacity)),
+        counts(workspace.take<int32_t>(args.nms.segments)) {}
+
+  NmsArgs applied_to(NmsArgs nms) const {
+    if (nms.capacity > 0) {
+      nms.order = order;
+      nms.counts = counts;
+    }
+    return nms;
+  }
+};
+
+#ifdef TORCHVOX_CUDA
+int64_t score_order_bytes(const RotatedNmsArgs& args);
+struct NmsScratch;
+// Puts the boxes in place as well.
+cudaError_t make_score_order(const RotatedNmsArgs& args, const ScoreOrder& order,
+                             const NmsScratch& scratch, void* workspace,
+                             const CudaContext& context);
+int64_t rotated_nms_cuda_workspace_bytes(const RotatedNmsArgs& args);
 #endif
 
 }  // namespace torchvox

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "csrc/kernels/boxes/nms/argsort.h"
+#include "csrc/kernels/boxes/nms/rotated_nms.h"
 
 namespace torchvox {
 namespace {

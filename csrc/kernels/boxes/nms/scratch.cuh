@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "csrc/kernels/boxes/nms/rule.h"
+#include "csrc/kernels/boxes/nms/nms.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/workspace.h"
 

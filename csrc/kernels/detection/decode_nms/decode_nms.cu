@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/core/dependent_launch.cuh"
-#include "csrc/kernels/detection/decode_nms/fused.cuh"
-#include "csrc/kernels/detection/decode_nms/rank.cuh"
+#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/detection/decode_nms/select.cuh"
+#include "csrc/kernels/detection/decode_nms/work.cuh"
 
 namespace torchvox {
 namespace {

@@ -109,4 +109,8 @@ struct DetectWork {
   }
 };
 
+// All steps up to ordered rows, in one cooperative launch.
+cudaError_t detect_fused(const DetectArgs& args, const DetectWork& work,
+                         const CudaContext& context);
+
 }  // namespace torchvox

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/grouping/inverse_index/count.cuh"
 
-#include "csrc/kernels/core/dependent_launch.cuh"
-#include "csrc/kernels/grouping/inverse_index/long_rows.cuh"
+#include "csrc/kernels/core/launch.cuh"
 
 namespace torchvox {
 namespace {

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/export.h"
 #include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"

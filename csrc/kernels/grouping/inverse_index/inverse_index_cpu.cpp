@@ -3,7 +3,7 @@
 
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
-#include "csrc/kernels/grouping/inverse_index/slot_rows_common.h"
+#include "csrc/kernels/grouping/inverse_index/slot_rows.h"
 
 namespace torchvox {
 namespace {

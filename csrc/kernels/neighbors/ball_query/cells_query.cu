@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/neighbors/ball_query/cells.cuh"
-#include "csrc/kernels/neighbors/ball_query/words.cuh"
+#include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/neighbors/ball_query/plan.h"
 
 namespace torchvox {
@@ -17,5 +18,125 @@ cudaError_t launch_ball_generic(const BallQueryArgs& args, const CudaContext& co
 int64_t ball_cells_workspace_bytes(const BallQueryArgs& args);
 cudaError_t launch_ball_cells(const BallQueryArgs& args, void* workspace,
                               const CudaContext& context);
+
+// Points are dealt out to cells of the size of the ball, so that a query looks at a few runs of
+// them. Which place a point takes within its bucket, and where a chunk of buckets begins, changes
+// from run to run; the hits of a query are sorted by index, so no result shows it.
+
+inline constexpr int kBucketBits = 11;  // buckets that one block gives places to
+inline constexpr int kBuckets = 1 << kBucketBits;
+
+struct CellsWork {
+  BallGrid grid;
+  uint32_t* cursor;  // places given out; cleared, as count
+  uint32_t* count;  // [buckets]
+  uint32_t* begin;  // [buckets + chunks]: of every bucket, and of the end of every chunk
+  uint32_t* rank;  // [points]: within the bucket
+  float4* in_order;  // [points], NaN where there is none: in summation order, and its bucket
+  float4* point;  // [points] by place: in summation order, and the row among all points
+  float4* box;  // [points / 32, 2]: lowest and highest of 32 points in index order
+  int64_t cleared;  // bytes from cursor on
+
+  static CellsWork carve(const BallQueryArgs& args, Workspace& workspace) {
+    CellsWork work;
+    constexpr int kMostTableBits = 24;
+    work.grid = BallGrid::of(args, kBucketBits, kMostTableBits);
+    const int64_t buckets = int64_t{1} << work.grid.bits;
+    const int64_t before = workspace.bytes();
+    work.cursor = workspace.take<uint32_t>(1);
+    work.count = workspace.take<uint32_t>(buckets);
+    work.cleared = workspace.bytes() - before;
+    work.begin = workspace.take<uint32_t>(buckets + (buckets >> kBucketBits));
+    work.rank = workspace.take<uint32_t>(args.total_points());
+    work.in_order = workspace.take<float4>(args.total_points());
+    work.point = workspace.take<float4>(args.total_points());
+    work.box = workspace.take<float4>(2 * ceil_div<int64_t>(args.total_points(), 32));
+    return work;
+  }
+  // Where `begin` holds the begin of a bucket; the next word is its end.
+  static __device__ uint32_t slot(uint32_t bucket) { return bucket + (bucket >> kBucketBits); }
+};
+
+cudaError_t launch_cells_queries(const BallQueryArgs& args, const CellsWork& work,
+                                 const CudaContext& context);
+
+// Hits of a warp as bits: of 1024 points in index order, bit i of the word of lane s stands for
+// point 32 s + i. Testing points then branches on nothing, and rows are written by slot, coalesced.
+
+__device__ __forceinline__ int warp_sum(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(kFullWarp, x);
+#else
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
+  return x;
+#endif
+}
+
+// Sum over this lane and those below.
+__device__ __forceinline__ int warp_inclusive(int x, int lane) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int below = __shfl_up_sync(kFullWarp, x, step);
+    if (lane >= step) x += below;
+  }
+  return x;
+}
+
+// The position of set bit n of a word, counted from 0.
+__device__ __forceinline__ int nth_bit(unsigned word, int n) {
+  int at = 0;
+#pragma unroll
+  for (int half = 16; half > 0; half /= 2) {
+    const int below = __popc(word & ((1u << half) - 1));
+    const bool above = n >= below;
+    n -= above ? below : 0;
+    word >>= above ? half : 0;
+    at += above ? half : 0;
+  }
+  return at;
+}
+
+// One ball of a query while its cloud is passed over in index order.
+struct BallRow {
+  int hits;
+  int first;  // -1 without a hit
+
+  // Writes the hits among 1024 points, the first of which is point `base` of the cloud. point(i)
+  // gives point i of them.
+  template <class Points>
+  __device__ __forceinline__ void write(const BallQueryArgs& args, const BallCloud& cloud,
+                                        const Point3& q, int64_t row, int r, int lane,
+                                        unsigned word, int64_t base, const Points& point) {
+    const int mine = __popc(word);
+    const int inclusive = warp_inclusive(mine, lane);
+    const int found = __shfl_sync(kFullWarp, inclusive, 31);
+    const int kept = min(static_cast<int>(args.radius[r].k) - hits, found);
+    if (kept <= 0) return;
+    for (int begin = 0; begin < kept; begin += 32) {
+      const int j = begin + lane;
+      int owner = 0;  // the lane whose word has hit j
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) {
+        if (__shfl_sync(kFullWarp, inclusive, owner + step - 1) <= j) owner += step;
+      }
+      const int before = __shfl_sync(kFullWarp, inclusive - mine, owner);
+      const unsigned its = __shfl_sync(kFullWarp, word, owner);
+      const int i = 32 * owner + nth_bit(its, j - before);
+      if (j < kept) {
+        const Point3 p = point(i);
+        const float d = dist2(p.a - q.a, p.b - q.b, p.c - q.c);
+        write_hit(args, cloud, row, r, hits + j, base + i, d);
+      }
+      if (first < 0) first = static_cast<int>(base + __shfl_sync(kFullWarp, i, 0));
+    }
+    hits += kept;
+  }
+
+  __device__ __forceinline__ void finish(const BallQueryArgs& args, const BallCloud& cloud,
+                                         int64_t row, int r, int lane) const {
+    write_fill<float>(args, row, r, hits + lane, 32, fill_index(args, cloud, first));
+    if (lane == 0) args.count[row * args.counts + r] = hits;
+  }
+};
 
 }  // namespace torchvox

@@ -3,7 +3,7 @@
 // The points of a cloud in index order, 32 at a time: a ballot gives each hit its place among the
 // hits of a query, so order and fill are exact. After Pointnet2's ball query, whose one thread a
 // query waits for the sparsest ball of its warp.
-#include "csrc/kernels/neighbors/ball_query/words.cuh"
+#include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cuda_runtime.h>
 
-#include "csrc/kernels/neighbors/group_mlp/plan.h"
+#include "csrc/kernels/neighbors/group_mlp/rule.h"
 
 namespace torchvox {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/neighbors/group_mlp/plan.h"
+#include "csrc/kernels/neighbors/group_mlp/rule.h"
 
 #include <algorithm>
 

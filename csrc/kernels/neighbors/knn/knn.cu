@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/neighbors/knn/common.h"
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
-#include "csrc/kernels/neighbors/knn/plan.h"
 
 namespace torchvox {
 namespace {

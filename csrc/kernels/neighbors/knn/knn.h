@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "csrc/kernels/core/export.h"
 #include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "csrc/kernels/core/instruction_set.h"
-#include "csrc/kernels/neighbors/knn/plan.h"
+#include "csrc/kernels/neighbors/knn/common.h"
 #include "csrc/kernels/neighbors/knn/tiles_cpu.h"
 
 namespace torchvox {

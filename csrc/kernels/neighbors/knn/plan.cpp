@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/neighbors/knn/plan.h"
+#include "csrc/kernels/neighbors/knn/common.h"
 
 #include "csrc/kernels/core/plan_override.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/pillars/encode/gradient.h"
+#include "csrc/kernels/pillars/encode/channel.h"
 #include "csrc/kernels/pillars/tree_sum.cuh"
 
 namespace torchvox {

@@ -2,12 +2,11 @@
 #include <cmath>
 #include <type_traits>
 
-#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/warp.cuh"
-#include "csrc/kernels/pillars/canvas_zeros.cuh"
 #include "csrc/kernels/pillars/encode/channel.h"
+#include "csrc/kernels/pillars/prepare.cuh"
 
 namespace torchvox {
 namespace {

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/export.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"
 #include "csrc/kernels/pillars/map.h"

@@ -1,8 +1,133 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
 #include "csrc/kernels/sampling/fps/device.cuh"
 #include "csrc/kernels/sampling/fps/kernels.cuh"
 
 namespace torchvox {
+
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+
+template <class C>
+using SignedBits = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;
+
+template <class C>
+struct GenericBest {
+  SignedBits<C> bits;
+  uint32_t code;
+  uint32_t index;
+};
+
+template <class C>
+__device__ __forceinline__ GenericBest<C> better(const GenericBest<C>& x, const GenericBest<C>& y) {
+  return y.bits > x.bits || (y.bits == x.bits && y.code < x.code) ? y : x;
+}
+
+template <class C>
+__device__ __forceinline__ GenericBest<C> warp_best(GenericBest<C> best) {
+  for (int step = 16; step > 0; step /= 2) {
+    const GenericBest<C> other{__shfl_xor_sync(kFullWarp, best.bits, step),
+                               __shfl_xor_sync(kFullWarp, best.code, step),
+                               __shfl_xor_sync(kFullWarp, best.index, step)};
+    best = better(best, other);
+  }
+  return best;
+}
+
+// One block per cloud, any number of axes, any dtype, any size. Distances stay in global memory and
+// every sample passes over the whole cloud: the path for what the fast kernels do not take.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    generic_kernel(const __grid_constant__ FpsArgs args, GenericScratch scratch,
+                   int64_t first_cloud) {
+  using C = compute_t<T>;
+  __shared__ GenericBest<C> slots[2][kWarps];
+  const FpsCloud cloud = FpsCloud::of(args, first_cloud + blockIdx.x);
+  fill_unused(args, cloud);
+  if (cloud.samples == 0) return;
+  const int64_t segment = args.ragged ? cloud.first : int64_t{blockIdx.x} * args.capacity;
+  const T* const points = static_cast<const T*>(args.points) + cloud.base;
+  C* const dist2s = static_cast<C*>(scratch.dist2) + segment;
+  const C initial = static_cast<C>(args.init_dist2) + C{0};
+
+  uint32_t first_code = kNoCode;
+  for (uint32_t i = threadIdx.x; i < cloud.points; i += kThreads) {
+    const bool candidate = is_candidate_row(args, points + i * args.point_stride);
+    dist2s[i] = candidate ? initial : C{-1};
+    if (candidate) first_code = min(first_code, cloud.tie.code(i));
+  }
+  first_code = block_min(first_code);
+  const int64_t first = first_code == kNoCode ? -1 : int64_t{cloud.tie.index(first_code)};
+
+  const int samples = static_cast<int>(cloud.samples);
+  const int starts = static_cast<int>(args.starts < samples ? args.starts : samples);
+  constexpr SignedBits<C> kLowest = SignedBits<C>{1} << (8 * sizeof(C) - 1);
+  GenericBest<C> mine{kLowest, kNoCode, 0};
+  uint32_t cursor = 0;
+  for (int s = 0;;) {
+    int64_t chosen;
+    if (s < starts) {
+      chosen = take_start(args, cloud, s, first, cursor);
+    } else {
+      const GenericBest<C> of_warp = warp_best<C>(mine);
+      if (threadIdx.x % 32 == 0) slots[s & 1][threadIdx.x / 32] = of_warp;
+      __syncthreads();
+      const GenericBest<C> best = warp_best<C>(slots[s & 1][threadIdx.x % kWarps]);
+      if (best.bits <= 0) {
+        finish_exhausted(args, cloud, s, first, scratch.mark + segment);
+        return;
+      }
+      chosen = best.index;
+      if (threadIdx.x == 0) write_sample(args, cloud, s, chosen, bit_cast<C>(best.bits));
+    }
+    if (++s >= samples) return;
+    if (chosen < 0) continue;  // no candidate: nothing to measure
+    const T* const q = points + chosen * args.point_stride;
+    mine = {kLowest, kNoCode, 0};
+    for (uint32_t i = threadIdx.x; i < cloud.points; i += kThreads) {
+      C d = dist2s[i];
+      if (!(d > C{0})) {  // at 0 already, or no candidate: it never falls, and loses to any other
+        if (d < C{0}) continue;
+      } else {
+        const C now = dist2_rows(args, points + i * args.point_stride, q);
+        if (now < d) {
+          d = now;
+          dist2s[i] = now;
+        }
+      }
+      const auto bits = bit_cast<SignedBits<C>>(d);
+      if (bits < mine.bits) continue;
+      const uint32_t code = cloud.tie.code(i);
+      if (bits > mine.bits || code < mine.code) mine = {bits, code, i};
+    }
+  }
+}
+
+}  // namespace
+
+GenericScratch::GenericScratch(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace) {
+  const int64_t points = points_at_once(args, plan);
+  if (args.dtype == DType::kDouble) {
+    dist2 = workspace.take<double>(points);
+  } else {
+    dist2 = workspace.take<float>(points);
+  }
+  mark = workspace.take<uint32_t>(points);
+}
+
+cudaError_t launch_fps_generic(const FpsArgs& args, const FpsPlan&, const GenericScratch& scratch,
+                               int64_t first_cloud, int64_t clouds, cudaStream_t stream) {
+  if (clouds == 0) return cudaSuccess;
+  with_point_type(args.dtype, [&](auto type) {
+    generic_kernel<decltype(type)>
+        <<<static_cast<unsigned>(clouds), kThreads, 0, stream>>>(args, scratch, first_cloud);
+  });
+  return cudaGetLastError();
+}
+
 namespace {
 
 constexpr int kFillThreads = 256;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/sampling/fps/tie_code.h"
+#include "csrc/kernels/sampling/fps/cloud.h"
 
 namespace torchvox {
 namespace {

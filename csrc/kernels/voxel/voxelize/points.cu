@@ -3,7 +3,6 @@
 // The two steps with one thread a point: into the table, and into its voxel's segment.
 #include <type_traits>
 
-#include "csrc/kernels/core/dependent_launch.cuh"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxelize/points.cuh"
 

@@ -8,11 +8,239 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/voxel/voxelize/large_segment.cuh"
+#include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/points.cuh"
-#include "csrc/kernels/voxel/voxelize/sort.cuh"
+#include "csrc/kernels/voxel/voxelize/values.cuh"
 
 namespace torchvox {
+
+// Orders the points of long segments: chunks of 4,096 in shared memory, then merges of runs twice
+// as long each time.
+//
+// Phase p of task t waits for every task of phase p - 1. Blocks take (phase, task) in ticket order,
+// so whatever a block waits for is held by a block that already runs: no co-residency is needed.
+
+struct SortedChunk {
+  VoxelSegment segment;
+  int64_t row;  // -1: the voxel is not kept, so its order is of no use
+  uint32_t begin;  // first position in the segment
+  uint32_t length;
+};
+
+__device__ inline SortedChunk chunk_of(const VoxelizeArgs& args, const VoxelWork& work,
+                                       uint32_t task) {
+  const SegmentTask t = work.sort_tasks[task];
+  SortedChunk chunk;
+  chunk.segment = work.segments[t.voxel];
+  chunk.row = work.row_of_voxel(args, t.voxel, chunk.segment.key);
+  chunk.begin = t.chunk * kSortChunk;
+  const uint32_t rest = chunk.segment.count - chunk.begin;
+  chunk.length = rest < kSortChunk ? rest : kSortChunk;
+  return chunk;
+}
+
+// The last phase knows each point's final position, which is its slot.
+__device__ inline void finish(const VoxelizeArgs& args, bool last_phase, uint32_t point,
+                              uint32_t position) {
+  if (!last_phase || args.point_slot == nullptr) return;
+  const bool stored = args.max_points < 0 || position < args.max_points;
+  args.point_slot[point] = stored ? static_cast<int32_t>(position) : -1;
+}
+
+// Bitonic sort of one chunk.
+__device__ inline void sort_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
+                                  uint32_t* perm, uint32_t* values, bool last_phase) {
+  uint32_t* segment = perm + chunk.segment.place + chunk.begin;
+  uint32_t size = 64;
+  while (size < chunk.length) size *= 2;
+  for (uint32_t k = threadIdx.x; k < size; k += blockDim.x) {
+    values[k] = k < chunk.length ? segment[k] : kNone32;
+  }
+  __syncthreads();
+  for (uint32_t run = 2; run <= size; run *= 2) {
+    for (uint32_t distance = run / 2; distance > 0; distance /= 2) {
+      for (uint32_t pair = threadIdx.x; pair < size / 2; pair += blockDim.x) {
+        const uint32_t low = 2 * pair - (pair & (distance - 1));
+        const uint32_t high = low + distance;
+        const bool ascending = (low & run) == 0;
+        const uint32_t a = values[low], b = values[high];
+        if ((a > b) == ascending) {
+          values[low] = b;
+          values[high] = a;
+        }
+      }
+      __syncthreads();
+    }
+  }
+  for (uint32_t k = threadIdx.x; k < chunk.length; k += blockDim.x) {
+    segment[k] = values[k];
+    finish(args, last_phase, values[k], chunk.begin + k);
+  }
+}
+
+// Moves each point of a chunk to its place in the merger of its run with the neighbouring run: its
+// place in its own run plus the number of smaller points in the other.
+__device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
+                                   const uint32_t* from, uint32_t* to, uint64_t run,
+                                   bool last_phase) {
+  const uint32_t* segment = from + chunk.segment.place;
+  const uint64_t own = chunk.begin / run;
+  const uint64_t count = chunk.segment.count;
+  uint64_t other_begin = (own ^ 1) * run;
+  if (other_begin > count) other_begin = count;
+  const uint64_t other_end = other_begin + run < count ? other_begin + run : count;
+  const uint64_t merged = (own & ~uint64_t{1}) * run;  // where the merger begins
+  for (uint32_t k = threadIdx.x; k < chunk.length; k += blockDim.x) {
+    const uint64_t position = uint64_t{chunk.begin} + k;
+    const uint32_t point = segment[position];
+    uint64_t low = other_begin, high = other_end;
+    while (low < high) {
+      const uint64_t middle = (low + high) / 2;
+      if (segment[middle] < point) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    const uint64_t target = merged + (position - own * run) + (low - other_begin);
+    to[chunk.segment.place + target] = point;
+    finish(args, last_phase, point, static_cast<uint32_t>(target));
+  }
+}
+
+// Orders every long segment; returns when all are. Each block of the grid calls; `values` is
+// [kSortChunk] in shared memory.
+__device__ inline void order_long_segments(const VoxelizeArgs& args, const VoxelWork& work,
+                                           uint32_t* values) {
+  VoxelCounters* counters = work.counters;
+  const uint32_t tasks = counters->sort_tasks + 1;
+  if (tasks == 0) return;
+  // An even number of merges leaves the result in perm.
+  uint32_t merges = 0;
+  const uint64_t longest = kNone32 - counters->inverse_longest;
+  while ((uint64_t{kSortChunk} << merges) < longest) ++merges;
+  merges += merges & 1;
+  uint32_t* other = work.arrival;  // of no use any more
+  for (;;) {
+    const uint32_t ticket = static_cast<uint32_t>(block_ticket(&counters->sort_ticket));
+    const uint32_t phase = ticket / tasks;
+    const uint32_t earlier = (phase <= merges ? phase : merges + 1) * tasks;
+    if (threadIdx.x == 0) {
+      while (load_relaxed(&counters->sort_done) + 1 < earlier) {
+      }
+      __threadfence();
+    }
+    __syncthreads();
+    if (phase > merges) return;
+    const SortedChunk chunk = chunk_of(args, work, ticket % tasks);
+    if (chunk.row >= 0) {
+      if (phase == 0) {
+        sort_chunk(args, chunk, work.perm, values, merges == 0);
+      } else {
+        merge_chunk(args, chunk, phase % 2 ? work.perm : other, phase % 2 ? other : work.perm,
+                    uint64_t{kSortChunk} << (phase - 1), phase == merges);
+      }
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) atomicAdd(&counters->sort_done, 1u);
+  }
+}
+
+// Sums and extremes of voxels with more than 1,024 stored points, split at the levels of the sum
+// rule among blocks.
+
+template <class Real>
+struct WarpShared {
+  uint32_t order[kWarpSort];
+  Real tile[32 * kTileStride];
+};
+
+template <class Real>
+struct GiantShared {
+  Real value[32][kChunkColumns];
+  int32_t point[32][kChunkColumns];
+  bool last;
+};
+
+// A block a chunk of 1,024 stored points: 32 blocks of 32 by the warps, then their sum. The block
+// that finishes a voxel's last chunk adds the chunks up.
+template <class Real, ReduceKind kKind>
+__device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int64_t task,
+                            WarpShared<Real>& warp_shared, GiantShared<Real>& shared) {
+  const SegmentTask chunk = work.giant_tasks[task];
+  const VoxelSegment segment = work.segments[chunk.voxel];
+  const int64_t row = work.row_of_voxel(args, chunk.voxel, segment.key);
+  if (row < 0 || row >= args.capacity()) return;
+  const Voxel voxel = make_voxel(args, work, segment, row, args.center_relative);
+  const bool smallest = args.reduce == VoxelReduce::kMin;
+  const int columns = static_cast<int>(args.points.columns);
+  const uint32_t begin = chunk.chunk * kGiantChunk;
+  const uint32_t length = voxel.stored - begin < kGiantChunk ? voxel.stored - begin : kGiantChunk;
+  const uint32_t* order = work.perm + segment.place + begin;
+  Real* values = static_cast<Real*>(work.giant_values);
+  const int lane = threadIdx.x % 32;
+  for (int first = 0; first < columns; first += kChunkColumns) {
+    const int n = columns - first < kChunkColumns ? columns - first : kChunkColumns;
+    for (uint32_t b = threadIdx.x / 32; 32 * b < length; b += blockDim.x / 32) {
+      const uint32_t count = length - 32 * b < 32 ? length - 32 * b : 32;
+      Real part = 0;
+      Best<Real> best;
+      reduce_block<Real, kKind>(args, work, voxel.cell, order + 32 * b, count, first, n,
+                                warp_shared.tile, &part, &best);
+      if (lane < n) {
+        shared.value[b][lane] = kKind == ReduceKind::kBest ? best.value : part;
+        shared.point[b][lane] = best.point;
+      }
+    }
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < n) {
+      Real sum = 0;  // of whole blocks
+      Best<Real> best;
+      for (uint32_t b = 0; b < (length + 31) / 32; ++b) {
+        if (kKind == ReduceKind::kBest) {
+          best.add(shared.value[b][lane], shared.point[b][lane], smallest);
+        } else if (32 * b + 32 <= length) {
+          sum += shared.value[b][lane];
+        }
+      }
+      const int64_t at = 2 * task * columns + first + lane;
+      values[at] = kKind == ReduceKind::kBest ? best.value : sum;
+      values[at + columns] = length % 32 ? shared.value[length / 32][lane] : Real(0);
+      if (kKind == ReduceKind::kBest) work.giant_points[task * columns + first + lane] = best.point;
+    }
+    __syncthreads();
+  }
+
+  const int64_t first_task = task - chunk.chunk;
+  const uint32_t chunks = (voxel.stored - 1) / kGiantChunk + 1;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared.last = atomicAdd(&work.giant_done[first_task], 1u) + 1 == chunks - 1;
+  }
+  __syncthreads();
+  if (shared.last) {
+    __threadfence();
+    for (int column = threadIdx.x; column < columns; column += blockDim.x) {
+      CascadeSum<Real> sum;
+      Best<Real> best;
+      for (uint32_t c = 0; c < chunks; ++c) {
+        const Real value = values[2 * (first_task + c) * columns + column];
+        if (kKind == ReduceKind::kBest) {
+          best.add(value, work.giant_points[(first_task + c) * columns + column], smallest);
+        } else if (voxel.stored - c * kGiantChunk >= kGiantChunk) {
+          sum.template add_block<2>(value);
+        } else {
+          sum.template add_rest<1>(value);
+          sum.template add_rest<0>(values[(2 * (first_task + c) + 1) * columns + column]);
+        }
+      }
+      write_value<Real, kKind>(args, voxel, column, sum.total(), best);
+    }
+  }
+  __syncthreads();
+}
 
 // One lane a voxel of up to kTinyVoxel points: nothing to share.
 template <class Real, ReduceKind kKind>

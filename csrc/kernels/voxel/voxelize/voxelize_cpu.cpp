@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/voxel/voxelize/voxelize_cpu.h"
-
+#include <algorithm>
 #include <cstring>
 
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/spatial/radix_sort_cpu.h"
+#include "csrc/kernels/spatial/radix_sort.h"
 #include "csrc/kernels/voxel/voxelize/values_cpu.h"
+#include "csrc/kernels/voxel/voxelize/voxelize.h"
+#include "csrc/kernels/voxel/voxelize/voxelize_cpu.h"
 
 namespace torchvox {
 
@@ -261,6 +262,34 @@ void run_cpu(const VoxelizeArgs& args, void* workspace, const ParallelFor& paral
   write_all_rows(args, work, run_tasks);
   write_the_rest(args, work, run_tasks);
   write_counts(args, work);
+}
+
+namespace {
+
+template <class Real>
+void gather(const VoxelizeBackwardArgs& args, int64_t begin, int64_t end) {
+  for (int64_t point = begin; point < end; ++point) {
+    for (int64_t column = 0; column < args.columns; ++column) {
+      store_as(args.grad_input, args.dtype, point * args.columns + column,
+               args.value<Real>(point, column));
+    }
+  }
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const VoxelizeBackwardArgs&, const Target&) { return 0; }
+
+void run_cpu(const VoxelizeBackwardArgs& args, void*, const ParallelFor& parallel_for) {
+  constexpr int64_t kChunk = 4096;
+  parallel_for((args.rows + kChunk - 1) / kChunk, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kChunk, end = std::min(args.rows, last * kChunk);
+    if (args.in_double()) {
+      gather<double>(args, begin, end);
+    } else {
+      gather<float>(args, begin, end);
+    }
+  });
 }
 
 }  // namespace torchvox
