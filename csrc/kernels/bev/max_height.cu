@@ -237,6 +237,13 @@ __global__ void __launch_bounds__(kBevThreads) backward_kernel(BevMaxHeightBackw
 
 }  // namespace
 
+int64_t workspace_bytes_cuda(const BevMaxHeightArgs& args, const Target&) {
+  const BevPlan plan = plan_of(args);
+  if (plan == BevPlan::kSmall) return 0;
+  return has_wide_keys(args, plan) ? BevTable<uint64_t>(args, nullptr).bytes
+                                   : BevTable<uint32_t>(args, nullptr).bytes;
+}
+
 cudaError_t launch(const BevMaxHeightArgs& args, void* workspace, const CudaContext& context) {
   const BevPlan plan = plan_of(args);
   if (plan == BevPlan::kSmall) return launch_small(args, context);

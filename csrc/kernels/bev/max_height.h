@@ -6,9 +6,8 @@
 #include "csrc/kernels/bev/grid.h"
 #include "csrc/kernels/bev/scatter.h"
 #include "csrc/kernels/core/atomics.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 #include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
@@ -51,9 +50,7 @@ struct BevMaxHeightArgs {
   int32_t* counts = nullptr;  // [batches + 1, kBevCounts]
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const BevMaxHeightArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const BevMaxHeightArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
+TORCHVOX_KERNEL(BevMaxHeightArgs);
 
 // Gradient of a float height image: the top point of a cell takes the cell's gradient in column z,
 // everything else is 0. A gather: one thread a point, each element written once.
@@ -65,16 +62,7 @@ struct BevMaxHeightBackwardArgs {
   void* grad_points = nullptr;  // [rows, columns] contiguous, dtype of the points
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const BevMaxHeightBackwardArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const BevMaxHeightBackwardArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const BevMaxHeightArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const BevMaxHeightBackwardArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(BevMaxHeightBackwardArgs);
 
 // What the CPU and the CUDA form of bev_max_height share: the table's layout and its values.
 

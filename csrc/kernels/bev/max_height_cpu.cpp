@@ -32,15 +32,9 @@ BevPlan plan_of(const BevMaxHeightArgs& args) {
   return 4 * rows <= cells && rows <= (1 << 18) ? BevPlan::kCleared : BevPlan::kDense;
 }
 
-int64_t workspace_bytes(const BevMaxHeightArgs& args, const Target& target) {
-  if (!target.cuda) {
-    return args.top_index ? BevTable<uint64_t>(args, nullptr).bytes
-                          : BevTable<uint32_t>(args, nullptr).bytes;
-  }
-  const BevPlan plan = plan_of(args);
-  if (plan == BevPlan::kSmall) return 0;
-  return has_wide_keys(args, plan) ? BevTable<uint64_t>(args, nullptr).bytes
-                                   : BevTable<uint32_t>(args, nullptr).bytes;
+int64_t workspace_bytes_cpu(const BevMaxHeightArgs& args) {
+  return args.top_index ? BevTable<uint64_t>(args, nullptr).bytes
+                        : BevTable<uint32_t>(args, nullptr).bytes;
 }
 
 void run_cpu(const BevMaxHeightArgs& args, void* workspace, const ParallelFor& parallel_for) {
@@ -50,8 +44,6 @@ void run_cpu(const BevMaxHeightArgs& args, void* workspace, const ParallelFor& p
     run<uint32_t>(args, workspace, parallel_for);
   }
 }
-
-int64_t workspace_bytes(const BevMaxHeightBackwardArgs&, const Target&) { return 0; }
 
 void run_cpu(const BevMaxHeightBackwardArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.points.dtype, [&](auto type) {

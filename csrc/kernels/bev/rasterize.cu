@@ -247,6 +247,14 @@ __global__ void __launch_bounds__(kBevThreads)
 
 }  // namespace
 
+int64_t workspace_bytes_cuda(const BevRasterizeArgs& args, const Target&) {
+  return BevRasterTables(args.points, args.grid, args.planes, false, nullptr).bytes;
+}
+
+int64_t workspace_bytes_cuda(const BevRasterizeBackwardArgs& args, const Target&) {
+  return BevRasterTables(args.points, args.grid, args.planes, true, nullptr).bytes;
+}
+
 cudaError_t launch(const BevCellsArgs& args, void*, const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
   const unsigned blocks = blocks_for(args.points.rows, kBevThreads, context.target);

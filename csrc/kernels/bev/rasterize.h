@@ -4,9 +4,8 @@
 #include <cstdint>
 
 #include "csrc/kernels/bev/grid.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 
 namespace torchvox {
 
@@ -93,23 +92,8 @@ struct BevRasterizeBackwardArgs {
   DType features_dtype = DType::kFloat;
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const BevCellsArgs& args, const Target& target);
-TORCHVOX_EXPORT int64_t workspace_bytes(const BevRasterizeArgs& args, const Target& target);
-TORCHVOX_EXPORT int64_t workspace_bytes(const BevRasterizeBackwardArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const BevCellsArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-TORCHVOX_EXPORT void run_cpu(const BevRasterizeArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-TORCHVOX_EXPORT void run_cpu(const BevRasterizeBackwardArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const BevCellsArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const BevRasterizeArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const BevRasterizeBackwardArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(BevCellsArgs);
+TORCHVOX_KERNEL(BevRasterizeArgs);
+TORCHVOX_KERNEL(BevRasterizeBackwardArgs);
 
 }  // namespace torchvox

@@ -5,8 +5,6 @@
 
 namespace torchvox {
 
-int64_t workspace_bytes(const BevCellsArgs&, const Target&) { return 0; }
-
 void run_cpu(const BevCellsArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.points.dtype, [&](auto type) {
     for_each_index(parallel_for, args.points.rows, kBevPointsPerTask, [&](int64_t row) {
@@ -15,7 +13,7 @@ void run_cpu(const BevCellsArgs& args, void*, const ParallelFor& parallel_for) {
   });
 }
 
-int64_t workspace_bytes(const BevRasterizeArgs& args, const Target&) {
+int64_t workspace_bytes_cpu(const BevRasterizeArgs& args) {
   return BevRasterTables(args.points, args.grid, args.planes, false, nullptr).bytes;
 }
 
@@ -36,7 +34,7 @@ void run_cpu(const BevRasterizeArgs& args, void* workspace, const ParallelFor& p
   write_counts_cpu(tables.counters, args.points.batches, args.counts);
 }
 
-int64_t workspace_bytes(const BevRasterizeBackwardArgs& args, const Target&) {
+int64_t workspace_bytes_cpu(const BevRasterizeBackwardArgs& args) {
   return BevRasterTables(args.points, args.grid, args.planes, true, nullptr).bytes;
 }
 

@@ -172,7 +172,7 @@ cudaError_t launch_typed(const PointsInBoxesArgs& args, void* memory, const Cuda
 
 }  // namespace
 
-int64_t points_in_boxes_cuda_workspace_bytes(const PointsInBoxesArgs& args) {
+int64_t workspace_bytes_cuda(const PointsInBoxesArgs& args, const Target&) {
   Workspace workspace;
   if (args.mode == PointsInBoxesMode::kCount) {
     workspace.take<int32_t>(args.batches * count_blocks(args) * args.boxes.rows);

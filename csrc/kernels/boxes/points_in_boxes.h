@@ -3,6 +3,7 @@
 
 #include "csrc/kernels/boxes/rotated_iou.h"
 #include "csrc/kernels/boxes/rotated_overlap.h"
+#include "csrc/kernels/core/entry.h"
 
 namespace torchvox {
 
@@ -35,13 +36,7 @@ struct PointsInBoxesArgs {
   }
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const PointsInBoxesArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const PointsInBoxesArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const PointsInBoxesArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(PointsInBoxesArgs);
 
 // A box as points meet it. A box without volume has x = NaN and holds nothing.
 template <class T>

@@ -7,10 +7,6 @@
 
 namespace torchvox {
 
-#ifdef TORCHVOX_CUDA
-int64_t points_in_boxes_cuda_workspace_bytes(const PointsInBoxesArgs& args);
-#endif
-
 namespace {
 
 constexpr int64_t kPointsAtOnce = 1024;  // by column, so that one box meets several at a time
@@ -127,13 +123,7 @@ class Holder {
 
 }  // namespace
 
-int64_t workspace_bytes(const PointsInBoxesArgs& args, const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return points_in_boxes_cuda_workspace_bytes(args);
-#else
-  (void)args;
-#endif
-  (void)target;
+int64_t workspace_bytes_cpu(const PointsInBoxesArgs&) {
   return 0;
 }
 

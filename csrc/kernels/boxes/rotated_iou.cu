@@ -182,6 +182,8 @@ cudaError_t launch_gradient(const RotatedIouBackwardArgs& args, const CudaContex
 
 }  // namespace
 
+int64_t workspace_bytes_cuda(const RotatedIouArgs&, const Target&) { return 0; }
+
 cudaError_t launch(const RotatedIouArgs& args, void*, const CudaContext& context) {
   return args.dtype == DType::kDouble ? launch_typed<double>(args, context)
                                       : launch_typed<float>(args, context);

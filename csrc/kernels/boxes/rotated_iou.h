@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 
 namespace torchvox {
 
@@ -39,17 +38,7 @@ struct RotatedIouBackwardArgs {
   void* grad_b = nullptr;
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const RotatedIouArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const RotatedIouArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-TORCHVOX_EXPORT int64_t workspace_bytes(const RotatedIouBackwardArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const RotatedIouBackwardArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const RotatedIouArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const RotatedIouBackwardArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(RotatedIouArgs);
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(RotatedIouBackwardArgs);
 
 }  // namespace torchvox

@@ -66,9 +66,8 @@ void sum_side(const RotatedIouBackwardArgs& args, bool of_a, const ParallelFor& 
 
 }  // namespace
 
-int64_t workspace_bytes(const RotatedIouArgs& args, const Target& target) {
+int64_t workspace_bytes_cpu(const RotatedIouArgs& args) {
   Workspace workspace;
-  if (target.cuda) return 0;
   with_box_type(args.dtype, [&](auto type) { take_boxes<decltype(type)>(args, workspace); });
   return workspace.bytes();
 }
@@ -84,8 +83,6 @@ void run_cpu(const RotatedIouArgs& args, void* memory, const ParallelFor& parall
     }
   });
 }
-
-int64_t workspace_bytes(const RotatedIouBackwardArgs&, const Target&) { return 0; }
 
 void run_cpu(const RotatedIouBackwardArgs& args, void*, const ParallelFor& parallel_for) {
   const RotatedIouArgs& forward = args.forward;

@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 #include "csrc/kernels/detection/box_coder.h"
 
 namespace torchvox {
@@ -40,12 +39,6 @@ TORCHVOX_HD void decode_row(const BoxDecodeArgs& args, int64_t row) {
   }
 }
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const BoxDecodeArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const BoxDecodeArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const BoxDecodeArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(BoxDecodeArgs);
 
 }  // namespace torchvox

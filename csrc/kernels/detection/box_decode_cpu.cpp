@@ -3,8 +3,6 @@
 
 namespace torchvox {
 
-int64_t workspace_bytes(const BoxDecodeArgs&, const Target&) { return 0; }
-
 void run_cpu(const BoxDecodeArgs& args, void*, const ParallelFor& parallel_for) {
   constexpr int64_t kRowsPerTask = 1024;
   for_each_index(parallel_for, args.rows, kRowsPerTask, [&](int64_t row) {

@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 
 namespace torchvox {
 
@@ -24,12 +23,6 @@ struct GatherPointsArgs {
   bool channels_first = false;
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const GatherPointsArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const GatherPointsArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const GatherPointsArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(GatherPointsArgs);
 
 }  // namespace torchvox

@@ -36,8 +36,6 @@ void gather_plane(const GatherPointsArgs& args, int64_t plane, int64_t begin, in
 
 }  // namespace
 
-int64_t workspace_bytes(const GatherPointsArgs&, const Target&) { return 0; }
-
 void run_cpu(const GatherPointsArgs& args, void*, const ParallelFor& parallel_for) {
   if (!args.channels_first) {
     const int64_t row_bytes = args.channels * args.element_bytes;

@@ -4,9 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 
 namespace torchvox {
 
@@ -28,13 +27,7 @@ struct InterpolationWeightsArgs {
   int64_t queries = 0;
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const InterpolationWeightsArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const InterpolationWeightsArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const InterpolationWeightsArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolationWeightsArgs);
 
 // out[b, m] = sum of weight[b, m, j] * features[b, idx[b, m, j]] over j = 0, 1, 2, rounded as
 // fma(w2, f2, fma(w0, f0, w1 * f1)) in fp32 (fp64 for fp64) and once more to the features' type. An
@@ -76,18 +69,7 @@ struct InterpolateWeightGradArgs {
   bool channels_first = false;
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const InterpolateArgs& args, const Target& target);
-TORCHVOX_EXPORT int64_t workspace_bytes(const InterpolateWeightGradArgs& args,
-                                        const Target& target);
-TORCHVOX_EXPORT void run_cpu(const InterpolateArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-TORCHVOX_EXPORT void run_cpu(const InterpolateWeightGradArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const InterpolateArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const InterpolateWeightGradArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolateArgs);
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolateWeightGradArgs);
 
 }  // namespace torchvox

@@ -104,10 +104,6 @@ void run_range(const Args& args, Range<Args> baseline, Range<Args> avx2, int64_t
 
 }  // namespace
 
-int64_t workspace_bytes(const InterpolateArgs&, const Target&) { return 0; }
-int64_t workspace_bytes(const InterpolateWeightGradArgs&, const Target&) { return 0; }
-int64_t workspace_bytes(const InterpolationWeightsArgs&, const Target&) { return 0; }
-
 void run_cpu(const InterpolateArgs& args, void*, const ParallelFor& parallel_for) {
   if (!args.channels_first) {
     run_range(args, interpolate_type, interpolate_avx2, args.clouds * args.queries, parallel_for);

@@ -72,7 +72,7 @@ cudaError_t launch_type(const NeighbourDistanceArgs& args, void* workspace,
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const NeighbourDistanceArgs& args) {
+int64_t workspace_bytes_cuda(const NeighbourDistanceArgs& args, const Target&) {
   if (!args.grad_points) return 0;
   return with_point_type(args.dtype, [&](auto type) {
     return partial_sums_bytes<DistanceGradient<decltype(type)>>(args);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/grouping/chunked_sum.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 #include "csrc/kernels/grouping/items.h"
@@ -28,14 +29,7 @@ struct NeighbourDistanceArgs {
   int64_t dims = 3;
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const NeighbourDistanceArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const NeighbourDistanceArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-int64_t workspace_bytes_cuda(const NeighbourDistanceArgs& args);
-TORCHVOX_EXPORT cudaError_t launch(const NeighbourDistanceArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(NeighbourDistanceArgs);
 
 // One element of each gradient, for the host's loops and the device's threads.
 

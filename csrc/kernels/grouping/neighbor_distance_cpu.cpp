@@ -9,11 +9,7 @@ constexpr int64_t kElementsPerTask = 4096;
 
 }  // namespace
 
-int64_t workspace_bytes(const NeighbourDistanceArgs& args, [[maybe_unused]] const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return workspace_bytes_cuda(args);
-#endif
-  (void)args;
+int64_t workspace_bytes_cpu(const NeighbourDistanceArgs&) {
   return 0;
 }
 

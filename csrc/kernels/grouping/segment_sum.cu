@@ -34,7 +34,7 @@ auto with_sums(const SlotSumArgs& args, Body&& body) {
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const SlotSumArgs& args) {
+int64_t workspace_bytes_cuda(const SlotSumArgs& args, const Target&) {
   return with_sums(args, [&](auto sums) { return sums.bytes(args); });
 }
 

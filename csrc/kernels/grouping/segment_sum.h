@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/grouping/chunked_sum.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 #include "csrc/kernels/grouping/items.h"
@@ -25,14 +26,7 @@ struct SlotSumArgs {
   bool channels_first = false;
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const SlotSumArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const SlotSumArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-int64_t workspace_bytes_cuda(const SlotSumArgs& args);
-TORCHVOX_EXPORT cudaError_t launch(const SlotSumArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(SlotSumArgs);
 
 // What one slot adds to a sum, for the host's loops and the device's threads. A Gradient is made
 // for one cloud and one item, a few channels side by side. load(slot) reads what the slot holds,

@@ -63,11 +63,7 @@ void sum_all(const SlotSumArgs& args, const ParallelFor& parallel_for) {
 
 }  // namespace
 
-int64_t workspace_bytes(const SlotSumArgs& args, [[maybe_unused]] const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return workspace_bytes_cuda(args);
-#endif
-  (void)args;
+int64_t workspace_bytes_cpu(const SlotSumArgs&) {
   return 0;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/grouping/chunked_sum.h"
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
 #include "csrc/kernels/neighbors/ball_query/rule.h"
@@ -73,19 +74,8 @@ struct QueryAndGroupBackwardArgs {
   void* grad_query = nullptr;  // [rows, dims], or null
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const QueryAndGroupArgs& args, const Target& target);
-TORCHVOX_EXPORT int64_t workspace_bytes(const QueryAndGroupBackwardArgs& args,
-                                        const Target& target);
-TORCHVOX_EXPORT void run_cpu(const QueryAndGroupArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-TORCHVOX_EXPORT void run_cpu(const QueryAndGroupBackwardArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const QueryAndGroupArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const QueryAndGroupBackwardArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(QueryAndGroupArgs);
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(QueryAndGroupBackwardArgs);
 
 // One slot and one element of query_and_group, for the host's loops and the device's threads.
 

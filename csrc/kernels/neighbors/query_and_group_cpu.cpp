@@ -41,9 +41,6 @@ void group_row(const QueryAndGroupArgs& args, int64_t row) {
 
 }  // namespace
 
-int64_t workspace_bytes(const QueryAndGroupArgs&, const Target&) { return 0; }
-int64_t workspace_bytes(const QueryAndGroupBackwardArgs&, const Target&) { return 0; }
-
 void run_cpu(const QueryAndGroupArgs& args, void*, const ParallelFor& parallel_for) {
   const int64_t columns = args.columns();
   with_word_of(args.grouped_dtype, [&](auto word) {

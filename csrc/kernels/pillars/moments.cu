@@ -207,7 +207,7 @@ cudaError_t launch_typed(const PillarMomentsArgs& args, const MomentsWork& work,
 
 }  // namespace
 
-int64_t cuda_workspace_bytes(const PillarMomentsArgs& args) {
+int64_t workspace_bytes_cuda(const PillarMomentsArgs& args, const Target&) {
   Workspace workspace;
   MomentsWork(args, workspace);
   return workspace.bytes();

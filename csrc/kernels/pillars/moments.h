@@ -3,8 +3,7 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/map.h"
 
 namespace torchvox {
@@ -34,13 +33,6 @@ TORCHVOX_HD double plus_product(double sum, float a, float b) {
 }
 TORCHVOX_HD double plus_product(double sum, double a, double b) { return sum + a * b; }
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const PillarMomentsArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const PillarMomentsArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-int64_t cuda_workspace_bytes(const PillarMomentsArgs& args);
-TORCHVOX_EXPORT cudaError_t launch(const PillarMomentsArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(PillarMomentsArgs);
 
 }  // namespace torchvox

@@ -67,10 +67,7 @@ void run_typed(const PillarMomentsArgs& args, const MomentsWork& work,
 
 }  // namespace
 
-int64_t workspace_bytes(const PillarMomentsArgs& args, [[maybe_unused]] const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return cuda_workspace_bytes(args);
-#endif
+int64_t workspace_bytes_cpu(const PillarMomentsArgs& args) {
   Workspace workspace;
   MomentsWork(args, workspace);
   return workspace.bytes();

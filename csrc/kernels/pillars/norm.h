@@ -4,8 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/encode/channel.h"
 
 namespace torchvox {
@@ -103,17 +102,7 @@ TORCHVOX_HD void norm_gradient(const PillarNormBackwardArgs& args, int64_t outpu
   store_real(args.to_beta, norm.dtype, output, quiet(to_bias));
 }
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const PillarNormArgs& args, const Target& target);
-TORCHVOX_EXPORT int64_t workspace_bytes(const PillarNormBackwardArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const PillarNormArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-TORCHVOX_EXPORT void run_cpu(const PillarNormBackwardArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const PillarNormArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const PillarNormBackwardArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(PillarNormArgs);
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(PillarNormBackwardArgs);
 
 }  // namespace torchvox

@@ -8,9 +8,6 @@ constexpr int64_t kOutputsPerTask = 64;
 
 }  // namespace
 
-int64_t workspace_bytes(const PillarNormArgs&, const Target&) { return 0; }
-int64_t workspace_bytes(const PillarNormBackwardArgs&, const Target&) { return 0; }
-
 void run_cpu(const PillarNormArgs& args, void*, const ParallelFor& parallel_for) {
   for_each_index(parallel_for, args.outputs, kOutputsPerTask,
                  [&](int64_t output) { norm_output(args, output); });

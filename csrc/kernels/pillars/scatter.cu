@@ -67,6 +67,14 @@ cudaError_t launch_gather(const PillarScatterBackwardArgs& args, const uint32_t*
 
 }  // namespace
 
+int64_t workspace_bytes_cuda(const PillarScatterArgs& args, const Target&) {
+  return args.rows.cells() * static_cast<int64_t>(sizeof(uint32_t));
+}
+
+int64_t workspace_bytes_cuda(const PillarScatterBackwardArgs& args, const Target&) {
+  return args.rows.cells() * static_cast<int64_t>(sizeof(uint32_t));
+}
+
 cudaError_t launch(const PillarScatterArgs& args, void* memory, const CudaContext& context) {
   uint32_t* table = static_cast<uint32_t*>(memory);
   const CanvasZeros canvas(args.canvas, table, args.rows.cells(), args.channels, args.dtype);

@@ -3,8 +3,7 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/map.h"
 
 namespace torchvox {
@@ -27,18 +26,7 @@ struct PillarScatterBackwardArgs {
   void* grad_feats = nullptr;  // [rows, channels]
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const PillarScatterArgs& args, const Target& target);
-TORCHVOX_EXPORT int64_t workspace_bytes(const PillarScatterBackwardArgs& args,
-                                        const Target& target);
-TORCHVOX_EXPORT void run_cpu(const PillarScatterArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-TORCHVOX_EXPORT void run_cpu(const PillarScatterBackwardArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const PillarScatterArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const PillarScatterBackwardArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(PillarScatterArgs);
+TORCHVOX_KERNEL(PillarScatterBackwardArgs);
 
 }  // namespace torchvox

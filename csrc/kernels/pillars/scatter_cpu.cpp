@@ -11,11 +11,10 @@ constexpr int64_t kRowsPerTask = 256;
 
 }  // namespace
 
-// The table of cells: uint32 on the GPU.
-int64_t workspace_bytes(const PillarScatterArgs& args, const Target&) {
+int64_t workspace_bytes_cpu(const PillarScatterArgs& args) {
   return args.rows.cells() * static_cast<int64_t>(sizeof(int32_t));
 }
-int64_t workspace_bytes(const PillarScatterBackwardArgs& args, const Target&) {
+int64_t workspace_bytes_cpu(const PillarScatterBackwardArgs& args) {
   return args.rows.cells() * static_cast<int64_t>(sizeof(int32_t));
 }
 

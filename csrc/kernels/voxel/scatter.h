@@ -4,9 +4,8 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/cascade_sum.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 
 namespace torchvox {
 
@@ -20,14 +19,7 @@ struct VoxelCsrArgs {
   int32_t* perm = nullptr;  // [points]
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const VoxelCsrArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const VoxelCsrArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT int64_t workspace_bytes_cuda(const VoxelCsrArgs& args);
-TORCHVOX_EXPORT cudaError_t launch(const VoxelCsrArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(VoxelCsrArgs);
 
 enum class ScatterReduce { kMean, kSum, kMax, kMin };
 
@@ -59,18 +51,8 @@ struct VoxelScatterBackwardArgs {
   void* grad_feats = nullptr;  // [points, channels]
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const VoxelScatterArgs& args, const Target& target);
-TORCHVOX_EXPORT int64_t workspace_bytes(const VoxelScatterBackwardArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const VoxelScatterArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-TORCHVOX_EXPORT void run_cpu(const VoxelScatterBackwardArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const VoxelScatterArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const VoxelScatterBackwardArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelScatterArgs);
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelScatterBackwardArgs);
 
 // One element of voxel_scatter and of its gradient, for the host's loops and the device's threads.
 

@@ -5,10 +5,7 @@
 
 namespace torchvox {
 
-int64_t workspace_bytes(const VoxelCsrArgs& args, [[maybe_unused]] const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return workspace_bytes_cuda(args);
-#endif
+int64_t workspace_bytes_cpu(const VoxelCsrArgs& args) {
   return args.rows * static_cast<int64_t>(sizeof(int32_t));
 }
 
@@ -41,9 +38,6 @@ namespace {
 constexpr int64_t kElementsPerTask = 8192;
 
 }  // namespace
-
-int64_t workspace_bytes(const VoxelScatterArgs&, const Target&) { return 0; }
-int64_t workspace_bytes(const VoxelScatterBackwardArgs&, const Target&) { return 0; }
 
 void run_cpu(const VoxelScatterArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.dtype, [&](auto type) {

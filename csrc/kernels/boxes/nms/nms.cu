@@ -14,19 +14,19 @@ namespace torchvox {
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kTilesAcross = kThreads / kNmsTile;
-constexpr int kMostListed = 32 * kThreads;  // pairs of a round, at most 32 a thread
+constexpr int kMaskThreads = 256;
+constexpr int kTilesAcross = kMaskThreads / kNmsTile;
+constexpr int kMostListed = 32 * kMaskThreads;  // pairs of a round, at most 32 a thread
 constexpr unsigned kMostGridRows = 65535;
 
 struct MaskBlock {
   float4 row_place[kNmsTile], row_shape[kNmsTile];
-  float4 column_place[kThreads], column_shape[kThreads];
+  float4 column_place[kMaskThreads], column_shape[kMaskThreads];
   uint16_t listed[kMostListed];  // 256 * row + column
   int size;
   union {
-    uint64_t words[kThreads];
-    uint32_t halves[2 * kThreads];
+    uint64_t words[kMaskThreads];
+    uint32_t halves[2 * kMaskThreads];
   };
 };
 
@@ -105,7 +105,7 @@ __device__ __forceinline__ void list_pairs(MaskBlock& block, uint64_t near) {
   if (lane == 31) base = atomicAdd(&block.size, before);
   int at = __shfl_sync(~0u, base, 31) + before - mine;
   for (; near != 0; near &= near - 1) {
-    block.listed[at++] = static_cast<uint16_t>((__ffsll(near) - 1) * kThreads + threadIdx.x);
+    block.listed[at++] = static_cast<uint16_t>((__ffsll(near) - 1) * kMaskThreads + threadIdx.x);
   }
 }
 
@@ -146,8 +146,8 @@ __device__ __forceinline__ void load_boxes(const MaskJob& job, const NmsChunk& c
 
 __device__ __forceinline__ void test_listed(const MaskJob& job, const NmsChunk& chunk,
                                             MaskBlock& block, float threshold) {
-  for (int k = threadIdx.x; k < block.size; k += kThreads) {
-    const int row = block.listed[k] / kThreads, column = block.listed[k] % kThreads;
+  for (int k = threadIdx.x; k < block.size; k += kMaskThreads) {
+    const int row = block.listed[k] / kMaskThreads, column = block.listed[k] % kMaskThreads;
     if (job.args.group.given() &&
         job.group_at(job.row_position(chunk, row)) != job.group_at(job.first_column + column)) {
       continue;
@@ -181,7 +181,7 @@ __device__ __forceinline__ void write_words(const MaskJob& job, const MaskBlock&
   job.scratch.row(job.segment, job.at.row_tile)[tile * kNmsTile + column] = word;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMaskThreads)
     mask_kernel(const __grid_constant__ NmsArgs args, const __grid_constant__ NmsScratch scratch,
                 const __grid_constant__ NmsChunk chunk) {
   __shared__ MaskBlock block;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads)
                       segment,
                       args.count(segment),
                       kept,
-                      chunk.begin + int64_t{at.group} * kThreads};
+                      chunk.begin + int64_t{at.group} * kMaskThreads};
     if (job.first_column >= job.count || kept >= args.most) continue;
     if (at.is_kept && int64_t{at.row_tile} * kNmsTile >= kept) continue;
     load_boxes(job, chunk, block);
@@ -233,15 +233,15 @@ cudaError_t launch_nms_mask(const NmsArgs& args, const NmsScratch& scratch, cons
   if (scratch.tiles == 0 || args.most == 0) return cudaSuccess;
   const unsigned rows =
       static_cast<unsigned>(args.segments < kMostGridRows ? args.segments : kMostGridRows);
-  return launch_after(mask_kernel, dim3(static_cast<unsigned>(blocks), rows), kThreads, context,
+  return launch_after(mask_kernel, dim3(static_cast<unsigned>(blocks), rows), kMaskThreads, context,
                       args, scratch, chunk);
 }
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kPrepareThreads = 128;
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const __grid_constant__ NmsArgs args,
                    const __grid_constant__ NmsScratch scratch) {
   let_next_begin();
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t nms_cuda_workspace_bytes(const NmsArgs& args) {
+int64_t workspace_bytes_cuda(const NmsArgs& args, const Target&) {
   Workspace workspace;
   const NmsScratch scratch(args, workspace);
   return workspace.bytes();
@@ -278,9 +278,9 @@ cudaError_t launch(const NmsArgs& args, void* memory, const CudaContext& context
   const NmsScratch scratch(args, workspace);
   const int64_t boxes = args.segments * args.capacity;
   if (boxes > 0 && args.most > 0) {
-    const unsigned blocks = blocks_for(boxes, kThreads, context.target);
+    const unsigned blocks = blocks_for(boxes, kPrepareThreads, context.target);
     TORCHVOX_CUDA_CHECK(
-        launch_after(prepare_kernel, dim3(blocks), kThreads, context, args, scratch));
+        launch_after(prepare_kernel, dim3(blocks), kPrepareThreads, context, args, scratch));
   }
   return launch_nms_chunks(args, scratch, context);
 }

@@ -2,9 +2,8 @@
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_overlap.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 
 namespace torchvox {
 
@@ -54,12 +53,9 @@ struct NmsArgs {
   }
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const NmsArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const NmsArgs& args, void* workspace, const ParallelFor& parallel_for);
+TORCHVOX_KERNEL(NmsArgs);
 #ifdef TORCHVOX_CUDA
 // The first kernel may follow another by dependent launch.
-TORCHVOX_EXPORT cudaError_t launch(const NmsArgs& args, void* workspace,
-                                   const CudaContext& context);
 #endif
 
 inline constexpr int kNmsTile = 64;  // boxes that one word stands for

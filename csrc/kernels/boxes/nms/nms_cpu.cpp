@@ -7,10 +7,6 @@
 
 namespace torchvox {
 
-#ifdef TORCHVOX_CUDA
-int64_t nms_cuda_workspace_bytes(const NmsArgs& args);
-#endif
-
 namespace {
 
 // Boxes decided one after another; later ones then meet them at once.
@@ -106,13 +102,7 @@ class Segment {
 
 }  // namespace
 
-int64_t workspace_bytes(const NmsArgs& args, const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return nms_cuda_workspace_bytes(args);
-#else
-  (void)args;
-#endif
-  (void)target;
+int64_t workspace_bytes_cpu(const NmsArgs&) {
   return 0;
 }
 

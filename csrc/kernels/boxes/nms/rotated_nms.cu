@@ -197,7 +197,7 @@ cudaError_t make_score_order(const RotatedNmsArgs& args, const ScoreOrder& order
   return cudaGetLastError();
 }
 
-int64_t rotated_nms_cuda_workspace_bytes(const RotatedNmsArgs& args) {
+int64_t workspace_bytes_cuda(const RotatedNmsArgs& args, const Target&) {
   Workspace workspace;
   const ScoreOrder order(args, workspace);
   workspace.take<char>(score_order_bytes(args));

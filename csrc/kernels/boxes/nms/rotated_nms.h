@@ -2,6 +2,7 @@
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
@@ -19,13 +20,7 @@ struct RotatedNmsArgs {
   }
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const RotatedNmsArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const RotatedNmsArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const RotatedNmsArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(RotatedNmsArgs);
 
 inline constexpr uint32_t kLeftOut = 0xffffffffu;
 
@@ -63,7 +58,6 @@ struct NmsScratch;
 cudaError_t make_score_order(const RotatedNmsArgs& args, const ScoreOrder& order,
                              const NmsScratch& scratch, void* workspace,
                              const CudaContext& context);
-int64_t rotated_nms_cuda_workspace_bytes(const RotatedNmsArgs& args);
 #endif
 
 }  // namespace torchvox

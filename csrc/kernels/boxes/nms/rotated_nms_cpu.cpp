@@ -21,12 +21,7 @@ void sort_segment(const RotatedNmsArgs& args, const ScoreOrder& out, int64_t seg
 
 }  // namespace
 
-int64_t workspace_bytes(const RotatedNmsArgs& args, const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return rotated_nms_cuda_workspace_bytes(args);
-#else
-  (void)target;
-#endif
+int64_t workspace_bytes_cpu(const RotatedNmsArgs& args) {
   Workspace workspace;
   const ScoreOrder order(args, workspace);
   return workspace.bytes();

@@ -102,7 +102,7 @@ cudaError_t launch_selection(const DetectArgs& args, const DetectWork& work,
 
 }  // namespace
 
-int64_t device_workspace_bytes(const DetectArgs& args, const Target& target) {
+int64_t workspace_bytes_cuda(const DetectArgs& args, const Target& target) {
   return DetectWork(args, target, nullptr).bytes;
 }
 

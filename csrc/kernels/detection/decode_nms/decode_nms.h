@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 #include "csrc/kernels/detection/box_coder.h"
 
 namespace torchvox {
@@ -89,13 +88,6 @@ struct DetectArgs {
   TORCHVOX_HD int64_t rows() const { return global_post ? post : post * groups(); }
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const DetectArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const DetectArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-int64_t device_workspace_bytes(const DetectArgs& args, const Target& target);
-TORCHVOX_EXPORT cudaError_t launch(const DetectArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(DetectArgs);
 
 }  // namespace torchvox

@@ -19,14 +19,14 @@ struct HostWork {
   DetectRows rows;
   void* nms;
 
-  HostWork(const DetectArgs& args, const Target& target, Workspace& memory)
+  HostWork(const DetectArgs& args, Workspace& memory)
       : chunks((most_candidates(args) + kChunk - 1) / kChunk),
         keys(memory.take<uint64_t>(args.batches * candidates_of(args, selects_pairs(args)))),
         chunk_count(memory.take<int64_t>(args.batches * selections_of(args) * chunks)),
         found(memory.take<int64_t>(args.batches * selections_of(args))),
         rows(args, memory) {
     rows.counts = memory.take<int32_t>(rows.segments);
-    nms = memory.take<char>(rows.any() ? workspace_bytes(rows.nms(args), target) : 0);
+    nms = memory.take<char>(rows.any() ? workspace_bytes_cpu(rows.nms(args)) : 0);
   }
 };
 
@@ -142,18 +142,15 @@ void write_sample(const DetectArgs& args, const HostWork& work, int64_t b) {
 
 }  // namespace
 
-int64_t workspace_bytes(const DetectArgs& args, const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return device_workspace_bytes(args, target);
-#endif
+int64_t workspace_bytes_cpu(const DetectArgs& args) {
   Workspace memory;
-  HostWork(args, target, memory);
+  HostWork(args, memory);
   return memory.bytes();
 }
 
 void run_cpu(const DetectArgs& args, void* workspace, const ParallelFor& parallel_for) {
   Workspace memory(workspace);
-  const HostWork work(args, Target{}, memory);
+  const HostWork work(args, memory);
   switch (args.dtype) {
     case DType::kHalf: Detection<Half>(args, work, parallel_for).find(); break;
     case DType::kBFloat16: Detection<BFloat16>(args, work, parallel_for).find(); break;

@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 
 namespace torchvox {
 
@@ -60,13 +59,6 @@ struct SlotListsArgs {
   SlotLists lists;
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const SlotListsArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const SlotListsArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-int64_t workspace_bytes_cuda(const SlotListsArgs& args, const Target& target);
-TORCHVOX_EXPORT cudaError_t launch(const SlotListsArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(SlotListsArgs);
 
 }  // namespace torchvox

@@ -45,18 +45,12 @@ int64_t SlotLists::place(void* memory, bool cuda) {
   return workspace.bytes();
 }
 
-int64_t workspace_bytes(const SlotRowsArgs&, const Target&) { return 0; }
-
 void run_cpu(const SlotRowsArgs& args, void*, const ParallelFor& parallel_for) {
   for_each_index(parallel_for, args.queries * args.k, kSlotsPerTask,
                  [&](int64_t i) { slot_row(args, i); });
 }
 
-int64_t workspace_bytes([[maybe_unused]] const SlotListsArgs& args,
-                        [[maybe_unused]] const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return workspace_bytes_cuda(args, target);
-#endif
+int64_t workspace_bytes_cpu(const SlotListsArgs&) {
   return 0;
 }
 

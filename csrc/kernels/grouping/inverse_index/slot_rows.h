@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 
 namespace torchvox {
 
@@ -29,13 +28,7 @@ struct SlotRowsArgs {
   int32_t* row = nullptr;  // [queries, k]
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const SlotRowsArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const SlotRowsArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const SlotRowsArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(SlotRowsArgs);
 
 TORCHVOX_HD int64_t clamped_offset(const IndexArray& ptr, int64_t b, int64_t size) {
   const int64_t offset = ptr[b];

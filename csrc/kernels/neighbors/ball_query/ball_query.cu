@@ -132,7 +132,7 @@ cudaError_t launch_ball_cells(const BallQueryArgs& args, void* memory, const Cud
   return launch_cells_queries(args, work, context);
 }
 
-int64_t ball_cuda_workspace_bytes(const BallQueryArgs& args, const Target& target) {
+int64_t workspace_bytes_cuda(const BallQueryArgs& args, const Target& target) {
   const bool cells = make_ball_plan(args, target) == BallPlan::kCells;
   return cells ? ball_cells_workspace_bytes(args) : 0;
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 #include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
@@ -62,12 +61,6 @@ struct BallQueryArgs {
   bool generic() const { return dtype == DType::kDouble || dims > 3; }
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const BallQueryArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const BallQueryArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const BallQueryArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(BallQueryArgs);
 
 }  // namespace torchvox

@@ -4,10 +4,6 @@
 
 namespace torchvox {
 
-#ifdef TORCHVOX_CUDA
-int64_t ball_cuda_workspace_bytes(const BallQueryArgs& args, const Target& target);
-#endif
-
 namespace {
 
 constexpr int64_t kRowsPerTask = 32;
@@ -65,12 +61,9 @@ Rows choose_rows() {
 
 }  // namespace
 
-int64_t workspace_bytes(const BallQueryArgs& args, const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return ball_cuda_workspace_bytes(args, target);
-#endif
+int64_t workspace_bytes_cpu(const BallQueryArgs& args) {
   Workspace workspace;
-  CpuBall(args, make_ball_plan(args, target), workspace);
+  CpuBall(args, make_ball_plan(args, Target{}), workspace);
   return workspace.bytes();
 }
 

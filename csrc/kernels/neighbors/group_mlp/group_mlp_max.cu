@@ -27,7 +27,7 @@ MlpWorkspace carve_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, Works
   return parts;
 }
 
-int64_t mlp_cuda_workspace_bytes(const GroupMlpArgs& args, const Target& target) {
+int64_t workspace_bytes_cuda(const GroupMlpArgs& args, const Target& target) {
   Workspace workspace;
   carve_mlp(args, make_group_mlp_plan(args, target), workspace);
   return workspace.bytes();

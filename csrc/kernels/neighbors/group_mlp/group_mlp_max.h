@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
 
 namespace torchvox {
@@ -49,12 +50,6 @@ struct GroupMlpArgs {
   TORCHVOX_HD int64_t rows() const { return clouds * queries; }
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const GroupMlpArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const GroupMlpArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const GroupMlpArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(GroupMlpArgs);
 
 }  // namespace torchvox

@@ -9,10 +9,6 @@
 
 namespace torchvox {
 
-#ifdef TORCHVOX_CUDA
-int64_t mlp_cuda_workspace_bytes(const GroupMlpArgs& args, const Target& target);
-#endif
-
 namespace {
 
 #define TORCHVOX_INLINE inline __attribute__((always_inline))
@@ -192,11 +188,7 @@ void run_typed(const GroupMlpArgs& args, void* memory, const ParallelFor& parall
 
 }  // namespace
 
-int64_t workspace_bytes(const GroupMlpArgs& args, const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return mlp_cuda_workspace_bytes(args, target);
-#endif
-  (void)target;
+int64_t workspace_bytes_cpu(const GroupMlpArgs& args) {
   Workspace workspace;
   if (args.mlp_dtype == DType::kDouble) {
     WideLayers<double>(args, workspace);

@@ -67,7 +67,7 @@ cudaError_t launch_tiles(const KnnArgs& args, void* memory, const CudaContext& c
 
 }  // namespace
 
-int64_t knn_cuda_workspace_bytes(const KnnArgs& args, const Target& target) {
+int64_t workspace_bytes_cuda(const KnnArgs& args, const Target& target) {
   if (choose_knn_kernel(args, target) != KnnKernel::kTiles) return 0;
   Workspace workspace;
   const TileScratch scratch(args, workspace);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 #include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
@@ -38,11 +37,6 @@ struct KnnArgs {
   TORCHVOX_HD int64_t queries() const { return ragged ? rows : clouds * rows; }
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const KnnArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const KnnArgs& args, void* workspace, const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const KnnArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(KnnArgs);
 
 }  // namespace torchvox

@@ -8,10 +8,6 @@
 
 namespace torchvox {
 
-#ifdef TORCHVOX_CUDA
-int64_t knn_cuda_workspace_bytes(const KnnArgs& args, const Target& target);
-#endif
-
 namespace {
 
 constexpr int64_t kQueriesPerTask = 16;
@@ -118,11 +114,7 @@ void each_range(const KnnArgs& args, const ParallelFor& parallel_for, const Sear
 
 }  // namespace
 
-int64_t workspace_bytes(const KnnArgs& args, const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return knn_cuda_workspace_bytes(args, target);
-#endif
-  (void)args, (void)target;
+int64_t workspace_bytes_cpu(const KnnArgs&) {
   return 0;  // the host's scratch is as large as a cloud, and lives as long
 }
 

@@ -75,7 +75,7 @@ void (*gradient_kernel_for(int64_t columns))(PillarEncodeBackwardArgs, double*) 
 
 }  // namespace
 
-int64_t cuda_workspace_bytes(const PillarEncodeBackwardArgs& args) {
+int64_t workspace_bytes_cuda(const PillarEncodeBackwardArgs& args, const Target&) {
   Workspace workspace;
   tree_of(args, workspace);
   return workspace.bytes();

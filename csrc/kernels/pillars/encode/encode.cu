@@ -289,7 +289,7 @@ EncodeKernel encode_kernel_for(int64_t columns) {
 
 }  // namespace
 
-int64_t cuda_workspace_bytes(const PillarEncodeArgs& args) {
+int64_t workspace_bytes_cuda(const PillarEncodeArgs& args, const Target&) {
   Workspace workspace;
   EncodeWork(args, workspace);
   return workspace.bytes();

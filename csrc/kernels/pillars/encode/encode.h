@@ -3,8 +3,7 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/map.h"
 
 namespace torchvox {
@@ -48,19 +47,7 @@ struct PillarEncodeBackwardArgs {
   void* grad_bias = nullptr;  // [outputs]
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const PillarEncodeArgs& args, const Target& target);
-TORCHVOX_EXPORT int64_t workspace_bytes(const PillarEncodeBackwardArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const PillarEncodeArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-TORCHVOX_EXPORT void run_cpu(const PillarEncodeBackwardArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-int64_t cuda_workspace_bytes(const PillarEncodeArgs& args);
-int64_t cuda_workspace_bytes(const PillarEncodeBackwardArgs& args);
-TORCHVOX_EXPORT cudaError_t launch(const PillarEncodeArgs& args, void* workspace,
-                                   const CudaContext& context);
-TORCHVOX_EXPORT cudaError_t launch(const PillarEncodeBackwardArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(PillarEncodeArgs);
+TORCHVOX_KERNEL(PillarEncodeBackwardArgs);
 
 }  // namespace torchvox

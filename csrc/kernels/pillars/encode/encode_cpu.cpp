@@ -202,10 +202,7 @@ void run_typed(const PillarEncodeArgs& args, void* memory, const ParallelFor& pa
 
 }  // namespace
 
-int64_t workspace_bytes(const PillarEncodeArgs& args, [[maybe_unused]] const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return cuda_workspace_bytes(args);
-#endif
+int64_t workspace_bytes_cpu(const PillarEncodeArgs& args) {
   Workspace workspace;
   EncodeWork<double>(args, workspace);
   return workspace.bytes();
@@ -256,11 +253,7 @@ auto sum_group_for(int64_t columns) {
 
 }  // namespace
 
-int64_t workspace_bytes(const PillarEncodeBackwardArgs& args,
-                        [[maybe_unused]] const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return cuda_workspace_bytes(args);
-#endif
+int64_t workspace_bytes_cpu(const PillarEncodeBackwardArgs& args) {
   return host_tree_bytes(args.map.rows.rows, args.outputs * (args.map.decorated() + 1));
 }
 

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kFillThreads)
 
 }  // namespace
 
-int64_t fps_cuda_workspace_bytes(const FpsArgs& args, const Target& target) {
+int64_t workspace_bytes_cuda(const FpsArgs& args, const Target& target) {
   const FpsPlan plan = make_fps_plan(args, target);
   Workspace workspace;
   if (plan.large == FpsPlan::Large::kLazy) {

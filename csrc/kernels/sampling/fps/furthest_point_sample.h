@@ -3,9 +3,8 @@
 
 #include <limits>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 #include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
@@ -45,11 +44,6 @@ struct FpsArgs {
   void* dist2 = nullptr;  // as idx; double for double points, else float
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const FpsArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const FpsArgs& args, void* workspace, const ParallelFor& parallel_for);
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const FpsArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(FpsArgs);
 
 }  // namespace torchvox

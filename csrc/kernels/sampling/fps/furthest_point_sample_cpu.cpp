@@ -4,10 +4,6 @@
 
 namespace torchvox {
 
-#ifdef TORCHVOX_CUDA
-int64_t fps_cuda_workspace_bytes(const FpsArgs& args, const Target& target);
-#endif
-
 namespace {
 
 // No candidate is left at a distance above 0: the slots from s on, by the exhausted rule.
@@ -155,11 +151,7 @@ void sample_cloud_generic(const FpsArgs& args, const FpsCloud& cloud) {
 
 }  // namespace
 
-int64_t workspace_bytes(const FpsArgs& args, const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return fps_cuda_workspace_bytes(args, target);
-#endif
-  (void)args, (void)target;
+int64_t workspace_bytes_cpu(const FpsArgs&) {
   return 0;  // the host's scratch is as large as a cloud, and lives as long
 }
 

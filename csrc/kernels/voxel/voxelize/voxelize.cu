@@ -101,7 +101,7 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   bytes = space.bytes();
 }
 
-int64_t cuda_workspace_bytes(const VoxelizeArgs& args, const Target& target) {
+int64_t workspace_bytes_cuda(const VoxelizeArgs& args, const Target& target) {
   return VoxelWork(args, target, nullptr).bytes;
 }
 

@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/target.h"
 #include "csrc/kernels/voxel/grid.h"
 #include "csrc/kernels/voxel/voxelize/reduce.h"
 
@@ -65,15 +64,7 @@ struct VoxelizeArgs {
   }
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const VoxelizeArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const VoxelizeArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-
-#ifdef TORCHVOX_CUDA
-int64_t cuda_workspace_bytes(const VoxelizeArgs& args, const Target& target);
-TORCHVOX_EXPORT cudaError_t launch(const VoxelizeArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL(VoxelizeArgs);
 
 // Gradient of voxelize. Each stored point gathers its share of its voxel's gradient, every other
 // point gets 0: no atomics, each element written once.
@@ -113,13 +104,6 @@ struct VoxelizeBackwardArgs {
   }
 };
 
-TORCHVOX_EXPORT int64_t workspace_bytes(const VoxelizeBackwardArgs& args, const Target& target);
-TORCHVOX_EXPORT void run_cpu(const VoxelizeBackwardArgs& args, void* workspace,
-                             const ParallelFor& parallel_for);
-
-#ifdef TORCHVOX_CUDA
-TORCHVOX_EXPORT cudaError_t launch(const VoxelizeBackwardArgs& args, void* workspace,
-                                   const CudaContext& context);
-#endif
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelizeBackwardArgs);
 
 }  // namespace torchvox

@@ -241,11 +241,7 @@ void write_counts(const VoxelizeArgs& args, const VoxelCpuWork& work) {
 
 }  // namespace
 
-int64_t workspace_bytes(const VoxelizeArgs& args, const Target& target) {
-#ifdef TORCHVOX_CUDA
-  if (target.cuda) return cuda_workspace_bytes(args, target);
-#endif
-  (void)target;
+int64_t workspace_bytes_cpu(const VoxelizeArgs& args) {
   return VoxelCpuWork(args, nullptr).bytes;
 }
 
@@ -277,8 +273,6 @@ void gather(const VoxelizeBackwardArgs& args, int64_t begin, int64_t end) {
 }
 
 }  // namespace
-
-int64_t workspace_bytes(const VoxelizeBackwardArgs&, const Target&) { return 0; }
 
 void run_cpu(const VoxelizeBackwardArgs& args, void*, const ParallelFor& parallel_for) {
   constexpr int64_t kChunk = 4096;
