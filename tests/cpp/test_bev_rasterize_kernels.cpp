@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "csrc/kernels/bev/rasterize.h"
-#include "csrc/kernels/core/cascade_sum.h"
+#include "csrc/kernels/core/ordered_sum.h"
 #include "tests/cpp/bev_cases.h"
 
 namespace {

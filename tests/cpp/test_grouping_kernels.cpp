@@ -8,7 +8,6 @@
 #include "csrc/kernels/grouping/gather_points.h"
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
-#include "csrc/kernels/grouping/inverse_index/slot_rows.h"
 #include "csrc/kernels/grouping/neighbor_distance.h"
 #include "csrc/kernels/grouping/segment_sum.h"
 #include "tests/cpp/check.h"

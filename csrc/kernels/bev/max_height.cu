@@ -3,7 +3,7 @@
 
 #include "csrc/kernels/bev/max_height.h"
 #include "csrc/kernels/bev/scatter.cuh"
-#include "csrc/kernels/core/atomics.cuh"
+#include "csrc/kernels/core/atomics.h"
 
 namespace torchvox {
 

@@ -8,7 +8,7 @@
 
 #include "csrc/kernels/bev/max_height.h"
 #include "csrc/kernels/bev/rasterize.h"
-#include "csrc/kernels/core/cascade_sum.h"
+#include "csrc/kernels/core/ordered_sum.h"
 
 namespace torchvox {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/grouping/chunked_sum.h"
+#include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 #include "csrc/kernels/grouping/items.h"
 

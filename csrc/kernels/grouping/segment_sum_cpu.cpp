@@ -63,9 +63,7 @@ void sum_all(const SlotSumArgs& args, const ParallelFor& parallel_for) {
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const SlotSumArgs&) {
-  return 0;
-}
+int64_t workspace_bytes_cpu(const SlotSumArgs&) { return 0; }
 
 void run_cpu(const SlotSumArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.dtype, [&](auto type) {

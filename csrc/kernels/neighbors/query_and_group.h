@@ -2,7 +2,7 @@
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/grouping/chunked_sum.h"
+#include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
 #include "csrc/kernels/neighbors/ball_query/rule.h"
 
@@ -59,7 +59,7 @@ struct QueryAndGroupArgs {
 
 // From the gradient of grouped those of its coordinates, in the dtype of the points, before and
 // after the subtraction: of each slot's point, and of the query, the sum over its slots in
-// ascending order as chunked_sum.h says.
+// ascending order as ordered_sum.h says.
 struct QueryAndGroupBackwardArgs {
   const void* grad = nullptr;  // [rows, slots, columns]
   DType grad_dtype = DType::kFloat;

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "csrc/kernels/core/cascade_sum.h"
+#include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/pillars/map.h"
 

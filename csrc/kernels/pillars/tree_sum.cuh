@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/cascade_sum.h"
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {

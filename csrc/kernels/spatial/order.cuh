@@ -2,7 +2,7 @@
 #pragma once
 
 #include "csrc/kernels/sampling/fps/kernels.cuh"
-#include "csrc/kernels/spatial/hilbert.cuh"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 

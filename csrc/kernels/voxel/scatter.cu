@@ -67,7 +67,9 @@ __global__ void __launch_bounds__(kThreads) offsets_kernel(VoxelCsrArgs args, So
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const VoxelCsrArgs& args, const Target&) { return SortWork(args, nullptr).bytes; }
+int64_t workspace_bytes_cuda(const VoxelCsrArgs& args, const Target&) {
+  return SortWork(args, nullptr).bytes;
+}
 
 cudaError_t launch(const VoxelCsrArgs& args, void* workspace, const CudaContext& context) {
   SortWork work(args, workspace);

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/cascade_sum.h"
 #include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/packed_points.h"
 
 namespace torchvox {

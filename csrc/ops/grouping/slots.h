@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
-#include "csrc/kernels/grouping/inverse_index/slot_rows.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
 #include "csrc/ops/grouping/slot_limit.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "csrc/kernels/voxel/grid.h"
-#include "csrc/kernels/voxel/voxelize/reduce.h"
+#include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "csrc/ops/core/checks.h"
 
 namespace torchvox {

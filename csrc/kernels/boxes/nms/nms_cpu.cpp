@@ -102,9 +102,7 @@ class Segment {
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const NmsArgs&) {
-  return 0;
-}
+int64_t workspace_bytes_cpu(const NmsArgs&) { return 0; }
 
 void run_cpu(const NmsArgs& args, void*, const ParallelFor& parallel_for) {
   for (int64_t s = 0; s < args.segments; ++s) Segment(args, s, parallel_for).run();

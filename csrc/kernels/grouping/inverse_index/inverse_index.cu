@@ -5,7 +5,6 @@
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/grouping/inverse_index/count.cuh"
-#include "csrc/kernels/grouping/inverse_index/slot_rows.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {

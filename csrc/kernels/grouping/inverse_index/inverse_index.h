@@ -4,14 +4,10 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/packed_points.h"
 
 namespace torchvox {
-
-// The one order in which a row adds up the gradients of its slots: ascending, in chunks of 256 from
-// +0 whose sums are added in order. Chunks may be summed apart, so a row that every slot reads is
-// no serial chain.
-inline constexpr int kSumChunk = 256;
 
 // One chunk of a row of more than kSumChunk slots.
 struct SlotTask {
@@ -60,5 +56,63 @@ struct SlotListsArgs {
 };
 
 TORCHVOX_KERNEL(SlotListsArgs);
+
+// Neighbour lists made plain: row[q, j] is the row of the features that slot j of query q names, -1
+// where it names none. A slot names none when it is past the query's count, or when its index lies
+// outside its cloud.
+//
+// With ptr and query_ptr, the clouds lie one after another: cloud b owns the rows ptr[b] to
+// ptr[b + 1] and the queries query_ptr[b] to query_ptr[b + 1]. Whatever the offsets hold, rows stay
+// inside [0, rows).
+struct SlotRowsArgs {
+  IndexArray idx;  // [queries, k]
+  IndexArray count;  // [queries]; not given: every slot counts
+  IndexArray ptr;  // [clouds + 1]; not given: one range [0, rows) for all
+  IndexArray query_ptr;  // [clouds + 1], given with ptr
+  bool local_index = false;  // with ptr: indices count from the first row of their cloud
+  int64_t clouds = 0;
+  int64_t queries = 0;
+  int64_t k = 1;
+  int64_t rows = 0;
+  int32_t* row = nullptr;  // [queries, k]
+};
+
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(SlotRowsArgs);
+
+TORCHVOX_HD int64_t clamped_offset(const IndexArray& ptr, int64_t b, int64_t size) {
+  const int64_t offset = ptr[b];
+  return offset < 0 ? 0 : (offset > size ? size : offset);
+}
+
+// The cloud that owns `query`, or -1.
+TORCHVOX_HD int64_t cloud_of_query(const SlotRowsArgs& args, int64_t query) {
+  int64_t low = 0, high = args.clouds;
+  if (high == 0 || query < args.query_ptr[0] || query >= args.query_ptr[high]) return -1;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (args.query_ptr[middle] <= query) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Slot i of [queries, k].
+TORCHVOX_HD void slot_row(const SlotRowsArgs& args, int64_t i) {
+  const int64_t query = i / args.k;
+  int64_t begin = 0, end = args.rows;
+  if (args.ptr.given()) {
+    const int64_t cloud = cloud_of_query(args, query);
+    begin = cloud < 0 ? 0 : clamped_offset(args.ptr, cloud, args.rows);
+    end = cloud < 0 ? 0 : clamped_offset(args.ptr, cloud + 1, args.rows);
+  }
+  const int64_t index = args.idx[i];
+  const int64_t first = args.local_index ? 0 : begin;  // the index of the cloud's first row
+  const bool named = index >= first && index < first + (end - begin) &&
+      (!args.count.given() || i - query * args.k < args.count[query]);
+  args.row[i] = named ? static_cast<int32_t>(index - first + begin) : -1;
+}
 
 }  // namespace torchvox

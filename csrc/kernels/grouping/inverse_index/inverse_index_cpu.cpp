@@ -3,7 +3,6 @@
 
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
-#include "csrc/kernels/grouping/inverse_index/slot_rows.h"
 
 namespace torchvox {
 namespace {
@@ -50,9 +49,7 @@ void run_cpu(const SlotRowsArgs& args, void*, const ParallelFor& parallel_for) {
                  [&](int64_t i) { slot_row(args, i); });
 }
 
-int64_t workspace_bytes_cpu(const SlotListsArgs&) {
-  return 0;
-}
+int64_t workspace_bytes_cpu(const SlotListsArgs&) { return 0; }
 
 void run_cpu(const SlotListsArgs& args, void*, const ParallelFor& parallel_for) {
   for_each_index(parallel_for, args.lists.clouds, 1,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/sampling/fps/kernels.cuh"
 #include "csrc/kernels/sampling/fps/pool.cuh"
-#include "csrc/kernels/spatial/hilbert.cuh"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "csrc/kernels/sampling/fps/cloud.h"
-#include "csrc/kernels/spatial/morton.h"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/atomics.cuh"
+#include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/voxel/grid.h"
 

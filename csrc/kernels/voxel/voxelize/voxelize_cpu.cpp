@@ -241,9 +241,7 @@ void write_counts(const VoxelizeArgs& args, const VoxelCpuWork& work) {
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const VoxelizeArgs& args) {
-  return VoxelCpuWork(args, nullptr).bytes;
-}
+int64_t workspace_bytes_cpu(const VoxelizeArgs& args) { return VoxelCpuWork(args, nullptr).bytes; }
 
 void run_cpu(const VoxelizeArgs& args, void* workspace, const ParallelFor& parallel_for) {
   VoxelCpuWork work(args, workspace);

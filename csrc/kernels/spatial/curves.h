@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Morton codes of points in a cube. They only bring neighbours together: no rounding here can
-// change a result.
+// Morton and Hilbert codes of points in a cube. They only bring neighbours together: no rounding
+// here can change a result.
 #pragma once
 
 #include "csrc/kernels/spatial/distance.h"
@@ -39,5 +39,30 @@ TORCHVOX_HD uint32_t morton_code(const Point3& p, const float low[3], float scal
       spread_bits(cell_of(p.b, low[1], scale, cells)) << 1 |
       spread_bits(cell_of(p.c, low[2], scale, cells)) << 2;
 }
+
+#ifdef __CUDACC__
+// Place of a cell of a cube of 2^bits cells a side on its Hilbert curve, bits 0 to 10. Cells next
+// to each other on the curve share a face. (Skilling, "Programming the Hilbert curve", 2004.)
+__device__ __forceinline__ uint32_t hilbert_code(uint32_t x, uint32_t y, uint32_t z, int bits) {
+  if (bits == 0) return 0;
+  uint32_t axis[3] = {x, y, z};
+  for (uint32_t bit = 1u << (bits - 1); bit > 1; bit /= 2) {
+    const uint32_t below = bit - 1;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const bool set = axis[i] & bit;
+      const uint32_t change = (axis[0] ^ axis[i]) & below;
+      axis[0] ^= set ? below : change;
+      axis[i] ^= set ? 0 : change;
+    }
+  }
+  axis[1] ^= axis[0];
+  axis[2] ^= axis[1];
+  uint32_t flip = 0;
+  for (uint32_t bit = 1u << (bits - 1); bit > 1; bit /= 2) flip ^= axis[2] & bit ? bit - 1 : 0;
+  return spread_bits(axis[0] ^ flip) << 2 | spread_bits(axis[1] ^ flip) << 1 |
+      spread_bits(axis[2] ^ flip);
+}
+#endif
 
 }  // namespace torchvox

@@ -48,4 +48,28 @@ class CascadeSum {
   uint32_t count_ = 0;
 };
 
+// The one order in which a row adds up the gradients of its slots: ascending, in chunks of 256 from
+// +0 whose sums are added in order. Chunks may be summed apart, so a row that every slot reads is
+// no serial chain.
+inline constexpr int kSumChunk = 256;
+
+// The sum of the slots of a row, one after another; see kSumChunk. T is a number or Lanes of them.
+template <class T>
+class ChunkedSum {
+ public:
+  TORCHVOX_HD void add(const T& value) {
+    chunk_ += value;
+    if (++count_ == kSumChunk) {
+      total_ += chunk_;
+      chunk_ = T{};
+      count_ = 0;
+    }
+  }
+  TORCHVOX_HD T total() const { return total_ + chunk_; }
+
+ private:
+  T total_ = {}, chunk_ = {};
+  int count_ = 0;
+};
+
 }  // namespace torchvox
