@@ -178,8 +178,8 @@ def _iou_rows(a: Tensor, b: Tensor, volume: bool) -> Tensor:
     points = torch.cat([p, q, crossings.flatten(-3, -2)], -2)
     valid = torch.cat([_inside(p, b), _inside(q, a), crosses.flatten(-2)], -1)
     count = valid.sum(-1, keepdim=True)
-    centre = (points * valid[..., None]).sum(-2) / count.clamp(min=1)
-    points = (points - centre[..., None, :]) * valid[..., None]
+    center = (points * valid[..., None]).sum(-2) / count.clamp(min=1)
+    points = (points - center[..., None, :]) * valid[..., None]
     angle = torch.where(valid, torch.atan2(points[..., 1], points[..., 0]), 1e9)
     order = angle.argsort(-1)
     points = points.gather(-2, order[..., None].expand_as(points))

@@ -190,7 +190,7 @@ def kitti(name: str, batch: int, threshold: float, dtype: torch.dtype, **options
     return Case(f"head {name}", build, tuple(goals))
 
 
-def centres(name: str, batch: int, threshold: float, dtype: torch.dtype) -> Case:
+def centers(name: str, batch: int, threshold: float, dtype: torch.dtype) -> Case:
     def build(made: Clouds) -> HeadProblem:
         generator = torch.Generator().manual_seed(3)
         classes, channels = (1, 2, 2, 1, 2, 2), {"offset": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}
@@ -228,8 +228,8 @@ def gpu_cases() -> List[Case]:
         kitti("KITTI, batch of 16", 16, 0.1, half),
         kitti("KITTI by class", 1, 0.1, half, group="class", shared_pre=True, global_post=True,
               pre=100, post=50),
-        centres("nuScenes centres, float16", 1, 0.1, half),
-        centres("nuScenes centres, threshold 0", 1, 0.0, half),
+        centers("nuScenes centers, float16", 1, 0.1, half),
+        centers("nuScenes centers, threshold 0", 1, 0.0, half),
     ]  # fmt: skip
 
 
@@ -237,5 +237,5 @@ def cpu_cases() -> List[Case]:
     return [
         kitti("KITTI, float32", 1, 0.1, torch.float),
         kitti("KITTI, threshold 0", 1, 0.0, torch.float),
-        centres("nuScenes centres, float32", 1, 0.1, torch.float),
+        centers("nuScenes centers, float32", 1, 0.1, torch.float),
     ]

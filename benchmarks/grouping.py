@@ -19,7 +19,7 @@ TOLERANCE = 1e-5  # relative to the largest gradient: sums of thousands in anoth
 @dataclass(frozen=True)
 class GatherProblem:
     """features [B, N, C], rows idx [B, M, k] and the gradient of what they give. With weights, of
-    three neighbours, the rows are interpolated. A call is a forward and a backward."""
+    three neighbors, the rows are interpolated. A call is a forward and a backward."""
 
     features: Tensor
     idx: Tensor
@@ -88,12 +88,12 @@ def compare(outputs: Outputs, found: Outputs) -> str:
     return "output and gradient agree to rounding"
 
 
-def neighbours(clouds: int, points: int, queries: int, k: int) -> Tensor:
-    """[B, M, k] int32 as ball queries over a scan order give them: ascending rows near a centre."""
+def neighbors(clouds: int, points: int, queries: int, k: int) -> Tensor:
+    """[B, M, k] int32 as ball queries over a scan order give them: ascending rows near a center."""
     g = torch.Generator().manual_seed(2)
-    centre = torch.randint(points, (clouds, queries, 1), generator=g)
+    center = torch.randint(points, (clouds, queries, 1), generator=g)
     near = torch.randint(12 * k, (clouds, queries, k), generator=g)
-    return ((centre + near) % points).sort(-1).values.int()
+    return ((center + near) % points).sort(-1).values.int()
 
 
 def case(
@@ -112,10 +112,10 @@ def case(
         shape = (clouds, queries, channels) if interpolate else (clouds, queries, k, channels)
         problem = GatherProblem(
             torch.randn(clouds, points, channels, generator=g),
-            neighbours(clouds, points, queries, k),
+            neighbors(clouds, points, queries, k),
             torch.randn(shape, generator=g),
             torch.rand(clouds, queries, 3, generator=g) if interpolate else None,
-            "rows near random centres",
+            "rows near random centers",
         )
         return problem.on(made.device)
 

@@ -116,12 +116,12 @@ def by_curve(rows: List[Row]) -> Iterator[tuple]:
 def _figure(name: str, rows: List[Row], machine: Dict[str, Any]) -> Any:
     from torchvox.viz import style
 
-    colours = ("#5ec8ff", "#ffb454", "#c792ea", "#8b98a9")
+    colors = ("#5ec8ff", "#ffb454", "#c792ea", "#8b98a9")
     figure = style.new_figure(9.6, 6.0)
     ax = figure.add_subplot(facecolor=style.PANEL)
-    for way, colour in zip(dict.fromkeys(row["way"] for row in rows), colours, strict=False):
+    for way, color in zip(dict.fromkeys(row["way"] for row in rows), colors, strict=False):
         mine = [row for row in rows if row["way"] == way and row["us"] is not None]
-        ax.plot([r["at"] for r in mine], [r["us"] for r in mine], "o-", color=colour, label=way)
+        ax.plot([r["at"] for r in mine], [r["us"] for r in mine], "o-", color=color, label=way)
     mine = [row for row in rows if row["way"] == "torchvox" and "floor_us" in row]
     at, floor = [row["at"] for row in mine], [row["floor_us"] for row in mine]
     ax.plot(at, floor, ":", color=style.FAINT, label="floor of torchvox")
@@ -129,7 +129,7 @@ def _figure(name: str, rows: List[Row], machine: Dict[str, Any]) -> Any:
         each = [row for row in rows if row["way"] == "torchvox" and "us_per_sample" in row]
         label = "torchvox, per sample"
         x, y = [row["at"] for row in each], [row["us_per_sample"] for row in each]
-        ax.plot(x, y, "s--", color=colours[0], label=label, markersize=4)
+        ax.plot(x, y, "s--", color=colors[0], label=label, markersize=4)
     ax.set(xscale="log", yscale="log")
     sizes = sorted({row["at"] for row in rows})
     ax.set_xticks(sizes, [_size(size) for size in sizes])

@@ -89,7 +89,7 @@ def copy_bandwidth(device: str) -> float:
 
 @functools.cache
 def empty_graph_us(kernels: int) -> float:
-    """Amortised replay of a graph of kernels that do nothing."""
+    """Amortized replay of a graph of kernels that do nothing."""
 
     def call() -> None:
         for _ in range(kernels):

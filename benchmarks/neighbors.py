@@ -13,7 +13,7 @@ from benchmarks.clouds import Cloud, Clouds
 from benchmarks.suite import Case, Goal, NotApplicable, Outputs, Row, Way, WrongResult
 
 TOLERANCE = 1e-4  # relative, of a squared distance: so near to the radius a point is in or out
-MSG = ((0.1, 0.2, 0.4), (16, 32, 128))  # radii and neighbours of PointNet++'s first level
+MSG = ((0.1, 0.2, 0.4), (16, 32, 128))  # radii and neighbors of PointNet++'s first level
 PAIRS_AT_ONCE = 1 << 28  # of the textbook way, some 20 bytes each
 PAIRS_MOST = {"cuda": 1 << 34, "cpu": 300_000_000}  # a textbook way that needs more is left out
 
@@ -94,12 +94,12 @@ def grouped_with_torch(problem: BallProblem) -> Tensor:
 
 
 def compare(problem: BallProblem, idx: Tensor, outputs: Outputs) -> str:
-    """The same neighbours; where rows differ, by points at the radius alone."""
+    """The same neighbors; where rows differ, by points at the radius alone."""
     expected = outputs[1].long()
     found = idx.to(expected.device).reshape(expected.shape).long()
     other = (found != expected).any(-1)
     if not bool(other.any()):
-        return "same neighbours"
+        return "same neighbors"
     if int(found.min()) < 0 or int(found.max()) >= problem.points.size(1):
         raise WrongResult("an index lies outside the cloud")
     limit = problem.radii[0] ** 2

@@ -68,20 +68,20 @@ def all_distances(problem: KnnProblem) -> Tensor:
 
 
 def compare(problem: KnnProblem, idx: Tensor, outputs: Outputs) -> str:
-    """The same neighbours; or others at the same distances, where rounding broke a tie."""
+    """The same neighbors; or others at the same distances, where rounding broke a tie."""
     expected = outputs[1].long()
     found = idx.to(expected.device).reshape(expected.shape).long()
     if torch.equal(found, expected):
-        return "same neighbours"
+        return "same neighbors"
     if int(found.min()) < 0 or int(found.max()) >= problem.points.size(1):
         raise WrongResult("an index lies outside the cloud")
     if bool((found.sort(-1).values.diff(dim=-1) == 0).any()):
         raise WrongResult("a point is named twice")
     mine, theirs = (distances(problem, rows) for rows in (expected, found))
     if bool((theirs > mine * (1 + TOLERANCE) + 1e-12).any()):
-        raise WrongResult("a neighbour is farther away")
+        raise WrongResult("a neighbor is farther away")
     share = 100 * float((found == expected).double().mean())
-    return f"{share:.2f} % of the neighbours in the same place, the others as near"
+    return f"{share:.2f} % of the neighbors in the same place, the others as near"
 
 
 def distances(problem: KnnProblem, idx: Tensor) -> Tensor:

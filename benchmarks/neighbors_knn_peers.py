@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters for libraries that find nearest neighbours."""
+"""Adapters for libraries that find nearest neighbors."""
 
 from typing import List
 

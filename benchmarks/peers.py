@@ -4,7 +4,7 @@
 from benchmarks import (
     grouping_peers,
     knn_peers,
-    neighbours_peers,
+    neighbors_peers,
     sampling_peers,
     voxel_peers,
 )
@@ -12,7 +12,7 @@ from benchmarks import (
 ALL = [
     *voxel_peers.PEERS,
     *sampling_peers.PEERS,
-    *neighbours_peers.PEERS,
+    *neighbors_peers.PEERS,
     *knn_peers.PEERS,
     *grouping_peers.PEERS,
 ]

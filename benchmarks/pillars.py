@@ -111,8 +111,8 @@ def with_torch(problem: PillarProblem) -> Sequence[Tensor]:
     mean = points[:, :, :3].sum(1, keepdim=True) / filled.clamp(min=1)[:, None, None]
     lower = constant(tuple(GRID["point_cloud_range"][:3]), device)
     size = constant(tuple(GRID["voxel_size"]), device)
-    centre = lower + (voxels.indices[:, 1:].flip(1) + 0.5) * size
-    rows = torch.cat([points, points[:, :, :3] - mean, points[:, :, :3] - centre[:, None]], 2)
+    center = lower + (voxels.indices[:, 1:].flip(1) + 0.5) * size
+    rows = torch.cat([points, points[:, :, :3] - mean, points[:, :, :3] - center[:, None]], 2)
     slots = torch.arange(SLOTS, device=device)
     rows = rows * (slots < filled[:, None])[:, :, None]
     layer = problem.net.pfn_layers[0]

@@ -193,7 +193,7 @@ def inputs_of(model: nn.Module, stage: str, scan: Tuple[Tensor, Tensor]) -> Tupl
 
 
 KITTI = ("PointPillars KITTI", "pointpillars_kitti", kitti)
-CENTRES = ("CenterPoint pillars, ten sweeps", "centerpoint_pillars_nuscenes", ten_sweeps)
+CENTERS = ("CenterPoint pillars, ten sweeps", "centerpoint_pillars_nuscenes", ten_sweeps)
 TASKS = ("PointPillars multihead, ten sweeps", "pointpillars_nuscenes_multihead", ten_sweeps)
 LOW = ("PointPillars KITTI, threshold 0", "pointpillars_kitti", kitti)
 NO_THRESHOLD = ["model.args.detections.score=0.0"]
@@ -212,7 +212,7 @@ def gpu_cases() -> List[Case]:
         for stage, us in ((STAGES[0], None), (STAGES[4], 200.0))
     ]
     cases += [
-        stage_case(*CENTRES, stage, half, _goal(1500.0 if stage == STAGES[0] else None))
+        stage_case(*CENTERS, stage, half, _goal(1500.0 if stage == STAGES[0] else None))
         for stage in STAGES
     ]
     return [*cases, stage_case(*TASKS, STAGES[0], half)]

@@ -290,7 +290,7 @@ def _same_bits(problem: Problem, found: object) -> str:
 @functools.cache
 def constant(values: Tuple[float, ...], device: torch.device) -> torch.Tensor:
     """Numbers that a textbook way needs on the device, copied there once: a copy in every call
-    would cost it a synchronisation, and its place in a graph."""
+    would cost it a synchronization, and its place in a graph."""
     return torch.tensor(values, device=device)
 
 

@@ -3,7 +3,7 @@
 
 Furthest point sampling by one block per cloud (a torch loop on the CPU); balls by expanded
 distances, a mask and the k smallest indices, by sorting all of them as yanx27 does or by topk;
-neighbours by advanced indexing; 1x1 Conv2d, BatchNorm2d, ReLU and maximum on [B, C, k, S]. Unlike
+neighbors by advanced indexing; 1x1 Conv2d, BatchNorm2d, ReLU and maximum on [B, C, k, S]. Unlike
 there, nothing waits for the host, so that it can be captured in a graph.
 """
 
@@ -33,12 +33,12 @@ def furthest_points(xyz: Tensor, count: int) -> Tensor:
     return chosen
 
 
-def ball(xyz: Tensor, centres: Tensor, radius: float, k: int, by: str) -> Tensor:
+def ball(xyz: Tensor, centers: Tensor, radius: float, k: int, by: str) -> Tensor:
     """[B, S, k] indices. by: "sort" or "topk"."""
     n = xyz.size(1)
     with torch.autocast(xyz.device.type, enabled=False):
-        d2 = -2 * torch.matmul(centres, xyz.transpose(1, 2))
-        d2 += centres.square().sum(-1)[:, :, None]
+        d2 = -2 * torch.matmul(centers, xyz.transpose(1, 2))
+        d2 += centers.square().sum(-1)[:, :, None]
         d2 += xyz.square().sum(-1)[:, None]
     idx = torch.arange(n, device=xyz.device).expand_as(d2).masked_fill(d2 > radius**2, n)
     idx = idx.topk(k, largest=False, sorted=True)[0] if by == "topk" else idx.sort(-1)[0][..., :k]
@@ -57,18 +57,18 @@ class Abstraction(nn.Module):
 
     def forward(self, xyz: Tensor, features: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         if self.count is None:
-            centres = torch.zeros_like(xyz[:, :1])
+            centers = torch.zeros_like(xyz[:, :1])
             grouped = torch.cat([xyz, features], -1)[:, None]
         else:
-            centres = rows_of(xyz, furthest_points(xyz, self.count))
-            idx = ball(xyz, centres, self.radius, self.k, self.by)
-            grouped = rows_of(xyz, idx) - centres[:, :, None]
+            centers = rows_of(xyz, furthest_points(xyz, self.count))
+            idx = ball(xyz, centers, self.radius, self.k, self.by)
+            grouped = rows_of(xyz, idx) - centers[:, :, None]
             if features is not None:
                 grouped = torch.cat([grouped, rows_of(features, idx)], -1)
         x = grouped.permute(0, 3, 2, 1)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = F.relu(norm(conv(x)))
-        return centres, x.max(2)[0].permute(0, 2, 1)
+        return centers, x.max(2)[0].permute(0, 2, 1)
 
 
 class Classifier(nn.Module):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a call takes: amortised graph replays, eager calls, CPU calls; and what a graph holds.
+"""How long a call takes: amortized graph replays, eager calls, CPU calls; and what a graph holds.
 
 Times are in microseconds per call. docs/benchmarks.md says what each figure means and why it is
 measured like this.
@@ -100,7 +100,7 @@ def graph_time(call: Call, budget_s: float, warm_ups: int = 2) -> GraphTime:
 
 
 def eager_us(call: Call, budget_s: float) -> float:
-    """Wall time of a call among many, one synchronisation after the last."""
+    """Wall time of a call among many, one synchronization after the last."""
 
     def run(n: int) -> float:
         torch.cuda.synchronize()

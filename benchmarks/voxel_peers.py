@@ -14,7 +14,7 @@ from benchmarks.suite import NotApplicable, Outputs, Peer, Way, WrongResult
 from benchmarks.voxel import VoxelProblem, Voxels, compare
 
 ROWS_MOVED = 0.002  # share of voxels that may differ where a peer's cells round otherwise
-MEAN_TOLERANCE = 1e-3  # metres; peers compute in float64 or multiply by the inverse
+MEAN_TOLERANCE = 1e-3  # meters; peers compute in float64 or multiply by the inverse
 
 
 def _capped(problem: VoxelProblem) -> int:

@@ -25,7 +25,7 @@ class GraphRunner:
     captured twice. The graphs share their memory, and a runner is for one thread at a time.
 
     model: a detector in evaluation mode on a GPU, or any callable of static shapes without host
-        synchronisation. columns: of the points; None: model.columns. batch: clouds of a call.
+        synchronization. columns: of the points; None: model.columns. batch: clouds of a call.
     buckets: greatest numbers of points, ascending.
     """
 

@@ -36,7 +36,7 @@ const std::vector<const char*>& schemas() {
       // grouping: out [B, M, C] and [B, M, k, C], or [B, C, M] and [B, C, M, k] with channels_first
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
-      // neighbours: dist2 and idx int32, [B, M, k] or [U, k]
+      // neighbors: dist2 and idx int32, [B, M, k] or [U, k]
       "knn(Tensor points, Tensor query, SymInt k, *, int norm=2, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
       "knn_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, SymInt k, *, int norm=2, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
       "three_nn(Tensor query, Tensor points, *, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
@@ -46,7 +46,7 @@ const std::vector<const char*>& schemas() {
       // [U, k, C]
       "group_points_ragged(Tensor features, Tensor idx, Tensor ptr, Tensor query_ptr, *, bool local_index=False) -> Tensor",
       // [B, M, k] or [U, k] int32
-      "neighbour_rows(Tensor idx, SymInt num_points, *, Tensor? count=None, Tensor? ptr=None, Tensor? query_ptr=None, bool local_index=False) -> Tensor",
+      "neighbor_rows(Tensor idx, SymInt num_points, *, Tensor? count=None, Tensor? ptr=None, Tensor? query_ptr=None, bool local_index=False) -> Tensor",
       // out [B, M, C], or [B, C, M] with channels_first; [U, C]
       "three_interpolate(Tensor features, Tensor idx, Tensor weight, *, bool channels_first=False) -> Tensor",
       "three_interpolate_ragged(Tensor features, Tensor idx, Tensor weight, Tensor ptr, Tensor query_ptr, *, bool local_index=False) -> Tensor",
@@ -59,8 +59,8 @@ const std::vector<const char*>& schemas() {
       "_interpolation_weights_backward(Tensor grad, Tensor dist2, *, float eps=1e-8, str weight=\"dist\") -> Tensor",
       // [B, N, D] and [B, M, D], or [T, D] and [U, D]; [0] where not wanted. count [B, M] or
       // [U]: slots of a query that carry a distance
-      "_neighbour_distance_backward(Tensor grad_dist2, Tensor points, Tensor query, Tensor idx, *, int norm=2, Tensor? count=None, Tensor? ptr=None, Tensor? query_ptr=None, bool local_index=False, bool for_points=True, bool for_query=True) -> (Tensor grad_points, Tensor grad_query)",
-      // neighbours: dist2, idx int32 [B, M, k] or [U, k], count int32 [B, M] or [U]
+      "_neighbor_distance_backward(Tensor grad_dist2, Tensor points, Tensor query, Tensor idx, *, int norm=2, Tensor? count=None, Tensor? ptr=None, Tensor? query_ptr=None, bool local_index=False, bool for_points=True, bool for_query=True) -> (Tensor grad_points, Tensor grad_query)",
+      // neighbors: dist2, idx int32 [B, M, k] or [U, k], count int32 [B, M] or [U]
       "ball_query(Tensor points, Tensor query, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx, Tensor count)",
       "ball_query_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",
       // grouped [B, M, K, D + C], idx int32 [B, M, K], count int32 [B, M, radii], K = sum of ks

@@ -201,10 +201,10 @@ inline at::Tensor group_points_ragged(const at::Tensor& features, const at::Tens
 }
 
 // int32 in the shape of idx
-inline at::Tensor neighbour_rows(const at::Tensor& idx, c10::SymInt num_points,
-                                 const OptionalTensor& count = {}, const OptionalTensor& ptr = {},
-                                 const OptionalTensor& query_ptr = {}, bool local_index = false) {
-  static const auto op = detail::op<decltype(neighbour_rows)>("torchvox::neighbour_rows");
+inline at::Tensor neighbor_rows(const at::Tensor& idx, c10::SymInt num_points,
+                                const OptionalTensor& count = {}, const OptionalTensor& ptr = {},
+                                const OptionalTensor& query_ptr = {}, bool local_index = false) {
+  static const auto op = detail::op<decltype(neighbor_rows)>("torchvox::neighbor_rows");
   return op.call(idx, std::move(num_points), count, ptr, query_ptr, local_index);
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How results of other ways to find nearest neighbours are judged."""
+"""How results of other ways to find nearest neighbors are judged."""
 
 import pytest
 import torch
@@ -19,24 +19,24 @@ def verdict(problem, idx):
     return compare(problem, torch.tensor([[idx]]), problem.torchvox())
 
 
-def test_equal_neighbours_pass(problem):
-    assert verdict(problem, [0, 1, 2]) == "same neighbours"
+def test_equal_neighbors_pass(problem):
+    assert verdict(problem, [0, 1, 2]) == "same neighbors"
 
 
-def test_neighbours_at_one_distance_may_change_places(problem):
-    assert verdict(problem, [1, 0, 2]).startswith("33.33 % of the neighbours in the same place")
+def test_neighbors_at_one_distance_may_change_places(problem):
+    assert verdict(problem, [1, 0, 2]).startswith("33.33 % of the neighbors in the same place")
 
 
 @pytest.mark.parametrize(
     ("idx", "words"),
     [
-        ([0, 1, 3], "a neighbour is farther away"),
+        ([0, 1, 3], "a neighbor is farther away"),
         ([0, 0, 1], "a point is named twice"),
         ([0, 1, 4], "outside the cloud"),
         ([0, 1, -1], "outside the cloud"),
     ],
 )
-def test_other_neighbours_are_wrong(problem, idx, words):
+def test_other_neighbors_are_wrong(problem, idx, words):
     from benchmarks.suite import WrongResult
 
     with pytest.raises(WrongResult, match=words):
@@ -48,4 +48,4 @@ def test_the_textbook_way_finds_the_same(op):
     from benchmarks.neighbors_knn import KnnProblem, all_distances, compare
 
     problem = KnnProblem(torch.rand(2, 50, 3), torch.rand(2, 9, 3), "cube", 3, op)
-    assert compare(problem, all_distances(problem), problem.torchvox()) == "same neighbours"
+    assert compare(problem, all_distances(problem), problem.torchvox()) == "same neighbors"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bev_affine maps pixels to metres, consistently with where the rasters put points."""
+"""bev_affine maps pixels to meters, consistently with where the rasters put points."""
 
 import pytest
 import torch
@@ -9,13 +9,13 @@ import torchvox
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_every_pixel_centre_lands_in_its_pixel(device, orientation):
+def test_every_pixel_center_lands_in_its_pixel(device, orientation):
     rows, cols = (32, 20) if orientation == "image" else (20, 32)
     affine = torchvox.bev_affine(RANGE, SIZE, orientation=orientation)
     row, col = torch.meshgrid(torch.arange(rows), torch.arange(cols), indexing="ij")
     pixel = torch.stack([col, row, torch.ones_like(row)], -1).reshape(-1, 3).double()
-    metres = pixel @ affine.T
-    points = torch.cat([metres[:, :2], torch.zeros(len(metres), 1)], 1).float()
+    meters = pixel @ affine.T
+    points = torch.cat([meters[:, :2], torch.zeros(len(meters), 1)], 1).float()
     _, top, _ = call(
         device, "bev_max_height_with_index", points, RANGE, SIZE, orientation=orientation
     )

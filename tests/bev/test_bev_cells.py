@@ -51,7 +51,7 @@ def test_the_float_below_the_upper_bound(device, lo, hi, n, escapes):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(("lo", "hi", "n", "escapes"), AXES)
-def test_both_ends_and_their_neighbours(device, lo, hi, n, escapes, axis):
+def test_both_ends_and_their_neighbors(device, lo, hi, n, escapes, axis):
     bounds, size = [0.0, 0.0, -1.0, 1.0, 1.0, 1.0], [1, 1]
     bounds[axis], bounds[axis + 3], size[axis] = lo, hi, n
     points = on_axis(axis, edge_values(lo, hi), [0.5, 0.5, 0.0])
@@ -128,7 +128,7 @@ def test_the_resolution_follows_from_the_size(device):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e-2])
-def test_quantised_coordinates_on_cell_faces(device, scale):
+def test_quantized_coordinates_on_cell_faces(device, scale):
     rng = np.random.default_rng(1)
     xyz = np.round(rng.uniform(-6, 6, (4000, 3)) / scale) * scale
     xyz[:, 2] *= 0.3

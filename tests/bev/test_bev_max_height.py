@@ -114,7 +114,7 @@ def test_uint8_reaches_255_only_by_rounding(device):
     assert code(device, torch.uint8, below, -1e6, 1.0) == 255
 
 
-def test_uint16_counts_millimetres_and_saturates(device):
+def test_uint16_counts_millimeters_and_saturates(device):
     assert code(device, torch.uint16, 0.0, 0.0, 200.0) == 1
     assert code(device, torch.uint16, 0.25, 0.0, 200.0) == 251
     assert code(device, torch.uint16, 65.5, 0.0, 200.0) == 65501

@@ -22,8 +22,8 @@ NAMES = {
 def street(n=4000, seed=0):
     """Points ahead of the car, clustered so that cells hold several of them."""
     rng = np.random.default_rng(seed)
-    centres = rng.uniform([0, -20, -2.5], [50, 20, 1.5], (150, 3))
-    xyz = centres[rng.integers(0, 150, n)] + rng.normal(size=(n, 3)) * 0.15
+    centers = rng.uniform([0, -20, -2.5], [50, 20, 1.5], (150, 3))
+    xyz = centers[rng.integers(0, 150, n)] + rng.normal(size=(n, 3)) * 0.15
     return torch.from_numpy(np.hstack([xyz, rng.random((n, 1))]).astype(np.float32))
 
 

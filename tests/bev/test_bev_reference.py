@@ -125,7 +125,7 @@ def test_gradients_by_hand():
     to_points, to_features = reference.bev_rasterize_backward(grad, FOUR, RANGE, SIZE, channels)
     assert to_features is None
     assert to_points.tolist() == [
-        [0, 0, 0.5, 0.5],  # a quarter metre below: only the means
+        [0, 0, 0.5, 0.5],  # a quarter meter below: only the means
         [0, 0, 1 + 0.25 + 0.5, 1 + 0.5],
         [0, 0, 1 + 0.25 + 1, 1 + 1],
         [0, 0, 0, 0],  # out of range

@@ -11,7 +11,7 @@ from helpers import assert_same_bits
 import torchvox
 
 GOLDEN = [1325, 1900, 881, 659, 55, 162]
-WITH_A_CENTIMETRE = [1425, 1940, 882, 668, 55, 173]  # OpenPCDet's margin on the CPU
+WITH_A_CENTIMETER = [1425, 1940, 882, 668, 55, 173]  # OpenPCDet's margin on the CPU
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -24,7 +24,7 @@ def test_the_cars_of_a_kitti_frame_hold_the_golden_counts(dtype, device):
     index = torchvox.points_in_boxes(points, cars)
     assert torch.bincount(index[0] + 1).tolist() == [points.size(1) - sum(GOLDEN), *GOLDEN]
     wide = torchvox.points_in_boxes(points, cars, mode="count", margin=0.01)
-    assert wide.tolist() == [WITH_A_CENTIMETRE]
+    assert wide.tolist() == [WITH_A_CENTIMETER]
 
 
 def test_the_sides_are_open_the_top_and_the_bottom_closed(device):

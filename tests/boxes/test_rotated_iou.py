@@ -16,7 +16,7 @@ import torchvox
 SETS = {
     "near": {},
     "far": {"offset": 1e5},
-    "millimetres": {"scale": 1e-3, "sizes": (5e-4, 2e-3)},
+    "millimeters": {"scale": 1e-3, "sizes": (5e-4, 2e-3)},
     "thin": {"sizes": (0.01, 8.0)},
 }
 # What the page promises for float32, up to 10 times as long as wide.

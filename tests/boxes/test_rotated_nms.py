@@ -13,7 +13,7 @@ from torchvox import reference
 
 
 def scattered(n: int, spread: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """boxes [1, n, 7] over some metres and scores [1, n] with many ties."""
+    """boxes [1, n, 7] over some meters and scores [1, n] with many ties."""
     boxes, _ = random_pairs(n, seed, scale=spread)
     g = torch.Generator().manual_seed(seed)
     return boxes[None], (torch.rand(1, n, generator=g) * 50).round() / 50

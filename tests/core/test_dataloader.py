@@ -46,11 +46,11 @@ def test_cuda_ops_work_while_workers_run(method):
 
 IMPORT_AND_RUN = """
 import torch, torchvox
-assert not torch.cuda.is_initialized(), "import torchvox initialises CUDA"
+assert not torch.cuda.is_initialized(), "import torchvox initializes CUDA"
 from samples import OPS, run
 for op in OPS:
     run(op, op.call(40, 0))
-    assert not torch.cuda.is_initialized(), f"{op} on the CPU initialises CUDA"
+    assert not torch.cuda.is_initialized(), f"{op} on the CPU initializes CUDA"
 print("no CUDA")
 """
 

@@ -99,7 +99,7 @@ NOT_DENSE = {
     "sparse": lambda t: t.to_sparse(),
     "sparse csr": lambda t: t.reshape(max(len(t), 1), -1).to_sparse_csr(),
     "mkldnn": lambda t: t.float().to_mkldnn(),
-    "quantised": lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8),
+    "quantized": lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8),
     "nested": lambda t: torch.nested.nested_tensor([t, t]),
 }
 

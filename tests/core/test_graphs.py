@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A captured op replays with new points and new numbers of valid points, and never synchronises."""
+"""A captured op replays with new points and new numbers of valid points, and never synchronizes."""
 
 import pytest
 import torch
@@ -77,14 +77,14 @@ def forbid_syncs():
 
 # The debug mode does not see a raw cudaMemcpy; the capture tests above do.
 @each_case
-def test_no_op_synchronises(op, make, forbid_syncs):
+def test_no_op_synchronizes(op, make, forbid_syncs):
     call = on("cuda", make())
     forbid_syncs()
     run(op, call)
 
 
 @each_differentiable_op
-def test_no_gradient_synchronises(op, forbid_syncs):
+def test_no_gradient_synchronizes(op, forbid_syncs):
     call = with_gradients(op, on("cuda", op.call(POINTS, 0)))
     seeds = [torch.ones_like(out) for out in run(op, call) if out.requires_grad]
     forbid_syncs()

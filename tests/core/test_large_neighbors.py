@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling, neighbour and grouping ops beyond 2^31 elements."""
+"""Sampling, neighbor and grouping ops beyond 2^31 elements."""
 
 import torch
 from large import MANY, many_points, marks
@@ -56,11 +56,11 @@ def test_group_points_ragged():
     assert out[..., 2].tolist() == [[1.0, 0.0], [7.0, 0.0]]
 
 
-def test_neighbour_rows():
+def test_neighbor_rows():
     idx = torch.full((1, MANY, 9), 3, dtype=torch.int32, device="cuda")
     count = torch.full((1, MANY), 9, dtype=torch.int32, device="cuda")
     count[0, -1] = 2
-    rows = torchvox.neighbour_rows(idx, 4, count=count)
+    rows = torchvox.neighbor_rows(idx, 4, count=count)
     assert rows[0, -1].tolist() == [3, 3] + [-1] * 7
     assert rows.sum(dtype=torch.int64) == 27 * MANY - 7 * 4
 
@@ -122,13 +122,13 @@ def test_interpolate_features():
     assert (out[0, -1000:] == 5.0).all() and (out[0, :1000] == 5.0).all()
 
 
-def test__neighbour_distance_backward():
+def test__neighbor_distance_backward():
     points = torch.zeros(1, 3 * MANY, 3, device="cuda")
     points[0, -1] = 1.0
     query = torch.zeros(1, 2, 3, device="cuda")
     idx = torch.tensor([[[0, 3 * MANY - 1], [-1, 3 * MANY]]], dtype=torch.int32, device="cuda")
     grad = torch.full((1, 2, 2), 0.5, device="cuda")
-    backward = torch.ops.torchvox._neighbour_distance_backward
+    backward = torch.ops.torchvox._neighbor_distance_backward
     grad_points, grad_query = backward(grad, points, query, idx)
     assert grad_points[0, -1].tolist() == [1.0] * 3
     assert grad_points.sum(dtype=torch.float64) == 3
@@ -146,7 +146,7 @@ def test__neighbour_distance_backward():
 
 
 def far_point_last() -> torch.Tensor:
-    """[3 * MANY, 3]: points at the origin, and the last one a metre away."""
+    """[3 * MANY, 3]: points at the origin, and the last one a meter away."""
     points = torch.zeros(3 * MANY, 3, device="cuda")
     points[-1, 0] = 1.0
     return points

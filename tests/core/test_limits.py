@@ -74,7 +74,7 @@ def test_a_forward_whose_gradient_has_too_many_slots_is_refused(op, device):
     queries = 3 * CROWD if op == "gather_points" else CROWD
     query, idx = rows(device, 1, queries, 3), rows(device, 1, queries, 3, dtype=torch.int32)
     words = (
-        f"a gradient takes fewer than 2^31 slots a cloud, queries times neighbours, got {3 * CROWD}"
+        f"a gradient takes fewer than 2^31 slots a cloud, queries times neighbors, got {3 * CROWD}"
     )
     with pytest.raises(ValueError, match=re.escape(words)):
         SLOTS[op](points, query, idx)
@@ -95,7 +95,7 @@ def test_a_backward_over_too_many_slots_is_refused_on_meta_tensors():
     calls = [
         lambda: ops._group_points_backward(grad, idx, 2),
         lambda: ops._gather_points_backward(grad.flatten(1, 2), idx.flatten(1), 2),
-        lambda: ops._neighbour_distance_backward(grad[..., 0], points, query, idx),
+        lambda: ops._neighbor_distance_backward(grad[..., 0], points, query, idx),
         lambda: ops._query_and_group_backward(grad, points, query, idx, 0, [1.0], [2]),
     ]
     for call in calls:

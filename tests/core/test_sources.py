@@ -69,7 +69,7 @@ def test_kernels_use_no_openmp_and_start_no_thread():
             ), path
 
 
-def test_every_source_names_its_licence():
+def test_every_source_names_its_license():
     for path in sources:
         assert "SPDX-License-Identifier: Apache-2.0" in path.read_text().split("\n", 2)[0], path
 

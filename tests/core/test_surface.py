@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import test_large_detection
-import test_large_neighbours
+import test_large_neighbors
 import test_large_rasters
 import torch
 from helpers import ROOT
@@ -22,9 +22,9 @@ import torchvox
 import torchvox.reference
 
 SNAPSHOT = Path(__file__).with_name("surface.txt")
-SHARED = {"_neighbour_distance_backward"}  # the gradient of several public ops
+SHARED = {"_neighbor_distance_backward"}  # the gradient of several public ops
 # Folders of tests.
-DOMAINS = ("voxel", "bev", "sampling", "grouping", "neighbours", "pillars", "boxes", "detection")
+DOMAINS = ("voxel", "bev", "sampling", "grouping", "neighbors", "pillars", "boxes", "detection")
 PAGES = (*DOMAINS, "knn")
 
 
@@ -147,7 +147,7 @@ def test_every_public_op_has_tests_in_its_domain(name):
 
 @each_registered
 def test_every_op_has_a_case_of_more_than_2_31_elements(name):
-    modules = (test_large_rasters, test_large_neighbours, test_large_detection)
+    modules = (test_large_rasters, test_large_neighbors, test_large_detection)
     assert any(hasattr(module, f"test_{name}") for module in modules)
 
 

@@ -90,7 +90,7 @@ def test_a_scripted_op_equals_the_eager_one(op):
 @each_differentiable_op
 def test_gradients_flow_through_scripted_ops(op):
     method = getattr(scripted(), op.name)
-    for seed in range(4):  # the executor specialises after some calls
+    for seed in range(4):  # the executor specializes after some calls
         call = op.call(50, seed)
         step = with_gradients(op, call)
         out = method(*tensors_of(step))

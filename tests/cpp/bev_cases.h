@@ -54,7 +54,7 @@ inline std::vector<float> random_points(int64_t rows, int64_t stride, uint64_t s
     const float edge[] = {kNan,  kInfinity,  -kInfinity, -0.f,  49.999996f, 50.f,
                           -50.f, 39.999996f, 40.f,       1e30f, -3.f,       5.f};
     for (int64_t j = 0; j < stride; ++j) {
-      // Millimetre steps, so that many heights tie.
+      // Millimeter steps, so that many heights tie.
       const float value = std::round(random.uniform(-55.f, 55.f) * 1000.f) / 1000.f;
       const bool odd = random.below(40) == 0;
       values.push_back(odd ? edge[random.below(12)] : (j == 2 ? value / 10.f : value));

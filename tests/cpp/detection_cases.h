@@ -113,14 +113,14 @@ inline void add_head(DetectCase& c, int32_t height, int32_t width, int32_t per_c
   c.channels.push_back(channels);
 }
 
-inline void add_anchors(DetectCase& c, double metres) {
+inline void add_anchors(DetectCase& c, double meters) {
   const DetectHead& head = c.args.head[c.args.heads - 1];
   std::vector<float> anchors;
   for (int32_t y = 0; y < head.height; ++y) {
     for (int32_t x = 0; x < head.width; ++x) {
       for (int32_t a = 0; a < head.per_cell; ++a) {
         const float l = a < 2 ? 3.9f : 0.8f + 0.5f * a;
-        for (const double v : {x * metres, y * metres - 20, -1.0, 1.0 * l, l * 0.4, 1.6}) {
+        for (const double v : {x * meters, y * meters - 20, -1.0, 1.0 * l, l * 0.4, 1.6}) {
           anchors.push_back(static_cast<float>(v));
         }
         anchors.push_back(a % 2 ? 1.57f : 0.0f);
@@ -152,18 +152,18 @@ inline DetectCase kitti_case(DType dtype, int64_t batches, int32_t height, int32
   return c;
 }
 
-inline DetectCase centre_case(DType dtype, int64_t batches, int32_t size, bool channels_last,
+inline DetectCase center_case(DType dtype, int64_t batches, int32_t size, bool channels_last,
                               Logits kind, std::mt19937& random) {
   DetectCase c;
   c.channels_last = channels_last;
   DetectArgs& args = c.args;
   args.dtype = dtype;
   args.batches = batches;
-  args.centres = true;
-  args.centre.velocity = true;
-  args.centre.stride = 4;
-  args.centre.voxel[0] = args.centre.voxel[1] = 0.2f;
-  args.centre.low[0] = args.centre.low[1] = -51.2f;
+  args.centers = true;
+  args.center.velocity = true;
+  args.center.stride = 4;
+  args.center.voxel[0] = args.center.voxel[1] = 0.2f;
+  args.center.low[0] = args.center.low[1] = -51.2f;
   args.has_range = true;
   for (int k = 0; k < 3; ++k) {
     args.range[k] = k < 2 ? -61.2f : -10;

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kColumns = 9;  // two more than the rule reads
 
-// Boxes about a few centres, some equal, some in line, some without area or not finite.
+// Boxes about a few centers, some equal, some in line, some without area or not finite.
 std::vector<float> make_boxes(int64_t count, float spread, Random& random, bool is_hostile = true) {
   std::vector<float> boxes;
   for (int64_t i = 0; i < count; ++i) {

@@ -91,17 +91,17 @@ void each_case(bool quick, const std::function<void(const DetectCase&)>& body) {
     run(c, "by class, sorted");
     c.args.shared_pre = true;
     run(c, "shared");
-    DetectCase centre = centre_case(dtype, 2, side, number % 2, kind, random);
-    run(centre, "centres");
-    centre.args.best_class = true;
-    centre.args.circle = true;
-    centre.args.nms_threshold[0] = 4;
-    run(centre, "centres, best class");
-    centre.args.pre = 0;
-    run(centre, "none");
-    centre.args.pre = 20;
-    centre.args.post = 0;
-    run(centre, "none after");
+    DetectCase center = center_case(dtype, 2, side, number % 2, kind, random);
+    run(center, "centers");
+    center.args.best_class = true;
+    center.args.circle = true;
+    center.args.nms_threshold[0] = 4;
+    run(center, "centers, best class");
+    center.args.pre = 0;
+    run(center, "none");
+    center.args.pre = 20;
+    center.args.post = 0;
+    run(center, "none after");
   }
 }
 
@@ -179,9 +179,9 @@ void bench() {
   shared.args.post = 50;
   time_case(shared, "kitti by class");
   for (const float threshold : {0.5f, 0.0f}) {
-    DetectCase c = centre_case(DType::kHalf, 1, 128, true, Logits::kSpread, random);
+    DetectCase c = center_case(DType::kHalf, 1, 128, true, Logits::kSpread, random);
     c.args.score_threshold = threshold;
-    time_case(c, "nuscenes centres");
+    time_case(c, "nuscenes centers");
   }
 }
 

@@ -232,7 +232,7 @@ std::vector<Bytes> interpolated(Side& side, Case c, const Inputs& in) {
 std::vector<Bytes> of_distances(Side& side, const Case& c, const Inputs& in, int norm) {
   constexpr int64_t kDims = 3;
   Random random(5);
-  NeighbourDistanceArgs args;
+  NeighborDistanceArgs args;
   args.dtype = in.dtype;
   args.norm = norm;
   args.grad = side.put(random_values(in.dtype == DType::kDouble ? DType::kDouble : DType::kFloat,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nearest-neighbour kernels without torch. Host results against a few plain lines that follow the
+// Nearest-neighbor kernels without torch. Host results against a few plain lines that follow the
 // contract; with a GPU, every kernel against the host, bit for bit. `--bench` times graph replays.
 #include <algorithm>
 #include <cstdio>

@@ -50,7 +50,7 @@ struct Scene {
       point_slot.push_back(used && !full ? static_cast<int32_t>(members[r].size()) : -1);
       if (used && !full) members[r].push_back(static_cast<int32_t>(i));
       for (int64_t c = 0; c < columns; ++c) {
-        // Quantised, so that maxima tie; inside the pillar, so that means are near the centre.
+        // Quantized, so that maxima tie; inside the pillar, so that means are near the center.
         const double step = 0.125 * static_cast<double>(random.below(9) - 4);
         const double at[3] = {used ? indices[4 * r + 3] + 0.5 : 0,
                               used ? indices[4 * r + 2] + 0.5 : 0, 0};
@@ -75,14 +75,14 @@ struct Scene {
     m.max_points = slots, m.center_axes = center_axes, m.legacy = legacy, m.padded = padded;
     return m;
   }
-  double centre(int64_t row, int64_t axis) const {
+  double center(int64_t row, int64_t axis) const {
     return axis == 2 ? 0.0 : indices[4 * row + 3 - axis] + 0.5;
   }
   std::vector<double> decorated(int64_t row, int64_t point) const {
     const auto value = [&](int64_t i, int64_t c) { return points[i * columns + c]; };
     std::vector<double> f;
     for (int64_t c = 0; c < columns; ++c) {
-      f.push_back(value(point, c) - (legacy && c < center_axes ? centre(row, c) : 0.0));
+      f.push_back(value(point, c) - (legacy && c < center_axes ? center(row, c) : 0.0));
     }
     for (int axis = 0; axis < 3; ++axis) {
       double mean = 0;
@@ -90,7 +90,7 @@ struct Scene {
       f.push_back(value(point, axis) - mean);
     }
     for (int axis = 0; axis < center_axes; ++axis) {
-      f.push_back(value(point, axis) - centre(row, axis));
+      f.push_back(value(point, axis) - center(row, axis));
     }
     return f;
   }

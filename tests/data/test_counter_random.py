@@ -26,7 +26,7 @@ def test_the_generator_is_splitmix64():
     ]
 
 
-def test_a_number_depends_on_its_key_and_not_on_its_neighbours(device):
+def test_a_number_depends_on_its_key_and_not_on_its_neighbors(device):
     alone = draws([5], device=device).bits("noise", 3)
     among = draws([9, 5, 0], device=device).bits("noise", 7)
     assert torch.equal(among[1, :3], alone[0])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from torchvox.data.rooms import CLASSES, COLOURS, Rooms, generate_rooms
+from torchvox.data.rooms import CLASSES, COLORS, Rooms, generate_rooms
 
 CHECKSUMS = {
     0: "e5e30610c23e3c6e",
@@ -59,14 +59,14 @@ def test_points_lie_in_their_block_and_features_in_their_ranges(batch):
 def test_every_class_shows_where_it_belongs(batch):
     height = batch["points"][..., 2]
     floor, ceiling = (batch["labels"] == CLASSES.index(name) for name in ("floor", "ceiling"))
-    assert len(batch["labels"].unique()) == len(CLASSES) == len(COLOURS) == 13
+    assert len(batch["labels"].unique()) == len(CLASSES) == len(COLORS) == 13
     assert height[floor].abs().max() < 0.05
     assert height[ceiling].min() > 2.4
     table = batch["labels"] == CLASSES.index("table")
     assert 0.6 < height[table].median() < 0.8
 
 
-def test_blocks_of_a_room_share_its_colours():
+def test_blocks_of_a_room_share_its_colors():
     """Eight samples make a room, the next eight another."""
     floors = []
     for number in (0, 1, 8):

@@ -14,7 +14,7 @@ OBJECTS = ("floor", "chair", "clutter")
 
 
 def room(seed: int) -> np.ndarray:
-    """[N, 7]: 600 points each of three classes, x and y over 3 metres, away from the origin."""
+    """[N, 7]: 600 points each of three classes, x and y over 3 meters, away from the origin."""
     g = np.random.default_rng(seed)
     xyz = g.uniform((-2, 7, 1), (1, 10, 3.5), (1800, 3)).round(3)
     label = np.repeat([CLASSES.index(name) for name in OBJECTS], 600)
@@ -164,8 +164,8 @@ def nan(row, column):
         (np.zeros((9, 7), "<U3"), "holds other things than numbers"),
         (np.zeros((0, 7)), "is empty"),
         (nan(5, 0), "coordinates must be finite"),
-        (nan(5, 4), r"colours must lie in 0\.\.255"),
-        (np.add(room(0), [0, 0, 0, 0, 0, 256, 0]), r"colours must lie in 0\.\.255"),
+        (nan(5, 4), r"colors must lie in 0\.\.255"),
+        (np.add(room(0), [0, 0, 0, 0, 0, 256, 0]), r"colors must lie in 0\.\.255"),
         (nan(5, 6), r"labels must lie in 0\.\.12"),
     ],
 )

@@ -80,7 +80,7 @@ def test_seeds_splits_and_samples_differ():
     assert len({digest(cloud) for cloud in clouds}) == 4
 
 
-def test_clouds_are_centred_and_fill_the_unit_sphere():
+def test_clouds_are_centered_and_fill_the_unit_sphere():
     batch = generate_shapes(range(64), points=512)
     assert batch["points"].shape == (64, 512, 3) and batch["points"].dtype == torch.float32
     assert batch["points"].mean(1).abs().max() < 1e-6

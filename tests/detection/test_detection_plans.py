@@ -20,7 +20,7 @@ LARGE = {
     "one score": lambda: with_logits(0.0, 0),
     "by class": lambda: entry.anchor_call(3000, pre=200, **entry.BY_CLASS),
     "shared": lambda: entry.anchor_call(3000, pre=300, **entry.SHARED),
-    "centres": lambda: entry.center_call(3000, pre=500),
+    "centers": lambda: entry.center_call(3000, pre=500),
 }
 
 

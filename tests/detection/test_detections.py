@@ -238,7 +238,7 @@ def center_maps(height: int, width: int, classes: int) -> dict:
     return {**maps, **rest}
 
 
-def test_a_centre_is_its_cell_in_the_world(device):
+def test_a_center_is_its_cell_in_the_world(device):
     call = center_maps(3, 4, 2)
     call["heatmap"][0][0, 1, 2, 3] = KEPT
     values = {"offset": (0.25, 0.5), "z": (-1.0,), "dim": (0.0, 1.0, 2.0), "rot": (1.0, 0.0)}
@@ -271,7 +271,7 @@ def test_a_cell_appears_once_with_best_class(device):
     assert detect(device, {**call, "best_class": True}).labels[0, :2].tolist() == [1, -1]
 
 
-@pytest.mark.parametrize("make", [entry.anchor_call, entry.center_call], ids=["anchors", "centres"])
+@pytest.mark.parametrize("make", [entry.anchor_call, entry.center_call], ids=["anchors", "centers"])
 def test_maps_are_read_where_they_lie(make, device):
     """As channels of one channels-last convolution's output."""
     call = make(30)

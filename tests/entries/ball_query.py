@@ -118,10 +118,10 @@ def ball_formula(call: Call, outs: tuple) -> tuple:
     if call.get("local_index"):
         row = row + 15 * (torch.arange(12) // 6)[:, None]
     if call["points"].dim() == 3:
-        neighbours = call["points"][torch.arange(2)[:, None, None], row.clamp(min=0)]
+        neighbors = call["points"][torch.arange(2)[:, None, None], row.clamp(min=0)]
     else:
-        neighbours = call["points"][row]
-    d = (neighbours - call["query"][..., None, :]).square().sum(-1)
+        neighbors = call["points"][row]
+    d = (neighbors - call["query"][..., None, :]).square().sum(-1)
     return (torch.where(torch.arange(idx.size(-1)) < count[..., None], d, 0.0),)
 
 

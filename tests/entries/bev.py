@@ -150,7 +150,7 @@ RASTER_CASES = {
 }
 RASTER_REFUSALS = (
     *POINTS_REFUSALS,
-    ("channels", ["colour"], ValueError, "channels must be of height_max"),
+    ("channels", ["color"], ValueError, "channels must be of height_max"),
     ("channels", [], ValueError, "channels must name at least one plane"),
     ("features", lambda t: t[1:], ValueError, r"features must be \[N\] or \[N, 1\]"),
     ("features", lambda t: t.int(), TypeError, "features must be float"),

@@ -24,7 +24,7 @@ def spoilt(maps: Tensor) -> Tensor:
 
 
 def anchors(n: int) -> Tensor:
-    """[n, WIDTH, ANCHORS, 7] half a metre apart."""
+    """[n, WIDTH, ANCHORS, 7] half a meter apart."""
     y, x, a = torch.meshgrid(
         torch.arange(n), torch.arange(WIDTH), torch.arange(ANCHORS), indexing="ij"
     )

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of distances to neighbours."""
+"""The gradient of distances to neighbors."""
 
 import torch
 
-from .grouping import NEIGHBOURS, neighbours, packed
+from .grouping import NEIGHBORS, neighbors, packed
 from .op import Call, Op, generator
 
 
 def distance_call(n: int, seed: int = 0, **options) -> Call:
     g = generator(seed)
     return {
-        "grad_dist2": torch.randn(2, 15, NEIGHBOURS, generator=g),
+        "grad_dist2": torch.randn(2, 15, NEIGHBORS, generator=g),
         "points": torch.randn(2, n, 3, generator=g),
         "query": torch.randn(2, 15, 3, generator=g),
-        "idx": neighbours(15, n, seed),
+        "idx": neighbors(15, n, seed),
         **options,
     }
 
@@ -47,10 +47,10 @@ DISTANCE_CASES = {
     "ragged global": lambda: ragged_distance_call(40),
     "points only": lambda: distance_call(40, for_query=False),
     "query only": lambda: distance_call(40, for_points=False),
-    "no neighbours": lambda: {
+    "no neighbors": lambda: {
         **distance_call(40),
         "grad_dist2": torch.zeros(2, 15, 0),
-        "idx": neighbours(15, 40, k=0),
+        "idx": neighbors(15, 40, k=0),
     },
     "float16": lambda: distance_in(torch.float16),
     "bfloat16": lambda: distance_in(torch.bfloat16),
@@ -59,7 +59,7 @@ DISTANCE_CASES = {
 
 OPS = [
     Op(
-        "_neighbour_distance_backward",
+        "_neighbor_distance_backward",
         distance_call,
         varying={"points": 1},
         cases=DISTANCE_CASES,

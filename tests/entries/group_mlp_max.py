@@ -66,7 +66,7 @@ MLP_CASES = {
     "no features": lambda: mlp(features=None, **first_weight(slice(0, 3))),
     "features alone": lambda: mlp(use_xyz=False, **first_weight(slice(3, None))),
     "features first": lambda: mlp(features_first=True),
-    "normalised": lambda: mlp(normalize_radius=0.3),
+    "normalized": lambda: mlp(normalize_radius=0.3),
     "padded": lambda: mlp_call(40, fill="pad"),
     "one slot": lambda: mlp(idx=mlp_call(40)["idx"][..., :1]),
     "no slots": lambda: mlp(idx=torch.zeros(2, 9, 0, dtype=torch.int32)),

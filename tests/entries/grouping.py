@@ -8,12 +8,12 @@ from torchvox import reference
 
 from .op import Call, Op, generator, smooth_cloud
 
-NEIGHBOURS = 3
+NEIGHBORS = 3
 POINTS = 30  # rows of the features, where the call varies another size
 HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def neighbours(queries: int, n: int, seed: int = 0, k: int = NEIGHBOURS) -> Tensor:
+def neighbors(queries: int, n: int, seed: int = 0, k: int = NEIGHBORS) -> Tensor:
     """[2, queries, k] int32: repeats, and -1 and n, which are outside."""
     shape = (2, queries, k)
     return torch.randint(-1, n + 1, shape, generator=generator(seed), dtype=torch.int32)
@@ -49,7 +49,7 @@ def packed(n: int, **options) -> Call:
 
 
 def group_call(n: int, seed: int = 0) -> Call:
-    return {"features": features_of(n, seed), "idx": neighbours(15, n, seed)}
+    return {"features": features_of(n, seed), "idx": neighbors(15, n, seed)}
 
 
 def group_in(dtype: torch.dtype, channels: int = 5) -> Call:
@@ -59,7 +59,7 @@ def group_in(dtype: torch.dtype, channels: int = 5) -> Call:
 def group_channels_first() -> Call:
     return {
         "features": features_of(40).mT.contiguous(),
-        "idx": neighbours(15, 40).long(),
+        "idx": neighbors(15, 40).long(),
         "channels_first": True,
     }
 
@@ -70,13 +70,13 @@ GROUP_CASES = {
     "eight halves": lambda: group_in(torch.float16, 8),
     "bfloat16": lambda: group_in(torch.bfloat16),
     "float64": lambda: group_in(torch.float64),
-    "no neighbours": lambda: {**group_call(40), "idx": neighbours(15, 40, k=0)},
+    "no neighbors": lambda: {**group_call(40), "idx": neighbors(15, 40, k=0)},
 }
 GROUP_SMOOTH = {
-    "channels last": lambda: {"features": smooth_features(), "idx": neighbours(4, 9)},
+    "channels last": lambda: {"features": smooth_features(), "idx": neighbors(4, 9)},
     "channels first": lambda: {
         "features": smooth_features(channels_first=True),
-        "idx": neighbours(4, 9),
+        "idx": neighbors(4, 9),
         "channels_first": True,
     },
 }
@@ -90,22 +90,22 @@ def group_formula(call: Call, outs: tuple) -> tuple:
 
 def group_backward_call(n: int, seed: int = 0) -> Call:
     return {
-        "grad": torch.randn(2, n, NEIGHBOURS, 5, generator=generator(seed)),
-        "idx": neighbours(n, POINTS, seed),
+        "grad": torch.randn(2, n, NEIGHBORS, 5, generator=generator(seed)),
+        "idx": neighbors(n, POINTS, seed),
         "num_points": POINTS,
     }
 
 
 GROUP_BACKWARD_CASES = {
     "channels first": lambda: {
-        "grad": torch.randn(2, 5, 15, NEIGHBOURS, generator=generator(2)),
-        "idx": neighbours(15, POINTS).long(),
+        "grad": torch.randn(2, 5, 15, NEIGHBORS, generator=generator(2)),
+        "idx": neighbors(15, POINTS).long(),
         "num_points": POINTS,
         "channels_first": True,
     },
     "eight channels": lambda: {
         **group_backward_call(40),
-        "grad": torch.randn(2, 40, NEIGHBOURS, 8, generator=generator(2)),
+        "grad": torch.randn(2, 40, NEIGHBORS, 8, generator=generator(2)),
     },
     **{
         name: lambda dtype=dtype: {
@@ -117,7 +117,7 @@ GROUP_BACKWARD_CASES = {
     # Chunks of 256: one point takes 900 gradients.
     "one point": lambda: {
         **group_backward_call(300),
-        "idx": torch.ones(2, 300, NEIGHBOURS, dtype=torch.int32),
+        "idx": torch.ones(2, 300, NEIGHBORS, dtype=torch.int32),
     },
 }
 
@@ -129,7 +129,7 @@ def group_backward_formula(call: Call, outs: tuple) -> tuple:
 
 
 def group_ragged_call(n: int, seed: int = 0, **options) -> Call:
-    idx = torch.randint(-1, 2 * n + 1, (30, NEIGHBOURS), generator=generator(seed))
+    idx = torch.randint(-1, 2 * n + 1, (30, NEIGHBORS), generator=generator(seed))
     return {"features": features_of(n, seed).flatten(0, 1), "idx": idx, **packed(n), **options}
 
 
@@ -140,7 +140,7 @@ def ragged_smooth() -> Call:
 
 def ragged_inside(call: Call) -> Tensor:
     """idx, -1 where it is outside its cloud, as a batch of one."""
-    return reference.neighbour_rows(
+    return reference.neighbor_rows(
         call["idx"], len(call["features"]), ptr=call["ptr"], query_ptr=call["query_ptr"]
     )[None]
 
@@ -188,7 +188,7 @@ GROUP_OPS = [
         smooth={
             "float64": lambda: {
                 "grad": smooth_features(12).unflatten(1, (4, 3)),
-                "idx": neighbours(4, 9),
+                "idx": neighbors(4, 9),
                 "num_points": 9,
             }
         },
@@ -225,12 +225,12 @@ GROUP_OPS = [
     ),
 ]
 
-# -------------------------------------------------------------------------------- neighbour_rows
+# -------------------------------------------------------------------------------- neighbor_rows
 
 
 def rows_call(n: int, seed: int = 0) -> Call:
     return {
-        "idx": neighbours(n, POINTS, seed),
+        "idx": neighbors(n, POINTS, seed),
         "num_points": POINTS,
         "count": torch.randint(-1, 5, (2, n), generator=generator(seed)),
     }
@@ -238,11 +238,11 @@ def rows_call(n: int, seed: int = 0) -> Call:
 
 ROWS_OPS = [
     Op(
-        "neighbour_rows",
+        "neighbor_rows",
         rows_call,
         varying={"idx": 1, "count": 1},
         cases={
-            "no count": lambda: {"idx": neighbours(40, POINTS).long(), "num_points": POINTS},
+            "no count": lambda: {"idx": neighbors(40, POINTS).long(), "num_points": POINTS},
             "packed": lambda: {
                 "idx": group_ragged_call(POINTS)["idx"],
                 "num_points": 2 * POINTS,

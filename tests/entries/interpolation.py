@@ -12,7 +12,7 @@ from .grouping import (
     features_of,
     group_call,
     group_ragged_call,
-    neighbours,
+    neighbors,
     ragged_inside,
     ragged_smooth,
     rows_of,
@@ -37,7 +37,7 @@ def interpolate_in(dtype: torch.dtype, weight: torch.dtype) -> Call:
 def interpolate_smooth(channels_first: bool = False) -> Call:
     return {
         "features": smooth_features(channels_first=channels_first),
-        "idx": neighbours(4, 9),
+        "idx": neighbors(4, 9),
         "weight": weights_of(2, 4, 3).double(),
         "channels_first": channels_first,
     }
@@ -47,7 +47,7 @@ INTERPOLATE_CASES = {
     "channels first": lambda: {
         **interpolate_call(40),
         "features": features_of(40).mT.contiguous(),
-        "idx": neighbours(15, 40).long(),
+        "idx": neighbors(15, 40).long(),
         "channels_first": True,
     },
     "forty channels": lambda: {**interpolate_call(40), "features": features_of(40, 0, 40)},
@@ -150,7 +150,7 @@ INTERPOLATE_OPS = [
 
 
 def some_distances(n: int, seed: int = 0) -> Tensor:
-    """[2, n, 3]: ascending, some 0, some infinite, some rows of no neighbour at all."""
+    """[2, n, 3]: ascending, some 0, some infinite, some rows of no neighbor at all."""
     dist2 = torch.rand(2, n, 3, generator=generator(seed)).sort().values
     dist2[:, ::5, 0] = 0
     dist2[:, 1::7, 2] = float("inf")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""k nearest neighbours."""
+"""k nearest neighbors."""
 
 import torch
 
@@ -40,14 +40,14 @@ KNN_CASES = {
     "norm 1": lambda: knn(norm=1),
     "norm 1, float64": lambda: knn(norm=1, dtype=torch.double),
     "query lengths": lambda: knn(query_lengths=torch.tensor([0, 99], dtype=torch.int32)),
-    "one neighbour": lambda: knn(k=1),
+    "one neighbor": lambda: knn(k=1),
     "more than a warp": lambda: knn(k=33),
     "more than the points": lambda: knn(k=130),
     "one dimension": lambda: knn(1),
     "two dimensions": lambda: knn(2),
     "seven dimensions": lambda: knn(7),
     **{name: lambda dtype=dtype: knn(dtype=dtype) for name, dtype in TYPES.items()},
-    "no neighbours": lambda: knn(k=0),
+    "no neighbors": lambda: knn(k=0),
     "no queries": lambda: {**knn(), "query": torch.zeros(2, 0, 3)},
     "no clouds": lambda: {**knn(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
 }

@@ -92,7 +92,7 @@ def with_gradients(op: Op, call: Call) -> Call:
 
 
 def some_gradient(out: Tensor) -> Tensor:
-    """A fixed gradient of an output, no two neighbours equal."""
+    """A fixed gradient of an output, no two neighbors equal."""
     values = torch.arange(out.numel(), dtype=torch.float64, device=out.device) % 13 - 6.5
     return values.reshape(out.shape).to(out)
 
@@ -118,7 +118,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 def cloud(n: int, columns: int = 4, seed: int = 0) -> Tensor:
-    """[n, columns] float32 about the origin, quantised to 5 cm so that some points lie on faces and
+    """[n, columns] float32 about the origin, quantized to 5 cm so that some points lie on faces and
     some coincide; some rows out of every range, some not finite, some negative zeros."""
     g = generator(seed)
     points = torch.randn(n, max(columns, 3), generator=g) * 2.5
@@ -132,7 +132,7 @@ def cloud(n: int, columns: int = 4, seed: int = 0) -> Tensor:
 
 
 def smooth_cloud(n: int, columns: int = 4) -> Tensor:
-    """[n, columns] float64: distinct values in each column, 0.3 or more from whole metres."""
+    """[n, columns] float64: distinct values in each column, 0.3 or more from whole meters."""
     g = generator(3)
     steps = torch.stack([torch.randperm(n, generator=g) for _ in range(columns)], 1).double()
     points = 0.5 + (steps / max(n - 1, 1) - 0.5) * 0.4

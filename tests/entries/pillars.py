@@ -147,8 +147,8 @@ def decorate(padded: Tensor, filled: Tensor, call: Call) -> Tensor:
     mean = padded[..., :3].sum(1, keepdim=True) / count
     lower = torch.tensor(call["point_cloud_range"][:3], dtype=padded.dtype)
     size = torch.tensor(call["voxel_size"], dtype=padded.dtype)
-    centre = lower + (call["indices"][:, 1:].flip(1) + 0.5) * size
-    offset = padded[..., :3] - centre[:, None]
+    center = lower + (call["indices"][:, 1:].flip(1) + 0.5) * size
+    offset = padded[..., :3] - center[:, None]
     own = padded
     if call.get("legacy"):
         own = torch.cat([offset[..., :axes], padded[..., axes:]], -1)

@@ -38,7 +38,7 @@ def in_dtypes(coordinates: torch.dtype, features: torch.dtype, **options) -> Cal
 GROUP_CASES = {
     "no features": lambda: group(features=None),
     "features first": lambda: group(features_first=True, closed=True, dist_order="loop"),
-    "normalised": lambda: group(normalize_xyz=True),
+    "normalized": lambda: group(normalize_xyz=True),
     "six radii": lambda: group(radii=[0.5, 1.0, 1.5, 2.0, 3.0, 4.0], ks=[1, 2, 3, 1, 0, 4]),
     "query lengths": lambda: group(query_lengths=torch.tensor([3, 99], dtype=torch.int32)),
     "two dimensions": lambda: group(points=batch_of_clouds(40, 0, 2), query=queries(0, 2)),
@@ -81,7 +81,7 @@ def group_formula(call: Call, outs: tuple) -> tuple:
 
 SMOOTH = {
     "plain": smooth_group,
-    "normalised": lambda: smooth_group(normalize_xyz=True, features_first=True),
+    "normalized": lambda: smooth_group(normalize_xyz=True, features_first=True),
 }
 
 
@@ -98,7 +98,7 @@ def backward_call(n: int, seed: int = 0, **options) -> Call:
 
 
 BACKWARD_CASES = {
-    "normalised": lambda: backward_call(40, normalize_xyz=True, features_first=True),
+    "normalized": lambda: backward_call(40, normalize_xyz=True, features_first=True),
     "points only": lambda: {**backward_call(40), "for_query": False, "for_features": False},
     "features only": lambda: {**backward_call(40), "for_points": False, "for_query": False},
     "features alone": lambda: {

@@ -15,7 +15,7 @@ FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def case(n=20, m=11, k=3, c=5, dtype=torch.float32):
-    return grouping.features_of(n, 1, c).to(dtype), grouping.neighbours(m, n, 2, k)
+    return grouping.features_of(n, 1, c).to(dtype), grouping.neighbors(m, n, 2, k)
 
 
 @pytest.mark.parametrize("channels_first", [False, True])
@@ -132,10 +132,10 @@ def test_ragged_offsets_are_never_trusted(device):
                 assert out.isfinite().all()
 
 
-def test_neighbour_rows_turns_the_repeats_of_a_ball_into_zero_rows(device):
+def test_neighbor_rows_turns_the_repeats_of_a_ball_into_zero_rows(device):
     idx = torch.tensor([[[3, 4, 3], [0, 0, 0]]], dtype=torch.int32, device=device)
     count = torch.tensor([[2, 0]], dtype=torch.int32, device=device)
-    rows = ops.neighbour_rows(idx, 5, count=count)
+    rows = ops.neighbor_rows(idx, 5, count=count)
     assert rows.tolist() == [[[3, 4, -1], [-1, -1, -1]]]
     out = ops.group_points(torch.ones(1, 5, 2, device=device), rows)
     assert out[..., 0].tolist() == [[[1, 1, 0], [0, 0, 0]]]
@@ -143,5 +143,5 @@ def test_neighbour_rows_turns_the_repeats_of_a_ball_into_zero_rows(device):
 
 def test_a_wide_index_does_not_wrap(device):
     idx = torch.tensor([[[2**32, 2**32 + 1, 1]]], device=device)
-    assert ops.neighbour_rows(idx, 5).tolist() == [[[-1, -1, 1]]]
+    assert ops.neighbor_rows(idx, 5).tolist() == [[[-1, -1, 1]]]
     assert ops.group_points(torch.ones(1, 5, 1, device=device), idx).flatten().tolist() == [0, 0, 1]

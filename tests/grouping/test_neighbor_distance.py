@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of distances to neighbours, which ball_query, knn and three_nn share."""
+"""The gradient of distances to neighbors, which ball_query, knn and three_nn share."""
 
 import pytest
 import torch
 from entries import distances, grouping
 from helpers import assert_same_bits
 
-from torchvox.reference import neighbour_distance_backward as reference
+from torchvox.reference import neighbor_distance_backward as reference
 
-backward = torch.ops.torchvox._neighbour_distance_backward
+backward = torch.ops.torchvox._neighbor_distance_backward
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
@@ -25,7 +25,7 @@ def test_gradients_equal_the_reference(device, dtype, norm):
     both({**distances.distance_in(dtype), "norm": norm}, device)
 
 
-@pytest.mark.parametrize("name", ["count", "ragged", "ragged global", "no neighbours"])
+@pytest.mark.parametrize("name", ["count", "ragged", "ragged global", "no neighbors"])
 def test_counts_and_ragged_clouds_equal_the_reference(device, name):
     both(distances.DISTANCE_CASES[name](), device)
 
@@ -37,7 +37,7 @@ def test_any_number_of_axes(device, dims):
         "grad_dist2": torch.randn(2, 9, 4, generator=g),
         "points": torch.randn(2, 20, dims, generator=g),
         "query": torch.randn(2, 9, dims, generator=g),
-        "idx": grouping.neighbours(9, 20, k=4),
+        "idx": grouping.neighbors(9, 20, k=4),
     }
     both(call, device)
 

@@ -22,7 +22,7 @@ def case(c, dtype=torch.float32, weight=torch.float32, channels_first=False, n=2
     features = grouping.features_of(n, 1, c).to(dtype)
     return {
         "features": features.mT.contiguous() if channels_first else features,
-        "idx": grouping.neighbours(11, n, 2),
+        "idx": grouping.neighbors(11, n, 2),
         "weight": interpolation.weights_of(2, 11, 3).to(weight),
         "channels_first": channels_first,
     }

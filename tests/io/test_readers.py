@@ -197,12 +197,12 @@ def test_an_origin_that_is_none_is_refused(tmp_path, origin):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_signalling_nan_is_a_nan_and_no_warning(tmp_path):
+def test_a_signaling_nan_is_a_nan_and_no_warning(tmp_path):
     np.full(6, 0x7F800001, np.uint32).tofile(tmp_path / "a.bin")
     assert np.isnan(read_cloud(tmp_path / "a.bin", "y,x,z").points).all()
 
 
-def test_packed_pcd_colours_become_three_columns(tmp_path):
+def test_packed_pcd_colors_become_three_columns(tmp_path):
     pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
     rgb = np.array([0x00102030, 0x00FFFE01], np.uint32).view(np.float32)
     points = np.column_stack([np.ones((2, 3), np.float32), rgb])

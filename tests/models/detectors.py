@@ -33,8 +33,8 @@ SMALL = {
         [*KITTI, *DYNAMIC, "model.args.encoder={pad_semantics: none}"],
     ),
     "tasks": ("pointpillars_nuscenes_multihead", [*NUSCENES, *TASKS]),
-    "centres": ("centerpoint_pillars_nuscenes", [*NUSCENES, *TASKS]),
-    "centres, two layers": (
+    "centers": ("centerpoint_pillars_nuscenes", [*NUSCENES, *TASKS]),
+    "centers, two layers": (
         "centerpoint_pillars_nuscenes",
         [*NUSCENES, *TASKS, "model.args.encoder={channels: [32, 32]}"],
     ),

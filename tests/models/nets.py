@@ -8,13 +8,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchvox import models
 
 OBJECT = [
-    {"points": 32, "radii": [0.4], "neighbours": [8], "channels": [[8, 16]]},
-    {"points": 8, "radii": [0.5, 0.9], "neighbours": [4, 8], "channels": [[16, 16], [8, 24]]},
-    {"points": None, "radii": [], "neighbours": [], "channels": [[32, 48]]},
+    {"points": 32, "radii": [0.4], "neighbors": [8], "channels": [[8, 16]]},
+    {"points": 8, "radii": [0.5, 0.9], "neighbors": [4, 8], "channels": [[16, 16], [8, 24]]},
+    {"points": None, "radii": [], "neighbors": [], "channels": [[32, 48]]},
 ]
 ROOM = [
-    {"points": 24, "radii": [0.3, 0.5], "neighbours": [4, 8], "channels": [[8, 8], [8, 16]]},
-    {"points": 6, "radii": [1.0], "neighbours": [8], "channels": [[16, 32]]},
+    {"points": 24, "radii": [0.3, 0.5], "neighbors": [4, 8], "channels": [[8, 8], [8, 16]]},
+    {"points": 6, "radii": [1.0], "neighbors": [8], "channels": [[16, 32]]},
 ]
 CLASSES = 5
 

@@ -111,16 +111,16 @@ def _small(name: str) -> Peer:
         network = pcdet.MultiHead(5, GRID, classes, tasks, CENTER_TRUNK, (16,), shared=8)
         tensors = 1 + 6 + 6 * 6 + 6 + 2 * (1 + 6 * 8)
         return Peer(network, 5, tensors, anchor_settings(classes))
-    if name == "openpcdet centres":
+    if name == "openpcdet centers":
         network = pcdet.CenterPoint(5, DYNAMIC, TASKS, CENTER_TRUNK, (16, 16), shared=8)
         return Peer(network, 5, 1 + 12 + 6 * 6 + 7 + 2 * 6 * 9, UNCAPPED)
-    if name == "openpcdet centres, hard":
+    if name == "openpcdet centers, hard":
         network = pcdet.CenterPoint(
             4, GRID, TASKS, CENTER_TRUNK, (16, 8), shared=8, dynamic=False, bias=False
         )
         settings = {**CENTERS, "encoder.pad_semantics": "reference"}
         return Peer(network, 4, 1 + 12 + 6 * 6 + 6 + 2 * 6 * 8, settings)
-    if name == "openpcdet centres, no velocity":
+    if name == "openpcdet centers, no velocity":
         network = pcdet.CenterPoint(
             5, DYNAMIC, TASKS, CENTER_TRUNK, (16, 16), shared=8, velocity=False
         )
@@ -134,7 +134,7 @@ def _small(name: str) -> Peer:
         )
         settings = anchor_settings(**{"encoder.legacy": False, "head.grid": "ends"})
         return Peer(network, 4, 6 + 6 * 6 + 6, settings)
-    if name == "mmdet3d centres, circles":
+    if name == "mmdet3d centers, circles":
         rules = CenterRules(nms=(4.0, 0.85), circle=True)
         network = mmdet.CenterPoint(5, GRID, TASKS, CONV_TRUNK, (16,), rules, shared=8)
         more = {"detections.mode": "circle", "detections.nms": [4.0, 0.85]}
@@ -153,10 +153,10 @@ def _small(name: str) -> Peer:
         )
         more = {"head.grid": "ends", "head.area": [0.0, -8.0, 18.0, 8.0]}
         return Peer(network, 4, 6 + 6 * 6 + 6, anchor_settings(wide(CLASSES), **more), "0.6.0")
-    if name == "mmdet3d_0 centres":
+    if name == "mmdet3d_0 centers":
         network = mmdet.CenterPoint(5, GRID, TASKS, CONV_TRUNK, (16,), shared=8, clockwise=True)
         return Peer(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, CENTERS, "0.17.3")
-    if name == "mmdet3d centres":
+    if name == "mmdet3d centers":
         network = mmdet.CenterPoint(5, GRID, TASKS, CONV_TRUNK, (16,), shared=8)
         return Peer(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, CENTERS)
     if name == "zhulf0804":
@@ -169,15 +169,15 @@ def _small(name: str) -> Peer:
 SMALL = (
     "openpcdet anchors",
     "openpcdet heads",
-    "openpcdet centres",
-    "openpcdet centres, hard",
-    "openpcdet centres, no velocity",
+    "openpcdet centers",
+    "openpcdet centers, hard",
+    "openpcdet centers, no velocity",
     "mmdet3d anchors",
     "mmdet3d anchors, old",
-    "mmdet3d centres",
-    "mmdet3d centres, circles",
+    "mmdet3d centers",
+    "mmdet3d centers, circles",
     "mmdet3d_0 anchors",
-    "mmdet3d_0 centres",
+    "mmdet3d_0 centers",
     "zhulf0804",
     "det3d",
 )
@@ -216,12 +216,12 @@ def _published(name: str) -> Peer:
         table = published.NUSCENES_ANCHORS.items()
         classes = [AnchorClass(key, size, bottom) for key, (size, bottom) in table]
         return Peer(pcdet.MultiHead(5, NUSCENES, classes, HEADS), 5, 421, {})
-    if name == "openpcdet nuScenes centres":
+    if name == "openpcdet nuScenes centers":
         grid = replace(NUSCENES, max_points=0, max_pillars=0)
         return Peer(pcdet.CenterPoint(5, grid, NUSCENES_TASKS), 5, 458, {})
     if name == "mmdet3d KITTI":
         return Peer(mmdet.VoxelNet(4, KITTI, (PEDESTRIAN, CYCLIST, CAR)), 4, 126, {})
-    if name == "mmdet3d nuScenes centres":
+    if name == "mmdet3d nuScenes centers":
         grid = replace(NUSCENES, max_pillars=40_000)
         return Peer(mmdet.CenterPoint(5, grid, NUSCENES_TASKS), 5, 414, {})
     if name == "zhulf0804 KITTI":
@@ -233,11 +233,11 @@ def _published(name: str) -> Peer:
 PUBLISHED = (
     "openpcdet KITTI",
     "openpcdet nuScenes multihead",
-    "openpcdet nuScenes centres",
+    "openpcdet nuScenes centers",
     "mmdet3d KITTI",
-    "mmdet3d nuScenes centres",
+    "mmdet3d nuScenes centers",
     "zhulf0804 KITTI",
-    "det3d nuScenes centres",
+    "det3d nuScenes centers",
 )
 
 

@@ -9,7 +9,7 @@ from torchvox.models import CenterPointPillarsConfig, PointPillars, PointPillars
 from torchvox.models.detection import detector
 from torchvox.models.detection.config import from_plain, plain
 
-KITTI, CENTRES = "pointpillars_kitti", "centerpoint_pillars_nuscenes"
+KITTI, CENTERS = "pointpillars_kitti", "centerpoint_pillars_nuscenes"
 MULTIHEAD = "pointpillars_nuscenes_multihead"
 
 
@@ -19,7 +19,7 @@ MULTIHEAD = "pointpillars_nuscenes_multihead"
         (KITTI, "model.args.max_point=3", "unknown key max_point: did you mean max_points?"),
         (KITTI, "model.args.head.anchor=3", "unknown key head.anchor: did you mean anchors?"),
         (KITTI, "model.args.head.direction.ofset=3", "did you mean offset?"),
-        (CENTRES, "model.args.head.convolutions=3", "unknown key head.convolutions: choose tasks"),
+        (CENTERS, "model.args.head.convolutions=3", "unknown key head.convolutions: choose tasks"),
         (KITTI, "modle={}", "unknown key modle: did you mean model?"),
         (KITTI, "model.arg=3", "unknown key model.arg: did you mean args?"),
         (KITTI, "model.kind=pillars", "model.kind must be one of pointpillars"),
@@ -74,17 +74,17 @@ MULTIHEAD = "pointpillars_nuscenes_multihead"
         (KITTI, "model.args.detections.nms=[-1]", "detections.nms must be at least 0"),
         (KITTI, "model.args.detections.best_class=true", "best_class is for heat maps alone"),
         (KITTI, "model.args.detections.shared_pre=true", "group must be class with shared_pre"),
-        (CENTRES, "model.args.detections.shared_pre=true", "shared_pre is for anchors alone"),
-        (CENTRES, "model.args.detections.centre_range=[1, 0, 0, 0, 1, 1]", "lower bound below"),
-        (CENTRES, "model.args.head.width=-1", "head.width must be above 0"),
-        (CENTRES, "model.args.head.convs=-1", "head.convs must be at least 0"),
-        (CENTRES, "model.args.head.tasks=[[], [car]]", "with a class at least"),
+        (CENTERS, "model.args.detections.shared_pre=true", "shared_pre is for anchors alone"),
+        (CENTERS, "model.args.detections.center_range=[1, 0, 0, 0, 1, 1]", "lower bound below"),
+        (CENTERS, "model.args.head.width=-1", "head.width must be above 0"),
+        (CENTERS, "model.args.head.convs=-1", "head.convs must be at least 0"),
+        (CENTERS, "model.args.head.tasks=[[], [car]]", "with a class at least"),
         (MULTIHEAD, "model.args.head.branches={cls: 10}", "cannot name a branch 'cls'"),
         (MULTIHEAD, "model.args.head.branches={items: 10}", "cannot name a branch 'items'"),
         (MULTIHEAD, "model.args.head.branches={reg: 0, z: 10}", "branches.reg must be above 0"),
-        (CENTRES, "model.args.head.rot=cosine", "cos_sin, sin_cos"),
-        (CENTRES, "model.args.head.tasks=[[car]]", "must name every class once"),
-        (CENTRES, "model.args.classes=[]", "at least one class"),
+        (CENTERS, "model.args.head.rot=cosine", "cos_sin, sin_cos"),
+        (CENTERS, "model.args.head.tasks=[[car]]", "must name every class once"),
+        (CENTERS, "model.args.classes=[]", "at least one class"),
     ],
 )
 def test_what_is_wrong_is_named(name, override, words):
@@ -114,7 +114,7 @@ def test_a_file_of_ones_own_stands_on_a_shipped_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [(KITTI, PointPillarsConfig), (CENTRES, CenterPointPillarsConfig)]
+    ("name", "kind"), [(KITTI, PointPillarsConfig), (CENTERS, CenterPointPillarsConfig)]
 )
 def test_plain_values_and_configurations_are_two_forms_of_one_thing(name, kind):
     values = detector(name).config()["config"]
@@ -146,6 +146,6 @@ def test_numbers_may_be_words_and_whole_numbers_floats_as_yaml_writes_them():
     assert config["encoder"]["eps"] == 1e-4 and config["max_points"] == 20
 
 
-def test_bounds_of_centres_may_be_open():
-    limits = "model.args.detections.centre_range=[-9, -9, -.inf, 9, 9, .inf]"
-    assert detector(CENTRES, [limits]).decoder.centre_range[5] == float("inf")
+def test_bounds_of_centers_may_be_open():
+    limits = "model.args.detections.center_range=[-9, -9, -.inf, 9, 9, .inf]"
+    assert detector(CENTERS, [limits]).decoder.center_range[5] == float("inf")

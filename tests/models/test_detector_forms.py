@@ -13,7 +13,7 @@ from torchvox.models import export, fold_batch_norms
 each = pytest.mark.parametrize("name", SMALL)
 most_in_one = pytest.mark.parametrize(
     "name",
-    [n if n in ("anchors", "centres") else pytest.param(n, marks=pytest.mark.slow) for n in SMALL],
+    [n if n in ("anchors", "centers") else pytest.param(n, marks=pytest.mark.slow) for n in SMALL],
 )
 SIZES = [(0,), (1,), (5000,), (40_000,), (300, 0, 1)]
 
@@ -27,7 +27,7 @@ def test_a_script_keeps_the_bits_for_any_scan(name, form, tmp_path):
     program = export.load_program(tmp_path / "model.pt", "script")
     for lengths in SIZES:
         some = scan(model, *lengths)
-        for _ in range(2):  # the executor specialises after some calls
+        for _ in range(2):  # the executor specializes after some calls
             assert_same_bits(program(*some), model(*some), str(lengths))
     assert list(program.classes) == model.classes and program.columns == model.columns
 
@@ -128,7 +128,7 @@ def test_a_seen_bucket_is_not_captured_again_and_nothing_waits_for_the_host():
 
 @pytest.mark.gpu
 def test_a_runner_takes_batches_from_the_host():
-    model = folded(small("centres")).cuda()
+    model = folded(small("centers")).cuda()
     runner = torchvox.GraphRunner(model, batch=2, buckets=(1000,))
     points, count = scan(model, 800, 100)
     found = tuple(t.clone() for t in runner(points, count))

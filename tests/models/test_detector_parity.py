@@ -21,9 +21,9 @@ def test_weights_that_are_not_finite_are_trouble():
     assert "differ by nan" in trouble
 
 
-@pytest.mark.parametrize("name", ["mmdet3d centres", "zhulf0804"])
+@pytest.mark.parametrize("name", ["mmdet3d centers", "zhulf0804"])
 def test_the_report_tells_two_tensors_in_each_others_place(name):
-    """Neighbours of equal shape in encoder, backbone, neck and head."""
+    """Neighbors of equal shape in encoder, backbone, neck and head."""
     peer = small(name)
     found, points = imported(peer), small_points(peer.columns)
     own = found.model.state_dict()
@@ -44,7 +44,7 @@ def test_the_report_tells_two_tensors_in_each_others_place(name):
     assert detector_parity(found, points).trouble(TOLERANCE) is None
 
 
-@pytest.mark.parametrize("name", ["mmdet3d centres", "zhulf0804"])
+@pytest.mark.parametrize("name", ["mmdet3d centers", "zhulf0804"])
 def test_the_report_tells_the_eps_of_any_batch_norm(name):
     peer = small(name)
     found, points = imported(peer), small_points(peer.columns)

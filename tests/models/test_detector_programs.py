@@ -12,7 +12,7 @@ from torchvox.models import export
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    return small("centres")
+    return small("centers")
 
 
 def changed(model: nn.Module, output: int, change):

@@ -121,7 +121,7 @@ def test_folded_and_merged_models_give_the_maps_of_the_model(name, merge):
     assert not any(isinstance(m, norms) for m in fast.modules())
 
 
-@pytest.mark.parametrize("name", ["anchors", "centres"])
+@pytest.mark.parametrize("name", ["anchors", "centers"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.inference_mode()
 def test_half_weights_leave_boxes_in_float32_and_scores_close(name, dtype):
@@ -136,8 +136,8 @@ def test_half_weights_leave_boxes_in_float32_and_scores_close(name, dtype):
 
 @torch.inference_mode()
 def test_a_factor_of_a_column_is_that_of_the_points_before_the_model():
-    plain = small("centres", "model.args.column_scale=[]")
-    scaled = small("centres", "model.args.column_scale=[1, 1, 1, 0.25, 2]")
+    plain = small("centers", "model.args.column_scale=[]")
+    scaled = small("centers", "model.args.column_scale=[1, 1, 1, 0.25, 2]")
     scaled.load_state_dict(plain.state_dict())
     points, count = scan(plain, 2000)
     before = points * torch.tensor([1, 1, 1, 0.25, 2])
@@ -149,7 +149,7 @@ def test_a_factor_of_a_column_is_that_of_the_points_before_the_model():
     )
 
 
-@pytest.mark.parametrize("name", ["anchors", "tasks", "centres"])
+@pytest.mark.parametrize("name", ["anchors", "tasks", "centers"])
 @torch.inference_mode()
 def test_boxes_that_turn_clockwise_come_out_as_ours(name):
     """One set of maps read in two conventions: what one reads as l, w, h and a yaw, the other reads
@@ -171,7 +171,7 @@ def test_boxes_that_turn_clockwise_come_out_as_ours(name):
 
 
 def test_gradients_reach_every_weight_through_the_maps():
-    model = small("centres").train()
+    model = small("centers").train()
     kinds = model.maps(*scan(model, 2000, 1500))
     sum(m.float().square().mean() for kind in kinds for m in kind).backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())

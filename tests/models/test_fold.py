@@ -86,9 +86,9 @@ def test_balls_in_one_kernel_are_those_of_the_layers(columns, options):
     module = fold_batch_norms(nn.ModuleList([module]), torch.bfloat16)[0]
     xyz = torch.rand(2, 60, 3) * 2 - 1
     features = torch.randn(2, 60, columns) if columns else None
-    lengths, centres = torch.tensor([60, 0]), xyz[:, :9]
-    found = module.pool_fused(xyz, features, lengths, centres)
-    expected = module.pool_balls(xyz, features, lengths, centres)
+    lengths, centers = torch.tensor([60, 0]), xyz[:, :9]
+    found = module.pool_fused(xyz, features, lengths, centers)
+    expected = module.pool_balls(xyz, features, lengths, centers)
     assert found.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=1e-2)
 

@@ -56,7 +56,7 @@ def test_an_imported_model_gives_the_outputs_of_the_reference(name, scales):
     assert [f"difference, {how}" for how in report.differences] == [k for k in rows if "diff" in k]
 
 
-def test_a_network_without_coordinates_is_recognised():
+def test_a_network_without_coordinates_is_recognized():
     imported = convert(plain("pn2 classifier", use_xyz=False).state_dict())
     assert imported.model.config()["use_xyz"] is False
     assert parity(imported).differences[EXACT] <= 1e-5

@@ -83,11 +83,11 @@ def test_a_published_checkpoint_needs_no_settings(name):
     assert config["columns"] == peer.columns
     assert len(config["column_scale"]) == (0 if "KITTI" in name else 5)
     assert len(config["classes"]) == (3 if "KITTI" in name else 10)
-    dynamic = name == "openpcdet nuScenes centres"
+    dynamic = name == "openpcdet nuScenes centers"
     assert config["encoder"]["pad_semantics"] == ("none" if dynamic else "reference")
     assert config["encoder"]["legacy"] is (name in ("mmdet3d KITTI", "zhulf0804 KITTI"))
     two = found.layout.name in ("zhulf0804", "det3d")
-    assert config["encoder"]["centre_axes"] == (2 if two else 3)
+    assert config["encoder"]["center_axes"] == (2 if two else 3)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -119,7 +119,7 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes():
 
 @pytest.mark.parametrize("key", ["model_state", "state_dict"])
 def test_the_state_dict_is_found_in_what_trainers_save(key, tmp_path):
-    peer = small("mmdet3d centres", weights=False)
+    peer = small("mmdet3d centers", weights=False)
     torch.save({"epoch": 20, key: peer.network.state_dict()}, tmp_path / "latest.pth")
     found = import_checkpoint(tmp_path / "latest.pth", settings=peer.settings)
     weight = peer.network.pts_bbox_head.task_heads[1]["heatmap"][1].weight
@@ -140,7 +140,7 @@ def test_an_imported_detector_is_saved_and_loaded(tmp_path):
     [("0.17.1", "mmdet3d_0"), ("1.0.0rc0", "mmdet3d"), ("1.4.0", "mmdet3d"), ("", "mmdet3d")],
 )
 def test_the_release_of_mmdetection3d_tells_the_convention_of_its_boxes(release, name):
-    peer = small("mmdet3d centres", weights=False)
+    peer = small("mmdet3d centers", weights=False)
     content = {"meta": {"mmdet3d_version": release}, "state_dict": peer.network.state_dict()}
     assert convert(content, settings=peer.settings).layout.name == name
     insisted = convert(content, "mmdet3d_0", peer.settings)
@@ -157,7 +157,7 @@ def flags(found) -> dict[str, tuple]:
 def test_flags_say_what_was_told_assumed_and_asked_for():
     peer = small("mmdet3d anchors, old", weights=False)
     chosen = flags(imported(peer, **{"detections.score": 0.3}))
-    assert chosen["encoder.centre_axes"] == (2, "told by shapes")
+    assert chosen["encoder.center_axes"] == (2, "told by shapes")
     assert chosen["encoder.legacy"] == (False, "asked for")
     assert chosen["encoder.pad_semantics"] == ("reference", "assumed")
     assert chosen["head.grid"] == ("ends", "asked for")
@@ -174,7 +174,7 @@ def test_any_other_value_of_the_configuration_can_be_asked_for():
 
 
 def test_two_pillar_layers_of_openpcdet_are_taken_for_dynamic_ones_unless_asked():
-    peer = small("openpcdet centres, hard", weights=False)
+    peer = small("openpcdet centers, hard", weights=False)
     settings = {k: v for k, v in peer.settings.items() if k != "encoder.pad_semantics"}
     assumed = flags(convert(peer.network.state_dict(), settings=settings))
     assert assumed["encoder.pad_semantics"] == ("none", "assumed")
@@ -189,7 +189,7 @@ def test_a_neck_with_stride_one_is_told_by_its_shapes_where_they_differ():
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("openpcdet centres", "transposed"), ("mmdet3d centres", "conv"), ("det3d", "conv")],
+    [("openpcdet centers", "transposed"), ("mmdet3d centers", "conv"), ("det3d", "conv")],
 )
 def test_a_neck_with_stride_one_and_as_many_outputs_as_inputs_is_that_of_the_layout(name, kind):
     peer = small(name, weights=False)
@@ -202,7 +202,7 @@ def test_a_neck_with_stride_one_and_as_many_outputs_as_inputs_is_that_of_the_lay
 
 
 def test_intensities_of_nuscenes_are_divided_in_the_model_and_the_weights_multiplied():
-    peer = small("mmdet3d centres")
+    peer = small("mmdet3d centers")
     found = imported(peer, column_scale=[1.0, 1.0, 1.0, 1 / 255, 1.0])
     assert detector_parity(found, small_points(5)).trouble(1e-4) is None
     assert found.model.config()["config"]["column_scale"][3] == pytest.approx(1 / 255)
@@ -212,8 +212,8 @@ def test_intensities_of_nuscenes_are_divided_in_the_model_and_the_weights_multip
     assert torch.equal(ours[:, 4:], theirs[:, 4:])
 
 
-def test_the_report_of_openpcdet_centres_names_the_misplaced_code_weights():
-    report = detector_parity(imported(small("openpcdet centres")), small_points(5))
+def test_the_report_of_openpcdet_centers_names_the_misplaced_code_weights():
+    report = detector_parity(imported(small("openpcdet centers")), small_points(5))
     rows = dict(report.rows())
     assert "code weights" in rows["note"]
     assert rows["tensors"] == f"{report.tensors} of {report.tensors} used, each once"
@@ -253,7 +253,7 @@ def test_another_number_of_columns_is_not_taken_for_the_published_net():
 
 
 def test_anchors_that_all_classes_share_are_refused():
-    state = small("mmdet3d centres", weights=False).network.state_dict()
+    state = small("mmdet3d centers", weights=False).network.state_dict()
     state = {k: v for k, v in state.items() if "bbox_head" not in k}
     state["pts_bbox_head.conv_cls.weight"] = torch.zeros(140, 384, 1, 1)
     with pytest.raises(CheckpointError, match="anchors that all classes share"):
@@ -305,7 +305,7 @@ def test_a_published_network_has_the_configuration_that_is_shipped(name, shipped
 def test_an_imported_detector_folded_and_merged_finds_the_same():
     from torchvox.models import fold_batch_norms, merge_heads
 
-    peer = small("mmdet3d centres")
+    peer = small("mmdet3d centers")
     model = imported(peer, column_scale=[1.0, 1.0, 1.0, 1 / 255, 1.0]).model
     points = small_points(5)
     fast = run(merge_heads(fold_batch_norms(model)), points)

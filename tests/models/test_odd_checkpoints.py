@@ -15,7 +15,7 @@ from torchvox.models.importing.detector_parity import detector_parity
 )
 def test_axes_are_dropped_only_when_they_are_of_one_element(key):
     """[8, 16, 1, 1], of a 1x1 convolution, is [8, 16]; [8, 4, 4] is not."""
-    peer = small("openpcdet centres, hard")
+    peer = small("openpcdet centers, hard")
     state = peer.network.state_dict()
     outputs, inputs = state[key].shape
     found = convert({**state, key: state[key][:, :, None, None]}, settings=peer.settings)

@@ -10,7 +10,7 @@ from torchvox.models.importing.detector_parity import DetectorReport, agreement
 
 
 def boxes(count: int) -> tuple[torch.Tensor, ...]:
-    """Cars ten metres apart, with scores and labels."""
+    """Cars ten meters apart, with scores and labels."""
     found = torch.ones(count, 7)
     found[:, 0] = 10.0 * torch.arange(count)
     return found, torch.full((count,), 0.5), torch.zeros(count, dtype=torch.int64)

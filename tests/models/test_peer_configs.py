@@ -97,8 +97,8 @@ def test_anchors_grid_and_thresholds_of_openpcdet_are_told():
     assert flags["backbone.strides"] == ([2, 2], "assumed")
 
 
-def test_centres_of_openpcdet_are_told_and_their_misplaced_weights_noted():
-    peer = small("openpcdet centres")
+def test_centers_of_openpcdet_are_told_and_their_misplaced_weights_noted():
+    peer = small("openpcdet centers")
     found, flags = told(peer, openpcdet_config(CENTERS))
     assert flags["max_pillars"] == ([-1, -1], "told by its configuration")
     assert flags["detections.pre"][0] == 60 and flags["detections.post"][0] == 9
@@ -255,7 +255,7 @@ def test_the_configuration_in_a_checkpoint_of_det3d_is_not_read_as_one_of_mmdete
     assert flags["encoder.legacy"] == "assumed" and flags["neck.stride_one"] == "assumed"
 
 
-def test_centres_of_mmdetection3d_are_told():
+def test_centers_of_mmdetection3d_are_told():
     text = """
 model = dict(
     data_preprocessor=dict(voxel_layer=dict(max_num_points=8, voxel_size=[0.5, 0.5, 4],
@@ -271,7 +271,7 @@ model = dict(
     test_cfg=dict(pts=dict(nms_type='circle', min_radius=[4, 0.85], pre_max_size=1000,
                            post_max_size=11)))
 """
-    found, flags = told(small("mmdet3d centres"), mmdet3d_config(text))
+    found, flags = told(small("mmdet3d centers"), mmdet3d_config(text))
     rules = found.model.config()["config"]["detections"]
     assert (rules["mode"], rules["nms"], rules["pre"], rules["post"]) == (
         "circle",

@@ -10,7 +10,7 @@ from peer_nets import CAR, CYCLIST, GRID, KITTI, PEDESTRIAN, small_points
 from torchvox.reference.boxes_plain import anchors as anchor_table
 from torchvox.reference.boxes_plain import (
     both_ends,
-    cell_centres,
+    cell_centers,
     circled,
     limit_period,
     overlaps,
@@ -74,14 +74,14 @@ def test_a_clockwise_turn_mirrors_the_angle():
     assert rectangles(box, clockwise=True).tolist() == [[1, 2, 4, 5, -0.25]]
 
 
-def test_kitti_has_321408_anchors_from_end_to_end_or_at_cell_centres():
+def test_kitti_has_321408_anchors_from_end_to_end_or_at_cell_centers():
     x, y = both_ends(0.0, 69.12, 216), both_ends(-39.68, 39.68, 248)
     table = anchor_table(x, y, (CAR, PEDESTRIAN, CYCLIST), (0.0, 1.57))
     assert table[..., 0].numel() == 321_408
     assert x[-1] == pytest.approx(69.12) and y[0] == pytest.approx(-39.68)
     assert table[0, 0, :, 1].tolist()[0] == pytest.approx([0, -39.68, -1.78, 3.9, 1.6, 1.56, 1.57])
-    centres = cell_centres(0.0, 69.12, 216)
-    assert centres[0] == pytest.approx(0.16) and centres[-1] == pytest.approx(68.96)
+    centers = cell_centers(0.0, 69.12, 216)
+    assert centers[0] == pytest.approx(0.16) and centers[-1] == pytest.approx(68.96)
 
 
 @pytest.mark.parametrize(("offset", "low"), [(0.0, 0.0), (1.0, -math.pi), (0.5, -math.pi / 2)])

@@ -36,12 +36,12 @@ def test_a_cloud_is_sampled_once(name):
 
 
 @pytest.mark.parametrize(("preset", "taken"), [("yanx27", True), ("pn2", False)])
-def test_only_yanx27_takes_a_point_at_the_origin_as_a_centre(preset, taken):
+def test_only_yanx27_takes_a_point_at_the_origin_as_a_center(preset, taken):
     model = classifier(preset=preset)
-    (points,) = inputs(model, OBJECT[0]["points"])  # as many as centres
+    (points,) = inputs(model, OBJECT[0]["points"])  # as many as centers
     points[:, 5] = 0.01
-    centres = model.encode(points, None)[0][1]
-    assert ((centres == 0.01).all(-1).sum(1) == int(taken)).all()
+    centers = model.encode(points, None)[0][1]
+    assert ((centers == 0.01).all(-1).sum(1) == int(taken)).all()
 
 
 @each_model
@@ -127,7 +127,7 @@ def test_a_step_under_autocast_trains():
 
 def test_the_order_of_points_matters_only_through_the_first():
     """Furthest point sampling from the same start, balls that hold fewer than k points."""
-    levels = [{**OBJECT[0], "neighbours": [64]}, {**OBJECT[1], "neighbours": [32, 32]}, OBJECT[2]]
+    levels = [{**OBJECT[0], "neighbors": [64]}, {**OBJECT[1], "neighbors": [32, 32]}, OBJECT[2]]
     torch.manual_seed(0)
     model = models.PointNet2Classifier(CLASSES, levels=levels, head=[16]).eval()
     (points,) = inputs(model, 60)

@@ -73,7 +73,7 @@ def test_a_script_trains_like_the_model(name):
     plain, scripted = (SMALL[name](dropout=rates).train() for _ in range(2))
     some = inputs(plain, 60)
     script = torch.jit.script(scripted)
-    for _ in range(3):  # the executor specialises after some calls
+    for _ in range(3):  # the executor specializes after some calls
         expected, got = plain(*some), script(*some)
         torch.testing.assert_close(got, expected)
         expected.square().mean().backward()

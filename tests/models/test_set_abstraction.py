@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SetAbstraction: the balls of its centres through the layers, one by one in plain Python."""
+"""SetAbstraction: the balls of its centers through the layers, one by one in plain Python."""
 
 import pytest
 import torch
@@ -14,23 +14,23 @@ def cloud(n: int = 60, columns: int = 3, seed: int = 0) -> torch.Tensor:
     return torch.randn(2, n, columns, generator=torch.Generator().manual_seed(seed)) * 0.5
 
 
-def by_hand(module: SetAbstraction, xyz, features, centres):
-    """[B, S, C]: for each centre the first k points of the ball, the first repeated."""
+def by_hand(module: SetAbstraction, xyz, features, centers):
+    """[B, S, C]: for each center the first k points of the ball, the first repeated."""
     rows = []
-    for b, some in enumerate(centres):
-        for centre in some:
+    for b, some in enumerate(centers):
+        for center in some:
             scales = []
-            for radius, k, mlp in zip(module.radii, module.neighbours, module.mlps, strict=True):
-                d2 = (xyz[b] - centre).square().sum(-1)
+            for radius, k, mlp in zip(module.radii, module.neighbors, module.mlps, strict=True):
+                d2 = (xyz[b] - center).square().sum(-1)
                 hits = (d2 < radius**2).nonzero()[:k, 0]
                 hits = hits if len(hits) else torch.zeros(1, dtype=torch.long)
-                near = xyz[b, hits] - centre
+                near = xyz[b, hits] - center
                 parts = [near / radius if module.normalize_xyz else near] * module.use_xyz
                 if features is not None:
                     parts.insert(0 if module.features_first else 1, features[b, hits])
                 scales.append(mlp(torch.cat(parts, -1)).max(0)[0])
             rows.append(torch.cat(scales))
-    return torch.stack(rows).view(*centres.shape[:2], -1)
+    return torch.stack(rows).view(*centers.shape[:2], -1)
 
 
 @pytest.mark.parametrize(
@@ -42,45 +42,45 @@ def test_the_balls_of_every_scale_go_through_their_layers(options):
     torch.manual_seed(0)
     module = SetAbstraction(9, [0.4, 0.8], [5, 12], 4, [[8, 16], [8]], **options).eval()
     xyz, features = cloud(), cloud(columns=4, seed=1)
-    centres, pooled = module(xyz, features)
+    centers, pooled = module(xyz, features)
     assert pooled.shape == (2, 9, module.out_channels) and module.out_channels == 24
-    torch.testing.assert_close(pooled, by_hand(module, xyz, features, centres))
+    torch.testing.assert_close(pooled, by_hand(module, xyz, features, centers))
 
 
 def test_without_features_relative_coordinates_are_the_input():
     torch.manual_seed(0)
     module = SetAbstraction(7, [0.5], [6], 0, [[8]]).eval()
-    centres, pooled = module(cloud())
-    torch.testing.assert_close(pooled, by_hand(module, cloud(), None, centres))
+    centers, pooled = module(cloud())
+    torch.testing.assert_close(pooled, by_hand(module, cloud(), None, centers))
 
 
-def test_centres_are_furthest_point_samples_unless_they_are_given():
+def test_centers_are_furthest_point_samples_unless_they_are_given():
     module = SetAbstraction(7, [0.5], [6], 0, [[8]]).eval()
-    centres, pooled = module(cloud())
+    centers, pooled = module(cloud())
     idx, _ = torchvox.furthest_point_sample(cloud(), 7)
-    assert_same_bits(centres, torchvox.gather_points(cloud(), idx))
-    given, again = module(cloud(), None, None, centres)
-    assert given is centres
+    assert_same_bits(centers, torchvox.gather_points(cloud(), idx))
+    given, again = module(cloud(), None, None, centers)
+    assert given is centers
     assert_same_bits(again, pooled)
 
 
-def test_a_cloud_of_fewer_points_than_centres_repeats_its_first():
+def test_a_cloud_of_fewer_points_than_centers_repeats_its_first():
     module = SetAbstraction(7, [0.5], [6], 0, [[8]]).eval()
-    centres, pooled = module(cloud(), None, torch.tensor([3, 60]))
+    centers, pooled = module(cloud(), None, torch.tensor([3, 60]))
     first, _ = torchvox.furthest_point_sample(cloud()[:1, :3], 3)
-    assert_same_bits(centres[:1, :3], torchvox.gather_points(cloud()[:1], first))
-    assert_same_bits(centres[0, 3:], cloud()[0, :1].expand(4, 3))
+    assert_same_bits(centers[:1, :3], torchvox.gather_points(cloud()[:1], first))
+    assert_same_bits(centers[0, 3:], cloud()[0, :1].expand(4, 3))
     assert_same_bits(pooled[0, 3:], pooled[0, :1].expand(4, 8))
 
 
 def test_a_closed_ball_holds_the_points_at_its_radius():
     xyz = torch.tensor([[[0.0, 0.0, 0.0], [0.5, 0.0, 0.0]]])
-    centre = xyz[:, :1]
+    center = xyz[:, :1]
     reach = {}
     for closed in (False, True):
         torch.manual_seed(0)
         module = SetAbstraction(1, [0.5], [2], 0, [[4]], closed=closed).eval()
-        reach[closed] = module(xyz, None, None, centre)[1]
+        reach[closed] = module(xyz, None, None, center)[1]
         rim = module.mlps[0](xyz[0])
         assert_same_bits(reach[closed][0, 0], rim.max(0)[0] if closed else rim[0])
     assert not torch.equal(reach[False], reach[True])
@@ -90,8 +90,8 @@ def test_all_points_are_one_group_with_absolute_coordinates():
     torch.manual_seed(0)
     module = SetAbstraction(None, [], [], 4, [[8, 16]]).eval()
     xyz, features = cloud(), cloud(columns=4, seed=1)
-    centre, pooled = module(xyz, features)
-    assert_same_bits(centre, torch.zeros(2, 1, 3))
+    center, pooled = module(xyz, features)
+    assert_same_bits(center, torch.zeros(2, 1, 3))
     expected = module.mlps[0](torch.cat([xyz, features], -1)).max(1, keepdim=True)[0]
     assert_same_bits(pooled, expected)
 
@@ -117,8 +117,8 @@ def test_starts_are_drawn_when_they_should_be(start):
 def test_random_starts_stay_within_the_lengths():
     module = SetAbstraction(4, [0.5], [6], 0, [[8]], start="random")
     for _ in range(20):
-        centres, _ = module(cloud(), None, torch.tensor([2, 0]))
-        assert any(torch.equal(centres[0, 0], point) for point in cloud()[0, :2])
+        centers, _ = module(cloud(), None, torch.tensor([2, 0]))
+        assert any(torch.equal(centers[0, 0], point) for point in cloud()[0, :2])
 
 
 def test_random_starts_are_drawn_from_all_points_within_the_length():
@@ -133,10 +133,10 @@ def test_gradients_reach_coordinates_features_and_weights():
     module = SetAbstraction(3, [0.6, 0.9], [2, 3], 1, [[2], [3]]).double()
     xyz, features = cloud(8).double(), cloud(8, 1, 1).double()
     with torch.no_grad():
-        centres = module(xyz, features)[0]
+        centers = module(xyz, features)[0]
     leaves = (xyz.requires_grad_(), features.requires_grad_())
     assert torch.autograd.gradcheck(
-        lambda a, b: module(a, b, None, centres)[1], leaves, fast_mode=True
+        lambda a, b: module(a, b, None, centers)[1], leaves, fast_mode=True
     )
     module(xyz, features)[1].sum().backward()
     assert all(p.grad is not None for p in module.parameters())
@@ -145,7 +145,7 @@ def test_gradients_reach_coordinates_features_and_weights():
 @pytest.mark.parametrize(
     ("arguments", "options", "words"),
     [
-        ((4, [0.5], [6, 7], 0, [[8]]), {}, "radii and neighbours"),
+        ((4, [0.5], [6, 7], 0, [[8]]), {}, "radii and neighbors"),
         ((None, [0.5], [6], 0, [[8]]), {}, "none for all points"),
         ((4, [0.5], [6], 0, [[8], [8]]), {}, "channels must hold the widths of 1 scales"),
         ((4, [], [], 0, []), {}, "channels must hold"),

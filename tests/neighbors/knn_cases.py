@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clouds and comparisons shared by the tests of k nearest neighbours."""
+"""Clouds and comparisons shared by the tests of k nearest neighbors."""
 
 import torch
 from helpers import assert_same_bits, cube, lattice

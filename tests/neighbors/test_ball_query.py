@@ -84,7 +84,7 @@ def test_an_infinite_radius_finds_every_finite_point(device):
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_what_is_not_finite_has_and_is_no_neighbour(device, value, axis):
+def test_what_is_not_finite_has_and_is_no_neighbor(device, value, axis):
     bad = line(0.0)
     bad[0, 0, axis] = value
     points = torch.cat([bad, ORIGIN], dim=1)

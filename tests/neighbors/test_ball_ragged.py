@@ -59,7 +59,7 @@ def test_a_ball_in_a_cloud_without_points_names_none(device, dtype, kernel):
 
 
 @each_kernel
-def test_queries_outside_of_query_ptr_have_no_neighbours(device, kernel):
+def test_queries_outside_of_query_ptr_have_no_neighbors(device, kernel):
     points, query = torch.zeros(8, 3), torch.zeros(6, 3)
     with forced(ball_kernel=kernel):
         _, idx, count = assert_ragged_as_reference(

@@ -91,7 +91,7 @@ def test_it_takes_the_layouts_of_query_and_group(device, dtype, features_first, 
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_the_first_layer_sees_differences_ten_kilometres_from_the_origin(device, dtype):
+def test_the_first_layer_sees_differences_ten_kilometers_from_the_origin(device, dtype):
     far = scene(dtype, (32, 48), origin=1e4, device=device)
     assert_close(torchvox.group_mlp_max(**far), unfused(far), dtype)
 

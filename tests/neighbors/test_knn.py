@@ -98,14 +98,14 @@ def test_many_queries_of_a_larger_cloud(device, k):
         assert_same_bits((dist2[b].cpu(), idx[b].cpu()), brute(points[b], query[b], k))
 
 
-def test_every_point_of_a_cloud_is_its_own_first_neighbour(device):
+def test_every_point_of_a_cloud_is_its_own_first_neighbor(device):
     points = cube(3000, seed=4).to(device)
     dist2, idx = ops.knn(points, points, 4)
     assert (dist2[..., 0] == 0).all()
     assert idx[0, :, 0].tolist() == list(range(3000))
 
 
-def test_permuting_the_points_permutes_the_neighbours(device):
+def test_permuting_the_points_permutes_the_neighbors(device):
     points, query = cube(2500, seed=11), cube(60, seed=12)
     order = torch.randperm(2500, generator=torch.Generator().manual_seed(0))
     dist2, idx = ops.knn(points[:, order].to(device), query.to(device), 12)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of distances to neighbours; tests/core compares them with formulas and differences."""
+"""Gradients of distances to neighbors; tests/core compares them with formulas and differences."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def gradients(points, query, k, **options):
     return torch.autograd.grad(dist2, (points, query), seed.reshape(dist2.shape))
 
 
-def test_a_slot_without_a_neighbour_passes_nothing_on(device):
+def test_a_slot_without_a_neighbor_passes_nothing_on(device):
     points, query = cube(3).to(device), cube(5, seed=1).to(device)
     lengths = torch.tensor([2], device=device)
     of_points, of_query = gradients(points, query, 4, lengths=lengths)

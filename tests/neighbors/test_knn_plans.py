@@ -60,7 +60,7 @@ def test_every_instruction_set_of_the_cpu(instructions, k):
 
 @pytest.mark.parametrize("name", SCANS)
 def test_real_scans(device, name):
-    """Quantised coordinates, points on points: ties everywhere."""
+    """Quantized coordinates, points on points: ties everywhere."""
     points = scan(name)
     query = some_queries(points, 64)
     expected = brute(points[0], query[0], 50)

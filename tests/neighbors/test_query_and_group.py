@@ -24,8 +24,8 @@ def unfused(points, query, features, radii, ks, use_xyz=True, normalize_xyz=Fals
     idx = torch.cat(idx, -1)
     flat, parts = idx.flatten(1), []
     if use_xyz:
-        neighbours = ops.gather_points(points, flat).view(*idx.shape, -1)
-        relative = neighbours - query[:, :, None]
+        neighbors = ops.gather_points(points, flat).view(*idx.shape, -1)
+        relative = neighbors - query[:, :, None]
         if normalize_xyz:
             wide = relative if relative.dtype == torch.float64 else relative.float()
             divisor = torch.tensor(radii, dtype=wide.dtype).repeat_interleave(torch.tensor(ks))

@@ -53,7 +53,7 @@ def run(runner, folder, program, columns, scans):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["anchors", "centres"])
+@pytest.mark.parametrize("name", ["anchors", "centers"])
 @pytest.mark.parametrize("merge", [False, True], ids=["norms", "merged"])
 @torch.inference_mode()
 def test_a_scripted_detector_gives_the_bits_of_eager(runner, name, merge, tmp_path):
@@ -67,7 +67,7 @@ def test_a_scripted_detector_gives_the_bits_of_eager(runner, name, merge, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["anchors", "centres"])
+@pytest.mark.parametrize("name", ["anchors", "centers"])
 @torch.inference_mode()
 def test_an_aoti_detector_finds_the_boxes_of_eager(runner, name, tmp_path):
     model = folded(small(name))

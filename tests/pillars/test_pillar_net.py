@@ -199,7 +199,7 @@ def test_names_and_counts_of_the_state_dict():
     assert net_of((16, 12)).pfn_layers[0].linear.weight.shape == (8, 10)
 
 
-def test_a_converter_to_synchronised_batch_norm_leaves_it_alone():
+def test_a_converter_to_synchronized_batch_norm_leaves_it_alone():
     net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net_of())
     assert type(net.pfn_layers[0].norm).__name__ == "PillarNorm"
 

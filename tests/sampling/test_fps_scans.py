@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Furthest point sampling of real scans, whose coordinates are quantised and full of ties."""
+"""Furthest point sampling of real scans, whose coordinates are quantized and full of ties."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_scans_of_different_sizes_in_one_call(device):
     assert_ragged_as_reference(device, torch.cat(clouds), ptr, out_ptr, 101)
 
 
-def test_a_scan_quantised_to_millimetres(device):
+def test_a_scan_quantized_to_millimeters(device):
     points = torch.round(scan("hdl64")[None, :20_000] * 100) / 100
     for dist_order in ("pn2", "loop"):
         assert_as_reference(device, points, 200, dist_order=dist_order, exhausted="repeat")

@@ -74,7 +74,7 @@ def test_predict_labels_every_finite_point_of_a_room(command, tmp_path):
     written = np.load(tmp_path / "labels.npz")
     assert written["labels"].shape == (500,) and written["labels"][7] == -1
     assert (np.delete(written["labels"], 7) >= 0).all() and written["names"][0] == "ceiling"
-    room[3, 4] = np.nan  # a colour
+    room[3, 4] = np.nan  # a color
     np.savez("holes.npz", points=room, columns=["x", "y", "z", "red", "green", "blue"])
     code, _, err = command("predict", "holes.npz", "--trust-code", "-m", model, "-o", "holes_.npz")
     assert code == 0, err
@@ -112,7 +112,7 @@ def test_a_category_that_no_model_knows_stops_before_the_first_file(command, tmp
     assert not (tmp_path / "torchvox_out").exists()
 
 
-def test_a_room_without_colours_stops_no_other(command, tmp_path):
+def test_a_room_without_colors_stops_no_other(command, tmp_path):
     model = trained(command, tmp_path, "segment")
     room = generate_rooms([0], points=50)["points"][0, :, :6].numpy()
     np.save("a.npy", room[:, :3])

@@ -55,10 +55,10 @@ def test_a_column_of_a_room_is_shown_as_in_training():
 
 
 @pytest.mark.parametrize(("highest", "scale"), [(1, 1), (255, 255), (256, 65535), (65535, 65535)])
-def test_colours_are_shown_between_0_and_1(highest, scale):
-    colour = np.array([[0, 0.5, 1], [highest, highest / 2, 0]], np.float32)
-    room = np.concatenate([[[0, 0, 0], [0.25, 0.5, 1]], colour], 1)
-    np.testing.assert_array_equal(shown(room)[:, 3:6], colour / np.float32(scale))
+def test_colors_are_shown_between_0_and_1(highest, scale):
+    color = np.array([[0, 0.5, 1], [highest, highest / 2, 0]], np.float32)
+    room = np.concatenate([[[0, 0, 0], [0.25, 0.5, 1]], color], 1)
+    np.testing.assert_array_equal(shown(room)[:, 3:6], color / np.float32(scale))
 
 
 def test_class_weights_are_the_cube_root_of_how_rare_a_class_is():

@@ -20,8 +20,8 @@ from torchvox.train import fit, load_checkpoint, runs
 from torchvox.train.config import make_config
 
 LEVELS = [
-    {"points": 8, "radii": [0.4], "neighbours": [4], "channels": [[8]]},
-    {"points": None, "radii": [], "neighbours": [], "channels": [[8]]},
+    {"points": 8, "radii": [0.4], "neighbors": [4], "channels": [[8]]},
+    {"points": None, "radii": [], "neighbors": [], "channels": [[8]]},
 ]
 REAL = {"model": {"kind": "pointnet2_classifier", "args": {"levels": LEVELS, "head": [8]}}}
 

@@ -164,7 +164,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
         load_checkpoint(tmp_path / "other.ckpt")
 
 
-def test_class_weights_favour_rare_classes(tmp_path):
+def test_class_weights_favor_rare_classes(tmp_path):
     config = make_config(content("segment", class_weights=True, epochs=1))
     labels = runs.labels_of(config)
     weights = runs.class_weights(build_data(config, "train"), labels, config)

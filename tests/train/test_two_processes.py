@@ -42,8 +42,8 @@ def fresh(kind: str) -> nn.Module:
     torch.manual_seed(3)
     if kind == "tiny":
         return TinyClassifier(16).double()
-    ball = {"points": 8, "radii": [0.5], "neighbours": [8], "channels": [[8, 16]]}
-    whole = {"points": None, "radii": [], "neighbours": [], "channels": [[32]]}
+    ball = {"points": 8, "radii": [0.5], "neighbors": [8], "channels": [[8, 16]]}
+    whole = {"points": None, "radii": [], "neighbors": [], "channels": [[32]]}
     return PointNet2Classifier(16, levels=[ball, whole], head=[16], dropout=[0.0]).double()
 
 

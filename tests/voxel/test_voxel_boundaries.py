@@ -159,7 +159,7 @@ def test_float64_points_use_the_float32_grid_widened(device):
 
 
 def faces(axis, dtype):
-    """Every face of an axis as k * size in float64, and its two neighbours in `dtype`."""
+    """Every face of an axis as k * size in float64, and its two neighbors in `dtype`."""
     lo, _, size = axis
     n = reference.grid_size(*x_axis(*axis))[0]
     on = torch.tensor([lo + k * size for k in range(-1, n + 2)], dtype=torch.float64).to(dtype)
@@ -184,8 +184,8 @@ def divided_cells(x: np.ndarray, lo: float, size: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [0.05, 0.075, 0.1, 0.16, 0.2])
-def test_millimetre_clouds_are_divided_not_multiplied(device, size):
-    """Coordinates in whole millimetres lie on cell faces, where a reciprocal errs."""
+def test_millimeter_clouds_are_divided_not_multiplied(device, size):
+    """Coordinates in whole millimeters lie on cell faces, where a reciprocal errs."""
     xs = (np.arange(-4000, 4000) / 1000).astype(F32)
     cells = divided_cells(xs, -4.0, size)
     assert (cells != reciprocal_cells(xs, -4.0, size)).any(), "the cloud must tell them apart"

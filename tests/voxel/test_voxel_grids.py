@@ -35,7 +35,7 @@ def test_grid_size_equals_the_reference_on_awkward_quotients(k):
             assert tuple(torchvox.grid_size(*args)) == reference.grid_size(*args)
 
 
-def corners_and_centre(cells) -> torch.Tensor:
+def corners_and_center(cells) -> torch.Tensor:
     """The first and last cell along every axis, the middle, and one cell outside."""
     per_axis = [torch.tensor([0.5, n // 2 + 0.5, n - 0.5], dtype=torch.float64) for n in cells]
     cloud = torch.cartesian_prod(*per_axis)
@@ -57,7 +57,7 @@ HUGE = [
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("cells", HUGE)
 def test_keys_past_32_bits(device, cells, order):
-    cloud = corners_and_centre(cells)
+    cloud = corners_and_center(cells)
     grid = ([1.0] * 3, [0.0] * 3 + [float(n) for n in cells])
     _, indices, *_, counts = check_voxelize(device, cloud, *grid, 5, -1, order=order)
     distinct = len({tuple(p) for p in cloud[:27].tolist()})
@@ -70,7 +70,7 @@ def test_keys_past_32_bits(device, cells, order):
 def test_cells_times_samples_past_32_bits(device, order):
     """Each sample alone fits 32 bits; a 32-bit merged key would join voxels of two samples."""
     cells = (1440, 1440, 40)
-    cloud = corners_and_centre(cells).float()
+    cloud = corners_and_center(cells).float()
     batch = torch.cat([cloud] * 60)
     offsets = torch.arange(61) * len(cloud)
     _, indices, *_, counts = check_voxelize(

@@ -113,11 +113,11 @@ def test_center_relative_uses_separate_roundings(device):
     """lo + (i + 0.5) * v with every operation rounded: a fused multiply-add would differ."""
     voxel_size, lo = np.float32(0.075), np.float32(-54.0)
     i = np.arange(1440, dtype=np.float32)
-    centre = lo + (i + np.float32(0.5)) * voxel_size
+    center = lo + (i + np.float32(0.5)) * voxel_size
     fused = (lo + (i.astype(np.float64) + 0.5) * np.float64(voxel_size)).astype(np.float32)
-    assert (centre != fused).any(), "the axis must tell them apart"
+    assert (center != fused).any(), "the axis must tell them apart"
     cloud = torch.full((1440, 3), 0.5)
-    cloud[:, 0] = torch.from_numpy(centre)
+    cloud[:, 0] = torch.from_numpy(center)
     grid = ([0.075, 1.0, 1.0], [-54.0, 0.0, 0.0, 54.0, 1.0, 1.0])
     features, indices, *_ = check_voxelize(device, cloud, *grid, 1, -1, center_relative=True)
     assert indices[:, 3].tolist() == list(range(1440))
@@ -129,8 +129,8 @@ def test_center_relative_of_float64_uses_the_float32_grid_widened(device):
     features = check_voxelize(
         device, cloud, [0.1] * 3, [0.0] * 3 + [4.0] * 3, 1, 1, center_relative=True
     )[0]
-    centre = 2.5 * float(np.float32(0.1))
-    assert features[0, 0, 0].item() == 0.25 - centre != 0.25 - 2.5 * 0.1
+    center = 2.5 * float(np.float32(0.1))
+    assert features[0, 0, 0].item() == 0.25 - center != 0.25 - 2.5 * 0.1
 
 
 def test_center_relative_leaves_unused_slots_and_other_columns_alone(device):

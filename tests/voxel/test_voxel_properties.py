@@ -24,7 +24,7 @@ def grids(draw):
 
 @st.composite
 def coordinates(draw, axis, size, bounds):
-    """Mostly faces of cells and their neighbours, some interior points, a few monsters."""
+    """Mostly faces of cells and their neighbors, some interior points, a few monsters."""
     lo, v = bounds[axis], size[axis]
     cells = max(1, round((bounds[3 + axis] - lo) / v))
     kind = draw(st.integers(0, 9))

@@ -112,7 +112,7 @@ def test_num_valid_makes_padding_of_the_rest_of_each_block():
     ]
 
 
-def test_center_relative_is_the_offset_from_the_cell_centre():
+def test_center_relative_is_the_offset_from_the_cell_center():
     features = reference.voxelize(CLOUD, *UNIT_GRID, 2, 3, center_relative=True)[0]
     assert features[0].tolist() == [[-0.25, 0.0, 0.25, 10.0], [0.25, -0.5, -0.5, 20.0]]
     assert features[2].tolist() == [[0.0, 0.0, 0.0, 7.0], [0.0, 0.0, 0.0, 0.0]]

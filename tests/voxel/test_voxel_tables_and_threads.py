@@ -62,7 +62,7 @@ def test_general_kernels_give_the_bits_of_those_for_the_usual_call(device, reduc
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("table", ["hash", "hash_wide"])
 def test_full_hash_of_distinct_keys(device, table, order):
-    """Every point its own voxel, neighbours in x: the longest probe chains of the table."""
+    """Every point its own voxel, neighbors in x: the longest probe chains of the table."""
     n = 4096
     x = torch.randperm(n, generator=torch.Generator().manual_seed(1)).float()
     cloud = torch.stack([x + 0.5, torch.full((n,), 0.5), torch.full((n,), 0.5)], dim=1)

@@ -19,7 +19,7 @@ VOXEL_SIZE = [0.2, 0.2, 0.2]
 RANGE = [-4.0, -4.0, -2.0, 4.0, 4.0, 2.0]
 GRID = (VOXEL_SIZE, RANGE)
 
-# One-metre cells in a cube of four: cells can be read off the coordinates.
+# One-meter cells in a cube of four: cells can be read off the coordinates.
 UNIT_GRID = ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 4.0, 4.0, 4.0])
 
 OUTPUTS = {
@@ -72,13 +72,13 @@ def _assert_counts_are_consistent(indices, num_points, point_voxel, counts) -> N
 
 
 def street_cloud(n: int, num_features: int = 4, seed: int = 0, dtype=torch.float32):
-    """Clustered points in millimetres, a few per cent out of RANGE, a few not finite.
+    """Clustered points in millimeters, a few per cent out of RANGE, a few not finite.
 
-    Sensor data are quantised, so many of these points lie exactly on voxel faces.
+    Sensor data are quantized, so many of these points lie exactly on voxel faces.
     """
     rng = np.random.default_rng(seed)
-    centres = rng.uniform(-4, 4, (max(n // 40, 1), 3)) * (1, 1, 0.5)
-    xyz = centres[rng.integers(len(centres), size=n)] + rng.normal(0, 0.25, (n, 3))
+    centers = rng.uniform(-4, 4, (max(n // 40, 1), 3)) * (1, 1, 0.5)
+    xyz = centers[rng.integers(len(centers), size=n)] + rng.normal(0, 0.25, (n, 3))
     xyz = np.round(xyz * 1000) / 1000
     on_faces = rng.random(n) < 0.2
     xyz[on_faces] = np.round(xyz[on_faces] * 5) / 5

@@ -88,12 +88,12 @@ def _show(results: dict[str, Any]) -> None:
             words = name in ("case", "way", "target") or number == 0
             shown.add_column(name, justify="left" if words else "right", overflow="fold")
         for row in table.rows:
-            shown.add_row(*(_coloured(cell) for cell in row), end_section=False)
+            shown.add_row(*(_colored(cell) for cell in row), end_section=False)
         out.print(shown)
     out.print(machine_line(results), soft_wrap=True, markup=False)
 
 
-def _coloured(cell: str) -> str:
+def _colored(cell: str) -> str:
     text = cell.replace("[", r"\[")
     if "MISSED" in cell or cell.startswith(("wrong", "failed")):
         return f"[red]{text}[/red]"

@@ -34,7 +34,7 @@ from torchvox.io import Grid, PointCloud, find_clouds, write_npy, write_npz
 
 FORMATS = (".png", ".npz", ".npy")
 INTENSITY_CHANNELS = ("intensity_top", "intensity_mean", "intensity_max")
-LABELS = {  # channel -> (title, label of the colour bar, colour map of viz.style, logarithmic)
+LABELS = {  # channel -> (title, label of the color bar, color map of viz.style, logarithmic)
     "height_max": ("Height from above", "z of the highest point  [{unit}]", "HEIGHT", False),
     "height_min": ("Lowest points", "z of the lowest point  [{unit}]", "HEIGHT", False),
     "height_mean": ("Mean height", "mean z  [{unit}]", "HEIGHT", False),
@@ -164,7 +164,7 @@ def _write(
         from torchvox import viz
         from torchvox.viz import style
 
-        title, label, colours, log = LABELS[channels[0]]
+        title, label, colors, log = LABELS[channels[0]]
         ny, nx = empty.shape
         picture = viz.bev_picture(
             np.where(empty, np.nan, image[0]),
@@ -173,7 +173,7 @@ def _write(
             f"{cloud_title(cloud)}: {len(cloud):,} points, {nx} x {ny} cells",
             label.format(unit=cloud.unit),
             unit=cloud.unit,
-            colours=getattr(style, colours),
+            colors=getattr(style, colors),
             log=log,
         )
         viz.save(picture, target)

@@ -105,7 +105,7 @@ def _one(
 
 
 def as_json(source: Path, points: int, found: Detections) -> dict[str, Any]:
-    """What is written: boxes by falling score, [x, y, z, l, w, h, yaw] with z at the centre."""
+    """What is written: boxes by falling score, [x, y, z, l, w, h, yaw] with z at the center."""
     boxes = []
     for box, score, label in zip(found.boxes, found.scores, found.labels, strict=True):
         one: dict[str, Any] = {

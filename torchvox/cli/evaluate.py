@@ -127,7 +127,7 @@ def _draw(
     if trained.config.task == "classify":
         panels = _judged(trained, data)
     else:
-        panels = _labelled(trained, data)
+        panels = _labeled(trained, data)
     summary = _summary(found)
     clouds = viz.clouds_picture(panels, f"Predictions on held-back clouds: {summary}")
     note = f"{matrix.sum():,} labels: {summary}"
@@ -157,14 +157,14 @@ def _judged(trained: Checkpoint, data: Any) -> list[Panel]:
     return right[: CLOUDS - len(wrong)] + wrong
 
 
-def _labelled(trained: Checkpoint, data: Any) -> list[Panel]:
-    """Clouds coloured by the predicted labels of their points."""
+def _labeled(trained: Checkpoint, data: Any) -> list[Panel]:
+    """Clouds colored by the predicted labels of their points."""
     from torchvox.train.builders import TASKS
     from torchvox.train.evaluation import predictions
     from torchvox.viz import Panel
 
     panels = []
-    # Neighbouring numbers are blocks of one room, which look alike.
+    # Neighboring numbers are blocks of one room, which look alike.
     step = max(1, len(data) // CLOUDS) if trained.config.task == "segment" else 1
     samples = range(0, min(len(data), CLOUDS * step), step)
     for batch, predicted in predictions(trained, data, samples, 16):

@@ -3,7 +3,7 @@
 every device.
 
 The generator is SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
-generators"): the finaliser of a counter, here started from a hash of the key. torch.Generator would
+generators"): the finalizer of a counter, here started from a hash of the key. torch.Generator would
 give other numbers on the GPU than on the CPU, and numbers that depend on what was drawn before.
 """
 
@@ -66,7 +66,7 @@ class Draws:
 
 
 def mix(z: Tensor) -> Tensor:
-    """SplitMix64's finaliser on int64: a bijection in which every bit depends on every bit."""
+    """SplitMix64's finalizer on int64: a bijection in which every bit depends on every bit."""
     z = (z ^ _shift(z, 30)) * _FIRST
     z = (z ^ _shift(z, 27)) * _SECOND
     return z ^ _shift(z, 31)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rooms as boxes: walls, openings and furniture with the 13 classes of S3DIS.
 
-A room reaches from (0, 0, 0) to (width, depth, height), in metres. A furnished room is a list of
+A room reaches from (0, 0, 0) to (width, depth, height), in meters. A furnished room is a list of
 blocks; those that a room lacks have no size. Every number comes from the room's own draws.
 """
 

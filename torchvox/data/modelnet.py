@@ -33,7 +33,7 @@ class ModelNet40(Generated):
         rows (`<root>/torchvox_index` or in `cache`), which later runs map into memory.
     split: train or val, the official test objects. points: the first of each object, already in
         random order there. normals: columns 3-5 are the normals.
-    Coordinates are centred and scaled to the unit sphere. classes: the names, in label order.
+    Coordinates are centered and scaled to the unit sphere. classes: the names, in label order.
     """
 
     def __init__(

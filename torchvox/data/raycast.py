@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-MAX_RANGE, MIN_RANGE = 110.0, 1.2  # metres
-RANGE_NOISE = 0.015  # standard deviation, metres
+MAX_RANGE, MIN_RANGE = 110.0, 1.2  # meters
+RANGE_NOISE = 0.015  # standard deviation, meters
 RANGE_STEP = 0.002  # the sensor reports ranges in 2 mm steps
 SLOPE = (0.010, -0.006)  # rise of the sensor's x and y axes against the ground
 
@@ -21,7 +21,7 @@ SLOPE = (0.010, -0.006)  # rise of the sensor's x and y axes against the ground
 @dataclass(frozen=True, kw_only=True)
 class Primitive:
     """Surface of an object. reflectance 0..1; porosity: share of rays that pass through;
-    roughness: standard deviation in metres by which single returns lie behind the surface."""
+    roughness: standard deviation in meters by which single returns lie behind the surface."""
 
     reflectance: float
     porosity: float = 0.0
@@ -49,8 +49,8 @@ class Box(Primitive):
         c, s = np.cos(self.heading), np.sin(self.heading)
         turn = np.array([[c, s, 0], [-s, c, 0], [0, 0, 1]])
         half = np.array([self.half_x, self.half_y, self.height / 2])
-        centre = np.array([self.x, self.y, self.z + self.height / 2])
-        start, ray = turn @ (origin - centre), ray @ turn.T
+        center = np.array([self.x, self.y, self.z + self.height / 2])
+        start, ray = turn @ (origin - center), ray @ turn.T
         near = (-np.copysign(half, ray) - start) / ray
         far = (np.copysign(half, ray) - start) / ray
         axis = near.argmax(axis=-1)[..., None]
@@ -104,7 +104,7 @@ class Lidar:
     """A 64-beam spinning lidar in the manner of the HDL-64: two blocks of beams."""
 
     azimuths: int = 2048
-    height: float = 1.73  # metres above the ground
+    height: float = 1.73  # meters above the ground
     elevations_deg: np.ndarray = field(
         default_factory=lambda: np.concatenate(
             [np.linspace(2.0, -8.33, 32), np.linspace(-8.83, -24.8, 32)]

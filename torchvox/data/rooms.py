@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of generated rooms for semantic segmentation, in the form and with the classes of S3DIS.
 
-Eight samples share a room. Sample i of a split is a column of `block` x `block` metres of room i
+Eight samples share a room. Sample i of a split is a column of `block` x `block` meters of room i
 div 8; every number of it is a function of (seed, split, i), on any device and in any batch.
 """
 
@@ -21,10 +21,10 @@ from torchvox.data.surfaces import SPARE, pick_by_weight, take
 FEATURES = ("x", "y", "z", "red", "green", "blue", "x in room", "y in room", "z in room")
 SAMPLES_PER_ROOM = 8
 SIZES = {"train": 1024, "val": 256}
-NOISE = 0.006  # standard deviation in metres
+NOISE = 0.006  # standard deviation in meters
 AT_FURNITURE = 0.6  # share of blocks around a piece of furniture instead of anywhere
 GLASS = 0.4  # share of points that a window returns
-COLOURS = {
+COLORS = {
     "ceiling": (0.86, 0.86, 0.84),
     "floor": (0.52, 0.47, 0.41),
     "wall": (0.78, 0.76, 0.70),
@@ -39,7 +39,7 @@ COLOURS = {
     "board": (0.90, 0.91, 0.92),
     "clutter": (0.50, 0.50, 0.50),
 }
-VARIATION, GRAIN = 0.10, 0.03  # standard deviations of colour, per block and per point
+VARIATION, GRAIN = 0.10, 0.03  # standard deviations of color, per block and per point
 
 
 def generate_rooms(
@@ -53,9 +53,9 @@ def generate_rooms(
 ) -> dict[str, Tensor]:
     """Blocks of the given samples, in one batch.
 
-    samples: B numbers >= 0, any of them. points: N >= 1 per block. block: its side in metres.
-    Returns points [B, N, 9] float32, see FEATURES: metres from the block's middle and from the
-    floor, colours 0..1, place in the room 0..1; labels [B, N] int64, numbers of CLASSES; id [B].
+    samples: B numbers >= 0, any of them. points: N >= 1 per block. block: its side in meters.
+    Returns points [B, N, 9] float32, see FEATURES: meters from the block's middle and from the
+    floor, colors 0..1, place in the room 0..1; labels [B, N] int64, numbers of CLASSES; id [B].
     """
     numbers = [int(i) for i in samples]
     if points < 1 or not 0 < block <= 3 or any(i < 0 for i in numbers):
@@ -72,12 +72,12 @@ def generate_rooms(
     middle = _middle(here, room, low, high, block)
     xyz, owner = _surface(here, low, high, middle, block, kinds, points)
     xyz = xyz + here.normal("noise", points * 3).view(-1, points, 3) * NOISE
-    colour = _colours(of_room, kinds)
-    colour = colour.gather(1, owner[..., None].expand(-1, -1, 3))
-    colour = colour + here.normal("grain", points * 3).view(-1, points, 3) * GRAIN
+    color = _colors(of_room, kinds)
+    color = color.gather(1, owner[..., None].expand(-1, -1, 3))
+    color = color + here.normal("grain", points * 3).view(-1, points, 3) * GRAIN
     size = torch.stack(room.size, 1)[:, None]
     offset = torch.cat([middle, torch.zeros_like(middle[:, :1])], 1)[:, None]
-    features = torch.cat([xyz - offset, colour.clamp(0.0, 1.0), xyz / size], -1)
+    features = torch.cat([xyz - offset, color.clamp(0.0, 1.0), xyz / size], -1)
     return {"points": features.to(torch.float32), "labels": kinds[owner], "id": ids}
 
 
@@ -194,8 +194,8 @@ def _density(here: Draws, kinds: Tensor) -> Tensor:
     return torch.where(kinds == CLASSES.index("window"), density * GLASS, density)
 
 
-def _colours(room: Draws, kinds: Tensor) -> Tensor:
-    """[B, K, 3] colour of each block of the room."""
-    base = torch.tensor([COLOURS[name] for name in CLASSES], dtype=torch.float64)
-    shade = room.normal("colour", len(kinds) * 3).view(-1, len(kinds), 3) * VARIATION
+def _colors(room: Draws, kinds: Tensor) -> Tensor:
+    """[B, K, 3] color of each block of the room."""
+    base = torch.tensor([COLORS[name] for name in CLASSES], dtype=torch.float64)
+    shade = room.normal("color", len(kinds) * 3).view(-1, len(kinds), 3) * VARIATION
     return base.to(room.device)[kinds] + shade

@@ -32,7 +32,7 @@ class S3DIS(Generated):
     """Blocks of S3DIS as samples {points [N, 9], labels [N], id}, features as data.rooms.FEATURES.
 
     root: any of the three forms. split: val is the area `val_area`, train the others. size: blocks;
-    block i of a split is a function of (seed, i): a column of `block` metres around a random point
+    block i of a split is a function of (seed, i): a column of `block` meters around a random point
     of a room, rooms by their number of points, N random points of it, with repeats when it has
     fewer. cache: where the packed form goes, `<root>/torchvox_index` by default.
     """
@@ -85,10 +85,10 @@ class S3DIS(Generated):
         xyz = np.asarray(self.xyz[whole])
         best = np.empty(0, np.int64)
         for middle in middles % len(xyz):
-            centre = xyz[middle, :2]
-            inside = np.nonzero((np.abs(xyz[:, :2] - centre) <= self.block / 2).all(1))[0]
+            center = xyz[middle, :2]
+            inside = np.nonzero((np.abs(xyz[:, :2] - center) <= self.block / 2).all(1))[0]
             if len(inside) > len(best):
-                best, at = inside, centre
+                best, at = inside, center
             if len(best) >= FEWEST:
                 break
         keys = draws.bits("points", max(len(best), self.points))[0].numpy()
@@ -99,8 +99,8 @@ class S3DIS(Generated):
             chosen = np.concatenate([best, again])
         local = xyz[chosen] - np.array([*at, 0.0], np.float32)
         size = np.maximum(np.array(room["size"], np.float32), 1e-6)
-        colour = self.rgb[whole][chosen].astype(np.float32) / 255
-        features = np.concatenate([local, colour, xyz[chosen] / size], 1).astype(np.float32)
+        color = self.rgb[whole][chosen].astype(np.float32) / 255
+        features = np.concatenate([local, color, xyz[chosen] / size], 1).astype(np.float32)
         return features, self.label[whole][chosen, 0].astype(np.int64)
 
 
@@ -193,7 +193,7 @@ def _read_room(path: Path) -> Room:
         raise CloudFileError(f"{path} holds other things than numbers")
     if len(label) == 0 or not xyz.shape == rgb.shape == (len(label), 3):
         raise CloudFileError(f"{path} is empty, or its columns differ in length")
-    for name, values, last in (("labels", label, len(CLASSES) - 1), ("colours", rgb, 255)):
+    for name, values, last in (("labels", label, len(CLASSES) - 1), ("colors", rgb, 255)):
         if not ((values >= 0) & (values <= last)).all():  # neither is NaN
             raise CloudFileError(f"{path}: {name} must lie in 0..{last}")
     if not np.isfinite(xyz).all():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A generated crossroads: what stands where, drawn from a seed. raycast.py casts the rays.
 
-Four arms leave the junction. Each is furnished in its own frame, u metres outward from the junction
-and v metres to the left, and then turned into the world: x along the sensor's street, y to its
+Four arms leave the junction. Each is furnished in its own frame, u meters outward from the junction
+and v meters to the left, and then turned into the world: x along the sensor's street, y to its
 left, z up, the ground at z = 0 and the sensor above the origin.
 """
 
@@ -17,7 +17,7 @@ from torchvox.io.cloud import PointCloud
 
 COLUMNS = ("x", "y", "z", "intensity")
 
-JUNCTION = np.array([9.0, 2.4])  # its centre in the world: the sensor waits in the right lane
+JUNCTION = np.array([9.0, 2.4])  # its center in the world: the sensor waits in the right lane
 ARMS = np.deg2rad([0.0, 90.0, 180.0, 270.0])  # headings of the arms
 PARK = 0  # the quarter to the left of this arm is a park, the others are built up
 KERB, FRONT = 8.4, 12.6  # from the middle of the street to the kerb, and to the house fronts
@@ -34,7 +34,7 @@ def generate_scan(seed: int = 0, azimuths: int = 1750) -> PointCloud:
 
     seed: chooses scene and noise; equal seeds give equal clouds on one machine and NumPy version.
     azimuths: firings per turn; the default gives about 100 thousand points.
-    Returns columns x, y, z (metres, sensor frame: x forward, y left, z up, the road about 1.73 m
+    Returns columns x, y, z (meters, sensor frame: x forward, y left, z up, the road about 1.73 m
     below) and intensity (0..1), in firing order.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -64,11 +64,11 @@ def ground_reflectance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         c, s = np.cos(heading), np.sin(heading)
         dx, dy = x - JUNCTION[0], y - JUNCTION[1]
         u, v = c * dx + s * dy, c * dy - s * dx
-        centre = (np.abs(v) < 0.11) & (np.mod(u, 6.0) < 3.0) & (u > 20)
+        center = (np.abs(v) < 0.11) & (np.mod(u, 6.0) < 3.0) & (u > 20)
         edge = (np.abs(np.abs(v) - 5.6) < 0.11) & (u > 17.5)
         stop = (np.abs(u - 17.2) < 0.25) & (v > 0) & (v < 5.6)
         zebra = (np.abs(u - 14.4) < 1.6) & (np.mod(v, 1.2) < 0.6)
-        painted |= (centre | edge | stop | zebra) & (np.abs(v) < KERB - 0.4)
+        painted |= (center | edge | stop | zebra) & (np.abs(v) < KERB - 0.4)
     worn = ASPHALT + 0.03 * np.sin(0.9 * x + 0.4) * np.sin(0.7 * y)
     return np.where(painted, 0.72, worn)
 
@@ -136,8 +136,8 @@ def _houses(rng: np.random.Generator, side: int) -> list[Primitive]:
 def _park(rng: np.random.Generator) -> list[Primitive]:
     """A lawn with trees, hedges and benches in the quarter to the left of the arm."""
     start, size = FRONT + 4, 60.0
-    centre = start + size / 2
-    things: list[Primitive] = [Box(centre, centre, 0, size / 2, size / 2, 0.12, reflectance=LAWN)]
+    center = start + size / 2
+    things: list[Primitive] = [Box(center, center, 0, size / 2, size / 2, 0.12, reflectance=LAWN)]
     for u, v in rng.uniform(start + 2, start + size, (34, 2)):
         things += _tree(rng, u, v)
     for u, v in rng.uniform(start + 1, start + 30, (9, 2)):

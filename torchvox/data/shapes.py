@@ -49,7 +49,7 @@ def generate_shapes(
     """Clouds of the given samples, in one batch.
 
     samples: B numbers >= 0, any of them. points: N >= 1 per cloud.
-    Returns points [B, N, 3] float32, z up, centred and inside the unit sphere; label [B] int64, a
+    Returns points [B, N, 3] float32, z up, centered and inside the unit sphere; label [B] int64, a
     number of CLASSES; parts [B, N] int64, numbers of PARTS; id [B] int64, the samples.
     """
     numbers = [int(i) for i in samples]

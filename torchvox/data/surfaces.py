@@ -73,11 +73,11 @@ def dome(z: Value, radius: Value, up: int, part: int) -> Piece:
 
 
 def arc(
-    centre: Sequence[Value], radius: Value, tube: Value, turns: tuple[float, float], part: int
+    center: Sequence[Value], radius: Value, tube: Value, turns: tuple[float, float], part: int
 ) -> Piece:
     """Torus, or a part of one from turns[0] over turns[1], in the plane of x and z."""
     area = radius * tube * (4 * math.pi**2 * turns[1])
-    return Piece("arc", area, part, (*centre, radius, tube, *turns))
+    return Piece("arc", area, part, (*center, radius, tube, *turns))
 
 
 def ellipsoid(axes: Sequence[Value], part: int) -> Piece:
@@ -86,7 +86,7 @@ def ellipsoid(axes: Sequence[Value], part: int) -> Piece:
 
 
 def coil(radius: Value, height: Value, turns: Value, sigma: float, part: int) -> Piece:
-    """Helix around the z axis, centred, as a fuzzy tube; alone in its shape."""
+    """Helix around the z axis, centered, as a fuzzy tube; alone in its shape."""
     return Piece("coil", 1.0, part, (radius, height, turns, sigma))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 # A multiple of every common voxel size (0.05, 0.075, 0.1, 0.15, 0.16, 0.2, 0.25, 0.32, ...), so
-# that neighbouring tiles with different local origins still agree on their voxels.
+# that neighboring tiles with different local origins still agree on their voxels.
 ORIGIN_STEP = 1200.0
 # Up to here float32 still resolves 1/1024 of a unit; float64 clouds beyond it are shifted.
 FLOAT32_REACH = 8192.0
@@ -82,7 +82,7 @@ def make_cloud(
     quantum: [3] the coordinates are integer multiples of it (LAS). Then the origin is shifted by
         half a quantum, so that no point lies exactly on a voxel face, whatever the rounding.
     """
-    with np.errstate(invalid="ignore"):  # a signalling NaN
+    with np.errstate(invalid="ignore"):  # a signaling NaN
         xyz = np.stack([np.asarray(columns[axis], np.float64) for axis in "xyz"], axis=1)
     origin = local_origin(xyz, quantum)
     names = ("x", "y", "z", *(name for name in columns if name not in ("x", "y", "z")))
@@ -98,7 +98,7 @@ def local_origin(xyz: np.ndarray, quantum: np.ndarray | None = None) -> np.ndarr
     """Offset [3] float64 that brings float64 coordinates [N, 3] into the reach of float32.
 
     Zero for coordinates that float32 holds well; otherwise whole multiples of ORIGIN_STEP, less
-    half a quantum when the coordinates are quantised.
+    half a quantum when the coordinates are quantized.
     """
     finite = xyz[np.isfinite(xyz).all(axis=1)]
     if len(finite) == 0 or (quantum is None and np.abs(finite).max() <= FLOAT32_REACH):

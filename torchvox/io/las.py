@@ -27,7 +27,7 @@ def read_las(path: Path) -> PointCloud:
     """Read a LAS or LAZ file.
 
     Coordinates are integers times a scale, often millions of units from zero, where float32 would
-    round them by centimetres. They are shifted in float64 by an origin that is a whole multiple of
+    round them by centimeters. They are shifted in float64 by an origin that is a whole multiple of
     1200 units less half a scale step, so that no point sits on a voxel face.
     """
     laspy = require("laspy", "to read LAS files")

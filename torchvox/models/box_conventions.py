@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boxes in the conventions of other detection programs.
 
-Ours: x, y, z of the centre, length, width, height, yaw counter-clockwise from +x, and after them,
-where there are nine columns, vx and vy; LiDAR frame, x forward, y left, z up; metres, radians.
+Ours: x, y, z of the center, length, width, height, yaw counter-clockwise from +x, and after them,
+where there are nine columns, vx and vy; LiDAR frame, x forward, y left, z up; meters, radians.
 """
 
 import math

@@ -11,8 +11,8 @@ Widths = Tuple[int, ...]
 class Conventions:
     """Choices that the layer sizes do not show. Each is an argument of the models.
 
-    start: first centre of a cloud: "first" point, "random", "random_train" (in training alone, so
-        that evaluation repeats). skip_origin: points with |p|^2 <= 1e-3 are no centres. Of points
+    start: first center of a cloud: "first" point, "random", "random_train" (in training alone, so
+        that evaluation repeats). skip_origin: points with |p|^2 <= 1e-3 are no centers. Of points
         that are equally far the lowest index is taken, whichever reference the rest follows.
     closed: a ball holds the points at exactly its radius.
     weight: of the interpolation: 1 / (d + 1e-8), "dist", or 1 / (d^2 + 1e-8), "dist2".
@@ -83,7 +83,7 @@ class Level:
 
     points: Optional[int]
     radii: Tuple[float, ...]
-    neighbours: Tuple[int, ...]
+    neighbors: Tuple[int, ...]
     channels: Tuple[Widths, ...]
 
     @property
@@ -101,7 +101,7 @@ def as_level(level: Union[Level, Mapping[str, Any]]) -> Level:
     return Level(
         None if level.points is None else int(level.points),
         tuple(float(r) for r in level.radii),
-        tuple(int(k) for k in level.neighbours),
+        tuple(int(k) for k in level.neighbors),
         tuple(tuple(int(c) for c in widths) for widths in level.channels),
     )
 
@@ -135,7 +135,7 @@ OBJECT_MSG = (
     GLOBAL,
 )
 PART_MSG = (
-    replace(OBJECT_MSG[0], neighbours=(32, 64, 128)),
+    replace(OBJECT_MSG[0], neighbors=(32, 64, 128)),
     Level(128, (0.4, 0.8), (64, 128), ((128, 128, 256), (128, 196, 256))),
     GLOBAL,
 )
@@ -158,7 +158,7 @@ PN2_ROOM_MSG_PROPAGATION = ((512, 512), (512, 512), (256, 256), (128, 128))
 def classifier_net(preset: str, scales: str) -> Net:
     head = (512, 256)
     if preset == "pn2":
-        near = replace(OBJECT_SSG[0], neighbours=(64,))
+        near = replace(OBJECT_SSG[0], neighbors=(64,))
         levels = OBJECT_MSG if scales == "msg" else (near, *OBJECT_SSG[1:])
         return Net(levels, head, (0.0, 0.5))
     if scales == "msg":

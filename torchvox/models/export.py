@@ -15,7 +15,7 @@ FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2"}
 CLOUDS = 2
 SUFFIX = {"aoti": ".pt2"}  # that torch insists on
 OUTPUTS = ("boxes", "scores", "labels", "count", "overflow")  # of a detector
-NEAR = 0.05  # metres, and in score: boxes that are farther apart are not the same one
+NEAR = 0.05  # meters, and in score: boxes that are farther apart are not the same one
 TURN = 0.1  # of the direction, a unit vector: one that is half a radian off is not the same
 Inputs = Tuple[Tensor, ...]
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from torchvox.models.conventions import Conventions, Net
 from torchvox.nn.feature_propagation import FeaturePropagation
-from torchvox.nn.set_abstraction import SetAbstraction, sample_centres
+from torchvox.nn.set_abstraction import SetAbstraction, sample_centers
 from torchvox.nn.shared_mlp import SharedLayer
 
 
@@ -63,7 +63,7 @@ class PointNet2(nn.Module):
                 SetAbstraction(
                     level.points,
                     level.radii,
-                    level.neighbours,
+                    level.neighbors,
                     self.feature_channels[-1],
                     level.channels,
                     use_xyz=rules.use_xyz,
@@ -80,7 +80,7 @@ class PointNet2(nn.Module):
             raise ValueError(f"levels must have ever fewer points, got {counts}")
         if any(level.points is None for level in net.levels[:-1]):
             raise ValueError("only the last of the levels may take all points")
-        self.num_centres = counts[0]
+        self.num_centers = counts[0]
         self._config: Dict[str, Any] = {}
 
     def encode(
@@ -92,7 +92,7 @@ class PointNet2(nn.Module):
         given = points[:, :, self.first_feature :]
         features: Optional[Tensor] = given if given.size(2) > 0 else None
         random = self.start == "random" or (self.start == "random_train" and self.training)
-        centres = sample_centres(xyz, self.num_centres, lengths, random, self.skip_origin)
+        centers = sample_centers(xyz, self.num_centers, lengths, random, self.skip_origin)
         all_xyz, all_features = [xyz], [given]
         sizes: List[Tensor] = []
         if lengths is not None:
@@ -103,7 +103,7 @@ class PointNet2(nn.Module):
             else:
                 # A prefix of a furthest point sampling is the sampling of that prefix.
                 xyz, features = level(
-                    xyz, features, lengths, centres.narrow(1, 0, level.num_points)
+                    xyz, features, lengths, centers.narrow(1, 0, level.num_points)
                 )
             all_xyz.append(xyz)
             all_features.append(features)

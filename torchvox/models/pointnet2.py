@@ -2,7 +2,7 @@
 """PointNet++ (Qi et al., NeurIPS 2017): classifier, part segmenter and segmenter.
 
 Points in, scores out, with one `forward` for eager, TorchScript, torch.export and torch.compile:
-fixed shapes, no host synchronisation, one furthest point sampling for all levels.
+fixed shapes, no host synchronization, one furthest point sampling for all levels.
 """
 
 from typing import Any, Dict, Final, Optional, Sequence
@@ -68,7 +68,7 @@ class PointNet2Classifier(PointNet2):
 class PointNet2Segmenter(PointNet2Propagation):
     """PointNet++ for semantic segmentation. Arguments as `PointNet2Classifier`.
 
-    in_channels: 9 in both references: xyz, colour, position in the room.
+    in_channels: 9 in both references: xyz, color, position in the room.
     propagation: layer widths of each `FeaturePropagation`, from the deepest level up.
 
     forward(points [B, N, in_channels] float32, lengths [B] or None) returns [B, N, num_classes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feature propagation: from the centres of a level back to the points they were chosen from."""
+"""Feature propagation: from the centers of a level back to the points they were chosen from."""
 
 from typing import Final, Optional, Sequence
 
@@ -12,15 +12,15 @@ from torchvox.nn.shared_mlp import SharedMLP
 class FeaturePropagation(nn.Module):
     """PointNet++ feature propagation (Qi et al., 2017).
 
-    Each point takes the mean of the features of its three nearest centres, weighted by the inverse
+    Each point takes the mean of the features of its three nearest centers, weighted by the inverse
     distance, beside its own `skip` features; a shared MLP follows.
 
-    in_channels: of the centres' features and the skip features together. channels: layer widths.
+    in_channels: of the centers' features and the skip features together. channels: layer widths.
     weight: "dist", 1 / (d + eps), or "dist2", 1 / (d^2 + eps). skip_first: [skip, interpolated]
         instead of [interpolated, skip]. bias: see `SharedLayer`.
 
-    forward(xyz [B, N, 3], centres [B, S, 3], skip [B, N, C1] or None, features [B, S, C2],
-    lengths [B] or None: of the centres) returns [B, N, channels[-1]]. A single centre is spread
+    forward(xyz [B, N, 3], centers [B, S, 3], skip [B, N, C1] or None, features [B, S, C2],
+    lengths [B] or None: of the centers) returns [B, N, channels[-1]]. A single center is spread
     over all points without a search.
     """
 
@@ -50,7 +50,7 @@ class FeaturePropagation(nn.Module):
     def forward(
         self,
         xyz: Tensor,
-        centres: Tensor,
+        centers: Tensor,
         skip: Optional[Tensor],
         features: Tensor,
         lengths: Optional[Tensor] = None,
@@ -59,7 +59,7 @@ class FeaturePropagation(nn.Module):
             rows = features.expand(-1, xyz.size(1), -1)
         else:
             rows = torch.ops.torchvox.interpolate_features(
-                xyz, centres, features, eps=self.eps, weight=self.weight, lengths=lengths
+                xyz, centers, features, eps=self.eps, weight=self.weight, lengths=lengths
             )
         if skip is not None:
             skip = skip.to(rows.dtype)

@@ -109,7 +109,7 @@ class PillarLayer(nn.Module):
 class PillarFeatureNet(nn.Module):
     """Points of pillars to a canvas: decorate, layers of linear, norm and ReLU, maximum, scatter.
 
-    in_channels: F, columns of the points: x, y, z in metres and other features.
+    in_channels: F, columns of the points: x, y, z in meters and other features.
     feat_channels: outputs of the layers. A layer before the last has half as many units and appends
         their maximum over the pillar to every point.
     voxel_size, point_cloud_range, max_points: those of the voxel map; one cell along z.
@@ -309,9 +309,9 @@ class PillarFeatureNet(nn.Module):
         for axis in range(3):
             index = indices[:, 3 - axis].to(points.dtype) + 0.5
             places.append(index * self.cell[axis] + self.lower[axis])
-        centre = torch.stack(places, 1)
+        center = torch.stack(places, 1)
         xyz = points[:, :3]
-        offset = xyz - F.pad(centre, [0, 0, 0, 1]).index_select(0, row)
+        offset = xyz - F.pad(center, [0, 0, 0, 1]).index_select(0, row)
         axes = self.center_axes
         own = torch.cat([offset[:, :axes], points[:, axes:]], 1) if self.legacy else points
         return torch.cat([own, xyz - mean.index_select(0, row), offset[:, :axes]], 1)
@@ -373,7 +373,7 @@ class PillarFeatureNet(nn.Module):
         if not torch.jit.is_scripting():
             device = points.device.type
             if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-                # Half precision is too coarse for metres, and too narrow for sums over rows.
+                # Half precision is too coarse for meters, and too narrow for sums over rows.
                 with torch.autocast(device, enabled=False):
                     return self._several_layers(
                         points, indices, num_points, point_voxel, point_slot, batch_size

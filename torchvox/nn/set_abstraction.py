@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set abstraction: centres of a cloud, and for each a feature of the ball about it."""
+"""Set abstraction: centers of a cloud, and for each a feature of the ball about it."""
 
 from typing import Final, List, Optional, Sequence, Tuple
 
@@ -22,11 +22,11 @@ def random_starts(xyz: Tensor, lengths: Optional[Tensor]) -> Tensor:
     return torch.minimum(draw * size, size - 1).clamp(min=0).long()  # rounding may reach the size
 
 
-def sample_centres(
+def sample_centers(
     xyz: Tensor, count: int, lengths: Optional[Tensor], random_start: bool, skip_origin: bool
 ) -> Tensor:
     """[B, count, 3], the furthest point samples of each cloud; of a cloud with fewer points, its
-    first one again and again. The first m centres are the samples of all of them, for any m."""
+    first one again and again. The first m centers are the samples of all of them, for any m."""
     start_idx: Optional[Tensor] = None
     if random_start:
         start_idx = random_starts(xyz, lengths)
@@ -49,24 +49,24 @@ def maximum(rows: Tensor, dim: int) -> Tensor:
 class SetAbstraction(nn.Module):
     """PointNet++ set abstraction (Qi et al., 2017), with one or several scales.
 
-    Centres are furthest point samples; about each, the neighbours in a ball, their coordinates
-    relative to the centre beside their features, go through a shared MLP; the maximum over the ball
-    is the feature of the centre. Several scales are concatenated.
+    Centers are furthest point samples; about each, the neighbors in a ball, their coordinates
+    relative to the center beside their features, go through a shared MLP; the maximum over the ball
+    is the feature of the center. Several scales are concatenated.
 
-    num_points: centres S. None: one group of all points, with absolute coordinates; then `radii`
-        and `neighbours` stay empty and `channels` holds one scale.
-    radii, neighbours, channels: one radius, one k and one list of layer widths per scale.
+    num_points: centers S. None: one group of all points, with absolute coordinates; then `radii`
+        and `neighbors` stay empty and `channels` holds one scale.
+    radii, neighbors, channels: one radius, one k and one list of layer widths per scale.
     in_channels: C, of the features; 0 without any.
     use_xyz: coordinates beside the features. features_first: [features, xyz] instead of
         [xyz, features]. normalize_xyz: relative coordinates divided by the radius.
     closed: points at exactly the radius belong to the ball.
-    start: first centre: "first" point, "random", or "random_train": random in training and the
+    start: first center: "first" point, "random", or "random_train": random in training and the
         first in evaluation. skip_origin: see `torchvox.furthest_point_sample`.
     bias: see `SharedLayer`.
 
-    forward(xyz [B, N, 3], features [B, N, C] or None, lengths [B] or None, centres [B, S, 3] or
-    None) returns (centres [B, S, 3], features [B, S, sum of the last widths]); for all points S is
-    1 and the centre is the origin. `centres` saves the sampling when they are known. Points past a
+    forward(xyz [B, N, 3], features [B, N, C] or None, lengths [B] or None, centers [B, S, 3] or
+    None) returns (centers [B, S, 3], features [B, S, sum of the last widths]); for all points S is
+    1 and the center is the origin. `centers` saves the sampling when they are known. Points past a
     length do not exist. A ball without points, as the references have it, holds point 0; the
     feature of all points of an empty cloud is 0. Batch norm counts every row of every ball, the
     repeats that fill a ball included, as the references do.
@@ -75,7 +75,7 @@ class SetAbstraction(nn.Module):
     num_points: Final[int]
     all_points: Final[bool]
     radii: Final[List[float]]
-    neighbours: Final[List[int]]
+    neighbors: Final[List[int]]
     in_channels: Final[int]
     use_xyz: Final[bool]
     features_first: Final[bool]
@@ -91,7 +91,7 @@ class SetAbstraction(nn.Module):
         self,
         num_points: Optional[int],
         radii: Sequence[float],
-        neighbours: Sequence[int],
+        neighbors: Sequence[int],
         in_channels: int,
         channels: Sequence[Sequence[int]],
         *,
@@ -105,10 +105,10 @@ class SetAbstraction(nn.Module):
     ) -> None:
         super().__init__()
         scales = 1 if num_points is None else len(radii)
-        if not len(radii) == len(neighbours) == (0 if num_points is None else scales):
+        if not len(radii) == len(neighbors) == (0 if num_points is None else scales):
             raise ValueError(
-                "SetAbstraction: radii and neighbours must have one entry per scale, none for all "
-                f"points, got {list(radii)} and {list(neighbours)}"
+                "SetAbstraction: radii and neighbors must have one entry per scale, none for all "
+                f"points, got {list(radii)} and {list(neighbors)}"
             )
         if scales == 0 or len(channels) != scales:
             raise ValueError(
@@ -123,7 +123,7 @@ class SetAbstraction(nn.Module):
         self.num_points = 1 if num_points is None else int(num_points)
         self.all_points = num_points is None
         self.radii = [float(r) for r in radii]
-        self.neighbours = [int(k) for k in neighbours]
+        self.neighbors = [int(k) for k in neighbors]
         self.in_channels = int(in_channels)
         self.use_xyz = bool(use_xyz)
         self.features_first = bool(features_first)
@@ -145,44 +145,44 @@ class SetAbstraction(nn.Module):
         xyz: Tensor,
         features: Optional[Tensor] = None,
         lengths: Optional[Tensor] = None,
-        centres: Optional[Tensor] = None,
+        centers: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Tensor]:
         if self.all_points:
             origin = torch.zeros(xyz.size(0), 1, 3, dtype=xyz.dtype, device=xyz.device)
             return origin, self.pool_all(xyz, features, lengths)
-        if centres is None:
+        if centers is None:
             random = self.start == "random" or (self.start == "random_train" and self.training)
-            centres = sample_centres(xyz, self.num_points, lengths, random, self.skip_origin)
-        return centres, self.pool_balls(xyz, features, lengths, centres)
+            centers = sample_centers(xyz, self.num_points, lengths, random, self.skip_origin)
+        return centers, self.pool_balls(xyz, features, lengths, centers)
 
     def pool_balls(
-        self, xyz: Tensor, features: Optional[Tensor], lengths: Optional[Tensor], centres: Tensor
+        self, xyz: Tensor, features: Optional[Tensor], lengths: Optional[Tensor], centers: Tensor
     ) -> Tensor:
         """[B, S, sum of the last widths]: group, MLP and maximum of every scale."""
         if self.fused:
             gradient = xyz.requires_grad or (features is not None and features.requires_grad)
             if xyz.is_cuda and not (gradient and torch.is_grad_enabled()):
-                return self.pool_fused(xyz, features, lengths, centres)
+                return self.pool_fused(xyz, features, lengths, centers)
         grouped, _, _ = torch.ops.torchvox.query_and_group(
             xyz,
-            centres,
+            centers,
             self.columns(xyz, features),
             self.radii,
-            self.neighbours,
+            self.neighbors,
             use_xyz=self.use_xyz,
             normalize_xyz=self.normalize_xyz,
             features_first=self.features_first,
             closed=self.closed,
             lengths=lengths,
         )
-        balls = torch.split(grouped, self.neighbours, 2)
+        balls = torch.split(grouped, self.neighbors, 2)
         pooled: List[Tensor] = []
         for scale, mlp in enumerate(self.mlps):
             pooled.append(maximum(mlp(balls[scale]), 2))
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
 
     def pool_fused(
-        self, xyz: Tensor, features: Optional[Tensor], lengths: Optional[Tensor], centres: Tensor
+        self, xyz: Tensor, features: Optional[Tensor], lengths: Optional[Tensor], centers: Tensor
     ) -> Tensor:
         """The same in one kernel a scale after the ball query: no row is written."""
         kind = self.dtype
@@ -193,9 +193,9 @@ class SetAbstraction(nn.Module):
             radius = self.radii[scale]
             _, idx, count = torch.ops.torchvox.ball_query(
                 xyz,
-                centres,
+                centers,
                 radius,
-                self.neighbours[scale],
+                self.neighbors[scale],
                 closed=self.closed,
                 lengths=lengths,
             )
@@ -208,7 +208,7 @@ class SetAbstraction(nn.Module):
             pooled.append(
                 torch.ops.torchvox.group_mlp_max(
                     xyz,
-                    centres,
+                    centers,
                     features,
                     idx,
                     count,
@@ -256,4 +256,4 @@ class SetAbstraction(nn.Module):
     def extra_repr(self) -> str:
         if self.all_points:
             return "all points"
-        return f"num_points={self.num_points}, radii={self.radii}, neighbours={self.neighbours}"
+        return f"num_points={self.num_points}, radii={self.radii}, neighbors={self.neighbors}"

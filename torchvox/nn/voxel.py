@@ -14,7 +14,7 @@ class Voxelize(nn.Module):
     """`torchvox.voxelize` with its grid and caps fixed; scriptable.
 
     forward(points [N, F], batch_offsets [B + 1] or None, num_valid [B] or None) returns `Voxels`.
-    With trim=True it narrows to the rows in use, which synchronises with the host. max_voxels may
+    With trim=True it narrows to the rows in use, which synchronizes with the host. max_voxels may
     be (cap in training, cap in evaluation), chosen by `self.training`.
     """
 

@@ -51,8 +51,8 @@ def bev_max_height(
 ) -> BEVHeight:
     """Height of the highest point in each cell of a bird's-eye-view grid.
 
-    points: [N, C] float16, bfloat16, float32 or float64, C >= 3; columns 0-2 are x, y, z in metres.
-    point_cloud_range: (x0, y0, z0, x1, y1, z1) in metres. A point counts when it is finite and
+    points: [N, C] float16, bfloat16, float32 or float64, C >= 3; columns 0-2 are x, y, z in meters.
+    point_cloud_range: (x0, y0, z0, x1, y1, z1) in meters. A point counts when it is finite and
         lower <= p < upper holds on all three axes.
     size: (nx, ny) cells. A cell is fp32(upper - lower) / fp32(n) wide, and point x lies in cell
         floor((x - x0) / width), which must be below n too.
@@ -61,7 +61,7 @@ def bev_max_height(
     num_valid: [B] int32 or int64 on the points' device; rows of a sample past it are padding.
     orientation: "grid" gives row iy, column ix, [B, ny, nx]; "image" has forward (+x) up and left
         (+y) left, [B, nx, ny]; "north_up" has +y up, [B, ny, nx].
-    out_dtype: torch.float32 (default) stores the height in metres, `fill` where a cell is empty.
+    out_dtype: torch.float32 (default) stores the height in meters, `fill` where a cell is empty.
         torch.uint8 stores lowest_code + floor(t * (255 - lowest_code)), t = (z - z0) / (z1 - z0),
         and 0 where empty. torch.uint16 stores 1 + floor(1000 * (z - z0)), saturating, and 0 where
         empty. torch 2.11 has few CPU operations for uint16.
@@ -69,7 +69,7 @@ def bev_max_height(
     Returns (height [B, H, W], counts [B + 1, 4] int32). Row 0 of counts is the whole call and row
     1 + b sample b: cells filled, points used, points out of range, points not finite.
 
-    Deterministic; CPU and CUDA give the same bits; no host synchronisation. Points of equal height:
+    Deterministic; CPU and CUDA give the same bits; no host synchronization. Points of equal height:
     the lowest index is the top. Differentiable in points for float32 output: a cell's gradient goes
     to its top point's z.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
@@ -166,7 +166,7 @@ def bev_rasterize(
     """A bird's-eye-view image of a cloud with the channels that are asked for.
 
     points, point_cloud_range, size, batch_offsets, num_valid, orientation: as `bev_max_height`.
-    channels: of "height_max", "height_min", "height_mean", "height_range" (metres), "height_norm"
+    channels: of "height_max", "height_min", "height_mean", "height_range" (meters), "height_norm"
         (0 at z0, 1 at z1), "intensity_top" (of the highest point), "intensity_mean",
         "intensity_max", "count", "density" (min(1, log(n + 1) / log(density_base))),
         "occupancy:K" (K planes, 1 where a point lies in that height slice) and "slices:K" (K
@@ -176,7 +176,7 @@ def bev_rasterize(
 
     Returns (image [B, planes, H, W] float32, counts [B + 1, 4] int32 as `bev_max_height`).
     Deterministic, also in the means: heights add up as integers, intensities in input order. CPU
-    and CUDA give the same bits; no host synchronisation. Differentiable in points and features
+    and CUDA give the same bits; no host synchronization. Differentiable in points and features
     through height_max, height_norm, height_mean, intensity_top and intensity_mean. docs/bev.md has
     every rule.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
@@ -246,10 +246,10 @@ def bev_preset(name: str) -> Dict[str, Any]:
 def bev_affine(
     point_cloud_range: Sequence[float], size: Sequence[int], orientation: str = "grid"
 ) -> Tensor:
-    """The matrix from pixels to metres: (x, y, 1) = A @ (column, row, 1), [3, 3] float64.
+    """The matrix from pixels to meters: (x, y, 1) = A @ (column, row, 1), [3, 3] float64.
 
-    Whole pixel coordinates are cell centres. Arguments as for `bev_max_height`; the inverse maps
-    metres to pixels.
+    Whole pixel coordinates are cell centers. Arguments as for `bev_max_height`; the inverse maps
+    meters to pixels.
     """
     try:
         bounds = np.asarray(point_cloud_range, dtype=np.float32)

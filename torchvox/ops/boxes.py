@@ -16,7 +16,7 @@ def rotated_iou(a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False
     """Intersection over union of rotated boxes, of every a with every b or of pairs.
 
     a: [N, 7] or [B, N, 7] float32 or float64, 7 columns or more, any strides: x, y, z of the
-        centre, l, w, h in metres, yaw counter-clockwise from +x in radians; further columns are not
+        center, l, w, h in meters, yaw counter-clockwise from +x in radians; further columns are not
         read. b: [M, 7] or [B, M, 7] of the same dtype, with the B of a.
     mode: "bev", rectangles seen from above (z and h are not read); "3d", volumes.
     paired: a[i] with b[i] alone; N = M.
@@ -26,7 +26,7 @@ def rotated_iou(a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False
     long as wide (docs/boxes.md has thinner ones). In [0, 1]; the same bits for (a, b) and (b, a);
     exactly 1 for identical boxes; exactly 0 for boxes that an axis of either separates or that
     touch, and for boxes with a size or area below 1e-30 or a value that is not finite. CPU and
-    CUDA give the same bits. No host synchronisation. Under autocast halves are widened to float32.
+    CUDA give the same bits. No host synchronization. Under autocast halves are widened to float32.
 
     Differentiable in a and b, without atomics. Identical boxes get the gradient 0, boxes that share
     an edge a one-sided one.
@@ -51,7 +51,7 @@ def rotated_nms(
         the 7 values that is not finite are left out.
     scores: [B, N] float32. Boxes come by falling score, equal scores by rising index.
     threshold: >= 0. "rotated": a kept box suppresses those behind it whose IoU, seen from above, is
-        greater; "circle": those whose squared centre distance is at most this (so 4 means 2 m).
+        greater; "circle": those whose squared center distance is at most this (so 4 means 2 m).
     max_out: K, boxes kept of each sample at most.
     group: [B, N] int32 or int64; boxes of different groups never suppress each other. Never
         emulate groups by moving boxes apart: float32 loses the box.
@@ -59,7 +59,7 @@ def rotated_nms(
     mode: "rotated" or "circle".
 
     Returns Kept(index [B, K] int32, count [B] int32): the boxes kept, in order, unused slots -1.
-    Exact and deterministic: CPU and CUDA keep the same boxes. No host synchronisation; at most
+    Exact and deterministic: CPU and CUDA keep the same boxes. No host synchronization; at most
     N^2 / 2 pairs of a sample are tested, in little more than 2 MiB of memory a sample. Not
     differentiable. Under autocast halves are widened to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
@@ -86,12 +86,12 @@ def points_in_boxes(
     boxes: [B, G, 7] of the same dtype, 7 columns or more, as in `rotated_iou`. Boxes with a size
         that is not positive or a value that is not finite hold no point.
     mode: "index", the first box that holds the point; "mask", every pair; "count", points a box.
-    margin: metres added to half of the length and of the width (OpenPCDet adds 0.01 on the CPU).
+    margin: meters added to half of the length and of the width (OpenPCDet adds 0.01 on the CPU).
     lengths, box_lengths: [B] int32 or int64, points and boxes of each sample that exist, clamped.
 
     A box holds a point with abs(along) < l / 2, abs(across) < w / 2 and abs(dz) <= h / 2 (mmcv's
     rule). Returns [B, N] int32, -1 in no box; [B, G, N] bool; or [B, G] int32. CPU and CUDA give
-    the same bits. No host synchronisation. Not differentiable.
+    the same bits. No host synchronization. Not differentiable.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     return torch.ops.torchvox.points_in_boxes(

@@ -28,14 +28,14 @@ def box_decode(
 
     deltas: [.., D] float16, bfloat16 or float32: dx, dy, dz, dl, dw, dh, dyaw (D = 7), the angle as
         cos, sin (D = 8), a velocity behind either (D = 9, 10).
-    anchors: [.., 7] float32, (x, y, z of the centre, l, w, h, yaw) in metres and radians; its
+    anchors: [.., 7] float32, (x, y, z of the center, l, w, h, yaw) in meters and radians; its
         leading dimensions are those of deltas, or the last of them.
     direction: [.., bins] of the dtype of deltas, logits of the direction classifier. The angle is
         brought into [offset - limit * period, .. + period), period = 2 pi / bins, and gets the
         number of the greatest bin times the period added. dir_flip: bins count downwards.
 
     Returns [.., 7], or [.., 9] with a velocity, float32: x, y from the anchor's diagonal, z from
-    its height, exponentials of sizes. The same bits on CPU and CUDA; no host synchronisation.
+    its height, exponentials of sizes. The same bits on CPU and CUDA; no host synchronization.
     For inference: raises NotImplementedError when an input requires a gradient (outside of
     torch.no_grad()). Raises ValueError (shapes) and TypeError (dtypes).
     """
@@ -84,7 +84,7 @@ def anchor_decode_nms(
         shared_pre, with "class": `pre` boxes of a sample by their best class.
     post: most detections of a group, and of the sample with global_post.
     nms_threshold: [t], or one a group. nms: "rotated", a box goes when its BEV IoU with a better
-        one that stays exceeds t; "circle", when the squared distance of the centres is at most t.
+        one that stays exceeds t; "circle", when the squared distance of the centers is at most t.
     dir_offset, dir_limit, dir_flip: as in `box_decode`.
     class_labels: label of each class, classes of all heads numbered through. None: the numbers.
 
@@ -92,7 +92,7 @@ def anchor_decode_nms(
     count [B] int32, overflow [B] int32), K = post, times the groups without global_post. Rows:
     group by group in order of score, with global_post of all groups; past count 0, 0 and -1.
     overflow counts the candidates beyond `pre`. Logits and boxes that are not finite are dropped.
-    Deterministic, the same bits on CPU and CUDA; no host synchronisation. For inference, as
+    Deterministic, the same bits on CPU and CUDA; no host synchronization. For inference, as
     `box_decode`. Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     boxes, scores, labels, count, overflow = torch.ops.torchvox.anchor_decode_nms(
@@ -141,17 +141,17 @@ def center_decode_nms(
     class_labels: Optional[List[int]] = None,
     nms: str = "rotated",
 ) -> Detections:
-    """Detections of centre heads (CenterPoint): scores, the best cells, their boxes, NMS.
+    """Detections of center heads (CenterPoint): scores, the best cells, their boxes, NMS.
 
     heatmap, offset, z, dim, rot, vel: a map a task (1 to 8), read where it lies, with any strides,
         all float16, bfloat16 or float32, of one dtype. heatmap: [B, C, H, W] logits, a channel a
         class. offset [B, 2, H, W] in cells, z [B, 1, H, W], dim [B, 3, H, W] logarithms of l, w, h,
         rot [B, 2, H, W] in rot_order ("sin_cos" or "cos_sin"), vel [B, 2, H, W] each, or None.
-    voxel_size, point_cloud_range: of the grid, in metres. stride: voxels a cell. The centre is
+    voxel_size, point_cloud_range: of the grid, in meters. stride: voxels a cell. The center is
         (cell + offset) * stride * voxel_size + lower bound.
     best_class: a candidate is a cell with its best class; else a cell may appear once a class.
     post_range: (x0, y0, z0, x1, y1, z1), bounds included; candidates, of the `pre` best, with a
-        centre outside are dropped. None: none are.
+        center outside are dropped. None: none are.
     group, pre, post, thresholds, labels and nms: as in `anchor_decode_nms`; ties go to the lower
         (task, class, y, x).
 

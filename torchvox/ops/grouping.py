@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetching the features of neighbours, and interpolating between them."""
+"""Fetching the features of neighbors, and interpolating between them."""
 
 from typing import Optional
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def group_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:
-    """The features of neighbours: out[b, m, j] = features[b, idx[b, m, j]].
+    """The features of neighbors: out[b, m, j] = features[b, idx[b, m, j]].
 
     features: [B, N, C] float16, bfloat16, float32 or float64; [B, C, N] with channels_first.
     idx: [B, M, k] int32 or int64, such as ball_query and knn give. An index outside [0, N), such as
@@ -18,7 +18,7 @@ def group_points(features: Tensor, idx: Tensor, *, channels_first: bool = False)
     Differentiable in features, to any order. The gradient of a point is the sum over the entries of
     idx that name it, in their order, without atomics: the same bits in every run and on every
     device. The gradient needs N and M * k below 2^31.
-    Raises ValueError (shapes) and TypeError (dtypes). No host synchronisation.
+    Raises ValueError (shapes) and TypeError (dtypes). No host synchronization.
     """
     return torch.ops.torchvox.group_points(features, idx, channels_first=channels_first)
 
@@ -41,7 +41,7 @@ def group_points_ragged(
     )
 
 
-def neighbour_rows(
+def neighbor_rows(
     idx: Tensor,
     num_points: int,
     *,
@@ -50,7 +50,7 @@ def neighbour_rows(
     query_ptr: Optional[Tensor] = None,
     local_index: bool = False,
 ) -> Tensor:
-    """Neighbour lists made plain: the row that each entry of `idx` names, -1 where it names none.
+    """Neighbor lists made plain: the row that each entry of `idx` names, -1 where it names none.
 
     idx: [B, M, k], or [U, k] of packed clouds, int32 or int64. num_points: rows of the features: N,
         or T of packed clouds. < 2^31.
@@ -60,10 +60,10 @@ def neighbour_rows(
         the packed features, whichever indices come in.
 
     Returns int32 in the shape of idx: the index, or -1 when it is outside [0, num_points), outside
-    its cloud, or past its count. Not differentiable. No host synchronisation.
+    its cloud, or past its count. Not differentiable. No host synchronization.
     Raises ValueError (shapes) and TypeError (dtypes).
     """
-    return torch.ops.torchvox.neighbour_rows(
+    return torch.ops.torchvox.neighbor_rows(
         idx, num_points, count=count, ptr=ptr, query_ptr=query_ptr, local_index=local_index
     )
 
@@ -71,7 +71,7 @@ def neighbour_rows(
 def three_interpolate(
     features: Tensor, idx: Tensor, weight: Tensor, *, channels_first: bool = False
 ) -> Tensor:
-    """Weighted sums of the features of three neighbours.
+    """Weighted sums of the features of three neighbors.
 
     features: [B, N, C] float16, bfloat16, float32 or float64; [B, C, N] with channels_first.
     idx: [B, M, 3] int32 or int64; an index outside [0, N) reads zeros and passes no gradient on.
@@ -81,7 +81,7 @@ def three_interpolate(
     fma(w2, f2, fma(w0, f0, w1 * f1)), in float32 for halves.
     Differentiable once, in features and weight, without atomics: the same bits in every run and on
     every device. The gradient of the features needs N and 3 * M below 2^31.
-    Raises ValueError (shapes) and TypeError (dtypes). No host synchronisation.
+    Raises ValueError (shapes) and TypeError (dtypes). No host synchronization.
     """
     return torch.ops.torchvox.three_interpolate(
         features, idx, weight, channels_first=channels_first
@@ -117,7 +117,7 @@ def interpolation_weights(dist2: Tensor, *, eps: float = 1e-8, weight: str = "di
     Returns [.., 3] in the dtype of dist2: these, divided by their sum in index order. A point that
     is not there (dist2 infinite) weighs 0; where none is, all weigh 0.
     Differentiable once; the gradient of the root at 0 is taken as 0.
-    Raises ValueError (shapes, options) and TypeError (dtype). No host synchronisation.
+    Raises ValueError (shapes, options) and TypeError (dtype). No host synchronization.
     """
     return torch.ops.torchvox.interpolation_weights(dist2, eps=eps, weight=weight)
 
@@ -145,7 +145,7 @@ def interpolate_features(
     float64 points, and rounded to float32 unless the features are float64.
     Differentiable once, in features, and through the weights in query and points. The bits are
     those of the three ops one after another, on every device.
-    Raises ValueError (shapes, options) and TypeError (dtypes). No host synchronisation.
+    Raises ValueError (shapes, options) and TypeError (dtypes). No host synchronization.
     """
     return torch.ops.torchvox.interpolate_features(
         query,
@@ -169,6 +169,6 @@ def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False
     Differentiable in features, to any order. The gradient of a point is the sum over the samples
     that took it, in their order, without atomics: the same bits in every run and on every device.
     The gradient needs B * N and B * M below 2^31.
-    Raises ValueError (shapes) and TypeError (dtypes). No host synchronisation.
+    Raises ValueError (shapes) and TypeError (dtypes). No host synchronization.
     """
     return torch.ops.torchvox.gather_points(features, idx, channels_first=channels_first)

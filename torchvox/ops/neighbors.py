@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class BallNeighbours(NamedTuple):
+class BallNeighbors(NamedTuple):
     dist2: Tensor
     idx: Tensor
     count: Tensor
@@ -27,29 +27,29 @@ def ball_query(
     dist_order: str = "pn2",
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
-) -> BallNeighbours:
+) -> BallNeighbors:
     """The first k points, by index, in a ball around every query. Not the nearest: see `knn`.
 
     points: [B, N, D] float16, bfloat16, float32 or float64, D >= 1, N < 2^31; any strides. Halves
         are widened first. query: [B, M, D] of the same dtype. A point that is not finite is a
-        neighbour of nobody; a query that is not finite has none.
+        neighbor of nobody; a query that is not finite has none.
     radius: a point at squared distance d is a hit when d < radius * radius, rounded as the distance
         is; with `closed`, d <= radius * radius. radius2: the square itself, where another library
         rounds it otherwise. min_radius: hits have d >= min_radius * min_radius too.
     core_dist2: points with d <= core_dist2 are hits whatever the radii. 0: those at distance 0, as
         in mmcv; negative: none.
-    k: neighbours a query. fill: what follows the hits of a row: "first" repeats the first hit, 0
+    k: neighbors a query. fill: what follows the hits of a row: "first" repeats the first hit, 0
         where there is none; "pad" puts -1.
     dist_order: rounding of the squared distance: "pn2", fma(dz, dz, fma(dx, dx, dy * dy)), D = 3
         only; "loop", axis by axis.
     lengths, query_lengths: [B] int32 or int64, points and queries of each cloud that exist, clamped
         to N and M. None: all.
 
-    Returns BallNeighbours(dist2 [B, M, k] float32, float64 for float64 points; idx [B, M, k] int32,
+    Returns BallNeighbors(dist2 [B, M, k] float32, float64 for float64 points; idx [B, M, k] int32,
     ascending; count [B, M] int32, the hits kept). dist2 past the count is 0. Rows past
     query_lengths are those of an empty ball.
 
-    Exact and deterministic: CPU and CUDA give the same bits. No host synchronisation. dist2 is
+    Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. dist2 is
     differentiable in points and query.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
@@ -67,7 +67,7 @@ def ball_query(
         lengths=lengths,
         query_lengths=query_lengths,
     )
-    return BallNeighbours(dist2, idx, count)
+    return BallNeighbors(dist2, idx, count)
 
 
 def ball_query_ragged(
@@ -85,18 +85,18 @@ def ball_query_ragged(
     fill: str = "first",
     dist_order: str = "pn2",
     local_index: bool = False,
-) -> BallNeighbours:
+) -> BallNeighbors:
     """`ball_query` of clouds of different sizes that lie one after another.
 
     points: [T, D], T < 2^31. query: [U, D], U < 2^31. ptr, query_ptr: [B + 1] int32 or int64,
         non-decreasing, on the points' device: cloud b owns points ptr[b] to ptr[b + 1] and queries
         query_ptr[b] to query_ptr[b + 1]. Clamped to the sizes, never read on the host. A query
-        outside of query_ptr has no neighbours.
+        outside of query_ptr has no neighbors.
     local_index: idx counts from the cloud's first point instead of row 0 of points. With "first",
         an empty ball names row 0 of its cloud, or -1 for a cloud without points.
     The other options are those of `ball_query`.
 
-    Returns BallNeighbours(dist2 [U, k], idx [U, k] int32, count [U] int32).
+    Returns BallNeighbors(dist2 [U, k], idx [U, k] int32, count [U] int32).
     """
     dist2, idx, count = torch.ops.torchvox.ball_query_ragged(
         points,
@@ -113,7 +113,7 @@ def ball_query_ragged(
         dist_order=dist_order,
         local_index=local_index,
     )
-    return BallNeighbours(dist2, idx, count)
+    return BallNeighbors(dist2, idx, count)
 
 
 class BallGroups(NamedTuple):
@@ -137,11 +137,11 @@ def query_and_group(
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
 ) -> BallGroups:
-    """The neighbourhoods of a PointNet++ level: ball queries, relative coordinates and features.
+    """The neighborhoods of a PointNet++ level: ball queries, relative coordinates and features.
 
     points: [B, N, D], query: [B, M, D] as in `ball_query`. features: [B, N, C] float16, bfloat16,
         float32 or float64, or None.
-    radii, ks: one ball and its number of neighbours each, at most 8; their slots follow one
+    radii, ks: one ball and its number of neighbors each, at most 8; their slots follow one
         another. Short balls repeat their first hit; an empty ball holds point 0.
     use_xyz: a slot begins with point less query, rounded to the dtype of points; without, it holds
         features alone. normalize_xyz: divided by the radius. features_first: coordinates last.
@@ -152,7 +152,7 @@ def query_and_group(
     bits of `ball_query`, `group_points` and a subtraction.
 
     grouped is differentiable in points, query and features, by sums in a fixed order without
-    atomics: the same bits in every run and on every device. No host synchronisation.
+    atomics: the same bits in every run and on every device. No host synchronization.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     grouped, idx, count = torch.ops.torchvox.query_and_group(
@@ -185,7 +185,7 @@ def group_mlp_max(
     normalize_radius: Optional[float] = None,
     features_first: bool = False,
 ) -> Tensor:
-    """Gather the neighbours of a ball query, apply a small MLP and take the maximum of each ball.
+    """Gather the neighbors of a ball query, apply a small MLP and take the maximum of each ball.
 
     What a set abstraction computes from `ball_query` and `query_and_group`, linear layers with
     their batch norm folded in, ReLU and a maximum; nothing of size B * M * k is written, and only
@@ -204,7 +204,7 @@ def group_mlp_max(
     Returns [B, M, C_out of the last layer] in the dtype of weights; 0 for k = 0. Layers round to
     that dtype; sums are float32, float64 for float64. Deterministic: the same bits each run.
     float32 and float64 have the bits of the CPU; float16 and bfloat16 run on tensor cores from
-    compute capability 8.0 on and differ from the CPU by rounding. No host synchronisation.
+    compute capability 8.0 on and differ from the CPU by rounding. No host synchronization.
     For inference: raises NotImplementedError when an input requires a gradient (outside of
     torch.no_grad()). Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
@@ -222,7 +222,7 @@ def group_mlp_max(
     )
 
 
-class Neighbours(NamedTuple):
+class Neighbors(NamedTuple):
     dist2: Tensor
     idx: Tensor
 
@@ -236,24 +236,24 @@ def knn(
     dist_order: str = "pn2",
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
-) -> Neighbours:
+) -> Neighbors:
     """The k points of its cloud that are nearest to each query, nearest first.
 
     points: [B, N, D] float16, bfloat16, float32 or float64, D >= 1, N < 2^31; any strides. Halves
-        are widened first. Points that are not finite are nobody's neighbours.
-    query: [B, M, D] of the same dtype. A query that is not finite has no neighbours.
-    k: neighbours per query, any number; more than N is allowed.
+        are widened first. Points that are not finite are nobody's neighbors.
+    query: [B, M, D] of the same dtype. A query that is not finite has no neighbors.
+    k: neighbors per query, any number; more than N is allowed.
     norm: 2, squared distances; 1, sums of absolute differences.
     dist_order: rounding of the squared distance: "pn2", fma(dz, dz, fma(dx, dx, dy * dy)), D = 3
         only; "loop", axis by axis.
     lengths: [B] int32 or int64, points of each cloud that exist, clamped to [0, N]. None: N.
     query_lengths: [B] int32 or int64, queries of each cloud that exist, clamped to [0, M]. None: M.
 
-    Returns Neighbours(dist2 [B, M, k] float32, float64 for float64 points, idx [B, M, k] int32) in
+    Returns Neighbors(dist2 [B, M, k] float32, float64 for float64 points, idx [B, M, k] int32) in
     ascending order of (distance, index): of equally distant points the lower index comes first,
-    also at the k-th place. Slots without a neighbour hold +inf and -1.
+    also at the k-th place. Slots without a neighbor hold +inf and -1.
 
-    Exact and deterministic: CPU and CUDA give the same bits. No host synchronisation. dist2 is
+    Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. dist2 is
     differentiable in points and query, idx is not. For norm 2 and D <= 3 in up to float32 a query
     visits a small part of a large cloud; otherwise all of it.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
@@ -267,7 +267,7 @@ def knn(
         lengths=lengths,
         query_lengths=query_lengths,
     )
-    return Neighbours(dist2, idx)
+    return Neighbors(dist2, idx)
 
 
 def knn_ragged(
@@ -280,18 +280,18 @@ def knn_ragged(
     norm: int = 2,
     dist_order: str = "pn2",
     local_index: bool = False,
-) -> Neighbours:
+) -> Neighbors:
     """`knn` of clouds of different sizes that lie one after another.
 
     points: [T, D], T < 2^31. ptr: [B + 1] int32 or int64, non-decreasing, on the points' device:
         cloud b owns the points ptr[b] to ptr[b + 1].
     query: [U, D]. query_ptr: [B + 1] int32 or int64: cloud b is searched by the queries
-        query_ptr[b] to query_ptr[b + 1]; queries outside have no neighbours. Offsets are clamped to
+        query_ptr[b] to query_ptr[b + 1]; queries outside have no neighbors. Offsets are clamped to
         the sizes, never read on the host.
     local_index: idx counts from the cloud's first point instead of row 0 of points. The other
         options are those of `knn`.
 
-    Returns Neighbours(dist2 [U, k], idx [U, k] int32).
+    Returns Neighbors(dist2 [U, k], idx [U, k] int32).
     """
     dist2, idx = torch.ops.torchvox.knn_ragged(
         points,
@@ -303,7 +303,7 @@ def knn_ragged(
         dist_order=dist_order,
         local_index=local_index,
     )
-    return Neighbours(dist2, idx)
+    return Neighbors(dist2, idx)
 
 
 def three_nn(
@@ -313,18 +313,18 @@ def three_nn(
     dist_order: str = "pn2",
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
-) -> Neighbours:
+) -> Neighbors:
     """The three nearest points of every query: `knn` with k = 3, the queries first.
 
     query: [B, M, D]. points: [B, N, D]. lengths and query_lengths as in `knn`.
 
-    Returns Neighbours(dist2 [B, M, 3], idx [B, M, 3] int32). Distances are squared; the PointNet++
+    Returns Neighbors(dist2 [B, M, 3], idx [B, M, 3] int32). Distances are squared; the PointNet++
     kernels give their roots.
     """
     dist2, idx = torch.ops.torchvox.three_nn(
         query, points, dist_order=dist_order, lengths=lengths, query_lengths=query_lengths
     )
-    return Neighbours(dist2, idx)
+    return Neighbors(dist2, idx)
 
 
 def three_nn_ragged(
@@ -335,9 +335,9 @@ def three_nn_ragged(
     *,
     dist_order: str = "pn2",
     local_index: bool = False,
-) -> Neighbours:
+) -> Neighbors:
     """`knn_ragged` with k = 3, the queries and their offsets first."""
     dist2, idx = torch.ops.torchvox.three_nn_ragged(
         query, points, query_ptr, ptr, dist_order=dist_order, local_index=local_index
     )
-    return Neighbours(dist2, idx)
+    return Neighbors(dist2, idx)

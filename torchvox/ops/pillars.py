@@ -32,26 +32,26 @@ def pillar_encode(
     pad_semantics: str = "reference",
     out_dtype: Optional[torch.dtype] = None,
 ) -> Tensor:
-    """Decorate points, apply a linear layer and ReLU, maximise over each pillar, lay out a canvas.
+    """Decorate points, apply a linear layer and ReLU, maximize over each pillar, lay out a canvas.
 
-    points: [N, F] float16, bfloat16, float32 or float64, F >= 3: x, y, z in metres, other features.
+    points: [N, F] float16, bfloat16, float32 or float64, F >= 3: x, y, z in meters, other features.
     indices [V, 4], num_points [V], point_voxel [N], point_slot [N]: int32, of `voxel_map` with the
         same points, grid and max_points. The grid has one cell along z.
     weight: [O, D], bias: [O], of one floating dtype, batch norm folded in. A decorated point has
         D = F + 3 + center_axes columns: its own, its offset to the mean of the pillar's stored
-        points, its offset to the pillar's centre.
+        points, its offset to the pillar's center.
     max_points: slots of a pillar; -1: no limit.
     batch_size: samples of the canvas. Rows of other samples, and rows of -1, are skipped.
-    center_axes: 2 (x, y) or 3 coordinates of the offset to the centre.
-    legacy: the offset to the centre takes the place of the point's first center_axes columns.
-    pad_semantics: "reference": a pillar with empty slots also maximises over relu(bias), as the
+    center_axes: 2 (x, y) or 3 coordinates of the offset to the center.
+    legacy: the offset to the center takes the place of the point's first center_axes columns.
+    pad_semantics: "reference": a pillar with empty slots also maximizes over relu(bias), as the
         zero rows of padded pillars make it do; "none": over its points alone.
     out_dtype: of the canvas; None: that of weight.
 
     Returns [B, O, ny, nx] with the strides of torch.channels_last: 0 in cells without a pillar; of
     rows with one cell, the lowest. Computed in float32, in float64 when points or weight are.
     A NaN among a channel's values wins.
-    Deterministic, CPU and CUDA give the same bits, no host synchronisation. Differentiable in
+    Deterministic, CPU and CUDA give the same bits, no host synchronization. Differentiable in
     weight and bias, not twice; points that require a gradient are an error. Among equal values the
     first point has the gradient, empty slots only if they exceed every point.
     Raises ValueError (shapes, ranges, options), TypeError (dtypes) and NotImplementedError.
@@ -100,7 +100,7 @@ def pillar_moments(
     Moments of several calls, or of several processes, add up.
 
     Deterministic: sums over a tree that depends on the number of points alone; CPU and CUDA give
-    the same bits; no host synchronisation. Without a gradient: inputs that require one are an
+    the same bits; no host synchronization. Without a gradient: inputs that require one are an
     error. Raises ValueError, TypeError, NotImplementedError.
     """
     return torch.ops.torchvox.pillar_moments(
@@ -148,7 +148,7 @@ def pillar_scatter(feats: Tensor, indices: Tensor, batch_size: int, size: List[i
 
     Returns [B, C, ny, nx] in the dtype of feats with the strides of torch.channels_last, 0 in cells
     without a row; of rows with one cell, the lowest. Deterministic, CPU and CUDA give the same
-    bits, no host synchronisation. Differentiable in feats, not twice: a gather.
+    bits, no host synchronization. Differentiable in feats, not twice: a gather.
     Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
     return torch.ops.torchvox.pillar_scatter(feats, indices, batch_size, size)

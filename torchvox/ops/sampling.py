@@ -69,7 +69,7 @@ def furthest_point_sample(
     the squared distance to the nearest earlier sample, +inf for starts. Slots without a sample hold
     -1 and 0.
 
-    Exact and deterministic: CPU and CUDA give the same bits. No host synchronisation. Not
+    Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. Not
     differentiable; `gather_points` of the result is. O(N) memory; a sample's time does not grow
     with N for D <= 3 (float64 and D > 3 pass over the whole cloud for each sample).
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).

@@ -31,7 +31,7 @@ class VoxelMap(NamedTuple):
 def grid_size(voxel_size: List[float], point_cloud_range: List[float]) -> Tuple[int, int, int]:
     """Cells (nx, ny, nz) of a grid: the one rule, so that no model rounds for itself.
 
-    voxel_size: (x, y, z) in metres. point_cloud_range: (x0, y0, z0, x1, y1, z1) in metres. Both are
+    voxel_size: (x, y, z) in meters. point_cloud_range: (x0, y0, z0, x1, y1, z1) in meters. Both are
     rounded to float32; an axis has round((upper - lower) / size) cells in float32, half away from
     zero, as in the mmcv and spconv kernels (`torch.round` and `np.round` go half to even).
     Raises ValueError when an axis has none, or more than 2^24.
@@ -43,7 +43,7 @@ def grid_size(voxel_size: List[float], point_cloud_range: List[float]) -> Tuple[
 def trim_voxels(voxels: Voxels) -> Voxels:
     """The rows of `voxels` that are in use, as views that keep the whole buffers alive.
 
-    Reads counts[0, 0], the only host synchronisation. Under torch.export it becomes a bounded
+    Reads counts[0, 0], the only host synchronization. Under torch.export it becomes a bounded
     symbolic size; under torch.compile(fullgraph=True) set
     torch._dynamo.config.capture_scalar_outputs = True.
     """
@@ -111,10 +111,10 @@ def voxelize(
 ) -> Voxels:
     """Group points into voxels: padded rows of points, or one reduced row a voxel.
 
-    points: [N, F] float16, bfloat16, float32 or float64, F >= 3; columns 0-2 are x, y, z in metres.
+    points: [N, F] float16, bfloat16, float32 or float64, F >= 3; columns 0-2 are x, y, z in meters.
         Non-finite and out-of-range points are dropped and counted. Half coordinates are widened
         before the cell is found; 1 to 6 % of the points of a real scan change cell by being half.
-    voxel_size: (x, y, z) in metres. point_cloud_range: (x0, y0, z0, x1, y1, z1) in metres. A point
+    voxel_size: (x, y, z) in meters. point_cloud_range: (x0, y0, z0, x1, y1, z1) in meters. A point
         lies in cell floor((p - lower) / size), computed in float32 (float64 for float64 points),
         and is kept when that is in [0, grid_size) on every axis.
     max_points: stored points a voxel, P, the first ones in input order; only they enter a
@@ -132,10 +132,10 @@ def voxelize(
     bounds: "grid" tests the cell only; "range" also needs lower <= p < upper.
     out_dtype: float16, bfloat16, float32 or float64; None: that of the points. A half mean of
         absolute coordinates is lossy (3 cm steps at 32-64 m); center_relative avoids it.
-    center_relative: x, y, z of stored points become offsets from their voxel's centre.
+    center_relative: x, y, z of stored points become offsets from their voxel's center.
     trim: narrow to the rows in use (`trim_voxels`), views that keep the whole buffers alive.
     on_overflow: "ignore", or "warn" or "raise" when a sample had more than max_voxels voxels.
-        trim and the latter two read `counts`, the only host synchronisations.
+        trim and the latter two read `counts`, the only host synchronizations.
 
     Returns features [C, P, F] or [C, F], indices [C, 4] int32 (batch, z, y, x), num_points [C]
     int32 (stored points), point_voxel [N] int32 (row of each point, also of points past max_points;
@@ -206,7 +206,7 @@ def voxel_map(
 
     The arguments are those of `voxelize`. Returns (indices [C, 4], num_points [C], point_voxel [N],
     point_slot [N], counts [B + 1, 8]), all int32: point_slot is the slot of a stored point in its
-    voxel, else -1. Deterministic, no host synchronisation, not differentiable.
+    voxel, else -1. Deterministic, no host synchronization, not differentiable.
     """
     voxels = VoxelMap(
         *torch.ops.torchvox.voxel_map(
@@ -237,7 +237,7 @@ def voxel_csr(point_voxel: Tensor, num_rows: int) -> VoxelCSR:
     point_voxel: [N] int32, the row of each point; outside [0, num_rows): dropped.
     Returns (offsets [num_rows + 1] int32, perm [N] int32): row r owns the points
     perm[offsets[r]:offsets[r + 1]], in ascending order; the tail of perm is -1.
-    Deterministic, no host synchronisation, not differentiable.
+    Deterministic, no host synchronization, not differentiable.
     Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
     offsets, perm = torch.ops.torchvox.voxel_csr(point_voxel, num_rows)
@@ -264,7 +264,7 @@ def voxel_scatter(
 
     Returns (out [num_rows, C] in the dtype of feats, arg): arg is [num_rows, C] int32, the winning
     point, for max and min, and [0] for mean and sum. A row without points is 0, its arg -1.
-    Deterministic, CPU and CUDA give the same bits, no host synchronisation. Differentiable in
+    Deterministic, CPU and CUDA give the same bits, no host synchronization. Differentiable in
     feats.
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """

@@ -85,8 +85,8 @@ def _max_height(
         height = np.where(empty, 0, codes).astype(np.uint8)
     elif dtype == torch.uint16:
         with np.errstate(all="ignore"):
-            millimetres = np.floor((height - grid.lo[2]) * F32(1000))
-        height = np.where(empty, 0, np.minimum(millimetres + F32(1), 65535)).astype(np.uint16)
+            millimeters = np.floor((height - grid.lo[2]) * F32(1000))
+        height = np.where(empty, 0, np.minimum(millimeters + F32(1), 65535)).astype(np.uint16)
     shape = (len(samples), *grid.shape)
     return (
         torch.from_numpy(height.reshape(shape)),
@@ -195,7 +195,7 @@ def bev_rasterize_backward(
 def bev_affine(
     point_cloud_range: list[float], size: list[int], orientation: str = "grid"
 ) -> Tensor:
-    """[3, 3] float64: (col, row, 1) to (x, y, 1) in metres; whole pixels are cell centres."""
+    """[3, 3] float64: (col, row, 1) to (x, y, 1) in meters; whole pixels are cell centers."""
     grid = raster.make_grid("bev_affine", point_cloud_range, size, orientation)
     x0, y0 = (float(v) for v in grid.lo[:2])
     dx, dy = (float(v) for v in grid.res)

@@ -75,10 +75,10 @@ def _height_mean(z: np.ndarray, grid: Grid) -> np.float32:
     """
     z0 = float(grid.lo[2])
     _, e = math.frexp(float(grid.hi[2]) - z0)
-    steps_per_metre = math.ldexp(1.0, 31 - e)
-    q = np.rint((z.astype(np.float64) - z0) * steps_per_metre)  # half to even
+    steps_per_meter = math.ldexp(1.0, 31 - e)
+    q = np.rint((z.astype(np.float64) - z0) * steps_per_meter)  # half to even
     total = int(q.astype(np.int64).sum())
-    return F32(z0 + (float(total) / len(z)) / steps_per_metre)
+    return F32(z0 + (float(total) / len(z)) / steps_per_meter)
 
 
 def cascade_sum(values: np.ndarray) -> np.float32:

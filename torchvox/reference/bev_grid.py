@@ -14,11 +14,11 @@ USED, OUT_OF_RANGE, NON_FINITE = 1, 2, 3  # also the columns of counts
 
 @dataclass(frozen=True)
 class Grid:
-    """The raster: bounds and cell size in metres, rounded to float32 once for every dtype."""
+    """The raster: bounds and cell size in meters, rounded to float32 once for every dtype."""
 
     lo: np.ndarray  # [3] x, y, z
     hi: np.ndarray  # [3]
-    res: np.ndarray  # [2] metres per cell along x and y
+    res: np.ndarray  # [2] meters per cell along x and y
     nx: int
     ny: int
     orientation: str

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotated boxes, written as their definition: every pair is measured, boxes are suppressed one by
-one. The rule of the overlap is that of docs/boxes.md, vectorised over pairs.
+one. The rule of the overlap is that of docs/boxes.md, vectorized over pairs.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from .checks import check_index_tensor, fail
 from .portable_math import sin_cos
 
 COLUMNS = 7
-LEAST = 1e-30  # of a size, an area or a volume, in metres
+LEAST = 1e-30  # of a size, an area or a volume, in meters
 
 
 def rotated_iou(a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False) -> Tensor:

@@ -25,7 +25,7 @@ class Boxes:
 
 @dataclass(frozen=True)
 class AnchorClass:
-    """size: in the order of the network's boxes. z: of the bottom face, in metres."""
+    """size: in the order of the network's boxes. z: of the bottom face, in meters."""
 
     name: str
     size: Tuple[float, float, float]
@@ -33,12 +33,12 @@ class AnchorClass:
 
 
 def both_ends(low: float, high: float, count: int) -> Tensor:
-    """Anchor centres from one end of the range to the other, OpenPCDet without align_center."""
+    """Anchor centers from one end of the range to the other, OpenPCDet without align_center."""
     return low + torch.arange(count, dtype=torch.float32) * ((high - low) / (count - 1))
 
 
-def cell_centres(low: float, high: float, count: int) -> Tensor:
-    """Anchor centres at cell centres, as the aligned generator of mmdetection3d has them."""
+def cell_centers(low: float, high: float, count: int) -> Tensor:
+    """Anchor centers at cell centers, as the aligned generator of mmdetection3d has them."""
     edges = torch.linspace(low, high, count + 1)
     return edges[:count] + (edges[1] - edges[0]) / 2
 
@@ -106,7 +106,7 @@ def _inside(points: Tensor, rectangles: Tensor) -> Tensor:
 
 def overlaps(one: Tensor, others: Tensor) -> Tensor:
     """[n] intersection over union of a rectangle [5] with others [n, 5], in double precision."""
-    # About the first one's centre: far from the origin nothing is lost.
+    # About the first one's center: far from the origin nothing is lost.
     others = others.double().clone()
     one = one.double().clone()
     others[:, :2] -= one[:2]
@@ -152,13 +152,13 @@ def suppressed(rectangles: Tensor, scores: Tensor, threshold: float) -> List[int
     return kept
 
 
-def circled(centres: Tensor, scores: Tensor, threshold: float) -> List[int]:
-    """As `suppressed`, of centres [n, 2] whose squared distance is at most the threshold."""
+def circled(centers: Tensor, scores: Tensor, threshold: float) -> List[int]:
+    """As `suppressed`, of centers [n, 2] whose squared distance is at most the threshold."""
     order = scores.argsort(descending=True, stable=True)
     kept: List[int] = []
     while len(order):
         kept.append(int(order[0]))
-        far = (centres[order] - centres[order[0]]).square().sum(1) > threshold
+        far = (centers[order] - centers[order[0]]).square().sum(1) > threshold
         far[0] = False
         order = order[far]
     return kept

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pillar net of tianweiy/CenterPoint (det3d), rewritten in plain torch from its published
-behaviour: same parameters by the same names, boxes in its convention but for the order of the last
-columns (x, y, z of the centre, w, l, h, angle clockwise from -y, vx, vy; there the angle is last).
+behavior: same parameters by the same names, boxes in its convention but for the order of the last
+columns (x, y, z of the center, w, l, h, angle clockwise from -y, vx, vy; there the angle is last).
 """
 
 from typing import Dict, List, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding of the re-implemented centre heads; plain torch."""
+"""Decoding of the re-implemented center heads; plain torch."""
 
 from dataclasses import dataclass
 from typing import Dict, Sequence, Tuple
@@ -13,9 +13,9 @@ from torchvox.reference.pillars_plain import Grid
 
 @dataclass(frozen=True)
 class CenterRules:
-    """Per task: `top` candidates by score, those above `score` whose centre lies in `limits`, the
+    """Per task: `top` candidates by score, those above `score` whose center lies in `limits`, the
     best `pre` of them, greedy suppression, the best `post`. nms: threshold, or one per task;
-    circle: of the squared distance of centres, not of the overlap. every_class: a cell is a
+    circle: of the squared distance of centers, not of the overlap. every_class: a cell is a
     candidate of each of its classes; else of its best one, and `top` does not apply."""
 
     score: float = 0.1
@@ -39,7 +39,7 @@ def center_boxes(
     clockwise: bool,
 ) -> Boxes:
     """tasks: maps [1, C, H, W] reg, height, dim, sin, cos, hm, and vel if there is one. Boxes: x,
-    y, z of the centre, three sizes as trained, angle, vx, vy; labels count through the tasks."""
+    y, z of the center, three sizes as trained, angle, vx, vy; labels count through the tasks."""
     parts, first = [], 0
     for at, maps in enumerate(tasks):
         classes = maps["hm"].size(1)

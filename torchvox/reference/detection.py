@@ -179,13 +179,13 @@ def center_decode_nms(
             o, angle = _rows(offset[h][b], 1), _rows(rot[h][b], 1)
             sine, cosine = (angle if rot_order == "sin_cos" else angle[:, ::-1]).T
             with np.errstate(all="ignore"):
-                centre = [
+                center = [
                     (cell.astype(f32) + o[:, k]) * f32(stride) * f32(voxel_size[k])
                     + f32(point_cloud_range[k])
                     for k, cell in enumerate((x, y))
                 ]
             columns = [
-                *centre,
+                *center,
                 _rows(z[h][b], 1)[:, 0],
                 *portable_math.exp(_rows(dim[h][b], 1)).T,
                 portable_math.atan2(sine, cosine),

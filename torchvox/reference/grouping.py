@@ -72,7 +72,7 @@ def group_points_ragged(
     return group_points(features[None], row[None])[0]
 
 
-def neighbour_rows(
+def neighbor_rows(
     idx: Tensor,
     num_points: int,
     *,
@@ -201,7 +201,7 @@ def interpolation_weights_backward(
     return torch.from_numpy(np.where(flat, d2.dtype.type(0), out))
 
 
-def neighbour_distance_backward(
+def neighbor_distance_backward(
     grad_dist2: Tensor,
     points: Tensor,
     query: Tensor,
@@ -226,11 +226,11 @@ def neighbour_distance_backward(
     grad_p, grad_q = np.zeros_like(p), np.zeros_like(q)
     for b in range(clouds):
         named = row[b] >= 0
-        neighbour = np.zeros((*row[b].shape, dims), p.dtype)
-        neighbour[named] = p[b][row[b][named]]
+        neighbor = np.zeros((*row[b].shape, dims), p.dtype)
+        neighbor[named] = p[b][row[b][named]]
         slope = g[b][..., None]
         with np.errstate(all="ignore"):
-            difference = neighbour - q[b][:, None]
+            difference = neighbor - q[b][:, None]
             if norm == 2:
                 term = (slope + slope) * difference
             else:

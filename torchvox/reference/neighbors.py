@@ -181,9 +181,9 @@ def query_and_group(
     dtype = points.dtype if features is None else features.dtype
     parts = []
     if use_xyz:
-        neighbours = to_working(_rows(points, idx))
+        neighbors = to_working(_rows(points, idx))
         with np.errstate(all="ignore"):
-            relative = neighbours - to_working(query)[:, :, None]
+            relative = neighbors - to_working(query)[:, :, None]
             if normalize_xyz:
                 relative = to_working(from_working(relative, points.dtype))
                 divisor = np.repeat(np.array(radii, relative.dtype), ks)

@@ -48,19 +48,19 @@ def _pillars(
 
 
 def _frame(pillar: Pillar, values: np.ndarray, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
-    """Centre and mean, (3,) each."""
-    centre = grid.centre(np.array(pillar.cell[:0:-1]), values.dtype)
+    """Center and mean, (3,) each."""
+    center = grid.center(np.array(pillar.cell[:0:-1]), values.dtype)
     if not pillar.points:
-        return centre, np.zeros(3, values.dtype)
+        return center, np.zeros(3, values.dtype)
     total = cascade_sum(values[pillar.points, :3])
-    return centre, total / values.dtype.type(len(pillar.points))
+    return center, total / values.dtype.type(len(pillar.points))
 
 
 def _decorated(
-    rows: np.ndarray, centre: np.ndarray, mean: np.ndarray, center_axes: int, legacy: bool
+    rows: np.ndarray, center: np.ndarray, mean: np.ndarray, center_axes: int, legacy: bool
 ) -> np.ndarray:
     """(n, F) points to (n, F + 3 + center_axes)."""
-    offset = rows[:, :3] - centre
+    offset = rows[:, :3] - center
     own = rows.copy()
     if legacy:
         own[:, :center_axes] = offset[:, :center_axes]
@@ -68,7 +68,7 @@ def _decorated(
 
 
 def _tree_sum(values: np.ndarray) -> np.ndarray:
-    """Of rows (n, E): neighbours by 32, left to right from +0, then such sums by 32, ..."""
+    """Of rows (n, E): neighbors by 32, left to right from +0, then such sums by 32, ..."""
     while True:
         groups = -(-len(values) // 32) or 1
         padded = np.zeros((32 * groups, values.shape[1]))
@@ -145,11 +145,11 @@ def pillar_norm(
 
 
 def _of_rows(
-    rows: np.ndarray, centre: np.ndarray, weight: np.ndarray, center_axes: int
+    rows: np.ndarray, center: np.ndarray, weight: np.ndarray, center_axes: int
 ) -> np.ndarray:
     """(n, O): the part of the layer that differs between the points of a pillar."""
     columns = rows.shape[1]
-    offset = rows[:, :3] - centre
+    offset = rows[:, :3] - center
     y = None
     for axis in range(3):
         a = weight[:, axis] + weight[:, columns + axis]
@@ -164,7 +164,7 @@ def _of_rows(
 
 def _of_pillar(
     columns: int,
-    centre: np.ndarray,
+    center: np.ndarray,
     mean: np.ndarray,
     weight: np.ndarray,
     bias: np.ndarray,
@@ -174,8 +174,8 @@ def _of_pillar(
     k = bias
     for axis in range(3):
         own = weight[:, axis] if axis >= replaced else np.zeros_like(bias)
-        k = fma(own, centre[axis], k)
-        k = fma(weight[:, columns + axis], centre[axis] - mean[axis], k)
+        k = fma(own, center[axis], k)
+        k = fma(weight[:, columns + axis], center[axis] - mean[axis], k)
     return k
 
 
@@ -210,10 +210,10 @@ def pillar_encode(
             best = np.zeros_like(b)
             n = len(pillar.points)
             if n > 0:
-                centre, mean = _frame(pillar, values, grid)
+                center, mean = _frame(pillar, values, grid)
                 rows = values[pillar.points]
-                best, _ = extreme(_of_rows(rows, centre, w, center_axes), largest=True)
-                shared = _of_pillar(rows.shape[1], centre, mean, w, b, center_axes if legacy else 0)
+                best, _ = extreme(_of_rows(rows, center, w, center_axes), largest=True)
+                shared = _of_pillar(rows.shape[1], center, mean, w, b, center_axes if legacy else 0)
                 best = best + shared
             if pad_semantics == "reference" and n < max_points:
                 best = np.where((b > best) | (n == 0), b, best)

@@ -15,7 +15,7 @@ PFN_EPS = 1e-3  # of every batch norm before the heads
 
 @dataclass(frozen=True)
 class Grid:
-    """Pillars of a range (x0, y0, z0, x1, y1, z1) in metres. max_points, max_pillars: caps, first
+    """Pillars of a range (x0, y0, z0, x1, y1, z1) in meters. max_points, max_pillars: caps, first
     come first kept; 0: none."""
 
     voxel_size: Tuple[float, float, float]
@@ -30,8 +30,8 @@ class Grid:
         nx, ny = (round((high[a] - low[a]) / self.voxel_size[a]) for a in (0, 1))
         return ny, nx
 
-    def centres(self, cells: Tensor) -> Tensor:
-        """cells [P, 3] of (z, y, x) -> [P, 3] of x, y, z in metres."""
+    def centers(self, cells: Tensor) -> Tensor:
+        """cells [P, 3] of (z, y, x) -> [P, 3] of x, y, z in meters."""
         size = torch.tensor(self.voxel_size)
         # Added in double precision, as constants of the peers' programs are.
         first = [
@@ -85,17 +85,17 @@ def pillars_of(points: Tensor, grid: Grid) -> Pillars:
 
 
 def decorated(pillars: Pillars, grid: Grid, axes: int = 3, legacy: bool = False) -> Tensor:
-    """[N, C + 3 + axes]: each point, its offset to the mean of its pillar, and that to the centre
+    """[N, C + 3 + axes]: each point, its offset to the mean of its pillar, and that to the center
     along the first `axes` axes. legacy: the latter takes the place of the coordinates as well."""
     xyz = pillars.rows[:, :3]
     total = torch.zeros(len(pillars.cells), 3).index_add_(0, pillars.pillar, xyz)
     mean = total / pillars.counts()[:, None]
     to_mean = xyz - mean[pillars.pillar]
-    to_centre = (xyz - grid.centres(pillars.cells)[pillars.pillar])[:, :axes]
+    to_center = (xyz - grid.centers(pillars.cells)[pillars.pillar])[:, :axes]
     rows = pillars.rows.clone()
     if legacy:
-        rows[:, :axes] = to_centre
-    return torch.cat([rows, to_mean, to_centre], 1)
+        rows[:, :axes] = to_center
+    return torch.cat([rows, to_mean, to_center], 1)
 
 
 class PillarLayer(nn.Module):

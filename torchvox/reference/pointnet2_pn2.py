@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks of erikwijmans/Pointnet2_PyTorch, rewritten in plain torch from their published
-behaviour: same parameters by the same names, same results, segmenter scores as [B, N, classes].
+behavior: same parameters by the same names, same results, segmenter scores as [B, N, classes].
 Nothing of torchvox is used, so that an imported checkpoint can be compared with them.
 """
 
@@ -40,17 +40,17 @@ class Abstraction(nn.Module):
 
     def forward(self, xyz: Tensor, features: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         if self.count is None:
-            centres = torch.zeros_like(xyz[:, :1])
+            centers = torch.zeros_like(xyz[:, :1])
             grouped = [self.beside(xyz[:, None], None if features is None else features[:, None])]
         else:
             off_origin = xyz.square().sum(-1) > 1e-3
-            centres = rows_of(xyz, furthest_points(xyz, self.count, off_origin))
-            d2, grouped = squared_distances(centres, xyz), []
+            centers = rows_of(xyz, furthest_points(xyz, self.count, off_origin))
+            d2, grouped = squared_distances(centers, xyz), []
             for radius, k, _ in self.scales:
                 found = first_inside(d2 < torch.tensor(radius).square().to(d2), k)
                 first = torch.where(found[..., :1] == xyz.size(1), 0, found[..., :1])
                 idx = torch.where(found == xyz.size(1), first, found)
-                near = rows_of(xyz, idx) - centres[:, :, None]
+                near = rows_of(xyz, idx) - centers[:, :, None]
                 grouped.append(
                     self.beside(near, None if features is None else rows_of(features, idx))
                 )
@@ -58,7 +58,7 @@ class Abstraction(nn.Module):
             mlp(rows.permute(0, 3, 1, 2)).amax(-1)
             for mlp, rows in zip(self.mlps, grouped, strict=True)
         ]
-        return centres, torch.cat(pooled, 1).transpose(1, 2)
+        return centers, torch.cat(pooled, 1).transpose(1, 2)
 
     def beside(self, xyz: Tensor, features: Optional[Tensor]) -> Tensor:
         if features is None:
@@ -72,9 +72,9 @@ class Propagation(nn.Module):
         self.mlp = shared_mlp(widths)
 
     def forward(
-        self, xyz: Tensor, centres: Tensor, skip: Optional[Tensor], features: Tensor
+        self, xyz: Tensor, centers: Tensor, skip: Optional[Tensor], features: Tensor
     ) -> Tensor:
-        d2, idx = squared_distances(xyz, centres).sort(dim=-1)
+        d2, idx = squared_distances(xyz, centers).sort(dim=-1)
         inverse = 1.0 / (d2[..., :3].sqrt() + 1e-8)
         weight = inverse / inverse.sum(-1, keepdim=True)
         rows = (rows_of(features, idx[..., :3]) * weight[..., None]).sum(2)
@@ -167,8 +167,8 @@ class Segmenter(nn.Module):
         xyz: List[Tensor] = [points[..., :3]]
         features: List[Optional[Tensor]] = [points[..., 3:] if points.size(-1) > 3 else None]
         for level in self.SA_modules:
-            centres, pooled = level(xyz[-1], features[-1])
-            xyz.append(centres)
+            centers, pooled = level(xyz[-1], features[-1])
+            xyz.append(centers)
             features.append(pooled)
         for at in reversed(range(len(self.FP_modules))):
             up = self.FP_modules[at]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks of yanx27/Pointnet_Pointnet2_pytorch, rewritten in plain torch from their published
-behaviour: same parameters by the same names, same results. Nothing of torchvox is used, so that an
+behavior: same parameters by the same names, same results. Nothing of torchvox is used, so that an
 imported checkpoint can be compared with them.
 
 Two things are arguments here. Sampling starts at point 0 instead of a random one. `exact` takes
@@ -61,15 +61,15 @@ class Abstraction(nn.Module):
 
     def forward(self, xyz: Tensor, features: Optional[Tensor], exact: bool) -> Tuple[Tensor, ...]:
         if self.count is None:
-            centres = torch.zeros_like(xyz[:, :1])
+            centers = torch.zeros_like(xyz[:, :1])
             parts = [xyz[:, None]] + ([] if features is None else [features[:, None]])
         else:
-            centres = rows_of(xyz, furthest_points(xyz, self.count))
-            idx = ball(self.radius, self.k, xyz, centres, exact)
-            parts = [rows_of(xyz, idx) - centres[:, :, None]]
+            centers = rows_of(xyz, furthest_points(xyz, self.count))
+            idx = ball(self.radius, self.k, xyz, centers, exact)
+            parts = [rows_of(xyz, idx) - centers[:, :, None]]
             parts += [] if features is None else [rows_of(features, idx)]
         grouped = torch.cat(parts, -1).permute(0, 3, 2, 1)  # [B, C, k, S]
-        return centres, through(self.mlp_convs, self.mlp_bns, grouped).amax(2).transpose(1, 2)
+        return centers, through(self.mlp_convs, self.mlp_bns, grouped).amax(2).transpose(1, 2)
 
 
 class ScaleAbstraction(nn.Module):
@@ -90,22 +90,22 @@ class ScaleAbstraction(nn.Module):
         self.bn_blocks = nn.ModuleList(block.norms for block in blocks)
 
     def forward(self, xyz: Tensor, features: Optional[Tensor], exact: bool) -> Tuple[Tensor, ...]:
-        centres = rows_of(xyz, furthest_points(xyz, self.count))
+        centers = rows_of(xyz, furthest_points(xyz, self.count))
         pooled = []
         for radius, k, convs, norms in zip(
             self.radii, self.ks, self.conv_blocks, self.bn_blocks, strict=True
         ):
-            idx = ball(radius, k, xyz, centres, exact)
+            idx = ball(radius, k, xyz, centers, exact)
             parts = [] if features is None else [rows_of(features, idx)]
-            parts += [rows_of(xyz, idx) - centres[:, :, None]]
+            parts += [rows_of(xyz, idx) - centers[:, :, None]]
             grouped = torch.cat(parts, -1).permute(0, 3, 2, 1)
             pooled.append(through(convs, norms, grouped).amax(2))
-        return centres, torch.cat(pooled, 1).transpose(1, 2)
+        return centers, torch.cat(pooled, 1).transpose(1, 2)
 
 
-def ball(radius: float, k: int, xyz: Tensor, centres: Tensor, exact: bool) -> Tensor:
+def ball(radius: float, k: int, xyz: Tensor, centers: Tensor, exact: bool) -> Tensor:
     """[B, S, k]: the first k points with d^2 <= r^2, the first of them repeated."""
-    found = first_inside(~(distances(centres, xyz, exact) > radius**2), k)
+    found = first_inside(~(distances(centers, xyz, exact) > radius**2), k)
     return torch.where(found == xyz.size(1), found[..., :1], found)
 
 
@@ -116,12 +116,12 @@ class Propagation(nn.Module):
         self.mlp_convs, self.mlp_bns = layers.convs, layers.norms
 
     def forward(
-        self, xyz: Tensor, centres: Tensor, skip: Optional[Tensor], features: Tensor, exact: bool
+        self, xyz: Tensor, centers: Tensor, skip: Optional[Tensor], features: Tensor, exact: bool
     ) -> Tensor:
-        if centres.size(1) == 1:
+        if centers.size(1) == 1:
             spread = features.expand(-1, xyz.size(1), -1)
         else:
-            d, idx = distances(xyz, centres, exact).sort(dim=-1)
+            d, idx = distances(xyz, centers, exact).sort(dim=-1)
             inverse = 1.0 / (d[..., :3] + 1e-8)
             weight = inverse / inverse.sum(-1, keepdim=True)
             spread = (rows_of(features, idx[..., :3]) * weight[..., None]).sum(2)
@@ -247,8 +247,8 @@ class Segmenter(_Dense):
     def forward(self, points: Tensor) -> Tensor:
         xyz, features = [points[..., :3]], [points]
         for level in (self.sa1, self.sa2, self.sa3, self.sa4):
-            centres, pooled = level(xyz[-1], features[-1], self.exact)
-            xyz.append(centres)
+            centers, pooled = level(xyz[-1], features[-1], self.exact)
+            xyz.append(centers)
             features.append(pooled)
         for at, up in zip((3, 2, 1, 0), (self.fp4, self.fp3, self.fp2, self.fp1), strict=True):
             skip = features[at] if at else None

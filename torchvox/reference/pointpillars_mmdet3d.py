@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pillar detectors of open-mmlab/mmdetection3d, rewritten in plain torch from their published
-behaviour: same parameters by the same names, boxes in its convention (x, y of the centre, z of the
+behavior: same parameters by the same names, boxes in its convention (x, y of the center, z of the
 bottom, l, w, h, counter-clockwise yaw (, vx, vy)); `clockwise` for that of releases before 1.0 (w,
 l, h, angle clockwise from -y).
 """
@@ -17,7 +17,7 @@ from torchvox.reference.boxes_plain import (
     Boxes,
     anchors,
     both_ends,
-    cell_centres,
+    cell_centers,
     limit_period,
     per_class,
     residual,
@@ -58,7 +58,7 @@ RULES = Rules()
 
 class Detector(nn.Module):
     """Points [N, C] of one cloud to the map that the head sees. prefix: "pts_" in detectors that
-    could see images too. axes: of the offset to the pillar centre, 2 before release 0.13."""
+    could see images too. axes: of the offset to the pillar center, 2 before release 0.13."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Detector(nn.Module):
 
 
 class VoxelNet(Detector):
-    """The anchor detector of KITTI. aligned: anchors at cell centres. area: x0, y0, x1, y1 of the
+    """The anchor detector of KITTI. aligned: anchors at cell centers. area: x0, y0, x1, y1 of the
     anchors where they do not span the range of the points."""
 
     def __init__(
@@ -130,7 +130,7 @@ class VoxelNet(Detector):
         ny, nx = maps["cls"].shape[:2]
         limits = self.grid.point_cloud_range
         x0, y0, x1, y1 = self.area or (limits[0], limits[1], limits[3], limits[4])
-        spread = cell_centres if self.aligned else both_ends
+        spread = cell_centers if self.aligned else both_ends
         cells = anchors(spread(x0, x1, nx), spread(y0, y1, ny), self.classes, ROTATIONS)
         rules = self.rules
         scores = maps["cls"].reshape(-1, len(self.classes)).sigmoid()

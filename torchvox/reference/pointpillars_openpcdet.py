@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pillar detectors of open-mmlab/OpenPCDet, rewritten in plain torch from their published
-behaviour: same parameters by the same names, boxes in its convention (x, y, z of the centre, l, w,
+behavior: same parameters by the same names, boxes in its convention (x, y, z of the center, l, w,
 h, counter-clockwise yaw (, vx, vy)), labels from 0 in the order of the class names.
 """
 
@@ -17,7 +17,7 @@ from torchvox.reference.boxes_plain import (
     anchors,
     best_first,
     both_ends,
-    cell_centres,
+    cell_centers,
     joined,
     limit_period,
     rectangles,
@@ -60,7 +60,7 @@ MULTI = AnchorRules(iou=0.2, pre=1000, post=83)
 
 class Detector(nn.Module):
     """Points [N, C] of one cloud to the map that the heads see. dynamic: pillars without caps and
-    without rows of padding. aligned: anchors at cell centres, not from end to end of the range."""
+    without rows of padding. aligned: anchors at cell centers, not from end to end of the range."""
 
     aligned = False
 
@@ -86,7 +86,7 @@ class Detector(nn.Module):
 
     def anchors(self, classes: Sequence[AnchorClass], size: Tuple[int, int]) -> Tensor:
         x0, y0, _, x1, y1, _ = self.grid.point_cloud_range
-        spread = cell_centres if self.aligned else both_ends
+        spread = cell_centers if self.aligned else both_ends
         return anchors(spread(x0, x1, size[1]), spread(y0, y1, size[0]), classes, ROTATIONS)
 
 

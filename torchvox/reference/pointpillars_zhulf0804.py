@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The detector of zhulf0804/PointPillars, rewritten in plain torch from its published behaviour:
-same parameters by the same names, boxes in its convention (x, y of the centre, z of the bottom,
+"""The detector of zhulf0804/PointPillars, rewritten in plain torch from its published behavior:
+same parameters by the same names, boxes in its convention (x, y of the center, z of the bottom,
 w, l, h, angle clockwise from -y).
 """
 
@@ -14,7 +14,7 @@ from torchvox.reference.boxes_plain import (
     AnchorClass,
     Boxes,
     anchors,
-    cell_centres,
+    cell_centers,
     limit_period,
     per_class,
     residual,
@@ -62,7 +62,7 @@ class PointPillars(nn.Module):
     def features(self, points: Tensor) -> Tensor:
         pillars = pillars_of(points, self.grid)
         count, padded_to = len(pillars.cells), self.grid.max_points
-        # Offsets to the centre along x and y, which take the place of x and y too.
+        # Offsets to the center along x and y, which take the place of x and y too.
         rows = decorated(pillars, self.grid, axes=2, legacy=True)
         table = torch.zeros(count, padded_to, rows.size(1))
         table[pillars.pillar, pillars.slot] = rows
@@ -80,7 +80,7 @@ class PointPillars(nn.Module):
         maps = {k: v[0].permute(1, 2, 0) for k, v in self.maps(points).items()}
         ny, nx = maps["cls"].shape[:2]
         x0, y0, _, x1, y1, _ = self.grid.point_cloud_range
-        x, y = cell_centres(x0, x1, nx), cell_centres(y0, y1, ny)
+        x, y = cell_centers(x0, x1, nx), cell_centers(y0, y1, ny)
         cells = anchors(x, y, self.classes, ROTATIONS).flatten(0, -2)
         rules = self.rules
         scores = maps["cls"].reshape(-1, len(self.classes)).sigmoid()

@@ -113,7 +113,7 @@ def _stored_values(
     """(stored points, F) in working precision, the input of every reduction."""
     stored = values[stored_points(voxel.points, max_points)]  # a copy
     if center_relative:
-        stored[:, :3] -= grid.centre(np.array(voxel.cell), values.dtype)
+        stored[:, :3] -= grid.center(np.array(voxel.cell), values.dtype)
     return stored
 
 
@@ -169,7 +169,7 @@ def voxelize_backward(
 ) -> Tensor:
     """Gradient of the points, given the gradient of voxelize's features.
 
-    The voxel of a point and the voxel's centre are constants. A stored point gets the gradient
+    The voxel of a point and the voxel's center are constants. A stored point gets the gradient
     of its slot (none), of its row (sum), of its row over the stored count (mean), or, in each
     column where it is the extreme, of its row (max, min). Every other point gets 0.
     """

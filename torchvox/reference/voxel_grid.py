@@ -75,7 +75,7 @@ class VoxelGrid:
             inside = kept.all(axis=1)
             return np.where(inside[:, None], q, 0).astype(np.int64), inside
 
-    def centre(self, cell_xyz: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    def center(self, cell_xyz: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """lo + (i + 0.5) * size, each operation rounded."""
         half = np.asarray(cell_xyz).astype(dtype) + dtype.type(0.5)
         return self.lo.astype(dtype) + half * self.size.astype(dtype)

@@ -42,7 +42,7 @@ class ShapesData(Frozen):
 
 
 class RoomsData(Frozen):
-    """Blocks of generated rooms, see torchvox.data.rooms. block: metres."""
+    """Blocks of generated rooms, see torchvox.data.rooms. block: meters."""
 
     kind: Literal["rooms"]
     points: Positive = 4096
@@ -65,7 +65,7 @@ class ModelNet40Data(Frozen):
 
 
 class S3DISData(Frozen):
-    """S3DIS in any of three forms, see torchvox.data.s3dis. block: metres."""
+    """S3DIS in any of three forms, see torchvox.data.s3dis. block: meters."""
 
     kind: Literal["s3dis"]
     root: str

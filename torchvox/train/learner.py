@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Lightning module: loss, optimiser, schedule and metrics around a plain nn.Module."""
+"""The Lightning module: loss, optimizer, schedule and metrics around a plain nn.Module."""
 
 from __future__ import annotations
 

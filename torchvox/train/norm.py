@@ -30,13 +30,13 @@ class GlobalBatchNorm(_BatchNorm):
         count = torch.tensor([len(wide)], dtype=wide.dtype, device=wide.device)
         total = all_reduce(torch.cat([wide.sum(0), count]))
         mean = total[:-1] / total[-1]
-        centred = wide - mean
-        variance = all_reduce((centred * centred).sum(0)) / total[-1]
+        centered = wide - mean
+        variance = all_reduce((centered * centered).sum(0)) / total[-1]
         self._remember(mean.detach(), variance.detach(), total[-1].detach())
         scale = torch.rsqrt(variance + self.eps)
         if self.weight is not None:
             scale = scale * self.weight
-        result = centred * scale
+        result = centered * scale
         result = (result if self.bias is None else result + self.bias).to(x.dtype)
         if x.dim() == 2:
             return result

@@ -15,14 +15,14 @@ from torchvox.io import PointCloud
 from torchvox.train.checkpoint import Checkpoint
 from torchvox.train.learner import forward, predict
 
-COLOURS = ("red", "green", "blue")
+COLORS = ("red", "green", "blue")
 
 
 @torch.inference_mode()
 def classify_cloud(trained: Checkpoint, cloud: PointCloud) -> Tensor:
     """Probabilities [C] of the classes of one object, z up.
 
-    The cloud is centred and scaled to the unit sphere, as the training data are; of a cloud with
+    The cloud is centered and scaled to the unit sphere, as the training data are; of a cloud with
     more points than those a random choice is taken, always the same.
     """
     points = _object(trained, _finite(cloud))
@@ -34,7 +34,7 @@ def classify_cloud(trained: Checkpoint, cloud: PointCloud) -> Tensor:
 
 @torch.inference_mode()
 def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = None) -> np.ndarray:
-    """Labels [N] int64 of all points, -1 where a point is not finite. A colour or normal that is
+    """Labels [N] int64 of all points, -1 where a point is not finite. A color or normal that is
     not finite counts as 0.
 
     category: of the object, for a model of parts. Rooms are taken column by column.
@@ -96,10 +96,10 @@ def _room(
     xyz = cloud.points[:, :3].astype(np.float64)
     xyz -= xyz.min(0)
     size = np.maximum(xyz.max(0), 1e-6)
-    colour = _columns(cloud, COLOURS)
-    highest = colour.max()
-    colour = colour / (1.0 if highest <= 1 else 255.0 if highest <= 255 else 65535.0)
-    features = np.concatenate([xyz, colour, xyz / size], 1).astype(np.float32)
+    color = _columns(cloud, COLORS)
+    highest = color.max()
+    color = color / (1.0 if highest <= 1 else 255.0 if highest <= 255 else 65535.0)
+    features = np.concatenate([xyz, color, xyz / size], 1).astype(np.float32)
     block = trained.config.data.block
     cells = np.floor(xyz[:, :2] / block).astype(np.int64)
     cells, member = np.unique(cells, axis=0, return_inverse=True)

@@ -15,7 +15,7 @@ from torchvox.viz.pictures import Box, plan_figure_size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = (
+COLORS = (
     "#ffb454",
     "#5ccfe6",
     "#bae67e",
@@ -60,17 +60,17 @@ def boxes_picture(
         shown[:, 1],
         s=0.8,
         c=shown[:, 2],
-        cmap=style.colour_map(style.HEIGHT),
+        cmap=style.color_map(style.HEIGHT),
         alpha=0.75,
         linewidths=0,
         rasterized=True,
     )
 
-    def draw(rows: np.ndarray, colour: str, dashes: str, name: str) -> None:
+    def draw(rows: np.ndarray, color: str, dashes: str, name: str) -> None:
         lines = [*outlines(rows), *headings(rows)]
         ax.add_collection(
             collections.LineCollection(
-                lines, colors=colour, linewidths=1.3, linestyles=dashes, label=name
+                lines, colors=color, linewidths=1.3, linestyles=dashes, label=name
             )
         )
 
@@ -79,14 +79,14 @@ def boxes_picture(
     for label, name in enumerate(classes):
         mine = boxes[labels == label]
         if len(mine):
-            draw(mine, COLOURS[label % len(COLOURS)], "solid", f"{name} ({len(mine)})")
+            draw(mine, COLORS[label % len(COLORS)], "solid", f"{name} ({len(mine)})")
     if scores is not None and len(boxes) <= MOST_SCORES:
         for row, score, label in zip(boxes, scores, labels, strict=True):
             ax.text(
                 row[0],
                 row[1] + 0.5 * float(np.hypot(row[3], row[4])),
                 f"{score:.2f}",
-                color=COLOURS[int(label) % len(COLOURS)],
+                color=COLORS[int(label) % len(COLORS)],
                 fontsize=6.5,
                 ha="center",
                 clip_on=True,

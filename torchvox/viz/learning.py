@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 RIGHT, WRONG = "#7ddc9a", "#ff7a6b"
 COLUMNS = 8  # clouds per row
 YAW, PITCH = np.deg2rad(-55.0), np.deg2rad(24.0)
-LABEL_COLOURS = "tab20"
+LABEL_COLORS = "tab20"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One cloud: xyz [N, 3], z up; labels [N] ints that colour it, or None for its height; a title,
+    """One cloud: xyz [N, 3], z up; labels [N] ints that color it, or None for its height; a title,
     and whether the prediction is right (None: not judged)."""
 
     xyz: np.ndarray
@@ -37,22 +37,22 @@ def clouds_picture(panels: Sequence[Panel], title: str, columns: int = COLUMNS) 
     rows = -(-len(panels) // columns)
     figure = style.new_figure(1.55 * columns, 1.75 * rows + 0.6)
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold", **style.FONT)
-    colours = require("matplotlib", "to draw pictures").colormaps
+    colors = require("matplotlib", "to draw pictures").colormaps
     for i, panel in enumerate(panels):
         ax = figure.add_subplot(rows, columns, i + 1)
         across, up, depth = _view(panel.xyz)
         order = np.argsort(depth)
         if panel.labels is None:
-            values = {"c": panel.xyz[order, 2], "cmap": style.colour_map(style.HEIGHT)}
+            values = {"c": panel.xyz[order, 2], "cmap": style.color_map(style.HEIGHT)}
         else:
-            values = {"c": colours[LABEL_COLOURS](panel.labels[order] % 20)}
+            values = {"c": colors[LABEL_COLORS](panel.labels[order] % 20)}
         size = np.clip(1500 / max(len(order), 1), 0.4, 4.0)
         ax.scatter(across[order], up[order], s=size, linewidths=0, **values)
         ax.set_aspect("equal")
         ax.set_facecolor(style.PAPER)
         ax.set_axis_off()
-        colour = {True: RIGHT, False: WRONG, None: style.INK}[panel.right]
-        ax.set_title(panel.title, fontsize=8, color=colour, pad=2)
+        color = {True: RIGHT, False: WRONG, None: style.INK}[panel.right]
+        ax.set_title(panel.title, fontsize=8, color=color, pad=2)
     return figure
 
 
@@ -64,7 +64,7 @@ def confusion_picture(matrix: np.ndarray, names: Sequence[str], title: str, note
     figure = style.new_figure(side + 1.0, side)
     ax = figure.add_subplot()
     ax.set_facecolor(style.PANEL)
-    shown = ax.imshow(100 * share, cmap=style.colour_map(style.DENSITY), vmin=0, vmax=100)
+    shown = ax.imshow(100 * share, cmap=style.color_map(style.DENSITY), vmin=0, vmax=100)
     for i, j in zip(*np.nonzero(matrix), strict=True):
         percent = 100 * share[i, j]
         dark = percent > 60
@@ -84,7 +84,7 @@ def confusion_picture(matrix: np.ndarray, names: Sequence[str], title: str, note
         spine.set_color(style.GRID)
     ax.set_title(f"{title}\n", loc="left", fontsize=13, fontweight="bold", **style.FONT)
     ax.text(0, 1.01, note, transform=ax.transAxes, fontsize=9, color=style.FAINT, va="bottom")
-    style.colour_bar(ax, shown, "share of the class  [%]")
+    style.color_bar(ax, shown, "share of the class  [%]")
     return figure
 
 

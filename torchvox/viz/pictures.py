@@ -31,12 +31,12 @@ def bev_picture(
     label: str,
     *,
     unit: str = "m",
-    colours: str = style.HEIGHT,
+    colors: str = style.HEIGHT,
     log: bool = False,
 ) -> Figure:
-    """Any bird's-eye image [H, W] with a colour bar; colours span the 1st to 99th percentile,
+    """Any bird's-eye image [H, W] with a color bar; colors span the 1st to 99th percentile,
     logarithmic ones 1 to the 99.9th."""
-    return _single(box, lambda ax: _bev(ax, image, box, title, note, label, unit, colours, log))
+    return _single(box, lambda ax: _bev(ax, image, box, title, note, label, unit, colors, log))
 
 
 def height_picture(height: np.ndarray, box: Box, *, unit: str = "m", note: str = "") -> Figure:
@@ -52,7 +52,7 @@ def intensity_picture(
 
 
 def density_picture(density: np.ndarray, box: Box, *, unit: str = "m", note: str = "") -> Figure:
-    """Points per pillar [H, W], logarithmic colours."""
+    """Points per pillar [H, W], logarithmic colors."""
     return _single(box, lambda ax: _density(ax, density, box, unit, note))
 
 
@@ -92,7 +92,7 @@ def _single(box: Box, draw: Callable[[Axes], None]) -> Figure:
 
 
 def plan_figure_size(box: Box) -> tuple[float, float]:
-    """(width, height) in inches that the range fills, with room for title and colour bar."""
+    """(width, height) in inches that the range fills, with room for title and color bar."""
     aspect = (box[4] - box[1]) / (box[3] - box[0])
     plot = style.WIDTH - 1.7
     if aspect <= 1.25:
@@ -134,7 +134,7 @@ def _bev(
     note: str,
     label: str,
     unit: str,
-    colours: str,
+    colors: str,
     log: bool = False,
 ) -> None:
     colors = require("matplotlib.colors", "to draw pictures")
@@ -149,14 +149,14 @@ def _bev(
         image,
         origin="lower",
         extent=(box[0], box[3], box[1], box[4]),
-        cmap=style.colour_map(colours),
+        cmap=style.color_map(colors),
         norm=norm,
         interpolation="nearest",
     )
     style.plan_axes(ax, box, unit, title, note)
     below, above = (values < low).any(), (values > high).any()
     extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}
-    style.colour_bar(ax, shown, label, extend[int(below), int(above)], log)
+    style.color_bar(ax, shown, label, extend[int(below), int(above)], log)
 
 
 def _samples(
@@ -173,9 +173,9 @@ def _samples(
         points[:, 1],
         s=np.clip(60 / np.sqrt(order), 2.0, 26),
         c=order,
-        cmap=style.colour_map(style.ORDER, reverse=True),
+        cmap=style.color_map(style.ORDER, reverse=True),
         norm=colors.LogNorm(1, max(len(chosen), 2)),
         linewidths=0,
     )
     style.plan_axes(ax, box, unit, "Furthest point samples", note)
-    style.colour_bar(ax, shown, "order of selection  (log)", log=True)
+    style.color_bar(ax, shown, "order of selection  (log)", log=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look of every picture: dark ground, light type, one colour map per quantity.
+"""The look of every picture: dark ground, light type, one color map per quantity.
 
 No pyplot: figures belong to the caller, no global state, no display needed.
 """
@@ -38,7 +38,7 @@ def new_figure(width: float = WIDTH, height: float = WIDTH) -> Figure:
     return figure
 
 
-def colour_map(name: str, reverse: bool = False) -> Colormap:
+def color_map(name: str, reverse: bool = False) -> Colormap:
     """A matplotlib map less its darkest part, which would sink into the dark ground."""
     colormaps = require("matplotlib", "to draw pictures").colormaps
     colors = require("matplotlib.colors", "to draw pictures")
@@ -75,10 +75,10 @@ def plan_axes(ax: Axes, box: tuple[float, ...], unit: str, title: str, note: str
     )
 
 
-def colour_bar(
+def color_bar(
     ax: Axes, shown: ScalarMappable, label: str, extend: str = "neither", log: bool = False
 ) -> None:
-    """A slim colour bar with its quantity and unit."""
+    """A slim color bar with its quantity and unit."""
     bar = ax.figure.colorbar(shown, ax=ax, fraction=0.035, pad=0.015, aspect=38, extend=extend)
     bar.set_label(label, color=FAINT, fontsize=9)
     bar.ax.tick_params(colors=FAINT, labelsize=8, length=3, width=0.6)

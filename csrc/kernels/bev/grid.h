@@ -17,9 +17,9 @@ enum BevCount { kBevCellsFilled, kBevPointsUsed, kBevOutOfRange, kBevNonFinite, 
 
 // A bird's-eye-view raster over an axis-aligned box, half-open on all three axes.
 struct BevGrid {
-  float lower[3];  // metres
-  float upper[3];  // metres
-  float resolution[2];  // metres a cell along x and y: fp32(upper - lower) / fp32(cells)
+  float lower[3];  // meters
+  float upper[3];  // meters
+  float resolution[2];  // meters a cell along x and y: fp32(upper - lower) / fp32(cells)
   int64_t nx = 0;
   int64_t ny = 0;
   BevOrientation orientation = BevOrientation::kGrid;

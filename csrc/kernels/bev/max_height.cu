@@ -70,7 +70,7 @@ struct DeviceHeightVisit {
 
   __device__ Prepared prepare(const BevThread& thread) const {
     const Key key = height_key(thread.point.z, thread.row, Key{});
-    return {key, blockIdx.x < first_wave ? leads_run(thread, key) : leads_neighbours(thread, key)};
+    return {key, blockIdx.x < first_wave ? leads_run(thread, key) : leads_neighbors(thread, key)};
   }
   __device__ bool operator()(const BevThread& thread, const Prepared& prepared) const {
     if (!prepared.leads) return false;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kBevThreads)
   top.fill();
   counts.fill();
   const uint64_t key = height_key(thread.point.z, thread.row, uint64_t{});
-  if (leads_neighbours(thread, key)) keys[thread.point.cell] = key - 1;
+  if (leads_neighbors(thread, key)) keys[thread.point.cell] = key - 1;
 }
 
 // Plans kCleared and kStarted: top points write their cells.
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kBevThreads)
     settle_kernel(BevMaxHeightArgs args, bool quads, const Key* keys) {
   const BevThread thread = load_point<T>(args.points, args.grid, quads);
   const Key key = height_key(thread.point.z, thread.row, Key{});
-  const bool leads = leads_neighbours(thread, key);
+  const bool leads = leads_neighbors(thread, key);
   wait_for_previous();
   const int64_t cell = thread.point.cell;
   if (!leads || load_relaxed(&keys[cell]) != key) return;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kBevThreads)
 // Four cells a thread: 16-byte reads of the table, and writes as wide as the format allows.
 template <class Key, HeightFormat kFormat>
 __global__ void __launch_bounds__(kBevThreads)
-    finalise_kernel(BevMaxHeightArgs args, const Key* table, int64_t cells) {
+    finalize_kernel(BevMaxHeightArgs args, const Key* table, int64_t cells) {
   args.code.format = kFormat;  // known at compile time from here on
   wait_for_previous();
   for (int64_t i = 4 * global_thread(); i < cells; i += 4 * global_stride()) {
@@ -173,10 +173,10 @@ __global__ void __launch_bounds__(kBevThreads)
 }
 
 template <class Key, HeightFormat kFormat>
-cudaError_t finalise(const BevMaxHeightArgs& args, const Key* keys, const CudaContext& context) {
+cudaError_t finalize(const BevMaxHeightArgs& args, const Key* keys, const CudaContext& context) {
   const int64_t cells = cells_of(args);
   const unsigned blocks = blocks_for(ceil_div<int64_t>(cells, 4), kBevThreads, context.target);
-  return launch_after(finalise_kernel<Key, kFormat>, blocks, kBevThreads, context, args, keys,
+  return launch_after(finalize_kernel<Key, kFormat>, blocks, kBevThreads, context, args, keys,
                       cells);
 }
 
@@ -189,12 +189,12 @@ cudaError_t launch_dense(const BevMaxHeightArgs& args, void* workspace,
   TORCHVOX_CUDA_CHECK(enter_points(args, table.keys, context));
   switch (args.code.format) {
     case HeightFormat::kFloat:
-      return finalise<Key, HeightFormat::kFloat>(args, table.keys, context);
+      return finalize<Key, HeightFormat::kFloat>(args, table.keys, context);
     case HeightFormat::kUInt8:
-      return finalise<Key, HeightFormat::kUInt8>(args, table.keys, context);
+      return finalize<Key, HeightFormat::kUInt8>(args, table.keys, context);
     case HeightFormat::kUInt16: break;
   }
-  return finalise<Key, HeightFormat::kUInt16>(args, table.keys, context);
+  return finalize<Key, HeightFormat::kUInt16>(args, table.keys, context);
 }
 
 // Key is uint64_t for a table that points begin, uint32_t for a cleared one.

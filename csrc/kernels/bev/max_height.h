@@ -23,8 +23,8 @@ struct HeightCode {
   HeightFormat format = HeightFormat::kFloat;
   float fill = 0.f;  // float output: value of empty cells; integer outputs hold 0 there
   int lowest_code = 1;  // uint8: code of z0
-  float z0 = 0.f;  // metres
-  float z1 = 0.f;  // metres
+  float z0 = 0.f;  // meters
+  float z1 = 0.f;  // meters
 
   // Codes 0 (empty), lowest_code .. 255.
   TORCHVOX_HD uint8_t to_uint8(float z) const {
@@ -33,10 +33,10 @@ struct HeightCode {
     const int value = lowest_code + static_cast<int>(code);
     return static_cast<uint8_t>(value < 255 ? value : 255);
   }
-  // Millimetres above z0, plus one; saturates.
+  // Millimeters above z0, plus one; saturates.
   TORCHVOX_HD uint16_t to_uint16(float z) const {
-    const float millimetres = floorf((z - z0) * 1000.f);
-    return millimetres < 65534.f ? static_cast<uint16_t>(1 + static_cast<int>(millimetres))
+    const float millimeters = floorf((z - z0) * 1000.f);
+    return millimeters < 65534.f ? static_cast<uint16_t>(1 + static_cast<int>(millimeters))
                                  : uint16_t{65535};
   }
 };

@@ -160,7 +160,7 @@ struct DeviceRasterVisit {
   }
 };
 
-// kWidth neighbouring elements, aligned.
+// kWidth neighboring elements, aligned.
 template <int kWidth>
 __device__ __forceinline__ void load_group(const uint32_t* from, uint32_t (&group)[kWidth]) {
   if constexpr (kWidth == 4) {

@@ -74,7 +74,7 @@ struct BevRasterizeArgs {
   BevPlanes planes;
   float density[kBevMaxDensityBase];  // density of 0 .. density_base - 1 points
   int density_base = 0;
-  double height_steps = 1.;  // steps a metre of the integer height sum
+  double height_steps = 1.;  // steps a meter of the integer height sum
   float fill = 0.f;
   const int32_t* cell_offsets = nullptr;  // [batches * cells + 1], for kIntensityMean
   const int32_t* cell_points = nullptr;  // rows of the points, ascending in each cell

@@ -80,11 +80,11 @@ __device__ __forceinline__ BevThread load_point(const PackedPoints& points, cons
   return load_point<T>(points, grid, quads, global_thread());
 }
 
-// True when the thread's point is used and neither neighbour in its warp is of the same cell with a
+// True when the thread's point is used and neither neighbor in its warp is of the same cell with a
 // larger key. Of equal keys the first leads. The rest cannot be the maximum of a cell, and sweeps
 // list most cells in runs. Called by whole warps.
 template <class Key>
-__device__ __forceinline__ bool leads_neighbours(const BevThread& thread, Key key) {
+__device__ __forceinline__ bool leads_neighbors(const BevThread& thread, Key key) {
   const unsigned all = 0xffffffffu, lane = threadIdx.x % 32;
   const int64_t cell = thread.used() ? thread.point.cell : -1;
   const int64_t cell_before = __shfl_up_sync(all, cell, 1);
@@ -95,8 +95,8 @@ __device__ __forceinline__ bool leads_neighbours(const BevThread& thread, Key ke
   return cell >= 0 && !loses;
 }
 
-// True when the thread's point is used and has the largest key of its run, the neighbouring lanes
-// with points of one cell. Leaves fewer than leads_neighbours, at more instructions.
+// True when the thread's point is used and has the largest key of its run, the neighboring lanes
+// with points of one cell. Leaves fewer than leads_neighbors, at more instructions.
 template <class Key>
 __device__ __forceinline__ bool leads_run(const BevThread& thread, Key key) {
   const unsigned all = 0xffffffffu, lane = threadIdx.x % 32;

@@ -21,7 +21,7 @@ namespace torchvox {
 // the overlap (float) or in the gradient. Above it the constants of either precision hold.
 inline constexpr double kLeastSize = 1e-30;
 
-// Seen from above, in metres and radians. A box without area (a size below the least, a value that
+// Seen from above, in meters and radians. A box without area (a size below the least, a value that
 // is not finite) has x = NaN: it overlaps nothing.
 template <class T>
 struct BevBox {
@@ -103,7 +103,7 @@ TORCHVOX_HD int compare(const BevBox<T>& a, const BevBox<T>& b) {
 // The second box of a pair in the frame of the first.
 template <class T>
 struct RelativeBox {
-  T x, y;  // centre
+  T x, y;  // center
   T cos, sin;
   T ux, uy, vx, vy;  // half of its length, half of its width, as vectors
 };

@@ -6,7 +6,7 @@
 namespace torchvox {
 namespace {
 
-// Stored less kAutomatic, so that zero-initialised means automatic.
+// Stored less kAutomatic, so that zero-initialized means automatic.
 std::atomic<int64_t> overrides[static_cast<int>(Plan::kCount)];
 
 }  // namespace

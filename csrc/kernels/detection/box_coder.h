@@ -87,8 +87,8 @@ TORCHVOX_HD void decode_anchor(const BoxCode& code, const float* delta, const fl
   }
 }
 
-// Cells of a centre head in the world.
-struct CentreCode {
+// Cells of a center head in the world.
+struct CenterCode {
   float voxel[2] = {1, 1};
   float low[2] = {0, 0};
   float stride = 1;  // voxels a cell
@@ -96,11 +96,11 @@ struct CentreCode {
   bool velocity = false;
 };
 
-struct CentreValues {
+struct CenterValues {
   float offset[2], z, size[3], rotation[2], velocity[2];
 };
 
-TORCHVOX_HD void decode_centre(const CentreCode& code, const CentreValues& value, int x, int y,
+TORCHVOX_HD void decode_center(const CenterCode& code, const CenterValues& value, int x, int y,
                                float* box) {
   box[0] = (static_cast<float>(x) + value.offset[0]) * code.stride * code.voxel[0] + code.low[0];
   box[1] = (static_cast<float>(y) + value.offset[1]) * code.stride * code.voxel[1] + code.low[1];

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Channels first: a thread has one sample of a few planes, in which its neighbours read and write
+// Channels first: a thread has one sample of a few planes, in which its neighbors read and write
 // beside it.
 template <class Word, class Index>
 __global__ void __launch_bounds__(kRowThreads)

@@ -9,7 +9,7 @@
 namespace torchvox {
 
 // out[b, s] = features[b, idx[b, s]], a zero row where the index is outside [0, points). The
-// samples may be neighbours of queries, [queries, k]: a gather reads them as one list.
+// samples may be neighbors of queries, [queries, k]: a gather reads them as one list.
 // Channel-last: features [batches, points, channels]. Channels first: [batches, channels, points].
 struct GatherPointsArgs {
   const void* features = nullptr;  // contiguous

@@ -9,14 +9,14 @@
 
 namespace torchvox {
 
-// Weights of the nearest neighbours of a query (PointNet++, equation 2): 1 / (d + eps), divided by
+// Weights of the nearest neighbors of a query (PointNet++, equation 2): 1 / (d + eps), divided by
 // their sum in index order. d is the distance or its square.
 struct WeightRule {
   bool squared = false;
   double eps = 1e-8;
 };
 
-// Neighbours infinitely far off weigh nothing; where all are, all weights are 0.
+// Neighbors infinitely far off weigh nothing; where all are, all weights are 0.
 inline constexpr int kNearest = 3;
 struct InterpolationWeightsArgs {
   const void* dist2 = nullptr;  // [queries, 3]

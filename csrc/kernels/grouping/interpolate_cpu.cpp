@@ -18,7 +18,7 @@ Sum halved(Sum* sums) {
   return sums[0];
 }
 
-// The channels of queries [begin, end), channel-last, so that they vectorise.
+// The channels of queries [begin, end), channel-last, so that they vectorize.
 template <class T>
 void interpolate_rows(const InterpolateArgs& args, int64_t begin, int64_t end) {
   using Sum = compute_t<T>;

@@ -10,7 +10,7 @@ namespace {
 template <class T, class Index>
 __global__ void __launch_bounds__(kRowThreads)
     queries_kernel(const Index* __restrict__ idx, const T* __restrict__ all_points,
-                   const __grid_constant__ NeighbourDistanceArgs args) {
+                   const __grid_constant__ NeighborDistanceArgs args) {
   using Number = compute_t<T>;
   constexpr int kAhead = 8;
   const int64_t query = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <class T, class Index>
-cudaError_t launch_queries(const NeighbourDistanceArgs& args, cudaStream_t stream) {
+cudaError_t launch_queries(const NeighborDistanceArgs& args, cudaStream_t stream) {
   const dim3 block = block_of(args.dims);
   const dim3 grid(grid_x(ceil_div<int64_t>(args.queries, block.y)), grid_y(args.lists.clouds));
   queries_kernel<<<grid, block, 0, stream>>>(static_cast<const Index*>(args.idx.data),
@@ -59,7 +59,7 @@ cudaError_t launch_queries(const NeighbourDistanceArgs& args, cudaStream_t strea
 }
 
 template <class T>
-cudaError_t launch_type(const NeighbourDistanceArgs& args, void* workspace,
+cudaError_t launch_type(const NeighborDistanceArgs& args, void* workspace,
                         const CudaContext& context) {
   const SlotLists& lists = args.lists;
   if (args.grad_points && lists.clouds * lists.rows > 0) {
@@ -72,14 +72,14 @@ cudaError_t launch_type(const NeighbourDistanceArgs& args, void* workspace,
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const NeighbourDistanceArgs& args, const Target&) {
+int64_t workspace_bytes_cuda(const NeighborDistanceArgs& args, const Target&) {
   if (!args.grad_points) return 0;
   return with_point_type(args.dtype, [&](auto type) {
     return partial_sums_bytes<DistanceGradient<decltype(type)>>(args);
   });
 }
 
-cudaError_t launch(const NeighbourDistanceArgs& args, void* workspace, const CudaContext& context) {
+cudaError_t launch(const NeighborDistanceArgs& args, void* workspace, const CudaContext& context) {
   return with_point_type(
       args.dtype, [&](auto type) { return launch_type<decltype(type)>(args, workspace, context); });
 }

@@ -10,16 +10,16 @@
 
 namespace torchvox {
 
-// Gradients of the distances of queries to their neighbours, p - q being point less query:
+// Gradients of the distances of queries to their neighbors, p - q being point less query:
 //   norm 2: d = |p - q|^2, each slot gives the point (2 grad) * (p - q) on each axis
 //   norm 1: d = sum of |p - q|, each slot gives it grad * sign(p - q)
 // and the query the opposite. Slots are added in the order of kSumChunk.
-struct NeighbourDistanceArgs {
+struct NeighborDistanceArgs {
   const void* grad = nullptr;  // [clouds, queries, k], fp64 for fp64 points, else fp32
   const void* points = nullptr;  // [clouds, rows, dims]
   const void* query = nullptr;  // [clouds, queries, dims]
   DType dtype = DType::kFloat;  // of both
-  IndexArray idx;  // [clouds, queries, k]; outside [0, rows): no neighbour
+  IndexArray idx;  // [clouds, queries, k]; outside [0, rows): no neighbor
   SlotLists lists;  // of idx; its clouds and rows are those of the call. Lists only for grad_points
   void* grad_points = nullptr;  // as points, or null where it is not wanted
   void* grad_query = nullptr;  // as query, or null
@@ -29,7 +29,7 @@ struct NeighbourDistanceArgs {
   int64_t dims = 3;
 };
 
-TORCHVOX_KERNEL(NeighbourDistanceArgs);
+TORCHVOX_KERNEL(NeighborDistanceArgs);
 
 // One element of each gradient, for the host's loops and the device's threads.
 
@@ -43,7 +43,7 @@ TORCHVOX_HD Sum distance_gradient(int norm, Sum grad, Sum difference) {
 // The slots that name one point, on one axis: a Gradient of segment_sum_common.h.
 template <class T>
 struct DistanceGradient {
-  using Args = NeighbourDistanceArgs;
+  using Args = NeighborDistanceArgs;
   using Number = compute_t<T>;
   using Sum = Lanes<Number, 1>;
   struct Slot {
@@ -57,7 +57,7 @@ struct DistanceGradient {
   int norm;
   Number point = 0;
 
-  TORCHVOX_HD DistanceGradient(const NeighbourDistanceArgs& args, int64_t cloud, int64_t axis) {
+  TORCHVOX_HD DistanceGradient(const NeighborDistanceArgs& args, int64_t cloud, int64_t axis) {
     const int64_t first = cloud * args.lists.rows * args.dims + axis;
     grad = static_cast<const Number*>(args.grad) + cloud * args.lists.slots;
     query = static_cast<const T*>(args.query) + cloud * args.queries * args.dims + axis;
@@ -67,7 +67,7 @@ struct DistanceGradient {
     dims = static_cast<uint32_t>(args.dims);
     norm = args.norm;
   }
-  static TORCHVOX_HD int64_t items(const NeighbourDistanceArgs& args) { return args.dims; }
+  static TORCHVOX_HD int64_t items(const NeighborDistanceArgs& args) { return args.dims; }
 
   TORCHVOX_HD Slot load(uint32_t slot) const {
     return {grad[slot], widen(query[int64_t{slot / k} * dims])};
@@ -81,9 +81,9 @@ struct DistanceGradient {
   }
 };
 
-// Element i of grad_query [clouds, queries, dims]. A slot without a neighbour adds nothing.
+// Element i of grad_query [clouds, queries, dims]. A slot without a neighbor adds nothing.
 template <class T>
-TORCHVOX_HD void query_gradient(const NeighbourDistanceArgs& args, int64_t i) {
+TORCHVOX_HD void query_gradient(const NeighborDistanceArgs& args, int64_t i) {
   using Sum = compute_t<T>;
   const int64_t rows = args.lists.rows;
   const int64_t query = i / args.dims, axis = i - query * args.dims, cloud = query / args.queries;

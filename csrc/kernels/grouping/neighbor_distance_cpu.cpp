@@ -9,9 +9,9 @@ constexpr int64_t kElementsPerTask = 4096;
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const NeighbourDistanceArgs&) { return 0; }
+int64_t workspace_bytes_cpu(const NeighborDistanceArgs&) { return 0; }
 
-void run_cpu(const NeighbourDistanceArgs& args, void*, const ParallelFor& parallel_for) {
+void run_cpu(const NeighborDistanceArgs& args, void*, const ParallelFor& parallel_for) {
   const SlotLists& lists = args.lists;
   with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);

@@ -10,7 +10,7 @@ constexpr int64_t kChannelsAtOnce = 64;  // sums of a row that stay close by
 constexpr int64_t kElementsPerTask = 4096;
 
 // Channels [first, first + count) of a row in the channel-last layout: slot by slot, so that rows
-// of grad are read whole and the channels vectorise.
+// of grad are read whole and the channels vectorize.
 template <class T, bool kWeighted>
 void sum_channels(const SlotSumArgs& args, int64_t cloud, int64_t row, int64_t first,
                   int64_t count) {

@@ -15,7 +15,7 @@ constexpr int kMostSlots = 128;  // of a block
 constexpr int kTileBytes = 24576;  // of its slots, put together in shared memory
 constexpr int kAhead = 4;  // slots of a team whose loads are on their way at once
 
-// The team of this thread: neighbours that share a slot, a power of two up to a warp.
+// The team of this thread: neighbors that share a slot, a power of two up to a warp.
 struct Team {
   int size, lane, first, teams;
 

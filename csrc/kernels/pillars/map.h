@@ -48,8 +48,8 @@ struct PillarMap {
   PillarRows rows;
   VoxelGrid grid;
   int64_t max_points = -1;  // P, the slots of a pillar; -1: no limit
-  int center_axes = 3;  // of the offset to the centre: 2 (x, y) or 3
-  bool legacy = false;  // the offset to the centre takes the place of the coordinates
+  int center_axes = 3;  // of the offset to the center: 2 (x, y) or 3
+  bool legacy = false;  // the offset to the center takes the place of the coordinates
   bool padded = true;  // empty slots count as points whose decorated columns are all 0
 
   TORCHVOX_HD int64_t decorated() const { return columns + 3 + center_axes; }
@@ -74,7 +74,7 @@ struct PillarMap {
   }
 };
 
-// A pillar's middle and the mean of its stored points, in metres.
+// A pillar's middle and the mean of its stored points, in meters.
 template <class Real>
 struct PillarFrame {
   Real center[3];
@@ -89,7 +89,7 @@ struct PillarFrame {
 };
 
 // Column `column` of a decorated point: the point's own columns, its offset to the mean, its offset
-// to the centre. values(c) is column c of the point.
+// to the center. values(c) is column c of the point.
 template <class Real, class Values>
 TORCHVOX_HD Real decorated(const PillarMap& map, int64_t columns, const PillarFrame<Real>& frame,
                            const Values& values, int64_t column) {

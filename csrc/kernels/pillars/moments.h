@@ -19,7 +19,7 @@ struct PillarMomentsArgs {
   TORCHVOX_HD int64_t entries() const { return size() * (size() + 1) / 2; }
 };
 
-// Sums are taken over a tree that depends on their number alone: 32 neighbours left to right, from
+// Sums are taken over a tree that depends on their number alone: 32 neighbors left to right, from
 // +0, then 32 such sums, and so on.
 inline constexpr int64_t kTreeWidth = 32;
 

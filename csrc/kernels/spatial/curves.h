@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Morton and Hilbert codes of points in a cube. They only bring neighbours together: no rounding
+// Morton and Hilbert codes of points in a cube. They only bring neighbors together: no rounding
 // here can change a result.
 #pragma once
 
@@ -15,7 +15,7 @@ TORCHVOX_HD uint32_t cell_of(float x, float low, float scale, uint32_t cells) {
   return at > 0.0f ? static_cast<uint32_t>(at < last ? at : last) : 0;  // NaN (0 * inf): 0
 }
 
-// Cells per half metre of the longest side of [low, high], the one scale of all axes.
+// Cells per half meter of the longest side of [low, high], the one scale of all axes.
 TORCHVOX_HD float scale_of(const float low[3], const float high[3], uint32_t cells) {
   float extent = 0.0f;
   for (int axis = 0; axis < 3; ++axis) {

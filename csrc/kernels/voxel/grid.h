@@ -37,9 +37,9 @@ inline constexpr int64_t kMaxCellsPerAxis = int64_t{1} << 24;
 inline float cells_on_axis(float lo, float hi, float size) { return std::round((hi - lo) / size); }
 
 struct VoxelGrid {
-  float lo[3] = {0, 0, 0};  // metres; x, y, z
-  float hi[3] = {1, 1, 1};  // metres
-  float size[3] = {1, 1, 1};  // metres
+  float lo[3] = {0, 0, 0};  // meters; x, y, z
+  float hi[3] = {1, 1, 1};  // meters
+  float size[3] = {1, 1, 1};  // meters
   int32_t cells[3] = {1, 1, 1};
   bool check_range = false;  // bounds="range": a point must also have lo <= p < hi
   bool x_major = false;  // keys ascend with (b, x, y, z) instead of (b, z, y, x)
@@ -115,7 +115,7 @@ struct VoxelGrid {
     return static_cast<int64_t>(key / cells_per_sample());
   }
 
-  // The middle of cell `i` of one axis, in metres.
+  // The middle of cell `i` of one axis, in meters.
   template <class Real>
   TORCHVOX_HD Real center(int axis, int32_t i) const {
     return static_cast<Real>(lo[axis]) +

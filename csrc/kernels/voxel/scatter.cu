@@ -90,7 +90,7 @@ namespace {
 constexpr int kThreads = 256;
 
 // One thread an output element, channels fastest: the lanes of a warp share the row's list and read
-// neighbouring channels of the same point.
+// neighboring channels of the same point.
 template <class T>
 __global__ void __launch_bounds__(kThreads) scatter_kernel(VoxelScatterArgs args) {
   const int64_t count = args.rows * args.channels;

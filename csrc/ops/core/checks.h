@@ -146,7 +146,7 @@ inline c10::SymInt check_batch(const char* op, const at::Tensor& points,
   return batches;
 }
 
-// (x0, y0, z0, x1, y1, z1) in metres, each lower bound below its upper bound.
+// (x0, y0, z0, x1, y1, z1) in meters, each lower bound below its upper bound.
 inline void check_range(const char* op, c10::ArrayRef<double> range) {
   check_value(range.size() == 6, op, "point_cloud_range must be (x0, y0, z0, x1, y1, z1)", range);
   for (int axis = 0; axis < 3; ++axis) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where an op has no kernel it raises one readable sentence: under the CUDA key of a CPU-only
-// build, and under every other key without a kernel (sparse, quantised and nested tensors, other
+// build, and under every other key without a kernel (sparse, quantized and nested tensors, other
 // devices, no tensor at all).
 #include <torch/library.h>
 

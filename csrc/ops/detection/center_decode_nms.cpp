@@ -11,29 +11,29 @@ using at::TensorList;
 
 constexpr const char* kOp = "center_decode_nms";
 
-// The maps of all tasks, in the order of CentreMapKind after the heat maps.
-struct CentreMaps {
+// The maps of all tasks, in the order of CenterMapKind after the heat maps.
+struct CenterMaps {
   const char* name;
   TensorList maps;
   int64_t channels;
 };
 
 // Fills in the heads without their memory.
-void check_tasks(TensorList heatmap, const std::array<CentreMaps, 5>& others, DetectArgs& args) {
+void check_tasks(TensorList heatmap, const std::array<CenterMaps, 5>& others, DetectArgs& args) {
   check_heads(kOp, "heatmap", heatmap);
-  for (const CentreMaps& other : others) {
+  for (const CenterMaps& other : others) {
     const bool left_out = &other == &others.back() && other.maps.empty();
     if (!left_out) check_length(kOp, other.name, other.maps.size(), heatmap.size());
   }
-  args.centres = true;
-  args.centre.velocity = !others.back().maps.empty();
+  args.centers = true;
+  args.center.velocity = !others.back().maps.empty();
   args.heads = static_cast<int>(heatmap.size());
   int classes = 0;
   for (int h = 0; h < args.heads; ++h) {
     check_map(kOp, "heatmap", heatmap[h], heatmap[0]);
     check_size(heatmap[h].sym_size(1).sym_ge(1), kOp, "heatmap must have a channel a class",
                heatmap[h].sym_sizes());
-    for (const CentreMaps& other : others) {
+    for (const CenterMaps& other : others) {
       if (other.maps.empty()) continue;
       check_beside(kOp, other.name, other.maps[h], heatmap[h]);
       check_size(other.maps[h].sym_size(1).sym_eq(other.channels), kOp,
@@ -56,7 +56,7 @@ void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, in
                std::string_view rot_order, DetectArgs& args) {
   check_range(kOp, range);
   check_value(voxel_size.size() == 2 || voxel_size.size() == 3, kOp,
-              "voxel_size must be (x, y, z), or (x, y), in metres", voxel_size);
+              "voxel_size must be (x, y, z), or (x, y), in meters", voxel_size);
   check_value(stride >= 1 && stride < (1 << 24), kOp, "stride must be in [1, 2^24)", stride);
   check_value(rot_order == "sin_cos" || rot_order == "cos_sin", kOp,
               "rot_order must be 'sin_cos' or 'cos_sin'", "'", rot_order, "'");
@@ -64,11 +64,11 @@ void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, in
     const auto size = static_cast<float>(voxel_size[axis]);
     check_value(std::isfinite(size) && size > 0, kOp, "voxel_size must be finite and > 0",
                 voxel_size);
-    args.centre.voxel[axis] = size;
-    args.centre.low[axis] = static_cast<float>(range[axis]);
+    args.center.voxel[axis] = size;
+    args.center.low[axis] = static_cast<float>(range[axis]);
   }
-  args.centre.stride = static_cast<float>(stride);
-  args.centre.cos_first = rot_order == "cos_sin";
+  args.center.stride = static_cast<float>(stride);
+  args.center.cos_first = rot_order == "cos_sin";
 }
 
 void set_post_range(c10::ArrayRef<double> range, DetectArgs& args) {
@@ -90,7 +90,7 @@ Detections center_decode_nms(
     bool global_post, bool best_class, bool closed, std::optional<c10::ArrayRef<double>> post_range,
     std::string_view rot_order, std::optional<at::IntArrayRef> class_labels, std::string_view nms) {
   const TensorList vel = given(vel_in);
-  const std::array<CentreMaps, 5> others{
+  const std::array<CenterMaps, 5> others{
       {{"offset", offset, 2}, {"z", z, 1}, {"dim", dim, 3}, {"rot", rot, 2}, {"vel", vel, 2}}};
   DetectArgs args;
   args.group = parse_group(kOp, group);

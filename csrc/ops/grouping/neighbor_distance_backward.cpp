@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradient that every op with differentiable distances to neighbours shares.
+// The gradient that every op with differentiable distances to neighbors shares.
 #include <torch/library.h>
 
 #include "csrc/kernels/grouping/neighbor_distance.h"
@@ -64,11 +64,11 @@ void check(const char* op, const Tensor& grad, const Tensor& points, const Tenso
   check_offsets(op, clouds, "grad_dist2", grad);
 }
 
-std::tuple<Tensor, Tensor> neighbour_distance_backward(
+std::tuple<Tensor, Tensor> neighbor_distance_backward(
     const Tensor& grad_in, const Tensor& points_in, const Tensor& query_in, const Tensor& idx_in,
     int64_t norm, const OptionalTensor& count, const OptionalTensor& ptr,
     const OptionalTensor& query_ptr, bool local_index, bool for_points, bool for_query) {
-  const char* op = "_neighbour_distance_backward";
+  const char* op = "_neighbor_distance_backward";
   const RaggedClouds ragged{ptr, query_ptr, local_index};
   check(op, grad_in, points_in, query_in, idx_in, norm, count, ragged);
   if (for_points)
@@ -83,7 +83,7 @@ std::tuple<Tensor, Tensor> neighbour_distance_backward(
 
   const Tensor grad = grad_in.contiguous(), points = points_in.contiguous(),
                query = query_in.contiguous();
-  NeighbourDistanceArgs args;
+  NeighborDistanceArgs args;
   args.grad = grad.const_data_ptr();
   args.points = points.const_data_ptr();
   args.query = query.const_data_ptr();
@@ -109,7 +109,7 @@ std::tuple<Tensor, Tensor> neighbour_distance_backward(
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("_neighbour_distance_backward", neighbour_distance_backward);
+  m.impl("_neighbor_distance_backward", neighbor_distance_backward);
 }
 
 TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
@@ -118,7 +118,7 @@ TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
   if (kBuiltWithCuda) register_kernels(m);
 }
 TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("_neighbour_distance_backward", no_second_derivative());
+  m.impl("_neighbor_distance_backward", no_second_derivative());
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// neighbour_rows makes any neighbour list one of plain rows; the ragged gathers are it and the
+// neighbor_rows makes any neighbor list one of plain rows; the ragged gathers are it and the
 // batched op on one cloud, so that their gradients are the batched ones.
 #include <torch/library.h>
 
@@ -13,10 +13,10 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-Tensor neighbour_rows(const Tensor& idx_in, const c10::SymInt& num_points,
-                      const OptionalTensor& count, const OptionalTensor& ptr,
-                      const OptionalTensor& query_ptr, bool local_index) {
-  const char* op = "neighbour_rows";
+Tensor neighbor_rows(const Tensor& idx_in, const c10::SymInt& num_points,
+                     const OptionalTensor& count, const OptionalTensor& ptr,
+                     const OptionalTensor& query_ptr, bool local_index) {
+  const char* op = "neighbor_rows";
   const RaggedClouds clouds{ptr, query_ptr, local_index};
   check_integers(op, "idx", idx_in);
   check_value(idx_in.dim() == 2 || (idx_in.dim() == 3 && !ptr), op,
@@ -38,15 +38,15 @@ Tensor neighbour_rows(const Tensor& idx_in, const c10::SymInt& num_points,
                    clouds);
 }
 
-Tensor neighbour_rows_int(const Tensor& idx, int64_t num_points, const OptionalTensor& count,
+Tensor neighbor_rows_int(const Tensor& idx, int64_t num_points, const OptionalTensor& count,
+                         const OptionalTensor& ptr, const OptionalTensor& query_ptr,
+                         bool local_index) {
+  return neighbor_rows(idx, num_points, count, ptr, query_ptr, local_index);
+}
+Tensor neighbor_rows_meta(const Tensor& idx, c10::SymInt num_points, const OptionalTensor& count,
                           const OptionalTensor& ptr, const OptionalTensor& query_ptr,
                           bool local_index) {
-  return neighbour_rows(idx, num_points, count, ptr, query_ptr, local_index);
-}
-Tensor neighbour_rows_meta(const Tensor& idx, c10::SymInt num_points, const OptionalTensor& count,
-                           const OptionalTensor& ptr, const OptionalTensor& query_ptr,
-                           bool local_index) {
-  return neighbour_rows(idx, num_points, count, ptr, query_ptr, local_index);
+  return neighbor_rows(idx, num_points, count, ptr, query_ptr, local_index);
 }
 
 // Rows [1, U, k] of packed features [T, C], for a batched op.
@@ -54,7 +54,7 @@ Tensor ragged_rows(const char* op, const Tensor& features, const Tensor& idx, co
                    const Tensor& query_ptr, bool local_index) {
   static const auto rows_op =
       typed_op<Tensor(const Tensor&, c10::SymInt, const OptionalTensor&, const OptionalTensor&,
-                      const OptionalTensor&, bool)>("torchvox::neighbour_rows");
+                      const OptionalTensor&, bool)>("torchvox::neighbor_rows");
   check_dense(op, "features", features);
   check_dense(op, "idx", idx);
   check_dense(op, "ptr", ptr);
@@ -101,12 +101,12 @@ Tensor three_interpolate_ragged(const Tensor& features, const Tensor& idx, const
   return interpolate_op.call(features.unsqueeze(0), rows, weight.unsqueeze(0), false).squeeze(0);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl("neighbour_rows", neighbour_rows_int); }
+TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl("neighbor_rows", neighbor_rows_int); }
 TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) m.impl("neighbour_rows", neighbour_rows_int);
+  if (kBuiltWithCuda) m.impl("neighbor_rows", neighbor_rows_int);
 }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl("neighbour_rows", neighbour_rows_meta); }
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("neighbour_rows", not_differentiable()); }
+TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl("neighbor_rows", neighbor_rows_meta); }
+TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("neighbor_rows", not_differentiable()); }
 TORCH_LIBRARY_IMPL(torchvox, CompositeImplicitAutograd, m) {
   m.impl("group_points_ragged", group_points_ragged);
   m.impl("three_interpolate_ragged", three_interpolate_ragged);

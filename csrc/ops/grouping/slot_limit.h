@@ -12,7 +12,7 @@ namespace torchvox {
 inline void check_slots(const char* op, const c10::SymInt& rows, const c10::SymInt& slots) {
   check_below(rows, kIndexLimit, op, "a gradient takes fewer than 2^31 points a cloud", rows);
   check_below(slots, kIndexLimit, op,
-              "a gradient takes fewer than 2^31 slots a cloud, queries times neighbours", slots);
+              "a gradient takes fewer than 2^31 slots a cloud, queries times neighbors", slots);
 }
 
 // Of `rows`, whose `axis` counts the points and whose gradient is wanted or not. The call itself

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Neighbour indices as every op over them reads them: checked, made plain rows, listed by row.
+// Neighbor indices as every op over them reads them: checked, made plain rows, listed by row.
 #pragma once
 
 #include <ATen/core/Tensor.h>

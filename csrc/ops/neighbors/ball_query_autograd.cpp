@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The distances of ball queries get the gradient that all distances to neighbours share.
+// The distances of ball queries get the gradient that all distances to neighbors share.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -35,7 +35,7 @@ const auto& backward_op() {
   static const auto op = typed_op<std::tuple<Tensor, Tensor>(
       const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t, const OptionalTensor&,
       const OptionalTensor&, const OptionalTensor&, bool, bool, bool)>(
-      "torchvox::_neighbour_distance_backward");
+      "torchvox::_neighbor_distance_backward");
   return op;
 }
 

@@ -18,8 +18,8 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
 // idx [B, M, k] or count [B, M], int32.
-void check_neighbours(const char* op, const char* name, const Tensor& tensor, int dims,
-                      const char* shape, const Tensor& query) {
+void check_neighbors(const char* op, const char* name, const Tensor& tensor, int dims,
+                     const char* shape, const Tensor& query) {
   check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
   check_device(op, name, tensor, query);
   const Rule rule{name, " must be ", shape, " with the B and M of query"};
@@ -88,8 +88,8 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
   check_points_and_query(op, points_in, query_in, 3, "[B, N, D]", "[B, M, D]");
   check_size(query_in.sym_size(0).sym_eq(points_in.sym_size(0)), op,
              "query must have the B of points", query_in.sym_sizes());
-  check_neighbours(op, "idx", idx_in, 3, "[B, M, k]", query_in);
-  check_neighbours(op, "count", count_in, 2, "[B, M]", query_in);
+  check_neighbors(op, "idx", idx_in, 3, "[B, M, k]", query_in);
+  check_neighbors(op, "count", count_in, 2, "[B, M]", query_in);
   check_below(idx_in.sym_size(2), kIndexLimit, op, "idx must have k below 2^31",
               idx_in.sym_sizes());
   c10::SymInt in = use_xyz ? points_in.sym_size(2) : c10::SymInt(0);

@@ -30,7 +30,7 @@ const auto& backward_op() {
   static const auto op =
       typed_op<Distances(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t,
                          const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
-                         bool, bool)>("torchvox::_neighbour_distance_backward");
+                         bool, bool)>("torchvox::_neighbor_distance_backward");
   return op;
 }
 
@@ -52,7 +52,7 @@ struct Search {
 using Forward = std::function<Distances()>;
 
 // `points` and `query` are arguments of their own, so that autograd sees them.
-class NeighbourDistance : public torch::autograd::Function<NeighbourDistance> {
+class NeighborDistance : public torch::autograd::Function<NeighborDistance> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& points, const Tensor& query,
                                const Search& search, const Forward& op) {
@@ -84,7 +84,7 @@ class NeighbourDistance : public torch::autograd::Function<NeighbourDistance> {
 
 Distances differentiable(const Search& search, const Forward& op) {
   if (wants_gradient(search.points) || wants_gradient(search.query)) {
-    const auto out = NeighbourDistance::apply(search.points, search.query, search, op);
+    const auto out = NeighborDistance::apply(search.points, search.query, search, op);
     return {out[0], out[1]};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

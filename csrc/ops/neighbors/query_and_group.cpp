@@ -73,10 +73,10 @@ void check_features(const char* op, const OptionalTensor& features, const Tensor
 }
 
 // The balls of a row, kMostRadii at a time.
-void find_neighbours(const char* op, const Tensor& points, const Tensor& query,
-                     const OptionalTensor& lengths, const OptionalTensor& query_lengths,
-                     const Layout& layout, bool closed, DistOrder order, const Tensor& idx,
-                     const Tensor& count) {
+void find_neighbors(const char* op, const Tensor& points, const Tensor& query,
+                    const OptionalTensor& lengths, const OptionalTensor& query_lengths,
+                    const Layout& layout, bool closed, DistOrder order, const Tensor& idx,
+                    const Tensor& count) {
   BallQueryArgs args;
   args.points = points.const_data_ptr();
   args.query = query.const_data_ptr();
@@ -142,7 +142,7 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
   const Tensor points = readable(points_in), query = readable(query_in);
   const OptionalTensor features = contiguous(features_in), lengths = contiguous(lengths_in),
                        query_lengths = contiguous(query_lengths_in);
-  find_neighbours(op, points, query, lengths, query_lengths, layout, closed, order, idx, count);
+  find_neighbors(op, points, query, lengths, query_lengths, layout, closed, order, idx, count);
 
   QueryAndGroupArgs args;
   args.points = points.const_data_ptr();

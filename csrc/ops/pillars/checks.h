@@ -137,7 +137,7 @@ struct PillarTensors {
 };
 
 // [B, channels, ny, nx] in the memory format that convolutions of few channels like best: the
-// channels of a cell are neighbours.
+// channels of a cell are neighbors.
 inline at::Tensor empty_canvas(const c10::SymInt& batches, const c10::SymInt& channels, int64_t nx,
                                int64_t ny, at::ScalarType type, const at::Tensor& beside) {
   return at::empty_strided_symint({batches, channels, ny, nx},

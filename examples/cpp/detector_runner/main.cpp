@@ -58,7 +58,7 @@ std::vector<at::Tensor> run_model(const std::string& path, const Batch& batch) {
   return outputs;
 }
 
-// The boxes of a scan with the highest scores: x, y, z of the centre, l, w, h, yaw.
+// The boxes of a scan with the highest scores: x, y, z of the center, l, w, h, yaw.
 void print_best(const std::vector<at::Tensor>& outputs, int64_t scan, int64_t most) {
   const at::Tensor scores = outputs[kScores][scan];
   const int64_t count = outputs[kCount][scan].item<int32_t>();

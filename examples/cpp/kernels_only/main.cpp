@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr float kLower[3] = {0.f, -40.f, -3.f};  // metres
+constexpr float kLower[3] = {0.f, -40.f, -3.f};  // meters
 constexpr float kUpper[3] = {80.f, 40.f, 3.f};
 constexpr int64_t kCells = 400;
 

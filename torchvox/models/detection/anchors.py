@@ -12,7 +12,7 @@ from torchvox.models.detection.config import AnchorConfig
 def anchor_boxes(
     anchors: Sequence[AnchorConfig], size: Sequence[int], area: Sequence[float], grid: str
 ) -> Tensor:
-    """[ny, nx, A, 7] float32 (x, y, z centre, l, w, h, yaw), A by class and then by rotation.
+    """[ny, nx, A, 7] float32 (x, y, z center, l, w, h, yaw), A by class and then by rotation.
 
     size: (nx, ny) of the map. area: (x0, y0, x1, y1) that it covers.
     """

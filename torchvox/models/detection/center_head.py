@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads that find the centres of objects: CenterPoint (Yin et al., CVPR 2021)."""
+"""Heads that find the centers of objects: CenterPoint (Yin et al., CVPR 2021)."""
 
 from typing import List, Optional, Sequence, Tuple
 
@@ -16,7 +16,7 @@ class CenterHead(TaskHead):
     """A heat map per class and the parts of the box at every cell, a head per task.
 
     forward returns [hm, reg, z, dim, rot, vel] with a map per task each: logits, the offset of the
-    centre in cells, its height, logarithms of the size, two numbers for the yaw, the velocity; no
+    center in cells, its height, logarithms of the size, two numbers for the yaw, the velocity; no
     velocity without `velocity`.
     """
 
@@ -41,7 +41,7 @@ class CenterHead(TaskHead):
 
 
 class CenterDecoder(torch.nn.Module):
-    """From the maps of a centre head to (boxes, scores, labels, count, overflow).
+    """From the maps of a center head to (boxes, scores, labels, count, overflow).
 
     labels: of the classes of all tasks, in their order. cells: canvas cells that a cell of the map
     stands for, along each axis.
@@ -71,8 +71,8 @@ class CenterDecoder(torch.nn.Module):
         self.group, self.mode = rules.group, rules.mode
         self.global_post, self.best_class = bool(rules.global_post), bool(rules.best_class)
         self.closed = not rules.strict
-        limits = [float(v) for v in rules.centre_range]
-        self.centre_range: Optional[List[float]] = limits if limits else None
+        limits = [float(v) for v in rules.center_range]
+        self.center_range: Optional[List[float]] = limits if limits else None
 
     def forward(self, maps: List[List[Tensor]]) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         dim, rot = maps[3], maps[4]
@@ -100,7 +100,7 @@ class CenterDecoder(torch.nn.Module):
             global_post=self.global_post,
             best_class=self.best_class,
             closed=self.closed,
-            post_range=self.centre_range,
+            post_range=self.center_range,
             rot_order=self.rot,
             class_labels=self.labels,
             nms=self.mode,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a pillar detector is made of, as frozen plain values: the arguments of its class, the `args`
-of a configuration file, and what a checkpoint keeps. Lengths are metres, angles radians."""
+of a configuration file, and what a checkpoint keeps. Lengths are meters, angles radians."""
 
 import contextlib
 import dataclasses
@@ -29,18 +29,18 @@ class EncoderConfig(Strict):
     """The pillar net: a decorated row per point, linear layers with batch norm, maximum per pillar.
 
     A row holds the columns of the point, x, y, z less the mean of the pillar, and x, y (, z) less
-    its centre: centre_axes, 2 or 3 of them.
+    its center: center_axes, 2 or 3 of them.
     channels: a layer that is not the last has half as many outputs and concatenates their maximum.
     pad_semantics: "reference": a pillar with fewer points than its cap competes with rows of zeros,
         and batch statistics count them, as in the hard voxelization of all peers; "none": neither,
         as in the dynamic one. Weights of the two are not interchangeable.
-    legacy: the centre offset also stands in for the absolute coordinates of its axes.
+    legacy: the center offset also stands in for the absolute coordinates of its axes.
     """
 
     channels: Tuple[int, ...] = (64,)
     pad_semantics: str = "reference"
     legacy: bool = False
-    centre_axes: int = 3
+    center_axes: int = 3
     eps: float = 1e-3
     momentum: float = 0.01
 
@@ -96,7 +96,7 @@ class AnchorHeadConfig(Strict):
     """One 1x1 convolution each for scores, boxes and directions.
 
     anchors: one entry per class, in class order. grid: "ends", from one end of the range to the
-        other, or "centers", at the centres of the cells; area: x0, y0, x1, y1 of the anchors where
+        other, or "centers", at the centers of the cells; area: x0, y0, x1, y1 of the anchors where
         they do not span the range of the points.
     code_size: numbers that code a box: 7, 8 with cos and sin of the yaw, 9 and 10 with velocities.
     """
@@ -162,11 +162,11 @@ class DetectionsConfig(Strict):
 
     score: threshold of the sigmoid; strict: it must be exceeded. pre, post: candidates before and
         boxes after the suppression, per sample and group. nms: threshold, or one per group; mode:
-        "rotated", by IoU, or "circle", by squared centre distance.
+        "rotated", by IoU, or "circle", by squared center distance.
     group: boxes of different groups never suppress each other: "none", "class" or "task".
     shared_pre: the `pre` boxes of best class first, then classes. global_post: the best `post` of
         all groups. best_class: a cell of a heat map gives its best class alone.
-    centre_range: centres outside are dropped.
+    center_range: centers outside are dropped.
     box_format: "lwh", or "wlh_clockwise" of networks whose boxes are w, l, h and turn clockwise
         from -y; the boxes that come out are l, w, h and turn counterclockwise from x in both.
     """
@@ -181,7 +181,7 @@ class DetectionsConfig(Strict):
     shared_pre: bool = False
     global_post: bool = False
     best_class: bool = False
-    centre_range: Tuple[float, ...] = ()
+    center_range: Tuple[float, ...] = ()
     box_format: str = "lwh"
 
 

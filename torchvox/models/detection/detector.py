@@ -2,7 +2,7 @@
 """PointPillars (Lang et al., CVPR 2019) and its variant with heat maps (Yin et al., CVPR 2021).
 
 Raw points in, boxes out, with one `forward` for eager, TorchScript, torch.export, torch.compile and
-CUDA graphs: fixed shapes, no host synchronisation.
+CUDA graphs: fixed shapes, no host synchronization.
 """
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -49,7 +49,7 @@ class PillarDetector(nn.Module):
             voxel_size=self.pillar_size,
             point_cloud_range=self.point_cloud_range,
             max_points=config.max_points,
-            center_axes=config.encoder.centre_axes,
+            center_axes=config.encoder.center_axes,
             legacy=config.encoder.legacy,
             pad_semantics=config.encoder.pad_semantics,
             eps=config.encoder.eps,
@@ -133,7 +133,7 @@ class PointPillars(PillarDetector):
     config: `PointPillarsConfig`, or a mapping of the same values.
 
     forward(points [B, N, columns] float32, num_points [B] int32) returns (boxes [B, K, 7 or 9]
-    float32: x, y, z of the centre, l, w, h, yaw, and velocities where the head has them; scores
+    float32: x, y, z of the center, l, w, h, yaw, and velocities where the head has them; scores
     [B, K] float32; labels [B, K] int32; count [B] int32, how many rows of the others are in use;
     overflow [B] int32, candidates past the cap before the suppression). Unused rows are 0, their
     labels -1. Rows of points past num_points do not exist; points out of range, and those with a

@@ -48,11 +48,11 @@ def check_numbers(config: Any) -> None:
 
 
 def check_finite(value: Any, name: str) -> None:
-    """Every number but the bounds of centre_range, which may be open."""
+    """Every number but the bounds of center_range, which may be open."""
     if dataclasses.is_dataclass(value):
         for one in dataclasses.fields(value):
             inner = f"{name}.{one.name}" if name else one.name
-            if one.name != "centre_range":
+            if one.name != "center_range":
                 check_finite(getattr(value, one.name), inner)
     elif isinstance(value, tuple):
         for one in value:
@@ -118,4 +118,4 @@ def _check_detections(rules: DetectionsConfig) -> None:
     least("detections.nms", rules.nms, 0)
     for name, size in (("pre", rules.pre), ("post", rules.post)):
         require(0 < size < LIMIT, f"detections.{name} must be above 0 and below 2^31, got {size}")
-    ordered("detections.centre_range", rules.centre_range)
+    ordered("detections.center_range", rules.center_range)

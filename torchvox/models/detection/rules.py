@@ -32,8 +32,8 @@ def check(config: Detector) -> None:
     encoder = config.encoder
     one_of(encoder.pad_semantics, ("reference", "none"), "encoder.pad_semantics")
     require(
-        encoder.centre_axes in (2, 3),
-        f"encoder.centre_axes must be 2 or 3, got {encoder.centre_axes}",
+        encoder.center_axes in (2, 3),
+        f"encoder.center_axes must be 2 or 3, got {encoder.center_axes}",
     )
     widths = list(encoder.channels)
     require(len(widths) > 0, "encoder.channels must name at least one layer")
@@ -98,7 +98,7 @@ def _check_scale(config: Detector) -> None:
     )
     require(
         all(factor == 1.0 for factor in scale[:3]),
-        "column_scale must be 1 for x, y and z, which are metres",
+        "column_scale must be 1 for x, y and z, which are meters",
     )
 
 
@@ -141,10 +141,10 @@ def _check_detections(config: Detector) -> None:
     one_of(rules.mode, ("rotated", "circle"), "detections.mode")
     one_of(rules.group, ("none", "class", "task"), "detections.group")
     one_of(rules.box_format, ("lwh", "wlh_clockwise"), "detections.box_format")
-    centres = isinstance(config, CenterPointPillarsConfig)
-    for name, meant in (("centre_range", centres), ("best_class", centres)):
+    centers = isinstance(config, CenterPointPillarsConfig)
+    for name, meant in (("center_range", centers), ("best_class", centers)):
         require(meant or not getattr(rules, name), f"detections.{name} is for heat maps alone")
-    require(not (centres and rules.shared_pre), "detections.shared_pre is for anchors alone")
+    require(not (centers and rules.shared_pre), "detections.shared_pre is for anchors alone")
     require(
         not rules.shared_pre or rules.group == "class",
         f"detections.group must be class with shared_pre, got {rules.group!r}",
@@ -153,7 +153,7 @@ def _check_detections(config: Detector) -> None:
         not rules.best_class or rules.group != "class",
         "detections.group must be none or task with best_class, got 'class'",
     )
-    require(len(rules.centre_range) in (0, 6), "detections.centre_range must have 6 values")
+    require(len(rules.center_range) in (0, 6), "detections.center_range must have 6 values")
     tasks = getattr(config.head, "tasks", ((),))
     groups = {"none": 1, "class": len(config.classes), "task": len(tasks)}[rules.group]
     require(

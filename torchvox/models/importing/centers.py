@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Centre heads in checkpoints of other programs: classes by task, and where each tensor belongs."""
+"""Center heads in checkpoints of other programs: classes by task, and where each tensor belongs."""
 
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Tuple
@@ -83,7 +83,7 @@ def center_detections(settings: Settings, **more: Any) -> Dict[str, Any]:
         "post": 83,
         "nms": [0.2],
         "group": "task",
-        "centre_range": list(NUSCENES_LIMITS),
+        "center_range": list(NUSCENES_LIMITS),
         **more,
     }
     return {k: settings.choose(f"detections.{k}", v) for k, v in values.items()}

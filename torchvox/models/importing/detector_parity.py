@@ -14,13 +14,13 @@ from torchvox.models.importing.settings import Flag, shown
 ANCHOR_KINDS = ("cls", "box", "dir")
 CENTER_KINDS = ("hm", "reg", "z", "dim", "rot", "vel")
 SWEEPS, SWEEP_SECONDS = 10, 0.05  # of a nuScenes scan
-NEAR = 0.05  # metres, radians: two boxes are the same one
+NEAR = 0.05  # meters, radians: two boxes are the same one
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Of detections: how many the original has, how many we have, how many of them are the same
-    with the same label, and how far these differ: in metres or radians, and in score."""
+    with the same label, and how far these differ: in meters or radians, and in score."""
 
     theirs: int
     ours: int
@@ -82,7 +82,7 @@ class DetectorReport:
 
 
 def street(columns: int) -> Tuple[str, Tensor]:
-    """Points [N, columns] of a generated street: x, y, z in metres, intensity in 0..1; with five
+    """Points [N, columns] of a generated street: x, y, z in meters, intensity in 0..1; with five
     columns as nuScenes has them, intensity in 0..255 and the age of a point in seconds."""
     from torchvox.data.scene import generate_scan
 

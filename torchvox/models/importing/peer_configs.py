@@ -131,7 +131,7 @@ def _openpcdet_centers(settings: Dict[str, Any], head: Config) -> Told:
         settings,
         head__tasks=[list(names) for names in head["CLASS_NAMES_EACH_HEAD"]],
         detections__score=chosen.get("SCORE_THRESH"),
-        detections__centre_range=chosen.get("POST_CENTER_LIMIT_RANGE"),
+        detections__center_range=chosen.get("POST_CENTER_LIMIT_RANGE"),
         detections__pre=min((cap for cap in caps if cap is not None), default=None),
         **_openpcdet_nms(nms),
     )
@@ -143,7 +143,7 @@ def _openpcdet_centers(settings: Dict[str, Any], head: Config) -> Told:
 
 
 def misplaced_code_weights(order: List[str], weights: List[float]) -> str:
-    """What to say of a centre head whose smaller weights, meant for the velocity, fall on another
+    """What to say of a center head whose smaller weights, meant for the velocity, fall on another
     part of the box; "" when they do not. OpenPCDet's configurations have weights in det3d's order,
     velocity before angle, beside a head with the angle first."""
     if "vel" not in order or any(name not in HEAD_WIDTHS for name in order):
@@ -276,7 +276,7 @@ def _mmdet3d_centers(settings: Dict[str, Any], head: Config, rules: Config) -> N
         detections__score=coder.get("score_threshold", rules.get("score_threshold")),
         detections__pre=min((cap for cap in caps if cap is not None), default=None),
         detections__post=rules.get("post_max_size"),
-        detections__centre_range=coder.get("post_center_range"),
+        detections__center_range=coder.get("post_center_range"),
     )
 
 

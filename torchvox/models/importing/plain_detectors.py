@@ -18,7 +18,7 @@ from torchvox.reference.centers_plain import CenterRules
 from torchvox.reference.pillars_plain import Grid, Trunk
 
 Config = Mapping[str, Any]
-# The maps of a task in the order of our centre heads; names there by layout.
+# The maps of a task in the order of our center heads; names there by layout.
 CENTER_MAPS = {
     "openpcdet": ("hm", "center", "center_z", "dim", "rot", "vel"),
     "mmdet3d": ("heatmap", "reg", "height", "dim", "rot", "vel"),
@@ -91,7 +91,7 @@ def _openpcdet(config: Config) -> nn.Module:
 def _mmdet3d(config: Config) -> nn.Module:
     columns, grid, trunk, filters = _common(config)
     head, encoder = config["head"], config["encoder"]
-    how: Dict[str, Any] = {"legacy": encoder["legacy"], "axes": encoder["centre_axes"]}
+    how: Dict[str, Any] = {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
     how["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
     if "conv_bias" in head:
         tasks = [len(task) for task in head["tasks"]]
@@ -173,7 +173,7 @@ def _center_rules(config: Config) -> CenterRules:
     rules = config["detections"]
     return CenterRules(
         rules["score"],
-        tuple(rules["centre_range"]),
+        tuple(rules["center_range"]),
         tuple(rules["nms"]),
         rules["mode"] == "circle",
         top=rules["pre"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published configurations: what their checkpoints do not contain. Metres, z of lower sides."""
+"""Published configurations: what their checkpoints do not contain. Meters, z of lower sides."""
 
 from typing import Any, Dict, List, Tuple
 

@@ -46,7 +46,7 @@ def encoder(
     state: State, settings: Settings, layer: str, *, columns: Optional[int], axes: int, **rules: Any
 ) -> Dict[str, Any]:
     """layer: name of a linear weight, {} its number if there can be several. columns of the points:
-    None when the axes of the centre offset are always the given ones, else these are what remains.
+    None when the axes of the center offset are always the given ones, else these are what remains.
     rules: of the configuration, assumed. Returns columns and the encoder's configuration."""
     outs: List[int] = []
     while layer.format(len(outs)) in state and (not outs or "{}" in layer):
@@ -56,7 +56,7 @@ def encoder(
         columns = settings.choose("columns", inputs - 3 - axes, SHAPES)
     else:
         columns = settings.choose("columns", columns)
-        axes = settings.choose("encoder.centre_axes", inputs - 3 - columns, SHAPES)
+        axes = settings.choose("encoder.center_axes", inputs - 3 - columns, SHAPES)
     if columns < 3 or axes not in (2, 3):
         raise CheckpointError(
             f"{layer.format(0)} has {inputs} inputs: columns + 3 + 2 or 3 are known, "
@@ -64,7 +64,7 @@ def encoder(
         )
     known = {name: settings.choose(f"encoder.{name}", value) for name, value in rules.items()}
     channels = [2 * c for c in outs[:-1]] + outs[-1:]
-    return {"columns": columns, "encoder": {"channels": channels, "centre_axes": axes, **known}}
+    return {"columns": columns, "encoder": {"channels": channels, "center_axes": axes, **known}}
 
 
 def grid_of(settings: Settings, grid: Mapping[str, Any], unknown: str) -> Dict[str, Any]:

@@ -9,7 +9,7 @@ namespace torchvox {
 
 enum class NmsMode {
   kRotated,  // suppresses where the intersection over union, seen from above, exceeds the threshold
-  kCircle  // suppresses where the squared distance of the centres is at most the threshold
+  kCircle  // suppresses where the squared distance of the centers is at most the threshold
 };
 
 inline constexpr int kMostNmsThresholds = 64;
@@ -68,7 +68,7 @@ TORCHVOX_HD bool is_finite_box(const float* row) {
   return finite;
 }
 
-// What the rule needs of a box. Circles need the centre alone, whatever the sizes.
+// What the rule needs of a box. Circles need the center alone, whatever the sizes.
 TORCHVOX_HD BevBox<float> nms_box(NmsMode mode, const float* row) {
   if (mode == NmsMode::kRotated) return bev_box(row);
   BevBox<float> box{};

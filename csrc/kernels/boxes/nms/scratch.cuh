@@ -41,7 +41,7 @@ struct NmsScratch {
   }
 };
 
-// Even boxes of a tile first, then the odd ones: a lane looks after two neighbours.
+// Even boxes of a tile first, then the odd ones: a lane looks after two neighbors.
 TORCHVOX_HD int bit_of(int box) { return box / 2 + 32 * (box % 2); }
 
 struct NmsChunk {

@@ -23,12 +23,12 @@ struct HeadMap {
 
 // Maps of a head. Anchor heads have scores, boxes and, with bins, directions.
 enum MapKind { kScoreMap, kBoxMap, kDirectionMap };
-enum CentreMapKind { kOffsetMap = 1, kZMap, kSizeMap, kRotationMap, kVelocityMap, kMapKinds };
+enum CenterMapKind { kOffsetMap = 1, kZMap, kSizeMap, kRotationMap, kVelocityMap, kMapKinds };
 
 // Box i of a head is (y, x, a) in row-major order, a below per_cell.
 struct DetectHead {
   HeadMap map[kMapKinds];
-  const float* anchors = nullptr;  // [boxes, 7], contiguous; null: a centre head
+  const float* anchors = nullptr;  // [boxes, 7], contiguous; null: a center head
   int32_t height = 0;
   int32_t width = 0;
   int32_t per_cell = 1;
@@ -51,11 +51,11 @@ struct DetectArgs {
   int heads = 0;
   DType dtype = DType::kFloat;  // of the maps
   int64_t batches = 0;
-  bool centres = false;
+  bool centers = false;
   BoxCode code;  // of anchor heads
-  CentreCode centre;  // of centre heads
+  CenterCode center;  // of center heads
   bool has_range = false;
-  float range[6] = {};  // of box centres, inclusive
+  float range[6] = {};  // of box centers, inclusive
 
   float score_threshold = 0;
   bool closed = true;  // a score that equals the threshold passes
@@ -77,7 +77,7 @@ struct DetectArgs {
   int32_t* overflow = nullptr;  // [batches] candidates beyond `pre`, of all groups
 
   TORCHVOX_HD int box_values() const {
-    return centres ? (centre.velocity ? 9 : 7) : code.box_values();
+    return centers ? (center.velocity ? 9 : 7) : code.box_values();
   }
   TORCHVOX_HD int classes() const {
     return heads > 0 ? head[heads - 1].first_class + head[heads - 1].classes : 0;

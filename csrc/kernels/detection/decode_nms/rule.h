@@ -182,8 +182,8 @@ struct DetectSample {
   TORCHVOX_HD bool decode(const Candidate& c, float* box) const {
     const DetectHead& head = args.head[c.head];
     const Place at = place(head, c.box);
-    if (args.centres) {
-      centre_box(head, at, box);
+    if (args.centers) {
+      center_box(head, at, box);
     } else {
       anchor_box(head, at, c.box, box);
     }
@@ -217,17 +217,17 @@ struct DetectSample {
     decode_anchor(args.code, delta, anchor, bin, box);
   }
 
-  TORCHVOX_HD void centre_box(const DetectHead& head, const Place& at, float* box) const {
+  TORCHVOX_HD void center_box(const DetectHead& head, const Place& at, float* box) const {
     const auto read = [&](int kind, int channel) {
       return value(head.map[kind], channel, at.y, at.x);
     };
-    CentreValues values = {};
+    CenterValues values = {};
     for (int k = 0; k < 2; ++k) values.offset[k] = read(kOffsetMap, k);
     values.z = read(kZMap, 0);
     for (int k = 0; k < 3; ++k) values.size[k] = read(kSizeMap, k);
     for (int k = 0; k < 2; ++k) values.rotation[k] = read(kRotationMap, k);
-    for (int k = 0; k < 2 && args.centre.velocity; ++k) values.velocity[k] = read(kVelocityMap, k);
-    decode_centre(args.centre, values, at.x, at.y, box);
+    for (int k = 0; k < 2 && args.center.velocity; ++k) values.velocity[k] = read(kVelocityMap, k);
+    decode_center(args.center, values, at.x, at.y, box);
   }
 };
 

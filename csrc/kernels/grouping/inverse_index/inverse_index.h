@@ -57,7 +57,7 @@ struct SlotListsArgs {
 
 TORCHVOX_KERNEL(SlotListsArgs);
 
-// Neighbour lists made plain: row[q, j] is the row of the features that slot j of query q names, -1
+// Neighbor lists made plain: row[q, j] is the row of the features that slot j of query q names, -1
 // where it names none. A slot names none when it is past the query's count, or when its index lies
 // outside its cloud.
 //

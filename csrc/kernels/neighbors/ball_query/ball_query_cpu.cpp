@@ -222,7 +222,7 @@ inline void cells_row(const CpuBall& ball, int64_t b, const BallCloud& cloud, co
   const int count = runs_of(ball, b, q, runs);
   int64_t candidates = 0;
   for (int n = 0; n < count; ++n) candidates += runs[n].end - runs[n].begin;
-  // A crowded neighbourhood has its first k hits early, or else the scan gives up in time.
+  // A crowded neighborhood has its first k hits early, or else the scan gives up in time.
   const bool crowded = candidates > kCrowded && candidates > cloud.points / kChunk;
   if (crowded && scan_boxes(ball, cloud, q, row, candidates / kChunk)) return;
   gather_hits(ball, cloud, q, largest_outer(args), runs, count, state.hits);

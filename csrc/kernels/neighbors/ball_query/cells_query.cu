@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
   int candidates = 0;
   if (cloud.points > 0) candidates = find_runs(work, query.cloud, q, lane, runs);
   for (int r = 0; r < args.radii; ++r) {
-    // A crowded neighbourhood has its first k hits early, or else the scan gives up in time.
+    // A crowded neighborhood has its first k hits early, or else the scan gives up in time.
     const bool crowded = candidates > kCrowded && candidates > cloud.points / 32;
     if (crowded && scan_boxes(args, work, cloud, q, row, r, lane, candidates / 32)) continue;
     const int n = gather_hits(args, work, cloud, q, r, candidates, lane, runs, hits);

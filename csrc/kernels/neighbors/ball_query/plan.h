@@ -12,7 +12,7 @@ namespace torchvox {
 // between theirs; and a point further than `reach` along one axis alone is further than every ball.
 //
 // Cells live in a table of buckets by their hash. A row of cells along the first axis hashes as one
-// and takes consecutive buckets, so that a query's neighbourhood is a few runs of points. A bucket
+// and takes consecutive buckets, so that a query's neighborhood is a few runs of points. A bucket
 // may hold points of other cells and clouds too: a hit counts only in the row that it lies in.
 
 struct BallGrid {

@@ -297,7 +297,7 @@ __device__ __forceinline__ void only_layer(const GroupMlpArgs& args, int64_t beg
 #endif
 
 // A block holds the layers in shared memory, as far as they fit, and takes an equal part of the
-// rows of balls, neighbours in the output, so that they share what they read; a warp takes every
+// rows of balls, neighbors in the output, so that they share what they read; a warp takes every
 // eighth of them, kTiles tiles of 16 slots at a time, from the gather to the maximum in registers.
 template <class T, class P, int kWidth, int kTiles, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)

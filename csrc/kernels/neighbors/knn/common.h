@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What every algorithm of knn shares, on the host and on the device: which cloud a query searches,
-// what is near, and what a row without a neighbour holds.
+// what is near, and what a row without a neighbor holds.
 #pragma once
 
 #include "csrc/kernels/neighbors/knn/knn.h"
@@ -106,8 +106,8 @@ TORCHVOX_HD Point3 load_axes(const KnnArgs& args, const void* rows, int64_t at) 
 
 // `index_base` is that of the cloud.
 template <class C>
-TORCHVOX_HD void write_neighbour(const KnnArgs& args, int64_t row, int64_t slot, C dist2,
-                                 uint32_t point, int64_t index_base) {
+TORCHVOX_HD void write_neighbor(const KnnArgs& args, int64_t row, int64_t slot, C dist2,
+                                uint32_t point, int64_t index_base) {
   const int64_t at = row * args.k + slot;
   static_cast<C*>(args.dist2)[at] = dist2;
   args.idx[at] = static_cast<int32_t>(point + index_base);
@@ -144,11 +144,11 @@ inline bool is_fast(const KnnArgs& args) {
 // How a call runs, from sizes that the host knows. No plan changes a result.
 enum class KnnKernel : int64_t {
   kScan,  // measures every point; CUDA: a warp a few queries
-  kTiles,  // visits those tiles of a spatial order that may hold a neighbour
+  kTiles,  // visits those tiles of a spatial order that may hold a neighbor
   kSelect  // CUDA: a block a query, for whatever the others do not take
 };
 
-// CUDA: neighbours that a thread's registers hold, and a warp's; more are left to kSelect.
+// CUDA: neighbors that a thread's registers hold, and a warp's; more are left to kSelect.
 inline constexpr int64_t kFewListed = 4;
 inline constexpr int64_t kMostListed = 128;
 

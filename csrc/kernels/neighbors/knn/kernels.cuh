@@ -23,7 +23,7 @@ auto with_list_run(int64_t k, Body&& body) {
 // distance.
 cudaError_t launch_knn_select(const KnnArgs& args, const CudaContext& context);
 
-// The rest is for is_fast() calls and up to kMostListed neighbours. Batched clouds: measures every
+// The rest is for is_fast() calls and up to kMostListed neighbors. Batched clouds: measures every
 // point.
 cudaError_t launch_knn_scan(const KnnArgs& args, const CudaContext& context);
 
@@ -61,7 +61,7 @@ cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const
 cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                              cudaStream_t stream);
 
-// Visits the tiles that may hold a neighbour, nearest first.
+// Visits the tiles that may hold a neighbor, nearest first.
 cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                              cudaStream_t stream);
 

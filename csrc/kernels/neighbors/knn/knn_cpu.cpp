@@ -13,11 +13,11 @@ namespace {
 constexpr int64_t kQueriesPerTask = 16;
 
 template <class C>
-struct Neighbour {
+struct Neighbor {
   C dist2;
   uint32_t point;
 
-  bool operator<(const Neighbour& other) const {
+  bool operator<(const Neighbor& other) const {
     return dist2 < other.dist2 || (dist2 == other.dist2 && point < other.point);
   }
 };
@@ -25,7 +25,7 @@ struct Neighbour {
 // Any number of axes, any dtype and norm: measures every point. `found` is scratch.
 template <class T>
 void search_all(const KnnArgs& args, const KnnQuery& query,
-                std::vector<Neighbour<compute_t<T>>>& found) {
+                std::vector<Neighbor<compute_t<T>>>& found) {
   using C = compute_t<T>;
   const KnnCloud cloud = query.cloud < 0 ? KnnCloud{} : KnnCloud::of(args, query.cloud);
   const T* const q = static_cast<const T*>(args.query) + query.at;
@@ -42,7 +42,7 @@ void search_all(const KnnArgs& args, const KnnQuery& query,
   }
   std::sort(found.begin(), found.begin() + kept);
   for (int64_t j = 0; j < kept; ++j) {
-    write_neighbour(args, query.row, j, found[j].dist2, found[j].point, cloud.index_base);
+    write_neighbor(args, query.row, j, found[j].dist2, found[j].point, cloud.index_base);
   }
   for (int64_t j = kept; j < args.k; ++j) write_none<C>(args, query.row, j);
 }
@@ -64,8 +64,8 @@ TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, 
     }
     for (int64_t j = 0; j < count; ++j) {
       const uint32_t point = static_cast<uint32_t>(found[j]);
-      write_neighbour(args, row, j, bit_cast<float>(static_cast<uint32_t>(found[j] >> 32)), point,
-                      cloud.index_base);
+      write_neighbor(args, row, j, bit_cast<float>(static_cast<uint32_t>(found[j] >> 32)), point,
+                     cloud.index_base);
     }
     for (int64_t j = count; j < args.k; ++j) write_none<float>(args, row, j);
   }
@@ -130,7 +130,7 @@ void run_cpu(const KnnArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     each_range(args, parallel_for, [&](int64_t begin, int64_t end) {
-      std::vector<Neighbour<compute_t<T>>> found;
+      std::vector<Neighbor<compute_t<T>>> found;
       for (int64_t row = begin; row < end; ++row) {
         search_all<T>(args, KnnQuery::of(args, row), found);
       }

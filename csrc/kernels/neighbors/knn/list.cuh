@@ -9,7 +9,7 @@
 
 namespace torchvox {
 
-// Bits of the distance, then the index: keys order as the contract orders neighbours. The largest
+// Bits of the distance, then the index: keys order as the contract orders neighbors. The largest
 // key stands for none.
 using KnnKey = uint64_t;
 inline constexpr KnnKey kNoKey = ~KnnKey{0};
@@ -44,14 +44,14 @@ __device__ __forceinline__ KnnKey sorted_keys(KnnKey key) {
 }
 
 // 32 * kRun keys; lane l holds those of ranks l * kRun and on. The last k are the list. Those
-// before them are 0, which nothing comes before, so that the k-th neighbour is always in the same
+// before them are 0, which nothing comes before, so that the k-th neighbor is always in the same
 // register.
 template <int kRun>
 struct KnnList {
   static constexpr int kRoom = 32 * kRun;
 
   KnnKey key[kRun];
-  KnnKey last;  // the k-th key, on every lane: what is not below it is no neighbour
+  KnnKey last;  // the k-th key, on every lane: what is not below it is no neighbor
 
   __device__ __forceinline__ static int rank(int j) {
     return static_cast<int>(threadIdx.x % 32) * kRun + j;
@@ -61,7 +61,7 @@ struct KnnList {
     for (int j = 0; j < kRun; ++j) key[j] = rank(j) < kRoom - k ? 0 : kNoKey;
     last = kNoKey;
   }
-  // Bits of the distance beyond which nothing is a neighbour any more.
+  // Bits of the distance beyond which nothing is a neighbor any more.
   __device__ __forceinline__ uint32_t reach() const { return static_cast<uint32_t>(last >> 32); }
 
   // Takes one candidate of each lane, kNoKey for none. For the whole warp; `k` as in clear().
@@ -143,8 +143,8 @@ __device__ __forceinline__ void write_list(const KnnArgs& args, int64_t row,
     if (static_cast<uint32_t>(key) >= points) {
       write_none<float>(args, row, rank);
     } else {
-      write_neighbour(args, row, rank, bit_cast<float>(static_cast<uint32_t>(key >> 32)),
-                      static_cast<uint32_t>(key), index_base);
+      write_neighbor(args, row, rank, bit_cast<float>(static_cast<uint32_t>(key >> 32)),
+                     static_cast<uint32_t>(key), index_base);
     }
   }
 }

@@ -14,7 +14,7 @@ constexpr uint32_t kLast = 1u << (kIndexBits + 3 * kAxisBits);  // after the fin
 static_assert(kMostBlockOrdered <= 1 << kIndexBits);
 
 // Box and number of the finite points, for all threads.
-__device__ CloudSummary summarise(const FpsArgs& args, const FpsCloud& cloud) {
+__device__ CloudSummary summarize(const FpsArgs& args, const FpsCloud& cloud) {
   __shared__ CloudSummary shared;
   if (threadIdx.x == 0) shared = CloudSummary{};
   __syncthreads();
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   using Sort = cub::BlockRadixSort<uint32_t, kThreads, kEach>;
   __shared__ typename Sort::TempStorage storage;
   const FpsCloud cloud = FpsCloud::of(args, order.first_cloud + blockIdx.x);
-  const CloudSummary summary = summarise(args, cloud);
+  const CloudSummary summary = summarize(args, cloud);
   if (threadIdx.x == 0) order.summaries[blockIdx.x] = summary;
 
   uint32_t key[kEach];

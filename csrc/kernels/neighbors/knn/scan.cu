@@ -42,7 +42,7 @@ __device__ __forceinline__ uint32_t stage_points(const KnnArgs& args, const KnnC
   return padded;
 }
 
-// Up to kFew neighbours: a thread a query, its list in registers. Points come in ascending order of
+// Up to kFew neighbors: a thread a query, its list in registers. Points come in ascending order of
 // their index, so that only a smaller distance displaces one. Slots that k leaves over hold 0 and
 // are never displaced.
 __global__ void __launch_bounds__(kFewThreads)
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kFewThreads)
     if (bits[j] > kInfinityBits) {
       write_none<float>(args, out, j - unused);
     } else {
-      write_neighbour(args, out, j - unused, bit_cast<float>(bits[j]), index[j], cloud.index_base);
+      write_neighbor(args, out, j - unused, bit_cast<float>(bits[j]), index[j], cloud.index_base);
     }
   }
 }

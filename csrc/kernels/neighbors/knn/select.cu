@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kDigits = 256;  // values of a byte
-constexpr int kStaged = 1024;  // neighbours that are sorted in shared memory
+constexpr int kStaged = 1024;  // neighbors that are sorted in shared memory
 
 template <class C>
 using Bits = std::conditional_t<sizeof(C) == 8, uint64_t, uint32_t>;
@@ -55,8 +55,8 @@ __device__ int find_digit(const uint32_t* histogram, uint32_t& wanted) {
   return __shfl_sync(kFullWarp, digit, at);
 }
 
-// The bits of the k-th smallest distance, found a byte at a time, and how many neighbours have
-// exactly those. False when the cloud has at most k points, all of which are neighbours then.
+// The bits of the k-th smallest distance, found a byte at a time, and how many neighbors have
+// exactly those. False when the cloud has at most k points, all of which are neighbors then.
 template <class T>
 __device__ bool select_bits(const Measured<T>& cloud, uint32_t count, int64_t k,
                             Bits<compute_t<T>>& bits, uint32_t& equal) {
@@ -96,7 +96,7 @@ __device__ bool select_bits(const Measured<T>& cloud, uint32_t count, int64_t k,
 // Sorts by (dist2, index). A bitonic network whose every exchange puts the smaller one first sorts
 // any number of entries: those that would pad it to a power of two stay where they are.
 template <class C>
-__device__ void sort_neighbours(C* dist2, int32_t* idx, int64_t count) {
+__device__ void sort_neighbors(C* dist2, int32_t* idx, int64_t count) {
   const auto order = [&](int64_t low, int64_t high) {
     if (high >= count) return;
     const C a = dist2[low], b = dist2[high];
@@ -124,7 +124,7 @@ __device__ void sort_neighbours(C* dist2, int32_t* idx, int64_t count) {
   }
 }
 
-// Writes the neighbours in any order, those at the k-th distance by their index, and gives how many
+// Writes the neighbors in any order, those at the k-th distance by their index, and gives how many
 // there are. `selected` is what select_bits gave.
 template <class T>
 __device__ int64_t collect(const Measured<T>& cloud, uint32_t count, int64_t k, bool selected,
@@ -166,7 +166,7 @@ __device__ int64_t collect(const Measured<T>& cloud, uint32_t count, int64_t k, 
 }
 
 // One block a query. Reads the cloud once for every byte of a distance and once to collect; any k,
-// because neighbours lie in their output row until it is sorted.
+// because neighbors lie in their output row until it is sorted.
 template <class T>
 __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant__ KnnArgs args) {
   using C = compute_t<T>;
@@ -188,11 +188,11 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant_
     int32_t* const found_idx = staged ? staged_idx : idx;
     const int64_t found =
         collect(measured, count, args.k, selected, bits, equal, found_dist2, found_idx);
-    sort_neighbours(found_dist2, found_idx, found);
+    sort_neighbors(found_dist2, found_idx, found);
     for (int64_t j = threadIdx.x; j < args.k; j += kThreads) {
       if (j < found) {
-        write_neighbour(args, row, j, found_dist2[j], static_cast<uint32_t>(found_idx[j]),
-                        cloud.index_base);
+        write_neighbor(args, row, j, found_dist2[j], static_cast<uint32_t>(found_idx[j]),
+                       cloud.index_base);
       } else {
         write_none<C>(args, row, j);
       }

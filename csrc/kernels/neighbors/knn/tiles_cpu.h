@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exact nearest neighbours on the host, pruned by boxes on two levels: tiles of 64 points, groups
+// Exact nearest neighbors on the host, pruned by boxes on two levels: tiles of 64 points, groups
 // of 16 tiles. A query first searches the group in whose stretch of the Morton curve it lies, then
-// those whose boxes are still within reach: of their tiles, the few that may hold a neighbour. The
+// those whose boxes are still within reach: of their tiles, the few that may hold a neighbor. The
 // loops are plain and over structures of arrays, so that the compiler turns them into the widest
 // vectors of the chosen instruction set.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace torchvox {
 
-// Bits of the distance, then the index: keys order as the contract orders neighbours, as signed
+// Bits of the distance, then the index: keys order as the contract orders neighbors, as signed
 // integers too, for which processors have more instructions.
 using KnnKey = int64_t;
 inline constexpr KnnKey kNoKey = INT64_MAX;
@@ -34,7 +34,7 @@ class KnnFound {
     row_ = kPad;
     if (is_ordered()) std::fill_n(keys_.begin() + row_, width_, kNoKey);
   }
-  // No point farther away is a neighbour.
+  // No point farther away is a neighbor.
   TORCHVOX_INLINE float reach() const {
     return last_ == kNoKey ? INFINITY : bit_cast<float>(static_cast<uint32_t>(last_ >> 32));
   }

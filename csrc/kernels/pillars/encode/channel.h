@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of one channel of one pillar. With u = p - centre and the weight split into its
-// columns W_p | W_i | W_m | W_c (point, other features, offset to the mean, to the centre),
+// The arithmetic of one channel of one pillar. With u = p - center and the weight split into its
+// columns W_p | W_i | W_m | W_c (point, other features, offset to the mean, to the center),
 //   W f + bias = A [u; i] + k,   A = [W_p + W_m + W_c | W_i],   k = bias + W_p c + W_m (c - mean):
 // the maximum over the points needs A alone, and k once. Legacy columns drop W_p c.
 #pragma once

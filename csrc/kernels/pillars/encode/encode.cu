@@ -14,7 +14,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kResident = 4;  // blocks of a multiprocessor
-constexpr int kChannels = 64;  // of a warp at a time, two neighbours a lane
+constexpr int kChannels = 64;  // of a warp at a time, two neighbors a lane
 
 struct EncodeWork {
   PillarListWork list_work;

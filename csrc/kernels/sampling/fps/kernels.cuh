@@ -24,7 +24,7 @@ struct CloudSummary {
   uint32_t candidates;
 };
 
-// The clouds [first_cloud, first_cloud + clouds) in an order that keeps neighbours together.
+// The clouds [first_cloud, first_cloud + clouds) in an order that keeps neighbors together.
 // Positions count from the first point of first_cloud.
 struct SpatialOrder {
   int64_t first_cloud = 0;

@@ -133,7 +133,7 @@ struct FpsCrew {
   }
 };
 
-// Brings the `total` positions of the pool into rough order: neighbours in space come close.
+// Brings the `total` positions of the pool into rough order: neighbors in space come close.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ void order_pool(LazyShared<kThreads, kPoints>& shared, uint32_t total,
                                            uint32_t points) {

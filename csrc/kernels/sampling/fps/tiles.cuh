@@ -10,7 +10,7 @@
 
 namespace torchvox {
 
-// Boxes in shared memory, one coordinate after the other: lanes that read neighbours do not
+// Boxes in shared memory, one coordinate after the other: lanes that read neighbors do not
 // collide.
 struct FpsBoxes {
   float* corners;
@@ -35,7 +35,7 @@ struct FpsBoxes {
 };
 
 // What one block holds of the tiles. Group i of a block is group member + i * members of the cloud,
-// so that neighbours, which the same samples reach, are worked on side by side.
+// so that neighbors, which the same samples reach, are worked on side by side.
 struct FpsTiles {
   static constexpr int kListed = 64;  // samples that a warp measures a group from at a time
 

@@ -152,7 +152,7 @@ struct CpuTiles {
   }
 };
 
-// The candidates of a cloud, neighbours together.
+// The candidates of a cloud, neighbors together.
 std::vector<uint32_t> spatial_order_cpu(const FpsArgs& args, const FpsCloud& cloud);
 
 }  // namespace torchvox

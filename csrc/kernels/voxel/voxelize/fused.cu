@@ -13,7 +13,7 @@
 namespace torchvox {
 namespace {
 
-// Ids in point order, a thread `per_thread` neighbouring points. Blocks publish how many voxels
+// Ids in point order, a thread `per_thread` neighboring points. Blocks publish how many voxels
 // begin in them, and how many points the crowded ones have, and add up all earlier blocks.
 __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
                              FusedShared& shared) {

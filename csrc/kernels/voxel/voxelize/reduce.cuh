@@ -78,7 +78,7 @@ __device__ inline void sort_chunk(const VoxelizeArgs& args, const SortedChunk& c
   }
 }
 
-// Moves each point of a chunk to its place in the merger of its run with the neighbouring run: its
+// Moves each point of a chunk to its place in the merger of its run with the neighboring run: its
 // place in its own run plus the number of smaller points in the other.
 __device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
                                    const uint32_t* from, uint32_t* to, uint64_t run,
@@ -340,7 +340,7 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
   __syncwarp();
 }
 
-// `count` neighbouring rows by a warp: one lane a row for its index and for tiny voxels, then the
+// `count` neighboring rows by a warp: one lane a row for its index and for tiny voxels, then the
 // other small ones four at a time. Crowded voxels have their own list.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int64_t first_row,
@@ -463,7 +463,7 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
       giant_chunk<Real, kKind>(args, work, task, shared, giant);
     }
   }
-  // Neighbouring tasks go to different blocks, so that the work of a short list spreads; and the
+  // Neighboring tasks go to different blocks, so that the work of a short list spreads; and the
   // last, partial round goes to other schedulers in each of a multiprocessor's blocks.
   const uint32_t block_warps = blockDim.x / 32;
   const uint32_t turn = (threadIdx.x / 32 + 4 * blockIdx.x / gridDim.x) % block_warps;

@@ -115,7 +115,7 @@ struct VoxelTable {
       *before = added.before;
       return added.slot;
     }
-    constexpr int kJumps = 8;  // then neighbours, which ends
+    constexpr int kJumps = 8;  // then neighbors, which ends
     const uint64_t begin = uint64_t{key} << index_bits;
     const uint32_t end = static_cast<uint32_t>(slots);
     uint32_t hash_bits = mix(static_cast<uint32_t>(key));

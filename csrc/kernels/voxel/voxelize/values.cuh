@@ -271,7 +271,7 @@ __device__ __forceinline__ void load_four(const VoxelizeArgs& args, const VoxelW
   }
 }
 
-// Four neighbouring values, the first of them with an index divisible by four.
+// Four neighboring values, the first of them with an index divisible by four.
 __device__ __forceinline__ void store_four(void* data, DType dtype, int64_t at,
                                            const float (&values)[4]) {
   if (dtype == DType::kFloat) {

@@ -56,7 +56,7 @@ class VoxelValues {
     if (work_.args_of != nullptr) std::copy_n(args_of(voxel), columns(), args_.arg + at);
   }
 
-  // The cell whose centre is subtracted, if one is.
+  // The cell whose center is subtracted, if one is.
   Cell center_cell(int64_t voxel) const {
     if (kPlain || !args_.center_relative) return {};
     int64_t sample;

@@ -2,7 +2,7 @@
 //
 // What the steps of voxelize share on the CPU.
 //
-// Neighbours in the input tend to share a voxel, so runs of such points are looked up, not points.
+// Neighbors in the input tend to share a voxel, so runs of such points are looked up, not points.
 // Voxels are dealt out to parts by a hash of their keys, and one task does all that a part needs,
 // its runs in input order. So a voxel's first point, the slots of its points and the order of its
 // sums come by themselves, without atomics and without sorting; one thread is one part. The number
