@@ -3,7 +3,7 @@
 # make demo [SCAN=path]   set up, build, run the demo on a generated scan or on a file; a .bin file
 #                         needs its columns too: LAYOUT=kitti, nuscenes, or names like x,y,z,intensity
 # make train-demo         set up, build, train the small classifier on the CPU (about ten minutes), draw what it learnt
-# make test               set up, build, run every test that this machine can run
+# make test               set up, build, run the tests that this machine can run; make test-all: the long sweeps too
 # make mutants            set up, build, put faults into a copy one at a time and see that tests notice each;
 #                         MUTANTS_ARGS="--only voxel --tier all" and so on (an hour on two cores)
 # make bench              set up, build, measure this machine; BENCH_ARGS="--growth --only FPS" and so on
@@ -28,16 +28,16 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find csrc configs/cmak
 WORKERS := $(shell nproc 2>/dev/null || echo 1)
 
 # What is visible is what is built: for the GPUs that are here, or for the CPU alone where none is and
-# nobody asks for more. The kernel tests need a compiler and cmake, no torch.
+# nobody asks for more.
 GPU_ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | paste -sd,))
 ifeq ($(TORCHVOX_CUDA)$(GPU_ARCHS),)
 export TORCHVOX_CUDA := 0
 CPU_ALONE := @echo "torchvox: no GPU is visible, so make builds for the CPU alone; TORCHVOX_CUDA=1 or TORCH_CUDA_ARCH_LIST=9.0 asks for CUDA"
 endif
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
-KERNEL_TESTS := -DTORCHVOX_KERNELS_ONLY=ON -DTORCHVOX_KERNEL_TESTS=ON -DTORCHVOX_WERROR=ON
+CTEST = $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure
 
-.PHONY: demo train-demo build cpu test test-all test-gpu test-cpp sanitize sanitize-gpu mutants bench lint format wheel clean
+.PHONY: demo train-demo build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench lint format wheel clean
 
 demo: build/.built
 	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
@@ -68,7 +68,7 @@ cpu: export TORCHVOX_CUDA := 0
 cpu: build/.built
 
 test: build/.built
-	$(PY) -m pytest -n $(WORKERS) -m "not slow" $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --slow none $(PYTEST_ARGS)
 
 test-all: build/.built
 	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
@@ -82,24 +82,22 @@ mutants: build/.built
 bench: build/.built
 	$(PY) -m benchmarks $(BENCH_ARGS)
 
-build/test-cpp/.built: $(SOURCES) $(wildcard tests/cpp/*)
-	$(CMAKE) -S . -B build/test-cpp $(KERNEL_TESTS) -DTORCHVOX_CUDA=$(if $(GPU_ARCHS),AUTO,0) -DTORCH_CUDA_ARCH_LIST="$(GPU_ARCHS)"
-	$(CMAKE) --build build/test-cpp -j $(or $(MAX_JOBS),$(WORKERS))
-	touch $@
+kernel-tests: build/.built
+	$(CMAKE) --build build/cmake --target kernel_tests -j $(or $(MAX_JOBS),$(WORKERS))
 
-test-cpp: build/test-cpp/.built
-	cd build/test-cpp && $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure
+test-cpp: kernel-tests
+	cd build/cmake && $(CTEST)
 
 # AddressSanitizer and UndefinedBehaviorSanitizer over the CPU kernels.
 sanitize:
-	$(CMAKE) -S . -B build/sanitize $(KERNEL_TESTS) -DTORCHVOX_CUDA=0 -DTORCHVOX_SANITIZE=address,undefined
-	$(CMAKE) --build build/sanitize -j $(or $(MAX_JOBS),$(WORKERS))
-	cd build/sanitize && UBSAN_OPTIONS=print_stacktrace=1 $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure
+	$(CMAKE) -S . -B build/sanitize -DTORCHVOX_KERNELS_ONLY=ON -DTORCHVOX_WERROR=ON -DTORCHVOX_CUDA=0 -DTORCHVOX_SANITIZE=address,undefined
+	$(CMAKE) --build build/sanitize --target kernel_tests -j $(or $(MAX_JOBS),$(WORKERS))
+	cd build/sanitize && UBSAN_OPTIONS=print_stacktrace=1 $(CTEST)
 
 # compute-sanitizer's four tools over the CUDA kernels.
-sanitize-gpu: build/test-cpp/.built
+sanitize-gpu: kernel-tests
 	@command -v compute-sanitizer > /dev/null || { echo "make sanitize-gpu: no compute-sanitizer on PATH (it comes with the CUDA toolkit)" >&2; exit 1; }
-	@for tool in memcheck racecheck initcheck synccheck; do for test in build/test-cpp/test_*_kernels; do \
+	@for tool in memcheck racecheck initcheck synccheck; do for test in build/cmake/test_*_kernels; do \
 		echo "== $$tool $$test"; compute-sanitizer --tool $$tool --error-exitcode 1 $$test $$([ $$tool != racecheck ] || echo --quick) || exit 1; \
 	done; done
 

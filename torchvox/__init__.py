@@ -4,14 +4,14 @@
 Importing it registers `torch.ops.torchvox.*`; it starts no compiler and no CUDA context.
 """
 
+import importlib
 from pathlib import Path
 
 from torchvox import _library
 
 _library.load()
 
-from torchvox import models, nn, ops  # noqa: E402
-from torchvox.data.collate import collate_points  # noqa: E402
+from torchvox import nn, ops  # noqa: E402
 from torchvox.graphs import GraphRunner  # noqa: E402
 from torchvox.ops import *  # noqa: E402, F403
 
@@ -19,6 +19,16 @@ __version__: str = _library.BUILD_INFO["version"]
 
 # For CMake: find_package(TorchVox) with -DCMAKE_PREFIX_PATH of this folder.
 cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
+
+
+def __getattr__(name: str):
+    """What models do not need in every process is imported on first use."""
+    if name in ("data", "io", "models", "reference"):
+        return importlib.import_module(f"torchvox.{name}")
+    if name == "collate_points":
+        return importlib.import_module("torchvox.data.collate").collate_points
+    raise AttributeError(f"module 'torchvox' has no attribute '{name}'")
+
 
 __all__ = [
     "GraphRunner",

@@ -130,3 +130,10 @@ def test_the_binary_extension_holds_no_op():
     code = "import sys; sys.modules['torchvox._C'] = None\nimport torchvox, samples\n"
     code += "print(all(samples.run(op, op.call(20, 0)) for op in samples.OPS))"
     assert fresh_process(code) == "True"
+
+
+def test_importing_loads_what_ops_and_modules_need_and_no_more():
+    before = "import sys, torch; before = set(sys.modules)"
+    loaded = fresh_process(f"{before}; import torchvox; print(*set(sys.modules) - before)").split()
+    assert len(loaded) <= 40
+    assert not [m for m in loaded if m.startswith(("torchvox.models", "torchvox.data"))]

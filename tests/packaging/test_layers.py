@@ -11,13 +11,7 @@ from shipping import BUILD, ROOT, call, tool
 
 from torchvox import _C
 
-KERNEL_FILES = sorted((ROOT / "csrc" / "kernels").rglob("*.*"))
-KERNEL_SOURCES = [file for file in KERNEL_FILES if file.suffix == ".cpp"]
 LIBRARIES = ROOT / "torchvox" / "lib"
-
-
-def includes(file) -> list[str]:
-    return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', file.read_text(), re.MULTILINE)
 
 
 def compile_commands() -> list[dict]:
@@ -33,33 +27,17 @@ def needed(library) -> list[str]:
     return re.findall(r"NEEDED.*\[(.*)\]", call(tool("readelf"), "-d", library).stdout)
 
 
-@pytest.mark.parametrize("file", KERNEL_FILES, ids=lambda f: f.name)
-def test_kernels_include_only_std_cuda_and_kernels(file):
-    allowed = re.compile(r"csrc/kernels/|cuda|cooperative_groups|cub/|thrust/|cccl/|[a-z_]+$")
-    assert [name for name in includes(file) if not allowed.match(name)] == []
-
-
-@pytest.mark.parametrize(
-    "source", KERNEL_SOURCES, ids=lambda f: str(f.relative_to(ROOT / "csrc" / "kernels"))
-)
-def test_kernels_compile_without_a_torch_include_path(source):
-    call(tool("g++"), "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-I", ROOT, source)
-
-
-@pytest.mark.parametrize(
-    "header",
-    [file for file in KERNEL_FILES if file.suffix == ".h"],
-    ids=lambda f: str(f.relative_to(ROOT / "csrc" / "kernels")),
-)
-def test_installed_headers_compile_alone(header):
+@pytest.mark.slow
+def test_installed_headers_compile_alone():
     """As a C++ program sees them: only the include folder of the installed tree."""
     installed = ROOT / "torchvox" / "include" / "torchvox"
     if not installed.exists():
         pytest.skip(f"no {installed}")
-    call(
-        *(tool("g++"), "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-I", installed),
-        *("-x", "c++", installed / header.relative_to(ROOT)),
-    )
+    for header in sorted((installed / "csrc" / "kernels").rglob("*.h")):
+        call(
+            *(tool("g++"), "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-I", installed),
+            *("-x", "c++", header),
+        )
 
 
 def test_module_compiles_without_a_torch_include_path(tmp_path):
@@ -80,12 +58,6 @@ def test_compile_commands_of_kernels_hold_no_torch_path():
     for command in commands:
         paths = [part for part in shlex.split(command["command"]) if "/torch/" in part]
         assert paths == [], command["file"]
-
-
-@pytest.mark.parametrize("header", ["torch/extension.h", "torch/torch.h", "ATen/ATen.h"])
-def test_no_file_includes_all_of_torch(header):
-    files = [f for f in (ROOT / "csrc").rglob("*.*") if f.suffix in (".h", ".cpp", ".cu", ".cuh")]
-    assert [f.name for f in files if header in includes(f)] == []
 
 
 def test_kernel_library_needs_no_torch_and_no_python():
