@@ -2,9 +2,9 @@
 """Which tests run.
 
 Two tiers: `--slow none` leaves the slow one out, `--slow all` (and no option) runs both, and
-`--slow 3/10` runs the fourth tenth of it. A test marked `one_in(n)` walks a product of which each
-case runs fast in one of n combinations; the others are slow ones. Tests that need a GPU are left
-out where none is.
+`--slow 3/10` runs the fourth tenth of it. A test marked `one_of("layout")` walks a product: each of
+its cases is fast with one layout, drawn by its name, and slow with the others; plain cases are fast
+with all. Tests that need a GPU are left out where none is.
 """
 
 import zlib
@@ -43,21 +43,38 @@ def pytest_addoption(parser):
     parser.addoption("--slow", default="all", help="none, all, or K/N: part K of N, from 0")
 
 
-def draw(item, parts: int) -> int:
-    """A number below `parts` that depends on the name of the test alone."""
-    return zlib.crc32(item.nodeid.encode()) % parts
+def draw(name: str, parts: int) -> int:
+    """A number below `parts` that depends on the name alone."""
+    return zlib.crc32(name.encode()) % parts
+
+
+def thin_out(items) -> None:
+    """Marks the combinations that `one_of` leaves to the slow tier."""
+    numbers, groups = {}, {}
+    for item in items:
+        product = item.get_closest_marker("one_of")
+        if product and "-plain" not in item.name:
+            test = f"{item.path.name}::{item.originalname}"
+            case = []
+            for name, value in item.callspec.params.items():
+                seen = numbers.setdefault((test, name), {})
+                number = seen.setdefault(id(value), len(seen))
+                case += [] if name in product.args else [f"{name}={number}"]
+            groups.setdefault(f"{test} {case}", []).append(item)
+    for case, combinations in groups.items():
+        fast = combinations[draw(case, len(combinations))]
+        for item in combinations:
+            if item is not fast:
+                item.add_marker(pytest.mark.slow)
 
 
 def select_tier(config, items) -> None:
-    for item in items:
-        product = item.get_closest_marker("one_in")
-        if product and draw(item, product.args[0]) and "slow" not in item.keywords:
-            item.add_marker(pytest.mark.slow)
+    thin_out(items)
     wanted = config.getoption("--slow")
     if wanted == "all":
         return
     part, parts = (1, 1) if wanted == "none" else map(int, wanted.split("/"))
-    keep = ["slow" not in item.keywords or draw(item, parts) == part for item in items]
+    keep = ["slow" not in item.keywords or draw(item.nodeid, parts) == part for item in items]
     config.hook.pytest_deselected(items=[i for i, k in zip(items, keep, strict=True) if not k])
     items[:] = [i for i, k in zip(items, keep, strict=True) if k]
 

@@ -20,6 +20,7 @@ from samples import (
 each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 
 
+@pytest.mark.one_of("dtype")
 @each_dtype
 @each_case
 def test_autocast_keeps_every_bit_and_dtype(op, make, dtype, device):
@@ -29,6 +30,7 @@ def test_autocast_keeps_every_bit_and_dtype(op, make, dtype, device):
         assert_same_bits(run(op, call), expected, str(op))
 
 
+@pytest.mark.one_of("dtype")
 @each_dtype
 @each_differentiable_op
 def test_autocast_keeps_gradients(op, dtype, device):
@@ -52,6 +54,7 @@ FLOATING = [
 ]
 
 
+@pytest.mark.one_of("dtype")
 @each_dtype
 @pytest.mark.parametrize(("op", "name"), FLOATING)
 def test_an_argument_in_half_precision_is_widened_to_the_others(op, name, dtype, device):

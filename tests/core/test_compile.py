@@ -31,6 +31,7 @@ def forget_compiled_code():
     torch._dynamo.reset()
 
 
+@pytest.mark.one_of("dynamic")
 @each_op
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_three_point_counts_need_at_most_two_compilations(op, dynamic, device):

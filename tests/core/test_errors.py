@@ -52,8 +52,18 @@ def test_meta_tensors_are_refused_alike(op, argument, value, error, words):
         run(op, on("meta", wrong_call(op, argument, value)))
 
 
-@each_refusal
-def test_compiled_code_refuses_alike(op, argument, value, error, words):
+@pytest.mark.parametrize(
+    ("op", "refusal"),
+    [
+        pytest.param(
+            op, refusal, marks=[pytest.mark.slow] if i else [], id=f"{op}-{refusal[0]}-{i}"
+        )
+        for op in OPS
+        for i, refusal in enumerate(op.refusals)
+    ],
+)
+def test_compiled_code_refuses_alike(op, refusal):
+    argument, value, _, words = refusal
     torch._dynamo.reset()
     call = wrong_call(op, argument, value)
     program = Program(op, call)

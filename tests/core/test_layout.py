@@ -19,6 +19,7 @@ from samples import (
 )
 
 
+@pytest.mark.one_of("layout")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @each_case
 def test_any_layout_equals_the_contiguous_one(op, make, layout, device):
@@ -37,6 +38,7 @@ def test_expanded_inputs_equal_contiguous_ones(op, device):
             assert_same_bits(run(op, call), run(op, dense), f"{op}({name})")
 
 
+@pytest.mark.one_of("layout")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @each_differentiable_op
 def test_gradients_do_not_depend_on_the_layout(op, layout, device):

@@ -8,21 +8,26 @@ from samples import DIFFERENTIABLE, OPS, cases, each_op, map_tensors, on, run, w
 from torch.library import opcheck
 from torch.testing._internal.optests.generate_tests import DEFAULT_TEST_UTILS
 
+OF_ONE_CALL = ("test_schema", "test_faketensor")  # and no tracing
+TRACED = ("plain", "empty", "strided")  # the others are traced by the slow tier
+
 
 def every_call(ops):
-    return [
-        pytest.param(op, make, id=f"{op}-{name}")
-        for op in ops
-        for name, make in {
-            **cases(op),
-            "strided": lambda op=op: map_tensors(op.call(40, 0), strided),
-        }.items()
-    ]
+    """Each case with all of opcheck's utilities; fast ones mostly with those of one call alone."""
+    for op in ops:
+        strided_case = {"strided": lambda op=op: map_tensors(op.call(40, 0), strided)}
+        for name, make in {**cases(op), **strided_case}.items():
+            marks = [] if name in TRACED else [pytest.mark.slow]
+            yield pytest.param(op, make, DEFAULT_TEST_UTILS, marks=marks, id=f"{op}-{name}")
+            if marks:
+                yield pytest.param(op, make, OF_ONE_CALL, id=f"{op}-{name}-untraced")
 
 
-def check(op, call) -> None:
-    utilities = list(DEFAULT_TEST_UTILS)
-    if any(out.is_floating_point() and out.isnan().any() for out in run(op, call)):
+def check(op, call, utilities) -> None:
+    utilities = list(utilities)
+    if "test_aot_dispatch_dynamic" in utilities and any(
+        out.is_floating_point() and out.isnan().any() for out in run(op, call)
+    ):
         utilities.remove("test_aot_dispatch_dynamic")  # it compares NaN with NaN as unequal
     opcheck(op.overload, (), call, test_utils=utilities)
 
@@ -39,11 +44,11 @@ def test_every_op_has_a_kernel_for(op, key):
     assert op.composite or has_kernel(op, key)
 
 
-@pytest.mark.parametrize(("op", "make"), every_call(OPS))
-def test_opcheck_passes(op, make, device):
-    check(op, on(device, make()))
+@pytest.mark.parametrize(("op", "make", "utilities"), every_call(OPS))
+def test_opcheck_passes(op, make, utilities, device):
+    check(op, on(device, make()), utilities)
 
 
-@pytest.mark.parametrize(("op", "make"), every_call(DIFFERENTIABLE))
-def test_opcheck_passes_with_gradients(op, make, device):
-    check(op, with_gradients(op, on(device, make())))
+@pytest.mark.parametrize(("op", "make", "utilities"), every_call(DIFFERENTIABLE))
+def test_opcheck_passes_with_gradients(op, make, utilities, device):
+    check(op, with_gradients(op, on(device, make())), utilities)

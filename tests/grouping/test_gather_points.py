@@ -21,6 +21,7 @@ def case(b=3, n=20, m=33, c=5, dtype=torch.float32, seed=0):
     return features, idx
 
 
+@pytest.mark.one_of("c")
 @pytest.mark.parametrize("channels_first", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("c", [0, 1, 3, 4, 8, 33])
@@ -112,6 +113,7 @@ def backward(device, features, idx, grad, channels_first=False):
     return result
 
 
+@pytest.mark.one_of("m")
 @pytest.mark.parametrize("channels_first", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("n", "m"), [(20, 33), (3, 1000), (1, 513), (700, 40)])

@@ -18,6 +18,7 @@ def case(n=20, m=11, k=3, c=5, dtype=torch.float32):
     return grouping.features_of(n, 1, c).to(dtype), grouping.neighbors(m, n, 2, k)
 
 
+@pytest.mark.one_of("c")
 @pytest.mark.parametrize("channels_first", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("c", [0, 1, 3, 4, 8, 33, 64])

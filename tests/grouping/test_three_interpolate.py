@@ -28,6 +28,7 @@ def case(c, dtype=torch.float32, weight=torch.float32, channels_first=False, n=2
     }
 
 
+@pytest.mark.one_of("c")
 @pytest.mark.parametrize("channels_first", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("c", [0, 1, 3, 8, 33, 70])

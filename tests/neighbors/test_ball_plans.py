@@ -21,6 +21,7 @@ CLOUDS = {
 each_kernel = pytest.mark.parametrize("kernel", ["scan", "cells"])
 
 
+@pytest.mark.one_of("radius")
 @each_kernel
 @pytest.mark.parametrize("name", CLOUDS)
 @pytest.mark.parametrize("radius", [0.0, 1e-19, 0.03, 0.2, 1.0, 1e6, 1e19])

@@ -19,6 +19,7 @@ def test_clouds(device, name, dist_order):
         assert_as_reference(device, points, some_queries(points), k, dist_order=dist_order)
 
 
+@pytest.mark.one_of("n")
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 128, 129, 700, 5000])
 @pytest.mark.parametrize("n", [1, 200, 6000])
 def test_every_k(device, n, k):

@@ -62,6 +62,7 @@ each_depth = pytest.mark.parametrize("channels", [(16,), (16, 12)], ids=["one", 
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
 
+@pytest.mark.one_of("dtype", "center_axes", "legacy")
 @each_mode
 @each_legacy
 @each_axes

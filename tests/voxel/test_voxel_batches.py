@@ -23,6 +23,7 @@ def offsets_of(sizes, dtype=torch.int64) -> torch.Tensor:
     return torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()], dtype=dtype)
 
 
+@pytest.mark.one_of("order")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())

@@ -34,6 +34,7 @@ def found_voxels(cloud) -> int:
     return int(run_op("voxel_map", "cpu", cloud, *GRID, -1, -1)[4][0, FOUND])
 
 
+@pytest.mark.one_of("order")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("max_points", [0, 1, 5, 32, 33, 1000])
 @pytest.mark.parametrize("max_voxels", [0, 1, "M-1", "M", "M+1", -1])
@@ -49,6 +50,7 @@ def test_every_pair_of_caps(device, max_voxels, max_points, order):
     assert counts[0, 2:7].sum() == len(HOT)
 
 
+@pytest.mark.one_of("reduce")
 @pytest.mark.parametrize("reduce", ["mean", "max", "min", "sum"])
 @pytest.mark.parametrize("max_points", [0, 1, 5, 32, 33, 1000, -1])
 @pytest.mark.parametrize("max_voxels", [0, 20, -1])

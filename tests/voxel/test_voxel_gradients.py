@@ -31,6 +31,7 @@ def smooth_cloud(n: int = 14) -> torch.Tensor:
     return torch.cat([cells + inside, values], dim=1)
 
 
+@pytest.mark.one_of("max_points", "max_voxels")
 @pytest.mark.parametrize("center_relative", [False, True])
 @pytest.mark.parametrize(("max_points", "max_voxels"), [(14, -1), (2, -1), (2, 3), (0, 2)])
 @pytest.mark.parametrize("reduce", REDUCTIONS)
@@ -61,6 +62,7 @@ def check_gradient(device, cloud, *args, **kwargs) -> torch.Tensor:
     return expected
 
 
+@pytest.mark.one_of("center_relative")
 @pytest.mark.parametrize("center_relative", [False, True])
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("reduce", REDUCTIONS)

@@ -20,6 +20,7 @@ from voxel_cases import (
 HALVES = (torch.float16, torch.bfloat16)
 
 
+@pytest.mark.one_of("reduce", "center_relative")
 @pytest.mark.parametrize("center_relative", [False, True])
 @pytest.mark.parametrize("out_dtype", [None, *FLOAT_DTYPES])
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)

@@ -47,6 +47,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.one_of("num_features", "reduce", "dtype")
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("reduce", ["none", "mean"])
@@ -104,6 +105,7 @@ def test_strided_index_tensors(device):
         assert_same_bits(a.cpu(), e)
 
 
+@pytest.mark.one_of("reduce", "dtype")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("num_features", [*range(3, 17), 64])

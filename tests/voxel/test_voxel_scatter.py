@@ -30,6 +30,7 @@ def test_csr_sorts_stably_by_row(device, n, num_rows):
     assert offsets.diff().tolist() == per_row.tolist() and offsets[0] == 0
 
 
+@pytest.mark.one_of("channels")
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("channels", [1, 3, 4, 5, 8, 64])
@@ -38,6 +39,7 @@ def test_scatter_of_every_dtype_and_width(device, channels, dtype, reduce):
     check_op("voxel_scatter", device, feats, random_rows(700, 60), 60, reduce)
 
 
+@pytest.mark.one_of("reduce")
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("n", [0, 1, 33, 1056, 5000])
 @pytest.mark.parametrize("num_rows", [0, 1, 3, 6000])

@@ -25,6 +25,7 @@ def noisy(n: int, seed: int = 0) -> np.ndarray:
     return rng.normal(0, 1, n) * 10.0 ** rng.integers(-3, 6, n)
 
 
+@pytest.mark.one_of("dtype", "reduce")
 @pytest.mark.parametrize("reduce", REAL_REDUCTIONS)
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 31, 32, 33, 63, 64, 65, 1000, 1023, 1024, 1025, 1056])

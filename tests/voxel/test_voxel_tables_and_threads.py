@@ -12,6 +12,7 @@ CLOUD = street_cloud(3000, seed=51)
 BATCH = torch.tensor([0, 1000, 1000, 1001, 2900])
 
 
+@pytest.mark.one_of("order")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
@@ -70,6 +71,7 @@ def test_full_hash_of_distinct_keys(device, table, order):
         check_voxelize(device, cloud, [1.0] * 3, [0.0, 0.0, 0.0, n, 1.0, 1.0], 1, -1, order=order)
 
 
+@pytest.mark.one_of("order")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("parts", [1, 2, 3, 16])
 @pytest.mark.parametrize("reduce", REDUCTIONS)

@@ -147,19 +147,11 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
   return grad_points;
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("bev_max_height", bev_max_height);
-  m.impl("bev_max_height_with_index", bev_max_height_with_index);
-  m.impl("_bev_max_height_backward", bev_max_height_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("_bev_max_height_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("bev_max_height", bev_max_height);
+  ops.add("bev_max_height_with_index", bev_max_height_with_index);
+  ops.add("_bev_max_height_backward", bev_max_height_backward);
+  ops.autograd("_bev_max_height_backward", no_second_derivative());
 }
 
 }  // namespace

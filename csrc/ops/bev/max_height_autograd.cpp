@@ -107,9 +107,9 @@ std::tuple<Tensor, Tensor, Tensor> bev_max_height_with_index(
                            fill, lowest_code);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("bev_max_height", bev_max_height);
-  m.impl("bev_max_height_with_index", bev_max_height_with_index);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("bev_max_height", bev_max_height);
+  ops.autograd("bev_max_height_with_index", bev_max_height_with_index);
 }
 
 }  // namespace

@@ -262,18 +262,10 @@ std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, cons
   return {grad_points, grad_features};
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("bev_rasterize", bev_rasterize);
-  m.impl("_bev_rasterize_backward", bev_rasterize_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("_bev_rasterize_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("bev_rasterize", bev_rasterize);
+  ops.add("_bev_rasterize_backward", bev_rasterize_backward);
+  ops.autograd("_bev_rasterize_backward", no_second_derivative());
 }
 
 }  // namespace

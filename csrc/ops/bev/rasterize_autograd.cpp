@@ -85,7 +85,7 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
                            orientation, fill, density_base);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("bev_rasterize", bev_rasterize); }
+TORCHVOX_REGISTER_OPS(ops) { ops.autograd("bev_rasterize", bev_rasterize); }
 
 }  // namespace
 }  // namespace torchvox

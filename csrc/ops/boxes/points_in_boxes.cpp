@@ -66,12 +66,10 @@ Tensor points_in_boxes(const Tensor& points_in, const Tensor& boxes_in, std::str
   return out;
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl("points_in_boxes", points_in_boxes); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl("points_in_boxes", points_in_boxes); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) m.impl("points_in_boxes", points_in_boxes);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("points_in_boxes", points_in_boxes);
+  ops.autograd("points_in_boxes", not_differentiable());
 }
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("points_in_boxes", not_differentiable()); }
 
 }  // namespace
 }  // namespace torchvox

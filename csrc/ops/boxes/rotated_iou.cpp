@@ -91,15 +91,9 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
   return {grad_a, grad_b};
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("rotated_iou", rotated_iou);
-  m.impl("_rotated_iou_backward", rotated_iou_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("rotated_iou", rotated_iou);
+  ops.add("_rotated_iou_backward", rotated_iou_backward);
 }
 
 }  // namespace

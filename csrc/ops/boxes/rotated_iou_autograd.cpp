@@ -52,9 +52,9 @@ Tensor rotated_iou(const Tensor& a, const Tensor& b, std::string_view mode, bool
   return iou_op().call(a, b, mode, paired);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("rotated_iou", rotated_iou);
-  m.impl("_rotated_iou_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("rotated_iou", rotated_iou);
+  ops.autograd("_rotated_iou_backward", no_second_derivative());
 }
 
 }  // namespace

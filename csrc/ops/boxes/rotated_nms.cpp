@@ -67,12 +67,10 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
   return {index, count};
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl("rotated_nms", rotated_nms); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl("rotated_nms", rotated_nms); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) m.impl("rotated_nms", rotated_nms);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("rotated_nms", rotated_nms);
+  ops.autograd("rotated_nms", not_differentiable());
 }
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("rotated_nms", not_differentiable()); }
 
 }  // namespace
 }  // namespace torchvox

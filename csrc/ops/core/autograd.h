@@ -8,6 +8,8 @@
 
 #include <optional>
 
+#include "csrc/ops/core/register.h"
+
 namespace torchvox {
 
 // Autograd kernel of an op without a derivative: runs the op below autograd, so that no output

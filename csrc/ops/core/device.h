@@ -23,16 +23,10 @@
 #include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"
+#include "csrc/ops/core/register.h"
 #include "csrc/ops/core/threads.h"
 
 namespace torchvox {
-
-inline constexpr bool kBuiltWithCuda =
-#ifdef TORCHVOX_CUDA
-    true;
-#else
-    false;
-#endif
 
 // A contiguous tensor beside `like`, every element of which the op writes. It goes past the
 // dispatcher, which for a small call costs more than the allocation, except where torch wants to

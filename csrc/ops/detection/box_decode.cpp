@@ -72,11 +72,9 @@ Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
   return boxes;
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl(kOp, box_decode); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl(kOp, box_decode); }
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl(kOp, inference_only()); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) m.impl(kOp, box_decode);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add(kOp, box_decode);
+  ops.autograd(kOp, inference_only());
 }
 
 }  // namespace

@@ -129,11 +129,9 @@ Detections center_decode_nms(
   return out;
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl(kOp, center_decode_nms); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl(kOp, center_decode_nms); }
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl(kOp, inference_only()); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) m.impl(kOp, center_decode_nms);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add(kOp, center_decode_nms);
+  ops.autograd(kOp, inference_only());
 }
 
 }  // namespace

@@ -121,22 +121,11 @@ Tensor backward_meta(const Tensor& grad, const Tensor& idx, c10::SymInt num_poin
   return sum_rows(gather, grad, idx, num_points, channels_first);
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("gather_points", forward<kGather>);
-  m.impl("_gather_points_backward", backward<kGather>);
-  m.impl("group_points", forward<kGroup>);
-  m.impl("_group_points_backward", backward<kGroup>);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) {
-  m.impl("gather_points", forward<kGather>);
-  m.impl("_gather_points_backward", backward_meta<kGather>);
-  m.impl("group_points", forward<kGroup>);
-  m.impl("_group_points_backward", backward_meta<kGroup>);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("gather_points", forward<kGather>);
+  ops.add("_gather_points_backward", backward<kGather>, backward_meta<kGather>);
+  ops.add("group_points", forward<kGroup>);
+  ops.add("_group_points_backward", backward<kGroup>, backward_meta<kGroup>);
 }
 
 }  // namespace

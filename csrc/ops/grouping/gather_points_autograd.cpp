@@ -98,11 +98,11 @@ Tensor backward(const Tensor& grad, const Tensor& idx, c10::SymInt num_points,
   return backward_op<Op>().call(grad, idx, num_points, channels_first);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("gather_points", forward<GatherPoints>);
-  m.impl("_gather_points_backward", backward<GatherPoints>);
-  m.impl("group_points", forward<GroupPoints>);
-  m.impl("_group_points_backward", backward<GroupPoints>);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("gather_points", forward<GatherPoints>);
+  ops.autograd("_gather_points_backward", backward<GatherPoints>);
+  ops.autograd("group_points", forward<GroupPoints>);
+  ops.autograd("_group_points_backward", backward<GroupPoints>);
 }
 
 }  // namespace

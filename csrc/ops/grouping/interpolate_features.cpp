@@ -118,15 +118,9 @@ Tensor interpolate_with_gradient(const Tensor& query, const Tensor& points, cons
   return interpolate_op.call(features, idx, weights, false);
 }
 
-void register_kernels(torch::Library& m) { m.impl("interpolate_features", interpolate_features); }
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("interpolate_features", interpolate_with_gradient);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("interpolate_features", interpolate_features);
+  ops.autograd("interpolate_features", interpolate_with_gradient);
 }
 
 }  // namespace

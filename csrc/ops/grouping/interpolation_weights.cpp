@@ -56,15 +56,9 @@ Tensor interpolation_weights_backward(const Tensor& grad, const Tensor& dist2, d
   return compute(op, dist2, grad, parse_weight_rule(op, weight, eps));
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("interpolation_weights", interpolation_weights);
-  m.impl("_interpolation_weights_backward", interpolation_weights_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("interpolation_weights", interpolation_weights);
+  ops.add("_interpolation_weights_backward", interpolation_weights_backward);
 }
 
 }  // namespace

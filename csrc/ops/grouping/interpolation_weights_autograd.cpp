@@ -51,9 +51,9 @@ Tensor interpolation_weights(const Tensor& dist2, double eps, std::string_view w
   return weights_op().call(dist2, eps, weight);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("interpolation_weights", interpolation_weights);
-  m.impl("_interpolation_weights_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("interpolation_weights", interpolation_weights);
+  ops.autograd("_interpolation_weights_backward", no_second_derivative());
 }
 
 }  // namespace

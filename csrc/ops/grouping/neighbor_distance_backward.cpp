@@ -108,17 +108,9 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
   return {grad_points, grad_query};
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("_neighbor_distance_backward", neighbor_distance_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("_neighbor_distance_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("_neighbor_distance_backward", neighbor_distance_backward);
+  ops.autograd("_neighbor_distance_backward", no_second_derivative());
 }
 
 }  // namespace

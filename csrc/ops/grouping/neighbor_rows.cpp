@@ -101,15 +101,11 @@ Tensor three_interpolate_ragged(const Tensor& features, const Tensor& idx, const
   return interpolate_op.call(features.unsqueeze(0), rows, weight.unsqueeze(0), false).squeeze(0);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl("neighbor_rows", neighbor_rows_int); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) m.impl("neighbor_rows", neighbor_rows_int);
-}
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl("neighbor_rows", neighbor_rows_meta); }
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("neighbor_rows", not_differentiable()); }
-TORCH_LIBRARY_IMPL(torchvox, CompositeImplicitAutograd, m) {
-  m.impl("group_points_ragged", group_points_ragged);
-  m.impl("three_interpolate_ragged", three_interpolate_ragged);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("neighbor_rows", neighbor_rows_int, neighbor_rows_meta);
+  ops.autograd("neighbor_rows", not_differentiable());
+  ops.composite("group_points_ragged", group_points_ragged);
+  ops.composite("three_interpolate_ragged", three_interpolate_ragged);
 }
 
 }  // namespace

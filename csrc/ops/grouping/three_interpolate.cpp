@@ -137,15 +137,9 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
   return {grad_features, grad_weight};
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("three_interpolate", three_interpolate);
-  m.impl("_three_interpolate_backward", three_interpolate_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("three_interpolate", three_interpolate);
+  ops.add("_three_interpolate_backward", three_interpolate_backward);
 }
 
 }  // namespace

@@ -56,9 +56,9 @@ Tensor three_interpolate(const Tensor& features, const Tensor& idx, const Tensor
   return interpolate_op().call(features, idx, weight, channels_first);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("three_interpolate", three_interpolate);
-  m.impl("_three_interpolate_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("three_interpolate", three_interpolate);
+  ops.autograd("_three_interpolate_backward", no_second_derivative());
 }
 
 }  // namespace

@@ -134,15 +134,9 @@ Outputs ball_query_ragged(const Tensor& points_in, const Tensor& query_in, const
   return out;
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("ball_query", ball_query);
-  m.impl("ball_query_ragged", ball_query_ragged);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("ball_query", ball_query);
+  ops.add("ball_query_ragged", ball_query_ragged);
 }
 
 }  // namespace

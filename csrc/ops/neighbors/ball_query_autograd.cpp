@@ -105,9 +105,9 @@ Outputs ball_query_ragged(const Tensor& points, const Tensor& query, const Tenso
                      : with_gradient(points, query, {}, {}, find);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("ball_query", ball_query);
-  m.impl("ball_query_ragged", ball_query_ragged);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("ball_query", ball_query);
+  ops.autograd("ball_query_ragged", ball_query_ragged);
 }
 
 }  // namespace

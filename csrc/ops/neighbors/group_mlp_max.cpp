@@ -146,11 +146,9 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
   return out;
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl("group_mlp_max", group_mlp_max); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl("group_mlp_max", group_mlp_max); }
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("group_mlp_max", inference_only()); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) m.impl("group_mlp_max", group_mlp_max);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("group_mlp_max", group_mlp_max);
+  ops.autograd("group_mlp_max", inference_only());
 }
 
 }  // namespace

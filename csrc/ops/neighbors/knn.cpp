@@ -169,17 +169,11 @@ std::tuple<Tensor, Tensor> three_nn_ragged(const Tensor& query, const Tensor& po
                        local_index);
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("knn", knn);
-  m.impl("knn_ragged", knn_ragged);
-  m.impl("three_nn", three_nn);
-  m.impl("three_nn_ragged", three_nn_ragged);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("knn", knn);
+  ops.add("knn_ragged", knn_ragged);
+  ops.add("three_nn", three_nn);
+  ops.add("three_nn_ragged", three_nn_ragged);
 }
 
 }  // namespace

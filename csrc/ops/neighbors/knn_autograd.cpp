@@ -128,11 +128,11 @@ Distances three_nn_ragged(const Tensor& query, const Tensor& points, const Tenso
   });
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("knn", knn);
-  m.impl("knn_ragged", knn_ragged);
-  m.impl("three_nn", three_nn);
-  m.impl("three_nn_ragged", three_nn_ragged);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("knn", knn);
+  ops.autograd("knn_ragged", knn_ragged);
+  ops.autograd("three_nn", three_nn);
+  ops.autograd("three_nn_ragged", three_nn_ragged);
 }
 
 }  // namespace

@@ -280,15 +280,9 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   return {grad_points, grad_query, grad_features};
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("query_and_group", query_and_group);
-  m.impl("_query_and_group_backward", query_and_group_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("query_and_group", query_and_group);
+  ops.add("_query_and_group_backward", query_and_group_backward);
 }
 
 }  // namespace

@@ -96,9 +96,9 @@ Outputs query_and_group(const Tensor& points, const Tensor& query, const Optiona
                          closed, dist_order, lengths, query_lengths);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("query_and_group", query_and_group);
-  m.impl("_query_and_group_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("query_and_group", query_and_group);
+  ops.autograd("_query_and_group_backward", no_second_derivative());
 }
 
 }  // namespace

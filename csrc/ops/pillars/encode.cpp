@@ -169,21 +169,12 @@ std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tens
   return {grad_weight, grad_bias};
 }
 
-template <class Int>
-void register_kernels(torch::Library& m) {
-  m.impl("pillar_encode", pillar_encode<Int>);
-  m.impl("_pillar_encode_train", pillar_encode_train<Int>);
-  m.impl("_pillar_encode_backward", pillar_encode_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels<int64_t>(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels<int64_t>(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels<c10::SymInt>(m); }
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("_pillar_encode_train", not_differentiable());
-  m.impl("_pillar_encode_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("pillar_encode", pillar_encode<int64_t>, pillar_encode<c10::SymInt>);
+  ops.add("_pillar_encode_train", pillar_encode_train<int64_t>, pillar_encode_train<c10::SymInt>);
+  ops.autograd("_pillar_encode_train", not_differentiable());
+  ops.add("_pillar_encode_backward", pillar_encode_backward);
+  ops.autograd("_pillar_encode_backward", no_second_derivative());
 }
 
 }  // namespace

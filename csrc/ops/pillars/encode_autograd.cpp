@@ -96,27 +96,7 @@ Tensor pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& 
                  out_dtype);
 }
 
-// Under autocast one of weight and bias may come in half precision: both are widened.
-Tensor widening_pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& num_points,
-                              const Tensor& point_voxel, const Tensor& point_slot,
-                              const Tensor& weight, const Tensor& bias,
-                              c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
-                              int64_t max_points, c10::SymInt batch_size, int64_t center_axes,
-                              bool legacy, std::string_view pad_semantics,
-                              std::optional<at::ScalarType> out_dtype) {
-  static const auto op = typed_op<Encode>("torchvox::pillar_encode");
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const bool floats = weight.is_floating_point() && bias.is_floating_point();
-  const at::ScalarType type = c10::promoteTypes(weight.scalar_type(), bias.scalar_type());
-  return op.call(points, indices, num_points, point_voxel, point_slot,
-                 floats ? weight.to(type) : weight, floats ? bias.to(type) : bias, voxel_size,
-                 range, max_points, std::move(batch_size), center_axes, legacy, pad_semantics,
-                 out_dtype);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("pillar_encode", pillar_encode); }
-TORCH_LIBRARY_IMPL(torchvox, AutocastCPU, m) { m.impl("pillar_encode", widening_pillar_encode); }
-TORCH_LIBRARY_IMPL(torchvox, AutocastCUDA, m) { m.impl("pillar_encode", widening_pillar_encode); }
+TORCHVOX_REGISTER_OPS(ops) { ops.autograd("pillar_encode", pillar_encode); }
 
 }  // namespace
 }  // namespace torchvox

@@ -39,12 +39,10 @@ Tensor pillar_moments(const Tensor& points, const Tensor& indices, const Tensor&
   return moments;
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl("pillar_moments", pillar_moments); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl("pillar_moments", pillar_moments); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) m.impl("pillar_moments", pillar_moments);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("pillar_moments", pillar_moments);
+  ops.autograd("pillar_moments", inference_only());
 }
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("pillar_moments", inference_only()); }
 
 }  // namespace
 }  // namespace torchvox

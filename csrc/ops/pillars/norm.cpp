@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "csrc/ops/core/autocast.h"
+#include "csrc/ops/core/autograd.h"
 #include "csrc/ops/pillars/checks.h"
 
 namespace torchvox {
@@ -118,32 +118,10 @@ std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const Tensor& grad_weigh
   return {to_weight, to_gamma, to_beta};
 }
 
-// Under autocast the parameters may come in different precisions: all are widened, and so are
-// moments in half precision, to the float64 that the op wants.
-std::tuple<Tensor, Tensor, Tensor, Tensor> widening_pillar_norm(const Tensor& moments,
-                                                                const Tensor& weight,
-                                                                const Tensor& gamma,
-                                                                const Tensor& beta, double eps) {
-  static const auto op = typed_op<Norm>("torchvox::pillar_norm");
-  const BelowAutocast below_autocast;
-  std::array<Tensor, 3> parameters{weight, gamma, beta};
-  widen(parameters);
-  return op.call(widened_half(moments, at::kDouble), parameters[0], parameters[1], parameters[2],
-                 eps);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("pillar_norm", pillar_norm);
+  ops.add("_pillar_norm_backward", pillar_norm_backward);
 }
-
-void register_kernels(torch::Library& m) {
-  m.impl("pillar_norm", pillar_norm);
-  m.impl("_pillar_norm_backward", pillar_norm_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, AutocastCPU, m) { m.impl("pillar_norm", widening_pillar_norm); }
-TORCH_LIBRARY_IMPL(torchvox, AutocastCUDA, m) { m.impl("pillar_norm", widening_pillar_norm); }
 
 }  // namespace
 }  // namespace torchvox

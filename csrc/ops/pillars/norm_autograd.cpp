@@ -61,9 +61,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm_autograd(const Tensor& mo
   return op.call(moments, weight, gamma, beta, eps);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("pillar_norm", pillar_norm_autograd);
-  m.impl("_pillar_norm_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("pillar_norm", pillar_norm_autograd);
+  ops.autograd("_pillar_norm_backward", no_second_derivative());
 }
 
 }  // namespace

@@ -74,17 +74,10 @@ Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices_in) {
   return grad_feats;
 }
 
-template <class Int>
-void register_kernels(torch::Library& m) {
-  m.impl("pillar_scatter", pillar_scatter<Int>);
-  m.impl("_pillar_scatter_backward", pillar_scatter_backward);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("pillar_scatter", pillar_scatter<int64_t>, pillar_scatter<c10::SymInt>);
+  ops.add("_pillar_scatter_backward", pillar_scatter_backward);
 }
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels<int64_t>(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels<int64_t>(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels<c10::SymInt>(m); }
 
 }  // namespace
 }  // namespace torchvox

@@ -40,9 +40,9 @@ Tensor pillar_scatter_autograd(const Tensor& feats, const Tensor& indices, c10::
   return op.call(feats, indices, std::move(batch_size), size);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("pillar_scatter", pillar_scatter_autograd);
-  m.impl("_pillar_scatter_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.autograd("pillar_scatter", pillar_scatter_autograd);
+  ops.autograd("_pillar_scatter_backward", no_second_derivative());
 }
 
 }  // namespace

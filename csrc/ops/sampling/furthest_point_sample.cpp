@@ -197,19 +197,11 @@ std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
   return {out.idx, out.dist2};
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("furthest_point_sample", furthest_point_sample);
-  m.impl("furthest_point_sample_ragged", furthest_point_sample_ragged);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("furthest_point_sample", not_differentiable());
-  m.impl("furthest_point_sample_ragged", not_differentiable());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("furthest_point_sample", furthest_point_sample);
+  ops.autograd("furthest_point_sample", not_differentiable());
+  ops.add("furthest_point_sample_ragged", furthest_point_sample_ragged);
+  ops.autograd("furthest_point_sample_ragged", not_differentiable());
 }
 
 }  // namespace

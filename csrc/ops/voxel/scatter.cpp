@@ -173,24 +173,12 @@ std::tuple<Tensor, Tensor> voxel_scatter_int(const Tensor& feats, const Tensor& 
   return voxel_scatter(feats, point_voxel, num_rows, reduce, offsets, perm);
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("voxel_csr", voxel_csr_int);
-  m.impl("voxel_scatter", voxel_scatter_int);
-  m.impl("_voxel_scatter_backward", voxel_scatter_backward);
-}
-
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) {
-  m.impl("voxel_csr", voxel_csr);
-  m.impl("voxel_scatter", voxel_scatter);
-  m.impl("_voxel_scatter_backward", voxel_scatter_backward);
-}
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("voxel_csr", not_differentiable());
-  m.impl("_voxel_scatter_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("voxel_csr", voxel_csr_int, voxel_csr);
+  ops.autograd("voxel_csr", not_differentiable());
+  ops.add("voxel_scatter", voxel_scatter_int, voxel_scatter);
+  ops.add("_voxel_scatter_backward", voxel_scatter_backward);
+  ops.autograd("_voxel_scatter_backward", no_second_derivative());
 }
 
 }  // namespace

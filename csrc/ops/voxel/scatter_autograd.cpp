@@ -72,7 +72,7 @@ std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats, const Tensor& poin
   return scatter_op().call(feats, point_voxel, num_rows, reduce, offsets, perm);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) { m.impl("voxel_scatter", voxel_scatter); }
+TORCHVOX_REGISTER_OPS(ops) { ops.autograd("voxel_scatter", voxel_scatter); }
 
 }  // namespace
 }  // namespace torchvox

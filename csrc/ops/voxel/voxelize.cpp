@@ -184,24 +184,16 @@ std::vector<int64_t> grid_size(c10::ArrayRef<double> voxel_size, c10::ArrayRef<d
   return {grid.cells[0], grid.cells[1], grid.cells[2]};
 }
 
-template <class Int>
-void register_kernels(torch::Library& m) {
-  m.impl("voxelize", voxelize<Int>);
-  m.impl("_voxelize_train", voxelize_train<Int>);
-  m.impl("voxel_map", voxel_map<Int>);
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("voxelize", voxelize<int64_t>, voxelize<c10::SymInt>);
+  ops.add("_voxelize_train", voxelize_train<int64_t>, voxelize_train<c10::SymInt>);
+  ops.autograd("_voxelize_train", not_differentiable());
+  ops.add("voxel_map", voxel_map<int64_t>, voxel_map<c10::SymInt>);
+  ops.autograd("voxel_map", not_differentiable());
+  ops.composite("grid_size", grid_size);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { register_kernels<int64_t>(m); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { register_kernels<c10::SymInt>(m); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) register_kernels<int64_t>(m);
-}
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("_voxelize_train", not_differentiable());
-  m.impl("voxel_map", not_differentiable());
-}
 // No tensor, so no device: one kernel under every key.
-TORCH_LIBRARY_IMPL(torchvox, CompositeImplicitAutograd, m) { m.impl("grid_size", grid_size); }
 
 }  // namespace
 }  // namespace torchvox

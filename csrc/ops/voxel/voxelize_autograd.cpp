@@ -153,14 +153,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(
                          num_valid, reduce, order, bounds, out_dtype, center_relative);
 }
 
-TORCH_LIBRARY_IMPL(torchvox, CPU, m) { m.impl("_voxelize_backward", voxelize_backward); }
-TORCH_LIBRARY_IMPL(torchvox, Meta, m) { m.impl("_voxelize_backward", voxelize_backward); }
-TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) m.impl("_voxelize_backward", voxelize_backward);
-}
-TORCH_LIBRARY_IMPL(torchvox, Autograd, m) {
-  m.impl("voxelize", voxelize);
-  m.impl("_voxelize_backward", no_second_derivative());
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("_voxelize_backward", voxelize_backward);
+  ops.autograd("_voxelize_backward", no_second_derivative());
+  ops.autograd("voxelize", voxelize);
 }
 
 }  // namespace
