@@ -93,7 +93,7 @@ inline void backward_for(int64_t count, const std::function<void(int64_t, int64_
 // Bytes that no kernel may take for zeros.
 inline constexpr int kPoison = 0xa5;
 
-// Runs the CPU form over host memory, its workspace exactly as large as asked for and poisoned.
+// Runs the CPU form over host memory, its workspace exactly as large as requested and poisoned.
 template <class Args>
 void run_on_host(const Args& args, const ParallelFor& parallel_for = serial_for) {
   const int64_t bytes = workspace_bytes(args, Target{});

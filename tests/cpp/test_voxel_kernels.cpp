@@ -112,9 +112,9 @@ void execute(const Args& args, bool cuda) {
 
 using Outputs = std::vector<std::pair<const char*, std::vector<char>>>;
 
-// `parts`: see Plan::kVoxelParts.
+// `parts`: see Plan::kVoxelPartitions.
 Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda, int64_t parts) {
-  set_plan_override(Plan::kVoxelParts, parts);
+  set_plan_override(Plan::kVoxelPartitions, parts);
   set_plan_override(Plan::kVoxelTable, c.table);
   set_plan_override(Plan::kVoxelRanking, c.ranking);
   set_plan_override(Plan::kVoxelKernels, c.kernels);

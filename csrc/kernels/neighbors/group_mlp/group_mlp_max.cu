@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// group_mlp_max on the GPU: its workspace, and the launch of the tensor-core or the portable
+// kernels.
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 
 #include "csrc/kernels/core/launch.cuh"
@@ -6,6 +9,8 @@
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 
 namespace torchvox {
+
+namespace {
 
 MlpWorkspace carve_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, Workspace& workspace) {
   MlpWorkspace parts;
@@ -26,6 +31,8 @@ MlpWorkspace carve_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, Works
   }
   return parts;
 }
+
+}  // namespace
 
 int64_t workspace_bytes_cuda(const GroupMlpArgs& args, const Target& target) {
   Workspace workspace;
