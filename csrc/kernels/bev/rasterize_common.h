@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the CPU and the CUDA form of bev_rasterize share. One pass over the points fills integer
-// tables by order-free atomics; one pass over the cells turns them into planes.
+// What the CPU and CUDA implementations of bev_rasterize share. One pass over the points fills
+// integer tables by order-free atomics; one pass over the cells turns them into planes.
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,7 @@ struct NeighborDistanceArgs {
   const void* query = nullptr;  // [clouds, queries, dims]
   DType dtype = DType::kFloat;  // of both
   IndexArray idx;  // [clouds, queries, k]; outside [0, rows): no neighbor
-  InverseIndex
-      inverse;  // of idx; its clouds and rows are those of the call. Built only for grad_points
+  InverseIndex inverse;  // of idx, built only for grad_points; clouds and rows are the call's
   void* grad_points = nullptr;  // as points, or null where it is not wanted
   void* grad_query = nullptr;  // as query, or null
   int norm = 2;

@@ -13,7 +13,6 @@ namespace {
 constexpr int kCountThreads = 1024;
 constexpr int kAhead = 8;  // loads of a thread under way at once
 constexpr unsigned kWholeWarp = 0xffffffffu;
-
 constexpr uint32_t kNoRow = ~0u;
 
 // Which slots and rows a block has: block = (cloud * partitions + partition) * tiles + tile.
@@ -55,18 +54,17 @@ __global__ void __launch_bounds__(kCountThreads)
                  const __grid_constant__ CountPlan plan, const __grid_constant__ CountWork work) {
   extern __shared__ __align__(16) uint32_t row_counts[];
   let_next_begin();
-  const PartitionTile share(inverse, plan);
+  const PartitionTile tile(inverse, plan);
   if (blockIdx.x == 0 && threadIdx.x == 0) *inverse.long_rows.count = 0;
   clear(row_counts, static_cast<uint32_t>(plan.tile_rows));
   __syncthreads();
-  idx += share.cloud * inverse.slots;
-  for (uint32_t slot = share.begin + threadIdx.x; slot < share.end;
-       slot += kAhead * kCountThreads) {
+  idx += tile.cloud * inverse.slots;
+  for (uint32_t slot = tile.begin + threadIdx.x; slot < tile.end; slot += kAhead * kCountThreads) {
     uint32_t row[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const uint32_t s = slot + k * kCountThreads;
-      row[k] = s < share.end ? share.row_of(idx[s]) : kNoRow;
+      row[k] = s < tile.end ? tile.row_of(idx[s]) : kNoRow;
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
@@ -74,11 +72,10 @@ __global__ void __launch_bounds__(kCountThreads)
     }
   }
   __syncthreads();
-  const int64_t list = share.cloud * plan.partitions + share.partition;
+  const int64_t counted = tile.cloud * plan.partitions + tile.partition;
   auto* const counts =
-      reinterpret_cast<uint4*>(work.counts + list * plan.row_stride + share.first_row);
-  const auto written =
-      static_cast<uint32_t>(min(plan.tile_rows, plan.row_stride - share.first_row));
+      reinterpret_cast<uint4*>(work.counts + counted * plan.row_stride + tile.first_row);
+  const auto written = static_cast<uint32_t>(min(plan.tile_rows, plan.row_stride - tile.first_row));
   const auto* const quads = reinterpret_cast<const uint4*>(row_counts);
   for (uint32_t i = threadIdx.x; i < written / 4; i += kCountThreads) counts[i] = quads[i];
   // A warp a chunk of the scan; tiles are made of whole chunks.
@@ -92,7 +89,7 @@ __global__ void __launch_bounds__(kCountThreads)
     }
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
     if (lane == 0) {
-      work.chunk_totals[list * plan.chunks + (share.first_row + begin) / kScanRows] = sum;
+      work.chunk_totals[counted * plan.chunks + (tile.first_row + begin) / kScanRows] = sum;
     }
   }
 }
@@ -118,7 +115,7 @@ __device__ uint32_t scan_block(uint32_t mine, uint32_t& total) {
   return before + sum - mine;
 }
 
-// Four rows a thread: where the list of each begins, and within it the slots of each partition.
+// Four rows a thread: where the segment of each begins, and within it the slots of each partition.
 __global__ void __launch_bounds__(kScanThreads)
     scan_kernel(const __grid_constant__ InverseIndex inverse,
                 const __grid_constant__ CountPlan plan, const __grid_constant__ CountWork work) {
@@ -202,21 +199,20 @@ __global__ void __launch_bounds__(kPlaceThreads)
                  const __grid_constant__ CountPlan plan, const __grid_constant__ CountWork work) {
   extern __shared__ __align__(16) uint32_t words[];
   let_next_begin();
-  const PartitionTile share(inverse, plan);
+  const PartitionTile tile(inverse, plan);
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const auto words_per_warp = static_cast<uint32_t>(plan.tile_rows / 2);
   clear(words, plan.warps * words_per_warp);
   __syncthreads();
-  idx += share.cloud * inverse.slots;
-  const uint32_t begin =
-      min(static_cast<uint32_t>(share.begin + warp * plan.warp_slots), share.end);
-  const uint32_t end = min(static_cast<uint32_t>(begin + plan.warp_slots), share.end);
+  idx += tile.cloud * inverse.slots;
+  const uint32_t begin = min(static_cast<uint32_t>(tile.begin + warp * plan.warp_slots), tile.end);
+  const uint32_t end = min(static_cast<uint32_t>(begin + plan.warp_slots), tile.end);
   uint32_t* const my_words = words + warp * words_per_warp;
   for (uint32_t slot = begin + lane; slot < end; slot += 2 * kAhead * 32) {
     uint32_t row[2 * kAhead];
 #pragma unroll
     for (int k = 0; k < 2 * kAhead; ++k) {
-      row[k] = slot + 32 * k < end ? share.row_of(idx[slot + 32 * k]) : kNoRow;
+      row[k] = slot + 32 * k < end ? tile.row_of(idx[slot + 32 * k]) : kNoRow;
     }
 #pragma unroll
     for (int k = 0; k < 2 * kAhead; ++k) {
@@ -229,13 +225,13 @@ __global__ void __launch_bounds__(kPlaceThreads)
   wait_for_previous();
   auto* const placed = reinterpret_cast<uint16_t*>(my_words);
   const uint32_t* const starts = work.counts +
-      (share.cloud * plan.partitions + share.partition) * plan.row_stride + share.first_row;
-  int32_t* const order = inverse.order + share.cloud * inverse.slots;
+      (tile.cloud * plan.partitions + tile.partition) * plan.row_stride + tile.first_row;
+  int32_t* const order = inverse.order + tile.cloud * inverse.slots;
   uint32_t next[kAhead];  // rows of the slots to come
 #pragma unroll
   for (int k = 0; k < kAhead; ++k) {
     const uint32_t s = begin + 32 * k + lane;
-    next[k] = s < end ? share.row_of(idx[s]) : kNoRow;
+    next[k] = s < end ? tile.row_of(idx[s]) : kNoRow;
   }
   for (uint32_t slot = begin; slot < end; slot += kAhead * 32) {
     uint32_t row[kAhead], start[kAhead];
@@ -248,7 +244,7 @@ __global__ void __launch_bounds__(kPlaceThreads)
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const uint32_t s = slot + 32 * (kAhead + k) + lane;
-      next[k] = s < end ? share.row_of(idx[s]) : kNoRow;
+      next[k] = s < end ? tile.row_of(idx[s]) : kNoRow;
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) same[k] = __match_any_sync(kWholeWarp, row[k]);

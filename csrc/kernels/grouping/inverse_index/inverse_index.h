@@ -28,8 +28,7 @@ struct LongRowTask {
 struct LongRows {
   int32_t* count = nullptr;  // [1]: tasks
   LongRowTask* tasks = nullptr;  // [most_tasks]
-  int32_t* arrived =
-      nullptr;  // [most_tasks]: 0 where a row's first task is; for who sums, who leaves it 0
+  int32_t* arrived = nullptr;  // [most_tasks]: at a row's first task, 0 before and after a sum
 };
 
 // CUDA: rows are summed in groups of about as much work. Row n has the key offsets[n] + n; group g

@@ -62,8 +62,8 @@ struct FpsGroupState {
   uint32_t buffer[kLazyBuffer];  // positions
 };
 
-// Lazy batches over a spatial order. The sort is over: its buffers hold the distances, and the
-// marks of exhausted clouds.
+// Of the lazy kernel, over a spatial order. The sort is over: its buffers hold the distances, and
+// the marks of exhausted clouds.
 struct LazyScratch {
   float* dist2;  // [points]
   uint32_t* mark;  // [points]

@@ -43,8 +43,9 @@ struct FpsBlockGroup {
       if (count >= 0) work(count, limit, top_code);
       return;
     }
-    for (int r = threadIdx.x; r < count; r += kThreads)
+    for (int r = threadIdx.x; r < count; r += kThreads) {
       state->samples[r] = shared.shortlist.sample[r];
+    }
     if (threadIdx.x == 0) {
       state->step = {count, limit, top_code};
       state->total = 0;
@@ -90,8 +91,7 @@ struct FpsBlockGroup {
       __syncthreads();
       const int4 step = __ldcg(reinterpret_cast<const int4*>(&state->step));
       for (int r = threadIdx.x; r < kLazyRoom; r += kThreads) {
-        shared.shortlist.sample[r] =
-            __ldcg(&state->samples[r]);  // without waiting for their number
+        shared.shortlist.sample[r] = __ldcg(&state->samples[r]);  // whatever their number
       }
       if (step.x < 0) return;
       work(step.x, step.y, static_cast<uint32_t>(step.z));

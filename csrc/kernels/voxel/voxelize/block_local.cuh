@@ -259,7 +259,7 @@ struct PaddedRows {
 };
 
 // The padded rows of `rows` voxels that follow each other from row `base` on, by a block: threads
-// write neighboring points all the way. Rows of large voxels are left out.
+// write neighboring points all the way. Rows of large segments are left out.
 __device__ inline void copy_rows(const VoxelizeArgs& args, const PaddedRows& shared, int64_t base,
                                  uint32_t rows) {
   constexpr uint32_t kAhead = 4;  // points on their way at once

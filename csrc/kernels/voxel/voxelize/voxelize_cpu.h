@@ -45,13 +45,11 @@ struct VoxelCpuWork {
 
   // Runs, those of a chunk from chunk * kCpuChunk on.
   uint32_t* run_bound = nullptr;  // [rows + chunks] chunk by chunk: its begin, the ends of its runs
-  uint64_t* run_key =
-      nullptr;  // [rows] from number_partitions() on: voxel << 32 | slot of first point
+  uint64_t* run_key = nullptr;  // [rows] once numbered: voxel << 32 | slot of first point
   uint8_t* run_partition = nullptr;  // [rows]
   int64_t* chunk_runs = nullptr;  // [chunks]
   int64_t* chunk_partition_runs = nullptr;  // [chunks, partitions]
-  int64_t* chunk_partition_voxels =
-      nullptr;  // [chunks, partitions] voxels whose first point lies there
+  int64_t* chunk_partition_voxels = nullptr;  // [chunks, partitions] voxels that begin there
   int64_t* chunk_voxels = nullptr;  // [chunks] voxels whose first point lies before
 
   // Voxels are numbered partition by partition, with gaps: a partition has a number for each of its

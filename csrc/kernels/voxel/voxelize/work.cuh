@@ -35,7 +35,7 @@ inline constexpr int kSmallSegment = 8;  // points that 8 lanes order and reduce
 inline constexpr int kWarpSort = 512;  // points that a warp sorts in shared memory
 inline constexpr int kWarpSelect = 4096;  // points from which a warp selects the first 32
 inline constexpr int kSortChunk = 4096;  // points that a block sorts in shared memory
-inline constexpr int kSplitChunk = 1024;  // stored points that a block reduces
+inline constexpr int kSplitChunk = 1024;  // stored points of a split segment that a block reduces
 inline constexpr uint64_t kBitmapKeys = uint64_t{1} << 28;  // largest grid ranked by a bitmap
 
 struct alignas(16) VoxelSegment {
@@ -108,7 +108,7 @@ struct VoxelWork {
   int64_t bytes = 0;
   int64_t sort_bytes = 0;  // of the radix sort
   int64_t split_limit = 0;
-  bool splits = false;
+  bool splits = false;  // segments may be split among blocks
   bool quads = false;  // rows of points can be read four floats at a time
   bool short_keys = false;  // keys fit 32 bits
   bool common = false;  // see assume_common()
@@ -128,12 +128,10 @@ struct VoxelWork {
   // Written before they are read.
   VoxelTotals* totals = nullptr;
   uint32_t* slot = nullptr;  // [rows]: slot of the point's voxel, or kNone32
-  uint32_t* maybe_first =
-      nullptr;  // [rows / 32]: bits of the points that may be their voxel's first
+  uint32_t* maybe_first = nullptr;  // [rows / 32]: a bit a point: it may be its voxel's first
   uint32_t* arrival = nullptr;  // [rows]: how many points of the voxel came before, in no order
-  uint32_t* perm = nullptr;  // [rows]: points by voxel; fused: of large voxels only
-  uint32_t* lists =
-      nullptr;  // [slots, kSmallSegment] fused: the first points to arrive, in no order
+  uint32_t* perm = nullptr;  // [rows]: points by voxel; fused: of large segments only
+  uint32_t* lists = nullptr;  // [slots, kSmallSegment] fused: first points to arrive, unordered
   VoxelSegment* segments = nullptr;  // [voxel_limit] by id
   VoxelSegment* ranked_segments = nullptr;  // [voxel_limit] by rank
   uint32_t* rank_of = nullptr;  // [voxel_limit] id -> rank; null: the same
