@@ -122,7 +122,7 @@ std::vector<int32_t> indices(const Case& c, Random& random) {
   return idx;
 }
 
-InverseIndex lists_on(Side& side, const Case& c, const int32_t* idx) {
+InverseIndex inverse_on(Side& side, const Case& c, const int32_t* idx) {
   InverseIndexArgs args;
   args.idx = {idx, false};
   args.inverse.clouds = c.clouds, args.inverse.rows = c.rows, args.inverse.slots = c.slots();
@@ -132,9 +132,9 @@ InverseIndex lists_on(Side& side, const Case& c, const int32_t* idx) {
 }
 
 // Each slot is in the list of the row that it names, in ascending order.
-void check_lists(const Case& c, const std::vector<int32_t>& idx, Where where) {
+void check_inverse(const Case& c, const std::vector<int32_t>& idx, Where where) {
   Side side(where);
-  const InverseIndex inverse = lists_on(side, c, side.put(idx));
+  const InverseIndex inverse = inverse_on(side, c, side.put(idx));
   const Bytes memory = side.read(inverse.offsets);
   const auto* offsets = reinterpret_cast<const int32_t*>(memory.data());
   const int32_t* order = offsets + (inverse.order - inverse.offsets);
@@ -156,7 +156,7 @@ void check_lists(const Case& c, const std::vector<int32_t>& idx, Where where) {
     good = good && offsets[b * (c.rows + 1)] == 0 && end.back() == named;
   }
   check(good,
-        c.name(where == Where::kDevice ? "slot inverse, device" : "slot inverse", DType::kFloat,
+        c.name(where == Where::kDevice ? "inverse index, device" : "inverse index", DType::kFloat,
                false));
 }
 
@@ -180,7 +180,7 @@ Bytes gathered(Side& side, const Case& c, const Inputs& in) {
 }
 
 Bytes summed(Side& side, const Case& c, const Inputs& in) {
-  const InverseIndex inverse = lists_on(side, c, side.put(in.idx));
+  const InverseIndex inverse = inverse_on(side, c, side.put(in.idx));
   SegmentSumArgs args;
   args.grad = side.put(in.grad);
   args.dtype = in.dtype;
@@ -205,7 +205,7 @@ std::vector<Bytes> interpolated(Side& side, Case c, const Inputs& in) {
   args.channels = c.channels, args.channels_first = in.channels_first;
   side.run(args);
 
-  const InverseIndex inverse = lists_on(side, c, static_cast<const int32_t*>(args.idx.data));
+  const InverseIndex inverse = inverse_on(side, c, static_cast<const int32_t*>(args.idx.data));
   SegmentSumArgs sum;
   sum.grad = side.put(Bytes(in.grad.begin(), in.grad.begin() + out_bytes));
   sum.dtype = in.dtype;
@@ -240,7 +240,7 @@ std::vector<Bytes> of_distances(Side& side, const Case& c, const Inputs& in, int
   args.points = side.put(random_values(in.dtype, c.clouds * c.rows * kDims, random));
   args.query = side.put(random_values(in.dtype, c.clouds * c.queries * kDims, random));
   args.idx = {side.put(in.idx), false};
-  const InverseIndex inverse = lists_on(side, c, static_cast<const int32_t*>(args.idx.data));
+  const InverseIndex inverse = inverse_on(side, c, static_cast<const int32_t*>(args.idx.data));
   args.inverse = inverse;
   args.grad_points = side.room(c.clouds * c.rows * kDims * size_of(in.dtype));
   args.grad_query = side.room(c.clouds * c.queries * kDims * size_of(in.dtype));
@@ -277,9 +277,9 @@ void check_case(const Case& c) {
   Inputs in;
   in.idx = indices(c, random);
   for (const Where where : others) {
-    check_lists(c, in.idx, where);
+    check_inverse(c, in.idx, where);
     set_plan_override(Plan::kInverseIndex, 1);  // sorted
-    check_lists(c, in.idx, where);
+    check_inverse(c, in.idx, where);
     set_plan_override(Plan::kInverseIndex, kAutomatic);
   }
   for (const DType dtype : kTypes) {

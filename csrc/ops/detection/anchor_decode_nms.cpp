@@ -47,7 +47,7 @@ void check_heads_of_anchors(TensorList cls, TensorList box, TensorList direction
     const int64_t each = anchors[h].sym_size(2).guard_int(__FILE__, __LINE__);
     const int64_t own = per_anchor(cls[h], each), values = per_anchor(box[h], each);
     check_value(own >= 1, kOp, "cls must have A * classes channels each", cls[h].sym_sizes());
-    check_value(is_code(values) && (h == 0 || values == args.coder.values), kOp,
+    check_value(is_delta_count(values) && (h == 0 || values == args.coder.values), kOp,
                 "box must have A * 7, 8, 9 or 10 channels, all heads alike", box[h].sym_sizes());
     args.coder.values = static_cast<int>(values);
     if (!direction.empty()) {

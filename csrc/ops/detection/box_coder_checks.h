@@ -10,7 +10,7 @@
 
 namespace torchvox {
 
-inline bool is_code(int64_t values) { return values >= 7 && values <= kMostDeltas; }
+inline bool is_delta_count(int64_t values) { return values >= 7 && values <= kMostDeltas; }
 
 inline void set_direction(const char* op, double offset, double limit, bool flip, BoxCoder& coder) {
   coder.dir_offset = static_cast<float>(offset);

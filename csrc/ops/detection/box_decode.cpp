@@ -34,7 +34,7 @@ Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
   check_type(is_map_type(deltas_in.scalar_type()), kOp,
              "deltas must be float16, bfloat16 or float32", deltas_in.scalar_type());
   const int64_t values = deltas_in.sym_size(-1).guard_int(__FILE__, __LINE__);
-  check_value(is_code(values), kOp, "deltas must be [.., 7 to 10]", deltas_in.sym_sizes());
+  check_value(is_delta_count(values), kOp, "deltas must be [.., 7 to 10]", deltas_in.sym_sizes());
   check_leading("anchors", anchors_in, deltas_in);
   check_size(anchors_in.sym_size(-1).sym_eq(7), kOp, "anchors must be [.., 7]",
              anchors_in.sym_sizes());

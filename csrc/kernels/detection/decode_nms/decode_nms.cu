@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Decode + top-k + NMS on the GPU, a kernel a step. Score, refine, tie: one block a chunk of the
-// candidates of a selection; the maps are read once, then score codes of 4 bytes once or twice a
-// level. Decode: one thread a selected candidate. Rank: one warp four of them. Write: one thread a
-// row of the result.
+// candidates of a selection; the score maps are read once, their codes of 4 bytes up to three times
+// a level. Decode: one thread a selected candidate. Rank: one warp four of them. Write: one thread
+// a row of the result.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/detection/decode_nms/select.cuh"
 #include "csrc/kernels/detection/decode_nms/work.cuh"
