@@ -63,7 +63,7 @@ inline std::vector<float> random_points(int64_t rows, int64_t stride, uint64_t s
   return values;
 }
 
-// Finite points inside the range, so that sums over crowded cells stay numbers.
+// Finite points inside the range, so that sums over dense cells stay numbers.
 inline std::vector<float> plain_points(int64_t rows, uint64_t seed) {
   Random random(seed);
   std::vector<float> values;
@@ -85,10 +85,10 @@ inline std::vector<Case> cases() {
   one_cell.nx = one_cell.ny = 1;
   all.push_back(one_cell);
   // Up to a warp, a warp and a thread block a cell.
-  Case crowded{"crowded cells", plain_points(30000, 6)};
+  Case dense{"dense cells", plain_points(30000, 6)};
   for (const int64_t cells : {1, 2, 8}) {
-    crowded.nx = crowded.ny = cells;
-    all.push_back(crowded);
+    dense.nx = dense.ny = cells;
+    all.push_back(dense);
   }
   Case wide{"far more cells than points", random_points(3000, 4, 7)};
   wide.nx = 512;

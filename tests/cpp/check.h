@@ -93,7 +93,8 @@ inline void backward_for(int64_t count, const std::function<void(int64_t, int64_
 // Bytes that no kernel may take for zeros.
 inline constexpr int kPoison = 0xa5;
 
-// Runs the CPU form over host memory, its workspace exactly as large as asked for and poisoned.
+// Runs the CPU implementation over host memory, its workspace exactly as large as requested and
+// poisoned.
 template <class Args>
 void run_on_host(const Args& args, const ParallelFor& parallel_for = serial_for) {
   const int64_t bytes = workspace_bytes(args, Target{});
@@ -154,8 +155,8 @@ class DeviceBuffer {
   int64_t size_ = 0;
 };
 
-// Runs the CUDA form over device memory on a stream of its own and waits for it. The workspace is
-// left as cudaMalloc gives it, so that initcheck sees a read before a write.
+// Runs the CUDA implementation over device memory on a stream of its own and waits for it. The
+// workspace is left as cudaMalloc gives it, so that initcheck sees a read before a write.
 template <class Args>
 void run_on_device(const Args& args) {
   static cudaDeviceProp properties;

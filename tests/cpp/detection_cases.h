@@ -17,25 +17,25 @@ namespace torchvox {
 // What the logits look like.
 enum class Logits { kSpread, kTied, kEqual, kSaturated, kSpoilt };
 
-struct DetectResult {
+struct DecodeResult {
   std::vector<float> boxes, scores;
   std::vector<int32_t> labels, count, overflow;
 };
 
 // All heads of a size; the maps of a head are channels of one convolution's output.
-struct DetectCase {
+struct DecodeCase {
   std::string name;
-  DetectArgs args;
+  DecodeNmsArgs args;
   bool channels_last = true;
   std::vector<std::vector<uint8_t>> outputs;  // a head
   std::vector<std::vector<int32_t>> channels;  // of each map of a head, 0 for none
   std::vector<std::vector<float>> anchors;
 
-  DetectArgs bind(DeviceBuffers* device, DetectResult& result) const {
-    DetectArgs bound = args;
+  DecodeNmsArgs bind(DeviceBuffers* device, DecodeResult& result) const {
+    DecodeNmsArgs bound = args;
     const int64_t bytes = args.dtype == DType::kFloat ? 4 : 2;
     for (int h = 0; h < args.heads; ++h) {
-      DetectHead& head = bound.head[h];
+      DecodeHead& head = bound.head[h];
       int32_t all = 0, first = 0;
       for (const int32_t c : channels[h]) all += c;
       const int32_t cells = head.height * head.width;
@@ -83,17 +83,17 @@ inline double logit(Logits kind, std::mt19937& random) {
   return normal(random);
 }
 
-inline void add_head(DetectCase& c, int32_t height, int32_t width, int32_t per_cell,
+inline void add_head(DecodeCase& c, int32_t height, int32_t width, int32_t per_cell,
                      int32_t classes, const std::vector<int32_t>& channels, Logits kind,
                      std::mt19937& random) {
-  DetectArgs& args = c.args;
-  DetectHead& head = args.head[args.heads];
+  DecodeNmsArgs& args = c.args;
+  DecodeHead& head = args.head[args.heads];
   head.height = height;
   head.width = width;
   head.per_cell = per_cell;
   head.classes = classes;
   if (args.heads > 0) {
-    const DetectHead& before = args.head[args.heads - 1];
+    const DecodeHead& before = args.head[args.heads - 1];
     head.first_class = before.first_class + before.classes;
     head.first_box = before.first_box + before.boxes();
     head.first_pair = before.first_pair + before.boxes() * before.classes;
@@ -113,8 +113,8 @@ inline void add_head(DetectCase& c, int32_t height, int32_t width, int32_t per_c
   c.channels.push_back(channels);
 }
 
-inline void add_anchors(DetectCase& c, double meters) {
-  const DetectHead& head = c.args.head[c.args.heads - 1];
+inline void add_anchors(DecodeCase& c, double meters) {
+  const DecodeHead& head = c.args.head[c.args.heads - 1];
   std::vector<float> anchors;
   for (int32_t y = 0; y < head.height; ++y) {
     for (int32_t x = 0; x < head.width; ++x) {
@@ -131,17 +131,17 @@ inline void add_anchors(DetectCase& c, double meters) {
 }
 
 // KITTI's three classes: 6 anchors a cell.
-inline DetectCase kitti_case(DType dtype, int64_t batches, int32_t height, int32_t width,
+inline DecodeCase kitti_case(DType dtype, int64_t batches, int32_t height, int32_t width,
                              bool channels_last, Logits kind, std::mt19937& random) {
-  DetectCase c;
+  DecodeCase c;
   c.channels_last = channels_last;
-  DetectArgs& args = c.args;
+  DecodeNmsArgs& args = c.args;
   args.dtype = dtype;
   args.batches = batches;
-  args.code.values = 7;
-  args.code.bins = 2;
-  args.code.dir_offset = 0.78539f;
-  args.code.period = 3.14159274f;
+  args.coder.values = 7;
+  args.coder.bins = 2;
+  args.coder.dir_offset = 0.78539f;
+  args.coder.period = 3.14159274f;
   args.score_threshold = 0.1f;
   args.pre = 4096;
   args.post = 500;
@@ -152,11 +152,11 @@ inline DetectCase kitti_case(DType dtype, int64_t batches, int32_t height, int32
   return c;
 }
 
-inline DetectCase center_case(DType dtype, int64_t batches, int32_t size, bool channels_last,
+inline DecodeCase center_case(DType dtype, int64_t batches, int32_t size, bool channels_last,
                               Logits kind, std::mt19937& random) {
-  DetectCase c;
+  DecodeCase c;
   c.channels_last = channels_last;
-  DetectArgs& args = c.args;
+  DecodeNmsArgs& args = c.args;
   args.dtype = dtype;
   args.batches = batches;
   args.centers = true;
@@ -171,7 +171,7 @@ inline DetectCase center_case(DType dtype, int64_t batches, int32_t size, bool c
   }
   args.score_threshold = 0.1f;
   args.closed = false;
-  args.group = DetectGroup::kHead;
+  args.group = DecodeGroup::kHead;
   args.best_class = false;
   args.pre = 500;
   args.post = 83;

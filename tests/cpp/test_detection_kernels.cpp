@@ -17,23 +17,23 @@ using testing::check_same;
 
 namespace {
 
-DetectResult on_host(const DetectCase& c) {
-  DetectResult result;
+DecodeResult on_host(const DecodeCase& c) {
+  DecodeResult result;
   testing::run_on_host(c.bind(nullptr, result), testing::backward_for);
   return result;
 }
 
 // Scores of all candidates that pass, best first: what the rows of a call without NMS hold.
-void check_selection(DetectCase c) {
+void check_selection(DecodeCase c) {
   c.args.circle = true;  // thins out nothing: no distance is at most -1
   std::fill_n(c.args.nms_threshold, kMostClasses, -1.0f);
   c.args.has_range = false;
-  const DetectResult got = on_host(c);
-  DetectResult unused;
-  const DetectArgs args = c.bind(nullptr, unused);
+  const DecodeResult got = on_host(c);
+  DecodeResult unused;
+  const DecodeNmsArgs args = c.bind(nullptr, unused);
   const bool pairs = selects_pairs(args);
   for (int64_t b = 0; b < args.batches; ++b) {
-    const DetectSample<float> sample{args, b, -INFINITY};
+    const DecodeSample<float> sample{args, b, -INFINITY};
     int64_t row = b * args.rows(), over = 0;
     for (int s = 0; s < selections_of(args); ++s) {
       const NumberRange range = selection_range(args, s);
@@ -62,10 +62,10 @@ void check_selection(DetectCase c) {
   }
 }
 
-void each_case(bool quick, const std::function<void(const DetectCase&)>& body) {
+void each_case(bool quick, const std::function<void(const DecodeCase&)>& body) {
   std::mt19937 random(5);
   int number = 0;
-  const auto run = [&](DetectCase c, const char* what) {
+  const auto run = [&](DecodeCase c, const char* what) {
     c.name = std::string(what) + ", case " + std::to_string(number++);
     body(c);
   };
@@ -75,7 +75,7 @@ void each_case(bool quick, const std::function<void(const DetectCase&)>& body) {
     if (quick && kind != Logits::kTied) continue;
     const DType dtype = types[number % 3];
     const int32_t side = quick ? 12 : 40;
-    DetectCase c = kitti_case(dtype, 2, side, side + 3, number % 2, kind, random);
+    DecodeCase c = kitti_case(dtype, 2, side, side + 3, number % 2, kind, random);
     for (const float threshold : {0.1f, 0.0f}) {
       for (const int64_t pre : {int64_t{1}, int64_t{300}, int64_t{4096}}) {
         c.args.score_threshold = threshold;
@@ -83,7 +83,7 @@ void each_case(bool quick, const std::function<void(const DetectCase&)>& body) {
         if (!quick || pre == 300) run(c, "all");
       }
     }
-    c.args.group = DetectGroup::kClass;
+    c.args.group = DecodeGroup::kClass;
     c.args.best_class = false;
     c.args.pre = 200;
     run(c, "by class");
@@ -91,7 +91,7 @@ void each_case(bool quick, const std::function<void(const DetectCase&)>& body) {
     run(c, "by class, sorted");
     c.args.shared_pre = true;
     run(c, "shared");
-    DetectCase center = center_case(dtype, 2, side, number % 2, kind, random);
+    DecodeCase center = center_case(dtype, 2, side, number % 2, kind, random);
     run(center, "centers");
     center.args.best_class = true;
     center.args.circle = true;
@@ -106,13 +106,13 @@ void each_case(bool quick, const std::function<void(const DetectCase&)>& body) {
 }
 
 #ifdef TORCHVOX_CUDA
-void check_on_device(const DetectCase& c, const Target& target) {
-  const DetectResult expected = on_host(c);
+void check_on_device(const DecodeCase& c, const Target& target) {
+  const DecodeResult expected = on_host(c);
   for (const int64_t kernels : {0, 1}) {
-    set_plan_override(Plan::kDetectKernels, kernels);
+    set_plan_override(Plan::kDecodeKernels, kernels);
     DeviceBuffers device;
-    DetectResult got;
-    const DetectArgs args = c.bind(&device, got);
+    DecodeResult got;
+    const DecodeNmsArgs args = c.bind(&device, got);
     int failed = 0;
     for (int repeat = 0; repeat < 2; ++repeat) run_where(args, &device, &target, failed);
     device.read(args.boxes, got.boxes);
@@ -128,20 +128,20 @@ void check_on_device(const DetectCase& c, const Target& target) {
     check_same(got.labels, expected.labels, what + ": labels");
     check_same(got.boxes, expected.boxes, what + ": boxes");
   }
-  set_plan_override(Plan::kDetectKernels, kAutomatic);
+  set_plan_override(Plan::kDecodeKernels, kAutomatic);
 }
 #endif
 
 // Replays on the GPU with each plan, else one host thread.
-void time_case(const DetectCase& c, const char* what) {
+void time_case(const DecodeCase& c, const char* what) {
   Target target;
   const bool gpu = find_device(target);
   for (const int64_t kernels : {0, 1}) {
     if (!gpu && kernels == 0) continue;
-    set_plan_override(Plan::kDetectKernels, kernels);
-    DetectResult result;
+    set_plan_override(Plan::kDecodeKernels, kernels);
+    DecodeResult result;
     DeviceBuffers device;
-    const DetectArgs args = c.bind(gpu ? &device : nullptr, result);
+    const DecodeNmsArgs args = c.bind(gpu ? &device : nullptr, result);
     std::vector<char> workspace(gpu ? 0 : workspace_bytes(args, Target{}));
     const double microseconds = gpu
         ? replay_microseconds(args, device, target, 200)
@@ -153,7 +153,7 @@ void time_case(const DetectCase& c, const char* what) {
                 args.score_threshold, kernels ? " fused" : "", microseconds, result.count[0],
                 result.overflow[0]);
   }
-  set_plan_override(Plan::kDetectKernels, kAutomatic);
+  set_plan_override(Plan::kDecodeKernels, kAutomatic);
 }
 
 void bench() {
@@ -161,25 +161,25 @@ void bench() {
   for (const bool last : {true, false}) {
     for (const int64_t batches : {1, 4, 16}) {
       if (!last && batches > 1) continue;
-      DetectCase c = kitti_case(DType::kHalf, batches, 248, 216, last, Logits::kSpread, random);
+      DecodeCase c = kitti_case(DType::kHalf, batches, 248, 216, last, Logits::kSpread, random);
       for (const float threshold : {0.9f, 0.7f, 0.0f}) {
         c.args.score_threshold = threshold;
         time_case(c, "kitti");
       }
     }
   }
-  DetectCase equal = kitti_case(DType::kHalf, 1, 248, 216, true, Logits::kEqual, random);
+  DecodeCase equal = kitti_case(DType::kHalf, 1, 248, 216, true, Logits::kEqual, random);
   equal.args.score_threshold = 0;
   time_case(equal, "kitti, all equal");
-  DetectCase shared = kitti_case(DType::kHalf, 1, 248, 216, true, Logits::kSpread, random);
-  shared.args.group = DetectGroup::kClass;
+  DecodeCase shared = kitti_case(DType::kHalf, 1, 248, 216, true, Logits::kSpread, random);
+  shared.args.group = DecodeGroup::kClass;
   shared.args.best_class = false;
   shared.args.shared_pre = shared.args.global_post = true;
   shared.args.pre = 100;
   shared.args.post = 50;
   time_case(shared, "kitti by class");
   for (const float threshold : {0.5f, 0.0f}) {
-    DetectCase c = center_case(DType::kHalf, 1, 128, true, Logits::kSpread, random);
+    DecodeCase c = center_case(DType::kHalf, 1, 128, true, Logits::kSpread, random);
     c.args.score_threshold = threshold;
     time_case(c, "nuscenes centers");
   }
@@ -195,14 +195,14 @@ int main(int argc, char** argv) {
   }
   // racecheck watches every shared access: --quick leaves out most cases.
   const bool quick = mode == "--quick";
-  each_case(quick, [](const DetectCase& c) {
+  each_case(quick, [](const DecodeCase& c) {
     if (c.args.dtype == DType::kFloat && !c.args.shared_pre && !c.args.global_post) {
       check_selection(c);
     }
   });
 #ifdef TORCHVOX_CUDA
   if (Target target; find_device(target)) {
-    each_case(quick, [&](const DetectCase& c) { check_on_device(c, target); });
+    each_case(quick, [&](const DecodeCase& c) { check_on_device(c, target); });
   } else {
     std::printf("no GPU: host only\n");
   }

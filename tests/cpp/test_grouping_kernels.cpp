@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grouping kernels without torch. Slot lists against a few plain lines that follow the contract;
-// every kernel on two threads, and with a GPU there, against one thread, bit for bit.
+// Grouping kernels without torch. Inverse indices against a few plain lines that follow the
+// contract; every kernel on two threads, and with a GPU there, against one thread, bit for bit.
 #include <memory>
 
 #include "csrc/kernels/core/plan_override.h"
@@ -122,22 +122,22 @@ std::vector<int32_t> indices(const Case& c, Random& random) {
   return idx;
 }
 
-SlotLists lists_on(Side& side, const Case& c, const int32_t* idx) {
-  SlotListsArgs args;
+InverseIndex inverse_on(Side& side, const Case& c, const int32_t* idx) {
+  InverseIndexArgs args;
   args.idx = {idx, false};
-  args.lists.clouds = c.clouds, args.lists.rows = c.rows, args.lists.slots = c.slots();
-  args.lists.place(side.room(args.lists.place(nullptr, side.device())), side.device());
+  args.inverse.clouds = c.clouds, args.inverse.rows = c.rows, args.inverse.slots = c.slots();
+  args.inverse.place(side.room(args.inverse.place(nullptr, side.device())), side.device());
   side.run(args);
-  return args.lists;
+  return args.inverse;
 }
 
 // Each slot is in the list of the row that it names, in ascending order.
-void check_lists(const Case& c, const std::vector<int32_t>& idx, Where where) {
+void check_inverse(const Case& c, const std::vector<int32_t>& idx, Where where) {
   Side side(where);
-  const SlotLists lists = lists_on(side, c, side.put(idx));
-  const Bytes memory = side.read(lists.offsets);
+  const InverseIndex inverse = inverse_on(side, c, side.put(idx));
+  const Bytes memory = side.read(inverse.offsets);
   const auto* offsets = reinterpret_cast<const int32_t*>(memory.data());
-  const int32_t* order = offsets + (lists.order - lists.offsets);
+  const int32_t* order = offsets + (inverse.order - inverse.offsets);
   bool good = true;
   for (int64_t b = 0; b < c.clouds && good; ++b) {
     std::vector<int32_t> end(offsets + b * (c.rows + 1), offsets + (b + 1) * (c.rows + 1));
@@ -155,9 +155,9 @@ void check_lists(const Case& c, const std::vector<int32_t>& idx, Where where) {
     }
     good = good && offsets[b * (c.rows + 1)] == 0 && end.back() == named;
   }
-  check(
-      good,
-      c.name(where == Where::kDevice ? "slot lists, device" : "slot lists", DType::kFloat, false));
+  check(good,
+        c.name(where == Where::kDevice ? "inverse index, device" : "inverse index", DType::kFloat,
+               false));
 }
 
 struct Inputs {
@@ -180,11 +180,11 @@ Bytes gathered(Side& side, const Case& c, const Inputs& in) {
 }
 
 Bytes summed(Side& side, const Case& c, const Inputs& in) {
-  const SlotLists lists = lists_on(side, c, side.put(in.idx));
-  SlotSumArgs args;
+  const InverseIndex inverse = inverse_on(side, c, side.put(in.idx));
+  SegmentSumArgs args;
   args.grad = side.put(in.grad);
   args.dtype = in.dtype;
-  args.lists = lists;
+  args.inverse = inverse;
   args.out = side.room(static_cast<int64_t>(in.features.size()));
   args.channels = c.channels, args.channels_first = in.channels_first;
   side.run(args);
@@ -205,14 +205,14 @@ std::vector<Bytes> interpolated(Side& side, Case c, const Inputs& in) {
   args.channels = c.channels, args.channels_first = in.channels_first;
   side.run(args);
 
-  const SlotLists lists = lists_on(side, c, static_cast<const int32_t*>(args.idx.data));
-  SlotSumArgs sum;
+  const InverseIndex inverse = inverse_on(side, c, static_cast<const int32_t*>(args.idx.data));
+  SegmentSumArgs sum;
   sum.grad = side.put(Bytes(in.grad.begin(), in.grad.begin() + out_bytes));
   sum.dtype = in.dtype;
   Random random(6);
   sum.weight = side.put(random_values(in.dtype == DType::kDouble ? DType::kDouble : DType::kFloat,
                                       c.clouds * c.slots(), random));
-  sum.lists = lists;
+  sum.inverse = inverse;
   sum.out = side.room(static_cast<int64_t>(in.features.size()));
   sum.channels = c.channels, sum.channels_first = in.channels_first;
   side.run(sum);
@@ -240,8 +240,8 @@ std::vector<Bytes> of_distances(Side& side, const Case& c, const Inputs& in, int
   args.points = side.put(random_values(in.dtype, c.clouds * c.rows * kDims, random));
   args.query = side.put(random_values(in.dtype, c.clouds * c.queries * kDims, random));
   args.idx = {side.put(in.idx), false};
-  const SlotLists lists = lists_on(side, c, static_cast<const int32_t*>(args.idx.data));
-  args.lists = lists;
+  const InverseIndex inverse = inverse_on(side, c, static_cast<const int32_t*>(args.idx.data));
+  args.inverse = inverse;
   args.grad_points = side.room(c.clouds * c.rows * kDims * size_of(in.dtype));
   args.grad_query = side.room(c.clouds * c.queries * kDims * size_of(in.dtype));
   args.queries = c.queries, args.k = c.k;
@@ -277,10 +277,10 @@ void check_case(const Case& c) {
   Inputs in;
   in.idx = indices(c, random);
   for (const Where where : others) {
-    check_lists(c, in.idx, where);
-    set_plan_override(Plan::kSlotLists, 1);  // sorted
-    check_lists(c, in.idx, where);
-    set_plan_override(Plan::kSlotLists, kAutomatic);
+    check_inverse(c, in.idx, where);
+    set_plan_override(Plan::kInverseIndex, 1);  // sorted
+    check_inverse(c, in.idx, where);
+    set_plan_override(Plan::kInverseIndex, kAutomatic);
   }
   for (const DType dtype : kTypes) {
     for (const bool channels_first : {false, true}) {

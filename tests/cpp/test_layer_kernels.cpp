@@ -58,7 +58,7 @@ std::vector<Bytes> on_every_side(const Body& body, const std::string& what) {
 }
 
 void check_decode(int64_t rows, int64_t anchor_rows, int values, int bins, DType dtype) {
-  BoxCode code;
+  BoxCoder code;
   code.values = values, code.bins = bins;
   code.dir_offset = 0.75f, code.dir_limit = 0.5f;
   code.period = bins > 0 ? static_cast<float>(2 * 3.14159265358979 / bins) : 0;
@@ -73,7 +73,7 @@ void check_decode(int64_t rows, int64_t anchor_rows, int values, int bins, DType
         args.deltas = side.put(store(deltas, dtype));
         args.direction = bins > 0 ? side.put(store(logits, dtype)) : nullptr;
         args.anchors = static_cast<const float*>(side.put(store(anchors, DType::kFloat)));
-        args.dtype = dtype, args.rows = rows, args.anchor_rows = anchor_rows, args.code = code;
+        args.dtype = dtype, args.rows = rows, args.anchor_rows = anchor_rows, args.coder = code;
         args.boxes = static_cast<float*>(side.room(rows * code.box_values() * 4));
         side.run(args);
         return std::vector<Bytes>{side.out(0)};

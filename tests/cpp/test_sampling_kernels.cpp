@@ -227,9 +227,9 @@ void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
   check("automatic", -1, -1, -1);
   check("lazy", 1, -1, -1);
   check("lazy, one block", 1, -1, -1, 1);
-  check("lazy, one block, pool of 64, tiles of 32", 1, 64, 1, 1);
-  check("lazy, five blocks, pool of 64, tiles of 32", 1, 64, 1, 5);
-  check("lazy, twelve blocks, pool of 64, tiles of 32", 1, 64, 1, 12);
+  check("lazy, one block, buffer of 64, tiles of 32", 1, 64, 1, 1);
+  check("lazy, five blocks, buffer of 64, tiles of 32", 1, 64, 1, 5);
+  check("lazy, twelve blocks, buffer of 64, tiles of 32", 1, 64, 1, 12);
   check("generic", 2, -1, -1);
   if (every_block) {
     for (const int threads : {32, 64, 128, 256, 512}) {
@@ -335,7 +335,7 @@ void each_fps_case(Check check) {
     vary(c, variant++, random);
     check(c, false);
   }
-  // Samples by the hundred, and more ties than a window or a pool holds.
+  // Samples by the hundred, and more ties than a shortlist or a buffer holds.
   for (const Cloud kind : {Cloud::kCube, Cloud::kLattice, Cloud::kGrid, Cloud::kLine}) {
     for (const int64_t points : {2000, 4000, 8000, 12000}) {
       FpsCase c = batched(kind, 1, points, points / 5, 3, DType::kFloat, random);

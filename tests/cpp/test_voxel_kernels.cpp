@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels of the voxel ops without torch: every output of launch(), bit for bit against
-// run_cpu(), and run_cpu() in many parts, tasks run backwards, against one. Exits with the number
-// of mismatches.
+// run_cpu(), and run_cpu() in many partitions, tasks run backwards, against one. Exits with the
+// number of mismatches.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -112,9 +112,10 @@ void execute(const Args& args, bool cuda) {
 
 using Outputs = std::vector<std::pair<const char*, std::vector<char>>>;
 
-// `parts`: see Plan::kVoxelParts.
-Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda, int64_t parts) {
-  set_plan_override(Plan::kVoxelParts, parts);
+// `partitions`: see Plan::kVoxelPartitions.
+Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda,
+                     int64_t partitions) {
+  set_plan_override(Plan::kVoxelPartitions, partitions);
   set_plan_override(Plan::kVoxelTable, c.table);
   set_plan_override(Plan::kVoxelRanking, c.ranking);
   set_plan_override(Plan::kVoxelKernels, c.kernels);
@@ -184,9 +185,9 @@ int run_case(const Case& c, uint64_t seed) {
   }
   const Outputs want = run_voxelize(c, points, false, 1);
   int failures = 0;
-  for (const int64_t parts : {2, 5, 16}) {
-    const std::string name = c.name + " (" + std::to_string(parts) + " parts)";
-    failures += compare(name, run_voxelize(c, points, false, parts), want);
+  for (const int64_t partitions : {2, 5, 16}) {
+    const std::string name = c.name + " (" + std::to_string(partitions) + " partitions)";
+    failures += compare(name, run_voxelize(c, points, false, partitions), want);
   }
   if (!on_device) return failures;
   Case each = c;

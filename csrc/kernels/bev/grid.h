@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The grid of a bird's-eye-view raster: which cell a point falls into, where that cell lies in the
+// image, and what is counted of the points that fall into none.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +18,7 @@ enum class BevFate { kUsed, kOutOfRange, kNonFinite };
 // Columns of a row of `counts`: row 0 is the whole call, row 1 + b is sample b.
 enum BevCount { kBevCellsFilled, kBevPointsUsed, kBevOutOfRange, kBevNonFinite, kBevCounts };
 
-// A bird's-eye-view raster over an axis-aligned box, half-open on all three axes.
+// A raster over a range of x, y and z, half-open on all three axes.
 struct BevGrid {
   float lower[3];  // meters
   float upper[3];  // meters

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// bev_max_height and its gradient on the GPU. Points are entered into a table of keys (height, then
+// lowest row) by atomic maximum: one thread a point, one read of 16 bytes, at most one atomic, none
+// where a neighbor in the warp has the cell and a larger key. Then one thread four cells reads the
+// table and writes the outputs, or one thread a point writes the cells that it tops (BevPlan). The
+// gradient takes one thread a point.
 #include <algorithm>
 
 #include "csrc/kernels/bev/max_height.h"
@@ -13,7 +19,8 @@ namespace {
 
 constexpr int kSmallThreads = 1024;
 
-// A thread takes a point of every 1024, then a cell of every 1024.
+// A small image of few points by one block, since launches are most of the time of such a call: a
+// thread takes a point of every 1024, then a cell of every 1024.
 template <class T, class Key>
 __global__ void __launch_bounds__(kSmallThreads)
     small_kernel(BevMaxHeightArgs args, bool quads, int cells) {
@@ -48,14 +55,10 @@ cudaError_t launch_keys(const BevMaxHeightArgs& args, const CudaContext& context
   return cudaGetLastError();
 }
 
-}  // namespace
-
 cudaError_t launch_small(const BevMaxHeightArgs& args, const CudaContext& context) {
   return has_wide_keys(args, BevPlan::kSmall) ? launch_keys<uint64_t>(args, context)
                                               : launch_keys<uint32_t>(args, context);
 }
-
-namespace {
 
 // Enters the points into the table.
 template <class Key>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of bev_max_height and its gradient, and what the CPU and CUDA implementations share: the
+// encodings of a height, the table of keys and its values.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +56,7 @@ struct BevMaxHeightArgs {
 TORCHVOX_KERNEL(BevMaxHeightArgs);
 
 // Gradient of a float height image: the top point of a cell takes the cell's gradient in column z,
-// everything else is 0. A gather: one thread a point, each element written once.
+// everything else is 0.
 struct BevMaxHeightBackwardArgs {
   PackedPoints points;
   BevGrid grid;
@@ -63,8 +66,6 @@ struct BevMaxHeightBackwardArgs {
 };
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(BevMaxHeightBackwardArgs);
-
-// What the CPU and the CUDA form of bev_max_height share: the table's layout and its values.
 
 // A cell of the table holds the maximum so far as an integer that orders as the heights do; 0 is an
 // empty cell, since no finite height maps to it. A key with an index breaks ties towards the lowest
@@ -172,10 +173,5 @@ TORCHVOX_HD void write_point_gradient(const BevMaxHeightBackwardArgs& args, int6
     out[column] = narrow<T>(column == 2 ? gradient : 0.f);
   }
 }
-
-#ifdef TORCHVOX_CUDA
-// Plan kSmall, which takes no workspace.
-cudaError_t launch_small(const BevMaxHeightArgs& args, const CudaContext& context);
-#endif
 
 }  // namespace torchvox

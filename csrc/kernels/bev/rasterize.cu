@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// bev_rasterize and its gradient on the GPU, after the tables are cleared:
+//
+//   scatter  one thread a point, integer atomics into the tables of its cell
+//   mean     warps sum the listed intensities of their cells; a block a cell above 1,024 points
+//   planes   one thread four cells and eight planes: tables read, image written once, 16 bytes each
+//
+// The gradient fills the same tables; then one thread a point gathers.
 #include "csrc/kernels/bev/rasterize_common.h"
 #include "csrc/kernels/bev/scatter.cuh"
 
 namespace torchvox {
 
 // Mean intensities on the device. A cell's sum is a cascade over its points in input order; the
-// blocks of 32 that it is made of are summed by as many lanes at once, so that a crowded cell is no
+// blocks of 32 that it is made of are summed by as many lanes at once, so that a large cell is no
 // serial chain.
 
 inline constexpr int kMeanWarps = kBevThreads / 32;
 inline constexpr int kMeanBlock = 32;  // values that one lane sums
 inline constexpr int64_t kMeanChunk = 32 * kMeanBlock;  // values that one warp sums
-static_assert(kMeanChunk == kBevGiant, "a warp sums the blocks of 32 cells in one go");
+static_assert(kMeanChunk == kBevLargeCell, "a warp sums the blocks of 32 cells in one go");
 
 // Sum, from +0 and left to right, of `count` <= 32 intensities listed from `first` on. All loads
 // are in flight at once.
@@ -78,7 +86,7 @@ __device__ __forceinline__ float sum_cells(const BevRasterizeArgs& args, int64_t
 // The sum of one cell by a whole thread block: each thread sums a block of 32 values, each warp
 // adds up its 32, the first thread adds those in order. `sums` holds a value a thread. The result
 // is right in the first thread.
-__device__ __forceinline__ float sum_giant(const BevRasterizeArgs& args, int64_t first,
+__device__ __forceinline__ float sum_large(const BevRasterizeArgs& args, int64_t first,
                                            int64_t count, float* sums) {
   CascadeSum<float> sum;
   for (int64_t base = 0; base < count; base += kMeanWarps * kMeanChunk) {
@@ -106,7 +114,7 @@ __device__ __forceinline__ float sum_giant(const BevRasterizeArgs& args, int64_t
   return sum.total();
 }
 
-// Means of the cells with points, one thread a cell. Giants are listed.
+// Means of the cells with points, one thread a cell. Large ones are listed.
 __global__ void __launch_bounds__(kBevThreads, 3)
     bev_mean_kernel(const __grid_constant__ BevRasterizeArgs args,
                     const __grid_constant__ BevRasterTables tables) {
@@ -116,8 +124,8 @@ __global__ void __launch_bounds__(kBevThreads, 3)
   wait_for_previous();
   const int64_t cell = global_thread();
   int64_t count = cell < tables.cells ? tables.count[cell] : 0;
-  if (count > kBevGiant) {
-    tables.giants[atomicAdd(tables.giant_count, 1u)] = static_cast<int32_t>(cell);
+  if (count > kBevLargeCell) {
+    tables.large_cells[atomicAdd(tables.large_count, 1u)] = static_cast<int32_t>(cell);
     count = 0;
   }
   if (__all_sync(0xffffffffu, count == 0)) return;
@@ -127,17 +135,17 @@ __global__ void __launch_bounds__(kBevThreads, 3)
   if (count) tables.mean[cell] = quiet(total / static_cast<float>(count));
 }
 
-// Means of the giants, one thread block a cell.
+// Means of the large cells, one thread block a cell.
 __global__ void __launch_bounds__(kBevThreads)
-    bev_giants_kernel(const __grid_constant__ BevRasterizeArgs args,
-                      const __grid_constant__ BevRasterTables tables) {
+    bev_large_cells_kernel(const __grid_constant__ BevRasterizeArgs args,
+                           const __grid_constant__ BevRasterTables tables) {
   __shared__ float sums[kBevThreads];
   let_next_begin();
   wait_for_previous();
-  for (uint32_t g = blockIdx.x; g < *tables.giant_count; g += gridDim.x) {
-    const int64_t cell = tables.giants[g];
+  for (uint32_t g = blockIdx.x; g < *tables.large_count; g += gridDim.x) {
+    const int64_t cell = tables.large_cells[g];
     const int64_t count = tables.count[cell];
-    const float sum = sum_giant(args, args.cell_offsets[cell], count, sums);
+    const float sum = sum_large(args, args.cell_offsets[cell], count, sums);
     if (threadIdx.x == 0) tables.mean[cell] = quiet(sum / static_cast<float>(count));
   }
 }
@@ -274,10 +282,10 @@ cudaError_t launch(const BevRasterizeArgs& args, void* workspace, const CudaCont
   if (tables.mean) {
     const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(tables.cells, kBevThreads));
     TORCHVOX_CUDA_CHECK(launch_after(bev_mean_kernel, blocks, kBevThreads, context, args, tables));
-    const int64_t most_giants = args.points.rows / kBevGiant;
-    if (most_giants > 0) {
-      TORCHVOX_CUDA_CHECK(launch_after(bev_giants_kernel,
-                                       blocks_for(most_giants, 1, context.target, 1), kBevThreads,
+    const int64_t most_large = args.points.rows / kBevLargeCell;
+    if (most_large > 0) {
+      TORCHVOX_CUDA_CHECK(launch_after(bev_large_cells_kernel,
+                                       blocks_for(most_large, 1, context.target, 1), kBevThreads,
                                        context, args, tables));
     }
   }

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of bev_rasterize, its gradient, and the cells by which points are grouped for an ordered
+// mean: channels, planes, arguments. The tables and values are in rasterize_common.h.
 #pragma once
 
 #include <cstdint>

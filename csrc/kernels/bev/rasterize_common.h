@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the CPU and the CUDA form of bev_rasterize share. One pass over the points fills integer
-// tables by order-free atomics; one pass over the cells turns them into planes.
+// What the CPU and CUDA implementations of bev_rasterize share. One pass over the points fills
+// integer tables by order-free atomics; one pass over the cells turns them into planes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace torchvox {
 
-inline constexpr int64_t kBevGiant = 1024;
+inline constexpr int64_t kBevLargeCell = 1024;
 
 // Tables over all cells of the batch, present only where a plane needs them. What counts begins as
 // zeros.
@@ -25,9 +25,9 @@ struct BevRasterTables {
   uint32_t* sliced = nullptr;  // [sliced_rows, cells]: heights or occupancy bits by slice
   int32_t* counters = nullptr;  // [batches + 1, kBevCounts]; the host leaves the last row alone
   float* mean = nullptr;  // mean intensity of the cells with points
-  // CUDA: the cells of more than kBevGiant points, in no order.
-  int32_t* giants = nullptr;
-  uint32_t* giant_count = nullptr;
+  // CUDA: the cells of more than kBevLargeCell points, in no order.
+  int32_t* large_cells = nullptr;
+  uint32_t* large_count = nullptr;
   int64_t cells = 0;
   int64_t zero_bytes = 0;  // what must be zeros, from the base on
   int64_t bytes = 0;
@@ -57,11 +57,11 @@ struct BevRasterTables {
       if (planes.sliced_rows) sliced = workspace.take<uint32_t>(planes.sliced_rows * cells);
     }
     mean_wanted = mean_wanted && !backward;
-    if (mean_wanted) giant_count = workspace.take<uint32_t>(1);
+    if (mean_wanted) large_count = workspace.take<uint32_t>(1);
     zero_bytes = workspace.bytes();
     if (mean_wanted) {
       mean = workspace.take<float>(cells);
-      giants = workspace.take<int32_t>(points.rows / kBevGiant);
+      large_cells = workspace.take<int32_t>(points.rows / kBevLargeCell);
     }
     bytes = workspace.bytes();
   }

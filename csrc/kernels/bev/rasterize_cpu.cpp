@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// bev_rasterize and its gradient on the CPU: tasks of points fill the tables, tasks of cells write
+// all planes, or tasks of points the gradient.
 #include <algorithm>
 
 #include "csrc/kernels/bev/rasterize_common.h"

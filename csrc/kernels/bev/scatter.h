@@ -2,7 +2,7 @@
 //
 // The pass over the points that every raster starts with: locate each point, count its fate, and
 // hand the used ones to a visitor, bool visit(const BevPoint&, row), which says whether it was the
-// first of its cell. Here for the host; scatter.cuh has the device's form.
+// first of its cell. Here for the host; scatter.cuh is for the device.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Which points lie in which boxes on the GPU: one thread a point; a block stages 128 boxes in
+// shared memory at a time, so that each is read and turned once a block. Counts take four points a
+// thread, are added up by block, and then by one warp a box: no atomics.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/points_in_boxes.h"
@@ -43,7 +47,6 @@ __device__ __forceinline__ Point<T> load_point(const PointsInBoxesArgs& args, in
   return {row[0], row[1], row[2]};
 }
 
-// A thread a point; all of a block meet the same boxes.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     index_kernel(const __grid_constant__ PointsInBoxesArgs args) {

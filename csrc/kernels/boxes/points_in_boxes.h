@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of points_in_boxes, and its rule: a box as points meet it.
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_iou.h"

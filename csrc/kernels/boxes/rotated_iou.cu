@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Rotated IoU and its gradient on the GPU. A matrix: one block a tile of 64 x 64 pairs, whose boxes
+// it reads once into shared memory; each entry is written once. Pairs: one thread a pair.
+// Gradients: one thread a pair, or one warp a box, whose lanes sum every 32nd pair: no atomics.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -64,8 +68,6 @@ __device__ __forceinline__ int tile_size(int64_t left) {
   return left < kPairTile ? static_cast<int>(left) : kPairTile;
 }
 
-// One block a tile of 64 x 64 pairs. Pairs whose circles meet are listed and then measured by whole
-// warps; the others are zero at once.
 template <class T>
 __global__ void __launch_bounds__(kPairTileThreads)
     matrix_kernel(const __grid_constant__ RotatedIouArgs args, int row_tiles) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of rotated_iou and its gradient.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Two boxes seen from above or in space, for the host's loops and the device's threads: their
+// intersection over union and its gradient.
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_iou.h"
@@ -6,7 +9,7 @@
 
 namespace torchvox {
 
-// Two boxes seen from above or in space: intersection over union, and its derivative.
+// A box with its height; from above the height does not matter.
 
 template <class T>
 struct Box3 {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A barrier over all blocks of a cooperative launch.
 #pragma once
 
 #include <cuda/atomic>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The instruction set that a host kernel runs with, chosen at run time.
 #pragma once
 
 #include "csrc/kernels/core/plan_override.h"

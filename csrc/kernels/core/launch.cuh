@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What launchers and kernels share: error checks, grid sizes, grid-stride indices and chains of
+// dependent launches.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Float sums whose order is part of their value: the same bits on the host, on the device and by
+// every launch plan.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +51,8 @@ class CascadeSum {
   uint32_t count_ = 0;
 };
 
-// The one order in which a row adds up the gradients of its slots: ascending, in chunks of 256 from
-// +0 whose sums are added in order. Chunks may be summed apart, so a row that every slot reads is
-// no serial chain.
+// The one order of a segment sum over slots: ascending, in chunks of 256 from +0 whose sums are
+// added in order. Chunks may be summed apart, so a row that every slot names is no serial chain.
 inline constexpr int kSumChunk = 256;
 
 // The sum of the slots of a row, one after another; see kSumChunk. T is a number or Lanes of them.

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What kernels are given instead of tensors: dtypes, integer arrays and packed batches of clouds.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// How host kernels use the caller's threads.
 #pragma once
 
 #include <algorithm>

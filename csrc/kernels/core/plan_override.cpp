@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The forced plans of the process, and their names.
 #include "csrc/kernels/core/plan_override.h"
 
 #include <atomic>
@@ -23,7 +25,7 @@ const char* plan_name(Plan plan) {
   switch (plan) {
     case Plan::kVoxelTable: return "voxel_table";
     case Plan::kVoxelRanking: return "voxel_ranking";
-    case Plan::kVoxelParts: return "voxel_parts";
+    case Plan::kVoxelPartitions: return "voxel_parts";
     case Plan::kVoxelKernels: return "voxel_kernels";
     case Plan::kVoxelCommon: return "voxel_common";
     case Plan::kFpsKernel: return "fps_kernel";
@@ -39,10 +41,10 @@ const char* plan_name(Plan plan) {
     case Plan::kKnnKernel: return "knn_kernel";
     case Plan::kKnnOrder: return "knn_order";
     case Plan::kKnnCpu: return "knn_cpu";
-    case Plan::kSlotLists: return "slot_lists";
+    case Plan::kInverseIndex: return "slot_lists";
     case Plan::kInterpolateCpu: return "interpolate_cpu";
     case Plan::kNmsOrder: return "nms_order";
-    case Plan::kDetectKernels: return "detect_kernels";
+    case Plan::kDecodeKernels: return "detect_kernels";
     case Plan::kPillarLists: return "pillar_lists";
     case Plan::kPillarCommon: return "pillar_common";
     case Plan::kPillarCpu: return "pillar_cpu";

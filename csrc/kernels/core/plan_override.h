@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Launch plans that tests may force.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,7 @@ namespace torchvox {
 enum class Plan {
   kVoxelTable,  // CUDA: 0 dense, 1 hash, 2 hash with two-word slots
   kVoxelRanking,  // CUDA, sorted orders: 0 bitmap, 1 radix sort
-  kVoxelParts,  // CPU: parts that voxels are dealt out to
+  kVoxelPartitions,  // CPU: partitions of the voxels
   kVoxelKernels,  // CUDA: 0 a kernel a step, 1 all steps in one cooperative kernel, where it can
   kVoxelCommon,  // CUDA: 0 general kernels, 1 those for the usual arguments, where they fit
   kFpsKernel,  // 0 one block in registers, 1 lazy tiles, 2 generic
@@ -28,10 +30,10 @@ enum class Plan {
   kKnnKernel,  // 0 scan, 1 tiles, 2 select (CUDA); where it takes the call
   kKnnOrder,  // CUDA: 0 one block a cloud, where it can, 1 a sort of all
   kKnnCpu,  // as kFpsCpu
-  kSlotLists,  // CUDA: 0 counted where they can be, 1 sorted
+  kInverseIndex,  // CUDA: 0 counting sort where it fits, 1 radix sort
   kInterpolateCpu,  // as kFpsCpu
-  kNmsOrder,  // CUDA, scores: 0 counted, 1 sorted
-  kDetectKernels,  // CUDA: 0 a kernel a step, 1 all up to NMS in one cooperative one, where it can
+  kNmsOrder,  // CUDA, argsort of scores: 0 by counting, 1 by radix sort
+  kDecodeKernels,  // CUDA: 0 a kernel a step, 1 all up to NMS in one cooperative one, where it can
   kPillarLists,  // CUDA: 0 of fixed length, 1 packed
   kPillarCommon,  // CUDA: 0 general kernels, 1 those for the usual arguments, where they fit
   kPillarCpu,  // as kFpsCpu

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Where a call runs, in facts known before it starts; the stream; which symbols are exported.
 #pragma once
 
 #include <cstdint>

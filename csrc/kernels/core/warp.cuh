@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Reductions over the lanes of a warp.
 #pragma once
 
 #include <cuda_runtime.h>

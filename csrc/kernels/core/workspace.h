@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Typed ranges of one block of scratch memory.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From what a head regresses to a box (x, y, z, l, w, h, yaw, and vx, vy), on the host and on the
-// device. Each operation rounds once, in the order of the peers' torch code (SECOND's residual
-// coder; CenterPoint's bbox coder).
+// device. Each operation rounds once, in the order of the reference implementations (SECOND's
+// residual coder, CenterPoint's bbox coder).
 #pragma once
 
 #include <cmath>
@@ -12,10 +12,10 @@
 namespace torchvox {
 
 inline constexpr int kMostBoxValues = 9;  // with a velocity
-inline constexpr int kMostCode = 10;  // regressed values a box: the angle as cos, sin
+inline constexpr int kMostDeltas = 10;  // regressed values a box: the angle as cos, sin
 
-// How anchor heads code a box.
-struct BoxCode {
+// The box coder of anchor heads.
+struct BoxCoder {
   int values = 7;  // 7, and 8 with cos, sin instead of the angle; 2 more with a velocity
   int bins = 0;  // of the direction classifier; 0: none
   float dir_offset = 0;
@@ -44,29 +44,29 @@ TORCHVOX_HD float floor_of(float x) {
 
 // The first bin of the greatest logit that is a number, else 0. `logit(k)` reads one.
 template <class Logit>
-TORCHVOX_HD int direction_bin(const BoxCode& code, const Logit& logit) {
+TORCHVOX_HD int direction_bin(const BoxCoder& coder, const Logit& logit) {
   int bin = 0;
   float best = logit(0);
-  for (int k = 1; k < code.bins; ++k) {
+  for (int k = 1; k < coder.bins; ++k) {
     const float value = logit(k);
     if (value > best || (is_nan(best) && !is_nan(value))) {
       best = value;
       bin = k;
     }
   }
-  return code.dir_flip ? code.bins - 1 - bin : bin;
+  return coder.dir_flip ? coder.bins - 1 - bin : bin;
 }
 
 // The angle, less whole periods, in the half turn that the classifier names.
-TORCHVOX_HD float turn_to_bin(const BoxCode& code, float yaw, int bin) {
-  const float from_offset = yaw - code.dir_offset;
-  const float periods = floor_of(from_offset / code.period + code.dir_limit);
-  const float rest = from_offset - periods * code.period;
-  return rest + code.dir_offset + code.period * static_cast<float>(bin);
+TORCHVOX_HD float turn_to_bin(const BoxCoder& coder, float yaw, int bin) {
+  const float from_offset = yaw - coder.dir_offset;
+  const float periods = floor_of(from_offset / coder.period + coder.dir_limit);
+  const float rest = from_offset - periods * coder.period;
+  return rest + coder.dir_offset + coder.period * static_cast<float>(bin);
 }
 
 // box[box_values()] of the regressed values and an anchor (x, y, z, l, w, h, yaw).
-TORCHVOX_HD void decode_anchor(const BoxCode& code, const float* delta, const float* anchor,
+TORCHVOX_HD void decode_anchor(const BoxCoder& coder, const float* delta, const float* anchor,
                                int bin, float* box) {
   const float diagonal = square_root(anchor[3] * anchor[3] + anchor[4] * anchor[4]);
   box[0] = delta[0] * diagonal + anchor[0];
@@ -74,21 +74,21 @@ TORCHVOX_HD void decode_anchor(const BoxCode& code, const float* delta, const fl
   box[2] = delta[2] * anchor[5] + anchor[2];
   for (int k = 3; k < 6; ++k) box[k] = portable::exp(delta[k]) * anchor[k];
   float yaw;
-  if (code.angle_as_pair()) {
+  if (coder.angle_as_pair()) {
     const auto angle = portable::sin_cos(anchor[6]);
     yaw = portable::atan2(delta[7] + angle.sin, delta[6] + angle.cos);
   } else {
     yaw = delta[6] + anchor[6];
   }
-  box[6] = code.bins > 0 ? turn_to_bin(code, yaw, bin) : yaw;
-  if (code.values >= 9) {
-    box[7] = code.values == 9 ? delta[7] : delta[8];
-    box[8] = code.values == 9 ? delta[8] : delta[9];
+  box[6] = coder.bins > 0 ? turn_to_bin(coder, yaw, bin) : yaw;
+  if (coder.values >= 9) {
+    box[7] = coder.values == 9 ? delta[7] : delta[8];
+    box[8] = coder.values == 9 ? delta[8] : delta[9];
   }
 }
 
-// Cells of a center head in the world.
-struct CenterCode {
+// The box coder of center heads: where their cells lie.
+struct CenterCoder {
   float voxel[2] = {1, 1};
   float low[2] = {0, 0};
   float stride = 1;  // voxels a cell
@@ -100,15 +100,15 @@ struct CenterValues {
   float offset[2], z, size[3], rotation[2], velocity[2];
 };
 
-TORCHVOX_HD void decode_center(const CenterCode& code, const CenterValues& value, int x, int y,
+TORCHVOX_HD void decode_center(const CenterCoder& coder, const CenterValues& value, int x, int y,
                                float* box) {
-  box[0] = (static_cast<float>(x) + value.offset[0]) * code.stride * code.voxel[0] + code.low[0];
-  box[1] = (static_cast<float>(y) + value.offset[1]) * code.stride * code.voxel[1] + code.low[1];
+  box[0] = (static_cast<float>(x) + value.offset[0]) * coder.stride * coder.voxel[0] + coder.low[0];
+  box[1] = (static_cast<float>(y) + value.offset[1]) * coder.stride * coder.voxel[1] + coder.low[1];
   box[2] = value.z;
   for (int k = 0; k < 3; ++k) box[3 + k] = portable::exp(value.size[k]);
   const float first = value.rotation[0], second = value.rotation[1];
-  box[6] = code.cos_first ? portable::atan2(second, first) : portable::atan2(first, second);
-  if (code.velocity) {
+  box[6] = coder.cos_first ? portable::atan2(second, first) : portable::atan2(first, second);
+  if (coder.velocity) {
     box[7] = value.velocity[0];
     box[8] = value.velocity[1];
   }

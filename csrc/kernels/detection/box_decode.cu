@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// box_decode on the GPU: one thread a box reads its regressed values, direction logits and anchor
+// and writes 7 or 9 floats.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/detection/box_decode.h"
 
@@ -7,7 +10,6 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A thread has a box.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     decode_kernel(const __grid_constant__ BoxDecodeArgs args) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// box_decode on the CPU, in tasks of rows.
 #include "csrc/kernels/detection/box_decode.h"
 
 namespace torchvox {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Rows of features by index on the GPU. Channel-last: a row of threads a sample, in words of up to
+// 16 bytes, four samples under way at once. Channels first: one thread one sample of eight planes.
+// Indices are read once, features through the cache; each element is written once, past it.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/gather_points.h"
 #include "csrc/kernels/grouping/row_blocks.cuh"

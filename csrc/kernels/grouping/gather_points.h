@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of gather_points and group_points: one gather.
 #pragma once
 
 #include <cstdint>

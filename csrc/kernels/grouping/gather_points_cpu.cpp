@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The gather on the CPU: a memcpy a row, or for channels first a loop over samples of one channel.
 #include <algorithm>
 #include <cstring>
 
@@ -46,9 +48,9 @@ void run_cpu(const GatherPointsArgs& args, void*, const ParallelFor& parallel_fo
     return;
   }
   constexpr int64_t kSamples = 4096;
-  const int64_t parts = (args.samples + kSamples - 1) / kSamples;
-  for_each_index(parallel_for, args.batches * args.channels * parts, 4, [&](int64_t i) {
-    const int64_t plane = i / parts, begin = (i - plane * parts) * kSamples;
+  const int64_t tasks = (args.samples + kSamples - 1) / kSamples;
+  for_each_index(parallel_for, args.batches * args.channels * tasks, 4, [&](int64_t i) {
+    const int64_t plane = i / tasks, begin = (i - plane * tasks) * kSamples;
     const int64_t end = std::min(begin + kSamples, args.samples);
     switch (args.element_bytes) {
       case 2: return gather_plane<uint16_t>(args, plane, begin, end);

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Interpolation from three neighbors on the GPU. Channel-last: a block 64 queries, whose rows and
+// weights are made once in shared memory; threads move up to 16 bytes of channels. Channels first:
+// one thread one query of eight planes. Gradient of the weights: one warp a query, which reads its
+// gradient once and three rows of features. Weights: one thread a query.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/interpolate_common.h"
 #include "csrc/kernels/grouping/row_blocks.cuh"

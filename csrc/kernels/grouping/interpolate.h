@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of three_interpolate, of the gradient of its weights and of the weights themselves. The
+// gradient of the features is a segment sum.
 #pragma once
 
 #include <cmath>

@@ -69,7 +69,7 @@ TORCHVOX_HD void weights_of_query(const InterpolationWeightsArgs& args, int64_t 
   }
 }
 
-// Weights are few: their type is told apart at run time.
+// Weights are few: their type is looked up at run time.
 template <class Sum>
 TORCHVOX_HD Sum load_weight(const void* weights, DType dtype, int64_t at) {
   switch (dtype) {

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Interpolation on the CPU: tasks of 512 queries or slots. Channel-last loops run over channels, so
+// that they vectorize, and are compiled for two instruction sets.
 #include <algorithm>
 
 #include "csrc/kernels/core/instruction_set.h"

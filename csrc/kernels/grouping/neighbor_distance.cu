@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Gradients of neighbor distances on the GPU. By the points: a segment sum over the inverse index.
+// By the queries: one thread an axis of a query, which reads its k gradients and gathers k
+// coordinates, eight under way at once.
 #include "csrc/kernels/grouping/neighbor_distance.h"
 #include "csrc/kernels/grouping/segment_sum.cuh"
 
@@ -15,8 +19,8 @@ __global__ void __launch_bounds__(kRowThreads)
   constexpr int kAhead = 8;
   const int64_t query = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (query >= args.queries) return;
-  const int64_t rows = args.lists.rows;
-  for (int64_t cloud = blockIdx.y; cloud < args.lists.clouds; cloud += gridDim.y) {
+  const int64_t rows = args.inverse.rows;
+  for (int64_t cloud = blockIdx.y; cloud < args.inverse.clouds; cloud += gridDim.y) {
     const int64_t at = cloud * args.queries + query;
     const Index* const __restrict__ slots = idx + at * args.k;
     const Number* const __restrict__ grad = static_cast<const Number*>(args.grad) + at * args.k;
@@ -52,7 +56,7 @@ __global__ void __launch_bounds__(kRowThreads)
 template <class T, class Index>
 cudaError_t launch_queries(const NeighborDistanceArgs& args, cudaStream_t stream) {
   const dim3 block = block_of(args.dims);
-  const dim3 grid(grid_x(ceil_div<int64_t>(args.queries, block.y)), grid_y(args.lists.clouds));
+  const dim3 grid(grid_x(ceil_div<int64_t>(args.queries, block.y)), grid_y(args.inverse.clouds));
   queries_kernel<<<grid, block, 0, stream>>>(static_cast<const Index*>(args.idx.data),
                                              static_cast<const T*>(args.points), args);
   return cudaGetLastError();
@@ -61,11 +65,11 @@ cudaError_t launch_queries(const NeighborDistanceArgs& args, cudaStream_t stream
 template <class T>
 cudaError_t launch_type(const NeighborDistanceArgs& args, void* workspace,
                         const CudaContext& context) {
-  const SlotLists& lists = args.lists;
-  if (args.grad_points && lists.clouds * lists.rows > 0) {
+  const InverseIndex& inverse = args.inverse;
+  if (args.grad_points && inverse.clouds * inverse.rows > 0) {
     TORCHVOX_CUDA_CHECK((launch_sums<DistanceGradient<T>, false>(args, workspace, context)));
   }
-  if (!args.grad_query || lists.clouds * args.queries == 0) return cudaSuccess;
+  if (!args.grad_query || inverse.clouds * args.queries == 0) return cudaSuccess;
   return args.idx.wide ? launch_queries<T, int64_t>(args, context.stream)
                        : launch_queries<T, int32_t>(args, context.stream);
 }

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of the gradients of neighbor distances, and the rule of one element of each, for the host's
+// loops and the device's threads.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +23,7 @@ struct NeighborDistanceArgs {
   const void* query = nullptr;  // [clouds, queries, dims]
   DType dtype = DType::kFloat;  // of both
   IndexArray idx;  // [clouds, queries, k]; outside [0, rows): no neighbor
-  SlotLists lists;  // of idx; its clouds and rows are those of the call. Lists only for grad_points
+  InverseIndex inverse;  // of idx, built only for grad_points; clouds and rows are the call's
   void* grad_points = nullptr;  // as points, or null where it is not wanted
   void* grad_query = nullptr;  // as query, or null
   int norm = 2;
@@ -31,8 +34,6 @@ struct NeighborDistanceArgs {
 
 TORCHVOX_KERNEL(NeighborDistanceArgs);
 
-// One element of each gradient, for the host's loops and the device's threads.
-
 // What one slot adds to the end that `difference` points at.
 template <class Sum>
 TORCHVOX_HD Sum distance_gradient(int norm, Sum grad, Sum difference) {
@@ -40,7 +41,7 @@ TORCHVOX_HD Sum distance_gradient(int norm, Sum grad, Sum difference) {
   return difference > 0 ? grad : (difference < 0 ? -grad : Sum(0));
 }
 
-// The slots that name one point, on one axis: a Gradient of segment_sum_common.h.
+// The slots that name one point, on one axis: a Gradient of segment_sum.h.
 template <class T>
 struct DistanceGradient {
   using Args = NeighborDistanceArgs;
@@ -58,8 +59,8 @@ struct DistanceGradient {
   Number point = 0;
 
   TORCHVOX_HD DistanceGradient(const NeighborDistanceArgs& args, int64_t cloud, int64_t axis) {
-    const int64_t first = cloud * args.lists.rows * args.dims + axis;
-    grad = static_cast<const Number*>(args.grad) + cloud * args.lists.slots;
+    const int64_t first = cloud * args.inverse.rows * args.dims + axis;
+    grad = static_cast<const Number*>(args.grad) + cloud * args.inverse.slots;
     query = static_cast<const T*>(args.query) + cloud * args.queries * args.dims + axis;
     points = static_cast<const T*>(args.points) + first;
     out = static_cast<T*>(args.grad_points) + first;
@@ -85,7 +86,7 @@ struct DistanceGradient {
 template <class T>
 TORCHVOX_HD void query_gradient(const NeighborDistanceArgs& args, int64_t i) {
   using Sum = compute_t<T>;
-  const int64_t rows = args.lists.rows;
+  const int64_t rows = args.inverse.rows;
   const int64_t query = i / args.dims, axis = i - query * args.dims, cloud = query / args.queries;
   const Sum* const grad = static_cast<const Sum*>(args.grad) + query * args.k;
   const T* const points = static_cast<const T*>(args.points) + cloud * rows * args.dims;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of slots by row, for any Gradient of segment_sum_common.h: rows of up to kSumChunk slots by
-// one thread an item, longer ones chunk by chunk by several blocks.
+// Segment sums over an inverse index, for any Gradient of segment_sum.h. Rows of up to kSumChunk
+// slots: channel-last, as many threads a group of rows as a row has items; channels first, one
+// thread a row. Longer rows: a row of threads a chunk, partial sums in the workspace, which the
+// last one adds up in order. Each slot is read once, up to 16 bytes a thread, some ahead; each
+// element is written once.
 #pragma once
 
 #include "csrc/kernels/core/launch.cuh"
@@ -23,8 +26,8 @@ __device__ Lanes<Number, kWidth> load_fresh(const Lanes<Number, kWidth>* from) {
   return lanes;
 }
 
-// The slots at [at, at + kAhead) of a list, the last one again past its end: loads that wait for no
-// condition are all under way at once.
+// The slots at [at, at + kAhead) of a segment, the last one again past its end: loads that wait for
+// no condition are all under way at once.
 template <int kAhead>
 __device__ void load_slots(const int32_t* __restrict__ order, int32_t at, int32_t end,
                            uint32_t (&slot)[kAhead]) {
@@ -34,7 +37,7 @@ __device__ void load_slots(const int32_t* __restrict__ order, int32_t at, int32_
   }
 }
 
-// Calls add(position, what the slot holds) for the slots at [begin, end) of a list, in order.
+// Calls add(position, what the slot holds) for the slots at [begin, end), in order.
 template <class Gradient, class Add>
 __device__ void each_slot(const Gradient& gradient, const int32_t* order, int32_t begin,
                           int32_t end, const Add& add) {
@@ -62,16 +65,16 @@ __global__ void __launch_bounds__(kRowThreads)
     groups_kernel(const __grid_constant__ typename Gradient::Args args, int lanes_bits) {
   using Sum = typename Gradient::Sum;
   let_next_begin();
-  const SlotLists& lists = args.lists;
-  const int64_t items = Gradient::items(args), groups = lists.groups();
+  const InverseIndex& inverse = args.inverse;
+  const int64_t items = Gradient::items(args), groups = inverse.groups();
   const int64_t group = (int64_t{blockIdx.x} * kRowThreads + threadIdx.x) >> lanes_bits;
   if (group >= groups) return;
-  for (int64_t cloud = blockIdx.y; cloud < lists.clouds; cloud += gridDim.y) {
-    const int32_t* const group_rows = lists.group_rows + cloud * (groups + 1) + group;
+  for (int64_t cloud = blockIdx.y; cloud < inverse.clouds; cloud += gridDim.y) {
+    const int32_t* const group_rows = inverse.group_rows + cloud * (groups + 1) + group;
     const int32_t first_row = group_rows[0];
     int32_t last_row = group_rows[1];
     if (first_row == last_row) continue;
-    const int32_t* const __restrict__ offsets = lists.offsets + cloud * (lists.rows + 1);
+    const int32_t* const __restrict__ offsets = inverse.offsets + cloud * (inverse.rows + 1);
     const int32_t begin = offsets[first_row], last_begin = offsets[last_row - 1];
     int32_t end = offsets[last_row];
     if (end - last_begin > kSumChunk) {  // by several blocks
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__(kRowThreads)
       int32_t row_end = __ldg(offsets + row + 1);
       gradient.begin(row);
       Sum sum;
-      each_slot(gradient, lists.order + cloud * lists.slots, begin, end,
+      each_slot(gradient, inverse.order + cloud * inverse.slots, begin, end,
                 [&](int32_t at, const auto& value) {
                   while (at == row_end) {
                     gradient.store(row, sum);
@@ -110,19 +113,19 @@ template <class Gradient>
 __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(const __grid_constant__ typename Gradient::Args args) {
   let_next_begin();
-  const SlotLists& lists = args.lists;
+  const InverseIndex& inverse = args.inverse;
   const int64_t items = Gradient::items(args);
   const int64_t row = int64_t{blockIdx.x} * kRowThreads + threadIdx.x;
-  if (row >= lists.rows) return;
-  for (int64_t y = blockIdx.y; y < lists.clouds * items; y += gridDim.y) {
+  if (row >= inverse.rows) return;
+  for (int64_t y = blockIdx.y; y < inverse.clouds * items; y += gridDim.y) {
     const int64_t cloud = y / items;
-    const int32_t* const range = lists.offsets + cloud * (lists.rows + 1) + row;
+    const int32_t* const range = inverse.offsets + cloud * (inverse.rows + 1) + row;
     const int32_t begin = range[0], end = range[1];
     if (end - begin > kSumChunk) continue;
     Gradient gradient(args, cloud, y - cloud * items);
     gradient.begin(row);
     typename Gradient::Sum sum;
-    each_slot(gradient, lists.order + cloud * lists.slots, begin, end,
+    each_slot(gradient, inverse.order + cloud * inverse.slots, begin, end,
               [&](int32_t, const auto& value) { sum += gradient.term(value); });
     gradient.store(row, sum);
   }
@@ -136,24 +139,24 @@ __global__ void __launch_bounds__(kRowThreads)
                   typename Gradient::Sum* partial) {
   using Sum = typename Gradient::Sum;
   __shared__ bool last[kRowThreads];
-  const SlotLists& lists = args.lists;
+  const InverseIndex& inverse = args.inverse;
   const int64_t items = Gradient::items(args);
-  const int32_t tasks = *lists.long_rows.count;
+  const int32_t tasks = *inverse.long_rows.count;
   for (int64_t first = int64_t{blockIdx.x} * blockDim.y; first < tasks;
        first += int64_t{gridDim.x} * blockDim.y) {
     const int64_t number = first + threadIdx.y;
-    SlotTask task = {};
+    LongRowTask task = {};
     int32_t chunks = 0;
     if (number < tasks) {
-      task = lists.long_rows.tasks[number];
-      const int32_t* const range = lists.offsets + task.cloud * (lists.rows + 1) + task.row;
+      task = inverse.long_rows.tasks[number];
+      const int32_t* const range = inverse.offsets + task.cloud * (inverse.rows + 1) + task.row;
       const int32_t begin = range[0] + task.chunk * kSumChunk, end = range[1];
       chunks = (end - range[0] + kSumChunk - 1) / kSumChunk;
       for (int64_t item = threadIdx.x; item < items; item += blockDim.x) {
         Gradient gradient(args, task.cloud, item);
         gradient.begin(task.row);
         Sum sum;
-        each_slot(gradient, lists.order + task.cloud * lists.slots, begin,
+        each_slot(gradient, inverse.order + task.cloud * inverse.slots, begin,
                   end - begin > kSumChunk ? begin + kSumChunk : end,
                   [&](int32_t, const auto& value) { sum += gradient.term(value); });
         partial[number * items + item] = sum;
@@ -162,12 +165,12 @@ __global__ void __launch_bounds__(kRowThreads)
     __threadfence();
     __syncthreads();
     if (number < tasks && threadIdx.x == 0) {
-      last[threadIdx.y] = atomicAdd(lists.long_rows.arrived + task.first, 1) == chunks - 1;
+      last[threadIdx.y] = atomicAdd(inverse.long_rows.arrived + task.first, 1) == chunks - 1;
       __threadfence();
     }
     __syncthreads();
     if (number < tasks && last[threadIdx.y]) {
-      if (threadIdx.x == 0) lists.long_rows.arrived[task.first] = 0;  // for the next sum
+      if (threadIdx.x == 0) inverse.long_rows.arrived[task.first] = 0;  // for the next sum
       for (int64_t item = threadIdx.x; item < items; item += blockDim.x) {
         Sum total;
         for (int32_t chunk = 0; chunk < chunks; ++chunk) {
@@ -196,20 +199,20 @@ template <class Gradient, bool kRowsOnX>
 cudaError_t launch_sums(const typename Gradient::Args& args, void* partial,
                         const CudaContext& context) {
   using Sum = typename Gradient::Sum;
-  const SlotLists& lists = args.lists;
+  const InverseIndex& inverse = args.inverse;
   const int64_t items = Gradient::items(args);
   if constexpr (kRowsOnX) {
-    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(lists.rows, kRowThreads)),
-                    grid_y(lists.clouds * items));
+    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(inverse.rows, kRowThreads)),
+                    grid_y(inverse.clouds * items));
     rows_kernel<Gradient><<<grid, kRowThreads, 0, context.stream>>>(args);
   } else {
     const int bits = lanes_bits_for(items);
-    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(lists.groups() << bits, kRowThreads)),
-                    grid_y(lists.clouds));
+    const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(inverse.groups() << bits, kRowThreads)),
+                    grid_y(inverse.clouds));
     groups_kernel<Gradient><<<grid, kRowThreads, 0, context.stream>>>(args, bits);
   }
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
-  const int64_t tasks = lists.most_tasks();
+  const int64_t tasks = inverse.most_tasks();
   if (tasks == 0) return cudaSuccess;
   const dim3 block = block_of(items);
   const int64_t most = int64_t{16} * context.target.multiprocessors;
@@ -221,7 +224,7 @@ cudaError_t launch_sums(const typename Gradient::Args& args, void* partial,
 
 template <class Gradient>
 int64_t partial_sums_bytes(const typename Gradient::Args& args) {
-  return args.lists.most_tasks() * Gradient::items(args) *
+  return args.inverse.most_tasks() * Gradient::items(args) *
       static_cast<int64_t>(sizeof(typename Gradient::Sum));
 }
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of the segment sum: the gradient of a gather or an interpolation by its features, and what
+// one slot adds to it.
 #pragma once
 
 #include <cstdint>
@@ -15,27 +18,27 @@ namespace torchvox {
 // With weights, the slots are those of an interpolation: three share a row of grad, and each adds
 // its weight times that row, rounded once.
 inline constexpr int kWeightedFan = 3;
-struct SlotSumArgs {
+struct SegmentSumArgs {
   const void* grad =
       nullptr;  // [clouds, slots / fan, channels], or [clouds, channels, slots / fan]
   DType dtype = DType::kFloat;
   const void* weight = nullptr;  // [clouds, slots] in the type of the sums, or null
-  SlotLists lists;
+  InverseIndex inverse;
   void* out = nullptr;  // [clouds, rows, channels], or [clouds, channels, rows]
   int64_t channels = 0;
   bool channels_first = false;
 };
 
-TORCHVOX_KERNEL(SlotSumArgs);
+TORCHVOX_KERNEL(SegmentSumArgs);
 
-// What one slot adds to a sum, for the host's loops and the device's threads. A Gradient is made
+// A Gradient is made
 // for one cloud and one item, a few channels side by side. load(slot) reads what the slot holds,
 // ahead of its turn; begin(row) turns to a row; term() is what the slot adds to it; store() ends
 // the row.
 
 template <class T, int kWidth, bool kWeighted>
-struct SlotGradient {
-  using Args = SlotSumArgs;
+struct SegmentGradient {
+  using Args = SegmentSumArgs;
   using Number = compute_t<T>;
   using Sum = Lanes<Number, kWidth>;
   static constexpr uint32_t kFan = kWeighted ? kWeightedFan : 1;
@@ -44,17 +47,17 @@ struct SlotGradient {
   int64_t grad_stride, out_stride;  // elements from one row to the next
   const Number* weight;
 
-  TORCHVOX_HD SlotGradient(const SlotSumArgs& args, int64_t cloud, int64_t item) {
-    const SlotLists& lists = args.lists;
-    const int64_t samples = lists.slots / kFan, channel = item * kWidth;
+  TORCHVOX_HD SegmentGradient(const SegmentSumArgs& args, int64_t cloud, int64_t item) {
+    const InverseIndex& inverse = args.inverse;
+    const int64_t samples = inverse.slots / kFan, channel = item * kWidth;
     grad = static_cast<const T*>(args.grad) + cloud * samples * args.channels +
         channel * (args.channels_first ? samples : 1);
-    out = static_cast<T*>(args.out) + cloud * lists.rows * args.channels +
-        channel * (args.channels_first ? lists.rows : 1);
+    out = static_cast<T*>(args.out) + cloud * inverse.rows * args.channels +
+        channel * (args.channels_first ? inverse.rows : 1);
     grad_stride = out_stride = args.channels_first ? 1 : args.channels;
-    weight = static_cast<const Number*>(args.weight) + (kWeighted ? cloud * lists.slots : 0);
+    weight = static_cast<const Number*>(args.weight) + (kWeighted ? cloud * inverse.slots : 0);
   }
-  static TORCHVOX_HD int64_t items(const SlotSumArgs& args) { return args.channels / kWidth; }
+  static TORCHVOX_HD int64_t items(const SegmentSumArgs& args) { return args.channels / kWidth; }
 
   TORCHVOX_HD Sum load(uint32_t slot) const {
     Sum value = load_items<T, kWidth>(grad + slot / kFan * grad_stride);
@@ -68,12 +71,12 @@ struct SlotGradient {
   }
 };
 
-// Sums the list of a row in one go.
+// Sums the segment of a row in one go.
 template <class Gradient>
 void sum_list(const typename Gradient::Args& args, int64_t cloud, int64_t row, int64_t item) {
-  const SlotLists& lists = args.lists;
-  const int32_t* const order = lists.order + cloud * lists.slots;
-  const int32_t* const range = lists.offsets + cloud * (lists.rows + 1) + row;
+  const InverseIndex& inverse = args.inverse;
+  const int32_t* const order = inverse.order + cloud * inverse.slots;
+  const int32_t* const range = inverse.offsets + cloud * (inverse.rows + 1) + row;
   Gradient gradient(args, cloud, item);
   gradient.begin(row);
   ChunkedSum<typename Gradient::Sum> sum;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Segment sums on the CPU: tasks of rows; channel-last, 64 channels at a time, so that they
+// vectorize.
 #include <algorithm>
 
 #include "csrc/kernels/grouping/segment_sum.h"
@@ -6,19 +9,19 @@
 namespace torchvox {
 namespace {
 
-constexpr int64_t kChannelsAtOnce = 64;  // sums of a row that stay close by
+constexpr int64_t kChannelsAtOnce = 64;  // sums of a row that stay in the nearest cache
 constexpr int64_t kElementsPerTask = 4096;
 
 // Channels [first, first + count) of a row in the channel-last layout: slot by slot, so that rows
 // of grad are read whole and the channels vectorize.
 template <class T, bool kWeighted>
-void sum_channels(const SlotSumArgs& args, int64_t cloud, int64_t row, int64_t first,
+void sum_channels(const SegmentSumArgs& args, int64_t cloud, int64_t row, int64_t first,
                   int64_t count) {
   using Number = compute_t<T>;
-  const SlotLists& lists = args.lists;
-  const int32_t* const order = lists.order + cloud * lists.slots;
-  const int32_t* const range = lists.offsets + cloud * (lists.rows + 1) + row;
-  const SlotGradient<T, 1, kWeighted> gradient(args, cloud, first);
+  const InverseIndex& inverse = args.inverse;
+  const int32_t* const order = inverse.order + cloud * inverse.slots;
+  const int32_t* const range = inverse.offsets + cloud * (inverse.rows + 1) + row;
+  const SegmentGradient<T, 1, kWeighted> gradient(args, cloud, first);
   Number total[kChannelsAtOnce] = {}, chunk[kChannelsAtOnce] = {};
   for (int64_t at = range[0]; at < range[1]; ++at) {
     const auto slot = static_cast<uint32_t>(order[at]);
@@ -41,21 +44,21 @@ void sum_channels(const SlotSumArgs& args, int64_t cloud, int64_t row, int64_t f
 }
 
 template <class T, bool kWeighted>
-void sum_all(const SlotSumArgs& args, const ParallelFor& parallel_for) {
-  const SlotLists& lists = args.lists;
+void sum_all(const SegmentSumArgs& args, const ParallelFor& parallel_for) {
+  const InverseIndex& inverse = args.inverse;
   if (args.channels_first) {
-    const int64_t planes = lists.clouds * args.channels;
-    for_each_index(parallel_for, planes * lists.rows, kElementsPerTask, [&](int64_t i) {
-      const int64_t plane = i / lists.rows, cloud = plane / args.channels;
-      sum_list<SlotGradient<T, 1, kWeighted>>(args, cloud, i - plane * lists.rows,
-                                              plane - cloud * args.channels);
+    const int64_t planes = inverse.clouds * args.channels;
+    for_each_index(parallel_for, planes * inverse.rows, kElementsPerTask, [&](int64_t i) {
+      const int64_t plane = i / inverse.rows, cloud = plane / args.channels;
+      sum_list<SegmentGradient<T, 1, kWeighted>>(args, cloud, i - plane * inverse.rows,
+                                                 plane - cloud * args.channels);
     });
     return;
   }
   const int64_t per_task = std::max<int64_t>(kElementsPerTask / (args.channels + 1), 1);
-  for_each_index(parallel_for, lists.clouds * lists.rows, per_task, [&](int64_t row) {
+  for_each_index(parallel_for, inverse.clouds * inverse.rows, per_task, [&](int64_t row) {
     for (int64_t first = 0; first < args.channels; first += kChannelsAtOnce) {
-      sum_channels<T, kWeighted>(args, row / lists.rows, row % lists.rows, first,
+      sum_channels<T, kWeighted>(args, row / inverse.rows, row % inverse.rows, first,
                                  std::min(args.channels - first, kChannelsAtOnce));
     }
   });
@@ -63,9 +66,9 @@ void sum_all(const SlotSumArgs& args, const ParallelFor& parallel_for) {
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const SlotSumArgs&) { return 0; }
+int64_t workspace_bytes_cpu(const SegmentSumArgs&) { return 0; }
 
-void run_cpu(const SlotSumArgs& args, void*, const ParallelFor& parallel_for) {
+void run_cpu(const SegmentSumArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     args.weight ? sum_all<T, true>(args, parallel_for) : sum_all<T, false>(args, parallel_for);

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The grouping step of query_and_group and its gradient on the GPU. A block takes up to 128 slots;
+// groups of lanes copy the features of a slot, consecutive words, and subtract its coordinates;
+// rows leave in 16-byte words, each written once. The gradient: one thread a coordinate of a query.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/query_and_group.h"
 
@@ -13,17 +17,17 @@ constexpr int kBlocks = 6;
 #endif
 constexpr int kMostSlots = 128;  // of a block
 constexpr int kTileBytes = 24576;  // of its slots, put together in shared memory
-constexpr int kAhead = 4;  // slots of a team whose loads are on their way at once
+constexpr int kAhead = 4;  // slots of a lane group whose loads are on their way at once
 
-// The team of this thread: neighbors that share a slot, a power of two up to a warp.
-struct Team {
-  int size, lane, first, teams;
+// The lanes that share a slot with this thread, a power of two up to a warp.
+struct LaneGroup {
+  int size, lane, first, groups;
 
-  __device__ explicit Team(int64_t elements) : size(1) {
+  __device__ explicit LaneGroup(int64_t elements) : size(1) {
     while (size < 32 && size < elements) size *= 2;
     lane = static_cast<int>(threadIdx.x) & (size - 1);
     first = static_cast<int>(threadIdx.x) / size;
-    teams = kThreads / size;
+    groups = kThreads / size;
   }
 };
 
@@ -31,28 +35,27 @@ struct Team {
 template <class Word, class Load>
 __device__ __forceinline__ void copy_slots(int slots, int elements, int64_t columns, Word* out,
                                            const Load& load) {
-  const Team team(elements);
-  for (int begin = team.first; begin < slots; begin += team.teams * kAhead) {
-    for (int i = team.lane; i < elements; i += team.size) {
+  const LaneGroup group(elements);
+  for (int begin = group.first; begin < slots; begin += group.groups * kAhead) {
+    for (int i = group.lane; i < elements; i += group.size) {
       Word value[kAhead];
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        const int slot = begin + u * team.teams;
+        const int slot = begin + u * group.groups;
         value[u] = slot < slots ? load(slot, i) : Word{};
       }
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        const int slot = begin + u * team.teams;
+        const int slot = begin + u * group.groups;
         if (slot < slots) out[slot * columns + i] = value[u];
       }
     }
   }
 }
 
-// A block has some slots, whose sources it looks up once. Teams of threads fetch their features,
-// consecutive words by consecutive lanes; teams of as many as there are axes subtract. The slots
-// come together in shared memory and leave in whole 16-byte words: rows begin at any address, and
-// a sector of memory that two stores share costs a third access. `staged` says that they fit.
+// A block looks the sources of its slots up once. The slots come together in shared memory and
+// leave in whole 16-byte words: rows begin at any address, and a sector of memory that two stores
+// share costs a third access. `staged` says that they fit.
 template <class Word>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     group_kernel(const __grid_constant__ QueryAndGroupArgs args, int slots_per_block, bool staged) {
@@ -85,9 +88,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                  return quiet(p - query[from[slot].query + axis]);
                });
   } else if (args.use_xyz) {
-    const Team team(args.dims);
-    for (int slot = team.first; slot < slots; slot += team.teams) {
-      group_coordinates(args, from[slot], team.lane, team.size, out, slot * columns);
+    const LaneGroup group(args.dims);
+    for (int slot = group.first; slot < slots; slot += group.groups) {
+      group_coordinates(args, from[slot], group.lane, group.size, out, slot * columns);
     }
   }
   if (!staged) return;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of the grouping step of query_and_group and its gradient, and the rule of one slot and one
+// element, for the host's loops and the device's threads.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The grouping step of query_and_group and its gradient on the CPU, in tasks of rows.
 #include <algorithm>
 
 #include "csrc/kernels/neighbors/query_and_group.h"

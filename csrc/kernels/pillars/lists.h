@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/workspace.h"

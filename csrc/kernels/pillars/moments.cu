@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// pillar_moments on the GPU. Means: one warp a pillar, its points gathered once. Moments: one block
+// 1,024 points, decorated once into shared memory, threads sum patches of the triangle; then the
+// tree of tree_sum.cuh and one thread an entry.
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/prepare.cuh"

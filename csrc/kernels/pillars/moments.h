@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of pillar_moments, and the rule of its sums.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// pillar_moments on the CPU: groups of 32 points in parallel, then the tree above them.
 #include <algorithm>
 #include <vector>
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The fused batch norm and its gradient on the GPU: one thread an output; the moments are read by
+// all of them and stay in the nearest cache.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/pillars/norm.h"
 
@@ -7,7 +10,6 @@ namespace {
 
 constexpr int kThreads = 32;  // outputs are few: spread them
 
-// One thread an output: the moments are read by all of them and stay in the nearest cache.
 __global__ void __launch_bounds__(kThreads) norm_kernel(PillarNormArgs args) {
   for (int64_t output = global_thread(); output < args.outputs; output += global_stride()) {
     norm_output(args, output);

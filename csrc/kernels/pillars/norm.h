@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of the batch norm that is fused into the linear layer before it, and its gradient.
 #pragma once
 
 #include <cmath>
@@ -9,8 +11,7 @@
 
 namespace torchvox {
 
-// Batch norm behind a linear layer without bias, from the moments of the layer's inputs, folded
-// into the layer. All in double.
+// From the moments of the layer's inputs; the layer has no bias of its own. All in double.
 struct PillarNormArgs {
   const double* moments = nullptr;  // [(columns + 1)(columns + 2) / 2]: count, sums, products
   const void* weight = nullptr;  // [outputs, columns]

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The fused batch norm and its gradient on the CPU, in tasks of outputs.
 #include "csrc/kernels/pillars/norm.h"
 
 namespace torchvox {

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The lists of prepare.cuh on the GPU. Points: one thread a point, 8 bytes read, one word written
+// at its slot. Rows: one thread a row, 16 bytes read, one atomic minimum.
 #include <cub/device/device_scan.cuh>
 
 #include "csrc/kernels/core/launch.cuh"

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// pillar_scatter and its gradient on the GPU: a group of lanes a cell writes the row or zeros, each
+// byte once, in words of up to 16 bytes. The gradient: one thread a value, read where it lies.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/pillars/prepare.cuh"
 #include "csrc/kernels/pillars/scatter.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of pillar_scatter and its gradient.
 #pragma once
 
 #include <cstdint>

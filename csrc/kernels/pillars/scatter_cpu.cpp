@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// pillar_scatter and its gradient on the CPU, in tasks of rows.
 #include <cstring>
 
 #include "csrc/kernels/pillars/map.h"

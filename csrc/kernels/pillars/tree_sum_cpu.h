@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Sums of many columns over the tree of moments.h, on the host: the caller fills those of the
+// groups of 32.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +13,6 @@
 
 namespace torchvox {
 
-// Sums of many columns over the tree of moments.h, on the host: the caller fills those of
-// the groups of 32.
 class HostTree {
  public:
   HostTree(int64_t rows, int64_t columns, void* memory)

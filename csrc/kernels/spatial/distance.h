@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Squared distances in one of two orders of rounding, and the gap to a box that bounds them.
 #pragma once
 
 #include "csrc/kernels/core/arith.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Places on the Hilbert curve of a cloud.
 #pragma once
 
 #include "csrc/kernels/sampling/fps/kernels.cuh"

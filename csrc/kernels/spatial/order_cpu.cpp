@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The spatial order of a cloud on the CPU: a radix sort of Morton codes, then median splits of
+// chunks of 1,024 points down to tiles.
 #include "csrc/kernels/sampling/fps/tiles_cpu.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 

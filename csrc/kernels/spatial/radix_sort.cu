@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The radix sort of pairs on the GPU: CUB's.
 #include "csrc/kernels/spatial/radix_sort.h"
 
 #include <cub/device/device_radix_sort.cuh>

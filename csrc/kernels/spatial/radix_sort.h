@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Stable radix sorts by an unsigned key: of items on the host, of pairs of words on the GPU.
 #pragma once
 
 #include <cstdint>

@@ -116,7 +116,7 @@ __device__ __forceinline__ TileSums sum_of_tiles(const uint64_t* status, int til
 }
 
 // Publishes the sum of `tile` and returns that of all earlier tiles. One thread waits for the tile
-// before, so that hundreds of blocks do not keep the memory busy by asking; then the whole block
+// before, so that hundreds of blocks do not keep the memory busy by polling; then the whole block
 // looks back at 256 tiles at once, down to the nearest one whose running total is known.
 __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, uint64_t sum,
                                                 ScanShared& shared) {

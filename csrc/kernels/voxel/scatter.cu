@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// voxel_csr, voxel_scatter and its gradient on the GPU. CSR: a radix sort of (row, point); one
+// thread a point or row before and after it. Scatter: one thread an element walks the list of its
+// row. Gradient: one thread an element of a point. Each element is written once, without atomics.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -86,8 +90,6 @@ cudaError_t launch(const VoxelCsrArgs& args, void* workspace, const CudaContext&
 }
 
 namespace {
-
-constexpr int kThreads = 256;
 
 // One thread an output element, channels fastest: the lanes of a warp share the row's list and read
 // neighboring channels of the same point.

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of voxel_csr, voxel_scatter and its gradient, and the rule of one element, for the host's
+// loops and the device's threads.
 #pragma once
 
 #include <cstdint>

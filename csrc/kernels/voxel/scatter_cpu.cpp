@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// On the CPU: voxel_csr by a counting sort, voxel_scatter and its gradient in tasks of elements.
 #include <algorithm>
 
 #include "csrc/kernels/voxel/scatter.h"

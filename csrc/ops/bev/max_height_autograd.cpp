@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A cell's gradient goes to the z of its top point. The plain op has no top_index, so when a
-// gradient is wanted its indexed twin runs in its place.
+// gradient is wanted its indexed variant runs in its place.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 

@@ -32,7 +32,7 @@ int64_t per_anchor(const Tensor& map, int64_t anchors) {
 
 // Fills in the heads without their memory.
 void check_heads_of_anchors(TensorList cls, TensorList box, TensorList direction,
-                            TensorList anchors, DetectArgs& args) {
+                            TensorList anchors, DecodeNmsArgs& args) {
   check_heads(kOp, "cls", cls);
   check_length(kOp, "box", box.size(), cls.size());
   check_length(kOp, "anchors", anchors.size(), cls.size());
@@ -47,17 +47,17 @@ void check_heads_of_anchors(TensorList cls, TensorList box, TensorList direction
     const int64_t each = anchors[h].sym_size(2).guard_int(__FILE__, __LINE__);
     const int64_t own = per_anchor(cls[h], each), values = per_anchor(box[h], each);
     check_value(own >= 1, kOp, "cls must have A * classes channels each", cls[h].sym_sizes());
-    check_value(is_code(values) && (h == 0 || values == args.code.values), kOp,
+    check_value(is_delta_count(values) && (h == 0 || values == args.coder.values), kOp,
                 "box must have A * 7, 8, 9 or 10 channels, all heads alike", box[h].sym_sizes());
-    args.code.values = static_cast<int>(values);
+    args.coder.values = static_cast<int>(values);
     if (!direction.empty()) {
       const int64_t bins = per_anchor(direction[h], each);
-      check_value(bins >= 1 && bins <= 64 && (h == 0 || bins == args.code.bins), kOp,
+      check_value(bins >= 1 && bins <= 64 && (h == 0 || bins == args.coder.bins), kOp,
                   "direction must have A * bins channels, all heads alike",
                   direction[h].sym_sizes());
-      args.code.bins = static_cast<int>(bins);
+      args.coder.bins = static_cast<int>(bins);
     }
-    DetectHead& head = args.head[h];
+    DecodeHead& head = args.head[h];
     head.per_cell = static_cast<int32_t>(each);
     head.classes = static_cast<int32_t>(own);
     head.first_class = classes;
@@ -73,15 +73,15 @@ Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<Tenso
                              double dir_offset, double dir_limit, bool dir_flip,
                              std::optional<at::IntArrayRef> class_labels, std::string_view nms) {
   const TensorList direction = given(direction_in);
-  DetectArgs args;
+  DecodeNmsArgs args;
   args.group = parse_group(kOp, group);
   check_heads_of_anchors(cls, box, direction, anchors, args);
-  check_value(!shared_pre || args.group == DetectGroup::kClass, kOp,
+  check_value(!shared_pre || args.group == DecodeGroup::kClass, kOp,
               "group must be 'class' with shared_pre", "'", group, "'");
-  args.best_class = args.group != DetectGroup::kClass;
+  args.best_class = args.group != DecodeGroup::kClass;
   args.shared_pre = shared_pre;
-  set_direction(kOp, dir_offset, dir_limit, dir_flip, args.code);
-  const DetectOptions options{score_threshold, nms_threshold,       pre, post, global_post,
+  set_direction(kOp, dir_offset, dir_limit, dir_flip, args.coder);
+  const DecodeOptions options{score_threshold, nms_threshold,       pre, post, global_post,
                               closed,          given(class_labels), nms};
   set_options(kOp, options, args);
   Detections out = empty_detections(cls[0], args, post);
@@ -90,12 +90,12 @@ Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<Tenso
   std::vector<Tensor> kept;  // while the kernels read them
   int64_t boxes = 0, pairs = 0;
   for (int h = 0; h < args.heads; ++h) {
-    DetectHead& head = args.head[h];
+    DecodeHead& head = args.head[h];
     check_below(anchors[h].numel(), kIndexLimit, kOp, "anchors must have fewer than 2^31 numbers",
                 anchors[h].sym_sizes());
     head.map[kScoreMap] = head_map(cls[h], kept);
     head.map[kBoxMap] = head_map(box[h], kept);
-    if (args.code.bins > 0) head.map[kDirectionMap] = head_map(direction[h], kept);
+    if (args.coder.bins > 0) head.map[kDirectionMap] = head_map(direction[h], kept);
     const Tensor& own = kept.emplace_back(anchors[h].contiguous());
     head.anchors = own.const_data_ptr<float>();
     head.height = static_cast<int32_t>(own.size(0));
@@ -105,7 +105,7 @@ Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<Tenso
     boxes += head.boxes();
     pairs += head.boxes() * head.classes;
   }
-  run_detection(kOp, cls[0], options, out, args);
+  run_decode_nms(kOp, cls[0], options, out, args);
   return out;
 }
 

@@ -34,14 +34,14 @@ Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
   check_type(is_map_type(deltas_in.scalar_type()), kOp,
              "deltas must be float16, bfloat16 or float32", deltas_in.scalar_type());
   const int64_t values = deltas_in.sym_size(-1).guard_int(__FILE__, __LINE__);
-  check_value(is_code(values), kOp, "deltas must be [.., 7 to 10]", deltas_in.sym_sizes());
+  check_value(is_delta_count(values), kOp, "deltas must be [.., 7 to 10]", deltas_in.sym_sizes());
   check_leading("anchors", anchors_in, deltas_in);
   check_size(anchors_in.sym_size(-1).sym_eq(7), kOp, "anchors must be [.., 7]",
              anchors_in.sym_sizes());
   check_type(anchors_in.scalar_type() == at::kFloat, kOp, "anchors must be float32",
              anchors_in.scalar_type());
   BoxDecodeArgs args;
-  args.code.values = static_cast<int>(values);
+  args.coder.values = static_cast<int>(values);
   if (direction_in) {
     check_value(direction_in->dim() == deltas_in.dim(), kOp,
                 "direction must be [.., bins] beside deltas", direction_in->sym_sizes());
@@ -50,12 +50,12 @@ Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
                "direction must have the dtype of deltas", direction_in->scalar_type());
     const int64_t bins = direction_in->sym_size(-1).guard_int(__FILE__, __LINE__);
     check_value(bins >= 1 && bins <= 64, kOp, "direction must have 1 to 64 bins", bins);
-    args.code.bins = static_cast<int>(bins);
+    args.coder.bins = static_cast<int>(bins);
   }
-  set_direction(kOp, dir_offset, dir_limit, dir_flip, args.code);
+  set_direction(kOp, dir_offset, dir_limit, dir_flip, args.coder);
 
   std::vector<c10::SymInt> shape = deltas_in.sym_sizes().vec();
-  shape.back() = args.code.box_values();
+  shape.back() = args.coder.box_values();
   const Tensor boxes = empty_beside(shape, at::kFloat, deltas_in);
   if (deltas_in.is_meta() || boxes.numel() == 0) return boxes;
 

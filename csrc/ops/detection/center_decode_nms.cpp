@@ -19,7 +19,7 @@ struct CenterMaps {
 };
 
 // Fills in the heads without their memory.
-void check_tasks(TensorList heatmap, const std::array<CenterMaps, 5>& others, DetectArgs& args) {
+void check_tasks(TensorList heatmap, const std::array<CenterMaps, 5>& others, DecodeNmsArgs& args) {
   check_heads(kOp, "heatmap", heatmap);
   for (const CenterMaps& other : others) {
     const bool left_out = &other == &others.back() && other.maps.empty();
@@ -53,7 +53,7 @@ void check_tasks(TensorList heatmap, const std::array<CenterMaps, 5>& others, De
 }
 
 void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, int64_t stride,
-               std::string_view rot_order, DetectArgs& args) {
+               std::string_view rot_order, DecodeNmsArgs& args) {
   check_range(kOp, range);
   check_value(voxel_size.size() == 2 || voxel_size.size() == 3, kOp,
               "voxel_size must be (x, y, z), or (x, y), in meters", voxel_size);
@@ -71,7 +71,7 @@ void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, in
   args.center.cos_first = rot_order == "cos_sin";
 }
 
-void set_post_range(c10::ArrayRef<double> range, DetectArgs& args) {
+void set_post_range(c10::ArrayRef<double> range, DecodeNmsArgs& args) {
   if (range.empty()) return;
   check_value(range.size() == 6, kOp, "post_range must be (x0, y0, z0, x1, y1, z1), or none",
               range);
@@ -92,15 +92,15 @@ Detections center_decode_nms(
   const TensorList vel = given(vel_in);
   const std::array<CenterMaps, 5> others{
       {{"offset", offset, 2}, {"z", z, 1}, {"dim", dim, 3}, {"rot", rot, 2}, {"vel", vel, 2}}};
-  DetectArgs args;
+  DecodeNmsArgs args;
   args.group = parse_group(kOp, group);
   check_tasks(heatmap, others, args);
-  check_value(!best_class || args.group != DetectGroup::kClass, kOp,
+  check_value(!best_class || args.group != DecodeGroup::kClass, kOp,
               "group must be 'task' or 'none' with best_class", "'", group, "'");
   args.best_class = best_class;
   set_cells(voxel_size, point_cloud_range, stride, rot_order, args);
   set_post_range(given(post_range), args);
-  const DetectOptions options{score_threshold, nms_threshold,       pre, post, global_post,
+  const DecodeOptions options{score_threshold, nms_threshold,       pre, post, global_post,
                               closed,          given(class_labels), nms};
   set_options(kOp, options, args);
   Detections out = empty_detections(heatmap[0], args, post);
@@ -109,7 +109,7 @@ Detections center_decode_nms(
   std::vector<Tensor> kept;  // while the kernels read them
   int64_t boxes = 0, pairs = 0;
   for (int h = 0; h < args.heads; ++h) {
-    DetectHead& head = args.head[h];
+    DecodeHead& head = args.head[h];
     check_below(heatmap[h].size(2) * heatmap[h].size(3), kIndexLimit, kOp,
                 "heatmap must have fewer than 2^31 cells", heatmap[h].sym_sizes());
     head.map[kScoreMap] = head_map(heatmap[h], kept);
@@ -125,7 +125,7 @@ Detections center_decode_nms(
     boxes += head.boxes();
     pairs += head.boxes() * head.classes;
   }
-  run_detection(kOp, heatmap[0], options, out, args);
+  run_decode_nms(kOp, heatmap[0], options, out, args);
   return out;
 }
 

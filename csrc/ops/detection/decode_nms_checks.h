@@ -77,7 +77,7 @@ inline HeadMap head_map(const at::Tensor& map, std::vector<at::Tensor>& kept) {
   return out;
 }
 
-struct DetectOptions {
+struct DecodeOptions {
   double score_threshold;
   c10::ArrayRef<double> nms_threshold;
   const c10::SymInt& pre;
@@ -88,12 +88,12 @@ struct DetectOptions {
   std::string_view nms;
 };
 
-inline DetectGroup parse_group(const char* op, std::string_view group) {
+inline DecodeGroup parse_group(const char* op, std::string_view group) {
   check_value(group == "none" || group == "task" || group == "class", op,
               "group must be 'none', 'task' or 'class'", "'", group, "'");
-  return group == "none" ? DetectGroup::kAll
-      : group == "task"  ? DetectGroup::kHead
-                         : DetectGroup::kClass;
+  return group == "none" ? DecodeGroup::kAll
+      : group == "task"  ? DecodeGroup::kHead
+                         : DecodeGroup::kClass;
 }
 
 inline void check_capacity(const char* op, const char* name, const c10::SymInt& size) {
@@ -102,7 +102,7 @@ inline void check_capacity(const char* op, const char* name, const c10::SymInt& 
 }
 
 // Sets what all heads share; `args` has its heads and its group already.
-inline void set_options(const char* op, const DetectOptions& options, DetectArgs& args) {
+inline void set_options(const char* op, const DecodeOptions& options, DecodeNmsArgs& args) {
   check_value(!std::isnan(options.score_threshold), op, "score_threshold must be a number",
               options.score_threshold);
   check_value(args.classes() <= kMostClasses, op, "the heads must have at most 64 classes",
@@ -133,7 +133,7 @@ inline void set_options(const char* op, const DetectOptions& options, DetectArgs
   }
 }
 
-inline Detections empty_detections(const at::Tensor& like, const DetectArgs& args,
+inline Detections empty_detections(const at::Tensor& like, const DecodeNmsArgs& args,
                                    const c10::SymInt& post) {
   const c10::SymInt batches = like.sym_size(0);
   const c10::SymInt rows = args.global_post ? post : post * args.groups();
@@ -144,9 +144,9 @@ inline Detections empty_detections(const at::Tensor& like, const DetectArgs& arg
 }
 
 // Runs with concrete sizes; the candidates of a sample must be fewer than 2^31.
-inline void run_detection(const char* op, const at::Tensor& on, const DetectOptions& options,
-                          const Detections& out, DetectArgs& args) {
-  const DetectHead& last = args.head[args.heads - 1];
+inline void run_decode_nms(const char* op, const at::Tensor& on, const DecodeOptions& options,
+                           const Detections& out, DecodeNmsArgs& args) {
+  const DecodeHead& last = args.head[args.heads - 1];
   check_value(last.first_pair + last.boxes() * last.classes < kIndexLimit, op,
               "the maps must have fewer than 2^31 cells times anchors times classes",
               last.first_pair + last.boxes() * last.classes);

@@ -8,7 +8,7 @@
 
 #include "csrc/kernels/grouping/segment_sum.h"
 #include "csrc/ops/core/autograd.h"
-#include "csrc/ops/grouping/slots.h"
+#include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
@@ -88,18 +88,18 @@ Tensor sum_rows(const Gather& gather, const Tensor& grad_in, const Tensor& idx_i
   check_size(num_points.sym_ge(0), op, "num_points must not be negative", num_points);
   c10::SymInt slots = 1;
   for (const c10::SymInt& size : idx_in.sym_sizes().slice(1)) slots = slots * size;
-  check_slots(op, num_points, slots);
+  check_gradient_limit(op, num_points, slots);
   const Tensor grad_features =
       at::empty_symint(with_points(grad_in, begin, end, {num_points}), grad_in.options());
   if (grad_in.is_meta()) return grad_features;
 
   const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
-  const ListedSlots listed =
-      list_slots(op, idx, grad.size(0), num_points.guard_int(__FILE__, __LINE__));
-  SlotSumArgs args;
+  const OwnedInverseIndex owned =
+      build_inverse_index(op, idx, grad.size(0), num_points.guard_int(__FILE__, __LINE__));
+  SegmentSumArgs args;
   args.grad = grad.const_data_ptr();
   args.dtype = dtype_of(grad.scalar_type());
-  args.lists = listed.lists;
+  args.inverse = owned.inverse;
   args.channels = grad.size(channels_first ? 1 : dims - 1);
   args.channels_first = channels_first;
   args.out = grad_features.mutable_data_ptr();

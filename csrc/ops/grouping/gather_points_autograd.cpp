@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "csrc/ops/grouping/slot_limit.h"
+#include "csrc/ops/grouping/gradient_limit.h"
 
 namespace torchvox {
 namespace {
@@ -82,7 +82,7 @@ class GatherBackward : public torch::autograd::Function<GatherBackward<Op>> {
 template <class Op>
 Tensor forward(const Tensor& features, const Tensor& idx, bool channels_first) {
   const c10::SymInt k = idx.dim() == 3 ? idx.sym_size(2) : c10::SymInt(1);
-  check_slots_of(Op::kName, features, channels_first ? 2 : 1, idx, 1, k);
+  check_gradient_limit_of(Op::kName, features, channels_first ? 2 : 1, idx, 1, k);
   if (wants_gradient(features)) return Gather<Op>::apply(features, idx, channels_first);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return forward_op<Op>().call(features, idx, channels_first);

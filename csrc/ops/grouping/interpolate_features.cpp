@@ -7,7 +7,7 @@
 
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/ops/core/autograd.h"
-#include "csrc/ops/grouping/slots.h"
+#include "csrc/ops/grouping/neighbor_index.h"
 #include "csrc/ops/grouping/weight_rule.h"
 
 namespace torchvox {

@@ -5,7 +5,7 @@
 
 #include "csrc/kernels/grouping/neighbor_distance.h"
 #include "csrc/ops/core/autograd.h"
-#include "csrc/ops/grouping/slots.h"
+#include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
@@ -72,7 +72,7 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
   const RaggedClouds ragged{ptr, query_ptr, local_index};
   check(op, grad_in, points_in, query_in, idx_in, norm, count, ragged);
   if (for_points)
-    check_slots(op, points_in.sym_size(-2), idx_in.sym_size(-2) * idx_in.sym_size(-1));
+    check_gradient_limit(op, points_in.sym_size(-2), idx_in.sym_size(-2) * idx_in.sym_size(-1));
   const auto gradient_of = [](const Tensor& tensor, bool wanted) {
     return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
                   : empty_beside({0}, tensor.scalar_type(), tensor);
@@ -89,18 +89,18 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
   args.query = query.const_data_ptr();
   args.dtype = dtype_of(points.scalar_type());
   args.norm = static_cast<int>(norm);
-  args.lists.clouds = points.dim() == 3 ? points.size(0) : 1;
-  args.lists.rows = points.size(-2);
+  args.inverse.clouds = points.dim() == 3 ? points.size(0) : 1;
+  args.inverse.rows = points.size(-2);
   args.queries = query.size(-2);
   args.k = idx_in.size(-1);
   args.dims = points.size(-1);
   Tensor idx = idx_in.contiguous();
-  if (count || ptr) idx = slot_rows(op, idx, args.lists.rows, count, ragged);
+  if (count || ptr) idx = flat_neighbor_rows(op, idx, args.inverse.rows, count, ragged);
   args.idx = index_array(idx);
-  ListedSlots listed;
+  OwnedInverseIndex owned;
   if (for_points) {
-    listed = list_slots(op, idx, args.lists.clouds, args.lists.rows);
-    args.lists = listed.lists;
+    owned = build_inverse_index(op, idx, args.inverse.clouds, args.inverse.rows);
+    args.inverse = owned.inverse;
     args.grad_points = grad_points.mutable_data_ptr();
   }
   if (for_query) args.grad_query = grad_query.mutable_data_ptr();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// neighbor_rows makes any neighbor list one of plain rows; the ragged gathers are it and the
+// neighbor_rows makes any neighbor list one of flat rows; the ragged gathers are it and the
 // batched op on one cloud, so that their gradients are the batched ones.
 #include <torch/library.h>
 
 #include "csrc/ops/core/autograd.h"
-#include "csrc/ops/grouping/slots.h"
+#include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
@@ -34,8 +34,8 @@ Tensor neighbor_rows(const Tensor& idx_in, const c10::SymInt& num_points,
   }
   check_offsets(op, clouds, "idx", idx_in);
   if (idx_in.is_meta()) return empty_beside(idx_in.sym_sizes(), at::kInt, idx_in);
-  return slot_rows(op, idx_in.contiguous(), num_points.guard_int(__FILE__, __LINE__), count,
-                   clouds);
+  return flat_neighbor_rows(op, idx_in.contiguous(), num_points.guard_int(__FILE__, __LINE__),
+                            count, clouds);
 }
 
 Tensor neighbor_rows_int(const Tensor& idx, int64_t num_points, const OptionalTensor& count,

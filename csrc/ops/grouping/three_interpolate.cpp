@@ -5,7 +5,7 @@
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/grouping/segment_sum.h"
 #include "csrc/ops/core/autograd.h"
-#include "csrc/ops/grouping/slots.h"
+#include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
@@ -65,12 +65,13 @@ Tensor three_interpolate(const Tensor& features_in, const Tensor& idx_in, const 
 
 void sum_features(const char* op, const Tensor& grad, const Tensor& idx, const Tensor& weight,
                   const Tensor& out, bool channels_first) {
-  const ListedSlots listed = list_slots(op, idx, grad.size(0), out.size(channels_first ? 2 : 1));
-  SlotSumArgs args;
+  const OwnedInverseIndex owned =
+      build_inverse_index(op, idx, grad.size(0), out.size(channels_first ? 2 : 1));
+  SegmentSumArgs args;
   args.grad = grad.const_data_ptr();
   args.dtype = dtype_of(grad.scalar_type());
   args.weight = weight.const_data_ptr();
-  args.lists = listed.lists;
+  args.inverse = owned.inverse;
   args.channels = grad.size(channels_first ? 1 : 2);
   args.channels_first = channels_first;
   args.out = out.mutable_data_ptr();
@@ -115,7 +116,7 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
         op, rule, grad_in.sym_sizes());
   }
   if (for_features) {
-    check_slots(op, features_in.sym_size(channels_first ? 2 : 1), idx_in.sym_size(1) * 3);
+    check_gradient_limit(op, features_in.sym_size(channels_first ? 2 : 1), idx_in.sym_size(1) * 3);
   }
   const auto gradient_of = [](const Tensor& tensor, bool wanted) {
     return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)

@@ -2,7 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "csrc/ops/grouping/slot_limit.h"
+#include "csrc/ops/grouping/gradient_limit.h"
 
 namespace torchvox {
 namespace {
@@ -48,7 +48,7 @@ class ThreeInterpolate : public torch::autograd::Function<ThreeInterpolate> {
 
 Tensor three_interpolate(const Tensor& features, const Tensor& idx, const Tensor& weight,
                          bool channels_first) {
-  check_slots_of("three_interpolate", features, channels_first ? 2 : 1, idx, 1, 3);
+  check_gradient_limit_of("three_interpolate", features, channels_first ? 2 : 1, idx, 1, 3);
   if (wants_gradient(features) || wants_gradient(weight)) {
     return ThreeInterpolate::apply(features, idx, weight, channels_first);
   }

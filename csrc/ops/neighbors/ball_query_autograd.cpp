@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "csrc/ops/grouping/slot_limit.h"
+#include "csrc/ops/grouping/gradient_limit.h"
 
 namespace torchvox {
 namespace {
@@ -83,7 +83,7 @@ Outputs ball_query(const Tensor& points, const Tensor& query, double radius, c10
                    std::optional<double> radius2, double min_radius, double core_dist2, bool closed,
                    std::string_view fill, std::string_view dist_order,
                    const OptionalTensor& lengths, const OptionalTensor& query_lengths) {
-  check_slots_of("ball_query", points, -2, query, -2, k);
+  check_gradient_limit_of("ball_query", points, -2, query, -2, k);
   return with_gradient(points, query, {}, {}, [&] {
     return ball_query_op().call(points, query, radius, k, radius2, min_radius, core_dist2, closed,
                                 fill, dist_order, lengths, query_lengths);
@@ -95,7 +95,7 @@ Outputs ball_query_ragged(const Tensor& points, const Tensor& query, const Tenso
                           std::optional<double> radius2, double min_radius, double core_dist2,
                           bool closed, std::string_view fill, std::string_view dist_order,
                           bool local_index) {
-  check_slots_of("ball_query_ragged", points, -2, query, -2, k);
+  check_gradient_limit_of("ball_query_ragged", points, -2, query, -2, k);
   const auto find = [&] {
     return ball_query_ragged_op().call(points, query, ptr, query_ptr, radius, k, radius2,
                                        min_radius, core_dist2, closed, fill, dist_order,

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "csrc/ops/grouping/slot_limit.h"
+#include "csrc/ops/grouping/gradient_limit.h"
 
 namespace torchvox {
 namespace {
@@ -94,7 +94,7 @@ Distances differentiable(const Search& search, const Forward& op) {
 Distances knn(const Tensor& points, const Tensor& query, c10::SymInt k, int64_t norm,
               std::string_view dist_order, const OptionalTensor& lengths,
               const OptionalTensor& query_lengths) {
-  check_slots_of("knn", points, -2, query, -2, k);
+  check_gradient_limit_of("knn", points, -2, query, -2, k);
   static const auto op = typed_op<KnnSignature>("torchvox::knn");
   return differentiable(Search{points, query, norm, {}, {}, false}, [&] {
     return op.call(points, query, k, norm, dist_order, lengths, query_lengths);
@@ -104,7 +104,7 @@ Distances knn(const Tensor& points, const Tensor& query, c10::SymInt k, int64_t 
 Distances knn_ragged(const Tensor& points, const Tensor& query, const Tensor& ptr,
                      const Tensor& query_ptr, c10::SymInt k, int64_t norm,
                      std::string_view dist_order, bool local_index) {
-  check_slots_of("knn_ragged", points, -2, query, -2, k);
+  check_gradient_limit_of("knn_ragged", points, -2, query, -2, k);
   static const auto op = typed_op<KnnRaggedSignature>("torchvox::knn_ragged");
   return differentiable(Search::ragged(points, query, norm, ptr, query_ptr, local_index), [&] {
     return op.call(points, query, ptr, query_ptr, k, norm, dist_order, local_index);
@@ -113,7 +113,7 @@ Distances knn_ragged(const Tensor& points, const Tensor& query, const Tensor& pt
 
 Distances three_nn(const Tensor& query, const Tensor& points, std::string_view dist_order,
                    const OptionalTensor& lengths, const OptionalTensor& query_lengths) {
-  check_slots_of("three_nn", points, -2, query, -2, 3);
+  check_gradient_limit_of("three_nn", points, -2, query, -2, 3);
   static const auto op = typed_op<ThreeSignature>("torchvox::three_nn");
   return differentiable(Search{points, query, 2, {}, {}, false},
                         [&] { return op.call(query, points, dist_order, lengths, query_lengths); });
@@ -121,7 +121,7 @@ Distances three_nn(const Tensor& query, const Tensor& points, std::string_view d
 
 Distances three_nn_ragged(const Tensor& query, const Tensor& points, const Tensor& query_ptr,
                           const Tensor& ptr, std::string_view dist_order, bool local_index) {
-  check_slots_of("three_nn_ragged", points, -2, query, -2, 3);
+  check_gradient_limit_of("three_nn_ragged", points, -2, query, -2, 3);
   static const auto op = typed_op<ThreeRaggedSignature>("torchvox::three_nn_ragged");
   return differentiable(Search::ragged(points, query, 2, ptr, query_ptr, local_index), [&] {
     return op.call(query, points, query_ptr, ptr, dist_order, local_index);

@@ -6,7 +6,7 @@
 
 #include "csrc/kernels/grouping/segment_sum.h"
 #include "csrc/ops/core/device.h"
-#include "csrc/ops/grouping/slots.h"
+#include "csrc/ops/grouping/neighbor_index.h"
 #include "csrc/ops/neighbors/ball_checks.h"
 
 namespace torchvox {
@@ -206,7 +206,7 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   const c10::SymInt columns = use_xyz ? channels + points.sym_size(2) : channels;
   check_backward(op, grad_in, points, query, idx_in, columns);
   if (for_points || for_features) {
-    check_slots(op, points.sym_size(1), idx_in.sym_size(1) * idx_in.sym_size(2));
+    check_gradient_limit(op, points.sym_size(1), idx_in.sym_size(1) * idx_in.sym_size(2));
   }
   const auto empty_as = [&](const Tensor& like) {
     return empty_beside(like.sym_sizes(), like.scalar_type(), like);
@@ -229,15 +229,15 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   const int64_t features = channels.guard_int(__FILE__, __LINE__);
   const int64_t first_axis = features_first ? features : 0;
   const int64_t first_channel = features_first ? 0 : dims;
-  ListedSlots listed;
-  if (for_points || for_features) listed = list_slots(op, idx, clouds, points.size(1));
+  OwnedInverseIndex owned;
+  if (for_points || for_features) owned = build_inverse_index(op, idx, clouds, points.size(1));
   const auto sum_by_point = [&](const Tensor& of_slots) {  // contiguous
     const Tensor sums =
         empty_beside({clouds, points.size(1), of_slots.size(3)}, of_slots.scalar_type(), of_slots);
-    SlotSumArgs args;
+    SegmentSumArgs args;
     args.grad = of_slots.const_data_ptr();
     args.dtype = dtype_of(of_slots.scalar_type());
-    args.lists = listed.lists;
+    args.inverse = owned.inverse;
     args.channels = of_slots.size(3);
     args.out = sums.mutable_data_ptr();
     run(op, of_slots, args);

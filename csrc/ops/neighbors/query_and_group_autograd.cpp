@@ -2,7 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "csrc/ops/grouping/slot_limit.h"
+#include "csrc/ops/grouping/gradient_limit.h"
 
 namespace torchvox {
 namespace {
@@ -84,8 +84,8 @@ Outputs query_and_group(const Tensor& points, const Tensor& query, const Optiona
   if (wanted) {
     c10::SymInt slots = 0;
     for (const c10::SymInt& k : ks) slots = slots + k;
-    if (use_xyz) check_slots_of("query_and_group", points, -2, query, -2, slots);
-    if (features) check_slots_of("query_and_group", *features, -2, query, -2, slots);
+    if (use_xyz) check_gradient_limit_of("query_and_group", points, -2, query, -2, slots);
+    if (features) check_gradient_limit_of("query_and_group", *features, -2, query, -2, slots);
     const variable_list out =
         QueryAndGroup::apply(points, query, features, radii, ks, use_xyz, normalize_xyz,
                              features_first, closed, dist_order, lengths, query_lengths);

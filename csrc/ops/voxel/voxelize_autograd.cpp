@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A stored point takes its share of its voxel's gradient, in every column; the choice of the cell
-// has no gradient. When one is wanted, the twin of the op that also returns slots runs in its
+// has no gradient. When one is wanted, the variant of the op that also returns slots runs in its
 // place.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>

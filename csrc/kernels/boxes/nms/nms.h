@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of greedy NMS over boxes in order, and its rule for one pair. On the GPU nms.cu prepares
+// the boxes and finds the suppressing pairs as bits, decide.cu makes the greedy choice; scratch.cuh
+// is what they hand on. rotated_nms.h puts an argsort of the scores before them.
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_overlap.h"
@@ -54,10 +58,6 @@ struct NmsArgs {
 };
 
 TORCHVOX_KERNEL(NmsArgs);
-#ifdef TORCHVOX_CUDA
-// The first kernel may follow another by dependent launch.
-#endif
-
 inline constexpr int kNmsTile = 64;  // boxes that one word stands for
 inline constexpr int kNmsChunkTiles = 64;  // tiles whose pairs are held at a time
 inline constexpr int64_t kNmsChunk = kNmsTile * kNmsChunkTiles;

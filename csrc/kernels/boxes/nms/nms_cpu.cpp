@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Greedy NMS on the CPU: boxes are decided in blocks of 256, one after another; then all later
+// boxes meet the kept ones of the block, in parallel tasks.
 #include <algorithm>
 #include <cstdint>
 #include <vector>

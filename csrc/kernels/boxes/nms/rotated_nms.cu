@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// rotated_nms on the GPU: the argsort of the scores, then NMS. Up to 16,384 boxes a segment the
+// place of a box is the number of boxes before it, in one kernel: a block takes 32 boxes, one a
+// lane, its warps share out the keys, 4,096 in shared memory at a time. More: radix sorts of (key,
+// index). Either way one thread a box then writes it, ready for the rule, to its place.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/nms/rotated_nms.h"
@@ -9,9 +14,6 @@
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
-
-// Up to 16,384 boxes a segment: the place of a box is the number of boxes before it, counted over
-// the whole device in one kernel. More: radix sorts.
 
 namespace {
 
@@ -59,11 +61,9 @@ struct CountBlock {
   uint32_t used[kCountWarps];
 };
 
-// A block finds the places of 32 boxes: its warps share out the keys, each lane compares with one
-// box. The boxes go to their places at once.
 __global__ void __launch_bounds__(kCountThreads)
     count_order_kernel(const __grid_constant__ RotatedNmsArgs args,
-                       const __grid_constant__ ScoreOrder out,
+                       const __grid_constant__ ScoreArgsort out,
                        const __grid_constant__ NmsScratch scratch) {
   __shared__ CountBlock block;
   let_next_begin();
@@ -139,7 +139,7 @@ __global__ void segment_keys_kernel(int64_t capacity, int64_t boxes, uint32_t* k
 }
 
 __global__ void sorted_order_kernel(const __grid_constant__ RotatedNmsArgs args,
-                                    const uint32_t* values, ScoreOrder out,
+                                    const uint32_t* values, ScoreArgsort out,
                                     const __grid_constant__ NmsScratch scratch) {
   const int64_t capacity = args.nms.capacity;
   for (int64_t i = global_thread(); i < args.nms.segments * capacity; i += global_stride()) {
@@ -158,17 +158,17 @@ __global__ void sorted_order_kernel(const __grid_constant__ RotatedNmsArgs args,
   }
 }
 
-}  // namespace
-
-int64_t score_order_bytes(const RotatedNmsArgs& args) {
+int64_t score_argsort_bytes(const RotatedNmsArgs& args) {
   if (is_counted(args)) return 0;
   Workspace workspace;
   const SortScratch scratch(args, workspace);
   return workspace.bytes();
 }
 
-cudaError_t make_score_order(const RotatedNmsArgs& args, const ScoreOrder& order,
-                             const NmsScratch& scratch, void* memory, const CudaContext& context) {
+// Puts the boxes in place as well.
+cudaError_t launch_score_argsort(const RotatedNmsArgs& args, const ScoreArgsort& order,
+                                 const NmsScratch& scratch, void* memory,
+                                 const CudaContext& context) {
   const int64_t capacity = args.nms.capacity, boxes = args.nms.segments * capacity;
   if (boxes == 0) return cudaSuccess;
   if (is_counted(args)) {
@@ -197,10 +197,12 @@ cudaError_t make_score_order(const RotatedNmsArgs& args, const ScoreOrder& order
   return cudaGetLastError();
 }
 
+}  // namespace
+
 int64_t workspace_bytes_cuda(const RotatedNmsArgs& args, const Target&) {
   Workspace workspace;
-  const ScoreOrder order(args, workspace);
-  workspace.take<char>(score_order_bytes(args));
+  const ScoreArgsort order(args, workspace);
+  workspace.take<char>(score_argsort_bytes(args));
   const NmsScratch scratch(args.nms, workspace);
   return workspace.bytes();
 }
@@ -208,11 +210,11 @@ int64_t workspace_bytes_cuda(const RotatedNmsArgs& args, const Target&) {
 cudaError_t launch(const RotatedNmsArgs& args, void* memory, const CudaContext& context) {
   if (args.nms.segments == 0) return cudaSuccess;
   Workspace workspace(memory);
-  const ScoreOrder order(args, workspace);
+  const ScoreArgsort order(args, workspace);
   const NmsArgs nms = order.applied_to(args.nms);
-  void* const for_order = workspace.take<char>(score_order_bytes(args));
+  void* const for_order = workspace.take<char>(score_argsort_bytes(args));
   const NmsScratch scratch(nms, workspace);
-  TORCHVOX_CUDA_CHECK(make_score_order(args, order, scratch, for_order, context));
+  TORCHVOX_CUDA_CHECK(launch_score_argsort(args, order, scratch, for_order, context));
   return launch_nms_chunks(nms, scratch, context);
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of rotated_nms: an argsort of the scores, then the NMS of nms.h.
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
@@ -34,11 +36,11 @@ TORCHVOX_HD uint32_t score_key(const RotatedNmsArgs& args, int64_t segment, int6
 }
 
 // Boxes in the order of NMS; the first counts[s] of a segment's positions are used.
-struct ScoreOrder {
+struct ScoreArgsort {
   int32_t* order;  // [segments, capacity]
   int32_t* counts;  // [segments]
 
-  ScoreOrder(const RotatedNmsArgs& args, Workspace& workspace)
+  ScoreArgsort(const RotatedNmsArgs& args, Workspace& workspace)
       : order(workspace.take<int32_t>(args.nms.segments * args.nms.capacity)),
         counts(workspace.take<int32_t>(args.nms.segments)) {}
 
@@ -50,14 +52,5 @@ struct ScoreOrder {
     return nms;
   }
 };
-
-#ifdef TORCHVOX_CUDA
-int64_t score_order_bytes(const RotatedNmsArgs& args);
-struct NmsScratch;
-// Puts the boxes in place as well.
-cudaError_t make_score_order(const RotatedNmsArgs& args, const ScoreOrder& order,
-                             const NmsScratch& scratch, void* workspace,
-                             const CudaContext& context);
-#endif
 
 }  // namespace torchvox

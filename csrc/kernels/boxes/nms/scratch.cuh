@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What the NMS kernels hand on in the workspace, and their launchers.
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
@@ -7,7 +9,6 @@
 
 namespace torchvox {
 
-// What the kernels of one suppression hand on.
 struct NmsScratch {
   // [segments, capacity]: the boxes in order, ready for the rule.
   float4* place;  // x, y, radius, yaw; x is NaN where nothing overlaps, yaw where there is no box
@@ -48,11 +49,10 @@ struct NmsChunk {
   int64_t begin;  // position of its first box
 };
 
-// The kernels after the boxes are in place.
+// All kernels after the boxes are in place, the first of which may follow another by dependent
+// launch; and the greedy choice of one chunk.
 cudaError_t launch_nms_chunks(const NmsArgs& args, const NmsScratch& scratch,
                               const CudaContext& context);
-cudaError_t launch_nms_mask(const NmsArgs& args, const NmsScratch& scratch, const NmsChunk& chunk,
-                            const CudaContext& context);
 cudaError_t launch_nms_decide(const NmsArgs& args, const NmsScratch& scratch, const NmsChunk& chunk,
                               const CudaContext& context);
 

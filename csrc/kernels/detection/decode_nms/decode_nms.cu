@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Decode + top-k + NMS on the GPU, a kernel a step. Score, refine, tie: one block a chunk of the
+// candidates of a selection; the score maps are read once, their codes of 4 bytes up to three times
+// a level. Decode: one thread a selected candidate. Rank: one warp four of them. Write: one thread
+// a row of the result.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/detection/decode_nms/select.cuh"
 #include "csrc/kernels/detection/decode_nms/work.cuh"
@@ -9,17 +14,18 @@ namespace {
 constexpr int kRowThreads = 128;
 
 template <class T>
-__global__ void __launch_bounds__(kDetectThreads)
-    score_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work) {
+__global__ void __launch_bounds__(kDecodeThreads)
+    score_kernel(const __grid_constant__ DecodeNmsArgs args,
+                 const __grid_constant__ DecodeWork work) {
   __shared__ SelectShared shared;
   let_next_begin();
   if (blockIdx.x == 0) clear_counters(work, args.batches * work.selections);
   score_chunk<T>(args, work, SelectChunk(args, work, blockIdx.x), shared);
 }
 
-__global__ void __launch_bounds__(kDetectThreads)
-    refine_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work,
-                  int level) {
+__global__ void __launch_bounds__(kDecodeThreads)
+    refine_kernel(const __grid_constant__ DecodeNmsArgs args,
+                  const __grid_constant__ DecodeWork work, int level) {
   __shared__ SelectShared shared;
   let_next_begin();
   wait_for_previous();
@@ -27,8 +33,9 @@ __global__ void __launch_bounds__(kDetectThreads)
                args.batches * work.selections);
 }
 
-__global__ void __launch_bounds__(kDetectThreads)
-    tie_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work) {
+__global__ void __launch_bounds__(kDecodeThreads)
+    tie_kernel(const __grid_constant__ DecodeNmsArgs args,
+               const __grid_constant__ DecodeWork work) {
   __shared__ SelectShared shared;
   let_next_begin();
   wait_for_previous();
@@ -37,8 +44,8 @@ __global__ void __launch_bounds__(kDetectThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kRowThreads)
-    decode_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work,
-                  int64_t blocks_each) {
+    decode_kernel(const __grid_constant__ DecodeNmsArgs args,
+                  const __grid_constant__ DecodeWork work, int64_t blocks_each) {
   let_next_begin();
   wait_for_previous();
   const int64_t selection = blockIdx.x / blocks_each;
@@ -47,7 +54,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 __global__ void __launch_bounds__(32 * kRankWarps)
-    rank_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work,
+    rank_kernel(const __grid_constant__ DecodeNmsArgs args, const __grid_constant__ DecodeWork work,
                 int64_t blocks_each) {
   let_next_begin();
   wait_for_previous();
@@ -57,8 +64,8 @@ __global__ void __launch_bounds__(32 * kRankWarps)
 }
 
 __global__ void __launch_bounds__(kRowThreads)
-    write_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work,
-                 int64_t items) {
+    write_kernel(const __grid_constant__ DecodeNmsArgs args,
+                 const __grid_constant__ DecodeWork work, int64_t items) {
   wait_for_previous();
   for (int64_t item = global_thread(); item < items; item += global_stride()) {
     write_item(args, work, item);
@@ -69,17 +76,17 @@ unsigned grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
 
 // Up to ordered rows, a kernel a step.
 template <class T>
-cudaError_t launch_steps(const DetectArgs& args, const DetectWork& work,
+cudaError_t launch_steps(const DecodeNmsArgs& args, const DecodeWork& work,
                          const CudaContext& context) {
   const int64_t all = args.batches * work.selections, tasks = all * work.chunks;
   if (tasks > 0) {
-    score_kernel<T><<<grid(tasks), kDetectThreads, 0, context.stream>>>(args, work);
+    score_kernel<T><<<grid(tasks), kDecodeThreads, 0, context.stream>>>(args, work);
     TORCHVOX_CUDA_CHECK(cudaGetLastError());
     for (int level = 0; level < kLevels; ++level) {
       TORCHVOX_CUDA_CHECK(
-          launch_after(refine_kernel, grid(tasks), kDetectThreads, context, args, work, level));
+          launch_after(refine_kernel, grid(tasks), kDecodeThreads, context, args, work, level));
     }
-    TORCHVOX_CUDA_CHECK(launch_after(tie_kernel, grid(tasks), kDetectThreads, context, args, work));
+    TORCHVOX_CUDA_CHECK(launch_after(tie_kernel, grid(tasks), kDecodeThreads, context, args, work));
   }
   const int64_t decodes = ceil_div<int64_t>(work.listed_capacity, kRowThreads);
   if (decodes == 0) return cudaSuccess;
@@ -90,9 +97,9 @@ cudaError_t launch_steps(const DetectArgs& args, const DetectWork& work,
                       work, tiles);
 }
 
-cudaError_t launch_selection(const DetectArgs& args, const DetectWork& work,
+cudaError_t launch_selection(const DecodeNmsArgs& args, const DecodeWork& work,
                              const CudaContext& context) {
-  if (work.fused) return detect_fused(args, work, context);
+  if (work.fused) return decode_fused(args, work, context);
   switch (args.dtype) {
     case DType::kHalf: return launch_steps<Half>(args, work, context);
     case DType::kBFloat16: return launch_steps<BFloat16>(args, work, context);
@@ -102,13 +109,13 @@ cudaError_t launch_selection(const DetectArgs& args, const DetectWork& work,
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const DetectArgs& args, const Target& target) {
-  return DetectWork(args, target, nullptr).bytes;
+int64_t workspace_bytes_cuda(const DecodeNmsArgs& args, const Target& target) {
+  return DecodeWork(args, target, nullptr).bytes;
 }
 
-cudaError_t launch(const DetectArgs& args, void* workspace, const CudaContext& context) {
+cudaError_t launch(const DecodeNmsArgs& args, void* workspace, const CudaContext& context) {
   if (args.batches == 0) return cudaSuccess;
-  const DetectWork work(args, context.target, workspace);
+  const DecodeWork work(args, context.target, workspace);
   TORCHVOX_CUDA_CHECK(
       cudaMemsetAsync(work.barriers, 0xff, static_cast<size_t>(work.set_bytes), context.stream));
   if (work.chunks > 0) TORCHVOX_CUDA_CHECK(launch_selection(args, work, context));

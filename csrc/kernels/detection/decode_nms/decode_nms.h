@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of the ops over the maps of detection heads: decode + top-k + NMS. Steps on the GPU:
+//
+//   score, select   scores of all candidates, the `pre` best of them     select.cuh
+//   decode, rank    boxes of those, in order of their keys               select.cuh
+//   nms             the greedy choice in that order                      boxes/nms/
+//   write           rows of the result                                   rows.h
+//
+// rule.h says what a candidate is and scores. decode_nms.cu launches a kernel a step, fused.cu one
+// for all up to NMS; work.cuh is their workspace. CPU: decode_nms_cpu.cpp.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +36,7 @@ enum MapKind { kScoreMap, kBoxMap, kDirectionMap };
 enum CenterMapKind { kOffsetMap = 1, kZMap, kSizeMap, kRotationMap, kVelocityMap, kMapKinds };
 
 // Box i of a head is (y, x, a) in row-major order, a below per_cell.
-struct DetectHead {
+struct DecodeHead {
   HeadMap map[kMapKinds];
   const float* anchors = nullptr;  // [boxes, 7], contiguous; null: a center head
   int32_t height = 0;
@@ -40,26 +50,26 @@ struct DetectHead {
   TORCHVOX_HD int64_t boxes() const { return int64_t{height} * width * per_cell; }
 };
 
-enum class DetectGroup { kAll, kHead, kClass };
+enum class DecodeGroup { kAll, kHead, kClass };
 
 // Candidates are boxes with their best class, or (class, box) pairs of each class. Of every sample
 // and group the `pre` best candidates, decoded, are thinned out greedily (nms.h), and the `post`
 // best that remain, of a group or of the sample, are written. Order everywhere: score descending,
 // then candidate (head, class where candidates are pairs, box) ascending.
-struct DetectArgs {
-  DetectHead head[kMostHeads];
+struct DecodeNmsArgs {
+  DecodeHead head[kMostHeads];
   int heads = 0;
   DType dtype = DType::kFloat;  // of the maps
   int64_t batches = 0;
   bool centers = false;
-  BoxCode code;  // of anchor heads
-  CenterCode center;  // of center heads
+  BoxCoder coder;  // of anchor heads
+  CenterCoder center;  // of center heads
   bool has_range = false;
   float range[6] = {};  // of box centers, inclusive
 
   float score_threshold = 0;
   bool closed = true;  // a score that equals the threshold passes
-  DetectGroup group = DetectGroup::kAll;
+  DecodeGroup group = DecodeGroup::kAll;
   bool best_class = true;  // candidates are boxes
   bool shared_pre = false;  // groups by class: `pre` boxes of a sample by their best class first
   bool global_post = false;
@@ -77,17 +87,17 @@ struct DetectArgs {
   int32_t* overflow = nullptr;  // [batches] candidates beyond `pre`, of all groups
 
   TORCHVOX_HD int box_values() const {
-    return centers ? (center.velocity ? 9 : 7) : code.box_values();
+    return centers ? (center.velocity ? 9 : 7) : coder.box_values();
   }
   TORCHVOX_HD int classes() const {
     return heads > 0 ? head[heads - 1].first_class + head[heads - 1].classes : 0;
   }
   TORCHVOX_HD int groups() const {
-    return group == DetectGroup::kAll ? 1 : group == DetectGroup::kHead ? heads : classes();
+    return group == DecodeGroup::kAll ? 1 : group == DecodeGroup::kHead ? heads : classes();
   }
   TORCHVOX_HD int64_t rows() const { return global_post ? post : post * groups(); }
 };
 
-TORCHVOX_KERNEL(DetectArgs);
+TORCHVOX_KERNEL(DecodeNmsArgs);
 
 }  // namespace torchvox

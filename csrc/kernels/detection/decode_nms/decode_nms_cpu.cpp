@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Decode + top-k + NMS on the CPU: chunks of candidates are scored in parallel; each selection is
+// then cut by nth_element, sorted and decoded; NMS; a task a sample writes the rows.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -16,10 +19,10 @@ struct HostWork {
   uint64_t* keys;  // [batches, candidates]
   int64_t* chunk_count;  // [batches, selections, chunks]
   int64_t* found;  // [batches, selections]
-  DetectRows rows;
+  DecodeRows rows;
   void* nms;
 
-  HostWork(const DetectArgs& args, Workspace& memory)
+  HostWork(const DecodeNmsArgs& args, Workspace& memory)
       : chunks((most_candidates(args) + kChunk - 1) / kChunk),
         keys(memory.take<uint64_t>(args.batches * candidates_of(args, selects_pairs(args)))),
         chunk_count(memory.take<int64_t>(args.batches * selections_of(args) * chunks)),
@@ -31,9 +34,9 @@ struct HostWork {
 };
 
 template <class T>
-class Detection {
+class DecodeCpu {
  public:
-  Detection(const DetectArgs& args, const HostWork& work, const ParallelFor& parallel_for)
+  DecodeCpu(const DecodeNmsArgs& args, const HostWork& work, const ParallelFor& parallel_for)
       : args_(args), work_(work), parallel_for_(parallel_for), least_(least_logit(args)) {}
 
   void find() const {
@@ -44,7 +47,7 @@ class Detection {
   }
 
  private:
-  DetectSample<T> sample(int64_t b) const { return {args_, b, least_}; }
+  DecodeSample<T> sample(int64_t b) const { return {args_, b, least_}; }
   uint64_t* selected(int64_t selection) const {
     const int64_t b = selection / selections_of(args_);
     const int s = static_cast<int>(selection % selections_of(args_));
@@ -58,7 +61,7 @@ class Detection {
     const int64_t begin = range.begin + chunk * kChunk;
     const int64_t end = std::min(begin + kChunk, range.end);
     const bool pairs = selects_pairs(args_);
-    const DetectSample<T> scored = sample(selection / selections_of(args_));
+    const DecodeSample<T> scored = sample(selection / selections_of(args_));
     uint64_t* const out = selected(selection) + chunk * kChunk;
     int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) {
@@ -92,7 +95,7 @@ class Detection {
   // The (class, box) pair of a selected box with the class of a group, 0 if it does not pass.
   uint64_t key_in_group(int64_t b, int group, uint64_t key) const {
     const Candidate c = candidate_of(args_, false, key_number(key));
-    const DetectHead& head = args_.head[c.head];
+    const DecodeHead& head = args_.head[c.head];
     const int cls = group - head.first_class;
     if (cls < 0 || cls >= head.classes) return 0;
     const uint32_t score = sample(b).class_score(head, c.box, cls);
@@ -101,7 +104,7 @@ class Detection {
 
   // Decoded rows of a segment in order, less those that cannot be.
   void order(int64_t segment, const uint64_t* keys, int64_t count, bool by_class) const {
-    const DetectRows& rows = work_.rows;
+    const DecodeRows& rows = work_.rows;
     const int64_t b = segment / args_.groups();
     uint64_t* const sorted = rows.keys + segment * rows.capacity;
     int64_t size = 0;
@@ -122,14 +125,14 @@ class Detection {
     rows.counts[segment] = static_cast<int32_t>(out);
   }
 
-  const DetectArgs& args_;
+  const DecodeNmsArgs& args_;
   const HostWork& work_;
   const ParallelFor& parallel_for_;
   float least_;
 };
 
-void write_sample(const DetectArgs& args, const HostWork& work, int64_t b) {
-  const DetectRows& rows = work.rows;
+void write_sample(const DecodeNmsArgs& args, const HostWork& work, int64_t b) {
+  const DecodeRows& rows = work.rows;
   const int64_t groups = args.groups();
   for (int64_t segment = b * groups; rows.any() && segment < (b + 1) * groups; ++segment) {
     for (int64_t k = 0; k < rows.kept_counts[segment]; ++k) rows.write_kept(args, segment, k);
@@ -142,19 +145,19 @@ void write_sample(const DetectArgs& args, const HostWork& work, int64_t b) {
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const DetectArgs& args) {
+int64_t workspace_bytes_cpu(const DecodeNmsArgs& args) {
   Workspace memory;
   HostWork(args, memory);
   return memory.bytes();
 }
 
-void run_cpu(const DetectArgs& args, void* workspace, const ParallelFor& parallel_for) {
+void run_cpu(const DecodeNmsArgs& args, void* workspace, const ParallelFor& parallel_for) {
   Workspace memory(workspace);
   const HostWork work(args, memory);
   switch (args.dtype) {
-    case DType::kHalf: Detection<Half>(args, work, parallel_for).find(); break;
-    case DType::kBFloat16: Detection<BFloat16>(args, work, parallel_for).find(); break;
-    default: Detection<float>(args, work, parallel_for).find(); break;
+    case DType::kHalf: DecodeCpu<Half>(args, work, parallel_for).find(); break;
+    case DType::kBFloat16: DecodeCpu<BFloat16>(args, work, parallel_for).find(); break;
+    default: DecodeCpu<float>(args, work, parallel_for).find(); break;
   }
   if (work.rows.any()) run_cpu(work.rows.nms(args), work.nms, parallel_for);
   for_each_index(parallel_for, args.batches, 1, [&](int64_t b) { write_sample(args, work, b); });

@@ -17,7 +17,8 @@ __device__ __forceinline__ int64_t unit_stride() { return int64_t{blockDim.x / 3
 
 template <class T>
 __global__ void __launch_bounds__(kFusedThreads, 1)
-    fused_kernel(const __grid_constant__ DetectArgs args, const __grid_constant__ DetectWork work) {
+    fused_kernel(const __grid_constant__ DecodeNmsArgs args,
+                 const __grid_constant__ DecodeWork work) {
   __shared__ SelectShared shared;
   const int64_t all = args.batches * work.selections, tasks = all * work.chunks;
   const auto each_chunk = [&](auto body) {
@@ -62,9 +63,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
 }
 
 template <class T>
-cudaError_t launch_fused(const DetectArgs& args, const DetectWork& work,
+cudaError_t launch_fused(const DecodeNmsArgs& args, const DecodeWork& work,
                          const CudaContext& context) {
-  void* parameters[] = {const_cast<DetectArgs*>(&args), const_cast<DetectWork*>(&work)};
+  void* parameters[] = {const_cast<DecodeNmsArgs*>(&args), const_cast<DecodeWork*>(&work)};
   return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(fused_kernel<T>),
                                      context.target.multiprocessors, kFusedThreads, parameters, 0,
                                      context.stream);
@@ -72,7 +73,7 @@ cudaError_t launch_fused(const DetectArgs& args, const DetectWork& work,
 
 }  // namespace
 
-cudaError_t detect_fused(const DetectArgs& args, const DetectWork& work,
+cudaError_t decode_fused(const DecodeNmsArgs& args, const DecodeWork& work,
                          const CudaContext& context) {
   switch (args.dtype) {
     case DType::kHalf: return launch_fused<Half>(args, work, context);

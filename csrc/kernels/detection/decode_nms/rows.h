@@ -11,7 +11,7 @@
 namespace torchvox {
 
 // Group g of sample b is segment b * groups + g.
-struct DetectRows {
+struct DecodeRows {
   int64_t segments;
   int64_t capacity;  // candidates of a segment that may be kept
   int64_t most;  // candidates of a segment that are kept
@@ -22,7 +22,7 @@ struct DetectRows {
   int32_t* kept;  // [segments, most] ascending places of those kept
   int32_t* kept_counts;  // [segments]
 
-  DetectRows(const DetectArgs& args, Workspace& memory) {
+  DecodeRows(const DecodeNmsArgs& args, Workspace& memory) {
     const int64_t candidates = most_candidates(args);
     segments = args.batches * args.groups();
     capacity = args.pre < candidates ? args.pre : candidates;
@@ -35,7 +35,7 @@ struct DetectRows {
     kept_counts = memory.take<int32_t>(segments);
   }
 
-  NmsArgs nms(const DetectArgs& args) const {
+  NmsArgs nms(const DecodeNmsArgs& args) const {
     NmsArgs nms;
     nms.boxes = boxes;
     nms.segments = segments;
@@ -71,7 +71,7 @@ struct DetectRows {
     return low;
   }
 
-  TORCHVOX_HD int64_t rows_used(const DetectArgs& args, int64_t sample) const {
+  TORCHVOX_HD int64_t rows_used(const DecodeNmsArgs& args, int64_t sample) const {
     const int groups = args.groups();
     int64_t used = 0;
     for (int g = 0; g < groups && any_kept(); ++g) used += kept_counts[sample * groups + g];
@@ -79,7 +79,7 @@ struct DetectRows {
   }
 
   // The row, of its sample, of the k-th that a segment keeps; may lie beyond rows().
-  TORCHVOX_HD int64_t row_of(const DetectArgs& args, int64_t segment, int64_t k) const {
+  TORCHVOX_HD int64_t row_of(const DecodeNmsArgs& args, int64_t segment, int64_t k) const {
     const int groups = args.groups(), own = static_cast<int>(segment % groups);
     const int64_t first = segment - own;
     int64_t row = k;
@@ -92,7 +92,7 @@ struct DetectRows {
     return row;
   }
 
-  TORCHVOX_HD void write_kept(const DetectArgs& args, int64_t segment, int64_t k) const {
+  TORCHVOX_HD void write_kept(const DecodeNmsArgs& args, int64_t segment, int64_t k) const {
     const int64_t row = row_of(args, segment, k);
     if (row >= args.rows()) return;
     const int64_t to = segment / args.groups() * args.rows() + row;
@@ -102,7 +102,7 @@ struct DetectRows {
     args.scores[to] = score_of(key_score(keys[from]));
     args.labels[to] = labels[from];
   }
-  TORCHVOX_HD void write_unused(const DetectArgs& args, int64_t sample, int64_t row) const {
+  TORCHVOX_HD void write_unused(const DecodeNmsArgs& args, int64_t sample, int64_t row) const {
     const int64_t to = sample * args.rows() + row;
     const int values = args.box_values();
     for (int v = 0; v < values; ++v) args.boxes[to * values + v] = 0;
@@ -116,7 +116,7 @@ struct DetectRows {
 
 // Candidates of a sample beyond `pre`, from those found in each of its selections.
 template <class Count>
-TORCHVOX_HD int32_t overflow_of(const DetectArgs& args, const Count* found) {
+TORCHVOX_HD int32_t overflow_of(const DecodeNmsArgs& args, const Count* found) {
   int64_t over = 0;
   for (int s = 0; s < selections_of(args); ++s) {
     over += found[s] > args.pre ? static_cast<int64_t>(found[s]) - args.pre : 0;

@@ -16,19 +16,19 @@ struct Candidate {
   int64_t box;
 };
 
-TORCHVOX_HD int64_t candidates_of(const DetectArgs& args, bool pairs) {
+TORCHVOX_HD int64_t candidates_of(const DecodeNmsArgs& args, bool pairs) {
   if (args.heads == 0) return 0;
-  const DetectHead& last = args.head[args.heads - 1];
+  const DecodeHead& last = args.head[args.heads - 1];
   return pairs ? last.first_pair + last.boxes() * last.classes : last.first_box + last.boxes();
 }
 
-TORCHVOX_HD Candidate candidate_of(const DetectArgs& args, bool pairs, int64_t number) {
+TORCHVOX_HD Candidate candidate_of(const DecodeNmsArgs& args, bool pairs, int64_t number) {
   int h = 0;
   while (h + 1 < args.heads &&
          number >= (pairs ? args.head[h + 1].first_pair : args.head[h + 1].first_box)) {
     ++h;
   }
-  const DetectHead& head = args.head[h];
+  const DecodeHead& head = args.head[h];
   if (!pairs) return {h, -1, number - head.first_box};
   const int64_t rest = number - head.first_pair, boxes = head.boxes();
   int cls = 0;
@@ -36,16 +36,16 @@ TORCHVOX_HD Candidate candidate_of(const DetectArgs& args, bool pairs, int64_t n
   return {h, cls, rest - cls * boxes};
 }
 
-TORCHVOX_HD int64_t pair_number(const DetectHead& head, int cls, int64_t box) {
+TORCHVOX_HD int64_t pair_number(const DecodeHead& head, int cls, int64_t box) {
   return head.first_pair + cls * head.boxes() + box;
 }
 
 // Groups among which candidates are selected; with shared_pre they differ from those that are
 // thinned out.
-TORCHVOX_HD int selections_of(const DetectArgs& args) {
+TORCHVOX_HD int selections_of(const DecodeNmsArgs& args) {
   return args.shared_pre ? 1 : args.groups();
 }
-TORCHVOX_HD bool selects_pairs(const DetectArgs& args) {
+TORCHVOX_HD bool selects_pairs(const DecodeNmsArgs& args) {
   return !args.best_class && !args.shared_pre;
 }
 
@@ -53,11 +53,11 @@ struct NumberRange {
   int64_t begin, end;
 };
 // The candidates of a group: a range of their numbers.
-TORCHVOX_HD NumberRange selection_range(const DetectArgs& args, int group) {
+TORCHVOX_HD NumberRange selection_range(const DecodeNmsArgs& args, int group) {
   const bool pairs = selects_pairs(args);
-  if (args.shared_pre || args.group == DetectGroup::kAll) return {0, candidates_of(args, pairs)};
-  if (args.group == DetectGroup::kHead) {
-    const DetectHead& head = args.head[group];
+  if (args.shared_pre || args.group == DecodeGroup::kAll) return {0, candidates_of(args, pairs)};
+  if (args.group == DecodeGroup::kHead) {
+    const DecodeHead& head = args.head[group];
     const int64_t begin = pairs ? head.first_pair : head.first_box;
     return {begin, begin + head.boxes() * (pairs ? head.classes : 1)};
   }
@@ -68,7 +68,7 @@ TORCHVOX_HD NumberRange selection_range(const DetectArgs& args, int group) {
 }
 
 // Candidates of the largest group of a sample.
-inline int64_t most_candidates(const DetectArgs& args) {
+inline int64_t most_candidates(const DecodeNmsArgs& args) {
   int64_t most = 0;
   for (int s = 0; s < selections_of(args); ++s) {
     const NumberRange range = selection_range(args, s);
@@ -106,8 +106,8 @@ TORCHVOX_HD float read_map(const T* at) {
 
 // One sample of the maps.
 template <class T>
-struct DetectSample {
-  const DetectArgs& args;
+struct DecodeSample {
+  const DecodeNmsArgs& args;
   int64_t sample;
   float least_logit;  // no logit below it passes
   static constexpr int kAtOnce = 4;
@@ -121,7 +121,7 @@ struct DetectSample {
   struct Place {
     int y, x, a;
   };
-  TORCHVOX_HD Place place(const DetectHead& head, int64_t box) const {
+  TORCHVOX_HD Place place(const DecodeHead& head, int64_t box) const {
     const auto number = static_cast<uint32_t>(box);
     const auto per_cell = static_cast<uint32_t>(head.per_cell);
     const uint32_t cell = per_cell == 1 ? number : number / per_cell;
@@ -137,13 +137,13 @@ struct DetectSample {
     return (args.closed ? score >= least : score > least) ? score_code(score) : 0;
   }
 
-  TORCHVOX_HD uint32_t class_score(const DetectHead& head, int64_t box, int cls) const {
+  TORCHVOX_HD uint32_t class_score(const DecodeHead& head, int64_t box, int cls) const {
     const Place at = place(head, box);
     return passing(value(head.map[kScoreMap], at.a * head.classes + cls, at.y, at.x));
   }
 
   // The lowest class of the greatest finite logit, -1 where none is finite.
-  TORCHVOX_HD int best_class(const DetectHead& head, int64_t box, float* logit) const {
+  TORCHVOX_HD int best_class(const DecodeHead& head, int64_t box, float* logit) const {
     const Place at = place(head, box);
     int best = -1;
     for (int first = 0; first < head.classes; first += kAtOnce) {
@@ -172,7 +172,7 @@ struct DetectSample {
 
   // The label of a candidate that passed.
   TORCHVOX_HD int32_t label(const Candidate& c) const {
-    const DetectHead& head = args.head[c.head];
+    const DecodeHead& head = args.head[c.head];
     float logit = 0;
     const int cls = c.cls >= 0 ? c.cls : best_class(head, c.box, &logit);
     return args.label[head.first_class + cls];
@@ -180,7 +180,7 @@ struct DetectSample {
 
   // box[box_values()]; false where it is not finite or lies outside of the range.
   TORCHVOX_HD bool decode(const Candidate& c, float* box) const {
-    const DetectHead& head = args.head[c.head];
+    const DecodeHead& head = args.head[c.head];
     const Place at = place(head, c.box);
     if (args.centers) {
       center_box(head, at, box);
@@ -200,24 +200,24 @@ struct DetectSample {
   }
 
  private:
-  TORCHVOX_HD void anchor_box(const DetectHead& head, const Place& at, int64_t box_number,
+  TORCHVOX_HD void anchor_box(const DecodeHead& head, const Place& at, int64_t box_number,
                               float* box) const {
-    float delta[kMostCode], anchor[7];
-    for (int k = 0; k < kMostCode; ++k) {
-      const int channel = at.a * args.code.values + k;
-      delta[k] = k < args.code.values ? value(head.map[kBoxMap], channel, at.y, at.x) : 0;
+    float delta[kMostDeltas], anchor[7];
+    for (int k = 0; k < kMostDeltas; ++k) {
+      const int channel = at.a * args.coder.values + k;
+      delta[k] = k < args.coder.values ? value(head.map[kBoxMap], channel, at.y, at.x) : 0;
     }
     for (int k = 0; k < 7; ++k) anchor[k] = head.anchors[box_number * 7 + k];
     int bin = 0;
-    if (args.code.bins > 0) {
-      bin = direction_bin(args.code, [&](int k) {
-        return value(head.map[kDirectionMap], at.a * args.code.bins + k, at.y, at.x);
+    if (args.coder.bins > 0) {
+      bin = direction_bin(args.coder, [&](int k) {
+        return value(head.map[kDirectionMap], at.a * args.coder.bins + k, at.y, at.x);
       });
     }
-    decode_anchor(args.code, delta, anchor, bin, box);
+    decode_anchor(args.coder, delta, anchor, bin, box);
   }
 
-  TORCHVOX_HD void center_box(const DetectHead& head, const Place& at, float* box) const {
+  TORCHVOX_HD void center_box(const DecodeHead& head, const Place& at, float* box) const {
     const auto read = [&](int kind, int channel) {
       return value(head.map[kind], channel, at.y, at.x);
     };
@@ -233,7 +233,7 @@ struct DetectSample {
 
 // A logit below which no score passes, a little on the safe side of the threshold's own. Subnormal
 // scores are too coarse for that margin: a threshold among them spares no sigmoid.
-inline float least_logit(const DetectArgs& args) {
+inline float least_logit(const DecodeNmsArgs& args) {
   const double least = args.score_threshold * (1.0 - 1e-6);
   if (!(least > 1e-37)) return -portable::infinity();
   if (least >= 1) return 13.0f;  // 1 - sigmoid(13) > 1e-6

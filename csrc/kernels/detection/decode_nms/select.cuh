@@ -22,7 +22,7 @@ struct SelectChunk {
   int64_t index;  // of the chunk
   int64_t begin, end;  // candidates
 
-  __device__ SelectChunk(const DetectArgs& args, const DetectWork& work, int64_t task)
+  __device__ SelectChunk(const DecodeNmsArgs& args, const DecodeWork& work, int64_t task)
       : selection(task / work.chunks),
         sample(selection / work.selections),
         index(task - selection * work.chunks) {
@@ -75,17 +75,17 @@ __device__ __forceinline__ void add_histogram(const SelectShared& shared, uint32
 }
 
 // By one block, before anything is counted in them.
-__device__ __forceinline__ void clear_counters(const DetectWork& work, int64_t all) {
+__device__ __forceinline__ void clear_counters(const DecodeWork& work, int64_t all) {
   for (int64_t i = threadIdx.x; i < all; i += blockDim.x) work.listed[i] = 0;
   for (int64_t i = threadIdx.x; i < work.rows.segments; i += blockDim.x) work.rows.counts[i] = 0;
   if (threadIdx.x < kLevels) work.unfinished[threadIdx.x] = 0;
 }
 
 template <class T>
-inline __device__ void score_chunk(const DetectArgs& args, const DetectWork& work,
+inline __device__ void score_chunk(const DecodeNmsArgs& args, const DecodeWork& work,
                                    const SelectChunk& chunk, SelectShared& shared) {
   clear_histogram(shared);
-  const DetectSample<T> sample{args, chunk.sample, work.least_logit};
+  const DecodeSample<T> sample{args, chunk.sample, work.least_logit};
   uint32_t* const scores = work.scores + chunk.sample * work.numbers;
   for (int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
     const uint32_t score = sample.score(work.pairs, i);
@@ -97,7 +97,7 @@ inline __device__ void score_chunk(const DetectArgs& args, const DetectWork& wor
 
 // The digit at which the candidates, from the highest digit down, reach `wanted`.
 inline __device__ void find_cut(const uint32_t* histogram, uint32_t wanted, SelectShared& shared) {
-  constexpr int kMostEach = kDigits / kDetectThreads;
+  constexpr int kMostEach = kDigits / kDecodeThreads;
   const int each = kDigits / static_cast<int>(blockDim.x);
   const int highest = kDigits - 1 - static_cast<int>(threadIdx.x) * each;
   uint32_t counts[kMostEach] = {}, sum = 0;
@@ -129,7 +129,7 @@ inline __device__ void find_cut(const uint32_t* histogram, uint32_t wanted, Sele
 
 // Puts the candidates for which takes(score) holds into the list.
 template <class Takes>
-inline __device__ void list_chunk(const DetectWork& work, const SelectChunk& chunk,
+inline __device__ void list_chunk(const DecodeWork& work, const SelectChunk& chunk,
                                   SelectShared& shared, const Takes& takes) {
   const uint32_t* const scores = work.scores + chunk.sample * work.numbers;
   uint32_t count = 0;
@@ -150,7 +150,7 @@ inline __device__ void list_chunk(const DetectWork& work, const SelectChunk& chu
 }
 
 // How many candidates of a chunk have the very score of the cut, more of which there are than fit.
-inline __device__ void count_ties(const DetectWork& work, const SelectChunk& chunk,
+inline __device__ void count_ties(const DecodeWork& work, const SelectChunk& chunk,
                                   SelectShared& shared, uint32_t tied) {
   const uint32_t* const scores = work.scores + chunk.sample * work.numbers;
   uint32_t count = 0, total;
@@ -162,7 +162,7 @@ inline __device__ void count_ties(const DetectWork& work, const SelectChunk& chu
 }
 
 // Level 0, 1 or 2: what lies above the cut is listed, what lies at it is counted by the next digit.
-inline __device__ void refine_chunk(const DetectWork& work, const SelectChunk& chunk, int level,
+inline __device__ void refine_chunk(const DecodeWork& work, const SelectChunk& chunk, int level,
                                     SelectShared& shared, int64_t all) {
   SelectState state{0, 0, 0};
   if (level > 0) state = work.state[(level - 1) * all + chunk.selection];
@@ -203,7 +203,7 @@ inline __device__ void refine_chunk(const DetectWork& work, const SelectChunk& c
 }
 
 // Lists the first by number of the candidates at the last cut, where they were counted.
-inline __device__ void list_ties(const DetectWork& work, const SelectChunk& chunk,
+inline __device__ void list_ties(const DecodeWork& work, const SelectChunk& chunk,
                                  SelectShared& shared, int64_t all) {
   const SelectState state = work.state[(kLevels - 1) * all + chunk.selection];
   if (state.done) return;
@@ -235,16 +235,16 @@ inline constexpr int kRankWarps = 8;
 inline constexpr int kRankEach = 4;  // candidates of a warp: each key it reads serves so many
 inline constexpr int kRankTile = kRankWarps * kRankEach;
 
-__device__ __forceinline__ int64_t listed_of(const DetectWork& work, int64_t selection) {
+__device__ __forceinline__ int64_t listed_of(const DecodeWork& work, int64_t selection) {
   return min(int64_t{work.listed[selection]}, work.listed_capacity);
 }
 
 // One candidate of the list. Of boxes that are shared by the classes, the pair with each class.
 template <class T>
-inline __device__ void decode_listed(const DetectArgs& args, const DetectWork& work,
+inline __device__ void decode_listed(const DecodeNmsArgs& args, const DecodeWork& work,
                                      int64_t selection, int64_t i) {
   const int64_t b = selection / work.selections;
-  const DetectSample<T> sample{args, b, work.least_logit};
+  const DecodeSample<T> sample{args, b, work.least_logit};
   const int64_t at = selection * work.listed_capacity + i;
   const uint64_t key = work.list[at];
   const Candidate c = candidate_of(args, work.pairs, key_number(key));
@@ -261,7 +261,7 @@ inline __device__ void decode_listed(const DetectArgs& args, const DetectWork& w
     work.labels[at] = label;
     return;
   }
-  const DetectHead& head = args.head[c.head];
+  const DecodeHead& head = args.head[c.head];
   const int groups = args.groups();
   for (int g = 0; g < groups; ++g) {
     const int cls = g - head.first_class;
@@ -273,8 +273,8 @@ inline __device__ void decode_listed(const DetectArgs& args, const DetectWork& w
 }
 
 // Moves four candidates of a segment to their places, ready for NMS; a warp calls.
-inline __device__ void rank_listed(const DetectArgs& args, const DetectWork& work, int64_t segment,
-                                   int64_t first) {
+inline __device__ void rank_listed(const DecodeNmsArgs& args, const DecodeWork& work,
+                                   int64_t segment, int64_t first) {
   const int lane = threadIdx.x % 32;
   const int groups = args.groups();
   const int64_t selection = args.shared_pre ? segment / groups : segment;
@@ -322,9 +322,9 @@ inline __device__ void rank_listed(const DetectArgs& args, const DetectWork& wor
 }
 
 // One row of the result, or what a sample has of counts.
-__device__ __forceinline__ void write_item(const DetectArgs& args, const DetectWork& work,
+__device__ __forceinline__ void write_item(const DecodeNmsArgs& args, const DecodeWork& work,
                                            int64_t item) {
-  const DetectRows& rows = work.rows;
+  const DecodeRows& rows = work.rows;
   const int64_t kept = rows.segments * rows.most;
   if (item < kept) {
     const int64_t segment = item / rows.most, k = item - segment * rows.most;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Workspace and launch shape of the detection kernels.
+// Workspace and launch shape of the kernels of decode + top-k + NMS.
 #pragma once
 
 #include "csrc/kernels/boxes/nms/scratch.cuh"
@@ -12,13 +12,13 @@
 
 namespace torchvox {
 
-inline constexpr int kDetectThreads = 512;
+inline constexpr int kDecodeThreads = 512;
 inline constexpr int kFusedThreads = 1024;
 inline constexpr int64_t kFusedCandidates = int64_t{1} << 21;  // above, more threads pay
 inline constexpr int kDigitBits = 10;  // of a score code, which has 30
 inline constexpr int kDigits = 1 << kDigitBits;
 inline constexpr int kLevels = 3;
-inline constexpr int kDetectBarriers = kLevels + 3;
+inline constexpr int kDecodeBarriers = kLevels + 3;
 
 // What is known of a selection before a level: the digits of the score code at which the last of
 // the selected lies, and how many lie above.
@@ -28,7 +28,7 @@ struct SelectState {
   uint32_t done;  // all that is selected is in the list
 };
 
-struct DetectWork {
+struct DecodeWork {
   bool pairs;  // candidates are (class, box) pairs
   int selections;  // of a sample
   int64_t numbers;  // candidates of a sample
@@ -39,7 +39,7 @@ struct DetectWork {
   bool fused;  // one cooperative kernel up to NMS
 
   // All bits set before the first kernel, as one range.
-  GridBarrier* barriers;  // [kDetectBarriers]
+  GridBarrier* barriers;  // [kDecodeBarriers]
   uint32_t* histogram;  // [batches, selections, levels, digits]: one more than what stands there
   int64_t set_bytes;
 
@@ -56,17 +56,17 @@ struct DetectWork {
   float* boxes;  // [batches, selections, listed_capacity, box_values()]
   int32_t* labels;  // [batches, selections, listed_capacity]
   float least_logit;
-  DetectRows rows;
+  DecodeRows rows;
   NmsArgs nms;
   NmsScratch scratch;
 
   int64_t bytes;
 
-  DetectWork(const DetectArgs& args, const Target& target, void* base)
-      : DetectWork(args, target, Workspace(base)) {}
+  DecodeWork(const DecodeNmsArgs& args, const Target& target, void* base)
+      : DecodeWork(args, target, Workspace(base)) {}
 
  private:
-  DetectWork(const DetectArgs& args, const Target& target, Workspace memory)
+  DecodeWork(const DecodeNmsArgs& args, const Target& target, Workspace memory)
       : pairs(selects_pairs(args)),
         selections(selections_of(args)),
         numbers(candidates_of(args, pairs)),
@@ -75,12 +75,12 @@ struct DetectWork {
         scratch(rows.nms(args), memory) {
     const int64_t all = args.batches * selections, most = most_candidates(args);
     const int64_t multiprocessors = target.multiprocessors > 0 ? target.multiprocessors : 1;
-    const int64_t forced = plan_override(Plan::kDetectKernels);
+    const int64_t forced = plan_override(Plan::kDecodeKernels);
     const bool wanted = forced == kAutomatic ? all * most <= kFusedCandidates : forced == 1;
     fused = wanted && target.cooperative_launch;
     // A block a multiprocessor, or about two, whatever the batch.
     const int64_t even = ceil_div<int64_t>(all * most, (fused ? 1 : 2) * multiprocessors);
-    const int64_t least = fused ? kFusedThreads : kDetectThreads;
+    const int64_t least = fused ? kFusedThreads : kDecodeThreads;
     chunk = ceil_div<int64_t>(even > 0 ? even : 1, least) * least;
     if (!fused && chunk > 8 * least) chunk = 8 * least;
     chunks = ceil_div<int64_t>(most, chunk);
@@ -89,9 +89,9 @@ struct DetectWork {
     const int64_t more = args.shared_pre ? 0 : rows.capacity / 4 + 256;
     listed_capacity = rows.capacity == 0 ? 0 : rows.capacity + more;
 
-    barriers = memory.take<GridBarrier>(kDetectBarriers);
+    barriers = memory.take<GridBarrier>(kDecodeBarriers);
     histogram = memory.take<uint32_t>(all * kLevels * kDigits);
-    set_bytes = static_cast<int64_t>(kDetectBarriers * sizeof(GridBarrier) + 255) / 256 * 256 +
+    set_bytes = static_cast<int64_t>(kDecodeBarriers * sizeof(GridBarrier) + 255) / 256 * 256 +
         static_cast<int64_t>(all * kLevels * kDigits * sizeof(uint32_t));
     listed = memory.take<uint32_t>(all);
     unfinished = memory.take<uint32_t>(kLevels);
@@ -110,7 +110,7 @@ struct DetectWork {
 };
 
 // All steps up to ordered rows, in one cooperative launch.
-cudaError_t detect_fused(const DetectArgs& args, const DetectWork& work,
+cudaError_t decode_fused(const DecodeNmsArgs& args, const DecodeWork& work,
                          const CudaContext& context);
 
 }  // namespace torchvox

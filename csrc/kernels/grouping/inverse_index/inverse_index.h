@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The inverse index (CSR) of a gather. A slot is one entry of the idx of a cloud, [queries, k]: the
+// inverse index lists, for each row of the features, the slots that name it. A gradient that walks
+// it has one fixed order of addition and needs no atomics (segment_sum.h).
+//
+// On the GPU count.cuh sorts by counting in shared memory, inverse_index.cu by radix sort; on the
+// CPU inverse_index_cpu.cpp counts. Before them, NeighborRowsArgs makes any neighbor list flat.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +16,8 @@
 
 namespace torchvox {
 
-// One chunk of a row of more than kSumChunk slots.
-struct SlotTask {
+// A task of a long row, one of more than kSumChunk slots: a chunk of them.
+struct LongRowTask {
   int32_t cloud;
   int32_t row;
   int32_t chunk;
@@ -20,21 +27,18 @@ struct SlotTask {
 // CUDA: the rows that are summed chunk by chunk, by several blocks each, in any order.
 struct LongRows {
   int32_t* count = nullptr;  // [1]: tasks
-  SlotTask* tasks = nullptr;  // [most_tasks]
-  int32_t* arrived =
-      nullptr;  // [most_tasks]: 0 where a row's first task is; for who sums, who leaves it 0
+  LongRowTask* tasks = nullptr;  // [most_tasks]
+  int32_t* arrived = nullptr;  // [most_tasks]: at a row's first task, 0 before and after a sum
 };
 
 // CUDA: rows are summed in groups of about as much work. Row n has the key offsets[n] + n; group g
 // has the rows whose keys lie in [32 g, 32 g + 32). A row of more than 32 slots is its last one.
 inline constexpr int kGroupKeys = 32;
 
-// The inverse of a gather: which slots of cloud b read its row n. They are, ascending,
-// order[b, offsets[b, n]] to order[b, offsets[b, n + 1] - 1]. A slot whose index is outside
-// [0, rows) is in no list; the end of order[b] is then left as it is.
-//
-// A gradient that walks these lists has one fixed order of addition and needs no atomics.
-struct SlotLists {
+// The slots that name row n of cloud b, its segment, are in ascending order order[b, offsets[b, n]]
+// to order[b, offsets[b, n + 1] - 1]. A slot whose index is outside [0, rows) is in no segment; the
+// end of order[b] is then left as it is.
+struct InverseIndex {
   int64_t clouds = 0;
   int64_t rows = 0;  // of each cloud, below 2^31
   int64_t slots = 0;  // of each cloud, below 2^31
@@ -50,21 +54,21 @@ struct SlotLists {
   TORCHVOX_EXPORT int64_t place(void* memory, bool cuda);
 };
 
-struct SlotListsArgs {
+struct InverseIndexArgs {
   IndexArray idx;  // [clouds, slots]
-  SlotLists lists;
+  InverseIndex inverse;
 };
 
-TORCHVOX_KERNEL(SlotListsArgs);
+TORCHVOX_KERNEL(InverseIndexArgs);
 
-// Neighbor lists made plain: row[q, j] is the row of the features that slot j of query q names, -1
-// where it names none. A slot names none when it is past the query's count, or when its index lies
-// outside its cloud.
+// Neighbor lists made flat: row[q, j] is the row of the features that slot j of query q names,
+// -1 where it names none. A slot names none when it is past the query's count, or when its index
+// lies outside its cloud.
 //
 // With ptr and query_ptr, the clouds lie one after another: cloud b owns the rows ptr[b] to
 // ptr[b + 1] and the queries query_ptr[b] to query_ptr[b + 1]. Whatever the offsets hold, rows stay
 // inside [0, rows).
-struct SlotRowsArgs {
+struct NeighborRowsArgs {
   IndexArray idx;  // [queries, k]
   IndexArray count;  // [queries]; not given: every slot counts
   IndexArray ptr;  // [clouds + 1]; not given: one range [0, rows) for all
@@ -77,7 +81,7 @@ struct SlotRowsArgs {
   int32_t* row = nullptr;  // [queries, k]
 };
 
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(SlotRowsArgs);
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(NeighborRowsArgs);
 
 TORCHVOX_HD int64_t clamped_offset(const IndexArray& ptr, int64_t b, int64_t size) {
   const int64_t offset = ptr[b];
@@ -85,7 +89,7 @@ TORCHVOX_HD int64_t clamped_offset(const IndexArray& ptr, int64_t b, int64_t siz
 }
 
 // The cloud that owns `query`, or -1.
-TORCHVOX_HD int64_t cloud_of_query(const SlotRowsArgs& args, int64_t query) {
+TORCHVOX_HD int64_t cloud_of_query(const NeighborRowsArgs& args, int64_t query) {
   int64_t low = 0, high = args.clouds;
   if (high == 0 || query < args.query_ptr[0] || query >= args.query_ptr[high]) return -1;
   while (high - low > 1) {
@@ -100,7 +104,7 @@ TORCHVOX_HD int64_t cloud_of_query(const SlotRowsArgs& args, int64_t query) {
 }
 
 // Slot i of [queries, k].
-TORCHVOX_HD void slot_row(const SlotRowsArgs& args, int64_t i) {
+TORCHVOX_HD void find_neighbor_row(const NeighborRowsArgs& args, int64_t i) {
   const int64_t query = i / args.k;
   int64_t begin = 0, end = args.rows;
   if (args.ptr.given()) {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The choice of a ball query's kernel, and the points binned into cells for cells_query.cu. count:
+// one thread a point, one atomic in its bucket; a warp boxes its 32 points. begin: one block a
+// prefix sum over 2,048 buckets. place: one thread a point moves 16 bytes to its bucket.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
@@ -110,15 +114,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
-int64_t ball_cells_workspace_bytes(const BallQueryArgs& args) {
+int64_t cells_workspace_bytes(const BallQueryArgs& args) {
   Workspace workspace;
   CellsWork::carve(args, workspace);
   return workspace.bytes();
 }
 
-cudaError_t launch_ball_cells(const BallQueryArgs& args, void* memory, const CudaContext& context) {
+cudaError_t launch_cells(const BallQueryArgs& args, void* memory, const CudaContext& context) {
   Workspace workspace(memory);
   const CellsWork work = CellsWork::carve(args, workspace);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.cursor, 0, work.cleared, context.stream));
@@ -132,15 +134,17 @@ cudaError_t launch_ball_cells(const BallQueryArgs& args, void* memory, const Cud
   return launch_cells_queries(args, work, context);
 }
 
+}  // namespace
+
 int64_t workspace_bytes_cuda(const BallQueryArgs& args, const Target& target) {
   const bool cells = make_ball_plan(args, target) == BallPlan::kCells;
-  return cells ? ball_cells_workspace_bytes(args) : 0;
+  return cells ? cells_workspace_bytes(args) : 0;
 }
 
 cudaError_t launch(const BallQueryArgs& args, void* workspace, const CudaContext& context) {
   if (args.rows() == 0) return cudaSuccess;
   switch (make_ball_plan(args, context.target)) {
-    case BallPlan::kCells: return launch_ball_cells(args, workspace, context);
+    case BallPlan::kCells: return launch_cells(args, workspace, context);
     case BallPlan::kGeneric: return launch_ball_generic(args, context);
     case BallPlan::kScan: break;
   }

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of ball_query. Plans, chosen in plan.cpp: scan.cu passes over the points of a cloud in
+// index order, up to the k-th hit; cells bins the points into a hash grid (plan.h, ball_query.cu)
+// and searches the cells around a query (cells_query.cu). rule.h is the rule of all, kernels.cuh
+// what the CUDA files share. CPU: ball_query_cpu.cpp, over the planes of planes_cpu.h.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// ball_query on the CPU, in tasks of 32 queries. The loops over points are plain and over
+// structures of arrays, so that the compiler turns them into the widest vectors of the chosen
+// instruction set.
 #include <cstring>
 #include <vector>
 
@@ -7,10 +11,7 @@
 
 namespace torchvox {
 
-// One query of a ball query on the host. The loops over points are plain and over structures of
-// arrays, so that the compiler turns them into the widest vectors of the chosen instruction set.
-
-inline constexpr int64_t kCrowded = 256;  // candidates
+inline constexpr int64_t kDense = 256;  // candidates of a dense neighborhood
 
 // An index in the upper half and the bits of its distance in the lower.
 using Hit = uint64_t;
@@ -222,9 +223,9 @@ inline void cells_row(const CpuBall& ball, int64_t b, const BallCloud& cloud, co
   const int count = runs_of(ball, b, q, runs);
   int64_t candidates = 0;
   for (int n = 0; n < count; ++n) candidates += runs[n].end - runs[n].begin;
-  // A crowded neighborhood has its first k hits early, or else the scan gives up in time.
-  const bool crowded = candidates > kCrowded && candidates > cloud.points / kChunk;
-  if (crowded && scan_boxes(ball, cloud, q, row, candidates / kChunk)) return;
+  // A dense neighborhood has its first k hits early, or else the scan gives up in time.
+  const bool dense = candidates > kDense && candidates > cloud.points / kChunk;
+  if (dense && scan_boxes(ball, cloud, q, row, candidates / kChunk)) return;
   gather_hits(ball, cloud, q, largest_outer(args), runs, count, state.hits);
   for (int r = 0; r < args.radii; ++r) {
     const auto test = BallTest<float>::of(args, r);

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The queries of a ball query over cells: a warp a query, a lane a point. The points of the cells
+// around it are read once, 16 bytes each; hits gather in shared memory, and those of lowest index
+// are written in order. In a dense neighborhood the warp passes over boxes of 32 points in index
+// order instead, up to the k-th hit.
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {
 namespace {
 
 constexpr int kQueryWarps = 4;  // of a block
-constexpr int kCrowded = 1024;  // candidates
+constexpr int kDense = 1024;  // candidates of a dense neighborhood
 constexpr int kSpareHits = 96;  // beyond k, before a warp drops the highest
 
 // Of a warp, in shared memory: its runs of points, and the hits so far.
@@ -228,7 +233,6 @@ __device__ __forceinline__ bool scan_boxes(const BallQueryArgs& args, const Cell
   return true;
 }
 
-// A warp a query.
 __global__ void __launch_bounds__(32 * kQueryWarps)
     query_kernel(const __grid_constant__ BallQueryArgs args, const __grid_constant__ CellsWork work,
                  int room) {
@@ -251,9 +255,9 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
   int candidates = 0;
   if (cloud.points > 0) candidates = find_runs(work, query.cloud, q, lane, runs);
   for (int r = 0; r < args.radii; ++r) {
-    // A crowded neighborhood has its first k hits early, or else the scan gives up in time.
-    const bool crowded = candidates > kCrowded && candidates > cloud.points / 32;
-    if (crowded && scan_boxes(args, work, cloud, q, row, r, lane, candidates / 32)) continue;
+    // A dense neighborhood has its first k hits early, or else the scan gives up in time.
+    const bool dense = candidates > kDense && candidates > cloud.points / 32;
+    if (dense && scan_boxes(args, work, cloud, q, row, r, lane, candidates / 32)) continue;
     const int n = gather_hits(args, work, cloud, q, r, candidates, lane, runs, hits);
     write_sorted(args, cloud, row, r, n, lane, hits);
   }

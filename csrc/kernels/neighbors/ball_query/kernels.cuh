@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What the CUDA files of ball_query share: launchers, the workspace of the cells, and hits of a
+// warp as bits.
 #pragma once
 
 #include "csrc/kernels/core/launch.cuh"
@@ -12,12 +15,8 @@ inline constexpr unsigned kFullWarp = 0xffffffffu;
 // The lower lanes.
 __device__ __forceinline__ unsigned lanes_below(int lane) { return (1u << lane) - 1; }
 
-// The launchers of ball_query.cu, a file each.
 cudaError_t launch_ball_scan(const BallQueryArgs& args, const CudaContext& context);
 cudaError_t launch_ball_generic(const BallQueryArgs& args, const CudaContext& context);
-int64_t ball_cells_workspace_bytes(const BallQueryArgs& args);
-cudaError_t launch_ball_cells(const BallQueryArgs& args, void* workspace,
-                              const CudaContext& context);
 
 // Points are dealt out to cells of the size of the ball, so that a query looks at a few runs of
 // them. Which place a point takes within its bucket, and where a chunk of buckets begins, changes

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The plan of a ball query, from sizes and radii alone, and the bounds of a ball.
 #include "csrc/kernels/neighbors/ball_query/plan.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The plans of ball_query, and the hash grid of cells.
 #pragma once
 
 #include <cmath>

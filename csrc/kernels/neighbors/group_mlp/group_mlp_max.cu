@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// group_mlp_max on the GPU: its workspace, and the launch of the tensor-core or the portable
+// kernels.
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 
 #include "csrc/kernels/core/launch.cuh"
@@ -7,25 +10,29 @@
 
 namespace torchvox {
 
+namespace {
+
 MlpWorkspace carve_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, Workspace& workspace) {
-  MlpWorkspace parts;
+  MlpWorkspace carved;
   if (plan.tensor_cores) {
-    parts.block = workspace.take<char>(plan.packed.bytes());
+    carved.block = workspace.take<char>(plan.packed.bytes());
     if (args.features && args.channels > 0) {
       const int64_t rows = args.clouds * args.capacity + 1;  // the last for indices outside
-      parts.terms = workspace.take<uint16_t>(rows * plan.packed.width * 32);
+      carved.terms = workspace.take<uint16_t>(rows * plan.packed.width * 32);
     }
-    return parts;
+    return carved;
   }
   const int64_t value = args.mlp_dtype == DType::kDouble ? 8 : 4;
   int64_t weights = 0;
   for (int l = 0; l < args.layers; ++l) weights += args.layer[l].in * args.layer[l].out;
-  parts.block = workspace.take<char>(weights * value);
+  carved.block = workspace.take<char>(weights * value);
   if (!plan.in_shared) {
-    parts.scratch = workspace.take<char>(2 * plan.tile * plan.widest * value * plan.blocks);
+    carved.scratch = workspace.take<char>(2 * plan.tile * plan.widest * value * plan.blocks);
   }
-  return parts;
+  return carved;
 }
+
+}  // namespace
 
 int64_t workspace_bytes_cuda(const GroupMlpArgs& args, const Target& target) {
   Workspace workspace;
@@ -41,9 +48,9 @@ cudaError_t launch(const GroupMlpArgs& args, void* memory, const CudaContext& co
   }
   const GroupMlpPlan plan = make_group_mlp_plan(args, context.target);
   Workspace workspace(memory);
-  const MlpWorkspace parts = carve_mlp(args, plan, workspace);
-  return plan.tensor_cores ? start_mma_mlp(args, plan, parts, context.stream)
-                           : start_portable_mlp(args, plan, parts, context.stream);
+  const MlpWorkspace carved = carve_mlp(args, plan, workspace);
+  return plan.tensor_cores ? start_mma_mlp(args, plan, carved, context.stream)
+                           : start_portable_mlp(args, plan, carved, context.stream);
 }
 
 }  // namespace torchvox

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels behind group_mlp_max.
+// The workspace and the launchers behind group_mlp_max.cu.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// group_mlp_max on tensor cores. A block keeps the packed layers in shared memory and takes
+// neighboring rows of balls; a warp takes 16 or 32 slots at a time through all layers to the
+// maximum, in registers. A slot reads its index, coordinates and row of first-layer terms once;
+// each output is written once.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 #include "csrc/kernels/neighbors/group_mlp/mma_tiles.cuh"
@@ -296,9 +301,8 @@ __device__ __forceinline__ void only_layer(const GroupMlpArgs& args, int64_t beg
 
 #endif
 
-// A block holds the layers in shared memory, as far as they fit, and takes an equal part of the
-// rows of balls, neighbors in the output, so that they share what they read; a warp takes every
-// eighth of them, kTiles tiles of 16 slots at a time, from the gather to the maximum in registers.
+// A block takes an equal part of the rows of balls, neighbors in the output, so that they share
+// what they read; a warp takes every eighth of them, kTiles tiles of 16 slots at a time.
 template <class T, class P, int kWidth, int kTiles, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     mlp_kernel(const __grid_constant__ GroupMlpArgs args, const __grid_constant__ MlpPacked packed,

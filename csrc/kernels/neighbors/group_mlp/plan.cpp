@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The plan of group_mlp_max, from sizes alone: which kernel, the layout of the packed layers,
+// blocks and shared memory.
 #include "csrc/kernels/neighbors/group_mlp/rule.h"
 
 #include <algorithm>

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// group_mlp_max on any GPU and in any type. A block takes one row of balls after another, 16 slots
+// at a time, through all layers between two buffers in shared memory or the workspace; a warp takes
+// 32 channels of eight slots, so that weights are read once a warp and inputs broadcast.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 #include "csrc/kernels/neighbors/group_mlp/rule.h"
@@ -57,7 +61,7 @@ __device__ __forceinline__ void add_inputs(const C* from, const C* weight, int64
 }
 
 // to[channel][row] = output of a layer for from[channel][row], kTile rows. A warp takes 32 channels
-// and half of the rows at a time: weights are read once per warp, inputs are broadcast.
+// and half of the rows at a time.
 template <class T, class C>
 __device__ __forceinline__ void layer_of_tile(const MlpLayer& layer, const C* __restrict__ weights,
                                               const C* from, C* to) {
@@ -84,8 +88,7 @@ __device__ __forceinline__ void layer_of_tile(const MlpLayer& layer, const C* __
   }
 }
 
-// A block takes one row of balls after another, kTile slots at a time, through all layers between
-// two buffers; sums run over the inputs in ascending order, as on the CPU.
+// Sums run over the inputs in ascending order, as on the CPU.
 template <class T, bool kShared>
 __global__ void __launch_bounds__(kThreads)
     portable_kernel(const __grid_constant__ GroupMlpArgs args, const compute_t<T>* all_weights,

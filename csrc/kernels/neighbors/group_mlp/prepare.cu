@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What mma.cu needs first, in one launch: the layers packed for the tensor cores, 16 bytes a
+// thread, and the features' part of the first layer, once a point and not once a slot: a warp 32
+// points by 32 channels.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 #include "csrc/kernels/neighbors/group_mlp/mma_tiles.cuh"

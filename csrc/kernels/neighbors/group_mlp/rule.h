@@ -79,8 +79,6 @@ TORCHVOX_HD int64_t first_feature_column(const GroupMlpArgs& args) {
   return args.use_xyz && !args.features_first ? args.dims : 0;
 }
 
-// Which kernel runs a group_mlp_max and how its workspace is laid out, from sizes alone.
-
 // What the tensor-core kernels keep of the layers, one block of bytes: biases and the weights of
 // the coordinates as floats, then the weights of the other layers in the chunks of mma_tiles.cuh.
 // All layers but the last are `width` groups of 32 channels wide, filled up with zeros.

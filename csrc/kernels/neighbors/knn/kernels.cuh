@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The launchers that knn.cu puts together.
+// The launchers that knn.cu puts together, and the tiles that they hand on.
 #pragma once
 
 #include <type_traits>

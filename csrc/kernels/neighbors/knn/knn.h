@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of knn. Kernels, chosen in plan.cpp: scan.cu measures every point; tiles.cu visits the
+// tiles of a spatial order, nearest first, after prepare.cu has made order, boxes and queries;
+// select.cu takes whatever those do not. common.h is the rule of all, list.cuh a warp's list of
+// neighbors. CPU: knn_cpu.cpp, over the tiles of tiles_cpu.h.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// knn on the CPU, in tasks of 16 queries: over tiles of a spatial order (tiles_cpu.h), or over
+// every point for few queries, more axes, doubles and norm 1.
 #include <algorithm>
 #include <vector>
 

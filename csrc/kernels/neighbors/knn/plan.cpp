@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The kernel of a knn, from sizes alone.
 #include "csrc/kernels/neighbors/knn/common.h"
 
 #include "csrc/kernels/core/plan_override.h"

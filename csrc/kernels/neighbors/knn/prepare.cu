@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What tiles.cu searches. The order of a small cloud: one block a cloud, whose points are sorted in
+// registers as words of 32 bits. Boxes: one block a group of tiles, one warp a tile, 16 bytes a
+// point. Queries: one thread a query, which finds the tile to begin with by binary search.
 #include <cub/block/block_radix_sort.cuh>
 
 #include "csrc/kernels/neighbors/knn/tiles.cuh"

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// knn that measures every point. Up to four neighbors: one thread a query; more: one warp two
+// queries, a lane a point. A block reads the points once, 1,024 at a time into shared memory; lists
+// of neighbors stay in registers.
 #include "csrc/kernels/neighbors/knn/common.h"
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
 #include "csrc/kernels/neighbors/knn/list.cuh"
@@ -96,8 +100,7 @@ __global__ void __launch_bounds__(kFewThreads)
   }
 }
 
-// More: a warp a few queries, a lane a point. Points pass through shared memory one coordinate
-// after the other; lists stay in registers.
+// More: points pass through shared memory one coordinate after the other.
 template <int kRun>
 __global__ void __launch_bounds__(kThreads)
     scan_kernel(const __grid_constant__ KnnArgs args, unsigned blocks_per_cloud) {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// knn for any k, dtype, norm and number of axes: one block a query, a thread a point. A radix
+// select over the bytes of the distances, which are computed anew each time: a query reads its
+// cloud once a byte and once to collect.
 #include <type_traits>
 
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
@@ -165,8 +169,7 @@ __device__ int64_t collect(const Measured<T>& cloud, uint32_t count, int64_t k, 
   return selected ? k : int64_t{written};
 }
 
-// One block a query. Reads the cloud once for every byte of a distance and once to collect; any k,
-// because neighbors lie in their output row until it is sorted.
+// Any k, because neighbors lie in their output row until it is sorted.
 template <class T>
 __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant__ KnnArgs args) {
   using C = compute_t<T>;

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// knn over tiles of a spatial order: one warp a query. A lane takes a group of tiles, then a tile,
+// then a point; boxes are visited nearest first and skipped beyond the k-th neighbor. A visited
+// tile costs one coalesced read of 512 bytes.
 #include "csrc/kernels/neighbors/knn/tiles.cuh"
 
 #include "csrc/kernels/neighbors/knn/list.cuh"
@@ -91,7 +95,6 @@ struct KnnSearch {
   }
 };
 
-// One warp a query.
 template <int kRun>
 __global__ void __launch_bounds__(kThreads, kRun <= 2 ? kBlocks : kBlocks - 1)
     search_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Where the tiles of a cloud and their boxes lie, for prepare.cu and tiles.cu.
 #pragma once
 
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
-#include "csrc/kernels/sampling/fps/pool.cuh"
+#include "csrc/kernels/sampling/fps/candidates.cuh"
 
 namespace torchvox {
 

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// pillar_encode on the GPU: decoration, linear layer, ReLU, maximum and scatter in one pass. One
+// warp a pillar and 64 channels; points are staged 32 at a time in shared memory, weights stay in
+// registers. Each row of the canvas is written once, cells without a pillar as zeros by blocks with
+// time for it.
 #include <cmath>
 #include <type_traits>
 
@@ -250,9 +255,8 @@ __device__ __forceinline__ void encode_rows(const PillarEncodeArgs& args, const 
   }
 }
 
-// The first `row_blocks` blocks: one warp a pillar and 64 channels. Then, and the other blocks at
-// once, the cells without a pillar. The canvas is written once: rows of pillars by their warps, 128
-// bytes in half precision, the zeros in 16-byte pieces.
+// The first `row_blocks` blocks encode pillars; then, and the other blocks at once, the cells
+// without a pillar get their zeros, in 16-byte pieces.
 template <class T, class Real, int kColumns, bool kTrain>
 __global__ void __launch_bounds__(kThreads)
     encode_kernel(PillarEncodeArgs args, PillarLists lists, CanvasZeros zeros, uint32_t* drawn,

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of pillar_encode and its gradient. On the GPU ../prepare.cu lists the points of each pillar
+// and the row of each cell, encode.cu encodes, backward.cu has the gradient; channel.h is the
+// arithmetic of one channel. CPU: encode_cpu.cpp.
 #pragma once
 
 #include <cstdint>

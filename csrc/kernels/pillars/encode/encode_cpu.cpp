@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// pillar_encode and its gradient on the CPU: tasks of 64 pillars, 16 channels at a time in loops
+// that vectorize; the gradient sums groups of 32 rows over the tree of moments.h.
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 #include <vector>
 

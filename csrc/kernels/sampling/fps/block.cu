@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Furthest point sampling of clouds that fit into the registers of one block: one block a cloud, up
+// to 16 points a thread. Points are read once or twice; after that only samples are written.
+#include "csrc/kernels/sampling/fps/candidates.cuh"
 #include "csrc/kernels/sampling/fps/kernels.cuh"
-#include "csrc/kernels/sampling/fps/pool.cuh"
 #include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
@@ -41,24 +44,24 @@ __device__ __forceinline__ void scan_buckets(uint32_t* buckets) {
 // Loads the points of the tie codes t + j * kThreads; gives the thread's first candidate's code.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ uint32_t load_by_code(const FpsArgs& args, const FpsCloud& cloud,
-                                                 FpsPool<kPoints>& pool) {
+                                                 FpsCandidateBuffer<kPoints>& buffer) {
   const float initial = initial_dist2(args);
   const uint32_t space = cloud.tie.space();
   uint32_t first_code = kNoCode;
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
     const uint32_t code = threadIdx.x + j * kThreads;
-    pool.code[j] = code;
-    pool.a[j] = pool.b[j] = pool.c[j] = 0.0f;
-    pool.d[j] = -1.0f;
+    buffer.code[j] = code;
+    buffer.a[j] = buffer.b[j] = buffer.c[j] = 0.0f;
+    buffer.d[j] = -1.0f;
     const uint32_t i = code < space ? cloud.tie.index(code) : cloud.points;
     if (i >= cloud.points) continue;
     const Point3 p = load_point(args, cloud, i);
     if (!is_candidate(args, p)) continue;
-    pool.a[j] = p.a;
-    pool.b[j] = p.b;
-    pool.c[j] = p.c;
-    pool.d[j] = initial;
+    buffer.a[j] = p.a;
+    buffer.b[j] = p.b;
+    buffer.c[j] = p.c;
+    buffer.d[j] = initial;
     first_code = min(first_code, code);
   }
   return first_code;
@@ -76,15 +79,16 @@ size_t block_bytes(int64_t room, bool ordered) {
 // gives their box. Points of one cell come in any order: it decides no result.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsCloud& cloud,
-                                                 FpsPool<kPoints>& pool, uint32_t* buckets) {
+                                                 FpsCandidateBuffer<kPoints>& buffer,
+                                                 uint32_t* buckets) {
   uint16_t* const codes = reinterpret_cast<uint16_t*>(buckets + kCells);
   for (int b = threadIdx.x; b < kCells; b += kThreads) buckets[b] = 0;
   FpsBox box = FpsBox::empty();
   uint32_t candidates = 0;
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
-    if (pool.d[j] < 0.0f) continue;
-    box.extend(make_float4(pool.a[j], pool.b[j], pool.c[j], 0.0f));
+    if (buffer.d[j] < 0.0f) continue;
+    box.extend(make_float4(buffer.a[j], buffer.b[j], buffer.c[j], 0.0f));
     ++candidates;
   }
   const float low[3] = {from_ordered_bits(block_min(ordered_bits(box.low_a))),
@@ -97,17 +101,17 @@ __device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsC
   uint32_t cell[kPoints];
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
-    cell[j] = hilbert_code(cell_of(pool.a[j], low[0], scale, 1u << kAxisBits),
-                           cell_of(pool.b[j], low[1], scale, 1u << kAxisBits),
-                           cell_of(pool.c[j], low[2], scale, 1u << kAxisBits), kAxisBits);
-    if (pool.d[j] >= 0.0f) atomicAdd(&buckets[cell[j]], 1);
+    cell[j] = hilbert_code(cell_of(buffer.a[j], low[0], scale, 1u << kAxisBits),
+                           cell_of(buffer.b[j], low[1], scale, 1u << kAxisBits),
+                           cell_of(buffer.c[j], low[2], scale, 1u << kAxisBits), kAxisBits);
+    if (buffer.d[j] >= 0.0f) atomicAdd(&buckets[cell[j]], 1);
   }
   __syncthreads();
   scan_buckets<kThreads>(buckets);
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
-    if (pool.d[j] < 0.0f) continue;
-    codes[atomicAdd(&buckets[cell[j]], 1)] = static_cast<uint16_t>(pool.code[j]);
+    if (buffer.d[j] < 0.0f) continue;
+    codes[atomicAdd(&buckets[cell[j]], 1)] = static_cast<uint16_t>(buffer.code[j]);
   }
 
   candidates = block_sum(candidates);
@@ -118,16 +122,16 @@ __device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsC
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
     const uint32_t k = begin + 32 * j + threadIdx.x % 32;
-    pool.code[j] = kNoCode;
-    pool.d[j] = -1.0f;
+    buffer.code[j] = kNoCode;
+    buffer.d[j] = -1.0f;
     if (k >= end) continue;
     const uint32_t code = codes[k];
     const Point3 p = load_point(args, cloud, cloud.tie.index(code));
-    pool.code[j] = code;
-    pool.a[j] = p.a;
-    pool.b[j] = p.b;
-    pool.c[j] = p.c;
-    pool.d[j] = initial;
+    buffer.code[j] = code;
+    buffer.a[j] = p.a;
+    buffer.b[j] = p.b;
+    buffer.c[j] = p.c;
+    buffer.d[j] = initial;
     box.extend(make_float4(p.a, p.b, p.c, 0.0f));
   }
   return warp_box(box);
@@ -138,24 +142,24 @@ __device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsC
 template <int kThreads, int kPoints, bool kOrdered>
 __global__ void __launch_bounds__(kThreads)
     block_kernel(const __grid_constant__ FpsArgs args, int64_t above, int64_t room) {
-  using Window = FpsWindow<kOrdered ? 2 : 1, 256>;
+  using Shortlist = FpsShortlist<kOrdered ? 2 : 1, 256>;
   extern __shared__ uint32_t words[];  // block_bytes
-  __shared__ Window window;
+  __shared__ Shortlist shortlist;
   const FpsCloud cloud = FpsCloud::of(args, blockIdx.x);
   const int64_t space = cloud.tie.space();
   if (space <= above || space > room) return;  // another kernel's cloud
   fill_unused(args, cloud);
   if (cloud.samples == 0) return;
 
-  FpsPool<kPoints> pool;
-  const uint32_t first_code = block_min(load_by_code<kThreads>(args, cloud, pool));
+  FpsCandidateBuffer<kPoints> buffer;
+  const uint32_t first_code = block_min(load_by_code<kThreads>(args, cloud, buffer));
   const int64_t first = first_code == kNoCode ? -1 : int64_t{cloud.tie.index(first_code)};
   FpsBox box{};
   if constexpr (kOrdered) {
     static_assert(kThreads * kPoints <= 1 << 16);  // codes
-    box = order_in_space<kThreads>(args, cloud, pool, words);
+    box = order_in_space<kThreads>(args, cloud, buffer, words);
   }
-  if (threadIdx.x < 3) window.count[threadIdx.x] = 0;
+  if (threadIdx.x < 3) shortlist.count[threadIdx.x] = 0;
   __syncthreads();
 
   // The loop over samples is kept free of everything rare: calls in it would move the points of a
@@ -169,16 +173,16 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t i = take_start(args, cloud, s, first, cursor);
     if (i < 0) continue;
     const Point3 q = load_point(args, cloud, static_cast<uint32_t>(i));
-    pool.measure_from(make_float4(q.a, q.b, q.c, 0.0f));
+    buffer.measure_from(make_float4(q.a, q.b, q.c, 0.0f));
   }
-  WindowDepth depth;
+  ShortlistDepth depth;
   bool exhausted = false;
 #pragma unroll 1
   while (s < samples && !exhausted) {
-    const int staged = drain_pool<kThreads, kOrdered>(
-        pool, box, window, 1, static_cast<uint32_t>(space) - 1, samples - s, depth);
+    const int staged = drain_buffer<kThreads, kOrdered>(
+        buffer, box, shortlist, 1, static_cast<uint32_t>(space) - 1, samples - s, depth);
     const int end = s + min(staged, samples - s);
-    write_samples(args, cloud, window, s, end);
+    write_samples(args, cloud, shortlist, s, end);
     s = end;
     exhausted = staged == 0;
   }

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The launches of a call on the GPU, and the generic kernel for what the fast ones do not take: one
+// block a cloud; every sample reads all points and distances once, and writes the distances that
+// fall.
 #include <type_traits>
 
 #include "csrc/kernels/sampling/fps/device.cuh"
@@ -10,6 +14,19 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
+
+// For as many clouds as the generic kernel takes at once.
+struct GenericScratch {
+  void* dist2;  // [points] of the compute type
+  uint32_t* mark;  // [points]
+
+  GenericScratch(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace) {
+    const int64_t points = points_at_once(args, plan);
+    dist2 = args.dtype == DType::kDouble ? static_cast<void*>(workspace.take<double>(points))
+                                         : workspace.take<float>(points);
+    mark = workspace.take<uint32_t>(points);
+  }
+};
 
 template <class C>
 using SignedBits = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;
@@ -106,20 +123,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
-GenericScratch::GenericScratch(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace) {
-  const int64_t points = points_at_once(args, plan);
-  if (args.dtype == DType::kDouble) {
-    dist2 = workspace.take<double>(points);
-  } else {
-    dist2 = workspace.take<float>(points);
-  }
-  mark = workspace.take<uint32_t>(points);
-}
-
-cudaError_t launch_fps_generic(const FpsArgs& args, const FpsPlan&, const GenericScratch& scratch,
-                               int64_t first_cloud, int64_t clouds, cudaStream_t stream) {
+cudaError_t launch_generic(const FpsArgs& args, const GenericScratch& scratch, int64_t first_cloud,
+                           int64_t clouds, cudaStream_t stream) {
   if (clouds == 0) return cudaSuccess;
   with_point_type(args.dtype, [&](auto type) {
     generic_kernel<decltype(type)>
@@ -127,8 +132,6 @@ cudaError_t launch_fps_generic(const FpsArgs& args, const FpsPlan&, const Generi
   });
   return cudaGetLastError();
 }
-
-namespace {
 
 constexpr int kFillThreads = 256;
 
@@ -179,7 +182,7 @@ cudaError_t launch(const FpsArgs& args, void* memory, const CudaContext& context
     for (int64_t b = 0; b < args.clouds; b += plan.clouds_at_once) {
       const int64_t clouds =
           b + plan.clouds_at_once < args.clouds ? plan.clouds_at_once : args.clouds - b;
-      TORCHVOX_CUDA_CHECK(launch_fps_generic(args, plan, scratch, b, clouds, stream));
+      TORCHVOX_CUDA_CHECK(launch_generic(args, scratch, b, clouds, stream));
     }
     return cudaSuccess;
   }

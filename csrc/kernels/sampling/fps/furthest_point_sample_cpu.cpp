@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Furthest point sampling on the CPU: a cloud a task, over the tiles of tiles_cpu.h; more axes and
+// doubles by one pass over the cloud a sample.
 #include "csrc/kernels/core/instruction_set.h"
 #include "csrc/kernels/sampling/fps/tiles_cpu.h"
 

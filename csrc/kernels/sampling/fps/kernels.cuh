@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The launchers that furthest_point_sample.cu puts together.
+// The launchers that furthest_point_sample.cu puts together, and their scratch memory.
 #pragma once
 
 #include "csrc/kernels/core/launch.cuh"
@@ -43,47 +43,36 @@ struct SpatialOrder {
 cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStream_t stream);
 
 inline constexpr int kLazyRoom = 1024;  // samples of a round
-inline constexpr int kLazyPool = 2048;  // points of a pool, at most
+inline constexpr int kLazyBuffer = 2048;  // candidates, at most
 
-// Where the blocks that share a cloud meet. The leader asks, the others answer.
-struct FpsTeam {
+// Where the blocks of a group meet, in global memory. The leader requests steps, the others do
+// them.
+struct FpsGroupState {
   struct alignas(16) Step {
     int count;  // samples to measure from; -1: the end
     int limit;  // points wanted: bits of dist2 from here up,
     uint32_t top_code;  // tie code to here
   };
   Step step;
-  unsigned asked;  // steps
-  alignas(128) unsigned answered;  // steps, summed over the blocks
+  unsigned requested;  // steps, by the leader
+  alignas(128) unsigned completed;  // steps, summed over the blocks
   uint32_t total;  // points found
   int best;  // bits of the largest dist2 left
   alignas(128) float4 samples[kLazyRoom];
-  uint32_t pool[kLazyPool];  // positions
+  uint32_t buffer[kLazyBuffer];  // positions
 };
 
-// Lazy batches over a spatial order. The sort is over: its buffers hold the distances, and the
-// marks of exhausted clouds.
+// Of the lazy kernel, over a spatial order. The sort is over: its buffers hold the distances, and
+// the marks of exhausted clouds.
 struct LazyScratch {
   float* dist2;  // [points]
   uint32_t* mark;  // [points]
-  FpsTeam* team;  // [clouds]
+  FpsGroupState* state;  // [clouds]
 
   LazyScratch(const FpsPlan& plan, const SpatialOrder& order, Workspace& workspace);
 };
 cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const SpatialOrder& order,
                             const LazyScratch& scratch, cudaStream_t stream);
-
-// Any number of axes, any dtype, any size: one pass over the cloud a sample. Scratch for
-// `clouds_at_once` clouds.
-struct GenericScratch {
-  void* dist2 = nullptr;  // [points] of the compute type
-  uint32_t* mark = nullptr;  // [points]
-
-  GenericScratch(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace);
-};
-cudaError_t launch_fps_generic(const FpsArgs& args, const FpsPlan& plan,
-                               const GenericScratch& scratch, int64_t first_cloud, int64_t clouds,
-                               cudaStream_t stream);
 
 // Points that the scratch of a large kernel holds.
 inline int64_t points_at_once(const FpsArgs& args, const FpsPlan& plan) {

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Furthest point sampling of large clouds: a group of blocks a cloud, a warp a group of tiles, a
+// lane a point. The first block leads: it has the others measure their tiles from the last samples
+// and collect the points at the largest distances into its candidate buffer, and takes the next
+// samples from there. Most tiles are skipped by their boxes; the others cost 20 bytes a point, out
+// of L2.
 #include "csrc/kernels/sampling/fps/kernels.cuh"
 #include "csrc/kernels/sampling/fps/tiles.cuh"
 
 namespace torchvox {
 
-// The blocks that share a cloud. The first leads: it tells the others which samples to measure from
-// and which points it wants next, and takes the next samples out of those alone.
-
 // Shared memory of a block of the lazy kernel, besides its boxes.
 template <int kThreads, int kPoints>
 struct LazyShared {
-  static constexpr int kPool = kThreads * kPoints;
+  static constexpr int kBuffer = kThreads * kPoints;
   static constexpr int kBuckets = 256;
-  static_assert(kPool <= kLazyPool);
+  static_assert(kBuffer <= kLazyBuffer);
   FpsTiles tiles;
-  FpsWindow<2, kLazyRoom> window;
-  uint32_t pool[kPool];  // positions
+  FpsShortlist<2, kLazyRoom> shortlist;
+  uint32_t buffer[kBuffer];  // positions
   uint16_t lists[kThreads / 32][FpsTiles::kListed];
   uint32_t bucket[kBuckets];
   uint32_t total;  // points found
@@ -23,53 +26,56 @@ struct LazyShared {
   uint32_t at;
 };
 
+// The blocks of a cloud, as each of them sees its group.
 template <int kThreads, int kPoints>
-struct FpsCrew {
+struct FpsBlockGroup {
   using Shared = LazyShared<kThreads, kPoints>;
   Shared& shared;
-  FpsTeam* const team;
+  FpsGroupState* const state;
   const unsigned others;  // blocks besides the leader
   unsigned steps = 0;
 
   // For the leader: starts a step of all blocks. They measure from the `count` samples in shared
   // memory and look for the points with bits >= limit and code <= top_code.
-  __device__ void ask(int count, int limit, uint32_t top_code) {
+  __device__ void request(int count, int limit, uint32_t top_code) {
     ++steps;
     if (others == 0) {
       if (count >= 0) work(count, limit, top_code);
       return;
     }
-    for (int r = threadIdx.x; r < count; r += kThreads) team->samples[r] = shared.window.sample[r];
+    for (int r = threadIdx.x; r < count; r += kThreads) {
+      state->samples[r] = shared.shortlist.sample[r];
+    }
     if (threadIdx.x == 0) {
-      team->step = {count, limit, top_code};
-      team->total = 0;
-      team->best = 0;
+      state->step = {count, limit, top_code};
+      state->total = 0;
+      state->best = 0;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
       __threadfence();
-      *static_cast<volatile unsigned*>(&team->asked) = steps;
+      *static_cast<volatile unsigned*>(&state->requested) = steps;
     }
     if (count >= 0 && shared.tiles.groups > 0) work(count, limit, top_code);
   }
-  // For the leader: ends the step. Leaves the positions of the points in `pool`, if they are no
+  // For the leader: ends the step. Leaves the positions of the points in `buffer`, if they are no
   // more than that holds, their number in `total`, the largest dist2 in `best`.
-  __device__ void answer() {
+  __device__ void collect() {
     if (others == 0) return;
     if (threadIdx.x == 0) {
-      const volatile unsigned* const answered = &team->answered;
-      while (*answered != steps * others) {
+      const volatile unsigned* const completed = &state->completed;
+      while (*completed != steps * others) {
       }
       __threadfence();
     }
     __syncthreads();
     // Read without waiting for their number.
-    for (int k = threadIdx.x; k < Shared::kPool; k += kThreads) {
-      shared.pool[k] = __ldcg(&team->pool[k]);
+    for (int k = threadIdx.x; k < Shared::kBuffer; k += kThreads) {
+      shared.buffer[k] = __ldcg(&state->buffer[k]);
     }
     if (threadIdx.x == 0) {
-      shared.total = __ldcg(&team->total);
-      shared.best = __ldcg(&team->best);
+      shared.total = __ldcg(&state->total);
+      shared.best = __ldcg(&state->best);
     }
     __syncthreads();
   }
@@ -78,20 +84,20 @@ struct FpsCrew {
     while (true) {
       ++steps;
       if (threadIdx.x == 0) {
-        const volatile unsigned* const asked = &team->asked;
-        while (*asked != steps) __nanosleep(20);
+        const volatile unsigned* const requested = &state->requested;
+        while (*requested != steps) __nanosleep(20);
         __threadfence();
       }
       __syncthreads();
-      const int4 step = __ldcg(reinterpret_cast<const int4*>(&team->step));
+      const int4 step = __ldcg(reinterpret_cast<const int4*>(&state->step));
       for (int r = threadIdx.x; r < kLazyRoom; r += kThreads) {
-        shared.window.sample[r] = __ldcg(&team->samples[r]);  // without waiting for their number
+        shared.shortlist.sample[r] = __ldcg(&state->samples[r]);  // whatever their number
       }
       if (step.x < 0) return;
       work(step.x, step.y, static_cast<uint32_t>(step.z));
       if (threadIdx.x == 0) {
         __threadfence();
-        atomicAdd(&team->answered, 1);
+        atomicAdd(&state->completed, 1);
       }
     }
   }
@@ -106,14 +112,14 @@ struct FpsCrew {
     __syncthreads();
     int best = 0;
     for (uint32_t i = threadIdx.x / 32; i < shared.tiles.groups; i += kThreads / 32) {
-      const int mine = shared.tiles.measure_group(i, shared.window.sample, count,
+      const int mine = shared.tiles.measure_group(i, shared.shortlist.sample, count,
                                                   shared.lists[threadIdx.x / 32]);
       best = max(best, mine);
       shared.tiles.each_above(i, mine, limit, top_code, [&](uint32_t r, unsigned chosen) {
         uint32_t at = 0;
         if (lane == 0) at = atomicAdd(&shared.total, __popc(chosen));
         at = __shfl_sync(kFullWarp, at, 0) + __popc(chosen & ((1u << lane) - 1));
-        if ((chosen >> lane & 1) && at < Shared::kPool) shared.pool[at] = r;
+        if ((chosen >> lane & 1) && at < Shared::kBuffer) shared.buffer[at] = r;
       });
     }
     best = warp_max_signed(best);
@@ -122,21 +128,21 @@ struct FpsCrew {
     if (others == 0) return;
     const uint32_t total = shared.total;
     if (threadIdx.x == 0) {
-      if (shared.best > 0) atomicMax(&team->best, shared.best);
-      if (total > 0) shared.at = atomicAdd(&team->total, total);
+      if (shared.best > 0) atomicMax(&state->best, shared.best);
+      if (total > 0) shared.at = atomicAdd(&state->total, total);
     }
     __syncthreads();
-    for (uint32_t k = threadIdx.x; k < min(total, uint32_t{Shared::kPool}); k += kThreads) {
-      if (shared.at + k < Shared::kPool) team->pool[shared.at + k] = shared.pool[k];
+    for (uint32_t k = threadIdx.x; k < min(total, uint32_t{Shared::kBuffer}); k += kThreads) {
+      if (shared.at + k < Shared::kBuffer) state->buffer[shared.at + k] = shared.buffer[k];
     }
     __syncthreads();
   }
 };
 
-// Brings the `total` positions of the pool into rough order: neighbors in space come close.
+// Brings the `total` positions of the buffer into rough order: neighbors in space come close.
 template <int kThreads, int kPoints>
-__device__ __forceinline__ void order_pool(LazyShared<kThreads, kPoints>& shared, uint32_t total,
-                                           uint32_t points) {
+__device__ __forceinline__ void order_buffer(LazyShared<kThreads, kPoints>& shared, uint32_t total,
+                                             uint32_t points) {
   constexpr uint32_t kBuckets = LazyShared<kThreads, kPoints>::kBuckets;
   for (uint32_t b = threadIdx.x; b < kBuckets; b += kThreads) shared.bucket[b] = 0;
   __syncthreads();
@@ -145,7 +151,7 @@ __device__ __forceinline__ void order_pool(LazyShared<kThreads, kPoints>& shared
   for (int j = 0; j < kPoints; ++j) {
     const uint32_t k = threadIdx.x + j * kThreads;
     if (k >= total) continue;
-    at[j] = min(shared.pool[k], points - 1);  // clouds that overlap
+    at[j] = min(shared.buffer[k], points - 1);  // clouds that overlap
     bucket[j] = static_cast<uint32_t>(uint64_t{at[j]} * kBuckets / points);
     rank[j] = atomicAdd(&shared.bucket[bucket[j]], 1);
   }
@@ -169,7 +175,8 @@ __device__ __forceinline__ void order_pool(LazyShared<kThreads, kPoints>& shared
   __syncthreads();
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
-    if (threadIdx.x + j * kThreads < total) shared.pool[shared.bucket[bucket[j]] + rank[j]] = at[j];
+    if (threadIdx.x + j * kThreads < total)
+      shared.buffer[shared.bucket[bucket[j]] + rank[j]] = at[j];
   }
   __syncthreads();
 }
@@ -177,9 +184,9 @@ __device__ __forceinline__ void order_pool(LazyShared<kThreads, kPoints>& shared
 // Deals the gathered points to the warps in runs, which keeps the box of a warp's points small;
 // gives that box.
 template <int kThreads, int kPoints>
-__device__ __forceinline__ FpsBox load_pool(const FpsTiles& tiles, const uint32_t* positions,
-                                            uint32_t total, uint32_t last_code,
-                                            FpsPool<kPoints>& pool) {
+__device__ __forceinline__ FpsBox load_buffer(const FpsTiles& tiles, const uint32_t* positions,
+                                              uint32_t total, uint32_t last_code,
+                                              FpsCandidateBuffer<kPoints>& buffer) {
   constexpr uint32_t kWarps = kThreads / 32;
   const uint32_t per_warp = (total + kWarps - 1) / kWarps;
   const uint32_t begin = threadIdx.x / 32 * per_warp, end = min(begin + per_warp, total);
@@ -188,55 +195,55 @@ __device__ __forceinline__ FpsBox load_pool(const FpsTiles& tiles, const uint32_
   for (int j = 0; j < kPoints; ++j) {
     const uint32_t k = begin + 32 * j + threadIdx.x % 32;
     float4 p = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    pool.d[j] = -1.0f;
+    buffer.d[j] = -1.0f;
     if (k < end) {
       p = tiles.points[positions[k]];
-      pool.d[j] = __ldcg(&tiles.dist2s[positions[k]]);  // another block may have written it
+      buffer.d[j] = __ldcg(&tiles.dist2s[positions[k]]);  // another block may have written it
       box.extend(p);
     }
-    pool.a[j] = p.x;
-    pool.b[j] = p.y;
-    pool.c[j] = p.z;
-    pool.code[j] = min(__float_as_uint(p.w), last_code);  // above it: clouds that overlap
+    buffer.a[j] = p.x;
+    buffer.b[j] = p.y;
+    buffer.c[j] = p.z;
+    buffer.code[j] = min(__float_as_uint(p.w), last_code);  // above it: clouds that overlap
   }
   return warp_box(box);
 }
 
 namespace {
 
-// How far below the largest dist2 the pool reaches, adapted to what it found.
-struct PoolDepth {
+// How far below the largest dist2 the buffer reaches, adapted to what it found.
+struct BufferDepth {
   float fraction = 0.2f;
   int known = -1;  // about the bits of the largest dist2; -1 before the first step
 };
 
-// Has all blocks measure from the `count` last samples and gathers a pool: every point with key >=
-// K, for the K that the depth suggests. As fill_window, one level up. Gives the bits of K's dist2,
-// 0 when no dist2 above 0 is left. Calls `meanwhile` while the others are at work.
+// Has all blocks measure from the `count` last samples and fills the buffer: every point with key
+// >= K, for the K that the depth suggests. As fill_shortlist, one level up. Gives the bits of K's
+// dist2, 0 when no dist2 above 0 is left. Calls `meanwhile` while the others are at work.
 template <int kThreads, int kPoints, class Meanwhile>
-__device__ __forceinline__ int gather_pool(FpsCrew<kThreads, kPoints>& crew, int count,
-                                           uint32_t last_code, PoolDepth& depth,
+__device__ __forceinline__ int fill_buffer(FpsBlockGroup<kThreads, kPoints>& group, int count,
+                                           uint32_t last_code, BufferDepth& depth,
                                            Meanwhile meanwhile) {
-  constexpr uint32_t kPool = kThreads * kPoints;
+  constexpr uint32_t kBuffer = kThreads * kPoints;
   uint32_t low = 0, high = last_code, top_code = kNoCode;
   for (int attempt = 0;; ++attempt) {
     const int limit = depth.known < 0
         ? 0x7fffffff
         : max(__float_as_int(__int_as_float(depth.known) * (1.0f - depth.fraction)), 1);
-    crew.ask(count, limit, top_code);
+    group.request(count, limit, top_code);
     if (attempt == 0) meanwhile();
-    crew.answer();
+    group.collect();
     count = 0;
-    const uint32_t total = crew.shared.total;
-    const int best = crew.shared.best;
+    const uint32_t total = group.shared.total;
+    const int best = group.shared.best;
     __syncthreads();
     if (best <= 0) return 0;
     depth.known = best;
-    if (total > 0 && total <= kPool) {
-      if (total > 2 * kPool / 3) {
+    if (total > 0 && total <= kBuffer) {
+      if (total > 2 * kBuffer / 3) {
         depth.fraction *= 0.85f;
-      } else if (total < kPool / 3) {
-        const float factor = total < kPool / 16 ? 4.0f : 1.5f;
+      } else if (total < kBuffer / 3) {
+        const float factor = total < kBuffer / 16 ? 4.0f : 1.5f;
         depth.fraction = fminf(0.9f, fmaxf(1e-5f, factor * depth.fraction));
       }
       return limit;
@@ -249,10 +256,11 @@ __device__ __forceinline__ int gather_pool(FpsCrew<kThreads, kPoints>& crew, int
       if (top_code >= high) return 0;
       low = top_code + 1;
     } else if (limit < best) {
-      depth.fraction *=
-          attempt < 4 ? fminf(0.7f, fmaxf(0.01f, 0.5f * kPool / static_cast<float>(total))) : 0.0f;
+      depth.fraction *= attempt < 4
+          ? fminf(0.7f, fmaxf(0.01f, 0.5f * kBuffer / static_cast<float>(total)))
+          : 0.0f;
       continue;
-    } else {  // more than a pool tie for the largest: bisect their codes
+    } else {  // more than fit tie for the largest: bisect their codes
       if (low >= high) return 0;
       depth.fraction = 0.0f;
       high = min(top_code, high);
@@ -263,11 +271,11 @@ __device__ __forceinline__ int gather_pool(FpsCrew<kThreads, kPoints>& crew, int
 
 // `members` blocks per cloud, whose candidates lie in spatial order in tiles. A round gathers the
 // points with the largest keys, all those at or above some K, into the leading block's registers
-// (the pool), which takes samples from the pool by windows while its best key is at least K; then
-// all blocks measure their tiles from the samples of the round. Points outside the pool have keys
-// below K and only fall, so the pool's best is the cloud's. Points and distances are read and
-// written by a few passes, some hundred samples each, in which most tiles are skipped by their
-// boxes.
+// (the buffer), which takes samples from the buffer, shortlist by shortlist, while its best key is
+// at least K; then all blocks measure their tiles from the samples of the round. Points outside the
+// buffer have keys below K and only fall, so the buffer's best is the cloud's. Points and distances
+// are read and written by a few passes, some hundred samples each, in which most tiles are skipped
+// by their boxes.
 template <int kThreads, int kPoints>
 __global__ void __launch_bounds__(kThreads, 1)
     lazy_kernel(const __grid_constant__ FpsArgs args, const __grid_constant__ SpatialOrder order,
@@ -292,13 +300,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   tiles.build(initial_dist2(args));
-  FpsCrew<kThreads, kPoints> crew{shared, scratch.team + of_wave, members - 1};
+  FpsBlockGroup<kThreads, kPoints> group{shared, scratch.state + of_wave, members - 1};
   if (member > 0) {
-    crew.follow();
+    group.follow();
     return;
   }
 
-  if (threadIdx.x < 3) shared.window.count[threadIdx.x] = 0;
+  if (threadIdx.x < 3) shared.shortlist.count[threadIdx.x] = 0;
   const int64_t first = tiles.count == 0 ? -1 : int64_t{cloud.tie.index(~summary.first)};
   const uint32_t last_code = cloud.tie.space() - 1;
   const int samples = static_cast<int>(cloud.samples);
@@ -309,39 +317,39 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int64_t i = take_start(args, cloud, s, first, cursor);
     if (i < 0) continue;
     const Point3 q = load_point(args, cloud, static_cast<uint32_t>(i));
-    if (threadIdx.x == 0) shared.window.sample[staged] = make_float4(q.a, q.b, q.c, 0.0f);
+    if (threadIdx.x == 0) shared.shortlist.sample[staged] = make_float4(q.a, q.b, q.c, 0.0f);
     if (++staged < kLazyRoom) continue;
     __syncthreads();
-    crew.ask(staged, 0x7fffffff, kNoCode);
-    crew.answer();
+    group.request(staged, 0x7fffffff, kNoCode);
+    group.collect();
     staged = 0;
   }
   __syncthreads();
-  WindowDepth window_depth;
-  PoolDepth pool_depth;
+  ShortlistDepth shortlist_depth;
+  BufferDepth buffer_depth;
   int written = s;  // samples; those after it are still staged
   bool exhausted = false;
 #pragma unroll 1
   while (s < samples) {
-    const int floor = gather_pool(crew, staged, last_code, pool_depth, [&] {
-      write_samples(args, cloud, shared.window, written, s);
+    const int floor = fill_buffer(group, staged, last_code, buffer_depth, [&] {
+      write_samples(args, cloud, shared.shortlist, written, s);
       written = s;
     });
     exhausted = floor == 0;
     if (exhausted) break;
     const uint32_t total = shared.total;
-    order_pool(shared, total, tiles.count);
-    FpsPool<kPoints> pool;
-    const FpsBox box = load_pool<kThreads>(tiles, shared.pool, total, last_code, pool);
-    staged = drain_pool<kThreads, true>(pool, box, shared.window, floor, last_code, samples - s,
-                                        window_depth);
+    order_buffer(shared, total, tiles.count);
+    FpsCandidateBuffer<kPoints> buffer;
+    const FpsBox box = load_buffer<kThreads>(tiles, shared.buffer, total, last_code, buffer);
+    staged = drain_buffer<kThreads, true>(buffer, box, shared.shortlist, floor, last_code,
+                                          samples - s, shortlist_depth);
     exhausted = staged == 0;  // never, but for clouds that overlap, from offsets in disorder
     if (exhausted) break;
-    pool_depth.known = floor;
+    buffer_depth.known = floor;
     s += min(staged, samples - s);
   }
-  write_samples(args, cloud, shared.window, written, s);
-  crew.ask(-1, 0, 0);
+  write_samples(args, cloud, shared.shortlist, written, s);
+  group.request(-1, 0, 0);
   if (exhausted) finish_exhausted(args, cloud, s, first, scratch.mark + segment);
 }
 
@@ -361,7 +369,7 @@ LazyKernel kernel_of(int threads) {
 LazyScratch::LazyScratch(const FpsPlan& plan, const SpatialOrder& order, Workspace& workspace)
     : dist2(reinterpret_cast<float*>(order.sort.keys[0])),
       mark(order.sort.keys[1]),
-      team(workspace.take<FpsTeam>(plan.members > 1 ? plan.clouds_at_once : 0)) {}
+      state(workspace.take<FpsGroupState>(plan.members > 1 ? plan.clouds_at_once : 0)) {}
 
 cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const SpatialOrder& order,
                             const LazyScratch& scratch, cudaStream_t stream) {
@@ -389,7 +397,8 @@ cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const Spat
                               static_cast<uint32_t>(plan.tile_room));
   };
   if (plan.members > 1) {
-    TORCHVOX_CUDA_CHECK(cudaMemsetAsync(scratch.team, 0, order.clouds * sizeof(FpsTeam), stream));
+    TORCHVOX_CUDA_CHECK(
+        cudaMemsetAsync(scratch.state, 0, order.clouds * sizeof(FpsGroupState), stream));
     const cudaError_t status = launch_with(plan.members);
     // A part of a GPU may have less than its multiprocessors: then one block a cloud.
     if (status != cudaErrorCooperativeLaunchTooLarge && status != cudaErrorNotSupported) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The launch plan of furthest point sampling, from sizes alone.
 #include "csrc/kernels/sampling/fps/plan.h"
 
 #include <algorithm>
@@ -49,7 +51,7 @@ void plan_classes(const FpsArgs& args, FpsPlan& plan) {
 
 // As many blocks a cloud as give each warp a tile, if all can be resident at once. Otherwise as
 // many as can be, of more threads each.
-void plan_team(const FpsArgs& args, const Target& target, FpsPlan& plan) {
+void plan_block_group(const FpsArgs& args, const Target& target, FpsPlan& plan) {
   const int64_t points = plan_override(Plan::kFpsPointsPerThread);
   const int64_t threads = plan_override(Plan::kFpsThreads);
   const int64_t members = plan_override(Plan::kFpsMembers);
@@ -65,7 +67,7 @@ void plan_team(const FpsArgs& args, const Target& target, FpsPlan& plan) {
   }
   plan.members = static_cast<int>(
       std::max<int64_t>(1, std::min(members == kAutomatic ? wanted() : members, resident)));
-  const int64_t workers = plan.members < kTeamOfMany ? plan.members : plan.members - 1;
+  const int64_t workers = plan.members < kLargeBlockGroup ? plan.members : plan.members - 1;
   const int64_t needed = ((tiles + workers - 1) / workers + 95) / 32 * 32;
   const int64_t fitting = (target.shared_bytes - kLazyStaticBytes) / kTileBytes / 32 * 32;
   plan.most_tiles = static_cast<int>(std::min(fitting, kMostTiles));
@@ -97,7 +99,7 @@ FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
     }
     plan.clouds_at_once = std::max<int64_t>(1, std::min(args.clouds, wave));
   }
-  if (plan.large == FpsPlan::Large::kLazy) plan_team(args, target, plan);
+  if (plan.large == FpsPlan::Large::kLazy) plan_block_group(args, target, plan);
   return plan;
 }
 

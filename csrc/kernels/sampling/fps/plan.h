@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The launch plan of furthest point sampling on the GPU.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,7 @@ struct FpsPlan {
 };
 
 // From so many blocks a cloud on, the first of them has no tiles: it only leads.
-inline constexpr int kTeamOfMany = 8;
+inline constexpr int kLargeBlockGroup = 8;
 
 FpsPlan make_fps_plan(const FpsArgs& args, const Target& target);
 

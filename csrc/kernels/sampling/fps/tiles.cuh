@@ -5,8 +5,8 @@
 // and distances lie in global memory, which L2 holds, boxes in shared memory.
 #pragma once
 
+#include "csrc/kernels/sampling/fps/candidates.cuh"
 #include "csrc/kernels/sampling/fps/plan.h"
-#include "csrc/kernels/sampling/fps/pool.cuh"
 
 namespace torchvox {
 
@@ -56,7 +56,7 @@ struct FpsTiles {
   // none: it has other work.
   __device__ void lay_out(float* memory, uint32_t room, uint32_t smallest_tile, uint32_t block,
                           uint32_t blocks) {
-    const bool all_alike = blocks < kTeamOfMany;
+    const bool all_alike = blocks < kLargeBlockGroup;
     member = all_alike ? block : block - 1;
     members = all_alike ? blocks : blocks - 1;
     const uint32_t warps = blockDim.x / 32;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of the fused kernel after the voxels have their ids: the rows of the voxels that begin
-// in a block, from the lists of their points.
+// The block-local steps of the fused kernel. Before anything is known of other blocks' voxels: the
+// points of a block's partition, and their way into the table. After the voxels have their ids: the
+// rows of the voxels that begin in the block, from the lists of their points.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -15,35 +16,32 @@
 
 namespace torchvox {
 
-// The part of the fused kernel before anything is known of other blocks' voxels: a block's points,
-// and their way into the table.
-
 namespace cg = cooperative_groups;
 
 // A block's points and what it knows of them, in shared memory.
-struct Chunk {
+struct BlockPartition {
   int64_t begin;
   int64_t end;
   int count;
   int per_thread;
-  VoxelSegment* own;  // [count] voxels that begin here, by id; `place` is the slot of small ones
+  VoxelSegment* local;  // [count] voxels that begin here, by id; `place` is the slot of small ones
   uint32_t* voxel;  // [count] slot, then first point of the point's voxel; kNone32: none
   uint32_t* arrival;  // [count]
   uint32_t* voxels_before;  // [count] voxels that begin before the point; given offsets only
   char* rest;  // for the reduction
 
-  __device__ Chunk(const VoxelizeArgs& args, const VoxelWork& work, char* storage) {
+  __device__ BlockPartition(const VoxelizeArgs& args, const VoxelWork& work, char* storage) {
     const int64_t rows = args.points.rows;
-    begin = int64_t{blockIdx.x} * work.fused.chunk;
+    begin = int64_t{blockIdx.x} * work.fused.partition;
     if (begin > rows) begin = rows;
-    end = rows - begin < work.fused.chunk ? rows : begin + work.fused.chunk;
+    end = rows - begin < work.fused.partition ? rows : begin + work.fused.partition;
     count = static_cast<int>(end - begin);
     per_thread = work.fused.per_thread;
-    own = reinterpret_cast<VoxelSegment*>(storage);
-    voxel = reinterpret_cast<uint32_t*>(own + work.fused.chunk);
-    arrival = voxel + work.fused.chunk;
-    voxels_before = arrival + work.fused.chunk;
-    rest = storage + work.fused.chunk_bytes;
+    local = reinterpret_cast<VoxelSegment*>(storage);
+    voxel = reinterpret_cast<uint32_t*>(local + work.fused.partition);
+    arrival = voxel + work.fused.partition;
+    voxels_before = arrival + work.fused.partition;
+    rest = storage + work.fused.partition_bytes;
   }
 };
 
@@ -92,34 +90,34 @@ struct BlockTable {
   }
 };
 
-// One thread a point. The first points are read and located, and their voxels told apart, while the
+// One thread a point. The first points are read and located, and their voxels found, while the
 // workspace is being cleared; later ones are read while earlier ones are inserted.
 template <class Real, class Key>
-__device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
-                             FusedShared& shared) {
+__device__ void insert_partition(const VoxelizeArgs& args, const VoxelWork& work,
+                                 const BlockPartition& partition, FusedShared& shared) {
   constexpr Key kNoKey = static_cast<Key>(kNone64);
-  BlockTable<Key>& block = *reinterpret_cast<BlockTable<Key>*>(chunk.rest);
-  BlockTally::begin(args.points, chunk.begin, chunk.end, shared.tally);
+  BlockTable<Key>& block = *reinterpret_cast<BlockTable<Key>*>(partition.rest);
+  BlockTally::begin(args.points, partition.begin, partition.end, shared.tally);
   const auto load = [&](int64_t i) {
-    return load_point<Real>(args, work, chunk.begin + i, chunk.end, shared.tally.samples);
+    return load_point<Real>(args, work, partition.begin + i, partition.end, shared.tally.samples);
   };
   LoadedPoint<Real> next = load(threadIdx.x);
   clear_workspace(work);
   const cg::grid_group grid = cg::this_grid();
   auto cleared = grid.barrier_arrive();
 #pragma unroll 1
-  for (int first = 0; first < chunk.count || first == 0; first += blockDim.x) {
+  for (int first = 0; first < partition.count || first == 0; first += blockDim.x) {
     const int i = first + threadIdx.x;
     block.clear();
     int column;
     const Key key = static_cast<Key>(locate_point(args, next, &column));
     __syncthreads();
-    const WarpPeers peers = WarpPeers::of(key);
+    const MatchingLanes matching = MatchingLanes::of(key);
     uint32_t at = 0, arrival = 0;
     bool brings = false;
-    if (key != kNoKey && peers.leads()) {
-      brings =
-          block.insert(key, static_cast<uint32_t>(chunk.begin + i), peers.count(), &at, &arrival);
+    if (key != kNoKey && matching.leads()) {
+      brings = block.insert(key, static_cast<uint32_t>(partition.begin + i), matching.count(), &at,
+                            &arrival);
     }
     if (first == 0) {
       grid.barrier_wait(std::move(cleared));
@@ -133,15 +131,16 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
           work.table.insert_new(key, block.first[at], block.count[at], &block.before[at]);
     }
     __syncthreads();
-    at = peers.of_leader(at);
-    arrival = peers.of_leader(arrival) + peers.earlier();
-    if (i < chunk.count) {
+    at = matching.of_leader(at);
+    arrival = matching.of_leader(arrival) + matching.earlier();
+    if (i < partition.count) {
       const uint32_t slot = key != kNoKey ? block.slot[at] : kNone32;
       if (key != kNoKey) arrival += block.before[at];
-      chunk.voxel[i] = slot;
-      chunk.arrival[i] = arrival;
-      if (slot != kNone32 && arrival < kSmallVoxel) {
-        work.lists[int64_t{slot} * kSmallVoxel + arrival] = static_cast<uint32_t>(chunk.begin + i);
+      partition.voxel[i] = slot;
+      partition.arrival[i] = arrival;
+      if (slot != kNone32 && arrival < kSmallSegment) {
+        work.lists[int64_t{slot} * kSmallSegment + arrival] =
+            static_cast<uint32_t>(partition.begin + i);
       }
     }
     __syncthreads();
@@ -150,12 +149,12 @@ __device__ void insert_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
 
 // The row of voxel k of the block, and its index; or nothing, then the row is -1.
 __device__ __forceinline__ Voxel begin_row(const VoxelizeArgs& args, const VoxelWork& work,
-                                           const Chunk& chunk, const FusedShared& shared,
-                                           uint32_t k, bool writes) {
+                                           const BlockPartition& partition,
+                                           const FusedShared& shared, uint32_t k, bool writes) {
   Voxel voxel{};
   voxel.row = -1;
   if (k >= shared.voxels) return voxel;
-  const VoxelSegment segment = load_whole(&chunk.own[k]);
+  const VoxelSegment segment = load_whole(&partition.local[k]);
   const int64_t row = work.row_of_voxel(args, shared.first_id + k, segment.key);
   if (row < 0 || row >= args.capacity()) return voxel;
   voxel = make_voxel(args, work, segment, row, true);
@@ -165,40 +164,43 @@ __device__ __forceinline__ Voxel begin_row(const VoxelizeArgs& args, const Voxel
 
 // For all arguments: four voxels at a time by a warp.
 template <class Real, ReduceKind kKind>
-__device__ void reduce_own(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
-                           const FusedShared& shared, WarpShared<Real>& warp_shared) {
-  const uint32_t group = threadIdx.x / kSmallVoxel;
-  const uint32_t warp_first = threadIdx.x / 32 * (32 / kSmallVoxel);
+__device__ void reduce_local(const VoxelizeArgs& args, const VoxelWork& work,
+                             const BlockPartition& partition, const FusedShared& shared,
+                             WarpShared<Real>& warp_shared) {
+  const uint32_t group = threadIdx.x / kSmallSegment;
+  const uint32_t warp_first = threadIdx.x / 32 * (32 / kSmallSegment);
 #pragma unroll 1
-  for (uint32_t first = warp_first; first < shared.voxels; first += blockDim.x / kSmallVoxel) {
+  for (uint32_t first = warp_first; first < shared.voxels; first += blockDim.x / kSmallSegment) {
     const uint32_t k = first - warp_first + group;
-    const Voxel voxel = begin_row(args, work, chunk, shared, k, threadIdx.x % kSmallVoxel == 0);
-    const uint32_t* const points = work.lists + int64_t{voxel.segment.place} * kSmallVoxel;
-    const uint32_t n = voxel.segment.count <= kSmallVoxel ? voxel.segment.count : 0;
-    rank_and_reduce<Real, kKind>(args, work, voxel, points, n, kSmallVoxel, warp_shared);
+    const Voxel voxel =
+        begin_row(args, work, partition, shared, k, threadIdx.x % kSmallSegment == 0);
+    const uint32_t* const points = work.lists + int64_t{voxel.segment.place} * kSmallSegment;
+    const uint32_t n = voxel.segment.count <= kSmallSegment ? voxel.segment.count : 0;
+    rank_and_reduce<Real, kKind>(args, work, voxel, points, n, kSmallSegment, warp_shared);
   }
 }
 
 // The points of a small voxel, in order, by one lane; kNone32 past the last one.
 struct SmallOrder {
-  uint32_t point[kSmallVoxel];
+  uint32_t point[kSmallSegment];
 
   __device__ SmallOrder(const uint32_t* list, uint32_t n) {
     const uint4* const quads = reinterpret_cast<const uint4*>(list);
     const uint4 none = make_uint4(kNone32, kNone32, kNone32, kNone32);
     const uint4 low = n > 0 ? quads[0] : none;
     const uint4 high = n > 4 ? quads[1] : none;
-    const uint32_t all[kSmallVoxel] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    const uint32_t all[kSmallSegment] = {low.x,  low.y,  low.z,  low.w,
+                                         high.x, high.y, high.z, high.w};
 #pragma unroll
-    for (int i = 0; i < kSmallVoxel; ++i) {
+    for (int i = 0; i < kSmallSegment; ++i) {
       point[i] = static_cast<uint32_t>(i) < n ? all[i] : kNone32;
     }
 #pragma unroll
-    for (int run = 2; run <= kSmallVoxel; run *= 2) {
+    for (int run = 2; run <= kSmallSegment; run *= 2) {
 #pragma unroll
       for (int distance = run / 2; distance > 0; distance /= 2) {
 #pragma unroll
-        for (int i = 0; i < kSmallVoxel; ++i) {
+        for (int i = 0; i < kSmallSegment; ++i) {
           const int j = i ^ distance;
           if (j < i) continue;
           const uint32_t a = point[i], b = point[j];
@@ -226,7 +228,7 @@ __device__ __forceinline__ void sum_small(const VoxelizeArgs& args, const Voxel&
                                           const SmallOrder& order) {
   Quad total{};
 #pragma unroll
-  for (int first = 0; first < kSmallVoxel; first += 4) {
+  for (int first = 0; first < kSmallSegment; first += 4) {
     Quad points[4];
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
@@ -249,15 +251,15 @@ __device__ __forceinline__ void sum_small(const VoxelizeArgs& args, const Voxel&
 // What the threads of a block leave for each other about up to as many small voxels.
 struct PaddedRows {
   uint32_t* stored;  // [threads]; kNone32: not a small voxel
-  uint32_t* order;  // [threads, kSmallVoxel]
+  uint32_t* order;  // [threads, kSmallSegment]
 
-  __device__ explicit PaddedRows(const Chunk& chunk)
-      : stored(reinterpret_cast<uint32_t*>(chunk.rest)), order(stored + blockDim.x) {}
-  static_assert((1 + kSmallVoxel) * 32 * sizeof(uint32_t) <= sizeof(WarpShared<float>), "room");
+  __device__ explicit PaddedRows(const BlockPartition& partition)
+      : stored(reinterpret_cast<uint32_t*>(partition.rest)), order(stored + blockDim.x) {}
+  static_assert((1 + kSmallSegment) * 32 * sizeof(uint32_t) <= sizeof(WarpShared<float>), "room");
 };
 
 // The padded rows of `rows` voxels that follow each other from row `base` on, by a block: threads
-// write neighboring points all the way. Rows of crowded voxels are left out.
+// write neighboring points all the way. Rows of large segments are left out.
 __device__ inline void copy_rows(const VoxelizeArgs& args, const PaddedRows& shared, int64_t base,
                                  uint32_t rows) {
   constexpr uint32_t kAhead = 4;  // points on their way at once
@@ -275,7 +277,7 @@ __device__ inline void copy_rows(const VoxelizeArgs& args, const PaddedRows& sha
       writes[a] = stored != kNone32;
       value[a] = {};
       if (writes[a] && slot < stored) {
-        value[a] = Quad::load(args, shared.order[kSmallVoxel * k + slot]);
+        value[a] = Quad::load(args, shared.order[kSmallSegment * k + slot]);
       }
     }
 #pragma unroll
@@ -288,20 +290,20 @@ __device__ inline void copy_rows(const VoxelizeArgs& args, const PaddedRows& sha
 
 // For the usual arguments, see assume_common(): a lane a voxel.
 template <ReduceKind kKind>
-__device__ void reduce_own_quads(const VoxelizeArgs& args, const VoxelWork& work,
-                                 const Chunk& chunk, const FusedShared& shared) {
+__device__ void reduce_local_quads(const VoxelizeArgs& args, const VoxelWork& work,
+                                   const BlockPartition& partition, const FusedShared& shared) {
 #pragma unroll 1
   for (uint32_t first = 0; first < shared.voxels; first += blockDim.x) {
-    const Voxel voxel = begin_row(args, work, chunk, shared, first + threadIdx.x, true);
-    const bool small = voxel.row >= 0 && voxel.segment.count <= kSmallVoxel;
+    const Voxel voxel = begin_row(args, work, partition, shared, first + threadIdx.x, true);
+    const bool small = voxel.row >= 0 && voxel.segment.count <= kSmallSegment;
     const uint32_t n = small ? voxel.segment.count : 0;
-    const SmallOrder order(work.lists + int64_t{voxel.segment.place} * kSmallVoxel, n);
+    const SmallOrder order(work.lists + int64_t{voxel.segment.place} * kSmallSegment, n);
     if constexpr (kKind == ReduceKind::kCopy) {
-      const PaddedRows padded(chunk);
+      const PaddedRows padded(partition);
       padded.stored[threadIdx.x] = small ? voxel.stored : kNone32;
 #pragma unroll
-      for (int r = 0; r < kSmallVoxel; ++r) {
-        padded.order[kSmallVoxel * threadIdx.x + r] = order.point[r];
+      for (int r = 0; r < kSmallSegment; ++r) {
+        padded.order[kSmallSegment * threadIdx.x + r] = order.point[r];
       }
       const int rows = __syncthreads_count(voxel.row >= 0);
       copy_rows(args, padded, int64_t{shared.first_id} + first, static_cast<uint32_t>(rows));

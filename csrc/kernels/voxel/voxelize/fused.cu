@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All steps in one cooperative launch, for clouds of which every block can keep its part in shared
-// memory: what separate launches cost, and the trips of a point's slot and arrival through global
-// memory, are most of the time of a single scan.
+// All steps of voxelize in one cooperative launch, for clouds of which every block can keep its
+// partition of consecutive points in shared memory, one thread a point at a time: what separate
+// launches cost, and the trips of a point's slot and arrival through global memory, are most of the
+// time of a single scan.
 #include <algorithm>
 #include <type_traits>
 
@@ -14,48 +15,48 @@ namespace torchvox {
 namespace {
 
 // Ids in point order, a thread `per_thread` neighboring points. Blocks publish how many voxels
-// begin in them, and how many points the crowded ones have, and add up all earlier blocks.
-__device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
-                             FusedShared& shared) {
-  const int first = threadIdx.x * chunk.per_thread;
-  const int last = min(first + chunk.per_thread, chunk.count);
-  // Points below, voxels above: enough for the rows and the chunk of this kernel.
+// begin in them, and how many points the large segments have, and add up all earlier blocks.
+__device__ void number_partition(const VoxelizeArgs& args, const VoxelWork& work,
+                                 const BlockPartition& partition, FusedShared& shared) {
+  const int first = threadIdx.x * partition.per_thread;
+  const int last = min(first + partition.per_thread, partition.count);
+  // Points below, voxels above: enough for the rows and the partition of this kernel.
   const auto sum_of = [](uint32_t count) {
-    return (1u << kFusedRowBits) + (count > kSmallVoxel ? count : 0);
+    return (1u << kFusedRowBits) + (count > kSmallSegment ? count : 0);
   };
   const auto wide = [](uint32_t sum) {
     return pack_sum(sum >> kFusedRowBits, sum & ((1u << kFusedRowBits) - 1));
   };
   uint32_t begins = 0;  // bit k: a voxel begins with point first + k
-  uint32_t crowded = 0;
+  uint32_t large = 0;
   uint32_t sum = 0;
   uint64_t held_key = 0;  // of the last such voxel
   uint32_t held_count = 0;
 #pragma unroll 1
   for (int i = first; i < last; ++i) {
-    const uint32_t slot = chunk.voxel[i];
+    const uint32_t slot = partition.voxel[i];
     if (slot == kNone32) continue;
     uint64_t key;
     const VoxelTable::Entry entry = work.table.entry(slot, &key);
-    if (entry.first == chunk.begin + i) {
+    if (entry.first == partition.begin + i) {
       begins |= 1u << (i - first);
       held_key = key;
       held_count = entry.count + 1;
       sum += sum_of(held_count);
-      crowded += held_count > kSmallVoxel;
+      large += held_count > kSmallSegment;
     } else {
-      chunk.voxel[i] = entry.first;
+      partition.voxel[i] = entry.first;
     }
   }
   uint32_t block_sum;
   const uint32_t prefix = block_prefix(sum, shared.scan, &block_sum);
   const uint64_t total = wide(block_sum);
   if (threadIdx.x == 0) store_relaxed(&work.status[blockIdx.x], total);
-  const auto places = CrowdedPlaces::reserve(work.counters, crowded);
+  const auto places = LargePlaces::reserve(work.counters, large);
   const TileSums blocks = sum_of_tiles(work.status, static_cast<int>(blockIdx.x),
                                        static_cast<int>(gridDim.x), shared.scan);
   uint64_t before = blocks.before + wide(prefix);
-  uint32_t crowded_at = places.first();
+  uint32_t large_at = places.first();
   const uint32_t first_id = sum_voxels(blocks.before);
   if (threadIdx.x == 0) {
     shared.first_id = first_id;
@@ -66,35 +67,35 @@ __device__ void number_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
 
 #pragma unroll 1
   for (int i = first; i < last; ++i) {
-    if (args.points.offsets.given()) chunk.voxels_before[i] = sum_voxels(before);
+    if (args.points.offsets.given()) partition.voxels_before[i] = sum_voxels(before);
     if (!(begins >> (i - first) & 1)) continue;
-    const uint32_t slot = chunk.voxel[i];
+    const uint32_t slot = partition.voxel[i];
     uint64_t key = held_key;
     uint32_t count = held_count;
     if (begins >> (i - first) != 1) count = work.table.entry(slot, &key).count + 1;
     const uint32_t id = sum_voxels(before);
-    const bool is_crowded = count > kSmallVoxel;
-    const uint32_t place = is_crowded ? sum_points(before) : kNone32;
-    store_relaxed(&work.numbers[chunk.begin + i], uint64_t{place} << 32 | id);
-    if (is_crowded) add_voxel(args, work, id, {key, place, count}, &crowded_at);
-    store_whole(&chunk.own[id - first_id], VoxelSegment{key, is_crowded ? place : slot, count});
-    chunk.voxel[i] = static_cast<uint32_t>(chunk.begin + i);
+    const bool is_large = count > kSmallSegment;
+    const uint32_t place = is_large ? sum_points(before) : kNone32;
+    store_relaxed(&work.numbers[partition.begin + i], uint64_t{place} << 32 | id);
+    if (is_large) add_voxel(args, work, id, {key, place, count}, &large_at);
+    store_whole(&partition.local[id - first_id], VoxelSegment{key, is_large ? place : slot, count});
+    partition.voxel[i] = static_cast<uint32_t>(partition.begin + i);
     before += wide(sum_of(count));
   }
 }
 
 // The voxels before each sample of which the first row lies in this block; then, by one block, what
 // follows from them.
-__device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
-                               FusedShared& shared) {
+__device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work,
+                               const BlockPartition& partition, FusedShared& shared) {
   const PackedPoints& points = args.points;
   __syncthreads();
   if (points.offsets.given()) {
 #pragma unroll 1
     for (int64_t b = threadIdx.x; b <= points.batches; b += blockDim.x) {
       const int64_t offset = points.offset(b);
-      if (offset >= chunk.begin && offset < chunk.end) {
-        work.sample_begin[b] = chunk.voxels_before[offset - chunk.begin];
+      if (offset >= partition.begin && offset < partition.end) {
+        work.sample_begin[b] = partition.voxels_before[offset - partition.begin];
       }
     }
     if (!is_last_block(&work.counters->scan_done, gridDim.x)) return;
@@ -105,12 +106,12 @@ __device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work, 
 }
 
 // What follows for every point from the number of its voxel, which another block may still owe.
-__device__ void finish_chunk(const VoxelizeArgs& args, const VoxelWork& work, const Chunk& chunk,
-                             FusedShared& shared) {
+__device__ void finish_partition(const VoxelizeArgs& args, const VoxelWork& work,
+                                 const BlockPartition& partition, FusedShared& shared) {
 #pragma unroll 1
-  for (int first = 0; first < chunk.count; first += blockDim.x) {
+  for (int first = 0; first < partition.count; first += blockDim.x) {
     const int i = first + threadIdx.x;
-    const uint32_t voxel = i < chunk.count ? chunk.voxel[i] : kNone32;
+    const uint32_t voxel = i < partition.count ? partition.voxel[i] : kNone32;
     uint32_t id = kNone32, arrival = 0;
     if (voxel != kNone32) {
       uint64_t number;
@@ -118,13 +119,13 @@ __device__ void finish_chunk(const VoxelizeArgs& args, const VoxelWork& work, co
         number = load_relaxed(&work.numbers[voxel]);
       } while (number == kNone64);
       id = static_cast<uint32_t>(number);
-      arrival = chunk.arrival[i];
+      arrival = partition.arrival[i];
       const uint32_t place = static_cast<uint32_t>(number >> 32);
       if (place != kNone32) {
-        work.perm[int64_t{place} + arrival] = static_cast<uint32_t>(chunk.begin + i);
+        work.perm[int64_t{place} + arrival] = static_cast<uint32_t>(partition.begin + i);
       }
     }
-    finish_point(args, work, chunk.begin + i, chunk.end, id, arrival, shared.tally);
+    finish_point(args, work, partition.begin + i, partition.end, id, arrival, shared.tally);
   }
   shared.tally.flush(work);
 }
@@ -136,26 +137,26 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (kCommon && kKind == ReduceKind::kSum) args.reduce = VoxelReduce::kMean;
   extern __shared__ __align__(16) char storage[];
   __shared__ FusedShared shared;
-  const Chunk chunk(args, work, storage);
-  WarpShared<Real>* const warps = reinterpret_cast<WarpShared<Real>*>(chunk.rest);
+  const BlockPartition partition(args, work, storage);
+  WarpShared<Real>* const warps = reinterpret_cast<WarpShared<Real>*>(partition.rest);
   WarpShared<Real>& warp = warps[threadIdx.x / 32];
   using Key = std::conditional_t<kCommon, uint32_t, uint64_t>;
-  insert_chunk<Real, Key>(args, work, chunk, shared);
+  insert_partition<Real, Key>(args, work, partition, shared);
   work.barriers[0].arrive();
   work.barriers[0].wait();
-  number_chunk(args, work, chunk, shared);
-  number_samples(args, work, chunk, shared);
+  number_partition(args, work, partition, shared);
+  number_samples(args, work, partition, shared);
   // With a cap, the rows of a sample depend on all samples before it.
   if (work.row_needs_key(args)) {
     work.barriers[1].arrive();
     work.barriers[1].wait();
   }
-  finish_chunk(args, work, chunk, shared);
+  finish_partition(args, work, partition, shared);
   work.barriers[2].arrive();
   if constexpr (kCommon) {
-    reduce_own_quads<kKind>(args, work, chunk, shared);
+    reduce_local_quads<kKind>(args, work, partition, shared);
   } else {
-    reduce_own<Real, kKind>(args, work, chunk, shared, warp);
+    reduce_local<Real, kKind>(args, work, partition, shared, warp);
   }
   const bool one_sample = !args.points.offsets.given();
   if (one_sample) fill_unused_rows(args, args.kept(shared.all_voxels));
@@ -176,7 +177,7 @@ const void* kernel_of(const VoxelizeArgs& args) {
 }
 
 constexpr int kNamedBytes = 12 * 1024;  // shared memory that the kernel has by name, at most
-constexpr int kSharedWithoutAsking = 48 * 1024;  // that a kernel may have without opting in
+constexpr int kDefaultSharedBytes = 48 * 1024;  // that a kernel may have without opting in
 
 const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
   if (work.common && args.reduce == VoxelReduce::kNone) {
@@ -204,23 +205,24 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
   FusedLaunch fused;
   fused.blocks = static_cast<int>(std::clamp<int64_t>(ceil_div<int64_t>(rows, kFusedBlockPoints), 1,
                                                       std::max(1, target.multiprocessors)));
-  const int64_t chunk = ceil_div<int64_t>(rows, fused.blocks);
-  const int64_t chunk_bytes = (chunk * (args.points.offsets.given() ? 28 : 24) + 15) / 16 * 16;
-  const int64_t room = target.shared_bytes - kNamedBytes - chunk_bytes;
+  const int64_t partition = ceil_div<int64_t>(rows, fused.blocks);
+  const int64_t partition_bytes =
+      (partition * (args.points.offsets.given() ? 28 : 24) + 15) / 16 * 16;
+  const int64_t room = target.shared_bytes - kNamedBytes - partition_bytes;
   fused.threads = 128;
-  while (fused.threads < kFusedThreads && fused.threads < 2 * chunk &&
+  while (fused.threads < kFusedThreads && fused.threads < 2 * partition &&
          2 * fused.threads / 32 * warp_bytes <= room) {
     fused.threads *= 2;
   }
   const int64_t bytes = std::max({fused.threads / 32 * warp_bytes,
                                   static_cast<int64_t>(kSortChunk * sizeof(uint32_t)),
                                   static_cast<int64_t>(sizeof(BlockTable<uint64_t>))});
-  if (rows >> kFusedRowBits || chunk >> (32 - kFusedRowBits)) return {};
-  if (bytes > room || chunk > 32 * fused.threads) return {};
-  fused.chunk = static_cast<int>(chunk);
-  fused.per_thread = static_cast<int>(ceil_div<int64_t>(chunk, fused.threads));
-  fused.chunk_bytes = static_cast<int>(chunk_bytes);
-  fused.shared_bytes = static_cast<int>(chunk_bytes + bytes);
+  if (rows >> kFusedRowBits || partition >> (32 - kFusedRowBits)) return {};
+  if (bytes > room || partition > 32 * fused.threads) return {};
+  fused.partition = static_cast<int>(partition);
+  fused.per_thread = static_cast<int>(ceil_div<int64_t>(partition, fused.threads));
+  fused.partition_bytes = static_cast<int>(partition_bytes);
+  fused.shared_bytes = static_cast<int>(partition_bytes + bytes);
   return fused;
 }
 
@@ -228,7 +230,7 @@ cudaError_t voxelize_fused(const VoxelizeArgs& args, const VoxelWork& work,
                            const CudaContext& context) {
   const void* const kernel = kernel_for(args, work);
   const FusedLaunch& fused = work.fused;
-  if (fused.shared_bytes > kSharedWithoutAsking - kNamedBytes) {
+  if (fused.shared_bytes > kDefaultSharedBytes - kNamedBytes) {
     // One limit for every call: it belongs to the function, and other threads set it too.
     TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              context.target.shared_bytes - kNamedBytes));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ids in order of first appearance. A point is its voxel's first exactly when the table holds its
-// index, so ids and segments are one exclusive sum over the points, in point order.
+// index, so ids and segments are one exclusive sum over the points, in point order: one block 1,024
+// points. Then, for the sorted orders, ranks: one thread a voxel.
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 
@@ -78,22 +79,22 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
   const uint32_t first = min(threadIdx.x * each, candidates);
   const uint32_t last = min(first + each, candidates);
   uint64_t sum = 0;
-  uint32_t crowded = 0;
+  uint32_t large = 0;
 #pragma unroll 1
   for (uint32_t c = first; c < last; ++c) {
     const uint32_t count = shared.voxel[c].count;
     sum += pack_sum(count != 0, count);
-    crowded += count > kSmallVoxel;
+    large += count > kSmallSegment;
   }
   uint64_t total;
   uint64_t before = block_prefix(sum, shared.scan, &total);
-  const auto places = CrowdedPlaces::reserve(work.counters, crowded);
+  const auto places = LargePlaces::reserve(work.counters, large);
   const uint64_t tiles_before = tile_prefix(work.status, tile, total, shared.scan);
   if (tile == work.tiles - 1 && threadIdx.x == 0) {
     store_relaxed(&work.totals->voxels, sum_voxels(tiles_before + total));
   }
   before += tiles_before;
-  uint32_t crowded_at = places.first();
+  uint32_t large_at = places.first();
 
   for (uint32_t c = first; c < last; ++c) {
     const VoxelSegment voxel = shared.voxel[c];
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
     if (voxel.count == 0) continue;
     const uint32_t place = sum_points(before);
     work.table.give_id(voxel.place, voxel.key, id, place);
-    add_voxel(args, work, id, {voxel.key, place, voxel.count}, &crowded_at);
+    add_voxel(args, work, id, {voxel.key, place, voxel.count}, &large_at);
     if (work.bitmap != nullptr) {
       atomicAnd(&work.bitmap[voxel.key / 32], ~(1u << (voxel.key % 32)));
     }

@@ -15,26 +15,26 @@ __device__ __forceinline__ uint32_t append(uint32_t* counter, uint32_t n) {
   return atomicAdd(counter, n) + 1;
 }
 
-// Places in the list of crowded voxels: one atomic a warp, waited for when it is needed.
-struct CrowdedPlaces {
+// Places in the list of large segments: one atomic a warp, waited for when it is needed.
+struct LargePlaces {
   uint32_t base;  // in the last lane
   uint32_t before;
 
-  __device__ static CrowdedPlaces reserve(VoxelCounters* counters, uint32_t n) {
+  __device__ static LargePlaces reserve(VoxelCounters* counters, uint32_t n) {
     const int lane = threadIdx.x % 32;
     uint32_t inclusive = n;
     for (int distance = 1; distance < 32; distance *= 2) {
       const uint32_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
       if (lane >= distance) inclusive += below;
     }
-    CrowdedPlaces places{0, inclusive - n};
-    if (lane == 31 && inclusive > 0) places.base = append(&counters->crowded, inclusive);
+    LargePlaces places{0, inclusive - n};
+    if (lane == 31 && inclusive > 0) places.base = append(&counters->large, inclusive);
     return places;
   }
   __device__ uint32_t first() const { return __shfl_sync(0xffffffffu, base, 31) + before; }
 };
 
-// Long segments become tasks for whole blocks, one a chunk.
+// Segments for whole blocks become tasks, one a chunk.
 __device__ inline void add_tasks(const VoxelizeArgs& args, const VoxelWork& work, uint32_t id,
                                  uint32_t n) {
   if (n > work.sort_above) {
@@ -44,19 +44,19 @@ __device__ inline void add_tasks(const VoxelizeArgs& args, const VoxelWork& work
     for (uint32_t c = 0; c < chunks; ++c) work.sort_tasks[base + c] = {id, c};
   }
   const int64_t stored = args.stored(n);
-  if (work.giants && stored > kGiantChunk) {
-    const uint32_t chunks = static_cast<uint32_t>((stored - 1) / kGiantChunk + 1);
-    const uint32_t base = append(&work.counters->giant_tasks, chunks);
-    for (uint32_t c = 0; c < chunks; ++c) work.giant_tasks[base + c] = {id, c};
+  if (work.splits && stored > kSplitChunk) {
+    const uint32_t chunks = static_cast<uint32_t>((stored - 1) / kSplitChunk + 1);
+    const uint32_t base = append(&work.counters->split_tasks, chunks);
+    for (uint32_t c = 0; c < chunks; ++c) work.split_tasks[base + c] = {id, c};
   }
 }
 
 // Lists a voxel with its points, by its first point.
 __device__ inline void add_voxel(const VoxelizeArgs& args, const VoxelWork& work, uint32_t id,
-                                 const VoxelSegment& segment, uint32_t* crowded_at) {
+                                 const VoxelSegment& segment, uint32_t* large_at) {
   store_whole(&work.segments[id], segment);
-  if (segment.count <= kSmallVoxel) return;
-  store_whole(&work.crowded[(*crowded_at)++], CrowdedVoxel{id, segment.place, segment.count, 0});
+  if (segment.count <= kSmallSegment) return;
+  store_whole(&work.large[(*large_at)++], LargeSegment{id, segment.place, segment.count, 0});
   add_tasks(args, work, id, segment.count);
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The steps `runs` and `partitions` of voxelize_cpu.h.
 #include <limits>
 #include <type_traits>
 
@@ -9,8 +11,8 @@ namespace torchvox {
 
 namespace {
 
-// Keys of one part -> voxels, numbered from 1 on. Open addressing over at least twice as many slots
-// as voxels; a slot holds 0 or a voxel.
+// Keys of one partition -> voxels, numbered from 1 on. Open addressing over at least twice as many
+// slots as voxels; a slot holds 0 or a voxel.
 class Numbering {
  public:
   // For fewer than `room` voxels.
@@ -41,26 +43,27 @@ class Numbering {
   uint32_t size_ = 0;
 };
 
-// Looks up the runs of a part, chunk by chunk, and adds their points to their voxels. Step by step,
-// because half of the runs may start a voxel: no branch on that is predicted well.
+// Looks up the runs of a partition, chunk by chunk, and adds their points to their voxels. Step by
+// step, because half of the runs may start a voxel: no branch on that is predicted well.
 template <class Values>
-class PartNumbering {
+class PartitionNumbering {
  public:
-  PartNumbering(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values& values, int part)
+  PartitionNumbering(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values& values,
+                     int partition)
       : work_(work),
         values_(values),
-        part_(part),
-        base_(work.part_begin[part]),
+        partition_(partition),
+        base_(work.partition_begin[partition]),
         voxels_(work.voxels + base_),
         limit_(args.stored(std::numeric_limits<int64_t>::max())),
-        numbering_(work.table + 2 * base_, work.part_begin[part + 1] - base_, voxels_) {}
+        numbering_(work.table + 2 * base_, work.partition_begin[partition + 1] - base_, voxels_) {}
 
   // Gives the number of voxels that are new.
   int64_t add_chunk(int64_t chunk) {
     const int64_t known = numbering_.size();
     uint32_t run[kCpuChunk], id[kCpuChunk], missed[kCpuChunk];
-    const int runs =
-        work_.select_runs(chunk, [this](int64_t r) { return work_.run_part[r] == part_; }, run);
+    const int runs = work_.select_runs(
+        chunk, [this](int64_t r) { return work_.run_partition[r] == partition_; }, run);
     int misses = 0;
     for (int k = 0; k < runs; ++k) {
       const uint64_t key = work_.run_key[run[k]];
@@ -91,7 +94,7 @@ class PartNumbering {
 
   const VoxelCpuWork& work_;
   const Values& values_;
-  const int part_;
+  const int partition_;
   const int64_t base_;
   CpuVoxel* const voxels_;
   const int64_t limit_;
@@ -100,13 +103,13 @@ class PartNumbering {
 
 }  // namespace
 
-void number_parts(const VoxelizeArgs& args, const VoxelCpuWork& work,
-                  const ParallelFor& parallel_for) {
+void number_partitions(const VoxelizeArgs& args, const VoxelCpuWork& work,
+                       const ParallelFor& parallel_for) {
   with_values(args, work, [&](const auto& values) {
-    for_each_index(parallel_for, work.parts, 1, [&](int64_t p) {
-      PartNumbering part(args, work, values, static_cast<int>(p));
+    for_each_index(parallel_for, work.partitions, 1, [&](int64_t p) {
+      PartitionNumbering partition(args, work, values, static_cast<int>(p));
       for (int64_t chunk = 0; chunk < work.chunks; ++chunk) {
-        work.chunk_part_voxels[chunk * work.parts + p] = part.add_chunk(chunk);
+        work.chunk_partition_voxels[chunk * work.partitions + p] = partition.add_chunk(chunk);
       }
     });
   });
@@ -144,9 +147,9 @@ class RunFinder {
       : args_(args),
         work_(work),
         key_of_run_(work.run_key + chunk * kCpuChunk),
-        part_of_run_(work.run_part + chunk * kCpuChunk),
+        partition_of_run_(work.run_partition + chunk * kCpuChunk),
         bound_(work.run_bound + chunk * (kCpuChunk + 1)),
-        part_runs_(work.chunk_part_runs + chunk * work.parts) {
+        partition_runs_(work.chunk_partition_runs + chunk * work.partitions) {
     bound_[0] = static_cast<uint32_t>(chunk * kCpuChunk);
   }
 
@@ -169,11 +172,13 @@ class RunFinder {
   int64_t finish() {
     for (int64_t r = 0; r < runs_; ++r) {
       const bool dropped = key_of_run_[r] == kCpuNoKey;
-      const uint64_t part = scale_bits(mix_key(key_of_run_[r]), static_cast<uint64_t>(work_.parts));
-      part_of_run_[r] = dropped ? kCpuNoPart : static_cast<uint8_t>(part);
+      const uint64_t partition =
+          scale_bits(mix_key(key_of_run_[r]), static_cast<uint64_t>(work_.partitions));
+      partition_of_run_[r] = dropped ? kCpuNoPartition : static_cast<uint8_t>(partition);
     }
-    for (int p = 0; p < work_.parts; ++p) {
-      part_runs_[p] = std::count(part_of_run_, part_of_run_ + runs_, static_cast<uint8_t>(p));
+    for (int p = 0; p < work_.partitions; ++p) {
+      partition_runs_[p] =
+          std::count(partition_of_run_, partition_of_run_ + runs_, static_cast<uint8_t>(p));
     }
     return runs_;
   }
@@ -223,9 +228,9 @@ class RunFinder {
   const VoxelizeArgs& args_;
   const VoxelCpuWork& work_;
   uint64_t* const key_of_run_;
-  uint8_t* const part_of_run_;
+  uint8_t* const partition_of_run_;
   uint32_t* const bound_;
-  int64_t* const part_runs_;
+  int64_t* const partition_runs_;
   int64_t runs_ = 0;
 };
 
@@ -245,13 +250,13 @@ void find_runs(const VoxelizeArgs& args, const VoxelCpuWork& work,
       work.chunk_runs[chunk] = finder.finish();
     });
   });
-  work.part_begin[0] = 0;
-  for (int p = 0; p < work.parts; ++p) {
+  work.partition_begin[0] = 0;
+  for (int p = 0; p < work.partitions; ++p) {
     int64_t runs = 0;
     for (int64_t chunk = 0; chunk < work.chunks; ++chunk) {
-      runs += work.chunk_part_runs[chunk * work.parts + p];
+      runs += work.chunk_partition_runs[chunk * work.partitions + p];
     }
-    work.part_begin[p + 1] = work.part_begin[p] + runs + 1;
+    work.partition_begin[p + 1] = work.partition_begin[p] + runs + 1;
   }
 }
 

@@ -35,21 +35,21 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   using Key = std::conditional_t<kCommon, uint32_t, uint64_t>;  // a common key is short
   int column;
   const Key key = static_cast<Key>(locate_point(args, point, &column));
-  const WarpPeers peers = WarpPeers::of(key);
+  const MatchingLanes matching = MatchingLanes::of(key);
   wait_for_previous();
   tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point.sample, column);
   VoxelTable::Insertion added{kNone32, 0, false};
-  if (key != static_cast<Key>(kNone64) && peers.leads()) {
-    added = work.table.insert(key, static_cast<uint32_t>(row), peers.count());
+  if (key != static_cast<Key>(kNone64) && matching.leads()) {
+    added = work.table.insert(key, static_cast<uint32_t>(row), matching.count());
   }
   const unsigned maybe_first = __ballot_sync(0xffffffffu, added.lowest);
   if (threadIdx.x % 32 == 0 && row < range.end) work.maybe_first[row / 32] = maybe_first;
-  const uint32_t slot = peers.of_leader(added.slot);
-  const uint32_t before = peers.of_leader(added.before);
+  const uint32_t slot = matching.of_leader(added.slot);
+  const uint32_t before = matching.of_leader(added.before);
   if (row < range.end) {
     work.slot[row] = slot;
     // How many points of the voxel came before, in no order.
-    work.arrival[row] = before + peers.earlier();
+    work.arrival[row] = before + matching.earlier();
   }
   let_next_begin();
   tally.flush(work);

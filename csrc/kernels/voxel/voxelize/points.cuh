@@ -134,13 +134,13 @@ __device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Rea
 }
 
 // The lanes of a warp that have the key of the calling one: the lowest acts for all of them.
-struct WarpPeers {
+struct MatchingLanes {
   unsigned lanes;
 
-  __device__ static WarpPeers of(uint64_t key) {
+  __device__ static MatchingLanes of(uint64_t key) {
     return {__match_any_sync(0xffffffffu, static_cast<unsigned long long>(key))};
   }
-  __device__ static WarpPeers of(uint32_t key) { return {__match_any_sync(0xffffffffu, key)}; }
+  __device__ static MatchingLanes of(uint32_t key) { return {__match_any_sync(0xffffffffu, key)}; }
   __device__ int leader() const { return __ffs(static_cast<int>(lanes)) - 1; }
   __device__ bool leads() const { return static_cast<int>(threadIdx.x % 32) == leader(); }
   __device__ uint32_t count() const { return static_cast<uint32_t>(__popc(lanes)); }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Instances and launch of the last step, reduce.cuh.
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -47,7 +49,7 @@ cudaError_t reduce_voxels(const VoxelizeArgs& args, const VoxelWork& work,
   const int64_t row_bytes =
       20 + (args.features != nullptr ? args.row_values() * bytes_of(args.out_dtype) : 0);
   const int64_t threads =
-      std::max(std::min(capacity, work.voxel_limit) * kSmallVoxel, capacity * row_bytes / 64);
+      std::max(std::min(capacity, work.voxel_limit) * kSmallSegment, capacity * row_bytes / 64);
   const unsigned blocks = blocks_for(threads, kVoxelThreads, context.target, kResident);
   return launch_after(kernel_for(args, work), blocks, kVoxelThreads, context, args, work);
 }

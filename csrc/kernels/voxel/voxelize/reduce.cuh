@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last step: every row of every output, used or not, written once.
+// The last step: every row of every output, used or not, written once. Segments of one or two
+// points are reduced by a lane, small ones by eight lanes, large ones by a warp; more than 1,024
+// stored points are split among blocks, and more than a warp can order are sorted by blocks first.
+// Points are read once, gathered by index.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -147,9 +150,6 @@ __device__ inline void order_long_segments(const VoxelizeArgs& args, const Voxel
   }
 }
 
-// Sums and extremes of voxels with more than 1,024 stored points, split at the levels of the sum
-// rule among blocks.
-
 template <class Real>
 struct WarpShared {
   uint32_t order[kWarpSort];
@@ -157,28 +157,29 @@ struct WarpShared {
 };
 
 template <class Real>
-struct GiantShared {
+struct SplitShared {
   Real value[32][kChunkColumns];
   int32_t point[32][kChunkColumns];
   bool last;
 };
 
-// A block a chunk of 1,024 stored points: 32 blocks of 32 by the warps, then their sum. The block
-// that finishes a voxel's last chunk adds the chunks up.
+// A block a chunk of 1,024 stored points of a split segment, at the levels of the sum rule: 32
+// blocks of 32 by the warps, then their sum. The block that finishes a voxel's last chunk adds the
+// chunks up.
 template <class Real, ReduceKind kKind>
-__device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int64_t task,
-                            WarpShared<Real>& warp_shared, GiantShared<Real>& shared) {
-  const SegmentTask chunk = work.giant_tasks[task];
+__device__ void reduce_split_chunk(const VoxelizeArgs& args, const VoxelWork& work, int64_t task,
+                                   WarpShared<Real>& warp_shared, SplitShared<Real>& shared) {
+  const SegmentTask chunk = work.split_tasks[task];
   const VoxelSegment segment = work.segments[chunk.voxel];
   const int64_t row = work.row_of_voxel(args, chunk.voxel, segment.key);
   if (row < 0 || row >= args.capacity()) return;
   const Voxel voxel = make_voxel(args, work, segment, row, args.center_relative);
   const bool smallest = args.reduce == VoxelReduce::kMin;
   const int columns = static_cast<int>(args.points.columns);
-  const uint32_t begin = chunk.chunk * kGiantChunk;
-  const uint32_t length = voxel.stored - begin < kGiantChunk ? voxel.stored - begin : kGiantChunk;
+  const uint32_t begin = chunk.chunk * kSplitChunk;
+  const uint32_t length = voxel.stored - begin < kSplitChunk ? voxel.stored - begin : kSplitChunk;
   const uint32_t* order = work.perm + segment.place + begin;
-  Real* values = static_cast<Real*>(work.giant_values);
+  Real* values = static_cast<Real*>(work.split_values);
   const int lane = threadIdx.x % 32;
   for (int first = 0; first < columns; first += kChunkColumns) {
     const int n = columns - first < kChunkColumns ? columns - first : kChunkColumns;
@@ -207,17 +208,17 @@ __device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int
       const int64_t at = 2 * task * columns + first + lane;
       values[at] = kKind == ReduceKind::kBest ? best.value : sum;
       values[at + columns] = length % 32 ? shared.value[length / 32][lane] : Real(0);
-      if (kKind == ReduceKind::kBest) work.giant_points[task * columns + first + lane] = best.point;
+      if (kKind == ReduceKind::kBest) work.split_points[task * columns + first + lane] = best.point;
     }
     __syncthreads();
   }
 
   const int64_t first_task = task - chunk.chunk;
-  const uint32_t chunks = (voxel.stored - 1) / kGiantChunk + 1;
+  const uint32_t chunks = (voxel.stored - 1) / kSplitChunk + 1;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    shared.last = atomicAdd(&work.giant_done[first_task], 1u) + 1 == chunks - 1;
+    shared.last = atomicAdd(&work.split_done[first_task], 1u) + 1 == chunks - 1;
   }
   __syncthreads();
   if (shared.last) {
@@ -228,8 +229,8 @@ __device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int
       for (uint32_t c = 0; c < chunks; ++c) {
         const Real value = values[2 * (first_task + c) * columns + column];
         if (kKind == ReduceKind::kBest) {
-          best.add(value, work.giant_points[(first_task + c) * columns + column], smallest);
-        } else if (voxel.stored - c * kGiantChunk >= kGiantChunk) {
+          best.add(value, work.split_points[(first_task + c) * columns + column], smallest);
+        } else if (voxel.stored - c * kSplitChunk >= kSplitChunk) {
           sum.template add_block<2>(value);
         } else {
           sum.template add_rest<1>(value);
@@ -242,9 +243,10 @@ __device__ void giant_chunk(const VoxelizeArgs& args, const VoxelWork& work, int
   __syncthreads();
 }
 
-// One lane a voxel of up to kTinyVoxel points: nothing to share.
+// A segment of up to kLaneSegment points by one lane: nothing to share.
 template <class Real, ReduceKind kKind>
-__device__ void tiny_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel) {
+__device__ void reduce_in_lane(const VoxelizeArgs& args, const VoxelWork& work,
+                               const Voxel& voxel) {
   const uint32_t* points = work.perm + voxel.segment.place;
   uint32_t low = points[0];
   uint32_t high = low;
@@ -340,11 +342,11 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
   __syncwarp();
 }
 
-// `count` neighboring rows by a warp: one lane a row for its index and for tiny voxels, then the
-// other small ones four at a time. Crowded voxels have their own list.
+// `count` neighboring rows by a warp: one lane a row for its index and for segments that a lane
+// reduces, then the other small ones four at a time. Large segments have their own list.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int64_t first_row,
-                            int count, uint32_t tiny, WarpShared<Real>& shared) {
+                            int count, uint32_t lane_limit, WarpShared<Real>& shared) {
   const int lane = threadIdx.x % 32;
   Voxel voxel{};
   if (lane < count) {
@@ -354,32 +356,32 @@ __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int
     write_row(args, voxel);
   }
   const uint32_t n = voxel.segment.count;
-  if (n > 0 && n <= tiny) tiny_voxel<Real, kKind>(args, work, voxel);
+  if (n > 0 && n <= lane_limit) reduce_in_lane<Real, kKind>(args, work, voxel);
   __syncwarp();
-  unsigned small = __ballot_sync(kWholeWarp, n > tiny && n <= kSmallVoxel);
+  unsigned small = __ballot_sync(kWholeWarp, n > lane_limit && n <= kSmallSegment);
 #pragma unroll 1
   while (small != 0) {
     int source = -1;  // the lane of this group's voxel
-    for (int g = 0; g < 32 / kSmallVoxel && small != 0; ++g) {
-      if (g == lane / kSmallVoxel) source = __ffs(static_cast<int>(small)) - 1;
+    for (int g = 0; g < 32 / kSmallSegment && small != 0; ++g) {
+      if (g == lane / kSmallSegment) source = __ffs(static_cast<int>(small)) - 1;
       small &= small - 1;
     }
     const Voxel mine = voxel_of_lane(args, voxel, source >= 0 ? source : 0);
     rank_and_reduce<Real, kKind>(args, work, mine, work.perm + mine.segment.place,
-                                 source >= 0 ? mine.segment.count : 0, kSmallVoxel, shared);
+                                 source >= 0 ? mine.segment.count : 0, kSmallSegment, shared);
   }
 }
 
-// A warp a voxel.
+// A large segment by a warp.
 template <class Real, ReduceKind kKind>
-__device__ void crowded_voxel(const VoxelizeArgs& args, const VoxelWork& work,
-                              const CrowdedVoxel& crowded, WarpShared<Real>& shared) {
-  VoxelSegment segment{0, crowded.place, crowded.count};
-  if (args.center_relative || work.row_needs_key(args)) segment.key = work.segments[crowded.id].key;
-  const int64_t row = work.row_of_voxel(args, crowded.id, segment.key);
+__device__ void reduce_large(const VoxelizeArgs& args, const VoxelWork& work,
+                             const LargeSegment& large, WarpShared<Real>& shared) {
+  VoxelSegment segment{0, large.place, large.count};
+  if (args.center_relative || work.row_needs_key(args)) segment.key = work.segments[large.id].key;
+  const int64_t row = work.row_of_voxel(args, large.id, segment.key);
   if (row < 0 || row >= args.capacity()) return;
   const Voxel voxel = make_voxel(args, work, segment, row, args.center_relative);
-  if (work.giants && voxel.stored > kGiantChunk) return;
+  if (work.splits && voxel.stored > kSplitChunk) return;
   const uint32_t* order = work.perm + segment.place;
   if (segment.count <= 32) {
     rank_and_reduce<Real, kKind>(args, work, voxel, order, segment.count, 32, shared);
@@ -443,10 +445,9 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) 
   }
 }
 
-// Crowded voxels first, a warp each, from their list: they take longest. Then the other ones of
-// `rows` rows, and the counts. A point's row is read once,
-// gathered by index. `warps` is shared memory, one for each warp of the block and at least
-// kSortChunk words.
+// Large segments first, a warp each, from their list: they take longest. Then the small ones of
+// `rows` rows, and the counts. `warps` is shared memory, one for each warp of the block and at
+// least kSortChunk words.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uint32_t rows,
                             WarpShared<Real>* warps) {
@@ -456,11 +457,11 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
   }
   if (blockIdx.x == gridDim.x - 1) write_counts(args, work);
   if constexpr (kKind == ReduceKind::kSum || kKind == ReduceKind::kBest) {
-    __shared__ GiantShared<Real> giant;
-    const int64_t tasks = work.giants ? work.counters->giant_tasks + 1 : 0;
+    __shared__ SplitShared<Real> split;
+    const int64_t tasks = work.splits ? work.counters->split_tasks + 1 : 0;
 #pragma unroll 1
     for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-      giant_chunk<Real, kKind>(args, work, task, shared, giant);
+      reduce_split_chunk<Real, kKind>(args, work, task, shared, split);
     }
   }
   // Neighboring tasks go to different blocks, so that the work of a short list spreads; and the
@@ -469,25 +470,26 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
   const uint32_t turn = (threadIdx.x / 32 + 4 * blockIdx.x / gridDim.x) % block_warps;
   const uint32_t warp = turn * gridDim.x + blockIdx.x;
   const uint32_t warp_count = gridDim.x * block_warps;
-  const uint32_t crowded = work.counters->crowded + 1;
-  // More rows a task as long as all warps have some; then a lane takes a whole tiny voxel.
-  uint32_t task_rows = 32 / kSmallVoxel;
+  const uint32_t large = work.counters->large + 1;
+  // More rows a task as long as all warps have some; then a lane reduces a whole segment of one or
+  // two points.
+  uint32_t task_rows = 32 / kSmallSegment;
   while (task_rows < 32 && rows >= 2 * task_rows * warp_count) task_rows *= 2;
-  const bool many = task_rows > 32 / kSmallVoxel;
-  const uint32_t tiny = many && kKind != ReduceKind::kCopy ? kTinyVoxel : 0;
-  const uint32_t tasks = crowded + (rows + task_rows - 1) / task_rows;
-  CrowdedVoxel next{};  // read one task ahead
-  if (warp < crowded) next = load_whole(&work.crowded[warp]);
+  const bool many = task_rows > 32 / kSmallSegment;
+  const uint32_t lane_limit = many && kKind != ReduceKind::kCopy ? kLaneSegment : 0;
+  const uint32_t tasks = large + (rows + task_rows - 1) / task_rows;
+  LargeSegment next{};  // read one task ahead
+  if (warp < large) next = load_whole(&work.large[warp]);
 #pragma unroll 1
   for (uint32_t task = warp; task < tasks; task += warp_count) {
-    if (task < crowded) {
-      const CrowdedVoxel current = next;
-      if (task + warp_count < crowded) next = load_whole(&work.crowded[task + warp_count]);
-      crowded_voxel<Real, kKind>(args, work, current, shared);
+    if (task < large) {
+      const LargeSegment current = next;
+      if (task + warp_count < large) next = load_whole(&work.large[task + warp_count]);
+      reduce_large<Real, kKind>(args, work, current, shared);
     } else {
-      const uint32_t first = (task - crowded) * task_rows;
+      const uint32_t first = (task - large) * task_rows;
       const uint32_t count = rows - first < task_rows ? rows - first : task_rows;
-      reduce_rows<Real, kKind>(args, work, first, static_cast<int>(count), tiny, shared);
+      reduce_rows<Real, kKind>(args, work, first, static_cast<int>(count), lane_limit, shared);
     }
   }
 }

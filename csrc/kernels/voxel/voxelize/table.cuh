@@ -174,7 +174,7 @@ struct VoxelTable {
     return {both.first, count_of(both.word)};
   }
   // Replaces the smallest index by the voxel's id and the count by its first place in perm. Safe
-  // while other threads still ask "is my index the smallest": an id never exceeds that index.
+  // while other threads still test "is my index the smallest": an id never exceeds that index.
   __device__ __forceinline__ void give_id(uint32_t slot, uint64_t key, uint32_t id,
                                           uint32_t place) const {
     if (kind == VoxelTableKind::kHash) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From ordered points to a row of `features`.
+// From the points of a segment to its row of `features`, by a warp.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// voxelize on the GPU: the decisions and the workspace of a call, its launches in order, and the
+// gradient.
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -31,9 +34,9 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   short_keys = keys <= 0xffffffffu;
   const bool few_stored = args.max_points >= 0 && args.max_points <= 32;
   sort_above = few_stored ? kWarpSelect : kWarpSort;
-  giants = args.features != nullptr && args.reduce != VoxelReduce::kNone &&
-      (args.max_points < 0 || args.max_points > kGiantChunk) && rows > kGiantChunk;
-  giant_limit = giants ? rows / (kGiantChunk / 2) + 1 : 0;
+  splits = args.features != nullptr && args.reduce != VoxelReduce::kNone &&
+      (args.max_points < 0 || args.max_points > kSplitChunk) && rows > kSplitChunk;
+  split_limit = splits ? rows / (kSplitChunk / 2) + 1 : 0;
   if (args.order != VoxelOrder::kFirst) {
     const int64_t forced = plan_override(Plan::kVoxelRanking);
     const bool bitmap =
@@ -48,7 +51,7 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   common = plan_override(Plan::kVoxelCommon) != 0 && wants_common && args.features != nullptr &&
       quads && short_keys && points.columns == 4 && points.row_stride == 4 &&
       !points.offsets.given() && !points.num_valid.given() && !args.grid.x_major &&
-      !args.center_relative && args.point_slot == nullptr && args.arg == nullptr && !giants &&
+      !args.center_relative && args.point_slot == nullptr && args.arg == nullptr && !splits &&
       ranking == VoxelRanking::kById;
   table = VoxelTable::choose(keys, rows);
   fused = plan_fused(args, *this, target);
@@ -60,7 +63,7 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   word_status = space.take<uint64_t>(word_tiles);
   if (word_tiles > 0) bitmap = space.take<uint32_t>(word_tiles * kTileWords);
   tallies = space.take<uint32_t>(5 * batches);
-  giant_done = space.take<uint32_t>(giant_limit);
+  split_done = space.take<uint32_t>(split_limit);
   counters = space.take<VoxelCounters>(1);
   if (fused.blocks > 0) barriers = space.take<GridBarrier>(3);
   cleared_bytes = space.bytes();
@@ -71,19 +74,19 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   arrival = space.take<uint32_t>(rows);
   perm = space.take<uint32_t>(rows);
   if (fused.blocks > 0) {
-    lists = space.take<uint32_t>(static_cast<int64_t>(table.slots) * kSmallVoxel);
+    lists = space.take<uint32_t>(static_cast<int64_t>(table.slots) * kSmallSegment);
   }
   segments = space.take<VoxelSegment>(voxel_limit);
   sample_begin = space.take<uint32_t>(batches + 1);
   row_begin = space.take<uint32_t>(batches + 1);
-  crowded = space.take<CrowdedVoxel>(rows / (kSmallVoxel + 1) + 1);
+  large = space.take<LargeSegment>(rows / (kSmallSegment + 1) + 1);
   // A segment of n > kWarpSort points takes n / kSortChunk + 1 tasks at most.
   sort_tasks = space.take<SegmentTask>(rows > sort_above ? rows / 448 + 1 : 0);
-  if (giants) {
-    giant_tasks = space.take<SegmentTask>(giant_limit);
+  if (splits) {
+    split_tasks = space.take<SegmentTask>(split_limit);
     const int64_t real_bytes = args.points.dtype == DType::kDouble ? 8 : 4;
-    giant_values = space.take<char>(giant_limit * 2 * args.points.columns * real_bytes);
-    if (args.is_best()) giant_points = space.take<int32_t>(giant_limit * args.points.columns);
+    split_values = space.take<char>(split_limit * 2 * args.points.columns * real_bytes);
+    if (args.is_best()) split_points = space.take<int32_t>(split_limit * args.points.columns);
   }
   if (ranking != VoxelRanking::kById) {
     ranked_segments = space.take<VoxelSegment>(voxel_limit);

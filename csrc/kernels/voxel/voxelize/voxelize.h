@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Entry of voxelize and its gradient. Steps on the GPU, of which fused.cu does all in one launch:
+//
+//   insert   points into the table of voxels (table.cuh)        points.cu
+//   number   voxels by their first points; ranks of them        number.cu
+//   place    points into the segments of their voxels           points.cu
+//   reduce   segments to rows, and all that is left to write    reduce.cu
+//
+// work.cuh says what ids, ranks, rows and segments are, and has the workspace; voxelize.cu
+// launches. CPU: see voxelize_cpu.h.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// voxelize on the CPU: the steps `ranks`, `rows` and `points` of voxelize_cpu.h, and the gradient.
 #include <algorithm>
 #include <cstring>
 
@@ -13,21 +15,21 @@ namespace torchvox {
 VoxelCpuWork::VoxelCpuWork(const VoxelizeArgs& args, void* base) {
   const int64_t n = args.points.rows, columns = args.points.columns;
   const int64_t batches = args.points.batches;
-  const int64_t forced = plan_override(Plan::kVoxelParts);
+  const int64_t forced = plan_override(Plan::kVoxelPartitions);
   const int64_t wanted =
-      forced == kAutomatic ? std::min<int64_t>(args.threads, n / kCpuPointsPerPart) : forced;
-  parts = static_cast<int>(std::clamp<int64_t>(wanted, 1, kCpuParts));
+      forced == kAutomatic ? std::min<int64_t>(args.threads, n / kCpuPointsPerPartition) : forced;
+  partitions = static_cast<int>(std::clamp<int64_t>(wanted, 1, kCpuPartitions));
   chunks = (n + kCpuChunk - 1) / kCpuChunk;
-  room = n + parts;
+  room = n + partitions;
   Workspace space(base);
   run_bound = space.take<uint32_t>(n + chunks);
   run_key = space.take<uint64_t>(n);
-  run_part = space.take<uint8_t>(n);
+  run_partition = space.take<uint8_t>(n);
   chunk_runs = space.take<int64_t>(chunks);
-  chunk_part_runs = space.take<int64_t>(chunks * parts);
-  chunk_part_voxels = space.take<int64_t>(chunks * parts);
+  chunk_partition_runs = space.take<int64_t>(chunks * partitions);
+  chunk_partition_voxels = space.take<int64_t>(chunks * partitions);
   chunk_voxels = space.take<int64_t>(chunks);
-  part_begin = space.take<int64_t>(parts + 1);
+  partition_begin = space.take<int64_t>(partitions + 1);
   table = space.take<uint32_t>(2 * room);
   voxels = space.take<CpuVoxel>(room);
   if (args.order != VoxelOrder::kFirst) ranked = space.take<Ranked>(2 * n);
@@ -58,12 +60,12 @@ bool copies(const VoxelizeArgs& args) {
 }
 
 // voxel_of: all voxels in order of their first points.
-void merge_parts(VoxelCpuWork& work, const ParallelFor& parallel_for) {
+void merge_partitions(VoxelCpuWork& work, const ParallelFor& parallel_for) {
   work.found = 0;
   for (int64_t chunk = 0; chunk < work.chunks; ++chunk) {
     work.chunk_voxels[chunk] = work.found;
-    for (int p = 0; p < work.parts; ++p) {
-      work.found += work.chunk_part_voxels[chunk * work.parts + p];
+    for (int p = 0; p < work.partitions; ++p) {
+      work.found += work.chunk_partition_voxels[chunk * work.partitions + p];
     }
   }
   for_each_index(parallel_for, work.chunks, 1, [&](int64_t chunk) {
@@ -173,7 +175,7 @@ void write_chunk(const VoxelizeArgs& args, const VoxelCpuWork& work, const Value
   int32_t rows[kCpuChunk + kWide];
   const int64_t first = chunk * kCpuChunk, runs = work.chunk_runs[chunk];
   for (int64_t run = first; run < first + runs; ++run) {
-    const bool dropped = work.run_part[run] == kCpuNoPart;
+    const bool dropped = work.run_partition[run] == kCpuNoPartition;
     const int32_t row = dropped ? -1 : work.row_of[work.run_voxel(run)];
     const int64_t begin = work.run_begin(chunk, run), end = work.run_end(chunk, run);
     std::fill_n(rows + (begin - first), kWide, row);
@@ -184,7 +186,7 @@ void write_chunk(const VoxelizeArgs& args, const VoxelCpuWork& work, const Value
   if (args.point_slot == nullptr && !copies(args)) return;
   for (int64_t run = first; run < first + runs; ++run) {
     const int64_t begin = work.run_begin(chunk, run), end = work.run_end(chunk, run);
-    if (work.run_part[run] != kCpuNoPart) {
+    if (work.run_partition[run] != kCpuNoPartition) {
       write_slots(args, work, values, work.run_voxel(run), work.run_slot(run), begin, end);
     } else if (args.point_slot != nullptr) {
       std::fill(args.point_slot + begin, args.point_slot + end, -1);
@@ -245,12 +247,12 @@ int64_t workspace_bytes_cpu(const VoxelizeArgs& args) { return VoxelCpuWork(args
 
 void run_cpu(const VoxelizeArgs& args, void* workspace, const ParallelFor& parallel_for) {
   VoxelCpuWork work(args, workspace);
-  const ParallelFor& run_tasks = work.parts > 1 ? parallel_for : ParallelFor(serial_for);
+  const ParallelFor& run_tasks = work.partitions > 1 ? parallel_for : ParallelFor(serial_for);
   std::fill_n(work.tallies, 5 * args.points.batches, 0);
   if (work.cascades_taken != nullptr) *work.cascades_taken = 0;
   find_runs(args, work, run_tasks);
-  number_parts(args, work, run_tasks);
-  merge_parts(work, run_tasks);
+  number_partitions(args, work, run_tasks);
+  merge_partitions(work, run_tasks);
   find_samples_and_rows(args, work);
   if (args.order != VoxelOrder::kFirst) sort_voxels(args, work);
   write_all_rows(args, work, run_tasks);

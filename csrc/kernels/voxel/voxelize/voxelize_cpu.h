@@ -3,19 +3,18 @@
 // What the steps of voxelize share on the CPU.
 //
 // Neighbors in the input tend to share a voxel, so runs of such points are looked up, not points.
-// Voxels are dealt out to parts by a hash of their keys, and one task does all that a part needs,
-// its runs in input order. So a voxel's first point, the slots of its points and the order of its
-// sums come by themselves, without atomics and without sorting; one thread is one part. The number
-// of parts decides no result.
+// Voxels are split into partitions by a hash of their keys, and one task does all that a
+// partition needs, its runs in input order. So a voxel's first point, the slots of its points and
+// the order of its sums come by themselves, without atomics and without sorting; one thread is one
+// partition. The number of partitions decides no result.
 //
-//   runs     the keys of all points, as runs of equal ones    in chunks of points
-//   parts    every part's voxels and their sums               in parts
-//   ranks    all voxels in output order, hence their rows     in chunks of points
-//   rows     what the outputs hold of each row                in rows
-//   points   what the outputs hold of each point              in chunks of points
+//   runs        the keys of all points, as runs of equal ones    in chunks of points
+//   partitions  the voxels of every partition and their sums     in partitions
+//   ranks       all voxels in output order, hence their rows     in chunks of points
+//   rows        what the outputs hold of each row                in rows
+//   points      what the outputs hold of each point              in chunks of points
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "csrc/kernels/core/workspace.h"
@@ -25,12 +24,12 @@ namespace torchvox {
 
 inline constexpr int64_t kCpuChunk = 1024;  // points a task
 inline constexpr int64_t kCpuRowsPerTask = 512;
-// A part reads the part of every run: more parts than this would do little else.
-inline constexpr int kCpuParts = 16;
-inline constexpr int64_t kCpuPointsPerPart = 8192;
+// The task of a partition reads that of every run: with more than this it would do little else.
+inline constexpr int kCpuPartitions = 16;
+inline constexpr int64_t kCpuPointsPerPartition = 8192;
 inline constexpr uint32_t kCpuSumBlock = 32;  // values in the finest block of CascadeSum
 
-inline constexpr uint8_t kCpuNoPart = 0xff;
+inline constexpr uint8_t kCpuNoPartition = 0xff;
 inline constexpr uint64_t kCpuNoKey = ~uint64_t{0};
 
 struct CpuVoxel {
@@ -40,24 +39,24 @@ struct CpuVoxel {
 };
 
 struct VoxelCpuWork {
-  int parts = 1;
+  int partitions = 1;
   int64_t chunks = 0;
   int64_t bytes = 0;
 
   // Runs, those of a chunk from chunk * kCpuChunk on.
   uint32_t* run_bound = nullptr;  // [rows + chunks] chunk by chunk: its begin, the ends of its runs
-  uint64_t* run_key = nullptr;  // [rows] from number_parts() on: voxel << 32 | slot of first point
-  uint8_t* run_part = nullptr;  // [rows]
+  uint64_t* run_key = nullptr;  // [rows] once numbered: voxel << 32 | slot of first point
+  uint8_t* run_partition = nullptr;  // [rows]
   int64_t* chunk_runs = nullptr;  // [chunks]
-  int64_t* chunk_part_runs = nullptr;  // [chunks, parts]
-  int64_t* chunk_part_voxels = nullptr;  // [chunks, parts] voxels whose first point lies there
+  int64_t* chunk_partition_runs = nullptr;  // [chunks, partitions]
+  int64_t* chunk_partition_voxels = nullptr;  // [chunks, partitions] voxels that begin there
   int64_t* chunk_voxels = nullptr;  // [chunks] voxels whose first point lies before
 
-  // Voxels are numbered part by part, with gaps: a part has a number for each of its runs and,
-  // before these, one for no voxel.
-  int64_t room = 0;  // rows + parts
-  int64_t* part_begin = nullptr;  // [parts + 1]
-  uint32_t* table = nullptr;  // [2 * room] hash tables, part by part
+  // Voxels are numbered partition by partition, with gaps: a partition has a number for each of its
+  // runs and, before these, one for no voxel.
+  int64_t room = 0;  // rows + partitions
+  int64_t* partition_begin = nullptr;  // [partitions + 1]
+  uint32_t* table = nullptr;  // [2 * room] hash tables, partition by partition
   CpuVoxel* voxels = nullptr;  // [room]
 
   // Running values of sums and extremes, see values_cpu.h.
@@ -97,7 +96,7 @@ struct VoxelCpuWork {
   // The points [begin, end) of a run of the chunk.
   int64_t run_begin(int64_t chunk, int64_t run) const { return run_bound[run + chunk]; }
   int64_t run_end(int64_t chunk, int64_t run) const { return run_bound[run + chunk + 1]; }
-  // Of a run, from number_parts() on.
+  // Of a run, from number_partitions() on.
   uint32_t run_voxel(int64_t run) const { return static_cast<uint32_t>(run_key[run] >> 32); }
   uint32_t run_slot(int64_t run) const { return static_cast<uint32_t>(run_key[run]); }
 
@@ -121,7 +120,7 @@ inline uint64_t scale_bits(uint64_t bits, uint64_t count) {
 
 // The first two steps; between them they fill everything down to cascade_of.
 void find_runs(const VoxelizeArgs& args, const VoxelCpuWork& work, const ParallelFor& parallel_for);
-void number_parts(const VoxelizeArgs& args, const VoxelCpuWork& work,
-                  const ParallelFor& parallel_for);
+void number_partitions(const VoxelizeArgs& args, const VoxelCpuWork& work,
+                       const ParallelFor& parallel_for);
 
 }  // namespace torchvox

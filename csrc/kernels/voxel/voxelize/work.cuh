@@ -30,12 +30,12 @@ inline constexpr int kTileEach = 4;  // points a thread of the scan over points
 inline constexpr int kTilePoints = kTileEach * kVoxelThreads;  // a block of it
 inline constexpr int kBitmapWords = 8;  // words a thread of the scan over bits
 inline constexpr int kTileWords = kBitmapWords * kVoxelThreads;
-inline constexpr int kTinyVoxel = 2;  // points that one lane orders and reduces
-inline constexpr int kSmallVoxel = 8;  // points that 8 lanes order and reduce
+inline constexpr int kLaneSegment = 2;  // points that one lane orders and reduces
+inline constexpr int kSmallSegment = 8;  // points that 8 lanes order and reduce
 inline constexpr int kWarpSort = 512;  // points that a warp sorts in shared memory
 inline constexpr int kWarpSelect = 4096;  // points from which a warp selects the first 32
 inline constexpr int kSortChunk = 4096;  // points that a block sorts in shared memory
-inline constexpr int kGiantChunk = 1024;  // stored points that a block reduces
+inline constexpr int kSplitChunk = 1024;  // stored points of a split segment that a block reduces
 inline constexpr uint64_t kBitmapKeys = uint64_t{1} << 28;  // largest grid ranked by a bitmap
 
 struct alignas(16) VoxelSegment {
@@ -44,8 +44,8 @@ struct alignas(16) VoxelSegment {
   uint32_t count;
 };
 
-// A voxel above kSmallVoxel points.
-struct alignas(16) CrowdedVoxel {
+// A voxel of more than kSmallSegment points.
+struct alignas(16) LargeSegment {
   uint32_t id;
   uint32_t place;
   uint32_t count;
@@ -74,11 +74,11 @@ struct VoxelCounters {
   uint32_t scan_ticket;
   uint32_t scan_done;
   uint32_t word_ticket;
-  uint32_t crowded;
+  uint32_t large;
   uint32_t sort_tasks;
   uint32_t sort_ticket;
   uint32_t sort_done;
-  uint32_t giant_tasks;
+  uint32_t split_tasks;
   uint32_t inverse_longest;  // 2^32 - 1 - points of the longest segment that is sorted
 };
 
@@ -87,13 +87,13 @@ struct VoxelTotals {
   uint32_t rows;  // kept
 };
 
-// The launch of the fused kernel: every block takes `chunk` consecutive points.
+// The launch of the fused kernel: every block takes a partition of consecutive points.
 struct FusedLaunch {
   int blocks = 0;  // 0: separate kernels
   int threads = 0;
-  int chunk = 0;
+  int partition = 0;  // points
   int per_thread = 0;  // points
-  int chunk_bytes = 0;  // of shared memory for the points, out of
+  int partition_bytes = 0;  // of shared memory for the points, out of
   int shared_bytes = 0;
 };
 
@@ -107,43 +107,42 @@ struct VoxelWork {
   int64_t cleared_bytes = 0;
   int64_t bytes = 0;
   int64_t sort_bytes = 0;  // of the radix sort
-  int64_t giant_limit = 0;
-  bool giants = false;
+  int64_t split_limit = 0;
+  bool splits = false;  // segments may be split among blocks
   bool quads = false;  // rows of points can be read four floats at a time
   bool short_keys = false;  // keys fit 32 bits
   bool common = false;  // see assume_common()
   VoxelRanking ranking = VoxelRanking::kById;
 
-  // Cleared to 0xff by the one memset of a call.
+  // All bits set before the first step of a call.
   VoxelTable table;
   uint64_t* status = nullptr;  // [tiles], or a word a block of the fused kernel
   uint64_t* numbers = nullptr;  // [rows] fused: id and place of the voxel of a first point
   uint64_t* word_status = nullptr;  // [word_tiles]
   uint32_t* bitmap = nullptr;  // [word_tiles * kTileWords]; a cleared bit is a voxel
   uint32_t* tallies = nullptr;  // [batches, 5]: columns 2 to 6 of counts, less one
-  uint32_t* giant_done = nullptr;  // [giant_limit]
+  uint32_t* split_done = nullptr;  // [split_limit]
   VoxelCounters* counters = nullptr;
   GridBarrier* barriers = nullptr;  // [3] fused
 
   // Written before they are read.
   VoxelTotals* totals = nullptr;
   uint32_t* slot = nullptr;  // [rows]: slot of the point's voxel, or kNone32
-  uint32_t* maybe_first =
-      nullptr;  // [rows / 32]: bits of the points that may be their voxel's first
+  uint32_t* maybe_first = nullptr;  // [rows / 32]: a bit a point: it may be its voxel's first
   uint32_t* arrival = nullptr;  // [rows]: how many points of the voxel came before, in no order
-  uint32_t* perm = nullptr;  // [rows]: points by voxel; fused: of crowded voxels only
-  uint32_t* lists = nullptr;  // [slots, kSmallVoxel] fused: the first points to arrive, in no order
+  uint32_t* perm = nullptr;  // [rows]: points by voxel; fused: of large segments only
+  uint32_t* lists = nullptr;  // [slots, kSmallSegment] fused: first points to arrive, unordered
   VoxelSegment* segments = nullptr;  // [voxel_limit] by id
   VoxelSegment* ranked_segments = nullptr;  // [voxel_limit] by rank
   uint32_t* rank_of = nullptr;  // [voxel_limit] id -> rank; null: the same
   uint32_t* word_rank = nullptr;  // [word_tiles * kVoxelThreads]
   uint32_t* sample_begin = nullptr;  // [batches + 1] voxels before the sample
   uint32_t* row_begin = nullptr;  // [batches + 1] rows before the sample
-  CrowdedVoxel* crowded = nullptr;  // in no order
+  LargeSegment* large = nullptr;  // in no order
   SegmentTask* sort_tasks = nullptr;
-  SegmentTask* giant_tasks = nullptr;
-  void* giant_values = nullptr;  // [giant_limit, 2, columns] of the compute type
-  int32_t* giant_points = nullptr;  // [giant_limit, columns]
+  SegmentTask* split_tasks = nullptr;
+  void* split_values = nullptr;  // [split_limit, 2, columns] of the compute type
+  int32_t* split_points = nullptr;  // [split_limit, columns]
   uint64_t* sort_keys = nullptr;  // [2, voxel_limit]
   uint32_t* sort_ids = nullptr;  // [2, voxel_limit]
   void* sort_storage = nullptr;
@@ -204,7 +203,7 @@ __device__ __forceinline__ void assume_common(VoxelizeArgs& args, VoxelWork& wor
     args.arg = nullptr;
     work.quads = true;
     work.short_keys = true;
-    work.giants = false;
+    work.splits = false;
     work.bitmap = nullptr;
     work.ranked_segments = nullptr;
     work.rank_of = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Neighbor indices as every op over them reads them: checked, made plain rows, listed by row.
+// Neighbor indices as every op over them reads them: checked, made flat, inverted.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
-#include "csrc/ops/grouping/slot_limit.h"
+#include "csrc/ops/grouping/gradient_limit.h"
 
 namespace torchvox {
 
@@ -40,14 +40,16 @@ inline void check_offsets(const char* op, const RaggedClouds& clouds, const char
              "query_ptr must be [B + 1], as ptr", clouds.query_ptr->sym_sizes());
 }
 
-// The rows that the slots name, [idx.shape] int32, -1 for none. `count` has one entry a row of idx.
-inline at::Tensor slot_rows(const char* op, const at::Tensor& idx, int64_t rows,
-                            const std::optional<at::Tensor>& count_in, const RaggedClouds& clouds) {
+// The rows that the slots (entries of idx) name, [idx.shape] int32, -1 for none. `count` has one
+// entry a row of idx.
+inline at::Tensor flat_neighbor_rows(const char* op, const at::Tensor& idx, int64_t rows,
+                                     const std::optional<at::Tensor>& count_in,
+                                     const RaggedClouds& clouds) {
   check_value(rows < kIndexLimit, op, "a cloud must have fewer than 2^31 points", rows);
   const at::Tensor row = empty_beside(idx.sym_sizes(), at::kInt, idx);
   const std::optional<at::Tensor> count = contiguous(count_in), ptr = contiguous(clouds.ptr),
                                   query_ptr = contiguous(clouds.query_ptr);
-  SlotRowsArgs args;
+  NeighborRowsArgs args;
   args.idx = index_array(idx);
   args.count = index_array(count);
   args.ptr = index_array(ptr);
@@ -62,27 +64,28 @@ inline at::Tensor slot_rows(const char* op, const at::Tensor& idx, int64_t rows,
   return row;
 }
 
-// The slots of each row, in memory of their own.
-struct ListedSlots {
-  SlotLists lists;
+// An inverse index in memory of its own.
+struct OwnedInverseIndex {
+  InverseIndex inverse;
   at::Tensor memory;
 };
 
 // `idx` is contiguous, [clouds, ...].
-inline ListedSlots list_slots(const char* op, const at::Tensor& idx, int64_t clouds, int64_t rows) {
-  ListedSlots listed;
-  SlotLists& lists = listed.lists;
-  lists.clouds = clouds;
-  lists.rows = rows;
-  lists.slots = clouds > 0 ? idx.numel() / clouds : 0;
-  check_slots(op, lists.rows, lists.slots);
-  listed.memory = empty_beside({lists.place(nullptr, idx.is_cuda())}, at::kByte, idx);
-  lists.place(listed.memory.mutable_data_ptr(), idx.is_cuda());
-  SlotListsArgs args;
+inline OwnedInverseIndex build_inverse_index(const char* op, const at::Tensor& idx, int64_t clouds,
+                                             int64_t rows) {
+  OwnedInverseIndex owned;
+  InverseIndex& inverse = owned.inverse;
+  inverse.clouds = clouds;
+  inverse.rows = rows;
+  inverse.slots = clouds > 0 ? idx.numel() / clouds : 0;
+  check_gradient_limit(op, inverse.rows, inverse.slots);
+  owned.memory = empty_beside({inverse.place(nullptr, idx.is_cuda())}, at::kByte, idx);
+  inverse.place(owned.memory.mutable_data_ptr(), idx.is_cuda());
+  InverseIndexArgs args;
   args.idx = index_array(idx);
-  args.lists = lists;
+  args.inverse = inverse;
   run(op, idx, args);
-  return listed;
+  return owned;
 }
 
 }  // namespace torchvox

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The points that a block keeps in registers, and samples out of them, window after window.
+// Samples out of a candidate buffer: the points that a block keeps in registers. The shortlist, in
+// shared memory, is every point of the buffer whose key (dist2, then smaller tie code) is at least
+// some K, a warp or two of them; a round takes many samples from it, and exactly those that one at
+// a time would give.
 #pragma once
 
 #include <type_traits>
@@ -9,22 +12,20 @@
 
 namespace torchvox {
 
-// Many samples at a time, and exactly those that one at a time would give. The `window` is every
-// point whose key (dist2, then smaller tie code) is at least some K, a warp or two of them. In
-// falling order of keys a window point is the next sample unless an earlier one came closer to it
-// than its dist2. So all samples down to the first point that was reached and yet stays in the race
-// follow from the window alone, by a few steps over bit masks; whatever lies outside has a key
-// below K and only falls.
+// In falling order of keys a point of the shortlist is the next sample unless an earlier one came
+// closer to it than its dist2. So all samples down to the first point that was reached and yet
+// stays in the race follow from the shortlist alone, by a few steps over bit masks; whatever lies
+// outside has a key below K and only falls.
 
-// Shared memory of a block. A window has 32 * kWide points; samples are collected in `sample` until
-// they are written out.
+// Shared memory of a block. A shortlist has 32 * kWide points; samples are collected in `sample`
+// until they are written out.
 template <int kWide, int kSamples>
-struct FpsWindow {
+struct FpsShortlist {
   static constexpr int kPoints = 32 * kWide;
   static constexpr int kRoom = kSamples;
-  using Mask = std::conditional_t<kWide == 2, uint64_t, uint32_t>;  // one bit a window point
+  using Mask = std::conditional_t<kWide == 2, uint64_t, uint32_t>;  // one bit a shortlist point
 
-  // Who comes before a window point.
+  // Who comes before a shortlist point.
   struct alignas(16) Row {
     Mask ahead;  // those with a larger key
     Mask lowers;  // those of them that are closer to it than its dist2
@@ -36,7 +37,7 @@ struct FpsWindow {
   uint64_t key[kPoints];
   Row row[kPoints];
   int per_warp[32];
-  int count[3];  // of window points, one for every attempt in turn
+  int count[3];  // of shortlist points, one for every attempt in turn
   int taken;
   float4 sample[kRoom];  // a, b, c, code
   int bits[kRoom];  // of dist2 at selection time
@@ -49,12 +50,12 @@ struct FpsWindow {
   }
 };
 
-// Fills the rows of the `count` window points. A warp takes one of them at a time, a lane one or
+// Fills the rows of the `count` shortlist points. A warp takes one of them at a time, a lane one or
 // two of the others.
 template <int kWide, int kRoom>
-__device__ __forceinline__ void compare_window(FpsWindow<kWide, kRoom>& shared, int count,
-                                               int limit) {
-  using Window = FpsWindow<kWide, kRoom>;
+__device__ __forceinline__ void compare_shortlist(FpsShortlist<kWide, kRoom>& shared, int count,
+                                                  int limit) {
+  using Shortlist = FpsShortlist<kWide, kRoom>;
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const float least = __int_as_float(limit);
   float4 p[kWide];
@@ -76,8 +77,8 @@ __device__ __forceinline__ void compare_window(FpsWindow<kWide, kRoom>& shared, 
       lowers[w] = ahead[w] && d[w] < q.w;
       below[w] = lowers[w] && d[w] < least;
     }
-    typename Window::Row row{Window::ballot(ahead), Window::ballot(lowers), Window::ballot(below),
-                             0};
+    typename Shortlist::Row row{Shortlist::ballot(ahead), Shortlist::ballot(lowers),
+                                Shortlist::ballot(below), 0};
     if (row.lowers != row.below) {
 #pragma unroll
       for (int w = 0; w < kWide; ++w) {
@@ -90,17 +91,17 @@ __device__ __forceinline__ void compare_window(FpsWindow<kWide, kRoom>& shared, 
   __syncthreads();
 }
 
-// Appends the samples that follow from the window to `sample`, from `at` on; gives their number, at
-// least 1. One warp, a lane one or two window points. A point is a sample when none of those that
-// lower it is one, and none when one of them is: masks grow until every point is decided, in as
-// many steps as the longest chain.
+// Appends the samples that follow from the shortlist to `sample`, from `at` on; gives their number,
+// at least 1. One warp, a lane one or two shortlist points. A point is a sample when none of those
+// that lower it is one, and none when one of them is: masks grow until every point is decided, in
+// as many steps as the longest chain.
 template <int kWide, int kRoom>
-__device__ __forceinline__ int take_samples(FpsWindow<kWide, kRoom>& shared, int count, int at) {
-  using Window = FpsWindow<kWide, kRoom>;
-  using Mask = typename Window::Mask;
+__device__ __forceinline__ int take_samples(FpsShortlist<kWide, kRoom>& shared, int count, int at) {
+  using Shortlist = FpsShortlist<kWide, kRoom>;
+  using Mask = typename Shortlist::Mask;
   if (threadIdx.x < 32) {
     const int lane = threadIdx.x;
-    typename Window::Row row[kWide];
+    typename Shortlist::Row row[kWide];
     bool valid[kWide], bit[kWide];
 #pragma unroll
     for (int w = 0; w < kWide; ++w) {
@@ -108,17 +109,17 @@ __device__ __forceinline__ int take_samples(FpsWindow<kWide, kRoom>& shared, int
       row[w] = shared.row[lane + 32 * w];
       if (!valid[w]) row[w].lowers = 0;
     }
-    const Mask all = static_cast<Mask>(~Mask{0}) >> (Window::kPoints - count);
+    const Mask all = static_cast<Mask>(~Mask{0}) >> (Shortlist::kPoints - count);
     Mask accepted = 0, lowered = 0;
     while ((accepted | lowered) != all) {
 #pragma unroll
       for (int w = 0; w < kWide; ++w) bit[w] = valid[w] && (row[w].lowers & ~lowered) == 0;
-      accepted = Window::ballot(bit);
+      accepted = Shortlist::ballot(bit);
 #pragma unroll
       for (int w = 0; w < kWide; ++w) bit[w] = (row[w].lowers & accepted) != 0;
-      lowered = Window::ballot(bit);
+      lowered = Shortlist::ballot(bit);
     }
-    // Lowered, and still in the window: from its new dist2 down the order is open.
+    // Lowered, and still in the shortlist: from its new dist2 down the order is open.
     int open = 0;
 #pragma unroll
     for (int w = 0; w < kWide; ++w) {
@@ -133,7 +134,7 @@ __device__ __forceinline__ int take_samples(FpsWindow<kWide, kRoom>& shared, int
       p[w] = shared.point[lane + 32 * w];
       bit[w] = (accepted >> (lane + 32 * w) & 1) && __float_as_int(p[w].w) > open;
     }
-    const Mask taken = Window::ballot(bit);
+    const Mask taken = Shortlist::ballot(bit);
 #pragma unroll
     for (int w = 0; w < kWide; ++w) {
       if (!bit[w]) continue;
@@ -149,9 +150,9 @@ __device__ __forceinline__ int take_samples(FpsWindow<kWide, kRoom>& shared, int
 }
 
 // Writes the collected samples to the slots [begin, end). Barriers on both sides.
-template <class Window>
+template <class Shortlist>
 __device__ __forceinline__ void write_samples(const FpsArgs& args, const FpsCloud& cloud,
-                                              const Window& shared, int begin, int end) {
+                                              const Shortlist& shared, int begin, int end) {
   __syncthreads();
   for (int s = begin + static_cast<int>(threadIdx.x); s < end; s += blockDim.x) {
     // Only clouds that overlap, from offsets in disorder, can hold a code of no point.
@@ -193,9 +194,9 @@ __device__ __forceinline__ FpsBox warp_box(const FpsBox& box) {
           from_ordered_bits(warp_max(ordered_bits(box.high_c)))};
 }
 
-// The points that a thread keeps in registers; d = -1 where there is none.
+// The points of the buffer that a thread keeps; d = -1 where there is none.
 template <int kPoints>
-struct FpsPool {
+struct FpsCandidateBuffer {
   float a[kPoints], b[kPoints], c[kPoints], d[kPoints];
   uint32_t code[kPoints];
 
@@ -224,21 +225,22 @@ __device__ __forceinline__ int block_max(int of_warp, int* per_warp) {
   return warp_max_signed(per_warp[lane % (kThreads / 32)]);
 }
 
-// How far below the largest dist2 the window reaches, adapted to what it found.
-struct WindowDepth {
+// How far below the largest dist2 the shortlist reaches, adapted to what it found.
+struct ShortlistDepth {
   float fraction = 0.1f;
   unsigned turn = 0;  // of the counters
 };
 
-// Puts every pool point with key >= K into the window, for the K that the depth suggests, and gives
-// their number, 1 to kWindow. `best`: bits of the largest dist2, above 0. `limit` leaves as the
-// bits of K's dist2, at least `floor`. Should more than a window tie for the maximum, K has a code
-// too, found by bisection.
-template <int kPoints, class Window>
-__device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, Window& shared, int best,
-                                           int floor, uint32_t last_code, WindowDepth& depth,
-                                           int& limit) {
-  constexpr int kWindow = Window::kPoints;
+// Puts every point of the buffer with key >= K into the shortlist, for the K that the depth
+// suggests, and gives their number, 1 to kShortlist. `best`: bits of the largest dist2, above 0.
+// `limit` leaves as the bits of K's dist2, at least `floor`. Should more than a shortlist tie for
+// the maximum, K has a code too, found by bisection.
+template <int kPoints, class Shortlist>
+__device__ __forceinline__ int fill_shortlist(const FpsCandidateBuffer<kPoints>& buffer,
+                                              Shortlist& shared, int best, int floor,
+                                              uint32_t last_code, ShortlistDepth& depth,
+                                              int& limit) {
+  constexpr int kShortlist = Shortlist::kPoints;
   uint32_t low = 0, high = last_code, top = kNoCode;
   for (int attempt = 0;; ++attempt) {
     limit = max(__float_as_int(__int_as_float(best) * (1.0f - depth.fraction)), max(floor, 1));
@@ -247,63 +249,63 @@ __device__ __forceinline__ int fill_window(const FpsPool<kPoints>& pool, Window&
     if (threadIdx.x == 0) shared.count[depth.turn] = 0;
 #pragma unroll
     for (int j = 0; j < kPoints; ++j) {
-      if (__float_as_int(pool.d[j]) >= limit && pool.code[j] <= top) {
+      if (__float_as_int(buffer.d[j]) >= limit && buffer.code[j] <= top) {
         const int at = atomicAdd(counter, 1);
-        if (at < kWindow) {
-          shared.point[at] = make_float4(pool.a[j], pool.b[j], pool.c[j], pool.d[j]);
-          shared.key[at] = uint64_t{__float_as_uint(pool.d[j])} << 32 | ~pool.code[j];
+        if (at < kShortlist) {
+          shared.point[at] = make_float4(buffer.a[j], buffer.b[j], buffer.c[j], buffer.d[j]);
+          shared.key[at] = uint64_t{__float_as_uint(buffer.d[j])} << 32 | ~buffer.code[j];
         }
       }
     }
     __syncthreads();
     const int found = *counter;
-    if (found > 0 && found <= kWindow) {
-      if (found > kWindow * 3 / 4) {
+    if (found > 0 && found <= kShortlist) {
+      if (found > kShortlist * 3 / 4) {
         depth.fraction *= 0.9f;
-      } else if (found < kWindow / 2 && limit > floor) {
+      } else if (found < kShortlist / 2 && limit > floor) {
         depth.fraction =
-            fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < kWindow / 4 ? 1.6f : 1.25f)));
+            fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < kShortlist / 4 ? 1.6f : 1.25f)));
       }
       return found;
     }
     if (found == 0) {  // only once the codes are being bisected
       low = top + 1;
     } else if (limit < best) {
-      depth.fraction *= attempt < 3 ? fminf(0.7f, fmaxf(0.05f, 0.6f * kWindow / found)) : 0.0f;
+      depth.fraction *= attempt < 3 ? fminf(0.7f, fmaxf(0.05f, 0.6f * kShortlist / found)) : 0.0f;
       continue;
     } else {
-      if (low >= high) return kWindow;  // codes that repeat: only clouds that overlap have them
+      if (low >= high) return kShortlist;  // codes that repeat: only clouds that overlap have them
       high = min(top, high);
     }
     top = low + (high - low) / 2;
   }
 }
 
-// Takes samples from the pool while its best key is at least that of `floor` (bits of dist2, above
-// 0), at most `wanted` or what the window has room for; gives their number. A window costs four
-// barriers and no global access. `box` holds the points of the warp; without kPruned it is not
-// used.
-template <int kThreads, bool kPruned, int kPoints, class Window>
-__device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& box, Window& window,
-                                          int floor, uint32_t last_code, int wanted,
-                                          WindowDepth& depth) {
+// Takes samples from the buffer while its best key is at least that of `floor` (bits of dist2,
+// above 0), at most `wanted` or what the shortlist has room for; gives their number. A shortlist
+// costs four barriers and no global access. `box` holds the points of the warp; without kPruned it
+// is not used.
+template <int kThreads, bool kPruned, int kPoints, class Shortlist>
+__device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer, const FpsBox& box,
+                                            Shortlist& shortlist, int floor, uint32_t last_code,
+                                            int wanted, ShortlistDepth& depth) {
   const int lane = threadIdx.x % 32;
   int staged = 0;
-  int of_warp = warp_max_signed(pool.best());
+  int of_warp = warp_max_signed(buffer.best());
 #pragma unroll 1
-  while (staged < wanted && staged <= Window::kRoom - Window::kPoints) {
-    const int best = block_max<kThreads>(of_warp, window.per_warp);
+  while (staged < wanted && staged <= Shortlist::kRoom - Shortlist::kPoints) {
+    const int best = block_max<kThreads>(of_warp, shortlist.per_warp);
     if (best < floor) break;
     int limit;
-    const int found = fill_window(pool, window, best, floor, last_code, depth, limit);
-    compare_window(window, found, limit);
-    const int taken = take_samples(window, found, staged);
-    const float4* const samples = window.sample + staged;
+    const int found = fill_shortlist(buffer, shortlist, best, floor, last_code, depth, limit);
+    compare_shortlist(shortlist, found, limit);
+    const int taken = take_samples(shortlist, found, staged);
+    const float4* const samples = shortlist.sample + staged;
     staged += taken;
     if constexpr (!kPruned) {
 #pragma unroll 4
-      for (int r = 0; r < taken; ++r) pool.measure_from(samples[r]);
-      of_warp = warp_max_signed(pool.best());
+      for (int r = 0; r < taken; ++r) buffer.measure_from(samples[r]);
+      of_warp = warp_max_signed(buffer.best());
     } else {
       bool lowered = false;
       for (int base = 0; base < taken; base += 32) {  // one lane a sample: does it reach the warp?
@@ -317,11 +319,11 @@ __device__ __forceinline__ int drain_pool(FpsPool<kPoints>& pool, const FpsBox& 
           const int second = hits ? __ffs(hits) - 1 : first;
           hits &= hits - 1;
           const float4 q = samples[base + first], r = samples[base + second];
-          pool.measure_from(q);
-          if (second != first) pool.measure_from(r);
+          buffer.measure_from(q);
+          if (second != first) buffer.measure_from(r);
         }
       }
-      if (lowered) of_warp = warp_max_signed(pool.best());
+      if (lowered) of_warp = warp_max_signed(buffer.best());
     }
   }
   return staged;

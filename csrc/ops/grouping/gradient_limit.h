@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the gradients that list slots by row can take. Asked for before the forward of a call that
+// What gradients that walk an inverse index can take. Checked before the forward of a call that
 // wants such a gradient, and again by its backward.
 #pragma once
 
@@ -9,7 +9,8 @@
 
 namespace torchvox {
 
-inline void check_slots(const char* op, const c10::SymInt& rows, const c10::SymInt& slots) {
+inline void check_gradient_limit(const char* op, const c10::SymInt& rows,
+                                 const c10::SymInt& slots) {
   check_below(rows, kIndexLimit, op, "a gradient takes fewer than 2^31 points a cloud", rows);
   check_below(slots, kIndexLimit, op,
               "a gradient takes fewer than 2^31 slots a cloud, queries times neighbors", slots);
@@ -17,13 +18,13 @@ inline void check_slots(const char* op, const c10::SymInt& rows, const c10::SymI
 
 // Of `rows`, whose `axis` counts the points and whose gradient is wanted or not. The call itself
 // refuses shapes that do not fit.
-inline void check_slots_of(const char* op, const at::Tensor& rows, int axis,
-                           const at::Tensor& query, int query_axis, const c10::SymInt& k) {
+inline void check_gradient_limit_of(const char* op, const at::Tensor& rows, int axis,
+                                    const at::Tensor& query, int query_axis, const c10::SymInt& k) {
   if (!wants_gradient(rows)) return;
   const int64_t dims = rows.dim(), query_dims = query.dim();
   const bool fits =
       axis < dims && -axis <= dims && query_axis < query_dims && -query_axis <= query_dims;
-  if (fits) check_slots(op, rows.sym_size(axis), query.sym_size(query_axis) * k);
+  if (fits) check_gradient_limit(op, rows.sym_size(axis), query.sym_size(query_axis) * k);
 }
 
 }  // namespace torchvox
