@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles textbook_fps.cu when it is first wanted, and calls it on torch's current stream."""
+"""Compiles baseline_fps.cu when it is first wanted, and calls it on torch's current stream."""
 
 import ctypes
 import functools
@@ -38,13 +38,13 @@ def sample(points: Tensor, samples: int) -> Tensor:
     clouds, count = points.shape[:2]
     dist2 = points.new_empty(clouds, count)
     idx = torch.empty(clouds, samples, dtype=torch.int32, device=points.device)
-    error = library.textbook_fps_launch(
+    error = library.baseline_fps_launch(
         *(ctypes.c_void_p(points.data_ptr()), clouds, count, samples),
         *(ctypes.c_void_p(dist2.data_ptr()), ctypes.c_void_p(idx.data_ptr())),
         ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
     )
     if error:
-        raise RuntimeError(f"the textbook kernel gave CUDA error {error}")
+        raise RuntimeError(f"the baseline kernel gave CUDA error {error}")
     return idx
 
 
@@ -54,7 +54,7 @@ def _load() -> Tuple[Optional[ctypes.CDLL], Optional[str]]:
     if compiler is None:
         return None, "no nvcc on PATH or in CUDA_HOME"
     major, minor = torch.cuda.get_device_capability()
-    target = ROOT / "build" / f"textbook_fps_sm{major}{minor}.so"
+    target = ROOT / "build" / f"baseline_fps_sm{major}{minor}.so"
     if not target.exists() or target.stat().st_mtime < SOURCE.stat().st_mtime:
         target.parent.mkdir(exist_ok=True)
         command = [compiler, "-O3", f"-arch=sm_{major}{minor}", "-shared", "-Xcompiler", "-fPIC"]

@@ -7,7 +7,7 @@
 namespace {
 
 template <int kThreads>
-__global__ void textbook_fps(const float* xyz, int points, int samples, float* dist2, int* idx) {
+__global__ void baseline_fps(const float* xyz, int points, int samples, float* dist2, int* idx) {
   // Two buffers in turn: the next sample must not overwrite a winner that is still being read.
   __shared__ float best_in[2][kThreads];
   __shared__ int index_in[2][kThreads];
@@ -53,12 +53,12 @@ __global__ void textbook_fps(const float* xyz, int points, int samples, float* d
 }  // namespace
 
 // xyz [clouds, points, 3], dist2 [clouds, points] scratch, idx [clouds, samples]. Point 0 is first.
-extern "C" int textbook_fps_launch(const float* xyz, int clouds, int points, int samples,
+extern "C" int baseline_fps_launch(const float* xyz, int clouds, int points, int samples,
                                    float* dist2, int* idx, cudaStream_t stream) {
-  const auto kernel = points >= 1024 ? textbook_fps<1024>
-      : points >= 512                ? textbook_fps<512>
-      : points >= 128                ? textbook_fps<128>
-                                     : textbook_fps<32>;
+  const auto kernel = points >= 1024 ? baseline_fps<1024>
+      : points >= 512                ? baseline_fps<512>
+      : points >= 128                ? baseline_fps<128>
+                                     : baseline_fps<32>;
   const int threads = points >= 1024 ? 1024 : points >= 512 ? 512 : points >= 128 ? 128 : 32;
   kernel<<<clouds, threads, 0, stream>>>(xyz, points, samples, dist2, idx);
   return static_cast<int>(cudaGetLastError());

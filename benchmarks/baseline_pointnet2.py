@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PointNet++ (classification, one scale) as it is commonly written: textbook ops, torch layers.
+"""PointNet++ (classification, one scale) as it is commonly written: baseline ops, torch layers.
 
 Furthest point sampling by one block per cloud (a torch loop on the CPU); balls by expanded
 distances, a mask and the k smallest indices, by sorting all of them as yanx27 does or by topk;
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks import textbook_fps
+from benchmarks import baseline_fps
 
 
 def rows_of(values: Tensor, idx: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def rows_of(values: Tensor, idx: Tensor) -> Tensor:
 
 def furthest_points(xyz: Tensor, count: int) -> Tensor:
     if xyz.is_cuda:
-        return textbook_fps.sample(xyz.contiguous(), count).long()
+        return baseline_fps.sample(xyz.contiguous(), count).long()
     chosen = torch.zeros(xyz.size(0), count, dtype=torch.long)
     nearest = xyz.new_full(xyz.shape[:2], float("inf"))
     for i in range(1, count):
