@@ -78,4 +78,4 @@ def test_bench_runs_the_benchmark_and_shows_it(torchvox_cli, tmp_path):
     result = torchvox_cli("bench", "--device", "cpu", "--alone", "--only", "1024 -> 512")
     assert result.code == 0, result.err
     assert "FPS 1024 -> 512" in result.out
-    assert json.loads((tmp_path / "bench.json").read_text())["schema"] == 1
+    assert json.loads((tmp_path / "bench.json").read_text())["schema"] == 2

@@ -17,7 +17,7 @@ each_refusal = pytest.mark.parametrize(
     [
         pytest.param(op, *refusal, id=f"{op}-{refusal[0]}-{i}")
         for op in OPS
-        for i, refusal in enumerate(op.refusals)
+        for i, refusal in enumerate(op.error_inputs)
     ],
 )
 
@@ -34,7 +34,7 @@ def spoken_of(op) -> str:
 
 @each_op
 def test_the_list_names_what_an_op_refuses(op):
-    assert op.refusals
+    assert op.error_inputs
 
 
 @each_refusal

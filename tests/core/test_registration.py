@@ -4,7 +4,16 @@
 import pytest
 import torch
 from layouts import strided
-from samples import DIFFERENTIABLE, OPS, cases, each_op, map_tensors, on, run, with_gradients
+from samples import (
+    DIFFERENTIABLE,
+    OPS,
+    each_op,
+    map_tensors,
+    on,
+    run,
+    sample_inputs,
+    with_gradients,
+)
 from torch.library import opcheck
 from torch.testing._internal.optests.generate_tests import DEFAULT_TEST_UTILS
 
@@ -14,7 +23,7 @@ def every_call(ops):
         pytest.param(op, make, id=f"{op}-{name}")
         for op in ops
         for name, make in {
-            **cases(op),
+            **sample_inputs(op),
             "strided": lambda op=op: map_tensors(op.call(40, 0), strided),
         }.items()
     ]

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 import torch
-from entries.group_mlp_max import layers
 from helpers import assert_same_bits, cube, forced
+from op_infos.group_mlp_max import layers
 from torch.nn import functional as F
 
 import torchvox

@@ -5,9 +5,9 @@ import copy
 
 import pytest
 import torch
-from entries.op import cloud, generator
-from entries.pillars import GRID, MAP, SIZE
 from helpers import assert_same_bits
+from op_infos.op_info import cloud, generator
+from op_infos.pillars import GRID, MAP, SIZE
 from plain import PlainNet, fused_gradients, running
 
 import torchvox

@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from entries.op import generator
 from helpers import assert_same_bits
+from op_infos.op_info import generator
 from torch.nn import functional as F
 
 import torchvox

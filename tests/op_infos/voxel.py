@@ -6,7 +6,7 @@ from torch import Tensor
 
 import torchvox
 
-from .op import POINTS_REFUSALS, Call, Op, cloud, generator, smooth_cloud, some_gradient
+from .op_info import POINTS_ERRORS, Call, OpInfo, cloud, generator, gradcheck_cloud, some_gradient
 
 VOXEL_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
 GRID = {"voxel_size": [1.0, 1.0, 2.0], "point_cloud_range": VOXEL_RANGE}
@@ -27,7 +27,7 @@ def csr_call(n: int, seed: int = 0) -> Call:
     return {"point_voxel": rows_of_points(n, seed), "num_rows": ROWS}
 
 
-CSR_REFUSALS = (
+CSR_ERRORS = (
     ("point_voxel", lambda t: t.long(), TypeError, "point_voxel must be int32"),
     ("point_voxel", lambda t: t[None], ValueError, r"point_voxel must be \[N\]"),
     ("num_rows", -1, ValueError, r"num_rows must be in \[0, 2\^31 - 1\)"),
@@ -45,7 +45,7 @@ def scatter_with_csr() -> Call:
     return scatter_call(40, offsets=offsets, perm=perm)
 
 
-SCATTER_CASES = {
+SCATTER_SAMPLE_INPUTS = {
     **{name: lambda name=name: scatter_call(40, reduce=name) for name in ("sum", "max", "min")},
     **{
         str(dtype): lambda dtype=dtype: {**scatter_call(40), "feats": cloud(40, 5).to(dtype)}
@@ -57,9 +57,9 @@ SCATTER_CASES = {
     # Sums of 32 and of 32 such sums.
     "one row": lambda: {**scatter_call(1200), "point_voxel": torch.zeros(1200, dtype=torch.int32)},
 }
-SCATTER_SMOOTH = {
+SCATTER_GRADCHECK = {
     name: lambda name=name: {
-        "feats": smooth_cloud(30),
+        "feats": gradcheck_cloud(30),
         "point_voxel": rows_of_points(30),
         "num_rows": ROWS,
         "reduce": name,
@@ -95,28 +95,28 @@ def scatter_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
 
 
 OPS = [
-    Op(
+    OpInfo(
         "voxel_csr",
         csr_call,
         varying={"point_voxel": 0},
-        cases={
+        sample_inputs={
             "no rows": lambda: {**csr_call(40), "num_rows": 0},
             "many rows": lambda: {**csr_call(40), "num_rows": 1000},
         },
-        refusals=CSR_REFUSALS,
+        error_inputs=CSR_ERRORS,
         kernels=3,
     ),
-    Op(
+    OpInfo(
         "voxel_scatter",
         scatter_call,
         varying={"feats": 0, "point_voxel": 0},
-        cases=SCATTER_CASES,
+        sample_inputs=SCATTER_SAMPLE_INPUTS,
         gradients=("feats",),
         differentiable=(0,),
-        smooth=SCATTER_SMOOTH,
+        gradcheck_inputs=SCATTER_GRADCHECK,
         formula=scatter_formula,
-        refusals=(
-            *CSR_REFUSALS,
+        error_inputs=(
+            *CSR_ERRORS,
             ("feats", lambda t: t.int(), TypeError, "feats must be float"),
             ("feats", lambda t: t[1:], ValueError, r"feats must be \[N, C\]"),
             ("reduce", "median", ValueError, "reduce must be 'mean', 'sum', 'max' or 'min'"),
@@ -125,16 +125,16 @@ OPS = [
         kernels=4,
         backward_kernels=1,
     ),
-    Op(
+    OpInfo(
         "_voxel_scatter_backward",
         scatter_backward_call,
         varying={"point_voxel": 0},
-        cases={
+        sample_inputs={
             "max": lambda: scatter_backward_call(40, reduce="max"),
             "sum": lambda: scatter_backward_call(40, reduce="sum"),
         },
-        refusals=(
-            CSR_REFUSALS[0],
+        error_inputs=(
+            CSR_ERRORS[0],
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
             (
                 "offsets",
@@ -176,7 +176,7 @@ def voxel_batch(n: int = 60, seed: int = 0) -> Call:
     }
 
 
-MAP_CASES = {
+MAP_SAMPLE_INPUTS = {
     "batch": voxel_batch,
     "zyx": lambda: {**voxel_batch(), "order": "zyx"},
     "xyz in range": lambda: {**voxel_batch(), "order": "xyz", "bounds": "range"},
@@ -187,8 +187,8 @@ MAP_CASES = {
         for name, dtype in HALF.items()
     },
 }
-VOXELIZE_CASES = {
-    **MAP_CASES,
+VOXELIZE_SAMPLE_INPUTS = {
+    **MAP_SAMPLE_INPUTS,
     **{
         name: lambda name=name: voxelize_call(60, reduce=name, max_points=-1) for name in REDUCTIONS
     },
@@ -197,8 +197,8 @@ VOXELIZE_CASES = {
     ),
     "half mean": lambda: voxelize_call(60, out_dtype=torch.float16, bounds="range"),
 }
-VOXEL_REFUSALS = (
-    *POINTS_REFUSALS,
+VOXEL_ERRORS = (
+    *POINTS_ERRORS,
     ("voxel_size", [1.0, 1.0], ValueError, "voxel_size must be"),
     ("voxel_size", [1.0, 0.0, 1.0], ValueError, "voxel_size must be"),
     ("max_points", -2, ValueError, "max_points must be"),
@@ -208,9 +208,9 @@ VOXEL_REFUSALS = (
 )
 
 
-def voxelize_smooth(reduce: str, **options) -> Call:
+def voxelize_gradcheck(reduce: str, **options) -> Call:
     return {
-        "points": smooth_cloud(30, 4),
+        "points": gradcheck_cloud(30, 4),
         **GRID,
         "max_points": 2 if reduce == "none" else -1,
         "max_voxels": -1,
@@ -257,47 +257,47 @@ def voxelize_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
     }
 
 
-VOXELIZE_REFUSALS = (
-    *VOXEL_REFUSALS,
+VOXELIZE_ERRORS = (
+    *VOXEL_ERRORS,
     ("reduce", "median", ValueError, "reduce must be"),
     ("out_dtype", torch.int32, TypeError, "out_dtype must be"),
 )
 OPS += [
-    Op(
+    OpInfo(
         "voxelize",
         voxelize_call,
         varying={"points": 0},
-        cases=VOXELIZE_CASES,
+        sample_inputs=VOXELIZE_SAMPLE_INPUTS,
         gradients=("points",),
         differentiable=(0,),
-        smooth={
-            **{name: lambda name=name: voxelize_smooth(name) for name in ("none", *REDUCTIONS)},
-            "center relative": lambda: voxelize_smooth("mean", center_relative=True),
+        gradcheck_inputs={
+            **{name: lambda name=name: voxelize_gradcheck(name) for name in ("none", *REDUCTIONS)},
+            "center relative": lambda: voxelize_gradcheck("mean", center_relative=True),
         },
         formula=voxelize_formula,
-        refusals=VOXELIZE_REFUSALS,
+        error_inputs=VOXELIZE_ERRORS,
         huge={"max_voxels": 1 << 45},
         kernels=1,  # all steps in one cooperative launch
         backward_kernels=1,
     ),
-    Op(
+    OpInfo(
         "_voxelize_train",
         voxelize_call,
         varying={"points": 0},
-        cases=VOXELIZE_CASES,
-        refusals=VOXELIZE_REFUSALS,
+        sample_inputs=VOXELIZE_SAMPLE_INPUTS,
+        error_inputs=VOXELIZE_ERRORS,
         kernels=1,  # all steps in one cooperative launch
     ),
-    Op(
+    OpInfo(
         "_voxelize_backward",
         voxelize_backward_call,
         varying={"grad": 0, "point_voxel": 0, "point_slot": 0, "num_points": 0},
-        cases={
+        sample_inputs={
             "none": lambda: voxelize_backward_call(40, reduce="none"),
             "max": lambda: voxelize_backward_call(40, reduce="max"),
             "to float64": lambda: {**voxelize_backward_call(40), "dtype": torch.float64},
         },
-        refusals=(
+        error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad .*must be float"),
             ("grad", lambda t: t[0], ValueError, r"grad must be \[C, F\]"),
             ("point_voxel", lambda t: t.long(), TypeError, "point_voxel must be int32"),
@@ -305,12 +305,12 @@ OPS += [
         ),
         kernels=1,
     ),
-    Op(
+    OpInfo(
         "voxel_map",
         map_call,
         varying={"points": 0},
-        cases=MAP_CASES,
-        refusals=VOXEL_REFUSALS,
+        sample_inputs=MAP_SAMPLE_INPUTS,
+        error_inputs=VOXEL_ERRORS,
         kernels=1,  # all steps in one cooperative launch
     ),
 ]

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op import Call, Op, cloud, generator
+from .op_info import Call, OpInfo, cloud, generator
 from .sampling import batch_of_clouds
 
 QUERIES = 9
@@ -44,7 +44,7 @@ OPTIONS = {
     "one": {"k": 1},
     "none": {"k": 0},
 }
-BALL_CASES = {
+BALL_SAMPLE_INPUTS = {
     **{name: lambda options=options: ball(**options) for name, options in OPTIONS.items()},
     "lengths": lambda: ball(
         lengths=torch.tensor([0, 99], dtype=torch.int32), query_lengths=torch.tensor([5, 7])
@@ -70,7 +70,7 @@ def ragged_call(n: int, seed: int = 0) -> Call:
     }
 
 
-RAGGED_CASES = {
+RAGGED_SAMPLE_INPUTS = {
     **{
         name: lambda options=options: {**ragged_call(40), **options}
         for name, options in OPTIONS.items()
@@ -89,7 +89,7 @@ RAGGED_CASES = {
 }
 
 
-def smooth_ball(**options) -> Call:
+def gradcheck_ball(**options) -> Call:
     """In float64, with a radius in the widest gap between the distances about the median."""
     g = generator(0)
     points, query = (torch.randn(2, n, 3, dtype=torch.float64, generator=g) for n in (15, 6))
@@ -100,8 +100,8 @@ def smooth_ball(**options) -> Call:
     return {"points": points, "query": query, "radius": radius, "k": 7, **options}
 
 
-def smooth_ragged(**options) -> Call:
-    call = smooth_ball()
+def gradcheck_ragged(**options) -> Call:
+    call = gradcheck_ball()
     return {
         **call,
         "points": call["points"].flatten(0, 1),
@@ -125,13 +125,13 @@ def ball_formula(call: Call, outs: tuple) -> tuple:
     return (torch.where(torch.arange(idx.size(-1)) < count[..., None], d, 0.0),)
 
 
-SMOOTH = {"first": smooth_ball, "pad": lambda: smooth_ball(fill="pad", dist_order="loop")}
-RAGGED_SMOOTH = {
-    "global": smooth_ragged,
-    "local": lambda: smooth_ragged(local_index=True),
+GRADCHECK = {"first": gradcheck_ball, "pad": lambda: gradcheck_ball(fill="pad", dist_order="loop")}
+RAGGED_GRADCHECK = {
+    "global": gradcheck_ragged,
+    "local": lambda: gradcheck_ragged(local_index=True),
 }
 
-REFUSALS = (
+ERRORS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),
     ("points", lambda t: t[None], ValueError, r"points must be \["),
     ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
@@ -148,17 +148,17 @@ REFUSALS = (
 )
 
 OPS = [
-    Op(
+    OpInfo(
         "ball_query",
         ball_call,
         varying={"points": 1},
-        cases=BALL_CASES,
+        sample_inputs=BALL_SAMPLE_INPUTS,
         gradients=("points", "query"),
         differentiable=(0,),
-        smooth=SMOOTH,
+        gradcheck_inputs=GRADCHECK,
         formula=ball_formula,
-        refusals=(
-            *REFUSALS,
+        error_inputs=(
+            *ERRORS,
             ("query", lambda t: t[:1], ValueError, "query must have the B of points"),
             ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
             ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
@@ -166,17 +166,17 @@ OPS = [
         kernels=1,
         backward_kernels=6,  # rows, count, scan, place, points, queries
     ),
-    Op(
+    OpInfo(
         "ball_query_ragged",
         ragged_call,
         varying={"points": 0},
-        cases=RAGGED_CASES,
+        sample_inputs=RAGGED_SAMPLE_INPUTS,
         gradients=("points", "query"),
         differentiable=(0,),
-        smooth=RAGGED_SMOOTH,
+        gradcheck_inputs=RAGGED_GRADCHECK,
         formula=ball_formula,
-        refusals=(
-            *REFUSALS,
+        error_inputs=(
+            *ERRORS,
             ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
             ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be"),
             ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),

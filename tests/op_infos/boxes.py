@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op import Call, Op, cloud, generator
+from .op_info import Call, OpInfo, cloud, generator
 
 OTHERS = 9
 
@@ -47,7 +47,7 @@ def double(call: Call) -> Call:
     return {k: v.double() if torch.is_tensor(v) else v for k, v in call.items()}
 
 
-IOU_CASES = {
+IOU_SAMPLE_INPUTS = {
     "3d": lambda: iou_call(40, mode="3d"),
     "batch": lambda: batches(33, 70),
     "batch, 3d, float64": lambda: {**double(batches(5, 70)), "mode": "3d"},
@@ -60,7 +60,7 @@ IOU_CASES = {
     },
     "no others": lambda: {"a": boxes_of(5), "b": torch.zeros(0, 7)},
 }
-IOU_REFUSALS = (
+IOU_ERRORS = (
     ("a", lambda t: t.half(), TypeError, "a must be float32 or float64"),
     ("b", lambda t: t.double(), TypeError, "b must have the dtype of a"),
     ("a", lambda t: t[:, :6], ValueError, r"a must be \[N, 7\]"),
@@ -71,7 +71,7 @@ IOU_REFUSALS = (
 )
 
 
-def smooth_pairs(**options) -> Call:
+def gradcheck_pairs(**options) -> Call:
     """float64 pairs that overlap in general position, one apart from the rest."""
     g = generator(5)
     a = torch.randn(12, 8, generator=g, dtype=torch.float64)
@@ -82,8 +82,8 @@ def smooth_pairs(**options) -> Call:
     return {"a": a, "b": b, "paired": True, **options}
 
 
-def smooth_matrix(**options) -> Call:
-    pairs = smooth_pairs()
+def gradcheck_matrix(**options) -> Call:
+    pairs = gradcheck_pairs()
     return {"a": pairs["a"][:5, :7], "b": pairs["b"][:7], **options}
 
 
@@ -158,7 +158,7 @@ def nms_groups(n: int) -> Tensor:
     return torch.randint(-2, 2, (2, n), generator=generator(9))
 
 
-NMS_CASES = {
+NMS_SAMPLE_INPUTS = {
     "groups": lambda: nms_call(150, group=nms_groups(150)),
     "int32 groups": lambda: nms_call(40, group=nms_groups(40).int(), threshold=0.0),
     "circle": lambda: nms_call(150, mode="circle", threshold=1.0),
@@ -172,7 +172,7 @@ NMS_CASES = {
         "lengths": None,
     },
 }
-NMS_REFUSALS = (
+NMS_ERRORS = (
     ("boxes", lambda t: t.double(), TypeError, "boxes must be float32"),
     ("boxes", lambda t: t[..., :6], ValueError, r"boxes must be \[B, N, 7\]"),
     ("boxes", lambda t: t[0], ValueError, r"boxes must be \[B, N, 7\]"),
@@ -195,7 +195,7 @@ def inside_call(n: int, seed: int = 0, **options) -> Call:
     }
 
 
-INSIDE_CASES = {
+INSIDE_SAMPLE_INPUTS = {
     "mask": lambda: inside_call(300, mode="mask"),
     "count": lambda: inside_call(3000, mode="count"),
     "margin": lambda: inside_call(300, mode="mask", margin=0.1),
@@ -215,7 +215,7 @@ INSIDE_CASES = {
     "no boxes": lambda: {**inside_call(40), "boxes": torch.zeros(2, 0, 7)},
     "no points, count": lambda: inside_call(0, mode="count"),
 }
-INSIDE_REFUSALS = (
+INSIDE_ERRORS = (
     ("points", lambda t: t.half(), TypeError, "points must be float32 or float64"),
     ("points", lambda t: t[..., :2], ValueError, r"points must be \[B, N, C\]"),
     ("boxes", lambda t: t.double(), TypeError, "boxes must have the dtype of points"),
@@ -226,52 +226,52 @@ INSIDE_REFUSALS = (
 )
 
 OPS = [
-    Op(
+    OpInfo(
         "rotated_iou",
         iou_call,
         varying={"a": 0},
-        cases=IOU_CASES,
+        sample_inputs=IOU_SAMPLE_INPUTS,
         gradients=("a", "b"),
         differentiable=(0,),
-        smooth={
-            "paired": smooth_pairs,
-            "paired, 3d": lambda: smooth_pairs(mode="3d"),
-            "matrix": smooth_matrix,
-            "matrix, 3d": lambda: smooth_matrix(mode="3d"),
+        gradcheck_inputs={
+            "paired": gradcheck_pairs,
+            "paired, 3d": lambda: gradcheck_pairs(mode="3d"),
+            "matrix": gradcheck_matrix,
+            "matrix, 3d": lambda: gradcheck_matrix(mode="3d"),
         },
         formula=iou_formula,
-        refusals=IOU_REFUSALS,
+        error_inputs=IOU_ERRORS,
         kernels=1,
         backward_kernels=1,
     ),
-    Op(
+    OpInfo(
         "_rotated_iou_backward",
         backward_call,
         varying={"grad": 0, "a": 0},
-        cases={
+        sample_inputs={
             "paired": lambda: {"grad": torch.ones(40), **paired()},
             "one side": lambda: {**backward_call(40), "for_b": False, "mode": "3d"},
         },
-        refusals=(
+        error_inputs=(
             ("grad", lambda t: t[1:], ValueError, "grad must have the shape"),
             ("grad", lambda t: t.double(), TypeError, "grad must have the dtype"),
         ),
         kernels=1,
     ),
-    Op(
+    OpInfo(
         "rotated_nms",
         nms_call,
         varying={"boxes": 1, "scores": 1},
-        cases=NMS_CASES,
-        refusals=NMS_REFUSALS,
+        sample_inputs=NMS_SAMPLE_INPUTS,
+        error_inputs=NMS_ERRORS,
         kernels=3,
     ),
-    Op(
+    OpInfo(
         "points_in_boxes",
         inside_call,
         varying={"points": 1},
-        cases=INSIDE_CASES,
-        refusals=INSIDE_REFUSALS,
+        sample_inputs=INSIDE_SAMPLE_INPUTS,
+        error_inputs=INSIDE_ERRORS,
         kernels=1,
     ),
 ]

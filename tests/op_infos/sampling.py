@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op import Call, Op, cloud, generator, smooth_cloud
+from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud
 
 SAMPLES = 12
 
@@ -35,7 +35,7 @@ FPS_OPTIONS = {
     "repeat": {"exhausted": "repeat", "skip_origin": True},
     "nonfinite last": {"nonfinite": "last", "start": 3},
 }
-FPS_CASES = {
+FPS_SAMPLE_INPUTS = {
     **{name: lambda options=options: fps(**options) for name, options in FPS_OPTIONS.items()},
     "counts": lambda: fps(
         counts=torch.tensor([5, 99], dtype=torch.int32), start_idx=torch.tensor([4, 50])
@@ -49,7 +49,7 @@ FPS_CASES = {
     "no samples": lambda: {**fps(), "num_samples": 0},
     "no clouds": lambda: fps(torch.zeros(0, 5, 3)),
 }
-FPS_REFUSALS = (
+FPS_ERRORS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),
     ("points", lambda t: t[None], ValueError, r"points must be \["),
     ("start", -1, ValueError, "start must"),
@@ -70,7 +70,7 @@ def ragged_call(n: int, seed: int = 0) -> Call:
     }
 
 
-RAGGED_CASES = {
+RAGGED_SAMPLE_INPUTS = {
     **{
         name: lambda options=options: {**ragged_call(40), **options}
         for name, options in FPS_OPTIONS.items()
@@ -81,26 +81,26 @@ RAGGED_CASES = {
 }
 
 FPS_OPS = [
-    Op(
+    OpInfo(
         "furthest_point_sample",
         fps_call,
         varying={"points": 1},
-        cases=FPS_CASES,
-        refusals=(
-            *FPS_REFUSALS,
+        sample_inputs=FPS_SAMPLE_INPUTS,
+        error_inputs=(
+            *FPS_ERRORS,
             ("num_samples", -1, ValueError, "num_samples must"),
             ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
             ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
         ),
         kernels=1,
     ),
-    Op(
+    OpInfo(
         "furthest_point_sample_ragged",
         ragged_call,
         varying={"points": 0},
-        cases=RAGGED_CASES,
-        refusals=(
-            *FPS_REFUSALS,
+        sample_inputs=RAGGED_SAMPLE_INPUTS,
+        error_inputs=(
+            *FPS_ERRORS,
             ("max_total", -1, ValueError, "max_total must"),
             ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
             ("out_ptr", lambda t: t[1:], ValueError, r"out_ptr must be"),
@@ -131,20 +131,20 @@ def channels_first() -> Call:
     }
 
 
-GATHER_CASES = {
+GATHER_SAMPLE_INPUTS = {
     "channels first": channels_first,
     "float16": lambda: {**gather_call(40), "features": gather_call(40)["features"].half()},
     "bfloat16": lambda: {**gather_call(40), "features": gather_call(40)["features"].bfloat16()},
     "float64": lambda: {**gather_call(40), "features": gather_call(40)["features"].double()},
     "no indices": lambda: {**gather_call(40), "idx": torch.zeros(2, 0, dtype=torch.int64)},
 }
-GATHER_SMOOTH = {
+GATHER_GRADCHECK = {
     "channels last": lambda: {
-        "features": torch.stack([smooth_cloud(9, 3)] * 2),
+        "features": torch.stack([gradcheck_cloud(9, 3)] * 2),
         "idx": some_indices(12, 9),
     },
     "channels first": lambda: {
-        "features": torch.stack([smooth_cloud(9, 3).T] * 2).contiguous(),
+        "features": torch.stack([gradcheck_cloud(9, 3).T] * 2).contiguous(),
         "idx": some_indices(12, 9),
         "channels_first": True,
     },
@@ -171,7 +171,7 @@ def gather_backward_call(n: int, seed: int = 0) -> Call:
     }
 
 
-GATHER_BACKWARD_CASES = {
+GATHER_BACKWARD_SAMPLE_INPUTS = {
     "channels first": lambda: {
         "grad": torch.randn(2, 5, 15, generator=generator(2)),
         "idx": some_indices(15, GATHERED_POINTS).long(),
@@ -202,17 +202,17 @@ def gather_backward_formula(call: Call, outs: tuple) -> tuple:
 
 
 GATHER_OPS = [
-    Op(
+    OpInfo(
         "gather_points",
         gather_call,
         varying={"features": 1},
-        cases=GATHER_CASES,
+        sample_inputs=GATHER_SAMPLE_INPUTS,
         gradients=("features",),
         differentiable=(0,),
-        smooth=GATHER_SMOOTH,
+        gradcheck_inputs=GATHER_GRADCHECK,
         formula=gather_formula,
-        twice=True,
-        refusals=(
+        supports_gradgrad=True,
+        error_inputs=(
             ("features", lambda t: t.int(), TypeError, "features must be float"),
             ("features", lambda t: t[0], ValueError, r"features must be \[B, N, C\]"),
             ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
@@ -222,23 +222,23 @@ GATHER_OPS = [
         kernels=1,
         backward_kernels=4,
     ),
-    Op(
+    OpInfo(
         "_gather_points_backward",
         gather_backward_call,
         varying={"grad": 1, "idx": 1},
-        cases=GATHER_BACKWARD_CASES,
+        sample_inputs=GATHER_BACKWARD_SAMPLE_INPUTS,
         gradients=("grad",),
         differentiable=(0,),
-        smooth={
+        gradcheck_inputs={
             "float64": lambda: {
-                "grad": torch.stack([smooth_cloud(12, 3)] * 2),
+                "grad": torch.stack([gradcheck_cloud(12, 3)] * 2),
                 "idx": some_indices(12, 9),
                 "num_points": 9,
             }
         },
         formula=gather_backward_formula,
-        twice=True,
-        refusals=(
+        supports_gradgrad=True,
+        error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
             ("grad", lambda t: t[:, 1:], ValueError, "grad must have the M of idx"),
             ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),

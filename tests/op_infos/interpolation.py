@@ -7,18 +7,18 @@ from torch import Tensor
 import torchvox
 
 from .grouping import (
-    FEATURES_REFUSALS,
-    OFFSETS_REFUSALS,
+    FEATURES_ERRORS,
+    OFFSETS_ERRORS,
     features_of,
+    gradcheck_features,
     group_call,
     group_ragged_call,
     neighbors,
+    ragged_gradcheck,
     ragged_inside,
-    ragged_smooth,
     rows_of,
-    smooth_features,
 )
-from .op import Call, Op, generator, some_gradient
+from .op_info import Call, OpInfo, generator, some_gradient
 
 
 def weights_of(*shape: int, seed: int = 0) -> Tensor:
@@ -34,16 +34,16 @@ def interpolate_in(dtype: torch.dtype, weight: torch.dtype) -> Call:
     return {**call, "features": call["features"].to(dtype), "weight": call["weight"].to(weight)}
 
 
-def interpolate_smooth(channels_first: bool = False) -> Call:
+def interpolate_gradcheck(channels_first: bool = False) -> Call:
     return {
-        "features": smooth_features(channels_first=channels_first),
+        "features": gradcheck_features(channels_first=channels_first),
         "idx": neighbors(4, 9),
         "weight": weights_of(2, 4, 3).double(),
         "channels_first": channels_first,
     }
 
 
-INTERPOLATE_CASES = {
+INTERPOLATE_SAMPLE_INPUTS = {
     "channels first": lambda: {
         **interpolate_call(40),
         "features": features_of(40).mT.contiguous(),
@@ -57,9 +57,9 @@ INTERPOLATE_CASES = {
     "float64": lambda: interpolate_in(torch.float64, torch.float64),
     "float64, weights float32": lambda: interpolate_in(torch.float64, torch.float32),
 }
-INTERPOLATE_SMOOTH = {
-    "channels last": interpolate_smooth,
-    "channels first": lambda: interpolate_smooth(True),
+INTERPOLATE_GRADCHECK = {
+    "channels last": interpolate_gradcheck,
+    "channels first": lambda: interpolate_gradcheck(True),
 }
 
 
@@ -75,7 +75,7 @@ def interpolate_backward_call(n: int, seed: int = 0, **options) -> Call:
 
 
 def interpolate_backward_of(name: str) -> Call:
-    call = INTERPOLATE_CASES[name]()
+    call = INTERPOLATE_SAMPLE_INPUTS[name]()
     return {"grad": some_gradient(torchvox.three_interpolate(**call)), **call}
 
 
@@ -88,59 +88,62 @@ def interpolate_ragged_formula(call: Call, outs: tuple) -> tuple:
     return ((rows * call["weight"][..., None]).sum(1),)
 
 
-WEIGHT_REFUSALS = (
+WEIGHT_ERRORS = (
     ("weight", lambda t: t.double(), TypeError, "weight must be float32 or of the dtype"),
     ("weight", lambda t: t[..., :2], ValueError, r"weight must be \["),
     ("weight", lambda t: t[0], ValueError, r"weight must be \["),
 )
 INTERPOLATE_OPS = [
-    Op(
+    OpInfo(
         "three_interpolate",
         interpolate_call,
         varying={"features": 1},
-        cases=INTERPOLATE_CASES,
+        sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
         gradients=("features", "weight"),
         differentiable=(0,),
-        smooth=INTERPOLATE_SMOOTH,
+        gradcheck_inputs=INTERPOLATE_GRADCHECK,
         formula=interpolate_formula,
-        refusals=(
-            *FEATURES_REFUSALS,
-            *WEIGHT_REFUSALS,
+        error_inputs=(
+            *FEATURES_ERRORS,
+            *WEIGHT_ERRORS,
             ("idx", lambda t: t[..., :2], ValueError, r"idx must be \[B, M, 3\]"),
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, 3\] with the B of features"),
         ),
         kernels=1,
         backward_kernels=5,
     ),
-    Op(
+    OpInfo(
         "_three_interpolate_backward",
         interpolate_backward_call,
         varying={"features": 1},
-        cases={
-            **{name: lambda name=name: interpolate_backward_of(name) for name in INTERPOLATE_CASES},
+        sample_inputs={
+            **{
+                name: lambda name=name: interpolate_backward_of(name)
+                for name in INTERPOLATE_SAMPLE_INPUTS
+            },
             "features only": lambda: interpolate_backward_call(40, for_weight=False),
             "weight only": lambda: interpolate_backward_call(40, for_features=False),
         },
-        refusals=(
-            *FEATURES_REFUSALS,
-            *WEIGHT_REFUSALS,
+        error_inputs=(
+            *FEATURES_ERRORS,
+            *WEIGHT_ERRORS,
             ("grad", lambda t: t.double(), TypeError, "grad must have the dtype of features"),
             ("grad", lambda t: t[:, 1:], ValueError, "grad must have the shape of the output"),
         ),
         kernels=5,
     ),
-    Op(
+    OpInfo(
         "three_interpolate_ragged",
         interpolate_ragged_call,
         varying={"features": 0},
-        cases={"local index": lambda: interpolate_ragged_call(40, local_index=True)},
+        sample_inputs={"local index": lambda: interpolate_ragged_call(40, local_index=True)},
         gradients=("features", "weight"),
         differentiable=(0,),
-        smooth={
-            "float64": lambda: {**ragged_smooth(), "weight": weights_of(30, 3).double()},
+        gradcheck_inputs={
+            "float64": lambda: {**ragged_gradcheck(), "weight": weights_of(30, 3).double()},
         },
         formula=interpolate_ragged_formula,
-        refusals=(*FEATURES_REFUSALS, *OFFSETS_REFUSALS, *WEIGHT_REFUSALS),
+        error_inputs=(*FEATURES_ERRORS, *OFFSETS_ERRORS, *WEIGHT_ERRORS),
         kernels=2,
         backward_kernels=5,
     ),
@@ -168,7 +171,7 @@ def weights_formula(call: Call, outs: tuple) -> tuple:
     return (inverse / inverse.sum(-1, keepdim=True),)
 
 
-def smooth_distances() -> Tensor:
+def gradcheck_distances() -> Tensor:
     return 0.1 + torch.rand(2, 6, 3, generator=generator(0), dtype=torch.float64)
 
 
@@ -177,7 +180,7 @@ def weights_backward_call(n: int, seed: int = 0, **options) -> Call:
     return {"grad": torch.randn(2, n, 3, generator=generator(seed)), "dist2": dist2, **options}
 
 
-WEIGHTS_REFUSALS = (
+WEIGHTS_ERRORS = (
     ("dist2", lambda t: t.half(), TypeError, "dist2 must be float32 or float64"),
     ("dist2", lambda t: t[..., :2], ValueError, r"dist2 must be \[.., 3\]"),
     ("eps", 0.0, ValueError, "eps must be finite and positive"),
@@ -186,32 +189,32 @@ WEIGHTS_REFUSALS = (
     ("weight", "squared", ValueError, "weight must be 'dist' or 'dist2'"),
 )
 WEIGHTS_OPS = [
-    Op(
+    OpInfo(
         "interpolation_weights",
         weights_call,
         varying={"dist2": 1},
-        cases={
+        sample_inputs={
             "squared": lambda: {**weights_call(40), "eps": 0.25, "weight": "dist2"},
             "float64": lambda: {"dist2": some_distances(40).double()},
         },
         gradients=("dist2",),
         differentiable=(0,),
-        smooth={
-            "distance": lambda: {"dist2": smooth_distances()},
-            "squared": lambda: {"dist2": smooth_distances(), "eps": 0.25, "weight": "dist2"},
+        gradcheck_inputs={
+            "distance": lambda: {"dist2": gradcheck_distances()},
+            "squared": lambda: {"dist2": gradcheck_distances(), "eps": 0.25, "weight": "dist2"},
         },
         formula=weights_formula,
-        refusals=WEIGHTS_REFUSALS,
+        error_inputs=WEIGHTS_ERRORS,
         kernels=1,
         backward_kernels=1,
     ),
-    Op(
+    OpInfo(
         "_interpolation_weights_backward",
         weights_backward_call,
         varying={"grad": 1, "dist2": 1},
-        cases={"squared": lambda: weights_backward_call(40, eps=0.25, weight="dist2")},
-        refusals=(
-            *WEIGHTS_REFUSALS,
+        sample_inputs={"squared": lambda: weights_backward_call(40, eps=0.25, weight="dist2")},
+        error_inputs=(
+            *WEIGHTS_ERRORS,
             ("grad", lambda t: t.double(), TypeError, "grad must have the dtype of dist2"),
             ("grad", lambda t: t[:, 1:], ValueError, "grad must have the shape of dist2"),
         ),
@@ -247,7 +250,7 @@ def coincident() -> Call:
     return {**call, "query": call["points"][:, :15].clone()}
 
 
-INTERPOLATE_FEATURES_CASES = {
+INTERPOLATE_FEATURES_SAMPLE_INPUTS = {
     "two points": lambda: interpolate_features_call(2),
     "coincident": coincident,
     "squared": lambda: interpolate_features_call(40, eps=0.25, weight="dist2"),
@@ -261,12 +264,12 @@ INTERPOLATE_FEATURES_CASES = {
 }
 
 
-def interpolate_features_smooth(**options) -> Call:
+def interpolate_features_gradcheck(**options) -> Call:
     g = generator(4)
     return {
         "query": torch.rand(2, 4, 3, generator=g, dtype=torch.float64),
         "points": torch.rand(2, 9, 3, generator=g, dtype=torch.float64),
-        "features": smooth_features(),
+        "features": gradcheck_features(),
         **options,
     }
 
@@ -279,19 +282,19 @@ def interpolate_features_formula(call: Call, outs: tuple) -> tuple:
 
 
 INTERPOLATE_FEATURES_OPS = [
-    Op(
+    OpInfo(
         "interpolate_features",
         interpolate_features_call,
         varying={"points": 1, "features": 1},
-        cases=INTERPOLATE_FEATURES_CASES,
+        sample_inputs=INTERPOLATE_FEATURES_SAMPLE_INPUTS,
         gradients=("features", "query", "points"),
         differentiable=(0,),
-        smooth={
-            "distance": interpolate_features_smooth,
-            "squared": lambda: interpolate_features_smooth(eps=0.25, weight="dist2"),
+        gradcheck_inputs={
+            "distance": interpolate_features_gradcheck,
+            "squared": lambda: interpolate_features_gradcheck(eps=0.25, weight="dist2"),
         },
         formula=interpolate_features_formula,
-        refusals=(
+        error_inputs=(
             ("query", lambda t: t.int(), TypeError, "query must be float"),
             ("query", lambda t: t[0], ValueError, r"query must be \[B, M, D\]"),
             ("points", lambda t: t.half(), TypeError, "points must have the dtype of query"),

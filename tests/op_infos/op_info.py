@@ -12,28 +12,28 @@ Call = dict[str, Any]  # the op's arguments by name; every tensor on the CPU
 
 
 @dataclass(frozen=True)
-class Op:
+class OpInfo:
     name: str
     # call(n, seed): n is the size of dimension `varying[argument]` of each argument named there.
     # Calls of one n differ in values only, with and without `seed`.
     call: Callable[[int, int], Call]
     varying: dict[str, int]
-    cases: dict[str, Callable[[], Call]] = field(default_factory=dict)
+    sample_inputs: dict[str, Callable[[], Call]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()  # arguments that get a gradient
     differentiable: tuple[int, ...] = ()  # outputs that carry one
     # Calls in float64 whose values lie away from every decision (cell faces, ties).
-    smooth: dict[str, Callable[[], Call]] = field(default_factory=dict)
+    gradcheck_inputs: dict[str, Callable[[], Call]] = field(default_factory=dict)
     step: float = 1e-6  # of the numerical derivative: outputs of float32 need a large one
     # The differentiable outputs rebuilt by torch operations from the arguments and all outputs.
     formula: Callable[[Call, tuple], tuple] | None = None
-    constant: tuple[str, ...] = ()  # arguments whose requiring a gradient is an error
+    non_differentiable: tuple[str, ...] = ()  # arguments whose requiring a gradient is an error
     # What one call of another op gave: changed alone it no longer fits, and on CUDA the values then
     # depend on the order in which threads write.
-    linked: tuple[str, ...] = ()
+    coupled_inputs: tuple[str, ...] = ()
     inference: bool = False  # an input that requires a gradient is an error
-    twice: bool = False  # has a second derivative; without, asking for one is an error
+    supports_gradgrad: bool = False  # has a second derivative; without, asking for one is an error
     # argument -> (value or function of the valid value, exception, words of the message)
-    refusals: tuple[tuple[str, Any, type, str], ...] = ()
+    error_inputs: tuple[tuple[str, Any, type, str], ...] = ()
     # Arguments whose outputs no machine can hold (petabytes).
     huge: Call = field(default_factory=dict)
     kernels: int = 0  # GPU kernels and memsets of one call(1000, 0)
@@ -58,7 +58,7 @@ class Op:
         return not self.name.startswith("_")
 
 
-def run(op: Op, call: Call) -> tuple:
+def run(op: OpInfo, call: Call) -> tuple:
     """All outputs of the registered op, as a tuple."""
     out = op.overload(**call)
     return (out,) if isinstance(out, Tensor) else tuple(out)
@@ -83,7 +83,7 @@ def on(device: str, call: Call) -> Call:
     return map_tensors(call, lambda t: t.to(device))
 
 
-def with_gradients(op: Op, call: Call) -> Call:
+def with_gradients(op: OpInfo, call: Call) -> Call:
     """The call with fresh leaves that require a gradient."""
     return {
         k: v.detach().clone().requires_grad_() if k in op.gradients and v is not None else v
@@ -97,12 +97,12 @@ def some_gradient(out: Tensor) -> Tensor:
     return values.reshape(out.shape).to(out)
 
 
-def leaves(op: Op, call: Call) -> list[Tensor]:
+def leaves(op: OpInfo, call: Call) -> list[Tensor]:
     """The arguments that get a gradient, those that the call holds."""
     return [call[k] for k in op.gradients if call.get(k) is not None]
 
 
-def gradients(op: Op, call: Call) -> tuple:
+def gradients(op: OpInfo, call: Call) -> tuple:
     """Gradients of the leaves, from some_gradient of the outputs."""
     call = with_gradients(op, call)
     return backward(run(op, call), leaves(op, call))
@@ -131,7 +131,7 @@ def cloud(n: int, columns: int = 4, seed: int = 0) -> Tensor:
     return points[:, :columns].contiguous()
 
 
-def smooth_cloud(n: int, columns: int = 4) -> Tensor:
+def gradcheck_cloud(n: int, columns: int = 4) -> Tensor:
     """[n, columns] float64: distinct values in each column, 0.3 or more from whole meters."""
     g = generator(3)
     steps = torch.stack([torch.randperm(n, generator=g) for _ in range(columns)], 1).double()
@@ -141,8 +141,8 @@ def smooth_cloud(n: int, columns: int = 4) -> Tensor:
     return points
 
 
-# What every op over packed points refuses.
-POINTS_REFUSALS = (
+# The error inputs of every op over packed points.
+POINTS_ERRORS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),
     ("points", lambda t: t[:, :2], ValueError, r"points must be \[N, C\] with C >= 3"),
     ("points", lambda t: t[None], ValueError, r"points must be \[N, C\]"),

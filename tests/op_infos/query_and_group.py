@@ -5,8 +5,8 @@ import torch
 
 import torchvox
 
-from .ball_query import queries, smooth_ball
-from .op import Call, Op, generator, some_gradient
+from .ball_query import gradcheck_ball, queries
+from .op_info import Call, OpInfo, generator, some_gradient
 from .sampling import batch_of_clouds
 
 
@@ -35,7 +35,7 @@ def in_dtypes(coordinates: torch.dtype, features: torch.dtype, **options) -> Cal
     }
 
 
-GROUP_CASES = {
+GROUP_SAMPLE_INPUTS = {
     "no features": lambda: group(features=None),
     "features first": lambda: group(features_first=True, closed=True, dist_order="loop"),
     "normalized": lambda: group(normalize_xyz=True),
@@ -50,7 +50,7 @@ GROUP_CASES = {
     "no queries": lambda: group(query=torch.zeros(2, 0, 3)),
 }
 
-LAYOUT_REFUSALS = (
+LAYOUT_ERRORS = (
     ("radii", [1.0, -1.0], ValueError, "radii must be >= 0"),
     ("radii", [], ValueError, "radii must be 1 to 8 numbers"),
     ("ks", [3], ValueError, "ks must be one number a radius"),
@@ -60,8 +60,8 @@ LAYOUT_REFUSALS = (
 )
 
 
-def smooth_group(**options) -> Call:
-    call = smooth_ball()
+def gradcheck_group(**options) -> Call:
+    call = gradcheck_ball()
     radius = call.pop("radius")
     del call["k"]
     features = torch.randn(2, 15, 4, dtype=torch.float64, generator=generator(1))
@@ -79,9 +79,9 @@ def group_formula(call: Call, outs: tuple) -> tuple:
     return (torch.cat(parts[::-1] if call.get("features_first") else parts, -1),)
 
 
-SMOOTH = {
-    "plain": smooth_group,
-    "normalized": lambda: smooth_group(normalize_xyz=True, features_first=True),
+GRADCHECK = {
+    "plain": gradcheck_group,
+    "normalized": lambda: gradcheck_group(normalize_xyz=True, features_first=True),
 }
 
 
@@ -97,7 +97,7 @@ def backward_call(n: int, seed: int = 0, **options) -> Call:
     }
 
 
-BACKWARD_CASES = {
+BACKWARD_SAMPLE_INPUTS = {
     "normalized": lambda: backward_call(40, normalize_xyz=True, features_first=True),
     "points only": lambda: {**backward_call(40), "for_query": False, "for_features": False},
     "features only": lambda: {**backward_call(40), "for_points": False, "for_query": False},
@@ -114,17 +114,17 @@ BACKWARD_CASES = {
 }
 
 OPS = [
-    Op(
+    OpInfo(
         "query_and_group",
         group_call,
         varying={"points": 1, "features": 1},
-        cases=GROUP_CASES,
+        sample_inputs=GROUP_SAMPLE_INPUTS,
         gradients=("points", "query", "features"),
         differentiable=(0,),
-        smooth=SMOOTH,
+        gradcheck_inputs=GRADCHECK,
         formula=group_formula,
-        refusals=(
-            *LAYOUT_REFUSALS,
+        error_inputs=(
+            *LAYOUT_ERRORS,
             ("features", lambda t: t[:, 1:], ValueError, r"features must be \[B, N, C\]"),
             ("features", lambda t: t.int(), TypeError, "features must be float"),
             ("dist_order", "fast", ValueError, "dist_order must be"),
@@ -133,13 +133,13 @@ OPS = [
         kernels=2,
         backward_kernels=8,
     ),
-    Op(
+    OpInfo(
         "_query_and_group_backward",
         backward_call,
         varying={"points": 1},
-        cases=BACKWARD_CASES,
-        refusals=(
-            *LAYOUT_REFUSALS,
+        sample_inputs=BACKWARD_SAMPLE_INPUTS,
+        error_inputs=(
+            *LAYOUT_ERRORS,
             ("grad", lambda t: t[..., 1:], ValueError, r"grad must be \[B, M, K, columns\]"),
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
             ("idx", lambda t: t.long(), TypeError, "idx must be int32"),

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import torchvox
 
-from .op import Call, Op, cloud, generator, smooth_cloud, some_gradient
+from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud, some_gradient
 
 GRID = {
     "voxel_size": [1.0, 1.0, 4.0],
@@ -77,7 +77,7 @@ MODES = {
     "no slots": {"max_points": 0},
     "many slots": {"max_points": 100},
 }
-ENCODE_CASES = {
+ENCODE_SAMPLE_INPUTS = {
     **{name: lambda options=options: encode_call(60, **options) for name, options in MODES.items()},
     "64 channels": lambda: encode_call(60, outputs=64),
     "130 channels": lambda: encode_call(60, outputs=130),
@@ -95,8 +95,8 @@ ENCODE_CASES = {
 
 
 # What the acceptance tests walk; tests/pillars takes all.
-SOME_CASES = {
-    name: ENCODE_CASES[name]
+SOME_SAMPLE_INPUTS = {
+    name: ENCODE_SAMPLE_INPUTS[name]
     for name in (
         "legacy, two axes",
         "no padding",
@@ -124,9 +124,9 @@ def one_cell() -> Tensor:
     return indices
 
 
-def encode_smooth(**options) -> Call:
+def encode_gradcheck(**options) -> Call:
     axes = options.get("center_axes", 3)
-    call = mapped(smooth_cloud(30, 4)) | layer(7 + axes, 4, torch.float64) | GRID
+    call = mapped(gradcheck_cloud(30, 4)) | layer(7 + axes, 4, torch.float64) | GRID
     return {**call, "max_points": SLOTS, "batch_size": 2, **options}
 
 
@@ -240,7 +240,7 @@ def scatter_backward_call(n: int, seed: int = 0) -> Call:
     }
 
 
-MAP_REFUSALS = (
+MAP_ERRORS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),
     ("points", lambda t: t[:, :2], ValueError, r"points must be \[N, C\] with C >= 3"),
     ("indices", lambda t: t.long(), TypeError, "indices must be int32"),
@@ -254,8 +254,8 @@ MAP_REFUSALS = (
     ("center_axes", 1, ValueError, "center_axes must be 2 or 3"),
     ("pad_semantics", "zeros", ValueError, "pad_semantics must be 'reference' or 'none'"),
 )
-ENCODE_REFUSALS = (
-    *MAP_REFUSALS,
+ENCODE_ERRORS = (
+    *MAP_ERRORS,
     ("weight", lambda t: t.int(), TypeError, "weight must be float"),
     ("weight", lambda t: t[:, 1:], ValueError, r"weight must be \[O, D\]"),
     ("weight", lambda t: t[:0], ValueError, r"weight must be \[O, D\]"),
@@ -264,7 +264,7 @@ ENCODE_REFUSALS = (
     ("batch_size", -1, ValueError, "batch_size must be 0 or more"),
     ("out_dtype", torch.int32, TypeError, "out_dtype must be"),
 )
-NORM_REFUSALS = (
+NORM_ERRORS = (
     ("moments", lambda t: t.float(), TypeError, "moments must be float64"),
     ("moments", lambda t: t[1:], ValueError, r"moments must be \[\(D \+ 1\)"),
     ("weight", lambda t: t.int(), TypeError, "weight must be float|must have the dtype of weight"),
@@ -273,51 +273,53 @@ NORM_REFUSALS = (
     ("gamma", lambda t: t.half(), TypeError, "gamma must have the dtype of weight"),
     ("eps", 0.0, ValueError, "eps must be finite and above 0"),
 )
-MANY_SAMPLES = {"batch_size": (1 << 31) - 1}
-HUGE_CANVAS = {**MANY_SAMPLES, "voxel_size": [1e-3, 1e-3, 4.0]}
+MANY_SAMPLE_INPUTS = {"batch_size": (1 << 31) - 1}
+HUGE_CANVAS = {**MANY_SAMPLE_INPUTS, "voxel_size": [1e-3, 1e-3, 4.0]}
 OF_POINTS = {"points": 0, "point_voxel": 0, "point_slot": 0}
 
 OPS = [
-    Op(
+    OpInfo(
         "pillar_encode",
         encode_call,
         varying=OF_POINTS,
-        linked=MAP,
-        cases=SOME_CASES,
+        coupled_inputs=MAP,
+        sample_inputs=SOME_SAMPLE_INPUTS,
         gradients=("weight", "bias"),
         differentiable=(0,),
-        smooth={
-            name: lambda options=options: encode_smooth(**options)
+        gradcheck_inputs={
+            name: lambda options=options: encode_gradcheck(**options)
             for name, options in {"plain": {}, **dict(list(MODES.items())[:4])}.items()
         },
         formula=encode_formula,
-        constant=("points",),
-        refusals=ENCODE_REFUSALS,
+        non_differentiable=("points",),
+        error_inputs=ENCODE_ERRORS,
         huge=HUGE_CANVAS,
         kernels=3,
         backward_kernels=2,
     ),
-    Op(
+    OpInfo(
         "_pillar_encode_train",
         encode_call,
         varying=OF_POINTS,
-        linked=MAP,
-        cases={name: ENCODE_CASES[name] for name in ("legacy", "every point", "float64")},
-        refusals=ENCODE_REFUSALS,
+        coupled_inputs=MAP,
+        sample_inputs={
+            name: ENCODE_SAMPLE_INPUTS[name] for name in ("legacy", "every point", "float64")
+        },
+        error_inputs=ENCODE_ERRORS,
         huge=HUGE_CANVAS,
         kernels=3,
     ),
-    Op(
+    OpInfo(
         "_pillar_encode_backward",
         encode_backward_call,
         varying={"points": 0},
-        cases={
+        sample_inputs={
             "legacy, two axes": lambda: encode_backward_call(60, **MODES["legacy, two axes"]),
             "nine columns": lambda: encode_backward_call(60, columns=9),
             "130 channels": lambda: encode_backward_call(60, outputs=130),
             "to bfloat16": lambda: {**encode_backward_call(60), "dtype": torch.bfloat16},
         },
-        refusals=(
+        error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
             ("grad", lambda t: t[..., 1:], ValueError, r"grad must be \[B, O, ny, nx\]"),
             ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
@@ -327,29 +329,29 @@ OPS = [
         ),
         kernels=2,
     ),
-    Op(
+    OpInfo(
         "pillar_moments",
         moments_call,
         varying=OF_POINTS,
-        linked=MAP,
-        cases={
+        coupled_inputs=MAP,
+        sample_inputs={
             "legacy, two axes": lambda: moments_call(60, **MODES["legacy, two axes"]),
             "nine columns": lambda: moments_call(60, columns=9),
             "crowded": lambda: {**moments_call(60), **crowded(), "max_points": -1},
             "float64": lambda: moments_call(60) | mapped(cloud(60).double()),
         },
-        refusals=(
-            *MAP_REFUSALS,
+        error_inputs=(
+            *MAP_ERRORS,
             ("points", lambda t: t.repeat(1, 7), ValueError, "points must have at most 24 columns"),
         ),
         inference=True,
         kernels=5,
     ),
-    Op(
+    OpInfo(
         "pillar_norm",
         norm_call,
         varying={},
-        cases={
+        sample_inputs={
             "many outputs": lambda: norm_call(60, outputs=70),
             **{
                 str(dtype): lambda dtype=dtype: norm_call(60, dtype=dtype)
@@ -358,32 +360,32 @@ OPS = [
         },
         gradients=("weight", "gamma", "beta"),
         differentiable=(0, 1),
-        smooth={"plain": lambda: norm_call(60, dtype=torch.float64)},
+        gradcheck_inputs={"plain": lambda: norm_call(60, dtype=torch.float64)},
         formula=norm_formula,
-        constant=("moments",),
-        refusals=(
-            *NORM_REFUSALS,
+        non_differentiable=("moments",),
+        error_inputs=(
+            *NORM_ERRORS,
             ("beta", lambda t: t.half(), TypeError, "beta must have the dtype of weight"),
         ),
         kernels=1,
         backward_kernels=1,
     ),
-    Op(
+    OpInfo(
         "_pillar_norm_backward",
         norm_backward_call,
         varying={},
-        refusals=(
-            *NORM_REFUSALS,
+        error_inputs=(
+            *NORM_ERRORS,
             ("grad_weight", lambda t: t[1:], ValueError, r"grad_weight must be \[O, D\]"),
             ("grad_bias", lambda t: t[1:], ValueError, r"grad_bias must be \[O\]"),
         ),
         kernels=1,
     ),
-    Op(
+    OpInfo(
         "pillar_scatter",
         scatter_call,
         varying={"feats": 0, "indices": 0},
-        cases={
+        sample_inputs={
             **{
                 str(dtype): lambda dtype=dtype: {
                     **scatter_call(40),
@@ -398,9 +400,9 @@ OPS = [
         },
         gradients=("feats",),
         differentiable=(0,),
-        smooth={"plain": lambda: {**scatter_call(20), "feats": smooth_cloud(20, 8)}},
+        gradcheck_inputs={"plain": lambda: {**scatter_call(20), "feats": gradcheck_cloud(20, 8)}},
         formula=scatter_formula,
-        refusals=(
+        error_inputs=(
             ("feats", lambda t: t.int(), TypeError, "feats must be float"),
             ("feats", lambda t: t[1:], ValueError, r"feats must be \[V, C\]"),
             ("indices", lambda t: t.long(), TypeError, "indices must be int32"),
@@ -408,15 +410,15 @@ OPS = [
             ("size", [8], ValueError, r"size must be \(nx, ny\)"),
             ("size", [0, 6], ValueError, r"size must be \(nx, ny\)"),
         ),
-        huge={**MANY_SAMPLES, "size": [1 << 12, 1 << 12]},
+        huge={**MANY_SAMPLE_INPUTS, "size": [1 << 12, 1 << 12]},
         kernels=3,
         backward_kernels=3,
     ),
-    Op(
+    OpInfo(
         "_pillar_scatter_backward",
         scatter_backward_call,
         varying={"indices": 0},
-        refusals=(
+        error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
             ("grad", lambda t: t[0], ValueError, r"grad must be \[B, C, ny, nx\]"),
             ("indices", lambda t: t[:, 1:], ValueError, r"indices must be \[V, 4\]"),

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op import Call, Op, generator
+from .op_info import Call, OpInfo, generator
 
 WIDTH, ANCHORS, BATCH = 3, 2, 2
 GRID = {"voxel_size": [0.5, 0.5, 4.0], "point_cloud_range": [0.0, -8.0, -3.0, 8.0, 8.0, 1.0]}
@@ -118,7 +118,7 @@ BY_CLASS = {"group": "class", "closed": False}
 SHARED = {**BY_CLASS, "shared_pre": True, "global_post": True}
 TYPES = {"float16": torch.half, "bfloat16": torch.bfloat16}
 
-ANCHOR_CASES = {
+ANCHOR_SAMPLE_INPUTS = {
     "by class": lambda: anchor_call(40, **BY_CLASS),
     "shared": lambda: anchor_call(40, **SHARED, dir_limit=1.0, dir_flip=True),
     "heads": lambda: anchor_call(20, classes=(1, 2, 2), code=10, bins=0, **BY_CLASS),
@@ -138,7 +138,7 @@ ANCHOR_CASES = {
     "no samples": lambda: no_samples(anchor_call(40)),
     **{name: lambda dtype=dtype: anchor_call(40, dtype=dtype) for name, dtype in TYPES.items()},
 }
-CENTER_CASES = {
+CENTER_SAMPLE_INPUTS = {
     "best class": lambda: center_call(40, best_class=True, closed=True),
     "no velocity": lambda: center_call(40, velocity=False, rot_order="cos_sin"),
     "range": lambda: center_call(40, post_range=[0.5, -7.0, -1.0, 6.0, 20.0, 1.0]),
@@ -149,7 +149,7 @@ CENTER_CASES = {
     "no samples": lambda: no_samples(center_call(40)),
     **{name: lambda dtype=dtype: center_call(40, dtype=dtype) for name, dtype in TYPES.items()},
 }
-DECODE_CASES = {
+DECODE_SAMPLE_INPUTS = {
     "pair": lambda: decode_call(40, code=8),
     "velocity": lambda: decode_call(40, code=9, bins=3, dir_limit=1.0, dir_flip=True),
     "pair and velocity": lambda: decode_call(40, code=10, bins=0),
@@ -165,7 +165,7 @@ DECODE_CASES = {
     },
 }
 
-OPTION_REFUSALS = (
+OPTION_ERRORS = (
     ("score_threshold", float("nan"), ValueError, "score_threshold must be a number"),
     ("nms_threshold", [0.1, 0.2, 0.3, 0.4], ValueError, "nms_threshold must be one number"),
     ("nms_threshold", [-1.0], ValueError, "nms_threshold must be >= 0"),
@@ -178,12 +178,12 @@ OPTION_REFUSALS = (
 )
 
 OPS = [
-    Op(
+    OpInfo(
         "box_decode",
         decode_call,
         varying={"deltas": 1, "anchors": 0, "direction": 1},
-        cases=DECODE_CASES,
-        refusals=(
+        sample_inputs=DECODE_SAMPLE_INPUTS,
+        error_inputs=(
             ("deltas", lambda t: t.double(), TypeError, "deltas must be float16"),
             ("deltas", lambda t: t[..., :6], ValueError, r"deltas must be \[.., 7 to 10\]"),
             ("anchors", lambda t: t[1:], ValueError, "anchors must have the leading dimensions"),
@@ -200,13 +200,13 @@ OPS = [
         inference=True,
         kernels=1,
     ),
-    Op(
+    OpInfo(
         "anchor_decode_nms",
         anchor_call,
         varying={"cls": 2, "box": 2, "direction": 2, "anchors": 0},
-        cases=ANCHOR_CASES,
-        refusals=(
-            *OPTION_REFUSALS,
+        sample_inputs=ANCHOR_SAMPLE_INPUTS,
+        error_inputs=(
+            *OPTION_ERRORS,
             ("cls", [], ValueError, "cls must be 1 to 8 maps"),
             ("cls", lambda ts: [t[0] for t in ts], ValueError, r"cls must be \[B, channels"),
             ("cls", lambda ts: [t.double() for t in ts], TypeError, "cls must be float16"),
@@ -227,13 +227,13 @@ OPS = [
         huge={"post": 1 << 30},
         kernels=5,  # a memset, selection and order, two of NMS, rows
     ),
-    Op(
+    OpInfo(
         "center_decode_nms",
         center_call,
         varying={name: 2 for name in ("heatmap", "offset", "z", "dim", "rot", "vel")},
-        cases=CENTER_CASES,
-        refusals=(
-            *OPTION_REFUSALS,
+        sample_inputs=CENTER_SAMPLE_INPUTS,
+        error_inputs=(
+            *OPTION_ERRORS,
             ("heatmap", [], ValueError, "heatmap must be 1 to 8 maps"),
             ("heatmap", lambda ts: [t.int() for t in ts], TypeError, "heatmap must be float16"),
             ("offset", lambda ts: ts[1:], ValueError, "offset must be one map a head"),

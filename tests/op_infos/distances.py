@@ -4,7 +4,7 @@
 import torch
 
 from .grouping import NEIGHBORS, neighbors, packed
-from .op import Call, Op, generator
+from .op_info import Call, OpInfo, generator
 
 
 def distance_call(n: int, seed: int = 0, **options) -> Call:
@@ -40,7 +40,7 @@ def distance_in(dtype: torch.dtype) -> Call:
     }
 
 
-DISTANCE_CASES = {
+DISTANCE_SAMPLE_INPUTS = {
     "norm 1": lambda: distance_call(40, norm=1),
     "count": lambda: distance_call(40, count=torch.randint(-1, 5, (2, 15), generator=generator(1))),
     "ragged": lambda: ragged_distance_call(40, local_index=True),
@@ -58,12 +58,12 @@ DISTANCE_CASES = {
 }
 
 OPS = [
-    Op(
+    OpInfo(
         "_neighbor_distance_backward",
         distance_call,
         varying={"points": 1},
-        cases=DISTANCE_CASES,
-        refusals=(
+        sample_inputs=DISTANCE_SAMPLE_INPUTS,
+        error_inputs=(
             ("points", lambda t: t.int(), TypeError, "points must be float"),
             ("points", lambda t: t[0, 0], ValueError, r"points must be \[B, N, D\] or \[T, D\]"),
             ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),

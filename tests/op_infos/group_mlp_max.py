@@ -9,7 +9,7 @@ from torch import Tensor
 import torchvox
 
 from .ball_query import queries
-from .op import Call, Op, generator, map_tensors
+from .op_info import Call, OpInfo, generator, map_tensors
 from .sampling import batch_of_clouds
 
 CHANNELS = 5
@@ -58,7 +58,7 @@ def in_dtypes(coordinates: torch.dtype, others: torch.dtype, **options) -> Call:
     return {**call, **near, **map_tensors(rest, lambda t: t.to(others))}
 
 
-MLP_CASES = {
+MLP_SAMPLE_INPUTS = {
     "one layer": lambda: mlp_call(40, widths=(33,)),
     "wide": lambda: mlp_call(40, widths=(70, 20, 131)),
     "eight layers": lambda: mlp_call(40, widths=(3, 4, 5, 6, 7, 6, 5, 4)),
@@ -82,12 +82,12 @@ MLP_CASES = {
 }
 
 OPS = [
-    Op(
+    OpInfo(
         "group_mlp_max",
         mlp_call,
         varying={"points": 1, "features": 1},
-        cases=MLP_CASES,
-        refusals=(
+        sample_inputs=MLP_SAMPLE_INPUTS,
+        error_inputs=(
             ("points", lambda t: t.int(), TypeError, "points must be float"),
             ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
             ("query", lambda t: t[:1], ValueError, "query must have the B of points"),

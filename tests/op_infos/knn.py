@@ -3,7 +3,7 @@
 
 import torch
 
-from .op import Call, Op, cloud, generator, smooth_cloud
+from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud
 from .sampling import batch_of_clouds
 
 QUERIES = 21
@@ -35,7 +35,7 @@ def knn(dimensions: int = 3, dtype: torch.dtype = torch.float32, **options) -> C
 
 
 TYPES = {"float16": torch.half, "bfloat16": torch.bfloat16, "float64": torch.double}
-KNN_CASES = {
+KNN_SAMPLE_INPUTS = {
     "loop": lambda: knn(dist_order="loop"),
     "norm 1": lambda: knn(norm=1),
     "norm 1, float64": lambda: knn(norm=1, dtype=torch.double),
@@ -51,7 +51,7 @@ KNN_CASES = {
     "no queries": lambda: {**knn(), "query": torch.zeros(2, 0, 3)},
     "no clouds": lambda: {**knn(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
 }
-KNN_REFUSALS = (
+KNN_ERRORS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),
     ("points", lambda t: t[None], ValueError, r"points must be \["),
     ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
@@ -59,18 +59,18 @@ KNN_REFUSALS = (
     ("query", lambda t: t[None], ValueError, r"query must be \["),
     ("dist_order", "fast", ValueError, "dist_order must be"),
 )
-BATCH_REFUSALS = (
+BATCH_ERRORS = (
     ("query", lambda t: t[:1], ValueError, r"query must be \["),
     ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
     ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
     ("query_lengths", torch.zeros(3, dtype=torch.int32), ValueError, "query_lengths must be"),
 )
-RAGGED_REFUSALS = (
+RAGGED_ERRORS = (
     ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
     ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be"),
     ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
 )
-K_REFUSALS = (
+K_ERRORS = (
     ("k", -1, ValueError, "k must be >= 0"),
     ("norm", 3, ValueError, "norm must be 1 or 2"),
 )
@@ -86,7 +86,7 @@ def ragged_call(n: int, seed: int = 0) -> Call:
     }
 
 
-RAGGED_CASES = {
+RAGGED_SAMPLE_INPUTS = {
     "local index": lambda: {**ragged_call(40), "local_index": True},
     "norm 1": lambda: {**ragged_call(40), "norm": 1},
     "loop, many": lambda: {**ragged_call(40), "dist_order": "loop", "k": 40},
@@ -98,15 +98,15 @@ RAGGED_CASES = {
 }
 
 
-def smooth(clouds: int, **options) -> Call:
+def gradcheck_call(clouds: int, **options) -> Call:
     """A call in float64 without ties: one cloud, or two."""
-    spread = torch.stack([smooth_cloud(9, 3), smooth_cloud(12, 3)[:9] + 0.1])[:clouds]
-    query = torch.stack([smooth_cloud(5, 3), smooth_cloud(5, 4)[:, 1:]])[:clouds] + 0.037
+    spread = torch.stack([gradcheck_cloud(9, 3), gradcheck_cloud(12, 3)[:9] + 0.1])[:clouds]
+    query = torch.stack([gradcheck_cloud(5, 3), gradcheck_cloud(5, 4)[:, 1:]])[:clouds] + 0.037
     return {"points": spread, "query": query, "k": 4, **options}
 
 
-def smooth_ragged(**options) -> Call:
-    call = smooth(2)
+def gradcheck_ragged(**options) -> Call:
+    call = gradcheck_call(2)
     return {
         "points": call["points"].flatten(0, 1),
         "query": call["query"].flatten(0, 1),
@@ -117,14 +117,14 @@ def smooth_ragged(**options) -> Call:
     }
 
 
-KNN_SMOOTH = {
-    "squared": lambda: smooth(2, lengths=torch.tensor([9, 4])),
-    "norm 1": lambda: smooth(1, norm=1),
+KNN_GRADCHECK = {
+    "squared": lambda: gradcheck_call(2, lengths=torch.tensor([9, 4])),
+    "norm 1": lambda: gradcheck_call(1, norm=1),
 }
-RAGGED_SMOOTH = {
-    "global": smooth_ragged,
-    "local": lambda: smooth_ragged(local_index=True),
-    "norm 1": lambda: smooth_ragged(norm=1),
+RAGGED_GRADCHECK = {
+    "global": gradcheck_ragged,
+    "local": lambda: gradcheck_ragged(local_index=True),
+    "norm 1": lambda: gradcheck_ragged(norm=1),
 }
 
 
@@ -150,63 +150,63 @@ def three(call: Call) -> Call:
 
 
 OPS = [
-    Op(
+    OpInfo(
         "knn",
         knn_call,
         varying={"points": 1},
-        cases=KNN_CASES,
+        sample_inputs=KNN_SAMPLE_INPUTS,
         gradients=("points", "query"),
         differentiable=(0,),
-        smooth=KNN_SMOOTH,
+        gradcheck_inputs=KNN_GRADCHECK,
         formula=formula,
-        refusals=(*KNN_REFUSALS, *BATCH_REFUSALS, *K_REFUSALS),
+        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS),
         kernels=1,
         backward_kernels=6,
     ),
-    Op(
+    OpInfo(
         "knn_ragged",
         ragged_call,
         varying={"points": 0},
-        cases=RAGGED_CASES,
+        sample_inputs=RAGGED_SAMPLE_INPUTS,
         gradients=("points", "query"),
         differentiable=(0,),
-        smooth=RAGGED_SMOOTH,
+        gradcheck_inputs=RAGGED_GRADCHECK,
         formula=formula,
-        refusals=(*KNN_REFUSALS, *RAGGED_REFUSALS, *K_REFUSALS),
+        error_inputs=(*KNN_ERRORS, *RAGGED_ERRORS, *K_ERRORS),
         kernels=8,
         backward_kernels=6,
     ),
-    Op(
+    OpInfo(
         "three_nn",
         lambda n, seed=0: three(knn_call(n, seed)),
         varying={"points": 1},
-        cases={
-            name: lambda make=KNN_CASES[name]: three(make())
+        sample_inputs={
+            name: lambda make=KNN_SAMPLE_INPUTS[name]: three(make())
             for name in ("loop", "query lengths", "two dimensions", *TYPES, "no clouds")
         },
         gradients=("points", "query"),
         differentiable=(0,),
-        smooth={"squared": lambda: three(KNN_SMOOTH["squared"]())},
+        gradcheck_inputs={"squared": lambda: three(KNN_GRADCHECK["squared"]())},
         formula=formula,
-        refusals=(*KNN_REFUSALS, *BATCH_REFUSALS),
+        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS),
         kernels=1,
         backward_kernels=5,
     ),
-    Op(
+    OpInfo(
         "three_nn_ragged",
         lambda n, seed=0: three(ragged_call(n, seed)),
         varying={"points": 0},
-        cases={
-            name: lambda make=RAGGED_CASES[name]: three(make())
+        sample_inputs={
+            name: lambda make=RAGGED_SAMPLE_INPUTS[name]: three(make())
             for name in ("local index", "float64")
         },
         gradients=("points", "query"),
         differentiable=(0,),
-        smooth={
-            name: lambda make=RAGGED_SMOOTH[name]: three(make()) for name in ("global", "local")
+        gradcheck_inputs={
+            name: lambda make=RAGGED_GRADCHECK[name]: three(make()) for name in ("global", "local")
         },
         formula=formula,
-        refusals=(*KNN_REFUSALS, *RAGGED_REFUSALS),
+        error_inputs=(*KNN_ERRORS, *RAGGED_ERRORS),
         kernels=8,  # a memset, order, boxes, queries, search
         backward_kernels=5,
     ),

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from torchvox import reference
 
-from .op import Call, Op, generator, smooth_cloud
+from .op_info import Call, OpInfo, generator, gradcheck_cloud
 
 NEIGHBORS = 3
 POINTS = 30  # rows of the features, where the call varies another size
@@ -23,8 +23,8 @@ def features_of(n: int, seed: int = 0, channels: int = 5) -> Tensor:
     return torch.randn(2, n, channels, generator=generator(seed))
 
 
-def smooth_features(n: int = 9, channels_first: bool = False) -> Tensor:
-    features = torch.stack([smooth_cloud(n, 3), smooth_cloud(n, 4)[:, 1:]])
+def gradcheck_features(n: int = 9, channels_first: bool = False) -> Tensor:
+    features = torch.stack([gradcheck_cloud(n, 3), gradcheck_cloud(n, 4)[:, 1:]])
     return features.mT.contiguous() if channels_first else features
 
 
@@ -64,7 +64,7 @@ def group_channels_first() -> Call:
     }
 
 
-GROUP_CASES = {
+GROUP_SAMPLE_INPUTS = {
     "channels first": group_channels_first,
     "eight channels": lambda: group_in(torch.float32, 8),
     "eight halves": lambda: group_in(torch.float16, 8),
@@ -72,10 +72,10 @@ GROUP_CASES = {
     "float64": lambda: group_in(torch.float64),
     "no neighbors": lambda: {**group_call(40), "idx": neighbors(15, 40, k=0)},
 }
-GROUP_SMOOTH = {
-    "channels last": lambda: {"features": smooth_features(), "idx": neighbors(4, 9)},
+GROUP_GRADCHECK = {
+    "channels last": lambda: {"features": gradcheck_features(), "idx": neighbors(4, 9)},
     "channels first": lambda: {
-        "features": smooth_features(channels_first=True),
+        "features": gradcheck_features(channels_first=True),
         "idx": neighbors(4, 9),
         "channels_first": True,
     },
@@ -96,7 +96,7 @@ def group_backward_call(n: int, seed: int = 0) -> Call:
     }
 
 
-GROUP_BACKWARD_CASES = {
+GROUP_BACKWARD_SAMPLE_INPUTS = {
     "channels first": lambda: {
         "grad": torch.randn(2, 5, 15, NEIGHBORS, generator=generator(2)),
         "idx": neighbors(15, POINTS).long(),
@@ -133,8 +133,8 @@ def group_ragged_call(n: int, seed: int = 0, **options) -> Call:
     return {"features": features_of(n, seed).flatten(0, 1), "idx": idx, **packed(n), **options}
 
 
-def ragged_smooth() -> Call:
-    return {"features": smooth_features().flatten(0, 1), "idx": group_ragged_call(9)["idx"],
+def ragged_gradcheck() -> Call:
+    return {"features": gradcheck_features().flatten(0, 1), "idx": group_ragged_call(9)["idx"],
             **packed(9)}  # fmt: skip
 
 
@@ -149,52 +149,52 @@ def group_ragged_formula(call: Call, outs: tuple) -> tuple:
     return (rows_of(call["features"][None], ragged_inside(call))[0],)
 
 
-FEATURES_REFUSALS = (
+FEATURES_ERRORS = (
     ("features", lambda t: t.int(), TypeError, "features must be float"),
     ("features", lambda t: t[0], ValueError, r"features must be \["),
     ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
     ("idx", lambda t: t[0], ValueError, r"idx must be \["),
 )
-OFFSETS_REFUSALS = (
+OFFSETS_ERRORS = (
     ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
     ("ptr", lambda t: t[None], ValueError, r"ptr must be \[B \+ 1\]"),
     ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be \[B \+ 1\], as ptr"),
 )
 GROUP_OPS = [
-    Op(
+    OpInfo(
         "group_points",
         group_call,
         varying={"features": 1},
-        cases=GROUP_CASES,
+        sample_inputs=GROUP_SAMPLE_INPUTS,
         gradients=("features",),
         differentiable=(0,),
-        smooth=GROUP_SMOOTH,
+        gradcheck_inputs=GROUP_GRADCHECK,
         formula=group_formula,
-        twice=True,
-        refusals=(
-            *FEATURES_REFUSALS,
+        supports_gradgrad=True,
+        error_inputs=(
+            *FEATURES_ERRORS,
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, k\] with the B of features"),
         ),
         kernels=1,
         backward_kernels=4,
     ),
-    Op(
+    OpInfo(
         "_group_points_backward",
         group_backward_call,
         varying={"grad": 1, "idx": 1},
-        cases=GROUP_BACKWARD_CASES,
+        sample_inputs=GROUP_BACKWARD_SAMPLE_INPUTS,
         gradients=("grad",),
         differentiable=(0,),
-        smooth={
+        gradcheck_inputs={
             "float64": lambda: {
-                "grad": smooth_features(12).unflatten(1, (4, 3)),
+                "grad": gradcheck_features(12).unflatten(1, (4, 3)),
                 "idx": neighbors(4, 9),
                 "num_points": 9,
             }
         },
         formula=group_backward_formula,
-        twice=True,
-        refusals=(
+        supports_gradgrad=True,
+        error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
             ("grad", lambda t: t[:, 1:], ValueError, "grad must have the M and k of idx"),
             ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
@@ -203,11 +203,11 @@ GROUP_OPS = [
         kernels=5,
         backward_kernels=1,
     ),
-    Op(
+    OpInfo(
         "group_points_ragged",
         group_ragged_call,
         varying={"features": 0},
-        cases={
+        sample_inputs={
             "local index": lambda: group_ragged_call(40, local_index=True),
             "float16": lambda: {
                 **group_ragged_call(40),
@@ -216,10 +216,10 @@ GROUP_OPS = [
         },
         gradients=("features",),
         differentiable=(0,),
-        smooth={"float64": ragged_smooth},
+        gradcheck_inputs={"float64": ragged_gradcheck},
         formula=group_ragged_formula,
-        twice=True,
-        refusals=(*FEATURES_REFUSALS, *OFFSETS_REFUSALS),
+        supports_gradgrad=True,
+        error_inputs=(*FEATURES_ERRORS, *OFFSETS_ERRORS),
         kernels=2,
         backward_kernels=4,
     ),
@@ -237,11 +237,11 @@ def rows_call(n: int, seed: int = 0) -> Call:
 
 
 ROWS_OPS = [
-    Op(
+    OpInfo(
         "neighbor_rows",
         rows_call,
         varying={"idx": 1, "count": 1},
-        cases={
+        sample_inputs={
             "no count": lambda: {"idx": neighbors(40, POINTS).long(), "num_points": POINTS},
             "packed": lambda: {
                 "idx": group_ragged_call(POINTS)["idx"],
@@ -255,7 +255,7 @@ ROWS_OPS = [
                 **packed(POINTS, local_index=True),
             },
         },
-        refusals=(
+        error_inputs=(
             ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
             ("idx", lambda t: t[0, 0], ValueError, r"idx must be \[B, M, k\]"),
             ("num_points", -1, ValueError, "num_points must not be negative"),

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import torchvox
 
-from .op import POINTS_REFUSALS, Call, Op, cloud, generator, smooth_cloud, some_gradient
+from .op_info import POINTS_ERRORS, Call, OpInfo, cloud, generator, gradcheck_cloud, some_gradient
 
 BEV_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
 BEV = {"point_cloud_range": BEV_RANGE, "size": [8, 6]}
@@ -26,7 +26,7 @@ def bev_batch(n: int = 60, seed: int = 0) -> Call:
     }
 
 
-BEV_CASES = {
+BEV_SAMPLE_INPUTS = {
     "batch": bev_batch,
     "float16": lambda: {"points": cloud(40).half(), **BEV},
     "bfloat16": lambda: {"points": cloud(40).bfloat16(), **BEV},
@@ -35,15 +35,15 @@ BEV_CASES = {
     "uint8": lambda: {"points": cloud(40), **BEV, "out_dtype": torch.uint8, "lowest_code": 3},
     "uint16": lambda: {"points": cloud(40), **BEV, "out_dtype": torch.uint16},
 }
-BEV_REFUSALS = (
-    *POINTS_REFUSALS,
+BEV_ERRORS = (
+    *POINTS_ERRORS,
     ("size", [0, 4], ValueError, "size must be"),
     ("orientation", "sideways", ValueError, "orientation must be 'grid', 'image' or 'north_up'"),
 )
 
 
-def bev_smooth() -> Call:
-    return {"points": smooth_cloud(30), **BEV}
+def bev_gradcheck() -> Call:
+    return {"points": gradcheck_cloud(30), **BEV}
 
 
 def bev_formula(call: Call, outs: tuple) -> tuple:
@@ -65,18 +65,18 @@ def bev_backward_batch() -> Call:
 
 
 OPS = [
-    Op(
+    OpInfo(
         "bev_max_height",
         bev_call,
         varying={"points": 0},
-        cases=BEV_CASES,
+        sample_inputs=BEV_SAMPLE_INPUTS,
         gradients=("points",),
         differentiable=(0,),
-        smooth={"float64": bev_smooth},
+        gradcheck_inputs={"float64": bev_gradcheck},
         step=1 / 128,
         formula=bev_formula,
-        refusals=(
-            *BEV_REFUSALS,
+        error_inputs=(
+            *BEV_ERRORS,
             ("out_dtype", torch.int64, TypeError, "out_dtype must be float32, uint8 or uint16"),
             ("lowest_code", 255, ValueError, "lowest_code must be in"),
         ),
@@ -84,28 +84,28 @@ OPS = [
         kernels=1,  # all by one block
         backward_kernels=1,
     ),
-    Op(
+    OpInfo(
         "bev_max_height_with_index",
         bev_call,
         varying={"points": 0},
-        cases=BEV_CASES,
+        sample_inputs=BEV_SAMPLE_INPUTS,
         gradients=("points",),
         differentiable=(0,),
-        smooth={"float64": bev_smooth},
+        gradcheck_inputs={"float64": bev_gradcheck},
         step=1 / 128,
         formula=bev_formula,
-        refusals=BEV_REFUSALS,
+        error_inputs=BEV_ERRORS,
         huge={"size": [1 << 24, 1 << 24]},
         kernels=1,  # all by one block
         backward_kernels=1,
     ),
-    Op(
+    OpInfo(
         "_bev_max_height_backward",
         bev_backward_call,
         varying={"points": 0},
-        cases={"batch": bev_backward_batch},
-        refusals=(
-            *BEV_REFUSALS,
+        sample_inputs={"batch": bev_backward_batch},
+        error_inputs=(
+            *BEV_ERRORS,
             ("grad_height", lambda t: t.double(), TypeError, "grad_height must be float32"),
             ("top_index", lambda t: t.long(), TypeError, "top_index must be int32"),
             ("top_index", lambda t: t[:, 1:], ValueError, "top_index must have the shape"),
@@ -136,7 +136,7 @@ def raster_batch() -> Call:
     return {**bev_batch(), "channels": RASTER["channels"], "fill": -1.0, "density_base": 16}
 
 
-RASTER_CASES = {
+RASTER_SAMPLE_INPUTS = {
     "batch": raster_batch,
     "float16": lambda: {"points": cloud(40).half(), **RASTER, "orientation": "north_up"},
     "bfloat16": lambda: {"points": cloud(40).bfloat16(), **RASTER},
@@ -148,8 +148,8 @@ RASTER_CASES = {
     },
     "column of features": lambda: {"points": cloud(40), **RASTER, "features": cloud(40)[:, 3:]},
 }
-RASTER_REFUSALS = (
-    *POINTS_REFUSALS,
+RASTER_ERRORS = (
+    *POINTS_ERRORS,
     ("channels", ["color"], ValueError, "channels must be of height_max"),
     ("channels", [], ValueError, "channels must name at least one plane"),
     ("features", lambda t: t[1:], ValueError, r"features must be \[N\] or \[N, 1\]"),
@@ -157,9 +157,9 @@ RASTER_REFUSALS = (
 )
 
 
-def raster_smooth() -> Call:
+def raster_gradcheck() -> Call:
     names = ["height_max", "height_mean", "height_norm", "intensity_top", "intensity_mean"]
-    points = smooth_cloud(30, 4)
+    points = gradcheck_cloud(30, 4)
     return {
         "points": points[:, :3].clone(),
         **BEV,
@@ -197,28 +197,28 @@ def raster_backward_batch() -> Call:
 
 
 OPS += [
-    Op(
+    OpInfo(
         "bev_rasterize",
         raster_call,
         varying={"points": 0, "features": 0},
-        cases=RASTER_CASES,
+        sample_inputs=RASTER_SAMPLE_INPUTS,
         gradients=("points", "features"),
         differentiable=(0,),
-        smooth={"float64": raster_smooth},
+        gradcheck_inputs={"float64": raster_gradcheck},
         step=1 / 128,
         formula=raster_formula,
-        refusals=(*RASTER_REFUSALS, ("density_base", 1, ValueError, "density_base must be in")),
+        error_inputs=(*RASTER_ERRORS, ("density_base", 1, ValueError, "density_base must be in")),
         huge={"size": [1 << 24, 1 << 24], "channels": ["height_max"]},
         kernels=8,
         backward_kernels=3,
     ),
-    Op(
+    OpInfo(
         "_bev_rasterize_backward",
         raster_backward_call,
         varying={"points": 0, "features": 0},
-        cases={"batch": raster_backward_batch},
-        refusals=(
-            *RASTER_REFUSALS,
+        sample_inputs={"batch": raster_backward_batch},
+        error_inputs=(
+            *RASTER_ERRORS,
             ("grad_image", lambda t: t.double(), TypeError, "grad_image must be float32"),
             ("grad_image", lambda t: t[:, 1:], ValueError, "grad_image must have the shape"),
         ),
