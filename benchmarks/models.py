@@ -44,7 +44,7 @@ class ForwardCase:
     points: Tensor
     source: str
     dtype: torch.dtype
-    model: nn.Module  # float32, batch norms not folded
+    model: nn.Module  # float32, batch norms not fused
     fast: nn.Module  # as a user would run it
     op: str = "PointNet2Classifier"
 
@@ -155,7 +155,7 @@ def forward_case(clouds: int, dtype: torch.dtype, targets: Sequence[Target] = ()
     def build(made: Clouds) -> ForwardCase:
         points, source = made.cube(clouds, 1024)
         model = network().to(points.device)
-        fast = models.fold_batch_norms(model, None if dtype == torch.float32 else dtype)
+        fast = models.fuse_batch_norms(model, None if dtype == torch.float32 else dtype)
         return ForwardCase(points * 2 - 1, source, dtype, model, fast)
 
     return CaseSpec(f"{_name(clouds, dtype)}, forward", build, tuple(targets))

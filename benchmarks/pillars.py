@@ -32,7 +32,7 @@ MANY_ROWS, TOLERANCE_OF_MANY = 1_000_000, 1e-2
 @dataclass(frozen=True)
 class PillarCase:
     """points [N, 4] of `batch` samples of equal length. seed: the gradient of the canvas; None:
-    a folded net, without gradients."""
+    a fused net, without gradients."""
 
     points: Tensor
     batch: int
@@ -146,7 +146,7 @@ def scan(name: str, cap: int, sweep: bool, targets: Sequence[Target] = ()) -> Ca
 
     def build(made: Clouds) -> PillarCase:
         points, source = made.sweep() if sweep else made.kitti()
-        net = net_for(points.device.type).eval().fold_batch_norm().half()
+        net = net_for(points.device.type).eval().fuse_batch_norm().half()
         return PillarCase(points, 1, cap, net, None, source, "pillar_encode")
 
     return CaseSpec(name, build, tuple(targets))

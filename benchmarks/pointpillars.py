@@ -48,7 +48,7 @@ class StageCase:
     dtype: torch.dtype
     points: int
     model: nn.Module  # float32, as built
-    fast: nn.Module  # folded, merged
+    fast: nn.Module  # fused, merged
 
     @property
     def op(self) -> str:
@@ -174,7 +174,7 @@ def stage_case(
         scan = (points[None].contiguous(), count)
         model = network(config, overrides, scan)
         half = None if dtype == torch.float32 else dtype
-        fast = models.merge_heads(models.fold_batch_norms(model, half))
+        fast = models.merge_heads(models.fuse_batch_norms(model, half))
         with torch.no_grad():
             inputs = inputs_of(fast, stage, scan)
         return StageCase(stage, inputs, source, dtype, len(points), model, fast)

@@ -117,11 +117,11 @@ def compare(found: Voxels, expected: Voxels) -> str:
     if not torch.equal(found.cells, expected.cells):
         differ = int((found.cells != expected.cells).sum())
         raise WrongResult(f"{differ} voxels are other ones")
-    told = [f"{found.cells.numel()} voxels"]
+    same = [f"{found.cells.numel()} voxels"]
     if found.count is not None:
         if not torch.equal(found.count.long(), expected.count.long()):
             raise WrongResult("the counts of stored points differ")
-        told.append("counts")
+        same.append("counts")
     if found.features is not None:
         half = expected.features.dtype in (torch.half, torch.bfloat16)
         tolerance = 2e-3 if half else 1e-4
@@ -129,8 +129,8 @@ def compare(found: Voxels, expected: Voxels) -> str:
         off = (mine - theirs).abs() - tolerance * mine.abs().clamp(min=1.0)
         if not bool((off <= 0).all()):
             raise WrongResult(f"features differ by up to {float((mine - theirs).abs().max()):.3g}")
-        told.append(f"features to {tolerance:g}")
-    return "same " + ", ".join(told)
+        same.append(f"features to {tolerance:g}")
+    return "same " + ", ".join(same)
 
 
 def with_torch(case: VoxelCase) -> Voxels:

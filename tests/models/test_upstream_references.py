@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from peer_nets import CAR, CYCLIST, GRID, KITTI, PEDESTRIAN, small_points
+from upstream_nets import CAR, CYCLIST, GRID, KITTI, PEDESTRIAN, small_points
 
 from torchvox.reference.boxes_plain import anchors as anchor_table
 from torchvox.reference.boxes_plain import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norm folded into linear maps and convolutions, for inference."""
+"""Batch norm fused into linear maps and convolutions, for inference."""
 
 import copy
 from typing import Optional, TypeVar
@@ -7,56 +7,56 @@ from typing import Optional, TypeVar
 import torch
 from torch import nn
 
-from torchvox.models.detection.backbone import FoldedNeck, Neck
+from torchvox.models.detection.backbone import FusedNeck, Neck
 from torchvox.models.detection.detector import PillarDetector
-from torchvox.nn.conv import ConvBlock, FoldedConv, channels_last, folded_conv
+from torchvox.nn.conv import ConvBlock, FusedConv, channels_last, fused_conv
 from torchvox.nn.set_abstraction import SetAbstraction
-from torchvox.nn.shared_mlp import FoldedLayer, SharedLayer
+from torchvox.nn.shared_mlp import FusedLayer, SharedLayer
 
 Model = TypeVar("Model", bound=nn.Module)
 FUSED_WIDTH = 256
 
 
-def fold_batch_norms(model: Model, dtype: Optional[torch.dtype] = None) -> Model:
+def fuse_batch_norms(model: Model, dtype: Optional[torch.dtype] = None) -> Model:
     """A copy for evaluation whose layers are one linear map or convolution and a ReLU each.
 
     dtype: of the weights and so of the arithmetic of the layers, torch.bfloat16 for example; None:
-    as they are. Coordinates stay as they are given, scores float32. Weights are folded in float64
-    and rounded once. A folded model cannot be trained on. On CUDA the balls of a model of half
+    as they are. Coordinates stay as they are given, scores float32. Weights are fused in float64
+    and rounded once. A fused model cannot be trained on. On CUDA the balls of a model of half
     weights go through group_mlp_max, which writes no tensor of all their rows and differs from the
     layers by rounding.
     """
-    folded = copy.deepcopy(model).eval()
-    if isinstance(folded, PillarDetector):
-        folded.fold_encoder()
-    _fold_children(folded, dtype)
+    fused = copy.deepcopy(model).eval()
+    if isinstance(fused, PillarDetector):
+        fused.fuse_encoder()
+    _fuse_children(fused, dtype)
     if dtype is not None:
-        for parameter in folded.parameters():
+        for parameter in fused.parameters():
             parameter.data = parameter.data.to(dtype)
-    for parameter in folded.parameters():
+    for parameter in fused.parameters():
         parameter.requires_grad_(False)
-    return folded
+    return fused
 
 
-def is_folded(model: nn.Module) -> bool:
-    return any(isinstance(module, (FoldedLayer, FoldedConv)) for module in model.modules())
+def is_fused(model: nn.Module) -> bool:
+    return any(isinstance(module, (FusedLayer, FusedConv)) for module in model.modules())
 
 
-def _fold_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
+def _fuse_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
     for name, child in module.named_children():
         if isinstance(child, SharedLayer):
-            setattr(module, name, _folded(child, dtype))
+            setattr(module, name, _fused(child, dtype))
         elif isinstance(child, Neck):
-            setattr(module, name, FoldedNeck(child, dtype))
+            setattr(module, name, FusedNeck(child, dtype))
         elif isinstance(child, ConvBlock):
-            setattr(module, name, folded_conv(child, dtype))
+            setattr(module, name, fused_conv(child, dtype))
         elif isinstance(child, nn.Conv2d):
             channels_last(child)
         else:
             if isinstance(child, SetAbstraction):
                 child.dtype = dtype
-                child.fused = dtype in (torch.bfloat16, torch.float16) and _narrow(child)
-            _fold_children(child, dtype)
+                child.fused_op = dtype in (torch.bfloat16, torch.float16) and _narrow(child)
+            _fuse_children(child, dtype)
 
 
 def _narrow(level: SetAbstraction) -> bool:
@@ -65,7 +65,7 @@ def _narrow(level: SetAbstraction) -> bool:
     return all(max(widths) <= FUSED_WIDTH for widths in inner)
 
 
-def _folded(layer: SharedLayer, dtype: Optional[torch.dtype]) -> FoldedLayer:
+def _fused(layer: SharedLayer, dtype: Optional[torch.dtype]) -> FusedLayer:
     norm, linear = layer.norm, layer.linear
     with torch.no_grad():
         scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
@@ -74,4 +74,4 @@ def _folded(layer: SharedLayer, dtype: Optional[torch.dtype]) -> FoldedLayer:
         if linear.bias is not None:
             shift = shift + linear.bias.double() * scale
     kind = linear.weight.dtype if dtype is None else dtype
-    return FoldedLayer(weight.to(kind), shift.to(kind), layer.pad_front)
+    return FusedLayer(weight.to(kind), shift.to(kind), layer.pad_front)

@@ -6,7 +6,7 @@ from tiny import content
 
 from torchvox.train.builders import labels_of
 from torchvox.train.config import AugmentConfig, make_config
-from torchvox.train.learner import augment, predict
+from torchvox.train.lightning_module import augment, predict
 
 
 def test_only_parts_of_the_category_are_predicted():

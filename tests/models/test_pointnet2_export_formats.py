@@ -10,7 +10,7 @@ from helpers import assert_same_bits
 from nets import SMALL, Calls, inputs
 
 from torchvox.models import export
-from torchvox.models.fold import fold_batch_norms
+from torchvox.models.fuse import fuse_batch_norms
 
 each_model = pytest.mark.parametrize("name", SMALL)
 # The part segmenter has all that the others have.
@@ -24,11 +24,11 @@ most_in_one = pytest.mark.parametrize(
 
 
 @each_model
-@pytest.mark.parametrize(("preset", "fold"), [("yanx27", False), ("pn2", True)])
+@pytest.mark.parametrize(("preset", "fuse"), [("yanx27", False), ("pn2", True)])
 @pytest.mark.parametrize("kind", ["script", "export"])
-def test_a_program_keeps_the_bits_for_any_clouds(name, preset, fold, kind, tmp_path):
+def test_a_program_keeps_the_bits_for_any_clouds(name, preset, fuse, kind, tmp_path):
     model = SMALL[name](preset=preset)
-    model = fold_batch_norms(model) if fold else model
+    model = fuse_batch_norms(model) if fuse else model
     export.export_model(model, tmp_path / "program", kind)
     program = export.load_program(tmp_path / "program", kind)
     assert export.compare(model, program, num_points=77).same_bits
@@ -61,7 +61,7 @@ def test_a_full_disk_is_an_error_and_no_end_of_the_process(tmp_path):
 @pytest.mark.slow
 @each_model
 def test_an_aoti_package_agrees_for_any_clouds(name, tmp_path):
-    model = fold_batch_norms(SMALL[name]())
+    model = fuse_batch_norms(SMALL[name]())
     export.export_model(model, tmp_path / "model.pt2", "aoti")
     found = export.compare(model, export.load_program(tmp_path / "model.pt2", "aoti"))
     assert found.difference <= 1e-5 * found.greatest  # Inductor's own log, exp and reductions
@@ -113,7 +113,7 @@ def test_inductor_trains_the_classifier():
 @each_model
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_cuda_graph_holds_a_whole_forward(name, dtype):
-    model = fold_batch_norms(SMALL[name](), None if dtype == torch.float32 else dtype).cuda()
+    model = fuse_batch_norms(SMALL[name](), None if dtype == torch.float32 else dtype).cuda()
     capacity = 80
     some = [t.cuda() for t in inputs(model, capacity)]
     lengths = torch.full((3,), capacity, device="cuda")
@@ -158,13 +158,13 @@ def test_the_gpu_agrees_with_the_cpu(name):
 @pytest.mark.gpu
 @each_model
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_folded_half_weights_on_the_gpu_take_the_kernel_and_agree(name, dtype):
+def test_fused_half_weights_on_the_gpu_take_the_kernel_and_agree(name, dtype):
     model = SMALL[name]()
     some = inputs(model, 80)
-    folded = fold_batch_norms(model, dtype).cuda()
+    fused = fuse_batch_norms(model, dtype).cuda()
     there = [t.cuda() for t in some]
     with torch.no_grad(), Calls() as calls:
-        scores = folded(*there)
+        scores = fused(*there)
     assert calls.count("group_mlp_max") == sum(len(level["radii"]) for level in levels_of(model))
     assert calls.count("query_and_group") == 0
     torch.testing.assert_close(scores.cpu(), model(*some), rtol=0.1, atol=0.15)

@@ -43,11 +43,17 @@ def conv(theirs: str, ours: str, bias: bool = False) -> List[Pair]:
 
 
 def encoder(
-    state: State, settings: Settings, layer: str, *, columns: Optional[int], axes: int, **rules: Any
+    state: State,
+    settings: Settings,
+    layer: str,
+    *,
+    columns: Optional[int],
+    axes: int,
+    **defaults: Any,
 ) -> Dict[str, Any]:
     """layer: name of a linear weight, {} its number if there can be several. columns of the points:
     None when the axes of the center offset are always the given ones, else these are what remains.
-    rules: of the configuration, assumed. Returns columns and the encoder's configuration."""
+    defaults: of the configuration, assumed. Returns columns and the encoder's configuration."""
     outs: List[int] = []
     while layer.format(len(outs)) in state and (not outs or "{}" in layer):
         outs.append(shape(state, layer.format(len(outs)))[0])
@@ -62,7 +68,7 @@ def encoder(
             f"{layer.format(0)} has {inputs} inputs: columns + 3 + 2 or 3 are known, "
             f"with columns of {columns} it has {inputs - 3 - columns} more"
         )
-    known = {name: settings.choose(f"encoder.{name}", value) for name, value in rules.items()}
+    known = {name: settings.choose(f"encoder.{name}", value) for name, value in defaults.items()}
     channels = [2 * c for c in outs[:-1]] + outs[-1:]
     return {"columns": columns, "encoder": {"channels": channels, "center_axes": axes, **known}}
 
@@ -96,7 +102,7 @@ def backbone(state: State, settings: Settings, blocks: str, first: int) -> Dict[
 
 
 def neck(
-    state: State, settings: Settings, deblocks: str, trunk: Dict[str, Any], stride_one: str
+    state: State, settings: Settings, deblocks: str, backbone_neck: Dict[str, Any], stride_one: str
 ) -> Dict[str, Any]:
     """A transposed convolution has its inputs first, a convolution its outputs. Where the two are
     equal in number, the size that all levels are brought to decides; for a stride of 1 nothing
@@ -104,7 +110,7 @@ def neck(
     widths: List[int] = []
     fits: List[Dict[str, bool]] = []  # which of the two a level can be
     kernels: List[int] = []
-    for i, inputs in enumerate(trunk["channels"]):
+    for i, inputs in enumerate(backbone_neck["channels"]):
         a, b, k = shape(state, f"{deblocks}.{i}.0.weight", 4)[:3]
         width = shape(state, f"{deblocks}.{i}.1.weight")[0]
         fit = {"transposed": (inputs, width) == (a, b), "conv": (width, inputs) == (a, b)}
@@ -115,7 +121,7 @@ def neck(
         widths.append(width)
         fits.append(fit)
         kernels.append(k)
-    strides = _neck_strides(settings, deblocks, trunk["strides"], fits, kernels)
+    strides = _neck_strides(settings, deblocks, backbone_neck["strides"], fits, kernels)
     how = ASSUMED
     for stride, fit in zip(strides, fits, strict=True):
         if float(stride) == 1.0 and not all(fit.values()):
@@ -146,7 +152,9 @@ def _neck_strides(
     return settings.choose("neck.strides", [size / common[0] for size in total], SHAPES)
 
 
-def trunk_pairs(config: Mapping[str, Any], blocks: str, first: int, deblocks: str) -> List[Pair]:
+def backbone_neck_pairs(
+    config: Mapping[str, Any], blocks: str, first: int, deblocks: str
+) -> List[Pair]:
     pairs: List[Pair] = []
     for i, more in enumerate(config["backbone"]["layers"]):
         for j in range(more + 1):

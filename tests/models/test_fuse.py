@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norms folded into the layers."""
+"""Batch norms fused into the layers."""
 
 import pytest
 import torch
@@ -7,9 +7,9 @@ from helpers import assert_same_bits
 from nets import SMALL, inputs
 from torch import nn
 
-from torchvox.models.fold import fold_batch_norms, is_folded
+from torchvox.models.fuse import fuse_batch_norms, is_fused
 from torchvox.nn import SetAbstraction
-from torchvox.nn.shared_mlp import FoldedLayer, SharedLayer
+from torchvox.nn.shared_mlp import FusedLayer, SharedLayer
 
 each_model = pytest.mark.parametrize("name", SMALL)
 each_preset = pytest.mark.parametrize("preset", ["yanx27", "pn2"])
@@ -17,41 +17,41 @@ each_preset = pytest.mark.parametrize("preset", ["yanx27", "pn2"])
 
 @each_model
 @each_preset
-def test_a_folded_model_gives_the_scores_of_the_model(name, preset):
+def test_a_fused_model_gives_the_scores_of_the_model(name, preset):
     model = SMALL[name](preset=preset)
-    folded = fold_batch_norms(model)
+    fused = fuse_batch_norms(model)
     some = inputs(model, 70)
-    torch.testing.assert_close(folded(*some), model(*some), rtol=1e-4, atol=1e-5)
-    assert is_folded(folded) and not is_folded(model)
-    assert not any(isinstance(m, (SharedLayer, nn.BatchNorm1d)) for m in folded.modules())
+    torch.testing.assert_close(fused(*some), model(*some), rtol=1e-4, atol=1e-5)
+    assert is_fused(fused) and not is_fused(model)
+    assert not any(isinstance(m, (SharedLayer, nn.BatchNorm1d)) for m in fused.modules())
 
 
-def test_a_folded_layer_is_the_affine_map_in_float64():
+def test_a_fused_layer_is_the_affine_map_in_float64():
     layer = SharedLayer(5, 7, bias=True).double().eval()
     with torch.no_grad():
         for tensor in (*layer.norm.parameters(), layer.norm.running_mean):
             tensor.copy_(torch.randn(7))
         layer.norm.running_var.copy_(torch.rand(7) + 0.1)
     rows = torch.randn(20, 5, dtype=torch.float64)
-    folded = fold_batch_norms(nn.Sequential(layer))
-    torch.testing.assert_close(folded(rows), layer(rows), rtol=1e-12, atol=1e-12)
+    fused = fuse_batch_norms(nn.Sequential(layer))
+    torch.testing.assert_close(fused(rows), layer(rows), rtol=1e-12, atol=1e-12)
 
 
 @each_model
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_weights_leave_coordinates_and_scores_in_float32(name, dtype):
     model = SMALL[name]()
-    folded = fold_batch_norms(model, dtype)
+    fused = fuse_batch_norms(model, dtype)
     some = inputs(model, 70)
     with torch.no_grad():
-        scores = folded(*some)
+        scores = fused(*some)
     assert scores.dtype == torch.float32
-    assert all(p.dtype == dtype for p in folded.parameters())
+    assert all(p.dtype == dtype for p in fused.parameters())
     torch.testing.assert_close(scores, model(*some), rtol=0.1, atol=0.15)
 
 
 def test_the_layer_has_the_same_bits_with_and_without_a_gradient_to_come():
-    layer = FoldedLayer(torch.randn(33, 21), torch.randn(33))
+    layer = FusedLayer(torch.randn(33, 21), torch.randn(33))
     rows = torch.randn(50, 21)
     quiet = layer(rows)
     assert_same_bits(layer(rows.requires_grad_()), quiet)
@@ -60,20 +60,20 @@ def test_the_layer_has_the_same_bits_with_and_without_a_gradient_to_come():
 
 
 @each_model
-def test_a_folded_model_still_has_the_gradient_of_its_points(name):
+def test_a_fused_model_still_has_the_gradient_of_its_points(name):
     model = SMALL[name]()
     points, *category = inputs(model, 40)
     gradients = []
-    for net in (model, fold_batch_norms(model)):
+    for net in (model, fuse_batch_norms(model)):
         leaf = points.clone().requires_grad_()
         gradients += torch.autograd.grad(net(leaf, *category).square().sum(), leaf)
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
 
 
-def test_folding_leaves_the_model_as_it_was():
+def test_fusing_leaves_the_model_as_it_was():
     model = SMALL["classifier"]().train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    fold_batch_norms(model)
+    fuse_batch_norms(model)
     assert model.training and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
@@ -83,7 +83,7 @@ def test_balls_in_one_kernel_are_those_of_the_layers(columns, options):
     """What the GPU runs for half weights, on the CPU, which has the op too."""
     torch.manual_seed(0)
     module = SetAbstraction(9, [0.5, 1.0], [5, 12], columns, [[8, 16], [16]], **options)
-    module = fold_batch_norms(nn.ModuleList([module]), torch.bfloat16)[0]
+    module = fuse_batch_norms(nn.ModuleList([module]), torch.bfloat16)[0]
     xyz = torch.rand(2, 60, 3) * 2 - 1
     features = torch.randn(2, 60, columns) if columns else None
     lengths, centers = torch.tensor([60, 0]), xyz[:, :9]
@@ -99,6 +99,6 @@ def test_only_levels_that_tensor_cores_hold_run_in_one_kernel():
     ]
     modules = nn.ModuleList(levels)
     for dtype in (torch.bfloat16, torch.float16):
-        folded = fold_batch_norms(modules, dtype)
-        assert [level.fused for level in folded] == [True, False, False]
-    assert not any(level.fused for level in fold_batch_norms(modules))
+        fused = fuse_batch_norms(modules, dtype)
+        assert [level.fused_op for level in fused] == [True, False, False]
+    assert not any(level.fused_op for level in fuse_batch_norms(modules))

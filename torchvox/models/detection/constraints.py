@@ -70,11 +70,12 @@ def above(name: str, values: Sequence[float]) -> None:
     require(all(v > 0 for v in values), f"{name} must be above 0, got {list(values)}")
 
 
-def ordered(name: str, box: Sequence[float]) -> None:
-    """box: lower bounds, then upper ones; nothing is in order too."""
-    half = len(box) // 2
-    good = all(low < high for low, high in zip(box[:half], box[half:]))  # noqa: B905 (lengths: rules)
-    require(good, f"{name} must have each lower bound below its upper bound, got {list(box)}")
+def ordered(name: str, bounds: Sequence[float]) -> None:
+    """bounds: lower ones, then upper ones; nothing is in order too."""
+    half = len(bounds) // 2
+    pairs = zip(bounds[:half], bounds[half:])  # noqa: B905 (lengths: validation.py)
+    good = all(low < high for low, high in pairs)
+    require(good, f"{name} must have each lower bound below its upper bound, got {list(bounds)}")
 
 
 def _check_norm(name: str, eps: float, momentum: float) -> None:
@@ -113,9 +114,11 @@ def _check_anchors(head: Any) -> None:
         )
 
 
-def _check_detections(rules: DetectionsConfig) -> None:
-    require(0 <= rules.score <= 1, f"detections.score must be from 0 to 1, got {rules.score}")
-    least("detections.nms", rules.nms, 0)
-    for name, size in (("pre", rules.pre), ("post", rules.post)):
+def _check_detections(detections: DetectionsConfig) -> None:
+    require(
+        0 <= detections.score <= 1, f"detections.score must be from 0 to 1, got {detections.score}"
+    )
+    least("detections.nms", detections.nms, 0)
+    for name, size in (("pre", detections.pre), ("post", detections.post)):
         require(0 < size < LIMIT, f"detections.{name} must be above 0 and below 2^31, got {size}")
-    ordered("detections.center_range", rules.center_range)
+    ordered("detections.center_range", detections.center_range)

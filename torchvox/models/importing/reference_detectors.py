@@ -15,7 +15,7 @@ from torchvox.reference import (
 )
 from torchvox.reference.boxes_plain import AnchorClass
 from torchvox.reference.centers_plain import CenterRules
-from torchvox.reference.pillars_plain import Grid, Trunk
+from torchvox.reference.pillars_plain import BackboneNeck, Grid
 
 Config = Mapping[str, Any]
 # The maps of a task in the order of our center heads; names there by layout.
@@ -27,7 +27,7 @@ CENTER_MAPS = {
 }
 
 
-def plain_detector(imported: Imported) -> nn.Module:
+def reference_detector(imported: Imported) -> nn.Module:
     """With the checkpoint's tensors, in evaluation mode. Raises CheckpointError for a network that
     the original program has but its re-implementation here has not."""
     config = imported.model.config()["config"]
@@ -45,7 +45,7 @@ def plain_detector(imported: Imported) -> nn.Module:
     return network.eval()
 
 
-def plain_maps(network: nn.Module, points: Tensor, layout: str) -> List[List[Tensor]]:
+def reference_maps(network: nn.Module, points: Tensor, layout: str) -> List[List[Tensor]]:
     """What its heads give for one cloud, in the order of our heads."""
     maps = network.maps(points)
     if isinstance(maps, list):
@@ -57,14 +57,14 @@ def plain_maps(network: nn.Module, points: Tensor, layout: str) -> List[List[Ten
 
 
 def _openpcdet(config: Config) -> nn.Module:
-    columns, grid, trunk, filters = _common(config)
+    columns, grid, backbone_neck, filters = _common(config)
     head, rules = config["head"], config["detections"]
     if "conv_bias" in head:
         return pointpillars_openpcdet.CenterPoint(
             columns,
             grid,
             [len(task) for task in head["tasks"]],
-            trunk,
+            backbone_neck,
             filters,
             _center_rules(config),
             head["shared"],
@@ -80,16 +80,24 @@ def _openpcdet(config: Config) -> nn.Module:
     chosen, aligned = pointpillars_openpcdet.AnchorRules(**selection), head["grid"] == "centers"
     if "tasks" not in head:
         return pointpillars_openpcdet.SingleHead(
-            columns, grid, _classes(config), trunk, filters, chosen, aligned
+            columns, grid, _classes(config), backbone_neck, filters, chosen, aligned
         )
     tasks = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
     return pointpillars_openpcdet.MultiHead(
-        columns, grid, _classes(config), tasks, trunk, filters, chosen, head["shared"], aligned
+        columns,
+        grid,
+        _classes(config),
+        tasks,
+        backbone_neck,
+        filters,
+        chosen,
+        head["shared"],
+        aligned,
     )
 
 
 def _mmdet3d(config: Config) -> nn.Module:
-    columns, grid, trunk, filters = _common(config)
+    columns, grid, backbone_neck, filters = _common(config)
     head, encoder = config["head"], config["encoder"]
     how: Dict[str, Any] = {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
     how["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
@@ -97,13 +105,21 @@ def _mmdet3d(config: Config) -> nn.Module:
         tasks = [len(task) for task in head["tasks"]]
         rules, shared = _center_rules(config), head["shared"]
         return pointpillars_mmdet3d.CenterPoint(
-            columns, grid, tasks, trunk, filters, rules, shared, velocity=head["velocity"], **how
+            columns,
+            grid,
+            tasks,
+            backbone_neck,
+            filters,
+            rules,
+            shared,
+            velocity=head["velocity"],
+            **how,
         )
     return pointpillars_mmdet3d.VoxelNet(
         columns,
         grid,
         _classes(config),
-        trunk,
+        backbone_neck,
         filters,
         _anchor_rules(config),
         aligned=head["grid"] == "centers",
@@ -113,19 +129,19 @@ def _mmdet3d(config: Config) -> nn.Module:
 
 
 def _zhulf0804(config: Config) -> nn.Module:
-    columns, grid, trunk, filters = _common(config)
+    columns, grid, backbone_neck, filters = _common(config)
     rules = _anchor_rules(config)
     return pointpillars_zhulf0804.PointPillars(
-        columns, grid, _classes(config), trunk, filters, rules
+        columns, grid, _classes(config), backbone_neck, filters, rules
     )
 
 
 def _det3d(config: Config) -> nn.Module:
-    columns, grid, trunk, filters = _common(config)
+    columns, grid, backbone_neck, filters = _common(config)
     tasks = [len(task) for task in config["head"]["tasks"]]
     rules, head = _center_rules(config), config["head"]
     return centerpoint_det3d.PointPillars(
-        columns, grid, tasks, trunk, filters, rules, head["shared"], head["velocity"]
+        columns, grid, tasks, backbone_neck, filters, rules, head["shared"], head["velocity"]
     )
 
 
@@ -138,7 +154,7 @@ BUILDERS = {
 }
 
 
-def _common(config: Config) -> Tuple[int, Grid, Trunk, Tuple[int, ...]]:
+def _common(config: Config) -> Tuple[int, Grid, BackboneNeck, Tuple[int, ...]]:
     grid = Grid(
         tuple(config["pillar_size"]),
         tuple(config["point_cloud_range"]),
@@ -146,7 +162,7 @@ def _common(config: Config) -> Tuple[int, Grid, Trunk, Tuple[int, ...]]:
         max(0, config["max_pillars"][1]),
     )
     blocks, neck = config["backbone"], config["neck"]
-    trunk = Trunk(
+    backbone_neck = BackboneNeck(
         tuple(blocks["layers"]),
         tuple(blocks["strides"]),
         tuple(blocks["channels"]),
@@ -154,7 +170,7 @@ def _common(config: Config) -> Tuple[int, Grid, Trunk, Tuple[int, ...]]:
         tuple(neck["channels"]),
         conv_at_one=neck["stride_one"] == "conv",
     )
-    return config["columns"], grid, trunk, tuple(config["encoder"]["channels"])
+    return config["columns"], grid, backbone_neck, tuple(config["encoder"]["channels"])
 
 
 def _classes(config: Config) -> List[AnchorClass]:

@@ -15,12 +15,12 @@ from torchvox.reference import (
 )
 from torchvox.reference.boxes_plain import AnchorClass
 from torchvox.reference.centers_plain import CenterRules
-from torchvox.reference.pillars_plain import Grid, Trunk
+from torchvox.reference.pillars_plain import BackboneNeck, Grid
 
 
 @dataclass(frozen=True)
-class Peer:
-    """tensors: how many its checkpoint has. settings: what an import has to be told. release: that
+class UpstreamNet:
+    """tensors: how many its checkpoint has. settings: those that an import needs. release: that
     the checkpoint names."""
 
     network: nn.Module
@@ -58,9 +58,9 @@ def with_weights(network: nn.Module, points: Tensor) -> nn.Module:
 # ------------------------------------------------------------------------------------ small
 
 GRID = Grid((0.5, 0.5, 4.0), (0.0, -8.0, -3.0, 16.0, 8.0, 1.0), 8, 200)
-ANCHOR_TRUNK = Trunk((1, 1), (2, 2), (8, 16), (1, 2), (16, 16))
-CENTER_TRUNK = Trunk((1, 1), (2, 2), (8, 16), (0.5, 1), (16, 16))
-CONV_TRUNK = replace(CENTER_TRUNK, conv_at_one=True)
+ANCHOR_BACKBONE_NECK = BackboneNeck((1, 1), (2, 2), (8, 16), (1, 2), (16, 16))
+CENTER_BACKBONE_NECK = BackboneNeck((1, 1), (2, 2), (8, 16), (0.5, 1), (16, 16))
+CONV_BACKBONE_NECK = replace(CENTER_BACKBONE_NECK, conv_at_one=True)
 CLASSES = (AnchorClass("van", (4.5, 1.8, 2.0), -1.7), AnchorClass("person", (0.8, 0.6, 1.7), -0.6))
 SIGN = AnchorClass("sign", (0.3, 0.5, 2.5), -0.8)
 TASKS = (1, 2)
@@ -100,51 +100,51 @@ def small_points(columns: int, count: int = 3000) -> Tensor:
     return points
 
 
-def _small(name: str) -> Peer:
+def _small(name: str) -> UpstreamNet:
     pcdet, mmdet = pointpillars_openpcdet, pointpillars_mmdet3d
     if name == "openpcdet anchors":
-        network = pcdet.SingleHead(4, GRID, CLASSES, ANCHOR_TRUNK, (16,))
-        return Peer(network, 4, 1 + 6 + 6 * 6 + 6, anchor_settings())
+        network = pcdet.SingleHead(4, GRID, CLASSES, ANCHOR_BACKBONE_NECK, (16,))
+        return UpstreamNet(network, 4, 1 + 6 + 6 * 6 + 6, anchor_settings())
     if name == "openpcdet heads":
         classes = (*CLASSES, SIGN)
         tasks = [[0], [1, 2]]
-        network = pcdet.MultiHead(5, GRID, classes, tasks, CENTER_TRUNK, (16,), shared=8)
+        network = pcdet.MultiHead(5, GRID, classes, tasks, CENTER_BACKBONE_NECK, (16,), shared=8)
         tensors = 1 + 6 + 6 * 6 + 6 + 2 * (1 + 6 * 8)
-        return Peer(network, 5, tensors, anchor_settings(classes))
+        return UpstreamNet(network, 5, tensors, anchor_settings(classes))
     if name == "openpcdet centers":
-        network = pcdet.CenterPoint(5, DYNAMIC, TASKS, CENTER_TRUNK, (16, 16), shared=8)
-        return Peer(network, 5, 1 + 12 + 6 * 6 + 7 + 2 * 6 * 9, UNCAPPED)
+        network = pcdet.CenterPoint(5, DYNAMIC, TASKS, CENTER_BACKBONE_NECK, (16, 16), shared=8)
+        return UpstreamNet(network, 5, 1 + 12 + 6 * 6 + 7 + 2 * 6 * 9, UNCAPPED)
     if name == "openpcdet centers, hard":
         network = pcdet.CenterPoint(
-            4, GRID, TASKS, CENTER_TRUNK, (16, 8), shared=8, dynamic=False, bias=False
+            4, GRID, TASKS, CENTER_BACKBONE_NECK, (16, 8), shared=8, dynamic=False, bias=False
         )
         settings = {**CENTERS, "encoder.pad_semantics": "reference"}
-        return Peer(network, 4, 1 + 12 + 6 * 6 + 6 + 2 * 6 * 8, settings)
+        return UpstreamNet(network, 4, 1 + 12 + 6 * 6 + 6 + 2 * 6 * 8, settings)
     if name == "openpcdet centers, no velocity":
         network = pcdet.CenterPoint(
-            5, DYNAMIC, TASKS, CENTER_TRUNK, (16, 16), shared=8, velocity=False
+            5, DYNAMIC, TASKS, CENTER_BACKBONE_NECK, (16, 16), shared=8, velocity=False
         )
-        return Peer(network, 5, 1 + 12 + 6 * 6 + 7 + 2 * 5 * 9, UNCAPPED)
+        return UpstreamNet(network, 5, 1 + 12 + 6 * 6 + 7 + 2 * 5 * 9, UNCAPPED)
     if name == "mmdet3d anchors":
-        network = mmdet.VoxelNet(4, GRID, CLASSES, ANCHOR_TRUNK, (16,))
-        return Peer(network, 4, 6 + 6 * 6 + 6, anchor_settings())
+        network = mmdet.VoxelNet(4, GRID, CLASSES, ANCHOR_BACKBONE_NECK, (16,))
+        return UpstreamNet(network, 4, 6 + 6 * 6 + 6, anchor_settings())
     if name == "mmdet3d anchors, old":
         network = mmdet.VoxelNet(
-            4, GRID, CLASSES, ANCHOR_TRUNK, (16,), aligned=False, legacy=False, axes=2
+            4, GRID, CLASSES, ANCHOR_BACKBONE_NECK, (16,), aligned=False, legacy=False, axes=2
         )
         settings = anchor_settings(**{"encoder.legacy": False, "head.grid": "ends"})
-        return Peer(network, 4, 6 + 6 * 6 + 6, settings)
+        return UpstreamNet(network, 4, 6 + 6 * 6 + 6, settings)
     if name == "mmdet3d centers, circles":
         rules = CenterRules(nms=(4.0, 0.85), circle=True)
-        network = mmdet.CenterPoint(5, GRID, TASKS, CONV_TRUNK, (16,), rules, shared=8)
+        network = mmdet.CenterPoint(5, GRID, TASKS, CONV_BACKBONE_NECK, (16,), rules, shared=8)
         more = {"detections.mode": "circle", "detections.nms": [4.0, 0.85]}
-        return Peer(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, {**CENTERS, **more})
+        return UpstreamNet(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, {**CENTERS, **more})
     if name == "mmdet3d_0 anchors":
         network = mmdet.VoxelNet(
             4,
             GRID,
             wide(CLASSES),
-            ANCHOR_TRUNK,
+            ANCHOR_BACKBONE_NECK,
             (16,),
             mmdet.Rules(dir_offset=0.0, dir_limit=1.0),
             aligned=False,
@@ -152,18 +152,24 @@ def _small(name: str) -> Peer:
             clockwise=True,
         )
         more = {"head.grid": "ends", "head.area": [0.0, -8.0, 18.0, 8.0]}
-        return Peer(network, 4, 6 + 6 * 6 + 6, anchor_settings(wide(CLASSES), **more), "0.6.0")
+        return UpstreamNet(
+            network, 4, 6 + 6 * 6 + 6, anchor_settings(wide(CLASSES), **more), "0.6.0"
+        )
     if name == "mmdet3d_0 centers":
-        network = mmdet.CenterPoint(5, GRID, TASKS, CONV_TRUNK, (16,), shared=8, clockwise=True)
-        return Peer(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, CENTERS, "0.17.3")
+        network = mmdet.CenterPoint(
+            5, GRID, TASKS, CONV_BACKBONE_NECK, (16,), shared=8, clockwise=True
+        )
+        return UpstreamNet(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, CENTERS, "0.17.3")
     if name == "mmdet3d centers":
-        network = mmdet.CenterPoint(5, GRID, TASKS, CONV_TRUNK, (16,), shared=8)
-        return Peer(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, CENTERS)
+        network = mmdet.CenterPoint(5, GRID, TASKS, CONV_BACKBONE_NECK, (16,), shared=8)
+        return UpstreamNet(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, CENTERS)
     if name == "zhulf0804":
-        network = pointpillars_zhulf0804.PointPillars(4, GRID, wide(CLASSES), ANCHOR_TRUNK, (16,))
-        return Peer(network, 4, 6 + 6 * 6 + 6, anchor_settings(wide(CLASSES)))
-    network = centerpoint_det3d.PointPillars(5, GRID, TASKS, CONV_TRUNK, (16, 16), shared=8)
-    return Peer(network, 5, 12 + 6 * 6 + 7 + 2 * 6 * 9, CENTERS)
+        network = pointpillars_zhulf0804.PointPillars(
+            4, GRID, wide(CLASSES), ANCHOR_BACKBONE_NECK, (16,)
+        )
+        return UpstreamNet(network, 4, 6 + 6 * 6 + 6, anchor_settings(wide(CLASSES)))
+    network = centerpoint_det3d.PointPillars(5, GRID, TASKS, CONV_BACKBONE_NECK, (16, 16), shared=8)
+    return UpstreamNet(network, 5, 12 + 6 * 6 + 7 + 2 * 6 * 9, CENTERS)
 
 
 SMALL = (
@@ -183,12 +189,12 @@ SMALL = (
 )
 
 
-def small(name: str, weights: bool = True) -> Peer:
+def small(name: str, weights: bool = True) -> UpstreamNet:
     torch.manual_seed(0)
-    peer = _small(name)
+    upstream = _small(name)
     if weights:
-        with_weights(peer.network, small_points(peer.columns))
-    return peer
+        with_weights(upstream.network, small_points(upstream.columns))
+    return upstream
 
 
 # -------------------------------------------------------------------------------- as published
@@ -208,26 +214,26 @@ NUSCENES_TASKS = (1, 2, 2, 1, 2, 2)
 HEADS = [[0], [1, 2], [3, 4], [5], [6, 7], [8, 9]]
 
 
-def _published(name: str) -> Peer:
+def _published(name: str) -> UpstreamNet:
     pcdet, mmdet = pointpillars_openpcdet, pointpillars_mmdet3d
     if name == "openpcdet KITTI":
-        return Peer(pcdet.SingleHead(4, KITTI, (CAR, PEDESTRIAN, CYCLIST)), 4, 127, {})
+        return UpstreamNet(pcdet.SingleHead(4, KITTI, (CAR, PEDESTRIAN, CYCLIST)), 4, 127, {})
     if name == "openpcdet nuScenes multihead":
         table = published.NUSCENES_ANCHORS.items()
         classes = [AnchorClass(key, size, bottom) for key, (size, bottom) in table]
-        return Peer(pcdet.MultiHead(5, NUSCENES, classes, HEADS), 5, 421, {})
+        return UpstreamNet(pcdet.MultiHead(5, NUSCENES, classes, HEADS), 5, 421, {})
     if name == "openpcdet nuScenes centers":
         grid = replace(NUSCENES, max_points=0, max_pillars=0)
-        return Peer(pcdet.CenterPoint(5, grid, NUSCENES_TASKS), 5, 458, {})
+        return UpstreamNet(pcdet.CenterPoint(5, grid, NUSCENES_TASKS), 5, 458, {})
     if name == "mmdet3d KITTI":
-        return Peer(mmdet.VoxelNet(4, KITTI, (PEDESTRIAN, CYCLIST, CAR)), 4, 126, {})
+        return UpstreamNet(mmdet.VoxelNet(4, KITTI, (PEDESTRIAN, CYCLIST, CAR)), 4, 126, {})
     if name == "mmdet3d nuScenes centers":
         grid = replace(NUSCENES, max_pillars=40_000)
-        return Peer(mmdet.CenterPoint(5, grid, NUSCENES_TASKS), 5, 414, {})
+        return UpstreamNet(mmdet.CenterPoint(5, grid, NUSCENES_TASKS), 5, 414, {})
     if name == "zhulf0804 KITTI":
-        return Peer(pointpillars_zhulf0804.PointPillars(4, KITTI, WIDE), 4, 126, {})
+        return UpstreamNet(pointpillars_zhulf0804.PointPillars(4, KITTI, WIDE), 4, 126, {})
     grid = replace(NUSCENES, max_pillars=60_000)
-    return Peer(centerpoint_det3d.PointPillars(5, grid, NUSCENES_TASKS), 5, 457, {})
+    return UpstreamNet(centerpoint_det3d.PointPillars(5, grid, NUSCENES_TASKS), 5, 457, {})
 
 
 PUBLISHED = (
@@ -241,6 +247,6 @@ PUBLISHED = (
 )
 
 
-def as_published(name: str) -> Peer:
+def as_published(name: str) -> UpstreamNet:
     torch.manual_seed(0)
     return _published(name)

@@ -10,7 +10,7 @@ from torchvox.models.detection.config import (
     MultiHeadConfig,
     PointPillarsConfig,
 )
-from torchvox.models.detection.ranges import check_numbers, require
+from torchvox.models.detection.constraints import check_numbers, require
 
 Detector = Union[PointPillarsConfig, CenterPointPillarsConfig]
 CODES = (7, 8, 9, 10)
@@ -137,26 +137,27 @@ def _check_tasks(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> None
 
 
 def _check_detections(config: Detector) -> None:
-    rules = config.detections
-    one_of(rules.mode, ("rotated", "circle"), "detections.mode")
-    one_of(rules.group, ("none", "class", "task"), "detections.group")
-    one_of(rules.box_format, ("lwh", "wlh_clockwise"), "detections.box_format")
+    detections = config.detections
+    one_of(detections.mode, ("rotated", "circle"), "detections.mode")
+    one_of(detections.group, ("none", "class", "task"), "detections.group")
+    one_of(detections.box_format, ("lwh", "wlh_clockwise"), "detections.box_format")
     centers = isinstance(config, CenterPointPillarsConfig)
     for name, meant in (("center_range", centers), ("best_class", centers)):
-        require(meant or not getattr(rules, name), f"detections.{name} is for heat maps alone")
-    require(not (centers and rules.shared_pre), "detections.shared_pre is for anchors alone")
+        require(meant or not getattr(detections, name), f"detections.{name} is for heat maps alone")
+    require(not (centers and detections.shared_pre), "detections.shared_pre is for anchors alone")
     require(
-        not rules.shared_pre or rules.group == "class",
-        f"detections.group must be class with shared_pre, got {rules.group!r}",
+        not detections.shared_pre or detections.group == "class",
+        f"detections.group must be class with shared_pre, got {detections.group!r}",
     )
     require(
-        not rules.best_class or rules.group != "class",
+        not detections.best_class or detections.group != "class",
         "detections.group must be none or task with best_class, got 'class'",
     )
-    require(len(rules.center_range) in (0, 6), "detections.center_range must have 6 values")
+    require(len(detections.center_range) in (0, 6), "detections.center_range must have 6 values")
     tasks = getattr(config.head, "tasks", ((),))
-    groups = {"none": 1, "class": len(config.classes), "task": len(tasks)}[rules.group]
+    groups = {"none": 1, "class": len(config.classes), "task": len(tasks)}[detections.group]
     require(
-        len(rules.nms) in (1, groups),
-        f"detections.nms must have one threshold, or one per group, {groups}, got {len(rules.nms)}",
+        len(detections.nms) in (1, groups),
+        f"detections.nms must have one threshold, or one per group, {groups}, "
+        f"got {len(detections.nms)}",
     )

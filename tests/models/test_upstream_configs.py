@@ -5,12 +5,12 @@ import copy
 
 import pytest
 import torch
-from peer_nets import CLASSES, as_published, small, small_points
+from upstream_nets import CLASSES, as_published, small, small_points
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing import convert, mmdet3d_config, openpcdet_config
 from torchvox.models.importing.detector_parity import detector_parity
-from torchvox.models.importing.peer_configs import literals, misplaced_code_weights
+from torchvox.models.importing.upstream_configs import literals, misplaced_code_weights
 
 PLACE = {
     "POINT_CLOUD_RANGE": [0, -8, -3, 16, 8, 1],
@@ -76,19 +76,19 @@ CENTERS = {
 }
 
 
-def told(peer, source):
-    found = convert(peer.network.state_dict(), told=source)
-    assert detector_parity(found, small_points(peer.columns)).trouble(1e-4) is None
+def declared(upstream, source):
+    found = convert(upstream.network.state_dict(), declared=source)
+    assert detector_parity(found, small_points(upstream.columns)).trouble(1e-4) is None
     return found, {flag.name: (flag.value, flag.how) for flag in found.flags}
 
 
-def test_anchors_grid_and_thresholds_of_openpcdet_are_told():
-    found, flags = told(small("openpcdet anchors"), openpcdet_config(ANCHORS))
+def test_anchors_grid_and_thresholds_of_openpcdet_are_declared():
+    found, flags = declared(small("openpcdet anchors"), openpcdet_config(ANCHORS))
     config = found.model.config()["config"]
     assert config["classes"] == ["van", "person"]
     assert [box["bottom"] for box in config["head"]["anchors"]] == [-1.7, -0.6]
     assert config["max_pillars"] == [100, 200] and config["max_points"] == 8
-    by = "told by its configuration"
+    by = "declared by its configuration"
     assert flags["head.grid"] == ("centers", by)
     assert flags["head.direction.offset"] == (0.6, by)
     assert flags["encoder.pad_semantics"] == ("reference", by)
@@ -97,10 +97,10 @@ def test_anchors_grid_and_thresholds_of_openpcdet_are_told():
     assert flags["backbone.strides"] == ([2, 2], "assumed")
 
 
-def test_centers_of_openpcdet_are_told_and_their_misplaced_weights_noted():
-    peer = small("openpcdet centers")
-    found, flags = told(peer, openpcdet_config(CENTERS))
-    assert flags["max_pillars"] == ([-1, -1], "told by its configuration")
+def test_centers_of_openpcdet_are_declared_and_their_misplaced_weights_noted():
+    upstream = small("openpcdet centers")
+    found, flags = declared(upstream, openpcdet_config(CENTERS))
+    assert flags["max_pillars"] == ([-1, -1], "declared by its configuration")
     assert flags["detections.pre"][0] == 60 and flags["detections.post"][0] == 9
     assert found.notes == (
         "trained with code weights of another order: 0.2 on rot, 1.0 on vel; its rot is worse than "
@@ -109,7 +109,7 @@ def test_centers_of_openpcdet_are_told_and_their_misplaced_weights_noted():
     right = copy.deepcopy(CENTERS)
     weights = right["MODEL"]["DENSE_HEAD"]["LOSS_CONFIG"]["LOSS_WEIGHTS"]
     weights["code_weights"] = [1.0] * 8 + [0.2, 0.2]
-    assert told(peer, openpcdet_config(right))[0].notes == ()
+    assert declared(upstream, openpcdet_config(right))[0].notes == ()
 
 
 @pytest.mark.parametrize(
@@ -171,13 +171,13 @@ def test_what_no_tensor_shows_and_is_otherwise_than_known_is_refused(part, chang
         openpcdet_config(content)
 
 
-def test_strides_are_told_by_the_configuration():
+def test_strides_are_declared_by_the_configuration():
     """Waymo's PointPillar has 1, 2, 2, which no tensor tells from the 2, 2, 2 of KITTI's."""
     content = copy.deepcopy(ANCHORS)
     content["MODEL"]["BACKBONE_2D"] = {"LAYER_STRIDES": [1, 2], "UPSAMPLE_STRIDES": [1, 2]}
-    found, flags = told(small("openpcdet anchors"), openpcdet_config(content))
-    assert flags["backbone.strides"] == ([1, 2], "told by its configuration")
-    assert flags["neck.strides"] == ([1, 2], "told by its configuration")
+    found, flags = declared(small("openpcdet anchors"), openpcdet_config(content))
+    assert flags["backbone.strides"] == ([1, 2], "declared by its configuration")
+    assert flags["neck.strides"] == ([1, 2], "declared by its configuration")
     with torch.no_grad():
         maps = found.model.maps(small_points(4)[None], torch.tensor([3000]).int())
     assert maps[0][0].shape[-2:] == (32, 32)  # of the grid, undiminished
@@ -215,12 +215,12 @@ import os
 
 @pytest.mark.parametrize("key", ["config", "cfg"])  # of mmcv, of mmengine
 def test_the_configuration_in_a_checkpoint_of_mmdetection3d_is_read(key):
-    peer = small("mmdet3d anchors")
+    upstream = small("mmdet3d anchors")
     meta = {"mmdet3d_version": "1.0.0rc1", key: MMDET3D}
-    found = convert({"meta": meta, "state_dict": peer.network.state_dict()})
+    found = convert({"meta": meta, "state_dict": upstream.network.state_dict()})
     assert detector_parity(found, small_points(4)).trouble(1e-4) is None
     flags = {flag.name: (flag.value, flag.how) for flag in found.flags}
-    by = "told by its configuration"
+    by = "declared by its configuration"
     assert flags["encoder.legacy"] == (False, by)
     assert flags["head.grid"] == ("ends", by)
     assert flags["head.area"] == ([0, -8, 18, 8], by)
@@ -228,20 +228,20 @@ def test_the_configuration_in_a_checkpoint_of_mmdetection3d_is_read(key):
     assert flags["pillar_size"] == ([0.5, 0.5, 4], by)
     assert flags["max_pillars"] == ([100, 200], by)
     assert flags["detections.post"] == (12, by)
-    asked = convert({"meta": meta, "state_dict": peer.network.state_dict()}, settings={
+    overridden = convert({"meta": meta, "state_dict": upstream.network.state_dict()}, settings={
         "encoder": {"legacy": True}})  # fmt: skip
-    assert {f.name: f.how for f in asked.flags}["encoder.legacy"] == "asked for"
+    assert {f.name: f.how for f in overridden.flags}["encoder.legacy"] == "override"
 
 
-def test_what_a_configuration_leaves_to_another_file_is_not_told():
+def test_what_a_configuration_leaves_to_another_file_is_not_declared():
     """As in configs/centerpoint/: the file of the model, with legacy=False, is a _base_ of it."""
     text = """
 _base_ = ['../_base_/models/centerpoint_pillar02_second_secfpn_nus.py']
 model = dict(pts_voxel_encoder=dict(point_cloud_range=[-51.2, -51.2, -5, 51.2, 51.2, 3]),
              pts_bbox_head=dict(bbox_coder=dict(max_num=70)), pts_neck=dict(in_channels=[64]))
 """
-    told = mmdet3d_config(text).settings
-    assert told == {"point_cloud_range": [-51.2, -51.2, -5, 51.2, 51.2, 3]}
+    declared = mmdet3d_config(text).settings
+    assert declared == {"point_cloud_range": [-51.2, -51.2, -5, 51.2, 51.2, 3]}
     whole = mmdet3d_config("model = dict(voxel_encoder=dict(type='PillarFeatureNet'))").settings
     assert whole == {"encoder.pad_semantics": "reference", "encoder.legacy": True}
 
@@ -249,13 +249,13 @@ model = dict(pts_voxel_encoder=dict(point_cloud_range=[-51.2, -51.2, -5, 51.2, 5
 def test_the_configuration_in_a_checkpoint_of_det3d_is_not_read_as_one_of_mmdetection3d():
     """det3d writes its own text under the same key."""
     text = "model = dict(reader=dict(num_filters=[16, 16]), neck=dict(type='RPN'), test_cfg=dict())"
-    peer = small("det3d", weights=False)
-    content = {"meta": {"config": text}, "state_dict": peer.network.state_dict()}
-    flags = {flag.name: flag.how for flag in convert(content, settings=peer.settings).flags}
+    upstream = small("det3d", weights=False)
+    content = {"meta": {"config": text}, "state_dict": upstream.network.state_dict()}
+    flags = {flag.name: flag.how for flag in convert(content, settings=upstream.settings).flags}
     assert flags["encoder.legacy"] == "assumed" and flags["neck.stride_one"] == "assumed"
 
 
-def test_centers_of_mmdetection3d_are_told():
+def test_centers_of_mmdetection3d_are_declared():
     text = """
 model = dict(
     data_preprocessor=dict(voxel_layer=dict(max_num_points=8, voxel_size=[0.5, 0.5, 4],
@@ -271,7 +271,7 @@ model = dict(
     test_cfg=dict(pts=dict(nms_type='circle', min_radius=[4, 0.85], pre_max_size=1000,
                            post_max_size=11)))
 """
-    found, flags = told(small("mmdet3d centers"), mmdet3d_config(text))
+    found, flags = declared(small("mmdet3d centers"), mmdet3d_config(text))
     rules = found.model.config()["config"]["detections"]
     assert (rules["mode"], rules["nms"], rules["pre"], rules["post"]) == (
         "circle",
@@ -279,7 +279,7 @@ model = dict(
         70,
         11,
     )
-    assert flags["neck.stride_one"] == ("conv", "told by its configuration")
+    assert flags["neck.stride_one"] == ("conv", "declared by its configuration")
 
 
 def test_only_literals_are_understood_and_nothing_is_run(tmp_path):
@@ -343,7 +343,7 @@ def test_a_published_network_is_the_same_with_and_without_its_configuration():
     ]
     nms = {"NMS_THRESH": 0.01, "NMS_PRE_MAXSIZE": 4096, "NMS_POST_MAXSIZE": 500}
     content["MODEL"]["POST_PROCESSING"] = {"SCORE_THRESH": 0.1, "NMS_CONFIG": nms}
-    with_it, without = convert(state, told=openpcdet_config(content)), convert(state)
+    with_it, without = convert(state, declared=openpcdet_config(content)), convert(state)
     assert with_it.model.config() == without.model.config()
     assert all(
         torch.equal(a, b)

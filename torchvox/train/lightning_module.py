@@ -18,7 +18,7 @@ LARGE_PRIME = 1_000_003
 Batch = dict[str, Tensor]
 
 
-class Learner(LightningModule):
+class TrainingModule(LightningModule):
     """Trains `model`, which maps points [B, N, C] (and the category, for parts) to scores.
 
     extra: what a checkpoint says beside the weights, plain types only.

@@ -4,11 +4,11 @@ scans of any size."""
 
 import pytest
 import torch
-from detectors import SMALL, folded, scan, small
+from detectors import SMALL, fused, scan, small
 from helpers import assert_same_bits
 
 import torchvox
-from torchvox.models import export, fold_batch_norms
+from torchvox.models import export, fuse_batch_norms
 
 each = pytest.mark.parametrize("name", SMALL)
 most_in_one = pytest.mark.parametrize(
@@ -19,10 +19,10 @@ SIZES = [(0,), (1,), (5000,), (40_000,), (300, 0, 1)]
 
 
 @each
-@pytest.mark.parametrize("form", ["plain", "merged"])
+@pytest.mark.parametrize("variant", ["as built", "merged"])
 @torch.inference_mode()
-def test_a_script_keeps_the_bits_for_any_scan(name, form, tmp_path):
-    model = small(name) if form == "plain" else folded(small(name))
+def test_a_script_keeps_the_bits_for_any_scan(name, variant, tmp_path):
+    model = small(name) if variant == "as built" else fused(small(name))
     export.export_model(model, tmp_path / "model.pt", "script")
     program = export.load_program(tmp_path / "model.pt", "script")
     for lengths in SIZES:
@@ -34,7 +34,7 @@ def test_a_script_keeps_the_bits_for_any_scan(name, form, tmp_path):
 
 @most_in_one
 def test_an_exported_program_keeps_the_bits_for_any_scan(name, tmp_path):
-    model = folded(small(name))
+    model = fused(small(name))
     export.export_model(model, tmp_path / "model.pt2", "export")
     program = export.load_program(tmp_path / "model.pt2", "export")
     for lengths in SIZES:
@@ -44,7 +44,7 @@ def test_an_exported_program_keeps_the_bits_for_any_scan(name, tmp_path):
 
 @pytest.mark.slow
 @each
-def test_a_model_that_is_not_folded_exports_too(name, tmp_path):
+def test_a_model_that_is_not_fused_exports_too(name, tmp_path):
     model = small(name)
     export.export_model(model, tmp_path / "model.pt2", "export")
     assert export.compare(model, export.load_program(tmp_path / "model.pt2", "export")).same_bits
@@ -56,7 +56,7 @@ def test_compile_takes_a_model_whole_and_once(name):
     from torch._dynamo.testing import CompileCounterWithBackend
 
     torch._dynamo.reset()
-    model = folded(small(name))
+    model = fused(small(name))
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for lengths in ((2000,), (5000,), (700,)):
@@ -69,7 +69,7 @@ def test_compile_takes_a_model_whole_and_once(name):
 @each
 @torch.no_grad()
 def test_an_aoti_package_finds_the_same_boxes(name, tmp_path):
-    model = folded(small(name))
+    model = fused(small(name))
     export.export_model(model, tmp_path / "model.pt2", "aoti")
     program = export.load_program(tmp_path / "model.pt2", "aoti")
     for lengths in SIZES:
@@ -89,7 +89,7 @@ def test_a_runner_without_a_gpu_says_so():
 @each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_runner_replays_over_scans_of_any_size(name, dtype):
-    model = folded(small(name), None if dtype == torch.float32 else dtype).cuda()
+    model = fused(small(name), None if dtype == torch.float32 else dtype).cuda()
     runner = torchvox.GraphRunner(model, buckets=(4096, 32_768, 300_000))
     sizes = (5000, 0, 1, 40_000, 300_000, 2, 5000, 40_000, 0)
     torch.cuda.synchronize()
@@ -104,7 +104,7 @@ def test_a_runner_replays_over_scans_of_any_size(name, dtype):
 
 @pytest.mark.gpu
 def test_a_seen_bucket_is_not_captured_again_and_nothing_waits_for_the_host():
-    model = folded(small("anchors"), torch.float16).cuda()
+    model = fused(small("anchors"), torch.float16).cuda()
     runner = torchvox.GraphRunner(model, buckets=(2000, 8000))
     clouds = [scan(model, size)[0][0].cuda() for size in (1500, 7000, 200)]
     for cloud in clouds:
@@ -128,7 +128,7 @@ def test_a_seen_bucket_is_not_captured_again_and_nothing_waits_for_the_host():
 
 @pytest.mark.gpu
 def test_a_runner_takes_batches_from_the_host():
-    model = folded(small("centers")).cuda()
+    model = fused(small("centers")).cuda()
     runner = torchvox.GraphRunner(model, batch=2, buckets=(1000,))
     points, count = scan(model, 800, 100)
     found = tuple(t.clone() for t in runner(points, count))
@@ -140,7 +140,7 @@ def test_a_runner_takes_batches_from_the_host():
 def test_runners_of_two_gpus_capture_each_on_its_own():
     points, _ = scan(small("anchors"), 900)
     for device in ("cuda:0", "cuda:1", "cuda:0"):
-        model = folded(small("anchors")).to(device)
+        model = fused(small("anchors")).to(device)
         runner = torchvox.GraphRunner(model, buckets=(1000,), device=device)
         found = tuple(t.clone() for t in runner(points))
         count = torch.tensor([900], dtype=torch.int32, device=device)
@@ -150,7 +150,7 @@ def test_runners_of_two_gpus_capture_each_on_its_own():
 
 @pytest.mark.gpu
 def test_a_count_past_the_rows_does_not_bring_an_older_scan_back():
-    model = folded(small("anchors")).cuda()
+    model = fused(small("anchors")).cuda()
     runner = torchvox.GraphRunner(model, buckets=(4000,))
     points, _ = scan(model, 4000)
     runner(points[0])
@@ -162,7 +162,7 @@ def test_a_count_past_the_rows_does_not_bring_an_older_scan_back():
 
 @pytest.mark.gpu
 def test_a_runner_made_in_inference_mode_runs_outside_of_it_and_keeps_no_graph():
-    model = folded(small("anchors")).cuda()
+    model = fused(small("anchors")).cuda()
     points, count = (t.cuda() for t in scan(model, 900))
     with torch.inference_mode():
         runner = torchvox.GraphRunner(model, buckets=(1000,))
@@ -176,7 +176,7 @@ def test_a_runner_made_in_inference_mode_runs_outside_of_it_and_keeps_no_graph()
 @each
 @torch.no_grad()
 def test_the_gpu_finds_the_boxes_of_the_cpu(name):
-    model = folded(small(name))
+    model = fused(small(name))
     some = scan(model, 40_000, 5000)
     expected = model(*some)
     found = model.cuda()(*[t.cuda() for t in some])
@@ -188,7 +188,7 @@ def test_the_gpu_finds_the_boxes_of_the_cpu(name):
 @each
 @torch.no_grad()
 def test_a_script_and_an_exported_program_run_on_the_gpu(name, tmp_path):
-    model = fold_batch_norms(small(name)).cuda()
+    model = fuse_batch_norms(small(name)).cuda()
     for kind in ("script", "export"):
         export.export_model(model, tmp_path / kind, kind)
         found = export.compare(model, export.load_program(tmp_path / kind, kind))

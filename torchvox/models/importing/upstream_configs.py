@@ -16,7 +16,7 @@ HEAD_WIDTHS = {"center": 2, "center_z": 1, "dim": 3, "rot": 2, "vel": 2}
 
 
 @dataclass(frozen=True)
-class Told:
+class Declared:
     """settings: by dotted names. notes: what is to be known of networks trained with it."""
 
     settings: Dict[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ def _put(settings: Dict[str, Any], **values: Any) -> None:
 # ------------------------------------------------------------------------------------ OpenPCDet
 
 
-def openpcdet_config(content: Config) -> Told:
+def openpcdet_config(content: Config) -> Declared:
     """content: of a YAML file of tools/cfgs/, without what it takes from a _BASE_CONFIG_. Raises
     CheckpointError when it is not built like these."""
     model = content.get("MODEL")
@@ -45,7 +45,7 @@ def openpcdet_config(content: Config) -> Told:
         raise CheckpointError(f"the configuration is not built as OpenPCDet's: {error}") from None
 
 
-def _openpcdet(content: Config, model: Config) -> Told:
+def _openpcdet(content: Config, model: Config) -> Declared:
     settings: Dict[str, Any] = {}
     classes = list(content.get("CLASS_NAMES", [])) or None
     _put(settings, classes=classes)
@@ -61,9 +61,9 @@ def _openpcdet(content: Config, model: Config) -> Told:
                 max_pillars=None if caps is None else [caps["train"], caps["test"]],
             )
     settings |= _openpcdet_encoder(model.get("VFE", {}))
-    trunk = model.get("BACKBONE_2D", {})
-    _put(settings, backbone__strides=trunk.get("LAYER_STRIDES"))
-    _put(settings, neck__strides=trunk.get("UPSAMPLE_STRIDES"))
+    backbone = model.get("BACKBONE_2D", {})
+    _put(settings, backbone__strides=backbone.get("LAYER_STRIDES"))
+    _put(settings, neck__strides=backbone.get("UPSAMPLE_STRIDES"))
     head = model["DENSE_HEAD"]
     if "CLASS_NAMES_EACH_HEAD" in head:
         return _openpcdet_centers(settings, head)
@@ -74,7 +74,7 @@ def _openpcdet(content: Config, model: Config) -> Told:
     _put(settings, detections__pre=nms.get("NMS_PRE_MAXSIZE"))
     if "MULTI_CLASSES_NMS" in nms:
         _put(settings, detections__group="class" if nms["MULTI_CLASSES_NMS"] else "none")
-    return Told(settings)
+    return Declared(settings)
 
 
 def _openpcdet_encoder(layer: Config) -> Dict[str, Any]:
@@ -123,7 +123,7 @@ def _openpcdet_anchors(settings: Dict[str, Any], head: Config, classes: List[str
         _put(settings, head__direction__offset=offset, head__direction__limit=limit)
 
 
-def _openpcdet_centers(settings: Dict[str, Any], head: Config) -> Told:
+def _openpcdet_centers(settings: Dict[str, Any], head: Config) -> Declared:
     chosen = head.get("POST_PROCESSING", {})
     nms = chosen.get("NMS_CONFIG", {})
     caps = [chosen.get("MAX_OBJ_PER_SAMPLE"), nms.get("NMS_PRE_MAXSIZE")]
@@ -139,7 +139,7 @@ def _openpcdet_centers(settings: Dict[str, Any], head: Config) -> Told:
         head.get("SEPARATE_HEAD_CFG", {}).get("HEAD_ORDER", []),
         head.get("LOSS_CONFIG", {}).get("LOSS_WEIGHTS", {}).get("code_weights", []),
     )
-    return Told(settings, (note,) if note else ())
+    return Declared(settings, (note,) if note else ())
 
 
 def misplaced_code_weights(order: List[str], weights: List[float]) -> str:
@@ -162,14 +162,14 @@ def misplaced_code_weights(order: List[str], weights: List[float]) -> str:
 # -------------------------------------------------------------------------------- mmdetection3d
 
 
-def mmdet3d_config(text: str) -> Told:
+def mmdet3d_config(text: str) -> Declared:
     """text: of a configuration in Python, as checkpoints hold it, all values in place; what stands
     in a _base_ is not followed. Only literals and dict(..) are understood; other statements are
     passed over. Raises CheckpointError for a model that is not built as those of mmdetection3d."""
     values = literals(text)
     model = values.get("model")
     if not isinstance(model, dict):
-        return Told()
+        return Declared()
     try:
         return _mmdet3d(values, model)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -178,14 +178,14 @@ def mmdet3d_config(text: str) -> Told:
         ) from None
 
 
-def _mmdet3d(values: Config, model: Config) -> Told:
+def _mmdet3d(values: Config, model: Config) -> Declared:
     settings: Dict[str, Any] = {}
     head = model.get("bbox_head") or model.get("pts_bbox_head") or {}
     encoder = model.get("voxel_encoder") or model.get("pts_voxel_encoder") or {}
     _put(settings, classes=values.get("class_names"), **_mmdet3d_grid(model, encoder))
-    trunk = model.get("backbone") or model.get("pts_backbone") or {}
+    backbone = model.get("backbone") or model.get("pts_backbone") or {}
     necks = model.get("neck") or model.get("pts_neck") or {}
-    _put(settings, backbone__strides=trunk.get("layer_strides"))
+    _put(settings, backbone__strides=backbone.get("layer_strides"))
     _put(settings, neck__strides=necks.get("upsample_strides"))
     # Where `type` is not said, the part goes on from that of another file, and what it leaves out
     # is said there.
@@ -194,12 +194,12 @@ def _mmdet3d(values: Config, model: Config) -> Told:
     if "use_conv_for_no_stride" in necks or "type" in necks:
         conv = necks.get("use_conv_for_no_stride", False)
         _put(settings, neck__stride_one="conv" if conv else "transposed")
-    rules = model.get("test_cfg") or values.get("test_cfg") or {}
+    test_cfg = model.get("test_cfg") or values.get("test_cfg") or {}
     if "tasks" in head:
-        _mmdet3d_centers(settings, head, rules.get("pts", rules))
+        _mmdet3d_centers(settings, head, test_cfg.get("pts", test_cfg))
     elif "anchor_generator" in head:
-        _mmdet3d_anchors(settings, head, rules.get("pts", rules))
-    return Told(settings)
+        _mmdet3d_anchors(settings, head, test_cfg.get("pts", test_cfg))
+    return Declared(settings)
 
 
 def _class_name(part: Config) -> str:
@@ -227,8 +227,8 @@ def _mmdet3d_grid(model: Config, encoder: Config) -> Dict[str, Any]:
     }
 
 
-def _mmdet3d_anchors(settings: Dict[str, Any], head: Config, rules: Config) -> None:
-    if not rules.get("use_rotate_nms", True):
+def _mmdet3d_anchors(settings: Dict[str, Any], head: Config, test_cfg: Config) -> None:
+    if not test_cfg.get("use_rotate_nms", True):
         raise CheckpointError("use_rotate_nms=False is unknown: boxes are compared as they turn")
     generator = head["anchor_generator"]
     ranges, sizes = generator.get("ranges", []), generator.get("sizes", [])
@@ -252,30 +252,30 @@ def _mmdet3d_anchors(settings: Dict[str, Any], head: Config, rules: Config) -> N
         settings,
         head__direction__offset=head.get("dir_offset"),
         head__direction__limit=head.get("dir_limit_offset"),
-        detections__score=rules.get("score_thr"),
-        detections__pre=rules.get("nms_pre"),
-        detections__post=rules.get("max_num"),
-        detections__nms=[rules["nms_thr"]] if "nms_thr" in rules else None,
+        detections__score=test_cfg.get("score_thr"),
+        detections__pre=test_cfg.get("nms_pre"),
+        detections__post=test_cfg.get("max_num"),
+        detections__nms=[test_cfg["nms_thr"]] if "nms_thr" in test_cfg else None,
     )
 
 
-def _mmdet3d_centers(settings: Dict[str, Any], head: Config, rules: Config) -> None:
+def _mmdet3d_centers(settings: Dict[str, Any], head: Config, test_cfg: Config) -> None:
     tasks = [list(task["class_names"]) for task in head["tasks"]]
     coder = head.get("bbox_coder", {})
-    circle = rules.get("nms_type") == "circle"
-    threshold = rules.get("min_radius") if circle else rules.get("nms_thr")
+    circle = test_cfg.get("nms_type") == "circle"
+    threshold = test_cfg.get("min_radius") if circle else test_cfg.get("nms_thr")
     if threshold is not None and not isinstance(threshold, list):
         threshold = [threshold]
-    caps = [coder.get("max_num"), rules.get("pre_max_size")]
+    caps = [coder.get("max_num"), test_cfg.get("pre_max_size")]
     _put(
         settings,
         classes=[name for task in tasks for name in task],
         head__tasks=tasks,
         detections__mode="circle" if circle else "rotated",
         detections__nms=threshold,
-        detections__score=coder.get("score_threshold", rules.get("score_threshold")),
+        detections__score=coder.get("score_threshold", test_cfg.get("score_threshold")),
         detections__pre=min((cap for cap in caps if cap is not None), default=None),
-        detections__post=rules.get("post_max_size"),
+        detections__post=test_cfg.get("post_max_size"),
         detections__center_range=coder.get("post_center_range"),
     )
 
