@@ -54,7 +54,7 @@ class GatherCase:
         return GatherCase(*moved, weight, self.source)
 
     def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        """Every tensor once each way; idx in both."""
+        """Every tensor once in each direction; idx in both."""
         given = [self.features, self.idx, self.idx, self.grad]
         given += [] if self.weight is None else [self.weight] * 2
         read, written = (

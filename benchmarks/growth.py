@@ -100,7 +100,7 @@ def _short(curve: Curve, size: float, measurement: Measurement) -> Measurement:
 
 
 def draw(results: Dict[str, Any], folder: Path) -> List[Path]:
-    """One picture per curve, logarithmic both ways."""
+    """One picture per curve, with logarithmic axes."""
     from torchvox.viz import style
 
     paths = []

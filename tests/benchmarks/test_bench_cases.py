@@ -45,7 +45,7 @@ def test_cases_without_data_run_on_generated_clouds(clouds):
 
 
 @pytest.mark.parametrize("points", [1000, 250_000])
-def test_a_street_has_as_many_points_as_asked_for(clouds, points):
+def test_a_street_has_as_many_points_as_requested(clouds, points):
     assert clouds.street(points).points.shape == (points, 4)
 
 

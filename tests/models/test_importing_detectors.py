@@ -157,7 +157,7 @@ def flags(found) -> dict[str, tuple]:
     return {flag.name: (flag.value, flag.how) for flag in found.flags}
 
 
-def test_flags_say_what_was_declared_assumed_and_asked_for():
+def test_flags_say_what_was_inferred_assumed_and_overridden():
     upstream = small("mmdet3d anchors, old", weights=False)
     chosen = flags(imported(upstream, **{"detections.score": 0.3}))
     assert chosen["encoder.center_axes"] == (2, "inferred from shapes")
@@ -169,14 +169,14 @@ def test_flags_say_what_was_declared_assumed_and_asked_for():
     assert len(chosen) == len(imported(upstream, **{"detections.score": 0.3}).flags)
 
 
-def test_any_other_value_of_the_configuration_can_be_asked_for():
+def test_any_other_value_of_the_configuration_can_be_overridden():
     upstream = small("openpcdet anchors", weights=False)
     found = imported(upstream, **{"order": "first", "detections": {"mode": "circle"}})
     assert found.model.config()["config"]["detections"]["mode"] == "circle"
     assert flags(found)["detections.mode"] == ("circle", "override")
 
 
-def test_two_pillar_layers_of_openpcdet_are_taken_for_dynamic_ones_unless_asked():
+def test_two_pillar_layers_of_openpcdet_are_taken_for_dynamic_ones_unless_overridden():
     upstream = small("openpcdet centers, hard", weights=False)
     settings = {k: v for k, v in upstream.settings.items() if k != "encoder.pad_semantics"}
     assumed = flags(convert(upstream.network.state_dict(), settings=settings))

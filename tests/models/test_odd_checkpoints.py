@@ -22,8 +22,8 @@ def test_axes_are_dropped_only_when_they_are_of_one_element(key):
     ours = found.model.state_dict()[key.replace("vfe", "encoder")]
     assert torch.equal(ours, state[key])
     with pytest.raises(CheckpointError, match=r"pfn_layers.\d.linear"):
-        folded = state[key].reshape(outputs, inputs // 2, 2)
-        convert({**state, key: folded}, settings=upstream.settings)
+        reshaped = state[key].reshape(outputs, inputs // 2, 2)
+        convert({**state, key: reshaped}, settings=upstream.settings)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def reference_maps(network: nn.Module, points: Tensor, layout: str) -> List[List
 
 def _openpcdet(config: Config) -> nn.Module:
     columns, grid, backbone_neck, filters = _common(config)
-    head, rules = config["head"], config["detections"]
+    head, detections = config["head"], config["detections"]
     if "conv_bias" in head:
         return pointpillars_openpcdet.CenterPoint(
             columns,
@@ -72,8 +72,8 @@ def _openpcdet(config: Config) -> nn.Module:
             bias=head["conv_bias"],
             velocity=head["velocity"],
         )
-    selection = {"score": rules["score"], "iou": rules["nms"][0]}
-    selection |= {"pre": rules["pre"], "post": rules["post"]}
+    selection = {"score": detections["score"], "iou": detections["nms"][0]}
+    selection |= {"pre": detections["pre"], "post": detections["post"]}
     turn = head["direction"]
     if turn is not None:
         selection |= {"dir_offset": turn["offset"], "dir_limit": turn["limit"]}
@@ -179,21 +179,26 @@ def _classes(config: Config) -> List[AnchorClass]:
 
 
 def _anchor_rules(config: Config) -> pointpillars_mmdet3d.Rules:
-    rules, turn = config["detections"], config["head"]["direction"]
+    detections, turn = config["detections"], config["head"]["direction"]
     return pointpillars_mmdet3d.Rules(
-        rules["score"], rules["nms"][0], rules["pre"], rules["post"], turn["offset"], turn["limit"]
+        detections["score"],
+        detections["nms"][0],
+        detections["pre"],
+        detections["post"],
+        turn["offset"],
+        turn["limit"],
     )
 
 
 def _center_rules(config: Config) -> CenterRules:
-    rules = config["detections"]
+    detections = config["detections"]
     return CenterRules(
-        rules["score"],
-        tuple(rules["center_range"]),
-        tuple(rules["nms"]),
-        rules["mode"] == "circle",
-        top=rules["pre"],
-        pre=rules["pre"],
-        post=rules["post"],
-        every_class=not rules["best_class"],
+        detections["score"],
+        tuple(detections["center_range"]),
+        tuple(detections["nms"]),
+        detections["mode"] == "circle",
+        top=detections["pre"],
+        pre=detections["pre"],
+        post=detections["post"],
+        every_class=not detections["best_class"],
     )
