@@ -25,21 +25,21 @@ from benchmarks import (
     neighbors,
     neighbors_group_mlp,
     neighbors_knn,
-    peers,
     pillars,
     pointpillars,
     sampling,
+    upstream,
     voxel,
 )
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Row, Settings, run_case
+from benchmarks.suite import CaseSpec, Measurement, Settings, run_case
 from torchvox.cli.bench_table import SCHEMA, markdown
 
 NOISY = 1.5
 DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "data"))
 
 
-def cases(device: str) -> List[Case]:
+def cases(device: str) -> List[CaseSpec]:
     found = []
     domains = (
         *(voxel, sampling, neighbors, neighbors_knn, grouping, neighbors_group_mlp),
@@ -60,22 +60,22 @@ def main() -> None:
     settings = Settings(
         options.device,
         budget_s=options.budget,
-        peers=peers.ALL,
+        upstream=upstream.ALL,
         others=not options.alone,
         deadline=begin + options.seconds,
     )
     results: Dict[str, Any] = {
         "schema": SCHEMA,
-        "machine": machine.facts(options.device, peers.PACKAGES),
-        "rows": [],
+        "machine": machine.facts(options.device, upstream.PACKAGES),
+        "measurements": [],
         "growth": [],
         "seconds": None,  # until the run is complete
     }
-    for case in cases(options.device):
-        if any(word.lower() in case.name.lower() for word in options.only.split(",")):
-            for row in run_case(case, clouds, settings):
-                results["rows"].append(row)
-                print(f"{time.perf_counter() - begin:5.1f} s | {line(row)}", flush=True)
+    for spec in cases(options.device):
+        if any(word.lower() in spec.name.lower() for word in options.only.split(",")):
+            for measurement in run_case(spec, clouds, settings):
+                results["measurements"].append(measurement)
+                print(f"{time.perf_counter() - begin:5.1f} s | {line(measurement)}", flush=True)
             save(results, options.out)
             if options.device == "cuda":
                 torch.cuda.empty_cache()
@@ -85,7 +85,7 @@ def main() -> None:
         growth.draw(results, options.plots)
     results["seconds"] = round(time.perf_counter() - begin, 1)
     save(results, options.out)
-    remark_on_noise(results["rows"])
+    remark_on_noise(results["measurements"])
     print(f"wrote {options.out} after {results['seconds']:.0f} s")
 
 
@@ -95,20 +95,21 @@ def save(results: Dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def remark_on_noise(rows: List[Row]) -> None:
-    noisy = [row for row in rows if row.get("wall_us", 0) > NOISY * row.get("best_us", 0)]
+def remark_on_noise(measurements: List[Measurement]) -> None:
+    noisy = [m for m in measurements if m.get("wall_us", 0) > NOISY * m.get("best_us", 0)]
     if noisy:
         print(
-            f"{len(noisy)} of {len(rows)} rows have a median above {NOISY:g} x their best time: "
-            "this machine is not quiet"
+            f"{len(noisy)} of {len(measurements)} measurements have a median above {NOISY:g} x "
+            "their best time: this machine is not quiet"
         )
 
 
-def line(row: Row) -> str:
-    """One row while the suite runs."""
-    figures = [f"{key} {row[key]}" for key in FIGURES if key in row]
-    verdict = str(row.get("check", row.get("reason", "")))
-    return f"{row['case']} | {row['way']} | {'  '.join(figures) or row['status']} | {verdict}"
+def line(measurement: Measurement) -> str:
+    """One measurement while the suite runs."""
+    figures = [f"{key} {measurement[key]}" for key in FIGURES if key in measurement]
+    verdict = str(measurement.get("check", measurement.get("reason", "")))
+    said = "  ".join(figures) or measurement["status"]
+    return f"{measurement['case']} | {measurement['implementation']} | {said} | {verdict}"
 
 
 FIGURES = (
@@ -128,7 +129,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"))
     parser.add_argument("--only", default="", help="words, with commas between; cases with one run")
-    parser.add_argument("--alone", action="store_true", help="no textbook ways, no peers")
+    parser.add_argument("--alone", action="store_true", help="no baselines, no other libraries")
     parser.add_argument("--growth", action="store_true", help="cost growth too, with plots")
     parser.add_argument("--budget", type=float, help="seconds for each figure")
     parser.add_argument(

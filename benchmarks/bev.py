@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bev_max_height: its cases, and the textbook way, `scatter_reduce`."""
+"""bev_max_height: its cases, and the baseline, `scatter_reduce`."""
 
 from dataclasses import dataclass, replace
 from typing import Iterator, List, Sequence, Tuple
@@ -10,13 +10,13 @@ from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult, constant
+from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult, constant
 
 RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
 
 
 @dataclass(frozen=True)
-class BEVProblem:
+class BEVCase:
     """points [N, F]; an image of cells x cells, float32 heights or uint8 codes."""
 
     points: Tensor
@@ -26,7 +26,7 @@ class BEVProblem:
     index: bool = False
     op: str = "bev_max_height"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         size = [self.cells, self.cells]
         return {"points": self.points.size(0), "cells": size, "dtype": str(self.dtype)}
 
@@ -38,20 +38,22 @@ class BEVProblem:
             )
         return torchvox.bev_max_height(self.points, RANGE, size, out_dtype=self.dtype)
 
-    def on(self, device: str) -> "BEVProblem":
+    def on(self, device: str) -> "BEVCase":
         return replace(self, points=self.points.to(device))
 
     def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
         read = self.points.numel() * self.points.element_size()
         return read, sum(out.numel() * out.element_size() for out in outputs)
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(found: Sequence[Tensor]) -> str:
             return compare(found, outputs)
 
-        yield Way("torch scatter_reduce", lambda: with_torch(self), check, capturable=True)
+        yield Implementation(
+            "torch scatter_reduce", lambda: with_torch(self), check, capturable=True
+        )
         if self.points.device.type == "cpu" and not self.index:
-            yield Way("numpy maximum.at", lambda: with_numpy(self), check)
+            yield Implementation("numpy maximum.at", lambda: with_numpy(self), check)
 
 
 def compare(found: Sequence[Tensor], outputs: Outputs) -> str:
@@ -64,9 +66,9 @@ def compare(found: Sequence[Tensor], outputs: Outputs) -> str:
     return "same " + ", ".join(names[: len(found)])
 
 
-def with_torch(problem: BEVProblem) -> List[Tensor]:
-    """Textbook: the cell of each point, a spare cell for those outside, `scatter_reduce`."""
-    points, cells = problem.points, problem.cells
+def with_torch(case: BEVCase) -> List[Tensor]:
+    """Baseline: the cell of each point, a spare cell for those outside, `scatter_reduce`."""
+    points, cells = case.points, case.cells
     lower, upper = constant(tuple(RANGE), points.device).view(2, 3)
     xyz = points[:, :3]
     cell = ((xyz[:, :2] - lower[:2]) / ((upper[:2] - lower[:2]) / cells)).floor()
@@ -76,8 +78,8 @@ def with_torch(problem: BEVProblem) -> List[Tensor]:
     empty = torch.full((cells * cells + 1,), -torch.inf, device=points.device)
     height = empty.scatter_reduce(0, where, z, "amax")
     filled = height[:-1] > -torch.inf
-    results = [torch.where(filled, _encode(height[:-1], lower, upper, problem.dtype), 0)]
-    if problem.index:
+    results = [torch.where(filled, _encode(height[:-1], lower, upper, case.dtype), 0)]
+    if case.index:
         rows = torch.arange(len(points), dtype=torch.int32, device=points.device)
         none = torch.full_like(empty, len(points), dtype=torch.int32)
         tops = torch.where(z == height[where], rows, len(points))
@@ -93,10 +95,10 @@ def _encode(height: Tensor, lower: Tensor, upper: Tensor, dtype: torch.dtype) ->
     return (1 + (t * 254).floor()).clamp(min=0).to(torch.uint8)
 
 
-def with_numpy(problem: BEVProblem) -> List[Tensor]:
+def with_numpy(case: BEVCase) -> List[Tensor]:
     """The same in NumPy, with `maximum.at`."""
-    points, cells = problem.points.numpy(), problem.cells
-    bounds = constant(tuple(RANGE), problem.points.device).view(2, 3)
+    points, cells = case.points.numpy(), case.cells
+    bounds = constant(tuple(RANGE), case.points.device).view(2, 3)
     lower, upper = bounds.numpy()
     xyz = points[:, :3]
     xyz = xyz[((xyz >= lower) & (xyz < upper)).all(1)]
@@ -107,29 +109,29 @@ def with_numpy(problem: BEVProblem) -> List[Tensor]:
     image = np.full(cells * cells, -np.inf, np.float32)
     np.maximum.at(image, cell[:, 1] * cells + cell[:, 0], z)
     height = torch.from_numpy(image)
-    return [torch.where(height > -torch.inf, _encode(height, *bounds, problem.dtype), 0)]
+    return [torch.where(height > -torch.inf, _encode(height, *bounds, case.dtype), 0)]
 
 
-def case(name: str, goals: Sequence[Goal] = (), points: int = 0, **more) -> Case:
-    def build(clouds: Clouds) -> BEVProblem:
+def spec(name: str, targets: Sequence[Target] = (), points: int = 0, **more) -> CaseSpec:
+    def build(clouds: Clouds) -> BEVCase:
         cloud = clouds.street(points) if points else clouds.sweep()
-        return BEVProblem(cloud.points, cloud.source, **more)
+        return BEVCase(cloud.points, cloud.source, **more)
 
-    return Case(f"BEV {name}", build, tuple(goals))
+    return CaseSpec(f"BEV {name}", build, tuple(targets))
 
 
-def gpu_cases() -> List[Case]:
-    def goals(graph_us: float) -> List[Goal]:
-        return [Goal("graph_us", graph_us), Goal("eager_us", 20)]
+def gpu_cases() -> List[CaseSpec]:
+    def targets(graph_us: float) -> List[Target]:
+        return [Target("graph_us", graph_us), Target("eager_us", 20)]
 
     uint8 = {"dtype": torch.uint8}
     return [
-        case("111k, 1024^2, uint8", goals(6), **uint8),
-        case("111k, 1024^2, uint8 with index", goals(9), **uint8, index=True),
-        case("111k, 1024^2, float32"),
-        case("1k call, torchvox.bev_max_height", [Goal("cpu_us", 15)], 1000, cells=64),
+        spec("111k, 1024^2, uint8", targets(6), **uint8),
+        spec("111k, 1024^2, uint8 with index", targets(9), **uint8, index=True),
+        spec("111k, 1024^2, float32"),
+        spec("1k call, torchvox.bev_max_height", [Target("cpu_us", 15)], 1000, cells=64),
     ]
 
 
-def cpu_cases() -> List[Case]:
-    return [case("111k, 1024^2, uint8", dtype=torch.uint8), case("111k, 1024^2, float32")]
+def cpu_cases() -> List[CaseSpec]:
+    return [spec("111k, 1024^2, uint8", dtype=torch.uint8), spec("111k, 1024^2, float32")]

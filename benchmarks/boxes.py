@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotated boxes: their cases, and the textbook ways in torch operations."""
+"""Rotated boxes: their cases, and the baselines in torch operations."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,11 +10,19 @@ from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Goal, NotApplicable, Outputs, Row, Way, WrongResult
+from benchmarks.suite import (
+    CaseSpec,
+    Facts,
+    Implementation,
+    NotApplicable,
+    Outputs,
+    Target,
+    WrongResult,
+)
 
-TOLERANCE = 2e-3  # of an IoU: corners that nearly coincide upset the textbook's sorting
+TOLERANCE = 2e-3  # of an IoU: corners that nearly coincide upset the baseline's sorting
 PAIRS_AT_ONCE = {"cuda": 1 << 22, "cpu": 1 << 18}
-PAIRS_MOST = {"cuda": 1 << 25, "cpu": 1 << 21}  # a textbook way that needs more is left out
+PAIRS_MOST = {"cuda": 1 << 25, "cpu": 1 << 21}  # a baseline that needs more is left out
 
 
 def candidates(count: int, objects: int = 60, seed: int = 0) -> Tuple[Tensor, Tensor]:
@@ -35,7 +43,7 @@ def candidates(count: int, objects: int = 60, seed: int = 0) -> Tuple[Tensor, Te
 
 
 @dataclass(frozen=True)
-class IouProblem:
+class IouCase:
     """Every a [N, 7] with every b [M, 7]."""
 
     a: Tensor
@@ -44,19 +52,19 @@ class IouProblem:
     source: str = "candidates"
     op: str = "rotated_iou"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         return {"rows": len(self.a), "columns": len(self.b), "mode": self.mode}
 
     def torchvox(self) -> Outputs:
         return (torchvox.rotated_iou(self.a, self.b, mode=self.mode),)
 
-    def on(self, device: str) -> "IouProblem":
+    def on(self, device: str) -> "IouCase":
         return replace(self, a=self.a.to(device), b=self.b.to(device))
 
     def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
         return _bytes(self.a, self.b), _bytes(*outputs)
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(iou: Tensor) -> str:
             off = float((iou - outputs[0]).abs().max())
             if off > TOLERANCE:
@@ -64,13 +72,13 @@ class IouProblem:
             return f"every IoU within {off:.0e}"
 
         def call() -> Tensor:
-            return textbook_iou(self.a, self.b, self.mode == "3d")
+            return baseline_iou(self.a, self.b, self.mode == "3d")
 
-        yield Way("corners, sorted by angle", call, check)
+        yield Implementation("corners, sorted by angle", call, check)
 
 
 @dataclass(frozen=True)
-class NmsProblem:
+class NmsCase:
     """boxes [B, N, 7], scores [B, N]."""
 
     boxes: Tensor
@@ -80,30 +88,32 @@ class NmsProblem:
     source: str = "candidates"
     op: str = "rotated_nms"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         clouds, boxes = self.scores.shape
         return {"clouds": clouds, "boxes": boxes, "threshold": self.threshold, "most": self.most}
 
     def torchvox(self) -> Outputs:
         return torchvox.rotated_nms(self.boxes, self.scores, self.threshold, self.most)
 
-    def on(self, device: str) -> "NmsProblem":
+    def on(self, device: str) -> "NmsCase":
         return replace(self, boxes=self.boxes.to(device), scores=self.scores.to(device))
 
     def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
         return _bytes(self.boxes, self.scores), _bytes(*outputs)
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(kept: Tensor) -> str:
             if not torch.equal(kept.cpu(), outputs[0].cpu()):
                 raise WrongResult("other boxes are kept")
             return "the same boxes"
 
-        yield Way("IoU matrix of torchvox, loop on the host", partial(host_loop, self), check)
+        yield Implementation(
+            "IoU matrix of torchvox, loop on the host", partial(host_loop, self), check
+        )
 
 
 @dataclass(frozen=True)
-class InsideProblem:
+class InsideCase:
     """points [B, N, 3], boxes [B, G, 7]."""
 
     points: Tensor
@@ -112,7 +122,7 @@ class InsideProblem:
     source: str
     op: str = "points_in_boxes"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         clouds, points = self.points.shape[:2]
         boxes = self.boxes.size(1)
         return {"clouds": clouds, "points": points, "boxes": boxes, "mode": self.mode}
@@ -120,27 +130,29 @@ class InsideProblem:
     def torchvox(self) -> Outputs:
         return (torchvox.points_in_boxes(self.points, self.boxes, mode=self.mode),)
 
-    def on(self, device: str) -> "InsideProblem":
+    def on(self, device: str) -> "InsideCase":
         return replace(self, points=self.points.to(device), boxes=self.boxes.to(device))
 
     def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
         return _bytes(self.points, self.boxes), _bytes(*outputs)
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(found: Tensor) -> str:
             wrong = int((found != outputs[0]).sum())
             if wrong > found.numel() // 1000 + 3:
                 raise WrongResult(f"{wrong} of {found.numel()} differ")
             return f"{wrong} of {found.numel()} differ, by rounding at faces"
 
-        yield Way("every point in every frame", partial(broadcast_inside, self), check, True)
+        yield Implementation(
+            "every point in every frame", partial(broadcast_inside, self), check, True
+        )
 
 
 def _bytes(*tensors: Tensor) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def textbook_iou(a: Tensor, b: Tensor, volume: bool) -> Tensor:
+def baseline_iou(a: Tensor, b: Tensor, volume: bool) -> Tensor:
     """The corners of either box inside the other and the crossings of edges, sorted by angle."""
     device = a.device.type
     if len(a) * len(b) > PAIRS_MOST[device]:
@@ -199,45 +211,46 @@ def _cross(a: Tensor, b: Tensor) -> Tensor:
     return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
 
 
-def host_loop(problem: NmsProblem) -> Tensor:
-    """As peers do it: the matrix of suppressions goes to the host, which walks it row by row."""
-    found = torch.full((len(problem.boxes), problem.most), -1, dtype=torch.int32)
-    for b, (boxes, scores) in enumerate(zip(problem.boxes, problem.scores, strict=True)):
+def host_loop(case: NmsCase) -> Tensor:
+    """As upstream libraries do it: the matrix of suppressions goes to the host, which walks it row
+    by row."""
+    found = torch.full((len(case.boxes), case.most), -1, dtype=torch.int32)
+    for b, (boxes, scores) in enumerate(zip(case.boxes, case.scores, strict=True)):
         if len(boxes) ** 2 > 1 << 28:
             raise NotApplicable(f"a matrix of {len(boxes) ** 2:.1e}")
         order = scores.argsort(descending=True, stable=True)
         boxes = boxes[order]
-        suppresses = (torchvox.rotated_iou(boxes, boxes) > problem.threshold).cpu().numpy()
+        suppresses = (torchvox.rotated_iou(boxes, boxes) > case.threshold).cpu().numpy()
         dead, kept = suppresses[0] & False, []
         for i in range(len(boxes)):
-            if not dead[i] and len(kept) < problem.most:
+            if not dead[i] and len(kept) < case.most:
                 kept.append(i)
                 dead |= suppresses[i]
         found[b, : len(kept)] = order[kept].int().cpu()
     return found
 
 
-def broadcast_inside(problem: InsideProblem) -> Tensor:
-    points, boxes = problem.points[:, None], problem.boxes[:, :, None]
+def broadcast_inside(case: InsideCase) -> Tensor:
+    points, boxes = case.points[:, None], case.boxes[:, :, None]
     d = points[..., :3] - boxes[..., :3]
     c, s = boxes[..., 6].cos(), boxes[..., 6].sin()
     along, across = d[..., 0] * c + d[..., 1] * s, d[..., 1] * c - d[..., 0] * s
     half = boxes[..., 3:6] / 2
     inside = (along.abs() < half[..., 0]) & (across.abs() < half[..., 1])
     inside &= d[..., 2].abs() <= half[..., 2]
-    if problem.mode == "mask":
+    if case.mode == "mask":
         return inside
-    if problem.mode == "count":
+    if case.mode == "count":
         return inside.sum(-1).int()
     return torch.where(inside.any(1), inside.int().argmax(1), -1).int()
 
 
-def iou_case(name: str, rows: int, columns: int, mode: str = "bev") -> Case:
-    def build(clouds: Clouds) -> IouProblem:
+def iou_case(name: str, rows: int, columns: int, mode: str = "bev") -> CaseSpec:
+    def build(clouds: Clouds) -> IouCase:
         a, b = candidates(rows)[0], candidates(columns, seed=1)[0]
-        return IouProblem(a.to(clouds.device), b.to(clouds.device), mode)
+        return IouCase(a.to(clouds.device), b.to(clouds.device), mode)
 
-    return Case(name, build)
+    return CaseSpec(name, build)
 
 
 def nms_case(
@@ -245,32 +258,32 @@ def nms_case(
     boxes: int,
     threshold: float,
     most: int,
-    goals: Sequence[Goal] = (),
+    targets: Sequence[Target] = (),
     samples: int = 1,
     objects: Optional[int] = None,
-) -> Case:
-    def build(clouds: Clouds) -> NmsProblem:
+) -> CaseSpec:
+    def build(clouds: Clouds) -> NmsCase:
         made = [candidates(boxes, objects or 60, seed) for seed in range(samples)]
         stacked, scores = (torch.stack(parts) for parts in zip(*made, strict=True))
-        return NmsProblem(stacked.to(clouds.device), scores.to(clouds.device), threshold, most)
+        return NmsCase(stacked.to(clouds.device), scores.to(clouds.device), threshold, most)
 
-    return Case(name, build, tuple(goals))
+    return CaseSpec(name, build, tuple(targets))
 
 
-def inside_case(name: str, boxes: int, mode: str) -> Case:
-    def build(clouds: Clouds) -> InsideProblem:
+def inside_case(name: str, boxes: int, mode: str) -> CaseSpec:
+    def build(clouds: Clouds) -> InsideCase:
         points, source = clouds.sweep()
         made = candidates(boxes)[0].to(clouds.device)
         made[:, 1] -= 40
         made[:, 2] -= 1.5
-        return InsideProblem(points[None, :, :3].contiguous(), made[None], mode, source)
+        return InsideCase(points[None, :, :3].contiguous(), made[None], mode, source)
 
-    return Case(name, build)
+    return CaseSpec(name, build)
 
 
-def cases(goals: Sequence[Goal]) -> List[Case]:
+def cases(targets: Sequence[Target]) -> List[CaseSpec]:
     return [
-        nms_case("rotated_nms 4096, threshold 0.01", 4096, 0.01, 500, goals),
+        nms_case("rotated_nms 4096, threshold 0.01", 4096, 0.01, 500, targets),
         nms_case("rotated_nms 4096, threshold 0.7", 4096, 0.7, 4096),
         nms_case("rotated_nms 6 x 1000, threshold 0.2", 1000, 0.2, 83, samples=6),
         iou_case("rotated_iou 1024 x 1024", 1024, 1024),
@@ -280,9 +293,9 @@ def cases(goals: Sequence[Goal]) -> List[Case]:
     ]
 
 
-def gpu_cases() -> List[Case]:
+def gpu_cases() -> List[CaseSpec]:
     return [
-        *cases([Goal("graph_us", 60)]),
+        *cases([Target("graph_us", 60)]),
         nms_case("rotated_nms 50k, threshold 0.2", 50_000, 0.2, 500),
         nms_case("rotated_nms 50k, nothing suppressed", 50_000, 1.0, 50_000),
         iou_case("rotated_iou 4096 x 4096", 4096, 4096),
@@ -290,5 +303,5 @@ def gpu_cases() -> List[Case]:
     ]
 
 
-def cpu_cases() -> List[Case]:
+def cpu_cases() -> List[CaseSpec]:
     return cases(())

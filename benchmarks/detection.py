@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads to boxes; the textbook way: sigmoid, topk and decoding in torch, then rotated_nms."""
+"""Heads to boxes; the baseline: sigmoid, topk and decoding in torch, then rotated_nms."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,7 +11,15 @@ from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Goal, NotApplicable, Outputs, Row, Way, WrongResult
+from benchmarks.suite import (
+    CaseSpec,
+    Facts,
+    Implementation,
+    NotApplicable,
+    Outputs,
+    Target,
+    WrongResult,
+)
 
 KITTI = (248, 216)  # cells
 ANCHORS = ((3.9, 1.6, 1.56, -1.0), (0.8, 0.6, 1.73, 0.265), (1.76, 0.6, 1.73, 0.265))
@@ -19,14 +27,14 @@ OBJECTS, AROUND = 40, 8  # of a trained head: candidates that pass lie about obj
 
 
 @dataclass(frozen=True)
-class HeadProblem:
+class HeadCase:
     """The arguments of the call, tensors and lists of them."""
 
     arguments: Dict[str, object]
     op: str
     source: str
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         maps = self.arguments["cls" if self.op.startswith("anchor") else "heatmap"]
         return {
             "maps": [list(m.shape) for m in maps],
@@ -39,7 +47,7 @@ class HeadProblem:
     def torchvox(self) -> Outputs:
         return getattr(torchvox, self.op)(**self.arguments)
 
-    def on(self, device: str) -> "HeadProblem":
+    def on(self, device: str) -> "HeadCase":
         return replace(
             self,
             arguments={
@@ -55,10 +63,10 @@ class HeadProblem:
         maps = self.arguments["cls" if self.op.startswith("anchor") else "heatmap"]
         return tuple(sum(t.numel() * t.element_size() for t in ts) for ts in (maps, outputs))
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         if self.op == "anchor_decode_nms" and len(self.arguments["cls"]) == 1:
-            yield Way("topk, decode, rotated_nms", partial(with_torch, self), self._check(outputs),
-                      True)  # fmt: skip
+            call, check = partial(with_torch, self), self._check(outputs)
+            yield Implementation("topk, decode, rotated_nms", call, check, True)
 
     def _check(self, expected: Outputs):
         def check(found: Outputs) -> str:
@@ -73,9 +81,9 @@ class HeadProblem:
         return check
 
 
-def with_torch(problem: HeadProblem) -> Tuple[Tensor, Tensor, Tensor]:
-    """Boxes, scores, count, as peers compute them, all on the device."""
-    call = problem.arguments
+def with_torch(case: HeadCase) -> Tuple[Tensor, Tensor, Tensor]:
+    """Boxes, scores, count, as upstream libraries compute them, all on the device."""
+    call = case.arguments
     scores = of_boxes(call, "cls").float().sigmoid()
     best, at = scores.max(-1).values.topk(call["pre"])
     boxes = decoded(call, at)
@@ -93,7 +101,7 @@ def with_torch(problem: HeadProblem) -> Tuple[Tensor, Tensor, Tensor]:
 def by_class(
     call: Dict[str, object], boxes: Tensor, scores: Tensor
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """mmdetection3d's way: each class thins out the same boxes, then the best of all stay."""
+    """As mmdetection3d does it: each class thins out the same boxes, then the best of all stay."""
     samples, _, classes = scores.shape
     passing = torch.where(scores >= call["score_threshold"], scores, -math.inf).mT
     index, _ = torchvox.rotated_nms(
@@ -164,11 +172,11 @@ def anchors() -> Tensor:
     return out
 
 
-def kitti(name: str, batch: int, threshold: float, dtype: torch.dtype, **options) -> Case:
+def kitti(name: str, batch: int, threshold: float, dtype: torch.dtype, **options) -> CaseSpec:
     """As channels of one channels-last convolution."""
-    goals = options.pop("goals", ())
+    targets = options.pop("targets", ())
 
-    def build(made: Clouds) -> HeadProblem:
+    def build(made: Clouds) -> HeadCase:
         generator = torch.Generator().manual_seed(3)
         merged = torch.randn(batch, 72, *KITTI, generator=generator) * 0.2
         merged[:, :18] = trained((batch, 18, *KITTI), generator)
@@ -185,13 +193,13 @@ def kitti(name: str, batch: int, threshold: float, dtype: torch.dtype, **options
             "dir_offset": 0.78539,
             **options,
         }
-        return HeadProblem(arguments, "anchor_decode_nms", "generated maps")
+        return HeadCase(arguments, "anchor_decode_nms", "generated maps")
 
-    return Case(f"head {name}", build, tuple(goals))
+    return CaseSpec(f"head {name}", build, tuple(targets))
 
 
-def centers(name: str, batch: int, threshold: float, dtype: torch.dtype) -> Case:
-    def build(made: Clouds) -> HeadProblem:
+def centers(name: str, batch: int, threshold: float, dtype: torch.dtype) -> CaseSpec:
+    def build(made: Clouds) -> HeadCase:
         generator = torch.Generator().manual_seed(3)
         classes, channels = (1, 2, 2, 1, 2, 2), {"offset": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}
         arguments: Dict[str, object] = {
@@ -215,16 +223,16 @@ def centers(name: str, batch: int, threshold: float, dtype: torch.dtype) -> Case
             "post": 83,
             "post_range": [-61.2, -61.2, -10.0, 61.2, 61.2, 10.0],
         }
-        return HeadProblem(arguments, "center_decode_nms", "generated maps")
+        return HeadCase(arguments, "center_decode_nms", "generated maps")
 
-    return Case(f"head {name}", build)
+    return CaseSpec(f"head {name}", build)
 
 
-def gpu_cases() -> List[Case]:
+def gpu_cases() -> List[CaseSpec]:
     half = torch.half
     return [
-        kitti("KITTI, float16", 1, 0.1, half, goals=[Goal("graph_us", 100)]),
-        kitti("KITTI, threshold 0", 1, 0.0, half, goals=[Goal("graph_us", 200)]),
+        kitti("KITTI, float16", 1, 0.1, half, targets=[Target("graph_us", 100)]),
+        kitti("KITTI, threshold 0", 1, 0.0, half, targets=[Target("graph_us", 200)]),
         kitti("KITTI, batch of 16", 16, 0.1, half),
         kitti("KITTI by class", 1, 0.1, half, group="class", shared_pre=True, global_post=True,
               pre=100, post=50),
@@ -233,7 +241,7 @@ def gpu_cases() -> List[Case]:
     ]  # fmt: skip
 
 
-def cpu_cases() -> List[Case]:
+def cpu_cases() -> List[CaseSpec]:
     return [
         kitti("KITTI, float32", 1, 0.1, torch.float),
         kitti("KITTI, threshold 0", 1, 0.0, torch.float),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""group_points and three_interpolate, forward and backward: cases, and the textbook ways."""
+"""group_points and three_interpolate, forward and backward: cases, and the baselines."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,14 +10,14 @@ from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult
+from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult
 
 H200_BYTES_PER_US = 4.26e6  # read and written, by a copy
 TOLERANCE = 1e-5  # relative to the largest gradient: sums of thousands in another order
 
 
 @dataclass(frozen=True)
-class GatherProblem:
+class GatherCase:
     """features [B, N, C], rows idx [B, M, k] and the gradient of what they give. With weights, of
     three neighbors, the rows are interpolated. A call is a forward and a backward."""
 
@@ -31,7 +31,7 @@ class GatherProblem:
     def op(self) -> str:
         return "group_points" if self.weight is None else "three_interpolate"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         clouds, points, channels = self.features.shape
         queries, k = self.idx.shape[1:]
         return {
@@ -48,13 +48,13 @@ class GatherProblem:
         out = forward(features, self.idx)
         return out.detach(), *torch.autograd.grad(out, features, self.grad)
 
-    def on(self, device: str) -> "GatherProblem":
+    def on(self, device: str) -> "GatherCase":
         weight = None if self.weight is None else self.weight.to(device)
         moved = (t.to(device) for t in (self.features, self.idx, self.grad))
-        return GatherProblem(*moved, weight, self.source)
+        return GatherCase(*moved, weight, self.source)
 
     def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        """Every tensor once each way; idx in both."""
+        """Every tensor once in each direction; idx in both."""
         given = [self.features, self.idx, self.idx, self.grad]
         given += [] if self.weight is None else [self.weight] * 2
         read, written = (
@@ -62,7 +62,7 @@ class GatherProblem:
         )
         return read, written
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         check = partial(compare, outputs)
         clouds, _, channels = self.features.shape
         flat = self.idx.long().flatten(1)
@@ -75,8 +75,8 @@ class GatherProblem:
 
         gather = partial(self.step, lambda features, _: weighted(features.gather(1, wide)))
         index = partial(self.step, lambda features, _: weighted(features[cloud, flat]))
-        yield Way("torch.gather", gather, check, True)
-        yield Way("indexing", index, check, True)
+        yield Implementation("torch.gather", gather, check, True)
+        yield Implementation("indexing", index, check, True)
 
 
 def compare(outputs: Outputs, found: Outputs) -> str:
@@ -96,7 +96,7 @@ def neighbors(clouds: int, points: int, queries: int, k: int) -> Tensor:
     return ((center + near) % points).sort(-1).values.int()
 
 
-def case(
+def spec(
     clouds: int,
     points: int,
     queries: int,
@@ -104,41 +104,41 @@ def case(
     channels: int,
     within: float = 0.0,
     interpolate: bool = False,
-) -> Case:
-    """within: the goal on a GPU, times what moving the bytes takes; 0: none."""
+) -> CaseSpec:
+    """within: the target on a GPU, times what moving the bytes takes; 0: none."""
 
-    def build(made: Clouds) -> GatherProblem:
+    def build(made: Clouds) -> GatherCase:
         g = torch.Generator().manual_seed(1)
         shape = (clouds, queries, channels) if interpolate else (clouds, queries, k, channels)
-        problem = GatherProblem(
+        case = GatherCase(
             torch.randn(clouds, points, channels, generator=g),
             neighbors(clouds, points, queries, k),
             torch.randn(shape, generator=g),
             torch.rand(clouds, queries, 3, generator=g) if interpolate else None,
             "rows near random centers",
         )
-        return problem.on(made.device)
+        return case.on(made.device)
 
     op = "interpolate" if interpolate else "group"
     rows = queries * (1 if interpolate else k) + points
     limit = within * 2 * 4 * clouds * rows * channels / H200_BYTES_PER_US
     name = f"{op} {clouds} x {points} -> {queries} x {k}, {channels} channels"
-    return Case(name, build, (Goal("graph_us", round(limit, 1)),) if within else ())
+    return CaseSpec(name, build, (Target("graph_us", round(limit, 1)),) if within else ())
 
 
-def gpu_cases() -> List[Case]:
+def gpu_cases() -> List[CaseSpec]:
     return [
-        case(16, 16384, 4096, 32, 64, within=1.5),
-        case(32, 1024, 512, 32, 64),
-        case(32, 512, 128, 64, 128),
-        case(1, 120_000, 4096, 32, 64),
-        case(16, 4096, 16384, 3, 128, interpolate=True),
-        case(32, 128, 512, 3, 256, interpolate=True),
+        spec(16, 16384, 4096, 32, 64, within=1.5),
+        spec(32, 1024, 512, 32, 64),
+        spec(32, 512, 128, 64, 128),
+        spec(1, 120_000, 4096, 32, 64),
+        spec(16, 4096, 16384, 3, 128, interpolate=True),
+        spec(32, 128, 512, 3, 256, interpolate=True),
     ]
 
 
-def cpu_cases() -> List[Case]:
+def cpu_cases() -> List[CaseSpec]:
     return [
-        case(4, 4096, 1024, 32, 64),
-        case(4, 1024, 4096, 3, 128, interpolate=True),
+        spec(4, 4096, 1024, 32, 64),
+        spec(4, 1024, 4096, 3, 128, interpolate=True),
     ]

@@ -7,11 +7,11 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Set
 
 import torch
 
-from benchmarks.bev import BEVProblem
+from benchmarks.bev import BEVCase
 from benchmarks.clouds import Clouds
-from benchmarks.sampling import SamplingProblem
-from benchmarks.suite import SLOW_S, Case, Problem, Row, Settings, run_case
-from benchmarks.voxel import GRIDS, VoxelProblem
+from benchmarks.sampling import SamplingCase
+from benchmarks.suite import SLOW_S, Case, CaseSpec, Measurement, Settings, run_case
+from benchmarks.voxel import GRIDS, VoxelCase
 
 MOST_SAMPLES = 16384
 
@@ -24,7 +24,7 @@ class Curve:
     axis: str
     sizes: Sequence[float]
     cpu_most: float
-    build: Callable[[Clouds, Any], Problem]
+    build: Callable[[Clouds, Any], Case]
 
     def points(self, device: str) -> List[float]:
         return [size for size in self.sizes if device == "cuda" or size <= self.cpu_most]
@@ -33,17 +33,17 @@ class Curve:
 def curves() -> List[Curve]:
     voxel_grid = GRIDS["0.2 m"]
 
-    def points(clouds: Clouds, count: int) -> Problem:
-        return VoxelProblem(*clouds.street(count), *voxel_grid, 10, out_dtype=torch.half)
+    def points(clouds: Clouds, count: int) -> Case:
+        return VoxelCase(*clouds.street(count), *voxel_grid, 10, out_dtype=torch.half)
 
-    def voxel_size(clouds: Clouds, size: float) -> Problem:
-        return VoxelProblem(*clouds.sweep(), [size] * 3, voxel_grid[1], 10, out_dtype=torch.half)
+    def voxel_size(clouds: Clouds, size: float) -> Case:
+        return VoxelCase(*clouds.sweep(), [size] * 3, voxel_grid[1], 10, out_dtype=torch.half)
 
-    def samples(clouds: Clouds, count: int) -> Problem:
-        return SamplingProblem(*clouds.cube(1, count), min(count // 4, MOST_SAMPLES))
+    def samples(clouds: Clouds, count: int) -> Case:
+        return SamplingCase(*clouds.cube(1, count), min(count // 4, MOST_SAMPLES))
 
-    def cells(clouds: Clouds, count: int) -> Problem:
-        return BEVProblem(*clouds.sweep(), cells=count, dtype=torch.uint8)
+    def cells(clouds: Clouds, count: int) -> Case:
+        return BEVCase(*clouds.sweep(), cells=count, dtype=torch.uint8)
 
     counts = [10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000]
     sizes = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02]
@@ -59,43 +59,54 @@ def curves() -> List[Curve]:
     ]
 
 
-def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> List[Row]:
-    """One row for each curve, size and way: torchvox and the textbook ways."""
-    rows: List[Row] = []
+def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> List[Measurement]:
+    """One measurement for each curve, size and implementation: torchvox and the baselines."""
+    measurements: List[Measurement] = []
     for curve in chosen or curves():
         skip: Set[str] = set()
         for size in curve.points(settings.device):
-            case = Case(curve.name, lambda clouds, c=curve, s=size: c.build(clouds, s))
-            for row in run_case(case, clouds, replace(settings, peers=[], skip=frozenset(skip))):
-                rows.append(_short(curve, size, row))
-                us = rows[-1]["us"]
+            spec = CaseSpec(curve.name, lambda clouds, c=curve, s=size: c.build(clouds, s))
+            for measurement in run_case(
+                spec, clouds, replace(settings, upstream=[], skip=frozenset(skip))
+            ):
+                measurements.append(_short(curve, size, measurement))
+                us = measurements[-1]["us"]
                 if us is None or us > 1e6 * SLOW_S[settings.device]:
-                    skip.add(row["way"])
-                print(f"{curve.name} {size:g} | {row['way']} | {us} us", flush=True)
+                    skip.add(measurement["implementation"])
+                print(
+                    f"{curve.name} {size:g} | {measurement['implementation']} | {us} us", flush=True
+                )
             if settings.device == "cuda":
                 torch.cuda.empty_cache()
-    return rows
+    return measurements
 
 
-def _short(curve: Curve, size: float, row: Row) -> Row:
-    figure = next((key for key in ("graph_us", "best_us", "eager_us") if key in row), None)
-    short = {"curve": curve.name, "axis": curve.axis, "at": size, "way": row["way"]}
-    short |= {key: row[key] for key in ("status", "reason", "floor_us") if key in row}
-    short |= {"figure": figure, "us": row.get(figure)}
-    samples = row.get("size", {}).get("samples")
+def _short(curve: Curve, size: float, measurement: Measurement) -> Measurement:
+    figure = next((key for key in ("graph_us", "best_us", "eager_us") if key in measurement), None)
+    short = {
+        "curve": curve.name,
+        "axis": curve.axis,
+        "at": size,
+        "implementation": measurement["implementation"],
+    }
+    short |= {
+        key: measurement[key] for key in ("status", "reason", "floor_us") if key in measurement
+    }
+    short |= {"figure": figure, "us": measurement.get(figure)}
+    samples = measurement.get("size", {}).get("samples")
     if samples and figure:
         short["us_per_sample"] = round(short["us"] / samples, 4)
     return short
 
 
 def draw(results: Dict[str, Any], folder: Path) -> List[Path]:
-    """One picture per curve, logarithmic both ways."""
+    """One picture per curve, with logarithmic axes."""
     from torchvox.viz import style
 
     paths = []
-    for name, rows in by_curve(results["growth"]):
+    for name, measurements in by_curve(results["growth"]):
         path = folder / f"{name}.png"
-        style.save(_figure(name, rows, results["machine"]), path)
+        style.save(_figure(name, measurements, results["machine"]), path)
         paths.append(path)
     print(f"wrote {len(paths)} plots to {folder}")
     return paths
@@ -108,35 +119,49 @@ def _size(value: float) -> str:
     return f"{value / 1e3:.0f}k" if value >= 1e4 else f"{value:g}"
 
 
-def by_curve(rows: List[Row]) -> Iterator[tuple]:
-    for name in dict.fromkeys(row["curve"] for row in rows):
-        yield name, [row for row in rows if row["curve"] == name]
+def by_curve(measurements: List[Measurement]) -> Iterator[tuple]:
+    for name in dict.fromkeys(measurement["curve"] for measurement in measurements):
+        yield name, [m for m in measurements if m["curve"] == name]
 
 
-def _figure(name: str, rows: List[Row], machine: Dict[str, Any]) -> Any:
+def _figure(name: str, measurements: List[Measurement], machine: Dict[str, Any]) -> Any:
     from torchvox.viz import style
 
     colors = ("#5ec8ff", "#ffb454", "#c792ea", "#8b98a9")
     figure = style.new_figure(9.6, 6.0)
     ax = figure.add_subplot(facecolor=style.PANEL)
-    for way, color in zip(dict.fromkeys(row["way"] for row in rows), colors, strict=False):
-        mine = [row for row in rows if row["way"] == way and row["us"] is not None]
-        ax.plot([r["at"] for r in mine], [r["us"] for r in mine], "o-", color=color, label=way)
-    mine = [row for row in rows if row["way"] == "torchvox" and "floor_us" in row]
-    at, floor = [row["at"] for row in mine], [row["floor_us"] for row in mine]
+    for implementation, color in zip(
+        dict.fromkeys(measurement["implementation"] for measurement in measurements),
+        colors,
+        strict=False,
+    ):
+        mine = [
+            m for m in measurements if m["implementation"] == implementation and m["us"] is not None
+        ]
+        ax.plot(
+            [r["at"] for r in mine],
+            [r["us"] for r in mine],
+            "o-",
+            color=color,
+            label=implementation,
+        )
+    mine = [m for m in measurements if m["implementation"] == "torchvox" and "floor_us" in m]
+    at, floor = [m["at"] for m in mine], [m["floor_us"] for m in mine]
     ax.plot(at, floor, ":", color=style.FAINT, label="floor of torchvox")
-    if any("us_per_sample" in row for row in rows):
-        each = [row for row in rows if row["way"] == "torchvox" and "us_per_sample" in row]
+    if any("us_per_sample" in m for m in measurements):
+        each = [
+            m for m in measurements if m["implementation"] == "torchvox" and "us_per_sample" in m
+        ]
         label = "torchvox, per sample"
-        x, y = [row["at"] for row in each], [row["us_per_sample"] for row in each]
+        x, y = [m["at"] for m in each], [m["us_per_sample"] for m in each]
         ax.plot(x, y, "s--", color=colors[0], label=label, markersize=4)
     ax.set(xscale="log", yscale="log")
-    sizes = sorted({row["at"] for row in rows})
+    sizes = sorted({m["at"] for m in measurements})
     ax.set_xticks(sizes, [_size(size) for size in sizes])
     ax.minorticks_off()
     if name == "voxelize-size":
         ax.invert_xaxis()
-    ax.set_xlabel(rows[0]["axis"], color=style.FAINT)
+    ax.set_xlabel(measurements[0]["axis"], color=style.FAINT)
     ax.set_ylabel("time per call [us]", color=style.FAINT)
     ax.tick_params(colors=style.FAINT, which="both")
     ax.grid(color=style.GRID, linewidth=0.6)

@@ -39,7 +39,7 @@ def facts(device: str, packages: List[str]) -> Dict[str, object]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": [round(load, 2) for load in os.getloadavg()],
-        "peers": {name: version(name) for name in packages},
+        "upstream": {name: version(name) for name in packages},
         "copy_gb_per_s": round(copy_bandwidth(device) / 1e9, 1),
     }
     if device == "cuda":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PointNet++, the one-scale classifier on 1024 points: forward and training step, beside the same
-network of textbook ops and torch layers (textbook_pointnet2.py) with the same weights."""
+network of baseline ops and torch layers (baseline_pointnet2.py) with the same weights."""
 
 import copy
 from contextlib import nullcontext
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks import textbook_fps
+from benchmarks import baseline_fps
+from benchmarks.baseline_pointnet2 import Classifier
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult
-from benchmarks.textbook_pointnet2 import Classifier
+from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult
 from torchvox import models
 
 CLASSES = 40
@@ -23,8 +23,9 @@ LOSS_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.03}
 
 
 def network() -> models.PointNet2Classifier:
-    """The sizes of yanx27's classifier; weights by seed, no dropout, so that every way computes the
-    same; statistics of a batch in the batch norms, so that scores depend on the points."""
+    """The sizes of yanx27's classifier; weights by seed, no dropout, so that every implementation
+    computes the same; statistics of a batch in the batch norms, so that scores depend on the
+    points."""
     torch.manual_seed(0)
     model = models.PointNet2Classifier(CLASSES, preset="yanx27", start="first", dropout=[0.0, 0.0])
     with torch.no_grad():
@@ -37,17 +38,17 @@ def autocast(device: torch.device, dtype: torch.dtype) -> ContextManager:
 
 
 @dataclass(frozen=True)
-class ForwardProblem:
+class ForwardCase:
     """points [B, 1024, 3] -> log-probabilities [B, 40], in evaluation."""
 
     points: Tensor
     source: str
     dtype: torch.dtype
-    model: nn.Module  # float32, batch norms not folded
+    model: nn.Module  # float32, batch norms not fused
     fast: nn.Module  # as a user would run it
     op: str = "PointNet2Classifier"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         clouds, points = self.points.shape[:2]
         return {"clouds": clouds, "points": points, "dtype": str(self.dtype).split(".")[1]}
 
@@ -55,7 +56,7 @@ class ForwardProblem:
     def torchvox(self) -> Outputs:
         return (self.fast(self.points),)
 
-    def on(self, device: str) -> "ForwardProblem":
+    def on(self, device: str) -> "ForwardCase":
         there = (copy.deepcopy(net).to(device) for net in (self.model, self.fast))
         return replace(self, points=self.points.to(device), model=next(there), fast=next(there))
 
@@ -72,11 +73,11 @@ class ForwardProblem:
             raise WrongResult(f"scores are off by {worst:.3g} of {float(exact.abs().max()):.3g}")
         return f"scores within {worst:.2g} of float32"
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         _prepare(self.points)
         for by in ("sort", "topk"):
             net = Classifier(CLASSES).take(self.model).select(by).to(self.points.device).eval()
-            yield Way(f"textbook ops, {by}", self._forward(net), self.check, True)
+            yield Implementation(f"baseline ops, {by}", self._forward(net), self.check, True)
 
     def _forward(self, net: nn.Module) -> Callable[[], Outputs]:
         def call() -> Outputs:
@@ -87,7 +88,7 @@ class ForwardProblem:
 
 
 @dataclass(frozen=True)
-class TrainingProblem:
+class TrainingCase:
     """Forward, cross entropy, backward and Adam of one batch. The rate is 0: every call does the
     same work on the same weights, and gives the same loss."""
 
@@ -98,8 +99,8 @@ class TrainingProblem:
     step: Callable[[], Outputs]
     op: str = "PointNet2Classifier training"
 
-    def facts(self) -> Row:
-        return ForwardProblem.facts(self)
+    def facts(self) -> Facts:
+        return ForwardCase.facts(self)
 
     def torchvox(self) -> Outputs:
         return self.step()
@@ -116,12 +117,12 @@ class TrainingProblem:
             raise WrongResult(f"the loss is off by {off:.3g} of {exact:.3g}")
         return f"loss within {off:.2g} of float32"
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         _prepare(self.points)
         for by in ("sort", "topk"):
             net = Classifier(CLASSES, dropout=0.0).take(self.model).select(by)
             call = training_step(net.to(self.points.device), self.points, self.dtype)
-            yield Way(f"textbook ops, {by}", call, self.check, True)
+            yield Implementation(f"baseline ops, {by}", call, self.check, True)
 
 
 def loss_of(net: nn.Module, points: Tensor, dtype: torch.dtype) -> Tensor:
@@ -147,42 +148,42 @@ def training_step(net: nn.Module, points: Tensor, dtype: torch.dtype) -> Callabl
 
 def _prepare(points: Tensor) -> None:
     if points.is_cuda:
-        textbook_fps.prepare()
+        baseline_fps.prepare()
 
 
-def forward_case(clouds: int, dtype: torch.dtype, goals: Sequence[Goal] = ()) -> Case:
-    def build(made: Clouds) -> ForwardProblem:
+def forward_case(clouds: int, dtype: torch.dtype, targets: Sequence[Target] = ()) -> CaseSpec:
+    def build(made: Clouds) -> ForwardCase:
         points, source = made.cube(clouds, 1024)
         model = network().to(points.device)
-        fast = models.fold_batch_norms(model, None if dtype == torch.float32 else dtype)
-        return ForwardProblem(points * 2 - 1, source, dtype, model, fast)
+        fast = models.fuse_batch_norms(model, None if dtype == torch.float32 else dtype)
+        return ForwardCase(points * 2 - 1, source, dtype, model, fast)
 
-    return Case(f"{_name(clouds, dtype)}, forward", build, tuple(goals))
+    return CaseSpec(f"{_name(clouds, dtype)}, forward", build, tuple(targets))
 
 
-def training_case(clouds: int, dtype: torch.dtype, goals: Sequence[Goal] = ()) -> Case:
-    def build(made: Clouds) -> TrainingProblem:
+def training_case(clouds: int, dtype: torch.dtype, targets: Sequence[Target] = ()) -> CaseSpec:
+    def build(made: Clouds) -> TrainingCase:
         points, source = made.cube(clouds, 1024)
         points = points * 2 - 1
         model = network().to(points.device)
         step = training_step(copy.deepcopy(model), points, dtype)
-        return TrainingProblem(points, source, dtype, model, step)
+        return TrainingCase(points, source, dtype, model, step)
 
-    return Case(f"{_name(clouds, dtype)}, training step", build, tuple(goals))
+    return CaseSpec(f"{_name(clouds, dtype)}, training step", build, tuple(targets))
 
 
 def _name(clouds: int, dtype: torch.dtype) -> str:
     return f"PointNet++ SSG {clouds} x 1024 {str(dtype).split('.')[1]}"
 
 
-def gpu_cases() -> List[Case]:
-    forward = [Goal("graph_us", 600.0), Goal("graph_us", faster_than="textbook", factor=3.0)]
-    training = [Goal("graph_us", faster_than="textbook", factor=2.0)]
+def gpu_cases() -> List[CaseSpec]:
+    forward = [Target("graph_us", 600.0), Target("graph_us", faster_than="baseline", factor=3.0)]
+    training = [Target("graph_us", faster_than="baseline", factor=2.0)]
     return [
         forward_case(32, torch.bfloat16, forward),
         training_case(32, torch.bfloat16, training),
     ]
 
 
-def cpu_cases() -> List[Case]:
+def cpu_cases() -> List[CaseSpec]:
     return [forward_case(4, torch.float32), training_case(4, torch.float32)]

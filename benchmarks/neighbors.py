@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ball_query and query_and_group: their cases, and the textbook way: distances, then a sort."""
+"""ball_query and query_and_group: their cases, and the baseline: distances, then a sort."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,16 +10,24 @@ from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Cloud, Clouds
-from benchmarks.suite import Case, Goal, NotApplicable, Outputs, Row, Way, WrongResult
+from benchmarks.suite import (
+    CaseSpec,
+    Facts,
+    Implementation,
+    NotApplicable,
+    Outputs,
+    Target,
+    WrongResult,
+)
 
 TOLERANCE = 1e-4  # relative, of a squared distance: so near to the radius a point is in or out
 MSG = ((0.1, 0.2, 0.4), (16, 32, 128))  # radii and neighbors of PointNet++'s first level
-PAIRS_AT_ONCE = 1 << 28  # of the textbook way, some 20 bytes each
-PAIRS_MOST = {"cuda": 1 << 34, "cpu": 300_000_000}  # a textbook way that needs more is left out
+PAIRS_AT_ONCE = 1 << 28  # of the baseline, some 20 bytes each
+PAIRS_MOST = {"cuda": 1 << 34, "cpu": 300_000_000}  # a baseline that needs more is left out
 
 
 @dataclass(frozen=True)
-class BallProblem:
+class BallCase:
     """points [B, N, 3], query [B, M, 3], and for query_and_group features [B, N, C]."""
 
     points: Tensor
@@ -30,7 +38,7 @@ class BallProblem:
     features: Optional[Tensor] = None
     op: str = "ball_query"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         clouds, points = self.points.shape[:2]
         facts = {"clouds": clouds, "points": points, "queries": self.query.size(1)}
         facts |= {"radii": list(self.radii), "k": list(self.ks)}
@@ -43,7 +51,7 @@ class BallProblem:
             self.points, self.query, self.features, list(self.radii), list(self.ks)
         )
 
-    def on(self, device: str) -> "BallProblem":
+    def on(self, device: str) -> "BallCase":
         features = None if self.features is None else self.features.to(device)
         return replace(
             self, points=self.points.to(device), query=self.query.to(device), features=features
@@ -56,7 +64,7 @@ class BallProblem:
     def pairs(self) -> int:
         return self.points.size(0) * self.points.size(1) * self.query.size(1)
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(found: Tensor) -> str:
             if self.op == "ball_query":
                 return compare(self, found, outputs)
@@ -64,19 +72,19 @@ class BallProblem:
             return "the same groups"
 
         call = with_torch if self.op == "ball_query" else grouped_with_torch
-        yield Way("cdist, sort", partial(call, self), check, True)
+        yield Implementation("cdist, sort", partial(call, self), check, True)
 
 
-def with_torch(problem: BallProblem, radius: Optional[float] = None, k: int = 0) -> Tensor:
-    """Textbook, in torch: indices of points outside become N, sorted, the first k kept."""
-    radius, k = (problem.radii[0], problem.ks[0]) if radius is None else (radius, k)
-    if problem.pairs() > PAIRS_MOST[problem.points.device.type]:
-        raise NotApplicable(f"{problem.pairs():.1e} distances")
-    clouds, points = problem.points.shape[:2]
-    rows = torch.arange(points, device=problem.points.device, dtype=torch.int32)
+def with_torch(case: BallCase, radius: Optional[float] = None, k: int = 0) -> Tensor:
+    """Baseline in torch: indices of points outside become N, sorted, the first k kept."""
+    radius, k = (case.radii[0], case.ks[0]) if radius is None else (radius, k)
+    if case.pairs() > PAIRS_MOST[case.points.device.type]:
+        raise NotApplicable(f"{case.pairs():.1e} distances")
+    clouds, points = case.points.shape[:2]
+    rows = torch.arange(points, device=case.points.device, dtype=torch.int32)
     found = []
-    for part in problem.query.split(max(1, PAIRS_AT_ONCE // (clouds * points)), 1):
-        dist = torch.cdist(part, problem.points, compute_mode="donot_use_mm_for_euclid_dist")
+    for part in case.query.split(max(1, PAIRS_AT_ONCE // (clouds * points)), 1):
+        dist = torch.cdist(part, case.points, compute_mode="donot_use_mm_for_euclid_dist")
         near = torch.where(dist < radius, rows, points)
         found.append(near.topk(min(k, points), largest=False, sorted=True).values)
     idx = torch.cat(found, 1)
@@ -84,27 +92,27 @@ def with_torch(problem: BallProblem, radius: Optional[float] = None, k: int = 0)
     return torch.where(idx < points, idx, first)
 
 
-def grouped_with_torch(problem: BallProblem) -> Tensor:
-    """Textbook, in torch: the same for every radius, gathers, a difference, a concatenation."""
-    pairs = zip(problem.radii, problem.ks, strict=True)
-    idx = torch.cat([with_torch(problem, radius, k) for radius, k in pairs], 2).long()
+def grouped_with_torch(case: BallCase) -> Tensor:
+    """Baseline in torch: the same for every radius, gathers, a difference, a concatenation."""
+    pairs = zip(case.radii, case.ks, strict=True)
+    idx = torch.cat([with_torch(case, radius, k) for radius, k in pairs], 2).long()
     clouds = torch.arange(idx.size(0), device=idx.device)[:, None, None]
-    relative = problem.points[clouds, idx] - problem.query[:, :, None]
-    return torch.cat([relative, problem.features[clouds, idx]], -1)
+    relative = case.points[clouds, idx] - case.query[:, :, None]
+    return torch.cat([relative, case.features[clouds, idx]], -1)
 
 
-def compare(problem: BallProblem, idx: Tensor, outputs: Outputs) -> str:
+def compare(case: BallCase, idx: Tensor, outputs: Outputs) -> str:
     """The same neighbors; where rows differ, by points at the radius alone."""
     expected = outputs[1].long()
     found = idx.to(expected.device).reshape(expected.shape).long()
     other = (found != expected).any(-1)
     if not bool(other.any()):
         return "same neighbors"
-    if int(found.min()) < 0 or int(found.max()) >= problem.points.size(1):
+    if int(found.min()) < 0 or int(found.max()) >= case.points.size(1):
         raise WrongResult("an index lies outside the cloud")
-    limit = problem.radii[0] ** 2
+    limit = case.radii[0] ** 2
     cloud, row = other.nonzero(as_tuple=True)
-    dist2 = problem.points[cloud].double() - problem.query[cloud, row, None].double()
+    dist2 = case.points[cloud].double() - case.query[cloud, row, None].double()
     dist2 = dist2.square().sum(-1)
     at_radius = ((dist2 / limit - 1).abs() < TOLERANCE).any(-1)
     if not bool(at_radius.all()):
@@ -121,30 +129,30 @@ def compare_counts(counts: Tensor, outputs: Outputs) -> str:
     return f"as many points in all but {wrong} balls"
 
 
-def case(
+def spec(
     name: str,
     cloud: Callable[[Clouds], Cloud],
     queries: int,
     radii: Sequence[float],
     ks: Sequence[int],
-    goals: Sequence[Goal] = (),
+    targets: Sequence[Target] = (),
     channels: int = 0,
-) -> Case:
+) -> CaseSpec:
     """queries: points of each cloud, evenly chosen. channels: of query_and_group."""
 
-    def build(clouds: Clouds) -> BallProblem:
+    def build(clouds: Clouds) -> BallCase:
         points, source = cloud(clouds)
         points = points if points.dim() == 3 else points[None, :, :3].contiguous()
         rows = torch.arange(queries, device=points.device) * points.size(1) // queries
         query = points[:, rows].contiguous()
-        problem = BallProblem(points, query, source, tuple(radii), tuple(ks))
+        case = BallCase(points, query, source, tuple(radii), tuple(ks))
         if channels == 0:
-            return problem
+            return case
         generator = torch.Generator().manual_seed(0)
         features = torch.randn(*points.shape[:2], channels, generator=generator)
-        return replace(problem, features=features.to(points.device), op="query_and_group")
+        return replace(case, features=features.to(points.device), op="query_and_group")
 
-    return Case(name, build, tuple(goals))
+    return CaseSpec(name, build, tuple(targets))
 
 
 def cube(clouds: int, points: int) -> Callable[[Clouds], Cloud]:
@@ -161,27 +169,27 @@ def box(clouds: int, points: int) -> Callable[[Clouds], Cloud]:
     return build
 
 
-def gpu_cases() -> List[Case]:
-    def graph(us: float) -> List[Goal]:
-        return [Goal("graph_us", us)]
+def gpu_cases() -> List[CaseSpec]:
+    def graph(us: float) -> List[Target]:
+        return [Target("graph_us", us)]
 
     return [
-        case("ball 32 x 1024, 512 queries, r 0.2", cube(32, 1024), 512, [0.2], [32], graph(35)),
-        case("ball 16 x 16k, 4k queries, r 0.8", box(16, 16384), 4096, [0.8], [32], graph(600)),
-        case("ball 120k, 4k queries, r 0.05", cube(1, 120_000), 4096, [0.05], [32], graph(200)),
-        case("ball 111k sweep, 16k queries, r 0.8", Clouds.sweep, 16384, [0.8], [32]),
-        case("group 32 x 1024, three radii, C 3", cube(32, 1024), 512, *MSG, channels=3),
-        case(
+        spec("ball 32 x 1024, 512 queries, r 0.2", cube(32, 1024), 512, [0.2], [32], graph(35)),
+        spec("ball 16 x 16k, 4k queries, r 0.8", box(16, 16384), 4096, [0.8], [32], graph(600)),
+        spec("ball 120k, 4k queries, r 0.05", cube(1, 120_000), 4096, [0.05], [32], graph(200)),
+        spec("ball 111k sweep, 16k queries, r 0.8", Clouds.sweep, 16384, [0.8], [32]),
+        spec("group 32 x 1024, three radii, C 3", cube(32, 1024), 512, *MSG, channels=3),
+        spec(
             "group 16 x 16k, 4k queries, k 32, C 64", box(16, 16384), 4096, [0.8], [32], channels=64
         ),
     ]
 
 
-def cpu_cases() -> List[Case]:
-    ahead = [Goal("best_us", faster_than=name) for name in ("scipy", "torch_cluster")]
+def cpu_cases() -> List[CaseSpec]:
+    ahead = [Target("best_us", faster_than=name) for name in ("scipy", "torch_cluster")]
     return [
-        case("ball 17k KITTI, 4k queries, r 0.8", Clouds.kitti, 4096, [0.8], [32], ahead),
-        case("ball 111k sweep, 4k queries, r 0.8", Clouds.sweep, 4096, [0.8], [32], ahead),
-        case("ball 111k sweep, 16k queries, r 0.2", Clouds.sweep, 16384, [0.2], [32], ahead),
-        case("group 32 x 1024, three radii, C 3", cube(32, 1024), 512, *MSG, channels=3),
+        spec("ball 17k KITTI, 4k queries, r 0.8", Clouds.kitti, 4096, [0.8], [32], ahead),
+        spec("ball 111k sweep, 4k queries, r 0.8", Clouds.sweep, 4096, [0.8], [32], ahead),
+        spec("ball 111k sweep, 16k queries, r 0.2", Clouds.sweep, 16384, [0.2], [32], ahead),
+        spec("group 32 x 1024, three radii, C 3", cube(32, 1024), 512, *MSG, channels=3),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""group_mlp_max: the levels of a PointNet++ classifier; the textbook way: gathers and layers."""
+"""group_mlp_max: the levels of a PointNet++ classifier; the baseline: gathers and layers."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,21 +11,21 @@ from torch.nn import functional as F
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Outputs, Row, Way, WrongResult
+from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, WrongResult
 
 # Of the largest value, between two orders of rounding. Sums of 16-bit layers may differ by device.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
 @dataclass(frozen=True)
-class MlpProblem:
+class MlpCase:
     """One level: the arguments of the call, tensors and lists of them."""
 
     arguments: Dict[str, object]
     source: str
     op: str = "group_mlp_max"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         points, idx, weights = (self.arguments[k] for k in ("points", "idx", "weights"))
         return {
             "clouds": points.size(0),
@@ -40,7 +40,7 @@ class MlpProblem:
     def torchvox(self) -> Outputs:
         return (torchvox.group_mlp_max(**self.arguments),)
 
-    def on(self, device: str) -> "MlpProblem":
+    def on(self, device: str) -> "MlpCase":
         def moved(value: object) -> object:
             if isinstance(value, list):
                 return [t.to(device) for t in value]
@@ -61,11 +61,13 @@ class MlpProblem:
             raise WrongResult(f"{error:.1e} of the largest value apart")
         return f"within {error:.0e} of the largest value"
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(found: Tensor) -> str:
             return self.compare((found,), outputs)
 
-        yield Way("gather, linear, max", partial(with_torch, **self.arguments), check, True)
+        yield Implementation(
+            "gather, linear, max", partial(with_torch, **self.arguments), check, True
+        )
 
 
 def with_torch(
@@ -77,7 +79,7 @@ def with_torch(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
 ) -> Tensor:
-    """Textbook, in torch: advanced indexing, a difference, a concatenation, layer after layer."""
+    """Baseline in torch: advanced indexing, a difference, a concatenation, layer after layer."""
     clouds, rows = torch.arange(idx.size(0), device=idx.device)[:, None, None], idx.long()
     relative = (points[clouds, rows] - query[:, :, None]).to(weights[0].dtype)
     x = relative if features is None else torch.cat([relative, features[clouds, rows]], -1)
@@ -93,10 +95,10 @@ def level(
     k: int,
     widths: Sequence[int],
     dtype: torch.dtype,
-) -> Case:
+) -> CaseSpec:
     """sizes: clouds, points, queries. widths: features and outputs of the layers."""
 
-    def build(made: Clouds) -> MlpProblem:
+    def build(made: Clouds) -> MlpCase:
         clouds, count, queries = sizes
         points, source = made.cube(clouds, count)
         query = points[:, torch.arange(queries) * count // queries].contiguous()
@@ -113,16 +115,16 @@ def level(
         arguments = {"points": points, "query": query, "features": features, "idx": idx}
         arguments |= {"count": hits, "weights": [w.to(dtype) for w in weights]}
         arguments["biases"] = [b.to(dtype) for b in biases]
-        return MlpProblem(arguments, source).on(points.device.type)
+        return MlpCase(arguments, source).on(points.device.type)
 
-    return Case(f"group_mlp_max level {name}", build)
+    return CaseSpec(f"group_mlp_max level {name}", build)
 
 
 FIRST = {"radius": 0.2, "k": 32, "widths": (0, 64, 64, 128)}
 SECOND = {"radius": 0.4, "k": 64, "widths": (128, 128, 128, 256)}
 
 
-def gpu_cases() -> List[Case]:
+def gpu_cases() -> List[CaseSpec]:
     first, second = (32, 1024, 512), (32, 512, 128)
     return [
         level("1, 32 x 1024, bfloat16", first, **FIRST, dtype=torch.bfloat16),
@@ -132,7 +134,7 @@ def gpu_cases() -> List[Case]:
     ]
 
 
-def cpu_cases() -> List[Case]:
+def cpu_cases() -> List[CaseSpec]:
     return [
         level("1, 1024 points, float32", (1, 1024, 512), **FIRST, dtype=torch.float32),
         level("2, 512 points, float32", (1, 512, 128), **SECOND, dtype=torch.float32),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""knn and three_nn: their cases, and the textbook way: all distances, then the k least."""
+"""knn and three_nn: their cases, and the baseline: all distances, then the k least."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,15 +10,23 @@ from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Cloud, Clouds
-from benchmarks.suite import Case, Goal, NotApplicable, Outputs, Row, Way, WrongResult
+from benchmarks.suite import (
+    CaseSpec,
+    Facts,
+    Implementation,
+    NotApplicable,
+    Outputs,
+    Target,
+    WrongResult,
+)
 
 TOLERANCE = 1e-4  # relative, of a squared distance between two exact searches in float32
-PAIRS_AT_ONCE = 1 << 30  # distances of the textbook way, 4 bytes each
-PAIRS_MOST = {"cuda": 1 << 32, "cpu": 300_000_000}  # a textbook way that needs more is left out
+PAIRS_AT_ONCE = 1 << 30  # distances of the baseline, 4 bytes each
+PAIRS_MOST = {"cuda": 1 << 32, "cpu": 300_000_000}  # a baseline that needs more is left out
 
 
 @dataclass(frozen=True)
-class KnnProblem:
+class KnnCase:
     """points [B, N, 3] and query [B, M, 3]."""
 
     points: Tensor
@@ -27,7 +35,7 @@ class KnnProblem:
     k: int
     op: str = "knn"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         clouds, points = self.points.shape[:2]
         return {"clouds": clouds, "points": points, "queries": self.query.size(1), "k": self.k}
 
@@ -36,7 +44,7 @@ class KnnProblem:
             return torchvox.three_nn(self.query, self.points)
         return torchvox.knn(self.points, self.query, self.k)
 
-    def on(self, device: str) -> "KnnProblem":
+    def on(self, device: str) -> "KnnCase":
         return replace(self, points=self.points.to(device), query=self.query.to(device))
 
     def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
@@ -46,100 +54,100 @@ class KnnProblem:
     def pairs(self) -> int:
         return self.points.size(0) * self.points.size(1) * self.query.size(1)
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(idx: Tensor) -> str:
             return compare(self, idx, outputs)
 
-        yield Way("cdist, topk", partial(all_distances, self), check, True)
+        yield Implementation("cdist, topk", partial(all_distances, self), check, True)
 
 
-def all_distances(problem: KnnProblem) -> Tensor:
-    """Textbook, in torch: as many queries at a time as a gigabyte or so of distances allows."""
-    if problem.pairs() > PAIRS_MOST[problem.points.device.type]:
-        raise NotApplicable(f"{problem.pairs():.1e} distances")
-    at_once = max(1, PAIRS_AT_ONCE // (problem.points.size(0) * problem.points.size(1)))
+def all_distances(case: KnnCase) -> Tensor:
+    """Baseline in torch: as many queries at a time as a gigabyte or so of distances allows."""
+    if case.pairs() > PAIRS_MOST[case.points.device.type]:
+        raise NotApplicable(f"{case.pairs():.1e} distances")
+    at_once = max(1, PAIRS_AT_ONCE // (case.points.size(0) * case.points.size(1)))
     found = [
-        torch.cdist(part, problem.points, compute_mode="donot_use_mm_for_euclid_dist")
-        .topk(problem.k, largest=False)
+        torch.cdist(part, case.points, compute_mode="donot_use_mm_for_euclid_dist")
+        .topk(case.k, largest=False)
         .indices
-        for part in problem.query.split(at_once, 1)
+        for part in case.query.split(at_once, 1)
     ]
     return torch.cat(found, 1)
 
 
-def compare(problem: KnnProblem, idx: Tensor, outputs: Outputs) -> str:
+def compare(case: KnnCase, idx: Tensor, outputs: Outputs) -> str:
     """The same neighbors; or others at the same distances, where rounding broke a tie."""
     expected = outputs[1].long()
     found = idx.to(expected.device).reshape(expected.shape).long()
     if torch.equal(found, expected):
         return "same neighbors"
-    if int(found.min()) < 0 or int(found.max()) >= problem.points.size(1):
+    if int(found.min()) < 0 or int(found.max()) >= case.points.size(1):
         raise WrongResult("an index lies outside the cloud")
     if bool((found.sort(-1).values.diff(dim=-1) == 0).any()):
         raise WrongResult("a point is named twice")
-    mine, theirs = (distances(problem, rows) for rows in (expected, found))
+    mine, theirs = (distances(case, rows) for rows in (expected, found))
     if bool((theirs > mine * (1 + TOLERANCE) + 1e-12).any()):
         raise WrongResult("a neighbor is farther away")
     share = 100 * float((found == expected).double().mean())
     return f"{share:.2f} % of the neighbors in the same place, the others as near"
 
 
-def distances(problem: KnnProblem, idx: Tensor) -> Tensor:
+def distances(case: KnnCase, idx: Tensor) -> Tensor:
     """[B, M, k] squared distances in float64, ascending."""
     rows = idx.flatten(1)[:, :, None].expand(-1, -1, 3)
-    near = problem.points.gather(1, rows).unflatten(1, idx.shape[1:]).double()
-    return (near - problem.query[:, :, None].double()).square().sum(-1).sort(-1).values
+    near = case.points.gather(1, rows).unflatten(1, idx.shape[1:]).double()
+    return (near - case.query[:, :, None].double()).square().sum(-1).sort(-1).values
 
 
-def case(
+def spec(
     name: str,
     cloud: Callable[[Clouds], Cloud],
     queries: Optional[int],
     k: int,
-    goals: Sequence[Goal] = (),
+    targets: Sequence[Target] = (),
     op: str = "knn",
-) -> Case:
+) -> CaseSpec:
     """queries: uniform ones in the box of each cloud of a batch; points of one cloud, evenly
     chosen; None: every point."""
 
-    def build(clouds: Clouds) -> KnnProblem:
+    def build(clouds: Clouds) -> KnnCase:
         points, source = cloud(clouds)
         if points.dim() == 3:
             drawn = torch.rand(
                 points.size(0), queries, 3, generator=torch.Generator().manual_seed(1)
             )
-            return KnnProblem(points, drawn.to(points.device), source, k, op)
+            return KnnCase(points, drawn.to(points.device), source, k, op)
         points = points[None, :, :3].contiguous()
         count = points.size(1) if queries is None else queries
         rows = torch.arange(count, device=points.device) * points.size(1) // count
-        return KnnProblem(points, points[:, rows].contiguous(), source, k, op)
+        return KnnCase(points, points[:, rows].contiguous(), source, k, op)
 
-    return Case(name, build, tuple(goals))
+    return CaseSpec(name, build, tuple(targets))
 
 
 def cube(clouds: int, points: int) -> Callable[[Clouds], Cloud]:
     return lambda made: made.cube(clouds, points)
 
 
-def gpu_cases() -> List[Case]:
-    def graph(us: float) -> List[Goal]:
-        return [Goal("graph_us", us)]
+def gpu_cases() -> List[CaseSpec]:
+    def graph(us: float) -> List[Target]:
+        return [Target("graph_us", us)]
 
     return [
-        case("knn k16, 32 x 1024, 512 queries", cube(32, 1024), 512, 16, graph(80)),
-        case("knn k16, 16 x 16k, 4k queries", cube(16, 16384), 4096, 16, graph(800)),
-        case("knn k16, 111k sweep, every point", Clouds.sweep, None, 16),
-        case("knn k64, 16 x 16k, 4k queries", cube(16, 16384), 4096, 64),
-        case("three_nn, 16 x 4k, 16k queries", cube(16, 4096), 16384, 3, graph(400), "three_nn"),
-        case("three_nn, 32 x 512, 1024 queries", cube(32, 512), 1024, 3, (), "three_nn"),
+        spec("knn k16, 32 x 1024, 512 queries", cube(32, 1024), 512, 16, graph(80)),
+        spec("knn k16, 16 x 16k, 4k queries", cube(16, 16384), 4096, 16, graph(800)),
+        spec("knn k16, 111k sweep, every point", Clouds.sweep, None, 16),
+        spec("knn k64, 16 x 16k, 4k queries", cube(16, 16384), 4096, 64),
+        spec("three_nn, 16 x 4k, 16k queries", cube(16, 4096), 16384, 3, graph(400), "three_nn"),
+        spec("three_nn, 32 x 512, 1024 queries", cube(32, 512), 1024, 3, (), "three_nn"),
     ]
 
 
-def cpu_cases() -> List[Case]:
-    ahead = [Goal("best_us", faster_than=name) for name in ("scipy", "torch_cluster")]
+def cpu_cases() -> List[CaseSpec]:
+    ahead = [Target("best_us", faster_than=name) for name in ("scipy", "torch_cluster")]
     return [
-        case("knn k16, 17k KITTI, every point", Clouds.kitti, None, 16, ahead),
-        case("knn k16, 111k sweep, 4k queries", Clouds.sweep, 4096, 16, ahead),
-        case("knn k16, 111k sweep, every point", Clouds.sweep, None, 16, ahead),
-        case("three_nn, 4 x 4k, 16k queries", cube(4, 4096), 16384, 3, (), "three_nn"),
+        spec("knn k16, 17k KITTI, every point", Clouds.kitti, None, 16, ahead),
+        spec("knn k16, 111k sweep, 4k queries", Clouds.sweep, 4096, 16, ahead),
+        spec("knn k16, 111k sweep, every point", Clouds.sweep, None, 16, ahead),
+        spec("three_nn, 4 x 4k, 16k queries", cube(4, 4096), 16384, 3, (), "three_nn"),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pillars: a scan to its canvas, and a training step of the pillar feature net; the textbook way:
+"""Pillars: a scan to its canvas, and a training step of the pillar feature net; the baseline:
 padded rows through torch layers."""
 
 import copy
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult, constant
+from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult, constant
 
 GRID: Dict[str, List[float]] = {
     "voxel_size": [0.16, 0.16, 4.0],
@@ -21,7 +21,7 @@ GRID: Dict[str, List[float]] = {
 }
 NX, NY = 432, 496
 SLOTS = 32
-# Of the largest value. The textbook way rounds halves, or sums in float32.
+# Of the largest value. The baseline rounds halves, or sums in float32.
 TOLERANCE = {torch.float32: 2e-3, torch.float16: 2e-2}
 # Over millions of rows its rounding lifts some channels over the zero of the ReLU, or picks another
 # point, and moves their gradients whole: with 4 x 16,000 pillars of 32 it is 7e-3 off float64,
@@ -30,9 +30,9 @@ MANY_ROWS, TOLERANCE_OF_MANY = 1_000_000, 1e-2
 
 
 @dataclass(frozen=True)
-class PillarProblem:
+class PillarCase:
     """points [N, 4] of `batch` samples of equal length. seed: the gradient of the canvas; None:
-    a folded net, without gradients."""
+    a fused net, without gradients."""
 
     points: Tensor
     batch: int
@@ -42,7 +42,7 @@ class PillarProblem:
     source: str
     op: str
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         found = self.map()
         return {
             "points": self.points.size(0),
@@ -75,7 +75,7 @@ class PillarProblem:
             return (canvas,)
         return torch.autograd.grad(canvas, self.parameters(), self.seed)
 
-    def on(self, device: str) -> "PillarProblem":
+    def on(self, device: str) -> "PillarCase":
         seed = None if self.seed is None else self.seed.to(device)
         net = copy.deepcopy(self.net).to(device)
         return replace(self, points=self.points.to(device), net=net, seed=seed)
@@ -86,7 +86,7 @@ class PillarProblem:
         read = self.points.numel() * 4 + (0 if self.seed is None else canvas * size)
         return read, canvas * size
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         tolerance = TOLERANCE[self.parameters()[0].dtype]
         if self.seed is not None and self.points.size(0) >= MANY_ROWS:
             tolerance = TOLERANCE_OF_MANY
@@ -100,12 +100,14 @@ class PillarProblem:
                 raise WrongResult(f"{worst:.1e} of the largest value apart")
             return f"within {worst:.0e} of the largest value"
 
-        yield Way("decorate, linear, norm, max, scatter", partial(with_torch, self), check, True)
+        yield Implementation(
+            "decorate, linear, norm, max, scatter", partial(with_torch, self), check, True
+        )
 
 
-def with_torch(problem: PillarProblem) -> Sequence[Tensor]:
-    """Textbook: padded points, and torch layers over every slot."""
-    voxels = torchvox.voxelize(**problem.voxel_arguments())
+def with_torch(case: PillarCase) -> Sequence[Tensor]:
+    """Baseline: padded points, and torch layers over every slot."""
+    voxels = torchvox.voxelize(**case.voxel_arguments())
     points, filled = voxels.features, voxels.num_points
     device = points.device
     mean = points[:, :, :3].sum(1, keepdim=True) / filled.clamp(min=1)[:, None, None]
@@ -115,9 +117,9 @@ def with_torch(problem: PillarProblem) -> Sequence[Tensor]:
     rows = torch.cat([points, points[:, :, :3] - mean, points[:, :, :3] - center[:, None]], 2)
     slots = torch.arange(SLOTS, device=device)
     rows = rows * (slots < filled[:, None])[:, :, None]
-    layer = problem.net.pfn_layers[0]
+    layer = case.net.pfn_layers[0]
     y = F.linear(rows.to(layer.linear.weight.dtype), layer.linear.weight, layer.linear.bias)
-    if problem.seed is not None:
+    if case.seed is not None:
         norm = layer.norm
         y = F.batch_norm(
             y.flatten(0, 1), None, None, norm.weight, norm.bias, training=True, eps=norm.eps
@@ -125,12 +127,12 @@ def with_torch(problem: PillarProblem) -> Sequence[Tensor]:
     best = F.relu(y).max(1)[0]
     b, _, row, column = voxels.indices.long().unbind(1)
     # Unused rows go to a cell behind the last.
-    cell = torch.where(b >= 0, (b * NY + row) * NX + column, problem.batch * NY * NX)
-    canvas = best.new_zeros(problem.batch * NY * NX + 1, best.size(1)).index_put((cell,), best)
-    canvas = canvas[:-1].view(problem.batch, NY, NX, -1).permute(0, 3, 1, 2)
-    if problem.seed is None:
+    cell = torch.where(b >= 0, (b * NY + row) * NX + column, case.batch * NY * NX)
+    canvas = best.new_zeros(case.batch * NY * NX + 1, best.size(1)).index_put((cell,), best)
+    canvas = canvas[:-1].view(case.batch, NY, NX, -1).permute(0, 3, 1, 2)
+    if case.seed is None:
         return (canvas,)
-    return torch.autograd.grad(canvas, problem.parameters(), problem.seed)
+    return torch.autograd.grad(canvas, case.parameters(), case.seed)
 
 
 def net_for(device: str) -> torchvox.nn.PillarFeatureNet:
@@ -139,21 +141,21 @@ def net_for(device: str) -> torchvox.nn.PillarFeatureNet:
     return net.to(device)
 
 
-def scan(name: str, cap: int, sweep: bool, goals: Sequence[Goal] = ()) -> Case:
+def scan(name: str, cap: int, sweep: bool, targets: Sequence[Target] = ()) -> CaseSpec:
     """One scan to a canvas in half precision."""
 
-    def build(made: Clouds) -> PillarProblem:
+    def build(made: Clouds) -> PillarCase:
         points, source = made.sweep() if sweep else made.kitti()
-        net = net_for(points.device.type).eval().fold_batch_norm().half()
-        return PillarProblem(points, 1, cap, net, None, source, "pillar_encode")
+        net = net_for(points.device.type).eval().fuse_batch_norm().half()
+        return PillarCase(points, 1, cap, net, None, source, "pillar_encode")
 
-    return Case(name, build, tuple(goals))
+    return CaseSpec(name, build, tuple(targets))
 
 
-def step(samples: int, pillars: int, slots: int, goals: Sequence[Goal] = ()) -> Case:
+def step(samples: int, pillars: int, slots: int, targets: Sequence[Target] = ()) -> CaseSpec:
     """Forward and backward of the net over full pillars."""
 
-    def build(made: Clouds) -> PillarProblem:
+    def build(made: Clouds) -> PillarCase:
         generator = torch.Generator().manual_seed(0)
         cells = torch.stack(
             [torch.randperm(NX * NY, generator=generator)[:pillars] for _ in range(samples)]
@@ -166,22 +168,20 @@ def step(samples: int, pillars: int, slots: int, goals: Sequence[Goal] = ()) -> 
         canvas = torch.empty(samples, 64, NY, NX, memory_format=torch.channels_last)
         seed = canvas.normal_(generator=generator).to(made.device)
         net = net_for(made.device).train()
-        return PillarProblem(
-            points, samples, pillars, net, seed, "full pillars", "PillarFeatureNet"
-        )
+        return PillarCase(points, samples, pillars, net, seed, "full pillars", "PillarFeatureNet")
 
-    return Case(f"training, {samples} x {pillars} pillars of {slots}", build, tuple(goals))
+    return CaseSpec(f"training, {samples} x {pillars} pillars of {slots}", build, tuple(targets))
 
 
-def gpu_cases() -> List[Case]:
-    faster = Goal("eager_us", faster_than="decorate", factor=5)
+def gpu_cases() -> List[CaseSpec]:
+    faster = Target("eager_us", faster_than="decorate", factor=5)
     return [
-        scan("KITTI to canvas, half", 40_000, False, [Goal("graph_us", 60)]),
-        scan("sweep to canvas, half", 40_000, True, [Goal("graph_us", 60)]),
+        scan("KITTI to canvas, half", 40_000, False, [Target("graph_us", 60)]),
+        scan("sweep to canvas, half", 40_000, True, [Target("graph_us", 60)]),
         step(4, 16_000, 32, [faster]),
         step(4, 16_000, 4, [faster]),
     ]
 
 
-def cpu_cases() -> List[Case]:
+def cpu_cases() -> List[CaseSpec]:
     return [scan("KITTI to canvas, half", 40_000, False), step(1, 4_000, 8)]

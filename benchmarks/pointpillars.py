@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult
+from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult
 from torchvox import models
 
 CANDIDATES = 600  # above the threshold, about what a trained network has
@@ -39,7 +39,7 @@ def network(config: str, overrides: Sequence[str], example: Tuple[Tensor, Tensor
 
 
 @dataclass(frozen=True)
-class StageProblem:
+class StageCase:
     """One stage of a detector, or all of it, on what the stage before gives."""
 
     stage: str
@@ -48,7 +48,7 @@ class StageProblem:
     dtype: torch.dtype
     points: int
     model: nn.Module  # float32, as built
-    fast: nn.Module  # folded, merged
+    fast: nn.Module  # fused, merged
 
     @property
     def op(self) -> str:
@@ -58,7 +58,7 @@ class StageProblem:
     def percentiles(self) -> bool:
         return self.stage == STAGES[0]
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         return {"points": self.points, "dtype": str(self.dtype).split(".")[1]}
 
     def torchvox(self) -> Outputs:
@@ -78,7 +78,7 @@ class StageProblem:
             return tuple(m for kind in found for m in kind)
         return (found,) if isinstance(found, Tensor) else tuple(found)
 
-    def on(self, device: str) -> "StageProblem":
+    def on(self, device: str) -> "StageCase":
         there = (copy.deepcopy(net).to(device) for net in (self.model, self.fast))
         return replace(self, inputs=_to(self.inputs, device), model=next(there), fast=next(there))
 
@@ -118,7 +118,7 @@ class StageProblem:
             raise WrongResult(f"off by {worst:.3g} of its size")
         return f"within {worst:.2g} of the size of float32"
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         return iter(())
 
 
@@ -165,21 +165,21 @@ def stage_case(
     cloud: Callable[[Clouds], Tuple[Tensor, str]],
     stage: str,
     dtype: torch.dtype,
-    goals: Sequence[Goal] = (),
+    targets: Sequence[Target] = (),
     overrides: Sequence[str] = (),
-) -> Case:
-    def build(made: Clouds) -> StageProblem:
+) -> CaseSpec:
+    def build(made: Clouds) -> StageCase:
         points, source = cloud(made)
         count = torch.tensor([len(points)], dtype=torch.int32, device=points.device)
         scan = (points[None].contiguous(), count)
         model = network(config, overrides, scan)
         half = None if dtype == torch.float32 else dtype
-        fast = models.merge_heads(models.fold_batch_norms(model, half))
+        fast = models.merge_heads(models.fuse_batch_norms(model, half))
         with torch.no_grad():
             inputs = inputs_of(fast, stage, scan)
-        return StageProblem(stage, inputs, source, dtype, len(points), model, fast)
+        return StageCase(stage, inputs, source, dtype, len(points), model, fast)
 
-    return Case(f"{title} {str(dtype).split('.')[1]}, {stage}", build, tuple(goals))
+    return CaseSpec(f"{title} {str(dtype).split('.')[1]}, {stage}", build, tuple(targets))
 
 
 def inputs_of(model: nn.Module, stage: str, scan: Tuple[Tensor, Tensor]) -> Tuple[Any, ...]:
@@ -199,11 +199,11 @@ LOW = ("PointPillars KITTI, threshold 0", "pointpillars_kitti", kitti)
 NO_THRESHOLD = ["model.args.detections.score=0.0"]
 
 
-def _goal(us: Optional[float]) -> List[Goal]:
-    return [Goal("graph_us", us)] if us else []
+def _goal(us: Optional[float]) -> List[Target]:
+    return [Target("graph_us", us)] if us else []
 
 
-def gpu_cases() -> List[Case]:
+def gpu_cases() -> List[CaseSpec]:
     half = torch.float16
     kitti_us = dict(zip(STAGES, (700.0, 60.0, None, None, 100.0), strict=True))
     cases = [stage_case(*KITTI, stage, half, _goal(us)) for stage, us in kitti_us.items()]
@@ -218,7 +218,7 @@ def gpu_cases() -> List[Case]:
     return [*cases, stage_case(*TASKS, STAGES[0], half)]
 
 
-def cpu_cases() -> List[Case]:
+def cpu_cases() -> List[CaseSpec]:
     single = torch.float32
-    whole = stage_case(*KITTI, STAGES[0], single, [Goal("best_us", 1.5e6)])
+    whole = stage_case(*KITTI, STAGES[0], single, [Target("best_us", 1.5e6)])
     return [whole, *(stage_case(*KITTI, stage, single) for stage in STAGES[1:])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""furthest_point_sample: its cases, and the textbook ways: one block per cloud, loops."""
+"""furthest_point_sample: its cases, and the baselines: one block per cloud, loops."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,17 +10,25 @@ import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks import textbook_fps
+from benchmarks import baseline_fps
 from benchmarks.clouds import Cloud, Clouds
-from benchmarks.suite import Case, Goal, NotApplicable, Outputs, Row, Way, WrongResult
+from benchmarks.suite import (
+    CaseSpec,
+    Facts,
+    Implementation,
+    NotApplicable,
+    Outputs,
+    Target,
+    WrongResult,
+)
 
 RADIUS_TOLERANCE = 0.05  # of the coverage radius, between two exact samplings that part at a tie
 LOOP_RATE = 2e8  # points a second that a loop of torch calls visits on the CPU, roughly
-LOOP_MOST_S = 5.0  # a way that would take longer is left out
+LOOP_MOST_S = 5.0  # an implementation that would take longer is left out
 
 
 @dataclass(frozen=True)
-class SamplingProblem:
+class SamplingCase:
     """points [B, N, 3]; every sampling starts at point 0."""
 
     points: Tensor
@@ -28,40 +36,40 @@ class SamplingProblem:
     samples: int
     op: str = "furthest_point_sample"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         clouds, points = self.points.shape[:2]
         return {"clouds": clouds, "points": points, "samples": self.samples}
 
     def torchvox(self) -> Outputs:
         return torchvox.furthest_point_sample(self.points, self.samples)
 
-    def on(self, device: str) -> "SamplingProblem":
+    def on(self, device: str) -> "SamplingCase":
         return replace(self, points=self.points.to(device))
 
     def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
         read = self.points.numel() * self.points.element_size()
         return read, sum(out.numel() * out.element_size() for out in outputs)
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(idx: Tensor) -> str:
             return compare(self, idx, outputs)
 
         if self.points.device.type == "cuda":
-            textbook_fps.prepare()
-            call = partial(textbook_fps.sample, self.points, self.samples)
-            yield Way("one block per cloud", call, check, True)
+            baseline_fps.prepare()
+            call = partial(baseline_fps.sample, self.points, self.samples)
+            yield Implementation("one block per cloud", call, check, True)
         else:
-            yield Way("torch loop", partial(with_torch, self), check)
-            yield Way("numpy loop", partial(with_numpy, self), check)
+            yield Implementation("torch loop", partial(with_torch, self), check)
+            yield Implementation("numpy loop", partial(with_numpy, self), check)
 
     def refuse_slow_loop(self) -> None:
-        """For ways that are as fast on the CPU as a loop of torch calls."""
+        """For implementations that are as fast on the CPU as a loop of torch calls."""
         seconds = self.points.size(0) * self.points.size(1) * self.samples / LOOP_RATE
         if self.points.device.type == "cpu" and seconds > LOOP_MOST_S:
             raise NotApplicable(f"a call would take about {seconds:.0f} s")
 
 
-def compare(problem: SamplingProblem, idx: Tensor, outputs: Outputs) -> str:
+def compare(case: SamplingCase, idx: Tensor, outputs: Outputs) -> str:
     """The same samples; or, where rounding broke a tie otherwise, a cover just as good.
 
     From the first other choice on, two samplings differ, yet both are right. Then the radius
@@ -71,16 +79,16 @@ def compare(problem: SamplingProblem, idx: Tensor, outputs: Outputs) -> str:
     found = idx.to(expected.device).reshape(expected.shape).long()
     if torch.equal(found, expected.long()):
         return "same samples"
-    clouds, points = problem.points.shape[:2]
+    clouds, points = case.points.shape[:2]
     if int(found.min()) < 0 or int(found.max()) >= points:
         raise WrongResult("an index lies outside the cloud")
     worst, common = 0.0, 0
     for cloud in range(clouds):
-        if found[cloud].unique().numel() < problem.samples:
+        if found[cloud].unique().numel() < case.samples:
             raise WrongResult("a point is sampled twice")
         common += int(torch.isin(found[cloud], expected[cloud].long()).sum())
-        mine = coverage_radius(problem.points[cloud], expected[cloud].long())
-        worst = max(worst, coverage_radius(problem.points[cloud], found[cloud]) / mine - 1)
+        mine = coverage_radius(case.points[cloud], expected[cloud].long())
+        worst = max(worst, coverage_radius(case.points[cloud], found[cloud]) / mine - 1)
     if worst > RADIUS_TOLERANCE:
         raise WrongResult(f"the coverage radius is {100 * worst:.0f} % larger")
     share = 100 * common / found.numel()
@@ -95,10 +103,10 @@ def coverage_radius(points: Tensor, chosen: Tensor, most: int = 20_000) -> float
     return float(torch.stack(nearest).max())
 
 
-def with_torch(problem: SamplingProblem) -> Tensor:
-    """Textbook loop in torch, over all clouds at once."""
-    problem.refuse_slow_loop()
-    points, samples = problem.points, problem.samples
+def with_torch(case: SamplingCase) -> Tensor:
+    """Baseline loop in torch, over all clouds at once."""
+    case.refuse_slow_loop()
+    points, samples = case.points, case.samples
     clouds, count = points.shape[:2]
     rows = torch.arange(clouds)
     idx = torch.zeros(clouds, samples, dtype=torch.int64)
@@ -110,9 +118,9 @@ def with_torch(problem: SamplingProblem) -> Tensor:
     return idx
 
 
-def with_numpy(problem: SamplingProblem) -> Tensor:
-    """Textbook loop in NumPy, cloud by cloud."""
-    points, samples = problem.points, problem.samples
+def with_numpy(case: SamplingCase) -> Tensor:
+    """Baseline loop in NumPy, cloud by cloud."""
+    points, samples = case.points, case.samples
     idx = np.zeros((*points.shape[:1], samples), np.int64)
     for cloud, chosen in zip(points.numpy(), idx, strict=True):
         columns = [np.ascontiguousarray(column) for column in cloud.T]
@@ -124,45 +132,45 @@ def with_numpy(problem: SamplingProblem) -> Tensor:
     return torch.from_numpy(idx)
 
 
-def case(
-    name: str, cloud: Callable[[Clouds], Cloud], samples: int, goals: Sequence[Goal] = ()
-) -> Case:
-    def build(clouds: Clouds) -> SamplingProblem:
+def spec(
+    name: str, cloud: Callable[[Clouds], Cloud], samples: int, targets: Sequence[Target] = ()
+) -> CaseSpec:
+    def build(clouds: Clouds) -> SamplingCase:
         points, source = cloud(clouds)
         points = points if points.dim() == 3 else points[None, :, :3].contiguous()
-        return SamplingProblem(points, source, samples)
+        return SamplingCase(points, source, samples)
 
-    return Case(f"FPS {name}", build, tuple(goals))
+    return CaseSpec(f"FPS {name}", build, tuple(targets))
 
 
 def cube(clouds: int, points: int) -> Callable[[Clouds], Cloud]:
     return lambda made: made.cube(clouds, points)
 
 
-def gpu_cases() -> List[Case]:
-    def graph(us: float) -> List[Goal]:
-        return [Goal("graph_us", us)]
+def gpu_cases() -> List[CaseSpec]:
+    def graph(us: float) -> List[Target]:
+        return [Target("graph_us", us)]
 
     return [
-        case("32 x 1024 -> 512", cube(32, 1024), 512, graph(110)),
-        case("32 x 4096 -> 1024", cube(32, 4096), 1024, graph(400)),
-        case("16k -> 4k", cube(1, 16384), 4096, graph(1600)),
-        case("65k -> 16k", cube(1, 65536), 16384, graph(6500)),
-        case("111k sweep -> 16k", Clouds.sweep, 16384, graph(7000)),
-        case("1M cube -> 16k", cube(1, 1 << 20), 16384, graph(12000)),
-        case("1M (9 jittered sweeps) -> 16k", lambda made: made.sweep(9), 16384, graph(12000)),
-        case("16 x 16k -> 4k", cube(16, 16384), 4096, graph(2600)),
-        case("32 x 65k -> 4k", cube(32, 65536), 4096, graph(4500)),
+        spec("32 x 1024 -> 512", cube(32, 1024), 512, graph(110)),
+        spec("32 x 4096 -> 1024", cube(32, 4096), 1024, graph(400)),
+        spec("16k -> 4k", cube(1, 16384), 4096, graph(1600)),
+        spec("65k -> 16k", cube(1, 65536), 16384, graph(6500)),
+        spec("111k sweep -> 16k", Clouds.sweep, 16384, graph(7000)),
+        spec("1M cube -> 16k", cube(1, 1 << 20), 16384, graph(12000)),
+        spec("1M (9 jittered sweeps) -> 16k", lambda made: made.sweep(9), 16384, graph(12000)),
+        spec("16 x 16k -> 4k", cube(16, 16384), 4096, graph(2600)),
+        spec("32 x 65k -> 4k", cube(32, 65536), 4096, graph(4500)),
     ]
 
 
-def cpu_cases() -> List[Case]:
-    def faster(factor: float) -> List[Goal]:
-        return [Goal("best_us", faster_than="fpsample", factor=factor)]
+def cpu_cases() -> List[CaseSpec]:
+    def faster(factor: float) -> List[Target]:
+        return [Target("best_us", faster_than="fpsample", factor=factor)]
 
     return [
-        case("17k KITTI -> 4k", Clouds.kitti, 4096, faster(2.0)),
-        case("50k cube -> 4k", cube(1, 50_000), 4096, faster(2.0)),
-        case("111k sweep -> 16k", Clouds.sweep, 16384, faster(2.0)),
-        case("1024 -> 512", cube(1, 1024), 512, faster(1.3)),
+        spec("17k KITTI -> 4k", Clouds.kitti, 4096, faster(2.0)),
+        spec("50k cube -> 4k", cube(1, 50_000), 4096, faster(2.0)),
+        spec("111k sweep -> 16k", Clouds.sweep, 16384, faster(2.0)),
+        spec("1024 -> 512", cube(1, 1024), 512, faster(1.3)),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""voxelize: its cases, and the textbook way, `unique` and `index_add`."""
+"""voxelize: its cases, and the baseline, `unique` and `index_add`."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -10,7 +10,7 @@ from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Cloud, Clouds
-from benchmarks.suite import Case, Goal, Outputs, Row, Way, WrongResult, constant
+from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult, constant
 
 GRIDS = {
     "KITTI pillars": ([0.16, 0.16, 4.0], [0.0, -39.68, -3.0, 69.12, 39.68, 1.0]),
@@ -21,7 +21,7 @@ GRIDS = {
 
 
 @dataclass(frozen=True)
-class VoxelProblem:
+class VoxelCase:
     """points [N, F]; max_points, max_voxels -1: no limit; reduce "mean" or "none"; through the
     operator itself instead of the public function when `bare`."""
 
@@ -36,7 +36,7 @@ class VoxelProblem:
     bare: bool = False
     op: str = "voxelize"
 
-    def facts(self) -> Row:
+    def facts(self) -> Facts:
         rows = self.torchvox()
         return {
             "points": self.points.size(0),
@@ -59,25 +59,27 @@ class VoxelProblem:
             out_dtype=self.out_dtype,
         )
 
-    def on(self, device: str) -> "VoxelProblem":
+    def on(self, device: str) -> "VoxelCase":
         return replace(self, points=self.points.to(device))
 
     def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
         read = self.points.numel() * self.points.element_size()
         return read, sum(out.numel() * out.element_size() for out in outputs)
 
-    def textbook(self, outputs: Outputs) -> Iterator[Way]:
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         if self.bare:
             return
         expected = Voxels.of_torchvox(self, outputs)
-        yield Way(
+        yield Implementation(
             "torch unique + index_add", lambda: with_torch(self), lambda v: compare(v, expected)
         )
         if self.points.device.type == "cpu":
-            yield Way("numpy unique", lambda: with_numpy(self), lambda v: compare(v, expected))
+            yield Implementation(
+                "numpy unique", lambda: with_numpy(self), lambda v: compare(v, expected)
+            )
 
     def in_range(self) -> Tensor:
-        """The points that lie in the grid, for peers that know no range."""
+        """The points that lie in the grid, for libraries that know no range."""
         return self.points[self.torchvox()[3] >= 0]
 
 
@@ -90,9 +92,9 @@ class Voxels(NamedTuple):
 
     @staticmethod
     def of(
-        problem: VoxelProblem, zyx: Tensor, count: Optional[Tensor], features: Optional[Tensor]
+        case: VoxelCase, zyx: Tensor, count: Optional[Tensor], features: Optional[Tensor]
     ) -> "Voxels":
-        nx, ny, _ = torchvox.grid_size(problem.voxel_size, problem.point_cloud_range)
+        nx, ny, _ = torchvox.grid_size(case.voxel_size, case.point_cloud_range)
         z, y, x = zyx.long().unbind(1)
         cells, order = ((z * ny + y) * nx + x).sort()
         return Voxels(
@@ -102,10 +104,10 @@ class Voxels(NamedTuple):
         )
 
     @staticmethod
-    def of_torchvox(problem: VoxelProblem, outputs: Outputs) -> "Voxels":
+    def of_torchvox(case: VoxelCase, outputs: Outputs) -> "Voxels":
         features, indices, num_points, _, counts = outputs
         rows = int(counts[0, 0])
-        return Voxels.of(problem, indices[:rows, 1:], num_points[:rows], features[:rows])
+        return Voxels.of(case, indices[:rows, 1:], num_points[:rows], features[:rows])
 
 
 def compare(found: Voxels, expected: Voxels) -> str:
@@ -115,11 +117,11 @@ def compare(found: Voxels, expected: Voxels) -> str:
     if not torch.equal(found.cells, expected.cells):
         differ = int((found.cells != expected.cells).sum())
         raise WrongResult(f"{differ} voxels are other ones")
-    told = [f"{found.cells.numel()} voxels"]
+    same = [f"{found.cells.numel()} voxels"]
     if found.count is not None:
         if not torch.equal(found.count.long(), expected.count.long()):
             raise WrongResult("the counts of stored points differ")
-        told.append("counts")
+        same.append("counts")
     if found.features is not None:
         half = expected.features.dtype in (torch.half, torch.bfloat16)
         tolerance = 2e-3 if half else 1e-4
@@ -127,23 +129,23 @@ def compare(found: Voxels, expected: Voxels) -> str:
         off = (mine - theirs).abs() - tolerance * mine.abs().clamp(min=1.0)
         if not bool((off <= 0).all()):
             raise WrongResult(f"features differ by up to {float((mine - theirs).abs().max()):.3g}")
-        told.append(f"features to {tolerance:g}")
-    return "same " + ", ".join(told)
+        same.append(f"features to {tolerance:g}")
+    return "same " + ", ".join(same)
 
 
-def with_torch(problem: VoxelProblem) -> Voxels:
-    """Textbook: cell of each point, `unique` of the cells, `index_add` of the points."""
-    points = problem.points
-    lower = constant(tuple(problem.point_cloud_range[:3]), points.device)
-    width = constant(tuple(problem.voxel_size), points.device)
+def with_torch(case: VoxelCase) -> Voxels:
+    """Baseline: cell of each point, `unique` of the cells, `index_add` of the points."""
+    points = case.points
+    lower = constant(tuple(case.point_cloud_range[:3]), points.device)
+    width = constant(tuple(case.voxel_size), points.device)
     cell = ((points[:, :3] - lower) / width).floor()
-    nx, ny, nz = torchvox.grid_size(problem.voxel_size, problem.point_cloud_range)
+    nx, ny, nz = torchvox.grid_size(case.voxel_size, case.point_cloud_range)
     limit = constant((nx, ny, nz), points.device)
     inside = ((cell >= 0) & (cell < limit)).all(1)
     points, cell = points[inside], cell[inside].long()
     key = (cell[:, 2] * ny + cell[:, 1]) * nx + cell[:, 0]
     cells, row, count = torch.unique(key, return_inverse=True, return_counts=True)
-    most = problem.max_points
+    most = case.max_points
     slot = None
     if most >= 0:  # the first points of each voxel, in input order
         order = row.argsort(stable=True)
@@ -151,33 +153,33 @@ def with_torch(problem: VoxelProblem) -> Voxels:
         slot = torch.arange(len(row), device=row.device) - first[row[order]]
         order, slot = order[slot < most], slot[slot < most]
         points, row, count = points[order], row[order], count.clamp(max=most)
-    if problem.reduce == "none":
+    if case.reduce == "none":
         padded = points.new_zeros(len(cells), most, points.size(1))
         padded[row, slot] = points
         return Voxels(cells, count, padded)
     total = points.new_zeros(len(cells), points.size(1)).index_add_(0, row, points)
     mean = total / count[:, None]
-    return Voxels(cells, count, mean if problem.out_dtype is None else mean.to(problem.out_dtype))
+    return Voxels(cells, count, mean if case.out_dtype is None else mean.to(case.out_dtype))
 
 
-def with_numpy(problem: VoxelProblem) -> Voxels:
+def with_numpy(case: VoxelCase) -> Voxels:
     """The same in NumPy, with `bincount` for the sums."""
-    points = problem.points.numpy()
-    bounds = np.array(problem.point_cloud_range, np.float32)
-    cell = np.floor((points[:, :3] - bounds[:3]) / np.array(problem.voxel_size, np.float32))
-    nx, ny, nz = torchvox.grid_size(problem.voxel_size, problem.point_cloud_range)
+    points = case.points.numpy()
+    bounds = np.array(case.point_cloud_range, np.float32)
+    cell = np.floor((points[:, :3] - bounds[:3]) / np.array(case.voxel_size, np.float32))
+    nx, ny, nz = torchvox.grid_size(case.voxel_size, case.point_cloud_range)
     inside = ((cell >= 0) & (cell < np.array([nx, ny, nz]))).all(1)
     points, cell = points[inside], cell[inside].astype(np.int64)
     key = (cell[:, 2] * ny + cell[:, 1]) * nx + cell[:, 0]
     cells, row, count = np.unique(key, return_inverse=True, return_counts=True)
-    most = problem.max_points
+    most = case.max_points
     slot = None
     if most >= 0:
         order = np.argsort(row, kind="stable")
         slot = np.arange(len(row)) - (np.cumsum(count) - count)[row[order]]
         order, slot = order[slot < most], slot[slot < most]
         points, row, count = points[order], row[order], np.minimum(count, most)
-    if problem.reduce == "none":
+    if case.reduce == "none":
         features = np.zeros((len(cells), most, points.shape[1]), np.float32)
         features[row, slot] = points
     else:
@@ -186,33 +188,33 @@ def with_numpy(problem: VoxelProblem) -> Voxels:
     return Voxels(*(torch.from_numpy(array) for array in (cells, count, features)))
 
 
-def case(
+def spec(
     name: str,
     cloud: Callable[[Clouds], Cloud],
     grid: str,
     max_points: int,
-    goals: Sequence[Goal] = (),
+    targets: Sequence[Target] = (),
     exact: bool = False,
     **more: Any,
-) -> Case:
+) -> CaseSpec:
     """exact: the capacity is the number of voxels that there are, not that of points."""
 
-    def build(clouds: Clouds) -> VoxelProblem:
+    def build(clouds: Clouds) -> VoxelCase:
         points, source = cloud(clouds)
-        problem = VoxelProblem(points, source, *GRIDS[grid], max_points, **more)
+        case = VoxelCase(points, source, *GRIDS[grid], max_points, **more)
         if not exact:
-            return problem
-        return replace(problem, max_voxels=int(problem.torchvox()[4][0, 0]))
+            return case
+        return replace(case, max_voxels=int(case.torchvox()[4][0, 0]))
 
-    return Case(f"voxelize {name}", build, tuple(goals))
+    return CaseSpec(f"voxelize {name}", build, tuple(targets))
 
 
-def gpu_cases() -> List[Case]:
+def gpu_cases() -> List[CaseSpec]:
     half, none = {"out_dtype": torch.half}, {"reduce": "none"}
     kitti, sweep = Clouds.kitti, Clouds.sweep
 
-    def graph(us: float, writes: float = 0.0) -> List[Goal]:
-        return [Goal("graph_us", us, writes)]
+    def graph(us: float, writes: float = 0.0) -> List[Target]:
+        return [Target("graph_us", us, writes)]
 
     def small(clouds: Clouds) -> Cloud:
         return clouds.street(1000)
@@ -220,36 +222,36 @@ def gpu_cases() -> List[Case]:
     def sweeps(times: int) -> Callable[[Clouds], Cloud]:
         return lambda clouds: clouds.sweep(times)
 
-    eager, call = [Goal("eager_us", 35)], [Goal("cpu_us", 15)]
+    eager, call = [Target("eager_us", 35)], [Target("cpu_us", 15)]
     return [
-        case("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, graph(12)),
-        case("111k 0.2 m, P=10, half mean", sweep, "0.2 m", 10, graph(18) + eager, **half),
-        case("111k pillars, P=32, half mean", sweep, "pillars", 32, graph(18), **half),
-        case("111k 0.075 m, P=10, half mean", sweep, "0.075 m", 10, graph(24), **half),
-        case("1M 0.2 m, P=10, half mean", sweeps(9), "0.2 m", 10, graph(60), **half),
-        case("10M 0.2 m, P=10, half mean", sweeps(90), "0.2 m", 10, graph(1000), **half),
-        case("17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, graph(12, 1.5), **none),
-        case("111k 0.2 m, P=10, none", sweep, "0.2 m", 10, graph(18, 1.5), **none),
-        case("111k pillars, P=32, none", sweep, "pillars", 32, graph(18, 1.5), **none),
-        case("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, graph(24, 1.5), **none),
-        case("1k call, torchvox.voxelize", small, "0.2 m", 10, call),
-        case("1k call, torch.ops.torchvox.voxelize", small, "0.2 m", 10, call, bare=True),
+        spec("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, graph(12)),
+        spec("111k 0.2 m, P=10, half mean", sweep, "0.2 m", 10, graph(18) + eager, **half),
+        spec("111k pillars, P=32, half mean", sweep, "pillars", 32, graph(18), **half),
+        spec("111k 0.075 m, P=10, half mean", sweep, "0.075 m", 10, graph(24), **half),
+        spec("1M 0.2 m, P=10, half mean", sweeps(9), "0.2 m", 10, graph(60), **half),
+        spec("10M 0.2 m, P=10, half mean", sweeps(90), "0.2 m", 10, graph(1000), **half),
+        spec("17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, graph(12, 1.5), **none),
+        spec("111k 0.2 m, P=10, none", sweep, "0.2 m", 10, graph(18, 1.5), **none),
+        spec("111k pillars, P=32, none", sweep, "pillars", 32, graph(18, 1.5), **none),
+        spec("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, graph(24, 1.5), **none),
+        spec("1k call, torchvox.voxelize", small, "0.2 m", 10, call),
+        spec("1k call, torch.ops.torchvox.voxelize", small, "0.2 m", 10, call, bare=True),
     ]
 
 
-def cpu_cases() -> List[Case]:
+def cpu_cases() -> List[CaseSpec]:
     kitti, sweep = Clouds.kitti, Clouds.sweep
 
-    def best(us: float) -> List[Goal]:
-        return [Goal("best_us", us)]
+    def best(us: float) -> List[Target]:
+        return [Target("best_us", us)]
 
-    rivals = [Goal("best_us", faster_than="every other way")]
+    rivals = [Target("best_us", faster_than="every other implementation")]
     padded = {"reduce": "none", "exact": True}
     return [
-        case("111k 0.2 m, mean", sweep, "0.2 m", -1, best(1600) + rivals),
-        case("111k 0.075 m, P=10, mean", sweep, "0.075 m", 10, best(4000)),
-        case("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, best(400)),
-        case("111k pillars, P=32, mean", sweep, "pillars", 32, best(1200)),
-        case("17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, **padded),
-        case("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, **padded),
+        spec("111k 0.2 m, mean", sweep, "0.2 m", -1, best(1600) + rivals),
+        spec("111k 0.075 m, P=10, mean", sweep, "0.075 m", 10, best(4000)),
+        spec("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, best(400)),
+        spec("111k pillars, P=32, mean", sweep, "pillars", 32, best(1200)),
+        spec("17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, **padded),
+        spec("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, **padded),
     ]

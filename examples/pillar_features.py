@@ -6,9 +6,9 @@ encodes them with a small PointNet, scatters them to a bird's-eye-view canvas, a
 by furthest point sampling. The same instance then runs eagerly, under torch.compile, exported and
 loaded again, packaged by AOTInductor, and scripted:
 
-    python examples/pillar_features.py                  # every way, compared with eager
+    python examples/pillar_features.py                  # every format, compared with eager
     python examples/pillar_features.py --save folder    # model.pt2, model_aoti.pt2, model.pt
-    python examples/pillar_features.py --ways eager export
+    python examples/pillar_features.py --formats eager export
 """
 
 import argparse
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import torchvox
 
-WAYS = ["eager", "compile", "export", "aoti", "torchscript"]
+FORMATS = ["eager", "compile", "export", "aoti", "torchscript"]
 
 
 class PillarFeatures(nn.Module):
@@ -134,33 +134,33 @@ def export(model: nn.Module) -> torch.export.ExportedProgram:
     return torch.export.export(model, example, dynamic_shapes=({0: torch.export.Dim("N")}, None))
 
 
-def through(way: str, model: nn.Module, folder: Path):
-    """The model as `way` runs it; what it saves on the way lies in `folder`."""
-    if way == "eager":
+def through(kind: str, model: nn.Module, folder: Path):
+    """The model as it runs in `kind`; what it saves lies in `folder`."""
+    if kind == "eager":
         return model
-    if way == "compile":
+    if kind == "compile":
         return torch.compile(model, fullgraph=True, dynamic=True)
-    if way == "export":
+    if kind == "export":
         torch.export.save(export(model), folder / "model.pt2")
         return torch.export.load(folder / "model.pt2").module()
-    if way == "aoti":
+    if kind == "aoti":
         package = str(folder / "model_aoti.pt2")
         torch._inductor.aoti_compile_and_package(export(model), package_path=package)
         return torch._inductor.aoti_load_package(package)
-    if way == "torchscript":
+    if kind == "torchscript":
         torch.jit.script(model).save(str(folder / "model.pt"))
         return torch.jit.load(str(folder / "model.pt"))
-    raise ValueError(f"way must be one of {WAYS}, got {way!r}")
+    raise ValueError(f"format must be one of {FORMATS}, got {kind!r}")
 
 
 @torch.inference_mode()
-def run(ways: List[str], folder: Path) -> bool:
+def run(formats: List[str], folder: Path) -> bool:
     model = make_model()
     clouds = [batch_of(make_cloud(size, seed)) for seed, size in enumerate((1000, 5000, 20000))]
     expected = [model(*cloud) for cloud in clouds]
     good = True
-    for way in ways:
-        runs = through(way, model, folder)
+    for kind in formats:
+        runs = through(kind, model, folder)
         for cloud, outputs in zip(clouds, expected, strict=True):
             actual = runs(*cloud)
             # What torchvox computes has the same bits however it is run; a convolution or a matrix
@@ -175,7 +175,7 @@ def run(ways: List[str], folder: Path) -> bool:
             good = good and exact and close
             kept, found = outputs[3][0, :2].tolist()
             print(
-                f"{way:<12} {len(cloud[0]):>6} points: {kept} of {found} pillars, "
+                f"{kind:<12} {len(cloud[0]):>6} points: {kept} of {found} pillars, "
                 f"{'same as eager' if exact and close else 'DIFFERS FROM EAGER'}"
             )
     return good
@@ -184,13 +184,13 @@ def run(ways: List[str], folder: Path) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save", type=Path, help="folder for the saved models")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     args = parser.parse_args()
     if args.save:
         args.save.mkdir(parents=True, exist_ok=True)
-        return 0 if run(args.ways, args.save) else 1
+        return 0 if run(args.formats, args.save) else 1
     with tempfile.TemporaryDirectory() as folder:
-        return 0 if run(args.ways, Path(folder)) else 1
+        return 0 if run(args.formats, Path(folder)) else 1
 
 
 if __name__ == "__main__":

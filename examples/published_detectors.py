@@ -115,11 +115,11 @@ def known_as(path: Path) -> Optional[Published]:
 
 def check_hash(path: Path) -> Optional[str]:
     """What is wrong with a file whose name ends with its hash; None when nothing is."""
-    told = re.search(r"-([0-9a-f]{8})\.pth$", path.name)
-    if told is None:
+    match = re.search(r"-([0-9a-f]{8})\.pth$", path.name)
+    if match is None:
         return None
     found = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-    return None if found == told[1] else f"its hash is {found}, not {told[1]}: download it again"
+    return None if found == match[1] else f"its hash is {found}, not {match[1]}: download it again"
 
 
 def points_of(scan: Path, layout: Optional[str], columns: int) -> Tensor:

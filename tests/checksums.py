@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from helpers import bits
-from samples import OPS, cases, leaves, on, run, some_gradient, with_gradients
+from samples import OPS, leaves, on, run, sample_inputs, some_gradient, with_gradients
 
 
 def checksum(outputs: tuple) -> str:
@@ -27,7 +27,7 @@ def checksum(outputs: tuple) -> str:
 def checksums(device: str) -> dict[str, str]:
     found = {}
     for op in OPS:
-        for name, make in {**cases(op), "large": lambda op=op: op.call(3000, 1)}.items():
+        for name, make in {**sample_inputs(op), "large": lambda op=op: op.call(3000, 1)}.items():
             call = with_gradients(op, on(device, make()))
             outs = run(op, call)
             found[f"{device} {op} {name}"] = checksum(outs)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one list of ops that the acceptance tests in tests/core walk.
 
-An op is one entry: how to call it with n points, what else its contract allows, what has a
+An op is one OpInfo: how to call it with n points, what else its contract allows, what has a
 gradient. Everything else (empty, strided, on the GPU, compiled, captured ...) is derived from that.
-test_surface.py fails for a registered op without an entry and for an entry without an op.
+test_surface.py fails for a registered op without an OpInfo and for an OpInfo without an op.
 """
 
 from collections.abc import Callable
 
 import pytest
 import torch
-from entries import (
+from op_infos import (
     ball_query,
     bev,
     boxes,
@@ -25,9 +25,9 @@ from entries import (
     sampling,
     voxel,
 )
-from entries.op import (  # noqa: F401 (the tests take everything from here)
+from op_infos.op_info import (  # noqa: F401 (the tests take everything from here)
     Call,
-    Op,
+    OpInfo,
     backward,
     cloud,
     generator,
@@ -43,7 +43,7 @@ from entries.op import (  # noqa: F401 (the tests take everything from here)
 
 import torchvox
 
-OPS: list[Op] = [
+OPS: list[OpInfo] = [
     *voxel.OPS,
     *bev.OPS,
     *sampling.OPS,
@@ -98,13 +98,13 @@ def rows(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=generator(sum(shape)))
 
 
-def cases(op: Op) -> dict[str, Callable[[], Call]]:
-    """Every call of an op: the plain one, one point, none, and those of its entry."""
+def sample_inputs(op: OpInfo) -> dict[str, Callable[[], Call]]:
+    """Every call of an op: the plain one, one point, none, and those of its OpInfo."""
     return {
         "plain": lambda: op.call(40, 0),
         "one point": lambda: op.call(1, 0),
         "empty": lambda: op.call(0, 0),
-        **op.cases,
+        **op.sample_inputs,
     }
 
 
@@ -113,8 +113,12 @@ DIFFERENTIABLE = [op for op in OPS if op.gradients]
 each_op = pytest.mark.parametrize("op", OPS, ids=str)
 each_public_op = pytest.mark.parametrize("op", [op for op in OPS if op.public], ids=str)
 each_differentiable_op = pytest.mark.parametrize("op", DIFFERENTIABLE, ids=str)
-each_case = pytest.mark.parametrize(
+each_sample_input = pytest.mark.parametrize(
     ("op", "make"),
-    [pytest.param(op, make, id=f"{op}-{name}") for op in OPS for name, make in cases(op).items()],
+    [
+        pytest.param(op, make, id=f"{op}-{name}")
+        for op in OPS
+        for name, make in sample_inputs(op).items()
+    ],
 )
 each_module = pytest.mark.parametrize("name", MODULES)

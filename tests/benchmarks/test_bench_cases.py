@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of cases: every row of the targets is there, and each goal can be judged."""
+"""The list of cases: every row of the targets is there, and each target can be judged."""
 
 import pytest
 
@@ -14,16 +14,16 @@ def all_cases(device):
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_names_are_unique(device):
-    names = [case.name for case in all_cases(device)]
+    names = [spec.name for spec in all_cases(device)]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_goals_are_about_figures_that_the_device_has(device):
-    for case in all_cases(device):
-        for goal in case.goals:
-            assert goal.figure in FIGURES[device], case.name
-            assert (goal.at_most_us is None) != (goal.faster_than is None), case.name
+    for spec in all_cases(device):
+        for target in spec.targets:
+            assert target.figure in FIGURES[device], spec.name
+            assert (target.at_most_us is None) != (target.faster_than is None), spec.name
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -35,17 +35,17 @@ def test_goals_are_about_figures_that_the_device_has(device):
     ],
 )
 def test_every_op_has_cases(device, op):
-    assert any(case.name.startswith(op) for case in all_cases(device))
+    assert any(spec.name.startswith(op) for spec in all_cases(device))
 
 
 def test_cases_without_data_run_on_generated_clouds(clouds):
-    problem = next(c for c in all_cases("cpu") if "KITTI pillars" in c.name).build(clouds)
-    assert problem.source.startswith("generated")
-    assert 10_000 < problem.points.size(0) < 40_000
+    case = next(c for c in all_cases("cpu") if "KITTI pillars" in c.name).build(clouds)
+    assert case.source.startswith("generated")
+    assert 10_000 < case.points.size(0) < 40_000
 
 
 @pytest.mark.parametrize("points", [1000, 250_000])
-def test_a_street_has_as_many_points_as_asked_for(clouds, points):
+def test_a_street_has_as_many_points_as_requested(clouds, points):
     assert clouds.street(points).points.shape == (points, 4)
 
 
@@ -56,9 +56,9 @@ def test_jittered_sweeps_differ_from_each_other(clouds):
     assert (twice[:half, :3] - twice[half:, :3]).abs().max() < 1.0
 
 
-def test_the_textbook_way_by_class_finds_the_boxes_of_the_op(clouds):
+def test_the_baseline_way_by_class_finds_the_boxes_of_the_op(clouds):
     from benchmarks.detection import gpu_cases
 
-    problem = next(c for c in gpu_cases() if "by class" in c.name).build(clouds)
-    way = next(problem.textbook(problem.torchvox()))
-    assert "same" in way.check(way.call())
+    case = next(c for c in gpu_cases() if "by class" in c.name).build(clouds)
+    implementation = next(case.baselines(case.torchvox()))
+    assert "same" in implementation.check(implementation.call())

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How results of other ways to find nearest neighbors are judged."""
+"""How results of other implementations to find nearest neighbors are judged."""
 
 import pytest
 import torch
 
 
 @pytest.fixture
-def problem():
-    from benchmarks.neighbors_knn import KnnProblem
+def case():
+    from benchmarks.neighbors_knn import KnnCase
 
     points = torch.tensor([[[1.0, 0, 0], [-1, 0, 0], [0, 2, 0], [0, 0, 3]]])
-    return KnnProblem(points, torch.zeros(1, 1, 3), "by hand", 3)
+    return KnnCase(points, torch.zeros(1, 1, 3), "by hand", 3)
 
 
-def verdict(problem, idx):
+def verdict(case, idx):
     from benchmarks.neighbors_knn import compare
 
-    return compare(problem, torch.tensor([[idx]]), problem.torchvox())
+    return compare(case, torch.tensor([[idx]]), case.torchvox())
 
 
-def test_equal_neighbors_pass(problem):
-    assert verdict(problem, [0, 1, 2]) == "same neighbors"
+def test_equal_neighbors_pass(case):
+    assert verdict(case, [0, 1, 2]) == "same neighbors"
 
 
-def test_neighbors_at_one_distance_may_change_places(problem):
-    assert verdict(problem, [1, 0, 2]).startswith("33.33 % of the neighbors in the same place")
+def test_neighbors_at_one_distance_may_change_places(case):
+    assert verdict(case, [1, 0, 2]).startswith("33.33 % of the neighbors in the same place")
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_neighbors_at_one_distance_may_change_places(problem):
         ([0, 1, -1], "outside the cloud"),
     ],
 )
-def test_other_neighbors_are_wrong(problem, idx, words):
+def test_other_neighbors_are_wrong(case, idx, words):
     from benchmarks.suite import WrongResult
 
     with pytest.raises(WrongResult, match=words):
-        verdict(problem, idx)
+        verdict(case, idx)
 
 
 @pytest.mark.parametrize("op", ["knn", "three_nn"])
-def test_the_textbook_way_finds_the_same(op):
-    from benchmarks.neighbors_knn import KnnProblem, all_distances, compare
+def test_the_baseline_way_finds_the_same(op):
+    from benchmarks.neighbors_knn import KnnCase, all_distances, compare
 
-    problem = KnnProblem(torch.rand(2, 50, 3), torch.rand(2, 9, 3), "cube", 3, op)
-    assert compare(problem, all_distances(problem), problem.torchvox()) == "same neighbors"
+    case = KnnCase(torch.rand(2, 50, 3), torch.rand(2, 9, 3), "cube", 3, op)
+    assert compare(case, all_distances(case), case.torchvox()) == "same neighbors"

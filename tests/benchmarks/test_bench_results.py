@@ -10,7 +10,7 @@ from helpers import ROOT
 
 FACTS = {
     *("date", "device", "commit", "dirty", "torchvox", "build", "torch", "cuda", "python"),
-    *("cpu", "cores", "threads", "load", "peers", "copy_gb_per_s"),
+    *("cpu", "cores", "threads", "load", "upstream", "copy_gb_per_s"),
 }
 
 
@@ -27,29 +27,29 @@ def results(tmp_path_factory):
 
 
 def test_the_head_says_where_the_figures_come_from(results):
-    assert results["schema"] == 1
+    assert results["schema"] == 2
     assert set(results["machine"]) >= FACTS
     assert results["machine"]["copy_gb_per_s"] > 0
 
 
-def test_rows_have_one_form(results):
-    assert {row["case"] for row in results["rows"]} == {"FPS 1024 -> 512"}
-    for row in results["rows"]:
-        assert {"case", "op", "device", "way", "status", "size"} <= set(row)
+def test_measurements_have_one_form(results):
+    assert {row["case"] for row in results["measurements"]} == {"FPS 1024 -> 512"}
+    for row in results["measurements"]:
+        assert {"case", "op", "device", "implementation", "status", "size"} <= set(row)
         assert row["status"] in ("timed", "wrong", "failed", "skipped")
         timed = row["status"] == "timed"
         assert ("best_us" in row) == ("check" in row) == timed
         assert ("reason" in row) != timed
-        assert ("goals" in row) == (row["way"] == "torchvox")
+        assert ("targets" in row) == (row["implementation"] == "torchvox")
 
 
-def test_markdown_has_a_row_for_each_way(results):
+def test_markdown_has_a_row_for_each_implementation(results):
     from torchvox.cli.bench_table import markdown
 
     text = markdown(results)
     assert results["machine"]["commit"] in text
-    for row in results["rows"]:
-        assert f"| {row['way']} |" in text
+    for row in results["measurements"]:
+        assert f"| {row['implementation']} |" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in lines}) == 1
 
@@ -58,14 +58,14 @@ def test_a_miss_and_a_wrong_result_are_loud():
     from torchvox.cli.bench_table import tables
 
     size = {"read": 1_000_000, "written": 500_000}
-    goal = {"figure": "graph_us", "text": "<= 9 us", "limit_us": 9, "met": False}
+    target = {"figure": "graph_us", "text": "<= 9 us", "limit_us": 9, "met": False}
     common = {"case": "c", "op": "voxelize", "size": size}
-    timed = {"way": "torchvox", "status": "timed", "graph_us": 10.0, "goals": [goal]}
-    wrong = {"way": "other", "status": "wrong", "reason": "3 voxels, not 4"}
-    slower = {"way": "third", "status": "timed", "graph_us": 25.0}
+    timed = {"implementation": "torchvox", "status": "timed", "graph_us": 10.0, "targets": [target]}
+    wrong = {"implementation": "other", "status": "wrong", "reason": "3 voxels, not 4"}
+    slower = {"implementation": "third", "status": "timed", "graph_us": 25.0}
     rows = [{**common, **row} for row in (timed, wrong, slower)]
-    (table,) = tables({"rows": rows, "growth": []})
-    assert table.header == ["case", "way", "graph us", "MB", "vs torchvox", "target"]
+    (table,) = tables({"measurements": rows, "growth": []})
+    assert table.header == ["case", "implementation", "graph us", "MB", "vs torchvox", "target"]
     assert table.rows == [
         ["c", "torchvox", "10", "1.50", "", "graph <= 9 us: MISSED"],
         ["", "other", "", "", "wrong: 3 voxels, not 4", ""],
@@ -85,7 +85,7 @@ def test_growth_curves_become_tables_and_pictures(clouds, tmp_path):
         if curve.name in ("voxelize-points", "fps-points")
     ]
     rows = growth.run(clouds, Settings("cpu", 0.001), tiny)
-    results = {"rows": [], "growth": rows, "machine": {"cpu": "a CPU", "threads": 2}}
+    results = {"measurements": [], "growth": rows, "machine": {"cpu": "a CPU", "threads": 2}}
     paths = growth.draw(results, tmp_path)
     assert {path.name for path in paths} == {"voxelize-points.png", "fps-points.png"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
@@ -102,4 +102,4 @@ def test_a_way_that_became_slow_is_left_out_at_larger_sizes(clouds, monkeypatch)
     curve = next(c for c in growth.curves() if c.name == "fps-points")
     tiny = growth.Curve(curve.name, curve.axis, [256, 512], 512, curve.build)
     rows = growth.run(clouds, Settings("cpu", 0.001), [tiny])
-    assert {row["way"] for row in rows if row["at"] == 512} == {"torchvox"}
+    assert {row["implementation"] for row in rows if row["at"] == 512} == {"torchvox"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case becomes rows: checked before they are timed, with a floor and verdicts."""
+"""A case becomes measurements: checked before they are timed, with a floor and verdicts."""
 
 import time
 from dataclasses import replace
@@ -18,58 +18,62 @@ def settings():
 @pytest.fixture
 def voxels(clouds):
     """2,000 points of a street."""
-    from benchmarks.voxel import GRIDS, VoxelProblem
+    from benchmarks.voxel import GRIDS, VoxelCase
 
-    return VoxelProblem(*clouds.street(2000), *GRIDS["0.2 m"], 3)
+    return VoxelCase(*clouds.street(2000), *GRIDS["0.2 m"], 3)
 
 
 @pytest.fixture
 def samples(clouds):
     """64 of 256 points of a cube."""
-    from benchmarks.sampling import SamplingProblem
+    from benchmarks.sampling import SamplingCase
 
-    return SamplingProblem(*clouds.cube(1, 256), 64)
+    return SamplingCase(*clouds.cube(1, 256), 64)
 
 
-def rows_of(problem, settings, *goals):
+def measure(case, settings, *targets):
     from benchmarks.clouds import Clouds
-    from benchmarks.suite import Case, run_case
+    from benchmarks.suite import CaseSpec, run_case
 
-    return run_case(Case("a case", lambda _: problem, goals), Clouds(None, "cpu"), settings)
+    return run_case(CaseSpec("a case", lambda _: case, targets), Clouds(None, "cpu"), settings)
 
 
-def by_way(rows):
-    return {row["way"]: row for row in rows}
+def by_name(rows):
+    return {row["implementation"]: row for row in rows}
 
 
 @pytest.mark.parametrize("change", [{}, {"reduce": "none"}, {"max_points": -1}])
 @pytest.mark.parametrize("dtype", [None, torch.half])
-def test_textbook_voxels_are_those_of_torchvox(voxels, settings, change, dtype):
-    rows = rows_of(replace(voxels, out_dtype=dtype, **change), settings)
-    assert [row["way"] for row in rows] == ["torchvox", "torch unique + index_add", "numpy unique"]
+def test_baseline_voxels_are_those_of_torchvox(voxels, settings, change, dtype):
+    rows = measure(replace(voxels, out_dtype=dtype, **change), settings)
+    assert [row["implementation"] for row in rows] == [
+        "torchvox",
+        "torch unique + index_add",
+        "numpy unique",
+    ]
     for row in rows[1:]:
         assert row["status"] == "timed", row["reason"]
         assert "voxels, counts, features" in row["check"]
 
 
-def test_textbook_samples_are_those_of_torchvox(samples, settings):
-    rows = rows_of(samples, settings)
+def test_baseline_samples_are_those_of_torchvox(samples, settings):
+    rows = measure(samples, settings)
     assert {row["status"] for row in rows} == {"timed"}
     assert rows[1]["check"] == "same samples"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
 @pytest.mark.parametrize("index", [False, True])
-def test_textbook_images_are_those_of_torchvox(clouds, settings, dtype, index):
-    from benchmarks.bev import BEVProblem
+def test_baseline_images_are_those_of_torchvox(clouds, settings, dtype, index):
+    from benchmarks.bev import BEVCase
 
-    problem = BEVProblem(*clouds.street(3000), cells=64, dtype=dtype, index=index)
-    rows = rows_of(problem, settings)
+    case = BEVCase(*clouds.street(3000), cells=64, dtype=dtype, index=index)
+    rows = measure(case, settings)
     assert {row["status"] for row in rows} == {"timed"}, rows
 
 
-def test_rows_carry_sizes_and_figures(voxels, settings):
-    row = rows_of(voxels, settings)[0]
+def test_measurements_carry_sizes_and_figures(voxels, settings):
+    row = measure(voxels, settings)[0]
     assert row["size"]["points"] == 2000
     assert row["size"]["read"] == 2000 * 4 * 4
     # features, indices, num_points, point_voxel and counts, at a capacity of one voxel per point
@@ -88,62 +92,64 @@ def test_the_floor_is_the_bytes_at_copy_speed(monkeypatch):
 
 
 def test_goals_are_judged(voxels, settings):
-    from benchmarks.suite import Goal
+    from benchmarks.suite import Target
 
-    rows = rows_of(
+    rows = measure(
         voxels,
         settings,
-        Goal("best_us", 1e9),
-        Goal("best_us", 1e-3),
-        Goal("best_us", faster_than="no such library", factor=2.0),
-        Goal("best_us", faster_than="every other way", factor=1e-6),
+        Target("best_us", 1e9),
+        Target("best_us", 1e-3),
+        Target("best_us", faster_than="no such library", factor=2.0),
+        Target("best_us", faster_than="every other implementation", factor=1e-6),
     )
-    assert [goal["met"] for goal in rows[0]["goals"]] == [True, False, None, True]
-    assert rows[0]["goals"][3]["limit_us"] > 1e6 * 0.5 * min(r["best_us"] for r in rows[1:])
+    assert [target["met"] for target in rows[0]["targets"]] == [True, False, None, True]
+    assert rows[0]["targets"][3]["limit_us"] > 1e6 * 0.5 * min(r["best_us"] for r in rows[1:])
 
 
 def test_a_goal_may_add_the_writing_of_the_features(voxels, settings, monkeypatch):
     from benchmarks import machine
-    from benchmarks.suite import Goal
+    from benchmarks.suite import Target
 
     monkeypatch.setattr(machine, "copy_bandwidth", lambda device: 1e9)
-    goal = rows_of(replace(voxels, reduce="none"), settings, Goal("best_us", 10, 1.5))[0]["goals"]
-    assert goal[0]["limit_us"] == pytest.approx(10 + 1.5 * 2000 * 3 * 4 * 4 * 1e-3)
+    target = measure(replace(voxels, reduce="none"), settings, Target("best_us", 10, 1.5))[0][
+        "targets"
+    ]
+    assert target[0]["limit_us"] == pytest.approx(10 + 1.5 * 2000 * 3 * 4 * 4 * 1e-3)
 
 
-def test_what_torchvox_cannot_do_is_a_row(voxels, settings):
+def test_what_torchvox_cannot_do_is_reported(voxels, settings):
     class Broken(type(voxels)):
         def torchvox(self):
             raise RuntimeError("out of memory")
 
     broken = Broken(voxels.points, "", voxels.voxel_size, voxels.point_cloud_range, 3)
-    (row,) = rows_of(broken, settings)
+    (row,) = measure(broken, settings)
     assert (row["status"], row["reason"]) == ("failed", "RuntimeError: out of memory")
 
 
 class Scripted:
-    """A sampling problem whose other way is the given call, and counts its calls."""
+    """A sampling case whose other implementation is the given call, and counts its calls."""
 
-    def __init__(self, problem, call, capturable=False):
-        self.problem, self.calls = problem, []
+    def __init__(self, case, call, capturable=False):
+        self.case, self.calls = case, []
         self.call, self.capturable = call, capturable
 
     def __getattr__(self, name):
-        return getattr(self.problem, name)
+        return getattr(self.case, name)
 
-    def textbook(self, outputs):
-        from benchmarks.suite import Way
+    def baselines(self, outputs):
+        from benchmarks.suite import Implementation
 
         def call():
             self.calls.append(time.perf_counter())
             return self.call(len(self.calls))
 
-        yield Way("other", call, lambda result: f"result {result}", self.capturable)
+        yield Implementation("other", call, lambda result: f"result {result}", self.capturable)
 
 
 def test_a_first_call_is_never_a_measurement(samples, settings):
     scripted = Scripted(samples, lambda count: time.sleep(0.2 if count == 1 else 0.0))
-    row = by_way(rows_of(scripted, settings))["other"]
+    row = by_name(measure(scripted, settings))["other"]
     assert row["wall_us"] < 50_000
 
 
@@ -152,7 +158,7 @@ def test_a_slow_call_is_timed_once_after_a_warm_up(samples, settings, monkeypatc
 
     monkeypatch.setitem(suite.SLOW_S, "cpu", 0.01)
     scripted = Scripted(samples, lambda count: time.sleep(0.02) or count)
-    row = by_way(rows_of(scripted, settings))["other"]
+    row = by_name(measure(scripted, settings))["other"]
     assert len(scripted.calls) == 2
     assert row["check"] == "result 2"
     assert 20_000 <= row["best_us"] == row["wall_us"] < 200_000
@@ -175,7 +181,7 @@ def test_slow_ways_get_fewer_figures_on_a_gpu(samples, settings, monkeypatch, se
     monkeypatch.setattr(timing, "cpu_us", lambda call, budget, wall: 4.0)
     monkeypatch.setattr(machine, "floor_us", lambda device, moved, launches: 2.0)
     scripted = Scripted(samples, lambda count: time.sleep(seconds), capturable=True)
-    rows = by_way(rows_of(scripted, replace(settings, device="cuda")))
+    rows = by_name(measure(scripted, replace(settings, device="cuda")))
     every = {"graph_us", "launches", "eager_us", "cpu_us", "floor_us", "times_floor"}
     assert {key for key in every if key in rows["torchvox"]} == every
     assert rows["torchvox"]["times_floor"] == 2.5
@@ -187,13 +193,13 @@ def test_slow_ways_get_fewer_figures_on_a_gpu(samples, settings, monkeypatch, se
 
 def test_after_the_deadline_only_torchvox_is_measured(samples, settings):
     scripted = Scripted(samples, lambda count: count)
-    rows = by_way(rows_of(scripted, replace(settings, deadline=time.perf_counter() - 1)))
+    rows = by_name(measure(scripted, replace(settings, deadline=time.perf_counter() - 1)))
     assert (rows["other"]["status"], rows["other"]["reason"]) == ("skipped", "out of time")
     assert rows["torchvox"]["status"] == "timed"
     assert scripted.calls == []
 
 
-FPS_PEER = """
+FAKE_FPSAMPLE = """
 import numpy as np
 def bucket_fps_kdline_sampling(cloud, count, h, start_idx):
     return {}
@@ -209,19 +215,21 @@ def bucket_fps_kdline_sampling(cloud, count, h, start_idx):
     ],
 )
 def test_a_sampler_with_a_wrong_result_is_not_timed(samples, settings, fake_package, body, reason):
-    from benchmarks.sampling_peers import PEERS
+    from benchmarks.sampling_upstream import UPSTREAM
 
     points = samples.points.sort(1).values  # the first ones huddle in a corner
-    fake_package("fpsample", FPS_PEER.format(body))
-    peers = [peer for peer in PEERS if peer.package == "fpsample"]
-    rows = by_way(rows_of(replace(samples, points=points), replace(settings, peers=peers)))
-    (wrong,) = (row for way, row in rows.items() if way.startswith("fpsample"))
+    fake_package("fpsample", FAKE_FPSAMPLE.format(body))
+    upstream = [a for a in UPSTREAM if a.package == "fpsample"]
+    rows = by_name(measure(replace(samples, points=points), replace(settings, upstream=upstream)))
+    (wrong,) = (
+        row for implementation, row in rows.items() if implementation.startswith("fpsample")
+    )
     assert wrong["status"] == "wrong"
     assert reason in wrong["reason"]
     assert "best_us" not in wrong
 
 
-GICP_PEER = """
+FAKE_GICP = """
 import numpy as np
 class PointCloud:
     def __init__(self, points):
@@ -245,20 +253,20 @@ def voxelgrid_sampling(cloud, size, threads):
     ],
 )
 def test_a_voxelizer_is_held_to_its_own_rule(voxels, settings, fake_package, body, status):
-    from benchmarks.voxel_peers import PEERS
+    from benchmarks.voxel_upstream import UPSTREAM
 
-    fake_package("small_gicp", GICP_PEER.format(body))
-    peers = [peer for peer in PEERS if peer.package == "small_gicp"]
+    fake_package("small_gicp", FAKE_GICP.format(body))
+    upstream = [a for a in UPSTREAM if a.package == "small_gicp"]
     uncapped = replace(voxels, max_points=-1)
-    rows = by_way(rows_of(uncapped, replace(settings, peers=peers)))
+    rows = by_name(measure(uncapped, replace(settings, upstream=upstream)))
     assert rows["small_gicp"]["status"] == status
 
 
-def test_a_broken_peer_is_a_row_and_the_others_go_on(samples, settings, fake_package):
-    from benchmarks.sampling_peers import PEERS
+def test_a_broken_library_is_reported_and_the_others_go_on(samples, settings, fake_package):
+    from benchmarks.sampling_upstream import UPSTREAM
 
     fake_package("fpsample", "raise OSError('no such library')")
-    rows = by_way(rows_of(samples, replace(settings, peers=PEERS[:1])))
+    rows = by_name(measure(samples, replace(settings, upstream=UPSTREAM[:1])))
     assert rows["fpsample"] == {
         **rows["fpsample"],
         "status": "failed",
@@ -267,14 +275,14 @@ def test_a_broken_peer_is_a_row_and_the_others_go_on(samples, settings, fake_pac
     assert rows["torch loop"]["status"] == "timed"
 
 
-def test_peers_are_packages_by_name():
-    from benchmarks.peers import ALL, PACKAGES
+def test_upstream_libraries_are_packages_by_name():
+    from benchmarks.upstream import ALL, PACKAGES
 
     assert {
         *("fpsample", "mmcv", "open3d", "pointnet2_ops"),
         *("pytorch3d", "scipy", "small_gicp", "spconv", "torch_cluster"),
     } == set(PACKAGES)
-    assert {peer.op for peer in ALL} == {
+    assert {library.op for library in ALL} == {
         *("voxelize", "furthest_point_sample", "ball_query", "knn", "three_nn"),
         *("group_points", "three_interpolate"),
     }

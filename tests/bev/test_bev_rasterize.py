@@ -46,7 +46,7 @@ def test_all_channels_together(device, orientation, fill):
     assert image.shape[:2] == (1, 18)
 
 
-def test_planes_come_in_the_order_asked_for_with_repeats(device):
+def test_planes_come_in_the_requested_order_with_repeats(device):
     points = polluted()
     channels = ["count", "slices:2", "height_max", "count", "occupancy:3", "slices:5", "slices:2"]
     image, _ = check(device, points, channels)

@@ -19,25 +19,32 @@ MACHINE = {
     "date": "2026-01-01T00:00:00+00:00",
     "copy_gb_per_s": 4260.0,
 }
-ROW = {
+MEASUREMENT = {
     "case": "FPS [a] 16k -> 4k",
     "op": "furthest_point_sample",
-    "way": "torchvox",
+    "implementation": "torchvox",
     "status": "timed",
     "graph_us": 1583.2,
     "launches": 6,
     "times_floor": 300.0,
     "size": {"read": 196608, "written": 32768},
-    "goals": [{"figure": "graph_us", "text": "<= 1600 us", "limit_us": 1600, "met": True}],
+    "targets": [{"figure": "graph_us", "text": "<= 1600 us", "limit_us": 1600, "met": True}],
 }
-WRONG = {**ROW, "way": "other", "status": "wrong", "reason": "a point is sampled twice"}
+WRONG = {
+    **MEASUREMENT,
+    "implementation": "other",
+    "status": "wrong",
+    "reason": "a point is sampled twice",
+}
 
 
 @pytest.fixture
 def results(tmp_path):
     path = tmp_path / "bench.json"
-    rows = [ROW, {k: v for k, v in WRONG.items() if k not in ("graph_us", "goals")}]
-    path.write_text(json.dumps({"schema": 1, "machine": MACHINE, "rows": rows, "growth": []}))
+    measured = [MEASUREMENT, {k: v for k, v in WRONG.items() if k not in ("graph_us", "targets")}]
+    path.write_text(
+        json.dumps({"schema": 2, "machine": MACHINE, "measurements": measured, "growth": []})
+    )
     return path
 
 
@@ -71,4 +78,4 @@ def test_bench_runs_the_benchmark_and_shows_it(torchvox_cli, tmp_path):
     result = torchvox_cli("bench", "--device", "cpu", "--alone", "--only", "1024 -> 512")
     assert result.code == 0, result.err
     assert "FPS 1024 -> 512" in result.out
-    assert json.loads((tmp_path / "bench.json").read_text())["schema"] == 1
+    assert json.loads((tmp_path / "bench.json").read_text())["schema"] == 2

@@ -9,17 +9,17 @@ import torch
 from torchvox.models import checkpoints
 from torchvox.reference import pointpillars_openpcdet
 from torchvox.reference.boxes_plain import AnchorClass
-from torchvox.reference.pillars_plain import Grid, Trunk
+from torchvox.reference.pillars_plain import BackboneNeck, Grid
 
 
 @pytest.fixture
 def detector(tmp_path):
-    """The checkpoint of a small OpenPCDet detector, and what its import has to be told."""
+    """The checkpoint of a small OpenPCDet detector, and the settings that its import needs."""
     grid = Grid((1.0, 1.0, 4.0), (0.0, -16.0, -3.0, 32.0, 16.0, 1.0), 8, 500)
-    trunk = Trunk((1, 1), (2, 2), (8, 16), (1, 2), (16, 16))
+    backbone_neck = BackboneNeck((1, 1), (2, 2), (8, 16), (1, 2), (16, 16))
     van = AnchorClass("van", (4.5, 1.8, 2.0), -1.7)
     torch.manual_seed(0)
-    network = pointpillars_openpcdet.SingleHead(4, grid, [van], trunk, (16,))
+    network = pointpillars_openpcdet.SingleHead(4, grid, [van], backbone_neck, (16,))
     torch.save({"it": 1, "model_state": network.state_dict()}, tmp_path / "epoch_80.pth")
     (tmp_path / "net.yaml").write_text(
         "classes: [van]\n"
@@ -40,8 +40,8 @@ def test_import_of_a_detector_reports_flags_and_boxes(torchvox_cli, detector, tm
     assert result.code == 0, result.err
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["tensors"] == "49 of 49 used, each once"
-    assert report["flag detections.score"] == "0.4 (asked for)"
-    assert report["flag max_points"] == "8 (asked for)"
+    assert report["flag detections.score"] == "0.4 (override)"
+    assert report["flag max_points"] == "8 (override)"
     assert report["flag head.grid"] == "ends (assumed)"
     there, here, same = report["boxes there, here, the same"].split(", ")
     assert there == here == same
@@ -76,7 +76,7 @@ def test_the_original_configuration_is_read(torchvox_cli, detector, tmp_path):
     )
     result = torchvox_cli("import", detector, "--original", "pointpillar.yaml", "-o", "model.pt")
     assert result.code == 0, result.err
-    assert "told by its configuration" in result.out
+    assert "declared by its configuration" in result.out
     torchvox_cli("import", detector, "--original", "no.yaml").assert_one_sentence(2, "--original")
     torchvox_cli("import", detector, "--original", "no.py").assert_one_sentence(2, "--original")
     (tmp_path / "other.yaml").write_text("a: 1\n")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchvox.models import checkpoints
-from torchvox.models.fold import fold_batch_norms
+from torchvox.models.fuse import fuse_batch_norms
 from torchvox.reference import pointnet2_yanx27
 
 
@@ -44,13 +44,13 @@ def test_export_with_half_weights(torchvox_cli, checkpoint):
     assert "wrote model.script.pt" in result.out
 
 
-def test_a_folded_file_is_exported_in_its_own_dtype_alone(torchvox_cli, checkpoint, tmp_path):
+def test_a_fused_file_is_exported_in_its_own_dtype_alone(torchvox_cli, checkpoint, tmp_path):
     torchvox_cli("import", checkpoint, "-o", "model.pt")
-    folded = fold_batch_norms(checkpoints.load(tmp_path / "model.pt"), torch.bfloat16)
-    checkpoints.save(folded, tmp_path / "folded.pt")
-    result = torchvox_cli("export", "folded.pt", "--dtype", "float16")
-    result.assert_one_sentence(2, "folded with weights of bfloat16")
-    assert torchvox_cli("export", "folded.pt").code == 0
+    fused = fuse_batch_norms(checkpoints.load(tmp_path / "model.pt"), torch.bfloat16)
+    checkpoints.save(fused, tmp_path / "fused.pt")
+    result = torchvox_cli("export", "fused.pt", "--dtype", "float16")
+    result.assert_one_sentence(2, "fused with weights of bfloat16")
+    assert torchvox_cli("export", "fused.pt").code == 0
 
 
 def test_models_that_differ_behind_a_dot_are_exported_apart(torchvox_cli, checkpoint, tmp_path):

@@ -2,12 +2,12 @@
 """One op as a module whose forward takes the op's tensors; everything else is a constant of it."""
 
 import torch
-from samples import Call, Op, is_tensor_list
+from samples import Call, OpInfo, is_tensor_list
 from torch import Tensor, nn
 
 
 class Program(nn.Module):
-    def __init__(self, op: Op, call: Call) -> None:
+    def __init__(self, op: OpInfo, call: Call) -> None:
         super().__init__()
         self.op = op.overload
         self.tensors = [k for k, v in call.items() if isinstance(v, Tensor) or is_tensor_list(v)]
@@ -21,7 +21,7 @@ class Program(nn.Module):
     def arguments(self, call: Call) -> tuple[Tensor | list[Tensor], ...]:
         return tuple(call[k] for k in self.tensors)
 
-    def dynamic_shapes(self, op: Op) -> tuple:
+    def dynamic_shapes(self, op: OpInfo) -> tuple:
         """For torch.export: every size named in op.varying is free."""
         free = {k: {d: torch.export.Dim.DYNAMIC} for k, d in op.varying.items()}
         sizes = tuple(

@@ -8,8 +8,8 @@ import torch
 from helpers import assert_same_bits
 from samples import (
     OPS,
-    each_case,
     each_differentiable_op,
+    each_sample_input,
     gradients,
     is_tensor_list,
     map_tensors,
@@ -22,7 +22,7 @@ each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], i
 
 @pytest.mark.one_of("dtype")
 @each_dtype
-@each_case
+@each_sample_input
 def test_autocast_keeps_every_bit_and_dtype(op, make, dtype, device):
     call = on(device, make())
     expected = run(op, call)

@@ -10,9 +10,9 @@ import torch
 from fresh import fresh_process
 from helpers import assert_same_bits
 from samples import (
-    each_case,
     each_differentiable_op,
     each_op,
+    each_sample_input,
     gradients,
     on,
     run,
@@ -76,7 +76,7 @@ def test_fifty_gradients_beside_other_work_have_equal_bits(op, device):
 
 
 @pytest.mark.filterwarnings("error")
-@each_case
+@each_sample_input
 def test_deterministic_mode_warns_of_nothing_and_every_byte_is_written(op, make, device):
     call = on(device, make())
     expected = run(op, call)
@@ -129,7 +129,7 @@ def test_the_number_of_cpu_threads_changes_no_bit(op, threads):
 
 
 @pytest.mark.gpu
-@each_case
+@each_sample_input
 def test_cpu_and_cuda_have_equal_bits(op, make):
     assert_same_bits(run(op, on("cuda", make())), run(op, make()), str(op))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each refusal of the contract has one type and one message: eager, on meta tensors, compiled."""
+"""Each error of the contract has one type and one message: eager, on meta tensors, compiled."""
 
 import itertools
 import re
@@ -12,12 +12,12 @@ from samples import OPS, each_op, is_tensor_list, map_tensors, on, run
 
 import torchvox
 
-each_refusal = pytest.mark.parametrize(
+each_error_input = pytest.mark.parametrize(
     ("op", "argument", "value", "error", "words"),
     [
-        pytest.param(op, *refusal, id=f"{op}-{refusal[0]}-{i}")
+        pytest.param(op, *error_input, id=f"{op}-{error_input[0]}-{i}")
         for op in OPS
-        for i, refusal in enumerate(op.refusals)
+        for i, error_input in enumerate(op.error_inputs)
     ],
 )
 
@@ -34,19 +34,19 @@ def spoken_of(op) -> str:
 
 @each_op
 def test_the_list_names_what_an_op_refuses(op):
-    assert op.refusals
+    assert op.error_inputs
 
 
-@each_refusal
+@each_error_input
 def test_a_wrong_argument_is_refused_by_name(op, argument, value, error, words, device):
     call = on(device, wrong_call(op, argument, value))
-    with pytest.raises(error, match=words) as refusal:
+    with pytest.raises(error, match=words) as raised:
         run(op, call)
-    assert re.match(rf"{spoken_of(op)}: .*, got ", str(refusal.value))
+    assert re.match(rf"{spoken_of(op)}: .*, got ", str(raised.value))
     assert run(op, on(device, op.call(40, 0)))  # neither the op nor the CUDA context is harmed
 
 
-@each_refusal
+@each_error_input
 def test_meta_tensors_are_refused_alike(op, argument, value, error, words):
     with pytest.raises(error, match=words):
         run(op, on("meta", wrong_call(op, argument, value)))
@@ -59,7 +59,7 @@ def test_meta_tensors_are_refused_alike(op, argument, value, error, words):
             op, refusal, marks=[pytest.mark.slow] if i else [], id=f"{op}-{refusal[0]}-{i}"
         )
         for op in OPS
-        for i, refusal in enumerate(op.refusals)
+        for i, refusal in enumerate(op.error_inputs)
     ],
 )
 def test_compiled_code_refuses_alike(op, refusal):
@@ -135,9 +135,9 @@ def test_whatever_stands_for_an_argument_is_refused_by_name(op):
     call = op.call(40, 0)
     callees = [op.overload] + ([getattr(torchvox, op.name)] if op.public else [])
     for (name, kind, value), callee in itertools.product(mistakes(op, call), callees):
-        with pytest.raises((TypeError, ValueError, RuntimeError)) as refusal:
+        with pytest.raises((TypeError, ValueError, RuntimeError)) as raised:
             callee(**{**call, name: value})
-        said = str(refusal.value)
+        said = str(raised.value)
         assert spoken_of(op) in said and re.search(rf"\b{name}\b", said), f"{name} {kind}: {said}"
         if kind in NOT_DENSE:
             assert f"{name} must be a dense (strided) tensor, got " in said, f"{kind}: {said}"

@@ -8,7 +8,6 @@ from samples import (
     DIFFERENTIABLE,
     OPS,
     backward,
-    cases,
     each_differentiable_op,
     each_op,
     gradients,
@@ -16,6 +15,7 @@ from samples import (
     map_tensors,
     on,
     run,
+    sample_inputs,
     some_gradient,
     with_gradients,
 )
@@ -25,22 +25,22 @@ each_gradient_case = pytest.mark.parametrize(
     [
         pytest.param(op, make, id=f"{op}-{name}")
         for op in DIFFERENTIABLE
-        for name, make in {**cases(op), **op.smooth}.items()
+        for name, make in {**sample_inputs(op), **op.gradcheck_inputs}.items()
     ],
 )
-each_smooth = pytest.mark.parametrize(
+each_gradcheck_input = pytest.mark.parametrize(
     ("op", "make"),
     [
         pytest.param(op, make, id=f"{op}-{name}")
         for op in DIFFERENTIABLE
-        for name, make in op.smooth.items()
+        for name, make in op.gradcheck_inputs.items()
     ],
 )
 
 
 @each_differentiable_op
-def test_the_list_has_a_smooth_call_and_a_formula(op):
-    assert op.smooth and op.formula
+def test_the_list_has_a_gradcheck_input_and_a_formula(op):
+    assert op.gradcheck_inputs and op.formula
 
 
 def differentiable_outputs(op, call):
@@ -54,7 +54,7 @@ def differentiable_outputs(op, call):
     return outputs
 
 
-@each_smooth
+@each_gradcheck_input
 def test_gradients_agree_with_numerical_ones(op, make, device):
     call = with_gradients(op, on(device, make()))
     assert all(leaf.dtype == torch.float64 for leaf in leaves(op, call))
@@ -63,7 +63,7 @@ def test_gradients_agree_with_numerical_ones(op, make, device):
     assert torch.autograd.gradcheck(outputs, leaves(op, call), eps=op.step, **tolerance)
 
 
-@each_smooth
+@each_gradcheck_input
 def test_outputs_and_gradients_agree_with_the_formula_in_torch(op, make):
     call = with_gradients(op, make())
     for k, i in enumerate(op.differentiable):  # a graph each
@@ -74,10 +74,10 @@ def test_outputs_and_gradients_agree_with_the_formula_in_torch(op, make):
         torch.testing.assert_close(backward([outs[i]], inputs), backward([want], inputs))
 
 
-@each_smooth
+@each_gradcheck_input
 def test_a_second_derivative_is_right_or_refused(op, make, device):
     call = with_gradients(op, on(device, make()))
-    if op.twice:
+    if op.supports_gradgrad:
         outputs = differentiable_outputs(op, call)
         assert torch.autograd.gradgradcheck(outputs, leaves(op, call), eps=op.step)
         return
@@ -90,7 +90,7 @@ def test_a_second_derivative_is_right_or_refused(op, make, device):
 @each_op
 def test_only_the_promised_outputs_require_a_gradient(op):
     call = op.call(40, 0)
-    free = {k: v for k, v in call.items() if k not in op.constant}
+    free = {k: v for k, v in call.items() if k not in op.non_differentiable}
     call |= map_tensors(free, lambda t: t.requires_grad_() if t.is_floating_point() else t)
     if op.name.endswith("_backward") and not op.gradients:
         with pytest.raises(NotImplementedError, match="has no second derivative"):
@@ -104,9 +104,9 @@ def test_only_the_promised_outputs_require_a_gradient(op):
     assert [i for i, out in enumerate(outs) if out.requires_grad] == list(op.differentiable)
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op.constant], ids=str)
+@pytest.mark.parametrize("op", [op for op in OPS if op.non_differentiable], ids=str)
 def test_a_gradient_that_an_op_does_not_have_is_refused(op):
-    for name in op.constant:
+    for name in op.non_differentiable:
         call = op.call(40, 0)
         call[name].requires_grad_()
         with pytest.raises(NotImplementedError, match=f"{name} have no gradient"):

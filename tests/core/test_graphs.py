@@ -7,9 +7,9 @@ from gpu import captured, copy_in_place
 from helpers import assert_same_bits
 from samples import (
     backward,
-    each_case,
     each_differentiable_op,
     each_op,
+    each_sample_input,
     gradients,
     leaves,
     map_tensors,
@@ -60,7 +60,7 @@ def test_a_hundred_replays_of_forward_and_backward_equal_eager(op):
         assert_same_bits(grads, gradients(op, call), f"{op}, replay {replay}")
 
 
-@each_case
+@each_sample_input
 def test_every_case_can_be_captured(op, make):
     static = on("cuda", make())
     expected = run(op, static)
@@ -76,7 +76,7 @@ def forbid_syncs():
 
 
 # The debug mode does not see a raw cudaMemcpy; the capture tests above do.
-@each_case
+@each_sample_input
 def test_no_op_synchronizes(op, make, forbid_syncs):
     call = on("cuda", make())
     forbid_syncs()

@@ -34,7 +34,7 @@ def test_another_minor_version_of_torch_is_refused_in_one_sentence(built_for):
     )
 
 
-def test_a_torch_that_is_not_supported_is_told_the_supported_ones(built_for):
+def test_a_torch_that_is_not_supported_is_refused_with_the_supported_ones(built_for):
     built_for("2.15.0", "13.0")
     assert _library.mismatch("2.16.0+cu130", "13.0") == (
         "torchvox 0.3.1 was built for torch 2.15 (CUDA 13.0) but torch 2.16.0 (CUDA 13.0) is "

@@ -7,9 +7,9 @@ from helpers import assert_same_bits
 from layouts import LAYOUTS, expandable
 from samples import (
     backward,
-    each_case,
     each_differentiable_op,
     each_op,
+    each_sample_input,
     gradients,
     leaves,
     map_tensors,
@@ -21,7 +21,7 @@ from samples import (
 
 @pytest.mark.one_of("layout")
 @pytest.mark.parametrize("layout", LAYOUTS)
-@each_case
+@each_sample_input
 def test_any_layout_equals_the_contiguous_one(op, make, layout, device):
     call = on(device, make())
     assert_same_bits(run(op, map_tensors(call, LAYOUTS[layout])), run(op, call), str(op))
@@ -30,7 +30,7 @@ def test_any_layout_equals_the_contiguous_one(op, make, layout, device):
 @each_op
 def test_expanded_inputs_equal_contiguous_ones(op, device):
     for name, value in on(device, op.call(40, 0)).items():
-        if device == "cuda" and name in op.linked:
+        if device == "cuda" and name in op.coupled_inputs:
             continue
         if torch.is_tensor(value):
             call = {**on(device, op.call(40, 0)), name: expandable(value)}
@@ -53,7 +53,7 @@ def test_gradients_do_not_depend_on_the_layout(op, layout, device):
     assert_same_bits(backward(run(op, strided), leaves(op, strided)), expected, "a leaf")
 
 
-@each_case
+@each_sample_input
 def test_inputs_are_unchanged_and_outputs_alias_nothing(op, make, device):
     call = on(device, make())
     before = map_tensors(call, torch.clone)
@@ -68,7 +68,7 @@ def test_inputs_are_unchanged_and_outputs_alias_nothing(op, make, device):
     assert len(set(storages)) == len(storages)
 
 
-@each_case
+@each_sample_input
 def test_outputs_are_dense_and_as_the_meta_kernel_says(op, make, device):
     outs = run(op, on(device, make()))
     for out, meta in zip(outs, run(op, on("meta", make())), strict=True):

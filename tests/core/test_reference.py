@@ -4,7 +4,7 @@
 import pytest
 import torch
 from helpers import assert_same_bits
-from samples import OPS, cases, run
+from samples import OPS, run, sample_inputs
 
 import torchvox.reference
 
@@ -15,7 +15,7 @@ import torchvox.reference
         pytest.param(op, make, id=f"{op}-{name}")
         for op in OPS
         if op.public  # the gradient of a backward op is compared with formulas in torch
-        for name, make in cases(op).items()
+        for name, make in sample_inputs(op).items()
     ],
 )
 def test_the_op_and_its_reference_have_equal_bits(op, make):

@@ -4,7 +4,16 @@
 import pytest
 import torch
 from layouts import strided
-from samples import DIFFERENTIABLE, OPS, cases, each_op, map_tensors, on, run, with_gradients
+from samples import (
+    DIFFERENTIABLE,
+    OPS,
+    each_op,
+    map_tensors,
+    on,
+    run,
+    sample_inputs,
+    with_gradients,
+)
 from torch.library import opcheck
 from torch.testing._internal.optests.generate_tests import DEFAULT_TEST_UTILS
 
@@ -16,7 +25,7 @@ def every_call(ops):
     """Each case with all of opcheck's utilities; fast ones mostly with those of one call alone."""
     for op in ops:
         strided_case = {"strided": lambda op=op: map_tensors(op.call(40, 0), strided)}
-        for name, make in {**cases(op), **strided_case}.items():
+        for name, make in {**sample_inputs(op), **strided_case}.items():
             marks = [] if name in TRACED else [pytest.mark.slow]
             yield pytest.param(op, make, DEFAULT_TEST_UTILS, marks=marks, id=f"{op}-{name}")
             if marks:

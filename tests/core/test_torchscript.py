@@ -12,7 +12,7 @@ from samples import (
     MODULES,
     OPS,
     Call,
-    Op,
+    OpInfo,
     backward,
     each_differentiable_op,
     each_module,
@@ -52,7 +52,7 @@ def literal(value) -> str:
     return str(value) if isinstance(value, torch.dtype) else repr(value)
 
 
-def source(op: Op, call: Call) -> str:
+def source(op: OpInfo, call: Call) -> str:
     """A TorchScript function of the call's tensors that holds everything else as a constant."""
     tensors = [k for k, v in call.items() if isinstance(v, Tensor) or is_tensor_list(v)]
     kinds = [f"{k}: {'List[Tensor]' if is_tensor_list(call[k]) else 'Tensor'}" for k in tensors]

@@ -5,8 +5,8 @@ import io
 
 import pytest
 import torch
-from entries.voxel import GRID, voxelize_call
 from helpers import assert_same_bits
+from op_infos.voxel import GRID, voxelize_call
 from samples import cloud, on
 
 import torchvox

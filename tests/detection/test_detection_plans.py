@@ -3,30 +3,30 @@
 
 import pytest
 import torch
-from entries import detection as entry
 from helpers import assert_same_bits, forced
+from op_infos import detection as infos
 from samples import on
 
 CASES = {
     f"{op.name}, {name}": (op, make)
-    for op in entry.OPS
+    for op in infos.OPS
     if op.name != "box_decode"
-    for name, make in {"plain": lambda op=op: op.call(40, 0), **op.cases}.items()
+    for name, make in {"plain": lambda op=op: op.call(40, 0), **op.sample_inputs}.items()
 }
 # Selections that end at the first level, at a later one, among ties, and without a cut.
 LARGE = {
-    "spread": lambda: entry.anchor_call(3000, pre=900, score_threshold=0.0),
+    "spread": lambda: infos.anchor_call(3000, pre=900, score_threshold=0.0),
     "tied": lambda: with_logits(0.25, 3),
     "one score": lambda: with_logits(0.0, 0),
-    "by class": lambda: entry.anchor_call(3000, pre=200, **entry.BY_CLASS),
-    "shared": lambda: entry.anchor_call(3000, pre=300, **entry.SHARED),
-    "centers": lambda: entry.center_call(3000, pre=500),
+    "by class": lambda: infos.anchor_call(3000, pre=200, **infos.BY_CLASS),
+    "shared": lambda: infos.anchor_call(3000, pre=300, **infos.SHARED),
+    "centers": lambda: infos.center_call(3000, pre=500),
 }
 
 
 def with_logits(step: float, values: int) -> dict:
     """All logits in 1 + [0, values] * step."""
-    call = entry.anchor_call(3000, pre=500, post=500)
+    call = infos.anchor_call(3000, pre=500, post=500)
     number = torch.arange(call["cls"][0].numel()) * 7919 % 104729
     call["cls"][0] = (1 + number % (values + 1) * step).view_as(call["cls"][0])
     return call

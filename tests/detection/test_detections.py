@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from entries import detection as entry
-from entries.op import is_tensor_list
 from helpers import assert_same_bits
+from op_infos import detection as infos
+from op_infos.op_info import is_tensor_list
 from torch import Tensor
 
 import torchvox
@@ -19,7 +19,7 @@ KEPT = math.log(0.9 / 0.1)  # the logit of a score of 0.9
 
 def far_anchors(height: int, width: int, each: int) -> Tensor:
     """Cars 10 m apart: none suppresses another."""
-    anchors = entry.anchors(height)[:, :1, :1].repeat(1, width, each, 1)
+    anchors = infos.anchors(height)[:, :1, :1].repeat(1, width, each, 1)
     number = torch.arange(height * width * each).reshape(height, width, each)
     anchors[..., 0] = number * 10.0
     anchors[..., 1] = 0.0
@@ -172,7 +172,7 @@ def test_a_shared_selection_reads_each_head_within_its_own_classes(device):
 
 @pytest.mark.parametrize("op", ["anchor_decode_nms", "center_decode_nms"])
 def test_no_maps_at_all_are_a_wrong_number_of_maps(op):
-    call = next(o for o in entry.OPS if o.name == op).call(4, 0)
+    call = next(o for o in infos.OPS if o.name == op).call(4, 0)
     none = {k: [] if is_tensor_list(v) else v for k, v in call.items()}
     first = next(iter(call))
     words = f"^{op}: {first} must have a tensor or more, got none"
@@ -271,7 +271,7 @@ def test_a_cell_appears_once_with_best_class(device):
     assert detect(device, {**call, "best_class": True}).labels[0, :2].tolist() == [1, -1]
 
 
-@pytest.mark.parametrize("make", [entry.anchor_call, entry.center_call], ids=["anchors", "centers"])
+@pytest.mark.parametrize("make", [infos.anchor_call, infos.center_call], ids=["anchors", "centers"])
 def test_maps_are_read_where_they_lie(make, device):
     """As channels of one channels-last convolution's output."""
     call = make(30)
@@ -287,19 +287,19 @@ def test_maps_are_read_where_they_lie(make, device):
 
 
 def test_a_sample_does_not_depend_on_its_batch(device):
-    call = entry.anchor_call(40)
+    call = infos.anchor_call(40)
     both = detect(device, call)
-    for b in range(entry.BATCH):
+    for b in range(infos.BATCH):
         maps = {k: [t[b : b + 1] for t in call[k]] for k in ("cls", "box", "direction")}
         alone = detect(device, {**call, **maps})
         assert_same_bits(alone, type(both)(*(t[b : b + 1] for t in both)))
 
 
 def test_box_decode_is_the_decoding_of_the_heads(device):
-    call = entry.anchor_call(30, score_threshold=0.0, pre=10_000, post=10_000, nms_threshold=[1.0])
+    call = infos.anchor_call(30, score_threshold=0.0, pre=10_000, post=10_000, nms_threshold=[1.0])
     call["cls"] = [torch.arange(2.0 * 3 * 30 * 3 * 2).flip(0).reshape(2, 6, 30, 3) * 1e-3]
     out = detect(device, call)
-    values = [m[0].unflatten(1, (entry.ANCHORS, -1)).permute(0, 3, 4, 1, 2) for m in
+    values = [m[0].unflatten(1, (infos.ANCHORS, -1)).permute(0, 3, 4, 1, 2) for m in
               (call["box"], call["direction"])]  # fmt: skip
     boxes = torchvox.box_decode(values[0], call["anchors"][0], direction=values[1],
                                 dir_offset=call["dir_offset"])  # fmt: skip
@@ -314,7 +314,7 @@ def test_box_decode_is_the_decoding_of_the_heads(device):
 @pytest.mark.parametrize("bins", [0, 2, 4])
 def test_box_decode_follows_its_formulas(code, bins, device):
     """In float64, by hand: Yan et al., SECOND, Sensors 2018."""
-    call = entry.decode_call(200, code=code, bins=bins, dir_limit=0.5)
+    call = infos.decode_call(200, code=code, bins=bins, dir_limit=0.5)
     deltas, anchors, logits = (call[k] for k in ("deltas", "anchors", "direction"))
     deltas, logits = deltas.nan_to_num(0.5, 1.0, -1.0), logits if logits is None else logits.sin()
     moved = {"anchors": anchors.to(device), "deltas": deltas.to(device)}

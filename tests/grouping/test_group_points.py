@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from entries import grouping
 from helpers import assert_same_bits, forced
+from op_infos import grouping
 
 from torchvox import reference
 

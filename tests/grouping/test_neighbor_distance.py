@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from entries import distances, grouping
 from helpers import assert_same_bits
+from op_infos import distances, grouping
 
 from torchvox.reference import neighbor_distance_backward as reference
 
@@ -27,7 +27,7 @@ def test_gradients_equal_the_reference(device, dtype, norm):
 
 @pytest.mark.parametrize("name", ["count", "ragged", "ragged global", "no neighbors"])
 def test_counts_and_ragged_clouds_equal_the_reference(device, name):
-    both(distances.DISTANCE_CASES[name](), device)
+    both(distances.DISTANCE_SAMPLE_INPUTS[name](), device)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3, 7])

@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from entries import grouping, interpolation
 from helpers import assert_same_bits, forced
+from op_infos import grouping, interpolation
 
 from torchvox import reference
 
@@ -159,10 +159,10 @@ def test_a_query_on_a_point_gives_no_nan(device):
     assert dist2.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["plain", *interpolation.INTERPOLATE_FEATURES_CASES])
+@pytest.mark.parametrize("name", ["plain", *interpolation.INTERPOLATE_FEATURES_SAMPLE_INPUTS])
 def test_interpolate_features_equals_its_three_parts(device, name):
     make = {"plain": lambda: interpolation.interpolate_features_call(40)}
-    call = moved({**make, **interpolation.INTERPOLATE_FEATURES_CASES}[name](), device)
+    call = moved({**make, **interpolation.INTERPOLATE_FEATURES_SAMPLE_INPUTS}[name](), device)
     of_search = {k: call[k] for k in ("lengths", "query_lengths") if k in call}
     of_weights = {k: call[k] for k in ("eps", "weight") if k in call}
     dist2, idx = ops.three_nn(call["query"], call["points"], **of_search)

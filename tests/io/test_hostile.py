@@ -262,10 +262,10 @@ def test_a_message_of_a_configuration_is_short():
 
 def test_values_of_an_import_are_bounded(tmp_path):
     from torchvox._errors import WrongUseError
-    from torchvox.cli.importing import _settings, _told
+    from torchvox.cli.importing import _declared, _settings
 
     (tmp_path / "a.yaml").write_text(aliases("", "{{a: [{}], b: 1}}"))
-    for read in (lambda path: _settings(path, []), _told):
+    for read in (lambda path: _settings(path, []), _declared):
         with pytest.raises(WrongUseError, match="aliases written out"):
             read(tmp_path / "a.yaml")
     with pytest.raises(WrongUseError, match="nested too deeply"):

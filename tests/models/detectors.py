@@ -76,5 +76,5 @@ def scan(model: nn.Module, *lengths: int, seed: int = 0) -> tuple[Tensor, Tensor
     return models.export.example_inputs(model, lengths, seed)
 
 
-def folded(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    return models.merge_heads(models.fold_batch_norms(model, dtype))
+def fused(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    return models.merge_heads(models.fuse_batch_norms(model, dtype))

@@ -14,18 +14,18 @@ from nets import SMALL, inputs
 
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
-from torchvox.models.fold import fold_batch_norms
+from torchvox.models.fuse import fuse_batch_norms
 from torchvox.models.importing.unpickling import read_foreign
 
 each_model = pytest.mark.parametrize("name", SMALL)
 
 
 @each_model
-@pytest.mark.parametrize("fold", [None, "float32", "bfloat16"])
-def test_a_saved_model_loads_with_its_bits(name, fold, tmp_path):
+@pytest.mark.parametrize("fuse", [None, "float32", "bfloat16"])
+def test_a_saved_model_loads_with_its_bits(name, fuse, tmp_path):
     model = SMALL[name](preset="yanx27", closed=False)
-    if fold is not None:
-        model = fold_batch_norms(model, getattr(torch, fold))
+    if fuse is not None:
+        model = fuse_batch_norms(model, getattr(torch, fuse))
     checkpoints.save(model, tmp_path / "model.pt")
     loaded = checkpoints.load(tmp_path / "model.pt")
     some = inputs(model, 50)
@@ -193,7 +193,7 @@ def test_what_the_reader_of_torch_stumbles_over_is_one_too(damaged, tmp_path):
     [
         ({"config": {"num_classes": -1}}, "is damaged"),
         ({"config": {"num_classes": 10**13}}, "is damaged"),
-        ({"folded": "int32"}, "is damaged"),
+        ({"fused": "int32"}, "is damaged"),
         ({"merged": True}, "is damaged: merge_heads: a detector is needed"),
         ({"state_dict": {1: torch.zeros(1)}}, "model.pt"),
     ],

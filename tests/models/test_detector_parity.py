@@ -3,29 +3,29 @@
 
 import pytest
 import torch
-from peer_nets import Peer, small, small_points
+from upstream_nets import UpstreamNet, small, small_points
 
 from torchvox.models.importing import convert
 from torchvox.models.importing.detector_parity import agreement, detector_parity
 from torchvox.models.importing.parity import TOLERANCE
 
 
-def imported(peer: Peer, **settings):
-    return convert(peer.network.state_dict(), settings={**peer.settings, **settings})
+def imported(upstream: UpstreamNet, **settings):
+    return convert(upstream.network.state_dict(), settings={**upstream.settings, **settings})
 
 
 def test_weights_that_are_not_finite_are_trouble():
-    peer = small("openpcdet anchors")
-    peer.network.dense_head.conv_box.weight.data[3] = float("nan")
-    trouble = detector_parity(imported(peer), small_points(4)).trouble(1e-3)
+    upstream = small("openpcdet anchors")
+    upstream.network.dense_head.conv_box.weight.data[3] = float("nan")
+    trouble = detector_parity(imported(upstream), small_points(4)).trouble(1e-3)
     assert "differ by nan" in trouble
 
 
 @pytest.mark.parametrize("name", ["mmdet3d centers", "zhulf0804"])
 def test_the_report_tells_two_tensors_in_each_others_place(name):
     """Neighbors of equal shape in encoder, backbone, neck and head."""
-    peer = small(name)
-    found, points = imported(peer), small_points(peer.columns)
+    upstream = small(name)
+    found, points = imported(upstream), small_points(upstream.columns)
     own = found.model.state_dict()
     seen: dict[tuple, str] = {}
     pairs = []
@@ -46,8 +46,8 @@ def test_the_report_tells_two_tensors_in_each_others_place(name):
 
 @pytest.mark.parametrize("name", ["mmdet3d centers", "zhulf0804"])
 def test_the_report_tells_the_eps_of_any_batch_norm(name):
-    peer = small(name)
-    found, points = imported(peer), small_points(peer.columns)
+    upstream = small(name)
+    found, points = imported(upstream), small_points(upstream.columns)
     norms = [one for one in found.model.modules() if isinstance(getattr(one, "eps", None), float)]
     assert len(norms) > 5
     for one in norms[:: max(1, len(norms) // 9)]:
@@ -61,8 +61,8 @@ def test_the_report_tells_the_eps_of_any_batch_norm(name):
 @pytest.mark.parametrize("name", ["mmdet3d anchors", "det3d"])
 def test_the_report_tells_boxes_of_another_convention(name, column):
     """z of the lower side, width before length, a yaw that turns the other way."""
-    peer = small(name)
-    found, points = imported(peer), small_points(peer.columns)
+    upstream = small(name)
+    found, points = imported(upstream), small_points(upstream.columns)
     right = found.model.forward
 
     def other(*args):
@@ -78,13 +78,13 @@ def test_the_report_tells_boxes_of_another_convention(name, column):
 
 
 def test_a_report_without_boxes_says_that_none_were_compared():
-    peer = small("openpcdet anchors")
+    upstream = small("openpcdet anchors")
     words = "no box was found here: how boxes are decoded was not compared"
-    found = imported(peer, **{"detections.score": 0.999})
+    found = imported(upstream, **{"detections.score": 0.999})
     report = detector_parity(found, small_points(4))
     assert (report.boxes.theirs, report.boxes.ours) == (0, 0)
     assert dict(report.rows())["note"] == words
-    assert "note" not in dict(detector_parity(imported(peer), small_points(4)).rows())
+    assert "note" not in dict(detector_parity(imported(upstream), small_points(4)).rows())
 
 
 def test_boxes_that_are_not_finite_agree_with_none():

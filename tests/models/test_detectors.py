@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from detectors import SMALL, folded, scan, small
+from detectors import SMALL, fused, scan, small
 from helpers import assert_same_bits
 
 from torchvox import models
@@ -76,10 +76,10 @@ def test_a_scan_of_a_batch_gives_the_boxes_that_it_gives_alone(name):
 
 
 @each
-@pytest.mark.parametrize("form", ["plain", "merged"])
+@pytest.mark.parametrize("variant", ["as built", "merged"])
 @torch.inference_mode()
-def test_a_batch_of_no_scans_gives_no_rows(name, form):
-    model = small(name) if form == "plain" else folded(small(name))
+def test_a_batch_of_no_scans_gives_no_rows(name, variant):
+    model = small(name) if variant == "as built" else fused(small(name))
     expected = model(*scan(model, 5))
     found = model(torch.zeros(0, 5, model.columns), torch.zeros(0, dtype=torch.int32))
     assert [t.shape for t in found] == [(0, *t.shape[1:]) for t in expected]
@@ -107,9 +107,9 @@ def test_an_empty_scan_is_a_count_of_0_and_gives_what_an_empty_canvas_gives(name
 
 @each
 @pytest.mark.parametrize("merge", [False, True])
-def test_folded_and_merged_models_give_the_maps_of_the_model(name, merge):
+def test_fused_and_merged_models_give_the_maps_of_the_model(name, merge):
     model = small(name)
-    fast = models.fold_batch_norms(model)
+    fast = models.fuse_batch_norms(model)
     fast = models.merge_heads(fast) if merge else fast
     some = scan(model, 3000, 1)
     with torch.no_grad():
@@ -127,10 +127,10 @@ def test_folded_and_merged_models_give_the_maps_of_the_model(name, merge):
 def test_half_weights_leave_boxes_in_float32_and_scores_close(name, dtype):
     model = small(name)
     some = scan(model, 1000)
-    maps, exact = folded(model, dtype).maps(*some), model.maps(*some)
+    maps, exact = fused(model, dtype).maps(*some), model.maps(*some)
     spread = float(exact[0][0].std())
     assert float((maps[0][0].float() - exact[0][0]).abs().mean()) < 0.1 * spread
-    boxes, scores, *_ = folded(model, dtype)(*some)
+    boxes, scores, *_ = fused(model, dtype)(*some)
     assert boxes.dtype == scores.dtype == torch.float32
 
 
@@ -142,7 +142,7 @@ def test_a_factor_of_a_column_is_that_of_the_points_before_the_model():
     points, count = scan(plain, 2000)
     before = points * torch.tensor([1, 1, 1, 0.25, 2])
     assert_same_bits(scaled.canvas(points, count), plain.canvas(before, count))
-    fast = models.fold_batch_norms(scaled)
+    fast = models.fuse_batch_norms(scaled)
     assert not fast.scaled
     torch.testing.assert_close(
         fast.canvas(points, count), plain.canvas(before, count), rtol=1e-5, atol=1e-5
@@ -184,20 +184,20 @@ def test_wrong_inputs_are_errors_that_name_them():
         model(torch.zeros(1, 5, 3), count)
     with pytest.raises(ValueError, match=r"num_points must be \[B\]"):
         model(torch.zeros(2, 5, 4), count)
-    with pytest.raises(ValueError, match="folded first"):
+    with pytest.raises(ValueError, match="fused first"):
         models.merge_heads(model)
     with pytest.raises(ValueError, match="a detector is needed, got Linear"):
         models.merge_heads(torch.nn.Linear(1, 1))
 
 
 @each
-@pytest.mark.parametrize("form", ["plain", "folded", "merged"])
+@pytest.mark.parametrize("variant", ["as built", "fused", "merged"])
 @torch.inference_mode()
-def test_a_checkpoint_gives_the_same_boxes(name, form, tmp_path):
+def test_a_checkpoint_gives_the_same_boxes(name, variant, tmp_path):
     model = small(name)
-    if form != "plain":
-        model = models.fold_batch_norms(model, torch.float32)
-    if form == "merged":
+    if variant != "as built":
+        model = models.fuse_batch_norms(model, torch.float32)
+    if variant == "merged":
         model = models.merge_heads(model)
     models.save(model, tmp_path / "model.pt")
     some = scan(model, 1000, 10)

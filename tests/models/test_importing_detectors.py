@@ -3,21 +3,21 @@
 
 import pytest
 import torch
-from peer_nets import (
-    ANCHOR_TRUNK,
+from torch import Tensor
+from upstream_nets import (
+    ANCHOR_BACKBONE_NECK,
     CAR,
     CYCLIST,
     GRID,
     PEDESTRIAN,
     PUBLISHED,
     SMALL,
-    Peer,
+    UpstreamNet,
     as_published,
     small,
     small_points,
     with_weights,
 )
-from torch import Tensor
 
 from torchvox.models.box_conventions import boxes_from
 from torchvox.models.checkpoints import CheckpointError, load, save
@@ -26,9 +26,12 @@ from torchvox.models.importing.detector_parity import agreement, detector_parity
 from torchvox.reference import pointpillars_openpcdet
 
 
-def imported(peer: Peer, **settings):
-    content = {"meta": {"mmdet3d_version": peer.release}, "state_dict": peer.network.state_dict()}
-    return convert(content, settings={**peer.settings, **settings})
+def imported(upstream: UpstreamNet, **settings):
+    content = {
+        "meta": {"mmdet3d_version": upstream.release},
+        "state_dict": upstream.network.state_dict(),
+    }
+    return convert(content, settings={**upstream.settings, **settings})
 
 
 def run(model, points: Tensor) -> tuple[Tensor, ...]:
@@ -40,10 +43,10 @@ def run(model, points: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_an_imported_detector_finds_what_the_original_finds(name):
-    peer = small(name)
-    found = imported(peer)
-    assert found.used == peer.tensors == len(peer.network.state_dict())
-    points = small_points(peer.columns)
+    upstream = small(name)
+    found = imported(upstream)
+    assert found.used == upstream.tensors == len(upstream.network.state_dict())
+    points = small_points(upstream.columns)
     report = detector_parity(found, points)
     assert report.output > 1
     assert report.worst() <= 1e-4 * report.output
@@ -53,7 +56,7 @@ def test_an_imported_detector_finds_what_the_original_finds(name):
     assert report.trouble(1e-3) is None
     # Beside the network of the test too, not that of the report alone.
     with torch.no_grad():
-        theirs = peer.network.detect(points)
+        theirs = upstream.network.detect(points)
     boxes, ours = theirs.boxes, run(found.model, points)
     if found.layout.boxes == "det3d" and boxes.size(1) == 9:
         boxes = torch.cat([boxes[:, :6], boxes[:, 7:], boxes[:, 6:7]], 1)
@@ -66,21 +69,21 @@ def test_an_imported_detector_finds_what_the_original_finds(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_detector_of_published_size_finds_what_the_original_finds(name):
-    peer = as_published(name)
-    with_weights(peer.network, street(peer.columns)[1])
-    report = parity(imported(peer))
+    upstream = as_published(name)
+    with_weights(upstream.network, street(upstream.columns)[1])
+    report = parity(imported(upstream))
     assert report.trouble(1e-4) is None
     assert report.boxes.theirs > 20
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_checkpoint_needs_no_settings(name):
-    peer = as_published(name)
-    found = imported(peer)
-    assert found.used == peer.tensors == len(peer.network.state_dict())
+    upstream = as_published(name)
+    found = imported(upstream)
+    assert found.used == upstream.tensors == len(upstream.network.state_dict())
     assert found.layout.name == name.split(" ")[0]
     config = found.model.config()["config"]
-    assert config["columns"] == peer.columns
+    assert config["columns"] == upstream.columns
     assert len(config["column_scale"]) == (0 if "KITTI" in name else 5)
     assert len(config["classes"]) == (3 if "KITTI" in name else 10)
     dynamic = name == "openpcdet nuScenes centers"
@@ -92,43 +95,43 @@ def test_a_published_checkpoint_needs_no_settings(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_tensor_that_is_missing_is_named(name):
-    peer = small(name, weights=False)
-    state = peer.network.state_dict()
+    upstream = small(name, weights=False)
+    state = upstream.network.state_dict()
     victim = next(k for k in reversed(state) if k.endswith(".running_var"))
     del state[victim]
     with pytest.raises(CheckpointError, match=f"has no {victim}"):
-        convert(state, settings=peer.settings)
+        convert(state, settings=upstream.settings)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_tensor_that_is_left_over_is_named(name):
-    peer = small(name, weights=False)
-    state = {**peer.network.state_dict(), "roi_head.iou.weight": torch.zeros(2)}
+    upstream = small(name, weights=False)
+    state = {**upstream.network.state_dict(), "roi_head.iou.weight": torch.zeros(2)}
     with pytest.raises(CheckpointError, match=r"that nothing takes: roi_head\.iou\.weight"):
-        convert(state, settings=peer.settings)
+        convert(state, settings=upstream.settings)
 
 
 def test_a_tensor_of_another_shape_is_named_with_both_shapes():
-    peer = small("openpcdet anchors", weights=False)
-    state = peer.network.state_dict()
+    upstream = small("openpcdet anchors", weights=False)
+    state = upstream.network.state_dict()
     state["backbone_2d.blocks.1.4.weight"] = torch.zeros(16, 15, 3, 3)
     words = r"blocks.1.4.weight must be \[16, 16, 3, 3\] .* \[16, 15, 3, 3\]"
     with pytest.raises(CheckpointError, match=words):
-        convert(state, settings=peer.settings)
+        convert(state, settings=upstream.settings)
 
 
 @pytest.mark.parametrize("key", ["model_state", "state_dict"])
 def test_the_state_dict_is_found_in_what_trainers_save(key, tmp_path):
-    peer = small("mmdet3d centers", weights=False)
-    torch.save({"epoch": 20, key: peer.network.state_dict()}, tmp_path / "latest.pth")
-    found = import_checkpoint(tmp_path / "latest.pth", settings=peer.settings)
-    weight = peer.network.pts_bbox_head.task_heads[1]["heatmap"][1].weight
+    upstream = small("mmdet3d centers", weights=False)
+    torch.save({"epoch": 20, key: upstream.network.state_dict()}, tmp_path / "latest.pth")
+    found = import_checkpoint(tmp_path / "latest.pth", settings=upstream.settings)
+    weight = upstream.network.pts_bbox_head.task_heads[1]["heatmap"][1].weight
     assert torch.equal(found.model.head.tasks[1]["hm"].out.weight, weight)
 
 
 def test_an_imported_detector_is_saved_and_loaded(tmp_path):
-    peer = small("zhulf0804")
-    model = imported(peer).model
+    upstream = small("zhulf0804")
+    model = imported(upstream).model
     save(model, tmp_path / "model.pt")
     points = small_points(4)
     for a, b in zip(run(load(tmp_path / "model.pt"), points), run(model, points), strict=True):
@@ -140,10 +143,10 @@ def test_an_imported_detector_is_saved_and_loaded(tmp_path):
     [("0.17.1", "mmdet3d_0"), ("1.0.0rc0", "mmdet3d"), ("1.4.0", "mmdet3d"), ("", "mmdet3d")],
 )
 def test_the_release_of_mmdetection3d_tells_the_convention_of_its_boxes(release, name):
-    peer = small("mmdet3d centers", weights=False)
-    content = {"meta": {"mmdet3d_version": release}, "state_dict": peer.network.state_dict()}
-    assert convert(content, settings=peer.settings).layout.name == name
-    insisted = convert(content, "mmdet3d_0", peer.settings)
+    upstream = small("mmdet3d centers", weights=False)
+    content = {"meta": {"mmdet3d_version": release}, "state_dict": upstream.network.state_dict()}
+    assert convert(content, settings=upstream.settings).layout.name == name
+    insisted = convert(content, "mmdet3d_0", upstream.settings)
     assert insisted.model.config()["config"]["detections"]["box_format"] == "wlh_clockwise"
 
 
@@ -154,37 +157,37 @@ def flags(found) -> dict[str, tuple]:
     return {flag.name: (flag.value, flag.how) for flag in found.flags}
 
 
-def test_flags_say_what_was_told_assumed_and_asked_for():
-    peer = small("mmdet3d anchors, old", weights=False)
-    chosen = flags(imported(peer, **{"detections.score": 0.3}))
-    assert chosen["encoder.center_axes"] == (2, "told by shapes")
-    assert chosen["encoder.legacy"] == (False, "asked for")
+def test_flags_say_what_was_inferred_assumed_and_overridden():
+    upstream = small("mmdet3d anchors, old", weights=False)
+    chosen = flags(imported(upstream, **{"detections.score": 0.3}))
+    assert chosen["encoder.center_axes"] == (2, "inferred from shapes")
+    assert chosen["encoder.legacy"] == (False, "override")
     assert chosen["encoder.pad_semantics"] == ("reference", "assumed")
-    assert chosen["head.grid"] == ("ends", "asked for")
-    assert chosen["detections.score"] == (0.3, "asked for")
+    assert chosen["head.grid"] == ("ends", "override")
+    assert chosen["detections.score"] == (0.3, "override")
     assert chosen["detections.box_format"] == ("lwh", "assumed")
-    assert len(chosen) == len(imported(peer, **{"detections.score": 0.3}).flags)
+    assert len(chosen) == len(imported(upstream, **{"detections.score": 0.3}).flags)
 
 
-def test_any_other_value_of_the_configuration_can_be_asked_for():
-    peer = small("openpcdet anchors", weights=False)
-    found = imported(peer, **{"order": "first", "detections": {"mode": "circle"}})
+def test_any_other_value_of_the_configuration_can_be_overridden():
+    upstream = small("openpcdet anchors", weights=False)
+    found = imported(upstream, **{"order": "first", "detections": {"mode": "circle"}})
     assert found.model.config()["config"]["detections"]["mode"] == "circle"
-    assert flags(found)["detections.mode"] == ("circle", "asked for")
+    assert flags(found)["detections.mode"] == ("circle", "override")
 
 
-def test_two_pillar_layers_of_openpcdet_are_taken_for_dynamic_ones_unless_asked():
-    peer = small("openpcdet centers, hard", weights=False)
-    settings = {k: v for k, v in peer.settings.items() if k != "encoder.pad_semantics"}
-    assumed = flags(convert(peer.network.state_dict(), settings=settings))
+def test_two_pillar_layers_of_openpcdet_are_taken_for_dynamic_ones_unless_overridden():
+    upstream = small("openpcdet centers, hard", weights=False)
+    settings = {k: v for k, v in upstream.settings.items() if k != "encoder.pad_semantics"}
+    assumed = flags(convert(upstream.network.state_dict(), settings=settings))
     assert assumed["encoder.pad_semantics"] == ("none", "assumed")
-    assert flags(imported(peer))["encoder.pad_semantics"] == ("reference", "asked for")
+    assert flags(imported(upstream))["encoder.pad_semantics"] == ("reference", "override")
 
 
-def test_a_neck_with_stride_one_is_told_by_its_shapes_where_they_differ():
-    told = flags(imported(small("openpcdet anchors", weights=False)))
-    assert told["neck.stride_one"] == ("transposed", "told by shapes")
-    assert told["neck.strides"] == ([1.0, 2.0], "told by shapes")
+def test_a_neck_with_stride_one_is_declared_by_its_shapes_where_they_differ():
+    declared = flags(imported(small("openpcdet anchors", weights=False)))
+    assert declared["neck.stride_one"] == ("transposed", "inferred from shapes")
+    assert declared["neck.strides"] == ([1.0, 2.0], "inferred from shapes")
 
 
 @pytest.mark.parametrize(
@@ -192,21 +195,21 @@ def test_a_neck_with_stride_one_is_told_by_its_shapes_where_they_differ():
     [("openpcdet centers", "transposed"), ("mmdet3d centers", "conv"), ("det3d", "conv")],
 )
 def test_a_neck_with_stride_one_and_as_many_outputs_as_inputs_is_that_of_the_layout(name, kind):
-    peer = small(name, weights=False)
-    assert flags(imported(peer))["neck.stride_one"] == (kind, "assumed")
+    upstream = small(name, weights=False)
+    assert flags(imported(upstream))["neck.stride_one"] == (kind, "assumed")
     other = {"conv": "transposed", "transposed": "conv"}[kind]
-    found = imported(peer, **{"neck.stride_one": other})
-    assert flags(found)["neck.stride_one"] == (other, "asked for")
-    report = detector_parity(found, small_points(peer.columns))
+    found = imported(upstream, **{"neck.stride_one": other})
+    assert flags(found)["neck.stride_one"] == (other, "override")
+    report = detector_parity(found, small_points(upstream.columns))
     assert report.trouble(1e-3) is None or name == "det3d"
 
 
 def test_intensities_of_nuscenes_are_divided_in_the_model_and_the_weights_multiplied():
-    peer = small("mmdet3d centers")
-    found = imported(peer, column_scale=[1.0, 1.0, 1.0, 1 / 255, 1.0])
+    upstream = small("mmdet3d centers")
+    found = imported(upstream, column_scale=[1.0, 1.0, 1.0, 1 / 255, 1.0])
     assert detector_parity(found, small_points(5)).trouble(1e-4) is None
     assert found.model.config()["config"]["column_scale"][3] == pytest.approx(1 / 255)
-    theirs = peer.network.pts_voxel_encoder.pfn_layers[0].linear.weight
+    theirs = upstream.network.pts_voxel_encoder.pfn_layers[0].linear.weight
     ours = found.model.encoder.pfn_layers[0].linear.weight
     torch.testing.assert_close(ours[:, 3], theirs[:, 3] * 255)
     assert torch.equal(ours[:, 4:], theirs[:, 4:])
@@ -239,15 +242,15 @@ def test_what_no_tensor_tells_and_no_published_net_has_must_be_given(name, words
 
 
 def test_the_grid_of_a_net_that_is_not_published_must_be_given():
-    peer = small("zhulf0804", weights=False)
-    settings = {k: v for k, v in peer.settings.items() if k != "pillar_size"}
+    upstream = small("zhulf0804", weights=False)
+    settings = {k: v for k, v in upstream.settings.items() if k != "pillar_size"}
     with pytest.raises(CheckpointError, match="published net: pillar_size must be given"):
-        convert(peer.network.state_dict(), settings=settings)
+        convert(upstream.network.state_dict(), settings=settings)
 
 
 def test_another_number_of_columns_is_not_taken_for_the_published_net():
     classes = (CAR, PEDESTRIAN, CYCLIST)
-    waymo = pointpillars_openpcdet.SingleHead(5, GRID, classes, ANCHOR_TRUNK, (16,))
+    waymo = pointpillars_openpcdet.SingleHead(5, GRID, classes, ANCHOR_BACKBONE_NECK, (16,))
     with pytest.raises(CheckpointError, match="11 inputs are not those of a published net"):
         convert(waymo.state_dict())
 
@@ -261,22 +264,22 @@ def test_anchors_that_all_classes_share_are_refused():
 
 
 def test_what_the_plain_networks_have_not_is_said():
-    peer = small("openpcdet anchors", weights=False)
-    found = imported(peer, **{"detections.mode": "circle"})
+    upstream = small("openpcdet anchors", weights=False)
+    found = imported(upstream, **{"detections.mode": "circle"})
     with pytest.raises(CheckpointError, match="circle is known for heat maps alone"):
         parity(found)
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_known_one():
-    peer = small("zhulf0804", weights=False)
+    upstream = small("zhulf0804", weights=False)
     with pytest.raises(CheckpointError, match=r"unknown key encoder\.legasy: did you mean legacy"):
-        imported(peer, **{"encoder.legasy": True})
+        imported(upstream, **{"encoder.legasy": True})
 
 
 def test_columns_that_do_not_fit_the_first_layer_are_refused():
-    peer = small("mmdet3d anchors", weights=False)
+    upstream = small("mmdet3d anchors", weights=False)
     with pytest.raises(CheckpointError, match="with columns of 3 it has 4 more"):
-        imported(peer, columns=3)
+        imported(upstream, columns=3)
 
 
 def test_settings_of_a_network_that_needs_none_are_refused():
@@ -302,13 +305,13 @@ def test_a_published_network_has_the_configuration_that_is_shipped(name, shipped
     assert model.config() == detector(shipped).config()
 
 
-def test_an_imported_detector_folded_and_merged_finds_the_same():
-    from torchvox.models import fold_batch_norms, merge_heads
+def test_an_imported_detector_fused_and_merged_finds_the_same():
+    from torchvox.models import fuse_batch_norms, merge_heads
 
-    peer = small("mmdet3d centers")
-    model = imported(peer, column_scale=[1.0, 1.0, 1.0, 1 / 255, 1.0]).model
+    upstream = small("mmdet3d centers")
+    model = imported(upstream, column_scale=[1.0, 1.0, 1.0, 1 / 255, 1.0]).model
     points = small_points(5)
-    fast = run(merge_heads(fold_batch_norms(model)), points)
+    fast = run(merge_heads(fuse_batch_norms(model)), points)
     same = agreement(run(model, points), fast)
     assert same.same == same.theirs == same.ours > 5
     assert same.score < 1e-4

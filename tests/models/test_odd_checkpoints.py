@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from peer_nets import small, small_points
+from upstream_nets import small, small_points
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing import convert
@@ -15,15 +15,15 @@ from torchvox.models.importing.detector_parity import detector_parity
 )
 def test_axes_are_dropped_only_when_they_are_of_one_element(key):
     """[8, 16, 1, 1], of a 1x1 convolution, is [8, 16]; [8, 4, 4] is not."""
-    peer = small("openpcdet centers, hard")
-    state = peer.network.state_dict()
+    upstream = small("openpcdet centers, hard")
+    state = upstream.network.state_dict()
     outputs, inputs = state[key].shape
-    found = convert({**state, key: state[key][:, :, None, None]}, settings=peer.settings)
+    found = convert({**state, key: state[key][:, :, None, None]}, settings=upstream.settings)
     ours = found.model.state_dict()[key.replace("vfe", "encoder")]
     assert torch.equal(ours, state[key])
     with pytest.raises(CheckpointError, match=r"pfn_layers.\d.linear"):
-        folded = state[key].reshape(outputs, inputs // 2, 2)
-        convert({**state, key: folded}, settings=peer.settings)
+        reshaped = state[key].reshape(outputs, inputs // 2, 2)
+        convert({**state, key: reshaped}, settings=upstream.settings)
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def test_axes_are_dropped_only_when_they_are_of_one_element(key):
     ],
 )
 def test_a_tensor_of_other_axes_is_refused_in_a_sentence_wherever_it_is(name, sizes):
-    peer = small(name, weights=False)
-    state = peer.network.state_dict()
+    upstream = small(name, weights=False)
+    state = upstream.network.state_dict()
     counters = ("global_step", "num_batches_tracked")
     for key, value in state.items():
         if key.endswith(counters) or value.shape == sizes:
             continue
         with pytest.raises(CheckpointError, match=r"\w+ \w+"):
-            convert({**state, key: torch.zeros(sizes)}, settings=peer.settings)
+            convert({**state, key: torch.zeros(sizes)}, settings=upstream.settings)
 
 
 @pytest.mark.parametrize(
@@ -58,21 +58,21 @@ def test_a_tensor_of_other_axes_is_refused_in_a_sentence_wherever_it_is(name, si
 )
 @pytest.mark.filterwarnings("ignore")
 def test_tensors_that_hold_no_plain_numbers_are_refused(changed):
-    peer = small("openpcdet anchors", weights=False)
-    state = peer.network.state_dict()
+    upstream = small("openpcdet anchors", weights=False)
+    state = upstream.network.state_dict()
     state["dense_head.conv_box.weight"] = changed(state["dense_head.conv_box.weight"])
     with pytest.raises(CheckpointError, match=r"not dense, real .*: dense_head.conv_box.weight"):
-        convert(state, settings=peer.settings)
+        convert(state, settings=upstream.settings)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_precisions_become_single(dtype):
-    peer = small("openpcdet anchors")
+    upstream = small("openpcdet anchors")
     state = {
         key: value.to(dtype) if value.is_floating_point() else value
-        for key, value in peer.network.state_dict().items()
+        for key, value in upstream.network.state_dict().items()
     }
-    found = convert(state, settings=peer.settings)
+    found = convert(state, settings=upstream.settings)
     assert {p.dtype for p in found.model.parameters()} == {torch.float32}
     weight = found.model.head.box.weight
     assert torch.equal(weight, state["dense_head.conv_box.weight"].float())
@@ -80,12 +80,12 @@ def test_other_precisions_become_single(dtype):
 
 
 def test_labels_of_heads_that_are_not_each_class_once_are_refused():
-    peer = small("openpcdet heads", weights=False)
+    upstream = small("openpcdet heads", weights=False)
     for labels in ([2, 2], [0, 2], [2, 9]):
-        state = peer.network.state_dict()
+        state = upstream.network.state_dict()
         state["dense_head.rpn_heads.1.head_label_indices"] = torch.tensor(labels)
         with pytest.raises(CheckpointError, match=r"head_label_indices must be 1, 2, \.\. once"):
-            convert(state, settings=peer.settings)
+            convert(state, settings=upstream.settings)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_labels_of_heads_that_are_not_each_class_once_are_refused():
         ("head.direction", None),
     ],
 )
-@pytest.mark.parametrize("peer", ["openpcdet anchors", "mmdet3d anchors"])
-def test_a_setting_of_another_type_is_refused_in_a_sentence(name, value, peer):
-    one = small(peer, weights=False)
+@pytest.mark.parametrize("upstream", ["openpcdet anchors", "mmdet3d anchors"])
+def test_a_setting_of_another_type_is_refused_in_a_sentence(name, value, upstream):
+    one = small(upstream, weights=False)
     settings = {k: v for k, v in one.settings.items() if k != name}
     with pytest.raises(CheckpointError, match=r"\w+ \w+"):
         convert(one.network.state_dict(), settings={**settings, name: value})

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 import torch
-from entries.group_mlp_max import layers
 from helpers import assert_same_bits, cube, forced
+from op_infos.group_mlp_max import layers
 from torch.nn import functional as F
 
 import torchvox
@@ -98,7 +98,7 @@ def test_the_first_layer_sees_differences_ten_kilometers_from_the_origin(device,
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_a_bias_may_cancel_what_the_features_overflow_to(device, dtype):
-    """Of features far from 0, whose mean a folded batch norm takes away: 72,000 in float16."""
+    """Of features far from 0, whose mean a fused batch norm takes away: 72,000 in float16."""
     call = scene(dtype, (32,), device=device)
     call["features"].fill_(1000)
     call["weights"][0][:, 3:] = 8

@@ -11,7 +11,7 @@ from shipping import ROOT, call, clean_env, cmake_example, once, tool
 import torchvox
 from torchvox import models
 from torchvox.models import export
-from torchvox.models.fold import fold_batch_norms
+from torchvox.models.fuse import fuse_batch_norms
 
 COLUMNS = 6
 BATCHES = [[1024, 1024], [0, 1, 700], [1], [0], [300, 0, 512, 1]]
@@ -59,11 +59,11 @@ def batch(lengths):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["yanx27", "pn2"])
-@pytest.mark.parametrize("fold", [False, True], ids=["norms", "folded"])
+@pytest.mark.parametrize("fuse", [False, True], ids=["norms", "fused"])
 @torch.inference_mode()
-def test_a_scripted_classifier_gives_the_bits_of_eager(runner, preset, fold, tmp_path):
+def test_a_scripted_classifier_gives_the_bits_of_eager(runner, preset, fuse, tmp_path):
     model = classifier(preset)
-    model = fold_batch_norms(model) if fold else model
+    model = fuse_batch_norms(model) if fuse else model
     export.export_model(model, tmp_path / "model.pt", "script")
     for lengths in BATCHES:
         clouds, points, sizes = batch(lengths)
@@ -74,7 +74,7 @@ def test_a_scripted_classifier_gives_the_bits_of_eager(runner, preset, fold, tmp
 @pytest.mark.slow
 @torch.inference_mode()
 def test_an_aoti_classifier_agrees_with_eager(runner, tmp_path):
-    model = fold_batch_norms(classifier("pn2"))
+    model = fuse_batch_norms(classifier("pn2"))
     export.export_model(model, tmp_path / "model.pt2", "aoti")
     for lengths in BATCHES:
         clouds, points, sizes = batch(lengths)

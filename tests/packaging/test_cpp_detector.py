@@ -15,7 +15,7 @@ from torchvox import models
 from torchvox.models import export
 
 sys.path.append(str(ROOT / "tests" / "models"))
-from detectors import folded, scan, small
+from detectors import fused, scan, small
 
 BATCHES = [(5000,), (0, 1, 700), (40_000,), (0,), (1,), (300_000,)]
 
@@ -58,7 +58,7 @@ def run(runner, folder, program, columns, scans):
 @torch.inference_mode()
 def test_a_scripted_detector_gives_the_bits_of_eager(runner, name, merge, tmp_path):
     model = small(name)
-    model = folded(model) if merge else model
+    model = fused(model) if merge else model
     export.export_model(model, tmp_path / "model.pt", "script")
     for lengths in BATCHES:
         scans, points, count = batch(model, lengths)
@@ -70,7 +70,7 @@ def test_a_scripted_detector_gives_the_bits_of_eager(runner, name, merge, tmp_pa
 @pytest.mark.parametrize("name", ["anchors", "centers"])
 @torch.inference_mode()
 def test_an_aoti_detector_finds_the_boxes_of_eager(runner, name, tmp_path):
-    model = folded(small(name))
+    model = fused(small(name))
     export.export_model(model, tmp_path / "model.pt2", "aoti")
     for lengths in BATCHES:
         scans, points, count = batch(model, lengths)

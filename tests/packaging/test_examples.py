@@ -20,7 +20,7 @@ def run(name: str, *arguments) -> str:
 
 
 @pytest.mark.parametrize(
-    "way",
+    "kind",
     [
         "eager",
         "export",
@@ -29,8 +29,8 @@ def run(name: str, *arguments) -> str:
         pytest.param("aoti", marks=pytest.mark.slow),
     ],
 )
-def test_one_module_gives_the_same_results_every_way(way):
-    said = run("pillar_features.py", "--ways", way)
+def test_one_module_gives_the_same_results_in_every_format(kind):
+    said = run("pillar_features.py", "--formats", kind)
     assert said.count("same as eager") == 3, said
 
 

@@ -2,7 +2,7 @@
 """The pillar feature net as published code writes it: padded rows, Linear, BatchNorm1d, max."""
 
 import torch
-from entries.pillars import decorate
+from op_infos.pillars import decorate
 from torch import Tensor, nn
 from torch.nn import functional as F
 

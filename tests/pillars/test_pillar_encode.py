@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from entries.op import cloud, generator
-from entries.pillars import ENCODE_CASES, GRID, MAP, encode_call, mapped
 from helpers import assert_same_bits, forced
+from op_infos.op_info import cloud, generator
+from op_infos.pillars import ENCODE_SAMPLE_INPUTS, GRID, MAP, encode_call, mapped
 
 import torchvox
 import torchvox.reference
@@ -155,7 +155,7 @@ def test_a_winner_outside_the_points_is_ignored(device):
     assert (grad_weight == 0).all() and (grad_bias == 0).all()
 
 
-each_call = pytest.mark.parametrize("make", ENCODE_CASES.values(), ids=ENCODE_CASES)
+each_call = pytest.mark.parametrize("make", ENCODE_SAMPLE_INPUTS.values(), ids=ENCODE_SAMPLE_INPUTS)
 
 
 @each_call

@@ -3,9 +3,9 @@
 
 import pytest
 import torch
-from entries.op import cloud
-from entries.pillars import GRID, MAP, MODES, decorated, mapped, moments_call
 from helpers import assert_same_bits, forced
+from op_infos.op_info import cloud
+from op_infos.pillars import GRID, MAP, MODES, decorated, mapped, moments_call
 
 import torchvox
 import torchvox.reference

@@ -5,9 +5,9 @@ import copy
 
 import pytest
 import torch
-from entries.op import cloud, generator
-from entries.pillars import GRID, MAP, SIZE
 from helpers import assert_same_bits
+from op_infos.op_info import cloud, generator
+from op_infos.pillars import GRID, MAP, SIZE
 from plain import PlainNet, fused_gradients, running
 
 import torchvox
@@ -135,16 +135,16 @@ def test_one_row_has_variance_zero(channels):
 
 
 @each_depth
-def test_folded_equals_evaluation_and_may_be_half(channels):
+def test_fused_equals_evaluation_and_may_be_half(channels):
     net = net_of(channels).eval()
     inputs, _ = scene()
     want = net(*inputs)
-    folded = net.fold_batch_norm()
-    assert_same_bits(folded(*inputs), want)
-    half = folded.half()(*inputs)
+    fused = net.fuse_batch_norm()
+    assert_same_bits(fused(*inputs), want)
+    half = fused.half()(*inputs)
     assert half.dtype == torch.half and half.is_contiguous(memory_format=torch.channels_last)
     close([half.float()], [want], 4e-3, "half")
-    assert not any(p.requires_grad for p in folded.parameters())
+    assert not any(p.requires_grad for p in fused.parameters())
 
 
 @each_mode

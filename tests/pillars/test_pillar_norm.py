@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from entries.op import generator
 from helpers import assert_same_bits
+from op_infos.op_info import generator
 from torch.nn import functional as F
 
 import torchvox
@@ -26,7 +26,7 @@ def parameters(columns: int, outputs: int = 6) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("columns", [1, 10, 27])
-def test_the_folded_layer_is_batch_norm_and_has_its_gradients(columns):
+def test_the_fused_layer_is_batch_norm_and_has_its_gradients(columns):
     rows = torch.randn(50, columns, generator=generator(2), dtype=torch.float64) + 3
     weight, gamma, beta = parameters(columns)
     norm = torchvox.pillar_norm(moments_of(rows), weight, gamma, beta, 1e-3)

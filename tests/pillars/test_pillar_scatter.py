@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from entries.pillars import scatter_call
+from op_infos.pillars import scatter_call
 
 import torchvox
 

@@ -90,7 +90,7 @@ def test_offsets_are_clamped_to_what_exists(device):
 
 
 def test_an_empty_cloud_writes_only_its_own_slots(device):
-    # The peers write the start of an empty output into the next cloud's first slot.
+    # mmcv and OpenPCDet write the start of an empty output into the next cloud's first slot.
     points = cube(20)[0]
     ptr = torch.tensor([0, 10, 10, 20])
     idx, _ = assert_ragged_as_reference(device, points, ptr, torch.tensor([0, 3, 5, 8]), 8)

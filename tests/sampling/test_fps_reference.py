@@ -163,7 +163,7 @@ def test_skip_origin_excludes_near_points_but_not_the_start():
 def test_init_dist2_saturates_distances():
     points = on_axis(0, 3e5, 9e5)
     assert fps(points, 2)[0] == [0, 2]
-    assert fps(points, 3, init_dist2=1e10) == ([0, 1, 2], [INF, 1e10, 1e10])  # the peers' order
+    assert fps(points, 3, init_dist2=1e10) == ([0, 1, 2], [INF, 1e10, 1e10])  # mmcv's order
     assert fps(on_axis(0, 1, 2), 3, init_dist2=0.0) == ([0, 1, 2], [INF, 0, 0])
 
 

@@ -90,7 +90,7 @@ def test_a_device_that_is_not_there_is_refused_in_a_sentence(tmp_path, monkeypat
         raise MisconfigurationException("No supported gpu backend found!")
 
     monkeypatch.setattr(runs, "make_trainer", fails)
-    with pytest.raises(WrongUseError, match="cannot train as asked: No supported gpu"):
+    with pytest.raises(WrongUseError, match="cannot train as configured: No supported gpu"):
         run(tmp_path)
 
 

@@ -32,14 +32,14 @@ def bench(
     ] = "",
     growth: Annotated[bool, typer.Option("--growth", help="Cost growth too, with plots.")] = False,
     alone: Annotated[
-        bool, typer.Option("--alone", help="torchvox only, no textbook ways, no other libraries.")
+        bool, typer.Option("--alone", help="torchvox only, no baselines, no other libraries.")
     ] = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where a run writes its results.")
     ] = Path("bench.json"),
     device: Device = DeviceChoice.auto,
 ) -> None:
-    """Measure every op on this machine, beside the textbook ways and other libraries.
+    """Measure every op on this machine, beside the baselines and other libraries.
 
     A run needs the source tree; a results file is shown anywhere.
     """
@@ -85,7 +85,7 @@ def _show(results: dict[str, Any]) -> None:
     for table in tables(results):
         shown = Table(title=table.title, title_justify="left", title_style="bold")
         for number, name in enumerate(table.header):
-            words = name in ("case", "way", "target") or number == 0
+            words = name in ("case", "implementation", "target") or number == 0
             shown.add_column(name, justify="left" if words else "right", overflow="fold")
         for row in table.rows:
             shown.add_row(*(_colored(cell) for cell in row), end_section=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 1
-FIGURES = {  # of a row of the results -> header
+SCHEMA = 2
+FIGURES = {  # of a measurement -> header
     "graph_us": "graph us",
     "eager_us": "eager us",
     "cpu_us": "CPU us",
@@ -16,7 +16,7 @@ FIGURES = {  # of a row of the results -> header
     "floor_us": "floor us",
     "times_floor": "x floor",
 }
-COMPARED = ("graph_us", "best_us", "eager_us")  # by the first one that both rows have
+COMPARED = ("graph_us", "best_us", "eager_us")  # by the first one that both have
 
 
 class Table(NamedTuple):
@@ -39,8 +39,8 @@ def machine_line(results: dict[str, Any]) -> str:
 def tables(results: dict[str, Any]) -> list[Table]:
     """One table per op, then one per growth curve."""
     found = []
-    for op in dict.fromkeys(row["op"] for row in results["rows"]):
-        found.append(_op_table(op, [row for row in results["rows"] if row["op"] == op]))
+    for op in dict.fromkeys(row["op"] for row in results["measurements"]):
+        found.append(_op_table(op, [row for row in results["measurements"] if row["op"] == op]))
     for curve in dict.fromkeys(row["curve"] for row in results["growth"]):
         found.append(_curve_table([row for row in results["growth"] if row["curve"] == curve]))
     return found
@@ -57,17 +57,26 @@ def markdown(results: dict[str, Any]) -> str:
 
 def _op_table(op: str, rows: list[dict[str, Any]]) -> Table:
     figures = [key for key in FIGURES if any(key in row for row in rows)]
-    header = ["case", "way", *(FIGURES[key] for key in figures), "MB", "vs torchvox", "target"]
+    header = [
+        "case",
+        "implementation",
+        *(FIGURES[key] for key in figures),
+        "MB",
+        "vs torchvox",
+        "target",
+    ]
     cells, last = [], None
     for row in rows:
-        mine = next(r for r in rows if r["case"] == row["case"] and r["way"] == "torchvox")
+        mine = next(
+            r for r in rows if r["case"] == row["case"] and r["implementation"] == "torchvox"
+        )
         size = row.get("size", {})
         moved = (size.get("read", 0) + size.get("written", 0)) / 1e6
         name = row["case"] if row["case"] != last else ""
         cells.append(
             [
                 name,
-                row["way"],
+                row["implementation"],
                 *(_number(row.get(key)) for key in figures),
                 f"{moved:.2f}" if name else "",
                 _factor(row, mine),
@@ -92,24 +101,27 @@ def _factor(row: dict[str, Any], mine: dict[str, Any]) -> str:
 def _target(row: dict[str, Any]) -> str:
     """<= 18 us graph: met"""
     said = []
-    for goal in row.get("goals", ()):
-        verdict = {True: "met", False: "MISSED", None: "not judged"}[goal["met"]]
-        figure = FIGURES[goal["figure"]].removesuffix(" us")
-        said.append(f"{figure} {goal['text']}: {verdict}")
+    for target in row.get("targets", ()):
+        verdict = {True: "met", False: "MISSED", None: "not judged"}[target["met"]]
+        figure = FIGURES[target["figure"]].removesuffix(" us")
+        said.append(f"{figure} {target['text']}: {verdict}")
     return "; ".join(said)
 
 
 def _curve_table(rows: list[dict[str, Any]]) -> Table:
-    """us by size, one column per way; FPS per sample too."""
-    ways = list(dict.fromkeys(row["way"] for row in rows))
+    """us by size, one column per implementation; FPS per sample too."""
+    implementations = list(dict.fromkeys(row["implementation"] for row in rows))
     each = any("us_per_sample" in row for row in rows)
-    header = [rows[0]["axis"], *(f"{way}, us" for way in ways)]
+    header = [rows[0]["axis"], *(f"{implementation}, us" for implementation in implementations)]
     header += ["torchvox, us per sample"] if each else []
     cells = []
     for at in dict.fromkeys(row["at"] for row in rows):
-        here = {row["way"]: row for row in rows if row["at"] == at}
+        here = {row["implementation"]: row for row in rows if row["at"] == at}
         line = [f"{at:,g}" if at < 1 else f"{at:,.0f}"]
-        line += [_number(here[way]["us"]) if way in here else "" for way in ways]
+        line += [
+            _number(here[implementation]["us"]) if implementation in here else ""
+            for implementation in implementations
+        ]
         line += [_number(here["torchvox"].get("us_per_sample"))] if each else []
         cells.append(line)
     return Table(f"growth: {rows[0]['curve']}", header, cells)

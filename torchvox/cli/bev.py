@@ -57,7 +57,7 @@ def bev(
     layout: Layout = None,
     grid: GridName = None,
     voxel_size: VoxelSize = None,
-    box: Range = None,
+    point_cloud_range: Range = None,
     size: Annotated[
         str | None,
         typer.Option(metavar="NX,NY", help="Cells, instead of one per voxel.", show_default=False),
@@ -77,7 +77,7 @@ def bev(
         len(wanted) > 1 or wanted[0] not in LABELS
     ):
         raise WrongUseError("a .png shows one channel: give one, or --format npz")
-    read, choose = cloud_reader(files, layout), grid_chooser(grid, voxel_size, box)
+    read, choose = cloud_reader(files, layout), grid_chooser(grid, voxel_size, point_cloud_range)
     where, name = choose_device(device)
     note(f"device: {name}")
 
@@ -105,7 +105,7 @@ def rasterize(
     device: torch.device,
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """The channels [C, H, W], the empty cells [H, W], and the counts of the whole call."""
-    points, box = cloud.tensor(device), list(grid.point_cloud_range)
+    points, point_cloud_range = cloud.tensor(device), list(grid.point_cloud_range)
     features = None
     if set(channels) & set(INTENSITY_CHANNELS):
         if "intensity" not in cloud.columns:
@@ -115,7 +115,7 @@ def rasterize(
         at = cloud.columns.index("intensity")
         features = points[:, at].contiguous()
     image, counts = torchvox.bev_rasterize(
-        points, box, list(size), [*channels, "count"], features=features
+        points, point_cloud_range, list(size), [*channels, "count"], features=features
     )
     planes = image[0].cpu().numpy()
     return planes[:-1], planes[-1] == 0, counts[0].tolist()

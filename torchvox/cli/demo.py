@@ -64,7 +64,7 @@ def demo(
     layout: Layout = None,
     grid: GridName = None,
     voxel_size: VoxelSize = None,
-    box: Range = None,
+    point_cloud_range: Range = None,
     samples: Annotated[
         int, typer.Option("--samples", "-n", min=1, help="Points to sample.")
     ] = 4096,
@@ -76,9 +76,9 @@ def demo(
 ) -> None:
     """Scan -> voxelize -> furthest point sample -> bird's-eye view, with pictures."""
     require("matplotlib", "to draw pictures")
-    if scan is None and box is None:
+    if scan is None and point_cloud_range is None:
         grid = grid or DEMO_GRID
-    choose = grid_chooser(grid, voxel_size, box)
+    choose = grid_chooser(grid, voxel_size, point_cloud_range)
     where, name = choose_device(device)
     start = time.perf_counter()
     cloud = generate_scan(seed) if scan is None else read_cloud(scan, layout)
@@ -96,20 +96,22 @@ def demo(
 def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -> Results:
     """voxelize, furthest_point_sample and bev_max_height_with_index on one cloud."""
     points = cloud.tensor(device)
-    size, box = list(grid.voxel_size), list(grid.point_cloud_range)
-    nx, ny, _ = torchvox.grid_size(size, box)
+    size, point_cloud_range = list(grid.voxel_size), list(grid.point_cloud_range)
+    nx, ny, _ = torchvox.grid_size(size, point_cloud_range)
     times: dict[str, float] = {}
 
     voxels, times["voxelize"] = timed(
         lambda: torchvox.voxelize(
-            points, size, box, grid.max_points, grid.max_voxels, reduce="mean"
+            points, size, point_cloud_range, grid.max_points, grid.max_voxels, reduce="mean"
         ),
         device,
     )
     inside = torch.nonzero(voxels.point_voxel >= 0)[:, 0]
     (idx, dist2), times["sample"] = timed(lambda: furthest_points(points[inside], samples), device)
     (height, top, _), times["bev"] = timed(
-        lambda: torchvox.bev_max_height_with_index(points, box, [nx, ny], fill=float("nan")),
+        lambda: torchvox.bev_max_height_with_index(
+            points, point_cloud_range, [nx, ny], fill=float("nan")
+        ),
         device,
     )
     intensity = cloud.column("intensity")
@@ -136,7 +138,7 @@ def _draw(cloud: PointCloud, grid: Grid, results: Results, folder: Path) -> list
     filled = int(np.isfinite(results.height).sum())
     cell = " x ".join(f"{v:g}" for v in grid.voxel_size[:2])
     cells = f"{title}: {filled:,} of {nx} x {ny} cells filled, {cell} {unit} each"
-    common = {"box": grid.point_cloud_range, "unit": unit}
+    common = {"point_cloud_range": grid.point_cloud_range, "unit": unit}
     height = {"height": results.height, "note": cells, **common}
     density = {
         "density": results.density,
@@ -177,8 +179,11 @@ def _report(
 ) -> None:
     counts = results.voxels.counts[0].tolist()
     nx, ny, nz = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
-    box = grid.point_cloud_range
-    spans = ", ".join(f"{axis} {box[i]:g}..{box[i + 3]:g}" for i, axis in enumerate("xyz"))
+    point_cloud_range = grid.point_cloud_range
+    spans = ", ".join(
+        f"{axis} {point_cloud_range[i]:g}..{point_cloud_range[i + 3]:g}"
+        for i, axis in enumerate("xyz")
+    )
     dropped = [f"dropped {n:,} {why}" for why, n in drops(results.voxels.counts).items()]
     size = " x ".join(f"{v:g}" for v in grid.voxel_size)
     source = cloud_title(cloud) if seed is None else f"generated crossroads, seed {seed}"

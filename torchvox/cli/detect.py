@@ -95,7 +95,7 @@ def _one(
             found.boxes,
             found.labels,
             found.classes,
-            runner.box,
+            runner.point_cloud_range,
             scores=found.scores,
             note=f"{source.name}: {len(cloud):,} points, {len(found.boxes)} boxes",
         )

@@ -111,11 +111,11 @@ def _try_ops() -> tuple[list[tuple[str, str]], bool]:
     devices = ["cpu"]
     if torch.cuda.is_available() and build_facts()["cuda"]:
         devices.append("cuda")
-    box = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    point_cloud_range = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
     tries = {
-        "voxelize": lambda p: torchvox.voxelize(p, [0.5] * 3, box, 4, 8),
+        "voxelize": lambda p: torchvox.voxelize(p, [0.5] * 3, point_cloud_range, 4, 8),
         "furthest_point_sample": lambda p: torchvox.furthest_point_sample(p[None], 4),
-        "bev_max_height": lambda p: torchvox.bev_max_height(p, box, [4, 4]),
+        "bev_max_height": lambda p: torchvox.bev_max_height(p, point_cloud_range, [4, 4]),
     }
     rows, healthy = [], True
     for device in devices:

@@ -36,17 +36,17 @@ def export(
         Path | None,
         typer.Option("--output", "-o", help="The program; without it beside the model."),
     ] = None,
-    fold: Annotated[
-        bool, typer.Option(help="Fold batch norms into the layers: faster, rounded differently.")
+    fuse: Annotated[
+        bool, typer.Option(help="Fuse batch norms into the layers: faster, rounded differently.")
     ] = True,
     merge: Annotated[
-        bool, typer.Option(help="Merge the convolutions of a detector's head, when folded.")
+        bool, typer.Option(help="Merge the convolutions of a detector's head, when fused.")
     ] = True,
     dtype: Annotated[
         str | None,
         typer.Option(
             help="Of the weights: float32, bfloat16, float16. Without it float32, or that of a "
-            "folded file.",
+            "fused file.",
             show_default=False,
         ),
     ] = None,
@@ -56,14 +56,14 @@ def export(
     from torchvox.models import checkpoints
     from torchvox.models import export as programs
     from torchvox.models.detection import PillarDetector
-    from torchvox.models.fold import fold_batch_norms, is_folded
+    from torchvox.models.fuse import fuse_batch_norms, is_fused
     from torchvox.models.merge import can_merge, merge_heads
 
     if kind not in programs.FORMATS:
         raise WrongUseError(f"--format must be one of {', '.join(programs.FORMATS)}, got {kind!r}")
-    if dtype is not None and (dtype not in DTYPES or (dtype != "float32" and not fold)):
+    if dtype is not None and (dtype not in DTYPES or (dtype != "float32" and not fuse)):
         raise WrongUseError(
-            f"--dtype must be one of {', '.join(DTYPES)}, and float32 with --no-fold, got {dtype!r}"
+            f"--dtype must be one of {', '.join(DTYPES)}, and float32 with --no-fuse, got {dtype!r}"
         )
     target = output or model.with_name(model.stem + programs.FORMATS[kind])
     if target.is_dir() or (target.exists() and model.exists() and target.samefile(model)):
@@ -72,18 +72,18 @@ def export(
     where, name = choose_device(device)
     note(f"device: {name}")
     network = checkpoints.load(model)
-    if is_folded(network):
+    if is_fused(network):
         stored = str(next(network.parameters()).dtype).removeprefix("torch.")
         if dtype not in (None, stored):
             raise WrongUseError(
-                f"--dtype {dtype}: {model} is folded with weights of {stored}, take the file that "
-                "it was folded from"
+                f"--dtype {dtype}: {model} is fused with weights of {stored}, take the file that "
+                "it was fused from"
             )
         dtype = stored
-    elif fold:
-        network = fold_batch_norms(network, None if dtype in (None, "float32") else DTYPES[dtype])
+    elif fuse:
+        network = fuse_batch_norms(network, None if dtype in (None, "float32") else DTYPES[dtype])
     detects = isinstance(network, PillarDetector)
-    if detects and merge and is_folded(network) and can_merge(network):
+    if detects and merge and is_fused(network) and can_merge(network):
         network = merge_heads(network)
     network = network.to(where)
     with atomic_path(target) as draft:  # which replaces the target once it is known to be right

@@ -18,7 +18,7 @@ from torchvox.cli.work import console
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
-    from torchvox.models.importing import Told
+    from torchvox.models.importing import Declared
 
 YAML_PURPOSE = "to read values of the configuration"
 
@@ -81,7 +81,7 @@ def import_checkpoint(
         raise WrongUseError(f"--layout must be one of {', '.join(names)}, got {layout!r}")
     check_file(output, "--output")
     check_file(report_file, "--report")
-    imported = convert(checkpoint, layout, _settings(config, values or []), _told(original))
+    imported = convert(checkpoint, layout, _settings(config, values or []), _declared(original))
     report = parity(imported)
     rows = report.rows()
     table = Table(
@@ -102,22 +102,22 @@ def import_checkpoint(
         console().print(f"wrote {output}", soft_wrap=True, markup=False)
 
 
-def _told(original: Path | None) -> Told | None:
+def _declared(original: Path | None) -> Declared | None:
     from torchvox.models.importing import mmdet3d_config, openpcdet_config
 
     if original is None:
         return None
     if original.suffix == ".py":
         try:
-            told = mmdet3d_config(original.read_text())
+            declared = mmdet3d_config(original.read_text())
         except (OSError, UnicodeDecodeError) as error:
             raise WrongUseError(f"--original {original}: {error}") from None
-        if not told.settings:
+        if not declared.settings:
             raise WrongUseError(
                 f"--original {original} says nothing of a detector in plain values: give the whole "
                 "configuration, with all values in place"
             )
-        return told
+        return declared
     return openpcdet_config(_yaml(original, "--original"))
 
 

@@ -51,8 +51,11 @@ def _describe(cloud: PointCloud, path: Path) -> None:
         )
     if finite.any():
         grid = grid_around(cloud)
-        box = ",".join(f"{v:g}" for v in grid.point_cloud_range)
-        out.print(f"derived   --range={box} --voxel-size={grid.voxel_size[0]:g}", soft_wrap=True)
+        point_cloud_range = ",".join(f"{v:g}" for v in grid.point_cloud_range)
+        out.print(
+            f"derived   --range={point_cloud_range} --voxel-size={grid.voxel_size[0]:g}",
+            soft_wrap=True,
+        )
 
 
 def _line(cloud: PointCloud, path: Path) -> str:

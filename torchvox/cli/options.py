@@ -122,7 +122,7 @@ def _holds_columns(path: Path) -> bool:
 
 
 def grid_chooser(
-    name: str | None, voxel_size: str | None, box: str | None
+    name: str | None, voxel_size: str | None, point_cloud_range: str | None
 ) -> Callable[[PointCloud], Grid]:
     """What gives a cloud its grid: a named one, a given one, or one derived from the points.
 
@@ -133,7 +133,7 @@ def grid_chooser(
     if voxel_size is not None:
         size = numbers(voxel_size, "--voxel-size", 1, 3)
         size = size * 3 if len(size) == 1 else size
-    limits = None if box is None else numbers(box, "--range", 6)
+    limits = None if point_cloud_range is None else numbers(point_cloud_range, "--range", 6)
     if name is not None:
         grid = load_grid(name)
         changed = {"voxel_size": size, "point_cloud_range": limits}

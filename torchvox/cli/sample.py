@@ -91,8 +91,10 @@ def _write(
         from torchvox import viz
 
         remark = f"{cloud_title(cloud)}: {len(chosen):,} of {len(cloud):,} points, {reach}"
-        box = grid_around(cloud).point_cloud_range
+        point_cloud_range = grid_around(cloud).point_cloud_range
         viz.save(
-            viz.samples_picture(cloud.points[:, :3], chosen, box, unit=cloud.unit, note=remark),
+            viz.samples_picture(
+                cloud.points[:, :3], chosen, point_cloud_range, unit=cloud.unit, note=remark
+            ),
             target,
         )

@@ -57,7 +57,7 @@ def voxelize(
     layout: Layout = None,
     grid: GridName = None,
     voxel_size: VoxelSize = None,
-    box: Range = None,
+    point_cloud_range: Range = None,
     max_points: Annotated[
         int | None,
         typer.Option(min=-1, help="Points per voxel, -1: no limit.", show_default="the grid's"),
@@ -79,7 +79,7 @@ def voxelize(
         raise WrongUseError("--reduce none needs --max-points from 0 up: its rows are padded to it")
     files = find_clouds(paths)
     targets = output_paths(files, output, "voxels", FORMATS, format_suffix(file_format, FORMATS))
-    read, choose = cloud_reader(files, layout), grid_chooser(grid, voxel_size, box)
+    read, choose = cloud_reader(files, layout), grid_chooser(grid, voxel_size, point_cloud_range)
     where, name = choose_device(device)
     note(f"device: {name}")
 

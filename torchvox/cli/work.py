@@ -47,7 +47,7 @@ def choose_device(choice: DeviceChoice) -> tuple[torch.device, str]:
     if choice is DeviceChoice.cuda and reason:
         raise TorchvoxError(f"--device cuda cannot be used: {reason}")
     if choice is DeviceChoice.cpu or reason:
-        why = "asked for" if choice is DeviceChoice.cpu else reason
+        why = "requested" if choice is DeviceChoice.cpu else reason
         return torch.device("cpu"), f"cpu, {torch.get_num_threads()} threads ({why})"
     return torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
 

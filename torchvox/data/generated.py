@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the generated data sets have in common: samples that are made when they are asked for."""
+"""What the generated data sets have in common: samples that are made on demand."""
 
 from __future__ import annotations
 

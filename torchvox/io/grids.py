@@ -44,24 +44,24 @@ class Grid:
     chosen: str = "given"
 
     def __post_init__(self) -> None:
-        box = self.point_cloud_range
+        bounds = self.point_cloud_range
         _check_voxel_size(self.voxel_size, self.name)
-        if len(box) != 6 or not all(map(math.isfinite, box)):
+        if len(bounds) != 6 or not all(map(math.isfinite, bounds)):
             raise WrongUseError(
                 f"grid {self.name}: point_cloud_range must be 6 numbers x0,y0,z0,x1,y1,z1, "
-                f"got {short(list(box))}"
+                f"got {short(list(bounds))}"
             )
-        if any(low >= high for low, high in zip(box[:3], box[3:], strict=True)):
+        if any(low >= high for low, high in zip(bounds[:3], bounds[3:], strict=True)):
             raise WrongUseError(
                 f"grid {self.name}: point_cloud_range must have x0 < x1, y0 < y1 and z0 < z1, "
-                f"got {short(list(box))}"
+                f"got {short(list(bounds))}"
             )
 
     @property
     def bev_size(self) -> tuple[int, int]:
         """(nx, ny) pixels of a bird's-eye view at the grid's own horizontal resolution."""
-        box, size = self.point_cloud_range, self.voxel_size
-        nx, ny = (max(1, round((box[axis + 3] - box[axis]) / size[axis])) for axis in (0, 1))
+        bounds, size = self.point_cloud_range, self.voxel_size
+        nx, ny = (max(1, round((bounds[axis + 3] - bounds[axis]) / size[axis])) for axis in (0, 1))
         return nx, ny
 
 
@@ -118,9 +118,13 @@ def grid_around(
     size = np.asarray(voxel_size, np.float64)
     first = np.floor(low / size)
     last = np.maximum(np.floor(high / size) + 1, first + 1)
-    box = [round(float(v), 6) for v in np.concatenate([first * size, last * size])]
+    bounds = [round(float(v), 6) for v in np.concatenate([first * size, last * size])]
     return Grid(
-        "derived", tuple(voxel_size), tuple(box), max_points, chosen="derived from the points"
+        "derived",
+        tuple(voxel_size),
+        tuple(bounds),
+        max_points,
+        chosen="derived from the points",
     )
 
 

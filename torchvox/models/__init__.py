@@ -10,7 +10,7 @@ from torchvox.models.detection import (
     PointPillarsConfig,
 )
 from torchvox.models.export import export_model, export_program
-from torchvox.models.fold import fold_batch_norms
+from torchvox.models.fuse import fuse_batch_norms
 from torchvox.models.importing import import_checkpoint, parity
 from torchvox.models.merge import merge_heads
 from torchvox.models.pointnet2 import (
@@ -33,7 +33,7 @@ __all__ = [
     "PointPillarsConfig",
     "export_model",
     "export_program",
-    "fold_batch_norms",
+    "fuse_batch_norms",
     "import_checkpoint",
     "load",
     "merge_heads",

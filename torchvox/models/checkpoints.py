@@ -15,7 +15,7 @@ from torch import nn
 from torchvox._errors import TorchvoxError, short
 from torchvox.io.writers import write_whole
 from torchvox.models.detection import CenterPointPillars, PointPillars
-from torchvox.models.fold import fold_batch_norms, is_folded
+from torchvox.models.fuse import fuse_batch_norms, is_fused
 from torchvox.models.merge import is_merged, merge_heads
 from torchvox.models.pointnet2 import (
     PointNet2Classifier,
@@ -74,7 +74,7 @@ def save(model: nn.Module, path: Union[str, Path]) -> None:
         "version": VERSION,
         "model": type(model).__name__,
         "config": model.config(),
-        "folded": str(dtype).split(".")[1] if is_folded(model) else "",
+        "fused": str(dtype).split(".")[1] if is_fused(model) else "",
         "merged": is_merged(model),
         "state_dict": {k: v.detach().cpu().clone() for k, v in model.state_dict().items()},
         "torchvox": BUILD_INFO["version"],
@@ -96,8 +96,8 @@ def load(path: Union[str, Path]) -> nn.Module:
             later = short(content["torchvox"])
             raise CheckpointError(f"{path} was written by torchvox {later}, a later one")
         model = build(content["model"], content["config"])
-        if content["folded"]:
-            model = fold_batch_norms(model, getattr(torch, content["folded"]))
+        if content["fused"]:
+            model = fuse_batch_norms(model, getattr(torch, content["fused"]))
         if content.get("merged"):
             model = merge_heads(model)
     except CheckpointError:

@@ -7,22 +7,22 @@ from typing import TypeVar
 from torch import nn
 
 from torchvox.models.detection.detector import PillarDetector
-from torchvox.models.fold import is_folded
+from torchvox.models.fuse import is_fused
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 def merge_heads(model: Model) -> Model:
-    """A copy of a folded detector with fewer and larger convolutions in its head: one for an
+    """A copy of a fused detector with fewer and larger convolutions in its head: one for an
     `AnchorHead`, and for heads in tasks two behind the shared one, whatever the number of branches.
     Outputs differ by rounding.
 
-    Raises ValueError for a model that is no detector or not folded.
+    Raises ValueError for a model that is no detector or not fused.
     """
     if not isinstance(model, PillarDetector):
         raise ValueError(f"merge_heads: a detector is needed, got {type(model).__name__}")
-    if not is_folded(model):
-        raise ValueError("merge_heads: batch norms must be folded first, by fold_batch_norms")
+    if not is_fused(model):
+        raise ValueError("merge_heads: batch norms must be fused first, by fuse_batch_norms")
     merged = copy.deepcopy(model)
     if not is_merged(merged):
         merged.head.merge()

@@ -28,7 +28,7 @@ def conv3x3(
 
 
 def channels_last(conv: nn.Conv2d) -> nn.Conv2d:
-    """The convolution itself, its weight in the order of `FoldedConv`."""
+    """The convolution itself, its weight in the order of `FusedConv`."""
     conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
     return conv
 
@@ -52,8 +52,8 @@ class ConvBlock(nn.Module):
         return F.relu(self.norm(self.conv(x)))
 
 
-class FoldedConv(nn.Module):
-    """A `ConvBlock` in evaluation, its batch norm folded into weight and bias.
+class FusedConv(nn.Module):
+    """A `ConvBlock` in evaluation, its batch norm fused into weight and bias.
 
     Computes in the dtype of the weight. Weights lie in channels-last order, which the fast
     convolutions of GPUs want; maps follow.
@@ -80,15 +80,15 @@ class FoldedConv(nn.Module):
         return F.relu(F.conv2d(x, self.weight, self.bias, self.stride, self.padding))
 
     def blocks(self, x: Tensor) -> Tensor:
-        """The map as [B, H', 1, W', 1, channels], see `FoldedUpsample`."""
+        """The map as [B, H', 1, W', 1, channels], see `FusedUpsample`."""
         return self.forward(x).permute(0, 2, 3, 1).unsqueeze(2).unsqueeze(4)
 
     def extra_repr(self) -> str:
         return f"{list(self.weight.shape)}, stride={self.stride}"
 
 
-class FoldedUpsample(nn.Module):
-    """A transposed convolution without overlap, batch norm and ReLU, folded: one matrix product.
+class FusedUpsample(nn.Module):
+    """A transposed convolution without overlap, batch norm and ReLU, fused: one matrix product.
 
     blocks(x [B, C, H, W]) returns a view [B, H, n, W, n, channels] of what each cell becomes.
     """
@@ -114,10 +114,8 @@ class FoldedUpsample(nn.Module):
         return f"{list(self.weight.shape)}, size={self.size}"
 
 
-def folded_conv(
-    block: ConvBlock, dtype: Optional[torch.dtype]
-) -> Union[FoldedConv, FoldedUpsample]:
-    """The block as one linear map, folded in float64 and rounded once."""
+def fused_conv(block: ConvBlock, dtype: Optional[torch.dtype]) -> Union[FusedConv, FusedUpsample]:
+    """The block as one linear map, fused in float64 and rounded once."""
     conv, norm = block.conv, block.norm
     transposed = isinstance(conv, nn.ConvTranspose2d)
     with torch.no_grad():
@@ -130,7 +128,7 @@ def folded_conv(
     kind = conv.weight.dtype if dtype is None else dtype
     weight, shift = weight.to(kind), shift.to(kind)
     if transposed and conv.stride[0] > 1:
-        return FoldedUpsample(weight, shift)
+        return FusedUpsample(weight, shift)
     if transposed:
         weight = weight.transpose(0, 1)
-    return FoldedConv(weight, shift, conv.stride[0], conv.padding[0])
+    return FusedConv(weight, shift, conv.stride[0], conv.padding[0])

@@ -13,7 +13,7 @@ class PillarNorm(nn.Module):
     """Parameters and running statistics of a BatchNorm1d behind a linear layer, under its names.
 
     Not a torch batch norm: it never sees the rows, and converters to SyncBatchNorm must not touch
-    it. statistics() keeps the running values, fold() moves everything into the linear layer.
+    it. statistics() keeps the running values, fuse() moves everything into the linear layer.
     """
 
     eps: Final[float]
@@ -45,37 +45,37 @@ class PillarNorm(nn.Module):
             self.num_batches_tracked.add_(some)
 
     @torch.jit.export
-    def fold(self, weight: Tensor, mean: Tensor, var: Tensor) -> Tuple[Tensor, Tensor]:
+    def fuse(self, weight: Tensor, mean: Tensor, var: Tensor) -> Tuple[Tensor, Tensor]:
         """Weight and bias of the layer that norms the outputs of `weight`, in its dtype."""
         scale = self.weight.double() * torch.rsqrt(var.double() + self.eps)
-        folded = weight.double() * scale[:, None]
-        return folded.to(weight.dtype), (self.bias - mean.double() * scale).to(weight.dtype)
+        fused = weight.double() * scale[:, None]
+        return fused.to(weight.dtype), (self.bias - mean.double() * scale).to(weight.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.weight.numel()}, eps={self.eps}, momentum={self.momentum}"
 
 
 class PillarLayer(nn.Module):
-    """Linear without bias, and norm; or, folded, linear with bias."""
+    """Linear without bias, and norm; or, fused, linear with bias."""
 
-    folded: Final[bool]
+    fused: Final[bool]
 
     def __init__(
-        self, in_channels: int, out_channels: int, eps: float, momentum: float, folded: bool = False
+        self, in_channels: int, out_channels: int, eps: float, momentum: float, fused: bool = False
     ) -> None:
         super().__init__()
-        self.folded = folded
-        self.linear = nn.Linear(in_channels, out_channels, bias=folded)
-        self.norm = nn.Identity() if folded else PillarNorm(out_channels, eps, momentum)
+        self.fused = fused
+        self.linear = nn.Linear(in_channels, out_channels, bias=fused)
+        self.norm = nn.Identity() if fused else PillarNorm(out_channels, eps, momentum)
 
     @torch.jit.export
     def in_evaluation(self) -> Tuple[Tensor, Tensor]:
-        """Weight and bias with the running statistics folded in."""
-        if self.folded:
+        """Weight and bias with the running statistics fused in."""
+        if self.fused:
             bias = self.linear.bias
             assert bias is not None
             return self.linear.weight, bias
-        return self.norm.fold(self.linear.weight, self.norm.running_mean, self.norm.running_var)
+        return self.norm.fuse(self.linear.weight, self.norm.running_mean, self.norm.running_var)
 
     def _evaluated(self, x: Tensor, pad: Tensor) -> Tuple[Tensor, Tensor]:
         weight, bias = self.in_evaluation()
@@ -88,7 +88,7 @@ class PillarLayer(nn.Module):
     ) -> Tuple[Tensor, Tensor]:
         """The layer over rows x [N, D], those of `stored`, and pad [V, D], each of which stands
         for `empty` equal rows. In training the statistics are those of all of them."""
-        if self.folded:
+        if self.fused:
             return self._evaluated(x, pad)
         if not self.training:
             return self._evaluated(x, pad)
@@ -140,7 +140,7 @@ class PillarFeatureNet(nn.Module):
     pad_semantics: Final[str]
     sync: Final[bool]
     single: Final[bool]
-    folded: Final[bool]
+    fused: Final[bool]
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class PillarFeatureNet(nn.Module):
         self.pad_semantics = pad_semantics
         self.sync = bool(sync)
         self.single = len(feat_channels) == 1
-        self.folded = False
+        self.fused = False
         if self.sync and not self.single:
             raise ValueError(
                 f"PillarFeatureNet: sync takes one layer, got feat_channels {list(feat_channels)}"
@@ -212,16 +212,16 @@ class PillarFeatureNet(nn.Module):
             for i in range(last + 1)
         )
 
-    def fold_batch_norm(self) -> "PillarFeatureNet":
+    def fuse_batch_norm(self) -> "PillarFeatureNet":
         """A copy for inference whose layers are linear with bias: one op and nothing else."""
         net = copy.deepcopy(self).eval()
-        net.folded = True
+        net.fused = True
         for i, layer in enumerate(self.pfn_layers):
-            if layer.folded:
+            if layer.fused:
                 continue
             with torch.no_grad():
                 weight, bias = layer.in_evaluation()
-            plain = PillarLayer(weight.size(1), weight.size(0), 1.0, 0.0, folded=True).to(weight)
+            plain = PillarLayer(weight.size(1), weight.size(0), 1.0, 0.0, fused=True).to(weight)
             plain.linear.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
             plain.linear.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
             net.pfn_layers[i] = plain.eval()
@@ -258,7 +258,7 @@ class PillarFeatureNet(nn.Module):
         return self._all_reduced(moments) if self.sync else moments
 
     def _layer_in_training(self, moments: Tensor) -> Tuple[Tensor, Tensor]:
-        """Weight and bias of the one layer with this batch's statistics folded in. These follow
+        """Weight and bias of the one layer with this batch's statistics fused in. These follow
         from the moments alone, and so do the gradients that pass through them."""
         layer = self.pfn_layers[0]
         norm = layer.norm
@@ -277,7 +277,7 @@ class PillarFeatureNet(nn.Module):
         point_slot: Tensor,
         batch_size: int,
     ) -> Tensor:
-        if self.folded:
+        if self.fused:
             weight, bias = self.pfn_layers[0].in_evaluation()
         elif self.training:
             weight, bias = self._layer_in_training(

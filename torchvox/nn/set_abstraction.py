@@ -84,7 +84,7 @@ class SetAbstraction(nn.Module):
     start: Final[str]
     skip_origin: Final[bool]
     padding: Final[int]
-    fused: Final[bool]
+    fused_op: Final[bool]
     dtype: Optional[torch.dtype]
 
     def __init__(
@@ -133,7 +133,7 @@ class SetAbstraction(nn.Module):
         self.skip_origin = bool(skip_origin)
         self.padding = -width % ALIGNED
         self.dtype = None  # of the rows; None: that of the features
-        self.fused = False  # the layers are folded, and of a half type
+        self.fused_op = False  # the layers are fused, and of a half type
         self.mlps = nn.ModuleList(
             SharedMLP(width, widths, bias=bias, pad_front=self.features_first)
             for widths in channels
@@ -159,7 +159,7 @@ class SetAbstraction(nn.Module):
         self, xyz: Tensor, features: Optional[Tensor], lengths: Optional[Tensor], centers: Tensor
     ) -> Tensor:
         """[B, S, sum of the last widths]: group, MLP and maximum of every scale."""
-        if self.fused:
+        if self.fused_op:
             gradient = xyz.requires_grad or (features is not None and features.requires_grad)
             if xyz.is_cuda and not (gradient and torch.is_grad_enabled()):
                 return self.pool_fused(xyz, features, lengths, centers)

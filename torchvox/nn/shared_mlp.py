@@ -40,8 +40,8 @@ class SharedLayer(nn.Module):
         return F.relu(self.norm(F.linear(rows, weight, self.linear.bias)))
 
 
-class FoldedLayer(nn.Module):
-    """A `SharedLayer` in evaluation with its batch norm folded into weight and bias.
+class FusedLayer(nn.Module):
+    """A `SharedLayer` in evaluation with its batch norm fused into weight and bias.
 
     Computes in the dtype of the weight, whatever the rows have.
     """

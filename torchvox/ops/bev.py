@@ -163,7 +163,7 @@ def bev_rasterize(
     fill: float = 0.0,
     density_base: int = 64,
 ) -> BEVImage:
-    """A bird's-eye-view image of a cloud with the channels that are asked for.
+    """A bird's-eye-view image of a cloud with the requested channels.
 
     points, point_cloud_range, size, batch_offsets, num_valid, orientation: as `bev_max_height`.
     channels: of "height_max", "height_min", "height_mean", "height_range" (meters), "height_norm"

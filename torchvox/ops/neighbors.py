@@ -188,7 +188,7 @@ def group_mlp_max(
     """Gather the neighbors of a ball query, apply a small MLP and take the maximum of each ball.
 
     What a set abstraction computes from `ball_query` and `query_and_group`, linear layers with
-    their batch norm folded in, ReLU and a maximum; nothing of size B * M * k is written, and only
+    their batch norm fused in, ReLU and a maximum; nothing of size B * M * k is written, and only
     the hits of a ball are computed, not what fills it up.
 
     points: [B, N, D], query: [B, M, D] as in `ball_query`. features: [B, N, C] of the dtype of

@@ -37,7 +37,7 @@ def pillar_encode(
     points: [N, F] float16, bfloat16, float32 or float64, F >= 3: x, y, z in meters, other features.
     indices [V, 4], num_points [V], point_voxel [N], point_slot [N]: int32, of `voxel_map` with the
         same points, grid and max_points. The grid has one cell along z.
-    weight: [O, D], bias: [O], of one floating dtype, batch norm folded in. A decorated point has
+    weight: [O, D], bias: [O], of one floating dtype, batch norm fused in. A decorated point has
         D = F + 3 + center_axes columns: its own, its offset to the mean of the pillar's stored
         points, its offset to the pillar's center.
     max_points: slots of a pillar; -1: no limit.
@@ -121,7 +121,7 @@ def pillar_moments(
 def pillar_norm(
     moments: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float
 ) -> PillarNorm:
-    """Fold the batch norm of a batch, known by its moments, into the linear layer in front of it.
+    """Fuse the batch norm of a batch, known by its moments, into the linear layer in front of it.
 
     moments: [(D + 1)(D + 2) / 2] float64, of `pillar_moments` or the sum of several.
     weight: [O, D], gamma, beta: [O], of one floating dtype: the layer, scale and shift of the norm.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The channels of the BEV reference: which planes were asked for, and what a cell comes to."""
+"""The channels of the BEV reference: the requested planes, and what a cell comes to."""
 
 import math
 from dataclasses import dataclass

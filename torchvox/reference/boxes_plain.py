@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Anchors, decoding and greedy suppression of the re-implemented pillar detectors; plain torch.
 
-Overlaps are exact, in double precision: the peers count a corner within 1 cm of an edge as inside,
-which is a defect and not repeated here.
+Overlaps are exact, in double precision: upstream code counts a corner within 1 cm of an edge as
+inside, which is a defect and not repeated here.
 """
 
 import math

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torchvox.reference.boxes_plain import Boxes
 from torchvox.reference.centers_plain import CenterRules, center_boxes
 from torchvox.reference.pillars_plain import (
-    NUSCENES_CONV_TRUNK,
+    NUSCENES_CONV_BACKBONE_NECK,
+    BackboneNeck,
     Grid,
-    Trunk,
     canvas,
     decorated,
     encoded,
@@ -35,18 +35,18 @@ class PointPillars(nn.Module):
         columns: int,
         grid: Grid,
         tasks: Sequence[int],
-        trunk: Trunk = NUSCENES_CONV_TRUNK,
+        backbone_neck: BackboneNeck = NUSCENES_CONV_BACKBONE_NECK,
         filters: Sequence[int] = (64, 64),
         rules: CenterRules = RULES,
         shared: int = 64,
         velocity: bool = True,
     ) -> None:
         super().__init__()
-        self.grid, self.trunk, self.rules = grid, trunk, rules
+        self.grid, self.backbone_neck, self.rules = grid, backbone_neck, rules
         self.reader, self.neck, self.bbox_head = nn.Module(), nn.Module(), nn.Module()
         self.reader.pfn_layers = pillar_layers(columns + 5, filters)
-        self.neck.blocks = trunk.blocks(filters[-1], zero_pad=True)
-        self.neck.deblocks = trunk.deblocks()
+        self.neck.blocks = backbone_neck.blocks(filters[-1], zero_pad=True)
+        self.neck.deblocks = backbone_neck.deblocks()
 
         def layer(a: int, b: int) -> List[nn.Module]:
             return [nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU()]
@@ -54,7 +54,7 @@ class PointPillars(nn.Module):
         def branch(out: int) -> nn.Sequential:
             return nn.Sequential(*layer(shared, shared), nn.Conv2d(shared, out, 3, padding=1))
 
-        self.bbox_head.shared_conv = nn.Sequential(*layer(sum(trunk.up_widths), shared))
+        self.bbox_head.shared_conv = nn.Sequential(*layer(sum(backbone_neck.up_widths), shared))
         self.bbox_head.tasks = nn.ModuleList()
         for classes in tasks:
             parts = self.WIDTHS if velocity else self.WIDTHS[:-1]
@@ -76,4 +76,4 @@ class PointPillars(nn.Module):
             {**maps, "sin": maps["rot"][:, :1], "cos": maps["rot"][:, 1:]}
             for maps in self.maps(points)
         ]
-        return center_boxes(tasks, self.grid, self.trunk.stride, self.rules, clockwise=True)
+        return center_boxes(tasks, self.grid, self.backbone_neck.stride, self.rules, clockwise=True)

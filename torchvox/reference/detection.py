@@ -43,7 +43,7 @@ def _decode_anchors(
     limit: float,
     flip: bool,
 ) -> np.ndarray:
-    """One rounding an operation, in the order of the peers."""
+    """One rounding an operation, in the order of the upstream code."""
     with np.errstate(all="ignore"):
         diagonal = np.sqrt(anchor[..., 3] * anchor[..., 3] + anchor[..., 4] * anchor[..., 4])
         columns = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """k nearest neighbors, written as their definition: measure every point, sort, take the first k.
 
-The slow second opinion that the ops are tested against; the prose contract is docs/knn.md. Same
-arguments and defaults as the registered ops, CPU tensors in, a tuple of CPU tensors out.
+The slow second opinion that the ops are tested against; the prose contract is docs/neighbors.md.
+Same arguments and defaults as the registered ops, CPU tensors in, a tuple of CPU tensors out.
 """
 
 import numpy as np

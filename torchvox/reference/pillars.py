@@ -119,7 +119,7 @@ def pillar_moments(
 def pillar_norm(
     moments: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(weight [O, D], bias [O]) with batch norm folded in, its mean and unbiased variance [O]; in
+    """(weight [O, D], bias [O]) with batch norm fused in, its mean and unbiased variance [O]; in
     float64, sums over the columns in their order."""
     values = moments.numpy()
     w, g, b = (to_working(t).astype(np.float64) for t in (weight, gamma, beta))
@@ -140,8 +140,8 @@ def pillar_norm(
         var = np.where(var <= 0, 0.0, var)
         scale = g * (1 / np.sqrt(var + eps))
         unbiased = var * (count / max(values[0] - 1, 1.0))
-        folded = scale[:, None] * w, b - scale * mean, mean, unbiased
-    return tuple(from_working(v, weight.dtype) for v in folded)
+        fused = scale[:, None] * w, b - scale * mean, mean, unbiased
+    return tuple(from_working(v, weight.dtype) for v in fused)
 
 
 def _of_rows(

@@ -33,7 +33,7 @@ class Grid:
     def centers(self, cells: Tensor) -> Tensor:
         """cells [P, 3] of (z, y, x) -> [P, 3] of x, y, z in meters."""
         size = torch.tensor(self.voxel_size)
-        # Added in double precision, as constants of the peers' programs are.
+        # Added in double precision, as constants of the upstream programs are.
         first = [
             s / 2 + low for s, low in zip(self.voxel_size, self.point_cloud_range[:3], strict=True)
         ]
@@ -177,7 +177,7 @@ def deblock(channels: int, width: int, stride: float, conv_at_one: bool) -> nn.S
 
 
 @dataclass(frozen=True)
-class Trunk:
+class BackboneNeck:
     """Sizes of backbone and neck. layers: convolutions of a block after its first. conv_at_one: a
     level with an up stride of 1 has a convolution, not a transposed one."""
 
@@ -207,9 +207,9 @@ class Trunk:
         )
 
 
-KITTI_TRUNK = Trunk()
-NUSCENES_TRUNK = Trunk(up_strides=(0.5, 1, 2))
-NUSCENES_CONV_TRUNK = Trunk(up_strides=(0.5, 1, 2), conv_at_one=True)
+KITTI_BACKBONE_NECK = BackboneNeck()
+NUSCENES_BACKBONE_NECK = BackboneNeck(up_strides=(0.5, 1, 2))
+NUSCENES_CONV_BACKBONE_NECK = BackboneNeck(up_strides=(0.5, 1, 2), conv_at_one=True)
 
 
 def through(blocks: nn.ModuleList, deblocks: nn.ModuleList, x: Tensor) -> Tensor:

@@ -24,10 +24,10 @@ from torchvox.reference.boxes_plain import (
 )
 from torchvox.reference.centers_plain import CENTER_RULES, CenterRules, center_boxes
 from torchvox.reference.pillars_plain import (
-    KITTI_TRUNK,
-    NUSCENES_CONV_TRUNK,
+    KITTI_BACKBONE_NECK,
+    NUSCENES_CONV_BACKBONE_NECK,
+    BackboneNeck,
     Grid,
-    Trunk,
     canvas,
     decorated,
     encoded,
@@ -64,19 +64,19 @@ class Detector(nn.Module):
         self,
         columns: int,
         grid: Grid,
-        trunk: Trunk,
+        backbone_neck: BackboneNeck,
         filters: Sequence[int],
         prefix: str,
         legacy: bool,
         axes: int,
     ) -> None:
         super().__init__()
-        self.grid, self.trunk, self.prefix = grid, trunk, prefix
+        self.grid, self.backbone_neck, self.prefix = grid, backbone_neck, prefix
         self.legacy, self.axes = legacy, axes
         encoder, backbone, neck = nn.Module(), nn.Module(), nn.Module()
         encoder.pfn_layers = pillar_layers(columns + 3 + axes, filters)
-        backbone.blocks = trunk.blocks(filters[-1], zero_pad=False)
-        neck.deblocks = trunk.deblocks()
+        backbone.blocks = backbone_neck.blocks(filters[-1], zero_pad=False)
+        neck.deblocks = backbone_neck.deblocks()
         self.add_module(f"{prefix}voxel_encoder", encoder)
         self.add_module(f"{prefix}backbone", backbone)
         self.add_module(f"{prefix}neck", neck)
@@ -103,7 +103,7 @@ class VoxelNet(Detector):
         columns: int,
         grid: Grid,
         classes: Sequence[AnchorClass],
-        trunk: Trunk = KITTI_TRUNK,
+        backbone_neck: BackboneNeck = KITTI_BACKBONE_NECK,
         filters: Sequence[int] = (64,),
         rules: Rules = RULES,
         aligned: bool = True,
@@ -112,10 +112,10 @@ class VoxelNet(Detector):
         area: Sequence[float] = (),
         clockwise: bool = False,
     ) -> None:
-        super().__init__(columns, grid, trunk, filters, "", legacy, axes)
+        super().__init__(columns, grid, backbone_neck, filters, "", legacy, axes)
         self.classes, self.rules, self.aligned = tuple(classes), rules, aligned
         self.area, self.clockwise = tuple(area), clockwise
-        channels, per_cell = sum(trunk.up_widths), len(classes) * len(ROTATIONS)
+        channels, per_cell = sum(backbone_neck.up_widths), len(classes) * len(ROTATIONS)
         self.bbox_head.conv_cls = nn.Conv2d(channels, per_cell * len(classes), 1)
         self.bbox_head.conv_reg = nn.Conv2d(channels, per_cell * 7, 1)
         self.bbox_head.conv_dir_cls = nn.Conv2d(channels, per_cell * 2, 1)
@@ -167,7 +167,7 @@ class CenterPoint(Detector):
         columns: int,
         grid: Grid,
         tasks: Sequence[int],
-        trunk: Trunk = NUSCENES_CONV_TRUNK,
+        backbone_neck: BackboneNeck = NUSCENES_CONV_BACKBONE_NECK,
         filters: Sequence[int] = (64,),
         rules: CenterRules = CENTER_RULES,
         shared: int = 64,
@@ -176,10 +176,10 @@ class CenterPoint(Detector):
         clockwise: bool = False,
         velocity: bool = True,
     ) -> None:
-        super().__init__(columns, grid, trunk, filters, "pts_", legacy, axes)
+        super().__init__(columns, grid, backbone_neck, filters, "pts_", legacy, axes)
         self.rules, self.clockwise = rules, clockwise
         head = self.pts_bbox_head
-        head.shared_conv = ConvModule(sum(trunk.up_widths), shared)
+        head.shared_conv = ConvModule(sum(backbone_neck.up_widths), shared)
         head.task_heads = nn.ModuleList()
 
         def branch(out: int) -> nn.Sequential:
@@ -200,6 +200,8 @@ class CenterPoint(Detector):
         for maps in self.maps(points):
             sin, cos = maps["rot"][:, :1], maps["rot"][:, 1:]
             tasks.append({**maps, "hm": maps["heatmap"], "sin": sin, "cos": cos})
-        found = center_boxes(tasks, self.grid, self.trunk.stride, self.rules, self.clockwise)
+        found = center_boxes(
+            tasks, self.grid, self.backbone_neck.stride, self.rules, self.clockwise
+        )
         found.boxes[:, 2] -= found.boxes[:, 5] / 2
         return found

@@ -26,10 +26,10 @@ from torchvox.reference.boxes_plain import (
 )
 from torchvox.reference.centers_plain import CENTER_RULES, CenterRules, center_boxes
 from torchvox.reference.pillars_plain import (
-    KITTI_TRUNK,
-    NUSCENES_TRUNK,
+    KITTI_BACKBONE_NECK,
+    NUSCENES_BACKBONE_NECK,
+    BackboneNeck,
     Grid,
-    Trunk,
     canvas,
     decorated,
     encoded,
@@ -65,16 +65,21 @@ class Detector(nn.Module):
     aligned = False
 
     def __init__(
-        self, columns: int, grid: Grid, trunk: Trunk, filters: Sequence[int], dynamic: bool
+        self,
+        columns: int,
+        grid: Grid,
+        backbone_neck: BackboneNeck,
+        filters: Sequence[int],
+        dynamic: bool,
     ) -> None:
         super().__init__()
-        self.grid, self.trunk, self.dynamic = grid, trunk, dynamic
+        self.grid, self.backbone_neck, self.dynamic = grid, backbone_neck, dynamic
         self.register_buffer("global_step", torch.zeros(1, dtype=torch.long))
         self.vfe = nn.Module()
         self.vfe.pfn_layers = pillar_layers(columns + 6, filters)
         self.backbone_2d = nn.Module()
-        self.backbone_2d.blocks = trunk.blocks(filters[-1], zero_pad=True)
-        self.backbone_2d.deblocks = trunk.deblocks()
+        self.backbone_2d.blocks = backbone_neck.blocks(filters[-1], zero_pad=True)
+        self.backbone_2d.deblocks = backbone_neck.deblocks()
         self.dense_head = nn.Module()
 
     def features(self, points: Tensor) -> Tensor:
@@ -98,15 +103,15 @@ class SingleHead(Detector):
         columns: int,
         grid: Grid,
         classes: Sequence[AnchorClass],
-        trunk: Trunk = KITTI_TRUNK,
+        backbone_neck: BackboneNeck = KITTI_BACKBONE_NECK,
         filters: Sequence[int] = (64,),
         rules: AnchorRules = SINGLE,
         aligned: bool = False,
     ) -> None:
-        super().__init__(columns, grid, trunk, filters, dynamic=False)
+        super().__init__(columns, grid, backbone_neck, filters, dynamic=False)
         self.aligned = aligned
         self.classes, self.rules = tuple(classes), rules
-        channels, per_cell = sum(trunk.up_widths), len(classes) * len(ROTATIONS)
+        channels, per_cell = sum(backbone_neck.up_widths), len(classes) * len(ROTATIONS)
         self.dense_head.conv_cls = nn.Conv2d(channels, per_cell * len(classes), 1)
         self.dense_head.conv_box = nn.Conv2d(channels, per_cell * 7, 1)
         self.dense_head.conv_dir_cls = nn.Conv2d(channels, per_cell * 2, 1)
@@ -167,17 +172,17 @@ class MultiHead(Detector):
         grid: Grid,
         classes: Sequence[AnchorClass],
         heads: Sequence[Sequence[int]],
-        trunk: Trunk = NUSCENES_TRUNK,
+        backbone_neck: BackboneNeck = NUSCENES_BACKBONE_NECK,
         filters: Sequence[int] = (64,),
         rules: AnchorRules = MULTI,
         shared: int = 64,
         aligned: bool = False,
     ) -> None:
-        super().__init__(columns, grid, trunk, filters, dynamic=False)
+        super().__init__(columns, grid, backbone_neck, filters, dynamic=False)
         self.aligned = aligned
         self.classes, self.heads, self.rules = tuple(classes), heads, rules
         self.dense_head.shared_conv = nn.Sequential(
-            nn.Conv2d(sum(trunk.up_widths), shared, 3, padding=1, bias=False),
+            nn.Conv2d(sum(backbone_neck.up_widths), shared, 3, padding=1, bias=False),
             nn.BatchNorm2d(shared, eps=1e-3, momentum=0.01),
             nn.ReLU(),
         )
@@ -237,7 +242,7 @@ class CenterPoint(Detector):
         columns: int,
         grid: Grid,
         tasks: Sequence[int],
-        trunk: Trunk = NUSCENES_TRUNK,
+        backbone_neck: BackboneNeck = NUSCENES_BACKBONE_NECK,
         filters: Sequence[int] = (64, 64),
         rules: CenterRules = CENTER_RULES,
         shared: int = 64,
@@ -245,7 +250,7 @@ class CenterPoint(Detector):
         bias: bool = True,
         velocity: bool = True,
     ) -> None:
-        super().__init__(columns, grid, trunk, filters, dynamic)
+        super().__init__(columns, grid, backbone_neck, filters, dynamic)
         self.rules = rules
 
         def layer(a: int, b: int) -> nn.Sequential:
@@ -256,7 +261,7 @@ class CenterPoint(Detector):
             return nn.Sequential(layer(shared, shared), nn.Conv2d(shared, out, 3, padding=1))
 
         head = self.dense_head
-        head.shared_conv = layer(sum(trunk.up_widths), shared)
+        head.shared_conv = layer(sum(backbone_neck.up_widths), shared)
         head.heads_list = nn.ModuleList()
         for classes in tasks:
             parts = list(zip(self.ORDER, self.WIDTHS, strict=True))
@@ -275,4 +280,6 @@ class CenterPoint(Detector):
             known = ("reg", "height", "dim", "vel", "hm")
             task = {k: maps[name] for k, name in zip(known, ours, strict=True) if name in maps}
             tasks.append({**task, "cos": maps["rot"][:, :1], "sin": maps["rot"][:, 1:]})
-        return center_boxes(tasks, self.grid, self.trunk.stride, self.rules, clockwise=False)
+        return center_boxes(
+            tasks, self.grid, self.backbone_neck.stride, self.rules, clockwise=False
+        )

@@ -20,10 +20,10 @@ from torchvox.reference.boxes_plain import (
     residual,
 )
 from torchvox.reference.pillars_plain import (
-    KITTI_TRUNK,
+    KITTI_BACKBONE_NECK,
     PFN_EPS,
+    BackboneNeck,
     Grid,
-    Trunk,
     canvas,
     decorated,
     pillars_of,
@@ -42,7 +42,7 @@ class PointPillars(nn.Module):
         columns: int,
         grid: Grid,
         classes: Sequence[AnchorClass],
-        trunk: Trunk = KITTI_TRUNK,
+        backbone_neck: BackboneNeck = KITTI_BACKBONE_NECK,
         filters: Sequence[int] = (64,),
         rules: Rules = RULES,
     ) -> None:
@@ -52,9 +52,9 @@ class PointPillars(nn.Module):
         self.pillar_encoder.conv = nn.Conv1d(columns + 5, filters[0], 1, bias=False)
         self.pillar_encoder.bn = nn.BatchNorm1d(filters[0], eps=PFN_EPS, momentum=0.01)
         self.backbone, self.neck, self.head = nn.Module(), nn.Module(), nn.Module()
-        self.backbone.multi_blocks = trunk.blocks(filters[0], zero_pad=False)
-        self.neck.decoder_blocks = trunk.deblocks()
-        channels, per_cell = sum(trunk.up_widths), len(classes) * len(ROTATIONS)
+        self.backbone.multi_blocks = backbone_neck.blocks(filters[0], zero_pad=False)
+        self.neck.decoder_blocks = backbone_neck.deblocks()
+        channels, per_cell = sum(backbone_neck.up_widths), len(classes) * len(ROTATIONS)
         self.head.conv_cls = nn.Conv2d(channels, per_cell * len(classes), 1)
         self.head.conv_reg = nn.Conv2d(channels, per_cell * 7, 1)
         self.head.conv_dir_cls = nn.Conv2d(channels, per_cell * 2, 1)

@@ -174,7 +174,7 @@ def _sample(
 
 
 def tie_code(i: np.ndarray, n: int, rules: Rules) -> np.ndarray:
-    """Among equal distances the smaller code wins. `mmcv`: the order of the peers' tree reduction,
+    """Among equal distances the smaller code wins. `mmcv`: the order of its tree reduction,
     whose last step compares odd slots with even ones, so that bit 0 of i mod T decides first."""
     if rules.tie == "lowest":
         return i

@@ -179,8 +179,8 @@ def parse_config(content: Mapping[str, Any], name: str) -> Config:
         check_size(content)
         return Config.model_validate(dict(content))
     except pydantic.ValidationError as error:
-        told = [_sentence(one) for one in error.errors()[:MOST_ERRORS]]
-        raise WrongUseError(f"{name}: {'; '.join(told)}") from None
+        sentences = [_sentence(one) for one in error.errors()[:MOST_ERRORS]]
+        raise WrongUseError(f"{name}: {'; '.join(sentences)}") from None
     except (TypeError, ValueError) as error:  # no mapping, endless, or too large
         raise WrongUseError(f"{name}: {error}") from None
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvox.data.generated import Generated
 from torchvox.train.builders import TASKS
 from torchvox.train.checkpoint import Checkpoint
-from torchvox.train.learner import Batch, predict
+from torchvox.train.lightning_module import Batch, predict
 from torchvox.train.metrics import ConfusionOfSamples
 
 

@@ -13,7 +13,7 @@ from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.data.counter_random import permutation
 from torchvox.io import PointCloud
 from torchvox.train.checkpoint import Checkpoint
-from torchvox.train.learner import forward, predict
+from torchvox.train.lightning_module import forward, predict
 
 COLORS = ("red", "green", "blue")
 

@@ -30,7 +30,7 @@ from torchvox.models.checkpoints import CheckpointError
 from torchvox.train.builders import BUILDERS, TASKS, Labels, build_data, build_model, labels_of
 from torchvox.train.checkpoint import describe, load_weights
 from torchvox.train.config import Config, parse_config
-from torchvox.train.learner import Learner
+from torchvox.train.lightning_module import TrainingModule
 from torchvox.train.loading import InMemory, SharedBatches, make_loader
 from torchvox.train.logs import JsonLines, screen
 from torchvox.train.norm import convert_batch_norm
@@ -60,17 +60,17 @@ def fit(
     weights = None
     if config.train.class_weights:
         weights = class_weights(data.sets["train"], labels, config)
-    learner = Learner(config, model, labels, describe(config, labels), weights)
+    module = TrainingModule(config, model, labels, describe(config, labels), weights)
     last = str(output / LAST) if resume else None
     steps = _steps_of(output / LAST) if resume else 0
     with _quiet_and_deterministic():
         try:
             trainer = make_trainer(config, output, [] if quiet else screen())
         except MisconfigurationException as error:
-            raise WrongUseError(f"this machine cannot train as asked: {error}") from None
+            raise WrongUseError(f"this machine cannot train as configured: {error}") from None
         if resume and trainer.is_global_zero:
             _forget_after(output / LOG, steps)
-        trainer.fit(learner, data, ckpt_path=last, weights_only=True)
+        trainer.fit(module, data, ckpt_path=last, weights_only=True)
     if trainer.is_global_zero:
         _write_model(config, labels, output)
     return {name: float(value) for name, value in trainer.callback_metrics.items()}

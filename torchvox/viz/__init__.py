@@ -2,7 +2,6 @@
 """Pictures of clouds, voxels, views from above, predictions and boxes; they need torchvox[viz]."""
 
 from torchvox.viz.boxes import boxes_picture
-from torchvox.viz.learning import Panel, clouds_picture, confusion_picture
 from torchvox.viz.pictures import (
     bev_picture,
     density_picture,
@@ -11,6 +10,7 @@ from torchvox.viz.pictures import (
     overview_picture,
     samples_picture,
 )
+from torchvox.viz.predictions import Panel, clouds_picture, confusion_picture
 from torchvox.viz.style import save
 
 __all__ = [

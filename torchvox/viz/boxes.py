@@ -10,7 +10,7 @@ import numpy as np
 
 from torchvox._extras import require
 from torchvox.viz import style
-from torchvox.viz.pictures import Box, plan_figure_size
+from torchvox.viz.pictures import Range, plan_figure_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ def boxes_picture(
     boxes: np.ndarray,
     labels: np.ndarray,
     classes: Sequence[str],
-    box: Box,
+    point_cloud_range: Range,
     *,
     scores: np.ndarray | None = None,
     known: np.ndarray | None = None,
@@ -49,11 +49,13 @@ def boxes_picture(
     A line goes from the middle of a box through its front.
     """
     collections = require("matplotlib.collections", "to draw pictures")
-    figure = style.new_figure(*plan_figure_size(box))
+    figure = style.new_figure(*plan_figure_size(point_cloud_range))
     ax = figure.add_subplot()
     inside = np.isfinite(xyz).all(1)
     for axis in range(3):
-        inside &= (xyz[:, axis] >= box[axis]) & (xyz[:, axis] < box[axis + 3])
+        inside &= (xyz[:, axis] >= point_cloud_range[axis]) & (
+            xyz[:, axis] < point_cloud_range[axis + 3]
+        )
     shown = xyz[inside]
     ax.scatter(
         shown[:, 0],
@@ -91,7 +93,7 @@ def boxes_picture(
                 ha="center",
                 clip_on=True,
             )
-    style.plan_axes(ax, box, "m", title, note)
+    style.plan_axes(ax, point_cloud_range, "m", title, note)
     if len(boxes) or (known is not None and len(known)):
         legend = ax.legend(
             loc="upper right", fontsize=8, facecolor=style.PAPER, edgecolor=style.GRID

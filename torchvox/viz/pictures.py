@@ -2,7 +2,8 @@
 """The pictures. Each takes NumPy arrays and returns a matplotlib figure; style.save writes it.
 
 Images are [H, W] in the "grid" orientation of the BEV ops: row 0 at the smallest y, column 0 at the
-smallest x. `box` is the range (x0, y0, z0, x1, y1, z1); NaN pixels are empty and stay dark.
+smallest x. `point_cloud_range` is
+(x0, y0, z0, x1, y1, z1); NaN pixels are empty and stay dark.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Box = tuple[float, ...]
+Range = tuple[float, ...]
 
 
 def bev_picture(
     image: np.ndarray,
-    box: Box,
+    point_cloud_range: Range,
     title: str,
     note: str,
     label: str,
@@ -36,31 +37,49 @@ def bev_picture(
 ) -> Figure:
     """Any bird's-eye image [H, W] with a color bar; colors span the 1st to 99th percentile,
     logarithmic ones 1 to the 99.9th."""
-    return _single(box, lambda ax: _bev(ax, image, box, title, note, label, unit, colors, log))
+    return _single(
+        point_cloud_range,
+        lambda ax: _bev(ax, image, point_cloud_range, title, note, label, unit, colors, log),
+    )
 
 
-def height_picture(height: np.ndarray, box: Box, *, unit: str = "m", note: str = "") -> Figure:
+def height_picture(
+    height: np.ndarray, point_cloud_range: Range, *, unit: str = "m", note: str = ""
+) -> Figure:
     """Height of the highest point per cell, [H, W]."""
-    return _single(box, lambda ax: _height(ax, height, box, unit, note))
+    return _single(point_cloud_range, lambda ax: _height(ax, height, point_cloud_range, unit, note))
 
 
 def intensity_picture(
-    intensity: np.ndarray, box: Box, *, unit: str = "m", note: str = ""
+    intensity: np.ndarray, point_cloud_range: Range, *, unit: str = "m", note: str = ""
 ) -> Figure:
     """Intensity of the highest point per cell, [H, W]."""
-    return _single(box, lambda ax: _intensity(ax, intensity, box, unit, note))
+    return _single(
+        point_cloud_range, lambda ax: _intensity(ax, intensity, point_cloud_range, unit, note)
+    )
 
 
-def density_picture(density: np.ndarray, box: Box, *, unit: str = "m", note: str = "") -> Figure:
+def density_picture(
+    density: np.ndarray, point_cloud_range: Range, *, unit: str = "m", note: str = ""
+) -> Figure:
     """Points per pillar [H, W], logarithmic colors."""
-    return _single(box, lambda ax: _density(ax, density, box, unit, note))
+    return _single(
+        point_cloud_range, lambda ax: _density(ax, density, point_cloud_range, unit, note)
+    )
 
 
 def samples_picture(
-    xyz: np.ndarray, chosen: np.ndarray, box: Box, *, unit: str = "m", note: str = ""
+    xyz: np.ndarray,
+    chosen: np.ndarray,
+    point_cloud_range: Range,
+    *,
+    unit: str = "m",
+    note: str = "",
 ) -> Figure:
     """Furthest point samples over the cloud: xyz [N, 3], chosen [S] indices in sampling order."""
-    return _single(box, lambda ax: _samples(ax, xyz, chosen, box, unit, note))
+    return _single(
+        point_cloud_range, lambda ax: _samples(ax, xyz, chosen, point_cloud_range, unit, note)
+    )
 
 
 def overview_picture(
@@ -75,7 +94,7 @@ def overview_picture(
     if intensity is not None:
         panels.append((_intensity, intensity))
     panels += [(_density, density), (_samples, samples)]
-    width, tall = plan_figure_size(height["box"])
+    width, tall = plan_figure_size(height["point_cloud_range"])
     columns = 1 if width > 2 * tall else 2  # wide strips are stacked
     rows = -(-len(panels) // columns)
     figure = style.new_figure(columns * width * 0.82, rows * tall * 0.82 + 0.5)
@@ -85,38 +104,47 @@ def overview_picture(
     return figure
 
 
-def _single(box: Box, draw: Callable[[Axes], None]) -> Figure:
-    figure = style.new_figure(*plan_figure_size(box))
+def _single(point_cloud_range: Range, draw: Callable[[Axes], None]) -> Figure:
+    figure = style.new_figure(*plan_figure_size(point_cloud_range))
     draw(figure.add_subplot())
     return figure
 
 
-def plan_figure_size(box: Box) -> tuple[float, float]:
+def plan_figure_size(point_cloud_range: Range) -> tuple[float, float]:
     """(width, height) in inches that the range fills, with room for title and color bar."""
-    aspect = (box[4] - box[1]) / (box[3] - box[0])
+    x0, y0, _, x1, y1, _ = point_cloud_range
+    aspect = (y1 - y0) / (x1 - x0)
     plot = style.WIDTH - 1.7
     if aspect <= 1.25:
         return style.WIDTH, max(3.2, plot * aspect + 1.2)
     return max(4.6, 1.25 * plot / aspect + 1.7), 1.25 * plot + 1.2
 
 
-def _height(ax: Axes, height: np.ndarray, box: Box, unit: str = "m", note: str = "") -> None:
+def _height(
+    ax: Axes, height: np.ndarray, point_cloud_range: Range, unit: str = "m", note: str = ""
+) -> None:
     label = f"z of the highest point  [{unit}]"
-    _bev(ax, height, box, "Height from above", note, label, unit, style.HEIGHT)
+    _bev(ax, height, point_cloud_range, "Height from above", note, label, unit, style.HEIGHT)
 
 
-def _intensity(ax: Axes, intensity: np.ndarray, box: Box, unit: str = "m", note: str = "") -> None:
+def _intensity(
+    ax: Axes, intensity: np.ndarray, point_cloud_range: Range, unit: str = "m", note: str = ""
+) -> None:
     label = "intensity, as recorded"
-    _bev(ax, intensity, box, "Intensity from above", note, label, unit, style.INTENSITY)
+    _bev(
+        ax, intensity, point_cloud_range, "Intensity from above", note, label, unit, style.INTENSITY
+    )
 
 
-def _density(ax: Axes, density: np.ndarray, box: Box, unit: str = "m", note: str = "") -> None:
+def _density(
+    ax: Axes, density: np.ndarray, point_cloud_range: Range, unit: str = "m", note: str = ""
+) -> None:
     label = "points per pillar  (log)"
     title = "Voxel density"
     _bev(
         ax,
         np.where(density > 0, density, np.nan),
-        box,
+        point_cloud_range,
         title,
         note,
         label,
@@ -129,7 +157,7 @@ def _density(ax: Axes, density: np.ndarray, box: Box, unit: str = "m", note: str
 def _bev(
     ax: Axes,
     image: np.ndarray,
-    box: Box,
+    point_cloud_range: Range,
     title: str,
     note: str,
     label: str,
@@ -145,22 +173,28 @@ def _bev(
     elif high <= low:
         low, high = low - 0.5, low + 0.5
     norm = (colors.LogNorm if log else colors.Normalize)(low, high)
+    x0, y0, _, x1, y1, _ = point_cloud_range
     shown = ax.imshow(
         image,
         origin="lower",
-        extent=(box[0], box[3], box[1], box[4]),
+        extent=(x0, x1, y0, y1),
         cmap=style.color_map(colors),
         norm=norm,
         interpolation="nearest",
     )
-    style.plan_axes(ax, box, unit, title, note)
+    style.plan_axes(ax, point_cloud_range, unit, title, note)
     below, above = (values < low).any(), (values > high).any()
     extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}
     style.color_bar(ax, shown, label, extend[int(below), int(above)], log)
 
 
 def _samples(
-    ax: Axes, xyz: np.ndarray, chosen: np.ndarray, box: Box, unit: str = "m", note: str = ""
+    ax: Axes,
+    xyz: np.ndarray,
+    chosen: np.ndarray,
+    point_cloud_range: Range,
+    unit: str = "m",
+    note: str = "",
 ) -> None:
     colors = require("matplotlib.colors", "to draw pictures")
     chosen = chosen[chosen >= 0]
@@ -177,5 +211,5 @@ def _samples(
         norm=colors.LogNorm(1, max(len(chosen), 2)),
         linewidths=0,
     )
-    style.plan_axes(ax, box, unit, "Furthest point samples", note)
+    style.plan_axes(ax, point_cloud_range, unit, "Furthest point samples", note)
     style.color_bar(ax, shown, "order of selection  (log)", log=True)

@@ -49,11 +49,14 @@ def color_map(name: str, reverse: bool = False) -> Colormap:
     return cut.with_extremes(bad=PANEL)
 
 
-def plan_axes(ax: Axes, box: tuple[float, ...], unit: str, title: str, note: str) -> None:
-    """Axes of a plan view over the range box (x0, y0, z0, x1, y1, z1): equal aspect, title."""
+def plan_axes(
+    ax: Axes, point_cloud_range: tuple[float, ...], unit: str, title: str, note: str
+) -> None:
+    """Axes of a plan view over the range (x0, y0, z0, x1, y1, z1): equal aspect,
+    title."""
     ax.set_facecolor(PANEL)
-    ax.set_xlim(box[0], box[3])
-    ax.set_ylim(box[1], box[4])
+    ax.set_xlim(point_cloud_range[0], point_cloud_range[3])
+    ax.set_ylim(point_cloud_range[1], point_cloud_range[4])
     ax.set_aspect("equal")
     ax.set_xlabel(f"x  [{unit}]", color=FAINT, fontsize=9)
     ax.set_ylabel(f"y  [{unit}]", color=FAINT, fontsize=9)

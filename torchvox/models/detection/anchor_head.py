@@ -127,18 +127,21 @@ class AnchorDecoder(nn.Module):
         labels: Sequence[int],
         code_size: int,
         direction: Optional[DirectionConfig],
-        rules: DetectionsConfig,
+        detections: DetectionsConfig,
     ) -> None:
         super().__init__()
-        turned = rules.box_format == "wlh_clockwise"
+        turned = detections.box_format == "wlh_clockwise"
         self.tasks = nn.ModuleList(_Anchors(boxes, code_size, turned) for boxes in tasks)
         self.labels: List[int] = [int(label) for label in labels]
-        self.score = float(rules.score)
-        self.nms: List[float] = [float(value) for value in rules.nms]
-        self.pre, self.post = int(rules.pre), int(rules.post)
-        self.group, self.mode = rules.group, rules.mode
-        self.shared_pre, self.global_post = bool(rules.shared_pre), bool(rules.global_post)
-        self.closed = not rules.strict
+        self.score = float(detections.score)
+        self.nms: List[float] = [float(value) for value in detections.nms]
+        self.pre, self.post = int(detections.pre), int(detections.post)
+        self.group, self.mode = detections.group, detections.mode
+        self.shared_pre, self.global_post = (
+            bool(detections.shared_pre),
+            bool(detections.global_post),
+        )
+        self.closed = not detections.strict
         turn = DirectionConfig() if direction is None else direction
         self.dir_offset, self.dir_limit = float(turn.offset), float(turn.limit)
         if turned:  # the same directions, up to whole turns, of -yaw - pi / 2

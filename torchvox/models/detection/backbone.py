@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchvox.models.detection.config import BackboneConfig, NeckConfig
-from torchvox.nn.conv import ConvBlock, conv3x3, eager_on_gpu, folded_conv, resampling
+from torchvox.nn.conv import ConvBlock, conv3x3, eager_on_gpu, fused_conv, resampling
 
 
 class Backbone(nn.Module):
@@ -62,14 +62,14 @@ class Neck(nn.Module):
         return same_size[0] if len(same_size) == 1 else torch.cat(same_size, 1)
 
 
-class FoldedNeck(nn.Module):
-    """A `Neck` in evaluation with folded layers: every map is written once, at its place."""
+class FusedNeck(nn.Module):
+    """A `Neck` in evaluation with fused layers: every map is written once, at its place."""
 
     wide: Final[bool]
 
     def __init__(self, neck: Neck, dtype: Optional[torch.dtype]) -> None:
         super().__init__()
-        self.deblocks = nn.ModuleList(folded_conv(deblock, dtype) for deblock in neck.deblocks)
+        self.deblocks = nn.ModuleList(fused_conv(deblock, dtype) for deblock in neck.deblocks)
         self.out_channels = neck.out_channels
         sizes = [d.norm.bias.numel() * self.deblocks[0].bias.element_size() for d in neck.deblocks]
         self.wide = all(size % 16 == 0 for size in sizes)

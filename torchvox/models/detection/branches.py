@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchvox.models.detection.config import CenterHeadConfig, MultiHeadConfig
-from torchvox.nn.conv import ConvBlock, FoldedConv, conv3x3
+from torchvox.nn.conv import ConvBlock, FusedConv, conv3x3
 
 FOCAL_BIAS = -math.log(99.0)  # scores of 1 % before training (Lin et al., ICCV 2017)
 
@@ -105,14 +105,14 @@ class MergedBranches(nn.Module):
 
     def __init__(self, branches: Sequence[Branch]) -> None:
         super().__init__()
-        firsts: List[FoldedConv] = []
+        firsts: List[FusedConv] = []
         for branch in branches:
             first = branch.layers[0] if len(branch.layers) == 1 else None
-            if not isinstance(first, FoldedConv):
-                raise ValueError("merge_heads: branches must have one layer each, and folded")
+            if not isinstance(first, FusedConv):
+                raise ValueError("merge_heads: branches must have one layer each, and fused")
             firsts.append(first)
         weight, bias = [torch.cat([getattr(f, k) for f in firsts]) for k in ("weight", "bias")]
-        self.first = FoldedConv(weight, bias, 1, 1)
+        self.first = FusedConv(weight, bias, 1, 1)
         outs = [branch.out for branch in branches]
         self.width = int(outs[0].in_channels)
         self.most = max(int(out.out_channels) for out in outs)

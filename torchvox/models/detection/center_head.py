@@ -54,7 +54,7 @@ class CenterDecoder(torch.nn.Module):
         point_cloud_range: Sequence[float],
         cells: int,
         rot: str,
-        rules: DetectionsConfig,
+        detections: DetectionsConfig,
     ) -> None:
         super().__init__()
         self.labels: List[int] = [int(label) for label in labels]
@@ -62,16 +62,19 @@ class CenterDecoder(torch.nn.Module):
         self.point_cloud_range: List[float] = [float(v) for v in point_cloud_range]
         self.cells = int(cells)
         # For boxes that turn clockwise: the cosine of -yaw - pi / 2 is -sin yaw, its sine -cos yaw.
-        self.turned = rules.box_format == "wlh_clockwise"
+        self.turned = detections.box_format == "wlh_clockwise"
         other = {"cos_sin": "sin_cos", "sin_cos": "cos_sin"}
         self.rot = other[rot] if self.turned else rot
-        self.score = float(rules.score)
-        self.nms: List[float] = [float(value) for value in rules.nms]
-        self.pre, self.post = int(rules.pre), int(rules.post)
-        self.group, self.mode = rules.group, rules.mode
-        self.global_post, self.best_class = bool(rules.global_post), bool(rules.best_class)
-        self.closed = not rules.strict
-        limits = [float(v) for v in rules.center_range]
+        self.score = float(detections.score)
+        self.nms: List[float] = [float(value) for value in detections.nms]
+        self.pre, self.post = int(detections.pre), int(detections.post)
+        self.group, self.mode = detections.group, detections.mode
+        self.global_post, self.best_class = (
+            bool(detections.global_post),
+            bool(detections.best_class),
+        )
+        self.closed = not detections.strict
+        limits = [float(v) for v in detections.center_range]
         self.center_range: Optional[List[float]] = limits if limits else None
 
     def forward(self, maps: List[List[Tensor]]) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

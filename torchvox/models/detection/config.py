@@ -32,8 +32,8 @@ class EncoderConfig(Strict):
     its center: center_axes, 2 or 3 of them.
     channels: a layer that is not the last has half as many outputs and concatenates their maximum.
     pad_semantics: "reference": a pillar with fewer points than its cap competes with rows of zeros,
-        and batch statistics count them, as in the hard voxelization of all peers; "none": neither,
-        as in the dynamic one. Weights of the two are not interchangeable.
+        and batch statistics count them, as in the hard voxelization of the upstream programs;
+        "none": neither, as in the dynamic one. Weights of the two are not interchangeable.
     legacy: the center offset also stands in for the absolute coordinates of its axes.
     """
 

@@ -26,7 +26,7 @@ from torchvox.models.detection.config import (
     from_plain,
     plain,
 )
-from torchvox.models.detection.rules import check, map_size, stride_of
+from torchvox.models.detection.validation import check, map_size, stride_of
 from torchvox.nn import PillarFeatureNet
 
 Detector = Union[PointPillarsConfig, CenterPointPillarsConfig]
@@ -113,9 +113,9 @@ class PillarDetector(nn.Module):
         return self.decoder(self.maps(points, num_points))
 
     @torch.jit.unused
-    def fold_encoder(self) -> None:
+    def fuse_encoder(self) -> None:
         """The pillar net as one op from now on, the factors of the columns in its weight."""
-        self.encoder = self.encoder.fold_batch_norm()
+        self.encoder = self.encoder.fuse_batch_norm()
         if self.scaled:
             with torch.no_grad():
                 self.encoder.pfn_layers[0].linear.weight[:, : self.columns] *= self.column_scale

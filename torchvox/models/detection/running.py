@@ -15,7 +15,7 @@ from torchvox.io import PointCloud
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.detection.detector import PillarDetector
-from torchvox.models.fold import fold_batch_norms, is_folded
+from torchvox.models.fuse import fuse_batch_norms, is_fused
 from torchvox.models.merge import can_merge, merge_heads
 
 # What the columns of a detector past x, y and z are, and whether a scan must have them: one sweep
@@ -45,12 +45,13 @@ class Detections:
 
 @dataclass(frozen=True)
 class Runner:
-    """A detector with what is known about it. box: the range it sees, (x0, y0, z0, x1, y1, z1)."""
+    """A detector with what is known about it. It sees point_cloud_range, (x0, y0,
+    z0, x1, y1, z1)."""
 
     call: Callable[[Tensor, Tensor], Any]
     classes: Tuple[str, ...]
     columns: int
-    box: Tuple[float, ...]
+    point_cloud_range: Tuple[float, ...]
     device: torch.device
 
     @torch.inference_mode()
@@ -118,15 +119,15 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
     else:
         model = checkpoints.load(path)
         if isinstance(model, PillarDetector):
-            model = model if is_folded(model) else fold_batch_norms(model)
+            model = model if is_fused(model) else fuse_batch_norms(model)
             model = (merge_heads(model) if can_merge(model) else model).to(device)
         call = model
     names = ("classes", "columns", "point_cloud_range")
     if not all(hasattr(model, name) for name in names):
         raise CheckpointError(f"{path} is no detector")
-    classes, columns, box = (getattr(model, name) for name in names)
+    classes, columns, point_cloud_range = (getattr(model, name) for name in names)
     if not 3 <= int(columns) <= 3 + len(COLUMNS):
         raise CheckpointError(f"{path} sees {columns} columns, where 3 to 5 are known")
     if device.type == "cuda" and isinstance(model, PillarDetector):
         call = GraphRunner(model, device=device)
-    return Runner(call, tuple(classes), int(columns), tuple(box), device)
+    return Runner(call, tuple(classes), int(columns), tuple(point_cloud_range), device)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing.backbone_neck import Pair, State, conv, norm, shape
 from torchvox.models.importing.published import NUSCENES_LIMITS, NUSCENES_TASKS
 from torchvox.models.importing.settings import Settings
-from torchvox.models.importing.trunk import Pair, State, conv, norm, shape
 
 
 @dataclass(frozen=True)

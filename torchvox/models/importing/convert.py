@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from torchvox.models.checkpoints import CheckpointError, build
+from torchvox.models.importing.backbone_neck import Pair, State
 from torchvox.models.importing.det3d import DET3D
 from torchvox.models.importing.layouts import POINTNET2, Layout
 from torchvox.models.importing.mmdet3d import MMDET3D_0_LAYOUT, MMDET3D_LAYOUT, ZHULF0804_LAYOUT
 from torchvox.models.importing.openpcdet import OPENPCDET
-from torchvox.models.importing.peer_configs import Told, mmdet3d_config
 from torchvox.models.importing.settings import Flag, Settings
-from torchvox.models.importing.trunk import Pair, State
+from torchvox.models.importing.upstream_configs import Declared, mmdet3d_config
 
 LAYOUTS: List[Layout] = [
     *POINTNET2,
@@ -85,12 +85,13 @@ def convert(
     content: Any,
     layout: Optional[str] = None,
     settings: Optional[Mapping[str, Any]] = None,
-    told: Optional[Told] = None,
+    declared: Optional[Declared] = None,
 ) -> Imported:
-    """The model of a checkpoint's content. layout: name of one of LAYOUTS; None: told by the names.
+    """The model of a checkpoint's content. layout: name of one of LAYOUTS; None: inferred from the
+    names.
     settings: values of a detector's configuration, nested or by dotted names, that the tensors do
-    not tell and that are not those of the published networks. told: the same from the configuration
-    of the program; None: from the file, where mmdetection3d wrote it.
+    not tell and that are not those of the published networks. declared: the same from the
+    configuration of the program; None: from the file, where mmdetection3d wrote it.
 
     Raises CheckpointError, naming the tensors, when one is missing, left over or of another shape,
     and when a setting is needed or does not fit.
@@ -109,11 +110,11 @@ def convert(
             f"the tensors are not named as in {' or '.join(sources)}: {_some(list(state))}"
         )
     detector = bool(known[0].boxes)
-    if (settings or told) and not detector:
+    if (settings or declared) and not detector:
         raise CheckpointError(f"{known[0].source}: the tensors tell everything, nothing can be set")
-    if told is None:  # det3d writes its own there, which reads alike and means something else
-        told = mmdet3d_config(config_of(content) if known[0].configured else "")
-    chosen = Settings(settings or {}, told.settings)
+    if declared is None:  # det3d writes its own there, which reads alike and means something else
+        declared = mmdet3d_config(config_of(content) if known[0].configured else "")
+    chosen = Settings(settings or {}, declared.settings)
     try:
         found = known[0].describe(state, chosen)
         config = {"config": chosen.applied(found.config)} if detector else found.config
@@ -125,7 +126,7 @@ def convert(
     fill(model, state, known[0].pairs(model, state))
     if detector:
         _unscale(model)
-    notes = told.notes if told.settings else known[0].notes.get(found.model, ())
+    notes = declared.notes if declared.settings else known[0].notes.get(found.model, ())
     return Imported(model.eval(), known[0], state, len(state), tuple(chosen.flags), notes)
 
 

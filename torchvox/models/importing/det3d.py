@@ -5,6 +5,16 @@ from typing import List
 
 from torch import nn
 
+from torchvox.models.importing.backbone_neck import (
+    Pair,
+    State,
+    backbone,
+    backbone_neck_pairs,
+    encoder,
+    encoder_pairs,
+    grid_of,
+    neck,
+)
 from torchvox.models.importing.centers import (
     CenterNames,
     center_detections,
@@ -14,16 +24,6 @@ from torchvox.models.importing.centers import (
 from torchvox.models.importing.layouts import Found, Layout
 from torchvox.models.importing.published import NUSCENES
 from torchvox.models.importing.settings import Settings
-from torchvox.models.importing.trunk import (
-    Pair,
-    State,
-    backbone,
-    encoder,
-    encoder_pairs,
-    grid_of,
-    neck,
-    trunk_pairs,
-)
 
 LINEAR, LINEAR_NORM = "reader.pfn_layers.{}.linear", "reader.pfn_layers.{}.norm"
 BLOCKS, DEBLOCKS = "neck.blocks", "neck.deblocks"
@@ -37,8 +37,8 @@ CENTERS = CenterNames(
 
 
 def _describe(state: State, settings: Settings) -> Found:
-    rules = {"pad_semantics": "reference", "legacy": False}
-    seen = encoder(state, settings, LINEAR + ".weight", columns=None, axes=2, **rules)
+    defaults = {"pad_semantics": "reference", "legacy": False}
+    seen = encoder(state, settings, LINEAR + ".weight", columns=None, axes=2, **defaults)
     classes, head, unknown = center_head(state, settings, CENTERS, "sin_cos")
     chosen = grid_of(settings, {**NUSCENES, "max_pillars": [30_000, 60_000]}, unknown)
     blocks = backbone(state, settings, BLOCKS, 1)
@@ -52,7 +52,7 @@ def _describe(state: State, settings: Settings) -> Found:
 def _pairs(model: nn.Module, state: State) -> List[Pair]:
     config = model.config()["config"]
     pairs = encoder_pairs(config, LINEAR, LINEAR_NORM)
-    return pairs + trunk_pairs(config, BLOCKS, 1, DEBLOCKS) + center_pairs(config, CENTERS)
+    return pairs + backbone_neck_pairs(config, BLOCKS, 1, DEBLOCKS) + center_pairs(config, CENTERS)
 
 
 DET3D = Layout(

@@ -99,16 +99,16 @@ def street(columns: int) -> Tuple[str, Tensor]:
 @torch.no_grad()
 def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> DetectorReport:
     """Runs both, on the street or on points [N, columns], and compares."""
-    from torchvox.models.importing.plain_detectors import plain_detector, plain_maps
+    from torchvox.models.importing.reference_detectors import reference_detector, reference_maps
 
-    model, plain = imported.model, plain_detector(imported)
+    model, reference = imported.model, reference_detector(imported)
     config = model.config()["config"]
     words = f"{0 if points is None else len(points):,} given points"
     if points is None:
         words, points = street(config["columns"])
     count = torch.tensor([len(points)], dtype=torch.int32)
     mine = model.maps(points[None], count)
-    theirs = plain_maps(plain, points, imported.layout.name)
+    theirs = reference_maps(reference, points, imported.layout.name)
     kinds = CENTER_KINDS if "conv_bias" in config["head"] else ANCHOR_KINDS
     differences: Dict[str, float] = {}
     for kind, ours, others in zip(kinds, mine, theirs, strict=True):
@@ -117,7 +117,7 @@ def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> Dete
             differences[kind] = max(apart)
     boxes, scores, labels, used, _ = model(points[None], count)
     n = int(used[0])
-    found = plain.detect(points)
+    found = reference.detect(points)
     there = boxes_from(_ordered(found.boxes, imported.layout.boxes), imported.layout.boxes)
     return DetectorReport(
         layout=f"{imported.layout.name} ({imported.layout.source})",
@@ -137,7 +137,7 @@ def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> Dete
 
 
 def _ordered(boxes: Tensor, convention: str) -> Tensor:
-    """The plain det3d net has the angle before the velocities, as all others have."""
+    """The reference det3d net has the angle before the velocities, as all others have."""
     if convention != "det3d":
         return boxes
     return torch.cat([boxes[:, :6], boxes[:, 7:], boxes[:, 6:7]], 1)

@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from torch import nn
 
+from torchvox.models.importing.backbone_neck import Pair, State, norm, shape
 from torchvox.models.importing.settings import Settings
-from torchvox.models.importing.trunk import Pair, State, norm, shape
 
 # Names of a layer: its linear map there, its batch norm there, the layer here.
 Layer = Tuple[str, str, str]

@@ -9,6 +9,19 @@ from typing import Any, Dict, List, Mapping
 from torch import nn
 
 from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing.backbone_neck import (
+    Pair,
+    State,
+    backbone,
+    backbone_neck_pairs,
+    conv,
+    encoder,
+    encoder_pairs,
+    grid_of,
+    neck,
+    per_cell_of,
+    shape,
+)
 from torchvox.models.importing.centers import (
     CenterNames,
     center_detections,
@@ -24,19 +37,6 @@ from torchvox.models.importing.published import (
     anchors,
 )
 from torchvox.models.importing.settings import SHAPES, Settings
-from torchvox.models.importing.trunk import (
-    Pair,
-    State,
-    backbone,
-    conv,
-    encoder,
-    encoder_pairs,
-    grid_of,
-    neck,
-    per_cell_of,
-    shape,
-    trunk_pairs,
-)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _describe_zhulf0804(state: State, settings: Settings) -> Found:
     return _anchors(state, settings, ZHULF0804, turn, "wlh_clockwise")
 
 
-def _trunk(
+def _backbone_and_neck(
     state: State,
     settings: Settings,
     names: Names,
@@ -101,9 +101,9 @@ def _trunk(
     stride_one: str,
     unknown: str,
 ) -> Dict[str, Any]:
-    rules = {"pad_semantics": "reference", "legacy": legacy}
+    defaults = {"pad_semantics": "reference", "legacy": legacy}
     linear = names.linear + ".weight"
-    seen = encoder(state, settings, linear, columns=columns, axes=3, **rules)
+    seen = encoder(state, settings, linear, columns=columns, axes=3, **defaults)
     chosen = grid_of(settings, grid, unknown)
     blocks = backbone(state, settings, names.blocks, 0)
     return {
@@ -128,7 +128,7 @@ def _anchors(
         unknown = f"{per_cell} anchors a cell and {count} classes are not those of a published net"
         classes = settings.need("classes", unknown)
         boxes = settings.need("head.anchors", unknown)
-    config = _trunk(state, settings, names, KITTI, 4, True, "transposed", unknown)
+    config = _backbone_and_neck(state, settings, names, KITTI, 4, True, "transposed", unknown)
     bins = shape(state, f"{names.head}.conv_dir_cls.weight")[0] // per_cell
     direction = {k: settings.choose(f"head.direction.{k}", v) for k, v in turn.items()}
     direction["bins"] = settings.choose("head.direction.bins", bins, SHAPES)
@@ -154,7 +154,7 @@ def _centers(state: State, settings: Settings, box_format: str) -> Found:
         raise CheckpointError(f"{CENTER.head}.conv_cls: anchors that all classes share are unknown")
     grid = {**NUSCENES, "max_pillars": [30_000, 40_000]}
     classes, head, unknown = center_head(state, settings, CENTERS, "sin_cos")
-    config = _trunk(state, settings, CENTER, grid, 5, False, "conv", unknown)
+    config = _backbone_and_neck(state, settings, CENTER, grid, 5, False, "conv", unknown)
     config["head"] = head
     config["detections"] = center_detections(settings, box_format=box_format)
     return Found("CenterPointPillars", {"classes": classes, **config})
@@ -164,7 +164,7 @@ def _pairs(model: nn.Module, state: State) -> List[Pair]:
     config = model.config()["config"]
     if "conv_bias" in config["head"]:
         pairs = encoder_pairs(config, CENTER.linear, CENTER.norm)
-        pairs += trunk_pairs(config, CENTER.blocks, 0, CENTER.deblocks)
+        pairs += backbone_neck_pairs(config, CENTER.blocks, 0, CENTER.deblocks)
         return pairs + center_pairs(config, CENTERS)
     return _anchor_pairs(config, MMDET3D)
 
@@ -175,7 +175,7 @@ def _pairs_zhulf0804(model: nn.Module, state: State) -> List[Pair]:
 
 def _anchor_pairs(config: Mapping[str, Any], names: Names) -> List[Pair]:
     pairs = encoder_pairs(config, names.linear, names.norm)
-    pairs += trunk_pairs(config, names.blocks, 0, names.deblocks)
+    pairs += backbone_neck_pairs(config, names.blocks, 0, names.deblocks)
     for theirs, ours in (("cls", "cls"), ("reg", "box"), ("dir_cls", "dir")):
         pairs += conv(f"{names.head}.conv_{theirs}", f"head.{ours}", bias=True)
     return pairs

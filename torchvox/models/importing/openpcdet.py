@@ -6,6 +6,20 @@ from typing import Any, Dict, List, Mapping
 from torch import nn
 
 from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing.backbone_neck import (
+    Pair,
+    State,
+    backbone,
+    backbone_neck_pairs,
+    conv,
+    encoder,
+    encoder_pairs,
+    grid_of,
+    neck,
+    norm,
+    per_cell_of,
+    shape,
+)
 from torchvox.models.importing.centers import (
     CenterNames,
     center_detections,
@@ -23,20 +37,6 @@ from torchvox.models.importing.published import (
     anchors,
 )
 from torchvox.models.importing.settings import SHAPES, Settings
-from torchvox.models.importing.trunk import (
-    Pair,
-    State,
-    backbone,
-    conv,
-    encoder,
-    encoder_pairs,
-    grid_of,
-    neck,
-    norm,
-    per_cell_of,
-    shape,
-    trunk_pairs,
-)
 
 LINEAR, LINEAR_NORM = "vfe.pfn_layers.{}.linear", "vfe.pfn_layers.{}.norm"
 BLOCKS, DEBLOCKS = "backbone_2d.blocks", "backbone_2d.deblocks"
@@ -61,15 +61,15 @@ def _describe(state: State, settings: Settings) -> Found:
     return _centers(state, settings)
 
 
-def _trunk(
+def _backbone_and_neck(
     state: State,
     settings: Settings,
     grid: Mapping[str, Any],
     unknown: str,
     padding: str = "reference",
 ) -> Dict[str, Any]:
-    rules = {"pad_semantics": padding, "legacy": False}
-    seen = encoder(state, settings, LINEAR + ".weight", columns=None, axes=3, **rules)
+    defaults = {"pad_semantics": padding, "legacy": False}
+    seen = encoder(state, settings, LINEAR + ".weight", columns=None, axes=3, **defaults)
     chosen = grid_of(settings, grid, unknown)
     blocks = backbone(state, settings, BLOCKS, 1)
     return {
@@ -92,7 +92,7 @@ def _single(state: State, settings: Settings) -> Found:
         unknown += " are not those of a published net"
         classes = settings.need("classes", unknown)
         boxes = settings.need("head.anchors", unknown)
-    config = _trunk(state, settings, KITTI, unknown)
+    config = _backbone_and_neck(state, settings, KITTI, unknown)
     direction = None
     if "dense_head.conv_dir_cls.weight" in state:
         bins = shape(state, "dense_head.conv_dir_cls.weight")[0] // per_cell
@@ -126,7 +126,7 @@ def _several(state: State, settings: Settings) -> Found:
         unknown = f"{count} classes are not those of a published net"
         classes = settings.need("classes", unknown)
         boxes = settings.need("head.anchors", unknown)
-    config = _trunk(state, settings, NUSCENES, unknown)
+    config = _backbone_and_neck(state, settings, NUSCENES, unknown)
     tasks = [[classes[label] for label in head] for head in heads]
     convs = 0
     while f"dense_head.rpn_heads.0.conv_cls.{3 * convs + 1}.running_mean" in state:
@@ -155,7 +155,7 @@ def _centers(state: State, settings: Settings) -> Found:
     if padding == "none":
         grid |= {"max_points": -1, "max_pillars": [-1, -1]}
     classes, head, unknown = center_head(state, settings, CENTERS, "cos_sin")
-    config = {**_trunk(state, settings, grid, unknown, padding), "head": head}
+    config = {**_backbone_and_neck(state, settings, grid, unknown, padding), "head": head}
     config["detections"] = center_detections(settings)
     return Found("CenterPointPillars", {"classes": classes, **config})
 
@@ -164,7 +164,7 @@ def _pairs(model: nn.Module, state: State) -> List[Pair]:
     config = model.config()["config"]
     pairs: List[Pair] = [(STEP, None)] if STEP in state else []
     pairs += encoder_pairs(config, LINEAR, LINEAR_NORM)
-    pairs += trunk_pairs(config, BLOCKS, 1, DEBLOCKS)
+    pairs += backbone_neck_pairs(config, BLOCKS, 1, DEBLOCKS)
     if "conv_bias" in config["head"]:
         return pairs + center_pairs(config, CENTERS)
     if "tasks" not in config["head"]:

@@ -6,8 +6,8 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 from torchvox.models.checkpoints import CheckpointError
 
-SHAPES, ASSUMED, ASKED = "told by shapes", "assumed", "asked for"
-CONFIG = "told by its configuration"
+SHAPES, ASSUMED, OVERRIDE = "inferred from shapes", "assumed", "override"
+CONFIG = "declared by its configuration"
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,18 @@ class Flag:
 
 
 class Settings:
-    """asked: values of the configuration, nested or by dotted names; they win over what the
-    configuration of the program tells, which wins over what a layout would assume. flags: what was
-    chosen, in order."""
+    """overrides: values of the configuration, nested or by dotted names; they win over what the
+    configuration of the program declares, which wins over what a layout would assume. flags: what
+    was chosen, in order."""
 
-    def __init__(self, asked: Mapping[str, Any], told: Mapping[str, Any]) -> None:
-        self._given = {name: (value, CONFIG) for name, value in flat(told).items()}
-        self._given |= {name: (value, ASKED) for name, value in flat(asked).items()}
+    def __init__(self, overrides: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+        self._given = {name: (value, CONFIG) for name, value in flat(declared).items()}
+        self._given |= {name: (value, OVERRIDE) for name, value in flat(overrides).items()}
         self._open = dict(self._given)
         self.flags: List[Flag] = []
 
     def choose(self, name: str, value: Any, how: str = ASSUMED) -> Any:
-        """The value asked for or told, else the given one; either way a flag."""
+        """The override, else the declared value, else the given one; either way a flag."""
         if name in self._given:
             value, how = self._given[name]
             self._open.pop(name, None)
@@ -43,7 +43,7 @@ class Settings:
         return self._given.get(name, (value, ""))[0]
 
     def need(self, name: str, why: str) -> Any:
-        """The value asked for or told. Raises CheckpointError when there is none."""
+        """The override, else the declared value. Raises CheckpointError when there is none."""
         if name not in self._given:
             raise CheckpointError(f"{why}: {name} must be given")
         return self.choose(name, None)
@@ -52,7 +52,7 @@ class Settings:
         return name in self._given
 
     def applied(self, config: Dict[str, Any]) -> Dict[str, Any]:
-        """The configuration with everything else that was asked for."""
+        """The configuration with every other override."""
         for name, (value, how) in self._open.items():
             self.flags.append(Flag(name, value, how))
             at = config

@@ -54,6 +54,6 @@ def _unknown(path: Union[str, Path]) -> List[str]:
         return []
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # whatever is wrong with the file, reading it has told already
+    except Exception:  # whatever is wrong with the file, reading it has said already
         return []
     return [name for name in names if not name.startswith(("torch.", "numpy."))]

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters for libraries that sample furthest points. All start at point 0, like torchvox here."""
+
+from functools import partial
+from typing import List
+
+import numpy as np
+import torch
+
+from benchmarks.sampling import SamplingCase, compare
+from benchmarks.suite import Implementation, NotApplicable, Outputs, UpstreamLibrary, WrongResult
+from benchmarks.timing import Call, fastest
+
+HEIGHTS = (3, 5, 7, 9)  # of fpsample's tree, the ones that its documentation names
+
+
+def _implementation(name: str, call: Call, case: SamplingCase, outputs: Outputs) -> Implementation:
+    def check(idx: object) -> str:
+        found = idx if isinstance(idx, torch.Tensor) else torch.from_numpy(idx.astype(np.int64))
+        return compare(case, found, outputs)
+
+    return Implementation(name, call, check)
+
+
+def _only_on(device: str, case: SamplingCase, batches: bool = True) -> None:
+    if case.points.device.type != device or (case.points.size(0) > 1 and not batches):
+        raise NotApplicable
+
+
+def fpsample(case: SamplingCase, outputs: Outputs) -> Implementation:
+    """bucket_fps_kdline_sampling with the tree height that is fastest here."""
+    _only_on("cpu", case, batches=False)
+    import fpsample as package
+
+    cloud = case.points[0].numpy()
+
+    def call(height: int) -> np.ndarray:
+        return package.bucket_fps_kdline_sampling(cloud, case.samples, h=height, start_idx=0)
+
+    calls = {f"fpsample, h={height}": partial(call, height) for height in HEIGHTS}
+    name = fastest(calls)
+    return _implementation(name, calls[name], case, outputs)
+
+
+def open3d(case: SamplingCase, outputs: Outputs) -> Implementation:
+    """PointCloud.farthest_point_down_sample, which gives points: their rows are looked up."""
+    _only_on("cpu", case, batches=False)
+    import open3d as o3d
+
+    xyz = case.points[0].double().numpy()
+    cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(xyz))
+    row_of = {point.tobytes(): row for row, point in reversed(list(enumerate(xyz)))}
+
+    def check(found: "o3d.geometry.PointCloud") -> str:
+        rows = [row_of.get(point.tobytes()) for point in np.asarray(found.points)]
+        if len(rows) != case.samples or None in rows:
+            raise WrongResult(f"{len(rows)} points, {rows.count(None)} of them not in the cloud")
+        # It keeps the order of the cloud, so its samples are a set: sorted, they are the same ones.
+        mine = torch.tensor(sorted(rows))
+        if torch.equal(mine, outputs[0][0].long().sort().values):
+            return "same set of samples"
+        return compare(case, mine[None], outputs)
+
+    return Implementation(
+        "open3d", lambda: cloud.farthest_point_down_sample(case.samples, start_index=0), check
+    )
+
+
+def torch_cluster(case: SamplingCase, outputs: Outputs) -> Implementation:
+    """fps over packed clouds; the ratio is chosen so that it rounds up to the sample count."""
+    case.refuse_slow_loop()
+    import torch_cluster as package
+
+    clouds, count = case.points.shape[:2]
+    packed = case.points.reshape(-1, 3)
+    batch = torch.arange(clouds, device=packed.device).repeat_interleave(count)
+    ratio = (case.samples - 0.5) / count
+
+    def check(idx: torch.Tensor) -> str:
+        found = idx.view(clouds, -1) - count * torch.arange(clouds, device=idx.device)[:, None]
+        return compare(case, found, outputs)
+
+    return Implementation(
+        "torch_cluster", lambda: package.fps(packed, batch, ratio, random_start=False), check
+    )
+
+
+def pytorch3d(case: SamplingCase, outputs: Outputs) -> Implementation:
+    """ops.sample_farthest_points, its indices; it gathers the points as well."""
+    case.refuse_slow_loop()
+    from pytorch3d.ops import sample_farthest_points
+
+    def call() -> torch.Tensor:
+        return sample_farthest_points(case.points, K=case.samples)[1]
+
+    return _implementation("pytorch3d", call, case, outputs)
+
+
+def mmcv(case: SamplingCase, outputs: Outputs) -> Implementation:
+    """mmcv.ops.furthest_point_sample; other ties."""
+    _only_on("cuda", case)
+    from mmcv.ops import furthest_point_sample
+
+    def call() -> torch.Tensor:
+        return furthest_point_sample(case.points, case.samples)
+
+    return _implementation("mmcv", call, case, outputs)
+
+
+def pointnet2_ops(case: SamplingCase, outputs: Outputs) -> Implementation:
+    """pointnet2_utils.furthest_point_sample; other ties, and points next to 0 are skipped."""
+    _only_on("cuda", case)
+    from pointnet2_ops.pointnet2_utils import furthest_point_sample
+
+    def call() -> torch.Tensor:
+        return furthest_point_sample(case.points, case.samples)
+
+    return _implementation("pointnet2_ops", call, case, outputs)
+
+
+UPSTREAM: List[UpstreamLibrary] = [
+    UpstreamLibrary(adapter.__name__, "furthest_point_sample", adapter)
+    for adapter in (fpsample, open3d, torch_cluster, pytorch3d, mmcv, pointnet2_ops)
+]

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters for libraries that voxelize.
+
+Each does the whole case: a padding library is followed by the mean that its users compute. What it
+gets for free is said where it is: a capacity that fits exactly, or points in range only.
+"""
+
+from typing import List, Tuple
+
+import numpy as np
+import torch
+
+from benchmarks.suite import Implementation, NotApplicable, Outputs, UpstreamLibrary, WrongResult
+from benchmarks.voxel import VoxelCase, Voxels, compare
+
+ROWS_MOVED = 0.002  # share of voxels that may differ where a library's cells round otherwise
+MEAN_TOLERANCE = 1e-3  # meters; they compute in float64 or multiply by the inverse
+
+
+def _capped(case: VoxelCase) -> int:
+    if case.bare or case.max_points < 0:
+        raise NotApplicable
+    return case.max_points
+
+
+def _reduced(case: VoxelCase, padded: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    if case.reduce == "none":
+        return padded
+    return padded.sum(1) / count[:, None].to(padded.dtype)
+
+
+def mmcv(case: VoxelCase, outputs: Outputs, deterministic: bool = True) -> Implementation:
+    """mmcv.ops.Voxelization, with room for exactly the voxels that there are.
+
+    Its racy variant stores other points of a full voxel in every run, so features stay unchecked.
+    """
+    most = _capped(case)
+    from mmcv.ops import Voxelization
+
+    expected = Voxels.of_torchvox(case, outputs)
+    if not deterministic and case.points.device.type == "cpu":
+        raise NotApplicable  # one implementation there
+    layer = Voxelization(
+        case.voxel_size,
+        case.point_cloud_range,
+        most,
+        expected.cells.numel(),
+        deterministic=deterministic,
+    )
+
+    def call() -> Tuple[torch.Tensor, ...]:
+        padded, zyx, count = layer(case.points)
+        return _reduced(case, padded, count), zyx, count
+
+    def check(found: Tuple[torch.Tensor, ...]) -> str:
+        features, zyx, count = found
+        return compare(Voxels.of(case, zyx, count, features if deterministic else None), expected)
+
+    return Implementation("mmcv" if deterministic else "mmcv, racy", call, check)
+
+
+def spconv(case: VoxelCase, outputs: Outputs) -> Implementation:
+    """spconv.pytorch.utils.PointToVoxel, with room for exactly the voxels that there are.
+
+    On a GPU the points of a full voxel are other ones in every run: features stay unchecked there.
+    """
+    most = _capped(case)
+    from spconv.pytorch.utils import PointToVoxel
+
+    expected = Voxels.of_torchvox(case, outputs)
+    make = PointToVoxel(
+        vsize_xyz=case.voxel_size,
+        coors_range_xyz=case.point_cloud_range,
+        num_point_features=case.points.size(1),
+        max_num_voxels=expected.cells.numel(),
+        max_num_points_per_voxel=most,
+        device=case.points.device,
+    )
+
+    def call() -> Tuple[torch.Tensor, ...]:
+        padded, zyx, count = make(case.points)
+        return _reduced(case, padded, count), zyx, count
+
+    def check(found: Tuple[torch.Tensor, ...]) -> str:
+        features, zyx, count = found
+        sure = case.points.device.type == "cpu"
+        return compare(Voxels.of(case, zyx, count, features if sure else None), expected)
+
+    return Implementation("spconv", call, check)
+
+
+def _downsampling(case: VoxelCase) -> np.ndarray:
+    """x, y, z [N, 3] float64 of the points in range, for libraries that only average coordinates
+    over all points of cubes."""
+    cube = len(set(case.voxel_size)) == 1
+    on_cpu = case.points.device.type == "cpu"
+    if case.bare or case.max_points >= 0 or case.reduce != "mean" or not (cube and on_cpu):
+        raise NotApplicable
+    return case.in_range()[:, :3].double().numpy()
+
+
+def _compare_means(found: np.ndarray, xyz: np.ndarray, origin: np.ndarray, size: float) -> str:
+    """Means [M, 3] against those of the cells floor((p - origin) / size), the library's own rule.
+
+    A mean is found by the cell that it lies in. Points within rounding of a face may change cells.
+    """
+    wanted, row, count = np.unique(
+        np.floor((xyz - origin) / size).astype(np.int64),
+        axis=0,
+        return_inverse=True,
+        return_counts=True,
+    )
+    sums = np.stack([np.bincount(row.ravel(), column) for column in xyz.T], 1)
+    means = {tuple(cell): mean for cell, mean in zip(wanted, sums / count[:, None], strict=True)}
+    cells = np.floor((found - origin) / size).astype(np.int64)
+    none = np.full(3, np.inf)
+    expected = np.array([means.get(tuple(cell), none) for cell in cells])
+    right = int((np.abs(found - expected) < MEAN_TOLERANCE).all(1).sum())
+    if abs(len(found) - len(wanted)) > ROWS_MOVED * len(wanted):
+        raise WrongResult(f"{len(found)} voxels, not {len(wanted)}")
+    if right < (1 - ROWS_MOVED) * len(wanted):
+        raise WrongResult(f"{len(wanted) - right} of {len(wanted)} means differ")
+    return f"{len(found)} voxels, {100 * right / len(wanted):.2f} % of the means"
+
+
+def open3d(case: VoxelCase, outputs: Outputs) -> Implementation:
+    """PointCloud.voxel_down_sample. Its cells start half a voxel below the least point. It gets
+    its cloud made, and only points in range; it averages x, y, z, not the fourth column."""
+    xyz = _downsampling(case)
+    import open3d as o3d
+
+    size = case.voxel_size[0]
+    cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(xyz))
+
+    def check(found: "o3d.geometry.PointCloud") -> str:
+        return _compare_means(np.asarray(found.points), xyz, xyz.min(0) - size / 2, size)
+
+    return Implementation("open3d", lambda: cloud.voxel_down_sample(size), check)
+
+
+def small_gicp(case: VoxelCase, outputs: Outputs, threads: int = 1) -> Implementation:
+    """voxelgrid_sampling. Its cells start at 0. It gets its cloud made, and only points in range;
+    it averages x, y, z, not the fourth column. With threads it may split voxels, as it documents.
+    """
+    xyz = _downsampling(case)
+    import small_gicp as gicp
+
+    size = case.voxel_size[0]
+    cloud = gicp.PointCloud(xyz)
+
+    def check(found: "gicp.PointCloud") -> str:
+        return _compare_means(np.asarray(found.points())[:, :3], xyz, np.zeros(3), size)
+
+    name = "small_gicp" if threads == 1 else f"small_gicp, {threads} threads"
+    return Implementation(name, lambda: gicp.voxelgrid_sampling(cloud, size, threads), check)
+
+
+def small_gicp_threaded(case: VoxelCase, outputs: Outputs) -> Implementation:
+    if torch.get_num_threads() == 1:
+        raise NotApplicable
+    return small_gicp(case, outputs, torch.get_num_threads())
+
+
+UPSTREAM: List[UpstreamLibrary] = [
+    UpstreamLibrary("mmcv", "voxelize", mmcv),
+    UpstreamLibrary("mmcv", "voxelize", lambda case, outputs: mmcv(case, outputs, False)),
+    UpstreamLibrary("spconv", "voxelize", spconv),
+    UpstreamLibrary("open3d", "voxelize", open3d),
+    UpstreamLibrary("small_gicp", "voxelize", small_gicp),
+    UpstreamLibrary("small_gicp", "voxelize", small_gicp_threaded),
+]

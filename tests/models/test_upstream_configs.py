@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations of other programs: what they say of a network is not assumed."""
+
+import copy
+
+import pytest
+import torch
+from upstream_nets import CLASSES, as_published, small, small_points
+
+from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing import convert, mmdet3d_config, openpcdet_config
+from torchvox.models.importing.detector_parity import detector_parity
+from torchvox.models.importing.upstream_configs import literals, misplaced_code_weights
+
+PLACE = {
+    "POINT_CLOUD_RANGE": [0, -8, -3, 16, 8, 1],
+    "DATA_PROCESSOR": [
+        {"NAME": "mask_points_and_boxes_outside_range"},
+        {
+            "NAME": "transform_points_to_voxels",
+            "VOXEL_SIZE": [0.5, 0.5, 4],
+            "MAX_POINTS_PER_VOXEL": 8,
+            "MAX_NUMBER_OF_VOXELS": {"train": 100, "test": 200},
+        },
+    ],
+}
+ANCHORS = {
+    "CLASS_NAMES": ["van", "person"],
+    "DATA_CONFIG": PLACE,
+    "MODEL": {
+        "VFE": {"NAME": "PillarVFE"},
+        "DENSE_HEAD": {
+            "USE_DIRECTION_CLASSIFIER": True,
+            "DIR_OFFSET": 0.6,
+            "DIR_LIMIT_OFFSET": 0.0,
+            "ANCHOR_GENERATOR_CONFIG": [
+                {
+                    "class_name": one.name,
+                    "anchor_sizes": [list(one.size)],
+                    "anchor_rotations": [0, 1.57],
+                    "anchor_bottom_heights": [one.z],
+                    "align_center": True,
+                }
+                for one in reversed(CLASSES)
+            ],
+        },
+        "POST_PROCESSING": {
+            "SCORE_THRESH": 0.2,
+            "NMS_CONFIG": {
+                "MULTI_CLASSES_NMS": False,
+                "NMS_THRESH": 0.05,
+                "NMS_PRE_MAXSIZE": 300,
+                "NMS_POST_MAXSIZE": 20,
+            },
+        },
+    },
+}
+ORDER = ["center", "center_z", "dim", "rot", "vel"]
+CENTERS = {
+    "CLASS_NAMES": ["van", "person", "sign"],
+    "DATA_CONFIG": PLACE,
+    "MODEL": {
+        "VFE": {"NAME": "DynPillarVFE"},
+        "DENSE_HEAD": {
+            "CLASS_NAMES_EACH_HEAD": [["van"], ["person", "sign"]],
+            "SEPARATE_HEAD_CFG": {"HEAD_ORDER": ORDER},
+            "LOSS_CONFIG": {"LOSS_WEIGHTS": {"code_weights": [1.0] * 6 + [0.2, 0.2, 1.0, 1.0]}},
+            "POST_PROCESSING": {
+                "SCORE_THRESH": 0.15,
+                "POST_CENTER_LIMIT_RANGE": [-20, -20, -10, 20, 20, 10],
+                "MAX_OBJ_PER_SAMPLE": 60,
+                "NMS_CONFIG": {"NMS_THRESH": 0.1, "NMS_PRE_MAXSIZE": 90, "NMS_POST_MAXSIZE": 9},
+            },
+        },
+    },
+}
+
+
+def declared(upstream, source):
+    found = convert(upstream.network.state_dict(), declared=source)
+    assert detector_parity(found, small_points(upstream.columns)).trouble(1e-4) is None
+    return found, {flag.name: (flag.value, flag.how) for flag in found.flags}
+
+
+def test_anchors_grid_and_thresholds_of_openpcdet_are_declared():
+    found, flags = declared(small("openpcdet anchors"), openpcdet_config(ANCHORS))
+    config = found.model.config()["config"]
+    assert config["classes"] == ["van", "person"]
+    assert [box["bottom"] for box in config["head"]["anchors"]] == [-1.7, -0.6]
+    assert config["max_pillars"] == [100, 200] and config["max_points"] == 8
+    by = "declared by its configuration"
+    assert flags["head.grid"] == ("centers", by)
+    assert flags["head.direction.offset"] == (0.6, by)
+    assert flags["encoder.pad_semantics"] == ("reference", by)
+    assert flags["detections.pre"] == (300, by)
+    assert flags["detections.nms"] == ([0.05], by)
+    assert flags["backbone.strides"] == ([2, 2], "assumed")
+
+
+def test_centers_of_openpcdet_are_declared_and_their_misplaced_weights_noted():
+    upstream = small("openpcdet centers")
+    found, flags = declared(upstream, openpcdet_config(CENTERS))
+    assert flags["max_pillars"] == ([-1, -1], "declared by its configuration")
+    assert flags["detections.pre"][0] == 60 and flags["detections.post"][0] == 9
+    assert found.notes == (
+        "trained with code weights of another order: 0.2 on rot, 1.0 on vel; its rot is worse than "
+        "the net can be",
+    )
+    right = copy.deepcopy(CENTERS)
+    weights = right["MODEL"]["DENSE_HEAD"]["LOSS_CONFIG"]["LOSS_WEIGHTS"]
+    weights["code_weights"] = [1.0] * 8 + [0.2, 0.2]
+    assert declared(upstream, openpcdet_config(right))[0].notes == ()
+
+
+@pytest.mark.parametrize(
+    ("order", "weights", "wrong"),
+    [
+        (ORDER, [1.0] * 6 + [0.2, 0.2, 1.0, 1.0], "rot"),
+        (ORDER, [1.0] * 8 + [0.2, 0.2], ""),
+        (["center", "center_z", "dim", "vel", "rot"], [1.0] * 6 + [0.2, 0.2, 1.0, 1.0], ""),
+        (ORDER, [1.0] * 10, ""),
+        (ORDER[:-1], [1.0] * 8, ""),
+        (ORDER, [], ""),
+        ([*ORDER, "iou"], [1.0] * 6 + [0.2, 0.2, 1.0, 1.0], ""),
+    ],
+)
+def test_code_weights_belong_to_the_parts_in_the_order_of_the_head(order, weights, wrong):
+    note = misplaced_code_weights(order, weights)
+    assert (f"0.2 on {wrong}," in note) if wrong else note == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"CLASS_NAMES": ["Car"]}, "no MODEL with a DENSE_HEAD"),
+        ({"MODEL": {"DENSE_HEAD": {"ANCHOR_GENERATOR_CONFIG": [{}]}}}, "as OpenPCDet's: 'anchor"),
+        ({"MODEL": {"DENSE_HEAD": {}}, "DATA_CONFIG": 7}, "not built as OpenPCDet's"),
+    ],
+)
+def test_other_contents_are_refused_in_a_sentence(content, words):
+    with pytest.raises(CheckpointError, match=words):
+        openpcdet_config(content)
+
+
+def test_anchors_of_two_sizes_are_refused():
+    several = copy.deepcopy(ANCHORS)
+    entry = several["MODEL"]["DENSE_HEAD"]["ANCHOR_GENERATOR_CONFIG"][0]
+    entry["anchor_sizes"] = entry["anchor_sizes"] * 2
+    with pytest.raises(CheckpointError, match="person: anchors of one size"):
+        openpcdet_config(several)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "words"),
+    [
+        ("VFE", {"NAME": "DynamicPillarVFESimple2D"}, "DynamicPillarVFESimple2D is unknown"),
+        ("VFE", {"WITH_DISTANCE": True}, "WITH_DISTANCE True is unknown"),
+        ("VFE", {"USE_ABSLOTE_XYZ": False}, "USE_ABSLOTE_XYZ False is unknown"),
+        ("POST_PROCESSING", {"NMS_CONFIG": {"NMS_TYPE": "nms_normal_gpu"}}, "NMS_TYPE nms_normal"),
+        (
+            "DENSE_HEAD",
+            {"SEPARATE_REG_CONFIG": {"REG_LIST": ["size:3", "reg:2"]}},
+            "REG_LIST .* is",
+        ),
+    ],
+)
+def test_what_no_tensor_shows_and_is_otherwise_than_known_is_refused(part, change, words):
+    content = copy.deepcopy(ANCHORS)
+    content["MODEL"][part].update(change)
+    with pytest.raises(CheckpointError, match=words):
+        openpcdet_config(content)
+
+
+def test_strides_are_declared_by_the_configuration():
+    """Waymo's PointPillar has 1, 2, 2, which no tensor tells from the 2, 2, 2 of KITTI's."""
+    content = copy.deepcopy(ANCHORS)
+    content["MODEL"]["BACKBONE_2D"] = {"LAYER_STRIDES": [1, 2], "UPSAMPLE_STRIDES": [1, 2]}
+    found, flags = declared(small("openpcdet anchors"), openpcdet_config(content))
+    assert flags["backbone.strides"] == ([1, 2], "declared by its configuration")
+    assert flags["neck.strides"] == ([1, 2], "declared by its configuration")
+    with torch.no_grad():
+        maps = found.model.maps(small_points(4)[None], torch.tensor([3000]).int())
+    assert maps[0][0].shape[-2:] == (32, 32)  # of the grid, undiminished
+    text = "model = dict(pts_backbone=dict(layer_strides=[1, 2, 2]),"
+    text += " pts_neck=dict(upsample_strides=[1, 2, 4]))"
+    strides = {"backbone.strides": [1, 2, 2], "neck.strides": [1, 2, 4]}
+    assert mmdet3d_config(text).settings == strides
+
+
+# -------------------------------------------------------------------------------- mmdetection3d
+
+MMDET3D = """
+_base_ = ['../base.py']
+class_names = ['van', 'person']
+voxel_size = [0.5, 0.5, 4]
+model = dict(
+    type='VoxelNet',
+    voxel_layer=dict(max_num_points=8, point_cloud_range=[0, -8, -3, 16, 8, 1],
+                     voxel_size=voxel_size, max_voxels=(100, 200)),
+    voxel_encoder=dict(type='PillarFeatureNet', legacy=False),
+    neck=dict(type='SECONDFPN'),
+    bbox_head=dict(
+        type='Anchor3DHead',
+        anchor_generator=dict(
+            type='Anchor3DRangeGenerator',
+            ranges=[[0, -8, -1.7, 18, 8, -1.7], [0, -8, -0.6, 18, 8, -0.6]],
+            sizes=[[4.5, 1.8, 2.0], [0.8, 0.6, 1.7]],
+            rotations=[0, 1.57]),
+        dir_offset=-0.7854),
+    test_cfg=dict(nms_pre=90, nms_thr=0.02, score_thr=0.2, max_num=12))
+lr = 0.001 if True else print('never')
+import os
+"""
+
+
+@pytest.mark.parametrize("key", ["config", "cfg"])  # of mmcv, of mmengine
+def test_the_configuration_in_a_checkpoint_of_mmdetection3d_is_read(key):
+    upstream = small("mmdet3d anchors")
+    meta = {"mmdet3d_version": "1.0.0rc1", key: MMDET3D}
+    found = convert({"meta": meta, "state_dict": upstream.network.state_dict()})
+    assert detector_parity(found, small_points(4)).trouble(1e-4) is None
+    flags = {flag.name: (flag.value, flag.how) for flag in found.flags}
+    by = "declared by its configuration"
+    assert flags["encoder.legacy"] == (False, by)
+    assert flags["head.grid"] == ("ends", by)
+    assert flags["head.area"] == ([0, -8, 18, 8], by)
+    assert flags["head.direction.offset"] == (-0.7854, by)
+    assert flags["pillar_size"] == ([0.5, 0.5, 4], by)
+    assert flags["max_pillars"] == ([100, 200], by)
+    assert flags["detections.post"] == (12, by)
+    overridden = convert({"meta": meta, "state_dict": upstream.network.state_dict()}, settings={
+        "encoder": {"legacy": True}})  # fmt: skip
+    assert {f.name: f.how for f in overridden.flags}["encoder.legacy"] == "override"
+
+
+def test_what_a_configuration_leaves_to_another_file_is_not_declared():
+    """As in configs/centerpoint/: the file of the model, with legacy=False, is a _base_ of it."""
+    text = """
+_base_ = ['../_base_/models/centerpoint_pillar02_second_secfpn_nus.py']
+model = dict(pts_voxel_encoder=dict(point_cloud_range=[-51.2, -51.2, -5, 51.2, 51.2, 3]),
+             pts_bbox_head=dict(bbox_coder=dict(max_num=70)), pts_neck=dict(in_channels=[64]))
+"""
+    declared = mmdet3d_config(text).settings
+    assert declared == {"point_cloud_range": [-51.2, -51.2, -5, 51.2, 51.2, 3]}
+    whole = mmdet3d_config("model = dict(voxel_encoder=dict(type='PillarFeatureNet'))").settings
+    assert whole == {"encoder.pad_semantics": "reference", "encoder.legacy": True}
+
+
+def test_the_configuration_in_a_checkpoint_of_det3d_is_not_read_as_one_of_mmdetection3d():
+    """det3d writes its own text under the same key."""
+    text = "model = dict(reader=dict(num_filters=[16, 16]), neck=dict(type='RPN'), test_cfg=dict())"
+    upstream = small("det3d", weights=False)
+    content = {"meta": {"config": text}, "state_dict": upstream.network.state_dict()}
+    flags = {flag.name: flag.how for flag in convert(content, settings=upstream.settings).flags}
+    assert flags["encoder.legacy"] == "assumed" and flags["neck.stride_one"] == "assumed"
+
+
+def test_centers_of_mmdetection3d_are_declared():
+    text = """
+model = dict(
+    data_preprocessor=dict(voxel_layer=dict(max_num_points=8, voxel_size=[0.5, 0.5, 4],
+                                            point_cloud_range=[0, -8, -3, 16, 8, 1],
+                                            max_voxels=(100, 200))),
+    pts_voxel_encoder=dict(type='PillarFeatureNet', legacy=False),
+    pts_neck=dict(use_conv_for_no_stride=True),
+    pts_bbox_head=dict(
+        tasks=[dict(num_class=1, class_names=['van']),
+               dict(num_class=2, class_names=['person', 'sign'])],
+        bbox_coder=dict(max_num=70, score_threshold=0.12,
+                        post_center_range=[-20, -20, -9, 20, 20, 9])),
+    test_cfg=dict(pts=dict(nms_type='circle', min_radius=[4, 0.85], pre_max_size=1000,
+                           post_max_size=11)))
+"""
+    found, flags = declared(small("mmdet3d centers"), mmdet3d_config(text))
+    rules = found.model.config()["config"]["detections"]
+    assert (rules["mode"], rules["nms"], rules["pre"], rules["post"]) == (
+        "circle",
+        [4, 0.85],
+        70,
+        11,
+    )
+    assert flags["neck.stride_one"] == ("conv", "declared by its configuration")
+
+
+def test_only_literals_are_understood_and_nothing_is_run(tmp_path):
+    target = tmp_path / "made"
+    text = f"""
+a = dict(b=[1, -2.5, 'x'], c=(True, None))
+d = dict(**a)
+e = __import__('os').mkdir({str(target)!r})
+f = [open({str(target)!r}, 'w')]
+g = {{'h': a}}
+"""
+    found = literals(text)
+    assert found["a"] == {"b": [1, -2.5, "x"], "c": [True, None]}
+    assert found["g"] == {"h": found["a"]}
+    assert "e" not in found and "f" not in found
+    assert not target.exists()
+    assert literals("model = dict(") == {}
+    assert literals("a = [1]\na = open('x')") == {}
+    for deep in ("(" * 5000, "-" * 200_000 + "1", "+".join(["1"] * 50_000)):
+        assert literals(f"a = {deep}") == {}
+    assert mmdet3d_config("").settings == {}
+    with pytest.raises(CheckpointError, match="not built as mmdetection3d's"):
+        mmdet3d_config("model = dict(bbox_head=7)")
+    with pytest.raises(CheckpointError, match="of type RadarFeatureNet is unknown"):
+        mmdet3d_config(MMDET3D.replace("PillarFeatureNet", "mmdet3d.models.RadarFeatureNet"))
+    dynamic = mmdet3d_config(MMDET3D.replace("PillarFeatureNet", "mmdet3d.DynamicPillarFeatureNet"))
+    assert dynamic.settings["encoder.pad_semantics"] == "none"
+    upright = MMDET3D.replace("nms_pre=90", "use_rotate_nms=False, nms_pre=90")
+    with pytest.raises(CheckpointError, match="use_rotate_nms=False is unknown"):
+        mmdet3d_config(upright)
+
+
+def test_a_published_network_is_the_same_with_and_without_its_configuration():
+    state = as_published("openpcdet KITTI").network.state_dict()
+    names = ("Car", "Pedestrian", "Cyclist")
+    sizes = ((3.9, 1.6, 1.56), (0.8, 0.6, 1.73), (1.76, 0.6, 1.73))
+    bottoms = (-1.78, -0.6, -0.6)
+    content = copy.deepcopy(ANCHORS)
+    content["CLASS_NAMES"] = list(names)
+    content["DATA_CONFIG"] = {
+        "POINT_CLOUD_RANGE": [0, -39.68, -3, 69.12, 39.68, 1],
+        "DATA_PROCESSOR": [
+            {
+                "NAME": "transform_points_to_voxels",
+                "VOXEL_SIZE": [0.16, 0.16, 4],
+                "MAX_POINTS_PER_VOXEL": 32,
+                "MAX_NUMBER_OF_VOXELS": {"train": 16000, "test": 40000},
+            }
+        ],
+    }
+    head = content["MODEL"]["DENSE_HEAD"]
+    head["DIR_OFFSET"] = 0.78539
+    head["ANCHOR_GENERATOR_CONFIG"] = [
+        {
+            "class_name": name,
+            "anchor_sizes": [list(size)],
+            "anchor_rotations": [0, 1.57],
+            "anchor_bottom_heights": [bottom],
+        }
+        for name, size, bottom in zip(names, sizes, bottoms, strict=True)
+    ]
+    nms = {"NMS_THRESH": 0.01, "NMS_PRE_MAXSIZE": 4096, "NMS_POST_MAXSIZE": 500}
+    content["MODEL"]["POST_PROCESSING"] = {"SCORE_THRESH": 0.1, "NMS_CONFIG": nms}
+    with_it, without = convert(state, declared=openpcdet_config(content)), convert(state)
+    assert with_it.model.config() == without.model.config()
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(
+            with_it.model.state_dict().values(), without.model.state_dict().values(), strict=True
+        )
+    )

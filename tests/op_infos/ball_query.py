@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ball query ops."""
+
+import torch
+from torch import Tensor
+
+from .op_info import Call, OpInfo, cloud, generator
+from .sampling import batch_of_clouds
+
+QUERIES = 9
+
+
+def queries(seed: int = 0, dimensions: int = 3) -> Tensor:
+    """[2, QUERIES, dimensions]: near points of the cloud of this seed, not all finite."""
+    return batch_of_clouds(5 * QUERIES, seed, dimensions)[:, 3::5]
+
+
+def ball_call(n: int, seed: int = 0) -> Call:
+    return {
+        "points": batch_of_clouds(n, seed),
+        "query": queries(seed),
+        "radius": 2.0,
+        "k": 6,
+        "lengths": torch.tensor([n, n - n // 4]),
+    }
+
+
+def ball(dimensions: int = 3, dtype: torch.dtype = torch.float32, **options) -> Call:
+    return {
+        "points": batch_of_clouds(40, dimensions=dimensions).to(dtype),
+        "query": queries(dimensions=dimensions).to(dtype),
+        "radius": 2.0,
+        "k": 6,
+        **options,
+    }
+
+
+OPTIONS = {
+    "loop": {"dist_order": "loop"},
+    "closed": {"closed": True, "radius2": 4.0},
+    "shell": {"min_radius": 1.5, "core_dist2": -1.0, "fill": "pad"},
+    "core": {"min_radius": 1.5, "core_dist2": 0.25},
+    "everything": {"radius": float("inf")},
+    "one": {"k": 1},
+    "none": {"k": 0},
+}
+BALL_SAMPLE_INPUTS = {
+    **{name: lambda options=options: ball(**options) for name, options in OPTIONS.items()},
+    "lengths": lambda: ball(
+        lengths=torch.tensor([0, 99], dtype=torch.int32), query_lengths=torch.tensor([5, 7])
+    ),
+    "two dimensions": lambda: ball(2),
+    "seven dimensions": lambda: ball(7, radius=5.0),
+    "float16": lambda: ball(dtype=torch.float16),
+    "bfloat16": lambda: ball(dtype=torch.bfloat16),
+    "float64": lambda: ball(dtype=torch.float64),
+    "no queries": lambda: {**ball(), "query": torch.zeros(2, 0, 3)},
+    "no clouds": lambda: {**ball(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
+}
+
+
+def ragged_call(n: int, seed: int = 0) -> Call:
+    return {
+        "points": cloud(n, 3, seed),
+        "query": cloud(5 * QUERIES, 3, seed)[3::5],
+        "ptr": torch.tensor([0, n // 3, n // 3, n]),
+        "query_ptr": torch.tensor([1, 4, 5, 8]),
+        "radius": 2.0,
+        "k": 6,
+    }
+
+
+RAGGED_SAMPLE_INPUTS = {
+    **{
+        name: lambda options=options: {**ragged_call(40), **options}
+        for name, options in OPTIONS.items()
+    },
+    "local index": lambda: {**ragged_call(40), "local_index": True},
+    "float16": lambda: {
+        **ragged_call(40),
+        "points": cloud(40, 3).half(),
+        "query": cloud(9, 3).half(),
+    },
+    "float64": lambda: {
+        **ragged_call(40),
+        "points": cloud(40, 5).double(),
+        "query": cloud(9, 5).double(),
+    },
+}
+
+
+def gradcheck_ball(**options) -> Call:
+    """In float64, with a radius in the widest gap between the distances about the median."""
+    g = generator(0)
+    points, query = (torch.randn(2, n, 3, dtype=torch.float64, generator=g) for n in (15, 6))
+    dist = torch.cdist(points, query).flatten().sort().values
+    some = dist[60:110]
+    widest = int(some.diff().argmax())
+    radius = float(some[widest : widest + 2].mean())
+    return {"points": points, "query": query, "radius": radius, "k": 7, **options}
+
+
+def gradcheck_ragged(**options) -> Call:
+    call = gradcheck_ball()
+    return {
+        **call,
+        "points": call["points"].flatten(0, 1),
+        "query": call["query"].flatten(0, 1),
+        "ptr": torch.tensor([0, 15, 30]),
+        "query_ptr": torch.tensor([0, 6, 12]),
+        **options,
+    }
+
+
+def ball_formula(call: Call, outs: tuple) -> tuple:
+    _, idx, count = outs
+    row = idx.long()
+    if call.get("local_index"):
+        row = row + 15 * (torch.arange(12) // 6)[:, None]
+    if call["points"].dim() == 3:
+        neighbors = call["points"][torch.arange(2)[:, None, None], row.clamp(min=0)]
+    else:
+        neighbors = call["points"][row]
+    d = (neighbors - call["query"][..., None, :]).square().sum(-1)
+    return (torch.where(torch.arange(idx.size(-1)) < count[..., None], d, 0.0),)
+
+
+GRADCHECK = {"first": gradcheck_ball, "pad": lambda: gradcheck_ball(fill="pad", dist_order="loop")}
+RAGGED_GRADCHECK = {
+    "global": gradcheck_ragged,
+    "local": lambda: gradcheck_ragged(local_index=True),
+}
+
+ERRORS = (
+    ("points", lambda t: t.int(), TypeError, "points must be float"),
+    ("points", lambda t: t[None], ValueError, r"points must be \["),
+    ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
+    ("query", lambda t: t[..., :2], ValueError, "query must have the D of points"),
+    ("query", lambda t: t[0], ValueError, r"query must be \["),
+    ("radius", -1.0, ValueError, "radius must be >= 0"),
+    ("radius", float("nan"), ValueError, "radius must be >= 0"),
+    ("radius2", -1.0, ValueError, "radius2 must be >= 0"),
+    ("min_radius", -1.0, ValueError, "min_radius must be >= 0"),
+    ("core_dist2", float("nan"), ValueError, "core_dist2 must be a number"),
+    ("k", -1, ValueError, "k must be >= 0"),
+    ("fill", "last", ValueError, "fill must be 'first' or 'pad'"),
+    ("dist_order", "fast", ValueError, "dist_order must be"),
+)
+
+OPS = [
+    OpInfo(
+        "ball_query",
+        ball_call,
+        varying={"points": 1},
+        sample_inputs=BALL_SAMPLE_INPUTS,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        gradcheck_inputs=GRADCHECK,
+        formula=ball_formula,
+        error_inputs=(
+            *ERRORS,
+            ("query", lambda t: t[:1], ValueError, "query must have the B of points"),
+            ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
+            ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
+        ),
+        kernels=1,
+        backward_kernels=6,  # rows, count, scan, place, points, queries
+    ),
+    OpInfo(
+        "ball_query_ragged",
+        ragged_call,
+        varying={"points": 0},
+        sample_inputs=RAGGED_SAMPLE_INPUTS,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        gradcheck_inputs=RAGGED_GRADCHECK,
+        formula=ball_formula,
+        error_inputs=(
+            *ERRORS,
+            ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
+            ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be"),
+            ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
+        ),
+        kernels=1,
+        backward_kernels=6,  # rows, count, scan, place, points, queries
+    ),
+]

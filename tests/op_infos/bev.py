@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bird's-eye-view ops."""
+
+import torch
+from torch import Tensor
+
+import torchvox
+
+from .op_info import POINTS_ERRORS, Call, OpInfo, cloud, generator, gradcheck_cloud, some_gradient
+
+BEV_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
+BEV = {"point_cloud_range": BEV_RANGE, "size": [8, 6]}
+
+
+def bev_call(n: int, seed: int = 0, columns: int = 4) -> Call:
+    return {"points": cloud(n, columns, seed), **BEV, "num_valid": torch.tensor([n - n // 10])}
+
+
+def bev_batch(n: int = 60, seed: int = 0) -> Call:
+    return {
+        "points": cloud(n, 5, seed),
+        **BEV,
+        "batch_offsets": torch.tensor([0, 0, n // 3, n - 2], dtype=torch.int32),
+        "num_valid": torch.tensor([4, n, n // 2], dtype=torch.int32),
+        "orientation": "image",
+    }
+
+
+BEV_SAMPLE_INPUTS = {
+    "batch": bev_batch,
+    "float16": lambda: {"points": cloud(40).half(), **BEV},
+    "bfloat16": lambda: {"points": cloud(40).bfloat16(), **BEV},
+    "float64": lambda: {"points": cloud(40).double(), **BEV, "orientation": "north_up"},
+    "nan fill": lambda: {"points": cloud(40, 3), **BEV, "fill": float("nan")},
+    "uint8": lambda: {"points": cloud(40), **BEV, "out_dtype": torch.uint8, "lowest_code": 3},
+    "uint16": lambda: {"points": cloud(40), **BEV, "out_dtype": torch.uint16},
+}
+BEV_ERRORS = (
+    *POINTS_ERRORS,
+    ("size", [0, 4], ValueError, "size must be"),
+    ("orientation", "sideways", ValueError, "orientation must be 'grid', 'image' or 'north_up'"),
+)
+
+
+def bev_gradcheck() -> Call:
+    return {"points": gradcheck_cloud(30), **BEV}
+
+
+def bev_formula(call: Call, outs: tuple) -> tuple:
+    top = torchvox.bev_max_height_with_index(**call).top_index.long()
+    z = torch.cat([call["points"][:, 2].float(), torch.zeros(1)])  # row -1: an empty cell
+    return (z[top],)
+
+
+def bev_backward_call(n: int, seed: int = 0) -> Call:
+    forward = bev_call(n, seed)
+    height, top_index, _ = torchvox.bev_max_height_with_index(**forward)
+    return {"grad_height": some_gradient(height), "top_index": top_index, **forward}
+
+
+def bev_backward_batch() -> Call:
+    forward = bev_batch()
+    height, top_index, _ = torchvox.bev_max_height_with_index(**forward)
+    return {"grad_height": some_gradient(height), "top_index": top_index, **forward}
+
+
+OPS = [
+    OpInfo(
+        "bev_max_height",
+        bev_call,
+        varying={"points": 0},
+        sample_inputs=BEV_SAMPLE_INPUTS,
+        gradients=("points",),
+        differentiable=(0,),
+        gradcheck_inputs={"float64": bev_gradcheck},
+        step=1 / 128,
+        formula=bev_formula,
+        error_inputs=(
+            *BEV_ERRORS,
+            ("out_dtype", torch.int64, TypeError, "out_dtype must be float32, uint8 or uint16"),
+            ("lowest_code", 255, ValueError, "lowest_code must be in"),
+        ),
+        huge={"size": [1 << 24, 1 << 24]},
+        kernels=1,  # all by one block
+        backward_kernels=1,
+    ),
+    OpInfo(
+        "bev_max_height_with_index",
+        bev_call,
+        varying={"points": 0},
+        sample_inputs=BEV_SAMPLE_INPUTS,
+        gradients=("points",),
+        differentiable=(0,),
+        gradcheck_inputs={"float64": bev_gradcheck},
+        step=1 / 128,
+        formula=bev_formula,
+        error_inputs=BEV_ERRORS,
+        huge={"size": [1 << 24, 1 << 24]},
+        kernels=1,  # all by one block
+        backward_kernels=1,
+    ),
+    OpInfo(
+        "_bev_max_height_backward",
+        bev_backward_call,
+        varying={"points": 0},
+        sample_inputs={"batch": bev_backward_batch},
+        error_inputs=(
+            *BEV_ERRORS,
+            ("grad_height", lambda t: t.double(), TypeError, "grad_height must be float32"),
+            ("top_index", lambda t: t.long(), TypeError, "top_index must be int32"),
+            ("top_index", lambda t: t[:, 1:], ValueError, "top_index must have the shape"),
+        ),
+        kernels=1,
+    ),
+]
+
+RASTER = {
+    **BEV,
+    "channels": [
+        "height_max", "height_min", "height_mean", "height_range", "height_norm", "intensity_top",
+        "intensity_mean", "intensity_max", "count", "density", "occupancy:5", "slices:3",
+    ],
+}  # fmt: skip
+
+
+def raster_call(n: int, seed: int = 0) -> Call:
+    return {
+        "points": cloud(n, 3, seed),
+        **RASTER,
+        "features": torch.randn(n, generator=generator(seed)),
+        "num_valid": torch.tensor([n - n // 10]),
+    }
+
+
+def raster_batch() -> Call:
+    return {**bev_batch(), "channels": RASTER["channels"], "fill": -1.0, "density_base": 16}
+
+
+RASTER_SAMPLE_INPUTS = {
+    "batch": raster_batch,
+    "float16": lambda: {"points": cloud(40).half(), **RASTER, "orientation": "north_up"},
+    "bfloat16": lambda: {"points": cloud(40).bfloat16(), **RASTER},
+    "float64": lambda: {"points": cloud(40).double(), **RASTER},
+    "no intensity": lambda: {
+        "points": cloud(40, 3),
+        **BEV,
+        "channels": ["height_max", "slices:40"],
+    },
+    "column of features": lambda: {"points": cloud(40), **RASTER, "features": cloud(40)[:, 3:]},
+}
+RASTER_ERRORS = (
+    *POINTS_ERRORS,
+    ("channels", ["color"], ValueError, "channels must be of height_max"),
+    ("channels", [], ValueError, "channels must name at least one plane"),
+    ("features", lambda t: t[1:], ValueError, r"features must be \[N\] or \[N, 1\]"),
+    ("features", lambda t: t.int(), TypeError, "features must be float"),
+)
+
+
+def raster_gradcheck() -> Call:
+    names = ["height_max", "height_mean", "height_norm", "intensity_top", "intensity_mean"]
+    points = gradcheck_cloud(30, 4)
+    return {
+        "points": points[:, :3].clone(),
+        **BEV,
+        "channels": names,
+        "features": points[:, 3].clone(),
+    }
+
+
+def raster_formula(call: Call, outs: tuple) -> tuple:
+    points, intensity = call["points"], call["features"].float()
+    x0, y0, z0, _, _, z1 = BEV_RANGE
+    cell = 8 * (points[:, 1] - y0).floor().long() + (points[:, 0] - x0).floor().long()  # 1 m cells
+    top = torchvox.bev_max_height_with_index(points, **BEV).top_index.flatten().long()
+    z, empty = points[:, 2].float(), top < 0
+    count = torch.bincount(cell, minlength=48).clamp(min=1)
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.zeros(48).index_add(0, cell, values) / count
+
+    planes = [z[top], mean(z), (z[top] - z0) / (z1 - z0), intensity[top], mean(intensity)]
+    return (torch.stack([torch.where(empty, 0.0, plane) for plane in planes]).view(1, 5, 6, 8),)
+
+
+def raster_backward_call(n: int, seed: int = 0) -> Call:
+    forward = raster_call(n, seed)
+    grad = some_gradient(torchvox.bev_rasterize(**forward)[0])
+    return {"grad_image": grad, **forward}
+
+
+def raster_backward_batch() -> Call:
+    forward = raster_batch()
+    image, _ = torchvox.bev_rasterize(**forward)
+    del forward["fill"], forward["density_base"]
+    return {"grad_image": some_gradient(image), **forward}
+
+
+OPS += [
+    OpInfo(
+        "bev_rasterize",
+        raster_call,
+        varying={"points": 0, "features": 0},
+        sample_inputs=RASTER_SAMPLE_INPUTS,
+        gradients=("points", "features"),
+        differentiable=(0,),
+        gradcheck_inputs={"float64": raster_gradcheck},
+        step=1 / 128,
+        formula=raster_formula,
+        error_inputs=(*RASTER_ERRORS, ("density_base", 1, ValueError, "density_base must be in")),
+        huge={"size": [1 << 24, 1 << 24], "channels": ["height_max"]},
+        kernels=8,
+        backward_kernels=3,
+    ),
+    OpInfo(
+        "_bev_rasterize_backward",
+        raster_backward_call,
+        varying={"points": 0, "features": 0},
+        sample_inputs={"batch": raster_backward_batch},
+        error_inputs=(
+            *RASTER_ERRORS,
+            ("grad_image", lambda t: t.double(), TypeError, "grad_image must be float32"),
+            ("grad_image", lambda t: t[:, 1:], ValueError, "grad_image must have the shape"),
+        ),
+        kernels=3,
+    ),
+]

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotated boxes."""
+
+import torch
+from torch import Tensor
+
+from .op_info import Call, OpInfo, cloud, generator
+
+OTHERS = 9
+
+
+def boxes_of(n: int, seed: int = 0, columns: int = 7) -> Tensor:
+    """[n, columns] float32: overlapping boxes, some equal, some touching, some without volume, some
+    not finite."""
+    g = generator(seed + 31)
+    boxes = torch.randn(n, columns, generator=g) * 2
+    boxes[:, 3:6] = 0.4 + 3 * torch.rand(n, 3, generator=g)
+    boxes[1::7] = boxes[0::7][: boxes[1::7].size(0)]
+    boxes[2::7] = boxes[0::7][: boxes[2::7].size(0)]
+    boxes[2::7, 0] += boxes[2::7, 3]
+    boxes[3::9, 6] = torch.pi / 2
+    boxes[4::23, 3] = 0.0
+    boxes[6::29, 4] = -1.0
+    boxes[8::31, 6] = float("nan")
+    boxes[10::37, 0] = float("inf")
+    boxes[12::41, 5] = -2.0
+    return boxes
+
+
+def iou_call(n: int, seed: int = 0, **options) -> Call:
+    return {"a": boxes_of(n, seed), "b": boxes_of(OTHERS, seed + 1, 9), **options}
+
+
+def batches(n: int, m: int, seed: int = 0) -> Call:
+    a = torch.stack([boxes_of(n, seed), boxes_of(n, seed + 5)])
+    return {"a": a, "b": torch.stack([boxes_of(m, seed + 2), boxes_of(m, seed + 3)])}
+
+
+def paired(n: int = 40, **options) -> Call:
+    a, b = boxes_of(n), boxes_of(n)
+    b[::2, :2] += 0.3
+    b[::3, 6] += 0.4
+    return {"a": a, "b": b, "paired": True, **options}
+
+
+def double(call: Call) -> Call:
+    return {k: v.double() if torch.is_tensor(v) else v for k, v in call.items()}
+
+
+IOU_SAMPLE_INPUTS = {
+    "3d": lambda: iou_call(40, mode="3d"),
+    "batch": lambda: batches(33, 70),
+    "batch, 3d, float64": lambda: {**double(batches(5, 70)), "mode": "3d"},
+    "paired": paired,
+    "paired, 3d": lambda: paired(mode="3d"),
+    "paired batch": lambda: {**batches(20, 20), "paired": True},
+    "float64": lambda: double(iou_call(40)),
+    "far away": lambda: {
+        k: t + 1e5 * (torch.arange(t.size(-1)) < 2) for k, t in iou_call(40).items()
+    },
+    "no others": lambda: {"a": boxes_of(5), "b": torch.zeros(0, 7)},
+}
+IOU_ERRORS = (
+    ("a", lambda t: t.half(), TypeError, "a must be float32 or float64"),
+    ("b", lambda t: t.double(), TypeError, "b must have the dtype of a"),
+    ("a", lambda t: t[:, :6], ValueError, r"a must be \[N, 7\]"),
+    ("a", lambda t: t[0], ValueError, r"a must be \[N, 7\]"),
+    ("b", lambda t: t[None], ValueError, r"b must be \["),
+    ("mode", "camera", ValueError, "mode must be 'bev' or '3d'"),
+    ("paired", True, ValueError, r"b must be \["),
+)
+
+
+def gradcheck_pairs(**options) -> Call:
+    """float64 pairs that overlap in general position, one apart from the rest."""
+    g = generator(5)
+    a = torch.randn(12, 8, generator=g, dtype=torch.float64)
+    a[:, 3:6] = 1 + 2 * torch.rand(12, 3, generator=g, dtype=torch.float64)
+    b = a + 0.3 * torch.randn(12, 8, generator=g, dtype=torch.float64)
+    b[:, 3:6] = 1 + 2 * torch.rand(12, 3, generator=g, dtype=torch.float64)
+    b[3, 0] += 40
+    return {"a": a, "b": b, "paired": True, **options}
+
+
+def gradcheck_matrix(**options) -> Call:
+    pairs = gradcheck_pairs()
+    return {"a": pairs["a"][:5, :7], "b": pairs["b"][:7], **options}
+
+
+def iou_formula(call: Call, outs: tuple) -> tuple:
+    """Clipping of one polygon by the edges of the other, in torch operations, pair by pair."""
+    a, b, volume = call["a"], call["b"], call.get("mode") == "3d"
+    if call.get("paired"):
+        return (torch.stack([pair_iou(p, q, volume) for p, q in zip(a, b, strict=True)]),)
+    return (torch.stack([torch.stack([pair_iou(p, q, volume) for q in b]) for p in a]),)
+
+
+def pair_iou(a: Tensor, b: Tensor, volume: bool) -> Tensor:
+    shared, size_a, size_b = shared_area(corners(a), corners(b)), a[3] * a[4], b[3] * b[4]
+    if volume:
+        top = torch.minimum(a[2] + a[5] / 2, b[2] + b[5] / 2)
+        bottom = torch.maximum(a[2] - a[5] / 2, b[2] - b[5] / 2)
+        shared = shared * (top - bottom).clamp(min=0)
+        size_a, size_b = size_a * a[5], size_b * b[5]
+    return shared / (size_a + size_b - shared)
+
+
+def corners(box: Tensor) -> Tensor:
+    """[4, 2], against the clock."""
+    signs = torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], dtype=box.dtype, device=box.device)
+    at = signs * box[3:5] / 2
+    c, s = box[6].cos(), box[6].sin()
+    return torch.stack([at[:, 0] * c - at[:, 1] * s, at[:, 0] * s + at[:, 1] * c], 1) + box[:2]
+
+
+def shared_area(polygon: Tensor, window: Tensor) -> Tensor:
+    """Sutherland and Hodgman 1974."""
+    points = list(polygon)
+    for k in range(4):
+        start, along = window[k], window[(k + 1) % 4] - window[k]
+        sides = [along[0] * (p - start)[1] - along[1] * (p - start)[0] for p in points]
+        clipped = []
+        for i, (p, side) in enumerate(zip(points, sides, strict=True)):
+            q, other = points[(i + 1) % len(points)], sides[(i + 1) % len(points)]
+            if side >= 0:
+                clipped.append(p)
+            if (side >= 0) != (other >= 0):
+                clipped.append(p + (q - p) * (side / (side - other)))
+        points = clipped
+        if not points:
+            return polygon.sum() * 0
+    x, y = torch.stack(points).unbind(1)
+    return ((x * y.roll(-1)).sum() - (y * x.roll(-1)).sum()) / 2
+
+
+def backward_call(n: int, seed: int = 0) -> Call:
+    call = iou_call(n, seed)
+    grad = torch.randn(n, OTHERS, generator=generator(seed + 4))
+    return {"grad": grad, **call}
+
+
+def nms_call(n: int, seed: int = 0, **options) -> Call:
+    boxes = torch.stack([boxes_of(n, seed, 9), boxes_of(n, seed + 1, 9)])
+    scores = (torch.rand(2, n, generator=generator(seed)) * 20).round() / 20
+    scores[:, 5::17] = float("nan")
+    scores[:, 7::19] = -0.0
+    return {
+        "boxes": boxes,
+        "scores": scores,
+        "threshold": 0.2,
+        "max_out": 20,
+        "lengths": torch.tensor([n, n - n // 4]),
+        **options,
+    }
+
+
+def nms_groups(n: int) -> Tensor:
+    return torch.randint(-2, 2, (2, n), generator=generator(9))
+
+
+NMS_SAMPLE_INPUTS = {
+    "groups": lambda: nms_call(150, group=nms_groups(150)),
+    "int32 groups": lambda: nms_call(40, group=nms_groups(40).int(), threshold=0.0),
+    "circle": lambda: nms_call(150, mode="circle", threshold=1.0),
+    "all wanted": lambda: nms_call(150, max_out=200, lengths=None, threshold=0.7),
+    "nothing wanted": lambda: nms_call(40, max_out=0),
+    "nothing suppressed": lambda: nms_call(40, threshold=1.0),
+    "no samples": lambda: {
+        **nms_call(4),
+        "boxes": torch.zeros(0, 4, 7),
+        "scores": torch.zeros(0, 4),
+        "lengths": None,
+    },
+}
+NMS_ERRORS = (
+    ("boxes", lambda t: t.double(), TypeError, "boxes must be float32"),
+    ("boxes", lambda t: t[..., :6], ValueError, r"boxes must be \[B, N, 7\]"),
+    ("boxes", lambda t: t[0], ValueError, r"boxes must be \[B, N, 7\]"),
+    ("scores", lambda t: t.half(), TypeError, "scores must be float32"),
+    ("scores", lambda t: t[:, 1:], ValueError, r"scores must be \[B, N\]"),
+    ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
+    ("threshold", -0.1, ValueError, "threshold must be >= 0"),
+    ("threshold", float("nan"), ValueError, "threshold must be >= 0"),
+    ("max_out", -1, ValueError, "max_out must be >= 0"),
+    ("mode", "square", ValueError, "mode must be 'rotated' or 'circle'"),
+)
+
+
+def inside_call(n: int, seed: int = 0, **options) -> Call:
+    return {
+        "points": torch.stack([cloud(n, 4, seed), cloud(n, 4, seed + 1)]),
+        "boxes": torch.stack([boxes_of(OTHERS, seed), boxes_of(OTHERS, seed + 1)]),
+        "lengths": torch.tensor([n, n - n // 4]),
+        **options,
+    }
+
+
+INSIDE_SAMPLE_INPUTS = {
+    "mask": lambda: inside_call(300, mode="mask"),
+    "count": lambda: inside_call(3000, mode="count"),
+    "margin": lambda: inside_call(300, mode="mask", margin=0.1),
+    "box lengths": lambda: inside_call(
+        300, mode="count", box_lengths=torch.tensor([99, 2], dtype=torch.int32)
+    ),
+    "first of some": lambda: inside_call(300, box_lengths=torch.tensor([5, -1])),
+    "float64": lambda: {
+        **inside_call(300),
+        "points": inside_call(300)["points"].double(),
+        "boxes": inside_call(300)["boxes"].double(),
+    },
+    "many boxes": lambda: {
+        **inside_call(40, mode="mask"),
+        "boxes": torch.stack([boxes_of(200), boxes_of(200, 1)]),
+    },
+    "no boxes": lambda: {**inside_call(40), "boxes": torch.zeros(2, 0, 7)},
+    "no points, count": lambda: inside_call(0, mode="count"),
+}
+INSIDE_ERRORS = (
+    ("points", lambda t: t.half(), TypeError, "points must be float32 or float64"),
+    ("points", lambda t: t[..., :2], ValueError, r"points must be \[B, N, C\]"),
+    ("boxes", lambda t: t.double(), TypeError, "boxes must have the dtype of points"),
+    ("boxes", lambda t: t[:1], ValueError, r"boxes must be \[B, G, 7\]"),
+    ("margin", -1.0, ValueError, "margin must be >= 0"),
+    ("mode", "all", ValueError, "mode must be 'index', 'mask' or 'count'"),
+    ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
+)
+
+OPS = [
+    OpInfo(
+        "rotated_iou",
+        iou_call,
+        varying={"a": 0},
+        sample_inputs=IOU_SAMPLE_INPUTS,
+        gradients=("a", "b"),
+        differentiable=(0,),
+        gradcheck_inputs={
+            "paired": gradcheck_pairs,
+            "paired, 3d": lambda: gradcheck_pairs(mode="3d"),
+            "matrix": gradcheck_matrix,
+            "matrix, 3d": lambda: gradcheck_matrix(mode="3d"),
+        },
+        formula=iou_formula,
+        error_inputs=IOU_ERRORS,
+        kernels=1,
+        backward_kernels=1,
+    ),
+    OpInfo(
+        "_rotated_iou_backward",
+        backward_call,
+        varying={"grad": 0, "a": 0},
+        sample_inputs={
+            "paired": lambda: {"grad": torch.ones(40), **paired()},
+            "one side": lambda: {**backward_call(40), "for_b": False, "mode": "3d"},
+        },
+        error_inputs=(
+            ("grad", lambda t: t[1:], ValueError, "grad must have the shape"),
+            ("grad", lambda t: t.double(), TypeError, "grad must have the dtype"),
+        ),
+        kernels=1,
+    ),
+    OpInfo(
+        "rotated_nms",
+        nms_call,
+        varying={"boxes": 1, "scores": 1},
+        sample_inputs=NMS_SAMPLE_INPUTS,
+        error_inputs=NMS_ERRORS,
+        kernels=3,
+    ),
+    OpInfo(
+        "points_in_boxes",
+        inside_call,
+        varying={"points": 1},
+        sample_inputs=INSIDE_SAMPLE_INPUTS,
+        error_inputs=INSIDE_ERRORS,
+        kernels=1,
+    ),
+]

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grouping ops."""
+
+import torch
+from torch import Tensor
+
+from torchvox import reference
+
+from .op_info import Call, OpInfo, generator, gradcheck_cloud
+
+NEIGHBORS = 3
+POINTS = 30  # rows of the features, where the call varies another size
+HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def neighbors(queries: int, n: int, seed: int = 0, k: int = NEIGHBORS) -> Tensor:
+    """[2, queries, k] int32: repeats, and -1 and n, which are outside."""
+    shape = (2, queries, k)
+    return torch.randint(-1, n + 1, shape, generator=generator(seed), dtype=torch.int32)
+
+
+def features_of(n: int, seed: int = 0, channels: int = 5) -> Tensor:
+    return torch.randn(2, n, channels, generator=generator(seed))
+
+
+def gradcheck_features(n: int = 9, channels_first: bool = False) -> Tensor:
+    features = torch.stack([gradcheck_cloud(n, 3), gradcheck_cloud(n, 4)[:, 1:]])
+    return features.mT.contiguous() if channels_first else features
+
+
+def rows_of(features: Tensor, idx: Tensor) -> Tensor:
+    """[B, M, k, C] by torch operations, of features [B, N, C]."""
+    n, flat = features.size(1), idx.long().flatten(1)
+    inside = (flat >= 0) & (flat < n)
+    at = flat.clamp(0, n - 1)[:, :, None].expand(-1, -1, features.size(2))
+    return (features.gather(1, at) * inside[:, :, None]).unflatten(1, idx.shape[1:])
+
+
+def packed(n: int, **options) -> Call:
+    """Packed clouds of n, 0 and n points with 15, 2 and 13 queries, and offsets of them."""
+    return {
+        "ptr": torch.tensor([0, n, n, 2 * n], dtype=torch.int32),
+        "query_ptr": torch.tensor([0, 15, 17, 30]),
+        **options,
+    }
+
+
+# ---------------------------------------------------------------------------------- group_points
+
+
+def group_call(n: int, seed: int = 0) -> Call:
+    return {"features": features_of(n, seed), "idx": neighbors(15, n, seed)}
+
+
+def group_in(dtype: torch.dtype, channels: int = 5) -> Call:
+    return {**group_call(40), "features": features_of(40, 0, channels).to(dtype)}
+
+
+def group_channels_first() -> Call:
+    return {
+        "features": features_of(40).mT.contiguous(),
+        "idx": neighbors(15, 40).long(),
+        "channels_first": True,
+    }
+
+
+GROUP_SAMPLE_INPUTS = {
+    "channels first": group_channels_first,
+    "eight channels": lambda: group_in(torch.float32, 8),
+    "eight halves": lambda: group_in(torch.float16, 8),
+    "bfloat16": lambda: group_in(torch.bfloat16),
+    "float64": lambda: group_in(torch.float64),
+    "no neighbors": lambda: {**group_call(40), "idx": neighbors(15, 40, k=0)},
+}
+GROUP_GRADCHECK = {
+    "channels last": lambda: {"features": gradcheck_features(), "idx": neighbors(4, 9)},
+    "channels first": lambda: {
+        "features": gradcheck_features(channels_first=True),
+        "idx": neighbors(4, 9),
+        "channels_first": True,
+    },
+}
+
+
+def group_formula(call: Call, outs: tuple) -> tuple:
+    if not call.get("channels_first"):
+        return (rows_of(call["features"], call["idx"]),)
+    return (rows_of(call["features"].mT, call["idx"]).movedim(-1, 1),)
+
+
+def group_backward_call(n: int, seed: int = 0) -> Call:
+    return {
+        "grad": torch.randn(2, n, NEIGHBORS, 5, generator=generator(seed)),
+        "idx": neighbors(n, POINTS, seed),
+        "num_points": POINTS,
+    }
+
+
+GROUP_BACKWARD_SAMPLE_INPUTS = {
+    "channels first": lambda: {
+        "grad": torch.randn(2, 5, 15, NEIGHBORS, generator=generator(2)),
+        "idx": neighbors(15, POINTS).long(),
+        "num_points": POINTS,
+        "channels_first": True,
+    },
+    "eight channels": lambda: {
+        **group_backward_call(40),
+        "grad": torch.randn(2, 40, NEIGHBORS, 8, generator=generator(2)),
+    },
+    **{
+        name: lambda dtype=dtype: {
+            **group_backward_call(40),
+            "grad": group_backward_call(40)["grad"].to(dtype),
+        }
+        for name, dtype in HALF.items()
+    },
+    # Chunks of 256: one point takes 900 gradients.
+    "one point": lambda: {
+        **group_backward_call(300),
+        "idx": torch.ones(2, 300, NEIGHBORS, dtype=torch.int32),
+    },
+}
+
+
+def group_backward_formula(call: Call, outs: tuple) -> tuple:
+    features = torch.zeros(2, call["num_points"], 3, dtype=torch.float64, requires_grad=True)
+    out = rows_of(features, call["idx"])
+    return torch.autograd.grad(out, features, call["grad"], create_graph=True)
+
+
+def group_ragged_call(n: int, seed: int = 0, **options) -> Call:
+    idx = torch.randint(-1, 2 * n + 1, (30, NEIGHBORS), generator=generator(seed))
+    return {"features": features_of(n, seed).flatten(0, 1), "idx": idx, **packed(n), **options}
+
+
+def ragged_gradcheck() -> Call:
+    return {"features": gradcheck_features().flatten(0, 1), "idx": group_ragged_call(9)["idx"],
+            **packed(9)}  # fmt: skip
+
+
+def ragged_inside(call: Call) -> Tensor:
+    """idx, -1 where it is outside its cloud, as a batch of one."""
+    return reference.neighbor_rows(
+        call["idx"], len(call["features"]), ptr=call["ptr"], query_ptr=call["query_ptr"]
+    )[None]
+
+
+def group_ragged_formula(call: Call, outs: tuple) -> tuple:
+    return (rows_of(call["features"][None], ragged_inside(call))[0],)
+
+
+FEATURES_ERRORS = (
+    ("features", lambda t: t.int(), TypeError, "features must be float"),
+    ("features", lambda t: t[0], ValueError, r"features must be \["),
+    ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
+    ("idx", lambda t: t[0], ValueError, r"idx must be \["),
+)
+OFFSETS_ERRORS = (
+    ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
+    ("ptr", lambda t: t[None], ValueError, r"ptr must be \[B \+ 1\]"),
+    ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be \[B \+ 1\], as ptr"),
+)
+GROUP_OPS = [
+    OpInfo(
+        "group_points",
+        group_call,
+        varying={"features": 1},
+        sample_inputs=GROUP_SAMPLE_INPUTS,
+        gradients=("features",),
+        differentiable=(0,),
+        gradcheck_inputs=GROUP_GRADCHECK,
+        formula=group_formula,
+        supports_gradgrad=True,
+        error_inputs=(
+            *FEATURES_ERRORS,
+            ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, k\] with the B of features"),
+        ),
+        kernels=1,
+        backward_kernels=4,
+    ),
+    OpInfo(
+        "_group_points_backward",
+        group_backward_call,
+        varying={"grad": 1, "idx": 1},
+        sample_inputs=GROUP_BACKWARD_SAMPLE_INPUTS,
+        gradients=("grad",),
+        differentiable=(0,),
+        gradcheck_inputs={
+            "float64": lambda: {
+                "grad": gradcheck_features(12).unflatten(1, (4, 3)),
+                "idx": neighbors(4, 9),
+                "num_points": 9,
+            }
+        },
+        formula=group_backward_formula,
+        supports_gradgrad=True,
+        error_inputs=(
+            ("grad", lambda t: t.int(), TypeError, "grad must be float"),
+            ("grad", lambda t: t[:, 1:], ValueError, "grad must have the M and k of idx"),
+            ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
+            ("num_points", -1, ValueError, "num_points must not be negative"),
+        ),
+        kernels=5,
+        backward_kernels=1,
+    ),
+    OpInfo(
+        "group_points_ragged",
+        group_ragged_call,
+        varying={"features": 0},
+        sample_inputs={
+            "local index": lambda: group_ragged_call(40, local_index=True),
+            "float16": lambda: {
+                **group_ragged_call(40),
+                "features": group_ragged_call(40)["features"].half(),
+            },
+        },
+        gradients=("features",),
+        differentiable=(0,),
+        gradcheck_inputs={"float64": ragged_gradcheck},
+        formula=group_ragged_formula,
+        supports_gradgrad=True,
+        error_inputs=(*FEATURES_ERRORS, *OFFSETS_ERRORS),
+        kernels=2,
+        backward_kernels=4,
+    ),
+]
+
+# -------------------------------------------------------------------------------- neighbor_rows
+
+
+def rows_call(n: int, seed: int = 0) -> Call:
+    return {
+        "idx": neighbors(n, POINTS, seed),
+        "num_points": POINTS,
+        "count": torch.randint(-1, 5, (2, n), generator=generator(seed)),
+    }
+
+
+ROWS_OPS = [
+    OpInfo(
+        "neighbor_rows",
+        rows_call,
+        varying={"idx": 1, "count": 1},
+        sample_inputs={
+            "no count": lambda: {"idx": neighbors(40, POINTS).long(), "num_points": POINTS},
+            "packed": lambda: {
+                "idx": group_ragged_call(POINTS)["idx"],
+                "num_points": 2 * POINTS,
+                **packed(POINTS),
+            },
+            "packed, local": lambda: {
+                "idx": group_ragged_call(POINTS)["idx"],
+                "num_points": 2 * POINTS,
+                "count": torch.full((30,), 2, dtype=torch.int32),
+                **packed(POINTS, local_index=True),
+            },
+        },
+        error_inputs=(
+            ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
+            ("idx", lambda t: t[0, 0], ValueError, r"idx must be \[B, M, k\]"),
+            ("num_points", -1, ValueError, "num_points must not be negative"),
+            ("count", lambda t: t.float(), TypeError, "count must be int32 or int64"),
+            ("count", lambda t: t[:1], ValueError, "count must be one number a query"),
+            ("local_index", True, ValueError, "local_index must come with ptr and query_ptr"),
+        ),
+        kernels=1,
+    ),
+]
+
+OPS = [*GROUP_OPS, *ROWS_OPS]

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpolation between the three nearest points."""
+
+import torch
+from torch import Tensor
+
+import torchvox
+
+from .grouping import (
+    FEATURES_ERRORS,
+    OFFSETS_ERRORS,
+    features_of,
+    gradcheck_features,
+    group_call,
+    group_ragged_call,
+    neighbors,
+    ragged_gradcheck,
+    ragged_inside,
+    rows_of,
+)
+from .op_info import Call, OpInfo, generator, some_gradient
+
+
+def weights_of(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, generator=generator(seed + 7))
+
+
+def interpolate_call(n: int, seed: int = 0, **options) -> Call:
+    return {**group_call(n, seed), "weight": weights_of(2, 15, 3, seed=seed), **options}
+
+
+def interpolate_in(dtype: torch.dtype, weight: torch.dtype) -> Call:
+    call = interpolate_call(40)
+    return {**call, "features": call["features"].to(dtype), "weight": call["weight"].to(weight)}
+
+
+def interpolate_gradcheck(channels_first: bool = False) -> Call:
+    return {
+        "features": gradcheck_features(channels_first=channels_first),
+        "idx": neighbors(4, 9),
+        "weight": weights_of(2, 4, 3).double(),
+        "channels_first": channels_first,
+    }
+
+
+INTERPOLATE_SAMPLE_INPUTS = {
+    "channels first": lambda: {
+        **interpolate_call(40),
+        "features": features_of(40).mT.contiguous(),
+        "idx": neighbors(15, 40).long(),
+        "channels_first": True,
+    },
+    "forty channels": lambda: {**interpolate_call(40), "features": features_of(40, 0, 40)},
+    "float16": lambda: interpolate_in(torch.float16, torch.float16),
+    "float16, weights float32": lambda: interpolate_in(torch.float16, torch.float32),
+    "bfloat16": lambda: interpolate_in(torch.bfloat16, torch.bfloat16),
+    "float64": lambda: interpolate_in(torch.float64, torch.float64),
+    "float64, weights float32": lambda: interpolate_in(torch.float64, torch.float32),
+}
+INTERPOLATE_GRADCHECK = {
+    "channels last": interpolate_gradcheck,
+    "channels first": lambda: interpolate_gradcheck(True),
+}
+
+
+def interpolate_formula(call: Call, outs: tuple) -> tuple:
+    features = call["features"].mT if call["channels_first"] else call["features"]
+    out = (rows_of(features, call["idx"]) * call["weight"][..., None]).sum(2)
+    return (out.mT if call["channels_first"] else out,)
+
+
+def interpolate_backward_call(n: int, seed: int = 0, **options) -> Call:
+    grad = torch.randn(2, 15, 5, generator=generator(seed + 1))
+    return {"grad": grad, **interpolate_call(n, seed), **options}
+
+
+def interpolate_backward_of(name: str) -> Call:
+    call = INTERPOLATE_SAMPLE_INPUTS[name]()
+    return {"grad": some_gradient(torchvox.three_interpolate(**call)), **call}
+
+
+def interpolate_ragged_call(n: int, seed: int = 0, **options) -> Call:
+    return {**group_ragged_call(n, seed), "weight": weights_of(30, 3, seed=seed), **options}
+
+
+def interpolate_ragged_formula(call: Call, outs: tuple) -> tuple:
+    rows = rows_of(call["features"][None], ragged_inside(call))[0]
+    return ((rows * call["weight"][..., None]).sum(1),)
+
+
+WEIGHT_ERRORS = (
+    ("weight", lambda t: t.double(), TypeError, "weight must be float32 or of the dtype"),
+    ("weight", lambda t: t[..., :2], ValueError, r"weight must be \["),
+    ("weight", lambda t: t[0], ValueError, r"weight must be \["),
+)
+INTERPOLATE_OPS = [
+    OpInfo(
+        "three_interpolate",
+        interpolate_call,
+        varying={"features": 1},
+        sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
+        gradients=("features", "weight"),
+        differentiable=(0,),
+        gradcheck_inputs=INTERPOLATE_GRADCHECK,
+        formula=interpolate_formula,
+        error_inputs=(
+            *FEATURES_ERRORS,
+            *WEIGHT_ERRORS,
+            ("idx", lambda t: t[..., :2], ValueError, r"idx must be \[B, M, 3\]"),
+            ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, 3\] with the B of features"),
+        ),
+        kernels=1,
+        backward_kernels=5,
+    ),
+    OpInfo(
+        "_three_interpolate_backward",
+        interpolate_backward_call,
+        varying={"features": 1},
+        sample_inputs={
+            **{
+                name: lambda name=name: interpolate_backward_of(name)
+                for name in INTERPOLATE_SAMPLE_INPUTS
+            },
+            "features only": lambda: interpolate_backward_call(40, for_weight=False),
+            "weight only": lambda: interpolate_backward_call(40, for_features=False),
+        },
+        error_inputs=(
+            *FEATURES_ERRORS,
+            *WEIGHT_ERRORS,
+            ("grad", lambda t: t.double(), TypeError, "grad must have the dtype of features"),
+            ("grad", lambda t: t[:, 1:], ValueError, "grad must have the shape of the output"),
+        ),
+        kernels=5,
+    ),
+    OpInfo(
+        "three_interpolate_ragged",
+        interpolate_ragged_call,
+        varying={"features": 0},
+        sample_inputs={"local index": lambda: interpolate_ragged_call(40, local_index=True)},
+        gradients=("features", "weight"),
+        differentiable=(0,),
+        gradcheck_inputs={
+            "float64": lambda: {**ragged_gradcheck(), "weight": weights_of(30, 3).double()},
+        },
+        formula=interpolate_ragged_formula,
+        error_inputs=(*FEATURES_ERRORS, *OFFSETS_ERRORS, *WEIGHT_ERRORS),
+        kernels=2,
+        backward_kernels=5,
+    ),
+]
+
+# ------------------------------------------------------------------------- interpolation_weights
+
+
+def some_distances(n: int, seed: int = 0) -> Tensor:
+    """[2, n, 3]: ascending, some 0, some infinite, some rows of no neighbor at all."""
+    dist2 = torch.rand(2, n, 3, generator=generator(seed)).sort().values
+    dist2[:, ::5, 0] = 0
+    dist2[:, 1::7, 2] = float("inf")
+    dist2[:, 3::11] = float("inf")
+    return dist2
+
+
+def weights_call(n: int, seed: int = 0) -> Call:
+    return {"dist2": some_distances(n, seed)}
+
+
+def weights_formula(call: Call, outs: tuple) -> tuple:
+    d = call["dist2"] if call.get("weight") == "dist2" else call["dist2"].sqrt()
+    inverse = 1 / (d + call.get("eps", 1e-8))
+    return (inverse / inverse.sum(-1, keepdim=True),)
+
+
+def gradcheck_distances() -> Tensor:
+    return 0.1 + torch.rand(2, 6, 3, generator=generator(0), dtype=torch.float64)
+
+
+def weights_backward_call(n: int, seed: int = 0, **options) -> Call:
+    dist2 = some_distances(n, seed)
+    return {"grad": torch.randn(2, n, 3, generator=generator(seed)), "dist2": dist2, **options}
+
+
+WEIGHTS_ERRORS = (
+    ("dist2", lambda t: t.half(), TypeError, "dist2 must be float32 or float64"),
+    ("dist2", lambda t: t[..., :2], ValueError, r"dist2 must be \[.., 3\]"),
+    ("eps", 0.0, ValueError, "eps must be finite and positive"),
+    ("eps", 2e-39, ValueError, "at least 1e-38"),  # 1 / eps would be infinite
+    ("eps", float("nan"), ValueError, "eps must be finite and positive"),
+    ("weight", "squared", ValueError, "weight must be 'dist' or 'dist2'"),
+)
+WEIGHTS_OPS = [
+    OpInfo(
+        "interpolation_weights",
+        weights_call,
+        varying={"dist2": 1},
+        sample_inputs={
+            "squared": lambda: {**weights_call(40), "eps": 0.25, "weight": "dist2"},
+            "float64": lambda: {"dist2": some_distances(40).double()},
+        },
+        gradients=("dist2",),
+        differentiable=(0,),
+        gradcheck_inputs={
+            "distance": lambda: {"dist2": gradcheck_distances()},
+            "squared": lambda: {"dist2": gradcheck_distances(), "eps": 0.25, "weight": "dist2"},
+        },
+        formula=weights_formula,
+        error_inputs=WEIGHTS_ERRORS,
+        kernels=1,
+        backward_kernels=1,
+    ),
+    OpInfo(
+        "_interpolation_weights_backward",
+        weights_backward_call,
+        varying={"grad": 1, "dist2": 1},
+        sample_inputs={"squared": lambda: weights_backward_call(40, eps=0.25, weight="dist2")},
+        error_inputs=(
+            *WEIGHTS_ERRORS,
+            ("grad", lambda t: t.double(), TypeError, "grad must have the dtype of dist2"),
+            ("grad", lambda t: t[:, 1:], ValueError, "grad must have the shape of dist2"),
+        ),
+        kernels=1,
+    ),
+]
+
+# -------------------------------------------------------------------------- interpolate_features
+
+
+def interpolate_features_call(n: int, seed: int = 0, **options) -> Call:
+    g = generator(seed)
+    return {
+        "query": torch.randn(2, 15, 3, generator=g),
+        "points": torch.randn(2, n, 3, generator=g),
+        "features": features_of(n, seed),
+        **options,
+    }
+
+
+def interpolate_features_of(dtype: torch.dtype, features: torch.dtype) -> Call:
+    call = interpolate_features_call(40)
+    return {
+        "query": call["query"].to(dtype),
+        "points": call["points"].to(dtype),
+        "features": call["features"].to(features),
+    }
+
+
+def coincident() -> Call:
+    """Queries that lie on points."""
+    call = interpolate_features_call(40)
+    return {**call, "query": call["points"][:, :15].clone()}
+
+
+INTERPOLATE_FEATURES_SAMPLE_INPUTS = {
+    "two points": lambda: interpolate_features_call(2),
+    "coincident": coincident,
+    "squared": lambda: interpolate_features_call(40, eps=0.25, weight="dist2"),
+    "lengths": lambda: interpolate_features_call(
+        40, lengths=torch.tensor([2, 0]), query_lengths=torch.tensor([9, 15], dtype=torch.int32)
+    ),
+    "half features": lambda: interpolate_features_of(torch.float32, torch.float16),
+    "float64 points": lambda: interpolate_features_of(torch.float64, torch.float32),
+    "float64 features": lambda: interpolate_features_of(torch.float32, torch.float64),
+    "half points": lambda: interpolate_features_of(torch.bfloat16, torch.bfloat16),
+}
+
+
+def interpolate_features_gradcheck(**options) -> Call:
+    g = generator(4)
+    return {
+        "query": torch.rand(2, 4, 3, generator=g, dtype=torch.float64),
+        "points": torch.rand(2, 9, 3, generator=g, dtype=torch.float64),
+        "features": gradcheck_features(),
+        **options,
+    }
+
+
+def interpolate_features_formula(call: Call, outs: tuple) -> tuple:
+    idx = torchvox.three_nn(call["query"].detach(), call["points"].detach()).idx
+    dist2 = (rows_of(call["points"], idx) - call["query"][:, :, None]).square().sum(-1)
+    (weight,) = weights_formula({**call, "dist2": dist2}, ())
+    return ((rows_of(call["features"], idx) * weight[..., None]).sum(2),)
+
+
+INTERPOLATE_FEATURES_OPS = [
+    OpInfo(
+        "interpolate_features",
+        interpolate_features_call,
+        varying={"points": 1, "features": 1},
+        sample_inputs=INTERPOLATE_FEATURES_SAMPLE_INPUTS,
+        gradients=("features", "query", "points"),
+        differentiable=(0,),
+        gradcheck_inputs={
+            "distance": interpolate_features_gradcheck,
+            "squared": lambda: interpolate_features_gradcheck(eps=0.25, weight="dist2"),
+        },
+        formula=interpolate_features_formula,
+        error_inputs=(
+            ("query", lambda t: t.int(), TypeError, "query must be float"),
+            ("query", lambda t: t[0], ValueError, r"query must be \[B, M, D\]"),
+            ("points", lambda t: t.half(), TypeError, "points must have the dtype of query"),
+            ("points", lambda t: t[:1], ValueError, r"points must be \[B, N, D\] with the B and D"),
+            ("features", lambda t: t.int(), TypeError, "features must be float"),
+            (
+                "features",
+                lambda t: t[:, 1:],
+                ValueError,
+                r"features must be \[B, N, C\] with the B",
+            ),
+            ("eps", -1.0, ValueError, "eps must be finite and positive"),
+            ("weight", "inverse", ValueError, "weight must be 'dist' or 'dist2'"),
+            ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
+            ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
+        ),
+        kernels=2,
+        backward_kernels=11,
+    ),
+]
+
+OPS = [*INTERPOLATE_OPS, *WEIGHTS_OPS, *INTERPOLATE_FEATURES_OPS]

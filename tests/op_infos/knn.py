@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""k nearest neighbors."""
+
+import torch
+
+from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud
+from .sampling import batch_of_clouds
+
+QUERIES = 21
+
+
+def queries(seed: int = 0, dimensions: int = 3) -> torch.Tensor:
+    """[2, QUERIES, D]: points of the clouds among them, so that distances of 0 occur."""
+    some = batch_of_clouds(2 * QUERIES, seed, dimensions)[:, ::2].clone()
+    some[:, 1::3] += torch.rand(some[:, 1::3].shape, generator=generator(seed))
+    return some
+
+
+def knn_call(n: int, seed: int = 0) -> Call:
+    return {
+        "points": batch_of_clouds(n, seed),
+        "query": queries(seed),
+        "k": 5,
+        "lengths": torch.tensor([n, n - n // 4]),
+    }
+
+
+def knn(dimensions: int = 3, dtype: torch.dtype = torch.float32, **options) -> Call:
+    return {
+        "points": batch_of_clouds(40, dimensions=dimensions).to(dtype),
+        "query": queries(dimensions=dimensions).to(dtype),
+        "k": 5,
+        **options,
+    }
+
+
+TYPES = {"float16": torch.half, "bfloat16": torch.bfloat16, "float64": torch.double}
+KNN_SAMPLE_INPUTS = {
+    "loop": lambda: knn(dist_order="loop"),
+    "norm 1": lambda: knn(norm=1),
+    "norm 1, float64": lambda: knn(norm=1, dtype=torch.double),
+    "query lengths": lambda: knn(query_lengths=torch.tensor([0, 99], dtype=torch.int32)),
+    "one neighbor": lambda: knn(k=1),
+    "more than a warp": lambda: knn(k=33),
+    "more than the points": lambda: knn(k=130),
+    "one dimension": lambda: knn(1),
+    "two dimensions": lambda: knn(2),
+    "seven dimensions": lambda: knn(7),
+    **{name: lambda dtype=dtype: knn(dtype=dtype) for name, dtype in TYPES.items()},
+    "no neighbors": lambda: knn(k=0),
+    "no queries": lambda: {**knn(), "query": torch.zeros(2, 0, 3)},
+    "no clouds": lambda: {**knn(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
+}
+KNN_ERRORS = (
+    ("points", lambda t: t.int(), TypeError, "points must be float"),
+    ("points", lambda t: t[None], ValueError, r"points must be \["),
+    ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
+    ("query", lambda t: t[..., :2], ValueError, r"query must be \["),
+    ("query", lambda t: t[None], ValueError, r"query must be \["),
+    ("dist_order", "fast", ValueError, "dist_order must be"),
+)
+BATCH_ERRORS = (
+    ("query", lambda t: t[:1], ValueError, r"query must be \["),
+    ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
+    ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
+    ("query_lengths", torch.zeros(3, dtype=torch.int32), ValueError, "query_lengths must be"),
+)
+RAGGED_ERRORS = (
+    ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
+    ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be"),
+    ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
+)
+K_ERRORS = (
+    ("k", -1, ValueError, "k must be >= 0"),
+    ("norm", 3, ValueError, "norm must be 1 or 2"),
+)
+
+
+def ragged_call(n: int, seed: int = 0) -> Call:
+    return {
+        "points": cloud(n, 3, seed),
+        "query": queries(seed).reshape(-1, 3),
+        "ptr": torch.tensor([0, n // 3, n // 3, n]),
+        "query_ptr": torch.tensor([2, 12, 15, 38]),
+        "k": 4,
+    }
+
+
+RAGGED_SAMPLE_INPUTS = {
+    "local index": lambda: {**ragged_call(40), "local_index": True},
+    "norm 1": lambda: {**ragged_call(40), "norm": 1},
+    "loop, many": lambda: {**ragged_call(40), "dist_order": "loop", "k": 40},
+    "float64": lambda: {
+        **ragged_call(40),
+        "points": ragged_call(40)["points"].double(),
+        "query": ragged_call(40)["query"].double(),
+    },
+}
+
+
+def gradcheck_call(clouds: int, **options) -> Call:
+    """A call in float64 without ties: one cloud, or two."""
+    spread = torch.stack([gradcheck_cloud(9, 3), gradcheck_cloud(12, 3)[:9] + 0.1])[:clouds]
+    query = torch.stack([gradcheck_cloud(5, 3), gradcheck_cloud(5, 4)[:, 1:]])[:clouds] + 0.037
+    return {"points": spread, "query": query, "k": 4, **options}
+
+
+def gradcheck_ragged(**options) -> Call:
+    call = gradcheck_call(2)
+    return {
+        "points": call["points"].flatten(0, 1),
+        "query": call["query"].flatten(0, 1),
+        "ptr": torch.tensor([0, 3, 18]),
+        "query_ptr": torch.tensor([0, 3, 10], dtype=torch.int32),
+        "k": 3,
+        **options,
+    }
+
+
+KNN_GRADCHECK = {
+    "squared": lambda: gradcheck_call(2, lengths=torch.tensor([9, 4])),
+    "norm 1": lambda: gradcheck_call(1, norm=1),
+}
+RAGGED_GRADCHECK = {
+    "global": gradcheck_ragged,
+    "local": lambda: gradcheck_ragged(local_index=True),
+    "norm 1": lambda: gradcheck_ragged(norm=1),
+}
+
+
+def formula(call: Call, outs: tuple) -> tuple:
+    """The distances to the points that the op named."""
+    points, query, idx = call["points"], call["query"], outs[1].long()
+    at = idx.clamp(min=0)
+    if points.dim() == 2:
+        if call.get("local_index"):
+            rows = torch.arange(len(query))
+            cloud_of = torch.searchsorted(call["query_ptr"].long(), rows, right=True) - 1
+            at = at + call["ptr"].long()[cloud_of][:, None]
+        near = points[at]
+    else:
+        near = torch.stack([p[i] for p, i in zip(points, at, strict=True)])
+    delta = near - query[..., None, :]
+    d = delta.abs().sum(-1) if call.get("norm") == 1 else delta.square().sum(-1)
+    return (torch.where(idx < 0, float("inf"), d),)
+
+
+def three(call: Call) -> Call:
+    return {name: value for name, value in call.items() if name not in ("k", "norm")}
+
+
+OPS = [
+    OpInfo(
+        "knn",
+        knn_call,
+        varying={"points": 1},
+        sample_inputs=KNN_SAMPLE_INPUTS,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        gradcheck_inputs=KNN_GRADCHECK,
+        formula=formula,
+        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS),
+        kernels=1,
+        backward_kernels=6,
+    ),
+    OpInfo(
+        "knn_ragged",
+        ragged_call,
+        varying={"points": 0},
+        sample_inputs=RAGGED_SAMPLE_INPUTS,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        gradcheck_inputs=RAGGED_GRADCHECK,
+        formula=formula,
+        error_inputs=(*KNN_ERRORS, *RAGGED_ERRORS, *K_ERRORS),
+        kernels=8,
+        backward_kernels=6,
+    ),
+    OpInfo(
+        "three_nn",
+        lambda n, seed=0: three(knn_call(n, seed)),
+        varying={"points": 1},
+        sample_inputs={
+            name: lambda make=KNN_SAMPLE_INPUTS[name]: three(make())
+            for name in ("loop", "query lengths", "two dimensions", *TYPES, "no clouds")
+        },
+        gradients=("points", "query"),
+        differentiable=(0,),
+        gradcheck_inputs={"squared": lambda: three(KNN_GRADCHECK["squared"]())},
+        formula=formula,
+        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS),
+        kernels=1,
+        backward_kernels=5,
+    ),
+    OpInfo(
+        "three_nn_ragged",
+        lambda n, seed=0: three(ragged_call(n, seed)),
+        varying={"points": 0},
+        sample_inputs={
+            name: lambda make=RAGGED_SAMPLE_INPUTS[name]: three(make())
+            for name in ("local index", "float64")
+        },
+        gradients=("points", "query"),
+        differentiable=(0,),
+        gradcheck_inputs={
+            name: lambda make=RAGGED_GRADCHECK[name]: three(make()) for name in ("global", "local")
+        },
+        formula=formula,
+        error_inputs=(*KNN_ERRORS, *RAGGED_ERRORS),
+        kernels=8,  # a memset, order, boxes, queries, search
+        backward_kernels=5,
+    ),
+]

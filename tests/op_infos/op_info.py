@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the acceptance tests know of an op, and what can be done with that."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Call = dict[str, Any]  # the op's arguments by name; every tensor on the CPU
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    name: str
+    # call(n, seed): n is the size of dimension `varying[argument]` of each argument named there.
+    # Calls of one n differ in values only, with and without `seed`.
+    call: Callable[[int, int], Call]
+    varying: dict[str, int]
+    sample_inputs: dict[str, Callable[[], Call]] = field(default_factory=dict)
+    gradients: tuple[str, ...] = ()  # arguments that get a gradient
+    differentiable: tuple[int, ...] = ()  # outputs that carry one
+    # Calls in float64 whose values lie away from every decision (cell faces, ties).
+    gradcheck_inputs: dict[str, Callable[[], Call]] = field(default_factory=dict)
+    step: float = 1e-6  # of the numerical derivative: outputs of float32 need a large one
+    # The differentiable outputs rebuilt by torch operations from the arguments and all outputs.
+    formula: Callable[[Call, tuple], tuple] | None = None
+    non_differentiable: tuple[str, ...] = ()  # arguments whose requiring a gradient is an error
+    # What one call of another op gave: changed alone it no longer fits, and on CUDA the values then
+    # depend on the order in which threads write.
+    coupled_inputs: tuple[str, ...] = ()
+    inference: bool = False  # an input that requires a gradient is an error
+    supports_gradgrad: bool = False  # has a second derivative; without, asking for one is an error
+    # argument -> (value or function of the valid value, exception, words of the message)
+    error_inputs: tuple[tuple[str, Any, type, str], ...] = ()
+    # Arguments whose outputs no machine can hold (petabytes).
+    huge: Call = field(default_factory=dict)
+    kernels: int = 0  # GPU kernels and memsets of one call(1000, 0)
+    backward_kernels: int = 0  # and of its backward, from a contiguous gradient
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def overload(self):
+        return getattr(torch.ops.torchvox, self.name).default
+
+    @property
+    def composite(self) -> bool:
+        """Made of other ops alone: it has no kernels of its own."""
+        return torch._C._dispatch_has_kernel_for_dispatch_key(
+            self.overload.name(), "CompositeImplicitAutograd"
+        )
+
+    @property
+    def public(self) -> bool:
+        return not self.name.startswith("_")
+
+
+def run(op: OpInfo, call: Call) -> tuple:
+    """All outputs of the registered op, as a tuple."""
+    out = op.overload(**call)
+    return (out,) if isinstance(out, Tensor) else tuple(out)
+
+
+def is_tensor_list(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(v, Tensor) for v in value)
+
+
+def map_tensors(call: Call, change: Callable[[Tensor], Tensor]) -> Call:
+    """Changes the tensors of lists too."""
+
+    def changed(value: Any) -> Any:
+        if is_tensor_list(value):
+            return [change(v) for v in value]
+        return change(value) if isinstance(value, Tensor) else value
+
+    return {k: changed(v) for k, v in call.items()}
+
+
+def on(device: str, call: Call) -> Call:
+    return map_tensors(call, lambda t: t.to(device))
+
+
+def with_gradients(op: OpInfo, call: Call) -> Call:
+    """The call with fresh leaves that require a gradient."""
+    return {
+        k: v.detach().clone().requires_grad_() if k in op.gradients and v is not None else v
+        for k, v in call.items()
+    }
+
+
+def some_gradient(out: Tensor) -> Tensor:
+    """A fixed gradient of an output, no two neighbors equal."""
+    values = torch.arange(out.numel(), dtype=torch.float64, device=out.device) % 13 - 6.5
+    return values.reshape(out.shape).to(out)
+
+
+def leaves(op: OpInfo, call: Call) -> list[Tensor]:
+    """The arguments that get a gradient, those that the call holds."""
+    return [call[k] for k in op.gradients if call.get(k) is not None]
+
+
+def gradients(op: OpInfo, call: Call) -> tuple:
+    """Gradients of the leaves, from some_gradient of the outputs."""
+    call = with_gradients(op, call)
+    return backward(run(op, call), leaves(op, call))
+
+
+def backward(outs, inputs) -> tuple:
+    outs = [out for out in outs if out.requires_grad]
+    return torch.autograd.grad(outs, inputs, [some_gradient(out) for out in outs])
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def cloud(n: int, columns: int = 4, seed: int = 0) -> Tensor:
+    """[n, columns] float32 about the origin, quantized to 5 cm so that some points lie on faces and
+    some coincide; some rows out of every range, some not finite, some negative zeros."""
+    g = generator(seed)
+    points = torch.randn(n, max(columns, 3), generator=g) * 2.5
+    points[:, :3] = (points[:, :3] * 20).round() / 20
+    points[1::13] = points[0::13][: points[1::13].size(0)]
+    points[5::17, 0] = float("nan")
+    points[7::29, 2] = float("inf")
+    points[11::23, 1] = 1e30
+    points[3::19, 0] = -0.0
+    return points[:, :columns].contiguous()
+
+
+def gradcheck_cloud(n: int, columns: int = 4) -> Tensor:
+    """[n, columns] float64: distinct values in each column, 0.3 or more from whole meters."""
+    g = generator(3)
+    steps = torch.stack([torch.randperm(n, generator=g) for _ in range(columns)], 1).double()
+    points = 0.5 + (steps / max(n - 1, 1) - 0.5) * 0.4
+    points[:, :2] += torch.randint(-3, 3, (n, 2), generator=g)
+    points[:, 2] += -1.0
+    return points
+
+
+# The error inputs of every op over packed points.
+POINTS_ERRORS = (
+    ("points", lambda t: t.int(), TypeError, "points must be float"),
+    ("points", lambda t: t[:, :2], ValueError, r"points must be \[N, C\] with C >= 3"),
+    ("points", lambda t: t[None], ValueError, r"points must be \[N, C\]"),
+    ("batch_offsets", torch.zeros(2), TypeError, "batch_offsets must be int32 or int64"),
+    (
+        "batch_offsets",
+        torch.zeros(0, dtype=torch.int32),
+        ValueError,
+        r"batch_offsets must be \[B \+ 1\]",
+    ),
+    ("num_valid", torch.zeros(3, dtype=torch.int32), ValueError, r"num_valid must be \[B\]"),
+    ("point_cloud_range", [0.0, 0.0, 0.0], ValueError, "point_cloud_range must be"),
+    ("point_cloud_range", [0.0, 0.0, 0.0, -1.0, 1.0, 1.0], ValueError, "point_cloud_range must be"),
+)

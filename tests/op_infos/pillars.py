@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pillar ops over the map of a small cloud."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import torchvox
+
+from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud, some_gradient
+
+GRID = {
+    "voxel_size": [1.0, 1.0, 4.0],
+    "point_cloud_range": [-4.0, -3.0, -1.5, 4.0, 3.0, 2.5],  # no middle is 0
+}
+SIZE = [8, 6]
+ROWS = 20  # of each of two samples
+SLOTS = 3
+OUTPUTS = 7
+MAP = ("indices", "num_points", "point_voxel", "point_slot")
+
+
+def mapped(points: Tensor, max_points: int = SLOTS, max_voxels: int = ROWS) -> Call:
+    """Two samples, the first a third of the points."""
+    n = points.size(0)
+    offsets = torch.tensor([0, n // 3, n], dtype=torch.int32)
+    found = torchvox.voxel_map(
+        points, **GRID, max_points=max_points, max_voxels=max_voxels, batch_offsets=offsets
+    )
+    return {"points": points} | {name: getattr(found, name) for name in MAP}
+
+
+def layer(columns: int, outputs: int = OUTPUTS, dtype: torch.dtype = torch.float32) -> Call:
+    g = generator(columns)
+    weight = torch.randn(outputs, columns, generator=g, dtype=torch.float64) * 0.4
+    bias = torch.randn(outputs, generator=g, dtype=torch.float64) * 0.3
+    return {"weight": weight.to(dtype), "bias": bias.to(dtype)}
+
+
+def moments_call(n: int, seed: int = 0, columns: int = 4, max_points: int = SLOTS, **options):
+    call = mapped(cloud(n, columns, seed), max_points)
+    return {**call, **GRID, "max_points": max_points, **options}
+
+
+def encode_call(
+    n: int,
+    seed: int = 0,
+    columns: int = 4,
+    outputs: int = OUTPUTS,
+    max_points: int = SLOTS,
+    **options,
+) -> Call:
+    width = columns + 3 + options.get("center_axes", 3)
+    call = mapped(cloud(n, columns, seed), max_points) | layer(width, outputs) | GRID
+    return {**call, "max_points": max_points, "batch_size": 2, **options}
+
+
+def in_dtypes(points: torch.dtype, weight: torch.dtype, **options) -> Call:
+    call = encode_call(60, **options) | mapped(cloud(60).to(points)) | layer(10, OUTPUTS, weight)
+    return call
+
+
+MODES = {
+    "two axes": {"center_axes": 2},
+    "legacy": {"legacy": True},
+    "legacy, two axes": {"legacy": True, "center_axes": 2},
+    "legacy, two axes, high": {
+        "legacy": True,
+        "center_axes": 2,
+        "point_cloud_range": [-4.0, -3.0, -1.0, 4.0, 3.0, 3.0],
+    },
+    "no padding": {"pad_semantics": "none"},
+    "three columns": {"columns": 3},
+    "five columns": {"columns": 5},
+    "nine columns": {"columns": 9},
+    "every point": {"max_points": -1},
+    "no slots": {"max_points": 0},
+    "many slots": {"max_points": 100},
+}
+ENCODE_SAMPLE_INPUTS = {
+    **{name: lambda options=options: encode_call(60, **options) for name, options in MODES.items()},
+    "64 channels": lambda: encode_call(60, outputs=64),
+    "130 channels": lambda: encode_call(60, outputs=130),
+    "one sample": lambda: {**encode_call(60), "batch_size": 1},
+    "no samples": lambda: {**encode_call(60), "batch_size": 0},
+    "crowded": lambda: {**encode_call(60), **crowded(), "max_points": -1},
+    "half canvas": lambda: encode_call(60, outputs=64, out_dtype=torch.float16),
+    "half layer": lambda: in_dtypes(torch.float32, torch.float16),
+    "bfloat16": lambda: in_dtypes(torch.bfloat16, torch.bfloat16),
+    "float64": lambda: in_dtypes(torch.float64, torch.float64),
+    "float64 points": lambda: in_dtypes(torch.float64, torch.float32, out_dtype=torch.bfloat16),
+    "float64 layer": lambda: in_dtypes(torch.float32, torch.float64),
+    "one cell": lambda: {**encode_call(60), "indices": one_cell()},
+}
+
+
+# What the acceptance tests walk; tests/pillars takes all.
+SOME_SAMPLE_INPUTS = {
+    name: ENCODE_SAMPLE_INPUTS[name]
+    for name in (
+        "legacy, two axes",
+        "no padding",
+        "five columns",
+        "every point",
+        "no samples",
+        "130 channels",
+        "half layer",
+        "float64",
+        "one cell",
+    )
+}
+
+
+def crowded() -> Call:
+    """Sums of more than 32 points."""
+    points = cloud(1200) * torch.tensor([0.05, 0.05, 0.5, 1.0])
+    return mapped(points, -1)
+
+
+def one_cell() -> Tensor:
+    """Rows that share a cell: the lowest is shown."""
+    indices = encode_call(60)["indices"]
+    indices[1::3] = indices[0]
+    return indices
+
+
+def encode_gradcheck(**options) -> Call:
+    axes = options.get("center_axes", 3)
+    call = mapped(gradcheck_cloud(30, 4)) | layer(7 + axes, 4, torch.float64) | GRID
+    return {**call, "max_points": SLOTS, "batch_size": 2, **options}
+
+
+def decorated(call: Call) -> tuple[Tensor, Tensor]:
+    """[V, P, D] rows, zeros in empty slots, and which slots are filled."""
+    points, rows, slots = call["points"], call["point_voxel"].long(), call["point_slot"].long()
+    stored = slots >= 0
+    capacity = max(int(call["num_points"].max()), 1) if call["num_points"].numel() else 1
+    padded = points.new_zeros(call["indices"].size(0), capacity, points.size(1))
+    padded[rows[stored], slots[stored]] = points[stored]
+    filled = torch.arange(capacity)[None] < call["num_points"][:, None]
+    return decorate(padded, filled, call), filled
+
+
+def decorate(padded: Tensor, filled: Tensor, call: Call) -> Tensor:
+    axes = call.get("center_axes", 3)
+    count = filled.sum(1).clamp(min=1)[:, None, None]
+    mean = padded[..., :3].sum(1, keepdim=True) / count
+    lower = torch.tensor(call["point_cloud_range"][:3], dtype=padded.dtype)
+    size = torch.tensor(call["voxel_size"], dtype=padded.dtype)
+    center = lower + (call["indices"][:, 1:].flip(1) + 0.5) * size
+    offset = padded[..., :3] - center[:, None]
+    own = padded
+    if call.get("legacy"):
+        own = torch.cat([offset[..., :axes], padded[..., axes:]], -1)
+    rows = torch.cat([own, padded[..., :3] - mean, offset[..., :axes]], -1)
+    return torch.where(filled[..., None], rows, 0)
+
+
+def encode_formula(call: Call, outs: tuple) -> tuple:
+    """The plain pillar feature net: decorate, linear, ReLU, max, scatter."""
+    rows, filled = decorated(call)
+    values = F.relu(F.linear(rows, call["weight"], call["bias"]))
+    if call.get("pad_semantics") == "none":
+        values = torch.where(filled[..., None], values, 0)
+    best = values.amax(1)
+    if call.get("pad_semantics") != "none":
+        short = call["num_points"] < call["max_points"]
+        best = torch.where(short[:, None], best.maximum(F.relu(call["bias"])), best)
+    used = call["indices"][:, 0] >= 0
+    b, _, y, x = call["indices"][used].long().unbind(1)
+    canvas = best.new_zeros(call["batch_size"], SIZE[1], SIZE[0], best.size(1))
+    return (canvas.index_put((b, y, x), best[used]).permute(0, 3, 1, 2),)
+
+
+def encode_backward_call(n: int, seed: int = 0, **options) -> Call:
+    forward = encode_call(n, seed, **options)
+    canvas, mean, arg = torch.ops.torchvox._pillar_encode_train(**forward)
+    kept = {name: forward[name] for name in ("points", "indices", *GRID)}
+    kept |= {name: forward[name] for name in ("center_axes", "legacy") if name in forward}
+    grad = some_gradient(canvas)
+    return {"grad": grad, "mean": mean, "arg": arg, **kept, "dtype": forward["weight"].dtype}
+
+
+def norm_call(n: int, seed: int = 0, outputs: int = OUTPUTS, dtype=torch.float32) -> Call:
+    """The moments of a cloud of n points and the parameters of a layer."""
+    moments = torchvox.pillar_moments(**moments_call(n, seed))
+    shift = torch.randn(outputs, generator=generator(outputs), dtype=torch.float64)
+    norm = {"gamma": shift.flip(0).to(dtype), "beta": (0.3 * shift).to(dtype), "eps": 1e-3}
+    return {"moments": moments, "weight": layer(10, outputs, dtype)["weight"], **norm}
+
+
+def norm_formula(call: Call, outs: tuple) -> tuple:
+    """Batch norm of the covariance."""
+    weight, moments = call["weight"], call["moments"]
+    columns = weight.size(1)
+    count = moments[0].clamp(min=1)
+    first = moments[1 : columns + 1] / count
+    left, right = torch.triu_indices(columns, columns)
+    second = torch.zeros(columns, columns, dtype=moments.dtype)
+    second[left, right] = second[right, left] = moments[columns + 1 :] / count
+    var = ((weight @ (second - torch.outer(first, first))) * weight).sum(1)
+    scale = call["gamma"] / torch.sqrt(var + call["eps"])
+    # Every leaf is in both outputs, as the op has it.
+    return scale[:, None] * weight + 0 * call["beta"][:, None], call["beta"] - scale * (
+        weight @ first
+    )
+
+
+def norm_backward_call(n: int, seed: int = 0) -> Call:
+    call = norm_call(n, seed)
+    grads = {"grad_weight": some_gradient(call["weight"]), "grad_bias": some_gradient(call["beta"])}
+    return grads | {k: call[k] for k in ("moments", "weight", "gamma", "eps")}
+
+
+def scatter_call(n: int, seed: int = 0, channels: int = 8) -> Call:
+    """n rows of different cells of two samples, some unused, some outside."""
+    order = torch.randperm(max(2 * 48, n), generator=generator(seed))[:n]
+    cells = torch.stack([order // 48, order * 0, order % 48 // 8, order % 8], 1).int()
+    cells[3::7] = -1
+    return {
+        "feats": cloud(n, channels, seed)[:, :channels],
+        "indices": cells,
+        "batch_size": 2,
+        "size": SIZE,
+    }
+
+
+def scatter_formula(call: Call, outs: tuple) -> tuple:
+    b, _, y, x = call["indices"].long().unbind(1)
+    used = (b >= 0) & (b < 2)
+    canvas = call["feats"].new_zeros(2, SIZE[1], SIZE[0], call["feats"].size(1))
+    return (canvas.index_put((b[used], y[used], x[used]), call["feats"][used]).permute(0, 3, 1, 2),)
+
+
+def scatter_backward_call(n: int, seed: int = 0) -> Call:
+    forward = scatter_call(n, seed)
+    return {
+        "grad": some_gradient(torchvox.pillar_scatter(**forward)),
+        "indices": forward["indices"],
+    }
+
+
+MAP_ERRORS = (
+    ("points", lambda t: t.int(), TypeError, "points must be float"),
+    ("points", lambda t: t[:, :2], ValueError, r"points must be \[N, C\] with C >= 3"),
+    ("indices", lambda t: t.long(), TypeError, "indices must be int32"),
+    ("indices", lambda t: t[:, 1:], ValueError, r"indices must be \[V, 4\]"),
+    ("num_points", lambda t: t[1:], ValueError, r"num_points must be \[V\]"),
+    ("point_voxel", lambda t: t[1:], ValueError, r"point_voxel must be \[N\]"),
+    ("point_slot", lambda t: t.long(), TypeError, "point_slot must be int32"),
+    ("voxel_size", [1.0, 1.0], ValueError, "voxel_size must be"),
+    ("voxel_size", [1.0, 1.0, 2.0], ValueError, "must give one cell along z"),
+    ("max_points", -2, ValueError, "max_points must be"),
+    ("center_axes", 1, ValueError, "center_axes must be 2 or 3"),
+    ("pad_semantics", "zeros", ValueError, "pad_semantics must be 'reference' or 'none'"),
+)
+ENCODE_ERRORS = (
+    *MAP_ERRORS,
+    ("weight", lambda t: t.int(), TypeError, "weight must be float"),
+    ("weight", lambda t: t[:, 1:], ValueError, r"weight must be \[O, D\]"),
+    ("weight", lambda t: t[:0], ValueError, r"weight must be \[O, D\]"),
+    ("bias", lambda t: t.half(), TypeError, "bias must have the dtype of weight"),
+    ("bias", lambda t: t[1:], ValueError, r"bias must be \[O\]"),
+    ("batch_size", -1, ValueError, "batch_size must be 0 or more"),
+    ("out_dtype", torch.int32, TypeError, "out_dtype must be"),
+)
+NORM_ERRORS = (
+    ("moments", lambda t: t.float(), TypeError, "moments must be float64"),
+    ("moments", lambda t: t[1:], ValueError, r"moments must be \[\(D \+ 1\)"),
+    ("weight", lambda t: t.int(), TypeError, "weight must be float|must have the dtype of weight"),
+    ("weight", lambda t: t[0], ValueError, r"weight must be \[O, D\]"),
+    ("gamma", lambda t: t[1:], ValueError, r"gamma must be \[O\]"),
+    ("gamma", lambda t: t.half(), TypeError, "gamma must have the dtype of weight"),
+    ("eps", 0.0, ValueError, "eps must be finite and above 0"),
+)
+MANY_SAMPLE_INPUTS = {"batch_size": (1 << 31) - 1}
+HUGE_CANVAS = {**MANY_SAMPLE_INPUTS, "voxel_size": [1e-3, 1e-3, 4.0]}
+OF_POINTS = {"points": 0, "point_voxel": 0, "point_slot": 0}
+
+OPS = [
+    OpInfo(
+        "pillar_encode",
+        encode_call,
+        varying=OF_POINTS,
+        coupled_inputs=MAP,
+        sample_inputs=SOME_SAMPLE_INPUTS,
+        gradients=("weight", "bias"),
+        differentiable=(0,),
+        gradcheck_inputs={
+            name: lambda options=options: encode_gradcheck(**options)
+            for name, options in {"plain": {}, **dict(list(MODES.items())[:4])}.items()
+        },
+        formula=encode_formula,
+        non_differentiable=("points",),
+        error_inputs=ENCODE_ERRORS,
+        huge=HUGE_CANVAS,
+        kernels=3,
+        backward_kernels=2,
+    ),
+    OpInfo(
+        "_pillar_encode_train",
+        encode_call,
+        varying=OF_POINTS,
+        coupled_inputs=MAP,
+        sample_inputs={
+            name: ENCODE_SAMPLE_INPUTS[name] for name in ("legacy", "every point", "float64")
+        },
+        error_inputs=ENCODE_ERRORS,
+        huge=HUGE_CANVAS,
+        kernels=3,
+    ),
+    OpInfo(
+        "_pillar_encode_backward",
+        encode_backward_call,
+        varying={"points": 0},
+        sample_inputs={
+            "legacy, two axes": lambda: encode_backward_call(60, **MODES["legacy, two axes"]),
+            "nine columns": lambda: encode_backward_call(60, columns=9),
+            "130 channels": lambda: encode_backward_call(60, outputs=130),
+            "to bfloat16": lambda: {**encode_backward_call(60), "dtype": torch.bfloat16},
+        },
+        error_inputs=(
+            ("grad", lambda t: t.int(), TypeError, "grad must be float"),
+            ("grad", lambda t: t[..., 1:], ValueError, r"grad must be \[B, O, ny, nx\]"),
+            ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
+            ("arg", lambda t: t[:, 1:], ValueError, r"arg must be \[V, O\]"),
+            ("mean", lambda t: t[1:], ValueError, r"mean must be \[V, 3\]"),
+            ("dtype", torch.int32, TypeError, "dtype must be"),
+        ),
+        kernels=2,
+    ),
+    OpInfo(
+        "pillar_moments",
+        moments_call,
+        varying=OF_POINTS,
+        coupled_inputs=MAP,
+        sample_inputs={
+            "legacy, two axes": lambda: moments_call(60, **MODES["legacy, two axes"]),
+            "nine columns": lambda: moments_call(60, columns=9),
+            "crowded": lambda: {**moments_call(60), **crowded(), "max_points": -1},
+            "float64": lambda: moments_call(60) | mapped(cloud(60).double()),
+        },
+        error_inputs=(
+            *MAP_ERRORS,
+            ("points", lambda t: t.repeat(1, 7), ValueError, "points must have at most 24 columns"),
+        ),
+        inference=True,
+        kernels=5,
+    ),
+    OpInfo(
+        "pillar_norm",
+        norm_call,
+        varying={},
+        sample_inputs={
+            "many outputs": lambda: norm_call(60, outputs=70),
+            **{
+                str(dtype): lambda dtype=dtype: norm_call(60, dtype=dtype)
+                for dtype in (torch.float16, torch.bfloat16, torch.float64)
+            },
+        },
+        gradients=("weight", "gamma", "beta"),
+        differentiable=(0, 1),
+        gradcheck_inputs={"plain": lambda: norm_call(60, dtype=torch.float64)},
+        formula=norm_formula,
+        non_differentiable=("moments",),
+        error_inputs=(
+            *NORM_ERRORS,
+            ("beta", lambda t: t.half(), TypeError, "beta must have the dtype of weight"),
+        ),
+        kernels=1,
+        backward_kernels=1,
+    ),
+    OpInfo(
+        "_pillar_norm_backward",
+        norm_backward_call,
+        varying={},
+        error_inputs=(
+            *NORM_ERRORS,
+            ("grad_weight", lambda t: t[1:], ValueError, r"grad_weight must be \[O, D\]"),
+            ("grad_bias", lambda t: t[1:], ValueError, r"grad_bias must be \[O\]"),
+        ),
+        kernels=1,
+    ),
+    OpInfo(
+        "pillar_scatter",
+        scatter_call,
+        varying={"feats": 0, "indices": 0},
+        sample_inputs={
+            **{
+                str(dtype): lambda dtype=dtype: {
+                    **scatter_call(40),
+                    "feats": scatter_call(40)["feats"].to(dtype),
+                }
+                for dtype in (torch.float16, torch.bfloat16, torch.float64)
+            },
+            "seven channels": lambda: scatter_call(40, channels=7),
+            "no channels": lambda: {**scatter_call(40), "feats": torch.zeros(40, 0)},
+            "no samples": lambda: {**scatter_call(40), "batch_size": 0},
+            "one cell": lambda: {**scatter_call(60), "indices": one_cell().repeat(2, 1)[:60]},
+        },
+        gradients=("feats",),
+        differentiable=(0,),
+        gradcheck_inputs={"plain": lambda: {**scatter_call(20), "feats": gradcheck_cloud(20, 8)}},
+        formula=scatter_formula,
+        error_inputs=(
+            ("feats", lambda t: t.int(), TypeError, "feats must be float"),
+            ("feats", lambda t: t[1:], ValueError, r"feats must be \[V, C\]"),
+            ("indices", lambda t: t.long(), TypeError, "indices must be int32"),
+            ("batch_size", -1, ValueError, "batch_size must be 0 or more"),
+            ("size", [8], ValueError, r"size must be \(nx, ny\)"),
+            ("size", [0, 6], ValueError, r"size must be \(nx, ny\)"),
+        ),
+        huge={**MANY_SAMPLE_INPUTS, "size": [1 << 12, 1 << 12]},
+        kernels=3,
+        backward_kernels=3,
+    ),
+    OpInfo(
+        "_pillar_scatter_backward",
+        scatter_backward_call,
+        varying={"indices": 0},
+        error_inputs=(
+            ("grad", lambda t: t.int(), TypeError, "grad must be float"),
+            ("grad", lambda t: t[0], ValueError, r"grad must be \[B, C, ny, nx\]"),
+            ("indices", lambda t: t[:, 1:], ValueError, r"indices must be \[V, 4\]"),
+        ),
+        kernels=3,
+    ),
+]

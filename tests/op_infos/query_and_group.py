@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""query_and_group and its gradient."""
+
+import torch
+
+import torchvox
+
+from .ball_query import gradcheck_ball, queries
+from .op_info import Call, OpInfo, generator, some_gradient
+from .sampling import batch_of_clouds
+
+
+def group_call(n: int, seed: int = 0, channels: int = 5) -> Call:
+    return {
+        "points": batch_of_clouds(n, seed),
+        "query": queries(seed),
+        "features": torch.randn(2, n, channels, generator=generator(seed)),
+        "radii": [1.0, 3.0],
+        "ks": [3, 5],
+        "lengths": torch.tensor([n, n - n // 4]),
+    }
+
+
+def group(n: int = 40, **options) -> Call:
+    return {**group_call(n), **options}
+
+
+def in_dtypes(coordinates: torch.dtype, features: torch.dtype, **options) -> Call:
+    call = group(**options)
+    return {
+        **call,
+        "points": call["points"].to(coordinates),
+        "query": call["query"].to(coordinates),
+        "features": call["features"].to(features),
+    }
+
+
+GROUP_SAMPLE_INPUTS = {
+    "no features": lambda: group(features=None),
+    "features first": lambda: group(features_first=True, closed=True, dist_order="loop"),
+    "normalized": lambda: group(normalize_xyz=True),
+    "six radii": lambda: group(radii=[0.5, 1.0, 1.5, 2.0, 3.0, 4.0], ks=[1, 2, 3, 1, 0, 4]),
+    "query lengths": lambda: group(query_lengths=torch.tensor([3, 99], dtype=torch.int32)),
+    "two dimensions": lambda: group(points=batch_of_clouds(40, 0, 2), query=queries(0, 2)),
+    "no slots": lambda: group(ks=[0, 0]),
+    "float16": lambda: in_dtypes(torch.float16, torch.float16, normalize_xyz=True),
+    "bfloat16 features": lambda: in_dtypes(torch.float32, torch.bfloat16),
+    "float64": lambda: in_dtypes(torch.float64, torch.float64, normalize_xyz=True),
+    "float64 points": lambda: in_dtypes(torch.float64, torch.float32),
+    "no queries": lambda: group(query=torch.zeros(2, 0, 3)),
+}
+
+LAYOUT_ERRORS = (
+    ("radii", [1.0, -1.0], ValueError, "radii must be >= 0"),
+    ("radii", [], ValueError, "radii must be 1 to 8 numbers"),
+    ("ks", [3], ValueError, "ks must be one number a radius"),
+    ("ks", [3, -1], ValueError, "ks must be >= 0"),
+    ("points", lambda t: t.int(), TypeError, "points must be float"),
+    ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
+)
+
+
+def gradcheck_group(**options) -> Call:
+    call = gradcheck_ball()
+    radius = call.pop("radius")
+    del call["k"]
+    features = torch.randn(2, 15, 4, dtype=torch.float64, generator=generator(1))
+    return {**call, "features": features, "radii": [radius], "ks": [7], **options}
+
+
+def group_formula(call: Call, outs: tuple) -> tuple:
+    idx = outs[1].long()
+    clouds = torch.arange(2)[:, None, None]
+    parts = []
+    if call.get("use_xyz", True):
+        relative = call["points"][clouds, idx] - call["query"][:, :, None]
+        parts.append(relative / call["radii"][0] if call.get("normalize_xyz") else relative)
+    parts.append(call["features"][clouds, idx])
+    return (torch.cat(parts[::-1] if call.get("features_first") else parts, -1),)
+
+
+GRADCHECK = {
+    "plain": gradcheck_group,
+    "normalized": lambda: gradcheck_group(normalize_xyz=True, features_first=True),
+}
+
+
+def backward_call(n: int, seed: int = 0, **options) -> Call:
+    forward = {**group_call(n, seed), **options}
+    grouped, idx, _ = torchvox.query_and_group(**forward)
+    kept = ("points", "query", "radii", "ks", "use_xyz", "normalize_xyz", "features_first")
+    return {
+        "grad": some_gradient(grouped),
+        **{name: forward[name] for name in kept if name in forward},
+        "idx": idx,
+        "channels": forward["features"].size(2),
+    }
+
+
+BACKWARD_SAMPLE_INPUTS = {
+    "normalized": lambda: backward_call(40, normalize_xyz=True, features_first=True),
+    "points only": lambda: {**backward_call(40), "for_query": False, "for_features": False},
+    "features only": lambda: {**backward_call(40), "for_points": False, "for_query": False},
+    "features alone": lambda: {
+        **backward_call(40, use_xyz=False),
+        "for_points": False,
+        "for_query": False,
+    },
+    "mixed": lambda: {**backward_call(40), "grad": backward_call(40)["grad"].bfloat16()},
+    "float16": lambda: {
+        **backward_call(40, points=batch_of_clouds(40).half(), query=queries().half()),
+        "grad": backward_call(40)["grad"].half(),
+    },
+}
+
+OPS = [
+    OpInfo(
+        "query_and_group",
+        group_call,
+        varying={"points": 1, "features": 1},
+        sample_inputs=GROUP_SAMPLE_INPUTS,
+        gradients=("points", "query", "features"),
+        differentiable=(0,),
+        gradcheck_inputs=GRADCHECK,
+        formula=group_formula,
+        error_inputs=(
+            *LAYOUT_ERRORS,
+            ("features", lambda t: t[:, 1:], ValueError, r"features must be \[B, N, C\]"),
+            ("features", lambda t: t.int(), TypeError, "features must be float"),
+            ("dist_order", "fast", ValueError, "dist_order must be"),
+            ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
+        ),
+        kernels=2,
+        backward_kernels=8,
+    ),
+    OpInfo(
+        "_query_and_group_backward",
+        backward_call,
+        varying={"points": 1},
+        sample_inputs=BACKWARD_SAMPLE_INPUTS,
+        error_inputs=(
+            *LAYOUT_ERRORS,
+            ("grad", lambda t: t[..., 1:], ValueError, r"grad must be \[B, M, K, columns\]"),
+            ("grad", lambda t: t.int(), TypeError, "grad must be float"),
+            ("idx", lambda t: t.long(), TypeError, "idx must be int32"),
+            ("channels", -1, ValueError, "channels must be >= 0"),
+            ("use_xyz", False, ValueError, "for_points and for_query must be False"),
+        ),
+        kernels=8,
+    ),
+]

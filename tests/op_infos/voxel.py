@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Voxel ops."""
+
+import torch
+from torch import Tensor
+
+import torchvox
+
+from .op_info import POINTS_ERRORS, Call, OpInfo, cloud, generator, gradcheck_cloud, some_gradient
+
+VOXEL_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
+GRID = {"voxel_size": [1.0, 1.0, 2.0], "point_cloud_range": VOXEL_RANGE}
+REDUCTIONS = ("mean", "max", "min", "sum")
+HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+# ------------------------------------------------------------------------------ csr and scatter
+
+ROWS = 9
+
+
+def rows_of_points(n: int, seed: int = 0) -> Tensor:
+    """[n] int32: rows without points, dropped points, and rows outside the table."""
+    return torch.randint(-2, ROWS + 1, (n,), generator=generator(seed), dtype=torch.int32)
+
+
+def csr_call(n: int, seed: int = 0) -> Call:
+    return {"point_voxel": rows_of_points(n, seed), "num_rows": ROWS}
+
+
+CSR_ERRORS = (
+    ("point_voxel", lambda t: t.long(), TypeError, "point_voxel must be int32"),
+    ("point_voxel", lambda t: t[None], ValueError, r"point_voxel must be \[N\]"),
+    ("num_rows", -1, ValueError, r"num_rows must be in \[0, 2\^31 - 1\)"),
+    ("num_rows", 1 << 31, ValueError, r"num_rows must be in \[0, 2\^31 - 1\)"),
+)
+
+
+def scatter_call(n: int, seed: int = 0, **options) -> Call:
+    feats = cloud(n, 5, seed)
+    return {"feats": feats, "point_voxel": rows_of_points(n, seed), "num_rows": ROWS, **options}
+
+
+def scatter_with_csr() -> Call:
+    offsets, perm = torchvox.voxel_csr(rows_of_points(40), ROWS)
+    return scatter_call(40, offsets=offsets, perm=perm)
+
+
+SCATTER_SAMPLE_INPUTS = {
+    **{name: lambda name=name: scatter_call(40, reduce=name) for name in ("sum", "max", "min")},
+    **{
+        str(dtype): lambda dtype=dtype: {**scatter_call(40), "feats": cloud(40, 5).to(dtype)}
+        for dtype in (torch.float16, torch.bfloat16, torch.float64)
+    },
+    "given csr": scatter_with_csr,
+    "no rows": lambda: {**scatter_call(40), "num_rows": 0},
+    "no columns": lambda: {**scatter_call(40), "feats": torch.zeros(40, 0)},
+    # Sums of 32 and of 32 such sums.
+    "one row": lambda: {**scatter_call(1200), "point_voxel": torch.zeros(1200, dtype=torch.int32)},
+}
+SCATTER_GRADCHECK = {
+    name: lambda name=name: {
+        "feats": gradcheck_cloud(30),
+        "point_voxel": rows_of_points(30),
+        "num_rows": ROWS,
+        "reduce": name,
+    }
+    for name in REDUCTIONS
+}
+
+
+def reduced(values: Tensor, rows: Tensor, count: int, reduce: str) -> Tensor:
+    """[count, C]: values of each row (rows outside the table dropped) reduced, 0 where none."""
+    inside = (rows >= 0) & (rows < count)
+    at = rows[inside].long()[:, None].expand(-1, values.size(1))
+    name = {"max": "amax", "min": "amin"}.get(reduce, reduce)
+    zeros = torch.zeros(count, values.size(1), dtype=values.dtype)
+    return zeros.scatter_reduce(0, at, values[inside], name, include_self=False)
+
+
+def scatter_formula(call: Call, outs: tuple) -> tuple:
+    return (reduced(call["feats"], call["point_voxel"], ROWS, call["reduce"]),)
+
+
+def scatter_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
+    forward = scatter_call(n, seed, reduce=reduce)
+    out, arg = torchvox.voxel_scatter(**forward)
+    offsets, _ = torchvox.voxel_csr(forward["point_voxel"], ROWS)
+    return {
+        "grad": some_gradient(out),
+        "point_voxel": forward["point_voxel"],
+        "offsets": offsets,
+        "arg": arg,
+        "reduce": reduce,
+    }
+
+
+OPS = [
+    OpInfo(
+        "voxel_csr",
+        csr_call,
+        varying={"point_voxel": 0},
+        sample_inputs={
+            "no rows": lambda: {**csr_call(40), "num_rows": 0},
+            "many rows": lambda: {**csr_call(40), "num_rows": 1000},
+        },
+        error_inputs=CSR_ERRORS,
+        kernels=3,
+    ),
+    OpInfo(
+        "voxel_scatter",
+        scatter_call,
+        varying={"feats": 0, "point_voxel": 0},
+        sample_inputs=SCATTER_SAMPLE_INPUTS,
+        gradients=("feats",),
+        differentiable=(0,),
+        gradcheck_inputs=SCATTER_GRADCHECK,
+        formula=scatter_formula,
+        error_inputs=(
+            *CSR_ERRORS,
+            ("feats", lambda t: t.int(), TypeError, "feats must be float"),
+            ("feats", lambda t: t[1:], ValueError, r"feats must be \[N, C\]"),
+            ("reduce", "median", ValueError, "reduce must be 'mean', 'sum', 'max' or 'min'"),
+            ("offsets", torch.zeros(3, dtype=torch.int32), ValueError, "offsets and perm"),
+        ),
+        kernels=4,
+        backward_kernels=1,
+    ),
+    OpInfo(
+        "_voxel_scatter_backward",
+        scatter_backward_call,
+        varying={"point_voxel": 0},
+        sample_inputs={
+            "max": lambda: scatter_backward_call(40, reduce="max"),
+            "sum": lambda: scatter_backward_call(40, reduce="sum"),
+        },
+        error_inputs=(
+            CSR_ERRORS[0],
+            ("grad", lambda t: t.int(), TypeError, "grad must be float"),
+            (
+                "offsets",
+                lambda t: t[1:],
+                ValueError,
+                r"offsets must be \[num_rows \+ 1\]|grad must",
+            ),
+            ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
+            ("reduce", "median", ValueError, "reduce must be"),
+        ),
+        kernels=1,
+    ),
+]
+
+# ------------------------------------------------------------------------------ voxelize and map
+
+
+def voxelize_call(n: int, seed: int = 0, **options) -> Call:
+    """As many rows as points: no cap, so that the capacity varies with n."""
+    return {
+        "points": cloud(n, 4, seed),
+        **GRID,
+        "max_points": 3,
+        "max_voxels": -1,
+        "reduce": "mean",
+        "num_valid": torch.tensor([n - n // 10]),
+        **options,
+    }
+
+
+def voxel_batch(n: int = 60, seed: int = 0) -> Call:
+    return {
+        "points": cloud(n, 5, seed),
+        **GRID,
+        "max_points": 2,
+        "max_voxels": 7,
+        "batch_offsets": torch.tensor([0, 0, n // 3, n - 2], dtype=torch.int32),
+        "num_valid": torch.tensor([4, n, n // 2], dtype=torch.int32),
+    }
+
+
+MAP_SAMPLE_INPUTS = {
+    "batch": voxel_batch,
+    "zyx": lambda: {**voxel_batch(), "order": "zyx"},
+    "xyz in range": lambda: {**voxel_batch(), "order": "xyz", "bounds": "range"},
+    "no voxels": lambda: {**voxel_batch(), "max_voxels": 0},
+    "no points kept": lambda: {**voxel_batch(), "max_points": 0},
+    **{
+        name: lambda dtype=dtype: {**voxel_batch(), "points": cloud(60, 5).to(dtype)}
+        for name, dtype in HALF.items()
+    },
+}
+VOXELIZE_SAMPLE_INPUTS = {
+    **MAP_SAMPLE_INPUTS,
+    **{
+        name: lambda name=name: voxelize_call(60, reduce=name, max_points=-1) for name in REDUCTIONS
+    },
+    "center relative half": lambda: voxelize_call(
+        60, reduce="none", out_dtype=torch.float16, center_relative=True
+    ),
+    "half mean": lambda: voxelize_call(60, out_dtype=torch.float16, bounds="range"),
+}
+VOXEL_ERRORS = (
+    *POINTS_ERRORS,
+    ("voxel_size", [1.0, 1.0], ValueError, "voxel_size must be"),
+    ("voxel_size", [1.0, 0.0, 1.0], ValueError, "voxel_size must be"),
+    ("max_points", -2, ValueError, "max_points must be"),
+    ("max_voxels", -2, ValueError, "max_voxels must be"),
+    ("order", "random", ValueError, "order must be"),
+    ("bounds", "none", ValueError, "bounds must be"),
+)
+
+
+def voxelize_gradcheck(reduce: str, **options) -> Call:
+    return {
+        "points": gradcheck_cloud(30, 4),
+        **GRID,
+        "max_points": 2 if reduce == "none" else -1,
+        "max_voxels": -1,
+        "reduce": reduce,
+        **options,
+    }
+
+
+def voxelize_formula(call: Call, outs: tuple) -> tuple:
+    points, (features, indices, _, rows, _) = call["points"], outs
+    values = points
+    if call.get("center_relative"):
+        lower = torch.tensor(VOXEL_RANGE[:3], dtype=points.dtype)
+        size = torch.tensor(GRID["voxel_size"], dtype=points.dtype)
+        cells = indices[rows.long(), 1:].flip(1)
+        values = torch.cat([points[:, :3] - (lower + (cells + 0.5) * size), points[:, 3:]], 1)
+    if call["reduce"] != "none":
+        return (reduced(values, rows, features.size(0), call["reduce"]),)
+    slots = features.size(1)
+    out = torch.zeros_like(features)
+    for row in range(features.size(0)):
+        members = (rows == row).nonzero().flatten()[:slots]
+        out[row, : len(members)] = values[members]
+    return (out,)
+
+
+def map_call(n: int, seed: int = 0) -> Call:
+    return {k: v for k, v in voxelize_call(n, seed).items() if k != "reduce"}
+
+
+def voxelize_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
+    forward = voxelize_call(n, seed, reduce=reduce)
+    features, _, num_points, point_voxel, _, point_slot, arg = torch.ops.torchvox._voxelize_train(
+        **forward
+    )
+    return {
+        "grad": some_gradient(features),
+        "point_voxel": point_voxel,
+        "point_slot": point_slot,
+        "num_points": num_points,
+        "arg": arg,
+        "reduce": reduce,
+        "dtype": torch.float32,
+    }
+
+
+VOXELIZE_ERRORS = (
+    *VOXEL_ERRORS,
+    ("reduce", "median", ValueError, "reduce must be"),
+    ("out_dtype", torch.int32, TypeError, "out_dtype must be"),
+)
+OPS += [
+    OpInfo(
+        "voxelize",
+        voxelize_call,
+        varying={"points": 0},
+        sample_inputs=VOXELIZE_SAMPLE_INPUTS,
+        gradients=("points",),
+        differentiable=(0,),
+        gradcheck_inputs={
+            **{name: lambda name=name: voxelize_gradcheck(name) for name in ("none", *REDUCTIONS)},
+            "center relative": lambda: voxelize_gradcheck("mean", center_relative=True),
+        },
+        formula=voxelize_formula,
+        error_inputs=VOXELIZE_ERRORS,
+        huge={"max_voxels": 1 << 45},
+        kernels=1,  # all steps in one cooperative launch
+        backward_kernels=1,
+    ),
+    OpInfo(
+        "_voxelize_train",
+        voxelize_call,
+        varying={"points": 0},
+        sample_inputs=VOXELIZE_SAMPLE_INPUTS,
+        error_inputs=VOXELIZE_ERRORS,
+        kernels=1,  # all steps in one cooperative launch
+    ),
+    OpInfo(
+        "_voxelize_backward",
+        voxelize_backward_call,
+        varying={"grad": 0, "point_voxel": 0, "point_slot": 0, "num_points": 0},
+        sample_inputs={
+            "none": lambda: voxelize_backward_call(40, reduce="none"),
+            "max": lambda: voxelize_backward_call(40, reduce="max"),
+            "to float64": lambda: {**voxelize_backward_call(40), "dtype": torch.float64},
+        },
+        error_inputs=(
+            ("grad", lambda t: t.int(), TypeError, "grad .*must be float"),
+            ("grad", lambda t: t[0], ValueError, r"grad must be \[C, F\]"),
+            ("point_voxel", lambda t: t.long(), TypeError, "point_voxel must be int32"),
+            ("reduce", "median", ValueError, "reduce must be"),
+        ),
+        kernels=1,
+    ),
+    OpInfo(
+        "voxel_map",
+        map_call,
+        varying={"points": 0},
+        sample_inputs=MAP_SAMPLE_INPUTS,
+        error_inputs=VOXEL_ERRORS,
+        kernels=1,  # all steps in one cooperative launch
+    ),
+]

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch norm fused into linear maps and convolutions, for inference."""
+
+import copy
+from typing import Optional, TypeVar
+
+import torch
+from torch import nn
+
+from torchvox.models.detection.backbone import FusedNeck, Neck
+from torchvox.models.detection.detector import PillarDetector
+from torchvox.nn.conv import ConvBlock, FusedConv, channels_last, fused_conv
+from torchvox.nn.set_abstraction import SetAbstraction
+from torchvox.nn.shared_mlp import FusedLayer, SharedLayer
+
+Model = TypeVar("Model", bound=nn.Module)
+FUSED_WIDTH = 256
+
+
+def fuse_batch_norms(model: Model, dtype: Optional[torch.dtype] = None) -> Model:
+    """A copy for evaluation whose layers are one linear map or convolution and a ReLU each.
+
+    dtype: of the weights and so of the arithmetic of the layers, torch.bfloat16 for example; None:
+    as they are. Coordinates stay as they are given, scores float32. Weights are fused in float64
+    and rounded once. A fused model cannot be trained on. On CUDA the balls of a model of half
+    weights go through group_mlp_max, which writes no tensor of all their rows and differs from the
+    layers by rounding.
+    """
+    fused = copy.deepcopy(model).eval()
+    if isinstance(fused, PillarDetector):
+        fused.fuse_encoder()
+    _fuse_children(fused, dtype)
+    if dtype is not None:
+        for parameter in fused.parameters():
+            parameter.data = parameter.data.to(dtype)
+    for parameter in fused.parameters():
+        parameter.requires_grad_(False)
+    return fused
+
+
+def is_fused(model: nn.Module) -> bool:
+    return any(isinstance(module, (FusedLayer, FusedConv)) for module in model.modules())
+
+
+def _fuse_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, SharedLayer):
+            setattr(module, name, _fused(child, dtype))
+        elif isinstance(child, Neck):
+            setattr(module, name, FusedNeck(child, dtype))
+        elif isinstance(child, ConvBlock):
+            setattr(module, name, fused_conv(child, dtype))
+        elif isinstance(child, nn.Conv2d):
+            channels_last(child)
+        else:
+            if isinstance(child, SetAbstraction):
+                child.dtype = dtype
+                child.fused_op = dtype in (torch.bfloat16, torch.float16) and _narrow(child)
+            _fuse_children(child, dtype)
+
+
+def _narrow(level: SetAbstraction) -> bool:
+    """Whether group_mlp_max runs its balls on tensor cores."""
+    inner = (mlp.channels[:-1] or mlp.channels for mlp in level.mlps)
+    return all(max(widths) <= FUSED_WIDTH for widths in inner)
+
+
+def _fused(layer: SharedLayer, dtype: Optional[torch.dtype]) -> FusedLayer:
+    norm, linear = layer.norm, layer.linear
+    with torch.no_grad():
+        scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
+        shift = norm.bias.double() - norm.running_mean.double() * scale
+        weight = linear.weight.double() * scale[:, None]
+        if linear.bias is not None:
+            shift = shift + linear.bias.double() * scale
+    kind = linear.weight.dtype if dtype is None else dtype
+    return FusedLayer(weight.to(kind), shift.to(kind), layer.pad_front)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pillar net, backbone and neck of a pillar detector: what tensors say, and where each belongs."""
+
+from math import prod
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from torch import Tensor
+
+from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing.settings import ASSUMED, SHAPES, Settings
+
+State = Mapping[str, Tensor]
+# The tensor there and its name here; None: a tensor that is read but not kept.
+Pair = Tuple[str, Optional[str]]
+NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+
+
+def shape(state: State, name: str, axes: int = 1) -> List[int]:
+    """Of a tensor that must have so many axes, or more."""
+    if name not in state:
+        raise CheckpointError(f"the checkpoint has no {name}, which tells the size of its network")
+    sizes = list(state[name].shape)
+    if len(sizes) < axes or 0 in sizes:
+        raise CheckpointError(f"{name} must have {axes} or more axes, none of size 0, got {sizes}")
+    return sizes
+
+
+def per_cell_of(state: State, name: str) -> int:
+    """Anchors of a cell, from the weight that gives the seven numbers of each."""
+    outputs = shape(state, name)[0]
+    if outputs % 7:
+        raise CheckpointError(f"{name} must have 7 outputs for each anchor, got {outputs}")
+    return outputs // 7
+
+
+def norm(theirs: str, ours: str) -> List[Pair]:
+    return [(f"{theirs}.{part}", f"{ours}.{part}") for part in NORM]
+
+
+def conv(theirs: str, ours: str, bias: bool = False) -> List[Pair]:
+    parts = ("weight", "bias") if bias else ("weight",)
+    return [(f"{theirs}.{part}", f"{ours}.{part}") for part in parts]
+
+
+def encoder(
+    state: State,
+    settings: Settings,
+    layer: str,
+    *,
+    columns: Optional[int],
+    axes: int,
+    **defaults: Any,
+) -> Dict[str, Any]:
+    """layer: name of a linear weight, {} its number if there can be several. columns of the points:
+    None when the axes of the center offset are always the given ones, else these are what remains.
+    defaults: of the configuration, assumed. Returns columns and the encoder's configuration."""
+    outs: List[int] = []
+    while layer.format(len(outs)) in state and (not outs or "{}" in layer):
+        outs.append(shape(state, layer.format(len(outs)))[0])
+    inputs = shape(state, layer.format(0), 2)[1]
+    if columns is None:
+        columns = settings.choose("columns", inputs - 3 - axes, SHAPES)
+    else:
+        columns = settings.choose("columns", columns)
+        axes = settings.choose("encoder.center_axes", inputs - 3 - columns, SHAPES)
+    if columns < 3 or axes not in (2, 3):
+        raise CheckpointError(
+            f"{layer.format(0)} has {inputs} inputs: columns + 3 + 2 or 3 are known, "
+            f"with columns of {columns} it has {inputs - 3 - columns} more"
+        )
+    known = {name: settings.choose(f"encoder.{name}", value) for name, value in defaults.items()}
+    channels = [2 * c for c in outs[:-1]] + outs[-1:]
+    return {"columns": columns, "encoder": {"channels": channels, "center_axes": axes, **known}}
+
+
+def grid_of(settings: Settings, grid: Mapping[str, Any], unknown: str) -> Dict[str, Any]:
+    """Range, pillars and caps, and what the columns are scaled by. grid: as published. unknown: why
+    the network is none of the published ones, whose grid must be given; "" when it is."""
+    if unknown:
+        known = {name: settings.need(name, unknown) for name in grid if name != "column_scale"}
+        return {**known, "column_scale": settings.choose("column_scale", [])}
+    return {name: settings.choose(name, value) for name, value in grid.items()}
+
+
+def backbone(state: State, settings: Settings, blocks: str, first: int) -> Dict[str, Any]:
+    """blocks: name of the list of blocks. first: number of the first convolution in a block."""
+    layers: List[int] = []
+    channels: List[int] = []
+    while f"{blocks}.{len(layers)}.{first}.weight" in state:
+        at = f"{blocks}.{len(layers)}"
+        channels.append(shape(state, f"{at}.{first}.weight")[0])
+        count = 0
+        while f"{at}.{first + 3 * (count + 1)}.weight" in state:
+            count += 1
+        layers.append(count)
+    if not layers:
+        raise CheckpointError(f"the checkpoint has no {blocks}.0.{first}.weight")
+    strides = settings.choose("backbone.strides", [2] * len(layers))
+    if len(strides) != len(layers):
+        raise CheckpointError(f"backbone.strides must have {len(layers)} values, got {strides}")
+    return {"layers": layers, "strides": list(strides), "channels": channels}
+
+
+def neck(
+    state: State, settings: Settings, deblocks: str, backbone_neck: Dict[str, Any], stride_one: str
+) -> Dict[str, Any]:
+    """A transposed convolution has its inputs first, a convolution its outputs. Where the two are
+    equal in number, the size that all levels are brought to decides; for a stride of 1 nothing
+    does, and stride_one is what the layout has."""
+    widths: List[int] = []
+    fits: List[Dict[str, bool]] = []  # which of the two a level can be
+    kernels: List[int] = []
+    for i, inputs in enumerate(backbone_neck["channels"]):
+        a, b, k = shape(state, f"{deblocks}.{i}.0.weight", 4)[:3]
+        width = shape(state, f"{deblocks}.{i}.1.weight")[0]
+        fit = {"transposed": (inputs, width) == (a, b), "conv": (width, inputs) == (a, b)}
+        if not any(fit.values()):
+            raise CheckpointError(
+                f"{deblocks}.{i}.0.weight is [{a}, {b}, ..], which maps no {inputs} to {width}"
+            )
+        widths.append(width)
+        fits.append(fit)
+        kernels.append(k)
+    strides = _neck_strides(settings, deblocks, backbone_neck["strides"], fits, kernels)
+    how = ASSUMED
+    for stride, fit in zip(strides, fits, strict=True):
+        if float(stride) == 1.0 and not all(fit.values()):
+            stride_one, how = next(kind for kind, one in fit.items() if one), SHAPES
+    return {
+        "strides": list(strides),
+        "channels": widths,
+        "stride_one": settings.choose("neck.stride_one", stride_one, how),
+    }
+
+
+def _neck_strides(
+    settings: Settings,
+    deblocks: str,
+    down: List[int],
+    fits: List[Dict[str, bool]],
+    kernels: List[int],
+) -> List[float]:
+    """Strides that bring all levels to one size."""
+    total = [prod(down[: i + 1]) for i in range(len(down))]
+    sizes = []
+    for size, fit, k in zip(total, fits, kernels, strict=True):
+        ways = {"transposed": size / k, "conv": size * float(k)}
+        sizes.append({ways[kind] for kind, one in fit.items() if one})
+    common = sorted(set.intersection(*sizes))
+    if settings.has("neck.strides") or len(common) != 1:
+        return settings.need("neck.strides", f"{deblocks} can have several strides")
+    return settings.choose("neck.strides", [size / common[0] for size in total], SHAPES)
+
+
+def backbone_neck_pairs(
+    config: Mapping[str, Any], blocks: str, first: int, deblocks: str
+) -> List[Pair]:
+    pairs: List[Pair] = []
+    for i, more in enumerate(config["backbone"]["layers"]):
+        for j in range(more + 1):
+            at, ours = first + 3 * j, f"backbone.blocks.{i}.{j}"
+            pairs += conv(f"{blocks}.{i}.{at}", f"{ours}.conv")
+            pairs += norm(f"{blocks}.{i}.{at + 1}", f"{ours}.norm")
+    for i in range(len(config["neck"]["strides"])):
+        pairs += conv(f"{deblocks}.{i}.0", f"neck.deblocks.{i}.conv")
+        pairs += norm(f"{deblocks}.{i}.1", f"neck.deblocks.{i}.norm")
+    return pairs
+
+
+def encoder_pairs(config: Mapping[str, Any], linear: str, norm_name: str) -> List[Pair]:
+    """linear, norm_name: of a layer, {} its number."""
+    pairs: List[Pair] = []
+    for i in range(len(config["encoder"]["channels"])):
+        pairs += conv(linear.format(i), f"encoder.pfn_layers.{i}.linear")
+        pairs += norm(norm_name.format(i), f"encoder.pfn_layers.{i}.norm")
+    return pairs
