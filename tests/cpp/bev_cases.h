@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "csrc/kernels/bev/grid.h"
-#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/cloud_batch.h"
 #include "tests/cpp/check.h"
 
 namespace torchvox::testing {
@@ -132,16 +132,16 @@ constexpr DType dtype_of() {
 }
 
 template <class T>
-PackedPoints packed(const Case& c, const T* data, const int64_t* offsets, const int32_t* valid) {
-  PackedPoints points;
+CloudBatch packed(const Case& c, const T* data, const int64_t* offsets, const int32_t* valid) {
+  CloudBatch points;
   points.data = data;
   points.dtype = dtype_of<T>();
   points.rows = c.rows();
   points.columns = c.columns;
   points.row_stride = c.stride;
-  points.batches = c.batches;
+  points.clouds = c.batches;
   points.offsets = {c.offsets.empty() ? nullptr : offsets, true};
-  points.num_valid = {c.num_valid.empty() ? nullptr : valid, false};
+  points.lengths = {c.num_valid.empty() ? nullptr : valid, false};
   return points;
 }
 

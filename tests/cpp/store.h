@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/cloud_batch.h"
 
 namespace torchvox {
 

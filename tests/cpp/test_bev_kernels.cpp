@@ -23,14 +23,14 @@ struct Raster {
 // The contract, sequentially: a strictly higher point takes the cell, so the first of equals keeps
 // it.
 template <class T>
-Raster expected_raster(const Case& c, const PackedPoints& points, const BevGrid& grid, float fill) {
+Raster expected_raster(const Case& c, const CloudBatch& points, const BevGrid& grid, float fill) {
   const int64_t cells = grid.nx * grid.ny;
   Raster out;
   out.height.assign(static_cast<size_t>(c.batches * cells), fill);
   out.top.assign(out.height.size(), -1);
   out.counts.assign(static_cast<size_t>((c.batches + 1) * kBevCounts), 0);
   for (int64_t row = 0; row < points.rows; ++row) {
-    const int64_t b = points.valid_sample(row);
+    const int64_t b = points.packed_owner(row);
     if (b < 0) continue;
     int32_t* counts = &out.counts[static_cast<size_t>((b + 1) * kBevCounts)];
     const T* stored = static_cast<const T*>(points.data) + row * points.row_stride;
@@ -72,7 +72,7 @@ Raster expected_raster(const Case& c, const PackedPoints& points, const BevGrid&
   return out;
 }
 
-BevMaxHeightArgs height_args(const PackedPoints& points, const BevGrid& grid, HeightFormat format) {
+BevMaxHeightArgs height_args(const CloudBatch& points, const BevGrid& grid, HeightFormat format) {
   BevMaxHeightArgs args;
   args.points = points;
   args.grid = grid;
@@ -188,7 +188,7 @@ void check_type(const Case& c, const char* type) {
   for (const BevOrientation orientation :
        {BevOrientation::kGrid, BevOrientation::kImage, BevOrientation::kNorthUp}) {
     const BevGrid grid = grid_of(c, orientation);
-    const PackedPoints points = packed(c, data.data(), c.offsets.data(), c.num_valid.data());
+    const CloudBatch points = packed(c, data.data(), c.offsets.data(), c.num_valid.data());
     const Raster raster = expected_raster<T>(c, points, grid, -7.5f);
     const std::string name =
         c.name + ", " + type + ", orientation " + std::to_string(static_cast<int>(orientation));

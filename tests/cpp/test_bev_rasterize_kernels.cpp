@@ -67,7 +67,7 @@ Groups group(const std::vector<int32_t>& point_cell, int64_t cells) {
   return groups;
 }
 
-BevRasterizeArgs raster_args(const PackedPoints& points, const BevGrid& grid,
+BevRasterizeArgs raster_args(const CloudBatch& points, const BevGrid& grid,
                              const BevIntensity& intensity) {
   BevRasterizeArgs args;
   args.points = points;
@@ -154,7 +154,7 @@ void check_case(const Case& c, BevOrientation orientation) {
       c.name + ", orientation " + std::to_string(static_cast<int>(orientation));
   const BevGrid grid = grid_of(c, orientation);
   const int64_t cells = c.batches * grid.cells();
-  const PackedPoints points = packed(c, c.values.data(), c.offsets.data(), c.num_valid.data());
+  const CloudBatch points = packed(c, c.values.data(), c.offsets.data(), c.num_valid.data());
   // Intensity is column 3 where rows have one, else column 2.
   const int64_t column = c.columns > 3 ? 3 : 2;
   const BevIntensity intensity{c.values.data() + column, DType::kFloat, c.stride};

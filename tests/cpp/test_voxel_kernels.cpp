@@ -130,16 +130,16 @@ Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda,
   args.points.rows = c.rows;
   args.points.columns = c.columns;
   args.points.row_stride = c.columns + c.pad;
-  args.points.batches = c.offsets.empty() ? 1 : static_cast<int64_t>(c.offsets.size()) - 1;
+  args.points.clouds = c.offsets.empty() ? 1 : static_cast<int64_t>(c.offsets.size()) - 1;
   if (!c.offsets.empty()) args.points.offsets = {offsets.data(), c.wide_indices};
-  if (!c.valid.empty()) args.points.num_valid = {valid.data(), c.wide_indices};
+  if (!c.valid.empty()) args.points.lengths = {valid.data(), c.wide_indices};
   args.grid.x_major = args.order == VoxelOrder::kXyz;
 
   const size_t capacity = static_cast<size_t>(args.capacity());
   Buffer features(cuda, capacity * args.row_values() * bytes_of(args.out_dtype));
   Buffer indices(cuda, capacity * 16), num_points(cuda, capacity * 4);
   Buffer point_voxel(cuda, c.rows * 4), point_slot(cuda, c.rows * 4);
-  Buffer counts(cuda, (args.points.batches + 1) * kVoxelCounts * 4);
+  Buffer counts(cuda, (args.points.clouds + 1) * kVoxelCounts * 4);
   Buffer arg(cuda, capacity * c.columns * 4);
   if (c.want_features) args.features = features.data();
   args.indices = static_cast<int32_t*>(indices.data());

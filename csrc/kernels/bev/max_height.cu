@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kSmallThreads)
   __shared__ Key keys[kSmallCells];
   __shared__ int32_t sums[2 * kBevCounts];
   for (int i = threadIdx.x; i < cells; i += kSmallThreads) keys[i] = 0;
-  const int64_t counts = (args.points.batches + 1) * kBevCounts;
+  const int64_t counts = (args.points.clouds + 1) * kBevCounts;
   for (int64_t i = threadIdx.x; i < counts; i += kSmallThreads) args.counts[i] = 0;
   for (int64_t first = 0; first < args.points.rows; first += kSmallThreads) {
     const BevThread thread = load_point<T>(args.points, args.grid, quads, first + threadIdx.x);

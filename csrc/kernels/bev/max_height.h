@@ -9,8 +9,8 @@
 #include "csrc/kernels/bev/grid.h"
 #include "csrc/kernels/bev/scatter.h"
 #include "csrc/kernels/core/atomics.h"
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
@@ -45,7 +45,7 @@ struct HeightCode {
 };
 
 struct BevMaxHeightArgs {
-  PackedPoints points;
+  CloudBatch points;
   BevGrid grid;
   HeightCode code;
   void* height = nullptr;  // [batches, cells], float, uint8_t or uint16_t
@@ -58,7 +58,7 @@ TORCHVOX_KERNEL(BevMaxHeightArgs);
 // Gradient of a float height image: the top point of a cell takes the cell's gradient in column z,
 // everything else is 0.
 struct BevMaxHeightBackwardArgs {
-  PackedPoints points;
+  CloudBatch points;
   BevGrid grid;
   const float* grad_height = nullptr;  // [batches, cells]
   const int32_t* top_index = nullptr;  // [batches, cells]
@@ -95,7 +95,7 @@ inline constexpr int64_t kSmallCells = 4096;
 inline constexpr int64_t kSmallRows = 1024;
 
 inline int64_t cells_of(const BevMaxHeightArgs& args) {
-  return args.points.batches * args.grid.cells();
+  return args.points.clouds * args.grid.cells();
 }
 
 // Whether keys hold an index. Without one the lowest row is found among the highest points.
@@ -115,7 +115,7 @@ struct BevTable {
     Workspace workspace(base);
     keys = workspace.take<Key>(cells_of(args));
     key_bytes = workspace.bytes();
-    counters = workspace.take<int32_t>(args.points.batches * kBevCounts);
+    counters = workspace.take<int32_t>(args.points.clouds * kBevCounts);
     bytes = workspace.bytes();
   }
 };
@@ -162,7 +162,7 @@ template <class T>
 TORCHVOX_HD void write_point_gradient(const BevMaxHeightBackwardArgs& args, int64_t row) {
   T* out = static_cast<T*>(args.grad_points) + row * args.points.columns;
   float gradient = 0.f;
-  const int64_t sample = args.points.valid_sample(row);
+  const int64_t sample = args.points.packed_owner(row);
   if (sample >= 0) {
     const BevPoint point = locate_point<T>(args.points, args.grid, row, sample);
     if (point.fate == BevFate::kUsed && args.top_index[point.cell] == row) {

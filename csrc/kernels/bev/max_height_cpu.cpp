@@ -18,7 +18,7 @@ void run(const BevMaxHeightArgs& args, void* workspace, const ParallelFor& paral
   scatter_cpu(args.points, args.grid, table.counters, HeightVisit<Key>{table.keys}, parallel_for);
   for_each_index(parallel_for, cells_of(args), kBevCellsPerTask,
                  [&](int64_t cell) { write_cell(args, cell, table.keys[cell]); });
-  write_counts_cpu(table.counters, args.points.batches, args.counts);
+  write_counts_cpu(table.counters, args.points.clouds, args.counts);
 }
 
 }  // namespace

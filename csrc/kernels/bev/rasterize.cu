@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kBevThreads)
 }
 
 // The scatter over tables that it first clears.
-cudaError_t fill_tables(const PackedPoints& points, const RasterVisit& visit, void* workspace,
+cudaError_t fill_tables(const CloudBatch& points, const RasterVisit& visit, void* workspace,
                         BevFill counts, const CudaContext& context) {
   const int64_t bytes = visit.tables.zero_bytes;
   TORCHVOX_CUDA_CHECK(launch_clear(context, BevFill{workspace, bytes, 0}, counts));

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "csrc/kernels/bev/grid.h"
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/packed_points.h"
 
 namespace torchvox {
 
@@ -65,13 +65,13 @@ struct BevPlanes {
 
 // The flat cell of every point, b * cells + cell, or -1: what groups points for an ordered sum.
 struct BevCellsArgs {
-  PackedPoints points;
+  CloudBatch points;
   BevGrid grid;
   int32_t* point_cell = nullptr;  // [rows]
 };
 
 struct BevRasterizeArgs {
-  PackedPoints points;
+  CloudBatch points;
   BevIntensity intensity;
   BevGrid grid;
   BevPlanes planes;
@@ -86,7 +86,7 @@ struct BevRasterizeArgs {
 };
 
 struct BevRasterizeBackwardArgs {
-  PackedPoints points;
+  CloudBatch points;
   BevGrid grid;
   BevPlanes planes;
   const float* grad_image = nullptr;  // [batches, planes, cells]

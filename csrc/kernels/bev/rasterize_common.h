@@ -32,7 +32,7 @@ struct BevRasterTables {
   int64_t zero_bytes = 0;  // what must be zeros, from the base on
   int64_t bytes = 0;
 
-  BevRasterTables(const PackedPoints& points, const BevGrid& grid, const BevPlanes& planes,
+  BevRasterTables(const CloudBatch& points, const BevGrid& grid, const BevPlanes& planes,
                   bool backward, void* base) {
     bool lowest_wanted = false, count_wanted = false, sum_wanted = false, max_wanted = false,
          mean_wanted = false;
@@ -46,9 +46,9 @@ struct BevRasterTables {
       mean_wanted |= channel == BevChannel::kIntensityMean;
     }
     Workspace workspace(base);
-    cells = points.batches * grid.cells();
+    cells = points.clouds * grid.cells();
     top = workspace.take<uint64_t>(cells);
-    counters = workspace.take<int32_t>((points.batches + 1) * kBevCounts);
+    counters = workspace.take<int32_t>((points.clouds + 1) * kBevCounts);
     if (count_wanted) count = workspace.take<uint32_t>(cells);
     if (!backward) {
       if (lowest_wanted) lowest = workspace.take<uint32_t>(cells);
@@ -69,8 +69,8 @@ struct BevRasterTables {
 
 // The flat cell of a point in the batch, or -1.
 template <class T>
-TORCHVOX_HD int32_t flat_cell(const PackedPoints& points, const BevGrid& grid, int64_t row) {
-  const int64_t sample = points.valid_sample(row);
+TORCHVOX_HD int32_t flat_cell(const CloudBatch& points, const BevGrid& grid, int64_t row) {
+  const int64_t sample = points.packed_owner(row);
   if (sample < 0) return -1;
   const BevPoint point = locate_point<T>(points, grid, row, sample);
   return point.fate == BevFate::kUsed ? static_cast<int32_t>(point.cell) : -1;
@@ -201,7 +201,7 @@ template <class T>
 TORCHVOX_HD void write_raster_gradient(const BevRasterizeBackwardArgs& args,
                                        const BevRasterTables& tables, int64_t row) {
   float to_z = 0.f, to_intensity = 0.f;
-  const int64_t sample = args.points.valid_sample(row);
+  const int64_t sample = args.points.packed_owner(row);
   BevPoint point{BevFate::kNonFinite, 0, 0.f};
   if (sample >= 0) point = locate_point<T>(args.points, args.grid, row, sample);
   if (point.fate == BevFate::kUsed) {

@@ -34,7 +34,7 @@ void run_cpu(const BevRasterizeArgs& args, void* workspace, const ParallelFor& p
       out[p * args.grid.cells()] = plane_value(args, tables, args.planes.plane[p], cell, top);
     }
   });
-  write_counts_cpu(tables.counters, args.points.batches, args.counts);
+  write_counts_cpu(tables.counters, args.points.clouds, args.counts);
 }
 
 int64_t workspace_bytes_cpu(const BevRasterizeBackwardArgs& args) {

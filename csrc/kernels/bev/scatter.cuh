@@ -55,16 +55,16 @@ struct BevThread {
 };
 
 // Whether a row of fp32 points can be read as 16 bytes.
-inline bool has_quads(const PackedPoints& points) {
+inline bool has_quads(const CloudBatch& points) {
   return points.dtype == DType::kFloat && points.columns >= 4 && points.row_stride % 4 == 0 &&
       reinterpret_cast<uintptr_t>(points.data) % 16 == 0;
 }
 
 template <class T>
-__device__ __forceinline__ BevThread load_point(const PackedPoints& points, const BevGrid& grid,
+__device__ __forceinline__ BevThread load_point(const CloudBatch& points, const BevGrid& grid,
                                                 bool quads, int64_t row) {
   BevThread thread{row, -1, {BevFate::kNonFinite, 0, 0.f}};
-  if (thread.row < points.rows) thread.sample = points.valid_sample(thread.row);
+  if (thread.row < points.rows) thread.sample = points.packed_owner(thread.row);
   if (thread.sample < 0) return thread;
   if (std::is_same<T, float>::value && quads) {
     const float4 p = static_cast<const float4*>(points.data)[thread.row * (points.row_stride / 4)];
@@ -75,7 +75,7 @@ __device__ __forceinline__ BevThread load_point(const PackedPoints& points, cons
   return thread;
 }
 template <class T>
-__device__ __forceinline__ BevThread load_point(const PackedPoints& points, const BevGrid& grid,
+__device__ __forceinline__ BevThread load_point(const CloudBatch& points, const BevGrid& grid,
                                                 bool quads) {
   return load_point<T>(points, grid, quads, global_thread());
 }
@@ -125,9 +125,9 @@ class BlockCounts {
  public:
   // Before the counts can be written to. `sums` is shared memory; the threads of a block have rows
   // in their order.
-  __device__ BlockCounts(const PackedPoints& points, const BevThread& thread,
+  __device__ BlockCounts(const CloudBatch& points, const BevThread& thread,
                          int32_t (&sums)[2 * kBevCounts])
-      : thread_(thread), sums_(sums), first_sample_(points.sample_of(thread.row - threadIdx.x)) {
+      : thread_(thread), sums_(sums), first_sample_(points.block_of(thread.row - threadIdx.x)) {
     if (threadIdx.x < 2 * kBevCounts) sums_[threadIdx.x] = 0;
     __syncthreads();
     for (int c = kBevPointsUsed; c < kBevCounts; ++c) {
@@ -168,7 +168,7 @@ class BlockCounts {
 // point was the first of its cell. Visit::prepare(thread), called before, reads the points alone.
 template <class T, class Visit>
 __global__ void __launch_bounds__(kBevThreads)
-    bev_scatter_kernel(PackedPoints points, BevGrid grid, bool quads, int32_t* counts,
+    bev_scatter_kernel(CloudBatch points, BevGrid grid, bool quads, int32_t* counts,
                        const __grid_constant__ Visit visit) {
   __shared__ int32_t sums[2 * kBevCounts];
   let_next_begin();
@@ -179,17 +179,17 @@ __global__ void __launch_bounds__(kBevThreads)
   block.add_to(counts, visit(thread, prepared));
 }
 
-inline int64_t count_bytes(const PackedPoints& points) {
-  return (points.batches + 1) * kBevCounts * static_cast<int64_t>(sizeof(int32_t));
+inline int64_t count_bytes(const CloudBatch& points) {
+  return (points.clouds + 1) * kBevCounts * static_cast<int64_t>(sizeof(int32_t));
 }
 
-inline unsigned point_blocks(const PackedPoints& points) {
+inline unsigned point_blocks(const CloudBatch& points) {
   return static_cast<unsigned>(ceil_div<int64_t>(points.rows, kBevThreads));
 }
 
 // Goes after bev_clear_kernel. `counts` is [batches + 1, kBevCounts].
 template <class Visit>
-cudaError_t launch_scatter(const PackedPoints& points, const BevGrid& grid, int32_t* counts,
+cudaError_t launch_scatter(const CloudBatch& points, const BevGrid& grid, int32_t* counts,
                            const Visit& visit, const CudaContext& context) {
   if (points.rows == 0) return cudaSuccess;
   return with_point_type(points.dtype, [&](auto type) {

@@ -10,7 +10,7 @@
 
 #include "csrc/kernels/bev/grid.h"
 #include "csrc/kernels/core/atomics.h"
-#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/parallel.h"
 
 namespace torchvox {
@@ -33,7 +33,7 @@ TORCHVOX_HD BevPoint place_point(const BevGrid& grid, T x, T y, T z, int64_t sam
 }
 
 template <class T>
-TORCHVOX_HD BevPoint locate_point(const PackedPoints& points, const BevGrid& grid, int64_t row,
+TORCHVOX_HD BevPoint locate_point(const CloudBatch& points, const BevGrid& grid, int64_t row,
                                   int64_t sample) {
   const T* p = static_cast<const T*>(points.data) + row * points.row_stride;
   return place_point(grid, widen(p[0]), widen(p[1]), widen(p[2]), sample);
@@ -48,7 +48,7 @@ inline constexpr int64_t kBevPointsPerTask = 8192;
 inline constexpr int64_t kBevCellsPerTask = 65536;
 
 template <class T, class Visit>
-void scatter_range(const PackedPoints& points, const BevGrid& grid, int32_t* counters,
+void scatter_range(const CloudBatch& points, const BevGrid& grid, int32_t* counters,
                    const Visit& visit, int64_t begin, int64_t end) {
   int32_t local[kBevCounts] = {};
   int64_t local_sample = -1;
@@ -59,7 +59,7 @@ void scatter_range(const PackedPoints& points, const BevGrid& grid, int32_t* cou
     }
   };
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t sample = points.valid_sample(row);
+    const int64_t sample = points.packed_owner(row);
     if (sample < 0) continue;
     if (sample != local_sample) {
       flush();
@@ -73,7 +73,7 @@ void scatter_range(const PackedPoints& points, const BevGrid& grid, int32_t* cou
 }
 
 template <class Visit>
-void scatter_cpu(const PackedPoints& points, const BevGrid& grid, int32_t* counters,
+void scatter_cpu(const CloudBatch& points, const BevGrid& grid, int32_t* counters,
                  const Visit& visit, const ParallelFor& parallel_for) {
   with_point_type(points.dtype, [&](auto type) {
     parallel_for((points.rows + kBevPointsPerTask - 1) / kBevPointsPerTask,

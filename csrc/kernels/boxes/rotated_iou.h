@@ -3,8 +3,8 @@
 // Entry of rotated_iou and its gradient.
 #pragma once
 
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/packed_points.h"
 
 namespace torchvox {
 

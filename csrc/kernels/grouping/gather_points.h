@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/packed_points.h"
 
 namespace torchvox {
 

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/packed_points.h"
 
 namespace torchvox {
 

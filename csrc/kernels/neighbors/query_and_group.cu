@@ -61,12 +61,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     group_kernel(const __grid_constant__ QueryAndGroupArgs args, int slots_per_block, bool staged) {
   __shared__ GroupSlot from[kMostSlots];
   __shared__ uint4 tile[kTileBytes / sizeof(uint4)];
-  const int64_t all = args.clouds * args.queries * args.slots;
+  const int64_t all = args.points.clouds * args.query.rows * args.slots;
   const int64_t first = int64_t{blockIdx.x} * slots_per_block;
   const int slots = static_cast<int>(min(int64_t{slots_per_block}, all - first));
   for (int i = threadIdx.x; i < slots; i += kThreads) {
     const int64_t row = divide(first + i, args.slots);
-    from[i] = GroupSlot::of(args, row, divide(row, args.queries), first + i - row * args.slots);
+    from[i] = GroupSlot::of(args, row, divide(row, args.query.rows), first + i - row * args.slots);
   }
   __syncthreads();
   const int64_t columns = args.columns();
@@ -80,15 +80,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                });
   }
   if (args.use_xyz && args.plain_floats()) {
-    const float* points = static_cast<const float*>(args.points);
-    const float* query = static_cast<const float*>(args.query);
-    copy_slots(slots, static_cast<int>(args.dims), columns,
+    const float* points = static_cast<const float*>(args.points.data);
+    const float* query = static_cast<const float*>(args.query.data);
+    copy_slots(slots, static_cast<int>(args.points.columns), columns,
                reinterpret_cast<float*>(out) + args.first_axis(), [&](int slot, int axis) {
                  const float p = from[slot].point < 0 ? 0.0f : points[from[slot].point + axis];
                  return quiet(p - query[from[slot].query + axis]);
                });
   } else if (args.use_xyz) {
-    const LaneGroup group(args.dims);
+    const LaneGroup group(args.points.columns);
     for (int slot = group.first; slot < slots; slot += group.groups) {
       group_coordinates(args, from[slot], group.lane, group.size, out, slot * columns);
     }
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t launch(const QueryAndGroupArgs& args, void*, const CudaContext& context) {
-  const int64_t slots = args.clouds * args.queries * args.slots, columns = args.columns();
+  const int64_t slots = args.points.clouds * args.query.rows * args.slots, columns = args.columns();
   if (slots * columns == 0) return cudaSuccess;
   with_word_of(args.grouped_dtype, [&](auto word) {
     // So many slots that each block begins on 16 bytes.

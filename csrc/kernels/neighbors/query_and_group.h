@@ -30,20 +30,10 @@ struct GroupRadii {
 // q of the row. An index outside of the cloud's block stands for zeros, coordinates included.
 // Differences, and quotients by the radius, are rounded to the dtype of the points.
 struct QueryAndGroupArgs {
-  const void* points = nullptr;  // [clouds, capacity, dims], unit column stride, as query
-  const void* query = nullptr;  // [clouds, queries, dims]
-  const void* features = nullptr;  // [clouds, capacity, channels], contiguous
-  DType dtype = DType::kFloat;  // of points and query
+  CloudBatch points, query;  // padded, of one dtype and number of columns
+  const void* features = nullptr;  // [clouds, points, channels], contiguous
   DType grouped_dtype = DType::kFloat;  // of features and grouped
-  int64_t clouds = 0;
-  int64_t capacity = 0;
-  int64_t queries = 0;
-  int64_t dims = 3;
   int64_t channels = 0;
-  int64_t cloud_stride = 0;  // in elements, as all strides
-  int64_t point_stride = 0;
-  int64_t query_cloud_stride = 0;
-  int64_t query_stride = 0;
   const int32_t* idx = nullptr;  // [clouds, queries, slots]
   int64_t slots = 0;
   GroupRadii radii;
@@ -51,12 +41,14 @@ struct QueryAndGroupArgs {
   bool features_first = false;
   void* grouped = nullptr;  // [clouds, queries, slots, columns()], aligned to 16 bytes
 
-  TORCHVOX_HD int64_t columns() const { return channels + (use_xyz ? dims : 0); }
+  TORCHVOX_HD int64_t columns() const { return channels + (use_xyz ? points.columns : 0); }
   TORCHVOX_HD int64_t first_axis() const { return features_first ? channels : 0; }
-  TORCHVOX_HD int64_t first_channel() const { return use_xyz && !features_first ? dims : 0; }
+  TORCHVOX_HD int64_t first_channel() const {
+    return use_xyz && !features_first ? points.columns : 0;
+  }
   // Whether a coordinate is a difference of floats and nothing else.
   TORCHVOX_HD bool plain_floats() const {
-    return dtype == DType::kFloat && grouped_dtype == DType::kFloat && radii.count == 0;
+    return points.dtype == DType::kFloat && grouped_dtype == DType::kFloat && radii.count == 0;
   }
 };
 
@@ -123,11 +115,11 @@ struct GroupSlot {
   static TORCHVOX_HD GroupSlot of(const QueryAndGroupArgs& args, int64_t row, int64_t b,
                                   int64_t slot) {
     const int64_t i = args.idx[row * args.slots + slot];
-    const bool inside = i >= 0 && i < args.capacity;
+    const bool inside = i >= 0 && i < args.points.rows;
     GroupSlot from;
-    from.point = inside ? b * args.cloud_stride + i * args.point_stride : -1;
-    from.query = b * args.query_cloud_stride + (row - b * args.queries) * args.query_stride;
-    from.features = (b * args.capacity + i) * args.channels;
+    from.point = inside ? b * args.points.cloud_stride + i * args.points.row_stride : -1;
+    from.query = b * args.query.cloud_stride + (row - b * args.query.rows) * args.query.row_stride;
+    from.features = (b * args.points.rows + i) * args.channels;
     from.slot = slot;
     return from;
   }
@@ -137,11 +129,13 @@ struct GroupSlot {
 template <class C>
 TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot& from,
                                   int64_t axis, void* grouped, int64_t at) {
-  const C p = from.point < 0 ? C{0} : load_wide<C>(args.dtype, args.points, from.point + axis);
-  const C q = load_wide<C>(args.dtype, args.query, from.query + axis);
-  C relative = round_to(args.dtype, p - q);
+  const C p =
+      from.point < 0 ? C{0} : load_wide<C>(args.points.dtype, args.points.data, from.point + axis);
+  const C q = load_wide<C>(args.points.dtype, args.query.data, from.query + axis);
+  C relative = round_to(args.points.dtype, p - q);
   if (args.radii.count > 0) {
-    relative = round_to(args.dtype, relative / static_cast<C>(args.radii.of_slot(from.slot)));
+    relative =
+        round_to(args.points.dtype, relative / static_cast<C>(args.radii.of_slot(from.slot)));
   }
   store_rounded(args.grouped_dtype, grouped, at, quiet(relative));
 }
@@ -150,8 +144,8 @@ TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot
 TORCHVOX_HD void group_coordinates(const QueryAndGroupArgs& args, const GroupSlot& from,
                                    int64_t begin, int64_t step, void* grouped, int64_t at) {
   const int64_t first = at + args.first_axis();
-  for (int64_t axis = begin; axis < args.dims; axis += step) {
-    if (args.dtype == DType::kDouble) {
+  for (int64_t axis = begin; axis < args.points.columns; axis += step) {
+    if (args.points.dtype == DType::kDouble) {
       group_coordinate<double>(args, from, axis, grouped, first + axis);
     } else {
       group_coordinate<float>(args, from, axis, grouped, first + axis);

@@ -17,16 +17,16 @@ int64_t items_per_task(int64_t elements) {
 // The usual types, without a look at them for every coordinate; the same steps.
 bool subtract_floats(const QueryAndGroupArgs& args, const GroupSlot& from, int64_t at) {
   if (!args.plain_floats() || from.point < 0) return false;
-  const float* p = static_cast<const float*>(args.points) + from.point;
-  const float* q = static_cast<const float*>(args.query) + from.query;
+  const float* p = static_cast<const float*>(args.points.data) + from.point;
+  const float* q = static_cast<const float*>(args.query.data) + from.query;
   float* out = static_cast<float*>(args.grouped) + at + args.first_axis();
-  for (int64_t axis = 0; axis < args.dims; ++axis) out[axis] = quiet(p[axis] - q[axis]);
+  for (int64_t axis = 0; axis < args.points.columns; ++axis) out[axis] = quiet(p[axis] - q[axis]);
   return true;
 }
 
 template <class Word>
 void group_row(const QueryAndGroupArgs& args, int64_t row) {
-  const int64_t b = divide(row, args.queries), columns = args.columns();
+  const int64_t b = divide(row, args.query.rows), columns = args.columns();
   for (int64_t slot = 0; slot < args.slots; ++slot) {
     const GroupSlot from = GroupSlot::of(args, row, b, slot);
     const int64_t at = (row * args.slots + slot) * columns;
@@ -46,7 +46,7 @@ void group_row(const QueryAndGroupArgs& args, int64_t row) {
 void run_cpu(const QueryAndGroupArgs& args, void*, const ParallelFor& parallel_for) {
   const int64_t columns = args.columns();
   with_word_of(args.grouped_dtype, [&](auto word) {
-    for_each_index(parallel_for, args.clouds * args.queries, items_per_task(args.slots * columns),
+    for_each_index(parallel_for, args.points.clouds * args.query.rows, items_per_task(args.slots * columns),
                    [&](int64_t row) { group_row<decltype(word)>(args, row); });
   });
 }

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "csrc/kernels/core/arith.h"
-#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/voxel/grid.h"

@@ -4,7 +4,7 @@
 // decides how small the boxes of tiles are, nothing else: ties, rounding and lost bits cost speed,
 // not exactness. summary: one block 1,024 points, read once. key, gather: one thread a position, a
 // radix sort of 8-byte pairs between them.
-#include "csrc/kernels/sampling/fps/device.cuh"
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/spatial/order.cuh"
 
 namespace torchvox {
@@ -15,20 +15,21 @@ constexpr int kChunk = 1024;  // points of a block of summary_kernel
 
 // Chunks of a ragged cloud are numbered from ptr[b] / kChunk + b: ranges that never overlap and
 // need no scan over the clouds.
-__device__ __forceinline__ int64_t first_chunk(const FpsArgs& args, int64_t b) {
-  return clamp_index(args.ptr[b], 0, args.capacity) / kChunk + b;
+__device__ __forceinline__ int64_t first_chunk(const CandidatePoints& args, int64_t b) {
+  return clamp_index(args.points.offsets[b], 0, args.points.rows) / kChunk + b;
 }
 
 // Whose chunk `number` is, and where it begins in that cloud.
-__device__ __forceinline__ int64_t cloud_of_chunk(const FpsArgs& args, const SpatialOrder& order,
-                                                  int64_t number, int64_t& begin) {
-  if (!args.ragged) {
-    const unsigned per_cloud = static_cast<unsigned>((args.capacity + kChunk - 1) / kChunk);
+__device__ __forceinline__ int64_t cloud_of_chunk(const CandidatePoints& args,
+                                                  const SpatialOrder& order, int64_t number,
+                                                  int64_t& begin) {
+  if (!args.points.packed) {
+    const unsigned per_cloud = static_cast<unsigned>((args.points.rows + kChunk - 1) / kChunk);
     const unsigned b = static_cast<unsigned>(number) / per_cloud;
     begin = (number - int64_t{b} * per_cloud) * kChunk;
     return order.first_cloud + b;
   }
-  int64_t low = 0, high = args.clouds;
+  int64_t low = 0, high = args.points.clouds;
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
     if (first_chunk(args, middle) <= number) {
@@ -38,11 +39,11 @@ __device__ __forceinline__ int64_t cloud_of_chunk(const FpsArgs& args, const Spa
     }
   }
   const int64_t chunk = number - first_chunk(args, low);
-  begin = chunk < 0 ? args.capacity : chunk * kChunk;  // rows before the first cloud: no chunk
+  begin = chunk < 0 ? args.points.rows : chunk * kChunk;  // rows before the first cloud: no chunk
   return low;
 }
 
-__device__ __forceinline__ bool is_ordered(const SpatialOrder& order, const FpsCloud& cloud) {
+__device__ __forceinline__ bool is_ordered(const SpatialOrder& order, const CandidateCloud& cloud) {
   return int64_t{cloud.tie.space()} > order.above;
 }
 
@@ -61,10 +62,11 @@ __device__ __forceinline__ CloudSummary warp_summary(CloudSummary mine) {
 // One block per chunk: box, first code and number of its candidates into the cloud's summary.
 // Integer max and add: the order of the atomics is of no consequence.
 __global__ void __launch_bounds__(kThreads)
-    summary_kernel(const __grid_constant__ FpsArgs args,
+    summary_kernel(const __grid_constant__ CandidatePoints args,
                    const __grid_constant__ SpatialOrder order) {
   int64_t begin;
-  const FpsCloud cloud = FpsCloud::of(args, cloud_of_chunk(args, order, blockIdx.x, begin));
+  const CandidateCloud cloud =
+      CandidateCloud::of(args, cloud_of_chunk(args, order, blockIdx.x, begin));
   if (begin >= cloud.points || !is_ordered(order, cloud)) return;
   CloudSummary mine = {};
   const int64_t end = min(begin + kChunk, int64_t{cloud.points});
@@ -101,31 +103,32 @@ __global__ void __launch_bounds__(kThreads)
 // thread per position; in a ragged call points outside every cloud keep their place between the
 // clouds.
 __global__ void __launch_bounds__(kThreads)
-    key_kernel(const __grid_constant__ FpsArgs args, const __grid_constant__ SpatialOrder order,
-               int axis_bits) {
+    key_kernel(const __grid_constant__ CandidatePoints args,
+               const __grid_constant__ SpatialOrder order, int axis_bits) {
   for (int64_t p = global_thread(); p < order.points; p += global_stride()) {
     int64_t rank;  // order of the segment that holds the position
     int64_t b;
-    if (args.ragged) {
-      int64_t low = 0, high = args.clouds + 1;  // how many offsets are at most p
+    if (args.points.packed) {
+      int64_t low = 0, high = args.points.clouds + 1;  // how many offsets are at most p
       while (low < high) {
         const int64_t middle = (low + high) / 2;
-        if (args.ptr[middle] <= p) {
+        if (args.points.offsets[middle] <= p) {
           low = middle + 1;
         } else {
           high = middle;
         }
       }
       rank = low;
-      b = rank >= 1 && rank <= args.clouds ? rank - 1 : -1;
+      b = rank >= 1 && rank <= args.points.clouds ? rank - 1 : -1;
     } else {
-      rank = static_cast<uint32_t>(p) / static_cast<uint32_t>(args.capacity);
+      rank = static_cast<uint32_t>(p) / static_cast<uint32_t>(args.points.rows);
       b = order.first_cloud + rank;
     }
     uint32_t place = 1u << (3 * axis_bits);  // after the candidates
     if (b >= 0) {
-      const FpsCloud cloud = FpsCloud::of(args, b);
-      const int64_t i = p + order.first_cloud * args.capacity * (args.ragged ? 0 : 1) - cloud.first;
+      const CandidateCloud cloud = CandidateCloud::of(args, b);
+      const int64_t i =
+          p + order.first_cloud * args.points.rows * (args.points.packed ? 0 : 1) - cloud.first;
       if (i >= 0 && i < cloud.points && is_ordered(order, cloud)) {
         const Point3 point = load_point(args, cloud, static_cast<uint32_t>(i));
         if (is_candidate(args, point)) {
@@ -142,8 +145,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // The candidates in the order of the sorted keys. A thread per position.
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(const __grid_constant__ FpsArgs args, const __grid_constant__ SpatialOrder order,
-                  int axis_bits) {
+    gather_kernel(const __grid_constant__ CandidatePoints args,
+                  const __grid_constant__ SpatialOrder order, int axis_bits) {
   const uint32_t* const keys = order.sort.keys[order.sort.current];
   const uint32_t* const positions = order.sort.values[order.sort.current];
   const int shift = 3 * axis_bits + 1;
@@ -155,8 +158,9 @@ __global__ void __launch_bounds__(kThreads)
       continue;
     }
     const int64_t rank = shift < 32 ? key >> shift : 0;
-    const FpsCloud cloud = FpsCloud::of(args, args.ragged ? rank - 1 : order.first_cloud + rank);
-    const int64_t begin = args.ragged ? cloud.first : rank * args.capacity;
+    const CandidateCloud cloud =
+        CandidateCloud::of(args, args.points.packed ? rank - 1 : order.first_cloud + rank);
+    const int64_t begin = args.points.packed ? cloud.first : rank * args.points.rows;
     // Clamped, so that offsets in disorder, whose clouds overlap, stay in bounds too.
     const uint32_t i = static_cast<uint32_t>(
         clamp_index(int64_t{positions[p]} - begin, 0, int64_t{cloud.points} - 1));
@@ -173,8 +177,11 @@ int bits_for(int64_t values) {
 
 }  // namespace
 
-SpatialOrder::SpatialOrder(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace)
-    : clouds(plan.clouds_at_once), points(points_at_once(args, plan)), above(plan.block_room()) {
+SpatialOrder::SpatialOrder(const CandidatePoints& args, int64_t clouds, int64_t above,
+                           Workspace& workspace)
+    : clouds(clouds),
+      points(args.points.packed ? args.points.rows : clouds * args.points.rows),
+      above(above) {
   summaries = workspace.take<CloudSummary>(clouds);
   sorted = workspace.take<float4>(points);
   for (int buffer = 0; buffer < 2; ++buffer) {
@@ -185,14 +192,16 @@ SpatialOrder::SpatialOrder(const FpsArgs& args, const FpsPlan& plan, Workspace& 
   sort.temporary = workspace.take<char>(sort.temporary_bytes);
 }
 
-cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStream_t stream) {
+cudaError_t make_spatial_order(const CandidatePoints& args, SpatialOrder& order,
+                               cudaStream_t stream) {
   if (order.clouds == 0 || order.points == 0) return cudaSuccess;
-  const int64_t chunks = args.ragged ? args.capacity / kChunk + args.clouds
-                                     : order.clouds * ceil_div<int64_t>(args.capacity, kChunk);
+  const int64_t chunks = args.points.packed
+      ? args.points.rows / kChunk + args.points.clouds
+      : order.clouds * ceil_div<int64_t>(args.points.rows, kChunk);
   // The cloud and one flag come first in a key. About a cell a point, rounded up to whole passes of
   // the sort, 8 bits each.
-  const int cloud_bits = bits_for(args.ragged ? args.clouds + 2 : order.clouds);
-  const int needed = cloud_bits + 1 + bits_for(args.capacity);
+  const int cloud_bits = bits_for(args.points.packed ? args.points.clouds + 2 : order.clouds);
+  const int needed = cloud_bits + 1 + bits_for(args.points.rows);
   const int bits = needed < 32 ? (needed + 7) / 8 * 8 : 32;
   const int axis_bits = (bits - 1 - cloud_bits) / 3 < 10 ? (bits - 1 - cloud_bits) / 3 : 10;
   TORCHVOX_CUDA_CHECK(

@@ -1,12 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Places on the Hilbert curve of a cloud.
+// Clouds in an order that keeps neighbors together: by their places on a Hilbert curve.
 #pragma once
 
-#include "csrc/kernels/sampling/fps/kernels.cuh"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/workspace.h"
+#include "csrc/kernels/spatial/candidates.h"
 #include "csrc/kernels/spatial/curves.h"
+#include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
+
+// What is known of a cloud after one pass over it. Zero-filled memory is the neutral element: every
+// field only ever grows.
+struct CloudSummary {
+  uint32_t low[3];  // ~ordered_bits of the smallest coordinate of a candidate, summation order
+  uint32_t high[3];  // ordered_bits of the largest
+  uint32_t first;  // ~code of the first candidate in tie order
+  uint32_t candidates;
+};
+
+// The clouds [first_cloud, first_cloud + clouds) in an order that keeps neighbors together.
+// Positions count from the first point of first_cloud.
+struct SpatialOrder {
+  int64_t first_cloud = 0;
+  int64_t clouds = 0;
+  int64_t points = 0;
+  int64_t above = -1;  // clouds with at most this many tie codes are left out
+  int axis_bits = 0;  // of the places on the curve, the low bits of the sorted keys
+  CloudSummary* summaries = nullptr;  // [clouds]
+  float4* sorted = nullptr;  // [points] a, b, c, code; the candidates of a cloud come first in it
+  SortBuffers sort;
+
+  // Of `clouds` clouds at a time.
+  SpatialOrder(const CandidatePoints& args, int64_t clouds, int64_t above, Workspace& workspace);
+};
+
+// Fills `summaries` and `sorted`. Speed depends on the order, results never do.
+cudaError_t make_spatial_order(const CandidatePoints& args, SpatialOrder& order,
+                               cudaStream_t stream);
 
 // Place of a point on the curve through the cube of its cloud; of any other point, that of a cell
 // on the cube's side.

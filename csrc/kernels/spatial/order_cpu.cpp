@@ -2,14 +2,16 @@
 //
 // The spatial order of a cloud on the CPU: a radix sort of Morton codes, then median splits of
 // chunks of 1,024 points down to tiles.
-#include "csrc/kernels/sampling/fps/tiles_cpu.h"
+#include <algorithm>
+
+#include "csrc/kernels/spatial/order_cpu.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
 namespace {
 
 constexpr int kAxisBits = 10;  // of a Morton code
-constexpr int64_t kUnordered = 2 * CpuTiles::kTile;  // too few points to be worth an order
+constexpr int64_t kUnordered = 2 * kCpuTile;  // too few points to be worth an order
 constexpr int64_t kChunk = 1024;
 
 struct Item {
@@ -24,7 +26,7 @@ struct Local {
 
 // Median splits along the longest axis, down to single tiles.
 void split(Local* begin, Local* end) {
-  if (end - begin <= CpuTiles::kTile) return;
+  if (end - begin <= kCpuTile) return;
   Point3 low = begin->p, high = begin->p;
   for (const Local* item = begin; item != end; ++item) {
     low.a = std::min(low.a, item->p.a), high.a = std::max(high.a, item->p.a);
@@ -33,7 +35,7 @@ void split(Local* begin, Local* end) {
   }
   const float a = high.a - low.a, b = high.b - low.b, c = high.c - low.c;
   // The left part is a power of two of tiles, so that tiles start at splits.
-  int64_t left = CpuTiles::kTile;
+  int64_t left = kCpuTile;
   while (2 * left < end - begin) left *= 2;
   const auto by = [&](float Point3::*axis) {
     std::nth_element(begin, begin + left, end,
@@ -52,7 +54,7 @@ void split(Local* begin, Local* end) {
 
 }  // namespace
 
-std::vector<uint32_t> spatial_order_cpu(const FpsArgs& args, const FpsCloud& cloud) {
+std::vector<uint32_t> spatial_order_cpu(const CandidatePoints& args, const CandidateCloud& cloud) {
   std::vector<Item> items;
   items.reserve(cloud.points);
   float low[3] = {INFINITY, INFINITY, INFINITY}, high[3] = {-INFINITY, -INFINITY, -INFINITY};

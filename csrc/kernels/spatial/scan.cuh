@@ -10,9 +10,10 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/warp.cuh"
-#include "csrc/kernels/voxel/voxelize/work.cuh"
 
 namespace torchvox {
+
+inline constexpr int kScanThreads = 256;  // of a block
 
 // Bits 63-62: 0 the tile's own sum, 1 the sum up to the end of the tile, 3 not ready (the cleared
 // state). Below: voxels (31 bits), points (31 bits).
@@ -128,7 +129,7 @@ __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, 
   }
   __syncthreads();
   uint64_t before = 0;
-  for (int64_t end = tile; end > 0; end -= kVoxelThreads) {
+  for (int64_t end = tile; end > 0; end -= kScanThreads) {
     const int64_t other = end - 1 - threadIdx.x;
     uint64_t word = kStatusTotal;
     if (other >= 0) word = wait_for_status(&status[other]);
@@ -145,7 +146,7 @@ __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, 
     }
     __syncthreads();
     bool found = false;
-    for (int w = 0; w < kVoxelThreads / 32 && !found; ++w) {
+    for (int w = 0; w < kScanThreads / 32 && !found; ++w) {
       before += shared.sums[w];
       found = shared.found[w];
     }

@@ -111,7 +111,7 @@ struct VoxelGrid {
     return c;
   }
 
-  TORCHVOX_HD int64_t sample_of(uint64_t key) const {
+  TORCHVOX_HD int64_t block_of(uint64_t key) const {
     return static_cast<int64_t>(key / cells_per_sample());
   }
 

@@ -78,14 +78,14 @@ int64_t workspace_bytes_cuda(const VoxelCsrArgs& args, const Target&) {
 cudaError_t launch(const VoxelCsrArgs& args, void* workspace, const CudaContext& context) {
   SortWork work(args, workspace);
   if (args.points > 0) {
-    keys_kernel<<<blocks_for(args.points, kSortThreads, context.target), kSortThreads, 0, context.stream>>>(
-        args, work);
+    keys_kernel<<<blocks_for(args.points, kSortThreads, context.target), kSortThreads, 0,
+                  context.stream>>>(args, work);
     TORCHVOX_CUDA_CHECK(cudaGetLastError());
     TORCHVOX_CUDA_CHECK(work.sort(args, work.temporary, context.stream));
   }
   const int64_t count = args.points > args.rows ? args.points : args.rows + 1;
-  offsets_kernel<<<blocks_for(count, kSortThreads, context.target), kSortThreads, 0, context.stream>>>(
-      args, work);
+  offsets_kernel<<<blocks_for(count, kSortThreads, context.target), kSortThreads, 0,
+                   context.stream>>>(args, work);
   return cudaGetLastError();
 }
 

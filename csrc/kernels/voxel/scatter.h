@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
-#include "csrc/kernels/core/packed_points.h"
 
 namespace torchvox {
 

@@ -78,7 +78,7 @@ Outputs compute(const char* op, const Tensor& points, c10::ArrayRef<double> rang
                               out_dtype, fill, lowest_code);
   Outputs out = empty_outputs(plan, points, with_index);
   if (points.is_meta()) return out;
-  const Packed packed(points, batch_offsets, num_valid);
+  const Clouds packed(points, batch_offsets, num_valid);
   BevMaxHeightArgs args;
   args.points = packed.view;
   args.grid = plan.grid;
@@ -135,7 +135,7 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
   }
   Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());
   if (points.is_meta()) return grad_points;
-  const Packed packed(points, batch_offsets, num_valid);
+  const Clouds packed(points, batch_offsets, num_valid);
   const Tensor grad = grad_height.contiguous(), top = top_index.contiguous();
   BevMaxHeightBackwardArgs args;
   args.points = packed.view;

@@ -147,7 +147,7 @@ Plan make_plan(const char* op, const Tensor& points, c10::ArrayRef<double> range
   return plan;
 }
 
-BevIntensity intensity_of(const OptionalTensor& features, const Packed& packed) {
+BevIntensity intensity_of(const OptionalTensor& features, const Clouds& packed) {
   BevIntensity intensity;
   if (features) {
     intensity.data = features->const_data_ptr();
@@ -184,7 +184,7 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
   Tensor counts = empty_beside({plan.batches + 1, int64_t{kBevCounts}}, at::kInt, points);
   if (points.is_meta()) return {image, counts};
 
-  const Packed packed(points, batch_offsets, num_valid);
+  const Clouds packed(points, batch_offsets, num_valid);
   Tensor cell_offsets, cell_points;
   if (plan.ordered_mean) {
     const Tensor point_cell = empty_beside({packed.view.rows}, at::kInt, points);
@@ -194,7 +194,7 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
     cells.point_cell = point_cell.mutable_data_ptr<int32_t>();
     run(op, points, cells);
     std::tie(cell_offsets, cell_points) =
-        voxel_csr_op().call(point_cell, packed.view.batches * plan.grid.cells());
+        voxel_csr_op().call(point_cell, packed.view.clouds * plan.grid.cells());
   }
   BevRasterizeArgs args;
   args.points = packed.view;
@@ -246,7 +246,7 @@ std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, cons
                                   : at::empty({0}, points.options());
   if (points.is_meta()) return {grad_points, grad_features};
 
-  const Packed packed(points, batch_offsets, num_valid);
+  const Clouds packed(points, batch_offsets, num_valid);
   const Tensor grad = grad_image.contiguous();
   BevRasterizeBackwardArgs args;
   args.points = packed.view;

@@ -20,7 +20,7 @@
 
 #include <optional>
 
-#include "csrc/kernels/core/packed_points.h"
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"
 #include "csrc/ops/core/register.h"
@@ -123,28 +123,38 @@ inline std::optional<at::Tensor> contiguous(const std::optional<at::Tensor>& ten
   return tensor ? std::optional<at::Tensor>(tensor->contiguous()) : std::nullopt;
 }
 
-// A packed batch as kernels see it, with the tensors that keep its memory alive. Any row stride is
-// read in place; only a column stride other than one costs a copy.
-struct Packed {
+// The rows of a tensor with unit column stride, any other strides as they are.
+inline at::Tensor readable(const at::Tensor& rows) {
+  return rows.stride(-1) == 1 || rows.size(-1) == 1 ? rows : rows.contiguous();
+}
+
+// Points as kernels see them, with the tensors that keep their memory alive: [B, N, D] padded, or
+// [N, D] packed. Any row stride is read in place; only another column stride than one costs a copy.
+struct Clouds {
   at::Tensor points;
   std::optional<at::Tensor> batch_offsets;
-  std::optional<at::Tensor> num_valid;
-  PackedPoints view;
+  std::optional<at::Tensor> lengths;
+  CloudBatch view;
 
-  Packed(const at::Tensor& points_in, const std::optional<at::Tensor>& offsets_in,
-         const std::optional<at::Tensor>& valid_in)
-      : points(points_in.stride(1) == 1 || points_in.size(1) == 1 ? points_in
-                                                                  : points_in.contiguous()),
+  Clouds(const at::Tensor& points_in, const std::optional<at::Tensor>& offsets_in,
+         const std::optional<at::Tensor>& lengths_in)
+      : points(readable(points_in)),
         batch_offsets(contiguous(offsets_in)),
-        num_valid(contiguous(valid_in)) {
+        lengths(contiguous(lengths_in)) {
     view.data = points.const_data_ptr();
     view.dtype = dtype_of(points.scalar_type());
-    view.rows = points.size(0);
-    view.columns = points.size(1);
-    view.row_stride = points.stride(0);
-    view.batches = batch_offsets ? batch_offsets->size(0) - 1 : 1;
+    view.packed = points.dim() == 2;
+    view.rows = points.size(-2);
+    view.columns = points.size(-1);
+    view.row_stride = points.stride(-2);
+    if (!view.packed) {
+      view.clouds = points.size(0);
+      view.cloud_stride = points.stride(0);
+    } else if (batch_offsets) {
+      view.clouds = batch_offsets->size(0) - 1;
+    }
     view.offsets = index_array(batch_offsets);
-    view.num_valid = index_array(num_valid);
+    view.lengths = index_array(lengths);
   }
 };
 

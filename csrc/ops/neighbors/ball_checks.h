@@ -55,9 +55,4 @@ inline DistOrder parse_dist_order(const char* op, std::string_view order) {
   return parse_word(op, "dist_order", order, "pn2", "loop") ? DistOrder::kLoop : DistOrder::kPn2;
 }
 
-// The rows with unit column stride, any other strides as they are.
-inline at::Tensor readable(const at::Tensor& rows) {
-  return rows.stride(-1) == 1 || rows.size(-1) == 1 ? rows : rows.contiguous();
-}
-
 }  // namespace torchvox

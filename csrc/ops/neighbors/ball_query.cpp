@@ -38,12 +38,10 @@ BallQueryArgs parse_options(const char* op, const Tensor& points, const Options&
   args.order = parse_dist_order(op, options.dist_order);
   check_size(options.k.sym_ge(0), op, "k must be >= 0", options.k);
   check_below(options.k, kIndexLimit, op, "k must be below 2^31", options.k);
-  args.dtype = dtype_of(points.scalar_type());
-  args.core =
-      args.dtype == DType::kDouble ? options.core_dist2 : static_cast<float>(options.core_dist2);
-  args.radius[0] =
-      ball_radius(args.dtype, options.radius, options.radius2 ? &*options.radius2 : nullptr,
-                  options.min_radius, options.core_dist2, options.closed);
+  const DType dtype = dtype_of(points.scalar_type());
+  args.core = dtype == DType::kDouble ? options.core_dist2 : static_cast<float>(options.core_dist2);
+  args.radius[0] = ball_radius(dtype, options.radius, options.radius2 ? &*options.radius2 : nullptr,
+                               options.min_radius, options.core_dist2, options.closed);
   return args;
 }
 
@@ -57,80 +55,59 @@ Outputs empty_outputs(const Tensor& query, const c10::SymInt& k) {
           empty_beside(rows, at::kInt, query)};
 }
 
-// Fills in the data and runs. `points` and `query` are what readable() gave.
-void finish(const char* op, BallQueryArgs& args, const Tensor& points, const Tensor& query,
+// Fills in the data and runs.
+void finish(const char* op, BallQueryArgs& args, const Clouds& points, const Clouds& query,
             const Outputs& out) {
   const auto& [dist2, idx, count] = out;
-  args.points = points.const_data_ptr();
-  args.query = query.const_data_ptr();
-  args.dims = points.size(-1);
-  if (args.dims != 3) args.order = DistOrder::kLoop;
-  args.capacity = points.size(-2);
-  args.queries = query.size(-2);
-  args.point_stride = points.stride(-2);
-  args.query_stride = query.stride(-2);
+  args.points = points.view;
+  args.query = query.view;
+  if (points.view.columns != 3) args.order = DistOrder::kLoop;
   args.slots = args.radius[0].k = idx.size(-1);
   args.dist2 = dist2.mutable_data_ptr();
   args.idx = idx.mutable_data_ptr<int32_t>();
   args.count = count.mutable_data_ptr<int32_t>();
-  run(op, points, args);
+  run(op, points.points, args);
 }
 
-Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radius, c10::SymInt k,
+Outputs ball_query(const Tensor& points, const Tensor& query, double radius, c10::SymInt k,
                    std::optional<double> radius2, double min_radius, double core_dist2, bool closed,
                    std::string_view fill, std::string_view dist_order,
-                   const OptionalTensor& lengths_in, const OptionalTensor& query_lengths_in) {
+                   const OptionalTensor& lengths, const OptionalTensor& query_lengths) {
   const char* op = "ball_query";
-  check_points_and_query(op, points_in, query_in, 3, "[B, N, D]", "[B, M, D]");
-  const c10::SymInt clouds = points_in.sym_size(0);
-  check_size(query_in.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
-             query_in.sym_sizes());
-  check_queries(op, clouds, clouds * query_in.sym_size(1));
+  check_points_and_query(op, points, query, 3, "[B, N, D]", "[B, M, D]");
+  const c10::SymInt clouds = points.sym_size(0);
+  check_size(query.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
+             query.sym_sizes());
+  check_queries(op, clouds, clouds * query.sym_size(1));
   BallQueryArgs args = parse_options(
-      op, points_in, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
-  check_vector(op, "lengths", lengths_in, points_in, clouds, "[B]");
-  check_vector(op, "query_lengths", query_lengths_in, points_in, clouds, "[B]");
-  const Outputs out = empty_outputs(query_in, k);
-  if (points_in.is_meta()) return out;
-
-  const Tensor points = readable(points_in), query = readable(query_in);
-  const OptionalTensor lengths = contiguous(lengths_in),
-                       query_lengths = contiguous(query_lengths_in);
-  args.clouds = points.size(0);
-  args.cloud_stride = points.stride(0);
-  args.query_cloud_stride = query.stride(0);
-  args.lengths = index_array(lengths);
-  args.query_lengths = index_array(query_lengths);
-  finish(op, args, points, query, out);
+      op, points, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
+  check_vector(op, "lengths", lengths, points, clouds, "[B]");
+  check_vector(op, "query_lengths", query_lengths, points, clouds, "[B]");
+  const Outputs out = empty_outputs(query, k);
+  if (points.is_meta()) return out;
+  finish(op, args, Clouds(points, {}, lengths), Clouds(query, {}, query_lengths), out);
   return out;
 }
 
-Outputs ball_query_ragged(const Tensor& points_in, const Tensor& query_in, const Tensor& ptr_in,
-                          const Tensor& query_ptr_in, double radius, c10::SymInt k,
+Outputs ball_query_ragged(const Tensor& points, const Tensor& query, const Tensor& ptr,
+                          const Tensor& query_ptr, double radius, c10::SymInt k,
                           std::optional<double> radius2, double min_radius, double core_dist2,
                           bool closed, std::string_view fill, std::string_view dist_order,
                           bool local_index) {
   const char* op = "ball_query_ragged";
-  check_points_and_query(op, points_in, query_in, 2, "[T, D]", "[U, D]");
-  check_integers(op, "ptr", ptr_in);
-  check_device(op, "ptr", ptr_in, points_in);
-  check_value(ptr_in.dim() == 1, op, "ptr must be [B + 1]", ptr_in.sym_sizes());
-  check_size(ptr_in.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr_in.sym_sizes());
-  check_vector(op, "query_ptr", query_ptr_in, points_in, ptr_in.sym_size(0), "[B + 1], as ptr");
+  check_points_and_query(op, points, query, 2, "[T, D]", "[U, D]");
+  check_integers(op, "ptr", ptr);
+  check_device(op, "ptr", ptr, points);
+  check_value(ptr.dim() == 1, op, "ptr must be [B + 1]", ptr.sym_sizes());
+  check_size(ptr.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr.sym_sizes());
+  check_vector(op, "query_ptr", query_ptr, points, ptr.sym_size(0), "[B + 1], as ptr");
   BallQueryArgs args = parse_options(
-      op, points_in, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
-  check_queries(op, ptr_in.sym_size(0) - 1, query_in.sym_size(0));
-  const Outputs out = empty_outputs(query_in, k);
-  if (points_in.is_meta()) return out;
-
-  const Tensor points = readable(points_in), query = readable(query_in), ptr = ptr_in.contiguous(),
-               query_ptr = query_ptr_in.contiguous();
-  args.ragged = true;
-  args.clouds = ptr.size(0) - 1;
-  args.ptr = index_array(ptr);
-  args.query_ptr = index_array(query_ptr);
+      op, points, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
+  check_queries(op, ptr.sym_size(0) - 1, query.sym_size(0));
+  const Outputs out = empty_outputs(query, k);
+  if (points.is_meta()) return out;
   args.local_index = local_index;
-  finish(op, args, points, query, out);
+  finish(op, args, Clouds(points, ptr, {}), Clouds(query, query_ptr, {}), out);
   return out;
 }
 

@@ -104,23 +104,14 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
       {query_in.sym_size(0), query_in.sym_size(1), weights_in.back().sym_size(0)}, type, points_in);
   if (points_in.is_meta()) return out;
 
-  const Tensor points = readable(points_in), query = readable(query_in);
+  const Clouds points(points_in, {}, {}), query(query_in, {}, {});
   const OptionalTensor features = contiguous(features_in);
   const Tensor idx = with_even_rows(idx_in), count = with_even_rows(count_in);
   std::vector<Tensor> kept;  // while the kernels read them
   GroupMlpArgs args;
-  args.points = points.const_data_ptr();
-  args.query = query.const_data_ptr();
-  args.dtype = dtype_of(points.scalar_type());
+  args.points = points.view;
+  args.query = query.view;
   args.mlp_dtype = dtype_of(type);
-  args.clouds = points.size(0);
-  args.capacity = points.size(1);
-  args.queries = query.size(1);
-  args.dims = points.size(2);
-  args.cloud_stride = points.stride(0);
-  args.point_stride = points.stride(1);
-  args.query_cloud_stride = query.stride(0);
-  args.query_stride = query.stride(1);
   if (features) {
     args.features = features->const_data_ptr();
     args.channels = features->size(2);
@@ -142,7 +133,7 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
     args.layer[l].bias = kept.emplace_back(biases_in[l].contiguous()).const_data_ptr();
   }
   args.out = out.mutable_data_ptr();
-  run(op, points, args);
+  run(op, points.points, args);
   return out;
 }
 

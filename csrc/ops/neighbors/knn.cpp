@@ -60,11 +60,6 @@ void check_vector(const char* op, const char* name, const OptionalTensor& tensor
   check_size(tensor->sym_size(0).sym_eq(length), op, rule, tensor->sym_sizes());
 }
 
-// With unit column stride, any other strides as they are.
-Tensor readable(const Tensor& points) {
-  return points.stride(-1) == 1 || points.size(-1) == 1 ? points : points.contiguous();
-}
-
 std::tuple<Tensor, Tensor> empty_outputs(const Search& search, const Tensor& query) {
   c10::SymDimVector shape(query.sym_sizes());
   shape.back() = search.k;
@@ -72,73 +67,50 @@ std::tuple<Tensor, Tensor> empty_outputs(const Search& search, const Tensor& que
   return {empty_beside(shape, type, query), empty_beside(shape, at::kInt, query)};
 }
 
-// Fills in what batched and ragged calls share, and runs.
-void finish(const Search& search, KnnArgs& args, const Tensor& points_in, const Tensor& query_in,
-            const std::tuple<Tensor, Tensor>& out) {
-  const Tensor points = readable(points_in), query = readable(query_in);
-  args.points = points.const_data_ptr();
-  args.query = query.const_data_ptr();
-  args.dtype = dtype_of(points.scalar_type());
-  args.capacity = points.size(-2);
-  args.rows = query.size(-2);
-  args.dims = points.size(-1);
-  args.point_stride = points.stride(-2);
-  args.query_stride = query.stride(-2);
-  if (!args.ragged) {
-    args.cloud_stride = points.stride(0);
-    args.query_cloud_stride = query.stride(0);
-  }
+void launch_search(const Search& search, const Clouds& points, const Clouds& query,
+                   bool local_index, const std::tuple<Tensor, Tensor>& out) {
+  KnnArgs args;
+  args.points = points.view;
+  args.query = query.view;
+  args.local_index = local_index;
   args.k = search.k.guard_int(__FILE__, __LINE__);
-  args.order = search.dist_order == "pn2" && args.dims == 3 ? DistOrder::kPn2 : DistOrder::kLoop;
+  const bool pn2 = search.dist_order == "pn2" && points.view.columns == 3;
+  args.order = pn2 ? DistOrder::kPn2 : DistOrder::kLoop;
   args.manhattan = search.norm == 1;
   args.dist2 = std::get<0>(out).mutable_data_ptr();
   args.idx = std::get<1>(out).mutable_data_ptr<int32_t>();
-  run(search.op, points, args);
+  run(search.op, points.points, args);
 }
 
 std::tuple<Tensor, Tensor> search_batch(const Search& search, const Tensor& points,
-                                        const Tensor& query, const OptionalTensor& lengths_in,
-                                        const OptionalTensor& query_lengths_in) {
+                                        const Tensor& query, const OptionalTensor& lengths,
+                                        const OptionalTensor& query_lengths) {
   check_search(search, points, query, /*ragged=*/false);
   const c10::SymInt clouds = points.sym_size(0);
   check_queries(search.op, clouds, clouds * query.sym_size(1));
-  check_vector(search.op, "lengths", lengths_in, points, clouds, "[B]");
-  check_vector(search.op, "query_lengths", query_lengths_in, points, clouds, "[B]");
+  check_vector(search.op, "lengths", lengths, points, clouds, "[B]");
+  check_vector(search.op, "query_lengths", query_lengths, points, clouds, "[B]");
   const auto out = empty_outputs(search, query);
   if (points.is_meta()) return out;
-
-  const OptionalTensor lengths = contiguous(lengths_in),
-                       query_lengths = contiguous(query_lengths_in);
-  KnnArgs args;
-  args.clouds = points.size(0);
-  args.lengths = index_array(lengths);
-  args.query_lengths = index_array(query_lengths);
-  finish(search, args, points, query, out);
+  launch_search(search, Clouds(points, {}, lengths), Clouds(query, {}, query_lengths),
+                /*local_index=*/true, out);
   return out;
 }
 
 std::tuple<Tensor, Tensor> search_ragged(const Search& search, const Tensor& points,
-                                         const Tensor& query, const Tensor& ptr_in,
-                                         const Tensor& query_ptr_in, bool local_index) {
+                                         const Tensor& query, const Tensor& ptr,
+                                         const Tensor& query_ptr, bool local_index) {
   const char* op = search.op;
   check_search(search, points, query, /*ragged=*/true);
-  check_integers(op, "ptr", ptr_in);
-  check_device(op, "ptr", ptr_in, points);
-  check_value(ptr_in.dim() == 1, op, "ptr must be [B + 1]", ptr_in.sym_sizes());
-  check_size(ptr_in.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr_in.sym_sizes());
-  check_vector(op, "query_ptr", query_ptr_in, points, ptr_in.sym_size(0), "[B + 1], as ptr");
-  check_queries(op, ptr_in.sym_size(0) - 1, query.sym_size(0));
+  check_integers(op, "ptr", ptr);
+  check_device(op, "ptr", ptr, points);
+  check_value(ptr.dim() == 1, op, "ptr must be [B + 1]", ptr.sym_sizes());
+  check_size(ptr.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr.sym_sizes());
+  check_vector(op, "query_ptr", query_ptr, points, ptr.sym_size(0), "[B + 1], as ptr");
+  check_queries(op, ptr.sym_size(0) - 1, query.sym_size(0));
   const auto out = empty_outputs(search, query);
   if (points.is_meta()) return out;
-
-  const Tensor ptr = ptr_in.contiguous(), query_ptr = query_ptr_in.contiguous();
-  KnnArgs args;
-  args.ragged = true;
-  args.clouds = ptr.size(0) - 1;
-  args.ptr = index_array(ptr);
-  args.query_ptr = index_array(query_ptr);
-  args.local_index = local_index;
-  finish(search, args, points, query, out);
+  launch_search(search, Clouds(points, ptr, {}), Clouds(query, query_ptr, {}), local_index, out);
   return out;
 }
 

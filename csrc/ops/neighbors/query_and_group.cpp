@@ -73,25 +73,12 @@ void check_features(const char* op, const OptionalTensor& features, const Tensor
 }
 
 // The balls of a row, kMostRadii at a time.
-void find_neighbors(const char* op, const Tensor& points, const Tensor& query,
-                    const OptionalTensor& lengths, const OptionalTensor& query_lengths,
-                    const Layout& layout, bool closed, DistOrder order, const Tensor& idx,
-                    const Tensor& count) {
+void find_neighbors(const char* op, const Clouds& points, const Clouds& query, const Layout& layout,
+                    bool closed, DistOrder order, const Tensor& idx, const Tensor& count) {
   BallQueryArgs args;
-  args.points = points.const_data_ptr();
-  args.query = query.const_data_ptr();
-  args.dtype = dtype_of(points.scalar_type());
-  args.clouds = points.size(0);
-  args.capacity = points.size(1);
-  args.queries = query.size(1);
-  args.dims = points.size(2);
-  args.order = args.dims == 3 ? order : DistOrder::kLoop;
-  args.cloud_stride = points.stride(0);
-  args.point_stride = points.stride(1);
-  args.query_cloud_stride = query.stride(0);
-  args.query_stride = query.stride(1);
-  args.lengths = index_array(lengths);
-  args.query_lengths = index_array(query_lengths);
+  args.points = points.view;
+  args.query = query.view;
+  args.order = points.view.columns == 3 ? order : DistOrder::kLoop;
   args.slots = idx.size(2);
   args.idx = idx.mutable_data_ptr<int32_t>();
   args.counts = count.size(2);
@@ -101,20 +88,21 @@ void find_neighbors(const char* op, const Tensor& points, const Tensor& query,
     args.radii = static_cast<int>(std::min(radii - first, size_t{kMostRadii}));
     args.count = count.mutable_data_ptr<int32_t>() + first;
     for (int r = 0; r < args.radii; ++r) {
-      args.radius[r] = ball_radius(args.dtype, layout.radii[first + r], nullptr, 0, 0, closed);
+      args.radius[r] =
+          ball_radius(args.points.dtype, layout.radii[first + r], nullptr, 0, 0, closed);
       args.radius[r].k = layout.ks[first + r].guard_int(__FILE__, __LINE__);
       args.radius[r].slot = slot;
       slot += args.radius[r].k;
     }
-    run(op, points, args);
+    run(op, points.points, args);
   }
 }
 
 std::tuple<Tensor, Tensor, Tensor> query_and_group(
     const Tensor& points_in, const Tensor& query_in, const OptionalTensor& features_in,
     c10::ArrayRef<double> radii, c10::SymIntArrayRef ks, bool use_xyz, bool normalize_xyz,
-    bool features_first, bool closed, std::string_view dist_order, const OptionalTensor& lengths_in,
-    const OptionalTensor& query_lengths_in) {
+    bool features_first, bool closed, std::string_view dist_order, const OptionalTensor& lengths,
+    const OptionalTensor& query_lengths) {
   const char* op = "query_and_group";
   check_points_and_query(op, points_in, query_in, 3, "[B, N, D]", "[B, M, D]");
   const c10::SymInt clouds = points_in.sym_size(0), queries = query_in.sym_size(1);
@@ -125,8 +113,8 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
   const Layout layout{radii, ks, use_xyz, normalize_xyz, features_first};
   check_layout(op, layout);
   const DistOrder order = parse_dist_order(op, dist_order);
-  check_vector(op, "lengths", lengths_in, points_in, clouds, "[B]");
-  check_vector(op, "query_lengths", query_lengths_in, points_in, clouds, "[B]");
+  check_vector(op, "lengths", lengths, points_in, clouds, "[B]");
+  check_vector(op, "query_lengths", query_lengths, points_in, clouds, "[B]");
 
   const c10::SymInt slots = layout.slots();
   const c10::SymInt channels = features_in ? features_in->sym_size(2) : c10::SymInt(0);
@@ -139,24 +127,14 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
                                     at::kInt, points_in);
   if (points_in.is_meta()) return {grouped, idx, count};
 
-  const Tensor points = readable(points_in), query = readable(query_in);
-  const OptionalTensor features = contiguous(features_in), lengths = contiguous(lengths_in),
-                       query_lengths = contiguous(query_lengths_in);
-  find_neighbors(op, points, query, lengths, query_lengths, layout, closed, order, idx, count);
+  const Clouds points(points_in, {}, lengths), query(query_in, {}, query_lengths);
+  const OptionalTensor features = contiguous(features_in);
+  find_neighbors(op, points, query, layout, closed, order, idx, count);
 
   QueryAndGroupArgs args;
-  args.points = points.const_data_ptr();
-  args.query = query.const_data_ptr();
-  args.dtype = dtype_of(points.scalar_type());
+  args.points = points.view;
+  args.query = query.view;
   args.grouped_dtype = dtype_of(typed.scalar_type());
-  args.clouds = points.size(0);
-  args.capacity = points.size(1);
-  args.queries = query.size(1);
-  args.dims = points.size(2);
-  args.cloud_stride = points.stride(0);
-  args.point_stride = points.stride(1);
-  args.query_cloud_stride = query.stride(0);
-  args.query_stride = query.stride(1);
   if (features) {
     args.features = features->const_data_ptr();
     args.channels = features->size(2);
@@ -167,7 +145,7 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
   args.use_xyz = use_xyz;
   args.features_first = features_first;
   args.grouped = grouped.mutable_data_ptr();
-  run(op, points, args);
+  run(op, points.points, args);
   return {grouped, idx, count};
 }
 

@@ -108,92 +108,71 @@ Outputs empty_outputs(const Tensor& points, c10::SymIntArrayRef shape) {
   return {empty_beside(shape, at::kInt, points), empty_beside(shape, type, points)};
 }
 
-// The points with unit column stride, any other strides as they are.
-Tensor readable(const Tensor& points) {
-  return points.stride(-1) == 1 || points.size(-1) == 1 ? points : points.contiguous();
-}
-
-// Fills in the data and runs. `points` is what readable() gave.
-void finish(const char* op, FpsArgs& args, const Tensor& points, const OptionalTensor& start_idx,
+// Fills in the data and runs.
+void finish(const char* op, FpsArgs& args, const Clouds& points, const OptionalTensor& start_idx_in,
             const Outputs& out) {
-  args.points = points.const_data_ptr();
-  args.dtype = dtype_of(points.scalar_type());
-  args.dims = points.size(-1);
-  if (args.dims != 3) args.order = DistOrder::kLoop;
-  args.point_stride = points.stride(-2);
+  const OptionalTensor start_idx = contiguous(start_idx_in);
+  args.points = points.view;
+  if (points.view.columns != 3) args.order = DistOrder::kLoop;
   args.start_idx = index_array(start_idx);
   if (start_idx && start_idx->dim() == 2) args.starts = start_idx->size(1);
   args.idx = out.idx.mutable_data_ptr<int32_t>();
   args.dist2 = out.dist2.mutable_data_ptr();
-  run(op, points, args);
+  run(op, points.points, args);
 }
 
 std::tuple<Tensor, Tensor> furthest_point_sample(
-    const Tensor& points_in, c10::SymInt num_samples, const OptionalTensor& lengths_in,
-    const OptionalTensor& counts_in, int64_t start, const OptionalTensor& start_idx_in,
+    const Tensor& points, c10::SymInt num_samples, const OptionalTensor& lengths,
+    const OptionalTensor& counts_in, int64_t start, const OptionalTensor& start_idx,
     std::string_view tie, int64_t tie_block, std::string_view dist_order,
     std::string_view exhausted, std::string_view nonfinite, bool skip_origin,
     std::optional<double> init_dist2) {
   const char* op = "furthest_point_sample";
-  check_points(op, points_in, 3, "[B, N, D]");
-  const c10::SymInt clouds = points_in.sym_size(0);
-  FpsArgs args = parse_options(op, points_in, clouds,
-                               {start, start_idx_in, tie, tie_block, dist_order, exhausted,
-                                nonfinite, skip_origin, init_dist2});
-  check_below(points_in.sym_size(1), kIndexLimit, op, "points must have N < 2^31",
-              points_in.sym_sizes());
+  check_points(op, points, 3, "[B, N, D]");
+  const c10::SymInt clouds = points.sym_size(0);
+  FpsArgs args = parse_options(op, points, clouds,
+                               {start, start_idx, tie, tie_block, dist_order, exhausted, nonfinite,
+                                skip_origin, init_dist2});
+  check_below(points.sym_size(1), kIndexLimit, op, "points must have N < 2^31", points.sym_sizes());
   check_count(op, "num_samples", num_samples);
-  check_vector(op, "lengths", lengths_in, points_in, clouds, "[B]");
-  check_vector(op, "counts", counts_in, points_in, clouds, "[B]");
-  Outputs out = empty_outputs(points_in, {clouds, num_samples});
-  if (points_in.is_meta()) return {out.idx, out.dist2};
+  check_vector(op, "lengths", lengths, points, clouds, "[B]");
+  check_vector(op, "counts", counts_in, points, clouds, "[B]");
+  Outputs out = empty_outputs(points, {clouds, num_samples});
+  if (points.is_meta()) return {out.idx, out.dist2};
 
-  const Tensor points = readable(points_in);
-  const OptionalTensor lengths = contiguous(lengths_in), counts = contiguous(counts_in),
-                       start_idx = contiguous(start_idx_in);
-  args.clouds = points.size(0);
-  args.capacity = points.size(1);
-  args.cloud_stride = points.stride(0);
+  const OptionalTensor counts = contiguous(counts_in);
   args.samples = num_samples.guard_int(__FILE__, __LINE__);
-  args.lengths = index_array(lengths);
   args.counts = index_array(counts);
-  finish(op, args, points, start_idx, out);
+  finish(op, args, Clouds(points, {}, lengths), start_idx, out);
   return {out.idx, out.dist2};
 }
 
 std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
-    const Tensor& points_in, const Tensor& ptr_in, const Tensor& out_ptr_in, c10::SymInt max_total,
-    int64_t start, const OptionalTensor& start_idx_in, std::string_view tie, int64_t tie_block,
+    const Tensor& points, const Tensor& ptr, const Tensor& out_ptr_in, c10::SymInt max_total,
+    int64_t start, const OptionalTensor& start_idx, std::string_view tie, int64_t tie_block,
     std::string_view dist_order, std::string_view exhausted, std::string_view nonfinite,
     bool skip_origin, std::optional<double> init_dist2, bool local_index) {
   const char* op = "furthest_point_sample_ragged";
-  check_points(op, points_in, 2, "[T, D]");
-  check_integers(op, "ptr", ptr_in);
-  check_device(op, "ptr", ptr_in, points_in);
-  check_value(ptr_in.dim() == 1, op, "ptr must be [B + 1]", ptr_in.sym_sizes());
-  check_size(ptr_in.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr_in.sym_sizes());
-  const c10::SymInt clouds = ptr_in.sym_size(0) - 1;
-  check_vector(op, "out_ptr", out_ptr_in, points_in, clouds + 1, "[B + 1], as ptr");
-  FpsArgs args = parse_options(op, points_in, clouds,
-                               {start, start_idx_in, tie, tie_block, dist_order, exhausted,
-                                nonfinite, skip_origin, init_dist2});
-  check_below(points_in.sym_size(0), kIndexLimit, op, "points must have T < 2^31",
-              points_in.sym_sizes());
+  check_points(op, points, 2, "[T, D]");
+  check_integers(op, "ptr", ptr);
+  check_device(op, "ptr", ptr, points);
+  check_value(ptr.dim() == 1, op, "ptr must be [B + 1]", ptr.sym_sizes());
+  check_size(ptr.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr.sym_sizes());
+  const c10::SymInt clouds = ptr.sym_size(0) - 1;
+  check_vector(op, "out_ptr", out_ptr_in, points, clouds + 1, "[B + 1], as ptr");
+  FpsArgs args = parse_options(op, points, clouds,
+                               {start, start_idx, tie, tie_block, dist_order, exhausted, nonfinite,
+                                skip_origin, init_dist2});
+  check_below(points.sym_size(0), kIndexLimit, op, "points must have T < 2^31", points.sym_sizes());
   check_count(op, "max_total", max_total);
-  Outputs out = empty_outputs(points_in, {max_total});
-  if (points_in.is_meta()) return {out.idx, out.dist2};
+  Outputs out = empty_outputs(points, {max_total});
+  if (points.is_meta()) return {out.idx, out.dist2};
 
-  const Tensor points = readable(points_in), ptr = ptr_in.contiguous(),
-               out_ptr = out_ptr_in.contiguous();
-  const OptionalTensor start_idx = contiguous(start_idx_in);
-  args.ragged = true;
-  args.clouds = ptr.size(0) - 1;
-  args.capacity = points.size(0);
+  const Tensor out_ptr = out_ptr_in.contiguous();
   args.samples = max_total.guard_int(__FILE__, __LINE__);
-  args.ptr = index_array(ptr);
-  args.out_ptr = index_array(out_ptr);
+  args.out_offsets = index_array(out_ptr);
   args.local_index = local_index;
-  finish(op, args, points, start_idx, out);
+  finish(op, args, Clouds(points, ptr, {}), start_idx, out);
   return {out.idx, out.dist2};
 }
 

@@ -124,7 +124,7 @@ Outputs compute(const Request& r, const Reduction* reduction, bool with_slot, bo
   if (reduction != nullptr) add_reduction(r, *reduction, plan);
   Outputs out = empty_outputs(r, plan, reduction, with_slot, with_arg);
   if (r.points.is_meta()) return out;
-  const Packed packed(r.points, r.batch_offsets, r.num_valid);
+  const Clouds packed(r.points, r.batch_offsets, r.num_valid);
   VoxelizeArgs& args = plan.args;
   args.points = packed.view;
   args.max_voxels = r.max_voxels.guard_int(__FILE__, __LINE__);

@@ -6,8 +6,8 @@
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_overlap.h"
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/packed_points.h"
 
 namespace torchvox {
 

@@ -13,8 +13,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/detection/box_coder.h"
 
 namespace torchvox {

@@ -40,7 +40,7 @@ __device__ __forceinline__ uint32_t prefix_in_block(uint32_t value, uint32_t* su
   const auto inclusive = [lane](uint32_t x) {
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const uint32_t below = __shfl_up_sync(kWholeWarp, x, step);
+      const uint32_t below = __shfl_up_sync(kFullWarp, x, step);
       if (lane >= step) x += below;
     }
     return x;
@@ -49,8 +49,8 @@ __device__ __forceinline__ uint32_t prefix_in_block(uint32_t value, uint32_t* su
   if (lane == 31) sums[warp] = own;
   __syncthreads();
   const uint32_t all = inclusive(lane < warps ? sums[lane] : 0);
-  const uint32_t before = __shfl_sync(kWholeWarp, all, warp > 0 ? warp - 1 : 0);
-  *total = __shfl_sync(kWholeWarp, all, 31);
+  const uint32_t before = __shfl_sync(kFullWarp, all, warp > 0 ? warp - 1 : 0);
+  *total = __shfl_sync(kFullWarp, all, 31);
   __syncthreads();
   return (warp > 0 ? before : 0) + own - value;
 }

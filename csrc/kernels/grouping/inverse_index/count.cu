@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kCountThreads = 1024;
 constexpr int kAhead = 8;  // loads of a thread under way at once
-constexpr unsigned kWholeWarp = 0xffffffffu;
+constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr uint32_t kNoRow = ~0u;
 
 // Which slots and rows a block has: block = (cloud * partitions + partition) * tiles + tile.
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kCountThreads)
     for (uint32_t i = begin / 4 + lane; i < end; i += 32) {
       sum += (quads[i].x + quads[i].y) + (quads[i].z + quads[i].w);
     }
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
     if (lane == 0) {
       work.chunk_totals[counted * plan.chunks + (tile.first_row + begin) / kScanRows] = sum;
     }
@@ -100,7 +100,7 @@ __device__ uint32_t scan_block(uint32_t mine, uint32_t& total) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   uint32_t sum = mine;
   for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(kWholeWarp, sum, step);
+    const uint32_t other = __shfl_up_sync(kFullWarp, sum, step);
     if (lane >= step) sum += other;
   }
   if (lane == 31) warp_totals[warp] = sum;
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kPlaceThreads)
       next[k] = s < end ? tile.row_of(idx[s]) : kNoRow;
     }
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) same[k] = __match_any_sync(kWholeWarp, row[k]);
+    for (int k = 0; k < kAhead; ++k) same[k] = __match_any_sync(kFullWarp, row[k]);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const uint32_t before = row[k] != kNoRow ? placed[row[k]] : 0;

@@ -180,7 +180,7 @@ CountPlan CountPlan::of(const InverseIndex& inverse, const Target& target) {
 }
 
 cudaError_t launch(const NeighborRowsArgs& args, void*, const CudaContext& context) {
-  const int64_t count = args.queries * args.k;
+  const int64_t count = args.query.rows * args.k;
   if (count == 0) return cudaSuccess;
   rows_kernel<<<blocks_for(count, kThreads, context.target), kThreads, 0, context.stream>>>(args,
                                                                                             count);

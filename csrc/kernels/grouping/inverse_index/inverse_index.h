@@ -10,9 +10,9 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
-#include "csrc/kernels/core/packed_points.h"
 
 namespace torchvox {
 
@@ -65,52 +65,28 @@ TORCHVOX_KERNEL(InverseIndexArgs);
 // -1 where it names none. A slot names none when it is past the query's count, or when its index
 // lies outside its cloud.
 //
-// With ptr and query_ptr, the clouds lie one after another: cloud b owns the rows ptr[b] to
-// ptr[b + 1] and the queries query_ptr[b] to query_ptr[b + 1]. Whatever the offsets hold, rows stay
-// inside [0, rows).
+// The batches have no data. Packed, a query names points of its own cloud; padded, each query may
+// name all rows of the one cloud.
 struct NeighborRowsArgs {
   IndexArray idx;  // [queries, k]
   IndexArray count;  // [queries]; not given: every slot counts
-  IndexArray ptr;  // [clouds + 1]; not given: one range [0, rows) for all
-  IndexArray query_ptr;  // [clouds + 1], given with ptr
-  bool local_index = false;  // with ptr: indices count from the first row of their cloud
-  int64_t clouds = 0;
-  int64_t queries = 0;
+  CloudBatch points, query;
+  bool local_index = false;  // packed: indices count from the first row of their cloud
   int64_t k = 1;
-  int64_t rows = 0;
   int32_t* row = nullptr;  // [queries, k]
 };
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(NeighborRowsArgs);
 
-TORCHVOX_HD int64_t clamped_offset(const IndexArray& ptr, int64_t b, int64_t size) {
-  const int64_t offset = ptr[b];
-  return offset < 0 ? 0 : (offset > size ? size : offset);
-}
-
-// The cloud that owns `query`, or -1.
-TORCHVOX_HD int64_t cloud_of_query(const NeighborRowsArgs& args, int64_t query) {
-  int64_t low = 0, high = args.clouds;
-  if (high == 0 || query < args.query_ptr[0] || query >= args.query_ptr[high]) return -1;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (args.query_ptr[middle] <= query) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 // Slot i of [queries, k].
 TORCHVOX_HD void find_neighbor_row(const NeighborRowsArgs& args, int64_t i) {
   const int64_t query = i / args.k;
-  int64_t begin = 0, end = args.rows;
-  if (args.ptr.given()) {
-    const int64_t cloud = cloud_of_query(args, query);
-    begin = cloud < 0 ? 0 : clamped_offset(args.ptr, cloud, args.rows);
-    end = cloud < 0 ? 0 : clamped_offset(args.ptr, cloud + 1, args.rows);
+  int64_t begin = 0, end = args.points.rows;
+  if (args.points.packed) {
+    const int64_t b = args.query.owner(query);
+    const CloudRows cloud = b < 0 ? CloudRows{} : args.points.cloud(b);
+    begin = cloud.first;
+    end = cloud.first + cloud.points;
   }
   const int64_t index = args.idx[i];
   const int64_t first = args.local_index ? 0 : begin;  // the index of the cloud's first row

@@ -47,7 +47,7 @@ int64_t InverseIndex::place(void* memory, bool cuda) {
 }
 
 void run_cpu(const NeighborRowsArgs& args, void*, const ParallelFor& parallel_for) {
-  for_each_index(parallel_for, args.queries * args.k, kSlotsPerTask,
+  for_each_index(parallel_for, args.query.rows * args.k, kSlotsPerTask,
                  [&](int64_t i) { find_neighbor_row(args, i); });
 }
 

@@ -15,14 +15,14 @@ constexpr int kThreads = 256;
 // The bucket of point `row` of all points, and the point; false where there is no such point.
 __device__ __forceinline__ bool find_bucket(const BallQueryArgs& args, const BallGrid& grid,
                                             int64_t row, Point3& p, uint32_t& bucket) {
-  const int64_t b = args.ragged
-      ? ragged_cloud(args.ptr, args.clouds, args.capacity, row)
-      : static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(args.capacity));
+  const int64_t b = args.points.packed
+      ? args.points.packed_owner(row)
+      : static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(args.points.rows));
   if (b < 0) return false;
   const BallCloud cloud = BallCloud::of(args, b);
   const int64_t i = row - cloud.first;
   if (i >= cloud.points) return false;
-  p = load_row(args, args.points, cloud.base + i * args.point_stride);
+  p = load_row(args, args.points.data, cloud.base + i * args.points.row_stride);
   if (is_nan(p.a)) return false;
   bucket = grid.bucket(b, p);
   return true;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
                                                          const __grid_constant__ CellsWork work) {
   let_next_begin();
   const int lane = threadIdx.x % 32;
-  const int64_t points = args.total_points();
+  const int64_t points = args.points.total_rows();
   for (int64_t row = global_thread(); row - lane < points; row += global_stride()) {
     Point3 p{0, 0, 0};
     uint32_t bucket;
@@ -124,13 +124,13 @@ cudaError_t launch_cells(const BallQueryArgs& args, void* memory, const CudaCont
   Workspace workspace(memory);
   const CellsWork work = CellsWork::carve(args, workspace);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.cursor, 0, work.cleared, context.stream));
-  const unsigned blocks = blocks_for(args.total_points(), kThreads, context.target);
+  const unsigned blocks = blocks_for(args.points.total_rows(), kThreads, context.target);
   count_kernel<<<blocks, kThreads, 0, context.stream>>>(args, work);
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
   const unsigned chunks = 1u << (work.grid.bits - kBucketBits);
   TORCHVOX_CUDA_CHECK(launch_after(begin_kernel, chunks, kThreads, context, work));
   TORCHVOX_CUDA_CHECK(
-      launch_after(place_kernel, blocks, kThreads, context, args.total_points(), work));
+      launch_after(place_kernel, blocks, kThreads, context, args.points.total_rows(), work));
   return launch_cells_queries(args, work, context);
 }
 

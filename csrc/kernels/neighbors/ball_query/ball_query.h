@@ -6,8 +6,8 @@
 // what the CUDA files share. CPU: ball_query_cpu.cpp, over the planes of planes_cpu.h.
 #pragma once
 
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
@@ -25,31 +25,12 @@ inline constexpr int kMostRadii = 4;
 TORCHVOX_EXPORT BallRadius ball_radius(DType dtype, double radius, const double* radius2,
                                        double min_radius, double core_dist2, bool closed);
 
-// Batched: `clouds` blocks of `capacity` points and of `queries` queries each. Ragged: `capacity`
-// packed points and `queries` packed queries in all; cloud b owns the points [ptr[b], ptr[b + 1])
-// and the queries [query_ptr[b], query_ptr[b + 1]). Lengths and offsets are read on the device and
-// never trusted.
+// Cloud b of `query` searches cloud b of `points`.
 struct BallQueryArgs {
-  const void* points = nullptr;  // unit column stride, as query
-  const void* query = nullptr;
-  DType dtype = DType::kFloat;  // of both
-  bool ragged = false;
-  int64_t clouds = 0;
-  int64_t capacity = 0;  // below 2^31
-  int64_t queries = 0;
-  int64_t dims = 3;
-  int64_t cloud_stride = 0;  // in elements, as all strides; batched only
-  int64_t point_stride = 0;
-  int64_t query_cloud_stride = 0;  // batched only
-  int64_t query_stride = 0;
+  CloudBatch points, query;  // of one layout, dtype and number of columns
+  bool local_index = true;  // packed: indices count from the cloud's first point
 
-  IndexArray lengths;  // [clouds], batched only
-  IndexArray query_lengths;  // [clouds], batched only
-  IndexArray ptr;  // [clouds + 1], ragged only
-  IndexArray query_ptr;  // [clouds + 1], ragged only
-  bool local_index = true;  // ragged: indices count from the cloud's first point
-
-  DistOrder order = DistOrder::kPn2;  // kLoop unless dims == 3
+  DistOrder order = DistOrder::kPn2;  // kLoop unless there are 3 columns
   double core = 0.0;  // closer points are hits of every ball; negative: none are
   BallRadius radius[kMostRadii];
   int radii = 1;
@@ -61,9 +42,8 @@ struct BallQueryArgs {
   int32_t* idx = nullptr;  // [rows, slots]
   int32_t* count = nullptr;  // [rows, counts]
 
-  TORCHVOX_HD int64_t rows() const { return ragged ? queries : clouds * queries; }
-  TORCHVOX_HD int64_t total_points() const { return ragged ? capacity : clouds * capacity; }
-  bool generic() const { return dtype == DType::kDouble || dims > 3; }
+  TORCHVOX_HD int64_t rows() const { return query.total_rows(); }
+  bool generic() const { return points.dtype == DType::kDouble || points.columns > 3; }
 };
 
 TORCHVOX_KERNEL(BallQueryArgs);

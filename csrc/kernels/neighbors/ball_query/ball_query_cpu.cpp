@@ -135,7 +135,7 @@ inline bool scan_boxes(const CpuBall& ball, const BallCloud& cloud, const Point3
       if (!near[i]) continue;
       if (--budget < 0) return false;
       const int64_t begin = std::max((box + i) * kChunk - cloud.first, int64_t{0});
-      const int64_t end = std::min((box + i + 1) * kChunk - cloud.first, cloud.points);
+      const int64_t end = std::min((box + i + 1) * kChunk - cloud.first, int64_t{cloud.points});
       open = scan.add(begin, static_cast<int>(end - begin));
     }
   }
@@ -244,7 +244,7 @@ void generic_row(const BallQueryArgs& args, const BallCloud& cloud, const BallQu
     const auto test = BallTest<C>::of(args, r);
     int64_t hits = 0, first = -1;
     for (int64_t i = 0; i < cloud.points && hits < args.radius[r].k; ++i) {
-      const C d = dist2_rows<C>(args, cloud.base + i * args.point_stride, query.base);
+      const C d = dist2_rows<C>(args, cloud.base + i * args.points.row_stride, query.base);
       if (!test(d)) continue;
       if (hits == 0) first = i;
       write_hit(args, cloud, row, r, hits++, i, d);
@@ -266,14 +266,14 @@ inline void rows(const CpuBall& ball, int64_t begin, int64_t end) {
     const BallCloud cloud =
         query.cloud < 0 ? BallCloud{0, 0, 0, 0} : BallCloud::of(args, query.cloud);
     if (args.generic()) {
-      if (args.dtype == DType::kDouble) {
+      if (args.points.dtype == DType::kDouble) {
         generic_row<double>(args, cloud, query, row);
       } else {
         generic_row<float>(args, cloud, query, row);
       }
       continue;
     }
-    const Point3 q = load_row(args, args.query, query.base);
+    const Point3 q = load_row(args, args.query.data, query.base);
     if (ball.cells && cloud.points > 0 && !is_nan(q.a)) {
       cells_row(ball, query.cloud, cloud, q, row, state);
     } else {

@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
   Point3 q{0, 0, 0};
   if (query.cloud >= 0) {
     cloud = BallCloud::of(args, query.cloud);
-    q = load_row(args, args.query, query.base);
+    q = load_row(args, args.query.data, query.base);
     if (is_nan(q.a)) cloud.points = 0;
   }
   Runs& runs = all_runs[warp];

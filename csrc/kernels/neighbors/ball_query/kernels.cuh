@@ -46,10 +46,10 @@ struct CellsWork {
     work.count = workspace.take<uint32_t>(buckets);
     work.cleared = workspace.bytes() - before;
     work.begin = workspace.take<uint32_t>(buckets + (buckets >> kBucketBits));
-    work.rank = workspace.take<uint32_t>(args.total_points());
-    work.in_order = workspace.take<float4>(args.total_points());
-    work.point = workspace.take<float4>(args.total_points());
-    work.box = workspace.take<float4>(2 * ceil_div<int64_t>(args.total_points(), 32));
+    work.rank = workspace.take<uint32_t>(args.points.total_rows());
+    work.in_order = workspace.take<float4>(args.points.total_rows());
+    work.point = workspace.take<float4>(args.points.total_rows());
+    work.box = workspace.take<float4>(2 * ceil_div<int64_t>(args.points.total_rows(), 32));
     return work;
   }
   // Where `begin` holds the begin of a bucket; the next word is its end.

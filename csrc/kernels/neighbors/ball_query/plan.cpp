@@ -41,7 +41,8 @@ BallRadius ball_radius(DType dtype, double radius, const double* radius2, double
 
 BallPlan make_ball_plan(const BallQueryArgs& args, const Target& target) {
   if (args.generic()) return BallPlan::kGeneric;
-  bool bounded = args.total_points() < (int64_t{1} << 31) && args.clouds < (int64_t{1} << 31);
+  bool bounded =
+      args.points.total_rows() < (int64_t{1} << 31) && args.points.clouds < (int64_t{1} << 31);
   int64_t most = 0;
   for (int r = 0; r < args.radii; ++r) {
     bounded = bounded && args.radius[r].outer < std::numeric_limits<double>::infinity();
@@ -51,8 +52,8 @@ BallPlan make_ball_plan(const BallQueryArgs& args, const Target& target) {
   if (!bounded) return BallPlan::kScan;
   const int64_t forced = plan_override(Plan::kBallKernel);
   if (forced != kAutomatic) return forced == 1 ? BallPlan::kCells : BallPlan::kScan;
-  const int64_t clouds = std::max<int64_t>(args.clouds, 1);
-  const int64_t points = args.total_points() / clouds, queries = args.rows() / clouds;
+  const int64_t clouds = std::max<int64_t>(args.points.clouds, 1);
+  const int64_t points = args.points.total_rows() / clouds, queries = args.rows() / clouds;
   const bool cells = target.cuda
       ? points >= kCudaMostPoints ||
           (points >= kCudaLeastPoints && points * queries >= kCudaTests / clouds)

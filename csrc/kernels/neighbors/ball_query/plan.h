@@ -83,7 +83,7 @@ inline BallGrid BallGrid::of(const BallQueryArgs& args, int least_bits, int most
   grid.per_bc = 1.0f / grid.reach;
   grid.per_a = 2.0f / grid.reach;
   grid.bits = least_bits;
-  while (grid.bits < most_bits && (int64_t{1} << grid.bits) < args.total_points()) ++grid.bits;
+  while (grid.bits < most_bits && (int64_t{1} << grid.bits) < args.points.total_rows()) ++grid.bits;
   grid.mask = (uint32_t{1} << grid.bits) - 1;
   return grid;
 }

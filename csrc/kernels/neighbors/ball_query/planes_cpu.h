@@ -46,7 +46,7 @@ struct CpuBall {
   CpuBall(const BallQueryArgs& args, BallPlan plan, Workspace& workspace)
       : args(args), cells(plan == BallPlan::kCells) {
     if (plan == BallPlan::kGeneric) return;
-    const int64_t points = args.total_points();
+    const int64_t points = args.points.total_rows();
     in_order = Planes::take(workspace, points);
     if (!cells) return;
     constexpr int kLeastTableBits = 6, kMostTableBits = 22;
@@ -62,16 +62,14 @@ struct CpuBall {
 inline void load_points(const CpuBall& ball, const ParallelFor& parallel_for) {
   const BallQueryArgs& args = ball.args;
   constexpr int64_t kChunksPerTask = 128;
-  const int64_t points = args.total_points();
+  const int64_t points = args.points.total_rows();
   ball.in_order.end(points);
   if (ball.cells) ball.by_bucket.end(points);
   for_each_index(parallel_for, (points + kChunk - 1) / kChunk, kChunksPerTask, [&](int64_t chunk) {
     Point3 low{INFINITY, INFINITY, INFINITY}, high{-INFINITY, -INFINITY, -INFINITY};
     for (int64_t row = chunk * kChunk; row < std::min((chunk + 1) * kChunk, points); ++row) {
-      const int64_t at = args.ragged
-          ? row * args.point_stride
-          : row / args.capacity * args.cloud_stride + row % args.capacity * args.point_stride;
-      const Point3 p = load_row(args, args.points, at);
+      const int64_t at = args.points.element(row);
+      const Point3 p = load_row(args, args.points.data, at);
       ball.in_order.set(row, p);
       if (is_nan(p.a)) continue;
       low = {std::min(low.a, p.a), std::min(low.b, p.b), std::min(low.c, p.c)};
@@ -88,7 +86,7 @@ inline void fill_cells(const CpuBall& ball) {
   std::fill_n(ball.begins, buckets + 1, 0u);
   const auto for_each_point = [&](const auto& body) {
     int64_t i = 0;  // never back, even where the offsets do: no point comes twice
-    for (int64_t b = 0; b < args.clouds; ++b) {
+    for (int64_t b = 0; b < args.points.clouds; ++b) {
       const BallCloud cloud = BallCloud::of(args, b);
       for (i = std::max(i, cloud.first); i < cloud.first + cloud.points; ++i) {
         const Point3 p = ball.in_order.get(i);

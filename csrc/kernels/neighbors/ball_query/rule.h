@@ -8,61 +8,16 @@
 
 namespace torchvox {
 
-TORCHVOX_HD int64_t clamp_row(int64_t x, int64_t low, int64_t high) {
-  return x < low ? low : (x > high ? high : x);
-}
-
-// a / b of sizes, a >= 0 and b > 0: in 32 bits where they suffice, at a third of the price.
-TORCHVOX_HD int64_t divide(int64_t a, int64_t b) {
-  if ((static_cast<uint64_t>(a) | static_cast<uint64_t>(b)) >> 32 == 0) {
-    return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
-  }
-  return a / b;
-}
-
-// The points of cloud b. Whatever lengths and offsets hold, they lie inside the points.
-struct BallCloud {
-  int64_t first;  // row of its first point among all points (batched: b * capacity)
-  int64_t base;  // element where that point starts
-  int64_t points;
+struct BallCloud : CloudRows {
   int64_t index_base;  // added to the index of a point in the cloud; gives -1 without any
 
   static TORCHVOX_HD BallCloud of(const BallQueryArgs& args, int64_t b) {
-    BallCloud cloud;
-    if (args.ragged) {
-      cloud.first = clamp_row(args.ptr[b], 0, args.capacity);
-      cloud.points = clamp_row(args.ptr[b + 1], cloud.first, args.capacity) - cloud.first;
-      cloud.base = cloud.first * args.point_stride;
-      // Row 0 of an empty cloud would be a point of the next one.
-      const int64_t first = cloud.points > 0 ? cloud.first : -1;
-      cloud.index_base = args.local_index ? 0 : first;
-    } else {
-      cloud.first = b * args.capacity;
-      cloud.points =
-          args.lengths.given() ? clamp_row(args.lengths[b], 0, args.capacity) : args.capacity;
-      cloud.base = b * args.cloud_stride;
-      cloud.index_base = 0;
-    }
-    return cloud;
+    const CloudRows rows = args.points.cloud(b);
+    // Row 0 of an empty cloud would be a point of the next one.
+    const int64_t first = rows.points > 0 ? rows.first : -1;
+    return {rows, args.points.packed && !args.local_index ? first : 0};
   }
 };
-
-// The cloud that owns `row` by non-decreasing offsets [clouds + 1] into [0, rows), or -1.
-TORCHVOX_HD int64_t ragged_cloud(const IndexArray& offsets, int64_t clouds, int64_t rows,
-                                 int64_t row) {
-  const auto offset = [&](int64_t b) { return clamp_row(offsets[b], 0, rows); };
-  if (clouds == 0 || row < offset(0) || row >= offset(clouds)) return -1;
-  int64_t low = 0, high = clouds;  // offset(low) <= row < offset(high)
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (offset(middle) <= row) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
 
 // Of the query of an output row: its cloud, -1 where there is none, and the element it starts at.
 struct BallQuery {
@@ -70,13 +25,7 @@ struct BallQuery {
   int64_t base;
 
   static TORCHVOX_HD BallQuery of(const BallQueryArgs& args, int64_t row) {
-    if (args.ragged) {
-      return {ragged_cloud(args.query_ptr, args.clouds, args.queries, row),
-              row * args.query_stride};
-    }
-    const int64_t b = divide(row, args.queries), m = row - b * args.queries;
-    const bool exists = !args.query_lengths.given() || m < args.query_lengths[b];
-    return {exists ? b : -1, b * args.query_cloud_stride + m * args.query_stride};
+    return {args.query.owner(row), args.query.element(row)};
   }
 };
 
@@ -91,9 +40,9 @@ TORCHVOX_HD float load_coordinate(DType dtype, const void* data, int64_t at) {
 // A row of at most three axes in summation order. One that is not finite is NaN throughout, and so
 // is every distance to it: it fails each comparison of BallTest.
 TORCHVOX_HD Point3 load_row(const BallQueryArgs& args, const void* data, int64_t at) {
-  const float x = load_coordinate(args.dtype, data, at);
-  const float y = args.dims > 1 ? load_coordinate(args.dtype, data, at + 1) : 0.0f;
-  const float z = args.dims > 2 ? load_coordinate(args.dtype, data, at + 2) : 0.0f;
+  const float x = load_coordinate(args.points.dtype, data, at);
+  const float y = args.points.columns > 1 ? load_coordinate(args.points.dtype, data, at + 1) : 0.0f;
+  const float z = args.points.columns > 2 ? load_coordinate(args.points.dtype, data, at + 2) : 0.0f;
   if (!(is_finite(x) && is_finite(y) && is_finite(z))) {
     const float nan = bit_cast<float>(0x7fc00000u);
     return {nan, nan, nan};
@@ -126,9 +75,9 @@ TORCHVOX_HD C dist2_rows(const BallQueryArgs& args, int64_t point, int64_t query
   C difference[3];
   C sum = 0;
   bool finite = true;
-  for (int64_t axis = 0; axis < args.dims; ++axis) {
-    const C p = load_wide<C>(args.dtype, args.points, point + axis);
-    const C q = load_wide<C>(args.dtype, args.query, query + axis);
+  for (int64_t axis = 0; axis < args.points.columns; ++axis) {
+    const C p = load_wide<C>(args.points.dtype, args.points.data, point + axis);
+    const C q = load_wide<C>(args.points.dtype, args.query.data, query + axis);
     finite = finite && is_finite(p) && is_finite(q);
     if (args.order == DistOrder::kPn2) {
       difference[axis] = p - q;

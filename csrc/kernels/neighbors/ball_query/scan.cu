@@ -16,8 +16,8 @@ constexpr int kStride = 256;  // of them between two looks at who has all hits
 // The clouds of the rows [begin, end) of a block: the lowest and the highest.
 __device__ __forceinline__ void clouds_of_rows(const BallQueryArgs& args, int64_t begin,
                                                int64_t end, int& low, int& high) {
-  if (!args.ragged) {
-    low = high = static_cast<int>(begin / args.queries);
+  if (!args.points.packed) {
+    low = high = static_cast<int>(begin / args.query.rows);
     return;
   }
   __shared__ int lowest, highest;
@@ -95,13 +95,13 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   WarpRows<kQueries, kRadii>& rows = all_rows[warp];
   int64_t begin, end;
-  if (args.ragged) {
+  if (args.points.packed) {
     begin = int64_t{blockIdx.x} * kRows;
-    end = min(begin + kRows, args.queries);
+    end = min(begin + kRows, args.query.rows);
   } else {
     const int64_t b = blockIdx.x / static_cast<unsigned>(blocks_per_cloud);
-    begin = b * args.queries + (blockIdx.x - b * blocks_per_cloud) * kRows;
-    end = min(begin + kRows, (b + 1) * args.queries);
+    begin = b * args.query.rows + (blockIdx.x - b * blocks_per_cloud) * kRows;
+    end = min(begin + kRows, (b + 1) * args.query.rows);
   }
   int low, high;
   clouds_of_rows(args, begin, end, low, high);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
     if (lane < queries) query = BallQuery::of(args, begin + lane);
     rows.cloud[lane] = static_cast<int>(query.cloud);
     rows.q[lane] =
-        query.cloud >= 0 ? load_row(args, args.query, query.base) : Point3{0.0f, 0.0f, 0.0f};
+        query.cloud >= 0 ? load_row(args, args.query.data, query.base) : Point3{0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int r = 0; r < kRadii; ++r) rows.ball[lane][r] = {0, -1};
   }
@@ -149,7 +149,8 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = threadIdx.x; i < ceil_div(count, kStride) * kStride; i += kThreads) {
         const float nan = __int_as_float(0x7fc00000);
         Point3 p{nan, nan, nan};
-        if (i < count) p = load_row(args, args.points, cloud.base + (base + i) * args.point_stride);
+        if (i < count)
+          p = load_row(args, args.points.data, cloud.base + (base + i) * args.points.row_stride);
         tile[i] = {p.a, p.b, p.c, 0.0f};
       }
       __syncthreads();
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
       C d = 0;
       bool hit = false;
       if (base + lane < cloud.points) {
-        d = dist2_rows<C>(args, cloud.base + (base + lane) * args.point_stride, query.base);
+        d = dist2_rows<C>(args, cloud.base + (base + lane) * args.points.row_stride, query.base);
         hit = test(d);
       }
       const unsigned mask = __ballot_sync(kFullWarp, hit);
@@ -219,8 +220,8 @@ __global__ void __launch_bounds__(kThreads)
 template <int kQueries, int kRadii>
 cudaError_t launch_scan(const BallQueryArgs& args, const CudaContext& context) {
   constexpr int kRows = kWarps * kQueries;
-  const int64_t per_cloud = ceil_div<int64_t>(args.queries, kRows);
-  const int64_t blocks = args.ragged ? per_cloud : per_cloud * args.clouds;
+  const int64_t per_cloud = ceil_div<int64_t>(args.query.rows, kRows);
+  const int64_t blocks = args.points.packed ? per_cloud : per_cloud * args.points.clouds;
   scan_kernel<kQueries, kRadii><<<grid_x(blocks), kThreads, 0, context.stream>>>(args, per_cloud);
   return cudaGetLastError();
 }
@@ -236,7 +237,7 @@ cudaError_t launch_ball_scan(const BallQueryArgs& args, const CudaContext& conte
 
 cudaError_t launch_ball_generic(const BallQueryArgs& args, const CudaContext& context) {
   const unsigned blocks = grid_x(ceil_div<int64_t>(args.rows(), kWarps));
-  if (args.dtype == DType::kDouble) {
+  if (args.points.dtype == DType::kDouble) {
     generic_kernel<double><<<blocks, kThreads, 0, context.stream>>>(args);
   } else {
     generic_kernel<float><<<blocks, kThreads, 0, context.stream>>>(args);

@@ -17,7 +17,8 @@ MlpWorkspace carve_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, Works
   if (plan.tensor_cores) {
     carved.block = workspace.take<char>(plan.packed.bytes());
     if (args.features && args.channels > 0) {
-      const int64_t rows = args.clouds * args.capacity + 1;  // the last for indices outside
+      const int64_t rows =
+          args.points.clouds * args.points.rows + 1;  // the last for indices outside
       carved.terms = workspace.take<uint16_t>(rows * plan.packed.width * 32);
     }
     return carved;

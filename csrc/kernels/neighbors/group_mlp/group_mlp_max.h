@@ -26,20 +26,10 @@ struct MlpLayer {
 // Only the first count[row] slots are read, of a row without hits its first one. An index outside
 // of the cloud's block stands for zeros, coordinates included.
 struct GroupMlpArgs {
-  const void* points = nullptr;  // [clouds, capacity, dims], unit column stride, as query
-  const void* query = nullptr;  // [clouds, queries, dims]
-  const void* features = nullptr;  // [clouds, capacity, channels], contiguous
-  DType dtype = DType::kFloat;  // of points and query
+  CloudBatch points, query;  // padded, of one dtype and number of columns
+  const void* features = nullptr;  // [clouds, points, channels], contiguous
   DType mlp_dtype = DType::kFloat;  // of features, layers and out
-  int64_t clouds = 0;
-  int64_t capacity = 0;
-  int64_t queries = 0;
-  int64_t dims = 3;
   int64_t channels = 0;
-  int64_t cloud_stride = 0;  // in elements, as all strides
-  int64_t point_stride = 0;
-  int64_t query_cloud_stride = 0;
-  int64_t query_stride = 0;
   const int32_t* idx = nullptr;  // [clouds * queries, slots], rows idx_stride apart
   int64_t slots = 0;
   int64_t idx_stride = 0;
@@ -52,7 +42,7 @@ struct GroupMlpArgs {
   MlpLayer layer[kMostMlpLayers];
   void* out = nullptr;  // [clouds * queries, layer[layers - 1].out]
 
-  TORCHVOX_HD int64_t rows() const { return clouds * queries; }
+  TORCHVOX_HD int64_t rows() const { return query.total_rows(); }
 };
 
 TORCHVOX_KERNEL(GroupMlpArgs);

@@ -82,14 +82,14 @@ struct LaneSlot {
   }
   __device__ __forceinline__ void load_coordinates(const GroupMlpArgs& args, int64_t begin,
                                                    const Tile (&tile)[kTiles]) {
-    const int64_t row = begin + of_lane(tile).row, cloud = row / args.queries;
-    const bool inside = point >= 0 && point < args.capacity;
-    term = inside ? cloud * args.capacity + point : args.clouds * args.capacity;
+    const int64_t row = begin + of_lane(tile).row, cloud = row / args.query.rows;
+    const bool inside = point >= 0 && point < args.points.rows;
+    term = inside ? cloud * args.points.rows + point : args.points.clouds * args.points.rows;
     if (!args.use_xyz) return;
-    const P* from = static_cast<const P*>(args.points) + cloud * args.cloud_stride +
-        (inside ? point : 0) * args.point_stride;
-    const P* query = static_cast<const P*>(args.query) + cloud * args.query_cloud_stride +
-        (row - cloud * args.queries) * args.query_stride;
+    const P* from = static_cast<const P*>(args.points.data) + cloud * args.points.cloud_stride +
+        (inside ? point : 0) * args.points.row_stride;
+    const P* query = static_cast<const P*>(args.query.data) + cloud * args.query.cloud_stride +
+        (row - cloud * args.query.rows) * args.query.row_stride;
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) {
       p[axis] = inside ? from[axis] : P{};
@@ -384,8 +384,8 @@ cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpW
 template <class T>
 cudaError_t start_typed(const GroupMlpArgs& args, const GroupMlpPlan& plan,
                         const MlpWorkspace& workspace, cudaStream_t stream) {
-  return args.dtype == DType::kFloat ? start<T, float>(args, plan, workspace, stream)
-                                     : start<T, T>(args, plan, workspace, stream);
+  return args.points.dtype == DType::kFloat ? start<T, float>(args, plan, workspace, stream)
+                                            : start<T, T>(args, plan, workspace, stream);
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ MlpPacked pack_layout(const GroupMlpArgs& args, int width) {
 bool plan_tensor_cores(const GroupMlpArgs& args, const Target& target, GroupMlpPlan& plan) {
   if (target.compute_capability < 80) return false;
   if (args.mlp_dtype != DType::kHalf && args.mlp_dtype != DType::kBFloat16) return false;
-  if (args.use_xyz && args.dims != 3) return false;
-  if (args.dtype != DType::kFloat && args.dtype != args.mlp_dtype) return false;
+  if (args.use_xyz && args.points.columns != 3) return false;
+  if (args.points.dtype != DType::kFloat && args.points.dtype != args.mlp_dtype) return false;
   const int last = args.layers - 1;
   int64_t widest = 1;
   for (int l = 0; l <= last; ++l) {

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-  const int64_t points = args.clouds * args.capacity;
+  const int64_t points = args.points.clouds * args.points.rows;
   const int64_t first = (int64_t{at / packed.width} * kWarps + threadIdx.x / 32) * 32 + g;
   const T* features = static_cast<const T*>(args.features);
   const bool aligned = channels % 8 == 0 && reinterpret_cast<uintptr_t>(features) % 16 == 0;
@@ -147,8 +147,9 @@ cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpW
   const int pack_blocks = ceil_div(packed.chunks, kThreads);
   const int in_groups = static_cast<int>(ceil_div<int64_t>(args.channels, kGroup));
   const int shared = terms ? in_groups * kChunksPerGroup * 16 : 0;
-  const int64_t term_blocks =
-      terms ? packed.width * ceil_div<int64_t>(args.clouds * args.capacity + 1, 32 * kWarps) : 0;
+  const int64_t term_blocks = terms
+      ? packed.width * ceil_div<int64_t>(args.points.clouds * args.points.rows + 1, 32 * kWarps)
+      : 0;
   const int limit = plan.shared_limit - kGroup * static_cast<int>(sizeof(float));  // less the bias
   TORCHVOX_CUDA_CHECK(
       cudaFuncSetAttribute(prepare_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, limit));

@@ -22,13 +22,13 @@ struct MlpSlot {
   int64_t feature;  // row of its features
 
   static TORCHVOX_HD MlpSlot of(const GroupMlpArgs& args, int64_t row, int64_t slot) {
-    const int64_t b = row / args.queries;
+    const int64_t b = row / args.query.rows;
     const int64_t i = args.idx[row * args.idx_stride + slot];
-    const bool inside = i >= 0 && i < args.capacity;
+    const bool inside = i >= 0 && i < args.points.rows;
     MlpSlot from;
-    from.point = inside ? b * args.cloud_stride + i * args.point_stride : -1;
-    from.query = b * args.query_cloud_stride + (row - b * args.queries) * args.query_stride;
-    from.feature = b * args.capacity + i;
+    from.point = inside ? b * args.points.cloud_stride + i * args.points.row_stride : -1;
+    from.query = b * args.query.cloud_stride + (row - b * args.query.rows) * args.query.row_stride;
+    from.feature = b * args.points.rows + i;
     return from;
   }
 };
@@ -36,22 +36,23 @@ struct MlpSlot {
 // Coordinate `axis` of a slot less its query's: a difference, whatever the distance to the origin.
 template <class C>
 TORCHVOX_HD C relative_coordinate(const GroupMlpArgs& args, const MlpSlot& from, int64_t axis) {
-  const C p = from.point < 0 ? C{0} : load_wide<C>(args.dtype, args.points, from.point + axis);
-  const C q = load_wide<C>(args.dtype, args.query, from.query + axis);
-  const C relative = round_to(args.dtype, p - q);
+  const C p =
+      from.point < 0 ? C{0} : load_wide<C>(args.points.dtype, args.points.data, from.point + axis);
+  const C q = load_wide<C>(args.points.dtype, args.query.data, from.query + axis);
+  const C relative = round_to(args.points.dtype, p - q);
   if (args.divisor == 0) return relative;
-  return round_to(args.dtype, relative / static_cast<C>(args.divisor));
+  return round_to(args.points.dtype, relative / static_cast<C>(args.divisor));
 }
 
 // Column `column` of what the first layer reads of a slot, in the order of its weight.
 template <class T>
 TORCHVOX_HD compute_t<T> mlp_input(const GroupMlpArgs& args, const MlpSlot& from, int64_t column) {
   using C = compute_t<T>;
-  const int64_t dims = args.use_xyz ? args.dims : 0;
+  const int64_t dims = args.use_xyz ? args.points.columns : 0;
   const int64_t axis = args.features_first ? column - args.channels : column;
   if (axis >= 0 && axis < dims) {
     // Differences are taken in the type of the points, then rounded to that of the sums.
-    return args.dtype == DType::kDouble
+    return args.points.dtype == DType::kDouble
         ? static_cast<C>(relative_coordinate<double>(args, from, axis))
         : static_cast<C>(relative_coordinate<float>(args, from, axis));
   }
@@ -76,7 +77,7 @@ TORCHVOX_HD int64_t first_axis_column(const GroupMlpArgs& args) {
   return args.features_first ? args.channels : 0;
 }
 TORCHVOX_HD int64_t first_feature_column(const GroupMlpArgs& args) {
-  return args.use_xyz && !args.features_first ? args.dims : 0;
+  return args.use_xyz && !args.features_first ? args.points.columns : 0;
 }
 
 // What the tensor-core kernels keep of the layers, one block of bytes: biases and the weights of

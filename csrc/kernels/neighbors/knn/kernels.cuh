@@ -7,7 +7,7 @@
 
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/knn/common.h"
-#include "csrc/kernels/sampling/fps/kernels.cuh"
+#include "csrc/kernels/spatial/order.cuh"
 
 namespace torchvox {
 
@@ -54,8 +54,8 @@ struct KnnTiles {
 // Tiles of the clouds of `order`, and their order, which one block a cloud makes for batched clouds
 // of up to so many points; then the queries.
 inline constexpr int64_t kMostBlockOrdered = 4096;
-cudaError_t make_knn_block_order(const FpsArgs& args, SpatialOrder& order, const KnnTiles& tiles,
-                                 cudaStream_t stream);
+cudaError_t make_knn_block_order(const CandidatePoints& args, SpatialOrder& order,
+                                 const KnnTiles& tiles, cudaStream_t stream);
 cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                            cudaStream_t stream);
 cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,

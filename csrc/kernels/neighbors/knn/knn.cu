@@ -13,30 +13,25 @@ constexpr int64_t kPointsAtOnce = int64_t{1} << 25;  // in order; a workspace th
 
 // What the tiles of a call need; the sizes of its workspace follow from it.
 struct TileScratch {
-  FpsPlan plan;
+  int64_t at_once;  // clouds
   SpatialOrder order;
   KnnTiles tiles;
 
   TileScratch(const KnnArgs& args, Workspace& workspace)
-      : plan(order_plan(args)),
-        order(order_args(args), plan, workspace),
-        tiles(args, plan.clouds_at_once, workspace) {}
+      : at_once(clouds_at_once(args.points)),
+        order(points_to_order(args), at_once, /*above=*/-1, workspace),
+        tiles(args, at_once, workspace) {}
 
  private:
-  static FpsPlan order_plan(const KnnArgs& args) {
-    FpsPlan plan;
-    plan.large = FpsPlan::Large::kLazy;
-    plan.clouds_at_once = args.clouds;
-    if (!args.ragged && args.capacity > 0) {
-      const int64_t most = kPointsAtOnce / args.capacity > 0 ? kPointsAtOnce / args.capacity : 1;
-      plan.clouds_at_once = most < args.clouds ? most : args.clouds;
-    }
-    return plan;
+  static int64_t clouds_at_once(const CloudBatch& points) {
+    if (points.packed || points.rows == 0) return points.clouds;
+    const int64_t most = kPointsAtOnce / points.rows > 0 ? kPointsAtOnce / points.rows : 1;
+    return most < points.clouds ? most : points.clouds;
   }
 };
 
 bool is_block_ordered(const KnnArgs& args) {
-  if (args.ragged || args.capacity > kMostBlockOrdered) return false;
+  if (args.points.packed || args.points.rows > kMostBlockOrdered) return false;
   const int64_t forced = plan_override(Plan::kKnnOrder);
   return forced == kAutomatic || forced == 0;
 }
@@ -46,20 +41,21 @@ cudaError_t launch_tiles(const KnnArgs& args, void* memory, const CudaContext& c
   TileScratch scratch(args, workspace);
   SpatialOrder& order = scratch.order;
   KnnTiles& tiles = scratch.tiles;
-  const int64_t at_once = scratch.plan.clouds_at_once;
-  for (int64_t b = 0; b < args.clouds; b += at_once) {
+  for (int64_t b = 0; b < args.points.clouds; b += scratch.at_once) {
     order.first_cloud = b;
-    order.clouds = b + at_once < args.clouds ? at_once : args.clouds - b;
-    if (!args.ragged) {
-      order.points = order.clouds * args.capacity;
+    order.clouds =
+        b + scratch.at_once < args.points.clouds ? scratch.at_once : args.points.clouds - b;
+    if (!args.points.packed) {
+      order.points = order.clouds * args.points.rows;
       tiles.groups = order.clouds * tiles.groups_per_cloud;
-      tiles.first_row = b * args.rows;
-      tiles.rows = order.clouds * args.rows;
+      tiles.first_row = b * args.query.rows;
+      tiles.rows = order.clouds * args.query.rows;
     }
     if (is_block_ordered(args)) {
-      TORCHVOX_CUDA_CHECK(make_knn_block_order(order_args(args), order, tiles, context.stream));
+      TORCHVOX_CUDA_CHECK(
+          make_knn_block_order(points_to_order(args), order, tiles, context.stream));
     } else {
-      TORCHVOX_CUDA_CHECK(make_spatial_order(order_args(args), order, context.stream));
+      TORCHVOX_CUDA_CHECK(make_spatial_order(points_to_order(args), order, context.stream));
       TORCHVOX_CUDA_CHECK(make_knn_boxes(args, order, tiles, context.stream));
     }
     TORCHVOX_CUDA_CHECK(make_knn_queries(args, order, tiles, context.stream));

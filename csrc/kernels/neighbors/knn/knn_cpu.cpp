@@ -31,13 +31,14 @@ void search_all(const KnnArgs& args, const KnnQuery& query,
                 std::vector<Neighbor<compute_t<T>>>& found) {
   using C = compute_t<T>;
   const KnnCloud cloud = query.cloud < 0 ? KnnCloud{} : KnnCloud::of(args, query.cloud);
-  const T* const q = static_cast<const T*>(args.query) + query.at;
-  const T* const points = static_cast<const T*>(args.points) + cloud.base;
+  const T* const q = static_cast<const T*>(args.query.data) + query.at;
+  const T* const points = static_cast<const T*>(args.points.data) + cloud.base;
   found.clear();
-  const uint32_t count = cloud.points > 0 && is_finite_row(q, args.dims) ? cloud.points : 0;
+  const uint32_t count =
+      cloud.points > 0 && is_finite_row(q, args.points.columns) ? cloud.points : 0;
   for (uint32_t i = 0; i < count; ++i) {
-    const T* const p = points + i * args.point_stride;
-    if (is_finite_row(p, args.dims)) found.push_back({row_distance(args, p, q), i});
+    const T* const p = points + i * args.points.row_stride;
+    if (is_finite_row(p, args.points.columns)) found.push_back({row_distance(args, p, q), i});
   }
   const int64_t kept = std::min<int64_t>(args.k, static_cast<int64_t>(found.size()));
   if (kept < static_cast<int64_t>(found.size())) {
@@ -60,7 +61,7 @@ TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, 
     int64_t count = 0;
     if (query.cloud >= 0) {
       cloud = KnnCloud::of(args, query.cloud);
-      const Point3 q = load_axes(args, args.query, query.at);
+      const Point3 q = load_axes(args, args.query.data, query.at);
       found.clear();
       if (is_finite(q)) tiles.search(query.cloud, q, bounds, found);
       count = found.finish();
@@ -130,7 +131,7 @@ void run_cpu(const KnnArgs& args, void*, const ParallelFor& parallel_for) {
                [&](int64_t begin, int64_t end) { search(args, tiles, begin, end); });
     return;
   }
-  with_point_type(args.dtype, [&](auto type) {
+  with_point_type(args.points.dtype, [&](auto type) {
     using T = decltype(type);
     each_range(args, parallel_for, [&](int64_t begin, int64_t end) {
       std::vector<Neighbor<compute_t<T>>> found;

@@ -4,8 +4,8 @@
 // registers of its lanes.
 #pragma once
 
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/neighbors/knn/common.h"
-#include "csrc/kernels/sampling/fps/device.cuh"
 
 namespace torchvox {
 

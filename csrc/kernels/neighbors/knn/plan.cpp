@@ -23,14 +23,15 @@ KnnKernel choose_knn_kernel(const KnnArgs& args, const Target& target) {
   if (!is_fast(args)) return target.cuda ? KnnKernel::kSelect : KnnKernel::kScan;
   if (!target.cuda) {
     if (forced != kAutomatic) return wanted == KnnKernel::kTiles ? wanted : KnnKernel::kScan;
-    return args.rows < kScanningQueries && !args.ragged ? KnnKernel::kScan : KnnKernel::kTiles;
+    return args.query.rows < kScanningQueries && !args.points.packed ? KnnKernel::kScan
+                                                                     : KnnKernel::kTiles;
   }
-  if (args.k > kMostListed || args.clouds == 0 || wanted == KnnKernel::kSelect) {
+  if (args.k > kMostListed || args.points.clouds == 0 || wanted == KnnKernel::kSelect) {
     return KnnKernel::kSelect;
   }
-  if (args.ragged || wanted == KnnKernel::kTiles) return KnnKernel::kTiles;
-  const bool small = (args.k <= kFewListed && args.capacity <= kScannedForFew) ||
-      (args.capacity <= kScannedPoints && args.queries() * args.capacity <= kScannedPairs);
+  if (args.points.packed || wanted == KnnKernel::kTiles) return KnnKernel::kTiles;
+  const bool small = (args.k <= kFewListed && args.points.rows <= kScannedForFew) ||
+      (args.points.rows <= kScannedPoints && args.queries() * args.points.rows <= kScannedPairs);
   return small || wanted == KnnKernel::kScan ? KnnKernel::kScan : KnnKernel::kTiles;
 }
 

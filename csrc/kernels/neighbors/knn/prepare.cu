@@ -18,7 +18,7 @@ constexpr uint32_t kLast = 1u << (kIndexBits + 3 * kAxisBits);  // after the fin
 static_assert(kMostBlockOrdered <= 1 << kIndexBits);
 
 // Box and number of the finite points, for all threads.
-__device__ CloudSummary summarize(const FpsArgs& args, const FpsCloud& cloud) {
+__device__ CloudSummary summarize(const CandidatePoints& args, const CandidateCloud& cloud) {
   __shared__ CloudSummary shared;
   if (threadIdx.x == 0) shared = CloudSummary{};
   __syncthreads();
@@ -54,12 +54,12 @@ __device__ CloudSummary summarize(const FpsArgs& args, const FpsCloud& cloud) {
 // in registers; then the boxes of its tiles, a warp a tile, and of its groups, a warp a group.
 template <int kThreads, int kEach>
 __global__ void __launch_bounds__(kThreads)
-    block_order_kernel(const __grid_constant__ FpsArgs args,
+    block_order_kernel(const __grid_constant__ CandidatePoints args,
                        const __grid_constant__ SpatialOrder order,
                        const __grid_constant__ KnnTiles tiles) {
   using Sort = cub::BlockRadixSort<uint32_t, kThreads, kEach>;
   __shared__ typename Sort::TempStorage storage;
-  const FpsCloud cloud = FpsCloud::of(args, order.first_cloud + blockIdx.x);
+  const CandidateCloud cloud = CandidateCloud::of(args, order.first_cloud + blockIdx.x);
   const CloudSummary summary = summarize(args, cloud);
   if (threadIdx.x == 0) order.summaries[blockIdx.x] = summary;
 
@@ -74,13 +74,13 @@ __global__ void __launch_bounds__(kThreads)
   }
   Sort(storage).SortBlockedToStriped(key, kIndexBits, kIndexBits + 3 * kAxisBits + 1);
 
-  const int64_t position = int64_t{blockIdx.x} * args.capacity;
+  const int64_t position = int64_t{blockIdx.x} * args.points.rows;
   const int64_t first_group = blockIdx.x * tiles.groups_per_cloud;
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const uint32_t at = threadIdx.x + j * kThreads;
     if (at / 32 * 32 >= summary.candidates) continue;  // all of the warp
-    FpsBox box = FpsBox::empty();
+    PointBox box = PointBox::empty();
     if (at < summary.candidates) {
       const uint32_t i = key[j] & ((1u << kIndexBits) - 1);
       const Point3 p = load_point(args, cloud, i);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
   const uint32_t lane = threadIdx.x % 32;
   for (uint32_t group = threadIdx.x / 32; group * kKnnGroup < summary.candidates;
        group += kThreads / 32) {
-    FpsBox box = FpsBox::empty();
+    PointBox box = PointBox::empty();
     if (group * kKnnGroup + lane * kKnnTile < summary.candidates) {
       box = box_of(tiles.boxes[first_group + group], lane);
     }
@@ -106,12 +106,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t make_knn_block_order(const FpsArgs& args, SpatialOrder& order, const KnnTiles& tiles,
-                                 cudaStream_t stream) {
+cudaError_t make_knn_block_order(const CandidatePoints& args, SpatialOrder& order,
+                                 const KnnTiles& tiles, cudaStream_t stream) {
   order.axis_bits = kAxisBits;
   order.sort.current = 0;
   const unsigned blocks = grid_x(order.clouds);
-  if (args.capacity <= 1024) {
+  if (args.points.rows <= 1024) {
     block_order_kernel<256, 4><<<blocks, 256, 0, stream>>>(args, order, tiles);
   } else {
     block_order_kernel<1024, 4><<<blocks, 1024, 0, stream>>>(args, order, tiles);
@@ -126,11 +126,12 @@ constexpr int kThreads = 256;
 // Whose group `number` is. Its first group may lie after `number` when offsets are in disorder.
 __device__ __forceinline__ int64_t cloud_of_group(const KnnArgs& args, const SpatialOrder& order,
                                                   const KnnTiles& tiles, int64_t number) {
-  if (!args.ragged) return order.first_cloud + number / tiles.groups_per_cloud;
-  int64_t low = 0, high = args.clouds;
+  if (!args.points.packed) return order.first_cloud + number / tiles.groups_per_cloud;
+  int64_t low = 0, high = args.points.clouds;
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
-    if (clamp_index(args.ptr[middle], 0, args.capacity) / kKnnGroup + middle <= number) {
+    if (clamp_index(args.points.offsets[middle], 0, args.points.rows) / kKnnGroup + middle <=
+        number) {
       low = middle;
     } else {
       high = middle;
@@ -150,8 +151,8 @@ __global__ void __launch_bounds__(kKnnGroup)
   const int64_t b = cloud_of_group(args, order, tiles, number);
   const OrderedCloud cloud = OrderedCloud::of(args, order, tiles, b, KnnCloud::of(args, b));
   const int64_t at = (number - cloud.first_group) * kKnnGroup + threadIdx.x;
-  if (!args.ragged && at - threadIdx.x >= cloud.count) return;  // all of the block
-  FpsBox box = FpsBox::empty();
+  if (!args.points.packed && at - threadIdx.x >= cloud.count) return;  // all of the block
+  PointBox box = PointBox::empty();
   if (at >= 0 && at < cloud.count) box.extend(order.sorted[cloud.position + at]);
   put_box(sides, warp, warp_box(box));
   __syncthreads();
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(kThreads)
   const KnnQuery query = KnnQuery::of(args, tiles.first_row + at);
   float4 out = make_float4(0.0f, 0.0f, 0.0f, __int_as_float(-1));
   if (query.cloud >= 0) {
-    const Point3 q = load_axes(args, args.query, query.at);
+    const Point3 q = load_axes(args, args.query.data, query.at);
     const OrderedCloud cloud =
         OrderedCloud::of(args, order, tiles, query.cloud, KnnCloud::of(args, query.cloud));
     if (is_finite(q) && cloud.count > 0) {
@@ -203,9 +204,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 KnnTiles::KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace)
-    : groups_per_cloud(ceil_div<int64_t>(args.capacity, kKnnGroup)) {
-  groups = args.ragged ? args.capacity / kKnnGroup + args.clouds : clouds * groups_per_cloud;
-  rows = args.ragged ? args.rows : clouds * args.rows;
+    : groups_per_cloud(ceil_div<int64_t>(args.points.rows, kKnnGroup)) {
+  groups = args.points.packed ? args.points.rows / kKnnGroup + args.points.clouds
+                              : clouds * groups_per_cloud;
+  rows = args.points.packed ? args.query.rows : clouds * args.query.rows;
   boxes = workspace.take<Group>(groups);
   low = workspace.take<float4>(groups);
   high = workspace.take<float4>(groups);

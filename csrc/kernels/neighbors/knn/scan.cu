@@ -25,9 +25,9 @@ __device__ __forceinline__ Point3 load_or_nan(const KnnArgs& args, const void* r
   return p;
 }
 __device__ __forceinline__ Point3 load_query(const KnnArgs& args, int64_t cloud, int64_t row) {
-  if (row >= args.rows) return {NAN, 0.0f, 0.0f};
-  const KnnQuery query = KnnQuery::of(args, cloud * args.rows + row);
-  return query.cloud < 0 ? Point3{NAN, 0.0f, 0.0f} : load_or_nan(args, args.query, query.at);
+  if (row >= args.query.rows) return {NAN, 0.0f, 0.0f};
+  const KnnQuery query = KnnQuery::of(args, cloud * args.query.rows + row);
+  return query.cloud < 0 ? Point3{NAN, 0.0f, 0.0f} : load_or_nan(args, args.query.data, query.at);
 }
 
 // The points from `base` on into shared memory, and nothing behind them up to a multiple of 32;
@@ -39,8 +39,8 @@ __device__ __forceinline__ uint32_t stage_points(const KnnArgs& args, const KnnC
   const uint32_t padded = ceil_div(staged, 32u) * 32;
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < padded; i += blockDim.x) {
-    const int64_t at = cloud.base + int64_t{base + i} * args.point_stride;
-    put(i, i < staged ? load_or_nan(args, args.points, at) : Point3{NAN, 0.0f, 0.0f});
+    const int64_t at = cloud.base + int64_t{base + i} * args.points.row_stride;
+    put(i, i < staged ? load_or_nan(args, args.points.data, at) : Point3{NAN, 0.0f, 0.0f});
   }
   __syncthreads();
   return padded;
@@ -87,11 +87,11 @@ __global__ void __launch_bounds__(kFewThreads)
       }
     }
   }
-  if (row >= args.rows) return;
+  if (row >= args.query.rows) return;
 #pragma unroll
   for (int j = 0; j < kFew; ++j) {
     if (j < unused) continue;
-    const int64_t out = number * args.rows + row;
+    const int64_t out = number * args.query.rows + row;
     if (bits[j] > kInfinityBits) {
       write_none<float>(args, out, j - unused);
     } else {
@@ -130,8 +130,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll
   for (int j = 0; j < kQueries; ++j) {
-    if (begin + j < args.rows) {
-      write_list(args, number * args.rows + begin + j, list[j], cloud.points, cloud.index_base);
+    if (begin + j < args.query.rows) {
+      write_list(args, number * args.query.rows + begin + j, list[j], cloud.points,
+                 cloud.index_base);
     }
   }
 }
@@ -140,8 +141,9 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t launch_knn_scan(const KnnArgs& args, const CudaContext& context) {
   const bool few = args.k <= kFew;
-  const unsigned per_cloud = grid_x(ceil_div<int64_t>(args.rows, few ? kFewThreads : kPerBlock));
-  const unsigned blocks = grid_x(args.clouds * per_cloud);
+  const unsigned per_cloud =
+      grid_x(ceil_div<int64_t>(args.query.rows, few ? kFewThreads : kPerBlock));
+  const unsigned blocks = grid_x(args.points.clouds * per_cloud);
   if (few) {
     few_kernel<<<blocks, kFewThreads, 0, context.stream>>>(args, per_cloud);
   } else {

@@ -5,8 +5,8 @@
 // cloud once a byte and once to collect.
 #include <type_traits>
 
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
-#include "csrc/kernels/sampling/fps/device.cuh"
 
 namespace torchvox {
 namespace {
@@ -28,8 +28,8 @@ struct Measured {
   const T* q;
 
   __device__ __forceinline__ bool measure(uint32_t i, Bits<C>& bits) const {
-    const T* const p = points + int64_t{i} * args.point_stride;
-    if (!is_finite_row(p, args.dims)) return false;
+    const T* const p = points + int64_t{i} * args.points.row_stride;
+    if (!is_finite_row(p, args.points.columns)) return false;
     bits = bit_cast<Bits<C>>(row_distance(args, p, q));
     return true;
   }
@@ -178,9 +178,10 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant_
   for (int64_t row = blockIdx.x; row < args.queries(); row += gridDim.x) {
     const KnnQuery query = KnnQuery::of(args, row);
     const KnnCloud cloud = query.cloud < 0 ? KnnCloud{} : KnnCloud::of(args, query.cloud);
-    const T* const q = static_cast<const T*>(args.query) + query.at;
-    const Measured<T> measured{args, static_cast<const T*>(args.points) + cloud.base, q};
-    const uint32_t count = cloud.points > 0 && is_finite_row(q, args.dims) ? cloud.points : 0;
+    const T* const q = static_cast<const T*>(args.query.data) + query.at;
+    const Measured<T> measured{args, static_cast<const T*>(args.points.data) + cloud.base, q};
+    const uint32_t count =
+        cloud.points > 0 && is_finite_row(q, args.points.columns) ? cloud.points : 0;
     Bits<C> bits = 0;
     uint32_t equal = 0;
     const bool selected = select_bits(measured, count, args.k, bits, equal);
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant_
 cudaError_t launch_knn_select(const KnnArgs& args, const CudaContext& context) {
   const unsigned blocks =
       blocks_for(args.queries() * kThreads, kThreads, context.target, /*per_multiprocessor=*/64);
-  with_point_type(args.dtype, [&](auto type) {
+  with_point_type(args.points.dtype, [&](auto type) {
     select_kernel<decltype(type)><<<blocks, kThreads, 0, context.stream>>>(args);
   });
   return cudaGetLastError();

@@ -82,7 +82,7 @@ struct KnnSearch {
       if (group < groups) {
         const float4 low = tiles.low[cloud.first_group + group],
                      high = tiles.high[cloud.first_group + group];
-        bound = float_bits(FpsBox{low.x, low.y, low.z, high.x, high.y, high.z}.bound(q));
+        bound = float_bits(PointBox{low.x, low.y, low.z, high.x, high.y, high.z}.bound(q));
       }
       nearest_first(
           bound, first, [&] { return list.reach(); },

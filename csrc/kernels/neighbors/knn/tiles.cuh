@@ -4,7 +4,7 @@
 #pragma once
 
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
-#include "csrc/kernels/sampling/fps/candidates.cuh"
+#include "csrc/kernels/spatial/box.cuh"
 
 namespace torchvox {
 
@@ -19,19 +19,19 @@ struct OrderedCloud {
                                                     const KnnTiles& tiles, int64_t b,
                                                     const KnnCloud& cloud) {
     const int64_t in_order = b - order.first_cloud;
-    const int64_t position = args.ragged ? cloud.first : in_order * args.capacity;
+    const int64_t position = args.points.packed ? cloud.first : in_order * args.points.rows;
     return {position, min(order.summaries[in_order].candidates, cloud.points),
-            args.ragged ? position / kKnnGroup + b : in_order * tiles.groups_per_cloud};
+            args.points.packed ? position / kKnnGroup + b : in_order * tiles.groups_per_cloud};
   }
 };
 
-__device__ __forceinline__ FpsBox box_of(const KnnTiles::Group& group, int tile) {
+__device__ __forceinline__ PointBox box_of(const KnnTiles::Group& group, int tile) {
   const auto& side = group.side;
   return {side[0][tile], side[1][tile], side[2][tile], side[3][tile], side[4][tile], side[5][tile]};
 }
 
 // For a whole warp, six lanes of which write.
-__device__ __forceinline__ void put_box(KnnTiles::Group& group, int tile, const FpsBox& box) {
+__device__ __forceinline__ void put_box(KnnTiles::Group& group, int tile, const PointBox& box) {
   const int lane = threadIdx.x % 32;
   if (lane >= 6) return;
   const float low = lane == 0 ? box.low_a : (lane == 1 ? box.low_b : box.low_c);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void put_box(KnnTiles::Group& group, int tile, const 
 
 // For one thread.
 __device__ __forceinline__ void put_group_box(const KnnTiles& tiles, int64_t group,
-                                              const FpsBox& box) {
+                                              const PointBox& box) {
   tiles.low[group] = make_float4(box.low_a, box.low_b, box.low_c, 0.0f);
   tiles.high[group] = make_float4(box.high_a, box.high_b, box.high_c, 0.0f);
 }

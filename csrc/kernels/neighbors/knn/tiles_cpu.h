@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "csrc/kernels/neighbors/knn/common.h"
-#include "csrc/kernels/sampling/fps/tiles_cpu.h"
+#include "csrc/kernels/spatial/order_cpu.h"
 
 namespace torchvox {
 
@@ -95,22 +95,23 @@ class KnnFound {
 // point divided by their size, plus its number: ranges that never overlap.
 class KnnTilesCpu {
  public:
-  static constexpr int kTile = CpuTiles::kTile;
-  static constexpr int kGroup = CpuTiles::kGroup;
+  static constexpr int kTile = kCpuTile;
+  static constexpr int kGroup = 16;
   static constexpr int kGroupPoints = kTile * kGroup;
 
   KnnTilesCpu(const KnnArgs& args, const ParallelFor& parallel_for) {
-    const int64_t points = args.ragged ? args.capacity : args.clouds * args.capacity;
-    const int64_t tiles = points / kTile + args.clouds;
+    const int64_t points =
+        args.points.packed ? args.points.rows : args.points.clouds * args.points.rows;
+    const int64_t tiles = points / kTile + args.points.clouds;
     for (auto* axis : {&a_, &b_, &c_}) axis->resize(tiles * kTile);
     index_.resize(tiles * kTile);
     // A group reads the boxes of 16 tiles, of the next cloud too; those are not used.
     tiles_.assign(tiles + kGroup);
-    groups_.assign(points / kGroupPoints + args.clouds);
-    first_code_.resize(points / kGroupPoints + args.clouds);
-    clouds_.resize(args.clouds);
-    if (args.ragged) skip_shared(args);
-    parallel_for(args.clouds, [&](int64_t begin, int64_t end) {
+    groups_.assign(points / kGroupPoints + args.points.clouds);
+    first_code_.resize(points / kGroupPoints + args.points.clouds);
+    clouds_.resize(args.points.clouds);
+    if (args.points.packed) skip_shared(args);
+    parallel_for(args.points.clouds, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) load(args, b);
     });
   }
@@ -176,7 +177,7 @@ class KnnTilesCpu {
   // clouds, which threads load at the same time, share a tile.
   void skip_shared(const KnnArgs& args) {
     int64_t end = 0;
-    for (int64_t b = 0; b < args.clouds; ++b) {
+    for (int64_t b = 0; b < args.points.clouds; ++b) {
       const KnnCloud cloud = KnnCloud::of(args, b);
       clouds_[b].skipped = static_cast<uint32_t>(clamp_index(end - cloud.first, 0, cloud.points));
       end = std::max(end, cloud.first + cloud.points);
@@ -184,11 +185,11 @@ class KnnTilesCpu {
   }
 
   void load(const KnnArgs& args, int64_t b) {
-    const FpsArgs points = order_args(args);
+    const CandidatePoints points = points_to_order(args);
     Cloud& cloud = clouds_[b];
-    FpsCloud place = FpsCloud::of(points, b);
+    CandidateCloud place = CandidateCloud::of(points, b);
     place.first += cloud.skipped;
-    place.base += cloud.skipped * points.point_stride;
+    place.base += cloud.skipped * args.points.row_stride;
     place.points -= cloud.skipped;
     const std::vector<uint32_t> order = spatial_order_cpu(points, place);
     cloud.count = static_cast<int64_t>(order.size());

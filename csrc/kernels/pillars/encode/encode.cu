@@ -190,7 +190,7 @@ __device__ __forceinline__ void encode_row(const PillarEncodeArgs& args, const P
   }
   const Real mean = n > 0 ? sum.total() / static_cast<Real>(n) : Real(0);
 #pragma unroll
-  for (int a = 0; a < 3; ++a) frame.mean[a] = __shfl_sync(kWholeWarp, mean, a);
+  for (int a = 0; a < 3; ++a) frame.mean[a] = __shfl_sync(kFullWarp, mean, a);
   if (kTrain && channels.first < 3) {  // x and y, then z
     Real* to = static_cast<Real*>(args.mean) + 3 * pillar.row;
     to[channels.first] = channels.first == 0 ? frame.mean[0] : frame.mean[2];
@@ -242,14 +242,14 @@ __device__ __forceinline__ void encode_rows(const PillarEncodeArgs& args, const 
     int64_t cell = row < rows ? args.map.rows.cell(row) : -1;
     const int64_t stored = cell >= 0 ? args.map.stored(row) : 0;
     if (cell >= 0 && table[cell] != static_cast<uint32_t>(row)) cell = -1;
-    unsigned shown = __ballot_sync(kWholeWarp, cell >= 0);
+    unsigned shown = __ballot_sync(kFullWarp, cell >= 0);
     for (int k = 0; kTrain && k < 32 && base + k * warps < rows; ++k) {
       if (!(shown >> k & 1)) skip_row<Real>(args, base + k * warps, first_channel);
     }
     for (; shown != 0; shown &= shown - 1) {
       const int k = __ffs(static_cast<int>(shown)) - 1;
-      const Pillar pillar = {base + k * warps, __shfl_sync(kWholeWarp, cell, k),
-                             __shfl_sync(kWholeWarp, stored, k)};
+      const Pillar pillar = {base + k * warps, __shfl_sync(kFullWarp, cell, k),
+                             __shfl_sync(kFullWarp, stored, k)};
       encode_row<T, Real, kColumns, kTrain>(args, lists, channels, weights, pillar, staged);
     }
   }

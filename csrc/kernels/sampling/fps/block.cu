@@ -78,12 +78,12 @@ size_t block_bytes(int64_t room, bool ordered) {
 // Redeals the candidates in the order of a Hilbert curve, so that a warp's lie close together, and
 // gives their box. Points of one cell come in any order: it decides no result.
 template <int kThreads, int kPoints>
-__device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsCloud& cloud,
-                                                 FpsCandidateBuffer<kPoints>& buffer,
-                                                 uint32_t* buckets) {
+__device__ __forceinline__ PointBox order_in_space(const FpsArgs& args, const FpsCloud& cloud,
+                                                   FpsCandidateBuffer<kPoints>& buffer,
+                                                   uint32_t* buckets) {
   uint16_t* const codes = reinterpret_cast<uint16_t*>(buckets + kCells);
   for (int b = threadIdx.x; b < kCells; b += kThreads) buckets[b] = 0;
-  FpsBox box = FpsBox::empty();
+  PointBox box = PointBox::empty();
   uint32_t candidates = 0;
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ FpsBox order_in_space(const FpsArgs& args, const FpsC
   const uint32_t per_warp = (candidates + kThreads / 32 - 1) / (kThreads / 32);
   const uint32_t begin = threadIdx.x / 32 * per_warp, end = min(begin + per_warp, candidates);
   const float initial = initial_dist2(args);
-  box = FpsBox::empty();
+  box = PointBox::empty();
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
     const uint32_t k = begin + 32 * j + threadIdx.x % 32;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
   FpsCandidateBuffer<kPoints> buffer;
   const uint32_t first_code = block_min(load_by_code<kThreads>(args, cloud, buffer));
   const int64_t first = first_code == kNoCode ? -1 : int64_t{cloud.tie.index(first_code)};
-  FpsBox box{};
+  PointBox box{};
   if constexpr (kOrdered) {
     static_assert(kThreads * kPoints <= 1 << 16);  // codes
     box = order_in_space<kThreads>(args, cloud, buffer, words);
@@ -227,8 +227,8 @@ cudaError_t launch_fps_block(const FpsArgs& args, const FpsPlan::BlockClass& blo
   if (kernel == nullptr) return cudaErrorInvalidValue;
   const size_t bytes =
       block_bytes(block.room(), is_ordered(block.threads, block.points_per_thread));
-  kernel<<<static_cast<unsigned>(args.clouds), block.threads, bytes, stream>>>(args, above,
-                                                                               block.room());
+  kernel<<<static_cast<unsigned>(args.points.clouds), block.threads, bytes, stream>>>(args, above,
+                                                                                      block.room());
   return cudaGetLastError();
 }
 

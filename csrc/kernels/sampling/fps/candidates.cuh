@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "csrc/kernels/sampling/fps/device.cuh"
+#include "csrc/kernels/spatial/box.cuh"
 
 namespace torchvox {
 
@@ -163,37 +164,6 @@ __device__ __forceinline__ void write_samples(const FpsArgs& args, const FpsClou
   __syncthreads();
 }
 
-struct FpsBox {
-  float low_a, low_b, low_c, high_a, high_b, high_c;
-
-  // At most the dist2 that any point in the box has to q, rounding included.
-  __device__ __forceinline__ float bound(const float4& q) const {
-    return dist2(gap(low_a, high_a, q.x), gap(low_b, high_b, q.y), gap(low_c, high_c, q.z));
-  }
-  __device__ __forceinline__ void extend(const float4& p) {
-    low_a = fminf(low_a, p.x);
-    low_b = fminf(low_b, p.y);
-    low_c = fminf(low_c, p.z);
-    high_a = fmaxf(high_a, p.x);
-    high_b = fmaxf(high_b, p.y);
-    high_c = fmaxf(high_c, p.z);
-  }
-  __device__ static FpsBox empty() {
-    const float infinity = __int_as_float(0x7f800000);
-    return {infinity, infinity, infinity, -infinity, -infinity, -infinity};
-  }
-};
-
-// Smallest box around those of a warp's lanes.
-__device__ __forceinline__ FpsBox warp_box(const FpsBox& box) {
-  return {from_ordered_bits(warp_min(ordered_bits(box.low_a))),
-          from_ordered_bits(warp_min(ordered_bits(box.low_b))),
-          from_ordered_bits(warp_min(ordered_bits(box.low_c))),
-          from_ordered_bits(warp_max(ordered_bits(box.high_a))),
-          from_ordered_bits(warp_max(ordered_bits(box.high_b))),
-          from_ordered_bits(warp_max(ordered_bits(box.high_c)))};
-}
-
 // The points of the buffer that a thread keeps; d = -1 where there is none.
 template <int kPoints>
 struct FpsCandidateBuffer {
@@ -286,9 +256,9 @@ __device__ __forceinline__ int fill_shortlist(const FpsCandidateBuffer<kPoints>&
 // costs four barriers and no global access. `box` holds the points of the warp; without kPruned it
 // is not used.
 template <int kThreads, bool kPruned, int kPoints, class Shortlist>
-__device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer, const FpsBox& box,
-                                            Shortlist& shortlist, int floor, uint32_t last_code,
-                                            int wanted, ShortlistDepth& depth) {
+__device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer,
+                                            const PointBox& box, Shortlist& shortlist, int floor,
+                                            uint32_t last_code, int wanted, ShortlistDepth& depth) {
   const int lane = threadIdx.x % 32;
   int staged = 0;
   int of_warp = warp_max_signed(buffer.best());

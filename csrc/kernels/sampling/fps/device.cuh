@@ -5,12 +5,11 @@
 #pragma once
 
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/sampling/fps/cloud.h"
 
 namespace torchvox {
 
-inline constexpr uint32_t kNoCode = 0xffffffffu;
-inline constexpr unsigned kFullWarp = 0xffffffffu;
 inline constexpr int kLowestBits = static_cast<int>(0x80000000u);
 
 // Signed bits of a float order non-negative floats, and every one of them above the -1 that marks
@@ -39,24 +38,6 @@ __device__ __forceinline__ FpsBest warp_best(const FpsBest& mine) {
   }
   return {static_cast<int>(static_cast<uint32_t>(key >> 32) ^ 0x80000000u),
           kNoCode - static_cast<uint32_t>(key)};
-#endif
-}
-
-__device__ __forceinline__ uint32_t warp_min(uint32_t x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_min_sync(kFullWarp, x);
-#else
-  for (int step = 16; step > 0; step /= 2) x = min(x, __shfl_xor_sync(kFullWarp, x, step));
-  return x;
-#endif
-}
-__device__ __forceinline__ uint32_t warp_max(uint32_t x) { return ~warp_min(~x); }
-__device__ __forceinline__ int warp_max_signed(int x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(kFullWarp, x);
-#else
-  for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kFullWarp, x, step));
-  return x;
 #endif
 }
 

@@ -22,8 +22,8 @@ struct GenericScratch {
 
   GenericScratch(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace) {
     const int64_t points = points_at_once(args, plan);
-    dist2 = args.dtype == DType::kDouble ? static_cast<void*>(workspace.take<double>(points))
-                                         : workspace.take<float>(points);
+    dist2 = args.points.dtype == DType::kDouble ? static_cast<void*>(workspace.take<double>(points))
+                                                : workspace.take<float>(points);
     mark = workspace.take<uint32_t>(points);
   }
 };
@@ -65,14 +65,14 @@ __global__ void __launch_bounds__(kThreads)
   const FpsCloud cloud = FpsCloud::of(args, first_cloud + blockIdx.x);
   fill_unused(args, cloud);
   if (cloud.samples == 0) return;
-  const int64_t segment = args.ragged ? cloud.first : int64_t{blockIdx.x} * args.capacity;
-  const T* const points = static_cast<const T*>(args.points) + cloud.base;
+  const int64_t segment = args.points.packed ? cloud.first : int64_t{blockIdx.x} * args.points.rows;
+  const T* const points = static_cast<const T*>(args.points.data) + cloud.base;
   C* const dist2s = static_cast<C*>(scratch.dist2) + segment;
   const C initial = static_cast<C>(args.init_dist2) + C{0};
 
   uint32_t first_code = kNoCode;
   for (uint32_t i = threadIdx.x; i < cloud.points; i += kThreads) {
-    const bool candidate = is_candidate_row(args, points + i * args.point_stride);
+    const bool candidate = is_candidate_row(args, points + i * args.points.row_stride);
     dist2s[i] = candidate ? initial : C{-1};
     if (candidate) first_code = min(first_code, cloud.tie.code(i));
   }
@@ -102,14 +102,14 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (++s >= samples) return;
     if (chosen < 0) continue;  // no candidate: nothing to measure
-    const T* const q = points + chosen * args.point_stride;
+    const T* const q = points + chosen * args.points.row_stride;
     mine = {kLowest, kNoCode, 0};
     for (uint32_t i = threadIdx.x; i < cloud.points; i += kThreads) {
       C d = dist2s[i];
       if (!(d > C{0})) {  // at 0 already, or no candidate: it never falls, and loses to any other
         if (d < C{0}) continue;
       } else {
-        const C now = dist2_rows(args, points + i * args.point_stride, q);
+        const C now = dist2_rows(args, points + i * args.points.row_stride, q);
         if (now < d) {
           d = now;
           dist2s[i] = now;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t launch_generic(const FpsArgs& args, const GenericScratch& scratch, int64_t first_cloud,
                            int64_t clouds, cudaStream_t stream) {
   if (clouds == 0) return cudaSuccess;
-  with_point_type(args.dtype, [&](auto type) {
+  with_point_type(args.points.dtype, [&](auto type) {
     generic_kernel<decltype(type)>
         <<<static_cast<unsigned>(clouds), kThreads, 0, stream>>>(args, scratch, first_cloud);
   });
@@ -139,8 +139,8 @@ constexpr int kFillThreads = 256;
 __global__ void __launch_bounds__(kFillThreads)
     fill_outside_kernel(const __grid_constant__ FpsArgs args) {
   const FpsCloud nowhere{};
-  const int64_t begin = clamp_index(args.out_ptr[0], 0, args.samples);
-  const int64_t end = clamp_index(args.out_ptr[args.clouds], begin, args.samples);
+  const int64_t begin = clamp_index(args.out_offsets[0], 0, args.samples);
+  const int64_t end = clamp_index(args.out_offsets[args.points.clouds], begin, args.samples);
   for (int64_t j = global_thread(); j < args.samples; j += global_stride()) {
     if (j < begin || j >= end) write_sample(args, nowhere, j, -1, 0.0f);
   }
@@ -152,7 +152,7 @@ int64_t workspace_bytes_cuda(const FpsArgs& args, const Target& target) {
   const FpsPlan plan = make_fps_plan(args, target);
   Workspace workspace;
   if (plan.large == FpsPlan::Large::kLazy) {
-    const SpatialOrder order(args, plan, workspace);
+    const SpatialOrder order(args, plan.clouds_at_once, plan.block_room(), workspace);
     LazyScratch(plan, order, workspace);
   }
   if (plan.large == FpsPlan::Large::kGeneric) GenericScratch(args, plan, workspace);
@@ -162,12 +162,12 @@ int64_t workspace_bytes_cuda(const FpsArgs& args, const Target& target) {
 cudaError_t launch(const FpsArgs& args, void* memory, const CudaContext& context) {
   if (args.samples == 0) return cudaSuccess;
   const cudaStream_t stream = context.stream;
-  if (args.ragged) {
+  if (args.points.packed) {
     const unsigned blocks = blocks_for(args.samples, kFillThreads, context.target);
     fill_outside_kernel<<<blocks, kFillThreads, 0, stream>>>(args);
     TORCHVOX_CUDA_CHECK(cudaGetLastError());
   }
-  if (args.clouds == 0) return cudaSuccess;
+  if (args.points.clouds == 0) return cudaSuccess;
 
   const FpsPlan plan = make_fps_plan(args, context.target);
   int64_t above = -1;
@@ -179,19 +179,20 @@ cudaError_t launch(const FpsArgs& args, void* memory, const CudaContext& context
   Workspace workspace(memory);
   if (plan.large == FpsPlan::Large::kGeneric) {
     const GenericScratch scratch(args, plan, workspace);
-    for (int64_t b = 0; b < args.clouds; b += plan.clouds_at_once) {
-      const int64_t clouds =
-          b + plan.clouds_at_once < args.clouds ? plan.clouds_at_once : args.clouds - b;
+    for (int64_t b = 0; b < args.points.clouds; b += plan.clouds_at_once) {
+      const int64_t clouds = b + plan.clouds_at_once < args.points.clouds ? plan.clouds_at_once
+                                                                          : args.points.clouds - b;
       TORCHVOX_CUDA_CHECK(launch_generic(args, scratch, b, clouds, stream));
     }
     return cudaSuccess;
   }
-  SpatialOrder order(args, plan, workspace);
+  SpatialOrder order(args, plan.clouds_at_once, plan.block_room(), workspace);
   const LazyScratch scratch(plan, order, workspace);
-  for (int64_t b = 0; b < args.clouds; b += plan.clouds_at_once) {
+  for (int64_t b = 0; b < args.points.clouds; b += plan.clouds_at_once) {
     order.first_cloud = b;
-    order.clouds = b + plan.clouds_at_once < args.clouds ? plan.clouds_at_once : args.clouds - b;
-    if (!args.ragged) order.points = order.clouds * args.capacity;
+    order.clouds =
+        b + plan.clouds_at_once < args.points.clouds ? plan.clouds_at_once : args.points.clouds - b;
+    if (!args.points.packed) order.points = order.clouds * args.points.rows;
     TORCHVOX_CUDA_CHECK(make_spatial_order(args, order, stream));
     TORCHVOX_CUDA_CHECK(launch_fps_lazy(args, plan, order, scratch, stream));
   }

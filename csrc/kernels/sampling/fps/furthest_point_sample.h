@@ -10,43 +10,28 @@
 #include <limits>
 
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/packed_points.h"
-#include "csrc/kernels/spatial/distance.h"
+#include "csrc/kernels/spatial/candidates.h"
 
 namespace torchvox {
 
-// Batched: `clouds` blocks of `capacity` points each. Ragged: `capacity` packed points in all,
-// cloud b owns [ptr[b], ptr[b + 1]) of them and the output slots [out_ptr[b], out_ptr[b + 1]).
-// Lengths, counts, offsets and starts are read on the device and never trusted.
-struct FpsArgs {
-  const void* points = nullptr;  // unit column stride
-  DType dtype = DType::kFloat;
-  bool ragged = false;
-  int64_t clouds = 0;
-  int64_t capacity = 0;  // below 2^31
-  int64_t dims = 3;
-  int64_t cloud_stride = 0;  // in elements; batched only
-  int64_t point_stride = 0;  // in elements
-  int64_t samples = 0;  // slots per cloud; ragged: slots in all
-
-  IndexArray lengths;  // [clouds], batched only
-  IndexArray counts;  // [clouds], batched only
-  IndexArray ptr;  // [clouds + 1], ragged only
-  IndexArray out_ptr;  // [clouds + 1], ragged only
-  bool local_index = true;  // ragged: indices count from the cloud's first point
+// Counts, offsets and starts are read where the kernel runs and never trusted.
+struct FpsArgs : CandidatePoints {
+  // Padded: `samples` slots a cloud, of which `counts` are wanted. Packed: `samples` slots in all,
+  // cloud b owns [out_offsets[b], out_offsets[b + 1]) of them.
+  int64_t samples = 0;
+  IndexArray counts;  // [clouds], padded only
+  IndexArray out_offsets;  // [clouds + 1], packed only
+  bool local_index = true;  // packed: indices count from the cloud's first point
 
   int64_t start = 0;  // used when start_idx is not given
   IndexArray start_idx;  // [clouds, starts]
   int64_t starts = 1;
 
-  int tie_block = 1;  // T of TieRule: 1 is "lowest", else mmcv's rule
-  DistOrder order = DistOrder::kPn2;  // kLoop unless dims == 3
   bool repeat = false;  // exhausted="repeat", else "distinct"
   bool nonfinite_last = false;  // nonfinite="last", else "skip"
-  bool skip_origin = false;  // dims == 3 only
   double init_dist2 = std::numeric_limits<double>::infinity();
 
-  int32_t* idx = nullptr;  // [clouds, samples]; ragged: [samples]
+  int32_t* idx = nullptr;  // [clouds, samples]; packed: [samples]
   void* dist2 = nullptr;  // as idx; double for double points, else float
 };
 

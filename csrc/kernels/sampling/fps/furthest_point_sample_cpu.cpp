@@ -112,11 +112,11 @@ void sample_cloud(const FpsArgs& args, const FpsCloud& cloud, CpuTiles& tiles, S
 template <class T>
 void sample_cloud_generic(const FpsArgs& args, const FpsCloud& cloud) {
   using C = compute_t<T>;
-  const T* const points = static_cast<const T*>(args.points) + cloud.base;
+  const T* const points = static_cast<const T*>(args.points.data) + cloud.base;
   std::vector<C> d(cloud.points, C{-1});
   int64_t first = -1;
   for (uint32_t i = 0; i < cloud.points; ++i) {
-    if (!is_candidate_row(args, points + i * args.point_stride)) continue;
+    if (!is_candidate_row(args, points + i * args.points.row_stride)) continue;
     d[i] = static_cast<C>(args.init_dist2) + C{0};
     if (first < 0 || cloud.tie.code(i) < cloud.tie.code(static_cast<uint32_t>(first))) first = i;
   }
@@ -145,8 +145,8 @@ void sample_cloud_generic(const FpsArgs& args, const FpsCloud& cloud) {
     if (chosen < 0) continue;
     for (uint32_t i = 0; i < cloud.points; ++i) {
       if (!(d[i] > C{0})) continue;
-      const C now =
-          dist2_rows(args, points + i * args.point_stride, points + chosen * args.point_stride);
+      const C now = dist2_rows(args, points + i * args.points.row_stride,
+                               points + chosen * args.points.row_stride);
       if (now < d[i]) d[i] = now;
     }
   }
@@ -159,16 +159,16 @@ int64_t workspace_bytes_cpu(const FpsArgs&) {
 }
 
 void run_cpu(const FpsArgs& args, void*, const ParallelFor& parallel_for) {
-  if (args.ragged) {
-    const int64_t begin = clamp_index(args.out_ptr[0], 0, args.samples);
-    const int64_t end = clamp_index(args.out_ptr[args.clouds], begin, args.samples);
+  if (args.points.packed) {
+    const int64_t begin = clamp_index(args.out_offsets[0], 0, args.samples);
+    const int64_t end = clamp_index(args.out_offsets[args.points.clouds], begin, args.samples);
     const FpsCloud nowhere{};
     for (int64_t j = 0; j < begin; ++j) write_sample(args, nowhere, j, -1, 0.0f);
     for (int64_t j = end; j < args.samples; ++j) write_sample(args, nowhere, j, -1, 0.0f);
   }
-  const bool generic = args.dtype == DType::kDouble || args.dims > 3;
+  const bool generic = args.points.dtype == DType::kDouble || args.points.columns > 3;
   const SampleTiles sample = choose_sample_tiles();
-  parallel_for(args.clouds, [&](int64_t begin, int64_t end) {
+  parallel_for(args.points.clouds, [&](int64_t begin, int64_t end) {
     CpuTiles tiles;
     for (int64_t b = begin; b < end; ++b) {
       const FpsCloud cloud = FpsCloud::of(args, b);
@@ -177,7 +177,7 @@ void run_cpu(const FpsArgs& args, void*, const ParallelFor& parallel_for) {
       }
       if (cloud.samples == 0) continue;
       if (generic) {
-        with_point_type(args.dtype,
+        with_point_type(args.points.dtype,
                         [&](auto type) { sample_cloud_generic<decltype(type)>(args, cloud); });
       } else {
         sample_cloud(args, cloud, tiles, sample);

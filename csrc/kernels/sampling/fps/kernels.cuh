@@ -6,7 +6,7 @@
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/sampling/fps/plan.h"
-#include "csrc/kernels/spatial/radix_sort.h"
+#include "csrc/kernels/spatial/order.cuh"
 
 namespace torchvox {
 
@@ -14,33 +14,6 @@ namespace torchvox {
 // room.
 cudaError_t launch_fps_block(const FpsArgs& args, const FpsPlan::BlockClass& block, int64_t above,
                              cudaStream_t stream);
-
-// What is known of a cloud after one pass over it. Zero-filled memory is the neutral element: every
-// field only ever grows.
-struct CloudSummary {
-  uint32_t low[3];  // ~ordered_bits of the smallest coordinate of a candidate, summation order
-  uint32_t high[3];  // ordered_bits of the largest
-  uint32_t first;  // ~code of the first candidate in tie order
-  uint32_t candidates;
-};
-
-// The clouds [first_cloud, first_cloud + clouds) in an order that keeps neighbors together.
-// Positions count from the first point of first_cloud.
-struct SpatialOrder {
-  int64_t first_cloud = 0;
-  int64_t clouds = 0;
-  int64_t points = 0;
-  int64_t above = -1;  // clouds with at most this many tie codes are left out
-  int axis_bits = 0;  // of the places on the curve, the low bits of the sorted keys
-  CloudSummary* summaries = nullptr;  // [clouds]
-  float4* sorted = nullptr;  // [points] a, b, c, code; the candidates of a cloud come first in it
-  SortBuffers sort;
-
-  SpatialOrder(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace);
-};
-
-// Fills `summaries` and `sorted`. Speed depends on the order, results never do.
-cudaError_t make_spatial_order(const FpsArgs& args, SpatialOrder& order, cudaStream_t stream);
 
 inline constexpr int kLazyRoom = 1024;  // samples of a round
 inline constexpr int kLazyBuffer = 2048;  // candidates, at most
@@ -76,7 +49,7 @@ cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const Spat
 
 // Points that the scratch of a large kernel holds.
 inline int64_t points_at_once(const FpsArgs& args, const FpsPlan& plan) {
-  return args.ragged ? args.capacity : plan.clouds_at_once * args.capacity;
+  return args.points.packed ? args.points.rows : plan.clouds_at_once * args.points.rows;
 }
 
 }  // namespace torchvox

@@ -184,13 +184,13 @@ __device__ __forceinline__ void order_buffer(LazyShared<kThreads, kPoints>& shar
 // Deals the gathered points to the warps in runs, which keeps the box of a warp's points small;
 // gives that box.
 template <int kThreads, int kPoints>
-__device__ __forceinline__ FpsBox load_buffer(const FpsTiles& tiles, const uint32_t* positions,
-                                              uint32_t total, uint32_t last_code,
-                                              FpsCandidateBuffer<kPoints>& buffer) {
+__device__ __forceinline__ PointBox load_buffer(const FpsTiles& tiles, const uint32_t* positions,
+                                                uint32_t total, uint32_t last_code,
+                                                FpsCandidateBuffer<kPoints>& buffer) {
   constexpr uint32_t kWarps = kThreads / 32;
   const uint32_t per_warp = (total + kWarps - 1) / kWarps;
   const uint32_t begin = threadIdx.x / 32 * per_warp, end = min(begin + per_warp, total);
-  FpsBox box = FpsBox::empty();
+  PointBox box = PointBox::empty();
 #pragma unroll
   for (int j = 0; j < kPoints; ++j) {
     const uint32_t k = begin + 32 * j + threadIdx.x % 32;
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (cloud.samples == 0) return;
 
   const CloudSummary summary = order.summaries[of_wave];
-  const int64_t segment = args.ragged ? cloud.first : int64_t{of_wave} * args.capacity;
+  const int64_t segment = args.points.packed ? cloud.first : int64_t{of_wave} * args.points.rows;
   FpsTiles& tiles = shared.tiles;
   if (threadIdx.x == 0) {
     tiles.points = order.sorted + segment;
@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const uint32_t total = shared.total;
     order_buffer(shared, total, tiles.count);
     FpsCandidateBuffer<kPoints> buffer;
-    const FpsBox box = load_buffer<kThreads>(tiles, shared.buffer, total, last_code, buffer);
+    const PointBox box = load_buffer<kThreads>(tiles, shared.buffer, total, last_code, buffer);
     staged = drain_buffer<kThreads, true>(buffer, box, shared.shortlist, floor, last_code,
                                           samples - s, shortlist_depth);
     exhausted = staged == 0;  // never, but for clouds that overlap, from offsets in disorder

@@ -28,13 +28,14 @@ void plan_classes(const FpsArgs& args, FpsPlan& plan) {
   const int64_t threads = plan_override(Plan::kFpsThreads);
   const int64_t points = plan_override(Plan::kFpsPointsPerThread);
   // Of a ragged call: n points have less than n + T tie codes, however they are split.
-  const int64_t most = args.ragged
-      ? args.capacity + std::max<int64_t>(std::min<int64_t>(args.tie_block, args.capacity), 1) - 1
-      : int64_t{TieRule::make(args.capacity, args.tie_block).space()};
+  const int64_t most = args.points.packed
+      ? args.points.rows +
+          std::max<int64_t>(std::min<int64_t>(args.tie_block, args.points.rows), 1) - 1
+      : int64_t{TieRule::make(args.points.rows, args.tie_block).space()};
   if (threads != kAutomatic && points != kAutomatic) {
     const BlockClass forced{static_cast<int>(threads), static_cast<int>(points)};
-    if (args.ragged || most <= forced.room()) plan.classes = {forced};
-  } else if (args.ragged) {
+    if (args.points.packed || most <= forced.room()) plan.classes = {forced};
+  } else if (args.points.packed) {
     for (const BlockClass& block : kRaggedTable) {
       if (plan.block_room() >= most) break;
       plan.classes.push_back(block);
@@ -57,7 +58,7 @@ void plan_block_group(const FpsArgs& args, const Target& target, FpsPlan& plan) 
   const int64_t members = plan_override(Plan::kFpsMembers);
   const bool forced = plan_override(Plan::kFpsKernel) == 1;
   if (forced && points != kAutomatic) plan.tile = static_cast<int>(32 * points);
-  const int64_t tiles = (args.capacity + plan.tile - 1) / plan.tile;
+  const int64_t tiles = (args.points.rows + plan.tile - 1) / plan.tile;
   const int64_t resident = target.multiprocessors / std::max<int64_t>(1, plan.clouds_at_once);
   const auto wanted = [&] { return (tiles * 32 + plan.lazy_threads - 1) / plan.lazy_threads + 1; };
   if (forced && threads != kAutomatic) {
@@ -79,7 +80,7 @@ void plan_block_group(const FpsArgs& args, const Target& target, FpsPlan& plan) 
 FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
   FpsPlan plan;
   const int64_t kernel = plan_override(Plan::kFpsKernel);
-  if (args.dtype == DType::kDouble || args.dims > 3 || kernel == 2) {
+  if (args.points.dtype == DType::kDouble || args.points.columns > 3 || kernel == 2) {
     plan.large = FpsPlan::Large::kGeneric;
   } else if (kernel == 1) {
     plan.large = FpsPlan::Large::kLazy;
@@ -88,16 +89,16 @@ FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
   }
   if (plan.large == FpsPlan::Large::kNone) return plan;
 
-  plan.clouds_at_once = args.clouds;
-  if (!args.ragged && args.capacity > 0) {
+  plan.clouds_at_once = args.points.clouds;
+  if (!args.points.packed && args.points.rows > 0) {
     // A workspace that does not grow with the batch. Many blocks can share a cloud of the lazy
     // kernel; the generic one wants a cloud for every multiprocessor.
-    int64_t wave = kPointsAtOnce / args.capacity;
+    int64_t wave = kPointsAtOnce / args.points.rows;
     if (plan.large == FpsPlan::Large::kGeneric) {
       wave = std::max<int64_t>(wave, target.multiprocessors);
-      wave = std::min(wave, ((int64_t{1} << 31) - 1) / args.capacity);
+      wave = std::min(wave, ((int64_t{1} << 31) - 1) / args.points.rows);
     }
-    plan.clouds_at_once = std::max<int64_t>(1, std::min(args.clouds, wave));
+    plan.clouds_at_once = std::max<int64_t>(1, std::min(args.points.clouds, wave));
   }
   if (plan.large == FpsPlan::Large::kLazy) plan_block_group(args, target, plan);
   return plan;

@@ -16,7 +16,7 @@ struct FpsBoxes {
   float* corners;
   uint32_t stride;
 
-  __device__ FpsBox at(uint32_t i) const {
+  __device__ PointBox at(uint32_t i) const {
     return {corners[i],
             corners[i + stride],
             corners[i + 2 * stride],
@@ -24,7 +24,7 @@ struct FpsBoxes {
             corners[i + 4 * stride],
             corners[i + 5 * stride]};
   }
-  __device__ void put(uint32_t i, const FpsBox& box) const {
+  __device__ void put(uint32_t i, const PointBox& box) const {
     corners[i] = box.low_a;
     corners[i + stride] = box.low_b;
     corners[i + 2 * stride] = box.low_c;
@@ -84,10 +84,10 @@ struct FpsTiles {
   __device__ void build(float initial) {
     const uint32_t lane = threadIdx.x % 32, warps = blockDim.x / 32;
     for (uint32_t i = threadIdx.x / 32; i < groups; i += warps) {
-      FpsBox of_group = FpsBox::empty();
+      PointBox of_group = PointBox::empty();
       for (uint32_t t = 0; t < group; ++t) {
         const uint32_t begin = begin_of(i, t), end = min(begin + tile, count);
-        FpsBox box = FpsBox::empty();
+        PointBox box = PointBox::empty();
         for (uint32_t r = begin + lane; r < end; r += 32) {
           box.extend(points[r]);
           dist2s[r] = initial;
@@ -114,8 +114,8 @@ struct FpsTiles {
                                uint16_t* list) {
     const int lane = threadIdx.x % 32;
     const bool has_tile = lane < static_cast<int>(group);
-    const FpsBox group_box = group_boxes.at(i);
-    const FpsBox box = has_tile ? boxes.at(i * group + lane) : FpsBox::empty();
+    const PointBox group_box = group_boxes.at(i);
+    const PointBox box = has_tile ? boxes.at(i * group + lane) : PointBox::empty();
     int mine = has_tile ? top[i * group + lane] : -1;
     float group_top = __int_as_float(warp_max_signed(mine));
     int listed = 0;
@@ -170,7 +170,7 @@ struct FpsTiles {
   }
 
  private:
-  __device__ __forceinline__ int measure_listed(uint32_t i, const FpsBox& box, int mine,
+  __device__ __forceinline__ int measure_listed(uint32_t i, const PointBox& box, int mine,
                                                 const float4* samples, const uint16_t* list,
                                                 int listed) {
     const int lane = threadIdx.x % 32;

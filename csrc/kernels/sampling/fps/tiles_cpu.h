@@ -11,17 +11,15 @@
 #include <vector>
 
 #include "csrc/kernels/sampling/fps/cloud.h"
-#include "csrc/kernels/spatial/curves.h"
+#include "csrc/kernels/spatial/order_cpu.h"
 
 namespace torchvox {
-
-#define TORCHVOX_INLINE inline __attribute__((always_inline))
 
 inline constexpr uint32_t kUnknownCode = 0xffffffffu;
 inline constexpr int32_t kExcludedBits = static_cast<int32_t>(0xbf800000u);  // of -1.0f
 
 struct CpuTiles {
-  static constexpr int kTile = 64;
+  static constexpr int kTile = kCpuTile;
   static constexpr int kGroup = 16;
 
   struct Boxes {
@@ -151,8 +149,5 @@ struct CpuTiles {
     return lowest;
   }
 };
-
-// The candidates of a cloud, neighbors together.
-std::vector<uint32_t> spatial_order_cpu(const FpsArgs& args, const FpsCloud& cloud);
 
 }  // namespace torchvox

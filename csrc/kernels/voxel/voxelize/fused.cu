@@ -88,11 +88,11 @@ __device__ void number_partition(const VoxelizeArgs& args, const VoxelWork& work
 // follows from them.
 __device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work,
                                const BlockPartition& partition, FusedShared& shared) {
-  const PackedPoints& points = args.points;
+  const CloudBatch& points = args.points;
   __syncthreads();
   if (points.offsets.given()) {
 #pragma unroll 1
-    for (int64_t b = threadIdx.x; b <= points.batches; b += blockDim.x) {
+    for (int64_t b = threadIdx.x; b <= points.clouds; b += blockDim.x) {
       const int64_t offset = points.offset(b);
       if (offset >= partition.begin && offset < partition.end) {
         work.sample_begin[b] = partition.voxels_before[offset - partition.begin];

@@ -54,7 +54,7 @@ template <bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
   __shared__ Candidates shared;
-  const PackedPoints& points = args.points;
+  const CloudBatch& points = args.points;
   wait_for_previous();
   const int64_t tile = block_ticket(&work.counters->scan_ticket);
   const int64_t begin = tile * kTilePoints;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
   if (points.offsets.given()) {
     __syncthreads();
     const int64_t end = begin + kTilePoints < points.rows ? begin + kTilePoints : points.rows;
-    for (int64_t b = threadIdx.x; b <= points.batches; b += kVoxelThreads) {
+    for (int64_t b = threadIdx.x; b <= points.clouds; b += kVoxelThreads) {
       const int64_t offset = points.offset(b);
       if (offset < begin || offset >= end) continue;
       uint32_t low = 0, high = candidates;  // the first candidate from the offset on
@@ -230,7 +230,7 @@ cudaError_t rank_voxels(const VoxelizeArgs& args, const VoxelWork& work,
   collect_keys_kernel<<<blocks, kVoxelThreads, 0, context.stream>>>(work);
   TORCHVOX_CUDA_CHECK(cudaGetLastError());
   // One bit more than the keys need keeps the unused ids last.
-  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(args.points.batches);
+  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(args.points.clouds);
   const int bits = std::min(64, bits_for(keys) + 1);
   size_t bytes = static_cast<size_t>(work.sort_bytes);
   TORCHVOX_CUDA_CHECK(radix_sort(

@@ -63,7 +63,7 @@ __device__ inline void add_voxel(const VoxelizeArgs& args, const VoxelWork& work
 // Voxels and rows before each sample; by one block, after every voxel has its id.
 __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& work,
                                      ScanShared& shared) {
-  const PackedPoints& points = args.points;
+  const CloudBatch& points = args.points;
   const uint32_t voxels = load_relaxed(&work.totals->voxels);
   if (!points.offsets.given()) {
     if (threadIdx.x != 0) return;
@@ -75,20 +75,20 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
     return;
   }
 #pragma unroll 1
-  for (int64_t b = threadIdx.x; b <= points.batches; b += blockDim.x) {
+  for (int64_t b = threadIdx.x; b <= points.clouds; b += blockDim.x) {
     if (points.offset(b) >= points.rows) work.sample_begin[b] = voxels;
   }
   __syncthreads();
   // Offsets in disorder: samples are empty rather than overlapping.
   bool falls = false;
 #pragma unroll 1
-  for (int64_t b = 1 + threadIdx.x; b <= points.batches; b += blockDim.x) {
+  for (int64_t b = 1 + threadIdx.x; b <= points.clouds; b += blockDim.x) {
     falls |= load_relaxed(&work.sample_begin[b]) < load_relaxed(&work.sample_begin[b - 1]);
   }
   if (__syncthreads_or(falls)) {
     if (threadIdx.x == 0) {
       uint32_t highest = 0;
-      for (int64_t b = 0; b <= points.batches; ++b) {
+      for (int64_t b = 0; b <= points.clouds; ++b) {
         const uint32_t voxels_before = load_relaxed(&work.sample_begin[b]);
         highest = voxels_before > highest ? voxels_before : highest;
         store_relaxed(&work.sample_begin[b], highest);
@@ -98,10 +98,10 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
   }
   uint32_t rows = 0;
 #pragma unroll 1
-  for (int64_t first = 0; first < points.batches; first += blockDim.x) {
+  for (int64_t first = 0; first < points.clouds; first += blockDim.x) {
     const int64_t b = first + threadIdx.x;
     uint32_t kept = 0;
-    if (b < points.batches) {
+    if (b < points.clouds) {
       const uint32_t begin = load_relaxed(&work.sample_begin[b]);
       const uint32_t end = load_relaxed(&work.sample_begin[b + 1]);
       kept = end > begin ? end - begin : 0;
@@ -111,11 +111,11 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
     }
     uint64_t total;
     const uint64_t before = block_prefix(uint64_t{kept}, shared, &total);
-    if (b < points.batches) work.row_begin[b] = rows + static_cast<uint32_t>(before);
+    if (b < points.clouds) work.row_begin[b] = rows + static_cast<uint32_t>(before);
     rows += static_cast<uint32_t>(total);
   }
   if (threadIdx.x == 0) {
-    work.row_begin[points.batches] = rows;
+    work.row_begin[points.clouds] = rows;
     if (args.max_voxels < 0) rows = voxels;
     if (rows > args.capacity()) rows = static_cast<uint32_t>(args.capacity());
     work.totals->rows = rows;

@@ -122,16 +122,16 @@ struct SampleRows {
   int64_t sample;
   int64_t end;
 
-  SampleRows(const PackedPoints& points, int64_t begin, int64_t most)
-      : sample(points.sample_of(begin)), end(most) {
+  SampleRows(const CloudBatch& points, int64_t begin, int64_t most)
+      : sample(points.block_of(begin)), end(most) {
     if (sample < 0) {
       if (begin < points.offset(0)) end = std::min(most, points.offset(0));
       return;
     }
     const int64_t first = points.offset(sample);
     end = std::min(most, points.offset(sample + 1));
-    if (!points.num_valid.given()) return;
-    const int64_t valid = std::clamp<int64_t>(points.num_valid[sample], 0, points.rows);
+    if (!points.lengths.given()) return;
+    const int64_t valid = std::clamp<int64_t>(points.lengths[sample], 0, points.rows);
     if (begin - first >= valid) {
       sample = -1;
     } else {

@@ -30,25 +30,25 @@ struct BlockSamples {
   int64_t last;
 
   // For rows [begin, end); a barrier must follow.
-  __device__ static void find(const PackedPoints& points, int64_t begin, int64_t end,
+  __device__ static void find(const CloudBatch& points, int64_t begin, int64_t end,
                               BlockSamples& shared) {
     if (threadIdx.x == 0) {
-      shared.first = points.sample_of(begin);
+      shared.first = points.block_of(begin);
       if (shared.first < 0) shared.first = 0;  // padding before the first sample
     }
     if (threadIdx.x == 32) {
-      shared.last = end > begin ? points.sample_of(end - 1) : 0;
-      if (shared.last < 0) shared.last = points.batches - 1;  // padding after the last sample
+      shared.last = end > begin ? points.block_of(end - 1) : 0;
+      if (shared.last < 0) shared.last = points.clouds - 1;  // padding after the last sample
     }
   }
   // The sample whose block holds `row`, or -1.
-  __device__ int64_t of(const PackedPoints& points, int64_t row) const {
+  __device__ int64_t of(const CloudBatch& points, int64_t row) const {
     if (!points.offsets.given()) return 0;
-    if (points.batches == 0 || row < points.offset(0) || row >= points.offset(points.batches)) {
+    if (points.clouds == 0 || row < points.offset(0) || row >= points.offset(points.clouds)) {
       return -1;
     }
     if (first > last || points.offset(first) > row || points.offset(last + 1) <= row) {
-      return points.sample_of(row);
+      return points.block_of(row);
     }
     int64_t low = first, high = last + 1;  // offset(low) <= row < offset(high)
     while (high - low > 1) {
@@ -69,7 +69,7 @@ struct BlockTally {
   BlockSamples samples;
   uint32_t sums[5];
 
-  __device__ static void begin(const PackedPoints& points, int64_t begin, int64_t end,
+  __device__ static void begin(const CloudBatch& points, int64_t begin, int64_t end,
                                BlockTally& shared) {
     BlockSamples::find(points, begin, end, shared.samples);
     if (threadIdx.x < 5) shared.sums[threadIdx.x] = 0;
@@ -113,7 +113,7 @@ __device__ LoadedPoint<Real> load_point(const VoxelizeArgs& args, const VoxelWor
   LoadedPoint<Real> point;
   if (row >= end) return point;
   const int64_t sample = samples.of(args.points, row);
-  if (sample < 0 || !args.points.is_valid(row, sample)) return point;
+  if (sample < 0 || !args.points.exists(row, sample)) return point;
   point.sample = sample;
   load_position(args, work, row, &point.x, &point.y, &point.z);
   return point;
@@ -187,14 +187,14 @@ __device__ __forceinline__ int32_t count_of(const VoxelWork& work, int64_t b, in
 __device__ inline void write_counts(const VoxelizeArgs& args, const VoxelWork& work) {
   __shared__ int32_t sums[kFusedThreads];
   const int column = threadIdx.x % kVoxelCounts;
-  if (args.points.batches == 1) {
+  if (args.points.clouds == 1) {
     if (threadIdx.x < blockDim.x - kVoxelCounts) return;
     args.counts[column] = args.counts[kVoxelCounts + column] = count_of(work, 0, column);
     return;
   }
   int32_t sum = 0;
 #pragma unroll 1
-  for (int64_t b = threadIdx.x / kVoxelCounts; b < args.points.batches;
+  for (int64_t b = threadIdx.x / kVoxelCounts; b < args.points.clouds;
        b += blockDim.x / kVoxelCounts) {
     const int32_t value = count_of(work, b, column);
     args.counts[(b + 1) * kVoxelCounts + column] = value;
@@ -203,8 +203,8 @@ __device__ inline void write_counts(const VoxelizeArgs& args, const VoxelWork& w
   sums[threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.x < kVoxelCounts) {
-    const int most = args.points.batches * kVoxelCounts < blockDim.x
-        ? static_cast<int>(args.points.batches) * kVoxelCounts
+    const int most = args.points.clouds * kVoxelCounts < blockDim.x
+        ? static_cast<int>(args.points.clouds) * kVoxelCounts
         : blockDim.x;
 #pragma unroll 1
     for (int t = threadIdx.x + kVoxelCounts; t < most; t += kVoxelCounts) sum += sums[t];

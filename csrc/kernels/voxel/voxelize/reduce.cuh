@@ -305,7 +305,7 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
   if (early && has_point) load_four(args, work, voxel.cell, point, 0, 4, values);
   uint32_t rank = 0;
 #pragma unroll 4
-  for (int k = 0; k < others; ++k) rank += __shfl_sync(kWholeWarp, point, group + k) < point;
+  for (int k = 0; k < others; ++k) rank += __shfl_sync(kFullWarp, point, group + k) < point;
   const bool stored = has_point && rank < voxel.stored;
   if (has_point && args.point_slot != nullptr) {
     args.point_slot[point] = stored ? static_cast<int32_t>(rank) : -1;
@@ -315,7 +315,7 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
   if constexpr (kKind == ReduceKind::kCopy) {
     __syncwarp();
     for (int source = 0; source < 32; source += lanes) {
-      if (__shfl_sync(kWholeWarp, n, source) == 0) continue;
+      if (__shfl_sync(kFullWarp, n, source) == 0) continue;
       copy_voxel<Real>(args, work, voxel_of_lane(args, voxel, source), shared.order + source);
     }
   } else if constexpr (kKind != ReduceKind::kNothing) {
@@ -358,7 +358,7 @@ __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int
   const uint32_t n = voxel.segment.count;
   if (n > 0 && n <= lane_limit) reduce_in_lane<Real, kKind>(args, work, voxel);
   __syncwarp();
-  unsigned small = __ballot_sync(kWholeWarp, n > lane_limit && n <= kSmallSegment);
+  unsigned small = __ballot_sync(kFullWarp, n > lane_limit && n <= kSmallSegment);
 #pragma unroll 1
   while (small != 0) {
     int source = -1;  // the lane of this group's voxel

@@ -18,7 +18,7 @@ inline constexpr uint32_t kFewWanted = 16;
 
 // One step of a bitonic network: lanes `distance` apart compare and swap.
 __device__ __forceinline__ uint32_t compare_swap(uint32_t value, int distance, bool ascending) {
-  const uint32_t other = __shfl_xor_sync(kWholeWarp, value, distance);
+  const uint32_t other = __shfl_xor_sync(kFullWarp, value, distance);
   const bool lower = (threadIdx.x & distance) == 0;
   return (lower == ascending) == (other < value) ? other : value;
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ uint32_t keep_smallest(uint32_t best, const uint32_t*
     if (value[k] != kNone32) largest = max(largest, value[k]);
   }
   uint32_t limit = 0;  // the bits found so far: fewer than `wanted` values are below
-  for (uint32_t bit = 1u << (31 - __clz(warp_most(largest) | 1)); bit > 0; bit /= 2) {
+  for (uint32_t bit = 1u << (31 - __clz(warp_max(largest) | 1)); bit > 0; bit /= 2) {
     uint32_t count = 0;
 #pragma unroll
     for (int k = 0; k <= kWidth; ++k) count += value[k] < limit + bit;
@@ -64,7 +64,7 @@ __device__ __forceinline__ uint32_t keep_smallest(uint32_t best, const uint32_t*
   uint32_t total = 0;
 #pragma unroll
   for (int k = 0; k <= kWidth; ++k) {
-    const unsigned votes = __ballot_sync(kWholeWarp, value[k] < limit);
+    const unsigned votes = __ballot_sync(kFullWarp, value[k] < limit);
     if (value[k] < limit) kept[total + __popc(votes & ((1u << lane) - 1))] = value[k];
     total += __popc(votes);
   }
@@ -91,7 +91,7 @@ __device__ __forceinline__ uint32_t take_smallest(uint32_t best, const uint32_t*
     uint32_t least = value[0];
 #pragma unroll
     for (int k = 1; k <= kWidth; ++k) least = min(least, value[k]);
-    least = ~warp_most(~least);
+    least = ~warp_max(~least);
     if (lane == rank) best = least;
 #pragma unroll
     for (int k = 0; k <= kWidth; ++k) {
@@ -174,7 +174,7 @@ __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& 
     if (lane < stored) order[lane] = point;
     if (slots != nullptr) {
       if (lane < stored) slots[point] = static_cast<int32_t>(lane);
-      const uint32_t last = __shfl_sync(kWholeWarp, point, static_cast<int>(stored) - 1);
+      const uint32_t last = __shfl_sync(kFullWarp, point, static_cast<int>(stored) - 1);
       for (uint32_t k = lane; k < n; k += 32) {
         if (points[k] > last) slots[points[k]] = -1;
       }
@@ -221,14 +221,14 @@ __device__ __forceinline__ Voxel make_voxel(const VoxelizeArgs& args, const Voxe
 __device__ __forceinline__ Voxel voxel_of_lane(const VoxelizeArgs& args, const Voxel& voxel,
                                                int lane) {
   Voxel other{};
-  other.segment.place = __shfl_sync(kWholeWarp, voxel.segment.place, lane);
-  other.segment.count = __shfl_sync(kWholeWarp, voxel.segment.count, lane);
-  other.row = __shfl_sync(kWholeWarp, static_cast<uint32_t>(voxel.row), lane);
-  other.stored = __shfl_sync(kWholeWarp, voxel.stored, lane);
+  other.segment.place = __shfl_sync(kFullWarp, voxel.segment.place, lane);
+  other.segment.count = __shfl_sync(kFullWarp, voxel.segment.count, lane);
+  other.row = __shfl_sync(kFullWarp, static_cast<uint32_t>(voxel.row), lane);
+  other.stored = __shfl_sync(kFullWarp, voxel.stored, lane);
   if (args.center_relative) {
-    other.cell.x = __shfl_sync(kWholeWarp, voxel.cell.x, lane);
-    other.cell.y = __shfl_sync(kWholeWarp, voxel.cell.y, lane);
-    other.cell.z = __shfl_sync(kWholeWarp, voxel.cell.z, lane);
+    other.cell.x = __shfl_sync(kFullWarp, voxel.cell.x, lane);
+    other.cell.y = __shfl_sync(kFullWarp, voxel.cell.y, lane);
+    other.cell.z = __shfl_sync(kFullWarp, voxel.cell.z, lane);
   }
   return other;
 }
@@ -250,7 +250,7 @@ template <class Real>
 __device__ __forceinline__ void load_four(const VoxelizeArgs& args, const VoxelWork& work,
                                           const Cell& cell, uint32_t point, int first, int n,
                                           Real (&values)[4]) {
-  const PackedPoints& points = args.points;
+  const CloudBatch& points = args.points;
   const int64_t at = int64_t{point} * points.row_stride + first;
   if (work.quads) {
     const float4 quad =

@@ -24,11 +24,11 @@ constexpr int kClearBlocks = 3;  // a multiprocessor: they take as long as all t
 
 VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base) {
   const int64_t rows = args.points.rows;
-  const int64_t batches = args.points.batches;
+  const int64_t batches = args.points.clouds;
   const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(batches);
   tiles = std::max<int64_t>(1, ceil_div<int64_t>(rows, kTilePoints));
   voxel_limit = static_cast<int64_t>(std::min<uint64_t>(static_cast<uint64_t>(rows), keys));
-  const PackedPoints& points = args.points;
+  const CloudBatch& points = args.points;
   quads = points.dtype == DType::kFloat && points.columns % 4 == 0 && points.row_stride % 4 == 0 &&
       reinterpret_cast<uintptr_t>(points.data) % 16 == 0;
   short_keys = keys <= 0xffffffffu;
@@ -50,7 +50,7 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
   const bool wants_common = args.reduce == VoxelReduce::kMean || args.reduce == VoxelReduce::kNone;
   common = plan_override(Plan::kVoxelCommon) != 0 && wants_common && args.features != nullptr &&
       quads && short_keys && points.columns == 4 && points.row_stride == 4 &&
-      !points.offsets.given() && !points.num_valid.given() && !args.grid.x_major &&
+      !points.offsets.given() && !points.lengths.given() && !args.grid.x_major &&
       !args.center_relative && args.point_slot == nullptr && args.arg == nullptr && !splits &&
       ranking == VoxelRanking::kById;
   table = VoxelTable::choose(keys, rows);

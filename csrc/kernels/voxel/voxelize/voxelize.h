@@ -14,9 +14,9 @@
 #include <cstdint>
 
 #include "csrc/kernels/core/arith.h"
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
-#include "csrc/kernels/core/packed_points.h"
 #include "csrc/kernels/voxel/grid.h"
 
 namespace torchvox {
@@ -94,7 +94,7 @@ enum VoxelCount {
 };
 
 struct VoxelizeArgs {
-  PackedPoints points;
+  CloudBatch points;
   VoxelGrid grid;
   VoxelOrder order = VoxelOrder::kFirst;
   int64_t max_points = -1;  // P, stored points a voxel; -1: no limit
@@ -114,7 +114,7 @@ struct VoxelizeArgs {
   int32_t* arg = nullptr;  // [C, columns], for max and min; null: not wanted
 
   TORCHVOX_HD int64_t capacity() const {
-    return max_voxels < 0 ? points.rows : points.batches * max_voxels;
+    return max_voxels < 0 ? points.rows : points.clouds * max_voxels;
   }
   // How many of a voxel's n points are stored.
   TORCHVOX_HD int64_t stored(int64_t n) const {

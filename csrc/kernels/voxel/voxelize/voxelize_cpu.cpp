@@ -14,7 +14,7 @@ namespace torchvox {
 
 VoxelCpuWork::VoxelCpuWork(const VoxelizeArgs& args, void* base) {
   const int64_t n = args.points.rows, columns = args.points.columns;
-  const int64_t batches = args.points.batches;
+  const int64_t batches = args.points.clouds;
   const int64_t forced = plan_override(Plan::kVoxelPartitions);
   const int64_t wanted =
       forced == kAutomatic ? std::min<int64_t>(args.threads, n / kCpuPointsPerPartition) : forced;
@@ -78,7 +78,7 @@ void merge_partitions(VoxelCpuWork& work, const ParallelFor& parallel_for) {
 }
 
 void find_samples_and_rows(const VoxelizeArgs& args, VoxelCpuWork& work) {
-  const int64_t batches = args.points.batches;
+  const int64_t batches = args.points.clouds;
   for (int64_t b = 0; b <= batches; ++b) {
     work.sample_begin[b] =
         std::lower_bound(work.voxel_of, work.voxel_of + work.found, args.points.offset(b),
@@ -101,7 +101,7 @@ void sort_voxels(const VoxelizeArgs& args, const VoxelCpuWork& work) {
     const uint32_t voxel = work.voxel_of[rank];
     work.ranked[rank] = {work.voxels[voxel].key, voxel};
   }
-  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(args.points.batches);
+  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(args.points.clouds);
   const VoxelCpuWork::Ranked* const sorted =
       radix_sort(work.ranked, work.ranked + work.found, work.found, bits_for(keys));
   for (int64_t rank = 0; rank < work.found; ++rank) work.voxel_of[rank] = sorted[rank].voxel;
@@ -146,7 +146,7 @@ void write_all_rows(const VoxelizeArgs& args, const VoxelCpuWork& work,
     for_each_index(parallel_for, tasks, 1, [&](int64_t task) {
       int64_t rank = task * kCpuRowsPerTask;
       const int64_t end = std::min(work.found, rank + kCpuRowsPerTask);
-      int64_t b = std::upper_bound(begins, begins + args.points.batches + 1, rank) - begins - 1;
+      int64_t b = std::upper_bound(begins, begins + args.points.clouds + 1, rank) - begins - 1;
       for (; rank < end; rank = begins[++b]) {
         write_rows(args, work, values, b, rank, std::min(end, begins[b + 1]));
       }
@@ -223,7 +223,7 @@ void write_the_rest(const VoxelizeArgs& args, const VoxelCpuWork& work,
 
 void write_counts(const VoxelizeArgs& args, const VoxelCpuWork& work) {
   int64_t totals[kVoxelCounts] = {};
-  for (int64_t b = 0; b < args.points.batches; ++b) {
+  for (int64_t b = 0; b < args.points.clouds; ++b) {
     const int64_t* tally = work.tallies + 5 * b;
     const int64_t row[kVoxelCounts] = {work.row_begin[b + 1] - work.row_begin[b],
                                        work.sample_begin[b + 1] - work.sample_begin[b],
@@ -248,7 +248,7 @@ int64_t workspace_bytes_cpu(const VoxelizeArgs& args) { return VoxelCpuWork(args
 void run_cpu(const VoxelizeArgs& args, void* workspace, const ParallelFor& parallel_for) {
   VoxelCpuWork work(args, workspace);
   const ParallelFor& run_tasks = work.partitions > 1 ? parallel_for : ParallelFor(serial_for);
-  std::fill_n(work.tallies, 5 * args.points.batches, 0);
+  std::fill_n(work.tallies, 5 * args.points.clouds, 0);
   if (work.cascades_taken != nullptr) *work.cascades_taken = 0;
   find_runs(args, work, run_tasks);
   number_partitions(args, work, run_tasks);

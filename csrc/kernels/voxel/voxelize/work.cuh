@@ -14,12 +14,13 @@
 
 #include "csrc/kernels/core/grid_barrier.cuh"
 #include "csrc/kernels/core/workspace.h"
+#include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/table.cuh"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox {
 
-inline constexpr int kVoxelThreads = 256;
+inline constexpr int kVoxelThreads = kScanThreads;
 inline constexpr int kFusedThreads = 1024;  // at most, in the fused kernel
 inline constexpr int kFusedBlockPoints = 96;  // at least, while there are multiprocessors
 // Beyond these rows separate kernels are faster: many clouds of one place, one after the other,
@@ -157,20 +158,20 @@ struct VoxelWork {
     const uint32_t within = rank - (sample > 0 ? sample_begin[sample] : 0);
     // The end matters for offsets in disorder only: rows of two samples never overlap.
     if (within >= args.max_voxels) return -1;
-    if (args.points.batches > 1 && rank >= sample_begin[sample + 1]) return -1;
+    if (args.points.clouds > 1 && rank >= sample_begin[sample + 1]) return -1;
     return int64_t{sample > 0 ? row_begin[sample] : 0} + within;
   }
   __device__ uint32_t rank(uint32_t id) const { return rank_of ? rank_of[id] : id; }
   __device__ int64_t row_of_voxel(const VoxelizeArgs& args, uint32_t id, uint64_t key) const {
-    return row_of(args, rank(id), row_needs_key(args) ? args.grid.sample_of(key) : 0);
+    return row_of(args, rank(id), row_needs_key(args) ? args.grid.block_of(key) : 0);
   }
   __device__ bool row_needs_key(const VoxelizeArgs& args) const {
-    return args.max_voxels >= 0 && args.points.batches > 1;
+    return args.max_voxels >= 0 && args.points.clouds > 1;
   }
   // The inverse, for a row in use.
   __device__ uint32_t rank_of_row(const VoxelizeArgs& args, uint32_t row) const {
-    if (args.max_voxels < 0 || args.points.batches <= 1) return row;
-    int64_t low = 0, high = args.points.batches;  // row_begin[low] <= row < row_begin[high]
+    if (args.max_voxels < 0 || args.points.clouds <= 1) return row;
+    int64_t low = 0, high = args.points.clouds;  // row_begin[low] <= row < row_begin[high]
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;
       if (row_begin[middle] <= row) {
@@ -194,9 +195,9 @@ __device__ __forceinline__ void assume_common(VoxelizeArgs& args, VoxelWork& wor
     args.points.dtype = DType::kFloat;
     args.points.columns = 4;
     args.points.row_stride = 4;
-    args.points.batches = 1;
+    args.points.clouds = 1;
     args.points.offsets = {};
-    args.points.num_valid = {};
+    args.points.lengths = {};
     args.grid.x_major = false;
     args.center_relative = false;
     args.point_slot = nullptr;
