@@ -139,6 +139,7 @@ CloudBatch packed(const Case& c, const T* data, const int64_t* offsets, const in
   points.rows = c.rows();
   points.columns = c.columns;
   points.row_stride = c.stride;
+  points.packed = true;
   points.clouds = c.batches;
   points.offsets = {c.offsets.empty() ? nullptr : offsets, true};
   points.lengths = {c.num_valid.empty() ? nullptr : valid, false};

@@ -16,6 +16,7 @@
 #include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/parallel.h"
 #include "csrc/kernels/core/target.h"
+#include "tests/cpp/store.h"
 
 #ifdef TORCHVOX_CUDA
 #include <cuda_runtime_api.h>

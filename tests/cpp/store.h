@@ -9,6 +9,18 @@
 
 namespace torchvox {
 
+// Padded clouds without gaps, of no data yet.
+inline CloudBatch padded(int64_t clouds, int64_t rows, int64_t columns = 3,
+                         DType dtype = DType::kFloat) {
+  CloudBatch batch;
+  batch.dtype = dtype;
+  batch.clouds = clouds;
+  batch.rows = rows;
+  batch.columns = batch.row_stride = columns;
+  batch.cloud_stride = rows * columns;
+  return batch;
+}
+
 // The bytes of values in a type of points.
 inline std::vector<uint8_t> store(const std::vector<double>& values, DType dtype) {
   std::vector<uint8_t> bytes;

@@ -42,12 +42,12 @@ struct Result {
 
 BallQueryArgs bound(const Case& c, Result& out) {
   BallQueryArgs args = c.args;
-  args.points = c.points.data();
-  args.query = c.query.data();
-  if (!c.lengths.empty()) args.lengths = {c.lengths.data(), false};
-  if (!c.query_lengths.empty()) args.query_lengths = {c.query_lengths.data(), false};
-  if (!c.ptr.empty()) args.ptr = {c.ptr.data(), true};
-  if (!c.query_ptr.empty()) args.query_ptr = {c.query_ptr.data(), true};
+  args.points.data = c.points.data();
+  args.query.data = c.query.data();
+  if (!c.lengths.empty()) args.points.lengths = {c.lengths.data(), false};
+  if (!c.query_lengths.empty()) args.query.lengths = {c.query_lengths.data(), false};
+  if (!c.ptr.empty()) args.points.offsets = {c.ptr.data(), true};
+  if (!c.query_ptr.empty()) args.query.offsets = {c.query_ptr.data(), true};
   args.dist2 = out.dist2.data();
   args.idx = out.idx.data();
   args.count = out.count.data();
@@ -68,16 +68,16 @@ void check_against_the_rule(const Case& c, const Result& got) {
     return std::isfinite(p[0]) && std::isfinite(p[1]) && std::isfinite(p[2]);
   };
   for (int64_t row = 0; row < args.rows(); ++row) {
-    const int64_t b = row / args.queries, m = row % args.queries;
+    const int64_t b = row / args.query.rows, m = row % args.query.rows;
     const float* q = &c.query[row * 3];
     const bool exists = finite(q) && (c.query_lengths.empty() || m < c.query_lengths[b]);
-    const int64_t points = c.lengths.empty() ? args.capacity : c.lengths[b];
+    const int64_t points = c.lengths.empty() ? args.points.rows : c.lengths[b];
     for (int r = 0; r < args.radii; ++r) {
       const BallRadius& ball = args.radius[r];
       int64_t hits = 0, first = 0;
       const int64_t at = row * args.slots + ball.slot;
       for (int64_t i = 0; exists && i < points && hits < ball.k; ++i) {
-        const float* p = &c.points[(b * args.capacity + i) * 3];
+        const float* p = &c.points[(b * args.points.rows + i) * 3];
         const float x = p[0] - q[0], y = p[1] - q[1], z = p[2] - q[2];
         const float d = std::fma(z, z, std::fma(x, x, y * y));
         if (!finite(p) || !(d <= ball.outer) || (d > args.core && d < ball.inner)) continue;
@@ -103,12 +103,12 @@ Result on_device(const Case& c) {
   const DeviceBuffer<int32_t> idx(out.idx), count(out.count), lengths(c.lengths),
       query_lengths(c.query_lengths);
   const DeviceBuffer<int64_t> ptr(c.ptr), query_ptr(c.query_ptr);
-  args.points = points.data();
-  args.query = query.data();
-  args.lengths.data = lengths.data();
-  args.query_lengths.data = query_lengths.data();
-  args.ptr.data = ptr.data();
-  args.query_ptr.data = query_ptr.data();
+  args.points.data = points.data();
+  args.query.data = query.data();
+  args.points.lengths.data = lengths.data();
+  args.query.lengths.data = query_lengths.data();
+  args.points.offsets.data = ptr.data();
+  args.query.offsets.data = query_ptr.data();
   args.dist2 = dist2.data();
   args.idx = idx.data();
   args.count = count.data();
@@ -126,7 +126,7 @@ void test(const Case& c) {
   set_plan_override(Plan::kBallKernel, 0);
   Result want(c.args);
   run_on_host(bound(c, want));
-  if (!c.args.ragged && c.args.order == DistOrder::kPn2) check_against_the_rule(c, want);
+  if (!c.args.points.packed && c.args.order == DistOrder::kPn2) check_against_the_rule(c, want);
   for (const int plan : {-1, 0, 1}) {
     set_plan_override(Plan::kBallKernel, plan);
     const std::string what = c.name + ", plan " + std::to_string(plan);
@@ -158,12 +158,8 @@ Case batched(const std::string& name, int64_t clouds, int64_t points, int64_t qu
   c.points = cloud(clouds * points, kind, random);
   c.query = cloud(clouds * queries, kind, random);
   BallQueryArgs& args = c.args;
-  args.clouds = clouds;
-  args.capacity = points;
-  args.queries = queries;
-  args.cloud_stride = 3 * points;
-  args.point_stride = args.query_stride = 3;
-  args.query_cloud_stride = 3 * queries;
+  args.points = padded(clouds, points);
+  args.query = padded(clouds, queries);
   args.radii = static_cast<int>(radii.size());
   args.counts = args.radii;
   for (int r = 0; r < args.radii; ++r) {
@@ -178,9 +174,9 @@ Case batched(const std::string& name, int64_t clouds, int64_t points, int64_t qu
 Case ragged(const std::string& name, std::vector<int64_t> ptr, std::vector<int64_t> query_ptr,
             int64_t points, int64_t queries) {
   Case c = batched(name, 1, points, queries, 1, {1.5f}, {7});
-  c.args.ragged = true;
+  c.args.points.packed = c.args.query.packed = true;
   c.args.local_index = false;
-  c.args.clouds = static_cast<int64_t>(ptr.size()) - 1;
+  c.args.points.clouds = c.args.query.clouds = static_cast<int64_t>(ptr.size()) - 1;
   c.ptr = ptr;
   c.query_ptr = query_ptr;
   return c;
@@ -232,11 +228,10 @@ void test_groups(int64_t channels, bool features_first, bool normalize) {
   std::vector<int32_t> idx(clouds * queries * slots);
   for (int32_t& i : idx) i = static_cast<int32_t>(random.below(points + 2)) - 1;
   QueryAndGroupArgs args;
-  args.points = p.data(), args.query = q.data(), args.features = f.data(), args.idx = idx.data();
-  args.clouds = clouds, args.capacity = points, args.queries = queries, args.slots = slots;
+  args.points = padded(clouds, points), args.query = padded(clouds, queries);
+  args.points.data = p.data(), args.query.data = q.data();
+  args.features = f.data(), args.idx = idx.data(), args.slots = slots;
   args.channels = channels;
-  args.cloud_stride = 3 * points, args.query_cloud_stride = 3 * queries;
-  args.point_stride = args.query_stride = 3;
   args.features_first = features_first;
   if (normalize) args.radii = {2, {100, 300}, {0.3, 0.7}};
   const int64_t columns = args.columns(), rows = clouds * queries;
@@ -273,7 +268,7 @@ void test_groups(int64_t channels, bool features_first, bool normalize) {
   const DeviceBuffer<float> dp(p), dq(q), df(f), dg(grouped), ds(grad_slots), dr(grad_query);
   const DeviceBuffer<int32_t> di(idx);
   dg.fill(0), ds.fill(0), dr.fill(0);
-  args.points = dp.data(), args.query = dq.data(), args.features = df.data();
+  args.points.data = dp.data(), args.query.data = dq.data(), args.features = df.data();
   args.idx = di.data(), args.grouped = dg.data();
   run_on_device(args);
   check_same(dg.host(), want, name + ", device");

@@ -49,10 +49,8 @@ struct Case {
     for (int64_t i = 0; i < kClouds * kQueries; ++i) {
       count.push_back(static_cast<int32_t>(random.below(slots + 3)) - 1);
     }
-    args.clouds = kClouds, args.capacity = kPoints, args.queries = kQueries;
+    args.points = padded(kClouds, kPoints), args.query = padded(kClouds, kQueries);
     args.channels = channels, args.slots = args.idx_stride = slots;
-    args.cloud_stride = 3 * kPoints, args.query_cloud_stride = 3 * kQueries;
-    args.point_stride = args.query_stride = 3;
     args.layers = static_cast<int>(widths.size());
     int64_t in = 3 + channels;
     for (int l = 0; l < args.layers; ++l) {
@@ -68,7 +66,8 @@ struct Case {
     std::vector<T> out(args.rows() * outputs(), narrow<T>(-5.0f));
     GroupMlpArgs bound = args;
     bound.mlp_dtype = dtype();
-    bound.points = points.data(), bound.query = query.data(), bound.features = features.data();
+    bound.points.data = points.data(), bound.query.data = query.data(),
+    bound.features = features.data();
     bound.idx = idx.data(), bound.count = count.data(), bound.out = out.data();
     for (int l = 0; l < args.layers; ++l) {
       bound.layer[l].weight = weights[l].data(), bound.layer[l].bias = biases[l].data();
@@ -86,7 +85,7 @@ struct Case {
     std::vector<std::unique_ptr<DeviceBuffer<T>>> layers;
     GroupMlpArgs bound = args;
     bound.mlp_dtype = dtype();
-    bound.points = p.data(), bound.query = q.data(), bound.features = f.data();
+    bound.points.data = p.data(), bound.query.data = q.data(), bound.features = f.data();
     bound.idx = i.data(), bound.count = c.data(), bound.out = out.data();
     for (int l = 0; l < args.layers; ++l) {
       layers.push_back(std::make_unique<DeviceBuffer<T>>(weights[l]));

@@ -64,14 +64,14 @@ KnnArgs bind(const KnnCase& c, DeviceBuffers* device, KnnResult& result) {
     if (values.empty()) return nullptr;
     return device ? device->copy(values) : values.data();
   };
-  args.points = place(c.points);
-  args.query = place(c.query);
-  args.lengths = {place(c.lengths), true};
-  args.query_lengths = {place(c.query_lengths), true};
-  args.ptr = {place(c.ptr), true};
-  args.query_ptr = {place(c.query_ptr), true};
+  args.points.data = place(c.points);
+  args.query.data = place(c.query);
+  args.points.lengths = {place(c.lengths), true};
+  args.query.lengths = {place(c.query_lengths), true};
+  args.points.offsets = {place(c.ptr), true};
+  args.query.offsets = {place(c.query_ptr), true};
   result.idx.assign(c.slots() * 4, 0xab);
-  result.dist2.assign(c.slots() * (args.dtype == DType::kDouble ? 8 : 4), 0xab);
+  result.dist2.assign(c.slots() * (args.points.dtype == DType::kDouble ? 8 : 4), 0xab);
   args.idx = static_cast<int32_t*>(device ? device->copy(result.idx) : result.idx.data());
   args.dist2 = device ? device->copy(result.dist2) : result.dist2.data();
   return args;
@@ -90,14 +90,17 @@ void last_first(int64_t count, const std::function<void(int64_t, int64_t)>& body
 
 // Clouds that overlap, from offsets in disorder, must not write over each other's tiles either.
 void check_order_of_tasks(const KnnCase& c) {
-  if (!c.args.ragged || c.args.capacity > 5000 || on_host(c) == on_host(c, last_first)) return;
+  if (!c.args.points.packed || c.args.points.rows > 5000 || on_host(c) == on_host(c, last_first))
+    return;
   if (++failures <= 20) std::printf("FAIL %s: the order of tasks shows\n", c.name.c_str());
 }
 
 // The contract in its plainest form, for batched clouds of three axes in fp32 and norm 2.
 void check_against_definition(const KnnCase& c) {
   const KnnArgs& args = c.args;
-  if (args.ragged || args.dtype != DType::kFloat || args.dims != 3 || args.manhattan) return;
+  if (args.points.packed || args.points.dtype != DType::kFloat || args.points.columns != 3 ||
+      args.manhattan)
+    return;
   const KnnResult got = on_host(c);
   const auto* idx = reinterpret_cast<const int32_t*>(got.idx.data());
   const auto* dist2s = reinterpret_cast<const float*>(got.dist2.data());
@@ -107,13 +110,13 @@ void check_against_definition(const KnnCase& c) {
     return is_finite(p[0]) && is_finite(p[1]) && is_finite(p[2]);
   };
   for (int64_t row = 0; row < args.queries(); ++row) {
-    const int64_t b = row / args.rows, in_cloud = row % args.rows;
+    const int64_t b = row / args.query.rows, in_cloud = row % args.query.rows;
     std::vector<std::pair<float, int32_t>> all;
     const float* const q = query + 3 * row;
     const bool exists = c.query_lengths.empty() || in_cloud < c.query_lengths[b];
-    const int64_t length = c.lengths.empty() ? args.capacity : c.lengths[b];
-    for (int64_t i = 0; exists && finite(q) && i < std::min(length, args.capacity); ++i) {
-      const float* const p = points + 3 * (b * args.capacity + i);
+    const int64_t length = c.lengths.empty() ? args.points.rows : c.lengths[b];
+    for (int64_t i = 0; exists && finite(q) && i < std::min(length, args.points.rows); ++i) {
+      const float* const p = points + 3 * (b * args.points.rows + i);
       if (!finite(p)) continue;
       const float dx = p[0] - q[0], dy = p[1] - q[1], dz = p[2] - q[2];
       const float d = args.order == DistOrder::kPn2 ? fma_rn(dz, dz, fma_rn(dx, dx, dy * dy))
@@ -142,14 +145,8 @@ KnnCase make_case(Cloud kind, DType dtype, int64_t clouds, int64_t points, int64
       std::to_string(static_cast<int>(dtype)) + ", " + std::to_string(clouds) + " x " +
       std::to_string(points) + ", " + std::to_string(rows) + " queries, k " + std::to_string(k) +
       ", D " + std::to_string(dims);
-  c.args.dtype = dtype;
-  c.args.clouds = clouds;
-  c.args.capacity = points;
-  c.args.rows = rows;
-  c.args.dims = dims;
-  c.args.point_stride = c.args.query_stride = dims;
-  c.args.cloud_stride = points * dims;
-  c.args.query_cloud_stride = rows * dims;
+  c.args.points = padded(clouds, points, dims, dtype);
+  c.args.query = padded(clouds, rows, dims, dtype);
   c.args.k = k;
   if (dims != 3) c.args.order = DistOrder::kLoop;
   c.points = store(make_cloud(kind, clouds * points, dims, random), dtype);
@@ -162,11 +159,11 @@ KnnCase make_case(Cloud kind, DType dtype, int64_t clouds, int64_t points, int64
 // The same memory as clouds of different sizes, one of them empty, with rows of nobody around.
 KnnCase ragged(KnnCase c) {
   c.name += ", ragged";
-  const int64_t points = c.args.clouds * c.args.capacity, rows = c.args.clouds * c.args.rows;
-  c.args.ragged = true;
-  c.args.clouds = 4;
-  c.args.capacity = points;
-  c.args.rows = rows;
+  const int64_t points = c.args.points.total_rows(), rows = c.args.queries();
+  c.args.points.packed = c.args.query.packed = true;
+  c.args.points.clouds = c.args.query.clouds = 4;
+  c.args.points.rows = points;
+  c.args.query.rows = rows;
   c.ptr = {points / 50, points / 3, points / 3, points - points / 9, points};
   c.query_ptr = {rows / 9, rows / 2, rows / 2 + rows / 8, rows - rows / 9, rows - rows / 20};
   return c;
@@ -192,13 +189,13 @@ void each_case(Body body) {
     body(other);
     other = ragged(c);
     other.name += ", no cloud";
-    other.args.clouds = 0;
+    other.args.points.clouds = other.args.query.clouds = 0;
     body(other);
     other = c;
     other.name += ", lengths";
-    for (int64_t b = 0; b < c.args.clouds; ++b) {
-      other.lengths.push_back(b == 0 ? c.args.capacity / 3 : (b == 1 ? 1 << 30 : 0));
-      other.query_lengths.push_back(b == 1 ? c.args.rows / 2 : 1 << 30);
+    for (int64_t b = 0; b < c.args.points.clouds; ++b) {
+      other.lengths.push_back(b == 0 ? c.args.points.rows / 3 : (b == 1 ? 1 << 30 : 0));
+      other.query_lengths.push_back(b == 1 ? c.args.query.rows / 2 : 1 << 30);
     }
     body(other);
   };
@@ -281,7 +278,7 @@ int main(int argc, char** argv) {
 #ifdef TORCHVOX_CUDA
     int cases = 0;
     each_case([&](const KnnCase& c) {
-      if (quick && (++cases % 41 || c.args.queries() * c.args.capacity > 200000)) return;
+      if (quick && (++cases % 41 || c.args.queries() * c.args.points.rows > 200000)) return;
       check_on_device(c, target);
     });
 #endif

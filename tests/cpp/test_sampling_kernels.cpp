@@ -68,8 +68,10 @@ struct FpsCase {
   std::vector<uint8_t> points;
   std::vector<int64_t> lengths, counts, ptr, out_ptr, start_idx;
 
-  int64_t out_size() const { return args.ragged ? args.samples : args.clouds * args.samples; }
-  int64_t dist_bytes() const { return args.dtype == DType::kDouble ? 8 : 4; }
+  int64_t out_size() const {
+    return args.points.packed ? args.samples : args.points.clouds * args.samples;
+  }
+  int64_t dist_bytes() const { return args.points.dtype == DType::kDouble ? 8 : 4; }
   bool values_count = true;  // false: only memory safety is tested
 };
 
@@ -84,11 +86,11 @@ FpsArgs bind(const FpsCase& c, DeviceBuffers* device, FpsResult& result) {
     if (values.empty()) return nullptr;
     return device ? device->copy(values) : values.data();
   };
-  args.points = place(c.points);
-  args.lengths = {place(c.lengths), true};
+  args.points.data = place(c.points);
+  args.points.lengths = {place(c.lengths), true};
   args.counts = {place(c.counts), true};
-  args.ptr = {place(c.ptr), true};
-  args.out_ptr = {place(c.out_ptr), true};
+  args.points.offsets = {place(c.ptr), true};
+  args.out_offsets = {place(c.out_ptr), true};
   args.start_idx = {place(c.start_idx), true};
   result.idx.assign(c.out_size() * 4, 0xab);
   result.dist2.assign(c.out_size() * c.dist_bytes(), 0xab);
@@ -123,19 +125,21 @@ void report(const FpsCase& c, const std::string& what, const FpsResult& got,
 // The contract in its plainest form, for one batched cloud of at most three axes in fp32.
 void check_against_definition(const FpsCase& c) {
   const FpsArgs& args = c.args;
-  if (args.ragged || args.dtype != DType::kFloat || args.starts != 1 || args.dims != 3) return;
+  if (args.points.packed || args.points.dtype != DType::kFloat || args.starts != 1 ||
+      args.points.columns != 3)
+    return;
   const FpsResult got = on_host(c);
   FpsResult want = got;
   auto* idx = reinterpret_cast<int32_t*>(want.idx.data());
   auto* out = reinterpret_cast<float*>(want.dist2.data());
   const auto* p = reinterpret_cast<const float*>(c.points.data());
-  for (int64_t b = 0; b < args.clouds; ++b) {
+  for (int64_t b = 0; b < args.points.clouds; ++b) {
     const auto clamp = [](int64_t x, int64_t high) { return x < 0 ? 0 : (x > high ? high : x); };
-    const int64_t n = c.lengths.empty() ? args.capacity : clamp(c.lengths[b], args.capacity);
+    const int64_t n = c.lengths.empty() ? args.points.rows : clamp(c.lengths[b], args.points.rows);
     int64_t samples = c.counts.empty() ? args.samples : clamp(c.counts[b], args.samples);
     if (n == 0) samples = 0;
-    const float* q = p + b * args.capacity * 3;
-    const TieRule tie = TieRule::make(args.capacity, args.tie_block);
+    const float* q = p + b * args.points.rows * 3;
+    const TieRule tie = TieRule::make(args.points.rows, args.tie_block);
     std::vector<float> d(n, static_cast<float>(args.init_dist2));
     std::vector<bool> finite(n), candidate(n), selected(n, false);
     int64_t first = -1;
@@ -253,12 +257,7 @@ FpsCase batched(Cloud kind, int64_t clouds, int64_t points, int64_t samples, int
       std::to_string(points) + "->" + std::to_string(samples) + " D" + std::to_string(dims) +
       " dtype " + std::to_string(static_cast<int>(dtype));
   c.points = store(make_cloud(kind, clouds * points, dims, random), dtype);
-  c.args.dtype = dtype;
-  c.args.clouds = clouds;
-  c.args.capacity = points;
-  c.args.dims = dims;
-  c.args.cloud_stride = points * dims;
-  c.args.point_stride = dims;
+  c.args.points = padded(clouds, points, dims, dtype);
   c.args.samples = samples;
   c.args.order = dims == 3 ? DistOrder::kPn2 : DistOrder::kLoop;
   return c;
@@ -269,19 +268,19 @@ void vary(FpsCase& c, int variant, std::mt19937& random) {
   args.tie_block = (const int[]){1, 1024, 8, 512, 2}[variant % 5];
   args.repeat = variant % 3 == 1;
   args.nonfinite_last = !args.repeat && variant % 4 == 0;
-  args.skip_origin = args.dims == 3 && variant % 7 == 2;
-  if (args.dims == 3 && variant % 2) args.order = DistOrder::kLoop;
+  args.skip_origin = args.points.columns == 3 && variant % 7 == 2;
+  if (args.points.columns == 3 && variant % 2) args.order = DistOrder::kLoop;
   if (variant % 11 == 3) args.init_dist2 = 0.5;
   if (variant % 5 == 4) args.start = variant;
   if (variant % 6 == 5) {
     args.starts = 1 + variant % 4;
-    for (int64_t i = 0; i < args.clouds * args.starts; ++i) {
-      c.start_idx.push_back(static_cast<int64_t>(random() % (args.capacity + 3)) - 2);
+    for (int64_t i = 0; i < args.points.clouds * args.starts; ++i) {
+      c.start_idx.push_back(static_cast<int64_t>(random() % (args.points.rows + 3)) - 2);
     }
   }
-  if (!args.ragged && variant % 4 == 2) {
-    for (int64_t b = 0; b < args.clouds; ++b) {
-      c.lengths.push_back(static_cast<int64_t>(random() % (args.capacity + 4)) - 1);
+  if (!args.points.packed && variant % 4 == 2) {
+    for (int64_t b = 0; b < args.points.clouds; ++b) {
+      c.lengths.push_back(static_cast<int64_t>(random() % (args.points.rows + 4)) - 1);
       c.counts.push_back(static_cast<int64_t>(random() % (args.samples + 4)) - 1);
     }
   }
@@ -293,8 +292,8 @@ FpsCase ragged(std::vector<int64_t> sizes, Cloud kind, std::mt19937& random) {
   for (const int64_t size : sizes) total += size;
   FpsCase c = batched(kind, 1, total, 0, 3, DType::kFloat, random);
   c.name = "ragged, cloud " + std::to_string(static_cast<int>(kind));
-  c.args.ragged = true;
-  c.args.clouds = static_cast<int64_t>(sizes.size());
+  c.args.points.packed = true;
+  c.args.points.clouds = static_cast<int64_t>(sizes.size());
   c.args.local_index = sizes.size() % 2 == 0;
   c.ptr = {1};
   c.out_ptr = {2};
@@ -396,7 +395,7 @@ int main(int argc, char** argv) {
 #ifdef TORCHVOX_CUDA
     int cases = 0;
     each_fps_case([&](const FpsCase& c, bool every) {
-      if (quick && (++cases % 3 || c.args.capacity * c.args.samples > 600000)) return;
+      if (quick && (++cases % 3 || c.args.points.rows * c.args.samples > 600000)) return;
       check_on_device(c, target, every && !quick);
     });
 #endif

@@ -127,6 +127,7 @@ Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda,
   Buffer valid(cuda, c.wide_indices ? integers<int64_t>(c.valid) : integers<int32_t>(c.valid));
   args.points.data = data.data();
   args.points.dtype = c.dtype;
+  args.points.packed = true;
   args.points.rows = c.rows;
   args.points.columns = c.columns;
   args.points.row_stride = c.columns + c.pad;

@@ -29,6 +29,7 @@ torchvox::BevMaxHeightArgs height_args(const float* points, int64_t rows, int64_
   torchvox::BevMaxHeightArgs args;
   args.points.data = points;
   args.points.dtype = torchvox::DType::kFloat;
+  args.points.packed = true;
   args.points.rows = rows;
   args.points.columns = columns;
   args.points.row_stride = columns;
