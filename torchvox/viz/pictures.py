@@ -165,14 +165,14 @@ def _bev(
     colors: str,
     log: bool = False,
 ) -> None:
-    colors = require("matplotlib.colors", "to draw pictures")
+    scales = require("matplotlib.colors", "to draw pictures")
     values = image[np.isfinite(image)]
     low, high = np.percentile(values, (1, 99)) if len(values) else (0.0, 1.0)
     if log:
         low, high = 1.0, max(float(np.percentile(values, 99.9)) if len(values) else 1.0, 2.0)
     elif high <= low:
         low, high = low - 0.5, low + 0.5
-    norm = (colors.LogNorm if log else colors.Normalize)(low, high)
+    norm = (scales.LogNorm if log else scales.Normalize)(low, high)
     x0, y0, _, x1, y1, _ = point_cloud_range
     shown = ax.imshow(
         image,
@@ -196,7 +196,7 @@ def _samples(
     unit: str = "m",
     note: str = "",
 ) -> None:
-    colors = require("matplotlib.colors", "to draw pictures")
+    scales = require("matplotlib.colors", "to draw pictures")
     chosen = chosen[chosen >= 0]
     ax.scatter(xyz[:, 0], xyz[:, 1], s=0.25, c="#4a586c", linewidths=0, rasterized=True)
     # Late samples first, so that the early ones, which span the scene, lie on top.
@@ -208,7 +208,7 @@ def _samples(
         s=np.clip(60 / np.sqrt(order), 2.0, 26),
         c=order,
         cmap=style.color_map(style.ORDER, reverse=True),
-        norm=colors.LogNorm(1, max(len(chosen), 2)),
+        norm=scales.LogNorm(1, max(len(chosen), 2)),
         linewidths=0,
     )
     style.plan_axes(ax, point_cloud_range, unit, "Furthest point samples", note)
