@@ -59,7 +59,7 @@ def test_custom_function_is_included_by_autograd_files_only():
     users = [
         p for p in sources if "torch/csrc/autograd/custom_function.h" in INCLUDE.findall(code(p))
     ]
-    assert all(p.stem.endswith("_autograd") for p in users)
+    assert all(p.stem.endswith("_autograd") for p in users if p.name != "pch.h")
 
 
 def test_kernels_use_no_openmp_and_start_no_thread():

@@ -13,7 +13,7 @@ namespace torchvox {
 
 namespace {
 
-constexpr int kSortThreads = 256;
+constexpr int kThreads = 256;
 
 // A stable sort of the points by row; dropped points get the key `rows` and come last.
 struct SortWork {
@@ -41,7 +41,7 @@ struct SortWork {
   }
 };
 
-__global__ void __launch_bounds__(kSortThreads) keys_kernel(VoxelCsrArgs args, SortWork work) {
+__global__ void __launch_bounds__(kThreads) keys_kernel(VoxelCsrArgs args, SortWork work) {
   for (int64_t i = global_thread(); i < args.points; i += global_stride()) {
     const int64_t row = args.point_voxel[i];
     work.keys_in[i] = static_cast<uint32_t>(row >= 0 && row < args.rows ? row : args.rows);
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kSortThreads) keys_kernel(VoxelCsrArgs args, S
 
 // Thread t < rows + 1 finds where row t begins among the sorted keys; then the tail of perm is
 // cleared by the threads of the dropped points.
-__global__ void __launch_bounds__(kSortThreads) offsets_kernel(VoxelCsrArgs args, SortWork work) {
+__global__ void __launch_bounds__(kThreads) offsets_kernel(VoxelCsrArgs args, SortWork work) {
   for (int64_t i = global_thread(); i <= args.rows || i < args.points; i += global_stride()) {
     if (i <= args.rows) {
       int64_t low = 0, high = args.points;
@@ -78,14 +78,14 @@ int64_t workspace_bytes_cuda(const VoxelCsrArgs& args, const Target&) {
 cudaError_t launch(const VoxelCsrArgs& args, void* workspace, const CudaContext& context) {
   SortWork work(args, workspace);
   if (args.points > 0) {
-    keys_kernel<<<blocks_for(args.points, kSortThreads, context.target), kSortThreads, 0,
-                  context.stream>>>(args, work);
+    keys_kernel<<<blocks_for(args.points, kThreads, context.target), kThreads, 0, context.stream>>>(
+        args, work);
     TORCHVOX_CUDA_CHECK(cudaGetLastError());
     TORCHVOX_CUDA_CHECK(work.sort(args, work.temporary, context.stream));
   }
   const int64_t count = args.points > args.rows ? args.points : args.rows + 1;
-  offsets_kernel<<<blocks_for(count, kSortThreads, context.target), kSortThreads, 0,
-                   context.stream>>>(args, work);
+  offsets_kernel<<<blocks_for(count, kThreads, context.target), kThreads, 0, context.stream>>>(
+      args, work);
   return cudaGetLastError();
 }
 

@@ -20,7 +20,7 @@ using Names = std::vector<std::string>;
 
 struct Agreement {
   std::vector<Names> together;
-  Names wide;  // halves become `type` first
+  Names wide = {};  // halves become `type` first
   std::string beside = "";  // but may be halves of the dtype of this argument
   at::ScalarType type = at::kFloat;
 };
