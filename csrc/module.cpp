@@ -14,15 +14,6 @@
 
 namespace {
 
-torchvox::Plan plan_from(const std::string& name) {
-  for (int p = 0; p < static_cast<int>(torchvox::Plan::kCount); ++p) {
-    if (name == torchvox::plan_name(static_cast<torchvox::Plan>(p))) {
-      return static_cast<torchvox::Plan>(p);
-    }
-  }
-  throw pybind11::value_error("set_plan_override: no plan is called '" + name + "'");
-}
-
 float portable_value(const std::string& function, float x, float y) {
   namespace portable = torchvox::portable;
   if (function == "exp") return portable::exp(x);
@@ -55,15 +46,13 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "set_plan_override",
       [](const std::string& plan, int64_t value) {
-        torchvox::set_plan_override(plan_from(plan), value);
+        if (!torchvox::set_plan_override(plan, value)) {
+          throw pybind11::value_error("set_plan_override: no plan is called '" + plan + "'");
+        }
       },
       pybind11::arg("plan"), pybind11::arg("value"),
       "Forces a launch decision in this process, for tests; -1 gives it back. Never changes a "
       "result");
-  m.def(
-      "plan_override",
-      [](const std::string& plan) { return torchvox::plan_override(plan_from(plan)); },
-      pybind11::arg("plan"));
   m.def(
       "portable_math",
       [](const std::string& function, uintptr_t x, uintptr_t y, uintptr_t out, int64_t count) {

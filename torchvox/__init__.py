@@ -34,8 +34,8 @@ __all__ = [
     "GraphRunner",
     "__version__",
     "cmake_prefix_path",
-    "collate_points",  # noqa: F822
-    "models",  # noqa: F822
+    "collate_points",  # noqa: F405
+    "models",  # noqa: F405
     "nn",
     "ops",
     *ops.__all__,

@@ -123,19 +123,19 @@ Result on_device(const Case& c) { return Result(c.args); }
 #endif
 
 void test(const Case& c) {
-  set_plan_override(Plan::kBallKernel, 0);
+  set_plan_override("ball_kernel", 0);
   Result want(c.args);
   run_on_host(bound(c, want));
   if (!c.args.points.packed && c.args.order == DistOrder::kPn2) check_against_the_rule(c, want);
   for (const int plan : {-1, 0, 1}) {
-    set_plan_override(Plan::kBallKernel, plan);
+    set_plan_override("ball_kernel", plan);
     const std::string what = c.name + ", plan " + std::to_string(plan);
     Result got(c.args);
     run_on_host(bound(c, got), backward_for);
     compare(got, want, what + ", host");
     if (kDevice) compare(on_device(c), want, what + ", device");
   }
-  set_plan_override(Plan::kBallKernel, kAutomatic);
+  set_plan_override("ball_kernel", kAutomatic);
 }
 
 std::vector<float> cloud(int64_t points, int kind, Random& random) {
@@ -209,12 +209,12 @@ void test_ball_queries() {
   test(ragged("gaps", {5, 20, 90}, {3, 10, 25}, 100, 40));
   Case wrong = ragged("wrong offsets", {90, -4, 500, 7}, {9, 1, 90, 4}, 100, 40);
   for (const int plan : {0, 1}) {  // only memory safety
-    set_plan_override(Plan::kBallKernel, plan);
+    set_plan_override("ball_kernel", plan);
     Result got(wrong.args);
     run_on_host(bound(wrong, got));
     if (kDevice) on_device(wrong);
   }
-  set_plan_override(Plan::kBallKernel, kAutomatic);
+  set_plan_override("ball_kernel", kAutomatic);
 }
 
 // ------------------------------------------------------------------------------ groups

@@ -131,7 +131,7 @@ void check_height(const Case& c, const std::string& name, const std::vector<T>& 
     for (const int64_t plan : {kAutomatic, int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}}) {
       const std::string what =
           name + (with_index ? " with index" : "") + ", CUDA, plan " + std::to_string(plan);
-      set_plan_override(Plan::kBevTable, plan);
+      set_plan_override("bev_table", plan);
       height.fill(kPoison);
       top.fill(kPoison);
       counts.fill(kPoison);
@@ -140,7 +140,7 @@ void check_height(const Case& c, const std::string& name, const std::vector<T>& 
       check_same(counts.host(), raster.counts, what + ": counts");
       if (with_index) check_same(top.host(), raster.top, what + ": top_index");
     }
-    set_plan_override(Plan::kBevTable, kAutomatic);
+    set_plan_override("bev_table", kAutomatic);
     args.points = packed(c, data.data(), c.offsets.data(), c.num_valid.data());
 #endif
   }

@@ -175,13 +175,13 @@ void check_nms(NmsCase c, bool on_gpu, bool quick) {
 #ifdef TORCHVOX_CUDA
   for (const int64_t order : {0, 1}) {
     if (!on_gpu || (quick && order == 1 && c.args.nms.capacity != 65)) continue;
-    set_plan_override(Plan::kNmsOrder, order);
+    set_plan_override("nms_order", order);
     const NmsResult device = on_device(c);
     const std::string what = c.name + ", order " + std::to_string(order);
     check_same(device.kept, want.kept, what + ": kept on the device");
     check_same(device.counts, want.counts, what + ": counts on the device");
   }
-  set_plan_override(Plan::kNmsOrder, kAutomatic);
+  set_plan_override("nms_order", kAutomatic);
 #else
   (void)on_gpu, (void)quick;
 #endif

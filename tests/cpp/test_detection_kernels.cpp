@@ -109,7 +109,7 @@ void each_case(bool quick, const std::function<void(const DecodeCase&)>& body) {
 void check_on_device(const DecodeCase& c, const Target& target) {
   const DecodeResult expected = on_host(c);
   for (const int64_t kernels : {0, 1}) {
-    set_plan_override(Plan::kDecodeKernels, kernels);
+    set_plan_override("decode_kernels", kernels);
     DeviceBuffers device;
     DecodeResult got;
     const DecodeNmsArgs args = c.bind(&device, got);
@@ -128,7 +128,7 @@ void check_on_device(const DecodeCase& c, const Target& target) {
     check_same(got.labels, expected.labels, what + ": labels");
     check_same(got.boxes, expected.boxes, what + ": boxes");
   }
-  set_plan_override(Plan::kDecodeKernels, kAutomatic);
+  set_plan_override("decode_kernels", kAutomatic);
 }
 #endif
 
@@ -138,7 +138,7 @@ void time_case(const DecodeCase& c, const char* what) {
   const bool gpu = find_device(target);
   for (const int64_t kernels : {0, 1}) {
     if (!gpu && kernels == 0) continue;
-    set_plan_override(Plan::kDecodeKernels, kernels);
+    set_plan_override("decode_kernels", kernels);
     DecodeResult result;
     DeviceBuffers device;
     const DecodeNmsArgs args = c.bind(gpu ? &device : nullptr, result);
@@ -153,7 +153,7 @@ void time_case(const DecodeCase& c, const char* what) {
                 args.score_threshold, kernels ? " fused" : "", microseconds, result.count[0],
                 result.overflow[0]);
   }
-  set_plan_override(Plan::kDecodeKernels, kAutomatic);
+  set_plan_override("decode_kernels", kAutomatic);
 }
 
 void bench() {

@@ -168,9 +168,9 @@ void test(double tolerance, const std::string& type, bool quick) {
         const std::vector<T> host = c.on_host();
         check_near(host, want, tolerance, what);
         if (!kDevice) continue;
-        set_plan_override(Plan::kGroupMlp, 0);
+        set_plan_override("group_mlp", 0);
         check_same(c.on_device(), host, what + ", portable");
-        set_plan_override(Plan::kGroupMlp, kAutomatic);
+        set_plan_override("group_mlp", kAutomatic);
         check_near(c.on_device(), want, tolerance, what + ", tensor cores");
       }
     }
@@ -181,10 +181,10 @@ void test_instruction_sets() {
   const Case<float> c(40, {64, 64, 33}, 37);
   const std::vector<float> want = c.on_host();
   for (const int plan : {0, 1, 2}) {
-    set_plan_override(Plan::kGroupMlpCpu, plan);
+    set_plan_override("group_mlp_cpu", plan);
     check_same(c.on_host(), want, "instruction set " + std::to_string(plan));
   }
-  set_plan_override(Plan::kGroupMlpCpu, kAutomatic);
+  set_plan_override("group_mlp_cpu", kAutomatic);
 }
 
 }  // namespace

@@ -253,9 +253,9 @@ void check_inputs(const Case& c, const Inputs& in, Where where) {
   Side one(Where::kThread), other(where);
   const auto check_op = [&](const char* what, const auto& op) {
     const auto expected = op(one);
-    set_plan_override(Plan::kInterpolateCpu, 0);
+    set_plan_override("interpolate_cpu", 0);
     check(op(other) == expected, c.name(what, in.dtype, in.channels_first));
-    set_plan_override(Plan::kInterpolateCpu, kAutomatic);
+    set_plan_override("interpolate_cpu", kAutomatic);
   };
   check_op("gather", [&](Side& side) { return gathered(side, c, in); });
   check_op("sum", [&](Side& side) { return summed(side, c, in); });
@@ -278,9 +278,9 @@ void check_case(const Case& c) {
   in.idx = indices(c, random);
   for (const Where where : others) {
     check_inverse(c, in.idx, where);
-    set_plan_override(Plan::kInverseIndex, 1);  // sorted
+    set_plan_override("inverse_index", 1);  // sorted
     check_inverse(c, in.idx, where);
-    set_plan_override(Plan::kInverseIndex, kAutomatic);
+    set_plan_override("inverse_index", kAutomatic);
   }
   for (const DType dtype : kTypes) {
     for (const bool channels_first : {false, true}) {

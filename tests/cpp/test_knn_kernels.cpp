@@ -241,8 +241,8 @@ constexpr int64_t kSortedOrder = 3;  // tiles of the order that larger clouds ge
 void check_on_device(const KnnCase& c, const Target& target) {
   const KnnResult want = on_host(c);
   for (const int64_t kernel : {kAutomatic, int64_t{0}, int64_t{1}, int64_t{2}, kSortedOrder}) {
-    set_plan_override(Plan::kKnnKernel, kernel == kSortedOrder ? 1 : kernel);
-    set_plan_override(Plan::kKnnOrder, kernel == kSortedOrder ? 1 : kAutomatic);
+    set_plan_override("knn_kernel", kernel == kSortedOrder ? 1 : kernel);
+    set_plan_override("knn_order", kernel == kSortedOrder ? 1 : kAutomatic);
     DeviceBuffers device;
     KnnResult got;
     const KnnArgs args = bind(c, &device, got);
@@ -253,8 +253,8 @@ void check_on_device(const KnnCase& c, const Target& target) {
       report(c, "kernel " + std::to_string(kernel), got, want);
     }
   }
-  set_plan_override(Plan::kKnnKernel, kAutomatic);
-  set_plan_override(Plan::kKnnOrder, kAutomatic);
+  set_plan_override("knn_kernel", kAutomatic);
+  set_plan_override("knn_order", kAutomatic);
 }
 #endif
 
@@ -264,13 +264,13 @@ int main(int argc, char** argv) {
   // racecheck watches every shared access: --quick leaves out most cases.
   [[maybe_unused]] const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
   for (const int64_t kernel : {0, 1}) {
-    set_plan_override(Plan::kKnnKernel, kernel);
+    set_plan_override("knn_kernel", kernel);
     each_case([](const KnnCase& c) {
       check_against_definition(c);
       check_order_of_tasks(c);
     });
   }
-  set_plan_override(Plan::kKnnKernel, kAutomatic);
+  set_plan_override("knn_kernel", kAutomatic);
   Target target;
   if (const bool gpu = find_device(target); !gpu) {
     std::printf("no GPU: host only\n");

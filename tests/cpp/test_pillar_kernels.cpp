@@ -215,20 +215,20 @@ void compare(const Scene& scene, const Layer& layer, DType weights, DType canvas
   };
   same(Where::kThreads, "two threads");
   for (const int plan : {0, 1, 2}) {
-    set_plan_override(Plan::kPillarCpu, plan);
+    set_plan_override("pillar_cpu", plan);
     same(Where::kThread, "instruction set " + std::to_string(plan));
   }
-  set_plan_override(Plan::kPillarCpu, kAutomatic);
+  set_plan_override("pillar_cpu", kAutomatic);
 #ifdef TORCHVOX_CUDA
   if (!has_device()) return;
   for (const int lists : {0, 1}) {
     for (const int common : {0, 1}) {
-      set_plan_override(Plan::kPillarLists, lists), set_plan_override(Plan::kPillarCommon, common);
+      set_plan_override("pillar_lists", lists), set_plan_override("pillar_common", common);
       same(Where::kDevice, "lists " + std::to_string(lists) + ", common " + std::to_string(common));
     }
   }
-  set_plan_override(Plan::kPillarLists, kAutomatic);
-  set_plan_override(Plan::kPillarCommon, kAutomatic);
+  set_plan_override("pillar_lists", kAutomatic);
+  set_plan_override("pillar_common", kAutomatic);
 #endif
 }
 

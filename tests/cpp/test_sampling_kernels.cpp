@@ -221,10 +221,10 @@ void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
   const FpsResult want = on_host(c);
   const auto check = [&](const std::string& plan, int64_t kernel, int64_t threads, int64_t points,
                          int64_t members = -1) {
-    set_plan_override(Plan::kFpsMembers, members);
-    set_plan_override(Plan::kFpsKernel, kernel);
-    set_plan_override(Plan::kFpsThreads, threads);
-    set_plan_override(Plan::kFpsPointsPerThread, points);
+    set_plan_override("fps_members", members);
+    set_plan_override("fps_kernel", kernel);
+    set_plan_override("fps_threads", threads);
+    set_plan_override("fps_points_per_thread", points);
     const FpsResult got = on_device(c, target);
     if (c.values_count && !(got == want)) report(c, plan, got, want);
   };
@@ -243,8 +243,7 @@ void check_on_device(const FpsCase& c, const Target& target, bool every_block) {
       }
     }
   }
-  for (const Plan plan :
-       {Plan::kFpsKernel, Plan::kFpsThreads, Plan::kFpsPointsPerThread, Plan::kFpsMembers}) {
+  for (const char* plan : {"fps_kernel", "fps_threads", "fps_points_per_thread", "fps_members"}) {
     set_plan_override(plan, kAutomatic);
   }
 }
@@ -384,10 +383,10 @@ int main(int argc, char** argv) {
   // racecheck watches every shared access: --quick leaves out the cases that take it minutes.
   [[maybe_unused]] const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
   for (const int64_t instructions : {0, 1, 2}) {
-    set_plan_override(Plan::kFpsCpu, instructions);
+    set_plan_override("fps_cpu", instructions);
     each_fps_case([](const FpsCase& c, bool) { check_against_definition(c); });
   }
-  set_plan_override(Plan::kFpsCpu, kAutomatic);
+  set_plan_override("fps_cpu", kAutomatic);
   Target target;
   if (const bool gpu = find_device(target); !gpu) {
     std::printf("no GPU: host only\n");

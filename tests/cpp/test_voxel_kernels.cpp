@@ -112,14 +112,14 @@ void execute(const Args& args, bool cuda) {
 
 using Outputs = std::vector<std::pair<const char*, std::vector<char>>>;
 
-// `partitions`: see Plan::kVoxelPartitions.
+// `partitions`: see voxel_partitions_plan.
 Outputs run_voxelize(const Case& c, const std::vector<char>& points, bool cuda,
                      int64_t partitions) {
-  set_plan_override(Plan::kVoxelPartitions, partitions);
-  set_plan_override(Plan::kVoxelTable, c.table);
-  set_plan_override(Plan::kVoxelRanking, c.ranking);
-  set_plan_override(Plan::kVoxelKernels, c.kernels);
-  set_plan_override(Plan::kVoxelCommon, c.common);
+  set_plan_override("voxel_partitions", partitions);
+  set_plan_override("voxel_table", c.table);
+  set_plan_override("voxel_ranking", c.ranking);
+  set_plan_override("voxel_kernels", c.kernels);
+  set_plan_override("voxel_common", c.common);
   VoxelizeArgs args = c.args;
   Buffer data(cuda, points);
   Buffer offsets(cuda,

@@ -40,7 +40,7 @@ def test_every_plan_has_the_bits_of_the_cpu(name, kernels):
     call = make()
     name = op.name if op else ("center_decode_nms" if "heatmap" in call else "anchor_decode_nms")
     run = getattr(torch.ops.torchvox, name)
-    with forced(detect_kernels=kernels):
+    with forced(decode_kernels=kernels):
         got = tuple(t.cpu() for t in run(**on("cuda", call)))
     assert_same_bits(got, tuple(run(**call)), name)
 

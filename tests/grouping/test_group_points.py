@@ -70,7 +70,7 @@ def test_every_way_to_list_slots_gives_the_same_gradient(device, plan, rows, k):
     idx[:, ::3, 0] = rows // 2
     grad = torch.randn(2, 700, k, 4, generator=g)
     expected = ops._group_points_backward(grad, idx, rows)
-    with forced(slot_lists=plan):
+    with forced(inverse_index=plan):
         for dtype in (torch.int32, torch.int64):
             got = ops._group_points_backward(grad.to(device), idx.to(device, dtype), rows)
             assert_same_bits(got, expected)

@@ -76,7 +76,7 @@ def test_full_hash_of_distinct_keys(device, table, order):
 @pytest.mark.parametrize("parts", [1, 2, 3, 16])
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_any_number_of_cpu_parts(reduce, parts, order):
-    with forced(voxel_parts=parts):
+    with forced(voxel_partitions=parts):
         check_voxelize("cpu", CLOUD, *GRID, 5, 300, order=order, reduce=reduce)
         check_voxelize("cpu", CLOUD, *GRID, 5, 9, order=order, reduce=reduce, batch_offsets=BATCH)
         check_op("voxel_map", "cpu", CLOUD, *GRID, 2, -1, order=order)
@@ -95,7 +95,7 @@ def test_runs_and_chunks_of_points_on_the_cpu(n):
     cloud = torch.stack([x, torch.full((n,), 0.5), torch.full((n,), 0.5), feature], dim=1)
     grid = ([1.0] * 3, [0.0, 0.0, 0.0, 38.0, 1.0, 1.0])
     for parts in (1, 2, 5):
-        with forced(voxel_parts=parts):
+        with forced(voxel_partitions=parts):
             check_voxelize("cpu", cloud, *grid, -1, -1, reduce="mean")
             check_voxelize("cpu", cloud, *grid, 70, 30, reduce="sum")
 

@@ -9,6 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+__all__ = [
+    "BEVHeight",
+    "BEVHeightWithIndex",
+    "BEVImage",
+    "bev_affine",
+    "bev_max_height",
+    "bev_max_height_with_index",
+    "bev_preset",
+    "bev_rasterize",
+]
+
 # The operators without their Python shells, for eager calls that leave most options alone, as in
 # voxel.py. Compilers look for the shells.
 _bev_max_height = getattr(

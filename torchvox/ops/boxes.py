@@ -6,6 +6,13 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
+__all__ = [
+    "Kept",
+    "points_in_boxes",
+    "rotated_iou",
+    "rotated_nms",
+]
+
 
 class Kept(NamedTuple):
     index: Tensor

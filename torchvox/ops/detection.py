@@ -6,6 +6,13 @@ from typing import List, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+__all__ = [
+    "Detections",
+    "anchor_decode_nms",
+    "box_decode",
+    "center_decode_nms",
+]
+
 
 class Detections(NamedTuple):
     boxes: Tensor

@@ -6,6 +6,17 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+__all__ = [
+    "gather_points",
+    "group_points",
+    "group_points_ragged",
+    "interpolate_features",
+    "interpolation_weights",
+    "neighbor_rows",
+    "three_interpolate",
+    "three_interpolate_ragged",
+]
+
 
 def group_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:
     """The features of neighbors: out[b, m, j] = features[b, idx[b, m, j]].

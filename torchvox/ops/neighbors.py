@@ -6,6 +6,20 @@ from typing import List, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+__all__ = [
+    "BallGroups",
+    "BallNeighbors",
+    "Neighbors",
+    "ball_query",
+    "ball_query_ragged",
+    "group_mlp_max",
+    "knn",
+    "knn_ragged",
+    "query_and_group",
+    "three_nn",
+    "three_nn_ragged",
+]
+
 
 class BallNeighbors(NamedTuple):
     dist2: Tensor

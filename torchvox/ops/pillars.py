@@ -6,6 +6,14 @@ from typing import List, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+__all__ = [
+    "PillarNorm",
+    "pillar_encode",
+    "pillar_moments",
+    "pillar_norm",
+    "pillar_scatter",
+]
+
 
 class PillarNorm(NamedTuple):
     folded_weight: Tensor

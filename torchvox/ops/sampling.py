@@ -7,6 +7,12 @@ from typing import List, NamedTuple, Optional, Sequence, Union
 import torch
 from torch import Tensor
 
+__all__ = [
+    "Samples",
+    "furthest_point_sample",
+    "furthest_point_sample_ragged",
+]
+
 
 class Samples(NamedTuple):
     idx: Tensor

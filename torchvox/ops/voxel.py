@@ -7,6 +7,18 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+__all__ = [
+    "VoxelCSR",
+    "VoxelMap",
+    "Voxels",
+    "grid_size",
+    "trim_voxels",
+    "voxel_csr",
+    "voxel_map",
+    "voxel_scatter",
+    "voxelize",
+]
+
 # The operator without its Python shell, for eager calls that leave the options alone: the shell and
 # the options cost a seventh of a small call. Compilers look for the shell.
 _voxelize = getattr(torch.ops.torchvox.voxelize, "_op", torch.ops.torchvox.voxelize)

@@ -6,89 +6,43 @@ tuple of tensors, bit for bit. Nothing here is shared with the C++ and CUDA code
 disagree, one of them is wrong.
 """
 
-from torchvox.reference.bev import (
-    bev_affine,
-    bev_max_height,
-    bev_max_height_with_index,
-    bev_rasterize,
-    bev_rasterize_backward,
+from torchvox.reference import (
+    bev,
+    boxes,
+    detection,
+    grouping,
+    neighbors,
+    neighbors_group_mlp,
+    neighbors_knn,
+    pillars,
+    sampling,
+    voxel,
+    voxel_grid,
+    voxel_scatter,
 )
-from torchvox.reference.boxes import points_in_boxes, rotated_iou, rotated_nms
-from torchvox.reference.detection import anchor_decode_nms, box_decode, center_decode_nms
-from torchvox.reference.grouping import (
-    gather_points,
-    gather_points_backward,
-    group_points,
-    group_points_ragged,
-    interpolate_features,
-    interpolation_weights,
-    interpolation_weights_backward,
-    neighbor_distance_backward,
-    neighbor_rows,
-    three_interpolate,
-    three_interpolate_backward,
-    three_interpolate_ragged,
-)
-from torchvox.reference.neighbors import ball_query, ball_query_ragged, query_and_group
-from torchvox.reference.neighbors_group_mlp import group_mlp_max
-from torchvox.reference.neighbors_knn import knn, knn_ragged, three_nn, three_nn_ragged
-from torchvox.reference.pillars import (
-    pillar_encode,
-    pillar_moments,
-    pillar_norm,
-    pillar_scatter,
-)
-from torchvox.reference.sampling import (
-    furthest_point_sample,
-    furthest_point_sample_ragged,
-)
-from torchvox.reference.voxel import voxel_map, voxelize, voxelize_backward
-from torchvox.reference.voxel_grid import grid_size
-from torchvox.reference.voxel_scatter import voxel_csr, voxel_scatter, voxel_scatter_backward
+from torchvox.reference.bev import *
+from torchvox.reference.boxes import *
+from torchvox.reference.detection import *
+from torchvox.reference.grouping import *
+from torchvox.reference.neighbors import *
+from torchvox.reference.neighbors_group_mlp import *
+from torchvox.reference.neighbors_knn import *
+from torchvox.reference.pillars import *
+from torchvox.reference.sampling import *
+from torchvox.reference.voxel import *
+from torchvox.reference.voxel_grid import *
+from torchvox.reference.voxel_scatter import *
 
-__all__ = [
-    "anchor_decode_nms",
-    "ball_query",
-    "ball_query_ragged",
-    "bev_affine",
-    "bev_max_height",
-    "bev_max_height_with_index",
-    "bev_rasterize",
-    "bev_rasterize_backward",
-    "box_decode",
-    "center_decode_nms",
-    "furthest_point_sample",
-    "furthest_point_sample_ragged",
-    "gather_points",
-    "gather_points_backward",
-    "grid_size",
-    "group_mlp_max",
-    "group_points",
-    "group_points_ragged",
-    "interpolate_features",
-    "interpolation_weights",
-    "interpolation_weights_backward",
-    "knn",
-    "knn_ragged",
-    "neighbor_distance_backward",
-    "neighbor_rows",
-    "pillar_encode",
-    "pillar_moments",
-    "pillar_norm",
-    "pillar_scatter",
-    "points_in_boxes",
-    "query_and_group",
-    "rotated_iou",
-    "rotated_nms",
-    "three_interpolate",
-    "three_interpolate_backward",
-    "three_interpolate_ragged",
-    "three_nn",
-    "three_nn_ragged",
-    "voxel_csr",
-    "voxel_map",
-    "voxel_scatter",
-    "voxel_scatter_backward",
-    "voxelize",
-    "voxelize_backward",
-]
+__all__ = []
+__all__ += bev.__all__
+__all__ += boxes.__all__
+__all__ += detection.__all__
+__all__ += grouping.__all__
+__all__ += neighbors.__all__
+__all__ += neighbors_group_mlp.__all__
+__all__ += neighbors_knn.__all__
+__all__ += pillars.__all__
+__all__ += sampling.__all__
+__all__ += voxel.__all__
+__all__ += voxel_grid.__all__
+__all__ += voxel_scatter.__all__

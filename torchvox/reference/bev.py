@@ -13,6 +13,14 @@ from . import bev_channels as channel
 from . import bev_grid as raster
 from .bev_grid import F32
 
+__all__ = [
+    "bev_affine",
+    "bev_max_height",
+    "bev_max_height_with_index",
+    "bev_rasterize",
+    "bev_rasterize_backward",
+]
+
 
 def bev_max_height(
     points: Tensor,

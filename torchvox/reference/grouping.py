@@ -13,6 +13,21 @@ from .fma import fma
 from .neighbors_knn import three_nn
 from .sampling import _array
 
+__all__ = [
+    "gather_points",
+    "gather_points_backward",
+    "group_points",
+    "group_points_ragged",
+    "interpolate_features",
+    "interpolation_weights",
+    "interpolation_weights_backward",
+    "neighbor_distance_backward",
+    "neighbor_rows",
+    "three_interpolate",
+    "three_interpolate_backward",
+    "three_interpolate_ragged",
+]
+
 RUN = 256
 LANES = 32  # partial sums of the gradient of a weight
 

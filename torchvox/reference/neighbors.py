@@ -15,6 +15,12 @@ from torch import Tensor
 from .arithmetic import from_working, to_working
 from .sampling import squared_distance
 
+__all__ = [
+    "ball_query",
+    "ball_query_ragged",
+    "query_and_group",
+]
+
 
 @dataclass(frozen=True)
 class Ball:

@@ -9,6 +9,10 @@ from .arithmetic import from_working, to_working
 from .fma import fma
 from .neighbors import _rows
 
+__all__ = [
+    "group_mlp_max",
+]
+
 
 def group_mlp_max(
     points: Tensor,

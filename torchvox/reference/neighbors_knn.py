@@ -12,6 +12,13 @@ from torch import Tensor
 from .checks import check_index_tensor, fail
 from .sampling import squared_distance
 
+__all__ = [
+    "knn",
+    "knn_ragged",
+    "three_nn",
+    "three_nn_ragged",
+]
+
 INF = float("inf")
 
 

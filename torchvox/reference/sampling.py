@@ -13,6 +13,11 @@ from torch import Tensor
 
 from .fma import fma
 
+__all__ = [
+    "furthest_point_sample",
+    "furthest_point_sample_ragged",
+]
+
 INF = float("inf")
 
 

@@ -19,6 +19,12 @@ from torchvox.reference.arithmetic import (
 )
 from torchvox.reference.checks import check_index_tensor, fail
 
+__all__ = [
+    "voxel_csr",
+    "voxel_scatter",
+    "voxel_scatter_backward",
+]
+
 SCATTER_REDUCTIONS = ("mean", "max", "min", "sum")
 
 

@@ -11,9 +11,14 @@
 #include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride bev_table_plan{
+    "bev_table"};  // CUDA: 0 all cells, 1 cleared, 2 begun by points, 3 in one block, where it fits
 
 enum class HeightFormat { kFloat, kUInt8, kUInt16 };
 

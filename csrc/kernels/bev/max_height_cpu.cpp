@@ -26,7 +26,7 @@ void run(const BevMaxHeightArgs& args, void* workspace, const ParallelFor& paral
 BevPlan plan_of(const BevMaxHeightArgs& args) {
   const int64_t cells = cells_of(args), rows = args.points.rows;
   const bool fits_small = cells <= kSmallCells;
-  const int64_t forced = plan_override(Plan::kBevTable);
+  const int64_t forced = bev_table_plan.value();
   if (forced != kAutomatic && (fits_small || forced != static_cast<int64_t>(BevPlan::kSmall))) {
     return static_cast<BevPlan>(forced);
   }

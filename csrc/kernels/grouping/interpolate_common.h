@@ -6,10 +6,14 @@
 
 #include <cmath>
 
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/grouping/items.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride interpolate_cpu_plan{"interpolate_cpu"};  // see instruction_set()
 
 // Both are single IEEE operations on the host and on the device.
 TORCHVOX_HD float root(float x) {

@@ -4,7 +4,7 @@
 // that they vectorize, and are compiled for two instruction sets.
 #include <algorithm>
 
-#include "csrc/kernels/core/instruction_set.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/grouping/interpolate_common.h"
 
 namespace torchvox {
@@ -99,7 +99,7 @@ constexpr Range<InterpolateWeightGradArgs> weights_avx2 = weights_type;
 template <class Args>
 void run_range(const Args& args, Range<Args> baseline, Range<Args> avx2, int64_t count,
                const ParallelFor& parallel_for) {
-  const Range<Args> range = instruction_set(Plan::kInterpolateCpu) > 0 ? avx2 : baseline;
+  const Range<Args> range = instruction_set(interpolate_cpu_plan) > 0 ? avx2 : baseline;
   parallel_for((count + kQueriesPerTask - 1) / kQueriesPerTask, [&](int64_t first, int64_t last) {
     range(args, first * kQueriesPerTask, std::min(last * kQueriesPerTask, count));
   });

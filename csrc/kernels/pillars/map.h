@@ -11,10 +11,17 @@
 #include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/voxel/grid.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride pillar_lists_plan{"pillar_lists"};  // CUDA: 0 of fixed length, 1 packed
+inline const PlanOverride pillar_common_plan{
+    "pillar_common"};  // CUDA: 0 general kernels, 1 those for the usual arguments
+inline const PlanOverride pillar_cpu_plan{"pillar_cpu"};  // see instruction_set()
 
 // What a mapped row holds where a canvas has its cells: rows of `indices`, -1 unused.
 struct PillarRows {

@@ -16,7 +16,7 @@ constexpr int kThreads = 256;
 // Room for every slot of every pillar while that is little memory beside the points.
 bool fixed_lists(const PillarMap& map) {
   if (map.max_points <= 0) return false;
-  const int64_t forced = plan_override(Plan::kPillarLists);
+  const int64_t forced = pillar_lists_plan.value();
   if (forced != kAutomatic) return forced == 0;
   return map.max_points <= (8 * map.count + (int64_t{1} << 24)) / (map.rows.rows + 1);
 }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/warp.cuh"
 
 namespace torchvox {

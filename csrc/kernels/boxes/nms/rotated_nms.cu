@@ -26,7 +26,7 @@ constexpr int kKeysPerWarp = kKeysAtOnce / kCountWarps;
 constexpr int kThreads = 256;
 
 bool is_counted(const RotatedNmsArgs& args) {
-  const int64_t forced = plan_override(Plan::kNmsOrder);
+  const int64_t forced = nms_order_plan.value();
   return forced == kAutomatic ? args.nms.capacity <= kMostCounted : forced == 0;
 }
 

@@ -5,9 +5,14 @@
 
 #include "csrc/kernels/boxes/nms/nms.h"
 #include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride nms_order_plan{
+    "nms_order"};  // CUDA, argsort of scores: 0 by counting, 1 by radix sort
 
 // NMS of boxes in any order: by falling score, equal scores by rising index. Boxes whose score is
 // not finite are left out.

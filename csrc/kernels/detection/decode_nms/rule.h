@@ -4,9 +4,14 @@
 // decode_nms.h, on the host and on the device.
 #pragma once
 
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/detection/decode_nms/decode_nms.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride decode_kernels_plan{
+    "decode_kernels"};  // CUDA: 0 a kernel a step, 1 all up to NMS in one, where it can
 
 // Where a candidate comes from. Candidates of a sample are numbered: head by head, in a head class
 // by class where they are pairs, then box by box.

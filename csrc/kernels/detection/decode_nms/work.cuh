@@ -75,7 +75,7 @@ struct DecodeWork {
         scratch(rows.nms(args), memory) {
     const int64_t all = args.batches * selections, most = most_candidates(args);
     const int64_t multiprocessors = target.multiprocessors > 0 ? target.multiprocessors : 1;
-    const int64_t forced = plan_override(Plan::kDecodeKernels);
+    const int64_t forced = decode_kernels_plan.value();
     const bool wanted = forced == kAutomatic ? all * most <= kFusedCandidates : forced == 1;
     fused = wanted && target.cooperative_launch;
     // A block a multiprocessor, or about two, whatever the batch.

@@ -133,7 +133,7 @@ cudaError_t launch_sort(const InverseIndexArgs& args, void* workspace, const Cud
 // Whether slots are counted: else they are sorted. Both give the same inverse index.
 CountPlan plan_for(const InverseIndexArgs& args, const Target& target) {
   CountPlan plan = CountPlan::of(args.inverse, target);
-  plan.fits = plan.fits && plan_override(Plan::kInverseIndex) != 1;
+  plan.fits = plan.fits && inverse_index_plan.value() != 1;
   return plan;
 }
 

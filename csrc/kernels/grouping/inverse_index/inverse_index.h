@@ -13,8 +13,13 @@
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
+#include "csrc/kernels/core/plan_override.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride inverse_index_plan{
+    "inverse_index"};  // CUDA: 0 counting sort where it fits, 1 radix sort
 
 // A task of a long row, one of more than kSumChunk slots: a chunk of them.
 struct LongRowTask {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "csrc/kernels/core/instruction_set.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbors/ball_query/planes_cpu.h"
 
 namespace torchvox {
@@ -300,7 +300,7 @@ rows_avx512(const CpuBall& ball, int64_t begin, int64_t end) {
 #endif
 Rows choose_rows() {
 #if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(Plan::kBallCpu)) {
+  switch (instruction_set(ball_cpu_plan)) {
     case 2: return rows_avx512;
     case 1: return rows_avx2;
     default: break;

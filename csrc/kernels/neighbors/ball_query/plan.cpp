@@ -50,7 +50,7 @@ BallPlan make_ball_plan(const BallQueryArgs& args, const Target& target) {
   }
   if (target.cuda) bounded = bounded && most <= kMostSorted;
   if (!bounded) return BallPlan::kScan;
-  const int64_t forced = plan_override(Plan::kBallKernel);
+  const int64_t forced = ball_kernel_plan.value();
   if (forced != kAutomatic) return forced == 1 ? BallPlan::kCells : BallPlan::kScan;
   const int64_t clouds = std::max<int64_t>(args.points.clouds, 1);
   const int64_t points = args.points.total_rows() / clouds, queries = args.rows() / clouds;

@@ -5,9 +5,15 @@
 
 #include <cmath>
 
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbors/ball_query/rule.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride ball_kernel_plan{
+    "ball_kernel"};  // 0 all points in index order, 1 cells around the queries
+inline const PlanOverride ball_cpu_plan{"ball_cpu"};  // see instruction_set()
 
 // Cells that find the points near a query: exact whatever the coordinates. A cell's number is a
 // monotone function of the coordinate, so a point between q - reach and q + reach lies in a cell

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "csrc/kernels/core/instruction_set.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/neighbors/group_mlp/rule.h"
 
@@ -169,7 +169,7 @@ balls_avx512(const GroupMlpArgs& args, const WideLayers<compute_t<T>>& wide, int
 template <class T>
 Balls<T> choose_balls() {
 #if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(Plan::kGroupMlpCpu)) {
+  switch (instruction_set(group_mlp_cpu_plan)) {
     case 2: return balls_avx512<T>;
     case 1: return balls_avx2<T>;
     default: break;

@@ -98,7 +98,7 @@ void plan_portable(const GroupMlpArgs& args, const Target& target, GroupMlpPlan&
 GroupMlpPlan make_group_mlp_plan(const GroupMlpArgs& args, const Target& target) {
   GroupMlpPlan plan;
   plan.shared_limit = target.shared_bytes;
-  const bool wanted = plan_override(Plan::kGroupMlp) != 0;
+  const bool wanted = group_mlp_plan.value() != 0;
   plan.tensor_cores = wanted && plan_tensor_cores(args, target, plan);
   if (!plan.tensor_cores) plan_portable(args, target, plan);
   return plan;

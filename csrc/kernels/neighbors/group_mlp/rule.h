@@ -3,10 +3,16 @@
 // What a row of group_mlp_max reads, for the host's loops and the device's threads.
 #pragma once
 
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 #include "csrc/kernels/neighbors/query_and_group.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride group_mlp_plan{
+    "group_mlp"};  // CUDA, 16-bit layers: 0 portable, 1 tensor cores; they differ in rounding
+inline const PlanOverride group_mlp_cpu_plan{"group_mlp_cpu"};  // see instruction_set()
 
 // Slots of a row that may hold its maximum: repeated fill cannot.
 TORCHVOX_HD int64_t used_slots(const GroupMlpArgs& args, int64_t row) {

@@ -4,10 +4,17 @@
 // what is near, and what a row without a neighbor holds.
 #pragma once
 
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbors/knn/knn.h"
 #include "csrc/kernels/spatial/candidates.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride knn_kernel_plan{"knn_kernel"};  // a KnnKernel, where it takes the call
+inline const PlanOverride knn_order_plan{
+    "knn_order"};  // CUDA: 0 one block a cloud, where it can, 1 a sort of all
+inline const PlanOverride knn_cpu_plan{"knn_cpu"};  // see instruction_set()
 
 struct KnnCloud : CloudRows {
   int64_t index_base;  // added to the index of a point

@@ -32,7 +32,7 @@ struct TileScratch {
 
 bool is_block_ordered(const KnnArgs& args) {
   if (args.points.packed || args.points.rows > kMostBlockOrdered) return false;
-  const int64_t forced = plan_override(Plan::kKnnOrder);
+  const int64_t forced = knn_order_plan.value();
   return forced == kAutomatic || forced == 0;
 }
 

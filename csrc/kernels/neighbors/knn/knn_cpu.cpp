@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/core/instruction_set.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbors/knn/common.h"
 #include "csrc/kernels/neighbors/knn/tiles_cpu.h"
 
@@ -98,7 +98,7 @@ search_rows_avx512(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin,
 
 SearchRows choose_search_rows() {
 #if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(Plan::kKnnCpu)) {
+  switch (instruction_set(knn_cpu_plan)) {
     case 2: return search_rows_avx512;
     case 1: return search_rows_avx2;
     default: break;

@@ -18,7 +18,7 @@ constexpr int64_t kScanningQueries = 8;
 }  // namespace
 
 KnnKernel choose_knn_kernel(const KnnArgs& args, const Target& target) {
-  const int64_t forced = plan_override(Plan::kKnnKernel);
+  const int64_t forced = knn_kernel_plan.value();
   const KnnKernel wanted = static_cast<KnnKernel>(forced);
   if (!is_fast(args)) return target.cuda ? KnnKernel::kSelect : KnnKernel::kScan;
   if (!target.cuda) {

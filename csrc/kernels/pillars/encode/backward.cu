@@ -70,7 +70,7 @@ TreeLevels tree_of(const PillarEncodeBackwardArgs& args, Workspace& workspace) {
 template <class T, class Real>
 void (*gradient_kernel_for(int64_t columns))(PillarEncodeBackwardArgs, double*) {
   if constexpr (std::is_same_v<T, float> && std::is_same_v<Real, float>) {
-    const bool common = plan_override(Plan::kPillarCommon) != 0;
+    const bool common = pillar_common_plan.value() != 0;
     if (common && columns == 4) return gradient_kernel<float, float, 4>;
     if (common && columns == 5) return gradient_kernel<float, float, 5>;
   }

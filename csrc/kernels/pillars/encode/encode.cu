@@ -284,7 +284,7 @@ using EncodeKernel = void (*)(PillarEncodeArgs, PillarLists, CanvasZeros, uint32
 template <class T, class Real, bool kTrain>
 EncodeKernel encode_kernel_for(int64_t columns) {
   if constexpr (std::is_same_v<T, float> && std::is_same_v<Real, float>) {
-    const bool common = plan_override(Plan::kPillarCommon) != 0;
+    const bool common = pillar_common_plan.value() != 0;
     if (common && columns == 4) return encode_kernel<float, float, 4, kTrain>;
     if (common && columns == 5) return encode_kernel<float, float, 5, kTrain>;
   }

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "csrc/kernels/core/instruction_set.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/pillars/encode/channel.h"
 #include "csrc/kernels/pillars/lists.h"
 #include "csrc/kernels/pillars/map.h"
@@ -178,7 +178,7 @@ rows_avx512(const PillarEncodeArgs& args, const EncodeWork<Real>& work, int64_t 
 template <class T, class Real>
 Rows<T, Real> choose_rows() {
 #if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(Plan::kPillarCpu)) {
+  switch (instruction_set(pillar_cpu_plan)) {
     case 2: return rows_avx512<T, Real>;
     case 1: return rows_avx2<T, Real>;
     default: break;

@@ -2,7 +2,8 @@
 //
 // Furthest point sampling on the CPU: a cloud a task, over the tiles of tiles_cpu.h; more axes and
 // doubles by one pass over the cloud a sample.
-#include "csrc/kernels/core/instruction_set.h"
+#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/sampling/fps/plan.h"
 #include "csrc/kernels/sampling/fps/tiles_cpu.h"
 
 namespace torchvox {
@@ -91,7 +92,7 @@ sample_tiles_avx512(const FpsArgs& args, const FpsCloud& cloud, CpuTiles& tiles,
 
 SampleTiles choose_sample_tiles() {
 #if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(Plan::kFpsCpu)) {
+  switch (instruction_set(fps_cpu_plan)) {
     case 2: return sample_tiles_avx512;
     case 1: return sample_tiles_avx2;
     default: break;

@@ -25,8 +25,8 @@ constexpr int64_t kTileBytes = 40;
 constexpr int64_t kMostTiles = 4096;
 
 void plan_classes(const FpsArgs& args, FpsPlan& plan) {
-  const int64_t threads = plan_override(Plan::kFpsThreads);
-  const int64_t points = plan_override(Plan::kFpsPointsPerThread);
+  const int64_t threads = fps_threads_plan.value();
+  const int64_t points = fps_points_per_thread_plan.value();
   // Of a ragged call: n points have less than n + T tie codes, however they are split.
   const int64_t most = args.points.packed
       ? args.points.rows +
@@ -53,10 +53,10 @@ void plan_classes(const FpsArgs& args, FpsPlan& plan) {
 // As many blocks a cloud as give each warp a tile, if all can be resident at once. Otherwise as
 // many as can be, of more threads each.
 void plan_block_group(const FpsArgs& args, const Target& target, FpsPlan& plan) {
-  const int64_t points = plan_override(Plan::kFpsPointsPerThread);
-  const int64_t threads = plan_override(Plan::kFpsThreads);
-  const int64_t members = plan_override(Plan::kFpsMembers);
-  const bool forced = plan_override(Plan::kFpsKernel) == 1;
+  const int64_t points = fps_points_per_thread_plan.value();
+  const int64_t threads = fps_threads_plan.value();
+  const int64_t members = fps_members_plan.value();
+  const bool forced = fps_kernel_plan.value() == 1;
   if (forced && points != kAutomatic) plan.tile = static_cast<int>(32 * points);
   const int64_t tiles = (args.points.rows + plan.tile - 1) / plan.tile;
   const int64_t resident = target.multiprocessors / std::max<int64_t>(1, plan.clouds_at_once);
@@ -79,7 +79,7 @@ void plan_block_group(const FpsArgs& args, const Target& target, FpsPlan& plan) 
 
 FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
   FpsPlan plan;
-  const int64_t kernel = plan_override(Plan::kFpsKernel);
+  const int64_t kernel = fps_kernel_plan.value();
   if (args.points.dtype == DType::kDouble || args.points.columns > 3 || kernel == 2) {
     plan.large = FpsPlan::Large::kGeneric;
   } else if (kernel == 1) {

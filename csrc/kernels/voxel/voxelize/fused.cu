@@ -196,7 +196,7 @@ const void* kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
 
 FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Target& target) {
   const int64_t rows = args.points.rows;
-  const int64_t forced = plan_override(Plan::kVoxelKernels);
+  const int64_t forced = voxel_kernels_plan.value();
   const bool wanted = forced == kAutomatic ? rows <= kFusedRows : forced == 1;
   if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
   const int64_t warp_bytes = args.points.dtype == DType::kDouble

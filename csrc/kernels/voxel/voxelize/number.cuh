@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "csrc/kernels/spatial/scan.cuh"
+#include "csrc/kernels/voxel/voxelize/work.cuh"
 
 namespace torchvox {
 

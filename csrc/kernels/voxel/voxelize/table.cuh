@@ -66,7 +66,7 @@ struct VoxelTable {
     const bool fits_word = bits_for(keys) + table.index_bits <= 63;
     const uint64_t cheap = points < (1 << 14) ? static_cast<uint64_t>(points) << 6 : 1u << 20;
     const uint64_t dense_limit = hash_slots * 2 > cheap ? hash_slots * 2 : cheap;
-    const int64_t forced = plan_override(Plan::kVoxelTable);
+    const int64_t forced = voxel_table_plan.value();
     bool dense = keys <= dense_limit;
     if (forced == 0) dense = keys <= (uint64_t{1} << 28);
     if (forced == 1 || forced == 2) dense = false;

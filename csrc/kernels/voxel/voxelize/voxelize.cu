@@ -38,7 +38,7 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
       (args.max_points < 0 || args.max_points > kSplitChunk) && rows > kSplitChunk;
   split_limit = splits ? rows / (kSplitChunk / 2) + 1 : 0;
   if (args.order != VoxelOrder::kFirst) {
-    const int64_t forced = plan_override(Plan::kVoxelRanking);
+    const int64_t forced = voxel_ranking_plan.value();
     const bool bitmap =
         forced == kAutomatic ? keys <= kBitmapKeys : forced == 0 && keys <= 4 * kBitmapKeys;
     ranking = bitmap ? VoxelRanking::kByBitmap : VoxelRanking::kBySort;
@@ -48,10 +48,10 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
     word_tiles = std::max<int64_t>(1, word_tiles);
   }
   const bool wants_common = args.reduce == VoxelReduce::kMean || args.reduce == VoxelReduce::kNone;
-  common = plan_override(Plan::kVoxelCommon) != 0 && wants_common && args.features != nullptr &&
-      quads && short_keys && points.columns == 4 && points.row_stride == 4 &&
-      !points.offsets.given() && !points.lengths.given() && !args.grid.x_major &&
-      !args.center_relative && args.point_slot == nullptr && args.arg == nullptr && !splits &&
+  common = voxel_common_plan.value() != 0 && wants_common && args.features != nullptr && quads &&
+      short_keys && points.columns == 4 && points.row_stride == 4 && !points.offsets.given() &&
+      !points.lengths.given() && !args.grid.x_major && !args.center_relative &&
+      args.point_slot == nullptr && args.arg == nullptr && !splits &&
       ranking == VoxelRanking::kById;
   table = VoxelTable::choose(keys, rows);
   fused = plan_fused(args, *this, target);

@@ -17,9 +17,22 @@
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/voxel/grid.h"
 
 namespace torchvox {
+
+// Plans that tests force.
+inline const PlanOverride voxel_table_plan{
+    "voxel_table"};  // CUDA: 0 dense, 1 hash, 2 hash with two-word slots
+inline const PlanOverride voxel_ranking_plan{
+    "voxel_ranking"};  // CUDA, sorted orders: 0 bitmap, 1 radix sort
+inline const PlanOverride voxel_partitions_plan{
+    "voxel_partitions"};  // CPU: partitions of the voxels
+inline const PlanOverride voxel_kernels_plan{
+    "voxel_kernels"};  // CUDA: 0 a kernel a step, 1 all steps in one, where it can
+inline const PlanOverride voxel_common_plan{
+    "voxel_common"};  // CUDA: 0 general kernels, 1 those for the usual arguments
 
 // The reductions, and reading and writing values of a type known at run time.
 
