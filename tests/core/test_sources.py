@@ -2,12 +2,15 @@
 """Rules of the source tree that a compiler does not check."""
 
 import re
+import subprocess
 from pathlib import Path
 
+import pytest
 from helpers import ROOT
 from mutants import run as mutants
 
 CSRC = ROOT / "csrc"
+ALLOWED = {"CHANGELOG.md", "tests/core/test_sources.py"}
 SUFFIXES = {".h", ".cuh", ".cpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 KERNEL_INCLUDES = re.compile(
@@ -70,6 +73,29 @@ def test_kernels_use_no_openmp_and_start_no_thread():
 def test_every_source_names_its_license():
     for path in sources:
         assert "SPDX-License-Identifier: Apache-2.0" in path.read_text().split("\n", 2)[0], path
+
+
+# The field's word, or American spelling, stands for each: see docs/glossary.md.
+RETIRED = re.compile(
+    r"neighbour|centre[^p]|colour|behaviour|normalis|quantis|synchronis|initialis|optimis[ei]|recognis"
+    r"|\b(slot|row)[ _](lists?|notes?)\b|giant|\bcrew|textbook|score[ _]order"
+    r"|\bpeers?\b|batch norms? folded|fold(s|ed|ing)? (its |the |a |of )?batch norm|box[ _]codes?\b"
+    r"|\blearner\b|PackedPoints",
+    re.IGNORECASE,
+)
+
+
+def test_retired_words_stay_away():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("no repository")
+    for file in listed.stdout.split():
+        if (
+            file.endswith((".py", ".h", ".cuh", ".cpp", ".cu", ".md", ".yaml"))
+            and file not in ALLOWED
+        ):
+            found = RETIRED.search((ROOT / file).read_text())
+            assert not found, f"{file}: {found.group()!r}"
 
 
 def test_every_mutant_fits_the_tree():

@@ -63,6 +63,18 @@ def test_offsets_in_disorder_stay_in_bounds(device, k):
     assert ((idx >= -1) & (idx < 400)).all()
 
 
+@pytest.mark.parametrize(
+    "query_ptr", [[40, 2, 55, 12, 60], [-9, 70, 20, 20, 55], [60, 0, 0, 0, 60]]
+)
+def test_knn_and_ball_query_agree_about_the_owner_of_a_query(device, query_ptr):
+    """Also where offsets are in disorder: one definition serves both."""
+    tensors = [t.to(device) for t in (POINTS, QUERY, PTR, torch.tensor(query_ptr))]
+    _, nearest = ops.knn_ragged(*tensors, 1)
+    _, hits, count = ops.ball_query_ragged(*tensors, radius=1e3, k=400, fill="pad")
+    assert ((nearest[:, 0] >= 0) == (count > 0)).all()
+    assert ((hits == nearest) | (nearest < 0)).any(1).all()
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 900])
 def test_three_nn(device, n):
     points, query = cube(n, seed=n, batch=2), cube(33, seed=5, batch=2)

@@ -32,7 +32,7 @@ def test_wheel_is_of_one_python_and_one_platform(wheel):
         r"torchvox/lib/libtorchvox\.so",
         r"torchvox/lib/libtorchvox_kernels\.so",
         r"torchvox/include/torchvox/torchvox\.h",
-        r"torchvox/include/torchvox/csrc/kernels/bev/bev_max_height\.h",
+        r"torchvox/include/torchvox/csrc/kernels/bev/max_height\.h",
         r"torchvox/include/torchvox/csrc/kernels/core/target\.h",
         r"torchvox/share/cmake/TorchVox/TorchVoxConfig\.cmake",
         r"torchvox/share/cmake/TorchVox/TorchVoxTargets\.cmake",
