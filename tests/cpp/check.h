@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "csrc/kernels/core/arith.h"
-#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/target.h"
 #include "tests/cpp/store.h"
 

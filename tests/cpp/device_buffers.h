@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/target.h"
 
 namespace torchvox {

@@ -7,12 +7,10 @@
 #include <cstdint>
 
 #include "csrc/kernels/bev/grid.h"
-#include "csrc/kernels/bev/scatter.h"
 #include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
 

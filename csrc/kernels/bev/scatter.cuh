@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "csrc/kernels/bev/scatter.h"
+#include "csrc/kernels/bev/grid.h"
 #include "csrc/kernels/core/launch.cuh"
 
 namespace torchvox {

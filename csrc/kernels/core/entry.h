@@ -10,8 +10,53 @@
 // workspace_bytes_cuda(); which one a call enters is said here alone.
 #pragma once
 
-#include "csrc/kernels/core/parallel.h"
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
 #include "csrc/kernels/core/target.h"
+
+namespace torchvox {
+
+// Carves typed ranges out of one block of bytes. The same carving code runs twice: over a null base
+// to learn the size (`bytes()`), then over the block itself. Ranges start on 256-byte boundaries.
+class Workspace {
+ public:
+  explicit Workspace(void* base = nullptr) : base_(static_cast<char*>(base)) {}
+
+  template <class T>
+  T* take(int64_t count) {
+    T* range = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + 255) & ~int64_t{255};
+    return range;
+  }
+  int64_t bytes() const { return used_; }
+
+ private:
+  char* base_;
+  int64_t used_ = 0;
+};
+
+// The caller's thread pool. Calls body(begin, end) on disjoint ranges that cover [0, count), in any
+// order and on any thread. Kernels start no threads of their own.
+using ParallelFor =
+    std::function<void(int64_t count, const std::function<void(int64_t begin, int64_t end)>& body)>;
+
+// Runs everything on the calling thread.
+inline void serial_for(int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+  if (count > 0) body(0, count);
+}
+
+// body(i) for every i below `count`, in tasks of `per_task`.
+template <class Body>
+void for_each_index(const ParallelFor& parallel_for, int64_t count, int64_t per_task,
+                    const Body& body) {
+  parallel_for((count + per_task - 1) / per_task, [&](int64_t first, int64_t last) {
+    const int64_t end = std::min(last * per_task, count);
+    for (int64_t i = first * per_task; i < end; ++i) body(i);
+  });
+}
 
 #define TORCHVOX_RUN_CPU(Args) \
   TORCHVOX_EXPORT void run_cpu(const Args& args, void* workspace, const ParallelFor& parallel_for)
@@ -39,3 +84,5 @@
 #define TORCHVOX_KERNEL_WITHOUT_WORKSPACE(Args)                            \
   inline int64_t workspace_bytes(const Args&, const Target&) { return 0; } \
   TORCHVOX_RUN_CPU(Args) TORCHVOX_LAUNCH(Args)
+
+}  // namespace torchvox

@@ -3,13 +3,121 @@
 // Entry of box_decode: rows of regressed values and anchors to boxes.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/detection/box_coder.h"
+#include "csrc/kernels/core/portable_math.h"
 
 namespace torchvox {
+
+// From what a head regresses to a box (x, y, z, l, w, h, yaw, and vx, vy), on the host and on the
+// device. Each operation rounds once, in the order of the reference implementations (SECOND's
+// residual coder, CenterPoint's bbox coder).
+
+inline constexpr int kMostBoxValues = 9;  // with a velocity
+inline constexpr int kMostDeltas = 10;  // regressed values a box: the angle as cos, sin
+
+// The box coder of anchor heads.
+struct BoxCoder {
+  int values = 7;  // 7, and 8 with cos, sin instead of the angle; 2 more with a velocity
+  int bins = 0;  // of the direction classifier; 0: none
+  float dir_offset = 0;
+  float dir_limit = 0;
+  float period = 0;  // 2 pi / bins
+  bool dir_flip = false;  // bins count downwards
+
+  TORCHVOX_HD bool angle_as_pair() const { return values % 2 == 0; }
+  TORCHVOX_HD int box_values() const { return values >= 9 ? 9 : 7; }
+};
+
+TORCHVOX_HD float square_root(float x) {
+#ifdef __CUDA_ARCH__
+  return __fsqrt_rn(x);
+#else
+  return std::sqrt(x);
+#endif
+}
+TORCHVOX_HD float floor_of(float x) {
+#ifdef __CUDA_ARCH__
+  return floorf(x);
+#else
+  return std::floor(x);
+#endif
+}
+
+// The first bin of the greatest logit that is a number, else 0. `logit(k)` reads one.
+template <class Logit>
+TORCHVOX_HD int direction_bin(const BoxCoder& coder, const Logit& logit) {
+  int bin = 0;
+  float best = logit(0);
+  for (int k = 1; k < coder.bins; ++k) {
+    const float value = logit(k);
+    if (value > best || (is_nan(best) && !is_nan(value))) {
+      best = value;
+      bin = k;
+    }
+  }
+  return coder.dir_flip ? coder.bins - 1 - bin : bin;
+}
+
+// The angle, less whole periods, in the half turn that the classifier names.
+TORCHVOX_HD float turn_to_bin(const BoxCoder& coder, float yaw, int bin) {
+  const float from_offset = yaw - coder.dir_offset;
+  const float periods = floor_of(from_offset / coder.period + coder.dir_limit);
+  const float rest = from_offset - periods * coder.period;
+  return rest + coder.dir_offset + coder.period * static_cast<float>(bin);
+}
+
+// box[box_values()] of the regressed values and an anchor (x, y, z, l, w, h, yaw).
+TORCHVOX_HD void decode_anchor(const BoxCoder& coder, const float* delta, const float* anchor,
+                               int bin, float* box) {
+  const float diagonal = square_root(anchor[3] * anchor[3] + anchor[4] * anchor[4]);
+  box[0] = delta[0] * diagonal + anchor[0];
+  box[1] = delta[1] * diagonal + anchor[1];
+  box[2] = delta[2] * anchor[5] + anchor[2];
+  for (int k = 3; k < 6; ++k) box[k] = portable::exp(delta[k]) * anchor[k];
+  float yaw;
+  if (coder.angle_as_pair()) {
+    const auto angle = portable::sin_cos(anchor[6]);
+    yaw = portable::atan2(delta[7] + angle.sin, delta[6] + angle.cos);
+  } else {
+    yaw = delta[6] + anchor[6];
+  }
+  box[6] = coder.bins > 0 ? turn_to_bin(coder, yaw, bin) : yaw;
+  if (coder.values >= 9) {
+    box[7] = coder.values == 9 ? delta[7] : delta[8];
+    box[8] = coder.values == 9 ? delta[8] : delta[9];
+  }
+}
+
+// The box coder of center heads: where their cells lie.
+struct CenterCoder {
+  float voxel[2] = {1, 1};
+  float low[2] = {0, 0};
+  float stride = 1;  // voxels a cell
+  bool cos_first = false;  // order of the rotation's channels
+  bool velocity = false;
+};
+
+struct CenterValues {
+  float offset[2], z, size[3], rotation[2], velocity[2];
+};
+
+TORCHVOX_HD void decode_center(const CenterCoder& coder, const CenterValues& value, int x, int y,
+                               float* box) {
+  box[0] = (static_cast<float>(x) + value.offset[0]) * coder.stride * coder.voxel[0] + coder.low[0];
+  box[1] = (static_cast<float>(y) + value.offset[1]) * coder.stride * coder.voxel[1] + coder.low[1];
+  box[2] = value.z;
+  for (int k = 0; k < 3; ++k) box[3 + k] = portable::exp(value.size[k]);
+  const float first = value.rotation[0], second = value.rotation[1];
+  box[6] = coder.cos_first ? portable::atan2(second, first) : portable::atan2(first, second);
+  if (coder.velocity) {
+    box[7] = value.velocity[0];
+    box[8] = value.velocity[1];
+  }
+}
 
 // boxes[i] = decode_anchor(deltas[i], anchors[i % anchor_rows], the bin of direction[i]).
 struct BoxDecodeArgs {

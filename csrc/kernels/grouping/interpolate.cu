@@ -5,7 +5,7 @@
 // one thread one query of eight planes. Gradient of the weights: one warp a query, which reads its
 // gradient once and three rows of features. Weights: one thread a query.
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/grouping/interpolate_common.h"
+#include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/grouping/row_blocks.cuh"
 
 namespace torchvox {

@@ -9,6 +9,8 @@
 
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/grouping/items.h"
 
 namespace torchvox {
 
@@ -74,5 +76,172 @@ struct InterpolateWeightGradArgs {
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolateArgs);
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolateWeightGradArgs);
+
+// One query of an interpolation, and one weight's gradient, for the host's loops and the device's
+// threads.
+
+// Plans that tests force.
+inline const PlanOverride interpolate_cpu_plan{"interpolate_cpu"};  // see instruction_set()
+
+// Both are single IEEE operations on the host and on the device.
+TORCHVOX_HD float root(float x) {
+#ifdef __CUDA_ARCH__
+  return __fsqrt_rn(x);
+#else
+  return std::sqrt(x);
+#endif
+}
+TORCHVOX_HD double root(double x) {
+#ifdef __CUDA_ARCH__
+  return __dsqrt_rn(x);
+#else
+  return std::sqrt(x);
+#endif
+}
+
+template <class T>
+struct NearestWeights {
+  T distance[kNearest];
+  T inverse[kNearest];  // 1 / (d + eps)
+  T sum;
+  T weight[kNearest];
+
+  TORCHVOX_HD NearestWeights(const T* dist2, const WeightRule& rule) {
+    const T eps = static_cast<T>(rule.eps);
+    for (int j = 0; j < kNearest; ++j) {
+      distance[j] = rule.squared ? dist2[j] : root(dist2[j]);
+      inverse[j] = T(1) / (distance[j] + eps);
+    }
+    sum = (inverse[0] + inverse[1]) + inverse[2];
+    for (int j = 0; j < kNearest; ++j) weight[j] = sum > 0 ? inverse[j] / sum : T(0);
+  }
+};
+
+// The gradient of dist2[j], from those of the weights. A root has none at 0: it is taken as 0
+// there. Summed as differences: grad[j] less the mean gradient would cancel where one weight is all
+// but 1.
+template <class T>
+TORCHVOX_HD T weight_gradient(const NearestWeights<T>& w, const T* grad, int j, bool squared) {
+  if (!(w.sum > 0) || w.inverse[j] == 0 || (!squared && w.distance[j] == 0)) return T(0);
+  const T total = ((grad[j] - grad[0]) * w.weight[0] + (grad[j] - grad[1]) * w.weight[1]) +
+      (grad[j] - grad[2]) * w.weight[2];
+  const T of_inverse = total / w.sum;
+  const T of_distance = -(of_inverse * w.inverse[j]) * w.inverse[j];
+  return squared ? of_distance : of_distance / (w.distance[j] + w.distance[j]);
+}
+
+template <class T>
+TORCHVOX_HD void weights_of_query(const InterpolationWeightsArgs& args, int64_t query) {
+  const int64_t first = query * kNearest;
+  const T* const grad = static_cast<const T*>(args.grad) + (args.grad ? first : 0);
+  const NearestWeights<T> w(static_cast<const T*>(args.dist2) + first, args.rule);
+  for (int j = 0; j < kNearest; ++j) {
+    static_cast<T*>(args.out)[first + j] =
+        quiet(args.grad ? weight_gradient(w, grad, j, args.rule.squared) : w.weight[j]);
+  }
+}
+
+// Weights are few: their type is looked up at run time.
+template <class Sum>
+TORCHVOX_HD Sum load_weight(const void* weights, DType dtype, int64_t at) {
+  switch (dtype) {
+    case DType::kHalf: return widen_item(static_cast<const Half*>(weights)[at]);
+    case DType::kBFloat16: return widen_item(static_cast<const BFloat16*>(weights)[at]);
+    case DType::kDouble: return static_cast<Sum>(static_cast<const double*>(weights)[at]);
+    case DType::kFloat: break;
+  }
+  return static_cast<const float*>(weights)[at];
+}
+
+// The rows and weights of a query of all clouds.
+template <class Sum>
+struct Nearest {
+  Sum weight[kNearest];
+  int64_t row[kNearest];  // among all clouds, -1 where the index is outside
+
+  TORCHVOX_HD Nearest(const InterpolateArgs& args, int64_t query) {
+    const int64_t cloud = query / args.queries;
+    for (int j = 0; j < kNearest; ++j) {
+      const int64_t index = args.idx[query * kNearest + j];
+      row[j] = index >= 0 && index < args.rows ? cloud * args.rows + index : -1;
+    }
+    if (args.from_dist2 && args.weight_dtype == DType::kDouble) {
+      make_weights<double>(args, query);
+    } else if (args.from_dist2) {
+      make_weights<float>(args, query);
+    } else {
+      for (int j = 0; j < kNearest; ++j) {
+        weight[j] = load_weight<Sum>(args.weight, args.weight_dtype, query * kNearest + j);
+      }
+    }
+  }
+
+ private:
+  template <class Distance>
+  TORCHVOX_HD void make_weights(const InterpolateArgs& args, int64_t query) {
+    const auto* const dist2 = static_cast<const Distance*>(args.weight) + query * kNearest;
+    const NearestWeights<Distance> weights(dist2, args.rule);
+    for (int j = 0; j < kNearest; ++j) weight[j] = static_cast<Sum>(weights.weight[j]);
+  }
+};
+
+template <class Sum>
+TORCHVOX_HD Sum interpolated(const Sum* weight, const Sum* feature) {
+  return quiet(
+      fma_rn(weight[2], feature[2], fma_rn(weight[0], feature[0], weight[1] * feature[1])));
+}
+
+// Where channel c of a row (or query) of all clouds stands; `per_cloud` rows a cloud.
+TORCHVOX_HD int64_t element_of(bool channels_first, int64_t row, int64_t c, int64_t per_cloud,
+                               int64_t channels) {
+  if (!channels_first) return row * channels + c;
+  const int64_t cloud = row / per_cloud;
+  return (cloud * channels + c) * per_cloud + (row - cloud * per_cloud);
+}
+
+// Channel c of a query.
+template <class T>
+TORCHVOX_HD void interpolate_element(const InterpolateArgs& args,
+                                     const Nearest<compute_t<T>>& nearest, int64_t query,
+                                     int64_t c) {
+  using Sum = compute_t<T>;
+  Sum feature[kNearest] = {};
+  for (int j = 0; j < kNearest; ++j) {
+    if (nearest.row[j] < 0) continue;
+    const int64_t at = element_of(args.channels_first, nearest.row[j], c, args.rows, args.channels);
+    feature[j] = widen(static_cast<const T*>(args.features)[at]);
+  }
+  const int64_t to = element_of(args.channels_first, query, c, args.queries, args.channels);
+  static_cast<T*>(args.out)[to] = narrow<T>(interpolated(nearest.weight, feature));
+}
+
+// The sum of the channels c, c + kWeightSums, .. of slot i.
+template <class T>
+TORCHVOX_HD compute_t<T> weight_partial(const InterpolateWeightGradArgs& args, int64_t i,
+                                        int64_t c) {
+  using Sum = compute_t<T>;
+  const int64_t query = i / kNearest, index = args.idx[i];
+  if (index < 0 || index >= args.rows) return 0;
+  const int64_t row = query / args.queries * args.rows + index;
+  Sum sum = 0;
+  for (; c < args.channels; c += kWeightSums) {
+    const int64_t from = element_of(args.channels_first, row, c, args.rows, args.channels);
+    const int64_t to = element_of(args.channels_first, query, c, args.queries, args.channels);
+    sum = fma_rn(Sum(widen(static_cast<const T*>(args.grad)[to])),
+                 Sum(widen(static_cast<const T*>(args.features)[from])), sum);
+  }
+  return sum;
+}
+
+template <class Sum>
+TORCHVOX_HD void store_weight(void* weights, DType dtype, int64_t at, Sum value) {
+  value = quiet(value);
+  switch (dtype) {
+    case DType::kHalf: static_cast<Half*>(weights)[at] = narrow<Half>(value); return;
+    case DType::kBFloat16: static_cast<BFloat16*>(weights)[at] = narrow<BFloat16>(value); return;
+    case DType::kDouble: static_cast<double*>(weights)[at] = value; return;
+    case DType::kFloat: static_cast<float*>(weights)[at] = narrow<float>(value); return;
+  }
+}
 
 }  // namespace torchvox

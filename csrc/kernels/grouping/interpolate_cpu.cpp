@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/grouping/interpolate_common.h"
+#include "csrc/kernels/grouping/interpolate.h"
 
 namespace torchvox {
 namespace {

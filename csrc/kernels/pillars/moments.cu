@@ -3,12 +3,15 @@
 // pillar_moments on the GPU. Means: one warp a pillar, its points gathered once. Moments: one block
 // 1,024 points, decorated once into shared memory, threads sum patches of the triangle; then the
 // tree of tree_sum.cuh and one thread an entry.
+#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/moments.h"
+#include "csrc/kernels/pillars/norm.h"
 #include "csrc/kernels/pillars/prepare.cuh"
 #include "csrc/kernels/pillars/tree_sum.cuh"
 
 namespace torchvox {
+
 namespace {
 
 constexpr int kThreads = 320;  // ten patches of 32 runs: the usual ten columns
@@ -228,6 +231,39 @@ cudaError_t launch(const PillarMomentsArgs& args, void* memory, const CudaContex
     status = launch_typed<decltype(type), decltype(real)>(args, work, context);
   });
   return status;
+}
+
+// The fused batch norm and its gradient on the GPU: one thread an output; the moments are read by
+// all of them and stay in the nearest cache.
+
+namespace {
+
+constexpr int kThreads = 32;  // outputs are few: spread them
+
+__global__ void __launch_bounds__(kThreads) norm_kernel(PillarNormArgs args) {
+  for (int64_t output = global_thread(); output < args.outputs; output += global_stride()) {
+    norm_output(args, output);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) gradient_kernel(PillarNormBackwardArgs args) {
+  for (int64_t output = global_thread(); output < args.norm.outputs; output += global_stride()) {
+    norm_gradient(args, output);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch(const PillarNormArgs& args, void*, const CudaContext& context) {
+  norm_kernel<<<blocks_for(args.outputs, kThreads, context.target), kThreads, 0, context.stream>>>(
+      args);
+  return cudaGetLastError();
+}
+
+cudaError_t launch(const PillarNormBackwardArgs& args, void*, const CudaContext& context) {
+  gradient_kernel<<<blocks_for(args.norm.outputs, kThreads, context.target), kThreads, 0,
+                    context.stream>>>(args);
+  return cudaGetLastError();
 }
 
 }  // namespace torchvox

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/pillars/lists.h"
+#include "csrc/kernels/pillars/map.h"
 #include "csrc/kernels/pillars/moments.h"
+#include "csrc/kernels/pillars/norm.h"
 #include "csrc/kernels/pillars/tree_sum_cpu.h"
 
 namespace torchvox {
+
 namespace {
 
 struct MomentsWork {
@@ -82,6 +84,24 @@ void run_cpu(const PillarMomentsArgs& args, void* memory, const ParallelFor& par
   with_pillar_types(args.map.dtype, false, [&](auto type, auto real) {
     run_typed<decltype(type), decltype(real)>(args, work, parallel_for);
   });
+}
+
+// The fused batch norm and its gradient on the CPU, in tasks of outputs.
+
+namespace {
+
+constexpr int64_t kOutputsPerTask = 64;
+
+}  // namespace
+
+void run_cpu(const PillarNormArgs& args, void*, const ParallelFor& parallel_for) {
+  for_each_index(parallel_for, args.outputs, kOutputsPerTask,
+                 [&](int64_t output) { norm_output(args, output); });
+}
+
+void run_cpu(const PillarNormBackwardArgs& args, void*, const ParallelFor& parallel_for) {
+  for_each_index(parallel_for, args.norm.outputs, kOutputsPerTask,
+                 [&](int64_t output) { norm_gradient(args, output); });
 }
 
 }  // namespace torchvox

@@ -8,8 +8,8 @@
 
 #include <cstdint>
 
-#include "csrc/kernels/core/workspace.h"
-#include "csrc/kernels/pillars/lists.h"
+#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/pillars/map.h"
 
 namespace torchvox {
 

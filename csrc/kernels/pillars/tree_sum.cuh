@@ -7,9 +7,9 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/ordered_sum.h"
-#include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
 

@@ -7,8 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "csrc/kernels/core/parallel.h"
-#include "csrc/kernels/core/workspace.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/moments.h"
 
 namespace torchvox {

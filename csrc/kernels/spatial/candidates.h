@@ -5,8 +5,12 @@
 // host and on the device.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/cloud_batch.h"
+#include "csrc/kernels/spatial/curves.h"
 #include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
@@ -119,5 +123,14 @@ TORCHVOX_HD bool is_candidate(const CandidatePoints& args, const Point3& p) {
   if (!args.skip_origin) return true;
   return args.order == DistOrder::kPn2 ? !near_origin(p.b, p.a, p.c) : !near_origin(p.a, p.b, p.c);
 }
+
+// The spatial order on the host, cut into tiles of kCpuTile points.
+
+#define TORCHVOX_INLINE inline __attribute__((always_inline))
+
+inline constexpr int kCpuTile = 64;
+
+// The candidates of a cloud, neighbors together.
+std::vector<uint32_t> spatial_order_cpu(const CandidatePoints& args, const CandidateCloud& cloud);
 
 }  // namespace torchvox

@@ -4,7 +4,7 @@
 // chunks of 1,024 points down to tiles.
 #include <algorithm>
 
-#include "csrc/kernels/spatial/order_cpu.h"
+#include "csrc/kernels/spatial/candidates.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {

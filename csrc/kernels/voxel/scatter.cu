@@ -5,8 +5,8 @@
 // row. Gradient: one thread an element of a point. Each element is written once, without atomics.
 #include <cub/device/device_radix_sort.cuh>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/voxel/scatter.h"
 
 namespace torchvox {

@@ -21,7 +21,7 @@
 #include <optional>
 
 #include "csrc/kernels/core/cloud_batch.h"
-#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/target.h"
 #include "csrc/ops/core/register.h"
 #include "csrc/ops/core/threads.h"

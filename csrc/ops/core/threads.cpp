@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <pthread.h>
 
-#include "csrc/kernels/core/parallel.h"
+#include "csrc/kernels/core/entry.h"
 
 namespace torchvox {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "csrc/kernels/detection/box_coder.h"
+#include "csrc/kernels/detection/box_decode.h"
 #include "csrc/ops/core/checks.h"
 
 namespace torchvox {

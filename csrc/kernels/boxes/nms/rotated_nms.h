@@ -6,7 +6,6 @@
 #include "csrc/kernels/boxes/nms/nms.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
 

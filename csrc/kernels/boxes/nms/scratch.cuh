@@ -4,8 +4,8 @@
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/workspace.h"
 
 namespace torchvox {
 

@@ -15,7 +15,7 @@
 
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/detection/box_coder.h"
+#include "csrc/kernels/detection/box_decode.h"
 
 namespace torchvox {
 

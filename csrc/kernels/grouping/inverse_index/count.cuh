@@ -14,8 +14,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 
 namespace torchvox {

@@ -5,9 +5,9 @@
 // flat neighbor rows, one thread a slot: 4 to 8 bytes read, 4 written.
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/grouping/inverse_index/count.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"
 

@@ -4,9 +4,9 @@
 // warp as bits.
 #pragma once
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/workspace.h"
-#include "csrc/kernels/neighbors/ball_query/plan.h"
+#include "csrc/kernels/neighbors/ball_query/rule.h"
 
 namespace torchvox {
 

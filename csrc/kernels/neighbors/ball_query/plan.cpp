@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The plan of a ball query, from sizes and radii alone, and the bounds of a ball.
-#include "csrc/kernels/neighbors/ball_query/plan.h"
+#include "csrc/kernels/neighbors/ball_query/rule.h"
 
 #include <algorithm>
 

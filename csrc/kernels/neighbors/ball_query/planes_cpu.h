@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "csrc/kernels/core/workspace.h"
-#include "csrc/kernels/neighbors/ball_query/plan.h"
+#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/neighbors/ball_query/rule.h"
 
 namespace torchvox {
 

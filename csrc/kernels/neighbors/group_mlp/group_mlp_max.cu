@@ -4,8 +4,8 @@
 // kernels.
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 
 namespace torchvox {

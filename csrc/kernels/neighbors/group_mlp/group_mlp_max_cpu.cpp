@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/neighbors/group_mlp/rule.h"
 
 namespace torchvox {

@@ -5,7 +5,7 @@
 // point. Queries: one thread a query, which finds the tile to begin with by binary search.
 #include <cub/block/block_radix_sort.cuh>
 
-#include "csrc/kernels/neighbors/knn/tiles.cuh"
+#include "csrc/kernels/neighbors/knn/kernels.cuh"
 #include "csrc/kernels/spatial/order.cuh"
 
 namespace torchvox {

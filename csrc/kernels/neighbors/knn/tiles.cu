@@ -3,7 +3,7 @@
 // knn over tiles of a spatial order: one warp a query. A lane takes a group of tiles, then a tile,
 // then a point; boxes are visited nearest first and skipped beyond the k-th neighbor. A visited
 // tile costs one coalesced read of 512 bytes.
-#include "csrc/kernels/neighbors/knn/tiles.cuh"
+#include "csrc/kernels/neighbors/knn/kernels.cuh"
 
 #include "csrc/kernels/neighbors/knn/list.cuh"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "csrc/kernels/neighbors/knn/common.h"
-#include "csrc/kernels/spatial/order_cpu.h"
+#include "csrc/kernels/spatial/candidates.h"
 
 namespace torchvox {
 

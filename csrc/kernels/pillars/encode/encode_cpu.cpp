@@ -8,7 +8,6 @@
 
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/pillars/encode/channel.h"
-#include "csrc/kernels/pillars/lists.h"
 #include "csrc/kernels/pillars/map.h"
 #include "csrc/kernels/pillars/tree_sum_cpu.h"
 

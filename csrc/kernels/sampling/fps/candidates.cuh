@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "csrc/kernels/sampling/fps/device.cuh"
-#include "csrc/kernels/spatial/box.cuh"
+#include "csrc/kernels/spatial/order.cuh"
 
 namespace torchvox {
 

@@ -4,7 +4,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "csrc/kernels/voxel/voxelize/values_cpu.h"
 #include "csrc/kernels/voxel/voxelize/voxelize_cpu.h"
 
 namespace torchvox {

@@ -10,6 +10,7 @@
 #include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox {
 

@@ -6,7 +6,6 @@
 
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/spatial/radix_sort.h"
-#include "csrc/kernels/voxel/voxelize/values_cpu.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "csrc/kernels/voxel/voxelize/voxelize_cpu.h"
 

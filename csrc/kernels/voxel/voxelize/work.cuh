@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
+#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/grid_barrier.cuh"
-#include "csrc/kernels/core/workspace.h"
 #include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/table.cuh"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
