@@ -30,6 +30,10 @@ def __getattr__(name: str):
     raise AttributeError(f"module 'torchvox' has no attribute '{name}'")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "data", "io", "reference"})
+
+
 __all__ = [
     "GraphRunner",
     "__version__",

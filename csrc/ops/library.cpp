@@ -32,24 +32,24 @@ const std::vector<const char*>& schemas() {
       "_bev_rasterize_backward(Tensor grad_image, Tensor points, float[] point_cloud_range, int[] size, str[] channels, *, Tensor? features=None, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\") -> (Tensor grad_points, Tensor grad_features)",
       // sampling: idx int32 and dist2, [B, num_samples] or [max_total]
       "furthest_point_sample(Tensor points, SymInt num_samples, *, Tensor? lengths=None, Tensor? counts=None, int start=0, Tensor? start_idx=None, str tie=\"lowest\", int tie_block=1024, str dist_order=\"pn2\", str exhausted=\"distinct\", str nonfinite=\"skip\", bool skip_origin=False, float? init_dist2=None) -> (Tensor idx, Tensor dist2)",
-      "furthest_point_sample_ragged(Tensor points, Tensor ptr, Tensor out_ptr, SymInt max_total, *, int start=0, Tensor? start_idx=None, str tie=\"lowest\", int tie_block=1024, str dist_order=\"pn2\", str exhausted=\"distinct\", str nonfinite=\"skip\", bool skip_origin=False, float? init_dist2=None, bool local_index=False) -> (Tensor idx, Tensor dist2)",
+      "furthest_point_sample_ragged(Tensor points, Tensor batch_offsets, Tensor out_offsets, SymInt max_total, *, int start=0, Tensor? start_idx=None, str tie=\"lowest\", int tie_block=1024, str dist_order=\"pn2\", str exhausted=\"distinct\", str nonfinite=\"skip\", bool skip_origin=False, float? init_dist2=None, bool local_index=False) -> (Tensor idx, Tensor dist2)",
       // grouping: out [B, M, C] and [B, M, k, C], or [B, C, M] and [B, C, M, k] with channels_first
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
       // neighbors: dist2 and idx int32, [B, M, k] or [U, k]
       "knn(Tensor points, Tensor query, SymInt k, *, int norm=2, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
-      "knn_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, SymInt k, *, int norm=2, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
+      "knn_ragged(Tensor points, Tensor query, Tensor batch_offsets, Tensor query_batch_offsets, SymInt k, *, int norm=2, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
       "three_nn(Tensor query, Tensor points, *, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
-      "three_nn_ragged(Tensor query, Tensor points, Tensor query_ptr, Tensor ptr, *, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
+      "three_nn_ragged(Tensor query, Tensor points, Tensor query_batch_offsets, Tensor batch_offsets, *, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
       "group_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_group_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
       // [U, k, C]
-      "group_points_ragged(Tensor features, Tensor idx, Tensor ptr, Tensor query_ptr, *, bool local_index=False) -> Tensor",
+      "group_points_ragged(Tensor features, Tensor idx, Tensor batch_offsets, Tensor query_batch_offsets, *, bool local_index=False) -> Tensor",
       // [B, M, k] or [U, k] int32
-      "neighbor_rows(Tensor idx, SymInt num_points, *, Tensor? count=None, Tensor? ptr=None, Tensor? query_ptr=None, bool local_index=False) -> Tensor",
+      "neighbor_rows(Tensor idx, SymInt num_points, *, Tensor? count=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> Tensor",
       // out [B, M, C], or [B, C, M] with channels_first; [U, C]
       "three_interpolate(Tensor features, Tensor idx, Tensor weight, *, bool channels_first=False) -> Tensor",
-      "three_interpolate_ragged(Tensor features, Tensor idx, Tensor weight, Tensor ptr, Tensor query_ptr, *, bool local_index=False) -> Tensor",
+      "three_interpolate_ragged(Tensor features, Tensor idx, Tensor weight, Tensor batch_offsets, Tensor query_batch_offsets, *, bool local_index=False) -> Tensor",
       // as features and weight; [0] where not wanted
       "_three_interpolate_backward(Tensor grad, Tensor features, Tensor idx, Tensor weight, *, bool channels_first=False, bool for_features=True, bool for_weight=True) -> (Tensor grad_features, Tensor grad_weight)",
       // [.., 3], as dist2
@@ -59,10 +59,10 @@ const std::vector<const char*>& schemas() {
       "_interpolation_weights_backward(Tensor grad, Tensor dist2, *, float eps=1e-8, str weight=\"dist\") -> Tensor",
       // [B, N, D] and [B, M, D], or [T, D] and [U, D]; [0] where not wanted. count [B, M] or
       // [U]: slots of a query that carry a distance
-      "_neighbor_distance_backward(Tensor grad_dist2, Tensor points, Tensor query, Tensor idx, *, int norm=2, Tensor? count=None, Tensor? ptr=None, Tensor? query_ptr=None, bool local_index=False, bool for_points=True, bool for_query=True) -> (Tensor grad_points, Tensor grad_query)",
+      "_neighbor_distance_backward(Tensor grad_dist2, Tensor points, Tensor query, Tensor idx, *, int norm=2, Tensor? count=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False, bool for_points=True, bool for_query=True) -> (Tensor grad_points, Tensor grad_query)",
       // neighbors: dist2, idx int32 [B, M, k] or [U, k], count int32 [B, M] or [U]
       "ball_query(Tensor points, Tensor query, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx, Tensor count)",
-      "ball_query_ragged(Tensor points, Tensor query, Tensor ptr, Tensor query_ptr, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",
+      "ball_query_ragged(Tensor points, Tensor query, Tensor batch_offsets, Tensor query_batch_offsets, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",
       // grouped [B, M, K, D + C], idx int32 [B, M, K], count int32 [B, M, radii], K = sum of ks
       "query_and_group(Tensor points, Tensor query, Tensor? features, float[] radii, SymInt[] ks, *, bool use_xyz=True, bool normalize_xyz=False, bool features_first=False, bool closed=False, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor grouped, Tensor idx, Tensor count)",
       // [B, M, C_out of the last weight]

@@ -81,15 +81,15 @@ inline std::tuple<at::Tensor, at::Tensor> furthest_point_sample(
 
 // idx [max_total] int32, dist2 [max_total]
 inline std::tuple<at::Tensor, at::Tensor> furthest_point_sample_ragged(
-    const at::Tensor& points, const at::Tensor& ptr, const at::Tensor& out_ptr,
+    const at::Tensor& points, const at::Tensor& batch_offsets, const at::Tensor& out_offsets,
     c10::SymInt max_total, int64_t start = 0, const OptionalTensor& start_idx = {},
     std::string_view tie = "lowest", int64_t tie_block = 1024, std::string_view dist_order = "pn2",
     std::string_view exhausted = "distinct", std::string_view nonfinite = "skip",
     bool skip_origin = false, std::optional<double> init_dist2 = {}, bool local_index = false) {
   static const auto op =
       detail::op<decltype(furthest_point_sample_ragged)>("torchvox::furthest_point_sample_ragged");
-  return op.call(points, ptr, out_ptr, std::move(max_total), start, start_idx, tie, tie_block,
-                 dist_order, exhausted, nonfinite, skip_origin, init_dist2, local_index);
+  return op.call(points, batch_offsets, out_offsets, std::move(max_total), start, start_idx, tie,
+                 tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2, local_index);
 }
 
 // dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32
@@ -105,14 +105,14 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query(
 
 // dist2 [U, k], idx [U, k] int32, count [U] int32
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query_ragged(
-    const at::Tensor& points, const at::Tensor& query, const at::Tensor& ptr,
-    const at::Tensor& query_ptr, double radius, c10::SymInt k, std::optional<double> radius2 = {},
-    double min_radius = 0., double core_dist2 = 0., bool closed = false,
-    std::string_view fill = "first", std::string_view dist_order = "pn2",
+    const at::Tensor& points, const at::Tensor& query, const at::Tensor& batch_offsets,
+    const at::Tensor& query_batch_offsets, double radius, c10::SymInt k,
+    std::optional<double> radius2 = {}, double min_radius = 0., double core_dist2 = 0.,
+    bool closed = false, std::string_view fill = "first", std::string_view dist_order = "pn2",
     bool local_index = false) {
   static const auto op = detail::op<decltype(ball_query_ragged)>("torchvox::ball_query_ragged");
-  return op.call(points, query, ptr, query_ptr, radius, std::move(k), radius2, min_radius,
-                 core_dist2, closed, fill, dist_order, local_index);
+  return op.call(points, query, batch_offsets, query_batch_offsets, radius, std::move(k), radius2,
+                 min_radius, core_dist2, closed, fill, dist_order, local_index);
 }
 
 // K the sum of ks: grouped [B, M, K, D + C], idx [B, M, K] int32, count [B, M, radii] int32
@@ -157,14 +157,13 @@ inline std::tuple<at::Tensor, at::Tensor> knn(const at::Tensor& points, const at
 }
 
 // dist2 [U, k], idx [U, k] int32
-inline std::tuple<at::Tensor, at::Tensor> knn_ragged(const at::Tensor& points,
-                                                     const at::Tensor& query, const at::Tensor& ptr,
-                                                     const at::Tensor& query_ptr, c10::SymInt k,
-                                                     int64_t norm = 2,
-                                                     std::string_view dist_order = "pn2",
-                                                     bool local_index = false) {
+inline std::tuple<at::Tensor, at::Tensor> knn_ragged(
+    const at::Tensor& points, const at::Tensor& query, const at::Tensor& batch_offsets,
+    const at::Tensor& query_batch_offsets, c10::SymInt k, int64_t norm = 2,
+    std::string_view dist_order = "pn2", bool local_index = false) {
   static const auto op = detail::op<decltype(knn_ragged)>("torchvox::knn_ragged");
-  return op.call(points, query, ptr, query_ptr, std::move(k), norm, dist_order, local_index);
+  return op.call(points, query, batch_offsets, query_batch_offsets, std::move(k), norm, dist_order,
+                 local_index);
 }
 
 // dist2 [B, M, 3], idx [B, M, 3] int32
@@ -178,11 +177,14 @@ inline std::tuple<at::Tensor, at::Tensor> three_nn(const at::Tensor& query,
 }
 
 // dist2 [U, 3], idx [U, 3] int32
-inline std::tuple<at::Tensor, at::Tensor> three_nn_ragged(
-    const at::Tensor& query, const at::Tensor& points, const at::Tensor& query_ptr,
-    const at::Tensor& ptr, std::string_view dist_order = "pn2", bool local_index = false) {
+inline std::tuple<at::Tensor, at::Tensor> three_nn_ragged(const at::Tensor& query,
+                                                          const at::Tensor& points,
+                                                          const at::Tensor& query_batch_offsets,
+                                                          const at::Tensor& batch_offsets,
+                                                          std::string_view dist_order = "pn2",
+                                                          bool local_index = false) {
   static const auto op = detail::op<decltype(three_nn_ragged)>("torchvox::three_nn_ragged");
-  return op.call(query, points, query_ptr, ptr, dist_order, local_index);
+  return op.call(query, points, query_batch_offsets, batch_offsets, dist_order, local_index);
 }
 
 // [B, M, k, C], or [B, C, M, k] with channels_first
@@ -194,18 +196,22 @@ inline at::Tensor group_points(const at::Tensor& features, const at::Tensor& idx
 
 // [U, k, C]
 inline at::Tensor group_points_ragged(const at::Tensor& features, const at::Tensor& idx,
-                                      const at::Tensor& ptr, const at::Tensor& query_ptr,
+                                      const at::Tensor& batch_offsets,
+                                      const at::Tensor& query_batch_offsets,
                                       bool local_index = false) {
   static const auto op = detail::op<decltype(group_points_ragged)>("torchvox::group_points_ragged");
-  return op.call(features, idx, ptr, query_ptr, local_index);
+  return op.call(features, idx, batch_offsets, query_batch_offsets, local_index);
 }
 
 // int32 in the shape of idx
 inline at::Tensor neighbor_rows(const at::Tensor& idx, c10::SymInt num_points,
-                                const OptionalTensor& count = {}, const OptionalTensor& ptr = {},
-                                const OptionalTensor& query_ptr = {}, bool local_index = false) {
+                                const OptionalTensor& count = {},
+                                const OptionalTensor& batch_offsets = {},
+                                const OptionalTensor& query_batch_offsets = {},
+                                bool local_index = false) {
   static const auto op = detail::op<decltype(neighbor_rows)>("torchvox::neighbor_rows");
-  return op.call(idx, std::move(num_points), count, ptr, query_ptr, local_index);
+  return op.call(idx, std::move(num_points), count, batch_offsets, query_batch_offsets,
+                 local_index);
 }
 
 // [B, M, C], or [B, C, M] with channels_first
@@ -217,11 +223,13 @@ inline at::Tensor three_interpolate(const at::Tensor& features, const at::Tensor
 
 // [U, C]
 inline at::Tensor three_interpolate_ragged(const at::Tensor& features, const at::Tensor& idx,
-                                           const at::Tensor& weight, const at::Tensor& ptr,
-                                           const at::Tensor& query_ptr, bool local_index = false) {
+                                           const at::Tensor& weight,
+                                           const at::Tensor& batch_offsets,
+                                           const at::Tensor& query_batch_offsets,
+                                           bool local_index = false) {
   static const auto op =
       detail::op<decltype(three_interpolate_ragged)>("torchvox::three_interpolate_ragged");
-  return op.call(features, idx, weight, ptr, query_ptr, local_index);
+  return op.call(features, idx, weight, batch_offsets, query_batch_offsets, local_index);
 }
 
 // [.., 3], as dist2

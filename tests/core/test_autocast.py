@@ -69,3 +69,17 @@ def test_an_argument_in_half_precision_is_widened_to_the_others(op, name, dtype,
         expected = run(op, {**halved, **widened})
     with torch.autocast(device, dtype=dtype):
         assert_same_bits(run(op, halved), expected, str(op))
+
+
+def test_only_the_halves_of_a_list_are_widened(device):
+    """What an op refuses beside them it refuses under autocast too."""
+    op = next(op for op in OPS if op.name == "anchor_decode_nms")
+    call = on(device, op.call(40, 0))
+    whole = call["anchors"]
+    assert len(whole) > 1
+    call["anchors"] = [whole[0].half(), *whole[1:]]
+    with torch.autocast(device, dtype=torch.float16):
+        run(op, call)
+        call["anchors"] = [whole[0].half(), *(t.double() for t in whole[1:])]
+        with pytest.raises(TypeError, match="anchors must be float32"):
+            run(op, call)

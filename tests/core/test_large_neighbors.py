@@ -49,10 +49,10 @@ def test__group_points_backward():
 
 
 def test_group_points_ragged():
-    ptr = torch.tensor([0, 5, MANY], device="cuda")
-    query_ptr = torch.tensor([0, 1, 2], device="cuda")
+    batch_offsets = torch.tensor([0, 5, MANY], device="cuda")
+    query_batch_offsets = torch.tensor([0, 1, 2], device="cuda")
     idx = torch.tensor([[4, 5], [MANY - 1, 4]], dtype=torch.int32, device="cuda")
-    out = torchvox.group_points_ragged(many_points(), idx, ptr, query_ptr)
+    out = torchvox.group_points_ragged(many_points(), idx, batch_offsets, query_batch_offsets)
     assert out[..., 2].tolist() == [[1.0, 0.0], [7.0, 0.0]]
 
 
@@ -89,11 +89,13 @@ def test__three_interpolate_backward():
 
 
 def test_three_interpolate_ragged():
-    ptr = torch.tensor([0, 5, MANY], device="cuda")
-    query_ptr = torch.tensor([0, 1, 2], device="cuda")
+    batch_offsets = torch.tensor([0, 5, MANY], device="cuda")
+    query_batch_offsets = torch.tensor([0, 1, 2], device="cuda")
     idx = torch.tensor([[4, 5, -1], [MANY - 1, 4, 5]], dtype=torch.int32, device="cuda")
     weight = torch.ones(2, 3, device="cuda")
-    out = torchvox.three_interpolate_ragged(many_points(), idx, weight, ptr, query_ptr)
+    out = torchvox.three_interpolate_ragged(
+        many_points(), idx, weight, batch_offsets, query_batch_offsets
+    )
     assert out[:, 2].tolist() == [1.0, 8.0]
 
 
@@ -159,9 +161,11 @@ def test_furthest_point_sample():
 
 
 def test_furthest_point_sample_ragged():
-    ptr = torch.tensor([0, 5, 3 * MANY], device="cuda")
-    out_ptr = torch.tensor([0, 1, 3], device="cuda")
-    idx, dist2 = torchvox.furthest_point_sample_ragged(far_point_last(), ptr, out_ptr, 4)
+    batch_offsets = torch.tensor([0, 5, 3 * MANY], device="cuda")
+    out_offsets = torch.tensor([0, 1, 3], device="cuda")
+    idx, dist2 = torchvox.furthest_point_sample_ragged(
+        far_point_last(), batch_offsets, out_offsets, 4
+    )
     assert idx.tolist() == [0, 5, 3 * MANY - 1, -1]
     assert dist2.tolist() == [float("inf"), float("inf"), 1.0, 0.0]
 
@@ -180,10 +184,10 @@ def test_knn():
 
 
 def test_knn_ragged():
-    ptr = torch.tensor([0, 5, 3 * MANY], device="cuda")
-    query_ptr = torch.tensor([0, 1, 2], device="cuda")
+    batch_offsets = torch.tensor([0, 5, 3 * MANY], device="cuda")
+    query_batch_offsets = torch.tensor([0, 1, 2], device="cuda")
     query = ORIGIN[0].expand(2, 3).cuda() + 0.9
-    _, idx = torchvox.knn_ragged(far_point_last(), query, ptr, query_ptr, 2)
+    _, idx = torchvox.knn_ragged(far_point_last(), query, batch_offsets, query_batch_offsets, 2)
     assert idx.tolist() == [[0, 1], [3 * MANY - 1, 5]]
 
 
@@ -193,9 +197,11 @@ def test_three_nn():
 
 
 def test_three_nn_ragged():
-    ptr = torch.tensor([0, 5, 3 * MANY], device="cuda")
-    query_ptr = torch.tensor([0, 0, 1], device="cuda")
-    _, idx = torchvox.three_nn_ragged(ORIGIN[0].cuda() + 0.9, far_point_last(), query_ptr, ptr)
+    batch_offsets = torch.tensor([0, 5, 3 * MANY], device="cuda")
+    query_batch_offsets = torch.tensor([0, 0, 1], device="cuda")
+    _, idx = torchvox.three_nn_ragged(
+        ORIGIN[0].cuda() + 0.9, far_point_last(), query_batch_offsets, batch_offsets
+    )
     assert idx.tolist() == [[3 * MANY - 1, 5, 6]]
 
 
@@ -211,8 +217,12 @@ def test_ball_query():
 
 def test_ball_query_ragged():
     query = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], device="cuda")
-    ptr, query_ptr = (torch.tensor(p, device="cuda") for p in ([5, 3 * MANY], [0, 2]))
-    _, idx, count = torchvox.ball_query_ragged(far_point_last(), query, ptr, query_ptr, 0.5, 2)
+    batch_offsets, query_batch_offsets = (
+        torch.tensor(p, device="cuda") for p in ([5, 3 * MANY], [0, 2])
+    )
+    _, idx, count = torchvox.ball_query_ragged(
+        far_point_last(), query, batch_offsets, query_batch_offsets, 0.5, 2
+    )
     assert idx.tolist() == [[3 * MANY - 1] * 2, [5, 6]] and count.tolist() == [1, 2]
 
 

@@ -28,7 +28,7 @@ struct Case {
   BallQueryArgs args;
   std::vector<float> points, query;
   std::vector<int32_t> lengths, query_lengths;
-  std::vector<int64_t> ptr, query_ptr;
+  std::vector<int64_t> offsets, query_offsets;
 };
 struct Result {
   std::vector<float> dist2;
@@ -46,8 +46,8 @@ BallQueryArgs bound(const Case& c, Result& out) {
   args.query.data = c.query.data();
   if (!c.lengths.empty()) args.points.lengths = {c.lengths.data(), false};
   if (!c.query_lengths.empty()) args.query.lengths = {c.query_lengths.data(), false};
-  if (!c.ptr.empty()) args.points.offsets = {c.ptr.data(), true};
-  if (!c.query_ptr.empty()) args.query.offsets = {c.query_ptr.data(), true};
+  if (!c.offsets.empty()) args.points.offsets = {c.offsets.data(), true};
+  if (!c.query_offsets.empty()) args.query.offsets = {c.query_offsets.data(), true};
   args.dist2 = out.dist2.data();
   args.idx = out.idx.data();
   args.count = out.count.data();
@@ -102,13 +102,13 @@ Result on_device(const Case& c) {
   const DeviceBuffer<float> points(c.points), query(c.query), dist2(out.dist2);
   const DeviceBuffer<int32_t> idx(out.idx), count(out.count), lengths(c.lengths),
       query_lengths(c.query_lengths);
-  const DeviceBuffer<int64_t> ptr(c.ptr), query_ptr(c.query_ptr);
+  const DeviceBuffer<int64_t> offsets(c.offsets), query_offsets(c.query_offsets);
   args.points.data = points.data();
   args.query.data = query.data();
   args.points.lengths.data = lengths.data();
   args.query.lengths.data = query_lengths.data();
-  args.points.offsets.data = ptr.data();
-  args.query.offsets.data = query_ptr.data();
+  args.points.offsets.data = offsets.data();
+  args.query.offsets.data = query_offsets.data();
   args.dist2 = dist2.data();
   args.idx = idx.data();
   args.count = count.data();
@@ -171,14 +171,14 @@ Case batched(const std::string& name, int64_t clouds, int64_t points, int64_t qu
   return c;
 }
 
-Case ragged(const std::string& name, std::vector<int64_t> ptr, std::vector<int64_t> query_ptr,
-            int64_t points, int64_t queries) {
+Case ragged(const std::string& name, std::vector<int64_t> offsets,
+            std::vector<int64_t> query_offsets, int64_t points, int64_t queries) {
   Case c = batched(name, 1, points, queries, 1, {1.5f}, {7});
   c.args.points.packed = c.args.query.packed = true;
   c.args.local_index = false;
-  c.args.points.clouds = c.args.query.clouds = static_cast<int64_t>(ptr.size()) - 1;
-  c.ptr = ptr;
-  c.query_ptr = query_ptr;
+  c.args.points.clouds = c.args.query.clouds = static_cast<int64_t>(offsets.size()) - 1;
+  c.offsets = offsets;
+  c.query_offsets = query_offsets;
   return c;
 }
 

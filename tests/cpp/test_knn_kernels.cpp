@@ -47,7 +47,7 @@ struct KnnCase {
   std::string name;
   KnnArgs args;
   std::vector<uint8_t> points, query;
-  std::vector<int64_t> lengths, query_lengths, ptr, query_ptr;
+  std::vector<int64_t> lengths, query_lengths, offsets, query_offsets;
   bool values_count = true;  // false: only memory safety is tested
 
   int64_t slots() const { return args.queries() * args.k; }
@@ -68,8 +68,8 @@ KnnArgs bind(const KnnCase& c, DeviceBuffers* device, KnnResult& result) {
   args.query.data = place(c.query);
   args.points.lengths = {place(c.lengths), true};
   args.query.lengths = {place(c.query_lengths), true};
-  args.points.offsets = {place(c.ptr), true};
-  args.query.offsets = {place(c.query_ptr), true};
+  args.points.offsets = {place(c.offsets), true};
+  args.query.offsets = {place(c.query_offsets), true};
   result.idx.assign(c.slots() * 4, 0xab);
   result.dist2.assign(c.slots() * (args.points.dtype == DType::kDouble ? 8 : 4), 0xab);
   args.idx = static_cast<int32_t*>(device ? device->copy(result.idx) : result.idx.data());
@@ -164,8 +164,8 @@ KnnCase ragged(KnnCase c) {
   c.args.points.clouds = c.args.query.clouds = 4;
   c.args.points.rows = points;
   c.args.query.rows = rows;
-  c.ptr = {points / 50, points / 3, points / 3, points - points / 9, points};
-  c.query_ptr = {rows / 9, rows / 2, rows / 2 + rows / 8, rows - rows / 9, rows - rows / 20};
+  c.offsets = {points / 50, points / 3, points / 3, points - points / 9, points};
+  c.query_offsets = {rows / 9, rows / 2, rows / 2 + rows / 8, rows - rows / 9, rows - rows / 20};
   return c;
 }
 
@@ -179,12 +179,12 @@ void each_case(Body body) {
     other.args.local_index = false;
     body(other);
     other.name += ", offsets in disorder";
-    std::swap(other.ptr[0], other.ptr[3]);
-    std::swap(other.query_ptr[1], other.query_ptr[3]);
+    std::swap(other.offsets[0], other.offsets[3]);
+    std::swap(other.query_offsets[1], other.query_offsets[3]);
     other.values_count = false;
     body(other);
-    other.ptr = ragged(c).ptr;
-    other.ptr[2] = other.ptr[0];
+    other.offsets = ragged(c).offsets;
+    other.offsets[2] = other.offsets[0];
     other.name += ", clouds that overlap";
     body(other);
     other = ragged(c);

@@ -66,7 +66,7 @@ struct FpsCase {
   std::string name;
   FpsArgs args;
   std::vector<uint8_t> points;
-  std::vector<int64_t> lengths, counts, ptr, out_ptr, start_idx;
+  std::vector<int64_t> lengths, counts, offsets, out_offsets, start_idx;
 
   int64_t out_size() const {
     return args.points.packed ? args.samples : args.points.clouds * args.samples;
@@ -89,8 +89,8 @@ FpsArgs bind(const FpsCase& c, DeviceBuffers* device, FpsResult& result) {
   args.points.data = place(c.points);
   args.points.lengths = {place(c.lengths), true};
   args.counts = {place(c.counts), true};
-  args.points.offsets = {place(c.ptr), true};
-  args.out_offsets = {place(c.out_ptr), true};
+  args.points.offsets = {place(c.offsets), true};
+  args.out_offsets = {place(c.out_offsets), true};
   args.start_idx = {place(c.start_idx), true};
   result.idx.assign(c.out_size() * 4, 0xab);
   result.dist2.assign(c.out_size() * c.dist_bytes(), 0xab);
@@ -294,15 +294,15 @@ FpsCase ragged(std::vector<int64_t> sizes, Cloud kind, std::mt19937& random) {
   c.args.points.packed = true;
   c.args.points.clouds = static_cast<int64_t>(sizes.size());
   c.args.local_index = sizes.size() % 2 == 0;
-  c.ptr = {1};
-  c.out_ptr = {2};
+  c.offsets = {1};
+  c.out_offsets = {2};
   for (const int64_t size : sizes) {
-    c.ptr.push_back(c.ptr.back() + size);
-    c.out_ptr.push_back(c.out_ptr.back() + (size > 1000 ? 200 : size / 2 + 1));
+    c.offsets.push_back(c.offsets.back() + size);
+    c.out_offsets.push_back(c.out_offsets.back() + (size > 1000 ? 200 : size / 2 + 1));
     c.name += " " + std::to_string(size);
     if (c.name.size() > 80) c.name.resize(80);
   }
-  c.args.samples = c.out_ptr.back() + 5;
+  c.args.samples = c.out_offsets.back() + 5;
   return c;
 }
 
@@ -360,13 +360,13 @@ void each_fps_case(Check check) {
   check(ragged(std::vector<int64_t>(600, 16), Cloud::kCube, random), false);
   // Offsets in disorder: clouds overlap, so values are unspecified and only memory safety counts.
   FpsCase disorder = ragged({60, 70, 80}, Cloud::kCube, random);
-  disorder.ptr = {-4, 500, 20, 1000};
-  disorder.out_ptr = {-3, 0, 0, 900};
+  disorder.offsets = {-4, 500, 20, 1000};
+  disorder.out_offsets = {-3, 0, 0, 900};
   disorder.values_count = false;
   check(disorder, false);
   FpsCase large = ragged({9000, 9500, 9100}, Cloud::kCube, random);
-  large.ptr = {0, 20000, 5000, 27000};
-  large.out_ptr = {0, 300, 150, 500};
+  large.offsets = {0, 20000, 5000, 27000};
+  large.out_offsets = {0, 300, 150, 500};
   large.values_count = false;
   check(large, false);
 }

@@ -122,9 +122,12 @@ def test_group_points_ragged_equals_each_cloud_apart(device, local_index):
 
 def test_ragged_offsets_are_never_trusted(device):
     call = grouping.group_ragged_call(5)
-    for ptr in ([-5, 3, 900, 2], [9, 9, 0, 0]):
-        for query_ptr in ([-2, 40, 3, 99], [5, 4, 3, 2]):
-            call["ptr"], call["query_ptr"] = torch.tensor(ptr), torch.tensor(query_ptr)
+    for batch_offsets in ([-5, 3, 900, 2], [9, 9, 0, 0]):
+        for query_batch_offsets in ([-2, 40, 3, 99], [5, 4, 3, 2]):
+            call["batch_offsets"], call["query_batch_offsets"] = (
+                torch.tensor(batch_offsets),
+                torch.tensor(query_batch_offsets),
+            )
             for local_index in (False, True):
                 call["local_index"] = local_index
                 out = ops.group_points_ragged(

@@ -107,9 +107,12 @@ def test_every_size_may_be_zero(device, shape):
 
 def test_offsets_are_never_trusted(device):
     call = distances.ragged_distance_call(5, local_index=True)
-    for ptr in ([-5, 3, 900, 2], [9, 9, 0, 0]):
-        for query_ptr in ([-2, 40, 3, 99], [5, 4, 3, 2]):
-            call["ptr"], call["query_ptr"] = torch.tensor(ptr), torch.tensor(query_ptr)
+    for batch_offsets in ([-5, 3, 900, 2], [9, 9, 0, 0]):
+        for query_batch_offsets in ([-2, 40, 3, 99], [5, 4, 3, 2]):
+            call["batch_offsets"], call["query_batch_offsets"] = (
+                torch.tensor(batch_offsets),
+                torch.tensor(query_batch_offsets),
+            )
             grads = backward(**{k: v.to(device) if torch.is_tensor(v) else v
                                 for k, v in call.items()})  # fmt: skip
             assert all(grad.isfinite().all() for grad in grads)

@@ -34,8 +34,10 @@ def assert_as_reference(device, points, query, radius, k, **options):
     return expected
 
 
-def assert_ragged_as_reference(device, points, query, ptr, query_ptr, radius, k, **options):
-    arguments = (points, query, ptr, query_ptr)
+def assert_ragged_as_reference(
+    device, points, query, batch_offsets, query_batch_offsets, radius, k, **options
+):
+    arguments = (points, query, batch_offsets, query_batch_offsets)
     expected = reference.ball_query_ragged(*arguments, radius, k, **options)
     actual = ops.ball_query_ragged(*(a.to(device) for a in arguments), radius, k, **options)
     for name, a, e in zip(("dist2", "idx", "count"), actual, expected, strict=True):

@@ -38,8 +38,14 @@ def test_every_kernel_of_every_cloud(device, name, plan):
 def test_every_kernel_of_ragged_clouds_and_lengths(device, plan):
     points, query = lattice(1500, seed=1, batch=3), lattice(30, seed=2, batch=3) + 0.25
     lengths, counts = torch.tensor([0, 1100, 9999]), torch.tensor([30, 20, 0])
-    ptr, query_ptr = torch.tensor([10, 1400, 1400, 4400]), torch.tensor([0, 40, 60, 89])
-    tensors = [t.to(device) for t in (points.flatten(0, 1), query.flatten(0, 1), ptr, query_ptr)]
+    batch_offsets, query_batch_offsets = (
+        torch.tensor([10, 1400, 1400, 4400]),
+        torch.tensor([0, 40, 60, 89]),
+    )
+    tensors = [
+        t.to(device)
+        for t in (points.flatten(0, 1), query.flatten(0, 1), batch_offsets, query_batch_offsets)
+    ]
     expected = ops.knn_ragged(*(t.cpu() for t in tensors), 6)
     with forced(**PLANS[plan]):
         assert_as_reference(device, points, query, 9, lengths=lengths, query_lengths=counts)

@@ -10,40 +10,53 @@ import torchvox
 from torchvox import reference
 
 POINTS, QUERY = lattice(400, seed=1)[0], lattice(60, seed=2)[0] + 0.25
-PTR, QUERY_PTR = torch.tensor([0, 3, 3, 250, 400]), torch.tensor([0, 10, 20, 50, 60])
+OFFSETS, QUERY_OFFSETS = torch.tensor([0, 3, 3, 250, 400]), torch.tensor([0, 10, 20, 50, 60])
 
 
 @pytest.mark.parametrize("k", [1, 5, 40, 300])
 @pytest.mark.parametrize("local_index", [False, True])
 def test_clouds_of_different_sizes(device, local_index, k):
-    assert_ragged_as_reference(device, POINTS, QUERY, PTR, QUERY_PTR, k, local_index=local_index)
+    assert_ragged_as_reference(
+        device, POINTS, QUERY, OFFSETS, QUERY_OFFSETS, k, local_index=local_index
+    )
 
 
 @pytest.mark.parametrize("options", [{"norm": 1}, {"dist_order": "loop"}])
 def test_options(device, options):
-    assert_ragged_as_reference(device, POINTS, QUERY, PTR.int(), QUERY_PTR.int(), 7, **options)
+    assert_ragged_as_reference(
+        device, POINTS, QUERY, OFFSETS.int(), QUERY_OFFSETS.int(), 7, **options
+    )
 
 
 def test_a_ragged_call_equals_one_call_per_cloud(device):
     points, query = cube(3000, seed=3)[0], cube(90, seed=4)[0]
-    ptr, query_ptr = torch.tensor([0, 2500, 2600, 3000]), torch.tensor([0, 40, 70, 90])
-    got = ops.knn_ragged(*(t.to(device) for t in (points, query, ptr, query_ptr)), 9)
+    batch_offsets, query_batch_offsets = (
+        torch.tensor([0, 2500, 2600, 3000]),
+        torch.tensor([0, 40, 70, 90]),
+    )
+    got = ops.knn_ragged(
+        *(t.to(device) for t in (points, query, batch_offsets, query_batch_offsets)), 9
+    )
     for b in range(3):
-        rows = slice(query_ptr[b], query_ptr[b + 1])
-        dist2, idx = ops.knn(points[None, ptr[b] : ptr[b + 1]], query[None, rows], 9)
+        rows = slice(query_batch_offsets[b], query_batch_offsets[b + 1])
+        dist2, idx = ops.knn(
+            points[None, batch_offsets[b] : batch_offsets[b + 1]], query[None, rows], 9
+        )
         assert_same_bits(got[0][rows].cpu(), dist2[0])
-        assert_same_bits(got[1][rows].cpu(), (idx[0] + ptr[b]).int())
+        assert_same_bits(got[1][rows].cpu(), (idx[0] + batch_offsets[b]).int())
 
 
 def test_queries_and_points_outside_every_cloud_are_alone(device):
-    ptr, query_ptr = torch.tensor([50, 60, 80]), torch.tensor([5, 6, 30])
-    dist2, idx = assert_ragged_as_reference(device, POINTS, QUERY, ptr, query_ptr, 2)
+    batch_offsets, query_batch_offsets = torch.tensor([50, 60, 80]), torch.tensor([5, 6, 30])
+    dist2, idx = assert_ragged_as_reference(
+        device, POINTS, QUERY, batch_offsets, query_batch_offsets, 2
+    )
     assert (idx[:5] == -1).all() and (dist2[30:] == INF).all()
     assert ((idx[5:30] >= 50) & (idx[5:30] < 80)).all()
 
 
 @pytest.mark.parametrize(
-    ("ptr", "query_ptr"),
+    ("batch_offsets", "query_batch_offsets"),
     [
         ([-5, 100, 4000], [-9, 3, 1 << 40]),
         ([0, 0, 0], [0, 30, 60]),
@@ -51,24 +64,29 @@ def test_queries_and_points_outside_every_cloud_are_alone(device):
         ([0], [0]),
     ],
 )
-def test_offsets_are_clamped(device, ptr, query_ptr):
-    assert_ragged_as_reference(device, POINTS, QUERY, torch.tensor(ptr), torch.tensor(query_ptr), 3)
+def test_offsets_are_clamped(device, batch_offsets, query_batch_offsets):
+    assert_ragged_as_reference(
+        device, POINTS, QUERY, torch.tensor(batch_offsets), torch.tensor(query_batch_offsets), 3
+    )
 
 
 @pytest.mark.parametrize("k", [3, 200])
 def test_offsets_in_disorder_stay_in_bounds(device, k):
-    ptr, query_ptr = torch.tensor([300, 20, 390, -7, 100]), torch.tensor([40, 2, 55, 12, 60])
-    tensors = [t.to(device) for t in (POINTS, QUERY, ptr, query_ptr)]
+    batch_offsets, query_batch_offsets = (
+        torch.tensor([300, 20, 390, -7, 100]),
+        torch.tensor([40, 2, 55, 12, 60]),
+    )
+    tensors = [t.to(device) for t in (POINTS, QUERY, batch_offsets, query_batch_offsets)]
     _, idx = ops.knn_ragged(*tensors, k)
     assert ((idx >= -1) & (idx < 400)).all()
 
 
 @pytest.mark.parametrize(
-    "query_ptr", [[40, 2, 55, 12, 60], [-9, 70, 20, 20, 55], [60, 0, 0, 0, 60]]
+    "query_batch_offsets", [[40, 2, 55, 12, 60], [-9, 70, 20, 20, 55], [60, 0, 0, 0, 60]]
 )
-def test_knn_and_ball_query_agree_about_the_owner_of_a_query(device, query_ptr):
+def test_knn_and_ball_query_agree_about_the_owner_of_a_query(device, query_batch_offsets):
     """Also where offsets are in disorder: one definition serves both."""
-    tensors = [t.to(device) for t in (POINTS, QUERY, PTR, torch.tensor(query_ptr))]
+    tensors = [t.to(device) for t in (POINTS, QUERY, OFFSETS, torch.tensor(query_batch_offsets))]
     _, nearest = ops.knn_ragged(*tensors, 1)
     _, hits, count = ops.ball_query_ragged(*tensors, radius=1e3, k=400, fill="pad")
     assert ((nearest[:, 0] >= 0) == (count > 0)).all()

@@ -63,8 +63,8 @@ def ragged_call(n: int, seed: int = 0) -> Call:
     return {
         "points": cloud(n, 3, seed),
         "query": cloud(5 * QUERIES, 3, seed)[3::5],
-        "ptr": torch.tensor([0, n // 3, n // 3, n]),
-        "query_ptr": torch.tensor([1, 4, 5, 8]),
+        "batch_offsets": torch.tensor([0, n // 3, n // 3, n]),
+        "query_batch_offsets": torch.tensor([1, 4, 5, 8]),
         "radius": 2.0,
         "k": 6,
     }
@@ -106,8 +106,8 @@ def gradcheck_ragged(**options) -> Call:
         **call,
         "points": call["points"].flatten(0, 1),
         "query": call["query"].flatten(0, 1),
-        "ptr": torch.tensor([0, 15, 30]),
-        "query_ptr": torch.tensor([0, 6, 12]),
+        "batch_offsets": torch.tensor([0, 15, 30]),
+        "query_batch_offsets": torch.tensor([0, 6, 12]),
         **options,
     }
 
@@ -177,9 +177,14 @@ OPS = [
         formula=ball_formula,
         error_inputs=(
             *ERRORS,
-            ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
-            ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be"),
-            ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
+            ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be"),
+            ("query_batch_offsets", lambda t: t[1:], ValueError, r"query_batch_offsets must be"),
+            (
+                "batch_offsets",
+                lambda t: t.float(),
+                TypeError,
+                "batch_offsets must be int32 or int64",
+            ),
         ),
         kernels=1,
         backward_kernels=6,  # rows, count, scan, place, points, queries

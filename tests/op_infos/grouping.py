@@ -39,8 +39,8 @@ def rows_of(features: Tensor, idx: Tensor) -> Tensor:
 def packed(n: int, **options) -> Call:
     """Packed clouds of n, 0 and n points with 15, 2 and 13 queries, and offsets of them."""
     return {
-        "ptr": torch.tensor([0, n, n, 2 * n], dtype=torch.int32),
-        "query_ptr": torch.tensor([0, 15, 17, 30]),
+        "batch_offsets": torch.tensor([0, n, n, 2 * n], dtype=torch.int32),
+        "query_batch_offsets": torch.tensor([0, 15, 17, 30]),
         **options,
     }
 
@@ -141,7 +141,10 @@ def ragged_gradcheck() -> Call:
 def ragged_inside(call: Call) -> Tensor:
     """idx, -1 where it is outside its cloud, as a batch of one."""
     return reference.neighbor_rows(
-        call["idx"], len(call["features"]), ptr=call["ptr"], query_ptr=call["query_ptr"]
+        call["idx"],
+        len(call["features"]),
+        batch_offsets=call["batch_offsets"],
+        query_batch_offsets=call["query_batch_offsets"],
     )[None]
 
 
@@ -156,9 +159,14 @@ FEATURES_ERRORS = (
     ("idx", lambda t: t[0], ValueError, r"idx must be \["),
 )
 OFFSETS_ERRORS = (
-    ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
-    ("ptr", lambda t: t[None], ValueError, r"ptr must be \[B \+ 1\]"),
-    ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be \[B \+ 1\], as ptr"),
+    ("batch_offsets", lambda t: t.float(), TypeError, "batch_offsets must be int32 or int64"),
+    ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be \[B \+ 1\]"),
+    (
+        "query_batch_offsets",
+        lambda t: t[1:],
+        ValueError,
+        r"query_batch_offsets must be \[B \+ 1\], as batch_offsets",
+    ),
 )
 GROUP_OPS = [
     OpInfo(
@@ -261,7 +269,12 @@ ROWS_OPS = [
             ("num_points", -1, ValueError, "num_points must not be negative"),
             ("count", lambda t: t.float(), TypeError, "count must be int32 or int64"),
             ("count", lambda t: t[:1], ValueError, "count must be one number a query"),
-            ("local_index", True, ValueError, "local_index must come with ptr and query_ptr"),
+            (
+                "local_index",
+                True,
+                ValueError,
+                "local_index must come with batch_offsets and query_batch_offsets",
+            ),
         ),
         kernels=1,
     ),

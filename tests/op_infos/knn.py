@@ -66,9 +66,9 @@ BATCH_ERRORS = (
     ("query_lengths", torch.zeros(3, dtype=torch.int32), ValueError, "query_lengths must be"),
 )
 RAGGED_ERRORS = (
-    ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
-    ("query_ptr", lambda t: t[1:], ValueError, r"query_ptr must be"),
-    ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
+    ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be"),
+    ("query_batch_offsets", lambda t: t[1:], ValueError, r"query_batch_offsets must be"),
+    ("batch_offsets", lambda t: t.float(), TypeError, "batch_offsets must be int32 or int64"),
 )
 K_ERRORS = (
     ("k", -1, ValueError, "k must be >= 0"),
@@ -80,8 +80,8 @@ def ragged_call(n: int, seed: int = 0) -> Call:
     return {
         "points": cloud(n, 3, seed),
         "query": queries(seed).reshape(-1, 3),
-        "ptr": torch.tensor([0, n // 3, n // 3, n]),
-        "query_ptr": torch.tensor([2, 12, 15, 38]),
+        "batch_offsets": torch.tensor([0, n // 3, n // 3, n]),
+        "query_batch_offsets": torch.tensor([2, 12, 15, 38]),
         "k": 4,
     }
 
@@ -110,8 +110,8 @@ def gradcheck_ragged(**options) -> Call:
     return {
         "points": call["points"].flatten(0, 1),
         "query": call["query"].flatten(0, 1),
-        "ptr": torch.tensor([0, 3, 18]),
-        "query_ptr": torch.tensor([0, 3, 10], dtype=torch.int32),
+        "batch_offsets": torch.tensor([0, 3, 18]),
+        "query_batch_offsets": torch.tensor([0, 3, 10], dtype=torch.int32),
         "k": 3,
         **options,
     }
@@ -135,8 +135,8 @@ def formula(call: Call, outs: tuple) -> tuple:
     if points.dim() == 2:
         if call.get("local_index"):
             rows = torch.arange(len(query))
-            cloud_of = torch.searchsorted(call["query_ptr"].long(), rows, right=True) - 1
-            at = at + call["ptr"].long()[cloud_of][:, None]
+            cloud_of = torch.searchsorted(call["query_batch_offsets"].long(), rows, right=True) - 1
+            at = at + call["batch_offsets"].long()[cloud_of][:, None]
         near = points[at]
     else:
         near = torch.stack([p[i] for p, i in zip(points, at, strict=True)])

@@ -64,8 +64,8 @@ FPS_ERRORS = (
 def ragged_call(n: int, seed: int = 0) -> Call:
     return {
         "points": cloud(n, 3, seed),
-        "ptr": torch.tensor([0, n // 3, n // 3, n]),
-        "out_ptr": torch.tensor([0, 5, 7, 16]),
+        "batch_offsets": torch.tensor([0, n // 3, n // 3, n]),
+        "out_offsets": torch.tensor([0, 5, 7, 16]),
         "max_total": 20,
     }
 
@@ -102,9 +102,14 @@ FPS_OPS = [
         error_inputs=(
             *FPS_ERRORS,
             ("max_total", -1, ValueError, "max_total must"),
-            ("ptr", lambda t: t[None], ValueError, r"ptr must be"),
-            ("out_ptr", lambda t: t[1:], ValueError, r"out_ptr must be"),
-            ("ptr", lambda t: t.float(), TypeError, "ptr must be int32 or int64"),
+            ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be"),
+            ("out_offsets", lambda t: t[1:], ValueError, r"out_offsets must be"),
+            (
+                "batch_offsets",
+                lambda t: t.float(),
+                TypeError,
+                "batch_offsets must be int32 or int64",
+            ),
         ),
         kernels=3,  # the unused slots, and clouds of up to 128 and 1024 tie codes
     ),

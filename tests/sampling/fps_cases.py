@@ -50,11 +50,13 @@ def assert_as_reference(device, points, num_samples, **options):
     return expected
 
 
-def assert_ragged_as_reference(device, points, ptr, out_ptr, max_total, **options):
-    expected = reference.furthest_point_sample_ragged(points, ptr, out_ptr, max_total, **options)
+def assert_ragged_as_reference(device, points, batch_offsets, out_offsets, max_total, **options):
+    expected = reference.furthest_point_sample_ragged(
+        points, batch_offsets, out_offsets, max_total, **options
+    )
     on_device = {k: to(device, v) for k, v in options.items()}
     actual = ops.furthest_point_sample_ragged(
-        points.to(device), ptr.to(device), out_ptr.to(device), max_total, **on_device
+        points.to(device), batch_offsets.to(device), out_offsets.to(device), max_total, **on_device
     )
     for name, a, e in zip(("idx", "dist2"), actual, expected, strict=True):
         assert_same_bits(a, e, name)

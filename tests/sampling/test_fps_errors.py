@@ -16,12 +16,16 @@ def batched(device, points=None, s=4, **options):
     return ops.furthest_point_sample(points.to(device), s, **options)
 
 
-def ragged(device, points=None, ptr=(0, 5, 20), out_ptr=(0, 2, 4), total=4, **options):
+def ragged(
+    device, points=None, batch_offsets=(0, 5, 20), out_offsets=(0, 2, 4), total=4, **options
+):
     points = cube(20)[0] if points is None else points
-    ptr, out_ptr = (t if torch.is_tensor(t) else torch.tensor(t) for t in (ptr, out_ptr))
+    batch_offsets, out_offsets = (
+        t if torch.is_tensor(t) else torch.tensor(t) for t in (batch_offsets, out_offsets)
+    )
     options = {k: to(device, v) for k, v in options.items()}
     return ops.furthest_point_sample_ragged(
-        points.to(device), ptr.to(device), out_ptr.to(device), total, **options
+        points.to(device), batch_offsets.to(device), out_offsets.to(device), total, **options
     )
 
 
@@ -124,7 +128,7 @@ def test_start_sets_of_another_shape(device):
             ragged(device, start_idx=torch.ones(shape, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("argument", ["ptr", "out_ptr"])
+@pytest.mark.parametrize("argument", ["batch_offsets", "out_offsets"])
 def test_offsets_are_integer_vectors(device, argument):
     with refused(TypeError, RAGGED, argument, ""):
         ragged(device, **{argument: torch.tensor([0.0, 2.0, 4.0])})
@@ -134,8 +138,8 @@ def test_offsets_are_integer_vectors(device, argument):
 
 
 def test_offsets_of_different_lengths(device):
-    with pytest.raises(ValueError, match=rf"^{RAGGED}: (ptr|out_ptr)\b.*, got"):
-        ragged(device, out_ptr=(0, 2, 4, 4))
+    with pytest.raises(ValueError, match=rf"^{RAGGED}: (batch_offsets|out_offsets)\b.*, got"):
+        ragged(device, out_offsets=(0, 2, 4, 4))
 
 
 @pytest.mark.gpu

@@ -65,11 +65,11 @@ def test_strided_integer_arguments(device):
 
 def test_ragged_strides_do_not_matter(device):
     points = lattice(200, side=15)[0].to(device)
-    ptr = torch.tensor([0, 90, 200], device=device)
-    out_ptr = torch.tensor([0, 20, 50], device=device)
-    expected = ops.furthest_point_sample_ragged(points, ptr, out_ptr, 50)
+    batch_offsets = torch.tensor([0, 90, 200], device=device)
+    out_offsets = torch.tensor([0, 20, 50], device=device)
+    expected = ops.furthest_point_sample_ragged(points, batch_offsets, out_offsets, 50)
     for view in (points.t().contiguous().t(), torch.cat([points, points], 1)[:, 3:]):
-        actual = ops.furthest_point_sample_ragged(view, ptr, out_ptr, 50)
+        actual = ops.furthest_point_sample_ragged(view, batch_offsets, out_offsets, 50)
         assert torch.equal(actual[0], expected[0]) and torch.equal(actual[1], expected[1])
 
 
@@ -87,9 +87,9 @@ def test_neither_output_requires_a_gradient(device):
     points = cube(30).to(device).requires_grad_()
     idx, dist2 = ops.furthest_point_sample(points, 5)
     assert not idx.requires_grad and not dist2.requires_grad
-    ptr = torch.tensor([0, 30], device=device)
-    out_ptr = torch.tensor([0, 5], device=device)
-    idx, dist2 = ops.furthest_point_sample_ragged(points[0], ptr, out_ptr, 5)
+    batch_offsets = torch.tensor([0, 30], device=device)
+    out_offsets = torch.tensor([0, 5], device=device)
+    idx, dist2 = ops.furthest_point_sample_ragged(points[0], batch_offsets, out_offsets, 5)
     assert not idx.requires_grad and not dist2.requires_grad
 
 

@@ -99,12 +99,12 @@ def test_padding_after_the_length_does_not_change_the_order(device):
 def test_ragged_clouds_count_from_their_own_first_point(device):
     sizes = [5, 700, 1, 1100]
     clouds = [lattice(n, side=5, seed=n) for n in sizes]
-    ptr = torch.tensor(np.cumsum([0, *sizes]))
-    out_ptr = torch.tensor([0, 3, 23, 24, 44])
+    batch_offsets = torch.tensor(np.cumsum([0, *sizes]))
+    out_offsets = torch.tensor([0, 3, 23, 24, 44])
     for cap in (512, 1024):
         idx, _ = torch.ops.torchvox.furthest_point_sample_ragged(
-            torch.cat(clouds, 1)[0].to(device), ptr.to(device), out_ptr.to(device), 44,
-            tie="mmcv", tie_block=cap, exhausted="repeat", init_dist2=1e10, local_index=True,
+            torch.cat(clouds, 1)[0].to(device), batch_offsets.to(device), out_offsets.to(device),
+            44, tie="mmcv", tie_block=cap, exhausted="repeat", init_dist2=1e10, local_index=True,
         )  # fmt: skip
         expected = [
             i

@@ -175,11 +175,13 @@ def test_float64_distances_are_not_rounded_to_float32():
 
 def test_ragged_clouds_by_hand():
     points = on_axis(0, 1, 2, 10, 10, 20, 15)[0]
-    ptr, out_ptr = torch.tensor([0, 3, 3, 7]), torch.tensor([0, 2, 3, 6])
-    idx, dist2 = reference.furthest_point_sample_ragged(points, ptr, out_ptr, 8)
+    batch_offsets, out_offsets = torch.tensor([0, 3, 3, 7]), torch.tensor([0, 2, 3, 6])
+    idx, dist2 = reference.furthest_point_sample_ragged(points, batch_offsets, out_offsets, 8)
     assert idx.tolist() == [0, 2, -1, 3, 5, 6, -1, -1]
     assert dist2.tolist() == [INF, 4, 0, INF, 100, 25, 0, 0]
-    idx, _ = reference.furthest_point_sample_ragged(points, ptr, out_ptr, 8, local_index=True)
+    idx, _ = reference.furthest_point_sample_ragged(
+        points, batch_offsets, out_offsets, 8, local_index=True
+    )
     assert idx.tolist() == [0, 2, -1, 0, 2, 3, -1, -1]
 
 

@@ -37,9 +37,9 @@ def test_two_thousand_samples(device, name):
 
 def test_scans_of_different_sizes_in_one_call(device):
     clouds = [scan(name)[:9000] for name in SCANS]
-    ptr = torch.tensor(np.cumsum([0, *map(len, clouds)]))
-    out_ptr = torch.tensor([0, 40, 60, 100, 101])
-    assert_ragged_as_reference(device, torch.cat(clouds), ptr, out_ptr, 101)
+    batch_offsets = torch.tensor(np.cumsum([0, *map(len, clouds)]))
+    out_offsets = torch.tensor([0, 40, 60, 100, 101])
+    assert_ragged_as_reference(device, torch.cat(clouds), batch_offsets, out_offsets, 101)
 
 
 def test_a_scan_quantized_to_millimeters(device):

@@ -22,9 +22,15 @@ def test_it_is_the_op_with_names(device):
 
 def test_ragged_is_the_op_with_names(device):
     points = cube(100)[0].to(device)
-    ptr, out_ptr = (torch.tensor(t, device=device) for t in ([0, 40, 100], [0, 5, 12]))
-    result = torchvox.furthest_point_sample_ragged(points, ptr, out_ptr, 12, local_index=True)
-    expected = ops.furthest_point_sample_ragged(points, ptr, out_ptr, 12, local_index=True)
+    batch_offsets, out_offsets = (
+        torch.tensor(t, device=device) for t in ([0, 40, 100], [0, 5, 12])
+    )
+    result = torchvox.furthest_point_sample_ragged(
+        points, batch_offsets, out_offsets, 12, local_index=True
+    )
+    expected = ops.furthest_point_sample_ragged(
+        points, batch_offsets, out_offsets, 12, local_index=True
+    )
     assert same(result, expected)
     assert result.idx is result[0] and result.dist2 is result[1]
 

@@ -35,20 +35,26 @@ def group_points(features: Tensor, idx: Tensor, *, channels_first: bool = False)
 
 
 def group_points_ragged(
-    features: Tensor, idx: Tensor, ptr: Tensor, query_ptr: Tensor, *, local_index: bool = False
+    features: Tensor,
+    idx: Tensor,
+    batch_offsets: Tensor,
+    query_batch_offsets: Tensor,
+    *,
+    local_index: bool = False,
 ) -> Tensor:
     """`group_points` of clouds of different sizes that lie one after another.
 
-    features: [T, C]. idx: [U, k]. ptr, query_ptr: [B + 1] int32 or int64, non-decreasing, on the
-        features' device: cloud b owns rows ptr[b] to ptr[b + 1] of the features and rows
-        query_ptr[b] to query_ptr[b + 1] of idx. Offsets are clamped, never read on the host.
+    features: [T, C]. idx: [U, k]. batch_offsets, query_batch_offsets: [B + 1] int32 or int64,
+        non-decreasing, on the features' device: cloud b owns rows batch_offsets[b] to
+        batch_offsets[b + 1] of the features and rows query_batch_offsets[b] to
+        query_batch_offsets[b + 1] of idx. Offsets are clamped, never read on the host.
     local_index: idx counts from the first row of its cloud instead of row 0 of features. In either
         form an index outside its cloud gives a zero row.
 
     Returns [U, k, C]. T < 2^31.
     """
     return torch.ops.torchvox.group_points_ragged(
-        features, idx, ptr, query_ptr, local_index=local_index
+        features, idx, batch_offsets, query_batch_offsets, local_index=local_index
     )
 
 
@@ -57,8 +63,8 @@ def neighbor_rows(
     num_points: int,
     *,
     count: Optional[Tensor] = None,
-    ptr: Optional[Tensor] = None,
-    query_ptr: Optional[Tensor] = None,
+    batch_offsets: Optional[Tensor] = None,
+    query_batch_offsets: Optional[Tensor] = None,
     local_index: bool = False,
 ) -> Tensor:
     """Neighbor lists made plain: the row that each entry of `idx` names, -1 where it names none.
@@ -67,15 +73,20 @@ def neighbor_rows(
         or T of packed clouds. < 2^31.
     count: [B, M] or [U] int32 or int64, such as ball_query gives: entries from there on name no
         row. So the repeats that fill a ball become -1, which every gather turns into zeros.
-    ptr, query_ptr, local_index: packed clouds, as in `group_points_ragged`; the rows are those of
-        the packed features, whichever indices come in.
+    batch_offsets, query_batch_offsets, local_index: packed clouds, as in `group_points_ragged`; the
+        rows are those of the packed features, whichever indices come in.
 
     Returns int32 in the shape of idx: the index, or -1 when it is outside [0, num_points), outside
     its cloud, or past its count. Not differentiable. No host synchronization.
     Raises ValueError (shapes) and TypeError (dtypes).
     """
     return torch.ops.torchvox.neighbor_rows(
-        idx, num_points, count=count, ptr=ptr, query_ptr=query_ptr, local_index=local_index
+        idx,
+        num_points,
+        count=count,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
+        local_index=local_index,
     )
 
 
@@ -103,19 +114,20 @@ def three_interpolate_ragged(
     features: Tensor,
     idx: Tensor,
     weight: Tensor,
-    ptr: Tensor,
-    query_ptr: Tensor,
+    batch_offsets: Tensor,
+    query_batch_offsets: Tensor,
     *,
     local_index: bool = False,
 ) -> Tensor:
     """`three_interpolate` of clouds of different sizes that lie one after another.
 
-    features: [T, C]. idx, weight: [U, 3]. ptr, query_ptr, local_index: as in `group_points_ragged`.
+    features: [T, C]. idx, weight: [U, 3]. batch_offsets, query_batch_offsets, local_index: as in
+        `group_points_ragged`.
 
     Returns [U, C].
     """
     return torch.ops.torchvox.three_interpolate_ragged(
-        features, idx, weight, ptr, query_ptr, local_index=local_index
+        features, idx, weight, batch_offsets, query_batch_offsets, local_index=local_index
     )
 
 

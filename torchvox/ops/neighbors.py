@@ -87,8 +87,8 @@ def ball_query(
 def ball_query_ragged(
     points: Tensor,
     query: Tensor,
-    ptr: Tensor,
-    query_ptr: Tensor,
+    batch_offsets: Tensor,
+    query_batch_offsets: Tensor,
     radius: float,
     k: int,
     *,
@@ -102,10 +102,11 @@ def ball_query_ragged(
 ) -> BallNeighbors:
     """`ball_query` of clouds of different sizes that lie one after another.
 
-    points: [T, D], T < 2^31. query: [U, D], U < 2^31. ptr, query_ptr: [B + 1] int32 or int64,
-        non-decreasing, on the points' device: cloud b owns points ptr[b] to ptr[b + 1] and queries
-        query_ptr[b] to query_ptr[b + 1]. Clamped to the sizes, never read on the host. A query
-        outside of query_ptr has no neighbors.
+    points: [T, D], T < 2^31. query: [U, D], U < 2^31. batch_offsets, query_batch_offsets: [B + 1]
+        int32 or int64, non-decreasing, on the points' device: cloud b owns points batch_offsets[b]
+        to batch_offsets[b + 1] and queries query_batch_offsets[b] to query_batch_offsets[b + 1].
+        Clamped to the sizes, never read on the host. A query outside of query_batch_offsets has no
+        neighbors.
     local_index: idx counts from the cloud's first point instead of row 0 of points. With "first",
         an empty ball names row 0 of its cloud, or -1 for a cloud without points.
     The other options are those of `ball_query`.
@@ -115,8 +116,8 @@ def ball_query_ragged(
     dist2, idx, count = torch.ops.torchvox.ball_query_ragged(
         points,
         query,
-        ptr,
-        query_ptr,
+        batch_offsets,
+        query_batch_offsets,
         radius,
         k,
         radius2=radius2,
@@ -287,8 +288,8 @@ def knn(
 def knn_ragged(
     points: Tensor,
     query: Tensor,
-    ptr: Tensor,
-    query_ptr: Tensor,
+    batch_offsets: Tensor,
+    query_batch_offsets: Tensor,
     k: int,
     *,
     norm: int = 2,
@@ -297,11 +298,11 @@ def knn_ragged(
 ) -> Neighbors:
     """`knn` of clouds of different sizes that lie one after another.
 
-    points: [T, D], T < 2^31. ptr: [B + 1] int32 or int64, non-decreasing, on the points' device:
-        cloud b owns the points ptr[b] to ptr[b + 1].
-    query: [U, D]. query_ptr: [B + 1] int32 or int64: cloud b is searched by the queries
-        query_ptr[b] to query_ptr[b + 1]; queries outside have no neighbors. Offsets are clamped to
-        the sizes, never read on the host.
+    points: [T, D], T < 2^31. batch_offsets: [B + 1] int32 or int64, non-decreasing, on the points'
+        device: cloud b owns the points batch_offsets[b] to batch_offsets[b + 1].
+    query: [U, D]. query_batch_offsets: [B + 1] int32 or int64: cloud b is searched by the queries
+        query_batch_offsets[b] to query_batch_offsets[b + 1]; queries outside have no neighbors.
+        Offsets are clamped to the sizes, never read on the host.
     local_index: idx counts from the cloud's first point instead of row 0 of points. The other
         options are those of `knn`.
 
@@ -310,8 +311,8 @@ def knn_ragged(
     dist2, idx = torch.ops.torchvox.knn_ragged(
         points,
         query,
-        ptr,
-        query_ptr,
+        batch_offsets,
+        query_batch_offsets,
         k,
         norm=norm,
         dist_order=dist_order,
@@ -344,14 +345,19 @@ def three_nn(
 def three_nn_ragged(
     query: Tensor,
     points: Tensor,
-    query_ptr: Tensor,
-    ptr: Tensor,
+    query_batch_offsets: Tensor,
+    batch_offsets: Tensor,
     *,
     dist_order: str = "pn2",
     local_index: bool = False,
 ) -> Neighbors:
     """`knn_ragged` with k = 3, the queries and their offsets first."""
     dist2, idx = torch.ops.torchvox.three_nn_ragged(
-        query, points, query_ptr, ptr, dist_order=dist_order, local_index=local_index
+        query,
+        points,
+        query_batch_offsets,
+        batch_offsets,
+        dist_order=dist_order,
+        local_index=local_index,
     )
     return Neighbors(dist2, idx)

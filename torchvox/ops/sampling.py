@@ -134,8 +134,8 @@ def furthest_point_sample(
 
 def furthest_point_sample_ragged(
     points: Tensor,
-    ptr: Tensor,
-    out_ptr: Tensor,
+    batch_offsets: Tensor,
+    out_offsets: Tensor,
     max_total: int,
     *,
     start: int = 0,
@@ -151,11 +151,11 @@ def furthest_point_sample_ragged(
 ) -> Samples:
     """`furthest_point_sample` of clouds of different sizes that lie one after another.
 
-    points: [T, D], T < 2^31. ptr: [B + 1] int32 or int64, non-decreasing, on the points' device:
-        cloud b owns rows ptr[b] to ptr[b + 1].
-    out_ptr: [B + 1] int32 or int64: the samples of cloud b fill the slots out_ptr[b] to
-        out_ptr[b + 1]. max_total: slots of the output; those outside out_ptr hold -1 and 0. Offsets
-        are clamped to the sizes, never read on the host.
+    points: [T, D], T < 2^31. batch_offsets: [B + 1] int32 or int64, non-decreasing, on the points'
+        device: cloud b owns rows batch_offsets[b] to batch_offsets[b + 1].
+    out_offsets: [B + 1] int32 or int64: the samples of cloud b fill the slots out_offsets[b] to
+        out_offsets[b + 1]. max_total: slots of the output; those outside out_offsets hold -1 and 0.
+        Offsets are clamped to the sizes, never read on the host.
     start, start_idx: local to their cloud. local_index: idx counts from the cloud's first row
         instead of row 0 of points. The other options are those of `furthest_point_sample`.
 
@@ -163,8 +163,8 @@ def furthest_point_sample_ragged(
     """
     idx, dist2 = torch.ops.torchvox.furthest_point_sample_ragged(
         points,
-        ptr,
-        out_ptr,
+        batch_offsets,
+        out_offsets,
         max_total,
         start=start,
         start_idx=start_idx,

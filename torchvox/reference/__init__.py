@@ -18,7 +18,7 @@ from torchvox.reference import (
     sampling,
     voxel,
     voxel_grid,
-    voxel_scatter,
+    voxel_rows,
 )
 from torchvox.reference.bev import *
 from torchvox.reference.boxes import *
@@ -31,7 +31,7 @@ from torchvox.reference.pillars import *
 from torchvox.reference.sampling import *
 from torchvox.reference.voxel import *
 from torchvox.reference.voxel_grid import *
-from torchvox.reference.voxel_scatter import *
+from torchvox.reference.voxel_rows import *
 
 __all__ = []
 __all__ += bev.__all__
@@ -45,4 +45,4 @@ __all__ += pillars.__all__
 __all__ += sampling.__all__
 __all__ += voxel.__all__
 __all__ += voxel_grid.__all__
-__all__ += voxel_scatter.__all__
+__all__ += voxel_rows.__all__

@@ -80,10 +80,17 @@ def group_points(features: Tensor, idx: Tensor, *, channels_first: bool = False)
 
 
 def group_points_ragged(
-    features: Tensor, idx: Tensor, ptr: Tensor, query_ptr: Tensor, *, local_index: bool = False
+    features: Tensor,
+    idx: Tensor,
+    batch_offsets: Tensor,
+    query_batch_offsets: Tensor,
+    *,
+    local_index: bool = False,
 ) -> Tensor:
     """[U, k, C] of features [T, C] and idx [U, k]."""
-    row = torch.from_numpy(slot_rows(idx, len(features), None, ptr, query_ptr, local_index))
+    row = torch.from_numpy(
+        slot_rows(idx, len(features), None, batch_offsets, query_batch_offsets, local_index)
+    )
     return group_points(features[None], row[None])[0]
 
 
@@ -92,12 +99,12 @@ def neighbor_rows(
     num_points: int,
     *,
     count: Tensor | None = None,
-    ptr: Tensor | None = None,
-    query_ptr: Tensor | None = None,
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
     local_index: bool = False,
 ) -> Tensor:
     """The row that each entry of idx names, -1 for none, int32."""
-    row = slot_rows(idx, num_points, count, ptr, query_ptr, local_index)
+    row = slot_rows(idx, num_points, count, batch_offsets, query_batch_offsets, local_index)
     return torch.from_numpy(row.astype(np.int32))
 
 
@@ -120,13 +127,15 @@ def three_interpolate_ragged(
     features: Tensor,
     idx: Tensor,
     weight: Tensor,
-    ptr: Tensor,
-    query_ptr: Tensor,
+    batch_offsets: Tensor,
+    query_batch_offsets: Tensor,
     *,
     local_index: bool = False,
 ) -> Tensor:
     """[U, C] of features [T, C], idx and weight [U, 3]."""
-    row = torch.from_numpy(slot_rows(idx, len(features), None, ptr, query_ptr, local_index))
+    row = torch.from_numpy(
+        slot_rows(idx, len(features), None, batch_offsets, query_batch_offsets, local_index)
+    )
     return three_interpolate(features[None], row[None], weight[None])[0]
 
 
@@ -224,8 +233,8 @@ def neighbor_distance_backward(
     *,
     norm: int = 2,
     count: Tensor | None = None,
-    ptr: Tensor | None = None,
-    query_ptr: Tensor | None = None,
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
     local_index: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of distances of `query` to `points`, to both: [B, N, D] and [B, M, D], or packed.
@@ -234,7 +243,7 @@ def neighbor_distance_backward(
     the opposite.
     """
     batched = points.dim() == 3
-    row = slot_rows(idx, points.size(-2), count, ptr, query_ptr, local_index)
+    row = slot_rows(idx, points.size(-2), count, batch_offsets, query_batch_offsets, local_index)
     p, q, g = (_working(t) if batched else _working(t)[None] for t in (points, query, grad_dist2))
     row = row.reshape(g.shape)
     clouds, rows, dims = p.shape
@@ -265,20 +274,21 @@ def slot_rows(
     idx: Tensor,
     rows: int,
     count: Tensor | None = None,
-    ptr: Tensor | None = None,
-    query_ptr: Tensor | None = None,
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
     local_index: bool = False,
 ) -> np.ndarray:
     """The row that each slot names, in the shape of idx [.., k], -1 for none.
 
-    None: an index outside the cloud (0 to rows, or ptr[b] to ptr[b + 1] for the queries
-    query_ptr[b] to query_ptr[b + 1]), or a slot past the count of its query.
+    None: an index outside the cloud (0 to rows, or batch_offsets[b] to batch_offsets[b + 1] for the
+        queries
+    query_batch_offsets[b] to query_batch_offsets[b + 1]), or a slot past the count of its query.
     """
     row = idx.numpy().astype(np.int64)
     k = row.shape[-1]
     begin, end = np.zeros(row.shape[:-1], np.int64), np.full(row.shape[:-1], rows)
-    if ptr is not None:
-        bounds, queries = np.clip(ptr.numpy(), 0, rows), query_ptr.numpy()
+    if batch_offsets is not None:
+        bounds, queries = np.clip(batch_offsets.numpy(), 0, rows), query_batch_offsets.numpy()
         end[:] = 0
         for b in range(len(bounds) - 1):
             own = slice(max(queries[b], 0), max(queries[b + 1], queries[b], 0))

@@ -70,8 +70,8 @@ def ball_query(
 def ball_query_ragged(
     points: Tensor,
     query: Tensor,
-    ptr: Tensor,
-    query_ptr: Tensor,
+    batch_offsets: Tensor,
+    query_batch_offsets: Tensor,
     radius: float,
     k: int,
     *,
@@ -83,18 +83,22 @@ def ball_query_ragged(
     dist_order: str = "pn2",
     local_index: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dist2 [U, k], idx [U, k] int32, count [U] int32): cloud b is points[ptr[b] : ptr[b + 1]] and
-    query[query_ptr[b] : query_ptr[b + 1]]."""
+    """(dist2 [U, k], idx [U, k] int32, count [U] int32): cloud b is points[batch_offsets[b] :
+    batch_offsets[b + 1]] and query[query_batch_offsets[b] : query_batch_offsets[b + 1]]."""
     ball = Ball(radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order)
     _check("ball_query_ragged", points, query, ball, 2)
     cloud, queries = _array(points), _array(query)
-    ptr = np.clip(ptr.numpy(), 0, len(cloud))
-    query_ptr = np.clip(query_ptr.numpy(), 0, len(queries))
+    batch_offsets = np.clip(batch_offsets.numpy(), 0, len(cloud))
+    query_batch_offsets = np.clip(query_batch_offsets.numpy(), 0, len(queries))
     dist2, idx, count = _empty(ball, cloud.dtype, (len(queries),))
-    for b in range(len(ptr) - 1):
-        rows = slice(query_ptr[b], query_ptr[b + 1])
-        dist2[rows], local, count[rows] = _query(cloud[ptr[b] : ptr[b + 1]], queries[rows], ball)
-        first = ptr[b] if ptr[b] < ptr[b + 1] else -1  # not a point of the next cloud
+    for b in range(len(batch_offsets) - 1):
+        rows = slice(query_batch_offsets[b], query_batch_offsets[b + 1])
+        dist2[rows], local, count[rows] = _query(
+            cloud[batch_offsets[b] : batch_offsets[b + 1]], queries[rows], ball
+        )
+        first = (
+            batch_offsets[b] if batch_offsets[b] < batch_offsets[b + 1] else -1
+        )  # not a point of the next cloud
         idx[rows] = np.where((local < 0) | local_index, local, local + first)
     return torch.from_numpy(dist2), torch.from_numpy(idx), torch.from_numpy(count)
 

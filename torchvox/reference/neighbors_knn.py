@@ -39,16 +39,26 @@ def knn(
 def knn_ragged(
     points: Tensor,
     query: Tensor,
-    ptr: Tensor,
-    query_ptr: Tensor,
+    batch_offsets: Tensor,
+    query_batch_offsets: Tensor,
     k: int,
     *,
     norm: int = 2,
     dist_order: str = "pn2",
     local_index: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(dist2 [U, k], idx [U, k] int32); cloud b is points[ptr[b] : ptr[b + 1]]."""
-    return _ragged("knn_ragged", points, query, ptr, query_ptr, k, norm, dist_order, local_index)
+    """(dist2 [U, k], idx [U, k] int32) of packed clouds."""
+    return _ragged(
+        "knn_ragged",
+        points,
+        query,
+        batch_offsets,
+        query_batch_offsets,
+        k,
+        norm,
+        dist_order,
+        local_index,
+    )
 
 
 def three_nn(
@@ -66,14 +76,24 @@ def three_nn(
 def three_nn_ragged(
     query: Tensor,
     points: Tensor,
-    query_ptr: Tensor,
-    ptr: Tensor,
+    query_batch_offsets: Tensor,
+    batch_offsets: Tensor,
     *,
     dist_order: str = "pn2",
     local_index: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(dist2 [U, 3], idx [U, 3] int32)."""
-    return _ragged("three_nn_ragged", points, query, ptr, query_ptr, 3, 2, dist_order, local_index)
+    return _ragged(
+        "three_nn_ragged",
+        points,
+        query,
+        batch_offsets,
+        query_batch_offsets,
+        3,
+        2,
+        dist_order,
+        local_index,
+    )
 
 
 # ------------------------------------------------------------------------------------ definition
@@ -128,16 +148,16 @@ def _batch(op, points, query, k, norm, dist_order, lengths, query_lengths) -> tu
 
 
 def _ragged(
-    op, points, query, ptr, query_ptr, k, norm, dist_order, local_index
+    op, points, query, batch_offsets, query_batch_offsets, k, norm, dist_order, local_index
 ) -> tuple[Tensor, Tensor]:
     _check(op, points, query, k, norm, dist_order, rank=2)
-    for name, t in (("ptr", ptr), ("query_ptr", query_ptr)):
+    for name, t in (("batch_offsets", batch_offsets), ("query_batch_offsets", query_batch_offsets)):
         check_index_tensor(op, name, t)
-        if t.dim() != 1 or t.size(0) < 1 or t.shape != ptr.shape:
+        if t.dim() != 1 or t.size(0) < 1 or t.shape != batch_offsets.shape:
             fail(ValueError, op, f"{name} must be [B + 1]", list(t.shape))
     cloud, queries = _array(points), _array(query)
-    begins = ptr.clamp(0, len(cloud)).tolist()
-    rows = query_ptr.clamp(0, len(queries)).tolist()
+    begins = batch_offsets.clamp(0, len(cloud)).tolist()
+    rows = query_batch_offsets.clamp(0, len(queries)).tolist()
     dist2 = np.full((len(queries), k), INF, cloud.dtype)
     idx = np.full((len(queries), k), -1, np.int32)
     for b in range(len(begins) - 1):

@@ -78,8 +78,8 @@ def furthest_point_sample(
 
 def furthest_point_sample_ragged(
     points: Tensor,
-    ptr: Tensor,
-    out_ptr: Tensor,
+    batch_offsets: Tensor,
+    out_offsets: Tensor,
     max_total: int,
     *,
     start: int = 0,
@@ -93,34 +93,35 @@ def furthest_point_sample_ragged(
     init_dist2: float | None = None,
     local_index: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(idx [max_total] int32, dist2 [max_total]) of clouds points[ptr[b] : ptr[b + 1]]."""
+    """(idx [max_total] int32, dist2 [max_total]) of packed clouds."""
     op = "furthest_point_sample_ragged"
     _check_points(op, points, "[T, D]", 2)
     rules = Rules(tie, tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2)
     _check_rules(op, rules, points.size(-1), start)
     if max_total < 0:
         raise ValueError(f"{op}: max_total must be >= 0, got {max_total}")
-    for name, t in (("ptr", ptr), ("out_ptr", out_ptr)):
+    for name, t in (("batch_offsets", batch_offsets), ("out_offsets", out_offsets)):
         _check_integers(op, name, t, "[B + 1]", None)
         if t.dim() != 1 or t.size(0) < 1:
             raise ValueError(f"{op}: {name} must be [B + 1], got {list(t.shape)}")
-    if ptr.shape != out_ptr.shape:
+    if batch_offsets.shape != out_offsets.shape:
         raise ValueError(
-            f"{op}: out_ptr must be as long as ptr, {list(ptr.shape)}, got {list(out_ptr.shape)}"
+            f"{op}: out_offsets must be as long as batch_offsets, {list(batch_offsets.shape)}, "
+            f"got {list(out_offsets.shape)}"
         )
-    starts = _starts(op, start, start_idx, ptr.size(0) - 1)
+    starts = _starts(op, start, start_idx, batch_offsets.size(0) - 1)
 
     cloud = _array(points)
-    ptr = np.clip(ptr.numpy(), 0, len(cloud))
-    out_ptr = np.clip(out_ptr.numpy(), 0, max_total)
+    batch_offsets = np.clip(batch_offsets.numpy(), 0, len(cloud))
+    out_offsets = np.clip(out_offsets.numpy(), 0, max_total)
     idx = np.full(max_total, -1, np.int32)
     dist2 = np.zeros(max_total, cloud.dtype)
-    for b in range(len(ptr) - 1):
-        out = slice(out_ptr[b], max(out_ptr[b], out_ptr[b + 1]))
+    for b in range(len(batch_offsets) - 1):
+        out = slice(out_offsets[b], max(out_offsets[b], out_offsets[b + 1]))
         local, dist2[out] = _sample(
-            cloud[ptr[b] : ptr[b + 1]], out.stop - out.start, starts[b], rules
+            cloud[batch_offsets[b] : batch_offsets[b + 1]], out.stop - out.start, starts[b], rules
         )
-        idx[out] = np.where((local < 0) | local_index, local, local + ptr[b])
+        idx[out] = np.where((local < 0) | local_index, local, local + batch_offsets[b])
     return torch.from_numpy(idx), torch.from_numpy(dist2)
 
 

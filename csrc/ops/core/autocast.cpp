@@ -57,9 +57,11 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
   return value.isTensorList() ? value.toTensorVector() : std::vector<at::Tensor>();
 }
 
-void convert(c10::IValue& value, at::ScalarType type) {
+// Replaces each tensor by what change(tensor) gives.
+template <class Change>
+void change_tensors(c10::IValue& value, const Change& change) {
   std::vector<at::Tensor> tensors = tensors_of(value);
-  for (at::Tensor& tensor : tensors) tensor = tensor.to(type);
+  for (at::Tensor& tensor : tensors) tensor = change(tensor);
   if (value.isTensorList()) {
     value = c10::IValue(tensors);
   } else if (!tensors.empty()) {
@@ -68,12 +70,11 @@ void convert(c10::IValue& value, at::ScalarType type) {
 }
 
 void widen_halves(c10::IValue& value, std::optional<at::ScalarType> beside, at::ScalarType wide) {
-  bool halves = false;
-  for (const at::Tensor& tensor : tensors_of(value)) {
+  change_tensors(value, [&](const at::Tensor& tensor) {
     const at::ScalarType type = tensor.scalar_type();
-    halves = halves || ((type == at::kHalf || type == at::kBFloat16) && type != beside);
-  }
-  if (halves) convert(value, wide);
+    const bool half = type == at::kHalf || type == at::kBFloat16;
+    return half && type != beside ? tensor.to(wide) : tensor;
+  });
 }
 
 void widen_together(const std::vector<c10::IValue*>& values) {
@@ -85,7 +86,7 @@ void widen_together(const std::vector<c10::IValue*>& values) {
     }
   }
   for (c10::IValue* value : values) {
-    if (widest) convert(*value, *widest);
+    if (widest) change_tensors(*value, [&](const at::Tensor& t) { return t.to(*widest); });
   }
 }
 

@@ -60,16 +60,17 @@ void check(const char* op, const Tensor& grad, const Tensor& points, const Tenso
                  "count must be one number a query", count->sym_sizes());
     }
   }
-  check_value(!(batched && clouds.ptr), op, "points must be [T, D] with ptr", points.sym_sizes());
+  check_value(!(batched && clouds.batch_offsets), op, "points must be [T, D] with batch_offsets",
+              points.sym_sizes());
   check_offsets(op, clouds, "grad_dist2", grad);
 }
 
 std::tuple<Tensor, Tensor> neighbor_distance_backward(
     const Tensor& grad_in, const Tensor& points_in, const Tensor& query_in, const Tensor& idx_in,
-    int64_t norm, const OptionalTensor& count, const OptionalTensor& ptr,
-    const OptionalTensor& query_ptr, bool local_index, bool for_points, bool for_query) {
+    int64_t norm, const OptionalTensor& count, const OptionalTensor& batch_offsets,
+    const OptionalTensor& query_batch_offsets, bool local_index, bool for_points, bool for_query) {
   const char* op = "_neighbor_distance_backward";
-  const RaggedClouds ragged{ptr, query_ptr, local_index};
+  const RaggedClouds ragged{batch_offsets, query_batch_offsets, local_index};
   check(op, grad_in, points_in, query_in, idx_in, norm, count, ragged);
   if (for_points)
     check_gradient_limit(op, points_in.sym_size(-2), idx_in.sym_size(-2) * idx_in.sym_size(-1));
@@ -95,7 +96,7 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
   args.k = idx_in.size(-1);
   args.dims = points.size(-1);
   Tensor idx = idx_in.contiguous();
-  if (count || ptr) idx = flat_neighbor_rows(op, idx, args.inverse.rows, count, ragged);
+  if (count || batch_offsets) idx = flat_neighbor_rows(op, idx, args.inverse.rows, count, ragged);
   args.idx = index_array(idx);
   OwnedInverseIndex owned;
   if (for_points) {

@@ -14,30 +14,33 @@
 
 namespace torchvox {
 
-// Clouds that lie one after another: cloud b has rows ptr[b] to ptr[b + 1] of the points and rows
-// query_ptr[b] to query_ptr[b + 1] of the queries.
+// Clouds that lie one after another: cloud b has rows batch_offsets[b] to batch_offsets[b + 1] of
+// the points and rows query_batch_offsets[b] to query_batch_offsets[b + 1] of the queries.
 struct RaggedClouds {
-  const std::optional<at::Tensor>& ptr;
-  const std::optional<at::Tensor>& query_ptr;
+  const std::optional<at::Tensor>& batch_offsets;
+  const std::optional<at::Tensor>& query_batch_offsets;
   bool local_index;
 };
 
 inline void check_offsets(const char* op, const RaggedClouds& clouds, const char* other_name,
                           const at::Tensor& other) {
-  check_value(clouds.ptr.has_value() == clouds.query_ptr.has_value(), op,
-              "ptr and query_ptr must be given together", clouds.ptr ? "ptr" : "query_ptr");
-  check_value(clouds.ptr || !clouds.local_index, op, "local_index must come with ptr and query_ptr",
-              "neither");
-  if (!clouds.ptr) return;
-  for (const auto& [name, tensor] : {std::pair<const char*, const at::Tensor&>("ptr", *clouds.ptr),
-                                     {"query_ptr", *clouds.query_ptr}}) {
+  check_value(clouds.batch_offsets.has_value() == clouds.query_batch_offsets.has_value(), op,
+              "batch_offsets and query_batch_offsets must be given together",
+              clouds.batch_offsets ? "batch_offsets" : "query_batch_offsets");
+  check_value(clouds.batch_offsets || !clouds.local_index, op,
+              "local_index must come with batch_offsets and query_batch_offsets", "neither");
+  if (!clouds.batch_offsets) return;
+  for (const auto& [name, tensor] :
+       {std::pair<const char*, const at::Tensor&>("batch_offsets", *clouds.batch_offsets),
+        {"query_batch_offsets", *clouds.query_batch_offsets}}) {
     check_integers(op, name, tensor);
     check_device(op, name, tensor, other_name, other);
     check_value(tensor.dim() == 1, op, {name, " must be [B + 1]"}, tensor.sym_sizes());
     check_size(tensor.sym_size(0).sym_ge(1), op, {name, " must be [B + 1]"}, tensor.sym_sizes());
   }
-  check_size(clouds.query_ptr->sym_size(0).sym_eq(clouds.ptr->sym_size(0)), op,
-             "query_ptr must be [B + 1], as ptr", clouds.query_ptr->sym_sizes());
+  check_size(clouds.query_batch_offsets->sym_size(0).sym_eq(clouds.batch_offsets->sym_size(0)), op,
+             "query_batch_offsets must be [B + 1], as batch_offsets",
+             clouds.query_batch_offsets->sym_sizes());
 }
 
 // The rows that the slots (entries of idx) name, [idx.shape] int32, -1 for none. `count` has one
@@ -47,15 +50,16 @@ inline at::Tensor flat_neighbor_rows(const char* op, const at::Tensor& idx, int6
                                      const RaggedClouds& clouds) {
   check_value(rows < kIndexLimit, op, "a cloud must have fewer than 2^31 points", rows);
   const at::Tensor row = empty_beside(idx.sym_sizes(), at::kInt, idx);
-  const std::optional<at::Tensor> count = contiguous(count_in), ptr = contiguous(clouds.ptr),
-                                  query_ptr = contiguous(clouds.query_ptr);
+  const std::optional<at::Tensor> count = contiguous(count_in),
+                                  batch_offsets = contiguous(clouds.batch_offsets),
+                                  query_batch_offsets = contiguous(clouds.query_batch_offsets);
   NeighborRowsArgs args;
   args.idx = index_array(idx);
   args.count = index_array(count);
-  args.points.packed = args.query.packed = ptr.has_value();
-  args.points.clouds = args.query.clouds = ptr ? ptr->size(0) - 1 : 1;
-  args.points.offsets = index_array(ptr);
-  args.query.offsets = index_array(query_ptr);
+  args.points.packed = args.query.packed = batch_offsets.has_value();
+  args.points.clouds = args.query.clouds = batch_offsets ? batch_offsets->size(0) - 1 : 1;
+  args.points.offsets = index_array(batch_offsets);
+  args.query.offsets = index_array(query_batch_offsets);
   args.local_index = clouds.local_index;
   args.k = idx.size(-1);
   args.points.rows = rows;

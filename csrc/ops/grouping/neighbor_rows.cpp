@@ -14,13 +14,14 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
 Tensor neighbor_rows(const Tensor& idx_in, const c10::SymInt& num_points,
-                     const OptionalTensor& count, const OptionalTensor& ptr,
-                     const OptionalTensor& query_ptr, bool local_index) {
+                     const OptionalTensor& count, const OptionalTensor& batch_offsets,
+                     const OptionalTensor& query_batch_offsets, bool local_index) {
   const char* op = "neighbor_rows";
-  const RaggedClouds clouds{ptr, query_ptr, local_index};
+  const RaggedClouds clouds{batch_offsets, query_batch_offsets, local_index};
   check_integers(op, "idx", idx_in);
-  check_value(idx_in.dim() == 2 || (idx_in.dim() == 3 && !ptr), op,
-              "idx must be [B, M, k], or [U, k] as it must be with ptr", idx_in.sym_sizes());
+  check_value(idx_in.dim() == 2 || (idx_in.dim() == 3 && !batch_offsets), op,
+              "idx must be [B, M, k], or [U, k] as it must be with batch_offsets",
+              idx_in.sym_sizes());
   check_size(num_points.sym_ge(0), op, "num_points must not be negative", num_points);
   check_below(num_points, kIndexLimit, op, "num_points must be below 2^31", num_points);
   if (count) {
@@ -39,55 +40,58 @@ Tensor neighbor_rows(const Tensor& idx_in, const c10::SymInt& num_points,
 }
 
 Tensor neighbor_rows_int(const Tensor& idx, int64_t num_points, const OptionalTensor& count,
-                         const OptionalTensor& ptr, const OptionalTensor& query_ptr,
-                         bool local_index) {
-  return neighbor_rows(idx, num_points, count, ptr, query_ptr, local_index);
+                         const OptionalTensor& batch_offsets,
+                         const OptionalTensor& query_batch_offsets, bool local_index) {
+  return neighbor_rows(idx, num_points, count, batch_offsets, query_batch_offsets, local_index);
 }
 Tensor neighbor_rows_meta(const Tensor& idx, c10::SymInt num_points, const OptionalTensor& count,
-                          const OptionalTensor& ptr, const OptionalTensor& query_ptr,
-                          bool local_index) {
-  return neighbor_rows(idx, num_points, count, ptr, query_ptr, local_index);
+                          const OptionalTensor& batch_offsets,
+                          const OptionalTensor& query_batch_offsets, bool local_index) {
+  return neighbor_rows(idx, num_points, count, batch_offsets, query_batch_offsets, local_index);
 }
 
 // Rows [1, U, k] of packed features [T, C], for a batched op.
-Tensor ragged_rows(const char* op, const Tensor& features, const Tensor& idx, const Tensor& ptr,
-                   const Tensor& query_ptr, bool local_index) {
+Tensor ragged_rows(const char* op, const Tensor& features, const Tensor& idx,
+                   const Tensor& batch_offsets, const Tensor& query_batch_offsets,
+                   bool local_index) {
   static const auto rows_op =
       typed_op<Tensor(const Tensor&, c10::SymInt, const OptionalTensor&, const OptionalTensor&,
                       const OptionalTensor&, bool)>("torchvox::neighbor_rows");
   check_dense(op, "features", features);
   check_dense(op, "idx", idx);
-  check_dense(op, "ptr", ptr);
-  check_dense(op, "query_ptr", query_ptr);
+  check_dense(op, "batch_offsets", batch_offsets);
+  check_dense(op, "query_batch_offsets", query_batch_offsets);
   check_value(features.dim() == 2, op, "features must be [T, C]", features.sym_sizes());
   check_type(is_coordinate_type(features.scalar_type()), op,
              "features must be float16, bfloat16, float32 or float64", features.scalar_type());
   check_integers(op, "idx", idx);
   check_value(idx.dim() == 2, op, "idx must be [U, k]", idx.sym_sizes());
   check_device(op, "idx", idx, "features", features);
-  const OptionalTensor given_ptr = ptr, given_query_ptr = query_ptr;
+  const OptionalTensor given_ptr = batch_offsets, given_query_ptr = query_batch_offsets;
   check_offsets(op, {given_ptr, given_query_ptr, local_index}, "features", features);
   return rows_op
       .call(idx, features.sym_size(0), std::nullopt, given_ptr, given_query_ptr, local_index)
       .unsqueeze(0);
 }
 
-Tensor group_points_ragged(const Tensor& features, const Tensor& idx, const Tensor& ptr,
-                           const Tensor& query_ptr, bool local_index) {
+Tensor group_points_ragged(const Tensor& features, const Tensor& idx, const Tensor& batch_offsets,
+                           const Tensor& query_batch_offsets, bool local_index) {
   static const auto group_op =
       typed_op<Tensor(const Tensor&, const Tensor&, bool)>("torchvox::group_points");
-  const Tensor rows =
-      ragged_rows("group_points_ragged", features, idx, ptr, query_ptr, local_index);
+  const Tensor rows = ragged_rows("group_points_ragged", features, idx, batch_offsets,
+                                  query_batch_offsets, local_index);
   return group_op.call(features.unsqueeze(0), rows, false).squeeze(0);
 }
 
 Tensor three_interpolate_ragged(const Tensor& features, const Tensor& idx, const Tensor& weight,
-                                const Tensor& ptr, const Tensor& query_ptr, bool local_index) {
+                                const Tensor& batch_offsets, const Tensor& query_batch_offsets,
+                                bool local_index) {
   static const auto interpolate_op =
       typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool)>(
           "torchvox::three_interpolate");
   const char* op = "three_interpolate_ragged";
-  const Tensor rows = ragged_rows(op, features, idx, ptr, query_ptr, local_index);
+  const Tensor rows =
+      ragged_rows(op, features, idx, batch_offsets, query_batch_offsets, local_index);
   check_size(idx.sym_size(1).sym_eq(3), op, "idx must be [U, 3]", idx.sym_sizes());
   check_dense(op, "weight", weight);
   check_value(weight.dim() == 2, op, "weight must be [U, 3], as idx", weight.sym_sizes());

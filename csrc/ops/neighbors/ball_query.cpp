@@ -89,25 +89,28 @@ Outputs ball_query(const Tensor& points, const Tensor& query, double radius, c10
   return out;
 }
 
-Outputs ball_query_ragged(const Tensor& points, const Tensor& query, const Tensor& ptr,
-                          const Tensor& query_ptr, double radius, c10::SymInt k,
+Outputs ball_query_ragged(const Tensor& points, const Tensor& query, const Tensor& batch_offsets,
+                          const Tensor& query_batch_offsets, double radius, c10::SymInt k,
                           std::optional<double> radius2, double min_radius, double core_dist2,
                           bool closed, std::string_view fill, std::string_view dist_order,
                           bool local_index) {
   const char* op = "ball_query_ragged";
   check_points_and_query(op, points, query, 2, "[T, D]", "[U, D]");
-  check_integers(op, "ptr", ptr);
-  check_device(op, "ptr", ptr, points);
-  check_value(ptr.dim() == 1, op, "ptr must be [B + 1]", ptr.sym_sizes());
-  check_size(ptr.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr.sym_sizes());
-  check_vector(op, "query_ptr", query_ptr, points, ptr.sym_size(0), "[B + 1], as ptr");
+  check_integers(op, "batch_offsets", batch_offsets);
+  check_device(op, "batch_offsets", batch_offsets, points);
+  check_value(batch_offsets.dim() == 1, op, "batch_offsets must be [B + 1]",
+              batch_offsets.sym_sizes());
+  check_size(batch_offsets.sym_size(0).sym_ge(1), op, "batch_offsets must be [B + 1]",
+             batch_offsets.sym_sizes());
+  check_vector(op, "query_batch_offsets", query_batch_offsets, points, batch_offsets.sym_size(0),
+               "[B + 1], as batch_offsets");
   BallQueryArgs args = parse_options(
       op, points, {radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order});
-  check_queries(op, ptr.sym_size(0) - 1, query.sym_size(0));
+  check_queries(op, batch_offsets.sym_size(0) - 1, query.sym_size(0));
   const Outputs out = empty_outputs(query, k);
   if (points.is_meta()) return out;
   args.local_index = local_index;
-  finish(op, args, Clouds(points, ptr, {}), Clouds(query, query_ptr, {}), out);
+  finish(op, args, Clouds(points, batch_offsets, {}), Clouds(query, query_batch_offsets, {}), out);
   return out;
 }
 

@@ -39,16 +39,17 @@ const auto& backward_op() {
   return op;
 }
 
-// `ptr` and `query_ptr` where the indices of a ragged call are local.
+// `batch_offsets` and `query_batch_offsets` where the indices of a ragged call are local.
 class BallDistances : public torch::autograd::Function<BallDistances> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& points, const Tensor& query,
-                               const OptionalTensor& ptr, const OptionalTensor& query_ptr,
+                               const OptionalTensor& batch_offsets,
+                               const OptionalTensor& query_batch_offsets,
                                const std::function<Outputs()>& find) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto [dist2, idx, count] = find();
-    ctx->save_for_backward(
-        {points, query, idx, count, ptr.value_or(Tensor()), query_ptr.value_or(Tensor())});
+    ctx->save_for_backward({points, query, idx, count, batch_offsets.value_or(Tensor()),
+                            query_batch_offsets.value_or(Tensor())});
     ctx->mark_non_differentiable({idx, count});
     ctx->set_materialize_grads(false);
     return {dist2, idx, count};
@@ -59,20 +60,23 @@ class BallDistances : public torch::autograd::Function<BallDistances> {
     if (!grads[0].defined()) return gradients;
     const variable_list saved = ctx->get_saved_variables();
     const bool for_points = ctx->needs_input_grad(0), for_query = ctx->needs_input_grad(1);
-    const OptionalTensor ptr = defined(saved[4]);
-    auto [grad_points, grad_query] =
-        backward_op().call(grads[0], saved[0], saved[1], saved[2], /*norm=*/2, saved[3], ptr,
-                           defined(saved[5]), ptr.has_value(), for_points, for_query);
+    const OptionalTensor batch_offsets = defined(saved[4]);
+    auto [grad_points, grad_query] = backward_op().call(
+        grads[0], saved[0], saved[1], saved[2], /*norm=*/2, saved[3], batch_offsets,
+        defined(saved[5]), batch_offsets.has_value(), for_points, for_query);
     if (for_points) gradients[0] = grad_points;
     if (for_query) gradients[1] = grad_query;
     return gradients;
   }
 };
 
-Outputs with_gradient(const Tensor& points, const Tensor& query, const OptionalTensor& ptr,
-                      const OptionalTensor& query_ptr, const std::function<Outputs()>& find) {
+Outputs with_gradient(const Tensor& points, const Tensor& query,
+                      const OptionalTensor& batch_offsets,
+                      const OptionalTensor& query_batch_offsets,
+                      const std::function<Outputs()>& find) {
   if (wants_gradient(points) || wants_gradient(query)) {
-    const variable_list out = BallDistances::apply(points, query, ptr, query_ptr, find);
+    const variable_list out =
+        BallDistances::apply(points, query, batch_offsets, query_batch_offsets, find);
     return {out[0], out[1], out[2]};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -90,18 +94,18 @@ Outputs ball_query(const Tensor& points, const Tensor& query, double radius, c10
   });
 }
 
-Outputs ball_query_ragged(const Tensor& points, const Tensor& query, const Tensor& ptr,
-                          const Tensor& query_ptr, double radius, c10::SymInt k,
+Outputs ball_query_ragged(const Tensor& points, const Tensor& query, const Tensor& batch_offsets,
+                          const Tensor& query_batch_offsets, double radius, c10::SymInt k,
                           std::optional<double> radius2, double min_radius, double core_dist2,
                           bool closed, std::string_view fill, std::string_view dist_order,
                           bool local_index) {
   check_gradient_limit_of("ball_query_ragged", points, -2, query, -2, k);
   const auto find = [&] {
-    return ball_query_ragged_op().call(points, query, ptr, query_ptr, radius, k, radius2,
-                                       min_radius, core_dist2, closed, fill, dist_order,
+    return ball_query_ragged_op().call(points, query, batch_offsets, query_batch_offsets, radius, k,
+                                       radius2, min_radius, core_dist2, closed, fill, dist_order,
                                        local_index);
   };
-  return local_index ? with_gradient(points, query, ptr, query_ptr, find)
+  return local_index ? with_gradient(points, query, batch_offsets, query_batch_offsets, find)
                      : with_gradient(points, query, {}, {}, find);
 }
 

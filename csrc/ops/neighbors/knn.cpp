@@ -98,19 +98,23 @@ std::tuple<Tensor, Tensor> search_batch(const Search& search, const Tensor& poin
 }
 
 std::tuple<Tensor, Tensor> search_ragged(const Search& search, const Tensor& points,
-                                         const Tensor& query, const Tensor& ptr,
-                                         const Tensor& query_ptr, bool local_index) {
+                                         const Tensor& query, const Tensor& batch_offsets,
+                                         const Tensor& query_batch_offsets, bool local_index) {
   const char* op = search.op;
   check_search(search, points, query, /*ragged=*/true);
-  check_integers(op, "ptr", ptr);
-  check_device(op, "ptr", ptr, points);
-  check_value(ptr.dim() == 1, op, "ptr must be [B + 1]", ptr.sym_sizes());
-  check_size(ptr.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr.sym_sizes());
-  check_vector(op, "query_ptr", query_ptr, points, ptr.sym_size(0), "[B + 1], as ptr");
-  check_queries(op, ptr.sym_size(0) - 1, query.sym_size(0));
+  check_integers(op, "batch_offsets", batch_offsets);
+  check_device(op, "batch_offsets", batch_offsets, points);
+  check_value(batch_offsets.dim() == 1, op, "batch_offsets must be [B + 1]",
+              batch_offsets.sym_sizes());
+  check_size(batch_offsets.sym_size(0).sym_ge(1), op, "batch_offsets must be [B + 1]",
+             batch_offsets.sym_sizes());
+  check_vector(op, "query_batch_offsets", query_batch_offsets, points, batch_offsets.sym_size(0),
+               "[B + 1], as batch_offsets");
+  check_queries(op, batch_offsets.sym_size(0) - 1, query.sym_size(0));
   const auto out = empty_outputs(search, query);
   if (points.is_meta()) return out;
-  launch_search(search, Clouds(points, ptr, {}), Clouds(query, query_ptr, {}), local_index, out);
+  launch_search(search, Clouds(points, batch_offsets, {}), Clouds(query, query_batch_offsets, {}),
+                local_index, out);
   return out;
 }
 
@@ -121,11 +125,12 @@ std::tuple<Tensor, Tensor> knn(const Tensor& points, const Tensor& query, c10::S
                       query_lengths);
 }
 
-std::tuple<Tensor, Tensor> knn_ragged(const Tensor& points, const Tensor& query, const Tensor& ptr,
-                                      const Tensor& query_ptr, c10::SymInt k, int64_t norm,
-                                      std::string_view dist_order, bool local_index) {
-  return search_ragged({"knn_ragged", std::move(k), norm, dist_order}, points, query, ptr,
-                       query_ptr, local_index);
+std::tuple<Tensor, Tensor> knn_ragged(const Tensor& points, const Tensor& query,
+                                      const Tensor& batch_offsets,
+                                      const Tensor& query_batch_offsets, c10::SymInt k,
+                                      int64_t norm, std::string_view dist_order, bool local_index) {
+  return search_ragged({"knn_ragged", std::move(k), norm, dist_order}, points, query, batch_offsets,
+                       query_batch_offsets, local_index);
 }
 
 std::tuple<Tensor, Tensor> three_nn(const Tensor& query, const Tensor& points,
@@ -135,10 +140,11 @@ std::tuple<Tensor, Tensor> three_nn(const Tensor& query, const Tensor& points,
 }
 
 std::tuple<Tensor, Tensor> three_nn_ragged(const Tensor& query, const Tensor& points,
-                                           const Tensor& query_ptr, const Tensor& ptr,
-                                           std::string_view dist_order, bool local_index) {
-  return search_ragged({"three_nn_ragged", 3, 2, dist_order}, points, query, ptr, query_ptr,
-                       local_index);
+                                           const Tensor& query_batch_offsets,
+                                           const Tensor& batch_offsets, std::string_view dist_order,
+                                           bool local_index) {
+  return search_ragged({"three_nn_ragged", 3, 2, dist_order}, points, query, batch_offsets,
+                       query_batch_offsets, local_index);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {

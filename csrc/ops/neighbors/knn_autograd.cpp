@@ -38,13 +38,15 @@ const auto& backward_op() {
 struct Search {
   Tensor points, query;
   int64_t norm;
-  OptionalTensor ptr, query_ptr;  // only of indices that are local to their cloud
+  OptionalTensor batch_offsets,
+      query_batch_offsets;  // only of indices that are local to their cloud
   bool local_index;
 
-  static Search ragged(const Tensor& points, const Tensor& query, int64_t norm, const Tensor& ptr,
-                       const Tensor& query_ptr, bool local_index) {
+  static Search ragged(const Tensor& points, const Tensor& query, int64_t norm,
+                       const Tensor& batch_offsets, const Tensor& query_batch_offsets,
+                       bool local_index) {
     if (!local_index) return {points, query, norm, {}, {}, false};
-    return {points, query, norm, ptr, query_ptr, true};
+    return {points, query, norm, batch_offsets, query_batch_offsets, true};
   }
 };
 
@@ -58,8 +60,8 @@ class NeighborDistance : public torch::autograd::Function<NeighborDistance> {
                                const Search& search, const Forward& op) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     auto [dist2, idx] = op();
-    ctx->save_for_backward(
-        {points, query, idx, search.ptr.value_or(Tensor()), search.query_ptr.value_or(Tensor())});
+    ctx->save_for_backward({points, query, idx, search.batch_offsets.value_or(Tensor()),
+                            search.query_batch_offsets.value_or(Tensor())});
     ctx->saved_data["norm"] = search.norm;
     ctx->saved_data["local_index"] = search.local_index;
     ctx->set_materialize_grads(false);
@@ -101,14 +103,16 @@ Distances knn(const Tensor& points, const Tensor& query, c10::SymInt k, int64_t 
   });
 }
 
-Distances knn_ragged(const Tensor& points, const Tensor& query, const Tensor& ptr,
-                     const Tensor& query_ptr, c10::SymInt k, int64_t norm,
+Distances knn_ragged(const Tensor& points, const Tensor& query, const Tensor& batch_offsets,
+                     const Tensor& query_batch_offsets, c10::SymInt k, int64_t norm,
                      std::string_view dist_order, bool local_index) {
   check_gradient_limit_of("knn_ragged", points, -2, query, -2, k);
   static const auto op = typed_op<KnnRaggedSignature>("torchvox::knn_ragged");
-  return differentiable(Search::ragged(points, query, norm, ptr, query_ptr, local_index), [&] {
-    return op.call(points, query, ptr, query_ptr, k, norm, dist_order, local_index);
-  });
+  return differentiable(
+      Search::ragged(points, query, norm, batch_offsets, query_batch_offsets, local_index), [&] {
+        return op.call(points, query, batch_offsets, query_batch_offsets, k, norm, dist_order,
+                       local_index);
+      });
 }
 
 Distances three_nn(const Tensor& query, const Tensor& points, std::string_view dist_order,
@@ -119,13 +123,15 @@ Distances three_nn(const Tensor& query, const Tensor& points, std::string_view d
                         [&] { return op.call(query, points, dist_order, lengths, query_lengths); });
 }
 
-Distances three_nn_ragged(const Tensor& query, const Tensor& points, const Tensor& query_ptr,
-                          const Tensor& ptr, std::string_view dist_order, bool local_index) {
+Distances three_nn_ragged(const Tensor& query, const Tensor& points,
+                          const Tensor& query_batch_offsets, const Tensor& batch_offsets,
+                          std::string_view dist_order, bool local_index) {
   check_gradient_limit_of("three_nn_ragged", points, -2, query, -2, 3);
   static const auto op = typed_op<ThreeRaggedSignature>("torchvox::three_nn_ragged");
-  return differentiable(Search::ragged(points, query, 2, ptr, query_ptr, local_index), [&] {
-    return op.call(query, points, query_ptr, ptr, dist_order, local_index);
-  });
+  return differentiable(
+      Search::ragged(points, query, 2, batch_offsets, query_batch_offsets, local_index), [&] {
+        return op.call(query, points, query_batch_offsets, batch_offsets, dist_order, local_index);
+      });
 }
 
 TORCHVOX_REGISTER_OPS(ops) {

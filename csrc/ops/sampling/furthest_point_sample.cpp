@@ -148,18 +148,21 @@ std::tuple<Tensor, Tensor> furthest_point_sample(
 }
 
 std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
-    const Tensor& points, const Tensor& ptr, const Tensor& out_ptr_in, c10::SymInt max_total,
-    int64_t start, const OptionalTensor& start_idx, std::string_view tie, int64_t tie_block,
-    std::string_view dist_order, std::string_view exhausted, std::string_view nonfinite,
-    bool skip_origin, std::optional<double> init_dist2, bool local_index) {
+    const Tensor& points, const Tensor& batch_offsets, const Tensor& out_offsets_in,
+    c10::SymInt max_total, int64_t start, const OptionalTensor& start_idx, std::string_view tie,
+    int64_t tie_block, std::string_view dist_order, std::string_view exhausted,
+    std::string_view nonfinite, bool skip_origin, std::optional<double> init_dist2,
+    bool local_index) {
   const char* op = "furthest_point_sample_ragged";
   check_points(op, points, 2, "[T, D]");
-  check_integers(op, "ptr", ptr);
-  check_device(op, "ptr", ptr, points);
-  check_value(ptr.dim() == 1, op, "ptr must be [B + 1]", ptr.sym_sizes());
-  check_size(ptr.sym_size(0).sym_ge(1), op, "ptr must be [B + 1]", ptr.sym_sizes());
-  const c10::SymInt clouds = ptr.sym_size(0) - 1;
-  check_vector(op, "out_ptr", out_ptr_in, points, clouds + 1, "[B + 1], as ptr");
+  check_integers(op, "batch_offsets", batch_offsets);
+  check_device(op, "batch_offsets", batch_offsets, points);
+  check_value(batch_offsets.dim() == 1, op, "batch_offsets must be [B + 1]",
+              batch_offsets.sym_sizes());
+  check_size(batch_offsets.sym_size(0).sym_ge(1), op, "batch_offsets must be [B + 1]",
+             batch_offsets.sym_sizes());
+  const c10::SymInt clouds = batch_offsets.sym_size(0) - 1;
+  check_vector(op, "out_offsets", out_offsets_in, points, clouds + 1, "[B + 1], as batch_offsets");
   FpsArgs args = parse_options(op, points, clouds,
                                {start, start_idx, tie, tie_block, dist_order, exhausted, nonfinite,
                                 skip_origin, init_dist2});
@@ -168,11 +171,11 @@ std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
   Outputs out = empty_outputs(points, {max_total});
   if (points.is_meta()) return {out.idx, out.dist2};
 
-  const Tensor out_ptr = out_ptr_in.contiguous();
+  const Tensor out_offsets = out_offsets_in.contiguous();
   args.samples = max_total.guard_int(__FILE__, __LINE__);
-  args.out_offsets = index_array(out_ptr);
+  args.out_offsets = index_array(out_offsets);
   args.local_index = local_index;
-  finish(op, args, Clouds(points, ptr, {}), start_idx, out);
+  finish(op, args, Clouds(points, batch_offsets, {}), start_idx, out);
   return {out.idx, out.dist2};
 }
 

@@ -193,7 +193,5 @@ TORCHVOX_REGISTER_OPS(ops) {
   ops.composite("grid_size", grid_size);
 }
 
-// No tensor, so no device: one kernel under every key.
-
 }  // namespace
 }  // namespace torchvox

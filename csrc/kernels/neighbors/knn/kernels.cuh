@@ -66,7 +66,7 @@ cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, con
                              cudaStream_t stream);
 
 // Where the points and groups of a cloud lie. Groups of a ragged cloud are numbered from
-// ptr[b] / kKnnGroup + b: ranges that never overlap and need no scan over the clouds.
+// offsets[b] / kKnnGroup + b: ranges that never overlap and need no scan over the clouds.
 struct OrderedCloud {
   int64_t position;  // of its first point in the order
   uint32_t count;  // finite points

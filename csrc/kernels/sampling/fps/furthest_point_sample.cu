@@ -135,7 +135,7 @@ cudaError_t launch_generic(const FpsArgs& args, const GenericScratch& scratch, i
 
 constexpr int kFillThreads = 256;
 
-// Ragged slots that belong to no cloud: those before out_ptr[0] and those past out_ptr[-1].
+// Ragged slots that belong to no cloud: those before out_offsets[0] and those past out_offsets[-1].
 __global__ void __launch_bounds__(kFillThreads)
     fill_outside_kernel(const __grid_constant__ FpsArgs args) {
   const FpsCloud nowhere{};
