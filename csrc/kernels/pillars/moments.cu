@@ -238,15 +238,15 @@ cudaError_t launch(const PillarMomentsArgs& args, void* memory, const CudaContex
 
 namespace {
 
-constexpr int kThreads = 32;  // outputs are few: spread them
+constexpr int kNormThreads = 32;  // outputs are few: spread them
 
-__global__ void __launch_bounds__(kThreads) norm_kernel(PillarNormArgs args) {
+__global__ void __launch_bounds__(kNormThreads) norm_kernel(PillarNormArgs args) {
   for (int64_t output = global_thread(); output < args.outputs; output += global_stride()) {
     norm_output(args, output);
   }
 }
 
-__global__ void __launch_bounds__(kThreads) gradient_kernel(PillarNormBackwardArgs args) {
+__global__ void __launch_bounds__(kNormThreads) gradient_kernel(PillarNormBackwardArgs args) {
   for (int64_t output = global_thread(); output < args.norm.outputs; output += global_stride()) {
     norm_gradient(args, output);
   }
@@ -255,13 +255,13 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(PillarNormBackwardAr
 }  // namespace
 
 cudaError_t launch(const PillarNormArgs& args, void*, const CudaContext& context) {
-  norm_kernel<<<blocks_for(args.outputs, kThreads, context.target), kThreads, 0, context.stream>>>(
-      args);
+  norm_kernel<<<blocks_for(args.outputs, kNormThreads, context.target), kNormThreads, 0,
+                context.stream>>>(args);
   return cudaGetLastError();
 }
 
 cudaError_t launch(const PillarNormBackwardArgs& args, void*, const CudaContext& context) {
-  gradient_kernel<<<blocks_for(args.norm.outputs, kThreads, context.target), kThreads, 0,
+  gradient_kernel<<<blocks_for(args.norm.outputs, kNormThreads, context.target), kNormThreads, 0,
                     context.stream>>>(args);
   return cudaGetLastError();
 }
