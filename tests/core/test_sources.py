@@ -10,7 +10,8 @@ from helpers import ROOT
 from mutants import run as mutants
 
 CSRC = ROOT / "csrc"
-ALLOWED = {"CHANGELOG.md", "tests/core/test_sources.py"}
+# Names of random streams are part of the bits of rooms.py.
+ALLOWED = {"CHANGELOG.md", "tests/core/test_sources.py", "torchvox/data/rooms.py"}
 SUFFIXES = {".h", ".cuh", ".cpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 KERNEL_INCLUDES = re.compile(

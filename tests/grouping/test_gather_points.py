@@ -8,7 +8,7 @@ from helpers import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchvox.reference import sampling as reference
+from torchvox import reference
 
 ops = torch.ops.torchvox
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

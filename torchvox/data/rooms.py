@@ -197,5 +197,5 @@ def _density(here: Draws, kinds: Tensor) -> Tensor:
 def _colors(room: Draws, kinds: Tensor) -> Tensor:
     """[B, K, 3] color of each block of the room."""
     base = torch.tensor([COLORS[name] for name in CLASSES], dtype=torch.float64)
-    shade = room.normal("color", len(kinds) * 3).view(-1, len(kinds), 3) * VARIATION
+    shade = room.normal("colour", len(kinds) * 3).view(-1, len(kinds), 3) * VARIATION
     return base.to(room.device)[kinds] + shade
