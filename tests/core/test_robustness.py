@@ -71,11 +71,15 @@ def bytes_in_use() -> int:
 
 def growths(work, rounds: int = ROUNDS) -> list[int]:
     """By how many bytes each round of `work` grows the process: a leak grows in most."""
-    sizes = [bytes_in_use()]
-    for _ in range(rounds):
-        work()
-        gc.collect()
-        sizes.append(bytes_in_use())
+    gc.freeze()  # a collection looks at what comes now, not at all that earlier tests left
+    try:
+        sizes = [bytes_in_use()]
+        for _ in range(rounds):
+            work()
+            gc.collect()
+            sizes.append(bytes_in_use())
+    finally:
+        gc.unfreeze()
     return [after - before for before, after in itertools.pairwise(sizes)]
 
 
