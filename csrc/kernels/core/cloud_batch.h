@@ -81,17 +81,16 @@ struct CloudBatch {
     }
     return {b * rows, b * cloud_stride, existing(b, rows)};
   }
-  // The cloud of an existing point, -1 for any other row.
-  TORCHVOX_HD int64_t owner(int64_t row) const {
-    if (packed) return packed_owner(row);
-    const int64_t b = divide(row, rows);
-    return !lengths.given() || row - b * rows < lengths[b] ? b : -1;
-  }
-  // The element where a row starts.
-  TORCHVOX_HD int64_t element(int64_t row) const {
-    if (packed) return row * row_stride;
-    const int64_t b = divide(row, rows);
-    return b * cloud_stride + (row - b * rows) * row_stride;
+  // Of any row: the cloud of an existing point, -1 for any other, and the element where it starts.
+  struct Place {
+    int64_t cloud;
+    int64_t element;
+  };
+  TORCHVOX_HD Place find(int64_t row) const {
+    if (packed) return {packed_owner(row), row * row_stride};
+    const int64_t b = divide(row, rows), in_cloud = row - b * rows;
+    const bool is_point = !lengths.given() || in_cloud < lengths[b];
+    return {is_point ? b : -1, b * cloud_stride + in_cloud * row_stride};
   }
 
   // Packed only: where a block begins, the block of a row or -1, and whether a row of it exists.

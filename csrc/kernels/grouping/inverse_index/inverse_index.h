@@ -88,7 +88,7 @@ TORCHVOX_HD void find_neighbor_row(const NeighborRowsArgs& args, int64_t i) {
   const int64_t query = i / args.k;
   int64_t begin = 0, end = args.points.rows;
   if (args.points.packed) {
-    const int64_t b = args.query.owner(query);
+    const int64_t b = args.query.packed_owner(query);
     const CloudRows cloud = b < 0 ? CloudRows{} : args.points.cloud(b);
     begin = cloud.first;
     end = cloud.first + cloud.points;

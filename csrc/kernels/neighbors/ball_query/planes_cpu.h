@@ -68,7 +68,8 @@ inline void load_points(const CpuBall& ball, const ParallelFor& parallel_for) {
   for_each_index(parallel_for, (points + kChunk - 1) / kChunk, kChunksPerTask, [&](int64_t chunk) {
     Point3 low{INFINITY, INFINITY, INFINITY}, high{-INFINITY, -INFINITY, -INFINITY};
     for (int64_t row = chunk * kChunk; row < std::min((chunk + 1) * kChunk, points); ++row) {
-      const int64_t at = args.points.element(row);
+      const int64_t at =
+          args.points.packed ? row * args.points.row_stride : args.points.find(row).element;
       const Point3 p = load_row(args, args.points.data, at);
       ball.in_order.set(row, p);
       if (is_nan(p.a)) continue;

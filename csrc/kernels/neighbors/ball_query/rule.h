@@ -28,7 +28,8 @@ struct BallQuery {
   int64_t base;
 
   static TORCHVOX_HD BallQuery of(const BallQueryArgs& args, int64_t row) {
-    return {args.query.owner(row), args.query.element(row)};
+    const CloudBatch::Place place = args.query.find(row);
+    return {place.cloud, place.element};
   }
 };
 

@@ -32,7 +32,8 @@ struct KnnQuery {
   int64_t at;  // element of `query` where it starts
 
   static TORCHVOX_HD KnnQuery of(const KnnArgs& args, int64_t row) {
-    return {row, args.query.owner(row), args.query.element(row)};
+    const CloudBatch::Place place = args.query.find(row);
+    return {row, place.cloud, place.element};
   }
 };
 
