@@ -35,7 +35,7 @@ export TORCHVOX_CUDA := 0
 CPU_ALONE := @echo "torchvox: no GPU is visible, so make builds for the CPU alone; TORCHVOX_CUDA=1 or TORCH_CUDA_ARCH_LIST=9.0 asks for CUDA"
 endif
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
-CTEST = $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure
+CTEST = $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure -j $(WORKERS)
 
 .PHONY: demo train-demo build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench lint format wheel clean
 
