@@ -59,7 +59,10 @@ def sdist(tmp_path_factory):
             env=clean_env(),
         )
         with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
-            archive.extractall(folder, filter="data")
+            # The filter came with 3.10.12 and 3.11.4.
+            archive.extractall(
+                folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+            )
 
     folder = once(tmp_path_factory, "sdist", make)
     return next(path for path in folder.iterdir() if path.is_dir())

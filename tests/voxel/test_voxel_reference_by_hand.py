@@ -127,16 +127,16 @@ def test_csr_is_stable_and_drops_rows_outside():
 def test_scatter_reductions_and_arguments():
     feats = torch.tensor([[1.0, -0.0], [5.0, 0.0], [9.0, 9.0], [1.0, math.nan], [3.0, 2.0]])
     rows = torch.tensor([1, 1, -1, 1, 0], dtype=torch.int32)
-    mean, arg = reference.voxel_rows(feats, rows, 3)
+    mean, arg = reference.voxel_scatter(feats, rows, 3)
     assert arg.shape == (0,)
     assert mean[0].tolist() == [3.0, 2.0]
     assert mean[1, 0].item() == np.float32(7) / np.float32(3)
     assert mean[1, 1].isnan()
     assert mean[2].tolist() == [0.0, 0.0]
-    low, arg = reference.voxel_rows(feats[:2], rows[:2], 2, "min")
+    low, arg = reference.voxel_scatter(feats[:2], rows[:2], 2, "min")
     assert arg.tolist() == [[-1, -1], [0, 0]]
     assert math.copysign(1, low[1, 1].item()) == -1  # -0.0 came first
-    high, arg = reference.voxel_rows(feats, rows, 3, "max")
+    high, arg = reference.voxel_scatter(feats, rows, 3, "max")
     assert arg.tolist() == [[4, 4], [1, 3], [-1, -1]]
     assert high[1, 1].isnan()
 
