@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels are given instead of tensors: dtypes, integer arrays and packed batches of clouds.
+// What kernels are given instead of tensors: dtypes, integer arrays and batches of clouds.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ TORCHVOX_HD int64_t divide(int64_t a, int64_t b) {
   return a / b;
 }
 
-// Where the points of one cloud lie. What else an op knows of a cloud stands in its heirs.
+// Where the points of one cloud lie. Structs that derive from it add what an op knows of a cloud.
 struct CloudRows {
   int64_t first;  // position of its first point among all rows
   int64_t base;  // element where that point starts

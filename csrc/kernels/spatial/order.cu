@@ -37,7 +37,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kChunk = 1024;  // points of a block of summary_kernel
 
-// Chunks of a ragged cloud are numbered from offsets[b] / kChunk + b: ranges that never overlap and
+// Chunks of a packed cloud are numbered from offsets[b] / kChunk + b: ranges that never overlap and
 // need no scan over the clouds.
 __device__ __forceinline__ int64_t first_chunk(const CandidatePoints& args, int64_t b) {
   return clamp_index(args.points.offsets[b], 0, args.points.rows) / kChunk + b;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Key of each position: cloud, then whether it is no candidate, then its place on the curve. A
-// thread per position; in a ragged call points outside every cloud keep their place between the
+// thread per position; in a packed call points outside every cloud keep their place between the
 // clouds.
 __global__ void __launch_bounds__(kThreads)
     key_kernel(const __grid_constant__ CandidatePoints args,

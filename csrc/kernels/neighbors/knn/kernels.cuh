@@ -65,7 +65,7 @@ cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, con
 cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                              cudaStream_t stream);
 
-// Where the points and groups of a cloud lie. Groups of a ragged cloud are numbered from
+// Where the points and groups of a cloud lie. Groups of a packed cloud are numbered from
 // offsets[b] / kKnnGroup + b: ranges that never overlap and need no scan over the clouds.
 struct OrderedCloud {
   int64_t position;  // of its first point in the order

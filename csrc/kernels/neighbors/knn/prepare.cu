@@ -140,7 +140,7 @@ __device__ __forceinline__ int64_t cloud_of_group(const KnnArgs& args, const Spa
   return low;
 }
 
-// One block a group, one warp a tile. Tiles without points get empty boxes, and so do the ragged
+// One block a group, one warp a tile. Tiles without points get empty boxes, and so do the packed
 // groups of no cloud, which are read where offsets in disorder make clouds overlap.
 __global__ void __launch_bounds__(kKnnGroup)
     box_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,

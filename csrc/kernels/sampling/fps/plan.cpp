@@ -16,7 +16,7 @@ using BlockClass = FpsPlan::BlockClass;
 // By measured time on an H200: more threads win over more points a thread.
 constexpr BlockClass kBlockTable[] = {{32, 1},  {64, 1},  {128, 1}, {256, 1}, {256, 2},
                                       {512, 2}, {512, 4}, {512, 8}, {512, 16}};
-// A ragged call launches each of these over all clouds, so they are few.
+// A packed call launches each of these over all clouds, so they are few.
 constexpr BlockClass kRaggedTable[] = {{128, 1}, {512, 2}, {512, 8}, {512, 16}};
 
 constexpr int64_t kPointsAtOnce = int64_t{1} << 25;
@@ -27,7 +27,7 @@ constexpr int64_t kMostTiles = 4096;
 void plan_classes(const FpsArgs& args, FpsPlan& plan) {
   const int64_t threads = fps_threads_plan.value();
   const int64_t points = fps_points_per_thread_plan.value();
-  // Of a ragged call: n points have less than n + T tie codes, however they are split.
+  // Of a packed call: n points have less than n + T tie codes, however they are split.
   const int64_t most = args.points.packed
       ? args.points.rows +
           std::max<int64_t>(std::min<int64_t>(args.tie_block, args.points.rows), 1) - 1

@@ -21,7 +21,7 @@ inline const PlanOverride fps_cpu_plan{"fps_cpu"};  // see instruction_set()
 
 // How a call runs on the GPU, from sizes that the host knows. No plan changes a result. A cloud is
 // taken by the first block class whose room holds its tie codes, and by the large kernel when none
-// does. A batch has one class at most; a ragged call has one for each size that its points allow,
+// does. A batch has one class at most; a packed call has one for each size that its points allow,
 // because only the device knows how they are split.
 struct FpsPlan {
   struct BlockClass {  // fps_block: one block of `threads` per cloud, everything in registers
