@@ -10,7 +10,7 @@ namespace {
 
 // On a GPU a spatial order takes about as long as so many distances (H200).
 constexpr int64_t kScannedPairs = int64_t{1} << 21;
-constexpr int64_t kScannedPoints = 4096;
+constexpr int64_t kScannedPoints = 1024;
 constexpr int64_t kScannedForFew = 512;
 // On the host, as long as so many queries that measure every point.
 constexpr int64_t kScanningQueries = 8;
