@@ -70,7 +70,7 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
         lambda n: (cloud(n),),
     ),
     "FurthestPointSample": (
-        lambda: torchvox.nn.FurthestPointSample(sampling.SAMPLES, tie="mmcv", tie_block=64),
+        lambda: torchvox.nn.FurthestPointSample(sampling.SAMPLES, convention="mmcv"),
         lambda n: (sampling.batch_of_clouds(n),),
     ),
     "SetAbstraction": (

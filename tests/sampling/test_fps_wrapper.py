@@ -15,8 +15,8 @@ def same(a, b):
 
 def test_it_is_the_op_with_names(device):
     points = cube(100, batch=2).to(device)
-    result = torchvox.furthest_point_sample(points, 20, tie="mmcv", start=3)
-    assert same(result, ops.furthest_point_sample(points, 20, tie="mmcv", start=3))
+    result = torchvox.furthest_point_sample(points, 20, start=3)
+    assert same(result, ops.furthest_point_sample(points, 20, start=3))
     assert result.idx is result[0] and result.dist2 is result[1]
 
 
@@ -85,6 +85,12 @@ def test_gather_points_passes_through(device):
 def test_what_is_no_size_is_refused(num_samples):
     with pytest.raises(TypeError, match="furthest_point_sample: num_samples must be a size"):
         torchvox.furthest_point_sample(cube(10), num_samples)
+
+
+def test_a_list_of_sizes_is_of_the_own_convention_alone():
+    words = r"^furthest_point_sample: convention must be 'torchvox' with a list .*, got 'mmcv'"
+    with pytest.raises(ValueError, match=words):
+        torchvox.furthest_point_sample(cube(10), [4, 2], convention="mmcv")
 
 
 @pytest.mark.parametrize("wrong", [{"points": "x"}, {"lengths": 3}])

@@ -6,6 +6,9 @@ from typing import Final, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from torchvox.ops.conventions import options_of
+from torchvox.ops.sampling import FURTHEST_POINT_SAMPLE_CONVENTIONS
+
 
 class FurthestPointSample(nn.Module):
     """`torchvox.furthest_point_sample` with its options fixed.
@@ -16,37 +19,25 @@ class FurthestPointSample(nn.Module):
 
     num_samples: Final[int]
     start: Final[int]
-    tie: Final[str]
-    tie_block: Final[int]
-    dist_order: Final[str]
-    exhausted: Final[str]
     nonfinite: Final[str]
-    skip_origin: Final[bool]
-    init_dist2: Final[float]
+    convention: Final[str]
 
     def __init__(
         self,
         num_samples: int,
         *,
         start: int = 0,
-        tie: str = "lowest",
-        tie_block: int = 1024,
-        dist_order: str = "pn2",
-        exhausted: str = "distinct",
         nonfinite: str = "skip",
-        skip_origin: bool = False,
-        init_dist2: Optional[float] = None,
+        convention: str = "torchvox",
     ) -> None:
         super().__init__()
         self.num_samples = int(num_samples)
         self.start = int(start)
-        self.tie = tie
-        self.tie_block = int(tie_block)
-        self.dist_order = dist_order
-        self.exhausted = exhausted
         self.nonfinite = nonfinite
-        self.skip_origin = bool(skip_origin)
-        self.init_dist2 = float("inf") if init_dist2 is None else float(init_dist2)
+        self.convention = convention
+        options = options_of("FurthestPointSample", FURTHEST_POINT_SAMPLE_CONVENTIONS, convention)
+        for name, value in options.items():
+            setattr(self, name, value)
 
     def forward(
         self,
@@ -73,4 +64,4 @@ class FurthestPointSample(nn.Module):
         return idx, dist2
 
     def extra_repr(self) -> str:
-        return f"num_samples={self.num_samples}, tie={self.tie!r}, exhausted={self.exhausted!r}"
+        return f"num_samples={self.num_samples}, convention={self.convention!r}"

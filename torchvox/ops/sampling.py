@@ -2,16 +2,42 @@
 """Choosing points of a cloud, and fetching what belongs to them."""
 
 from numbers import Integral
-from typing import List, NamedTuple, Optional, Sequence, Union
+from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
 import torch
 from torch import Tensor
+
+from torchvox.ops.conventions import Options, options_of
 
 __all__ = [
     "Samples",
     "furthest_point_sample",
     "furthest_point_sample_ragged",
 ]
+
+
+# docs/sampling.md says what the options mean. The blocks of a PointNet++ kernel have min(N, cap)
+# threads, a power of two; larger ones give the same order of ties, so tie_block is the cap.
+_TORCHVOX = {
+    "tie": "lowest",
+    "tie_block": 1024,
+    "dist_order": "pn2",
+    "exhausted": "distinct",
+    "skip_origin": False,
+    "init_dist2": None,
+}
+_POINTNET2 = {**_TORCHVOX, "tie": "mmcv", "exhausted": "repeat", "init_dist2": 1e10}
+_LOOP = {**_TORCHVOX, "dist_order": "loop", "exhausted": "repeat"}
+FURTHEST_POINT_SAMPLE_CONVENTIONS: Dict[str, Options] = {
+    "torchvox": _TORCHVOX,
+    "mmcv": _POINTNET2,
+    "openpcdet": _POINTNET2,
+    "openpoints": _POINTNET2,
+    "pointops": _POINTNET2,
+    "pointnet2": {**_POINTNET2, "tie_block": 512, "skip_origin": True},  # Pointnet2_PyTorch
+    "pytorch3d": _LOOP,
+    "torch_cluster": _LOOP,  # as its CPU code breaks ties
+}
 
 
 class Samples(NamedTuple):
@@ -37,13 +63,8 @@ def furthest_point_sample(
     counts: Optional[Tensor] = None,
     start: Union[int, str] = 0,
     start_idx: Optional[Tensor] = None,
-    tie: str = "lowest",
-    tie_block: int = 1024,
-    dist_order: str = "pn2",
-    exhausted: str = "distinct",
     nonfinite: str = "skip",
-    skip_origin: bool = False,
-    init_dist2: Optional[float] = None,
+    convention: str = "torchvox",
     generator: Optional[torch.Generator] = None,
 ) -> Union[Samples, List[Samples]]:
     """Samples well spread over each cloud: each is the point furthest from all samples before it.
@@ -52,7 +73,7 @@ def furthest_point_sample(
         are widened first. Points that are not finite are never sampled.
     num_samples: S, samples per cloud. A list [S0, S1, ...] samples once, max(S) times, and gives
         one Samples per size: the first S1 samples are also the sampling of the S0 first ones, so
-        this serves all levels of a network. Needs tie="lowest" and exhausted="distinct".
+        this serves all levels of a network. Only of convention "torchvox".
     lengths: [B] int32 or int64, points of each cloud that exist, clamped to [0, N]. None: N.
     counts: [B] int32 or int64, samples wanted of each cloud, clamped to [0, S]. None: S.
     start: index of the first sample in every cloud; "random" draws one per cloud from `generator`,
@@ -60,16 +81,12 @@ def furthest_point_sample(
     start_idx: [B] or [B, s] int32 or int64, one start or a set of starts per cloud, emitted first,
         as given; `start` is then ignored. A start that is no finite point of the cloud becomes the
         first candidate.
-    tie: which of equally distant points comes first: "lowest" index, or "mmcv", the order of the
-        PointNet++ kernels with a block of `tie_block` threads (a power of two up to 1024).
-    dist_order: rounding of the squared distance: "pn2", fma(dz, dz, fma(dx, dx, dy * dy)), D = 3
-        only; "loop", axis by axis.
-    exhausted: once every point lies at distance 0 of a sample: "distinct" takes the points left, in
-        tie order, then -1; "repeat" repeats the first candidate.
-    nonfinite: "skip", or "last": after all others, in index order.
-    skip_origin: points with |p|^2 <= 1e-3 are no candidates (Pointnet2_PyTorch); D = 3 only.
-    init_dist2: distance of every candidate before the first sample; None: infinity. 1e10 for
-        parity with the PointNet++ kernels.
+    nonfinite: "skip", or "last": after all others, in index order; not where samples repeat.
+    convention: of ties, rounding and what follows when no point is left. "torchvox": ties go to the
+        lowest index; once every point lies at distance 0 of a sample, the points left come in index
+        order, then -1. "mmcv", "openpcdet", "openpoints", "pointops", "pointnet2", "pytorch3d",
+        "torch_cluster": the samples of that library, which repeats a point then; "pointnet2" never
+        takes points with |p|^2 <= 1e-3. All are in docs/sampling.md.
 
     Returns Samples(idx [B, S] int32, dist2 [B, S] float32, float64 for float64 points). dist2 is
     the squared distance to the nearest earlier sample, +inf for starts. Slots without a sample hold
@@ -80,6 +97,7 @@ def furthest_point_sample(
     with N for D <= 3 (float64 and D > 3 pass over the whole cloud for each sample).
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
+    options = options_of("furthest_point_sample", FURTHEST_POINT_SAMPLE_CONVENTIONS, convention)
     if isinstance(start, str):
         if start != "random":
             raise ValueError(
@@ -107,10 +125,10 @@ def furthest_point_sample(
             raise ValueError(
                 f"furthest_point_sample: num_samples must be sizes >= 0, at least one, got {levels}"
             )
-        if tie != "lowest" or exhausted != "distinct":
+        if convention != "torchvox":
             raise ValueError(
-                "furthest_point_sample: num_samples must be one size unless tie is 'lowest' and "
-                f"exhausted 'distinct', got {levels} with {tie!r} and {exhausted!r}"
+                "furthest_point_sample: convention must be 'torchvox' with a list of sizes, got "
+                f"{convention!r}"
             )
     idx, dist2 = torch.ops.torchvox.furthest_point_sample(
         points,
@@ -119,13 +137,8 @@ def furthest_point_sample(
         counts=counts,
         start=start,
         start_idx=start_idx,
-        tie=tie,
-        tie_block=tie_block,
-        dist_order=dist_order,
-        exhausted=exhausted,
         nonfinite=nonfinite,
-        skip_origin=skip_origin,
-        init_dist2=init_dist2,
+        **options,
     )
     if levels is None:
         return Samples(idx, dist2)
@@ -140,13 +153,8 @@ def furthest_point_sample_ragged(
     *,
     start: int = 0,
     start_idx: Optional[Tensor] = None,
-    tie: str = "lowest",
-    tie_block: int = 1024,
-    dist_order: str = "pn2",
-    exhausted: str = "distinct",
     nonfinite: str = "skip",
-    skip_origin: bool = False,
-    init_dist2: Optional[float] = None,
+    convention: str = "torchvox",
     local_index: bool = False,
 ) -> Samples:
     """`furthest_point_sample` of clouds of different sizes that lie one after another.
@@ -161,6 +169,8 @@ def furthest_point_sample_ragged(
 
     Returns Samples(idx [max_total] int32, dist2 [max_total]).
     """
+    op = "furthest_point_sample_ragged"
+    options = options_of(op, FURTHEST_POINT_SAMPLE_CONVENTIONS, convention)
     idx, dist2 = torch.ops.torchvox.furthest_point_sample_ragged(
         points,
         batch_offsets,
@@ -168,13 +178,8 @@ def furthest_point_sample_ragged(
         max_total,
         start=start,
         start_idx=start_idx,
-        tie=tie,
-        tie_block=tie_block,
-        dist_order=dist_order,
-        exhausted=exhausted,
         nonfinite=nonfinite,
-        skip_origin=skip_origin,
-        init_dist2=init_dist2,
+        **options,
         local_index=local_index,
     )
     return Samples(idx, dist2)

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tie="mmcv" picks what the shared-memory tree of the PointNet++ kernels picks.
+"""A convention picks what its library picks.
 
-`tree_fps` emulates that kernel: T threads walk the cloud with stride T, then halve.
+`tree_fps` emulates the PointNet++ kernels: T threads walk the cloud with stride T, then halve.
+`argmax_fps` is the loop of torch_cluster and pytorch3d: of equals the first.
 """
+
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from fps_cases import samples
-from helpers import lattice
+from fps_cases import ops, samples
+from helpers import assert_same_bits, cube, lattice
 
+import torchvox
+from torchvox.ops.sampling import FURTHEST_POINT_SAMPLE_CONVENTIONS as TABLE
 from torchvox.reference.sampling import Rules, squared_distance, tie_code
 
 
@@ -32,7 +37,7 @@ def tree_argmax(distances, threads):
     return int(best_i[0])
 
 
-def tree_fps(points, num_samples, cap):
+def tree_fps(points, num_samples, cap, skip_origin=False):
     points = points.numpy()
     threads = min(cap, 1 << (len(points).bit_length() - 1))
     running = np.full(len(points), 1e10, np.float32)
@@ -40,8 +45,71 @@ def tree_fps(points, num_samples, cap):
     while len(chosen) < num_samples:
         distances = squared_distance(points, points[chosen[-1]], "pn2")
         running = np.minimum(running, distances)
+        if skip_origin:
+            running[(points * points).sum(1) <= 1e-3] = -1.0  # no thread takes it
         chosen.append(tree_argmax(running, threads))
     return chosen
+
+
+def argmax_fps(points, num_samples, dist_order="loop", distinct=False):
+    points = points.numpy()
+    running = np.full(len(points), np.inf, np.float32)
+    chosen = [0]
+    while len(chosen) < num_samples:
+        running = np.minimum(running, squared_distance(points, points[chosen[-1]], dist_order))
+        if distinct:
+            running[chosen] = -1.0
+        chosen.append(int(running.argmax()))
+    return chosen
+
+
+LIBRARIES = {
+    "torchvox": partial(argmax_fps, dist_order="pn2", distinct=True),
+    **dict.fromkeys(("mmcv", "openpcdet", "openpoints", "pointops"), partial(tree_fps, cap=1024)),
+    "pointnet2": partial(tree_fps, cap=512, skip_origin=True),
+    **dict.fromkeys(("pytorch3d", "torch_cluster"), argmax_fps),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_convention_picks_what_its_library_picks(device, name):
+    twice = lattice(1300, side=4, seed=2)  # 64 places: no point is left after as many samples
+    for points in (twice, lattice(3), cube(400), cube(400, scale=0.1)):
+        n = points.shape[1]
+        num_samples = min(n, 90)
+        expected = LIBRARIES[name](points[0], num_samples)
+        points = points.to(device)
+        found = torchvox.furthest_point_sample(points, num_samples, convention=name)
+        assert found.idx[0].tolist() == expected, f"N = {n}"
+        op = ops.furthest_point_sample(points, num_samples, **TABLE[name])
+        assert_same_bits(tuple(found), op)
+        offsets, slots = (torch.tensor([0, k], device=device) for k in (n, num_samples))
+        ragged = torchvox.furthest_point_sample_ragged(
+            points[0], offsets, slots, num_samples, convention=name
+        )
+        assert_same_bits(tuple(ragged), tuple(t[0] for t in op))
+        module = torchvox.nn.FurthestPointSample(num_samples, convention=name)
+        assert_same_bits(module(points), op)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", TABLE)
+def test_a_module_of_a_convention_scripts(name):
+    module = torchvox.nn.FurthestPointSample(9, convention=name)
+    assert_same_bits(torch.jit.script(module)(cube(40)), module(cube(40)))
+    assert name in repr(module)
+
+
+@pytest.mark.parametrize("name", ["pcdet", "", None])
+def test_an_unknown_convention_is_refused(name):
+    words = f"convention must be one of 'torchvox', 'mmcv', .*, got {name!r}"
+    offsets = torch.tensor([0, 10])
+    with pytest.raises(ValueError, match=f"^furthest_point_sample: {words}"):
+        torchvox.furthest_point_sample(cube(10), 2, convention=name)
+    with pytest.raises(ValueError, match=f"^furthest_point_sample_ragged: {words}"):
+        torchvox.furthest_point_sample_ragged(cube(10)[0], offsets, offsets, 2, convention=name)
+    with pytest.raises(ValueError, match=f"^FurthestPointSample: {words}"):
+        torchvox.nn.FurthestPointSample(2, convention=name)
 
 
 def mmcv(device, points, num_samples, cap=1024):
