@@ -87,7 +87,7 @@ def with_torch(case: HeadCase) -> Tuple[Tensor, Tensor, Tensor]:
     scores = of_boxes(call, "cls").float().sigmoid()
     best, at = scores.max(-1).values.topk(call["pre"])
     boxes = decoded(call, at)
-    if call.get("group") == "class":
+    if call.get("convention") == "mmdet3d":
         return by_class(call, boxes, scores.gather(1, at[..., None].expand(-1, -1, scores.size(2))))
     passing = (best >= call["score_threshold"]).sum(1)
     index, count = torchvox.rotated_nms(
@@ -103,7 +103,7 @@ def by_class(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """As mmdetection3d does it: each class thins out the same boxes, then the best of all stay."""
     samples, _, classes = scores.shape
-    passing = torch.where(scores >= call["score_threshold"], scores, -math.inf).mT
+    passing = torch.where(scores > call["score_threshold"], scores, -math.inf).mT
     index, _ = torchvox.rotated_nms(
         boxes[:, None].expand(-1, classes, -1, -1).flatten(0, 1),
         passing.flatten(0, 1),
@@ -234,8 +234,7 @@ def gpu_cases() -> List[CaseSpec]:
         kitti("KITTI, float16", 1, 0.1, half, targets=[Target("graph_us", 100)]),
         kitti("KITTI, threshold 0", 1, 0.0, half, targets=[Target("graph_us", 200)]),
         kitti("KITTI, batch of 16", 16, 0.1, half),
-        kitti("KITTI by class", 1, 0.1, half, group="class", shared_pre=True, global_post=True,
-              pre=100, post=50),
+        kitti("KITTI by class", 1, 0.1, half, convention="mmdet3d", pre=100, post=50),
         centers("nuScenes centers, float16", 1, 0.1, half),
         centers("nuScenes centers, threshold 0", 1, 0.0, half),
     ]  # fmt: skip

@@ -110,9 +110,7 @@ def test_every_public_op_has_a_python_function_with_the_schemas_arguments(name):
     assert not left or (named and "convention" in parameters), f"torchvox.{name} lacks {left}"
     for argument in schema.arguments:
         known = argument.name in parameters and argument.has_default_value()
-        if known and not argument.type.isSubtypeOf(
-            torch._C.NumberType.get()
-        ):
+        if known and not argument.type.isSubtypeOf(torch._C.NumberType.get()):
             assert parameters[argument.name].default == argument.default_value, argument.name
 
 

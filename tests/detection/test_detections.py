@@ -14,6 +14,7 @@ from torch import Tensor
 import torchvox
 from torchvox.reference import portable_math
 
+ops = torch.ops.torchvox
 KEPT = math.log(0.9 / 0.1)  # the logit of a score of 0.9
 
 
@@ -50,7 +51,7 @@ def detect(device: str, call: dict) -> torchvox.ops.Detections:
         else v
         for k, v in call.items()
     }
-    op = torchvox.anchor_decode_nms if "cls" in call else torchvox.center_decode_nms
+    op = ops.anchor_decode_nms if "cls" in call else ops.center_decode_nms
     return torchvox.ops.Detections(*(t.cpu() for t in op(**moved)))
 
 
@@ -319,7 +320,7 @@ def test_box_decode_follows_its_formulas(code, bins, device):
     deltas, logits = deltas.nan_to_num(0.5, 1.0, -1.0), logits if logits is None else logits.sin()
     moved = {"anchors": anchors.to(device), "deltas": deltas.to(device)}
     moved["direction"] = None if logits is None else logits.nan_to_num(0.0).to(device)
-    boxes = torchvox.box_decode(**{**call, **moved}).cpu().double()
+    boxes = ops.box_decode(**{**call, **moved}).cpu().double()
 
     d, (x, y, z, length, width, height, turn) = deltas.double(), anchors.double().unbind(-1)
     diagonal = torch.hypot(length, width)

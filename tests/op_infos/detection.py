@@ -101,7 +101,6 @@ def decode_call(n: int, seed: int = 0, code: int = 7, bins: int = 2, **options) 
         "anchors": torch.randn(n, 7, generator=g).abs() + 0.5,
         "direction": spoilt(torch.randn(BATCH, n, bins, generator=g)) if bins else None,
         "dir_offset": 0.78539,
-        "dir_limit": 0.0,
     }
     return {**call, **options}
 

@@ -74,7 +74,7 @@ LIBRARIES = {
 @pytest.mark.parametrize("name", TABLE)
 def test_a_convention_picks_what_its_library_picks(device, name):
     twice = lattice(1300, side=4, seed=2)  # 64 places: no point is left after as many samples
-    for points in (twice, lattice(3), cube(400), cube(400, scale=0.1)):
+    for points in (twice, lattice(3), cube(400), cube(400, scale=0.1), cube(400, scale=1e6)):
         n = points.shape[1]
         num_samples = min(n, 90)
         expected = LIBRARIES[name](points[0], num_samples)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the maps of a detection head to boxes."""
 
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 import torch
 from torch import Tensor
+
+from torchvox.ops.conventions import Options, options_of
 
 __all__ = [
     "Detections",
@@ -12,6 +14,31 @@ __all__ = [
     "box_decode",
     "center_decode_nms",
 ]
+
+
+# docs/detection.md says what the options mean.
+_ANCHORS = dict(
+    group="none", shared_pre=False, global_post=False, closed=True, dir_limit=0.0, dir_flip=False
+)
+_MMDET3D = {**_ANCHORS, "group": "class", "shared_pre": True, "global_post": True, "closed": False}
+ANCHOR_DECODE_NMS_CONVENTIONS: Dict[str, Options] = {
+    "torchvox": _ANCHORS,
+    "openpcdet": _ANCHORS,
+    "openpcdet_multihead": {**_ANCHORS, "group": "class"},
+    "mmdet3d": _MMDET3D,
+    "mmdet3d_0": {**_MMDET3D, "dir_limit": 1.0},  # before 1.0
+    "zhulf0804": {**_MMDET3D, "dir_limit": 1.0, "dir_flip": True},
+}
+_CENTERS = dict(
+    group="task", global_post=False, best_class=False, closed=False, rot_order="sin_cos"
+)
+CENTER_DECODE_NMS_CONVENTIONS: Dict[str, Options] = {
+    "torchvox": _CENTERS,
+    "openpcdet": {**_CENTERS, "rot_order": "cos_sin"},
+    "mmdet3d": _CENTERS,
+    "mmdet3d_0": _CENTERS,
+    "det3d": {**_CENTERS, "best_class": True},
+}
 
 
 class Detections(NamedTuple):
@@ -28,8 +55,7 @@ def box_decode(
     *,
     direction: Optional[Tensor] = None,
     dir_offset: float = 0.0,
-    dir_limit: float = 0.0,
-    dir_flip: bool = False,
+    convention: str = "torchvox",
 ) -> Tensor:
     """Boxes of what an anchor head regresses (the residual code of SECOND and PointPillars).
 
@@ -39,20 +65,23 @@ def box_decode(
         leading dimensions are those of deltas, or the last of them.
     direction: [.., bins] of the dtype of deltas, logits of the direction classifier. The angle is
         brought into [offset - limit * period, .. + period), period = 2 pi / bins, and gets the
-        number of the greatest bin times the period added. dir_flip: bins count downwards.
+        number of the greatest bin times the period added.
+    convention: of `anchor_decode_nms`. The limit is 1 for "mmdet3d_0" and "zhulf0804", else 0; the
+        bins of "zhulf0804" count downwards.
 
     Returns [.., 7], or [.., 9] with a velocity, float32: x, y from the anchor's diagonal, z from
     its height, exponentials of sizes. The same bits on CPU and CUDA; no host synchronization.
     For inference: raises NotImplementedError when an input requires a gradient (outside of
     torch.no_grad()). Raises ValueError (shapes) and TypeError (dtypes).
     """
+    options = options_of("box_decode", ANCHOR_DECODE_NMS_CONVENTIONS, convention)
     return torch.ops.torchvox.box_decode(
         deltas,
         anchors,
         direction=direction,
         dir_offset=dir_offset,
-        dir_limit=dir_limit,
-        dir_flip=dir_flip,
+        dir_limit=options["dir_limit"],
+        dir_flip=options["dir_flip"],
     )
 
 
@@ -66,15 +95,10 @@ def anchor_decode_nms(
     pre: int,
     post: int,
     *,
-    group: str = "none",
-    shared_pre: bool = False,
-    global_post: bool = False,
-    closed: bool = True,
     dir_offset: float = 0.0,
-    dir_limit: float = 0.0,
-    dir_flip: bool = False,
     class_labels: Optional[List[int]] = None,
     nms: str = "rotated",
+    convention: str = "torchvox",
 ) -> Detections:
     """Detections of anchor heads: scores, the best candidates, their boxes, NMS.
 
@@ -84,24 +108,27 @@ def anchor_decode_nms(
         cls: [B, A * C, H, W] logits, channel a * C + c. box: [B, A * D, H, W], D as in
         `box_decode`. direction: [B, A * bins, H, W] each, or None. anchors: [H, W, A, 7]
         float32.
-    score_threshold: of sigmoid(logit); closed: scores that equal it pass.
-    group: "none", a box with its best class, all heads together; "task", the same, heads apart;
-        "class", a box may appear once a class, classes apart.
+    score_threshold: of sigmoid(logit).
     pre: candidates of a sample and group that go into NMS, by score, then (head, class, y, x, a).
-        shared_pre, with "class": `pre` boxes of a sample by their best class.
-    post: most detections of a group, and of the sample with global_post.
+    post: most detections of a group, or of a sample where the convention has it so.
     nms_threshold: [t], or one a group. nms: "rotated", a box goes when its BEV IoU with a better
         one that stays exceeds t; "circle", when the squared distance of the centers is at most t.
-    dir_offset, dir_limit, dir_flip: as in `box_decode`.
+    dir_offset: as in `box_decode`.
     class_labels: label of each class, classes of all heads numbered through. None: the numbers.
+    convention: "torchvox", "openpcdet": a box has its best class, all boxes are one group, scores
+        at the threshold pass. "openpcdet_multihead": a group a class, and a box may be in several.
+        "mmdet3d", "mmdet3d_0" (before 1.0), "zhulf0804": the `pre` boxes of a sample by their best
+        class, then a group a class and the best `post` of them all; scores must exceed the
+        threshold. The directions: see `box_decode`.
 
     Returns Detections(boxes [B, K, 7 or 9] float32, scores [B, K] float32, labels [B, K] int32,
-    count [B] int32, overflow [B] int32), K = post, times the groups without global_post. Rows:
-    group by group in order of score, with global_post of all groups; past count 0, 0 and -1.
+    count [B] int32, overflow [B] int32), K = post, times the groups unless post is of a sample.
+    Rows: group by group in order of score, or of all groups; past count 0, 0 and -1.
     overflow counts the candidates beyond `pre`. Logits and boxes that are not finite are dropped.
     Deterministic, the same bits on CPU and CUDA; no host synchronization. For inference, as
     `box_decode`. Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
+    options = options_of("anchor_decode_nms", ANCHOR_DECODE_NMS_CONVENTIONS, convention)
     boxes, scores, labels, count, overflow = torch.ops.torchvox.anchor_decode_nms(
         cls,
         box,
@@ -111,15 +138,10 @@ def anchor_decode_nms(
         nms_threshold,
         pre,
         post,
-        group=group,
-        shared_pre=shared_pre,
-        global_post=global_post,
-        closed=closed,
         dir_offset=dir_offset,
-        dir_limit=dir_limit,
-        dir_flip=dir_flip,
         class_labels=class_labels,
         nms=nms,
+        **options,
     )
     return Detections(boxes, scores, labels, count, overflow)
 
@@ -139,31 +161,30 @@ def center_decode_nms(
     pre: int,
     post: int,
     *,
-    group: str = "task",
-    global_post: bool = False,
-    best_class: bool = False,
-    closed: bool = False,
     post_range: Optional[List[float]] = None,
-    rot_order: str = "sin_cos",
     class_labels: Optional[List[int]] = None,
     nms: str = "rotated",
+    convention: str = "torchvox",
 ) -> Detections:
     """Detections of center heads (CenterPoint): scores, the best cells, their boxes, NMS.
 
     heatmap, offset, z, dim, rot, vel: a map a task (1 to 8), read where it lies, with any strides,
         all float16, bfloat16 or float32, of one dtype. heatmap: [B, C, H, W] logits, a channel a
         class. offset [B, 2, H, W] in cells, z [B, 1, H, W], dim [B, 3, H, W] logarithms of l, w, h,
-        rot [B, 2, H, W] in rot_order ("sin_cos" or "cos_sin"), vel [B, 2, H, W] each, or None.
+        rot [B, 2, H, W] sine and cosine, vel [B, 2, H, W] each, or None.
     voxel_size, point_cloud_range: of the grid, in meters. stride: voxels a cell. The center is
         (cell + offset) * stride * voxel_size + lower bound.
-    best_class: a candidate is a cell with its best class; else a cell may appear once a class.
     post_range: (x0, y0, z0, x1, y1, z1), bounds included; candidates, of the `pre` best, with a
         center outside are dropped. None: none are.
-    group, pre, post, thresholds, labels and nms: as in `anchor_decode_nms`; ties go to the lower
+    pre, post, thresholds, labels and nms: as in `anchor_decode_nms`; ties go to the lower
         (task, class, y, x).
+    convention: a group a task, scores exceed the threshold. "torchvox", "mmdet3d", "mmdet3d_0"
+        (before 1.0): a cell may appear once a class. "openpcdet": the same, rot is cosine and sine.
+        "det3d": a cell appears with its best class alone.
 
     Returns Detections as `anchor_decode_nms`, boxes with 9 values if there are velocities.
     """
+    options = options_of("center_decode_nms", CENTER_DECODE_NMS_CONVENTIONS, convention)
     boxes, scores, labels, count, overflow = torch.ops.torchvox.center_decode_nms(
         heatmap,
         offset,
@@ -178,13 +199,9 @@ def center_decode_nms(
         nms_threshold,
         pre,
         post,
-        group=group,
-        global_post=global_post,
-        best_class=best_class,
-        closed=closed,
         post_range=post_range,
-        rot_order=rot_order,
         class_labels=class_labels,
         nms=nms,
+        **options,
     )
     return Detections(boxes, scores, labels, count, overflow)

@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing.backbone_neck import Pair, State, conv, norm, shape
 from torchvox.models.importing.published import NUSCENES_LIMITS, NUSCENES_TASKS
-from torchvox.models.importing.settings import Settings
+from torchvox.models.importing.settings import Settings, detections
+from torchvox.ops.detection import CENTER_DECODE_NMS_CONVENTIONS
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class CenterNames:
 
 
 def center_head(
-    state: State, settings: Settings, names: CenterNames, rot: str
+    state: State, settings: Settings, names: CenterNames, convention: str
 ) -> Tuple[List[str], Dict[str, Any], str]:
     """Class names, the configuration of the head, and why it is none of the published ones, ""
     when it is."""
@@ -51,7 +52,7 @@ def center_head(
         "width": width,
         "convs": convs,
         "velocity": f"{names.tasks}.0.{names.parts['vel']}.{names.last(convs)}.weight" in state,
-        "rot": settings.choose("head.rot", rot),
+        "rot": settings.choose("head.rot", CENTER_DECODE_NMS_CONVENTIONS[convention]["rot_order"]),
         "conv_bias": f"{names.shared[0]}.bias" in state,
     }
     return list(classes), head, unknown
@@ -74,16 +75,9 @@ def center_pairs(config: Mapping[str, Any], names: CenterNames) -> List[Pair]:
     return pairs
 
 
-def center_detections(settings: Settings, **more: Any) -> Dict[str, Any]:
+def center_detections(settings: Settings, convention: str, **more: Any) -> Dict[str, Any]:
     """Of nuScenes: a suppression per task."""
-    values: Dict[str, Any] = {
-        "score": 0.1,
-        "strict": True,
-        "pre": 500,
-        "post": 83,
-        "nms": [0.2],
-        "group": "task",
-        "center_range": list(NUSCENES_LIMITS),
-        **more,
-    }
-    return {k: settings.choose(f"detections.{k}", v) for k, v in values.items()}
+    numbers = {"score": 0.1, "pre": 500, "post": 83, "nms": [0.2], **more}
+    limits = list(NUSCENES_LIMITS)
+    options = CENTER_DECODE_NMS_CONVENTIONS[convention]
+    return detections(settings, options, center_range=limits, **numbers)

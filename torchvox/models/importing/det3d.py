@@ -39,13 +39,13 @@ CENTERS = CenterNames(
 def _describe(state: State, settings: Settings) -> Found:
     defaults = {"pad_semantics": "reference", "legacy": False}
     seen = encoder(state, settings, LINEAR + ".weight", columns=None, axes=2, **defaults)
-    classes, head, unknown = center_head(state, settings, CENTERS, "sin_cos")
+    classes, head, unknown = center_head(state, settings, CENTERS, "det3d")
     chosen = grid_of(settings, {**NUSCENES, "max_pillars": [30_000, 60_000]}, unknown)
     blocks = backbone(state, settings, BLOCKS, 1)
     necks = neck(state, settings, DEBLOCKS, blocks, "conv")
-    more = {"pre": 1000, "best_class": True, "box_format": "wlh_clockwise"}
     config = {**chosen, **seen, "backbone": blocks, "neck": necks, "head": head}
-    config["detections"] = center_detections(settings, **more)
+    more = {"pre": 1000, "box_format": "wlh_clockwise"}
+    config["detections"] = center_detections(settings, "det3d", **more)
     return Found("CenterPointPillars", {"classes": classes, **config})
 
 

@@ -36,7 +36,8 @@ from torchvox.models.importing.published import (
     NUSCENES,
     anchors,
 )
-from torchvox.models.importing.settings import SHAPES, Settings
+from torchvox.models.importing.settings import SHAPES, Settings, detections
+from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
 
 @dataclass(frozen=True)
@@ -74,21 +75,18 @@ CENTERS = CenterNames(
 
 def _describe(state: State, settings: Settings) -> Found:
     if CENTER.linear.format(0) + ".weight" in state:
-        return _centers(state, settings, "lwh")
-    turn = {"offset": -pi / 2, "limit": 0.0, "flip": False}
-    return _anchors(state, settings, MMDET3D, turn, "lwh")
+        return _centers(state, settings, "mmdet3d", "lwh")
+    return _anchors(state, settings, MMDET3D, "mmdet3d", -pi / 2, "lwh")
 
 
 def _describe_0(state: State, settings: Settings) -> Found:
     if CENTER.linear.format(0) + ".weight" in state:
-        return _centers(state, settings, "wlh_clockwise")
-    turn = {"offset": 0.0, "limit": 1.0, "flip": False}
-    return _anchors(state, settings, MMDET3D, turn, "wlh_clockwise")
+        return _centers(state, settings, "mmdet3d_0", "wlh_clockwise")
+    return _anchors(state, settings, MMDET3D, "mmdet3d_0", 0.0, "wlh_clockwise")
 
 
 def _describe_zhulf0804(state: State, settings: Settings) -> Found:
-    turn = {"offset": 0.0, "limit": 1.0, "flip": True}
-    return _anchors(state, settings, ZHULF0804, turn, "wlh_clockwise")
+    return _anchors(state, settings, ZHULF0804, "zhulf0804", 0.0, "wlh_clockwise")
 
 
 def _backbone_and_neck(
@@ -115,7 +113,12 @@ def _backbone_and_neck(
 
 
 def _anchors(
-    state: State, settings: Settings, names: Names, turn: Dict[str, Any], box_format: str
+    state: State,
+    settings: Settings,
+    names: Names,
+    convention: str,
+    dir_offset: float,
+    box_format: str,
 ) -> Found:
     per_cell = per_cell_of(state, f"{names.head}.conv_reg.weight")
     count = shape(state, f"{names.head}.conv_cls.weight")[0] // per_cell
@@ -130,33 +133,25 @@ def _anchors(
         boxes = settings.need("head.anchors", unknown)
     config = _backbone_and_neck(state, settings, names, KITTI, 4, True, "transposed", unknown)
     bins = shape(state, f"{names.head}.conv_dir_cls.weight")[0] // per_cell
+    options = ANCHOR_DECODE_NMS_CONVENTIONS[convention]
+    turn = {"offset": dir_offset, "limit": options["dir_limit"], "flip": options["dir_flip"]}
     direction = {k: settings.choose(f"head.direction.{k}", v) for k, v in turn.items()}
     direction["bins"] = settings.choose("head.direction.bins", bins, SHAPES)
     grid = settings.choose("head.grid", "centers")
     config["head"] = {"anchors": boxes, "grid": grid, "code_size": 7, "direction": direction}
-    selection = {
-        "score": 0.1,
-        "strict": True,
-        "pre": 100,
-        "post": 50,
-        "nms": [0.01],
-        "group": "class",
-        "shared_pre": True,
-        "global_post": True,
-        "box_format": box_format,
-    }
-    config["detections"] = {k: settings.choose(f"detections.{k}", v) for k, v in selection.items()}
+    numbers = {"score": 0.1, "pre": 100, "post": 50, "nms": [0.01], "box_format": box_format}
+    config["detections"] = detections(settings, options, **numbers)
     return Found("PointPillars", {"classes": classes, **config})
 
 
-def _centers(state: State, settings: Settings, box_format: str) -> Found:
+def _centers(state: State, settings: Settings, convention: str, box_format: str) -> Found:
     if f"{CENTER.head}.conv_cls.weight" in state:
         raise CheckpointError(f"{CENTER.head}.conv_cls: anchors that all classes share are unknown")
     grid = {**NUSCENES, "max_pillars": [30_000, 40_000]}
-    classes, head, unknown = center_head(state, settings, CENTERS, "sin_cos")
+    classes, head, unknown = center_head(state, settings, CENTERS, convention)
     config = _backbone_and_neck(state, settings, CENTER, grid, 5, False, "conv", unknown)
     config["head"] = head
-    config["detections"] = center_detections(settings, box_format=box_format)
+    config["detections"] = center_detections(settings, convention, box_format=box_format)
     return Found("CenterPointPillars", {"classes": classes, **config})
 
 

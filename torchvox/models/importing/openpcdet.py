@@ -36,7 +36,8 @@ from torchvox.models.importing.published import (
     OPENPCDET_KITTI,
     anchors,
 )
-from torchvox.models.importing.settings import SHAPES, Settings
+from torchvox.models.importing.settings import SHAPES, Settings, detections
+from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
 LINEAR, LINEAR_NORM = "vfe.pfn_layers.{}.linear", "vfe.pfn_layers.{}.norm"
 BLOCKS, DEBLOCKS = "backbone_2d.blocks", "backbone_2d.deblocks"
@@ -93,20 +94,17 @@ def _single(state: State, settings: Settings) -> Found:
         classes = settings.need("classes", unknown)
         boxes = settings.need("head.anchors", unknown)
     config = _backbone_and_neck(state, settings, KITTI, unknown)
-    direction = None
+    direction, options = None, ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet"]
     if "dense_head.conv_dir_cls.weight" in state:
         bins = shape(state, "dense_head.conv_dir_cls.weight")[0] // per_cell
         direction = {
             "offset": settings.choose("head.direction.offset", 0.78539),
-            "limit": settings.choose("head.direction.limit", 0.0),
+            "limit": settings.choose("head.direction.limit", options["dir_limit"]),
             "bins": settings.choose("head.direction.bins", bins, SHAPES),
         }
     grid = settings.choose("head.grid", "ends")
     config["head"] = {"anchors": boxes, "grid": grid, "code_size": 7, "direction": direction}
-    selection = {"score": 0.1, "strict": False, "pre": 4096, "post": 500, "nms": [0.01]}
-    config["detections"] = {
-        k: settings.choose(f"detections.{k}", v) for k, v in {**selection, "group": "none"}.items()
-    }
+    config["detections"] = detections(settings, options, score=0.1, pre=4096, post=500, nms=[0.01])
     return Found("PointPillars", {"classes": classes, **config})
 
 
@@ -140,10 +138,8 @@ def _several(state: State, settings: Settings) -> Found:
         "width": shape(state, "dense_head.rpn_heads.0.conv_cls.0.weight")[0],
         "convs": convs,
     }
-    selection = {"score": 0.1, "strict": False, "pre": 1000, "post": 83, "nms": [0.2]}
-    config["detections"] = {
-        k: settings.choose(f"detections.{k}", v) for k, v in {**selection, "group": "class"}.items()
-    }
+    options = ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet_multihead"]
+    config["detections"] = detections(settings, options, score=0.1, pre=1000, post=83, nms=[0.2])
     return Found("PointPillars", {"classes": classes, **config})
 
 
@@ -154,9 +150,9 @@ def _centers(state: State, settings: Settings) -> Found:
     grid = dict(NUSCENES)
     if padding == "none":
         grid |= {"max_points": -1, "max_pillars": [-1, -1]}
-    classes, head, unknown = center_head(state, settings, CENTERS, "cos_sin")
+    classes, head, unknown = center_head(state, settings, CENTERS, "openpcdet")
     config = {**_backbone_and_neck(state, settings, grid, unknown, padding), "head": head}
-    config["detections"] = center_detections(settings)
+    config["detections"] = center_detections(settings, "openpcdet")
     return Found("CenterPointPillars", {"classes": classes, **config})
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Tuple
 
 from torchvox.models.checkpoints import CheckpointError
+from torchvox.ops.conventions import Options
 
 SHAPES, ASSUMED, OVERRIDE = "inferred from shapes", "assumed", "override"
 CONFIG = "declared by its configuration"
@@ -64,6 +65,15 @@ class Settings:
             at[last] = value
         self._open = {}
         return config
+
+
+def detections(settings: Settings, options: Options, **numbers: Any) -> Dict[str, Any]:
+    """The `detections` of a configuration: the options of a decode op under a convention, and
+    numbers and words of the published one."""
+    named = ("group", "shared_pre", "global_post", "best_class")
+    rules = {name: options[name] for name in named if name in options}
+    values = {**numbers, "strict": not options["closed"], **rules}
+    return {k: settings.choose(f"detections.{k}", v) for k, v in values.items()}
 
 
 def flat(values: Mapping[str, Any], where: str = "") -> Dict[str, Any]:
