@@ -27,6 +27,7 @@ from op_infos import (
 )
 from op_infos.op_info import (  # noqa: F401 (the tests take everything from here)
     Call,
+    ErrorInput,
     OpInfo,
     backward,
     cloud,

@@ -5,15 +5,27 @@
 
 #include <torch/library.h>
 
+#include <algorithm>
+
 namespace torchvox {
 
-const std::vector<const char*>& schemas() {
+namespace {
+
+// The schema of the op `of` under another name, with other outputs.
+std::string variant(const std::vector<std::string>& table, const std::string& name,
+                    const std::string& of, const std::string& outputs) {
+  const auto schema = std::find_if(table.begin(), table.end(),
+                                   [&](const auto& s) { return s.rfind(of + "(", 0) == 0; });
+  const size_t arguments = of.size(), arrow = schema->find(" -> ");
+  return name + schema->substr(arguments, arrow - arguments) + " -> " + outputs;
+}
+
+std::vector<std::string> make_schemas() {
   // clang-format off
-  static const std::vector<const char*> table = {
+  std::vector<std::string> table = {
       // voxel, C = B * max_voxels or N: features [C, P, F] or [C, F], indices [C, 4] (b, z, y, x),
-      // num_points [C], point_voxel [N], counts [B + 1, 8]; point_slot [N], arg [C, F] or [0]
+      // num_points [C], point_voxel [N], counts [B + 1, 8]; point_slot [N]
       "voxelize(Tensor points, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt max_voxels, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str reduce=\"none\", str order=\"first\", str bounds=\"grid\", ScalarType? out_dtype=None, bool center_relative=False) -> (Tensor features, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor counts)",
-      "_voxelize_train(Tensor points, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt max_voxels, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str reduce=\"none\", str order=\"first\", str bounds=\"grid\", ScalarType? out_dtype=None, bool center_relative=False) -> (Tensor features, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor counts, Tensor point_slot, Tensor arg)",
       "_voxelize_backward(Tensor grad, Tensor point_voxel, Tensor point_slot, Tensor num_points, Tensor arg, str reduce, ScalarType dtype) -> Tensor",  // [N, F]
       "voxel_map(Tensor points, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt max_voxels, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str order=\"first\", str bounds=\"grid\") -> (Tensor indices, Tensor num_points, Tensor point_voxel, Tensor point_slot, Tensor counts)",
       "grid_size(float[] voxel_size, float[] point_cloud_range) -> int[]",
@@ -37,19 +49,14 @@ const std::vector<const char*>& schemas() {
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
       // neighbors: dist2 and idx int32, [B, M, k] or [U, k]
-      "knn(Tensor points, Tensor query, SymInt k, *, int norm=2, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
-      "knn_ragged(Tensor points, Tensor query, Tensor batch_offsets, Tensor query_batch_offsets, SymInt k, *, int norm=2, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
-      "three_nn(Tensor query, Tensor points, *, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx)",
-      "three_nn_ragged(Tensor query, Tensor points, Tensor query_batch_offsets, Tensor batch_offsets, *, str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx)",
-      "group_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
+      "knn(Tensor points, Tensor query, SymInt k, *, int norm=2, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> (Tensor dist2, Tensor idx)",
+      "three_nn(Tensor query, Tensor points, *, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> (Tensor dist2, Tensor idx)",
+      "group_points(Tensor features, Tensor idx, *, bool channels_first=False, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> Tensor",
       "_group_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
-      // [U, k, C]
-      "group_points_ragged(Tensor features, Tensor idx, Tensor batch_offsets, Tensor query_batch_offsets, *, bool local_index=False) -> Tensor",
       // [B, M, k] or [U, k] int32
       "neighbor_rows(Tensor idx, SymInt num_points, *, Tensor? count=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> Tensor",
-      // out [B, M, C], or [B, C, M] with channels_first; [U, C]
-      "three_interpolate(Tensor features, Tensor idx, Tensor weight, *, bool channels_first=False) -> Tensor",
-      "three_interpolate_ragged(Tensor features, Tensor idx, Tensor weight, Tensor batch_offsets, Tensor query_batch_offsets, *, bool local_index=False) -> Tensor",
+      // out [B, M, C], or [B, C, M] with channels_first; packed: [U, C]
+      "three_interpolate(Tensor features, Tensor idx, Tensor weight, *, bool channels_first=False, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> Tensor",
       // as features and weight; [0] where not wanted
       "_three_interpolate_backward(Tensor grad, Tensor features, Tensor idx, Tensor weight, *, bool channels_first=False, bool for_features=True, bool for_weight=True) -> (Tensor grad_features, Tensor grad_weight)",
       // [.., 3], as dist2
@@ -61,8 +68,7 @@ const std::vector<const char*>& schemas() {
       // [U]: slots of a query that carry a distance
       "_neighbor_distance_backward(Tensor grad_dist2, Tensor points, Tensor query, Tensor idx, *, int norm=2, Tensor? count=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False, bool for_points=True, bool for_query=True) -> (Tensor grad_points, Tensor grad_query)",
       // neighbors: dist2, idx int32 [B, M, k] or [U, k], count int32 [B, M] or [U]
-      "ball_query(Tensor points, Tensor query, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor dist2, Tensor idx, Tensor count)",
-      "ball_query_ragged(Tensor points, Tensor query, Tensor batch_offsets, Tensor query_batch_offsets, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",
+      "ball_query(Tensor points, Tensor query, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",
       // grouped [B, M, K, D + C], idx int32 [B, M, K], count int32 [B, M, radii], K = sum of ks
       "query_and_group(Tensor points, Tensor query, Tensor? features, float[] radii, SymInt[] ks, *, bool use_xyz=True, bool normalize_xyz=False, bool features_first=False, bool closed=False, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor grouped, Tensor idx, Tensor count)",
       // [B, M, C_out of the last weight]
@@ -74,9 +80,8 @@ const std::vector<const char*>& schemas() {
       // boxes [B, K, 7 or 9], scores [B, K], labels [B, K] int32, count [B] and overflow [B] int32; K = post, or post * groups
       "anchor_decode_nms(Tensor[] cls, Tensor[] box, Tensor[]? direction, Tensor[] anchors, float score_threshold, float[] nms_threshold, SymInt pre, SymInt post, *, str group=\"none\", bool shared_pre=False, bool global_post=False, bool closed=True, float dir_offset=0., float dir_limit=0., bool dir_flip=False, int[]? class_labels=None, str nms=\"rotated\") -> (Tensor boxes, Tensor scores, Tensor labels, Tensor count, Tensor overflow)",
       "center_decode_nms(Tensor[] heatmap, Tensor[] offset, Tensor[] z, Tensor[] dim, Tensor[] rot, Tensor[]? vel, float[] voxel_size, float[] point_cloud_range, int stride, float score_threshold, float[] nms_threshold, SymInt pre, SymInt post, *, str group=\"task\", bool global_post=False, bool best_class=False, bool closed=False, float[]? post_range=None, str rot_order=\"sin_cos\", int[]? class_labels=None, str nms=\"rotated\") -> (Tensor boxes, Tensor scores, Tensor labels, Tensor count, Tensor overflow)",
-      // pillars: canvas [B, O, ny, nx] channels_last, mean [V, 3], arg [V, O] int32
+      // pillars: canvas [B, O, ny, nx] channels_last
       "pillar_encode(Tensor points, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor point_slot, Tensor weight, Tensor bias, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt batch_size, *, int center_axes=3, bool legacy=False, str pad_semantics=\"reference\", ScalarType? out_dtype=None) -> Tensor",
-      "_pillar_encode_train(Tensor points, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor point_slot, Tensor weight, Tensor bias, float[] voxel_size, float[] point_cloud_range, int max_points, SymInt batch_size, *, int center_axes=3, bool legacy=False, str pad_semantics=\"reference\", ScalarType? out_dtype=None) -> (Tensor canvas, Tensor mean, Tensor arg)",
       // as weight and bias
       "_pillar_encode_backward(Tensor grad, Tensor mean, Tensor arg, Tensor points, Tensor indices, float[] voxel_size, float[] point_cloud_range, ScalarType dtype, *, int center_axes=3, bool legacy=False) -> (Tensor grad_weight, Tensor grad_bias)",
       // [(D + 1)(D + 2) / 2] float64
@@ -97,11 +102,25 @@ const std::vector<const char*>& schemas() {
       "rotated_nms(Tensor boxes, Tensor scores, float threshold, SymInt max_out, *, Tensor? group=None, Tensor? lengths=None, str mode=\"rotated\") -> (Tensor index, Tensor count)",
   };
   // clang-format on
+  // What their gradients need besides: point_slot [N], arg [C, F] or [0]; mean [V, 3], arg [V, O]
+  table.push_back(
+      variant(table, "_voxelize_train", "voxelize",
+              "(Tensor features, Tensor indices, Tensor num_points, Tensor point_voxel, "
+              "Tensor counts, Tensor point_slot, Tensor arg)"));
+  table.push_back(variant(table, "_pillar_encode_train", "pillar_encode",
+                          "(Tensor canvas, Tensor mean, Tensor arg)"));
+  return table;
+}
+
+}  // namespace
+
+const std::vector<std::string>& schemas() {
+  static const std::vector<std::string> table = make_schemas();
   return table;
 }
 
 TORCH_LIBRARY(torchvox, m) {
-  for (const char* schema : schemas()) m.def(schema);
+  for (const std::string& schema : schemas()) m.def(schema.c_str());
 }
 
 }  // namespace torchvox

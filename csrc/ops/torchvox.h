@@ -92,27 +92,18 @@ inline std::tuple<at::Tensor, at::Tensor> furthest_point_sample_ragged(
                  tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2, local_index);
 }
 
-// dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32
+// dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32; packed: [U, k], [U, k], [U]
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query(
     const at::Tensor& points, const at::Tensor& query, double radius, c10::SymInt k,
     std::optional<double> radius2 = {}, double min_radius = 0., double core_dist2 = 0.,
     bool closed = false, std::string_view fill = "first", std::string_view dist_order = "pn2",
-    const OptionalTensor& lengths = {}, const OptionalTensor& query_lengths = {}) {
+    const OptionalTensor& lengths = {}, const OptionalTensor& query_lengths = {},
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& query_batch_offsets = {},
+    bool local_index = false) {
   static const auto op = detail::op<decltype(ball_query)>("torchvox::ball_query");
   return op.call(points, query, radius, std::move(k), radius2, min_radius, core_dist2, closed, fill,
-                 dist_order, lengths, query_lengths);
-}
-
-// dist2 [U, k], idx [U, k] int32, count [U] int32
-inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query_ragged(
-    const at::Tensor& points, const at::Tensor& query, const at::Tensor& batch_offsets,
-    const at::Tensor& query_batch_offsets, double radius, c10::SymInt k,
-    std::optional<double> radius2 = {}, double min_radius = 0., double core_dist2 = 0.,
-    bool closed = false, std::string_view fill = "first", std::string_view dist_order = "pn2",
-    bool local_index = false) {
-  static const auto op = detail::op<decltype(ball_query_ragged)>("torchvox::ball_query_ragged");
-  return op.call(points, query, batch_offsets, query_batch_offsets, radius, std::move(k), radius2,
-                 min_radius, core_dist2, closed, fill, dist_order, local_index);
+                 dist_order, lengths, query_lengths, batch_offsets, query_batch_offsets,
+                 local_index);
 }
 
 // K the sum of ks: grouped [B, M, K, D + C], idx [B, M, K] int32, count [B, M, radii] int32
@@ -146,61 +137,36 @@ inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& id
   return op.call(features, idx, channels_first);
 }
 
-// dist2 [B, M, k], idx [B, M, k] int32
-inline std::tuple<at::Tensor, at::Tensor> knn(const at::Tensor& points, const at::Tensor& query,
-                                              c10::SymInt k, int64_t norm = 2,
-                                              std::string_view dist_order = "pn2",
-                                              const OptionalTensor& lengths = {},
-                                              const OptionalTensor& query_lengths = {}) {
+// dist2 [B, M, k], idx [B, M, k] int32; packed: [U, k]
+inline std::tuple<at::Tensor, at::Tensor> knn(
+    const at::Tensor& points, const at::Tensor& query, c10::SymInt k, int64_t norm = 2,
+    std::string_view dist_order = "pn2", const OptionalTensor& lengths = {},
+    const OptionalTensor& query_lengths = {}, const OptionalTensor& batch_offsets = {},
+    const OptionalTensor& query_batch_offsets = {}, bool local_index = false) {
   static const auto op = detail::op<decltype(knn)>("torchvox::knn");
-  return op.call(points, query, std::move(k), norm, dist_order, lengths, query_lengths);
+  return op.call(points, query, std::move(k), norm, dist_order, lengths, query_lengths,
+                 batch_offsets, query_batch_offsets, local_index);
 }
 
-// dist2 [U, k], idx [U, k] int32
-inline std::tuple<at::Tensor, at::Tensor> knn_ragged(
-    const at::Tensor& points, const at::Tensor& query, const at::Tensor& batch_offsets,
-    const at::Tensor& query_batch_offsets, c10::SymInt k, int64_t norm = 2,
-    std::string_view dist_order = "pn2", bool local_index = false) {
-  static const auto op = detail::op<decltype(knn_ragged)>("torchvox::knn_ragged");
-  return op.call(points, query, batch_offsets, query_batch_offsets, std::move(k), norm, dist_order,
-                 local_index);
-}
-
-// dist2 [B, M, 3], idx [B, M, 3] int32
-inline std::tuple<at::Tensor, at::Tensor> three_nn(const at::Tensor& query,
-                                                   const at::Tensor& points,
-                                                   std::string_view dist_order = "pn2",
-                                                   const OptionalTensor& lengths = {},
-                                                   const OptionalTensor& query_lengths = {}) {
+// dist2 [B, M, 3], idx [B, M, 3] int32; packed: [U, 3]
+inline std::tuple<at::Tensor, at::Tensor> three_nn(
+    const at::Tensor& query, const at::Tensor& points, std::string_view dist_order = "pn2",
+    const OptionalTensor& lengths = {}, const OptionalTensor& query_lengths = {},
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& query_batch_offsets = {},
+    bool local_index = false) {
   static const auto op = detail::op<decltype(three_nn)>("torchvox::three_nn");
-  return op.call(query, points, dist_order, lengths, query_lengths);
+  return op.call(query, points, dist_order, lengths, query_lengths, batch_offsets,
+                 query_batch_offsets, local_index);
 }
 
-// dist2 [U, 3], idx [U, 3] int32
-inline std::tuple<at::Tensor, at::Tensor> three_nn_ragged(const at::Tensor& query,
-                                                          const at::Tensor& points,
-                                                          const at::Tensor& query_batch_offsets,
-                                                          const at::Tensor& batch_offsets,
-                                                          std::string_view dist_order = "pn2",
-                                                          bool local_index = false) {
-  static const auto op = detail::op<decltype(three_nn_ragged)>("torchvox::three_nn_ragged");
-  return op.call(query, points, query_batch_offsets, batch_offsets, dist_order, local_index);
-}
-
-// [B, M, k, C], or [B, C, M, k] with channels_first
+// [B, M, k, C], or [B, C, M, k] with channels_first; packed: [U, k, C]
 inline at::Tensor group_points(const at::Tensor& features, const at::Tensor& idx,
-                               bool channels_first = false) {
+                               bool channels_first = false,
+                               const OptionalTensor& batch_offsets = {},
+                               const OptionalTensor& query_batch_offsets = {},
+                               bool local_index = false) {
   static const auto op = detail::op<decltype(group_points)>("torchvox::group_points");
-  return op.call(features, idx, channels_first);
-}
-
-// [U, k, C]
-inline at::Tensor group_points_ragged(const at::Tensor& features, const at::Tensor& idx,
-                                      const at::Tensor& batch_offsets,
-                                      const at::Tensor& query_batch_offsets,
-                                      bool local_index = false) {
-  static const auto op = detail::op<decltype(group_points_ragged)>("torchvox::group_points_ragged");
-  return op.call(features, idx, batch_offsets, query_batch_offsets, local_index);
+  return op.call(features, idx, channels_first, batch_offsets, query_batch_offsets, local_index);
 }
 
 // int32 in the shape of idx
@@ -214,22 +180,15 @@ inline at::Tensor neighbor_rows(const at::Tensor& idx, c10::SymInt num_points,
                  local_index);
 }
 
-// [B, M, C], or [B, C, M] with channels_first
+// [B, M, C], or [B, C, M] with channels_first; packed: [U, C]
 inline at::Tensor three_interpolate(const at::Tensor& features, const at::Tensor& idx,
-                                    const at::Tensor& weight, bool channels_first = false) {
+                                    const at::Tensor& weight, bool channels_first = false,
+                                    const OptionalTensor& batch_offsets = {},
+                                    const OptionalTensor& query_batch_offsets = {},
+                                    bool local_index = false) {
   static const auto op = detail::op<decltype(three_interpolate)>("torchvox::three_interpolate");
-  return op.call(features, idx, weight, channels_first);
-}
-
-// [U, C]
-inline at::Tensor three_interpolate_ragged(const at::Tensor& features, const at::Tensor& idx,
-                                           const at::Tensor& weight,
-                                           const at::Tensor& batch_offsets,
-                                           const at::Tensor& query_batch_offsets,
-                                           bool local_index = false) {
-  static const auto op =
-      detail::op<decltype(three_interpolate_ragged)>("torchvox::three_interpolate_ragged");
-  return op.call(features, idx, weight, batch_offsets, query_batch_offsets, local_index);
+  return op.call(features, idx, weight, channels_first, batch_offsets, query_batch_offsets,
+                 local_index);
 }
 
 // [.., 3], as dist2

@@ -8,23 +8,33 @@ import pytest
 import torch
 from helpers import assert_same_bits
 from programs import Program
-from samples import OPS, each_op, is_tensor_list, map_tensors, on, run
+from samples import (
+    OPS,
+    ErrorInput,
+    each_op,
+    is_tensor_list,
+    map_tensors,
+    on,
+    run,
+    sample_inputs,
+)
 
 import torchvox
 
 each_error_input = pytest.mark.parametrize(
-    ("op", "argument", "value", "error", "words"),
+    ("op", "wrong"),
     [
-        pytest.param(op, *error_input, id=f"{op}-{error_input[0]}-{i}")
+        pytest.param(op, ErrorInput(*error_input), id=f"{op}-{error_input[0]}-{i}")
         for op in OPS
         for i, error_input in enumerate(op.error_inputs)
     ],
 )
 
 
-def wrong_call(op, argument, value):
-    call = op.call(40, 0)
-    return {**call, argument: value(call[argument]) if callable(value) else value}
+def wrong_call(op, wrong):
+    call = sample_inputs(op)[wrong.sample]()
+    value = wrong.value(call[wrong.argument]) if callable(wrong.value) else wrong.value
+    return {**call, wrong.argument: value}
 
 
 def spoken_of(op) -> str:
@@ -38,18 +48,18 @@ def test_the_list_names_what_an_op_refuses(op):
 
 
 @each_error_input
-def test_a_wrong_argument_is_refused_by_name(op, argument, value, error, words, device):
-    call = on(device, wrong_call(op, argument, value))
-    with pytest.raises(error, match=words) as raised:
+def test_a_wrong_argument_is_refused_by_name(op, wrong, device):
+    call = on(device, wrong_call(op, wrong))
+    with pytest.raises(wrong.error, match=wrong.words) as raised:
         run(op, call)
     assert re.match(rf"{spoken_of(op)}: .*, got ", str(raised.value))
     assert run(op, on(device, op.call(40, 0)))  # neither the op nor the CUDA context is harmed
 
 
 @each_error_input
-def test_meta_tensors_are_refused_alike(op, argument, value, error, words):
-    with pytest.raises(error, match=words):
-        run(op, on("meta", wrong_call(op, argument, value)))
+def test_meta_tensors_are_refused_alike(op, wrong):
+    with pytest.raises(wrong.error, match=wrong.words):
+        run(op, on("meta", wrong_call(op, wrong)))
 
 
 @pytest.mark.parametrize(
@@ -63,12 +73,12 @@ def test_meta_tensors_are_refused_alike(op, argument, value, error, words):
     ],
 )
 def test_compiled_code_refuses_alike(op, refusal):
-    argument, value, _, words = refusal
+    wrong = ErrorInput(*refusal)
     torch._dynamo.reset()
-    call = wrong_call(op, argument, value)
+    call = wrong_call(op, wrong)
     program = Program(op, call)
     compiled = torch.compile(program, fullgraph=True, dynamic=True, backend="eager")
-    with pytest.raises(Exception, match=words):  # Dynamo wraps the type; the words stay
+    with pytest.raises(Exception, match=wrong.words):  # Dynamo wraps the type; the words stay
         compiled(*program.arguments(call))
 
 

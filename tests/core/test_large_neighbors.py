@@ -48,11 +48,13 @@ def test__group_points_backward():
     assert (out == MANY / 1000).all()  # whole numbers below 2^24: exact sums
 
 
-def test_group_points_ragged():
+def test_group_points_of_packed_clouds():
     batch_offsets = torch.tensor([0, 5, MANY], device="cuda")
     query_batch_offsets = torch.tensor([0, 1, 2], device="cuda")
     idx = torch.tensor([[4, 5], [MANY - 1, 4]], dtype=torch.int32, device="cuda")
-    out = torchvox.group_points_ragged(many_points(), idx, batch_offsets, query_batch_offsets)
+    out = torchvox.group_points(
+        many_points(), idx, batch_offsets=batch_offsets, query_batch_offsets=query_batch_offsets
+    )
     assert out[..., 2].tolist() == [[1.0, 0.0], [7.0, 0.0]]
 
 
@@ -88,13 +90,17 @@ def test__three_interpolate_backward():
     assert (grad_weight == 9.0).all()
 
 
-def test_three_interpolate_ragged():
+def test_three_interpolate_of_packed_clouds():
     batch_offsets = torch.tensor([0, 5, MANY], device="cuda")
     query_batch_offsets = torch.tensor([0, 1, 2], device="cuda")
     idx = torch.tensor([[4, 5, -1], [MANY - 1, 4, 5]], dtype=torch.int32, device="cuda")
     weight = torch.ones(2, 3, device="cuda")
-    out = torchvox.three_interpolate_ragged(
-        many_points(), idx, weight, batch_offsets, query_batch_offsets
+    out = torchvox.three_interpolate(
+        many_points(),
+        idx,
+        weight,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
     )
     assert out[:, 2].tolist() == [1.0, 8.0]
 
@@ -183,11 +189,17 @@ def test_knn():
     assert (dist2[0, -2:, 0].tolist(), idx[0, -1, 3:].tolist()) == ([1.0, 9.0], [-1] * 6)
 
 
-def test_knn_ragged():
+def test_knn_of_packed_clouds():
     batch_offsets = torch.tensor([0, 5, 3 * MANY], device="cuda")
     query_batch_offsets = torch.tensor([0, 1, 2], device="cuda")
     query = ORIGIN[0].expand(2, 3).cuda() + 0.9
-    _, idx = torchvox.knn_ragged(far_point_last(), query, batch_offsets, query_batch_offsets, 2)
+    _, idx = torchvox.knn(
+        far_point_last(),
+        query,
+        2,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
+    )
     assert idx.tolist() == [[0, 1], [3 * MANY - 1, 5]]
 
 
@@ -196,11 +208,14 @@ def test_three_nn():
     assert idx.tolist() == [[[3 * MANY - 1, 0, 1]]]
 
 
-def test_three_nn_ragged():
+def test_three_nn_of_packed_clouds():
     batch_offsets = torch.tensor([0, 5, 3 * MANY], device="cuda")
     query_batch_offsets = torch.tensor([0, 0, 1], device="cuda")
-    _, idx = torchvox.three_nn_ragged(
-        ORIGIN[0].cuda() + 0.9, far_point_last(), query_batch_offsets, batch_offsets
+    _, idx = torchvox.three_nn(
+        ORIGIN[0].cuda() + 0.9,
+        far_point_last(),
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
     )
     assert idx.tolist() == [[3 * MANY - 1, 5, 6]]
 
@@ -215,13 +230,18 @@ def test_ball_query():
     assert (count == 10).all() and (dist2[0, -1000:] == 0).all()
 
 
-def test_ball_query_ragged():
+def test_ball_query_of_packed_clouds():
     query = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], device="cuda")
     batch_offsets, query_batch_offsets = (
         torch.tensor(p, device="cuda") for p in ([5, 3 * MANY], [0, 2])
     )
-    _, idx, count = torchvox.ball_query_ragged(
-        far_point_last(), query, batch_offsets, query_batch_offsets, 0.5, 2
+    _, idx, count = torchvox.ball_query(
+        far_point_last(),
+        query,
+        0.5,
+        2,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
     )
     assert idx.tolist() == [[3 * MANY - 1] * 2, [5, 6]] and count.tolist() == [1, 2]
 

@@ -21,31 +21,28 @@ def rows(device, *shape, dtype=torch.float32):
 
 
 def offsets(device):
-    return torch.zeros(3, dtype=torch.int32, device=device)
+    none = torch.zeros(3, dtype=torch.int32, device=device)
+    return {"batch_offsets": none, "query_batch_offsets": none}
 
 
-BATCHED = {
-    "ball_query": lambda p, q: ops.ball_query(p, q, 1.0, 1),
+# Of padded clouds, and where they take offsets of packed ones.
+SEARCHES = {
+    "ball_query": lambda p, q, **o: ops.ball_query(p, q, 1.0, 1, **o),
     "query_and_group": lambda p, q: ops.query_and_group(p, q, None, [1.0], [1]),
-    "knn": lambda p, q: ops.knn(p, q, 1),
-    "three_nn": lambda p, q: ops.three_nn(q, p),
-}
-RAGGED = {
-    "ball_query_ragged": lambda p, q, o: ops.ball_query_ragged(p, q, o, o, 1.0, 1),
-    "knn_ragged": lambda p, q, o: ops.knn_ragged(p, q, o, o, 1),
-    "three_nn_ragged": lambda p, q, o: ops.three_nn_ragged(q, p, o, o),
+    "knn": lambda p, q, **o: ops.knn(p, q, 1, **o),
+    "three_nn": lambda p, q, **o: ops.three_nn(q, p, **o),
 }
 
 
 @each_device
-@pytest.mark.parametrize("op", [*BATCHED, *RAGGED])
+@pytest.mark.parametrize("op", SEARCHES)
 def test_more_queries_than_a_grid_has_blocks_are_refused(op, device):
     words = f"{op}: the queries of all clouds must be fewer than 2^31, got {2 * CROWD}"
     with pytest.raises(ValueError, match=re.escape(words)):
-        if op in BATCHED:
-            BATCHED[op](rows(device, 2, 1, 3), rows(device, 2, CROWD, 3))
-        else:
-            RAGGED[op](rows(device, 1, 3), rows(device, 2 * CROWD, 3), offsets(device))
+        SEARCHES[op](rows(device, 2, 1, 3), rows(device, 2, CROWD, 3))
+    if op != "query_and_group":
+        with pytest.raises(ValueError, match=re.escape(words)):
+            SEARCHES[op](rows(device, 1, 3), rows(device, 2 * CROWD, 3), **offsets(device))
 
 
 # Calls of one cloud whose slots are 2^31 or more, by the argument whose gradient lists them.
@@ -54,14 +51,11 @@ SLOTS = {
     "group_points": lambda p, q, i: ops.group_points(p, i),
     "three_interpolate": lambda p, q, i: ops.three_interpolate(p, i, rows(p.device, 1, CROWD, 3)),
     "ball_query": lambda p, q, i: ops.ball_query(p, q, 1.0, 3),
-    "ball_query_ragged": lambda p, q, i: ops.ball_query_ragged(
-        p[0], q[0], offsets(p.device), offsets(p.device), 1.0, 3
-    ),
+    "ball_query, packed": lambda p, q, i: ops.ball_query(p[0], q[0], 1.0, 3, **offsets(p.device)),
+    "group_points, packed": lambda p, q, i: ops.group_points(p[0], i[0], **offsets(p.device)),
     "knn": lambda p, q, i: ops.knn(p, q, 3),
     "three_nn": lambda p, q, i: ops.three_nn(q, p),
-    "three_nn_ragged": lambda p, q, i: ops.three_nn_ragged(
-        q[0], p[0], offsets(p.device), offsets(p.device)
-    ),
+    "three_nn, packed": lambda p, q, i: ops.three_nn(q[0], p[0], **offsets(p.device)),
     "query_and_group": lambda p, q, i: ops.query_and_group(p, q, None, [1.0, 2.0], [1, 2]),
     "interpolate_features": lambda p, q, i: ops.interpolate_features(q, p, p),
 }

@@ -98,19 +98,27 @@ def test_the_list_of_samples_holds_exactly_the_public_modules():
     assert sorted(MODULES) == sorted(torchvox.nn.__all__)
 
 
+def set_by_conventions(function) -> set[str]:
+    """Arguments of the op that a convention of the Python function fixes."""
+    if "convention" not in inspect.signature(function).parameters:
+        return set()
+    tables = [t for k, t in vars(inspect.getmodule(function)).items() if k.endswith("CONVENTIONS")]
+    return {option for table in tables for options in table.values() for option in options}
+
+
 @each_public
 def test_every_public_op_has_a_python_function_with_the_schemas_arguments(name):
     function = getattr(torchvox, name)
     assert name in torchvox.__all__ and function.__doc__
     schema = getattr(torch.ops.torchvox, name).default._schema
     parameters = inspect.signature(function).parameters
-    left = {a.name: a.default_value for a in schema.arguments if a.name not in parameters}
-    tables = [v for k, v in vars(inspect.getmodule(function)).items() if k.endswith("_CONVENTIONS")]
-    named = any(left.items() <= table["torchvox"].items() for table in tables)
-    assert not left or (named and "convention" in parameters), f"torchvox.{name} lacks {left}"
-    for argument in schema.arguments:
-        known = argument.name in parameters and argument.has_default_value()
-        if known and not argument.type.isSubtypeOf(torch._C.NumberType.get()):
+    left = [a for a in schema.arguments if a.name not in set_by_conventions(function)]
+    missing = [a.name for a in left if a.name not in parameters]
+    assert not missing, f"torchvox.{name} lacks {missing}"
+    for argument in left:
+        if argument.has_default_value() and not argument.type.isSubtypeOf(
+            torch._C.NumberType.get()
+        ):
             assert parameters[argument.name].default == argument.default_value, argument.name
 
 

@@ -109,9 +109,9 @@ def test_every_size_may_be_zero(device, shape, channels_first):
 
 
 @pytest.mark.parametrize("local_index", [False, True])
-def test_group_points_ragged_equals_each_cloud_apart(device, local_index):
-    call = grouping.group_ragged_call(20, local_index=local_index)
-    actual = ops.group_points_ragged(
+def test_packed_group_points_equals_each_cloud_apart(device, local_index):
+    call = grouping.packed_group(20, local_index=local_index)
+    actual = ops.group_points(
         **{k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()}
     )
     for queries, rows in [((0, 15), (0, 20)), ((15, 17), (20, 20)), ((17, 30), (20, 40))]:
@@ -120,8 +120,8 @@ def test_group_points_ragged_equals_each_cloud_apart(device, local_index):
         assert_same_bits(actual[slice(*queries)], alone)
 
 
-def test_ragged_offsets_are_never_trusted(device):
-    call = grouping.group_ragged_call(5)
+def test_offsets_are_never_trusted(device):
+    call = grouping.packed_group(5)
     for batch_offsets in ([-5, 3, 900, 2], [9, 9, 0, 0]):
         for query_batch_offsets in ([-2, 40, 3, 99], [5, 4, 3, 2]):
             call["batch_offsets"], call["query_batch_offsets"] = (
@@ -130,7 +130,7 @@ def test_ragged_offsets_are_never_trusted(device):
             )
             for local_index in (False, True):
                 call["local_index"] = local_index
-                out = ops.group_points_ragged(
+                out = ops.group_points(
                     **{k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()}
                 )
                 assert out.isfinite().all()

@@ -26,7 +26,7 @@ def test_gradients_equal_the_reference(device, dtype, norm):
 
 
 @pytest.mark.parametrize("name", ["count", "ragged", "ragged global", "no neighbors"])
-def test_counts_and_ragged_clouds_equal_the_reference(device, name):
+def test_counts_and_packed_clouds_equal_the_reference(device, name):
     both(distances.DISTANCE_SAMPLE_INPUTS[name](), device)
 
 

@@ -95,9 +95,9 @@ def test_every_size_may_be_zero(device, shape, channels_first):
     assert weight.grad.shape == weight.shape
 
 
-def test_three_interpolate_ragged_equals_each_cloud_apart(device):
-    call = interpolation.interpolate_ragged_call(20)
-    actual = ops.three_interpolate_ragged(**moved(call, device))
+def test_packed_three_interpolate_equals_each_cloud_apart(device):
+    call = interpolation.packed_interpolate(20)
+    actual = ops.three_interpolate(**moved(call, device))
     for queries, rows in [((0, 15), (0, 20)), ((15, 17), (20, 20)), ((17, 30), (20, 40))]:
         alone = reference.three_interpolate(
             call["features"][slice(*rows)][None],

@@ -34,17 +34,6 @@ def assert_as_reference(device, points, query, radius, k, **options):
     return expected
 
 
-def assert_ragged_as_reference(
-    device, points, query, batch_offsets, query_batch_offsets, radius, k, **options
-):
-    arguments = (points, query, batch_offsets, query_batch_offsets)
-    expected = reference.ball_query_ragged(*arguments, radius, k, **options)
-    actual = ops.ball_query_ragged(*(a.to(device) for a in arguments), radius, k, **options)
-    for name, a, e in zip(("dist2", "idx", "count"), actual, expected, strict=True):
-        assert_same_bits(a, e, name)
-    return expected
-
-
 def line(*xs):
     """[1, n, 3]: points on the x axis."""
     points = torch.zeros(1, len(xs), 3)

@@ -57,15 +57,6 @@ def assert_as_reference(device, points, query, k, **options):
     return expected
 
 
-def assert_ragged_as_reference(
-    device, points, query, batch_offsets, query_batch_offsets, k, **options
-):
-    expected = reference.knn_ragged(points, query, batch_offsets, query_batch_offsets, k, **options)
-    tensors = [t.to(device) for t in (points, query, batch_offsets, query_batch_offsets)]
-    assert_same_bits(tuple(ops.knn_ragged(*tensors, k, **options)), expected, "knn_ragged")
-    return expected
-
-
 def brute(points, query, k):
     """Of one cloud, in torch, in the pn2 rounding: dist2 [M, k] and idx [M, k] of distinct order.
 

@@ -35,22 +35,16 @@ def test_every_kernel_of_every_cloud(device, name, plan):
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_every_kernel_of_ragged_clouds_and_lengths(device, plan):
+def test_every_kernel_of_packed_clouds_and_lengths(device, plan):
     points, query = lattice(1500, seed=1, batch=3), lattice(30, seed=2, batch=3) + 0.25
     lengths, counts = torch.tensor([0, 1100, 9999]), torch.tensor([30, 20, 0])
-    batch_offsets, query_batch_offsets = (
-        torch.tensor([10, 1400, 1400, 4400]),
-        torch.tensor([0, 40, 60, 89]),
-    )
-    tensors = [
-        t.to(device)
-        for t in (points.flatten(0, 1), query.flatten(0, 1), batch_offsets, query_batch_offsets)
-    ]
-    expected = ops.knn_ragged(*(t.cpu() for t in tensors), 6)
+    offsets = {
+        "batch_offsets": torch.tensor([10, 1400, 1400, 4400]),
+        "query_batch_offsets": torch.tensor([0, 40, 60, 89]),
+    }
     with forced(**PLANS[plan]):
         assert_as_reference(device, points, query, 9, lengths=lengths, query_lengths=counts)
-        got = ops.knn_ragged(*tensors, 6)
-        assert_same_bits(tuple(t.cpu() for t in got), tuple(expected), plan)
+        assert_as_reference(device, points.flatten(0, 1), query.flatten(0, 1), 6, **offsets)
 
 
 @pytest.mark.parametrize("instructions", [0, 1, 2])

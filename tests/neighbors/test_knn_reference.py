@@ -56,14 +56,15 @@ def test_queries_past_their_number_have_no_neighbors():
     assert idx.tolist() == [[[0], [-1]], [[-1], [-1]]]
 
 
-def test_ragged_clouds_are_searched_by_their_own_queries():
+def test_packed_clouds_are_searched_by_their_own_queries():
     points, query = LINE[0], torch.tensor([[9.0, 0, 0], [0, 0, 0], [9, 0, 0], [9, 0, 0]])
-    batch_offsets, query_batch_offsets = torch.tensor([0, 2, 2, 4]), torch.tensor([0, 1, 2, 3])
-    _, idx = reference.knn_ragged(points, query, batch_offsets, query_batch_offsets, 1)
+    offsets = {
+        "batch_offsets": torch.tensor([0, 2, 2, 4]),
+        "query_batch_offsets": torch.tensor([0, 1, 2, 3]),
+    }
+    _, idx = reference.knn(points, query, 1, **offsets)
     assert idx.tolist() == [[1], [-1], [3], [-1]]
-    _, idx = reference.knn_ragged(
-        points, query, batch_offsets, query_batch_offsets, 1, local_index=True
-    )
+    _, idx = reference.knn(points, query, 1, **offsets, local_index=True)
     assert idx.tolist() == [[1], [-1], [1], [-1]]
 
 

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op_info import Call, OpInfo, cloud, generator
+from .op_info import PACKED_ERRORS, Call, OpInfo, cloud, generator
 from .sampling import batch_of_clouds
 
 QUERIES = 9
@@ -44,6 +44,24 @@ OPTIONS = {
     "one": {"k": 1},
     "none": {"k": 0},
 }
+
+
+def packed_ball(n: int = 40, seed: int = 0, **options) -> Call:
+    return {
+        "points": cloud(n, 3, seed),
+        "query": cloud(5 * QUERIES, 3, seed)[3::5],
+        "batch_offsets": torch.tensor([0, n // 3, n // 3, n]),
+        "query_batch_offsets": torch.tensor([1, 4, 5, 8]),
+        "radius": 2.0,
+        "k": 6,
+        **options,
+    }
+
+
+def packed_in(dtype: torch.dtype, dimensions: int) -> Call:
+    return packed_ball(points=cloud(40, dimensions).to(dtype), query=cloud(9, dimensions).to(dtype))
+
+
 BALL_SAMPLE_INPUTS = {
     **{name: lambda options=options: ball(**options) for name, options in OPTIONS.items()},
     "lengths": lambda: ball(
@@ -56,36 +74,16 @@ BALL_SAMPLE_INPUTS = {
     "float64": lambda: ball(dtype=torch.float64),
     "no queries": lambda: {**ball(), "query": torch.zeros(2, 0, 3)},
     "no clouds": lambda: {**ball(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
-}
-
-
-def ragged_call(n: int, seed: int = 0) -> Call:
-    return {
-        "points": cloud(n, 3, seed),
-        "query": cloud(5 * QUERIES, 3, seed)[3::5],
-        "batch_offsets": torch.tensor([0, n // 3, n // 3, n]),
-        "query_batch_offsets": torch.tensor([1, 4, 5, 8]),
-        "radius": 2.0,
-        "k": 6,
-    }
-
-
-RAGGED_SAMPLE_INPUTS = {
+    "packed": packed_ball,
+    "packed, one point": lambda: packed_ball(1),
+    "packed, empty": lambda: packed_ball(0),
     **{
-        name: lambda options=options: {**ragged_call(40), **options}
+        f"packed, {name}": lambda options=options: packed_ball(**options)
         for name, options in OPTIONS.items()
     },
-    "local index": lambda: {**ragged_call(40), "local_index": True},
-    "float16": lambda: {
-        **ragged_call(40),
-        "points": cloud(40, 3).half(),
-        "query": cloud(9, 3).half(),
-    },
-    "float64": lambda: {
-        **ragged_call(40),
-        "points": cloud(40, 5).double(),
-        "query": cloud(9, 5).double(),
-    },
+    "packed, local index": lambda: packed_ball(local_index=True),
+    "packed, float16": lambda: packed_in(torch.float16, 3),
+    "packed, float64": lambda: packed_in(torch.float64, 5),
 }
 
 
@@ -100,7 +98,7 @@ def gradcheck_ball(**options) -> Call:
     return {"points": points, "query": query, "radius": radius, "k": 7, **options}
 
 
-def gradcheck_ragged(**options) -> Call:
+def gradcheck_packed(**options) -> Call:
     call = gradcheck_ball()
     return {
         **call,
@@ -125,12 +123,14 @@ def ball_formula(call: Call, outs: tuple) -> tuple:
     return (torch.where(torch.arange(idx.size(-1)) < count[..., None], d, 0.0),)
 
 
-GRADCHECK = {"first": gradcheck_ball, "pad": lambda: gradcheck_ball(fill="pad", dist_order="loop")}
-RAGGED_GRADCHECK = {
-    "global": gradcheck_ragged,
-    "local": lambda: gradcheck_ragged(local_index=True),
+GRADCHECK = {
+    "first": gradcheck_ball,
+    "pad": lambda: gradcheck_ball(fill="pad", dist_order="loop"),
+    "packed": gradcheck_packed,
+    "packed, local index": lambda: gradcheck_packed(local_index=True),
 }
 
+OFFSETS = torch.zeros(3, dtype=torch.int32)
 ERRORS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),
     ("points", lambda t: t[None], ValueError, r"points must be \["),
@@ -162,29 +162,9 @@ OPS = [
             ("query", lambda t: t[:1], ValueError, "query must have the B of points"),
             ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
             ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
-        ),
-        kernels=1,
-        backward_kernels=6,  # rows, count, scan, place, points, queries
-    ),
-    OpInfo(
-        "ball_query_ragged",
-        ragged_call,
-        varying={"points": 0},
-        sample_inputs=RAGGED_SAMPLE_INPUTS,
-        gradients=("points", "query"),
-        differentiable=(0,),
-        gradcheck_inputs=RAGGED_GRADCHECK,
-        formula=ball_formula,
-        error_inputs=(
-            *ERRORS,
-            ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be"),
-            ("query_batch_offsets", lambda t: t[1:], ValueError, r"query_batch_offsets must be"),
-            (
-                "batch_offsets",
-                lambda t: t.float(),
-                TypeError,
-                "batch_offsets must be int32 or int64",
-            ),
+            ("points", lambda t: t[0], ValueError, r"or \[T, D\] with batch_offsets"),
+            ("lengths", OFFSETS, ValueError, "lengths must be None with batch_offsets", "packed"),
+            *PACKED_ERRORS,
         ),
         kernels=1,
         backward_kernels=6,  # rows, count, scan, place, points, queries

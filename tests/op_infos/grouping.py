@@ -6,7 +6,7 @@ from torch import Tensor
 
 from torchvox import reference
 
-from .op_info import Call, OpInfo, generator, gradcheck_cloud
+from .op_info import PACKED_ERRORS, Call, OpInfo, generator, gradcheck_cloud
 
 NEIGHBORS = 3
 POINTS = 30  # rows of the features, where the call varies another size
@@ -64,6 +64,23 @@ def group_channels_first() -> Call:
     }
 
 
+def packed_group(n: int = 40, seed: int = 0, **options) -> Call:
+    idx = torch.randint(-1, 2 * n + 1, (30, NEIGHBORS), generator=generator(seed))
+    return {"features": features_of(n, seed).flatten(0, 1), "idx": idx, **packed(n), **options}
+
+
+def gradcheck_packed(**options) -> Call:
+    return packed_group(9, features=gradcheck_features().flatten(0, 1), **options)
+
+
+def packed_rows(call: Call) -> Tensor:
+    """[U, k, C] by torch operations, of packed features."""
+    offsets = ("batch_offsets", "query_batch_offsets", "local_index")
+    clouds = {name: call[name] for name in offsets if name in call}
+    inside = reference.neighbor_rows(call["idx"], len(call["features"]), **clouds)
+    return rows_of(call["features"][None], inside[None])[0]
+
+
 GROUP_SAMPLE_INPUTS = {
     "channels first": group_channels_first,
     "eight channels": lambda: group_in(torch.float32, 8),
@@ -71,6 +88,11 @@ GROUP_SAMPLE_INPUTS = {
     "bfloat16": lambda: group_in(torch.bfloat16),
     "float64": lambda: group_in(torch.float64),
     "no neighbors": lambda: {**group_call(40), "idx": neighbors(15, 40, k=0)},
+    "packed": packed_group,
+    "packed, one point": lambda: packed_group(1),
+    "packed, empty": lambda: packed_group(0),
+    "packed, local index": lambda: packed_group(local_index=True),
+    "packed, float16": lambda: packed_group(features=features_of(40).flatten(0, 1).half()),
 }
 GROUP_GRADCHECK = {
     "channels last": lambda: {"features": gradcheck_features(), "idx": neighbors(4, 9)},
@@ -79,10 +101,14 @@ GROUP_GRADCHECK = {
         "idx": neighbors(4, 9),
         "channels_first": True,
     },
+    "packed": gradcheck_packed,
+    "packed, local index": lambda: gradcheck_packed(local_index=True),
 }
 
 
 def group_formula(call: Call, outs: tuple) -> tuple:
+    if "batch_offsets" in call:
+        return (packed_rows(call),)
     if not call.get("channels_first"):
         return (rows_of(call["features"], call["idx"]),)
     return (rows_of(call["features"].mT, call["idx"]).movedim(-1, 1),)
@@ -128,45 +154,17 @@ def group_backward_formula(call: Call, outs: tuple) -> tuple:
     return torch.autograd.grad(out, features, call["grad"], create_graph=True)
 
 
-def group_ragged_call(n: int, seed: int = 0, **options) -> Call:
-    idx = torch.randint(-1, 2 * n + 1, (30, NEIGHBORS), generator=generator(seed))
-    return {"features": features_of(n, seed).flatten(0, 1), "idx": idx, **packed(n), **options}
-
-
-def ragged_gradcheck() -> Call:
-    return {"features": gradcheck_features().flatten(0, 1), "idx": group_ragged_call(9)["idx"],
-            **packed(9)}  # fmt: skip
-
-
-def ragged_inside(call: Call) -> Tensor:
-    """idx, -1 where it is outside its cloud, as a batch of one."""
-    return reference.neighbor_rows(
-        call["idx"],
-        len(call["features"]),
-        batch_offsets=call["batch_offsets"],
-        query_batch_offsets=call["query_batch_offsets"],
-    )[None]
-
-
-def group_ragged_formula(call: Call, outs: tuple) -> tuple:
-    return (rows_of(call["features"][None], ragged_inside(call))[0],)
-
-
 FEATURES_ERRORS = (
     ("features", lambda t: t.int(), TypeError, "features must be float"),
     ("features", lambda t: t[0], ValueError, r"features must be \["),
     ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
     ("idx", lambda t: t[0], ValueError, r"idx must be \["),
 )
-OFFSETS_ERRORS = (
-    ("batch_offsets", lambda t: t.float(), TypeError, "batch_offsets must be int32 or int64"),
-    ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be \[B \+ 1\]"),
-    (
-        "query_batch_offsets",
-        lambda t: t[1:],
-        ValueError,
-        r"query_batch_offsets must be \[B \+ 1\], as batch_offsets",
-    ),
+PACKED_FEATURES_ERRORS = (
+    *PACKED_ERRORS,
+    ("features", lambda t: t[0], ValueError, r"features must be \[T, C\]", "packed"),
+    ("idx", lambda t: t[0], ValueError, r"idx must be \[U, k\]", "packed"),
+    ("channels_first", True, ValueError, "channels_first must be False", "packed"),
 )
 GROUP_OPS = [
     OpInfo(
@@ -182,6 +180,7 @@ GROUP_OPS = [
         error_inputs=(
             *FEATURES_ERRORS,
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, k\] with the B of features"),
+            *PACKED_FEATURES_ERRORS,
         ),
         kernels=1,
         backward_kernels=4,
@@ -211,26 +210,6 @@ GROUP_OPS = [
         kernels=5,
         backward_kernels=1,
     ),
-    OpInfo(
-        "group_points_ragged",
-        group_ragged_call,
-        varying={"features": 0},
-        sample_inputs={
-            "local index": lambda: group_ragged_call(40, local_index=True),
-            "float16": lambda: {
-                **group_ragged_call(40),
-                "features": group_ragged_call(40)["features"].half(),
-            },
-        },
-        gradients=("features",),
-        differentiable=(0,),
-        gradcheck_inputs={"float64": ragged_gradcheck},
-        formula=group_ragged_formula,
-        supports_gradgrad=True,
-        error_inputs=(*FEATURES_ERRORS, *OFFSETS_ERRORS),
-        kernels=2,
-        backward_kernels=4,
-    ),
 ]
 
 # -------------------------------------------------------------------------------- neighbor_rows
@@ -252,12 +231,12 @@ ROWS_OPS = [
         sample_inputs={
             "no count": lambda: {"idx": neighbors(40, POINTS).long(), "num_points": POINTS},
             "packed": lambda: {
-                "idx": group_ragged_call(POINTS)["idx"],
+                "idx": packed_group(POINTS)["idx"],
                 "num_points": 2 * POINTS,
                 **packed(POINTS),
             },
             "packed, local": lambda: {
-                "idx": group_ragged_call(POINTS)["idx"],
+                "idx": packed_group(POINTS)["idx"],
                 "num_points": 2 * POINTS,
                 "count": torch.full((30,), 2, dtype=torch.int32),
                 **packed(POINTS, local_index=True),

@@ -8,14 +8,14 @@ import torchvox
 
 from .grouping import (
     FEATURES_ERRORS,
-    OFFSETS_ERRORS,
+    PACKED_FEATURES_ERRORS,
     features_of,
     gradcheck_features,
+    gradcheck_packed,
     group_call,
-    group_ragged_call,
     neighbors,
-    ragged_gradcheck,
-    ragged_inside,
+    packed_group,
+    packed_rows,
     rows_of,
 )
 from .op_info import Call, OpInfo, generator, some_gradient
@@ -32,6 +32,10 @@ def interpolate_call(n: int, seed: int = 0, **options) -> Call:
 def interpolate_in(dtype: torch.dtype, weight: torch.dtype) -> Call:
     call = interpolate_call(40)
     return {**call, "features": call["features"].to(dtype), "weight": call["weight"].to(weight)}
+
+
+def packed_interpolate(n: int = 40, seed: int = 0, **options) -> Call:
+    return {**packed_group(n, seed), "weight": weights_of(30, 3, seed=seed), **options}
 
 
 def interpolate_gradcheck(channels_first: bool = False) -> Call:
@@ -57,13 +61,22 @@ INTERPOLATE_SAMPLE_INPUTS = {
     "float64": lambda: interpolate_in(torch.float64, torch.float64),
     "float64, weights float32": lambda: interpolate_in(torch.float64, torch.float32),
 }
+PACKED_SAMPLE_INPUTS = {
+    "packed": packed_interpolate,
+    "packed, one point": lambda: packed_interpolate(1),
+    "packed, empty": lambda: packed_interpolate(0),
+    "packed, local index": lambda: packed_interpolate(local_index=True),
+}
 INTERPOLATE_GRADCHECK = {
     "channels last": interpolate_gradcheck,
     "channels first": lambda: interpolate_gradcheck(True),
+    "packed": lambda: gradcheck_packed(weight=weights_of(30, 3).double()),
 }
 
 
 def interpolate_formula(call: Call, outs: tuple) -> tuple:
+    if "batch_offsets" in call:
+        return ((packed_rows(call) * call["weight"][..., None]).sum(1),)
     features = call["features"].mT if call["channels_first"] else call["features"]
     out = (rows_of(features, call["idx"]) * call["weight"][..., None]).sum(2)
     return (out.mT if call["channels_first"] else out,)
@@ -79,15 +92,6 @@ def interpolate_backward_of(name: str) -> Call:
     return {"grad": some_gradient(torchvox.three_interpolate(**call)), **call}
 
 
-def interpolate_ragged_call(n: int, seed: int = 0, **options) -> Call:
-    return {**group_ragged_call(n, seed), "weight": weights_of(30, 3, seed=seed), **options}
-
-
-def interpolate_ragged_formula(call: Call, outs: tuple) -> tuple:
-    rows = rows_of(call["features"][None], ragged_inside(call))[0]
-    return ((rows * call["weight"][..., None]).sum(1),)
-
-
 WEIGHT_ERRORS = (
     ("weight", lambda t: t.double(), TypeError, "weight must be float32 or of the dtype"),
     ("weight", lambda t: t[..., :2], ValueError, r"weight must be \["),
@@ -98,7 +102,7 @@ INTERPOLATE_OPS = [
         "three_interpolate",
         interpolate_call,
         varying={"features": 1},
-        sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
+        sample_inputs={**INTERPOLATE_SAMPLE_INPUTS, **PACKED_SAMPLE_INPUTS},
         gradients=("features", "weight"),
         differentiable=(0,),
         gradcheck_inputs=INTERPOLATE_GRADCHECK,
@@ -108,6 +112,8 @@ INTERPOLATE_OPS = [
             *WEIGHT_ERRORS,
             ("idx", lambda t: t[..., :2], ValueError, r"idx must be \[B, M, 3\]"),
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, 3\] with the B of features"),
+            ("weight", lambda t: t[0], ValueError, r"weight must be \[", "packed"),
+            *PACKED_FEATURES_ERRORS,
         ),
         kernels=1,
         backward_kernels=5,
@@ -131,21 +137,6 @@ INTERPOLATE_OPS = [
             ("grad", lambda t: t[:, 1:], ValueError, "grad must have the shape of the output"),
         ),
         kernels=5,
-    ),
-    OpInfo(
-        "three_interpolate_ragged",
-        interpolate_ragged_call,
-        varying={"features": 0},
-        sample_inputs={"local index": lambda: interpolate_ragged_call(40, local_index=True)},
-        gradients=("features", "weight"),
-        differentiable=(0,),
-        gradcheck_inputs={
-            "float64": lambda: {**ragged_gradcheck(), "weight": weights_of(30, 3).double()},
-        },
-        formula=interpolate_ragged_formula,
-        error_inputs=(*FEATURES_ERRORS, *OFFSETS_ERRORS, *WEIGHT_ERRORS),
-        kernels=2,
-        backward_kernels=5,
     ),
 ]
 
@@ -297,8 +288,8 @@ INTERPOLATE_FEATURES_OPS = [
         error_inputs=(
             ("query", lambda t: t.int(), TypeError, "query must be float"),
             ("query", lambda t: t[0], ValueError, r"query must be \[B, M, D\]"),
-            ("points", lambda t: t.half(), TypeError, "points must have the dtype of query"),
-            ("points", lambda t: t[:1], ValueError, r"points must be \[B, N, D\] with the B and D"),
+            ("points", lambda t: t.half(), TypeError, "query must have the dtype of points"),
+            ("points", lambda t: t[:1], ValueError, "query must have the B of points"),
             ("features", lambda t: t.int(), TypeError, "features must be float"),
             (
                 "features",

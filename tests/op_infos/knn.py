@@ -3,7 +3,7 @@
 
 import torch
 
-from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud
+from .op_info import PACKED_ERRORS, Call, OpInfo, cloud, generator, gradcheck_cloud
 from .sampling import batch_of_clouds
 
 QUERIES = 21
@@ -34,6 +34,21 @@ def knn(dimensions: int = 3, dtype: torch.dtype = torch.float32, **options) -> C
     }
 
 
+def packed_call(n: int = 40, seed: int = 0, **options) -> Call:
+    return {
+        "points": cloud(n, 3, seed),
+        "query": queries(seed).reshape(-1, 3),
+        "batch_offsets": torch.tensor([0, n // 3, n // 3, n]),
+        "query_batch_offsets": torch.tensor([2, 12, 15, 38]),
+        "k": 4,
+        **options,
+    }
+
+
+def doubled(call: Call) -> Call:
+    return {**call, "points": call["points"].double(), "query": call["query"].double()}
+
+
 TYPES = {"float16": torch.half, "bfloat16": torch.bfloat16, "float64": torch.double}
 KNN_SAMPLE_INPUTS = {
     "loop": lambda: knn(dist_order="loop"),
@@ -50,52 +65,35 @@ KNN_SAMPLE_INPUTS = {
     "no neighbors": lambda: knn(k=0),
     "no queries": lambda: {**knn(), "query": torch.zeros(2, 0, 3)},
     "no clouds": lambda: {**knn(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
+    "packed": packed_call,
+    "packed, one point": lambda: packed_call(1),
+    "packed, empty": lambda: packed_call(0),
+    "packed, local index": lambda: packed_call(local_index=True),
+    "packed, norm 1": lambda: packed_call(norm=1),
+    "packed, loop, many": lambda: packed_call(dist_order="loop", k=40),
+    "packed, float64": lambda: doubled(packed_call()),
 }
+OFFSETS = torch.zeros(3, dtype=torch.int32)
 KNN_ERRORS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),
     ("points", lambda t: t[None], ValueError, r"points must be \["),
     ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
-    ("query", lambda t: t[..., :2], ValueError, r"query must be \["),
+    ("query", lambda t: t[..., :2], ValueError, "query must have the D of points"),
     ("query", lambda t: t[None], ValueError, r"query must be \["),
     ("dist_order", "fast", ValueError, "dist_order must be"),
 )
 BATCH_ERRORS = (
-    ("query", lambda t: t[:1], ValueError, r"query must be \["),
+    ("query", lambda t: t[:1], ValueError, "query must have the B of points"),
+    ("points", lambda t: t[0], ValueError, r"or \[T, D\] with batch_offsets"),
+    ("batch_offsets", OFFSETS, ValueError, r"points must be \[T, D\] where batch_offsets"),
     ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
     ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
     ("query_lengths", torch.zeros(3, dtype=torch.int32), ValueError, "query_lengths must be"),
-)
-RAGGED_ERRORS = (
-    ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be"),
-    ("query_batch_offsets", lambda t: t[1:], ValueError, r"query_batch_offsets must be"),
-    ("batch_offsets", lambda t: t.float(), TypeError, "batch_offsets must be int32 or int64"),
 )
 K_ERRORS = (
     ("k", -1, ValueError, "k must be >= 0"),
     ("norm", 3, ValueError, "norm must be 1 or 2"),
 )
-
-
-def ragged_call(n: int, seed: int = 0) -> Call:
-    return {
-        "points": cloud(n, 3, seed),
-        "query": queries(seed).reshape(-1, 3),
-        "batch_offsets": torch.tensor([0, n // 3, n // 3, n]),
-        "query_batch_offsets": torch.tensor([2, 12, 15, 38]),
-        "k": 4,
-    }
-
-
-RAGGED_SAMPLE_INPUTS = {
-    "local index": lambda: {**ragged_call(40), "local_index": True},
-    "norm 1": lambda: {**ragged_call(40), "norm": 1},
-    "loop, many": lambda: {**ragged_call(40), "dist_order": "loop", "k": 40},
-    "float64": lambda: {
-        **ragged_call(40),
-        "points": ragged_call(40)["points"].double(),
-        "query": ragged_call(40)["query"].double(),
-    },
-}
 
 
 def gradcheck_call(clouds: int, **options) -> Call:
@@ -105,7 +103,7 @@ def gradcheck_call(clouds: int, **options) -> Call:
     return {"points": spread, "query": query, "k": 4, **options}
 
 
-def gradcheck_ragged(**options) -> Call:
+def gradcheck_packed(**options) -> Call:
     call = gradcheck_call(2)
     return {
         "points": call["points"].flatten(0, 1),
@@ -120,11 +118,9 @@ def gradcheck_ragged(**options) -> Call:
 KNN_GRADCHECK = {
     "squared": lambda: gradcheck_call(2, lengths=torch.tensor([9, 4])),
     "norm 1": lambda: gradcheck_call(1, norm=1),
-}
-RAGGED_GRADCHECK = {
-    "global": gradcheck_ragged,
-    "local": lambda: gradcheck_ragged(local_index=True),
-    "norm 1": lambda: gradcheck_ragged(norm=1),
+    "packed": gradcheck_packed,
+    "packed, local index": lambda: gradcheck_packed(local_index=True),
+    "packed, norm 1": lambda: gradcheck_packed(norm=1),
 }
 
 
@@ -159,21 +155,8 @@ OPS = [
         differentiable=(0,),
         gradcheck_inputs=KNN_GRADCHECK,
         formula=formula,
-        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS),
+        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS, *PACKED_ERRORS),
         kernels=1,
-        backward_kernels=6,
-    ),
-    OpInfo(
-        "knn_ragged",
-        ragged_call,
-        varying={"points": 0},
-        sample_inputs=RAGGED_SAMPLE_INPUTS,
-        gradients=("points", "query"),
-        differentiable=(0,),
-        gradcheck_inputs=RAGGED_GRADCHECK,
-        formula=formula,
-        error_inputs=(*KNN_ERRORS, *RAGGED_ERRORS, *K_ERRORS),
-        kernels=8,
         backward_kernels=6,
     ),
     OpInfo(
@@ -182,32 +165,20 @@ OPS = [
         varying={"points": 1},
         sample_inputs={
             name: lambda make=KNN_SAMPLE_INPUTS[name]: three(make())
-            for name in ("loop", "query lengths", "two dimensions", *TYPES, "no clouds")
-        },
-        gradients=("points", "query"),
-        differentiable=(0,),
-        gradcheck_inputs={"squared": lambda: three(KNN_GRADCHECK["squared"]())},
-        formula=formula,
-        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS),
-        kernels=1,
-        backward_kernels=5,
-    ),
-    OpInfo(
-        "three_nn_ragged",
-        lambda n, seed=0: three(ragged_call(n, seed)),
-        varying={"points": 0},
-        sample_inputs={
-            name: lambda make=RAGGED_SAMPLE_INPUTS[name]: three(make())
-            for name in ("local index", "float64")
+            for name in (
+                *("loop", "query lengths", "two dimensions", *TYPES, "no clouds"),
+                *("packed", "packed, local index", "packed, float64"),
+            )
         },
         gradients=("points", "query"),
         differentiable=(0,),
         gradcheck_inputs={
-            name: lambda make=RAGGED_GRADCHECK[name]: three(make()) for name in ("global", "local")
+            name: lambda make=KNN_GRADCHECK[name]: three(make())
+            for name in ("squared", "packed", "packed, local index")
         },
         formula=formula,
-        error_inputs=(*KNN_ERRORS, *RAGGED_ERRORS),
-        kernels=8,  # a memset, order, boxes, queries, search
+        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *PACKED_ERRORS),
+        kernels=1,
         backward_kernels=5,
     ),
 ]

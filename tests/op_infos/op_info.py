@@ -3,12 +3,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 Call = dict[str, Any]  # the op's arguments by name; every tensor on the CPU
+
+
+class ErrorInput(NamedTuple):
+    """A call that is refused: one of sample_inputs with one argument changed."""
+
+    argument: str
+    value: Any  # or a function of the valid value
+    error: type
+    words: str  # of the message
+    sample: str = "plain"
 
 
 @dataclass(frozen=True)
@@ -32,8 +42,7 @@ class OpInfo:
     coupled_inputs: tuple[str, ...] = ()
     inference: bool = False  # an input that requires a gradient is an error
     supports_gradgrad: bool = False  # has a second derivative; without, asking for one is an error
-    # argument -> (value or function of the valid value, exception, words of the message)
-    error_inputs: tuple[tuple[str, Any, type, str], ...] = ()
+    error_inputs: tuple[tuple, ...] = ()  # the fields of an ErrorInput each
     # Arguments whose outputs no machine can hold (petabytes).
     huge: Call = field(default_factory=dict)
     kernels: int = 0  # GPU kernels and memsets of one call(1000, 0)
@@ -141,6 +150,17 @@ def gradcheck_cloud(n: int, columns: int = 4) -> Tensor:
     return points
 
 
+# Of an op over points and queries, in its sample "packed".
+PACKED_ERRORS = tuple(
+    (*error, "packed")
+    for error in (
+        ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be \[B \+ 1\]"),
+        ("batch_offsets", lambda t: t.float(), TypeError, "batch_offsets must be int32 or int64"),
+        ("batch_offsets", None, ValueError, "must be given together"),
+        ("query_batch_offsets", lambda t: t[1:], ValueError, "query_batch_offsets must be"),
+        ("query_batch_offsets", None, ValueError, "must be given together"),
+    )
+)
 # The error inputs of every op over packed points.
 POINTS_ERRORS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),

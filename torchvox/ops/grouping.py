@@ -9,52 +9,49 @@ from torch import Tensor
 __all__ = [
     "gather_points",
     "group_points",
-    "group_points_ragged",
     "interpolate_features",
     "interpolation_weights",
     "neighbor_rows",
     "three_interpolate",
-    "three_interpolate_ragged",
 ]
 
 
-def group_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:
+def group_points(
+    features: Tensor,
+    idx: Tensor,
+    *,
+    channels_first: bool = False,
+    batch_offsets: Optional[Tensor] = None,
+    query_batch_offsets: Optional[Tensor] = None,
+    local_index: bool = False,
+) -> Tensor:
     """The features of neighbors: out[b, m, j] = features[b, idx[b, m, j]].
 
-    features: [B, N, C] float16, bfloat16, float32 or float64; [B, C, N] with channels_first.
-    idx: [B, M, k] int32 or int64, such as ball_query and knn give. An index outside [0, N), such as
-        -1, gives a zero row and passes no gradient on.
+    features: [B, N, C] float16, bfloat16, float32 or float64; [B, C, N] with channels_first. With
+        offsets, packed clouds: [T, C], T < 2^31.
+    idx: [B, M, k] int32 or int64, such as ball_query and knn give; packed, [U, k]. An index outside
+        its cloud, such as -1, gives a zero row and passes no gradient on.
+    batch_offsets, query_batch_offsets: [B + 1] int32 or int64, non-decreasing, on the features'
+        device: cloud b owns rows batch_offsets[b] to batch_offsets[b + 1] of the features and rows
+        query_batch_offsets[b] to query_batch_offsets[b + 1] of idx. Clamped, never read on the
+        host. Not with channels_first.
+    local_index: idx counts from the first row of its cloud, as it always does of padded clouds,
+        instead of row 0 of the features.
 
-    Returns [B, M, k, C], or [B, C, M, k] with channels_first, in the dtype of the features.
+    Returns [B, M, k, C], or [B, C, M, k] with channels_first, in the dtype of the features; packed,
+    [U, k, C].
     Differentiable in features, to any order. The gradient of a point is the sum over the entries of
     idx that name it, in their order, without atomics: the same bits in every run and on every
     device. The gradient needs N and M * k below 2^31.
     Raises ValueError (shapes) and TypeError (dtypes). No host synchronization.
     """
-    return torch.ops.torchvox.group_points(features, idx, channels_first=channels_first)
-
-
-def group_points_ragged(
-    features: Tensor,
-    idx: Tensor,
-    batch_offsets: Tensor,
-    query_batch_offsets: Tensor,
-    *,
-    local_index: bool = False,
-) -> Tensor:
-    """`group_points` of clouds of different sizes that lie one after another.
-
-    features: [T, C]. idx: [U, k]. batch_offsets, query_batch_offsets: [B + 1] int32 or int64,
-        non-decreasing, on the features' device: cloud b owns rows batch_offsets[b] to
-        batch_offsets[b + 1] of the features and rows query_batch_offsets[b] to
-        query_batch_offsets[b + 1] of idx. Offsets are clamped, never read on the host.
-    local_index: idx counts from the first row of its cloud instead of row 0 of features. In either
-        form an index outside its cloud gives a zero row.
-
-    Returns [U, k, C]. T < 2^31.
-    """
-    return torch.ops.torchvox.group_points_ragged(
-        features, idx, batch_offsets, query_batch_offsets, local_index=local_index
+    return torch.ops.torchvox.group_points(
+        features,
+        idx,
+        channels_first=channels_first,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
+        local_index=local_index,
     )
 
 
@@ -73,8 +70,8 @@ def neighbor_rows(
         or T of packed clouds. < 2^31.
     count: [B, M] or [U] int32 or int64, such as ball_query gives: entries from there on name no
         row. So the repeats that fill a ball become -1, which every gather turns into zeros.
-    batch_offsets, query_batch_offsets, local_index: packed clouds, as in `group_points_ragged`; the
-        rows are those of the packed features, whichever indices come in.
+    batch_offsets, query_batch_offsets, local_index: packed clouds, as in `group_points`; the rows
+        are those of the packed features, whichever indices come in.
 
     Returns int32 in the shape of idx: the index, or -1 when it is outside [0, num_points), outside
     its cloud, or past its count. Not differentiable. No host synchronization.
@@ -91,43 +88,37 @@ def neighbor_rows(
 
 
 def three_interpolate(
-    features: Tensor, idx: Tensor, weight: Tensor, *, channels_first: bool = False
+    features: Tensor,
+    idx: Tensor,
+    weight: Tensor,
+    *,
+    channels_first: bool = False,
+    batch_offsets: Optional[Tensor] = None,
+    query_batch_offsets: Optional[Tensor] = None,
+    local_index: bool = False,
 ) -> Tensor:
     """Weighted sums of the features of three neighbors.
 
-    features: [B, N, C] float16, bfloat16, float32 or float64; [B, C, N] with channels_first.
-    idx: [B, M, 3] int32 or int64; an index outside [0, N) reads zeros and passes no gradient on.
-    weight: [B, M, 3] float32, or the dtype of the features.
+    features: [B, N, C] float16, bfloat16, float32 or float64; [B, C, N] with channels_first;
+        packed, [T, C].
+    idx: [B, M, 3] int32 or int64; an index outside its cloud reads zeros and passes no gradient on.
+    weight: [B, M, 3] float32, or the dtype of the features. Packed, idx and weight are [U, 3].
+    batch_offsets, query_batch_offsets, local_index: packed clouds, as in `group_points`.
 
-    Returns [B, M, C], or [B, C, M], in the dtype of the features:
+    Returns [B, M, C], or [B, C, M], packed [U, C], in the dtype of the features:
     fma(w2, f2, fma(w0, f0, w1 * f1)), in float32 for halves.
     Differentiable once, in features and weight, without atomics: the same bits in every run and on
     every device. The gradient of the features needs N and 3 * M below 2^31.
     Raises ValueError (shapes) and TypeError (dtypes). No host synchronization.
     """
     return torch.ops.torchvox.three_interpolate(
-        features, idx, weight, channels_first=channels_first
-    )
-
-
-def three_interpolate_ragged(
-    features: Tensor,
-    idx: Tensor,
-    weight: Tensor,
-    batch_offsets: Tensor,
-    query_batch_offsets: Tensor,
-    *,
-    local_index: bool = False,
-) -> Tensor:
-    """`three_interpolate` of clouds of different sizes that lie one after another.
-
-    features: [T, C]. idx, weight: [U, 3]. batch_offsets, query_batch_offsets, local_index: as in
-        `group_points_ragged`.
-
-    Returns [U, C].
-    """
-    return torch.ops.torchvox.three_interpolate_ragged(
-        features, idx, weight, batch_offsets, query_batch_offsets, local_index=local_index
+        features,
+        idx,
+        weight,
+        channels_first=channels_first,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
+        local_index=local_index,
     )
 
 

@@ -1,24 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """Neighbors of queries: within a radius, or the nearest; and what belongs to them."""
 
-from typing import List, NamedTuple, Optional
+from typing import List, Mapping, NamedTuple, Optional
 
 import torch
 from torch import Tensor
+
+from torchvox.ops.conventions import Options, options_of
 
 __all__ = [
     "BallGroups",
     "BallNeighbors",
     "Neighbors",
     "ball_query",
-    "ball_query_ragged",
     "group_mlp_max",
     "knn",
-    "knn_ragged",
     "query_and_group",
     "three_nn",
-    "three_nn_ragged",
 ]
+
+
+_PYTORCH3D: Options = {"dist_order": "loop", "fill": "pad", "core_dist2": -1.0}
+BALL_QUERY_CONVENTIONS: Mapping[str, Options] = {
+    "torchvox": {},
+    "mmcv": {},
+    "pointnet2": {"core_dist2": -1.0},  # Pointnet2_PyTorch
+    "openpcdet": {"core_dist2": -1.0},
+    "pointcept": {"core_dist2": 1e-5, "fill": "pad"},
+    "pytorch3d": _PYTORCH3D,
+    "torch_cluster": {**_PYTORCH3D, "radius2": lambda radius: radius * radius},  # in double
+    "pyg_lib": {**_PYTORCH3D, "radius2": lambda radius: radius * radius},
+}
+GROUP_CONVENTIONS: Mapping[str, Options] = {
+    "torchvox": {},
+    "mmcv": {},
+    "pointnet2": {},
+    "openpcdet": {},
+    "pytorch3d": {"dist_order": "loop"},
+    "yanx27": {"closed": True},  # Pointnet_Pointnet2_pytorch
+}
+KNN_CONVENTIONS: Mapping[str, Options] = {
+    "torchvox": {},
+    "mmcv": {},
+    "pointnet2": {},
+    "pytorch3d": {"dist_order": "loop"},
+    "torch_cluster": {"dist_order": "loop"},
+}
 
 
 class BallNeighbors(NamedTuple):
@@ -33,100 +60,64 @@ def ball_query(
     radius: float,
     k: int,
     *,
-    radius2: Optional[float] = None,
     min_radius: float = 0.0,
-    core_dist2: float = 0.0,
-    closed: bool = False,
-    fill: str = "first",
-    dist_order: str = "pn2",
+    fill: Optional[str] = None,
+    convention: str = "torchvox",
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
+    batch_offsets: Optional[Tensor] = None,
+    query_batch_offsets: Optional[Tensor] = None,
+    local_index: bool = False,
 ) -> BallNeighbors:
     """The first k points, by index, in a ball around every query. Not the nearest: see `knn`.
 
     points: [B, N, D] float16, bfloat16, float32 or float64, D >= 1, N < 2^31; any strides. Halves
         are widened first. query: [B, M, D] of the same dtype. A point that is not finite is a
-        neighbor of nobody; a query that is not finite has none.
+        neighbor of nobody; a query that is not finite has none. With offsets, packed clouds: points
+        [T, D] and query [U, D], T and U < 2^31.
     radius: a point at squared distance d is a hit when d < radius * radius, rounded as the distance
-        is; with `closed`, d <= radius * radius. radius2: the square itself, where another library
-        rounds it otherwise. min_radius: hits have d >= min_radius * min_radius too.
-    core_dist2: points with d <= core_dist2 are hits whatever the radii. 0: those at distance 0, as
-        in mmcv; negative: none.
+        is. min_radius: hits have d >= min_radius * min_radius too; points at distance 0 are hits
+        all the same.
     k: neighbors a query. fill: what follows the hits of a row: "first" repeats the first hit, 0
-        where there is none; "pad" puts -1.
-    dist_order: rounding of the squared distance: "pn2", fma(dz, dz, fma(dx, dx, dy * dy)), D = 3
-        only; "loop", axis by axis.
+        where there is none; "pad" puts -1. None: as the convention has it.
+    convention: a library whose neighbors these are, bit for bit: a name of
+        BALL_QUERY_CONVENTIONS, "mmcv", "pointnet2", "openpcdet", "pointcept", "pytorch3d",
+        "torch_cluster" or "pyg_lib"; "torchvox" fills with "first".
     lengths, query_lengths: [B] int32 or int64, points and queries of each cloud that exist, clamped
         to N and M. None: all.
+    batch_offsets, query_batch_offsets: [B + 1] int32 or int64, non-decreasing, on the points'
+        device: cloud b owns points batch_offsets[b] to batch_offsets[b + 1] and queries
+        query_batch_offsets[b] to query_batch_offsets[b + 1]. Clamped to the sizes, never read on
+        the host. A query outside of query_batch_offsets has no neighbors.
+    local_index: idx counts from the first point of its cloud, as it always does of padded clouds,
+        instead of row 0 of points. With "first", an empty ball names row 0 of its cloud, or without
+        local_index -1 for a cloud without points.
 
     Returns BallNeighbors(dist2 [B, M, k] float32, float64 for float64 points; idx [B, M, k] int32,
-    ascending; count [B, M] int32, the hits kept). dist2 past the count is 0. Rows past
-    query_lengths are those of an empty ball.
+    ascending; count [B, M] int32, the hits kept); packed, [U, k], [U, k] and [U]. dist2 past the
+    count is 0. Rows past query_lengths are those of an empty ball.
 
     Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. dist2 is
     differentiable in points and query.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
+    options = {**options_of("ball_query", BALL_QUERY_CONVENTIONS, convention)}
+    if "radius2" in options:
+        options["radius2"] = options["radius2"](radius)
+    if fill is not None:
+        options["fill"] = fill
     dist2, idx, count = torch.ops.torchvox.ball_query(
         points,
         query,
         radius,
         k,
-        radius2=radius2,
         min_radius=min_radius,
-        core_dist2=core_dist2,
-        closed=closed,
-        fill=fill,
-        dist_order=dist_order,
         lengths=lengths,
         query_lengths=query_lengths,
-    )
-    return BallNeighbors(dist2, idx, count)
-
-
-def ball_query_ragged(
-    points: Tensor,
-    query: Tensor,
-    batch_offsets: Tensor,
-    query_batch_offsets: Tensor,
-    radius: float,
-    k: int,
-    *,
-    radius2: Optional[float] = None,
-    min_radius: float = 0.0,
-    core_dist2: float = 0.0,
-    closed: bool = False,
-    fill: str = "first",
-    dist_order: str = "pn2",
-    local_index: bool = False,
-) -> BallNeighbors:
-    """`ball_query` of clouds of different sizes that lie one after another.
-
-    points: [T, D], T < 2^31. query: [U, D], U < 2^31. batch_offsets, query_batch_offsets: [B + 1]
-        int32 or int64, non-decreasing, on the points' device: cloud b owns points batch_offsets[b]
-        to batch_offsets[b + 1] and queries query_batch_offsets[b] to query_batch_offsets[b + 1].
-        Clamped to the sizes, never read on the host. A query outside of query_batch_offsets has no
-        neighbors.
-    local_index: idx counts from the cloud's first point instead of row 0 of points. With "first",
-        an empty ball names row 0 of its cloud, or -1 for a cloud without points.
-    The other options are those of `ball_query`.
-
-    Returns BallNeighbors(dist2 [U, k], idx [U, k] int32, count [U] int32).
-    """
-    dist2, idx, count = torch.ops.torchvox.ball_query_ragged(
-        points,
-        query,
-        batch_offsets,
-        query_batch_offsets,
-        radius,
-        k,
-        radius2=radius2,
-        min_radius=min_radius,
-        core_dist2=core_dist2,
-        closed=closed,
-        fill=fill,
-        dist_order=dist_order,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
         local_index=local_index,
+        **options,
     )
     return BallNeighbors(dist2, idx, count)
 
@@ -147,8 +138,7 @@ def query_and_group(
     use_xyz: bool = True,
     normalize_xyz: bool = False,
     features_first: bool = False,
-    closed: bool = False,
-    dist_order: str = "pn2",
+    convention: str = "torchvox",
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
 ) -> BallGroups:
@@ -160,7 +150,9 @@ def query_and_group(
         another. Short balls repeat their first hit; an empty ball holds point 0.
     use_xyz: a slot begins with point less query, rounded to the dtype of points; without, it holds
         features alone. normalize_xyz: divided by the radius. features_first: coordinates last.
-    closed, dist_order, lengths, query_lengths: as in `ball_query`.
+    convention: whose balls these are, a name of GROUP_CONVENTIONS: "mmcv", "pointnet2",
+        "openpcdet", "pytorch3d", or "yanx27", which takes points at exactly the radius too.
+    lengths, query_lengths: as in `ball_query`.
 
     Returns BallGroups(grouped [B, M, K, D + C] in the dtype of features, else of points, K the sum
     of ks; idx [B, M, K] int32; count [B, M, radii] int32, the hits of each ball). grouped has the
@@ -179,10 +171,9 @@ def query_and_group(
         use_xyz=use_xyz,
         normalize_xyz=normalize_xyz,
         features_first=features_first,
-        closed=closed,
-        dist_order=dist_order,
         lengths=lengths,
         query_lengths=query_lengths,
+        **options_of("query_and_group", GROUP_CONVENTIONS, convention),
     )
     return BallGroups(grouped, idx, count)
 
@@ -248,25 +239,30 @@ def knn(
     k: int,
     *,
     norm: int = 2,
-    dist_order: str = "pn2",
+    convention: str = "torchvox",
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
+    batch_offsets: Optional[Tensor] = None,
+    query_batch_offsets: Optional[Tensor] = None,
+    local_index: bool = False,
 ) -> Neighbors:
     """The k points of its cloud that are nearest to each query, nearest first.
 
     points: [B, N, D] float16, bfloat16, float32 or float64, D >= 1, N < 2^31; any strides. Halves
         are widened first. Points that are not finite are nobody's neighbors.
-    query: [B, M, D] of the same dtype. A query that is not finite has no neighbors.
+    query: [B, M, D] of the same dtype. A query that is not finite has no neighbors. With offsets,
+        packed clouds: points [T, D] and query [U, D], T and U < 2^31.
     k: neighbors per query, any number; more than N is allowed.
     norm: 2, squared distances; 1, sums of absolute differences.
-    dist_order: rounding of the squared distance: "pn2", fma(dz, dz, fma(dx, dx, dy * dy)), D = 3
-        only; "loop", axis by axis.
+    convention: a library whose distances these are, bit for bit: a name of KNN_CONVENTIONS, "mmcv",
+        "pointnet2", "pytorch3d" or "torch_cluster".
     lengths: [B] int32 or int64, points of each cloud that exist, clamped to [0, N]. None: N.
     query_lengths: [B] int32 or int64, queries of each cloud that exist, clamped to [0, M]. None: M.
+    batch_offsets, query_batch_offsets, local_index: packed clouds, as in `ball_query`.
 
-    Returns Neighbors(dist2 [B, M, k] float32, float64 for float64 points, idx [B, M, k] int32) in
-    ascending order of (distance, index): of equally distant points the lower index comes first,
-    also at the k-th place. Slots without a neighbor hold +inf and -1.
+    Returns Neighbors(dist2 [B, M, k] float32, float64 for float64 points, idx [B, M, k] int32;
+    packed, [U, k]) in ascending order of (distance, index): of equally distant points the lower
+    index comes first, also at the k-th place. Slots without a neighbor hold +inf and -1.
 
     Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. dist2 is
     differentiable in points and query, idx is not. For norm 2 and D <= 3 in up to float32 a query
@@ -278,45 +274,12 @@ def knn(
         query,
         k,
         norm=norm,
-        dist_order=dist_order,
         lengths=lengths,
         query_lengths=query_lengths,
-    )
-    return Neighbors(dist2, idx)
-
-
-def knn_ragged(
-    points: Tensor,
-    query: Tensor,
-    batch_offsets: Tensor,
-    query_batch_offsets: Tensor,
-    k: int,
-    *,
-    norm: int = 2,
-    dist_order: str = "pn2",
-    local_index: bool = False,
-) -> Neighbors:
-    """`knn` of clouds of different sizes that lie one after another.
-
-    points: [T, D], T < 2^31. batch_offsets: [B + 1] int32 or int64, non-decreasing, on the points'
-        device: cloud b owns the points batch_offsets[b] to batch_offsets[b + 1].
-    query: [U, D]. query_batch_offsets: [B + 1] int32 or int64: cloud b is searched by the queries
-        query_batch_offsets[b] to query_batch_offsets[b + 1]; queries outside have no neighbors.
-        Offsets are clamped to the sizes, never read on the host.
-    local_index: idx counts from the cloud's first point instead of row 0 of points. The other
-        options are those of `knn`.
-
-    Returns Neighbors(dist2 [U, k], idx [U, k] int32).
-    """
-    dist2, idx = torch.ops.torchvox.knn_ragged(
-        points,
-        query,
-        batch_offsets,
-        query_batch_offsets,
-        k,
-        norm=norm,
-        dist_order=dist_order,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
         local_index=local_index,
+        **options_of("knn", KNN_CONVENTIONS, convention),
     )
     return Neighbors(dist2, idx)
 
@@ -325,39 +288,28 @@ def three_nn(
     query: Tensor,
     points: Tensor,
     *,
-    dist_order: str = "pn2",
+    convention: str = "torchvox",
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
+    batch_offsets: Optional[Tensor] = None,
+    query_batch_offsets: Optional[Tensor] = None,
+    local_index: bool = False,
 ) -> Neighbors:
     """The three nearest points of every query: `knn` with k = 3, the queries first.
 
-    query: [B, M, D]. points: [B, N, D]. lengths and query_lengths as in `knn`.
+    query: [B, M, D] or [U, D]. points: [B, N, D] or [T, D]. The other arguments are those of `knn`.
 
-    Returns Neighbors(dist2 [B, M, 3], idx [B, M, 3] int32). Distances are squared; the PointNet++
-    kernels give their roots.
+    Returns Neighbors(dist2 [B, M, 3], idx [B, M, 3] int32; packed, [U, 3]). Distances are squared;
+    the PointNet++ kernels give their roots.
     """
     dist2, idx = torch.ops.torchvox.three_nn(
-        query, points, dist_order=dist_order, lengths=lengths, query_lengths=query_lengths
-    )
-    return Neighbors(dist2, idx)
-
-
-def three_nn_ragged(
-    query: Tensor,
-    points: Tensor,
-    query_batch_offsets: Tensor,
-    batch_offsets: Tensor,
-    *,
-    dist_order: str = "pn2",
-    local_index: bool = False,
-) -> Neighbors:
-    """`knn_ragged` with k = 3, the queries and their offsets first."""
-    dist2, idx = torch.ops.torchvox.three_nn_ragged(
         query,
         points,
-        query_batch_offsets,
-        batch_offsets,
-        dist_order=dist_order,
+        lengths=lengths,
+        query_lengths=query_lengths,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
         local_index=local_index,
+        **options_of("three_nn", KNN_CONVENTIONS, convention),
     )
     return Neighbors(dist2, idx)

@@ -17,7 +17,6 @@ __all__ = [
     "gather_points",
     "gather_points_backward",
     "group_points",
-    "group_points_ragged",
     "interpolate_features",
     "interpolation_weights",
     "interpolation_weights_backward",
@@ -25,7 +24,6 @@ __all__ = [
     "neighbor_rows",
     "three_interpolate",
     "three_interpolate_backward",
-    "three_interpolate_ragged",
 ]
 
 RUN = 256
@@ -73,25 +71,22 @@ def gather_points_backward(
     return result.transpose(1, 2).contiguous() if channels_first else result
 
 
-def group_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:
-    """Row idx[b, m, j] of features[b]; zeros for an index outside [0, N)."""
-    out = gather_points(features, idx.flatten(1), channels_first=channels_first)
-    return out.unflatten(2 if channels_first else 1, idx.shape[1:])
-
-
-def group_points_ragged(
+def group_points(
     features: Tensor,
     idx: Tensor,
-    batch_offsets: Tensor,
-    query_batch_offsets: Tensor,
     *,
+    channels_first: bool = False,
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
     local_index: bool = False,
 ) -> Tensor:
-    """[U, k, C] of features [T, C] and idx [U, k]."""
-    row = torch.from_numpy(
-        slot_rows(idx, len(features), None, batch_offsets, query_batch_offsets, local_index)
-    )
-    return group_points(features[None], row[None])[0]
+    """Row idx[b, m, j] of features[b]; zeros for an index outside its cloud."""
+    if batch_offsets is not None:
+        clouds = (batch_offsets, query_batch_offsets, local_index)
+        row = torch.from_numpy(slot_rows(idx, len(features), None, *clouds))
+        return group_points(features[None], row[None])[0]
+    out = gather_points(features, idx.flatten(1), channels_first=channels_first)
+    return out.unflatten(2 if channels_first else 1, idx.shape[1:])
 
 
 def neighbor_rows(
@@ -109,9 +104,20 @@ def neighbor_rows(
 
 
 def three_interpolate(
-    features: Tensor, idx: Tensor, weight: Tensor, *, channels_first: bool = False
+    features: Tensor,
+    idx: Tensor,
+    weight: Tensor,
+    *,
+    channels_first: bool = False,
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
+    local_index: bool = False,
 ) -> Tensor:
     """fma(w2, f2, fma(w0, f0, w1 * f1)) of the rows that idx names, rounded once more to a half."""
+    if batch_offsets is not None:
+        clouds = (batch_offsets, query_batch_offsets, local_index)
+        row = torch.from_numpy(slot_rows(idx, len(features), None, *clouds))
+        return three_interpolate(features[None], row[None], weight[None])[0]
     rows = group_points(features, idx, channels_first=channels_first)
     rows = rows.movedim(1, -1) if channels_first else rows  # [B, M, 3, C]
     f = _working(rows)
@@ -121,22 +127,6 @@ def three_interpolate(
     out = fma(w[:, :, 2], f[:, :, 2], fma(w[:, :, 0], f[:, :, 0], middle))
     out = _rounded(np.ascontiguousarray(out).reshape(rows[:, :, 0].shape), features.dtype)
     return out.transpose(1, 2).contiguous() if channels_first else out
-
-
-def three_interpolate_ragged(
-    features: Tensor,
-    idx: Tensor,
-    weight: Tensor,
-    batch_offsets: Tensor,
-    query_batch_offsets: Tensor,
-    *,
-    local_index: bool = False,
-) -> Tensor:
-    """[U, C] of features [T, C], idx and weight [U, 3]."""
-    row = torch.from_numpy(
-        slot_rows(idx, len(features), None, batch_offsets, query_batch_offsets, local_index)
-    )
-    return three_interpolate(features[None], row[None], weight[None])[0]
 
 
 def three_interpolate_backward(

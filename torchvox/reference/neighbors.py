@@ -17,7 +17,6 @@ from .sampling import squared_distance
 
 __all__ = [
     "ball_query",
-    "ball_query_ragged",
     "query_and_group",
 ]
 
@@ -50,9 +49,15 @@ def ball_query(
     dist_order: str = "pn2",
     lengths: Tensor | None = None,
     query_lengths: Tensor | None = None,
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
+    local_index: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32) of points [B, N, D]."""
+    """(dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32) of points [B, N, D]; of packed
+    clouds [U, k], [U, k] and [U]."""
     ball = Ball(radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order)
+    if batch_offsets is not None:
+        return _packed(points, query, ball, batch_offsets, query_batch_offsets, local_index)
     _check("ball_query", points, query, ball, 3)
     b, n = points.shape[:2]
     m = query.size(1)
@@ -67,38 +72,26 @@ def ball_query(
     return torch.from_numpy(dist2), torch.from_numpy(idx), torch.from_numpy(count)
 
 
-def ball_query_ragged(
+def _packed(
     points: Tensor,
     query: Tensor,
+    ball: Ball,
     batch_offsets: Tensor,
     query_batch_offsets: Tensor,
-    radius: float,
-    k: int,
-    *,
-    radius2: float | None = None,
-    min_radius: float = 0.0,
-    core_dist2: float = 0.0,
-    closed: bool = False,
-    fill: str = "first",
-    dist_order: str = "pn2",
-    local_index: bool = False,
+    local_index: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dist2 [U, k], idx [U, k] int32, count [U] int32): cloud b is points[batch_offsets[b] :
     batch_offsets[b + 1]] and query[query_batch_offsets[b] : query_batch_offsets[b + 1]]."""
-    ball = Ball(radius, k, radius2, min_radius, core_dist2, closed, fill, dist_order)
-    _check("ball_query_ragged", points, query, ball, 2)
+    _check("ball_query", points, query, ball, 2)
     cloud, queries = _array(points), _array(query)
     batch_offsets = np.clip(batch_offsets.numpy(), 0, len(cloud))
     query_batch_offsets = np.clip(query_batch_offsets.numpy(), 0, len(queries))
     dist2, idx, count = _empty(ball, cloud.dtype, (len(queries),))
     for b in range(len(batch_offsets) - 1):
         rows = slice(query_batch_offsets[b], query_batch_offsets[b + 1])
-        dist2[rows], local, count[rows] = _query(
-            cloud[batch_offsets[b] : batch_offsets[b + 1]], queries[rows], ball
-        )
-        first = (
-            batch_offsets[b] if batch_offsets[b] < batch_offsets[b + 1] else -1
-        )  # not a point of the next cloud
+        begin, end = batch_offsets[b : b + 2]
+        dist2[rows], local, count[rows] = _query(cloud[begin:end], queries[rows], ball)
+        first = begin if begin < end else -1  # not a point of the next cloud
         idx[rows] = np.where((local < 0) | local_index, local, local + first)
     return torch.from_numpy(dist2), torch.from_numpy(idx), torch.from_numpy(count)
 

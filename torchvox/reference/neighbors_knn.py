@@ -14,9 +14,7 @@ from .sampling import squared_distance
 
 __all__ = [
     "knn",
-    "knn_ragged",
     "three_nn",
-    "three_nn_ragged",
 ]
 
 INF = float("inf")
@@ -31,34 +29,16 @@ def knn(
     dist_order: str = "pn2",
     lengths: Tensor | None = None,
     query_lengths: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """(dist2 [B, M, k], idx [B, M, k] int32) of points [B, N, D] and query [B, M, D]."""
-    return _batch("knn", points, query, k, norm, dist_order, lengths, query_lengths)
-
-
-def knn_ragged(
-    points: Tensor,
-    query: Tensor,
-    batch_offsets: Tensor,
-    query_batch_offsets: Tensor,
-    k: int,
-    *,
-    norm: int = 2,
-    dist_order: str = "pn2",
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
     local_index: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(dist2 [U, k], idx [U, k] int32) of packed clouds."""
-    return _ragged(
-        "knn_ragged",
-        points,
-        query,
-        batch_offsets,
-        query_batch_offsets,
-        k,
-        norm,
-        dist_order,
-        local_index,
-    )
+    """(dist2 [B, M, k], idx [B, M, k] int32) of points [B, N, D] and query [B, M, D]; of packed
+    clouds [U, k]."""
+    if batch_offsets is not None:
+        offsets = (batch_offsets, query_batch_offsets, local_index)
+        return _packed(points, query, k, norm, dist_order, *offsets)
+    return _padded(points, query, k, norm, dist_order, lengths, query_lengths)
 
 
 def three_nn(
@@ -68,31 +48,21 @@ def three_nn(
     dist_order: str = "pn2",
     lengths: Tensor | None = None,
     query_lengths: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """(dist2 [B, M, 3], idx [B, M, 3] int32)."""
-    return _batch("three_nn", points, query, 3, 2, dist_order, lengths, query_lengths)
-
-
-def three_nn_ragged(
-    query: Tensor,
-    points: Tensor,
-    query_batch_offsets: Tensor,
-    batch_offsets: Tensor,
-    *,
-    dist_order: str = "pn2",
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
     local_index: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(dist2 [U, 3], idx [U, 3] int32)."""
-    return _ragged(
-        "three_nn_ragged",
+    """(dist2 [B, M, 3], idx [B, M, 3] int32): knn with the queries first."""
+    return knn(
         points,
         query,
-        batch_offsets,
-        query_batch_offsets,
         3,
-        2,
-        dist_order,
-        local_index,
+        dist_order=dist_order,
+        lengths=lengths,
+        query_lengths=query_lengths,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
+        local_index=local_index,
     )
 
 
@@ -124,7 +94,8 @@ def distance(points: np.ndarray, q: np.ndarray, norm: int, dist_order: str) -> n
     return total
 
 
-def _batch(op, points, query, k, norm, dist_order, lengths, query_lengths) -> tuple[Tensor, Tensor]:
+def _padded(points, query, k, norm, dist_order, lengths, query_lengths) -> tuple[Tensor, Tensor]:
+    op = "knn"
     _check(op, points, query, k, norm, dist_order, rank=3)
     b, n, m = points.size(0), points.size(1), query.size(1)
     if query.size(0) != b:
@@ -147,9 +118,10 @@ def _batch(op, points, query, k, norm, dist_order, lengths, query_lengths) -> tu
     return torch.from_numpy(dist2), torch.from_numpy(idx)
 
 
-def _ragged(
-    op, points, query, batch_offsets, query_batch_offsets, k, norm, dist_order, local_index
+def _packed(
+    points, query, k, norm, dist_order, batch_offsets, query_batch_offsets, local_index
 ) -> tuple[Tensor, Tensor]:
+    op = "knn"
     _check(op, points, query, k, norm, dist_order, rank=2)
     for name, t in (("batch_offsets", batch_offsets), ("query_batch_offsets", query_batch_offsets)):
         check_index_tensor(op, name, t)

@@ -148,8 +148,8 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("bev_max_height", bev_max_height);
-  ops.add("bev_max_height_with_index", bev_max_height_with_index);
+  ops.add(TORCHVOX_OP(bev_max_height));
+  ops.add(TORCHVOX_OP(bev_max_height_with_index));
   ops.add("_bev_max_height_backward", bev_max_height_backward);
   ops.autograd("_bev_max_height_backward", no_second_derivative());
 }

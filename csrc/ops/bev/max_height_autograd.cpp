@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <functional>
+
 #include "csrc/ops/core/autograd.h"
 
 namespace torchvox {
@@ -15,42 +17,26 @@ using OptionalTensor = std::optional<Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using Plain = std::tuple<Tensor, Tensor>(const Tensor&, c10::ArrayRef<double>, at::IntArrayRef,
-                                         const OptionalTensor&, const OptionalTensor&,
-                                         std::string_view, std::optional<at::ScalarType>, double,
-                                         int64_t);
-using Indexed = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, c10::ArrayRef<double>,
-                                                   at::IntArrayRef, const OptionalTensor&,
-                                                   const OptionalTensor&, std::string_view,
-                                                   std::optional<at::ScalarType>, double, int64_t);
-using Backward = Tensor(const Tensor&, const Tensor&, const Tensor&, c10::ArrayRef<double>,
-                        at::IntArrayRef, const OptionalTensor&, const OptionalTensor&,
-                        std::string_view);
+using Indexed = std::tuple<Tensor, Tensor, Tensor>;
 
-const auto& plain_op() {
-  static const auto op = typed_op<Plain>("torchvox::bev_max_height");
-  return op;
-}
-const auto& indexed_op() {
-  static const auto op = typed_op<Indexed>("torchvox::bev_max_height_with_index");
-  return op;
-}
 const auto& backward_op() {
-  static const auto op = typed_op<Backward>("torchvox::_bev_max_height_backward");
+  static const auto op =
+      typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&, c10::ArrayRef<double>,
+                      at::IntArrayRef, const OptionalTensor&, const OptionalTensor&,
+                      std::string_view)>("torchvox::_bev_max_height_backward");
   return op;
 }
 
 class BevMaxHeight : public torch::autograd::Function<BevMaxHeight> {
  public:
+  // `indexed` is the indexed variant.
   static variable_list forward(AutogradContext* ctx, const Tensor& points,
                                c10::ArrayRef<double> range, at::IntArrayRef size,
                                const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
                                std::string_view orientation,
-                               std::optional<at::ScalarType> out_dtype, double fill,
-                               int64_t lowest_code) {
+                               const std::function<Indexed()>& indexed) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [height, top_index, counts] = indexed_op().call(
-        points, range, size, batch_offsets, num_valid, orientation, out_dtype, fill, lowest_code);
+    auto [height, top_index, counts] = indexed();
     ctx->save_for_backward(
         {points, top_index, batch_offsets.value_or(Tensor()), num_valid.value_or(Tensor())});
     ctx->saved_data["range"] = range.vec();
@@ -72,44 +58,41 @@ class BevMaxHeight : public torch::autograd::Function<BevMaxHeight> {
           ctx->saved_data["size"].toIntVector(), defined(saved[2]), defined(saved[3]),
           ctx->saved_data["orientation"].toStringRef());
     }
-    return {grad_points, {}, {}, {}, {}, {}, {}, {}, {}};
+    return {grad_points, {}, {}, {}, {}, {}, {}};
   }
 };
 
-std::tuple<Tensor, Tensor> bev_max_height(const Tensor& points, c10::ArrayRef<double> range,
-                                          at::IntArrayRef size, const OptionalTensor& batch_offsets,
-                                          const OptionalTensor& num_valid,
-                                          std::string_view orientation,
-                                          std::optional<at::ScalarType> out_dtype, double fill,
-                                          int64_t lowest_code) {
+Indexed bev_max_height_with_index(const Tensor& points, c10::ArrayRef<double> range,
+                                  at::IntArrayRef size, const OptionalTensor& batch_offsets,
+                                  const OptionalTensor& num_valid, std::string_view orientation,
+                                  std::optional<at::ScalarType> out_dtype, double fill,
+                                  int64_t lowest_code) {
+  const auto indexed = [&] {
+    return torchvox::bev_max_height_with_index(points, range, size, batch_offsets, num_valid,
+                                               orientation, out_dtype, fill, lowest_code);
+  };
   if (wants_gradient(points)) {
-    const auto out = BevMaxHeight::apply(points, range, size, batch_offsets, num_valid, orientation,
-                                         out_dtype, fill, lowest_code);
-    return {out[0], out[2]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return plain_op().call(points, range, size, batch_offsets, num_valid, orientation, out_dtype,
-                         fill, lowest_code);
-}
-
-std::tuple<Tensor, Tensor, Tensor> bev_max_height_with_index(
-    const Tensor& points, c10::ArrayRef<double> range, at::IntArrayRef size,
-    const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-    std::string_view orientation, std::optional<at::ScalarType> out_dtype, double fill,
-    int64_t lowest_code) {
-  if (wants_gradient(points)) {
-    const auto out = BevMaxHeight::apply(points, range, size, batch_offsets, num_valid, orientation,
-                                         out_dtype, fill, lowest_code);
+    const auto out =
+        BevMaxHeight::apply(points, range, size, batch_offsets, num_valid, orientation, indexed);
     return {out[0], out[1], out[2]};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return indexed_op().call(points, range, size, batch_offsets, num_valid, orientation, out_dtype,
-                           fill, lowest_code);
+  return indexed();
+}
+
+template <class... Options>
+std::tuple<Tensor, Tensor> bev_max_height(const Tensor& points, Options... options) {
+  if (wants_gradient(points)) {
+    const auto [height, top_index, counts] = bev_max_height_with_index(points, options...);
+    return {height, counts};
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return torchvox::bev_max_height(points, options...);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd("bev_max_height", bev_max_height);
-  ops.autograd("bev_max_height_with_index", bev_max_height_with_index);
+  ops.autograd(TORCHVOX_OP(bev_max_height));
+  ops.autograd(TORCHVOX_OP(bev_max_height_with_index));
 }
 
 }  // namespace

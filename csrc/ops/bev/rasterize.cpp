@@ -263,7 +263,7 @@ std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, cons
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("bev_rasterize", bev_rasterize);
+  ops.add(TORCHVOX_OP(bev_rasterize));
   ops.add("_bev_rasterize_backward", bev_rasterize_backward);
   ops.autograd("_bev_rasterize_backward", no_second_derivative());
 }

@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <functional>
+
 #include "csrc/ops/core/autograd.h"
 
 namespace torchvox {
@@ -13,16 +15,10 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using Channels = torch::List<std::string>;
+using Outputs = std::tuple<Tensor, Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& forward_op() {
-  static const auto op = typed_op<std::tuple<Tensor, Tensor>(
-      const Tensor&, c10::ArrayRef<double>, at::IntArrayRef, Channels, const OptionalTensor&,
-      const OptionalTensor&, const OptionalTensor&, std::string_view, double, int64_t)>(
-      "torchvox::bev_rasterize");
-  return op;
-}
 const auto& backward_op() {
   static const auto op = typed_op<std::tuple<Tensor, Tensor>(
       const Tensor&, const Tensor&, c10::ArrayRef<double>, at::IntArrayRef, Channels,
@@ -33,14 +29,15 @@ const auto& backward_op() {
 
 class BevRasterize : public torch::autograd::Function<BevRasterize> {
  public:
+  // `rasterize` is the op itself.
   static variable_list forward(AutogradContext* ctx, const Tensor& points,
                                const OptionalTensor& features, c10::ArrayRef<double> range,
                                at::IntArrayRef size, const Channels& channels,
                                const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-                               std::string_view orientation, double fill, int64_t density_base) {
+                               std::string_view orientation,
+                               const std::function<Outputs()>& rasterize) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [image, counts] = forward_op().call(points, range, size, channels, features, batch_offsets,
-                                             num_valid, orientation, fill, density_base);
+    auto [image, counts] = rasterize();
     ctx->save_for_backward({points, features.value_or(Tensor()), batch_offsets.value_or(Tensor()),
                             num_valid.value_or(Tensor())});
     ctx->saved_data["range"] = range.vec();
@@ -53,7 +50,7 @@ class BevRasterize : public torch::autograd::Function<BevRasterize> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list out(10);
+    variable_list out(9);
     if (!grads[0].defined()) return out;
     const variable_list saved = ctx->get_saved_variables();
     auto [grad_points, grad_features] = backward_op().call(
@@ -68,24 +65,24 @@ class BevRasterize : public torch::autograd::Function<BevRasterize> {
   }
 };
 
-std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<double> range,
-                                         at::IntArrayRef size, Channels channels,
-                                         const OptionalTensor& features,
-                                         const OptionalTensor& batch_offsets,
-                                         const OptionalTensor& num_valid,
-                                         std::string_view orientation, double fill,
-                                         int64_t density_base) {
+Outputs bev_rasterize(const Tensor& points, c10::ArrayRef<double> range, at::IntArrayRef size,
+                      Channels channels, const OptionalTensor& features,
+                      const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
+                      std::string_view orientation, double fill, int64_t density_base) {
+  const auto rasterize = [&] {
+    return torchvox::bev_rasterize(points, range, size, channels, features, batch_offsets,
+                                   num_valid, orientation, fill, density_base);
+  };
   if (wants_gradient(points) || (features && wants_gradient(*features))) {
     const auto out = BevRasterize::apply(points, features, range, size, channels, batch_offsets,
-                                         num_valid, orientation, fill, density_base);
+                                         num_valid, orientation, rasterize);
     return {out[0], out[1]};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return forward_op().call(points, range, size, channels, features, batch_offsets, num_valid,
-                           orientation, fill, density_base);
+  return rasterize();
 }
 
-TORCHVOX_REGISTER_OPS(ops) { ops.autograd("bev_rasterize", bev_rasterize); }
+TORCHVOX_REGISTER_OPS(ops) { ops.autograd(TORCHVOX_OP(bev_rasterize)); }
 
 }  // namespace
 }  // namespace torchvox

@@ -21,22 +21,6 @@ inline void check_columns(const char* op, const at::Tensor& tensor, int64_t colu
               tensor.sym_sizes());
 }
 
-inline void check_lengths(const char* op, const char* name,
-                          const std::optional<at::Tensor>& lengths, const char* other_name,
-                          const at::Tensor& other) {
-  if (!lengths) return;
-  check_integers(op, name, *lengths);
-  check_device(op, name, *lengths, other_name, other);
-  check_value(lengths->dim() == 1, op, {name, " must be [B]"}, lengths->sym_sizes());
-  check_size(lengths->sym_size(0).sym_eq(other.sym_size(0)), op, {name, " must be [B]"},
-             lengths->sym_sizes());
-}
-
-// With unit column stride, any other strides as they are.
-inline at::Tensor with_unit_columns(const at::Tensor& rows) {
-  return rows.stride(-1) == 1 || rows.size(-1) == 1 ? rows : rows.contiguous();
-}
-
 // [.., rows, columns] of unit column stride, one leading dimension or none.
 inline BoxArray box_array(const at::Tensor& rows) {
   return {rows.const_data_ptr(), rows.size(-2), rows.stride(-2),

@@ -44,15 +44,16 @@ Tensor points_in_boxes(const Tensor& points_in, const Tensor& boxes_in, std::str
   check_columns(op, boxes_in, 7, 3, boxes_rule);
   check_size(boxes_in.sym_size(0).sym_eq(points_in.sym_size(0)), op, boxes_rule,
              boxes_in.sym_sizes());
-  check_lengths(op, "lengths", lengths_in, "points", points_in);
-  check_lengths(op, "box_lengths", box_lengths_in, "points", points_in);
+  check_vector(op, "lengths", lengths_in, "points", points_in, points_in.sym_size(0), "[B]");
+  check_vector(op, "box_lengths", box_lengths_in, "points", points_in, points_in.sym_size(0),
+               "[B]");
   check_value(margin >= 0 && std::isfinite(margin), op, "margin must be >= 0 and finite", margin);
   PointsInBoxesArgs args;
   args.mode = parse_mode(op, mode);
   const Tensor out = empty_output(args.mode, points_in, boxes_in);
   if (points_in.is_meta()) return out;
 
-  const Tensor points = with_unit_columns(points_in), boxes = with_unit_columns(boxes_in);
+  const Tensor points = readable(points_in), boxes = readable(boxes_in);
   const OptionalTensor lengths = contiguous(lengths_in), box_lengths = contiguous(box_lengths_in);
   args.points = box_array(points);
   args.boxes = box_array(boxes);
@@ -67,7 +68,7 @@ Tensor points_in_boxes(const Tensor& points_in, const Tensor& boxes_in, std::str
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("points_in_boxes", points_in_boxes);
+  ops.add(TORCHVOX_OP(points_in_boxes));
   ops.autograd("points_in_boxes", not_differentiable());
 }
 

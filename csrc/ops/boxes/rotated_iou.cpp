@@ -50,7 +50,7 @@ Tensor rotated_iou(const Tensor& a_in, const Tensor& b_in, std::string_view mode
   const Tensor out = empty_beside(shape_of_iou(a_in, b_in, paired), a_in.scalar_type(), a_in);
   if (a_in.is_meta()) return out;
 
-  const Tensor a = with_unit_columns(a_in), b = with_unit_columns(b_in);
+  const Tensor a = readable(a_in), b = readable(b_in);
   RotatedIouArgs args = arguments(a, b, mode, paired);
   args.iou = out.mutable_data_ptr();
   run(op, a, args);
@@ -79,7 +79,7 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
   if (grad_in.is_meta()) return {grad_a, grad_b};
 
   const Tensor grad = grad_in.contiguous();
-  const Tensor a = with_unit_columns(a_in), b = with_unit_columns(b_in);
+  const Tensor a = readable(a_in), b = readable(b_in);
   RotatedIouBackwardArgs args;
   args.forward = arguments(a, b, mode, paired);
   args.grad = grad.const_data_ptr();
@@ -92,7 +92,7 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("rotated_iou", rotated_iou);
+  ops.add(TORCHVOX_OP(rotated_iou));
   ops.add("_rotated_iou_backward", rotated_iou_backward);
 }
 

@@ -11,11 +11,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& iou_op() {
-  static const auto op = typed_op<Tensor(const Tensor&, const Tensor&, std::string_view, bool)>(
-      "torchvox::rotated_iou");
-  return op;
-}
 const auto& backward_op() {
   static const auto op = typed_op<std::tuple<Tensor, Tensor>(
       const Tensor&, const Tensor&, const Tensor&, std::string_view, bool, bool, bool)>(
@@ -32,7 +27,7 @@ class RotatedIou : public torch::autograd::Function<RotatedIou> {
     ctx->saved_data["mode"] = std::string(mode);
     ctx->saved_data["paired"] = paired;
     ctx->set_materialize_grads(false);
-    return iou_op().call(a, b, mode, paired);
+    return torchvox::rotated_iou(a, b, mode, paired);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -49,11 +44,11 @@ class RotatedIou : public torch::autograd::Function<RotatedIou> {
 Tensor rotated_iou(const Tensor& a, const Tensor& b, std::string_view mode, bool paired) {
   if (wants_gradient(a) || wants_gradient(b)) return RotatedIou::apply(a, b, mode, paired);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return iou_op().call(a, b, mode, paired);
+  return torchvox::rotated_iou(a, b, mode, paired);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd("rotated_iou", rotated_iou);
+  ops.autograd(TORCHVOX_OP(rotated_iou));
   ops.autograd("_rotated_iou_backward", no_second_derivative());
 }
 

@@ -36,7 +36,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
     check_integers(op, "group", *group_in);
     check_plane("group", *group_in);
   }
-  check_lengths(op, "lengths", lengths_in, "boxes", boxes_in);
+  check_vector(op, "lengths", lengths_in, "boxes", boxes_in, boxes_in.sym_size(0), "[B]");
   check_value(threshold >= 0, op, "threshold must be >= 0", threshold);
   check_size(max_out.sym_ge(0), op, "max_out must be >= 0", max_out);
   check_below(max_out, kIndexLimit, op, "max_out must be below 2^31", max_out);
@@ -47,7 +47,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
   const Tensor count = empty_beside({batches}, at::kInt, boxes_in);
   if (boxes_in.is_meta()) return {index, count};
 
-  const Tensor boxes = with_unit_columns(boxes_in), scores = scores_in.contiguous();
+  const Tensor boxes = readable(boxes_in), scores = scores_in.contiguous();
   const OptionalTensor group = contiguous(group_in), lengths = contiguous(lengths_in);
   RotatedNmsArgs args;
   args.nms.boxes = boxes.const_data_ptr<float>();
@@ -68,7 +68,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("rotated_nms", rotated_nms);
+  ops.add(TORCHVOX_OP(rotated_nms));
   ops.autograd("rotated_nms", not_differentiable());
 }
 

@@ -28,17 +28,13 @@ struct Agreement {
 const std::map<std::string, Agreement>& table() {
   static const std::map<std::string, Agreement> agreements = {
       {"knn", {{{"points", "query"}}}},
-      {"knn_ragged", {{{"points", "query"}}}},
       {"three_nn", {{{"points", "query"}}}},
-      {"three_nn_ragged", {{{"points", "query"}}}},
       {"ball_query", {{{"points", "query"}}}},
-      {"ball_query_ragged", {{{"points", "query"}}}},
       {"query_and_group", {{{"points", "query"}}}},
       {"group_mlp_max", {{{"points", "query"}, {"features", "weights", "biases"}}}},
       {"interpolate_features", {{{"points", "query"}}}},
       {"interpolation_weights", {{}, {"dist2"}}},
       {"three_interpolate", {{}, {"weight"}, "features"}},
-      {"three_interpolate_ragged", {{}, {"weight"}, "features"}},
       {"pillar_encode", {{{"weight", "bias"}}}},
       {"pillar_norm", {{{"weight", "gamma", "beta"}}, {"moments"}, "", at::kDouble}},
       {"rotated_iou", {{{"a", "b"}}, {"a", "b"}}},

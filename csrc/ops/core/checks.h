@@ -13,6 +13,9 @@
 #include <ostream>
 #include <sstream>
 #include <string>
+#include <string_view>
+
+#include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
 
@@ -45,6 +48,13 @@ std::string refusal(const char* op, const Rule& rule, const Got&... got) {
 template <class... Got>
 void check_value(bool ok, const char* op, const Rule& rule, const Got&... got) {
   TORCH_CHECK_VALUE(ok, refusal(op, rule, got...));
+}
+// True for `second`, false for `first`; anything else is refused.
+inline bool parse_word(const char* op, const char* name, std::string_view value, const char* first,
+                       const char* second) {
+  check_value(value == first || value == second, op,
+              {name, " must be '", first, "' or '", second, "'"}, "'", value, "'");
+  return value == second;
 }
 // The same over sizes that may be symbolic: a traced program carries the condition with it.
 template <class... Got>
@@ -121,20 +131,35 @@ inline void check_integers(const char* op, const char* name, const at::Tensor& t
              {name, " must be int32 or int64"}, tensor.scalar_type());
 }
 
+// Integers [length] that may be missing; `shape` says it.
+inline void check_vector(const char* op, const char* name, const std::optional<at::Tensor>& tensor,
+                         const char* other_name, const at::Tensor& other, const c10::SymInt& length,
+                         const char* shape) {
+  if (!tensor) return;
+  check_integers(op, name, *tensor);
+  check_device(op, name, *tensor, other_name, other);
+  const Rule rule{name, " must be ", shape};
+  check_value(tensor->dim() == 1, op, rule, tensor->sym_sizes());
+  check_size(tensor->sym_size(0).sym_eq(length), op, rule, tensor->sym_sizes());
+}
+
+// batch_offsets [B + 1] of packed rows; returns B.
+inline c10::SymInt check_offsets(const char* op, const at::Tensor& offsets, const char* other_name,
+                                 const at::Tensor& other) {
+  const char* rule = "batch_offsets must be [B + 1]";
+  check_integers(op, "batch_offsets", offsets);
+  check_device(op, "batch_offsets", offsets, other_name, other);
+  check_value(offsets.dim() == 1, op, rule, offsets.sym_sizes());
+  check_size(offsets.sym_size(0).sym_ge(1), op, rule, offsets.sym_sizes());
+  return offsets.sym_size(0) - 1;
+}
+
 // batch_offsets [B + 1] and num_valid [B] of a packed batch; returns B.
 inline c10::SymInt check_batch(const char* op, const at::Tensor& points,
                                const std::optional<at::Tensor>& batch_offsets,
                                const std::optional<at::Tensor>& num_valid) {
-  c10::SymInt batches = 1;
-  if (batch_offsets) {
-    check_integers(op, "batch_offsets", *batch_offsets);
-    check_device(op, "batch_offsets", *batch_offsets, points);
-    check_value(batch_offsets->dim() == 1, op, "batch_offsets must be [B + 1]",
-                batch_offsets->sym_sizes());
-    check_size(batch_offsets->sym_size(0).sym_ge(1), op, "batch_offsets must be [B + 1]",
-               batch_offsets->sym_sizes());
-    batches = batch_offsets->sym_size(0) - 1;
-  }
+  const c10::SymInt batches =
+      batch_offsets ? check_offsets(op, *batch_offsets, "the points", points) : c10::SymInt(1);
   if (num_valid) {
     check_integers(op, "num_valid", *num_valid);
     check_device(op, "num_valid", *num_valid, points);
@@ -145,6 +170,79 @@ inline c10::SymInt check_batch(const char* op, const at::Tensor& points,
   }
   return batches;
 }
+
+inline const std::optional<at::Tensor> kNoTensor;
+
+// Where the clouds of an op over points and queries lie: padded, with lengths of them or without;
+// or packed, where cloud b has rows batch_offsets[b] to batch_offsets[b + 1] of the points and rows
+// query_batch_offsets[b] to query_batch_offsets[b + 1] of the queries.
+struct CloudLayout {
+  const std::optional<at::Tensor>& batch_offsets = kNoTensor;
+  const std::optional<at::Tensor>& query_batch_offsets = kNoTensor;
+  bool local_index = false;  // indices count from the first point of their cloud
+  const std::optional<at::Tensor>& lengths = kNoTensor;
+  const std::optional<at::Tensor>& query_lengths = kNoTensor;
+
+  bool packed() const { return batch_offsets || query_batch_offsets; }
+};
+
+// Returns B of a packed layout.
+inline c10::SymInt check_packed(const char* op, const CloudLayout& layout, const char* other_name,
+                                const at::Tensor& other) {
+  check_value(layout.batch_offsets && layout.query_batch_offsets, op,
+              "batch_offsets and query_batch_offsets must be given together",
+              layout.batch_offsets ? "batch_offsets" : "query_batch_offsets");
+  check_value(!layout.lengths && !layout.query_lengths, op,
+              {layout.lengths ? "lengths" : "query_lengths", " must be None with batch_offsets"},
+              "a tensor");
+  const c10::SymInt clouds = check_offsets(op, *layout.batch_offsets, other_name, other);
+  check_vector(op, "query_batch_offsets", layout.query_batch_offsets, other_name, other, clouds + 1,
+               "[B + 1], as batch_offsets");
+  return clouds;
+}
+
+inline DistOrder parse_dist_order(const char* op, std::string_view order) {
+  return parse_word(op, "dist_order", order, "pn2", "loop") ? DistOrder::kLoop : DistOrder::kPn2;
+}
+
+// Coordinates of any dimension, any floating type.
+inline void check_rows(const char* op, const char* name, const at::Tensor& rows, int rank,
+                       const char* layout) {
+  const Rule rule{name, " must be ", layout, " with D >= 1"};
+  check_value(rows.dim() == rank, op, rule, rows.sym_sizes());
+  check_size(rows.sym_size(-1).sym_ge(1), op, rule, rows.sym_sizes());
+  check_type(is_coordinate_type(rows.scalar_type()), op,
+             {name, " must be float16, bfloat16, float32 or float64"}, rows.scalar_type());
+}
+
+// points and query [B, N, D] and [B, M, D], or packed [T, D] and [U, D].
+inline void check_points_and_query(const char* op, const at::Tensor& points,
+                                   const at::Tensor& query, const CloudLayout& layout,
+                                   const char* points_layout = "[B, N, D]") {
+  const bool packed = layout.packed();
+  check_rows(op, "points", points, packed ? 2 : 3,
+             packed ? "[T, D] where batch_offsets are given," : points_layout);
+  check_rows(op, "query", query, packed ? 2 : 3, packed ? "[U, D]" : "[B, M, D]");
+  check_type(query.scalar_type() == points.scalar_type(), op, "query must have the dtype of points",
+             query.scalar_type());
+  check_device(op, "query", query, points);
+  check_size(query.sym_size(-1).sym_eq(points.sym_size(-1)), op, "query must have the D of points",
+             query.sym_sizes());
+  check_below(points.sym_size(-2), kIndexLimit, op, "points must be fewer than 2^31 a cloud",
+              points.sym_sizes());
+  if (packed) {
+    const c10::SymInt clouds = check_packed(op, layout, "the points", points);
+    return check_queries(op, clouds, query.sym_size(0));
+  }
+  const c10::SymInt clouds = points.sym_size(0);
+  check_size(query.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
+             query.sym_sizes());
+  check_queries(op, clouds, clouds * query.sym_size(1));
+  check_vector(op, "lengths", layout.lengths, "the points", points, clouds, "[B]");
+  check_vector(op, "query_lengths", layout.query_lengths, "the points", points, clouds, "[B]");
+}
+// Of an op that takes both layouts.
+inline constexpr const char* kPaddedOrPacked = "[B, N, D], or [T, D] with batch_offsets,";
 
 // (x0, y0, z0, x1, y1, z1) in meters, each lower bound below its upper bound.
 inline void check_range(const char* op, c10::ArrayRef<double> range) {

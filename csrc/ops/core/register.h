@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "csrc/ops/torchvox.h"
+
 namespace torchvox {
 
 inline constexpr bool kBuiltWithCuda =
@@ -21,16 +23,12 @@ class OpLibrary {
  public:
   explicit OpLibrary(void (*add_ops)(OpLibrary&)) { add_ops(*this); }
 
-  // `kernel` serves the CPU and CUDA, `meta` tensors without data.
-  template <class Kernel, class Meta>
-  void add(const char* op, Kernel* kernel, Meta* meta) {
-    cpu_.impl(op, kernel);
-    if (kBuiltWithCuda) cuda_.impl(op, kernel);
-    meta_.impl(op, meta);
-  }
+  // `kernel` serves the CPU, CUDA and Meta, tensors without data.
   template <class Kernel>
   void add(const char* op, Kernel* kernel) {
-    add(op, kernel, kernel);
+    cpu_.impl(op, kernel);
+    if (kBuiltWithCuda) cuda_.impl(op, kernel);
+    meta_.impl(op, kernel);
   }
   template <class Kernel>
   void autograd(const char* op, Kernel&& kernel) {
@@ -53,6 +51,19 @@ class OpLibrary {
   torch::Library autograd_ = library(c10::DispatchKey::Autograd);
   torch::Library composite_ = library(c10::DispatchKey::CompositeImplicitAutograd);
 };
+
+// Name and kernel of a public op, which must have the signature that torchvox.h declares.
+#define TORCHVOX_OP(op) #op, static_cast<decltype(torchvox::op)*>(op)
+
+// The signature of an op with other outputs.
+template <class Signature, class Outputs>
+struct Variant;
+template <class Plain, class... Arguments, class Outputs>
+struct Variant<Plain(Arguments...), Outputs> {
+  using type = Outputs(Arguments...);
+};
+template <class Signature, class Outputs>
+using VariantOf = typename Variant<Signature, Outputs>::type;
 
 // Stands before the body of a function that adds ops to `ops`.
 #define TORCHVOX_REGISTER_OPS(ops)              \

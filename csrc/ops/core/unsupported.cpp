@@ -42,30 +42,23 @@ void refuse(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       false, refusal(name.c_str(), "tensors must be on the CPU or on a CUDA device", device));
 }
 
-// These are made of other ops, which refuse.
-bool is_composite(const std::string& name) {
-  return name == "grid_size" || name == "group_points_ragged" || name == "three_interpolate_ragged";
+// Ops without a tensor run anywhere.
+template <auto* kernel>
+void register_for_tensors(torch::Library& m) {
+  for (const std::string& schema : schemas()) {
+    if (schema.find("Tensor") == std::string::npos) continue;
+    m.impl(schema.substr(0, schema.find('(')).c_str(),
+           torch::CppFunction::makeFromBoxedFunction<kernel>());
+  }
 }
 
 TORCH_LIBRARY_IMPL(torchvox, CUDA, m) {
-  if (kBuiltWithCuda) return;
-  for (const std::string schema : schemas()) {
-    m.impl(schema.substr(0, schema.find('(')).c_str(),
-           torch::CppFunction::makeFromBoxedFunction<&not_built>());
-  }
+  if (!kBuiltWithCuda) register_for_tensors<&not_built>(m);
 }
-void register_refusals(torch::Library& m) {
-  for (const std::string schema : schemas()) {
-    const std::string name = schema.substr(0, schema.find('('));
-    if (!is_composite(name)) {
-      m.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse>());
-    }
-  }
-}
-TORCH_LIBRARY_IMPL(torchvox, CompositeExplicitAutograd, m) { register_refusals(m); }
+TORCH_LIBRARY_IMPL(torchvox, CompositeExplicitAutograd, m) { register_for_tensors<&refuse>(m); }
 // That key leaves nested tensors out.
-TORCH_LIBRARY_IMPL(torchvox, NestedTensorCPU, m) { register_refusals(m); }
-TORCH_LIBRARY_IMPL(torchvox, NestedTensorCUDA, m) { register_refusals(m); }
+TORCH_LIBRARY_IMPL(torchvox, NestedTensorCPU, m) { register_for_tensors<&refuse>(m); }
+TORCH_LIBRARY_IMPL(torchvox, NestedTensorCUDA, m) { register_for_tensors<&refuse>(m); }
 
 }  // namespace
 }  // namespace torchvox

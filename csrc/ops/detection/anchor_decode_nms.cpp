@@ -110,7 +110,7 @@ Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<Tenso
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(kOp, anchor_decode_nms);
+  ops.add(TORCHVOX_OP(anchor_decode_nms));
   ops.autograd(kOp, inference_only());
 }
 

@@ -73,7 +73,7 @@ Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(kOp, box_decode);
+  ops.add(TORCHVOX_OP(box_decode));
   ops.autograd(kOp, inference_only());
 }
 

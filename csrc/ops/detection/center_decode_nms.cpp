@@ -130,7 +130,7 @@ Detections center_decode_nms(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(kOp, center_decode_nms);
+  ops.add(TORCHVOX_OP(center_decode_nms));
   ops.autograd(kOp, inference_only());
 }
 

@@ -16,7 +16,6 @@
 
 namespace torchvox {
 
-using Detections = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 // A list that is not given is an empty one.
 template <class T>

@@ -14,6 +14,7 @@ namespace torchvox {
 namespace {
 
 using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
 
 // What the two ops differ in.
 struct Gather {
@@ -22,12 +23,18 @@ struct Gather {
   int idx_dims;
   const char* idx_layout;
   const char* sizes;  // of idx, less the first
+  const char* features_layout;  // channel-last
   const char* rows_layout[2];  // of the output: channel-last, channels first
 };
-constexpr Gather kGather{"gather_points",           "_gather_points_backward", 2, "[B, M]", "M",
-                         {"[B, M, C]", "[B, C, M]"}};
-constexpr Gather kGroup{"group_points", "_group_points_backward",        3, "[B, M, k]",
-                        "M and k",      {"[B, M, k, C]", "[B, C, M, k]"}};
+constexpr Gather kGather{"gather_points", "_gather_points_backward", 2, "[B, M]", "M",
+                         "[B, N, C]",     {"[B, M, C]", "[B, C, M]"}};
+constexpr Gather kGroup{"group_points",
+                        "_group_points_backward",
+                        3,
+                        "[B, M, k]",
+                        "M and k",
+                        "[B, N, C], or [T, C] with batch_offsets",
+                        {"[B, M, k, C]", "[B, C, M, k]"}};
 
 void check_arguments(const Gather& gather, const char* op, const char* name, const char* layout,
                      int dims, const Tensor& rows, const Tensor& idx) {
@@ -52,8 +59,8 @@ c10::SymDimVector with_points(const Tensor& from, int begin, int end, c10::SymIn
 
 Tensor gather_rows(const Gather& gather, const Tensor& features_in, const Tensor& idx_in,
                    bool channels_first) {
-  check_arguments(gather, gather.op, "features", channels_first ? "[B, C, N]" : "[B, N, C]", 3,
-                  features_in, idx_in);
+  check_arguments(gather, gather.op, "features",
+                  channels_first ? "[B, C, N]" : gather.features_layout, 3, features_in, idx_in);
   const int points_axis = channels_first ? 2 : 1, channels_axis = channels_first ? 1 : 2;
   const Tensor out = empty_beside(
       with_points(features_in, points_axis, points_axis + 1, idx_in.sym_sizes().slice(1)),
@@ -107,25 +114,30 @@ Tensor sum_rows(const Gather& gather, const Tensor& grad_in, const Tensor& idx_i
   return grad_features;
 }
 
-template <const Gather& gather>
-Tensor forward(const Tensor& features, const Tensor& idx, bool channels_first) {
-  return gather_rows(gather, features, idx, channels_first);
+Tensor gather_points(const Tensor& features, const Tensor& idx, bool channels_first) {
+  return gather_rows(kGather, features, idx, channels_first);
 }
-template <const Gather& gather>
-Tensor backward(const Tensor& grad, const Tensor& idx, int64_t num_points, bool channels_first) {
-  return sum_rows(gather, grad, idx, num_points, channels_first);
+
+Tensor group_points(const Tensor& features, const Tensor& idx, bool channels_first,
+                    const OptionalTensor& batch_offsets, const OptionalTensor& query_batch_offsets,
+                    bool local_index) {
+  const CloudLayout clouds{batch_offsets, query_batch_offsets, local_index};
+  if (!clouds.packed()) return gather_rows(kGroup, features, idx, channels_first);
+  const Tensor rows = packed_rows(kGroup.op, features, idx, channels_first, clouds);
+  return gather_rows(kGroup, features.unsqueeze(0), rows, false).squeeze(0);
 }
+
 template <const Gather& gather>
-Tensor backward_meta(const Tensor& grad, const Tensor& idx, c10::SymInt num_points,
-                     bool channels_first) {
+Tensor backward(const Tensor& grad, const Tensor& idx, c10::SymInt num_points,
+                bool channels_first) {
   return sum_rows(gather, grad, idx, num_points, channels_first);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("gather_points", forward<kGather>);
-  ops.add("_gather_points_backward", backward<kGather>, backward_meta<kGather>);
-  ops.add("group_points", forward<kGroup>);
-  ops.add("_group_points_backward", backward<kGroup>, backward_meta<kGroup>);
+  ops.add(TORCHVOX_OP(gather_points));
+  ops.add(TORCHVOX_OP(group_points));
+  ops.add("_gather_points_backward", backward<kGather>);
+  ops.add("_group_points_backward", backward<kGroup>);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "csrc/ops/grouping/gradient_limit.h"
+#include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
@@ -14,22 +14,21 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+using OptionalTensor = std::optional<Tensor>;
+
 struct GatherPoints {
-  static constexpr const char* kName = "gather_points";
-  static constexpr const char* kForward = "torchvox::gather_points";
   static constexpr const char* kBackward = "torchvox::_gather_points_backward";
+  static Tensor forward(const Tensor& features, const Tensor& idx, bool channels_first) {
+    return torchvox::gather_points(features, idx, channels_first);
+  }
 };
 struct GroupPoints {
-  static constexpr const char* kName = "group_points";
-  static constexpr const char* kForward = "torchvox::group_points";
   static constexpr const char* kBackward = "torchvox::_group_points_backward";
+  static Tensor forward(const Tensor& features, const Tensor& idx, bool channels_first) {
+    return torchvox::group_points(features, idx, channels_first);
+  }
 };
 
-template <class Op>
-const auto& forward_op() {
-  static const auto op = typed_op<Tensor(const Tensor&, const Tensor&, bool)>(Op::kForward);
-  return op;
-}
 template <class Op>
 const auto& backward_op() {
   static const auto op =
@@ -47,7 +46,7 @@ class Gather : public torch::autograd::Function<Gather<Op>> {
     ctx->saved_data["channels_first"] = channels_first;
     ctx->saved_data["num_points"] = features.sym_size(channels_first ? 2 : 1);
     ctx->set_materialize_grads(false);
-    return forward_op<Op>().call(features, idx, channels_first);
+    return Op::forward(features, idx, channels_first);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -73,19 +72,35 @@ class GatherBackward : public torch::autograd::Function<GatherBackward<Op>> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor(), Tensor()};
-    return {forward_op<Op>().call(grads[0], ctx->get_saved_variables()[0],
-                                  ctx->saved_data["channels_first"].toBool()),
+    return {Op::forward(grads[0], ctx->get_saved_variables()[0],
+                        ctx->saved_data["channels_first"].toBool()),
             Tensor(), Tensor(), Tensor()};
   }
 };
 
-template <class Op>
-Tensor forward(const Tensor& features, const Tensor& idx, bool channels_first) {
-  const c10::SymInt k = idx.dim() == 3 ? idx.sym_size(2) : c10::SymInt(1);
-  check_gradient_limit_of(Op::kName, features, channels_first ? 2 : 1, idx, 1, k);
-  if (wants_gradient(features)) return Gather<Op>::apply(features, idx, channels_first);
+Tensor gather_points(const Tensor& features, const Tensor& idx, bool channels_first) {
+  check_gradient_limit_of("gather_points", features, channels_first ? 2 : 1, idx, 1, 1);
+  if (wants_gradient(features)) return Gather<GatherPoints>::apply(features, idx, channels_first);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return forward_op<Op>().call(features, idx, channels_first);
+  return torchvox::gather_points(features, idx, channels_first);
+}
+
+Tensor group_points(const Tensor& features, const Tensor& idx, bool channels_first,
+                    const OptionalTensor& batch_offsets, const OptionalTensor& query_batch_offsets,
+                    bool local_index) {
+  const CloudLayout clouds{batch_offsets, query_batch_offsets, local_index};
+  if (!wants_gradient(features)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return torchvox::group_points(features, idx, channels_first, batch_offsets, query_batch_offsets,
+                                  local_index);
+  }
+  if (clouds.packed()) {
+    const Tensor rows = packed_rows("group_points", features, idx, channels_first, clouds);
+    return torchvox::group_points(features.unsqueeze(0), rows).squeeze(0);
+  }
+  const c10::SymInt k = idx.dim() == 3 ? idx.sym_size(2) : c10::SymInt(1);
+  check_gradient_limit_of("group_points", features, channels_first ? 2 : 1, idx, 1, k);
+  return Gather<GroupPoints>::apply(features, idx, channels_first);
 }
 
 template <class Op>
@@ -99,9 +114,9 @@ Tensor backward(const Tensor& grad, const Tensor& idx, c10::SymInt num_points,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd("gather_points", forward<GatherPoints>);
+  ops.autograd(TORCHVOX_OP(gather_points));
+  ops.autograd(TORCHVOX_OP(group_points));
   ops.autograd("_gather_points_backward", backward<GatherPoints>);
-  ops.autograd("group_points", forward<GroupPoints>);
   ops.autograd("_group_points_backward", backward<GroupPoints>);
 }
 

@@ -57,7 +57,7 @@ Tensor interpolation_weights_backward(const Tensor& grad, const Tensor& dist2, d
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("interpolation_weights", interpolation_weights);
+  ops.add(TORCHVOX_OP(interpolation_weights));
   ops.add("_interpolation_weights_backward", interpolation_weights_backward);
 }
 

@@ -13,11 +13,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& weights_op() {
-  static const auto op =
-      typed_op<Tensor(const Tensor&, double, std::string_view)>("torchvox::interpolation_weights");
-  return op;
-}
 const auto& backward_op() {
   static const auto op = typed_op<Tensor(const Tensor&, const Tensor&, double, std::string_view)>(
       "torchvox::_interpolation_weights_backward");
@@ -33,7 +28,7 @@ class InterpolationWeights : public torch::autograd::Function<InterpolationWeigh
     ctx->saved_data["eps"] = eps;
     ctx->saved_data["weight"] = std::string(weight);
     ctx->set_materialize_grads(false);
-    return weights_op().call(dist2, eps, weight);
+    return torchvox::interpolation_weights(dist2, eps, weight);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -48,11 +43,11 @@ class InterpolationWeights : public torch::autograd::Function<InterpolationWeigh
 Tensor interpolation_weights(const Tensor& dist2, double eps, std::string_view weight) {
   if (wants_gradient(dist2)) return InterpolationWeights::apply(dist2, eps, weight);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return weights_op().call(dist2, eps, weight);
+  return torchvox::interpolation_weights(dist2, eps, weight);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd("interpolation_weights", interpolation_weights);
+  ops.autograd(TORCHVOX_OP(interpolation_weights));
   ops.autograd("_interpolation_weights_backward", no_second_derivative());
 }
 

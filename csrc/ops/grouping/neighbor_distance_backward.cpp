@@ -15,7 +15,7 @@ using OptionalTensor = std::optional<Tensor>;
 
 void check(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
            const Tensor& idx, int64_t norm, const OptionalTensor& count,
-           const RaggedClouds& clouds) {
+           const CloudLayout& clouds) {
   const char* points_rule = "points must be [B, N, D] or [T, D] with D >= 1";
   check_value(points.dim() == 2 || points.dim() == 3, op, points_rule, points.sym_sizes());
   check_size(points.sym_size(-1).sym_ge(1), op, points_rule, points.sym_sizes());
@@ -60,9 +60,9 @@ void check(const char* op, const Tensor& grad, const Tensor& points, const Tenso
                  "count must be one number a query", count->sym_sizes());
     }
   }
-  check_value(!(batched && clouds.batch_offsets), op, "points must be [T, D] with batch_offsets",
+  check_value(!(batched && clouds.packed()), op, "points must be [T, D] with batch_offsets",
               points.sym_sizes());
-  check_offsets(op, clouds, "grad_dist2", grad);
+  if (clouds.packed()) check_packed(op, clouds, "grad_dist2", grad);
 }
 
 std::tuple<Tensor, Tensor> neighbor_distance_backward(
@@ -70,8 +70,8 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
     int64_t norm, const OptionalTensor& count, const OptionalTensor& batch_offsets,
     const OptionalTensor& query_batch_offsets, bool local_index, bool for_points, bool for_query) {
   const char* op = "_neighbor_distance_backward";
-  const RaggedClouds ragged{batch_offsets, query_batch_offsets, local_index};
-  check(op, grad_in, points_in, query_in, idx_in, norm, count, ragged);
+  const CloudLayout clouds{batch_offsets, query_batch_offsets, local_index};
+  check(op, grad_in, points_in, query_in, idx_in, norm, count, clouds);
   if (for_points)
     check_gradient_limit(op, points_in.sym_size(-2), idx_in.sym_size(-2) * idx_in.sym_size(-1));
   const auto gradient_of = [](const Tensor& tensor, bool wanted) {
@@ -96,7 +96,7 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
   args.k = idx_in.size(-1);
   args.dims = points.size(-1);
   Tensor idx = idx_in.contiguous();
-  if (count || batch_offsets) idx = flat_neighbor_rows(op, idx, args.inverse.rows, count, ragged);
+  if (count || batch_offsets) idx = flat_neighbor_rows(op, idx, args.inverse.rows, count, clouds);
   args.idx = index_array(idx);
   OwnedInverseIndex owned;
   if (for_points) {

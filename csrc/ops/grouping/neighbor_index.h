@@ -14,40 +14,11 @@
 
 namespace torchvox {
 
-// Clouds that lie one after another: cloud b has rows batch_offsets[b] to batch_offsets[b + 1] of
-// the points and rows query_batch_offsets[b] to query_batch_offsets[b + 1] of the queries.
-struct RaggedClouds {
-  const std::optional<at::Tensor>& batch_offsets;
-  const std::optional<at::Tensor>& query_batch_offsets;
-  bool local_index;
-};
-
-inline void check_offsets(const char* op, const RaggedClouds& clouds, const char* other_name,
-                          const at::Tensor& other) {
-  check_value(clouds.batch_offsets.has_value() == clouds.query_batch_offsets.has_value(), op,
-              "batch_offsets and query_batch_offsets must be given together",
-              clouds.batch_offsets ? "batch_offsets" : "query_batch_offsets");
-  check_value(clouds.batch_offsets || !clouds.local_index, op,
-              "local_index must come with batch_offsets and query_batch_offsets", "neither");
-  if (!clouds.batch_offsets) return;
-  for (const auto& [name, tensor] :
-       {std::pair<const char*, const at::Tensor&>("batch_offsets", *clouds.batch_offsets),
-        {"query_batch_offsets", *clouds.query_batch_offsets}}) {
-    check_integers(op, name, tensor);
-    check_device(op, name, tensor, other_name, other);
-    check_value(tensor.dim() == 1, op, {name, " must be [B + 1]"}, tensor.sym_sizes());
-    check_size(tensor.sym_size(0).sym_ge(1), op, {name, " must be [B + 1]"}, tensor.sym_sizes());
-  }
-  check_size(clouds.query_batch_offsets->sym_size(0).sym_eq(clouds.batch_offsets->sym_size(0)), op,
-             "query_batch_offsets must be [B + 1], as batch_offsets",
-             clouds.query_batch_offsets->sym_sizes());
-}
-
 // The rows that the slots (entries of idx) name, [idx.shape] int32, -1 for none. `count` has one
 // entry a row of idx.
 inline at::Tensor flat_neighbor_rows(const char* op, const at::Tensor& idx, int64_t rows,
                                      const std::optional<at::Tensor>& count_in,
-                                     const RaggedClouds& clouds) {
+                                     const CloudLayout& clouds) {
   check_value(rows < kIndexLimit, op, "a cloud must have fewer than 2^31 points", rows);
   const at::Tensor row = empty_beside(idx.sym_sizes(), at::kInt, idx);
   const std::optional<at::Tensor> count = contiguous(count_in),
@@ -67,6 +38,30 @@ inline at::Tensor flat_neighbor_rows(const char* op, const at::Tensor& idx, int6
   args.row = row.mutable_data_ptr<int32_t>();
   run(op, idx, args);
   return row;
+}
+
+// Rows [1, U, k] that idx [U, k] names in packed features [T, C]: with features.unsqueeze(0), one
+// padded cloud.
+inline at::Tensor packed_rows(const char* op, const at::Tensor& features, const at::Tensor& idx,
+                              bool channels_first, const CloudLayout& clouds) {
+  check_dense(op, "features", features);
+  check_dense(op, "idx", idx);
+  for (const auto& offsets : {clouds.batch_offsets, clouds.query_batch_offsets}) {
+    if (offsets) check_dense(op, "batch_offsets", *offsets);
+  }
+  check_value(!channels_first, op, "channels_first must be False with batch_offsets", "True");
+  check_value(features.dim() == 2, op, "features must be [T, C] where batch_offsets are given",
+              features.sym_sizes());
+  check_type(is_coordinate_type(features.scalar_type()), op,
+             "features must be float16, bfloat16, float32 or float64", features.scalar_type());
+  check_integers(op, "idx", idx);
+  check_value(idx.dim() == 2, op, "idx must be [U, k] where batch_offsets are given",
+              idx.sym_sizes());
+  check_device(op, "idx", idx, "features", features);
+  check_packed(op, clouds, "features", features);
+  return torchvox::neighbor_rows(idx, features.sym_size(0), std::nullopt, clouds.batch_offsets,
+                                 clouds.query_batch_offsets, clouds.local_index)
+      .unsqueeze(0);
 }
 
 // An inverse index in memory of its own.

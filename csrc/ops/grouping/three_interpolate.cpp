@@ -11,31 +11,35 @@ namespace torchvox {
 namespace {
 
 using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
 
 // The arguments of the op, after `first`, the features or the gradient, in the same layout.
 void check_arguments(const char* op, const Tensor& features, const Tensor& idx,
                      const Tensor& weight, bool channels_first) {
   check_value(features.dim() == 3, op,
-              {"features must be ", channels_first ? "[B, C, N]" : "[B, N, C]"},
+              {"features must be ",
+               channels_first ? "[B, C, N]" : "[B, N, C], or [T, C] with batch_offsets"},
               features.sym_sizes());
   check_type(is_coordinate_type(features.scalar_type()), op,
              "features must be float16, bfloat16, float32 or float64", features.scalar_type());
   check_integers(op, "idx", idx);
-  check_value(idx.dim() == 3, op, "idx must be [B, M, 3]", idx.sym_sizes());
-  check_size(idx.sym_size(2).sym_eq(3), op, "idx must be [B, M, 3]", idx.sym_sizes());
+  const char* idx_rule = "idx must be [B, M, 3], or [U, 3] with batch_offsets";
+  check_value(idx.dim() == 3, op, idx_rule, idx.sym_sizes());
+  check_size(idx.sym_size(2).sym_eq(3), op, idx_rule, idx.sym_sizes());
   check_size(idx.sym_size(0).sym_eq(features.sym_size(0)), op,
              "idx must be [B, M, 3] with the B of features", idx.sym_sizes());
   check_type(weight.scalar_type() == at::kFloat || weight.scalar_type() == features.scalar_type(),
              op, "weight must be float32 or of the dtype of features", weight.scalar_type());
-  check_value(weight.dim() == 3, op, "weight must be [B, M, 3], as idx", weight.sym_sizes());
+  const char* weight_rule = "weight must be [B, M, 3], or [U, 3] with batch_offsets, as idx";
+  check_value(weight.dim() == 3, op, weight_rule, weight.sym_sizes());
   for (int axis = 0; axis < 3; ++axis) {
-    check_size(weight.sym_size(axis).sym_eq(idx.sym_size(axis)), op,
-               "weight must be [B, M, 3], as idx", weight.sym_sizes());
+    check_size(weight.sym_size(axis).sym_eq(idx.sym_size(axis)), op, weight_rule,
+               weight.sym_sizes());
   }
 }
 
-Tensor three_interpolate(const Tensor& features_in, const Tensor& idx_in, const Tensor& weight_in,
-                         bool channels_first) {
+Tensor interpolate(const Tensor& features_in, const Tensor& idx_in, const Tensor& weight_in,
+                   bool channels_first) {
   const char* op = "three_interpolate";
   check_arguments(op, features_in, idx_in, weight_in, channels_first);
   check_device(op, "idx", idx_in, "features", features_in);
@@ -61,6 +65,17 @@ Tensor three_interpolate(const Tensor& features_in, const Tensor& idx_in, const 
   args.channels_first = channels_first;
   run(op, features, args);
   return out;
+}
+
+Tensor three_interpolate(const Tensor& features, const Tensor& idx, const Tensor& weight,
+                         bool channels_first, const OptionalTensor& batch_offsets,
+                         const OptionalTensor& query_batch_offsets, bool local_index) {
+  const CloudLayout clouds{batch_offsets, query_batch_offsets, local_index};
+  if (!clouds.packed()) return interpolate(features, idx, weight, channels_first);
+  const char* op = "three_interpolate";
+  const Tensor rows = packed_rows(op, features, idx, channels_first, clouds);
+  check_given(op, "weight", weight);
+  return interpolate(features.unsqueeze(0), rows, weight.unsqueeze(0), false).squeeze(0);
 }
 
 void sum_features(const char* op, const Tensor& grad, const Tensor& idx, const Tensor& weight,
@@ -139,7 +154,7 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("three_interpolate", three_interpolate);
+  ops.add(TORCHVOX_OP(three_interpolate));
   ops.add("_three_interpolate_backward", three_interpolate_backward);
 }
 

@@ -2,20 +2,16 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "csrc/ops/grouping/gradient_limit.h"
+#include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
 
 using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& interpolate_op() {
-  static const auto op = typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool)>(
-      "torchvox::three_interpolate");
-  return op;
-}
 const auto& backward_op() {
   static const auto op = typed_op<std::tuple<Tensor, Tensor>(
       const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool, bool, bool)>(
@@ -31,7 +27,7 @@ class ThreeInterpolate : public torch::autograd::Function<ThreeInterpolate> {
     ctx->save_for_backward({features, idx, weight});
     ctx->saved_data["channels_first"] = channels_first;
     ctx->set_materialize_grads(false);
-    return interpolate_op().call(features, idx, weight, channels_first);
+    return torchvox::three_interpolate(features, idx, weight, channels_first);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -47,17 +43,26 @@ class ThreeInterpolate : public torch::autograd::Function<ThreeInterpolate> {
 };
 
 Tensor three_interpolate(const Tensor& features, const Tensor& idx, const Tensor& weight,
-                         bool channels_first) {
-  check_gradient_limit_of("three_interpolate", features, channels_first ? 2 : 1, idx, 1, 3);
-  if (wants_gradient(features) || wants_gradient(weight)) {
-    return ThreeInterpolate::apply(features, idx, weight, channels_first);
+                         bool channels_first, const OptionalTensor& batch_offsets,
+                         const OptionalTensor& query_batch_offsets, bool local_index) {
+  const CloudLayout clouds{batch_offsets, query_batch_offsets, local_index};
+  if (!wants_gradient(features) && !wants_gradient(weight)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return torchvox::three_interpolate(features, idx, weight, channels_first, batch_offsets,
+                                       query_batch_offsets, local_index);
   }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return interpolate_op().call(features, idx, weight, channels_first);
+  if (clouds.packed()) {
+    const char* op = "three_interpolate";
+    const Tensor rows = packed_rows(op, features, idx, channels_first, clouds);
+    check_dense(op, "weight", weight);
+    return torchvox::three_interpolate(features.unsqueeze(0), rows, weight.unsqueeze(0)).squeeze(0);
+  }
+  check_gradient_limit_of("three_interpolate", features, channels_first ? 2 : 1, idx, 1, 3);
+  return ThreeInterpolate::apply(features, idx, weight, channels_first);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd("three_interpolate", three_interpolate);
+  ops.autograd(TORCHVOX_OP(three_interpolate));
   ops.autograd("_three_interpolate_backward", no_second_derivative());
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
-#include "csrc/ops/neighbors/ball_checks.h"
 
 namespace torchvox {
 namespace {
@@ -85,9 +85,7 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
                      const Tensor& count_in, at::TensorList weights_in, at::TensorList biases_in,
                      bool use_xyz, std::optional<double> normalize_radius, bool features_first) {
   const char* op = "group_mlp_max";
-  check_points_and_query(op, points_in, query_in, 3, "[B, N, D]", "[B, M, D]");
-  check_size(query_in.sym_size(0).sym_eq(points_in.sym_size(0)), op,
-             "query must have the B of points", query_in.sym_sizes());
+  check_points_and_query(op, points_in, query_in, {});
   check_neighbors(op, "idx", idx_in, 3, "[B, M, k]", query_in);
   check_neighbors(op, "count", count_in, 2, "[B, M]", query_in);
   check_below(idx_in.sym_size(2), kIndexLimit, op, "idx must have k below 2^31",
@@ -138,7 +136,7 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("group_mlp_max", group_mlp_max);
+  ops.add(TORCHVOX_OP(group_mlp_max));
   ops.autograd("group_mlp_max", inference_only());
 }
 

@@ -5,9 +5,9 @@
 #include <torch/library.h>
 
 #include "csrc/kernels/grouping/segment_sum.h"
+#include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
 #include "csrc/ops/grouping/neighbor_index.h"
-#include "csrc/ops/neighbors/ball_checks.h"
 
 namespace torchvox {
 namespace {
@@ -104,17 +104,13 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
     bool features_first, bool closed, std::string_view dist_order, const OptionalTensor& lengths,
     const OptionalTensor& query_lengths) {
   const char* op = "query_and_group";
-  check_points_and_query(op, points_in, query_in, 3, "[B, N, D]", "[B, M, D]");
+  check_points_and_query(op, points_in, query_in,
+                         {kNoTensor, kNoTensor, false, lengths, query_lengths});
   const c10::SymInt clouds = points_in.sym_size(0), queries = query_in.sym_size(1);
-  check_size(query_in.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
-             query_in.sym_sizes());
-  check_queries(op, clouds, clouds * queries);
   check_features(op, features_in, points_in, use_xyz);
   const Layout layout{radii, ks, use_xyz, normalize_xyz, features_first};
   check_layout(op, layout);
   const DistOrder order = parse_dist_order(op, dist_order);
-  check_vector(op, "lengths", lengths, points_in, clouds, "[B]");
-  check_vector(op, "query_lengths", query_lengths, points_in, clouds, "[B]");
 
   const c10::SymInt slots = layout.slots();
   const c10::SymInt channels = features_in ? features_in->sym_size(2) : c10::SymInt(0);
@@ -151,7 +147,7 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
 
 void check_backward(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
                     const Tensor& idx, const c10::SymInt& columns) {
-  check_points_and_query(op, points, query, 3, "[B, N, D]", "[B, M, D]");
+  check_points_and_query(op, points, query, {});
   check_type(idx.scalar_type() == at::kInt, op, "idx must be int32", idx.scalar_type());
   check_device(op, "idx", idx, points);
   check_value(idx.dim() == 3, op, "idx must be [B, M, K]", idx.sym_sizes());
@@ -259,7 +255,7 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("query_and_group", query_and_group);
+  ops.add(TORCHVOX_OP(query_and_group));
   ops.add("_query_and_group_backward", query_and_group_backward);
 }
 

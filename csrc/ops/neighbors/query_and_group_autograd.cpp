@@ -2,6 +2,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <functional>
+
 #include "csrc/ops/grouping/gradient_limit.h"
 
 namespace torchvox {
@@ -13,13 +15,6 @@ using Outputs = std::tuple<Tensor, Tensor, Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& group_op() {
-  static const auto op =
-      typed_op<Outputs(const Tensor&, const Tensor&, const OptionalTensor&, c10::ArrayRef<double>,
-                       c10::SymIntArrayRef, bool, bool, bool, bool, std::string_view,
-                       const OptionalTensor&, const OptionalTensor&)>("torchvox::query_and_group");
-  return op;
-}
 const auto& backward_op() {
   static const auto op =
       typed_op<Outputs(const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt,
@@ -30,15 +25,13 @@ const auto& backward_op() {
 
 class QueryAndGroup : public torch::autograd::Function<QueryAndGroup> {
  public:
+  // `group` is the op itself.
   static variable_list forward(AutogradContext* ctx, const Tensor& points, const Tensor& query,
                                const OptionalTensor& features, c10::ArrayRef<double> radii,
                                c10::SymIntArrayRef ks, bool use_xyz, bool normalize_xyz,
-                               bool features_first, bool closed, std::string_view dist_order,
-                               const OptionalTensor& lengths, const OptionalTensor& query_lengths) {
+                               bool features_first, const std::function<Outputs()>& group) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto [grouped, idx, count] =
-        group_op().call(points, query, features, radii, ks, use_xyz, normalize_xyz, features_first,
-                        closed, dist_order, lengths, query_lengths);
+    const auto [grouped, idx, count] = group();
     ctx->save_for_backward({points, query, idx});
     ctx->saved_data["has_features"] = features.has_value();
     ctx->saved_data["channels"] = features ? features->sym_size(2) : c10::SymInt(0);
@@ -53,7 +46,7 @@ class QueryAndGroup : public torch::autograd::Function<QueryAndGroup> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list gradients(12);
+    variable_list gradients(9);
     if (!grads[0].defined()) return gradients;
     const variable_list saved = ctx->get_saved_variables();
     auto& data = ctx->saved_data;
@@ -79,25 +72,27 @@ Outputs query_and_group(const Tensor& points, const Tensor& query, const Optiona
                         bool normalize_xyz, bool features_first, bool closed,
                         std::string_view dist_order, const OptionalTensor& lengths,
                         const OptionalTensor& query_lengths) {
+  const auto group = [&] {
+    return torchvox::query_and_group(points, query, features, radii, ks, use_xyz, normalize_xyz,
+                                     features_first, closed, dist_order, lengths, query_lengths);
+  };
   const bool wanted = (use_xyz && (wants_gradient(points) || wants_gradient(query))) ||
       (features && wants_gradient(*features));
-  if (wanted) {
-    c10::SymInt slots = 0;
-    for (const c10::SymInt& k : ks) slots = slots + k;
-    if (use_xyz) check_gradient_limit_of("query_and_group", points, -2, query, -2, slots);
-    if (features) check_gradient_limit_of("query_and_group", *features, -2, query, -2, slots);
-    const variable_list out =
-        QueryAndGroup::apply(points, query, features, radii, ks, use_xyz, normalize_xyz,
-                             features_first, closed, dist_order, lengths, query_lengths);
-    return {out[0], out[1], out[2]};
+  if (!wanted) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return group();
   }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return group_op().call(points, query, features, radii, ks, use_xyz, normalize_xyz, features_first,
-                         closed, dist_order, lengths, query_lengths);
+  c10::SymInt slots = 0;
+  for (const c10::SymInt& k : ks) slots = slots + k;
+  if (use_xyz) check_gradient_limit_of("query_and_group", points, -2, query, -2, slots);
+  if (features) check_gradient_limit_of("query_and_group", *features, -2, query, -2, slots);
+  const variable_list out = QueryAndGroup::apply(points, query, features, radii, ks, use_xyz,
+                                                 normalize_xyz, features_first, group);
+  return {out[0], out[1], out[2]};
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd("query_and_group", query_and_group);
+  ops.autograd(TORCHVOX_OP(query_and_group));
   ops.autograd("_query_and_group_backward", no_second_derivative());
 }
 

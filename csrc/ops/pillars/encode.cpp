@@ -78,31 +78,26 @@ Encoded encode(const char* op, const PillarInputs& in, const Tensor& weight_in,
   return out;
 }
 
-// Int is int64_t for the CPU and CUDA keys, c10::SymInt for Meta.
-template <class Int>
-Tensor pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& num_points,
-                     const Tensor& point_voxel, const Tensor& point_slot, const Tensor& weight,
-                     const Tensor& bias, c10::ArrayRef<double> voxel_size,
-                     c10::ArrayRef<double> range, int64_t max_points, Int batch_size,
-                     int64_t center_axes, bool legacy, std::string_view pad_semantics,
-                     std::optional<at::ScalarType> out_dtype) {
+Encoded encode_pillars(bool train, const Tensor& points, const Tensor& indices,
+                       const Tensor& num_points, const Tensor& point_voxel,
+                       const Tensor& point_slot, const Tensor& weight, const Tensor& bias,
+                       c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
+                       int64_t max_points, const c10::SymInt& batch_size, int64_t center_axes,
+                       bool legacy, std::string_view pad_semantics,
+                       std::optional<at::ScalarType> out_dtype) {
   return encode("pillar_encode", {points, indices, num_points, point_voxel, point_slot}, weight,
                 bias, {voxel_size, range, max_points, center_axes, legacy, pad_semantics},
-                batch_size, out_dtype, false)
-      .canvas;
+                batch_size, out_dtype, train);
 }
 
-template <class Int>
-std::tuple<Tensor, Tensor, Tensor> pillar_encode_train(
-    const Tensor& points, const Tensor& indices, const Tensor& num_points,
-    const Tensor& point_voxel, const Tensor& point_slot, const Tensor& weight, const Tensor& bias,
-    c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, int64_t max_points,
-    Int batch_size, int64_t center_axes, bool legacy, std::string_view pad_semantics,
-    std::optional<at::ScalarType> out_dtype) {
-  Encoded out =
-      encode("pillar_encode", {points, indices, num_points, point_voxel, point_slot}, weight, bias,
-             {voxel_size, range, max_points, center_axes, legacy, pad_semantics}, batch_size,
-             out_dtype, true);
+template <class... Arguments>
+Tensor pillar_encode(Arguments... arguments) {
+  return encode_pillars(/*train=*/false, arguments...).canvas;
+}
+
+template <class... Arguments>
+std::tuple<Tensor, Tensor, Tensor> pillar_encode_train(Arguments... arguments) {
+  Encoded out = encode_pillars(/*train=*/true, arguments...);
   return {out.canvas, out.mean, out.arg};
 }
 
@@ -170,8 +165,8 @@ std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tens
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("pillar_encode", pillar_encode<int64_t>, pillar_encode<c10::SymInt>);
-  ops.add("_pillar_encode_train", pillar_encode_train<int64_t>, pillar_encode_train<c10::SymInt>);
+  ops.add(TORCHVOX_OP(pillar_encode));
+  ops.add<PillarEncodeTrain>("_pillar_encode_train", pillar_encode_train);
   ops.autograd("_pillar_encode_train", not_differentiable());
   ops.add("_pillar_encode_backward", pillar_encode_backward);
   ops.autograd("_pillar_encode_backward", no_second_derivative());

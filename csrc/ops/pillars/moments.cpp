@@ -40,7 +40,7 @@ Tensor pillar_moments(const Tensor& points, const Tensor& indices, const Tensor&
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("pillar_moments", pillar_moments);
+  ops.add(TORCHVOX_OP(pillar_moments));
   ops.autograd("pillar_moments", inference_only());
 }
 

@@ -119,7 +119,7 @@ std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const Tensor& grad_weigh
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("pillar_norm", pillar_norm);
+  ops.add(TORCHVOX_OP(pillar_norm));
   ops.add("_pillar_norm_backward", pillar_norm_backward);
 }
 

@@ -11,8 +11,6 @@ namespace {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Norm = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
-                                                        const Tensor&, double);
 using NormBackward = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
                                                         const Tensor&, const Tensor&, double);
 
@@ -20,9 +18,9 @@ class PillarNorm : public torch::autograd::Function<PillarNorm> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& moments, const Tensor& weight,
                                const Tensor& gamma, const Tensor& beta, double eps) {
-    static const auto op = typed_op<Norm>("torchvox::pillar_norm");
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [folded_weight, folded_bias, mean, var] = op.call(moments, weight, gamma, beta, eps);
+    auto [folded_weight, folded_bias, mean, var] =
+        torchvox::pillar_norm(moments, weight, gamma, beta, eps);
     ctx->save_for_backward({moments, weight, gamma});
     ctx->saved_data["eps"] = eps;
     ctx->set_materialize_grads(false);
@@ -46,23 +44,21 @@ class PillarNorm : public torch::autograd::Function<PillarNorm> {
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm_autograd(const Tensor& moments,
-                                                                const Tensor& weight,
-                                                                const Tensor& gamma,
-                                                                const Tensor& beta, double eps) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments, const Tensor& weight,
+                                                       const Tensor& gamma, const Tensor& beta,
+                                                       double eps) {
   TORCH_CHECK_NOT_IMPLEMENTED(!wants_gradient(moments),
                               "pillar_norm: moments have no gradient; detach them");
   if (wants_gradient(weight) || wants_gradient(gamma) || wants_gradient(beta)) {
     const auto out = PillarNorm::apply(moments, weight, gamma, beta, eps);
     return {out[0], out[1], out[2], out[3]};
   }
-  static const auto op = typed_op<Norm>("torchvox::pillar_norm");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return op.call(moments, weight, gamma, beta, eps);
+  return torchvox::pillar_norm(moments, weight, gamma, beta, eps);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd("pillar_norm", pillar_norm_autograd);
+  ops.autograd(TORCHVOX_OP(pillar_norm));
   ops.autograd("_pillar_norm_backward", no_second_derivative());
 }
 

@@ -21,8 +21,7 @@ void check_feats(const char* op, const Tensor& feats, const Tensor& indices) {
              "feats must be [V, C] with the V of indices", feats.sym_sizes());
 }
 
-template <class Int>
-Tensor pillar_scatter(const Tensor& feats_in, const Tensor& indices_in, Int batch_size,
+Tensor pillar_scatter(const Tensor& feats_in, const Tensor& indices_in, c10::SymInt batch_size,
                       c10::IntArrayRef size) {
   const char* op = "pillar_scatter";
   check_feats(op, feats_in, indices_in);
@@ -75,7 +74,7 @@ Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices_in) {
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("pillar_scatter", pillar_scatter<int64_t>, pillar_scatter<c10::SymInt>);
+  ops.add(TORCHVOX_OP(pillar_scatter));
   ops.add("_pillar_scatter_backward", pillar_scatter_backward);
 }
 

@@ -26,32 +26,6 @@ struct Options {
   std::optional<double> init_dist2;
 };
 
-// True for `second`, false for `first`; anything else is refused.
-bool parse_word(const char* op, const char* name, std::string_view value, const char* first,
-                const char* second) {
-  check_value(value == first || value == second, op,
-              {name, " must be '", first, "' or '", second, "'"}, "'", value, "'");
-  return value == second;
-}
-
-void check_points(const char* op, const Tensor& points, int dims, const char* layout) {
-  const Rule rule{"points must be ", layout, " with D >= 1"};
-  check_value(points.dim() == dims, op, rule, points.sym_sizes());
-  check_size(points.sym_size(-1).sym_ge(1), op, rule, points.sym_sizes());
-  check_type(is_coordinate_type(points.scalar_type()), op,
-             "points must be float16, bfloat16, float32 or float64", points.scalar_type());
-}
-
-void check_vector(const char* op, const char* name, const OptionalTensor& tensor,
-                  const Tensor& points, const c10::SymInt& length, const char* shape) {
-  if (!tensor) return;
-  check_integers(op, name, *tensor);
-  check_device(op, name, *tensor, points);
-  const Rule rule{name, " must be ", shape};
-  check_value(tensor->dim() == 1, op, rule, tensor->sym_sizes());
-  check_size(tensor->sym_size(0).sym_eq(length), op, rule, tensor->sym_sizes());
-}
-
 void check_count(const char* op, const char* name, const c10::SymInt& value) {
   check_size(value.sym_ge(0), op, {name, " must be >= 0"}, value);
   check_below(value, kIndexLimit, op, {name, " must be below 2^31"}, value);
@@ -66,8 +40,7 @@ FpsArgs parse_options(const char* op, const Tensor& points, const c10::SymInt& c
   check_value(block >= 1 && block <= 1024 && (block & (block - 1)) == 0, op,
               "tie_block must be a power of two in [1, 1024]", block);
   args.tie_block = mmcv ? static_cast<int>(block) : 1;
-  args.order = parse_word(op, "dist_order", options.dist_order, "pn2", "loop") ? DistOrder::kLoop
-                                                                               : DistOrder::kPn2;
+  args.order = parse_dist_order(op, options.dist_order);
   args.repeat = parse_word(op, "exhausted", options.exhausted, "distinct", "repeat");
   args.nonfinite_last = parse_word(op, "nonfinite", options.nonfinite, "skip", "last");
   check_value(!(args.repeat && args.nonfinite_last), op,
@@ -128,15 +101,15 @@ std::tuple<Tensor, Tensor> furthest_point_sample(
     std::string_view exhausted, std::string_view nonfinite, bool skip_origin,
     std::optional<double> init_dist2) {
   const char* op = "furthest_point_sample";
-  check_points(op, points, 3, "[B, N, D]");
+  check_rows(op, "points", points, 3, "[B, N, D]");
   const c10::SymInt clouds = points.sym_size(0);
   FpsArgs args = parse_options(op, points, clouds,
                                {start, start_idx, tie, tie_block, dist_order, exhausted, nonfinite,
                                 skip_origin, init_dist2});
   check_below(points.sym_size(1), kIndexLimit, op, "points must have N < 2^31", points.sym_sizes());
   check_count(op, "num_samples", num_samples);
-  check_vector(op, "lengths", lengths, points, clouds, "[B]");
-  check_vector(op, "counts", counts_in, points, clouds, "[B]");
+  check_vector(op, "lengths", lengths, "the points", points, clouds, "[B]");
+  check_vector(op, "counts", counts_in, "the points", points, clouds, "[B]");
   Outputs out = empty_outputs(points, {clouds, num_samples});
   if (points.is_meta()) return {out.idx, out.dist2};
 
@@ -154,15 +127,10 @@ std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
     std::string_view nonfinite, bool skip_origin, std::optional<double> init_dist2,
     bool local_index) {
   const char* op = "furthest_point_sample_ragged";
-  check_points(op, points, 2, "[T, D]");
-  check_integers(op, "batch_offsets", batch_offsets);
-  check_device(op, "batch_offsets", batch_offsets, points);
-  check_value(batch_offsets.dim() == 1, op, "batch_offsets must be [B + 1]",
-              batch_offsets.sym_sizes());
-  check_size(batch_offsets.sym_size(0).sym_ge(1), op, "batch_offsets must be [B + 1]",
-             batch_offsets.sym_sizes());
-  const c10::SymInt clouds = batch_offsets.sym_size(0) - 1;
-  check_vector(op, "out_offsets", out_offsets_in, points, clouds + 1, "[B + 1], as batch_offsets");
+  check_rows(op, "points", points, 2, "[T, D]");
+  const c10::SymInt clouds = check_offsets(op, batch_offsets, "the points", points);
+  check_vector(op, "out_offsets", out_offsets_in, "the points", points, clouds + 1,
+               "[B + 1], as batch_offsets");
   FpsArgs args = parse_options(op, points, clouds,
                                {start, start_idx, tie, tie_block, dist_order, exhausted, nonfinite,
                                 skip_origin, init_dist2});
@@ -180,9 +148,9 @@ std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("furthest_point_sample", furthest_point_sample);
+  ops.add(TORCHVOX_OP(furthest_point_sample));
   ops.autograd("furthest_point_sample", not_differentiable());
-  ops.add("furthest_point_sample_ragged", furthest_point_sample_ragged);
+  ops.add(TORCHVOX_OP(furthest_point_sample_ragged));
   ops.autograd("furthest_point_sample_ragged", not_differentiable());
 }
 

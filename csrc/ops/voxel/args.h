@@ -11,6 +11,7 @@
 #include "csrc/kernels/voxel/grid.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/register.h"
 
 namespace torchvox {
 
@@ -72,6 +73,11 @@ inline VoxelReduce parse_reduce(const char* op, std::string_view reduce, bool wi
               "'", reduce, "'");
   return VoxelReduce::kNone;
 }
+
+// _voxelize_train returns what voxelize does, point_slot and arg.
+using VoxelizeTrain = VariantOf<
+    decltype(torchvox::voxelize),
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>>;
 
 inline bool has_arg(VoxelReduce reduce) {
   return reduce == VoxelReduce::kMax || reduce == VoxelReduce::kMin;

@@ -71,7 +71,6 @@ void check_matrix(const char* op, const char* name, const Tensor& tensor, const 
              {name, " must be float16, bfloat16, float32 or float64"}, tensor.scalar_type());
 }
 
-// The functional ops are called with SymInt by the Meta key and with int64_t by the others.
 std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats_in, const Tensor& point_voxel_in,
                                          c10::SymInt num_rows, std::string_view reduce_name,
                                          const OptionalTensor& offsets_in,
@@ -162,21 +161,10 @@ Tensor voxel_scatter_backward(const Tensor& grad_in, const Tensor& point_voxel_i
   return grad_feats;
 }
 
-// A backend's kernels take plain integers.
-std::tuple<Tensor, Tensor> voxel_csr_int(const Tensor& point_voxel, int64_t num_rows) {
-  return voxel_csr(point_voxel, num_rows);
-}
-std::tuple<Tensor, Tensor> voxel_scatter_int(const Tensor& feats, const Tensor& point_voxel,
-                                             int64_t num_rows, std::string_view reduce,
-                                             const OptionalTensor& offsets,
-                                             const OptionalTensor& perm) {
-  return voxel_scatter(feats, point_voxel, num_rows, reduce, offsets, perm);
-}
-
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("voxel_csr", voxel_csr_int, voxel_csr);
+  ops.add(TORCHVOX_OP(voxel_csr));
   ops.autograd("voxel_csr", not_differentiable());
-  ops.add("voxel_scatter", voxel_scatter_int, voxel_scatter);
+  ops.add(TORCHVOX_OP(voxel_scatter));
   ops.add("_voxel_scatter_backward", voxel_scatter_backward);
   ops.autograd("_voxel_scatter_backward", no_second_derivative());
 }

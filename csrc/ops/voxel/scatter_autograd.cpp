@@ -15,17 +15,6 @@ using OptionalTensor = std::optional<Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& csr_op() {
-  static const auto op =
-      typed_op<std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt)>("torchvox::voxel_csr");
-  return op;
-}
-const auto& scatter_op() {
-  static const auto op = typed_op<std::tuple<Tensor, Tensor>(
-      const Tensor&, const Tensor&, c10::SymInt, std::string_view, const OptionalTensor&,
-      const OptionalTensor&)>("torchvox::voxel_scatter");
-  return op;
-}
 const auto& backward_op() {
   static const auto op = typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                                          std::string_view)>("torchvox::_voxel_scatter_backward");
@@ -40,9 +29,9 @@ class VoxelScatter : public torch::autograd::Function<VoxelScatter> {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     OptionalTensor offsets = offsets_in, perm = perm_in;
     if (!offsets && !perm) {
-      std::tie(offsets, perm) = csr_op().call(point_voxel, num_rows);
+      std::tie(offsets, perm) = torchvox::voxel_csr(point_voxel, num_rows);
     }
-    auto [out, arg] = scatter_op().call(feats, point_voxel, num_rows, reduce, offsets, perm);
+    auto [out, arg] = torchvox::voxel_scatter(feats, point_voxel, num_rows, reduce, offsets, perm);
     ctx->save_for_backward({point_voxel, *offsets, arg});
     ctx->saved_data["reduce"] = std::string(reduce);
     ctx->set_materialize_grads(false);
@@ -69,10 +58,10 @@ std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats, const Tensor& poin
     return {out[0], out[1]};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return scatter_op().call(feats, point_voxel, num_rows, reduce, offsets, perm);
+  return torchvox::voxel_scatter(feats, point_voxel, num_rows, reduce, offsets, perm);
 }
 
-TORCHVOX_REGISTER_OPS(ops) { ops.autograd("voxel_scatter", voxel_scatter); }
+TORCHVOX_REGISTER_OPS(ops) { ops.autograd(TORCHVOX_OP(voxel_scatter)); }
 
 }  // namespace
 }  // namespace torchvox

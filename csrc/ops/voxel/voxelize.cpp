@@ -23,7 +23,7 @@ struct Request {
   c10::ArrayRef<double> voxel_size;
   c10::ArrayRef<double> range;
   int64_t max_points;
-  c10::SymInt max_voxels;
+  const c10::SymInt& max_voxels;
   const OptionalTensor& batch_offsets;
   const OptionalTensor& num_valid;
   std::string_view order;
@@ -140,42 +140,39 @@ Outputs compute(const Request& r, const Reduction* reduction, bool with_slot, bo
   return out;
 }
 
-// Int is int64_t for the CPU and CUDA keys, c10::SymInt for Meta.
-template <class Int>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(
-    const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
-    int64_t max_points, Int max_voxels, const OptionalTensor& batch_offsets,
-    const OptionalTensor& num_valid, std::string_view reduce, std::string_view order,
-    std::string_view bounds, std::optional<at::ScalarType> out_dtype, bool center_relative) {
-  const Request request{"voxelize", points,        voxel_size, range, max_points,
-                        max_voxels, batch_offsets, num_valid,  order, bounds};
+Outputs compute_voxelize(bool train, const Tensor& points, c10::ArrayRef<double> voxel_size,
+                         c10::ArrayRef<double> range, int64_t max_points,
+                         const c10::SymInt& max_voxels, const OptionalTensor& batch_offsets,
+                         const OptionalTensor& num_valid, std::string_view reduce,
+                         std::string_view order, std::string_view bounds,
+                         std::optional<at::ScalarType> out_dtype, bool center_relative) {
   const Reduction reduction{reduce, out_dtype, center_relative};
-  Outputs out = compute(request, &reduction, false, false);
+  return compute({"voxelize", points, voxel_size, range, max_points, max_voxels, batch_offsets,
+                  num_valid, order, bounds},
+                 &reduction, train, train);
+}
+
+template <class... Arguments>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(Arguments... arguments) {
+  Outputs out = compute_voxelize(/*train=*/false, arguments...);
   return {out.features, out.indices, out.num_points, out.point_voxel, out.counts};
 }
 
-template <class Int>
+template <class... Arguments>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxelize_train(
-    const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
-    int64_t max_points, Int max_voxels, const OptionalTensor& batch_offsets,
-    const OptionalTensor& num_valid, std::string_view reduce, std::string_view order,
-    std::string_view bounds, std::optional<at::ScalarType> out_dtype, bool center_relative) {
-  const Request request{"voxelize", points,        voxel_size, range, max_points,
-                        max_voxels, batch_offsets, num_valid,  order, bounds};
-  const Reduction reduction{reduce, out_dtype, center_relative};
-  Outputs out = compute(request, &reduction, true, true);
+    Arguments... arguments) {
+  Outputs out = compute_voxelize(/*train=*/true, arguments...);
   return {out.features, out.indices,    out.num_points, out.point_voxel,
           out.counts,   out.point_slot, out.arg};
 }
 
-template <class Int>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxel_map(
     const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
-    int64_t max_points, Int max_voxels, const OptionalTensor& batch_offsets,
+    int64_t max_points, c10::SymInt max_voxels, const OptionalTensor& batch_offsets,
     const OptionalTensor& num_valid, std::string_view order, std::string_view bounds) {
-  const Request request{"voxel_map", points,        voxel_size, range, max_points,
-                        max_voxels,  batch_offsets, num_valid,  order, bounds};
-  Outputs out = compute(request, nullptr, true, false);
+  Outputs out = compute({"voxel_map", points, voxel_size, range, max_points, max_voxels,
+                         batch_offsets, num_valid, order, bounds},
+                        nullptr, true, false);
   return {out.indices, out.num_points, out.point_voxel, out.point_slot, out.counts};
 }
 
@@ -185,12 +182,12 @@ std::vector<int64_t> grid_size(c10::ArrayRef<double> voxel_size, c10::ArrayRef<d
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("voxelize", voxelize<int64_t>, voxelize<c10::SymInt>);
-  ops.add("_voxelize_train", voxelize_train<int64_t>, voxelize_train<c10::SymInt>);
+  ops.add(TORCHVOX_OP(voxelize));
+  ops.add<VoxelizeTrain>("_voxelize_train", voxelize_train);
   ops.autograd("_voxelize_train", not_differentiable());
-  ops.add("voxel_map", voxel_map<int64_t>, voxel_map<c10::SymInt>);
+  ops.add(TORCHVOX_OP(voxel_map));
   ops.autograd("voxel_map", not_differentiable());
-  ops.composite("grid_size", grid_size);
+  ops.composite(TORCHVOX_OP(grid_size));
 }
 
 }  // namespace

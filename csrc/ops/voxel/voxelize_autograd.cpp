@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <functional>
+
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/checks.h"
@@ -19,30 +21,7 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-using Plain = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(
-    const Tensor&, c10::ArrayRef<double>, c10::ArrayRef<double>, int64_t, c10::SymInt,
-    const OptionalTensor&, const OptionalTensor&, std::string_view, std::string_view,
-    std::string_view, std::optional<at::ScalarType>, bool);
-using Train = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(
-    const Tensor&, c10::ArrayRef<double>, c10::ArrayRef<double>, int64_t, c10::SymInt,
-    const OptionalTensor&, const OptionalTensor&, std::string_view, std::string_view,
-    std::string_view, std::optional<at::ScalarType>, bool);
-using Backward = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                        std::string_view, at::ScalarType);
-
-const auto& plain_op() {
-  static const auto op = typed_op<Plain>("torchvox::voxelize");
-  return op;
-}
-const auto& train_op() {
-  static const auto op = typed_op<Train>("torchvox::_voxelize_train");
-  return op;
-}
-const auto& backward_op() {
-  static const auto op = typed_op<Backward>("torchvox::_voxelize_backward");
-  return op;
-}
+using TrainOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // grad [C, P, F] or [C, F]; point_voxel, point_slot [N]; num_points [C]; arg [C, F] for max and
 // min.
@@ -106,17 +85,11 @@ Tensor voxelize_backward(const Tensor& grad, const Tensor& point_voxel, const Te
 
 class Voxelize : public torch::autograd::Function<Voxelize> {
  public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& points,
-                               c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
-                               int64_t max_points, const c10::SymInt& max_voxels,
-                               const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-                               std::string_view reduce, std::string_view order,
-                               std::string_view bounds, std::optional<at::ScalarType> out_dtype,
-                               bool center_relative) {
+  // `train` is the op that also returns slots.
+  static variable_list forward(AutogradContext* ctx, const Tensor& points, std::string_view reduce,
+                               const std::function<TrainOutputs()>& train) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [features, indices, num_points, point_voxel, counts, point_slot, arg] =
-        train_op().call(points, voxel_size, range, max_points, max_voxels, batch_offsets, num_valid,
-                        reduce, order, bounds, out_dtype, center_relative);
+    auto [features, indices, num_points, point_voxel, counts, point_slot, arg] = train();
     ctx->save_for_backward({point_voxel, point_slot, num_points, arg});
     ctx->saved_data["reduce"] = std::string(reduce);
     ctx->saved_data["dtype"] = static_cast<int64_t>(points.scalar_type());
@@ -126,37 +99,41 @@ class Voxelize : public torch::autograd::Function<Voxelize> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    static const auto op = typed_op<decltype(voxelize_backward)>("torchvox::_voxelize_backward");
     Tensor grad_points;
     if (grads[0].defined() && ctx->needs_input_grad(0)) {
       const variable_list saved = ctx->get_saved_variables();
-      grad_points = backward_op().call(
-          grads[0], saved[0], saved[1], saved[2], saved[3], ctx->saved_data["reduce"].toStringRef(),
-          static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()));
+      grad_points = op.call(grads[0], saved[0], saved[1], saved[2], saved[3],
+                            ctx->saved_data["reduce"].toStringRef(),
+                            static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()));
     }
-    return {grad_points, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+    return {grad_points, {}, {}};
   }
 };
 
+template <class... Options>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(
     const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
     int64_t max_points, c10::SymInt max_voxels, const OptionalTensor& batch_offsets,
-    const OptionalTensor& num_valid, std::string_view reduce, std::string_view order,
-    std::string_view bounds, std::optional<at::ScalarType> out_dtype, bool center_relative) {
+    const OptionalTensor& num_valid, std::string_view reduce, Options... options) {
+  const auto call = [&](const auto& op) {
+    return op(points, voxel_size, range, max_points, max_voxels, batch_offsets, num_valid, reduce,
+              options...);
+  };
   if (wants_gradient(points)) {
-    const auto out =
-        Voxelize::apply(points, voxel_size, range, max_points, max_voxels, batch_offsets, num_valid,
-                        reduce, order, bounds, out_dtype, center_relative);
+    static const auto train_op = typed_op<VoxelizeTrain>("torchvox::_voxelize_train");
+    const auto train = [&](auto&&... arguments) { return train_op.call(arguments...); };
+    const auto out = Voxelize::apply(points, reduce, [&] { return call(train); });
     return {out[0], out[1], out[2], out[3], out[4]};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return plain_op().call(points, voxel_size, range, max_points, max_voxels, batch_offsets,
-                         num_valid, reduce, order, bounds, out_dtype, center_relative);
+  return call(torchvox::voxelize);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add("_voxelize_backward", voxelize_backward);
   ops.autograd("_voxelize_backward", no_second_derivative());
-  ops.autograd("voxelize", voxelize);
+  ops.autograd(TORCHVOX_OP(voxelize));
 }
 
 }  // namespace
