@@ -190,7 +190,7 @@ def test_a_query_on_a_point_takes_its_feature_and_one_point_is_broadcast(device)
 def test_autocast_widens_what_has_to_agree(device):
     call = moved(interpolation.interpolate_features_call(40), device)
     half = {**call, "query": call["query"].half()}
-    with pytest.raises(TypeError, match="points must have the dtype of query"):
+    with pytest.raises(TypeError, match="query must have the dtype of points"):
         ops.interpolate_features(**half)
     with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
         out = ops.interpolate_features(**half)

@@ -16,7 +16,6 @@
 
 namespace torchvox {
 
-
 // A list that is not given is an empty one.
 template <class T>
 c10::ArrayRef<T> given(const std::optional<c10::ArrayRef<T>>& list) {
