@@ -50,10 +50,14 @@ SLOTS = {
     "gather_points": lambda p, q, i: ops.gather_points(p, i[..., 0]),
     "group_points": lambda p, q, i: ops.group_points(p, i),
     "three_interpolate": lambda p, q, i: ops.three_interpolate(p, i, rows(p.device, 1, CROWD, 3)),
+    "three_interpolate, packed": lambda p, q, i: ops.three_interpolate(
+        p[0], i[0], rows(p.device, CROWD, 3), **offsets(p.device)
+    ),
     "ball_query": lambda p, q, i: ops.ball_query(p, q, 1.0, 3),
     "ball_query, packed": lambda p, q, i: ops.ball_query(p[0], q[0], 1.0, 3, **offsets(p.device)),
     "group_points, packed": lambda p, q, i: ops.group_points(p[0], i[0], **offsets(p.device)),
     "knn": lambda p, q, i: ops.knn(p, q, 3),
+    "knn, packed": lambda p, q, i: ops.knn(p[0], q[0], 3, **offsets(p.device)),
     "three_nn": lambda p, q, i: ops.three_nn(q, p),
     "three_nn, packed": lambda p, q, i: ops.three_nn(q[0], p[0], **offsets(p.device)),
     "query_and_group": lambda p, q, i: ops.query_and_group(p, q, None, [1.0, 2.0], [1, 2]),

@@ -94,11 +94,12 @@ Tensor group_points(const Tensor& features, const Tensor& idx, bool channels_fir
     return torchvox::group_points(features, idx, channels_first, batch_offsets, query_batch_offsets,
                                   local_index);
   }
+  const c10::SymInt k = idx.dim() > 1 ? idx.sym_size(-1) : c10::SymInt(1);
   if (clouds.packed()) {
+    check_gradient_limit_of("group_points", features, 0, idx, 0, k);
     const Tensor rows = packed_rows("group_points", features, idx, channels_first, clouds);
     return torchvox::group_points(features.unsqueeze(0), rows).squeeze(0);
   }
-  const c10::SymInt k = idx.dim() == 3 ? idx.sym_size(2) : c10::SymInt(1);
   check_gradient_limit_of("group_points", features, channels_first ? 2 : 1, idx, 1, k);
   return Gather<GroupPoints>::apply(features, idx, channels_first);
 }

@@ -53,6 +53,7 @@ Tensor three_interpolate(const Tensor& features, const Tensor& idx, const Tensor
   }
   if (clouds.packed()) {
     const char* op = "three_interpolate";
+    check_gradient_limit_of(op, features, 0, idx, 0, 3);
     const Tensor rows = packed_rows(op, features, idx, channels_first, clouds);
     check_dense(op, "weight", weight);
     return torchvox::three_interpolate(features.unsqueeze(0), rows, weight.unsqueeze(0)).squeeze(0);
