@@ -67,6 +67,24 @@ def assert_same_bits(actual, expected, what: str = "") -> None:
     )
 
 
+def to(device, value):
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def check_op(name: str, device: str, *args, **options) -> tuple[torch.Tensor, ...]:
+    """The registered op on `device` returns the bits of the reference, which are returned."""
+    from torchvox import reference
+
+    expected = getattr(reference, name)(*args, **options)
+    moved = {k: to(device, v) for k, v in options.items()}
+    outs = getattr(torch.ops.torchvox, name)(*(to(device, a) for a in args), **moved)
+    assert all(out.device.type == torch.device(device).type for out in outs)
+    names = getattr(expected, "_fields", range(len(expected)))
+    for output, actual, wanted in zip(names, outs, expected, strict=True):
+        assert_same_bits(actual, wanted, f"{name}.{output}")
+    return tuple(expected)
+
+
 @contextlib.contextmanager
 def forced(**plans):
     """Forces launch plans, for example forced(voxel_table="hash"), for the time of a block."""

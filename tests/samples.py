@@ -114,6 +114,12 @@ DIFFERENTIABLE = [op for op in OPS if op.gradients]
 each_op = pytest.mark.parametrize("op", OPS, ids=str)
 each_public_op = pytest.mark.parametrize("op", [op for op in OPS if op.public], ids=str)
 each_differentiable_op = pytest.mark.parametrize("op", DIFFERENTIABLE, ids=str)
+# Both passes: run gives the outputs of a call, gradients those of its leaves.
+each_pass = pytest.mark.parametrize(
+    ("op", "work"),
+    [pytest.param(op, run, id=str(op)) for op in OPS]
+    + [pytest.param(op, gradients, id=f"{op}-gradients") for op in DIFFERENTIABLE],
+)
 each_sample_input = pytest.mark.parametrize(
     ("op", "make"),
     [

@@ -7,8 +7,10 @@ import torch
 
 @pytest.fixture
 def memory_of_one_case():
+    """Tensors are made on the GPU."""
     if torch.cuda.mem_get_info()[0] < 110 << 30:
         pytest.skip("needs 110 GiB of free GPU memory")
-    yield
+    with torch.device("cuda"):
+        yield
     gc.collect()
     torch.cuda.empty_cache()

@@ -17,8 +17,8 @@ LAST = (63, 62)  # the cell (x, y) of the last point, alone in it
 
 def many_points() -> torch.Tensor:
     """[MANY, 9]: points over the cells of columns 0 to 31, and the last one alone in LAST."""
-    points = torch.zeros(MANY, 9, device="cuda")
-    index = torch.arange(MANY, device="cuda", dtype=torch.int32)
+    points = torch.zeros(MANY, 9)
+    index = torch.arange(MANY, dtype=torch.int32)
     points[:, 0] = (index % 32).float() + 0.5
     points[:, 1] = (index // 32 % 64).float() + 0.5
     points[:, 2] = 1.0

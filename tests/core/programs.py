@@ -2,7 +2,8 @@
 """One op as a module whose forward takes the op's tensors; everything else is a constant of it."""
 
 import torch
-from samples import Call, OpInfo, is_tensor_list
+from helpers import assert_same_bits
+from samples import Call, OpInfo, is_tensor_list, on, run
 from torch import Tensor, nn
 
 
@@ -32,11 +33,28 @@ class Program(nn.Module):
 
 
 class Every(nn.Module):
-    """Several ops in one program, so that it is compiled once."""
+    """Several ops in one program, so that it is compiled once. Calls are those of n points."""
 
-    def __init__(self, programs: list[Program]) -> None:
+    def __init__(self, ops: list[OpInfo], n: int) -> None:
         super().__init__()
-        self.programs = nn.ModuleList(programs)
+        self.ops = ops
+        self.programs = nn.ModuleList([Program(op, op.call(n, 0)) for op in ops])
 
     def forward(self, *groups: tuple[Tensor, ...]):
         return [program(*tensors) for program, tensors in zip(self.programs, groups, strict=True)]
+
+    def arguments(self, calls: list[Call]) -> tuple:
+        return tuple(p.arguments(call) for p, call in zip(self.programs, calls, strict=True))
+
+    def exported(self, n: int, device: str, **options) -> torch.export.ExportedProgram:
+        """With a free number of points."""
+        shapes = [p.dynamic_shapes(op)[0] for p, op in zip(self.programs, self.ops, strict=True)]
+        example = self.arguments([on(device, op.call(n, 0)) for op in self.ops])
+        return torch.export.export(self, example, dynamic_shapes=(tuple(shapes),), **options)
+
+    def check(self, program, n: int, device: str = "cpu") -> None:
+        """The program gives the bits of the ops."""
+        calls = [on(device, op.call(n, n)) for op in self.ops]
+        found = program(*self.arguments(calls))
+        for op, call, outs in zip(self.ops, calls, found, strict=True):
+            assert_same_bits(tuple(outs), run(op, call), f"{op} of {n}")

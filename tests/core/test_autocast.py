@@ -83,3 +83,6 @@ def test_only_the_halves_of_a_list_are_widened(device):
         call["anchors"] = [whole[0].half(), *(t.double() for t in whole[1:])]
         with pytest.raises(TypeError, match="anchors must be float32"):
             run(op, call)
+        boxes, scores = torch.zeros(1, 4, 7), torch.zeros(1, 4, dtype=torch.float64)
+        with pytest.raises(TypeError, match="scores must be float32"):
+            torch.ops.torchvox.rotated_nms(boxes.to(device), scores.to(device), 0.1, 4)

@@ -22,6 +22,7 @@ from samples import (
 from torch._dynamo.testing import CompileCounterWithBackend
 
 COUNTS = (50, 64, 37)  # points
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -31,56 +32,32 @@ def forget_compiled_code():
     torch._dynamo.reset()
 
 
-@pytest.mark.one_of("dynamic")
-@each_op
-@pytest.mark.parametrize("dynamic", [None, True])
-def test_three_point_counts_need_at_most_two_compilations(op, dynamic, device):
-    counter = CompileCounterWithBackend("aot_eager")
-    program = Program(op, op.call(COUNTS[0], 0))
-    compiled = torch.compile(program, fullgraph=True, dynamic=dynamic, backend=counter)
-    for n in COUNTS:
-        call = on(device, op.call(n, n))
-        assert_same_bits(compiled(*program.arguments(call)), run(op, call), f"{op} of {n}")
-    assert counter.frame_count <= 2
-
-
-@each_differentiable_op
-def test_compiled_gradients_are_the_eager_ones(op, device):
-    counter = CompileCounterWithBackend("aot_eager")
-    program = Program(op, op.call(COUNTS[0], 0))
-    compiled = torch.compile(program, fullgraph=True, dynamic=True, backend=counter)
-    for n in COUNTS:
-        call = on(device, op.call(n, n))
-        step = with_gradients(op, call)
-        got = backward(compiled(*program.arguments(step)), leaves(op, step))
-        assert_same_bits(got, gradients(op, call), f"{op} of {n}")
-    assert counter.frame_count <= 2
-
-
-def test_inductor_compiles_every_op_with_equal_bits(device):
+@pytest.mark.parametrize(
+    ("dynamic", "backend"),
+    [(None, "aot_eager"), (True, "inductor"), pytest.param(True, "aot_eager", marks=SLOW)],
+)
+def test_three_point_counts_need_at_most_two_compilations(dynamic, backend, device):
     """One program of all ops, since a compilation is slow."""
-    every = Every([Program(op, op.call(COUNTS[0], 0)) for op in OPS])
-    compiled = torch.compile(every, fullgraph=True, dynamic=True, backend="inductor")
-    for n in COUNTS[:2]:
-        calls = [on(device, op.call(n, n)) for op in OPS]
-        groups = [p.arguments(c) for p, c in zip(every.programs, calls, strict=True)]
-        for op, call, outs in zip(OPS, calls, compiled(*groups), strict=True):
-            assert_same_bits(outs, run(op, call), f"{op} of {n}")
+    counter, every = CompileCounterWithBackend(backend), Every(OPS, COUNTS[0])
+    compiled = torch.compile(every, fullgraph=True, dynamic=dynamic, backend=counter)
+    for n in COUNTS:
+        every.check(compiled, n, device)
+    assert counter.frame_count <= 2
 
 
-@pytest.mark.slow
-def test_inductor_compiles_every_gradient_with_equal_bits(device):
-    every = Every([Program(op, op.call(COUNTS[0], 0)) for op in DIFFERENTIABLE])
-    compiled = torch.compile(every, fullgraph=True, dynamic=True, backend="inductor")
-    for n in COUNTS[:2]:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=SLOW)])
+def test_compiled_gradients_are_the_eager_ones(backend, device):
+    counter, every = CompileCounterWithBackend(backend), Every(DIFFERENTIABLE, COUNTS[0])
+    compiled = torch.compile(every, fullgraph=True, dynamic=True, backend=counter)
+    for n in COUNTS:
         calls = [on(device, op.call(n, n)) for op in DIFFERENTIABLE]
-        steps = [with_gradients(op, c) for op, c in zip(DIFFERENTIABLE, calls, strict=True)]
-        groups = [p.arguments(c) for p, c in zip(every.programs, steps, strict=True)]
-        outs = [out for group in compiled(*groups) for out in group]
+        steps = [with_gradients(op, call) for op, call in zip(DIFFERENTIABLE, calls, strict=True)]
         pairs = list(zip(DIFFERENTIABLE, calls, steps, strict=True))
+        outs = [out for group in compiled(*every.arguments(steps)) for out in group]
         got = backward(outs, [leaf for op, _, step in pairs for leaf in leaves(op, step)])
-        expected = tuple(g for op, call, _ in pairs for g in gradients(op, call))
+        expected = [g for op, call, _ in pairs for g in gradients(op, call)]
         assert_same_bits(got, expected, f"{n} points")
+    assert counter.frame_count <= 2
 
 
 @each_module

@@ -9,14 +9,7 @@ import pytest
 import torch
 from fresh import fresh_process
 from helpers import assert_same_bits
-from samples import (
-    each_differentiable_op,
-    each_op,
-    each_sample_input,
-    gradients,
-    on,
-    run,
-)
+from samples import each_differentiable_op, each_pass, each_sample_input, gradients, on, run
 
 RUNS = 50
 MANY = 20_000  # points: several chunks for the CPU's threads, many blocks on the GPU
@@ -57,22 +50,13 @@ def deterministic_algorithms():
         torch.use_deterministic_algorithms(False)
 
 
-@each_op
-def test_fifty_runs_beside_other_work_have_equal_bits(op, device):
+@each_pass
+def test_fifty_runs_beside_other_work_have_equal_bits(op, work, device):
     call = on(device, op.call(2_000, 0))
-    first = run(op, call)
+    first = work(op, call)
     with load_beside(device):
         for i in range(RUNS):
-            assert_same_bits(run(op, call), first, f"{op}, run {i}")
-
-
-@each_differentiable_op
-def test_fifty_gradients_beside_other_work_have_equal_bits(op, device):
-    call = on(device, op.call(2_000, 0))
-    first = gradients(op, call)
-    with load_beside(device):
-        for i in range(RUNS):
-            assert_same_bits(gradients(op, call), first, f"{op}, run {i}")
+            assert_same_bits(work(op, call), first, f"{op}, run {i}")
 
 
 @pytest.mark.filterwarnings("error")
@@ -115,17 +99,14 @@ print(len(os.listdir("/proc/self/task")) - before)
     assert int(fresh_process(code)) >= 2
 
 
-@each_op
-def test_the_number_of_cpu_threads_changes_no_bit(op, threads):
+@each_pass
+def test_the_number_of_cpu_threads_changes_no_bit(op, work, threads):
     call = op.call(MANY, 0)
     threads(1)
-    expected = run(op, call)
-    grads = gradients(op, call) if op.gradients else ()
+    expected = work(op, call)
     for count in (2, 8):
         threads(count)
-        assert_same_bits(run(op, call), expected, f"{op}, {count} threads")
-        if op.gradients:
-            assert_same_bits(gradients(op, call), grads, f"{op}'s gradient, {count} threads")
+        assert_same_bits(work(op, call), expected, f"{op}, {count} threads")
 
 
 @pytest.mark.gpu
@@ -135,7 +116,7 @@ def test_cpu_and_cuda_have_equal_bits(op, make):
 
 
 @pytest.mark.gpu
-@each_op
-def test_cpu_and_cuda_have_equal_bits_on_many_points(op):
+@each_pass
+def test_cpu_and_cuda_have_equal_bits_on_many_points(op, work):
     call = op.call(MANY, 1)
-    assert_same_bits(run(op, on("cuda", call)), run(op, call), str(op))
+    assert_same_bits(work(op, on("cuda", call)), work(op, call), str(op))

@@ -20,6 +20,7 @@ from samples import (
 )
 
 import torchvox
+import torchvox.reference
 
 each_error_input = pytest.mark.parametrize(
     ("op", "wrong"),
@@ -33,6 +34,8 @@ each_error_input = pytest.mark.parametrize(
 
 def wrong_call(op, wrong):
     call = sample_inputs(op)[wrong.sample]()
+    if isinstance(wrong.value, dict):
+        return {**call, **wrong.value}
     value = wrong.value(call[wrong.argument]) if callable(wrong.value) else wrong.value
     return {**call, wrong.argument: value}
 
@@ -62,11 +65,32 @@ def test_meta_tensors_are_refused_alike(op, wrong):
         run(op, on("meta", wrong_call(op, wrong)))
 
 
+CHECKED = ("voxelize", "voxel_map", "furthest_point_sample", "furthest_point_sample_ragged")
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong"),
+    [
+        pytest.param(op, ErrorInput(*row), id=f"{op}-{row[0]}-{i}")
+        for op in OPS
+        if op.name in CHECKED
+        for i, row in enumerate(op.error_inputs)
+        if "must keep B" not in row[3]  # what no machine can hold
+    ],
+)
+def test_references_that_check_their_arguments_refuse_alike(op, wrong):
+    with pytest.raises(wrong.error, match=rf"^{op}: .*, got "):
+        getattr(torchvox.reference, op.name)(**wrong_call(op, wrong))
+
+
 @pytest.mark.parametrize(
     ("op", "refusal"),
     [
         pytest.param(
-            op, refusal, marks=[pytest.mark.slow] if i else [], id=f"{op}-{refusal[0]}-{i}"
+            op,
+            refusal,
+            marks=[pytest.mark.slow] if i or not op.public else [],
+            id=f"{op}-{refusal[0]}-{i}",
         )
         for op in OPS
         for i, refusal in enumerate(op.error_inputs)
@@ -83,24 +107,15 @@ def test_compiled_code_refuses_alike(op, refusal):
 
 
 @each_op
-def test_tensors_of_two_devices_are_refused(op):
-    call = op.call(40, 0)
+def test_tensors_of_two_devices_are_refused_and_the_context_survives(op, device):
+    call, other = on(device, op.call(40, 0)), {"cpu": "meta", "cuda": "cpu"}[device]
     tensors = [k for k, v in call.items() if torch.is_tensor(v)]
     for name in tensors if len(tensors) > 1 else []:
         with pytest.raises(RuntimeError, match=f"{spoken_of(op)}: .* must be on the device of"):
-            run(op, {**call, name: call[name].to("meta")})
-
-
-@pytest.mark.gpu
-@each_op
-def test_tensors_of_cpu_and_gpu_are_refused_and_the_context_survives(op):
-    call = on("cuda", op.call(40, 0))
-    tensors = [k for k, v in call.items() if torch.is_tensor(v)]
-    for name in tensors if len(tensors) > 1 else []:
-        with pytest.raises(RuntimeError, match=f"{spoken_of(op)}: .* must be on the device of"):
-            run(op, {**call, name: call[name].cpu()})
-    torch.cuda.synchronize()
-    assert_same_bits(run(op, call), run(op, op.call(40, 0)), str(op))
+            run(op, {**call, name: call[name].to(other)})
+    if device == "cuda":
+        torch.cuda.synchronize()
+        assert_same_bits(run(op, call), run(op, op.call(40, 0)), str(op))
 
 
 @each_op

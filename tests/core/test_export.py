@@ -6,8 +6,8 @@ import io
 import pytest
 import torch
 from helpers import assert_same_bits
-from programs import Program
-from samples import MODULES, each_module, each_op, on, run
+from programs import Every
+from samples import MODULES, OPS, each_module
 
 
 def saved_and_loaded(exported: torch.export.ExportedProgram) -> torch.nn.Module:
@@ -17,23 +17,23 @@ def saved_and_loaded(exported: torch.export.ExportedProgram) -> torch.nn.Module:
     return torch.export.load(file).module()
 
 
-@pytest.mark.one_of("strict")
-@each_op
-@pytest.mark.parametrize("strict", [True, False], ids=["strict", "non-strict"])
-def test_an_exported_op_keeps_its_bits_for_any_number_of_points(op, strict, device):
-    call = on(device, op.call(50, 0))
-    program = Program(op, call)
-    exported = torch.export.export(
-        program,
-        program.arguments(call),
-        dynamic_shapes=program.dynamic_shapes(op),
-        strict=strict,
-    )
-    assert op.composite or op.overload in [node.target for node in exported.graph.nodes]
+OTHERS = ((True, 1), (False, 0))
+
+
+@pytest.mark.parametrize(
+    ("strict", "half"),
+    [(True, 0), (False, 1), *(pytest.param(*p, marks=pytest.mark.slow) for p in OTHERS)],
+)
+def test_exported_ops_keep_their_bits_for_any_number_of_points(strict, half, device):
+    """One program of half the ops, since an export is slow."""
+    ops = OPS[half::2]
+    every = Every(ops, 50)
+    exported = every.exported(50, device, strict=strict)
+    targets = {node.target for node in exported.graph.nodes}
+    assert all(op.composite or op.overload in targets for op in ops)
     loaded = saved_and_loaded(exported)
     for n in (50, 2, 77):
-        call = on(device, op.call(n, n))
-        assert_same_bits(loaded(*program.arguments(call)), run(op, call), f"{op} of {n}")
+        every.check(loaded, n, device)
 
 
 @pytest.mark.one_of("strict")

@@ -40,9 +40,3 @@ def test_a_backward_takes_its_fixed_number_of_kernels(op):
 
     seen = work_on_the_gpu(step)
     assert len(seen) == op.backward_kernels, f"{len(seen)} kernels and memsets: {seen}"
-
-
-@each_op
-def test_no_copy_crosses_between_host_and_gpu(op):
-    call = on("cuda", op.call(POINTS, 0))
-    assert not [name for name in work_on_the_gpu(lambda: run(op, call)) if "memcpy" in name.lower()]

@@ -4,32 +4,27 @@
 import pytest
 import torch
 from layouts import strided
-from samples import (
-    DIFFERENTIABLE,
-    OPS,
-    each_op,
-    map_tensors,
-    on,
-    run,
-    sample_inputs,
-    with_gradients,
-)
+from samples import OPS, each_op, map_tensors, on, run, sample_inputs, with_gradients
 from torch.library import opcheck
 from torch.testing._internal.optests.generate_tests import DEFAULT_TEST_UTILS
 
 OF_ONE_CALL = ("test_schema", "test_faketensor")  # and no tracing
-TRACED = ("plain", "empty", "strided")  # the others are traced by the slow tier
+TRACED = ("plain", "empty")  # the others are traced by the slow tier
 
 
-def every_call(ops):
-    """Each case with all of opcheck's utilities; fast ones mostly with those of one call alone."""
-    for op in ops:
-        strided_case = {"strided": lambda op=op: map_tensors(op.call(40, 0), strided)}
-        for name, make in {**sample_inputs(op), **strided_case}.items():
-            marks = [] if name in TRACED else [pytest.mark.slow]
-            yield pytest.param(op, make, DEFAULT_TEST_UTILS, marks=marks, id=f"{op}-{name}")
-            if marks:
-                yield pytest.param(op, make, OF_ONE_CALL, id=f"{op}-{name}-untraced")
+def every_call():
+    """Each case with all of opcheck's utilities, and with those of one call where that is slow. An
+    op that has gradients is traced with them."""
+    for op in OPS:
+        cases = {**sample_inputs(op), "strided": lambda op=op: map_tensors(op.call(40, 0), strided)}
+        for name, make in cases.items():
+            for gradients in (False, True) if op.gradients else (False,):
+                fast = name in TRACED and gradients == bool(op.gradients)
+                case = f"{op}-{name}{'-gradients' * gradients}"
+                marks = [] if fast else [pytest.mark.slow]
+                yield pytest.param(op, make, gradients, DEFAULT_TEST_UTILS, marks=marks, id=case)
+                if not fast and not gradients:
+                    yield pytest.param(op, make, False, OF_ONE_CALL, id=f"{case}-untraced")
 
 
 def check(op, call, utilities) -> None:
@@ -53,11 +48,7 @@ def test_every_op_has_a_kernel_for(op, key):
     assert op.composite or has_kernel(op, key)
 
 
-@pytest.mark.parametrize(("op", "make", "utilities"), every_call(OPS))
-def test_opcheck_passes(op, make, utilities, device):
-    check(op, on(device, make()), utilities)
-
-
-@pytest.mark.parametrize(("op", "make", "utilities"), every_call(DIFFERENTIABLE))
-def test_opcheck_passes_with_gradients(op, make, utilities, device):
-    check(op, with_gradients(op, on(device, make())), utilities)
+@pytest.mark.parametrize(("op", "make", "gradients", "utilities"), every_call())
+def test_opcheck_passes(op, make, gradients, utilities, device):
+    call = on(device, make())
+    check(op, with_gradients(op, call) if gradients else call, utilities)

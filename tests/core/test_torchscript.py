@@ -2,7 +2,6 @@
 """Every op and module scripts, saves, differentiates, and loads beside the op library alone."""
 
 import functools
-import warnings
 
 import pytest
 import torch
@@ -120,13 +119,3 @@ def test_a_scripted_module_survives_saving_and_equals_the_eager_one(name, tmp_pa
     for n in (50, 0, 77):
         inputs = arguments(n)
         assert_same_bits(tuple(loaded(*inputs)), tuple(module(*inputs)), f"{name} of {n}")
-
-
-@each_module
-def test_scripting_a_module_warns_of_nothing_but_the_deprecation(name):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        module = torch.jit.script(MODULES[name][0]())
-        module(*MODULES[name][1](20))
-    others = [str(w.message) for w in caught if "torch.jit" not in str(w.message)]
-    assert not others

@@ -6,7 +6,16 @@ from torch import Tensor
 
 import torchvox
 
-from .op_info import POINTS_ERRORS, Call, OpInfo, cloud, generator, gradcheck_cloud, some_gradient
+from .op_info import (
+    POINTS_ERRORS,
+    Call,
+    OpInfo,
+    cloud,
+    generator,
+    gradcheck_cloud,
+    refused,
+    some_gradient,
+)
 
 BEV_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
 BEV = {"point_cloud_range": BEV_RANGE, "size": [8, 6]}
@@ -35,11 +44,18 @@ BEV_SAMPLE_INPUTS = {
     "uint8": lambda: {"points": cloud(40), **BEV, "out_dtype": torch.uint8, "lowest_code": 3},
     "uint16": lambda: {"points": cloud(40), **BEV, "out_dtype": torch.uint16},
 }
+SIZES = ([], [4], [4, 4, 4], [0, 4], [4, -1], [4, 2**24 + 1])
 BEV_ERRORS = (
     *POINTS_ERRORS,
-    ("size", [0, 4], ValueError, "size must be"),
-    ("orientation", "sideways", ValueError, "orientation must be 'grid', 'image' or 'north_up'"),
+    *refused("size", ValueError, "size must be", *SIZES),
+    ("point_cloud_range", [0.0, 0.0, 0.0, 1e-45, 1.0, 1.0], ValueError, "point_cloud_range|size"),
+    *refused("orientation", ValueError, "orientation must be 'grid', 'image' or ", "", "Grid"),
 )
+CODE_ERRORS = (
+    *refused("out_dtype", TypeError, "out_dtype must be float32, uint8 or uint16", torch.int64,
+             torch.float16, torch.float64, torch.bool),
+    *refused("lowest_code", ValueError, "lowest_code must be in", -1, 255, 1000),
+)  # fmt: skip
 
 
 def bev_gradcheck() -> Call:
@@ -75,11 +91,7 @@ OPS = [
         gradcheck_inputs={"float64": bev_gradcheck},
         step=1 / 128,
         formula=bev_formula,
-        error_inputs=(
-            *BEV_ERRORS,
-            ("out_dtype", torch.int64, TypeError, "out_dtype must be float32, uint8 or uint16"),
-            ("lowest_code", 255, ValueError, "lowest_code must be in"),
-        ),
+        error_inputs=(*BEV_ERRORS, *CODE_ERRORS),
         huge={"size": [1 << 24, 1 << 24]},
         kernels=1,  # all by one block
         backward_kernels=1,
@@ -94,7 +106,7 @@ OPS = [
         gradcheck_inputs={"float64": bev_gradcheck},
         step=1 / 128,
         formula=bev_formula,
-        error_inputs=BEV_ERRORS,
+        error_inputs=(*BEV_ERRORS, *CODE_ERRORS),
         huge={"size": [1 << 24, 1 << 24]},
         kernels=1,  # all by one block
         backward_kernels=1,
@@ -148,13 +160,21 @@ RASTER_SAMPLE_INPUTS = {
     },
     "column of features": lambda: {"points": cloud(40), **RASTER, "features": cloud(40)[:, 3:]},
 }
+BAD = (
+    "", "color", "height", "Height_max", "slices", "occupancy", "slices:", "slices:0", "slices:-1",
+    "slices:x", "slices:1.5", "count:2", "height_max:1", "slices:3:4", " count",
+)  # fmt: skip
 RASTER_ERRORS = (
     *POINTS_ERRORS,
-    ("channels", ["color"], ValueError, "channels must be of height_max"),
-    ("channels", [], ValueError, "channels must name at least one plane"),
-    ("features", lambda t: t[1:], ValueError, r"features must be \[N\] or \[N, 1\]"),
+    *BEV_ERRORS[len(POINTS_ERRORS):],
+    *refused("channels", ValueError, "channels must", [], ["slices:257"], ["slices:256", "count"],
+             ["slices:99999999999"], [f"slices:{10**30}"], *(["count", name] for name in BAD)),
+    *refused("features", ValueError, r"features must be \[N\] or \[N, 1\]", torch.tensor(1.0),
+             lambda t: t[1:], lambda t: t[None], lambda t: t[:, None].repeat(1, 2)),
+    *(("points", {"channels": [f"intensity_{name}"], "features": None}, ValueError, "points must")
+      for name in ("top", "mean", "max")),
     ("features", lambda t: t.int(), TypeError, "features must be float"),
-)
+)  # fmt: skip
 
 
 def raster_gradcheck() -> Call:
@@ -207,7 +227,10 @@ OPS += [
         gradcheck_inputs={"float64": raster_gradcheck},
         step=1 / 128,
         formula=raster_formula,
-        error_inputs=(*RASTER_ERRORS, ("density_base", 1, ValueError, "density_base must be in")),
+        error_inputs=(
+            *RASTER_ERRORS,
+            *refused("density_base", ValueError, "density_base must be in", -1, 0, 1, 513),
+        ),
         huge={"size": [1 << 24, 1 << 24], "channels": ["height_max"]},
         kernels=8,
         backward_kernels=3,

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op_info import Call, OpInfo, cloud, generator
+from .op_info import NAN, Call, OpInfo, cloud, generator, refused
 
 OTHERS = 9
 
@@ -165,12 +165,9 @@ NMS_SAMPLE_INPUTS = {
     "all wanted": lambda: nms_call(150, max_out=200, lengths=None, threshold=0.7),
     "nothing wanted": lambda: nms_call(40, max_out=0),
     "nothing suppressed": lambda: nms_call(40, threshold=1.0),
-    "no samples": lambda: {
-        **nms_call(4),
-        "boxes": torch.zeros(0, 4, 7),
-        "scores": torch.zeros(0, 4),
-        "lengths": None,
-    },
+    "no samples": lambda: nms_call(
+        4, boxes=torch.zeros(0, 4, 7), scores=torch.zeros(0, 4), lengths=None
+    ),
 }
 NMS_ERRORS = (
     ("boxes", lambda t: t.double(), TypeError, "boxes must be float32"),
@@ -179,8 +176,7 @@ NMS_ERRORS = (
     ("scores", lambda t: t.half(), TypeError, "scores must be float32"),
     ("scores", lambda t: t[:, 1:], ValueError, r"scores must be \[B, N\]"),
     ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
-    ("threshold", -0.1, ValueError, "threshold must be >= 0"),
-    ("threshold", float("nan"), ValueError, "threshold must be >= 0"),
+    *refused("threshold", ValueError, "threshold must be >= 0", -0.1, NAN),
     ("max_out", -1, ValueError, "max_out must be >= 0"),
     ("mode", "square", ValueError, "mode must be 'rotated' or 'circle'"),
 )
@@ -203,16 +199,11 @@ INSIDE_SAMPLE_INPUTS = {
         300, mode="count", box_lengths=torch.tensor([99, 2], dtype=torch.int32)
     ),
     "first of some": lambda: inside_call(300, box_lengths=torch.tensor([5, -1])),
-    "float64": lambda: {
-        **inside_call(300),
-        "points": inside_call(300)["points"].double(),
-        "boxes": inside_call(300)["boxes"].double(),
-    },
-    "many boxes": lambda: {
-        **inside_call(40, mode="mask"),
-        "boxes": torch.stack([boxes_of(200), boxes_of(200, 1)]),
-    },
-    "no boxes": lambda: {**inside_call(40), "boxes": torch.zeros(2, 0, 7)},
+    "float64": lambda: double(inside_call(300)) | {"lengths": torch.tensor([300, 225])},
+    "many boxes": lambda: inside_call(
+        40, mode="mask", boxes=torch.stack([boxes_of(200), boxes_of(200, 1)])
+    ),
+    "no boxes": lambda: inside_call(40, boxes=torch.zeros(2, 0, 7)),
     "no points, count": lambda: inside_call(0, mode="count"),
 }
 INSIDE_ERRORS = (

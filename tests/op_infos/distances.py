@@ -77,5 +77,5 @@ OPS = [
             ("local_index", True, ValueError, "local_index must come with batch_offsets"),
         ),
         kernels=5,
-    ),
+    )
 ]

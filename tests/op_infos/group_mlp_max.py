@@ -106,5 +106,5 @@ OPS = [
         ),
         inference=True,
         kernels=2,
-    ),
+    )
 ]

@@ -161,19 +161,49 @@ PACKED_ERRORS = tuple(
         ("query_batch_offsets", None, ValueError, "must be given together"),
     )
 )
+
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+def in_dtypes(
+    make: Callable[[], Call], *names: str, dtypes=DTYPES
+) -> dict[str, Callable[[], Call]]:
+    """Samples whose arguments of these names have other dtypes."""
+
+    def sample(dtype: torch.dtype) -> Call:
+        call = make()
+        return {**call, **map_tensors({k: call[k] for k in names}, lambda t: t.to(dtype))}
+
+    return {name: lambda dtype=dtype: sample(dtype) for name, dtype in dtypes.items()}
+
+
+def refused(argument: str, error: type, words: str, *values: Any) -> tuple:
+    """Error inputs of one message."""
+    return tuple((argument, value, error, words) for value in values)
+
+
+INF, NAN = float("inf"), float("nan")
+LAST_INF, FIRST_NAN = [0.0, 0.0, 0.0, 1.0, INF, 1.0], [NAN, 0.0, 0.0, 1.0, 1.0, 1.0]
+# Empty, without an extent, not finite, not finite in float32, of an infinite extent, too small.
+BAD_RANGES = (
+    [], [0.0] * 3, [0.0, 0.0, 0.0, -1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0, 1.0, 0.0], [0.0] * 7,
+    LAST_INF, FIRST_NAN, [0.0, 0.0, 0.0, 1e39, 1.0, 1.0], [-3e38, 0.0, 0.0, 3e38, 1.0, 1.0],
+    [0.0, 0.0, -3e38, 1.0, 1.0, 3e38], [1.0, 0.0, 0.0, 1.0 + 1e-12, 1.0, 1.0],
+)  # fmt: skip
 # The error inputs of every op over packed points.
 POINTS_ERRORS = (
-    ("points", lambda t: t.int(), TypeError, "points must be float"),
-    ("points", lambda t: t[:, :2], ValueError, r"points must be \[N, C\] with C >= 3"),
-    ("points", lambda t: t[None], ValueError, r"points must be \[N, C\]"),
-    ("batch_offsets", torch.zeros(2), TypeError, "batch_offsets must be int32 or int64"),
-    (
-        "batch_offsets",
-        torch.zeros(0, dtype=torch.int32),
-        ValueError,
-        r"batch_offsets must be \[B \+ 1\]",
-    ),
-    ("num_valid", torch.zeros(3, dtype=torch.int32), ValueError, r"num_valid must be \[B\]"),
-    ("point_cloud_range", [0.0, 0.0, 0.0], ValueError, "point_cloud_range must be"),
-    ("point_cloud_range", [0.0, 0.0, 0.0, -1.0, 1.0, 1.0], ValueError, "point_cloud_range must be"),
-)
+    *refused("points", TypeError, "points must be float", Tensor.int, Tensor.bool),
+    *refused("points", ValueError, r"points must be \[N, C\] with C >= 3", lambda t: t[:, :2],
+             lambda t: t[0], lambda t: t[None]),
+    *refused("batch_offsets", TypeError, "batch_offsets must be int32 or int64", torch.zeros(2),
+             torch.zeros(2).short()),
+    *refused("batch_offsets", ValueError, r"batch_offsets must be \[B \+ 1\]",
+             *(torch.zeros(shape).int() for shape in ((0,), (), (1, 2)))),
+    ("num_valid", torch.zeros(1), TypeError, "num_valid must be int32 or int64"),
+    *refused("num_valid", ValueError, r"num_valid must be \[B\]",
+             *(torch.zeros(shape).int() for shape in ((3,), (0,), (1, 1))),
+             *({"batch_offsets": torch.tensor([0, 20, 40]), "num_valid": torch.zeros(shape).int()}
+               for shape in ((), (1,)))),
+    *refused("point_cloud_range", ValueError, "point_cloud_range must|an axis must", *BAD_RANGES),
+)  # fmt: skip

@@ -7,13 +7,14 @@ from torch.nn import functional as F
 
 import torchvox
 
-from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud, some_gradient
+from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud, in_dtypes, some_gradient
 
 GRID = {
     "voxel_size": [1.0, 1.0, 4.0],
     "point_cloud_range": [-4.0, -3.0, -1.5, 4.0, 3.0, 2.5],  # no middle is 0
 }
 SIZE = [8, 6]
+HIGH = [-4.0, -3.0, -1.0, 4.0, 3.0, 3.0]  # a range
 ROWS = 20  # of each of two samples
 SLOTS = 3
 OUTPUTS = 7
@@ -55,20 +56,15 @@ def encode_call(
     return {**call, "max_points": max_points, "batch_size": 2, **options}
 
 
-def in_dtypes(points: torch.dtype, weight: torch.dtype, **options) -> Call:
-    call = encode_call(60, **options) | mapped(cloud(60).to(points)) | layer(10, OUTPUTS, weight)
-    return call
+def encode_in(points: torch.dtype, weight: torch.dtype, **options) -> Call:
+    return encode_call(60, **options) | mapped(cloud(60).to(points)) | layer(10, OUTPUTS, weight)
 
 
 MODES = {
     "two axes": {"center_axes": 2},
     "legacy": {"legacy": True},
     "legacy, two axes": {"legacy": True, "center_axes": 2},
-    "legacy, two axes, high": {
-        "legacy": True,
-        "center_axes": 2,
-        "point_cloud_range": [-4.0, -3.0, -1.0, 4.0, 3.0, 3.0],
-    },
+    "legacy, two axes, high": {"legacy": True, "center_axes": 2, "point_cloud_range": HIGH},
     "no padding": {"pad_semantics": "none"},
     "three columns": {"columns": 3},
     "five columns": {"columns": 5},
@@ -85,30 +81,19 @@ ENCODE_SAMPLE_INPUTS = {
     "no samples": lambda: {**encode_call(60), "batch_size": 0},
     "crowded": lambda: {**encode_call(60), **crowded(), "max_points": -1},
     "half canvas": lambda: encode_call(60, outputs=64, out_dtype=torch.float16),
-    "half layer": lambda: in_dtypes(torch.float32, torch.float16),
-    "bfloat16": lambda: in_dtypes(torch.bfloat16, torch.bfloat16),
-    "float64": lambda: in_dtypes(torch.float64, torch.float64),
-    "float64 points": lambda: in_dtypes(torch.float64, torch.float32, out_dtype=torch.bfloat16),
-    "float64 layer": lambda: in_dtypes(torch.float32, torch.float64),
+    "half layer": lambda: encode_in(torch.float32, torch.float16),
+    "bfloat16": lambda: encode_in(torch.bfloat16, torch.bfloat16),
+    "float64": lambda: encode_in(torch.float64, torch.float64),
+    "float64 points": lambda: encode_in(torch.float64, torch.float32, out_dtype=torch.bfloat16),
+    "float64 layer": lambda: encode_in(torch.float32, torch.float64),
     "one cell": lambda: {**encode_call(60), "indices": one_cell()},
 }
 
 
 # What the acceptance tests walk; tests/pillars takes all.
-SOME_SAMPLE_INPUTS = {
-    name: ENCODE_SAMPLE_INPUTS[name]
-    for name in (
-        "legacy, two axes",
-        "no padding",
-        "five columns",
-        "every point",
-        "no samples",
-        "130 channels",
-        "half layer",
-        "float64",
-        "one cell",
-    )
-}
+SOME = ["legacy, two axes", "no padding", "five columns", "every point", "no samples",
+        "130 channels", "half layer", "float64", "one cell"]  # fmt: skip
+SOME_SAMPLE_INPUTS = {name: ENCODE_SAMPLE_INPUTS[name] for name in SOME}
 
 
 def crowded() -> Call:
@@ -217,12 +202,8 @@ def scatter_call(n: int, seed: int = 0, channels: int = 8) -> Call:
     order = torch.randperm(max(2 * 48, n), generator=generator(seed))[:n]
     cells = torch.stack([order // 48, order * 0, order % 48 // 8, order % 8], 1).int()
     cells[3::7] = -1
-    return {
-        "feats": cloud(n, channels, seed)[:, :channels],
-        "indices": cells,
-        "batch_size": 2,
-        "size": SIZE,
-    }
+    feats = cloud(n, channels, seed)[:, :channels]
+    return {"feats": feats, "indices": cells, "batch_size": 2, "size": SIZE}
 
 
 def scatter_formula(call: Call, outs: tuple) -> tuple:
@@ -234,10 +215,8 @@ def scatter_formula(call: Call, outs: tuple) -> tuple:
 
 def scatter_backward_call(n: int, seed: int = 0) -> Call:
     forward = scatter_call(n, seed)
-    return {
-        "grad": some_gradient(torchvox.pillar_scatter(**forward)),
-        "indices": forward["indices"],
-    }
+    canvas = torchvox.pillar_scatter(**forward)
+    return {"grad": some_gradient(canvas), "indices": forward["indices"]}
 
 
 MAP_ERRORS = (
@@ -287,8 +266,8 @@ OPS = [
         gradients=("weight", "bias"),
         differentiable=(0,),
         gradcheck_inputs={
-            name: lambda options=options: encode_gradcheck(**options)
-            for name, options in {"plain": {}, **dict(list(MODES.items())[:4])}.items()
+            name: lambda name=name: encode_gradcheck(**MODES.get(name, {}))
+            for name in ["plain", *list(MODES)[:4]]
         },
         formula=encode_formula,
         non_differentiable=("points",),
@@ -302,9 +281,7 @@ OPS = [
         encode_call,
         varying=OF_POINTS,
         coupled_inputs=MAP,
-        sample_inputs={
-            name: ENCODE_SAMPLE_INPUTS[name] for name in ("legacy", "every point", "float64")
-        },
+        sample_inputs={k: ENCODE_SAMPLE_INPUTS[k] for k in ("legacy", "every point", "float64")},
         error_inputs=ENCODE_ERRORS,
         huge=HUGE_CANVAS,
         kernels=3,
@@ -353,10 +330,7 @@ OPS = [
         varying={},
         sample_inputs={
             "many outputs": lambda: norm_call(60, outputs=70),
-            **{
-                str(dtype): lambda dtype=dtype: norm_call(60, dtype=dtype)
-                for dtype in (torch.float16, torch.bfloat16, torch.float64)
-            },
+            **in_dtypes(lambda: norm_call(60), "weight", "gamma", "beta"),
         },
         gradients=("weight", "gamma", "beta"),
         differentiable=(0, 1),
@@ -386,13 +360,7 @@ OPS = [
         scatter_call,
         varying={"feats": 0, "indices": 0},
         sample_inputs={
-            **{
-                str(dtype): lambda dtype=dtype: {
-                    **scatter_call(40),
-                    "feats": scatter_call(40)["feats"].to(dtype),
-                }
-                for dtype in (torch.float16, torch.bfloat16, torch.float64)
-            },
+            **in_dtypes(lambda: scatter_call(40), "feats"),
             "seven channels": lambda: scatter_call(40, channels=7),
             "no channels": lambda: {**scatter_call(40), "feats": torch.zeros(40, 0)},
             "no samples": lambda: {**scatter_call(40), "batch_size": 0},

@@ -127,6 +127,22 @@ OPS = [
             *LAYOUT_ERRORS,
             ("features", lambda t: t[:, 1:], ValueError, r"features must be \[B, N, C\]"),
             ("features", lambda t: t.int(), TypeError, "features must be float"),
+            (
+                "features",
+                {"features": None, "use_xyz": False},
+                ValueError,
+                "features must be given",
+            ),
+            ("radii", {"radii": [0.1] * 9, "ks": [3] * 9}, ValueError, "radii must be 1 to 8"),
+            *(
+                (
+                    "radii",
+                    {"radii": [1.0, r], "normalize_xyz": True},
+                    ValueError,
+                    "radii must be > 0",
+                )
+                for r in (0.0, 1e-46)
+            ),
             ("dist_order", "fast", ValueError, "dist_order must be"),
             ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
         ),

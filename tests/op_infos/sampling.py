@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud
+from .op_info import NAN, Call, OpInfo, cloud, generator, gradcheck_cloud, in_dtypes, refused
 
 SAMPLES = 12
 
@@ -14,19 +14,12 @@ def batch_of_clouds(n: int, seed: int = 0, dimensions: int = 3) -> Tensor:
 
 
 def fps_call(n: int, seed: int = 0) -> Call:
-    return {
-        "points": batch_of_clouds(n, seed),
-        "num_samples": SAMPLES,
-        "lengths": torch.tensor([n, n - n // 4]),
-    }
+    return fps(batch_of_clouds(n, seed), lengths=torch.tensor([n, n - n // 4]))
 
 
 def fps(points: Tensor | None = None, **options) -> Call:
-    return {
-        "points": batch_of_clouds(40) if points is None else points,
-        "num_samples": SAMPLES,
-        **options,
-    }
+    points = batch_of_clouds(40) if points is None else points
+    return {"points": points, "num_samples": SAMPLES, **options}
 
 
 FPS_OPTIONS = {
@@ -43,22 +36,48 @@ FPS_SAMPLE_INPUTS = {
     "start sets": lambda: fps(start_idx=torch.tensor([[1, 2, 2], [3, -1, 9]], dtype=torch.int32)),
     "two dimensions": lambda: fps(batch_of_clouds(40, dimensions=2)),
     "seven dimensions": lambda: fps(batch_of_clouds(40, dimensions=7)),
-    "float16": lambda: fps(batch_of_clouds(40).half()),
-    "bfloat16": lambda: fps(batch_of_clouds(40).bfloat16()),
-    "float64": lambda: fps(batch_of_clouds(40).double()),
+    **in_dtypes(fps, "points"),
+    "one dimension": lambda: fps(batch_of_clouds(40, dimensions=1)),
+    "all but the origin": lambda: fps(skip_origin=True, nonfinite="last", start=4),
+    "no start": lambda: fps(start_idx=torch.tensor([2**32 + 5, -(2**40)])),
     "no samples": lambda: {**fps(), "num_samples": 0},
     "no clouds": lambda: fps(torch.zeros(0, 5, 3)),
 }
+
+
+def away_from_three_dimensions(*shape: int) -> tuple:
+    clouds = ({"points": torch.ones(*shape, d), "skip_origin": True} for d in (1, 2, 4))
+    return refused("points", ValueError, "skip_origin|D = 3", *clouds)
+
+
+WORDS = ("", "Lowest", "random")
 FPS_ERRORS = (
-    ("points", lambda t: t.int(), TypeError, "points must be float"),
-    ("points", lambda t: t[None], ValueError, r"points must be \["),
+    *refused("points", TypeError, "points must be float", Tensor.int, Tensor.bool),
+    *refused("points", ValueError, r"points must be \[", lambda t: t[None], lambda t: t.flatten(),
+             lambda t: t[..., :0]),
     ("start", -1, ValueError, "start must"),
-    ("tie", "highest", ValueError, "tie must be"),
-    ("tie_block", 48, ValueError, "tie_block must be"),
-    ("dist_order", "fast", ValueError, "dist_order must be"),
-    ("exhausted", "stop", ValueError, "exhausted must be"),
-    ("nonfinite", "first", ValueError, "nonfinite must be"),
-)
+    *refused("tie", ValueError, "tie must be", *WORDS),
+    *refused("tie_block", ValueError, "tie_block must be", 0, -1, -1024, 3, 48, 1023, 2048),
+    *refused("dist_order", ValueError, "dist_order must be", *WORDS),
+    *refused("exhausted", ValueError, "exhausted must be", *WORDS),
+    *refused("nonfinite", ValueError, "nonfinite must be", *WORDS),
+    ("nonfinite", {"nonfinite": "last", "exhausted": "repeat"}, ValueError, "exhausted|nonfinite"),
+    *refused("init_dist2", ValueError, "init_dist2 must", -1.0, NAN),
+    *refused("start_idx", ValueError, "start_idx must", torch.ones(9, 2).long(),
+             torch.ones(2, 1, 1).long()),
+)  # fmt: skip
+LISTS = ("lengths", "counts", "start_idx")
+LISTS_ERRORS = (
+    *((k, torch.ones(2, dtype=dtype), TypeError, f"{k} must be int32 or int64")
+      for k in LISTS for dtype in (torch.float, torch.short, torch.bool)),
+    *((k, torch.zeros(shape).int(), ValueError, f"{k} must be")
+      for k in LISTS for shape in ((3,), (), (2, 1, 1))),
+)  # fmt: skip
+OFFSETS_ERRORS = (
+    *((k, change, error, f"{k} must be") for k in ("batch_offsets", "out_offsets")
+      for change, error in ((lambda t: t[None], ValueError), (lambda t: t[:0], ValueError),
+                            (Tensor.float, TypeError))),
+)  # fmt: skip
 
 
 def ragged_call(n: int, seed: int = 0) -> Call:
@@ -76,8 +95,12 @@ RAGGED_SAMPLE_INPUTS = {
         for name, options in FPS_OPTIONS.items()
     },
     "local index": lambda: {**ragged_call(40), "local_index": True},
-    "float16": lambda: {**ragged_call(40), "points": cloud(40, 3).half()},
-    "float64": lambda: {**ragged_call(40), "points": cloud(40, 5).double()},
+    "no candidates": lambda: {**ragged_call(40), "points": cloud(40, 3) * NAN},
+    "repeat none": lambda: {**ragged_call(40), "points": cloud(40) * NAN, "exhausted": "repeat"},
+    "one dimension": lambda: {**ragged_call(40), "points": cloud(40, 1)},
+    "int32": lambda: {k: v.int() if "offsets" in k else v for k, v in ragged_call(40).items()},
+    **in_dtypes(lambda: ragged_call(40), "points"),
+    "five dimensions": lambda: {**ragged_call(40), "points": cloud(40, 5)},
 }
 
 FPS_OPS = [
@@ -88,9 +111,9 @@ FPS_OPS = [
         sample_inputs=FPS_SAMPLE_INPUTS,
         error_inputs=(
             *FPS_ERRORS,
+            *away_from_three_dimensions(2, 40),
             ("num_samples", -1, ValueError, "num_samples must"),
-            ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
-            ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
+            *LISTS_ERRORS,
         ),
         kernels=1,
     ),
@@ -101,15 +124,10 @@ FPS_OPS = [
         sample_inputs=RAGGED_SAMPLE_INPUTS,
         error_inputs=(
             *FPS_ERRORS,
+            *away_from_three_dimensions(40),
             ("max_total", -1, ValueError, "max_total must"),
-            ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be"),
-            ("out_offsets", lambda t: t[1:], ValueError, r"out_offsets must be"),
-            (
-                "batch_offsets",
-                lambda t: t.float(),
-                TypeError,
-                "batch_offsets must be int32 or int64",
-            ),
+            *OFFSETS_ERRORS,
+            ("out_offsets", lambda t: t[1:], ValueError, "out_offsets must be"),
         ),
         kernels=3,  # the unused slots, and clouds of up to 128 and 1024 tie codes
     ),
@@ -138,22 +156,16 @@ def channels_first() -> Call:
 
 GATHER_SAMPLE_INPUTS = {
     "channels first": channels_first,
-    "float16": lambda: {**gather_call(40), "features": gather_call(40)["features"].half()},
-    "bfloat16": lambda: {**gather_call(40), "features": gather_call(40)["features"].bfloat16()},
-    "float64": lambda: {**gather_call(40), "features": gather_call(40)["features"].double()},
+    **in_dtypes(lambda: gather_call(40), "features"),
     "no indices": lambda: {**gather_call(40), "idx": torch.zeros(2, 0, dtype=torch.int64)},
 }
+TWICE = torch.stack([gradcheck_cloud(9, 3)] * 2)
 GATHER_GRADCHECK = {
-    "channels last": lambda: {
-        "features": torch.stack([gradcheck_cloud(9, 3)] * 2),
-        "idx": some_indices(12, 9),
-    },
+    "channels last": lambda: {"features": TWICE, "idx": some_indices(12, 9)},
     "channels first": lambda: {
-        "features": torch.stack([gradcheck_cloud(9, 3).T] * 2).contiguous(),
-        "idx": some_indices(12, 9),
-        "channels_first": True,
+        "features": TWICE.mT.contiguous(), "idx": some_indices(12, 9), "channels_first": True
     },
-}
+}  # fmt: skip
 
 
 def gather_formula(call: Call, outs: tuple) -> tuple:
@@ -183,10 +195,7 @@ GATHER_BACKWARD_SAMPLE_INPUTS = {
         "num_points": GATHERED_POINTS,
         "channels_first": True,
     },
-    "float16": lambda: {
-        **gather_backward_call(40),
-        "grad": gather_backward_call(40)["grad"].half(),
-    },
+    **in_dtypes(lambda: gather_backward_call(40), "grad"),
     # Runs of 256: one point takes 700 gradients.
     "one point": lambda: {
         **gather_backward_call(700),

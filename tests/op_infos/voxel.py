@@ -6,12 +6,23 @@ from torch import Tensor
 
 import torchvox
 
-from .op_info import POINTS_ERRORS, Call, OpInfo, cloud, generator, gradcheck_cloud, some_gradient
+from .op_info import (
+    INF,
+    NAN,
+    POINTS_ERRORS,
+    Call,
+    OpInfo,
+    cloud,
+    generator,
+    gradcheck_cloud,
+    in_dtypes,
+    refused,
+    some_gradient,
+)
 
 VOXEL_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
 GRID = {"voxel_size": [1.0, 1.0, 2.0], "point_cloud_range": VOXEL_RANGE}
 REDUCTIONS = ("mean", "max", "min", "sum")
-HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 # ------------------------------------------------------------------------------ csr and scatter
 
@@ -28,10 +39,9 @@ def csr_call(n: int, seed: int = 0) -> Call:
 
 
 CSR_ERRORS = (
-    ("point_voxel", lambda t: t.long(), TypeError, "point_voxel must be int32"),
+    *refused("point_voxel", TypeError, "point_voxel must be int32", Tensor.long, Tensor.float),
     ("point_voxel", lambda t: t[None], ValueError, r"point_voxel must be \[N\]"),
-    ("num_rows", -1, ValueError, r"num_rows must be in \[0, 2\^31 - 1\)"),
-    ("num_rows", 1 << 31, ValueError, r"num_rows must be in \[0, 2\^31 - 1\)"),
+    *refused("num_rows", ValueError, r"num_rows must be in \[0, 2\^31 - 1\)", -1, 1 << 31),
 )
 
 
@@ -47,10 +57,7 @@ def scatter_with_csr() -> Call:
 
 SCATTER_SAMPLE_INPUTS = {
     **{name: lambda name=name: scatter_call(40, reduce=name) for name in ("sum", "max", "min")},
-    **{
-        str(dtype): lambda dtype=dtype: {**scatter_call(40), "feats": cloud(40, 5).to(dtype)}
-        for dtype in (torch.float16, torch.bfloat16, torch.float64)
-    },
+    **in_dtypes(lambda: scatter_call(40), "feats"),
     "given csr": scatter_with_csr,
     "no rows": lambda: {**scatter_call(40), "num_rows": 0},
     "no columns": lambda: {**scatter_call(40), "feats": torch.zeros(40, 0)},
@@ -94,6 +101,11 @@ def scatter_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
     }
 
 
+FEATS_ERRORS = (
+    *refused("feats", ValueError, r"feats must be \[N, C\]", lambda t: t[1:], lambda t: t[:, 0],
+             lambda t: t[:, None]),
+)  # fmt: skip
+OFFSETS, PERM = torch.zeros(ROWS + 1).int(), torch.zeros(40).int()
 OPS = [
     OpInfo(
         "voxel_csr",
@@ -118,9 +130,14 @@ OPS = [
         error_inputs=(
             *CSR_ERRORS,
             ("feats", lambda t: t.int(), TypeError, "feats must be float"),
-            ("feats", lambda t: t[1:], ValueError, r"feats must be \[N, C\]"),
-            ("reduce", "median", ValueError, "reduce must be 'mean', 'sum', 'max' or 'min'"),
-            ("offsets", torch.zeros(3, dtype=torch.int32), ValueError, "offsets and perm"),
+            *FEATS_ERRORS,
+            ("point_voxel", lambda t: t[1:], ValueError, "point_voxel|feats"),
+            *refused("reduce", ValueError, "reduce must be 'mean', 'sum', ", "median", "none"),
+            *refused("offsets", ValueError, "offsets and perm", OFFSETS, {"perm": PERM}),
+            ("offsets", {"offsets": OFFSETS[1:], "perm": PERM}, ValueError, "offsets must be"),
+            ("perm", {"offsets": OFFSETS, "perm": PERM[1:]}, ValueError, "perm must be"),
+            ("offsets", {"offsets": OFFSETS.float(), "perm": PERM}, TypeError, "offsets must be"),
+            ("perm", {"offsets": OFFSETS, "perm": PERM.float()}, TypeError, "perm must be"),
         ),
         kernels=4,
         backward_kernels=1,
@@ -136,12 +153,7 @@ OPS = [
         error_inputs=(
             CSR_ERRORS[0],
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
-            (
-                "offsets",
-                lambda t: t[1:],
-                ValueError,
-                r"offsets must be \[num_rows \+ 1\]|grad must",
-            ),
+            ("offsets", lambda t: t[1:], ValueError, "offsets must be|grad must"),
             ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
             ("reduce", "median", ValueError, "reduce must be"),
         ),
@@ -182,10 +194,7 @@ MAP_SAMPLE_INPUTS = {
     "xyz in range": lambda: {**voxel_batch(), "order": "xyz", "bounds": "range"},
     "no voxels": lambda: {**voxel_batch(), "max_voxels": 0},
     "no points kept": lambda: {**voxel_batch(), "max_points": 0},
-    **{
-        name: lambda dtype=dtype: {**voxel_batch(), "points": cloud(60, 5).to(dtype)}
-        for name, dtype in HALF.items()
-    },
+    **in_dtypes(voxel_batch, "points"),
 }
 VOXELIZE_SAMPLE_INPUTS = {
     **MAP_SAMPLE_INPUTS,
@@ -197,15 +206,29 @@ VOXELIZE_SAMPLE_INPUTS = {
     ),
     "half mean": lambda: voxelize_call(60, out_dtype=torch.float16, bounds="range"),
 }
+METERS = {"voxel_size": [1.0] * 3}
 VOXEL_ERRORS = (
     *POINTS_ERRORS,
-    ("voxel_size", [1.0, 1.0], ValueError, "voxel_size must be"),
-    ("voxel_size", [1.0, 0.0, 1.0], ValueError, "voxel_size must be"),
-    ("max_points", -2, ValueError, "max_points must be"),
-    ("max_voxels", -2, ValueError, "max_voxels must be"),
-    ("order", "random", ValueError, "order must be"),
-    ("bounds", "none", ValueError, "bounds must be"),
-)
+    *refused("voxel_size", ValueError, "voxel_size must be", [], [1.0, 1.0], [1.0] * 4,
+             *([1.0, 1.0, size] for size in (0.0, -1.0, NAN, INF, 1e-50))),
+    # Less than half a cell, more than 2^24, keys past int64 of one sample and of three.
+    ("voxel_size", [17.0, 1.0, 1.0], ValueError, "point_cloud_range"),
+    ("voxel_size", [4e-7, 1.0, 1.0], ValueError, r"an axis must have at most 2\^24"),
+    ("voxel_size", {**METERS, "point_cloud_range": [0.0] * 3 + [2.0**24] * 3}, ValueError,
+     "16777216"),
+    ("voxel_size", {**METERS, "point_cloud_range": [0.0] * 3 + [2.0**24, 2.0**24, 2.0**14],
+                    "batch_offsets": torch.tensor([0, 10, 20, 40]), "num_valid": None},
+     ValueError, "3.*16777216.*16384|16777216.*16384.*3"),
+    *refused("max_points", ValueError, "max_points must be", -2),
+    *refused("max_voxels", ValueError, "max_voxels must be", -2),
+    *(
+        ("max_voxels", {"max_voxels": cap, "batch_offsets": torch.zeros(samples + 1).int(),
+                        "num_valid": None}, ValueError, r"max_voxels must keep B \* max_voxels")
+        for samples, cap in ((4, 1 << 62), (8, (1 << 61) + 1), (2, (1 << 63) - 1))
+    ),
+    *refused("order", ValueError, "order must be", "random", "yxz"),
+    *refused("bounds", ValueError, "bounds must be", "none", "closed"),
+)  # fmt: skip
 
 
 def voxelize_gradcheck(reduce: str, **options) -> Call:
@@ -260,7 +283,8 @@ def voxelize_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
 VOXELIZE_ERRORS = (
     *VOXEL_ERRORS,
     ("reduce", "median", ValueError, "reduce must be"),
-    ("out_dtype", torch.int32, TypeError, "out_dtype must be"),
+    ("max_points", {"max_points": -1, "reduce": "none"}, ValueError, "max_points must be"),
+    *refused("out_dtype", TypeError, "out_dtype must be", torch.int32, torch.uint8, torch.bool),
 )
 OPS += [
     OpInfo(
