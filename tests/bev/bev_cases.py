@@ -3,10 +3,9 @@
 
 import numpy as np
 import torch
-from helpers import assert_same_bits, real_scan
+from helpers import check_op, real_scan, to
 
 import torchvox  # noqa: F401  (registers the ops)
-from torchvox.reference import bev as reference
 
 ops = torch.ops.torchvox
 RANGE, SIZE = [-8.0, -6.0, -2.0, 8.0, 6.0, 2.0], [32, 20]
@@ -43,10 +42,6 @@ def scan(name="hdl64"):
     return real_scan(file, columns)
 
 
-def to(device, value):
-    return value.to(device) if isinstance(value, torch.Tensor) else value
-
-
 def call(device, name, points, *args, **options):
     options = {k: to(device, v) for k, v in options.items()}
     outputs = getattr(ops, name)(points.to(device), *args, **options)
@@ -54,12 +49,7 @@ def call(device, name, points, *args, **options):
 
 
 def assert_as_reference(device, name, points, *args, **options):
-    """The op on `device` returns the bits of the reference; returns them."""
-    expected = getattr(reference, name)(points, *args, **options)
-    actual = call(device, name, points, *args, **options)
-    for k, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        assert_same_bits(a, e, f"output {k} of {name}")
-    return expected
+    return check_op(name, device, points, *args, **options)
 
 
 def assert_all_as_reference(device, points, point_cloud_range=RANGE, size=SIZE, **options):

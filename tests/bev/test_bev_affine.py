@@ -39,24 +39,15 @@ def test_grid_is_the_default():
     assert result[1, 1].item() == float(torch.tensor(12.0) / torch.tensor(20.0))
 
 
-@pytest.mark.parametrize(
-    ("bounds", "size", "orientation", "argument"),
-    [
-        (RANGE[:5], SIZE, "grid", "point_cloud_range"),
-        ([*RANGE[:3], -8.0, 6.0, 2.0], SIZE, "grid", "point_cloud_range"),
-        (RANGE, [32, 0], "grid", "size"),
-        (RANGE, [32], "grid", "size"),
-        (3, SIZE, "grid", "point_cloud_range"),
-        (None, SIZE, "grid", "point_cloud_range"),
-        ("x", SIZE, "grid", "point_cloud_range"),
-        (["x"] * 6, SIZE, "grid", "point_cloud_range"),
-        (RANGE, 3, "grid", "size"),
-        (RANGE, "xy", "grid", "size"),
-        (RANGE, [32, None], "grid", "size"),
-        (RANGE, SIZE, "up", "orientation"),
-        (RANGE, SIZE, [], "orientation"),
-    ],
-)
-def test_wrong_arguments_are_refused(bounds, size, orientation, argument):
+BAD = {
+    "point_cloud_range": [RANGE[:5], [*RANGE[:3], -8.0, 6.0, 2.0], 3, None, "x", ["x"] * 6],
+    "size": [[32, 0], [32], 3, "xy", [32, None]],
+    "orientation": ["up", []],
+}
+
+
+@pytest.mark.parametrize(("argument", "value"), [(a, v) for a in BAD for v in BAD[a]])
+def test_wrong_arguments_are_refused(argument, value):
+    call = {"point_cloud_range": RANGE, "size": SIZE, argument: value}
     with pytest.raises(ValueError, match=rf"^bev_affine: {argument} must .*got"):
-        torchvox.bev_affine(bounds, size, orientation=orientation)
+        torchvox.bev_affine(**call)

@@ -27,35 +27,36 @@ def test_each_sample_equals_its_cloud_alone(device, dtype):
     assert torch.equal(counts[0], counts[1:].sum(0).int())
 
 
-def test_rows_outside_all_blocks_are_padding(device):
-    points = polluted(1000)
-    _, top, counts = assert_all_as_reference(
-        device, points, batch_offsets=torch.tensor([200, 500, 700])
-    )
-    assert counts[0, 1:].sum() == 500
-    assert top[top >= 0].min() >= 200 and top.max() < 700
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("num_valid", [[0, 0], [1, 0], [300, 700], [10**6, -5], [299, 1]])
-def test_num_valid_cuts_each_block(device, num_valid, dtype):
-    points = polluted(1000)
-    _, _, counts = assert_all_as_reference(
-        device,
-        points,
-        batch_offsets=torch.tensor([0, 300, 1000]),
-        num_valid=torch.tensor(num_valid, dtype=dtype),
-    )
-    valid = [min(max(n, 0), size) for n, size in zip(num_valid, [300, 700], strict=True)]
-    assert counts[1:, 1:].sum(1).tolist() == valid
-
-
-@pytest.mark.parametrize("shape", [(), (1,)])
-def test_num_valid_without_offsets(device, shape):
-    points = polluted(1000)
-    cut = assert_all_as_reference(device, points, num_valid=torch.full(shape, 600))
-    alone = assert_all_as_reference(device, points[:600])
-    assert all(torch.equal(a, b) for a, b in zip(cut, alone, strict=True))
+@pytest.mark.parametrize(
+    ("offsets", "valid", "lengths"),
+    [
+        ([200, 500, 700], None, [300, 200]),  # rows outside all blocks are padding
+        *(([0, 300, 1000], v, n) for v, n in {
+            (0, 0): [0, 0], (1, 0): [1, 0], (300, 700): [300, 700], (10**6, -5): [300, 0],
+            (299, 1): [299, 1],
+        }.items()),
+        (None, 600, [600]),
+        (None, [600], [600]),
+        ([0, 10**10], None, [1000]),
+        ([-5, 20, 2**40], None, [20, 980]),
+        ([-(2**40), 0, 50], None, [0, 50]),
+        ([0], None, []),
+        ([40, 10, 60, -3], None, None),  # in disorder: the values are unspecified
+    ],
+)  # fmt: skip
+def test_offsets_and_counts_are_clamped_to_the_cloud(device, offsets, valid, lengths):
+    points, given = polluted(1000), {"batch_offsets": offsets, "num_valid": valid}
+    given = {k: torch.tensor(v) for k, v in given.items() if v is not None}
+    if lengths is None:
+        _, top, _ = call(device, "bev_max_height_with_index", points, RANGE, SIZE, **given)
+        assert top.shape == (3, 20, 32) and top.min() >= -1 and top.max() < 1000
+        return
+    _, top, counts = assert_all_as_reference(device, points, **given)
+    assert counts[1:, 1:].sum(1).tolist() == lengths
+    for b, length in enumerate(lengths):
+        first = min(max((offsets or [0])[b], 0), 1000)
+        rows = top[b][top[b] >= 0]
+        assert len(rows) == 0 or (rows.min() >= first and rows.max() < first + length)
 
 
 def test_a_padded_batch_is_the_same_call(device):
@@ -88,29 +89,6 @@ def test_nan_padding_only_shows_in_the_counts(device):
     with_nan = assert_all_as_reference(device, padded)
     assert torch.equal(plain[0], with_nan[0]) and torch.equal(plain[1], with_nan[1])
     assert (with_nan[2] - plain[2]).tolist() == [[0, 0, 0, 77]] * 2
-
-
-def test_no_samples(device):
-    height, top, counts = assert_all_as_reference(
-        device, cloud(50), batch_offsets=torch.tensor([0])
-    )
-    assert height.shape == top.shape == (0, 20, 32)
-    assert counts.tolist() == [[0, 0, 0, 0]]
-
-
-@pytest.mark.parametrize("offsets", [[0, 10**10], [-5, 20, 2**40], [-(2**40), 0, 50]])
-def test_offsets_are_clamped(device, offsets):
-    _, _, counts = assert_all_as_reference(device, cloud(50), batch_offsets=torch.tensor(offsets))
-    assert counts[0, 1:].sum() == 50
-
-
-def test_decreasing_offsets_do_no_harm(device):
-    height, top, counts = call(
-        device, "bev_max_height_with_index", cloud(50), RANGE, SIZE,
-        batch_offsets=torch.tensor([40, 10, 60, -3]),
-    )  # fmt: skip
-    assert height.shape == (3, 20, 32) and counts.shape == (4, 4)
-    assert top.min() >= -1 and top.max() < 50
 
 
 def test_many_samples(device):

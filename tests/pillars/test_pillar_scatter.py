@@ -3,7 +3,6 @@
 
 import pytest
 import torch
-from op_infos.pillars import scatter_call
 
 import torchvox
 
@@ -34,18 +33,6 @@ def test_rows_outside_the_canvas_are_skipped(cell, device):
     feats = torch.ones(1, 3, device=device)
     indices = torch.tensor([cell], dtype=torch.int32, device=device)
     assert (torchvox.pillar_scatter(feats, indices, 2, [8, 6]) == 0).all()
-
-
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_the_gradient_may_have_any_layout(layout, device):
-    call = {k: v.to(device) if torch.is_tensor(v) else v for k, v in scatter_call(30).items()}
-    canvas = torchvox.pillar_scatter(**call)
-    grad = torch.rand(canvas.shape, device=device).contiguous(memory_format=layout)
-    got = torch.ops.torchvox._pillar_scatter_backward(grad, call["indices"])
-    b, _, y, x = call["indices"].long().unbind(1)
-    shown = (b >= 0) & (b < 2)
-    assert torch.equal(got[shown], grad[b[shown], :, y[shown], x[shown]])
-    assert (got[~shown] == 0).all()
 
 
 def test_a_canvas_without_channels_needs_no_memory(device):

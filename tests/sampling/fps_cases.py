@@ -2,16 +2,11 @@
 """Clouds and comparisons shared by the tests of furthest point sampling."""
 
 import torch
-from helpers import assert_same_bits, cube, lattice
+from helpers import check_op, cube, lattice, to
 
 import torchvox  # noqa: F401  (registers the ops)
-from torchvox.reference import sampling as reference
 
 ops = torch.ops.torchvox
-
-
-def to(device, value):
-    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def _spiked():
@@ -41,26 +36,12 @@ CLOUDS = {
 
 def assert_as_reference(device, points, num_samples, **options):
     """The op on `device` returns the bits of the reference; returns (idx, dist2) on the CPU."""
-    expected = reference.furthest_point_sample(points, num_samples, **options)
-    on_device = {k: to(device, v) for k, v in options.items()}
-    actual = ops.furthest_point_sample(points.to(device), num_samples, **on_device)
-    for name, a, e in zip(("idx", "dist2"), actual, expected, strict=True):
-        assert a.device.type == torch.device(device).type
-        assert_same_bits(a, e, name)
-    return expected
+    return check_op("furthest_point_sample", device, points, num_samples, **options)
 
 
 def assert_ragged_as_reference(device, points, batch_offsets, out_offsets, max_total, **options):
-    expected = reference.furthest_point_sample_ragged(
-        points, batch_offsets, out_offsets, max_total, **options
-    )
-    on_device = {k: to(device, v) for k, v in options.items()}
-    actual = ops.furthest_point_sample_ragged(
-        points.to(device), batch_offsets.to(device), out_offsets.to(device), max_total, **on_device
-    )
-    for name, a, e in zip(("idx", "dist2"), actual, expected, strict=True):
-        assert_same_bits(a, e, name)
-    return expected
+    args = (points, batch_offsets, out_offsets, max_total)
+    return check_op("furthest_point_sample_ragged", device, *args, **options)
 
 
 def samples(device, points, num_samples, **options):

@@ -126,27 +126,17 @@ def test_every_block_size(device, cap):
         assert mmcv(device, points, min(n, 30), cap)[0].tolist() == expected, f"N = {n}"
 
 
+@pytest.mark.parametrize("cases", [40, pytest.param(800, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cap", [512, 1024])
-def test_random_sizes_lattices_and_duplicates(device, cap):
-    rng = np.random.default_rng(cap)
-    for case in range(40):
+def test_random_sizes_lattices_and_duplicates(device, cap, cases):
+    rng = np.random.default_rng(cap + cases)
+    for case in range(cases):
         n = int(rng.integers(1, 1500))
         points = lattice(n, side=int(rng.integers(1, 20)), seed=case)
         if case % 3 == 0:
             points = points[:, torch.from_numpy(rng.integers(0, n, n))]
         expected = tree_fps(points[0], 16, cap)
         assert mmcv(device, points, 16, cap)[0].tolist() == expected, f"case {case}, N = {n}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cap", [512, 1024])
-def test_random_sweep(device, cap):
-    rng = np.random.default_rng(cap + 1)
-    for case in range(400):
-        n = int(rng.integers(1, 1500))
-        points = lattice(n, side=int(rng.integers(1, 30)), seed=case + 1000)
-        expected = tree_fps(points[0], 24, cap)
-        assert mmcv(device, points, 24, cap)[0].tolist() == expected, f"case {case}, N = {n}"
 
 
 @pytest.mark.parametrize("n", [9000, 20_000])

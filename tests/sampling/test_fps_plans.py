@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from fps_cases import assert_as_reference, ops, reference
+from fps_cases import assert_as_reference, ops
 from helpers import assert_same_bits, cube, forced, lattice
+
+from torchvox import reference
 
 THREADS = [32, 64, 128, 256, 512]
 PER_THREAD = [1, 2, 4, 8, 16]

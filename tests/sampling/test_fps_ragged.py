@@ -43,13 +43,6 @@ def test_equals_each_cloud_alone(device, make, rules):
         assert torch.equal(dist2[out], alone_dist2[0])
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_offsets_of_both_integer_types(device, dtype):
-    points = cube(sum(SIZES), seed=2)[0]
-    batch_offsets, out_offsets = cumulative(SIZES, dtype), cumulative(COUNTS, dtype)
-    assert_ragged_as_reference(device, points, batch_offsets, out_offsets, sum(COUNTS))
-
-
 def test_local_indices_count_from_the_cloud(device):
     points = cube(sum(SIZES), seed=3)[0]
     batch_offsets, out_offsets = cumulative(SIZES), cumulative(COUNTS)
@@ -111,19 +104,6 @@ def test_an_empty_cloud_writes_only_its_own_slots(device):
     assert idx.tolist()[0] == 0 and (idx < 10).all()
 
 
-@pytest.mark.parametrize("exhausted", ["distinct", "repeat"])
-def test_clouds_without_a_candidate(device, exhausted):
-    points = torch.full((9, 3), float("nan"))
-    batch_offsets, out_offsets = torch.tensor([0, 3, 3, 9]), torch.tensor([0, 2, 4, 7])
-    idx, _ = assert_ragged_as_reference(
-        device, points, batch_offsets, out_offsets, 7, exhausted=exhausted
-    )
-    if exhausted == "repeat":
-        assert idx.tolist() == [0, 0, -1, -1, 3, 3, 3]
-    else:
-        assert (idx == -1).all()
-
-
 @pytest.mark.parametrize("total", [0, 5])
 @pytest.mark.parametrize("offsets", [[0], [0, 0], [0, 0, 0]])
 def test_empty_calls(device, total, offsets):
@@ -140,20 +120,6 @@ def test_one_large_cloud_among_small_ones(device):
     assert_ragged_as_reference(
         device, points, cumulative(sizes), cumulative(counts), sum(counts), tie="mmcv"
     )
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_types(device, dtype):
-    points = cube(60)[0].to(dtype)
-    batch_offsets, out_offsets = torch.tensor([0, 20, 60]), torch.tensor([0, 8, 20])
-    _, dist2 = assert_ragged_as_reference(device, points, batch_offsets, out_offsets, 20)
-    assert dist2.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-
-
-@pytest.mark.parametrize("d", [1, 2, 5])
-def test_other_dimensions(device, d):
-    batch_offsets, out_offsets = torch.tensor([0, 20, 60]), torch.tensor([0, 8, 20])
-    assert_ragged_as_reference(device, cube(60, d=d)[0], batch_offsets, out_offsets, 20)
 
 
 @pytest.mark.parametrize("kernel", ["lazy", "generic"])

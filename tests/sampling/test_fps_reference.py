@@ -1,51 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference itself, against values worked out by hand."""
+"""The op and its reference against values worked out by hand."""
 
 import numpy as np
 import pytest
 import torch
+from fps_cases import assert_as_reference
 
 from torchvox import reference
 from torchvox.reference import sampling
 
-INF = float("inf")
-
-
-def cloud(*rows):
-    return torch.tensor([rows], dtype=torch.float32)
+INF, NAN = float("inf"), float("nan")
+LINE = range(9)
 
 
 def on_axis(*x):
-    return cloud(*[(v, 0.0, 0.0) for v in x])
+    return torch.tensor([[(v, 0.0, 0.0) for v in x]], dtype=torch.float32)
 
 
-def fps(points, s, **options):
-    idx, dist2 = reference.furthest_point_sample(points, s, **options)
+def fps(points, s, device="cpu", **options):
+    idx, dist2 = assert_as_reference(device, points, s, **options)
+    assert (idx.dtype, dist2.dtype) == (torch.int32, points.dtype)
     return idx[0].tolist(), dist2[0].tolist()
 
 
-def test_points_on_a_line_halve_the_largest_gap():
-    # 0, then 8 (64 away), then 4 (16), then 2 and 6 (4 each, the lower index first).
-    assert fps(on_axis(*range(9)), 5) == ([0, 8, 4, 2, 6], [INF, 64, 16, 4, 4])
-
-
-def test_outputs_are_int32_and_float32():
-    idx, dist2 = reference.furthest_point_sample(on_axis(0, 1), 1)
-    assert (idx.dtype, dist2.dtype) == (torch.int32, torch.float32)
+@pytest.mark.parametrize(
+    ("x", "s", "options", "idx", "dist2"),
+    [
+        # 0, then 8 (64 away), then 4 (16), then 2 and 6 (4 each, the lower index first).
+        (LINE, 5, {}, [0, 8, 4, 2, 6], [INF, 64, 16, 4, 4]),
+        (LINE, 3, {"start": 4}, [4, 0, 8], [INF, 16, 16]),
+        ((0, 1, -1, 1, -1), 2, {}, [0, 1], [INF, 1]),  # ties: the lower index
+        # Of the points 1 away from 0 bit 0 decides first: 4 before 2 before 6 before 1.
+        ((0, 1, 1, 1, 1, 1, 1), 3, {"tie": "mmcv"}, [0, 4, 2], [INF, 1, 0]),
+        # Each point once, then -1; or the tie winner again.
+        ((5, 5, 7, 5), 6, {}, [0, 2, 1, 3, -1, -1], [INF, 4, 0, 0, 0, 0]),
+        ((5, 5, 7, 5), 6, {"start": 2, "exhausted": "repeat"}, [2] + [0] * 5, [INF, 4, 0, 0, 0, 0]),
+        ((NAN, 5, 7), 4, {"exhausted": "repeat"}, [1, 2, 1, 1], [INF, 4, 0, 0]),
+        # A start set is emitted as given.
+        ((0, 1, 2, 3, 9), 5, {"start_idx": [[2, 2, 0]]}, [2, 2, 0, 4, 1], [INF, INF, INF, 49, 1]),
+        ((0, 1, 2, 3, 9), 2, {"start_idx": [[2, 2, 0]]}, [2, 2], [INF, INF]),
+        # A start that is no point becomes the first candidate.
+        *(((NAN, 1, 2, 4), 2, {"start_idx": [i]}, [1, 3], [INF, 9]) for i in (0, 7, -3)),
+        ((NAN, 1, 2, 4), 3, {"start_idx": [[3, 0]]}, [3, 1, 2], [INF, INF, 1]),
+        ((NAN, 1, 2, 4), 2, {"start": 4}, [1, 3], [INF, 9]),
+        *(((5, 7, v), 3, {"start": 2}, [0, 1, -1], [INF, 4, 0]) for v in (NAN, INF, -INF)),
+        *(((5, 7, v), 3, {"start": 2, "nonfinite": "last"}, [0, 1, 2], [INF, 4, 0])
+          for v in (NAN, INF, -INF)),
+        ((NAN, 1, 2, 3, 4, 5, 6, 7), 1, {"tie": "mmcv"}, [4], [INF]),
+        # Later samples keep away from the whole start set, which may be all there is.
+        ((0, 10, 4, 5), 3, {"start_idx": [[0, 1]]}, [0, 1, 3], [INF, INF, 25]),
+        ((1, 2, 3), 5, {"start_idx": [[2, 0, 1]]}, [2, 0, 1, -1, -1], [INF] * 3 + [0] * 2),
+        ((1, 2, 3), 5, {"start_idx": [[2, 0, 1]], "exhausted": "repeat"}, [2, 0, 1, 0, 0],
+         [INF] * 3 + [0] * 2),
+        *(((0, 1, 2), 3, {"start_idx": [[2, 2]], "init_dist2": d}, [2, 2, 0], [INF, INF, min(d, 4)])
+          for d in (0.0, 0.25, 1e10)),
+        # What is not finite is skipped, or comes last.
+        ((NAN, 0, INF, 3, -INF), 5, {"start": 1}, [1, 3, -1, -1, -1], [INF, 9, 0, 0, 0]),
+        ((NAN, 0, INF, 3, -INF), 5, {"start": 1, "nonfinite": "last"}, [1, 3, 0, 2, 4],
+         [INF, 9, 0, 0, 0]),
+        ((NAN, INF, -INF), 4, {}, [-1] * 4, [0] * 4),
+        ((NAN, INF, -INF), 4, {"nonfinite": "last"}, [0, 1, 2, -1], [0] * 4),
+        ((NAN, INF, -INF), 3, {"exhausted": "repeat"}, [0] * 3, [INF, 0, 0]),
+        ((1, NAN, NAN, 1, NAN, 1, 1, 1), 8, {"nonfinite": "last", "tie": "mmcv"},
+         [0, 6, 5, 3, 7, 1, 2, 4], [INF] + [0] * 7),
+        # Distances that overflow are equal and legal.
+        ((0, 1e20, -1e20, 1), 4, {}, [0, 1, 2, 3], [INF, INF, INF, 1]),
+        ((3e38, -3e38), 2, {}, [0, 1], [INF, INF]),
+        # Points near the origin are no candidates, but for the start.
+        ((0.01, 0.02, 5, 6), 4, {"skip_origin": True}, [0, 3, 2, -1],
+         [INF, float(np.float32(6 - np.float32(0.01)) ** 2), 1, 0]),
+        ((0, 0.001, 1, 2), 4, {"skip_origin": True}, [0, 3, 2, -1], [INF, 4, 1, 0]),
+        ((0, 0.001, 1, 2), 4, {"skip_origin": True, "exhausted": "repeat"}, [0, 3, 2, 2],
+         [INF, 4, 1, 0]),
+        ((0,) * 6, 4, {"skip_origin": True, "start": 2}, [2, -1, -1, -1], [INF, 0, 0, 0]),
+        ((0,) * 6, 4, {"skip_origin": True, "start": 2, "exhausted": "repeat"}, [2, 0, 0, 0],
+         [INF, 0, 0, 0]),
+        # Distances saturate at the initial one.
+        ((0, 3e5, 9e5), 3, {"init_dist2": 1e10}, [0, 1, 2], [INF, 1e10, 1e10]),  # mmcv's order
+        ((0, 3e5, 9e5), 2, {}, [0, 2], [INF, float(np.float32(9e5) ** 2)]),
+        ((0, 1, 2), 3, {"init_dist2": 0.0}, [0, 1, 2], [INF, 0, 0]),
+    ],
+)  # fmt: skip
+def test_points_on_a_line(device, x, s, options, idx, dist2):
+    options = {k: torch.tensor(v) if k == "start_idx" else v for k, v in options.items()}
+    assert fps(on_axis(*x), s, device, **options) == (idx, dist2)
 
 
 def test_the_corners_of_a_rectangle():
-    points = cloud((0, 0, 0), (4, 0, 0), (0, 3, 0), (4, 3, 0))
+    points = torch.tensor([[[0.0, 0, 0], [4, 0, 0], [0, 3, 0], [4, 3, 0]]])
     assert fps(points, 4) == ([0, 3, 1, 2], [INF, 25, 9, 9])
-
-
-def test_start_at_another_point():
-    assert fps(on_axis(*range(9)), 3, start=4) == ([4, 0, 8], [INF, 16, 16])
-
-
-def test_equal_distances_go_to_the_lower_index():
-    points = on_axis(0, 1, -1, 1, -1)
-    assert fps(points, 2)[0] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -59,24 +102,16 @@ def test_equal_distances_go_to_the_lower_index():
     ],
 )
 def test_mmcv_tie_order_of_eight_equal_points(tie_block, order):
-    points = on_axis(*[1.0] * 8)
-    assert fps(points, 8, tie="mmcv", tie_block=tie_block)[0] == order
-
-
-def test_mmcv_ties_among_equal_distances():
-    # After 0 every other point is 1 away: bit 0 decides first, so 4 before 2 before 6 before 1.
-    points = on_axis(0, 1, 1, 1, 1, 1, 1)
-    assert fps(points, 3, tie="mmcv") == ([0, 4, 2], [INF, 1, 0])
+    assert fps(on_axis(*[1.0] * 8), 8, tie="mmcv", tie_block=tie_block)[0] == order
 
 
 def test_the_two_contractions_round_differently():
     # dy*dy is rounded first in pn2, dx*dx in loop.
     p = torch.tensor([[[0.0, 0.0, 0.0], [0.1, 0.7, 0.3]]])
     x, y, z = (float(np.float32(v)) for v in (0.1, 0.7, 0.3))
-    f32 = np.float32
 
     def round_once(value):  # these sums of two terms are exact enough in double
-        return float(f32(value))
+        return float(np.float32(value))
 
     pn2 = round_once(z * z + round_once(x * x + round_once(y * y)))
     loop = round_once(z * z + round_once(y * y + round_once(x * x)))
@@ -85,10 +120,8 @@ def test_the_two_contractions_round_differently():
 
 
 def test_a_case_where_the_contractions_disagree():
-    rng = np.random.default_rng(0)
-    points = torch.from_numpy(rng.random((1, 2000, 3)).astype(np.float32))
-    pn2 = sampling.squared_distance(points[0].numpy(), points[0, 0].numpy(), "pn2")
-    loop = sampling.squared_distance(points[0].numpy(), points[0, 0].numpy(), "loop")
+    points = np.random.default_rng(0).random((2000, 3)).astype(np.float32)
+    pn2, loop = (sampling.squared_distance(points, points[0], o) for o in ("pn2", "loop"))
     assert 100 < (pn2 != loop).sum() < 1000
     np.testing.assert_allclose(pn2, loop, rtol=3e-7)
 
@@ -100,22 +133,6 @@ def test_dimensions_other_than_three_use_the_loop():
     assert fps(points, 3) == ([0, 2, 1], [INF, 9, 4])
 
 
-def test_exhausted_distinct_gives_each_point_once_then_minus_one():
-    points = on_axis(5, 5, 7, 5)
-    assert fps(points, 6) == ([0, 2, 1, 3, -1, -1], [INF, 4, 0, 0, 0, 0])
-
-
-def test_exhausted_repeat_gives_the_tie_winner_again():
-    points = on_axis(5, 5, 7, 5)
-    expected = ([2, 0, 0, 0, 0, 0], [INF, 4, 0, 0, 0, 0])
-    assert fps(points, 6, start=2, exhausted="repeat") == expected
-
-
-def test_repeat_with_an_unusable_point_zero_gives_the_first_candidate():
-    points = on_axis(float("nan"), 5, 7)
-    assert fps(points, 4, exhausted="repeat") == ([1, 2, 1, 1], [INF, 4, 0, 0])
-
-
 def test_lengths_hide_points_and_counts_end_rows():
     points = on_axis(0, 1, 2, 100).expand(3, -1, -1)
     idx, dist2 = reference.furthest_point_sample(
@@ -125,74 +142,25 @@ def test_lengths_hide_points_and_counts_end_rows():
     assert dist2.tolist() == [[INF, 4, 0], [0, 0, 0], [0, 0, 0]]
 
 
-def test_a_start_set_is_emitted_as_given():
-    points = on_axis(0, 1, 2, 3, 9)
-    options = {"start_idx": torch.tensor([[2, 2, 0]])}
-    assert fps(points, 5, **options) == ([2, 2, 0, 4, 1], [INF, INF, INF, 49, 1])
-    assert fps(points, 2, **options) == ([2, 2], [INF, INF])
-
-
-def test_an_invalid_start_becomes_the_first_candidate():
-    points = on_axis(float("nan"), 1, 2, 4)
-    for start in ([0], [7], [-3]):
-        assert fps(points, 2, start_idx=torch.tensor(start)) == ([1, 3], [INF, 9])
-    assert fps(points, 3, start_idx=torch.tensor([[3, 0]])) == ([3, 1, 2], [INF, INF, 1])
-    assert fps(points, 2, start=4)[0] == [1, 3]
-
-
-def test_nonfinite_points_are_skipped_or_come_last():
-    points = on_axis(float("nan"), 0, INF, 3, -INF)
-    assert fps(points, 5, start=1) == ([1, 3, -1, -1, -1], [INF, 9, 0, 0, 0])
-    assert fps(points, 5, start=1, nonfinite="last") == ([1, 3, 0, 2, 4], [INF, 9, 0, 0, 0])
-
-
-def test_only_nonfinite_points():
-    points = on_axis(float("nan"), INF, -INF)
-    assert fps(points, 4) == ([-1, -1, -1, -1], [0, 0, 0, 0])
-    assert fps(points, 4, nonfinite="last") == ([0, 1, 2, -1], [0, 0, 0, 0])
-    assert fps(points, 3, exhausted="repeat") == ([0, 0, 0], [INF, 0, 0])
-
-
-def test_skip_origin_excludes_near_points_but_not_the_start():
-    points = on_axis(0.01, 0.02, 5, 6)
-    assert fps(points, 4, skip_origin=True) == (
-        [0, 3, 2, -1],
-        [INF, float(np.float32(6 - np.float32(0.01)) ** 2), 1, 0],
-    )
-
-
-def test_init_dist2_saturates_distances():
-    points = on_axis(0, 3e5, 9e5)
-    assert fps(points, 2)[0] == [0, 2]
-    assert fps(points, 3, init_dist2=1e10) == ([0, 1, 2], [INF, 1e10, 1e10])  # mmcv's order
-    assert fps(on_axis(0, 1, 2), 3, init_dist2=0.0) == ([0, 1, 2], [INF, 0, 0])
-
-
 def test_float64_distances_are_not_rounded_to_float32():
     points = torch.tensor([[[0.0, 0, 0], [1 + 2.0**-40, 0, 0]]], dtype=torch.float64)
-    _, dist2 = reference.furthest_point_sample(points, 2)
-    assert dist2.dtype == torch.float64 and dist2[0, 1].item() == (1 + 2.0**-40) ** 2
+    assert fps(points, 2)[1] == [INF, (1 + 2.0**-40) ** 2]
 
 
 def test_ragged_clouds_by_hand():
     points = on_axis(0, 1, 2, 10, 10, 20, 15)[0]
-    batch_offsets, out_offsets = torch.tensor([0, 3, 3, 7]), torch.tensor([0, 2, 3, 6])
-    idx, dist2 = reference.furthest_point_sample_ragged(points, batch_offsets, out_offsets, 8)
+    offsets = torch.tensor([0, 3, 3, 7]), torch.tensor([0, 2, 3, 6])
+    idx, dist2 = reference.furthest_point_sample_ragged(points, *offsets, 8)
     assert idx.tolist() == [0, 2, -1, 3, 5, 6, -1, -1]
     assert dist2.tolist() == [INF, 4, 0, INF, 100, 25, 0, 0]
-    idx, _ = reference.furthest_point_sample_ragged(
-        points, batch_offsets, out_offsets, 8, local_index=True
-    )
+    idx, _ = reference.furthest_point_sample_ragged(points, *offsets, 8, local_index=True)
     assert idx.tolist() == [0, 2, -1, 0, 2, 3, -1, -1]
 
 
 def test_gather_by_hand():
-    features = torch.tensor([[[1.0, 2], [3, 4], [5, 6]]])
-    out = reference.gather_points(features, torch.tensor([[2, -1, 3, 0]]))
-    assert out.tolist() == [[[5, 6], [0, 0], [0, 0], [1, 2]]]
-    out = reference.gather_points(
-        features.transpose(1, 2), torch.tensor([[2, -1, 3, 0]]), channels_first=True
-    )
+    features, idx = torch.tensor([[[1.0, 2], [3, 4], [5, 6]]]), torch.tensor([[2, -1, 3, 0]])
+    assert reference.gather_points(features, idx).tolist() == [[[5, 6], [0, 0], [0, 0], [1, 2]]]
+    out = reference.gather_points(features.transpose(1, 2), idx, channels_first=True)
     assert out.tolist() == [[[5, 0, 0, 1], [6, 0, 0, 2]]]
 
 
@@ -200,6 +168,5 @@ def test_gather_backward_adds_runs_of_256():
     # 256 ones after 2^24: one by one they vanish, as the sum of a second run they do not.
     grad = torch.ones(1, 512, 1)
     grad[0, 0, 0] = 2.0**24
-    idx = torch.zeros(1, 512, dtype=torch.int32)
-    out = reference.gather_points_backward(grad, idx, 2)
+    out = reference.gather_points_backward(grad, torch.zeros(1, 512, dtype=torch.int32), 2)
     assert out.flatten().tolist() == [2.0**24 + 256, 0]

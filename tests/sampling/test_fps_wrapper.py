@@ -13,28 +13,6 @@ def same(a, b):
     return torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
 
 
-def test_it_is_the_op_with_names(device):
-    points = cube(100, batch=2).to(device)
-    result = torchvox.furthest_point_sample(points, 20, start=3)
-    assert same(result, ops.furthest_point_sample(points, 20, start=3))
-    assert result.idx is result[0] and result.dist2 is result[1]
-
-
-def test_ragged_is_the_op_with_names(device):
-    points = cube(100)[0].to(device)
-    batch_offsets, out_offsets = (
-        torch.tensor(t, device=device) for t in ([0, 40, 100], [0, 5, 12])
-    )
-    result = torchvox.furthest_point_sample_ragged(
-        points, batch_offsets, out_offsets, 12, local_index=True
-    )
-    expected = ops.furthest_point_sample_ragged(
-        points, batch_offsets, out_offsets, 12, local_index=True
-    )
-    assert same(result, expected)
-    assert result.idx is result[0] and result.dist2 is result[1]
-
-
 def test_a_list_of_sizes_gives_one_prefix_per_level(device):
     points = cube(200, batch=2).to(device)
     levels = torchvox.furthest_point_sample(points, [64, 16, 4])
@@ -72,15 +50,6 @@ def test_random_starts_stay_inside_the_lengths(device):
     assert set(starts.flatten().tolist()) == {0, 1, 2}
 
 
-def test_gather_points_passes_through(device):
-    features = cube(50, d=7, batch=2).to(device)
-    idx = torch.tensor([[0, 49, -1], [3, 3, 50]], device=device)
-    for channels_first in (False, True):
-        f = features.transpose(1, 2) if channels_first else features
-        expected = ops.gather_points(f, idx, channels_first=channels_first)
-        assert torch.equal(torchvox.gather_points(f, idx, channels_first=channels_first), expected)
-
-
 @pytest.mark.parametrize("num_samples", ["x", 2.5, [4, 2.5], [[4]], ["x"]])
 def test_what_is_no_size_is_refused(num_samples):
     with pytest.raises(TypeError, match="furthest_point_sample: num_samples must be a size"):
@@ -105,3 +74,12 @@ def test_random_starts_leave_what_is_no_tensor_to_the_op(wrong):
 def test_an_unknown_start_word_is_refused(device, start):
     with pytest.raises(ValueError, match=r"start\b.*random"):
         torchvox.furthest_point_sample(cube(10).to(device), 2, start=start)
+
+
+def test_gathered_samples_carry_the_gradient(device):
+    points = cube(30).to(device).requires_grad_()
+    idx, _ = torch.ops.torchvox.furthest_point_sample(points, 5)
+    torch.ops.torchvox.gather_points(points, idx).sum().backward()
+    expected = torch.zeros(30, 3)
+    expected[idx[0].cpu().long()] = 1
+    assert torch.equal(points.grad[0].cpu(), expected)

@@ -70,39 +70,27 @@ def test_float32_equals_the_exactly_rounded_rational(a, b, c):
         assert got == 0
 
 
-def libm(name, ctype):
+@pytest.mark.parametrize("near_cancellation", [False, True])
+@pytest.mark.parametrize(
+    ("name", "ctype", "integer", "dtype"),
+    [("fmaf", ctypes.c_float, np.uint32, np.float32), ("fma", ctypes.c_double, np.uint64, float)],
+)
+def test_it_equals_libm_on_random_bit_patterns(name, ctype, integer, dtype, near_cancellation):
     path = ctypes.util.find_library("m")
     if path is None:
         pytest.skip("no libm to compare with")
     function = getattr(ctypes.CDLL(path), name)
     function.restype, function.argtypes = ctype, [ctype] * 3
-    return function
-
-
-@pytest.mark.parametrize("near_cancellation", [False, True])
-def test_float32_equals_libm_on_random_bit_patterns(near_cancellation):
-    fmaf = libm("fmaf", ctypes.c_float)
     rng = np.random.default_rng(11)
-    a, b, c = rng.integers(0, 2**32, (3, 4000), dtype=np.uint64).astype(np.uint32).view(np.float32)
+    a, b, c = rng.integers(0, 2**64, (3, 3000), dtype=np.uint64).astype(integer).view(dtype)
+    a[:1000], b[:1000], c[:1000] = rng.normal(size=(3, 1000))
     with np.errstate(all="ignore"):
         if near_cancellation:
-            c = -(a * b) * np.float32(1 + 2**-22)
+            c = -(a * b) * dtype(1 + 2**-22)
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     a, b, c = a[finite], b[finite], c[finite]
-    expected = np.array([fmaf(*map(float, v)) for v in zip(a, b, c, strict=True)], np.float32)
+    expected = np.array([function(*map(float, v)) for v in zip(a, b, c, strict=True)], dtype)
     assert len(a) > 1000
-    np.testing.assert_array_equal(bits(fma(a, b, c)), bits(expected))
-
-
-def test_float64_equals_libm():
-    libm_fma = libm("fma", ctypes.c_double)
-    rng = np.random.default_rng(12)
-    a, b, c = rng.integers(0, 2**64, (3, 1500), dtype=np.uint64).view(np.float64)
-    a[:500], b[:500], c[:500] = rng.normal(size=(3, 500))
-    c[:250] = -a[:250] * b[:250]
-    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-    a, b, c = a[finite], b[finite], c[finite]
-    expected = np.array([libm_fma(*map(float, v)) for v in zip(a, b, c, strict=True)])
     np.testing.assert_array_equal(bits(fma(a, b, c)), bits(expected))
 
 

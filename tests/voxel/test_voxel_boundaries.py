@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import real_scan
-from voxel_cases import (
-    BOUNDS,
-    FLOAT_DTYPES,
-    NON_FINITE,
-    OUT_OF_RANGE,
-    check_voxelize,
-    cloud_on_x,
-)
+from voxel_cases import BOUNDS, FLOAT_DTYPES, NON_FINITE, OUT_OF_RANGE, check_voxelize, cloud_on_x
 
 import torchvox
 from torchvox import reference
@@ -65,31 +58,20 @@ CLEAN_AXES = [
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
-@pytest.mark.parametrize(("axis", "cells", "floats"), BELOW_HI_PAST_GRID)
-def test_index_is_tested_even_below_the_upper_end(device, axis, cells, floats, bounds):
+@pytest.mark.parametrize(
+    ("axis", "cells", "floats"), [*BELOW_HI_PAST_GRID, *((*clean, []) for clean in CLEAN_AXES)]
+)
+def test_both_ends_of_an_axis_and_the_floats_beside_them(device, axis, cells, floats, bounds):
+    """The index is tested even below the upper end."""
     assert torchvox.grid_size(*x_axis(*axis))[0] == cells
-    assert all(F32(x) == x and F32(x) < F32(axis[1]) for x in floats)
-    last_kept = float(np.nextafter(F32(min(floats)), F32(-1e9)))
-    found = cells_on_x(device, [*floats, last_kept, axis[1]], axis, bounds)
-    assert found == [None] * len(floats) + [cells - 1, None]
-
-
-@pytest.mark.parametrize("bounds", BOUNDS)
-@pytest.mark.parametrize(("axis", "cells"), CLEAN_AXES)
-def test_last_float_below_the_upper_end_is_in_the_last_cell(device, axis, cells, bounds):
-    assert torchvox.grid_size(*x_axis(*axis))[0] == cells
-    below = float(np.nextafter(F32(axis[1]), F32(-1e9)))
-    assert cells_on_x(device, [below], axis, bounds) == [cells - 1]
-
-
-@pytest.mark.parametrize("bounds", BOUNDS)
-@pytest.mark.parametrize("axis", [a for a, *_ in BELOW_HI_PAST_GRID] + [a for a, _ in CLEAN_AXES])
-def test_lower_end_is_in_cell_0_and_the_float_below_is_not(device, axis, bounds):
-    lo = F32(axis[0])
-    above = float(np.nextafter(lo, F32(1e9)))
-    below = float(np.nextafter(lo, F32(-1e9)))
-    found = cells_on_x(device, [float(lo), above, below], axis, bounds)
-    assert found == [0, 0, None]
+    lo, hi = F32(axis[0]), F32(axis[1])
+    assert all(F32(x) == x and F32(x) < hi for x in floats)
+    last_kept = float(np.nextafter(F32(min(floats, default=hi)), F32(-1e9)))
+    outside = float(np.nextafter(lo, F32(-1e9)))
+    inside = float(np.nextafter(lo, F32(1e9)))
+    found = cells_on_x(device, [*floats, outside, lo, inside, last_kept], axis, bounds)
+    assert found == [None] * (len(floats) + 1) + [0, 0, cells - 1]
+    assert not floats or cells_on_x(device, [hi], axis, bounds) == [None]
 
 
 def test_grid_bounds_keep_what_the_index_keeps_beyond_hi(device):

@@ -5,16 +5,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import assert_same_bits
-from voxel_cases import (
-    BOUNDS,
-    GRID,
-    KEPT,
-    ORDERS,
-    check_op,
-    check_voxelize,
-    run_op,
-    street_cloud,
-)
+from voxel_cases import BOUNDS, GRID, KEPT, ORDERS, check_op, check_voxelize, run_op, street_cloud
 
 CLOUD = street_cloud(2500, seed=21)
 BATCH = torch.tensor([0, 900, 900, 901, 2400])  # 100 points of padding
@@ -76,20 +67,6 @@ def test_permutation_keeps_the_set_of_first_come_voxels(device):
     assert sorted(after[0].tolist()) == sorted(before[0].tolist())
 
 
-def test_reversed_input_stores_the_last_points(device):
-    """Any drop policy is a permutation of the input."""
-    reversed_cloud = CLOUD.flip(0)
-    features, indices, num_points, *_ = check_voxelize(
-        device, reversed_cloud, *GRID, 2, -1, order="zyx"
-    )
-    all_points = run_op("voxelize", device, CLOUD, *GRID, 200, -1, order="zyx")
-    assert torch.equal(indices, all_points[1])
-    for row in range(0, 200, 7):
-        n = int(all_points[2][row])
-        kept = int(num_points[row])
-        assert torch.equal(features[row, :kept], all_points[0][row, :n].flip(0)[:kept])
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("max_voxels", [30, -1])
 @pytest.mark.parametrize("max_points", [3, 40])
@@ -102,11 +79,3 @@ def test_map_slots_rebuild_the_padded_features(device, max_points, max_voxels, o
     stored = point_slot >= 0
     rebuilt[point_voxel[stored].long(), point_slot[stored].long()] = CLOUD[stored]
     assert_same_bits(rebuilt, features, "features")
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_map_agrees_with_voxelize(device, order):
-    a = run_op("voxel_map", device, CLOUD, *GRID, 3, 80, order=order, batch_offsets=BATCH)
-    b = run_op("voxelize", device, CLOUD, *GRID, 3, 80, order=order, batch_offsets=BATCH)
-    for x, y in ((a[0], b[1]), (a[1], b[2]), (a[2], b[3]), (a[4], b[4])):
-        assert_same_bits(x, y)

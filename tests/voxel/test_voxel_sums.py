@@ -7,10 +7,19 @@ import numpy as np
 import pytest
 import torch
 from helpers import real_scan
-from voxel_cases import FLOAT_DTYPES, GRID, ORDERS, REDUCTIONS, UNIT_GRID, check_op, check_voxelize
+from voxel_cases import (
+    FLOAT_DTYPES,
+    GRID,
+    ORDERS,
+    REDUCTIONS,
+    UNIT_GRID,
+    check_op,
+    check_voxelize,
+    street_cloud,
+)
 
-REAL_REDUCTIONS = REDUCTIONS[1:]
 BIG = 2.0**24  # adding 1 to it in float32 is lost
+each_reduction = pytest.mark.parametrize("reduce", REDUCTIONS[1:])
 
 
 def one_voxel(features, dtype=torch.float32) -> torch.Tensor:
@@ -26,35 +35,30 @@ def noisy(n: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.one_of("dtype", "reduce")
-@pytest.mark.parametrize("reduce", REAL_REDUCTIONS)
+@each_reduction
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 31, 32, 33, 63, 64, 65, 1000, 1023, 1024, 1025, 1056])
 def test_one_voxel_with_all_points(device, n, dtype, reduce):
     check_voxelize(device, one_voxel(noisy(n) % 1000, dtype), *UNIT_GRID, -1, 1, reduce=reduce)
 
 
+large = pytest.mark.slow
+LEVELS = [2048, 5000, 32767, 32768, 32769, 33825]  # three and four of them
+
+
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
-@pytest.mark.parametrize("n", [2048, 5000, 32767, 32768, 32769, 33825])
-def test_cascade_of_three_and_four_levels(device, n, reduce):
-    check_voxelize(device, one_voxel(noisy(n)), *UNIT_GRID, -1, 1, reduce=reduce)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reduce", REAL_REDUCTIONS)
-@pytest.mark.parametrize("n", [300_000, 2**20 + 33])
-def test_one_voxel_with_a_million_points(device, n, reduce):
-    check_voxelize(device, one_voxel(noisy(n)), *UNIT_GRID, -1, 1, reduce=reduce)
+@pytest.mark.parametrize("n", [*LEVELS, *(pytest.param(n, marks=large) for n in (3e5, 2**20 + 33))])
+def test_cascades_of_many_levels(device, n, reduce):
+    check_voxelize(device, one_voxel(noisy(int(n))), *UNIT_GRID, -1, 1, reduce=reduce)
 
 
 @pytest.mark.parametrize("max_points", [1, 10, 31, 32, 33, 64, 1000, 1024])
 @pytest.mark.parametrize("reduce", ["mean", "sum", "max"])
 def test_hot_voxel_with_a_cap_uses_the_first_points(device, reduce, max_points):
     values = noisy(3000)
-    features = check_voxelize(device, one_voxel(values), *UNIT_GRID, max_points, 1, reduce=reduce)[
-        0
-    ]
+    outputs = check_voxelize(device, one_voxel(values), *UNIT_GRID, max_points, 1, reduce=reduce)
     if reduce == "max":
-        assert features[0, 3] == values[:max_points].astype(np.float32).max()
+        assert outputs[0][0, 3] == values[:max_points].astype(np.float32).max()
 
 
 @pytest.mark.parametrize(
@@ -64,14 +68,19 @@ def test_hot_voxel_with_a_cap_uses_the_first_points(device, reduce, max_points):
         ([BIG] + [1.0] * 63, BIG + 32),
         ([BIG] + [1.0] * 39, BIG + 8),
         ([BIG] + [0.0] * 1023 + [1.0] + [0.0] * 31 + [1.0], BIG + 2),
+        ([1.0] * 31 + [BIG], BIG + 32),  # a tie, to even
+        ([BIG] + ([0.0] * 31 + [1.0]) * 31 + [0.0] * 31, BIG),  # sums of blocks, left to right
+        (([0.0] * 32 + ([1.0] + [0.0] * 31) * 30 + [BIG] + [0.0] * 31), BIG + 30),
+        *(([i % 7 for i in range(n)], sum(i % 7 for i in range(n))) for n in (33, 1025, 40_000)),
         ([-0.0, -0.0], 0.0),
     ],
+    ids=lambda v: "" if isinstance(v, list) else str(v),
 )
 def test_sums_worked_out_by_hand(device, values, total):
     features = check_voxelize(device, one_voxel(values), *UNIT_GRID, -1, 1, reduce="sum")[0]
     assert features[0, 3] == total
     assert not math.copysign(1, features[0, 3].item()) < 0
-    feats = torch.tensor(values)[:, None]
+    feats = torch.tensor(values, dtype=torch.float32)[:, None]
     rows = torch.zeros(len(values), dtype=torch.int32)
     assert check_op("voxel_scatter", device, feats, rows, 1, "sum")[0].item() == total
 
@@ -81,26 +90,24 @@ def test_sums_worked_out_by_hand(device, values, total):
 def test_two_interleaved_voxels(device, max_points, reduce):
     cloud = one_voxel(noisy(1500))
     cloud[::2, 0] += 2
-    indices, num_points = check_voxelize(device, cloud, *UNIT_GRID, max_points, 4, reduce=reduce)[
-        1:3
-    ]
+    _, indices, num_points, *_ = check_voxelize(
+        device, cloud, *UNIT_GRID, max_points, 4, reduce=reduce
+    )
     assert indices[:2].tolist() == [[0, 0, 0, 2], [0, 0, 0, 0]]
     assert num_points.tolist() == [max_points, max_points, 0, 0]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_all_voxels_distinct(device, order):
-    generator = torch.Generator().manual_seed(5)
-    cells = torch.cartesian_prod(*[torch.arange(13)] * 3)[
-        torch.randperm(13**3, generator=generator)
-    ]
+    shuffle = torch.randperm(13**3, generator=torch.Generator().manual_seed(5))
+    cells = torch.cartesian_prod(*[torch.arange(13)] * 3)[shuffle]
     cloud = torch.cat([cells + 0.5, cells[:, :1] * 0.1], dim=1)
     grid = ([1.0] * 3, [0.0] * 3 + [13.0] * 3)
     *_, counts = check_voxelize(device, cloud, *grid, 3, -1, order=order, reduce="mean")
     assert counts[0, :3].tolist() == [13**3] * 3
 
 
-@pytest.mark.parametrize("reduce", REAL_REDUCTIONS)
+@each_reduction
 def test_hot_cell_in_a_normal_cloud(device, reduce):
     scan = real_scan("lidar/nuscenes_sweep.pcd.bin", 5)[:12_000]
     grid = ([0.2, 0.2, 8.0], [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0])
@@ -111,9 +118,8 @@ def test_hot_cell_in_a_normal_cloud(device, reduce):
 @pytest.mark.parametrize("reduce", ["max", "min"])
 def test_signed_zeros_and_ties_go_to_the_first_point(device, reduce):
     for first, second in ((-0.0, 0.0), (0.0, -0.0)):
-        features = check_voxelize(
-            device, one_voxel([first, second] * 40), *UNIT_GRID, -1, 1, reduce=reduce
-        )[0]
+        cloud = one_voxel([first, second] * 40)
+        features = check_voxelize(device, cloud, *UNIT_GRID, -1, 1, reduce=reduce)[0]
         assert math.copysign(1, features[0, 3].item()) == math.copysign(1, first)
 
 
@@ -124,8 +130,13 @@ def test_mean_divides_by_the_stored_count(device, dtype):
     assert features[0, 3] == torch.tensor(7.0, dtype=dtype) / 3
 
 
-@pytest.mark.parametrize("reduce", REAL_REDUCTIONS)
-def test_many_features_and_many_rows(device, reduce):
-    generator = torch.Generator().manual_seed(6)
-    cloud = torch.randn(3000, 64, generator=generator)
-    check_voxelize(device, cloud, *GRID, 40, -1, reduce=reduce)
+@pytest.mark.one_of("reduce", "dtype")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("num_features", [*range(3, 17), 64])
+def test_every_number_of_features(device, num_features, reduce, dtype):
+    cloud = street_cloud(250, num_features, seed=num_features, dtype=dtype)
+    check_voxelize(device, cloud, *GRID, 3, -1, reduce=reduce)
+    if num_features == 64:
+        check_voxelize(device, torch.randn(3000, 64, generator=torch.Generator().manual_seed(6)),
+                       *GRID, 40, -1, reduce=reduce)  # fmt: skip
