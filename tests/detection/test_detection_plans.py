@@ -43,18 +43,3 @@ def test_every_plan_has_the_bits_of_the_cpu(name, kernels):
     with forced(decode_kernels=kernels):
         got = tuple(t.cpu() for t in run(**on("cuda", call)))
     assert_same_bits(got, tuple(run(**call)), name)
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_the_number_of_threads_decides_no_bit(name):
-    call = LARGE[name]()
-    run = torch.ops.torchvox.center_decode_nms if "heatmap" in call else (
-        torch.ops.torchvox.anchor_decode_nms
-    )  # fmt: skip
-    expected = tuple(run(**call))
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        assert_same_bits(tuple(run(**call)), expected, name)
-    finally:
-        torch.set_num_threads(threads)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from helpers import assert_same_bits
 from op_infos import detection as infos
-from op_infos.op_info import is_tensor_list
 from torch import Tensor
 
 import torchvox
@@ -169,17 +168,6 @@ def test_a_shared_selection_reads_each_head_within_its_own_classes(device):
     out = detect(device, {**call, "group": "class", "shared_pre": True, "nms_threshold": [1.0]})
     assert out.count.tolist() == [4] and out.labels[0, :4].tolist() == [0, 0, 1, 1]
     assert (out.scores[0, 2:4] > 0.95).all()
-
-
-@pytest.mark.parametrize("op", ["anchor_decode_nms", "center_decode_nms"])
-def test_no_maps_at_all_are_a_wrong_number_of_maps(op):
-    call = next(o for o in infos.OPS if o.name == op).call(4, 0)
-    none = {k: [] if is_tensor_list(v) else v for k, v in call.items()}
-    first = next(iter(call))
-    words = f"^{op}: {first} must have a tensor or more, got none"
-    for callee in (getattr(torchvox, op), getattr(torch.ops.torchvox, op)):
-        with pytest.raises(ValueError, match=words):
-            callee(**none)
 
 
 def test_a_greedy_chain_keeps_what_only_a_suppressed_box_overlaps(device):

@@ -104,8 +104,18 @@ def test_every_size_may_be_zero(device, shape, channels_first):
     idx = torch.zeros(b, m, k, dtype=torch.int32, device=device)
     out = ops.group_points(features, idx, channels_first=channels_first)
     assert out.shape == ((b, c, m, k) if channels_first else (b, m, k, c))
-    out.sum().backward()
-    assert features.grad.shape == features.shape
+    weight = torch.ones(b, m, 3, device=device, requires_grad=True)
+    mean = ops.three_interpolate(
+        features, idx[..., :1].expand(b, m, 3) if k else weight.int() * 0, weight,
+        channels_first=channels_first,
+    )  # fmt: skip
+    assert mean.shape == ((b, c, m) if channels_first else (b, m, c))
+    (out.sum() + mean.sum()).backward()
+    assert (features.grad.shape, weight.grad.shape) == (features.shape, weight.shape)
+    points, query = torch.ones(b, n, 3), torch.zeros(b, m, 3)
+    call = {"grad_dist2": torch.ones(b, m, k), "points": points, "query": query, "idx": idx.cpu()}
+    got = ops._neighbor_distance_backward(**{name: t.to(device) for name, t in call.items()})
+    assert_same_bits(got, reference.neighbor_distance_backward(**call))
 
 
 @pytest.mark.parametrize("local_index", [False, True])

@@ -6,8 +6,6 @@ import torch
 from helpers import assert_same_bits, cube, lattice
 from knn_cases import CLOUDS, assert_as_reference, brute, ops, some_queries
 
-import torchvox
-
 each_order = pytest.mark.parametrize("dist_order", ["pn2", "loop"])
 
 
@@ -53,30 +51,12 @@ def test_dtypes_dimensions_and_norms(device, d, dtype, norm):
         assert_as_reference(device, points, query, k, norm=norm)
 
 
-def test_halves_are_widened_before_anything_is_measured(device):
-    points = cube(300, scale=9.0).half()
-    query = some_queries(points)
-    got = ops.knn(points.to(device), query.to(device), 9)
-    expected = ops.knn(points.float().to(device), query.float().to(device), 9)
-    assert_same_bits(tuple(got), tuple(expected))
-
-
 def test_many_clouds_with_lengths_of_their_own(device):
     points, query = lattice(150, seed=1, batch=9), lattice(20, seed=2, batch=9) + 0.25
     lengths = torch.tensor([0, 1, 2, 149, 150, 151, -3, 1 << 40, 64])
     counts = torch.tensor([20, 0, 1, 19, 21, -1, 5, 1 << 40, 7])
     assert_as_reference(device, points, query, 8, lengths=lengths, query_lengths=counts)
     assert_as_reference(device, points, query, 8, lengths=lengths.clamp(-9, 999).int())
-
-
-@pytest.mark.parametrize("clouds", [1, 3])
-@pytest.mark.parametrize(("n", "m"), [(0, 4), (4, 0), (0, 0)])
-def test_empty_sizes(device, clouds, n, m):
-    out = ops.knn(
-        torch.rand(clouds, n, 3, device=device), torch.rand(clouds, m, 3, device=device), 2
-    )
-    assert out[0].shape == out[1].shape == (clouds, m, 2)
-    assert (out[0] == float("inf")).all() and (out[1] == -1).all()
 
 
 def test_points_and_queries_that_are_not_finite(device):
@@ -113,22 +93,3 @@ def test_permuting_the_points_permutes_the_neighbors(device):
     expected = ops.knn(points, query, 12)
     assert_same_bits(dist2.cpu(), expected[0])
     assert torch.equal(order[idx.cpu().long()].int(), expected[1])
-
-
-def test_the_python_functions_name_their_results():
-    points, query = cube(20), cube(4, seed=1)
-    near = torchvox.knn(points, query, 3)
-    assert torch.equal(near.idx, torchvox.three_nn(query, points).idx)
-    assert near._fields == ("dist2", "idx")
-
-
-@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
-def test_points_and_queries_of_two_types_are_widened_under_autocast_alone(device, half):
-    points, query = cube(50).to(device), cube(6, seed=1).to(device, half)
-    expected = ops.knn(points, query.float(), 4)
-    with torch.autocast(device, dtype=half):
-        assert_same_bits(tuple(ops.knn(points, query, 4)), tuple(expected))
-        assert ops.three_nn(query, points)[0].dtype == torch.float32
-        assert torch.is_autocast_enabled(device)
-    with pytest.raises(TypeError, match="query must have the dtype of points"):
-        ops.knn(points, query, 4)

@@ -66,10 +66,3 @@ def test_packed_clouds_are_searched_by_their_own_queries():
     assert idx.tolist() == [[1], [-1], [3], [-1]]
     _, idx = reference.knn(points, query, 1, **offsets, local_index=True)
     assert idx.tolist() == [[1], [-1], [1], [-1]]
-
-
-def test_three_nn_is_knn_of_three():
-    query = torch.rand(1, 5, 3)
-    expected = reference.knn(LINE, query, 3)
-    got = reference.three_nn(query, LINE)
-    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))

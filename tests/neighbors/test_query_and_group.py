@@ -147,29 +147,6 @@ def test_the_gradient_of_a_query_is_minus_the_sum_over_its_slots_in_chunks(devic
     assert_same_bits(grad.cpu(), -total)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_features_alone(device, dtype):
-    points, query, features = (t.to(device) for t in case(dtype=dtype))
-    grouped = ops.query_and_group(points, query, features, RADII, KS, use_xyz=False)[0]
-    assert_same_bits(grouped, unfused(points, query, features, RADII, KS, use_xyz=False))
-
-
-def test_features_alone_give_the_coordinates_no_gradient(device):
-    points, query, features = (t.to(device).requires_grad_() for t in case())
-    out = ops.query_and_group(points, query, features, RADII, KS, use_xyz=False)[0]
-    out.sum().backward()
-    assert points.grad is None and query.grad is None and features.grad is not None
-
-
-@pytest.mark.parametrize("first", [False, True])
-def test_autocast_changes_nothing(device, first):
-    tensors = [t.to(device) for t in case()]
-    expected = ops.query_and_group(*tensors, RADII, KS, features_first=first)
-    with torch.autocast(device, dtype=torch.bfloat16):
-        got = ops.query_and_group(*tensors, RADII, KS, features_first=first)
-    assert_same_bits(got, expected)
-
-
 def test_padded_queries_and_nan_points_agree_with_the_reference(device):
     points, query, features = case()
     points[0, 0], points[1, 120:] = NAN, NAN
@@ -182,22 +159,6 @@ def test_padded_queries_and_nan_points_agree_with_the_reference(device):
         lengths=lengths.to(device), query_lengths=query_lengths.to(device),
     )  # fmt: skip
     assert_same_bits(got, expected)
-
-
-def test_features_or_coordinates_must_be_there(device):
-    points, query, _ = (t.to(device) for t in case())
-    with pytest.raises(ValueError, match=r"^query_and_group: features must be given"):
-        ops.query_and_group(points, query, None, RADII, KS, use_xyz=False)
-    with pytest.raises(ValueError, match=r"^query_and_group: radii must be > 0"):
-        ops.query_and_group(points, query, None, [0.0], [3], normalize_xyz=True)
-    with pytest.raises(ValueError, match=r"^query_and_group: radii must be 1 to 8"):
-        ops.query_and_group(points, query, None, [0.1] * 9, [3] * 9)
-
-
-def test_a_radius_that_is_zero_in_float32_divides_nothing():
-    points = cube(5)
-    with pytest.raises(ValueError, match="radii must be > 0 in float32 with normalize_xyz"):
-        ops.query_and_group(points, points, None, [1e-46], [2], normalize_xyz=True)
 
 
 @pytest.mark.gpu
@@ -237,3 +198,17 @@ def test_long_lists_of_slots_serve_points_and_features(device):
         found.append(dict(zip(wanted, grads, strict=True)))
     assert_same_bits(found[0][0], found[1][0])
     assert_same_bits(found[0][2], found[2][2])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_features_alone(device, dtype):
+    points, query, features = (t.to(device) for t in case(dtype=dtype))
+    grouped = ops.query_and_group(points, query, features, RADII, KS, use_xyz=False)[0]
+    assert_same_bits(grouped, unfused(points, query, features, RADII, KS, use_xyz=False))
+
+
+def test_features_alone_give_the_coordinates_no_gradient(device):
+    points, query, features = (t.to(device).requires_grad_() for t in case())
+    out = ops.query_and_group(points, query, features, RADII, KS, use_xyz=False)[0]
+    out.sum().backward()
+    assert points.grad is None and query.grad is None and features.grad is not None
