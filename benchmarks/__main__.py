@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 
@@ -39,7 +39,7 @@ NOISY = 1.5
 DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "data"))
 
 
-def cases(device: str) -> List[CaseSpec]:
+def cases(device: str) -> list[CaseSpec]:
     found = []
     domains = (
         *(voxel, sampling, neighbors, neighbors_knn, grouping, neighbors_group_mlp),
@@ -53,7 +53,10 @@ def cases(device: str) -> List[CaseSpec]:
 def main() -> None:
     options = _options()
     if options.markdown:
-        print(markdown(json.loads(options.markdown.read_text())))
+        results = json.loads(options.markdown.read_text())
+        for measurement in results["measurements"]:
+            measurement["op"] = "measurements"  # one table of all
+        print(markdown(results))
         return
     begin = time.perf_counter()
     clouds = Clouds(options.data, options.device)
@@ -64,7 +67,7 @@ def main() -> None:
         others=not options.alone,
         deadline=begin + options.seconds,
     )
-    results: Dict[str, Any] = {
+    results: dict[str, Any] = {
         "schema": SCHEMA,
         "machine": machine.facts(options.device, upstream.PACKAGES),
         "measurements": [],
@@ -89,13 +92,13 @@ def main() -> None:
     print(f"wrote {options.out} after {results['seconds']:.0f} s")
 
 
-def save(results: Dict[str, Any], path: Path) -> None:
+def save(results: dict[str, Any], path: Path) -> None:
     """Also after every case, so that a run that is cut short leaves what it has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def remark_on_noise(measurements: List[Measurement]) -> None:
+def remark_on_noise(measurements: list[Measurement]) -> None:
     noisy = [m for m in measurements if m.get("wall_us", 0) > NOISY * m.get("best_us", 0)]
     if noisy:
         print(

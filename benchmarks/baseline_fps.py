@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -49,7 +48,7 @@ def sample(points: Tensor, samples: int) -> Tensor:
 
 
 @functools.cache
-def _load() -> Tuple[Optional[ctypes.CDLL], Optional[str]]:
+def _load() -> tuple[ctypes.CDLL | None, str | None]:
     compiler = shutil.which("nvcc", path=os.pathsep.join(_folders()))
     if compiler is None:
         return None, "no nvcc on PATH or in CUDA_HOME"
@@ -66,6 +65,6 @@ def _load() -> Tuple[Optional[ctypes.CDLL], Optional[str]]:
     return ctypes.CDLL(str(target)), None
 
 
-def _folders() -> List[str]:
+def _folders() -> list[str]:
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
     return os.environ.get("PATH", "").split(os.pathsep) + [f"{home}/bin" for home in homes if home]

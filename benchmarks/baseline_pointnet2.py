@@ -7,8 +7,6 @@ neighbors by advanced indexing; 1x1 Conv2d, BatchNorm2d, ReLU and maximum on [B,
 there, nothing waits for the host, so that it can be captured in a graph.
 """
 
-from typing import Optional, Tuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -47,7 +45,7 @@ def ball(xyz: Tensor, centers: Tensor, radius: float, k: int, by: str) -> Tensor
 
 class Abstraction(nn.Module):
     def __init__(
-        self, count: Optional[int], radius: float, k: int, channels: int, widths: Tuple[int, ...]
+        self, count: int | None, radius: float, k: int, channels: int, widths: tuple[int, ...]
     ) -> None:
         super().__init__()
         self.count, self.radius, self.k, self.by = count, radius, k, "sort"
@@ -55,7 +53,7 @@ class Abstraction(nn.Module):
         self.convs = nn.ModuleList(nn.Conv2d(sizes[i], c, 1) for i, c in enumerate(widths))
         self.norms = nn.ModuleList(nn.BatchNorm2d(c) for c in widths)
 
-    def forward(self, xyz: Tensor, features: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    def forward(self, xyz: Tensor, features: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.count is None:
             centers = torch.zeros_like(xyz[:, :1])
             grouped = torch.cat([xyz, features], -1)[:, None]
@@ -74,9 +72,8 @@ class Abstraction(nn.Module):
 class Classifier(nn.Module):
     """forward(points [B, N, 3]) -> log-probabilities [B, classes]."""
 
-    def __init__(self, num_classes: int, dropout: float = 0.4) -> None:
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.dropout = dropout
         self.levels = nn.ModuleList(
             [
                 Abstraction(512, 0.2, 32, 0, (64, 64, 128)),
@@ -113,5 +110,5 @@ class Classifier(nn.Module):
             xyz, features = level(xyz, features)
         x = features.squeeze(1)
         for linear, norm in zip(self.linears, self.norms, strict=True):
-            x = F.dropout(F.relu(norm(linear(x))), self.dropout, self.training)
+            x = F.relu(norm(linear(x)))
         return F.log_softmax(self.scores(x).float(), -1)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """bev_max_height: its cases, and the baseline, `scatter_reduce`."""
 
-from dataclasses import dataclass, replace
-from typing import Iterator, List, Sequence, Tuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,13 +11,22 @@ from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult, constant
+from benchmarks.suite import (
+    Case,
+    CaseSpec,
+    Facts,
+    Implementation,
+    Outputs,
+    Target,
+    WrongResult,
+    constant,
+)
 
 RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
 
 
 @dataclass(frozen=True)
-class BEVCase:
+class BEVCase(Case):
     """points [N, F]; an image of cells x cells, float32 heights or uint8 codes."""
 
     points: Tensor
@@ -32,28 +42,14 @@ class BEVCase:
 
     def torchvox(self) -> Outputs:
         size = [self.cells, self.cells]
-        if self.index:
-            return torchvox.bev_max_height_with_index(
-                self.points, RANGE, size, out_dtype=self.dtype
-            )
-        return torchvox.bev_max_height(self.points, RANGE, size, out_dtype=self.dtype)
-
-    def on(self, device: str) -> "BEVCase":
-        return replace(self, points=self.points.to(device))
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        read = self.points.numel() * self.points.element_size()
-        return read, sum(out.numel() * out.element_size() for out in outputs)
+        op = torchvox.bev_max_height_with_index if self.index else torchvox.bev_max_height
+        return op(self.points, RANGE, size, out_dtype=self.dtype)
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        def check(found: Sequence[Tensor]) -> str:
-            return compare(found, outputs)
-
-        yield Implementation(
-            "torch scatter_reduce", lambda: with_torch(self), check, capturable=True
-        )
+        check = partial(compare, outputs=outputs)
+        yield Implementation("torch scatter_reduce", partial(with_torch, self), check, True)
         if self.points.device.type == "cpu" and not self.index:
-            yield Implementation("numpy maximum.at", lambda: with_numpy(self), check)
+            yield Implementation("numpy maximum.at", partial(with_numpy, self), check)
 
 
 def compare(found: Sequence[Tensor], outputs: Outputs) -> str:
@@ -66,7 +62,7 @@ def compare(found: Sequence[Tensor], outputs: Outputs) -> str:
     return "same " + ", ".join(names[: len(found)])
 
 
-def with_torch(case: BEVCase) -> List[Tensor]:
+def with_torch(case: BEVCase) -> list[Tensor]:
     """Baseline: the cell of each point, a spare cell for those outside, `scatter_reduce`."""
     points, cells = case.points, case.cells
     lower, upper = constant(tuple(RANGE), points.device).view(2, 3)
@@ -95,7 +91,7 @@ def _encode(height: Tensor, lower: Tensor, upper: Tensor, dtype: torch.dtype) ->
     return (1 + (t * 254).floor()).clamp(min=0).to(torch.uint8)
 
 
-def with_numpy(case: BEVCase) -> List[Tensor]:
+def with_numpy(case: BEVCase) -> list[Tensor]:
     """The same in NumPy, with `maximum.at`."""
     points, cells = case.points.numpy(), case.cells
     bounds = constant(tuple(RANGE), case.points.device).view(2, 3)
@@ -120,8 +116,8 @@ def spec(name: str, targets: Sequence[Target] = (), points: int = 0, **more) -> 
     return CaseSpec(f"BEV {name}", build, tuple(targets))
 
 
-def gpu_cases() -> List[CaseSpec]:
-    def targets(graph_us: float) -> List[Target]:
+def gpu_cases() -> list[CaseSpec]:
+    def targets(graph_us: float) -> list[Target]:
         return [Target("graph_us", graph_us), Target("eager_us", 20)]
 
     uint8 = {"dtype": torch.uint8}
@@ -133,5 +129,5 @@ def gpu_cases() -> List[CaseSpec]:
     ]
 
 
-def cpu_cases() -> List[CaseSpec]:
+def cpu_cases() -> list[CaseSpec]:
     return [spec("111k, 1024^2, uint8", dtype=torch.uint8), spec("111k, 1024^2, float32")]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotated boxes: their cases, and the baselines in torch operations."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 import torchvox
 from benchmarks.clouds import Clouds
 from benchmarks.suite import (
+    Case,
     CaseSpec,
     Facts,
     Implementation,
@@ -18,6 +19,7 @@ from benchmarks.suite import (
     Outputs,
     Target,
     WrongResult,
+    graph_us,
 )
 
 TOLERANCE = 2e-3  # of an IoU: corners that nearly coincide upset the baseline's sorting
@@ -25,11 +27,12 @@ PAIRS_AT_ONCE = {"cuda": 1 << 22, "cpu": 1 << 18}
 PAIRS_MOST = {"cuda": 1 << 25, "cpu": 1 << 21}  # a baseline that needs more is left out
 
 
-def candidates(count: int, objects: int = 60, seed: int = 0) -> Tuple[Tensor, Tensor]:
+def candidates(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """boxes [count, 7] and scores [count] as a detector gives them over a KITTI range: nine of ten
     about one of some objects, the better the nearer."""
     g = torch.Generator().manual_seed(seed)
     sizes = torch.tensor([[3.9, 1.6, 1.56], [0.8, 0.6, 1.73], [1.76, 0.6, 1.73]])
+    objects = 60
     place = torch.rand(objects, 7, generator=g) * torch.tensor([69.0, 79, 1, 0, 0, 0, 6.28])
     place[:, 3:6] = sizes[torch.randint(0, 3, (objects,), generator=g)]
     near = place[torch.randint(0, objects, (count,), generator=g)]
@@ -43,7 +46,7 @@ def candidates(count: int, objects: int = 60, seed: int = 0) -> Tuple[Tensor, Te
 
 
 @dataclass(frozen=True)
-class IouCase:
+class IouCase(Case):
     """Every a [N, 7] with every b [M, 7]."""
 
     a: Tensor
@@ -58,12 +61,6 @@ class IouCase:
     def torchvox(self) -> Outputs:
         return (torchvox.rotated_iou(self.a, self.b, mode=self.mode),)
 
-    def on(self, device: str) -> "IouCase":
-        return replace(self, a=self.a.to(device), b=self.b.to(device))
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        return _bytes(self.a, self.b), _bytes(*outputs)
-
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(iou: Tensor) -> str:
             off = float((iou - outputs[0]).abs().max())
@@ -71,14 +68,12 @@ class IouCase:
                 raise WrongResult(f"an IoU is off by {off:.1e}")
             return f"every IoU within {off:.0e}"
 
-        def call() -> Tensor:
-            return baseline_iou(self.a, self.b, self.mode == "3d")
-
+        call = partial(baseline_iou, self.a, self.b, self.mode == "3d")
         yield Implementation("corners, sorted by angle", call, check)
 
 
 @dataclass(frozen=True)
-class NmsCase:
+class NmsCase(Case):
     """boxes [B, N, 7], scores [B, N]."""
 
     boxes: Tensor
@@ -95,25 +90,18 @@ class NmsCase:
     def torchvox(self) -> Outputs:
         return torchvox.rotated_nms(self.boxes, self.scores, self.threshold, self.most)
 
-    def on(self, device: str) -> "NmsCase":
-        return replace(self, boxes=self.boxes.to(device), scores=self.scores.to(device))
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        return _bytes(self.boxes, self.scores), _bytes(*outputs)
-
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(kept: Tensor) -> str:
             if not torch.equal(kept.cpu(), outputs[0].cpu()):
                 raise WrongResult("other boxes are kept")
             return "the same boxes"
 
-        yield Implementation(
-            "IoU matrix of torchvox, loop on the host", partial(host_loop, self), check
-        )
+        name = "IoU matrix of torchvox, loop on the host"
+        yield Implementation(name, partial(host_loop, self), check)
 
 
 @dataclass(frozen=True)
-class InsideCase:
+class InsideCase(Case):
     """points [B, N, 3], boxes [B, G, 7]."""
 
     points: Tensor
@@ -130,12 +118,6 @@ class InsideCase:
     def torchvox(self) -> Outputs:
         return (torchvox.points_in_boxes(self.points, self.boxes, mode=self.mode),)
 
-    def on(self, device: str) -> "InsideCase":
-        return replace(self, points=self.points.to(device), boxes=self.boxes.to(device))
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        return _bytes(self.points, self.boxes), _bytes(*outputs)
-
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(found: Tensor) -> str:
             wrong = int((found != outputs[0]).sum())
@@ -143,13 +125,8 @@ class InsideCase:
                 raise WrongResult(f"{wrong} of {found.numel()} differ")
             return f"{wrong} of {found.numel()} differ, by rounding at faces"
 
-        yield Implementation(
-            "every point in every frame", partial(broadcast_inside, self), check, True
-        )
-
-
-def _bytes(*tensors: Tensor) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
+        name = "every point in every frame"
+        yield Implementation(name, partial(broadcast_inside, self), check, True)
 
 
 def baseline_iou(a: Tensor, b: Tensor, volume: bool) -> Tensor:
@@ -260,10 +237,9 @@ def nms_case(
     most: int,
     targets: Sequence[Target] = (),
     samples: int = 1,
-    objects: Optional[int] = None,
 ) -> CaseSpec:
     def build(clouds: Clouds) -> NmsCase:
-        made = [candidates(boxes, objects or 60, seed) for seed in range(samples)]
+        made = [candidates(boxes, seed) for seed in range(samples)]
         stacked, scores = (torch.stack(parts) for parts in zip(*made, strict=True))
         return NmsCase(stacked.to(clouds.device), scores.to(clouds.device), threshold, most)
 
@@ -281,7 +257,7 @@ def inside_case(name: str, boxes: int, mode: str) -> CaseSpec:
     return CaseSpec(name, build)
 
 
-def cases(targets: Sequence[Target]) -> List[CaseSpec]:
+def cases(targets: Sequence[Target]) -> list[CaseSpec]:
     return [
         nms_case("rotated_nms 4096, threshold 0.01", 4096, 0.01, 500, targets),
         nms_case("rotated_nms 4096, threshold 0.7", 4096, 0.7, 4096),
@@ -293,9 +269,9 @@ def cases(targets: Sequence[Target]) -> List[CaseSpec]:
     ]
 
 
-def gpu_cases() -> List[CaseSpec]:
+def gpu_cases() -> list[CaseSpec]:
     return [
-        *cases([Target("graph_us", 60)]),
+        *cases(graph_us(60)),
         nms_case("rotated_nms 50k, threshold 0.2", 50_000, 0.2, 500),
         nms_case("rotated_nms 50k, nothing suppressed", 50_000, 1.0, 50_000),
         iou_case("rotated_iou 4096 x 4096", 4096, 4096),
@@ -303,5 +279,5 @@ def gpu_cases() -> List[CaseSpec]:
     ]
 
 
-def cpu_cases() -> List[CaseSpec]:
+def cpu_cases() -> list[CaseSpec]:
     return cases(())

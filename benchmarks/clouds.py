@@ -3,7 +3,7 @@
 
 import functools
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +16,30 @@ class Cloud(NamedTuple):
     source: str
 
 
+def cube(clouds: int, points: int) -> Callable[["Clouds"], Cloud]:
+    """A cloud of a case: uniform in the unit cube."""
+    return lambda made: made.cube(clouds, points)
+
+
+def batched(cloud: Cloud) -> Cloud:
+    """[1, N, 3] of one cloud; a batch stays."""
+    points = cloud.points
+    return cloud if points.dim() == 3 else Cloud(points[None, :, :3].contiguous(), cloud.source)
+
+
+def evenly(points: torch.Tensor, count: int) -> torch.Tensor:
+    """[B, count, 3]: points of each cloud, evenly chosen by their rows."""
+    rows = torch.arange(count, device=points.device) * points.size(1) // count
+    return points[:, rows].contiguous()
+
+
 class Clouds:
     """data: folder with lidar/hdl64_360.bin and lidar/kitti_000008.bin, float32 x, y, z, intensity.
 
     None of them is needed. All clouds are made on the CPU from fixed seeds and then moved.
     """
 
-    def __init__(self, data: Optional[Path], device: str) -> None:
+    def __init__(self, data: Path | None, device: str) -> None:
         self.data, self.device = data, device
 
     def sweep(self, times: int = 1) -> Cloud:
@@ -66,7 +83,7 @@ class Clouds:
         real = self._scan("hdl64_360")
         return Cloud(self._generated, "generated") if real is None else Cloud(real, "hdl64_360")
 
-    def _scan(self, name: str) -> Optional[torch.Tensor]:
+    def _scan(self, name: str) -> torch.Tensor | None:
         path = self.data / "lidar" / f"{name}.bin" if self.data else None
         if path is None or not path.exists():
             return None

@@ -2,9 +2,9 @@
 """Heads to boxes; the baseline: sigmoid, topk and decoding in torch, then rotated_nms."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Dict, Iterator, List, Tuple
+from typing import Iterator
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 import torchvox
 from benchmarks.clouds import Clouds
 from benchmarks.suite import (
+    Case,
     CaseSpec,
     Facts,
     Implementation,
@@ -19,6 +20,8 @@ from benchmarks.suite import (
     Outputs,
     Target,
     WrongResult,
+    bytes_of,
+    name_of,
 )
 
 KITTI = (248, 216)  # cells
@@ -27,41 +30,28 @@ OBJECTS, AROUND = 40, 8  # of a trained head: candidates that pass lie about obj
 
 
 @dataclass(frozen=True)
-class HeadCase:
+class HeadCase(Case):
     """The arguments of the call, tensors and lists of them."""
 
-    arguments: Dict[str, object]
+    arguments: dict[str, object]
     op: str
     source: str
 
+    def scores(self) -> list[Tensor]:
+        return self.arguments["cls" if self.op.startswith("anchor") else "heatmap"]
+
     def facts(self) -> Facts:
-        maps = self.arguments["cls" if self.op.startswith("anchor") else "heatmap"]
-        return {
-            "maps": [list(m.shape) for m in maps],
-            "dtype": str(maps[0].dtype).split(".")[1],
-            "threshold": self.arguments["score_threshold"],
-            "pre": self.arguments["pre"],
-            "post": self.arguments["post"],
-        }
+        call = self.arguments
+        facts = {"maps": [list(m.shape) for m in self.scores()]}
+        facts |= {"dtype": name_of(self.scores()[0].dtype), "threshold": call["score_threshold"]}
+        return {**facts, "pre": call["pre"], "post": call["post"]}
 
     def torchvox(self) -> Outputs:
         return getattr(torchvox, self.op)(**self.arguments)
 
-    def on(self, device: str) -> "HeadCase":
-        return replace(
-            self,
-            arguments={
-                k: [t.to(device) for t in v]
-                if isinstance(v, list) and v and isinstance(v[0], Tensor)
-                else v
-                for k, v in self.arguments.items()
-            },
-        )
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
+    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
         """Of the scores, which all are read, and of the outputs."""
-        maps = self.arguments["cls" if self.op.startswith("anchor") else "heatmap"]
-        return tuple(sum(t.numel() * t.element_size() for t in ts) for ts in (maps, outputs))
+        return bytes_of(self.scores()), bytes_of(outputs)
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         if self.op == "anchor_decode_nms" and len(self.arguments["cls"]) == 1:
@@ -81,7 +71,7 @@ class HeadCase:
         return check
 
 
-def with_torch(case: HeadCase) -> Tuple[Tensor, Tensor, Tensor]:
+def with_torch(case: HeadCase) -> tuple[Tensor, Tensor, Tensor]:
     """Boxes, scores, count, as upstream libraries compute them, all on the device."""
     call = case.arguments
     scores = of_boxes(call, "cls").float().sigmoid()
@@ -99,8 +89,8 @@ def with_torch(case: HeadCase) -> Tuple[Tensor, Tensor, Tensor]:
 
 
 def by_class(
-    call: Dict[str, object], boxes: Tensor, scores: Tensor
-) -> Tuple[Tensor, Tensor, Tensor]:
+    call: dict[str, object], boxes: Tensor, scores: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """As mmdetection3d does it: each class thins out the same boxes, then the best of all stay."""
     samples, _, classes = scores.shape
     passing = torch.where(scores > call["score_threshold"], scores, -math.inf).mT
@@ -119,7 +109,7 @@ def by_class(
     return rows_of(boxes, kept) * there[..., None], best.where(there, 0), there.sum(1).int()
 
 
-def of_boxes(call: Dict[str, object], name: str) -> Tensor:
+def of_boxes(call: dict[str, object], name: str) -> Tensor:
     """[samples, boxes, values a box] of a map."""
     head_map = call[name][0]
     each = head_map.size(1) // call["anchors"][0].size(2)
@@ -130,7 +120,7 @@ def rows_of(boxes: Tensor, at: Tensor) -> Tensor:
     return boxes.gather(1, at[..., None].expand(-1, -1, boxes.size(2)))
 
 
-def decoded(call: Dict[str, object], at: Tensor) -> Tensor:
+def decoded(call: dict[str, object], at: Tensor) -> Tensor:
     delta = rows_of(of_boxes(call, "box"), at).float()
     bins = rows_of(of_boxes(call, "direction"), at).argmax(-1)
     a = call["anchors"][0].flatten(0, 2)[at]
@@ -148,7 +138,7 @@ def decoded(call: Dict[str, object], at: Tensor) -> Tensor:
     )
 
 
-def trained(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
+def trained(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Logits [B, C, H, W] that are low but about some objects, where no two are equal."""
     logits = torch.randn(shape, generator=generator) * 0.5 - 6
     for sample in logits:
@@ -202,7 +192,7 @@ def centers(name: str, batch: int, threshold: float, dtype: torch.dtype) -> Case
     def build(made: Clouds) -> HeadCase:
         generator = torch.Generator().manual_seed(3)
         classes, channels = (1, 2, 2, 1, 2, 2), {"offset": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}
-        arguments: Dict[str, object] = {
+        arguments: dict[str, object] = {
             "heatmap": [trained((batch, c, 128, 128), generator) for c in classes],
             **{
                 k: [torch.randn(batch, c, 128, 128, generator=generator) * 0.3 for _ in classes]
@@ -228,7 +218,7 @@ def centers(name: str, batch: int, threshold: float, dtype: torch.dtype) -> Case
     return CaseSpec(f"head {name}", build)
 
 
-def gpu_cases() -> List[CaseSpec]:
+def gpu_cases() -> list[CaseSpec]:
     half = torch.half
     return [
         kitti("KITTI, float16", 1, 0.1, half, targets=[Target("graph_us", 100)]),
@@ -240,7 +230,7 @@ def gpu_cases() -> List[CaseSpec]:
     ]  # fmt: skip
 
 
-def cpu_cases() -> List[CaseSpec]:
+def cpu_cases() -> list[CaseSpec]:
     return [
         kitti("KITTI, float32", 1, 0.1, torch.float),
         kitti("KITTI, threshold 0", 1, 0.0, torch.float),

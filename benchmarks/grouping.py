@@ -3,21 +3,21 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Callable, Iterator, List, Tuple
+from typing import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult
+from benchmarks.suite import Case, CaseSpec, Facts, Implementation, Outputs, Target, apart, bytes_of
 
 H200_BYTES_PER_US = 4.26e6  # read and written, by a copy
 TOLERANCE = 1e-5  # relative to the largest gradient: sums of thousands in another order
 
 
 @dataclass(frozen=True)
-class GatherCase:
+class GatherCase(Case):
     """features [B, N, C], rows idx [B, M, k] and the gradient of what they give. With weights, of
     three neighbors, the rows are interpolated. A call is a forward and a backward."""
 
@@ -48,22 +48,13 @@ class GatherCase:
         out = forward(features, self.idx)
         return out.detach(), *torch.autograd.grad(out, features, self.grad)
 
-    def on(self, device: str) -> "GatherCase":
-        weight = None if self.weight is None else self.weight.to(device)
-        moved = (t.to(device) for t in (self.features, self.idx, self.grad))
-        return GatherCase(*moved, weight, self.source)
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        """Every tensor once in each direction; idx in both."""
-        given = [self.features, self.idx, self.idx, self.grad]
-        given += [] if self.weight is None else [self.weight] * 2
-        read, written = (
-            sum(t.numel() * t.element_size() for t in tensors) for tensors in (given, outputs)
-        )
-        return read, written
+    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+        """Every tensor once in each direction; idx and weights in both."""
+        read, written = Case.moved_bytes(self, outputs)
+        return read + bytes_of(self.idx, self.weight), written
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        check = partial(compare, outputs)
+        check = partial(apart, expected=outputs, tolerance=TOLERANCE)
         clouds, _, channels = self.features.shape
         flat = self.idx.long().flatten(1)
         wide = flat[:, :, None].expand(-1, -1, channels)
@@ -77,15 +68,6 @@ class GatherCase:
         index = partial(self.step, lambda features, _: weighted(features[cloud, flat]))
         yield Implementation("torch.gather", gather, check, True)
         yield Implementation("indexing", index, check, True)
-
-
-def compare(outputs: Outputs, found: Outputs) -> str:
-    """Rows as they are, or interpolated to rounding; gradients to the rounding of their sums."""
-    for name, mine, theirs in zip(("output", "gradient"), outputs, found, strict=True):
-        worst = float((mine - theirs).abs().max() / mine.abs().max().clamp(min=1e-30))
-        if not worst <= TOLERANCE:
-            raise WrongResult(f"{name} off by {worst:.1e} of the largest")
-    return "output and gradient agree to rounding"
 
 
 def neighbors(clouds: int, points: int, queries: int, k: int) -> Tensor:
@@ -126,7 +108,7 @@ def spec(
     return CaseSpec(name, build, (Target("graph_us", round(limit, 1)),) if within else ())
 
 
-def gpu_cases() -> List[CaseSpec]:
+def gpu_cases() -> list[CaseSpec]:
     return [
         spec(16, 16384, 4096, 32, 64, within=1.5),
         spec(32, 1024, 512, 32, 64),
@@ -137,7 +119,7 @@ def gpu_cases() -> List[CaseSpec]:
     ]
 
 
-def cpu_cases() -> List[CaseSpec]:
+def cpu_cases() -> list[CaseSpec]:
     return [
         spec(4, 4096, 1024, 32, 64),
         spec(4, 1024, 4096, 3, 128, interpolate=True),

@@ -1,60 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters for libraries that group and interpolate, all of them channels first."""
 
-from typing import Callable, List
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
 
-from torch import Tensor
+from benchmarks.grouping import TOLERANCE, GatherCase
+from benchmarks.suite import Implementation, NotApplicable, Outputs, UpstreamLibrary, apart
 
-from benchmarks.grouping import GatherCase, compare
-from benchmarks.suite import Implementation, NotApplicable, Outputs, UpstreamLibrary
+MODULES = {"mmcv": "mmcv.ops", "pointnet2_ops": "pointnet2_ops.pointnet2_utils"}
 
 
-def _implementation(
-    name: str, forward: Callable[[Tensor, Tensor], Tensor], case: GatherCase, outputs: Outputs
-) -> Implementation:
+def prepare(package: str, case: GatherCase, outputs: Outputs) -> Implementation:
     """The layouts are turned before the call, so that it does no more than the library's own."""
     if case.features.device.type != "cuda":
         raise NotApplicable
-    first = GatherCase(
-        case.features.mT.contiguous(),
-        case.idx,
-        case.grad.movedim(-1, 1).contiguous(),
-        case.weight,
-        case.source,
-    )
+    library = import_module(MODULES[package])
+    features, grad = case.features.mT.contiguous(), case.grad.movedim(-1, 1).contiguous()
+    first = replace(case, features=features, grad=grad)
+
+    def call() -> Outputs:
+        if case.weight is None:
+            return first.step(library.grouping_operation)
+        return first.step(lambda f, idx: library.three_interpolate(f, idx, case.weight))
 
     def check(found: Outputs) -> str:
-        return compare(outputs, [t.movedim(1, -1) for t in found])
+        return apart([t.movedim(1, -1) for t in found], outputs, TOLERANCE)
 
-    return Implementation(name, lambda: first.step(forward), check, True)
-
-
-def mmcv(case: GatherCase, outputs: Outputs) -> Implementation:
-    """ops.grouping_operation and ops.three_interpolate."""
-    from mmcv import ops
-
-    if case.weight is None:
-        return _implementation("mmcv", ops.grouping_operation, case, outputs)
-    weight = case.weight
-    return _implementation(
-        "mmcv", lambda f, idx: ops.three_interpolate(f, idx, weight), case, outputs
-    )
+    return Implementation(package, call, check, True)
 
 
-def pointnet2_ops(case: GatherCase, outputs: Outputs) -> Implementation:
-    """pointnet2_utils.grouping_operation and three_interpolate."""
-    from pointnet2_ops import pointnet2_utils as utils
-
-    if case.weight is None:
-        return _implementation("pointnet2_ops", utils.grouping_operation, case, outputs)
-    weight = case.weight
-    return _implementation(
-        "pointnet2_ops", lambda f, idx: utils.three_interpolate(f, idx, weight), case, outputs
-    )
-
-
-UPSTREAM: List[UpstreamLibrary] = [
-    UpstreamLibrary(adapter.__name__, op, adapter)
+UPSTREAM = [
+    UpstreamLibrary(package, op, partial(prepare, package))
     for op in ("group_points", "three_interpolate")
-    for adapter in (mmcv, pointnet2_ops)
+    for package in MODULES
 ]

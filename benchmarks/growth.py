@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Set
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 
@@ -26,11 +26,11 @@ class Curve:
     cpu_most: float
     build: Callable[[Clouds, Any], Case]
 
-    def points(self, device: str) -> List[float]:
+    def points(self, device: str) -> list[float]:
         return [size for size in self.sizes if device == "cuda" or size <= self.cpu_most]
 
 
-def curves() -> List[Curve]:
+def curves() -> list[Curve]:
     voxel_grid = GRIDS["0.2 m"]
 
     def points(clouds: Clouds, count: int) -> Case:
@@ -59,11 +59,11 @@ def curves() -> List[Curve]:
     ]
 
 
-def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> List[Measurement]:
+def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> list[Measurement]:
     """One measurement for each curve, size and implementation: torchvox and the baselines."""
-    measurements: List[Measurement] = []
+    measurements: list[Measurement] = []
     for curve in chosen or curves():
-        skip: Set[str] = set()
+        skip: set[str] = set()
         for size in curve.points(settings.device):
             spec = CaseSpec(curve.name, lambda clouds, c=curve, s=size: c.build(clouds, s))
             for measurement in run_case(
@@ -99,7 +99,7 @@ def _short(curve: Curve, size: float, measurement: Measurement) -> Measurement:
     return short
 
 
-def draw(results: Dict[str, Any], folder: Path) -> List[Path]:
+def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     """One picture per curve, with logarithmic axes."""
     from torchvox.viz import style
 
@@ -119,12 +119,12 @@ def _size(value: float) -> str:
     return f"{value / 1e3:.0f}k" if value >= 1e4 else f"{value:g}"
 
 
-def by_curve(measurements: List[Measurement]) -> Iterator[tuple]:
+def by_curve(measurements: list[Measurement]) -> Iterator[tuple]:
     for name in dict.fromkeys(measurement["curve"] for measurement in measurements):
         yield name, [m for m in measurements if m["curve"] == name]
 
 
-def _figure(name: str, measurements: List[Measurement], machine: Dict[str, Any]) -> Any:
+def _figure(name: str, measurements: list[Measurement], machine: dict[str, Any]) -> Any:
     from torchvox.viz import style
 
     colors = ("#5ec8ff", "#ffb454", "#c792ea", "#8b98a9")

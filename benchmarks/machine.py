@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Dict, List, Optional
 
 import torch
 
@@ -20,11 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 28}
 
 
-def facts(device: str, packages: List[str]) -> Dict[str, object]:
+def facts(device: str, packages: list[str]) -> dict[str, object]:
     """Hardware, versions and commit, for the head of the results."""
     from torchvox._build import BUILD_INFO
 
-    found: Dict[str, object] = {
+    found: dict[str, object] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "device": device,
         "commit": BUILD_INFO["commit"],  # of the library that is measured
@@ -56,7 +55,7 @@ def facts(device: str, packages: List[str]) -> Dict[str, object]:
     return found
 
 
-def version(package: str) -> Optional[str]:
+def version(package: str) -> str | None:
     """Installed version of a package, by its import name; None when it is not installed."""
     if importlib.util.find_spec(package) is None:
         return None
@@ -98,7 +97,7 @@ def empty_graph_us(kernels: int) -> float:
     return timing.graph_time(call, 0.05).us
 
 
-def _differs_from(commit: str) -> Optional[bool]:
+def _differs_from(commit: str) -> bool | None:
     """Whether the tree differs from a commit; None where git cannot say."""
     try:
         done = subprocess.run(

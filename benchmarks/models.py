@@ -4,8 +4,9 @@ network of baseline ops and torch layers (baseline_pointnet2.py) with the same w
 
 import copy
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Callable, ContextManager, Iterator, List, Sequence, Tuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Callable, ContextManager, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,17 @@ from torch.nn import functional as F
 from benchmarks import baseline_fps
 from benchmarks.baseline_pointnet2 import Classifier
 from benchmarks.clouds import Clouds
-from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult
+from benchmarks.suite import (
+    Case,
+    CaseSpec,
+    Facts,
+    Implementation,
+    Outputs,
+    Target,
+    WrongResult,
+    bytes_of,
+    name_of,
+)
 from torchvox import models
 
 CLASSES = 40
@@ -38,7 +49,7 @@ def autocast(device: torch.device, dtype: torch.dtype) -> ContextManager:
 
 
 @dataclass(frozen=True)
-class ForwardCase:
+class ForwardCase(Case):
     """points [B, 1024, 3] -> log-probabilities [B, 40], in evaluation."""
 
     points: Tensor
@@ -50,19 +61,14 @@ class ForwardCase:
 
     def facts(self) -> Facts:
         clouds, points = self.points.shape[:2]
-        return {"clouds": clouds, "points": points, "dtype": str(self.dtype).split(".")[1]}
+        return {"clouds": clouds, "points": points, "dtype": name_of(self.dtype)}
 
     @torch.no_grad()
     def torchvox(self) -> Outputs:
         return (self.fast(self.points),)
 
-    def on(self, device: str) -> "ForwardCase":
-        there = (copy.deepcopy(net).to(device) for net in (self.model, self.fast))
-        return replace(self, points=self.points.to(device), model=next(there), fast=next(there))
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        read = [self.points, *self.fast.parameters()]
-        return sum(t.numel() * t.element_size() for t in read), outputs[0].numel() * 4
+    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+        return bytes_of(self.points, self.fast), bytes_of(outputs)
 
     @torch.no_grad()
     def check(self, found: Sequence[Tensor]) -> str:
@@ -74,21 +80,16 @@ class ForwardCase:
         return f"scores within {worst:.2g} of float32"
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        _prepare(self.points)
-        for by in ("sort", "topk"):
-            net = Classifier(CLASSES).take(self.model).select(by).to(self.points.device).eval()
-            yield Implementation(f"baseline ops, {by}", self._forward(net), self.check, True)
-
-    def _forward(self, net: nn.Module) -> Callable[[], Outputs]:
-        def call() -> Outputs:
+        def call(net: nn.Module) -> Outputs:
             with torch.no_grad(), autocast(self.points.device, self.dtype):
                 return (net(self.points),)
 
-        return call
+        for by, net in baseline_nets(self.model, self.points):
+            yield Implementation(f"baseline ops, {by}", partial(call, net.eval()), self.check, True)
 
 
 @dataclass(frozen=True)
-class TrainingCase:
+class TrainingCase(Case):
     """Forward, cross entropy, backward and Adam of one batch. The rate is 0: every call does the
     same work on the same weights, and gives the same loss."""
 
@@ -105,9 +106,9 @@ class TrainingCase:
     def torchvox(self) -> Outputs:
         return self.step()
 
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        return 4 * weights + self.points.numel() * 4, 4 * weights  # gradient and two moments
+    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+        weights = bytes_of(self.model)
+        return 4 * weights + bytes_of(self.points), 4 * weights  # gradient and two moments
 
     def check(self, found: Sequence[Tensor]) -> str:
         with torch.no_grad():
@@ -118,10 +119,8 @@ class TrainingCase:
         return f"loss within {off:.2g} of float32"
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        _prepare(self.points)
-        for by in ("sort", "topk"):
-            net = Classifier(CLASSES, dropout=0.0).take(self.model).select(by)
-            call = training_step(net.to(self.points.device), self.points, self.dtype)
+        for by, net in baseline_nets(self.model, self.points):
+            call = training_step(net, self.points, self.dtype)
             yield Implementation(f"baseline ops, {by}", call, self.check, True)
 
 
@@ -146,44 +145,34 @@ def training_step(net: nn.Module, points: Tensor, dtype: torch.dtype) -> Callabl
     return call
 
 
-def _prepare(points: Tensor) -> None:
+def baseline_nets(model: nn.Module, points: Tensor) -> Iterator[tuple[str, nn.Module]]:
     if points.is_cuda:
         baseline_fps.prepare()
+    for by in ("sort", "topk"):
+        yield by, Classifier(CLASSES).take(model).select(by).to(points.device)
 
 
-def forward_case(clouds: int, dtype: torch.dtype, targets: Sequence[Target] = ()) -> CaseSpec:
-    def build(made: Clouds) -> ForwardCase:
-        points, source = made.cube(clouds, 1024)
-        model = network().to(points.device)
-        fast = models.fuse_batch_norms(model, None if dtype == torch.float32 else dtype)
-        return ForwardCase(points * 2 - 1, source, dtype, model, fast)
-
-    return CaseSpec(f"{_name(clouds, dtype)}, forward", build, tuple(targets))
-
-
-def training_case(clouds: int, dtype: torch.dtype, targets: Sequence[Target] = ()) -> CaseSpec:
-    def build(made: Clouds) -> TrainingCase:
+def spec(what: str, clouds: int, dtype: torch.dtype, targets: Sequence[Target] = ()) -> CaseSpec:
+    def build(made: Clouds) -> Case:
         points, source = made.cube(clouds, 1024)
         points = points * 2 - 1
         model = network().to(points.device)
+        if what == "forward":
+            fast = models.fuse_batch_norms(model, None if dtype == torch.float32 else dtype)
+            return ForwardCase(points, source, dtype, model, fast)
         step = training_step(copy.deepcopy(model), points, dtype)
         return TrainingCase(points, source, dtype, model, step)
 
-    return CaseSpec(f"{_name(clouds, dtype)}, training step", build, tuple(targets))
+    name = f"PointNet++ SSG {clouds} x 1024 {name_of(dtype)}, {what}"
+    return CaseSpec(name, build, tuple(targets))
 
 
-def _name(clouds: int, dtype: torch.dtype) -> str:
-    return f"PointNet++ SSG {clouds} x 1024 {str(dtype).split('.')[1]}"
-
-
-def gpu_cases() -> List[CaseSpec]:
+def gpu_cases() -> list[CaseSpec]:
     forward = [Target("graph_us", 600.0), Target("graph_us", faster_than="baseline", factor=3.0)]
     training = [Target("graph_us", faster_than="baseline", factor=2.0)]
-    return [
-        forward_case(32, torch.bfloat16, forward),
-        training_case(32, torch.bfloat16, training),
-    ]
+    half = torch.bfloat16
+    return [spec("forward", 32, half, forward), spec("training step", 32, half, training)]
 
 
-def cpu_cases() -> List[CaseSpec]:
-    return [forward_case(4, torch.float32), training_case(4, torch.float32)]
+def cpu_cases() -> list[CaseSpec]:
+    return [spec(what, 4, torch.float32) for what in ("forward", "training step")]

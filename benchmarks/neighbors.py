@@ -3,14 +3,15 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.clouds import Cloud, Clouds
+from benchmarks.clouds import Cloud, Clouds, batched, cube, evenly
 from benchmarks.suite import (
+    Case,
     CaseSpec,
     Facts,
     Implementation,
@@ -18,6 +19,7 @@ from benchmarks.suite import (
     Outputs,
     Target,
     WrongResult,
+    graph_us,
 )
 
 TOLERANCE = 1e-4  # relative, of a squared distance: so near to the radius a point is in or out
@@ -27,21 +29,45 @@ PAIRS_MOST = {"cuda": 1 << 34, "cpu": 300_000_000}  # a baseline that needs more
 
 
 @dataclass(frozen=True)
-class BallCase:
-    """points [B, N, 3], query [B, M, 3], and for query_and_group features [B, N, C]."""
+class SearchCase(Case):
+    """points [B, N, 3], query [B, M, 3]."""
 
     points: Tensor
     query: Tensor
     source: str
-    radii: Tuple[float, ...]
-    ks: Tuple[int, ...]
-    features: Optional[Tensor] = None
+
+    def sizes(self) -> Facts:
+        clouds, points = self.points.shape[:2]
+        return {"clouds": clouds, "points": points, "queries": self.query.size(1)}
+
+    def refuse_pairs(self, most: int, device: str = "", what: str = "a scan of {:.1e} pairs"):
+        """Leaves an implementation out that would look at too many pairs, on a kind of device."""
+        pairs = self.points.size(0) * self.points.size(1) * self.query.size(1)
+        if pairs > most and device in ("", self.points.device.type):
+            raise NotApplicable(what.format(pairs))
+
+    def refuse_distances(self, most: dict[str, int]) -> None:
+        self.refuse_pairs(most[self.points.device.type], what="{:.1e} distances")
+
+    def indices(self, idx: Tensor, expected: Tensor) -> Tensor:
+        """Another implementation's, in the place and shape of those of torchvox."""
+        found = idx.to(expected.device).reshape(expected.shape).long()
+        if int(found.min()) < 0 or int(found.max()) >= self.points.size(1):
+            raise WrongResult("an index lies outside the cloud")
+        return found
+
+
+@dataclass(frozen=True)
+class BallCase(SearchCase):
+    """And for query_and_group features [B, N, C]."""
+
+    radii: tuple[float, ...]
+    ks: tuple[int, ...]
+    features: Tensor | None = None
     op: str = "ball_query"
 
     def facts(self) -> Facts:
-        clouds, points = self.points.shape[:2]
-        facts = {"clouds": clouds, "points": points, "queries": self.query.size(1)}
-        facts |= {"radii": list(self.radii), "k": list(self.ks)}
+        facts = {**self.sizes(), "radii": list(self.radii), "k": list(self.ks)}
         return facts if self.features is None else {**facts, "channels": self.features.size(2)}
 
     def torchvox(self) -> Outputs:
@@ -50,19 +76,6 @@ class BallCase:
         return torchvox.query_and_group(
             self.points, self.query, self.features, list(self.radii), list(self.ks)
         )
-
-    def on(self, device: str) -> "BallCase":
-        features = None if self.features is None else self.features.to(device)
-        return replace(
-            self, points=self.points.to(device), query=self.query.to(device), features=features
-        )
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        inputs = [t for t in (self.points, self.query, self.features) if t is not None]
-        return tuple(sum(t.numel() * t.element_size() for t in ts) for ts in (inputs, outputs))
-
-    def pairs(self) -> int:
-        return self.points.size(0) * self.points.size(1) * self.query.size(1)
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def check(found: Tensor) -> str:
@@ -75,11 +88,10 @@ class BallCase:
         yield Implementation("cdist, sort", partial(call, self), check, True)
 
 
-def with_torch(case: BallCase, radius: Optional[float] = None, k: int = 0) -> Tensor:
+def with_torch(case: BallCase, radius: float | None = None, k: int = 0) -> Tensor:
     """Baseline in torch: indices of points outside become N, sorted, the first k kept."""
     radius, k = (case.radii[0], case.ks[0]) if radius is None else (radius, k)
-    if case.pairs() > PAIRS_MOST[case.points.device.type]:
-        raise NotApplicable(f"{case.pairs():.1e} distances")
+    case.refuse_distances(PAIRS_MOST)
     clouds, points = case.points.shape[:2]
     rows = torch.arange(points, device=case.points.device, dtype=torch.int32)
     found = []
@@ -104,12 +116,10 @@ def grouped_with_torch(case: BallCase) -> Tensor:
 def compare(case: BallCase, idx: Tensor, outputs: Outputs) -> str:
     """The same neighbors; where rows differ, by points at the radius alone."""
     expected = outputs[1].long()
-    found = idx.to(expected.device).reshape(expected.shape).long()
+    found = case.indices(idx, expected)
     other = (found != expected).any(-1)
     if not bool(other.any()):
         return "same neighbors"
-    if int(found.min()) < 0 or int(found.max()) >= case.points.size(1):
-        raise WrongResult("an index lies outside the cloud")
     limit = case.radii[0] ** 2
     cloud, row = other.nonzero(as_tuple=True)
     dist2 = case.points[cloud].double() - case.query[cloud, row, None].double()
@@ -141,11 +151,8 @@ def spec(
     """queries: points of each cloud, evenly chosen. channels: of query_and_group."""
 
     def build(clouds: Clouds) -> BallCase:
-        points, source = cloud(clouds)
-        points = points if points.dim() == 3 else points[None, :, :3].contiguous()
-        rows = torch.arange(queries, device=points.device) * points.size(1) // queries
-        query = points[:, rows].contiguous()
-        case = BallCase(points, query, source, tuple(radii), tuple(ks))
+        points, source = batched(cloud(clouds))
+        case = BallCase(points, evenly(points, queries), source, tuple(radii), tuple(ks))
         if channels == 0:
             return case
         generator = torch.Generator().manual_seed(0)
@@ -153,10 +160,6 @@ def spec(
         return replace(case, features=features.to(points.device), op="query_and_group")
 
     return CaseSpec(name, build, tuple(targets))
-
-
-def cube(clouds: int, points: int) -> Callable[[Clouds], Cloud]:
-    return lambda made: made.cube(clouds, points)
 
 
 def box(clouds: int, points: int) -> Callable[[Clouds], Cloud]:
@@ -169,14 +172,11 @@ def box(clouds: int, points: int) -> Callable[[Clouds], Cloud]:
     return build
 
 
-def gpu_cases() -> List[CaseSpec]:
-    def graph(us: float) -> List[Target]:
-        return [Target("graph_us", us)]
-
+def gpu_cases() -> list[CaseSpec]:
     return [
-        spec("ball 32 x 1024, 512 queries, r 0.2", cube(32, 1024), 512, [0.2], [32], graph(35)),
-        spec("ball 16 x 16k, 4k queries, r 0.8", box(16, 16384), 4096, [0.8], [32], graph(600)),
-        spec("ball 120k, 4k queries, r 0.05", cube(1, 120_000), 4096, [0.05], [32], graph(200)),
+        spec("ball 32 x 1024, 512 queries, r 0.2", cube(32, 1024), 512, [0.2], [32], graph_us(35)),
+        spec("ball 16 x 16k, 4k queries, r 0.8", box(16, 16384), 4096, [0.8], [32], graph_us(600)),
+        spec("ball 120k, 4k queries, r 0.05", cube(1, 120_000), 4096, [0.05], [32], graph_us(200)),
         spec("ball 111k sweep, 16k queries, r 0.8", Clouds.sweep, 16384, [0.8], [32]),
         spec("group 32 x 1024, three radii, C 3", cube(32, 1024), 512, *MSG, channels=3),
         spec(
@@ -185,7 +185,7 @@ def gpu_cases() -> List[CaseSpec]:
     ]
 
 
-def cpu_cases() -> List[CaseSpec]:
+def cpu_cases() -> list[CaseSpec]:
     ahead = [Target("best_us", faster_than=name) for name in ("scipy", "torch_cluster")]
     return [
         spec("ball 17k KITTI, 4k queries, r 0.8", Clouds.kitti, 4096, [0.8], [32], ahead),

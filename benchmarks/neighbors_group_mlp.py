@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """group_mlp_max: the levels of a PointNet++ classifier; the baseline: gathers and layers."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,17 +11,17 @@ from torch.nn import functional as F
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, WrongResult
+from benchmarks.suite import Case, CaseSpec, Facts, Implementation, Outputs, apart, name_of
 
 # Of the largest value, between two orders of rounding. Sums of 16-bit layers may differ by device.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
 @dataclass(frozen=True)
-class MlpCase:
+class MlpCase(Case):
     """One level: the arguments of the call, tensors and lists of them."""
 
-    arguments: Dict[str, object]
+    arguments: dict[str, object]
     source: str
     op: str = "group_mlp_max"
 
@@ -34,40 +34,20 @@ class MlpCase:
             "k": idx.size(2),
             "hits": round(float(self.arguments["count"].float().mean()), 1),
             "channels": [weights[0].size(1), *(w.size(0) for w in weights)],
-            "dtype": str(weights[0].dtype).split(".")[1],
+            "dtype": name_of(weights[0].dtype),
         }
 
     def torchvox(self) -> Outputs:
         return (torchvox.group_mlp_max(**self.arguments),)
 
-    def on(self, device: str) -> "MlpCase":
-        def moved(value: object) -> object:
-            if isinstance(value, list):
-                return [t.to(device) for t in value]
-            return value.to(device) if isinstance(value, Tensor) else value
-
-        return replace(self, arguments={k: moved(v) for k, v in self.arguments.items()})
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        values = list(self.arguments.values())
-        tensors = [t for v in values for t in (v if isinstance(v, list) else [v]) if t is not None]
-        return tuple(sum(t.numel() * t.element_size() for t in ts) for ts in (tensors, outputs))
-
     def compare(self, found: Outputs, expected: Outputs) -> str:
         """In the place of equal bits."""
-        got, want = found[0].cpu().double(), expected[0].cpu().double()
-        error = float((got - want).abs().max() / want.abs().max())
-        if not error <= TOLERANCE[expected[0].dtype]:
-            raise WrongResult(f"{error:.1e} of the largest value apart")
-        return f"within {error:.0e} of the largest value"
+        return apart(found, expected, TOLERANCE[expected[0].dtype])
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        def check(found: Tensor) -> str:
-            return self.compare((found,), outputs)
-
-        yield Implementation(
-            "gather, linear, max", partial(with_torch, **self.arguments), check, True
-        )
+        call = partial(with_torch, **self.arguments)
+        check = partial(self.compare, expected=outputs)
+        yield Implementation("gather, linear, max", call, check, True)
 
 
 def with_torch(
@@ -78,19 +58,19 @@ def with_torch(
     count: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
-) -> Tensor:
+) -> Outputs:
     """Baseline in torch: advanced indexing, a difference, a concatenation, layer after layer."""
     clouds, rows = torch.arange(idx.size(0), device=idx.device)[:, None, None], idx.long()
     relative = (points[clouds, rows] - query[:, :, None]).to(weights[0].dtype)
     x = relative if features is None else torch.cat([relative, features[clouds, rows]], -1)
     for weight, bias in zip(weights, biases, strict=True):
         x = F.relu(F.linear(x, weight, bias))
-    return x.max(2)[0]
+    return (x.max(2)[0],)
 
 
 def level(
     name: str,
-    sizes: Tuple[int, int, int],
+    sizes: tuple[int, int, int],
     radius: float,
     k: int,
     widths: Sequence[int],
@@ -124,7 +104,7 @@ FIRST = {"radius": 0.2, "k": 32, "widths": (0, 64, 64, 128)}
 SECOND = {"radius": 0.4, "k": 64, "widths": (128, 128, 128, 256)}
 
 
-def gpu_cases() -> List[CaseSpec]:
+def gpu_cases() -> list[CaseSpec]:
     first, second = (32, 1024, 512), (32, 512, 128)
     return [
         level("1, 32 x 1024, bfloat16", first, **FIRST, dtype=torch.bfloat16),
@@ -134,7 +114,7 @@ def gpu_cases() -> List[CaseSpec]:
     ]
 
 
-def cpu_cases() -> List[CaseSpec]:
+def cpu_cases() -> list[CaseSpec]:
     return [
         level("1, 1024 points, float32", (1, 1024, 512), **FIRST, dtype=torch.float32),
         level("2, 512 points, float32", (1, 512, 128), **SECOND, dtype=torch.float32),

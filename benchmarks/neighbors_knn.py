@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """knn and three_nn: their cases, and the baseline: all distances, then the k least."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.clouds import Cloud, Clouds
+from benchmarks.clouds import Cloud, Clouds, batched, cube, evenly
+from benchmarks.neighbors import SearchCase
 from benchmarks.suite import (
     CaseSpec,
     Facts,
     Implementation,
-    NotApplicable,
     Outputs,
     Target,
     WrongResult,
+    graph_us,
 )
 
 TOLERANCE = 1e-4  # relative, of a squared distance between two exact searches in float32
@@ -26,45 +27,26 @@ PAIRS_MOST = {"cuda": 1 << 32, "cpu": 300_000_000}  # a baseline that needs more
 
 
 @dataclass(frozen=True)
-class KnnCase:
-    """points [B, N, 3] and query [B, M, 3]."""
-
-    points: Tensor
-    query: Tensor
-    source: str
+class KnnCase(SearchCase):
     k: int
     op: str = "knn"
 
     def facts(self) -> Facts:
-        clouds, points = self.points.shape[:2]
-        return {"clouds": clouds, "points": points, "queries": self.query.size(1), "k": self.k}
+        return {**self.sizes(), "k": self.k}
 
     def torchvox(self) -> Outputs:
         if self.op == "three_nn":
             return torchvox.three_nn(self.query, self.points)
         return torchvox.knn(self.points, self.query, self.k)
 
-    def on(self, device: str) -> "KnnCase":
-        return replace(self, points=self.points.to(device), query=self.query.to(device))
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        read = sum(t.numel() * t.element_size() for t in (self.points, self.query))
-        return read, sum(out.numel() * out.element_size() for out in outputs)
-
-    def pairs(self) -> int:
-        return self.points.size(0) * self.points.size(1) * self.query.size(1)
-
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        def check(idx: Tensor) -> str:
-            return compare(self, idx, outputs)
-
+        check = partial(compare, self, outputs=outputs)
         yield Implementation("cdist, topk", partial(all_distances, self), check, True)
 
 
 def all_distances(case: KnnCase) -> Tensor:
     """Baseline in torch: as many queries at a time as a gigabyte or so of distances allows."""
-    if case.pairs() > PAIRS_MOST[case.points.device.type]:
-        raise NotApplicable(f"{case.pairs():.1e} distances")
+    case.refuse_distances(PAIRS_MOST)
     at_once = max(1, PAIRS_AT_ONCE // (case.points.size(0) * case.points.size(1)))
     found = [
         torch.cdist(part, case.points, compute_mode="donot_use_mm_for_euclid_dist")
@@ -78,11 +60,9 @@ def all_distances(case: KnnCase) -> Tensor:
 def compare(case: KnnCase, idx: Tensor, outputs: Outputs) -> str:
     """The same neighbors; or others at the same distances, where rounding broke a tie."""
     expected = outputs[1].long()
-    found = idx.to(expected.device).reshape(expected.shape).long()
+    found = case.indices(idx, expected)
     if torch.equal(found, expected):
         return "same neighbors"
-    if int(found.min()) < 0 or int(found.max()) >= case.points.size(1):
-        raise WrongResult("an index lies outside the cloud")
     if bool((found.sort(-1).values.diff(dim=-1) == 0).any()):
         raise WrongResult("a point is named twice")
     mine, theirs = (distances(case, rows) for rows in (expected, found))
@@ -102,7 +82,7 @@ def distances(case: KnnCase, idx: Tensor) -> Tensor:
 def spec(
     name: str,
     cloud: Callable[[Clouds], Cloud],
-    queries: Optional[int],
+    queries: int | None,
     k: int,
     targets: Sequence[Target] = (),
     op: str = "knn",
@@ -113,37 +93,34 @@ def spec(
     def build(clouds: Clouds) -> KnnCase:
         points, source = cloud(clouds)
         if points.dim() == 3:
-            drawn = torch.rand(
-                points.size(0), queries, 3, generator=torch.Generator().manual_seed(1)
-            )
+            seed = torch.Generator().manual_seed(1)
+            drawn = torch.rand(points.size(0), queries, 3, generator=seed)
             return KnnCase(points, drawn.to(points.device), source, k, op)
-        points = points[None, :, :3].contiguous()
-        count = points.size(1) if queries is None else queries
-        rows = torch.arange(count, device=points.device) * points.size(1) // count
-        return KnnCase(points, points[:, rows].contiguous(), source, k, op)
+        points, source = batched(Cloud(points, source))
+        return KnnCase(points, evenly(points, queries or points.size(1)), source, k, op)
 
     return CaseSpec(name, build, tuple(targets))
 
 
-def cube(clouds: int, points: int) -> Callable[[Clouds], Cloud]:
-    return lambda made: made.cube(clouds, points)
-
-
-def gpu_cases() -> List[CaseSpec]:
-    def graph(us: float) -> List[Target]:
-        return [Target("graph_us", us)]
-
+def gpu_cases() -> list[CaseSpec]:
     return [
-        spec("knn k16, 32 x 1024, 512 queries", cube(32, 1024), 512, 16, graph(80)),
-        spec("knn k16, 16 x 16k, 4k queries", cube(16, 16384), 4096, 16, graph(800)),
+        spec("knn k16, 32 x 1024, 512 queries", cube(32, 1024), 512, 16, graph_us(80)),
+        spec("knn k16, 16 x 16k, 4k queries", cube(16, 16384), 4096, 16, graph_us(800)),
         spec("knn k16, 111k sweep, every point", Clouds.sweep, None, 16),
         spec("knn k64, 16 x 16k, 4k queries", cube(16, 16384), 4096, 64),
-        spec("three_nn, 16 x 4k, 16k queries", cube(16, 4096), 16384, 3, graph(400), "three_nn"),
+        spec(
+            "three_nn, 16 x 4k, 16k queries",
+            cube(16, 4096),
+            16384,
+            3,
+            graph_us(400),
+            "three_nn",
+        ),
         spec("three_nn, 32 x 512, 1024 queries", cube(32, 512), 1024, 3, (), "three_nn"),
     ]
 
 
-def cpu_cases() -> List[CaseSpec]:
+def cpu_cases() -> list[CaseSpec]:
     ahead = [Target("best_us", faster_than=name) for name in ("scipy", "torch_cluster")]
     return [
         spec("knn k16, 17k KITTI, every point", Clouds.kitti, None, 16, ahead),

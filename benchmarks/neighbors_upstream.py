@@ -1,36 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters for libraries that find the points in a ball."""
+"""Adapters for libraries that find the points in a ball, or the nearest ones."""
 
-from typing import List
+from functools import partial
+from typing import Any, Callable
 
 import numpy as np
 import torch
 
-from benchmarks.neighbors import BallCase, compare, compare_counts
+from benchmarks import neighbors, neighbors_knn
+from benchmarks.neighbors import BallCase, SearchCase, compare_counts
+from benchmarks.neighbors_knn import KnnCase
 from benchmarks.suite import Implementation, NotApplicable, Outputs, UpstreamLibrary
+from benchmarks.timing import Call
 
 
-def _only_on(device: str, case: BallCase) -> None:
-    if case.points.device.type != device:
-        raise NotApplicable
+def _implementation(name: str, call: Call, case: SearchCase, outputs: Outputs) -> Implementation:
+    """One that gives indices in the layout of torchvox."""
+    compare = neighbors.compare if isinstance(case, BallCase) else neighbors_knn.compare
+    return Implementation(name, call, lambda idx: compare(case, torch.as_tensor(idx), outputs))
 
 
-def scipy(case: BallCase, outputs: Outputs) -> Implementation:
-    """cKDTree, built in the call, on as many threads as torchvox has: the nearest k in the ball,
-    which is faster than query_ball_point, whose balls have no limit."""
-    _only_on("cpu", case)
+def _trees(case: SearchCase, column: int, **options: Any) -> Callable[[], np.ndarray]:
+    """scipy's cKDTree, built in the call, on as many threads as torchvox has. column: 0 gives
+    distances, 1 indices."""
+    case.only_on("cpu")
     from scipy.spatial import cKDTree
 
-    radius, k, threads = case.radii[0], case.ks[0], torch.get_num_threads()
+    options["workers"] = torch.get_num_threads()
     pairs = list(zip(case.points.numpy(), case.query.numpy(), strict=True))
+    return lambda: np.stack([cKDTree(p).query(q, **options)[column] for p, q in pairs])
 
-    def call() -> np.ndarray:
-        return np.stack(
-            [
-                cKDTree(p).query(q, k=k, distance_upper_bound=radius, workers=threads)[0]
-                for p, q in pairs
-            ]
-        )
+
+def scipy_ball(case: BallCase, outputs: Outputs) -> Implementation:
+    """The nearest k in the ball, which is faster than query_ball_point, whose balls have no
+    limit."""
+    call = _trees(case, 0, k=case.ks[0], distance_upper_bound=case.radii[0])
 
     def check(dist: np.ndarray) -> str:
         return compare_counts(torch.from_numpy(np.isfinite(dist).sum(-1)), outputs)
@@ -38,68 +42,127 @@ def scipy(case: BallCase, outputs: Outputs) -> Implementation:
     return Implementation("scipy cKDTree", call, check)
 
 
-def torch_cluster(case: BallCase, outputs: Outputs) -> Implementation:
-    """radius over packed clouds; on the CPU it keeps other points of a full ball."""
-    if case.points.device.type == "cuda" and case.pairs() > 1 << 34:
-        raise NotApplicable(f"a scan of {case.pairs():.1e} pairs")
-    import torch_cluster as package
+def scipy_knn(case: KnnCase, outputs: Outputs) -> Implementation:
+    return _implementation("scipy cKDTree", _trees(case, 1, k=case.k), case, outputs)
 
-    clouds, points = case.points.shape[:2]
-    queries, device = case.query.size(1), case.points.device
-    rows = torch.arange(clouds, device=device)
-    x, y = case.points.reshape(-1, 3), case.query.reshape(-1, 3)
-    of_x, of_y = rows.repeat_interleave(points), rows.repeat_interleave(queries)
-    radius, k = case.radii[0], case.ks[0]
 
-    def call() -> torch.Tensor:
-        return package.radius(x, y, radius, of_x, of_y, max_num_neighbors=k)
+def _packed(case: SearchCase) -> dict[str, torch.Tensor]:
+    """The arguments that torch_cluster's searches share."""
+    rows = torch.arange(case.points.size(0), device=case.points.device)
+    return {
+        "x": case.points.reshape(-1, 3),
+        "y": case.query.reshape(-1, 3),
+        "batch_x": rows.repeat_interleave(case.points.size(1)),
+        "batch_y": rows.repeat_interleave(case.query.size(1)),
+    }
+
+
+def torch_cluster_ball(case: BallCase, outputs: Outputs) -> Implementation:
+    """On the CPU it keeps other points of a full ball."""
+    case.refuse_pairs(1 << 34, "cuda")
+    from torch_cluster import radius
+
+    call = partial(radius, **_packed(case), r=case.radii[0], max_num_neighbors=case.ks[0])
+    balls = case.query.shape[:2].numel()
 
     def check(pairs: torch.Tensor) -> str:
-        return compare_counts(pairs[0].bincount(minlength=clouds * queries), outputs)
+        return compare_counts(pairs[0].bincount(minlength=balls), outputs)
 
     return Implementation("torch_cluster", call, check)
 
 
-def pytorch3d(case: BallCase, outputs: Outputs) -> Implementation:
-    """ops.ball_query, which pads with -1; its CPU form stops at the k-th hit as well."""
+def torch_cluster_knn(case: KnnCase, outputs: Outputs) -> Implementation:
+    if case.k > 100:
+        raise NotApplicable("k above 100")
+    case.refuse_pairs(1 << 33, "cuda")
+    from torch_cluster import knn
+
+    clouds, points = case.points.shape[:2]
+    first = points * torch.arange(clouds, device=case.points.device)[:, None, None]
+
+    def check(pairs: torch.Tensor) -> str:
+        idx = pairs[1].view(clouds, case.query.size(1), case.k) - first
+        return neighbors_knn.compare(case, idx, outputs)
+
+    return Implementation("torch_cluster", partial(knn, **_packed(case), k=case.k), check)
+
+
+def pytorch3d_ball(case: BallCase, outputs: Outputs) -> Implementation:
+    """It pads with -1; its CPU form stops at the k-th hit as well."""
     from pytorch3d.ops import ball_query
 
-    def call() -> torch.Tensor:
-        return ball_query(case.query, case.points, K=case.ks[0], radius=case.radii[0]).idx
+    call = partial(ball_query, case.query, case.points, K=case.ks[0], radius=case.radii[0])
 
-    def check(idx: torch.Tensor) -> str:
-        return compare(case, torch.where(idx < 0, idx[..., :1].clamp(min=0), idx), outputs)
+    def check(found: Any) -> str:
+        idx = torch.where(found.idx < 0, found.idx[..., :1].clamp(min=0), found.idx)
+        return neighbors.compare(case, idx, outputs)
 
     return Implementation("pytorch3d", call, check)
 
 
-def mmcv(case: BallCase, outputs: Outputs) -> Implementation:
-    """ops.ball_query."""
-    _only_on("cuda", case)
+def pytorch3d_knn(case: KnnCase, outputs: Outputs) -> Implementation:
+    case.refuse_pairs(1 << 31, "cpu")
+    from pytorch3d.ops import knn_points
+
+    def call() -> torch.Tensor:
+        return knn_points(case.query, case.points, K=case.k).idx
+
+    return _implementation("pytorch3d", call, case, outputs)
+
+
+def mmcv_ball(case: BallCase, outputs: Outputs) -> Implementation:
+    case.only_on("cuda")
     from mmcv.ops import ball_query
 
-    radius, k = case.radii[0], case.ks[0]
-
-    def call() -> torch.Tensor:
-        return ball_query(0.0, radius, k, case.points, case.query)
-
-    return Implementation("mmcv", call, lambda idx: compare(case, idx, outputs))
+    call = partial(ball_query, 0.0, case.radii[0], case.ks[0], case.points, case.query)
+    return _implementation("mmcv", call, case, outputs)
 
 
-def pointnet2_ops(case: BallCase, outputs: Outputs) -> Implementation:
-    """pointnet2_utils.ball_query."""
-    _only_on("cuda", case)
+def mmcv_knn(case: KnnCase, outputs: Outputs) -> Implementation:
+    case.only_on("cuda")
+    if case.k >= 100:
+        raise NotApplicable("k of 100 or more")
+    from mmcv.ops import knn
+
+    def check(idx: torch.Tensor) -> str:  # [B, k, M]
+        return neighbors_knn.compare(case, idx.transpose(1, 2), outputs)
+
+    return Implementation("mmcv", partial(knn, case.k, case.points, case.query), check)
+
+
+def mmcv_three(case: KnnCase, outputs: Outputs) -> Implementation:
+    case.only_on("cuda")
+    from mmcv.ops import three_nn
+
+    return _implementation("mmcv", lambda: three_nn(case.query, case.points)[1], case, outputs)
+
+
+def pointnet2_ball(case: BallCase, outputs: Outputs) -> Implementation:
+    case.only_on("cuda")
     from pointnet2_ops.pointnet2_utils import ball_query
 
-    radius, k = case.radii[0], case.ks[0]
-
-    def call() -> torch.Tensor:
-        return ball_query(radius, k, case.points, case.query)
-
-    return Implementation("pointnet2_ops", call, lambda idx: compare(case, idx, outputs))
+    call = partial(ball_query, case.radii[0], case.ks[0], case.points, case.query)
+    return _implementation("pointnet2_ops", call, case, outputs)
 
 
-UPSTREAM: List[UpstreamLibrary] = [
-    UpstreamLibrary(adapter.__name__, "ball_query", adapter)
-    for adapter in (scipy, torch_cluster, pytorch3d, mmcv, pointnet2_ops)
+def pointnet2_three(case: KnnCase, outputs: Outputs) -> Implementation:
+    case.only_on("cuda")
+    from pointnet2_ops.pointnet2_utils import three_nn
+
+    call = lambda: three_nn(case.query, case.points)[1]  # noqa: E731
+    return _implementation("pointnet2_ops", call, case, outputs)
+
+
+UPSTREAM = [
+    UpstreamLibrary("scipy", "ball_query", scipy_ball),
+    UpstreamLibrary("torch_cluster", "ball_query", torch_cluster_ball),
+    UpstreamLibrary("pytorch3d", "ball_query", pytorch3d_ball),
+    UpstreamLibrary("mmcv", "ball_query", mmcv_ball),
+    UpstreamLibrary("pointnet2_ops", "ball_query", pointnet2_ball),
+    UpstreamLibrary("scipy", "knn", scipy_knn),
+    UpstreamLibrary("torch_cluster", "knn", torch_cluster_knn),
+    UpstreamLibrary("pytorch3d", "knn", pytorch3d_knn),
+    UpstreamLibrary("mmcv", "knn", mmcv_knn),
+    UpstreamLibrary("mmcv", "three_nn", mmcv_three),
+    UpstreamLibrary("pointnet2_ops", "three_nn", pointnet2_three),
 ]

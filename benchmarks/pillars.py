@@ -2,10 +2,9 @@
 """Pillars: a scan to its canvas, and a training step of the pillar feature net; the baseline:
 padded rows through torch layers."""
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,9 +12,19 @@ from torch.nn import functional as F
 
 import torchvox
 from benchmarks.clouds import Clouds
-from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult, constant
+from benchmarks.suite import (
+    Case,
+    CaseSpec,
+    Facts,
+    Implementation,
+    Outputs,
+    Target,
+    apart,
+    constant,
+    name_of,
+)
 
-GRID: Dict[str, List[float]] = {
+GRID: dict[str, list[float]] = {
     "voxel_size": [0.16, 0.16, 4.0],
     "point_cloud_range": [0.0, -39.68, -3.0, 69.12, 39.68, 1.0],
 }
@@ -30,7 +39,7 @@ MANY_ROWS, TOLERANCE_OF_MANY = 1_000_000, 1e-2
 
 
 @dataclass(frozen=True)
-class PillarCase:
+class PillarCase(Case):
     """points [N, 4] of `batch` samples of equal length. seed: the gradient of the canvas; None:
     a fused net, without gradients."""
 
@@ -49,10 +58,10 @@ class PillarCase:
             "samples": self.batch,
             "pillars": int(found.counts[0, 0]),
             "channels": self.net.out_channels,
-            "dtype": str(self.net.pfn_layers[0].linear.weight.dtype).split(".")[1],
+            "dtype": name_of(self.net.pfn_layers[0].linear.weight.dtype),
         }
 
-    def voxel_arguments(self) -> Dict[str, object]:
+    def voxel_arguments(self) -> dict[str, object]:
         offsets = None
         if self.batch > 1:
             step = self.points.size(0) // self.batch
@@ -64,7 +73,7 @@ class PillarCase:
     def map(self) -> torchvox.ops.VoxelMap:
         return torchvox.voxel_map(**self.voxel_arguments())
 
-    def parameters(self) -> List[Tensor]:
+    def parameters(self) -> list[Tensor]:
         return list(self.net.parameters())
 
     def torchvox(self) -> Outputs:
@@ -75,12 +84,7 @@ class PillarCase:
             return (canvas,)
         return torch.autograd.grad(canvas, self.parameters(), self.seed)
 
-    def on(self, device: str) -> "PillarCase":
-        seed = None if self.seed is None else self.seed.to(device)
-        net = copy.deepcopy(self.net).to(device)
-        return replace(self, points=self.points.to(device), net=net, seed=seed)
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
+    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
         canvas = self.batch * self.net.out_channels * NX * NY
         size = self.parameters()[0].element_size()
         read = self.points.numel() * 4 + (0 if self.seed is None else canvas * size)
@@ -91,18 +95,9 @@ class PillarCase:
         if self.seed is not None and self.points.size(0) >= MANY_ROWS:
             tolerance = TOLERANCE_OF_MANY
 
-        def check(found: Sequence[Tensor]) -> str:
-            worst = 0.0
-            for got, want in zip(found, outputs, strict=True):
-                apart = (got.float() - want.float()).abs().max() / want.float().abs().max()
-                worst = max(worst, float(apart))
-            if not worst <= tolerance:
-                raise WrongResult(f"{worst:.1e} of the largest value apart")
-            return f"within {worst:.0e} of the largest value"
-
-        yield Implementation(
-            "decorate, linear, norm, max, scatter", partial(with_torch, self), check, True
-        )
+        check = partial(apart, expected=outputs, tolerance=tolerance)
+        call = partial(with_torch, self)
+        yield Implementation("decorate, linear, norm, max, scatter", call, check, True)
 
 
 def with_torch(case: PillarCase) -> Sequence[Tensor]:
@@ -173,7 +168,7 @@ def step(samples: int, pillars: int, slots: int, targets: Sequence[Target] = ())
     return CaseSpec(f"training, {samples} x {pillars} pillars of {slots}", build, tuple(targets))
 
 
-def gpu_cases() -> List[CaseSpec]:
+def gpu_cases() -> list[CaseSpec]:
     faster = Target("eager_us", faster_than="decorate", factor=5)
     return [
         scan("KITTI to canvas, half", 40_000, False, [Target("graph_us", 60)]),
@@ -183,5 +178,5 @@ def gpu_cases() -> List[CaseSpec]:
     ]
 
 
-def cpu_cases() -> List[CaseSpec]:
+def cpu_cases() -> list[CaseSpec]:
     return [scan("KITTI to canvas, half", 40_000, False), step(1, 4_000, 8)]

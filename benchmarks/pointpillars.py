@@ -2,16 +2,26 @@
 """Pillar detectors, scan on the device to boxes: the whole as one CUDA graph, with percentiles, and
 its stages. Weights are seeded; scores are shifted so that a known number of candidates passes."""
 
-import copy
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.clouds import Clouds
-from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult
+from benchmarks.suite import (
+    Case,
+    CaseSpec,
+    Facts,
+    Outputs,
+    Target,
+    WrongResult,
+    bytes_of,
+    graph_us,
+    moved,
+    name_of,
+)
 from torchvox import models
 
 CANDIDATES = 600  # above the threshold, about what a trained network has
@@ -20,7 +30,7 @@ STAGES = ("scan to boxes", "voxelize + encode + scatter", "backbone + neck", "he
 SWEEPS, SWEEP_POINTS = 3, 260_000
 
 
-def network(config: str, overrides: Sequence[str], example: Tuple[Tensor, Tensor]) -> nn.Module:
+def network(config: str, overrides: Sequence[str], example: tuple[Tensor, Tensor]) -> nn.Module:
     """A detector in float32 whose scores depend on the points."""
     from torchvox.models.detection import detector
 
@@ -39,11 +49,11 @@ def network(config: str, overrides: Sequence[str], example: Tuple[Tensor, Tensor
 
 
 @dataclass(frozen=True)
-class StageCase:
+class StageCase(Case):
     """One stage of a detector, or all of it, on what the stage before gives."""
 
     stage: str
-    inputs: Tuple[Any, ...]
+    inputs: tuple[Any, ...]
     source: str
     dtype: torch.dtype
     points: int
@@ -59,47 +69,28 @@ class StageCase:
         return self.stage == STAGES[0]
 
     def facts(self) -> Facts:
-        return {"points": self.points, "dtype": str(self.dtype).split(".")[1]}
+        return {"points": self.points, "dtype": name_of(self.dtype)}
 
     def torchvox(self) -> Outputs:
         return self.run(self.fast, self.inputs)
 
     @torch.no_grad()
-    def run(self, model: nn.Module, inputs: Tuple[Any, ...]) -> Outputs:
-        calls: Dict[str, Callable[..., Any]] = {
-            STAGES[0]: model,
-            STAGES[1]: model.canvas,
-            STAGES[2]: model.features,
-            STAGES[3]: model.head,
-            STAGES[4]: model.decoder,
-        }
-        found = calls[self.stage](*inputs)
+    def run(self, model: nn.Module, inputs: tuple[Any, ...]) -> Outputs:
+        calls = (model, model.canvas, model.features, model.head, model.decoder)
+        found = calls[STAGES.index(self.stage)](*inputs)
         if self.stage == STAGES[3]:
             return tuple(m for kind in found for m in kind)
         return (found,) if isinstance(found, Tensor) else tuple(found)
 
-    def on(self, device: str) -> "StageCase":
-        there = (copy.deepcopy(net).to(device) for net in (self.model, self.fast))
-        return replace(self, inputs=_to(self.inputs, device), model=next(there), fast=next(there))
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        read = [*_tensors(self.inputs), *self._weights()]
-        return _bytes(read), _bytes(outputs)
-
-    def _weights(self) -> List[Tensor]:
-        parts = {
-            STAGES[0]: [self.fast],
-            STAGES[1]: [self.fast.encoder],
-            STAGES[2]: [self.fast.backbone, self.fast.neck],
-            STAGES[3]: [self.fast.head],
-            STAGES[4]: [],
-        }
-        return [p for part in parts[self.stage] for p in part.parameters()]
+    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+        net = self.fast
+        parts = ([net], [net.encoder], [net.backbone, net.neck], [net.head], [])
+        return bytes_of(self.inputs, parts[STAGES.index(self.stage)]), bytes_of(outputs)
 
     def check(self, found: Sequence[Tensor]) -> str:
         """Against the model as built, in float32; boxes against the CPU's on the same maps."""
         if self.stage == STAGES[4]:
-            exact = self.run(self.fast.cpu(), _to(self.inputs, "cpu"))
+            exact = self.run(self.fast.cpu(), moved(self.inputs, "cpu"))
             self.fast.to(found[0].device)
             if not all(torch.equal(a.cpu(), b) for a, b in zip(found, exact, strict=True)):
                 raise WrongResult("not the bits of the CPU")
@@ -109,7 +100,7 @@ class StageCase:
             if count == 0 or not torch.isfinite(found[0]).all():
                 raise WrongResult(f"{count} boxes")
             return f"{count} boxes, {int(found[4][0])} candidates past the cap"
-        exact = self.run(self.model, _float(self.inputs))
+        exact = self.run(self.model, single(self.inputs))
         worst = 0.0
         for mine, other in zip(found, exact, strict=True):
             apart = (mine.float() - other).square().mean().sqrt()
@@ -118,39 +109,15 @@ class StageCase:
             raise WrongResult(f"off by {worst:.3g} of its size")
         return f"within {worst:.2g} of the size of float32"
 
-    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        return iter(())
 
-
-def _tensors(values: Any) -> List[Tensor]:
+def single(values: Any) -> Any:
+    """In float32, as the model as built wants it."""
     if isinstance(values, Tensor):
-        return [values]
-    return [t for value in values for t in _tensors(value)]
+        return values.float() if values.is_floating_point() else values
+    return type(values)(single(value) for value in values)
 
 
-def _changed(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(values, Tensor):
-        return change(values)
-    return type(values)(_changed(value, change) for value in values)
-
-
-def _to(values: Any, device: str) -> Any:
-    return _changed(values, lambda t: t.to(device))
-
-
-def _float(values: Any) -> Any:
-    return _changed(values, lambda t: t.float() if t.is_floating_point() else t)
-
-
-def _bytes(tensors: Sequence[Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
-
-
-def kitti(made: Clouds) -> Tuple[Tensor, str]:
-    return made.kitti()
-
-
-def ten_sweeps(made: Clouds) -> Tuple[Tensor, str]:
+def ten_sweeps(made: Clouds) -> tuple[Tensor, str]:
     """As many points as ten sweeps of 32 beams: x, y, z, intensity up to 255, age."""
     points, source = made.sweep(SWEEPS)
     points = points[:SWEEP_POINTS]
@@ -162,7 +129,7 @@ def ten_sweeps(made: Clouds) -> Tuple[Tensor, str]:
 def stage_case(
     title: str,
     config: str,
-    cloud: Callable[[Clouds], Tuple[Tensor, str]],
+    cloud: Callable[[Clouds], tuple[Tensor, str]],
     stage: str,
     dtype: torch.dtype,
     targets: Sequence[Target] = (),
@@ -179,10 +146,10 @@ def stage_case(
             inputs = inputs_of(fast, stage, scan)
         return StageCase(stage, inputs, source, dtype, len(points), model, fast)
 
-    return CaseSpec(f"{title} {str(dtype).split('.')[1]}, {stage}", build, tuple(targets))
+    return CaseSpec(f"{title} {name_of(dtype)}, {stage}", build, tuple(targets))
 
 
-def inputs_of(model: nn.Module, stage: str, scan: Tuple[Tensor, Tensor]) -> Tuple[Any, ...]:
+def inputs_of(model: nn.Module, stage: str, scan: tuple[Tensor, Tensor]) -> tuple[Any, ...]:
     if stage in STAGES[:2]:
         return scan
     canvas = model.canvas(*scan)
@@ -192,33 +159,27 @@ def inputs_of(model: nn.Module, stage: str, scan: Tuple[Tensor, Tensor]) -> Tupl
     return (features,) if stage == STAGES[3] else (model.head(features),)
 
 
-KITTI = ("PointPillars KITTI", "pointpillars_kitti", kitti)
+KITTI = ("PointPillars KITTI", "pointpillars_kitti", Clouds.kitti)
 CENTERS = ("CenterPoint pillars, ten sweeps", "centerpoint_pillars_nuscenes", ten_sweeps)
 TASKS = ("PointPillars multihead, ten sweeps", "pointpillars_nuscenes_multihead", ten_sweeps)
-LOW = ("PointPillars KITTI, threshold 0", "pointpillars_kitti", kitti)
+LOW = ("PointPillars KITTI, threshold 0", "pointpillars_kitti", Clouds.kitti)
 NO_THRESHOLD = ["model.args.detections.score=0.0"]
 
 
-def _goal(us: Optional[float]) -> List[Target]:
-    return [Target("graph_us", us)] if us else []
-
-
-def gpu_cases() -> List[CaseSpec]:
+def gpu_cases() -> list[CaseSpec]:
     half = torch.float16
-    kitti_us = dict(zip(STAGES, (700.0, 60.0, None, None, 100.0), strict=True))
-    cases = [stage_case(*KITTI, stage, half, _goal(us)) for stage, us in kitti_us.items()]
-    cases += [
-        stage_case(*LOW, stage, half, _goal(us), NO_THRESHOLD)
-        for stage, us in ((STAGES[0], None), (STAGES[4], 200.0))
+    limits = {STAGES[0]: graph_us(700), STAGES[1]: graph_us(60)}
+    limits[STAGES[4]] = graph_us(100)
+    return [
+        *(stage_case(*KITTI, stage, half, limits.get(stage, ())) for stage in STAGES),
+        stage_case(*LOW, STAGES[0], half, (), NO_THRESHOLD),
+        stage_case(*LOW, STAGES[4], half, graph_us(200), NO_THRESHOLD),
+        stage_case(*CENTERS, STAGES[0], half, graph_us(1500)),
+        *(stage_case(*CENTERS, stage, half) for stage in STAGES[1:]),
+        stage_case(*TASKS, STAGES[0], half),
     ]
-    cases += [
-        stage_case(*CENTERS, stage, half, _goal(1500.0 if stage == STAGES[0] else None))
-        for stage in STAGES
-    ]
-    return [*cases, stage_case(*TASKS, STAGES[0], half)]
 
 
-def cpu_cases() -> List[CaseSpec]:
-    single = torch.float32
-    whole = stage_case(*KITTI, STAGES[0], single, [Target("best_us", 1.5e6)])
-    return [whole, *(stage_case(*KITTI, stage, single) for stage in STAGES[1:])]
+def cpu_cases() -> list[CaseSpec]:
+    whole = stage_case(*KITTI, STAGES[0], torch.float32, [Target("best_us", 1.5e6)])
+    return [whole, *(stage_case(*KITTI, stage, torch.float32) for stage in STAGES[1:])]

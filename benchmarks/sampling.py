@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """furthest_point_sample: its cases, and the baselines: one block per cloud, loops."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Callable, Iterator, List, Sequence, Tuple
+from typing import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor
 
 import torchvox
 from benchmarks import baseline_fps
-from benchmarks.clouds import Cloud, Clouds
+from benchmarks.clouds import Cloud, Clouds, batched, cube
 from benchmarks.suite import (
+    Case,
     CaseSpec,
     Facts,
     Implementation,
@@ -20,6 +21,7 @@ from benchmarks.suite import (
     Outputs,
     Target,
     WrongResult,
+    graph_us,
 )
 
 RADIUS_TOLERANCE = 0.05  # of the coverage radius, between two exact samplings that part at a tie
@@ -28,7 +30,7 @@ LOOP_MOST_S = 5.0  # an implementation that would take longer is left out
 
 
 @dataclass(frozen=True)
-class SamplingCase:
+class SamplingCase(Case):
     """points [B, N, 3]; every sampling starts at point 0."""
 
     points: Tensor
@@ -43,17 +45,8 @@ class SamplingCase:
     def torchvox(self) -> Outputs:
         return torchvox.furthest_point_sample(self.points, self.samples)
 
-    def on(self, device: str) -> "SamplingCase":
-        return replace(self, points=self.points.to(device))
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        read = self.points.numel() * self.points.element_size()
-        return read, sum(out.numel() * out.element_size() for out in outputs)
-
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        def check(idx: Tensor) -> str:
-            return compare(self, idx, outputs)
-
+        check = partial(compare, self, outputs=outputs)
         if self.points.device.type == "cuda":
             baseline_fps.prepare()
             call = partial(baseline_fps.sample, self.points, self.samples)
@@ -136,36 +129,27 @@ def spec(
     name: str, cloud: Callable[[Clouds], Cloud], samples: int, targets: Sequence[Target] = ()
 ) -> CaseSpec:
     def build(clouds: Clouds) -> SamplingCase:
-        points, source = cloud(clouds)
-        points = points if points.dim() == 3 else points[None, :, :3].contiguous()
-        return SamplingCase(points, source, samples)
+        return SamplingCase(*batched(cloud(clouds)), samples)
 
     return CaseSpec(f"FPS {name}", build, tuple(targets))
 
 
-def cube(clouds: int, points: int) -> Callable[[Clouds], Cloud]:
-    return lambda made: made.cube(clouds, points)
-
-
-def gpu_cases() -> List[CaseSpec]:
-    def graph(us: float) -> List[Target]:
-        return [Target("graph_us", us)]
-
+def gpu_cases() -> list[CaseSpec]:
     return [
-        spec("32 x 1024 -> 512", cube(32, 1024), 512, graph(110)),
-        spec("32 x 4096 -> 1024", cube(32, 4096), 1024, graph(400)),
-        spec("16k -> 4k", cube(1, 16384), 4096, graph(1600)),
-        spec("65k -> 16k", cube(1, 65536), 16384, graph(6500)),
-        spec("111k sweep -> 16k", Clouds.sweep, 16384, graph(7000)),
-        spec("1M cube -> 16k", cube(1, 1 << 20), 16384, graph(12000)),
-        spec("1M (9 jittered sweeps) -> 16k", lambda made: made.sweep(9), 16384, graph(12000)),
-        spec("16 x 16k -> 4k", cube(16, 16384), 4096, graph(2600)),
-        spec("32 x 65k -> 4k", cube(32, 65536), 4096, graph(4500)),
+        spec("32 x 1024 -> 512", cube(32, 1024), 512, graph_us(110)),
+        spec("32 x 4096 -> 1024", cube(32, 4096), 1024, graph_us(400)),
+        spec("16k -> 4k", cube(1, 16384), 4096, graph_us(1600)),
+        spec("65k -> 16k", cube(1, 65536), 16384, graph_us(6500)),
+        spec("111k sweep -> 16k", Clouds.sweep, 16384, graph_us(7000)),
+        spec("1M cube -> 16k", cube(1, 1 << 20), 16384, graph_us(12000)),
+        spec("1M (9 jittered sweeps) -> 16k", lambda made: made.sweep(9), 16384, graph_us(12000)),
+        spec("16 x 16k -> 4k", cube(16, 16384), 4096, graph_us(2600)),
+        spec("32 x 65k -> 4k", cube(32, 65536), 4096, graph_us(4500)),
     ]
 
 
-def cpu_cases() -> List[CaseSpec]:
-    def faster(factor: float) -> List[Target]:
+def cpu_cases() -> list[CaseSpec]:
+    def faster(factor: float) -> list[Target]:
         return [Target("best_us", faster_than="fpsample", factor=factor)]
 
     return [

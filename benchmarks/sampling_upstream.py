@@ -2,7 +2,6 @@
 """Adapters for libraries that sample furthest points. All start at point 0, like torchvox here."""
 
 from functools import partial
-from typing import List
 
 import numpy as np
 import torch
@@ -22,14 +21,15 @@ def _implementation(name: str, call: Call, case: SamplingCase, outputs: Outputs)
     return Implementation(name, call, check)
 
 
-def _only_on(device: str, case: SamplingCase, batches: bool = True) -> None:
-    if case.points.device.type != device or (case.points.size(0) > 1 and not batches):
+def _one_cloud_of_the_cpu(case: SamplingCase) -> None:
+    case.only_on("cpu")
+    if case.points.size(0) > 1:
         raise NotApplicable
 
 
 def fpsample(case: SamplingCase, outputs: Outputs) -> Implementation:
     """bucket_fps_kdline_sampling with the tree height that is fastest here."""
-    _only_on("cpu", case, batches=False)
+    _one_cloud_of_the_cpu(case)
     import fpsample as package
 
     cloud = case.points[0].numpy()
@@ -44,7 +44,7 @@ def fpsample(case: SamplingCase, outputs: Outputs) -> Implementation:
 
 def open3d(case: SamplingCase, outputs: Outputs) -> Implementation:
     """PointCloud.farthest_point_down_sample, which gives points: their rows are looked up."""
-    _only_on("cpu", case, batches=False)
+    _one_cloud_of_the_cpu(case)
     import open3d as o3d
 
     xyz = case.points[0].double().numpy()
@@ -90,35 +90,29 @@ def pytorch3d(case: SamplingCase, outputs: Outputs) -> Implementation:
     case.refuse_slow_loop()
     from pytorch3d.ops import sample_farthest_points
 
-    def call() -> torch.Tensor:
-        return sample_farthest_points(case.points, K=case.samples)[1]
-
+    call = lambda: sample_farthest_points(case.points, K=case.samples)[1]  # noqa: E731
     return _implementation("pytorch3d", call, case, outputs)
 
 
 def mmcv(case: SamplingCase, outputs: Outputs) -> Implementation:
     """mmcv.ops.furthest_point_sample; other ties."""
-    _only_on("cuda", case)
+    case.only_on("cuda")
     from mmcv.ops import furthest_point_sample
 
-    def call() -> torch.Tensor:
-        return furthest_point_sample(case.points, case.samples)
-
+    call = partial(furthest_point_sample, case.points, case.samples)
     return _implementation("mmcv", call, case, outputs)
 
 
 def pointnet2_ops(case: SamplingCase, outputs: Outputs) -> Implementation:
     """pointnet2_utils.furthest_point_sample; other ties, and points next to 0 are skipped."""
-    _only_on("cuda", case)
+    case.only_on("cuda")
     from pointnet2_ops.pointnet2_utils import furthest_point_sample
 
-    def call() -> torch.Tensor:
-        return furthest_point_sample(case.points, case.samples)
-
+    call = partial(furthest_point_sample, case.points, case.samples)
     return _implementation("pointnet2_ops", call, case, outputs)
 
 
-UPSTREAM: List[UpstreamLibrary] = [
+UPSTREAM: list[UpstreamLibrary] = [
     UpstreamLibrary(adapter.__name__, "furthest_point_sample", adapter)
     for adapter in (fpsample, open3d, torch_cluster, pytorch3d, mmcv, pointnet2_ops)
 ]

@@ -7,29 +7,20 @@ implementation against torchvox, as far as its contract goes. An implementation 
 reported with the reason, never timed.
 """
 
+import copy
 import functools
+import math
 import time
-from dataclasses import dataclass, field
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    FrozenSet,
-    Iterator,
-    List,
-    Optional,
-    Protocol,
-    Sequence,
-    Tuple,
-)
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 
 from benchmarks import machine, timing
 from benchmarks.clouds import Clouds
 
-Measurement = Dict[str, Any]
-Facts = Dict[str, Any]
+Measurement = dict[str, Any]
+Facts = dict[str, Any]
 Outputs = Sequence[torch.Tensor]
 # A call of another implementation that takes longer is not repeated: the checked call is its
 # figure.
@@ -56,9 +47,9 @@ class Target:
     """
 
     figure: str
-    at_most_us: Optional[float] = None
+    at_most_us: float | None = None
     writes: float = 0.0
-    faster_than: Optional[str] = None
+    faster_than: str | None = None
     factor: float = 1.0
 
 
@@ -73,8 +64,8 @@ class Implementation:
     percentiles: bool = False  # of single replays
 
 
-class Case(Protocol):
-    """An input with its arguments. One class per op.
+class Case:
+    """An input with its arguments: a frozen dataclass per op.
 
     A case whose result is not bit-equal between devices brings `check`, as that of an
     `Implementation`.
@@ -83,11 +74,72 @@ class Case(Protocol):
     op: str
     source: str
 
-    def facts(self) -> Facts: ...
-    def torchvox(self) -> Outputs: ...
-    def on(self, device: str) -> "Case": ...
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]: ...
-    def baselines(self, outputs: Outputs) -> Iterator[Implementation]: ...
+    def facts(self) -> Facts:
+        raise NotImplementedError
+
+    def torchvox(self) -> Outputs:
+        raise NotImplementedError
+
+    def on(self, device: str) -> "Case":
+        return replace(self, **moved(vars(self), device))
+
+    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+        """Read and written. Here: every tensor of the case, and every output."""
+        return bytes_of(vars(self)), bytes_of(outputs)
+
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
+        return iter(())
+
+    def only_on(self, device: str) -> None:
+        """For an adapter."""
+        if self.points.device.type != device:
+            raise NotApplicable
+
+
+def moved(value: Any, device: str) -> Any:
+    """With every tensor in it on the device, and copies of modules: the case stays as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, torch.nn.Module):
+        return copy.deepcopy(value).to(device)
+    if isinstance(value, dict):
+        return {key: moved(part, device) for key, part in value.items()}
+    return type(value)(moved(v, device) for v in value) if type(value) in (list, tuple) else value
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Those in lists, tuples, dictionaries and modules too."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, torch.nn.Module):
+        yield from value.parameters()
+    elif isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from tensors_of(part)
+
+
+def bytes_of(*values: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(values))
+
+
+def graph_us(us: float, writes: float = 0.0) -> list[Target]:
+    return [Target("graph_us", us, writes)]
+
+
+def apart(found: Outputs, expected: Outputs, tolerance: float) -> str:
+    """Compares outputs to a share of the largest value of each."""
+    worst = 0.0
+    for got, want in zip(found, expected, strict=True):
+        got, want = got.cpu().double(), want.cpu().double()
+        off = (got - want).abs().max() / want.abs().max().clamp(min=1e-30)
+        worst = max(worst, float(off))
+    if not worst <= tolerance:
+        raise WrongResult(f"{worst:.1e} of the largest value apart")
+    return f"within {worst:.0e} of the largest value"
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).split(".")[1]
 
 
 @dataclass(frozen=True)
@@ -104,35 +156,31 @@ class UpstreamLibrary:
 class CaseSpec:
     name: str
     build: Callable[[Clouds], Case]
-    targets: Tuple[Target, ...] = ()
+    targets: tuple[Target, ...] = ()
 
 
 @dataclass
 class Settings:
     device: str
     budget_s: float = 0.15  # for one figure
-    upstream: List[UpstreamLibrary] = field(default_factory=list)
+    upstream: list[UpstreamLibrary] = field(default_factory=list)
     others: bool = True  # baselines and upstream libraries
-    skip: FrozenSet[str] = frozenset()  # implementations to leave out
-    deadline: float = float(
-        "inf"
-    )  # of time.perf_counter(); other implementations are left out after it
+    skip: frozenset[str] = frozenset()  # implementations to leave out
+    deadline: float = math.inf  # of time.perf_counter(); after it only torchvox is measured
 
     def refuse_late(self) -> None:
         if time.perf_counter() > self.deadline:
             raise NotApplicable("out of time")
 
 
-def run_case(spec: CaseSpec, clouds: Clouds, settings: Settings) -> List[Measurement]:
+def run_case(spec: CaseSpec, clouds: Clouds, settings: Settings) -> list[Measurement]:
     """The measurement of torchvox, then those of the baselines and of the upstream libraries."""
     case = spec.build(clouds)
     common = {"case": spec.name, "op": case.op, "device": settings.device}
     try:
         outputs = case.torchvox()
     except RuntimeError as error:  # the others have nothing to be compared with
-        return [
-            {**common, "implementation": "torchvox", "status": "failed", "reason": _sentence(error)}
-        ]
+        return [{**common, "implementation": "torchvox", **_failed(error)}]
     read, written = case.moved_bytes(outputs)
     size = {**case.facts(), "cloud": case.source, "read": read, "written": written}
     check = getattr(case, "check", functools.partial(_same_bits, case))
@@ -150,21 +198,20 @@ def run_case(spec: CaseSpec, clouds: Clouds, settings: Settings) -> List[Measure
         measurement.pop("call_s", None)
         if measurement["status"] == "timed":
             _add_floor(measurement, settings.device, read + written)
-    _judge(
-        spec.targets, measurements, write_us=machine.floor_us(settings.device, _written(size), 0)
-    )
+    features = int(size.get("features_bytes", 0))
+    _judge(spec.targets, measurements, machine.floor_us(settings.device, features, 0))
     return [{**common, **m, "size": size} for m in measurements]
 
 
 def _others(
     case: Case, outputs: Outputs, settings: Settings
-) -> Tuple[List[Implementation], List[Measurement]]:
+) -> tuple[list[Implementation], list[Measurement]]:
     """The baselines and the installed libraries, and the measurements of those that cannot take
     part."""
     if not settings.others:
         return [], []
     implementations = [i for i in case.baselines(outputs) if i.name not in settings.skip]
-    measurements: List[Measurement] = []
+    measurements: list[Measurement] = []
     for library in settings.upstream:
         if library.op != case.op or machine.version(library.package) is None:
             continue
@@ -173,13 +220,10 @@ def _others(
             implementations.append(library.prepare(case, outputs))
         except NotApplicable as reason:
             if str(reason):
-                measurements.append(
-                    {"implementation": library.package, "status": "skipped", "reason": str(reason)}
-                )
+                said = {"status": "skipped", "reason": str(reason)}
+                measurements.append({"implementation": library.package, **said})
         except Exception as error:  # a library may raise anything, and the others go on
-            measurements.append(
-                {"implementation": library.package, "status": "failed", "reason": _sentence(error)}
-            )
+            measurements.append({"implementation": library.package, **_failed(error)})
     return implementations, measurements
 
 
@@ -197,10 +241,10 @@ def _checked(implementation: Implementation, settings: Settings) -> Measurement:
     except WrongResult as error:
         return {"status": "wrong", "reason": str(error)}
     except Exception as error:  # as above
-        return {"status": "failed", "reason": _sentence(error)}
+        return _failed(error)
 
 
-def _once(call: timing.Call) -> Tuple[float, object]:
+def _once(call: timing.Call) -> tuple[float, object]:
     _synchronize()
     begin = time.perf_counter()
     result = call()
@@ -214,8 +258,8 @@ def _synchronize() -> None:
 
 
 def _time(
-    implementations: Dict[str, Implementation],
-    measurements: Dict[str, Measurement],
+    implementations: dict[str, Implementation],
+    measurements: dict[str, Measurement],
     settings: Settings,
 ) -> None:
     """Fills the figures in. torchvox is always measured in full."""
@@ -236,13 +280,13 @@ def _time(
             continue
         try:
             in_full = name == "torchvox" or measurements[name]["call_s"] < LONG_S
-            measurements[name] |= (
-                _gpu_figures(implementation, settings.budget_s)
-                if in_full
-                else _twice(implementation)
-            )
+            if in_full:
+                measurements[name] |= _gpu_figures(implementation, settings.budget_s)
+            else:
+                least = min(_once(implementation.call)[0] for _ in range(2))
+                measurements[name]["eager_us"] = round(1e6 * least, 1)
         except RuntimeError as error:
-            measurements[name] |= {"status": "failed", "reason": _sentence(error)}
+            measurements[name] |= _failed(error)
 
 
 def _gpu_figures(implementation: Implementation, budget_s: float) -> Facts:
@@ -258,10 +302,6 @@ def _gpu_figures(implementation: Implementation, budget_s: float) -> Facts:
     return {**figures, "eager_us": round(eager, 2), "cpu_us": round(cpu, 2)}
 
 
-def _twice(implementation: Implementation) -> Facts:
-    return {"eager_us": round(1e6 * min(_once(implementation.call)[0] for _ in range(2)), 1)}
-
-
 def _add_floor(measurement: Measurement, device: str, moved: int) -> None:
     """Where there is a figure to hold against it: a graph's, or that of a CPU call."""
     figure = measurement.get("graph_us", measurement.get("best_us"))
@@ -270,7 +310,7 @@ def _add_floor(measurement: Measurement, device: str, moved: int) -> None:
         measurement |= {"floor_us": round(floor, 3), "times_floor": round(figure / floor, 2)}
 
 
-def _judge(targets: Sequence[Target], measurements: List[Measurement], write_us: float) -> None:
+def _judge(targets: Sequence[Target], measurements: list[Measurement], write_us: float) -> None:
     """Writes the targets into the measurement of torchvox, each with its limit and whether it was
     met."""
     mine = next(m for m in measurements if m["implementation"] == "torchvox")
@@ -292,11 +332,7 @@ def _judge(targets: Sequence[Target], measurements: List[Measurement], write_us:
         )
 
 
-def _written(size: Facts) -> int:
-    return int(size.get("features_bytes", 0))
-
-
-def _rivals(target: Target, measurements: List[Measurement]) -> List[float]:
+def _rivals(target: Target, measurements: list[Measurement]) -> list[float]:
     every = target.faster_than == "every other implementation"
     return [
         measurement[target.figure]
@@ -324,12 +360,13 @@ def _same_bits(case: Case, found: object) -> str:
 
 
 @functools.cache
-def constant(values: Tuple[float, ...], device: torch.device) -> torch.Tensor:
+def constant(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
     """Numbers that a baseline needs on the device, copied there once: a copy in every call
     would cost it a synchronization, and its place in a graph."""
     return torch.tensor(values, device=device)
 
 
-def _sentence(error: BaseException) -> str:
+def _failed(error: BaseException) -> Facts:
     text = " ".join(str(error).split("\n\n")[0].split())[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    name = type(error).__name__
+    return {"status": "failed", "reason": f"{name}: {text}" if text else name}

@@ -9,7 +9,7 @@ import ctypes
 import statistics
 import time
 from itertools import pairwise
-from typing import Callable, Dict, List, NamedTuple, Tuple
+from typing import Callable, NamedTuple
 
 import torch
 
@@ -82,7 +82,7 @@ def replay_us(graph: torch.cuda.CUDAGraph, budget_s: float) -> float:
     return median_of_rounds(run, budget_s)
 
 
-def replay_percentiles(graph: torch.cuda.CUDAGraph, replays: int = 1000) -> Tuple[float, float]:
+def replay_percentiles(graph: torch.cuda.CUDAGraph, replays: int = 1000) -> tuple[float, float]:
     """(p50, p99) of single replays, between events of their own, which read a little too much."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
     events[0].record()
@@ -127,14 +127,14 @@ def cpu_us(call: Call, budget_s: float, wall_us: float) -> float:
     return median_of_rounds(run, budget_s, most)
 
 
-def interleaved_us(calls: Dict[str, Call], budget_s: float) -> Dict[str, Tuple[float, float]]:
+def interleaved_us(calls: dict[str, Call], budget_s: float) -> dict[str, tuple[float, float]]:
     """(median, least) time of each CPU call, each with its own budget.
 
     The calls take turns, ROUNDS times, so that a slow spell of the machine falls on all of them. A
     turn begins with a call that does not count, unless it fills half the budget; then it is all of
     the turn.
     """
-    seconds: Dict[str, List[float]] = {name: [] for name in calls}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(ROUNDS):
         for name, call in calls.items():
             taken = seconds[name]
@@ -158,6 +158,6 @@ def timed(call: Call) -> float:
     return time.perf_counter() - begin
 
 
-def fastest(calls: Dict[str, Call]) -> str:
+def fastest(calls: dict[str, Call]) -> str:
     """Which of several settings of one library is best, by the least of three calls."""
     return min(calls, key=lambda name: min(timed(calls[name]) for _ in range(3)))

@@ -2,7 +2,8 @@
 """voxelize: its cases, and the baseline, `unique` and `index_add`."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -10,7 +11,17 @@ from torch import Tensor
 
 import torchvox
 from benchmarks.clouds import Cloud, Clouds
-from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult, constant
+from benchmarks.suite import (
+    Case,
+    CaseSpec,
+    Facts,
+    Implementation,
+    Outputs,
+    Target,
+    WrongResult,
+    constant,
+    graph_us,
+)
 
 GRIDS = {
     "KITTI pillars": ([0.16, 0.16, 4.0], [0.0, -39.68, -3.0, 69.12, 39.68, 1.0]),
@@ -21,18 +32,18 @@ GRIDS = {
 
 
 @dataclass(frozen=True)
-class VoxelCase:
+class VoxelCase(Case):
     """points [N, F]; max_points, max_voxels -1: no limit; reduce "mean" or "none"; through the
     operator itself instead of the public function when `bare`."""
 
     points: Tensor
     source: str
-    voxel_size: List[float]
-    point_cloud_range: List[float]
+    voxel_size: list[float]
+    point_cloud_range: list[float]
     max_points: int
     max_voxels: int = -1
     reduce: str = "mean"
-    out_dtype: Optional[torch.dtype] = None
+    out_dtype: torch.dtype | None = None
     bare: bool = False
     op: str = "voxelize"
 
@@ -59,24 +70,13 @@ class VoxelCase:
             out_dtype=self.out_dtype,
         )
 
-    def on(self, device: str) -> "VoxelCase":
-        return replace(self, points=self.points.to(device))
-
-    def moved_bytes(self, outputs: Outputs) -> Tuple[int, int]:
-        read = self.points.numel() * self.points.element_size()
-        return read, sum(out.numel() * out.element_size() for out in outputs)
-
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         if self.bare:
             return
-        expected = Voxels.of_torchvox(self, outputs)
-        yield Implementation(
-            "torch unique + index_add", lambda: with_torch(self), lambda v: compare(v, expected)
-        )
+        check = partial(compare, expected=Voxels.of_torchvox(self, outputs))
+        yield Implementation("torch unique + index_add", partial(with_torch, self), check)
         if self.points.device.type == "cpu":
-            yield Implementation(
-                "numpy unique", lambda: with_numpy(self), lambda v: compare(v, expected)
-            )
+            yield Implementation("numpy unique", partial(with_numpy, self), check)
 
     def in_range(self) -> Tensor:
         """The points that lie in the grid, for libraries that know no range."""
@@ -87,13 +87,11 @@ class Voxels(NamedTuple):
     """A result in one form, whoever computed it: rows sorted by cell."""
 
     cells: Tensor  # [M] int64, (z * ny + y) * nx + x
-    count: Optional[Tensor]  # [M] stored points
-    features: Optional[Tensor]  # [M, F] mean or [M, P, F] padded
+    count: Tensor | None  # [M] stored points
+    features: Tensor | None  # [M, F] mean or [M, P, F] padded
 
     @staticmethod
-    def of(
-        case: VoxelCase, zyx: Tensor, count: Optional[Tensor], features: Optional[Tensor]
-    ) -> "Voxels":
+    def of(case: VoxelCase, zyx: Tensor, count: Tensor | None, features: Tensor | None) -> "Voxels":
         nx, ny, _ = torchvox.grid_size(case.voxel_size, case.point_cloud_range)
         z, y, x = zyx.long().unbind(1)
         cells, order = ((z * ny + y) * nx + x).sort()
@@ -209,12 +207,9 @@ def spec(
     return CaseSpec(f"voxelize {name}", build, tuple(targets))
 
 
-def gpu_cases() -> List[CaseSpec]:
+def gpu_cases() -> list[CaseSpec]:
     half, none = {"out_dtype": torch.half}, {"reduce": "none"}
     kitti, sweep = Clouds.kitti, Clouds.sweep
-
-    def graph(us: float, writes: float = 0.0) -> List[Target]:
-        return [Target("graph_us", us, writes)]
 
     def small(clouds: Clouds) -> Cloud:
         return clouds.street(1000)
@@ -224,25 +219,32 @@ def gpu_cases() -> List[CaseSpec]:
 
     eager, call = [Target("eager_us", 35)], [Target("cpu_us", 15)]
     return [
-        spec("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, graph(12)),
-        spec("111k 0.2 m, P=10, half mean", sweep, "0.2 m", 10, graph(18) + eager, **half),
-        spec("111k pillars, P=32, half mean", sweep, "pillars", 32, graph(18), **half),
-        spec("111k 0.075 m, P=10, half mean", sweep, "0.075 m", 10, graph(24), **half),
-        spec("1M 0.2 m, P=10, half mean", sweeps(9), "0.2 m", 10, graph(60), **half),
-        spec("10M 0.2 m, P=10, half mean", sweeps(90), "0.2 m", 10, graph(1000), **half),
-        spec("17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, graph(12, 1.5), **none),
-        spec("111k 0.2 m, P=10, none", sweep, "0.2 m", 10, graph(18, 1.5), **none),
-        spec("111k pillars, P=32, none", sweep, "pillars", 32, graph(18, 1.5), **none),
-        spec("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, graph(24, 1.5), **none),
+        spec("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, graph_us(12)),
+        spec("111k 0.2 m, P=10, half mean", sweep, "0.2 m", 10, graph_us(18) + eager, **half),
+        spec("111k pillars, P=32, half mean", sweep, "pillars", 32, graph_us(18), **half),
+        spec("111k 0.075 m, P=10, half mean", sweep, "0.075 m", 10, graph_us(24), **half),
+        spec("1M 0.2 m, P=10, half mean", sweeps(9), "0.2 m", 10, graph_us(60), **half),
+        spec("10M 0.2 m, P=10, half mean", sweeps(90), "0.2 m", 10, graph_us(1000), **half),
+        spec(
+            "17k KITTI pillars, P=32, none",
+            kitti,
+            "KITTI pillars",
+            32,
+            graph_us(12, 1.5),
+            **none,
+        ),
+        spec("111k 0.2 m, P=10, none", sweep, "0.2 m", 10, graph_us(18, 1.5), **none),
+        spec("111k pillars, P=32, none", sweep, "pillars", 32, graph_us(18, 1.5), **none),
+        spec("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, graph_us(24, 1.5), **none),
         spec("1k call, torchvox.voxelize", small, "0.2 m", 10, call),
         spec("1k call, torch.ops.torchvox.voxelize", small, "0.2 m", 10, call, bare=True),
     ]
 
 
-def cpu_cases() -> List[CaseSpec]:
+def cpu_cases() -> list[CaseSpec]:
     kitti, sweep = Clouds.kitti, Clouds.sweep
 
-    def best(us: float) -> List[Target]:
+    def best(us: float) -> list[Target]:
         return [Target("best_us", us)]
 
     rivals = [Target("best_us", faster_than="every other implementation")]

@@ -5,8 +5,6 @@ Each does the whole case: a padding library is followed by the mean that its use
 gets for free is said where it is: a capacity that fits exactly, or points in range only.
 """
 
-from typing import List, Tuple
-
 import numpy as np
 import torch
 
@@ -48,11 +46,11 @@ def mmcv(case: VoxelCase, outputs: Outputs, deterministic: bool = True) -> Imple
         deterministic=deterministic,
     )
 
-    def call() -> Tuple[torch.Tensor, ...]:
+    def call() -> tuple[torch.Tensor, ...]:
         padded, zyx, count = layer(case.points)
         return _reduced(case, padded, count), zyx, count
 
-    def check(found: Tuple[torch.Tensor, ...]) -> str:
+    def check(found: tuple[torch.Tensor, ...]) -> str:
         features, zyx, count = found
         return compare(Voxels.of(case, zyx, count, features if deterministic else None), expected)
 
@@ -77,11 +75,11 @@ def spconv(case: VoxelCase, outputs: Outputs) -> Implementation:
         device=case.points.device,
     )
 
-    def call() -> Tuple[torch.Tensor, ...]:
+    def call() -> tuple[torch.Tensor, ...]:
         padded, zyx, count = make(case.points)
         return _reduced(case, padded, count), zyx, count
 
-    def check(found: Tuple[torch.Tensor, ...]) -> str:
+    def check(found: tuple[torch.Tensor, ...]) -> str:
         features, zyx, count = found
         sure = case.points.device.type == "cpu"
         return compare(Voxels.of(case, zyx, count, features if sure else None), expected)
@@ -161,7 +159,7 @@ def small_gicp_threaded(case: VoxelCase, outputs: Outputs) -> Implementation:
     return small_gicp(case, outputs, torch.get_num_threads())
 
 
-UPSTREAM: List[UpstreamLibrary] = [
+UPSTREAM: list[UpstreamLibrary] = [
     UpstreamLibrary("mmcv", "voxelize", mmcv),
     UpstreamLibrary("mmcv", "voxelize", lambda case, outputs: mmcv(case, outputs, False)),
     UpstreamLibrary("spconv", "voxelize", spconv),
