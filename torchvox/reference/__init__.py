@@ -2,8 +2,8 @@
 """Slow, independent definitions of the ops: plain Python and NumPy on CPU tensors.
 
 Each function takes the arguments of the registered op of the same name and returns the same
-tuple of tensors, bit for bit. Nothing here is shared with the C++ and CUDA code; when the two
-disagree, one of them is wrong.
+tuple of tensors, bit for bit. What an op refuses need not be refused here. Nothing here is shared
+with the C++ and CUDA code; when the two disagree, one of them is wrong.
 """
 
 from torchvox.reference import (
@@ -33,16 +33,6 @@ from torchvox.reference.voxel import *
 from torchvox.reference.voxel_grid import *
 from torchvox.reference.voxel_rows import *
 
-__all__ = []
-__all__ += bev.__all__
-__all__ += boxes.__all__
-__all__ += detection.__all__
-__all__ += grouping.__all__
-__all__ += neighbors.__all__
-__all__ += neighbors_group_mlp.__all__
-__all__ += neighbors_knn.__all__
-__all__ += pillars.__all__
-__all__ += sampling.__all__
-__all__ += voxel.__all__
-__all__ += voxel_grid.__all__
-__all__ += voxel_rows.__all__
+_DOMAINS = (bev, boxes, detection, grouping, neighbors, neighbors_group_mlp, neighbors_knn, pillars)
+_DOMAINS += (sampling, voxel, voxel_grid, voxel_rows)
+__all__ = [name for domain in _DOMAINS for name in domain.__all__]

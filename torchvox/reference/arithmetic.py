@@ -54,13 +54,15 @@ def _round_to_odd(values: np.ndarray) -> np.ndarray:
 
 
 def cascade_sum(values: np.ndarray) -> np.ndarray:
-    """Sum the rows of `values` (n, F) in rank order, as a base-32 cascade.
+    """Sum the rows of `values` (n, F), or (n,), in rank order, as a base-32 cascade.
 
     Level 0 adds single rows, left to right. After every 32 rows its sum moves to level 1, after
     every 32 of those the sum of level 1 moves to level 2, and so on. What is left in the levels
     at the end is added finest first: ((a0 + a1) + a2) + ... Every accumulator starts at +0, and
     all additions are rounded to the dtype of `values`. Up to 32 rows this is the plain loop.
     """
+    if values.ndim == 1:
+        return cascade_sum(values[:, None])[0]
     n, num_features = values.shape
     num_levels = 1
     while SUM_BASE**num_levels <= n:

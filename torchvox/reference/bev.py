@@ -35,11 +35,9 @@ def bev_max_height(
     lowest_code: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """(height [B, H, W], counts [B + 1, 4]): the height of the highest point of each cell."""
-    height, _, counts = _max_height(
-        "bev_max_height", points, point_cloud_range, size, batch_offsets, num_valid,
-        orientation, out_dtype, fill, lowest_code,
-    )  # fmt: skip
-    return height, counts
+    options = {"batch_offsets": batch_offsets, "num_valid": num_valid, "orientation": orientation}
+    options |= {"out_dtype": out_dtype, "fill": fill, "lowest_code": lowest_code}
+    return bev_max_height_with_index(points, point_cloud_range, size, **options)[::2]
 
 
 def bev_max_height_with_index(
@@ -55,24 +53,8 @@ def bev_max_height_with_index(
     lowest_code: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(height, top_index [B, H, W] int32, counts): also the row of the top point, -1 if none."""
-    return _max_height(
-        "bev_max_height_with_index", points, point_cloud_range, size, batch_offsets, num_valid,
-        orientation, out_dtype, fill, lowest_code,
-    )  # fmt: skip
-
-
-def _max_height(
-    op, points, point_cloud_range, size, batch_offsets, num_valid, orientation, out_dtype, fill,
-    lowest_code,
-):  # fmt: skip
-    raster.check_points(op, points)
-    grid = raster.make_grid(op, point_cloud_range, size, orientation)
-    raster.check_batch(op, batch_offsets, num_valid)
+    grid = raster.make_grid(point_cloud_range, size, orientation)
     dtype = torch.float32 if out_dtype is None else out_dtype
-    if dtype not in (torch.float32, torch.uint8, torch.uint16):
-        raise TypeError(f"{op}: out_dtype must be float32, uint8 or uint16, got {dtype}")
-    if not 0 <= lowest_code <= 254:
-        raise ValueError(f"{op}: lowest_code must be in 0..254, got {lowest_code}")
 
     samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
     z = raster.heights(points)
@@ -117,14 +99,9 @@ def bev_rasterize(
     density_base: int = 64,
 ) -> tuple[Tensor, Tensor]:
     """(image [B, C, H, W] float32, counts [B + 1, 4]): planes in the order of `channels`."""
-    op = "bev_rasterize"
-    raster.check_points(op, points)
-    grid = raster.make_grid(op, point_cloud_range, size, orientation)
-    raster.check_batch(op, batch_offsets, num_valid)
-    planes = channel.parse_planes(op, channels, grid)
-    intensity = channel.intensity_of(op, points, features, planes)
-    if not 2 <= density_base <= 512:
-        raise ValueError(f"{op}: density_base must be in 2..512, got {density_base}")
+    grid = raster.make_grid(point_cloud_range, size, orientation)
+    planes = channel.parse_planes(channels)
+    intensity = channel.intensity_of(points, features, planes)
     density = channel.density_table(density_base)
 
     samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
@@ -168,9 +145,8 @@ def bev_rasterize_backward(
     intensity_mean every point of the cell; nothing else has a gradient. Each point belongs to one
     cell: its terms are added in float32 in channel order from +0, then rounded to its dtype.
     """
-    op = "bev_rasterize"
-    grid = raster.make_grid(op, point_cloud_range, size, orientation)
-    planes = channel.parse_planes(op, channels, grid)
+    grid = raster.make_grid(point_cloud_range, size, orientation)
+    planes = channel.parse_planes(channels)
     z = raster.heights(points)
     samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
     grad = grad_image.detach().float().numpy()
@@ -204,7 +180,7 @@ def bev_affine(
     point_cloud_range: list[float], size: list[int], orientation: str = "grid"
 ) -> Tensor:
     """[3, 3] float64: (col, row, 1) to (x, y, 1) in meters; whole pixels are cell centers."""
-    grid = raster.make_grid("bev_affine", point_cloud_range, size, orientation)
+    grid = raster.make_grid(point_cloud_range, size, orientation)
     x0, y0 = (float(v) for v in grid.lo[:2])
     dx, dy = (float(v) for v in grid.res)
     first_x, last_x = x0 + 0.5 * dx, x0 + (grid.nx - 0.5) * dx

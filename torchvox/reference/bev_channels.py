@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .bev_grid import F32, Grid, array
+from .arithmetic import cascade_sum, to_working
+from .bev_grid import F32, Grid
 
 HEIGHTS = ("height_max", "height_min", "height_mean", "height_range", "height_norm", "slices")
 INTENSITIES = ("intensity_top", "intensity_mean", "intensity_max")
 ZERO_WHERE_EMPTY = ("count", "density", "occupancy")
-SLICED = ("occupancy", "slices")
-UNSLICED = [n for n in HEIGHTS + INTENSITIES + ZERO_WHERE_EMPTY if n not in SLICED]
 
 
 @dataclass(frozen=True)
@@ -81,70 +80,24 @@ def _height_mean(z: np.ndarray, grid: Grid) -> np.float32:
     return F32(z0 + (float(total) / len(z)) / steps_per_meter)
 
 
-def cascade_sum(values: np.ndarray) -> np.float32:
-    """Float32 sum in input order as a base-32 cascade (the sum rule of voxelize).
-
-    32 consecutive values left to right, then 32 such sums, and so on. What is left over at each
-    level is added at the end, finest level first. Every accumulator starts at +0.
-    """
-    leftovers = []
-    while len(values):
-        whole = len(values) // 32 * 32
-        leftovers.append(_running_sum(values[whole:]))
-        values = np.array([_running_sum(v) for v in values[:whole].reshape(-1, 32)], F32)
-    return _running_sum(np.array(leftovers, F32))
-
-
-def _running_sum(values: np.ndarray) -> np.float32:
-    """((0 + v0) + v1) + ... in float32."""
-    total = F32(0)
-    with np.errstate(all="ignore"):
-        for v in values:
-            total = total + v
-    return total
-
-
 def density_table(base: int) -> np.ndarray:
     """min(1, log(n + 1) / log(base)) for n = 0 .. base - 1, computed in double."""
     table = [min(1.0, math.log(n + 1) / math.log(base)) for n in range(base)]
     return np.array(table, np.float64).astype(F32)
 
 
-def intensity_of(op, points, features, planes) -> np.ndarray | None:
-    if features is not None:
-        n = points.size(0)
-        if not features.is_floating_point():
-            raise TypeError(f"{op}: features must be a floating-point tensor, got {features.dtype}")
-        if tuple(features.shape) not in ((n,), (n, 1)):
-            raise ValueError(
-                f"{op}: features must be [N] or [N, 1] with N = {n}, got {list(features.shape)}"
-            )
+def intensity_of(points, features, planes) -> np.ndarray | None:
     if not any(name in INTENSITIES for name, _, _ in planes):
         return None
-    if features is None and points.size(1) < 4:
-        raise ValueError(
-            f"{op}: points must be [N, F] with F >= 4 (intensity in column 3) or features given, "
-            f"got {list(points.shape)}"
-        )
     with np.errstate(all="ignore"):
-        return array(points[:, 3] if features is None else features.reshape(-1)).astype(F32)
+        return to_working(points[:, 3] if features is None else features.reshape(-1)).astype(F32)
 
 
-def parse_planes(op: str, channels: list[str], grid: Grid) -> list[tuple[str, int, int]]:
+def parse_planes(channels: list[str]) -> list[tuple[str, int, int]]:
     """(channel name, slice, number of slices) of every output plane."""
     planes = []
     for channel in channels:
-        name, colon, number = channel.partition(":")
-        sliced = bool(colon) and name in SLICED and number.isascii() and number.isdecimal()
-        if not (sliced and int(number) > 0) and (colon or name not in UNSLICED):
-            known = [*UNSLICED, *(f"{n}:K" for n in SLICED)]
-            raise ValueError(f"{op}: channels must be of {', '.join(known)}, got {channel!r}")
-        of = int(number) if sliced else 1
-        if len(planes) + of > 256:
-            raise ValueError(f"{op}: channels must give 1..256 planes, got {channels}")
+        name, _, number = channel.partition(":")
+        of = int(number or 1)
         planes += [(name, k, of) for k in range(of)]
-    if not planes:
-        raise ValueError(f"{op}: channels must give 1..256 planes, got {channels}")
-    if not all((grid.hi[2] - grid.lo[2]) / F32(of) > 0 for _, _, of in planes):
-        raise ValueError(f"{op}: channels must cut slices thicker than 0 m, got {channels}")
     return planes

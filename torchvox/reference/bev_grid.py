@@ -5,8 +5,9 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
+
+from .arithmetic import to_working
 
 F32 = np.float32
 USED, OUT_OF_RANGE, NON_FINITE = 1, 2, 3  # also the columns of counts
@@ -40,7 +41,7 @@ class Grid:
 
 def classify(points: Tensor, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
     """Outcome (USED, OUT_OF_RANGE, NON_FINITE) and flat pixel (-1 if unused) of every point."""
-    xyz = array(points[:, :3])  # [N, 3] float32, or float64 for float64 points
+    xyz = to_working(points[:, :3])  # [N, 3] float32, or float64 for float64 points
     t = xyz.dtype.type
     finite = np.isfinite(xyz).all(1)
     inside = ((grid.lo.astype(t) <= xyz) & (xyz < grid.hi.astype(t))).all(1)
@@ -74,58 +75,13 @@ def samples_of(n: int, batch_offsets: Tensor | None, num_valid: Tensor | None) -
     return [r[: min(max(v, 0), len(r))] for r, v in zip(blocks, valid, strict=True)]
 
 
-def array(t: Tensor) -> np.ndarray:
-    """As NumPy, half types widened to float32."""
-    t = t.detach()
-    return (t if t.dtype in (torch.float32, torch.float64) else t.float()).numpy()
-
-
 def heights(points: Tensor) -> np.ndarray:
     """[N] z rounded to float32, -0.0 turned into +0.0."""
     with np.errstate(all="ignore"):
-        return array(points[:, 2]).astype(F32) + F32(0)
+        return to_working(points[:, 2]).astype(F32) + F32(0)
 
 
-def make_grid(op: str, point_cloud_range: list[float], size: list[int], orientation: str) -> Grid:
-    if len(point_cloud_range) != 6:
-        raise ValueError(
-            f"{op}: point_cloud_range must be (x0, y0, z0, x1, y1, z1), got {point_cloud_range}"
-        )
-    if len(size) != 2 or min(size) < 1 or max(size) > 2**24:
-        raise ValueError(f"{op}: size must be (nx, ny), each in 1..{2**24}, got {size}")
-    if orientation not in ("grid", "image", "north_up"):
-        raise ValueError(f"{op}: orientation must be grid, image or north_up, got {orientation!r}")
-    with np.errstate(all="ignore"):
-        bounds = np.array(point_cloud_range, np.float64).astype(F32)
-        lo, hi = bounds[:3], bounds[3:]
-        res = (hi[:2] - lo[:2]) / np.array(size, F32)
-        extent = hi - lo
-    if not (np.isfinite(bounds).all() and np.isfinite(extent).all() and (lo < hi).all()):
-        raise ValueError(
-            f"{op}: point_cloud_range must be finite with lower < upper bounds on every axis in "
-            f"float32, got {point_cloud_range}"
-        )
-    if not (res > 0).all():
-        raise ValueError(f"{op}: point_cloud_range must be wider than size, got {size}")
-    return Grid(lo, hi, res, size[0], size[1], orientation)
-
-
-def check_points(op: str, points: Tensor) -> None:
-    if not points.is_floating_point():
-        raise TypeError(f"{op}: points must be a floating-point tensor, got {points.dtype}")
-    if points.dim() != 2 or points.size(1) < 3:
-        raise ValueError(f"{op}: points must be [N, F] with F >= 3, got {list(points.shape)}")
-
-
-def check_batch(op: str, batch_offsets: Tensor | None, num_valid: Tensor | None) -> None:
-    for name, t in (("batch_offsets", batch_offsets), ("num_valid", num_valid)):
-        if t is not None and t.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"{op}: {name} must be int32 or int64, got {t.dtype}")
-    if batch_offsets is not None and (batch_offsets.dim() != 1 or batch_offsets.size(0) < 1):
-        raise ValueError(f"{op}: batch_offsets must be [B + 1], got {list(batch_offsets.shape)}")
-    samples = 1 if batch_offsets is None else batch_offsets.size(0) - 1
-    if num_valid is not None and num_valid.numel() != samples:
-        raise ValueError(
-            f"{op}: num_valid must have one element per sample ({samples}), "
-            f"got {list(num_valid.shape)}"
-        )
+def make_grid(point_cloud_range: list[float], size: list[int], orientation: str) -> Grid:
+    bounds = np.array(point_cloud_range, np.float64).astype(F32)
+    lo, hi = bounds[:3], bounds[3:]
+    return Grid(lo, hi, (hi[:2] - lo[:2]) / np.array(size, F32), size[0], size[1], orientation)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import check_index_tensor, fail
 from .portable_math import sin_cos
 
 __all__ = [
@@ -22,15 +21,6 @@ LEAST = 1e-30  # of a size, an area or a volume, in meters
 
 def rotated_iou(a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False) -> Tensor:
     """[.., N, M], or [.., N] of pairs."""
-    op = "rotated_iou"
-    _check_boxes(op, "a", a)
-    _check_boxes(op, "b", b)
-    if b.dtype != a.dtype:
-        fail(TypeError, op, "b must have the dtype of a", b.dtype)
-    if b.dim() != a.dim() or b.shape[:-2] != a.shape[:-2] or (paired and b.size(-2) != a.size(-2)):
-        fail(ValueError, op, "b must have the leading sizes of a", list(b.shape))
-    if mode not in ("bev", "3d"):
-        fail(ValueError, op, "mode must be 'bev' or '3d'", repr(mode))
     first, second = a.detach().numpy(), b.detach().numpy()
     if not paired:
         first, second = first[..., :, None, :], second[..., None, :, :]
@@ -48,14 +38,6 @@ def rotated_nms(
     mode: str = "rotated",
 ) -> tuple[Tensor, Tensor]:
     """(index [B, K] int32, count [B] int32)."""
-    op = "rotated_nms"
-    if mode not in ("rotated", "circle"):
-        fail(ValueError, op, "mode must be 'rotated' or 'circle'", repr(mode))
-    if not threshold >= 0:
-        fail(ValueError, op, "threshold must be >= 0", threshold)
-    for name, t in (("group", group), ("lengths", lengths)):
-        if t is not None:
-            check_index_tensor(op, name, t)
     index = np.full((boxes.size(0), max_out), -1, np.int32)
     count = np.zeros(boxes.size(0), np.int32)
     for b in range(boxes.size(0)):
@@ -86,13 +68,6 @@ def points_in_boxes(
     box_lengths: Tensor | None = None,
 ) -> Tensor:
     """index [B, N] int32, mask [B, G, N] bool or count [B, G] int32."""
-    op = "points_in_boxes"
-    _check_boxes(op, "boxes", boxes)
-    if mode not in ("index", "mask", "count"):
-        fail(ValueError, op, "mode must be 'index', 'mask' or 'count'", repr(mode))
-    for name, t in (("lengths", lengths), ("box_lengths", box_lengths)):
-        if t is not None:
-            check_index_tensor(op, name, t)
     p, g = points.numpy()[:, None, :, :3], boxes.numpy()[:, :, None, :]
     t = p.dtype.type
     x, y, z, length, width, height = (g[..., c] for c in range(6))
@@ -252,10 +227,3 @@ def _suppressed(rows: np.ndarray, i: int, rivals: list[int], threshold: float, m
         with np.errstate(all="ignore"):
             return bool((dx * dx + dy * dy <= np.float32(threshold)).any())
     return bool((iou_of_pairs(rows[rivals], rows[i][None]) > np.float32(threshold)).any())
-
-
-def _check_boxes(op: str, name: str, boxes: Tensor) -> None:
-    if boxes.dtype not in (torch.float32, torch.float64):
-        fail(TypeError, op, f"{name} must be float32 or float64", boxes.dtype)
-    if boxes.dim() not in (2, 3) or boxes.size(-1) < COLUMNS:
-        fail(ValueError, op, f"{name} must be [N, 7] or [B, N, 7]", list(boxes.shape))

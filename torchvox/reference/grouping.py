@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .arithmetic import to_working
 from .fma import fma
 from .neighbors_knn import three_nn
-from .sampling import _array
 
 __all__ = [
     "gather_points",
@@ -35,7 +35,6 @@ LANES = 32  # partial sums of the gradient of a weight
 
 def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:
     """Row idx[b, m] of features[b]; zeros for an index outside [0, N)."""
-    _check_gather(features, idx)
     rows = features.transpose(1, 2) if channels_first else features  # [B, N, C]
     b, n, c = rows.shape
     out = torch.zeros(b, idx.size(1), c, dtype=features.dtype)
@@ -55,7 +54,7 @@ def gather_points_backward(
     """
     rows = grad.transpose(1, 2) if channels_first else grad  # [B, M, C]
     b, _, c = rows.shape
-    values = _array(rows)
+    values = to_working(rows)
     out = np.zeros((b, num_points, c), values.dtype)
     for i in range(b):
         for n in range(num_points):
@@ -120,8 +119,8 @@ def three_interpolate(
         return three_interpolate(features[None], row[None], weight[None])[0]
     rows = group_points(features, idx, channels_first=channels_first)
     rows = rows.movedim(1, -1) if channels_first else rows  # [B, M, 3, C]
-    f = _working(rows)
-    w = _working(weight).astype(f.dtype)[..., None]
+    f = to_working(rows)
+    w = to_working(weight).astype(f.dtype)[..., None]
     with np.errstate(all="ignore"):
         middle = w[:, :, 1] * f[:, :, 1]
     out = fma(w[:, :, 2], f[:, :, 2], fma(w[:, :, 0], f[:, :, 0], middle))
@@ -139,7 +138,7 @@ def three_interpolate_backward(
     """
     grad_rows = grad.transpose(1, 2) if channels_first else grad  # [B, M, C]
     feature_rows = features.transpose(1, 2) if channels_first else features
-    g, f, w = _working(grad_rows), _working(feature_rows), _working(weight)
+    g, f, w = to_working(grad_rows), to_working(feature_rows), to_working(weight)
     w = w.astype(g.dtype)
     clouds, queries, channels = g.shape
     rows = f.shape[1]
@@ -234,7 +233,9 @@ def neighbor_distance_backward(
     """
     batched = points.dim() == 3
     row = slot_rows(idx, points.size(-2), count, batch_offsets, query_batch_offsets, local_index)
-    p, q, g = (_working(t) if batched else _working(t)[None] for t in (points, query, grad_dist2))
+    p, q, g = (
+        to_working(t) if batched else to_working(t)[None] for t in (points, query, grad_dist2)
+    )
     row = row.reshape(g.shape)
     clouds, rows, dims = p.shape
     grad_p, grad_q = np.zeros_like(p), np.zeros_like(q)
@@ -313,25 +314,5 @@ def chunked_sum(values: np.ndarray) -> np.ndarray:
     return total
 
 
-def _working(t: Tensor) -> np.ndarray:
-    """As NumPy, half types widened to float32."""
-    t = t.detach()
-    return (t if t.dtype in (torch.float32, torch.float64) else t.float()).numpy()
-
-
 def _rounded(values: np.ndarray, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(values).to(dtype)
-
-
-def _check_gather(features: Tensor, idx: Tensor) -> None:
-    op = "gather_points"
-    if not features.is_floating_point():
-        raise TypeError(f"{op}: features must be a floating-point tensor, got {features.dtype}")
-    if idx.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{op}: idx must be int32 or int64, got {idx.dtype}")
-    if features.dim() != 3:
-        raise ValueError(f"{op}: features must have 3 dimensions, got {list(features.shape)}")
-    if idx.dim() != 2 or idx.size(0) != features.size(0):
-        raise ValueError(
-            f"{op}: idx must be [B, M] with B = {features.size(0)}, got {list(idx.shape)}"
-        )

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .arithmetic import to_working
 from .fma import fma
 
 __all__ = [
@@ -54,18 +55,11 @@ def furthest_point_sample(
     init_dist2: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(idx [B, S] int32, dist2 [B, S]) of points [B, N, D]."""
-    op = "furthest_point_sample"
-    _check_points(op, points, "[B, N, D]", 3)
     rules = Rules(tie, tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2)
-    _check_rules(op, rules, points.size(-1), start)
-    if num_samples < 0:
-        raise ValueError(f"{op}: num_samples must be >= 0, got {num_samples}")
     b, n, _ = points.shape
-    _check_integers(op, "lengths", lengths, "[B]", [(b,)])
-    _check_integers(op, "counts", counts, "[B]", [(b,)])
-    starts = _starts(op, start, start_idx, b)
+    starts = _starts(start, start_idx, b)
 
-    clouds = _array(points)
+    clouds = to_working(points)
     lengths = np.full(b, n) if lengths is None else np.clip(lengths.numpy(), 0, n)
     counts = np.full(b, num_samples) if counts is None else np.clip(counts.numpy(), 0, num_samples)
     idx = np.full((b, num_samples), -1, np.int32)
@@ -94,24 +88,9 @@ def furthest_point_sample_ragged(
     local_index: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(idx [max_total] int32, dist2 [max_total]) of packed clouds."""
-    op = "furthest_point_sample_ragged"
-    _check_points(op, points, "[T, D]", 2)
     rules = Rules(tie, tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2)
-    _check_rules(op, rules, points.size(-1), start)
-    if max_total < 0:
-        raise ValueError(f"{op}: max_total must be >= 0, got {max_total}")
-    for name, t in (("batch_offsets", batch_offsets), ("out_offsets", out_offsets)):
-        _check_integers(op, name, t, "[B + 1]", None)
-        if t.dim() != 1 or t.size(0) < 1:
-            raise ValueError(f"{op}: {name} must be [B + 1], got {list(t.shape)}")
-    if batch_offsets.shape != out_offsets.shape:
-        raise ValueError(
-            f"{op}: out_offsets must be as long as batch_offsets, {list(batch_offsets.shape)}, "
-            f"got {list(out_offsets.shape)}"
-        )
-    starts = _starts(op, start, start_idx, batch_offsets.size(0) - 1)
-
-    cloud = _array(points)
+    starts = _starts(start, start_idx, batch_offsets.size(0) - 1)
+    cloud = to_working(points)
     batch_offsets = np.clip(batch_offsets.numpy(), 0, len(cloud))
     out_offsets = np.clip(out_offsets.numpy(), 0, max_total)
     idx = np.full(max_total, -1, np.int32)
@@ -216,60 +195,8 @@ def _near_origin(cloud: np.ndarray) -> np.ndarray:
     return _norm2_pn2(cloud.T).astype(np.float64) <= 1e-3
 
 
-# -------------------------------------------------------------------------------------- arguments
-
-
-def _array(t: Tensor) -> np.ndarray:
-    """As NumPy, half types widened to float32."""
-    t = t.detach()
-    return (t if t.dtype in (torch.float32, torch.float64) else t.float()).numpy()
-
-
-def _starts(op: str, start: int, start_idx: Tensor | None, b: int) -> np.ndarray:
+def _starts(start: int, start_idx: Tensor | None, b: int) -> np.ndarray:
     """[B, s0] start points of every cloud, as given."""
     if start_idx is None:
         return np.full((b, 1), start)
-    shape = (b,) if start_idx.dim() == 1 else (b, start_idx.size(-1) if start_idx.dim() else 0)
-    _check_integers(op, "start_idx", start_idx, "[B] or [B, s0]", [shape])
     return start_idx.numpy().reshape(b, -1) if b else np.zeros((0, 1), np.int64)
-
-
-def _check_points(op: str, points: Tensor, shape: str, rank: int) -> None:
-    if not points.is_floating_point():
-        raise TypeError(f"{op}: points must be a floating-point tensor, got {points.dtype}")
-    if points.dim() != rank or points.size(-1) < 1:
-        raise ValueError(f"{op}: points must be {shape} with D >= 1, got {list(points.shape)}")
-
-
-def _check_rules(op: str, rules: Rules, d: int, start: int) -> None:
-    for name, allowed in (
-        ("tie", ("lowest", "mmcv")),
-        ("dist_order", ("pn2", "loop")),
-        ("exhausted", ("distinct", "repeat")),
-        ("nonfinite", ("skip", "last")),
-    ):
-        value = getattr(rules, name)
-        if value not in allowed:
-            raise ValueError(f"{op}: {name} must be {' or '.join(allowed)}, got {value!r}")
-    t = rules.tie_block
-    if not 1 <= t <= 1024 or t & (t - 1):
-        raise ValueError(f"{op}: tie_block must be a power of two in 1..1024, got {t}")
-    if start < 0:
-        raise ValueError(f"{op}: start must be >= 0, got {start}")
-    if rules.nonfinite == "last" and rules.exhausted == "repeat":
-        raise ValueError(
-            f"{op}: exhausted must be distinct with nonfinite 'last', got {rules.exhausted!r}"
-        )
-    if rules.skip_origin and d != 3:
-        raise ValueError(f"{op}: skip_origin must be False unless D = 3, got D = {d}")
-    if rules.init_dist2 is not None and not rules.init_dist2 >= 0:
-        raise ValueError(f"{op}: init_dist2 must be >= 0, got {rules.init_dist2}")
-
-
-def _check_integers(op: str, name: str, t: Tensor | None, shape: str, shapes: list | None) -> None:
-    if t is None:
-        return
-    if t.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{op}: {name} must be int32 or int64, got {t.dtype}")
-    if shapes is not None and tuple(t.shape) not in shapes:
-        raise ValueError(f"{op}: {name} must be {shape}, B = {shapes[0][0]}, got {list(t.shape)}")
