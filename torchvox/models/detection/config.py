@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import typing
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 from torchvox._configs import unknown_key
 
@@ -18,14 +18,7 @@ KINDS = {bool: "true or false", str: "a word", int: "a whole number", float: "a 
 
 
 @dataclass(frozen=True)
-class Strict:
-    """Unknown keys are errors for pydantic too, which checks configuration files."""
-
-    __pydantic_config__: ClassVar[Dict[str, str]] = {"extra": "forbid"}
-
-
-@dataclass(frozen=True)
-class EncoderConfig(Strict):
+class EncoderConfig:
     """The pillar net: a decorated row per point, linear layers with batch norm, maximum per pillar.
 
     A row holds the columns of the point, x, y, z less the mean of the pillar, and x, y (, z) less
@@ -46,7 +39,7 @@ class EncoderConfig(Strict):
 
 
 @dataclass(frozen=True)
-class BackboneConfig(Strict):
+class BackboneConfig:
     """Blocks of 3x3 convolutions: one with the stride, then as many as `layers` says."""
 
     layers: Tuple[int, ...] = (3, 5, 5)
@@ -57,7 +50,7 @@ class BackboneConfig(Strict):
 
 
 @dataclass(frozen=True)
-class NeckConfig(Strict):
+class NeckConfig:
     """Every block's map brought to one size, concatenated.
 
     strides: of transposed convolutions; 1 / n is a convolution of n by n cells with stride n.
@@ -72,7 +65,7 @@ class NeckConfig(Strict):
 
 
 @dataclass(frozen=True)
-class AnchorConfig(Strict):
+class AnchorConfig:
     """The boxes of a class at every cell. bottom: z of their lower side."""
 
     size: Floats3
@@ -81,7 +74,7 @@ class AnchorConfig(Strict):
 
 
 @dataclass(frozen=True)
-class DirectionConfig(Strict):
+class DirectionConfig:
     """How the direction bin completes the yaw: yaw' = wrap(yaw - offset) + offset + period * bin,
     wrap(v) = v - floor(v / period + limit) * period. flip: bins count down (zhulf0804)."""
 
@@ -92,7 +85,7 @@ class DirectionConfig(Strict):
 
 
 @dataclass(frozen=True)
-class AnchorHeadConfig(Strict):
+class AnchorHeadConfig:
     """One 1x1 convolution each for scores, boxes and directions.
 
     anchors: one entry per class, in class order. grid: "ends", from one end of the range to the
@@ -113,7 +106,7 @@ def _branches() -> Dict[str, int]:
 
 
 @dataclass(frozen=True)
-class MultiHeadConfig(Strict):
+class MultiHeadConfig:
     """Anchors in tasks, groups of classes with a head each, behind one shared convolution.
 
     convs: 3x3 convolutions of `width` channels before the last one of a branch. branches: parts of
@@ -137,7 +130,7 @@ class MultiHeadConfig(Strict):
 
 
 @dataclass(frozen=True)
-class CenterHeadConfig(Strict):
+class CenterHeadConfig:
     """A heat map per class and the box at its peaks, in tasks, behind one shared convolution.
 
     rot: order of the two channels of the yaw, "cos_sin" or "sin_cos". conv_bias: convolutions have
@@ -157,7 +150,7 @@ class CenterHeadConfig(Strict):
 
 
 @dataclass(frozen=True)
-class DetectionsConfig(Strict):
+class DetectionsConfig:
     """From maps to boxes; see docs/detection.md.
 
     score: threshold of the sigmoid; strict: it must be exceeded. pre, post: candidates before and
@@ -186,14 +179,14 @@ class DetectionsConfig(Strict):
 
 
 @dataclass(frozen=True)
-class _Pillars(Strict):
+class _Pillars:
     classes: Names
     point_cloud_range: Floats6
     pillar_size: Floats3
 
 
 @dataclass(frozen=True)
-class _Common(Strict):
+class _Common:
     columns: int = 4
     column_scale: Tuple[float, ...] = ()
     max_points: int = 32
@@ -205,17 +198,17 @@ class _Common(Strict):
 
 
 @dataclass(frozen=True)
-class _AnchorHead(Strict):
+class _AnchorHead:
     head: Union[AnchorHeadConfig, MultiHeadConfig]
 
 
 @dataclass(frozen=True)
-class _CenterHead(Strict):
+class _CenterHead:
     head: CenterHeadConfig
 
 
 @dataclass(frozen=True)
-class _Detections(Strict):
+class _Detections:
     detections: DetectionsConfig = DetectionsConfig()
 
 

@@ -8,7 +8,6 @@ from torch import nn
 
 from torchvox._configs import apply_override, read, shipped, unknown_key
 from torchvox._errors import WrongUseError
-from torchvox._extras import require
 from torchvox.models.detection.config import (
     CenterPointPillarsConfig,
     PointPillarsConfig,
@@ -57,17 +56,10 @@ def checked(content: Mapping[str, Any], name: str) -> Tuple[str, Any]:
                 raise WrongUseError(f"{name}: {key and key + '.'}{one} is missing")
     if content["task"] != "detect":
         raise WrongUseError(f"{name}: task must be detect, got {content['task']!r}")
-    kind, values = content["model"]["kind"], content["model"]["args"]
+    kind = content["model"]["kind"]
     if not isinstance(kind, str) or kind not in KINDS:
         raise WrongUseError(f"{name}: model.kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    return kind, _typed(KINDS[kind][1], values, name)
-
-
-def _typed(kind: type, values: Any, name: str) -> Any:
-    """The configuration, every value of the type that its field has."""
-    pydantic = require("pydantic", "to read configurations of detectors")
     try:
-        from_plain(kind, values)  # names the nearest known key of an unknown one
-        return pydantic.TypeAdapter(kind).validate_python(values)
-    except ValueError as error:  # pydantic's too
-        raise WrongUseError(f"{name}: model.args: {' '.join(str(error).split())}") from None
+        return kind, from_plain(KINDS[kind][1], content["model"]["args"])
+    except ValueError as error:
+        raise WrongUseError(f"{name}: model.args: {error}") from None

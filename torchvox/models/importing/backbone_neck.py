@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pillar net, backbone and neck of a pillar detector: what tensors say, and where each belongs."""
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from torch import Tensor
 
 from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing.published import Size, anchors
 from torchvox.models.importing.settings import ASSUMED, SHAPES, Settings
 
 State = Mapping[str, Tensor]
@@ -71,6 +73,72 @@ def encoder(
     known = {name: settings.choose(f"encoder.{name}", value) for name, value in defaults.items()}
     channels = [2 * c for c in outs[:-1]] + outs[-1:]
     return {"columns": columns, "encoder": {"channels": channels, "center_axes": axes, **known}}
+
+
+@dataclass(frozen=True)
+class PillarNames:
+    """linear, norm: of a layer of the pillar net, {} its number if there can be several. blocks,
+    deblocks: the lists of blocks of backbone and neck. first: number of the first convolution in a
+    block."""
+
+    linear: str
+    norm: str
+    blocks: str
+    deblocks: str
+    first: int
+
+    def described(
+        self,
+        state: State,
+        settings: Settings,
+        grid: Mapping[str, Any],
+        unknown: str,
+        stride_one: str,
+        *,
+        columns: Optional[int] = None,
+        axes: int = 3,
+        pad_semantics: str = "reference",
+        legacy: bool = False,
+    ) -> Dict[str, Any]:
+        """The configuration up to the head. columns, axes: see `encoder`; grid, unknown: see
+        `grid_of`; stride_one: see `neck`."""
+        known = {"pad_semantics": pad_semantics, "legacy": legacy}
+        linear = self.linear + ".weight"
+        seen = encoder(state, settings, linear, columns=columns, axes=axes, **known)
+        chosen = grid_of(settings, grid, unknown)
+        blocks = backbone(state, settings, self.blocks, self.first)
+        necks = neck(state, settings, self.deblocks, blocks, stride_one)
+        return {**chosen, **seen, "backbone": blocks, "neck": necks}
+
+    def pairs(self, config: Mapping[str, Any]) -> List[Pair]:
+        """Every tensor before the head with its name here."""
+        pairs: List[Pair] = []
+        for i in range(len(config["encoder"]["channels"])):
+            pairs += conv(self.linear.format(i), f"encoder.pfn_layers.{i}.linear")
+            pairs += norm(self.norm.format(i), f"encoder.pfn_layers.{i}.norm")
+        for i, more in enumerate(config["backbone"]["layers"]):
+            for j in range(more + 1):
+                at, ours = self.first + 3 * j, f"backbone.blocks.{i}.{j}"
+                pairs += conv(f"{self.blocks}.{i}.{at}", f"{ours}.conv")
+                pairs += norm(f"{self.blocks}.{i}.{at + 1}", f"{ours}.norm")
+        for i in range(len(config["neck"]["strides"])):
+            pairs += conv(f"{self.deblocks}.{i}.0", f"neck.deblocks.{i}.conv")
+            pairs += norm(f"{self.deblocks}.{i}.1", f"neck.deblocks.{i}.norm")
+        return pairs
+
+
+def classes_and_anchors(
+    settings: Settings,
+    unknown: str,
+    names: List[str],
+    table: Mapping[str, Tuple[Size, float]],
+    width_first: bool = False,
+) -> Tuple[List[str], List[Dict[str, Any]]]:
+    """Those of the published network, or as given; unknown: see `grid_of`."""
+    if unknown:
+        return settings.need("classes", unknown), settings.need("head.anchors", unknown)
+    boxes = anchors(table, names, width_first)
+    return settings.choose("classes", names), settings.choose("head.anchors", boxes)
 
 
 def grid_of(settings: Settings, grid: Mapping[str, Any], unknown: str) -> Dict[str, Any]:
@@ -150,27 +218,3 @@ def _neck_strides(
     if settings.has("neck.strides") or len(common) != 1:
         return settings.need("neck.strides", f"{deblocks} can have several strides")
     return settings.choose("neck.strides", [size / common[0] for size in total], SHAPES)
-
-
-def backbone_neck_pairs(
-    config: Mapping[str, Any], blocks: str, first: int, deblocks: str
-) -> List[Pair]:
-    pairs: List[Pair] = []
-    for i, more in enumerate(config["backbone"]["layers"]):
-        for j in range(more + 1):
-            at, ours = first + 3 * j, f"backbone.blocks.{i}.{j}"
-            pairs += conv(f"{blocks}.{i}.{at}", f"{ours}.conv")
-            pairs += norm(f"{blocks}.{i}.{at + 1}", f"{ours}.norm")
-    for i in range(len(config["neck"]["strides"])):
-        pairs += conv(f"{deblocks}.{i}.0", f"neck.deblocks.{i}.conv")
-        pairs += norm(f"{deblocks}.{i}.1", f"neck.deblocks.{i}.norm")
-    return pairs
-
-
-def encoder_pairs(config: Mapping[str, Any], linear: str, norm_name: str) -> List[Pair]:
-    """linear, norm_name: of a layer, {} its number."""
-    pairs: List[Pair] = []
-    for i in range(len(config["encoder"]["channels"])):
-        pairs += conv(linear.format(i), f"encoder.pfn_layers.{i}.linear")
-        pairs += norm(norm_name.format(i), f"encoder.pfn_layers.{i}.norm")
-    return pairs

@@ -5,16 +5,7 @@ from typing import List
 
 from torch import nn
 
-from torchvox.models.importing.backbone_neck import (
-    Pair,
-    State,
-    backbone,
-    backbone_neck_pairs,
-    encoder,
-    encoder_pairs,
-    grid_of,
-    neck,
-)
+from torchvox.models.importing.backbone_neck import Pair, PillarNames, State
 from torchvox.models.importing.centers import (
     CenterNames,
     center_detections,
@@ -25,8 +16,9 @@ from torchvox.models.importing.layouts import Found, Layout
 from torchvox.models.importing.published import NUSCENES
 from torchvox.models.importing.settings import Settings
 
-LINEAR, LINEAR_NORM = "reader.pfn_layers.{}.linear", "reader.pfn_layers.{}.norm"
-BLOCKS, DEBLOCKS = "neck.blocks", "neck.deblocks"
+PILLARS = PillarNames(
+    "reader.pfn_layers.{}.linear", "reader.pfn_layers.{}.norm", "neck.blocks", "neck.deblocks", 1
+)
 CENTERS = CenterNames(
     ("bbox_head.shared_conv.0", "bbox_head.shared_conv.1"),
     "bbox_head.tasks",
@@ -37,22 +29,17 @@ CENTERS = CenterNames(
 
 
 def _describe(state: State, settings: Settings) -> Found:
-    defaults = {"pad_semantics": "reference", "legacy": False}
-    seen = encoder(state, settings, LINEAR + ".weight", columns=None, axes=2, **defaults)
     classes, head, unknown = center_head(state, settings, CENTERS, "det3d")
-    chosen = grid_of(settings, {**NUSCENES, "max_pillars": [30_000, 60_000]}, unknown)
-    blocks = backbone(state, settings, BLOCKS, 1)
-    necks = neck(state, settings, DEBLOCKS, blocks, "conv")
-    config = {**chosen, **seen, "backbone": blocks, "neck": necks, "head": head}
+    grid = {**NUSCENES, "max_pillars": [30_000, 60_000]}
+    config = PILLARS.described(state, settings, grid, unknown, "conv", axes=2)
     more = {"pre": 1000, "box_format": "wlh_clockwise"}
-    config["detections"] = center_detections(settings, "det3d", **more)
+    config |= {"head": head, "detections": center_detections(settings, "det3d", **more)}
     return Found("CenterPointPillars", {"classes": classes, **config})
 
 
 def _pairs(model: nn.Module, state: State) -> List[Pair]:
     config = model.config()["config"]
-    pairs = encoder_pairs(config, LINEAR, LINEAR_NORM)
-    return pairs + backbone_neck_pairs(config, BLOCKS, 1, DEBLOCKS) + center_pairs(config, CENTERS)
+    return PILLARS.pairs(config) + center_pairs(config, CENTERS)
 
 
 DET3D = Layout(

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pillar detectors of open-mmlab/OpenPCDet."""
 
-from typing import Any, Dict, List, Mapping
+from typing import List
 
 from torch import nn
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing.backbone_neck import (
     Pair,
+    PillarNames,
     State,
-    backbone,
-    backbone_neck_pairs,
+    classes_and_anchors,
     conv,
-    encoder,
-    encoder_pairs,
-    grid_of,
-    neck,
     norm,
     per_cell_of,
     shape,
@@ -34,13 +30,17 @@ from torchvox.models.importing.published import (
     NUSCENES_ANCHORS,
     NUSCENES_TASKS,
     OPENPCDET_KITTI,
-    anchors,
 )
 from torchvox.models.importing.settings import SHAPES, Settings, detections
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
-LINEAR, LINEAR_NORM = "vfe.pfn_layers.{}.linear", "vfe.pfn_layers.{}.norm"
-BLOCKS, DEBLOCKS = "backbone_2d.blocks", "backbone_2d.deblocks"
+PILLARS = PillarNames(
+    "vfe.pfn_layers.{}.linear",
+    "vfe.pfn_layers.{}.norm",
+    "backbone_2d.blocks",
+    "backbone_2d.deblocks",
+    1,
+)
 STEP = "global_step"
 KITTI_INPUTS = 10  # of the pillar net: four columns, two offsets
 CENTERS = CenterNames(
@@ -62,46 +62,21 @@ def _describe(state: State, settings: Settings) -> Found:
     return _centers(state, settings)
 
 
-def _backbone_and_neck(
-    state: State,
-    settings: Settings,
-    grid: Mapping[str, Any],
-    unknown: str,
-    padding: str = "reference",
-) -> Dict[str, Any]:
-    defaults = {"pad_semantics": padding, "legacy": False}
-    seen = encoder(state, settings, LINEAR + ".weight", columns=None, axes=3, **defaults)
-    chosen = grid_of(settings, grid, unknown)
-    blocks = backbone(state, settings, BLOCKS, 1)
-    return {
-        **chosen,
-        **seen,
-        "backbone": blocks,
-        "neck": neck(state, settings, DEBLOCKS, blocks, "transposed"),
-    }
-
-
 def _single(state: State, settings: Settings) -> Found:
     per_cell = per_cell_of(state, "dense_head.conv_box.weight")
     count = shape(state, "dense_head.conv_cls.weight")[0] // per_cell
-    inputs, unknown = shape(state, LINEAR.format(0) + ".weight", 2)[1], ""
-    if (per_cell, count, inputs) == (6, 3, KITTI_INPUTS):
-        classes = settings.choose("classes", OPENPCDET_KITTI)
-        boxes = settings.choose("head.anchors", anchors(KITTI_ANCHORS, OPENPCDET_KITTI))
-    else:
+    inputs, unknown = shape(state, PILLARS.linear.format(0) + ".weight", 2)[1], ""
+    if (per_cell, count, inputs) != (6, 3, KITTI_INPUTS):
         unknown = f"{per_cell} anchors a cell, {count} classes and {inputs} inputs"
         unknown += " are not those of a published net"
-        classes = settings.need("classes", unknown)
-        boxes = settings.need("head.anchors", unknown)
-    config = _backbone_and_neck(state, settings, KITTI, unknown)
+    classes, boxes = classes_and_anchors(settings, unknown, OPENPCDET_KITTI, KITTI_ANCHORS)
+    config = PILLARS.described(state, settings, KITTI, unknown, "transposed")
     direction, options = None, ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet"]
     if "dense_head.conv_dir_cls.weight" in state:
         bins = shape(state, "dense_head.conv_dir_cls.weight")[0] // per_cell
-        direction = {
-            "offset": settings.choose("head.direction.offset", 0.78539),
-            "limit": settings.choose("head.direction.limit", options["dir_limit"]),
-            "bins": settings.choose("head.direction.bins", bins, SHAPES),
-        }
+        turn = {"offset": 0.78539, "limit": options["dir_limit"]}
+        direction = settings.choices("head.direction", turn)
+        direction["bins"] = settings.choose("head.direction.bins", bins, SHAPES)
     grid = settings.choose("head.grid", "ends")
     config["head"] = {"anchors": boxes, "grid": grid, "code_size": 7, "direction": direction}
     config["detections"] = detections(settings, options, score=0.1, pre=4096, post=500, nms=[0.01])
@@ -117,14 +92,10 @@ def _several(state: State, settings: Settings) -> Found:
     if sorted(label for head in heads for label in head) != list(range(count)) or not count:
         raise CheckpointError("dense_head.rpn_heads: head_label_indices must be 1, 2, .. once each")
     unknown = ""
-    if count == len(names):
-        classes = settings.choose("classes", names)
-        boxes = settings.choose("head.anchors", anchors(NUSCENES_ANCHORS, names))
-    else:
+    if count != len(names):
         unknown = f"{count} classes are not those of a published net"
-        classes = settings.need("classes", unknown)
-        boxes = settings.need("head.anchors", unknown)
-    config = _backbone_and_neck(state, settings, NUSCENES, unknown)
+    classes, boxes = classes_and_anchors(settings, unknown, names, NUSCENES_ANCHORS)
+    config = PILLARS.described(state, settings, NUSCENES, unknown, "transposed")
     tasks = [[classes[label] for label in head] for head in heads]
     convs = 0
     while f"dense_head.rpn_heads.0.conv_cls.{3 * convs + 1}.running_mean" in state:
@@ -145,22 +116,21 @@ def _several(state: State, settings: Settings) -> Found:
 
 def _centers(state: State, settings: Settings) -> Found:
     """Two layers of the pillar net are the dynamic one of the published configuration."""
-    dynamic = LINEAR.format(1) + ".weight" in state
+    dynamic = PILLARS.linear.format(1) + ".weight" in state
     padding = settings.peek("encoder.pad_semantics", "none" if dynamic else "reference")
     grid = dict(NUSCENES)
     if padding == "none":
         grid |= {"max_points": -1, "max_pillars": [-1, -1]}
     classes, head, unknown = center_head(state, settings, CENTERS, "openpcdet")
-    config = {**_backbone_and_neck(state, settings, grid, unknown, padding), "head": head}
-    config["detections"] = center_detections(settings, "openpcdet")
+    config = PILLARS.described(state, settings, grid, unknown, "transposed", pad_semantics=padding)
+    config |= {"head": head, "detections": center_detections(settings, "openpcdet")}
     return Found("CenterPointPillars", {"classes": classes, **config})
 
 
 def _pairs(model: nn.Module, state: State) -> List[Pair]:
     config = model.config()["config"]
     pairs: List[Pair] = [(STEP, None)] if STEP in state else []
-    pairs += encoder_pairs(config, LINEAR, LINEAR_NORM)
-    pairs += backbone_neck_pairs(config, BLOCKS, 1, DEBLOCKS)
+    pairs += PILLARS.pairs(config)
     if "conv_bias" in config["head"]:
         return pairs + center_pairs(config, CENTERS)
     if "tasks" not in config["head"]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plain-torch network that an imported detector is compared with, from its configuration."""
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping
 
 from torch import Tensor, nn
 
@@ -57,92 +57,40 @@ def reference_maps(network: nn.Module, points: Tensor, layout: str) -> List[List
 
 
 def _openpcdet(config: Config) -> nn.Module:
-    columns, grid, backbone_neck, filters = _common(config)
-    head, detections = config["head"], config["detections"]
+    net, head, detections = _common(config), config["head"], config["detections"]
     if "conv_bias" in head:
-        return pointpillars_openpcdet.CenterPoint(
-            columns,
-            grid,
-            [len(task) for task in head["tasks"]],
-            backbone_neck,
-            filters,
-            _center_rules(config),
-            head["shared"],
-            dynamic=config["encoder"]["pad_semantics"] == "none",
-            bias=head["conv_bias"],
-            velocity=head["velocity"],
-        )
-    selection = {"score": detections["score"], "iou": detections["nms"][0]}
-    selection |= {"pre": detections["pre"], "post": detections["post"]}
+        dynamic = config["encoder"]["pad_semantics"] == "none"
+        how = {**_centers(config), "dynamic": dynamic, "bias": head["conv_bias"]}
+        return pointpillars_openpcdet.CenterPoint(**net, **how)
+    rules: Dict[str, Any] = {"score": detections["score"], "iou": detections["nms"][0]}
+    rules |= {"pre": detections["pre"], "post": detections["post"]}
     turn = head["direction"]
     if turn is not None:
-        selection |= {"dir_offset": turn["offset"], "dir_limit": turn["limit"]}
-    chosen, aligned = pointpillars_openpcdet.AnchorRules(**selection), head["grid"] == "centers"
+        rules |= {"dir_offset": turn["offset"], "dir_limit": turn["limit"]}
+    net |= {"classes": _classes(config), "aligned": head["grid"] == "centers"}
+    net["rules"] = pointpillars_openpcdet.AnchorRules(**rules)
     if "tasks" not in head:
-        return pointpillars_openpcdet.SingleHead(
-            columns, grid, _classes(config), backbone_neck, filters, chosen, aligned
-        )
-    tasks = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
-    return pointpillars_openpcdet.MultiHead(
-        columns,
-        grid,
-        _classes(config),
-        tasks,
-        backbone_neck,
-        filters,
-        chosen,
-        head["shared"],
-        aligned,
-    )
+        return pointpillars_openpcdet.SingleHead(**net)
+    heads = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
+    return pointpillars_openpcdet.MultiHead(**net, heads=heads, shared=head["shared"])
 
 
 def _mmdet3d(config: Config) -> nn.Module:
-    columns, grid, backbone_neck, filters = _common(config)
-    head, encoder = config["head"], config["encoder"]
-    how: Dict[str, Any] = {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
-    how["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
+    net, head, encoder = _common(config), config["head"], config["encoder"]
+    net |= {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
+    net["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
     if "conv_bias" in head:
-        tasks = [len(task) for task in head["tasks"]]
-        rules, shared = _center_rules(config), head["shared"]
-        return pointpillars_mmdet3d.CenterPoint(
-            columns,
-            grid,
-            tasks,
-            backbone_neck,
-            filters,
-            rules,
-            shared,
-            velocity=head["velocity"],
-            **how,
-        )
-    return pointpillars_mmdet3d.VoxelNet(
-        columns,
-        grid,
-        _classes(config),
-        backbone_neck,
-        filters,
-        _anchor_rules(config),
-        aligned=head["grid"] == "centers",
-        area=head["area"],
-        **how,
-    )
+        return pointpillars_mmdet3d.CenterPoint(**net, **_centers(config))
+    net |= {"aligned": head["grid"] == "centers", "area": head["area"]}
+    return pointpillars_mmdet3d.VoxelNet(**net, **_anchors(config))
 
 
 def _zhulf0804(config: Config) -> nn.Module:
-    columns, grid, backbone_neck, filters = _common(config)
-    rules = _anchor_rules(config)
-    return pointpillars_zhulf0804.PointPillars(
-        columns, grid, _classes(config), backbone_neck, filters, rules
-    )
+    return pointpillars_zhulf0804.PointPillars(**_common(config), **_anchors(config))
 
 
 def _det3d(config: Config) -> nn.Module:
-    columns, grid, backbone_neck, filters = _common(config)
-    tasks = [len(task) for task in config["head"]["tasks"]]
-    rules, head = _center_rules(config), config["head"]
-    return centerpoint_det3d.PointPillars(
-        columns, grid, tasks, backbone_neck, filters, rules, head["shared"], head["velocity"]
-    )
+    return centerpoint_det3d.PointPillars(**_common(config), **_centers(config))
 
 
 BUILDERS = {
@@ -154,23 +102,24 @@ BUILDERS = {
 }
 
 
-def _common(config: Config) -> Tuple[int, Grid, BackboneNeck, Tuple[int, ...]]:
-    grid = Grid(
-        tuple(config["pillar_size"]),
-        tuple(config["point_cloud_range"]),
-        max(0, config["max_points"]),
-        max(0, config["max_pillars"][1]),
-    )
+def _common(config: Config) -> Dict[str, Any]:
+    """Arguments that all networks take."""
     blocks, neck = config["backbone"], config["neck"]
-    backbone_neck = BackboneNeck(
-        tuple(blocks["layers"]),
-        tuple(blocks["strides"]),
-        tuple(blocks["channels"]),
-        tuple(neck["strides"]),
-        tuple(neck["channels"]),
-        conv_at_one=neck["stride_one"] == "conv",
-    )
-    return config["columns"], grid, backbone_neck, tuple(config["encoder"]["channels"])
+    return {
+        "columns": config["columns"],
+        "grid": Grid(
+            tuple(config["pillar_size"]),
+            tuple(config["point_cloud_range"]),
+            max(0, config["max_points"]),
+            max(0, config["max_pillars"][1]),
+        ),
+        "backbone_neck": BackboneNeck(
+            *(tuple(blocks[name]) for name in ("layers", "strides", "channels")),
+            *(tuple(neck[name]) for name in ("strides", "channels")),
+            conv_at_one=neck["stride_one"] == "conv",
+        ),
+        "filters": tuple(config["encoder"]["channels"]),
+    }
 
 
 def _classes(config: Config) -> List[AnchorClass]:
@@ -178,21 +127,17 @@ def _classes(config: Config) -> List[AnchorClass]:
     return [AnchorClass(name, tuple(box["size"]), box["bottom"]) for name, box in boxes]
 
 
-def _anchor_rules(config: Config) -> pointpillars_mmdet3d.Rules:
+def _anchors(config: Config) -> Dict[str, Any]:
+    """Of networks with mmdetection3d's selection."""
     detections, turn = config["detections"], config["head"]["direction"]
-    return pointpillars_mmdet3d.Rules(
-        detections["score"],
-        detections["nms"][0],
-        detections["pre"],
-        detections["post"],
-        turn["offset"],
-        turn["limit"],
-    )
+    chosen = (detections["score"], detections["nms"][0], detections["pre"], detections["post"])
+    rules = pointpillars_mmdet3d.Rules(*chosen, turn["offset"], turn["limit"])
+    return {"classes": _classes(config), "rules": rules}
 
 
-def _center_rules(config: Config) -> CenterRules:
-    detections = config["detections"]
-    return CenterRules(
+def _centers(config: Config) -> Dict[str, Any]:
+    head, detections = config["head"], config["detections"]
+    rules = CenterRules(
         detections["score"],
         tuple(detections["center_range"]),
         tuple(detections["nms"]),
@@ -202,3 +147,7 @@ def _center_rules(config: Config) -> CenterRules:
         post=detections["post"],
         every_class=not detections["best_class"],
     )
+    tasks = [len(task) for task in head["tasks"]]
+    return {
+        "tasks": tasks, "rules": rules, "shared": head["shared"], "velocity": head["velocity"],
+    }  # fmt: skip

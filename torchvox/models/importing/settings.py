@@ -39,6 +39,10 @@ class Settings:
         self.flags.append(Flag(name, value, how))
         return value
 
+    def choices(self, prefix: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+        """`choose` for each, by its name behind the prefix."""
+        return {name: self.choose(f"{prefix}.{name}", value) for name, value in values.items()}
+
     def peek(self, name: str, value: Any) -> Any:
         """What `choose` would give."""
         return self._given.get(name, (value, ""))[0]
@@ -73,7 +77,7 @@ def detections(settings: Settings, options: Options, **numbers: Any) -> Dict[str
     named = ("group", "shared_pre", "global_post", "best_class")
     rules = {name: options[name] for name in named if name in options}
     values = {**numbers, "strict": not options["closed"], **rules}
-    return {k: settings.choose(f"detections.{k}", v) for k, v in values.items()}
+    return settings.choices("detections", values)
 
 
 def flat(values: Mapping[str, Any], where: str = "") -> Dict[str, Any]:
