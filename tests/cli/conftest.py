@@ -26,11 +26,13 @@ class Result(NamedTuple):
             assert word in lines[0], lines[0]
 
 
+for module in ("typer", "rich"):
+    pytest.importorskip(module, reason="the extra cli is not installed")
+
+
 @pytest.fixture
 def torchvox_cli(capsys, monkeypatch, tmp_path):
     """Run the command line in this process, in an empty folder."""
-    for module in ("typer", "rich"):
-        pytest.importorskip(module, reason="the extra cli is not installed")
     from torchvox.cli import main
 
     monkeypatch.chdir(tmp_path)
@@ -48,8 +50,6 @@ def torchvox_cli(capsys, monkeypatch, tmp_path):
 @pytest.fixture
 def real_process(tmp_path):
     """Run `python -m torchvox` in a fresh process, in an empty folder."""
-    for module in ("typer", "rich"):
-        pytest.importorskip(module, reason="the extra cli is not installed")
 
     def run(*arguments, **environment) -> Result:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -76,9 +76,8 @@ def scan(tmp_path):
     return path
 
 
-@pytest.fixture
-def detector_file(tmp_path):
-    pytest.importorskip("pydantic", reason="the extra train is not installed")
+@pytest.fixture(scope="session")
+def detector_bytes(tmp_path_factory):
     pytest.importorskip("yaml", reason="the extra train is not installed")
     import torch
 
@@ -95,5 +94,12 @@ def detector_file(tmp_path):
             "model.args.detections={post: 20, score: 0.0}",
         ],
     )
-    checkpoints.save(model.eval(), tmp_path / "model.pt")
+    path = tmp_path_factory.mktemp("detector") / "model.pt"
+    checkpoints.save(model.eval(), path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def detector_file(detector_bytes, tmp_path):
+    (tmp_path / "model.pt").write_bytes(detector_bytes)
     return tmp_path / "model.pt"

@@ -192,6 +192,7 @@ def test_what_the_reader_of_torch_stumbles_over_is_one_too(damaged, tmp_path):
     ("entries", "words"),
     [
         ({"config": {"num_classes": -1}}, "is damaged"),
+        *(({entry: None}, "model.pt") for entry in ("version", "model", "config", "state_dict")),
         ({"config": {"num_classes": 10**13}}, "is damaged"),
         ({"fused": "int32"}, "is damaged"),
         ({"merged": True}, "is damaged: merge_heads: a detector is needed"),
@@ -201,7 +202,8 @@ def test_what_the_reader_of_torch_stumbles_over_is_one_too(damaged, tmp_path):
 def test_entries_that_fit_no_model_are_refused_with_the_name_of_the_file(entries, words, tmp_path):
     checkpoints.save(SMALL["classifier"](), tmp_path / "model.pt")
     content = torch.load(tmp_path / "model.pt", weights_only=True)
-    torch.save({**content, **entries}, tmp_path / "model.pt")
+    kept = {k: v for k, v in {**content, **entries}.items() if v is not None}
+    torch.save(kept, tmp_path / "model.pt")
     with pytest.raises(CheckpointError, match=words) as error:
         checkpoints.load(tmp_path / "model.pt")
     assert "model.pt" in str(error.value)

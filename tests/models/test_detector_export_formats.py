@@ -11,14 +11,19 @@ import torchvox
 from torchvox.models import export, fuse_batch_norms
 
 each = pytest.mark.parametrize("name", SMALL)
-most_in_one = pytest.mark.parametrize(
-    "name",
-    [n if n in ("anchors", "centers") else pytest.param(n, marks=pytest.mark.slow) for n in SMALL],
-)
+
+
+def quick(name: str):
+    """Each detector, but the others than this one in the slow tier."""
+    marks = {n: () if n == name else pytest.mark.slow for n in SMALL}
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=marks[n]) for n in SMALL])
+
+
 SIZES = [(0,), (1,), (5000,), (40_000,), (300, 0, 1)]
 
 
 @each
+@pytest.mark.one_of("variant")
 @pytest.mark.parametrize("variant", ["as built", "merged"])
 @torch.inference_mode()
 def test_a_script_keeps_the_bits_for_any_scan(name, variant, tmp_path):
@@ -32,7 +37,7 @@ def test_a_script_keeps_the_bits_for_any_scan(name, variant, tmp_path):
     assert list(program.classes) == model.classes and program.columns == model.columns
 
 
-@most_in_one
+@quick("centers")
 def test_an_exported_program_keeps_the_bits_for_any_scan(name, tmp_path):
     model = fused(small(name))
     export.export_model(model, tmp_path / "model.pt2", "export")
@@ -50,7 +55,7 @@ def test_a_model_that_is_not_fused_exports_too(name, tmp_path):
     assert export.compare(model, export.load_program(tmp_path / "model.pt2", "export")).same_bits
 
 
-@most_in_one
+@quick("anchors")
 @torch.no_grad()
 def test_compile_takes_a_model_whole_and_once(name):
     from torch._dynamo.testing import CompileCounterWithBackend

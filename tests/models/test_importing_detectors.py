@@ -298,7 +298,6 @@ def test_settings_of_a_network_that_needs_none_are_refused():
     ],
 )
 def test_a_published_network_has_the_configuration_that_is_shipped(name, shipped):
-    pytest.importorskip("pydantic", reason="the extra train is not installed")
     from torchvox.models.detection import detector
 
     model = imported(as_published(name)).model

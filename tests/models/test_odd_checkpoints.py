@@ -30,9 +30,9 @@ def test_axes_are_dropped_only_when_they_are_of_one_element(key):
     ("name", "sizes"),
     [
         *(("openpcdet anchors", sizes) for sizes in ((), (0,), (1, 1), (5, 1, 1, 0))),
-        ("openpcdet heads", ()),
         ("zhulf0804", (3,)),
-        ("det3d", (3,)),
+        pytest.param("openpcdet heads", (), marks=pytest.mark.slow),
+        pytest.param("det3d", (3,), marks=pytest.mark.slow),
     ],
 )
 def test_a_tensor_of_other_axes_is_refused_in_a_sentence_wherever_it_is(name, sizes):

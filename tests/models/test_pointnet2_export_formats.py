@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One forward: eager, TorchScript, torch.export, torch.compile, AOTInductor, CUDA graphs."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from fresh import fresh_process
@@ -23,12 +21,27 @@ most_in_one = pytest.mark.parametrize(
 )
 
 
-@each_model
-@pytest.mark.parametrize(("preset", "fuse"), [("yanx27", False), ("pn2", True)])
-@pytest.mark.parametrize("kind", ["script", "export"])
-def test_a_program_keeps_the_bits_for_any_clouds(name, preset, fuse, kind, tmp_path):
+# Exporting takes seconds: these two, and the classifier that test_cli_models.py exports.
+QUICK = {("segmenter", "yanx27"), ("part segmenter", "pn2")}
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "kind"),
+    [
+        pytest.param(
+            name,
+            preset,
+            kind,
+            marks=pytest.mark.slow if kind == "export" and (name, preset) not in QUICK else (),
+        )
+        for kind in ("script", "export")
+        for preset in ("yanx27", "pn2")
+        for name in SMALL
+    ],
+)
+def test_a_program_keeps_the_bits_for_any_clouds(name, preset, kind, tmp_path):
     model = SMALL[name](preset=preset)
-    model = fuse_batch_norms(model) if fuse else model
+    model = fuse_batch_norms(model) if preset == "pn2" else model
     export.export_model(model, tmp_path / "program", kind)
     program = export.load_program(tmp_path / "program", kind)
     assert export.compare(model, program, num_points=77).same_bits
@@ -37,24 +50,33 @@ def test_a_program_keeps_the_bits_for_any_clouds(name, preset, fuse, kind, tmp_p
 EXPORT_ONTO_A_FULL_DISK = """
 import sys
 from pathlib import Path
-sys.path.append(sys.argv[2])
+import torch
 from helpers import disk_of
-from nets import SMALL
 from torchvox.models import export
+
+class Wide(torch.nn.Module):
+    in_channels = 3
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 40_000)
+
+    def forward(self, points, lengths):
+        return self.layer(points).sum(1)
 
 folder = Path(sys.argv[1])
 (folder / "new").mkdir()
 for kind in ("script", "export"):
     with disk_of(20_000):
         try:
-            export.export_model(SMALL["classifier"](), folder / "new" / "program", kind)
+            export.export_model(Wide(), folder / "new" / "program", kind)
         except OSError as error:
             print(kind, error.strerror, list(folder.glob("new/*")))
 """
 
 
 def test_a_full_disk_is_an_error_and_no_end_of_the_process(tmp_path):
-    found = fresh_process(EXPORT_ONTO_A_FULL_DISK, tmp_path, Path(__file__).parent)
+    found = fresh_process(EXPORT_ONTO_A_FULL_DISK, tmp_path)
     assert found.splitlines() == ["script File too large []", "export File too large []"]
 
 

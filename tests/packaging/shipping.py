@@ -19,6 +19,8 @@ from pathlib import Path
 import filelock  # comes with torch
 import pytest
 
+import torchvox
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TORCHVOX_BUILD_DIR", ROOT / "build" / "cmake"))
 
@@ -146,6 +148,29 @@ def clean_venv(folder: Path, wheel: Path) -> Path:
         env=clean_env(),
     )
     return python
+
+
+def needs_no_python(program: Path) -> None:
+    libraries = call(tool("readelf"), "-d", program).stdout
+    assert "libtorchvox.so" in libraries
+    assert not re.search(r"libpython|libtorch_python", libraries)
+
+
+def runner(tmp_path_factory, name: str) -> Path:
+    """examples/cpp/<name>, built once against the package of this tree; it needs no Python."""
+
+    def make(folder: Path) -> None:
+        needs_no_python(cmake_example(name, folder / "build", torchvox.cmake_prefix_path))
+
+    return once(tmp_path_factory, name, make) / "build" / name
+
+
+def saved_points(folder: Path, clouds) -> list[Path]:
+    """A .bin file of each cloud."""
+    paths = [folder / f"cloud{i}.bin" for i in range(len(clouds))]
+    for path, cloud in zip(paths, clouds, strict=True):
+        cloud.numpy().tofile(path)
+    return paths
 
 
 def cmake_example(name: str, build: Path, prefix: Path, env: dict[str, str] | None = None) -> Path:

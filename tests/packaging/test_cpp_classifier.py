@@ -4,11 +4,11 @@
 import re
 
 import pytest
+import shipping
 import torch
 from helpers import assert_same_bits
-from shipping import ROOT, call, clean_env, cmake_example, once, tool
+from shipping import call, clean_env, saved_points
 
-import torchvox
 from torchvox import models
 from torchvox.models import export
 from torchvox.models.fuse import fuse_batch_norms
@@ -19,10 +19,7 @@ BATCHES = [[1024, 1024], [0, 1, 700], [1], [0], [300, 0, 512, 1]]
 
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory):
-    def make(folder):
-        cmake_example("classifier_runner", folder / "build", torchvox.cmake_prefix_path)
-
-    return once(tmp_path_factory, "classifier_runner", make) / "build" / "classifier_runner"
+    return shipping.runner(tmp_path_factory, "classifier_runner")
 
 
 def classifier(preset: str) -> torch.nn.Module:
@@ -35,10 +32,7 @@ def classifier(preset: str) -> torch.nn.Module:
 
 
 def run(runner, folder, program, clouds):
-    paths = []
-    for i, cloud in enumerate(clouds):
-        paths.append(folder / f"cloud{i}.bin")
-        cloud.numpy().tofile(paths[-1])
+    paths = saved_points(folder, clouds)
     said = call(runner, program, COLUMNS, folder / "scores.pt", *paths, env=clean_env()).stdout
     (scores,) = torch.load(folder / "scores.pt", weights_only=True)
     assert re.findall(r"(\d+) points, class (\d+)", said) == [
@@ -80,21 +74,3 @@ def test_an_aoti_classifier_agrees_with_eager(runner, tmp_path):
         clouds, points, sizes = batch(lengths)
         scores = run(runner, tmp_path, tmp_path / "model.pt2", clouds)
         torch.testing.assert_close(scores, model(points, sizes), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_the_program_needs_no_python(runner):
-    libraries = call(tool("readelf"), "-d", runner).stdout
-    assert "libtorchvox.so" in libraries
-    assert not re.search(r"libpython|libtorch_python", libraries)
-
-
-def test_the_program_finds_the_package_of_this_tree(tmp_path):
-    """Configuring is quick; the slow tests build and run."""
-    source = ROOT / "examples" / "cpp" / "classifier_runner"
-    done = call(
-        *(tool("cmake"), "-S", source, "-B", tmp_path, "-G", "Ninja"),
-        f"-DCMAKE_PREFIX_PATH={torchvox.cmake_prefix_path}",
-        env=clean_env(),
-    )
-    assert "Configuring done" in done.stdout

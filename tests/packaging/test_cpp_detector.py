@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
+import shipping
 import torch
 from helpers import ROOT, assert_same_bits
-from shipping import call, clean_env, cmake_example, once, tool
+from shipping import call, clean_env, saved_points
 
-import torchvox
 from torchvox import models
 from torchvox.models import export
 
@@ -22,10 +22,7 @@ BATCHES = [(5000,), (0, 1, 700), (40_000,), (0,), (1,), (300_000,)]
 
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory):
-    def make(folder):
-        cmake_example("detector_runner", folder / "build", torchvox.cmake_prefix_path)
-
-    return once(tmp_path_factory, "detector_runner", make) / "build" / "detector_runner"
+    return shipping.runner(tmp_path_factory, "detector_runner")
 
 
 def batch(model, lengths):
@@ -37,10 +34,7 @@ def batch(model, lengths):
 
 
 def run(runner, folder, program, columns, scans):
-    paths = []
-    for i, cloud in enumerate(scans):
-        paths.append(folder / f"scan{i}.bin")
-        cloud.numpy().tofile(paths[-1])
+    paths = saved_points(folder, scans)
     said = call(runner, program, columns, folder / "outputs.pt", *paths, env=clean_env()).stdout
     outputs = tuple(torch.load(folder / "outputs.pt", weights_only=True))
     found = re.findall(r"(\d+) points, (\d+) boxes, (\d+) candidates", said)
@@ -97,10 +91,3 @@ def test_a_program_that_is_no_detector_is_refused(runner, tmp_path):
     )
     assert done.returncode == 1 and "it gives 2 outputs, not boxes" in done.stderr
     assert not (tmp_path / "outputs.pt").exists()
-
-
-@pytest.mark.slow
-def test_the_program_needs_no_python(runner):
-    libraries = call(tool("readelf"), "-d", runner).stdout
-    assert "libtorchvox.so" in libraries
-    assert not re.search(r"libpython|libtorch_python", libraries)

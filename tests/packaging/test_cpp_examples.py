@@ -2,14 +2,13 @@
 """C++ programs without Python, built with find_package(TorchVox): they link with --as-needed, find
 the ops registered, and give the bits that eager Python gives."""
 
-import re
 import sys
 
 import numpy as np
 import pytest
 import torch
 from helpers import assert_same_bits
-from shipping import ROOT, call, clean_env, cmake_example, once, tool
+from shipping import ROOT, call, clean_env, cmake_example, needs_no_python, once, tool
 
 import torchvox
 from torchvox import _C
@@ -84,16 +83,10 @@ def run_program(programs, tmp_path):
     return run
 
 
-def check_registered(program):
-    libraries = call(tool("readelf"), "-d", program).stdout
-    assert "libtorchvox.so" in libraries
-    assert not re.search(r"libpython|libtorch_python", libraries)
-
-
 @pytest.mark.slow
 @torch.inference_mode()
 def test_torchscript_program_gives_the_bits_of_eager(run_program, programs, tmp_path):
-    check_registered(programs / "torchscript_runner" / "torchscript_runner")
+    needs_no_python(programs / "torchscript_runner" / "torchscript_runner")
     for make in (EveryOp, pillar_features.make_model):
         model = make().eval()
         torch.jit.script(model).save(str(tmp_path / "model.pt"))
@@ -108,7 +101,7 @@ def test_torchscript_program_gives_the_bits_of_eager(run_program, programs, tmp_
 @pytest.mark.slow
 @torch.inference_mode()
 def test_aoti_program_gives_the_bits_of_eager(run_program, programs, tmp_path):
-    check_registered(programs / "aoti_runner" / "aoti_runner")
+    needs_no_python(programs / "aoti_runner" / "aoti_runner")
     package = str(tmp_path / "model.pt2")
     exported = pillar_features.export(EveryOp())
     torch._inductor.aoti_compile_and_package(exported, package_path=package)
@@ -135,7 +128,7 @@ def test_kernels_only_program_gives_the_bits_of_the_op(programs, tmp_path):
     assert "torch.so" not in call(tool("readelf"), "-d", program).stdout
 
 
-@pytest.mark.parametrize("name", ["torchscript_runner", "aoti_runner", "kernels_only"])
+@pytest.mark.parametrize("name", ["detector_runner", "kernels_only"])  # with torch and without
 def test_programs_find_the_package_of_this_tree(name, tmp_path):
     """Configuring is quick; the slow tests build and run."""
     done = call(

@@ -28,18 +28,24 @@ def command(capsys, monkeypatch, tmp_path):
     return run
 
 
-def trained(command, tmp_path, task="classify") -> str:
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content(task)))
-    code, out, err = command("train", "run.yaml", "train.epochs=1", "-o", "out")
-    assert code == 0, err
-    assert "epoch 1/1" in out and "wrote out/best.ckpt" in out
-    return "out/best.ckpt"
+@pytest.fixture
+def model(request, trained, tmp_path):
+    """The checkpoint of a task."""
+    return trained(tmp_path / "out", getattr(request, "param", "classify")) / "best.ckpt"
+
+
+def of(task):
+    return pytest.mark.parametrize("model", [task], indirect=True)
 
 
 @pytest.mark.parametrize("task", ["classify", "parts", "segment"])
 def test_train_then_eval_with_pictures(command, tmp_path, task):
     pytest.importorskip("matplotlib", reason="the extra viz is not installed")
-    model = trained(command, tmp_path, task)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content(task)))
+    code, out, err = command("train", "run.yaml", "train.epochs=1", "-o", "out")
+    assert code == 0, err
+    assert "epoch 1/1" in out and "wrote out/best.ckpt" in out
+    model = "out/best.ckpt"
     code, out, err = command(
         *("eval", model, "--trust-code", "data.val_size=5", "--device", "cpu"),
         *("--pictures", "pictures", "--json", "result.json"),
@@ -53,8 +59,7 @@ def test_train_then_eval_with_pictures(command, tmp_path, task):
         assert (tmp_path / "pictures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_predict_names_the_likeliest_classes(command, tmp_path):
-    model = trained(command, tmp_path)
+def test_predict_names_the_likeliest_classes(command, model, tmp_path):
     for i, count in enumerate((300, 5)):  # more and fewer points than in training
         np.save(f"{i}.npy", generate_shapes([i], points=count)["points"][0].numpy())
     code, out, err = command("predict", "0.npy", "1.npy", "--model", model, "--trust-code")
@@ -64,8 +69,8 @@ def test_predict_names_the_likeliest_classes(command, tmp_path):
     assert lines[1].startswith("1.npy: ")
 
 
-def test_predict_labels_every_finite_point_of_a_room(command, tmp_path):
-    model = trained(command, tmp_path, "segment")
+@of("segment")
+def test_predict_labels_every_finite_point_of_a_room(command, model, tmp_path):
     room = generate_rooms([0], points=500, block=3.0)["points"][0, :, :6].numpy()
     room[7, 0] = np.nan
     np.savez("room.npz", points=room, columns=["x", "y", "z", "red", "green", "blue"])
@@ -88,8 +93,8 @@ def test_predict_labels_every_finite_point_of_a_room(command, tmp_path):
     assert code == 2 and "must have the columns red, green, blue" in err
 
 
-def test_predict_labels_parts_of_a_known_category(command, tmp_path):
-    model = trained(command, tmp_path, "parts")
+@of("parts")
+def test_predict_labels_parts_of_a_known_category(command, model, tmp_path):
     np.save("table.npy", generate_shapes([11], points=100)["points"][0].numpy())
     code, out, err = command(
         *("predict", "table.npy", "--trust-code", "-m", model, "--category", "table", "-o", "t.npz")
@@ -102,8 +107,8 @@ def test_predict_labels_parts_of_a_known_category(command, tmp_path):
     assert code == 2 and "--category must be one of sphere" in err
 
 
-def test_a_category_that_no_model_knows_stops_before_the_first_file(command, tmp_path):
-    model = trained(command, tmp_path, "parts")
+@of("parts")
+def test_a_category_that_no_model_knows_stops_before_the_first_file(command, model, tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.npy").write_bytes(b"broken")
     arguments = ("predict", "a.npy", "b.npy", "--trust-code", "-m", model)
@@ -112,8 +117,8 @@ def test_a_category_that_no_model_knows_stops_before_the_first_file(command, tmp
     assert not (tmp_path / "torchvox_out").exists()
 
 
-def test_a_room_without_colors_stops_no_other(command, tmp_path):
-    model = trained(command, tmp_path, "segment")
+@of("segment")
+def test_a_room_without_colors_stops_no_other(command, model, tmp_path):
     room = generate_rooms([0], points=50)["points"][0, :, :6].numpy()
     np.save("a.npy", room[:, :3])
     np.save("b.npy", np.full_like(room, np.nan))
@@ -124,8 +129,8 @@ def test_a_room_without_colors_stops_no_other(command, tmp_path):
     assert out.startswith("c.npz: 50 points") and len(out.splitlines()) == 1
 
 
-def test_wrong_use_is_one_sentence_and_exit_code_2(command, tmp_path):
-    trained(command, tmp_path)
+def test_wrong_use_is_one_sentence_and_exit_code_2(command, model, tmp_path):
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content()))
     for arguments, words in (
         (("train",), "which configuration? There are pointnet2_cls_shapes"),
         (("train", "run.yaml", "train.epoch=2"), "did you mean epochs?"),
@@ -146,8 +151,7 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(command, tmp_path):
         assert code == 2 and len(lines) == 1 and words in lines[0], err
 
 
-def test_a_gate_that_is_missed_is_exit_code_1(command, tmp_path):
-    model = trained(command, tmp_path)
+def test_a_gate_that_is_missed_is_exit_code_1(command, model, tmp_path):
     assert command("eval", model, "--trust-code", "--at-least", "miou=0")[0] == 0
     code, _, err = command("eval", model, "--trust-code", "--at-least", "accuracy=0.99")
     assert code == 1 and "is below 0.99" in err

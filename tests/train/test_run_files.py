@@ -67,8 +67,8 @@ def test_resuming_runs_no_code_that_the_best_checkpoint_names(evil, tmp_path, mo
     assert not evil.exists()
 
 
-def test_resuming_runs_no_code_that_the_configuration_in_the_folder_names(evil, tmp_path):
-    run(tmp_path / "run", epochs=1)
+def test_resuming_runs_no_code_that_the_configuration_in_the_folder_names(evil, trained, tmp_path):
+    trained(tmp_path / "run")
     config = tmp_path / "run" / "config.yaml"
     config.write_text(config.read_text().replace("tiny:TinyClassifier", "evil_module:M"))
     with pytest.raises(WrongUseError, match="of another configuration"):
@@ -76,8 +76,8 @@ def test_resuming_runs_no_code_that_the_configuration_in_the_folder_names(evil, 
     assert not evil.exists()
 
 
-def test_a_configuration_in_the_folder_reads_no_other_file(tmp_path):
-    run(tmp_path / "run", epochs=1)
+def test_a_configuration_in_the_folder_reads_no_other_file(trained, tmp_path):
+    trained(tmp_path / "run")
     (tmp_path / "private.yaml").write_text("train: {epochs: secret}")
     (tmp_path / "run" / "config.yaml").write_text(f"base: {tmp_path / 'private.yaml'}")
     with pytest.raises(WrongUseError, match="unknown key base") as found:
@@ -96,28 +96,28 @@ def test_a_configuration_in_the_folder_reads_no_other_file(tmp_path):
     ],
     ids=["format", "classes", "names", "version", "weights"],
 )
-def test_odd_entries_of_a_checkpoint_are_short_errors_of_checkpoints(tmp_path, change):
-    run(tmp_path, epochs=1)
-    changed(tmp_path / "best.ckpt", change)
+def test_odd_entries_of_a_checkpoint_are_short_errors_of_checkpoints(trained, tmp_path, change):
+    folder = trained(tmp_path / "run")
+    changed(folder / "best.ckpt", change)
     with pytest.raises(CheckpointError) as found:
-        load_checkpoint(tmp_path / "best.ckpt", trust_code=True)
+        load_checkpoint(folder / "best.ckpt", trust_code=True)
     assert len(str(found.value)) < 600
 
 
 @pytest.mark.parametrize("steps", [float("inf"), "many", None])
-def test_a_last_checkpoint_of_no_steps_is_an_error_of_checkpoints(tmp_path, steps):
-    run(tmp_path, epochs=1)
-    changed(tmp_path / "last.ckpt", lambda whole: whole.update(global_step=steps))
+def test_a_last_checkpoint_of_no_steps_is_an_error_of_checkpoints(trained, tmp_path, steps):
+    folder = trained(tmp_path / "run")
+    changed(folder / "last.ckpt", lambda whole: whole.update(global_step=steps))
     with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
-        run(tmp_path, resume=True, epochs=1)
+        run(folder, resume=True, epochs=1)
 
 
 @pytest.mark.parametrize("text", ["{", "task: classify", "", "- 1"])
-def test_a_damaged_configuration_in_the_folder_is_named(tmp_path, text):
-    run(tmp_path, epochs=1)
-    (tmp_path / "config.yaml").write_text(text)
+def test_a_damaged_configuration_in_the_folder_is_named(trained, tmp_path, text):
+    folder = trained(tmp_path / "run")
+    (folder / "config.yaml").write_text(text)
     with pytest.raises(WrongUseError, match=r"config\.yaml"):
-        run(tmp_path, resume=True, epochs=1)
+        run(folder, resume=True, epochs=1)
 
 
 class AtEpoch(Callback):

@@ -68,21 +68,21 @@ def test_a_log_that_was_cut_off_is_resumed(tmp_path, rest):
     assert resumed == whole
 
 
-def test_a_damaged_checkpoint_is_not_resumed_from(tmp_path):
-    run(tmp_path)
-    (tmp_path / "last.ckpt").write_bytes(b"cut")
+def test_a_damaged_checkpoint_is_not_resumed_from(trained, tmp_path):
+    folder = trained(tmp_path / "run")
+    (folder / "last.ckpt").write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
-        run(tmp_path, resume=True)
+        fit(make_config(content(epochs=1)), folder, resume=True, quiet=True)
 
 
-def test_a_checkpoint_with_entries_missing_is_refused(tmp_path):
-    run(tmp_path)
+def test_a_checkpoint_with_entries_missing_is_refused(trained, tmp_path):
+    folder = trained(tmp_path / "run")
     for drop in ("format", "config", "labels"):
-        content_of = torch.load(tmp_path / "best.ckpt", weights_only=True)
+        content_of = torch.load(folder / "best.ckpt", weights_only=True)
         del content_of["torchvox"][drop]
-        torch.save(content_of, tmp_path / "less.ckpt")
+        torch.save(content_of, folder / "less.ckpt")
         with pytest.raises(CheckpointError, match="its entries are incomplete"):
-            load_checkpoint(tmp_path / "less.ckpt", trust_code=True)
+            load_checkpoint(folder / "less.ckpt", trust_code=True)
 
 
 def test_a_device_that_is_not_there_is_refused_in_a_sentence(tmp_path, monkeypatch):
