@@ -3,12 +3,13 @@
 
 import pytest
 
+from benchmarks.__main__ import cases
+from benchmarks.detection import gpu_cases
+
 FIGURES = {"cuda": {"graph_us", "eager_us", "cpu_us"}, "cpu": {"best_us"}}
 
 
 def all_cases(device):
-    from benchmarks.__main__ import cases
-
     return cases(device)
 
 
@@ -57,8 +58,6 @@ def test_jittered_sweeps_differ_from_each_other(clouds):
 
 
 def test_the_baseline_way_by_class_finds_the_boxes_of_the_op(clouds):
-    from benchmarks.detection import gpu_cases
-
     case = next(c for c in gpu_cases() if "by class" in c.name).build(clouds)
     implementation = next(case.baselines(case.torchvox()))
     assert "same" in implementation.check(implementation.call())

@@ -4,18 +4,17 @@
 import pytest
 import torch
 
+from benchmarks.neighbors_knn import KnnCase, all_distances, compare
+from benchmarks.suite import WrongResult
+
 
 @pytest.fixture
 def case():
-    from benchmarks.neighbors_knn import KnnCase
-
     points = torch.tensor([[[1.0, 0, 0], [-1, 0, 0], [0, 2, 0], [0, 0, 3]]])
     return KnnCase(points, torch.zeros(1, 1, 3), "by hand", 3)
 
 
 def verdict(case, idx):
-    from benchmarks.neighbors_knn import compare
-
     return compare(case, torch.tensor([[idx]]), case.torchvox())
 
 
@@ -37,15 +36,11 @@ def test_neighbors_at_one_distance_may_change_places(case):
     ],
 )
 def test_other_neighbors_are_wrong(case, idx, words):
-    from benchmarks.suite import WrongResult
-
     with pytest.raises(WrongResult, match=words):
         verdict(case, idx)
 
 
 @pytest.mark.parametrize("op", ["knn", "three_nn"])
 def test_the_baseline_way_finds_the_same(op):
-    from benchmarks.neighbors_knn import KnnCase, all_distances, compare
-
     case = KnnCase(torch.rand(2, 50, 3), torch.rand(2, 9, 3), "cube", 3, op)
     assert compare(case, all_distances(case), case.torchvox()) == "same neighbors"

@@ -8,6 +8,10 @@ import sys
 import pytest
 from helpers import ROOT
 
+from benchmarks import growth
+from benchmarks.suite import Settings
+from torchvox.cli.bench_table import markdown, tables
+
 FACTS = {
     *("date", "device", "commit", "dirty", "torchvox", "build", "torch", "cuda", "python"),
     *("cpu", "cores", "threads", "load", "upstream", "copy_gb_per_s"),
@@ -44,8 +48,6 @@ def test_measurements_have_one_form(results):
 
 
 def test_markdown_has_a_row_for_each_implementation(results):
-    from torchvox.cli.bench_table import markdown
-
     text = markdown(results)
     assert results["machine"]["commit"] in text
     for row in results["measurements"]:
@@ -55,8 +57,6 @@ def test_markdown_has_a_row_for_each_implementation(results):
 
 
 def test_a_miss_and_a_wrong_result_are_loud():
-    from torchvox.cli.bench_table import tables
-
     size = {"read": 1_000_000, "written": 500_000}
     target = {"figure": "graph_us", "text": "<= 9 us", "limit_us": 9, "met": False}
     common = {"case": "c", "op": "voxelize", "size": size}
@@ -75,10 +75,6 @@ def test_a_miss_and_a_wrong_result_are_loud():
 
 def test_growth_curves_become_tables_and_pictures(clouds, tmp_path):
     pytest.importorskip("matplotlib", reason="the extra viz is not installed")
-    from benchmarks import growth
-    from benchmarks.suite import Settings
-    from torchvox.cli.bench_table import tables
-
     tiny = [
         growth.Curve(curve.name, curve.axis, curve.sizes[:2], curve.sizes[1], curve.build)
         for curve in growth.curves()
@@ -95,9 +91,6 @@ def test_growth_curves_become_tables_and_pictures(clouds, tmp_path):
 
 
 def test_a_way_that_became_slow_is_left_out_at_larger_sizes(clouds, monkeypatch):
-    from benchmarks import growth
-    from benchmarks.suite import Settings
-
     monkeypatch.setitem(growth.SLOW_S, "cpu", 1e-9)
     curve = next(c for c in growth.curves() if c.name == "fps-points")
     tiny = growth.Curve(curve.name, curve.axis, [256, 512], 512, curve.build)

@@ -7,34 +7,33 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks import machine, suite, timing
+from benchmarks.bev import BEVCase
+from benchmarks.clouds import Clouds
+from benchmarks.sampling import SamplingCase
+from benchmarks.suite import CaseSpec, Implementation, Settings, Target, run_case
+from benchmarks.upstream import ALL, PACKAGES
+from benchmarks.voxel import GRIDS, VoxelCase
+
 
 @pytest.fixture
 def settings():
-    from benchmarks.suite import Settings
-
     return Settings("cpu", budget_s=0.001)
 
 
 @pytest.fixture
 def voxels(clouds):
     """2,000 points of a street."""
-    from benchmarks.voxel import GRIDS, VoxelCase
-
     return VoxelCase(*clouds.street(2000), *GRIDS["0.2 m"], 3)
 
 
 @pytest.fixture
 def samples(clouds):
     """64 of 256 points of a cube."""
-    from benchmarks.sampling import SamplingCase
-
     return SamplingCase(*clouds.cube(1, 256), 64)
 
 
 def measure(case, settings, *targets):
-    from benchmarks.clouds import Clouds
-    from benchmarks.suite import CaseSpec, run_case
-
     return run_case(CaseSpec("a case", lambda _: case, targets), Clouds(None, "cpu"), settings)
 
 
@@ -65,8 +64,6 @@ def test_baseline_samples_are_those_of_torchvox(samples, settings):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
 @pytest.mark.parametrize("index", [False, True])
 def test_baseline_images_are_those_of_torchvox(clouds, settings, dtype, index):
-    from benchmarks.bev import BEVCase
-
     case = BEVCase(*clouds.street(3000), cells=64, dtype=dtype, index=index)
     rows = measure(case, settings)
     assert {row["status"] for row in rows} == {"timed"}, rows
@@ -83,8 +80,6 @@ def test_measurements_carry_sizes_and_figures(voxels, settings):
 
 
 def test_the_floor_is_the_bytes_at_copy_speed(monkeypatch):
-    from benchmarks import machine
-
     monkeypatch.setattr(machine, "copy_bandwidth", lambda device: 4e12)
     monkeypatch.setattr(machine, "empty_graph_us", lambda kernels: 1.0 + 0.5 * kernels)
     assert machine.floor_us("cpu", 8_000_000, 0) == 2.0
@@ -92,8 +87,6 @@ def test_the_floor_is_the_bytes_at_copy_speed(monkeypatch):
 
 
 def test_goals_are_judged(voxels, settings):
-    from benchmarks.suite import Target
-
     rows = measure(
         voxels,
         settings,
@@ -107,9 +100,6 @@ def test_goals_are_judged(voxels, settings):
 
 
 def test_a_goal_may_add_the_writing_of_the_features(voxels, settings, monkeypatch):
-    from benchmarks import machine
-    from benchmarks.suite import Target
-
     monkeypatch.setattr(machine, "copy_bandwidth", lambda device: 1e9)
     target = measure(replace(voxels, reduce="none"), settings, Target("best_us", 10, 1.5))[0][
         "targets"
@@ -138,8 +128,6 @@ class Scripted:
         return getattr(self.case, name)
 
     def baselines(self, outputs):
-        from benchmarks.suite import Implementation
-
         def call():
             self.calls.append(time.perf_counter())
             return self.call(len(self.calls))
@@ -154,8 +142,6 @@ def test_a_first_call_is_never_a_measurement(samples, settings):
 
 
 def test_a_slow_call_is_timed_once_after_a_warm_up(samples, settings, monkeypatch):
-    from benchmarks import suite
-
     monkeypatch.setitem(suite.SLOW_S, "cpu", 0.01)
     scripted = Scripted(samples, lambda count: time.sleep(0.02) or count)
     row = by_name(measure(scripted, settings))["other"]
@@ -174,8 +160,6 @@ def test_a_slow_call_is_timed_once_after_a_warm_up(samples, settings, monkeypatc
 )
 def test_slow_ways_get_fewer_figures_on_a_gpu(samples, settings, monkeypatch, seconds, figures):
     """With the GPU's clocks replaced, so that it runs anywhere."""
-    from benchmarks import machine, timing
-
     monkeypatch.setattr(timing, "graph_time", lambda call, budget: timing.GraphTime(5.0, 3))
     monkeypatch.setattr(timing, "eager_us", lambda call, budget: 6.0)
     monkeypatch.setattr(timing, "cpu_us", lambda call, budget, wall: 4.0)
@@ -215,11 +199,9 @@ def bucket_fps_kdline_sampling(cloud, count, h, start_idx):
     ],
 )
 def test_a_sampler_with_a_wrong_result_is_not_timed(samples, settings, fake_package, body, reason):
-    from benchmarks.sampling_upstream import UPSTREAM
-
     points = samples.points.sort(1).values  # the first ones huddle in a corner
     fake_package("fpsample", FAKE_FPSAMPLE.format(body))
-    upstream = [a for a in UPSTREAM if a.package == "fpsample"]
+    upstream = [a for a in ALL if a.package == "fpsample"]
     rows = by_name(measure(replace(samples, points=points), replace(settings, upstream=upstream)))
     (wrong,) = (
         row for implementation, row in rows.items() if implementation.startswith("fpsample")
@@ -253,20 +235,18 @@ def voxelgrid_sampling(cloud, size, threads):
     ],
 )
 def test_a_voxelizer_is_held_to_its_own_rule(voxels, settings, fake_package, body, status):
-    from benchmarks.voxel_upstream import UPSTREAM
-
     fake_package("small_gicp", FAKE_GICP.format(body))
-    upstream = [a for a in UPSTREAM if a.package == "small_gicp"]
+    upstream = [a for a in ALL if a.package == "small_gicp"]
     uncapped = replace(voxels, max_points=-1)
     rows = by_name(measure(uncapped, replace(settings, upstream=upstream)))
     assert rows["small_gicp"]["status"] == status
 
 
 def test_a_broken_library_is_reported_and_the_others_go_on(samples, settings, fake_package):
-    from benchmarks.sampling_upstream import UPSTREAM
-
     fake_package("fpsample", "raise OSError('no such library')")
-    rows = by_name(measure(samples, replace(settings, upstream=UPSTREAM[:1])))
+    rows = by_name(
+        measure(samples, replace(settings, upstream=[a for a in ALL if a.package == "fpsample"]))
+    )
     assert rows["fpsample"] == {
         **rows["fpsample"],
         "status": "failed",
@@ -276,8 +256,6 @@ def test_a_broken_library_is_reported_and_the_others_go_on(samples, settings, fa
 
 
 def test_upstream_libraries_are_packages_by_name():
-    from benchmarks.upstream import ALL, PACKAGES
-
     assert {
         *("fpsample", "mmcv", "open3d", "pointnet2_ops"),
         *("pytorch3d", "scipy", "small_gicp", "spconv", "torch_cluster"),

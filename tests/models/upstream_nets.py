@@ -100,98 +100,85 @@ def small_points(columns: int, count: int = 3000) -> Tensor:
     return points
 
 
-def _small(name: str) -> UpstreamNet:
-    pcdet, mmdet = pointpillars_openpcdet, pointpillars_mmdet3d
-    if name == "openpcdet anchors":
-        network = pcdet.SingleHead(4, GRID, CLASSES, ANCHOR_BACKBONE_NECK, (16,))
-        return UpstreamNet(network, 4, 1 + 6 + 6 * 6 + 6, anchor_settings())
-    if name == "openpcdet heads":
-        classes = (*CLASSES, SIGN)
-        tasks = [[0], [1, 2]]
-        network = pcdet.MultiHead(5, GRID, classes, tasks, CENTER_BACKBONE_NECK, (16,), shared=8)
-        tensors = 1 + 6 + 6 * 6 + 6 + 2 * (1 + 6 * 8)
-        return UpstreamNet(network, 5, tensors, anchor_settings(classes))
-    if name == "openpcdet centers":
-        network = pcdet.CenterPoint(5, DYNAMIC, TASKS, CENTER_BACKBONE_NECK, (16, 16), shared=8)
-        return UpstreamNet(network, 5, 1 + 12 + 6 * 6 + 7 + 2 * 6 * 9, UNCAPPED)
-    if name == "openpcdet centers, hard":
-        network = pcdet.CenterPoint(
-            4, GRID, TASKS, CENTER_BACKBONE_NECK, (16, 8), shared=8, dynamic=False, bias=False
-        )
-        settings = {**CENTERS, "encoder.pad_semantics": "reference"}
-        return UpstreamNet(network, 4, 1 + 12 + 6 * 6 + 6 + 2 * 6 * 8, settings)
-    if name == "openpcdet centers, no velocity":
-        network = pcdet.CenterPoint(
-            5, DYNAMIC, TASKS, CENTER_BACKBONE_NECK, (16, 16), shared=8, velocity=False
-        )
-        return UpstreamNet(network, 5, 1 + 12 + 6 * 6 + 7 + 2 * 5 * 9, UNCAPPED)
-    if name == "mmdet3d anchors":
-        network = mmdet.VoxelNet(4, GRID, CLASSES, ANCHOR_BACKBONE_NECK, (16,))
-        return UpstreamNet(network, 4, 6 + 6 * 6 + 6, anchor_settings())
-    if name == "mmdet3d anchors, old":
-        network = mmdet.VoxelNet(
-            4, GRID, CLASSES, ANCHOR_BACKBONE_NECK, (16,), aligned=False, legacy=False, axes=2
-        )
-        settings = anchor_settings(**{"encoder.legacy": False, "head.grid": "ends"})
-        return UpstreamNet(network, 4, 6 + 6 * 6 + 6, settings)
-    if name == "mmdet3d centers, circles":
-        rules = CenterRules(nms=(4.0, 0.85), circle=True)
-        network = mmdet.CenterPoint(5, GRID, TASKS, CONV_BACKBONE_NECK, (16,), rules, shared=8)
-        more = {"detections.mode": "circle", "detections.nms": [4.0, 0.85]}
-        return UpstreamNet(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, {**CENTERS, **more})
-    if name == "mmdet3d_0 anchors":
-        network = mmdet.VoxelNet(
-            4,
-            GRID,
-            wide(CLASSES),
-            ANCHOR_BACKBONE_NECK,
-            (16,),
-            mmdet.Rules(dir_offset=0.0, dir_limit=1.0),
-            aligned=False,
-            area=(0.0, -8.0, 18.0, 8.0),
-            clockwise=True,
-        )
-        more = {"head.grid": "ends", "head.area": [0.0, -8.0, 18.0, 8.0]}
-        return UpstreamNet(
-            network, 4, 6 + 6 * 6 + 6, anchor_settings(wide(CLASSES), **more), "0.6.0"
-        )
-    if name == "mmdet3d_0 centers":
-        network = mmdet.CenterPoint(
-            5, GRID, TASKS, CONV_BACKBONE_NECK, (16,), shared=8, clockwise=True
-        )
-        return UpstreamNet(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, CENTERS, "0.17.3")
-    if name == "mmdet3d centers":
-        network = mmdet.CenterPoint(5, GRID, TASKS, CONV_BACKBONE_NECK, (16,), shared=8)
-        return UpstreamNet(network, 5, 6 + 6 * 6 + 6 + 2 * 6 * 8, CENTERS)
-    if name == "zhulf0804":
-        network = pointpillars_zhulf0804.PointPillars(
-            4, GRID, wide(CLASSES), ANCHOR_BACKBONE_NECK, (16,)
-        )
-        return UpstreamNet(network, 4, 6 + 6 * 6 + 6, anchor_settings(wide(CLASSES)))
-    network = centerpoint_det3d.PointPillars(5, GRID, TASKS, CONV_BACKBONE_NECK, (16, 16), shared=8)
-    return UpstreamNet(network, 5, 12 + 6 * 6 + 7 + 2 * 6 * 9, CENTERS)
-
-
-SMALL = (
-    "openpcdet anchors",
-    "openpcdet heads",
-    "openpcdet centers",
-    "openpcdet centers, hard",
-    "openpcdet centers, no velocity",
-    "mmdet3d anchors",
-    "mmdet3d anchors, old",
-    "mmdet3d centers",
-    "mmdet3d centers, circles",
-    "mmdet3d_0 anchors",
-    "mmdet3d_0 centers",
-    "zhulf0804",
-    "det3d",
-)
+pcdet, mmdet = pointpillars_openpcdet, pointpillars_mmdet3d
+ANCHORS = {"grid": GRID, "backbone_neck": ANCHOR_BACKBONE_NECK, "filters": (16,)}
+HEATS = {"tasks": TASKS, "backbone_neck": CENTER_BACKBONE_NECK, "shared": 8}
+CONV_HEATS = {**HEATS, "grid": GRID, "backbone_neck": CONV_BACKBONE_NECK, "filters": (16,)}
+TRUNK = 6 + 6 * 6  # tensors of the pillar net, of backbone and neck
+AREA = (0.0, -8.0, 18.0, 8.0)
+ENDS = {"head.grid": "ends"}
+CIRCLES = {"detections.mode": "circle", "detections.nms": [4.0, 0.85]}
+OLD_RULES = mmdet.Rules(dir_offset=0.0, dir_limit=1.0)
+# Class, columns, arguments; how many tensors, settings and perhaps the release.
+SMALL = {
+    "openpcdet anchors": (
+        *(pcdet.SingleHead, 4, {**ANCHORS, "classes": CLASSES}),
+        *(1 + TRUNK + 6, anchor_settings()),
+    ),
+    "openpcdet heads": (
+        *(pcdet.MultiHead, 5),
+        {
+            **{**ANCHORS, "classes": (*CLASSES, SIGN), "heads": [[0], [1, 2]], "shared": 8},
+            "backbone_neck": CENTER_BACKBONE_NECK,
+        },
+        *(1 + TRUNK + 6 + 2 * (1 + 6 * 8), anchor_settings((*CLASSES, SIGN))),
+    ),
+    "openpcdet centers": (
+        *(pcdet.CenterPoint, 5, {**HEATS, "grid": DYNAMIC, "filters": (16, 16)}),
+        *(7 + TRUNK + 7 + 2 * 6 * 9, UNCAPPED),
+    ),
+    "openpcdet centers, hard": (
+        *(pcdet.CenterPoint, 4),
+        {**HEATS, "grid": GRID, "filters": (16, 8), "dynamic": False, "bias": False},
+        *(7 + TRUNK + 6 + 2 * 6 * 8, {**CENTERS, "encoder.pad_semantics": "reference"}),
+    ),
+    "openpcdet centers, no velocity": (
+        *(pcdet.CenterPoint, 5),
+        {**HEATS, "grid": DYNAMIC, "filters": (16, 16), "velocity": False},
+        *(7 + TRUNK + 7 + 2 * 5 * 9, UNCAPPED),
+    ),
+    "mmdet3d anchors": (
+        *(mmdet.VoxelNet, 4, {**ANCHORS, "classes": CLASSES}),
+        *(TRUNK + 6, anchor_settings()),
+    ),
+    "mmdet3d anchors, old": (
+        *(mmdet.VoxelNet, 4),
+        {**ANCHORS, "classes": CLASSES, "aligned": False, "legacy": False, "axes": 2},
+        *(TRUNK + 6, anchor_settings(**ENDS, **{"encoder.legacy": False})),
+    ),
+    "mmdet3d centers": (mmdet.CenterPoint, 5, CONV_HEATS, TRUNK + 6 + 2 * 6 * 8, CENTERS),
+    "mmdet3d centers, circles": (
+        *(mmdet.CenterPoint, 5),
+        {**CONV_HEATS, "rules": CenterRules(nms=(4.0, 0.85), circle=True)},
+        *(TRUNK + 6 + 2 * 6 * 8, {**CENTERS, **CIRCLES}),
+    ),
+    "mmdet3d_0 anchors": (
+        *(mmdet.VoxelNet, 4),
+        {
+            **{**ANCHORS, "classes": wide(CLASSES), "rules": OLD_RULES, "aligned": False},
+            **{"area": AREA, "clockwise": True},
+        },
+        *(TRUNK + 6, anchor_settings(wide(CLASSES), **ENDS, **{"head.area": list(AREA)}), "0.6.0"),
+    ),
+    "mmdet3d_0 centers": (
+        *(mmdet.CenterPoint, 5, {**CONV_HEATS, "clockwise": True}),
+        *(TRUNK + 6 + 2 * 6 * 8, CENTERS, "0.17.3"),
+    ),
+    "zhulf0804": (
+        *(pointpillars_zhulf0804.PointPillars, 4, {**ANCHORS, "classes": wide(CLASSES)}),
+        *(TRUNK + 6, anchor_settings(wide(CLASSES))),
+    ),
+    "det3d": (
+        *(centerpoint_det3d.PointPillars, 5, {**CONV_HEATS, "filters": (16, 16)}),
+        *(6 + TRUNK + 7 + 2 * 6 * 9, CENTERS),
+    ),
+}
 
 
 def small(name: str, weights: bool = True) -> UpstreamNet:
     torch.manual_seed(0)
-    upstream = _small(name)
+    kind, columns, arguments, *rest = SMALL[name]
+    upstream = UpstreamNet(kind(columns, **arguments), columns, *rest)
     if weights:
         with_weights(upstream.network, small_points(upstream.columns))
     return upstream
@@ -211,42 +198,30 @@ WIDE = (
     AnchorClass("Car", (1.6, 3.9, 1.56), -1.78),
 )
 NUSCENES_TASKS = (1, 2, 2, 1, 2, 2)
+NUSCENES_CLASSES = [AnchorClass(k, *value) for k, value in published.NUSCENES_ANCHORS.items()]
 HEADS = [[0], [1, 2], [3, 4], [5], [6, 7], [8, 9]]
 
 
-def _published(name: str) -> UpstreamNet:
-    pcdet, mmdet = pointpillars_openpcdet, pointpillars_mmdet3d
-    if name == "openpcdet KITTI":
-        return UpstreamNet(pcdet.SingleHead(4, KITTI, (CAR, PEDESTRIAN, CYCLIST)), 4, 127, {})
-    if name == "openpcdet nuScenes multihead":
-        table = published.NUSCENES_ANCHORS.items()
-        classes = [AnchorClass(key, size, bottom) for key, (size, bottom) in table]
-        return UpstreamNet(pcdet.MultiHead(5, NUSCENES, classes, HEADS), 5, 421, {})
-    if name == "openpcdet nuScenes centers":
-        grid = replace(NUSCENES, max_points=0, max_pillars=0)
-        return UpstreamNet(pcdet.CenterPoint(5, grid, NUSCENES_TASKS), 5, 458, {})
-    if name == "mmdet3d KITTI":
-        return UpstreamNet(mmdet.VoxelNet(4, KITTI, (PEDESTRIAN, CYCLIST, CAR)), 4, 126, {})
-    if name == "mmdet3d nuScenes centers":
-        grid = replace(NUSCENES, max_pillars=40_000)
-        return UpstreamNet(mmdet.CenterPoint(5, grid, NUSCENES_TASKS), 5, 414, {})
-    if name == "zhulf0804 KITTI":
-        return UpstreamNet(pointpillars_zhulf0804.PointPillars(4, KITTI, WIDE), 4, 126, {})
-    grid = replace(NUSCENES, max_pillars=60_000)
-    return UpstreamNet(centerpoint_det3d.PointPillars(5, grid, NUSCENES_TASKS), 5, 457, {})
+def capped(pillars: int, points: int = NUSCENES.max_points) -> Grid:
+    return replace(NUSCENES, max_pillars=pillars, max_points=points)
 
 
-PUBLISHED = (
-    "openpcdet KITTI",
-    "openpcdet nuScenes multihead",
-    "openpcdet nuScenes centers",
-    "mmdet3d KITTI",
-    "mmdet3d nuScenes centers",
-    "zhulf0804 KITTI",
-    "det3d nuScenes centers",
-)
+DETECTORS = {
+    "openpcdet KITTI": (pcdet.SingleHead, 4, 127, KITTI, (CAR, PEDESTRIAN, CYCLIST)),
+    "openpcdet nuScenes multihead": (pcdet.MultiHead, 5, 421, NUSCENES, NUSCENES_CLASSES, HEADS),
+    "openpcdet nuScenes centers": (pcdet.CenterPoint, 5, 458, capped(0, 0), NUSCENES_TASKS),
+    "mmdet3d KITTI": (mmdet.VoxelNet, 4, 126, KITTI, (PEDESTRIAN, CYCLIST, CAR)),
+    "mmdet3d nuScenes centers": (mmdet.CenterPoint, 5, 414, capped(40_000), NUSCENES_TASKS),
+    "zhulf0804 KITTI": (pointpillars_zhulf0804.PointPillars, 4, 126, KITTI, WIDE),
+    "det3d nuScenes centers": (
+        *(centerpoint_det3d.PointPillars, 5, 457),
+        *(capped(60_000), NUSCENES_TASKS),
+    ),
+}
+PUBLISHED = tuple(DETECTORS)
 
 
 def as_published(name: str) -> UpstreamNet:
     torch.manual_seed(0)
-    return _published(name)
+    kind, columns, tensors, *arguments = DETECTORS[name]
+    return UpstreamNet(kind(columns, *arguments), columns, tensors, {})
