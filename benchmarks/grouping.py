@@ -120,7 +120,4 @@ def gpu_cases() -> list[CaseSpec]:
 
 
 def cpu_cases() -> list[CaseSpec]:
-    return [
-        spec(4, 4096, 1024, 32, 64),
-        spec(4, 1024, 4096, 3, 128, interpolate=True),
-    ]
+    return [spec(4, 4096, 1024, 32, 64), spec(4, 1024, 4096, 3, 128, interpolate=True)]

@@ -83,15 +83,9 @@ def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> lis
 
 def _short(curve: Curve, size: float, measurement: Measurement) -> Measurement:
     figure = next((key for key in ("graph_us", "best_us", "eager_us") if key in measurement), None)
-    short = {
-        "curve": curve.name,
-        "axis": curve.axis,
-        "at": size,
-        "implementation": measurement["implementation"],
-    }
-    short |= {
-        key: measurement[key] for key in ("status", "reason", "floor_us") if key in measurement
-    }
+    short = {"curve": curve.name, "axis": curve.axis, "at": size}
+    kept = ("implementation", "status", "reason", "floor_us")
+    short |= {key: measurement[key] for key in kept if key in measurement}
     short |= {"figure": figure, "us": measurement.get(figure)}
     samples = measurement.get("size", {}).get("samples")
     if samples and figure:
@@ -130,31 +124,20 @@ def _figure(name: str, measurements: list[Measurement], machine: dict[str, Any])
     colors = ("#5ec8ff", "#ffb454", "#c792ea", "#8b98a9")
     figure = style.new_figure(9.6, 6.0)
     ax = figure.add_subplot(facecolor=style.PANEL)
-    for implementation, color in zip(
-        dict.fromkeys(measurement["implementation"] for measurement in measurements),
-        colors,
-        strict=False,
-    ):
+    names = dict.fromkeys(m["implementation"] for m in measurements)
+
+    def line(figure: str, name: str, style_: str, **how: Any) -> None:
         mine = [
-            m for m in measurements if m["implementation"] == implementation and m["us"] is not None
+            m for m in measurements if m["implementation"] == name and m.get(figure) is not None
         ]
-        ax.plot(
-            [r["at"] for r in mine],
-            [r["us"] for r in mine],
-            "o-",
-            color=color,
-            label=implementation,
-        )
-    mine = [m for m in measurements if m["implementation"] == "torchvox" and "floor_us" in m]
-    at, floor = [m["at"] for m in mine], [m["floor_us"] for m in mine]
-    ax.plot(at, floor, ":", color=style.FAINT, label="floor of torchvox")
-    if any("us_per_sample" in m for m in measurements):
-        each = [
-            m for m in measurements if m["implementation"] == "torchvox" and "us_per_sample" in m
-        ]
-        label = "torchvox, per sample"
-        x, y = [m["at"] for m in each], [m["us_per_sample"] for m in each]
-        ax.plot(x, y, "s--", color=colors[0], label=label, markersize=4)
+        if mine:
+            ax.plot([m["at"] for m in mine], [m[figure] for m in mine], style_, **how)
+
+    for name_, color in zip(names, colors, strict=False):
+        line("us", name_, "o-", color=color, label=name_)
+    line("floor_us", "torchvox", ":", color=style.FAINT, label="floor of torchvox")
+    per_sample = {"color": colors[0], "label": "torchvox, per sample", "markersize": 4}
+    line("us_per_sample", "torchvox", "s--", **per_sample)
     ax.set(xscale="log", yscale="log")
     sizes = sorted({m["at"] for m in measurements})
     ax.set_xticks(sizes, [_size(size) for size in sizes])

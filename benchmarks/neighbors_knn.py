@@ -11,15 +11,7 @@ from torch import Tensor
 import torchvox
 from benchmarks.clouds import Cloud, Clouds, batched, cube, evenly
 from benchmarks.neighbors import SearchCase
-from benchmarks.suite import (
-    CaseSpec,
-    Facts,
-    Implementation,
-    Outputs,
-    Target,
-    WrongResult,
-    graph_us,
-)
+from benchmarks.suite import CaseSpec, Facts, Implementation, Outputs, Target, WrongResult, graph_us
 
 TOLERANCE = 1e-4  # relative, of a squared distance between two exact searches in float32
 PAIRS_AT_ONCE = 1 << 30  # distances of the baseline, 4 bytes each
@@ -108,14 +100,7 @@ def gpu_cases() -> list[CaseSpec]:
         spec("knn k16, 16 x 16k, 4k queries", cube(16, 16384), 4096, 16, graph_us(800)),
         spec("knn k16, 111k sweep, every point", Clouds.sweep, None, 16),
         spec("knn k64, 16 x 16k, 4k queries", cube(16, 16384), 4096, 64),
-        spec(
-            "three_nn, 16 x 4k, 16k queries",
-            cube(16, 4096),
-            16384,
-            3,
-            graph_us(400),
-            "three_nn",
-        ),
+        spec("three_nn, 16 x 4k, 16k queries", cube(16, 4096), 16384, 3, graph_us(400), "three_nn"),
         spec("three_nn, 32 x 512, 1024 queries", cube(32, 512), 1024, 3, (), "three_nn"),
     ]
 

@@ -226,12 +226,7 @@ def gpu_cases() -> list[CaseSpec]:
         spec("1M 0.2 m, P=10, half mean", sweeps(9), "0.2 m", 10, graph_us(60), **half),
         spec("10M 0.2 m, P=10, half mean", sweeps(90), "0.2 m", 10, graph_us(1000), **half),
         spec(
-            "17k KITTI pillars, P=32, none",
-            kitti,
-            "KITTI pillars",
-            32,
-            graph_us(12, 1.5),
-            **none,
+            "17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, graph_us(12, 1.5), **none
         ),
         spec("111k 0.2 m, P=10, none", sweep, "0.2 m", 10, graph_us(18, 1.5), **none),
         spec("111k pillars, P=32, none", sweep, "pillars", 32, graph_us(18, 1.5), **none),

@@ -48,65 +48,37 @@ class Published:
     settings: Dict[str, Any] = field(default_factory=dict)
 
 
-KNOWN = [
-    Published(
-        "pointpillar_7728",
-        "openpcdet",
-        f"{PCDET}, KITTI",
-        127,
-        "KITTI car 77.28 AP (R11, moderate)",
-    ),
-    Published(
+ZHULF0804 = "github.com/zhulf0804/PointPillars, pretrained/"
+NUSCENES = f"{PCDET}, nuScenes"
+CENTERPOINT = "github.com/tianweiy/CenterPoint, nuScenes, PointPillars"
+HV = "hv_pointpillars_secfpn_6x8_160e_kitti-3d-3class_"
+OLD = {"head.grid": "ends", "head.area": [0.0, -39.68, 70.4, 39.68]}
+ROWS = [
+    ("pointpillar_7728", "openpcdet", f"{PCDET}, KITTI", 127, "KITTI car 77.28 AP (R11, moderate)"),
+    (
         "pp_multihead_nds5823",
         "openpcdet",
-        f"{PCDET}, nuScenes",
+        NUSCENES,
         421,
         "nuScenes 44.63 mAP, 58.23 NDS",
     ),
-    Published(
+    (
         "cbgs_pp_centerpoint",
         "openpcdet",
-        f"{PCDET}, nuScenes",
+        NUSCENES,
         458,
         "nuScenes 50.03 mAP, 60.70 NDS",
     ),
-    Published(
-        "hv_pointpillars_secfpn_6x8_160e_kitti-3d-3class_2022",
-        "mmdet3d",
-        f"{MMDET}pointpillars",
-        126,
-        "KITTI mean 64.07 AP (moderate)",
-    ),
-    Published(
-        "hv_pointpillars_secfpn_6x8_160e_kitti-3d-3class_2020",
-        "mmdet3d_0",
-        f"{MMDET}pointpillars, releases before 1.0",
-        126,
-        "",
-        {"head.grid": "ends", "head.area": [0.0, -39.68, 70.4, 39.68]},
-    ),
-    Published(
-        "centerpoint_02pillar_second_secfpn",
-        "mmdet3d",
-        f"{MMDET}centerpoint",
-        414,
+    (f"{HV}2022", "mmdet3d", f"{MMDET}pointpillars", 126, "KITTI mean 64.07 AP (moderate)"),
+    (f"{HV}2020", "mmdet3d_0", f"{MMDET}pointpillars, releases before 1.0", 126, "", OLD),
+    (
+        *("centerpoint_02pillar_second_secfpn", "mmdet3d", f"{MMDET}centerpoint", 414),
         "nuScenes 49.12 mAP, 59.66 NDS",
     ),
-    Published(
-        "epoch_160",
-        "zhulf0804",
-        "github.com/zhulf0804/PointPillars, pretrained/",
-        126,
-        "KITTI car 76.74 AP (moderate)",
-    ),
-    Published(
-        "latest",
-        "det3d",
-        "github.com/tianweiy/CenterPoint, nuScenes, PointPillars",
-        457,
-        "nuScenes 50.3 mAP, 60.2 NDS",
-    ),
+    ("epoch_160", "zhulf0804", ZHULF0804, 126, "KITTI car 76.74 AP (moderate)"),
+    ("latest", "det3d", CENTERPOINT, 457, "nuScenes 50.3 mAP, 60.2 NDS"),
 ]
+KNOWN = [Published(*row) for row in ROWS]
 
 
 def known_as(path: Path) -> Optional[Published]:

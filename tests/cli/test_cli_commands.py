@@ -123,10 +123,7 @@ def test_a_folder_gives_one_output_per_cloud(torchvox_cli, tmp_path):
     (tmp_path / "in" / "notes.txt").touch()
     result = torchvox_cli("voxelize", "in", "-o", "out")
     assert result.code == 0, result.err
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "a.voxels.npz",
-        "b.voxels.npz",
-    ]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.voxels.npz", "b.voxels.npz"]
     assert len(result.out.splitlines()) == 2
 
 

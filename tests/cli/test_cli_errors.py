@@ -85,10 +85,7 @@ def test_one_bad_file_does_not_stop_the_others(torchvox_cli, tmp_path):
     result = torchvox_cli("voxelize", folder, "-o", "out")
     assert result.code == 1
     assert "b.npy" in result.err and "1 of 3 files failed" in result.err
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "a.voxels.npz",
-        "c.voxels.npz",
-    ]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.voxels.npz", "c.voxels.npz"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -67,10 +67,7 @@ def test_where_all_name_their_columns_the_layout_still_replaces_them(torchvox_cl
         (("voxelize", "--range", "9,0,0,1,1,1", "--voxel-size", "1"), "x0 < x1"),
         (("voxelize", "--voxel-size", "0"), "voxel_size must be 3 positive numbers"),
         (("voxelize", "--voxel-size", "nan"), "voxel_size must be 3 positive numbers"),
-        (
-            ("voxelize", "--reduce", "none", "--max-points", "-1"),
-            "needs --max-points",
-        ),
+        (("voxelize", "--reduce", "none", "--max-points", "-1"), "needs --max-points"),
         (("bev", "--grid", "kitty"), "kitty"),
         (("bev", "--voxel-size", "a"), "--voxel-size must be numbers"),
         (("sample", "--layout", "velodyne"), "layout 'velodyne' is unknown"),

@@ -7,13 +7,7 @@ import pytest
 import torch
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.shapes import (
-    CLASSES,
-    PART_OFFSETS,
-    PARTS,
-    SHAPES,
-    generate_shapes,
-)
+from torchvox.data.shapes import CLASSES, PART_OFFSETS, PARTS, SHAPES, generate_shapes
 from torchvox.data.surfaces import Slab, arc, dome, ellipsoid, patch, ring, sample, triangle
 
 

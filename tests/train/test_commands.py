@@ -141,10 +141,7 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(command, model, tmp_path):
         (("eval", "out/best.ckpt", "--at-least", "iou=1"), "the metrics are accuracy"),
         (("eval", "out/best.ckpt", "--at-least", "miou=nan"), "'nan' is no number"),
         (("eval", "out/best.ckpt"), "names code of its own as its model, 'tiny:Tiny"),
-        (
-            ("predict", "none.npy", "-m", "out/best.ckpt", "--trust-code"),
-            "none.npy does not exist",
-        ),
+        (("predict", "none.npy", "-m", "out/best.ckpt", "--trust-code"), "none.npy does not exist"),
     ):
         code, _, err = command(*arguments)
         lines = [line for line in err.splitlines() if not line.startswith("device:")]

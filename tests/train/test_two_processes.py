@@ -122,16 +122,8 @@ def test_a_run_on_two_devices_ends_with_the_weights_of_one(tmp_path):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(content(epochs=2)))
     root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join([str(root), str(Path(__file__).parent)])
-    command = [
-        sys.executable,
-        "-m",
-        "torchvox",
-        "train",
-        "run.yaml",
-        "train.devices=2",
-        "-o",
-        "two",
-    ]
+    command = [sys.executable, "-m", "torchvox", "train", "run.yaml", "train.devices=2"]
+    command += ["-o", "two"]
     done = subprocess.run(
         command,
         cwd=tmp_path,

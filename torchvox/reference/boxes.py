@@ -9,11 +9,7 @@ from torch import Tensor
 
 from .portable_math import sin_cos
 
-__all__ = [
-    "points_in_boxes",
-    "rotated_iou",
-    "rotated_nms",
-]
+__all__ = ["points_in_boxes", "rotated_iou", "rotated_nms"]
 
 COLUMNS = 7
 LEAST = 1e-30  # of a size, an area or a volume, in meters

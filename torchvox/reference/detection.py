@@ -14,11 +14,7 @@ from . import portable_math
 from .arithmetic import to_working
 from .boxes import rotated_nms
 
-__all__ = [
-    "anchor_decode_nms",
-    "box_decode",
-    "center_decode_nms",
-]
+__all__ = ["anchor_decode_nms", "box_decode", "center_decode_nms"]
 
 f32 = np.float32
 

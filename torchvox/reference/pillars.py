@@ -15,12 +15,7 @@ from torchvox.reference.checks import fail
 from torchvox.reference.fma import fma
 from torchvox.reference.voxel_grid import VoxelGrid
 
-__all__ = [
-    "pillar_encode",
-    "pillar_moments",
-    "pillar_norm",
-    "pillar_scatter",
-]
+__all__ = ["pillar_encode", "pillar_moments", "pillar_norm", "pillar_scatter"]
 
 
 @dataclass(frozen=True)

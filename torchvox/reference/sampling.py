@@ -14,10 +14,7 @@ from torch import Tensor
 from .arithmetic import to_working
 from .fma import fma
 
-__all__ = [
-    "furthest_point_sample",
-    "furthest_point_sample_ragged",
-]
+__all__ = ["furthest_point_sample", "furthest_point_sample_ragged"]
 
 INF = float("inf")
 

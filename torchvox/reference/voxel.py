@@ -26,11 +26,7 @@ from torchvox.reference.checks import fail
 from torchvox.reference.voxel_grid import VoxelGrid
 from torchvox.reference.voxel_grouping import Voxel, check_arguments, group_points, stored_points
 
-__all__ = [
-    "voxel_map",
-    "voxelize",
-    "voxelize_backward",
-]
+__all__ = ["voxel_map", "voxelize", "voxelize_backward"]
 
 REDUCTIONS = ("none", "mean", "max", "min", "sum")
 

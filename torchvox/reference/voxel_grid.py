@@ -10,9 +10,7 @@ import numpy as np
 
 from torchvox.reference.checks import fail
 
-__all__ = [
-    "grid_size",
-]
+__all__ = ["grid_size"]
 
 MAX_CELLS_PER_AXIS = 2**24  # float32 names no more cells than this
 

@@ -19,11 +19,7 @@ from torchvox.reference.arithmetic import (
 )
 from torchvox.reference.checks import check_index_tensor, fail
 
-__all__ = [
-    "voxel_csr",
-    "voxel_scatter",
-    "voxel_scatter_backward",
-]
+__all__ = ["voxel_csr", "voxel_scatter", "voxel_scatter_backward"]
 
 SCATTER_REDUCTIONS = ("mean", "max", "min", "sum")
 

@@ -46,8 +46,7 @@ def _width(state: State, name: str, axis: int) -> int:
 
 
 def _pairs(
-    layers: Callable[[nn.Module, State], Iterator[Layer]],
-    scores: Callable[[nn.Module, State], str],
+    layers: Callable[[nn.Module, State], Iterator[Layer]], scores: Callable[[nn.Module, State], str]
 ) -> Callable[[nn.Module, State], List[Pair]]:
     """From names of everything but the last linear map, and of that."""
 

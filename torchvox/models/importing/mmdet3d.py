@@ -3,7 +3,7 @@
 which has the anchor detector of an early release under other names."""
 
 from math import pi
-from typing import Any, Callable, Dict, List
+from typing import Callable, List
 
 from torch import nn
 
@@ -24,12 +24,7 @@ from torchvox.models.importing.centers import (
     center_pairs,
 )
 from torchvox.models.importing.layouts import Found, Layout
-from torchvox.models.importing.published import (
-    KITTI,
-    KITTI_ANCHORS,
-    MMDET3D_KITTI,
-    NUSCENES,
-)
+from torchvox.models.importing.published import KITTI, KITTI_ANCHORS, MMDET3D_KITTI, NUSCENES
 from torchvox.models.importing.settings import SHAPES, Settings, detections
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
@@ -41,11 +36,7 @@ MMDET3D = PillarNames(
     0,
 )
 ZHULF0804 = PillarNames(
-    "pillar_encoder.conv",
-    "pillar_encoder.bn",
-    "backbone.multi_blocks",
-    "neck.decoder_blocks",
-    0,
+    "pillar_encoder.conv", "pillar_encoder.bn", "backbone.multi_blocks", "neck.decoder_blocks", 0
 )
 CENTER = PillarNames(*(f"pts_{name}" for name in list(vars(MMDET3D).values())[:4]), 0)
 CENTERS = CenterNames(
