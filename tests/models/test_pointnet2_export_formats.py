@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One forward: eager, TorchScript, torch.export, torch.compile, AOTInductor, CUDA graphs."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from fresh import fresh_process
@@ -50,19 +52,10 @@ def test_a_program_keeps_the_bits_for_any_clouds(name, preset, kind, tmp_path):
 EXPORT_ONTO_A_FULL_DISK = """
 import sys
 from pathlib import Path
-import torch
+sys.path.append(sys.argv[2])
 from helpers import disk_of
+from nets import Wide
 from torchvox.models import export
-
-class Wide(torch.nn.Module):
-    in_channels = 3
-
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 40_000)
-
-    def forward(self, points, lengths):
-        return self.layer(points).sum(1)
 
 folder = Path(sys.argv[1])
 (folder / "new").mkdir()
@@ -76,7 +69,7 @@ for kind in ("script", "export"):
 
 
 def test_a_full_disk_is_an_error_and_no_end_of_the_process(tmp_path):
-    found = fresh_process(EXPORT_ONTO_A_FULL_DISK, tmp_path)
+    found = fresh_process(EXPORT_ONTO_A_FULL_DISK, tmp_path, Path(__file__).parent)
     assert found.splitlines() == ["script File too large []", "export File too large []"]
 
 
