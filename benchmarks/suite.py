@@ -130,7 +130,7 @@ def apart(found: Outputs, expected: Outputs, tolerance: float) -> str:
     """Compares outputs to a share of the largest value of each."""
     worst = 0.0
     for got, want in zip(found, expected, strict=True):
-        got, want = got.cpu().double(), want.cpu().double()
+        got, want = got.to(want.device).double(), want.double()
         off = (got - want).abs().max() / want.abs().max().clamp(min=1e-30)
         worst = max(worst, float(off))
     if not worst <= tolerance:
