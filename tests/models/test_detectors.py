@@ -76,6 +76,7 @@ def test_a_scan_of_a_batch_gives_the_boxes_that_it_gives_alone(name):
 
 
 @each
+@pytest.mark.one_of("variant")
 @pytest.mark.parametrize("variant", ["as built", "merged"])
 @torch.inference_mode()
 def test_a_batch_of_no_scans_gives_no_rows(name, variant):
@@ -106,6 +107,7 @@ def test_an_empty_scan_is_a_count_of_0_and_gives_what_an_empty_canvas_gives(name
 
 
 @each
+@pytest.mark.one_of("merge")
 @pytest.mark.parametrize("merge", [False, True])
 def test_fused_and_merged_models_give_the_maps_of_the_model(name, merge):
     model = small(name)
@@ -191,6 +193,7 @@ def test_wrong_inputs_are_errors_that_name_them():
 
 
 @each
+@pytest.mark.one_of("variant")
 @pytest.mark.parametrize("variant", ["as built", "fused", "merged"])
 @torch.inference_mode()
 def test_a_checkpoint_gives_the_same_boxes(name, variant, tmp_path):
