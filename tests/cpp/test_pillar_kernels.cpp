@@ -118,7 +118,7 @@ std::vector<Bytes> outputs_of(const Scene& scene, const Layer& layer, DType weig
   encode.weight = side.put(store(layer.weight, weights));
   encode.bias = side.put(store(layer.bias, weights));
   encode.weight_dtype = weights, encode.out_dtype = canvas, encode.outputs = layer.outputs;
-  encode.canvas = side.room(cells * layer.outputs * size_of(canvas));
+  encode.canvas = side.room(cells * layer.outputs * bytes_of(canvas));
   encode.arg = static_cast<int32_t*>(side.room(4 * scene.rows * layer.outputs));
   encode.mean = side.room(3 * scene.rows * real);
   side.run(encode);
@@ -130,8 +130,8 @@ std::vector<Bytes> outputs_of(const Scene& scene, const Layer& layer, DType weig
   std::copy_n(strides, 4, backward.grad_strides);
   backward.arg = encode.arg, backward.mean = encode.mean, backward.wide = wide;
   backward.outputs = layer.outputs, backward.weight_dtype = weights;
-  backward.grad_weight = side.room(layer.outputs * layer.width * size_of(weights));
-  backward.grad_bias = side.room(layer.outputs * size_of(weights));
+  backward.grad_weight = side.room(layer.outputs * layer.width * bytes_of(weights));
+  backward.grad_bias = side.room(layer.outputs * bytes_of(weights));
   side.run(backward);
 
   PillarMomentsArgs moments;

@@ -126,12 +126,9 @@ template <class Visit>
 void scatter_cpu(const CloudBatch& points, const BevGrid& grid, int32_t* counters,
                  const Visit& visit, const ParallelFor& parallel_for) {
   with_point_type(points.dtype, [&](auto type) {
-    parallel_for((points.rows + kBevPointsPerTask - 1) / kBevPointsPerTask,
-                 [&](int64_t first, int64_t last) {
-                   scatter_range<decltype(type)>(points, grid, counters, visit,
-                                                 first * kBevPointsPerTask,
-                                                 std::min(last * kBevPointsPerTask, points.rows));
-                 });
+    for_each_range(parallel_for, points.rows, kBevPointsPerTask, [&](int64_t begin, int64_t end) {
+      scatter_range<decltype(type)>(points, grid, counters, visit, begin, end);
+    });
   });
 }
 

@@ -13,8 +13,6 @@
 
 namespace torchvox {
 
-// A small image of few points by one block: launches are most of the time of such a call.
-
 namespace {
 
 constexpr int kSmallThreads = 1024;
@@ -48,11 +46,10 @@ __global__ void __launch_bounds__(kSmallThreads)
 
 template <class Key>
 cudaError_t launch_keys(const BevMaxHeightArgs& args, const CudaContext& context) {
-  with_point_type(args.points.dtype, [&](auto type) {
-    small_kernel<decltype(type), Key><<<1, kSmallThreads, 0, context.stream>>>(
-        args, has_quads(args.points), static_cast<int>(cells_of(args)));
+  return with_point_type(args.points.dtype, [&](auto type) {
+    return launch_blocks(small_kernel<decltype(type), Key>, 1, kSmallThreads, context.stream, args,
+                         has_quads(args.points), static_cast<int>(cells_of(args)));
   });
-  return cudaGetLastError();
 }
 
 cudaError_t launch_small(const BevMaxHeightArgs& args, const CudaContext& context) {
@@ -217,9 +214,8 @@ cudaError_t launch_sparse(const BevMaxHeightArgs& args, void* workspace,
       const int64_t quads_to_fill = ceil_div<int64_t>(std::max(height.bytes, top.bytes), 16);
       const unsigned blocks = std::max(point_blocks(args.points),
                                        blocks_for(quads_to_fill, kBevThreads, context.target, 4));
-      start_kernel<T><<<blocks, kBevThreads, 0, context.stream>>>(args, quads, table.keys, height,
-                                                                  top, counts);
-      TORCHVOX_CUDA_CHECK(cudaGetLastError());
+      TORCHVOX_CUDA_CHECK(launch_blocks(start_kernel<T>, blocks, kBevThreads, context.stream, args,
+                                        quads, table.keys, height, top, counts));
     } else {
       TORCHVOX_CUDA_CHECK(
           launch_clear(context, BevFill{table.keys, table.key_bytes, 0}, height, top, counts));
@@ -229,13 +225,6 @@ cudaError_t launch_sparse(const BevMaxHeightArgs& args, void* workspace,
     return launch_after(settle_kernel<T, Key>, point_blocks(args.points), kBevThreads, context,
                         args, quads, table.keys);
   });
-}
-
-template <class T>
-__global__ void __launch_bounds__(kBevThreads) backward_kernel(BevMaxHeightBackwardArgs args) {
-  for (int64_t row = global_thread(); row < args.points.rows; row += global_stride()) {
-    write_point_gradient<T>(args, row);
-  }
 }
 
 }  // namespace
@@ -259,12 +248,9 @@ cudaError_t launch(const BevMaxHeightArgs& args, void* workspace, const CudaCont
 }
 
 cudaError_t launch(const BevMaxHeightBackwardArgs& args, void*, const CudaContext& context) {
-  if (args.points.rows == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(args.points.rows, kBevThreads, context.target);
-  with_point_type(args.points.dtype, [&](auto type) {
-    backward_kernel<decltype(type)><<<blocks, kBevThreads, 0, context.stream>>>(args);
+  return with_point_type(args.points.dtype, [&](auto type) {
+    return launch_elements<write_point_gradient<decltype(type)>>(args, args.points.rows, context);
   });
-  return cudaGetLastError();
 }
 
 }  // namespace torchvox

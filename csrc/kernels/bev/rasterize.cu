@@ -9,6 +9,7 @@
 // The gradient fills the same tables; then one thread a point gathers.
 #include "csrc/kernels/bev/rasterize_common.h"
 #include "csrc/kernels/bev/scatter.cuh"
+#include "csrc/kernels/core/warp.cuh"
 
 namespace torchvox {
 
@@ -59,11 +60,7 @@ __device__ __forceinline__ float sum_cells(const BevRasterizeArgs& args, int64_t
   const unsigned all = 0xffffffffu;
   const int lane = threadIdx.x % 32;
   const int blocks = static_cast<int>(ceil_div<int64_t>(count, kMeanBlock));
-  int end = blocks;
-  for (int d = 1; d < 32; d *= 2) {
-    const int before = __shfl_up_sync(all, end, d);
-    if (lane >= d) end += before;
-  }
+  const int end = warp_inclusive(blocks);
   const int begin = end - blocks, tasks = __shfl_sync(all, end, 31);
   for (int k = begin; k < end; ++k) owners[k] = static_cast<uint8_t>(lane);
   __syncwarp();
@@ -151,13 +148,6 @@ __global__ void __launch_bounds__(kBevThreads)
 }
 
 namespace {
-
-template <class T>
-__global__ void __launch_bounds__(kBevThreads) cells_kernel(BevCellsArgs args) {
-  for (int64_t row = global_thread(); row < args.points.rows; row += global_stride()) {
-    args.point_cell[row] = flat_cell<T>(args.points, args.grid, row);
-  }
-}
 
 struct DeviceRasterVisit {
   RasterVisit visit;
@@ -264,12 +254,9 @@ int64_t workspace_bytes_cuda(const BevRasterizeBackwardArgs& args, const Target&
 }
 
 cudaError_t launch(const BevCellsArgs& args, void*, const CudaContext& context) {
-  if (args.points.rows == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(args.points.rows, kBevThreads, context.target);
-  with_point_type(args.points.dtype, [&](auto type) {
-    cells_kernel<decltype(type)><<<blocks, kBevThreads, 0, context.stream>>>(args);
+  return with_point_type(args.points.dtype, [&](auto type) {
+    return launch_elements<write_flat_cell<decltype(type)>>(args, args.points.rows, context);
   });
-  return cudaGetLastError();
 }
 
 cudaError_t launch(const BevRasterizeArgs& args, void* workspace, const CudaContext& context) {
@@ -304,11 +291,10 @@ cudaError_t launch(const BevRasterizeBackwardArgs& args, void* workspace,
   const BevFill unused{tables.counters, count_bytes(args.points), 0};
   TORCHVOX_CUDA_CHECK(fill_tables(args.points, {tables, args.grid, {}, args.planes, 1.}, workspace,
                                   unused, context));
-  const unsigned blocks = blocks_for(args.points.rows, kBevThreads, context.target);
-  with_point_type(args.points.dtype, [&](auto type) {
-    backward_kernel<decltype(type)><<<blocks, kBevThreads, 0, context.stream>>>(args, tables);
+  return with_point_type(args.points.dtype, [&](auto type) {
+    return launch_items(backward_kernel<decltype(type)>, args.points.rows, kBevThreads, context,
+                        args, tables);
   });
-  return cudaGetLastError();
 }
 
 }  // namespace torchvox

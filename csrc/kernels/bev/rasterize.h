@@ -46,14 +46,8 @@ struct BevIntensity {
   int64_t stride = 1;  // in elements
 
   TORCHVOX_HD float operator[](int64_t row) const {
-    switch (dtype) {
-      case DType::kHalf: return widen(static_cast<const Half*>(data)[row * stride]);
-      case DType::kBFloat16: return widen(static_cast<const BFloat16*>(data)[row * stride]);
-      case DType::kDouble:
-        return quiet(static_cast<float>(static_cast<const double*>(data)[row * stride]));
-      case DType::kFloat: break;
-    }
-    return static_cast<const float*>(data)[row * stride];
+    const float value = load_as<float>(data, dtype, row * stride);
+    return dtype == DType::kDouble ? quiet(value) : value;
   }
 };
 

@@ -69,11 +69,11 @@ struct BevRasterTables {
 
 // The flat cell of a point in the batch, or -1.
 template <class T>
-TORCHVOX_HD int32_t flat_cell(const CloudBatch& points, const BevGrid& grid, int64_t row) {
-  const int64_t sample = points.packed_owner(row);
-  if (sample < 0) return -1;
-  const BevPoint point = locate_point<T>(points, grid, row, sample);
-  return point.fate == BevFate::kUsed ? static_cast<int32_t>(point.cell) : -1;
+TORCHVOX_HD void write_flat_cell(const BevCellsArgs& args, int64_t row) {
+  const int64_t sample = args.points.packed_owner(row);
+  BevPoint point{BevFate::kNonFinite, 0, 0.f};
+  if (sample >= 0) point = locate_point<T>(args.points, args.grid, row, sample);
+  args.point_cell[row] = point.fate == BevFate::kUsed ? static_cast<int32_t>(point.cell) : -1;
 }
 
 // Orders intensities with every NaN above the rest, as torch.amax has it.
@@ -236,17 +236,7 @@ TORCHVOX_HD void write_raster_gradient(const BevRasterizeBackwardArgs& args,
     out[column] = narrow<T>(quiet(column == 2 ? to_z : (intensity ? to_intensity : 0.f)));
   }
   if (args.grad_features) {
-    to_intensity = quiet(to_intensity);
-    switch (args.features_dtype) {
-      case DType::kHalf:
-        static_cast<Half*>(args.grad_features)[row] = narrow<Half>(to_intensity);
-        break;
-      case DType::kBFloat16:
-        static_cast<BFloat16*>(args.grad_features)[row] = narrow<BFloat16>(to_intensity);
-        break;
-      case DType::kDouble: static_cast<double*>(args.grad_features)[row] = to_intensity; break;
-      case DType::kFloat: static_cast<float*>(args.grad_features)[row] = to_intensity; break;
-    }
+    store_as(args.grad_features, args.features_dtype, row, quiet(to_intensity));
   }
 }
 

@@ -10,9 +10,8 @@ namespace torchvox {
 
 void run_cpu(const BevCellsArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.points.dtype, [&](auto type) {
-    for_each_index(parallel_for, args.points.rows, kBevPointsPerTask, [&](int64_t row) {
-      args.point_cell[row] = flat_cell<decltype(type)>(args.points, args.grid, row);
-    });
+    for_each_index(parallel_for, args.points.rows, kBevPointsPerTask,
+                   [&](int64_t row) { write_flat_cell<decltype(type)>(args, row); });
   });
 }
 

@@ -41,8 +41,7 @@ cudaError_t launch_clear(const CudaContext& context, const Fills&... fills) {
   const int64_t most = std::max({fills.bytes...});
   // One block a multiprocessor is enough, and leaves room for the next kernel to move in.
   const unsigned blocks = blocks_for(ceil_div<int64_t>(most, 16), kBevThreads, context.target, 1);
-  bev_clear_kernel<<<blocks, kBevThreads, 0, context.stream>>>(fills...);
-  return cudaGetLastError();
+  return launch_blocks(bev_clear_kernel<Fills...>, blocks, kBevThreads, context.stream, fills...);
 }
 
 // What one thread looks at; `sample` is -1 where there is no point.

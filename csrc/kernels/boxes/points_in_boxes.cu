@@ -154,23 +154,20 @@ cudaError_t launch_typed(const PointsInBoxesArgs& args, void* memory, const Cuda
     const int64_t blocks = count_blocks(args);
     int32_t* const partial = workspace.take<int32_t>(args.batches * blocks * args.boxes.rows);
     if (blocks > 0) {
-      count_kernel<T>
-          <<<dim3(static_cast<unsigned>(blocks), batches), kThreads, 0, context.stream>>>(args,
-                                                                                          partial);
-      TORCHVOX_CUDA_CHECK(cudaGetLastError());
+      TORCHVOX_CUDA_CHECK(launch_blocks(count_kernel<T>,
+                                        dim3(static_cast<unsigned>(blocks), batches), kThreads,
+                                        context.stream, args, partial));
     }
     const unsigned sums = blocks_for(args.batches * args.boxes.rows, kThreads / 32, context.target);
-    sum_kernel<<<sums, kThreads, 0, context.stream>>>(args, partial, blocks);
-    return cudaGetLastError();
+    return launch_blocks(sum_kernel, sums, kThreads, context.stream, args, partial, blocks);
   }
   if (args.batches * args.points.rows == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.points.rows, kThreads)), batches);
   if (args.mode == PointsInBoxesMode::kIndex) {
-    index_kernel<T><<<grid, kThreads, 0, context.stream>>>(args);
-  } else if (args.boxes.rows > 0) {
-    mask_kernel<T><<<grid, kThreads, 0, context.stream>>>(args);
+    return launch_blocks(index_kernel<T>, grid, kThreads, context.stream, args);
   }
-  return cudaGetLastError();
+  if (args.boxes.rows == 0) return cudaSuccess;
+  return launch_blocks(mask_kernel<T>, grid, kThreads, context.stream, args);
 }
 
 }  // namespace

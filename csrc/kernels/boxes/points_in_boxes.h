@@ -27,8 +27,7 @@ struct PointsInBoxesArgs {
   void* out = nullptr;
 
   TORCHVOX_HD static int64_t limited(const IndexArray& lengths, int64_t batch, int64_t capacity) {
-    const int64_t n = lengths.given() ? lengths[batch] : capacity;
-    return n < 0 ? 0 : (n > capacity ? capacity : n);
+    return lengths.given() ? clamp_index(lengths[batch], 0, capacity) : capacity;
   }
   TORCHVOX_HD int64_t point_count(int64_t batch) const {
     return limited(lengths, batch, points.rows);

@@ -129,7 +129,8 @@ class Holder {
 int64_t workspace_bytes_cpu(const PointsInBoxesArgs&) { return 0; }
 
 void run_cpu(const PointsInBoxesArgs& args, void*, const ParallelFor& parallel_for) {
-  with_box_type(args.dtype, [&](auto type) { Holder<decltype(type)>(args, parallel_for).run(); });
+  with_compute_type(args.dtype,
+                    [&](auto type) { Holder<decltype(type)>(args, parallel_for).run(); });
 }
 
 }  // namespace torchvox

@@ -10,6 +10,7 @@
 
 #include "csrc/kernels/boxes/rotated_iou_common.h"
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/warp.cuh"
 
 namespace torchvox {
 
@@ -31,11 +32,7 @@ struct PairQueue {
   // By whole warps: bit k of `near` stands for the pair (first_row + k, column).
   __device__ __forceinline__ void push(uint32_t near, int first_row, int column) {
     const int lane = threadIdx.x & 31, mine = __popc(near);
-    int before = mine;
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(~0u, before, step);
-      before += lane >= step ? other : 0;
-    }
+    const int before = warp_inclusive(mine);
     int base = 0;
     if (lane == 31 && before > 0) base = atomicAdd(&size, before);
     int at = __shfl_sync(~0u, base, 31) + before - mine;
@@ -103,26 +100,6 @@ __global__ void __launch_bounds__(kPairTileThreads)
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kPairThreads)
-    paired_kernel(const __grid_constant__ RotatedIouArgs args) {
-  const int64_t pairs = args.batches * args.a.rows;
-  for (int64_t i = global_thread(); i < pairs; i += global_stride()) {
-    const int64_t batch = i / args.a.rows, row = i % args.a.rows;
-    static_cast<T*>(args.iou)[i] = pair_iou(load_box<T>(args, args.a, batch, row),
-                                            load_box<T>(args, args.b, batch, row), args.is_volume);
-  }
-}
-
-template <class T>
-__global__ void __launch_bounds__(kPairThreads)
-    paired_gradient_kernel(const __grid_constant__ RotatedIouBackwardArgs args) {
-  const int64_t rows = args.forward.a.rows, pairs = args.forward.batches * rows;
-  for (int64_t i = global_thread(); i < pairs; i += global_stride()) {
-    write_pair_gradient<T>(args, i / rows, i % rows);
-  }
-}
-
 // One warp a box of a, then of b: a lane sums every 32nd pair.
 template <class T>
 __global__ void __launch_bounds__(32 * kRowWarps)
@@ -148,38 +125,30 @@ __global__ void __launch_bounds__(32 * kRowWarps)
 template <class T>
 cudaError_t launch_typed(const RotatedIouArgs& args, const CudaContext& context) {
   if (args.is_paired) {
-    const int64_t pairs = args.batches * args.a.rows;
-    if (pairs == 0) return cudaSuccess;
-    const unsigned blocks = blocks_for(pairs, kPairThreads, context.target);
-    paired_kernel<T><<<blocks, kPairThreads, 0, context.stream>>>(args);
-    return cudaGetLastError();
+    return launch_elements<pair_element<T>, kPairThreads>(args, args.batches * args.a.rows,
+                                                          context);
   }
   if (args.batches * args.a.rows * args.b.rows == 0) return cudaSuccess;
   const int64_t row_tiles = ceil_div<int64_t>(args.a.rows, kPairTile);
   const dim3 grid(
       static_cast<unsigned>(ceil_div<int64_t>(args.b.rows, kPairTile)),
       static_cast<unsigned>(std::min<int64_t>(args.batches * row_tiles, kMostGridRows)));
-  matrix_kernel<T>
-      <<<grid, kPairTileThreads, 0, context.stream>>>(args, static_cast<int>(row_tiles));
-  return cudaGetLastError();
+  return launch_blocks(matrix_kernel<T>, grid, kPairTileThreads, context.stream, args,
+                       static_cast<int>(row_tiles));
 }
 
 template <class T>
 cudaError_t launch_gradient(const RotatedIouBackwardArgs& args, const CudaContext& context) {
   const RotatedIouArgs& forward = args.forward;
   if (forward.is_paired) {
-    const int64_t pairs = forward.batches * forward.a.rows;
-    if (pairs == 0) return cudaSuccess;
-    const unsigned blocks = blocks_for(pairs, kPairThreads, context.target);
-    paired_gradient_kernel<T><<<blocks, kPairThreads, 0, context.stream>>>(args);
-    return cudaGetLastError();
+    return launch_elements<pair_gradient_element<T>, kPairThreads>(
+        args, forward.batches * forward.a.rows, context);
   }
   const int64_t rows =
       forward.batches * ((args.grad_a ? forward.a.rows : 0) + (args.grad_b ? forward.b.rows : 0));
   if (rows == 0) return cudaSuccess;
   const unsigned blocks = blocks_for(rows, kRowWarps, context.target);
-  matrix_gradient_kernel<T><<<blocks, 32 * kRowWarps, 0, context.stream>>>(args);
-  return cudaGetLastError();
+  return launch_blocks(matrix_gradient_kernel<T>, blocks, 32 * kRowWarps, context.stream, args);
 }
 
 }  // namespace

@@ -217,16 +217,6 @@ TORCHVOX_HD bool pair_iou_gradient(const Box3<T>& a, const Box3<T>& b, bool is_v
 
 inline constexpr int kPartialSums = 32;
 
-// Calls body(T{}) with the type of the boxes.
-template <class Body>
-void with_box_type(DType dtype, Body&& body) {
-  if (dtype == DType::kDouble) {
-    body(double{});
-  } else {
-    body(float{});
-  }
-}
-
 template <class T>
 TORCHVOX_HD Box3<T> load_box(const RotatedIouArgs& args, const BoxArray& boxes, int64_t batch,
                              int64_t i) {
@@ -261,13 +251,19 @@ struct GradientRow {
   }
 };
 
-// The gradient of one pair of a paired call.
+// Pair i of a paired call, and its gradient.
 template <class T>
-TORCHVOX_HD void write_pair_gradient(const RotatedIouBackwardArgs& args, int64_t batch,
-                                     int64_t row) {
+TORCHVOX_HD void pair_element(const RotatedIouArgs& args, int64_t i) {
+  const int64_t batch = i / args.a.rows, row = i % args.a.rows;
+  static_cast<T*>(args.iou)[i] = pair_iou(load_box<T>(args, args.a, batch, row),
+                                          load_box<T>(args, args.b, batch, row), args.is_volume);
+}
+template <class T>
+TORCHVOX_HD void pair_gradient_element(const RotatedIouBackwardArgs& args, int64_t i) {
   const RotatedIouArgs& f = args.forward;
+  const int64_t batch = i / f.a.rows, row = i % f.a.rows;
   BoxGradient<T> by_a{}, by_b{};
-  const T grad = static_cast<const T*>(args.grad)[batch * f.a.rows + row];
+  const T grad = static_cast<const T*>(args.grad)[i];
   const Box3<T> a = load_box<T>(f, f.a, batch, row), b = load_box<T>(f, f.b, batch, row);
   pair_iou_gradient(a, b, f.is_volume, grad, by_a, by_b);
   if (args.grad_a) GradientRow<T>{args, true, batch, row}.write(by_a);

@@ -22,16 +22,6 @@ Box3<T>* take_boxes(const RotatedIouArgs& args, Workspace& workspace) {
 }
 
 template <class T>
-void measure_pairs(const RotatedIouArgs& args, const ParallelFor& parallel_for) {
-  T* const out = static_cast<T*>(args.iou);
-  for_each_index(parallel_for, args.batches * args.a.rows, kPairsPerTask, [&](int64_t i) {
-    const int64_t batch = i / args.a.rows, row = i % args.a.rows;
-    out[i] = pair_iou(load_box<T>(args, args.a, batch, row), load_box<T>(args, args.b, batch, row),
-                      args.is_volume);
-  });
-}
-
-template <class T>
 void measure_matrix(const RotatedIouArgs& args, Box3<T>* boxes, const ParallelFor& parallel_for) {
   const int64_t columns = args.b.rows;
   for_each_index(parallel_for, args.batches * columns, kPairsPerTask, [&](int64_t j) {
@@ -71,16 +61,17 @@ void sum_side(const RotatedIouBackwardArgs& args, bool of_a, const ParallelFor& 
 
 int64_t workspace_bytes_cpu(const RotatedIouArgs& args) {
   Workspace workspace;
-  with_box_type(args.dtype, [&](auto type) { take_boxes<decltype(type)>(args, workspace); });
+  with_compute_type(args.dtype, [&](auto type) { take_boxes<decltype(type)>(args, workspace); });
   return workspace.bytes();
 }
 
 void run_cpu(const RotatedIouArgs& args, void* memory, const ParallelFor& parallel_for) {
   Workspace workspace(memory);
-  with_box_type(args.dtype, [&](auto type) {
+  with_compute_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     if (args.is_paired) {
-      measure_pairs<T>(args, parallel_for);
+      for_each_index(parallel_for, args.batches * args.a.rows, kPairsPerTask,
+                     [&](int64_t i) { pair_element<T>(args, i); });
     } else {
       measure_matrix<T>(args, take_boxes<T>(args, workspace), parallel_for);
     }
@@ -89,13 +80,11 @@ void run_cpu(const RotatedIouArgs& args, void* memory, const ParallelFor& parall
 
 void run_cpu(const RotatedIouBackwardArgs& args, void*, const ParallelFor& parallel_for) {
   const RotatedIouArgs& forward = args.forward;
-  with_box_type(forward.dtype, [&](auto type) {
+  with_compute_type(forward.dtype, [&](auto type) {
     using T = decltype(type);
     if (forward.is_paired) {
-      for_each_index(parallel_for, forward.batches * forward.a.rows, kPairsPerTask, [&](int64_t i) {
-        write_pair_gradient<T>(args, i / forward.a.rows, i % forward.a.rows);
-      });
-      return;
+      return for_each_index(parallel_for, forward.batches * forward.a.rows, kPairsPerTask,
+                            [&](int64_t i) { pair_gradient_element<T>(args, i); });
     }
     if (args.grad_a) sum_side<T>(args, true, parallel_for);
     if (args.grad_b) sum_side<T>(args, false, parallel_for);

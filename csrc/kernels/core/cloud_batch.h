@@ -23,6 +23,37 @@ auto with_point_type(DType dtype, Body&& body) {
   return body(float{});
 }
 
+// Calls body(double{}) for kDouble, else body(float{}): with the type that values are computed in.
+template <class Body>
+auto with_compute_type(DType dtype, Body&& body) {
+  return dtype == DType::kDouble ? body(double{}) : body(float{});
+}
+
+TORCHVOX_HD int64_t bytes_of(DType dtype) {
+  return dtype == DType::kDouble ? 8 : (dtype == DType::kFloat ? 4 : 2);
+}
+
+// Element i of a type that is looked up at run time; and stored, rounded once.
+template <class Real>
+TORCHVOX_HD Real load_as(const void* data, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::kHalf: return widen(static_cast<const Half*>(data)[i]);
+    case DType::kBFloat16: return widen(static_cast<const BFloat16*>(data)[i]);
+    case DType::kDouble: return static_cast<Real>(static_cast<const double*>(data)[i]);
+    case DType::kFloat: break;
+  }
+  return static_cast<const float*>(data)[i];
+}
+template <class Real>
+TORCHVOX_HD void store_as(void* data, DType dtype, int64_t i, Real value) {
+  switch (dtype) {
+    case DType::kHalf: static_cast<Half*>(data)[i] = narrow<Half>(value); break;
+    case DType::kBFloat16: static_cast<BFloat16*>(data)[i] = narrow<BFloat16>(value); break;
+    case DType::kDouble: static_cast<double*>(data)[i] = value; break;
+    case DType::kFloat: static_cast<float*>(data)[i] = narrow<float>(value); break;
+  }
+}
+
 // int32 or int64 integers in device or host memory; null stands for an argument that was not given.
 struct IndexArray {
   const void* data = nullptr;
@@ -36,6 +67,33 @@ struct IndexArray {
 
 TORCHVOX_HD int64_t clamp_index(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : (x > high ? high : x);
+}
+
+// The first i in [low, high) for which holds(i), as for all after it; `high` where there is none.
+template <class Index, class Holds>
+TORCHVOX_HD Index first_where(Index low, Index high, const Holds& holds) {
+  while (low < high) {
+    const Index middle = (low + high) / 2;
+    if (holds(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+// The last one for which it holds, as it does for all before it, `low` at least.
+template <class Index, class Holds>
+TORCHVOX_HD Index last_where(Index low, Index high, const Holds& holds) {
+  while (high - low > 1) {
+    const Index middle = (low + high) / 2;
+    if (holds(middle)) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
 }
 
 // a / b of sizes, a >= 0 and b > 0: in 32 bits where they suffice, at a third of the price.
@@ -96,22 +154,12 @@ struct CloudBatch {
   // Packed only: where a block begins, the block of a row or -1, and whether a row of it exists.
   TORCHVOX_HD int64_t offset(int64_t b) const {
     if (!offsets.given()) return b == 0 ? 0 : rows;
-    const int64_t o = offsets[b];
-    return o < 0 ? 0 : (o > rows ? rows : o);
+    return clamp_index(offsets[b], 0, rows);
   }
   TORCHVOX_HD int64_t block_of(int64_t row) const {
     if (!offsets.given()) return 0;
     if (clouds == 0 || row < offset(0) || row >= offset(clouds)) return -1;
-    int64_t low = 0, high = clouds;  // offset(low) <= row < offset(high)
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      if (offset(middle) <= row) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
+    return last_where(int64_t{0}, clouds, [&](int64_t b) { return offset(b) <= row; });
   }
   TORCHVOX_HD bool exists(int64_t row, int64_t b) const {
     return !lengths.given() || row - offset(b) < lengths[b];

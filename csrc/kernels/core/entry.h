@@ -48,41 +48,45 @@ inline void serial_for(int64_t count, const std::function<void(int64_t, int64_t)
   if (count > 0) body(0, count);
 }
 
-// body(i) for every i below `count`, in tasks of `per_task`.
+// body(begin, end) of ranges that cover [0, count), in tasks of `per_task`.
+template <class Body>
+void for_each_range(const ParallelFor& parallel_for, int64_t count, int64_t per_task,
+                    const Body& body) {
+  parallel_for((count + per_task - 1) / per_task, [&](int64_t first, int64_t last) {
+    body(first * per_task, std::min(last * per_task, count));
+  });
+}
+// body(i) for every i below `count`.
 template <class Body>
 void for_each_index(const ParallelFor& parallel_for, int64_t count, int64_t per_task,
                     const Body& body) {
-  parallel_for((count + per_task - 1) / per_task, [&](int64_t first, int64_t last) {
-    const int64_t end = std::min(last * per_task, count);
-    for (int64_t i = first * per_task; i < end; ++i) body(i);
+  for_each_range(parallel_for, count, per_task, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(i);
   });
 }
 
-#define TORCHVOX_RUN_CPU(Args) \
-  TORCHVOX_EXPORT void run_cpu(const Args& args, void* workspace, const ParallelFor& parallel_for)
-
 #ifdef TORCHVOX_CUDA
 #define TORCHVOX_LAUNCH(Args) \
-  ;                           \
-  TORCHVOX_EXPORT cudaError_t launch(const Args& args, void* workspace, const CudaContext& context)
+  TORCHVOX_EXPORT cudaError_t launch(const Args& args, void* workspace, const CudaContext& context);
 #define TORCHVOX_WORKSPACE_CUDA(Args) \
-  TORCHVOX_EXPORT int64_t workspace_bytes_cuda(const Args& args, const Target& target)
+  TORCHVOX_EXPORT int64_t workspace_bytes_cuda(const Args& args, const Target& target);
 #else
 #define TORCHVOX_LAUNCH(Args)
 #define TORCHVOX_WORKSPACE_CUDA(Args) \
   inline int64_t workspace_bytes_cuda(const Args&, const Target&) { return 0; }
 #endif
 
+#define TORCHVOX_KERNEL_WITHOUT_WORKSPACE(Args)                            \
+  inline int64_t workspace_bytes(const Args&, const Target&) { return 0; } \
+  TORCHVOX_LAUNCH(Args)                                                    \
+  TORCHVOX_EXPORT void run_cpu(const Args& args, void* workspace, const ParallelFor& parallel_for)
 #define TORCHVOX_KERNEL(Args)                                                            \
   TORCHVOX_EXPORT int64_t workspace_bytes_cpu(const Args& args);                         \
-  TORCHVOX_WORKSPACE_CUDA(Args);                                                         \
+  TORCHVOX_WORKSPACE_CUDA(Args)                                                          \
   inline int64_t workspace_bytes(const Args& args, const Target& target) {               \
     return target.cuda ? workspace_bytes_cuda(args, target) : workspace_bytes_cpu(args); \
   }                                                                                      \
-  TORCHVOX_RUN_CPU(Args) TORCHVOX_LAUNCH(Args)
-
-#define TORCHVOX_KERNEL_WITHOUT_WORKSPACE(Args)                            \
-  inline int64_t workspace_bytes(const Args&, const Target&) { return 0; } \
-  TORCHVOX_RUN_CPU(Args) TORCHVOX_LAUNCH(Args)
+  TORCHVOX_LAUNCH(Args)                                                                  \
+  TORCHVOX_EXPORT void run_cpu(const Args& args, void* workspace, const ParallelFor& parallel_for)
 
 }  // namespace torchvox

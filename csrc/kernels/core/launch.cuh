@@ -96,4 +96,46 @@ cudaError_t launch_after(void (*kernel)(Parameters...), dim3 blocks, unsigned th
   return launch_after_sharing(kernel, blocks, dim3(threads), 0, context, arguments...);
 }
 
+// A plain launch, which waits for the kernels before.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_sharing(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
+                           size_t shared_bytes, cudaStream_t stream,
+                           const Arguments&... arguments) {
+  kernel<<<blocks, threads, shared_bytes, stream>>>(Parameters(arguments)...);
+  return cudaGetLastError();
+}
+template <class... Parameters, class... Arguments>
+cudaError_t launch_blocks(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
+                          cudaStream_t stream, const Arguments&... arguments) {
+  return launch_sharing(kernel, blocks, threads, 0, stream, arguments...);
+}
+
+// Threads for `count` items, which the kernel walks in a grid-stride loop: a plain launch, none
+// where there is no item, and one in a chain.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_items(void (*kernel)(Parameters...), int64_t count, int threads,
+                         const CudaContext& context, const Arguments&... arguments) {
+  if (count == 0) return cudaSuccess;
+  return launch_blocks(kernel, blocks_for(count, threads, context.target), threads, context.stream,
+                       arguments...);
+}
+template <class... Parameters, class... Arguments>
+cudaError_t launch_items_after(void (*kernel)(Parameters...), int64_t count, int threads,
+                               const CudaContext& context, const Arguments&... arguments) {
+  return launch_after(kernel, blocks_for(count, threads, context.target), threads, context,
+                      arguments...);
+}
+
+// kElement(args, i) of every i below `count`, one a thread.
+template <auto kElement, int kThreads, class Args>
+__global__ void __launch_bounds__(kThreads)
+    elements_kernel(const __grid_constant__ Args args, int64_t count) {
+  for (int64_t i = global_thread(); i < count; i += global_stride()) kElement(args, i);
+}
+template <auto kElement, int kThreads = 256, class Args>
+cudaError_t launch_elements(const Args& args, int64_t count, const CudaContext& context) {
+  return launch_items(elements_kernel<kElement, kThreads, Args>, count, kThreads, context, args,
+                      count);
+}
+
 }  // namespace torchvox

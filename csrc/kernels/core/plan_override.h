@@ -29,21 +29,38 @@ class PlanOverride {
 // False when no override has this name.
 TORCHVOX_EXPORT bool set_plan_override(const std::string& name, int64_t value);
 
-// Which of a function's variants runs on the host: 0 baseline, 1 AVX2 and FMA, 2 AVX-512. The
-// widest that the processor has, or as much of it as a test forces.
-inline int instruction_set(const PlanOverride& plan) {
+#define TORCHVOX_INLINE inline __attribute__((always_inline))
+
+// body(), compiled with all that it calls for three instruction sets: baseline, AVX2 with FMA and
+// AVX-512. The widest that the processor has runs, or as much of it as a test forces: 0, 1 or 2.
+// Without FMA every fma is a call of libm, with the same bits.
 #if defined(__x86_64__) && defined(__GNUC__)
+template <class Body>
+__attribute__((target("avx2,fma"), flatten)) void run_avx2(const Body& body) {
+  body();
+}
+template <class Body>
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"),
+               flatten)) void
+run_avx512(const Body& body) {
+  body();
+}
+template <class Body>
+void run_vectorized(const PlanOverride& plan, const Body& body) {
   const int64_t most = plan.value() == kAutomatic ? 2 : plan.value();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl");
-  if (avx512 && most >= 2) return 2;
-  return avx2 && most >= 1 ? 1 : 0;
-#else
-  (void)plan;
-  return 0;
-#endif
+  if (avx512 && most >= 2) return run_avx512(body);
+  if (avx2 && most >= 1) return run_avx2(body);
+  body();
 }
+#else
+template <class Body>
+void run_vectorized(const PlanOverride&, const Body& body) {
+  body();
+}
+#endif
 
 }  // namespace torchvox

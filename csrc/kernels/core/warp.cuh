@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions over the lanes of a warp.
+// Sums, least and largest values over the lanes of a warp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,6 +10,35 @@
 namespace torchvox {
 
 inline constexpr unsigned kFullWarp = 0xffffffffu;
+
+// The lower lanes.
+__device__ __forceinline__ unsigned lanes_below(int lane) { return (1u << lane) - 1; }
+
+// The sum over this lane and those below.
+template <class Sum>
+__device__ __forceinline__ Sum warp_inclusive(Sum x) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const Sum below = __shfl_up_sync(kFullWarp, x, step);
+    if (static_cast<int>(threadIdx.x % 32) >= step) x += below;
+  }
+  return x;
+}
+
+// The sum over the earlier threads of the block; *total is the block's. Every thread calls, with
+// room for 32 sums in shared memory.
+template <class Sum, class Room>
+__device__ __forceinline__ Sum block_prefix(Sum value, Room* sums, Sum* total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const Sum inclusive = warp_inclusive(value);
+  if (lane == 31) sums[warp] = inclusive;
+  __syncthreads();
+  const Sum all = warp_inclusive(lane < warps ? static_cast<Sum>(sums[lane]) : Sum{0});
+  const Sum before = __shfl_sync(kFullWarp, all, warp > 0 ? warp - 1 : 0);
+  *total = __shfl_sync(kFullWarp, all, 31);
+  __syncthreads();
+  return (warp > 0 ? before : 0) + inclusive - value;
+}
 
 // Of one value a lane, in every lane.
 __device__ __forceinline__ uint32_t warp_sum(uint32_t x) {

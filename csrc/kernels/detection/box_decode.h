@@ -131,6 +131,13 @@ struct BoxDecodeArgs {
   float* boxes = nullptr;  // [rows, coder.box_values()]
 };
 
+// Calls body(T{}) with the type of maps: half, bfloat16 or float.
+template <class Body>
+auto with_map_type(DType dtype, Body&& body) {
+  if (dtype == DType::kHalf) return body(Half{});
+  return dtype == DType::kBFloat16 ? body(BFloat16{}) : body(float{});
+}
+
 template <class T>
 TORCHVOX_HD void decode_row(const BoxDecodeArgs& args, int64_t row) {
   const T* const deltas = static_cast<const T*>(args.deltas) + row * args.coder.values;

@@ -97,7 +97,8 @@ int64_t word_bytes(const GatherPointsArgs& args) {
 }
 
 template <class Word, class Index>
-void launch_index(const GatherPointsArgs& args, const GatherSizes& sizes, cudaStream_t stream) {
+cudaError_t launch_index(const GatherPointsArgs& args, const GatherSizes& sizes,
+                         cudaStream_t stream) {
   const auto* const features = static_cast<const Word*>(args.features);
   const auto* const idx = static_cast<const Index*>(args.idx.data);
   auto* const out = static_cast<Word*>(args.out);
@@ -105,22 +106,21 @@ void launch_index(const GatherPointsArgs& args, const GatherSizes& sizes, cudaSt
     if (args.channels_first) {
       const dim3 grid(grid_x(ceil_div<int64_t>(sizes.samples, kRowThreads)),
                       grid_y(sizes.clouds * ceil_div<int64_t>(sizes.channels, kPlanes)));
-      planes_kernel<<<grid, kRowThreads, 0, stream>>>(features, idx, out, sizes);
-      return;
+      return launch_blocks(planes_kernel<Word, Index>, grid, kRowThreads, stream, features, idx,
+                           out, sizes);
     }
   }
   const dim3 block = block_of(sizes.words);
   const dim3 grid(grid_x(ceil_div<int64_t>(sizes.samples, block.y * kAhead)), grid_y(sizes.clouds));
-  rows_kernel<<<grid, block, 0, stream>>>(features, idx, out, sizes);
+  return launch_blocks(rows_kernel<Word, Index>, grid, block, stream, features, idx, out, sizes);
 }
 
 template <class Word>
-void launch_words(const GatherPointsArgs& args, const GatherSizes& sizes, cudaStream_t stream) {
-  if (args.idx.wide) {
-    launch_index<Word, int64_t>(args, sizes, stream);
-  } else {
-    launch_index<Word, int32_t>(args, sizes, stream);
-  }
+cudaError_t launch_words(const GatherPointsArgs& args, int64_t bytes, cudaStream_t stream) {
+  const GatherSizes sizes{args.batches, args.points, args.samples, args.channels,
+                          args.channels * args.element_bytes / bytes};
+  return args.idx.wide ? launch_index<Word, int64_t>(args, sizes, stream)
+                       : launch_index<Word, int32_t>(args, sizes, stream);
 }
 
 }  // namespace
@@ -128,15 +128,12 @@ void launch_words(const GatherPointsArgs& args, const GatherSizes& sizes, cudaSt
 cudaError_t launch(const GatherPointsArgs& args, void*, const CudaContext& context) {
   if (args.batches * args.samples * args.channels == 0) return cudaSuccess;
   const int64_t bytes = word_bytes(args);
-  const GatherSizes sizes{args.batches, args.points, args.samples, args.channels,
-                          args.channels * args.element_bytes / bytes};
   switch (bytes) {
-    case 2: launch_words<unsigned short>(args, sizes, context.stream); break;
-    case 8: launch_words<uint2>(args, sizes, context.stream); break;
-    case 16: launch_words<uint4>(args, sizes, context.stream); break;
-    default: launch_words<unsigned>(args, sizes, context.stream); break;
+    case 2: return launch_words<unsigned short>(args, bytes, context.stream);
+    case 8: return launch_words<uint2>(args, bytes, context.stream);
+    case 16: return launch_words<uint4>(args, bytes, context.stream);
+    default: return launch_words<unsigned>(args, bytes, context.stream);
   }
-  return cudaGetLastError();
 }
 
 }  // namespace torchvox

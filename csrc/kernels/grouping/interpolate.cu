@@ -101,67 +101,52 @@ __global__ void __launch_bounds__(kRowThreads)
         sum[j] += __shfl_down_sync(0xffffffffu, sum[j], half);
       }
       if (lane == 0)
-        store_weight(args.grad_weight, args.weight_dtype, query * kNearest + j, sum[j]);
+        store_as(args.grad_weight, args.weight_dtype, query * kNearest + j, quiet(sum[j]));
     }
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kRowThreads) weights_kernel(InterpolationWeightsArgs args) {
-  for (int64_t query = global_thread(); query < args.queries; query += global_stride()) {
-    weights_of_query<T>(args, query);
-  }
-}
-
 template <class T, int kWidth>
-void launch_rows(const InterpolateArgs& args, cudaStream_t stream) {
+cudaError_t launch_rows(const InterpolateArgs& args, cudaStream_t stream) {
   const unsigned blocks = grid_x(ceil_div<int64_t>(args.clouds * args.queries, kQueries));
-  rows_kernel<T, kWidth><<<blocks, block_of(args.channels / kWidth), 0, stream>>>(args);
+  return launch_blocks(rows_kernel<T, kWidth>, blocks, block_of(args.channels / kWidth), stream,
+                       args);
 }
 
 template <class T>
-void launch_type(const InterpolateArgs& args, cudaStream_t stream) {
+cudaError_t launch_type(const InterpolateArgs& args, cudaStream_t stream) {
   if (args.channels_first) {
     const int64_t groups = ceil_div<int64_t>(args.channels, kPlanes);
     const dim3 grid(grid_x(ceil_div<int64_t>(args.queries, kRowThreads)),
                     grid_y(args.clouds * groups));
-    planes_kernel<T><<<grid, kRowThreads, 0, stream>>>(args, groups);
-  } else if (args.channels % kItemsPerWord<T> == 0 && is_aligned(args.features) &&
-             is_aligned(args.out)) {
-    launch_rows<T, kItemsPerWord<T>>(args, stream);
-  } else {
-    launch_rows<T, 1>(args, stream);
+    return launch_blocks(planes_kernel<T>, grid, kRowThreads, stream, args, groups);
   }
+  constexpr int kWidth = kItemsPerWord<T>;
+  const bool in_words =
+      args.channels % kWidth == 0 && is_aligned(args.features) && is_aligned(args.out);
+  return in_words ? launch_rows<T, kWidth>(args, stream) : launch_rows<T, 1>(args, stream);
 }
 
 }  // namespace
 
 cudaError_t launch(const InterpolateArgs& args, void*, const CudaContext& context) {
   if (args.clouds * args.queries * args.channels == 0) return cudaSuccess;
-  with_point_type(args.dtype,
-                  [&](auto type) { launch_type<decltype(type)>(args, context.stream); });
-  return cudaGetLastError();
+  return with_point_type(
+      args.dtype, [&](auto type) { return launch_type<decltype(type)>(args, context.stream); });
 }
 
 cudaError_t launch(const InterpolateWeightGradArgs& args, void*, const CudaContext& context) {
   const int64_t count = args.clouds * args.queries;
-  if (count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(count * 32, kRowThreads, context.target);
-  with_point_type(args.dtype, [&](auto type) {
-    weight_grad_kernel<decltype(type)><<<blocks, kRowThreads, 0, context.stream>>>(args, count);
+  return with_point_type(args.dtype, [&](auto type) {
+    return launch_items(weight_grad_kernel<decltype(type)>, count * 32, kRowThreads, context, args,
+                        count);
   });
-  return cudaGetLastError();
 }
 
 cudaError_t launch(const InterpolationWeightsArgs& args, void*, const CudaContext& context) {
-  if (args.queries == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(args.queries, kRowThreads, context.target);
-  if (args.dtype == DType::kDouble) {
-    weights_kernel<double><<<blocks, kRowThreads, 0, context.stream>>>(args);
-  } else {
-    weights_kernel<float><<<blocks, kRowThreads, 0, context.stream>>>(args);
-  }
-  return cudaGetLastError();
+  return with_compute_type(args.dtype, [&](auto real) {
+    return launch_elements<weights_of_query<decltype(real)>>(args, args.queries, context);
+  });
 }
 
 }  // namespace torchvox

@@ -81,7 +81,7 @@ TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolateWeightGradArgs);
 // threads.
 
 // Plans that tests force.
-inline const PlanOverride interpolate_cpu_plan{"interpolate_cpu"};  // see instruction_set()
+inline const PlanOverride interpolate_cpu_plan{"interpolate_cpu"};  // see run_vectorized()
 
 // Both are single IEEE operations on the host and on the device.
 TORCHVOX_HD float root(float x) {
@@ -141,18 +141,6 @@ TORCHVOX_HD void weights_of_query(const InterpolationWeightsArgs& args, int64_t 
   }
 }
 
-// Weights are few: their type is looked up at run time.
-template <class Sum>
-TORCHVOX_HD Sum load_weight(const void* weights, DType dtype, int64_t at) {
-  switch (dtype) {
-    case DType::kHalf: return widen_item(static_cast<const Half*>(weights)[at]);
-    case DType::kBFloat16: return widen_item(static_cast<const BFloat16*>(weights)[at]);
-    case DType::kDouble: return static_cast<Sum>(static_cast<const double*>(weights)[at]);
-    case DType::kFloat: break;
-  }
-  return static_cast<const float*>(weights)[at];
-}
-
 // The rows and weights of a query of all clouds.
 template <class Sum>
 struct Nearest {
@@ -171,7 +159,7 @@ struct Nearest {
       make_weights<float>(args, query);
     } else {
       for (int j = 0; j < kNearest; ++j) {
-        weight[j] = load_weight<Sum>(args.weight, args.weight_dtype, query * kNearest + j);
+        weight[j] = load_as<Sum>(args.weight, args.weight_dtype, query * kNearest + j);
       }
     }
   }
@@ -231,17 +219,6 @@ TORCHVOX_HD compute_t<T> weight_partial(const InterpolateWeightGradArgs& args, i
                  Sum(widen(static_cast<const T*>(args.features)[from])), sum);
   }
   return sum;
-}
-
-template <class Sum>
-TORCHVOX_HD void store_weight(void* weights, DType dtype, int64_t at, Sum value) {
-  value = quiet(value);
-  switch (dtype) {
-    case DType::kHalf: static_cast<Half*>(weights)[at] = narrow<Half>(value); return;
-    case DType::kBFloat16: static_cast<BFloat16*>(weights)[at] = narrow<BFloat16>(value); return;
-    case DType::kDouble: static_cast<double*>(weights)[at] = value; return;
-    case DType::kFloat: static_cast<float*>(weights)[at] = narrow<float>(value); return;
-  }
 }
 
 }  // namespace torchvox

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Interpolation on the CPU: tasks of 512 queries or slots. Channel-last loops run over channels, so
-// that they vectorize, and are compiled for two instruction sets.
+// that they vectorize.
 #include <algorithm>
 
 #include "csrc/kernels/core/plan_override.h"
@@ -65,43 +65,17 @@ void weight_gradients(const InterpolateWeightGradArgs& args, int64_t begin, int6
     for (int lane = 0; inside && c + lane < args.channels; ++lane) {
       sums[lane] = fma_rn(Sum(widen(grad[c + lane])), Sum(widen(feature[c + lane])), sums[lane]);
     }
-    store_weight(args.grad_weight, args.weight_dtype, i, halved(sums));
+    store_as(args.grad_weight, args.weight_dtype, i, quiet(halved(sums)));
   }
 }
 
-// One definition each, compiled for two instruction sets: without FMA every fma is a call of libm,
-// with the same bits.
-template <class Args>
-using Range = void (*)(const Args&, int64_t, int64_t);
-
-void interpolate_type(const InterpolateArgs& args, int64_t begin, int64_t end) {
-  with_point_type(args.dtype,
-                  [&](auto type) { interpolate_rows<decltype(type)>(args, begin, end); });
-}
-void weights_type(const InterpolateWeightGradArgs& args, int64_t begin, int64_t end) {
-  with_point_type(args.dtype,
-                  [&](auto type) { weight_gradients<decltype(type)>(args, begin, end); });
-}
-#if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("avx2,fma"), flatten)) void interpolate_avx2(const InterpolateArgs& args,
-                                                                   int64_t begin, int64_t end) {
-  interpolate_type(args, begin, end);
-}
-__attribute__((target("avx2,fma"), flatten)) void weights_avx2(
-    const InterpolateWeightGradArgs& args, int64_t begin, int64_t end) {
-  weights_type(args, begin, end);
-}
-#else
-constexpr Range<InterpolateArgs> interpolate_avx2 = interpolate_type;
-constexpr Range<InterpolateWeightGradArgs> weights_avx2 = weights_type;
-#endif
-
-template <class Args>
-void run_range(const Args& args, Range<Args> baseline, Range<Args> avx2, int64_t count,
-               const ParallelFor& parallel_for) {
-  const Range<Args> range = instruction_set(interpolate_cpu_plan) > 0 ? avx2 : baseline;
-  parallel_for((count + kQueriesPerTask - 1) / kQueriesPerTask, [&](int64_t first, int64_t last) {
-    range(args, first * kQueriesPerTask, std::min(last * kQueriesPerTask, count));
+// rows(T{}, begin, end) of all ranges of queries or slots.
+template <class Rows>
+void run_ranges(DType dtype, int64_t count, const ParallelFor& parallel_for, const Rows& rows) {
+  for_each_range(parallel_for, count, kQueriesPerTask, [&](int64_t begin, int64_t end) {
+    with_point_type(dtype, [&](auto type) {
+      run_vectorized(interpolate_cpu_plan, [&] { rows(type, begin, end); });
+    });
   });
 }
 
@@ -109,8 +83,10 @@ void run_range(const Args& args, Range<Args> baseline, Range<Args> avx2, int64_t
 
 void run_cpu(const InterpolateArgs& args, void*, const ParallelFor& parallel_for) {
   if (!args.channels_first) {
-    run_range(args, interpolate_type, interpolate_avx2, args.clouds * args.queries, parallel_for);
-    return;
+    return run_ranges(args.dtype, args.clouds * args.queries, parallel_for,
+                      [&](auto type, int64_t begin, int64_t end) {
+                        interpolate_rows<decltype(type)>(args, begin, end);
+                      });
   }
   with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
@@ -124,26 +100,24 @@ void run_cpu(const InterpolateArgs& args, void*, const ParallelFor& parallel_for
 void run_cpu(const InterpolateWeightGradArgs& args, void*, const ParallelFor& parallel_for) {
   const int64_t slots = args.clouds * args.queries * kNearest;
   if (!args.channels_first) {
-    run_range(args, weights_type, weights_avx2, slots, parallel_for);
-    return;
+    return run_ranges(args.dtype, slots, parallel_for, [&](auto type, int64_t begin, int64_t end) {
+      weight_gradients<decltype(type)>(args, begin, end);
+    });
   }
   with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     for_each_index(parallel_for, slots, kQueriesPerTask, [&](int64_t i) {
       compute_t<T> sums[kWeightSums];
       for (int64_t c = 0; c < kWeightSums; ++c) sums[c] = weight_partial<T>(args, i, c);
-      store_weight(args.grad_weight, args.weight_dtype, i, halved(sums));
+      store_as(args.grad_weight, args.weight_dtype, i, quiet(halved(sums)));
     });
   });
 }
 
 void run_cpu(const InterpolationWeightsArgs& args, void*, const ParallelFor& parallel_for) {
-  for_each_index(parallel_for, args.queries, kQueriesPerTask, [&](int64_t query) {
-    if (args.dtype == DType::kDouble) {
-      weights_of_query<double>(args, query);
-    } else {
-      weights_of_query<float>(args, query);
-    }
+  with_compute_type(args.dtype, [&](auto real) {
+    for_each_index(parallel_for, args.queries, kQueriesPerTask,
+                   [&](int64_t query) { weights_of_query<decltype(real)>(args, query); });
   });
 }
 

@@ -57,9 +57,9 @@ template <class T, class Index>
 cudaError_t launch_queries(const NeighborDistanceArgs& args, cudaStream_t stream) {
   const dim3 block = block_of(args.dims);
   const dim3 grid(grid_x(ceil_div<int64_t>(args.queries, block.y)), grid_y(args.inverse.clouds));
-  queries_kernel<<<grid, block, 0, stream>>>(static_cast<const Index*>(args.idx.data),
-                                             static_cast<const T*>(args.points), args);
-  return cudaGetLastError();
+  return launch_blocks(queries_kernel<T, Index>, grid, block, stream,
+                       static_cast<const Index*>(args.idx.data), static_cast<const T*>(args.points),
+                       args);
 }
 
 template <class T>

@@ -204,14 +204,15 @@ cudaError_t launch_sums(const typename Gradient::Args& args, void* partial,
   if constexpr (kRowsOnX) {
     const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(inverse.rows, kRowThreads)),
                     grid_y(inverse.clouds * items));
-    rows_kernel<Gradient><<<grid, kRowThreads, 0, context.stream>>>(args);
+    TORCHVOX_CUDA_CHECK(
+        launch_blocks(rows_kernel<Gradient>, grid, kRowThreads, context.stream, args));
   } else {
     const int bits = lanes_bits_for(items);
     const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(inverse.groups() << bits, kRowThreads)),
                     grid_y(inverse.clouds));
-    groups_kernel<Gradient><<<grid, kRowThreads, 0, context.stream>>>(args, bits);
+    TORCHVOX_CUDA_CHECK(
+        launch_blocks(groups_kernel<Gradient>, grid, kRowThreads, context.stream, args, bits));
   }
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
   const int64_t tasks = inverse.most_tasks();
   if (tasks == 0) return cudaSuccess;
   const dim3 block = block_of(items);

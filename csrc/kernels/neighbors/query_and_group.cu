@@ -105,41 +105,27 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-// One thread a coordinate of a query.
-template <class C>
-__global__ void __launch_bounds__(kThreads)
-    gradient_kernel(const __grid_constant__ QueryAndGroupBackwardArgs args) {
-  for (int64_t i = global_thread(); i < args.rows * args.dims; i += global_stride()) {
-    group_gradient<C>(args, i / args.dims, i % args.dims);
-  }
-}
-
 }  // namespace
 
 cudaError_t launch(const QueryAndGroupArgs& args, void*, const CudaContext& context) {
   const int64_t slots = args.points.clouds * args.query.rows * args.slots, columns = args.columns();
   if (slots * columns == 0) return cudaSuccess;
-  with_word_of(args.grouped_dtype, [&](auto word) {
+  return with_word_of(args.grouped_dtype, [&](auto word) {
     // So many slots that each block begins on 16 bytes.
     constexpr int64_t kStep = 16 / sizeof(word);
     const int64_t fitting = kTileBytes / (columns * static_cast<int64_t>(sizeof(word)));
     const int64_t aligned = (fitting < kMostSlots ? fitting : kMostSlots) / kStep * kStep;
     const int per_block = static_cast<int>(aligned > 0 ? aligned : kStep);
     const unsigned blocks = grid_x(ceil_div<int64_t>(slots, per_block));
-    group_kernel<decltype(word)>
-        <<<blocks, kThreads, 0, context.stream>>>(args, per_block, aligned > 0);
+    return launch_blocks(group_kernel<decltype(word)>, blocks, kThreads, context.stream, args,
+                         per_block, aligned > 0);
   });
-  return cudaGetLastError();
 }
 
 cudaError_t launch(const QueryAndGroupBackwardArgs& args, void*, const CudaContext& context) {
-  const int64_t count = args.rows * args.dims;
-  if (count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(count, kThreads, context.target);
-  with_compute_type(args.dtype, [&](auto zero) {
-    gradient_kernel<decltype(zero)><<<blocks, kThreads, 0, context.stream>>>(args);
+  return with_compute_type(args.dtype, [&](auto real) {
+    return launch_elements<group_gradient<decltype(real)>>(args, args.rows * args.dims, context);
   });
-  return cudaGetLastError();
 }
 
 }  // namespace torchvox

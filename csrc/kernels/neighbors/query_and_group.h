@@ -84,26 +84,6 @@ TORCHVOX_HD float round_to(DType dtype, float x) {
 }
 TORCHVOX_HD double round_to(DType, double x) { return x; }  // of points in double only
 
-template <class C>
-TORCHVOX_HD void store_rounded(DType dtype, void* data, int64_t at, C x) {
-  switch (dtype) {
-    case DType::kHalf: static_cast<Half*>(data)[at] = narrow<Half>(x); break;
-    case DType::kBFloat16: static_cast<BFloat16*>(data)[at] = narrow<BFloat16>(x); break;
-    case DType::kDouble: static_cast<double*>(data)[at] = static_cast<double>(x); break;
-    case DType::kFloat: static_cast<float*>(data)[at] = narrow<float>(x); break;
-  }
-}
-
-// Calls body(C{}) with the type that values of `dtype` are computed in.
-template <class Body>
-void with_compute_type(DType dtype, Body&& body) {
-  if (dtype == DType::kDouble) {
-    body(double{});
-  } else {
-    body(float{});
-  }
-}
-
 // Where a slot of grouped comes from.
 struct GroupSlot {
   int64_t point;  // element of its coordinates, -1 where the index is outside
@@ -137,7 +117,7 @@ TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot
     relative =
         round_to(args.points.dtype, relative / static_cast<C>(args.radii.of_slot(from.slot)));
   }
-  store_rounded(args.grouped_dtype, grouped, at, quiet(relative));
+  store_as(grouped, args.grouped_dtype, at, quiet(relative));
 }
 
 // All coordinates from `begin` on in steps of `step` of the slot whose elements begin at `at`.
@@ -155,18 +135,18 @@ TORCHVOX_HD void group_coordinates(const QueryAndGroupArgs& args, const GroupSlo
 
 // Calls body(Word{}) with an integer as wide as a value of `dtype`.
 template <class Body>
-void with_word_of(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::kHalf:
-    case DType::kBFloat16: body(uint16_t{}); break;
-    case DType::kFloat: body(uint32_t{}); break;
-    case DType::kDouble: body(uint64_t{}); break;
+auto with_word_of(DType dtype, Body&& body) {
+  switch (bytes_of(dtype)) {
+    case 8: return body(uint64_t{});
+    case 4: return body(uint32_t{});
+    default: return body(uint16_t{});
   }
 }
 
-// Gradient of a coordinate of all slots of a row, and of its query.
+// Gradient of coordinate i = row * dims + axis of all slots of a row, and of its query.
 template <class C>
-TORCHVOX_HD void group_gradient(const QueryAndGroupBackwardArgs& args, int64_t row, int64_t axis) {
+TORCHVOX_HD void group_gradient(const QueryAndGroupBackwardArgs& args, int64_t i) {
+  const int64_t row = i / args.dims, axis = i % args.dims;
   ChunkedSum<C> sum;
   const int64_t first = row * args.slots;
   const auto load = [&](int64_t slot) {
@@ -181,7 +161,7 @@ TORCHVOX_HD void group_gradient(const QueryAndGroupBackwardArgs& args, int64_t r
     }
     sum.add(x);
     if (args.grad_slots) {
-      store_rounded(args.dtype, args.grad_slots, (first + slot) * args.dims + axis, quiet(x));
+      store_as(args.grad_slots, args.dtype, (first + slot) * args.dims + axis, quiet(x));
     }
   };
   for (int64_t slot = 0; slot < args.slots; slot += 4) {  // four loads on their way at once
@@ -189,7 +169,7 @@ TORCHVOX_HD void group_gradient(const QueryAndGroupBackwardArgs& args, int64_t r
     take(slot, g0), take(slot + 1, g1), take(slot + 2, g2), take(slot + 3, g3);
   }
   if (args.grad_query) {
-    store_rounded(args.dtype, args.grad_query, row * args.dims + axis, quiet(-sum.total()));
+    store_as(args.grad_query, args.dtype, row * args.dims + axis, quiet(-sum.total()));
   }
 }
 

@@ -53,10 +53,9 @@ void run_cpu(const QueryAndGroupArgs& args, void*, const ParallelFor& parallel_f
 }
 
 void run_cpu(const QueryAndGroupBackwardArgs& args, void*, const ParallelFor& parallel_for) {
-  with_compute_type(args.dtype, [&](auto zero) {
-    for_each_index(parallel_for, args.rows * args.dims, items_per_task(args.slots), [&](int64_t i) {
-      group_gradient<decltype(zero)>(args, i / args.dims, i % args.dims);
-    });
+  with_compute_type(args.dtype, [&](auto real) {
+    for_each_index(parallel_for, args.rows * args.dims, items_per_task(args.slots),
+                   [&](int64_t i) { group_gradient<decltype(real)>(args, i); });
   });
 }
 

@@ -21,7 +21,7 @@ namespace torchvox {
 inline const PlanOverride pillar_lists_plan{"pillar_lists"};  // CUDA: 0 of fixed length, 1 packed
 inline const PlanOverride pillar_common_plan{
     "pillar_common"};  // CUDA: 0 general kernels, 1 those for the usual arguments
-inline const PlanOverride pillar_cpu_plan{"pillar_cpu"};  // see instruction_set()
+inline const PlanOverride pillar_cpu_plan{"pillar_cpu"};  // see run_vectorized()
 
 // What a mapped row holds where a canvas has its cells: rows of `indices`, -1 unused.
 struct PillarRows {
@@ -115,19 +115,11 @@ TORCHVOX_HD Real decorated(const PillarMap& map, const PillarFrame<Real>& frame,
   return decorated(map, map.columns, frame, values, column);
 }
 
-inline int64_t size_of(DType dtype) {
-  return dtype == DType::kDouble ? 8 : (dtype == DType::kFloat ? 4 : 2);
-}
-
 // Calls body(T{}, Real{}) with the points' storage type and the type of the calculation.
 template <class Body>
-void with_pillar_types(DType points, bool wide, Body&& body) {
-  with_point_type(points, [&](auto type) {
-    if (wide || points == DType::kDouble) {
-      body(type, double{});
-    } else {
-      body(type, float{});
-    }
+auto with_pillar_types(DType points, bool wide, Body&& body) {
+  return with_point_type(points, [&](auto type) {
+    return wide || points == DType::kDouble ? body(type, double{}) : body(type, float{});
   });
 }
 
@@ -153,7 +145,7 @@ class HostCellRows {
   // Zeros in the cells of a canvas [cells, elements] that show no row.
   void write_zeros(void* canvas, const PillarRows& rows, int64_t elements, DType dtype,
                    const ParallelFor& parallel_for) const {
-    const int64_t bytes = elements * size_of(dtype);
+    const int64_t bytes = elements * bytes_of(dtype);
     for_each_index(parallel_for, rows.cells(), 4096, [&](int64_t cell) {
       if (row_[cell] < 0) std::memset(static_cast<char*>(canvas) + cell * bytes, 0, bytes);
     });

@@ -191,9 +191,8 @@ cudaError_t launch_typed(const PillarMomentsArgs& args, const MomentsWork& work,
   const PillarMap& map = args.map;
   const PillarLists& lists = work.list_work.lists;
   Real* means = static_cast<Real*>(work.means);
-  TORCHVOX_CUDA_CHECK(launch_after(means_kernel<T, Real>,
-                                   dim3(blocks_for(32 * map.rows.rows, kThreads, context.target)),
-                                   kThreads, context, map, lists, means, work.pillars));
+  TORCHVOX_CUDA_CHECK(launch_items_after(means_kernel<T, Real>, 32 * map.rows.rows, kThreads,
+                                         context, map, lists, means, work.pillars));
   const int64_t blocks = ceil_div<int64_t>(map.count, kBlockPoints);
   if (blocks > 0) {
     const MomentsTile tile(args, sizeof(Real));
@@ -207,9 +206,8 @@ cudaError_t launch_typed(const PillarMomentsArgs& args, const MomentsWork& work,
                                              tile.points, means, work.tree.first()));
   }
   TORCHVOX_CUDA_CHECK(work.tree.launch(context));
-  return launch_after(total_kernel, dim3(blocks_for(args.entries(), kThreads, context.target)),
-                      kThreads, context, args, work.tree.last(), work.tree.last_rows(),
-                      work.pillars);
+  return launch_items_after(total_kernel, args.entries(), kThreads, context, args, work.tree.last(),
+                            work.tree.last_rows(), work.pillars);
 }
 
 }  // namespace
@@ -226,44 +224,19 @@ cudaError_t launch(const PillarMomentsArgs& args, void* memory, const CudaContex
   TORCHVOX_CUDA_CHECK(work.list_work.begin(args.map, context));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.pillars, 0, sizeof(*work.pillars), context.stream));
   TORCHVOX_CUDA_CHECK(launch_enter_points(args.map, work.list_work.lists, nullptr, 0, context));
-  cudaError_t status = cudaSuccess;
-  with_pillar_types(args.map.dtype, false, [&](auto type, auto real) {
-    status = launch_typed<decltype(type), decltype(real)>(args, work, context);
+  return with_pillar_types(args.map.dtype, false, [&](auto type, auto real) {
+    return launch_typed<decltype(type), decltype(real)>(args, work, context);
   });
-  return status;
 }
 
-// The fused batch norm and its gradient on the GPU: one thread an output; the moments are read by
-// all of them and stay in the nearest cache.
-
-namespace {
-
-constexpr int kNormThreads = 32;  // outputs are few: spread them
-
-__global__ void __launch_bounds__(kNormThreads) norm_kernel(PillarNormArgs args) {
-  for (int64_t output = global_thread(); output < args.outputs; output += global_stride()) {
-    norm_output(args, output);
-  }
-}
-
-__global__ void __launch_bounds__(kNormThreads) gradient_kernel(PillarNormBackwardArgs args) {
-  for (int64_t output = global_thread(); output < args.norm.outputs; output += global_stride()) {
-    norm_gradient(args, output);
-  }
-}
-
-}  // namespace
-
+// The fused batch norm and its gradient: one thread an output; the moments are read by all of them
+// and stay in the nearest cache. Outputs are few: small blocks spread them.
 cudaError_t launch(const PillarNormArgs& args, void*, const CudaContext& context) {
-  norm_kernel<<<blocks_for(args.outputs, kNormThreads, context.target), kNormThreads, 0,
-                context.stream>>>(args);
-  return cudaGetLastError();
+  return launch_elements<norm_output, 32>(args, args.outputs, context);
 }
 
 cudaError_t launch(const PillarNormBackwardArgs& args, void*, const CudaContext& context) {
-  gradient_kernel<<<blocks_for(args.norm.outputs, kNormThreads, context.target), kNormThreads, 0,
-                    context.stream>>>(args);
-  return cudaGetLastError();
+  return launch_elements<norm_gradient, 32>(args, args.norm.outputs, context);
 }
 
 }  // namespace torchvox

@@ -52,9 +52,9 @@ struct NormedOutput {
     r = 1 / std::sqrt(var + args.eps);
   }
   TORCHVOX_HD double w(int64_t j) const {
-    return load_real<double>(args.weight, args.dtype, output * args.columns + j);
+    return load_as<double>(args.weight, args.dtype, output * args.columns + j);
   }
-  TORCHVOX_HD double gamma() const { return load_real<double>(args.gamma, args.dtype, output); }
+  TORCHVOX_HD double gamma() const { return load_as<double>(args.gamma, args.dtype, output); }
   TORCHVOX_HD double first(int64_t j) const { return args.moments[1 + j] / count; }
   // Row j of the inputs' covariance times the weight.
   TORCHVOX_HD double covariance_product(int64_t j) const {
@@ -72,23 +72,23 @@ TORCHVOX_HD void norm_output(const PillarNormArgs& args, int64_t output) {
   const NormedOutput n(args, output);
   const double scale = n.gamma() * n.r;
   for (int64_t j = 0; j < args.columns; ++j) {
-    store_real(args.folded_weight, args.dtype, output * args.columns + j, quiet(scale * n.w(j)));
+    store_as(args.folded_weight, args.dtype, output * args.columns + j, quiet(scale * n.w(j)));
   }
-  const double beta = load_real<double>(args.beta, args.dtype, output);
-  store_real(args.folded_bias, args.dtype, output, quiet(beta - scale * n.mean));
+  const double beta = load_as<double>(args.beta, args.dtype, output);
+  store_as(args.folded_bias, args.dtype, output, quiet(beta - scale * n.mean));
   const double others = args.moments[0] > 2 ? args.moments[0] - 1 : 1;
-  store_real(args.mean, args.dtype, output, quiet(n.mean));
-  store_real(args.var, args.dtype, output, quiet(n.var * (n.count / others)));
+  store_as(args.mean, args.dtype, output, quiet(n.mean));
+  store_as(args.var, args.dtype, output, quiet(n.var * (n.count / others)));
 }
 
 TORCHVOX_HD void norm_gradient(const PillarNormBackwardArgs& args, int64_t output) {
   const PillarNormArgs& norm = args.norm;
   const NormedOutput n(norm, output);
   const auto grad = [&](int64_t j) {
-    return load_real<double>(args.grad_weight, norm.dtype, output * norm.columns + j);
+    return load_as<double>(args.grad_weight, norm.dtype, output * norm.columns + j);
   };
   const double scale = n.gamma() * n.r;
-  const double to_bias = load_real<double>(args.grad_bias, norm.dtype, output);
+  const double to_bias = load_as<double>(args.grad_bias, norm.dtype, output);
   double to_scale = -to_bias * n.mean;
   for (int64_t j = 0; j < norm.columns; ++j) to_scale += grad(j) * n.w(j);
   const double to_mean = -to_bias * scale;
@@ -97,10 +97,10 @@ TORCHVOX_HD void norm_gradient(const PillarNormBackwardArgs& args, int64_t outpu
   for (int64_t j = 0; j < norm.columns; ++j) {
     const double value =
         scale * grad(j) + to_mean * n.first(j) + 2 * to_var * n.covariance_product(j);
-    store_real(args.to_weight, norm.dtype, output * norm.columns + j, quiet(value));
+    store_as(args.to_weight, norm.dtype, output * norm.columns + j, quiet(value));
   }
-  store_real(args.to_gamma, norm.dtype, output, quiet(to_scale * n.r));
-  store_real(args.to_beta, norm.dtype, output, quiet(to_bias));
+  store_as(args.to_gamma, norm.dtype, output, quiet(to_scale * n.r));
+  store_as(args.to_beta, norm.dtype, output, quiet(to_bias));
 }
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(PillarNormArgs);

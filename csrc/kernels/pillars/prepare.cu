@@ -2,6 +2,7 @@
 //
 // The lists of prepare.cuh on the GPU. Points: one thread a point, 8 bytes read, one word written
 // at its slot. Rows: one thread a row, 16 bytes read, one atomic minimum.
+#include <algorithm>
 #include <cub/device/device_scan.cuh>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -80,9 +81,7 @@ PillarListWork::PillarListWork(const PillarMap& map, Workspace& workspace) {
 
 cudaError_t PillarListWork::begin(const PillarMap& map, const CudaContext& context) const {
   if (offsets_ == nullptr || map.rows.rows == 0) return cudaSuccess;
-  counts_kernel<<<blocks_for(map.rows.rows, kThreads, context.target), kThreads, 0,
-                  context.stream>>>(map, counts_);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  TORCHVOX_CUDA_CHECK(launch_items(counts_kernel, map.rows.rows, kThreads, context, map, counts_));
   size_t bytes = temporary_bytes_;
   return cub::DeviceScan::ExclusiveSum(temporary_, bytes, counts_, offsets_, map.rows.rows,
                                        context.stream);
@@ -90,21 +89,18 @@ cudaError_t PillarListWork::begin(const PillarMap& map, const CudaContext& conte
 
 cudaError_t launch_enter_points(const PillarMap& map, const PillarLists& lists, uint32_t* table,
                                 int64_t cells, const CudaContext& context) {
-  const int64_t work = map.count > cells / 4 ? map.count : cells / 4;
-  enter_points_kernel<<<blocks_for(work, kThreads, context.target), kThreads, 0, context.stream>>>(
-      map, lists, table, cells);
-  return cudaGetLastError();
+  const unsigned blocks = blocks_for(std::max(map.count, cells / 4), kThreads, context.target);
+  return launch_blocks(enter_points_kernel, blocks, kThreads, context.stream, map, lists, table,
+                       cells);
 }
 
 cudaError_t launch_enter_rows(const PillarRows& rows, uint32_t* table, const CudaContext& context) {
-  return launch_after(enter_rows_kernel, dim3(blocks_for(rows.rows, kThreads, context.target)),
-                      kThreads, context, rows, table);
+  return launch_items_after(enter_rows_kernel, rows.rows, kThreads, context, rows, table);
 }
 
 cudaError_t launch_clear_cells(uint32_t* table, int64_t cells, const CudaContext& context) {
-  clear_kernel<<<blocks_for(cells / 4, kThreads, context.target), kThreads, 0, context.stream>>>(
-      table, cells);
-  return cudaGetLastError();
+  return launch_blocks(clear_kernel, blocks_for(cells / 4, kThreads, context.target), kThreads,
+                       context.stream, table, cells);
 }
 
 }  // namespace torchvox

@@ -60,8 +60,8 @@ struct CanvasZeros {
 
   CanvasZeros() = default;
   CanvasZeros(void* canvas, const uint32_t* table, int64_t cells, int64_t row_elements, DType dtype)
-      : canvas(canvas), table(table), cells(cells), row_bytes(row_elements * size_of(dtype)) {
-    piece_bytes = row_bytes % 16 == 0 ? 16 : static_cast<int>(size_of(dtype));
+      : canvas(canvas), table(table), cells(cells), row_bytes(row_elements * bytes_of(dtype)) {
+    piece_bytes = row_bytes % 16 == 0 ? 16 : static_cast<int>(bytes_of(dtype));
     while (lanes < 32 && lanes * piece_bytes < row_bytes) lanes *= 2;
   }
   int64_t threads() const { return cells * lanes; }

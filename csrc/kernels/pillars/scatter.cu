@@ -55,17 +55,15 @@ cudaError_t enter_rows(const PillarRows& rows, uint32_t* table, const CudaContex
 template <class Piece>
 cudaError_t launch_scatter(const PillarScatterArgs& args, const CanvasZeros& canvas,
                            const CudaContext& context) {
-  return launch_after(scatter_kernel<Piece>,
-                      dim3(blocks_for(canvas.threads(), kThreads, context.target)), kThreads,
-                      context, canvas, static_cast<const Piece*>(args.feats));
+  return launch_items_after(scatter_kernel<Piece>, canvas.threads(), kThreads, context, canvas,
+                            static_cast<const Piece*>(args.feats));
 }
 
 template <class Element>
 cudaError_t launch_gather(const PillarScatterBackwardArgs& args, const uint32_t* table,
                           const CudaContext& context) {
-  const int64_t values = args.rows.rows * args.channels;
-  return launch_after(gather_kernel<Element>, dim3(blocks_for(values, kThreads, context.target)),
-                      kThreads, context, args, table);
+  return launch_items_after(gather_kernel<Element>, args.rows.rows * args.channels, kThreads,
+                            context, args, table);
 }
 
 }  // namespace
@@ -86,7 +84,7 @@ cudaError_t launch(const PillarScatterArgs& args, void* memory, const CudaContex
   // The features may begin anywhere.
   const bool aligned = reinterpret_cast<uintptr_t>(args.feats) % 16 == 0;
   if (aligned && canvas.piece_bytes == 16) return launch_scatter<uint4>(args, canvas, context);
-  switch (size_of(args.dtype)) {
+  switch (bytes_of(args.dtype)) {
     case 8: return launch_scatter<uint2>(args, canvas, context);
     case 4: return launch_scatter<uint32_t>(args, canvas, context);
     default: return launch_scatter<uint16_t>(args, canvas, context);
@@ -98,7 +96,7 @@ cudaError_t launch(const PillarScatterBackwardArgs& args, void* memory,
   uint32_t* table = static_cast<uint32_t*>(memory);
   if (args.rows.rows * args.channels == 0) return cudaSuccess;
   TORCHVOX_CUDA_CHECK(enter_rows(args.rows, table, context));
-  switch (size_of(args.dtype)) {
+  switch (bytes_of(args.dtype)) {
     case 8: return launch_gather<uint64_t>(args, table, context);
     case 4: return launch_gather<uint32_t>(args, table, context);
     default: return launch_gather<uint16_t>(args, table, context);

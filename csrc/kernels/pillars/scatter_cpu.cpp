@@ -25,7 +25,7 @@ void run_cpu(const PillarScatterArgs& args, void* memory, const ParallelFor& par
   const HostCellRows cells(args.rows, workspace);
   cells.fill(args.rows);
   cells.write_zeros(args.canvas, args.rows, args.channels, args.dtype, parallel_for);
-  const int64_t bytes = args.channels * size_of(args.dtype);
+  const int64_t bytes = args.channels * bytes_of(args.dtype);
   for_each_index(parallel_for, args.rows.rows, kRowsPerTask, [&](int64_t row) {
     const int64_t cell = cells.shown(args.rows, row);
     if (cell < 0 || bytes == 0) return;
@@ -38,7 +38,7 @@ void run_cpu(const PillarScatterBackwardArgs& args, void* memory, const Parallel
   Workspace workspace(memory);
   const HostCellRows cells(args.rows, workspace);
   cells.fill(args.rows);
-  const int64_t size = size_of(args.dtype), plane = args.rows.nx * args.rows.ny;
+  const int64_t size = bytes_of(args.dtype), plane = args.rows.nx * args.rows.ny;
   for_each_index(parallel_for, args.rows.rows, kRowsPerTask, [&](int64_t row) {
     const int64_t cell = cells.shown(args.rows, row);
     char* to = static_cast<char*>(args.grad_feats) + row * args.channels * size;

@@ -56,9 +56,8 @@ class TreeLevels {
     const double* from = first_;
     for (int i = 0; i < levels_; ++i) {
       const int64_t groups = ceil_div<int64_t>(r, 32);
-      TORCHVOX_CUDA_CHECK(launch_after(tree_level_kernel,
-                                       dim3(blocks_for(groups * columns_, 256, context.target)),
-                                       256, context, from, r, columns_, other_[i]));
+      TORCHVOX_CUDA_CHECK(launch_items_after(tree_level_kernel, groups * columns_, 256, context,
+                                             from, r, columns_, other_[i]));
       from = other_[i];
       r = groups;
     }

@@ -126,8 +126,6 @@ TORCHVOX_HD bool is_candidate(const CandidatePoints& args, const Point3& p) {
 
 // The spatial order on the host, cut into tiles of kCpuTile points.
 
-#define TORCHVOX_INLINE inline __attribute__((always_inline))
-
 inline constexpr int kCpuTile = 64;
 
 // The candidates of a cloud, neighbors together.

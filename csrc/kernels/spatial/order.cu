@@ -13,11 +13,16 @@
 
 namespace torchvox {
 
-int64_t radix_sort_bytes(int64_t count) {
+SortBuffers::SortBuffers(int64_t count, Workspace& workspace) {
+  for (int buffer = 0; buffer < 2; ++buffer) {
+    keys[buffer] = workspace.take<uint32_t>(count);
+    values[buffer] = workspace.take<uint32_t>(count);
+  }
   size_t bytes = 0;
-  cub::DoubleBuffer<uint32_t> keys, values;
-  cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, values, count, 0, 32);
-  return static_cast<int64_t>(bytes);
+  cub::DoubleBuffer<uint32_t> no_keys, no_values;
+  if (count > 0) cub::DeviceRadixSort::SortPairs(nullptr, bytes, no_keys, no_values, count, 0, 32);
+  temporary_bytes = static_cast<int64_t>(bytes);
+  temporary = workspace.take<char>(temporary_bytes);
 }
 
 cudaError_t radix_sort(SortBuffers& buffers, int64_t count, int bits, cudaStream_t stream) {
@@ -53,18 +58,11 @@ __device__ __forceinline__ int64_t cloud_of_chunk(const CandidatePoints& args,
     begin = (number - int64_t{b} * per_cloud) * kChunk;
     return order.first_cloud + b;
   }
-  int64_t low = 0, high = args.points.clouds;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (first_chunk(args, middle) <= number) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const int64_t chunk = number - first_chunk(args, low);
+  const int64_t b = last_where(int64_t{0}, args.points.clouds,
+                               [&](int64_t b) { return first_chunk(args, b) <= number; });
+  const int64_t chunk = number - first_chunk(args, b);
   begin = chunk < 0 ? args.points.rows : chunk * kChunk;  // rows before the first cloud: no chunk
-  return low;
+  return b;
 }
 
 __device__ __forceinline__ bool is_ordered(const SpatialOrder& order, const CandidateCloud& cloud) {
@@ -77,9 +75,7 @@ __device__ __forceinline__ CloudSummary warp_summary(CloudSummary mine) {
     mine.high[axis] = warp_max(mine.high[axis]);
   }
   mine.first = warp_max(mine.first);
-  for (int step = 16; step > 0; step /= 2) {
-    mine.candidates += __shfl_xor_sync(kFullWarp, mine.candidates, step);
-  }
+  mine.candidates = warp_sum(mine.candidates);
   return mine;
 }
 
@@ -133,16 +129,8 @@ __global__ void __launch_bounds__(kThreads)
     int64_t rank;  // order of the segment that holds the position
     int64_t b;
     if (args.points.packed) {
-      int64_t low = 0, high = args.points.clouds + 1;  // how many offsets are at most p
-      while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if (args.points.offsets[middle] <= p) {
-          low = middle + 1;
-        } else {
-          high = middle;
-        }
-      }
-      rank = low;
+      rank = first_where(int64_t{0}, args.points.clouds + 1,  // how many offsets are at most p
+                         [&](int64_t k) { return args.points.offsets[k] > p; });
       b = rank >= 1 && rank <= args.points.clouds ? rank - 1 : -1;
     } else {
       rank = static_cast<uint32_t>(p) / static_cast<uint32_t>(args.points.rows);
@@ -176,8 +164,7 @@ __global__ void __launch_bounds__(kThreads)
   const int shift = 3 * axis_bits + 1;
   for (int64_t p = global_thread(); p < order.points; p += global_stride()) {
     const uint32_t key = keys[p];
-    if (key >> (shift - 1) &
-        1) {  // no candidate: read where offsets in disorder make clouds overlap
+    if (key >> (shift - 1) & 1) {  // no candidate: read where clouds overlap
       order.sorted[p] = make_float4(NAN, NAN, NAN, __uint_as_float(kNoCode));
       continue;
     }
@@ -193,28 +180,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-int bits_for(int64_t values) {
-  int bits = 0;
-  while ((int64_t{1} << bits) < values) ++bits;
-  return bits;
-}
-
 }  // namespace
 
 SpatialOrder::SpatialOrder(const CandidatePoints& args, int64_t clouds, int64_t above,
                            Workspace& workspace)
     : clouds(clouds),
       points(args.points.packed ? args.points.rows : clouds * args.points.rows),
-      above(above) {
-  summaries = workspace.take<CloudSummary>(clouds);
-  sorted = workspace.take<float4>(points);
-  for (int buffer = 0; buffer < 2; ++buffer) {
-    sort.keys[buffer] = workspace.take<uint32_t>(points);
-    sort.values[buffer] = workspace.take<uint32_t>(points);
-  }
-  sort.temporary_bytes = radix_sort_bytes(points);
-  sort.temporary = workspace.take<char>(sort.temporary_bytes);
-}
+      above(above),
+      summaries(workspace.take<CloudSummary>(clouds)),
+      sorted(workspace.take<float4>(points)),
+      sort(points, workspace) {}
 
 cudaError_t make_spatial_order(const CandidatePoints& args, SpatialOrder& order,
                                cudaStream_t stream) {
@@ -224,22 +199,19 @@ cudaError_t make_spatial_order(const CandidatePoints& args, SpatialOrder& order,
       : order.clouds * ceil_div<int64_t>(args.points.rows, kChunk);
   // The cloud and one flag come first in a key. About a cell a point, rounded up to whole passes of
   // the sort, 8 bits each.
-  const int cloud_bits = bits_for(args.points.packed ? args.points.clouds + 2 : order.clouds);
-  const int needed = cloud_bits + 1 + bits_for(args.points.rows);
+  const int cloud_bits = key_bits(args.points.packed ? args.points.clouds + 2 : order.clouds);
+  const int needed = cloud_bits + 1 + key_bits(args.points.rows);
   const int bits = needed < 32 ? (needed + 7) / 8 * 8 : 32;
   const int axis_bits = (bits - 1 - cloud_bits) / 3 < 10 ? (bits - 1 - cloud_bits) / 3 : 10;
   TORCHVOX_CUDA_CHECK(
       cudaMemsetAsync(order.summaries, 0, order.clouds * sizeof(CloudSummary), stream));
-  summary_kernel<<<grid_x(chunks), kThreads, 0, stream>>>(args, order);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  TORCHVOX_CUDA_CHECK(launch_blocks(summary_kernel, grid_x(chunks), kThreads, stream, args, order));
   const unsigned blocks = grid_x(ceil_div<int64_t>(order.points, kThreads));
   order.sort.current = 0;
   order.axis_bits = axis_bits;
-  key_kernel<<<blocks, kThreads, 0, stream>>>(args, order, axis_bits);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  TORCHVOX_CUDA_CHECK(launch_blocks(key_kernel, blocks, kThreads, stream, args, order, axis_bits));
   TORCHVOX_CUDA_CHECK(radix_sort(order.sort, order.points, cloud_bits + 1 + 3 * axis_bits, stream));
-  gather_kernel<<<blocks, kThreads, 0, stream>>>(args, order, axis_bits);
-  return cudaGetLastError();
+  return launch_blocks(gather_kernel, blocks, kThreads, stream, args, order, axis_bits);
 }
 
 }  // namespace torchvox

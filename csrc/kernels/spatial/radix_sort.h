@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#ifdef TORCHVOX_CUDA
-#include <cuda_runtime_api.h>
-#endif
+#include "csrc/kernels/core/entry.h"
 
 namespace torchvox {
 
@@ -37,12 +35,18 @@ struct SortBuffers {
   uint32_t* keys[2];
   uint32_t* values[2];
   int current = 0;
-  void* temporary = nullptr;
-  int64_t temporary_bytes = 0;
+  void* temporary;
+  int64_t temporary_bytes = 0;  // on the current device
+
+  SortBuffers(int64_t count, Workspace& workspace);
 };
 
-// Bytes of temporary storage to sort `count` pairs on the current device.
-int64_t radix_sort_bytes(int64_t count);
+// Bits of a key below `values`, as few as there are.
+inline int key_bits(int64_t values) {
+  int bits = 0;
+  while ((int64_t{1} << bits) < values) ++bits;
+  return bits;
+}
 
 // Sorts `count` pairs by the low `bits` bits of their keys, ascending; equal keys keep their order.
 cudaError_t radix_sort(SortBuffers& buffers, int64_t count, int bits, cudaStream_t stream);

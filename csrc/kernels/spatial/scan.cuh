@@ -36,31 +36,6 @@ struct ScanShared {
   bool found[32];
 };
 
-// Sum of `value` over the earlier threads of the block; *total is the block's sum. Every thread
-// calls.
-template <class Sum>
-__device__ __forceinline__ Sum block_prefix(Sum value, ScanShared& shared, Sum* total) {
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  const int warps = blockDim.x / 32;
-  const auto warp_inclusive = [lane](Sum inclusive) {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const Sum below = __shfl_up_sync(0xffffffffu, inclusive, distance);
-      if (lane >= distance) inclusive += below;
-    }
-    return inclusive;
-  };
-  const Sum inclusive = warp_inclusive(value);
-  if (lane == 31) shared.sums[warp] = inclusive;
-  __syncthreads();
-  const Sum sums = warp_inclusive(lane < warps ? static_cast<Sum>(shared.sums[lane]) : 0);
-  const Sum before = __shfl_sync(0xffffffffu, sums, warp > 0 ? warp - 1 : 0);
-  *total = __shfl_sync(0xffffffffu, sums, 31);
-  __syncthreads();
-  return (warp > 0 ? before : 0) + inclusive - value;
-}
-
 // Waits for the sum that a tile publishes.
 __device__ __forceinline__ uint64_t wait_for_status(const uint64_t* status) {
   uint64_t word;

@@ -54,16 +54,8 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(VoxelCsrArgs args, SortW
 __global__ void __launch_bounds__(kThreads) offsets_kernel(VoxelCsrArgs args, SortWork work) {
   for (int64_t i = global_thread(); i <= args.rows || i < args.points; i += global_stride()) {
     if (i <= args.rows) {
-      int64_t low = 0, high = args.points;
-      while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if (work.keys_out[middle] < i) {
-          low = middle + 1;
-        } else {
-          high = middle;
-        }
-      }
-      args.offsets[i] = static_cast<int32_t>(low);
+      args.offsets[i] = static_cast<int32_t>(
+          first_where(int64_t{0}, args.points, [&](int64_t k) { return work.keys_out[k] >= i; }));
     }
     if (i < args.points && work.keys_out[i] == args.rows) args.perm[i] = -1;
   }
@@ -78,53 +70,27 @@ int64_t workspace_bytes_cuda(const VoxelCsrArgs& args, const Target&) {
 cudaError_t launch(const VoxelCsrArgs& args, void* workspace, const CudaContext& context) {
   SortWork work(args, workspace);
   if (args.points > 0) {
-    keys_kernel<<<blocks_for(args.points, kThreads, context.target), kThreads, 0, context.stream>>>(
-        args, work);
-    TORCHVOX_CUDA_CHECK(cudaGetLastError());
+    TORCHVOX_CUDA_CHECK(launch_items(keys_kernel, args.points, kThreads, context, args, work));
     TORCHVOX_CUDA_CHECK(work.sort(args, work.temporary, context.stream));
   }
   const int64_t count = args.points > args.rows ? args.points : args.rows + 1;
-  offsets_kernel<<<blocks_for(count, kThreads, context.target), kThreads, 0, context.stream>>>(
-      args, work);
-  return cudaGetLastError();
+  return launch_items(offsets_kernel, count, kThreads, context, args, work);
 }
-
-namespace {
 
 // One thread an output element, channels fastest: the lanes of a warp share the row's list and read
 // neighboring channels of the same point.
-template <class T>
-__global__ void __launch_bounds__(kThreads) scatter_kernel(VoxelScatterArgs args) {
-  const int64_t count = args.rows * args.channels;
-  for (int64_t i = global_thread(); i < count; i += global_stride()) scatter_element<T>(args, i);
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads) gradient_kernel(VoxelScatterBackwardArgs args) {
-  const int64_t count = args.points * args.channels;
-  for (int64_t i = global_thread(); i < count; i += global_stride()) scatter_gradient<T>(args, i);
-}
-
-}  // namespace
-
 cudaError_t launch(const VoxelScatterArgs& args, void*, const CudaContext& context) {
-  const int64_t count = args.rows * args.channels;
-  if (count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(count, kThreads, context.target);
-  with_point_type(args.dtype, [&](auto type) {
-    scatter_kernel<decltype(type)><<<blocks, kThreads, 0, context.stream>>>(args);
+  return with_point_type(args.dtype, [&](auto type) {
+    return launch_elements<scatter_element<decltype(type)>>(args, args.rows * args.channels,
+                                                            context);
   });
-  return cudaGetLastError();
 }
 
 cudaError_t launch(const VoxelScatterBackwardArgs& args, void*, const CudaContext& context) {
-  const int64_t count = args.points * args.channels;
-  if (count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(count, kThreads, context.target);
-  with_point_type(args.dtype, [&](auto type) {
-    gradient_kernel<decltype(type)><<<blocks, kThreads, 0, context.stream>>>(args);
+  return with_point_type(args.dtype, [&](auto type) {
+    return launch_elements<scatter_gradient<decltype(type)>>(args, args.points * args.channels,
+                                                             context);
   });
-  return cudaGetLastError();
 }
 
 }  // namespace torchvox

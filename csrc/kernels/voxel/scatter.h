@@ -59,10 +59,6 @@ TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelScatterBackwardArgs);
 
 // One element of voxel_scatter and of its gradient, for the host's loops and the device's threads.
 
-TORCHVOX_HD int64_t clamp_to(int64_t value, int64_t most) {
-  return value < 0 ? 0 : (value < most ? value : most);
-}
-
 template <class T>
 TORCHVOX_HD void scatter_sum(const VoxelScatterArgs& args, int64_t i, int64_t begin, int64_t end) {
   using Sum = compute_t<T>;
@@ -106,8 +102,8 @@ TORCHVOX_HD void scatter_extreme(const VoxelScatterArgs& args, int64_t i, int64_
 template <class T>
 TORCHVOX_HD void scatter_element(const VoxelScatterArgs& args, int64_t i) {
   const int64_t row = i / args.channels;
-  const int64_t begin = clamp_to(args.offsets[row], args.points);
-  const int64_t end = clamp_to(args.offsets[row + 1], args.points);
+  const int64_t begin = clamp_index(args.offsets[row], 0, args.points);
+  const int64_t end = clamp_index(args.offsets[row + 1], 0, args.points);
   if (args.reduce == ScatterReduce::kMean || args.reduce == ScatterReduce::kSum) {
     scatter_sum<T>(args, i, begin, end);
   } else {
@@ -128,8 +124,8 @@ TORCHVOX_HD void scatter_gradient(const VoxelScatterBackwardArgs& args, int64_t 
     switch (args.reduce) {
       case ScatterReduce::kSum: value = grad; break;
       case ScatterReduce::kMean: {
-        const int64_t count =
-            clamp_to(args.offsets[row + 1], args.points) - clamp_to(args.offsets[row], args.points);
+        const int64_t count = clamp_index(args.offsets[row + 1], 0, args.points) -
+            clamp_index(args.offsets[row], 0, args.points);
         value = count > 0 ? grad / static_cast<Value>(count) : grad;
         break;
       }

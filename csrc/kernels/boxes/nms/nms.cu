@@ -5,6 +5,7 @@
 // first meet all that were kept. Preparing takes one thread a box: 28 bytes read, 32 written.
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/warp.cuh"
 
 namespace torchvox {
 
@@ -97,11 +98,7 @@ __device__ __forceinline__ uint64_t near_rows(const NmsArgs& args, const MaskBlo
 __device__ __forceinline__ void list_pairs(MaskBlock& block, uint64_t near) {
   const int lane = threadIdx.x % 32, mine = __popcll(near);
   if (__ballot_sync(~0u, mine > 0) == 0) return;
-  int before = mine;
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(~0u, before, step);
-    before += lane >= step ? other : 0;
-  }
+  const int before = warp_inclusive(mine);
   int base = 0;
   if (lane == 31) base = atomicAdd(&block.size, before);
   int at = __shfl_sync(~0u, base, 31) + before - mine;

@@ -108,20 +108,6 @@ __global__ void __launch_bounds__(kCountThreads)
   }
 }
 
-struct SortScratch {
-  SortBuffers buffers;
-
-  SortScratch(const RotatedNmsArgs& args, Workspace& workspace) {
-    const int64_t boxes = args.nms.segments * args.nms.capacity;
-    for (int k = 0; k < 2; ++k) {
-      buffers.keys[k] = workspace.take<uint32_t>(boxes);
-      buffers.values[k] = workspace.take<uint32_t>(boxes);
-    }
-    buffers.temporary_bytes = radix_sort_bytes(boxes);
-    buffers.temporary = workspace.take<char>(buffers.temporary_bytes);
-  }
-};
-
 __global__ void score_keys_kernel(const __grid_constant__ RotatedNmsArgs args, uint32_t* keys,
                                   uint32_t* values) {
   const int64_t boxes = args.nms.segments * args.nms.capacity;
@@ -161,7 +147,7 @@ __global__ void sorted_order_kernel(const __grid_constant__ RotatedNmsArgs args,
 int64_t score_argsort_bytes(const RotatedNmsArgs& args) {
   if (is_counted(args)) return 0;
   Workspace workspace;
-  const SortScratch scratch(args, workspace);
+  SortBuffers(args.nms.segments * args.nms.capacity, workspace);
   return workspace.bytes();
 }
 
@@ -174,27 +160,22 @@ cudaError_t launch_score_argsort(const RotatedNmsArgs& args, const ScoreArgsort&
   if (is_counted(args)) {
     const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(capacity, kBoxesPerBlock)),
                     static_cast<unsigned>(std::min<int64_t>(args.nms.segments, 65535)));
-    count_order_kernel<<<grid, kCountThreads, 0, context.stream>>>(args, order, scratch);
-    return cudaGetLastError();
+    return launch_blocks(count_order_kernel, grid, kCountThreads, context.stream, args, order,
+                         scratch);
   }
   Workspace workspace(memory);
-  SortScratch sorting(args, workspace);
-  SortBuffers& sort = sorting.buffers;
-  const unsigned blocks = blocks_for(boxes, kThreads, context.target);
-  score_keys_kernel<<<blocks, kThreads, 0, context.stream>>>(args, sort.keys[0], sort.values[0]);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  SortBuffers sort(boxes, workspace);
+  TORCHVOX_CUDA_CHECK(launch_items(score_keys_kernel, boxes, kThreads, context, args, sort.keys[0],
+                                   sort.values[0]));
   TORCHVOX_CUDA_CHECK(radix_sort(sort, boxes, 32, context.stream));
-  int bits = 0;
-  while (bits < 32 && (int64_t{1} << bits) < args.nms.segments) ++bits;
+  const int bits = key_bits(args.nms.segments);
   if (bits > 0) {  // stable: the order by score stays within a segment
-    segment_keys_kernel<<<blocks, kThreads, 0, context.stream>>>(
-        capacity, boxes, sort.keys[sort.current], sort.values[sort.current]);
-    TORCHVOX_CUDA_CHECK(cudaGetLastError());
+    TORCHVOX_CUDA_CHECK(launch_items(segment_keys_kernel, boxes, kThreads, context, capacity, boxes,
+                                     sort.keys[sort.current], sort.values[sort.current]));
     TORCHVOX_CUDA_CHECK(radix_sort(sort, boxes, bits, context.stream));
   }
-  sorted_order_kernel<<<blocks, kThreads, 0, context.stream>>>(args, sort.values[sort.current],
-                                                               order, scratch);
-  return cudaGetLastError();
+  return launch_items(sorted_order_kernel, boxes, kThreads, context, args,
+                      sort.values[sort.current], order, scratch);
 }
 
 }  // namespace

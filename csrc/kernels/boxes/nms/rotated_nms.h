@@ -21,8 +21,7 @@ struct RotatedNmsArgs {
   IndexArray lengths;  // [segments]: boxes that there are
 
   TORCHVOX_HD int64_t length(int64_t segment) const {
-    const int64_t n = lengths.given() ? lengths[segment] : nms.capacity;
-    return n < 0 ? 0 : (n > nms.capacity ? nms.capacity : n);
+    return lengths.given() ? clamp_index(lengths[segment], 0, nms.capacity) : nms.capacity;
   }
 };
 

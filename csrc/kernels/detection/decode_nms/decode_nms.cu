@@ -80,8 +80,8 @@ cudaError_t launch_steps(const DecodeNmsArgs& args, const DecodeWork& work,
                          const CudaContext& context) {
   const int64_t all = args.batches * work.selections, tasks = all * work.chunks;
   if (tasks > 0) {
-    score_kernel<T><<<grid(tasks), kDecodeThreads, 0, context.stream>>>(args, work);
-    TORCHVOX_CUDA_CHECK(cudaGetLastError());
+    TORCHVOX_CUDA_CHECK(
+        launch_blocks(score_kernel<T>, grid(tasks), kDecodeThreads, context.stream, args, work));
     for (int level = 0; level < kLevels; ++level) {
       TORCHVOX_CUDA_CHECK(
           launch_after(refine_kernel, grid(tasks), kDecodeThreads, context, args, work, level));
@@ -97,16 +97,6 @@ cudaError_t launch_steps(const DecodeNmsArgs& args, const DecodeWork& work,
                       work, tiles);
 }
 
-cudaError_t launch_selection(const DecodeNmsArgs& args, const DecodeWork& work,
-                             const CudaContext& context) {
-  if (work.fused) return decode_fused(args, work, context);
-  switch (args.dtype) {
-    case DType::kHalf: return launch_steps<Half>(args, work, context);
-    case DType::kBFloat16: return launch_steps<BFloat16>(args, work, context);
-    default: return launch_steps<float>(args, work, context);
-  }
-}
-
 }  // namespace
 
 int64_t workspace_bytes_cuda(const DecodeNmsArgs& args, const Target& target) {
@@ -118,14 +108,18 @@ cudaError_t launch(const DecodeNmsArgs& args, void* workspace, const CudaContext
   const DecodeWork work(args, context.target, workspace);
   TORCHVOX_CUDA_CHECK(
       cudaMemsetAsync(work.barriers, 0xff, static_cast<size_t>(work.set_bytes), context.stream));
-  if (work.chunks > 0) TORCHVOX_CUDA_CHECK(launch_selection(args, work, context));
+  if (work.chunks > 0 && work.fused) {
+    TORCHVOX_CUDA_CHECK(decode_fused(args, work, context));
+  } else if (work.chunks > 0) {
+    TORCHVOX_CUDA_CHECK(with_map_type(
+        args.dtype, [&](auto type) { return launch_steps<decltype(type)>(args, work, context); }));
+  }
   if (work.rows.any()) {
     TORCHVOX_CUDA_CHECK(launch_nms_chunks(work.nms, work.scratch, context));
   }
   const int64_t items =
       work.rows.segments * work.rows.most + args.batches * args.rows() + args.batches;
-  return launch_after(write_kernel, blocks_for(items, kRowThreads, context.target), kRowThreads,
-                      context, args, work, items);
+  return launch_items_after(write_kernel, items, kRowThreads, context, args, work, items);
 }
 
 }  // namespace torchvox

@@ -154,11 +154,8 @@ int64_t workspace_bytes_cpu(const DecodeNmsArgs& args) {
 void run_cpu(const DecodeNmsArgs& args, void* workspace, const ParallelFor& parallel_for) {
   Workspace memory(workspace);
   const HostWork work(args, memory);
-  switch (args.dtype) {
-    case DType::kHalf: DecodeCpu<Half>(args, work, parallel_for).find(); break;
-    case DType::kBFloat16: DecodeCpu<BFloat16>(args, work, parallel_for).find(); break;
-    default: DecodeCpu<float>(args, work, parallel_for).find(); break;
-  }
+  with_map_type(args.dtype,
+                [&](auto type) { DecodeCpu<decltype(type)>(args, work, parallel_for).find(); });
   if (work.rows.any()) run_cpu(work.rows.nms(args), work.nms, parallel_for);
   for_each_index(parallel_for, args.batches, 1, [&](int64_t b) { write_sample(args, work, b); });
 }

@@ -62,24 +62,16 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
 }
 
-template <class T>
-cudaError_t launch_fused(const DecodeNmsArgs& args, const DecodeWork& work,
-                         const CudaContext& context) {
-  void* parameters[] = {const_cast<DecodeNmsArgs*>(&args), const_cast<DecodeWork*>(&work)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(fused_kernel<T>),
-                                     context.target.multiprocessors, kFusedThreads, parameters, 0,
-                                     context.stream);
-}
-
 }  // namespace
 
 cudaError_t decode_fused(const DecodeNmsArgs& args, const DecodeWork& work,
                          const CudaContext& context) {
-  switch (args.dtype) {
-    case DType::kHalf: return launch_fused<Half>(args, work, context);
-    case DType::kBFloat16: return launch_fused<BFloat16>(args, work, context);
-    default: return launch_fused<float>(args, work, context);
-  }
+  void* parameters[] = {const_cast<DecodeNmsArgs*>(&args), const_cast<DecodeWork*>(&work)};
+  return with_map_type(args.dtype, [&](auto type) {
+    return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(fused_kernel<decltype(type)>),
+                                       context.target.multiprocessors, kFusedThreads, parameters, 0,
+                                       context.stream);
+  });
 }
 
 }  // namespace torchvox

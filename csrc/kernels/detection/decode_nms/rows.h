@@ -59,16 +59,8 @@ struct DecodeRows {
 
   // Those kept of a segment whose key is greater.
   TORCHVOX_HD int64_t kept_above(int64_t segment, uint64_t key) const {
-    int64_t low = 0, high = kept_counts[segment];
-    while (low < high) {
-      const int64_t middle = (low + high) / 2;
-      if (kept_key(segment, middle) > key) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
+    return first_where(int64_t{0}, int64_t{kept_counts[segment]},
+                       [&](int64_t k) { return kept_key(segment, k) <= key; });
   }
 
   TORCHVOX_HD int64_t rows_used(const DecodeNmsArgs& args, int64_t sample) const {

@@ -33,28 +33,6 @@ struct SelectChunk {
   }
 };
 
-// Sum of `value` over the earlier threads of the block; every thread calls.
-__device__ __forceinline__ uint32_t prefix_in_block(uint32_t value, uint32_t* sums,
-                                                    uint32_t* total) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const auto inclusive = [lane](uint32_t x) {
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const uint32_t below = __shfl_up_sync(kFullWarp, x, step);
-      if (lane >= step) x += below;
-    }
-    return x;
-  };
-  const uint32_t own = inclusive(value);
-  if (lane == 31) sums[warp] = own;
-  __syncthreads();
-  const uint32_t all = inclusive(lane < warps ? sums[lane] : 0);
-  const uint32_t before = __shfl_sync(kFullWarp, all, warp > 0 ? warp - 1 : 0);
-  *total = __shfl_sync(kFullWarp, all, 31);
-  __syncthreads();
-  return (warp > 0 ? before : 0) + own - value;
-}
-
 __device__ __forceinline__ uint32_t digit_of(uint32_t score, int level) {
   return score >> (kDigitBits * (kLevels - 1 - level)) & (kDigits - 1);
 }
@@ -107,7 +85,7 @@ inline __device__ void find_cut(const uint32_t* histogram, uint32_t wanted, Sele
     sum += counts[k];
   }
   uint32_t total;
-  uint32_t before = prefix_in_block(sum, shared.sums, &total);
+  uint32_t before = block_prefix(sum, shared.sums, &total);
   if (threadIdx.x == 0) {  // where nothing is wanted, or more than there is
     shared.digit = wanted == 0 ? kDigits : 0;
     shared.before = wanted == 0 ? 0 : total - (histogram[0] + 1);
@@ -137,7 +115,7 @@ inline __device__ void list_chunk(const DecodeWork& work, const SelectChunk& chu
     count += takes(scores[i]);
   }
   uint32_t total;
-  uint32_t at = prefix_in_block(count, shared.sums, &total);
+  uint32_t at = block_prefix(count, shared.sums, &total);
   if (total == 0) return;
   if (threadIdx.x == 0) shared.first = atomicAdd(&work.listed[chunk.selection], total);
   __syncthreads();
@@ -157,7 +135,7 @@ inline __device__ void count_ties(const DecodeWork& work, const SelectChunk& chu
   for (int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
     count += scores[i] == tied;
   }
-  prefix_in_block(count, shared.sums, &total);
+  block_prefix(count, shared.sums, &total);
   if (threadIdx.x == 0) work.ties[chunk.selection * work.chunks + chunk.index] = total;
 }
 
@@ -211,7 +189,7 @@ inline __device__ void list_ties(const DecodeWork& work, const SelectChunk& chun
   const uint32_t* const ties = work.ties + chunk.selection * work.chunks;
   uint32_t count = 0, before;
   for (int64_t c = threadIdx.x; c < chunk.index; c += blockDim.x) count += ties[c];
-  prefix_in_block(count, shared.sums, &before);
+  block_prefix(count, shared.sums, &before);
   // Ties are the last to be listed, so their places are known.
   uint64_t* const list = work.list + chunk.selection * work.listed_capacity + state.above;
   const uint32_t* const scores = work.scores + chunk.sample * work.numbers;
@@ -219,7 +197,7 @@ inline __device__ void list_ties(const DecodeWork& work, const SelectChunk& chun
     const int64_t i = row + threadIdx.x;
     const bool tie = i < chunk.end && scores[i] == state.prefix;
     uint32_t total;
-    const uint32_t at = before + prefix_in_block(tie, shared.sums, &total);
+    const uint32_t at = before + block_prefix<uint32_t>(tie, shared.sums, &total);
     if (tie && at < wanted) list[at] = candidate_key(state.prefix, i);
     before += total;
   }

@@ -6,13 +6,13 @@
 #include "csrc/kernels/grouping/inverse_index/count.cuh"
 
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/warp.cuh"
 
 namespace torchvox {
 namespace {
 
 constexpr int kCountThreads = 1024;
 constexpr int kAhead = 8;  // loads of a thread under way at once
-constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr uint32_t kNoRow = ~0u;
 
 // Which slots and rows a block has: block = (cloud * partitions + partition) * tiles + tile.
@@ -87,38 +87,18 @@ __global__ void __launch_bounds__(kCountThreads)
     for (uint32_t i = begin / 4 + lane; i < end; i += 32) {
       sum += (quads[i].x + quads[i].y) + (quads[i].z + quads[i].w);
     }
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
+    sum = warp_sum(sum);
     if (lane == 0) {
       work.chunk_totals[counted * plan.chunks + (tile.first_row + begin) / kScanRows] = sum;
     }
   }
 }
 
-// The sum of `mine` over the threads before this one; `total` over all.
-__device__ uint32_t scan_block(uint32_t mine, uint32_t& total) {
-  __shared__ uint32_t warp_totals[kScanThreads / 32];
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint32_t sum = mine;
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(kFullWarp, sum, step);
-    if (lane >= step) sum += other;
-  }
-  if (lane == 31) warp_totals[warp] = sum;
-  __syncthreads();
-  uint32_t before = 0;
-  total = 0;
-  for (uint32_t w = 0; w < kScanThreads / 32; ++w) {
-    if (w < warp) before += warp_totals[w];
-    total += warp_totals[w];
-  }
-  __syncthreads();
-  return before + sum - mine;
-}
-
 // Four rows a thread: where the segment of each begins, and within it the slots of each partition.
 __global__ void __launch_bounds__(kScanThreads)
     scan_kernel(const __grid_constant__ InverseIndex inverse,
                 const __grid_constant__ CountPlan plan, const __grid_constant__ CountWork work) {
+  __shared__ uint32_t sums[32];
   let_next_begin();
   wait_for_previous();
   const int64_t cloud = int64_t{blockIdx.x} / plan.chunks;
@@ -129,7 +109,7 @@ __global__ void __launch_bounds__(kScanThreads)
     before += totals[i / chunk * plan.chunks + i % chunk];
   }
   uint32_t begin;
-  scan_block(before, begin);
+  block_prefix(before, sums, &begin);
 
   const int64_t row = chunk * kScanRows + 4 * threadIdx.x;
   const bool inside = row < plan.row_stride;
@@ -145,7 +125,7 @@ __global__ void __launch_bounds__(kScanThreads)
     sum.w += count.w;
   }
   uint32_t total;
-  begin += scan_block(sum.x + sum.y + sum.z + sum.w, total);
+  begin += block_prefix(sum.x + sum.y + sum.z + sum.w, sums, &total);
   uint4 at = {begin, begin + sum.x, begin + sum.x + sum.y, begin + sum.x + sum.y + sum.z};
   int32_t* const offsets = inverse.offsets + cloud * (inverse.rows + 1);
   const uint32_t begins[5] = {at.x, at.y, at.z, at.w, at.w + sum.w};
@@ -251,7 +231,7 @@ __global__ void __launch_bounds__(kPlaceThreads)
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const uint32_t before = row[k] != kNoRow ? placed[row[k]] : 0;
-      const uint32_t rank = __popc(same[k] & ((1u << lane) - 1));
+      const uint32_t rank = __popc(same[k] & lanes_below(lane));
       __syncwarp();
       if (row[k] != kNoRow && rank == 0) {
         placed[row[k]] = static_cast<uint16_t>(before + __popc(same[k]));
@@ -277,9 +257,8 @@ cudaError_t launch_index(const InverseIndexArgs& args, const CountPlan& plan, co
     TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              context.target.shared_bytes));
   }
-  count_kernel<<<blocks, kCountThreads, plan.count_bytes(), context.stream>>>(idx, inverse, plan,
-                                                                              work);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  TORCHVOX_CUDA_CHECK(launch_sharing(count_kernel<Index>, blocks, kCountThreads, plan.count_bytes(),
+                                     context.stream, idx, inverse, plan, work));
   const auto scan_blocks = static_cast<unsigned>(inverse.clouds * plan.chunks);
   TORCHVOX_CUDA_CHECK(
       launch_after(scan_kernel, dim3(scan_blocks), kScanThreads, context, inverse, plan, work));

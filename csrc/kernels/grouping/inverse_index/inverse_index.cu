@@ -5,9 +5,9 @@
 // flat neighbor rows, one thread a slot: 4 to 8 bytes read, 4 written.
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 
-#include "csrc/kernels/core/entry.h"
+#include <algorithm>
+
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/grouping/inverse_index/count.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"
 
@@ -17,34 +17,13 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kSlotsAtOnce = int64_t{1} << 26;  // bounds the buffers of the sort: 1 GiB
 
-__global__ void __launch_bounds__(kThreads) rows_kernel(NeighborRowsArgs args, int64_t count) {
-  for (int64_t i = global_thread(); i < count; i += global_stride()) find_neighbor_row(args, i);
-}
-
-// The sort of the slots of several clouds by (cloud, row). Slots without a row come last in their
+// The slots of several clouds are sorted by (cloud, row). Slots without a row come last in their
 // cloud, so that each cloud keeps its place.
-struct InverseIndexSort {
-  int64_t clouds_at_once;
-  SortBuffers buffers;
-  int64_t bytes;
-
-  InverseIndexSort(const InverseIndex& inverse, void* base) {
-    const int64_t by_slots = kSlotsAtOnce / (inverse.slots > 0 ? inverse.slots : 1);
-    const int64_t by_keys = ((int64_t{1} << 32) - 1) / (inverse.rows + 1);
-    clouds_at_once = by_slots < by_keys ? by_slots : by_keys;
-    if (clouds_at_once < 1) clouds_at_once = 1;
-    if (clouds_at_once > inverse.clouds) clouds_at_once = inverse.clouds;
-    const int64_t count = clouds_at_once * inverse.slots;
-    Workspace workspace(base);
-    for (int i = 0; i < 2; ++i) {
-      buffers.keys[i] = workspace.take<uint32_t>(count);
-      buffers.values[i] = workspace.take<uint32_t>(count);
-    }
-    buffers.temporary_bytes = count > 0 ? radix_sort_bytes(count) : 0;
-    buffers.temporary = workspace.take<char>(buffers.temporary_bytes);
-    bytes = workspace.bytes();
-  }
-};
+int64_t clouds_at_once(const InverseIndex& inverse) {
+  const int64_t by_slots = kSlotsAtOnce / std::max<int64_t>(inverse.slots, 1);
+  const int64_t by_keys = ((int64_t{1} << 32) - 1) / (inverse.rows + 1);
+  return std::min(std::max<int64_t>(std::min(by_slots, by_keys), 1), inverse.clouds);
+}
 
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(InverseIndexArgs args, SortBuffers buffers, int64_t first_cloud, int64_t count) {
@@ -59,19 +38,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The first position in [low, high) whose key is at least `key`.
-__device__ int64_t lower_bound(const uint32_t* keys, int64_t low, int64_t high, int64_t key) {
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (keys[middle] < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 // Thread i finds where segment i begins among the sorted keys, and moves slot i to its place.
 __global__ void __launch_bounds__(kThreads)
     offsets_kernel(InverseIndex inverse, SortBuffers buffers, int64_t first_cloud, int64_t clouds) {
@@ -80,7 +46,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = global_thread(); i < count || i < slots; i += global_stride()) {
     if (i < count) {
       const int64_t begin = i / (inverse.rows + 1) * inverse.slots;
-      const int64_t at = lower_bound(keys, begin, begin + inverse.slots, i);
+      const int64_t at =
+          first_where(begin, begin + inverse.slots, [&](int64_t k) { return keys[k] >= i; });
       inverse.offsets[first_cloud * (inverse.rows + 1) + i] = static_cast<int32_t>(at - begin);
     }
     if (i < slots) {
@@ -98,36 +65,25 @@ __global__ void __launch_bounds__(kThreads) schedule_kernel(InverseIndex inverse
   }
 }
 
-int bits_for(int64_t values) {
-  int bits = 0;
-  while ((int64_t{1} << bits) < values) ++bits;
-  return bits;
-}
-
 cudaError_t launch_sort(const InverseIndexArgs& args, void* workspace, const CudaContext& context) {
   const InverseIndex& inverse = args.inverse;
-  InverseIndexSort sort(inverse, workspace);
+  const int64_t at_once = clouds_at_once(inverse), rows = inverse.clouds * inverse.rows;
+  Workspace memory(workspace);
+  SortBuffers buffers(at_once * inverse.slots, memory);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(inverse.long_rows.count, 0, sizeof(int32_t), context.stream));
-  for (int64_t first = 0; first < inverse.clouds; first += sort.clouds_at_once) {
-    const int64_t clouds =
-        inverse.clouds - first < sort.clouds_at_once ? inverse.clouds - first : sort.clouds_at_once;
+  for (int64_t first = 0; first < inverse.clouds; first += at_once) {
+    const int64_t clouds = std::min(inverse.clouds - first, at_once);
     const int64_t slots = clouds * inverse.slots, offsets = clouds * (inverse.rows + 1);
-    sort.buffers.current = 0;
+    buffers.current = 0;
     if (slots > 0) {
-      keys_kernel<<<blocks_for(slots, kThreads, context.target), kThreads, 0, context.stream>>>(
-          args, sort.buffers, first, slots);
-      TORCHVOX_CUDA_CHECK(cudaGetLastError());
-      TORCHVOX_CUDA_CHECK(radix_sort(sort.buffers, slots, bits_for(offsets), context.stream));
+      TORCHVOX_CUDA_CHECK(
+          launch_items(keys_kernel, slots, kThreads, context, args, buffers, first, slots));
+      TORCHVOX_CUDA_CHECK(radix_sort(buffers, slots, key_bits(offsets), context.stream));
     }
-    offsets_kernel<<<blocks_for(slots > offsets ? slots : offsets, kThreads, context.target),
-                     kThreads, 0, context.stream>>>(inverse, sort.buffers, first, clouds);
-    TORCHVOX_CUDA_CHECK(cudaGetLastError());
+    TORCHVOX_CUDA_CHECK(launch_items(offsets_kernel, std::max(slots, offsets), kThreads, context,
+                                     inverse, buffers, first, clouds));
   }
-  const int64_t rows = inverse.clouds * inverse.rows;
-  if (rows == 0) return cudaSuccess;
-  schedule_kernel<<<blocks_for(rows, kThreads, context.target), kThreads, 0, context.stream>>>(
-      inverse);
-  return cudaGetLastError();
+  return launch_items(schedule_kernel, rows, kThreads, context, inverse);
 }
 
 // Whether slots are counted: else they are sorted. Both give the same inverse index.
@@ -158,17 +114,15 @@ CountPlan CountPlan::of(const InverseIndex& inverse, const Target& target) {
   plan.tiles = ceil_div(inverse.rows, plan.tile_rows);
   const int64_t warps =
       target.shared_bytes / (plan.tile_rows * static_cast<int64_t>(sizeof(uint16_t)));
-  plan.warps = static_cast<int>(warps < kMostWarps ? warps : kMostWarps);
+  plan.warps = static_cast<int>(std::min(warps, kMostWarps));
 
-  int64_t resident = target.shared_bytes / static_cast<int64_t>(plan.place_bytes());
-  if (resident > 2) resident = 2;
+  const int64_t resident =
+      std::min<int64_t>(target.shared_bytes / static_cast<int64_t>(plan.place_bytes()), 2);
   const int64_t blocks = resident * target.multiprocessors;
-  int64_t partitions = blocks / (inverse.clouds * plan.tiles);
   const int64_t useful = inverse.slots / (plan.warps * kRunAtLeast);
-  if (partitions > useful) partitions = useful;
   const int64_t needed = ceil_div(inverse.slots, kPartBelow - 32 * kMostWarps);
-  if (partitions < needed) partitions = needed;
-  if (partitions < 1) partitions = 1;
+  const int64_t partitions =
+      std::max<int64_t>({std::min(blocks / (inverse.clouds * plan.tiles), useful), needed, 1});
   plan.warp_slots = ceil_div(ceil_div(inverse.slots, partitions), int64_t{plan.warps} * 32) * 32;
   plan.partition_slots = plan.warp_slots * plan.warps;
   plan.partitions = ceil_div(inverse.slots, plan.partition_slots);
@@ -180,17 +134,15 @@ CountPlan CountPlan::of(const InverseIndex& inverse, const Target& target) {
 }
 
 cudaError_t launch(const NeighborRowsArgs& args, void*, const CudaContext& context) {
-  const int64_t count = args.query.rows * args.k;
-  if (count == 0) return cudaSuccess;
-  rows_kernel<<<blocks_for(count, kThreads, context.target), kThreads, 0, context.stream>>>(args,
-                                                                                            count);
-  return cudaGetLastError();
+  return launch_elements<find_neighbor_row>(args, args.query.rows * args.k, context);
 }
 
 int64_t workspace_bytes_cuda(const InverseIndexArgs& args, const Target& target) {
   const CountPlan plan = plan_for(args, target);
-  return plan.fits ? CountWork(args.inverse, plan, nullptr).bytes
-                   : InverseIndexSort(args.inverse, nullptr).bytes;
+  if (plan.fits) return CountWork(args.inverse, plan, nullptr).bytes;
+  Workspace memory;
+  SortBuffers(clouds_at_once(args.inverse) * args.inverse.slots, memory);
+  return memory.bytes();
 }
 
 cudaError_t launch(const InverseIndexArgs& args, void* workspace, const CudaContext& context) {

@@ -76,11 +76,7 @@ __global__ void __launch_bounds__(kThreads) begin_kernel(const __grid_constant__
   }
 #pragma unroll
   for (int j = 0; j < kEach; ++j) sum += count[j];
-  uint32_t inclusive = sum;
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t below = __shfl_up_sync(kFullWarp, inclusive, step);
-    if (lane >= step) inclusive += below;
-  }
+  const uint32_t inclusive = warp_inclusive(sum);
   if (lane == 31) sums[warp] = inclusive;
   __syncthreads();
   uint32_t before = 0, total = 0;
@@ -125,8 +121,7 @@ cudaError_t launch_cells(const BallQueryArgs& args, void* memory, const CudaCont
   const CellsWork work = CellsWork::carve(args, workspace);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.cursor, 0, work.cleared, context.stream));
   const unsigned blocks = blocks_for(args.points.total_rows(), kThreads, context.target);
-  count_kernel<<<blocks, kThreads, 0, context.stream>>>(args, work);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  TORCHVOX_CUDA_CHECK(launch_blocks(count_kernel, blocks, kThreads, context.stream, args, work));
   const unsigned chunks = 1u << (work.grid.bits - kBucketBits);
   TORCHVOX_CUDA_CHECK(launch_after(begin_kernel, chunks, kThreads, context, work));
   TORCHVOX_CUDA_CHECK(

@@ -263,8 +263,7 @@ inline void rows(const CpuBall& ball, int64_t begin, int64_t end) {
   RowState state;
   for (int64_t row = begin; row < end; ++row) {
     const BallQuery query = BallQuery::of(args, row);
-    const BallCloud cloud =
-        query.cloud < 0 ? BallCloud{0, 0, 0, 0} : BallCloud::of(args, query.cloud);
+    const BallCloud cloud = BallCloud::of(args, query.cloud);
     if (args.generic()) {
       if (args.points.dtype == DType::kDouble) {
         generic_row<double>(args, cloud, query, row);
@@ -282,33 +281,6 @@ inline void rows(const CpuBall& ball, int64_t begin, int64_t end) {
   }
 }
 
-// One definition, compiled for three instruction sets. Without FMA every fma is a call of libm,
-// with the same bits.
-using Rows = void (*)(const CpuBall&, int64_t, int64_t);
-
-void rows_baseline(const CpuBall& ball, int64_t begin, int64_t end) { rows(ball, begin, end); }
-#if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("avx2,fma"), flatten)) void rows_avx2(const CpuBall& ball, int64_t begin,
-                                                            int64_t end) {
-  rows(ball, begin, end);
-}
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"),
-               flatten)) void
-rows_avx512(const CpuBall& ball, int64_t begin, int64_t end) {
-  rows(ball, begin, end);
-}
-#endif
-Rows choose_rows() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(ball_cpu_plan)) {
-    case 2: return rows_avx512;
-    case 1: return rows_avx2;
-    default: break;
-  }
-#endif
-  return rows_baseline;
-}
-
 }  // namespace
 
 int64_t workspace_bytes_cpu(const BallQueryArgs& args) {
@@ -323,9 +295,8 @@ void run_cpu(const BallQueryArgs& args, void* memory, const ParallelFor& paralle
   const CpuBall ball(args, plan, workspace);
   if (plan != BallPlan::kGeneric) load_points(ball, parallel_for);
   if (ball.cells) fill_cells(ball);
-  const Rows rows_of = choose_rows();
-  parallel_for((args.rows() + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t first, int64_t last) {
-    rows_of(ball, first * kRowsPerTask, std::min(last * kRowsPerTask, args.rows()));
+  for_each_range(parallel_for, args.rows(), kRowsPerTask, [&](int64_t begin, int64_t end) {
+    run_vectorized(ball_cpu_plan, [&] { rows(ball, begin, end); });
   });
 }
 

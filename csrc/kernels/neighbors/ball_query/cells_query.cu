@@ -46,11 +46,7 @@ __device__ __forceinline__ int find_runs(const CellsWork& work, int64_t cloud, c
       length = static_cast<int>(work.begin[CellsWork::slot(from) + buckets] - begin);
     }
   }
-  int end = length;
-  for (int step = 1; step < 32; step *= 2) {
-    const int below = __shfl_up_sync(kFullWarp, end, step);
-    if (lane >= step) end += below;
-  }
+  const int end = warp_inclusive(length);
   const unsigned used = __ballot_sync(kFullWarp, length > 0);
   if (length > 0) {
     const int at = __popc(used & lanes_below(lane));
@@ -90,10 +86,7 @@ __device__ __forceinline__ int drop_highest(const Hits& hits, int n, int k, int 
     if (rank < k) kept |= 1u << (i / 32);
     if (rank == k - 1) highest = hits.idx[i];
   }
-  for (int step = 16; step > 0; step /= 2) {
-    highest = max(highest, __shfl_xor_sync(kFullWarp, highest, step));
-  }
-  limit = highest;
+  limit = static_cast<int32_t>(warp_max(static_cast<uint32_t>(highest)));
   int left = 0;
   for (int i = lane; i - lane < n; i += 32) {
     const bool keep = kept >> (i / 32) & 1;
@@ -170,9 +163,7 @@ __device__ __forceinline__ void write_sorted(const BallQueryArgs& args, const Ba
     first = min(first, idx);
     if (rank < k) write_hit(args, cloud, row, r, rank, idx, hits.d[i]);
   }
-  for (int step = 16; step > 0; step /= 2) {
-    first = min(first, __shfl_xor_sync(kFullWarp, first, step));
-  }
+  first = static_cast<int32_t>(warp_min(static_cast<uint32_t>(first)));
   const int kept = min(n, k);
   const int32_t fill = fill_index(args, cloud, n > 0 ? first : -1);
   write_fill<float>(args, row, r, kept + lane, 32, fill);
@@ -244,13 +235,10 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
                   reinterpret_cast<float*>(shared + warp * 2 * room + room)};
   if (row >= args.rows()) return;
   const BallQuery query = BallQuery::of(args, row);
-  BallCloud cloud{0, 0, 0, 0};
+  BallCloud cloud = BallCloud::of(args, query.cloud);
   Point3 q{0, 0, 0};
-  if (query.cloud >= 0) {
-    cloud = BallCloud::of(args, query.cloud);
-    q = load_row(args, args.query.data, query.base);
-    if (is_nan(q.a)) cloud.points = 0;
-  }
+  if (query.cloud >= 0) q = load_row(args, args.query.data, query.base);
+  if (is_nan(q.a)) cloud.points = 0;
   Runs& runs = all_runs[warp];
   int candidates = 0;
   if (cloud.points > 0) candidates = find_runs(work, query.cloud, q, lane, runs);
@@ -272,8 +260,8 @@ cudaError_t launch_cells_queries(const BallQueryArgs& args, const CellsWork& wor
   const int room = static_cast<int>(ceil_div<int64_t>(most + kSpareHits + 4, 4) * 4);
   const unsigned query_blocks = grid_x(ceil_div<int64_t>(args.rows(), kQueryWarps));
   const size_t shared = size_t{2} * room * kQueryWarps * sizeof(int32_t);
-  query_kernel<<<query_blocks, 32 * kQueryWarps, shared, context.stream>>>(args, work, room);
-  return cudaGetLastError();
+  return launch_sharing(query_kernel, query_blocks, 32 * kQueryWarps, shared, context.stream, args,
+                        work, room);
 }
 
 }  // namespace torchvox

@@ -6,14 +6,10 @@
 
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/neighbors/ball_query/rule.h"
 
 namespace torchvox {
-
-inline constexpr unsigned kFullWarp = 0xffffffffu;
-
-// The lower lanes.
-__device__ __forceinline__ unsigned lanes_below(int lane) { return (1u << lane) - 1; }
 
 cudaError_t launch_ball_scan(const BallQueryArgs& args, const CudaContext& context);
 cudaError_t launch_ball_generic(const BallQueryArgs& args, const CudaContext& context);
@@ -62,25 +58,6 @@ cudaError_t launch_cells_queries(const BallQueryArgs& args, const CellsWork& wor
 // Hits of a warp as bits: of 1024 points in index order, bit i of the word of lane s stands for
 // point 32 s + i. Testing points then branches on nothing, and rows are written by slot, coalesced.
 
-__device__ __forceinline__ int warp_sum(int x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_add_sync(kFullWarp, x);
-#else
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
-  return x;
-#endif
-}
-
-// Sum over this lane and those below.
-__device__ __forceinline__ int warp_inclusive(int x, int lane) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int below = __shfl_up_sync(kFullWarp, x, step);
-    if (lane >= step) x += below;
-  }
-  return x;
-}
-
 // The position of set bit n of a word, counted from 0.
 __device__ __forceinline__ int nth_bit(unsigned word, int n) {
   int at = 0;
@@ -107,7 +84,7 @@ struct BallRow {
                                         const Point3& q, int64_t row, int r, int lane,
                                         unsigned word, int64_t base, const Points& point) {
     const int mine = __popc(word);
-    const int inclusive = warp_inclusive(mine, lane);
+    const int inclusive = warp_inclusive(mine);
     const int found = __shfl_sync(kFullWarp, inclusive, 31);
     const int kept = min(static_cast<int>(args.radius[r].k) - hits, found);
     if (kept <= 0) return;

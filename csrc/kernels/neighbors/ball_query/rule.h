@@ -14,7 +14,9 @@ namespace torchvox {
 struct BallCloud : CloudRows {
   int64_t index_base;  // added to the index of a point in the cloud; gives -1 without any
 
+  // No points for -1, no cloud.
   static TORCHVOX_HD BallCloud of(const BallQueryArgs& args, int64_t b) {
+    if (b < 0) return {};
     const CloudRows rows = args.points.cloud(b);
     // Row 0 of an empty cloud would be a point of the next one.
     const int64_t first = rows.points > 0 ? rows.first : -1;
@@ -127,7 +129,7 @@ TORCHVOX_HD void write_fill(const BallQueryArgs& args, int64_t row, int r, int64
 // Plans that tests force.
 inline const PlanOverride ball_kernel_plan{
     "ball_kernel"};  // 0 all points in index order, 1 cells around the queries
-inline const PlanOverride ball_cpu_plan{"ball_cpu"};  // see instruction_set()
+inline const PlanOverride ball_cpu_plan{"ball_cpu"};  // see run_vectorized()
 
 // Cells that find the points near a query: exact whatever the coordinates. A cell's number is a
 // monotone function of the coordinate, so a point between q - reach and q + reach lies in a cell

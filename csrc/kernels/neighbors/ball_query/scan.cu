@@ -73,7 +73,9 @@ __device__ __forceinline__ void test_tile(const float4* tile, int count, int lan
 #pragma unroll
     for (int j = 0; j < kQueries; ++j) {
 #pragma unroll
-      for (int r = 0; r < kRadii; ++r) open |= warp_sum(__popc(word[j][r])) < missing[j][r];
+      for (int r = 0; r < kRadii; ++r)
+        open |=
+            static_cast<int>(warp_sum(static_cast<uint32_t>(__popc(word[j][r])))) < missing[j][r];
     }
     if (!open) break;
   }
@@ -178,8 +180,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll 1
   for (int jr = 0; jr < queries * args.radii; ++jr) {
     const int j = jr / args.radii, r = jr % args.radii;
-    BallCloud cloud{0, 0, 0, 0};
-    if (rows.cloud[j] >= 0) cloud = BallCloud::of(args, rows.cloud[j]);
+    const BallCloud cloud = BallCloud::of(args, rows.cloud[j]);
     rows.ball[j][r].finish(args, cloud, begin + j, r, lane);
   }
 }
@@ -192,8 +193,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = global_thread() / 32;
   if (row >= args.rows()) return;
   const BallQuery query = BallQuery::of(args, row);
-  BallCloud cloud{0, 0, 0, 0};
-  if (query.cloud >= 0) cloud = BallCloud::of(args, query.cloud);
+  const BallCloud cloud = BallCloud::of(args, query.cloud);
   for (int r = 0; r < args.radii; ++r) {
     const auto test = BallTest<C>::of(args, r);
     const int64_t k = args.radius[r].k;
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kThreads)
       const unsigned mask = __ballot_sync(kFullWarp, hit);
       if (mask == 0) continue;
       if (hits == 0) first = base + __ffs(mask) - 1;
-      const int64_t place = hits + __popc(mask & ((1u << lane) - 1));
+      const int64_t place = hits + __popc(mask & lanes_below(lane));
       if (hit && place < k) write_hit(args, cloud, row, r, place, base + lane, d);
       hits = min(hits + __popc(mask), k);
     }
@@ -222,8 +222,8 @@ cudaError_t launch_scan(const BallQueryArgs& args, const CudaContext& context) {
   constexpr int kRows = kWarps * kQueries;
   const int64_t per_cloud = ceil_div<int64_t>(args.query.rows, kRows);
   const int64_t blocks = args.points.packed ? per_cloud : per_cloud * args.points.clouds;
-  scan_kernel<kQueries, kRadii><<<grid_x(blocks), kThreads, 0, context.stream>>>(args, per_cloud);
-  return cudaGetLastError();
+  return launch_blocks(scan_kernel<kQueries, kRadii>, grid_x(blocks), kThreads, context.stream,
+                       args, per_cloud);
 }
 
 }  // namespace
@@ -237,12 +237,9 @@ cudaError_t launch_ball_scan(const BallQueryArgs& args, const CudaContext& conte
 
 cudaError_t launch_ball_generic(const BallQueryArgs& args, const CudaContext& context) {
   const unsigned blocks = grid_x(ceil_div<int64_t>(args.rows(), kWarps));
-  if (args.points.dtype == DType::kDouble) {
-    generic_kernel<double><<<blocks, kThreads, 0, context.stream>>>(args);
-  } else {
-    generic_kernel<float><<<blocks, kThreads, 0, context.stream>>>(args);
-  }
-  return cudaGetLastError();
+  const bool wide = args.points.dtype == DType::kDouble;
+  return launch_blocks(wide ? generic_kernel<double> : generic_kernel<float>, blocks, kThreads,
+                       context.stream, args);
 }
 
 }  // namespace torchvox

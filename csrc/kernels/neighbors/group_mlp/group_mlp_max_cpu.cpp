@@ -14,8 +14,6 @@ namespace torchvox {
 
 namespace {
 
-#define TORCHVOX_INLINE inline __attribute__((always_inline))
-
 constexpr int64_t kBallsPerTask = 16;
 constexpr int64_t kTileRows = 64;  // slots that go through all layers together
 constexpr int64_t kBlockRows = 4;
@@ -141,51 +139,13 @@ TORCHVOX_INLINE void balls(const GroupMlpArgs& args, const WideLayers<compute_t<
   }
 }
 
-// One definition, compiled for three instruction sets. Without FMA every fma is a call of libm,
-// with the same bits.
-template <class T>
-using Balls = void (*)(const GroupMlpArgs&, const WideLayers<compute_t<T>>&, int64_t, int64_t);
-
-template <class T>
-void balls_baseline(const GroupMlpArgs& args, const WideLayers<compute_t<T>>& wide, int64_t begin,
-                    int64_t end) {
-  balls<T>(args, wide, begin, end);
-}
-#if defined(__x86_64__) && defined(__GNUC__)
-template <class T>
-__attribute__((target("avx2,fma"), flatten)) void balls_avx2(const GroupMlpArgs& args,
-                                                             const WideLayers<compute_t<T>>& wide,
-                                                             int64_t begin, int64_t end) {
-  balls<T>(args, wide, begin, end);
-}
-template <class T>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"),
-               flatten)) void
-balls_avx512(const GroupMlpArgs& args, const WideLayers<compute_t<T>>& wide, int64_t begin,
-             int64_t end) {
-  balls<T>(args, wide, begin, end);
-}
-#endif
-template <class T>
-Balls<T> choose_balls() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(group_mlp_cpu_plan)) {
-    case 2: return balls_avx512<T>;
-    case 1: return balls_avx2<T>;
-    default: break;
-  }
-#endif
-  return balls_baseline<T>;
-}
-
 template <class T>
 void run_typed(const GroupMlpArgs& args, void* memory, const ParallelFor& parallel_for) {
   Workspace workspace(memory);
   const WideLayers<compute_t<T>> wide(args, workspace);
   wide.template fill<T>(args, parallel_for);
-  const Balls<T> balls_of = choose_balls<T>();
-  parallel_for((args.rows() + kBallsPerTask - 1) / kBallsPerTask, [&](int64_t first, int64_t last) {
-    balls_of(args, wide, first * kBallsPerTask, std::min(last * kBallsPerTask, args.rows()));
+  for_each_range(parallel_for, args.rows(), kBallsPerTask, [&](int64_t begin, int64_t end) {
+    run_vectorized(group_mlp_cpu_plan, [&] { balls<T>(args, wide, begin, end); });
   });
 }
 
@@ -193,21 +153,14 @@ void run_typed(const GroupMlpArgs& args, void* memory, const ParallelFor& parall
 
 int64_t workspace_bytes_cpu(const GroupMlpArgs& args) {
   Workspace workspace;
-  if (args.mlp_dtype == DType::kDouble) {
-    WideLayers<double>(args, workspace);
-  } else {
-    WideLayers<float>(args, workspace);
-  }
+  with_compute_type(args.mlp_dtype,
+                    [&](auto real) { WideLayers<decltype(real)>(args, workspace); });
   return workspace.bytes();
 }
 
 void run_cpu(const GroupMlpArgs& args, void* memory, const ParallelFor& parallel_for) {
-  switch (args.mlp_dtype) {
-    case DType::kHalf: return run_typed<Half>(args, memory, parallel_for);
-    case DType::kBFloat16: return run_typed<BFloat16>(args, memory, parallel_for);
-    case DType::kFloat: return run_typed<float>(args, memory, parallel_for);
-    case DType::kDouble: return run_typed<double>(args, memory, parallel_for);
-  }
+  with_point_type(args.mlp_dtype,
+                  [&](auto type) { run_typed<decltype(type)>(args, memory, parallel_for); });
 }
 
 }  // namespace torchvox

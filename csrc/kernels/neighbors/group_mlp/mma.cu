@@ -361,9 +361,8 @@ cudaError_t start_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, const 
   const auto kernel = mlp_kernel<T, P, kWidth, kTiles, kBlocks>;
   TORCHVOX_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_limit));
-  kernel<<<plan.blocks, kThreads, plan.shared_bytes, stream>>>(args, plan.packed, block,
-                                                               plan.resident_chunks, terms);
-  return cudaGetLastError();
+  return launch_sharing(kernel, plan.blocks, kThreads, plan.shared_bytes, stream, args, plan.packed,
+                        block, plan.resident_chunks, terms);
 }
 
 template <class T, class P>

@@ -137,33 +137,25 @@ cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpW
   C* weights = static_cast<C*>(workspace.block);
   int64_t most = 1;
   for (int l = 0; l < args.layers; ++l) {
-    most =
-        args.layer[l].in * args.layer[l].out > most ? args.layer[l].in * args.layer[l].out : most;
+    most = std::max(most, args.layer[l].in * args.layer[l].out);
   }
-  const int64_t wanted = ceil_div<int64_t>(most, kThreads);
-  transpose_kernel<T>
-      <<<static_cast<unsigned>(wanted < 4096 ? wanted : 4096), kThreads, 0, stream>>>(args,
-                                                                                      weights);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>(ceil_div<int64_t>(most, kThreads), 4096));
+  TORCHVOX_CUDA_CHECK(launch_blocks(transpose_kernel<T>, blocks, kThreads, stream, args, weights));
   const auto kernel = plan.in_shared ? portable_kernel<T, true> : portable_kernel<T, false>;
   TORCHVOX_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_limit));
-  kernel<<<plan.blocks, kThreads, plan.shared_bytes, stream>>>(args, weights, plan.widest,
-                                                               static_cast<C*>(workspace.scratch));
-  return cudaGetLastError();
+  return launch_sharing(kernel, plan.blocks, kThreads, plan.shared_bytes, stream, args, weights,
+                        plan.widest, static_cast<C*>(workspace.scratch));
 }
 
 }  // namespace
 
 cudaError_t start_portable_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan,
                                const MlpWorkspace& workspace, cudaStream_t stream) {
-  switch (args.mlp_dtype) {
-    case DType::kHalf: return start<Half>(args, plan, workspace, stream);
-    case DType::kBFloat16: return start<BFloat16>(args, plan, workspace, stream);
-    case DType::kDouble: return start<double>(args, plan, workspace, stream);
-    case DType::kFloat: break;
-  }
-  return start<float>(args, plan, workspace, stream);
+  return with_point_type(args.mlp_dtype, [&](auto type) {
+    return start<decltype(type)>(args, plan, workspace, stream);
+  });
 }
 
 }  // namespace torchvox

@@ -153,9 +153,8 @@ cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpW
   const int limit = plan.shared_limit - kGroup * static_cast<int>(sizeof(float));  // less the bias
   TORCHVOX_CUDA_CHECK(
       cudaFuncSetAttribute(prepare_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, limit));
-  prepare_kernel<T><<<grid_x(pack_blocks + term_blocks), kThreads, shared, stream>>>(
-      args, packed, block, pack_blocks, terms);
-  return cudaGetLastError();
+  return launch_sharing(prepare_kernel<T>, grid_x(pack_blocks + term_blocks), kThreads, shared,
+                        stream, args, packed, block, pack_blocks, terms);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace torchvox {
 // Plans that tests force.
 inline const PlanOverride group_mlp_plan{
     "group_mlp"};  // CUDA, 16-bit layers: 0 portable, 1 tensor cores; they differ in rounding
-inline const PlanOverride group_mlp_cpu_plan{"group_mlp_cpu"};  // see instruction_set()
+inline const PlanOverride group_mlp_cpu_plan{"group_mlp_cpu"};  // see run_vectorized()
 
 // Slots of a row that may hold its maximum: repeated fill cannot.
 TORCHVOX_HD int64_t used_slots(const GroupMlpArgs& args, int64_t row) {
@@ -118,10 +118,6 @@ struct GroupMlpPlan {
   int64_t widest = 0;  // of its two buffers, in channels
   bool in_shared = false;
 };
-
-inline int64_t bytes_of(DType dtype) {
-  return dtype == DType::kDouble ? 8 : (dtype == DType::kFloat ? 4 : 2);
-}
 
 GroupMlpPlan make_group_mlp_plan(const GroupMlpArgs& args, const Target& target);
 

@@ -14,7 +14,7 @@ namespace torchvox {
 inline const PlanOverride knn_kernel_plan{"knn_kernel"};  // a KnnKernel, where it takes the call
 inline const PlanOverride knn_order_plan{
     "knn_order"};  // CUDA: 0 one block a cloud, where it can, 1 a sort of all
-inline const PlanOverride knn_cpu_plan{"knn_cpu"};  // see instruction_set()
+inline const PlanOverride knn_cpu_plan{"knn_cpu"};  // see run_vectorized()
 
 struct KnnCloud : CloudRows {
   int64_t index_base;  // added to the index of a point

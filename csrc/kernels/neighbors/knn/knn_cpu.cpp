@@ -75,47 +75,6 @@ TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, 
   }
 }
 
-// One definition, compiled for three instruction sets. Without FMA every fma is a call of libm,
-// with the same bits.
-using SearchRows = void (*)(const KnnArgs&, const KnnTilesCpu&, int64_t, int64_t);
-
-void search_rows_baseline(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin,
-                          int64_t end) {
-  search_rows(args, tiles, begin, end);
-}
-#if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("avx2,fma"), flatten)) void search_rows_avx2(const KnnArgs& args,
-                                                                   const KnnTilesCpu& tiles,
-                                                                   int64_t begin, int64_t end) {
-  search_rows(args, tiles, begin, end);
-}
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"),
-               flatten)) void
-search_rows_avx512(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin, int64_t end) {
-  search_rows(args, tiles, begin, end);
-}
-#endif
-
-SearchRows choose_search_rows() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(knn_cpu_plan)) {
-    case 2: return search_rows_avx512;
-    case 1: return search_rows_avx2;
-    default: break;
-  }
-#endif
-  return search_rows_baseline;
-}
-
-// search(first, last) for ranges of rows.
-template <class Search>
-void each_range(const KnnArgs& args, const ParallelFor& parallel_for, const Search& search) {
-  const int64_t tasks = (args.queries() + kQueriesPerTask - 1) / kQueriesPerTask;
-  parallel_for(tasks, [&](int64_t begin, int64_t end) {
-    search(begin * kQueriesPerTask, std::min(end * kQueriesPerTask, args.queries()));
-  });
-}
-
 }  // namespace
 
 int64_t workspace_bytes_cpu(const KnnArgs&) {
@@ -126,14 +85,14 @@ void run_cpu(const KnnArgs& args, void*, const ParallelFor& parallel_for) {
   if (args.k == 0 || args.queries() == 0) return;
   if (choose_knn_kernel(args, Target{}) == KnnKernel::kTiles) {
     const KnnTilesCpu tiles(args, parallel_for);
-    const SearchRows search = choose_search_rows();
-    each_range(args, parallel_for,
-               [&](int64_t begin, int64_t end) { search(args, tiles, begin, end); });
+    for_each_range(parallel_for, args.queries(), kQueriesPerTask, [&](int64_t begin, int64_t end) {
+      run_vectorized(knn_cpu_plan, [&] { search_rows(args, tiles, begin, end); });
+    });
     return;
   }
   with_point_type(args.points.dtype, [&](auto type) {
     using T = decltype(type);
-    each_range(args, parallel_for, [&](int64_t begin, int64_t end) {
+    for_each_range(parallel_for, args.queries(), kQueriesPerTask, [&](int64_t begin, int64_t end) {
       std::vector<Neighbor<compute_t<T>>> found;
       for (int64_t row = begin; row < end; ++row) {
         search_all<T>(args, KnnQuery::of(args, row), found);

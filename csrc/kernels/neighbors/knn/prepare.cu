@@ -110,13 +110,9 @@ cudaError_t make_knn_block_order(const CandidatePoints& args, SpatialOrder& orde
                                  const KnnTiles& tiles, cudaStream_t stream) {
   order.axis_bits = kAxisBits;
   order.sort.current = 0;
-  const unsigned blocks = grid_x(order.clouds);
-  if (args.points.rows <= 1024) {
-    block_order_kernel<256, 4><<<blocks, 256, 0, stream>>>(args, order, tiles);
-  } else {
-    block_order_kernel<1024, 4><<<blocks, 1024, 0, stream>>>(args, order, tiles);
-  }
-  return cudaGetLastError();
+  const bool small = args.points.rows <= 1024;
+  return launch_blocks(small ? block_order_kernel<256, 4> : block_order_kernel<1024, 4>,
+                       grid_x(order.clouds), small ? 256 : 1024, stream, args, order, tiles);
 }
 
 namespace {
@@ -127,17 +123,9 @@ constexpr int kThreads = 256;
 __device__ __forceinline__ int64_t cloud_of_group(const KnnArgs& args, const SpatialOrder& order,
                                                   const KnnTiles& tiles, int64_t number) {
   if (!args.points.packed) return order.first_cloud + number / tiles.groups_per_cloud;
-  int64_t low = 0, high = args.points.clouds;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (clamp_index(args.points.offsets[middle], 0, args.points.rows) / kKnnGroup + middle <=
-        number) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return last_where(int64_t{0}, args.points.clouds, [&](int64_t b) {
+    return clamp_index(args.points.offsets[b], 0, args.points.rows) / kKnnGroup + b <= number;
+  });
 }
 
 // One block a group, one warp a tile. Tiles without points get empty boxes, and so do the packed
@@ -167,16 +155,8 @@ __device__ __forceinline__ uint32_t tile_of(const SpatialOrder& order, const Ord
                                             uint32_t place) {
   const uint32_t* const keys = order.sort.keys[order.sort.current] + cloud.position;
   const uint32_t mask = (1u << (3 * order.axis_bits)) - 1;
-  uint32_t low = 0, high = ceil_div(cloud.count, uint32_t{kKnnTile});
-  while (low + 1 < high) {
-    const uint32_t middle = (low + high) / 2;
-    if ((keys[middle * kKnnTile] & mask) <= place) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return last_where(0u, ceil_div(cloud.count, uint32_t{kKnnTile}),
+                    [&](uint32_t tile) { return (keys[tile * kKnnTile] & mask) <= place; });
 }
 
 // One thread a query: its axes, its cloud, and the tile to begin with, which is usually among the
@@ -218,16 +198,13 @@ KnnTiles::KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace)
 cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                            cudaStream_t stream) {
   if (tiles.groups == 0) return cudaSuccess;
-  const unsigned blocks = grid_x(tiles.groups);
-  box_kernel<<<blocks, kKnnGroup, 0, stream>>>(args, order, tiles);
-  return cudaGetLastError();
+  return launch_blocks(box_kernel, grid_x(tiles.groups), kKnnGroup, stream, args, order, tiles);
 }
 
 cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                              cudaStream_t stream) {
   const unsigned blocks = grid_x(ceil_div<int64_t>(tiles.rows, kThreads));
-  query_kernel<<<blocks, kThreads, 0, stream>>>(args, order, tiles);
-  return cudaGetLastError();
+  return launch_blocks(query_kernel, blocks, kThreads, stream, args, order, tiles);
 }
 
 }  // namespace torchvox

@@ -144,14 +144,10 @@ cudaError_t launch_knn_scan(const KnnArgs& args, const CudaContext& context) {
   const unsigned per_cloud =
       grid_x(ceil_div<int64_t>(args.query.rows, few ? kFewThreads : kPerBlock));
   const unsigned blocks = grid_x(args.points.clouds * per_cloud);
-  if (few) {
-    few_kernel<<<blocks, kFewThreads, 0, context.stream>>>(args, per_cloud);
-  } else {
-    with_list_run(args.k, [&](auto run) {
-      scan_kernel<run><<<blocks, kThreads, 0, context.stream>>>(args, per_cloud);
-    });
-  }
-  return cudaGetLastError();
+  if (few) return launch_blocks(few_kernel, blocks, kFewThreads, context.stream, args, per_cloud);
+  return with_list_run(args.k, [&](auto run) {
+    return launch_blocks(scan_kernel<run>, blocks, kThreads, context.stream, args, per_cloud);
+  });
 }
 
 }  // namespace torchvox

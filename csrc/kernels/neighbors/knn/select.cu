@@ -42,11 +42,7 @@ __device__ int find_digit(const uint32_t* histogram, uint32_t& wanted) {
   const int lane = threadIdx.x % 32;
   uint32_t own = 0;
   for (int j = 0; j < kEach; ++j) own += histogram[lane * kEach + j];
-  uint32_t upto = own;
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t below = __shfl_up_sync(kFullWarp, upto, step);
-    if (lane >= step) upto += below;
-  }
+  const uint32_t upto = warp_inclusive(own);
   const unsigned reached = __ballot_sync(kFullWarp, upto >= wanted);
   if (reached == 0) return kDigits;
   const int at = __ffs(reached) - 1;
@@ -157,7 +153,7 @@ __device__ int64_t collect(const Measured<T>& cloud, uint32_t count, int64_t k, 
     const unsigned ties = __ballot_sync(kFullWarp, tied);
     if (lane == 0) per_warp[warp] = __popc(ties);
     __syncthreads();
-    uint32_t at = seen + __popc(ties & ((1u << lane) - 1));
+    uint32_t at = seen + __popc(ties & lanes_below(lane));
     for (int w = 0; w < kThreads / 32; ++w) {
       if (w < warp) at += per_warp[w];
       seen += per_warp[w];
@@ -210,10 +206,9 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant_
 cudaError_t launch_knn_select(const KnnArgs& args, const CudaContext& context) {
   const unsigned blocks =
       blocks_for(args.queries() * kThreads, kThreads, context.target, /*per_multiprocessor=*/64);
-  with_point_type(args.points.dtype, [&](auto type) {
-    select_kernel<decltype(type)><<<blocks, kThreads, 0, context.stream>>>(args);
+  return with_point_type(args.points.dtype, [&](auto type) {
+    return launch_blocks(select_kernel<decltype(type)>, blocks, kThreads, context.stream, args);
   });
-  return cudaGetLastError();
 }
 
 }  // namespace torchvox

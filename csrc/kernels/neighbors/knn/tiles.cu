@@ -121,10 +121,9 @@ __global__ void __launch_bounds__(kThreads, kRun <= 2 ? kBlocks : kBlocks - 1)
 cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                              cudaStream_t stream) {
   const unsigned blocks = grid_x(ceil_div<int64_t>(tiles.rows, kThreads / 32));
-  with_list_run(args.k, [&](auto run) {
-    search_kernel<run><<<blocks, kThreads, 0, stream>>>(args, order, tiles);
+  return with_list_run(args.k, [&](auto run) {
+    return launch_blocks(search_kernel<run>, blocks, kThreads, stream, args, order, tiles);
   });
-  return cudaGetLastError();
 }
 
 }  // namespace torchvox

@@ -90,18 +90,14 @@ cudaError_t launch(const PillarEncodeBackwardArgs& args, void* memory, const Cud
   const TreeLevels tree = tree_of(args, workspace);
   const int64_t warps =
       ceil_div<int64_t>(args.map.rows.rows, kTreeWidth) * ceil_div<int64_t>(args.outputs, 32);
-  if (warps > 0) {
-    with_pillar_types(args.map.dtype, args.wide, [&](auto type, auto real) {
-      const auto kernel = gradient_kernel_for<decltype(type), decltype(real)>(args.map.columns);
-      kernel<<<blocks_for(32 * warps, kThreads, context.target), kThreads, 0, context.stream>>>(
-          args, tree.first());
-    });
-    TORCHVOX_CUDA_CHECK(cudaGetLastError());
-  }
+  TORCHVOX_CUDA_CHECK(with_pillar_types(args.map.dtype, args.wide, [&](auto type, auto real) {
+    const auto kernel = gradient_kernel_for<decltype(type), decltype(real)>(args.map.columns);
+    return launch_items(kernel, 32 * warps, kThreads, context, args, tree.first());
+  }));
   TORCHVOX_CUDA_CHECK(tree.launch(context));
   const int64_t values = args.outputs * (args.map.decorated() + 1);
-  return launch_after(finish_kernel, dim3(blocks_for(values, kThreads, context.target)), kThreads,
-                      context, args, tree.last(), tree.last_rows());
+  return launch_items_after(finish_kernel, values, kThreads, context, args, tree.last(),
+                            tree.last_rows());
 }
 
 }  // namespace torchvox

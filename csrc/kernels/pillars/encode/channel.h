@@ -14,28 +14,6 @@
 
 namespace torchvox {
 
-template <class Real>
-TORCHVOX_HD Real load_real(const void* data, DType dtype, int64_t i) {
-  switch (dtype) {
-    case DType::kHalf: return static_cast<Real>(widen(static_cast<const Half*>(data)[i]));
-    case DType::kBFloat16: return static_cast<Real>(widen(static_cast<const BFloat16*>(data)[i]));
-    case DType::kDouble: return static_cast<Real>(static_cast<const double*>(data)[i]);
-    case DType::kFloat: break;
-  }
-  return static_cast<Real>(static_cast<const float*>(data)[i]);
-}
-
-template <class Real>
-TORCHVOX_HD void store_real(void* data, DType dtype, int64_t i, Real value) {
-  switch (dtype) {
-    case DType::kHalf: static_cast<Half*>(data)[i] = narrow<Half>(value); return;
-    case DType::kBFloat16: static_cast<BFloat16*>(data)[i] = narrow<BFloat16>(value); return;
-    case DType::kDouble: static_cast<double*>(data)[i] = static_cast<double>(value); return;
-    case DType::kFloat: break;
-  }
-  static_cast<float*>(data)[i] = narrow<float>(value);
-}
-
 // The weights that are not of single features.
 template <class Real>
 struct PillarChannel {
@@ -47,9 +25,9 @@ struct PillarChannel {
   TORCHVOX_HD void load(const PillarEncodeArgs& args, int64_t channel) {
     const PillarMap& map = args.map;
     const auto weight = [&](int64_t column) {
-      return load_real<Real>(args.weight, args.weight_dtype, channel * map.decorated() + column);
+      return load_as<Real>(args.weight, args.weight_dtype, channel * map.decorated() + column);
     };
-    bias = load_real<Real>(args.bias, args.weight_dtype, channel);
+    bias = load_as<Real>(args.bias, args.weight_dtype, channel);
     for (int axis = 0; axis < 3; ++axis) {
       p[axis] = weight(axis);
       m[axis] = weight(map.columns + axis);
@@ -62,7 +40,7 @@ struct PillarChannel {
 
 template <class Real>
 TORCHVOX_HD Real feature_weight(const PillarEncodeArgs& args, int64_t channel, int64_t column) {
-  return load_real<Real>(args.weight, args.weight_dtype, channel * args.map.decorated() + column);
+  return load_as<Real>(args.weight, args.weight_dtype, channel * args.map.decorated() + column);
 }
 
 // A u, to which the features are added in their order by fma.
@@ -121,7 +99,7 @@ TORCHVOX_HD Real canvas_gradient(const PillarEncodeBackwardArgs& args, int64_t c
   const int64_t x = cell % args.map.rows.nx;
   const int64_t at = b * args.grad_strides[0] + channel * args.grad_strides[1] +
       y * args.grad_strides[2] + x * args.grad_strides[3];
-  return load_real<Real>(args.grad, args.grad_dtype, at);
+  return load_as<Real>(args.grad, args.grad_dtype, at);
 }
 
 // A row's share of the gradient of one channel, in the steps in which its memory is read, so that
@@ -180,9 +158,9 @@ TORCHVOX_HD void store_gradient(const PillarEncodeBackwardArgs& args, int64_t i,
   const int64_t columns = args.map.decorated(), width = columns + 1;
   const int64_t channel = i / width, column = i % width;
   if (column == columns) {
-    store_real(args.grad_bias, args.weight_dtype, channel, quiet(value));
+    store_as(args.grad_bias, args.weight_dtype, channel, quiet(value));
   } else {
-    store_real(args.grad_weight, args.weight_dtype, channel * columns + column, quiet(value));
+    store_as(args.grad_weight, args.weight_dtype, channel * columns + column, quiet(value));
   }
 }
 

@@ -135,13 +135,13 @@ __device__ __forceinline__ void store_pair(const PillarEncodeArgs& args, int64_t
       return;
     }
   }
-  store_real(args.canvas, args.out_dtype, at, first);
-  if (both) store_real(args.canvas, args.out_dtype, at + 1, second);
+  store_as(args.canvas, args.out_dtype, at, first);
+  if (both) store_as(args.canvas, args.out_dtype, at + 1, second);
 }
 __device__ __forceinline__ void store_pair(const PillarEncodeArgs& args, int64_t at, bool both,
                                            double first, double second) {
-  store_real(args.canvas, args.out_dtype, at, first);
-  if (both) store_real(args.canvas, args.out_dtype, at + 1, second);
+  store_as(args.canvas, args.out_dtype, at, first);
+  if (both) store_as(args.canvas, args.out_dtype, at + 1, second);
 }
 
 // A pillar as its warp knows it.
@@ -312,17 +312,15 @@ cudaError_t launch(const PillarEncodeArgs& args, void* memory, const CudaContext
   const unsigned row_blocks =
       blocks_for(32 * map.rows.rows, kThreads, context.target, kResident - 1);
   const unsigned zero_blocks = blocks_for(ceil_div(work.cells, kCellsAtOnce), 1, context.target, 1);
-  cudaError_t status = cudaSuccess;
-  with_pillar_types(map.dtype, args.wide(), [&](auto type, auto real) {
+  return with_pillar_types(map.dtype, args.wide(), [&](auto type, auto real) {
     using T = decltype(type);
     using Real = decltype(real);
     const EncodeKernel kernel = args.arg != nullptr
         ? encode_kernel_for<T, Real, true>(map.columns)
         : encode_kernel_for<T, Real, false>(map.columns);
-    status = launch_after(kernel, dim3(row_blocks + zero_blocks), kThreads, context, args, lists,
-                          zeros, work.table + work.cells, row_blocks);
+    return launch_after(kernel, row_blocks + zero_blocks, kThreads, context, args, lists, zeros,
+                        work.table + work.cells, row_blocks);
   });
-  return status;
 }
 
 }  // namespace torchvox

@@ -63,11 +63,10 @@ struct EncodeWork {
 
 // kBlock channels of a pillar, over all of its points.
 template <class T, class Real>
-inline __attribute__((always_inline)) void encode_block(const PillarEncodeArgs& args,
-                                                        const EncodeWork<Real>& work, int64_t first,
-                                                        const Real* offsets, const int64_t* points,
-                                                        int64_t n, const PillarFrame<Real>& frame,
-                                                        PillarOutput<Real>* out) {
+TORCHVOX_INLINE void encode_block(const PillarEncodeArgs& args, const EncodeWork<Real>& work,
+                                  int64_t first, const Real* offsets, const int64_t* points,
+                                  int64_t n, const PillarFrame<Real>& frame,
+                                  PillarOutput<Real>* out) {
   const ChannelColumns<Real>& w = work.channels;
   const int64_t features = args.map.columns - 3;
   Real best[kBlock] = {};
@@ -101,9 +100,8 @@ inline __attribute__((always_inline)) void encode_block(const PillarEncodeArgs& 
 }
 
 template <class T, class Real>
-inline __attribute__((always_inline)) void encode_rows(const PillarEncodeArgs& args,
-                                                       const EncodeWork<Real>& work, int64_t begin,
-                                                       int64_t end) {
+TORCHVOX_INLINE void encode_rows(const PillarEncodeArgs& args, const EncodeWork<Real>& work,
+                                 int64_t begin, int64_t end) {
   const PillarMap& map = args.map;
   const PillarLists& lists = work.list_work.lists;
   std::vector<Real> offsets;
@@ -138,7 +136,7 @@ inline __attribute__((always_inline)) void encode_rows(const PillarEncodeArgs& a
       }
       for (int64_t j = 0; j < channels; ++j) {
         if (cell >= 0) {
-          store_real(args.canvas, args.out_dtype, cell * args.outputs + first + j, out[j].value);
+          store_as(args.canvas, args.out_dtype, cell * args.outputs + first + j, out[j].value);
         }
         if (args.arg == nullptr) continue;
         const int32_t slot = out[j].arg;
@@ -149,43 +147,6 @@ inline __attribute__((always_inline)) void encode_rows(const PillarEncodeArgs& a
   }
 }
 
-// One definition, compiled for three instruction sets. Without FMA every fma is a call of libm,
-// with the same bits.
-template <class T, class Real>
-using Rows = void (*)(const PillarEncodeArgs&, const EncodeWork<Real>&, int64_t, int64_t);
-
-template <class T, class Real>
-void rows_baseline(const PillarEncodeArgs& args, const EncodeWork<Real>& work, int64_t begin,
-                   int64_t end) {
-  encode_rows<T>(args, work, begin, end);
-}
-#if defined(__x86_64__) && defined(__GNUC__)
-template <class T, class Real>
-__attribute__((target("avx2,fma"), flatten)) void rows_avx2(const PillarEncodeArgs& args,
-                                                            const EncodeWork<Real>& work,
-                                                            int64_t begin, int64_t end) {
-  encode_rows<T>(args, work, begin, end);
-}
-template <class T, class Real>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"),
-               flatten)) void
-rows_avx512(const PillarEncodeArgs& args, const EncodeWork<Real>& work, int64_t begin,
-            int64_t end) {
-  encode_rows<T>(args, work, begin, end);
-}
-#endif
-template <class T, class Real>
-Rows<T, Real> choose_rows() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(pillar_cpu_plan)) {
-    case 2: return rows_avx512<T, Real>;
-    case 1: return rows_avx2<T, Real>;
-    default: break;
-  }
-#endif
-  return rows_baseline<T, Real>;
-}
-
 template <class T, class Real>
 void run_typed(const PillarEncodeArgs& args, void* memory, const ParallelFor& parallel_for) {
   Workspace workspace(memory);
@@ -194,10 +155,8 @@ void run_typed(const PillarEncodeArgs& args, void* memory, const ParallelFor& pa
   work.cells.fill(args.map.rows);
   work.channels.fill(args);
   work.cells.write_zeros(args.canvas, args.map.rows, args.outputs, args.out_dtype, parallel_for);
-  const Rows<T, Real> rows_of = choose_rows<T, Real>();
-  const int64_t rows = args.map.rows.rows;
-  parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t first, int64_t last) {
-    rows_of(args, work, first * kRowsPerTask, std::min(last * kRowsPerTask, rows));
+  for_each_range(parallel_for, args.map.rows.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    run_vectorized(pillar_cpu_plan, [&] { encode_rows<T>(args, work, begin, end); });
   });
 }
 

@@ -24,11 +24,7 @@ __device__ __forceinline__ void scan_buckets(uint32_t* buckets) {
     count[k] = buckets[threadIdx.x * kEach + k];
     sum += count[k];
   }
-  uint32_t before = sum;
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(kFullWarp, before, step);
-    if (lane >= step) before += other;
-  }
+  uint32_t before = warp_inclusive(sum);
   if (lane == 31) per_warp[warp] = before;
   __syncthreads();
   before -= sum;
@@ -191,30 +187,21 @@ __global__ void __launch_bounds__(kThreads)
 
 using BlockKernel = void (*)(FpsArgs, int64_t, int64_t);
 
-// Clouds of 2048 points and more are worth the ordering.
-constexpr bool is_ordered(int threads, int points_per_thread) {
-  return threads == 512 && points_per_thread >= 4;
-}
+// Points a thread from which on, at 2048 points, clouds are worth the ordering.
+constexpr int kLeastOrdered = 4;
 
-template <int kThreads>
-BlockKernel kernel_of(int points_per_thread) {
-  switch (points_per_thread) {
-    case 1: return block_kernel<kThreads, 1, false>;
-    case 2: return block_kernel<kThreads, 2, false>;
-    case 4: return block_kernel<kThreads, 4, is_ordered(kThreads, 4)>;
-    case 8: return block_kernel<kThreads, 8, is_ordered(kThreads, 8)>;
-    case 16: return block_kernel<kThreads, 16, is_ordered(kThreads, 16)>;
-  }
-  return nullptr;
-}
-
+// Of the classes of plan.cpp.
 BlockKernel kernel_of(const FpsPlan::BlockClass& block) {
-  switch (block.threads) {
-    case 32: return kernel_of<32>(block.points_per_thread);
-    case 64: return kernel_of<64>(block.points_per_thread);
-    case 128: return kernel_of<128>(block.points_per_thread);
-    case 256: return kernel_of<256>(block.points_per_thread);
-    case 512: return kernel_of<512>(block.points_per_thread);
+  switch (block.threads << 8 | block.points_per_thread) {
+    case 32 << 8 | 1: return block_kernel<32, 1, false>;
+    case 64 << 8 | 1: return block_kernel<64, 1, false>;
+    case 128 << 8 | 1: return block_kernel<128, 1, false>;
+    case 256 << 8 | 1: return block_kernel<256, 1, false>;
+    case 256 << 8 | 2: return block_kernel<256, 2, false>;
+    case 512 << 8 | 2: return block_kernel<512, 2, false>;
+    case 512 << 8 | 4: return block_kernel<512, 4, true>;
+    case 512 << 8 | 8: return block_kernel<512, 8, true>;
+    case 512 << 8 | 16: return block_kernel<512, 16, true>;
   }
   return nullptr;
 }
@@ -225,11 +212,9 @@ cudaError_t launch_fps_block(const FpsArgs& args, const FpsPlan::BlockClass& blo
                              cudaStream_t stream) {
   const BlockKernel kernel = kernel_of(block);
   if (kernel == nullptr) return cudaErrorInvalidValue;
-  const size_t bytes =
-      block_bytes(block.room(), is_ordered(block.threads, block.points_per_thread));
-  kernel<<<static_cast<unsigned>(args.points.clouds), block.threads, bytes, stream>>>(args, above,
-                                                                                      block.room());
-  return cudaGetLastError();
+  const size_t bytes = block_bytes(block.room(), block.points_per_thread >= kLeastOrdered);
+  return launch_sharing(kernel, static_cast<unsigned>(args.points.clouds), block.threads, bytes,
+                        stream, args, above, block.room());
 }
 
 }  // namespace torchvox

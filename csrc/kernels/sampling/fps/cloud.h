@@ -108,24 +108,15 @@ TORCHVOX_HD int64_t start_without_candidates(const FpsArgs& args, const FpsCloud
   return args.nonfinite_last ? next_nonfinite(args, cloud, cursor) : -1;
 }
 
+template <class C>
 TORCHVOX_HD void write_sample(const FpsArgs& args, const FpsCloud& cloud, int64_t s, int64_t i,
-                              double dist2) {
+                              C dist2) {
   const int64_t at = cloud.slot + s;
   args.idx[at] = static_cast<int32_t>(i < 0 ? -1 : i + cloud.index_base);
   if (args.points.dtype == DType::kDouble) {
     static_cast<double*>(args.dist2)[at] = dist2;
   } else {
     static_cast<float*>(args.dist2)[at] = static_cast<float>(dist2);
-  }
-}
-TORCHVOX_HD void write_sample(const FpsArgs& args, const FpsCloud& cloud, int64_t s, int64_t i,
-                              float dist2) {
-  const int64_t at = cloud.slot + s;
-  args.idx[at] = static_cast<int32_t>(i < 0 ? -1 : i + cloud.index_base);
-  if (args.points.dtype == DType::kDouble) {
-    static_cast<double*>(args.dist2)[at] = dist2;
-  } else {
-    static_cast<float*>(args.dist2)[at] = dist2;
   }
 }
 

@@ -56,7 +56,7 @@ __device__ __forceinline__ uint32_t block_min(uint32_t x) {
 // Sum of x over the block, for all threads; also a barrier.
 __device__ __forceinline__ uint32_t block_sum(uint32_t x) {
   __shared__ uint32_t per_warp[32];
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
+  x = warp_sum(x);
   if (threadIdx.x % 32 == 0) per_warp[threadIdx.x / 32] = x;
   __syncthreads();
   const unsigned warps = blockDim.x / 32;
@@ -79,7 +79,7 @@ __device__ int64_t append_in_order(const FpsArgs& args, const FpsCloud& cloud, i
     const unsigned chosen = __ballot_sync(kFullWarp, i >= 0);
     if (lane == 0) per_warp[warp] = __popc(chosen);
     __syncthreads();
-    int64_t at = s + __popc(chosen & ((1u << lane) - 1));
+    int64_t at = s + __popc(chosen & lanes_below(lane));
     for (unsigned w = 0; w < warps; ++w) {
       if (w < warp) at += per_warp[w];
       s += per_warp[w];

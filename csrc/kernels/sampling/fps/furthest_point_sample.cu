@@ -126,11 +126,10 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t launch_generic(const FpsArgs& args, const GenericScratch& scratch, int64_t first_cloud,
                            int64_t clouds, cudaStream_t stream) {
   if (clouds == 0) return cudaSuccess;
-  with_point_type(args.points.dtype, [&](auto type) {
-    generic_kernel<decltype(type)>
-        <<<static_cast<unsigned>(clouds), kThreads, 0, stream>>>(args, scratch, first_cloud);
+  return with_point_type(args.points.dtype, [&](auto type) {
+    return launch_blocks(generic_kernel<decltype(type)>, static_cast<unsigned>(clouds), kThreads,
+                         stream, args, scratch, first_cloud);
   });
-  return cudaGetLastError();
 }
 
 constexpr int kFillThreads = 256;
@@ -163,9 +162,8 @@ cudaError_t launch(const FpsArgs& args, void* memory, const CudaContext& context
   if (args.samples == 0) return cudaSuccess;
   const cudaStream_t stream = context.stream;
   if (args.points.packed) {
-    const unsigned blocks = blocks_for(args.samples, kFillThreads, context.target);
-    fill_outside_kernel<<<blocks, kFillThreads, 0, stream>>>(args);
-    TORCHVOX_CUDA_CHECK(cudaGetLastError());
+    TORCHVOX_CUDA_CHECK(
+        launch_items(fill_outside_kernel, args.samples, kFillThreads, context, args));
   }
   if (args.points.clouds == 0) return cudaSuccess;
 

@@ -213,45 +213,14 @@ TORCHVOX_INLINE void sample_tiles(const FpsArgs& args, const FpsCloud& cloud, Cp
   }
 }
 
-// One definition, compiled for three instruction sets. Without FMA every fma is a call of libm,
-// with the same bits.
-using SampleTiles = void (*)(const FpsArgs&, const FpsCloud&, CpuTiles&, int64_t);
-
-void sample_tiles_baseline(const FpsArgs& args, const FpsCloud& cloud, CpuTiles& tiles,
-                           int64_t first) {
-  sample_tiles(args, cloud, tiles, first);
-}
-#if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("avx2,fma"), flatten)) void sample_tiles_avx2(const FpsArgs& args,
-                                                                    const FpsCloud& cloud,
-                                                                    CpuTiles& tiles,
-                                                                    int64_t first) {
-  sample_tiles(args, cloud, tiles, first);
-}
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"),
-               flatten)) void
-sample_tiles_avx512(const FpsArgs& args, const FpsCloud& cloud, CpuTiles& tiles, int64_t first) {
-  sample_tiles(args, cloud, tiles, first);
-}
-#endif
-
-SampleTiles choose_sample_tiles() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  switch (instruction_set(fps_cpu_plan)) {
-    case 2: return sample_tiles_avx512;
-    case 1: return sample_tiles_avx2;
-    default: break;
-  }
-#endif
-  return sample_tiles_baseline;
-}
-
-void sample_cloud(const FpsArgs& args, const FpsCloud& cloud, CpuTiles& tiles, SampleTiles sample) {
+void sample_cloud(const FpsArgs& args, const FpsCloud& cloud, CpuTiles& tiles) {
   const std::vector<uint32_t> order = spatial_order_cpu(args, cloud);
   tiles.load(args, cloud, order);
   uint32_t first = kUnknownCode;
   for (const uint32_t code : tiles.code) first = std::min(first, code);
-  sample(args, cloud, tiles, first == kUnknownCode ? -1 : int64_t{cloud.tie.index(first)});
+  run_vectorized(fps_cpu_plan, [&] {
+    sample_tiles(args, cloud, tiles, first == kUnknownCode ? -1 : int64_t{cloud.tie.index(first)});
+  });
 }
 
 // Any number of axes and doubles: one pass over the cloud a sample.
@@ -313,7 +282,6 @@ void run_cpu(const FpsArgs& args, void*, const ParallelFor& parallel_for) {
     for (int64_t j = end; j < args.samples; ++j) write_sample(args, nowhere, j, -1, 0.0f);
   }
   const bool generic = args.points.dtype == DType::kDouble || args.points.columns > 3;
-  const SampleTiles sample = choose_sample_tiles();
   parallel_for(args.points.clouds, [&](int64_t begin, int64_t end) {
     CpuTiles tiles;
     for (int64_t b = begin; b < end; ++b) {
@@ -326,7 +294,7 @@ void run_cpu(const FpsArgs& args, void*, const ParallelFor& parallel_for) {
         with_point_type(args.points.dtype,
                         [&](auto type) { sample_cloud_generic<decltype(type)>(args, cloud); });
       } else {
-        sample_cloud(args, cloud, tiles, sample);
+        sample_cloud(args, cloud, tiles);
       }
     }
   });

@@ -118,7 +118,7 @@ struct FpsBlockGroup {
       shared.tiles.each_above(i, mine, limit, top_code, [&](uint32_t r, unsigned chosen) {
         uint32_t at = 0;
         if (lane == 0) at = atomicAdd(&shared.total, __popc(chosen));
-        at = __shfl_sync(kFullWarp, at, 0) + __popc(chosen & ((1u << lane) - 1));
+        at = __shfl_sync(kFullWarp, at, 0) + __popc(chosen & lanes_below(lane));
         if ((chosen >> lane & 1) && at < Shared::kBuffer) shared.buffer[at] = r;
       });
     }
@@ -160,12 +160,7 @@ __device__ __forceinline__ void order_buffer(LazyShared<kThreads, kPoints>& shar
     constexpr uint32_t kEach = kBuckets / 32;
     uint32_t sum = 0;
     for (uint32_t b = 0; b < kEach; ++b) sum += shared.bucket[threadIdx.x * kEach + b];
-    uint32_t before = sum;
-    for (int step = 1; step < 32; step *= 2) {
-      const uint32_t other = __shfl_up_sync(kFullWarp, before, step);
-      if (static_cast<int>(threadIdx.x) >= step) before += other;
-    }
-    before -= sum;
+    uint32_t before = warp_inclusive(sum) - sum;
     for (uint32_t b = 0; b < kEach; ++b) {
       const uint32_t here = shared.bucket[threadIdx.x * kEach + b];
       shared.bucket[threadIdx.x * kEach + b] = before;

@@ -17,7 +17,7 @@ inline const PlanOverride fps_kernel_plan{
 inline const PlanOverride fps_threads_plan{"fps_threads"};  // threads per block
 inline const PlanOverride fps_points_per_thread_plan{"fps_points_per_thread"};
 inline const PlanOverride fps_members_plan{"fps_members"};  // lazy tiles: blocks that share a cloud
-inline const PlanOverride fps_cpu_plan{"fps_cpu"};  // see instruction_set()
+inline const PlanOverride fps_cpu_plan{"fps_cpu"};  // see run_vectorized()
 
 // How a call runs on the GPU, from sizes that the host knows. No plan changes a result. A cloud is
 // taken by the first block class whose room holds its tie codes, and by the large kernel when none

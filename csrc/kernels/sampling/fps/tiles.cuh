@@ -123,7 +123,7 @@ struct FpsTiles {
       const int r = base + lane;
       const bool near = r < samples_count && group_box.bound(samples[r]) < group_top;
       const unsigned hits = __ballot_sync(kFullWarp, near);
-      if (near) list[listed + __popc(hits & ((1u << lane) - 1))] = static_cast<uint16_t>(r);
+      if (near) list[listed + __popc(hits & lanes_below(lane))] = static_cast<uint16_t>(r);
       listed += __popc(hits);
       if (listed > kListed - 32 || (listed > 0 && base + 32 >= samples_count)) {
         __syncwarp();

@@ -49,7 +49,7 @@ __device__ void number_partition(const VoxelizeArgs& args, const VoxelWork& work
     }
   }
   uint32_t block_sum;
-  const uint32_t prefix = block_prefix(sum, shared.scan, &block_sum);
+  const uint32_t prefix = block_prefix(sum, shared.scan.sums, &block_sum);
   const uint64_t total = wide(block_sum);
   if (threadIdx.x == 0) store_relaxed(&work.status[blockIdx.x], total);
   const auto places = LargePlaces::reserve(work.counters, large);

@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
   constexpr uint32_t kBits = (1u << kTileEach) - 1;
   uint32_t maybe = row < points.rows ? work.maybe_first[row / 32] >> row % 32 & kBits : 0;
   uint32_t candidates;
-  uint32_t at = block_prefix(static_cast<uint32_t>(__popc(maybe)), shared.scan, &candidates);
+  uint32_t at = block_prefix(static_cast<uint32_t>(__popc(maybe)), shared.scan.sums, &candidates);
   for (; maybe != 0; maybe &= maybe - 1) {
     shared.point[at++] = static_cast<uint16_t>(kTileEach * threadIdx.x + __ffs(maybe) - 1);
   }
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
     large += count > kSmallSegment;
   }
   uint64_t total;
-  uint64_t before = block_prefix(sum, shared.scan, &total);
+  uint64_t before = block_prefix(sum, shared.scan.sums, &total);
   const auto places = LargePlaces::reserve(work.counters, large);
   const uint64_t tiles_before = tile_prefix(work.status, tile, total, shared.scan);
   if (tile == work.tiles - 1 && threadIdx.x == 0) {
@@ -219,17 +219,11 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
     for (int64_t b = threadIdx.x; b <= points.clouds; b += kVoxelThreads) {
       const int64_t offset = points.offset(b);
       if (offset < begin || offset >= end) continue;
-      uint32_t low = 0, high = candidates;  // the first candidate from the offset on
-      while (low < high) {
-        const uint32_t middle = (low + high) / 2;
-        if (begin + shared.point[middle] < offset) {
-          low = middle + 1;
-        } else {
-          high = middle;
-        }
-      }
+      const uint32_t c =  // the first candidate from the offset on
+          first_where(0u, candidates,
+                      [&](uint32_t c) { return begin + shared.point[c] >= offset; });
       work.sample_begin[b] =
-          low < candidates ? shared.voxel[low].count : sum_voxels(tiles_before + total);
+          c < candidates ? shared.voxel[c].count : sum_voxels(tiles_before + total);
     }
   }
   const bool is_last = points.offsets.given() ? is_last_block(&work.counters->scan_done, work.tiles)
@@ -262,7 +256,7 @@ __global__ void __launch_bounds__(kVoxelThreads) count_words_kernel(VoxelWork wo
   const int marked = __popc(~a.x) + __popc(~a.y) + __popc(~a.z) + __popc(~a.w) + __popc(~b.x) +
       __popc(~b.y) + __popc(~b.z) + __popc(~b.w);
   uint64_t total;
-  uint64_t before = block_prefix(pack_sum(static_cast<uint32_t>(marked), 0), shared, &total);
+  uint64_t before = block_prefix(pack_sum(static_cast<uint32_t>(marked), 0), shared.sums, &total);
   before += tile_prefix(work.word_status, tile, total, shared);
   work.word_rank[group] = sum_voxels(before);
 }
@@ -302,45 +296,39 @@ __global__ void __launch_bounds__(kVoxelThreads) rank_by_sort_kernel(VoxelWork w
   }
 }
 
-cudaError_t radix_sort(void* storage, size_t* bytes, const uint64_t* keys, uint64_t* sorted_keys,
-                       const uint32_t* ids, uint32_t* sorted_ids, int64_t count, int bits,
-                       cudaStream_t stream) {
-  return cub::DeviceRadixSort::SortPairs(storage, *bytes, keys, sorted_keys, ids, sorted_ids,
-                                         static_cast<int>(count), 0, bits, stream);
+// Over null storage, to learn its size.
+cudaError_t sort_voxels(const VoxelWork& work, size_t* bytes, int bits, cudaStream_t stream) {
+  const int64_t limit = work.voxel_limit;
+  return cub::DeviceRadixSort::SortPairs(
+      work.sort_storage, *bytes, work.sort_keys, work.sort_keys + limit, work.sort_ids,
+      work.sort_ids + limit, static_cast<int>(limit), 0, bits, stream);
 }
 
 }  // namespace
 
-int64_t voxel_sort_bytes(int64_t voxels) {
+int64_t voxel_sort_bytes(const VoxelWork& work) {
   size_t bytes = 0;
-  if (voxels == 0) return 0;
-  radix_sort(nullptr, &bytes, nullptr, nullptr, nullptr, nullptr, voxels, 64, nullptr);
+  if (work.voxel_limit > 0) sort_voxels(work, &bytes, 64, nullptr);
   return static_cast<int64_t>(bytes);
 }
 
 cudaError_t rank_voxels(const VoxelizeArgs& args, const VoxelWork& work,
                         const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(work.voxel_limit, kVoxelThreads, context.target);
+  const int64_t limit = work.voxel_limit;
   if (work.ranking == VoxelRanking::kByBitmap) {
-    count_words_kernel<<<static_cast<unsigned>(work.word_tiles), kVoxelThreads, 0,
-                         context.stream>>>(work);
-    TORCHVOX_CUDA_CHECK(cudaGetLastError());
-    rank_by_bitmap_kernel<<<blocks, kVoxelThreads, 0, context.stream>>>(work);
-    return cudaGetLastError();
+    TORCHVOX_CUDA_CHECK(launch_blocks(count_words_kernel, static_cast<unsigned>(work.word_tiles),
+                                      kVoxelThreads, context.stream, work));
+    return launch_items(rank_by_bitmap_kernel, limit, kVoxelThreads, context, work);
   }
-  if (work.voxel_limit == 0) return cudaSuccess;
-  collect_keys_kernel<<<blocks, kVoxelThreads, 0, context.stream>>>(work);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  if (limit == 0) return cudaSuccess;
+  TORCHVOX_CUDA_CHECK(launch_items(collect_keys_kernel, limit, kVoxelThreads, context, work));
   // One bit more than the keys need keeps the unused ids last.
   const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(args.points.clouds);
   const int bits = std::min(64, bits_for(keys) + 1);
   size_t bytes = static_cast<size_t>(work.sort_bytes);
-  TORCHVOX_CUDA_CHECK(radix_sort(
-      work.sort_storage, &bytes, work.sort_keys, work.sort_keys + work.voxel_limit, work.sort_ids,
-      work.sort_ids + work.voxel_limit, work.voxel_limit, bits, context.stream));
-  rank_by_sort_kernel<<<blocks, kVoxelThreads, 0, context.stream>>>(work);
-  return cudaGetLastError();
+  TORCHVOX_CUDA_CHECK(sort_voxels(work, &bytes, bits, context.stream));
+  return launch_items(rank_by_sort_kernel, limit, kVoxelThreads, context, work);
 }
 
 }  // namespace torchvox

@@ -23,11 +23,7 @@ struct LargePlaces {
 
   __device__ static LargePlaces reserve(VoxelCounters* counters, uint32_t n) {
     const int lane = threadIdx.x % 32;
-    uint32_t inclusive = n;
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const uint32_t below = __shfl_up_sync(0xffffffffu, inclusive, distance);
-      if (lane >= distance) inclusive += below;
-    }
+    const uint32_t inclusive = warp_inclusive(n);
     LargePlaces places{0, inclusive - n};
     if (lane == 31 && inclusive > 0) places.base = append(&counters->large, inclusive);
     return places;
@@ -111,7 +107,7 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
       }
     }
     uint64_t total;
-    const uint64_t before = block_prefix(uint64_t{kept}, shared, &total);
+    const uint64_t before = block_prefix(uint64_t{kept}, shared.sums, &total);
     if (b < points.clouds) work.row_begin[b] = rows + static_cast<uint32_t>(before);
     rows += static_cast<uint32_t>(total);
   }

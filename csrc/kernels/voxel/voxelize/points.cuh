@@ -50,16 +50,7 @@ struct BlockSamples {
     if (first > last || points.offset(first) > row || points.offset(last + 1) <= row) {
       return points.block_of(row);
     }
-    int64_t low = first, high = last + 1;  // offset(low) <= row < offset(high)
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      if (points.offset(middle) <= row) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
+    return last_where(first, last + 1, [&](int64_t b) { return points.offset(b) <= row; });
   }
   __device__ bool single() const { return first == last; }
 };

@@ -54,27 +54,7 @@ __device__ inline void finish(const VoxelizeArgs& args, bool last_phase, uint32_
 __device__ inline void sort_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
                                   uint32_t* perm, uint32_t* values, bool last_phase) {
   uint32_t* segment = perm + chunk.segment.place + chunk.begin;
-  uint32_t size = 64;
-  while (size < chunk.length) size *= 2;
-  for (uint32_t k = threadIdx.x; k < size; k += blockDim.x) {
-    values[k] = k < chunk.length ? segment[k] : kNone32;
-  }
-  __syncthreads();
-  for (uint32_t run = 2; run <= size; run *= 2) {
-    for (uint32_t distance = run / 2; distance > 0; distance /= 2) {
-      for (uint32_t pair = threadIdx.x; pair < size / 2; pair += blockDim.x) {
-        const uint32_t low = 2 * pair - (pair & (distance - 1));
-        const uint32_t high = low + distance;
-        const bool ascending = (low & run) == 0;
-        const uint32_t a = values[low], b = values[high];
-        if ((a > b) == ascending) {
-          values[low] = b;
-          values[high] = a;
-        }
-      }
-      __syncthreads();
-    }
-  }
+  bitonic_sort(segment, chunk.length, values, threadIdx.x, blockDim.x, [] { __syncthreads(); });
   for (uint32_t k = threadIdx.x; k < chunk.length; k += blockDim.x) {
     segment[k] = values[k];
     finish(args, last_phase, values[k], chunk.begin + k);
@@ -96,16 +76,9 @@ __device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& 
   for (uint32_t k = threadIdx.x; k < chunk.length; k += blockDim.x) {
     const uint64_t position = uint64_t{chunk.begin} + k;
     const uint32_t point = segment[position];
-    uint64_t low = other_begin, high = other_end;
-    while (low < high) {
-      const uint64_t middle = (low + high) / 2;
-      if (segment[middle] < point) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    const uint64_t target = merged + (position - own * run) + (low - other_begin);
+    const uint64_t other =
+        first_where(other_begin, other_end, [&](uint64_t k) { return segment[k] >= point; });
+    const uint64_t target = merged + (position - own * run) + (other - other_begin);
     to[chunk.segment.place + target] = point;
     finish(args, last_phase, point, static_cast<uint32_t>(target));
   }

@@ -65,7 +65,7 @@ __device__ __forceinline__ uint32_t keep_smallest(uint32_t best, const uint32_t*
 #pragma unroll
   for (int k = 0; k <= kWidth; ++k) {
     const unsigned votes = __ballot_sync(kFullWarp, value[k] < limit);
-    if (value[k] < limit) kept[total + __popc(votes & ((1u << lane) - 1))] = value[k];
+    if (value[k] < limit) kept[total + __popc(votes & lanes_below(lane))] = value[k];
     total += __popc(votes);
   }
   __syncwarp();
@@ -133,16 +133,17 @@ __device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, uint3
   return warp_sort(best);
 }
 
-// Sorts n <= kWarpSort points in shared memory.
-__device__ inline void warp_sort_shared(const uint32_t* points, uint32_t n, uint32_t* order) {
-  const uint32_t lane = threadIdx.x % 32;
+// Sorts the n points, in order[k] of shared memory, by `threads` threads that sync() waits for.
+template <class Sync>
+__device__ __forceinline__ void bitonic_sort(const uint32_t* points, uint32_t n, uint32_t* order,
+                                             uint32_t thread, uint32_t threads, const Sync& sync) {
   uint32_t size = 64;
   while (size < n) size *= 2;
-  for (uint32_t k = lane; k < size; k += 32) order[k] = k < n ? points[k] : kNone32;
-  __syncwarp();
+  for (uint32_t k = thread; k < size; k += threads) order[k] = k < n ? points[k] : kNone32;
+  sync();
   for (uint32_t run = 2; run <= size; run *= 2) {
     for (uint32_t distance = run / 2; distance > 0; distance /= 2) {
-      for (uint32_t pair = lane; pair < size / 2; pair += 32) {
+      for (uint32_t pair = thread; pair < size / 2; pair += threads) {
         const uint32_t low = 2 * pair - (pair & (distance - 1));
         const uint32_t high = low + distance;
         const uint32_t a = order[low], b = order[high];
@@ -151,7 +152,7 @@ __device__ inline void warp_sort_shared(const uint32_t* points, uint32_t n, uint
           order[high] = a;
         }
       }
-      __syncwarp();
+      sync();
     }
   }
 }
@@ -182,7 +183,7 @@ __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& 
     __syncwarp();
     return;
   }
-  warp_sort_shared(points, n, order);
+  bitonic_sort(points, n, order, lane, 32, [] { __syncwarp(); });
   for (uint32_t k = lane; slots != nullptr && k < n; k += 32) {
     slots[order[k]] = k < stored ? static_cast<int32_t>(k) : -1;
   }
@@ -287,7 +288,7 @@ __device__ __forceinline__ void store_four(void* data, DType dtype, int64_t at,
     reinterpret_cast<ushort4*>(data)[at / 4] = quad;
   } else {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) store_as(data, dtype, at + k, values[k]);
+    for (int k = 0; k < 4; ++k) store_as(data, dtype, at + k, quiet(values[k]));
   }
 }
 
@@ -352,13 +353,13 @@ __device__ __forceinline__ void write_sum(const VoxelizeArgs& args, const Voxel&
                                           int64_t column, Real total) {
   if (args.reduce == VoxelReduce::kMean && voxel.stored > 0)
     total /= static_cast<Real>(voxel.stored);
-  store_as(args.features, args.out_dtype, voxel.row * args.points.columns + column, total);
+  store_as(args.features, args.out_dtype, voxel.row * args.points.columns + column, quiet(total));
 }
 template <class Real>
 __device__ __forceinline__ void write_best(const VoxelizeArgs& args, const Voxel& voxel,
                                            int64_t column, const Best<Real>& best) {
   const int64_t at = voxel.row * args.points.columns + column;
-  store_as(args.features, args.out_dtype, at, best.value);
+  store_as(args.features, args.out_dtype, at, quiet(best.value));
   if (args.arg != nullptr) args.arg[at] = best.point;
 }
 
@@ -446,7 +447,7 @@ __device__ void copy_voxel(const VoxelizeArgs& args, const VoxelWork& work, cons
         value -= column == 0 ? center[0] : column == 1 ? center[1] : center[2];
       }
     }
-    store_as(args.features, args.out_dtype, base + k, value);
+    store_as(args.features, args.out_dtype, base + k, quiet(value));
     slot += slot_step;
     column += column_step;
     if (column >= columns) {

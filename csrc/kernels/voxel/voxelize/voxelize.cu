@@ -96,7 +96,7 @@ VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base)
     word_rank = space.take<uint32_t>(word_tiles * kVoxelThreads);
   }
   if (ranking == VoxelRanking::kBySort) {
-    sort_bytes = voxel_sort_bytes(voxel_limit);
+    sort_bytes = voxel_sort_bytes(*this);
     sort_keys = space.take<uint64_t>(2 * voxel_limit);
     sort_ids = space.take<uint32_t>(2 * voxel_limit);
     sort_storage = space.take<char>(sort_bytes);
@@ -118,8 +118,8 @@ cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext&
   }
   const unsigned clear_blocks =
       blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target, kClearBlocks);
-  clear_kernel<<<clear_blocks, kVoxelThreads, 0, context.stream>>>(work);
-  TORCHVOX_CUDA_CHECK(cudaGetLastError());
+  TORCHVOX_CUDA_CHECK(
+      launch_blocks(clear_kernel, clear_blocks, kVoxelThreads, context.stream, work));
   TORCHVOX_CUDA_CHECK(insert_points(args, work, context));
   TORCHVOX_CUDA_CHECK(number_voxels(args, work, context));
   if (work.ranking != VoxelRanking::kById) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs a
   int64_t point = global_thread() / args.columns;
   int64_t column = global_thread() % args.columns;
   for (int64_t at = global_thread(); at < values; at += stride) {
-    store_as(args.grad_input, args.dtype, at, args.value<Real>(point, column));
+    store_as(args.grad_input, args.dtype, at, quiet(args.value<Real>(point, column)));
     point += point_step;
     column += column_step;
     if (column >= args.columns) {
@@ -158,13 +158,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs a
 
 cudaError_t launch(const VoxelizeBackwardArgs& args, void*, const CudaContext& context) {
   if (args.rows == 0 || args.columns == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(args.rows * args.columns, kThreads, context.target);
-  if (args.in_double()) {
-    gather_kernel<double><<<blocks, kThreads, 0, context.stream>>>(args);
-  } else {
-    gather_kernel<float><<<blocks, kThreads, 0, context.stream>>>(args);
-  }
-  return cudaGetLastError();
+  return launch_items(args.in_double() ? gather_kernel<double> : gather_kernel<float>,
+                      args.rows * args.columns, kThreads, context, args);
 }
 
 }  // namespace torchvox

@@ -259,29 +259,14 @@ void run_cpu(const VoxelizeArgs& args, void* workspace, const ParallelFor& paral
   write_counts(args, work);
 }
 
-namespace {
-
-template <class Real>
-void gather(const VoxelizeBackwardArgs& args, int64_t begin, int64_t end) {
-  for (int64_t point = begin; point < end; ++point) {
-    for (int64_t column = 0; column < args.columns; ++column) {
-      store_as(args.grad_input, args.dtype, point * args.columns + column,
-               args.value<Real>(point, column));
-    }
-  }
-}
-
-}  // namespace
-
 void run_cpu(const VoxelizeBackwardArgs& args, void*, const ParallelFor& parallel_for) {
-  constexpr int64_t kChunk = 4096;
-  parallel_for((args.rows + kChunk - 1) / kChunk, [&](int64_t first, int64_t last) {
-    const int64_t begin = first * kChunk, end = std::min(args.rows, last * kChunk);
-    if (args.in_double()) {
-      gather<double>(args, begin, end);
-    } else {
-      gather<float>(args, begin, end);
-    }
+  with_compute_type(args.in_double() ? DType::kDouble : DType::kFloat, [&](auto real) {
+    for_each_index(parallel_for, args.rows, 4096, [&](int64_t point) {
+      for (int64_t column = 0; column < args.columns; ++column) {
+        store_as(args.grad_input, args.dtype, point * args.columns + column,
+                 quiet(args.value<decltype(real)>(point, column)));
+      }
+    });
   });
 }
 

@@ -171,16 +171,9 @@ struct VoxelWork {
   // The inverse, for a row in use.
   __device__ uint32_t rank_of_row(const VoxelizeArgs& args, uint32_t row) const {
     if (args.max_voxels < 0 || args.points.clouds <= 1) return row;
-    int64_t low = 0, high = args.points.clouds;  // row_begin[low] <= row < row_begin[high]
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      if (row_begin[middle] <= row) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return sample_begin[low] + (row - row_begin[low]);
+    const int64_t b =
+        last_where(int64_t{0}, args.points.clouds, [&](int64_t b) { return row_begin[b] <= row; });
+    return sample_begin[b] + (row - row_begin[b]);
   }
   __device__ const VoxelSegment* segments_by_rank() const {
     return ranked_segments ? ranked_segments : segments;
@@ -235,7 +228,7 @@ cudaError_t number_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaConte
 cudaError_t rank_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 cudaError_t place_points(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 cudaError_t reduce_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
-int64_t voxel_sort_bytes(int64_t voxels);
+int64_t voxel_sort_bytes(const VoxelWork& work);
 
 // All steps in one launch.
 FusedLaunch plan_fused(const VoxelizeArgs&, const VoxelWork&, const Target&);
