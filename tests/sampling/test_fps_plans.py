@@ -13,8 +13,8 @@ from helpers import assert_same_bits, cube, forced, lattice
 
 from torchvox import reference
 
-THREADS = [32, 64, 128, 256, 512]
-PER_THREAD = [1, 2, 4, 8, 16]
+# Threads and points per thread of the block classes.
+CLASSES = [(32, 1), (64, 1), (128, 1), (256, 1), (256, 2), (512, 2), (512, 4), (512, 8), (512, 16)]
 POOL_OF_64 = {"fps_kernel": "lazy", "fps_threads": 64, "fps_points_per_thread": 1}
 
 pytestmark = pytest.mark.gpu
@@ -26,8 +26,7 @@ def polluted(n, seed):
     return points
 
 
-@pytest.mark.parametrize("per_thread", PER_THREAD)
-@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize(("threads", "per_thread"), CLASSES)
 @pytest.mark.parametrize("tie", ["lowest", "mmcv"])
 def test_every_block_size_and_points_per_thread(threads, per_thread, tie):
     capacity = threads * per_thread

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/atomics.h"

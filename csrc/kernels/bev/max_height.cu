@@ -9,10 +9,8 @@
 
 #include "csrc/kernels/bev/max_height.h"
 #include "csrc/kernels/bev/scatter.cuh"
-#include "csrc/kernels/core/atomics.h"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int kSmallThreads = 1024;

@@ -4,12 +4,7 @@
 // encodings of a height, the table of keys and its values.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/bev/grid.h"
-#include "csrc/kernels/core/atomics.h"
-#include "csrc/kernels/core/cloud_batch.h"
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
 
 namespace torchvox {

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "csrc/kernels/bev/max_height.h"
-#include "csrc/kernels/core/plan_override.h"
 
 namespace torchvox {
 namespace {

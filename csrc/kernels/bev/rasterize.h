@@ -4,11 +4,7 @@
 // mean: channels, planes, arguments. The tables and values are in rasterize_common.h.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/bev/grid.h"
-#include "csrc/kernels/core/cloud_batch.h"
-#include "csrc/kernels/core/entry.h"
 
 namespace torchvox {
 

@@ -4,8 +4,6 @@
 // integer tables by order-free atomics; one pass over the cells turns them into planes.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/bev/max_height.h"
 #include "csrc/kernels/bev/rasterize.h"
 #include "csrc/kernels/core/ordered_sum.h"

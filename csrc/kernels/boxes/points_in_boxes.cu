@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "csrc/kernels/boxes/points_in_boxes.h"
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 

@@ -5,7 +5,6 @@
 
 #include "csrc/kernels/boxes/rotated_iou.h"
 #include "csrc/kernels/boxes/rotated_overlap.h"
-#include "csrc/kernels/core/entry.h"
 
 namespace torchvox {
 

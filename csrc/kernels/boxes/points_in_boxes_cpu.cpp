@@ -9,7 +9,6 @@
 #include "csrc/kernels/boxes/rotated_iou_common.h"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int64_t kPointsAtOnce = 1024;  // by column, so that one box meets several at a time

@@ -3,10 +3,8 @@
 // Rotated IoU and its gradient on the GPU. A matrix: one block a tile of 64 x 64 pairs, whose boxes
 // it reads once into shared memory; each entry is written once. Pairs: one thread a pair.
 // Gradients: one thread a pair, or one warp a box, whose lanes sum every 32nd pair: no atomics.
-#include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstdint>
 
 #include "csrc/kernels/boxes/rotated_iou_common.h"
 #include "csrc/kernels/core/launch.cuh"

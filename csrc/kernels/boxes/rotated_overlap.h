@@ -57,8 +57,6 @@ template <class T>
 TORCHVOX_HD T magnitude(T x) {
   return x < T(0) ? -x : x;
 }
-TORCHVOX_HD float root(float x) { return sqrtf(x); }
-TORCHVOX_HD double root(double x) { return sqrt(x); }
 
 template <class T>
 TORCHVOX_HD BevBox<T> bev_box(const T* row) {

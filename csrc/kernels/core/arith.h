@@ -14,6 +14,7 @@
 #else
 #define TORCHVOX_HD inline
 #endif
+#define TORCHVOX_INLINE inline __attribute__((always_inline))
 
 namespace torchvox {
 
@@ -40,6 +41,10 @@ TORCHVOX_HD double fma_rn(double a, double b, double c) {
   return __builtin_fma(a, b, c);
 #endif
 }
+
+// Single IEEE operations on either side.
+TORCHVOX_HD float root(float x) { return sqrtf(x); }
+TORCHVOX_HD double root(double x) { return sqrt(x); }
 
 TORCHVOX_HD uint32_t float_bits(float x) { return bit_cast<uint32_t>(x); }
 TORCHVOX_HD uint64_t float_bits(double x) { return bit_cast<uint64_t>(x); }

@@ -4,8 +4,6 @@
 // depend on their order.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/core/arith.h"
 
 namespace torchvox {

@@ -3,8 +3,6 @@
 // What kernels are given instead of tensors: dtypes, integer arrays and batches of clouds.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/core/arith.h"
 
 namespace torchvox {

@@ -6,8 +6,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cstdint>
-
 #include "csrc/kernels/core/target.h"
 
 // Returns from a launcher with the first error.

@@ -4,8 +4,6 @@
 // every launch plan.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/core/arith.h"
 
 namespace torchvox {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <string>
 
 #include "csrc/kernels/core/target.h"
@@ -28,8 +27,6 @@ class PlanOverride {
 
 // False when no override has this name.
 TORCHVOX_EXPORT bool set_plan_override(const std::string& name, int64_t value);
-
-#define TORCHVOX_INLINE inline __attribute__((always_inline))
 
 // body(), compiled with all that it calls for three instruction sets: baseline, AVX2 with FMA and
 // AVX-512. The widest that the processor has runs, or as much of it as a test forces: 0, 1 or 2.

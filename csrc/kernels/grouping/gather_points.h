@@ -3,8 +3,6 @@
 // Entry of gather_points and group_points: one gather.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 

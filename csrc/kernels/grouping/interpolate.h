@@ -4,9 +4,6 @@
 // gradient of the features is a segment sum.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
@@ -82,22 +79,6 @@ TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolateWeightGradArgs);
 
 // Plans that tests force.
 inline const PlanOverride interpolate_cpu_plan{"interpolate_cpu"};  // see run_vectorized()
-
-// Both are single IEEE operations on the host and on the device.
-TORCHVOX_HD float root(float x) {
-#ifdef __CUDA_ARCH__
-  return __fsqrt_rn(x);
-#else
-  return std::sqrt(x);
-#endif
-}
-TORCHVOX_HD double root(double x) {
-#ifdef __CUDA_ARCH__
-  return __dsqrt_rn(x);
-#else
-  return std::sqrt(x);
-#endif
-}
 
 template <class T>
 struct NearestWeights {

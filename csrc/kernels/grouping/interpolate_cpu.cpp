@@ -4,7 +4,6 @@
 // that they vectorize.
 #include <algorithm>
 
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/grouping/interpolate.h"
 
 namespace torchvox {

@@ -4,8 +4,6 @@
 // Whatever is stored passes quiet(), so NaNs may differ on the way.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/core/arith.h"
 
 namespace torchvox {

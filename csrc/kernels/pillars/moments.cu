@@ -3,7 +3,6 @@
 // pillar_moments on the GPU. Means: one warp a pillar, its points gathered once. Moments: one block
 // 1,024 points, decorated once into shared memory, threads sum patches of the triangle; then the
 // tree of tree_sum.cuh and one thread an entry.
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/norm.h"
@@ -11,7 +10,6 @@
 #include "csrc/kernels/pillars/tree_sum.cuh"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int kThreads = 320;  // ten patches of 32 runs: the usual ten columns

@@ -3,9 +3,6 @@
 // Entry of pillar_moments, and the rule of its sums.
 #pragma once
 
-#include <cstdint>
-
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/map.h"
 
 namespace torchvox {

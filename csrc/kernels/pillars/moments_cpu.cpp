@@ -10,7 +10,6 @@
 #include "csrc/kernels/pillars/tree_sum_cpu.h"
 
 namespace torchvox {
-
 namespace {
 
 struct MomentsWork {
@@ -69,6 +68,10 @@ void run_typed(const PillarMomentsArgs& args, const MomentsWork& work,
   }
 }
 
+// The fused batch norm and its gradient on the CPU, in tasks of outputs.
+
+constexpr int64_t kOutputsPerTask = 64;
+
 }  // namespace
 
 int64_t workspace_bytes_cpu(const PillarMomentsArgs& args) {
@@ -85,14 +88,6 @@ void run_cpu(const PillarMomentsArgs& args, void* memory, const ParallelFor& par
     run_typed<decltype(type), decltype(real)>(args, work, parallel_for);
   });
 }
-
-// The fused batch norm and its gradient on the CPU, in tasks of outputs.
-
-namespace {
-
-constexpr int64_t kOutputsPerTask = 64;
-
-}  // namespace
 
 void run_cpu(const PillarNormArgs& args, void*, const ParallelFor& parallel_for) {
   for_each_index(parallel_for, args.outputs, kOutputsPerTask,

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/encode/channel.h"

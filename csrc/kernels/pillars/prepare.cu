@@ -6,7 +6,6 @@
 #include <cub/device/device_scan.cuh>
 
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/pillars/prepare.cuh"
 
 namespace torchvox {

@@ -6,9 +6,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cstdint>
-
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/map.h"
 
 namespace torchvox {

@@ -3,10 +3,6 @@
 // The upper levels of sums over the tree of moments.h, of many columns at once.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <cstdint>
-
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/ordered_sum.h"

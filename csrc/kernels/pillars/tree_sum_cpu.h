@@ -5,9 +5,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/moments.h"
 
 namespace torchvox {

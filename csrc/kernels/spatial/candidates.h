@@ -5,10 +5,9 @@
 // host and on the device.
 #pragma once
 
-#include <cstdint>
+#include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/spatial/curves.h"
 #include "csrc/kernels/spatial/distance.h"
@@ -127,6 +126,33 @@ TORCHVOX_HD bool is_candidate(const CandidatePoints& args, const Point3& p) {
 // The spatial order on the host, cut into tiles of kCpuTile points.
 
 inline constexpr int kCpuTile = 64;
+
+// Boxes around points, by coordinate.
+struct CpuBoxes {
+  std::vector<float> low_a, low_b, low_c, high_a, high_b, high_c;
+
+  void assign(int64_t count) {
+    for (auto* low : {&low_a, &low_b, &low_c}) low->assign(count, INFINITY);
+    for (auto* high : {&high_a, &high_b, &high_c}) high->assign(count, -INFINITY);
+  }
+  void include(int64_t box, const Point3& p) {
+    low_a[box] = std::min(low_a[box], p.a), high_a[box] = std::max(high_a[box], p.a);
+    low_b[box] = std::min(low_b[box], p.b), high_b[box] = std::max(high_b[box], p.b);
+    low_c[box] = std::min(low_c[box], p.c), high_c[box] = std::max(high_c[box], p.c);
+  }
+  // put(i, at most the dist2 of q to any point in box begin + i) for the boxes from `begin` on.
+  template <class Put>
+  TORCHVOX_INLINE void measure(const Point3& q, int64_t begin, int64_t count,
+                               const Put& put) const {
+    const float *la = low_a.data() + begin, *lb = low_b.data() + begin, *lc = low_c.data() + begin;
+    const float *ha = high_a.data() + begin, *hb = high_b.data() + begin,
+                *hc = high_c.data() + begin;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      put(i, dist2(gap(la[i], ha[i], q.a), gap(lb[i], hb[i], q.b), gap(lc[i], hc[i], q.c)));
+    }
+  }
+};
 
 // The candidates of a cloud, neighbors together.
 std::vector<uint32_t> spatial_order_cpu(const CandidatePoints& args, const CandidateCloud& cloud);

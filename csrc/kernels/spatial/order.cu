@@ -6,8 +6,6 @@
 // radix sort of 8-byte pairs between them.
 #include <cub/device/device_radix_sort.cuh>
 
-#include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/spatial/order.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"
 

@@ -3,7 +3,6 @@
 // Clouds in an order that keeps neighbors together: by their places on a Hilbert curve.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/spatial/candidates.h"

@@ -3,7 +3,6 @@
 // Stable radix sorts by an unsigned key: of items on the host, of pairs of words on the GPU.
 #pragma once
 
-#include <cstdint>
 #include <utility>
 
 #include "csrc/kernels/core/entry.h"

@@ -5,10 +5,6 @@
 // word that carries its value, so relaxed loads and stores are enough.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <cstdint>
-
 #include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/warp.cuh"
 

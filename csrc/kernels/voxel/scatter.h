@@ -4,8 +4,6 @@
 // loops and the device's threads.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"

@@ -7,7 +7,6 @@
 // tiles ahead, those of boxes that are still alive. A step is bound by instructions: 3 a box and
 // some 30 a warp.
 #include "csrc/kernels/boxes/nms/scratch.cuh"
-#include "csrc/kernels/core/launch.cuh"
 
 namespace torchvox {
 namespace {

@@ -4,7 +4,6 @@
 // boxes would suppress which; a second (decide.cu) decides them in order. Boxes of later chunks
 // first meet all that were kept. Preparing takes one thread a box: 28 bytes read, 32 written.
 #include "csrc/kernels/boxes/nms/scratch.cuh"
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 
 namespace torchvox {

@@ -3,13 +3,11 @@
 // Greedy NMS on the CPU: boxes are decided in blocks of 256, one after another; then all later
 // boxes meet the kept ones of the block, in parallel tasks.
 #include <algorithm>
-#include <cstdint>
 #include <vector>
 
 #include "csrc/kernels/boxes/nms/nms.h"
 
 namespace torchvox {
-
 namespace {
 
 // Boxes decided one after another; later ones then meet them at once.

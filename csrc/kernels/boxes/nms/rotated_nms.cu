@@ -8,13 +8,10 @@
 
 #include "csrc/kernels/boxes/nms/rotated_nms.h"
 #include "csrc/kernels/boxes/nms/scratch.cuh"
-#include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int64_t kMostCounted = 16384;

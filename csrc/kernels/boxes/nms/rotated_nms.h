@@ -4,7 +4,6 @@
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
 
 namespace torchvox {

@@ -4,7 +4,6 @@
 // candidates of a selection; the score maps are read once, their codes of 4 bytes up to three times
 // a level. Decode: one thread a selected candidate. Rank: one warp four of them. Write: one thread
 // a row of the result.
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/detection/decode_nms/select.cuh"
 #include "csrc/kernels/detection/decode_nms/work.cuh"
 

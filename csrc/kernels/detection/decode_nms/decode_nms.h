@@ -11,10 +11,6 @@
 // for all up to NMS; work.cuh is their workspace. CPU: decode_nms_cpu.cpp.
 #pragma once
 
-#include <cstdint>
-
-#include "csrc/kernels/core/cloud_batch.h"
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/detection/box_decode.h"
 
 namespace torchvox {

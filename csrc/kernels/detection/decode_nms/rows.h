@@ -5,7 +5,6 @@
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/detection/decode_nms/rule.h"
 
 namespace torchvox {

@@ -6,7 +6,6 @@
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 #include "csrc/kernels/core/grid_barrier.cuh"
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/detection/decode_nms/rows.h"
 

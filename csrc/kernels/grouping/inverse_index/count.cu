@@ -5,7 +5,6 @@
 // indices it reads twice; one write of 4 bytes a slot.
 #include "csrc/kernels/grouping/inverse_index/count.cuh"
 
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 
 namespace torchvox {

@@ -10,11 +10,6 @@
 //   place  a warp walks its run in order; votes rank the lanes that name one row
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <cstdint>
-
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/inverse_index/count.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"
 

@@ -8,8 +8,6 @@
 // CPU inverse_index_cpu.cpp counts. Before them, NeighborRowsArgs makes any neighbor list flat.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"

@@ -3,7 +3,6 @@
 // Inverse indices on the CPU: one counting sort a cloud, clouds in parallel.
 #include <algorithm>
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 
 namespace torchvox {

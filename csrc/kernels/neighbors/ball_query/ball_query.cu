@@ -3,11 +3,9 @@
 // The choice of a ball query's kernel, and the points binned into cells for cells_query.cu. count:
 // one thread a point, one atomic in its bucket; a warp boxes its 32 points. begin: one block a
 // prefix sum over 2,048 buckets. place: one thread a point moves 16 bytes to its bucket.
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int kThreads = 256;

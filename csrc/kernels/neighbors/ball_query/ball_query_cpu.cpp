@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbors/ball_query/planes_cpu.h"
 
 namespace torchvox {

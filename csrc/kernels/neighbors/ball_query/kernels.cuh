@@ -4,7 +4,6 @@
 // warp as bits.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/neighbors/ball_query/rule.h"

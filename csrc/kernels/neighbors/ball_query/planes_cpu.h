@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/neighbors/ball_query/rule.h"
 
 namespace torchvox {

@@ -4,12 +4,10 @@
 // kernels.
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 
 namespace torchvox {
-
 namespace {
 
 MlpWorkspace carve_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, Workspace& workspace) {

@@ -6,12 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbors/group_mlp/rule.h"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int64_t kBallsPerTask = 16;

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 
-#include "csrc/kernels/core/plan_override.h"
-
 namespace torchvox {
 namespace {
 

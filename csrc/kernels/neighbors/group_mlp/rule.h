@@ -3,7 +3,6 @@
 // What a row of group_mlp_max reads, for the host's loops and the device's threads.
 #pragma once
 
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 #include "csrc/kernels/neighbors/query_and_group.h"
 

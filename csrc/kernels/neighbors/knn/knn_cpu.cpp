@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/neighbors/knn/common.h"
 #include "csrc/kernels/neighbors/knn/tiles_cpu.h"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int64_t kQueriesPerTask = 16;

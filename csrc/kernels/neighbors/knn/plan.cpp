@@ -3,8 +3,6 @@
 // The kernel of a knn, from sizes alone.
 #include "csrc/kernels/neighbors/knn/common.h"
 
-#include "csrc/kernels/core/plan_override.h"
-
 namespace torchvox {
 namespace {
 

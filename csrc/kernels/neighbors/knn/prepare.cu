@@ -9,7 +9,6 @@
 #include "csrc/kernels/spatial/order.cuh"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int kIndexBits = 12;  // of a point in its cloud
@@ -104,19 +103,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
-cudaError_t make_knn_block_order(const CandidatePoints& args, SpatialOrder& order,
-                                 const KnnTiles& tiles, cudaStream_t stream) {
-  order.axis_bits = kAxisBits;
-  order.sort.current = 0;
-  const bool small = args.points.rows <= 1024;
-  return launch_blocks(small ? block_order_kernel<256, 4> : block_order_kernel<1024, 4>,
-                       grid_x(order.clouds), small ? 256 : 1024, stream, args, order, tiles);
-}
-
-namespace {
-
 constexpr int kThreads = 256;
 
 // Whose group `number` is. Its first group may lie after `number` when offsets are in disorder.
@@ -182,6 +168,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace
+
+cudaError_t make_knn_block_order(const CandidatePoints& args, SpatialOrder& order,
+                                 const KnnTiles& tiles, cudaStream_t stream) {
+  order.axis_bits = kAxisBits;
+  order.sort.current = 0;
+  const bool small = args.points.rows <= 1024;
+  return launch_blocks(small ? block_order_kernel<256, 4> : block_order_kernel<1024, 4>,
+                       grid_x(order.clouds), small ? 256 : 1024, stream, args, order, tiles);
+}
 
 KnnTiles::KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace)
     : groups_per_cloud(ceil_div<int64_t>(args.points.rows, kKnnGroup)) {

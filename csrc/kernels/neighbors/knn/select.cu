@@ -5,7 +5,6 @@
 // cloud once a byte and once to collect.
 #include <type_traits>
 
-#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
 
 namespace torchvox {

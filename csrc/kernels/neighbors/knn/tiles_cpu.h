@@ -126,8 +126,9 @@ class KnnTilesCpu {
     const int64_t home = std::upper_bound(codes + 1, codes + cloud.groups, code) - codes - 1;
     search_group(cloud, home, q, found);
     if (static_cast<int64_t>(bounds.size()) < cloud.groups) bounds.resize(cloud.groups);
-    groups_.measure(q, cloud.first_group, cloud.groups, bounds.data());
-    const float* const bound = bounds.data();
+    float* const bound = bounds.data();
+    groups_.measure(q, cloud.first_group, cloud.groups,
+                    [bound](int64_t i, float d) { bound[i] = d; });
     float reach = found.reach();
     for (int64_t g = 0; g < cloud.groups; ++g) {
       if (bound[g] > reach || g == home) continue;
@@ -137,32 +138,6 @@ class KnnTilesCpu {
   }
 
  private:
-  struct Boxes {
-    std::vector<float> low_a, low_b, low_c, high_a, high_b, high_c;
-
-    void assign(int64_t count) {
-      for (auto* low : {&low_a, &low_b, &low_c}) low->assign(count, INFINITY);
-      for (auto* high : {&high_a, &high_b, &high_c}) high->assign(count, -INFINITY);
-    }
-    void include(int64_t box, const Point3& p) {
-      low_a[box] = std::min(low_a[box], p.a), high_a[box] = std::max(high_a[box], p.a);
-      low_b[box] = std::min(low_b[box], p.b), high_b[box] = std::max(high_b[box], p.b);
-      low_c[box] = std::min(low_c[box], p.c), high_c[box] = std::max(high_c[box], p.c);
-    }
-    // At most the distance of q to any point in the boxes from `begin` on.
-    TORCHVOX_INLINE void measure(const Point3& q, int64_t begin, int64_t count,
-                                 float* bound) const {
-      const float *la = low_a.data() + begin, *lb = low_b.data() + begin,
-                  *lc = low_c.data() + begin;
-      const float *ha = high_a.data() + begin, *hb = high_b.data() + begin,
-                  *hc = high_c.data() + begin;
-#pragma GCC ivdep
-      for (int64_t i = 0; i < count; ++i) {
-        bound[i] = dist2(gap(la[i], ha[i], q.a), gap(lb[i], hb[i], q.b), gap(lc[i], hc[i], q.c));
-      }
-    }
-  };
-
   struct Cloud {
     uint32_t skipped = 0;  // of its first points, which belong to clouds before it
     int64_t count;  // finite points
@@ -243,7 +218,7 @@ class KnnTilesCpu {
     const int64_t count =
         std::min<int64_t>(kGroup, (cloud.count + kTile - 1) / kTile - group * kGroup);
     float bound[kGroup];
-    tiles_.measure(q, first, kGroup, bound);
+    tiles_.measure(q, first, kGroup, [&bound](int64_t i, float d) { bound[i] = d; });
     uint32_t turn[kGroup];  // a bound without its lowest bits, and the tile in their place
     int within = 0;
     for (int t = 0; t < count; ++t) {
@@ -284,7 +259,7 @@ class KnnTilesCpu {
 
   std::vector<float> a_, b_, c_;
   std::vector<uint32_t> index_;
-  Boxes tiles_, groups_;
+  CpuBoxes tiles_, groups_;
   std::vector<uint32_t> first_code_;  // of the groups
   std::vector<Cloud> clouds_;
 };

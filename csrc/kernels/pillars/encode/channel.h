@@ -6,9 +6,6 @@
 // the maximum over the points needs A alone, and k once. Legacy columns drop W_p c.
 #pragma once
 
-#include <cstdint>
-
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/pillars/encode/encode.h"
 #include "csrc/kernels/pillars/moments.h"
 

@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/encode/channel.h"
 #include "csrc/kernels/pillars/prepare.cuh"

@@ -5,9 +5,6 @@
 // arithmetic of one channel. CPU: encode_cpu.cpp.
 #pragma once
 
-#include <cstdint>
-
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/map.h"
 
 namespace torchvox {

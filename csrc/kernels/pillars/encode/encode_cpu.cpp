@@ -6,13 +6,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/pillars/encode/channel.h"
 #include "csrc/kernels/pillars/map.h"
 #include "csrc/kernels/pillars/tree_sum_cpu.h"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int64_t kRowsPerTask = 64;
@@ -160,22 +158,6 @@ void run_typed(const PillarEncodeArgs& args, void* memory, const ParallelFor& pa
   });
 }
 
-}  // namespace
-
-int64_t workspace_bytes_cpu(const PillarEncodeArgs& args) {
-  Workspace workspace;
-  EncodeWork<double>(args, workspace);
-  return workspace.bytes();
-}
-
-void run_cpu(const PillarEncodeArgs& args, void* memory, const ParallelFor& parallel_for) {
-  with_pillar_types(args.map.dtype, args.wide(), [&](auto type, auto real) {
-    run_typed<decltype(type), decltype(real)>(args, memory, parallel_for);
-  });
-}
-
-namespace {
-
 // The sums of 32 rows, all channels and columns. kColumns as in RowGradient.
 template <class T, class Real, int kColumns>
 void sum_group(const PillarEncodeBackwardArgs& args, int64_t group, double* sums) {
@@ -212,6 +194,18 @@ auto sum_group_for(int64_t columns) {
 }
 
 }  // namespace
+
+int64_t workspace_bytes_cpu(const PillarEncodeArgs& args) {
+  Workspace workspace;
+  EncodeWork<double>(args, workspace);
+  return workspace.bytes();
+}
+
+void run_cpu(const PillarEncodeArgs& args, void* memory, const ParallelFor& parallel_for) {
+  with_pillar_types(args.map.dtype, args.wide(), [&](auto type, auto real) {
+    run_typed<decltype(type), decltype(real)>(args, memory, parallel_for);
+  });
+}
 
 int64_t workspace_bytes_cpu(const PillarEncodeBackwardArgs& args) {
   return host_tree_bytes(args.map.rows.rows, args.outputs * (args.map.decorated() + 1));

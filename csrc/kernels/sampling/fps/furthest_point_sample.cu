@@ -9,7 +9,6 @@
 #include "csrc/kernels/sampling/fps/kernels.cuh"
 
 namespace torchvox {
-
 namespace {
 
 constexpr int kThreads = 512;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/sampling/fps/cloud.h"
 #include "csrc/kernels/sampling/fps/plan.h"
 #include "csrc/kernels/spatial/candidates.h"
@@ -25,33 +24,19 @@ struct CpuTiles {
   static constexpr int kTile = kCpuTile;
   static constexpr int kGroup = 16;
 
-  struct Boxes {
-    std::vector<float> low_a, low_b, low_c, high_a, high_b, high_c;
+  struct Boxes : CpuBoxes {
     std::vector<int32_t> best;  // bits of the largest distance inside
 
     void assign(int64_t count) {
-      for (auto* low : {&low_a, &low_b, &low_c}) low->assign(count, INFINITY);
-      for (auto* high : {&high_a, &high_b, &high_c}) high->assign(count, -INFINITY);
+      CpuBoxes::assign(count);
       best.assign(count, kExcludedBits);
-    }
-    void include(int64_t box, const Point3& low, const Point3& high) {
-      low_a[box] = std::min(low_a[box], low.a), high_a[box] = std::max(high_a[box], high.a);
-      low_b[box] = std::min(low_b[box], low.b), high_b[box] = std::max(high_b[box], high.b);
-      low_c[box] = std::min(low_c[box], low.c), high_c[box] = std::max(high_c[box], high.c);
     }
     // hit[i]: whether a sample at q can lower a distance in box begin + i.
     TORCHVOX_INLINE void test(const Point3& q, int64_t begin, int64_t count, int32_t* hit) const {
-      const float *la = low_a.data() + begin, *lb = low_b.data() + begin,
-                  *lc = low_c.data() + begin;
-      const float *ha = high_a.data() + begin, *hb = high_b.data() + begin,
-                  *hc = high_c.data() + begin;
       const int32_t* bits = best.data() + begin;
-#pragma GCC ivdep
-      for (int64_t i = 0; i < count; ++i) {
-        const float bound =
-            dist2(gap(la[i], ha[i], q.a), gap(lb[i], hb[i], q.b), gap(lc[i], hc[i], q.c));
+      measure(q, begin, count, [=](int64_t i, float bound) {
         hit[i] = bit_cast<int32_t>(bound) < bits[i];  // bound is not negative: bits order it
-      }
+      });
     }
   };
 
@@ -82,8 +67,8 @@ struct CpuTiles {
       a[i] = p.a, b[i] = p.b, c[i] = p.c;
       d[i] = initial;
       code[i] = cloud.tie.code(order[i]);
-      tiles.include(i / kTile, p, p);
-      groups.include(i / group_points, p, p);
+      tiles.include(i / kTile, p);
+      groups.include(i / group_points, p);
       tiles.best[i / kTile] = groups.best[i / group_points] = initial;
     }
   }

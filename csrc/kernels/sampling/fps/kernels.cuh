@@ -3,7 +3,6 @@
 // The launchers that furthest_point_sample.cu puts together, and their scratch memory.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/sampling/fps/plan.h"
 #include "csrc/kernels/spatial/order.cuh"

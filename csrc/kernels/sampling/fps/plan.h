@@ -3,7 +3,6 @@
 // The launch plan of furthest point sampling on the GPU.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "csrc/kernels/core/plan_override.h"
@@ -14,7 +13,7 @@ namespace torchvox {
 // Plans that tests force.
 inline const PlanOverride fps_kernel_plan{
     "fps_kernel"};  // 0 one block in registers, 1 lazy tiles, 2 generic
-inline const PlanOverride fps_threads_plan{"fps_threads"};  // threads per block
+inline const PlanOverride fps_threads_plan{"fps_threads"};  // of a block class, or lazy
 inline const PlanOverride fps_points_per_thread_plan{"fps_points_per_thread"};
 inline const PlanOverride fps_members_plan{"fps_members"};  // lazy tiles: blocks that share a cloud
 inline const PlanOverride fps_cpu_plan{"fps_cpu"};  // see run_vectorized()

@@ -7,7 +7,6 @@
 
 #include <cooperative_groups.h>
 
-#include <cstdint>
 #include <utility>
 
 #include "csrc/kernels/spatial/scan.cuh"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxelize/block_local.cuh"
 #include "csrc/kernels/voxel/voxelize/number.cuh"
 

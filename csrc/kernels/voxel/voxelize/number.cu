@@ -8,14 +8,12 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <type_traits>
 
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/number.cuh"
 #include "csrc/kernels/voxel/voxelize/points.cuh"
 #include "csrc/kernels/voxel/voxelize/table.cuh"
 
 namespace torchvox {
-
 namespace {
 
 // The points [begin, end) of a block, one a thread.
@@ -97,25 +95,6 @@ cudaError_t launch_insert(const VoxelizeArgs& args, const VoxelWork& work,
   return launch_after(insert_kernel<Real, kCommon>, point_blocks(args), kVoxelThreads, context,
                       args, work);
 }
-
-}  // namespace
-
-cudaError_t insert_points(const VoxelizeArgs& args, const VoxelWork& work,
-                          const CudaContext& context) {
-  if (args.points.rows == 0) return cudaSuccess;
-  if (work.common) return launch_insert<float, true>(args, work, context);
-  return args.points.dtype == DType::kDouble ? launch_insert<double>(args, work, context)
-                                             : launch_insert<float>(args, work, context);
-}
-
-cudaError_t place_points(const VoxelizeArgs& args, const VoxelWork& work,
-                         const CudaContext& context) {
-  if (args.points.rows == 0) return cudaSuccess;
-  return launch_after(work.common ? place_kernel<true> : place_kernel<false>, point_blocks(args),
-                      kVoxelThreads, context, args, work);
-}
-
-namespace {
 
 constexpr int kAtOnce = 4;  // candidates of a thread that are read together
 
@@ -231,20 +210,8 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
   if (is_last) write_samples(args, work, shared.scan);
 }
 
-}  // namespace
-
-cudaError_t number_voxels(const VoxelizeArgs& args, const VoxelWork& work,
-                          const CudaContext& context) {
-  const unsigned blocks = static_cast<unsigned>(work.tiles);
-  return work.common
-      ? launch_after(number_kernel<true>, blocks, kVoxelThreads, context, args, work)
-      : launch_after(number_kernel<false>, blocks, kVoxelThreads, context, args, work);
-}
-
 // Ranks of the voxels for the sorted orders: by counting the marked cells below a key, or, when the
 // grid is too large for a bit a cell, by a radix sort of the keys that occur.
-
-namespace {
 
 // Marked cells before each group of 8 words. One group a thread, 32 bytes read, 4 written.
 __global__ void __launch_bounds__(kVoxelThreads) count_words_kernel(VoxelWork work) {
@@ -305,6 +272,29 @@ cudaError_t sort_voxels(const VoxelWork& work, size_t* bytes, int bits, cudaStre
 }
 
 }  // namespace
+
+cudaError_t insert_points(const VoxelizeArgs& args, const VoxelWork& work,
+                          const CudaContext& context) {
+  if (args.points.rows == 0) return cudaSuccess;
+  if (work.common) return launch_insert<float, true>(args, work, context);
+  return args.points.dtype == DType::kDouble ? launch_insert<double>(args, work, context)
+                                             : launch_insert<float>(args, work, context);
+}
+
+cudaError_t place_points(const VoxelizeArgs& args, const VoxelWork& work,
+                         const CudaContext& context) {
+  if (args.points.rows == 0) return cudaSuccess;
+  return launch_after(work.common ? place_kernel<true> : place_kernel<false>, point_blocks(args),
+                      kVoxelThreads, context, args, work);
+}
+
+cudaError_t number_voxels(const VoxelizeArgs& args, const VoxelWork& work,
+                          const CudaContext& context) {
+  const unsigned blocks = static_cast<unsigned>(work.tiles);
+  return work.common
+      ? launch_after(number_kernel<true>, blocks, kVoxelThreads, context, args, work)
+      : launch_after(number_kernel<false>, blocks, kVoxelThreads, context, args, work);
+}
 
 int64_t voxel_sort_bytes(const VoxelWork& work) {
   size_t bytes = 0;

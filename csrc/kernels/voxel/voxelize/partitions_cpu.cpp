@@ -7,7 +7,6 @@
 #include "csrc/kernels/voxel/voxelize/voxelize_cpu.h"
 
 namespace torchvox {
-
 namespace {
 
 // Keys of one partition -> voxels, numbered from 1 on. Open addressing over at least twice as many
@@ -99,22 +98,6 @@ class PartitionNumbering {
   const int64_t limit_;
   Numbering numbering_;
 };
-
-}  // namespace
-
-void number_partitions(const VoxelizeArgs& args, const VoxelCpuWork& work,
-                       const ParallelFor& parallel_for) {
-  with_values(args, work, [&](const auto& values) {
-    for_each_index(parallel_for, work.partitions, 1, [&](int64_t p) {
-      PartitionNumbering partition(args, work, values, static_cast<int>(p));
-      for (int64_t chunk = 0; chunk < work.chunks; ++chunk) {
-        work.chunk_partition_voxels[chunk * work.partitions + p] = partition.add_chunk(chunk);
-      }
-    });
-  });
-}
-
-namespace {
 
 // Rows from `begin` on, at most up to `most`, that are of one sample; sample -1: padding.
 struct SampleRows {
@@ -234,6 +217,18 @@ class RunFinder {
 };
 
 }  // namespace
+
+void number_partitions(const VoxelizeArgs& args, const VoxelCpuWork& work,
+                       const ParallelFor& parallel_for) {
+  with_values(args, work, [&](const auto& values) {
+    for_each_index(parallel_for, work.partitions, 1, [&](int64_t p) {
+      PartitionNumbering partition(args, work, values, static_cast<int>(p));
+      for (int64_t chunk = 0; chunk < work.chunks; ++chunk) {
+        work.chunk_partition_voxels[chunk * work.partitions + p] = partition.add_chunk(chunk);
+      }
+    });
+  });
+}
 
 void find_runs(const VoxelizeArgs& args, const VoxelCpuWork& work,
                const ParallelFor& parallel_for) {

@@ -4,10 +4,6 @@
 // consecutive points; every thread of it calls each function.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <cstdint>
-
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxelize/work.cuh"
 

@@ -3,7 +3,6 @@
 // Instances and launch of the last step, reduce.cuh.
 #include <algorithm>
 
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxelize/reduce.cuh"
 
 namespace torchvox {

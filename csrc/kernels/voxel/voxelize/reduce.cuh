@@ -6,11 +6,6 @@
 // Points are read once, gathered by index.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <cstdint>
-
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/points.cuh"
 #include "csrc/kernels/voxel/voxelize/values.cuh"

@@ -5,10 +5,7 @@
 // from it.
 #pragma once
 
-#include <cstdint>
-
 #include "csrc/kernels/core/atomics.h"
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/voxel/grid.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 

@@ -3,11 +3,6 @@
 // From the points of a segment to its row of `features`, by a warp.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <cstdint>
-
-#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/voxel/voxelize/work.cuh"
 
 namespace torchvox {

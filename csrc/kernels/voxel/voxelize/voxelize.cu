@@ -4,12 +4,10 @@
 // gradient.
 #include <algorithm>
 
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/voxel/voxelize/points.cuh"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox {
-
 namespace {
 
 // The workspace as every step expects it: all bits set. A kernel and not a memset, so that the next
@@ -19,6 +17,29 @@ __global__ void __launch_bounds__(kVoxelThreads) clear_kernel(VoxelWork work) {
   clear_workspace(work);
 }
 constexpr int kClearBlocks = 3;  // a multiprocessor: they take as long as all that it has room for
+
+constexpr int kThreads = 256;
+
+// One thread an element of the result, in order: coalesced writes, and reads of a voxel's row that
+// the points of one voxel share in cache.
+template <class Real>
+__global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs args) {
+  const int64_t stride = global_stride();
+  const int64_t point_step = stride / args.columns;
+  const int64_t column_step = stride % args.columns;
+  const int64_t values = args.rows * args.columns;
+  int64_t point = global_thread() / args.columns;
+  int64_t column = global_thread() % args.columns;
+  for (int64_t at = global_thread(); at < values; at += stride) {
+    store_as(args.grad_input, args.dtype, at, quiet(args.value<Real>(point, column)));
+    point += point_step;
+    column += column_step;
+    if (column >= args.columns) {
+      column -= args.columns;
+      ++point;
+    }
+  }
+}
 
 }  // namespace
 
@@ -128,33 +149,6 @@ cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext&
   TORCHVOX_CUDA_CHECK(place_points(args, work, context));
   return reduce_voxels(args, work, context);
 }
-
-namespace {
-
-constexpr int kThreads = 256;
-
-// One thread an element of the result, in order: coalesced writes, and reads of a voxel's row that
-// the points of one voxel share in cache.
-template <class Real>
-__global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs args) {
-  const int64_t stride = global_stride();
-  const int64_t point_step = stride / args.columns;
-  const int64_t column_step = stride % args.columns;
-  const int64_t values = args.rows * args.columns;
-  int64_t point = global_thread() / args.columns;
-  int64_t column = global_thread() % args.columns;
-  for (int64_t at = global_thread(); at < values; at += stride) {
-    store_as(args.grad_input, args.dtype, at, quiet(args.value<Real>(point, column)));
-    point += point_step;
-    column += column_step;
-    if (column >= args.columns) {
-      column -= args.columns;
-      ++point;
-    }
-  }
-}
-
-}  // namespace
 
 cudaError_t launch(const VoxelizeBackwardArgs& args, void*, const CudaContext& context) {
   if (args.rows == 0 || args.columns == 0) return cudaSuccess;

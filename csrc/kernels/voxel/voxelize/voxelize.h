@@ -11,9 +11,6 @@
 // launches. CPU: see voxelize_cpu.h.
 #pragma once
 
-#include <cstdint>
-
-#include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "csrc/kernels/voxel/voxelize/voxelize_cpu.h"

@@ -15,10 +15,8 @@
 //   points      what the outputs hold of each point              in chunks of points
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox {

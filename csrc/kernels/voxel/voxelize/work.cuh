@@ -8,11 +8,6 @@
 // range of perm that holds its points.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <cstdint>
-
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/grid_barrier.cuh"
 #include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/table.cuh"
