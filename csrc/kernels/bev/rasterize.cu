@@ -13,10 +13,8 @@
 
 namespace torchvox {
 
-// Mean intensities on the device. A cell's sum is a cascade over its points in input order; the
-// blocks of 32 that it is made of are summed by as many lanes at once, so that a large cell is no
-// serial chain.
-
+// A cell's mean is a cascade over its points in input order; the blocks of 32 that it is made of
+// are summed by as many lanes at once.
 inline constexpr int kMeanWarps = kBevThreads / 32;
 inline constexpr int kMeanBlock = 32;  // values that one lane sums
 inline constexpr int64_t kMeanChunk = 32 * kMeanBlock;  // values that one warp sums

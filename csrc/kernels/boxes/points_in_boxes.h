@@ -26,7 +26,7 @@ struct PointsInBoxesArgs {
   void* out = nullptr;
 
   TORCHVOX_HD static int64_t limited(const IndexArray& lengths, int64_t batch, int64_t capacity) {
-    return lengths.given() ? clamp_index(lengths[batch], 0, capacity) : capacity;
+    return clamp_index(lengths.given() ? lengths[batch] : capacity, 0, capacity);
   }
   TORCHVOX_HD int64_t point_count(int64_t batch) const {
     return limited(lengths, batch, points.rows);

@@ -12,13 +12,12 @@
 
 namespace torchvox {
 
-// Blocks that look at a tile of 64 x 64 pairs of boxes. A cheap test leaves few of them, scattered
-// over the lanes: those are listed, so that whole warps do the long test.
-
 inline constexpr int kPairTile = 64;
 inline constexpr int kPairTileThreads = 256;
 inline constexpr int kPairRowsPerThread = kPairTile * kPairTile / kPairTileThreads;
 
+// A cheap test leaves few pairs, scattered over the lanes: those are listed, so that whole warps do
+// the long test.
 struct PairQueue {
   uint16_t pairs[kPairTile * kPairTile];  // 64 * row + column, in any order
   int size;

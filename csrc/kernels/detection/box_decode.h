@@ -31,13 +31,6 @@ struct BoxCoder {
   TORCHVOX_HD int box_values() const { return values >= 9 ? 9 : 7; }
 };
 
-TORCHVOX_HD float square_root(float x) {
-#ifdef __CUDA_ARCH__
-  return __fsqrt_rn(x);
-#else
-  return std::sqrt(x);
-#endif
-}
 TORCHVOX_HD float floor_of(float x) {
 #ifdef __CUDA_ARCH__
   return floorf(x);
@@ -72,7 +65,7 @@ TORCHVOX_HD float turn_to_bin(const BoxCoder& coder, float yaw, int bin) {
 // box[box_values()] of the regressed values and an anchor (x, y, z, l, w, h, yaw).
 TORCHVOX_HD void decode_anchor(const BoxCoder& coder, const float* delta, const float* anchor,
                                int bin, float* box) {
-  const float diagonal = square_root(anchor[3] * anchor[3] + anchor[4] * anchor[4]);
+  const float diagonal = root(anchor[3] * anchor[3] + anchor[4] * anchor[4]);
   box[0] = delta[0] * diagonal + anchor[0];
   box[1] = delta[1] * diagonal + anchor[1];
   box[2] = delta[2] * anchor[5] + anchor[2];

@@ -29,11 +29,9 @@ struct SegmentSumArgs {
 
 TORCHVOX_KERNEL(SegmentSumArgs);
 
-// A Gradient is made
-// for one cloud and one item, a few channels side by side. load(slot) reads what the slot holds,
-// ahead of its turn; begin(row) turns to a row; term() is what the slot adds to it; store() ends
-// the row.
-
+// A Gradient is made for one cloud and one item, a few channels side by side. load(slot) reads what
+// the slot holds, ahead of its turn; begin(row) turns to a row; term() is what the slot adds to it;
+// store() ends the row.
 template <class T, int kWidth, bool kWeighted>
 struct SegmentGradient {
   using Args = SegmentSumArgs;

@@ -40,7 +40,7 @@ struct NmsArgs {
   int32_t* kept_counts = nullptr;  // [segments]
 
   TORCHVOX_HD int64_t count(int64_t segment) const {
-    return counts ? clamp_index(counts[segment], 0, capacity) : capacity;
+    return clamp_index(counts ? counts[segment] : capacity, 0, capacity);
   }
   TORCHVOX_HD int64_t box_at(int64_t segment, int64_t position) const {
     return order ? order[segment * capacity + position] : position;

@@ -20,7 +20,7 @@ struct RotatedNmsArgs {
   IndexArray lengths;  // [segments]: boxes that there are
 
   TORCHVOX_HD int64_t length(int64_t segment) const {
-    return lengths.given() ? clamp_index(lengths[segment], 0, nms.capacity) : nms.capacity;
+    return clamp_index(lengths.given() ? lengths[segment] : nms.capacity, 0, nms.capacity);
   }
 };
 

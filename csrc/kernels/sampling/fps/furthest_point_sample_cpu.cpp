@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Furthest point sampling on the CPU: a cloud a task, over the tiles of tiles_cpu.h; more axes and
-// doubles by one pass over the cloud a sample.
+// Furthest point sampling on the CPU, a cloud a task, pruned by boxes on two levels: tiles of 64
+// points, groups of 16 tiles. A sample tests the boxes of all groups, of the tiles in the few
+// groups that it can change, and updates the few tiles that it can change, in plain loops over
+// structures of arrays that vectorize. More axes and doubles: one pass over the cloud a sample.
 #include <algorithm>
 #include <vector>
 
@@ -10,12 +12,6 @@
 #include "csrc/kernels/spatial/candidates.h"
 
 namespace torchvox {
-
-// Exact furthest point sampling on the host, pruned by boxes on two levels: tiles of 64 points,
-// groups of 16 tiles. A sample tests the boxes of all groups, of the tiles in the few groups that
-// it can change, and updates the few tiles that it can change. The loops are plain and over
-// structures of arrays, so that the compiler turns them into the widest vectors of the chosen
-// instruction set.
 
 inline constexpr uint32_t kUnknownCode = 0xffffffffu;
 inline constexpr int32_t kExcludedBits = static_cast<int32_t>(0xbf800000u);  // of -1.0f
