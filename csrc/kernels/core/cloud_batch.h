@@ -152,7 +152,8 @@ struct CloudBatch {
   // Packed only: where a block begins, the block of a row or -1, and whether a row of it exists.
   TORCHVOX_HD int64_t offset(int64_t b) const {
     if (!offsets.given()) return b == 0 ? 0 : rows;
-    return clamp_index(offsets[b], 0, rows);
+    const int64_t o = offsets[b];
+    return o < 0 ? 0 : (o > rows ? rows : o);
   }
   TORCHVOX_HD int64_t block_of(int64_t row) const {
     if (!offsets.given()) return 0;
