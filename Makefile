@@ -101,15 +101,17 @@ sanitize-gpu: kernel-tests
 		echo "== $$tool $$test"; compute-sanitizer --tool $$tool --error-exitcode 1 $$test $$([ $$tool != racecheck ] || echo --quick) || exit 1; \
 	done; done
 
+CPP_FILES = $$(git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' ':!*/third_party/*')
+
 lint:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(CLANG_FORMAT) --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/*.h' 'tests/*.cpp' 'tests/*.cu' 'benchmarks/*.cu' 'examples/*.h' 'examples/*.cpp')
+	$(CLANG_FORMAT) --dry-run --Werror $(CPP_FILES)
 
 format:
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
-	$(CLANG_FORMAT) -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'tests/*.h' 'tests/*.cpp' 'tests/*.cu' 'benchmarks/*.cu' 'examples/*.h' 'examples/*.cpp')
+	$(CLANG_FORMAT) -i $(CPP_FILES)
 
 wheel: build/.built
 	$(if $(TORCHVOX_NO_VENV),,PATH="$(CURDIR)/.venv/bin:$$PATH") $(PY) -m pip wheel --no-build-isolation --no-deps -w dist .

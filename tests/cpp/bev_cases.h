@@ -3,21 +3,12 @@
 // The batches that the tests of the bird's-eye-view kernels run over.
 #pragma once
 
-#include <cmath>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "csrc/kernels/bev/grid.h"
-#include "csrc/kernels/core/cloud_batch.h"
-#include "tests/cpp/check.h"
+#include "tests/cpp/kernel_test.h"
 
 namespace torchvox::testing {
 
-inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// A packed batch in host memory. `dtype` says how `values` is stored in `bytes`.
+// A packed batch in host memory.
 struct Case {
   std::string name;
   std::vector<float> values;  // [rows, stride]
@@ -118,31 +109,30 @@ inline std::vector<Case> cases() {
   return all;
 }
 
-// The case with its values stored as T, host side.
-template <class T>
-std::vector<T> stored_as(const Case& c) {
-  std::vector<T> data;
-  for (const float v : c.values) data.push_back(narrow<T>(v));
-  return data;
+template <class Body>
+void each_case(const Body& body) {
+  for (const Case& c : cases()) {
+    for (const BevOrientation orientation :
+         {BevOrientation::kGrid, BevOrientation::kImage, BevOrientation::kNorthUp}) {
+      INFO(c.name);
+      CAPTURE(orientation);
+      body(c, grid_of(c, orientation));
+    }
+  }
 }
 
 template <class T>
-constexpr DType dtype_of() {
-  return sizeof(T) == 8 ? DType::kDouble : (sizeof(T) == 4 ? DType::kFloat : DType::kHalf);
-}
-
-template <class T>
-CloudBatch packed(const Case& c, const T* data, const int64_t* offsets, const int32_t* valid) {
+CloudBatch packed(Side& side, const Case& c, const std::vector<T>& data) {
   CloudBatch points;
-  points.data = data;
+  points.data = side.put(data);
   points.dtype = dtype_of<T>();
   points.rows = c.rows();
   points.columns = c.columns;
   points.row_stride = c.stride;
   points.packed = true;
   points.clouds = c.batches;
-  points.offsets = {c.offsets.empty() ? nullptr : offsets, true};
-  points.lengths = {c.num_valid.empty() ? nullptr : valid, false};
+  points.offsets = side.put(c.offsets, true);
+  points.lengths = {side.put(c.num_valid), false};
   return points;
 }
 

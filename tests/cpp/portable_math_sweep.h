@@ -3,6 +3,8 @@
 // What the portable functions give over a range of floats, on either side.
 #pragma once
 
+#include <vector>
+
 #include "csrc/kernels/core/portable_math.h"
 
 namespace torchvox::testing {
@@ -11,11 +13,6 @@ enum class SweepFunction { kExp, kLog, kSigmoid, kSin, kCos, kAtan2 };
 inline constexpr SweepFunction kSweepFunctions[] = {SweepFunction::kExp,     SweepFunction::kLog,
                                                     SweepFunction::kSigmoid, SweepFunction::kSin,
                                                     SweepFunction::kCos,     SweepFunction::kAtan2};
-
-inline const char* sweep_name(SweepFunction function) {
-  constexpr const char* kNames[] = {"exp", "log", "sigmoid", "sin", "cos", "atan2"};
-  return kNames[static_cast<int>(function)];
-}
 
 // The x of atan2(y, x): within a few binary orders of y, in all four quadrants.
 TORCHVOX_HD float sweep_partner(float y) {
@@ -35,8 +32,17 @@ TORCHVOX_HD float sweep_value(SweepFunction function, float x) {
   }
 }
 
+TORCHVOX_HD auto sweep_double(int64_t i) {
+  return portable::sin_cos(static_cast<double>(i) * 0.37);
+}
+
+// Sides compare over every 997th float, and over as many doubles about 0.
+inline constexpr uint32_t kSweepStep = 997;
+inline constexpr int kSweepCount = static_cast<int>((uint64_t{1} << 32) / kSweepStep);
+
 #ifdef TORCHVOX_CUDA
-void check_sweep_on_device();  // skips itself without a GPU
+std::vector<float> sweep_on_device(SweepFunction function);
+std::vector<double> sweep_double_on_device();  // sines and cosines
 #endif
 
 }  // namespace torchvox::testing

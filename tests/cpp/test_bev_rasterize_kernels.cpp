@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bev_rasterize: every channel on the CPU against a loop over the points of each cell, whatever
-// order threads run in, and CUDA against CPU bit for bit, gradients too.
-#include <cmath>
-#include <string>
-#include <vector>
-
+// bev_rasterize: every channel against a loop over the points of each cell, every side and its
+// gradients against one thread.
 #include "csrc/kernels/bev/rasterize.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "tests/cpp/bev_cases.h"
 
-namespace {
-
 using namespace torchvox;
 using namespace torchvox::testing;
+
+namespace {
 
 constexpr int kSlices = 3;
 constexpr int kOccupancySlices = 33;  // one more than a word has bits
@@ -52,27 +48,23 @@ struct Groups {
 
 Groups group(const std::vector<int32_t>& point_cell, int64_t cells) {
   Groups groups;
-  groups.offsets.assign(static_cast<size_t>(cells + 1), 0);
+  groups.offsets.assign(cells + 1, 0);
   for (const int32_t cell : point_cell) {
-    if (cell >= 0) ++groups.offsets[static_cast<size_t>(cell) + 1];
+    if (cell >= 0) ++groups.offsets[cell + 1];
   }
   for (size_t i = 1; i < groups.offsets.size(); ++i) groups.offsets[i] += groups.offsets[i - 1];
   std::vector<int32_t> next = groups.offsets;
   groups.rows.assign(point_cell.size(), -1);
   for (size_t row = 0; row < point_cell.size(); ++row) {
     if (point_cell[row] < 0) continue;
-    int32_t& slot = next[static_cast<size_t>(point_cell[row])];
-    groups.rows[static_cast<size_t>(slot++)] = static_cast<int32_t>(row);
+    groups.rows[next[point_cell[row]]++] = static_cast<int32_t>(row);
   }
   return groups;
 }
 
-BevRasterizeArgs raster_args(const CloudBatch& points, const BevGrid& grid,
-                             const BevIntensity& intensity) {
+BevRasterizeArgs raster_args(const BevGrid& grid) {
   BevRasterizeArgs args;
-  args.points = points;
   args.grid = grid;
-  args.intensity = intensity;
   args.planes = all_planes();
   args.density_base = 4;
   for (int n = 0; n < args.density_base; ++n) args.density[n] = static_cast<float>(n) / 4.f;
@@ -123,8 +115,8 @@ std::vector<float> expected_cell(const BevRasterizeArgs& args, const int32_t* ro
   }
   for (const int slices : {kSlices, kOccupancySlices}) {
     const bool occupancy = slices == kOccupancySlices;
-    std::vector<float> sliced(static_cast<size_t>(slices), occupancy ? 0.f : kFill);
-    std::vector<bool> hit(static_cast<size_t>(slices), false);
+    std::vector<float> sliced(slices, occupancy ? 0.f : kFill);
+    std::vector<bool> hit(slices, false);
     const float thickness = (upper - lower) / static_cast<float>(slices);
     for (int32_t i = 0; i < count; ++i) {
       const auto k = static_cast<size_t>(
@@ -149,113 +141,64 @@ std::vector<float> one_nan(std::vector<float> values) {
   return values;
 }
 
-void check_case(const Case& c, BevOrientation orientation) {
-  const std::string name =
-      c.name + ", orientation " + std::to_string(static_cast<int>(orientation));
-  const BevGrid grid = grid_of(c, orientation);
-  const int64_t cells = c.batches * grid.cells();
-  const CloudBatch points = packed(c, c.values.data(), c.offsets.data(), c.num_valid.data());
-  // Intensity is column 3 where rows have one, else column 2.
-  const int64_t column = c.columns > 3 ? 3 : 2;
-  const BevIntensity intensity{c.values.data() + column, DType::kFloat, c.stride};
+TEST_CASE("every channel and its gradients") {
+  each_case([](const Case& c, const BevGrid& grid) {
+    const int64_t cells = c.batches * grid.cells();
+    const auto point_cell = on_every_side([&](Side& side) {
+                              BevCellsArgs args;
+                              args.points = packed(side, c, c.values);
+                              args.grid = grid;
+                              args.point_cell = side.room<int32_t>("point_cell", c.rows());
+                              side.run(args);
+                            }).get<int32_t>("point_cell");
+    const Groups groups = group(point_cell, cells);
 
-  BevCellsArgs cells_args;
-  cells_args.points = points;
-  cells_args.grid = grid;
-  std::vector<int32_t> point_cell(static_cast<size_t>(c.rows()), 99);
-  cells_args.point_cell = point_cell.data();
-  run_on_host(cells_args, backward_for);
-  const Groups groups = group(point_cell, cells);
-
-  BevRasterizeArgs args = raster_args(points, grid, intensity);
-  args.cell_offsets = groups.offsets.data();
-  args.cell_points = groups.rows.data();
-  const int planes = args.planes.count;
-  std::vector<float> expected(static_cast<size_t>(cells * planes));
-  for (int64_t cell = 0; cell < cells; ++cell) {
-    const int32_t first = groups.offsets[static_cast<size_t>(cell)];
-    const int32_t count = groups.offsets[static_cast<size_t>(cell) + 1] - first;
-    const std::vector<float> values =
-        expected_cell(args, groups.rows.data() + first, count, c.values.data(), c.stride);
-    const int64_t sample = cell / grid.cells();
-    for (int p = 0; p < planes; ++p) {
-      expected[static_cast<size_t>((sample * planes + p) * grid.cells() + cell % grid.cells())] =
-          values[static_cast<size_t>(p)];
+    // Intensity is column 3 where rows have one, else column 2.
+    const int64_t column = c.columns > 3 ? 3 : 2;
+    BevRasterizeArgs args = raster_args(grid);
+    args.intensity = {c.values.data() + column, DType::kFloat, c.stride};
+    const int planes = args.planes.count;
+    std::vector<float> expected(cells * planes), grad(expected.size());
+    for (int64_t cell = 0; cell < cells; ++cell) {
+      const int32_t first = groups.offsets[cell], count = groups.offsets[cell + 1] - first;
+      const std::vector<float> values =
+          expected_cell(args, groups.rows.data() + first, count, c.values.data(), c.stride);
+      const int64_t sample = cell / grid.cells(), in_sample = cell % grid.cells();
+      for (int p = 0; p < planes; ++p) {
+        expected[(sample * planes + p) * grid.cells() + in_sample] = values[p];
+      }
     }
-  }
-  expected = one_nan(expected);
+    std::vector<int32_t> counts;  // of the first side
+    for (const Where where : {Where::kThread, Where::kThreads, Where::kDevice}) {
+      if (where == Where::kDevice && !has_device()) continue;
+      CAPTURE(where);
+      const Outputs got = run_on(where, [&](Side& side) {
+        BevRasterizeArgs bound = args;
+        bound.points = packed(side, c, c.values);
+        bound.intensity.data = static_cast<const float*>(bound.points.data) + column;
+        bound.cell_offsets = side.put(groups.offsets);
+        bound.cell_points = side.put(groups.rows);
+        bound.image = side.room<float>("image", expected.size());
+        bound.counts = side.room<int32_t>("counts", (c.batches + 1) * kBevCounts);
+        side.run(bound);
+      });
+      if (counts.empty()) counts = got.get<int32_t>("counts");
+      CHECK_SAME(one_nan(got.get<float>("image")), one_nan(expected));
+      CHECK_SAME(got.get<int32_t>("counts"), counts);
+    }
 
-  std::vector<int32_t> counts(static_cast<size_t>((c.batches + 1) * kBevCounts));
-  for (const bool threads : {false, true}) {
-    std::vector<float> image(expected.size(), 99.f);
-    args.image = image.data();
-    args.counts = counts.data();
-    run_on_host(args, threads ? backward_for : serial_for);
-    check_same(one_nan(image), expected, name + (threads ? ", threads" : "") + ": image");
-  }
-
-  BevRasterizeBackwardArgs backward;
-  backward.points = points;
-  backward.grid = grid;
-  backward.planes = args.planes;
-  std::vector<float> grad(expected.size());
-  for (size_t i = 0; i < grad.size(); ++i) grad[i] = static_cast<float>(i % 97) - 48.f;
-  std::vector<float> grad_points(static_cast<size_t>(c.rows() * c.columns), 99.f);
-  std::vector<float> grad_features(static_cast<size_t>(c.rows()), 99.f);
-  backward.grad_image = grad.data();
-  backward.grad_points = grad_points.data();
-  backward.grad_features = grad_features.data();
-  run_on_host(backward);
-  std::vector<float> again(grad_points.size(), 99.f);
-  backward.grad_points = again.data();
-  run_on_host(backward, backward_for);
-  check_same(again, grad_points, name + ": gradient with threads");
-
-#ifdef TORCHVOX_CUDA
-  if (!has_device()) return;
-  const DeviceBuffer<float> values(c.values), device_grad(grad);
-  const DeviceBuffer<int64_t> offsets(c.offsets);
-  const DeviceBuffer<int32_t> valid(c.num_valid), group_offsets(groups.offsets),
-      group_rows(groups.rows);
-  const DeviceBuffer<int32_t> device_cell(c.rows());
-  cells_args.points = packed(c, values.data(), offsets.data(), valid.data());
-  cells_args.point_cell = device_cell.data();
-  run_on_device(cells_args);
-  check_same(device_cell.host(), point_cell, name + ", CUDA: point_cell");
-
-  const DeviceBuffer<float> image(static_cast<int64_t>(expected.size()));
-  const DeviceBuffer<int32_t> device_counts(static_cast<int64_t>(counts.size()));
-  args.points = cells_args.points;
-  args.intensity.data = values.data() + column;
-  args.cell_offsets = group_offsets.data();
-  args.cell_points = group_rows.data();
-  args.image = image.data();
-  args.counts = device_counts.data();
-  run_on_device(args);
-  check_same(one_nan(image.host()), expected, name + ", CUDA: image");
-  check_same(device_counts.host(), counts, name + ", CUDA: counts");
-
-  const DeviceBuffer<float> device_points(c.rows() * c.columns), device_features(c.rows());
-  backward.points = cells_args.points;
-  backward.grad_image = device_grad.data();
-  backward.grad_points = device_points.data();
-  backward.grad_features = device_features.data();
-  run_on_device(backward);
-  check_same(device_points.host(), grad_points, name + ", CUDA: gradient of the points");
-  check_same(device_features.host(), grad_features, name + ", CUDA: gradient of the features");
-#endif
+    for (size_t i = 0; i < grad.size(); ++i) grad[i] = static_cast<float>(i % 97) - 48.f;
+    on_every_side([&](Side& side) {
+      BevRasterizeBackwardArgs backward;
+      backward.points = packed(side, c, c.values);
+      backward.grid = grid;
+      backward.planes = args.planes;
+      backward.grad_image = side.put(grad);
+      backward.grad_points = side.room<float>("grad_points", c.rows() * c.columns);
+      backward.grad_features = side.room<float>("grad_features", c.rows());
+      side.run(backward);
+    });
+  });
 }
 
 }  // namespace
-
-int main() {
-  for (const Case& c : cases()) {
-    check_case(c, BevOrientation::kGrid);
-    check_case(c, BevOrientation::kImage);
-    check_case(c, BevOrientation::kNorthUp);
-  }
-#ifdef TORCHVOX_CUDA
-  if (!has_device()) std::printf("CUDA skipped: no CUDA device\n");
-#endif
-  return finish("test_bev_rasterize_kernels");
-}

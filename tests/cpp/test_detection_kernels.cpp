@@ -1,26 +1,177 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Detection kernels without torch. Host results against a few plain lines that follow the contract;
-// with a GPU, its results against the host's, bit for bit. `--bench` times graph replays.
+// Detection kernels without torch: the host against a few plain lines that follow the contract,
+// every plan and side against the host.
 #include <algorithm>
-#include <cstdio>
 #include <functional>
+#include <numeric>
 
-#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/detection/decode_nms/decode_nms.h"
 #include "csrc/kernels/detection/decode_nms/rule.h"
-#include "tests/cpp/check.h"
-#include "tests/cpp/detection_cases.h"
+#include "tests/cpp/kernel_test.h"
 
 using namespace torchvox;
-using testing::check;
-using testing::check_same;
+using namespace torchvox::testing;
 
 namespace {
 
-DecodeResult on_host(const DecodeCase& c) {
-  DecodeResult result;
-  testing::run_on_host(c.bind(nullptr, result), testing::backward_for);
-  return result;
+// What the logits look like.
+enum class Logits { kSpread, kTied, kEqual, kSaturated, kSpoilt };
+
+// All heads of a size; the maps of a head are channels of one convolution's output.
+struct DecodeCase {
+  std::string name;
+  DecodeNmsArgs args;
+  bool channels_last = true;
+  std::vector<Bytes> outputs;  // a head
+  std::vector<std::vector<int32_t>> channels;  // of each map of a head, 0 for none
+  std::vector<std::vector<float>> anchors;
+
+  DecodeNmsArgs bind(Side& side) const {
+    DecodeNmsArgs bound = args;
+    const int64_t bytes = element_bytes(args.dtype);
+    for (int h = 0; h < args.heads; ++h) {
+      DecodeHead& head = bound.head[h];
+      const int32_t all = std::accumulate(channels[h].begin(), channels[h].end(), 0);
+      const int32_t cells = head.height * head.width;
+      const int32_t channel_stride = channels_last ? 1 : cells, step = channels_last ? all : 1;
+      const uint8_t* map = side.put(outputs[h]);
+      for (int m = 0; m < kMapKinds; ++m) {
+        head.map[m] = {map, int64_t{all} * cells, channel_stride, head.width * step, step};
+        map += channels[h][m] * bytes * channel_stride;
+      }
+      if (!anchors.empty()) head.anchors = side.put(anchors[h]);
+    }
+    const int64_t rows = args.batches * args.rows();
+    bound.boxes = side.room<float>("boxes", rows * args.box_values());
+    bound.scores = side.room<float>("scores", rows);
+    bound.labels = side.room<int32_t>("labels", rows);
+    bound.count = side.room<int32_t>("count", args.batches);
+    bound.overflow = side.room<int32_t>("overflow", args.batches);
+    return bound;
+  }
+  void operator()(Side& side) const { side.run(bind(side)); }
+};
+
+// Of mean 0 and deviation 1.
+double normal(Random& random) {
+  double sum = -6;
+  for (int i = 0; i < 12; ++i) sum += random.uniform(0, 1);
+  return sum;
+}
+
+double logit(Logits kind, Random& random) {
+  const double x = -3.0 + 1.5 * normal(random);
+  switch (kind) {
+    case Logits::kTied: return std::round(x * 2) / 2;
+    case Logits::kEqual: return -4.6;
+    case Logits::kSaturated: return 20 + x;
+    case Logits::kSpoilt: {
+      const float bad[] = {kNan, kNan, kInfinity, -kInfinity};
+      return random.below(5) == 0 ? bad[random.below(4)] : x;
+    }
+    case Logits::kSpread: break;
+  }
+  return x;
+}
+
+void add_head(DecodeCase& c, int32_t height, int32_t width, int32_t per_cell, int32_t classes,
+              const std::vector<int32_t>& channels, Logits kind, Random& random) {
+  DecodeNmsArgs& args = c.args;
+  DecodeHead& head = args.head[args.heads];
+  head.height = height;
+  head.width = width;
+  head.per_cell = per_cell;
+  head.classes = classes;
+  if (args.heads > 0) {
+    const DecodeHead& before = args.head[args.heads - 1];
+    head.first_class = before.first_class + before.classes;
+    head.first_box = before.first_box + before.boxes();
+    head.first_pair = before.first_pair + before.boxes() * before.classes;
+  }
+  ++args.heads;
+  const int64_t all = std::accumulate(channels.begin(), channels.end(), 0);
+  const int64_t cells = int64_t{height} * width;
+  std::vector<double> values(args.batches * all * cells);
+  for (int64_t i = 0; i < static_cast<int64_t>(values.size()); ++i) {
+    const int64_t channel = c.channels_last ? i % all : i / cells % all;
+    values[i] = channel < channels[0] ? logit(kind, random) : 0.3 * normal(random);
+    if (kind == Logits::kSpoilt && channel >= channels[0] && random.below(97) == 0) values[i] = 1e4;
+  }
+  c.outputs.push_back(store(values, args.dtype));
+  c.channels.push_back(channels);
+}
+
+void add_anchors(DecodeCase& c, double meters) {
+  const DecodeHead& head = c.args.head[c.args.heads - 1];
+  std::vector<float> anchors;
+  for (int32_t y = 0; y < head.height; ++y) {
+    for (int32_t x = 0; x < head.width; ++x) {
+      for (int32_t a = 0; a < head.per_cell; ++a) {
+        const float l = a < 2 ? 3.9f : 0.8f + 0.5f * a;
+        for (const double v : {x * meters, y * meters - 20, -1.0, 1.0 * l, l * 0.4, 1.6}) {
+          anchors.push_back(static_cast<float>(v));
+        }
+        anchors.push_back(a % 2 ? 1.57f : 0.0f);
+      }
+    }
+  }
+  c.anchors.push_back(anchors);
+}
+
+// KITTI's three classes: 6 anchors a cell.
+DecodeCase kitti_case(DType dtype, int64_t batches, int32_t height, int32_t width,
+                      bool channels_last, Logits kind, Random& random) {
+  DecodeCase c;
+  c.channels_last = channels_last;
+  DecodeNmsArgs& args = c.args;
+  args.dtype = dtype;
+  args.batches = batches;
+  args.coder.values = 7;
+  args.coder.bins = 2;
+  args.coder.dir_offset = 0.78539f;
+  args.coder.period = 3.14159274f;
+  args.score_threshold = 0.1f;
+  args.pre = 4096;
+  args.post = 500;
+  args.nms_threshold[0] = args.nms_threshold[1] = args.nms_threshold[2] = 0.01f;
+  for (int k = 0; k < kMostClasses; ++k) args.label[k] = k;
+  add_head(c, height, width, 6, 3, {18, 42, 12, 0, 0, 0}, kind, random);
+  add_anchors(c, 0.32);
+  return c;
+}
+
+DecodeCase center_case(DType dtype, int64_t batches, int32_t size, bool channels_last, Logits kind,
+                       Random& random) {
+  DecodeCase c;
+  c.channels_last = channels_last;
+  DecodeNmsArgs& args = c.args;
+  args.dtype = dtype;
+  args.batches = batches;
+  args.centers = true;
+  args.center.velocity = true;
+  args.center.stride = 4;
+  args.center.voxel[0] = args.center.voxel[1] = 0.2f;
+  args.center.low[0] = args.center.low[1] = -51.2f;
+  args.has_range = true;
+  for (int k = 0; k < 3; ++k) {
+    args.range[k] = k < 2 ? -61.2f : -10;
+    args.range[k + 3] = -args.range[k];
+  }
+  args.score_threshold = 0.1f;
+  args.closed = false;
+  args.group = DecodeGroup::kHead;
+  args.best_class = false;
+  args.pre = 500;
+  args.post = 83;
+  for (int k = 0; k < kMostClasses; ++k) {
+    args.nms_threshold[k] = 0.2f;
+    args.label[k] = k;
+  }
+  for (const int32_t classes : {1, 2, 2, 1, 2, 2}) {
+    add_head(c, size, size, 1, classes, {classes, 2, 1, 3, 2, 2}, kind, random);
+  }
+  return c;
 }
 
 // Scores of all candidates that pass, best first: what the rows of a call without NMS hold.
@@ -28,9 +179,10 @@ void check_selection(DecodeCase c) {
   c.args.circle = true;  // thins out nothing: no distance is at most -1
   std::fill_n(c.args.nms_threshold, kMostClasses, -1.0f);
   c.args.has_range = false;
-  const DecodeResult got = on_host(c);
-  DecodeResult unused;
-  const DecodeNmsArgs args = c.bind(nullptr, unused);
+  const Outputs got = run_on(Where::kThreads, c);
+  const auto boxes = got.get<float>("boxes"), scores = got.get<float>("scores");
+  Side side(Where::kThread);
+  const DecodeNmsArgs args = c.bind(side);
   const bool pairs = selects_pairs(args);
   for (int64_t b = 0; b < args.batches; ++b) {
     const DecodeSample<float> sample{args, b, -INFINITY};
@@ -50,23 +202,23 @@ void check_selection(DecodeCase c) {
         float box[kMostBoxValues] = {};
         if (!sample.decode(candidate_of(args, pairs, key_number(key)), box)) continue;
         if (kept++ == args.post) break;
-        check(got.scores[row] == score_of(key_score(key)) &&
-                  std::equal(box, box + args.box_values(),
-                             got.boxes.begin() + row * args.box_values()),
-              c.name + ": row " + std::to_string(row));
+        CAPTURE(row);
+        CHECK(scores[row] == score_of(key_score(key)));
+        CHECK(std::equal(box, box + args.box_values(), &boxes[row * args.box_values()]));
         ++row;
       }
     }
-    check(row - b * args.rows() == got.count[b], c.name + ": count");
-    check(over == got.overflow[b], c.name + ": overflow");
+    CHECK(row - b * args.rows() == got.get<int32_t>("count")[b]);
+    CHECK(over == got.get<int32_t>("overflow")[b]);
   }
 }
 
-void each_case(bool quick, const std::function<void(const DecodeCase&)>& body) {
-  std::mt19937 random(5);
+void each_case(const std::function<void(const DecodeCase&)>& body) {
+  Random random(5);
   int number = 0;
   const auto run = [&](DecodeCase c, const char* what) {
     c.name = std::string(what) + ", case " + std::to_string(number++);
+    INFO(c.name);
     body(c);
   };
   const DType types[] = {DType::kFloat, DType::kHalf, DType::kBFloat16};
@@ -105,107 +257,29 @@ void each_case(bool quick, const std::function<void(const DecodeCase&)>& body) {
   }
 }
 
-#ifdef TORCHVOX_CUDA
-void check_on_device(const DecodeCase& c, const Target& target) {
-  const DecodeResult expected = on_host(c);
-  for (const int64_t kernels : {0, 1}) {
-    set_plan_override("decode_kernels", kernels);
-    DeviceBuffers device;
-    DecodeResult got;
-    const DecodeNmsArgs args = c.bind(&device, got);
-    int failed = 0;
-    for (int repeat = 0; repeat < 2; ++repeat) run_where(args, &device, &target, failed);
-    device.read(args.boxes, got.boxes);
-    device.read(args.scores, got.scores);
-    device.read(args.labels, got.labels);
-    device.read(args.count, got.count);
-    device.read(args.overflow, got.overflow);
-    const std::string what = c.name + (kernels ? ", fused" : "");
-    check(failed == 0, what + ": launch");
-    check_same(got.count, expected.count, what + ": count");
-    check_same(got.overflow, expected.overflow, what + ": overflow");
-    check_same(got.scores, expected.scores, what + ": scores");
-    check_same(got.labels, expected.labels, what + ": labels");
-    check_same(got.boxes, expected.boxes, what + ": boxes");
-  }
-  set_plan_override("decode_kernels", kAutomatic);
-}
-#endif
-
-// Replays on the GPU with each plan, else one host thread.
-void time_case(const DecodeCase& c, const char* what) {
-  Target target;
-  const bool gpu = find_device(target);
-  for (const int64_t kernels : {0, 1}) {
-    if (!gpu && kernels == 0) continue;
-    set_plan_override("decode_kernels", kernels);
-    DecodeResult result;
-    DeviceBuffers device;
-    const DecodeNmsArgs args = c.bind(gpu ? &device : nullptr, result);
-    std::vector<char> workspace(gpu ? 0 : workspace_bytes(args, Target{}));
-    const double microseconds = gpu
-        ? replay_microseconds(args, device, target, 200)
-        : host_microseconds([&] { run_cpu(args, workspace.data(), serial_for); });
-    if (gpu) device.read(args.count, result.count);
-    if (gpu) device.read(args.overflow, result.overflow);
-    std::printf("%s B=%d %s threshold %.1f%s: %.1f us (%d kept, %d beyond)\n", what,
-                static_cast<int>(args.batches), c.channels_last ? "channels last" : "contiguous",
-                args.score_threshold, kernels ? " fused" : "", microseconds, result.count[0],
-                result.overflow[0]);
-  }
-  set_plan_override("decode_kernels", kAutomatic);
-}
-
-void bench() {
-  std::mt19937 random(7);
-  for (const bool last : {true, false}) {
-    for (const int64_t batches : {1, 4, 16}) {
-      if (!last && batches > 1) continue;
-      DecodeCase c = kitti_case(DType::kHalf, batches, 248, 216, last, Logits::kSpread, random);
-      for (const float threshold : {0.9f, 0.7f, 0.0f}) {
-        c.args.score_threshold = threshold;
-        time_case(c, "kitti");
-      }
-    }
-  }
-  DecodeCase equal = kitti_case(DType::kHalf, 1, 248, 216, true, Logits::kEqual, random);
-  equal.args.score_threshold = 0;
-  time_case(equal, "kitti, all equal");
-  DecodeCase shared = kitti_case(DType::kHalf, 1, 248, 216, true, Logits::kSpread, random);
-  shared.args.group = DecodeGroup::kClass;
-  shared.args.best_class = false;
-  shared.args.shared_pre = shared.args.global_post = true;
-  shared.args.pre = 100;
-  shared.args.post = 50;
-  time_case(shared, "kitti by class");
-  for (const float threshold : {0.5f, 0.0f}) {
-    DecodeCase c = center_case(DType::kHalf, 1, 128, true, Logits::kSpread, random);
-    c.args.score_threshold = threshold;
-    time_case(c, "nuscenes centers");
-  }
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "--bench") {
-    bench();
-    return 0;
-  }
-  // racecheck watches every shared access: --quick leaves out most cases.
-  const bool quick = mode == "--quick";
-  each_case(quick, [](const DecodeCase& c) {
+TEST_CASE("candidates without suppression are the best scores") {
+  each_case([](const DecodeCase& c) {
     if (c.args.dtype == DType::kFloat && !c.args.shared_pre && !c.args.global_post) {
       check_selection(c);
     }
   });
-#ifdef TORCHVOX_CUDA
-  if (Target target; find_device(target)) {
-    each_case(quick, [&](const DecodeCase& c) { check_on_device(c, target); });
-  } else {
-    std::printf("no GPU: host only\n");
-  }
-#endif
-  return testing::finish("test_detection_kernels");
 }
+
+TEST_CASE("every side and plan finds the same boxes") {
+  each_case([](const DecodeCase& c) {
+    const Outputs want = run_on(Where::kThread, c);
+    check_side(Where::kThreads, c, want);
+    const auto twice = [&](Side& side) {
+      const DecodeNmsArgs args = c.bind(side);
+      side.run(args);
+      side.run(args);
+    };
+    for (const int kernels : {0, 1}) {
+      CAPTURE(kernels);
+      const Plan plan("decode_kernels", kernels);
+      check_side(Where::kDevice, twice, want);
+    }
+  });
+}
+
+}  // namespace

@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Overlaps of boxes, their gradients and points in boxes, without torch: properties on the host;
-// with a GPU, the device against the host, bit for bit. `--bench` times graph replays.
-#include <cmath>
-#include <cstdio>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
+// Overlaps of boxes, their gradients and points in boxes, without torch: properties on the host,
+// every side against one thread.
+#include <numeric>
 
 #include "csrc/kernels/boxes/points_in_boxes.h"
 #include "csrc/kernels/boxes/rotated_iou.h"
-#include "tests/cpp/check.h"
-#include "tests/cpp/device_buffers.h"
-#include "tests/cpp/store.h"
+#include "tests/cpp/kernel_test.h"
 
 using namespace torchvox;
 using namespace torchvox::testing;
@@ -44,276 +37,99 @@ std::vector<double> make_boxes(int64_t count, Random& random) {
   return boxes;
 }
 
-using Bytes = std::vector<uint8_t>;
-
-// Memory of one side for the arrays of a call.
-class HostMemory {
- public:
-  const void* read(const Bytes& bytes) { return bytes.data(); }
-  void* write(Bytes& bytes) { return bytes.data(); }
-  template <class Args>
-  void run(const Args& args) {
-    run_on_host(args, backward_for);
-  }
-  void finish() {}
-};
-
-#ifdef TORCHVOX_CUDA
-class DeviceMemory {
- public:
-  const void* read(const Bytes& bytes) {
-    buffers_.push_back(std::make_unique<DeviceBuffer<uint8_t>>(bytes));
-    return buffers_.back()->data();
-  }
-  void* write(Bytes& bytes) {
-    outputs_.push_back({&bytes, buffers_.size()});
-    buffers_.push_back(std::make_unique<DeviceBuffer<uint8_t>>(bytes));
-    return buffers_.back()->data();
-  }
-  template <class Args>
-  void run(const Args& args) {
-    run_on_device(args);
-  }
-  void finish() {
-    for (const auto& [bytes, at] : outputs_) *bytes = buffers_[at]->host();
-  }
-
- private:
-  std::vector<std::unique_ptr<DeviceBuffer<uint8_t>>> buffers_;
-  std::vector<std::pair<Bytes*, size_t>> outputs_;
-};
-#endif
-
-struct IouCase {
-  std::string name;
-  RotatedIouArgs args;
-  Bytes a, b, grad;
-
-  int64_t element() const { return args.dtype == DType::kDouble ? 8 : 4; }
-  int64_t values() const { return args.batches * args.a.rows * (args.is_paired ? 1 : args.b.rows); }
-};
-
-IouCase make_iou(int64_t batches, int64_t rows, int64_t columns, DType dtype, bool is_paired,
-                 bool is_volume, Random& random) {
-  IouCase c;
-  c.name = std::to_string(batches) + " x " + std::to_string(rows) + " x " +
-      std::to_string(columns) + (dtype == DType::kDouble ? ", double" : ", float") +
-      (is_paired ? ", paired" : "") + (is_volume ? ", 3d" : "");
-  c.args.dtype = dtype;
-  c.args.batches = batches;
-  c.args.is_paired = is_paired;
-  c.args.is_volume = is_volume;
-  c.args.a = {nullptr, rows, kColumns, rows * kColumns};
-  c.args.b = {nullptr, columns, kColumns, columns * kColumns};
-  c.a = store(make_boxes(batches * rows, random), dtype);
-  c.b = store(make_boxes(batches * columns, random), dtype);
-  std::vector<double> grad(c.values());
-  for (double& g : grad) g = random.uniform(-1, 1);
-  c.grad = store(grad, dtype);
-  return c;
-}
-
-template <class Memory>
-std::vector<Bytes> run_iou(const IouCase& c, Memory memory) {
-  std::vector<Bytes> out{Bytes(c.values() * c.element(), 0xab), Bytes(c.a.size(), 0xab),
-                         Bytes(c.b.size(), 0xab)};
-  RotatedIouArgs args = c.args;
-  args.a.data = memory.read(c.a);
-  args.b.data = memory.read(c.b);
-  args.iou = memory.write(out[0]);
-  memory.run(args);
-  RotatedIouBackwardArgs backward;
-  backward.forward = args;
-  backward.grad = memory.read(c.grad);
-  backward.a_columns = backward.b_columns = kColumns;
-  backward.grad_a = memory.write(out[1]);
-  backward.grad_b = memory.write(out[2]);
-  memory.run(backward);
-  memory.finish();
-  return out;
-}
-
-[[maybe_unused]] void check_all_same(const std::vector<Bytes>& got, const std::vector<Bytes>& want,
-                                     const std::string& name) {
-  for (size_t k = 0; k < want.size(); ++k) {
-    check_same(got[k], want[k], name + ", output " + std::to_string(k));
-  }
-}
-
-void check_iou(const IouCase& c, [[maybe_unused]] bool on_gpu) {
-  const std::vector<Bytes> want = run_iou(c, HostMemory());
-  bool in_range = true;
-  for (int64_t i = 0; i < c.values(); ++i) {
-    const double iou = c.args.dtype == DType::kDouble
-        ? reinterpret_cast<const double*>(want[0].data())[i]
-        : reinterpret_cast<const float*>(want[0].data())[i];
-    in_range = in_range && iou >= 0 && iou <= 1;
-  }
-  check(in_range, c.name + ": in [0, 1]");
-#ifdef TORCHVOX_CUDA
-  if (on_gpu) check_all_same(run_iou(c, DeviceMemory()), want, c.name);
-#endif
-}
-
-struct InsideCase {
-  std::string name;
-  PointsInBoxesArgs args;
-  Bytes points, boxes;
-  std::vector<int32_t> lengths, box_lengths;
-
-  int64_t bytes() const {
-    const int64_t points = args.batches * args.points.rows, boxes = args.batches * args.boxes.rows;
-    switch (args.mode) {
-      case PointsInBoxesMode::kIndex: return 4 * points;
-      case PointsInBoxesMode::kMask: return points * args.boxes.rows;
-      default: return 4 * boxes;
-    }
-  }
-};
-
-Bytes bytes_of(const std::vector<int32_t>& values) {
-  const auto* const begin = reinterpret_cast<const uint8_t*>(values.data());
-  return Bytes(begin, begin + 4 * values.size());
-}
-
-template <class Memory>
-Bytes run_inside(const InsideCase& c, Memory memory) {
-  Bytes out(c.bytes(), 0xab);
-  PointsInBoxesArgs args = c.args;
-  const Bytes lengths = bytes_of(c.lengths), box_lengths = bytes_of(c.box_lengths);
-  args.points.data = memory.read(c.points);
-  args.boxes.data = memory.read(c.boxes);
-  if (!c.lengths.empty()) args.lengths = {memory.read(lengths), false};
-  if (!c.box_lengths.empty()) args.box_lengths = {memory.read(box_lengths), false};
-  args.out = memory.write(out);
-  memory.run(args);
-  memory.finish();
-  return out;
-}
-
-void check_inside(int64_t batches, int64_t points, int64_t boxes, DType dtype, Random& random,
-                  [[maybe_unused]] bool on_gpu) {
-  InsideCase c;
-  c.args.dtype = dtype;
-  c.args.batches = batches;
-  c.args.points = {nullptr, points, 4, 4 * points};
-  c.args.boxes = {nullptr, boxes, kColumns, kColumns * boxes};
-  c.args.margin = boxes % 2 ? 0.01 : 0;
-  std::vector<double> values(batches * points * 4);
-  for (double& v : values) v = random.uniform(-4, 4);
-  for (size_t i = 8; i < values.size(); i += 97) values[i] = NAN;
-  c.points = store(values, dtype);
-  c.boxes = store(make_boxes(batches * boxes, random), dtype);
-  for (const bool has_lengths : {false, true}) {
-    for (int64_t b = 0; b < (has_lengths ? batches : 0); ++b) {
-      c.lengths.push_back(static_cast<int32_t>(b == 0 ? points / 2 : 1 << 30));
-      c.box_lengths.push_back(static_cast<int32_t>(b == 0 ? 1 << 30 : boxes / 3 - 1));
-    }
-    int64_t counted = 0, masked = 0;
-    for (const auto mode :
-         {PointsInBoxesMode::kIndex, PointsInBoxesMode::kMask, PointsInBoxesMode::kCount}) {
-      c.args.mode = mode;
-      const Bytes want = run_inside(c, HostMemory());
-      if (mode == PointsInBoxesMode::kMask) {
-        for (const uint8_t held : want) masked += held;
-      }
-      for (size_t i = 0; mode == PointsInBoxesMode::kCount && i < want.size() / 4; ++i) {
-        counted += reinterpret_cast<const int32_t*>(want.data())[i];
-      }
-#ifdef TORCHVOX_CUDA
-      if (!on_gpu) continue;
-      check_same(run_inside(c, DeviceMemory()), want,
-                 "points in boxes, mode " + std::to_string(static_cast<int>(mode)) + ", " +
-                     std::to_string(points) + " x " + std::to_string(boxes));
-#endif
-    }
-    check(counted == masked, "counts are sums of masks");
-  }
-}
-
-// Boxes about a street of 80 m, points of a sweep.
-void bench() {
-#ifdef TORCHVOX_CUDA
-  Target target;
-  if (!find_device(target)) return;
-  Random random(5);
-  DeviceBuffers device;
-  const auto boxes = [&](int64_t count) {
-    std::vector<double> made = make_boxes(count, random);
-    for (int64_t i = 0; i < 2 * count; ++i) made[i / 2 * kColumns + i % 2] *= 10;
-    return device.copy(store(made, DType::kFloat));
-  };
-  const auto show = [&](const char* what, int64_t rows, int64_t columns, const auto& args) {
-    std::printf("%s %lld x %lld: %.1f us\n", what, static_cast<long long>(rows),
-                static_cast<long long>(columns), replay_microseconds(args, device, target, 200));
-  };
-  for (const int64_t rows : {1024, 4096}) {
+template <class T>
+void check_iou(int64_t batches, int64_t rows, int64_t columns, bool is_paired, bool is_volume,
+               Random& random) {
+  INFO(batches, " x ", rows, " x ", columns);
+  CAPTURE(is_paired);
+  CAPTURE(is_volume);
+  const int64_t values = batches * rows * (is_paired ? 1 : columns);
+  const auto a = narrowed<T>(make_boxes(batches * rows, random)),
+             b = narrowed<T>(make_boxes(batches * columns, random)),
+             grad = narrowed<T>(random.uniforms(values));
+  const Outputs got = on_every_side([&](Side& side) {
     RotatedIouArgs args;
-    args.batches = 1;
-    args.a = {boxes(rows), rows, kColumns, 0};
-    args.b = {boxes(rows), rows, kColumns, 0};
-    args.iou = device.allocate(4 * rows * rows);
-    show("rotated_iou", rows, rows, args);
-    args.is_volume = true;
-    show("rotated_iou 3d", rows, rows, args);
+    args.dtype = dtype_of<T>();
+    args.batches = batches;
+    args.is_paired = is_paired;
+    args.is_volume = is_volume;
+    args.a = {side.put(a), rows, kColumns, rows * kColumns};
+    args.b = {side.put(b), columns, kColumns, columns * kColumns};
+    args.iou = side.room<T>("iou", values);
+    side.run(args);
     RotatedIouBackwardArgs backward;
     backward.forward = args;
-    backward.grad = args.iou;
+    backward.grad = side.put(grad);
     backward.a_columns = backward.b_columns = kColumns;
-    backward.grad_a = device.allocate(4 * rows * kColumns);
-    backward.grad_b = device.allocate(4 * rows * kColumns);
-    show("gradient 3d", rows, rows, backward);
-    backward.forward.is_paired = true;
-    show("paired gradient 3d", rows, 1, backward);
+    backward.grad_a = side.room<T>("grad_a", a.size());
+    backward.grad_b = side.room<T>("grad_b", b.size());
+    side.run(backward);
+  });
+  bool in_range = true;
+  for (const T iou : got.get<T>("iou")) in_range = in_range && iou >= 0 && iou <= 1;
+  CHECK(in_range);
+}
+
+TEST_CASE_TEMPLATE("overlaps are in [0, 1]", T, float, double) {
+  Random random(4);
+  for (const bool is_volume : {false, true}) {
+    for (const int64_t rows : {0, 1, 64, 65, 300}) {
+      if (quick && rows != 65) continue;
+      check_iou<T>(2, rows, 70, false, is_volume, random);
+      check_iou<T>(1, rows, 3, false, is_volume, random);
+      check_iou<T>(2, rows, rows, true, is_volume, random);
+    }
+    check_iou<T>(2, 5, 0, false, is_volume, random);
   }
-  PointsInBoxesArgs args;
-  constexpr int64_t kPoints = 111000, kBoxes = 50;
-  std::vector<double> points(3 * kPoints);
-  for (double& p : points) p = random.uniform(-40, 40);
-  args.batches = 1;
-  args.points = {device.copy(store(points, DType::kFloat)), kPoints, 3, 0};
-  args.boxes = {boxes(kBoxes), kBoxes, kColumns, 0};
-  args.out = device.allocate(4 * kPoints * kBoxes);
-  for (const auto mode :
-       {PointsInBoxesMode::kIndex, PointsInBoxesMode::kMask, PointsInBoxesMode::kCount}) {
-    args.mode = mode;
-    show("points_in_boxes", kPoints, kBoxes, args);
+}
+
+template <class T>
+void check_inside(int64_t rows, int64_t columns, Random& random) {
+  constexpr int64_t kBatches = 2;
+  INFO(rows, " points, ", columns, " boxes");
+  auto points = narrowed<T>(random.uniforms(kBatches * rows * 4, -4, 4));
+  for (size_t i = 8; i < points.size(); i += 97) points[i] = kNan;
+  const auto boxes = narrowed<T>(make_boxes(kBatches * columns, random));
+  const auto found = [&](PointsInBoxesMode mode, bool has_lengths) {
+    CAPTURE(mode);
+    return on_every_side([&](Side& side) {
+      PointsInBoxesArgs args;
+      args.dtype = dtype_of<T>();
+      args.batches = kBatches;
+      args.points = {side.put(points), rows, 4, 4 * rows};
+      args.boxes = {side.put(boxes), columns, kColumns, kColumns * columns};
+      args.margin = columns % 2 ? 0.01 : 0;
+      args.mode = mode;
+      if (has_lengths) {
+        args.lengths = side.put({rows / 2, 1 << 30}, false);
+        args.box_lengths = side.put({1 << 30, columns / 3 - 1}, false);
+      }
+      if (mode == PointsInBoxesMode::kMask) {
+        args.out = side.room<uint8_t>("out", kBatches * rows * columns);
+      } else {
+        const bool is_index = mode == PointsInBoxesMode::kIndex;
+        args.out = side.room<int32_t>("out", kBatches * (is_index ? rows : columns));
+      }
+      side.run(args);
+    });
+  };
+  for (const bool has_lengths : {false, true}) {
+    CAPTURE(has_lengths);
+    found(PointsInBoxesMode::kIndex, has_lengths);
+    const auto mask = found(PointsInBoxesMode::kMask, has_lengths).template get<uint8_t>("out");
+    const auto count = found(PointsInBoxesMode::kCount, has_lengths).template get<int32_t>("out");
+    CHECK(std::accumulate(mask.begin(), mask.end(), 0) ==
+          std::accumulate(count.begin(), count.end(), 0));
   }
-#endif
+}
+
+TEST_CASE_TEMPLATE("counts of points in boxes are sums of masks", T, float, double) {
+  Random random(5);
+  for (const int64_t points : {0, 1, 255, 1024, 5000}) {
+    for (const int64_t boxes : {0, 1, 50, 131}) {
+      if (!quick || (points == 1024 && boxes != 131)) check_inside<T>(points, boxes, random);
+    }
+  }
 }
 
 }  // namespace
-
-int main(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[1]) == "--bench") {
-    bench();
-    return 0;
-  }
-  // racecheck watches every shared access: --quick leaves out most cases.
-  const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
-  bool on_gpu = false;
-#ifdef TORCHVOX_CUDA
-  on_gpu = has_device();
-#endif
-  if (!on_gpu) std::printf("no GPU: host only\n");
-  Random random(4);
-  for (const DType dtype : {DType::kFloat, DType::kDouble}) {
-    for (const bool is_volume : {false, true}) {
-      for (const int64_t rows : {0, 1, 64, 65, 300}) {
-        if (quick && rows != 65) continue;
-        check_iou(make_iou(2, rows, 70, dtype, false, is_volume, random), on_gpu);
-        check_iou(make_iou(1, rows, 3, dtype, false, is_volume, random), on_gpu);
-        check_iou(make_iou(2, rows, rows, dtype, true, is_volume, random), on_gpu);
-      }
-      check_iou(make_iou(2, 5, 0, dtype, false, is_volume, random), on_gpu);
-    }
-    for (const int64_t points : {0, 1, 255, 1024, 5000}) {
-      for (const int64_t boxes : {0, 1, 50, 131}) {
-        if (!quick || (points == 1024 && boxes != 131)) {
-          check_inside(2, points, boxes, dtype, random, on_gpu);
-        }
-      }
-    }
-  }
-  return finish("test_iou_kernels");
-}

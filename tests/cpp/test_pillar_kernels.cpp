@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pillar kernels without torch. The host against a few plain lines in double; on two threads, and
-// with a GPU there under every plan, against the host on one thread, bit for bit.
+// Pillar kernels without torch: one thread against a few plain lines in double, every side and plan
+// against one thread.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/pillars/encode/encode.h"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/scatter.h"
-#include "tests/cpp/check.h"
-#include "tests/cpp/side.h"
-#include "tests/cpp/store.h"
+#include "tests/cpp/kernel_test.h"
 
 using namespace torchvox;
 using namespace torchvox::testing;
@@ -26,7 +21,7 @@ struct Scene {
   int64_t count, columns, rows, slots;
   DType dtype;
   std::vector<double> points;
-  Ints indices, num_points, point_voxel, point_slot;
+  std::vector<int32_t> indices, num_points, point_voxel, point_slot;
   std::vector<std::vector<int32_t>> members;
   int center_axes = 3;
   bool legacy = false, padded = true;
@@ -107,20 +102,19 @@ struct Layer {
   }
 };
 
-// Canvas, winners, means, gradients of weight and bias, moments, and a canvas of scattered rows.
-std::vector<Bytes> outputs_of(const Scene& scene, const Layer& layer, DType weights, DType canvas,
-                              Where where) {
-  Side side(where);
+// The ops in a row, each over the outputs of those before.
+void run_ops(Side& side, const Scene& scene, const Layer& layer, DType weights, DType canvas) {
   const bool wide = scene.dtype == DType::kDouble || weights == DType::kDouble;
-  const int64_t cells = kBatches * kNx * kNy, real = wide ? 8 : 4;
+  const DType real = wide ? DType::kDouble : DType::kFloat;
+  constexpr int64_t kCells = kBatches * kNx * kNy;
   PillarEncodeArgs encode;
   encode.map = scene.map(side);
   encode.weight = side.put(store(layer.weight, weights));
   encode.bias = side.put(store(layer.bias, weights));
   encode.weight_dtype = weights, encode.out_dtype = canvas, encode.outputs = layer.outputs;
-  encode.canvas = side.room(cells * layer.outputs * bytes_of(canvas));
-  encode.arg = static_cast<int32_t*>(side.room(4 * scene.rows * layer.outputs));
-  encode.mean = side.room(3 * scene.rows * real);
+  encode.canvas = side.room("canvas", canvas, kCells * layer.outputs);
+  encode.arg = side.room<int32_t>("arg", scene.rows * layer.outputs);
+  encode.mean = side.room("mean", real, 3 * scene.rows);
   side.run(encode);
 
   PillarEncodeBackwardArgs backward;
@@ -130,40 +124,34 @@ std::vector<Bytes> outputs_of(const Scene& scene, const Layer& layer, DType weig
   std::copy_n(strides, 4, backward.grad_strides);
   backward.arg = encode.arg, backward.mean = encode.mean, backward.wide = wide;
   backward.outputs = layer.outputs, backward.weight_dtype = weights;
-  backward.grad_weight = side.room(layer.outputs * layer.width * bytes_of(weights));
-  backward.grad_bias = side.room(layer.outputs * bytes_of(weights));
+  backward.grad_weight = side.room("grad_weight", weights, layer.outputs * layer.width);
+  backward.grad_bias = side.room("grad_bias", weights, layer.outputs);
   side.run(backward);
 
   PillarMomentsArgs moments;
   moments.map = encode.map;
   moments.map.rows.batches = std::numeric_limits<int32_t>::max();
-  moments.moments = static_cast<double*>(side.room(8 * moments.entries()));
+  moments.moments = side.room<double>("moments", moments.entries());
   side.run(moments);
 
   PillarScatterArgs scatter;
   scatter.rows = encode.map.rows, scatter.feats = encode.mean, scatter.channels = 3;
-  scatter.dtype = wide ? DType::kDouble : DType::kFloat;
-  scatter.canvas = side.room(cells * 3 * real);
+  scatter.dtype = real;
+  scatter.canvas = side.room("scattered", real, kCells * 3);
   side.run(scatter);
 
   PillarScatterBackwardArgs gather;
   gather.rows = scatter.rows, gather.grad = scatter.canvas, gather.channels = 3;
   const int64_t planes[4] = {kNy * kNx * 3, 1, kNx * 3, 3};
   std::copy_n(planes, 4, gather.grad_strides);
-  gather.dtype = scatter.dtype;
-  gather.grad_feats = side.room(scene.rows * 3 * real);
+  gather.dtype = real;
+  gather.grad_feats = side.room("grad_feats", real, scene.rows * 3);
   side.run(gather);
-
-  std::vector<Bytes> outs;
-  for (size_t i = 0; i < 8; ++i) outs.push_back(side.out(i));
-  return outs;
 }
 
 // The definition, for distinct cells: canvas in double, then the sums of the moments.
-void check_definition(const Scene& scene, const Layer& layer, const std::vector<Bytes>& outs,
-                      const std::string& what) {
-  const auto* canvas = reinterpret_cast<const double*>(outs[0].data());
-  const auto* moments = reinterpret_cast<const double*>(outs[5].data());
+void check_definition(const Scene& scene, const Layer& layer, const Outputs& got) {
+  const auto canvas = got.get<double>("canvas"), moments = got.get<double>("moments");
   std::vector<double> sums((layer.width + 1) * (layer.width + 2) / 2, 0.0);
   double pillars = 0, apart = 0;
   for (int64_t r = 0; r < scene.rows; ++r) {
@@ -192,79 +180,62 @@ void check_definition(const Scene& scene, const Layer& layer, const std::vector<
       }
     }
   }
-  check(apart < 1e-12, what + ": canvas " + std::to_string(apart));
+  CHECK(apart < 1e-12);
   if (scene.padded && scene.slots >= 0) sums[0] = pillars * static_cast<double>(scene.slots);
   for (size_t e = 0; e < sums.size(); ++e) {
-    if (std::fabs(sums[e] - moments[e]) > 1e-9 * (1 + std::fabs(sums[e]))) {
-      return check(false, what + ": moment " + std::to_string(e));
-    }
+    CAPTURE(e);
+    CHECK(std::fabs(sums[e] - moments[e]) <= 1e-9 * (1 + std::fabs(sums[e])));
   }
-  check(true, what);
 }
 
-void compare(const Scene& scene, const Layer& layer, DType weights, DType canvas,
-             const std::string& what) {
-  const char* names[] = {"canvas",    "arg",     "mean",    "grad_weight",
-                         "grad_bias", "moments", "scatter", "gather"};
-  const auto host = outputs_of(scene, layer, weights, canvas, Where::kThread);
-  const auto same = [&](Where where, const std::string& how) {
-    const auto outs = outputs_of(scene, layer, weights, canvas, where);
-    for (size_t i = 0; i < outs.size(); ++i) {
-      check(outs[i] == host[i], what + ", " + how + ": " + names[i]);
-    }
-  };
-  same(Where::kThreads, "two threads");
-  for (const int plan : {0, 1, 2}) {
-    set_plan_override("pillar_cpu", plan);
-    same(Where::kThread, "instruction set " + std::to_string(plan));
-  }
-  set_plan_override("pillar_cpu", kAutomatic);
-#ifdef TORCHVOX_CUDA
-  if (!has_device()) return;
-  for (const int lists : {0, 1}) {
-    for (const int common : {0, 1}) {
-      set_plan_override("pillar_lists", lists), set_plan_override("pillar_common", common);
-      same(Where::kDevice, "lists " + std::to_string(lists) + ", common " + std::to_string(common));
-    }
-  }
-  set_plan_override("pillar_lists", kAutomatic);
-  set_plan_override("pillar_common", kAutomatic);
-#endif
-}
-
-void test_case(int64_t count, int64_t columns, int64_t rows, int64_t slots, int64_t outputs,
-               DType dtype, DType weights, DType canvas, int mode) {
+void check(int64_t count, int64_t columns, int64_t rows, int64_t slots, int64_t outputs,
+           DType dtype, DType weights, DType canvas, int mode) {
+  INFO(count, " x ", columns, " in ", rows, " of ", slots, " to ", outputs, ", mode ", mode);
   Scene scene(count, columns, rows, slots, dtype);
   scene.center_axes = mode % 2 ? 2 : 3, scene.legacy = mode & 2, scene.padded = !(mode & 4);
   const Layer layer(outputs, columns + 3 + scene.center_axes);
-  const std::string what = std::to_string(count) + " x " + std::to_string(columns) + " in " +
-      std::to_string(rows) + " of " + std::to_string(slots) + " to " + std::to_string(outputs) +
-      ", mode " + std::to_string(mode);
-  compare(scene, layer, weights, canvas, what);
-  if (dtype != DType::kDouble || canvas != DType::kDouble || weights != DType::kDouble) return;
-  check_definition(scene, layer, outputs_of(scene, layer, weights, canvas, Where::kThread), what);
+  const auto ops = [&](Side& side) { run_ops(side, scene, layer, weights, canvas); };
+  const Outputs want = run_on(Where::kThread, ops);
+  check_side(Where::kThreads, ops, want);
+  for (const int instructions : {0, 1, 2}) {
+    CAPTURE(instructions);
+    const Plan plan("pillar_cpu", instructions);
+    check_side(Where::kThread, ops, want);
+  }
+  for (const int packed : {0, 1}) {
+    for (const int common : {0, 1}) {
+      CAPTURE(packed);
+      CAPTURE(common);
+      const Plan lists_plan("pillar_lists", packed), common_plan("pillar_common", common);
+      check_side(Where::kDevice, ops, want);
+    }
+  }
+  if (dtype == DType::kDouble && canvas == DType::kDouble && weights == DType::kDouble) {
+    check_definition(scene, layer, want);
+  }
+}
+
+constexpr DType kFloat = DType::kFloat, kDouble = DType::kDouble, kHalf = DType::kHalf;
+
+TEST_CASE("features, centers and padding") {
+  for (int mode = 0; mode < 8; ++mode) {
+    check(400, 4, 60, 6, 64, kFloat, kFloat, kHalf, mode);
+    check(400, 4, 60, 6, 64, kDouble, kDouble, kDouble, mode);
+    if (quick) continue;
+    check(400, 5, 60, -1, 64, kFloat, kHalf, kHalf, mode);
+    check(400, 7, 60, 6, 33, kHalf, kFloat, kFloat, mode);
+    check(400, 3, 60, 6, 130, DType::kBFloat16, DType::kBFloat16, DType::kBFloat16, mode);
+  }
+}
+
+TEST_CASE("sizes") {
+  for (const int64_t count : {0, 1, 1025, 3000}) {
+    check(count, 4, 20, -1, 64, kFloat, kFloat, kFloat, 0);  // pillars of more than 32 points
+    check(count, 4, 20, 40, 64, kFloat, kFloat, kFloat, 0);
+  }
+  check(50, 4, 0, 6, 64, kFloat, kFloat, kFloat, 0);
+  check(50, 4, 20, 0, 64, kFloat, kFloat, kFloat, 0);
+  if (!quick) check(150000, 4, 90, 3000, 64, kFloat, kFloat, kHalf, 0);
 }
 
 }  // namespace
-
-int main(int argc, char** argv) {
-  // racecheck watches every shared access: --quick leaves out the large cases.
-  const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
-  constexpr DType kFloat = DType::kFloat, kDouble = DType::kDouble, kHalf = DType::kHalf;
-  for (int mode = 0; mode < 8; ++mode) {
-    test_case(400, 4, 60, 6, 64, kFloat, kFloat, kHalf, mode);
-    test_case(400, 4, 60, 6, 64, kDouble, kDouble, kDouble, mode);
-    if (quick) continue;
-    test_case(400, 5, 60, -1, 64, kFloat, kHalf, kHalf, mode);
-    test_case(400, 7, 60, 6, 33, kHalf, kFloat, kFloat, mode);
-    test_case(400, 3, 60, 6, 130, DType::kBFloat16, DType::kBFloat16, DType::kBFloat16, mode);
-  }
-  for (const int64_t count : {0, 1, 1025, 3000}) {
-    test_case(count, 4, 20, -1, 64, kFloat, kFloat, kFloat, 0);  // pillars of more than 32 points
-    test_case(count, 4, 20, 40, 64, kFloat, kFloat, kFloat, 0);
-  }
-  test_case(50, 4, 0, 6, 64, kFloat, kFloat, kFloat, 0);
-  test_case(50, 4, 20, 0, 64, kFloat, kFloat, kFloat, 0);
-  if (!quick) test_case(150000, 4, 90, 3000, 64, kFloat, kFloat, kHalf, 0);
-  return finish("pillar kernels");
-}

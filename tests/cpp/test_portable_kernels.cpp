@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The portable functions against double libm, over every 101st float; `--all` takes every float
-// (some minutes), `--quick` few. With a GPU: device against host, bit for bit.
-#include "csrc/kernels/core/portable_math.h"
-
+// The portable functions against double libm, and with a GPU the device against the host.
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <string>
 
-#include "tests/cpp/check.h"
+#include "csrc/kernels/core/portable_math.h"
+#include "tests/cpp/kernel_test.h"
 #include "tests/cpp/portable_math_sweep.h"
 
 using namespace torchvox;
@@ -19,10 +14,10 @@ namespace {
 
 // |got - exact| in units in the last place of the nearest float.
 double ulps(float got, double exact) {
-  if (std::isnan(exact)) return std::isnan(got) ? 0 : INFINITY;
+  if (std::isnan(exact)) return std::isnan(got) ? 0 : kInfinity;
   const float nearest = static_cast<float>(exact);
   if (got == nearest) return 0;
-  if (!std::isfinite(got) || !std::isfinite(nearest)) return INFINITY;
+  if (!std::isfinite(got) || !std::isfinite(nearest)) return kInfinity;
   int exponent = 0;
   std::frexp(exact, &exponent);
   return std::fabs(got - exact) / std::ldexp(1.0, std::max(exponent - 24, -149));
@@ -51,48 +46,75 @@ void check_accuracy(uint32_t step) {
       const double off = ulps(sweep_value(function, x), exact_value(function, x));
       if (off > worst) worst = off, at = x;
     }
-    std::printf("%s: at most %.3f ulp, at %a\n", sweep_name(function), worst, at);
-    check(worst <= 2, std::string(sweep_name(function)) + " within 2 ulp");
+    CAPTURE(function);
+    CAPTURE(at);
+    CHECK(worst <= 2);
   }
 }
 
-void check_special_values() {
-  const float inf = INFINITY, nan = NAN, pi = 3.14159274f;
-  check(same_bits(portable::sin(-0.0f), -0.0f), "sin(-0) is -0");
-  check(same_bits(portable::sin(nan), portable::not_a_number()), "sin(nan)");
-  check(same_bits(portable::cos(inf), portable::not_a_number()), "cos(inf)");
-  check(portable::exp(-inf) == 0 && portable::exp(inf) == inf, "exp of infinities");
-  check(portable::log(0.0f) == -inf && portable::log(-0.0f) == -inf, "log(0)");
-  check(same_bits(portable::log(-1.0f), portable::not_a_number()), "log(-1)");
-  check(portable::sigmoid(-inf) == 0 && portable::sigmoid(inf) == 1, "sigmoid of infinities");
-  check(portable::sigmoid(0.0f) == 0.5f, "sigmoid(0)");
-  const float values[] = {0.0f, -0.0f, 1.0f, -1.0f, inf, -inf, 1e-40f, -3e38f};
+TEST_CASE("within 2 ulp") { check_accuracy(quick ? 65521 : 101); }
+
+// Some minutes: --no-skip.
+TEST_CASE("within 2 ulp, every float" * doctest::skip()) { check_accuracy(1); }
+
+TEST_CASE("special values") {
+  CHECK(same_bits(portable::sin(-0.0f), -0.0f));
+  CHECK(same_bits(portable::sin(kNan), portable::not_a_number()));
+  CHECK(same_bits(portable::cos(kInfinity), portable::not_a_number()));
+  CHECK(portable::exp(-kInfinity) == 0);
+  CHECK(portable::exp(kInfinity) == kInfinity);
+  CHECK(portable::log(0.0f) == -kInfinity);
+  CHECK(portable::log(-0.0f) == -kInfinity);
+  CHECK(same_bits(portable::log(-1.0f), portable::not_a_number()));
+  CHECK(portable::sigmoid(-kInfinity) == 0);
+  CHECK(portable::sigmoid(kInfinity) == 1);
+  CHECK(portable::sigmoid(0.0f) == 0.5f);
+  CHECK(portable::atan2(0.0f, -1.0f) == 3.14159274f);
+  const float values[] = {0.0f, -0.0f, 1.0f, -1.0f, kInfinity, -kInfinity, 1e-40f, -3e38f};
   for (const float y : values) {
     for (const float x : values) {
+      CAPTURE(y);
+      CAPTURE(x);
       const float got = portable::atan2(y, x), want = std::atan2(y, x);
-      check(std::signbit(got) == std::signbit(want) && ulps(got, want) <= 2, "atan2 of specials");
+      CHECK(std::signbit(got) == std::signbit(want));
+      CHECK(ulps(got, want) <= 2);
     }
   }
-  check(portable::atan2(0.0f, -1.0f) == pi, "atan2(0, -1) is pi");
-  // Doubles: near multiples of pi / 2 the absolute error counts.
+}
+
+// Near multiples of pi / 2 the absolute error counts.
+TEST_CASE("double sine and cosine") {
   Random random(5);
+  double worst = 0;
   for (int i = 0; i < 200000; ++i) {
     const double x =
         std::ldexp(static_cast<double>(random.below(1 << 30)) - (1 << 29), i % 40 - 30);
     const auto got = portable::sin_cos(x);
-    check(std::fabs(got.sin - std::sin(x)) < 4e-16 && std::fabs(got.cos - std::cos(x)) < 4e-16,
-          "double sine and cosine of " + std::to_string(x));
+    for (const double off : {got.sin - std::sin(x), got.cos - std::cos(x)}) {
+      worst = std::fabs(off) <= worst ? worst : std::fabs(off);  // NaN stays
+    }
   }
+  CHECK(worst < 4e-16);
 }
+
+#ifdef TORCHVOX_CUDA
+TEST_CASE("the device gives the bits of the host") {
+  if (!has_device()) return;
+  for (const SweepFunction function : kSweepFunctions) {
+    std::vector<float> want;
+    for (uint32_t i = 0; i < kSweepCount; ++i) {
+      want.push_back(sweep_value(function, bit_cast<float>(i * kSweepStep)));
+    }
+    CAPTURE(function);
+    CHECK_SAME(sweep_on_device(function), want);
+  }
+  std::vector<double> want;
+  for (int i = 0; i < kSweepCount; ++i) {
+    const auto both = sweep_double(i - kSweepCount / 2);
+    want.insert(want.end(), {both.sin, both.cos});
+  }
+  CHECK_SAME(sweep_double_on_device(), want);
+}
+#endif
 
 }  // namespace
-
-int main(int argc, char** argv) {
-  const std::string option = argc > 1 ? argv[1] : "";
-  check_special_values();
-  check_accuracy(option == "--all" ? 1 : option == "--quick" ? 65521 : 101);
-#ifdef TORCHVOX_CUDA
-  check_sweep_on_device();
-#endif
-  return finish("test_portable_kernels");
-}
