@@ -109,7 +109,7 @@ template <class T>
 std::string difference(const std::vector<T>& got, const std::vector<T>& want) {
   return difference(bytes_of(got), bytes_of(want), sizeof(T), show<T>);
 }
-#define CHECK_SAME(got, want) CHECK(::torchvox::testing::difference(got, want) == "")
+#define CHECK_SAME(got, want) CHECK(difference(got, want) == "")
 
 // ---- Where a call runs ------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Plan {
 struct Buffer {
   const char* name;
   size_t element;
-  Show show;
+  Show show;  // null: its content is no output
   Bytes bytes;  // of exactly the size: ASAN and memcheck see one element too many
   void* device = nullptr;
 };
@@ -189,6 +189,7 @@ struct Outputs : std::vector<Buffer> {
 
 inline std::string difference(const Outputs& got, const Outputs& want) {
   for (size_t i = 0; i < want.size(); ++i) {
+    if (!want[i].show) continue;
     const auto found = difference(got[i].bytes, want[i].bytes, want[i].element, want[i].show);
     if (!found.empty()) return want[i].name + found;
   }
@@ -203,7 +204,6 @@ class Side {
 #ifdef TORCHVOX_CUDA
   ~Side() {
     for (const Buffer& buffer : buffers_) cudaFree(buffer.device);
-    for (const Buffer& buffer : scratch_) cudaFree(buffer.device);
   }
 #endif
 
@@ -212,26 +212,23 @@ class Side {
   // A copy of an input; null of an empty one.
   template <class T>
   const T* put(const std::vector<T>& values) {
-    return static_cast<T*>(add({"input", sizeof(T), show<T>, bytes_of(values)}, buffers_));
+    return static_cast<T*>(add({"input", sizeof(T), show<T>, bytes_of(values)}));
   }
   IndexArray put(const std::vector<int64_t>& values, bool wide) {
     if (wide) return {put(values), true};
     return {put(std::vector<int32_t>(values.begin(), values.end())), false};
   }
-  // Room for an output, filled with bytes that no kernel may take for zeros.
+  // Room for an output, filled with bytes that no kernel may take for zeros and that differ between
+  // sides, so that an element that is left out shows.
   template <class T>
   T* room(const char* name, int64_t count) {
-    return static_cast<T*>(
-        add({name, sizeof(T), show<T>, Bytes(count * sizeof(T), kPoison)}, buffers_));
+    return static_cast<T*>(add({name, sizeof(T), show<T>, Bytes(count * sizeof(T), poison())}));
   }
   void* room(const char* name, DType dtype, int64_t count) {
     return with_point_type(
         dtype, [&](auto type) { return static_cast<void*>(room<decltype(type)>(name, count)); });
   }
-  // Memory whose content is no output.
-  void* scratch(int64_t bytes) {
-    return add({"scratch", 1, show<uint8_t>, Bytes(bytes, kPoison)}, scratch_);
-  }
+  void* scratch(int64_t bytes) { return add({"scratch", 1, nullptr, Bytes(bytes, poison())}); }
   // The workspace is exactly as large as requested, and left as it comes on the device, so that
   // initcheck sees a read before a write.
   template <class Args>
@@ -251,18 +248,28 @@ class Side {
     const int64_t bytes = workspace_bytes(args, Target{});
     // 64-byte aligned, as torch's CPU allocator gives it.
     void* workspace = ::operator new(static_cast<size_t>(bytes), std::align_val_t{64});
-    std::memset(workspace, kPoison, static_cast<size_t>(bytes));
+    std::memset(workspace, poison(), static_cast<size_t>(bytes));
     run_cpu(args, workspace, where_ == Where::kThreads ? ParallelFor(backward_for) : serial_for);
     ::operator delete(workspace, std::align_val_t{64});
   }
   // The last words of a side: its memory goes.
-  Outputs take_outputs() { return take(buffers_); }
-  Bytes take_scratch() { return take(scratch_).at(0).bytes; }
+  Outputs take_outputs() {
+#ifdef TORCHVOX_CUDA
+    for (Buffer& buffer : buffers_) {
+      if (!buffer.device) continue;
+      check_cuda(cudaMemcpy(buffer.bytes.data(), buffer.device, buffer.bytes.size(),
+                            cudaMemcpyDeviceToHost),
+                 "copy");
+      cudaFree(std::exchange(buffer.device, nullptr));
+    }
+#endif
+    return std::exchange(buffers_, {});
+  }
 
  private:
-  static constexpr int kPoison = 0xa5;
+  uint8_t poison() const { return where_ == Where::kThread ? 0xa5 : 0x5a; }
 
-  void* add(Buffer buffer, Outputs& to) const {
+  void* add(Buffer buffer) {
     void* data = buffer.bytes.data();
 #ifdef TORCHVOX_CUDA
     if (is_device()) {
@@ -274,24 +281,11 @@ class Side {
       data = buffer.device;
     }
 #endif
-    to.push_back(std::move(buffer));
+    buffers_.push_back(std::move(buffer));
     return data;
   }
-  static Outputs take(Outputs& from) {
-#ifdef TORCHVOX_CUDA
-    for (Buffer& buffer : from) {
-      if (!buffer.device) continue;
-      check_cuda(cudaMemcpy(buffer.bytes.data(), buffer.device, buffer.bytes.size(),
-                            cudaMemcpyDeviceToHost),
-                 "copy");
-      cudaFree(std::exchange(buffer.device, nullptr));
-    }
-#endif
-    return std::exchange(from, {});
-  }
-
   Where where_;
-  Outputs buffers_, scratch_;
+  Outputs buffers_;
 };
 
 // What `body`, which puts memory on a Side and runs calls there, leaves.

@@ -6,6 +6,7 @@
 
 #include "csrc/kernels/boxes/nms/rotated_nms.h"
 #include "csrc/kernels/boxes/rotated_overlap.h"
+#include "csrc/kernels/detection/box_decode.h"
 #include "tests/cpp/kernel_test.h"
 
 using namespace torchvox;
@@ -195,6 +196,50 @@ TEST_CASE("an overlap is symmetric, in [0, 1], and 1 of a box with itself") {
         CHECK_MESSAGE((good && (i != j || ab == 1)), "boxes " << i << ", " << j << ": " << ab);
       }
     }
+  }
+}
+
+void check_decode(int64_t rows, int64_t anchor_rows, int values, int bins, DType dtype) {
+  BoxCoder code;
+  code.values = values, code.bins = bins;
+  code.dir_offset = 0.75f, code.dir_limit = 0.5f;
+  code.period = bins > 0 ? static_cast<float>(2 * 3.14159265358979 / bins) : 0;
+  const auto deltas = Random(1).uniforms(rows * values), logits = Random(2).uniforms(rows * bins),
+             anchors = Random(3).uniforms(anchor_rows * 7, 0.5f, 3);
+  INFO("box_decode of ", rows, " rows of ", values, ", ", bins, " bins");
+  CAPTURE(dtype);
+  const Outputs out = on_every_side([&](Side& side) {
+    BoxDecodeArgs args;
+    args.deltas = side.put(store(deltas, dtype));
+    args.direction = side.put(store(logits, dtype));
+    args.anchors = side.put(narrowed<float>(anchors));
+    args.dtype = dtype, args.rows = rows, args.anchor_rows = anchor_rows, args.coder = code;
+    args.boxes = side.room<float>("boxes", rows * code.box_values());
+    side.run(args);
+  });
+  if (dtype != DType::kFloat) return;
+  const std::vector<float> boxes = out.get<float>("boxes");
+  for (int64_t row = 0; row < rows; ++row) {
+    const double* const d = deltas.data() + row * values;
+    const double* const a = anchors.data() + row % anchor_rows * 7;
+    const float* const box = boxes.data() + row * code.box_values();
+    CHECK(box[0] == doctest::Approx(d[0] * std::hypot(a[3], a[4]) + a[0]).epsilon(1e-5));
+    CHECK(box[2] == doctest::Approx(d[2] * a[5] + a[2]).epsilon(1e-5));
+    CHECK(box[4] == doctest::Approx(std::exp(d[4]) * a[4]).epsilon(1e-5));
+    const double yaw =
+        values % 2 ? d[6] + a[6] : std::atan2(d[7] + std::sin(a[6]), d[6] + std::cos(a[6]));
+    CHECK(std::cos((bins > 0 ? bins : 1) * (box[6] - yaw)) == doctest::Approx(1).epsilon(1e-5));
+    if (values > 8) CHECK(box[8] == doctest::Approx(d[values - 1]).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("box_decode") {
+  for (const DType dtype : {DType::kFloat, DType::kHalf, DType::kBFloat16}) {
+    for (const int values : {7, 8, 9, 10}) {
+      for (const int bins : {0, 2, 4}) check_decode(300, 300, values, bins, dtype);
+    }
+    check_decode(1, 1, 7, 1, dtype);
+    check_decode(5000, 7, 9, 64, dtype);
   }
 }
 

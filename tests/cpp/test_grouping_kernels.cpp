@@ -53,7 +53,7 @@ InverseIndex inverse_on(Side& side, const Case& c, const int32_t* idx) {
 bool is_inverse(const Case& c, const std::vector<int32_t>& idx, Where where) {
   Side side(where);
   const InverseIndex inverse = inverse_on(side, c, side.put(idx));
-  const std::vector<int32_t> memory = values_of<int32_t>(side.take_scratch());
+  const auto memory = side.take_outputs().get<int32_t>("scratch");
   const int32_t* const offsets = memory.data();
   const int32_t* const order = offsets + (inverse.order - inverse.offsets);
   bool good = true;

@@ -6,6 +6,7 @@
 
 #include "csrc/kernels/pillars/encode/encode.h"
 #include "csrc/kernels/pillars/moments.h"
+#include "csrc/kernels/pillars/norm.h"
 #include "csrc/kernels/pillars/scatter.h"
 #include "tests/cpp/kernel_test.h"
 
@@ -236,6 +237,75 @@ TEST_CASE("sizes") {
   check(50, 4, 0, 6, 64, kFloat, kFloat, kFloat, 0);
   check(50, 4, 20, 0, 64, kFloat, kFloat, kFloat, 0);
   if (!quick) check(150000, 4, 90, 3000, 64, kFloat, kFloat, kHalf, 0);
+}
+
+void check_norm(int64_t rows, int64_t columns, int64_t outputs, DType dtype) {
+  const auto inputs = Random(4).uniforms(rows * columns, 1, 3),
+             weight = Random(5).uniforms(outputs * columns), gamma = Random(6).uniforms(outputs),
+             beta = Random(7).uniforms(outputs);
+  const auto value = [&](int64_t i, int64_t c) { return c == 0 ? 1 : inputs[i * columns + c - 1]; };
+  std::vector<double> moments;
+  for (int64_t j = 0; j <= columns; ++j) {
+    for (int64_t k = j; k <= columns; ++k) {
+      moments.push_back(0);
+      for (int64_t i = 0; i < rows; ++i) moments.back() += value(i, j) * value(i, k);
+    }
+  }
+  INFO("pillar_norm of ", rows, " rows, ", outputs, " x ", columns);
+  CAPTURE(dtype);
+  const Outputs out = on_every_side([&](Side& side) {
+    PillarNormArgs args;
+    args.moments = side.put(moments);
+    args.weight = side.put(store(weight, dtype));
+    args.gamma = side.put(store(gamma, dtype));
+    args.beta = side.put(store(beta, dtype));
+    args.dtype = dtype, args.outputs = outputs, args.columns = columns, args.eps = 1e-3;
+    args.folded_weight = side.room("weight", dtype, outputs * columns);
+    args.folded_bias = side.room("bias", dtype, outputs);
+    args.mean = side.room("mean", dtype, outputs);
+    args.var = side.room("var", dtype, outputs);
+    side.run(args);
+    PillarNormBackwardArgs backward;
+    backward.norm = args;
+    backward.grad_weight = side.put(store(weight, dtype));
+    backward.grad_bias = side.put(store(beta, dtype));
+    backward.to_weight = side.room("to_weight", dtype, outputs * columns);
+    backward.to_gamma = side.room("to_gamma", dtype, outputs);
+    backward.to_beta = side.room("to_beta", dtype, outputs);
+    side.run(backward);
+  });
+  if (dtype != DType::kDouble || rows < 2) return;
+  const auto folded = out.get<double>("weight"), bias = out.get<double>("bias"),
+             means = out.get<double>("mean"), vars = out.get<double>("var"),
+             to_beta = out.get<double>("to_beta");
+  for (int64_t o = 0; o < outputs; ++o) {
+    std::vector<double> y;
+    double mean = 0, var = 0;
+    for (int64_t i = 0; i < rows; ++i) {
+      y.push_back(0);
+      for (int64_t j = 0; j < columns; ++j) {
+        y.back() += weight[o * columns + j] * inputs[i * columns + j];
+      }
+      mean += y.back() / static_cast<double>(rows);
+    }
+    for (const double value : y) var += (value - mean) * (value - mean);
+    const double r = 1 / std::sqrt(var / static_cast<double>(rows) + 1e-3);
+    CHECK(folded[o * columns] == doctest::Approx(gamma[o] * r * weight[o * columns]).epsilon(1e-9));
+    CHECK(bias[o] == doctest::Approx(beta[o] - gamma[o] * r * mean).epsilon(1e-9));
+    CHECK(means[o] == doctest::Approx(mean).epsilon(1e-12));
+    CHECK(vars[o] == doctest::Approx(var / static_cast<double>(rows - 1)).epsilon(1e-9));
+    CHECK(to_beta[o] == beta[o]);
+  }
+}
+
+TEST_CASE("pillar_norm") {
+  for (const DType dtype : {DType::kFloat, DType::kDouble, DType::kHalf, DType::kBFloat16}) {
+    check_norm(50, 10, 64, dtype);
+    check_norm(50, 27, 3, dtype);
+    check_norm(20, 1, 130, dtype);
+    check_norm(1, 9, 5, dtype);
+    check_norm(0, 9, 5, dtype);
+  }
 }
 
 }  // namespace

@@ -164,8 +164,8 @@ Case random_case(Random& random, int number) {
   if (c.args.reduce == VoxelReduce::kNone && c.args.max_points < 0) c.args.max_points = 7;
   c.args.max_voxels = random.below(2) ? -1 : (random.below(2) ? random.below(50) : 900);
   c.want_slot = random.below(2);
-  c.want_arg = c.args.is_best() && random.below(2);
   c.want_features = random.below(8) != 0;
+  c.want_arg = c.want_features && c.args.is_best() && random.below(2);
   c.wide_indices = random.below(2);
   const bool few = c.args.grid.cells_per_sample() > 1000000 || random.below(3);
   const int64_t batches = random.below(2) ? 1 + random.below(few ? 6 : 600) : 0;
