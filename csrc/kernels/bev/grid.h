@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/atomics.h"
@@ -52,8 +53,8 @@ struct BevGrid {
           z >= T(lower[2]) && z < T(upper[2]))) {
       return BevFate::kOutOfRange;
     }
-    const T qx = floor((x - T(lower[0])) / T(resolution[0]));
-    const T qy = floor((y - T(lower[1])) / T(resolution[1]));
+    const T qx = std::floor((x - T(lower[0])) / T(resolution[0]));
+    const T qy = std::floor((y - T(lower[1])) / T(resolution[1]));
     if (!(qx >= T(0) && qx < T(nx) && qy >= T(0) && qy < T(ny))) return BevFate::kOutOfRange;
     *cell = address(static_cast<int64_t>(qx), static_cast<int64_t>(qy));
     return BevFate::kUsed;

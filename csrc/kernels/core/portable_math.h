@@ -52,7 +52,8 @@ TORCHVOX_HD float log(float x) {
   }
   const uint32_t bits = float_bits(x);
   const uint32_t shift = (bits - 0x3f2aaaabu) & 0xff800000u;  // the exponent of x * 3 / 2
-  e += static_cast<float>(static_cast<int32_t>(shift) / 8388608);
+  const int32_t exponent = static_cast<int32_t>(shift) / 8388608;
+  e += static_cast<float>(exponent);
   const float m = bit_cast<float>(bits - shift) - 1.0f;
   const float s = m * m;
   float r = -0.130310059f, t = 0.140869141f;

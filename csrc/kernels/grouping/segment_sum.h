@@ -61,7 +61,7 @@ struct SegmentGradient {
     return value;
   }
   TORCHVOX_HD void begin(int64_t) {}
-  TORCHVOX_HD const Sum& term(const Sum& value) const { return value; }
+  TORCHVOX_HD Sum term(const Sum& value) const { return value; }
   TORCHVOX_HD void store(int64_t row, const Sum& sum) const {
     store_items<T, kWidth>(out + row * out_stride, sum);
   }

@@ -88,12 +88,10 @@ TORCHVOX_HD float score_of(uint32_t code) { return bit_cast<float>(code - 1); }
 
 // Descending order of the keys is the order of the candidates.
 TORCHVOX_HD uint64_t candidate_key(uint32_t score, int64_t number) {
-  return uint64_t{score} << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(number));
+  return uint64_t{score} << 32 | ~static_cast<uint32_t>(number);
 }
 TORCHVOX_HD uint32_t key_score(uint64_t key) { return static_cast<uint32_t>(key >> 32); }
-TORCHVOX_HD int64_t key_number(uint64_t key) {
-  return static_cast<uint32_t>(~static_cast<uint32_t>(key));
-}
+TORCHVOX_HD int64_t key_number(uint64_t key) { return ~static_cast<uint32_t>(key); }
 
 // Through the cache for what no kernel writes: such reads may be moved before writes.
 template <class T>
