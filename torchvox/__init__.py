@@ -6,6 +6,7 @@ Importing it registers `torch.ops.torchvox.*`; it starts no compiler and no CUDA
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 from torchvox import _library
 
@@ -21,7 +22,7 @@ __version__: str = _library.BUILD_INFO["version"]
 cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     """What models do not need in every process is imported on first use."""
     if name in ("data", "io", "models", "reference"):
         return importlib.import_module(f"torchvox.{name}")

@@ -78,12 +78,10 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` wins; mappings merge key by key, unless they are of another kind; lists replace."""
     merged = dict(base)
     for key, value in over.items():
-        old = merged.get(key)
-        both = isinstance(old, dict) and isinstance(value, Mapping)
-        if both and value.get("kind", old.get("kind")) == old.get("kind"):
-            merged[key] = _merge(old, value)
-        else:
-            merged[key] = value
+        match merged.get(key), value:
+            case dict() as old, Mapping() if value.get("kind", old.get("kind")) == old.get("kind"):
+                value = _merge(old, value)
+        merged[key] = value
     return merged
 
 

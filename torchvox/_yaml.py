@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from torchvox._errors import short
 from torchvox._extras import require
@@ -18,7 +18,7 @@ LONGEST = 3000  # characters of one word or number
 _repr = reprlib.Repr()
 
 
-def read_yaml(source: BinaryIO | str, purpose: str) -> Any:
+def read_yaml(source: IO[bytes] | str, purpose: str) -> Any:
     """What a YAML document says: plain values alone. Raises ValueError with the reason."""
     yaml: Any = require("yaml", purpose)
     text = source if isinstance(source, str) else source.read(MOST_BYTES + 1)

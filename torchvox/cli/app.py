@@ -32,24 +32,24 @@ from torchvox.cli import (
 from torchvox.cli.work import sentence
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.
-CommandLineError = typer.BadParameter.__mro__[2]
+CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
 DONE, FAILED, WRONG_USE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
-REPORTED = (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError)
-REPORTED += (LookupError, AttributeError, ArithmeticError)  # whose messages alone say little
+OPAQUE = (LookupError, AttributeError, ArithmeticError)  # whose messages alone say little
+REPORTED = (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError, *OPAQUE)
 
 
 class Group(TyperGroup):
     """A command group that reports every error in one sentence on stderr."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
-        code = self._guarded(*args, **kwargs)
-        if standalone_mode:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        code = self._guarded(*args, **{**kwargs, "standalone_mode": False})
+        if kwargs.get("standalone_mode", True):
             sys.exit(code)
         return code
 
     def _guarded(self, *args: Any, **kwargs: Any) -> int:
         try:
-            code = super().main(*args, standalone_mode=False, **kwargs)
+            code = super().main(*args, **kwargs)
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where a full disk is still an error like others
         except (typer.Abort, KeyboardInterrupt):

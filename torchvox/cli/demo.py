@@ -138,7 +138,7 @@ def _draw(cloud: PointCloud, grid: Grid, results: Results, folder: Path) -> list
     filled = int(np.isfinite(results.height).sum())
     cell = " x ".join(f"{v:g}" for v in grid.voxel_size[:2])
     cells = f"{title}: {filled:,} of {nx} x {ny} cells filled, {cell} {unit} each"
-    common = {"point_cloud_range": grid.point_cloud_range, "unit": unit}
+    common: dict[str, Any] = {"point_cloud_range": grid.point_cloud_range, "unit": unit}
     height = {"height": results.height, "note": cells, **common}
     density = {
         "density": results.density,

@@ -69,9 +69,11 @@ def detect(
     note(f"device: {name}")
     runner = load_runner(model, where)
     picture_of = dict(zip(targets, pictures, strict=True))
-    for_each(
-        files, targets, lambda *pair: _one(runner, read(pair[0]), *pair, score, picture_of[pair[1]])
-    )
+
+    def work(source: Path, target: Path) -> str:
+        return _one(runner, read(source), source, target, score, picture_of[target])
+
+    for_each(files, targets, work)
 
 
 def _one(

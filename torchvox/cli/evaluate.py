@@ -145,15 +145,15 @@ def _judged(trained: Checkpoint, data: Any) -> list[Panel]:
     from torchvox.viz import Panel
 
     names = trained.labels.classes
-    right, wrong = [], []
+    kept: dict[bool, list[Panel]] = {True: [], False: []}
     for batch, predicted in predictions(trained, data, range(len(data)), 32):
         for points, truth, guess in zip(batch["points"], batch["label"], predicted, strict=True):
             hit = bool(truth == guess)
-            kept = right if hit else wrong
-            if len(kept) < CLOUDS:
+            if len(kept[hit]) < CLOUDS:
                 title = names[int(guess)] + ("" if hit else f"\n(truth: {names[int(truth)]})")
-                kept.append(Panel(points[:, :3].cpu().numpy(), title, None, hit))
-    wrong = wrong[: max(WRONG, CLOUDS - len(right))]
+                kept[hit].append(Panel(points[:, :3].cpu().numpy(), title, None, hit))
+    right = kept[True]
+    wrong = kept[False][: max(WRONG, CLOUDS - len(right))]
     return right[: CLOUDS - len(wrong)] + wrong
 
 

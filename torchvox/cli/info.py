@@ -35,8 +35,7 @@ def _describe(cloud: PointCloud, path: Path) -> None:
     table = Table(title=escape(str(path)), title_justify="left", title_style="bold")
     for heading in ("column", "min", "median", "max", "not finite"):
         table.add_column(heading, justify="left" if heading == "column" else "right")
-    for name in cloud.columns:
-        values = cloud.column(name)
+    for name, values in zip(cloud.columns, cloud.points.T, strict=True):
         good = values[np.isfinite(values)].astype(np.float64)
         bounds = (good.min(), np.median(good), good.max()) if len(good) else (np.nan,) * 3
         table.add_row(escape(name), *(f"{b:,.3f}" for b in bounds), f"{len(values) - len(good):,}")

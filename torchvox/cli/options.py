@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -136,8 +136,8 @@ def grid_chooser(
     limits = None if point_cloud_range is None else numbers(point_cloud_range, "--range", 6)
     if name is not None:
         grid = load_grid(name)
-        changed = {"voxel_size": size, "point_cloud_range": limits}
-        changed = {key: value for key, value in changed.items() if value is not None}
+        wanted = {"voxel_size": size, "point_cloud_range": limits}
+        changed: dict[str, Any] = {k: v for k, v in wanted.items() if v is not None}
         fixed = replace(grid, **changed, chosen=grid.chosen + (", changed" if changed else ""))
     elif limits is None:
         Grid("derived", size or (1.0,) * 3, (0, 0, 0, 1, 1, 1))  # refuses a wrong size

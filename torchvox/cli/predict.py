@@ -63,7 +63,7 @@ def predict(
         number_of_category(trained, category)  # refuses an unknown one
     suffix = format_suffix(file_format, FORMATS)
     targets = output_paths(files, output, "labels", FORMATS, suffix)
-    for_each(files, targets, lambda *pair: _label(trained, *pair, read(pair[0]), category))
+    for_each(files, targets, lambda src, dst: _label(trained, src, dst, read(src), category))
 
 
 def _classify(trained: Checkpoint, source: Path, cloud: PointCloud) -> str:

@@ -86,7 +86,7 @@ def voxelize(
     def work(source: Path, target: Path) -> str:
         cloud = read(source)
         chosen = choose(cloud)
-        limits = {"max_points": max_points, "max_voxels": max_voxels}
+        limits: dict[str, Any] = {"max_points": max_points, "max_voxels": max_voxels}
         chosen = replace(chosen, **{k: v for k, v in limits.items() if v is not None})
         voxels = torchvox.voxelize(
             cloud.tensor(where),

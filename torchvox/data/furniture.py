@@ -7,13 +7,13 @@ blocks; those that a room lacks have no size. Every number comes from the room's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
+from torchvox.data.surfaces import Value
 
 CLASSES = (
     "ceiling",
@@ -31,7 +31,6 @@ CLASSES = (
     "clutter",
 )
 THICK = 0.1  # of walls, floor and ceiling, outside the room
-Value = Tensor | float
 Corner = tuple[Value, Value, Value]
 
 
@@ -188,7 +187,7 @@ def _table_group(room: Room) -> list[Block]:
     long, deep, top = room.u(1.1, 1.8), room.u(0.6, 0.9), room.u(0.68, 0.78)
     here, leg = room.chance(0.8), 0.06
     half_long, half_deep = long * 0.5, deep * 0.5
-    local: list[tuple[str, Sequence[Value], Sequence[Value], Tensor]] = [
+    local: list[tuple[str, Corner, Corner, Tensor]] = [
         ("table", (-half_long, -half_deep, top - 0.04), (half_long, half_deep, top), here)
     ]
     for i in (-half_long, half_long - leg):
@@ -208,7 +207,7 @@ def _table_group(room: Room) -> list[Block]:
 
 def _chair(
     room: Room, half_long: Tensor, half_deep: Tensor, side: float
-) -> list[tuple[str, Sequence[Value], Sequence[Value], Tensor]]:
+) -> list[tuple[str, Corner, Corner, Tensor]]:
     """A chair that faces the table, in the table's frame."""
     wide, seat, gap = 0.45, room.u(0.42, 0.48), room.u(-0.15, 0.3)
     i = room.u(-0.9, 0.9) * (half_long - wide * 0.5) - wide * 0.5
@@ -226,7 +225,7 @@ def _chair(
     return found
 
 
-def _moved(corner: Sequence[Value], x: Tensor, y: Tensor, turned: Tensor) -> Corner:
+def _moved(corner: Corner, x: Tensor, y: Tensor, turned: Tensor) -> Corner:
     """From the table's frame to the room's; turning swaps the axes, which keeps boxes boxes."""
     i, j = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in corner[:2])
     return x + torch.where(turned, j, i), y + torch.where(turned, i, j), corner[2]

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-Device = torch.device | str
+Device: TypeAlias = torch.device | str
 
 
 class Generated(Dataset):

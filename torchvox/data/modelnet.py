@@ -36,6 +36,8 @@ class ModelNet40(Generated):
     Coordinates are centered and scaled to the unit sphere. classes: the names, in label order.
     """
 
+    clouds: Mapped | np.ndarray
+
     def __init__(
         self,
         root: str | Path,

@@ -8,7 +8,7 @@ bounding circle spans, so a scene of hundreds of objects takes a fraction of a s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 
@@ -18,23 +18,24 @@ RANGE_STEP = 0.002  # the sensor reports ranges in 2 mm steps
 SLOPE = (0.010, -0.006)  # rise of the sensor's x and y axes against the ground
 
 
-@dataclass(frozen=True, kw_only=True)
-class Primitive:
-    """Surface of an object. reflectance 0..1; porosity: share of rays that pass through;
-    roughness: standard deviation in meters by which single returns lie behind the surface."""
+@dataclass(frozen=True)
+class Surface:
+    """Surface of an object, at x, y, z. reflectance 0..1; porosity: share of rays that pass
+    through; roughness: standard deviation in meters by which returns lie behind the surface."""
 
+    x: float
+    y: float
+    z: float
+    _: KW_ONLY
     reflectance: float
     porosity: float = 0.0
     roughness: float = 0.0
 
 
 @dataclass(frozen=True)
-class Box(Primitive):
+class Box(Surface):
     """Box around (x, y) from z to z + height, half lengths half_x, half_y, heading in radians."""
 
-    x: float
-    y: float
-    z: float
     half_x: float
     half_y: float
     height: float
@@ -60,12 +61,9 @@ class Box(Primitive):
 
 
 @dataclass(frozen=True)
-class Cylinder(Primitive):
+class Cylinder(Surface):
     """Upright cylinder around (x, y) from z to z + height."""
 
-    x: float
-    y: float
-    z: float
     radius: float
     height: float
 
@@ -81,12 +79,9 @@ class Cylinder(Primitive):
 
 
 @dataclass(frozen=True)
-class Ellipsoid(Primitive):
+class Ellipsoid(Surface):
     """Upright ellipsoid of revolution around (x, y, z)."""
 
-    x: float
-    y: float
-    z: float
     radius: float
     half_height: float
 
@@ -97,6 +92,9 @@ class Ellipsoid(Primitive):
         root = b * b - a * (start @ start - 1)
         t = (-b - np.sqrt(np.maximum(root, 0))) / a
         return np.where((root > 0) & (t > 0), t, np.inf), np.sqrt(np.maximum(root, 0) / a)
+
+
+Primitive = Box | Cylinder | Ellipsoid
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ def _read_room(path: Path) -> Room:
         table = load_npy(path)
         if table.ndim != 2 or table.shape[1] != 7:
             raise CloudFileError(f"{path}: rooms are [N, 7], got {list(table.shape)}")
-        room = table[:, :3], table[:, 3:6], table[:, 6]
+        room: tuple[np.ndarray, ...] = table[:, :3], table[:, 3:6], table[:, 6]
     elif (path / "coord.npy").is_file():
         room = tuple(load_npy(path / f"{name}.npy") for name in ("coord", "color", "segment"))
     else:

@@ -78,8 +78,9 @@ def _turn(thing: Primitive, heading: float) -> Primitive:
     c, s = np.cos(heading), np.sin(heading)
     turned_xy = np.array([c * thing.x - s * thing.y, s * thing.x + c * thing.y])
     x, y = JUNCTION + turned_xy
-    turned = {"heading": thing.heading + heading} if isinstance(thing, Box) else {}
-    return replace(thing, x=x, y=y, **turned)
+    if isinstance(thing, Box):
+        return replace(thing, x=x, y=y, heading=thing.heading + heading)
+    return replace(thing, x=x, y=y)
 
 
 def _kerbside(rng: np.random.Generator, side: int) -> list[Primitive]:

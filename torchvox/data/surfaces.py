@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from torchvox.data.counter_random import Draws
 from torchvox.data.portable_math import FIXED, sin_cos, sqrt
 
-Value = Tensor | float
+Value: TypeAlias = Tensor | float
 TRIES = 8  # of a point on an ellipsoid; at the flattest, one in ten thousand fails all of them
 SPARE = 1.5  # points drawn per point wanted where pieces can hide points
 PROBE = 1e-6  # how far in front of a face a point must be free

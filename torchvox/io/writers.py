@@ -9,7 +9,7 @@ import io
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def write_text(path: str | Path, text: str) -> None:
     write_whole(path, lambda buffer: buffer.write(text.encode()))
 
 
-def write_npz(path: str | Path, **arrays: np.ndarray) -> None:
+def write_npz(path: str | Path, **arrays: Any) -> None:
     """Write named arrays as a compressed .npz, atomically."""
     # NumPy adds its suffix to a name that ends otherwise, .NPZ too; a file it takes as it is.
     with atomic_path(path) as temporary, temporary.open("wb") as file:

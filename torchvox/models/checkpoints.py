@@ -6,7 +6,7 @@ import pickle
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, Union
+from typing import Any, Dict, List, Union
 
 import numpy as np
 import torch
@@ -117,11 +117,11 @@ def read(path: Union[str, Path]) -> Any:
     """The content of a file by torch, on the CPU: tensors, NumPy values and plain types. Whatever
     else it names is refused, never run."""
     kinds = {type(np.dtype(code)) for code in "?bhilBHILefd"}
-    scalar, array = np.float64(0).__reduce__()[0], np.zeros(1).__reduce__()[0]
+    builders: List[Any] = [np.float64(0).__reduce__()[0], np.zeros(1).__reduce__()[0]]
     named = [  # NumPy renamed the module between versions
         (function, f"{module}.multiarray.{function.__name__}")
         for module in ("numpy.core", "numpy._core")
-        for function in (scalar, array)
+        for function in builders
     ]
     known = [np.dtype, np.ndarray, argparse.Namespace, *kinds, *named]
     refused = f"{path} cannot be read as tensors and plain types"

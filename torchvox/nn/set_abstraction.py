@@ -72,6 +72,7 @@ class SetAbstraction(nn.Module):
     repeats that fill a ball included, as the references do.
     """
 
+    __constants__ = ("fused_op",)  # fuse() sets it
     num_points: Final[int]
     all_points: Final[bool]
     radii: Final[List[float]]
@@ -84,7 +85,7 @@ class SetAbstraction(nn.Module):
     start: Final[str]
     skip_origin: Final[bool]
     padding: Final[int]
-    fused_op: Final[bool]
+    fused_op: bool
     dtype: Optional[torch.dtype]
 
     def __init__(

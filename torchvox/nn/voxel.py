@@ -50,7 +50,7 @@ class Voxelize(nn.Module):
         self.max_points = int(max_points)
         caps = (
             [int(max_voxels)] * 2
-            if isinstance(max_voxels, Integral)
+            if isinstance(max_voxels, (int, Integral))
             else [int(v) for v in max_voxels]
         )
         if len(caps) != 2:

@@ -273,8 +273,8 @@ def bev_affine(
             "bev_affine: point_cloud_range must be (x0, y0, z0, x1, y1, z1), finite, with each "
             f"lower bound below its upper bound, got {point_cloud_range!r}"
         )
-    cells = list(size) if hasattr(size, "__iter__") else [size]
-    if len(cells) != 2 or not all(isinstance(n, Integral) and n >= 1 for n in cells):
+    cells: List[Any] = list(size) if hasattr(size, "__iter__") else [size]
+    if len(cells) != 2 or any(not isinstance(n, Integral) or int(n) < 1 for n in cells):
         raise ValueError(f"bev_affine: size must be (nx, ny), each at least 1, got {size!r}")
     width, height = (extent[:2] / np.asarray(cells, dtype=np.float32)).tolist()
     x0, y0 = bounds[:2].tolist()

@@ -115,7 +115,7 @@ def bev_rasterize(
         for pixel, members in raster.cells_of(points, rows, grid, counts[b + 1]).items():
             cell = channel.Cell(
                 z=z[members],
-                intensity=None if intensity is None else intensity[members],
+                intensity=intensity[members],
                 top=int(np.argmax(z[members])),
             )
             for p, (name, k, of) in enumerate(planes):

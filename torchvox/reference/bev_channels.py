@@ -3,6 +3,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +20,11 @@ class Cell:
     """The used points of one cell, in input order."""
 
     z: np.ndarray  # [n] float32, never -0.0
-    intensity: np.ndarray | None  # [n] float32
+    intensity: np.ndarray  # [n] float32
     top: int  # position of the highest point, the first among equals
 
 
-def value_of(cell: Cell, name: str, k: int, of: int, grid: Grid, density: np.ndarray):
+def value_of(cell: Cell, name: str, k: int, of: int, grid: Grid, density: np.ndarray) -> Any:
     """One channel of one cell; None leaves the value of an empty cell."""
     n = len(cell.z)
     if name == "height_max":
@@ -86,16 +87,16 @@ def density_table(base: int) -> np.ndarray:
     return np.array(table, np.float64).astype(F32)
 
 
-def intensity_of(points, features, planes) -> np.ndarray | None:
+def intensity_of(points, features, planes) -> np.ndarray:
     if not any(name in INTENSITIES for name, _, _ in planes):
-        return None
+        return np.zeros(points.size(0), F32)
     with np.errstate(all="ignore"):
         return to_working(points[:, 3] if features is None else features.reshape(-1)).astype(F32)
 
 
 def parse_planes(channels: list[str]) -> list[tuple[str, int, int]]:
     """(channel name, slice, number of slices) of every output plane."""
-    planes = []
+    planes: list[tuple[str, int, int]] = []
     for channel in channels:
         name, _, number = channel.partition(":")
         of = int(number or 1)

@@ -45,10 +45,10 @@ def rotated_nms(
         candidates = candidates[np.argsort(-score[candidates], kind="stable")]
         groups = np.zeros(len(rows), np.int64) if group is None else group[b].numpy()
         kept: list[int] = []
-        for i in candidates:
+        for i in candidates.tolist():
             rivals = [k for k in kept if groups[k] == groups[i]]
             if len(kept) < max_out and not _suppressed(rows, i, rivals, threshold, mode):
-                kept.append(int(i))
+                kept.append(i)
         count[b] = len(kept)
         index[b, : len(kept)] = kept
     return torch.from_numpy(index), torch.from_numpy(count)

@@ -294,9 +294,9 @@ def _selected(
     segments: list[list[_Candidate]] = [[] for _ in range(groups)]
     for best in chosen[0]:
         head = heads[best.head]
-        for cls, logit in enumerate(head.logits[best.box]):
-            score = portable_math.sigmoid(logit)[()]
-            if np.isfinite(logit) and options.passes(score):
+        logits = head.logits[best.box]
+        for cls, score in enumerate(portable_math.sigmoid(logits)):
+            if np.isfinite(logits[cls]) and options.passes(score):
                 place = (best.head, cls, best.box)
                 pair = _Candidate(score, place, best.head, cls, best.box)
                 segments[classes.first[best.head] + cls].append(pair)

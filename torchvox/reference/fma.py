@@ -4,11 +4,12 @@
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 INF = float("inf")
 
 
-def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+def fma(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> np.ndarray:
     """a * b + c rounded once, float32 or float64."""
     a, b, c = np.broadcast_arrays(a, b, c)
     return _fma32(a, b, c) if a.dtype == np.float32 else _fma64(a, b, c)

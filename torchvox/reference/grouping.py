@@ -278,7 +278,7 @@ def slot_rows(
     row = idx.numpy().astype(np.int64)
     k = row.shape[-1]
     begin, end = np.zeros(row.shape[:-1], np.int64), np.full(row.shape[:-1], rows)
-    if batch_offsets is not None:
+    if batch_offsets is not None and query_batch_offsets is not None:
         bounds, queries = np.clip(batch_offsets.numpy(), 0, rows), query_batch_offsets.numpy()
         end[:] = 0
         for b in range(len(bounds) - 1):

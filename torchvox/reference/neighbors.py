@@ -7,6 +7,7 @@ Same arguments and defaults as the registered ops, CPU tensors in, a tuple of CP
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -174,7 +175,7 @@ def query_and_group(
     query_lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(grouped [B, M, K, D + C], idx [B, M, K] int32, count [B, M, radii] int32)."""
-    options = {"closed": closed, "dist_order": dist_order}
+    options: dict[str, Any] = {"closed": closed, "dist_order": dist_order}
     options |= {"lengths": lengths, "query_lengths": query_lengths}
     balls = [
         ball_query(points, query, radius, k, **options) for radius, k in zip(radii, ks, strict=True)

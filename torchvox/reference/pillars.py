@@ -152,15 +152,16 @@ def _of_rows(
     """(n, O): the part of the layer that differs between the points of a pillar."""
     columns = rows.shape[1]
     offset = rows[:, :3] - center
-    y = None
+    terms = []
     for axis in range(3):
         a = weight[:, axis] + weight[:, columns + axis]
         if axis < center_axes:
             a = a + weight[:, columns + 3 + axis]
-        u = offset[:, axis, None]
-        y = a * u if y is None else fma(a, u, y)
-    for column in range(3, columns):
-        y = fma(weight[:, column], rows[:, column, None], y)
+        terms.append((a, offset[:, axis, None]))
+    terms += [(weight[:, column], rows[:, column, None]) for column in range(3, columns)]
+    y = terms[0][0] * terms[0][1]
+    for a, u in terms[1:]:
+        y = fma(a, u, y)
     return y
 
 

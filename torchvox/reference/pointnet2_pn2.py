@@ -5,7 +5,7 @@ Nothing of torchvox is used, so that an imported checkpoint can be compared with
 """
 
 from itertools import pairwise
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,8 @@ class Classifier(nn.Module):
         )
 
     def forward(self, points: Tensor) -> Tensor:
-        xyz, features = points[..., :3], points[..., 3:] if points.size(-1) > 3 else None
+        xyz = points[..., :3]
+        features: Any = points[..., 3:] if points.size(-1) > 3 else None
         for level in self.SA_modules:
             xyz, features = level(xyz, features)
         return self.fc_layer(features[:, 0])
@@ -136,7 +137,7 @@ class Segmenter(nn.Module):
             widths = ((32, 32, 64), (64, 64, 128), (128, 128, 256), (256, 256, 512))
             groups = [[(r, 32, w)] for r, w in zip((0.1, 0.2, 0.4, 0.8), widths, strict=True)]
             ins = (c, 64, 128, 256)
-            up = ((128 + c, 128, 128, 128), (320, 256, 128), (384, 256, 256), (768, 256, 256))
+            up = [(128 + c, 128, 128, 128), (320, 256, 128), (384, 256, 256), (768, 256, 256)]
         else:
             pairs = (
                 ((16, 16, 32), (32, 32, 64)),
@@ -149,7 +150,7 @@ class Segmenter(nn.Module):
                 for r, (a, b) in zip((0.05, 0.1, 0.2, 0.4), pairs, strict=True)
             ]
             ins = (c, 96, 256, 512)
-            up = ((256 + c, 128, 128), (608, 256, 256), (768, 512, 512), (1536, 512, 512))
+            up = [(256 + c, 128, 128), (608, 256, 256), (768, 512, 512), (1536, 512, 512)]
         self.SA_modules = nn.ModuleList(
             Abstraction(n, group, a, use_xyz)
             for n, group, a in zip(counts, groups, ins, strict=True)
@@ -165,7 +166,7 @@ class Segmenter(nn.Module):
 
     def forward(self, points: Tensor) -> Tensor:
         xyz: List[Tensor] = [points[..., :3]]
-        features: List[Optional[Tensor]] = [points[..., 3:] if points.size(-1) > 3 else None]
+        features: List[Any] = [points[..., 3:] if points.size(-1) > 3 else None]
         for level in self.SA_modules:
             centers, pooled = level(xyz[-1], features[-1])
             xyz.append(centers)

@@ -9,7 +9,7 @@ decides points at the rim of a ball by rounding.
 """
 
 from itertools import pairwise
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -139,10 +139,10 @@ def object_levels(scales: str, channels: int, parts: bool) -> List[nn.Module]:
     ks = (32, 64, 128) if parts else (16, 32, 128)
     first = ScaleAbstraction(512, (0.1, 0.2, 0.4), ks, channels, near)
     if parts:
-        far = ((128, 128, 256), (128, 196, 256))
+        far = [(128, 128, 256), (128, 196, 256)]
         second = ScaleAbstraction(128, (0.4, 0.8), (64, 128), 320, far)
         return [first, second, Abstraction(None, 0.0, 0, 512, (256, 512, 1024))]
-    far = ((64, 64, 128), (128, 128, 256), (128, 128, 256))
+    far = [(64, 64, 128), (128, 128, 256), (128, 128, 256)]
     second = ScaleAbstraction(128, (0.2, 0.4, 0.8), (32, 64, 128), 320, far)
     return [first, second, Abstraction(None, 0.0, 0, 640, (256, 512, 1024))]
 
@@ -160,7 +160,8 @@ class Classifier(nn.Module):
         self.fc3 = nn.Linear(256, num_classes)
 
     def forward(self, points: Tensor) -> Tensor:
-        xyz, features = points[..., :3], points[..., 3:] if points.size(-1) > 3 else None
+        xyz = points[..., :3]
+        features: Any = points[..., 3:] if points.size(-1) > 3 else None
         for level in (self.sa1, self.sa2, self.sa3):
             xyz, features = level(xyz, features, self.exact)
         x = F.dropout(F.relu(self.bn1(self.fc1(features[:, 0]))), self.drops[0], self.training)

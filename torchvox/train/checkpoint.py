@@ -72,9 +72,9 @@ def load_checkpoint(
     try:
         newer, version = bool(about["format"] > FORMAT), short(about["version"])
         kind = str(about["config"]["model"]["kind"])
-        labels = Labels(
-            **{k: tuple(v) if isinstance(v, list) else v for k, v in about["labels"].items()}
-        )
+        given = about["labels"].items()
+        fields: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
+        labels = Labels(**fields)
         if not all(isinstance(n, str) for n in (*labels.classes, *labels.categories)):
             raise TypeError("labels are no names")
     except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:

@@ -218,7 +218,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
     place = [str(p) for p in error["loc"]]
     if len(place) > 1 and place[0] == "data" and place[1] in _DATA:
         del place[1]
-        owner: type[BaseModel] = _DATA[str(error["loc"][1])]
+        owner: Any = _DATA[str(error["loc"][1])]
     else:
         owner = Config
     path = ".".join(place)

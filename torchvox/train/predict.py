@@ -13,6 +13,7 @@ from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.data.counter_random import permutation
 from torchvox.io import PointCloud
 from torchvox.train.checkpoint import Checkpoint
+from torchvox.train.config import RoomsData, S3DISData
 from torchvox.train.lightning_module import forward, predict
 
 COLORS = ("red", "green", "blue")
@@ -100,7 +101,9 @@ def _room(
     highest = color.max()
     color = color / (1.0 if highest <= 1 else 255.0 if highest <= 255 else 65535.0)
     features = np.concatenate([xyz, color, xyz / size], 1).astype(np.float32)
-    block = trained.config.data.block
+    data = trained.config.data
+    assert isinstance(data, (RoomsData, S3DISData))  # all that the task learns from
+    block = data.block
     cells = np.floor(xyz[:, :2] / block).astype(np.int64)
     cells, member = np.unique(cells, axis=0, return_inverse=True)
     order = np.argsort(member.reshape(-1), kind="stable")
@@ -120,8 +123,8 @@ def _groups(members: np.ndarray, count: int) -> Iterator[np.ndarray]:
 
 
 def _columns(cloud: PointCloud, names: tuple[str, ...]) -> np.ndarray:
-    columns = [cloud.column(name) for name in names]
-    if any(column is None for column in columns):
+    columns = [column for name in names if (column := cloud.column(name)) is not None]
+    if len(columns) < len(names):
         raise WrongUseError(
             f"{cloud.path or 'the cloud'} must have the columns {', '.join(names)} for this model, "
             f"it has {', '.join(cloud.columns)}: check --layout"

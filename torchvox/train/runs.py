@@ -123,9 +123,7 @@ class RunData(LightningDataModule):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.sets: dict[str, Generated | InMemory] = {
-            split: build_data(config, split) for split in ("train", "val")
-        }
+        self.sets = {split: build_data(config, split) for split in ("train", "val")}
         self.loaded: dict[str, InMemory] = {}
 
     def train_dataloader(self) -> DataLoader:
@@ -136,11 +134,12 @@ class RunData(LightningDataModule):
         return self._loader("val", self.config.train.val_batch_size, None)
 
     def _loader(self, split: str, batch_size: int, seed: int | None) -> DataLoader:
-        data, workers = self.sets[split], self.config.train.workers
-        if self.config.data.in_memory:
+        data: Generated | InMemory = self.sets[split]
+        if in_memory := self.config.data.in_memory:
             if split not in self.loaded:
-                self.loaded[split] = InMemory(data, self.trainer.strategy.root_device)
-            data, workers = self.loaded[split], 0
+                self.loaded[split] = InMemory(self.sets[split], self.trainer.strategy.root_device)
+            data = self.loaded[split]
+        workers = 0 if in_memory else self.config.train.workers
         rank, world = self.trainer.global_rank, self.trainer.world_size
         return make_loader(data, SharedBatches(len(data), batch_size, seed, rank, world), workers)
 

@@ -6,7 +6,7 @@ No pyplot: figures belong to the caller, no global state, no display needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ HEIGHT, INTENSITY, DENSITY, ORDER = "viridis", "magma", "inferno", "plasma"
 DARKEST = {HEIGHT: 0.18, INTENSITY: 0.22, DENSITY: 0.3, ORDER: 0.32}  # share of the map left out
 DPI = 160
 WIDTH = 9.6  # inches
-FONT = {"family": "sans-serif", "color": INK}
+FONT: dict[str, Any] = {"family": "sans-serif", "color": INK}
 
 
 def new_figure(width: float = WIDTH, height: float = WIDTH) -> Figure:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from torchvox.models.detection.config import (
+    CenterHeadConfig,
     CenterPointPillarsConfig,
     DetectionsConfig,
     MultiHeadConfig,
@@ -109,9 +110,9 @@ def _check_scale(config: Detector) -> None:
 
 def _check_head(config: Detector) -> None:
     head = config.head
-    if isinstance(config, CenterPointPillarsConfig):
-        one_of(config.head.rot, ("cos_sin", "sin_cos"), "head.rot")
-        _check_tasks(config.classes, config.head.tasks)
+    if isinstance(head, CenterHeadConfig):
+        one_of(head.rot, ("cos_sin", "sin_cos"), "head.rot")
+        _check_tasks(config.classes, head.tasks)
         return
     require(
         len(head.anchors) == len(config.classes),

@@ -194,7 +194,7 @@ def _mmdet3d(values: Config, model: Config) -> Declared:
     if "use_conv_for_no_stride" in necks or "type" in necks:
         conv = necks.get("use_conv_for_no_stride", False)
         _put(settings, neck__stride_one="conv" if conv else "transposed")
-    test_cfg = model.get("test_cfg") or values.get("test_cfg") or {}
+    test_cfg: Config = model.get("test_cfg") or values.get("test_cfg") or {}
     if "tasks" in head:
         _mmdet3d_centers(settings, head, test_cfg.get("pts", test_cfg))
     elif "anchor_generator" in head:
@@ -210,7 +210,7 @@ def _class_name(part: Config) -> str:
 def _mmdet3d_grid(model: Config, encoder: Config) -> Dict[str, Any]:
     layers = [model.get("voxel_layer"), model.get("pts_voxel_layer")]
     layers.append((model.get("data_preprocessor") or {}).get("voxel_layer"))
-    layer = next((one for one in layers if one), {})
+    layer: Config = next((one for one in layers if one), {})
     limits = layer.get("point_cloud_range", encoder.get("point_cloud_range"))
     caps = layer.get("max_voxels")
     kind = _class_name(encoder)
