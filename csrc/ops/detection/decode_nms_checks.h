@@ -54,7 +54,7 @@ inline void check_length(const char* op, const char* name, size_t length, size_t
   check_value(length == heads, op, {name, " must be one map a head"}, length);
 }
 inline void check_heads(const char* op, const char* name, at::TensorList maps) {
-  check_value(maps.size() >= 1 && maps.size() <= size_t{kMostHeads}, op,
+  check_value(!maps.empty() && maps.size() <= size_t{kMostHeads}, op,
               {name, " must be 1 to 8 maps"}, maps.size());
 }
 

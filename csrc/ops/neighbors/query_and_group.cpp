@@ -42,7 +42,7 @@ struct Layout {
 };
 
 void check_layout(const char* op, const Layout& layout) {
-  check_value(layout.radii.size() >= 1 && layout.radii.size() <= size_t{kMostGroupedRadii}, op,
+  check_value(!layout.radii.empty() && layout.radii.size() <= size_t{kMostGroupedRadii}, op,
               "radii must be 1 to 8 numbers", layout.radii);
   check_value(layout.ks.size() == layout.radii.size(), op, "ks must be one number a radius",
               layout.ks);
