@@ -33,6 +33,8 @@ from torchvox.reference.voxel import *
 from torchvox.reference.voxel_grid import *
 from torchvox.reference.voxel_rows import *
 
-_DOMAINS = (bev, boxes, detection, grouping, neighbors, neighbors_group_mlp, neighbors_knn, pillars)
-_DOMAINS += (sampling, voxel, voxel_grid, voxel_rows)
+_DOMAINS = (
+    *(bev, boxes, detection, grouping, neighbors, neighbors_group_mlp, neighbors_knn, pillars),
+    *(sampling, voxel, voxel_grid, voxel_rows),
+)
 __all__ = [name for domain in _DOMAINS for name in domain.__all__]

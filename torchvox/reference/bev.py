@@ -5,6 +5,8 @@ The slow second opinion that the ops are tested against; the prose contract is d
 Same arguments and defaults as the registered ops, CPU tensors in, a tuple of CPU tensors out.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,8 +37,9 @@ def bev_max_height(
     lowest_code: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """(height [B, H, W], counts [B + 1, 4]): the height of the highest point of each cell."""
-    options = {"batch_offsets": batch_offsets, "num_valid": num_valid, "orientation": orientation}
-    options |= {"out_dtype": out_dtype, "fill": fill, "lowest_code": lowest_code}
+    options: dict[str, Any] = {"batch_offsets": batch_offsets, "num_valid": num_valid}
+    options |= {"orientation": orientation, "out_dtype": out_dtype, "fill": fill}
+    options["lowest_code"] = lowest_code
     return bev_max_height_with_index(points, point_cloud_range, size, **options)[::2]
 
 

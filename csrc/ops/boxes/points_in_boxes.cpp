@@ -69,6 +69,7 @@ Tensor points_in_boxes(const Tensor& points_in, const Tensor& boxes_in, std::str
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(points_in_boxes));
+  ops.autocast("points_in_boxes", {{{"points", "boxes"}}, {"points", "boxes"}});
   ops.autograd("points_in_boxes", not_differentiable());
 }
 

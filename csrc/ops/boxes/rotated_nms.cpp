@@ -69,6 +69,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(rotated_nms));
+  ops.autocast("rotated_nms", {{}, {"boxes", "scores"}});
   ops.autograd("rotated_nms", not_differentiable());
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Under autocast one of several arguments that must agree may come out of a layer in half
-// precision. The table names, op by op, what must agree: such arguments are widened to a type that
+// precision. An op's Agreement names what must agree: such arguments are widened to a type that
 // holds them all, those that agree stay as they are, and halves where an op takes none are
 // widened. What is no float is left to the op, which refuses it.
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -13,38 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "csrc/ops/core/register.h"
+
 namespace torchvox {
 namespace {
 
-using Names = std::vector<std::string>;
-
-struct Agreement {
-  std::vector<Names> together;
-  Names wide = {};  // halves become `type` first
-  std::string beside = "";  // but may be halves of the dtype of this argument
-  at::ScalarType type = at::kFloat;
-};
-
-const std::map<std::string, Agreement>& table() {
-  static const std::map<std::string, Agreement> agreements = {
-      {"knn", {{{"points", "query"}}}},
-      {"three_nn", {{{"points", "query"}}}},
-      {"ball_query", {{{"points", "query"}}}},
-      {"query_and_group", {{{"points", "query"}}}},
-      {"group_mlp_max", {{{"points", "query"}, {"features", "weights", "biases"}}}},
-      {"interpolate_features", {{{"points", "query"}}}},
-      {"interpolation_weights", {{}, {"dist2"}}},
-      {"three_interpolate", {{}, {"weight"}, "features"}},
-      {"pillar_encode", {{{"weight", "bias"}}}},
-      {"pillar_norm", {{{"weight", "gamma", "beta"}}, {"moments"}, "", at::kDouble}},
-      {"rotated_iou", {{{"a", "b"}}, {"a", "b"}}},
-      {"rotated_nms", {{}, {"boxes", "scores"}}},
-      {"points_in_boxes", {{{"points", "boxes"}}, {"points", "boxes"}}},
-      {"box_decode", {{{"deltas", "direction"}}, {"anchors"}}},
-      {"anchor_decode_nms", {{{"cls", "box", "direction"}}, {"anchors"}}},
-      {"center_decode_nms", {{{"heatmap", "offset", "z", "dim", "rot", "vel"}}}},
-  };
-  return agreements;
+std::map<std::string, Agreement>& agreements() {
+  static std::map<std::string, Agreement> by_op;
+  return by_op;
 }
 
 // The tensors of an argument: one, a list of them, or none.
@@ -88,7 +64,7 @@ void widen_together(const std::vector<c10::IValue*>& values) {
 
 void autocast_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string& name = op.schema().name();
-  const Agreement& agreement = table().at(name.substr(name.find("::") + 2));
+  const Agreement& agreement = agreements().at(name.substr(name.find("::") + 2));
   const auto& arguments = op.schema().arguments();
   const auto value = [&](const std::string& argument) {
     const size_t place = *op.schema().argumentIndexWithName(argument);
@@ -99,7 +75,7 @@ void autocast_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (const std::string& argument : agreement.wide) {
     widen_halves(*value(argument), beside, agreement.type);
   }
-  for (const Names& names : agreement.together) {
+  for (const auto& names : agreement.together) {
     std::vector<c10::IValue*> values;
     for (const std::string& argument : names) values.push_back(value(argument));
     widen_together(values);
@@ -108,14 +84,17 @@ void autocast_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxed(stack);
 }
 
-void register_kernels(torch::Library& m) {
-  for (const auto& [op, agreement] : table()) {
-    m.impl(op.c_str(), torch::CppFunction::makeFromBoxedFunction<&autocast_kernel>());
+}  // namespace
+
+void register_autocast(const std::string& op, Agreement agreement) {
+  static torch::Library cpu(torch::Library::IMPL, "torchvox", c10::DispatchKey::AutocastCPU,
+                            __FILE__, __LINE__);
+  static torch::Library cuda(torch::Library::IMPL, "torchvox", c10::DispatchKey::AutocastCUDA,
+                             __FILE__, __LINE__);
+  agreements()[op] = std::move(agreement);
+  for (torch::Library* library : {&cpu, &cuda}) {
+    library->impl(op.c_str(), torch::CppFunction::makeFromBoxedFunction<&autocast_kernel>());
   }
 }
 
-TORCH_LIBRARY_IMPL(torchvox, AutocastCPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torchvox, AutocastCUDA, m) { register_kernels(m); }
-
-}  // namespace
 }  // namespace torchvox

@@ -5,7 +5,9 @@
 
 #include <torch/library.h>
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "csrc/ops/torchvox.h"
 
@@ -17,6 +19,15 @@ inline constexpr bool kBuiltWithCuda =
 #else
     false;
 #endif
+
+// What the arguments of an op have in common, which autocast may have torn apart.
+struct Agreement {
+  std::vector<std::vector<std::string>> together = {};  // widened to a type that holds them all
+  std::vector<std::string> wide = {};  // halves become `type` first
+  std::string beside = "";  // but may be halves of the dtype of this argument
+  at::ScalarType type = at::kFloat;
+};
+void register_autocast(const std::string& op, Agreement agreement);
 
 // The kernels of the ops of one file, registered as long as the library is loaded.
 class OpLibrary {
@@ -33,6 +44,10 @@ class OpLibrary {
   template <class Kernel>
   void autograd(const char* op, Kernel&& kernel) {
     autograd_.impl(op, std::forward<Kernel>(kernel));
+  }
+  // Under autocast the op's arguments agree as said.
+  void autocast(const char* op, Agreement agreement) {
+    register_autocast(op, std::move(agreement));
   }
   // Made of other ops alone, or of no tensor.
   template <class Kernel>

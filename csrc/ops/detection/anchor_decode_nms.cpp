@@ -111,6 +111,7 @@ Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<Tenso
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(anchor_decode_nms));
+  ops.autocast("anchor_decode_nms", {{{"cls", "box", "direction"}}, {"anchors"}});
   ops.autograd(kOp, inference_only());
 }
 

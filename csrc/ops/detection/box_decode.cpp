@@ -74,6 +74,7 @@ Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(box_decode));
+  ops.autocast("box_decode", {{{"deltas", "direction"}}, {"anchors"}});
   ops.autograd(kOp, inference_only());
 }
 

@@ -131,6 +131,7 @@ Detections center_decode_nms(
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(center_decode_nms));
+  ops.autocast("center_decode_nms", {{{"heatmap", "offset", "z", "dim", "rot", "vel"}}});
   ops.autograd(kOp, inference_only());
 }
 

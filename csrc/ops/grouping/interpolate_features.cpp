@@ -79,6 +79,7 @@ Tensor interpolate_with_gradient(const Tensor& query, const Tensor& points, cons
 TORCHVOX_REGISTER_OPS(ops) {
   using Op = decltype(torchvox::interpolate_features);
   ops.add<Op>("interpolate_features", interpolate_features);
+  ops.autocast("interpolate_features", {{{"points", "query"}}});
   ops.autograd<Op>("interpolate_features", interpolate_with_gradient);
 }
 

@@ -61,7 +61,10 @@ Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radiu
   return {dist2, idx, count};
 }
 
-TORCHVOX_REGISTER_OPS(ops) { ops.add(TORCHVOX_OP(ball_query)); }
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add(TORCHVOX_OP(ball_query));
+  ops.autocast("ball_query", {{{"points", "query"}}});
+}
 
 }  // namespace
 }  // namespace torchvox

@@ -63,7 +63,9 @@ Neighbors three_nn(const Tensor& query, const Tensor& points, std::string_view d
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(knn));
+  ops.autocast("knn", {{{"points", "query"}}});
   ops.add(TORCHVOX_OP(three_nn));
+  ops.autocast("three_nn", {{{"points", "query"}}});
 }
 
 }  // namespace

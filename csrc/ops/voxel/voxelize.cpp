@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <functional>
 #include <limits>
 
 #include "csrc/ops/core/autograd.h"
@@ -190,5 +192,128 @@ TORCHVOX_REGISTER_OPS(ops) {
   ops.composite(TORCHVOX_OP(grid_size));
 }
 
+// A stored point takes its share of its voxel's gradient, in every column; the choice of the cell
+// has no gradient. When one is wanted, the variant of the op that also returns slots runs in its
+// place.
+namespace autograd {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using TrainOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// grad [C, P, F] or [C, F]; point_voxel, point_slot [N]; num_points [C]; arg [C, F] for max and
+// min.
+Tensor voxelize_backward(const Tensor& grad, const Tensor& point_voxel, const Tensor& point_slot,
+                         const Tensor& num_points, const Tensor& arg, std::string_view reduce_name,
+                         at::ScalarType dtype) {
+  const char* op = "_voxelize_backward";
+  const VoxelReduce reduce = parse_reduce(op, reduce_name, /*with_none=*/true);
+  const int64_t dim = reduce == VoxelReduce::kNone ? 3 : 2;
+  check_value(grad.dim() == dim, op, dim == 3 ? "grad must be [C, P, F]" : "grad must be [C, F]",
+              grad.sym_sizes());
+  check_type(is_coordinate_type(grad.scalar_type()) && is_coordinate_type(dtype), op,
+             "grad and dtype must be float16, bfloat16, float32 or float64", grad.scalar_type(),
+             " and ", dtype);
+  for (const auto& [name, tensor] :
+       {std::pair<const char*, const Tensor&>{"point_voxel", point_voxel},
+        {"point_slot", point_slot},
+        {"num_points", num_points},
+        {"arg", arg}}) {
+    check_type(tensor.scalar_type() == at::kInt, op, std::string(name) + " must be int32",
+               tensor.scalar_type());
+    check_device(op, name, tensor, grad);
+  }
+  check_value(point_voxel.dim() == 1 && point_slot.dim() == 1 && num_points.dim() == 1, op,
+              "point_voxel, point_slot and num_points must have one dimension",
+              point_voxel.sym_sizes(), ", ", point_slot.sym_sizes(), " and ",
+              num_points.sym_sizes());
+  check_size(point_slot.sym_size(0).sym_eq(point_voxel.sym_size(0)), op,
+             "point_slot must be [N] as point_voxel is", point_slot.sym_sizes());
+  check_size(num_points.sym_size(0).sym_eq(grad.sym_size(0)), op,
+             "num_points must be [C] as grad is", num_points.sym_sizes());
+  const c10::SymInt columns = grad.sym_size(dim - 1);
+  if (has_arg(reduce)) {
+    check_value(arg.dim() == 2, op, "arg must be [C, F]", arg.sym_sizes());
+    check_size(arg.sym_size(0).sym_eq(grad.sym_size(0)), op, "arg must be [C, F]", arg.sym_sizes());
+    check_size(arg.sym_size(1).sym_eq(columns), op, "arg must be [C, F]", arg.sym_sizes());
+  }
+  Tensor grad_points =
+      at::empty_symint({point_voxel.sym_size(0), columns}, grad.options().dtype(dtype));
+  if (grad.is_meta()) return grad_points;
+  const Tensor g = grad.contiguous(), voxel = point_voxel.contiguous(),
+               slot = point_slot.contiguous(), stored = num_points.contiguous(),
+               best = arg.contiguous();
+  VoxelizeBackwardArgs args;
+  args.rows = voxel.size(0);
+  args.columns = g.size(dim - 1);
+  args.capacity = g.size(0);
+  args.max_points = dim == 3 ? g.size(1) : -1;
+  args.reduce = reduce;
+  args.grad_dtype = dtype_of(g.scalar_type());
+  args.dtype = dtype_of(dtype);
+  args.grad = g.const_data_ptr();
+  args.point_voxel = voxel.const_data_ptr<int32_t>();
+  args.point_slot = slot.const_data_ptr<int32_t>();
+  args.num_points = stored.const_data_ptr<int32_t>();
+  args.arg = best.const_data_ptr<int32_t>();
+  args.grad_input = grad_points.mutable_data_ptr();
+  run(op, grad, args);
+  return grad_points;
+}
+
+class Voxelize : public torch::autograd::Function<Voxelize> {
+ public:
+  // `train` is the op that also returns slots.
+  static variable_list forward(AutogradContext* ctx, const Tensor& points, std::string_view reduce,
+                               const std::function<TrainOutputs()>& train) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    auto [features, indices, num_points, point_voxel, counts, point_slot, arg] = train();
+    ctx->save_for_backward({point_voxel, point_slot, num_points, arg});
+    ctx->saved_data["reduce"] = std::string(reduce);
+    ctx->saved_data["dtype"] = static_cast<int64_t>(points.scalar_type());
+    ctx->set_materialize_grads(false);
+    ctx->mark_non_differentiable({indices, num_points, point_voxel, counts, point_slot, arg});
+    return {features, indices, num_points, point_voxel, counts, point_slot, arg};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    static const auto op = typed_op<decltype(voxelize_backward)>("torchvox::_voxelize_backward");
+    Tensor grad_points;
+    if (grads[0].defined() && ctx->needs_input_grad(0)) {
+      const variable_list saved = ctx->get_saved_variables();
+      grad_points = op.call(grads[0], saved[0], saved[1], saved[2], saved[3],
+                            ctx->saved_data["reduce"].toStringRef(),
+                            static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()));
+    }
+    return {grad_points, {}, {}};
+  }
+};
+
+template <class... Options>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(
+    const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
+    int64_t max_points, c10::SymInt max_voxels, const OptionalTensor& batch_offsets,
+    const OptionalTensor& num_valid, std::string_view reduce, Options... options) {
+  const auto call = [&](const auto& op) {
+    return op(points, voxel_size, range, max_points, max_voxels, batch_offsets, num_valid, reduce,
+              options...);
+  };
+  if (wants_gradient(points)) {
+    static const auto train_op = typed_op<VoxelizeTrain>("torchvox::_voxelize_train");
+    const auto train = [&](auto&&... arguments) { return train_op.call(arguments...); };
+    const auto out = Voxelize::apply(points, reduce, [&] { return call(train); });
+    return {out[0], out[1], out[2], out[3], out[4]};
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return call(torchvox::voxelize);
+}
+
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("_voxelize_backward", voxelize_backward);
+  ops.autograd("_voxelize_backward", no_second_derivative());
+  ops.autograd(TORCHVOX_OP(voxelize));
+}
+
+}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

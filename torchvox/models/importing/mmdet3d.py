@@ -38,7 +38,13 @@ MMDET3D = PillarNames(
 ZHULF0804 = PillarNames(
     "pillar_encoder.conv", "pillar_encoder.bn", "backbone.multi_blocks", "neck.decoder_blocks", 0
 )
-CENTER = PillarNames(*(f"pts_{name}" for name in list(vars(MMDET3D).values())[:4]), 0)
+CENTER = PillarNames(
+    f"pts_{MMDET3D.linear}",
+    f"pts_{MMDET3D.norm}",
+    f"pts_{MMDET3D.blocks}",
+    f"pts_{MMDET3D.deblocks}",
+    0,
+)
 CENTERS = CenterNames(
     ("pts_bbox_head.shared_conv.conv", "pts_bbox_head.shared_conv.bn"),
     "pts_bbox_head.task_heads",

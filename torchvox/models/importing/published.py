@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published configurations: what their checkpoints do not contain. Meters, z of lower sides."""
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 Size = Tuple[float, float, float]
 
@@ -53,7 +53,7 @@ NUSCENES_LIMITS = [-61.2, -61.2, -10.0, 61.2, 61.2, 10.0]
 
 
 def anchors(
-    table: Dict[str, Tuple[Size, float]], names: List[str], width_first: bool = False
+    table: Mapping[str, Tuple[Size, float]], names: List[str], width_first: bool = False
 ) -> List[Dict[str, Any]]:
     """Entries of a configuration. width_first: sizes as w, l, h."""
     entries = []

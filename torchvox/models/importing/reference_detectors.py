@@ -114,8 +114,11 @@ def _common(config: Config) -> Dict[str, Any]:
             max(0, config["max_pillars"][1]),
         ),
         "backbone_neck": BackboneNeck(
-            *(tuple(blocks[name]) for name in ("layers", "strides", "channels")),
-            *(tuple(neck[name]) for name in ("strides", "channels")),
+            tuple(blocks["layers"]),
+            tuple(blocks["strides"]),
+            tuple(blocks["channels"]),
+            tuple(neck["strides"]),
+            tuple(neck["channels"]),
             conv_at_one=neck["stride_one"] == "conv",
         ),
         "filters": tuple(config["encoder"]["channels"]),
