@@ -120,6 +120,12 @@ void check_inside(int64_t rows, int64_t columns, Random& random) {
     const auto count = found(PointsInBoxesMode::kCount, has_lengths).template get<int32_t>("out");
     CHECK(std::accumulate(mask.begin(), mask.end(), 0) ==
           std::accumulate(count.begin(), count.end(), 0));
+    bool beyond = false;  // of the first batch's points, of the second's boxes
+    for (int64_t i = 0; has_lengths && i < rows * columns; ++i) {
+      beyond = beyond || (i % rows >= rows / 2 && mask[i]) ||
+          (i / rows >= columns / 3 - 1 && mask[rows * columns + i]);
+    }
+    CHECK_FALSE(beyond);
   }
 }
 
