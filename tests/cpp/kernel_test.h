@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <new>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -75,10 +75,7 @@ std::vector<T> narrowed(const std::vector<V>& values) {
   for (const V value : values) out.push_back(narrow<T>(value));
   return out;
 }
-inline Bytes store(const std::vector<double>& values, DType dtype) {
-  return with_point_type(dtype,
-                         [&](auto type) { return bytes_of(narrowed<decltype(type)>(values)); });
-}
+Bytes store(const std::vector<double>& values, DType dtype);
 
 // ---- Comparison bit for bit: NaN equals the same NaN, and -0 is not +0 ------------------------
 
@@ -94,17 +91,7 @@ std::string show(const uint8_t* bytes) {
 }
 
 // Where and how two arrays first differ; empty if they do not.
-inline std::string difference(const Bytes& got, const Bytes& want, size_t size, Show show) {
-  if (got == want) return "";
-  if (got.size() != want.size()) {
-    return "size " + std::to_string(got.size() / size) + ", not " +
-        std::to_string(want.size() / size);
-  }
-  size_t i = 0;
-  while (std::memcmp(&got[i], &want[i], size) == 0) i += size;
-  return "[" + std::to_string(i / size) + "] of " + std::to_string(want.size() / size) + " is " +
-      show(&got[i]) + ", not " + show(&want[i]);
-}
+std::string difference(const Bytes& got, const Bytes& want, size_t size, Show show);
 template <class T>
 std::string difference(const std::vector<T>& got, const std::vector<T>& want) {
   return difference(bytes_of(got), bytes_of(want), sizeof(T), show<T>);
@@ -116,42 +103,16 @@ std::string difference(const std::vector<T>& got, const std::vector<T>& want) {
 enum class Where { kThread, kThreads, kDevice };
 
 #ifdef TORCHVOX_CUDA
-inline void check_cuda(cudaError_t status, const char* what) {
-  REQUIRE_MESSAGE(status == cudaSuccess, what << ": " << cudaGetErrorString(status));
-}
-
+void check_cuda(cudaError_t status, const char* what);
 // The first GPU and a stream of our own; without a GPU a target that is none.
-inline const CudaContext& device() {
-  static const CudaContext context = [] {
-    CudaContext found;
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return found;
-    cudaDeviceProp properties;
-    check_cuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-    check_cuda(cudaStreamCreateWithFlags(&found.stream, cudaStreamNonBlocking), "a stream");
-    found.target.cuda = true;
-    found.target.multiprocessors = properties.multiProcessorCount;
-    found.target.shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin);
-    found.target.compute_capability = 10 * properties.major + properties.minor;
-    found.target.cooperative_launch = properties.cooperativeLaunch != 0;
-    return found;
-  }();
-  return context;
-}
+const CudaContext& device();
 inline bool has_device() { return device().target.cuda; }
 #else
 inline bool has_device() { return false; }
 #endif
 
 // Two threads and many small ranges, the last range first: a result may depend on none of it.
-inline void backward_for(int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-  const auto run = [&](int64_t first) {
-    for (int64_t i = count - 1 - first; i >= 0; i -= 2) body(i, i + 1);
-  };
-  std::thread other(run, 1);
-  run(0);
-  other.join();
-}
+void backward_for(int64_t count, const std::function<void(int64_t, int64_t)>& body);
 
 // Forces a launch decision as long as it lives.
 class Plan {
@@ -187,25 +148,14 @@ struct Outputs : std::vector<Buffer> {
   }
 };
 
-inline std::string difference(const Outputs& got, const Outputs& want) {
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (!want[i].show) continue;
-    const auto found = difference(got[i].bytes, want[i].bytes, want[i].element, want[i].show);
-    if (!found.empty()) return want[i].name + found;
-  }
-  return "";
-}
+std::string difference(const Outputs& got, const Outputs& want);
 
 class Side {
  public:
   explicit Side(Where where) : where_(where) {}
   Side(const Side&) = delete;
   Side& operator=(const Side&) = delete;
-#ifdef TORCHVOX_CUDA
-  ~Side() {
-    for (const Buffer& buffer : buffers_) cudaFree(buffer.device);
-  }
-#endif
+  ~Side();
 
   bool is_device() const { return where_ == Where::kDevice; }
 
@@ -214,10 +164,7 @@ class Side {
   const T* put(const std::vector<T>& values) {
     return static_cast<T*>(add({"input", sizeof(T), show<T>, bytes_of(values)}));
   }
-  IndexArray put(const std::vector<int64_t>& values, bool wide) {
-    if (wide) return {put(values), true};
-    return {put(std::vector<int32_t>(values.begin(), values.end())), false};
-  }
+  IndexArray put(const std::vector<int64_t>& values, bool wide);
   // Room for an output, filled with bytes that no kernel may take for zeros and that differ between
   // sides, so that an element that is left out shows.
   template <class T>
@@ -253,37 +200,13 @@ class Side {
     ::operator delete(workspace, std::align_val_t{64});
   }
   // The last words of a side: its memory goes.
-  Outputs take_outputs() {
-#ifdef TORCHVOX_CUDA
-    for (Buffer& buffer : buffers_) {
-      if (!buffer.device) continue;
-      check_cuda(cudaMemcpy(buffer.bytes.data(), buffer.device, buffer.bytes.size(),
-                            cudaMemcpyDeviceToHost),
-                 "copy");
-      cudaFree(std::exchange(buffer.device, nullptr));
-    }
-#endif
-    return std::exchange(buffers_, {});
-  }
+  Outputs take_outputs();
 
  private:
   uint8_t poison() const { return where_ == Where::kThread ? 0xa5 : 0x5a; }
 
-  void* add(Buffer buffer) {
-    void* data = buffer.bytes.data();
-#ifdef TORCHVOX_CUDA
-    if (is_device()) {
-      const size_t size = buffer.bytes.size();
-      if (size > 0) {
-        check_cuda(cudaMalloc(&buffer.device, size), "memory");
-        check_cuda(cudaMemcpy(buffer.device, data, size, cudaMemcpyHostToDevice), "copy");
-      }
-      data = buffer.device;
-    }
-#endif
-    buffers_.push_back(std::move(buffer));
-    return data;
-  }
+  void* add(Buffer buffer);
+
   Where where_;
   Outputs buffers_;
 };
@@ -360,34 +283,7 @@ enum class Cloud {
   kAllNan
 };
 
-inline std::vector<double> make_cloud(Cloud kind, int64_t points, int64_t dims, Random& random) {
-  std::vector<double> out;
-  for (int64_t i = 0; i < points * dims; ++i) {
-    const int64_t point = i / dims, axis = i % dims;
-    double x = random.uniform(-1, 1);
-    switch (kind) {
-      case Cloud::kCube: break;
-      case Cloud::kLattice: x = static_cast<double>(random.below(6)); break;
-      case Cloud::kEqual: x = 0.25; break;
-      case Cloud::kLine: x = axis == 0 ? x : 0.0; break;
-      case Cloud::kHuge: x = static_cast<float>(x * 3e38); break;
-      case Cloud::kNonFinite:
-        if (random.below(8) == 0) x = random.below(2) ? kNan : kInfinity;
-        break;
-      case Cloud::kScales: x *= std::pow(10.0, static_cast<double>(random.below(40) - 20)); break;
-      case Cloud::kGrid: {
-        const int64_t at[] = {point / 400, point / 20 % 20, point % 20};
-        x = static_cast<double>(at[axis < 2 ? axis : 2]);
-        break;
-      }
-      case Cloud::kDuplicates: x = static_cast<double>(random.below(2)); break;
-      case Cloud::kOrigin: x *= 0.05; break;
-      case Cloud::kAllNan: x = kNan; break;
-    }
-    out.push_back(x);
-  }
-  return out;
-}
+std::vector<double> make_cloud(Cloud kind, int64_t points, int64_t dims, Random& random);
 
 // Clouds in a batch and the memory that they refer to.
 struct Clouds {
@@ -396,26 +292,11 @@ struct Clouds {
   std::vector<int64_t> lengths, offsets;  // empty: not given
   bool wide = true;  // their type
 
-  CloudBatch on(Side& side) const {
-    CloudBatch bound = batch;
-    bound.data = side.put(points);
-    bound.lengths = side.put(lengths, wide);
-    bound.offsets = side.put(offsets, wide);
-    return bound;
-  }
+  CloudBatch on(Side& side) const;
 };
 
 // Padded clouds without gaps.
-inline Clouds padded(const std::vector<double>& values, int64_t clouds, int64_t rows,
-                     int64_t columns = 3, DType dtype = DType::kFloat) {
-  Clouds c;
-  c.batch.dtype = dtype;
-  c.batch.clouds = clouds;
-  c.batch.rows = rows;
-  c.batch.columns = c.batch.row_stride = columns;
-  c.batch.cloud_stride = rows * columns;
-  c.points = store(values, dtype);
-  return c;
-}
+Clouds padded(const std::vector<double>& values, int64_t clouds, int64_t rows, int64_t columns = 3,
+              DType dtype = DType::kFloat);
 
 }  // namespace torchvox::testing
