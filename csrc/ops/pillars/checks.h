@@ -55,10 +55,6 @@ inline bool parse_padded(const char* op, std::string_view pad_semantics) {
   return pad_semantics == "reference";
 }
 
-// _pillar_encode_train returns what pillar_encode does, mean and arg.
-using PillarEncodeTrain =
-    VariantOf<decltype(torchvox::pillar_encode), std::tuple<at::Tensor, at::Tensor, at::Tensor>>;
-
 // Points and the map of their pillars, as an op gets them.
 struct PillarInputs {
   const at::Tensor& points;

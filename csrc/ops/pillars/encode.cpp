@@ -13,6 +13,9 @@ namespace torchvox {
 namespace {
 
 using at::Tensor;
+// _pillar_encode_train returns what pillar_encode does, mean and arg.
+using PillarEncodeTrain =
+    VariantOf<decltype(torchvox::pillar_encode), std::tuple<Tensor, Tensor, Tensor>>;
 
 void check_layer(const char* op, const Tensor& weight, const Tensor& bias, const Tensor& points,
                  int64_t center_axes) {

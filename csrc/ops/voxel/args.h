@@ -74,11 +74,6 @@ inline VoxelReduce parse_reduce(const char* op, std::string_view reduce, bool wi
   return VoxelReduce::kNone;
 }
 
-// _voxelize_train returns what voxelize does, point_slot and arg.
-using VoxelizeTrain = VariantOf<
-    decltype(torchvox::voxelize),
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>>;
-
 inline bool has_arg(VoxelReduce reduce) {
   return reduce == VoxelReduce::kMax || reduce == VoxelReduce::kMin;
 }

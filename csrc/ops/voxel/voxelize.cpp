@@ -17,6 +17,9 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+// What voxelize returns, point_slot and arg.
+using TrainOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using VoxelizeTrain = VariantOf<decltype(torchvox::voxelize), TrainOutputs>;
 
 // What voxelize, _voxelize_train and voxel_map have in common.
 struct Request {
@@ -183,24 +186,6 @@ std::vector<int64_t> grid_size(c10::ArrayRef<double> voxel_size, c10::ArrayRef<d
   return {grid.cells[0], grid.cells[1], grid.cells[2]};
 }
 
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxelize));
-  ops.add<VoxelizeTrain>("_voxelize_train", voxelize_train);
-  ops.autograd("_voxelize_train", not_differentiable());
-  ops.add(TORCHVOX_OP(voxel_map));
-  ops.autograd("voxel_map", not_differentiable());
-  ops.composite(TORCHVOX_OP(grid_size));
-}
-
-// A stored point takes its share of its voxel's gradient, in every column; the choice of the cell
-// has no gradient. When one is wanted, the variant of the op that also returns slots runs in its
-// place.
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using TrainOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-
 // grad [C, P, F] or [C, F]; point_voxel, point_slot [N]; num_points [C]; arg [C, F] for max and
 // min.
 Tensor voxelize_backward(const Tensor& grad, const Tensor& point_voxel, const Tensor& point_slot,
@@ -261,6 +246,24 @@ Tensor voxelize_backward(const Tensor& grad, const Tensor& point_voxel, const Te
   return grad_points;
 }
 
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add(TORCHVOX_OP(voxelize));
+  ops.add("_voxelize_backward", voxelize_backward);
+  ops.add<VoxelizeTrain>("_voxelize_train", voxelize_train);
+  ops.autograd("_voxelize_train", not_differentiable());
+  ops.add(TORCHVOX_OP(voxel_map));
+  ops.autograd("voxel_map", not_differentiable());
+  ops.composite(TORCHVOX_OP(grid_size));
+}
+
+// A stored point takes its share of its voxel's gradient, in every column; the choice of the cell
+// has no gradient. When one is wanted, the variant of the op that also returns slots runs in its
+// place.
+namespace autograd {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
 class Voxelize : public torch::autograd::Function<Voxelize> {
  public:
   // `train` is the op that also returns slots.
@@ -309,7 +312,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("_voxelize_backward", voxelize_backward);
   ops.autograd("_voxelize_backward", no_second_derivative());
   ops.autograd(TORCHVOX_OP(voxelize));
 }
