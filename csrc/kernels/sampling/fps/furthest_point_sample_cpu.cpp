@@ -23,7 +23,7 @@ struct CpuTiles {
   struct Boxes : CpuBoxes {
     std::vector<int32_t> best;  // bits of the largest distance inside
 
-    void assign(int64_t count) {
+    void reset(int64_t count) {
       CpuBoxes::assign(count);
       best.assign(count, kExcludedBits);
     }
@@ -54,8 +54,8 @@ struct CpuTiles {
     d.assign(padded, kExcludedBits);
     code.assign(padded, kUnknownCode);
     tile_code.assign(group_count * kGroup, kUnknownCode);
-    tiles.assign(group_count * kGroup);
-    groups.assign(group_count);
+    tiles.reset(group_count * kGroup);
+    groups.reset(group_count);
     hit_groups.assign(group_count, 0);
     const int32_t initial = bit_cast<int32_t>(initial_dist2(args));
     for (int64_t i = 0; i < candidates; ++i) {
