@@ -52,13 +52,18 @@ train-demo: build/.built
 
 build: build/.built
 
-# Set-up: an environment with torch, the build tools and every extra. Its stamp lies in it.
-.venv/.ready: pyproject.toml
+# Set-up: an environment with the build tools, then with torch and every extra. Stamps lie in it.
+PIP := .venv/bin/python -m pip install --quiet --no-compile
+.venv/.tools: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "torchvox needs Python >= 3.10, got " + sys.version.split()[0] + ": set PYTHON=")'
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --upgrade pip
-	.venv/bin/python -m pip install --quiet "$(TORCH)" numpy
-	.venv/bin/python -m pip install --quiet $$(.venv/bin/python configs/requirements.py)
+	$(PIP) --upgrade pip
+	$(PIP) $$(.venv/bin/python configs/requirements.py build)
+	touch $@
+
+.venv/.ready: .venv/.tools
+	$(PIP) "$(TORCH)" numpy
+	$(PIP) $$(.venv/bin/python configs/requirements.py)
 	touch $@
 
 build/.built: $(if $(TORCHVOX_NO_VENV),,.venv/.ready) $(SOURCES)
@@ -91,7 +96,7 @@ test-cpp: kernel-tests
 	cd build/cmake && $(CTEST)
 
 # AddressSanitizer and UndefinedBehaviorSanitizer over the CPU kernels.
-sanitize:
+sanitize: $(if $(TORCHVOX_NO_VENV),,.venv/.tools)
 	$(CMAKE) -S . -B build/sanitize -DTORCHVOX_KERNELS_ONLY=ON -DTORCHVOX_WERROR=ON -DTORCHVOX_CUDA=0 -DTORCHVOX_SANITIZE=address,undefined
 	$(CMAKE) --build build/sanitize --target kernel_tests -j $(or $(MAX_JOBS),$(WORKERS))
 	cd build/sanitize && UBSAN_OPTIONS=print_stacktrace=1 $(CTEST)
