@@ -2,8 +2,8 @@
 """The pictures. Each takes NumPy arrays and returns a matplotlib figure; style.save writes it.
 
 Images are [H, W] in the "grid" orientation of the BEV ops: row 0 at the smallest y, column 0 at the
-smallest x. `point_cloud_range` is
-(x0, y0, z0, x1, y1, z1); NaN pixels are empty and stay dark.
+smallest x. `point_cloud_range` is (x0, y0, z0, x1, y1, z1); NaN pixels are empty and stay dark.
+ax: where to draw, in a figure of the caller; None: a figure of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from torchvox._extras import require
 from torchvox.viz import style
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -34,137 +32,11 @@ def bev_picture(
     unit: str = "m",
     colors: str = style.HEIGHT,
     log: bool = False,
+    ax: Axes | None = None,
 ) -> Figure:
     """Any bird's-eye image [H, W] with a color bar; colors span the 1st to 99th percentile,
     logarithmic ones 1 to the 99.9th."""
-    return _single(
-        point_cloud_range,
-        lambda ax: _bev(ax, image, point_cloud_range, title, note, label, unit, colors, log),
-    )
-
-
-def height_picture(
-    height: np.ndarray, point_cloud_range: Range, *, unit: str = "m", note: str = ""
-) -> Figure:
-    """Height of the highest point per cell, [H, W]."""
-    return _single(point_cloud_range, lambda ax: _height(ax, height, point_cloud_range, unit, note))
-
-
-def intensity_picture(
-    intensity: np.ndarray, point_cloud_range: Range, *, unit: str = "m", note: str = ""
-) -> Figure:
-    """Intensity of the highest point per cell, [H, W]."""
-    return _single(
-        point_cloud_range, lambda ax: _intensity(ax, intensity, point_cloud_range, unit, note)
-    )
-
-
-def density_picture(
-    density: np.ndarray, point_cloud_range: Range, *, unit: str = "m", note: str = ""
-) -> Figure:
-    """Points per pillar [H, W], logarithmic colors."""
-    return _single(
-        point_cloud_range, lambda ax: _density(ax, density, point_cloud_range, unit, note)
-    )
-
-
-def samples_picture(
-    xyz: np.ndarray,
-    chosen: np.ndarray,
-    point_cloud_range: Range,
-    *,
-    unit: str = "m",
-    note: str = "",
-) -> Figure:
-    """Furthest point samples over the cloud: xyz [N, 3], chosen [S] indices in sampling order."""
-    return _single(
-        point_cloud_range, lambda ax: _samples(ax, xyz, chosen, point_cloud_range, unit, note)
-    )
-
-
-def overview_picture(
-    title: str,
-    height: dict[str, Any],
-    density: dict[str, Any],
-    samples: dict[str, Any],
-    intensity: dict[str, Any] | None = None,
-) -> Figure:
-    """The pictures of one cloud side by side; each dict holds the arguments of its picture."""
-    panels: list[tuple[Callable[..., None], dict[str, Any]]] = [(_height, height)]
-    if intensity is not None:
-        panels.append((_intensity, intensity))
-    panels += [(_density, density), (_samples, samples)]
-    width, tall = plan_figure_size(height["point_cloud_range"])
-    columns = 1 if width > 2 * tall else 2  # wide strips are stacked
-    rows = -(-len(panels) // columns)
-    figure = style.new_figure(columns * width * 0.82, rows * tall * 0.82 + 0.5)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=17, fontweight="bold", **style.FONT)
-    for i, (draw, arguments) in enumerate(panels):
-        draw(figure.add_subplot(rows, columns, i + 1), **arguments)
-    return figure
-
-
-def _single(point_cloud_range: Range, draw: Callable[[Axes], None]) -> Figure:
-    figure = style.new_figure(*plan_figure_size(point_cloud_range))
-    draw(figure.add_subplot())
-    return figure
-
-
-def plan_figure_size(point_cloud_range: Range) -> tuple[float, float]:
-    """(width, height) in inches that the range fills, with room for title and color bar."""
-    x0, y0, _, x1, y1, _ = point_cloud_range
-    aspect = (y1 - y0) / (x1 - x0)
-    plot = style.WIDTH - 1.7
-    if aspect <= 1.25:
-        return style.WIDTH, max(3.2, plot * aspect + 1.2)
-    return max(4.6, 1.25 * plot / aspect + 1.7), 1.25 * plot + 1.2
-
-
-def _height(
-    ax: Axes, height: np.ndarray, point_cloud_range: Range, unit: str = "m", note: str = ""
-) -> None:
-    label = f"z of the highest point  [{unit}]"
-    _bev(ax, height, point_cloud_range, "Height from above", note, label, unit, style.HEIGHT)
-
-
-def _intensity(
-    ax: Axes, intensity: np.ndarray, point_cloud_range: Range, unit: str = "m", note: str = ""
-) -> None:
-    label = "intensity, as recorded"
-    _bev(
-        ax, intensity, point_cloud_range, "Intensity from above", note, label, unit, style.INTENSITY
-    )
-
-
-def _density(
-    ax: Axes, density: np.ndarray, point_cloud_range: Range, unit: str = "m", note: str = ""
-) -> None:
-    label = "points per pillar  (log)"
-    title = "Voxel density"
-    _bev(
-        ax,
-        np.where(density > 0, density, np.nan),
-        point_cloud_range,
-        title,
-        note,
-        label,
-        unit,
-        style.DENSITY,
-        log=True,
-    )
-
-
-def _bev(
-    ax: Axes,
-    image: np.ndarray,
-    point_cloud_range: Range,
-    title: str,
-    note: str,
-    label: str,
-    unit: str,
-    colors: str,
-    log: bool = False,
-) -> None:
+    ax = _axes(ax, point_cloud_range)
     scales = require("matplotlib.colors", "to draw pictures")
     values = image[np.isfinite(image)]
     low, high = np.percentile(values, (1, 99)) if len(values) else (0.0, 1.0)
@@ -186,17 +58,45 @@ def _bev(
     below, above = (values < low).any(), (values > high).any()
     extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}
     style.color_bar(ax, shown, label, extend[int(below), int(above)], log)
+    return ax.figure
 
 
-def _samples(
-    ax: Axes,
+def height_picture(
+    height: np.ndarray, point_cloud_range: Range, *, note: str = "", unit: str = "m", **on: Any
+) -> Figure:
+    """Height of the highest point per cell, [H, W]."""
+    title, label = "Height from above", f"z of the highest point  [{unit}]"
+    return bev_picture(height, point_cloud_range, title, note, label, unit=unit, **on)
+
+
+def intensity_picture(
+    intensity: np.ndarray, point_cloud_range: Range, *, note: str = "", **on: Any
+) -> Figure:
+    """Intensity of the highest point per cell, [H, W]."""
+    words = "Intensity from above", note, "intensity, as recorded"
+    return bev_picture(intensity, point_cloud_range, *words, colors=style.INTENSITY, **on)
+
+
+def density_picture(
+    density: np.ndarray, point_cloud_range: Range, *, note: str = "", **on: Any
+) -> Figure:
+    """Points per pillar [H, W], logarithmic colors."""
+    words = "Voxel density", note, "points per pillar  (log)"
+    image = np.where(density > 0, density, np.nan)
+    return bev_picture(image, point_cloud_range, *words, colors=style.DENSITY, log=True, **on)
+
+
+def samples_picture(
     xyz: np.ndarray,
     chosen: np.ndarray,
     point_cloud_range: Range,
+    *,
     unit: str = "m",
     note: str = "",
-) -> None:
-    scales = require("matplotlib.colors", "to draw pictures")
+    ax: Axes | None = None,
+) -> Figure:
+    """Furthest point samples over the cloud: xyz [N, 3], chosen [S] indices in sampling order."""
+    ax, scales = _axes(ax, point_cloud_range), require("matplotlib.colors", "to draw pictures")
     chosen = chosen[chosen >= 0]
     ax.scatter(xyz[:, 0], xyz[:, 1], s=0.25, c="#4a586c", linewidths=0, rasterized=True)
     # Late samples first, so that the early ones, which span the scene, lie on top.
@@ -213,3 +113,41 @@ def _samples(
     )
     style.plan_axes(ax, point_cloud_range, unit, "Furthest point samples", note)
     style.color_bar(ax, shown, "order of selection  (log)", log=True)
+    return ax.figure
+
+
+def overview_picture(
+    title: str,
+    height: dict[str, Any],
+    density: dict[str, Any],
+    samples: dict[str, Any],
+    intensity: dict[str, Any] | None = None,
+) -> Figure:
+    """The pictures of one cloud side by side; each dict holds the arguments of its picture."""
+    panels: list[Any] = [(height_picture, height), (intensity_picture, intensity)]
+    panels += [(density_picture, density), (samples_picture, samples)]
+    shown = [(draw, arguments) for draw, arguments in panels if arguments is not None]
+    width, tall = plan_figure_size(height["point_cloud_range"])
+    columns = 1 if width > 2 * tall else 2  # wide strips are stacked
+    rows = -(-len(shown) // columns)
+    figure = style.new_figure(columns * width * 0.82, rows * tall * 0.82 + 0.5)
+    figure.suptitle(title, x=0.012, ha="left", fontsize=17, fontweight="bold", **style.FONT)
+    for i, (draw, arguments) in enumerate(shown, 1):
+        draw(**arguments, ax=figure.add_subplot(rows, columns, i))
+    return figure
+
+
+def plan_figure_size(point_cloud_range: Range) -> tuple[float, float]:
+    """(width, height) in inches that the range fills, with room for title and color bar."""
+    x0, y0, _, x1, y1, _ = point_cloud_range
+    aspect = (y1 - y0) / (x1 - x0)
+    plot = style.WIDTH - 1.7
+    if aspect <= 1.25:
+        return style.WIDTH, max(3.2, plot * aspect + 1.2)
+    return max(4.6, 1.25 * plot / aspect + 1.7), 1.25 * plot + 1.2
+
+
+def _axes(ax: Axes | None, point_cloud_range: Range) -> Axes:
+    if ax is not None:
+        return ax
+    return style.new_figure(*plan_figure_size(point_cloud_range)).add_subplot()
