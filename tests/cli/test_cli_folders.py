@@ -109,7 +109,7 @@ def test_a_layout_that_is_wrong_for_all_files_is_wrong_use(
 def test_an_error_of_any_kind_names_its_file_and_stops_no_other(
     torchvox_cli, mixed, tmp_path, monkeypatch, error, words
 ):
-    from torchvox.cli import sample
+    from torchvox.cli import work
 
     def write(path, **arrays):
         if path.name == "b.samples.npz":
@@ -117,19 +117,19 @@ def test_an_error_of_any_kind_names_its_file_and_stops_no_other(
         path.parent.mkdir(exist_ok=True)
         path.touch()
 
-    monkeypatch.setattr(sample, "write_npz", write)
+    monkeypatch.setattr(work, "write_npz", write)
     (line,) = failures(torchvox_cli("sample", mixed, "--layout", "kitti", "-o", "out"), 1)
     assert line.startswith(f"torchvox: {mixed / 'b.pcd'}: {words}")
     assert sorted(p.name[0] for p in (tmp_path / "out").iterdir()) == ["a", "c", "d"]
 
 
 def test_an_interrupt_stops_a_folder(torchvox_cli, mixed, monkeypatch):
-    from torchvox.cli import sample
+    from torchvox.cli import work
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sample, "write_npz", interrupted)
+    monkeypatch.setattr(work, "write_npz", interrupted)
     torchvox_cli("sample", mixed, "--layout", "kitti").assert_one_sentence(130, "interrupted")
 
 

@@ -93,19 +93,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command()(demo.demo)
-app.command()(info.info)
-app.command()(voxelize.voxelize)
-app.command()(sample.sample)
-app.command()(bev.bev)
-app.command()(train.train)
+for _command in (demo.demo, info.info, voxelize.voxelize, sample.sample, bev.bev, train.train):
+    app.command()(_command)
 app.command("eval")(evaluate.evaluate)
-app.command()(predict.predict)
-app.command()(detect.detect)
+for _command in (predict.predict, detect.detect):
+    app.command()(_command)
 app.command("import")(importing.import_checkpoint)
-app.command()(exporting.export)
-app.command()(bench.bench)
-app.command()(doctor.doctor)
+for _command in (exporting.export, bench.bench, doctor.doctor):
+    app.command()(_command)
 
 
 @app.callback(invoke_without_command=True)

@@ -17,7 +17,7 @@ import torchvox
 from torchvox._errors import TorchvoxError
 from torchvox.cli.bench_table import SCHEMA, machine_line, tables
 from torchvox.cli.options import Device, DeviceChoice
-from torchvox.cli.work import choose_device, console, note
+from torchvox.cli.work import console, note, use_device
 
 ROOT = Path(torchvox.__file__).resolve().parents[1]
 
@@ -55,8 +55,7 @@ def run(output: Path, only: str, growth: bool, alone: bool, device: DeviceChoice
             "the benchmark lies in the source tree, not in the installed package: run make bench "
             "there, or give a results file to show"
         )
-    where, name = choose_device(device)
-    note(f"device: {name}")
+    where = use_device(device)
     command = [sys.executable, "-m", "benchmarks", "--device", where.type, "--only", only]
     command += ["--out", str(output.absolute())]
     command += ["--growth"] * growth + ["--alone"] * alone

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -12,25 +13,10 @@ import typer
 
 import torchvox
 from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox.cli.options import (
-    OUTPUT_FOLDER,
-    Device,
-    DeviceChoice,
-    GridName,
-    Inputs,
-    Layout,
-    Output,
-    Range,
-    VoxelSize,
-    cloud_reader,
-    format_suffix,
-    grid_chooser,
-    numbers,
-    output_paths,
-)
+from torchvox.cli import options
 from torchvox.cli.voxelize import cloud_title
-from torchvox.cli.work import choose_device, for_each, note
-from torchvox.io import Grid, PointCloud, find_clouds, write_npy, write_npz
+from torchvox.cli.work import for_each, use_device, write_result
+from torchvox.io import Grid, PointCloud, find_clouds
 
 FORMATS = (".png", ".npz", ".npy")
 INTENSITY_CHANNELS = ("intensity_top", "intensity_mean", "intensity_max")
@@ -49,37 +35,37 @@ LABELS = {  # channel -> (title, label of the color bar, color map of viz.style,
 
 
 def bev(
-    paths: Inputs,
+    paths: options.Inputs,
     channels: Annotated[
         str,
         typer.Option(help="Comma list: " + ", ".join(LABELS) + ", occupancy:K, slices:K."),
     ] = "height_max",
-    layout: Layout = None,
-    grid: GridName = None,
-    voxel_size: VoxelSize = None,
-    point_cloud_range: Range = None,
+    layout: options.Layout = None,
+    grid: options.GridName = None,
+    voxel_size: options.VoxelSize = None,
+    point_cloud_range: options.Range = None,
     size: Annotated[
         str | None,
         typer.Option(metavar="NX,NY", help="Cells, instead of one per voxel.", show_default=False),
     ] = None,
-    output: Output = OUTPUT_FOLDER,
+    output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
         str, typer.Option("--format", help="png (one channel), npz or npy.")
     ] = "png",
-    device: Device = DeviceChoice.auto,
+    device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Rasterize point clouds from above, one pixel per cell, as pictures or arrays."""
     wanted = _channels(channels)
     cells = None if size is None else _cells(size)
     files = find_clouds(paths)
-    targets = output_paths(files, output, "bev", FORMATS, format_suffix(file_format, FORMATS))
+    targets = options.output_paths(files, output, "bev", FORMATS, file_format)
     if any(t.suffix.lower() == ".png" for t in targets) and (
         len(wanted) > 1 or wanted[0] not in LABELS
     ):
         raise WrongUseError("a .png shows one channel: give one, or --format npz")
-    read, choose = cloud_reader(files, layout), grid_chooser(grid, voxel_size, point_cloud_range)
-    where, name = choose_device(device)
-    note(f"device: {name}")
+    read = options.cloud_reader(files, layout)
+    choose = options.grid_chooser(grid, voxel_size, point_cloud_range)
+    where = use_device(device)
 
     def work(source: Path, target: Path) -> str:
         cloud = read(source)
@@ -87,7 +73,10 @@ def bev(
         nx, ny = cells or chosen.bev_size
         image, empty, counts = rasterize(cloud, chosen, (nx, ny), wanted, where)
         filled, used = counts[:2]
-        _write(target, cloud, chosen, wanted, image, empty)
+        arrays = {"image": image, "empty": empty, "channels": np.array(wanted)}
+        arrays["point_cloud_range"] = np.array(chosen.point_cloud_range)
+        picture = partial(_picture, cloud, chosen, wanted[0], image[0], empty)
+        write_result(target, cloud, picture, **arrays)
         limits = ",".join(f"{v:g}" for v in chosen.point_cloud_range)
         return (
             f"{source.name}: {used:,} of {len(cloud):,} points in {nx} x {ny} cells, "
@@ -133,47 +122,24 @@ def _channels(text: str) -> list[str]:
 
 
 def _cells(text: str) -> tuple[int, int]:
-    nx, ny = numbers(text, "--size", 2)
+    nx, ny = options.numbers(text, "--size", 2)
     if nx < 1 or ny < 1 or nx != int(nx) or ny != int(ny):
         raise WrongUseError(f"--size must be two whole numbers from 1 up, got {text!r}")
     return int(nx), int(ny)
 
 
-def _write(
-    target: Path,
-    cloud: PointCloud,
-    grid: Grid,
-    channels: list[str],
-    image: np.ndarray,
-    empty: np.ndarray,
-) -> None:
-    suffix = target.suffix.lower()
-    if suffix == ".npy":
-        write_npy(target, image)
-    elif suffix == ".npz":
-        write_npz(
-            target,
-            image=image,
-            empty=empty,
-            channels=np.array(channels),
-            point_cloud_range=np.array(grid.point_cloud_range),
-            origin=cloud.origin,
-            unit=np.array(cloud.unit),
-        )
-    else:
-        from torchvox import viz
-        from torchvox.viz import style
-
-        title, label, colors, log = LABELS[channels[0]]
-        ny, nx = empty.shape
-        picture = viz.bev_picture(
-            np.where(empty, np.nan, image[0]),
-            grid.point_cloud_range,
-            title,
-            f"{cloud_title(cloud)}: {len(cloud):,} points, {nx} x {ny} cells",
-            label.format(unit=cloud.unit),
-            unit=cloud.unit,
-            colors=getattr(style, colors),
-            log=log,
-        )
-        viz.save(picture, target)
+def _picture(
+    cloud: PointCloud, grid: Grid, channel: str, image: np.ndarray, empty: np.ndarray, viz: Any
+) -> Any:
+    title, label, colors, log = LABELS[channel]
+    ny, nx = empty.shape
+    return viz.bev_picture(
+        np.where(empty, np.nan, image),
+        grid.point_cloud_range,
+        title,
+        f"{cloud_title(cloud)}: {len(cloud):,} points, {nx} x {ny} cells",
+        label.format(unit=cloud.unit),
+        unit=cloud.unit,
+        colors=getattr(viz.style, colors),
+        log=log,
+    )

@@ -17,15 +17,7 @@ from rich.table import Table
 import torchvox
 from torchvox._errors import TorchvoxError
 from torchvox._extras import require
-from torchvox.cli.options import (
-    Device,
-    DeviceChoice,
-    GridName,
-    Layout,
-    Range,
-    VoxelSize,
-    grid_chooser,
-)
+from torchvox.cli import options
 from torchvox.cli.voxelize import cloud_title
 from torchvox.cli.work import (
     choose_device,
@@ -61,10 +53,10 @@ def demo(
         Path | None,
         typer.Argument(help="A point-cloud file; without it a street scene is generated."),
     ] = None,
-    layout: Layout = None,
-    grid: GridName = None,
-    voxel_size: VoxelSize = None,
-    point_cloud_range: Range = None,
+    layout: options.Layout = None,
+    grid: options.GridName = None,
+    voxel_size: options.VoxelSize = None,
+    point_cloud_range: options.Range = None,
     samples: Annotated[
         int, typer.Option("--samples", "-n", min=1, help="Points to sample.")
     ] = 4096,
@@ -72,13 +64,13 @@ def demo(
         "demo_out"
     ),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated scan.")] = 0,
-    device: Device = DeviceChoice.auto,
+    device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Scan -> voxelize -> furthest point sample -> bird's-eye view, with pictures."""
     require("matplotlib", "to draw pictures")
     if scan is None and point_cloud_range is None:
         grid = grid or DEMO_GRID
-    choose = grid_chooser(grid, voxel_size, point_cloud_range)
+    choose = options.grid_chooser(grid, voxel_size, point_cloud_range)
     where, name = choose_device(device)
     start = time.perf_counter()
     cloud = generate_scan(seed) if scan is None else read_cloud(scan, layout)

@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchvox._errors import CloudFileError
-from torchvox.cli.options import (
-    OUTPUT_FOLDER,
-    Device,
-    DeviceChoice,
-    Inputs,
-    Layout,
-    Output,
-    cloud_reader,
-    output_paths,
-)
-from torchvox.cli.work import choose_device, for_each, note
+from torchvox.cli import options
+from torchvox.cli.work import for_each, use_device
 from torchvox.io import PointCloud, find_clouds
 from torchvox.io.writers import write_text
 
@@ -31,7 +22,7 @@ MOST_NAMED = 3  # classes counted in the line of a scan
 
 
 def detect(
-    paths: Inputs,
+    paths: options.Inputs,
     model: Annotated[
         Path,
         typer.Option(
@@ -42,8 +33,8 @@ def detect(
             show_default=False,
         ),
     ],
-    layout: Layout = None,
-    output: Output = OUTPUT_FOLDER,
+    layout: options.Layout = None,
+    output: options.Output = options.OUTPUT_FOLDER,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -54,19 +45,18 @@ def detect(
     score: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Leave out boxes with a lower score.")
     ] = 0.0,
-    device: Device = DeviceChoice.auto,
+    device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Find objects in scans: boxes as .json, and pictures of them."""
     from torchvox.models.detection.running import load_runner
 
     files = find_clouds(paths)
-    targets = output_paths(files, output, "boxes", (".json",), ".json")
+    targets = options.output_paths(files, output, "boxes", (".json",), "json")
     pictures: list[Path | None] = [None] * len(files)
     if plot is not None:
-        pictures = [*output_paths(files, plot, "boxes", (".png",), ".png")]
-    read = cloud_reader(files, layout)
-    where, name = choose_device(device)
-    note(f"device: {name}")
+        pictures = [*options.output_paths(files, plot, "boxes", (".png",), "png")]
+    read = options.cloud_reader(files, layout)
+    where = use_device(device)
     runner = load_runner(model, where)
     picture_of = dict(zip(targets, pictures, strict=True))
 

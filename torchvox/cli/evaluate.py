@@ -17,7 +17,7 @@ from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
 from torchvox.cli.options import Device, DeviceChoice, TrustCode, check_file
 from torchvox.cli.train import Overrides
-from torchvox.cli.work import choose_device, console, note
+from torchvox.cli.work import console, use_device
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def evaluate(
     check_file(results, "--json")
     if pictures is not None:
         require("matplotlib", "to draw pictures")
-    where, name = choose_device(device)
-    note(f"device: {name}")
+    where = use_device(device)
     trained = load_checkpoint(checkpoint, where, trust_code)
     config = change_config(trained.config, overrides or [])
     data = build_data(config, split)

@@ -11,7 +11,7 @@ import typer
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.cli.options import Device, DeviceChoice
-from torchvox.cli.work import choose_device, console, note
+from torchvox.cli.work import console, use_device
 from torchvox.io import atomic_path
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -69,8 +69,7 @@ def export(
     if target.is_dir() or (target.exists() and model.exists() and target.samefile(model)):
         what = "a folder" if target.is_dir() else "the model itself"
         raise WrongUseError(f"--output must be a file for the program, got {target}, {what}")
-    where, name = choose_device(device)
-    note(f"device: {name}")
+    where = use_device(device)
     network = checkpoints.load(model)
     if is_fused(network):
         stored = str(next(network.parameters()).dtype).removeprefix("torch.")

@@ -157,13 +157,17 @@ def check_file(path: Path | None, option: str) -> None:
 
 
 def output_paths(
-    inputs: list[Path], output: Path, kind: str, formats: tuple[str, ...], default: str
+    inputs: list[Path], output: Path, kind: str, formats: tuple[str, ...], file_format: str
 ) -> list[Path]:
-    """One output path per input: `output` itself for a file, else <output>/<stem>.<kind><format>.
+    """One output path per input: `output` itself for a file, else <output>/<stem>.<kind>.<format>.
 
+    formats: suffixes, as ".npz". file_format: what --format says, as "npz".
     Raises WrongUseError for an unknown format, one file for many inputs, or two inputs that would
     write the same file; MissingExtraError for a .png without matplotlib.
     """
+    default = "." + file_format.lower().lstrip(".")
+    if default not in formats:
+        raise WrongUseError(f"--format must be one of {', '.join(f[1:] for f in formats)}")
     suffix = output.suffix.lower()
     one = suffix != "" and not output.is_dir()
     if (suffix if one else default) == ".png":
@@ -182,11 +186,3 @@ def output_paths(
         twice = next(path for path in paths if paths.count(path) > 1)
         raise WrongUseError(f"two inputs would both write {twice}: run them one by one")
     return paths
-
-
-def format_suffix(name: str, formats: tuple[str, ...]) -> str:
-    """ "npz" -> ".npz", checked against the formats of the command."""
-    suffix = "." + name.lower().lstrip(".")
-    if suffix not in formats:
-        raise WrongUseError(f"--format must be one of {', '.join(f[1:] for f in formats)}")
-    return suffix

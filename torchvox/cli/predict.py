@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from torchvox.cli.options import (
-    OUTPUT_FOLDER,
-    Device,
-    DeviceChoice,
-    Inputs,
-    Layout,
-    Output,
-    TrustCode,
-    cloud_reader,
-    format_suffix,
-    output_paths,
-)
-from torchvox.cli.work import choose_device, for_each, note
+from torchvox.cli import options
+from torchvox.cli.work import for_each, use_device
 from torchvox.io import PointCloud, find_clouds, write_npz
 
 if TYPE_CHECKING:
@@ -32,37 +21,35 @@ LIKELIEST = 3  # classes named per cloud
 
 
 def predict(
-    paths: Inputs,
+    paths: options.Inputs,
     model: Annotated[
         Path, typer.Option("--model", "-m", help="best.ckpt of torchvox train.", show_default=False)
     ],
-    layout: Layout = None,
+    layout: options.Layout = None,
     category: Annotated[
         str | None, typer.Option(help="What the objects are, for a model of parts.")
     ] = None,
-    output: Output = OUTPUT_FOLDER,
+    output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
         str, typer.Option("--format", help="Of point labels: npz, or png (picture).")
     ] = "npz",
-    trust_code: TrustCode = False,
-    device: Device = DeviceChoice.auto,
+    trust_code: options.TrustCode = False,
+    device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Classify clouds, or label their points: what each is printed, point labels are written."""
     from torchvox.train import load_checkpoint
     from torchvox.train.predict import number_of_category
 
-    where, name = choose_device(device)
-    note(f"device: {name}")
+    where = use_device(device)
     trained = load_checkpoint(model, where, trust_code)
     files = find_clouds(paths)
-    read = cloud_reader(files, layout)
+    read = options.cloud_reader(files, layout)
     if trained.config.task == "classify":
         for_each(files, files, lambda source, _: _classify(trained, source, read(source)))
         return
     if trained.config.task == "parts":
         number_of_category(trained, category)  # refuses an unknown one
-    suffix = format_suffix(file_format, FORMATS)
-    targets = output_paths(files, output, "labels", FORMATS, suffix)
+    targets = options.output_paths(files, output, "labels", FORMATS, file_format)
     for_each(files, targets, lambda src, dst: _label(trained, src, dst, read(src), category))
 
 

@@ -4,97 +4,63 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from torchvox._errors import WrongUseError
-from torchvox.cli.options import (
-    OUTPUT_FOLDER,
-    Device,
-    DeviceChoice,
-    Inputs,
-    Layout,
-    Output,
-    cloud_reader,
-    format_suffix,
-    output_paths,
-)
+from torchvox.cli import options
 from torchvox.cli.voxelize import cloud_title
-from torchvox.cli.work import choose_device, coverage, for_each, furthest_points, note
-from torchvox.io import (
-    PointCloud,
-    find_clouds,
-    grid_around,
-    write_cloud,
-    write_npz,
-)
+from torchvox.cli.work import coverage, for_each, furthest_points, use_device, write_result
+from torchvox.io import PointCloud, find_clouds, grid_around, write_cloud
 
 FORMATS = (".npz", ".npy", ".png")
 
 
 def sample(
-    paths: Inputs,
+    paths: options.Inputs,
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="Samples per file.")] = 4096,
     start: Annotated[
         str, typer.Option(help="Index of the first sample, or random (see --seed).")
     ] = "0",
     seed: Annotated[int, typer.Option(help="Seed of a random start.")] = 0,
-    layout: Layout = None,
-    output: Output = OUTPUT_FOLDER,
+    layout: options.Layout = None,
+    output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
         str, typer.Option("--format", help="npz, npy (points only) or png (picture).")
     ] = "npz",
-    device: Device = DeviceChoice.auto,
+    device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Choose points that cover a cloud evenly: each next one is furthest from those chosen."""
     if start != "random" and not start.isdigit():
         raise WrongUseError(f"--start must be random or an index from 0 up, got {start!r}")
     first = start if start == "random" else int(start)
     files = find_clouds(paths)
-    targets = output_paths(files, output, "samples", FORMATS, format_suffix(file_format, FORMATS))
-    read = cloud_reader(files, layout)
-    where, name = choose_device(device)
-    note(f"device: {name}")
+    targets = options.output_paths(files, output, "samples", FORMATS, file_format)
+    read = options.cloud_reader(files, layout)
+    where = use_device(device)
 
     def work(source: Path, target: Path) -> str:
         cloud = read(source)
         idx, dist2 = furthest_points(cloud.tensor(where), count, first, seed)
         chosen = idx.cpu().numpy().astype(np.int64)
         reach = coverage(dist2, cloud.unit)
-        _write(target, cloud, chosen, dist2.cpu().numpy(), reach)
+        picked = replace(cloud, points=cloud.points[chosen])
+        if target.suffix.lower() == ".npy":
+            write_cloud(target, picked)
+        else:
+            arrays = {"points": picked.points, "idx": chosen, "dist2": dist2.cpu().numpy()}
+            arrays["columns"] = np.array(cloud.columns)
+            write_result(target, cloud, partial(_picture, cloud, chosen, reach), **arrays)
         return f"{source.name}: {len(chosen):,} of {len(cloud):,} points, {reach}; wrote {target}"
 
     for_each(files, targets, work)
 
 
-def _write(
-    target: Path, cloud: PointCloud, chosen: np.ndarray, dist2: np.ndarray, reach: str
-) -> None:
-    picked = replace(cloud, points=cloud.points[chosen])
-    suffix = target.suffix.lower()
-    if suffix == ".npy":
-        write_cloud(target, picked)
-    elif suffix == ".npz":
-        write_npz(
-            target,
-            points=picked.points,
-            idx=chosen,
-            dist2=dist2,
-            columns=np.array(cloud.columns),
-            origin=cloud.origin,
-            unit=np.array(cloud.unit),
-        )
-    else:
-        from torchvox import viz
-
-        remark = f"{cloud_title(cloud)}: {len(chosen):,} of {len(cloud):,} points, {reach}"
-        point_cloud_range = grid_around(cloud).point_cloud_range
-        viz.save(
-            viz.samples_picture(
-                cloud.points[:, :3], chosen, point_cloud_range, unit=cloud.unit, note=remark
-            ),
-            target,
-        )
+def _picture(cloud: PointCloud, chosen: np.ndarray, reach: str, viz: Any) -> Any:
+    remark = f"{cloud_title(cloud)}: {len(chosen):,} of {len(cloud):,} points, {reach}"
+    limits = grid_around(cloud).point_cloud_range
+    return viz.samples_picture(cloud.points[:, :3], chosen, limits, unit=cloud.unit, note=remark)

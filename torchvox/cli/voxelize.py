@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,25 +14,12 @@ import typer
 
 import torchvox
 from torchvox._errors import WrongUseError
-from torchvox.cli.options import (
-    OUTPUT_FOLDER,
-    Device,
-    DeviceChoice,
-    GridName,
-    Inputs,
-    Layout,
-    Output,
-    Range,
-    VoxelSize,
-    cloud_reader,
-    format_suffix,
-    grid_chooser,
-    output_paths,
-)
-from torchvox.cli.work import choose_device, drops, for_each, note, pillar_counts
-from torchvox.io import Grid, PointCloud, find_clouds, write_npy, write_npz
+from torchvox.cli import options
+from torchvox.cli.work import drops, for_each, pillar_counts, use_device, write_result
+from torchvox.io import Grid, PointCloud, find_clouds
 
 FORMATS = (".npz", ".npy", ".png")
+ARRAYS = ("features", "indices", "num_points", "point_voxel", "counts")
 
 
 class Reduce(str, Enum):
@@ -53,11 +41,11 @@ class Order(str, Enum):
 
 
 def voxelize(
-    paths: Inputs,
-    layout: Layout = None,
-    grid: GridName = None,
-    voxel_size: VoxelSize = None,
-    point_cloud_range: Range = None,
+    paths: options.Inputs,
+    layout: options.Layout = None,
+    grid: options.GridName = None,
+    voxel_size: options.VoxelSize = None,
+    point_cloud_range: options.Range = None,
     max_points: Annotated[
         int | None,
         typer.Option(min=-1, help="Points per voxel, -1: no limit.", show_default="the grid's"),
@@ -68,20 +56,20 @@ def voxelize(
     ] = None,
     reduce: Annotated[Reduce, typer.Option(help="none keeps the points of a voxel.")] = Reduce.mean,
     order: Annotated[Order, typer.Option(help="Order of the voxels.")] = Order.first,
-    output: Output = OUTPUT_FOLDER,
+    output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
         str, typer.Option("--format", help="npz, npy (features only) or png (density picture).")
     ] = "npz",
-    device: Device = DeviceChoice.auto,
+    device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Voxelize point clouds: features, (batch, z, y, x) indices and counts, as .npz."""
     if reduce is Reduce.none and max_points == -1:
         raise WrongUseError("--reduce none needs --max-points from 0 up: its rows are padded to it")
     files = find_clouds(paths)
-    targets = output_paths(files, output, "voxels", FORMATS, format_suffix(file_format, FORMATS))
-    read, choose = cloud_reader(files, layout), grid_chooser(grid, voxel_size, point_cloud_range)
-    where, name = choose_device(device)
-    note(f"device: {name}")
+    targets = options.output_paths(files, output, "voxels", FORMATS, file_format)
+    read = options.cloud_reader(files, layout)
+    choose = options.grid_chooser(grid, voxel_size, point_cloud_range)
+    where = use_device(device)
 
     def work(source: Path, target: Path) -> str:
         cloud = read(source)
@@ -98,7 +86,11 @@ def voxelize(
             order=order.value,
             trim=True,
         )
-        _write(target, cloud, chosen, voxels)
+        arrays = {name: getattr(voxels, name).cpu().numpy() for name in ARRAYS}
+        arrays["columns"] = np.array(cloud.columns)
+        arrays["voxel_size"] = np.array(chosen.voxel_size)
+        arrays["point_cloud_range"] = np.array(chosen.point_cloud_range)
+        write_result(target, cloud, partial(_picture, cloud, chosen, voxels), **arrays)
         return _summary(source, target, cloud, chosen, voxels)
 
     for_each(files, targets, work)
@@ -114,33 +106,11 @@ def _summary(source: Path, target: Path, cloud: PointCloud, grid: Grid, voxels: 
     )
 
 
-def _write(target: Path, cloud: PointCloud, grid: Grid, voxels: Any) -> None:
-    suffix = target.suffix.lower()
-    if suffix == ".npy":
-        write_npy(target, voxels.features.cpu().numpy())
-    elif suffix == ".npz":
-        write_npz(
-            target,
-            features=voxels.features.cpu().numpy(),
-            indices=voxels.indices.cpu().numpy(),
-            num_points=voxels.num_points.cpu().numpy(),
-            point_voxel=voxels.point_voxel.cpu().numpy(),
-            counts=voxels.counts.cpu().numpy(),
-            columns=np.array(cloud.columns),
-            voxel_size=np.array(grid.voxel_size),
-            point_cloud_range=np.array(grid.point_cloud_range),
-            origin=cloud.origin,
-            unit=np.array(cloud.unit),
-        )
-    else:
-        from torchvox import viz
-
-        nx, ny, _ = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
-        remark = f"{cloud_title(cloud)}: {len(voxels.indices):,} voxels"
-        image = pillar_counts(voxels, (nx, ny)).cpu().numpy()
-        viz.save(
-            viz.density_picture(image, grid.point_cloud_range, unit=cloud.unit, note=remark), target
-        )
+def _picture(cloud: PointCloud, grid: Grid, voxels: Any, viz: Any) -> Any:
+    nx, ny, _ = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
+    remark = f"{cloud_title(cloud)}: {len(voxels.indices):,} voxels"
+    image = pillar_counts(voxels, (nx, ny)).cpu().numpy()
+    return viz.density_picture(image, grid.point_cloud_range, unit=cloud.unit, note=remark)
 
 
 def cloud_title(cloud: PointCloud) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import typer
 from rich.console import Console
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import torchvox
 from torchvox._errors import TorchvoxError
 from torchvox.cli.options import DeviceChoice
+from torchvox.io import PointCloud, write_npy, write_npz
 
 T = TypeVar("T")
 
@@ -50,6 +52,13 @@ def choose_device(choice: DeviceChoice) -> tuple[torch.device, str]:
         why = "requested" if choice is DeviceChoice.cpu else reason
         return torch.device("cpu"), f"cpu, {torch.get_num_threads()} threads ({why})"
     return torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
+
+
+def use_device(choice: DeviceChoice) -> torch.device:
+    """`choose_device`, with a note that says which it is."""
+    where, name = choose_device(choice)
+    note(f"device: {name}")
+    return where
 
 
 def _why_no_cuda() -> str:
@@ -142,6 +151,22 @@ def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path
     if failed:
         note(f"torchvox: {failed} of {len(inputs)} files failed")
         raise typer.Exit(1)
+
+
+def write_result(
+    target: Path, cloud: PointCloud, picture: Callable[[Any], Any], **arrays: np.ndarray
+) -> None:
+    """What the suffix says: the first array as .npy, all with origin and unit of the cloud as .npz,
+    or the picture that `picture` draws, given torchvox.viz."""
+    suffix = target.suffix.lower()
+    if suffix == ".npy":
+        write_npy(target, next(iter(arrays.values())))
+    elif suffix == ".npz":
+        write_npz(target, **arrays, origin=cloud.origin, unit=np.array(cloud.unit))
+    else:
+        from torchvox import viz
+
+        viz.save(picture(viz), target)
 
 
 def drops(counts: torch.Tensor) -> dict[str, int]:
