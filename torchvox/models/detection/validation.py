@@ -3,7 +3,8 @@
 
 import dataclasses
 import math
-from typing import Any, Sequence, Tuple, Union
+from operator import attrgetter
+from typing import Any, Iterator, List, Sequence, Tuple, Union
 
 import torch
 from torch import nn
@@ -11,52 +12,76 @@ from torch import nn
 from torchvox.models.detection.config import (
     CenterHeadConfig,
     CenterPointPillarsConfig,
-    DetectionsConfig,
     MultiHeadConfig,
     PointPillarsConfig,
 )
 
 Detector = Union[PointPillarsConfig, CenterPointPillarsConfig]
-CODES = (7, 8, 9, 10)
 MOST_BINS, MOST_CLASSES, MOST_TASKS = 64, 64, 8  # of the ops that decode
 LIMIT = 2**31
+# Fields by dotted names; heads have some of theirs each.
+WORDS = {
+    "order": ("first", "zyx", "xyz"),
+    "encoder.pad_semantics": ("reference", "none"),
+    "neck.stride_one": ("transposed", "conv"),
+    "head.rot": ("cos_sin", "sin_cos"),
+    "head.grid": ("ends", "centers"),
+    "detections.mode": ("rotated", "circle"),
+    "detections.group": ("none", "class", "task"),
+    "detections.box_format": ("lwh", "wlh_clockwise"),
+}
+CODES, AXES = (7, 8, 9, 10), (2, 3)
+ABOVE_0 = ["pillar_size", "head.shared", "head.width", "head.shared_eps"]
+ABOVE_0 += [f"{part}.eps" for part in ("encoder", "backbone", "neck", "head")]
+ABOVE_0 += [f"{part}.channels" for part in ("encoder", "backbone", "neck")]
+ABOVE_0 += ["backbone.strides", "neck.strides"]
+AT_LEAST_0 = ("backbone.layers", "head.convs", "detections.nms")
+SHARES = [f"{part}.momentum" for part in ("encoder", "backbone", "neck", "head")]
+SHARES += ["detections.score"]
+ORDERED = ("point_cloud_range", "head.area", "detections.center_range")
 
 
-def one_of(value: str, known: Sequence[str], name: str) -> None:
-    require(value in known, f"{name} must be one of {', '.join(known)}, got {value!r}")
+def require(good: bool, sentence: str) -> None:
+    if not good:
+        raise ValueError(sentence)
+
+
+def given(config: Detector, names: Sequence[str]) -> Iterator[Tuple[str, List[Any]]]:
+    """The fields that there are, each as a list."""
+    for name in names:
+        part, _, field = name.rpartition(".")
+        owner = attrgetter(part)(config) if part else config
+        if hasattr(owner, field):
+            value = getattr(owner, field)
+            yield name, list(value) if isinstance(value, (tuple, list)) else [value]
 
 
 def check(config: Detector) -> None:
     """Raises ValueError for what would fail later, or fit nothing."""
-    classes = config.classes
+    classes, encoder, scale = config.classes, config.encoder, config.column_scale
     require(len(classes) > 0, "classes must name at least one class")
     require(len(set(classes)) == len(classes), f"classes must differ, got {list(classes)}")
     require(config.columns >= 3, f"columns counts x, y and z too: at least 3, got {config.columns}")
-    check_numbers(config)
-    one_of(config.order, ("first", "zyx", "xyz"), "order")
-    _check_scale(config)
-    encoder = config.encoder
-    one_of(encoder.pad_semantics, ("reference", "none"), "encoder.pad_semantics")
-    require(
-        encoder.center_axes in (2, 3),
-        f"encoder.center_axes must be 2 or 3, got {encoder.center_axes}",
-    )
-    widths = list(encoder.channels)
+    _check_numbers(config)
+    for name, (word,) in given(config, list(WORDS)):
+        require(
+            word in WORDS[name], f"{name} must be one of {', '.join(WORDS[name])}, got {word!r}"
+        )
+    good = len(scale) in (0, config.columns)
+    wanted = f"one factor per column, {config.columns}"
+    require(good, f"column_scale must have {wanted}, got {list(scale)}")
+    good = all(factor == 1.0 for factor in scale[:3])
+    require(good, "column_scale must be 1 for x, y and z, which are meters")
+    axes, widths = encoder.center_axes, list(encoder.channels)
+    require(axes in AXES, f"encoder.center_axes must be 2 or 3, got {axes}")
     require(len(widths) > 0, "encoder.channels must name at least one layer")
-    require(
-        all(width % 2 == 0 for width in widths[:-1]),
-        f"encoder.channels before the last must be even, got {widths}",
-    )
+    good = all(width % 2 == 0 for width in widths[:-1])
+    require(good, f"encoder.channels before the last must be even, got {widths}")
     backbone, neck = config.backbone, config.neck
-    require(
-        len(backbone.layers) == len(backbone.strides) == len(backbone.channels) > 0,
-        "backbone must have as many layers as strides and channels",
-    )
-    require(
-        len(neck.strides) == len(neck.channels) == len(backbone.channels),
-        "neck must have one stride and one width per block of the backbone",
-    )
-    one_of(neck.stride_one, ("transposed", "conv"), "neck.stride_one")
+    good = len(backbone.layers) == len(backbone.strides) == len(backbone.channels) > 0
+    require(good, "backbone must have as many layers as strides and channels")
+    good = len(neck.strides) == len(neck.channels) == len(backbone.channels)
+    require(good, "neck must have one stride and one width per block of the backbone")
     map_size(config)
     _check_head(config)
     _check_detections(config)
@@ -68,10 +93,9 @@ def stride_of(config: Detector) -> int:
     for down, up in zip(config.backbone.strides, config.neck.strides, strict=True):
         reached *= down
         strides.append(reached / up)
-    require(
-        all(s == strides[0] and s == round(s) for s in strides),
-        f"neck.strides must bring all maps to one size, got strides {strides} of the canvas",
-    )
+    good = all(s == strides[0] and s == round(s) for s in strides)
+    wanted = "neck.strides must bring all maps to one size"
+    require(good, f"{wanted}, got strides {strides} of the canvas")
     return round(strides[0])
 
 
@@ -81,203 +105,99 @@ def map_size(config: Detector) -> Tuple[int, int]:
         list(config.pillar_size), list(config.point_cloud_range)
     )
     require(nz == 1, f"pillar_size must span the height of the range, got {nz} cells of it")
-    deepest = 1
-    for stride in config.backbone.strides:
-        deepest *= stride
-    require(
-        nx % deepest == 0 and ny % deepest == 0,
-        f"the grid must have a multiple of {deepest} cells along x and y, got {nx} by {ny}",
-    )
     stride = stride_of(config)
-    require(
-        nx % stride == 0 and ny % stride == 0,
-        f"the grid must have a multiple of {stride} cells along x and y, got {nx} by {ny}",
-    )
+    for cells in (math.prod(config.backbone.strides), stride):
+        wanted = f"the grid must have a multiple of {cells} cells along x and y"
+        require(nx % cells == 0 and ny % cells == 0, f"{wanted}, got {nx} by {ny}")
     return nx // stride, ny // stride
 
 
-def _check_scale(config: Detector) -> None:
-    scale = config.column_scale
-    require(
-        len(scale) in (0, config.columns),
-        f"column_scale must have one factor per column, {config.columns}, got {list(scale)}",
-    )
-    require(
-        all(factor == 1.0 for factor in scale[:3]),
-        "column_scale must be 1 for x, y and z, which are meters",
-    )
-
-
 def _check_head(config: Detector) -> None:
-    head = config.head
-    if isinstance(head, CenterHeadConfig):
-        one_of(head.rot, ("cos_sin", "sin_cos"), "head.rot")
-        _check_tasks(config.classes, head.tasks)
-        return
-    require(
-        len(head.anchors) == len(config.classes),
-        f"head.anchors must have one entry per class, {len(config.classes)}, got "
-        f"{len(head.anchors)}",
-    )
-    require(head.code_size in CODES, f"head.code_size must be one of {CODES}, got {head.code_size}")
-    one_of(head.grid, ("ends", "centers"), "head.grid")
-    require(len(head.area) in (0, 4), "head.area must be x0, y0, x1, y1")
+    head, classes = config.head, list(config.classes)
+    if not isinstance(head, CenterHeadConfig):
+        wanted = f"head.anchors must have one entry per class, {len(classes)}"
+        require(len(head.anchors) == len(classes), f"{wanted}, got {len(head.anchors)}")
+        size = head.code_size
+        require(size in CODES, f"head.code_size must be one of {CODES}, got {size}")
+        require(len(head.area) in (0, 4), "head.area must be x0, y0, x1, y1")
+    if hasattr(head, "tasks"):
+        named = [name for names in head.tasks for name in names]
+        good = sorted(named) == sorted(classes)
+        require(good, f"head.tasks must name every class once, got {named} for {classes}")
     if isinstance(head, MultiHeadConfig):
-        _check_tasks(config.classes, head.tasks)
-        total = sum(head.branches.values())
-        require(
-            total == head.code_size,
-            f"head.branches must add up to code_size, {head.code_size}, got {total}",
-        )
-        require(
-            head.direction is None, "head.direction must be absent with tasks: the code has the yaw"
-        )
-
-
-def _check_tasks(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> None:
-    named = [name for names in tasks for name in names]
-    require(
-        sorted(named) == sorted(classes),
-        f"head.tasks must name every class once, got {named} for {list(classes)}",
-    )
+        total, wanted = sum(head.branches.values()), "head.branches must add up to code_size"
+        require(total == head.code_size, f"{wanted}, {head.code_size}, got {total}")
+        good = head.direction is None
+        require(good, "head.direction must be absent with tasks: the code has the yaw")
 
 
 def _check_detections(config: Detector) -> None:
-    detections = config.detections
-    one_of(detections.mode, ("rotated", "circle"), "detections.mode")
-    one_of(detections.group, ("none", "class", "task"), "detections.group")
-    one_of(detections.box_format, ("lwh", "wlh_clockwise"), "detections.box_format")
-    centers = isinstance(config, CenterPointPillarsConfig)
-    for name, meant in (("center_range", centers), ("best_class", centers)):
-        require(meant or not getattr(detections, name), f"detections.{name} is for heat maps alone")
-    require(not (centers and detections.shared_pre), "detections.shared_pre is for anchors alone")
-    require(
-        not detections.shared_pre or detections.group == "class",
-        f"detections.group must be class with shared_pre, got {detections.group!r}",
-    )
-    require(
-        not detections.best_class or detections.group != "class",
-        "detections.group must be none or task with best_class, got 'class'",
-    )
+    detections, centers = config.detections, isinstance(config, CenterPointPillarsConfig)
+    group, shared, best = detections.group, detections.shared_pre, detections.best_class
+    for name in ("center_range", "best_class"):
+        good = centers or not getattr(detections, name)
+        require(good, f"detections.{name} is for heat maps alone")
+    require(not (centers and shared), "detections.shared_pre is for anchors alone")
+    good = not shared or group == "class"
+    require(good, f"detections.group must be class with shared_pre, got {group!r}")
+    good = not best or group != "class"
+    require(good, "detections.group must be none or task with best_class, got 'class'")
     require(len(detections.center_range) in (0, 6), "detections.center_range must have 6 values")
     tasks = getattr(config.head, "tasks", ((),))
-    groups = {"none": 1, "class": len(config.classes), "task": len(tasks)}[detections.group]
-    require(
-        len(detections.nms) in (1, groups),
-        f"detections.nms must have one threshold, or one per group, {groups}, "
-        f"got {len(detections.nms)}",
-    )
+    groups = {"none": 1, "class": len(config.classes), "task": len(tasks)}[group]
+    count, wanted = len(detections.nms), f"one threshold, or one per group, {groups}"
+    require(count in (1, groups), f"detections.nms must have {wanted}, got {count}")
 
 
-# ---------------------------------------------------------------------------------- numbers
-
-
-def require(good: bool, sentence: str) -> None:
-    if not good:
-        raise ValueError(sentence)
-
-
-def check_numbers(config: Any) -> None:
+def _check_numbers(config: Detector) -> None:
     """Raises ValueError that names the first field of which a number is out of its range."""
-    check_finite(config, "")
-    above("pillar_size", config.pillar_size)
-    ordered("point_cloud_range", config.point_cloud_range)
-    for name, values in (("max_points", [config.max_points]), ("max_pillars", config.max_pillars)):
+    _check_finite(config, "")
+    for name, values in given(config, ABOVE_0):
+        require(all(v > 0 for v in values), f"{name} must be above 0, got {values}")
+    for name, values in given(config, AT_LEAST_0):
+        require(all(v >= 0 for v in values), f"{name} must be at least 0, got {values}")
+    for name, (value,) in given(config, SHARES):
+        require(0 <= value <= 1, f"{name} must be from 0 to 1, got {value}")
+    for name, bounds in given(config, ORDERED):  # no bounds are in order too
+        half = len(bounds) // 2
+        good = all(low < high for low, high in zip(bounds[:half], bounds[half:]))  # noqa: B905
+        require(good, f"{name} must have each lower bound below its upper bound, got {bounds}")
+    for name, values in given(config, ("max_points", "max_pillars")):
         good = all(v == -1 or 0 < v < LIMIT for v in values)
-        require(good, f"{name} must be above 0 and below 2^31, or -1, got {list(values)}")
-    backbone, neck, head = config.backbone, config.neck, config.head
-    above("encoder.channels", config.encoder.channels)
-    for name in ("channels", "strides"):
-        above(f"backbone.{name}", getattr(backbone, name))
-        above(f"neck.{name}", getattr(neck, name))
-    least("backbone.layers", backbone.layers, 0)
-    whole = all(float(max(s, 1 / s)).is_integer() for s in neck.strides)
-    require(whole, f"neck.strides must be n or 1 / n each, got {list(neck.strides)}")
-    for name, part in (("encoder", config.encoder), ("backbone", backbone), ("neck", neck)):
-        _check_norm(name, part.eps, part.momentum)
-    require(
-        len(config.classes) <= MOST_CLASSES,
-        f"classes must be at most {MOST_CLASSES}, got {len(config.classes)}",
-    )
+        require(good, f"{name} must be above 0 and below 2^31, or -1, got {values}")
+    for name, (value,) in given(config, ("detections.pre", "detections.post")):
+        require(0 < value < LIMIT, f"{name} must be above 0 and below 2^31, got {value}")
+    strides, count, head = list(config.neck.strides), len(config.classes), config.head
+    whole = all(float(max(s, 1 / s)).is_integer() for s in strides)
+    require(whole, f"neck.strides must be n or 1 / n each, got {strides}")
+    require(count <= MOST_CLASSES, f"classes must be at most {MOST_CLASSES}, got {count}")
     if hasattr(head, "tasks"):
-        _check_task_sizes(head)
-    if hasattr(head, "anchors"):
-        _check_anchors(head)
-    _check_selection(config.detections)
+        tasks = [list(names) for names in head.tasks]
+        wanted = f"head.tasks must be 1 to {MOST_TASKS} with a class at least"
+        require(0 < len(tasks) <= MOST_TASKS and all(tasks), f"{wanted}, got {tasks}")
+    for name, width in getattr(head, "branches", {}).items():
+        # They stand beside the scores, as modules by name.
+        free = name.isidentifier() and name != "cls" and not hasattr(nn.ModuleDict, name)
+        require(free, f"head.branches cannot name a branch {name!r}")
+        require(width > 0, f"head.branches.{name} must be above 0, got {[width]}")
+    for i, anchor in enumerate(getattr(head, "anchors", ())):
+        size, at = list(anchor.size), f"head.anchors.{i}"
+        require(all(v > 0 for v in size), f"{at}.size must be above 0, got {size}")
+        require(len(anchor.rotations) > 0, f"{at}.rotations must hold one at least")
+    bins = getattr(getattr(head, "direction", None), "bins", 0)
+    wanted = f"head.direction.bins must be from 0 to {MOST_BINS}"
+    require(0 <= bins <= MOST_BINS, f"{wanted}, got {bins}")
 
 
-def check_finite(value: Any, name: str) -> None:
+def _check_finite(value: Any, name: str) -> None:
     """Every number but the bounds of center_range, which may be open."""
     if dataclasses.is_dataclass(value):
         for one in dataclasses.fields(value):
-            inner = f"{name}.{one.name}" if name else one.name
             if one.name != "center_range":
-                check_finite(getattr(value, one.name), inner)
+                inner = f"{name}.{one.name}" if name else one.name
+                _check_finite(getattr(value, one.name), inner)
     elif isinstance(value, tuple):
         for one in value:
-            check_finite(one, name)
+            _check_finite(one, name)
     elif isinstance(value, float):
         require(math.isfinite(value), f"{name} must be finite, got {value}")
-
-
-def least(name: str, values: Sequence[float], bound: float) -> None:
-    good = all(v >= bound for v in values)
-    require(good, f"{name} must be at least {bound}, got {list(values)}")
-
-
-def above(name: str, values: Sequence[float]) -> None:
-    require(all(v > 0 for v in values), f"{name} must be above 0, got {list(values)}")
-
-
-def ordered(name: str, bounds: Sequence[float]) -> None:
-    """bounds: lower ones, then upper ones; nothing is in order too."""
-    half = len(bounds) // 2
-    pairs = zip(bounds[:half], bounds[half:])  # noqa: B905 (lengths are checked below)
-    good = all(low < high for low, high in pairs)
-    require(good, f"{name} must have each lower bound below its upper bound, got {list(bounds)}")
-
-
-def _check_norm(name: str, eps: float, momentum: float) -> None:
-    above(f"{name}.eps", [eps])
-    require(0 <= momentum <= 1, f"{name}.momentum must be from 0 to 1, got {momentum}")
-
-
-def _check_task_sizes(head: Any) -> None:
-    tasks = [list(names) for names in head.tasks]
-    require(
-        0 < len(tasks) <= MOST_TASKS and all(tasks),
-        f"head.tasks must be 1 to {MOST_TASKS} with a class at least, got {tasks}",
-    )
-    above("head.shared", [head.shared])
-    above("head.width", [head.width])
-    least("head.convs", [head.convs], 0)
-    _check_norm("head", head.eps, head.momentum)
-    if isinstance(head, MultiHeadConfig):
-        above("head.shared_eps", [head.shared_eps])
-        for name, width in head.branches.items():
-            # They stand beside the scores, as modules by name.
-            free = name.isidentifier() and name != "cls" and not hasattr(nn.ModuleDict, name)
-            require(free, f"head.branches cannot name a branch {name!r}")
-            above(f"head.branches.{name}", [width])
-
-
-def _check_anchors(head: Any) -> None:
-    for i, anchor in enumerate(head.anchors):
-        above(f"head.anchors.{i}.size", anchor.size)
-        require(len(anchor.rotations) > 0, f"head.anchors.{i}.rotations must hold one at least")
-    ordered("head.area", head.area)
-    if head.direction is not None:
-        bins = head.direction.bins
-        require(
-            0 <= bins <= MOST_BINS, f"head.direction.bins must be from 0 to {MOST_BINS}, got {bins}"
-        )
-
-
-def _check_selection(detections: DetectionsConfig) -> None:
-    require(
-        0 <= detections.score <= 1, f"detections.score must be from 0 to 1, got {detections.score}"
-    )
-    least("detections.nms", detections.nms, 0)
-    for name, size in (("pre", detections.pre), ("post", detections.post)):
-        require(0 < size < LIMIT, f"detections.{name} must be above 0 and below 2^31, got {size}")
-    ordered("detections.center_range", detections.center_range)
