@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from torchvox.models.detection.branches import TaskHead
-from torchvox.models.detection.config import CenterHeadConfig, DetectionsConfig
-
-PARTS = {"reg": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}
+from torchvox.models.detection.config import PARTS, CenterHeadConfig, DetectionsConfig
 
 
 class CenterHead(TaskHead):

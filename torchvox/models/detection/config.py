@@ -14,6 +14,7 @@ T = TypeVar("T")
 Floats3 = Tuple[float, float, float]
 Floats6 = Tuple[float, float, float, float, float, float]
 Names = Tuple[str, ...]
+PARTS = {"reg": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}  # of a box, with their channels
 KINDS = {bool: "true or false", str: "a word", int: "a whole number", float: "a number"}
 
 
@@ -101,10 +102,6 @@ class AnchorHeadConfig:
     direction: Optional[DirectionConfig] = None
 
 
-def _branches() -> Dict[str, int]:
-    return {"reg": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}
-
-
 @dataclass(frozen=True)
 class MultiHeadConfig:
     """Anchors in tasks, groups of classes with a head each, behind one shared convolution.
@@ -122,7 +119,7 @@ class MultiHeadConfig:
     shared: int = 64
     width: int = 64
     convs: int = 1
-    branches: Dict[str, int] = field(default_factory=_branches)
+    branches: Dict[str, int] = field(default_factory=PARTS.copy)
     shared_eps: float = 1e-3
     shared_momentum: float = 0.01
     eps: float = 1e-5
@@ -179,14 +176,11 @@ class DetectionsConfig:
 
 
 @dataclass(frozen=True)
-class _Pillars:
+class _Detector:
     classes: Names
     point_cloud_range: Floats6
     pillar_size: Floats3
-
-
-@dataclass(frozen=True)
-class _Common:
+    head: Any  # of a type of its own in each detector
     columns: int = 4
     column_scale: Tuple[float, ...] = ()
     max_points: int = 32
@@ -195,25 +189,11 @@ class _Common:
     encoder: EncoderConfig = EncoderConfig()
     backbone: BackboneConfig = BackboneConfig()
     neck: NeckConfig = NeckConfig()
-
-
-@dataclass(frozen=True)
-class _AnchorHead:
-    head: Union[AnchorHeadConfig, MultiHeadConfig]
-
-
-@dataclass(frozen=True)
-class _CenterHead:
-    head: CenterHeadConfig
-
-
-@dataclass(frozen=True)
-class _Detections:
     detections: DetectionsConfig = DetectionsConfig()
 
 
 @dataclass(frozen=True)
-class PointPillarsConfig(_Detections, _Common, _AnchorHead, _Pillars):
+class PointPillarsConfig(_Detector):
     """A detector with anchors.
 
     classes: names; labels are their numbers. columns: of the points, x, y, z first. column_scale: a
@@ -222,10 +202,14 @@ class PointPillarsConfig(_Detections, _Common, _AnchorHead, _Pillars):
         -1: no limit, which is the dynamic voxelization.
     """
 
+    head: Union[AnchorHeadConfig, MultiHeadConfig]
+
 
 @dataclass(frozen=True)
-class CenterPointPillarsConfig(_Detections, _Common, _CenterHead, _Pillars):
+class CenterPointPillarsConfig(_Detector):
     """A detector with heat maps. Fields as `PointPillarsConfig`."""
+
+    head: CenterHeadConfig
 
 
 def plain(config: Any) -> Any:
