@@ -2,7 +2,7 @@
 """What the PointNet++ models share: levels over one sampling of the cloud, propagation, head."""
 
 from itertools import pairwise
-from typing import Any, Dict, Final, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,6 @@ from torchvox.nn.shared_mlp import SharedLayer
 
 class Head(nn.Module):
     """Hidden layers with dropout, then the scores: [..., C] to [..., num_classes] float32."""
-
-    log_softmax: Final[bool]
 
     def __init__(self, in_channels: int, net: Net, num_classes: int, rules: Conventions) -> None:
         super().__init__()
@@ -42,11 +40,6 @@ class PointNet2(nn.Module):
 
     Not a model by itself.
     """
-
-    in_channels: Final[int]
-    first_feature: Final[int]
-    start: Final[str]
-    skip_origin: Final[bool]
 
     def __init__(self, net: Net, rules: Conventions, in_channels: int, xyz_features: bool) -> None:
         super().__init__()

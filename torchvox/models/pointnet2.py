@@ -5,7 +5,7 @@ Points in, scores out, with one `forward` for eager, TorchScript, torch.export a
 fixed shapes, no host synchronization, one furthest point sampling for all levels.
 """
 
-from typing import Any, Dict, Final, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -114,8 +114,6 @@ class PointNet2PartSegmenter(PointNet2Propagation):
     [B, N, num_classes] float32; rows past a length are 0. The last propagation sees the category
     as one-hot columns, the coordinates and the features.
     """
-
-    num_categories: Final[int]
 
     def __init__(
         self,

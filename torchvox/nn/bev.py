@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bird's-eye-view modules."""
 
-from typing import Final, List, Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,6 @@ class BEVMaxHeight(nn.Module):
     forward(points [N, C], batch_offsets [B + 1] or None, num_valid [B] or None) returns
     (height [B, H, W], counts [B + 1, 4]).
     """
-
-    point_cloud_range: Final[List[float]]
-    size: Final[List[int]]
-    orientation: Final[str]
-    fill: Final[float]
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of bird's-eye-view networks: convolution, batch norm, ReLU."""
 
-from typing import Final, Optional, Union
+from typing import Optional, Union
 
 import torch
 from torch import Tensor, nn
@@ -59,9 +59,6 @@ class FusedConv(nn.Module):
     convolutions of GPUs want; maps follow.
     """
 
-    stride: Final[int]
-    padding: Final[int]
-
     def __init__(self, weight: Tensor, bias: Tensor, stride: int, padding: int) -> None:
         super().__init__()
         weight = weight.contiguous(memory_format=torch.channels_last)
@@ -92,8 +89,6 @@ class FusedUpsample(nn.Module):
 
     blocks(x [B, C, H, W]) returns a view [B, H, n, W, n, channels] of what each cell becomes.
     """
-
-    size: Final[int]
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         """weight: [C, channels, n, n], of the transposed convolution."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feature propagation: from the centers of a level back to the points they were chosen from."""
 
-from typing import Final, Optional, Sequence
+from typing import Optional, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,6 @@ class FeaturePropagation(nn.Module):
     lengths [B] or None: of the centers) returns [B, N, channels[-1]]. A single center is spread
     over all points without a search.
     """
-
-    weight: Final[str]
-    eps: Final[float]
-    skip_first: Final[bool]
 
     def __init__(
         self,

@@ -16,9 +16,6 @@ class PillarNorm(nn.Module):
     it. statistics() keeps the running values, fuse() moves everything into the linear layer.
     """
 
-    eps: Final[float]
-    momentum: Final[float]
-
     def __init__(self, channels: int, eps: float = 1e-3, momentum: float = 0.01) -> None:
         super().__init__()
         if not eps > 0:
@@ -127,17 +124,6 @@ class PillarFeatureNet(nn.Module):
     State-dict names are those of OpenPCDet and mmdetection3d: pfn_layers.i.linear, .norm.
     """
 
-    in_channels: Final[int]
-    out_channels: Final[int]
-    voxel_size: Final[List[float]]
-    point_cloud_range: Final[List[float]]
-    cell: Final[List[float]]
-    lower: Final[List[float]]
-    size: Final[List[int]]
-    max_points: Final[int]
-    center_axes: Final[int]
-    legacy: Final[bool]
-    pad_semantics: Final[str]
     sync: Final[bool]
     single: Final[bool]
     fused: Final[bool]

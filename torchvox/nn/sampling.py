@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling modules."""
 
-from typing import Final, Optional, Tuple
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,6 @@ class FurthestPointSample(nn.Module):
     forward(points [B, N, D], lengths [B] or None, counts [B] or None, start_idx [B] or [B, s] or
     None) returns (idx [B, num_samples], dist2 [B, num_samples]).
     """
-
-    num_samples: Final[int]
-    start: Final[int]
-    nonfinite: Final[str]
-    convention: Final[str]
 
     def __init__(
         self,

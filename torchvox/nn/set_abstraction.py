@@ -73,18 +73,9 @@ class SetAbstraction(nn.Module):
     """
 
     __constants__ = ("fused_op",)  # fuse() sets it
-    num_points: Final[int]
     all_points: Final[bool]
-    radii: Final[List[float]]
-    neighbors: Final[List[int]]
-    in_channels: Final[int]
-    use_xyz: Final[bool]
-    features_first: Final[bool]
-    normalize_xyz: Final[bool]
-    closed: Final[bool]
-    start: Final[str]
-    skip_origin: Final[bool]
-    padding: Final[int]
+    radii: List[float]
+    neighbors: List[int]
     fused_op: bool
     dtype: Optional[torch.dtype]
 

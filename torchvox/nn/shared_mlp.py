@@ -2,7 +2,7 @@
 """Point-wise networks: the same small MLP for every row. Rows are channel-last, so that each layer
 is one matrix product and its batch norm needs no transposing copy."""
 
-from typing import Final, Sequence
+from typing import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,6 @@ class SharedLayer(nn.Module):
     others, or with pad_front before them.
     """
 
-    pad_front: Final[bool]
-
     def __init__(
         self, in_channels: int, out_channels: int, *, bias: bool = False, pad_front: bool = False
     ) -> None:
@@ -45,8 +43,6 @@ class FusedLayer(nn.Module):
 
     Computes in the dtype of the weight, whatever the rows have.
     """
-
-    pad_front: Final[bool]
 
     def __init__(self, weight: Tensor, bias: Tensor, pad_front: bool = False) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 """Voxel modules."""
 
 from numbers import Integral
-from typing import Final, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +18,6 @@ class Voxelize(nn.Module):
     be (cap in training, cap in evaluation), chosen by `self.training`.
     """
 
-    voxel_size: Final[List[float]]
-    point_cloud_range: Final[List[float]]
-    max_points: Final[int]
-    max_voxels_train: Final[int]
-    max_voxels_eval: Final[int]
-    reduce: Final[str]
-    order: Final[str]
-    bounds: Final[str]
-    center_relative: Final[bool]
-    trim: Final[bool]
     out_dtype: Optional[torch.dtype]
 
     def __init__(
