@@ -243,51 +243,6 @@ class PillarFeatureNet(nn.Module):
         )
         return self._all_reduced(moments) if self.sync else moments
 
-    def _layer_in_training(self, moments: Tensor) -> Tuple[Tensor, Tensor]:
-        """Weight and bias of the one layer with this batch's statistics fused in. These follow
-        from the moments alone, and so do the gradients that pass through them."""
-        layer = self.pfn_layers[0]
-        norm = layer.norm
-        weight, bias, mean, var = torch.ops.torchvox.pillar_norm(
-            moments, layer.linear.weight, norm.weight, norm.bias, norm.eps
-        )
-        norm.remember(moments[0], mean, var)
-        return weight, bias
-
-    def _fused(
-        self,
-        points: Tensor,
-        indices: Tensor,
-        num_points: Tensor,
-        point_voxel: Tensor,
-        point_slot: Tensor,
-        batch_size: int,
-    ) -> Tensor:
-        if self.fused:
-            weight, bias = self.pfn_layers[0].in_evaluation()
-        elif self.training:
-            weight, bias = self._layer_in_training(
-                self._moments_of_batch(points, indices, num_points, point_voxel, point_slot)
-            )
-        else:
-            weight, bias = self.pfn_layers[0].in_evaluation()
-        return torch.ops.torchvox.pillar_encode(
-            points,
-            indices,
-            num_points,
-            point_voxel,
-            point_slot,
-            weight,
-            bias,
-            self.voxel_size,
-            self.point_cloud_range,
-            self.max_points,
-            batch_size,
-            center_axes=self.center_axes,
-            legacy=self.legacy,
-            pad_semantics=self.pad_semantics,
-        )
-
     def _decorated(self, points: Tensor, row: Tensor, indices: Tensor, mean: Tensor) -> Tensor:
         """[N, D] decorated points. `row` is V for dropped ones, `mean` [V + 1, 3]."""
         # Numbers, not tensors: these would be copied from the host, which a graph cannot capture.
@@ -355,7 +310,37 @@ class PillarFeatureNet(nn.Module):
         batch_size: int = 1,
     ) -> Tensor:
         if self.single:
-            return self._fused(points, indices, num_points, point_voxel, point_slot, batch_size)
+            layer = self.pfn_layers[0]
+            if self.fused:
+                weight, bias = layer.in_evaluation()
+            elif self.training:
+                norm = layer.norm
+                moments = self._moments_of_batch(
+                    points, indices, num_points, point_voxel, point_slot
+                )
+                # The weights, and the gradients that pass through them, follow from the moments.
+                weight, bias, mean, var = torch.ops.torchvox.pillar_norm(
+                    moments, layer.linear.weight, norm.weight, norm.bias, norm.eps
+                )
+                norm.remember(moments[0], mean, var)
+            else:
+                weight, bias = layer.in_evaluation()
+            return torch.ops.torchvox.pillar_encode(
+                points,
+                indices,
+                num_points,
+                point_voxel,
+                point_slot,
+                weight,
+                bias,
+                self.voxel_size,
+                self.point_cloud_range,
+                self.max_points,
+                batch_size,
+                center_axes=self.center_axes,
+                legacy=self.legacy,
+                pad_semantics=self.pad_semantics,
+            )
         if not torch.jit.is_scripting():
             device = points.device.type
             if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
