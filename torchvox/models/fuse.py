@@ -9,7 +9,7 @@ from torch import nn
 
 from torchvox.models.detection.backbone import FusedNeck, Neck
 from torchvox.models.detection.detector import PillarDetector
-from torchvox.nn.conv import ConvBlock, FusedConv, channels_last, fused_conv
+from torchvox.nn.conv import ConvBlock, FusedConv, channels_last, fused_conv, fused_norm
 from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import FusedLayer, SharedLayer
 
@@ -45,7 +45,8 @@ def is_fused(model: nn.Module) -> bool:
 def _fuse_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
     for name, child in module.named_children():
         if isinstance(child, SharedLayer):
-            setattr(module, name, _fused(child, dtype))
+            weight, bias = fused_norm(child.linear, child.norm, [-1, 1], dtype)
+            setattr(module, name, FusedLayer(weight, bias, child.pad_front))
         elif isinstance(child, Neck):
             setattr(module, name, FusedNeck(child, dtype))
         elif isinstance(child, ConvBlock):
@@ -63,15 +64,3 @@ def _narrow(level: SetAbstraction) -> bool:
     """Whether group_mlp_max runs its balls on tensor cores."""
     inner = (mlp.channels[:-1] or mlp.channels for mlp in level.mlps)
     return all(max(widths) <= FUSED_WIDTH for widths in inner)
-
-
-def _fused(layer: SharedLayer, dtype: Optional[torch.dtype]) -> FusedLayer:
-    norm, linear = layer.norm, layer.linear
-    with torch.no_grad():
-        scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
-        shift = norm.bias.double() - norm.running_mean.double() * scale
-        weight = linear.weight.double() * scale[:, None]
-        if linear.bias is not None:
-            shift = shift + linear.bias.double() * scale
-    kind = linear.weight.dtype if dtype is None else dtype
-    return FusedLayer(weight.to(kind), shift.to(kind), layer.pad_front)

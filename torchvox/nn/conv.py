@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of bird's-eye-view networks: convolution, batch norm, ReLU."""
 
-from typing import Optional, Union
+from typing import Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -109,21 +109,27 @@ class FusedUpsample(nn.Module):
         return f"{list(self.weight.shape)}, size={self.size}"
 
 
+@torch.no_grad()
+def fused_norm(
+    linear: nn.Module, norm: nn.Module, axis: Sequence[int], dtype: Optional[torch.dtype]
+) -> Tuple[Tensor, Tensor]:
+    """Weight and bias of a linear map with its batch norm, fused in float64 and rounded once. axis:
+    the shape in which a scale per output multiplies the weight."""
+    scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
+    shift = norm.bias.double() - norm.running_mean.double() * scale
+    if linear.bias is not None:
+        shift = shift + linear.bias.double() * scale
+    kind = linear.weight.dtype if dtype is None else dtype
+    return (linear.weight.double() * scale.view(axis)).to(kind), shift.to(kind)
+
+
 def fused_conv(block: ConvBlock, dtype: Optional[torch.dtype]) -> Union[FusedConv, FusedUpsample]:
-    """The block as one linear map, fused in float64 and rounded once."""
-    conv, norm = block.conv, block.norm
-    transposed = isinstance(conv, nn.ConvTranspose2d)
-    with torch.no_grad():
-        scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
-        shift = norm.bias.double() - norm.running_mean.double() * scale
-        axis = [1, -1, 1, 1] if transposed else [-1, 1, 1, 1]
-        weight = conv.weight.double() * scale.view(axis)
-        if conv.bias is not None:
-            shift = shift + conv.bias.double() * scale
-    kind = conv.weight.dtype if dtype is None else dtype
-    weight, shift = weight.to(kind), shift.to(kind)
+    """The block as one linear map."""
+    conv, transposed = block.conv, isinstance(block.conv, nn.ConvTranspose2d)
+    axis = [1, -1, 1, 1] if transposed else [-1, 1, 1, 1]
+    weight, bias = fused_norm(conv, block.norm, axis, dtype)
     if transposed and conv.stride[0] > 1:
-        return FusedUpsample(weight, shift)
+        return FusedUpsample(weight, bias)
     if transposed:
         weight = weight.transpose(0, 1)
-    return FusedConv(weight, shift, conv.stride[0], conv.padding[0])
+    return FusedConv(weight, bias, conv.stride[0], conv.padding[0])
