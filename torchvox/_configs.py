@@ -18,17 +18,18 @@ from torchvox._yaml import read_yaml
 PURPOSE = "to read configurations"
 
 
-def read(name: str) -> dict[str, Any]:
-    """The content of a named configuration or of a .yaml file, merged over its base.
+def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The content of a named configuration or of a .yaml file, merged over its base, with overrides
+    such as "train.epochs=4".
 
-    Raises WrongUseError for an unknown name or an unreadable file.
+    Raises WrongUseError for an unknown name, an unreadable file or a wrong override.
     """
-    return _read(name, None, ())
+    return overridden(_read(name, None, ()), overrides)
 
 
 def shipped(wanted: Callable[[Mapping[str, Any]], bool]) -> list[str]:
     """Names of the configurations in configs/models with such a content, sorted."""
-    return [name for name in _names() if wanted(read(name))]
+    return [name for name in names() if wanted(read(name))]
 
 
 def unknown_key(key: str, known: Sequence[str], where: str = "") -> str:
@@ -46,18 +47,18 @@ def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, An
         source = Path(name) if beside is None else beside / name
         if not os.path.isfile(source):  # of a name that is too long Path.is_file raises
             raise WrongUseError(f"configuration {short(source)} does not exist")
-        folder = source.parent
+        below = source.parent
     else:
-        if name not in _names():
-            near = difflib.get_close_matches(name, _names(), 1)
-            hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(_names())}"
+        if name not in names():
+            near = difflib.get_close_matches(name, names(), 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(names())}"
             raise WrongUseError(f"configuration {short(repr(name))} is unknown: {hint}")
-        source, folder = _folder() / f"{name}.yaml", None
+        source, below = folder() / f"{name}.yaml", None
     content = read_file(source)
     base = content.pop("base", None)
     if base is None:
         return content
-    return _merge(_read(str(base), folder, (*seen, name)), content)
+    return _merge(_read(str(base), below, (*seen, name)), content)
 
 
 def read_file(source: Any) -> dict[str, Any]:
@@ -85,7 +86,14 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def apply_override(content: dict[str, Any], override: str) -> None:
+def overridden(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The content itself, changed. Raises WrongUseError."""
+    for override in overrides:
+        _apply(content, override)
+    return content
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
     """Sets what an override such as "train.epochs=4" says. Raises WrongUseError."""
     key, equals, text = override.partition("=")
     if not equals or not key:
@@ -106,13 +114,13 @@ def apply_override(content: dict[str, Any], override: str) -> None:
     content[last] = value
 
 
-def _names() -> list[str]:
-    return sorted(f.name[:-5] for f in _folder().iterdir() if f.name.endswith(".yaml"))
+def names(kind: str = "models") -> list[str]:
+    """Names of the YAML files that are shipped, sorted."""
+    return sorted(f.name[:-5] for f in folder(kind).iterdir() if f.name.endswith(".yaml"))
 
 
-def _folder() -> Any:
-    """configs/models of the installed package, else of the source tree beside it."""
-    installed = resources.files("torchvox") / "configs" / "models"
-    if installed.is_dir():
-        return installed
-    return Path(__file__).resolve().parents[1] / "configs" / "models"
+def folder(kind: str = "models") -> Any:
+    """configs/<kind> of the installed package, else of the source tree beside it."""
+    installed = resources.files("torchvox") / "configs" / kind
+    tree = Path(__file__).resolve().parents[1]
+    return installed if installed.is_dir() else tree / "configs" / kind

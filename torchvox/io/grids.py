@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchvox import _configs
 from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox._yaml import read_yaml
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
     from torchvox.io.cloud import PointCloud
 
 # A derived grid has about this many cells along its longest horizontal side ...
@@ -67,8 +65,7 @@ class Grid:
 
 def grid_names() -> list[str]:
     """Names that load_grid knows, sorted."""
-    folder = _folder()
-    return sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".yaml"))
+    return _configs.names("grids")
 
 
 def load_grid(name: str) -> Grid:
@@ -78,13 +75,13 @@ def load_grid(name: str) -> Grid:
     grid, MissingExtraError without PyYAML.
     """
     if name.endswith((".yaml", ".yml")):
-        source: Traversable = Path(name)
+        source: Any = Path(name)
         if not source.is_file():
             raise WrongUseError(f"grid file {name} does not exist")
     else:
         if name not in grid_names():
             raise WrongUseError(f"grid {name!r} is unknown: choose {', '.join(grid_names())}")
-        source = _folder() / f"{name}.yaml"
+        source = _configs.folder("grids") / f"{name}.yaml"
     try:
         with source.open("rb") as file:
             content = read_yaml(file, "to read named grids")
@@ -162,11 +159,3 @@ def _grid(name: str, content: Any) -> Grid:
         if isinstance(error, WrongUseError):
             raise
         raise CloudFileError(f"grid {name}: {short(error)}") from None
-
-
-def _folder() -> Traversable:
-    """configs/grids of the installed package, else of the source tree beside it."""
-    installed = resources.files("torchvox") / "configs" / "grids"
-    if installed.is_dir():
-        return installed
-    return Path(__file__).resolve().parents[2] / "configs" / "grids"

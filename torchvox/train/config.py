@@ -16,7 +16,7 @@ import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from torchvox._configs import apply_override, read, shipped, unknown_key
+from torchvox._configs import overridden, read, shipped, unknown_key
 from torchvox._errors import WrongUseError, short
 from torchvox._yaml import check_size, shown
 
@@ -152,18 +152,12 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises WrongUseError for an unknown name, key or value.
     """
-    content = read(str(name))
-    for override in overrides:
-        apply_override(content, override)
-    return make_config(content, str(name))
+    return make_config(read(str(name), overrides), str(name))
 
 
 def change_config(config: Config, overrides: Sequence[str]) -> Config:
     """The configuration with overrides. Raises WrongUseError."""
-    content = config.plain()
-    for override in overrides:
-        apply_override(content, override)
-    return make_config(content, "the changed configuration")
+    return make_config(overridden(config.plain(), overrides), "the changed configuration")
 
 
 def make_config(content: Mapping[str, Any], name: str = "the configuration") -> Config:

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, Union
 
 from torch import nn
 
-from torchvox._configs import apply_override, read, shipped, unknown_key
+from torchvox._configs import read, shipped, unknown_key
 from torchvox._errors import WrongUseError
 from torchvox.models.detection.config import (
     CenterPointPillarsConfig,
@@ -32,10 +32,7 @@ def detector(name: Union[str, Path], overrides: Sequence[str] = ()) -> nn.Module
 
     Raises WrongUseError for an unknown name, key or value.
     """
-    content = read(str(name))
-    for override in overrides:
-        apply_override(content, override)
-    kind, config = checked(content, str(name))
+    kind, config = checked(read(str(name), overrides), str(name))
     try:
         return KINDS[kind][0](config)
     except ValueError as error:
