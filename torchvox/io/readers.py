@@ -16,7 +16,7 @@ from torchvox.io.layouts import SKIP, layout_choices, parse_layout
 from torchvox.io.pcd import read_pcd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 NPZ_MEMBERS = ("points", "columns", "origin", "unit")
 SMALL_MEMBER = 1 << 24  # bytes that each of them but the points may have
@@ -35,8 +35,8 @@ def read_cloud(path: str | Path, layout: str | None = None) -> PointCloud:
     wrong layout, MissingExtraError when the format needs a package that is not installed.
     """
     path = Path(path)
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
         raise WrongUseError(f"{path}: unknown format, torchvox reads {', '.join(SUFFIXES)}")
     columns = parse_layout(layout) if layout is not None else None
     try:
@@ -44,7 +44,11 @@ def read_cloud(path: str | Path, layout: str | None = None) -> PointCloud:
             raise CloudFileError(f"{path} is a folder, not a point-cloud file")
         if path.stat().st_size == 0:
             raise CloudFileError(f"{path} is empty (0 bytes)")
-        return reader(path, columns)
+        if suffix in _READERS:
+            return _READERS[suffix](path, columns)
+        if columns is not None:
+            raise WrongUseError(f"{path}: this format names its columns, leave --layout out")
+        return _NAMED[suffix](path)
     except OSError as error:
         raise CloudFileError(f"{path}: {error.strerror or error}") from error
 
@@ -175,27 +179,10 @@ def _named(array: np.ndarray, columns: tuple[str, ...], path: Path) -> PointClou
     return make_cloud(named, path)
 
 
-def _named_columns_only(
-    reader: Callable[[Path], PointCloud],
-) -> Callable[[Path, tuple[str, ...] | None], PointCloud]:
-    def read(path: Path, columns: tuple[str, ...] | None) -> PointCloud:
-        if columns is not None:
-            raise WrongUseError(f"{path}: this format names its columns, leave --layout out")
-        return reader(path)
-
-    return read
-
-
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-_READERS: dict[str, Callable[[Path, tuple[str, ...] | None], PointCloud]] = {
-    ".bin": _read_bin,
-    ".npy": _read_npy,
-    ".npz": _read_npz,
-    ".pcd": _named_columns_only(read_pcd),
-    ".las": _named_columns_only(read_las),
-    ".laz": _named_columns_only(read_las),
-}
-SUFFIXES = tuple(_READERS)
+_READERS = {".bin": _read_bin, ".npy": _read_npy, ".npz": _read_npz}
+_NAMED = {".pcd": read_pcd, ".las": read_las, ".laz": read_las}  # formats that name their columns
+SUFFIXES = (*_READERS, *_NAMED)
