@@ -15,21 +15,22 @@ from torch import Tensor
 from torchvox.data.counter_random import Draws
 from torchvox.data.surfaces import Value
 
-CLASSES = (
-    "ceiling",
-    "floor",
-    "wall",
-    "beam",
-    "column",
-    "window",
-    "door",
-    "table",
-    "chair",
-    "sofa",
-    "bookcase",
-    "board",
-    "clutter",
-)
+COLORS = {  # red, green, blue of each class
+    "ceiling": (0.86, 0.86, 0.84),
+    "floor": (0.52, 0.47, 0.41),
+    "wall": (0.78, 0.76, 0.70),
+    "beam": (0.72, 0.70, 0.66),
+    "column": (0.70, 0.69, 0.67),
+    "window": (0.62, 0.72, 0.82),
+    "door": (0.55, 0.42, 0.30),
+    "table": (0.58, 0.46, 0.34),
+    "chair": (0.30, 0.32, 0.38),
+    "sofa": (0.45, 0.30, 0.28),
+    "bookcase": (0.50, 0.40, 0.30),
+    "board": (0.90, 0.91, 0.92),
+    "clutter": (0.50, 0.50, 0.50),
+}
+CLASSES = tuple(COLORS)
 THICK = 0.1  # of walls, floor and ceiling, outside the room
 Corner = tuple[Value, Value, Value]
 

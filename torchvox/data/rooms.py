@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.furniture import CLASSES, Block, Room, furnish
+from torchvox.data.furniture import CLASSES, COLORS, Block, Room, furnish
 from torchvox.data.generated import Device, Generated, split_size
 from torchvox.data.surfaces import SPARE, pick_by_weight, take
 
@@ -24,21 +24,6 @@ SIZES = {"train": 1024, "val": 256}
 NOISE = 0.006  # standard deviation in meters
 AT_FURNITURE = 0.6  # share of blocks around a piece of furniture instead of anywhere
 GLASS = 0.4  # share of points that a window returns
-COLORS = {
-    "ceiling": (0.86, 0.86, 0.84),
-    "floor": (0.52, 0.47, 0.41),
-    "wall": (0.78, 0.76, 0.70),
-    "beam": (0.72, 0.70, 0.66),
-    "column": (0.70, 0.69, 0.67),
-    "window": (0.62, 0.72, 0.82),
-    "door": (0.55, 0.42, 0.30),
-    "table": (0.58, 0.46, 0.34),
-    "chair": (0.30, 0.32, 0.38),
-    "sofa": (0.45, 0.30, 0.28),
-    "bookcase": (0.50, 0.40, 0.30),
-    "board": (0.90, 0.91, 0.92),
-    "clutter": (0.50, 0.50, 0.50),
-}
 VARIATION, GRAIN = 0.10, 0.03  # standard deviations of color, per block and per point
 
 
