@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 
-from torchvox.models.detection.branches import FOCAL_BIAS, TaskHead, side_by_side
+from torchvox.models.detection.branches import FOCAL_BIAS, Decoder, TaskHead, side_by_side
 from torchvox.models.detection.config import (
     AnchorConfig,
     AnchorHeadConfig,
@@ -115,10 +115,10 @@ class _Anchors(nn.Module):
         return box.index_select(1, self.order) * self.sign.to(box.dtype)
 
 
-class AnchorDecoder(nn.Module):
+class AnchorDecoder(Decoder):
     """From the maps of an anchor head to (boxes, scores, labels, count, overflow).
 
-    tasks: the anchors of each, [ny, nx, A, 7]. labels: of the classes of all tasks, in their order.
+    tasks: the anchors of each, [ny, nx, A, 7].
     """
 
     def __init__(
@@ -129,22 +129,11 @@ class AnchorDecoder(nn.Module):
         direction: Optional[DirectionConfig],
         detections: DetectionsConfig,
     ) -> None:
-        super().__init__()
-        turned = detections.box_format == "wlh_clockwise"
-        self.tasks = nn.ModuleList(_Anchors(boxes, code_size, turned) for boxes in tasks)
-        self.labels: List[int] = [int(label) for label in labels]
-        self.score = float(detections.score)
-        self.nms: List[float] = [float(value) for value in detections.nms]
-        self.pre, self.post = int(detections.pre), int(detections.post)
-        self.group, self.mode = detections.group, detections.mode
-        self.shared_pre, self.global_post = (
-            bool(detections.shared_pre),
-            bool(detections.global_post),
-        )
-        self.closed = not detections.strict
+        super().__init__(labels, detections)
+        self.tasks = nn.ModuleList(_Anchors(boxes, code_size, self.turned) for boxes in tasks)
         turn = DirectionConfig() if direction is None else direction
         self.dir_offset, self.dir_limit = float(turn.offset), float(turn.limit)
-        if turned:  # the same directions, up to whole turns, of -yaw - pi / 2
+        if self.turned:  # the same directions, up to whole turns, of -yaw - pi / 2
             self.dir_offset, self.dir_limit = -QUARTER - self.dir_offset, 1.0 - self.dir_limit
         self.dir_flip = bool(turn.flip)
 

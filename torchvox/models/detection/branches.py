@@ -2,36 +2,27 @@
 """What heads in tasks are made of."""
 
 import math
+from itertools import pairwise
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 
-from torchvox.models.detection.config import CenterHeadConfig, MultiHeadConfig
+from torchvox.models.detection.config import CenterHeadConfig, DetectionsConfig, MultiHeadConfig
 from torchvox.nn.conv import ConvBlock, FusedConv, conv3x3
 
+TaskConfig = Union[CenterHeadConfig, MultiHeadConfig]
 FOCAL_BIAS = -math.log(99.0)  # scores of 1 % before training (Lin et al., ICCV 2017)
 
 
 class Branch(nn.Module):
     """3x3 convolutions with batch norm, then one without: [B, C, H, W] to [B, outputs, H, W]."""
 
-    def __init__(
-        self,
-        in_channels: int,
-        width: int,
-        convs: int,
-        outputs: int,
-        *,
-        bias: bool,
-        eps: float,
-        momentum: float,
-    ) -> None:
+    def __init__(self, config: TaskConfig, outputs: int, bias: bool) -> None:
         super().__init__()
-        widths = [in_channels] + [width] * convs
-        self.layers = nn.Sequential(
-            *(ConvBlock(conv3x3(widths[i], width, bias=bias), eps, momentum) for i in range(convs))
-        )
+        widths = [config.shared] + [config.width] * config.convs
+        convs = [conv3x3(a, b, bias=bias) for a, b in pairwise(widths)]
+        self.layers = nn.Sequential(*(ConvBlock(c, config.eps, config.momentum) for c in convs))
         self.out = conv3x3(widths[-1], outputs, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,26 +39,14 @@ class TaskHead(nn.Module):
         self,
         in_channels: int,
         branches: Sequence[Dict[str, int]],
-        config: Union[CenterHeadConfig, MultiHeadConfig],
+        config: TaskConfig,
         shared_norm: Tuple[float, float],
     ) -> None:
         super().__init__()
         bias = bool(getattr(config, "conv_bias", False))
         self.shared = ConvBlock(conv3x3(in_channels, config.shared, bias=bias), *shared_norm)
-
-        def branch(outputs: int) -> Branch:
-            return Branch(
-                config.shared,
-                config.width,
-                config.convs,
-                outputs,
-                bias=bias,
-                eps=config.eps,
-                momentum=config.momentum,
-            )
-
         self.tasks = nn.ModuleList(
-            nn.ModuleDict({name: branch(outputs) for name, outputs in task.items()})
+            nn.ModuleDict({name: Branch(config, outputs, bias) for name, outputs in task.items()})
             for task in branches
         )
         self.per_task = len(branches[0])
@@ -93,6 +72,24 @@ class TaskHead(nn.Module):
         """Two convolutions for all branches from now on, for inference."""
         self.merged = MergedBranches([branch for task in self.tasks for branch in task.values()])
         self.tasks = nn.ModuleList()
+
+
+class Decoder(nn.Module):
+    """What decoders share. Not a decoder by itself. labels: of the classes of all tasks, in their
+    order."""
+
+    def __init__(self, labels: Sequence[int], detections: DetectionsConfig) -> None:
+        super().__init__()
+        self.labels: List[int] = [int(label) for label in labels]
+        self.turned = detections.box_format == "wlh_clockwise"
+        self.score = float(detections.score)
+        self.nms: List[float] = [float(value) for value in detections.nms]
+        self.pre, self.post = int(detections.pre), int(detections.post)
+        self.group, self.mode = detections.group, detections.mode
+        self.shared_pre = bool(detections.shared_pre)
+        self.global_post = bool(detections.global_post)
+        self.best_class = bool(detections.best_class)
+        self.closed = not detections.strict
 
 
 class MergedBranches(nn.Module):

@@ -6,7 +6,7 @@ from typing import List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from torchvox.models.detection.branches import TaskHead
+from torchvox.models.detection.branches import Decoder, TaskHead
 from torchvox.models.detection.config import PARTS, CenterHeadConfig, DetectionsConfig
 
 
@@ -38,11 +38,10 @@ class CenterHead(TaskHead):
         return kinds
 
 
-class CenterDecoder(torch.nn.Module):
+class CenterDecoder(Decoder):
     """From the maps of a center head to (boxes, scores, labels, count, overflow).
 
-    labels: of the classes of all tasks, in their order. cells: canvas cells that a cell of the map
-    stands for, along each axis.
+    cells: canvas cells that a cell of the map stands for, along each axis.
     """
 
     def __init__(
@@ -54,24 +53,13 @@ class CenterDecoder(torch.nn.Module):
         rot: str,
         detections: DetectionsConfig,
     ) -> None:
-        super().__init__()
-        self.labels: List[int] = [int(label) for label in labels]
+        super().__init__(labels, detections)
         self.pillar_size: List[float] = [float(v) for v in pillar_size]
         self.point_cloud_range: List[float] = [float(v) for v in point_cloud_range]
         self.cells = int(cells)
         # For boxes that turn clockwise: the cosine of -yaw - pi / 2 is -sin yaw, its sine -cos yaw.
-        self.turned = detections.box_format == "wlh_clockwise"
         other = {"cos_sin": "sin_cos", "sin_cos": "cos_sin"}
         self.rot = other[rot] if self.turned else rot
-        self.score = float(detections.score)
-        self.nms: List[float] = [float(value) for value in detections.nms]
-        self.pre, self.post = int(detections.pre), int(detections.post)
-        self.group, self.mode = detections.group, detections.mode
-        self.global_post, self.best_class = (
-            bool(detections.global_post),
-            bool(detections.best_class),
-        )
-        self.closed = not detections.strict
         limits = [float(v) for v in detections.center_range]
         self.center_range: Optional[List[float]] = limits if limits else None
 

@@ -43,17 +43,14 @@ class PillarDetector(nn.Module):
         self.max_points = config.max_points
         self.max_pillars_train, self.max_pillars_eval = config.max_pillars
         self.order = config.order
+        options = plain(config.encoder)
         self.encoder = PillarFeatureNet(
             config.columns,
-            config.encoder.channels,
+            options.pop("channels"),
             voxel_size=self.pillar_size,
             point_cloud_range=self.point_cloud_range,
             max_points=config.max_points,
-            center_axes=config.encoder.center_axes,
-            legacy=config.encoder.legacy,
-            pad_semantics=config.encoder.pad_semantics,
-            eps=config.encoder.eps,
-            momentum=config.encoder.momentum,
+            **options,
         )
         self.backbone = Backbone(config.encoder.channels[-1], config.backbone)
         self.neck = Neck(list(config.backbone.channels), config.neck)
