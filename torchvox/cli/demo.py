@@ -17,18 +17,8 @@ from rich.table import Table
 import torchvox
 from torchvox._errors import TorchvoxError
 from torchvox._extras import require
-from torchvox.cli import options
+from torchvox.cli import options, work
 from torchvox.cli.voxelize import cloud_title
-from torchvox.cli.work import (
-    choose_device,
-    console,
-    coverage,
-    drops,
-    furthest_points,
-    milliseconds,
-    pillar_counts,
-    timed,
-)
 from torchvox.data.scene import generate_scan
 from torchvox.io import Grid, PointCloud, read_cloud
 
@@ -71,7 +61,7 @@ def demo(
     if scan is None and point_cloud_range is None:
         grid = grid or DEMO_GRID
     choose = options.grid_chooser(grid, voxel_size, point_cloud_range)
-    where, name = choose_device(device)
+    where, name = work.choose_device(device)
     start = time.perf_counter()
     cloud = generate_scan(seed) if scan is None else read_cloud(scan, layout)
     seconds = time.perf_counter() - start
@@ -92,15 +82,17 @@ def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -
     nx, ny, _ = torchvox.grid_size(size, point_cloud_range)
     times: dict[str, float] = {}
 
-    voxels, times["voxelize"] = timed(
+    voxels, times["voxelize"] = work.timed(
         lambda: torchvox.voxelize(
             points, size, point_cloud_range, grid.max_points, grid.max_voxels, reduce="mean"
         ),
         device,
     )
     inside = torch.nonzero(voxels.point_voxel >= 0)[:, 0]
-    (idx, dist2), times["sample"] = timed(lambda: furthest_points(points[inside], samples), device)
-    (height, top, _), times["bev"] = timed(
+    (idx, dist2), times["sample"] = work.timed(
+        lambda: work.furthest_points(points[inside], samples), device
+    )
+    (height, top, _), times["bev"] = work.timed(
         lambda: torchvox.bev_max_height_with_index(
             points, point_cloud_range, [nx, ny], fill=float("nan")
         ),
@@ -113,9 +105,9 @@ def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -
         intensity = np.where(at < 0, np.nan, intensity[np.maximum(at, 0)]) if known else None
     return Results(
         voxels=voxels,
-        density=pillar_counts(voxels, (nx, ny)).cpu().numpy(),
+        density=work.pillar_counts(voxels, (nx, ny)).cpu().numpy(),
         idx=inside[idx.long()].cpu().numpy(),
-        covered=coverage(dist2, cloud.unit),
+        covered=work.coverage(dist2, cloud.unit),
         height=height[0].cpu().numpy(),
         intensity=intensity,
         times=times,
@@ -171,53 +163,31 @@ def _report(
 ) -> None:
     counts = results.voxels.counts[0].tolist()
     nx, ny, nz = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
-    point_cloud_range = grid.point_cloud_range
-    spans = ", ".join(
-        f"{axis} {point_cloud_range[i]:g}..{point_cloud_range[i + 3]:g}"
-        for i, axis in enumerate("xyz")
-    )
-    dropped = [f"dropped {n:,} {why}" for why, n in drops(results.voxels.counts).items()]
+    bounds = zip("xyz", grid.point_cloud_range[:3], grid.point_cloud_range[3:], strict=True)
+    spans = ", ".join(f"{axis} {low:g}..{high:g}" for axis, low, high in bounds)
+    dropped = [f"dropped {n:,} {why}" for why, n in work.drops(results.voxels.counts).items()]
     size = " x ".join(f"{v:g}" for v in grid.voxel_size)
     source = cloud_title(cloud) if seed is None else f"generated crossroads, seed {seed}"
     shift = ", ".join(f"{v:,.3f}" for v in cloud.origin)
-    rows = [
-        ("scan", [source, f"{len(cloud):,} points with {', '.join(cloud.columns)}"], "read"),
-        (
-            "grid",
-            [
-                grid.chosen,
-                f"{nx} x {ny} x {nz} voxels of {size} {cloud.unit}",
-                f"{spans} {cloud.unit}",
-            ],
-            "",
-        ),
-        (
-            "voxelize",
-            [
-                f"{counts[0]:,} voxels ({counts[1]:,} found) with {counts[2]:,} points",
-                *(dropped or ["dropped none"]),
-            ],
-            "voxelize",
-        ),
-        ("sample", [f"{len(results.idx):,} furthest point samples", results.covered], "sample"),
-        (
-            "bev",
-            [f"{nx} x {ny} cells, {int(np.isfinite(results.height).sum()):,} filled"],
-            "bev",
-        ),
-        ("pictures", [str(path) for path in pictures], "draw"),
+    filled, unit = int(np.isfinite(results.height).sum()), cloud.unit
+    voxels = f"{counts[0]:,} voxels ({counts[1]:,} found) with {counts[2]:,} points"
+    origin = [f"local origin {shift}"] if cloud.origin.any() else []
+    rows: list[tuple[str, ...]] = [  # step, clock, lines
+        ("scan", "read", source, f"{len(cloud):,} points with {', '.join(cloud.columns)}", *origin),
+        ("grid", "", grid.chosen, f"{nx} x {ny} x {nz} voxels of {size} {unit}", f"{spans} {unit}"),
+        ("voxelize", "voxelize", voxels, *(dropped or ["dropped none"])),
+        ("sample", "sample", f"{len(results.idx):,} furthest point samples", results.covered),
+        ("bev", "bev", f"{nx} x {ny} cells, {filled:,} filled"),
+        ("pictures", "draw", *map(str, pictures)),
     ]
-    if cloud.origin.any():
-        rows[0][1].append(f"local origin {shift}")
     table = Table(title="torchvox demo", title_justify="left", title_style="bold", expand=False)
     table.add_column("step", style="bold cyan")
     table.add_column("what it did")
     table.add_column("time", justify="right", style="green")
-    for step, lines, clock in rows:
-        table.add_row(
-            step, escape("\n".join(lines)), milliseconds(results.times[clock]) if clock else ""
-        )
-    out = console()
+    for step, clock, *lines in rows:
+        seconds = work.milliseconds(results.times[clock]) if clock else ""
+        table.add_row(step, escape("\n".join(lines)), seconds)
+    out = work.console()
     out.print(table)
     out.print(f"device    {device}", soft_wrap=True)
     out.print("times     of the ops: median after a warm-up, points already on the device")
