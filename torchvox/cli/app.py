@@ -124,7 +124,5 @@ def run(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(ValueError):  # in another thread than the first
             signal.signal(signal.SIGTERM, _leave)
     return command.main(
-        None if arguments is None else list(arguments),
-        prog_name="torchvox",
-        standalone_mode=False,
+        None if arguments is None else list(arguments), prog_name="torchvox", standalone_mode=False
     )

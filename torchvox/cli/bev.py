@@ -37,8 +37,7 @@ LABELS = {  # channel -> (title, label of the color bar, color map of viz.style,
 def bev(
     paths: options.Inputs,
     channels: Annotated[
-        str,
-        typer.Option(help="Comma list: " + ", ".join(LABELS) + ", occupancy:K, slices:K."),
+        str, typer.Option(help="Comma list: " + ", ".join(LABELS) + ", occupancy:K, slices:K.")
     ] = "height_max",
     layout: options.Layout = None,
     grid: options.GridName = None,
@@ -87,11 +86,7 @@ def bev(
 
 
 def rasterize(
-    cloud: PointCloud,
-    grid: Grid,
-    size: tuple[int, int],
-    channels: list[str],
-    device: torch.device,
+    cloud: PointCloud, grid: Grid, size: tuple[int, int], channels: list[str], device: torch.device
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """The channels [C, H, W], the empty cells [H, W], and the counts of the whole call."""
     points, point_cloud_range = cloud.tensor(device), list(grid.point_cloud_range)

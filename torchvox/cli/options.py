@@ -30,8 +30,7 @@ class DeviceChoice(str, Enum):
 
 
 Inputs = Annotated[
-    list[Path],
-    typer.Argument(metavar="PATH...", help="Point-cloud files, or folders of them."),
+    list[Path], typer.Argument(metavar="PATH...", help="Point-cloud files, or folders of them.")
 ]
 Layout = Annotated[
     str | None,
@@ -44,8 +43,7 @@ Device = Annotated[
     DeviceChoice, typer.Option(help="auto takes the GPU when there is one; cuda insists on it.")
 ]
 TrustCode = Annotated[
-    bool,
-    typer.Option("--trust-code", help="Run the code of one's own that the checkpoint names."),
+    bool, typer.Option("--trust-code", help="Run the code of one's own that the checkpoint names.")
 ]
 GridName = Annotated[
     str | None,
@@ -58,9 +56,7 @@ GridName = Annotated[
 VoxelSize = Annotated[
     str | None,
     typer.Option(
-        metavar="V | X,Y,Z",
-        help="Voxel size, in the unit of the coordinates.",
-        show_default=False,
+        metavar="V | X,Y,Z", help="Voxel size, in the unit of the coordinates.", show_default=False
     ),
 ]
 Range = Annotated[

@@ -123,13 +123,7 @@ def _middle(here: Draws, room: Room, low: Tensor, high: Tensor, block: float) ->
 
 
 def _surface(
-    here: Draws,
-    low: Tensor,
-    high: Tensor,
-    middle: Tensor,
-    block: float,
-    kinds: Tensor,
-    count: int,
+    here: Draws, low: Tensor, high: Tensor, middle: Tensor, block: float, kinds: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
     """Points [B, count, 3] on what shows of the boxes inside the block, and their boxes [B, count].
 

@@ -53,11 +53,7 @@ def patch(corner: Sequence[Value], a: Sequence[Value], b: Sequence[Value], part:
 
 def triangle(corner: Sequence[Value], a: Sequence[Value], b: Sequence[Value], part: int) -> Piece:
     """Triangle of a corner and the ends of two edges."""
-    cross = (
-        a[1] * b[2] - a[2] * b[1],
-        a[2] * b[0] - a[0] * b[2],
-        a[0] * b[1] - a[1] * b[0],
-    )
+    cross = (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
     return Piece("triangle", _norm(cross) * 0.5, part, (*corner, *a, *b))
 
 

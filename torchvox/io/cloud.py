@@ -71,10 +71,7 @@ class PointCloud:
 
 
 def make_cloud(
-    columns: dict[str, np.ndarray],
-    path: Path,
-    unit: str = "m",
-    quantum: np.ndarray | None = None,
+    columns: dict[str, np.ndarray], path: Path, unit: str = "m", quantum: np.ndarray | None = None
 ) -> PointCloud:
     """Build a cloud from named columns; coordinates come in float64 if they need its range.
 

@@ -117,11 +117,7 @@ def grid_around(
     last = np.maximum(np.floor(high / size) + 1, first + 1)
     bounds = [round(float(v), 6) for v in np.concatenate([first * size, last * size])]
     return Grid(
-        "derived",
-        tuple(voxel_size),
-        tuple(bounds),
-        max_points,
-        chosen="derived from the points",
+        "derived", tuple(voxel_size), tuple(bounds), max_points, chosen="derived from the points"
     )
 
 

@@ -184,12 +184,7 @@ class SetAbstraction(nn.Module):
         for scale, mlp in enumerate(self.mlps):
             radius = self.radii[scale]
             _, idx, count = torch.ops.torchvox.ball_query(
-                xyz,
-                centers,
-                radius,
-                self.neighbors[scale],
-                closed=self.closed,
-                lengths=lengths,
+                xyz, centers, radius, self.neighbors[scale], closed=self.closed, lengths=lengths
             )
             weights: List[Tensor] = []
             biases: List[Tensor] = []

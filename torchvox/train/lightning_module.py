@@ -84,10 +84,7 @@ class TrainingModule(LightningModule):
             total_steps=int(self.trainer.estimated_stepping_batches),
             pct_start=train.warm_up,
         )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         metrics = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
