@@ -17,7 +17,7 @@ from torch import Tensor
 from torchvox._errors import CloudFileError, short
 from torchvox._extras import require
 from torchvox.data.generated import Device, Generated
-from torchvox.data.stored import Mapped, NewIndex, read_index, read_table
+from torchvox.data.stored import Mapped, new_index, read_index, read_table
 from torchvox.io.readers import DEFLATE_EXPANSION
 
 FILES = {"train": "train", "val": "test"}  # split here -> name there
@@ -99,17 +99,14 @@ def _resampled(
     folder, source = cache / f"{split}_{rows}", {"rows": rows, "names": names}
     shape = (len(names), rows, NORMAL_COLUMNS)
     if read_index(folder, source, lambda _: {"points.bin": 4 * math.prod(shape)}) is None:
-        with NewIndex(folder) as new:
-            with (new.folder / "points.bin").open("wb") as packed:
-                for name, kind in zip(names, kinds, strict=True):
-                    path = root / kind / f"{name}.txt"
-                    table = read_table(path, NORMAL_COLUMNS, ",")
-                    if len(table) < rows:
-                        raise CloudFileError(
-                            f"{path} has {len(table)} points, but {rows} are wanted"
-                        )
-                    packed.write(np.ascontiguousarray(table[:rows], np.float32).tobytes())
-            new.finish({"source": source})
+        with new_index(folder) as (new, index), (new / "points.bin").open("wb") as packed:
+            index["source"] = source
+            for name, kind in zip(names, kinds, strict=True):
+                path = root / kind / f"{name}.txt"
+                table = read_table(path, NORMAL_COLUMNS, ",")
+                if len(table) < rows:
+                    raise CloudFileError(f"{path} has {len(table)} points, but {rows} are wanted")
+                packed.write(np.ascontiguousarray(table[:rows], np.float32).tobytes())
     return Mapped(folder / "points.bin", np.float32, shape), labels, classes
 
 

@@ -7,9 +7,11 @@ The rooms are packed once into three flat files that later runs map into memory.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from torchvox._errors import CloudFileError
 from torchvox.data.counter_random import Draws
 from torchvox.data.furniture import CLASSES
 from torchvox.data.generated import Device, Generated
-from torchvox.data.stored import Mapped, NewIndex, read_index, read_table
+from torchvox.data.stored import Mapped, new_index, read_index, read_table
 from torchvox.io.readers import load_npy
 
 PACKED = {"xyz": (np.float32, 3), "rgb": (np.uint8, 3), "label": (np.uint8, 1)}
@@ -113,26 +115,19 @@ def pack_rooms(root: Path, folder: Path) -> dict:
     source = {"rooms": [str(path.relative_to(root)) for path, _ in sources]}
     if (index := read_index(folder, source, _sizes)) is not None:
         return index
-    rooms, first = [], 0
-    with NewIndex(folder) as new:
-        files = {name: (new.folder / f"{name}.bin").open("wb") for name in PACKED}
-        try:
-            for path, area in sources:
-                xyz, rgb, label = _read_room(path)
-                xyz = (xyz - xyz.min(0)).astype(np.float32)
-                for name, value in zip(PACKED, (xyz, rgb, label), strict=True):
-                    files[name].write(np.ascontiguousarray(value, PACKED[name][0]).tobytes())
-                size = [float(v) for v in xyz.max(0)]
-                name = str(path.relative_to(root))
-                rooms.append(
-                    {"name": name, "area": area, "first": first, "points": len(xyz), "size": size}
-                )
-                first += len(xyz)
-        finally:
-            for file in files.values():
-                file.close()
-        index = {"source": source, "rooms": rooms}
-        new.finish(index)
+    rooms: list[dict[str, Any]] = []
+    with new_index(folder) as (new, index), contextlib.ExitStack() as opened:
+        index |= {"source": source, "rooms": rooms}
+        files = [opened.enter_context((new / f"{name}.bin").open("wb")) for name in PACKED]
+        for path, area in sources:
+            xyz, rgb, label = _read_room(path)
+            xyz = (xyz - xyz.min(0)).astype(np.float32)
+            values = zip(files, PACKED.values(), (xyz, rgb, label), strict=True)
+            for file, (dtype, _), value in values:
+                file.write(np.ascontiguousarray(value, dtype).tobytes())
+            room = {"name": str(path.relative_to(root)), "area": area}
+            room["first"] = rooms[-1]["first"] + rooms[-1]["points"] if rooms else 0
+            rooms.append({**room, "points": len(xyz), "size": [float(v) for v in xyz.max(0)]})
     return index
 
 

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,36 +92,29 @@ def _is_index(folder: Path) -> bool:
     return folder.is_dir() and all(path.name in FILES for path in folder.iterdir())
 
 
-class NewIndex:
-    """Writes an index folder that appears whole or not at all: `with NewIndex(folder) as new:`,
-    fill `new.folder`, then `new.finish(index)`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.target = folder
-
-    def __enter__(self) -> NewIndex:
-        if self.target.exists() and not _is_index(self.target):
-            raise CloudFileError(
-                f"{self.target} holds other files than an index: set data.cache to a folder of its "
-                "own"
-            )
-        try:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-            self.holder = tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent)
-            self.folder = Path(self.holder) / "index"  # whose mode is that of any new folder
-            self.folder.mkdir()
-        except OSError as error:
-            raise CloudFileError(
-                f"{self.target.parent}: the index cannot be written here ({error.strerror}): "
-                "set data.cache to a folder for it"
-            ) from None
-        return self
-
-    def finish(self, index: dict[str, Any]) -> None:
-        (self.folder / INDEX).write_text(json.dumps(index, indent=1))
-        if self.target.exists():
-            shutil.rmtree(self.target)
-        self.folder.rename(self.target)
-
-    def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self.holder, ignore_errors=True)
+@contextlib.contextmanager
+def new_index(target: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A folder for files and an index to fill, which appear as `target` whole or not at all."""
+    if target.exists() and not _is_index(target):
+        raise CloudFileError(
+            f"{target} holds other files than an index: set data.cache to a folder of its own"
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        holder = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
+        folder = Path(holder) / "index"  # whose mode is that of any new folder
+        folder.mkdir()
+    except OSError as error:
+        raise CloudFileError(
+            f"{target.parent}: the index cannot be written here ({error.strerror}): "
+            "set data.cache to a folder for it"
+        ) from None
+    try:
+        index: dict[str, Any] = {}
+        yield folder, index
+        (folder / INDEX).write_text(json.dumps(index, indent=1))
+        if target.exists():
+            shutil.rmtree(target)
+        folder.rename(target)
+    finally:
+        shutil.rmtree(holder, ignore_errors=True)
