@@ -57,14 +57,8 @@ def markdown(results: dict[str, Any]) -> str:
 
 def _op_table(op: str, rows: list[dict[str, Any]]) -> Table:
     figures = [key for key in FIGURES if any(key in row for row in rows)]
-    header = [
-        "case",
-        "implementation",
-        *(FIGURES[key] for key in figures),
-        "MB",
-        "vs torchvox",
-        "target",
-    ]
+    header = ["case", "implementation", *(FIGURES[key] for key in figures)]
+    header += ["MB", "vs torchvox", "target"]
     cells, last = [], None
     for row in rows:
         mine = next(
@@ -73,16 +67,8 @@ def _op_table(op: str, rows: list[dict[str, Any]]) -> Table:
         size = row.get("size", {})
         moved = (size.get("read", 0) + size.get("written", 0)) / 1e6
         name = row["case"] if row["case"] != last else ""
-        cells.append(
-            [
-                name,
-                row["implementation"],
-                *(_number(row.get(key)) for key in figures),
-                f"{moved:.2f}" if name else "",
-                _factor(row, mine),
-                _target(row),
-            ]
-        )
+        cells.append([name, row["implementation"], *(_number(row.get(key)) for key in figures)])
+        cells[-1] += [f"{moved:.2f}" if name else "", _factor(row, mine), _target(row)]
         last = row["case"]
     return Table(op, header, cells)
 

@@ -12,11 +12,11 @@ import typer
 from torchvox._errors import CloudFileError
 from torchvox.cli import options
 from torchvox.cli.work import for_each, use_device
-from torchvox.io import PointCloud, find_clouds
+from torchvox.io import find_clouds
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
-    from torchvox.models.detection.running import Detections, Runner
+    from torchvox.models.detection.running import Detections
 
 MOST_NAMED = 3  # classes counted in the line of a scan
 
@@ -61,39 +61,25 @@ def detect(
     picture_of = dict(zip(targets, pictures, strict=True))
 
     def work(source: Path, target: Path) -> str:
-        return _one(runner, read(source), source, target, score, picture_of[target])
+        cloud, picture = read(source), picture_of[target]
+        if any(cloud.origin):
+            raise CloudFileError(
+                f"{source} is no scan about its sensor: its coordinates are shifted"
+            )
+        found = runner(cloud).above(score)
+        write_text(target, json.dumps(as_json(source, len(cloud), found), indent=1) + "\n")
+        wrote, head = str(target), f"{source.name}: {len(cloud):,} points"
+        if picture is not None:
+            from torchvox import viz
+
+            shown = (found.boxes, found.labels, found.classes, runner.point_cloud_range)
+            note = f"{head}, {len(found.boxes)} boxes"
+            drawn = viz.boxes_picture(cloud.points[:, :3], *shown, scores=found.scores, note=note)
+            viz.save(drawn, picture)
+            wrote += f" and {picture}"
+        return f"{head}, {_counted(found)}; wrote {wrote}"
 
     for_each(files, targets, work)
-
-
-def _one(
-    runner: Runner,
-    cloud: PointCloud,
-    source: Path,
-    target: Path,
-    score: float,
-    picture: Path | None,
-) -> str:
-    if any(cloud.origin):
-        raise CloudFileError(f"{source} is no scan about its sensor: its coordinates are shifted")
-    found = runner(cloud).above(score)
-    write_text(target, json.dumps(as_json(source, len(cloud), found), indent=1) + "\n")
-    wrote = str(target)
-    if picture is not None:
-        from torchvox import viz
-
-        drawn = viz.boxes_picture(
-            cloud.points[:, :3],
-            found.boxes,
-            found.labels,
-            found.classes,
-            runner.point_cloud_range,
-            scores=found.scores,
-            note=f"{source.name}: {len(cloud):,} points, {len(found.boxes)} boxes",
-        )
-        viz.save(drawn, picture)
-        wrote += f" and {picture}"
-    return f"{source.name}: {len(cloud):,} points, {_counted(found)}; wrote {wrote}"
 
 
 def as_json(source: Path, points: int, found: Detections) -> dict[str, Any]:
