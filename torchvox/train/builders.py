@@ -28,6 +28,12 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "pointnet2_part_segmenter": models.PointNet2PartSegmenter,
     "pointnet2_segmenter": models.PointNet2Segmenter,
 }
+DATA: dict[str, Callable[..., Generated]] = {
+    "modelnet40": ModelNet40,
+    "rooms": Rooms,
+    "s3dis": S3DIS,
+    "shapes": Shapes,
+}
 FROM_DATA = ("num_classes", "num_categories", "in_channels")
 
 
@@ -93,20 +99,10 @@ def build_model(config: Config, labels: Labels) -> nn.Module:
 
 def build_data(config: Config, split: str) -> Generated:
     """The data of a split, train or val."""
-    data = config.data
-    if data.kind == "modelnet40":
-        return ModelNet40(
-            data.root, split, points=data.points, normals=data.normals, cache=data.cache
-        )
-    size = data.train_size if split == "train" else data.val_size
-    common = {"points": data.points, "seed": data.seed, "size": size}
-    if data.kind == "shapes":
-        return Shapes(split, **common)
-    if data.kind == "rooms":
-        return Rooms(split, block=data.block, **common)
-    return S3DIS(
-        data.root, split, block=data.block, val_area=data.val_area, cache=data.cache, **common
-    )
+    options = config.data.model_dump(exclude={"kind", "in_memory", "train_size", "val_size"})
+    if size := getattr(config.data, f"{split}_size", None):
+        options["size"] = size
+    return DATA[config.data.kind](split=split, **options)
 
 
 def labels_of(config: Config, data: Generated | None = None) -> Labels:
