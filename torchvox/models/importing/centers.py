@@ -12,7 +12,7 @@ from torchvox.ops.detection import CENTER_DECODE_NMS_CONVENTIONS
 
 
 @dataclass(frozen=True)
-class CenterNames:
+class TaskNames:
     """shared: convolution and batch norm. tasks: the list of tasks. parts: our names to theirs.
     layer: names of convolution and batch norm k of a branch. last: that behind n of these."""
 
@@ -24,7 +24,7 @@ class CenterNames:
 
 
 def center_head(
-    state: State, settings: Settings, names: CenterNames, convention: str
+    state: State, settings: Settings, names: TaskNames, convention: str
 ) -> Tuple[List[str], Dict[str, Any], str]:
     """Class names, the configuration of the head, and why it is none of the published ones, ""
     when it is."""
@@ -58,18 +58,20 @@ def center_head(
     return list(classes), head, unknown
 
 
-def center_pairs(config: Mapping[str, Any], names: CenterNames) -> List[Pair]:
+def task_pairs(config: Mapping[str, Any], names: TaskNames) -> List[Pair]:
+    """Of any head in tasks."""
     head = config["head"]
-    pairs = conv(names.shared[0], "head.shared.conv", head["conv_bias"])
+    bias = head.get("conv_bias", False)
+    pairs = conv(names.shared[0], "head.shared.conv", bias)
     pairs += norm(names.shared[1], "head.shared.norm")
     for t in range(len(head["tasks"])):
         for part, theirs in names.parts.items():
-            if part == "vel" and not head["velocity"]:
+            if part == "vel" and not head.get("velocity", True):
                 continue
             at, ours = f"{names.tasks}.{t}.{theirs}", f"head.tasks.{t}.{part}"
             for k in range(head["convs"]):
                 conv_name, norm_name = names.layer(k)
-                pairs += conv(f"{at}.{conv_name}", f"{ours}.layers.{k}.conv", head["conv_bias"])
+                pairs += conv(f"{at}.{conv_name}", f"{ours}.layers.{k}.conv", bias)
                 pairs += norm(f"{at}.{norm_name}", f"{ours}.layers.{k}.norm")
             pairs += conv(f"{at}.{names.last(head['convs'])}", f"{ours}.out", bias=True)
     return pairs

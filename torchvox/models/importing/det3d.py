@@ -6,12 +6,7 @@ from typing import List
 from torch import nn
 
 from torchvox.models.importing.backbone_neck import Pair, PillarNames, State
-from torchvox.models.importing.centers import (
-    CenterNames,
-    center_detections,
-    center_head,
-    center_pairs,
-)
+from torchvox.models.importing.centers import TaskNames, center_detections, center_head, task_pairs
 from torchvox.models.importing.layouts import Found, Layout
 from torchvox.models.importing.published import NUSCENES
 from torchvox.models.importing.settings import Settings
@@ -19,7 +14,7 @@ from torchvox.models.importing.settings import Settings
 PILLARS = PillarNames(
     "reader.pfn_layers.{}.linear", "reader.pfn_layers.{}.norm", "neck.blocks", "neck.deblocks", 1
 )
-CENTERS = CenterNames(
+CENTERS = TaskNames(
     ("bbox_head.shared_conv.0", "bbox_head.shared_conv.1"),
     "bbox_head.tasks",
     {"reg": "reg", "z": "height", "dim": "dim", "rot": "rot", "vel": "vel", "hm": "hm"},
@@ -39,7 +34,7 @@ def _describe(state: State, settings: Settings) -> Found:
 
 def _pairs(model: nn.Module, state: State) -> List[Pair]:
     config = model.config()["config"]
-    return PILLARS.pairs(config) + center_pairs(config, CENTERS)
+    return PILLARS.pairs(config) + task_pairs(config, CENTERS)
 
 
 DET3D = Layout(

@@ -17,12 +17,7 @@ from torchvox.models.importing.backbone_neck import (
     per_cell_of,
     shape,
 )
-from torchvox.models.importing.centers import (
-    CenterNames,
-    center_detections,
-    center_head,
-    center_pairs,
-)
+from torchvox.models.importing.centers import TaskNames, center_detections, center_head, task_pairs
 from torchvox.models.importing.layouts import Found, Layout
 from torchvox.models.importing.published import KITTI, KITTI_ANCHORS, MMDET3D_KITTI, NUSCENES
 from torchvox.models.importing.settings import SHAPES, Settings, detections
@@ -45,7 +40,7 @@ CENTER = PillarNames(
     f"pts_{MMDET3D.deblocks}",
     0,
 )
-CENTERS = CenterNames(
+CENTERS = TaskNames(
     ("pts_bbox_head.shared_conv.conv", "pts_bbox_head.shared_conv.bn"),
     "pts_bbox_head.task_heads",
     {"reg": "reg", "z": "height", "dim": "dim", "rot": "rot", "vel": "vel", "hm": "heatmap"},
@@ -108,7 +103,7 @@ def _pairs(names: PillarNames, head: str) -> Callable[[nn.Module, State], List[P
     def pairs(model: nn.Module, state: State) -> List[Pair]:
         config = model.config()["config"]
         if "conv_bias" in config["head"]:
-            return CENTER.pairs(config) + center_pairs(config, CENTERS)
+            return CENTER.pairs(config) + task_pairs(config, CENTERS)
         found = names.pairs(config)
         for theirs, ours in (("cls", "cls"), ("reg", "box"), ("dir_cls", "dir")):
             found += conv(f"{head}.conv_{theirs}", f"head.{ours}", bias=True)

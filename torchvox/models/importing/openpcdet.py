@@ -12,16 +12,10 @@ from torchvox.models.importing.backbone_neck import (
     State,
     classes_and_anchors,
     conv,
-    norm,
     per_cell_of,
     shape,
 )
-from torchvox.models.importing.centers import (
-    CenterNames,
-    center_detections,
-    center_head,
-    center_pairs,
-)
+from torchvox.models.importing.centers import TaskNames, center_detections, center_head, task_pairs
 from torchvox.models.importing.layouts import Found, Layout
 from torchvox.models.importing.published import (
     KITTI,
@@ -43,15 +37,22 @@ PILLARS = PillarNames(
 )
 STEP = "global_step"
 KITTI_INPUTS = 10  # of the pillar net: four columns, two offsets
-CENTERS = CenterNames(
+CENTERS = TaskNames(
     ("dense_head.shared_conv.0", "dense_head.shared_conv.1"),
     "dense_head.heads_list",
     {"reg": "center", "z": "center_z", "dim": "dim", "rot": "rot", "vel": "vel", "hm": "hm"},
     lambda k: (f"{k}.0", f"{k}.1"),
     lambda n: f"{n}",
 )
-# Ours to theirs, in the order of the code of a box.
-BRANCHES = {"reg": "reg", "z": "height", "dim": "size", "rot": "angle", "vel": "velo"}
+# Parts in the order of the code of a box.
+CODE = {"reg": "reg", "z": "height", "dim": "size", "rot": "angle", "vel": "velo"}
+HEADS = TaskNames(
+    ("dense_head.shared_conv.0", "dense_head.shared_conv.1"),
+    "dense_head.rpn_heads",
+    {"cls": "conv_cls", **{ours: f"conv_box.conv_{theirs}" for ours, theirs in CODE.items()}},
+    lambda k: (f"{3 * k}", f"{3 * k + 1}"),
+    lambda n: f"{3 * n}",
+)
 
 
 def _describe(state: State, settings: Settings) -> Found:
@@ -132,26 +133,14 @@ def _pairs(model: nn.Module, state: State) -> List[Pair]:
     pairs: List[Pair] = [(STEP, None)] if STEP in state else []
     pairs += PILLARS.pairs(config)
     if "conv_bias" in config["head"]:
-        return pairs + center_pairs(config, CENTERS)
+        return pairs + task_pairs(config, CENTERS)
     if "tasks" not in config["head"]:
         for theirs, ours in (("cls", "cls"), ("box", "box"), ("dir_cls", "dir")):
             if ours != "dir" or config["head"]["direction"] is not None:
                 pairs += conv(f"dense_head.conv_{theirs}", f"head.{ours}", bias=True)
         return pairs
-    pairs += conv("dense_head.shared_conv.0", "head.shared.conv")
-    pairs += norm("dense_head.shared_conv.1", "head.shared.norm")
-    for t in range(len(config["head"]["tasks"])):
-        at, ours = f"dense_head.rpn_heads.{t}", f"head.tasks.{t}"
-        pairs.append((f"{at}.head_label_indices", None))
-        branches = {"cls": "conv_cls", **{k: f"conv_box.conv_{v}" for k, v in BRANCHES.items()}}
-        for part, theirs in branches.items():
-            for k in range(config["head"]["convs"]):
-                layer = f"{ours}.{part}.layers.{k}"
-                pairs += conv(f"{at}.{theirs}.{3 * k}", f"{layer}.conv")
-                pairs += norm(f"{at}.{theirs}.{3 * k + 1}", f"{layer}.norm")
-            last = f"{at}.{theirs}.{3 * config['head']['convs']}"
-            pairs += conv(last, f"{ours}.{part}.out", bias=True)
-    return pairs
+    labels = [f"{HEADS.tasks}.{t}.head_label_indices" for t in range(len(config["head"]["tasks"]))]
+    return pairs + [(name, None) for name in labels] + task_pairs(config, HEADS)
 
 
 NOTES = {
