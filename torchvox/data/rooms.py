@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,17 +83,10 @@ class Rooms(Generated):
         size: int | None = None,
     ) -> None:
         super().__init__(split_size("Rooms", split, size, SIZES))
-        self.split, self.points, self.block, self.seed = split, points, block, seed
+        self.options: Any = {"points": points, "block": block, "seed": seed, "split": split}
 
     def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
-        return generate_rooms(
-            indices,
-            points=self.points,
-            block=self.block,
-            seed=self.seed,
-            split=self.split,
-            device=device,
-        )
+        return generate_rooms(indices, device=device, **self.options)
 
 
 def _corners(blocks: list[Block], ids: Tensor) -> tuple[Tensor, Tensor]:

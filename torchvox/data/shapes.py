@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,12 +82,10 @@ class Shapes(Generated):
         self, split: str = "train", *, points: int = 1024, seed: int = 0, size: int | None = None
     ) -> None:
         super().__init__(split_size("Shapes", split, size, SIZES))
-        self.split, self.points, self.seed = split, points, seed
+        self.options: Any = {"points": points, "seed": seed, "split": split}
 
     def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
-        return generate_shapes(
-            indices, points=self.points, seed=self.seed, split=self.split, device=device
-        )
+        return generate_shapes(indices, device=device, **self.options)
 
 
 def _clouds(name: str, draws: Draws, count: int) -> tuple[Tensor, Tensor]:

@@ -65,9 +65,7 @@ def convert_batch_norm(module: nn.Module) -> nn.Module:
             module.affine,
             module.track_running_stats,
         )
-        for name in ("weight", "bias"):
-            setattr(norm, name, getattr(module, name))
-        for name in ("running_mean", "running_var", "num_batches_tracked"):
+        for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             setattr(norm, name, getattr(module, name))
         norm.train(module.training)
         return norm
