@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from torchvox.models.conventions import Conventions, Net
 from torchvox.nn.feature_propagation import FeaturePropagation
-from torchvox.nn.set_abstraction import SetAbstraction, sample_centers
+from torchvox.nn.set_abstraction import SetAbstraction, sample_centers, without_padding
 from torchvox.nn.shared_mlp import SharedLayer
 
 
@@ -81,6 +81,9 @@ class PointNet2(nn.Module):
     ) -> Tuple[List[Tensor], List[Tensor], List[Tensor]]:
         """Coordinates and features of every level, level 0 the points themselves (their features
         may have no column), and how many points each has when lengths are given."""
+        if points.dim() != 3 or points.size(2) != self.in_channels:
+            raise ValueError(f"points must be [B, N, {self.in_channels}], got {list(points.shape)}")
+        points = without_padding(points, lengths)
         xyz = points[:, :, :3]
         given = points[:, :, self.first_feature :]
         features: Optional[Tensor] = given if given.size(2) > 0 else None
@@ -109,17 +112,6 @@ class PointNet2(nn.Module):
     def config(self) -> Dict[str, Any]:
         """Arguments that build the same model, plain types only."""
         return self._config
-
-    def check(self, points: Tensor) -> None:
-        if points.dim() != 3 or points.size(2) != self.in_channels:
-            raise ValueError(f"points must be [B, N, {self.in_channels}], got {list(points.shape)}")
-
-    def without_padding(self, points: Tensor, lengths: Optional[Tensor]) -> Tensor:
-        """Zeros past the lengths: whatever lies there cannot reach a result."""
-        if lengths is None:
-            return points
-        slot = torch.arange(points.size(1), device=points.device)
-        return points.masked_fill((slot >= lengths[:, None])[:, :, None], 0.0)
 
 
 class PointNet2Propagation(PointNet2):
@@ -169,8 +161,4 @@ class PointNet2Propagation(PointNet2):
                 known = sizes[at]
             found = up(xyz[at - 1], xyz[at], given, found, known)
             at -= 1
-        scores = self.head(found)
-        if lengths is not None:
-            slot = torch.arange(scores.size(1), device=scores.device)
-            scores = scores.masked_fill((slot >= lengths[:, None])[:, :, None], 0.0)
-        return scores
+        return without_padding(self.head(found), lengths)

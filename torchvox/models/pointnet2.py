@@ -59,8 +59,6 @@ class PointNet2Classifier(PointNet2):
         self._config = _config(num_classes, in_channels, scales, preset, net, changes)
 
     def forward(self, points: Tensor, lengths: Optional[Tensor] = None) -> Tensor:
-        self.check(points)
-        points = self.without_padding(points, lengths)
         _, features, _ = self.encode(points, lengths)
         return self.head(features[-1].squeeze(1))
 
@@ -97,8 +95,6 @@ class PointNet2Segmenter(PointNet2Propagation):
         self._config = _config(num_classes, in_channels, scales, preset, net, changes)
 
     def forward(self, points: Tensor, lengths: Optional[Tensor] = None) -> Tensor:
-        self.check(points)
-        points = self.without_padding(points, lengths)
         xyz, features, sizes = self.encode(points, lengths)
         skip: Optional[Tensor] = features[0] if self.skip_input else None
         return self.decode(xyz, features, sizes, skip, lengths)
@@ -140,8 +136,6 @@ class PointNet2PartSegmenter(PointNet2Propagation):
         }
 
     def forward(self, points: Tensor, category: Tensor, lengths: Optional[Tensor] = None) -> Tensor:
-        self.check(points)
-        points = self.without_padding(points, lengths)
         xyz, features, sizes = self.encode(points, lengths)
         # one_hot() would read its largest value on the host.
         known = torch.arange(self.num_categories, device=points.device)

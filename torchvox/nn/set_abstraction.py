@@ -46,6 +46,14 @@ def maximum(rows: Tensor, dim: int) -> Tensor:
     return rows.max(dim)[0] if torch.is_grad_enabled() else rows.amax(dim)
 
 
+def without_padding(rows: Tensor, lengths: Optional[Tensor]) -> Tensor:
+    """Zeros past the lengths in rows [B, N, C]: whatever lies there cannot reach a result."""
+    if lengths is None:
+        return rows
+    slot = torch.arange(rows.size(1), device=rows.device)
+    return rows.masked_fill((slot >= lengths[:, None])[:, :, None], 0.0)
+
+
 class SetAbstraction(nn.Module):
     """PointNet++ set abstraction (Qi et al., 2017), with one or several scales.
 
@@ -221,10 +229,7 @@ class SetAbstraction(nn.Module):
                 rows = torch.cat([columns, near] if self.features_first else [near, columns], -1)
         for mlp in self.mlps:
             rows = mlp(rows)
-        if lengths is not None:
-            slot = torch.arange(rows.size(1), device=rows.device)
-            rows = rows.masked_fill((slot >= lengths[:, None])[:, :, None], 0.0)
-        return maximum(rows, 1)[:, None]
+        return maximum(without_padding(rows, lengths), 1)[:, None]
 
     def columns(self, xyz: Tensor, features: Optional[Tensor]) -> Optional[Tensor]:
         """What stands beside the coordinates of a row: the features and, on the GPU, zeros. There a
