@@ -7,10 +7,10 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from torch import nn
 
-from torchvox.models.importing.backbone_neck import Pair, State, norm, shape
+from torchvox.models.importing.backbone_neck import Pair, State, conv, norm, shape
 from torchvox.models.importing.settings import Settings
 
-# Names of a layer: its linear map there, its batch norm there, the layer here.
+# Names of a layer: its linear map there, its batch norm there ("": none), the layer here.
 Layer = Tuple[str, str, str]
 
 
@@ -46,20 +46,16 @@ def _width(state: State, name: str, axis: int) -> int:
 
 
 def _pairs(
-    layers: Callable[[nn.Module, State], Iterator[Layer]], scores: Callable[[nn.Module, State], str]
+    layers: Callable[[nn.Module, State], Iterator[Layer]],
 ) -> Callable[[nn.Module, State], List[Pair]]:
-    """From names of everything but the last linear map, and of that."""
-
     def pairs(model: nn.Module, state: State) -> List[Pair]:
         own = model.state_dict()
         names: List[Pair] = []
         for linear, norm_name, ours in layers(model, state):
-            names.append((f"{linear}.weight", f"{ours}.linear.weight"))
-            if f"{ours}.linear.bias" in own:
-                names.append((f"{linear}.bias", f"{ours}.linear.bias"))
-            names += norm(norm_name, f"{ours}.norm")
-        last = scores(model, state)
-        return names + [(f"{last}.{part}", f"head.scores.{part}") for part in ("weight", "bias")]
+            mine = f"{ours}.linear" if norm_name else ours
+            names += conv(linear, mine, bias=f"{mine}.bias" in own)
+            names += norm(norm_name, f"{ours}.norm") if norm_name else []
+        return names
 
     return pairs
 
@@ -100,10 +96,7 @@ def _layers_yanx27(model: nn.Module, state: State) -> Iterator[Layer]:
     linear = "conv" if ups else "fc"
     for j in range(len(model.head.layers)):
         yield f"{linear}{j + 1}", f"bn{j + 1}", f"head.layers.{j}"
-
-
-def _scores_yanx27(model: nn.Module, state: State) -> str:
-    return "conv2" if hasattr(model, "propagation") else "fc3"
+    yield "conv2" if ups else "fc3", "", "head.scores"
 
 
 # ------------------------------------------------------------- erikwijmans/Pointnet2_PyTorch
@@ -148,10 +141,7 @@ def _layers_pn2(model: nn.Module, state: State) -> Iterator[Layer]:
     head = _pn2_head(state)
     for j in range(len(model.head.layers)):
         yield f"{head}.{3 * j}", f"{head}.{3 * j + 1}", f"head.layers.{j}"
-
-
-def _scores_pn2(model: nn.Module, state: State) -> str:
-    return f"{_pn2_head(state)}.{4 if hasattr(model, 'propagation') else 7}"
+    yield f"{head}.{4 if ups else 7}", "", "head.scores"
 
 
 POINTNET2: List[Layout] = [
@@ -160,13 +150,13 @@ POINTNET2: List[Layout] = [
         "yanx27/Pointnet_Pointnet2_pytorch",
         lambda state: any(key.startswith(("sa1.mlp_convs.", "sa1.conv_blocks.")) for key in state),
         _describe_yanx27,
-        _pairs(_layers_yanx27, _scores_yanx27),
+        _pairs(_layers_yanx27),
     ),
     Layout(
         "pn2",
         "erikwijmans/Pointnet2_PyTorch",
         lambda state: any(key.startswith("SA_modules.0.mlps.0.") for key in state),
         _describe_pn2,
-        _pairs(_layers_pn2, _scores_pn2),
+        _pairs(_layers_pn2),
     ),
 ]
