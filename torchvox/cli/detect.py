@@ -52,16 +52,16 @@ def detect(
 
     files = find_clouds(paths)
     targets = options.output_paths(files, output, "boxes", (".json",), "json")
-    pictures: list[Path | None] = [None] * len(files)
+    pictures: dict[Path, Path] = {}
     if plot is not None:
-        pictures = [*options.output_paths(files, plot, "boxes", (".png",), "png")]
+        drawn_to = options.output_paths(files, plot, "boxes", (".png",), "png")
+        pictures = dict(zip(targets, drawn_to, strict=True))
     read = options.cloud_reader(files, layout)
     where = use_device(device)
     runner = load_runner(model, where)
-    picture_of = dict(zip(targets, pictures, strict=True))
 
     def work(source: Path, target: Path) -> str:
-        cloud, picture = read(source), picture_of[target]
+        cloud, picture = read(source), pictures.get(target)
         if any(cloud.origin):
             raise CloudFileError(
                 f"{source} is no scan about its sensor: its coordinates are shifted"

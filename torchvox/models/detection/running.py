@@ -115,19 +115,17 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
         except RuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise CheckpointError(f"{path} cannot be read as a program: {reason}") from None
-        call = model
     else:
         model = checkpoints.load(path)
         if isinstance(model, PillarDetector):
             model = model if is_fused(model) else fuse_batch_norms(model)
             model = (merge_heads(model) if can_merge(model) else model).to(device)
-        call = model
     names = ("classes", "columns", "point_cloud_range")
     if not all(hasattr(model, name) for name in names):
         raise CheckpointError(f"{path} is no detector")
     classes, columns, point_cloud_range = (getattr(model, name) for name in names)
     if not 3 <= int(columns) <= 3 + len(COLUMNS):
         raise CheckpointError(f"{path} sees {columns} columns, where 3 to 5 are known")
-    if device.type == "cuda" and isinstance(model, PillarDetector):
-        call = GraphRunner(model, device=device)
+    graphs = device.type == "cuda" and isinstance(model, PillarDetector)
+    call = GraphRunner(model, device=device) if graphs else model
     return Runner(call, tuple(classes), int(columns), tuple(point_cloud_range), device)
