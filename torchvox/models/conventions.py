@@ -36,33 +36,23 @@ class Conventions:
     log_softmax: bool
 
 
+# Of yanx27/Pointnet_Pointnet2_pytorch, and of erikwijmans/Pointnet2_PyTorch; OpenPCDet and mmdet3d
+# are as the latter without skip_origin.
+_YANX27_AND_PN2: Dict[str, Tuple[Any, Any]] = {
+    "start": ("random_train", "first"),
+    "skip_origin": (False, True),
+    "closed": (True, False),
+    "weight": ("dist2", "dist"),
+    "scales_features_first": (True, False),
+    "skip_first": (True, False),
+    "use_xyz": (True, True),
+    "bias": (True, False),
+    "xyz_features": (True, False),
+    "log_softmax": (True, False),
+}
 PRESETS: Dict[str, Conventions] = {
-    # yanx27/Pointnet_Pointnet2_pytorch
-    "yanx27": Conventions(
-        start="random_train",
-        skip_origin=False,
-        closed=True,
-        weight="dist2",
-        scales_features_first=True,
-        skip_first=True,
-        use_xyz=True,
-        bias=True,
-        xyz_features=True,
-        log_softmax=True,
-    ),
-    # erikwijmans/Pointnet2_PyTorch; OpenPCDet and mmdet3d without skip_origin
-    "pn2": Conventions(
-        start="first",
-        skip_origin=True,
-        closed=False,
-        weight="dist",
-        scales_features_first=False,
-        skip_first=False,
-        use_xyz=True,
-        bias=False,
-        xyz_features=False,
-        log_softmax=False,
-    ),
+    name: Conventions(**{rule: values[i] for rule, values in _YANX27_AND_PN2.items()})
+    for i, name in enumerate(("yanx27", "pn2"))
 }
 
 
