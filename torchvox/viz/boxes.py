@@ -51,17 +51,13 @@ def boxes_picture(
     collections = require("matplotlib.collections", "to draw pictures")
     figure = style.new_figure(*plan_figure_size(point_cloud_range))
     ax = figure.add_subplot()
-    inside = np.isfinite(xyz).all(1)
-    for axis in range(3):
-        inside &= (xyz[:, axis] >= point_cloud_range[axis]) & (
-            xyz[:, axis] < point_cloud_range[axis + 3]
-        )
-    shown = xyz[inside]
+    low, high = np.reshape(point_cloud_range, (2, 3))
+    x, y, z = xyz[((xyz >= low) & (xyz < high)).all(1)].T
     ax.scatter(
-        shown[:, 0],
-        shown[:, 1],
+        x,
+        y,
         s=0.8,
-        c=shown[:, 2],
+        c=z,
         cmap=style.color_map(style.HEIGHT),
         alpha=0.75,
         linewidths=0,

@@ -23,22 +23,12 @@ from torchvox.models.importing.published import KITTI, KITTI_ANCHORS, MMDET3D_KI
 from torchvox.models.importing.settings import SHAPES, Settings, detections
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
-MMDET3D = PillarNames(
-    "voxel_encoder.pfn_layers.{}.linear",
-    "voxel_encoder.pfn_layers.{}.norm",
-    "backbone.blocks",
-    "neck.deblocks",
-    0,
-)
+PARTS = [f"voxel_encoder.pfn_layers.{{}}.{part}" for part in ("linear", "norm")]
+PARTS += ["backbone.blocks", "neck.deblocks"]
+MMDET3D = PillarNames(*PARTS, first=0)
+CENTER = PillarNames(*(f"pts_{part}" for part in PARTS), first=0)
 ZHULF0804 = PillarNames(
     "pillar_encoder.conv", "pillar_encoder.bn", "backbone.multi_blocks", "neck.decoder_blocks", 0
-)
-CENTER = PillarNames(
-    f"pts_{MMDET3D.linear}",
-    f"pts_{MMDET3D.norm}",
-    f"pts_{MMDET3D.blocks}",
-    f"pts_{MMDET3D.deblocks}",
-    0,
 )
 CENTERS = TaskNames(
     ("pts_bbox_head.shared_conv.conv", "pts_bbox_head.shared_conv.bn"),
