@@ -33,6 +33,8 @@ COLORS = {  # red, green, blue of each class
 CLASSES = tuple(COLORS)
 THICK = 0.1  # of walls, floor and ceiling, outside the room
 Corner = tuple[Value, Value, Value]
+Span = tuple[Value, Value]
+Limits = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -106,13 +108,7 @@ def _structure(room: Room) -> list[Block]:
     return [beam, Block("column", (left, near, 0.0), high, room.chance(0.5))]
 
 
-def _at_wall(
-    room: Room,
-    wall: Tensor,
-    along: tuple[Value, Value],
-    out: tuple[Value, Value],
-    z: tuple[Value, Value],
-) -> tuple[Corner, Corner]:
+def _at_wall(room: Room, wall: Tensor, along: Span, out: Span, z: Span) -> tuple[Corner, Corner]:
     """Corners of a box from its extent along a wall, away from it, and in height."""
     width, depth, _ = room.size
     wall = wall & 3
@@ -133,13 +129,7 @@ def _place(room: Room, wall: Tensor, length: Tensor) -> Tensor:
 
 
 def _flat(
-    room: Room,
-    wall: Tensor,
-    kind: str,
-    lengths: tuple[float, float],
-    z: tuple[float, float],
-    out: float,
-    chance: float,
+    room: Room, wall: Tensor, kind: str, lengths: Limits, z: Limits, out: float, chance: float
 ) -> Block:
     """Something flat on a wall."""
     length = room.u(*lengths)

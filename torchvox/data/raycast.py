@@ -95,6 +95,8 @@ class Ellipsoid(Surface):
 
 
 Primitive = Box | Cylinder | Ellipsoid
+Reflectance = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of x, y
+Seen = tuple[np.ndarray, np.ndarray, np.ndarray]  # distance, cosine of incidence, reflectance
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class Lidar:
 def cast_rays(
     things: list[Primitive],
     lidar: Lidar,
-    ground_reflectance: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    ground_reflectance: Reflectance,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Scan the things. Returns [N, 4] float32: x, y, z in the sensor frame, intensity 0..1."""
@@ -138,9 +140,9 @@ def cast_rays(
     rays = sensor_rays @ tilt.T
     origin = np.array([0.0, 0.0, lidar.height])
 
-    distance, cosine, reflectance = _ground(rays, origin, ground_reflectance)
+    seen = distance, cosine, reflectance = _ground(rays, origin, ground_reflectance)
     for thing in things:
-        _meet(thing, rays, origin, distance, cosine, reflectance, rng)
+        _meet(thing, rays, origin, seen, rng)
 
     intensity, returned = _receive(distance, cosine, reflectance, rng)
     noisy = distance + rng.normal(0, RANGE_NOISE, distance.shape)
@@ -159,11 +161,7 @@ def _tilt(along: float, across: float) -> np.ndarray:
     return np.stack([x, y, np.cross(x, y)], axis=1)
 
 
-def _ground(
-    rays: np.ndarray,
-    origin: np.ndarray,
-    ground_reflectance: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ground(rays: np.ndarray, origin: np.ndarray, ground_reflectance: Reflectance) -> Seen:
     """Distance, cosine of incidence and reflectance [beams, azimuths] of the ground plane."""
     down = -rays[..., 2]
     with np.errstate(divide="ignore"):
@@ -175,15 +173,10 @@ def _ground(
 
 
 def _meet(
-    thing: Primitive,
-    rays: np.ndarray,
-    origin: np.ndarray,
-    distance: np.ndarray,
-    cosine: np.ndarray,
-    reflectance: np.ndarray,
-    rng: np.random.Generator,
+    thing: Primitive, rays: np.ndarray, origin: np.ndarray, seen: Seen, rng: np.random.Generator
 ) -> None:
     """Let one thing hide what lies behind it, in place."""
+    distance, cosine, reflectance = seen
     azimuths = rays.shape[1]
     away = np.hypot(thing.x, thing.y)
     if away - thing.radius > MAX_RANGE:
