@@ -22,3 +22,9 @@ def short(value: object) -> str:
     """On one line, cut: what comes from a file may be long and may hold anything."""
     text = "".join(c if c.isprintable() else "?" for c in " ".join(str(value).split()))
     return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+def expect(good: bool, rule: str, got: object) -> None:
+    """Raises ValueError unless an argument is good. rule: whose it is and what it must be."""
+    if not good:
+        raise ValueError(f"{rule}, got {got!r}")

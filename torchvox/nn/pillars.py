@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchvox._errors import expect
+
 
 class PillarNorm(nn.Module):
     """Parameters and running statistics of a BatchNorm1d behind a linear layer, under its names.
@@ -144,38 +146,24 @@ class PillarFeatureNet(nn.Module):
         sync: bool = False,
     ) -> None:
         super().__init__()
-        if not feat_channels:
-            raise ValueError("PillarFeatureNet: feat_channels must name at least one layer")
-        if any(c < 1 for c in feat_channels):
-            raise ValueError(
-                f"PillarFeatureNet: feat_channels must be 1 or more each, got {list(feat_channels)}"
-            )
-        if any(c % 2 for c in feat_channels[:-1]):
-            raise ValueError(
-                "PillarFeatureNet: feat_channels before the last must be even, "
-                f"got {list(feat_channels)}"
-            )
-        if pad_semantics not in ("reference", "none"):
-            raise ValueError(
-                "PillarFeatureNet: pad_semantics must be 'reference' or 'none', "
-                f"got {pad_semantics!r}"
-            )
-        if max_points < -1:
-            raise ValueError(
-                f"PillarFeatureNet: max_points must be -1 (no limit) or more, got {max_points}"
-            )
-        if center_axes not in (2, 3):
-            raise ValueError(f"PillarFeatureNet: center_axes must be 2 or 3, got {center_axes}")
+        channels, me = [int(c) for c in feat_channels], "PillarFeatureNet:"
+        expect(len(channels) > 0, f"{me} feat_channels must name at least one layer", channels)
+        expect(min(channels) > 0, f"{me} feat_channels must be 1 or more each", channels)
+        even = all(c % 2 == 0 for c in channels[:-1])
+        expect(even, f"{me} feat_channels before the last must be even", channels)
+        known = pad_semantics in ("reference", "none")
+        expect(known, f"{me} pad_semantics must be 'reference' or 'none'", pad_semantics)
+        expect(max_points >= -1, f"{me} max_points must be -1 (no limit) or more", max_points)
+        expect(center_axes in (2, 3), f"{me} center_axes must be 2 or 3", center_axes)
+        self.single = len(channels) == 1
+        expect(self.single or not sync, f"{me} sync takes one layer in feat_channels", channels)
         self.in_channels = int(in_channels)
-        self.out_channels = int(feat_channels[-1])
+        self.out_channels = channels[-1]
         self.voxel_size = [float(v) for v in voxel_size]
         self.point_cloud_range = [float(v) for v in point_cloud_range]
         cells = torch.ops.torchvox.grid_size(self.voxel_size, self.point_cloud_range)
-        if cells[2] != 1:
-            raise ValueError(
-                "PillarFeatureNet: voxel_size and point_cloud_range must give one cell along z, "
-                f"got {cells[2]}"
-            )
+        flat = f"{me} voxel_size and point_cloud_range must give one cell along z"
+        expect(cells[2] == 1, flat, cells[2])
         self.size = cells[:2]
         # As the kernels have them, rounded to float32.
         self.cell = torch.tensor(self.voxel_size).tolist()
@@ -185,13 +173,8 @@ class PillarFeatureNet(nn.Module):
         self.legacy = bool(legacy)
         self.pad_semantics = pad_semantics
         self.sync = bool(sync)
-        self.single = len(feat_channels) == 1
         self.fused = False
-        if self.sync and not self.single:
-            raise ValueError(
-                f"PillarFeatureNet: sync takes one layer, got feat_channels {list(feat_channels)}"
-            )
-        widths = [self.in_channels + 3 + self.center_axes, *(int(c) for c in feat_channels)]
+        widths = [self.in_channels + 3 + self.center_axes, *channels]
         last = len(widths) - 2
         self.pfn_layers = nn.ModuleList(
             PillarLayer(widths[i], widths[i + 1] // (1 if i == last else 2), eps, momentum)
