@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -93,6 +93,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+_command: Callable[..., None]
 for _command in (demo.demo, info.info, voxelize.voxelize, sample.sample, bev.bev, train.train):
     app.command()(_command)
 app.command("eval")(evaluate.evaluate)

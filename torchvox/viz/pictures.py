@@ -147,7 +147,7 @@ def plan_figure_size(point_cloud_range: Range) -> tuple[float, float]:
     return max(4.6, 1.25 * plot / aspect + 1.7), 1.25 * plot + 1.2
 
 
-def _axes(ax: Axes | None, point_cloud_range: Range) -> Axes:
+def _axes(ax: Axes | None, point_cloud_range: Range) -> Any:
     if ax is not None:
         return ax
     return style.new_figure(*plan_figure_size(point_cloud_range)).add_subplot()

@@ -23,10 +23,11 @@ from torchvox.models.importing.published import KITTI, KITTI_ANCHORS, MMDET3D_KI
 from torchvox.models.importing.settings import SHAPES, Settings, detections
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
-PARTS = [f"voxel_encoder.pfn_layers.{{}}.{part}" for part in ("linear", "norm")]
-PARTS += ["backbone.blocks", "neck.deblocks"]
-MMDET3D = PillarNames(*PARTS, first=0)
-CENTER = PillarNames(*(f"pts_{part}" for part in PARTS), first=0)
+LAYERS = "voxel_encoder.pfn_layers.{}."
+MMDET3D = PillarNames(f"{LAYERS}linear", f"{LAYERS}norm", "backbone.blocks", "neck.deblocks", 0)
+CENTER = PillarNames(
+    f"pts_{LAYERS}linear", f"pts_{LAYERS}norm", "pts_backbone.blocks", "pts_neck.deblocks", 0
+)
 ZHULF0804 = PillarNames(
     "pillar_encoder.conv", "pillar_encoder.bn", "backbone.multi_blocks", "neck.decoder_blocks", 0
 )
