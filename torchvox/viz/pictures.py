@@ -32,7 +32,7 @@ def bev_picture(
     unit: str = "m",
     colors: str = style.HEIGHT,
     log: bool = False,
-    ax: Axes | None = None,
+    ax: Any = None,
 ) -> Figure:
     """Any bird's-eye image [H, W] with a color bar; colors span the 1st to 99th percentile,
     logarithmic ones 1 to the 99.9th."""
@@ -93,7 +93,7 @@ def samples_picture(
     *,
     unit: str = "m",
     note: str = "",
-    ax: Axes | None = None,
+    ax: Any = None,
 ) -> Figure:
     """Furthest point samples over the cloud: xyz [N, 3], chosen [S] indices in sampling order."""
     ax, scales = _axes(ax, point_cloud_range), require("matplotlib.colors", "to draw pictures")
@@ -147,7 +147,7 @@ def plan_figure_size(point_cloud_range: Range) -> tuple[float, float]:
     return max(4.6, 1.25 * plot / aspect + 1.7), 1.25 * plot + 1.2
 
 
-def _axes(ax: Axes | None, point_cloud_range: Range) -> Any:
+def _axes(ax: Axes | None, point_cloud_range: Range) -> Axes:
     if ax is not None:
         return ax
     return style.new_figure(*plan_figure_size(point_cloud_range)).add_subplot()
