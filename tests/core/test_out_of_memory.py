@@ -42,16 +42,17 @@ for op in OPS:
         works[f"gradients of {op.name}"] = lambda: gradients(op, call)
     for name, work in works.items():
         expected = work()
-        torch.cuda.synchronize()
-        gc.collect()
-        before, asked = lib.blocks_in_use(), lib.blocks_asked_for()
+        asked = lib.blocks_asked_for()
         work()
         count = allocations[name] = lib.blocks_asked_for() - asked
+        torch.cuda.synchronize()
+        gc.collect()
+        before = lib.blocks_in_use()
         for n in range(1, count + 1):
             if not tried(work, n):
                 found.append(f"{name}: block {n} of {count} was refused, and no error came")
             gc.collect()
-            if lib.blocks_in_use() > before:
+            if lib.blocks_in_use() != before:
                 found.append(f"{name}: {lib.blocks_in_use() - before} blocks kept after {n}")
         assert_same_bits(work(), expected, name)
 print(json.dumps([found, allocations]))

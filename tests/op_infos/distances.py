@@ -74,6 +74,7 @@ OPS = [
             ("grad_dist2", lambda t: t.double(), TypeError, "grad_dist2 must be float32"),
             ("grad_dist2", lambda t: t[..., 1:], ValueError, "grad_dist2 must have the shape"),
             ("norm", 3, ValueError, "norm must be 1 or 2"),
+            ("local_index", True, ValueError, "local_index must come with batch_offsets"),
         ),
         kernels=5,
     )

@@ -62,6 +62,8 @@ void check(const char* op, const Tensor& grad, const Tensor& points, const Tenso
   }
   check_value(!(batched && clouds.packed()), op, "points must be [T, D] with batch_offsets",
               points.sym_sizes());
+  check_value(clouds.packed() || !clouds.local_index, op,
+              "local_index must come with batch_offsets and query_batch_offsets", "neither");
   if (clouds.packed()) check_packed(op, clouds, "grad_dist2", grad);
 }
 
