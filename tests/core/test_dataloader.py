@@ -41,7 +41,7 @@ def test_cuda_ops_work_while_workers_run(method):
     for i, item in enumerate(items):
         for op in OPS:
             outs = run(op, on("cuda", op.call(300, i)))
-            assert_same_bits(outs, item[op.name], f"{op}, item {i}")
+            assert_same_bits(outs, item[str(op)], f"{op}, item {i}")
 
 
 IMPORT_AND_RUN = """

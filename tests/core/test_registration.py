@@ -48,7 +48,7 @@ def test_every_op_has_a_kernel_for(op, key):
     assert op.composite or has_kernel(op, key)
 
 
-@pytest.mark.parametrize(("op", "make", "gradients", "utilities"), every_call())
+@pytest.mark.parametrize(("op", "make", "gradients", "utilities"), list(every_call()))
 def test_opcheck_passes(op, make, gradients, utilities, device):
     call = on(device, make())
     check(op, with_gradients(op, call) if gradients else call, utilities)

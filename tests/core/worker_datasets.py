@@ -18,4 +18,4 @@ class EveryOp(Dataset):
     def __getitem__(self, i: int) -> dict[str, tuple[torch.Tensor, ...]]:
         if i >= self.length:
             raise IndexError(i)
-        return {op.name: run(op, op.call(self.points, i)) for op in OPS}
+        return {str(op): run(op, op.call(self.points, i)) for op in OPS}

@@ -74,16 +74,12 @@ BALL_SAMPLE_INPUTS = {
     "float64": lambda: ball(dtype=torch.float64),
     "no queries": lambda: {**ball(), "query": torch.zeros(2, 0, 3)},
     "no clouds": lambda: {**ball(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
-    "packed": packed_ball,
-    "packed, one point": lambda: packed_ball(1),
-    "packed, empty": lambda: packed_ball(0),
-    **{
-        f"packed, {name}": lambda options=options: packed_ball(**options)
-        for name, options in OPTIONS.items()
-    },
-    "packed, local index": lambda: packed_ball(local_index=True),
-    "packed, float16": lambda: packed_in(torch.float16, 3),
-    "packed, float64": lambda: packed_in(torch.float64, 5),
+}
+PACKED_SAMPLE_INPUTS = {
+    **{name: lambda options=options: packed_ball(**options) for name, options in OPTIONS.items()},
+    "local index": lambda: packed_ball(local_index=True),
+    "float16": lambda: packed_in(torch.float16, 3),
+    "float64": lambda: packed_in(torch.float64, 5),
 }
 
 
@@ -126,8 +122,10 @@ def ball_formula(call: Call, outs: tuple) -> tuple:
 GRADCHECK = {
     "first": gradcheck_ball,
     "pad": lambda: gradcheck_ball(fill="pad", dist_order="loop"),
-    "packed": gradcheck_packed,
-    "packed, local index": lambda: gradcheck_packed(local_index=True),
+}
+PACKED_GRADCHECK = {
+    "rows": gradcheck_packed,
+    "local index": lambda: gradcheck_packed(local_index=True),
 }
 
 OFFSETS = torch.zeros(3, dtype=torch.int32)
@@ -163,10 +161,26 @@ OPS = [
             ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
             ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
             ("points", lambda t: t[0], ValueError, r"or \[T, D\] with batch_offsets"),
-            ("lengths", OFFSETS, ValueError, "lengths must be None with batch_offsets", "packed"),
-            *PACKED_ERRORS,
         ),
         kernels=1,
         backward_kernels=6,  # rows, count, scan, place, points, queries
+    ),
+    OpInfo(
+        "ball_query",
+        packed_ball,
+        layout="packed",
+        varying={"points": 0},
+        sample_inputs=PACKED_SAMPLE_INPUTS,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        gradcheck_inputs=PACKED_GRADCHECK,
+        formula=ball_formula,
+        error_inputs=(
+            *ERRORS,
+            ("lengths", OFFSETS, ValueError, "lengths must be None with batch_offsets"),
+            *PACKED_ERRORS,
+        ),
+        kernels=1,
+        backward_kernels=6,
     ),
 ]

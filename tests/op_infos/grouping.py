@@ -88,11 +88,10 @@ GROUP_SAMPLE_INPUTS = {
     "bfloat16": lambda: group_in(torch.bfloat16),
     "float64": lambda: group_in(torch.float64),
     "no neighbors": lambda: {**group_call(40), "idx": neighbors(15, 40, k=0)},
-    "packed": packed_group,
-    "packed, one point": lambda: packed_group(1),
-    "packed, empty": lambda: packed_group(0),
-    "packed, local index": lambda: packed_group(local_index=True),
-    "packed, float16": lambda: packed_group(features=features_of(40).flatten(0, 1).half()),
+}
+PACKED_SAMPLE_INPUTS = {
+    "local index": lambda: packed_group(local_index=True),
+    "float16": lambda: packed_group(features=features_of(40).flatten(0, 1).half()),
 }
 GROUP_GRADCHECK = {
     "channels last": lambda: {"features": gradcheck_features(), "idx": neighbors(4, 9)},
@@ -101,8 +100,10 @@ GROUP_GRADCHECK = {
         "idx": neighbors(4, 9),
         "channels_first": True,
     },
-    "packed": gradcheck_packed,
-    "packed, local index": lambda: gradcheck_packed(local_index=True),
+}
+PACKED_GRADCHECK = {
+    "rows": gradcheck_packed,
+    "local index": lambda: gradcheck_packed(local_index=True),
 }
 
 
@@ -162,9 +163,11 @@ FEATURES_ERRORS = (
 )
 PACKED_FEATURES_ERRORS = (
     *PACKED_ERRORS,
-    ("features", lambda t: t[0], ValueError, r"features must be \[T, C\]", "packed"),
-    ("idx", lambda t: t[0], ValueError, r"idx must be \[U, k\]", "packed"),
-    ("channels_first", True, ValueError, "channels_first must be False", "packed"),
+    ("features", lambda t: t.int(), TypeError, "features must be float"),
+    ("features", lambda t: t[0], ValueError, r"features must be \[T, C\]"),
+    ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
+    ("idx", lambda t: t[0], ValueError, r"idx must be \[U, k\]"),
+    ("channels_first", True, ValueError, "channels_first must be False"),
 )
 GROUP_OPS = [
     OpInfo(
@@ -180,9 +183,23 @@ GROUP_OPS = [
         error_inputs=(
             *FEATURES_ERRORS,
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, k\] with the B of features"),
-            *PACKED_FEATURES_ERRORS,
         ),
         kernels=1,
+        backward_kernels=4,
+    ),
+    OpInfo(
+        "group_points",
+        packed_group,
+        layout="packed",
+        varying={"features": 0},
+        sample_inputs=PACKED_SAMPLE_INPUTS,
+        gradients=("features",),
+        differentiable=(0,),
+        gradcheck_inputs=PACKED_GRADCHECK,
+        formula=group_formula,
+        supports_gradgrad=True,
+        error_inputs=PACKED_FEATURES_ERRORS,
+        kernels=2,
         backward_kernels=4,
     ),
     OpInfo(

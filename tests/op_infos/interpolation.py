@@ -61,16 +61,9 @@ INTERPOLATE_SAMPLE_INPUTS = {
     "float64": lambda: interpolate_in(torch.float64, torch.float64),
     "float64, weights float32": lambda: interpolate_in(torch.float64, torch.float32),
 }
-PACKED_SAMPLE_INPUTS = {
-    "packed": packed_interpolate,
-    "packed, one point": lambda: packed_interpolate(1),
-    "packed, empty": lambda: packed_interpolate(0),
-    "packed, local index": lambda: packed_interpolate(local_index=True),
-}
 INTERPOLATE_GRADCHECK = {
     "channels last": interpolate_gradcheck,
     "channels first": lambda: interpolate_gradcheck(True),
-    "packed": lambda: gradcheck_packed(weight=weights_of(30, 3).double()),
 }
 
 
@@ -102,7 +95,7 @@ INTERPOLATE_OPS = [
         "three_interpolate",
         interpolate_call,
         varying={"features": 1},
-        sample_inputs={**INTERPOLATE_SAMPLE_INPUTS, **PACKED_SAMPLE_INPUTS},
+        sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
         gradients=("features", "weight"),
         differentiable=(0,),
         gradcheck_inputs=INTERPOLATE_GRADCHECK,
@@ -112,10 +105,24 @@ INTERPOLATE_OPS = [
             *WEIGHT_ERRORS,
             ("idx", lambda t: t[..., :2], ValueError, r"idx must be \[B, M, 3\]"),
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, 3\] with the B of features"),
-            ("weight", lambda t: t[0], ValueError, r"weight must be \[", "packed"),
-            *PACKED_FEATURES_ERRORS,
         ),
         kernels=1,
+        backward_kernels=5,
+    ),
+    OpInfo(
+        "three_interpolate",
+        packed_interpolate,
+        layout="packed",
+        varying={"features": 0},
+        sample_inputs={"local index": lambda: packed_interpolate(local_index=True)},
+        gradients=("features", "weight"),
+        differentiable=(0,),
+        gradcheck_inputs={
+            "rows": lambda: gradcheck_packed(weight=weights_of(30, 3).double()),
+        },
+        formula=interpolate_formula,
+        error_inputs=(*WEIGHT_ERRORS, *PACKED_FEATURES_ERRORS),
+        kernels=2,
         backward_kernels=5,
     ),
     OpInfo(

@@ -34,7 +34,7 @@ def knn(dimensions: int = 3, dtype: torch.dtype = torch.float32, **options) -> C
     }
 
 
-def packed_call(n: int = 40, seed: int = 0, **options) -> Call:
+def packed_knn(n: int = 40, seed: int = 0, **options) -> Call:
     return {
         "points": cloud(n, 3, seed),
         "query": queries(seed).reshape(-1, 3),
@@ -65,13 +65,12 @@ KNN_SAMPLE_INPUTS = {
     "no neighbors": lambda: knn(k=0),
     "no queries": lambda: {**knn(), "query": torch.zeros(2, 0, 3)},
     "no clouds": lambda: {**knn(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
-    "packed": packed_call,
-    "packed, one point": lambda: packed_call(1),
-    "packed, empty": lambda: packed_call(0),
-    "packed, local index": lambda: packed_call(local_index=True),
-    "packed, norm 1": lambda: packed_call(norm=1),
-    "packed, loop, many": lambda: packed_call(dist_order="loop", k=40),
-    "packed, float64": lambda: doubled(packed_call()),
+}
+PACKED_SAMPLE_INPUTS = {
+    "local index": lambda: packed_knn(local_index=True),
+    "norm 1": lambda: packed_knn(norm=1),
+    "loop, many": lambda: packed_knn(dist_order="loop", k=40),
+    "float64": lambda: doubled(packed_knn()),
 }
 OFFSETS = torch.zeros(3, dtype=torch.int32)
 KNN_ERRORS = (
@@ -118,9 +117,11 @@ def gradcheck_packed(**options) -> Call:
 KNN_GRADCHECK = {
     "squared": lambda: gradcheck_call(2, lengths=torch.tensor([9, 4])),
     "norm 1": lambda: gradcheck_call(1, norm=1),
-    "packed": gradcheck_packed,
-    "packed, local index": lambda: gradcheck_packed(local_index=True),
-    "packed, norm 1": lambda: gradcheck_packed(norm=1),
+}
+PACKED_GRADCHECK = {
+    "rows": gradcheck_packed,
+    "local index": lambda: gradcheck_packed(local_index=True),
+    "norm 1": lambda: gradcheck_packed(norm=1),
 }
 
 
@@ -155,8 +156,22 @@ OPS = [
         differentiable=(0,),
         gradcheck_inputs=KNN_GRADCHECK,
         formula=formula,
-        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS, *PACKED_ERRORS),
+        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS),
         kernels=1,
+        backward_kernels=6,
+    ),
+    OpInfo(
+        "knn",
+        packed_knn,
+        layout="packed",
+        varying={"points": 0},
+        sample_inputs=PACKED_SAMPLE_INPUTS,
+        gradients=("points", "query"),
+        differentiable=(0,),
+        gradcheck_inputs=PACKED_GRADCHECK,
+        formula=formula,
+        error_inputs=(*KNN_ERRORS, *K_ERRORS, *PACKED_ERRORS),
+        kernels=8,
         backward_kernels=6,
     ),
     OpInfo(
@@ -165,20 +180,34 @@ OPS = [
         varying={"points": 1},
         sample_inputs={
             name: lambda make=KNN_SAMPLE_INPUTS[name]: three(make())
-            for name in (
-                *("loop", "query lengths", "two dimensions", *TYPES, "no clouds"),
-                *("packed", "packed, local index", "packed, float64"),
-            )
+            for name in ("loop", "query lengths", "two dimensions", *TYPES, "no clouds")
+        },
+        gradients=("points", "query"),
+        differentiable=(0,),
+        gradcheck_inputs={"squared": lambda: three(KNN_GRADCHECK["squared"]())},
+        formula=formula,
+        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS),
+        kernels=1,
+        backward_kernels=5,
+    ),
+    OpInfo(
+        "three_nn",
+        lambda n, seed=0: three(packed_knn(n, seed)),
+        layout="packed",
+        varying={"points": 0},
+        sample_inputs={
+            name: lambda make=PACKED_SAMPLE_INPUTS[name]: three(make())
+            for name in ("local index", "float64")
         },
         gradients=("points", "query"),
         differentiable=(0,),
         gradcheck_inputs={
-            name: lambda make=KNN_GRADCHECK[name]: three(make())
-            for name in ("squared", "packed", "packed, local index")
+            name: lambda make=PACKED_GRADCHECK[name]: three(make())
+            for name in ("rows", "local index")
         },
         formula=formula,
-        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *PACKED_ERRORS),
-        kernels=1,
+        error_inputs=(*KNN_ERRORS, *PACKED_ERRORS),
+        kernels=8,  # a memset, order, boxes, queries, search
         backward_kernels=5,
     ),
 ]

@@ -12,13 +12,12 @@ Call = dict[str, Any]  # the op's arguments by name; every tensor on the CPU
 
 
 class ErrorInput(NamedTuple):
-    """A call that is refused: one of sample_inputs with one argument changed."""
+    """A call that is refused: the plain one with one argument changed."""
 
     argument: str
     value: Any  # or a function of the valid value
     error: type
     words: str  # of the message
-    sample: str = "plain"
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,10 @@ class OpInfo:
     huge: Call = field(default_factory=dict)
     kernels: int = 0  # GPU kernels and memsets of one call(1000, 0)
     backward_kernels: int = 0  # and of its backward, from a contiguous gradient
+    layout: str = ""  # of an op that has an OpInfo for each layout of its batch
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.name}_{self.layout}" if self.layout else self.name
 
     @property
     def overload(self):
@@ -150,16 +150,13 @@ def gradcheck_cloud(n: int, columns: int = 4) -> Tensor:
     return points
 
 
-# Of an op over points and queries, in its sample "packed".
-PACKED_ERRORS = tuple(
-    (*error, "packed")
-    for error in (
-        ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be \[B \+ 1\]"),
-        ("batch_offsets", lambda t: t.float(), TypeError, "batch_offsets must be int32 or int64"),
-        ("batch_offsets", None, ValueError, "must be given together"),
-        ("query_batch_offsets", lambda t: t[1:], ValueError, "query_batch_offsets must be"),
-        ("query_batch_offsets", None, ValueError, "must be given together"),
-    )
+# Of an op over packed points and queries.
+PACKED_ERRORS = (
+    ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be \[B \+ 1\]"),
+    ("batch_offsets", lambda t: t.float(), TypeError, "batch_offsets must be int32 or int64"),
+    ("batch_offsets", None, ValueError, "must be given together"),
+    ("query_batch_offsets", lambda t: t[1:], ValueError, "query_batch_offsets must be"),
+    ("query_batch_offsets", None, ValueError, "must be given together"),
 )
 
 
