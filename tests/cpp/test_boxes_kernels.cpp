@@ -4,7 +4,7 @@
 // every plan and side against the host.
 #include <algorithm>
 
-#include "csrc/kernels/boxes/nms/rotated_nms.h"
+#include "csrc/kernels/boxes/nms/nms.h"
 #include "csrc/kernels/boxes/rotated_overlap.h"
 #include "csrc/kernels/detection/box_decode.h"
 #include "tests/cpp/kernel_test.h"

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "csrc/kernels/detection/decode_nms/decode_nms.h"
-#include "csrc/kernels/detection/decode_nms/rule.h"
 #include "tests/cpp/kernel_test.h"
 
 using namespace torchvox;

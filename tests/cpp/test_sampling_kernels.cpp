@@ -2,7 +2,6 @@
 //
 // Sampling kernels without torch: the host against a few plain lines that follow the contract,
 // every kernel and launch plan of the device against the host.
-#include "csrc/kernels/sampling/fps/cloud.h"
 #include "csrc/kernels/sampling/fps/furthest_point_sample.h"
 #include "tests/cpp/kernel_test.h"
 

@@ -7,7 +7,7 @@
 //   planes   one thread four cells and eight planes: tables read, image written once, 16 bytes each
 //
 // The gradient fills the same tables; then one thread a point gathers.
-#include "csrc/kernels/bev/rasterize_common.h"
+#include "csrc/kernels/bev/rasterize.h"
 #include "csrc/kernels/bev/scatter.cuh"
 #include "csrc/kernels/core/warp.cuh"
 

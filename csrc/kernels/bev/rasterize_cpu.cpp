@@ -4,7 +4,7 @@
 // all planes, or tasks of points the gradient.
 #include <algorithm>
 
-#include "csrc/kernels/bev/rasterize_common.h"
+#include "csrc/kernels/bev/rasterize.h"
 
 namespace torchvox {
 

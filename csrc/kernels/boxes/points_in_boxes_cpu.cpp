@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "csrc/kernels/boxes/points_in_boxes.h"
-#include "csrc/kernels/boxes/rotated_iou_common.h"
+#include "csrc/kernels/boxes/rotated_iou.h"
 
 namespace torchvox {
 namespace {

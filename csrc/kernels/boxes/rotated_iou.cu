@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "csrc/kernels/boxes/rotated_iou_common.h"
+#include "csrc/kernels/boxes/rotated_iou.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 

@@ -2,7 +2,7 @@
 //
 // rotated_iou and its gradient on the CPU: tasks of pairs or of rows of the matrix, the boxes of b
 // turned once. Gradients are summed in 32 partial sums and a tree, as by a warp.
-#include "csrc/kernels/boxes/rotated_iou_common.h"
+#include "csrc/kernels/boxes/rotated_iou.h"
 
 namespace torchvox {
 namespace {

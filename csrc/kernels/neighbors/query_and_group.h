@@ -7,7 +7,6 @@
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
-#include "csrc/kernels/neighbors/ball_query/rule.h"
 
 namespace torchvox {
 

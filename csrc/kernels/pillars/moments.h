@@ -3,6 +3,8 @@
 // Entry of pillar_moments, and the rule of its sums.
 #pragma once
 
+#include <algorithm>
+
 #include "csrc/kernels/pillars/map.h"
 
 namespace torchvox {
@@ -33,5 +35,42 @@ TORCHVOX_HD double plus_product(double sum, float a, float b) {
 TORCHVOX_HD double plus_product(double sum, double a, double b) { return sum + a * b; }
 
 TORCHVOX_KERNEL(PillarMomentsArgs);
+
+class HostTree {
+ public:
+  HostTree(int64_t rows, int64_t columns, void* memory)
+      : groups_((rows + kTreeWidth - 1) / kTreeWidth),
+        columns_(columns),
+        sums_(static_cast<double*>(memory)) {}
+
+  int64_t groups() const { return groups_; }
+  double* of(int64_t group) const { return sums_ + group * columns_; }
+
+  // Level by level, in place: group g of a level reads none that a lower group has written.
+  const double* total(const ParallelFor& parallel_for) const {
+    if (groups_ == 0) std::fill_n(sums_, columns_, 0.0);
+    for (int64_t rows = groups_; rows > 1; rows = (rows + kTreeWidth - 1) / kTreeWidth) {
+      for_each_index(parallel_for, columns_, 64, [&](int64_t column) {
+        for (int64_t first = 0; first < rows; first += kTreeWidth) {
+          double sum = 0;
+          const int64_t end = std::min(first + kTreeWidth, rows);
+          for (int64_t row = first; row < end; ++row) sum += sums_[row * columns_ + column];
+          sums_[first / kTreeWidth * columns_ + column] = sum;
+        }
+      });
+    }
+    return sums_;
+  }
+
+ private:
+  int64_t groups_;
+  int64_t columns_;
+  double* sums_;
+};
+
+inline int64_t host_tree_bytes(int64_t rows, int64_t columns) {
+  const int64_t groups = (rows + kTreeWidth - 1) / kTreeWidth;
+  return std::max<int64_t>(groups, 1) * columns * static_cast<int64_t>(sizeof(double));
+}
 
 }  // namespace torchvox

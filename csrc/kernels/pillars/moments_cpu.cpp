@@ -7,7 +7,6 @@
 #include "csrc/kernels/pillars/map.h"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/norm.h"
-#include "csrc/kernels/pillars/tree_sum_cpu.h"
 
 namespace torchvox {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/pillars/encode/channel.h"
+#include "csrc/kernels/pillars/encode/encode.h"
 
 namespace torchvox {
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "csrc/kernels/core/cloud_batch.h"
-#include "csrc/kernels/spatial/curves.h"
 #include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {

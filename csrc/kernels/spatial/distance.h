@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Squared distances in one of two orders of rounding, and the gap to a box that bounds them.
+// Squared distances in one of two orders of rounding, the gap to a box that bounds them, and Morton
+// and Hilbert codes of points in a cube, which only bring neighbors together: no rounding there can
+// change a result.
 #pragma once
 
 #include "csrc/kernels/core/arith.h"
@@ -34,5 +36,62 @@ TORCHVOX_HD float gap(float lo, float hi, float q) {
   const float larger = below > above ? below : above;
   return larger > 0.0f ? larger : 0.0f;
 }
+
+// x >= low to a cell below `cells`. Halves first, because high - low may overflow.
+TORCHVOX_HD uint32_t cell_of(float x, float low, float scale, uint32_t cells) {
+  const float at = (0.5f * x - 0.5f * low) * scale;
+  const float last = static_cast<float>(cells - 1);
+  return at > 0.0f ? static_cast<uint32_t>(at < last ? at : last) : 0;  // NaN (0 * inf): 0
+}
+
+// Cells per half meter of the longest side of [low, high], the one scale of all axes.
+TORCHVOX_HD float scale_of(const float low[3], const float high[3], uint32_t cells) {
+  float extent = 0.0f;
+  for (int axis = 0; axis < 3; ++axis) {
+    const float side = 0.5f * high[axis] - 0.5f * low[axis];
+    extent = side > extent ? side : extent;
+  }
+  return extent > 0.0f ? static_cast<float>(cells) / extent : 0.0f;
+}
+
+// The low 10 bits of x with two zeros before each.
+TORCHVOX_HD uint32_t spread_bits(uint32_t x) {
+  x = (x | (x << 16)) & 0x030000ffu;
+  x = (x | (x << 8)) & 0x0300f00fu;
+  x = (x | (x << 4)) & 0x030c30c3u;
+  return (x | (x << 2)) & 0x09249249u;
+}
+
+// `cells` a power of two, at most 1024.
+TORCHVOX_HD uint32_t morton_code(const Point3& p, const float low[3], float scale, uint32_t cells) {
+  return spread_bits(cell_of(p.a, low[0], scale, cells)) |
+      spread_bits(cell_of(p.b, low[1], scale, cells)) << 1 |
+      spread_bits(cell_of(p.c, low[2], scale, cells)) << 2;
+}
+
+#ifdef __CUDACC__
+// Place of a cell of a cube of 2^bits cells a side on its Hilbert curve, bits 0 to 10. Cells next
+// to each other on the curve share a face. (Skilling, "Programming the Hilbert curve", 2004.)
+__device__ __forceinline__ uint32_t hilbert_code(uint32_t x, uint32_t y, uint32_t z, int bits) {
+  if (bits == 0) return 0;
+  uint32_t axis[3] = {x, y, z};
+  for (uint32_t bit = 1u << (bits - 1); bit > 1; bit /= 2) {
+    const uint32_t below = bit - 1;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const bool set = axis[i] & bit;
+      const uint32_t change = (axis[0] ^ axis[i]) & below;
+      axis[0] ^= set ? below : change;
+      axis[i] ^= set ? 0 : change;
+    }
+  }
+  axis[1] ^= axis[0];
+  axis[2] ^= axis[1];
+  uint32_t flip = 0;
+  for (uint32_t bit = 1u << (bits - 1); bit > 1; bit /= 2) flip ^= axis[2] & bit ? bit - 1 : 0;
+  return spread_bits(axis[0] ^ flip) << 2 | spread_bits(axis[1] ^ flip) << 1 |
+      spread_bits(axis[2] ^ flip);
+}
+#endif
 
 }  // namespace torchvox

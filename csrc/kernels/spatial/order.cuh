@@ -6,7 +6,6 @@
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/spatial/candidates.h"
-#include "csrc/kernels/spatial/curves.h"
 #include "csrc/kernels/spatial/distance.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 

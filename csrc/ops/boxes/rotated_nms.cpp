@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/boxes/nms/rotated_nms.h"
+#include "csrc/kernels/boxes/nms/nms.h"
 
 #include <torch/library.h>
 

@@ -6,7 +6,7 @@
 // index). Either way one thread a box then writes it, ready for the rule, to its place.
 #include <algorithm>
 
-#include "csrc/kernels/boxes/nms/rotated_nms.h"
+#include "csrc/kernels/boxes/nms/nms.h"
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"

@@ -11,6 +11,7 @@
 // for all up to NMS; work.cuh is their workspace. CPU: decode_nms_cpu.cpp.
 #pragma once
 
+#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/detection/box_decode.h"
 
 namespace torchvox {
@@ -95,5 +96,239 @@ struct DecodeNmsArgs {
 };
 
 TORCHVOX_KERNEL(DecodeNmsArgs);
+
+// Plans that tests force.
+inline const PlanOverride decode_kernels_plan{
+    "decode_kernels"};  // CUDA: 0 a kernel a step, 1 all up to NMS in one, where it can
+
+// Where a candidate comes from. Candidates of a sample are numbered: head by head, in a head class
+// by class where they are pairs, then box by box.
+struct Candidate {
+  int head;
+  int cls;  // in the head; -1: the best one
+  int64_t box;
+};
+
+TORCHVOX_HD int64_t candidates_of(const DecodeNmsArgs& args, bool pairs) {
+  if (args.heads == 0) return 0;
+  const DecodeHead& last = args.head[args.heads - 1];
+  return pairs ? last.first_pair + last.boxes() * last.classes : last.first_box + last.boxes();
+}
+
+TORCHVOX_HD Candidate candidate_of(const DecodeNmsArgs& args, bool pairs, int64_t number) {
+  int h = 0;
+  while (h + 1 < args.heads &&
+         number >= (pairs ? args.head[h + 1].first_pair : args.head[h + 1].first_box)) {
+    ++h;
+  }
+  const DecodeHead& head = args.head[h];
+  if (!pairs) return {h, -1, number - head.first_box};
+  const int64_t rest = number - head.first_pair, boxes = head.boxes();
+  int cls = 0;
+  for (int64_t begin = boxes; begin <= rest; begin += boxes) ++cls;
+  return {h, cls, rest - cls * boxes};
+}
+
+TORCHVOX_HD int64_t pair_number(const DecodeHead& head, int cls, int64_t box) {
+  return head.first_pair + cls * head.boxes() + box;
+}
+
+// Groups among which candidates are selected; with shared_pre they differ from those that are
+// thinned out.
+TORCHVOX_HD int selections_of(const DecodeNmsArgs& args) {
+  return args.shared_pre ? 1 : args.groups();
+}
+TORCHVOX_HD bool selects_pairs(const DecodeNmsArgs& args) {
+  return !args.best_class && !args.shared_pre;
+}
+
+struct NumberRange {
+  int64_t begin, end;
+};
+// The candidates of a group: a range of their numbers.
+TORCHVOX_HD NumberRange selection_range(const DecodeNmsArgs& args, int group) {
+  const bool pairs = selects_pairs(args);
+  if (args.shared_pre || args.group == DecodeGroup::kAll) return {0, candidates_of(args, pairs)};
+  if (args.group == DecodeGroup::kHead) {
+    const DecodeHead& head = args.head[group];
+    const int64_t begin = pairs ? head.first_pair : head.first_box;
+    return {begin, begin + head.boxes() * (pairs ? head.classes : 1)};
+  }
+  int h = 0;
+  while (h + 1 < args.heads && group >= args.head[h + 1].first_class) ++h;
+  const int64_t begin = pair_number(args.head[h], group - args.head[h].first_class, 0);
+  return {begin, begin + args.head[h].boxes()};
+}
+
+// Candidates of the largest group of a sample.
+inline int64_t most_candidates(const DecodeNmsArgs& args) {
+  int64_t most = 0;
+  for (int s = 0; s < selections_of(args); ++s) {
+    const NumberRange range = selection_range(args, s);
+    most = range.end - range.begin > most ? range.end - range.begin : most;
+  }
+  return most;
+}
+
+// The score as an integer that orders as it does, at least 1; 0 is no candidate.
+TORCHVOX_HD uint32_t score_code(float score) { return float_bits(score) + 1; }
+TORCHVOX_HD float score_of(uint32_t code) { return bit_cast<float>(code - 1); }
+
+// Descending order of the keys is the order of the candidates.
+TORCHVOX_HD uint64_t candidate_key(uint32_t score, int64_t number) {
+  return uint64_t{score} << 32 | ~static_cast<uint32_t>(number);
+}
+TORCHVOX_HD uint32_t key_score(uint64_t key) { return static_cast<uint32_t>(key >> 32); }
+TORCHVOX_HD int64_t key_number(uint64_t key) { return ~static_cast<uint32_t>(key); }
+
+// Through the cache for what no kernel writes: such reads may be moved before writes.
+template <class T>
+TORCHVOX_HD float read_map(const T* at) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 2) {
+    return widen(T{__ldg(reinterpret_cast<const unsigned short*>(at))});
+  } else {
+    return __ldg(at);
+  }
+#else
+  return widen(*at);
+#endif
+}
+
+// One sample of the maps.
+template <class T>
+struct DecodeSample {
+  const DecodeNmsArgs& args;
+  int64_t sample;
+  float least_logit;  // no logit below it passes
+  static constexpr int kAtOnce = 4;
+
+  TORCHVOX_HD float value(const HeadMap& map, int channel, int y, int x) const {
+    return read_map(static_cast<const T*>(map.data) + sample * map.sample_stride +
+                    int64_t{channel} * map.channel_stride + int64_t{y} * map.row_stride +
+                    int64_t{x} * map.column_stride);
+  }
+
+  struct Place {
+    int y, x, a;
+  };
+  TORCHVOX_HD Place place(const DecodeHead& head, int64_t box) const {
+    const auto number = static_cast<uint32_t>(box);
+    const auto per_cell = static_cast<uint32_t>(head.per_cell);
+    const uint32_t cell = per_cell == 1 ? number : number / per_cell;
+    const uint32_t y = cell / static_cast<uint32_t>(head.width);
+    return {static_cast<int>(y), static_cast<int>(cell - y * head.width),
+            static_cast<int>(number - cell * per_cell)};
+  }
+
+  TORCHVOX_HD uint32_t passing(float logit) const {
+    if (!is_finite(logit) || logit < least_logit) return 0;
+    const float score = portable::sigmoid(logit);
+    const float least = args.score_threshold;
+    return (args.closed ? score >= least : score > least) ? score_code(score) : 0;
+  }
+
+  TORCHVOX_HD uint32_t class_score(const DecodeHead& head, int64_t box, int cls) const {
+    const Place at = place(head, box);
+    return passing(value(head.map[kScoreMap], at.a * head.classes + cls, at.y, at.x));
+  }
+
+  // The lowest class of the greatest finite logit, -1 where none is finite.
+  TORCHVOX_HD int best_class(const DecodeHead& head, int64_t box, float* logit) const {
+    const Place at = place(head, box);
+    int best = -1;
+    for (int first = 0; first < head.classes; first += kAtOnce) {
+      float next[kAtOnce];  // all on their way before one is looked at
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int c = first + k;
+        next[k] = c < head.classes ? value(head.map[kScoreMap], at.a * head.classes + c, at.y, at.x)
+                                   : portable::not_a_number();
+      }
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (is_finite(next[k]) && (best < 0 || next[k] > *logit)) {
+          best = first + k;
+          *logit = next[k];
+        }
+      }
+    }
+    return best;
+  }
+
+  TORCHVOX_HD uint32_t score(bool pairs, int64_t number) const {
+    const Candidate c = candidate_of(args, pairs, number);
+    if (pairs) return class_score(args.head[c.head], c.box, c.cls);
+    float logit = 0;
+    return best_class(args.head[c.head], c.box, &logit) < 0 ? 0 : passing(logit);
+  }
+
+  // The label of a candidate that passed.
+  TORCHVOX_HD int32_t label(const Candidate& c) const {
+    const DecodeHead& head = args.head[c.head];
+    float logit = 0;
+    const int cls = c.cls >= 0 ? c.cls : best_class(head, c.box, &logit);
+    return args.label[head.first_class + cls];
+  }
+
+  // box[box_values()]; false where it is not finite or lies outside of the range.
+  TORCHVOX_HD bool decode(const Candidate& c, float* box) const {
+    const DecodeHead& head = args.head[c.head];
+    const Place at = place(head, c.box);
+    if (args.centers) {
+      center_box(head, at, box);
+    } else {
+      anchor_box(head, at, c.box, box);
+    }
+    const int values = args.box_values();
+    bool kept = true;
+    for (int k = 0; k < kMostBoxValues; ++k) {
+      if (k < values) kept = kept && is_finite(box[k]);
+    }
+    if (!args.has_range) return kept;
+    for (int k = 0; k < 3; ++k) {
+      kept = kept && box[k] >= args.range[k] && box[k] <= args.range[k + 3];
+    }
+    return kept;
+  }
+
+ private:
+  TORCHVOX_HD void anchor_box(const DecodeHead& head, const Place& at, int64_t box_number,
+                              float* box) const {
+    float delta[kMostDeltas], anchor[7];
+    for (int k = 0; k < kMostDeltas; ++k) {
+      const int channel = at.a * args.coder.values + k;
+      delta[k] = k < args.coder.values ? value(head.map[kBoxMap], channel, at.y, at.x) : 0;
+    }
+    for (int k = 0; k < 7; ++k) anchor[k] = head.anchors[box_number * 7 + k];
+    int bin = 0;
+    if (args.coder.bins > 0) {
+      bin = direction_bin(args.coder, [&](int k) {
+        return value(head.map[kDirectionMap], at.a * args.coder.bins + k, at.y, at.x);
+      });
+    }
+    decode_anchor(args.coder, delta, anchor, bin, box);
+  }
+
+  TORCHVOX_HD void center_box(const DecodeHead& head, const Place& at, float* box) const {
+    const auto read = [&](int kind, int channel) {
+      return value(head.map[kind], channel, at.y, at.x);
+    };
+    CenterValues values = {};
+    for (int k = 0; k < 2; ++k) values.offset[k] = read(kOffsetMap, k);
+    values.z = read(kZMap, 0);
+    for (int k = 0; k < 3; ++k) values.size[k] = read(kSizeMap, k);
+    for (int k = 0; k < 2; ++k) values.rotation[k] = read(kRotationMap, k);
+    for (int k = 0; k < 2 && args.center.velocity; ++k) values.velocity[k] = read(kVelocityMap, k);
+    decode_center(args.center, values, at.x, at.y, box);
+  }
+};
+
+// A logit below which no score passes, a little on the safe side of the threshold's own. Subnormal
+// scores are too coarse for that margin: a threshold among them spares no sigmoid.
+inline float least_logit(const DecodeNmsArgs& args) {
+  const double least = args.score_threshold * (1.0 - 1e-6);
+  if (!(least > 1e-37)) return -portable::infinity();
+  if (least >= 1) return 13.0f;  // 1 - sigmoid(13) > 1e-6
+  return static_cast<float>(std::log(least / (1.0 - least)) - 1e-3);
+}
 
 }  // namespace torchvox

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
-#include "csrc/kernels/detection/decode_nms/rule.h"
+#include "csrc/kernels/detection/decode_nms/decode_nms.h"
 
 namespace torchvox {
 

@@ -1,16 +1,135 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ball_query on the CPU, in tasks of 32 queries. The loops over points are plain and over
-// structures of arrays, so that the compiler turns them into the widest vectors of the chosen
-// instruction set.
+// ball_query on the CPU, in tasks of 32 queries, and the plan of any target. Points lie in planes
+// of one coordinate each, in index order and, for cells, a second time by bucket. The loops over
+// them are plain, so that the compiler turns them into the widest vectors of the chosen instruction
+// set.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "csrc/kernels/neighbors/ball_query/planes_cpu.h"
+#include "csrc/kernels/neighbors/ball_query/ball_query.h"
 
 namespace torchvox {
+namespace {
 
-inline constexpr int64_t kDense = 256;  // candidates of a dense neighborhood
+constexpr int kChunk = 64;  // points of a box, and those whose distances are found at a time
+constexpr int kVector = 16;  // of them by one instruction, at best
+
+struct Planes {
+  float *a, *b, *c;  // [points]
+
+  void set(int64_t i, const Point3& p) const { a[i] = p.a, b[i] = p.b, c[i] = p.c; }
+  Point3 get(int64_t i) const { return {a[i], b[i], c[i]}; }
+  // With room for a vector that begins in them and ends behind them.
+  static Planes take(Workspace& workspace, int64_t count) {
+    Planes planes;
+    for (float** plane : {&planes.a, &planes.b, &planes.c}) {
+      *plane = workspace.take<float>(count + kVector);
+    }
+    return planes;
+  }
+  void end(int64_t count) const {
+    for (float* plane : {a, b, c}) std::fill_n(plane + count, kVector, NAN);
+  }
+};
+
+struct CpuBall {
+  const BallQueryArgs& args;
+  bool cells;
+  BallGrid grid;
+  Planes in_order;  // by row among all points
+  Planes low, high;  // boxes of kChunk points each, in order
+  Planes by_bucket;
+  int32_t* row;  // by bucket: the row among all points
+  uint32_t* begins;  // [buckets + 1]
+
+  // Carves the workspace; over null, to learn its size.
+  CpuBall(const BallQueryArgs& args, BallPlan plan, Workspace& workspace)
+      : args(args), cells(plan == BallPlan::kCells) {
+    if (plan == BallPlan::kGeneric) return;
+    const int64_t points = args.points.total_rows();
+    in_order = Planes::take(workspace, points);
+    if (!cells) return;
+    constexpr int kLeastTableBits = 6, kMostTableBits = 22;
+    grid = BallGrid::of(args, kLeastTableBits, kMostTableBits);
+    by_bucket = Planes::take(workspace, points);
+    low = Planes::take(workspace, (points + kChunk - 1) / kChunk);
+    high = Planes::take(workspace, (points + kChunk - 1) / kChunk);
+    row = workspace.take<int32_t>(points);
+    begins = workspace.take<uint32_t>((int64_t{1} << grid.bits) + 1);
+  }
+};
+
+void load_points(const CpuBall& ball, const ParallelFor& parallel_for) {
+  const BallQueryArgs& args = ball.args;
+  constexpr int64_t kChunksPerTask = 128;
+  const int64_t points = args.points.total_rows();
+  ball.in_order.end(points);
+  if (ball.cells) ball.by_bucket.end(points);
+  for_each_index(parallel_for, (points + kChunk - 1) / kChunk, kChunksPerTask, [&](int64_t chunk) {
+    Point3 low{INFINITY, INFINITY, INFINITY}, high{-INFINITY, -INFINITY, -INFINITY};
+    for (int64_t row = chunk * kChunk; row < std::min((chunk + 1) * kChunk, points); ++row) {
+      const int64_t at =
+          args.points.packed ? row * args.points.row_stride : args.points.find(row).element;
+      const Point3 p = load_row(args, args.points.data, at);
+      ball.in_order.set(row, p);
+      if (is_nan(p.a)) continue;
+      low = {std::min(low.a, p.a), std::min(low.b, p.b), std::min(low.c, p.c)};
+      high = {std::max(high.a, p.a), std::max(high.b, p.b), std::max(high.c, p.c)};
+    }
+    if (ball.cells) ball.low.set(chunk, low), ball.high.set(chunk, high);
+  });
+}
+
+// A counting sort by bucket, stable.
+void fill_cells(const CpuBall& ball) {
+  const BallQueryArgs& args = ball.args;
+  const int64_t buckets = int64_t{1} << ball.grid.bits;
+  std::fill_n(ball.begins, buckets + 1, 0u);
+  const auto for_each_point = [&](const auto& body) {
+    int64_t i = 0;  // never back, even where the offsets do: no point comes twice
+    for (int64_t b = 0; b < args.points.clouds; ++b) {
+      const BallCloud cloud = BallCloud::of(args, b);
+      for (i = std::max(i, cloud.first); i < cloud.first + cloud.points; ++i) {
+        const Point3 p = ball.in_order.get(i);
+        if (!is_nan(p.a)) body(i, p, ball.grid.bucket(b, p));
+      }
+    }
+  };
+  for_each_point([&](int64_t, const Point3&, uint32_t bucket) { ++ball.begins[bucket + 1]; });
+  for (int64_t i = 0; i < buckets; ++i) ball.begins[i + 1] += ball.begins[i];
+  for_each_point([&](int64_t i, const Point3& p, uint32_t bucket) {
+    const uint32_t at = ball.begins[bucket]++;
+    ball.by_bucket.set(at, p);
+    ball.row[at] = static_cast<int32_t>(i);
+  });
+  for (int64_t i = buckets; i > 0; --i) ball.begins[i] = ball.begins[i - 1];
+  ball.begins[0] = 0;
+}
+
+// Distances, in all, from which on cells pay for being built.
+constexpr int64_t kCudaTests = int64_t{1} << 25;
+constexpr int64_t kCudaLeastPoints = 2048;  // of a cloud
+constexpr int64_t kCudaMostPoints = int64_t{1} << 15;  // a warp passes over no more of them
+constexpr int64_t kCpuPoints = 1024;
+constexpr int64_t kCpuPointsOfSeveral = 8192;  // radii: the least of them hardly ever has k hits
+constexpr int64_t kCpuQueries = 64;  // of a cloud
+constexpr int64_t kMostSorted = 512;  // hits that are sorted by counting the smaller ones
+
+template <class C>
+BallRadius bounds(double radius, const double* radius2, double min_radius, double core_dist2,
+                  bool closed) {
+  const C r = static_cast<C>(radius), low = static_cast<C>(min_radius);
+  const C r2 = radius2 ? static_cast<C>(*radius2) : r * r;
+  const C last = closed ? r2 : std::nextafter(r2, -std::numeric_limits<C>::infinity());
+  BallRadius ball;
+  ball.outer = std::max(last, static_cast<C>(core_dist2));
+  ball.inner = low * low;
+  return ball;
+}
+
+constexpr int64_t kDense = 256;  // candidates of a dense neighborhood
 
 // An index in the upper half and the bits of its distance in the lower.
 using Hit = uint64_t;
@@ -21,8 +140,8 @@ struct RowState {
 
 // Distances of `count` <= kChunk points of planes from `begin` on, and of some more behind them, in
 // whole vectors. False only when none of them is within `outer`.
-inline bool distances(const Planes& planes, int64_t begin, int count, const Point3& q, float outer,
-                      float* d) {
+bool distances(const Planes& planes, int64_t begin, int count, const Point3& q, float outer,
+               float* d) {
   int any = 0;
   for (int first = 0; first < count; first += kVector) {
     const int64_t at = begin + first;
@@ -37,7 +156,7 @@ inline bool distances(const Planes& planes, int64_t begin, int count, const Poin
 }
 
 // Bit i: whether d[i] is a hit.
-inline uint64_t hit_bits(const float* d, int count, const BallTest<float>& test) {
+uint64_t hit_bits(const float* d, int count, const BallTest<float>& test) {
   uint64_t bits = 0;
   for (int first = 0; first < count; first += kVector) {
     uint8_t hit[kVector];
@@ -51,20 +170,20 @@ inline uint64_t hit_bits(const float* d, int count, const BallTest<float>& test)
   }
   return count < kChunk ? bits & ((uint64_t{1} << count) - 1) : bits;
 }
-inline int take_lowest_bit(uint64_t& bits) {
+int take_lowest_bit(uint64_t& bits) {
   const int i = __builtin_ctzll(bits);
   bits &= bits - 1;
   return i;
 }
 
-inline float largest_outer(const BallQueryArgs& args) {
+float largest_outer(const BallQueryArgs& args) {
   double outer = args.radius[0].outer;
   for (int r = 1; r < args.radii; ++r) outer = std::max(outer, args.radius[r].outer);
   return static_cast<float>(outer);
 }
 
-inline void finish_row(const BallQueryArgs& args, const BallCloud& cloud, int64_t row, int r,
-                       int64_t hits, int64_t first) {
+void finish_row(const BallQueryArgs& args, const BallCloud& cloud, int64_t row, int r, int64_t hits,
+                int64_t first) {
   args.count[row * args.counts + r] = static_cast<int32_t>(hits);
   write_fill<float>(args, row, r, hits, 1, fill_index(args, cloud, first));
 }
@@ -104,7 +223,7 @@ struct RowScan {
   }
 };
 
-inline void scan_row(const CpuBall& ball, const BallCloud& cloud, const Point3& q, int64_t row) {
+void scan_row(const CpuBall& ball, const BallCloud& cloud, const Point3& q, int64_t row) {
   RowScan scan{ball, cloud, q, row, largest_outer(ball.args)};
   for (int64_t begin = 0; begin < cloud.points; begin += kChunk) {
     const auto count = static_cast<int>(std::min<int64_t>(kChunk, cloud.points - begin));
@@ -115,8 +234,8 @@ inline void scan_row(const CpuBall& ball, const BallCloud& cloud, const Point3& 
 
 // The same over those boxes that the ball reaches. False when there are more than `budget` of them;
 // then the row is not finished.
-inline bool scan_boxes(const CpuBall& ball, const BallCloud& cloud, const Point3& q, int64_t row,
-                       int64_t budget) {
+bool scan_boxes(const CpuBall& ball, const BallCloud& cloud, const Point3& q, int64_t row,
+                int64_t budget) {
   RowScan scan{ball, cloud, q, row, largest_outer(ball.args)};
   const int64_t last = (cloud.first + cloud.points - 1) / kChunk;
   bool open = true;
@@ -143,8 +262,8 @@ inline bool scan_boxes(const CpuBall& ball, const BallCloud& cloud, const Point3
 }
 
 // Keeps the k lowest indices, in order, and writes them.
-inline void write_sorted(const BallQueryArgs& args, const BallCloud& cloud, int64_t row, int r,
-                         std::vector<Hit>& hits) {
+void write_sorted(const BallQueryArgs& args, const BallCloud& cloud, int64_t row, int r,
+                  std::vector<Hit>& hits) {
   const int64_t kept = std::min<int64_t>(args.radius[r].k, hits.size());
   if (kept < static_cast<int64_t>(hits.size())) {
     std::nth_element(hits.begin(), hits.begin() + kept, hits.end());
@@ -163,7 +282,7 @@ struct Run {
 
 // The runs of points of the cells around q, in order and apart: a run may cover buckets of another,
 // and then also its hits. Returns how many.
-inline int runs_of(const CpuBall& ball, int64_t cloud, const Point3& q, Run* runs) {
+int runs_of(const CpuBall& ball, int64_t cloud, const Point3& q, Run* runs) {
   const auto cells = BallCells::of(ball.grid, q);
   const uint32_t buckets = ball.grid.mask + 1;
   int count = 0;
@@ -194,8 +313,8 @@ inline int runs_of(const CpuBall& ball, int64_t cloud, const Point3& q, Run* run
 }
 
 // The points of the runs within `outer`, in any order.
-inline void gather_hits(const CpuBall& ball, const BallCloud& cloud, const Point3& q, float outer,
-                        const Run* runs, int count, std::vector<Hit>& hits) {
+void gather_hits(const CpuBall& ball, const BallCloud& cloud, const Point3& q, float outer,
+                 const Run* runs, int count, std::vector<Hit>& hits) {
   const auto first = static_cast<uint32_t>(cloud.first),
              points = static_cast<uint32_t>(cloud.points);
   size_t found = 0;
@@ -215,8 +334,8 @@ inline void gather_hits(const CpuBall& ball, const BallCloud& cloud, const Point
   hits.resize(found);
 }
 
-inline void cells_row(const CpuBall& ball, int64_t b, const BallCloud& cloud, const Point3& q,
-                      int64_t row, RowState& state) {
+void cells_row(const CpuBall& ball, int64_t b, const BallCloud& cloud, const Point3& q, int64_t row,
+               RowState& state) {
   const BallQueryArgs& args = ball.args;
   Run runs[2 * BallGrid::kMostRows];
   const int count = runs_of(ball, b, q, runs);
@@ -253,11 +372,9 @@ void generic_row(const BallQueryArgs& args, const BallCloud& cloud, const BallQu
   }
 }
 
-namespace {
-
 constexpr int64_t kRowsPerTask = 32;
 
-inline void rows(const CpuBall& ball, int64_t begin, int64_t end) {
+void rows(const CpuBall& ball, int64_t begin, int64_t end) {
   const BallQueryArgs& args = ball.args;
   RowState state;
   for (int64_t row = begin; row < end; ++row) {
@@ -281,6 +398,34 @@ inline void rows(const CpuBall& ball, int64_t begin, int64_t end) {
 }
 
 }  // namespace
+
+BallRadius ball_radius(DType dtype, double radius, const double* radius2, double min_radius,
+                       double core_dist2, bool closed) {
+  return dtype == DType::kDouble ? bounds<double>(radius, radius2, min_radius, core_dist2, closed)
+                                 : bounds<float>(radius, radius2, min_radius, core_dist2, closed);
+}
+
+BallPlan make_ball_plan(const BallQueryArgs& args, const Target& target) {
+  if (args.generic()) return BallPlan::kGeneric;
+  bool bounded =
+      args.points.total_rows() < (int64_t{1} << 31) && args.points.clouds < (int64_t{1} << 31);
+  int64_t most = 0;
+  for (int r = 0; r < args.radii; ++r) {
+    bounded = bounded && args.radius[r].outer < std::numeric_limits<double>::infinity();
+    most = std::max(most, args.radius[r].k);
+  }
+  if (target.cuda) bounded = bounded && most <= kMostSorted;
+  if (!bounded) return BallPlan::kScan;
+  const int64_t forced = ball_kernel_plan.value();
+  if (forced != kAutomatic) return forced == 1 ? BallPlan::kCells : BallPlan::kScan;
+  const int64_t clouds = std::max<int64_t>(args.points.clouds, 1);
+  const int64_t points = args.points.total_rows() / clouds, queries = args.rows() / clouds;
+  const bool cells = target.cuda
+      ? points >= kCudaMostPoints ||
+          (points >= kCudaLeastPoints && points * queries >= kCudaTests / clouds)
+      : points >= (args.radii > 1 ? kCpuPointsOfSeveral : kCpuPoints) && queries >= kCpuQueries;
+  return cells ? BallPlan::kCells : BallPlan::kScan;
+}
 
 int64_t workspace_bytes_cpu(const BallQueryArgs& args) {
   Workspace workspace;

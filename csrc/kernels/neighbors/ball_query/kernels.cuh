@@ -6,7 +6,7 @@
 
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
-#include "csrc/kernels/neighbors/ball_query/rule.h"
+#include "csrc/kernels/neighbors/ball_query/ball_query.h"
 
 namespace torchvox {
 

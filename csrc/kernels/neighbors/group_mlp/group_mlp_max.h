@@ -8,6 +8,7 @@
 
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
+#include "csrc/kernels/neighbors/query_and_group.h"
 
 namespace torchvox {
 
@@ -46,5 +47,117 @@ struct GroupMlpArgs {
 };
 
 TORCHVOX_KERNEL(GroupMlpArgs);
+
+// Plans that tests force.
+inline const PlanOverride group_mlp_plan{
+    "group_mlp"};  // CUDA, 16-bit layers: 0 portable, 1 tensor cores; they differ in rounding
+inline const PlanOverride group_mlp_cpu_plan{"group_mlp_cpu"};  // see run_vectorized()
+
+// Slots of a row that may hold its maximum: repeated fill cannot.
+TORCHVOX_HD int64_t used_slots(const GroupMlpArgs& args, int64_t row) {
+  const int64_t hits = args.count[row * args.count_stride];
+  if (args.slots == 0) return 0;
+  return hits < 1 ? 1 : (hits < args.slots ? hits : args.slots);
+}
+
+// Where a slot reads from.
+struct MlpSlot {
+  int64_t point;  // element of its coordinates, -1 where the index is outside
+  int64_t query;
+  int64_t feature;  // row of its features
+
+  static TORCHVOX_HD MlpSlot of(const GroupMlpArgs& args, int64_t row, int64_t slot) {
+    const int64_t b = row / args.query.rows;
+    const int64_t i = args.idx[row * args.idx_stride + slot];
+    const bool inside = i >= 0 && i < args.points.rows;
+    MlpSlot from;
+    from.point = inside ? b * args.points.cloud_stride + i * args.points.row_stride : -1;
+    from.query = b * args.query.cloud_stride + (row - b * args.query.rows) * args.query.row_stride;
+    from.feature = b * args.points.rows + i;
+    return from;
+  }
+};
+
+// Coordinate `axis` of a slot less its query's: a difference, whatever the distance to the origin.
+template <class C>
+TORCHVOX_HD C relative_coordinate(const GroupMlpArgs& args, const MlpSlot& from, int64_t axis) {
+  const C p =
+      from.point < 0 ? C{0} : load_wide<C>(args.points.dtype, args.points.data, from.point + axis);
+  const C q = load_wide<C>(args.points.dtype, args.query.data, from.query + axis);
+  const C relative = round_to(args.points.dtype, p - q);
+  if (args.divisor == 0) return relative;
+  return round_to(args.points.dtype, relative / static_cast<C>(args.divisor));
+}
+
+// Column `column` of what the first layer reads of a slot, in the order of its weight.
+template <class T>
+TORCHVOX_HD compute_t<T> mlp_input(const GroupMlpArgs& args, const MlpSlot& from, int64_t column) {
+  using C = compute_t<T>;
+  const int64_t dims = args.use_xyz ? args.points.columns : 0;
+  const int64_t axis = args.features_first ? column - args.channels : column;
+  if (axis >= 0 && axis < dims) {
+    // Differences are taken in the type of the points, then rounded to that of the sums.
+    return args.points.dtype == DType::kDouble
+        ? static_cast<C>(relative_coordinate<double>(args, from, axis))
+        : static_cast<C>(relative_coordinate<float>(args, from, axis));
+  }
+  if (from.point < 0) return 0;
+  const int64_t channel = args.features_first ? column : column - dims;
+  return widen(static_cast<const T*>(args.features)[from.feature * args.channels + channel]);
+}
+
+// A layer's output from its sum: positive or zero, or the one NaN, rounded to T.
+template <class T, class C>
+TORCHVOX_HD C mlp_output(C sum) {
+  return widen(narrow<T>(is_nan(sum) ? quiet(sum) : (sum > 0 ? sum : C{0})));
+}
+// The larger of two outputs; NaN before all.
+template <class C>
+TORCHVOX_HD C larger_output(C a, C b) {
+  return b > a || is_nan(b) ? b : a;
+}
+
+// Columns of the first weight.
+TORCHVOX_HD int64_t first_axis_column(const GroupMlpArgs& args) {
+  return args.features_first ? args.channels : 0;
+}
+TORCHVOX_HD int64_t first_feature_column(const GroupMlpArgs& args) {
+  return args.use_xyz && !args.features_first ? args.points.columns : 0;
+}
+
+// What the tensor-core kernels keep of the layers, one block of bytes: biases and the weights of
+// the coordinates as floats, then the weights of the other layers in the chunks of mma_tiles.cuh.
+// All layers but the last are `width` groups of 32 channels wide, filled up with zeros.
+struct MlpPacked {
+  int width = 0;
+  int last_groups = 0;
+  int bias[kMostMlpLayers] = {};  // first float of a layer's bias
+  int axes = 0;  // first float of the coordinates' weights, one axis after another
+  int floats = 0;
+  int chunk[kMostMlpLayers] = {};  // first chunk of 16 bytes of a layer, from the block's begin
+  int chunks = 0;  // of all, floats included
+
+  int64_t bytes() const { return int64_t{16} * chunks; }
+};
+
+inline constexpr int kMlpThreads = 256;  // tensor cores
+inline constexpr int kMlpTileRows = 16;  // portable
+inline constexpr int kMostResidentWidth = 4;  // groups; narrower kernels need all layers resident
+
+struct GroupMlpPlan {
+  bool tensor_cores = false;
+  MlpPacked packed;
+  int resident_chunks = 0;  // the first chunks of the block that a multiprocessor holds
+  int shared_bytes = 0;
+  int shared_limit = 0;  // one for all calls, so that threads may set it for a kernel side by side
+  int blocks = 0;
+
+  // Portable kernel.
+  int tile = 0;  // rows
+  int64_t widest = 0;  // of its two buffers, in channels
+  bool in_shared = false;
+};
+
+GroupMlpPlan make_group_mlp_plan(const GroupMlpArgs& args, const Target& target);
 
 }  // namespace torchvox

@@ -5,7 +5,7 @@
 
 #include <cuda_runtime.h>
 
-#include "csrc/kernels/neighbors/group_mlp/rule.h"
+#include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 
 namespace torchvox {
 

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/neighbors/knn/common.h"
+#include "csrc/kernels/neighbors/knn/knn.h"
 #include "csrc/kernels/spatial/order.cuh"
 
 namespace torchvox {

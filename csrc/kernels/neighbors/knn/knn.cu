@@ -2,8 +2,8 @@
 //
 // knn on the GPU: the kernel that plan.cpp chose; for tiles the steps order, boxes, queries and
 // search, for as many clouds at a time as share the workspace.
-#include "csrc/kernels/neighbors/knn/common.h"
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
+#include "csrc/kernels/neighbors/knn/knn.h"
 
 namespace torchvox {
 namespace {

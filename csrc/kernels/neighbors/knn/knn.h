@@ -8,6 +8,8 @@
 
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/spatial/candidates.h"
 #include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
@@ -29,5 +31,110 @@ struct KnnArgs {
 };
 
 TORCHVOX_KERNEL(KnnArgs);
+
+// Plans that tests force.
+inline const PlanOverride knn_kernel_plan{"knn_kernel"};  // a KnnKernel, where it takes the call
+inline const PlanOverride knn_order_plan{
+    "knn_order"};  // CUDA: 0 one block a cloud, where it can, 1 a sort of all
+inline const PlanOverride knn_cpu_plan{"knn_cpu"};  // see run_vectorized()
+
+struct KnnCloud : CloudRows {
+  int64_t index_base;  // added to the index of a point
+
+  static TORCHVOX_HD KnnCloud of(const KnnArgs& args, int64_t b) {
+    const CloudRows rows = args.points.cloud(b);
+    return {rows, args.points.packed && !args.local_index ? rows.first : 0};
+  }
+};
+
+// One query: a row of the outputs.
+struct KnnQuery {
+  int64_t row;
+  int64_t cloud;  // -1: it does not exist, or belongs to none
+  int64_t at;  // element of `query` where it starts
+
+  static TORCHVOX_HD KnnQuery of(const KnnArgs& args, int64_t row) {
+    const CloudBatch::Place place = args.query.find(row);
+    return {row, place.cloud, place.element};
+  }
+};
+
+// Of points of any type and number of axes, straight from memory.
+template <class T>
+TORCHVOX_HD bool is_finite_row(const T* row, int64_t dims) {
+  for (int64_t axis = 0; axis < dims; ++axis) {
+    if (!is_finite(widen(row[axis]))) return false;
+  }
+  return true;
+}
+
+template <class T>
+TORCHVOX_HD compute_t<T> row_distance(const KnnArgs& args, const T* p, const T* q) {
+  using C = compute_t<T>;
+  C sum = 0;
+  if (args.manhattan) {
+    for (int64_t axis = 0; axis < args.points.columns; ++axis)
+      sum += std::fabs(widen(p[axis]) - widen(q[axis]));
+  } else if (args.order == DistOrder::kPn2) {
+    const C dx = widen(p[0]) - widen(q[0]), dy = widen(p[1]) - widen(q[1]),
+            dz = widen(p[2]) - widen(q[2]);
+    sum = fma_rn(dz, dz, fma_rn(dx, dx, dy * dy));
+  } else {
+    for (int64_t axis = 0; axis < args.points.columns; ++axis) {
+      const C d = widen(p[axis]) - widen(q[axis]);
+      sum = fma_rn(d, d, sum);
+    }
+  }
+  return sum;
+}
+
+// A point or query as the fast paths see it: fp32 after widening, at most three axes.
+TORCHVOX_HD Point3 load_axes(const KnnArgs& args, const void* rows, int64_t at) {
+  const float x = load_coordinate(rows, args.points.dtype, at);
+  const float y = args.points.columns > 1 ? load_coordinate(rows, args.points.dtype, at + 1) : 0.0f;
+  const float z = args.points.columns > 2 ? load_coordinate(rows, args.points.dtype, at + 2) : 0.0f;
+  return args.order == DistOrder::kPn2 ? Point3{y, x, z} : Point3{x, y, z};
+}
+
+// `index_base` is that of the cloud.
+template <class C>
+TORCHVOX_HD void write_neighbor(const KnnArgs& args, int64_t row, int64_t slot, C dist2,
+                                uint32_t point, int64_t index_base) {
+  const int64_t at = row * args.k + slot;
+  static_cast<C*>(args.dist2)[at] = dist2;
+  args.idx[at] = static_cast<int32_t>(point + index_base);
+}
+template <class C>
+TORCHVOX_HD void write_none(const KnnArgs& args, int64_t row, int64_t slot) {
+  const int64_t at = row * args.k + slot;
+  static_cast<C*>(args.dist2)[at] = static_cast<C>(INFINITY);
+  args.idx[at] = -1;
+}
+
+// The points as they are put in spatial order.
+inline CandidatePoints points_to_order(const KnnArgs& args) {
+  CandidatePoints points;
+  points.points = args.points;
+  points.order = args.order;
+  return points;
+}
+
+// Points of at most three axes in fp32, compared by their squared distance, have fast kernels.
+inline bool is_fast(const KnnArgs& args) {
+  return args.points.dtype != DType::kDouble && args.points.columns <= 3 && !args.manhattan;
+}
+
+// How a call runs, from sizes that the host knows. No plan changes a result.
+enum class KnnKernel : int64_t {
+  kScan,  // measures every point; CUDA: a warp a few queries
+  kTiles,  // visits those tiles of a spatial order that may hold a neighbor
+  kSelect  // CUDA: a block a query, for whatever the others do not take
+};
+
+// CUDA: neighbors that a thread's registers hold, and a warp's; more are left to kSelect.
+inline constexpr int64_t kFewListed = 4;
+inline constexpr int64_t kMostListed = 128;
+
+KnnKernel choose_knn_kernel(const KnnArgs& args, const Target& target);
 
 }  // namespace torchvox

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "csrc/kernels/core/warp.cuh"
-#include "csrc/kernels/neighbors/knn/common.h"
+#include "csrc/kernels/neighbors/knn/knn.h"
 
 namespace torchvox {
 

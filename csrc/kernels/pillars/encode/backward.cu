@@ -3,7 +3,7 @@
 // Gradients of pillar_encode on the GPU: one warp 32 rows by 32 channels, a lane a channel, sums in
 // registers in double; then the tree of tree_sum.cuh. Winners and gradients are read once, a
 // winning point once a channel.
-#include "csrc/kernels/pillars/encode/channel.h"
+#include "csrc/kernels/pillars/encode/encode.h"
 #include "csrc/kernels/pillars/tree_sum.cuh"
 
 namespace torchvox {

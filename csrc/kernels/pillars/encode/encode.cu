@@ -9,7 +9,7 @@
 
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
-#include "csrc/kernels/pillars/encode/channel.h"
+#include "csrc/kernels/pillars/encode/encode.h"
 #include "csrc/kernels/pillars/prepare.cuh"
 
 namespace torchvox {

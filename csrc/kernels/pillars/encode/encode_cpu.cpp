@@ -6,9 +6,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "csrc/kernels/pillars/encode/channel.h"
+#include "csrc/kernels/pillars/encode/encode.h"
 #include "csrc/kernels/pillars/map.h"
-#include "csrc/kernels/pillars/tree_sum_cpu.h"
+#include "csrc/kernels/pillars/moments.h"
 
 namespace torchvox {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
-#include "csrc/kernels/sampling/fps/cloud.h"
+#include "csrc/kernels/sampling/fps/furthest_point_sample.h"
 
 namespace torchvox {
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/sampling/fps/plan.h"
+#include "csrc/kernels/sampling/fps/furthest_point_sample.h"
 #include "csrc/kernels/spatial/order.cuh"
 
 namespace torchvox {

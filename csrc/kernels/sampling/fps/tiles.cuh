@@ -6,7 +6,7 @@
 #pragma once
 
 #include "csrc/kernels/sampling/fps/candidates.cuh"
-#include "csrc/kernels/sampling/fps/plan.h"
+#include "csrc/kernels/sampling/fps/furthest_point_sample.h"
 
 namespace torchvox {
 
