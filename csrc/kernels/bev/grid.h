@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"

@@ -9,7 +9,6 @@
 
 namespace torchvox {
 
-// Plans that tests force.
 inline const PlanOverride bev_table_plan{
     "bev_table"};  // CUDA: 0 all cells, 1 cleared, 2 begun by points, 3 in one block, where it fits
 

@@ -5,7 +5,6 @@
 // cells turns them into planes.
 #pragma once
 
-#include "csrc/kernels/bev/grid.h"
 #include "csrc/kernels/bev/max_height.h"
 #include "csrc/kernels/core/ordered_sum.h"
 

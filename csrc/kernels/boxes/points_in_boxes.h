@@ -4,7 +4,6 @@
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_iou.h"
-#include "csrc/kernels/boxes/rotated_overlap.h"
 
 namespace torchvox {
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "csrc/kernels/boxes/points_in_boxes.h"
-#include "csrc/kernels/boxes/rotated_iou.h"
 
 namespace torchvox {
 namespace {

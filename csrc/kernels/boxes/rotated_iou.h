@@ -45,7 +45,6 @@ TORCHVOX_KERNEL(RotatedIouArgs);
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(RotatedIouBackwardArgs);
 
 // A box with its height; from above the height does not matter.
-
 template <class T>
 struct Box3 {
   BevBox<T> bev;
@@ -104,8 +103,6 @@ TORCHVOX_HD T pair_iou(const Box3<T>& a, const Box3<T>& b, bool is_volume) {
   if (is_volume) shared *= SharedHeight<T>(window, box).height(window);
   return overlap_ratio(shared, size_of(a, is_volume), size_of(b, is_volume));
 }
-
-// ------------------------------------------------------------------------------------- derivative
 
 // The part of a straight line p + s d, low <= s <= high, that lies in a slab |.| <= half.
 template <class T>

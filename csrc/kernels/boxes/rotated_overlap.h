@@ -12,7 +12,6 @@
 
 #include <cmath>
 
-#include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/portable_math.h"
 
 namespace torchvox {

@@ -37,6 +37,14 @@ class Workspace {
   int64_t used_ = 0;
 };
 
+// The size of what Work(args.., workspace) carves.
+template <class Work, class... Args>
+int64_t carved_bytes(const Args&... args) {
+  Workspace workspace;
+  Work(args..., workspace);
+  return workspace.bytes();
+}
+
 // The caller's thread pool. Calls body(begin, end) on disjoint ranges that cover [0, count), in any
 // order and on any thread. Kernels start no threads of their own.
 using ParallelFor =

@@ -74,10 +74,6 @@ struct InterpolateWeightGradArgs {
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolateArgs);
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolateWeightGradArgs);
 
-// One query of an interpolation, and one weight's gradient, for the host's loops and the device's
-// threads.
-
-// Plans that tests force.
 inline const PlanOverride interpolate_cpu_plan{"interpolate_cpu"};  // see run_vectorized()
 
 template <class T>

@@ -4,8 +4,6 @@
 // one slot adds to it.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 #include "csrc/kernels/grouping/items.h"
 

@@ -4,7 +4,6 @@
 // element, for the host's loops and the device's threads.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
 
@@ -70,8 +69,6 @@ struct QueryAndGroupBackwardArgs {
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(QueryAndGroupArgs);
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(QueryAndGroupBackwardArgs);
-
-// One slot and one element of query_and_group, for the host's loops and the device's threads.
 
 // x as a value of `dtype` holds it.
 TORCHVOX_HD float round_to(DType dtype, float x) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "csrc/kernels/core/arith.h"
 #include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
@@ -16,7 +15,6 @@
 
 namespace torchvox {
 
-// Plans that tests force.
 inline const PlanOverride pillar_lists_plan{"pillar_lists"};  // CUDA: 0 of fixed length, 1 packed
 inline const PlanOverride pillar_common_plan{
     "pillar_common"};  // CUDA: 0 general kernels, 1 those for the usual arguments
@@ -155,7 +153,6 @@ class HostCellRows {
 };
 
 // The points of each pillar in slot order.
-
 struct PillarLists {
   int32_t* points = nullptr;  // row r's begin at begin(r)
   const int32_t* offsets = nullptr;  // [rows]; null: `stride` entries a row

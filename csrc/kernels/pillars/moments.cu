@@ -211,9 +211,7 @@ cudaError_t launch_typed(const PillarMomentsArgs& args, const MomentsWork& work,
 }  // namespace
 
 int64_t workspace_bytes_cuda(const PillarMomentsArgs& args, const Target&) {
-  Workspace workspace;
-  MomentsWork(args, workspace);
-  return workspace.bytes();
+  return carved_bytes<MomentsWork>(args);
 }
 
 cudaError_t launch(const PillarMomentsArgs& args, void* memory, const CudaContext& context) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/pillars/map.h"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/norm.h"
 
@@ -67,16 +66,12 @@ void run_typed(const PillarMomentsArgs& args, const MomentsWork& work,
   }
 }
 
-// The fused batch norm and its gradient on the CPU, in tasks of outputs.
-
 constexpr int64_t kOutputsPerTask = 64;
 
 }  // namespace
 
 int64_t workspace_bytes_cpu(const PillarMomentsArgs& args) {
-  Workspace workspace;
-  MomentsWork(args, workspace);
-  return workspace.bytes();
+  return carved_bytes<MomentsWork>(args);
 }
 
 void run_cpu(const PillarMomentsArgs& args, void* memory, const ParallelFor& parallel_for) {

@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/pillars/encode/encode.h"
 
 namespace torchvox {

@@ -3,7 +3,6 @@
 // pillar_scatter and its gradient on the CPU, in tasks of rows.
 #include <cstring>
 
-#include "csrc/kernels/pillars/map.h"
 #include "csrc/kernels/pillars/scatter.h"
 
 namespace torchvox {

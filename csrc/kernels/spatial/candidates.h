@@ -123,7 +123,6 @@ TORCHVOX_HD bool is_candidate(const CandidatePoints& args, const Point3& p) {
 }
 
 // The spatial order on the host, cut into tiles of kCpuTile points.
-
 inline constexpr int kCpuTile = 64;
 
 // Boxes around points, by coordinate.

@@ -7,7 +7,6 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "csrc/kernels/spatial/order.cuh"
-#include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
 

@@ -6,13 +6,11 @@
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/spatial/candidates.h"
-#include "csrc/kernels/spatial/distance.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
 
 // A box around points of three axes, in registers, and how near any of them can be.
-
 struct PointBox {
   float low_a, low_b, low_c, high_a, high_b, high_c;
 

@@ -38,9 +38,7 @@ __global__ void __launch_bounds__(kThreads) offsets_kernel(VoxelCsrArgs args, So
 }  // namespace
 
 int64_t workspace_bytes_cuda(const VoxelCsrArgs& args, const Target&) {
-  Workspace workspace;
-  SortBuffers(args.points, workspace);
-  return workspace.bytes();
+  return carved_bytes<SortBuffers>(args.points);
 }
 
 cudaError_t launch(const VoxelCsrArgs& args, void* memory, const CudaContext& context) {

@@ -55,8 +55,6 @@ struct VoxelScatterBackwardArgs {
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelScatterArgs);
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelScatterBackwardArgs);
 
-// One element of voxel_scatter and of its gradient, for the host's loops and the device's threads.
-
 template <class T>
 TORCHVOX_HD void scatter_sum(const VoxelScatterArgs& args, int64_t i, int64_t begin, int64_t end) {
   using Sum = compute_t<T>;

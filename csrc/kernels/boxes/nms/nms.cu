@@ -247,9 +247,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
 }  // namespace
 
 int64_t workspace_bytes_cuda(const NmsArgs& args, const Target&) {
-  Workspace workspace;
-  const NmsScratch scratch(args, workspace);
-  return workspace.bytes();
+  return carved_bytes<NmsScratch>(args);
 }
 
 cudaError_t launch_nms_chunks(const NmsArgs& args, const NmsScratch& scratch,

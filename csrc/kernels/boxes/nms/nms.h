@@ -90,7 +90,6 @@ TORCHVOX_HD bool suppresses(NmsMode mode, const BevBox<float>& a, const BevBox<f
                                    : may_suppress(mode, a, b, threshold);
 }
 
-// Plans that tests force.
 inline const PlanOverride nms_order_plan{
     "nms_order"};  // CUDA, argsort of scores: 0 by counting, 1 by radix sort
 

@@ -116,11 +116,7 @@ class Segment {
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const RotatedNmsArgs& args) {
-  Workspace workspace;
-  const ScoreArgsort order(args, workspace);
-  return workspace.bytes();
-}
+int64_t workspace_bytes_cpu(const RotatedNmsArgs& args) { return carved_bytes<ScoreArgsort>(args); }
 
 void run_cpu(const RotatedNmsArgs& args, void* memory, const ParallelFor& parallel_for) {
   Workspace workspace(memory);

@@ -6,7 +6,6 @@
 // index). Either way one thread a box then writes it, ready for the rule, to its place.
 #include <algorithm>
 
-#include "csrc/kernels/boxes/nms/nms.h"
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"
@@ -143,9 +142,7 @@ __global__ void sorted_order_kernel(const __grid_constant__ RotatedNmsArgs args,
 
 int64_t score_argsort_bytes(const RotatedNmsArgs& args) {
   if (is_counted(args)) return 0;
-  Workspace workspace;
-  SortBuffers(args.nms.segments * args.nms.capacity, workspace);
-  return workspace.bytes();
+  return carved_bytes<SortBuffers>(args.nms.segments * args.nms.capacity);
 }
 
 // Puts the boxes in place as well.

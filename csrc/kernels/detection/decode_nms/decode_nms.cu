@@ -5,7 +5,6 @@
 // a level. Decode: one thread a selected candidate. Rank: one warp four of them. Write: one thread
 // a row of the result.
 #include "csrc/kernels/detection/decode_nms/select.cuh"
-#include "csrc/kernels/detection/decode_nms/work.cuh"
 
 namespace torchvox {
 namespace {

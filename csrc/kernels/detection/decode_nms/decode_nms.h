@@ -97,7 +97,6 @@ struct DecodeNmsArgs {
 
 TORCHVOX_KERNEL(DecodeNmsArgs);
 
-// Plans that tests force.
 inline const PlanOverride decode_kernels_plan{
     "decode_kernels"};  // CUDA: 0 a kernel a step, 1 all up to NMS in one, where it can
 

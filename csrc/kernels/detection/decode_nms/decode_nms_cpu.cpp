@@ -145,11 +145,7 @@ void write_sample(const DecodeNmsArgs& args, const HostWork& work, int64_t b) {
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const DecodeNmsArgs& args) {
-  Workspace memory;
-  HostWork(args, memory);
-  return memory.bytes();
-}
+int64_t workspace_bytes_cpu(const DecodeNmsArgs& args) { return carved_bytes<HostWork>(args); }
 
 void run_cpu(const DecodeNmsArgs& args, void* workspace, const ParallelFor& parallel_for) {
   Workspace memory(workspace);

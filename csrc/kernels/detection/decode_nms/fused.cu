@@ -3,7 +3,6 @@
 // All steps up to ordered rows in one cooperative launch, a block a multiprocessor: most selections
 // end at the first level, and what the launches of the others cost is most of the time of one scan.
 #include "csrc/kernels/detection/decode_nms/select.cuh"
-#include "csrc/kernels/detection/decode_nms/work.cuh"
 
 namespace torchvox {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 #include "csrc/kernels/core/grid_barrier.cuh"
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/detection/decode_nms/rows.h"
 

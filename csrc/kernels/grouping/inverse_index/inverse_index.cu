@@ -139,9 +139,7 @@ cudaError_t launch(const NeighborRowsArgs& args, void*, const CudaContext& conte
 int64_t workspace_bytes_cuda(const InverseIndexArgs& args, const Target& target) {
   const CountPlan plan = plan_for(args, target);
   if (plan.fits) return CountWork(args.inverse, plan, nullptr).bytes;
-  Workspace memory;
-  SortBuffers(clouds_at_once(args.inverse) * args.inverse.slots, memory);
-  return memory.bytes();
+  return carved_bytes<SortBuffers>(clouds_at_once(args.inverse) * args.inverse.slots);
 }
 
 cudaError_t launch(const InverseIndexArgs& args, void* workspace, const CudaContext& context) {

@@ -15,7 +15,6 @@
 
 namespace torchvox {
 
-// Plans that tests force.
 inline const PlanOverride inverse_index_plan{
     "inverse_index"};  // CUDA: 0 counting sort where it fits, 1 radix sort
 

@@ -164,9 +164,6 @@ TORCHVOX_HD void write_fill(const BallQueryArgs& args, int64_t row, int r, int64
   }
 }
 
-// The plans of ball_query, and the hash grid of cells.
-
-// Plans that tests force.
 inline const PlanOverride ball_kernel_plan{
     "ball_kernel"};  // 0 all points in index order, 1 cells around the queries
 inline const PlanOverride ball_cpu_plan{"ball_cpu"};  // see run_vectorized()
@@ -178,7 +175,6 @@ inline const PlanOverride ball_cpu_plan{"ball_cpu"};  // see run_vectorized()
 // Cells live in a table of buckets by their hash. A row of cells along the first axis hashes as one
 // and takes consecutive buckets, so that a query's neighborhood is a few runs of points. A bucket
 // may hold points of other cells and clouds too: a hit counts only in the row that it lies in.
-
 struct BallGrid {
   float reach;
   float per_a, per_bc;  // cells a unit

@@ -428,9 +428,7 @@ BallPlan make_ball_plan(const BallQueryArgs& args, const Target& target) {
 }
 
 int64_t workspace_bytes_cpu(const BallQueryArgs& args) {
-  Workspace workspace;
-  CpuBall(args, make_ball_plan(args, Target{}), workspace);
-  return workspace.bytes();
+  return carved_bytes<CpuBall>(args, make_ball_plan(args, Target{}));
 }
 
 void run_cpu(const BallQueryArgs& args, void* memory, const ParallelFor& parallel_for) {

@@ -34,9 +34,7 @@ MlpWorkspace carve_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan, Works
 }  // namespace
 
 int64_t workspace_bytes_cuda(const GroupMlpArgs& args, const Target& target) {
-  Workspace workspace;
-  carve_mlp(args, make_group_mlp_plan(args, target), workspace);
-  return workspace.bytes();
+  return carved_bytes<carve_mlp>(args, make_group_mlp_plan(args, target));
 }
 
 cudaError_t launch(const GroupMlpArgs& args, void* memory, const CudaContext& context) {

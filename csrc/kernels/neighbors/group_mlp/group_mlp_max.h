@@ -6,8 +6,6 @@
 // plan.cpp chooses; rule.h says what a layer reads and gives. CPU: group_mlp_max_cpu.cpp.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/neighbors/ball_query/ball_query.h"
 #include "csrc/kernels/neighbors/query_and_group.h"
 
 namespace torchvox {
@@ -48,7 +46,6 @@ struct GroupMlpArgs {
 
 TORCHVOX_KERNEL(GroupMlpArgs);
 
-// Plans that tests force.
 inline const PlanOverride group_mlp_plan{
     "group_mlp"};  // CUDA, 16-bit layers: 0 portable, 1 tensor cores; they differ in rounding
 inline const PlanOverride group_mlp_cpu_plan{"group_mlp_cpu"};  // see run_vectorized()

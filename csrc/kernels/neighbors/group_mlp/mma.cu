@@ -5,7 +5,6 @@
 // maximum, in registers. A slot reads its index, coordinates and row of first-layer terms once;
 // each output is written once.
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 #include "csrc/kernels/neighbors/group_mlp/mma_tiles.cuh"
 

@@ -4,7 +4,6 @@
 // at a time, through all layers between two buffers in shared memory or the workspace; a warp takes
 // 32 channels of eight slots, so that weights are read once a warp and inputs broadcast.
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 
 namespace torchvox {

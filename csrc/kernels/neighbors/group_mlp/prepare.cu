@@ -4,7 +4,6 @@
 // thread, and the features' part of the first layer, once a point and not once a slot: a warp 32
 // points by 32 channels.
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 #include "csrc/kernels/neighbors/group_mlp/mma_tiles.cuh"
 

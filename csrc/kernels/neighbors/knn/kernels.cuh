@@ -5,7 +5,6 @@
 
 #include <type_traits>
 
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/knn/knn.h"
 #include "csrc/kernels/spatial/order.cuh"
 

@@ -67,9 +67,7 @@ cudaError_t launch_tiles(const KnnArgs& args, void* memory, const CudaContext& c
 
 int64_t workspace_bytes_cuda(const KnnArgs& args, const Target& target) {
   if (choose_knn_kernel(args, target) != KnnKernel::kTiles) return 0;
-  Workspace workspace;
-  const TileScratch scratch(args, workspace);
-  return workspace.bytes();
+  return carved_bytes<TileScratch>(args);
 }
 
 cudaError_t launch(const KnnArgs& args, void* memory, const CudaContext& context) {

@@ -6,11 +6,9 @@
 // neighbors. CPU: knn_cpu.cpp, over the tiles of tiles_cpu.h.
 #pragma once
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/spatial/candidates.h"
-#include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
 
@@ -32,7 +30,6 @@ struct KnnArgs {
 
 TORCHVOX_KERNEL(KnnArgs);
 
-// Plans that tests force.
 inline const PlanOverride knn_kernel_plan{"knn_kernel"};  // a KnnKernel, where it takes the call
 inline const PlanOverride knn_order_plan{
     "knn_order"};  // CUDA: 0 one block a cloud, where it can, 1 a sort of all

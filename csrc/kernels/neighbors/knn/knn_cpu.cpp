@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "csrc/kernels/neighbors/knn/knn.h"
-#include "csrc/kernels/spatial/candidates.h"
 
 namespace torchvox {
 namespace {

@@ -6,7 +6,6 @@
 #include <cub/block/block_radix_sort.cuh>
 
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
-#include "csrc/kernels/spatial/order.cuh"
 
 namespace torchvox {
 namespace {

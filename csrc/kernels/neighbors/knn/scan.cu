@@ -4,7 +4,6 @@
 // queries, a lane a point. A block reads the points once, 1,024 at a time into shared memory; lists
 // of neighbors stay in registers.
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
-#include "csrc/kernels/neighbors/knn/knn.h"
 #include "csrc/kernels/neighbors/knn/list.cuh"
 
 namespace torchvox {

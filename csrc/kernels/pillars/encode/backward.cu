@@ -79,9 +79,7 @@ void (*gradient_kernel_for(int64_t columns))(PillarEncodeBackwardArgs, double*) 
 }  // namespace
 
 int64_t workspace_bytes_cuda(const PillarEncodeBackwardArgs& args, const Target&) {
-  Workspace workspace;
-  tree_of(args, workspace);
-  return workspace.bytes();
+  return carved_bytes<tree_of>(args);
 }
 
 cudaError_t launch(const PillarEncodeBackwardArgs& args, void* memory, const CudaContext& context) {

@@ -293,9 +293,7 @@ EncodeKernel encode_kernel_for(int64_t columns) {
 }  // namespace
 
 int64_t workspace_bytes_cuda(const PillarEncodeArgs& args, const Target&) {
-  Workspace workspace;
-  EncodeWork(args, workspace);
-  return workspace.bytes();
+  return carved_bytes<EncodeWork>(args);
 }
 
 cudaError_t launch(const PillarEncodeArgs& args, void* memory, const CudaContext& context) {

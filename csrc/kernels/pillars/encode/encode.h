@@ -5,7 +5,6 @@
 // arithmetic of one channel. CPU: encode_cpu.cpp.
 #pragma once
 
-#include "csrc/kernels/pillars/map.h"
 #include "csrc/kernels/pillars/moments.h"
 
 namespace torchvox {

@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "csrc/kernels/pillars/encode/encode.h"
-#include "csrc/kernels/pillars/map.h"
-#include "csrc/kernels/pillars/moments.h"
 
 namespace torchvox {
 namespace {
@@ -196,9 +194,7 @@ auto sum_group_for(int64_t columns) {
 }  // namespace
 
 int64_t workspace_bytes_cpu(const PillarEncodeArgs& args) {
-  Workspace workspace;
-  EncodeWork<double>(args, workspace);
-  return workspace.bytes();
+  return carved_bytes<EncodeWork<double>>(args);
 }
 
 void run_cpu(const PillarEncodeArgs& args, void* memory, const ParallelFor& parallel_for) {

@@ -4,7 +4,6 @@
 // to 16 points a thread. Points are read once or twice; after that only samples are written.
 #include "csrc/kernels/sampling/fps/candidates.cuh"
 #include "csrc/kernels/sampling/fps/kernels.cuh"
-#include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
 namespace {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "csrc/kernels/sampling/fps/furthest_point_sample.h"
-#include "csrc/kernels/spatial/candidates.h"
 
 namespace torchvox {
 namespace {

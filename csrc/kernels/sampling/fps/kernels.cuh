@@ -3,7 +3,6 @@
 // The launchers that furthest_point_sample.cu puts together, and their scratch memory.
 #pragma once
 
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/sampling/fps/furthest_point_sample.h"
 #include "csrc/kernels/spatial/order.cuh"
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "csrc/kernels/sampling/fps/candidates.cuh"
-#include "csrc/kernels/sampling/fps/furthest_point_sample.h"
 
 namespace torchvox {
 

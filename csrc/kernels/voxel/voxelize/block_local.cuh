@@ -9,8 +9,6 @@
 
 #include <utility>
 
-#include "csrc/kernels/spatial/scan.cuh"
-#include "csrc/kernels/voxel/voxelize/points.cuh"
 #include "csrc/kernels/voxel/voxelize/reduce.cuh"
 
 namespace torchvox {

@@ -3,7 +3,6 @@
 // What is written when a voxel gets its id, and when all have theirs.
 #pragma once
 
-#include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/work.cuh"
 
 namespace torchvox {

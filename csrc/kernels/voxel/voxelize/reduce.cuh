@@ -6,7 +6,6 @@
 // Points are read once, gathered by index.
 #pragma once
 
-#include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/points.cuh"
 #include "csrc/kernels/voxel/voxelize/values.cuh"
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "csrc/kernels/core/atomics.h"
-#include "csrc/kernels/voxel/grid.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox {

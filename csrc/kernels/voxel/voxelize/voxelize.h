@@ -19,7 +19,6 @@
 
 namespace torchvox {
 
-// Plans that tests force.
 inline const PlanOverride voxel_table_plan{
     "voxel_table"};  // CUDA: 0 dense, 1 hash, 2 hash with two-word slots
 inline const PlanOverride voxel_ranking_plan{
@@ -107,7 +106,6 @@ TORCHVOX_KERNEL(VoxelizeArgs);
 
 // Gradient of voxelize. Each stored point gathers its share of its voxel's gradient, every other
 // point gets 0: no atomics, each element written once.
-
 struct VoxelizeBackwardArgs {
   int64_t rows = 0;  // N
   int64_t columns = 0;  // F

@@ -123,9 +123,7 @@ void number_partitions(const VoxelizeArgs& args, const VoxelCpuWork& work,
                        const ParallelFor& parallel_for);
 
 // What becomes of a voxel's points: running sums or extremes, kept by voxel until its row is known,
-// or copies in the slots of its row.
-
-// `kPlain`: four columns, taken as they are.
+// or copies in the slots of its row. `kPlain`: four columns, taken as they are.
 template <class T, bool kPlain>
 class VoxelValues {
  public:

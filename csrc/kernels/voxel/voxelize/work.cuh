@@ -11,7 +11,6 @@
 #include "csrc/kernels/core/grid_barrier.cuh"
 #include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/table.cuh"
-#include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox {
 
