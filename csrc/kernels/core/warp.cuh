@@ -57,15 +57,8 @@ __device__ __forceinline__ uint32_t warp_min(uint32_t x) {
   return x;
 #endif
 }
-__device__ __forceinline__ uint32_t warp_max(uint32_t x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(kFullWarp, x);
-#else
-  for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(kFullWarp, x, step));
-  return x;
-#endif
-}
-__device__ __forceinline__ int warp_max_signed(int x) {
+template <class Int>
+__device__ __forceinline__ Int warp_max(Int x) {
 #if __CUDA_ARCH__ >= 800
   return __reduce_max_sync(kFullWarp, x);
 #else

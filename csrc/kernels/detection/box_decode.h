@@ -31,14 +31,6 @@ struct BoxCoder {
   TORCHVOX_HD int box_values() const { return values >= 9 ? 9 : 7; }
 };
 
-TORCHVOX_HD float floor_of(float x) {
-#ifdef __CUDA_ARCH__
-  return floorf(x);
-#else
-  return std::floor(x);
-#endif
-}
-
 // The first bin of the greatest logit that is a number, else 0. `logit(k)` reads one.
 template <class Logit>
 TORCHVOX_HD int direction_bin(const BoxCoder& coder, const Logit& logit) {
@@ -57,7 +49,7 @@ TORCHVOX_HD int direction_bin(const BoxCoder& coder, const Logit& logit) {
 // The angle, less whole periods, in the half turn that the classifier names.
 TORCHVOX_HD float turn_to_bin(const BoxCoder& coder, float yaw, int bin) {
   const float from_offset = yaw - coder.dir_offset;
-  const float periods = floor_of(from_offset / coder.period + coder.dir_limit);
+  const float periods = std::floor(from_offset / coder.period + coder.dir_limit);
   const float rest = from_offset - periods * coder.period;
   return rest + coder.dir_offset + coder.period * static_cast<float>(bin);
 }

@@ -5,11 +5,8 @@
 #include "csrc/kernels/grouping/segment_sum.h"
 
 namespace torchvox {
-namespace {
 
 constexpr int64_t kElementsPerTask = 4096;
-
-}  // namespace
 
 int64_t workspace_bytes_cpu(const NeighborDistanceArgs&) { return 0; }
 

@@ -92,12 +92,9 @@ struct GroupSlot {
                                   int64_t slot) {
     const int64_t i = args.idx[row * args.slots + slot];
     const bool inside = i >= 0 && i < args.points.rows;
-    GroupSlot from;
-    from.point = inside ? b * args.points.cloud_stride + i * args.points.row_stride : -1;
-    from.query = b * args.query.cloud_stride + (row - b * args.query.rows) * args.query.row_stride;
-    from.features = (b * args.points.rows + i) * args.channels;
-    from.slot = slot;
-    return from;
+    return {inside ? b * args.points.cloud_stride + i * args.points.row_stride : -1,
+            b * args.query.cloud_stride + (row - b * args.query.rows) * args.query.row_stride,
+            (b * args.points.rows + i) * args.channels, slot};
   }
 };
 

@@ -38,10 +38,10 @@ TORCHVOX_KERNEL(PillarMomentsArgs);
 
 class HostTree {
  public:
-  HostTree(int64_t rows, int64_t columns, void* memory)
+  HostTree(int64_t rows, int64_t columns, Workspace& workspace)
       : groups_((rows + kTreeWidth - 1) / kTreeWidth),
         columns_(columns),
-        sums_(static_cast<double*>(memory)) {}
+        sums_(workspace.take<double>(std::max<int64_t>(groups_, 1) * columns)) {}
 
   int64_t groups() const { return groups_; }
   double* of(int64_t group) const { return sums_ + group * columns_; }
@@ -67,10 +67,5 @@ class HostTree {
   int64_t columns_;
   double* sums_;
 };
-
-inline int64_t host_tree_bytes(int64_t rows, int64_t columns) {
-  const int64_t groups = (rows + kTreeWidth - 1) / kTreeWidth;
-  return std::max<int64_t>(groups, 1) * columns * static_cast<int64_t>(sizeof(double));
-}
 
 }  // namespace torchvox

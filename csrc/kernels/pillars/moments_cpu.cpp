@@ -13,12 +13,12 @@ namespace {
 struct MomentsWork {
   HostPillarLists list_work;
   double* means;  // [rows, 3] of the calculation's type
-  char* tree;
+  HostTree tree;
 
   MomentsWork(const PillarMomentsArgs& args, Workspace& workspace)
       : list_work(args.map, workspace),
         means(workspace.take<double>(3 * args.map.rows.rows)),
-        tree(workspace.take<char>(host_tree_bytes(args.map.count, args.entries()))) {}
+        tree(args.map.count, args.entries(), workspace) {}
 };
 
 // The sums over 32 points.
@@ -56,10 +56,9 @@ void run_typed(const PillarMomentsArgs& args, const MomentsWork& work,
     pillar_mean<T>(map, work.list_work.lists, row, map.stored(row), frame);
     std::copy_n(frame.mean, 3, means + 3 * row);
   });
-  const HostTree tree(map.count, args.entries(), work.tree);
-  for_each_index(parallel_for, tree.groups(), 8,
-                 [&](int64_t group) { sum_group<T>(args, means, group, tree.of(group)); });
-  const double* sums = tree.total(parallel_for);
+  for_each_index(parallel_for, work.tree.groups(), 8,
+                 [&](int64_t group) { sum_group<T>(args, means, group, work.tree.of(group)); });
+  const double* sums = work.tree.total(parallel_for);
   for (int64_t e = 0; e < args.entries(); ++e) args.moments[e] = quiet(sums[e]);
   if (map.padded && map.max_points >= 0) {
     args.moments[0] = static_cast<double>(pillars) * static_cast<double>(map.max_points);

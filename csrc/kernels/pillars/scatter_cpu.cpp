@@ -6,11 +6,8 @@
 #include "csrc/kernels/pillars/scatter.h"
 
 namespace torchvox {
-namespace {
 
 constexpr int64_t kRowsPerTask = 256;
-
-}  // namespace
 
 int64_t workspace_bytes_cpu(const PillarScatterArgs& args) {
   return args.rows.cells() * static_cast<int64_t>(sizeof(int32_t));

@@ -5,7 +5,7 @@
 // change a result.
 #pragma once
 
-#include "csrc/kernels/core/arith.h"
+#include "csrc/kernels/core/cloud_batch.h"
 
 namespace torchvox {
 
@@ -20,6 +20,15 @@ enum class DistOrder {
 struct Point3 {
   float a, b, c;
 };
+
+// Of points that are not double.
+TORCHVOX_HD float load_coordinate(const void* points, DType dtype, int64_t at) {
+  switch (dtype) {
+    case DType::kHalf: return widen(static_cast<const Half*>(points)[at]);
+    case DType::kBFloat16: return widen(static_cast<const BFloat16*>(points)[at]);
+    default: return static_cast<const float*>(points)[at];
+  }
+}
 
 TORCHVOX_HD float dist2(float da, float db, float dc) {
   return fma_rn(dc, dc, fma_rn(db, db, da * da));

@@ -35,11 +35,7 @@ void run_cpu(const VoxelCsrArgs& args, void* workspace, const ParallelFor&) {
   std::fill_n(args.perm + first, args.points - first, -1);
 }
 
-namespace {
-
 constexpr int64_t kElementsPerTask = 8192;
-
-}  // namespace
 
 void run_cpu(const VoxelScatterArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.dtype, [&](auto type) {

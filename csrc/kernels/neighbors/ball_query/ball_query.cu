@@ -108,15 +108,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-int64_t cells_workspace_bytes(const BallQueryArgs& args) {
-  Workspace workspace;
-  CellsWork::carve(args, workspace);
-  return workspace.bytes();
-}
-
 cudaError_t launch_cells(const BallQueryArgs& args, void* memory, const CudaContext& context) {
   Workspace workspace(memory);
-  const CellsWork work = CellsWork::carve(args, workspace);
+  const CellsWork work(args, workspace);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.cursor, 0, work.cleared, context.stream));
   const unsigned blocks = blocks_for(args.points.total_rows(), kThreads, context.target);
   TORCHVOX_CUDA_CHECK(launch_blocks(count_kernel, blocks, kThreads, context.stream, args, work));
@@ -131,7 +125,7 @@ cudaError_t launch_cells(const BallQueryArgs& args, void* memory, const CudaCont
 
 int64_t workspace_bytes_cuda(const BallQueryArgs& args, const Target& target) {
   const bool cells = make_ball_plan(args, target) == BallPlan::kCells;
-  return cells ? cells_workspace_bytes(args) : 0;
+  return cells ? carved_bytes<CellsWork>(args) : 0;
 }
 
 cudaError_t launch(const BallQueryArgs& args, void* workspace, const CudaContext& context) {

@@ -64,31 +64,12 @@ struct BallCloud : CloudRows {
   }
 };
 
-// Of the query of an output row: its cloud, -1 where there is none, and the element it starts at.
-struct BallQuery {
-  int64_t cloud;
-  int64_t base;
-
-  static TORCHVOX_HD BallQuery of(const BallQueryArgs& args, int64_t row) {
-    const CloudBatch::Place place = args.query.find(row);
-    return {place.cloud, place.element};
-  }
-};
-
-TORCHVOX_HD float load_coordinate(DType dtype, const void* data, int64_t at) {
-  switch (dtype) {
-    case DType::kHalf: return widen(static_cast<const Half*>(data)[at]);
-    case DType::kBFloat16: return widen(static_cast<const BFloat16*>(data)[at]);
-    default: return static_cast<const float*>(data)[at];
-  }
-}
-
 // A row of at most three axes in summation order. One that is not finite is NaN throughout, and so
 // is every distance to it: it fails each comparison of BallTest.
 TORCHVOX_HD Point3 load_row(const BallQueryArgs& args, const void* data, int64_t at) {
-  const float x = load_coordinate(args.points.dtype, data, at);
-  const float y = args.points.columns > 1 ? load_coordinate(args.points.dtype, data, at + 1) : 0.0f;
-  const float z = args.points.columns > 2 ? load_coordinate(args.points.dtype, data, at + 2) : 0.0f;
+  const float x = load_coordinate(data, args.points.dtype, at);
+  const float y = args.points.columns > 1 ? load_coordinate(data, args.points.dtype, at + 1) : 0.0f;
+  const float z = args.points.columns > 2 ? load_coordinate(data, args.points.dtype, at + 2) : 0.0f;
   if (!(is_finite(x) && is_finite(y) && is_finite(z))) {
     const float nan = bit_cast<float>(0x7fc00000u);
     return {nan, nan, nan};
@@ -114,7 +95,7 @@ struct BallTest {
 template <class C>
 TORCHVOX_HD C load_wide(DType dtype, const void* data, int64_t at) {
   return dtype == DType::kDouble ? static_cast<C>(static_cast<const double*>(data)[at])
-                                 : static_cast<C>(load_coordinate(dtype, data, at));
+                                 : static_cast<C>(load_coordinate(data, dtype, at));
 }
 template <class C>
 TORCHVOX_HD C dist2_rows(const BallQueryArgs& args, int64_t point, int64_t query) {

@@ -356,19 +356,18 @@ void cells_row(const CpuBall& ball, int64_t b, const BallCloud& cloud, const Poi
 }
 
 template <class C>
-void generic_row(const BallQueryArgs& args, const BallCloud& cloud, const BallQuery& query,
+void generic_row(const BallQueryArgs& args, const BallCloud& cloud, const CloudBatch::Place& query,
                  int64_t row) {
   for (int r = 0; r < args.radii; ++r) {
     const auto test = BallTest<C>::of(args, r);
     int64_t hits = 0, first = -1;
     for (int64_t i = 0; i < cloud.points && hits < args.radius[r].k; ++i) {
-      const C d = dist2_rows<C>(args, cloud.base + i * args.points.row_stride, query.base);
+      const C d = dist2_rows<C>(args, cloud.base + i * args.points.row_stride, query.element);
       if (!test(d)) continue;
       if (hits == 0) first = i;
       write_hit(args, cloud, row, r, hits++, i, d);
     }
-    args.count[row * args.counts + r] = static_cast<int32_t>(hits);
-    write_fill<C>(args, row, r, hits, 1, fill_index(args, cloud, first));
+    finish_row<C>(args, cloud, row, r, hits, first);
   }
 }
 
@@ -378,7 +377,7 @@ void rows(const CpuBall& ball, int64_t begin, int64_t end) {
   const BallQueryArgs& args = ball.args;
   RowState state;
   for (int64_t row = begin; row < end; ++row) {
-    const BallQuery query = BallQuery::of(args, row);
+    const CloudBatch::Place query = args.query.find(row);
     const BallCloud cloud = BallCloud::of(args, query.cloud);
     if (args.generic()) {
       if (args.points.dtype == DType::kDouble) {
@@ -388,7 +387,7 @@ void rows(const CpuBall& ball, int64_t begin, int64_t end) {
       }
       continue;
     }
-    const Point3 q = load_row(args, args.query.data, query.base);
+    const Point3 q = load_row(args, args.query.data, query.element);
     if (ball.cells && cloud.points > 0 && !is_nan(q.a)) {
       cells_row(ball, query.cloud, cloud, q, row, state);
     } else {

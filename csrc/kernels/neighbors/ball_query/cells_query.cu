@@ -234,10 +234,10 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
   const Hits hits{shared + warp * 2 * room,
                   reinterpret_cast<float*>(shared + warp * 2 * room + room)};
   if (row >= args.rows()) return;
-  const BallQuery query = BallQuery::of(args, row);
+  const CloudBatch::Place query = args.query.find(row);
   BallCloud cloud = BallCloud::of(args, query.cloud);
   Point3 q{0, 0, 0};
-  if (query.cloud >= 0) q = load_row(args, args.query.data, query.base);
+  if (query.cloud >= 0) q = load_row(args, args.query.data, query.element);
   if (is_nan(q.a)) cloud.points = 0;
   Runs& runs = all_runs[warp];
   int candidates = 0;

@@ -31,21 +31,19 @@ struct CellsWork {
   float4* box;  // [points / 32, 2]: lowest and highest of 32 points in index order
   int64_t cleared;  // bytes from cursor on
 
-  static CellsWork carve(const BallQueryArgs& args, Workspace& workspace) {
-    CellsWork work;
+  CellsWork(const BallQueryArgs& args, Workspace& workspace) {
     constexpr int kMostTableBits = 24;
-    work.grid = BallGrid::of(args, kBucketBits, kMostTableBits);
-    const int64_t buckets = int64_t{1} << work.grid.bits;
+    grid = BallGrid::of(args, kBucketBits, kMostTableBits);
+    const int64_t buckets = int64_t{1} << grid.bits;
     const int64_t before = workspace.bytes();
-    work.cursor = workspace.take<uint32_t>(1);
-    work.count = workspace.take<uint32_t>(buckets);
-    work.cleared = workspace.bytes() - before;
-    work.begin = workspace.take<uint32_t>(buckets + (buckets >> kBucketBits));
-    work.rank = workspace.take<uint32_t>(args.points.total_rows());
-    work.in_order = workspace.take<float4>(args.points.total_rows());
-    work.point = workspace.take<float4>(args.points.total_rows());
-    work.box = workspace.take<float4>(2 * ceil_div<int64_t>(args.points.total_rows(), 32));
-    return work;
+    cursor = workspace.take<uint32_t>(1);
+    count = workspace.take<uint32_t>(buckets);
+    cleared = workspace.bytes() - before;
+    begin = workspace.take<uint32_t>(buckets + (buckets >> kBucketBits));
+    rank = workspace.take<uint32_t>(args.points.total_rows());
+    in_order = workspace.take<float4>(args.points.total_rows());
+    point = workspace.take<float4>(args.points.total_rows());
+    box = workspace.take<float4>(2 * ceil_div<int64_t>(args.points.total_rows(), 32));
   }
   // Where `begin` holds the begin of a bucket; the next word is its end.
   static __device__ uint32_t slot(uint32_t bucket) { return bucket + (bucket >> kBucketBits); }

@@ -24,7 +24,7 @@ __device__ __forceinline__ void clouds_of_rows(const BallQueryArgs& args, int64_
   if (threadIdx.x == 0) lowest = 0x7fffffff, highest = -1;
   __syncthreads();
   for (int64_t row = begin + threadIdx.x; row < end; row += kThreads) {
-    const int b = static_cast<int>(BallQuery::of(args, row).cloud);
+    const int b = static_cast<int>(args.query.find(row).cloud);
     if (b >= 0) {
       atomicMin(&lowest, b);
       atomicMax(&highest, b);
@@ -111,11 +111,11 @@ __global__ void __launch_bounds__(kThreads)
   const int queries = static_cast<int>(max(int64_t{0}, min(int64_t{kQueries}, end - begin)));
 
   if (lane < kQueries) {
-    BallQuery query{-1, 0};
-    if (lane < queries) query = BallQuery::of(args, begin + lane);
+    CloudBatch::Place query{-1, 0};
+    if (lane < queries) query = args.query.find(begin + lane);
     rows.cloud[lane] = static_cast<int>(query.cloud);
     rows.q[lane] =
-        query.cloud >= 0 ? load_row(args, args.query.data, query.base) : Point3{0.0f, 0.0f, 0.0f};
+        query.cloud >= 0 ? load_row(args, args.query.data, query.element) : Point3{0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int r = 0; r < kRadii; ++r) rows.ball[lane][r] = {0, -1};
   }
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32;
   const int64_t row = global_thread() / 32;
   if (row >= args.rows()) return;
-  const BallQuery query = BallQuery::of(args, row);
+  const CloudBatch::Place query = args.query.find(row);
   const BallCloud cloud = BallCloud::of(args, query.cloud);
   for (int r = 0; r < args.radii; ++r) {
     const auto test = BallTest<C>::of(args, r);
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
       C d = 0;
       bool hit = false;
       if (base + lane < cloud.points) {
-        d = dist2_rows<C>(args, cloud.base + (base + lane) * args.points.row_stride, query.base);
+        d = dist2_rows<C>(args, cloud.base + (base + lane) * args.points.row_stride, query.element);
         hit = test(d);
       }
       const unsigned mask = __ballot_sync(kFullWarp, hit);

@@ -67,11 +67,9 @@ struct MlpSlot {
     const int64_t b = row / args.query.rows;
     const int64_t i = args.idx[row * args.idx_stride + slot];
     const bool inside = i >= 0 && i < args.points.rows;
-    MlpSlot from;
-    from.point = inside ? b * args.points.cloud_stride + i * args.points.row_stride : -1;
-    from.query = b * args.query.cloud_stride + (row - b * args.query.rows) * args.query.row_stride;
-    from.feature = b * args.points.rows + i;
-    return from;
+    return {inside ? b * args.points.cloud_stride + i * args.points.row_stride : -1,
+            b * args.query.cloud_stride + (row - b * args.query.rows) * args.query.row_stride,
+            b * args.points.rows + i};
   }
 };
 

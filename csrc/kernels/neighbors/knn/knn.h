@@ -44,44 +44,12 @@ struct KnnCloud : CloudRows {
   }
 };
 
-// One query: a row of the outputs.
-struct KnnQuery {
-  int64_t row;
-  int64_t cloud;  // -1: it does not exist, or belongs to none
-  int64_t at;  // element of `query` where it starts
-
-  static TORCHVOX_HD KnnQuery of(const KnnArgs& args, int64_t row) {
-    const CloudBatch::Place place = args.query.find(row);
-    return {row, place.cloud, place.element};
-  }
-};
-
-// Of points of any type and number of axes, straight from memory.
-template <class T>
-TORCHVOX_HD bool is_finite_row(const T* row, int64_t dims) {
-  for (int64_t axis = 0; axis < dims; ++axis) {
-    if (!is_finite(widen(row[axis]))) return false;
-  }
-  return true;
-}
-
 template <class T>
 TORCHVOX_HD compute_t<T> row_distance(const KnnArgs& args, const T* p, const T* q) {
-  using C = compute_t<T>;
-  C sum = 0;
-  if (args.manhattan) {
-    for (int64_t axis = 0; axis < args.points.columns; ++axis)
-      sum += std::fabs(widen(p[axis]) - widen(q[axis]));
-  } else if (args.order == DistOrder::kPn2) {
-    const C dx = widen(p[0]) - widen(q[0]), dy = widen(p[1]) - widen(q[1]),
-            dz = widen(p[2]) - widen(q[2]);
-    sum = fma_rn(dz, dz, fma_rn(dx, dx, dy * dy));
-  } else {
-    for (int64_t axis = 0; axis < args.points.columns; ++axis) {
-      const C d = widen(p[axis]) - widen(q[axis]);
-      sum = fma_rn(d, d, sum);
-    }
-  }
+  if (!args.manhattan) return dist2_rows(args.order, args.points.columns, p, q);
+  compute_t<T> sum = 0;
+  for (int64_t axis = 0; axis < args.points.columns; ++axis)
+    sum += std::fabs(widen(p[axis]) - widen(q[axis]));
   return sum;
 }
 
@@ -110,10 +78,7 @@ TORCHVOX_HD void write_none(const KnnArgs& args, int64_t row, int64_t slot) {
 
 // The points as they are put in spatial order.
 inline CandidatePoints points_to_order(const KnnArgs& args) {
-  CandidatePoints points;
-  points.points = args.points;
-  points.order = args.order;
-  return points;
+  return {args.points, args.order};
 }
 
 // Points of at most three axes in fp32, compared by their squared distance, have fast kernels.

@@ -280,11 +280,12 @@ struct Neighbor {
 
 // Any number of axes, any dtype and norm: measures every point. `found` is scratch.
 template <class T>
-void search_all(const KnnArgs& args, const KnnQuery& query,
+void search_all(const KnnArgs& args, int64_t row,
                 std::vector<Neighbor<compute_t<T>>>& found) {
   using C = compute_t<T>;
+  const CloudBatch::Place query = args.query.find(row);
   const KnnCloud cloud = query.cloud < 0 ? KnnCloud{} : KnnCloud::of(args, query.cloud);
-  const T* const q = static_cast<const T*>(args.query.data) + query.at;
+  const T* const q = static_cast<const T*>(args.query.data) + query.element;
   const T* const points = static_cast<const T*>(args.points.data) + cloud.base;
   found.clear();
   const uint32_t count =
@@ -299,9 +300,9 @@ void search_all(const KnnArgs& args, const KnnQuery& query,
   }
   std::sort(found.begin(), found.begin() + kept);
   for (int64_t j = 0; j < kept; ++j) {
-    write_neighbor(args, query.row, j, found[j].dist2, found[j].point, cloud.index_base);
+    write_neighbor(args, row, j, found[j].dist2, found[j].point, cloud.index_base);
   }
-  for (int64_t j = kept; j < args.k; ++j) write_none<C>(args, query.row, j);
+  for (int64_t j = kept; j < args.k; ++j) write_none<C>(args, row, j);
 }
 
 TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin,
@@ -309,12 +310,12 @@ TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, 
   KnnFound found(args.k);
   std::vector<float> bounds;
   for (int64_t row = begin; row < end; ++row) {
-    const KnnQuery query = KnnQuery::of(args, row);
+    const CloudBatch::Place query = args.query.find(row);
     KnnCloud cloud{};
     int64_t count = 0;
     if (query.cloud >= 0) {
       cloud = KnnCloud::of(args, query.cloud);
-      const Point3 q = load_axes(args, args.query.data, query.at);
+      const Point3 q = load_axes(args, args.query.data, query.element);
       found.clear();
       if (is_finite(q)) tiles.search(query.cloud, q, bounds, found);
       count = found.finish();
@@ -366,7 +367,7 @@ void run_cpu(const KnnArgs& args, void*, const ParallelFor& parallel_for) {
     for_each_range(parallel_for, args.queries(), kQueriesPerTask, [&](int64_t begin, int64_t end) {
       std::vector<Neighbor<compute_t<T>>> found;
       for (int64_t row = begin; row < end; ++row) {
-        search_all<T>(args, KnnQuery::of(args, row), found);
+        search_all<T>(args, row, found);
       }
     });
   });

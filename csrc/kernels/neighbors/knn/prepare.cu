@@ -151,10 +151,10 @@ __global__ void __launch_bounds__(kThreads)
                  const __grid_constant__ KnnTiles tiles) {
   const int64_t at = global_thread();
   if (at >= tiles.rows) return;
-  const KnnQuery query = KnnQuery::of(args, tiles.first_row + at);
+  const CloudBatch::Place query = args.query.find(tiles.first_row + at);
   float4 out = make_float4(0.0f, 0.0f, 0.0f, __int_as_float(-1));
   if (query.cloud >= 0) {
-    const Point3 q = load_axes(args, args.query.data, query.at);
+    const Point3 q = load_axes(args, args.query.data, query.element);
     const OrderedCloud cloud =
         OrderedCloud::of(args, order, tiles, query.cloud, KnnCloud::of(args, query.cloud));
     if (is_finite(q) && cloud.count > 0) {

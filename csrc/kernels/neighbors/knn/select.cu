@@ -171,9 +171,9 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant_
   __shared__ C staged_dist2[kStaged];
   __shared__ int32_t staged_idx[kStaged];
   for (int64_t row = blockIdx.x; row < args.queries(); row += gridDim.x) {
-    const KnnQuery query = KnnQuery::of(args, row);
+    const CloudBatch::Place query = args.query.find(row);
     const KnnCloud cloud = query.cloud < 0 ? KnnCloud{} : KnnCloud::of(args, query.cloud);
-    const T* const q = static_cast<const T*>(args.query.data) + query.at;
+    const T* const q = static_cast<const T*>(args.query.data) + query.element;
     const Measured<T> measured{args, static_cast<const T*>(args.points.data) + cloud.base, q};
     const uint32_t count =
         cloud.points > 0 && is_finite_row(q, args.points.columns) ? cloud.points : 0;

@@ -79,7 +79,9 @@ void (*gradient_kernel_for(int64_t columns))(PillarEncodeBackwardArgs, double*) 
 }  // namespace
 
 int64_t workspace_bytes_cuda(const PillarEncodeBackwardArgs& args, const Target&) {
-  return carved_bytes<tree_of>(args);
+  Workspace workspace;
+  tree_of(args, workspace);
+  return workspace.bytes();
 }
 
 cudaError_t launch(const PillarEncodeBackwardArgs& args, void* memory, const CudaContext& context) {

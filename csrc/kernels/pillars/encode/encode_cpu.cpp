@@ -204,12 +204,13 @@ void run_cpu(const PillarEncodeArgs& args, void* memory, const ParallelFor& para
 }
 
 int64_t workspace_bytes_cpu(const PillarEncodeBackwardArgs& args) {
-  return host_tree_bytes(args.map.rows.rows, args.outputs * (args.map.decorated() + 1));
+  return carved_bytes<HostTree>(args.map.rows.rows, args.outputs * (args.map.decorated() + 1));
 }
 
 void run_cpu(const PillarEncodeBackwardArgs& args, void* memory, const ParallelFor& parallel_for) {
   const int64_t values = args.outputs * (args.map.decorated() + 1);
-  const HostTree tree(args.map.rows.rows, values, memory);
+  Workspace workspace(memory);
+  const HostTree tree(args.map.rows.rows, values, workspace);
   with_pillar_types(args.map.dtype, args.wide, [&](auto type, auto real) {
     const auto sum = sum_group_for<decltype(type), decltype(real)>(args.map.columns);
     for_each_index(parallel_for, tree.groups(), 1,

@@ -85,7 +85,7 @@ __device__ __forceinline__ void compare_shortlist(FpsShortlist<kWide, kRoom>& sh
       for (int w = 0; w < kWide; ++w) {
         if (lowers[w] && !below[w]) row.reach = max(row.reach, __float_as_int(d[w]));
       }
-      row.reach = warp_max_signed(row.reach);
+      row.reach = warp_max<int>(row.reach);
     }
     if (lane == 0) shared.row[j] = row;
   }
@@ -128,7 +128,7 @@ __device__ __forceinline__ int take_samples(FpsShortlist<kWide, kRoom>& shared, 
         open = max(open, row[w].reach);
       }
     }
-    open = warp_max_signed(open);
+    open = warp_max<int>(open);
     float4 p[kWide];
 #pragma unroll
     for (int w = 0; w < kWide; ++w) {
@@ -192,7 +192,7 @@ __device__ __forceinline__ int block_max(int of_warp, int* per_warp) {
   const unsigned lane = threadIdx.x % 32;
   if (lane == 0) per_warp[threadIdx.x / 32] = of_warp;
   __syncthreads();
-  return warp_max_signed(per_warp[lane % (kThreads / 32)]);
+  return warp_max<int>(per_warp[lane % (kThreads / 32)]);
 }
 
 // How far below the largest dist2 the shortlist reaches, adapted to what it found.
@@ -261,7 +261,7 @@ __device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer,
                                             uint32_t last_code, int wanted, ShortlistDepth& depth) {
   const int lane = threadIdx.x % 32;
   int staged = 0;
-  int of_warp = warp_max_signed(buffer.best());
+  int of_warp = warp_max<int>(buffer.best());
 #pragma unroll 1
   while (staged < wanted && staged <= Shortlist::kRoom - Shortlist::kPoints) {
     const int best = block_max<kThreads>(of_warp, shortlist.per_warp);
@@ -275,7 +275,7 @@ __device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer,
     if constexpr (!kPruned) {
 #pragma unroll 4
       for (int r = 0; r < taken; ++r) buffer.measure_from(samples[r]);
-      of_warp = warp_max_signed(buffer.best());
+      of_warp = warp_max<int>(buffer.best());
     } else {
       bool lowered = false;
       for (int base = 0; base < taken; base += 32) {  // one lane a sample: does it reach the warp?
@@ -293,7 +293,7 @@ __device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer,
           if (second != first) buffer.measure_from(r);
         }
       }
-      if (lowered) of_warp = warp_max_signed(buffer.best());
+      if (lowered) of_warp = warp_max<int>(buffer.best());
     }
   }
   return staged;

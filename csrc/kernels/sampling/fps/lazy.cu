@@ -122,7 +122,7 @@ struct FpsBlockGroup {
         if ((chosen >> lane & 1) && at < Shared::kBuffer) shared.buffer[at] = r;
       });
     }
-    best = warp_max_signed(best);
+    best = warp_max<int>(best);
     if (lane == 0 && best > 0) atomicMax(&shared.best, best);
     __syncthreads();
     if (others == 0) return;

@@ -116,7 +116,7 @@ struct FpsTiles {
     const PointBox group_box = group_boxes.at(i);
     const PointBox box = has_tile ? boxes.at(i * group + lane) : PointBox::empty();
     int mine = has_tile ? top[i * group + lane] : -1;
-    float group_top = __int_as_float(warp_max_signed(mine));
+    float group_top = __int_as_float(warp_max<int>(mine));
     int listed = 0;
     for (int base = 0; base < samples_count; base += 32) {
       const int r = base + lane;
@@ -127,7 +127,7 @@ struct FpsTiles {
       if (listed > kListed - 32 || (listed > 0 && base + 32 >= samples_count)) {
         __syncwarp();
         mine = measure_listed(i, box, mine, samples, list, listed);
-        group_top = __int_as_float(warp_max_signed(mine));
+        group_top = __int_as_float(warp_max<int>(mine));
         listed = 0;
         __syncwarp();
       }
@@ -232,7 +232,7 @@ struct FpsTiles {
         largest = fmaxf(largest, d[k]);
       }
     }
-    return warp_max_signed(__float_as_int(largest));
+    return warp_max<int>(__float_as_int(largest));
   }
 };
 

@@ -164,26 +164,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (!one_sample) fill_unused_rows(args, work.totals->rows);
 }
 
-using FusedKernel = void (*)(VoxelizeArgs, VoxelWork);
-
-template <class Real>
-FusedKernel kernel_of(const VoxelizeArgs& args) {
-  if (args.reduce == VoxelReduce::kNone) return fused_kernel<Real, ReduceKind::kCopy>;
-  return args.is_best() ? fused_kernel<Real, ReduceKind::kBest>
-                        : fused_kernel<Real, ReduceKind::kSum>;
-}
+struct FusedKernels {
+  template <class Real, ReduceKind kKind, bool kCommon = false>
+  static constexpr VoxelKernel kKernel = fused_kernel<Real, kKind, kCommon>;
+};
 
 constexpr int kNamedBytes = 12 * 1024;  // shared memory that the kernel has by name, at most
 constexpr int kDefaultSharedBytes = 48 * 1024;  // that a kernel may have without opting in
-
-FusedKernel kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
-  if (args.features == nullptr) return fused_kernel<float, ReduceKind::kNothing>;
-  if (work.common && args.reduce == VoxelReduce::kNone) {
-    return fused_kernel<float, ReduceKind::kCopy, true>;
-  }
-  if (work.common) return fused_kernel<float, ReduceKind::kSum, true>;
-  return args.points.dtype == DType::kDouble ? kernel_of<double>(args) : kernel_of<float>(args);
-}
 
 }  // namespace
 
@@ -221,7 +208,7 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
 
 cudaError_t voxelize_fused(const VoxelizeArgs& args, const VoxelWork& work,
                            const CudaContext& context) {
-  const FusedKernel kernel = kernel_for(args, work);
+  const VoxelKernel kernel = kernel_for<FusedKernels>(args, work);
   const FusedLaunch& fused = work.fused;
   if (fused.shared_bytes > kDefaultSharedBytes - kNamedBytes) {
     // One limit for every call: it belongs to the function, and other threads set it too.

@@ -110,15 +110,10 @@ struct SampleRows {
       if (begin < points.offset(0)) end = std::min(most, points.offset(0));
       return;
     }
-    const int64_t first = points.offset(sample);
-    end = std::min(most, points.offset(sample + 1));
-    if (!points.lengths.given()) return;
-    const int64_t valid = std::clamp<int64_t>(points.lengths[sample], 0, points.rows);
-    if (begin - first >= valid) {
-      sample = -1;
-    } else {
-      end = std::min(end, first + valid);
-    }
+    const CloudRows cloud = points.cloud(sample);
+    const int64_t existing = cloud.first + cloud.points;
+    end = std::min(most, begin < existing ? existing : points.offset(sample + 1));
+    if (begin >= existing) sample = -1;
   }
 };
 

@@ -21,23 +21,10 @@ __global__ void __launch_bounds__(kVoxelThreads, kResident)
   fill_unused_rows(args, work.totals->rows);
 }
 
-using ReduceKernel = void (*)(VoxelizeArgs, VoxelWork);
-
-template <class Real>
-ReduceKernel kernel_of(const VoxelizeArgs& args) {
-  if (args.reduce == VoxelReduce::kNone) return reduce_kernel<Real, ReduceKind::kCopy>;
-  return args.is_best() ? reduce_kernel<Real, ReduceKind::kBest>
-                        : reduce_kernel<Real, ReduceKind::kSum>;
-}
-
-ReduceKernel kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
-  if (args.features == nullptr) return reduce_kernel<float, ReduceKind::kNothing>;
-  if (work.common && args.reduce == VoxelReduce::kNone) {
-    return reduce_kernel<float, ReduceKind::kCopy, true>;
-  }
-  if (work.common) return reduce_kernel<float, ReduceKind::kSum, true>;
-  return args.points.dtype == DType::kDouble ? kernel_of<double>(args) : kernel_of<float>(args);
-}
+struct ReduceKernels {
+  template <class Real, ReduceKind kKind, bool kCommon = false>
+  static constexpr VoxelKernel kKernel = reduce_kernel<Real, kKind, kCommon>;
+};
 
 }  // namespace
 
@@ -50,7 +37,7 @@ cudaError_t reduce_voxels(const VoxelizeArgs& args, const VoxelWork& work,
   const int64_t threads =
       std::max(std::min(capacity, work.voxel_limit) * kSmallSegment, capacity * row_bytes / 64);
   const unsigned blocks = blocks_for(threads, kVoxelThreads, context.target, kResident);
-  return launch_after(kernel_for(args, work), blocks, kVoxelThreads, context, args, work);
+  return launch_after(kernel_for<ReduceKernels>(args, work), blocks, kVoxelThreads, context, args, work);
 }
 
 }  // namespace torchvox

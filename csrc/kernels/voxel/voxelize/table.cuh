@@ -253,10 +253,7 @@ struct VoxelTable {
   }
   __device__ __forceinline__ static Entry load_entry(const Entry* address) {
     const uint64_t both = load_relaxed(reinterpret_cast<const uint64_t*>(address));
-    Entry entry;
-    entry.first = static_cast<uint32_t>(both);
-    entry.count = static_cast<uint32_t>(both >> 32);
-    return entry;
+    return {static_cast<uint32_t>(both), static_cast<uint32_t>(both >> 32)};
   }
 };
 

@@ -87,9 +87,8 @@ void find_samples_and_rows(const VoxelizeArgs& args, VoxelCpuWork& work) {
   }
   work.row_begin[0] = 0;
   for (int64_t b = 0; b < batches; ++b) {
-    int64_t kept = work.sample_begin[b + 1] - work.sample_begin[b];
-    if (args.max_voxels >= 0) kept = std::min(kept, args.max_voxels);
-    work.row_begin[b + 1] = work.row_begin[b] + kept;
+    const int64_t found = work.sample_begin[b + 1] - work.sample_begin[b];
+    work.row_begin[b + 1] = work.row_begin[b] + args.kept(found);
   }
   work.rows = work.row_begin[batches];
 }
@@ -222,15 +221,9 @@ void write_the_rest(const VoxelizeArgs& args, const VoxelCpuWork& work,
 void write_counts(const VoxelizeArgs& args, const VoxelCpuWork& work) {
   int64_t totals[kVoxelCounts] = {};
   for (int64_t b = 0; b < args.points.clouds; ++b) {
-    const int64_t* tally = work.tallies + 5 * b;
-    const int64_t row[kVoxelCounts] = {work.row_begin[b + 1] - work.row_begin[b],
-                                       work.sample_begin[b + 1] - work.sample_begin[b],
-                                       tally[0],
-                                       tally[1],
-                                       tally[2],
-                                       tally[3],
-                                       tally[4],
-                                       0};
+    int64_t row[kVoxelCounts] = {work.row_begin[b + 1] - work.row_begin[b],
+                                 work.sample_begin[b + 1] - work.sample_begin[b]};
+    std::copy_n(work.tallies + 5 * b, 5, row + kPointsStored);
     for (int c = 0; c < kVoxelCounts; ++c) {
       args.counts[(b + 1) * kVoxelCounts + c] = static_cast<int32_t>(row[c]);
       totals[c] += row[c];
