@@ -16,7 +16,6 @@ constexpr int kThreads = 256;
 constexpr int kBoxesAtOnce = 128;
 constexpr int kPointsPerThread = 4;  // counting
 constexpr int64_t kPointsPerBlock = kThreads * kPointsPerThread;
-constexpr int64_t kMostGridRows = 65535;
 
 // The next boxes of a batch, turned once a block; `first` from the first of them.
 template <class T>
@@ -146,7 +145,7 @@ int64_t count_blocks(const PointsInBoxesArgs& args) {
 
 template <class T>
 cudaError_t launch_typed(const PointsInBoxesArgs& args, void* memory, const CudaContext& context) {
-  const unsigned batches = static_cast<unsigned>(std::min(args.batches, kMostGridRows));
+  const unsigned batches = grid_y(args.batches);
   if (args.mode == PointsInBoxesMode::kCount) {
     if (args.batches * args.boxes.rows == 0) return cudaSuccess;
     Workspace workspace(memory);

@@ -50,7 +50,6 @@ namespace {
 
 constexpr int kRowWarps = 4;
 constexpr int kPairThreads = 128;
-constexpr int64_t kMostGridRows = 65535;
 
 template <class T>
 struct IouTile {
@@ -127,9 +126,8 @@ cudaError_t launch_typed(const RotatedIouArgs& args, const CudaContext& context)
   }
   if (args.batches * args.a.rows * args.b.rows == 0) return cudaSuccess;
   const int64_t row_tiles = ceil_div<int64_t>(args.a.rows, kPairTile);
-  const dim3 grid(
-      static_cast<unsigned>(ceil_div<int64_t>(args.b.rows, kPairTile)),
-      static_cast<unsigned>(std::min<int64_t>(args.batches * row_tiles, kMostGridRows)));
+  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.b.rows, kPairTile)),
+                  grid_y(args.batches * row_tiles));
   return launch_blocks(matrix_kernel<T>, grid, kPairTileThreads, context.stream, args,
                        static_cast<int>(row_tiles));
 }

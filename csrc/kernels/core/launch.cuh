@@ -39,6 +39,21 @@ __device__ __forceinline__ int64_t global_thread() {
 }
 __device__ __forceinline__ int64_t global_stride() { return int64_t{gridDim.x} * blockDim.x; }
 
+// Threads for a matrix of rows: elements of a row side by side on x, rows on y, so that no thread
+// divides to learn which element it has. Clouds are walked on the grid's y.
+inline constexpr int kRowThreads = 256;
+
+inline unsigned grid_y(int64_t count) {
+  constexpr int64_t kMost = 65535;
+  return static_cast<unsigned>(count < kMost ? count : kMost);
+}
+
+// Elements side by side, then as many rows as make a block.
+inline dim3 block_of(int64_t elements) {
+  const auto x = static_cast<unsigned>(elements < kRowThreads ? elements : kRowThreads);
+  return dim3(x, kRowThreads / x);
+}
+
 // A chain of kernels in which each may be set up, and read the inputs of the op, while the one
 // before it drains (programmatic dependent launch, sm_90 and later). Elsewhere the same calls are
 // plain launches.

@@ -5,7 +5,6 @@
 // Indices are read once, features through the cache; each element is written once, past it.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/gather_points.h"
-#include "csrc/kernels/grouping/row_blocks.cuh"
 
 namespace torchvox {
 namespace {

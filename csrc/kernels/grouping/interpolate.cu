@@ -6,7 +6,6 @@
 // gradient once and three rows of features. Weights: one thread a query.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/interpolate.h"
-#include "csrc/kernels/grouping/row_blocks.cuh"
 
 namespace torchvox {
 namespace {

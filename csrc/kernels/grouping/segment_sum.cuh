@@ -8,7 +8,6 @@
 #pragma once
 
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/grouping/row_blocks.cuh"
 #include "csrc/kernels/grouping/segment_sum.h"
 
 namespace torchvox {

@@ -16,7 +16,6 @@ namespace {
 constexpr int kMaskThreads = 256;
 constexpr int kTilesAcross = kMaskThreads / kNmsTile;
 constexpr int kMostListed = 32 * kMaskThreads;  // pairs of a round, at most 32 a thread
-constexpr unsigned kMostGridRows = 65535;
 
 struct MaskBlock {
   float4 row_place[kNmsTile], row_shape[kNmsTile];
@@ -224,10 +223,8 @@ cudaError_t launch_nms_mask(const NmsArgs& args, const NmsScratch& scratch, cons
   const int64_t kept = args.most < chunk.begin ? args.most : chunk.begin;
   const int64_t blocks = grid.triangle + ceil_div<int64_t>(kept, kNmsTile) * grid.groups;
   if (scratch.tiles == 0 || args.most == 0) return cudaSuccess;
-  const unsigned rows =
-      static_cast<unsigned>(args.segments < kMostGridRows ? args.segments : kMostGridRows);
-  return launch_after(mask_kernel, dim3(static_cast<unsigned>(blocks), rows), kMaskThreads, context,
-                      args, scratch, chunk);
+  return launch_after(mask_kernel, dim3(static_cast<unsigned>(blocks), grid_y(args.segments)),
+                      kMaskThreads, context, args, scratch, chunk);
 }
 
 constexpr int kPrepareThreads = 128;

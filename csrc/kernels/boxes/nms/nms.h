@@ -2,7 +2,7 @@
 //
 // Entry of greedy NMS over boxes in order, and its rule for one pair. On the GPU nms.cu prepares
 // the boxes and finds the suppressing pairs as bits, decide.cu makes the greedy choice; scratch.cuh
-// is what they hand on. rotated_nms.h puts an argsort of the scores before them.
+// is what they hand on. rotated_nms.cu puts an argsort of the scores before them.
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_overlap.h"

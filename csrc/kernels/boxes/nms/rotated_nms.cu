@@ -153,7 +153,7 @@ cudaError_t launch_score_argsort(const RotatedNmsArgs& args, const ScoreArgsort&
   if (boxes == 0) return cudaSuccess;
   if (is_counted(args)) {
     const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(capacity, kBoxesPerBlock)),
-                    static_cast<unsigned>(std::min<int64_t>(args.nms.segments, 65535)));
+                    grid_y(args.nms.segments));
     return launch_blocks(count_order_kernel, grid, kCountThreads, context.stream, args, order,
                          scratch);
   }

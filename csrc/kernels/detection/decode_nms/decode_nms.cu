@@ -3,13 +3,79 @@
 // Decode + top-k + NMS on the GPU, a kernel a step. Score, refine, tie: one block a chunk of the
 // candidates of a selection; the score maps are read once, their codes of 4 bytes up to three times
 // a level. Decode: one thread a selected candidate. Rank: one warp four of them. Write: one thread
-// a row of the result.
+// a row of the result. Or all steps up to ordered rows in one cooperative launch, a block a
+// multiprocessor: most selections end at the first level, and what the launches of the others cost
+// is most of the time of one scan.
 #include "csrc/kernels/detection/decode_nms/select.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kRowThreads = 128;
+// Unit u of a kind of work: the warps of all blocks, a warp of each block at a time.
+__device__ __forceinline__ int64_t first_unit() {
+  return int64_t{threadIdx.x / 32} * gridDim.x + blockIdx.x;
+}
+__device__ __forceinline__ int64_t unit_stride() { return int64_t{blockDim.x / 32} * gridDim.x; }
+
+template <class T>
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    fused_kernel(const __grid_constant__ DecodeNmsArgs args,
+                 const __grid_constant__ DecodeWork work) {
+  __shared__ SelectShared shared;
+  const int64_t all = args.batches * work.selections, tasks = all * work.chunks;
+  const auto each_chunk = [&](auto body) {
+    for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+      __syncthreads();  // the chunk before is done with shared memory
+      body(SelectChunk(args, work, task));
+    }
+  };
+  int barrier = 0;
+  const auto wait_for_all = [&] {
+    work.barriers[barrier].arrive();
+    work.barriers[barrier++].wait();
+  };
+
+  if (blockIdx.x == 0) clear_counters(work, all);
+  each_chunk([&](const SelectChunk& chunk) { score_chunk<T>(args, work, chunk, shared); });
+  wait_for_all();
+  let_next_begin();
+  bool finished = false;
+  for (int level = 0; level < kLevels && !finished; ++level) {
+    each_chunk([&](const SelectChunk& chunk) { refine_chunk(work, chunk, level, shared, all); });
+    wait_for_all();
+    finished = work.unfinished[level] == 0;
+  }
+  if (!finished) {
+    each_chunk([&](const SelectChunk& chunk) { list_ties(work, chunk, shared, all); });
+    wait_for_all();
+  }
+
+  const int64_t decodes = ceil_div<int64_t>(work.listed_capacity, 32);
+  for (int64_t unit = first_unit(); unit < all * decodes; unit += unit_stride()) {
+    const int64_t selection = unit / decodes;
+    const int64_t i = (unit - selection * decodes) * 32 + threadIdx.x % 32;
+    if (i < listed_of(work, selection)) decode_listed<T>(args, work, selection, i);
+  }
+  wait_for_all();
+  const int64_t ranks = ceil_div<int64_t>(work.listed_capacity, kRankEach);
+  for (int64_t unit = first_unit(); unit < work.rows.segments * ranks; unit += unit_stride()) {
+    const int64_t segment = unit / ranks;
+    rank_listed(args, work, segment, (unit - segment * ranks) * kRankEach);
+  }
+}
+
+// All steps up to ordered rows, in one cooperative launch.
+cudaError_t decode_fused(const DecodeNmsArgs& args, const DecodeWork& work,
+                         const CudaContext& context) {
+  void* parameters[] = {const_cast<DecodeNmsArgs*>(&args), const_cast<DecodeWork*>(&work)};
+  return with_map_type(args.dtype, [&](auto type) {
+    return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(fused_kernel<decltype(type)>),
+                                       context.target.multiprocessors, kFusedThreads, parameters, 0,
+                                       context.stream);
+  });
+}
+
+constexpr int kItemThreads = 128;
 
 template <class T>
 __global__ void __launch_bounds__(kDecodeThreads)
@@ -41,13 +107,13 @@ __global__ void __launch_bounds__(kDecodeThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kItemThreads)
     decode_kernel(const __grid_constant__ DecodeNmsArgs args,
                   const __grid_constant__ DecodeWork work, int64_t blocks_each) {
   let_next_begin();
   wait_for_previous();
   const int64_t selection = blockIdx.x / blocks_each;
-  const int64_t i = (blockIdx.x - selection * blocks_each) * kRowThreads + threadIdx.x;
+  const int64_t i = (blockIdx.x - selection * blocks_each) * kItemThreads + threadIdx.x;
   if (i < listed_of(work, selection)) decode_listed<T>(args, work, selection, i);
 }
 
@@ -61,7 +127,7 @@ __global__ void __launch_bounds__(32 * kRankWarps)
   rank_listed(args, work, segment, tile * kRankTile + threadIdx.x / 32 * kRankEach);
 }
 
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kItemThreads)
     write_kernel(const __grid_constant__ DecodeNmsArgs args,
                  const __grid_constant__ DecodeWork work, int64_t items) {
   wait_for_previous();
@@ -86,9 +152,9 @@ cudaError_t launch_steps(const DecodeNmsArgs& args, const DecodeWork& work,
     }
     TORCHVOX_CUDA_CHECK(launch_after(tie_kernel, grid(tasks), kDecodeThreads, context, args, work));
   }
-  const int64_t decodes = ceil_div<int64_t>(work.listed_capacity, kRowThreads);
+  const int64_t decodes = ceil_div<int64_t>(work.listed_capacity, kItemThreads);
   if (decodes == 0) return cudaSuccess;
-  TORCHVOX_CUDA_CHECK(launch_after(decode_kernel<T>, grid(all * decodes), kRowThreads, context,
+  TORCHVOX_CUDA_CHECK(launch_after(decode_kernel<T>, grid(all * decodes), kItemThreads, context,
                                    args, work, decodes));
   const int64_t tiles = ceil_div<int64_t>(work.listed_capacity, kRankTile);
   return launch_after(rank_kernel, grid(work.rows.segments * tiles), 32 * kRankWarps, context, args,
@@ -117,7 +183,7 @@ cudaError_t launch(const DecodeNmsArgs& args, void* workspace, const CudaContext
   }
   const int64_t items =
       work.rows.segments * work.rows.most + args.batches * args.rows() + args.batches;
-  return launch_items_after(write_kernel, items, kRowThreads, context, args, work, items);
+  return launch_items_after(write_kernel, items, kItemThreads, context, args, work, items);
 }
 
 }  // namespace torchvox

@@ -7,8 +7,7 @@
 //   nms             the greedy choice in that order                      boxes/nms/
 //   write           rows of the result                                   rows.h
 //
-// rule.h says what a candidate is and scores. decode_nms.cu launches a kernel a step, fused.cu one
-// for all up to NMS; work.cuh is their workspace. CPU: decode_nms_cpu.cpp.
+// decode_nms.cu launches a kernel a step, or one for all up to NMS; work.cuh is their workspace.
 #pragma once
 
 #include "csrc/kernels/core/plan_override.h"

@@ -107,8 +107,4 @@ struct DecodeWork {
   }
 };
 
-// All steps up to ordered rows, in one cooperative launch.
-cudaError_t decode_fused(const DecodeNmsArgs& args, const DecodeWork& work,
-                         const CudaContext& context);
-
 }  // namespace torchvox

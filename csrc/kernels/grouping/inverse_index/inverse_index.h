@@ -4,7 +4,7 @@
 // inverse index lists, for each row of the features, the slots that name it. A gradient that walks
 // it has one fixed order of addition and needs no atomics (segment_sum.h).
 //
-// On the GPU count.cuh sorts by counting in shared memory, inverse_index.cu by radix sort; on the
+// On the GPU inverse_index.cu sorts by counting in shared memory or by radix sort; on the
 // CPU inverse_index_cpu.cpp counts. Before them, NeighborRowsArgs makes any neighbor list flat.
 #pragma once
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of ball_query. Plans, chosen in plan.cpp: scan.cu passes over the points of a cloud in
-// index order, up to the k-th hit; cells bins the points into a hash grid (plan.h, ball_query.cu)
-// and searches the cells around a query (cells_query.cu). rule.h is the rule of all, kernels.cuh
-// what the CUDA files share. CPU: ball_query_cpu.cpp, over the planes of planes_cpu.h.
+// Entry of ball_query, and the rule of all its plans. scan.cu passes over the points of a cloud in
+// index order, up to the k-th hit; ball_query.cu bins the points into a hash grid and searches the
+// cells around a query. kernels.cuh is what they share. CPU, and the choice: ball_query_cpu.cpp.
 #pragma once
 
 #include <cmath>

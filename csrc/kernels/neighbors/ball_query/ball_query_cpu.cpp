@@ -182,10 +182,11 @@ float largest_outer(const BallQueryArgs& args) {
   return static_cast<float>(outer);
 }
 
+template <class C = float>
 void finish_row(const BallQueryArgs& args, const BallCloud& cloud, int64_t row, int r, int64_t hits,
                 int64_t first) {
   args.count[row * args.counts + r] = static_cast<int32_t>(hits);
-  write_fill<float>(args, row, r, hits, 1, fill_index(args, cloud, first));
+  write_fill<C>(args, row, r, hits, 1, fill_index(args, cloud, first));
 }
 
 // One query while its cloud is passed over in index order.

@@ -49,9 +49,6 @@ struct CellsWork {
   static __device__ uint32_t slot(uint32_t bucket) { return bucket + (bucket >> kBucketBits); }
 };
 
-cudaError_t launch_cells_queries(const BallQueryArgs& args, const CellsWork& work,
-                                 const CudaContext& context);
-
 // Hits of a warp as bits: of 1024 points in index order, bit i of the word of lane s stands for
 // point 32 s + i. Testing points then branches on nothing, and rows are written by slot, coalesced.
 

@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kThreads)
     CloudBatch::Place query{-1, 0};
     if (lane < queries) query = args.query.find(begin + lane);
     rows.cloud[lane] = static_cast<int>(query.cloud);
-    rows.q[lane] =
-        query.cloud >= 0 ? load_row(args, args.query.data, query.element) : Point3{0.0f, 0.0f, 0.0f};
+    rows.q[lane] = query.cloud >= 0 ? load_row(args, args.query.data, query.element)
+                                    : Point3{0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int r = 0; r < kRadii; ++r) rows.ball[lane][r] = {0, -1};
   }

@@ -2,8 +2,8 @@
 //
 // Entry of group_mlp_max: the gather, a shared MLP and the maximum over each ball in one pass. On
 // the GPU 16-bit layers run on tensor cores: prepare.cu packs the layers and computes the features'
-// part of the first one, mma.cu all else, on tiles of mma_tiles.cuh. portable.cu takes the rest.
-// plan.cpp chooses; rule.h says what a layer reads and gives. CPU: group_mlp_max_cpu.cpp.
+// part of the first one, mma.cu all else, on tiles of mma_tiles.cuh. group_mlp_max.cu takes the
+// rest. CPU, and the choice: group_mlp_max_cpu.cpp.
 #pragma once
 
 #include "csrc/kernels/neighbors/query_and_group.h"

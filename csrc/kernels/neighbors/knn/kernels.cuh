@@ -47,18 +47,18 @@ struct KnnTiles {
   uint32_t* home = nullptr;  // [rows] the tile on whose stretch of the curve the query lies
 
   // For `clouds` clouds at a time.
-  KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace);
+  KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace)
+      : groups_per_cloud(ceil_div<int64_t>(args.points.rows, kKnnGroup)) {
+    groups = args.points.packed ? args.points.rows / kKnnGroup + args.points.clouds
+                                : clouds * groups_per_cloud;
+    rows = args.points.packed ? args.query.rows : clouds * args.query.rows;
+    boxes = workspace.take<Group>(groups);
+    low = workspace.take<float4>(groups);
+    high = workspace.take<float4>(groups);
+    query = workspace.take<float4>(rows);
+    home = workspace.take<uint32_t>(rows);
+  }
 };
-
-// Tiles of the clouds of `order`, and their order, which one block a cloud makes for batched clouds
-// of up to so many points; then the queries.
-inline constexpr int64_t kMostBlockOrdered = 4096;
-cudaError_t make_knn_block_order(const CandidatePoints& args, SpatialOrder& order,
-                                 const KnnTiles& tiles, cudaStream_t stream);
-cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
-                           cudaStream_t stream);
-cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
-                             cudaStream_t stream);
 
 // Visits the tiles that may hold a neighbor, nearest first.
 cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,

@@ -1,12 +1,196 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn on the GPU: the kernel that plan.cpp chose; for tiles the steps order, boxes, queries and
-// search, for as many clouds at a time as share the workspace.
+// knn on the GPU: the chosen kernel; for tiles the steps order, boxes, queries and search, for as
+// many clouds at a time as share the workspace. The order of a small cloud: one block a cloud,
+// whose points are sorted in registers as words of 32 bits. Boxes: one block a group of tiles, one
+// warp a tile, 16 bytes a point. Queries: one thread a query, which finds the tile to begin with by
+// binary search.
+#include <cub/block/block_radix_sort.cuh>
+
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
 #include "csrc/kernels/neighbors/knn/knn.h"
 
 namespace torchvox {
 namespace {
+
+// One block a cloud orders batched clouds of up to so many points.
+constexpr int64_t kMostBlockOrdered = 4096;
+constexpr int kIndexBits = 12;  // of a point in its cloud
+constexpr int kAxisBits = 6;
+constexpr uint32_t kLast = 1u << (kIndexBits + 3 * kAxisBits);  // after the finite points
+static_assert(kMostBlockOrdered <= 1 << kIndexBits);
+
+// Box and number of the finite points, for all threads.
+__device__ CloudSummary summarize(const CandidatePoints& args, const CandidateCloud& cloud) {
+  __shared__ CloudSummary shared;
+  if (threadIdx.x == 0) shared = CloudSummary{};
+  __syncthreads();
+  CloudSummary mine{};
+  for (uint32_t i = threadIdx.x; i < cloud.points; i += blockDim.x) {
+    const Point3 p = load_point(args, cloud, i);
+    if (!is_finite(p)) continue;
+    const float axes[3] = {p.a, p.b, p.c};
+    for (int axis = 0; axis < 3; ++axis) {
+      const uint32_t bits = ordered_bits(axes[axis]);
+      mine.low[axis] = max(mine.low[axis], ~bits);
+      mine.high[axis] = max(mine.high[axis], bits);
+    }
+    ++mine.candidates;
+  }
+  __syncwarp();
+  for (int axis = 0; axis < 3; ++axis) {
+    mine.low[axis] = warp_max(mine.low[axis]);
+    mine.high[axis] = warp_max(mine.high[axis]);
+  }
+  if (threadIdx.x % 32 == 0) {
+    for (int axis = 0; axis < 3; ++axis) {
+      atomicMax(&shared.low[axis], mine.low[axis]);
+      atomicMax(&shared.high[axis], mine.high[axis]);
+    }
+  }
+  if (mine.candidates > 0) atomicAdd(&shared.candidates, mine.candidates);
+  __syncthreads();
+  return shared;
+}
+
+// One block puts one cloud in order: a word a point, its place on the curve and its index, sorted
+// in registers; then the boxes of its tiles, a warp a tile, and of its groups, a warp a group.
+template <int kThreads, int kEach>
+__global__ void __launch_bounds__(kThreads)
+    block_order_kernel(const __grid_constant__ CandidatePoints args,
+                       const __grid_constant__ SpatialOrder order,
+                       const __grid_constant__ KnnTiles tiles) {
+  using Sort = cub::BlockRadixSort<uint32_t, kThreads, kEach>;
+  __shared__ typename Sort::TempStorage storage;
+  const CandidateCloud cloud = CandidateCloud::of(args, order.first_cloud + blockIdx.x);
+  const CloudSummary summary = summarize(args, cloud);
+  if (threadIdx.x == 0) order.summaries[blockIdx.x] = summary;
+
+  uint32_t key[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const uint32_t i = threadIdx.x + j * kThreads;
+    key[j] = kLast;
+    if (i >= cloud.points) continue;
+    const Point3 p = load_point(args, cloud, i);
+    if (is_finite(p)) key[j] = curve_place(p, summary, kAxisBits) << kIndexBits | i;
+  }
+  Sort(storage).SortBlockedToStriped(key, kIndexBits, kIndexBits + 3 * kAxisBits + 1);
+
+  const int64_t position = int64_t{blockIdx.x} * args.points.rows;
+  const int64_t first_group = blockIdx.x * tiles.groups_per_cloud;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const uint32_t at = threadIdx.x + j * kThreads;
+    if (at / 32 * 32 >= summary.candidates) continue;  // all of the warp
+    PointBox box = PointBox::empty();
+    if (at < summary.candidates) {
+      const uint32_t i = key[j] & ((1u << kIndexBits) - 1);
+      const Point3 p = load_point(args, cloud, i);
+      const float4 point = make_float4(p.a, p.b, p.c, __uint_as_float(i));
+      order.sorted[position + at] = point;
+      order.sort.keys[order.sort.current][position + at] = key[j] >> kIndexBits;
+      box.extend(point);
+    }
+    put_box(tiles.boxes[first_group + at / kKnnGroup], at % kKnnGroup / kKnnTile, warp_box(box));
+  }
+  __syncthreads();
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t group = threadIdx.x / 32; group * kKnnGroup < summary.candidates;
+       group += kThreads / 32) {
+    PointBox box = PointBox::empty();
+    if (group * kKnnGroup + lane * kKnnTile < summary.candidates) {
+      box = box_of(tiles.boxes[first_group + group], lane);
+    }
+    box = warp_box(box);
+    if (lane == 0) put_group_box(tiles, first_group + group, box);
+  }
+}
+
+constexpr int kThreads = 256;
+
+// Whose group `number` is. Its first group may lie after `number` when offsets are in disorder.
+__device__ __forceinline__ int64_t cloud_of_group(const KnnArgs& args, const SpatialOrder& order,
+                                                  const KnnTiles& tiles, int64_t number) {
+  if (!args.points.packed) return order.first_cloud + number / tiles.groups_per_cloud;
+  return last_where(int64_t{0}, args.points.clouds, [&](int64_t b) {
+    return clamp_index(args.points.offsets[b], 0, args.points.rows) / kKnnGroup + b <= number;
+  });
+}
+
+// One block a group, one warp a tile. Tiles without points get empty boxes, and so do the packed
+// groups of no cloud, which are read where offsets in disorder make clouds overlap.
+__global__ void __launch_bounds__(kKnnGroup)
+    box_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
+               const __grid_constant__ KnnTiles tiles) {
+  __shared__ KnnTiles::Group sides;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t number = blockIdx.x;
+  const int64_t b = cloud_of_group(args, order, tiles, number);
+  const OrderedCloud cloud = OrderedCloud::of(args, order, tiles, b, KnnCloud::of(args, b));
+  const int64_t at = (number - cloud.first_group) * kKnnGroup + threadIdx.x;
+  if (!args.points.packed && at - threadIdx.x >= cloud.count) return;  // all of the block
+  PointBox box = PointBox::empty();
+  if (at >= 0 && at < cloud.count) box.extend(order.sorted[cloud.position + at]);
+  put_box(sides, warp, warp_box(box));
+  __syncthreads();
+  if (warp < 6) tiles.boxes[number].side[warp][lane] = sides.side[warp][lane];
+  if (warp > 0) return;
+  box = warp_box(box_of(sides, lane));
+  if (lane == 0) put_group_box(tiles, number, box);
+}
+
+// The last tile that begins at or before `place` on the curve, 0 when there is none.
+__device__ __forceinline__ uint32_t tile_of(const SpatialOrder& order, const OrderedCloud& cloud,
+                                            uint32_t place) {
+  const uint32_t* const keys = order.sort.keys[order.sort.current] + cloud.position;
+  const uint32_t mask = (1u << (3 * order.axis_bits)) - 1;
+  return last_where(0u, ceil_div(cloud.count, uint32_t{kKnnTile}),
+                    [&](uint32_t tile) { return (keys[tile * kKnnTile] & mask) <= place; });
+}
+
+// One thread a query: its axes, its cloud, and the tile to begin with, which is usually among the
+// nearest.
+__global__ void __launch_bounds__(kThreads)
+    query_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
+                 const __grid_constant__ KnnTiles tiles) {
+  const int64_t at = global_thread();
+  if (at >= tiles.rows) return;
+  const CloudBatch::Place query = args.query.find(tiles.first_row + at);
+  float4 out = make_float4(0.0f, 0.0f, 0.0f, __int_as_float(-1));
+  if (query.cloud >= 0) {
+    const Point3 q = load_axes(args, args.query.data, query.element);
+    const OrderedCloud cloud =
+        OrderedCloud::of(args, order, tiles, query.cloud, KnnCloud::of(args, query.cloud));
+    if (is_finite(q) && cloud.count > 0) {
+      out = make_float4(q.a, q.b, q.c, __int_as_float(static_cast<int>(query.cloud)));
+      const CloudSummary& summary = order.summaries[query.cloud - order.first_cloud];
+      tiles.home[at] = tile_of(order, cloud, curve_place(q, summary, order.axis_bits));
+    }
+  }
+  tiles.query[at] = out;
+}
+
+cudaError_t make_knn_block_order(const CandidatePoints& args, SpatialOrder& order,
+                                 const KnnTiles& tiles, cudaStream_t stream) {
+  order.axis_bits = kAxisBits;
+  order.sort.current = 0;
+  const bool small = args.points.rows <= 1024;
+  return launch_blocks(small ? block_order_kernel<256, 4> : block_order_kernel<1024, 4>,
+                       grid_x(order.clouds), small ? 256 : 1024, stream, args, order, tiles);
+}
+
+cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                           cudaStream_t stream) {
+  if (tiles.groups == 0) return cudaSuccess;
+  return launch_blocks(box_kernel, grid_x(tiles.groups), kKnnGroup, stream, args, order, tiles);
+}
+
+cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
+                             cudaStream_t stream) {
+  const unsigned blocks = grid_x(ceil_div<int64_t>(tiles.rows, kThreads));
+  return launch_blocks(query_kernel, blocks, kThreads, stream, args, order, tiles);
+}
 
 constexpr int64_t kPointsAtOnce = int64_t{1} << 25;  // in order; a workspace that stops growing
 

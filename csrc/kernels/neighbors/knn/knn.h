@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of knn. Kernels, chosen in plan.cpp: scan.cu measures every point; tiles.cu visits the
-// tiles of a spatial order, nearest first, after prepare.cu has made order, boxes and queries;
-// select.cu takes whatever those do not. common.h is the rule of all, list.cuh a warp's list of
-// neighbors. CPU: knn_cpu.cpp, over the tiles of tiles_cpu.h.
+// Entry of knn, and the rule of all its kernels. scan.cu measures every point; tiles.cu visits the
+// tiles of a spatial order, nearest first, after knn.cu has made order, boxes and queries;
+// select.cu takes whatever those do not. list.cuh is a warp's list of neighbors. CPU, and the
+// choice: knn_cpu.cpp.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
@@ -77,9 +77,7 @@ TORCHVOX_HD void write_none(const KnnArgs& args, int64_t row, int64_t slot) {
 }
 
 // The points as they are put in spatial order.
-inline CandidatePoints points_to_order(const KnnArgs& args) {
-  return {args.points, args.order};
-}
+inline CandidatePoints points_to_order(const KnnArgs& args) { return {args.points, args.order}; }
 
 // Points of at most three axes in fp32, compared by their squared distance, have fast kernels.
 inline bool is_fast(const KnnArgs& args) {

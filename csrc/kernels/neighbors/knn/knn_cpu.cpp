@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn on the CPU, in tasks of 16 queries: over tiles of a spatial order (tiles_cpu.h), or over
+// knn on the CPU, in tasks of 16 queries: over tiles of a spatial order, or over
 // every point for few queries, more axes, doubles and norm 1.
 #include <algorithm>
 #include <vector>
@@ -280,8 +280,7 @@ struct Neighbor {
 
 // Any number of axes, any dtype and norm: measures every point. `found` is scratch.
 template <class T>
-void search_all(const KnnArgs& args, int64_t row,
-                std::vector<Neighbor<compute_t<T>>>& found) {
+void search_all(const KnnArgs& args, int64_t row, std::vector<Neighbor<compute_t<T>>>& found) {
   using C = compute_t<T>;
   const CloudBatch::Place query = args.query.find(row);
   const KnnCloud cloud = query.cloud < 0 ? KnnCloud{} : KnnCloud::of(args, query.cloud);

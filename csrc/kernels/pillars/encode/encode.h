@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of pillar_encode and its gradient. On the GPU ../prepare.cu lists the points of each pillar
-// and the row of each cell, encode.cu encodes, backward.cu has the gradient; channel.h is the
-// arithmetic of one channel. CPU: encode_cpu.cpp.
+// Entry of pillar_encode and its gradient, and the arithmetic of one channel of one pillar. With
+// u = p - center and the weight split into its columns W_p | W_i | W_m | W_c (point, other
+// features, offset to the mean, to the center),
+//   W f + bias = A [u; i] + k,   A = [W_p + W_m + W_c | W_i],   k = bias + W_p c + W_m (c - mean):
+// the maximum over the points needs A alone, and k once. Legacy columns drop W_p c.
+//
+// On the GPU ../prepare.cu lists the points of each pillar and the row of each cell before
+// encode.cu.
 #pragma once
 
 #include "csrc/kernels/pillars/moments.h"

@@ -189,7 +189,7 @@ using BlockKernel = void (*)(FpsArgs, int64_t, int64_t);
 // Points a thread from which on, at 2048 points, clouds are worth the ordering.
 constexpr int kLeastOrdered = 4;
 
-// Of the classes of plan.cpp.
+// Of the classes of kBlockTable.
 BlockKernel kernel_of(const FpsPlan::BlockClass& block) {
   switch (block.threads << 8 | block.points_per_thread) {
     case 32 << 8 | 1: return block_kernel<32, 1, false>;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of furthest point sampling. On the GPU (plan.cpp chooses) block.cu keeps a cloud in the
-// registers of one block; lazy.cu shares a large one among a group of blocks, over tiles
-// (tiles.cuh) of a spatial order; furthest_point_sample.cu puts them together and has the generic
-// kernel. candidates.cuh takes many samples at a time, device.cuh has the argmax and the special
-// slots; cloud.h is the rule of all. CPU: furthest_point_sample_cpu.cpp, over tiles_cpu.h.
+// Entry of furthest point sampling, the rule of all its algorithms, and the plan of a launch. On
+// the GPU block.cu keeps a cloud in the registers of one block; lazy.cu shares a large one among a
+// group of blocks, over tiles (tiles.cuh) of a spatial order; furthest_point_sample.cu puts them
+// together and has the generic kernel. candidates.cuh takes many samples at a time, device.cuh has
+// the argmax and the special slots. CPU, and the choice: furthest_point_sample_cpu.cpp.
 #pragma once
 
 #include <limits>

@@ -166,7 +166,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
 
 struct FusedKernels {
   template <class Real, ReduceKind kKind, bool kCommon = false>
-  static constexpr VoxelKernel kKernel = fused_kernel<Real, kKind, kCommon>;
+  static VoxelKernel of() {
+    return fused_kernel<Real, kKind, kCommon>;
+  }
 };
 
 constexpr int kNamedBytes = 12 * 1024;  // shared memory that the kernel has by name, at most

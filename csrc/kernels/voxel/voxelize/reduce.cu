@@ -23,7 +23,9 @@ __global__ void __launch_bounds__(kVoxelThreads, kResident)
 
 struct ReduceKernels {
   template <class Real, ReduceKind kKind, bool kCommon = false>
-  static constexpr VoxelKernel kKernel = reduce_kernel<Real, kKind, kCommon>;
+  static VoxelKernel of() {
+    return reduce_kernel<Real, kKind, kCommon>;
+  }
 };
 
 }  // namespace
@@ -37,7 +39,8 @@ cudaError_t reduce_voxels(const VoxelizeArgs& args, const VoxelWork& work,
   const int64_t threads =
       std::max(std::min(capacity, work.voxel_limit) * kSmallSegment, capacity * row_bytes / 64);
   const unsigned blocks = blocks_for(threads, kVoxelThreads, context.target, kResident);
-  return launch_after(kernel_for<ReduceKernels>(args, work), blocks, kVoxelThreads, context, args, work);
+  return launch_after(kernel_for<ReduceKernels>(args, work), blocks, kVoxelThreads, context, args,
+                      work);
 }
 
 }  // namespace torchvox

@@ -461,4 +461,24 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
   }
 }
 
+// The instance of a call; Kernels::of<Real, kind, common>() names each.
+using VoxelKernel = void (*)(VoxelizeArgs, VoxelWork);
+
+template <class Kernels, class Real>
+VoxelKernel kernel_of(const VoxelizeArgs& args) {
+  if (args.reduce == VoxelReduce::kNone) return Kernels::template of<Real, ReduceKind::kCopy>();
+  return args.is_best() ? Kernels::template of<Real, ReduceKind::kBest>()
+                        : Kernels::template of<Real, ReduceKind::kSum>();
+}
+template <class Kernels>
+VoxelKernel kernel_for(const VoxelizeArgs& args, const VoxelWork& work) {
+  if (args.features == nullptr) return Kernels::template of<float, ReduceKind::kNothing>();
+  if (work.common && args.reduce == VoxelReduce::kNone) {
+    return Kernels::template of<float, ReduceKind::kCopy, true>();
+  }
+  if (work.common) return Kernels::template of<float, ReduceKind::kSum, true>();
+  return args.points.dtype == DType::kDouble ? kernel_of<Kernels, double>(args)
+                                             : kernel_of<Kernels, float>(args);
+}
+
 }  // namespace torchvox
