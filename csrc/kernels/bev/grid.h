@@ -26,8 +26,7 @@ struct BevGrid {
   float lower[3];  // meters
   float upper[3];  // meters
   float resolution[2];  // meters a cell along x and y: fp32(upper - lower) / fp32(cells)
-  int64_t nx = 0;
-  int64_t ny = 0;
+  int64_t nx = 0, ny = 0;
   BevOrientation orientation = BevOrientation::kGrid;
 
   TORCHVOX_HD int64_t cells() const { return nx * ny; }

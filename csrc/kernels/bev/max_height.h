@@ -105,8 +105,7 @@ template <class Key>
 struct BevTable {
   Key* keys;  // [batches * cells]
   int32_t* counters;  // [batches, kBevCounts], for the host
-  int64_t key_bytes;
-  int64_t bytes;
+  int64_t key_bytes, bytes;
 
   BevTable(const BevMaxHeightArgs& args, void* base) {
     Workspace workspace(base);

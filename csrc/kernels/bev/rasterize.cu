@@ -63,8 +63,7 @@ __device__ __forceinline__ float sum_cells(const BevRasterizeArgs& args, int64_t
   for (int k = begin; k < end; ++k) owners[k] = static_cast<uint8_t>(lane);
   __syncwarp();
   for (int base = 0; base < tasks; base += 32) {
-    const int task = base + lane;
-    const int owner = task < tasks ? owners[task] : 0;
+    const int task = base + lane, owner = task < tasks ? owners[task] : 0;
     const int64_t from = __shfl_sync(all, first, owner), many = __shfl_sync(all, count, owner);
     const int64_t skip = int64_t{kMeanBlock} * (task - __shfl_sync(all, begin, owner));
     if (task < tasks) {
@@ -138,8 +137,7 @@ __global__ void __launch_bounds__(kBevThreads)
   let_next_begin();
   wait_for_previous();
   for (uint32_t g = blockIdx.x; g < *tables.large_count; g += gridDim.x) {
-    const int64_t cell = tables.large_cells[g];
-    const int64_t count = tables.count[cell];
+    const int64_t cell = tables.large_cells[g], count = tables.count[cell];
     const float sum = sum_large(args, args.cell_offsets[cell], count, sums);
     if (threadIdx.x == 0) tables.mean[cell] = quiet(sum / static_cast<float>(count));
   }

@@ -46,8 +46,7 @@ cudaError_t launch_clear(const CudaContext& context, const Fills&... fills) {
 
 // What one thread looks at; `sample` is -1 where there is no point.
 struct BevThread {
-  int64_t row;
-  int64_t sample;
+  int64_t row, sample;
   BevPoint point;
 
   __device__ bool used() const { return point.fate == BevFate::kUsed; }

@@ -85,8 +85,7 @@ struct BFloat16 {
 TORCHVOX_HD float widen(BFloat16 x) { return bit_cast<float>(uint32_t{x.bits} << 16); }
 TORCHVOX_HD float widen(Half x) {
   const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;
-  const uint32_t exponent = (x.bits >> 10) & 0x1fu;
-  const uint32_t mantissa = x.bits & 0x3ffu;
+  const uint32_t exponent = (x.bits >> 10) & 0x1fu, mantissa = x.bits & 0x3ffu;
   if (exponent == 31) return bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
   if (exponent != 0) return bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
   // A subnormal half is mantissa * 2^-24, exact in float.

@@ -139,8 +139,7 @@ struct CloudBatch {
   }
   // Of any row: the cloud of an existing point, -1 for any other, and the element where it starts.
   struct Place {
-    int64_t cloud;
-    int64_t element;
+    int64_t cloud, element;
   };
   TORCHVOX_HD Place find(int64_t row) const {
     if (packed) return {packed_owner(row), row * row_stride};

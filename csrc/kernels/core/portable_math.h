@@ -54,8 +54,7 @@ TORCHVOX_HD float log(float x) {
   const uint32_t shift = (bits - 0x3f2aaaabu) & 0xff800000u;  // the exponent of x * 3 / 2
   const int32_t exponent = static_cast<int32_t>(shift) / 8388608;
   e += static_cast<float>(exponent);
-  const float m = bit_cast<float>(bits - shift) - 1.0f;
-  const float s = m * m;
+  const float m = bit_cast<float>(bits - shift) - 1.0f, s = m * m;
   float r = -0.130310059f, t = 0.140869141f;
   r = fma_rn(r, s, -0.121484190f);
   t = fma_rn(t, s, 0.139814854f);
@@ -95,8 +94,7 @@ struct Quarters {
 TORCHVOX_HD Quarters<float> large_quarters(float x) {
   constexpr uint32_t kTwoOverPi[] = {0x28be60dbu, 0x9391054au, 0x7f09d5f4u,
                                      0x7d4d3770u, 0x36d8a566u, 0x4f10e410u};
-  const uint32_t bits = float_bits(x);
-  const uint32_t significand = (bits << 8) | 0x80000000u;
+  const uint32_t bits = float_bits(x), significand = (bits << 8) | 0x80000000u;
   const uint32_t exponent = ((bits >> 23) & 0xffu) - 126u;
   const uint32_t word = exponent >> 5, shift = exponent & 31u;
   const auto at = [&](uint32_t k) {

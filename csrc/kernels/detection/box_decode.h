@@ -22,8 +22,7 @@ inline constexpr int kMostDeltas = 10;  // regressed values a box: the angle as 
 struct BoxCoder {
   int values = 7;  // 7, and 8 with cos, sin instead of the angle; 2 more with a velocity
   int bins = 0;  // of the direction classifier; 0: none
-  float dir_offset = 0;
-  float dir_limit = 0;
+  float dir_offset = 0, dir_limit = 0;
   float period = 0;  // 2 pi / bins
   bool dir_flip = false;  // bins count downwards
 
@@ -109,8 +108,7 @@ struct BoxDecodeArgs {
   const void* direction = nullptr;  // [rows, coder.bins]
   DType dtype = DType::kFloat;  // of deltas and direction
   const float* anchors = nullptr;  // [anchor_rows, 7]
-  int64_t rows = 0;
-  int64_t anchor_rows = 0;
+  int64_t rows = 0, anchor_rows = 0;
   BoxCoder coder;
   float* boxes = nullptr;  // [rows, coder.box_values()]
 };

@@ -15,11 +15,7 @@ struct GatherPointsArgs {
   const void* features = nullptr;  // contiguous
   IndexArray idx;  // [batches, samples]
   void* out = nullptr;  // [batches, samples, channels] or [batches, channels, samples]
-  int64_t element_bytes = 4;
-  int64_t batches = 0;
-  int64_t points = 0;
-  int64_t samples = 0;
-  int64_t channels = 0;
+  int64_t element_bytes = 4, batches = 0, points = 0, samples = 0, channels = 0;
   bool channels_first = false;
 };
 

@@ -46,10 +46,7 @@ struct InterpolateArgs {
   bool from_dist2 = false;
   WeightRule rule;
   void* out = nullptr;  // [clouds, queries, channels], or [clouds, channels, queries]
-  int64_t clouds = 0;
-  int64_t rows = 0;
-  int64_t queries = 0;
-  int64_t channels = 0;
+  int64_t clouds = 0, rows = 0, queries = 0, channels = 0;
   bool channels_first = false;
 };
 
@@ -64,10 +61,7 @@ struct InterpolateWeightGradArgs {
   IndexArray idx;
   void* grad_weight = nullptr;  // [clouds, queries, 3]
   DType weight_dtype = DType::kFloat;
-  int64_t clouds = 0;
-  int64_t rows = 0;
-  int64_t queries = 0;
-  int64_t channels = 0;
+  int64_t clouds = 0, rows = 0, queries = 0, channels = 0;
   bool channels_first = false;
 };
 

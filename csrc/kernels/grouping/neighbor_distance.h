@@ -24,8 +24,7 @@ struct NeighborDistanceArgs {
   void* grad_query = nullptr;  // as query, or null
   int norm = 2;
   int64_t queries = 0;  // of each cloud
-  int64_t k = 0;
-  int64_t dims = 3;
+  int64_t k = 0, dims = 3;
 };
 
 TORCHVOX_KERNEL(NeighborDistanceArgs);

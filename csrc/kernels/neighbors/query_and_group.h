@@ -35,8 +35,7 @@ struct QueryAndGroupArgs {
   const int32_t* idx = nullptr;  // [clouds, queries, slots]
   int64_t slots = 0;
   GroupRadii radii;
-  bool use_xyz = true;
-  bool features_first = false;
+  bool use_xyz = true, features_first = false;
   void* grouped = nullptr;  // [clouds, queries, slots, columns()], aligned to 16 bytes
 
   TORCHVOX_HD int64_t columns() const { return channels + (use_xyz ? points.columns : 0); }
@@ -57,9 +56,7 @@ struct QueryAndGroupBackwardArgs {
   const void* grad = nullptr;  // [rows, slots, columns]
   DType grad_dtype = DType::kFloat;
   DType dtype = DType::kFloat;  // of the outputs
-  int64_t rows = 0;
-  int64_t slots = 0;
-  int64_t columns = 0;
+  int64_t rows = 0, slots = 0, columns = 0;
   int64_t first = 0;  // column of the first coordinate
   int64_t dims = 3;
   GroupRadii radii;
@@ -83,8 +80,7 @@ TORCHVOX_HD double round_to(DType, double x) { return x; }  // of points in doub
 // Where a slot of grouped comes from.
 struct GroupSlot {
   int64_t point;  // element of its coordinates, -1 where the index is outside
-  int64_t query;
-  int64_t features;
+  int64_t query, features;
   int64_t slot;  // in its row
 
   // Slot `slot` of row `row`, the query of which is query `row` - b * queries of cloud b.

@@ -23,10 +23,7 @@ inline const PlanOverride pillar_cpu_plan{"pillar_cpu"};  // see run_vectorized(
 // What a mapped row holds where a canvas has its cells: rows of `indices`, -1 unused.
 struct PillarRows {
   const int32_t* indices = nullptr;  // [rows, 4]: b, z, y, x
-  int64_t rows = 0;
-  int64_t batches = 0;
-  int64_t nx = 0;
-  int64_t ny = 0;
+  int64_t rows = 0, batches = 0, nx = 0, ny = 0;
 
   TORCHVOX_HD int64_t cells() const { return batches * ny * nx; }
   // The row's cell (b, y, x), or -1 where it is not on the canvas.
@@ -43,8 +40,7 @@ struct PillarRows {
 struct PillarMap {
   const void* points = nullptr;  // [count, columns], unit column stride
   DType dtype = DType::kFloat;
-  int64_t count = 0;
-  int64_t columns = 0;
+  int64_t count = 0, columns = 0;
   int64_t row_stride = 0;  // in elements
   const int32_t* point_voxel = nullptr;  // [count]
   const int32_t* point_slot = nullptr;  // [count]
@@ -156,8 +152,7 @@ class HostCellRows {
 struct PillarLists {
   int32_t* points = nullptr;  // row r's begin at begin(r)
   const int32_t* offsets = nullptr;  // [rows]; null: `stride` entries a row
-  int64_t stride = 0;
-  int64_t entries = 0;
+  int64_t stride = 0, entries = 0;
 
   TORCHVOX_HD int64_t begin(int64_t row) const {
     if (offsets == nullptr) return row * stride;
@@ -173,8 +168,7 @@ struct PillarLists {
   }
   // The point in a slot below stored(row): a point of the cloud, whatever the map holds.
   TORCHVOX_HD int64_t at(const PillarMap& map, int64_t begin, int64_t slot) const {
-    const int64_t entry = begin + slot;
-    const int64_t point = entry < entries ? points[entry] : 0;
+    const int64_t entry = begin + slot, point = entry < entries ? points[entry] : 0;
     return point >= 0 && point < map.count ? point : 0;
   }
 };

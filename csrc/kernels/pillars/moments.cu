@@ -70,8 +70,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // How many of a block's points are in shared memory at a time, in runs of 32.
 struct MomentsTile {
-  int points = kBlockPoints;
-  int shared_bytes = 0;
+  int points = kBlockPoints, shared_bytes = 0;
 
   MomentsTile(const PillarMomentsArgs& args, int real_bytes) {
     for (;; points /= 2) {

@@ -63,8 +63,7 @@ class HostTree {
   }
 
  private:
-  int64_t groups_;
-  int64_t columns_;
+  int64_t groups_, columns_;
   double* sums_;
 };
 

@@ -16,8 +16,7 @@ struct PillarNormArgs {
   const void* gamma = nullptr;  // [outputs]
   const void* beta = nullptr;  // [outputs]
   DType dtype = DType::kFloat;
-  int64_t outputs = 0;
-  int64_t columns = 0;
+  int64_t outputs = 0, columns = 0;
   double eps = 0;
 
   void* folded_weight = nullptr;  // [outputs, columns]

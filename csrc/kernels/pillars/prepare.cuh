@@ -50,8 +50,7 @@ cudaError_t launch_clear_cells(uint32_t* table, int64_t cells, const CudaContext
 struct CanvasZeros {
   void* canvas = nullptr;  // [cells] rows of row_bytes
   const uint32_t* table = nullptr;
-  int64_t cells = 0;
-  int64_t row_bytes = 0;
+  int64_t cells = 0, row_bytes = 0;
   int piece_bytes = 16;  // 16, or the size of an element
   int lanes = 1;  // threads a cell, a power of two up to a warp
 

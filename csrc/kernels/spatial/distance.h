@@ -40,16 +40,13 @@ TORCHVOX_HD float dist2(const Point3& p, const Point3& q) {
 // 0 inside [lo, hi], else the distance to it. Rounding is monotone, so dist2 of the gaps to a box
 // is at most the computed dist2 of every point in it: skipping a box on that ground is exact.
 TORCHVOX_HD float gap(float lo, float hi, float q) {
-  const float below = lo - q;
-  const float above = q - hi;
-  const float larger = below > above ? below : above;
+  const float below = lo - q, above = q - hi, larger = below > above ? below : above;
   return larger > 0.0f ? larger : 0.0f;
 }
 
 // x >= low to a cell below `cells`. Halves first, because high - low may overflow.
 TORCHVOX_HD uint32_t cell_of(float x, float low, float scale, uint32_t cells) {
-  const float at = (0.5f * x - 0.5f * low) * scale;
-  const float last = static_cast<float>(cells - 1);
+  const float at = (0.5f * x - 0.5f * low) * scale, last = static_cast<float>(cells - 1);
   return at > 0.0f ? static_cast<uint32_t>(at < last ? at : last) : 0;  // NaN (0 * inf): 0
 }
 

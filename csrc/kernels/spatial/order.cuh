@@ -54,9 +54,7 @@ struct CloudSummary {
 // The clouds [first_cloud, first_cloud + clouds) in an order that keeps neighbors together.
 // Positions count from the first point of first_cloud.
 struct SpatialOrder {
-  int64_t first_cloud = 0;
-  int64_t clouds = 0;
-  int64_t points = 0;
+  int64_t first_cloud = 0, clouds = 0, points = 0;
   int64_t above = -1;  // clouds with at most this many tie codes are left out
   int axis_bits = 0;  // of the places on the curve, the low bits of the sorted keys
   CloudSummary* summaries = nullptr;  // [clouds]

@@ -15,8 +15,7 @@ constexpr int64_t kUnordered = 2 * kCpuTile;  // too few points to be worth an o
 constexpr int64_t kChunk = 1024;
 
 struct Item {
-  uint32_t key;
-  uint32_t index;
+  uint32_t key, index;
 };
 
 struct Local {

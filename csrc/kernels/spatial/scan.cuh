@@ -93,8 +93,7 @@ __device__ __forceinline__ TileSums sum_of_tiles(const uint64_t* status, int til
 // looks back at 256 tiles at once, down to the nearest one whose running total is known.
 __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, uint64_t sum,
                                                 ScanShared& shared) {
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
     store_relaxed(&status[tile], (tile == 0 ? kStatusTotal : 0) | sum);
     if (tile > 0) wait_for_status(&status[tile - 1]);

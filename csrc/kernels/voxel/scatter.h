@@ -14,8 +14,7 @@ namespace torchvox {
 // whose row is outside [0, rows) is dropped; the tail of perm is -1.
 struct VoxelCsrArgs {
   const int32_t* point_voxel = nullptr;  // [points]
-  int64_t points = 0;
-  int64_t rows = 0;
+  int64_t points = 0, rows = 0;
   int32_t* offsets = nullptr;  // [rows + 1]
   int32_t* perm = nullptr;  // [points]
 };
@@ -30,9 +29,7 @@ struct VoxelScatterArgs {
   const void* feats = nullptr;  // [points, channels] contiguous
   DType dtype = DType::kFloat;
   ScatterReduce reduce = ScatterReduce::kMean;
-  int64_t points = 0;
-  int64_t channels = 0;
-  int64_t rows = 0;
+  int64_t points = 0, channels = 0, rows = 0;
   const int32_t* offsets = nullptr;  // [rows + 1]
   const int32_t* perm = nullptr;  // [points]
   void* out = nullptr;  // [rows, channels]
@@ -43,9 +40,7 @@ struct VoxelScatterBackwardArgs {
   const void* grad = nullptr;  // [rows, channels] contiguous
   DType dtype = DType::kFloat;
   ScatterReduce reduce = ScatterReduce::kMean;
-  int64_t points = 0;
-  int64_t channels = 0;
-  int64_t rows = 0;
+  int64_t points = 0, channels = 0, rows = 0;
   const int32_t* point_voxel = nullptr;  // [points]
   const int32_t* offsets = nullptr;  // [rows + 1]
   const int32_t* arg = nullptr;  // [rows, channels] for kMax and kMin

@@ -31,8 +31,7 @@ constexpr int64_t kBoxesPerTask = 512;
 struct KeptBlock {
   float x[kBlock], y[kBlock], radius[kBlock];
   const BevBox<float>* box[kBlock];
-  int64_t group[kBlock];
-  int64_t size = 0;
+  int64_t group[kBlock], size = 0;
 
   void add(const BevBox<float>& kept, int64_t its_group) {
     x[size] = kept.x;

@@ -22,9 +22,7 @@ inline constexpr int kMostClasses = 64;  // of all heads; so of groups too
 struct HeadMap {
   const void* data = nullptr;
   int64_t sample_stride = 0;  // in elements, as all strides
-  int32_t channel_stride = 0;
-  int32_t row_stride = 0;
-  int32_t column_stride = 0;
+  int32_t channel_stride = 0, row_stride = 0, column_stride = 0;
 };
 
 // Maps of a head. Anchor heads have scores, boxes and, with bins, directions.
@@ -35,10 +33,7 @@ enum CenterMapKind { kOffsetMap = 1, kZMap, kSizeMap, kRotationMap, kVelocityMap
 struct DecodeHead {
   HeadMap map[kMapKinds];
   const float* anchors = nullptr;  // [boxes, 7], contiguous; null: a center head
-  int32_t height = 0;
-  int32_t width = 0;
-  int32_t per_cell = 1;
-  int32_t classes = 0;
+  int32_t height = 0, width = 0, per_cell = 1, classes = 0;
   int32_t first_class = 0;  // classes of the heads before
   int64_t first_box = 0;  // boxes of the heads before
   int64_t first_pair = 0;  // (class, box) pairs of the heads before
@@ -69,8 +64,7 @@ struct DecodeNmsArgs {
   bool best_class = true;  // candidates are boxes
   bool shared_pre = false;  // groups by class: `pre` boxes of a sample by their best class first
   bool global_post = false;
-  int64_t pre = 0;
-  int64_t post = 0;
+  int64_t pre = 0, post = 0;
   bool circle = false;
   float nms_threshold[kMostClasses] = {};  // a group
   int32_t label[kMostClasses] = {};  // a class
@@ -221,8 +215,7 @@ struct DecodeSample {
 
   TORCHVOX_HD uint32_t passing(float logit) const {
     if (!is_finite(logit) || logit < least_logit) return 0;
-    const float score = portable::sigmoid(logit);
-    const float least = args.score_threshold;
+    const float score = portable::sigmoid(logit), least = args.score_threshold;
     return (args.closed ? score >= least : score > least) ? score_code(score) : 0;
   }
 

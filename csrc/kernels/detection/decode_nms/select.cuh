@@ -10,8 +10,7 @@
 namespace torchvox {
 
 struct SelectShared {
-  uint32_t histogram[kDigits];
-  uint32_t sums[32];
+  uint32_t histogram[kDigits], sums[32];
   uint32_t digit, before, count, total;  // of the cut
   uint32_t first;  // place in the list of the block's first
 };
@@ -253,8 +252,7 @@ inline __device__ void decode_listed(const DecodeNmsArgs& args, const DecodeWork
 // Moves four candidates of a segment to their places, ready for NMS; a warp calls.
 inline __device__ void rank_listed(const DecodeNmsArgs& args, const DecodeWork& work,
                                    int64_t segment, int64_t first) {
-  const int lane = threadIdx.x % 32;
-  const int groups = args.groups();
+  const int lane = threadIdx.x % 32, groups = args.groups();
   const int64_t selection = args.shared_pre ? segment / groups : segment;
   const int64_t listed = listed_of(work, selection), capacity = work.rows.capacity;
   if (first >= listed) return;

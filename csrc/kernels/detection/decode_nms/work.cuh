@@ -21,8 +21,7 @@ inline constexpr int kDecodeBarriers = kLevels + 3;
 // What is known of a selection before a level: the digits of the score code at which the last of
 // the selected lies, and how many lie above.
 struct SelectState {
-  uint32_t prefix;
-  uint32_t above;
+  uint32_t prefix, above;
   uint32_t done;  // all that is selected is in the list
 };
 

@@ -20,9 +20,7 @@ inline const PlanOverride inverse_index_plan{
 
 // A task of a long row, one of more than kSumChunk slots: a chunk of them.
 struct LongRowTask {
-  int32_t cloud;
-  int32_t row;
-  int32_t chunk;
+  int32_t cloud, row, chunk;
   int32_t first;  // the task of the row's chunk 0; its others follow
 };
 

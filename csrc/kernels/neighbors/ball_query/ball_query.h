@@ -16,8 +16,7 @@ namespace torchvox {
 
 // One ball around every query. A point at d is a hit when d <= outer and not core < d < inner.
 struct BallRadius {
-  double outer = -1.0;
-  double inner = 0.0;
+  double outer = -1.0, inner = 0.0;
   int64_t k = 0;
   int64_t slot = 0;  // of its first hit, in a row of the outputs
 };

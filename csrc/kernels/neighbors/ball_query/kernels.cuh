@@ -77,8 +77,7 @@ struct BallRow {
   __device__ __forceinline__ void write(const BallQueryArgs& args, const BallCloud& cloud,
                                         const Point3& q, int64_t row, int r, int lane,
                                         unsigned word, int64_t base, const Points& point) {
-    const int mine = __popc(word);
-    const int inclusive = warp_inclusive(mine);
+    const int mine = __popc(word), inclusive = warp_inclusive(mine);
     const int found = __shfl_sync(kFullWarp, inclusive, 31);
     const int kept = min(static_cast<int>(args.radius[r].k) - hits, found);
     if (kept <= 0) return;

@@ -16,8 +16,7 @@ inline constexpr int kMostMlpLayers = 8;
 struct MlpLayer {
   const void* weight = nullptr;  // [out, in]
   const void* bias = nullptr;  // [out]
-  int64_t in = 0;
-  int64_t out = 0;
+  int64_t in = 0, out = 0;
 };
 
 // out[row] = maximum over the slots of a row of its balls of the layers' result for
@@ -30,12 +29,10 @@ struct GroupMlpArgs {
   DType mlp_dtype = DType::kFloat;  // of features, layers and out
   int64_t channels = 0;
   const int32_t* idx = nullptr;  // [clouds * queries, slots], rows idx_stride apart
-  int64_t slots = 0;
-  int64_t idx_stride = 0;
+  int64_t slots = 0, idx_stride = 0;
   const int32_t* count = nullptr;  // [clouds * queries], count_stride apart
   int64_t count_stride = 1;
-  bool use_xyz = true;
-  bool features_first = false;
+  bool use_xyz = true, features_first = false;
   double divisor = 0;  // of the relative coordinates; 0: none
   int layers = 0;
   MlpLayer layer[kMostMlpLayers];
@@ -64,8 +61,7 @@ struct MlpSlot {
   int64_t feature;  // row of its features
 
   static TORCHVOX_HD MlpSlot of(const GroupMlpArgs& args, int64_t row, int64_t slot) {
-    const int64_t b = row / args.query.rows;
-    const int64_t i = args.idx[row * args.idx_stride + slot];
+    const int64_t b = row / args.query.rows, i = args.idx[row * args.idx_stride + slot];
     const bool inside = i >= 0 && i < args.points.rows;
     return {inside ? b * args.points.cloud_stride + i * args.points.row_stride : -1,
             b * args.query.cloud_stride + (row - b * args.query.rows) * args.query.row_stride,
@@ -124,8 +120,7 @@ TORCHVOX_HD int64_t first_feature_column(const GroupMlpArgs& args) {
 // the coordinates as floats, then the weights of the other layers in the chunks of mma_tiles.cuh.
 // All layers but the last are `width` groups of 32 channels wide, filled up with zeros.
 struct MlpPacked {
-  int width = 0;
-  int last_groups = 0;
+  int width = 0, last_groups = 0;
   int bias[kMostMlpLayers] = {};  // first float of a layer's bias
   int axes = 0;  // first float of the coordinates' weights, one axis after another
   int floats = 0;

@@ -24,8 +24,7 @@ inline constexpr int kChunksPerGroup = 4 * 32;  // 16 bytes each, per group of i
 // ((out_group * 4 + i) * in_groups + in_group) * 32 + lane that of output 8 * (g / 2) + 2 * i + g %
 // 2 of its group and inputs 8 * t .. 8 * t + 7 of theirs.
 struct WeightChunk {
-  int out;
-  int in;
+  int out, in;
 
   static __device__ WeightChunk of(int chunk, int in_groups) {
     const int lane = chunk & 31, g = lane >> 2, t = lane & 3;

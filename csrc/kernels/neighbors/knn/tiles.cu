@@ -102,8 +102,7 @@ __global__ void __launch_bounds__(kThreads, kRun <= 2 ? kBlocks : kBlocks - 1)
   const int64_t at = global_thread() / 32;
   if (at >= tiles.rows) return;
   const float4 q = tiles.query[at];
-  const int b = __float_as_int(q.w);
-  const int k = static_cast<int>(args.k);
+  const int b = __float_as_int(q.w), k = static_cast<int>(args.k);
   KnnList<kRun> list;
   list.clear(k);
   KnnCloud cloud{};

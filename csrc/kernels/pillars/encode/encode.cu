@@ -149,9 +149,7 @@ __device__ __forceinline__ void store_pair(const PillarEncodeArgs& args, int64_t
 
 // A pillar as its warp knows it.
 struct Pillar {
-  int64_t row;
-  int64_t cell;
-  int64_t stored;
+  int64_t row, cell, stored;
 };
 
 // 64 channels of one pillar. Lanes share the points; lane l also sums the coordinate l % 3 of all

@@ -260,8 +260,7 @@ __device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer,
                                             const PointBox& box, Shortlist& shortlist, int floor,
                                             uint32_t last_code, int wanted, ShortlistDepth& depth) {
   const int lane = threadIdx.x % 32;
-  int staged = 0;
-  int of_warp = warp_max<int>(buffer.best());
+  int staged = 0, of_warp = warp_max<int>(buffer.best());
 #pragma unroll 1
   while (staged < wanted && staged <= Shortlist::kRoom - Shortlist::kPoints) {
     const int best = block_max<kThreads>(of_warp, shortlist.per_warp);

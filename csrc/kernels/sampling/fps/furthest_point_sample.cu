@@ -33,8 +33,7 @@ using SignedBits = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;
 template <class C>
 struct GenericBest {
   SignedBits<C> bits;
-  uint32_t code;
-  uint32_t index;
+  uint32_t code, index;
 };
 
 template <class C>

@@ -150,8 +150,7 @@ inline const PlanOverride fps_cpu_plan{"fps_cpu"};  // see run_vectorized()
 // because only the device knows how they are split.
 struct FpsPlan {
   struct BlockClass {  // fps_block: one block of `threads` per cloud, everything in registers
-    int threads;
-    int points_per_thread;
+    int threads, points_per_thread;
     int64_t room() const { return int64_t{threads} * points_per_thread; }
   };
   enum class Large { kNone, kLazy, kGeneric };

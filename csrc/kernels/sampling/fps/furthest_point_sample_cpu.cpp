@@ -58,8 +58,7 @@ void plan_classes(const FpsArgs& args, FpsPlan& plan) {
 // many as can be, of more threads each.
 void plan_block_group(const FpsArgs& args, const Target& target, FpsPlan& plan) {
   const int64_t points = fps_points_per_thread_plan.value();
-  const int64_t threads = fps_threads_plan.value();
-  const int64_t members = fps_members_plan.value();
+  const int64_t threads = fps_threads_plan.value(), members = fps_members_plan.value();
   const bool forced = fps_kernel_plan.value() == 1;
   if (forced && points != kAutomatic) plan.tile = static_cast<int>(32 * points);
   const int64_t tiles = (args.points.rows + plan.tile - 1) / plan.tile;

@@ -17,10 +17,8 @@ namespace cg = cooperative_groups;
 
 // A block's points and what it knows of them, in shared memory.
 struct BlockPartition {
-  int64_t begin;
-  int64_t end;
-  int count;
-  int per_thread;
+  int64_t begin, end;
+  int count, per_thread;
   VoxelSegment* local;  // [count] voxels that begin here, by id; `place` is the slot of small ones
   uint32_t* voxel;  // [count] slot, then first point of the point's voxel; kNone32: none
   uint32_t* arrival;  // [count]
@@ -58,8 +56,7 @@ struct BlockTable {
   static constexpr uint32_t kSlots = 2 * kFusedThreads;
   static constexpr Word kNoKey = static_cast<Word>(kNone64);
   Word key[kSlots];
-  uint32_t count[kSlots];
-  uint32_t first[kSlots];
+  uint32_t count[kSlots], first[kSlots];
   uint32_t slot[kSlots];  // in the table
   uint32_t before[kSlots];  // points of the voxel in the table already
 
@@ -267,9 +264,7 @@ __device__ inline void copy_rows(const VoxelizeArgs& args, const PaddedRows& sha
     bool writes[kAhead];
 #pragma unroll
     for (uint32_t a = 0; a < kAhead; ++a) {
-      const uint32_t at = first + a * blockDim.x;
-      const uint32_t k = at / width;
-      const uint32_t slot = at - k * width;
+      const uint32_t at = first + a * blockDim.x, k = at / width, slot = at - k * width;
       const uint32_t stored = k < rows ? shared.stored[k] : kNone32;
       writes[a] = stored != kNone32;
       value[a] = {};

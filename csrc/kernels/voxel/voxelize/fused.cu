@@ -27,8 +27,7 @@ __device__ void number_partition(const VoxelizeArgs& args, const VoxelWork& work
     return pack_sum(sum >> kFusedRowBits, sum & ((1u << kFusedRowBits) - 1));
   };
   uint32_t begins = 0;  // bit k: a voxel begins with point first + k
-  uint32_t large = 0;
-  uint32_t sum = 0;
+  uint32_t large = 0, sum = 0;
   uint64_t held_key = 0;  // of the last such voxel
   uint32_t held_count = 0;
 #pragma unroll 1
@@ -177,8 +176,7 @@ constexpr int kDefaultSharedBytes = 48 * 1024;  // that a kernel may have withou
 }  // namespace
 
 FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Target& target) {
-  const int64_t rows = args.points.rows;
-  const int64_t forced = voxel_kernels_plan.value();
+  const int64_t rows = args.points.rows, forced = voxel_kernels_plan.value();
   const bool wanted = forced == kAutomatic ? rows <= kFusedRows : forced == 1;
   if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
   const int64_t warp_bytes = args.points.dtype == DType::kDouble

@@ -16,8 +16,7 @@ namespace {
 
 // The points [begin, end) of a block, one a thread.
 struct BlockRange {
-  int64_t begin;
-  int64_t end;
+  int64_t begin, end;
 
   __device__ static BlockRange of_block(const VoxelizeArgs& args) {
     const int64_t begin = int64_t{blockIdx.x} * kVoxelThreads;

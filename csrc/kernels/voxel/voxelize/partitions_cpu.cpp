@@ -101,8 +101,7 @@ class PartitionNumbering {
 
 // Rows from `begin` on, at most up to `most`, that are of one sample; sample -1: padding.
 struct SampleRows {
-  int64_t sample;
-  int64_t end;
+  int64_t sample, end;
 
   SampleRows(const CloudBatch& points, int64_t begin, int64_t most)
       : sample(points.block_of(begin)), end(most) {

@@ -22,8 +22,7 @@ __device__ inline void clear_workspace(const VoxelWork& work) {
 // Finds the samples of a block's points: the samples of the first and last one bound the search,
 // so in the usual block, which lies inside one sample, nothing is left to search.
 struct BlockSamples {
-  int64_t first;
-  int64_t last;
+  int64_t first, last;
 
   // For rows [begin, end); a barrier must follow.
   __device__ static void find(const CloudBatch& points, int64_t begin, int64_t end,

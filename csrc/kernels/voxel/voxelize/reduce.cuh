@@ -61,8 +61,7 @@ __device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& 
                                    const uint32_t* from, uint32_t* to, uint64_t run,
                                    bool last_phase) {
   const uint32_t* segment = from + chunk.segment.place;
-  const uint64_t own = chunk.begin / run;
-  const uint64_t count = chunk.segment.count;
+  const uint64_t own = chunk.begin / run, count = chunk.segment.count;
   uint64_t other_begin = (own ^ 1) * run;
   if (other_begin > count) other_begin = count;
   const uint64_t other_end = other_begin + run < count ? other_begin + run : count;
@@ -215,8 +214,7 @@ template <class Real, ReduceKind kKind>
 __device__ void reduce_in_lane(const VoxelizeArgs& args, const VoxelWork& work,
                                const Voxel& voxel) {
   const uint32_t* points = work.perm + voxel.segment.place;
-  uint32_t low = points[0];
-  uint32_t high = low;
+  uint32_t low = points[0], high = low;
   if (voxel.segment.count > 1) {
     high = points[1];
     if (high < low) {
@@ -259,8 +257,7 @@ template <class Real, ReduceKind kKind>
 __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
                                 const uint32_t* points, uint32_t n, int lanes,
                                 WarpShared<Real>& shared) {
-  const int lane = threadIdx.x % 32;
-  const int j = lane & (lanes - 1);
+  const int lane = threadIdx.x % 32, j = lane & (lanes - 1);
   const int group = lane - j;  // its first lane
   const bool has_point = static_cast<uint32_t>(j) < n;
   const uint32_t point = has_point ? points[j] : kNone32;
@@ -436,8 +433,7 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
   const uint32_t block_warps = blockDim.x / 32;
   const uint32_t turn = (threadIdx.x / 32 + 4 * blockIdx.x / gridDim.x) % block_warps;
   const uint32_t warp = turn * gridDim.x + blockIdx.x;
-  const uint32_t warp_count = gridDim.x * block_warps;
-  const uint32_t large = work.counters->large + 1;
+  const uint32_t warp_count = gridDim.x * block_warps, large = work.counters->large + 1;
   // More rows a task as long as all warps have some; then a lane reduces a whole segment of one or
   // two points.
   uint32_t task_rows = 32 / kSmallSegment;

@@ -20,15 +20,13 @@ struct VoxelTable {
   // {first, count}: a cell of the dense table. After the ids are given out: {id, first place in
   // perm}.
   struct alignas(8) Entry {
-    uint32_t first;
-    uint32_t count;
+    uint32_t first, count;
   };
   // Key and count share one word, (key << index_bits | count), so that one atomic claims a slot and
   // counts.
   struct alignas(16) HashSlot {
     uint64_t word;
-    uint32_t first;
-    uint32_t spare;
+    uint32_t first, spare;
   };
   // For keys that are too long for that.
   struct alignas(16) WideSlot {

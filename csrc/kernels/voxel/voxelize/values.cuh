@@ -35,8 +35,7 @@ template <int kWidth>
 __device__ __forceinline__ uint32_t keep_smallest(uint32_t best, const uint32_t* points, uint32_t n,
                                                   uint32_t wanted, uint32_t* kept) {
   const uint32_t lane = threadIdx.x % 32;
-  uint32_t value[kWidth + 1];
-  uint32_t largest = 0;
+  uint32_t value[kWidth + 1], largest = 0;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     value[k] = 32 * k + lane < n ? points[32 * k + lane] : kNone32;
@@ -139,8 +138,7 @@ __device__ __forceinline__ void bitonic_sort(const uint32_t* points, uint32_t n,
   for (uint32_t run = 2; run <= size; run *= 2) {
     for (uint32_t distance = run / 2; distance > 0; distance /= 2) {
       for (uint32_t pair = thread; pair < size / 2; pair += threads) {
-        const uint32_t low = 2 * pair - (pair & (distance - 1));
-        const uint32_t high = low + distance;
+        const uint32_t low = 2 * pair - (pair & (distance - 1)), high = low + distance;
         const uint32_t a = order[low], b = order[high];
         if ((a > b) == ((low & run) == 0)) {
           order[low] = b;
@@ -156,8 +154,7 @@ __device__ __forceinline__ void bitonic_sort(const uint32_t* points, uint32_t n,
 // points. The segment has at most work.sort_above points, and more than 32.
 __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& work,
                                      const VoxelSegment& segment, uint32_t* order) {
-  const uint32_t lane = threadIdx.x % 32;
-  const uint32_t n = segment.count;
+  const uint32_t lane = threadIdx.x % 32, n = segment.count;
   const uint32_t stored = static_cast<uint32_t>(args.stored(n));
   const uint32_t* points = work.perm + segment.place;
   int32_t* slots = args.point_slot;
@@ -372,8 +369,7 @@ __device__ __forceinline__ void write_value(const VoxelizeArgs& args, const Voxe
 template <class Real, ReduceKind kKind>
 __device__ void reduce_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
                              const uint32_t* order, Real* tile) {
-  const int lane = threadIdx.x % 32;
-  const int columns = static_cast<int>(args.points.columns);
+  const int lane = threadIdx.x % 32, columns = static_cast<int>(args.points.columns);
 #pragma unroll 1
   for (int first = 0; first < columns; first += kChunkColumns) {
     const int n = columns - first < kChunkColumns ? columns - first : kChunkColumns;
@@ -416,15 +412,12 @@ static __device__ void copy_voxel_quads(const VoxelizeArgs& args, const VoxelWor
 template <class Real>
 __device__ void copy_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
                            const uint32_t* order) {
-  const int lane = threadIdx.x % 32;
-  const int columns = static_cast<int>(args.points.columns);
+  const int lane = threadIdx.x % 32, columns = static_cast<int>(args.points.columns);
   if constexpr (sizeof(Real) == sizeof(float)) {
     if (work.quads && columns == 4) return copy_voxel_quads(args, work, voxel, order);
   }
-  const int64_t values = args.row_values();
-  const int64_t base = voxel.row * values;
-  const int slot_step = 32 / columns;
-  const int column_step = 32 % columns;
+  const int64_t values = args.row_values(), base = voxel.row * values;
+  const int slot_step = 32 / columns, column_step = 32 % columns;
   int64_t slot = lane / columns;
   int column = lane % columns;
   Real center[3] = {0, 0, 0};

@@ -24,12 +24,9 @@ constexpr int kThreads = 256;
 // the points of one voxel share in cache.
 template <class Real>
 __global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs args) {
-  const int64_t stride = global_stride();
-  const int64_t point_step = stride / args.columns;
-  const int64_t column_step = stride % args.columns;
-  const int64_t values = args.rows * args.columns;
-  int64_t point = global_thread() / args.columns;
-  int64_t column = global_thread() % args.columns;
+  const int64_t stride = global_stride(), point_step = stride / args.columns;
+  const int64_t column_step = stride % args.columns, values = args.rows * args.columns;
+  int64_t point = global_thread() / args.columns, column = global_thread() % args.columns;
   for (int64_t at = global_thread(); at < values; at += stride) {
     store_as(args.grad_input, args.dtype, at, quiet(args.value<Real>(point, column)));
     point += point_step;
@@ -44,8 +41,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs a
 }  // namespace
 
 VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base) {
-  const int64_t rows = args.points.rows;
-  const int64_t batches = args.points.clouds;
+  const int64_t rows = args.points.rows, batches = args.points.clouds;
   const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(batches);
   tiles = std::max<int64_t>(1, ceil_div<int64_t>(rows, kTilePoints));
   voxel_limit = static_cast<int64_t>(std::min<uint64_t>(static_cast<uint64_t>(rows), keys));

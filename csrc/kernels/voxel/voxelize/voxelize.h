@@ -126,8 +126,7 @@ struct VoxelizeBackwardArgs {
 
   template <class Real>
   TORCHVOX_HD Real value(int64_t point, int64_t column) const {
-    const int64_t row = point_voxel[point];
-    const int64_t slot = point_slot[point];
+    const int64_t row = point_voxel[point], slot = point_slot[point];
     if (row < 0 || row >= capacity || slot < 0) return 0;
     if (reduce == VoxelReduce::kNone) {
       if (slot >= max_points) return 0;

@@ -12,8 +12,7 @@ namespace torchvox {
 
 VoxelCpuWork::VoxelCpuWork(const VoxelizeArgs& args, void* base) {
   const int64_t n = args.points.rows, columns = args.points.columns;
-  const int64_t batches = args.points.clouds;
-  const int64_t forced = voxel_partitions_plan.value();
+  const int64_t batches = args.points.clouds, forced = voxel_partitions_plan.value();
   const int64_t wanted =
       forced == kAutomatic ? std::min<int64_t>(args.threads, n / kCpuPointsPerPartition) : forced;
   partitions = static_cast<int>(std::clamp<int64_t>(wanted, 1, kCpuPartitions));

@@ -39,8 +39,7 @@ struct CpuVoxel {
 
 struct VoxelCpuWork {
   int partitions = 1;
-  int64_t chunks = 0;
-  int64_t bytes = 0;
+  int64_t chunks = 0, bytes = 0;
 
   // Runs, those of a chunk from chunk * kCpuChunk on.
   uint32_t* run_bound = nullptr;  // [rows + chunks] chunk by chunk: its begin, the ends of its runs

@@ -41,10 +41,7 @@ struct alignas(16) VoxelSegment {
 
 // A voxel of more than kSmallSegment points.
 struct alignas(16) LargeSegment {
-  uint32_t id;
-  uint32_t place;
-  uint32_t count;
-  uint32_t unused;
+  uint32_t id, place, count, unused;
 };
 
 // 16 bytes at once, which the compiler would take apart.
@@ -66,13 +63,7 @@ struct SegmentTask {
 
 // Every counter starts with all bits set: minus one.
 struct VoxelCounters {
-  uint32_t scan_ticket;
-  uint32_t scan_done;
-  uint32_t word_ticket;
-  uint32_t large;
-  uint32_t sort_tasks;
-  uint32_t sort_ticket;
-  uint32_t sort_done;
+  uint32_t scan_ticket, scan_done, word_ticket, large, sort_tasks, sort_ticket, sort_done;
   uint32_t split_tasks;
   uint32_t inverse_longest;  // 2^32 - 1 - points of the longest segment that is sorted
 };
@@ -95,12 +86,10 @@ struct FusedLaunch {
 enum class VoxelRanking { kById, kByBitmap, kBySort };
 
 struct VoxelWork {
-  int64_t tiles = 1;
-  int64_t word_tiles = 0;
+  int64_t tiles = 1, word_tiles = 0;
   int64_t voxel_limit = 0;  // voxels that can exist
   int64_t sort_above = 0;  // segments longer than this are sorted before the reduction
-  int64_t cleared_bytes = 0;
-  int64_t bytes = 0;
+  int64_t cleared_bytes = 0, bytes = 0;
   int64_t sort_bytes = 0;  // of the radix sort
   int64_t split_limit = 0;
   bool splits = false;  // segments may be split among blocks
