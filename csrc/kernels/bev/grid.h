@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "csrc/kernels/core/atomics.h"
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 
 namespace torchvox {

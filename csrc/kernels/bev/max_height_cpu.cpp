@@ -41,11 +41,8 @@ int64_t workspace_bytes_cpu(const BevMaxHeightArgs& args) {
 }
 
 void run_cpu(const BevMaxHeightArgs& args, void* workspace, const ParallelFor& parallel_for) {
-  if (args.top_index) {
-    run<uint64_t>(args, workspace, parallel_for);
-  } else {
-    run<uint32_t>(args, workspace, parallel_for);
-  }
+  args.top_index ? run<uint64_t>(args, workspace, parallel_for)
+                 : run<uint32_t>(args, workspace, parallel_for);
 }
 
 void run_cpu(const BevMaxHeightBackwardArgs& args, void*, const ParallelFor& parallel_for) {

@@ -42,11 +42,7 @@ __device__ __forceinline__ float sum_block(const BevRasterizeArgs& args, int64_t
 __device__ __forceinline__ void add_blocks(const float* blocks, int64_t count,
                                            CascadeSum<float>& sum) {
   for (int64_t k = 0; k < count; k += kMeanBlock) {
-    if (count - k >= kMeanBlock) {
-      sum.add_block<1>(blocks[k / kMeanBlock]);
-    } else {
-      sum.add_rest<0>(blocks[k / kMeanBlock]);
-    }
+    sum.add_part(blocks[k / kMeanBlock], count - k >= kMeanBlock);
   }
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_overlap.h"
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 
 namespace torchvox {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <functional>
 
+#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/target.h"
 
 namespace torchvox {

@@ -37,6 +37,10 @@ class CascadeSum {
   TORCHVOX_HD void add_rest(T sum) {
     level_[kLevel] = sum;
   }
+  // The sum of the next 32 values, or of fewer, the last ones.
+  TORCHVOX_HD void add_part(T sum, bool is_whole) {
+    is_whole ? add_block<1>(sum) : add_rest<0>(sum);
+  }
   TORCHVOX_HD T total() const {
     T sum = level_[0];
     for (int k = 1; k < kLevels; ++k) sum += level_[k];

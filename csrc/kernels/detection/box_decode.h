@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/portable_math.h"
 

@@ -3,7 +3,6 @@
 // Entry of gather_points and group_points: one gather.
 #pragma once
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 
 namespace torchvox {

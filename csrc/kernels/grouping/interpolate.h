@@ -4,7 +4,6 @@
 // gradient of the features is a segment sum.
 #pragma once
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/grouping/items.h"
@@ -74,8 +73,7 @@ template <class T>
 struct NearestWeights {
   T distance[kNearest];
   T inverse[kNearest];  // 1 / (d + eps)
-  T sum;
-  T weight[kNearest];
+  T sum, weight[kNearest];
 
   TORCHVOX_HD NearestWeights(const T* dist2, const WeightRule& rule) {
     const T eps = static_cast<T>(rule.eps);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/plan_override.h"
@@ -77,8 +76,7 @@ struct PillarMap {
 // A pillar's middle and the mean of its stored points, in meters.
 template <class Real>
 struct PillarFrame {
-  Real center[3];
-  Real mean[3];
+  Real center[3], mean[3];
 
   TORCHVOX_HD void place(const PillarMap& map, int64_t row) {
     const int32_t* index = map.rows.indices + 4 * row;

@@ -57,11 +57,7 @@ __global__ void __launch_bounds__(kThreads)
       const int here = n - slot < 32 ? static_cast<int>(n - slot) : 32;
       Real part = 0;
       for (int s = 0; s < here; ++s) part += at[s][axis];
-      if (here == 32) {
-        sum.template add_block<1>(part);
-      } else {
-        sum.template add_rest<0>(part);
-      }
+      sum.add_part(part, here == 32);
     }
     if (lane < 3) means[3 * row + lane] = n > 0 ? sum.total() / static_cast<Real>(n) : Real(0);
   }

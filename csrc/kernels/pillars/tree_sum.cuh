@@ -76,11 +76,7 @@ __device__ __forceinline__ double tree_total(const double* from, int64_t rows, i
     const int64_t end = first + 32 < rows ? first + 32 : rows;
 #pragma unroll 8
     for (int64_t row = first; row < end; ++row) part += from[row * columns + column];
-    if (end - first == 32) {
-      sum.add_block<1>(part);
-    } else {
-      sum.add_rest<0>(part);
-    }
+    sum.add_part(part, end - first == 32);
   }
   return sum.total();
 }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {

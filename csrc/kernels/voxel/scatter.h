@@ -4,7 +4,6 @@
 // loops and the device's threads.
 #pragma once
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 

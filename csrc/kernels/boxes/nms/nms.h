@@ -6,7 +6,6 @@
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_overlap.h"
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
 

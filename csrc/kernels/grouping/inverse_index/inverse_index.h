@@ -8,7 +8,6 @@
 // CPU inverse_index_cpu.cpp counts. Before them, NeighborRowsArgs makes any neighbor list flat.
 #pragma once
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/plan_override.h"

@@ -7,7 +7,6 @@
 
 #include <cmath>
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/spatial/distance.h"
@@ -97,8 +96,7 @@ TORCHVOX_HD C load_wide(DType dtype, const void* data, int64_t at) {
 }
 template <class C>
 TORCHVOX_HD C dist2_rows(const BallQueryArgs& args, int64_t point, int64_t query) {
-  C difference[3];
-  C sum = 0;
+  C difference[3], sum = 0;
   bool finite = true;
   for (int64_t axis = 0; axis < args.points.columns; ++axis) {
     const C p = load_wide<C>(args.points.dtype, args.points.data, point + axis);

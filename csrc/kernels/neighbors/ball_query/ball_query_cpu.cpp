@@ -381,11 +381,8 @@ void rows(const CpuBall& ball, int64_t begin, int64_t end) {
     const CloudBatch::Place query = args.query.find(row);
     const BallCloud cloud = BallCloud::of(args, query.cloud);
     if (args.generic()) {
-      if (args.points.dtype == DType::kDouble) {
-        generic_row<double>(args, cloud, query, row);
-      } else {
-        generic_row<float>(args, cloud, query, row);
-      }
+      with_compute_type(args.points.dtype,
+                        [&](auto real) { generic_row<decltype(real)>(args, cloud, query, row); });
       continue;
     }
     const Point3 q = load_row(args, args.query.data, query.element);

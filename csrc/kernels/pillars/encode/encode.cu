@@ -10,7 +10,6 @@
 #include <cmath>
 #include <type_traits>
 
-#include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/encode/encode.h"
 #include "csrc/kernels/pillars/prepare.cuh"
@@ -48,9 +47,7 @@ struct alignas(16) Staged {
 // What a channel needs once a pillar.
 template <class Real>
 struct FrameWeights {
-  Real p[3];
-  Real m[3];
-  Real bias;
+  Real p[3], m[3], bias;
 };
 
 // A lane's two channels. kColumns = 0: any number of columns, whose features stay in memory.
@@ -183,11 +180,7 @@ __device__ __forceinline__ void encode_row(const PillarEncodeArgs& args, const P
         if (kTrain) winner[k] = better ? static_cast<int32_t>(slot) + s : winner[k];
       }
     }
-    if (here == 32) {
-      sum.template add_block<1>(part);
-    } else {
-      sum.template add_rest<0>(part);
-    }
+    sum.add_part(part, here == 32);
   }
   const Real mean = n > 0 ? sum.total() / static_cast<Real>(n) : Real(0);
 #pragma unroll

@@ -60,9 +60,7 @@ TORCHVOX_KERNEL(PillarEncodeBackwardArgs);
 template <class Real>
 struct PillarChannel {
   Real a[3];  // of u
-  Real p[3];
-  Real m[3];
-  Real bias;
+  Real p[3], m[3], bias;
 
   TORCHVOX_HD void load(const PillarEncodeArgs& args, int64_t channel) {
     const PillarMap& map = args.map;

@@ -88,9 +88,7 @@ struct BlockTally {
 template <class Real>
 struct LoadedPoint {
   int64_t sample = -1;
-  Real x = 0;
-  Real y = 0;
-  Real z = 0;
+  Real x = 0, y = 0, z = 0;
 };
 
 template <class Real>

@@ -11,7 +11,6 @@
 // launches. CPU: see voxelize_cpu.h.
 #pragma once
 
-#include "csrc/kernels/core/cloud_batch.h"
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/plan_override.h"

@@ -243,11 +243,7 @@ class VoxelValues {
     Real* const sum = values(voxel);
     for (int64_t c = 0; c < columns(); ++c) {
       CascadeSum<Real>& cascade = cascades(voxel)[c];
-      if (stored % kCpuSumBlock == 0) {
-        cascade.template add_block<1>(sum[c]);
-      } else {
-        cascade.template add_rest<0>(sum[c]);
-      }
+      cascade.add_part(sum[c], stored % kCpuSumBlock == 0);
       sum[c] = cascade.total();
     }
   }
