@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Greedy NMS on the CPU: boxes are decided in blocks of 256, one after another; then all later
-// boxes meet the kept ones of the block, in parallel tasks.
+// boxes meet the kept ones of the block, in parallel tasks. rotated_nms: one comparison argsort of
+// the scores a segment before it.
 #include <algorithm>
 #include <vector>
 
