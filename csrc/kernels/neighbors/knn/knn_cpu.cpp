@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn on the CPU, in tasks of 16 queries: over tiles of a spatial order, or over every point for few
-// queries, more axes, doubles and norm 1. Also the choice of the kernel, from sizes alone.
+// knn on the CPU, in tasks of 16 queries: over tiles of a spatial order, or over every point for
+// few queries, more axes, doubles and norm 1. Also the choice of the kernel, from sizes alone.
 #include <algorithm>
 #include <vector>
 
