@@ -9,8 +9,7 @@
 
 namespace torchvox {
 
-inline const PlanOverride bev_table_plan{
-    "bev_table"};  // CUDA: 0 all cells, 1 cleared, 2 begun by points, 3 in one block, where it fits
+inline const PlanOverride bev_table_plan{"bev_table"};  // CUDA: a BevPlan, where it fits
 
 enum class HeightFormat { kFloat, kUInt8, kUInt16 };
 

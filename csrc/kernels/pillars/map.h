@@ -15,8 +15,7 @@
 namespace torchvox {
 
 inline const PlanOverride pillar_lists_plan{"pillar_lists"};  // CUDA: 0 of fixed length, 1 packed
-inline const PlanOverride pillar_common_plan{
-    "pillar_common"};  // CUDA: 0 general kernels, 1 those for the usual arguments
+inline const PlanOverride pillar_common_plan{"pillar_common"};  // CUDA: 1 for the usual arguments
 inline const PlanOverride pillar_cpu_plan{"pillar_cpu"};  // see run_vectorized()
 
 // What a mapped row holds where a canvas has its cells: rows of `indices`, -1 unused.

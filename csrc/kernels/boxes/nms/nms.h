@@ -89,8 +89,7 @@ TORCHVOX_HD bool suppresses(NmsMode mode, const BevBox<float>& a, const BevBox<f
                                    : may_suppress(mode, a, b, threshold);
 }
 
-inline const PlanOverride nms_order_plan{
-    "nms_order"};  // CUDA, argsort of scores: 0 by counting, 1 by radix sort
+inline const PlanOverride nms_order_plan{"nms_order"};  // CUDA: 0 by counting, 1 by radix sort
 
 // NMS of boxes in any order: by falling score, equal scores by rising index. Boxes whose score is
 // not finite are left out.

@@ -14,8 +14,7 @@
 
 namespace torchvox {
 
-inline const PlanOverride inverse_index_plan{
-    "inverse_index"};  // CUDA: 0 counting sort where it fits, 1 radix sort
+inline const PlanOverride inverse_index_plan{"inverse_index"};  // CUDA: 0 counting, 1 radix sort
 
 // A task of a long row, one of more than kSumChunk slots: a chunk of them.
 struct LongRowTask {

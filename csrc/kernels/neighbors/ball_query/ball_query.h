@@ -141,8 +141,7 @@ TORCHVOX_HD void write_fill(const BallQueryArgs& args, int64_t row, int r, int64
   }
 }
 
-inline const PlanOverride ball_kernel_plan{
-    "ball_kernel"};  // 0 all points in index order, 1 cells around the queries
+inline const PlanOverride ball_kernel_plan{"ball_kernel"};  // 0 in index order, 1 cells
 inline const PlanOverride ball_cpu_plan{"ball_cpu"};  // see run_vectorized()
 
 // Cells that find the points near a query: exact whatever the coordinates. A cell's number is a

@@ -31,8 +31,7 @@ struct KnnArgs {
 TORCHVOX_KERNEL(KnnArgs);
 
 inline const PlanOverride knn_kernel_plan{"knn_kernel"};  // a KnnKernel, where it takes the call
-inline const PlanOverride knn_order_plan{
-    "knn_order"};  // CUDA: 0 one block a cloud, where it can, 1 a sort of all
+inline const PlanOverride knn_order_plan{"knn_order"};  // CUDA: 0 a block a cloud, 1 one sort
 inline const PlanOverride knn_cpu_plan{"knn_cpu"};  // see run_vectorized()
 
 struct KnnCloud : CloudRows {

@@ -137,8 +137,7 @@ TORCHVOX_HD float initial_dist2(const FpsArgs& args) {
   return static_cast<float>(args.init_dist2) + 0.0f;  // never -0, whose bits sort below -1
 }
 
-inline const PlanOverride fps_kernel_plan{
-    "fps_kernel"};  // 0 one block in registers, 1 lazy tiles, 2 generic
+inline const PlanOverride fps_kernel_plan{"fps_kernel"};  // 0 one block, 1 lazy tiles, 2 generic
 inline const PlanOverride fps_threads_plan{"fps_threads"};  // of a block class, or lazy
 inline const PlanOverride fps_points_per_thread_plan{"fps_points_per_thread"};
 inline const PlanOverride fps_members_plan{"fps_members"};  // lazy tiles: blocks that share a cloud

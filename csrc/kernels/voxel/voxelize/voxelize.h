@@ -18,16 +18,11 @@
 
 namespace torchvox {
 
-inline const PlanOverride voxel_table_plan{
-    "voxel_table"};  // CUDA: 0 dense, 1 hash, 2 hash with two-word slots
-inline const PlanOverride voxel_ranking_plan{
-    "voxel_ranking"};  // CUDA, sorted orders: 0 bitmap, 1 radix sort
-inline const PlanOverride voxel_partitions_plan{
-    "voxel_partitions"};  // CPU: partitions of the voxels
-inline const PlanOverride voxel_kernels_plan{
-    "voxel_kernels"};  // CUDA: 0 a kernel a step, 1 all steps in one, where it can
-inline const PlanOverride voxel_common_plan{
-    "voxel_common"};  // CUDA: 0 general kernels, 1 those for the usual arguments
+inline const PlanOverride voxel_table_plan{"voxel_table"};  // CUDA: 0 dense, 1 hash, 2 wide hash
+inline const PlanOverride voxel_ranking_plan{"voxel_ranking"};  // CUDA: 0 bitmap, 1 radix sort
+inline const PlanOverride voxel_partitions_plan{"voxel_partitions"};  // CPU: of the voxels
+inline const PlanOverride voxel_kernels_plan{"voxel_kernels"};  // CUDA: 0 one a step, 1 one for all
+inline const PlanOverride voxel_common_plan{"voxel_common"};  // CUDA: 1 for the usual arguments
 
 enum class VoxelReduce { kNone, kMean, kMax, kMin, kSum };
 
