@@ -45,10 +45,21 @@ struct KnnCloud : CloudRows {
 
 template <class T>
 TORCHVOX_HD compute_t<T> row_distance(const KnnArgs& args, const T* p, const T* q) {
-  if (!args.manhattan) return dist2_rows(args.order, args.points.columns, p, q);
-  compute_t<T> sum = 0;
-  for (int64_t axis = 0; axis < args.points.columns; ++axis)
-    sum += std::fabs(widen(p[axis]) - widen(q[axis]));
+  using C = compute_t<T>;
+  C sum = 0;
+  if (args.manhattan) {
+    for (int64_t axis = 0; axis < args.points.columns; ++axis)
+      sum += std::fabs(widen(p[axis]) - widen(q[axis]));
+  } else if (args.order == DistOrder::kPn2) {
+    const C dx = widen(p[0]) - widen(q[0]), dy = widen(p[1]) - widen(q[1]),
+            dz = widen(p[2]) - widen(q[2]);
+    sum = fma_rn(dz, dz, fma_rn(dx, dx, dy * dy));
+  } else {
+    for (int64_t axis = 0; axis < args.points.columns; ++axis) {
+      const C d = widen(p[axis]) - widen(q[axis]);
+      sum = fma_rn(d, d, sum);
+    }
+  }
   return sum;
 }
 
