@@ -101,30 +101,6 @@ TORCHVOX_HD bool is_finite(const Point3& p) {
   return is_finite(p.a) && is_finite(p.b) && is_finite(p.c);
 }
 
-// Of rows of any type and number of axes, straight from memory.
-template <class T>
-TORCHVOX_HD bool is_finite_row(const T* row, int64_t dims) {
-  for (int64_t axis = 0; axis < dims; ++axis) {
-    if (!is_finite(widen(row[axis]))) return false;
-  }
-  return true;
-}
-template <class T>
-TORCHVOX_HD compute_t<T> dist2_rows(DistOrder order, int64_t dims, const T* p, const T* q) {
-  using C = compute_t<T>;
-  if (order == DistOrder::kPn2) {
-    const C dx = widen(p[0]) - widen(q[0]), dy = widen(p[1]) - widen(q[1]),
-            dz = widen(p[2]) - widen(q[2]);
-    return fma_rn(dz, dz, fma_rn(dx, dx, dy * dy));
-  }
-  C sum = 0;
-  for (int64_t axis = 0; axis < dims; ++axis) {
-    const C d = widen(p[axis]) - widen(q[axis]);
-    sum = fma_rn(d, d, sum);
-  }
-  return sum;
-}
-
 // Pointnet2_PyTorch compares a float with the double 1e-3; the next float above it is 0.001f.
 TORCHVOX_HD bool near_origin(float x, float y, float z) { return dist2(y, x, z) < 0.001f; }
 TORCHVOX_HD bool near_origin(double x, double y, double z) {

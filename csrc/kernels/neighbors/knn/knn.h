@@ -43,6 +43,15 @@ struct KnnCloud : CloudRows {
   }
 };
 
+// Of points of any type and number of axes, straight from memory.
+template <class T>
+TORCHVOX_HD bool is_finite_row(const T* row, int64_t dims) {
+  for (int64_t axis = 0; axis < dims; ++axis) {
+    if (!is_finite(widen(row[axis]))) return false;
+  }
+  return true;
+}
+
 template <class T>
 TORCHVOX_HD compute_t<T> row_distance(const KnnArgs& args, const T* p, const T* q) {
   using C = compute_t<T>;

@@ -107,8 +107,7 @@ __global__ void __launch_bounds__(kThreads)
       if (!(d > C{0})) {  // at 0 already, or no candidate: it never falls, and loses to any other
         if (d < C{0}) continue;
       } else {
-        const C now =
-            dist2_rows(args.order, args.points.columns, points + i * args.points.row_stride, q);
+        const C now = dist2_rows(args, points + i * args.points.row_stride, q);
         if (now < d) {
           d = now;
           dist2s[i] = now;

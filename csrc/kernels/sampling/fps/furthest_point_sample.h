@@ -64,11 +64,33 @@ struct FpsCloud : CandidateCloud {
   }
 };
 
-// As is_candidate, for any number of axes and for doubles.
+// The same tests for any number of axes and for doubles, straight from memory.
+template <class T>
+TORCHVOX_HD bool is_finite_row(const FpsArgs& args, const T* row) {
+  for (int64_t axis = 0; axis < args.points.columns; ++axis) {
+    if (!is_finite(widen(row[axis]))) return false;
+  }
+  return true;
+}
 template <class T>
 TORCHVOX_HD bool is_candidate_row(const FpsArgs& args, const T* row) {
-  if (!is_finite_row(row, args.points.columns)) return false;
+  if (!is_finite_row(args, row)) return false;
   return !args.skip_origin || !near_origin(widen(row[0]), widen(row[1]), widen(row[2]));
+}
+template <class T>
+TORCHVOX_HD compute_t<T> dist2_rows(const FpsArgs& args, const T* p, const T* q) {
+  using C = compute_t<T>;
+  if (args.order == DistOrder::kPn2) {
+    const C dx = widen(p[0]) - widen(q[0]), dy = widen(p[1]) - widen(q[1]),
+            dz = widen(p[2]) - widen(q[2]);
+    return fma_rn(dz, dz, fma_rn(dx, dx, dy * dy));
+  }
+  C sum = 0;
+  for (int64_t axis = 0; axis < args.points.columns; ++axis) {
+    const C d = widen(p[axis]) - widen(q[axis]);
+    sum = fma_rn(d, d, sum);
+  }
+  return sum;
 }
 
 enum class PointClass { kCandidate, kSkipped, kNonFinite };
@@ -78,7 +100,7 @@ TORCHVOX_HD PointClass classify(const FpsArgs& args, const FpsCloud& cloud, uint
   if (args.points.dtype == DType::kDouble) {
     const double* row = static_cast<const double*>(args.points.data) + cloud.base +
         int64_t{i} * args.points.row_stride;
-    if (!is_finite_row(row, args.points.columns)) return PointClass::kNonFinite;
+    if (!is_finite_row(args, row)) return PointClass::kNonFinite;
     return is_candidate_row(args, row) ? PointClass::kCandidate : PointClass::kSkipped;
   }
   const int64_t at = cloud.base + i * args.points.row_stride;

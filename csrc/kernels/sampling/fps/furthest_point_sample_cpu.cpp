@@ -304,7 +304,7 @@ void sample_cloud_generic(const FpsArgs& args, const FpsCloud& cloud) {
     if (chosen < 0) continue;
     for (uint32_t i = 0; i < cloud.points; ++i) {
       if (!(d[i] > C{0})) continue;
-      const C now = dist2_rows(args.order, args.points.columns, points + i * args.points.row_stride,
+      const C now = dist2_rows(args, points + i * args.points.row_stride,
                                points + chosen * args.points.row_stride);
       if (now < d[i]) d[i] = now;
     }
