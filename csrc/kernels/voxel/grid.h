@@ -23,7 +23,9 @@ enum class VoxelOrder { kFirst, kZyx, kXyz };
 enum class PointPlace { kInside, kOutside, kNotFinite };
 
 struct Cell {
-  int32_t x = 0, y = 0, z = 0;
+  int32_t x = 0;
+  int32_t y = 0;
+  int32_t z = 0;
 };
 
 // fp32 names every cell of an axis up to here.
@@ -71,15 +73,20 @@ struct VoxelGrid {
   }
 
   TORCHVOX_HD uint64_t key(int64_t sample, Cell c) const {
-    const auto b = static_cast<uint64_t>(sample);
-    const auto nx = uint64_t(cells[0]), ny = uint64_t(cells[1]), nz = uint64_t(cells[2]);
-    const auto x = uint64_t(c.x), y = uint64_t(c.y), z = uint64_t(c.z);
+    const uint64_t b = static_cast<uint64_t>(sample);
+    const uint64_t nx = static_cast<uint64_t>(cells[0]);
+    const uint64_t ny = static_cast<uint64_t>(cells[1]);
+    const uint64_t nz = static_cast<uint64_t>(cells[2]);
+    const uint64_t x = static_cast<uint64_t>(c.x);
+    const uint64_t y = static_cast<uint64_t>(c.y);
+    const uint64_t z = static_cast<uint64_t>(c.z);
     return x_major ? ((b * nx + x) * ny + y) * nz + z : ((b * nz + z) * ny + y) * nx + x;
   }
 
   // The inverse of key().
   TORCHVOX_HD Cell cell_of(uint64_t key, int64_t* sample) const {
-    const int fast = x_major ? 2 : 0, slow = 2 - fast;
+    const int fast = x_major ? 2 : 0;
+    const int slow = x_major ? 0 : 2;
     // 64-bit divisions are slow on a GPU; most keys fit 32 bits.
     uint64_t rest;
     uint32_t low, middle, high;
@@ -96,7 +103,11 @@ struct VoxelGrid {
       rest = key;
     }
     *sample = static_cast<int64_t>(rest);
-    return {int32_t(x_major ? high : low), int32_t(middle), int32_t(x_major ? low : high)};
+    Cell c;
+    c.x = static_cast<int32_t>(x_major ? high : low);
+    c.y = static_cast<int32_t>(middle);
+    c.z = static_cast<int32_t>(x_major ? low : high);
+    return c;
   }
 
   TORCHVOX_HD int64_t block_of(uint64_t key) const {

@@ -385,7 +385,11 @@ __device__ void reduce_voxel(const VoxelizeArgs& args, const VoxelWork& work, co
         Real part = 0;
         reduce_block<Real, kKind>(args, work, voxel.cell, order + done, count, first, n, tile,
                                   &part, &best);
-        sum.add_part(part, count == 32);
+        if (count == 32) {
+          sum.template add_block<1>(part);
+        } else {
+          sum.template add_rest<0>(part);
+        }
       }
       total = sum.total();
     }
