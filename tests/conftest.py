@@ -7,7 +7,11 @@ its cases is fast with one layout, drawn by its name, and slow with the others; 
 with all. Tests that need a GPU are left out where none is.
 """
 
+import os
 import zlib
+
+# Threads that wait would take the cores from other workers' tests; OpenMP reads this once.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch

@@ -177,15 +177,19 @@ class Side {
   }
   void* scratch(int64_t bytes) { return add({"scratch", 1, nullptr, Bytes(bytes, poison())}); }
   // The workspace is exactly as large as requested, and left as it comes on the device, so that
-  // initcheck sees a read before a write.
+  // initcheck sees a read before a write; but where a kernel reads 16 bytes of which it uses those
+  // that are written, they are filled.
   template <class Args>
-  void run(const Args& args) const {
+  void run(const Args& args, bool filled = false) const {
 #ifdef TORCHVOX_CUDA
     if (is_device()) {
       void* workspace = nullptr;
       const int64_t bytes = workspace_bytes(args, device().target);
       check_cuda(cudaDeviceSynchronize(), "before the launch");
       if (bytes > 0) check_cuda(cudaMalloc(&workspace, bytes), "memory for a workspace");
+      if (filled && bytes > 0) {
+        check_cuda(cudaMemsetAsync(workspace, poison(), bytes, device().stream), "filling it");
+      }
       check_cuda(launch(args, workspace, device()), "launch");
       check_cuda(cudaStreamSynchronize(device().stream), "the kernels");
       cudaFree(workspace);
