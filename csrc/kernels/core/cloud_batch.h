@@ -143,9 +143,13 @@ struct CloudBatch {
   };
   TORCHVOX_HD Place find(int64_t row) const {
     if (packed) return {packed_owner(row), row * row_stride};
-    const int64_t b = divide(row, rows), in_cloud = row - b * rows;
-    const bool is_point = !lengths.given() || in_cloud < lengths[b];
-    return {is_point ? b : -1, b * cloud_stride + in_cloud * row_stride};
+    const int64_t b = divide(row, rows);
+    return place(b, row - b * rows);
+  }
+  // Padded only: of row i of cloud b.
+  TORCHVOX_HD Place place(int64_t b, int64_t i) const {
+    const bool is_point = !lengths.given() || i < lengths[b];
+    return {is_point ? b : -1, b * cloud_stride + i * row_stride};
   }
 
   // Packed only: where a block begins, the block of a row or -1, and whether a row of it exists.

@@ -13,13 +13,9 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kTile = 1024;  // points of a cloud in shared memory
 constexpr int kStride = 256;  // of them between two looks at who has all hits
 
-// The clouds of the rows [begin, end) of a block: the lowest and the highest.
+// The clouds of the packed rows [begin, end) of a block: the lowest and the highest.
 __device__ __forceinline__ void clouds_of_rows(const BallQueryArgs& args, int64_t begin,
                                                int64_t end, int& low, int& high) {
-  if (!args.points.packed) {
-    low = high = static_cast<int>(begin / args.query.rows);
-    return;
-  }
   __shared__ int lowest, highest;
   if (threadIdx.x == 0) lowest = 0x7fffffff, highest = -1;
   __syncthreads();
@@ -97,22 +93,26 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   WarpRows<kQueries, kRadii>& rows = all_rows[warp];
   int64_t begin, end;
+  int low, high;
   if (args.points.packed) {
     begin = int64_t{blockIdx.x} * kRows;
     end = min(begin + kRows, args.query.rows);
+    clouds_of_rows(args, begin, end, low, high);
   } else {
     const int64_t b = blockIdx.x / static_cast<unsigned>(blocks_per_cloud);
     begin = b * args.query.rows + (blockIdx.x - b * blocks_per_cloud) * kRows;
     end = min(begin + kRows, (b + 1) * args.query.rows);
+    low = high = static_cast<int>(b);
   }
-  int low, high;
-  clouds_of_rows(args, begin, end, low, high);
   begin += warp * kQueries;
   const int queries = static_cast<int>(max(int64_t{0}, min(int64_t{kQueries}, end - begin)));
 
   if (lane < kQueries) {
     CloudBatch::Place query{-1, 0};
-    if (lane < queries) query = args.query.find(begin + lane);
+    if (lane < queries) {
+      query = args.points.packed ? args.query.find(begin + lane)
+                                 : args.query.place(low, begin + lane - low * args.query.rows);
+    }
     rows.cloud[lane] = static_cast<int>(query.cloud);
     rows.q[lane] = query.cloud >= 0 ? load_row(args, args.query.data, query.element)
                                     : Point3{0.0f, 0.0f, 0.0f};

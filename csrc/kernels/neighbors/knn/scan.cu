@@ -25,7 +25,7 @@ __device__ __forceinline__ Point3 load_or_nan(const KnnArgs& args, const void* r
 }
 __device__ __forceinline__ Point3 load_query(const KnnArgs& args, int64_t cloud, int64_t row) {
   if (row >= args.query.rows) return {NAN, 0.0f, 0.0f};
-  const CloudBatch::Place query = args.query.find(cloud * args.query.rows + row);
+  const CloudBatch::Place query = args.query.place(cloud, row);
   return query.cloud < 0 ? Point3{NAN, 0.0f, 0.0f}
                          : load_or_nan(args, args.query.data, query.element);
 }

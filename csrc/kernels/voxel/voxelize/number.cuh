@@ -56,9 +56,9 @@ __device__ inline void add_voxel(const VoxelizeArgs& args, const VoxelWork& work
 __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& work,
                                      ScanShared& shared) {
   const CloudBatch& points = args.points;
-  const uint32_t voxels = load_relaxed(&work.totals->voxels);
   if (!points.offsets.given()) {
     if (threadIdx.x != 0) return;
+    const uint32_t voxels = load_relaxed(&work.totals->voxels);
     const bool capped = args.max_voxels >= 0 && voxels > args.max_voxels;
     const uint32_t rows = capped ? static_cast<uint32_t>(args.max_voxels) : voxels;
     work.sample_begin[0] = work.row_begin[0] = 0;
@@ -66,6 +66,7 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
     work.row_begin[1] = work.totals->rows = rows;
     return;
   }
+  const uint32_t voxels = load_relaxed(&work.totals->voxels);
 #pragma unroll 1
   for (int64_t b = threadIdx.x; b <= points.clouds; b += blockDim.x) {
     if (points.offset(b) >= points.rows) work.sample_begin[b] = voxels;
