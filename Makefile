@@ -25,6 +25,8 @@ CLANG_FORMAT := .venv/bin/clang-format
 CLANG_TIDY := .venv/bin/clang-tidy
 endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+# pip compiles nothing ahead; without bytecode every process of the tests would parse torch anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find csrc configs/cmake -type f)
 WORKERS := $(shell nproc 2>/dev/null || echo 1)
