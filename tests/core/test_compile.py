@@ -11,7 +11,6 @@ from samples import (
     OPS,
     backward,
     each_differentiable_op,
-    each_module,
     each_op,
     gradients,
     leaves,
@@ -34,7 +33,11 @@ def forget_compiled_code():
 
 @pytest.mark.parametrize(
     ("dynamic", "backend"),
-    [(None, "aot_eager"), (True, "inductor"), pytest.param(True, "aot_eager", marks=SLOW)],
+    [
+        (True, "inductor"),
+        pytest.param(None, "aot_eager", marks=SLOW),
+        pytest.param(True, "aot_eager", marks=SLOW),
+    ],
 )
 def test_three_point_counts_need_at_most_two_compilations(dynamic, backend, device):
     """One program of all ops, since a compilation is slow."""
@@ -60,7 +63,9 @@ def test_compiled_gradients_are_the_eager_ones(backend, device):
     assert counter.frame_count <= 2
 
 
-@each_module
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "SetAbstraction" else SLOW) for n in MODULES]
+)
 def test_modules_compile_whole(name, device):
     make, arguments = MODULES[name]
     module = make().to(device)

@@ -94,7 +94,9 @@ def train_one_step(rank: int, case: str, backend: str, folder: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["gloo", pytest.param("nccl", marks=pytest.mark.multigpu)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[] if c == "pillars" else pytest.mark.slow) for c in CASES]
+)
 def test_two_ranks_have_the_gradients_and_statistics_of_one_process(case, backend, tmp_path):
     sys.path.insert(0, str(Path(__file__).parent))  # where spawned processes look for this module
     mp.spawn(train_one_step, (case, backend, str(tmp_path)), nprocs=2)

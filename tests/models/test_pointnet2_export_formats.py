@@ -68,6 +68,7 @@ for kind in ("script", "export"):
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_and_no_end_of_the_process(tmp_path):
     found = fresh_process(EXPORT_ONTO_A_FULL_DISK, tmp_path, Path(__file__).parent)
     assert found.splitlines() == ["script File too large []", "export File too large []"]

@@ -22,7 +22,13 @@ FEW = [
 ]
 
 
-@pytest.mark.parametrize("name", config_names())
+FAST = ("pointnet2_cls_shapes_small", "pointnet2_part_shapes")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in config_names()],
+)
 def test_every_shipped_configuration_trains_and_loads(name, tmp_path):
     config = load_config(name, FEW)
     found = fit(config, tmp_path / "run", quiet=True)
