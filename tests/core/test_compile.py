@@ -34,9 +34,9 @@ def forget_compiled_code():
 @pytest.mark.parametrize(
     ("dynamic", "backend"),
     [
-        (True, "inductor"),
+        (True, "aot_eager"),
         pytest.param(None, "aot_eager", marks=SLOW),
-        pytest.param(True, "aot_eager", marks=SLOW),
+        pytest.param(True, "inductor", marks=SLOW),
     ],
 )
 def test_three_point_counts_need_at_most_two_compilations(dynamic, backend, device):

@@ -12,6 +12,8 @@ from shipping import without_nvcc as remove_nvcc
 
 from torchvox import _C
 
+pytestmark = pytest.mark.slow  # builds the library anew
+
 
 @pytest.fixture(scope="session")
 def names(wheel):
