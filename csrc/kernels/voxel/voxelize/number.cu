@@ -8,8 +8,10 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <type_traits>
 
+#include "csrc/kernels/spatial/scan.cuh"
 #include "csrc/kernels/voxel/voxelize/number.cuh"
 #include "csrc/kernels/voxel/voxelize/points.cuh"
+#include "csrc/kernels/voxel/voxelize/table.cuh"
 
 namespace torchvox {
 namespace {
