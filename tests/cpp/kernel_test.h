@@ -180,7 +180,7 @@ class Side {
   // initcheck sees a read before a write; but where a kernel reads 16 bytes of which it uses those
   // that are written, they are filled.
   template <class Args>
-  void run(const Args& args, bool filled = false) const {
+  void run(const Args& args, [[maybe_unused]] bool filled = false) const {
 #ifdef TORCHVOX_CUDA
     if (is_device()) {
       void* workspace = nullptr;
