@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one list of ops that the acceptance tests in tests/core walk.
 
-An op is one OpInfo: how to call it with n points, what else its contract allows, what has a
-gradient. Everything else (empty, strided, on the GPU, compiled, captured ...) is derived from that.
+An op is one OpInfo, or one for each layout of its batch: how to call it with n points, what else
+its contract allows, what has a gradient. Everything else (empty, strided, on the GPU, compiled,
+captured ...) is derived from that.
 test_surface.py fails for a registered op without an OpInfo and for an OpInfo without an op.
 """
 

@@ -89,6 +89,7 @@ def test_the_public_surface_is_the_recorded_one():
 
 def test_the_list_of_samples_holds_exactly_the_registered_ops():
     assert sorted({op.name for op in OPS}) == REGISTERED
+    assert len({str(op) for op in OPS}) == len(OPS)
 
 
 def test_the_list_of_samples_holds_exactly_the_public_modules():

@@ -177,8 +177,8 @@ class Side {
   }
   void* scratch(int64_t bytes) { return add({"scratch", 1, nullptr, Bytes(bytes, poison())}); }
   // The workspace is exactly as large as requested, and left as it comes on the device, so that
-  // initcheck sees a read before a write; but where a kernel reads 16 bytes of which it uses those
-  // that are written, they are filled.
+  // initcheck sees a read before a write; `filled` is for kernels that read 16 bytes at once and
+  // use of them what is written.
   template <class Args>
   void run(const Args& args, [[maybe_unused]] bool filled = false) const {
 #ifdef TORCHVOX_CUDA
