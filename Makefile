@@ -77,10 +77,10 @@ cpu: export TORCHVOX_CUDA := 0
 cpu: build/.built
 
 test: build/.built
-	$(PY) -m pytest -n $(WORKERS) --slow none $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal --slow none $(PYTEST_ARGS)
 
 test-all: build/.built
-	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-gpu: build/.built
 	$(PY) -m pytest -m "gpu or multigpu" $(PYTEST_ARGS)

@@ -36,7 +36,7 @@ HeightCode parse_code(const char* op, const BevGrid& grid, std::optional<at::Sca
 }
 
 // Everything that is known before data is read; the same for the CPU, CUDA and Meta keys.
-struct Plan {
+struct MaxHeightPlan {
   BevGrid grid;
   HeightCode code;
   at::ScalarType out_dtype;
@@ -44,12 +44,13 @@ struct Plan {
   c10::SymDimVector image;  // [B, H, W]
 };
 
-Plan make_plan(const char* op, const Tensor& points, c10::ArrayRef<double> range,
-               c10::ArrayRef<int64_t> size, const OptionalTensor& batch_offsets,
-               const OptionalTensor& num_valid, std::string_view orientation,
-               std::optional<at::ScalarType> out_dtype, double fill, int64_t lowest_code) {
+MaxHeightPlan plan_max_height(const char* op, const Tensor& points, c10::ArrayRef<double> range,
+                              c10::ArrayRef<int64_t> size, const OptionalTensor& batch_offsets,
+                              const OptionalTensor& num_valid, std::string_view orientation,
+                              std::optional<at::ScalarType> out_dtype, double fill,
+                              int64_t lowest_code) {
   check_packed_points(op, points);
-  Plan plan;
+  MaxHeightPlan plan;
   plan.grid = parse_grid(op, range, size, orientation);
   plan.code = parse_code(op, plan.grid, out_dtype, fill, lowest_code);
   plan.out_dtype = out_dtype.value_or(at::kFloat);
@@ -64,7 +65,7 @@ struct Outputs {
   Tensor counts;
 };
 
-Outputs empty_outputs(const Plan& plan, const Tensor& points, bool with_index) {
+Outputs empty_outputs(const MaxHeightPlan& plan, const Tensor& points, bool with_index) {
   Outputs out;
   out.height = empty_beside(plan.image, plan.out_dtype, points);
   if (with_index) out.top_index = empty_beside(plan.image, at::kInt, points);
@@ -77,8 +78,8 @@ Outputs compute(const char* op, const Tensor& points, c10::ArrayRef<double> rang
                 const OptionalTensor& num_valid, std::string_view orientation,
                 std::optional<at::ScalarType> out_dtype, double fill, int64_t lowest_code,
                 bool with_index) {
-  const Plan plan = make_plan(op, points, range, size, batch_offsets, num_valid, orientation,
-                              out_dtype, fill, lowest_code);
+  const MaxHeightPlan plan = plan_max_height(op, points, range, size, batch_offsets, num_valid,
+                                             orientation, out_dtype, fill, lowest_code);
   Outputs out = empty_outputs(plan, points, with_index);
   if (points.is_meta()) return out;
   const Clouds packed(points, batch_offsets, num_valid);
@@ -120,8 +121,8 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
                                at::IntArrayRef size, const OptionalTensor& batch_offsets,
                                const OptionalTensor& num_valid, std::string_view orientation) {
   const char* op = "_bev_max_height_backward";
-  const Plan plan = make_plan(op, points, point_cloud_range, size, batch_offsets, num_valid,
-                              orientation, at::kFloat, 0., 1);
+  const MaxHeightPlan plan = plan_max_height(op, points, point_cloud_range, size, batch_offsets,
+                                             num_valid, orientation, at::kFloat, 0., 1);
   check_type(grad_height.scalar_type() == at::kFloat, op, "grad_height must be float32",
              grad_height.scalar_type());
   check_type(top_index.scalar_type() == at::kInt, op, "top_index must be int32",
@@ -166,7 +167,7 @@ using torch::autograd::variable_list;
 
 using Indexed = std::tuple<Tensor, Tensor, Tensor>;
 
-const auto& backward_op() {
+const auto& max_height_backward_op() {
   static const auto op =
       typed_op<decltype(bev_max_height_backward)>("torchvox::_bev_max_height_backward");
   return op;
@@ -198,7 +199,7 @@ class BevMaxHeight : public torch::autograd::Function<BevMaxHeight> {
     Tensor grad_points;
     if (grads[0].defined() && ctx->needs_input_grad(0)) {
       const variable_list saved = ctx->get_saved_variables();
-      grad_points = backward_op().call(
+      grad_points = max_height_backward_op().call(
           grads[0], saved[1], saved[0], ctx->saved_data["range"].toDoubleVector(),
           ctx->saved_data["size"].toIntVector(), defined(saved[2]), defined(saved[3]),
           ctx->saved_data["orientation"].toStringRef());

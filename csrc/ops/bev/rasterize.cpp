@@ -102,7 +102,7 @@ bool has_channel(const BevPlanes& planes, BevChannel channel) {
 }
 
 // Everything that is known before data is read; the same for the CPU, CUDA and Meta keys.
-struct Plan {
+struct RasterizePlan {
   BevGrid grid;
   BevPlanes planes;
   bool ordered_mean = false;  // intensity_mean sums in input order
@@ -110,12 +110,12 @@ struct Plan {
   c10::SymDimVector image;  // [B, planes, H, W]
 };
 
-Plan make_plan(const char* op, const Tensor& points, c10::ArrayRef<double> range,
-               c10::ArrayRef<int64_t> size, const Channels& channels,
-               const OptionalTensor& features, const OptionalTensor& batch_offsets,
-               const OptionalTensor& num_valid, std::string_view orientation) {
+RasterizePlan plan_rasterize(const char* op, const Tensor& points, c10::ArrayRef<double> range,
+                             c10::ArrayRef<int64_t> size, const Channels& channels,
+                             const OptionalTensor& features, const OptionalTensor& batch_offsets,
+                             const OptionalTensor& num_valid, std::string_view orientation) {
   check_packed_points(op, points);
-  Plan plan;
+  RasterizePlan plan;
   plan.grid = parse_grid(op, range, size, orientation);
   plan.planes = parse_channels(op, channels);
   plan.batches = check_batch(op, points, batch_offsets, num_valid);
@@ -172,8 +172,8 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
                                          std::string_view orientation, double fill,
                                          int64_t density_base) {
   const char* op = "bev_rasterize";
-  const Plan plan =
-      make_plan(op, points, range, size, channels, features, batch_offsets, num_valid, orientation);
+  const RasterizePlan plan = plan_rasterize(op, points, range, size, channels, features,
+                                            batch_offsets, num_valid, orientation);
   check_value(density_base >= 2 && density_base <= kBevMaxDensityBase, op,
               "density_base must be in [2, 512]", density_base);
   Tensor image = empty_beside(plan.image, at::kFloat, points);
@@ -226,8 +226,8 @@ std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, cons
                                                   const OptionalTensor& num_valid,
                                                   std::string_view orientation) {
   const char* op = "_bev_rasterize_backward";
-  const Plan plan =
-      make_plan(op, points, range, size, channels, features, batch_offsets, num_valid, orientation);
+  const RasterizePlan plan = plan_rasterize(op, points, range, size, channels, features,
+                                            batch_offsets, num_valid, orientation);
   check_device(op, "grad_image", grad_image, points);
   check_type(grad_image.scalar_type() == at::kFloat, op, "grad_image must be float32",
              grad_image.scalar_type());
@@ -272,7 +272,7 @@ using Outputs = std::tuple<Tensor, Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& backward_op() {
+const auto& rasterize_backward_op() {
   static const auto op =
       typed_op<decltype(bev_rasterize_backward)>("torchvox::_bev_rasterize_backward");
   return op;
@@ -304,7 +304,7 @@ class BevRasterize : public torch::autograd::Function<BevRasterize> {
     variable_list out(9);
     if (!grads[0].defined()) return out;
     const variable_list saved = ctx->get_saved_variables();
-    auto [grad_points, grad_features] = backward_op().call(
+    auto [grad_points, grad_features] = rasterize_backward_op().call(
         grads[0], saved[0], ctx->saved_data["range"].toDoubleVector(),
         ctx->saved_data["size"].toIntVector(),
         c10::impl::toTypedList<std::string>(ctx->saved_data["channels"].toList()),

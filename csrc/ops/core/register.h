@@ -81,9 +81,11 @@ template <class Signature, class Outputs>
 using VariantOf = typename Variant<Signature, Outputs>::type;
 
 // Stands before the body of a function that adds ops to `ops`.
-#define TORCHVOX_REGISTER_OPS(ops)              \
-  void register_ops(OpLibrary& ops);            \
-  const OpLibrary registered_ops(register_ops); \
-  void register_ops(OpLibrary& ops)
+#define TORCHVOX_REGISTER_OPS(ops) \
+  TORCHVOX_REGISTER_OPS_AS(C10_CONCATENATE(register_ops_, C10_UID), ops)
+#define TORCHVOX_REGISTER_OPS_AS(function, ops)                     \
+  void function(OpLibrary& ops);                                    \
+  const OpLibrary C10_CONCATENATE(library_of_, function)(function); \
+  void function(OpLibrary& ops)
 
 }  // namespace torchvox

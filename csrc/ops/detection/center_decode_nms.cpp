@@ -9,7 +9,7 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 
-constexpr const char* kOp = "center_decode_nms";
+constexpr const char* kCenterOp = "center_decode_nms";
 
 // The maps of all tasks, in the order of CenterMapKind after the heat maps.
 struct CenterMaps {
@@ -20,23 +20,23 @@ struct CenterMaps {
 
 // Fills in the heads without their memory.
 void check_tasks(TensorList heatmap, const std::array<CenterMaps, 5>& others, DecodeNmsArgs& args) {
-  check_heads(kOp, "heatmap", heatmap);
+  check_heads(kCenterOp, "heatmap", heatmap);
   for (const CenterMaps& other : others) {
     const bool left_out = &other == &others.back() && other.maps.empty();
-    if (!left_out) check_length(kOp, other.name, other.maps.size(), heatmap.size());
+    if (!left_out) check_length(kCenterOp, other.name, other.maps.size(), heatmap.size());
   }
   args.centers = true;
   args.center.velocity = !others.back().maps.empty();
   args.heads = static_cast<int>(heatmap.size());
   int classes = 0;
   for (int h = 0; h < args.heads; ++h) {
-    check_map(kOp, "heatmap", heatmap[h], heatmap[0]);
-    check_size(heatmap[h].sym_size(1).sym_ge(1), kOp, "heatmap must have a channel a class",
+    check_map(kCenterOp, "heatmap", heatmap[h], heatmap[0]);
+    check_size(heatmap[h].sym_size(1).sym_ge(1), kCenterOp, "heatmap must have a channel a class",
                heatmap[h].sym_sizes());
     for (const CenterMaps& other : others) {
       if (other.maps.empty()) continue;
-      check_beside(kOp, other.name, other.maps[h], heatmap[h]);
-      check_size(other.maps[h].sym_size(1).sym_eq(other.channels), kOp,
+      check_beside(kCenterOp, other.name, other.maps[h], heatmap[h]);
+      check_size(other.maps[h].sym_size(1).sym_eq(other.channels), kCenterOp,
                  {other.name, " must have ",
                   other.channels == 1       ? "1 channel"
                       : other.channels == 2 ? "2 channels"
@@ -44,7 +44,7 @@ void check_tasks(TensorList heatmap, const std::array<CenterMaps, 5>& others, De
                  other.maps[h].sym_sizes());
     }
     const int64_t own = heatmap[h].sym_size(1).guard_int(__FILE__, __LINE__);
-    check_value(own + classes <= kMostClasses, kOp, "the heads must have at most 64 classes",
+    check_value(own + classes <= kMostClasses, kCenterOp, "the heads must have at most 64 classes",
                 own + classes);
     args.head[h].classes = static_cast<int32_t>(own);
     args.head[h].first_class = classes;
@@ -54,15 +54,15 @@ void check_tasks(TensorList heatmap, const std::array<CenterMaps, 5>& others, De
 
 void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, int64_t stride,
                std::string_view rot_order, DecodeNmsArgs& args) {
-  check_range(kOp, range);
-  check_value(voxel_size.size() == 2 || voxel_size.size() == 3, kOp,
+  check_range(kCenterOp, range);
+  check_value(voxel_size.size() == 2 || voxel_size.size() == 3, kCenterOp,
               "voxel_size must be (x, y, z), or (x, y), in meters", voxel_size);
-  check_value(stride >= 1 && stride < (1 << 24), kOp, "stride must be in [1, 2^24)", stride);
-  check_value(rot_order == "sin_cos" || rot_order == "cos_sin", kOp,
+  check_value(stride >= 1 && stride < (1 << 24), kCenterOp, "stride must be in [1, 2^24)", stride);
+  check_value(rot_order == "sin_cos" || rot_order == "cos_sin", kCenterOp,
               "rot_order must be 'sin_cos' or 'cos_sin'", "'", rot_order, "'");
   for (int axis = 0; axis < 2; ++axis) {
     const auto size = static_cast<float>(voxel_size[axis]);
-    check_value(std::isfinite(size) && size > 0, kOp, "voxel_size must be finite and > 0",
+    check_value(std::isfinite(size) && size > 0, kCenterOp, "voxel_size must be finite and > 0",
                 voxel_size);
     args.center.voxel[axis] = size;
     args.center.low[axis] = static_cast<float>(range[axis]);
@@ -73,11 +73,11 @@ void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, in
 
 void set_post_range(c10::ArrayRef<double> range, DecodeNmsArgs& args) {
   if (range.empty()) return;
-  check_value(range.size() == 6, kOp, "post_range must be (x0, y0, z0, x1, y1, z1), or none",
+  check_value(range.size() == 6, kCenterOp, "post_range must be (x0, y0, z0, x1, y1, z1), or none",
               range);
   args.has_range = true;
   for (int k = 0; k < 6; ++k) {
-    check_value(!std::isnan(range[k]), kOp, "post_range must be numbers", range);
+    check_value(!std::isnan(range[k]), kCenterOp, "post_range must be numbers", range);
     args.range[k] = static_cast<float>(range[k]);
   }
 }
@@ -93,16 +93,16 @@ Detections center_decode_nms(
   const std::array<CenterMaps, 5> others{
       {{"offset", offset, 2}, {"z", z, 1}, {"dim", dim, 3}, {"rot", rot, 2}, {"vel", vel, 2}}};
   DecodeNmsArgs args;
-  args.group = parse_group(kOp, group);
+  args.group = parse_group(kCenterOp, group);
   check_tasks(heatmap, others, args);
-  check_value(!best_class || args.group != DecodeGroup::kClass, kOp,
+  check_value(!best_class || args.group != DecodeGroup::kClass, kCenterOp,
               "group must be 'task' or 'none' with best_class", "'", group, "'");
   args.best_class = best_class;
   set_cells(voxel_size, point_cloud_range, stride, rot_order, args);
   set_post_range(given(post_range), args);
   const DecodeOptions options{score_threshold, nms_threshold,       pre, post, global_post,
                               closed,          given(class_labels), nms};
-  set_options(kOp, options, args);
+  set_options(kCenterOp, options, args);
   Detections out = empty_detections(heatmap[0], args, post);
   if (heatmap[0].is_meta()) return out;
 
@@ -110,7 +110,7 @@ Detections center_decode_nms(
   int64_t boxes = 0, pairs = 0;
   for (int h = 0; h < args.heads; ++h) {
     DecodeHead& head = args.head[h];
-    check_below(heatmap[h].size(2) * heatmap[h].size(3), kIndexLimit, kOp,
+    check_below(heatmap[h].size(2) * heatmap[h].size(3), kIndexLimit, kCenterOp,
                 "heatmap must have fewer than 2^31 cells", heatmap[h].sym_sizes());
     head.map[kScoreMap] = head_map(heatmap[h], kept);
     for (size_t k = 0; k < others.size(); ++k) {
@@ -125,14 +125,14 @@ Detections center_decode_nms(
     boxes += head.boxes();
     pairs += head.boxes() * head.classes;
   }
-  run_decode_nms(kOp, heatmap[0], options, out, args);
+  run_decode_nms(kCenterOp, heatmap[0], options, out, args);
   return out;
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(center_decode_nms));
   ops.autocast("center_decode_nms", {{{"heatmap", "offset", "z", "dim", "rot", "vel"}}});
-  ops.autograd(kOp, inference_only());
+  ops.autograd(kCenterOp, inference_only());
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ struct GroupPoints {
 };
 
 template <class Op>
-const auto& backward_op() {
+const auto& gather_backward_op() {
   static const auto op = typed_op<GatherBackward>(Op::kBackward);
   return op;
 }
@@ -184,9 +184,9 @@ class Gather : public torch::autograd::Function<Gather<Op>> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor()};
-    return {backward_op<Op>().call(grads[0], ctx->get_saved_variables()[0],
-                                   ctx->saved_data["num_points"].toSymInt(),
-                                   ctx->saved_data["channels_first"].toBool()),
+    return {gather_backward_op<Op>().call(grads[0], ctx->get_saved_variables()[0],
+                                          ctx->saved_data["num_points"].toSymInt(),
+                                          ctx->saved_data["channels_first"].toBool()),
             Tensor(), Tensor()};
   }
 };
@@ -200,7 +200,7 @@ class GatherBackward : public torch::autograd::Function<GatherBackward<Op>> {
     ctx->save_for_backward({idx});
     ctx->saved_data["channels_first"] = channels_first;
     ctx->set_materialize_grads(false);
-    return backward_op<Op>().call(grad, idx, num_points, channels_first);
+    return gather_backward_op<Op>().call(grad, idx, num_points, channels_first);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -244,7 +244,7 @@ Tensor backward(const Tensor& grad, const Tensor& idx, c10::SymInt num_points,
     return GatherBackward<Op>::apply(grad, idx, num_points, channels_first);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return backward_op<Op>().call(grad, idx, num_points, channels_first);
+  return gather_backward_op<Op>().call(grad, idx, num_points, channels_first);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {

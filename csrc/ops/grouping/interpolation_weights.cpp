@@ -70,7 +70,7 @@ namespace autograd {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& backward_op() {
+const auto& weights_backward_op() {
   static const auto op = typed_op<decltype(interpolation_weights_backward)>(
       "torchvox::_interpolation_weights_backward");
   return op;
@@ -90,9 +90,9 @@ class InterpolationWeights : public torch::autograd::Function<InterpolationWeigh
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor()};
-    return {backward_op().call(grads[0], ctx->get_saved_variables()[0],
-                               ctx->saved_data["eps"].toDouble(),
-                               ctx->saved_data["weight"].toStringRef()),
+    return {weights_backward_op().call(grads[0], ctx->get_saved_variables()[0],
+                                       ctx->saved_data["eps"].toDouble(),
+                                       ctx->saved_data["weight"].toStringRef()),
             Tensor(), Tensor()};
   }
 };

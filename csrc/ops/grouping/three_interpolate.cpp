@@ -165,7 +165,7 @@ namespace autograd {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& backward_op() {
+const auto& interpolate_backward_op() {
   static const auto op =
       typed_op<decltype(three_interpolate_backward)>("torchvox::_three_interpolate_backward");
   return op;
@@ -186,9 +186,9 @@ class ThreeInterpolate : public torch::autograd::Function<ThreeInterpolate> {
     if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor(), Tensor()};
     const variable_list saved = ctx->get_saved_variables();
     const bool for_features = ctx->needs_input_grad(0), for_weight = ctx->needs_input_grad(2);
-    const auto [grad_features, grad_weight] =
-        backward_op().call(grads[0], saved[0], saved[1], saved[2],
-                           ctx->saved_data["channels_first"].toBool(), for_features, for_weight);
+    const auto [grad_features, grad_weight] = interpolate_backward_op().call(
+        grads[0], saved[0], saved[1], saved[2], ctx->saved_data["channels_first"].toBool(),
+        for_features, for_weight);
     return {for_features ? grad_features : Tensor(), Tensor(), for_weight ? grad_weight : Tensor(),
             Tensor()};
   }

@@ -11,13 +11,14 @@
 
 namespace torchvox {
 namespace {
+namespace autograd {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& backward_op() {
+const auto& distance_backward_op() {
   static const auto op = typed_op<std::tuple<Tensor, Tensor>(
       const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t, const OptionalTensor&,
       const OptionalTensor&, const OptionalTensor&, bool, bool, bool)>(
@@ -49,7 +50,7 @@ class NeighborDistance : public torch::autograd::Function<NeighborDistance> {
     if (!grads[0].defined()) return out;
     const variable_list saved = ctx->get_saved_variables();
     const bool for_points = ctx->needs_input_grad(0), for_query = ctx->needs_input_grad(1);
-    auto [grad_points, grad_query] = backward_op().call(
+    auto [grad_points, grad_query] = distance_backward_op().call(
         grads[0], saved[0], saved[1], saved[2], ctx->saved_data["norm"].toInt(), defined(saved[3]),
         defined(saved[4]), defined(saved[5]), saved[4].defined(), for_points, for_query);
     if (for_points) out[0] = std::move(grad_points);
@@ -132,5 +133,6 @@ TORCHVOX_REGISTER_OPS(ops) {
   ops.autograd(TORCHVOX_OP(three_nn));
 }
 
+}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

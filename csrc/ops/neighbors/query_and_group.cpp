@@ -270,7 +270,7 @@ using Outputs = std::tuple<Tensor, Tensor, Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const auto& backward_op() {
+const auto& query_and_group_backward_op() {
   static const auto op =
       typed_op<decltype(query_and_group_backward)>("torchvox::_query_and_group_backward");
   return op;
@@ -309,7 +309,7 @@ class QueryAndGroup : public torch::autograd::Function<QueryAndGroup> {
     const bool for_features = data["has_features"].toBool() && ctx->needs_input_grad(2);
     std::vector<c10::SymInt> ks;
     for (const c10::IValue& k : data["ks"].toList()) ks.push_back(k.toSymInt());
-    const auto [grad_points, grad_query, grad_features] = backward_op().call(
+    const auto [grad_points, grad_query, grad_features] = query_and_group_backward_op().call(
         grads[0], saved[0], saved[1], saved[2], data["channels"].toSymInt(),
         data["radii"].toDoubleVector(), ks, use_xyz, data["normalize_xyz"].toBool(),
         data["features_first"].toBool(), for_points, for_query, for_features);

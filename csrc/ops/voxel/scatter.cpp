@@ -52,7 +52,7 @@ std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel_in, c10::SymInt n
   return {offsets, perm};
 }
 
-ScatterReduce parse_reduce(const char* op, std::string_view name) {
+ScatterReduce parse_scatter_reduce(const char* op, std::string_view name) {
   if (name == "sum") return ScatterReduce::kSum;
   if (name == "max") return ScatterReduce::kMax;
   if (name == "min") return ScatterReduce::kMin;
@@ -77,7 +77,7 @@ std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats_in, const Tensor& p
                                          const OptionalTensor& offsets_in,
                                          const OptionalTensor& perm_in) {
   const char* op = "voxel_scatter";
-  const ScatterReduce reduce = parse_reduce(op, reduce_name);
+  const ScatterReduce reduce = parse_scatter_reduce(op, reduce_name);
   check_rows(op, point_voxel_in, num_rows);
   check_matrix(op, "feats", feats_in, "[N, C] with the N of point_voxel",
                point_voxel_in.sym_size(0));
@@ -124,7 +124,7 @@ Tensor voxel_scatter_backward(const Tensor& grad_in, const Tensor& point_voxel_i
                               const Tensor& offsets_in, const Tensor& arg_in,
                               std::string_view reduce_name) {
   const char* op = "_voxel_scatter_backward";
-  const ScatterReduce reduce = parse_reduce(op, reduce_name);
+  const ScatterReduce reduce = parse_scatter_reduce(op, reduce_name);
   check_value(grad_in.dim() == 2, op, "grad must be [num_rows, C]", grad_in.sym_sizes());
   const c10::SymInt rows = grad_in.sym_size(0);
   check_rows(op, point_voxel_in, rows);
