@@ -25,7 +25,7 @@ CLANG_FORMAT := .venv/bin/clang-format
 CLANG_TIDY := .venv/bin/clang-tidy
 endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
-# pip compiles nothing ahead; without bytecode every process of the tests would parse torch anew.
+# uv compiles nothing ahead; without bytecode every process of the tests would parse torch anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find csrc configs/cmake -type f)
@@ -55,11 +55,12 @@ train-demo: build/.built
 build: build/.built
 
 # Set-up: an environment with the build tools, then with torch and every extra. Stamps lie in it.
-PIP := .venv/bin/python -m pip install --quiet --no-compile
+# uv installs torch in a quarter of pip's time.
+PIP := .venv/bin/uv pip install --quiet --python .venv/bin/python
 .venv/.tools: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "torchvox needs Python >= 3.10, got " + sys.version.split()[0] + ": set PYTHON=")'
 	$(PYTHON) -m venv .venv
-	$(PIP) --upgrade pip
+	.venv/bin/python -m pip install --quiet uv
 	$(PIP) $$(.venv/bin/python configs/requirements.py build)
 	touch $@
 
