@@ -166,6 +166,8 @@ DECODE_SAMPLE_INPUTS = {
 
 NO_MAPS = {name: [] for name in ("cls", "box", "direction", "anchors")}
 NO_CENTERS = {name: [] for name in ("heatmap", "offset", "z", "dim", "rot", "vel")}
+# Without a tensor there is no device, unless a compiler has chosen one.
+NO_TENSOR = "must (have a tensor or more, got none|be 1 to 8 maps, got 0)"
 OPTION_ERRORS = (
     ("score_threshold", float("nan"), ValueError, "score_threshold must be a number"),
     ("nms_threshold", [0.1, 0.2, 0.3, 0.4], ValueError, "nms_threshold must be one number"),
@@ -209,7 +211,7 @@ OPS = [
         error_inputs=(
             *OPTION_ERRORS,
             ("cls", [], ValueError, "cls must be 1 to 8 maps"),
-            ("cls", NO_MAPS, ValueError, "cls must have a tensor or more, got none"),
+            ("cls", NO_MAPS, ValueError, f"cls {NO_TENSOR}"),
             ("cls", lambda ts: [t[0] for t in ts], ValueError, r"cls must be \[B, channels"),
             ("cls", lambda ts: [t.double() for t in ts], TypeError, "cls must be float16"),
             ("cls", lambda ts: [t[:, :5] for t in ts], ValueError, r"cls must have A \* classes"),
@@ -237,7 +239,7 @@ OPS = [
         error_inputs=(
             *OPTION_ERRORS,
             ("heatmap", [], ValueError, "heatmap must be 1 to 8 maps"),
-            ("heatmap", NO_CENTERS, ValueError, "heatmap must have a tensor or more, got none"),
+            ("heatmap", NO_CENTERS, ValueError, f"heatmap {NO_TENSOR}"),
             ("heatmap", lambda ts: [t.int() for t in ts], TypeError, "heatmap must be float16"),
             ("offset", lambda ts: ts[1:], ValueError, "offset must be one map a head"),
             ("z", lambda ts: [t.half() for t in ts], TypeError, "z must have the dtype"),
