@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The voxel-grid filter as one call, made of the other ops: keys, group, means, cells, counts.
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/where.h>
 #include <torch/library.h>
 
 #include "csrc/ops/core/autograd.h"
@@ -22,7 +19,7 @@ Tensor begins(const Tensor& offsets) {
   return offsets.narrow_symint(0, 0, offsets.sym_size(0) - 1);
 }
 Tensor sizes(const Tensor& offsets) {
-  return offsets.narrow_symint(0, 1, offsets.sym_size(0) - 1) - begins(offsets);
+  return offsets.narrow_symint(0, 1, offsets.sym_size(0) - 1).sub(begins(offsets));
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxel_downsample(
@@ -37,13 +34,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxel_downsample(
   check_int32_cells(op, frame);
   VoxelGroupArgs words;
   parse_group(op, order, backend, words);
-  TORCH_CHECK_NOT_IMPLEMENTED(!wants_gradient(points), op,
-                              ": has no derivative; voxel_map and voxel_scatter have one");
   const int place_bits = 3 * frame.bits;
   const auto [keys, key_counts] =
       torchvox::voxel_keys(points, voxel_size, origin, at::IntArrayRef(frame.lower, 3), frame.bits,
                            "morton", batch_offsets, num_valid);
-  const int key_bits = place_bits + sample_bits(batches.guard_int(__FILE__, __LINE__));
+  const int key_bits = place_bits + sample_bits(batches.maybe_as_int().value_or(1));
   const auto [row_keys, offsets, perm, point_voxel, group_counts] =
       torchvox::voxel_group(keys, key_bits, order, backend);
   const Tensor out = torchvox::voxel_mean(points, offsets, perm);
@@ -62,7 +57,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxel_downsample(
   return {out, indices, sizes(offsets), representative, point_voxel, counts};
 }
 
-TORCHVOX_REGISTER_OPS(ops) { ops.composite(TORCHVOX_OP(voxel_downsample)); }
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add(TORCHVOX_OP(voxel_downsample));
+  ops.autograd("voxel_downsample", inference_only());
+}
 
 }  // namespace
 }  // namespace torchvox
