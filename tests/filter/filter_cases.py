@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from helpers import assert_same_bits, to
+from hypothesis import strategies as st
 
 import torchvox  # noqa: F401  (registers the ops)
 from torchvox import reference
@@ -60,13 +61,34 @@ def scan(n: int, dtype=torch.float32, columns: int = 5, seed: int = 0) -> torch.
     return torch.from_numpy(values).to(dtype)
 
 
-def samples_of(n: int, batches: int, rng: np.random.Generator) -> dict[str, torch.Tensor]:
-    """batch_offsets and num_valid of `batches` samples, empty ones and padding among them."""
-    offsets = np.sort(rng.integers(-3, n + 4, batches + 1))
-    return {
-        "batch_offsets": torch.from_numpy(offsets),
-        "num_valid": torch.from_numpy(rng.integers(-2, n + 3, batches)).int(),
-    }
+@st.composite
+def calls(draw):
+    """Points, a size and options: many points on faces and beside them, empty samples, padding."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    dtype, n = draw(st.sampled_from(POINT_DTYPES)), draw(st.integers(0, 60))
+    size = [draw(st.sampled_from([0.05, 0.16, 1.0, 3.7, 1e-3])) for _ in range(3)]
+    start = st.lists(st.sampled_from([0.0, -0.1, 637.25, -1e4]), min_size=3, max_size=3)
+    origin, reach = draw(st.none() | start), draw(st.sampled_from([2, 9]))
+    wide = torch.float64 if dtype in (torch.float64, torch.int32) else torch.float32
+    xyz = torch.from_numpy(rng.integers(-reach, reach, (n, 3)) * size + (origin or [0.0] * 3))
+    xyz = xyz.to(wide)
+    up, odd = (
+        torch.from_numpy(rng.choice(of, (n, 3))).to(wide)
+        for of in ([-np.inf, np.inf], [np.nan, np.inf, 1e30, -0.0, 1e-45])
+    )
+    xyz = torch.where(torch.from_numpy(rng.random((n, 3)) < 0.3), torch.nextafter(xyz, up), xyz)
+    if dtype != torch.int32:
+        xyz = torch.where(torch.from_numpy(rng.random((n, 3)) < 0.03), odd, xyz)
+    bits = draw(st.sampled_from([-1, 1, 4, 10, 18]))
+    options = {"origin": origin, "bits": bits}
+    if bits > 0:
+        lower = st.lists(st.integers(-(1 << bits) - 5, 5), min_size=3, max_size=3)
+        options["lower"] = draw(st.none() | lower)
+    if draw(st.booleans()):
+        batches = draw(st.integers(0, 5))
+        options["batch_offsets"] = torch.from_numpy(np.sort(rng.integers(-3, n + 4, batches + 1)))
+        options["num_valid"] = torch.from_numpy(rng.integers(-2, n + 3, batches)).int()
+    return torch.cat([xyz, xyz.flip(1)[:, : draw(st.integers(0, 2))]], 1).to(dtype), size, options
 
 
 def rows_of(lists: list[list[int]], n: int) -> tuple[torch.Tensor, torch.Tensor]:

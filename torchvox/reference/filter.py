@@ -124,19 +124,21 @@ def voxel_group(
     for i, key in enumerate(keys.tolist()):
         if 0 <= key < 1 << key_bits:
             found.setdefault(key, []).append(i)
-    rows = [(key, found[key]) for key in (sorted(found) if order == "key" else found)]
-    row_keys = torch.full((len(keys),), -1, dtype=torch.int64)
-    row_keys[: len(rows)] = torch.tensor([key for key, _ in rows], dtype=torch.int64)
-    point_voxel = torch.full((len(keys),), -1, dtype=torch.int32)
-    perm, offsets = point_voxel.clone(), torch.zeros(len(keys) + 1, dtype=torch.int32)
-    ends = list(accumulate((len(points) for _, points in rows), initial=0))
-    for row, (_, points) in enumerate(rows):
-        perm[ends[row] : ends[row + 1]] = torch.tensor(points, dtype=torch.int32)
-        point_voxel[points] = row
-    offsets[: len(ends)] = torch.tensor(ends, dtype=torch.int32)
-    offsets[len(ends) :] = ends[-1]
-    counts = torch.tensor([len(rows), ends[-1]], dtype=torch.int32)
-    return row_keys, offsets, perm, point_voxel, counts
+    row_keys = sorted(found) if order == "key" else list(found)
+    perm = [point for key in row_keys for point in found[key]]
+    ends = list(accumulate((len(found[key]) for key in row_keys), initial=0))
+    point_voxel = [-1] * len(keys)
+    for row, key in enumerate(row_keys):
+        for point in found[key]:
+            point_voxel[point] = row
+    unused = len(keys) - len(row_keys)
+    return (
+        torch.tensor(row_keys + [-1] * unused, dtype=torch.int64),
+        torch.tensor(ends + ends[-1:] * unused, dtype=torch.int32),
+        torch.tensor(perm + [-1] * (len(keys) - len(perm)), dtype=torch.int32),
+        torch.tensor(point_voxel, dtype=torch.int32),
+        torch.tensor([len(row_keys), len(perm)], dtype=torch.int32),
+    )
 
 
 def _wrap(value: int) -> int:
