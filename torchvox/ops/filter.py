@@ -178,14 +178,14 @@ def voxel_downsample(
     backend: str = "auto",
     batch_offsets: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
-    trim: bool = True,
+    trim: bool = False,
 ) -> DownsampledPoints:
     """One point a voxel: the exact mean of every column.
 
     The arguments are those of `voxel_keys` and `voxel_group`; keys are in Morton layout, and cells
     must fit int32.
-    trim: narrow to the rows in use and refuse points outside the cells that keys name, which reads
-        `counts`, the only host synchronization. False: all rows, for graphs and programs.
+    trim: narrow to the rows in use, and refuse points outside the cells that keys name. Reads
+        `counts`, the only host synchronization.
 
     Returns out [N, C] in the points' dtype, as `voxel_mean`; indices [N, 4] int32 (b, z, y, x), the
     cells themselves; num_points [N] int32; representative [N] int32, the lowest point of the row;

@@ -29,8 +29,9 @@ Tensor reduce_rows(const char* op, const Tensor& values_in, const Tensor& offset
     check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"},
                tensor.scalar_type());
     check_device(op, name, tensor, "the values", values_in);
-    check_value(tensor.dim() == 1, op, {name, " must have one dimension"}, tensor.sym_sizes());
   }
+  check_value(offsets_in.dim() == 1, op, "offsets must be [R + 1]", offsets_in.sym_sizes());
+  check_value(perm_in.dim() == 1, op, "perm must be [N] as values are", perm_in.sym_sizes());
   check_size(offsets_in.sym_size(0).sym_ge(1), op, "offsets must be [R + 1]",
              offsets_in.sym_sizes());
   check_size(perm_in.sym_size(0).sym_eq(values_in.sym_size(0)), op,
@@ -74,7 +75,7 @@ Tensor voxel_mean_of_sums(const Tensor& sums_in, const Tensor& num_points_in,
                "[R] as sums are");
   const int64_t words = sum_words(dtype);
   check_size((sums_in.sym_size(1) % words).sym_eq(0), op,
-             "sums must have three words a column for a floating dtype", sums_in.sym_sizes());
+             "sums must be [R, 3 * C] for a floating dtype", sums_in.sym_sizes());
   const Tensor out =
       empty_beside({sums_in.sym_size(0), sums_in.sym_size(1) / words}, dtype, sums_in);
   if (sums_in.is_meta()) return out;
