@@ -97,6 +97,7 @@ OPS = [
         keys_call,
         varying={"points": 0},
         sample_inputs={**KEYS_SAMPLE_INPUTS, "zyx": lambda: batch(**TIGHT, layout="zyx")},
+        kernels=2,
         error_inputs=(*KEYS_ERRORS, *LAYOUT_ERRORS),
         inference=True,
     ),
@@ -113,6 +114,7 @@ OPS = [
                 "lower": [-(2**31), 2**31 - 2**21, 0],
             },
         },
+        kernels=1,
         error_inputs=(
             *KEYS_VECTOR_ERRORS,
             *refused("bits", ValueError, "bits must be", -1, 0, 22),
@@ -158,6 +160,7 @@ OPS += [
             "all dropped": lambda: {"keys": torch.full((40,), -1), "order": "key"},
             "one row": lambda: {"keys": torch.zeros(3000, dtype=torch.int64)},
         },
+        kernels=8,  # voxelize, a sum of two kernels, places
         error_inputs=(
             *KEYS_VECTOR_ERRORS,
             *refused("key_bits", ValueError, "key_bits must be", -1, 0, 64),
@@ -226,6 +229,7 @@ OPS += [
             sum_call,
             varying={"values": 0, "perm": 0},
             sample_inputs=SUM_SAMPLE_INPUTS,
+            kernels=4,
             error_inputs=SUM_ERRORS,
             inference=True,
         )
@@ -246,6 +250,7 @@ OPS += [
             },
             "no columns": lambda: {**mean_of_sums_call(40), "sums": torch.zeros(40, 0).long()},
         },
+        kernels=1,
         error_inputs=(
             *refused("sums", TypeError, "sums must be int64", Tensor.int, Tensor.float),
             *refused("sums", ValueError, r"sums must be \[R, ", lambda t: t[0], lambda t: t[None],
@@ -270,6 +275,7 @@ OPS += [
                 for backend in ("sort", "hash")
             },
         },
+        kernels=16,
         error_inputs=(*KEYS_ERRORS, *ORDER_ERRORS, *FAR_ERRORS),
         inference=True,
     ),
