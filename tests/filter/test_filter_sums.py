@@ -113,16 +113,21 @@ def test_the_mean_of_integers_is_exact_for_every_sum(device, sums, n):
     ],
 )
 def test_means_worked_out_by_hand(device, dtype, values, average):
-    out = mean(device, values, dtype)
-    assert_same_bits(torch.tensor(out), torch.tensor(average))  # a zero mean is +0
+    out = torch.tensor(mean(device, values, dtype), dtype=F64)
+    assert_same_bits(out, torch.tensor(average, dtype=F64))  # a zero mean is +0
 
 
-def test_a_mean_is_rounded_once(device):
-    """2^30 + 2^6 + 2^-32 is above a tie of float32; by way of float64 it would be one."""
-    sums = torch.tensor([[2**30 + 2**6, 1, 1], [-(2**30) - 2**6 - 1, UNIT - 1, 1]])
-    for sign, row in ((1, sums[:1]), (-1, sums[1:])):
-        out = check("voxel_mean_of_sums", device, row, torch.ones(1).int(), F32)
-        assert out.item() == sign * (2.0**30 + 2**7)
+@pytest.mark.parametrize(
+    ("dtype", "words", "average"),
+    [  # above a tie of the dtype, but on it after a rounding to float64 or to eleven digits
+        (F32, [2**30 + 2**6, 1, 1], 2.0**30 + 2**7),
+        (F32, [-(2**30) - 2**6 - 1, UNIT - 1, 1], -(2.0**30) - 2**7),
+        (F16, [0, 2**17 + 129, 1], (2**17 + 256) / UNIT),
+    ],
+)
+def test_a_mean_is_rounded_once(device, dtype, words, average):
+    one = torch.ones(1, dtype=torch.int32)
+    assert check("voxel_mean_of_sums", device, torch.tensor([words]), one, dtype) == average
 
 
 lattice = st.one_of(st.integers(-(2**52), 2**52), st.integers(-9, 9), st.sampled_from([2**41, 0]))
@@ -170,12 +175,11 @@ def test_one_hot_row(device, n):
     offsets = torch.cat([torch.arange(8), torch.tensor([n - 7]), n - torch.arange(7).flip(0)])
     perm = torch.arange(n, dtype=torch.int32)
     wide = values.double().numpy()
-    whole = np.floor(wide)
-    words = np.stack([whole, np.round((wide - whole) * UNIT), np.ones_like(wide)], 2)
-    expected = np.add.reduceat(words.astype(np.int64), offsets[:-1].numpy(), 0).reshape(-1, 6)
+    words = [np.floor(wide), np.round((wide - np.floor(wide)) * UNIT), np.ones_like(wide)]
+    expected = np.add.reduceat(np.stack(words, 2).astype(int), offsets[:-1].numpy(), 0)
     call = (values, offsets.int(), perm)
     sums = run_op("voxel_sum", device, *call)
-    assert_same_bits(sums, torch.from_numpy(expected))
+    assert_same_bits(sums, torch.from_numpy(expected.reshape(-1, 6)))
     out = reference.voxel_mean_of_sums(sums, offsets.int().diff(), F32)
     assert_same_bits(run_op("voxel_mean", device, *call), out)
 

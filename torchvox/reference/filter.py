@@ -238,7 +238,7 @@ def voxel_downsample(
     num_points = offsets.diff()
     representative = torch.full_like(num_points, -1)
     used = num_points > 0
-    representative[used] = perm[offsets[:-1][used].long()]  # points ascend in perm
+    representative[used] = perm[offsets[:-1][used].long()]  # the points of a row ascend
     samples = indices[used, 0].tolist()
     rows = [len(samples)] + [samples.count(b) for b in range(len(counts) - 1)]
     counts = torch.cat([torch.tensor(rows, dtype=torch.int32)[:, None], counts], 1)
