@@ -17,6 +17,7 @@ from op_infos import (
     boxes,
     detection,
     distances,
+    filter,
     group_mlp_max,
     grouping,
     interpolation,
@@ -59,6 +60,7 @@ OPS: list[OpInfo] = [
     *detection.OPS,
     *pillars.OPS,
     *boxes.OPS,
+    *filter.OPS,
 ]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.

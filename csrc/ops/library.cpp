@@ -34,6 +34,17 @@ std::vector<std::string> make_schemas() {
       // out [num_rows, C], arg [num_rows, C] int32 for max and min, else [0]
       "voxel_scatter(Tensor feats, Tensor point_voxel, SymInt num_rows, str reduce=\"mean\", *, Tensor? offsets=None, Tensor? perm=None) -> (Tensor out, Tensor arg)",
       "_voxel_scatter_backward(Tensor grad, Tensor point_voxel, Tensor offsets, Tensor arg, str reduce) -> Tensor",  // [N, C]
+      // filter: keys [N] int64, counts [B + 1, 3] int32; cells [R, 4] int32 (b, z, y, x)
+      "voxel_keys(Tensor points, float[] voxel_size, *, float[]? origin=None, int[]? lower=None, int bits=-1, str layout=\"morton\", Tensor? batch_offsets=None, Tensor? num_valid=None) -> (Tensor keys, Tensor counts)",
+      "voxel_cells(Tensor keys, int bits, int[] lower, *, str layout=\"morton\") -> Tensor",
+      // row_keys [N] int64, offsets [N + 1], perm [N], point_voxel [N], counts [2] int32
+      "voxel_group(Tensor keys, *, int key_bits=63, str order=\"first\", str backend=\"auto\") -> (Tensor row_keys, Tensor offsets, Tensor perm, Tensor point_voxel, Tensor counts)",
+      // values [N, C]; sums [R, C] of integers, [R, 3 * C] of floats, int64
+      "voxel_sum(Tensor values, Tensor offsets, Tensor perm) -> Tensor",
+      "voxel_mean(Tensor values, Tensor offsets, Tensor perm) -> Tensor",
+      "voxel_mean_of_sums(Tensor sums, Tensor num_points, ScalarType dtype) -> Tensor",
+      // out [N, C], indices [N, 4], num_points [N], representative [N], point_voxel [N], counts [B + 1, 4] int32
+      "voxel_downsample(Tensor points, float[] voxel_size, *, float[]? origin=None, int[]? lower=None, int bits=-1, str order=\"first\", str backend=\"auto\", Tensor? batch_offsets=None, Tensor? num_valid=None) -> (Tensor out, Tensor indices, Tensor num_points, Tensor representative, Tensor point_voxel, Tensor counts)",
       // bev: height [B, H, W], top_index [B, H, W] int32, counts [B + 1, 4] int32
       "bev_max_height(Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", ScalarType? out_dtype=None, float fill=0., int lowest_code=1) -> (Tensor height, Tensor counts)",
       "bev_max_height_with_index(Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", ScalarType? out_dtype=None, float fill=0., int lowest_code=1) -> (Tensor height, Tensor top_index, Tensor counts)",

@@ -302,6 +302,64 @@ inline std::tuple<at::Tensor, at::Tensor> voxel_scatter(const at::Tensor& feats,
   return op.call(feats, point_voxel, std::move(num_rows), reduce, offsets, perm);
 }
 
+// keys [N] int64, counts [B + 1, 3] int32: keyed, outside, not finite
+inline std::tuple<at::Tensor, at::Tensor> voxel_keys(
+    const at::Tensor& points, at::ArrayRef<double> voxel_size,
+    std::optional<at::ArrayRef<double>> origin = {}, std::optional<at::IntArrayRef> lower = {},
+    int64_t bits = -1, std::string_view layout = "morton", const OptionalTensor& batch_offsets = {},
+    const OptionalTensor& num_valid = {}) {
+  static const auto op = detail::op<decltype(voxel_keys)>("torchvox::voxel_keys");
+  return op.call(points, voxel_size, origin, lower, bits, layout, batch_offsets, num_valid);
+}
+
+// [R, 4] int32: b, z, y, x
+inline at::Tensor voxel_cells(const at::Tensor& keys, int64_t bits, at::IntArrayRef lower,
+                              std::string_view layout = "morton") {
+  static const auto op = detail::op<decltype(voxel_cells)>("torchvox::voxel_cells");
+  return op.call(keys, bits, lower, layout);
+}
+
+// row_keys [N] int64; offsets [N + 1], perm [N], point_voxel [N], counts [2] (rows, points) int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> voxel_group(
+    const at::Tensor& keys, int64_t key_bits = 63, std::string_view order = "first",
+    std::string_view backend = "auto") {
+  static const auto op = detail::op<decltype(voxel_group)>("torchvox::voxel_group");
+  return op.call(keys, key_bits, order, backend);
+}
+
+// [R, C] of integers, [R, 3 * C] of floats, int64
+inline at::Tensor voxel_sum(const at::Tensor& values, const at::Tensor& offsets,
+                            const at::Tensor& perm) {
+  static const auto op = detail::op<decltype(voxel_sum)>("torchvox::voxel_sum");
+  return op.call(values, offsets, perm);
+}
+
+// [R, C] as values
+inline at::Tensor voxel_mean(const at::Tensor& values, const at::Tensor& offsets,
+                             const at::Tensor& perm) {
+  static const auto op = detail::op<decltype(voxel_mean)>("torchvox::voxel_mean");
+  return op.call(values, offsets, perm);
+}
+
+// [R, C] of dtype
+inline at::Tensor voxel_mean_of_sums(const at::Tensor& sums, const at::Tensor& num_points,
+                                     at::ScalarType dtype) {
+  static const auto op = detail::op<decltype(voxel_mean_of_sums)>("torchvox::voxel_mean_of_sums");
+  return op.call(sums, num_points, dtype);
+}
+
+// out [N, C] as points; indices [N, 4], num_points [N], representative [N], point_voxel [N],
+// counts [B + 1, 4] (rows, points in rows, outside, not finite) int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+voxel_downsample(const at::Tensor& points, at::ArrayRef<double> voxel_size,
+                 std::optional<at::ArrayRef<double>> origin = {},
+                 std::optional<at::IntArrayRef> lower = {}, int64_t bits = -1,
+                 std::string_view order = "first", std::string_view backend = "auto",
+                 const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {}) {
+  static const auto op = detail::op<decltype(voxel_downsample)>("torchvox::voxel_downsample");
+  return op.call(points, voxel_size, origin, lower, bits, order, backend, batch_offsets, num_valid);
+}
+
 // [.., 7 or 9]
 inline at::Tensor box_decode(const at::Tensor& deltas, const at::Tensor& anchors,
                              const OptionalTensor& direction = {}, double dir_offset = 0.,

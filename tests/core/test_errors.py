@@ -144,7 +144,9 @@ def mistakes(op, call):
         name, valid = schema.name, call.get(schema.name)
         for kind, value in MISTAKES.items():
             optional = kind == "None" and "Optional" in str(schema.type)
-            fits = isinstance(valid, (int, float) if kind == "int" else type(value))
+            # An integer also names a dtype.
+            numbers = (int, float, torch.dtype)
+            fits = isinstance(valid, numbers if kind == "int" else type(value))
             if valid is not None and not optional and not fits:
                 yield name, kind, value
         of_tensors = {**NOT_DENSE, "complex": lambda t: t.to(torch.complex64)}

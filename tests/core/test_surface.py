@@ -21,7 +21,10 @@ import torchvox.reference
 SNAPSHOT = Path(__file__).with_name("surface.txt")
 SHARED = {"_neighbor_distance_backward"}  # the gradient of several public ops
 # Folders of tests.
-DOMAINS = ("voxel", "bev", "sampling", "grouping", "neighbors", "pillars", "boxes", "detection")
+DOMAINS = (
+    *("voxel", "bev", "sampling", "grouping", "neighbors", "pillars", "boxes", "detection"),
+    "filter",
+)
 
 
 def schemas() -> list[torch._C.FunctionSchema]:

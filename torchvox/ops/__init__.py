@@ -3,10 +3,21 @@
 
 from torch.utils import _pytree
 
-from torchvox.ops import bev, boxes, detection, grouping, neighbors, pillars, sampling, voxel
+from torchvox.ops import (
+    bev,
+    boxes,
+    detection,
+    filter,
+    grouping,
+    neighbors,
+    pillars,
+    sampling,
+    voxel,
+)
 from torchvox.ops.bev import *
 from torchvox.ops.boxes import *
 from torchvox.ops.detection import *
+from torchvox.ops.filter import *
 from torchvox.ops.grouping import *
 from torchvox.ops.neighbors import *
 from torchvox.ops.pillars import *
@@ -17,6 +28,7 @@ __all__ = []
 __all__ += bev.__all__
 __all__ += boxes.__all__
 __all__ += detection.__all__
+__all__ += filter.__all__
 __all__ += grouping.__all__
 __all__ += neighbors.__all__
 __all__ += pillars.__all__

@@ -10,6 +10,7 @@ from torchvox.reference import (
     bev,
     boxes,
     detection,
+    filter,
     grouping,
     neighbors,
     neighbors_group_mlp,
@@ -23,6 +24,7 @@ from torchvox.reference import (
 from torchvox.reference.bev import *
 from torchvox.reference.boxes import *
 from torchvox.reference.detection import *
+from torchvox.reference.filter import *
 from torchvox.reference.grouping import *
 from torchvox.reference.neighbors import *
 from torchvox.reference.neighbors_group_mlp import *
@@ -34,7 +36,7 @@ from torchvox.reference.voxel_grid import *
 from torchvox.reference.voxel_rows import *
 
 _DOMAINS = (
-    *(bev, boxes, detection, grouping, neighbors, neighbors_group_mlp, neighbors_knn, pillars),
-    *(sampling, voxel, voxel_grid, voxel_rows),
+    *(bev, boxes, detection, filter, grouping, neighbors, neighbors_group_mlp, neighbors_knn),
+    *(pillars, sampling, voxel, voxel_grid, voxel_rows),
 )
 __all__ = [name for domain in _DOMAINS for name in domain.__all__]

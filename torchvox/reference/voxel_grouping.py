@@ -30,7 +30,7 @@ class Voxel:
     points: list[int]  # every point of the voxel, in input order
 
 
-def _sample_ranges(
+def sample_ranges(
     op: str, num_points: int, batch_offsets: Tensor | None, num_valid: Tensor | None
 ) -> list[tuple[int, int]]:
     """The rows [begin, end) of each sample; every row in none of them is padding."""
@@ -63,7 +63,7 @@ def group_points(
     bounds: str,
 ) -> tuple[list[Voxel], Tensor, int]:
     """The kept voxels in row order, counts [B + 1, 8], and the capacity in rows."""
-    ranges = _sample_ranges(op, len(points), batch_offsets, num_valid)
+    ranges = sample_ranges(op, len(points), batch_offsets, num_valid)
     keys = max(len(ranges), 1) * grid.cells[0] * grid.cells[1] * grid.cells[2]
     if keys > MAX_KEYS:
         numbers = f"{len(ranges)} samples of {list(grid.cells)} cells"

@@ -179,6 +179,7 @@ FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Ta
   const int64_t rows = args.points.rows, forced = voxel_kernels_plan.value();
   const bool wanted = forced == kAutomatic ? rows <= kFusedRows : forced == 1;
   if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
+  if (args.keys != nullptr) return {};
   const int64_t warp_bytes = args.points.dtype == DType::kDouble
       ? static_cast<int64_t>(sizeof(WarpShared<double>))
       : static_cast<int64_t>(sizeof(WarpShared<float>));

@@ -27,6 +27,26 @@ struct BlockRange {
   }
 };
 
+// A thread's point into the table, once for all lanes of its key; kNone64: none.
+template <class Key>
+__device__ __forceinline__ void insert_row(const VoxelWork& work, Key key,
+                                           const MatchingLanes& matching, int64_t row,
+                                           int64_t end) {
+  VoxelTable::Insertion added{kNone32, 0, false};
+  if (key != static_cast<Key>(kNone64) && matching.leads()) {
+    added = work.table.insert(key, static_cast<uint32_t>(row), matching.count());
+  }
+  const unsigned maybe_first = __ballot_sync(0xffffffffu, added.lowest);
+  if (threadIdx.x % 32 == 0 && row < end) work.maybe_first[row / 32] = maybe_first;
+  const uint32_t slot = matching.of_leader(added.slot);
+  const uint32_t before = matching.of_leader(added.before);
+  if (row < end) {
+    work.slot[row] = slot;
+    // How many points of the voxel came before, in no order.
+    work.arrival[row] = before + matching.earlier();
+  }
+}
+
 // Reads x, y, z, finds the cell and adds the point to the table. Writes 8 bytes a point and touches
 // one 32-byte sector of the table for each voxel of the warp. One point a thread: blocks that come
 // later find the voxels of earlier ones in the table.
@@ -44,21 +64,22 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   const MatchingLanes matching = MatchingLanes::of(key);
   wait_for_previous();
   tally.add<kPointsOutOfRange, kPointsNotFinite>(work, point.sample, column);
-  VoxelTable::Insertion added{kNone32, 0, false};
-  if (key != static_cast<Key>(kNone64) && matching.leads()) {
-    added = work.table.insert(key, static_cast<uint32_t>(row), matching.count());
-  }
-  const unsigned maybe_first = __ballot_sync(0xffffffffu, added.lowest);
-  if (threadIdx.x % 32 == 0 && row < range.end) work.maybe_first[row / 32] = maybe_first;
-  const uint32_t slot = matching.of_leader(added.slot);
-  const uint32_t before = matching.of_leader(added.before);
-  if (row < range.end) {
-    work.slot[row] = slot;
-    // How many points of the voxel came before, in no order.
-    work.arrival[row] = before + matching.earlier();
-  }
+  insert_row(work, key, matching, row, range.end);
   let_next_begin();
   tally.flush(work);
+}
+
+// The same of points that have their keys.
+__global__ void __launch_bounds__(kVoxelThreads)
+    insert_keys_kernel(VoxelizeArgs args, VoxelWork work) {
+  const BlockRange range = BlockRange::of_block(args);
+  const int64_t row = range.begin + threadIdx.x;
+  uint64_t key = row < range.end ? static_cast<uint64_t>(args.keys[row]) : kNone64;
+  if (key >= args.key_limit()) key = kNone64;
+  const MatchingLanes matching = MatchingLanes::of(key);
+  wait_for_previous();
+  insert_row(work, key, matching, row, range.end);
+  let_next_begin();
 }
 
 // From a point's slot to its voxel's id and segment, and from there to its row. One random read of
@@ -275,6 +296,9 @@ cudaError_t sort_voxels(const VoxelWork& work, size_t* bytes, int bits, cudaStre
 cudaError_t insert_points(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
   if (args.points.rows == 0) return cudaSuccess;
+  if (args.keys != nullptr) {
+    return launch_after(insert_keys_kernel, point_blocks(args), kVoxelThreads, context, args, work);
+  }
   if (work.common) return launch_insert<float, true>(args, work, context);
   return args.points.dtype == DType::kDouble ? launch_insert<double>(args, work, context)
                                              : launch_insert<float>(args, work, context);
@@ -313,8 +337,7 @@ cudaError_t rank_voxels(const VoxelizeArgs& args, const VoxelWork& work,
   if (limit == 0) return cudaSuccess;
   TORCHVOX_CUDA_CHECK(launch_items(collect_keys_kernel, limit, kVoxelThreads, context, work));
   // One bit more than the keys need keeps the unused ids last.
-  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(args.points.clouds);
-  const int bits = std::min(64, bits_for(keys) + 1);
+  const int bits = std::min(64, bits_for(args.key_limit()) + 1);
   size_t bytes = static_cast<size_t>(work.sort_bytes);
   TORCHVOX_CUDA_CHECK(sort_voxels(work, &bytes, bits, context.stream));
   return launch_items(rank_by_sort_kernel, limit, kVoxelThreads, context, work);

@@ -135,6 +135,12 @@ class RunFinder {
     const int64_t count = end - begin;
     if (sample < 0) {
       std::fill_n(key, count, kCpuNoKey);
+    } else if (args_.keys != nullptr) {
+      const uint64_t limit = args_.key_limit();
+      for (int64_t j = 0; j < count; ++j) {
+        const uint64_t k = static_cast<uint64_t>(args_.keys[begin + j]);
+        key[j] = k < limit ? k : kCpuNoKey;
+      }
     } else {
       find_keys(sample, begin, count, key);
     }

@@ -396,7 +396,11 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) 
       args.features != nullptr ? args.row_values() * bytes_of(args.out_dtype) : 0;
 #pragma unroll 1
   for (int64_t row = rows + global_thread(); row < capacity; row += global_stride()) {
-    __stcs(reinterpret_cast<int4*>(args.indices) + row, make_int4(-1, -1, -1, -1));
+    if (args.keys != nullptr) {
+      __stcs(reinterpret_cast<long long*>(args.row_keys) + row, -1ll);
+    } else {
+      __stcs(reinterpret_cast<int4*>(args.indices) + row, make_int4(-1, -1, -1, -1));
+    }
     __stcs(args.num_points + row, 0);
     if (row_bytes == 8) __stcs(static_cast<uint2*>(args.features) + row, make_uint2(0, 0));
     if (row_bytes == 16) __stcs(static_cast<uint4*>(args.features) + row, make_uint4(0, 0, 0, 0));

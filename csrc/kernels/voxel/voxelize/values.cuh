@@ -200,7 +200,7 @@ __device__ __forceinline__ Voxel make_voxel(const VoxelizeArgs& args, const Voxe
   Voxel voxel{};
   voxel.segment = segment;
   voxel.row = row;
-  if (with_cell) {
+  if (with_cell && args.keys == nullptr) {
     int64_t sample;
     const uint64_t key = work.short_keys ? static_cast<uint32_t>(segment.key) : segment.key;
     voxel.cell = args.grid.cell_of(key, &sample);
@@ -226,10 +226,14 @@ __device__ __forceinline__ Voxel voxel_of_lane(const VoxelizeArgs& args, const V
   return other;
 }
 
-// One 16-byte store and one of 4, by one thread.
+// One store of 16 bytes, or of a key, and one of 4, by one thread.
 __device__ __forceinline__ void write_row(const VoxelizeArgs& args, const Voxel& voxel) {
-  reinterpret_cast<int4*>(args.indices)[voxel.row] =
-      make_int4(voxel.sample, voxel.cell.z, voxel.cell.y, voxel.cell.x);
+  if (args.keys != nullptr) {
+    args.row_keys[voxel.row] = static_cast<int64_t>(voxel.segment.key);
+  } else {
+    reinterpret_cast<int4*>(args.indices)[voxel.row] =
+        make_int4(voxel.sample, voxel.cell.z, voxel.cell.y, voxel.cell.x);
+  }
   args.num_points[voxel.row] = static_cast<int32_t>(voxel.stored);
 }
 

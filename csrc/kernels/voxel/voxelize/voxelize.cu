@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs a
 
 VoxelWork::VoxelWork(const VoxelizeArgs& args, const Target& target, void* base) {
   const int64_t rows = args.points.rows, batches = args.points.clouds;
-  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(batches);
+  const uint64_t keys = args.key_limit();
   tiles = std::max<int64_t>(1, ceil_div<int64_t>(rows, kTilePoints));
   voxel_limit = static_cast<int64_t>(std::min<uint64_t>(static_cast<uint64_t>(rows), keys));
   const CloudBatch& points = args.points;

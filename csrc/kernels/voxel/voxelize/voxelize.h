@@ -59,6 +59,9 @@ enum VoxelCount {
 struct VoxelizeArgs {
   CloudBatch points;
   VoxelGrid grid;
+  // Given, they name the voxels of the points in place of the grid: `points` has rows alone.
+  const int64_t* keys = nullptr;  // [rows]; negative ones and those of more bits are dropped
+  int key_bits = 63;
   VoxelOrder order = VoxelOrder::kFirst;
   int64_t max_points = -1;  // P, stored points a voxel; -1: no limit
   int64_t max_voxels = -1;  // V, voxels a sample; -1: no limit
@@ -69,13 +72,19 @@ struct VoxelizeArgs {
 
   // Outputs; C = capacity().
   void* features = nullptr;  // [C, P, columns] or [C, columns]; null: not wanted
-  int32_t* indices = nullptr;  // [C, 4]: b, z, y, x
+  int32_t* indices = nullptr;  // [C, 4]: b, z, y, x; null with keys
+  int64_t* row_keys = nullptr;  // [C], with keys
   int32_t* num_points = nullptr;  // [C]
   int32_t* point_voxel = nullptr;  // [rows]
   int32_t* counts = nullptr;  // [batches + 1, kVoxelCounts]
   int32_t* point_slot = nullptr;  // [rows]; null: not wanted
   int32_t* arg = nullptr;  // [C, columns], for max and min; null: not wanted
 
+  // All keys are below.
+  TORCHVOX_HD uint64_t key_limit() const {
+    if (keys != nullptr) return uint64_t{1} << key_bits;
+    return grid.cells_per_sample() * static_cast<uint64_t>(points.clouds);
+  }
   TORCHVOX_HD int64_t capacity() const {
     return max_voxels < 0 ? points.rows : points.clouds * max_voxels;
   }

@@ -97,9 +97,8 @@ void sort_voxels(const VoxelizeArgs& args, const VoxelCpuWork& work) {
     const uint32_t voxel = work.voxel_of[rank];
     work.ranked[rank] = {work.voxels[voxel].key, voxel};
   }
-  const uint64_t keys = args.grid.cells_per_sample() * static_cast<uint64_t>(args.points.clouds);
   const VoxelCpuWork::Ranked* const sorted =
-      radix_sort(work.ranked, work.ranked + work.found, work.found, bits_for(keys));
+      radix_sort(work.ranked, work.ranked + work.found, work.found, bits_for(args.key_limit()));
   for (int64_t rank = 0; rank < work.found; ++rank) work.voxel_of[rank] = sorted[rank].voxel;
 }
 
@@ -121,10 +120,14 @@ void write_rows(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values
     const int64_t stored = args.stored(voxel.count);
     all_stored += stored;
     over_cap += voxel.count - stored;
-    int64_t sample;
-    const Cell cell = args.grid.cell_of(voxel.key, &sample);
-    const int32_t index[4] = {static_cast<int32_t>(sample), cell.z, cell.y, cell.x};
-    std::copy_n(index, 4, args.indices + 4 * row);
+    if (args.keys != nullptr) {
+      args.row_keys[row] = static_cast<int64_t>(voxel.key);
+    } else {
+      int64_t sample;
+      const Cell cell = args.grid.cell_of(voxel.key, &sample);
+      const int32_t index[4] = {static_cast<int32_t>(sample), cell.z, cell.y, cell.x};
+      std::copy_n(index, 4, args.indices + 4 * row);
+    }
     args.num_points[row] = static_cast<int32_t>(stored);
     values.store(v, row, static_cast<uint32_t>(stored));
     if (copies(args)) values.pad_slots(row, stored);
@@ -198,6 +201,7 @@ void fill(void* array, int64_t row_bytes, int64_t begin, int64_t end, int byte) 
 
 void fill_unused_rows(const VoxelizeArgs& args, int64_t begin, int64_t end) {
   fill(args.indices, 16, begin, end, 0xff);
+  fill(args.row_keys, 8, begin, end, 0xff);
   fill(args.num_points, 4, begin, end, 0);
   fill(args.features, args.row_values() * bytes_of(args.out_dtype), begin, end, 0);
   fill(args.arg, 4 * args.points.columns, begin, end, 0xff);

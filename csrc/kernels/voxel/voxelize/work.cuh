@@ -174,6 +174,7 @@ __device__ __forceinline__ void assume_common(VoxelizeArgs& args, VoxelWork& wor
     args.points.clouds = 1;
     args.points.offsets = {};
     args.points.lengths = {};
+    args.keys = nullptr;
     args.grid.x_major = false;
     args.center_relative = false;
     args.point_slot = nullptr;

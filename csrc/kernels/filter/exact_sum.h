@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums that depend on no order: words that are added as 64-bit integers, and the mean that they
+// stand for. Entry of voxel_sum, voxel_mean and voxel_mean_of_sums.
+//
+//   int32, int64  one word: the sum, modulo 2^64
+//   floats        three: the sum of floor(f); the sum of f - floor(f) in units of 2^-32, each
+//                 rounded half to even; the finite values, and 2^32 for each of 2^31 or more,
+//                 which adds nothing to the first two
+#pragma once
+
+#include <type_traits>
+
+#include "csrc/kernels/core/entry.h"
+
+namespace torchvox {
+
+enum class ValueType { kHalf, kBFloat16, kFloat, kDouble, kInt, kLong };
+
+// Calls body(T{}) with the storage type.
+template <class Body>
+auto with_value_type(ValueType type, const Body& body) {
+  switch (type) {
+    case ValueType::kHalf: return body(Half{});
+    case ValueType::kBFloat16: return body(BFloat16{});
+    case ValueType::kFloat: return body(float{});
+    case ValueType::kDouble: return body(double{});
+    case ValueType::kInt: return body(int32_t{});
+    case ValueType::kLong: break;
+  }
+  return body(int64_t{});
+}
+
+template <class T>
+inline constexpr int kSumWords = std::is_integral_v<T> ? 1 : 3;
+
+// floor(a / b) of b > 0, and the rest.
+TORCHVOX_HD int64_t floor_divide(int64_t a, int64_t b, int64_t* rest) {
+  int64_t quotient = a / b;
+  *rest = a - quotient * b;
+  if (*rest < 0) {
+    *rest += b;
+    --quotient;
+  }
+  return quotient;
+}
+
+// value * 2^-32, rounded once.
+template <class T>
+TORCHVOX_HD T from_fixed(int64_t value) {
+  constexpr double kUnit = 1.0 / 4294967296.0;
+  if (std::is_same_v<T, double>) return narrow<T>(static_cast<double>(value) * kUnit);
+  // More bits than a double has become one that says whether any is set.
+  uint64_t size = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+  double scale = value < 0 ? -kUnit : kUnit;
+  if (size >> 53) {
+    size = size >> 10 | ((size & 1023) != 0);
+    scale *= 1024;
+  }
+  return narrow<T>(size == 0 ? 0.0 : static_cast<double>(size) * scale);
+}
+
+template <class T>
+struct ExactSum {
+  uint64_t words[kSumWords<T>] = {};
+
+  TORCHVOX_HD void add(T value) {
+    if constexpr (std::is_integral_v<T>) {
+      words[0] += static_cast<uint64_t>(value);
+    } else {
+      const double f = widen(value);
+      if (!is_finite(f)) return;
+      ++words[2];
+      if (f >= 2147483648.0 || f <= -2147483648.0) {
+        words[2] += uint64_t{1} << 32;
+        return;
+      }
+      int64_t whole = static_cast<int64_t>(f);
+      whole -= static_cast<double>(whole) > f;
+      constexpr double kToEven = 4503599627370496.0;  // 2^52: what is added to it is rounded
+      const double fraction = (f - static_cast<double>(whole)) * 4294967296.0;
+      words[0] += static_cast<uint64_t>(whole);
+      words[1] += static_cast<uint64_t>(fraction + kToEven - kToEven);
+    }
+  }
+  TORCHVOX_HD void add(const ExactSum& other) {
+    for (int k = 0; k < kSumWords<T>; ++k) words[k] += other.words[k];
+  }
+
+  // Of `points` points, rounded half up to a whole number, or to 2^-32 and then to T. NaN where
+  // there is no value, or one that is too large; 0 where there is no point.
+  TORCHVOX_HD T mean(int64_t points) const {
+    if (points <= 0) return T{};
+    int64_t rest;
+    if constexpr (std::is_integral_v<T>) {
+      const int64_t quotient = floor_divide(static_cast<int64_t>(words[0]), points, &rest);
+      return static_cast<T>(quotient + (rest >= points - rest));
+    } else {
+      const int64_t n = static_cast<int64_t>(words[2] & 0xffffffffu);
+      if (n == 0 || words[2] >> 32) return narrow<T>(bit_cast<float>(0x7fc00000u));
+      const int64_t quotient = floor_divide(static_cast<int64_t>(words[0]), n, &rest);
+      const uint64_t count = static_cast<uint64_t>(n);
+      const uint64_t fraction =
+          ((static_cast<uint64_t>(rest) << 32) + words[1] + count / 2) / count;
+      return from_fixed<T>(
+          static_cast<int64_t>((static_cast<uint64_t>(quotient) << 32) + fraction));
+    }
+  }
+};
+
+// Sums or means of the rows that voxel_group lists. Offsets and perm may come from the caller:
+// whatever they hold, no access leaves the buffers.
+struct VoxelSumArgs {
+  const void* values = nullptr;  // [points, columns] contiguous
+  ValueType type = ValueType::kFloat;
+  int64_t points = 0, columns = 0, rows = 0;
+  const int32_t* offsets = nullptr;  // [rows + 1]
+  const int32_t* perm = nullptr;  // [points]
+  int64_t* sums = nullptr;  // [rows, columns * words]; null: means are wanted
+  void* means = nullptr;  // [rows, columns]
+
+  TORCHVOX_HD int64_t begin_of(int64_t row) const { return clamp_index(offsets[row], 0, points); }
+  TORCHVOX_HD int64_t end_of(int64_t row) const { return clamp_index(offsets[row + 1], 0, points); }
+  template <class T>
+  TORCHVOX_HD void add(int64_t place, int64_t column, ExactSum<T>* sum) const {
+    const int64_t point = perm[place];
+    if (point >= 0 && point < points) {
+      sum->add(static_cast<const T*>(values)[point * columns + column]);
+    }
+  }
+  template <class T>
+  TORCHVOX_HD void store(int64_t row, int64_t column, const ExactSum<T>& sum, int64_t n) const {
+    const int64_t at = row * columns + column;
+    if (sums == nullptr) {
+      static_cast<T*>(means)[at] = sum.mean(n);
+      return;
+    }
+    for (int k = 0; k < kSumWords<T>; ++k) {
+      sums[at * kSumWords<T> + k] = static_cast<int64_t>(sum.words[k]);
+    }
+  }
+};
+
+TORCHVOX_KERNEL(VoxelSumArgs);
+
+struct VoxelMeanOfSumsArgs {
+  const int64_t* sums = nullptr;  // [rows, columns * words]
+  IndexArray num_points;  // [rows]
+  ValueType type = ValueType::kFloat;
+  int64_t rows = 0, columns = 0;
+  void* means = nullptr;  // [rows, columns]
+};
+
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelMeanOfSumsArgs);
+
+template <class T>
+TORCHVOX_HD void mean_of_sums(const VoxelMeanOfSumsArgs& args, int64_t at) {
+  ExactSum<T> sum;
+  for (int k = 0; k < kSumWords<T>; ++k) {
+    sum.words[k] = static_cast<uint64_t>(args.sums[at * kSumWords<T> + k]);
+  }
+  static_cast<T*>(args.means)[at] = sum.mean(args.num_points[at / args.columns]);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// voxel_sum, voxel_mean and voxel_mean_of_sums on the CPU: tasks of rows.
+#include <algorithm>
+
+#include "csrc/kernels/filter/exact_sum.h"
+
+namespace torchvox {
+
+constexpr int64_t kRowsPerTask = 512;
+constexpr int64_t kColumnsAtOnce = 8;
+
+int64_t workspace_bytes_cpu(const VoxelSumArgs&) { return 0; }
+
+void run_cpu(const VoxelSumArgs& args, void*, const ParallelFor& parallel_for) {
+  with_value_type(args.type, [&](auto type) {
+    using T = decltype(type);
+    for_each_index(parallel_for, args.rows, kRowsPerTask, [&](int64_t row) {
+      const int64_t begin = args.begin_of(row), end = std::max(begin, args.end_of(row));
+      for (int64_t first = 0; first < args.columns; first += kColumnsAtOnce) {
+        const int64_t columns = std::min(kColumnsAtOnce, args.columns - first);
+        ExactSum<T> sums[kColumnsAtOnce];
+        for (int64_t place = begin; place < end; ++place) {
+          for (int64_t c = 0; c < columns; ++c) args.add(place, first + c, &sums[c]);
+        }
+        for (int64_t c = 0; c < columns; ++c) args.store(row, first + c, sums[c], end - begin);
+      }
+    });
+  });
+}
+
+void run_cpu(const VoxelMeanOfSumsArgs& args, void*, const ParallelFor& parallel_for) {
+  with_value_type(args.type, [&](auto type) {
+    for_each_index(parallel_for, args.rows * args.columns, kRowsPerTask,
+                   [&](int64_t at) { mean_of_sums<decltype(type)>(args, at); });
+  });
+}
+
+}  // namespace torchvox

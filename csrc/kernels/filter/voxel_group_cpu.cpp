@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// voxel_group on the CPU. Automatically the hash backend, which looks up runs of equal keys.
+#include <algorithm>
+
+#include "csrc/kernels/filter/voxel_group.h"
+#include "csrc/kernels/spatial/radix_sort.h"
+
+namespace torchvox {
+namespace {
+
+struct KeyedPoint {
+  uint64_t key;
+  uint32_t point;
+};
+
+struct SortGroup {
+  KeyedPoint* items;  // [2 * points]
+  int32_t* row_of;  // [points] rows in the order of keys -> rows
+
+  SortGroup(const VoxelGroupArgs& args, Workspace& workspace)
+      : items(workspace.take<KeyedPoint>(2 * args.points)),
+        row_of(workspace.take<int32_t>(args.points)) {}
+};
+
+void finish(const VoxelGroupArgs& args, int64_t rows, int64_t points) {
+  std::fill(args.row_keys + rows, args.row_keys + args.points, -1);
+  std::fill(args.offsets + rows, args.offsets + args.points + 1, static_cast<int32_t>(points));
+  std::fill(args.perm + points, args.perm + args.points, -1);
+  args.counts[0] = static_cast<int32_t>(rows);
+  args.counts[1] = static_cast<int32_t>(points);
+}
+
+void group_by_sort(const VoxelGroupArgs& args, const SortGroup& work) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < args.points; ++i) {
+    const uint64_t key = static_cast<uint64_t>(args.keys[i]);
+    args.point_voxel[i] = -1;
+    if (args.is_key(key)) work.items[count++] = {key, static_cast<uint32_t>(i)};
+  }
+  const KeyedPoint* const sorted =
+      radix_sort(work.items, work.items + args.points, count, args.key_bits);
+  // Rows in the order of keys, each at its first point.
+  int32_t rows = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i > 0 && sorted[i].key == sorted[i - 1].key) continue;
+    args.point_voxel[sorted[i].point] = rows++;
+  }
+  int32_t next = 0;
+  for (int64_t i = 0; i < args.points && !args.by_key; ++i) {
+    if (args.point_voxel[i] >= 0) work.row_of[args.point_voxel[i]] = next++;
+  }
+  // Their sizes, hence their offsets, then their points.
+  const auto each_run = [&](const auto& body) {
+    int32_t row = 0;
+    for (int64_t begin = 0, end; begin < count; begin = end, ++row) {
+      for (end = begin + 1; end < count && sorted[end].key == sorted[begin].key;) ++end;
+      body(args.by_key ? row : work.row_of[row], begin, end);
+    }
+  };
+  args.offsets[0] = 0;
+  each_run([&](int32_t row, int64_t begin, int64_t end) {
+    args.offsets[row + 1] = static_cast<int32_t>(end - begin);
+    args.row_keys[row] = static_cast<int64_t>(sorted[begin].key);
+  });
+  for (int32_t row = 0; row < rows; ++row) args.offsets[row + 1] += args.offsets[row];
+  each_run([&](int32_t row, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      args.perm[args.offsets[row] + i - begin] = static_cast<int32_t>(sorted[i].point);
+      args.point_voxel[sorted[i].point] = row;
+    }
+  });
+  finish(args, rows, count);
+}
+
+}  // namespace
+
+int64_t workspace_bytes_cpu(const VoxelGroupArgs& args) {
+  if (args.backend == GroupBackend::kSort) return carved_bytes<SortGroup>(args);
+  Workspace workspace;
+  const HashGroup group(args, workspace);
+  return workspace.bytes() + workspace_bytes_cpu(group.voxelize);
+}
+
+void run_cpu(const VoxelGroupArgs& args, void* memory, const ParallelFor& parallel_for) {
+  Workspace workspace(memory);
+  if (args.backend == GroupBackend::kSort) return group_by_sort(args, SortGroup(args, workspace));
+  const HashGroup group(args, workspace);
+  run_cpu(group.voxelize, static_cast<char*>(memory) + workspace.bytes(), parallel_for);
+  const int32_t rows = group.voxelize.counts[kVoxelsKept];
+  args.offsets[0] = 0;
+  for (int32_t row = 0; row < rows; ++row) {
+    args.offsets[row + 1] = args.offsets[row] + group.voxelize.num_points[row];
+  }
+  for_each_index(parallel_for, args.points, 8192,
+                 [&](int64_t point) { place_in_row(args, group.voxelize, point); });
+  finish(args, rows, args.offsets[rows]);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Point -> cell of an unbounded lattice -> 63-bit key, and back: the one definition for CPU, CUDA
+// and C++ tests. Entry of voxel_keys and voxel_cells.
+#pragma once
+
+#include "csrc/kernels/core/entry.h"
+
+namespace torchvox {
+
+enum class KeyLayout { kMorton, kZyx };
+
+inline constexpr int64_t kNoVoxelKey = -1;
+inline constexpr int kMostKeyBits = 63;
+inline constexpr int kMostCellBits = kMostKeyBits / 3;  // of an axis
+
+// The low 21 bits of x, two zeros after each; and the inverse.
+TORCHVOX_HD uint64_t spread_bits(uint64_t x) {
+  x = (x | x << 32) & 0x001f00000000ffffu;
+  x = (x | x << 16) & 0x001f0000ff0000ffu;
+  x = (x | x << 8) & 0x100f00f00f00f00fu;
+  x = (x | x << 4) & 0x10c30c30c30c30c3u;
+  return (x | x << 2) & 0x1249249249249249u;
+}
+TORCHVOX_HD uint64_t gather_bits(uint64_t x) {
+  x &= 0x1249249249249249u;
+  x = (x | x >> 2) & 0x10c30c30c30c30c3u;
+  x = (x | x >> 4) & 0x100f00f00f00f00fu;
+  x = (x | x >> 8) & 0x001f0000ff0000ffu;
+  x = (x | x >> 16) & 0x001f00000000ffffu;
+  return (x | x >> 32) & 0x00000000001fffffu;
+}
+
+// The cells that keys name: `bits` an axis, from `lower` on.
+struct KeyFrame {
+  int64_t lower[3] = {0, 0, 0};  // x, y, z
+  int bits = kMostCellBits;
+  KeyLayout layout = KeyLayout::kMorton;
+
+  // Of a cell, counted from `lower`.
+  TORCHVOX_HD uint64_t key(int64_t sample, const uint64_t cell[3]) const {
+    const uint64_t place = layout == KeyLayout::kMorton
+        ? spread_bits(cell[0]) << 2 | spread_bits(cell[1]) << 1 | spread_bits(cell[2])
+        : (cell[2] << bits | cell[1]) << bits | cell[0];
+    return static_cast<uint64_t>(sample) << (3 * bits) | place;
+  }
+  TORCHVOX_HD uint64_t cell_of(uint64_t key, int axis) const {
+    const uint64_t mask = (uint64_t{1} << bits) - 1;
+    if (layout == KeyLayout::kMorton) return gather_bits(key >> (2 - axis)) & mask;
+    return key >> (axis * bits) & mask;
+  }
+};
+
+// keys [rows]; counts [clouds + 1, kKeyCounts], row 0 the whole call, row 1 + b sample b.
+enum KeyCount { kPointsKeyed, kPointsOutsideFrame, kPointsWithoutPlace, kKeyCounts };
+
+struct VoxelKeysArgs {
+  CloudBatch points;
+  bool integers = false;  // points are int32, whatever their dtype says
+  double origin[3] = {0, 0, 0};
+  double size[3] = {1, 1, 1};
+  KeyFrame frame;
+  int64_t* keys = nullptr;
+  int32_t* counts = nullptr;
+
+  // floor((p - origin) / size), less `lower`; false where that is not in the frame. Below 2^62 the
+  // quotient becomes an integer, and both sides are compared exactly.
+  template <class Real>
+  TORCHVOX_HD bool locate_on_axis(Real p, int axis, uint64_t* cell) const {
+    constexpr Real kReach = static_cast<Real>(int64_t{1} << 62);
+    const Real q = (p - static_cast<Real>(origin[axis])) / static_cast<Real>(size[axis]);
+    const bool near = q > -kReach && q < kReach;
+    int64_t i = static_cast<int64_t>(near ? q : Real(0));
+    i -= static_cast<Real>(i) > q;
+    *cell = static_cast<uint64_t>(i) - static_cast<uint64_t>(frame.lower[axis]);
+    return near && *cell >> frame.bits == 0;
+  }
+
+  // The key of a point, or kNoVoxelKey; and the column of `counts` that it adds to.
+  template <class Real>
+  TORCHVOX_HD int64_t locate(int64_t sample, Real x, Real y, Real z, KeyCount* column) const {
+    uint64_t cell[3];
+    const bool inside = locate_on_axis(x, 0, &cell[0]) & locate_on_axis(y, 1, &cell[1]) &
+        locate_on_axis(z, 2, &cell[2]);
+    if (inside) {  // then all are finite
+      *column = kPointsKeyed;
+      return static_cast<int64_t>(frame.key(sample, cell));
+    }
+    const bool finite = is_finite(x) && is_finite(y) && is_finite(z);
+    *column = finite ? kPointsOutsideFrame : kPointsWithoutPlace;
+    return kNoVoxelKey;
+  }
+
+  // The same of a row of storage type T, which is Real or narrower.
+  template <class T, class Real>
+  TORCHVOX_HD int64_t locate_row(int64_t row, int64_t sample, KeyCount* column) const {
+    const T* const p = static_cast<const T*>(points.data) + row * points.row_stride;
+    return locate<Real>(sample, coordinate(p[0]), coordinate(p[1]), coordinate(p[2]), column);
+  }
+
+ private:
+  template <class T>
+  static TORCHVOX_HD auto coordinate(T x) {
+    return widen(x);
+  }
+  static TORCHVOX_HD double coordinate(int32_t x) { return x; }
+};
+
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelKeysArgs);
+
+// The inverse: b, z, y, x of each key, all -1 for negative ones.
+struct VoxelCellsArgs {
+  const int64_t* keys = nullptr;  // [rows]
+  int64_t rows = 0;
+  KeyFrame frame;
+  int32_t* cells = nullptr;  // [rows, 4]
+};
+
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelCellsArgs);
+
+TORCHVOX_HD void write_cells(const VoxelCellsArgs& args, int64_t row) {
+  const int64_t key = args.keys[row];
+  int32_t* const out = args.cells + 4 * row;
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t cell = args.frame.lower[axis] +
+        static_cast<int64_t>(args.frame.cell_of(static_cast<uint64_t>(key), axis));
+    out[3 - axis] = key < 0 ? -1 : static_cast<int32_t>(cell);
+  }
+  out[0] = key < 0 ? -1 : static_cast<int32_t>(key >> (3 * args.frame.bits));
+}
+
+// Calls body(T{}, Real{}) with the storage type of the points and that of their arithmetic.
+template <class Body>
+auto with_key_types(const VoxelKeysArgs& args, const Body& body) {
+  if (args.integers) return body(int32_t{}, double{});
+  return with_point_type(args.points.dtype,
+                         [&](auto type) { return body(type, compute_t<decltype(type)>{}); });
+}
+
+}  // namespace torchvox

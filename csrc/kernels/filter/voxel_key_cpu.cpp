@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// voxel_keys and voxel_cells on the CPU: tasks of rows, their counts added up at the end of each.
+#include <algorithm>
+
+#include "csrc/kernels/filter/voxel_key.h"
+
+namespace torchvox {
+
+constexpr int64_t kRowsPerTask = 4096;
+
+void run_cpu(const VoxelKeysArgs& args, void*, const ParallelFor& parallel_for) {
+  const CloudBatch& points = args.points;
+  std::fill_n(args.counts, (points.clouds + 1) * kKeyCounts, 0);
+  with_key_types(args, [&](auto type, auto real) {
+    const auto add = [&](int64_t sample, const int32_t(&found)[kKeyCounts]) {
+      for (int c = 0; c < kKeyCounts; ++c) {
+        if (found[c] == 0) continue;
+        __atomic_fetch_add(&args.counts[c], found[c], __ATOMIC_RELAXED);
+        __atomic_fetch_add(&args.counts[(sample + 1) * kKeyCounts + c], found[c], __ATOMIC_RELAXED);
+      }
+    };
+    for_each_range(parallel_for, points.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      int32_t found[kKeyCounts] = {};
+      int64_t last = -1;  // whose counts these are
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t sample = points.packed_owner(row);
+        if (sample != last) {
+          if (last >= 0) add(last, found);
+          std::fill_n(found, int{kKeyCounts}, 0);
+          last = sample;
+        }
+        KeyCount column;
+        args.keys[row] = kNoVoxelKey;
+        if (sample < 0) continue;
+        args.keys[row] =
+            args.template locate_row<decltype(type), decltype(real)>(row, sample, &column);
+        ++found[column];
+      }
+      if (last >= 0) add(last, found);
+    });
+  });
+}
+
+void run_cpu(const VoxelCellsArgs& args, void*, const ParallelFor& parallel_for) {
+  for_each_index(parallel_for, args.rows, kRowsPerTask,
+                 [&](int64_t row) { write_cells(args, row); });
+}
+
+}  // namespace torchvox

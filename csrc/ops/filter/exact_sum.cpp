@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/filter/exact_sum.h"
+
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/device.h"
+#include "csrc/ops/filter/checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+
+void check_summed(const char* op, at::ScalarType type, const char* rule) {
+  check_type(is_summed_type(type), op, rule, type);
+}
+
+// [R, W] sums, or [R, C] means.
+Tensor reduce_rows(const char* op, const Tensor& values_in, const Tensor& offsets_in,
+                   const Tensor& perm_in, bool means) {
+  check_value(values_in.dim() == 2, op, "values must be [N, C]", values_in.sym_sizes());
+  check_summed(op, values_in.scalar_type(),
+               "values must be float16, bfloat16, float32, float64, int32 or int64");
+  check_below(values_in.sym_size(0), kIndexLimit - 1, op, "values must have N < 2^31 - 1 rows",
+              values_in.sym_size(0));
+  for (const auto& [name, tensor] :
+       {std::pair<const char*, const Tensor&>{"offsets", offsets_in}, {"perm", perm_in}}) {
+    check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"},
+               tensor.scalar_type());
+    check_device(op, name, tensor, "the values", values_in);
+  }
+  check_value(offsets_in.dim() == 1, op, "offsets must be [R + 1]", offsets_in.sym_sizes());
+  check_value(perm_in.dim() == 1, op, "perm must be [N] as values are", perm_in.sym_sizes());
+  check_size(offsets_in.sym_size(0).sym_ge(1), op, "offsets must be [R + 1]",
+             offsets_in.sym_sizes());
+  check_size(perm_in.sym_size(0).sym_eq(values_in.sym_size(0)), op,
+             "perm must be [N] as values are", perm_in.sym_sizes());
+  const c10::SymInt rows = offsets_in.sym_size(0) - 1, columns = values_in.sym_size(1);
+  const Tensor out = means
+      ? empty_beside({rows, columns}, values_in.scalar_type(), values_in)
+      : empty_beside({rows, columns * sum_words(values_in.scalar_type())}, at::kLong, values_in);
+  if (values_in.is_meta()) return out;
+  const Tensor values = values_in.contiguous(), offsets = offsets_in.contiguous(),
+               perm = perm_in.contiguous();
+  VoxelSumArgs args;
+  args.values = values.const_data_ptr();
+  args.type = value_type_of(values.scalar_type());
+  args.points = values.size(0);
+  args.columns = values.size(1);
+  args.rows = offsets.size(0) - 1;
+  args.offsets = offsets.const_data_ptr<int32_t>();
+  args.perm = perm.const_data_ptr<int32_t>();
+  args.sums = means ? nullptr : out.mutable_data_ptr<int64_t>();
+  args.means = means ? out.mutable_data_ptr() : nullptr;
+  run(op, values, args);
+  return out;
+}
+
+Tensor voxel_sum(const Tensor& values, const Tensor& offsets, const Tensor& perm) {
+  return reduce_rows("voxel_sum", values, offsets, perm, /*means=*/false);
+}
+
+Tensor voxel_mean(const Tensor& values, const Tensor& offsets, const Tensor& perm) {
+  return reduce_rows("voxel_mean", values, offsets, perm, /*means=*/true);
+}
+
+Tensor voxel_mean_of_sums(const Tensor& sums_in, const Tensor& num_points_in,
+                          at::ScalarType dtype) {
+  const char* op = "voxel_mean_of_sums";
+  check_value(sums_in.dim() == 2, op, "sums must be [R, W]", sums_in.sym_sizes());
+  check_type(sums_in.scalar_type() == at::kLong, op, "sums must be int64", sums_in.scalar_type());
+  check_summed(op, dtype, "dtype must be float16, bfloat16, float32, float64, int32 or int64");
+  check_vector(op, "num_points", num_points_in, "the sums", sums_in, sums_in.sym_size(0),
+               "[R] as sums are");
+  const int64_t words = sum_words(dtype);
+  check_size((sums_in.sym_size(1) % words).sym_eq(0), op,
+             "sums must be [R, 3 * C] for a floating dtype", sums_in.sym_sizes());
+  const Tensor out =
+      empty_beside({sums_in.sym_size(0), sums_in.sym_size(1) / words}, dtype, sums_in);
+  if (sums_in.is_meta()) return out;
+  const Tensor sums = sums_in.contiguous(), num_points = num_points_in.contiguous();
+  VoxelMeanOfSumsArgs args;
+  args.sums = sums.const_data_ptr<int64_t>();
+  args.num_points = index_array(num_points);
+  args.type = value_type_of(dtype);
+  args.rows = out.size(0);
+  args.columns = out.size(1);
+  args.means = out.mutable_data_ptr();
+  run(op, sums, args);
+  return out;
+}
+
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add(TORCHVOX_OP(voxel_sum));
+  ops.autograd("voxel_sum", inference_only());
+  ops.add(TORCHVOX_OP(voxel_mean));
+  ops.autograd("voxel_mean", inference_only());
+  ops.add(TORCHVOX_OP(voxel_mean_of_sums));
+  ops.autograd("voxel_mean_of_sums", inference_only());
+}
+
+}  // namespace
+}  // namespace torchvox

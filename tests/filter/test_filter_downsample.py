@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole filter: one mean a voxel, inside its voxel, whatever the order of the points."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from filter_cases import BACKENDS, ORDERS, POINT_DTYPES, calls, check, run_op, scan
+from helpers import assert_same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NAN = math.nan
+NAMES = ("out", "indices", "num_points", "representative", "point_voxel", "counts")
+METERS = [1.0] * 3
+
+
+def downsample(device, *args, **options):
+    return dict(zip(NAMES, check("voxel_downsample", device, *args, **options), strict=True))
+
+
+def used(outs) -> int:
+    return int(outs["counts"][0, 0])
+
+
+def test_voxels_worked_out_by_hand(device):
+    rows = [[0.25, 0.5, 0, NAN], [3.5, 0, 0, 1], [NAN, 0, 0, 9], [0.75, 0, 0, 4], [3e6, 0, 0, 1]]
+    outs = downsample(device, torch.tensor(rows), METERS)
+    zeros, none = [0.0] * 4, [-1] * 4
+    assert outs["out"].tolist() == [[0.5, 0.25, 0, 4], [3.5, 0, 0, 1], zeros, zeros, zeros]
+    assert outs["indices"].tolist() == [[0, 0, 0, 0], [0, 0, 0, 3], none, none, none]
+    assert outs["num_points"].tolist() == [2, 1, 0, 0, 0]
+    assert outs["representative"].tolist() == [0, 1, -1, -1, -1]
+    assert outs["point_voxel"].tolist() == [0, 1, -1, 0, -1]
+    assert outs["counts"].tolist() == [[2, 3, 1, 1]] * 2
+    batch = {"batch_offsets": torch.tensor([0, 2, 2, 5]), "num_valid": torch.tensor([2, 3, 2])}
+    outs = downsample(device, torch.tensor(rows), METERS, order="key", **batch)
+    assert outs["indices"][:3].tolist() == [[0, 0, 0, 0], [0, 0, 0, 3], [2, 0, 0, 0]]
+    assert outs["out"][0, :3].tolist() == [0.25, 0.5, 0.0] and outs["out"][0, 3].isnan()
+    assert outs["counts"].tolist() == [[3, 3, 0, 1], [2, 2, 0, 0], [0] * 4, [1, 1, 0, 1]]
+
+
+@settings(max_examples=100)
+@given(call=calls(), order=st.sampled_from(ORDERS), backend=st.sampled_from(BACKENDS))
+def test_every_valid_point_is_counted_once(device, call, order, backend):
+    points, size, options = call
+    outs = downsample(device, points, size, **options, order=order, backend=backend)
+    n, rows = len(points), used(outs)
+    lengths = options.get("batch_offsets", torch.tensor([0, n])).clamp(0, n).diff()
+    valid = torch.minimum(options.get("num_valid", lengths).clamp(min=0), lengths)
+    assert outs["counts"][1:, 1:].sum(1).tolist() == valid.tolist()
+    first = outs["representative"][:rows]
+    assert first.tolist() == [outs["point_voxel"].tolist().index(row) for row in range(rows)]
+
+
+def coordinates(dtype) -> tuple[torch.Tensor, float]:
+    """Points on the lattice of the sums, none of them dropped, and a size."""
+    rng = np.random.default_rng(4)
+    if dtype == torch.int32:
+        return torch.from_numpy(rng.integers(-(2**31), 2**31, (400, 4))).int(), 2.0**28 + 3
+    feet = 100.0 if dtype == torch.float16 else 6e5  # where float32 sums leave the cells
+    xyz = torch.from_numpy(rng.normal(0, 3, (400, 4)) + np.array([0.0, feet, -2e3, 0.0]))
+    xyz = torch.where(xyz.abs() < 2.0**-9, torch.ones_like(xyz), xyz)
+    return ((xyz * 2**20).round() / 2**20).to(dtype), 0.7
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", POINT_DTYPES)
+def test_a_centroid_is_in_its_voxel_and_twice_is_once(device, dtype, order):
+    points, size = coordinates(dtype)
+    sizes = [size, size, 3 * size]
+    outs = downsample(device, points, sizes, order=order)
+    rows = used(outs)
+    assert 10 < rows < 400 == outs["counts"][0, 1]
+    again = downsample(device, outs["out"][:rows].clone(), sizes, order=order)
+    assert_same_bits(again["out"], outs["out"][:rows])
+    assert_same_bits(again["indices"], outs["indices"][:rows])
+    assert again["point_voxel"].tolist() == list(range(rows))
+
+
+@pytest.mark.parametrize("dtype", POINT_DTYPES)
+def test_the_order_of_the_points_is_free(device, dtype):
+    points, size = scan(600, dtype), [300.0 if dtype == torch.int32 else 0.3] * 3
+    outs = downsample(device, points, size, order="key")
+    shuffle = torch.randperm(600, generator=torch.Generator().manual_seed(2))
+    other = downsample(device, points[shuffle], size, order="key")
+    for name in ("out", "indices", "num_points", "counts"):
+        assert_same_bits(other[name], outs[name], name)
+    assert_same_bits(other["point_voxel"], outs["point_voxel"][shuffle])
+
+
+def test_tables_of_parts_merge_into_that_of_the_whole(device):
+    """A table is row keys and sums; merging is grouping the keys again."""
+    points, size = scan(900), [0.25] * 3
+
+    def table(keys, values):
+        row_keys, offsets, perm, _, counts = run_op("voxel_group", device, keys, order="key")
+        rows = int(counts[0])
+        return row_keys[:rows], run_op("voxel_sum", device, values, offsets[: rows + 1], perm)
+
+    def part(rows):
+        return table(run_op("voxel_keys", device, rows, size)[0], rows)
+
+    parts = [part(points[a:b]) for a, b in pairwise([0, 7, 7, 300, 620, 900])]
+    for chosen in (parts, parts[::-1]):
+        keys, sums = (torch.cat(column) for column in zip(*chosen, strict=True))
+        assert_same_bits(table(keys, sums), part(points))
+
+
+@pytest.mark.parametrize("dtype", POINT_DTYPES)
+@pytest.mark.parametrize("n", [0, 1, 300])
+def test_all_dropped_one_voxel_and_all_distinct(device, n, dtype):
+    cells = torch.cartesian_prod(*[torch.arange(9)] * 3)[:n].to(dtype)
+    for order in ORDERS:
+        frame = {"order": order, "lower": [0, 0, 0], "bits": 4}
+        assert used(downsample(device, cells, METERS, **frame)) == n
+        hot = downsample(device, cells, [9.0] * 3, **frame)
+        assert hot["num_points"][:1].tolist() == [n] * (n > 0)
+        far = downsample(device, cells, METERS, **{**frame, "lower": [100, 0, 0]})
+        assert far["counts"].tolist() == [[0, 0, n, 0]] * 2

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equal keys make a row: both orders, both backends, one answer."""
+
+import numpy as np
+import pytest
+import torch
+from filter_cases import BACKENDS, ORDERS, check, run_op
+from helpers import assert_same_bits
+
+from torchvox import reference
+
+LAST = 2**63 - 1
+each_order = pytest.mark.parametrize("order", ORDERS)
+
+
+def check_backends(device, keys, order, key_bits=63):
+    """All backends give the bits of the reference."""
+    options = {"key_bits": key_bits, "order": order}
+    expected = check("voxel_group", device, keys, **options)
+    for backend in BACKENDS[:2]:
+        outs = run_op("voxel_group", device, keys, **options, backend=backend)
+        assert_same_bits(outs, expected, backend)
+    return expected
+
+
+def test_groups_worked_out_by_hand(device):
+    keys = torch.tensor([5, -1, 3, 5, 9, 3, 5])
+    outs = check_backends(device, keys, "first")
+    row_keys, offsets, perm, point_voxel, counts = (out.tolist() for out in outs)
+    assert row_keys == [5, 3, 9, -1, -1, -1, -1]
+    assert offsets == [0, 3, 5, 6, 6, 6, 6, 6]
+    assert perm == [0, 3, 6, 2, 5, 4, -1]
+    assert point_voxel == [0, -1, 1, 0, 2, 1, 0]
+    assert counts == [3, 6]
+    outs = check_backends(device, keys, "key", key_bits=3)  # 9 does not fit
+    row_keys, offsets, perm, point_voxel, counts = (out.tolist() for out in outs)
+    assert row_keys == [3, 5, -1, -1, -1, -1, -1]
+    assert offsets == [0, 2, 5, 5, 5, 5, 5, 5]
+    assert perm == [2, 5, 0, 3, 6, -1, -1]
+    assert point_voxel == [1, -1, 0, 1, -1, 0, 1]
+    assert counts == [2, 5]
+
+
+@each_order
+def test_every_key_below_the_limit_counts_and_no_negative_one(device, order):
+    edges = [LAST, 0, -1, -(2**63), 2**62, 2**62 - 1, LAST - 1, LAST, -2, 2**31, 2**32, 0]
+    keys = torch.tensor(edges)
+    for key_bits in (1, 31, 32, 33, 62, 63):
+        row_keys, *_, counts = check_backends(device, keys, order, key_bits)
+        kept = [key for key in edges if 0 <= key < 2**key_bits]
+        rows = sorted(set(kept)) if order == "key" else list(dict.fromkeys(kept))
+        assert row_keys[: len(rows)].tolist() == rows
+        assert counts.tolist() == [len(rows), len(kept)]
+
+
+def keys_like(kind: str, n: int) -> torch.Tensor:
+    rng = np.random.default_rng(n)
+    keys = rng.integers(0, LAST, n, endpoint=True)
+    if kind == "few":
+        keys = keys[:7][rng.integers(0, 7, n)] if n > 7 else keys
+    elif kind == "hot":
+        keys[rng.random(n) < 0.9] = 12345
+    elif kind == "runs":  # as in a scan
+        keys = np.repeat(keys, rng.geometric(0.1, n))[:n]
+    elif kind == "high bits":  # alike but for the top, as in a table of low bits
+        keys = keys >> 50 << 50
+    elif kind == "low bits":
+        keys = keys % 512
+    keys[rng.random(n) < {"dropped": 1, "distinct": 0}.get(kind, 0.1)] = -1
+    return torch.from_numpy(keys)
+
+
+@pytest.mark.one_of("kind")
+@pytest.mark.parametrize(
+    "kind", ["distinct", "few", "hot", "runs", "high bits", "low bits", "dropped"]
+)
+@pytest.mark.parametrize("n", [0, 1, 2, 31, 33, 255, 1025, 4097])
+@each_order
+def test_every_kind_of_cloud(device, order, n, kind):
+    check_backends(device, keys_like(kind, n), order)
+
+
+def torch_groups(keys: torch.Tensor, order: str) -> tuple[torch.Tensor, ...]:
+    """By torch.unique and stable sorts."""
+    n, kept = len(keys), (keys >= 0).nonzero().flatten()
+    unique, inverse = keys[kept].unique(return_inverse=True)
+    rank = torch.arange(len(unique))
+    if order == "first":
+        first = torch.full_like(unique, n).scatter_reduce(0, inverse, kept, "amin")
+        rank[first.argsort()] = rank.clone()
+    row = rank[inverse]
+    row_keys, point_voxel = torch.full_like(keys, -1), torch.full((n,), -1, dtype=torch.int32)
+    row_keys[rank] = unique
+    point_voxel[kept] = row.int()
+    perm = torch.full((n,), -1, dtype=torch.int32)
+    perm[: len(kept)] = kept[row.argsort(stable=True)].int()
+    sizes = torch.bincount(row, minlength=n).cumsum(0)[:n]
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int32), sizes.int()])
+    counts = torch.tensor([len(unique), len(kept)], dtype=torch.int32)
+    return row_keys, offsets, perm, point_voxel, counts
+
+
+@each_order
+@pytest.mark.parametrize("n", [300, 60_000, pytest.param(1 << 21, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["distinct", "hot", "runs", "low bits"])
+def test_large_clouds_in_many_threads(device, order, n, kind):
+    keys = keys_like(kind, n)
+    expected = torch_groups(keys, order)
+    if n == 300:
+        assert_same_bits(expected, reference.voxel_group(keys, order=order))
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 8):
+            torch.set_num_threads(threads)
+            for backend in BACKENDS:
+                outs = run_op("voxel_group", device, keys, order=order, backend=backend)
+                assert_same_bits(outs, expected, f"{backend}, {threads} threads")
+    finally:
+        torch.set_num_threads(before)

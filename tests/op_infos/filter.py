@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Voxel-grid filter ops."""
+
+import torch
+from torch import Tensor
+
+import torchvox
+
+from .op_info import (
+    DTYPES,
+    INF,
+    NAN,
+    POINTS_ERRORS,
+    Call,
+    OpInfo,
+    cloud,
+    generator,
+    in_dtypes,
+    refused,
+)
+from .voxel import ROWS, rows_of_points
+
+SIZE = [1.0, 0.5, 2.0]
+TIGHT = {"origin": [0.3, -0.1, 0.0], "lower": [-3, -4, -1], "bits": 3}  # 8 cells an axis
+# Lists that are not of three.
+SHORT_OR_LONG = ([], [1.0, 1.0], [1.0] * 4)
+SHORT_OR_LONG_INTS = ([], [1, 1], [1] * 4)
+
+
+def whole(points: Tensor) -> Tensor:
+    return points.nan_to_num(0.0).clamp(-1e6, 1e6).int()
+
+
+# ------------------------------------------------------------------------------ keys and cells
+
+
+def keys_call(n: int, seed: int = 0, **options) -> Call:
+    valid = torch.tensor([n - n // 10])
+    return {"points": cloud(n, 4, seed), "voxel_size": SIZE, "num_valid": valid, **options}
+
+
+def batch(n: int = 60, seed: int = 0, **options) -> Call:
+    return {
+        "points": cloud(n, 5, seed),
+        "voxel_size": SIZE,
+        "batch_offsets": torch.tensor([0, 0, n // 3, n - 2], dtype=torch.int32),
+        "num_valid": torch.tensor([4, n, n // 2], dtype=torch.int32),
+        **options,
+    }
+
+
+KEYS_SAMPLE_INPUTS = {
+    "batch": batch,
+    "tight frame": lambda: batch(**TIGHT),
+    "one bit": lambda: keys_call(40, bits=1),
+    "far frame": lambda: keys_call(40, lower=[-(2**30), 7, 2**20], bits=21),
+    **in_dtypes(batch, "points"),
+    "int32": lambda: {**batch(), "points": whole(cloud(60, 5))},
+}
+NO_INTEGERS = (TypeError, "points must be float")
+KEYS_ERRORS = (
+    *(row for row in POINTS_ERRORS if row[0] != "point_cloud_range" and row[2:] != NO_INTEGERS),
+    *refused("points", TypeError, "points must be .*float.*int32", Tensor.long, Tensor.short,
+             Tensor.bool),
+    *refused("voxel_size", ValueError, "voxel_size must be", *SHORT_OR_LONG,
+             *([1.0, 1.0, size] for size in (0.0, -1.0, NAN, INF, 1e-50, 1e39))),
+    *refused("origin", ValueError, "origin must be", *SHORT_OR_LONG,
+             *([0.0, start, 0.0] for start in (NAN, -INF, 1e39))),
+    *refused("lower", ValueError, "lower must be", *SHORT_OR_LONG_INTS,
+             *([0, 0, first] for first in (1 << 54, -(1 << 54), (1 << 63) - 1))),
+    *refused("bits", ValueError, "bits must be", -2, 0, 22, 64),
+    # Bits of the samples beside those of the cells.
+    *(("bits", {"bits": bits, "batch_offsets": torch.zeros(samples + 1).int(), "num_valid": None},
+       ValueError, "bits") for bits, samples in ((21, 2), (20, 9), (19, 65))),
+)  # fmt: skip
+LAYOUT_ERRORS = refused("layout", ValueError, "layout must be", "", "xyz", "Morton")
+
+
+def cells_call(n: int, seed: int = 0, **options) -> Call:
+    """Keys of three samples of 32^3 cells, and -1."""
+    keys = torch.randint(-1, 3 << 15, (n,), generator=generator(seed))
+    keys[2::7] = -1
+    return {"keys": keys, "bits": 5, "lower": [-16, -20, 3], **options}
+
+
+# Cells outside int32.
+FAR_ERRORS = refused(
+    "lower", ValueError, "lower", [1 << 31, 0, 0], [0, -(1 << 31) - 1, 0], [0, 0, (1 << 31) - 2],
+)  # fmt: skip
+KEYS_VECTOR_ERRORS = (
+    *refused("keys", TypeError, "keys must be int64", Tensor.int, Tensor.float, Tensor.bool),
+    *refused("keys", ValueError, r"keys must be \[", lambda t: t[None], lambda t: t[0]),
+)
+OPS = [
+    OpInfo(
+        "voxel_keys",
+        keys_call,
+        varying={"points": 0},
+        sample_inputs={**KEYS_SAMPLE_INPUTS, "zyx": lambda: batch(**TIGHT, layout="zyx")},
+        kernels=2,
+        error_inputs=(*KEYS_ERRORS, *LAYOUT_ERRORS),
+        inference=True,
+    ),
+    OpInfo(
+        "voxel_cells",
+        cells_call,
+        varying={"keys": 0},
+        sample_inputs={
+            "zyx": lambda: cells_call(40, layout="zyx"),
+            "one bit": lambda: {"keys": torch.arange(-2, 30), "bits": 1, "lower": [-1, 0, 1]},
+            "63 bits": lambda: {
+                "keys": torch.tensor([0, 1, -(2**63), 2**63 - 1, 2**62]),
+                "bits": 21,
+                "lower": [-(2**31), 2**31 - 2**21, 0],
+            },
+        },
+        kernels=1,
+        error_inputs=(
+            *KEYS_VECTOR_ERRORS,
+            *refused("bits", ValueError, "bits must be", -1, 0, 22),
+            *refused("lower", ValueError, "lower must be", *SHORT_OR_LONG_INTS),
+            *FAR_ERRORS,
+            *LAYOUT_ERRORS,
+        ),
+    ),
+]
+
+# ------------------------------------------------------------------------------ groups
+
+
+def group_call(n: int, seed: int = 0, **options) -> Call:
+    """Repeated keys over 63 bits, and dropped ones."""
+    steps = torch.randint(0, 1 + n // 3, (n,), generator=generator(seed))
+    keys = (steps * 0x1F3D_5B79_0000_0007) & (2**63 - 1)
+    keys[3::11] = -1
+    keys[4::23] = 2**63 - 1
+    keys[6::29] = -(2**63)
+    return {"keys": keys, **options}
+
+
+ORDER_ERRORS = (
+    *refused("order", ValueError, "order must be", "", "zyx", "random"),
+    *refused("backend", ValueError, "backend must be", "", "radix", "cuda"),
+)
+OPS += [
+    OpInfo(
+        "voxel_group",
+        group_call,
+        varying={"keys": 0},
+        sample_inputs={
+            **{
+                f"{order}, {backend}": lambda order=order, backend=backend: group_call(
+                    60, order=order, backend=backend
+                )
+                for order in ("first", "key")
+                for backend in ("sort", "hash", "auto")
+            },
+            "few bits": lambda: {"keys": torch.arange(-3, 50) * 7 % 41 - 2, "key_bits": 5},
+            "one bit": lambda: {"keys": torch.arange(-3, 50) % 4, "key_bits": 1, "order": "key"},
+            "all dropped": lambda: {"keys": torch.full((40,), -1), "order": "key"},
+            "one row": lambda: {"keys": torch.zeros(3000, dtype=torch.int64)},
+        },
+        kernels=8,  # voxelize, a sum of two kernels, places
+        error_inputs=(
+            *KEYS_VECTOR_ERRORS,
+            *refused("key_bits", ValueError, "key_bits must be", -1, 0, 64),
+            *ORDER_ERRORS,
+        ),
+    ),
+]
+
+# ------------------------------------------------------------------------------ sums and means
+
+
+def values_of(n: int, seed: int, dtype: torch.dtype) -> Tensor:
+    if dtype.is_floating_point:
+        return cloud(n, 5, seed).to(dtype)  # some rows NaN, infinite, or 1e30
+    limits = torch.iinfo(dtype)
+    g = generator(seed)
+    return torch.randint(limits.min, limits.max, (n, 5), generator=g, dtype=dtype)
+
+
+def sum_call(n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Call:
+    offsets, perm = torchvox.voxel_csr(rows_of_points(n, seed), ROWS)
+    return {"values": values_of(n, seed, dtype), "offsets": offsets, "perm": perm}
+
+
+def one_row(n: int = 3000) -> Call:
+    offsets, perm = torchvox.voxel_csr(torch.zeros(n, dtype=torch.int32), 3)
+    return {"values": cloud(n, 5) * 1e-3, "offsets": offsets, "perm": perm}
+
+
+ALL_DTYPES = {**DTYPES, "int32": torch.int32, "int64": torch.int64}
+SUM_SAMPLE_INPUTS = {
+    **{name: lambda dtype=dtype: sum_call(60, 0, dtype) for name, dtype in ALL_DTYPES.items()},
+    "no rows": lambda: {**sum_call(40), "offsets": torch.zeros(1).int()},
+    "no columns": lambda: {**sum_call(40), "values": torch.zeros(40, 0)},
+    "one row": one_row,
+}
+SUM_ERRORS = (
+    *refused("values", TypeError, "values must be", Tensor.short, Tensor.bool, Tensor.byte),
+    *refused("values", ValueError, r"values must be \[N, C\]", lambda t: t[0], lambda t: t[None]),
+    ("values", lambda t: t[1:], ValueError, "values|perm"),
+    *refused("offsets", TypeError, "offsets must be int32", Tensor.long, Tensor.float),
+    *refused("offsets", ValueError, r"offsets must be \[", lambda t: t[:0], lambda t: t[None]),
+    *refused("perm", TypeError, "perm must be int32", Tensor.long, Tensor.float),
+    *refused("perm", ValueError, r"perm must be \[", lambda t: t[1:], lambda t: t[None]),
+)
+
+
+def mean_of_sums_call(n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Call:
+    """Sums of n rows of up to three values, of which some are large and some have none."""
+    g = generator(seed)
+    num_points = torch.randint(0, 4, (n,), generator=g, dtype=torch.int32)
+    count = num_points[:, None].expand(-1, 2).long()
+    sums = torch.randint(-(2**31), 2**31, (n, 2), generator=g) * count
+    if dtype.is_floating_point:
+        fraction = torch.randint(0, 2**32, (n, 2), generator=g) * count
+        known = count * torch.randint(0, 5, (n, 2), generator=g).clamp(max=1)
+        large = torch.randint(0, 9, (n, 2), generator=g).eq(0) * 2**32
+        sums = torch.stack([sums, fraction, known + large], 2).flatten(1)
+    return {"sums": sums, "num_points": num_points, "dtype": dtype}
+
+
+OPS += [
+    *(
+        OpInfo(
+            name,
+            sum_call,
+            varying={"values": 0, "perm": 0},
+            sample_inputs=SUM_SAMPLE_INPUTS,
+            kernels=4,
+            error_inputs=SUM_ERRORS,
+            inference=True,
+        )
+        for name in ("voxel_sum", "voxel_mean")
+    ),
+    OpInfo(
+        "voxel_mean_of_sums",
+        mean_of_sums_call,
+        varying={"sums": 0, "num_points": 0},
+        sample_inputs={
+            **{
+                name: lambda dtype=dtype: mean_of_sums_call(40, 0, dtype)
+                for name, dtype in ALL_DTYPES.items()
+            },
+            "int64 counts": lambda: {
+                **mean_of_sums_call(40),
+                "num_points": mean_of_sums_call(40)["num_points"].long(),
+            },
+            "no columns": lambda: {**mean_of_sums_call(40), "sums": torch.zeros(40, 0).long()},
+        },
+        kernels=1,
+        error_inputs=(
+            *refused("sums", TypeError, "sums must be int64", Tensor.int, Tensor.float),
+            *refused("sums", ValueError, r"sums must be \[R, ", lambda t: t[0], lambda t: t[None],
+                     lambda t: t[:, 1:]),
+            *refused("num_points", TypeError, "num_points must be int32 or int64", Tensor.float,
+                     Tensor.short),
+            *refused("num_points", ValueError, r"num_points must be \[R\]", lambda t: t[1:],
+                     lambda t: t[:, None]),
+            *refused("dtype", TypeError, "dtype must be", torch.bool, torch.int16, torch.uint8,
+                     torch.complex64),
+        ),
+    ),
+    OpInfo(
+        "voxel_downsample",
+        keys_call,
+        varying={"points": 0},
+        sample_inputs={
+            **KEYS_SAMPLE_INPUTS,
+            **{
+                f"key, {backend}": lambda backend=backend: batch(**TIGHT, order="key",
+                                                                 backend=backend)
+                for backend in ("sort", "hash")
+            },
+        },
+        kernels=16,
+        error_inputs=(*KEYS_ERRORS, *ORDER_ERRORS, *FAR_ERRORS),
+        inference=True,
+    ),
+]  # fmt: skip

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The voxel-grid filter: keys of cells, groups of equal keys, sums that depend on no order."""
+
+from typing import List, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "DownsampledPoints",
+    "VoxelGroups",
+    "VoxelKeys",
+    "voxel_cells",
+    "voxel_downsample",
+    "voxel_group",
+    "voxel_keys",
+    "voxel_mean",
+    "voxel_mean_of_sums",
+    "voxel_sum",
+]
+
+
+class VoxelKeys(NamedTuple):
+    keys: Tensor
+    counts: Tensor
+
+
+class VoxelGroups(NamedTuple):
+    row_keys: Tensor
+    offsets: Tensor
+    perm: Tensor
+    point_voxel: Tensor
+    counts: Tensor
+
+
+class DownsampledPoints(NamedTuple):
+    out: Tensor
+    indices: Tensor
+    num_points: Tensor
+    representative: Tensor
+    point_voxel: Tensor
+    counts: Tensor
+
+
+def voxel_keys(
+    points: Tensor,
+    voxel_size: List[float],
+    *,
+    origin: Optional[List[float]] = None,
+    lower: Optional[List[int]] = None,
+    bits: int = -1,
+    layout: str = "morton",
+    batch_offsets: Optional[Tensor] = None,
+    num_valid: Optional[Tensor] = None,
+) -> VoxelKeys:
+    """The cell of each point as one int64.
+
+    points: [N, C] float16, bfloat16, float32, float64 or int32, C >= 3; columns 0-2 are x, y, z.
+    voxel_size: (x, y, z) in the unit of the points. origin: (x, y, z), None for zero; it is part of
+        the result. A point lies in cell i = floor((p - origin) / size) of each axis: IEEE division
+        in float32 with both rounded to it, or in float64 for float64 and int32 points.
+    lower: the lowest cell (x, y, z) that keys name, from -2^53 to 2^53; None: -2^(bits - 1).
+    bits: cells of an axis are below lower + 2^bits, 1 to 21; -1: as many as 63 bits have room for
+        beside the samples, 21 for one.
+    layout: "morton" interleaves the bits of i - lower, x highest in each triple; "zyx" is linear, x
+        fastest. The sample stands above them, so that keys ascend sample by sample.
+    batch_offsets: [B + 1] int32 or int64; sample b owns rows batch_offsets[b] to
+        batch_offsets[b + 1]. None: one sample. num_valid: [B]; rows past it are padding.
+
+    Returns keys [N] int64, -1 for points outside, not finite, or padding; counts [B + 1, 3] int32:
+    points keyed, outside, not finite; row 0 the whole call, row 1 + b sample b.
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
+    """
+    keys, counts = torch.ops.torchvox.voxel_keys(
+        points,
+        voxel_size,
+        origin=origin,
+        lower=lower,
+        bits=bits,
+        layout=layout,
+        batch_offsets=batch_offsets,
+        num_valid=num_valid,
+    )
+    return VoxelKeys(keys, counts)
+
+
+def voxel_cells(keys: Tensor, bits: int, lower: List[int], *, layout: str = "morton") -> Tensor:
+    """The inverse of `voxel_keys`: [R, 4] int32 (b, z, y, x) of keys [R] int64, -1 for key -1.
+
+    bits, lower, layout: those of the keys; cells must fit int32, else ValueError.
+    """
+    return torch.ops.torchvox.voxel_cells(keys, bits, lower, layout=layout)
+
+
+def voxel_group(
+    keys: Tensor, *, key_bits: int = 63, order: str = "first", backend: str = "auto"
+) -> VoxelGroups:
+    """The points of each distinct key.
+
+    keys: [N] int64; below 0, or of more than key_bits bits: dropped.
+    key_bits: 1 to 63; fewer bits cost less.
+    order: rows by their "first" points, or by ascending "key".
+    backend: "sort", "hash" or "auto", one answer.
+
+    Returns row_keys [N] int64 (unused rows -1), offsets [N + 1] int32 (flat past the last row),
+    perm [N] int32 (row r has the points perm[offsets[r]:offsets[r + 1]], ascending; the tail is
+    -1), point_voxel [N] int32 (the row of each point, -1: dropped) and counts [2] int32 (rows,
+    points in rows).
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Raises ValueError (shapes, options) and TypeError (dtypes).
+    """
+    return VoxelGroups(
+        *torch.ops.torchvox.voxel_group(keys, key_bits=key_bits, order=order, backend=backend)
+    )
+
+
+def voxel_sum(values: Tensor, offsets: Tensor, perm: Tensor) -> Tensor:
+    """Exact sums over the rows that `voxel_group` lists, as int64 words that may be added.
+
+    values: [N, C] float16, bfloat16, float32, float64, int32 or int64.
+    offsets: [R + 1] int32, perm: [N] int32, of `voxel_group`.
+
+    Returns [R, C] for integers: the sum, modulo 2^64. For floats [R, 3 * C]; column c has at 3 * c
+    the sum of floor(f), then the sum of f - floor(f) in units of 2^-32 (each rounded half to even),
+    then the number of finite values plus 2^32 for each of 2^31 or more, which adds nothing to the
+    first two. NaN and infinities are left out. Integer additions alone: any order, split or device
+    gives the same bits. Not differentiable.
+    Raises ValueError (shapes) and TypeError (dtypes).
+    """
+    return torch.ops.torchvox.voxel_sum(values, offsets, perm)
+
+
+def voxel_mean(values: Tensor, offsets: Tensor, perm: Tensor) -> Tensor:
+    """Means [R, C] of the rows of `voxel_sum`, in the dtype of the values.
+
+    Integers: floor(mean + 1/2). Floats: the mean of the finite values in units of 2^-32, rounded
+    once; NaN where a row has none, or one of 2^31 or more; 0 for rows without points.
+    """
+    return torch.ops.torchvox.voxel_mean(values, offsets, perm)
+
+
+def voxel_mean_of_sums(sums: Tensor, num_points: Tensor, dtype: torch.dtype) -> Tensor:
+    """Means [R, C] of words [R, W] of `voxel_sum`, as `voxel_mean` has them.
+
+    num_points: [R] int32 or int64, points of each row. dtype: that of the values.
+    """
+    return torch.ops.torchvox.voxel_mean_of_sums(sums, num_points, dtype)
+
+
+def _refuse_points_outside(
+    points: Tensor, voxel_size: List[float], origin: Optional[List[float]], bits: int
+) -> None:
+    """Says which axis has too many cells, and what size would do."""
+    xyz = points[:, :3].double()
+    xyz = xyz[torch.isfinite(xyz).all(1)]
+    low, high = xyz.min(0).values, xyz.max(0).values
+    extent = (high - low).tolist()
+    cells = [extent[k] / voxel_size[k] for k in range(3)]
+    axis = cells.index(max(cells))
+    room = 1 << bits
+    size = extent[axis] / (room - 1)
+    raise ValueError(
+        f"voxel_downsample: points must lie in 2^{bits} cells an axis from lower on, got "
+        f"voxel_size {voxel_size[axis]:g} over {extent[axis]:,g} on axis {'xyz'[axis]}: take "
+        f"voxel_size >= {size:.2g}, or give lower"
+    )
+
+
+def voxel_downsample(
+    points: Tensor,
+    voxel_size: List[float],
+    *,
+    origin: Optional[List[float]] = None,
+    lower: Optional[List[int]] = None,
+    bits: int = -1,
+    order: str = "first",
+    backend: str = "auto",
+    batch_offsets: Optional[Tensor] = None,
+    num_valid: Optional[Tensor] = None,
+    trim: bool = False,
+) -> DownsampledPoints:
+    """One point a voxel: the exact mean of every column.
+
+    The arguments are those of `voxel_keys` and `voxel_group`; keys are in Morton layout, and cells
+    must fit int32.
+    trim: narrow to the rows in use, and refuse points outside the cells that keys name. Reads
+        `counts`, the only host synchronization.
+
+    Returns out [N, C] in the points' dtype, as `voxel_mean`; indices [N, 4] int32 (b, z, y, x), the
+    cells themselves; num_points [N] int32; representative [N] int32, the lowest point of the row;
+    point_voxel [N] int32, the row of each point (-1: dropped); counts [B + 1, 4] int32: rows,
+    points in rows, outside, not finite; row 0 the whole call, row 1 + b sample b. Rows in use come
+    first; in the rest out and num_points are 0, indices and representative -1.
+
+    With one origin every mean lies in its own cell, and filtering the output again returns it, for
+    coordinates that are multiples of 2^-32 below 2^31. Deterministic; CPU and CUDA give the same
+    bits; not differentiable (`voxel_map` and `voxel_scatter` are).
+    Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
+    """
+    found = DownsampledPoints(
+        *torch.ops.torchvox.voxel_downsample(
+            points,
+            voxel_size,
+            origin=origin,
+            lower=lower,
+            bits=bits,
+            order=order,
+            backend=backend,
+            batch_offsets=batch_offsets,
+            num_valid=num_valid,
+        )
+    )
+    if not trim:
+        return found
+    counts: List[int] = found.counts[0].tolist()
+    if counts[2] > 0:
+        _refuse_points_outside(points, voxel_size, origin, 21 if bits < 0 else bits)
+    rows = counts[0]
+    return DownsampledPoints(
+        found.out[:rows],
+        found.indices[:rows],
+        found.num_points[:rows],
+        found.representative[:rows],
+        found.point_voxel,
+        found.counts,
+    )
