@@ -109,7 +109,7 @@ class LasReader(PointReader):
             attributes,
             np.array(self._header.scales, np.float64),
             np.array(self._header.offsets, np.float64),
-            *((schema.crs, schema.unit, schema.source, self.path) if schema else ()),
+            *((schema.crs, schema.unit, schema.source, self.path) if schema is not None else ()),
         )
 
     def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
@@ -203,6 +203,8 @@ def _check_header(header: laspy.LasHeader, size: int, salvage: bool) -> list[str
     if not points:
         return []
     problems = []
+    if header.are_points_compressed and header.point_format.id > 8:
+        problems.append("lazrs may misread its waveforms if it has several scanner channels")
     fitting = (size - header.offset_to_point_data) // width
     if not header.are_points_compressed and points > fitting:
         sentence = (

@@ -49,6 +49,7 @@ class LasWriter(PointWriter):
             self._format.id, self._format.num_extra_bytes
         )
         self._seen = Seen()
+        self._channels: set[int] = set()
         laszip = bytes(vlr.record_data()) if vlr else b""
         self._header = HeaderBytes(self.schema, self._format, self._no_waves, laszip)
         self._write_header((0, 0, 0))
@@ -66,6 +67,13 @@ class LasWriter(PointWriter):
         names, extra = set(self._format.dimension_names), set(self._format.extra_dimension_names)
         for name in names & table.attributes.keys():  # others are waveforms that it has no more
             self._put(stored if name in extra else made, name, table.attributes[name])
+        if self._compressor is not None and self._format.id > 8:
+            self._channels |= set(np.unique(np.asarray(made["scanner_channel"])).tolist())
+            if len(self._channels) > 1:
+                raise WrongUseError(
+                    f"{self.path}: lazrs corrupts the waveforms of several scanner channels: "
+                    "write .las, or drop the waveforms"
+                )
         steps = np.stack([xyz.min(axis=0), xyz.max(axis=0)]).astype(np.int64)
         if seen.count:
             steps[0] = np.minimum(steps[0], seen.steps[0])

@@ -48,7 +48,11 @@ class PointTable:
     def __post_init__(self) -> None:
         integer = self.scale is not None and self.offset is not None
         types = (np.int32,) if integer else (np.float32, np.float64)
-        if self.xyz.ndim != 2 or self.xyz.shape[1] != 3 or self.xyz.dtype not in types:
+        if (
+            self.xyz.ndim != 2
+            or self.xyz.shape[1] != 3
+            or (self.xyz.dtype.newbyteorder("=") not in types)
+        ):
             raise ValueError(
                 "PointTable: xyz must be [N, 3] float32 or float64, or int32 with scale and "
                 f"offset, got {list(self.xyz.shape)} {self.xyz.dtype}"
