@@ -96,7 +96,7 @@ def write_ply(path, format_):
         elif i < 0:
             body += struct.pack(order + "B2i", *values)
         else:
-            body += struct.pack(f"{order}3fB{i % 3}HB", *values[:3], i % 3, *values[3:])
+            body += struct.pack(f"{order}3fH{i % 3}HB", *values[:3], i % 3, *values[3:])
     header = PLY.format(format_)
     path.write_bytes(header.encode() + body)
 
@@ -129,7 +129,7 @@ element vertex 20
 property float x
 property float32 y
 property float z
-property list uint8 ushort more
+property list uint16 ushort more
 property uchar label
 element face 0
 end_header

@@ -151,8 +151,9 @@ def test_ply_lists_and_other_elements_are_left_out_and_told(tmp_path, kind):
 def test_pcd_keeps_viewpoint_groups_and_packed_colors(tmp_path, name):
     pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
     text = (
-        f"VERSION 0.7\nFIELDS x y z {name} _ h\nSIZE 4 4 4 4 1 4\nTYPE F F F U U I\nCOUNT 1 1 1 1 2 3\n"
-        "WIDTH 2\nHEIGHT 2\nVIEWPOINT 1 2 3 0.5 0.5 0.5 0.5\nPOINTS 4\nDATA ascii\n"
+        f"VERSION 0.7\nFIELDS x y z {name} _ h\nSIZE 4 4 4 4 1 4\nTYPE F F F U U I\n"
+        "COUNT 1 1 1 1 2 3\nWIDTH 2\nHEIGHT 2\nVIEWPOINT 1 2 3 0.5 0.5 0.5 0.5\nPOINTS 4\n"
+        "DATA ascii\n"
     ) + "1 2\t3  4279246896 0 0 7 8 9\n" * 4  # 0xFF102030
     (tmp_path / "a.pcd").write_text(text)
     back = whole(tmp_path / "a.pcd")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 LEGACY = 2**32 - 1  # points that the counts of versions before 1.4 can tell
 WAVE_DATA = (b"LASF_Spec", 65535)
+MOST = 65535  # bytes of a record
 
 
 @dataclass
@@ -67,7 +68,7 @@ class HeaderBytes:
     ) -> None:
         source = schema.source if isinstance(schema.source, LasSource) else None
         self._format, self._no_waves, self._compressed = format_, no_waves, bool(laszip)
-        self._new, self._user = source is None, b""
+        self._user = b""
         found: list[tuple[Key, bytes]] = []
         head, used = bytearray(375), set()
         struct.pack_into("<4s20xBB", head, 0, b"LASF", 1, 4)
@@ -76,7 +77,7 @@ class HeaderBytes:
             head = bytearray(source.head[:start])
             self._user = source.head[start + sum(len(whole) for _, whole in found) :]
             used = set(source.point_format.extra_dimension_names)
-        elif schema.crs and "[" in schema.crs:
+        elif schema.crs and "[" in schema.crs and len(schema.crs.encode()) < MOST:
             head[6] |= 16  # the text is WKT
             found = [(WKT, record(WKT, schema.crs.encode() + b"\0"))]
         if no_waves:
@@ -90,6 +91,8 @@ class HeaderBytes:
         known, types = descriptors(old), schema.columns
         names = [name for name in format_.extra_dimension_names if name != "ExtraBytes"]
         self.described = {name: known.get(name) or descriptor(name, types[name]) for name in names}
+        if STRUCT * len(names) > MOST:
+            raise WrongUseError(f"LAS describes up to {MOST // STRUCT} columns of its own")
         if names and not old:
             found = [*found, (EXTRA, old)]
         # One that the points do not follow stays as it is.
