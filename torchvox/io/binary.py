@@ -44,17 +44,14 @@ def open_bin(path: Path, columns: Columns | None) -> TableReader:
             "check --layout"
         )
     array = np.fromfile(path, "<f4").reshape(-1, len(columns))
-    return ArrayReader(array, columns, path, _labels(path))
-
-
-def _labels(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a scan's labels: low 16 bits label, high 16 bits instance."""
     beside = path.with_suffix(".label"), path.parent.parent / "labels" / f"{path.stem}.label"
-    for file in beside:
-        if file.is_file():
-            data = np.fromfile(file, "<u4")
-            return {"label": data.astype(np.uint16), "instance": (data >> 16).astype(np.uint16)}
-    return {}
+    file = next((file for file in beside if file.is_file()), None)
+    fits = file is not None and file.stat().st_size == ITEM_BYTES * len(array)
+    labels = np.fromfile(file, "<u4") if file and fits else None  # instance << 16 | label
+    reader = ArrayReader(array, columns, path, labels)
+    if file and not fits:
+        reader.problems.append(f"{file} is left out: it is not one label for each point")
+    return reader
 
 
 def load_npy(path: Path) -> np.ndarray:
@@ -136,7 +133,7 @@ def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
 
 
 class ArrayReader(TableReader):
-    """Of a file whose points are one array [N, C]; `labels` are further columns.
+    """Of a file whose points are one array [N, C]; `labels` [N] are two more columns.
 
     origin: [3] float64, what the file adds to its coordinates.
     """
@@ -146,7 +143,7 @@ class ArrayReader(TableReader):
         array: np.ndarray,
         columns: Columns,
         path: Path,
-        labels: dict[str, np.ndarray] | None = None,
+        labels: np.ndarray | None = None,
     ) -> None:
         self.origin, self._array, self._names = np.zeros(3), array, columns
         self._held = {name: array[:, i] for i, name in enumerate(columns) if name != SKIP}
@@ -156,10 +153,9 @@ class ArrayReader(TableReader):
         self._as_read = columns[:3] == ("x", "y", "z") and array.dtype == np.float32
         xyz = array[:, :3] if self._as_read else stacked(self._held)
         attributes = {name: a for name, a in self._held.items() if name not in ("x", "y", "z")}
-        for name, values in (labels or {}).items():
-            if len(values) != len(array):
-                raise CloudFileError(f"{path} has {len(array)} points and {len(values)} labels")
-            attributes.setdefault(name, values)
+        if labels is not None:
+            for name, values in (("label", labels & 65535), ("instance", labels >> 16)):
+                attributes.setdefault(name, values.astype(np.uint16))
         super().__init__(PointTable(xyz, attributes, source=columns, path=path))
 
     def move(self, origin: np.ndarray, unit: str) -> None:

@@ -72,9 +72,10 @@ class LasReader(PointReader):
         with _explained(path), laspy.open(path, read_evlrs=False) as file, path.open("rb") as raw:
             header = self._header = file.header
             problems = _check_header(header, path.stat().st_size, salvage)
-            self._parallel = False
+            self._parallel = self._serial = False
             if header.are_points_compressed and header.point_count:
                 self._parallel = check_laz(raw, header)
+                self._serial = not self._parallel
             head = raw.read(header.offset_to_point_data) if not raw.seek(0) else b""
             late, number = _late_records(path, head, problems)
             source = LasSource(head, late, number, header.point_format)
@@ -133,7 +134,10 @@ class LasReader(PointReader):
                         laz_backend=(backends.LazrsParallel if self._parallel else backends.Lazrs,),
                     )
                 )
-                if first:
+                if self._serial:  # its one chunk is decoded from the start anyway
+                    for at in range(0, first, size):
+                        file.read_points(min(size, first - at))
+                elif first:
                     file.seek(first)
             for at in range(first, self.count, size):
                 with _explained(self.path):
@@ -150,8 +154,10 @@ class LasReader(PointReader):
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, TorchvoxError):
+    except TorchvoxError:
         raise
+    except OSError as error:
+        raise CloudFileError(f"{path}: {error.strerror or error}") from error
     except BaseException as error:  # a damaged file can fail anywhere inside the parser
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # what lazrs raises when it panics is no Exception
@@ -232,12 +238,12 @@ def _columns(header: laspy.LasHeader) -> Iterator[str]:
 
 def _no_data(source: LasSource) -> dict[str, np.ndarray]:
     """Of the first description of extra bytes; laspy drops these values from its point format."""
-    types = {d.name: d.dtype for d in source.point_format.extra_dimensions}
+    held = set(source.point_format.extra_dimension_names)
     for key, whole in head_records(source.head)[1]:
         if key == EXTRA:
             structs = descriptors(whole)
-            found = {n: none for n, raw in structs.items() if (none := no_data(raw)) is not None}
-            return {n: none.astype(types[n].base) for n, none in found.items() if n in types}
+            found = {name: no_data(raw) for name, raw in structs.items() if name in held}
+            return {name: none for name, none in found.items() if none is not None}
     return {}
 
 

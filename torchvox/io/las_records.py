@@ -87,9 +87,12 @@ def descriptor(name: str, type_: np.dtype) -> bytes:
 
 
 def no_data(raw: bytes) -> np.ndarray | None:
-    """The values [k] that a description gives for "none", in 64 bits."""
-    values = np.frombuffer(raw, _wide(raw), 3, NONE_AT) if raw[2] else None
-    return None if values is None or not raw[3] & HAS_NONE else values[: (raw[2] - 1) // 10 + 1]
+    """The values [k] that a description gives for "none", in the type of the column."""
+    if not raw[2] or not raw[3] & HAS_NONE:
+        return None
+    values = np.frombuffer(raw, _wide(raw), 3, NONE_AT)[: (raw[2] - 1) // 10 + 1]
+    with np.errstate(all="ignore"):
+        return values.astype(TYPES[(raw[2] - 1) % 10])
 
 
 def with_range(raw: bytes, ranges: dict[int, tuple[Any, Any]]) -> bytes:

@@ -135,7 +135,7 @@ class LasWriter(PointWriter):
         for i, column in enumerate(values.reshape(len(values), -1).T):
             column = column[column == column]  # NaN is no value
             if none is not None:
-                column = column[column != none[i].astype(column.dtype)]
+                column = column[column != none[i]]
             if len(column):
                 low, high = column.min().item(), column.max().item()
                 before = ranges.get(i, (low, high))

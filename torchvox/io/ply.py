@@ -14,16 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from torchvox._errors import CloudFileError, WrongUseError, short
-from torchvox.io.table import (
-    PointTable,
-    PointWriter,
-    TableReader,
-    flat,
-    named,
-    stacked,
-    text_form,
-    text_rows,
-)
+from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, stacked
+from torchvox.io.text import text_form, text_rows
 
 HEADER_BYTES = 1 << 20
 MOST_PROPERTIES = 1 << 12
@@ -182,9 +174,8 @@ def _walk(data: Any, at: int, element: Element, order: str, parts: Any = None) -
 def _text_rows(path: Path, start: int, elements: list[Element], type_: np.dtype) -> np.ndarray:
     vertex = elements[-1]
     before = sum(e.count for e in elements[:-1] if e.properties)
-    if (
-        2 * vertex.count * len(type_.names or ()) > path.stat().st_size - start + 1
-    ):  # a digit and a blank each
+    need = 2 * vertex.count * len(type_.names or ())  # a digit and a blank each
+    if need > path.stat().st_size - start + 1:
         raise ValueError(f"its bytes do not hold the {vertex.count} points that it promises")
     with path.open("rb") as file:
         file.seek(start)

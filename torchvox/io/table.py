@@ -156,12 +156,10 @@ class PointReader:
     plain: the columns that read_cloud takes, None for all.
     """
 
-    no_data: dict[str, np.ndarray]
-
     def __init__(self, path: Path, count: int, schema: PointTable) -> None:
         self.path, self.count, self.schema = path, count, schema
         self.problems: list[str] = []
-        self.no_data = {}
+        self.no_data: dict[str, np.ndarray] = {}
         self.plain: tuple[str, ...] | None = None
 
     @property
@@ -203,12 +201,11 @@ class PointReader:
         columns: the attributes that are wanted, None for all.
         Raises WrongUseError for an unknown column, CloudFileError for a damaged file.
         """
-        names = tuple(self.columns if columns is None else columns)
-        if unknown := [name for name in names if name not in self.columns]:
-            raise WrongUseError(
-                f"{self.path} has no column {short(unknown[0])}: "
-                f"it has {short(', '.join(self.columns) or 'none')}"
-            )
+        held = self.columns
+        names = tuple(held if columns is None else columns)
+        if unknown := [name for name in names if name not in held]:
+            shown = short(", ".join(held) or "none")
+            raise WrongUseError(f"{self.path} has no column {short(unknown[0])}: it has {shown}")
         if size < 1 or not 0 <= first <= self.count:
             raise WrongUseError(
                 f"{self.path}: size must be 1 or more and first at most {self.count}, "
@@ -302,14 +299,3 @@ def flat(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         else:
             found |= {f"{name}__{i:04d}": values[:, i] for i in range(values.shape[1])}
     return found
-
-
-def text_form(type_: np.dtype) -> str:
-    """Format of a value that reads back as it was."""
-    return "%d" if type_.kind in "iub" else "%.9g" if type_.itemsize <= 4 else "%.17g"
-
-
-def text_rows(columns: Iterable[np.ndarray], forms: list[str], between: str = " ") -> bytes:
-    """Columns [N] as N lines."""
-    form = between.join(forms) + "\n"
-    return "".join(form % row for row in zip(*(a.tolist() for a in columns), strict=True)).encode()

@@ -12,18 +12,10 @@ import numpy as np
 
 from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.io.layouts import SKIP, layout_choices
-from torchvox.io.table import (
-    COLORS,
-    PointTable,
-    PointWriter,
-    TableReader,
-    flat,
-    named,
-    text_form,
-    text_rows,
-)
+from torchvox.io.table import COLORS, PointTable, PointWriter, TableReader, flat, named
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 SUFFIXES = (".xyz", ".txt", ".csv", ".pts")
@@ -49,8 +41,8 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
     words = [word.strip() for word in first.lstrip("/#").split(between)]
     skip, promised = 0, None
     if not all(map(_is_number, words)):
-        skip, names = 1, tuple(word.strip("\"'").lower() for word in words)
-        columns = columns or names
+        skip = 1
+        columns = columns or tuple(word.strip("\"'").lower() for word in words)
     elif path.suffix.lower() == ".pts" and re.fullmatch(r"\d{1,18}", first):
         skip, promised = 1, int(first)
         between, words = None, lines[1].decode("ascii", "replace").split() if lines[1:] else []
@@ -64,9 +56,8 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
         )
     if width not in (0, len(columns)):
         raise CloudFileError(f"{path} has {width} columns, but {len(columns)} are named")
-    if not set(XYZ) <= set(columns) or len({*columns} - {SKIP}) != len([*columns]) - columns.count(
-        SKIP
-    ):
+    names = [name for name in columns if name != SKIP]
+    if not set(XYZ) <= set(names) or len(set(names)) != len(names):
         raise CloudFileError(f"{path}: the columns {short(','.join(columns))} do not name x, y, z")
     rows = _rows(path, lines, skip, between, len(columns))
     if promised not in (None, len(rows)):
@@ -135,3 +126,14 @@ class TextWriter(PointWriter):
 def _digits(value: float) -> int:
     """Behind the point, of the shortest text of a number."""
     return max(0, -int(Decimal(repr(value)).normalize().as_tuple().exponent))
+
+
+def text_form(type_: np.dtype) -> str:
+    """Format of a value that reads back as it was."""
+    return "%d" if type_.kind in "iub" else "%.9g" if type_.itemsize <= 4 else "%.17g"
+
+
+def text_rows(columns: Iterable[np.ndarray], forms: list[str], between: str = " ") -> bytes:
+    """Columns [N] as N lines."""
+    form = between.join(forms) + "\n"
+    return "".join(form % row for row in zip(*(a.tolist() for a in columns), strict=True)).encode()
