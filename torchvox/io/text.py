@@ -65,7 +65,8 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
     held = {name: rows[:, i] for i, name in enumerate(columns) if name != SKIP}
     attributes = {name: values for name, values in held.items() if name not in XYZ}
     for name in set(COLORS) & attributes.keys():
-        whole = attributes[name].astype(np.uint16)
+        with np.errstate(invalid="ignore"):
+            whole = attributes[name].astype(np.uint16)
         if np.array_equal(whole, attributes[name]):
             attributes[name] = whole
     xyz = np.stack([held[axis] for axis in XYZ], axis=1)
