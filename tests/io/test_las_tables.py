@@ -42,7 +42,7 @@ def write(path, number=7, count=50, version=None, types=(), records=(), late=(),
             values = rng.normal(0, 9, (count, *type_.shape)).astype(type_.base)
         array[name] = np.frombuffer(values.tobytes(), type_, count)
     if number > 8:
-        file.scanner_channel[:] = 2  # lazrs corrupts the waveforms of several
+        file.scanner_channel[:] = 2  # lazrs writes the waveforms of several wrong
     file.evlrs = laspy.vlrs.vlrlist.VLRList(laspy.VLR(*r) for r in late) if late else None
     file.write(path)
     return array
@@ -70,6 +70,10 @@ def head(path):
 class TestEveryPointFormat:
     def test_is_copied_byte_for_byte(self, tmp_path, number, suffix):
         stored = write(tmp_path / "a.las", number, types=("u2", "2f4"))
+        if suffix == ".laz" and number in (4, 5):
+            with pytest.raises(WrongUseError, match="LASzip does not read"):
+                copy(tmp_path / "a.las", tmp_path / "b.laz")
+            return
         copied = copy(tmp_path / "a.las", tmp_path / f"b{suffix}")
         np.testing.assert_array_equal(points(copied), stored)
         again = copy(copied, tmp_path / "c.las", 50)
@@ -82,7 +86,7 @@ class TestEveryPointFormat:
     def test_gives_the_values_that_laspy_gives(self, tmp_path, number, suffix):
         write(tmp_path / "a.las", number, types=("i8",))
         if suffix == ".laz":
-            copy(tmp_path / "a.las", tmp_path / "a.laz")
+            laspy.read(tmp_path / "a.las").write(tmp_path / "a.laz")
         reader, wanted = open_points(tmp_path / f"a{suffix}"), laspy.read(tmp_path / "a.las")
         table = join(list(reader.chunks(19)))
         assert list(table.attributes) == list(wanted.point_format.dimension_names)[3:]

@@ -209,8 +209,6 @@ def _check_header(header: laspy.LasHeader, size: int, salvage: bool) -> list[str
     if not points:
         return []
     problems = []
-    if header.are_points_compressed and header.point_format.id > 8:
-        problems.append("lazrs may misread its waveforms if it has several scanner channels")
     fitting = (size - header.offset_to_point_data) // width
     if not header.are_points_compressed and points > fitting:
         sentence = (

@@ -45,6 +45,11 @@ class LasWriter(PointWriter):
         self._source = source if isinstance(source, LasSource) else None
         self._lattice(like, scale, offset)
         self._point_format()
+        if lazrs and self._format.id in (4, 5):
+            raise WrongUseError(
+                f"{path}: LASzip does not read the waveforms of point format {self._format.id} "
+                "that lazrs writes: write .las, or drop the waveforms"
+            )
         vlr = lazrs and lazrs.LazVlr.new_for_compression(
             self._format.id, self._format.num_extra_bytes
         )
@@ -71,7 +76,7 @@ class LasWriter(PointWriter):
             self._channels |= set(np.unique(np.asarray(made["scanner_channel"])).tolist())
             if len(self._channels) > 1:
                 raise WrongUseError(
-                    f"{self.path}: lazrs corrupts the waveforms of several scanner channels: "
+                    f"{self.path}: lazrs writes waveforms of several scanner channels wrong: "
                     "write .las, or drop the waveforms"
                 )
         steps = np.stack([xyz.min(axis=0), xyz.max(axis=0)]).astype(np.int64)
