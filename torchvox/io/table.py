@@ -207,10 +207,8 @@ class PointReader:
             shown = short(", ".join(held) or "none")
             raise WrongUseError(f"{self.path} has no column {short(unknown[0])}: it has {shown}")
         if size < 1 or not 0 <= first <= self.count:
-            raise WrongUseError(
-                f"{self.path}: size must be 1 or more and first at most {self.count}, "
-                f"got {size} and {first}"
-            )
+            most = f"size must be 1 or more and first at most {self.count}"
+            raise WrongUseError(f"{self.path}: {most}, got {size} and {first}")
         return self._chunks(size, first, names)
 
     def cloud(self) -> PointCloud:
