@@ -21,7 +21,7 @@ MOST_KIB, MOST_SECONDS = 1 << 20, 10.0
 EXTREMES = (0, 1, -1, 127, 255, 65535, 2**31 - 1, -(2**31), 2**32 - 2, 10**8, 2**40, 2**63 - 1)
 TOKENS = (b"&a ", b"*a", b"[", b"{", b"- ", b"<<: *a\n", b"? ", b"!!int ", b"0x", b": ", b"\n  ")
 NUMBERS = (b"99999999", b"4294967296", b"-1", b"1e999", b"nan", b"0", b"1" * 5000)
-TEXTS = ("pcd-ascii", "grid", "config", "table", "index")
+TEXTS = ("pcd-ascii", "ply-ascii", "xyz", "grid", "config", "table", "index")
 
 
 def write_las(path, point_format, number=60, chunk=0):
@@ -82,6 +82,30 @@ def write_npz(path, save):
     )
 
 
+def write_ply(path, format_):
+    """Vertices with a list among their values, between two other elements."""
+    order = {"ascii": None, "binary_little_endian": "<", "binary_big_endian": ">"}[format_]
+    body = b""
+    for i in range(-3, 20):
+        values = [i, 1, 2, *([7] * (i % 3)), i % 256] if i >= 0 else [2, -i, 5]
+        if order is None:
+            body += (
+                " ".join(map(str, [*values[:3], i % 3, *values[3:]] if i >= 0 else values)).encode()
+                + b"\n"
+            )
+        elif i < 0:
+            body += struct.pack(order + "B2i", *values)
+        else:
+            body += struct.pack(f"{order}3fH{i % 3}HB", *values[:3], i % 3, *values[3:])
+    header = PLY.format(format_)
+    path.write_bytes(header.encode() + body)
+
+
+def write_columns(path):
+    columns = {"xyz": np.ones((9, 3), np.int32), "scale": np.full(3, 0.5), "offset": np.ones(3)}
+    np.savez(path, intensity=np.arange(9, dtype=np.uint16), crs=np.array("here"), **columns)
+
+
 def write_h5(path, **options):
     import h5py
 
@@ -96,6 +120,20 @@ def write_text(path, text):
     path.write_text(text)
 
 
+PLY = """ply
+format {} 1.0
+comment by hand
+element edge 3
+property list uchar int ends
+element vertex 20
+property float x
+property float32 y
+property float z
+property list uint16 ushort more
+property uchar label
+element face 0
+end_header
+"""
 GRID = "voxel_size: [0.2, 0.2, 4]\npoint_cloud_range: [-50, -50, -3, 50, 50, 1]\nmax_points: 10\n"
 CONFIG = """base: pointnet2_cls_shapes_small
 model: &a {kind: pointnet2_classifier, args: {}}
@@ -114,6 +152,11 @@ WRITERS = {
     "pcd-ascii": (".pcd", lambda path: write_pcd(path, "ascii")),
     "pcd-binary": (".pcd", lambda path: write_pcd(path, "binary")),
     "pcd-compressed": (".pcd", lambda path: write_pcd(path, "binary_compressed")),
+    "ply": (".ply", lambda path: write_ply(path, "binary_little_endian")),
+    "ply-big": (".ply", lambda path: write_ply(path, "binary_big_endian")),
+    "ply-ascii": (".ply", lambda path: write_ply(path, "ascii")),
+    "xyz": (".xyz", lambda path: write_text(path, "//X Y Z red\n" + "1 2.5 -3e2 7\n" * 20)),
+    "npz-columns": (".npz", lambda path: write_columns(path)),
     "npy": (".npy", lambda path: np.save(path, np.arange(80, dtype=np.float32).reshape(20, 4))),
     "npz": (".npz", lambda path: write_npz(path, np.savez_compressed)),
     "npz-stored": (".npz", lambda path: write_npz(path, np.savez)),
@@ -160,7 +203,7 @@ def damage(whole, rng, text):
 
 
 def read(kind, path):
-    from torchvox.io import load_grid, read_cloud
+    from torchvox.io import load_grid, open_points, read_cloud
 
     if kind == "grid":
         load_grid(str(path))
@@ -177,7 +220,11 @@ def read(kind, path):
 
         ModelNet40(path.parent, points=8, normals=True)[0]
     else:
-        read_cloud(path, "kitti" if kind == "bin" else None)
+        layout = "kitti" if kind == "bin" else None
+        reader = open_points(path, layout, salvage=True)
+        for chunk in reader.chunks(9):
+            chunk.world()
+        read_cloud(path, layout)
 
 
 def peak_kib():

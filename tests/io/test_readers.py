@@ -121,7 +121,7 @@ def test_formats_that_name_their_columns_refuse_a_layout(tmp_path):
 
 def test_an_unknown_suffix_names_the_known_ones(tmp_path):
     with pytest.raises(WrongUseError, match=r"\.bin, \.npy, \.npz, \.pcd, \.las, \.laz"):
-        read_cloud(tmp_path / "scan.ply")
+        read_cloud(tmp_path / "scan.obj")
 
 
 @pytest.mark.parametrize(
@@ -216,3 +216,4 @@ def test_reading_a_missing_file_is_a_file_error(tmp_path):
 def test_the_nuscenes_double_suffix_is_one():
     assert cloud_stem("n008.pcd.bin") == "n008"
     assert cloud_stem("n008.bin") == "n008"
+    assert cloud_stem("tile.COPC.laz") == "tile"

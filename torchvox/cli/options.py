@@ -18,7 +18,7 @@ from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, load_grid, re
 from torchvox.io.layouts import layout_choices, parse_layout
 
 OUTPUT_FOLDER = Path("torchvox_out")
-NAMED = (".pcd", ".las", ".laz")  # formats that name their columns
+NAMED = (".pcd", ".las", ".laz", ".ply")  # formats that name their columns
 
 
 class DeviceChoice(str, Enum):

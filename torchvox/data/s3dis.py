@@ -22,7 +22,7 @@ from torchvox.data.counter_random import Draws
 from torchvox.data.furniture import CLASSES
 from torchvox.data.generated import Device, Generated
 from torchvox.data.stored import Mapped, new_index, read_index, read_table
-from torchvox.io.readers import load_npy
+from torchvox.io.binary import load_npy
 
 PACKED = {"xyz": (np.float32, 3), "rgb": (np.uint8, 3), "label": (np.uint8, 1)}
 FEWEST = 1024  # points that a block should have ...

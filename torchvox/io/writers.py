@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import CloudFileError, WrongUseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torchvox.io.cloud import PointCloud
+    from torchvox.io.table import PointReader, PointTable, PointWriter
 
 
 @contextlib.contextmanager
@@ -26,31 +27,38 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it vanishes.
 
     Missing parent folders are made. The temporary file has the name of `path`, in a folder of its
-    own: torch writes the name of a file into it.
+    own: torch writes the name of a file into it. It is on the disk before it replaces `path`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent) as folder:
         temporary = Path(folder) / path.name
         yield temporary
+        _sync(temporary)
         os.replace(temporary, path)
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:  # some file systems have no such call
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(handle)
 
 
 def write_whole(path: str | Path, write: Callable[[io.BytesIO], object]) -> None:
-    """Write what `write` puts into a buffer, atomically; on the disk before it replaces `path`.
+    """Write what `write` puts into a buffer, atomically.
 
     A buffer, since torch ends the process when a disk fills up under a file of its own.
     """
     buffer = io.BytesIO()
     write(buffer)
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        file.write(buffer.getbuffer())
-        file.flush()
-        try:
-            os.fsync(file.fileno())
-        except OSError as error:  # some file systems have no such call
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-                raise
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(buffer.getbuffer())
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -96,3 +104,56 @@ def write_cloud(path: str | Path, cloud: PointCloud) -> None:
         raise WrongUseError(
             f"{path}: clouds are written as .npz or .npy, not {suffix or 'nothing'}"
         )
+
+
+@contextlib.contextmanager
+def create_points(
+    path: str | Path,
+    like: PointTable | PointReader,
+    *,
+    scale: float | np.ndarray | None = None,
+    offset: float | np.ndarray | None = None,
+) -> Iterator[PointWriter]:
+    """A writer of tables with the columns of `like`; the file appears when the block ends well.
+
+    path: .las, .laz, .ply, .pcd, .npz, .npy, .bin, .xyz, .txt, .csv or .pts.
+    like: gives lattice, coordinate reference system and, to the same format, its header.
+    scale, offset: [3] or one number, the lattice of LAS coordinates instead of that of `like`;
+        coordinates without one get steps of 0.001.
+    Raises WrongUseError for what the format does not hold and for the file that `like` came from,
+    CloudFileError when writing fails, MissingExtraError without the package that the format needs.
+    """
+    path = Path(path)
+    writer = _writer(path)
+    lattice = {"scale": scale, "offset": offset} if path.suffix.lower() in (".las", ".laz") else {}
+    if not lattice and not (scale is None and offset is None):
+        raise WrongUseError(f"{path}: scale and offset are those of LAS files")
+    if like.path is not None and like.path.exists() and path.exists() and path.samefile(like.path):
+        raise WrongUseError(f"{path} would replace the file that it is made from")
+    try:
+        with atomic_path(path) as temporary, temporary.open("w+b") as file:
+            opened = writer(file, like, path, **lattice)
+            yield opened
+            opened.close()
+    except OSError as error:
+        raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def _writer(path: Path) -> Callable[..., PointWriter]:
+    from torchvox.io import binary, las_writer, pcd, ply, text
+
+    writers: dict[str, Callable[..., PointWriter]] = {
+        ".las": las_writer.LasWriter,
+        ".laz": las_writer.LasWriter,
+        ".ply": ply.PlyWriter,
+        ".pcd": pcd.PcdWriter,
+        ".npz": binary.NpzWriter,
+        ".npy": binary.NpyWriter,
+        ".bin": binary.BinWriter,
+        **dict.fromkeys(text.SUFFIXES, text.TextWriter),
+    }
+    if path.name.lower().endswith(".copc.laz"):
+        raise WrongUseError(f"{path}: COPC files are read, not written: write .laz")
+    if path.suffix.lower() not in writers:
+        raise WrongUseError(f"{path}: points are written as {', '.join(writers)}")
+    return writers[path.suffix.lower()]

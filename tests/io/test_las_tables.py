@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LAS and LAZ as tables: every column in its type, and what is written has what was read."""
+
+import struct
+
+import numpy as np
+import pytest
+from helpers import DATA
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.io import PointTable, create_points, open_points, read_cloud
+from torchvox.io.las_records import EVLR, VLR, head_records, record, records
+from torchvox.io.table import join
+
+laspy = pytest.importorskip("laspy", reason="the extra las is not installed")
+pytest.importorskip("lazrs", reason="the extra las is not installed")
+
+KINDS = [f"{kind}{size}" for kind in "ui" for size in (1, 2, 4, 8)] + ["f4", "f8"]
+TYPES = [*KINDS, *(f"{k}{kind}" for k in (2, 3) for kind in KINDS)]
+WKT = b'PROJCS["somewhere"]\0'
+WAVES = (4, 5, 9, 10)
+
+
+def write(path, number=7, count=50, version=None, types=(), records=(), late=(), user=b"", seed=0):
+    """A file whose points have random bytes, but for the NaNs of floats."""
+    version = version or ("1.4" if number > 5 else "1.3" if number > 3 else "1.2")
+    header = laspy.LasHeader(point_format=number, version=version)
+    header.scales, header.offsets = [0.01, 0.01, 0.001], [637000.0, 0.0, -5.5]
+    header.file_source_id, header.uuid = 77, header.uuid.__class__(int=2**100 + 5)
+    header.global_encoding.value = 0b10001
+    header.add_extra_dims([laspy.ExtraBytesParams(f"extra {t}", t) for t in types])
+    header.vlrs.extend(laspy.VLR(*r) for r in records)
+    header.extra_vlr_bytes = user
+    file = laspy.LasData(header)
+    file.points = laspy.ScaleAwarePointRecord.zeros(count, header=header)
+    rng = np.random.default_rng(seed)
+    array = file.points.array
+    for name in array.dtype.names:
+        type_ = array.dtype[name]
+        values = rng.integers(0, 256, (count, type_.itemsize), np.uint8)
+        if type_.base.kind == "f":
+            values = rng.normal(0, 9, (count, *type_.shape)).astype(type_.base)
+        array[name] = np.frombuffer(values.tobytes(), type_, count)
+    if number > 8:
+        file.scanner_channel[:] = 2  # lazrs writes the waveforms of several wrong
+    file.evlrs = laspy.vlrs.vlrlist.VLRList(laspy.VLR(*r) for r in late) if late else None
+    file.write(path)
+    return array
+
+
+def copy(source, target, size=17, **options):
+    reader = open_points(source)
+    with create_points(target, reader, **options) as writer:
+        for chunk in reader.chunks(size):
+            writer.append(chunk)
+    return target
+
+
+def points(path):
+    return laspy.read(path).points.array
+
+
+def head(path):
+    data = path.read_bytes()
+    return data[: struct.unpack_from("<I", data, 96)[0]]
+
+
+@pytest.mark.parametrize("suffix", [".las", ".laz"])
+@pytest.mark.parametrize("number", range(11))
+class TestEveryPointFormat:
+    def test_is_copied_byte_for_byte(self, tmp_path, number, suffix):
+        stored = write(tmp_path / "a.las", number, types=("u2", "2f4"))
+        if suffix == ".laz" and number in (4, 5):
+            with pytest.raises(WrongUseError, match="LASzip does not read"):
+                copy(tmp_path / "a.las", tmp_path / "b.laz")
+            return
+        copied = copy(tmp_path / "a.las", tmp_path / f"b{suffix}")
+        np.testing.assert_array_equal(points(copied), stored)
+        again = copy(copied, tmp_path / "c.las", 50)
+        whole = (tmp_path / "a.las").read_bytes(), again.read_bytes()
+        for data in whole:
+            assert len(data) == len(whole[0])
+        start = struct.unpack_from("<I", whole[0], 96)[0]
+        assert whole[1][start:] == whole[0][start:]
+
+    def test_gives_the_values_that_laspy_gives(self, tmp_path, number, suffix):
+        write(tmp_path / "a.las", number, types=("i8",))
+        if suffix == ".laz":
+            laspy.read(tmp_path / "a.las").write(tmp_path / "a.laz")
+        reader, wanted = open_points(tmp_path / f"a{suffix}"), laspy.read(tmp_path / "a.las")
+        table = join(list(reader.chunks(19)))
+        assert list(table.attributes) == list(wanted.point_format.dimension_names)[3:]
+        for name, values in table.attributes.items():
+            np.testing.assert_array_equal(values, np.asarray(wanted[name]))
+            assert values.dtype == reader.columns[name]
+        np.testing.assert_array_equal(table.world(), np.stack([wanted.x, wanted.y, wanted.z], 1))
+
+
+@pytest.mark.parametrize("number", [1, 8])
+def test_chunks_of_any_size_from_any_point_with_any_columns(tmp_path, number):
+    write(tmp_path / "a.las", number, types=("f4",))
+    copy(tmp_path / "a.las", tmp_path / "a.laz")
+    whole = next(iter(open_points(tmp_path / "a.las").chunks()))
+    for suffix in ("las", "laz"):
+        reader = open_points(tmp_path / f"a.{suffix}")
+        for first, size, columns in (
+            (0, 7, None),
+            (33, 5, ("gps_time",)),
+            (50, 1, None),
+            (3, 99, ()),
+        ):
+            table = join(
+                [reader.schema.rows(slice(0), columns), *reader.chunks(size, first, columns)]
+            )
+            wanted = whole.rows(slice(first, None), columns)
+            np.testing.assert_array_equal(table.xyz, wanted.xyz)
+            assert table.columns == wanted.columns
+            for name, values in table.attributes.items():
+                np.testing.assert_array_equal(values, wanted.attributes[name])
+    with pytest.raises(WrongUseError, match="no column nothing: it has intensity"):
+        reader.chunks(columns=["nothing"])
+    with pytest.raises(WrongUseError, match="first at most 50"):
+        reader.chunks(first=51)
+
+
+def test_extra_bytes_of_every_type_keep_description_and_no_data(tmp_path):
+    write(tmp_path / "a.las", 6, types=TYPES)
+    data = bytearray((tmp_path / "a.las").read_bytes())
+    at = data.index(b"extra ") - 4
+    for i, type_ in enumerate(TYPES):
+        none = np.full(3, 7, f"<{type_[-2]}8").tobytes()
+        data[at + 192 * i + 3] |= 0b1001  # a scale too
+        data[at + 192 * i + 40 : at + 192 * i + 64] = none
+        data[at + 192 * i + 112 : at + 192 * i + 136] = struct.pack("<3d", 0.5, 0.25, 2.0)
+    (tmp_path / "a.las").write_bytes(data)
+    reader = open_points(copy(tmp_path / "a.las", tmp_path / "b.laz"))
+    written, before = head(tmp_path / "b.laz"), head(tmp_path / "a.las")
+    table = join(list(reader.chunks(9)))
+    for i, type_ in enumerate(TYPES):
+        name = f"extra {type_}"
+        assert reader.columns[name] == np.dtype(type_)
+        assert reader.no_data[name].tolist() == [7] * int(np.prod(np.dtype(type_).shape))
+        values = table.attributes[name].reshape(50, -1)
+        got = written[written.index(b"extra ") - 4 + 192 * i :][:192]
+        old = before[before.index(b"extra ") - 4 + 192 * i :][:192]
+        assert got[:64] + got[112:] == old[:64] + old[112:]
+        low, high = (
+            np.frombuffer(got, f"<{type_[-2]}8", 3, k)[: values.shape[1]] for k in (64, 88)
+        )
+        for k in range(values.shape[1]):
+            good = values[:, k][values[:, k] != 7]
+            assert (low[k], high[k]) == (good.min(), good.max())
+
+
+def test_columns_may_be_dropped_and_added(tmp_path):
+    write(tmp_path / "a.las", 6, types=("u1", "f8"))
+    whole = next(iter(open_points(tmp_path / "a.las").chunks()))
+    del whole.attributes["extra u1"]
+    whole.attributes["number"] = np.arange(50, dtype=np.uint32)
+    with create_points(tmp_path / "b.las", whole) as writer:
+        writer.append(whole)
+    reader = open_points(tmp_path / "b.las")
+    assert list(reader.columns)[-2:] == ["extra f8", "number"]
+    back = next(iter(reader.chunks()))
+    for name in ("extra f8", "number", "intensity"):
+        np.testing.assert_array_equal(back.attributes[name], whole.attributes[name])
+    for name in ("extra f8", "number"):
+        del whole.attributes[name]
+    with create_points(tmp_path / "c.las", whole) as writer:
+        writer.append(whole)
+    assert not [key for key, _ in head_records(head(tmp_path / "c.las"))[1]]
+
+
+def test_bytes_without_a_description_stay_behind_those_with_one(tmp_path):
+    write(tmp_path / "a.las", 1, types=("5u1",))
+    data = (tmp_path / "a.las").read_bytes()
+    (tmp_path / "a.las").write_bytes(data.replace(b"LASF_Spec", b"somewhere"))
+    table = next(iter(open_points(tmp_path / "a.las").chunks()))
+    assert table.columns["ExtraBytes"] == np.dtype("5u1")
+    table.attributes["count"] = np.arange(50)
+    with create_points(tmp_path / "b.laz", table) as writer:
+        writer.append(table)
+    back = next(iter(open_points(tmp_path / "b.laz").chunks()))
+    assert list(back.columns)[-2:] == ["count", "ExtraBytes"]
+    for name in back.columns:
+        np.testing.assert_array_equal(back.attributes[name], table.attributes[name])
+
+
+@pytest.mark.parametrize("suffix", [".las", ".laz"])
+def test_the_header_keeps_replaces_and_counts_what_it_should(tmp_path, suffix, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")  # 2001-09-09
+    own = [("vendor", 9, "ours", bytes(range(200))), ("LASF_Projection", 2112, "", WKT)]
+    late = [
+        ("vendor", 10, "late", b"\1" * 70000),
+        ("copc", 1000, "", b"tree"),
+        ("last", 1, "", b""),
+    ]
+    dropped = [("copc", 1, "info", bytes(160))]
+    write(tmp_path / "a.las", 8, types=("u2",), records=dropped + own, late=late, user=b"user's")
+    copied = copy(tmp_path / "a.las", tmp_path / f"b{suffix}", scale=0.02)
+    a, b = head(tmp_path / "a.las"), head(copied)
+    assert b[:26] == a[:26]  # signature, source, encoding, GUID, version
+    assert b[26:58].rstrip(b"\0") == b"MODIFICATION"
+    assert b[58:90].startswith(b"torchvox ")
+    assert struct.unpack_from("<HH", b, 90) == (252, 2001)
+    assert b.endswith(b"user's")
+    kept = [(key, whole) for key, whole in head_records(a)[1] if key[0] != b"copc"]
+    got = [(key, whole) for key, whole in head_records(b)[1] if key[0] != b"laszip encoded"]
+    assert [key for key, _ in got] == [key for key, _ in kept]
+    assert [w for k, w in got if k != (b"LASF_Spec", 4)] == [w for k, w in kept if k[1] != 4]
+    start, number = struct.unpack_from("<QI", b, 235)
+    data = copied.read_bytes()
+    assert [(key, whole[EVLR:]) for key, whole in records(data[start:], number, EVLR)] == [
+        ((b"vendor", 10), b"\1" * 70000),
+        ((b"last", 1), b""),
+    ]
+    back = laspy.read(copied)
+    np.testing.assert_array_equal(back.header.mins, [back.x.min(), back.y.min(), back.z.min()])
+    np.testing.assert_array_equal(back.header.maxs, [back.x.max(), back.y.max(), back.z.max()])
+    counts = np.bincount(np.asarray(back.return_number), minlength=16)[1:]
+    np.testing.assert_array_equal(back.header.number_of_points_by_return, counts)
+    assert struct.unpack_from("<I", b, 107)[0] == 0  # the old count, for old formats
+    assert open_points(copied).crs == 'PROJCS["somewhere"]'
+    assert (
+        copied.read_bytes()
+        == copy(tmp_path / "a.las", tmp_path / f"c{suffix}", 50, scale=0.02).read_bytes()
+    )
+
+
+@pytest.mark.parametrize("number", WAVES)
+def test_waveforms_stay_with_their_columns_only(tmp_path, number):
+    described = ("LASF_Spec", 100, "", bytes(26))
+    late = [("LASF_Spec", 65535, "", b"waves")] if number > 5 else []
+    write(tmp_path / "a.las", number, records=[described], late=late)
+    data = bytearray((tmp_path / "a.las").read_bytes())
+    data[6] |= 2
+    if number < 6:  # version 1.3
+        struct.pack_into("<Q", data, 227, len(data))
+        data += struct.pack("<2x16sHQ32s", b"LASF_Spec", 65535, 5, b"") + b"waves"
+    (tmp_path / "a.las").write_bytes(data)
+    copied = copy(tmp_path / "a.las", tmp_path / "b.las").read_bytes()
+    at = struct.unpack_from("<Q", copied, 227)[0]
+    assert copied[104] == number and copied[6] & 2
+    assert copied[at + EVLR :] == b"waves"
+    table = next(iter(open_points(tmp_path / "a.las").chunks()))
+    for name in ("wavepacket_index", "x_t"):
+        del table.attributes[name]
+    with create_points(tmp_path / "c.las", table) as writer:
+        writer.append(table)
+    dropped = (tmp_path / "c.las").read_bytes()
+    assert dropped[104] == {4: 1, 5: 3, 9: 6, 10: 8}[number] and not dropped[6] & 2
+    assert b"waves" not in dropped and not head_records(head(tmp_path / "c.las"))[1]
+    laspy.read(tmp_path / "c.las")
+
+
+def test_waveforms_that_lazrs_would_corrupt_are_refused(tmp_path):
+    write(tmp_path / "a.las", 9)
+    table = next(iter(open_points(tmp_path / "a.las").chunks()))
+    table.attributes["scanner_channel"][5:] = 1
+    opened = create_points(tmp_path / "b.laz", table)
+    with pytest.raises(WrongUseError, match="scanner channels"), opened as writer:
+        writer.append(table)
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2", "1.3", "1.4", "1.5"])
+@pytest.mark.parametrize("suffix", [".las", ".laz"])
+def test_a_file_without_points_is_one(tmp_path, version, suffix):
+    write(tmp_path / "a.las", 6 if version == "1.5" else 1, count=0, version=version)
+    copied = copy(tmp_path / "a.las", tmp_path / f"b{suffix}")
+    reader = open_points(copied)
+    assert (reader.count, reader.box, list(reader.chunks())) == (0, None, [])
+    assert len(read_cloud(copied)) == 0
+    assert str(laspy.read(copied).header.version) == version
+
+
+def test_tables_of_other_formats_become_the_smallest_point_format(tmp_path):
+    xyz = np.random.default_rng(0).normal(0, 100, (30, 3)).astype(np.float32)
+    colors = {name: np.arange(30, dtype=np.uint8) for name in ("red", "green", "blue")}
+    table = PointTable(
+        xyz, {**colors, "ring": np.arange(30, dtype=np.int16)}, crs=WKT[:-1].decode()
+    )
+    with create_points(tmp_path / "a.laz", table) as writer:
+        writer.append(table)
+    reader = open_points(tmp_path / "a.laz")
+    back = next(iter(reader.chunks()))
+    assert np.abs(back.world() - xyz).max() <= 0.0005 + 1e-9
+    assert back.attributes["red"].tolist() == list(range(30))
+    assert back.attributes["ring"].dtype == np.int16
+    assert (laspy.read(tmp_path / "a.laz").point_format.id, reader.crs) == (7, table.crs)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "reason"),
+    [
+        ("intensity", np.full(4, 0.5), "no room for intensity, float64 from 0.5"),
+        ("return_number", np.full(4, 99), "no room for return_number"),
+        ("classification", np.full(4, -1, np.int16), "no room for classification"),
+        ("far", np.ones(4, np.float16), "not far, float16"),
+        ("four", np.ones((4, 4)), "1 to 3 values"),
+        ("x" * 40, np.ones(4), "32 bytes"),
+    ],
+)
+def test_what_las_does_not_hold_is_refused_and_nothing_is_written(tmp_path, name, values, reason):
+    table = PointTable(np.zeros((4, 3)), {name: values})
+    with (
+        pytest.raises(WrongUseError, match=reason),
+        create_points(tmp_path / "a.laz", table) as writer,
+    ):
+        writer.append(table)
+    assert not list(tmp_path.iterdir())
+
+
+def test_coordinates_that_leave_the_lattice_are_refused(tmp_path):
+    for far in (np.nan, 1e9):
+        table = PointTable(np.array([[0, 0, 0], [far, 0, 0]]))
+        opened = create_points(tmp_path / "a.las", table, scale=1e-3, offset=0)
+        with pytest.raises(WrongUseError, match="32 bits"), opened as writer:
+            writer.append(table)
+
+
+def test_a_box_that_cannot_be_right_is_made_anew(tmp_path):
+    write(tmp_path / "a.las")
+    wanted = open_points(tmp_path / "a.las").box
+    data = bytearray((tmp_path / "a.las").read_bytes())
+    data[179:227] = bytes(48)
+    (tmp_path / "a.las").write_bytes(data)
+    reader = open_points(tmp_path / "a.las")
+    assert reader.problems == ["the box of its header is not that of its points"]
+    np.testing.assert_array_equal(reader.box, wanted)
+
+
+def test_what_is_there_of_a_file_that_is_cut_can_be_salvaged(tmp_path):
+    write(tmp_path / "a.las")
+    data = (tmp_path / "a.las").read_bytes()
+    (tmp_path / "a.las").write_bytes(data[: -10 * 36 - 5])
+    with pytest.raises(CloudFileError, match="cut short"):
+        open_points(tmp_path / "a.las")
+    reader = open_points(tmp_path / "a.las", salvage=True)
+    assert "cut short" in reader.problems[0]
+    assert [len(chunk) for chunk in reader.chunks(30)] == [30, 9]
+
+
+def test_damaged_extended_records_are_a_problem_and_left_out(tmp_path):
+    write(tmp_path / "a.las", late=[("late", 1, "", b"12345")])
+    data = (tmp_path / "a.las").read_bytes()
+    (tmp_path / "a.las").write_bytes(data[:-1])
+    reader = open_points(tmp_path / "a.las")
+    assert reader.problems == ["its 1 extended records do not fit its size and are left out"]
+    assert struct.unpack_from("<I", head(copy(tmp_path / "a.las", tmp_path / "b.las")), 243)[0] == 0
+
+
+def test_a_record_is_its_head_and_its_data():
+    assert len(record((b"user", 5), b"data")) == VLR + 4
+
+
+def test_a_real_scan_is_copied_as_it_is(tmp_path):
+    path = DATA / "las" / "autzen_trim.laz"
+    if not path.exists():
+        pytest.skip(f"no {path}: set TORCHVOX_DATA to the folder of real scans")
+    copied = copy(path, tmp_path / "a.las", 30_000)
+    again = copy(copied, tmp_path / "b.laz", 99_999)
+    np.testing.assert_array_equal(points(copied), points(path))
+    np.testing.assert_array_equal(read_cloud(again).points, read_cloud(path).points)
+    reader = open_points(again)
+    assert reader.crs.startswith("PROJCS") and reader.color_depth == 8
+    for key, whole in head_records(head(path))[1]:
+        assert key[0] == b"laszip encoded" or (key, whole) in head_records(head(again))[1]

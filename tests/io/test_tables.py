@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of points: every format gives back what it was given, in chunks, in its own types."""
+
+import os
+
+import fuzzing
+import numpy as np
+import pytest
+from helpers import disk_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchvox._errors import CloudFileError, TorchvoxError, WrongUseError
+from torchvox.io import PointTable, create_points, find_clouds, open_points, read_cloud
+from torchvox.io.table import colors_8, join
+
+KINDS = ["u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"]
+LATTICE = {"scale": np.array([0.01, 0.01, 0.001]), "offset": np.array([637000.0, 0, -5.5])}
+
+
+def table(count=40, type_="f4", kinds=KINDS, seed=0, **known):
+    """Points with a column of each kind, of random bits but for NaN."""
+    rng = np.random.default_rng(seed)
+    attributes = {}
+    for kind in kinds:
+        dtype = np.dtype(kind)
+        values = np.frombuffer(rng.bytes(count * dtype.itemsize), dtype).copy()
+        if dtype.base.kind == "f":
+            values = rng.normal(0, 1e3, (count, *dtype.shape)).astype(dtype.base)
+        attributes[f"a_{kind}"] = values.reshape(count, *dtype.shape)
+    xyz = rng.integers(-(2**31), 2**31, (count, 3)).astype(np.int32)
+    if type_ != "i4":
+        xyz = (xyz * 1e-7).astype(type_)
+    return PointTable(xyz, attributes, **known, **(LATTICE if type_ == "i4" else {}))
+
+
+def write(path, *tables, **options):
+    with create_points(path, tables[0], **options) as writer:
+        for each in tables:
+            writer.append(each)
+    return path
+
+
+def whole(path, size=7, layout=None):
+    reader = open_points(path, layout)
+    return join([reader.schema, *reader.chunks(size)])
+
+
+def same(got, wanted):
+    np.testing.assert_array_equal(got.world(), wanted.world())
+    assert got.columns == wanted.columns
+    for name, values in got.attributes.items():
+        np.testing.assert_array_equal(values, wanted.attributes[name])
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+@pytest.mark.parametrize("type_", ["f4", "f8", "i4"])
+@pytest.mark.parametrize("suffix", [".npz", ".ply", ".pcd"])
+def test_every_type_survives(tmp_path, suffix, type_, count):
+    if suffix == ".pcd":
+        pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
+    kinds = KINDS if suffix == ".ply" else [*KINDS, "u8", "i8", "3f4"]
+    given_ = table(count, type_, kinds, crs="here", unit="ft")
+    path = write(tmp_path / f"a{suffix}", given_, given_.rows(slice(0, 0)))
+    back = whole(path)
+    same(back, given_)
+    if suffix == ".npz":
+        assert back.xyz.dtype == given_.xyz.dtype
+        assert (back.crs, back.unit) == ("here", "ft")
+    else:
+        assert back.xyz.dtype == (np.float32 if type_ == "f4" else np.float64)
+    assert path.read_bytes() == write(tmp_path / f"b{suffix}", given_).read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".npy", ".xyz", ".txt", ".csv", ".pts"])
+def test_formats_of_one_type_hold_the_values(tmp_path, suffix):
+    named = {"intensity": np.arange(30, dtype=np.float32) / 7}
+    given_ = PointTable(np.random.default_rng(0).normal(0, 9, (30, 3)).astype(np.float32), named)
+    path = write(tmp_path / f"a{suffix}", given_.rows(slice(0, 11)), given_.rows(slice(11, None)))
+    layout = "kitti" if suffix in (".bin", ".npy") else None
+    back = whole(path, layout=layout)
+    np.testing.assert_array_equal(back.xyz.astype(np.float32), given_.xyz)
+    np.testing.assert_array_equal(
+        back.attributes["intensity"].astype(np.float32), named["intensity"]
+    )
+
+
+def test_text_has_the_digits_of_the_scale(tmp_path):
+    given_ = PointTable(np.array([[1, -2, 3]], np.int32), **LATTICE)
+    assert write(tmp_path / "a.csv", given_).read_text() == "x,y,z\n637000.01,-0.02,-5.497\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "layout", "columns"),
+    [
+        ("a.xyz", "1 2 3\n4 5 6\n", None, []),
+        ("a.txt", "//X Y Z Red\n1\t2  3 4\n\n4 5 6 7\n", None, ["red"]),
+        ("a.csv", '"x";"y";"z";"t"\n1;2;3;4\n4;5;6;7', None, ["t"]),
+        ("a.csv", "1,2,3,0,9\n4,5,6,0,8\n", "x,y,z,_,ring", ["ring"]),
+        ("a.pts", "2\n1 2 3 9\n4 5 6 8\n", None, ["intensity"]),
+        ("a.pts", "1 2 3 1 2 3\n4 5 6 3 2 1\n", None, ["red", "green", "blue"]),
+    ],
+)
+def test_text_of_every_spelling(tmp_path, name, text, layout, columns):
+    (tmp_path / name).write_text(text)
+    back = whole(tmp_path / name, layout=layout)
+    assert back.xyz.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert list(back.attributes) == columns
+    assert all(back.columns[name] == np.uint16 for name in columns if name in ("red", "blue"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.csv", "1,2,3\n1,2\n", "line 2 is not 3 numbers: 1,2"),
+        ("a.xyz", "1 2 3\n\n1 2 x\n", "line 3 is not 3 numbers"),
+        ("a.xyz", "1 2 3 4\n", "does not say its 4 columns: give --layout"),
+        ("a.csv", "x,y,w\n1,2,3\n", "x,y,w do not name x, y, z"),
+        ("a.pts", "3\n1 2 3\n", "promises 3 points and holds 1"),
+        ("a.xyz", "\udcff\udcfe", "not a text file"),
+    ],
+)
+def test_text_that_is_no_cloud_says_where(tmp_path, name, text, reason):
+    (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(TorchvoxError, match=reason):
+        open_points(tmp_path / name)
+
+
+def test_text_in_a_folder_is_something_else(tmp_path):
+    for name in ("a.ply", "b.copc.laz", "c.pts", "readme.txt", "table.csv"):
+        (tmp_path / name).touch()
+    assert [path.name for path in find_clouds([tmp_path])] == ["a.ply", "b.copc.laz", "c.pts"]
+
+
+@pytest.mark.parametrize("kind", ["ply", "ply-big", "ply-ascii"])
+def test_ply_lists_and_other_elements_are_left_out_and_told(tmp_path, kind):
+    fuzzing.WRITERS[kind][1](tmp_path / "a.ply")
+    reader = open_points(tmp_path / "a.ply")
+    assert reader.problems == ["its list more is left out", "its 3 edge are left out"]
+    back = whole(tmp_path / "a.ply")
+    assert back.xyz.tolist() == [[i, 1, 2] for i in range(20)]
+    assert back.attributes["label"].tolist() == list(range(20))
+    np.testing.assert_array_equal(read_cloud(tmp_path / "a.ply").points[:, 3], np.arange(20))
+    copied = write(tmp_path / "b.ply", back).read_bytes()
+    head = (tmp_path / "a.ply").read_bytes().split(b"element")[0]
+    assert copied.startswith(head)  # the same form and remarks
+    same(whole(tmp_path / "b.ply"), back)
+
+
+@pytest.mark.parametrize("name", ["rgb", "rgba"])
+def test_pcd_keeps_viewpoint_groups_and_packed_colors(tmp_path, name):
+    pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
+    text = (
+        f"VERSION 0.7\nFIELDS x y z {name} _ h\nSIZE 4 4 4 4 1 4\nTYPE F F F U U I\n"
+        "COUNT 1 1 1 1 2 3\nWIDTH 2\nHEIGHT 2\nVIEWPOINT 1 2 3 0.5 0.5 0.5 0.5\nPOINTS 4\n"
+        "DATA ascii\n"
+    ) + "1 2\t3  4279246896 0 0 7 8 9\n" * 4  # 0xFF102030
+    (tmp_path / "a.pcd").write_text(text)
+    back = whole(tmp_path / "a.pcd")
+    colors = ("red", "green", "blue", "alpha")[: len(name)]
+    assert list(back.columns) == [*colors, "h"]
+    assert [back.attributes[c][0] for c in colors] == [16, 32, 48, 255][: len(name)]
+    assert back.attributes["h"].tolist() == [[7, 8, 9]] * 4
+    data = write(tmp_path / "b.pcd", back).read_bytes()
+    assert b"WIDTH 4\nHEIGHT 1\nVIEWPOINT 1.0 2.0 3.0 0.5 0.5 0.5 0.5\n" in data
+    assert f"FIELDS x y z {name} h\n".encode() in data and b"COUNT 1 1 1 1 3\n" in data
+    same(whole(tmp_path / "b.pcd"), back)
+    assert read_cloud(tmp_path / "b.pcd").columns[3:] == (
+        *colors[:3],
+        *(f"h__000{i}" for i in range(3)),
+    )
+
+
+def test_semantic_kitti_labels_join_as_columns(tmp_path):
+    scan = tmp_path / "velodyne" / "000000.bin"
+    scan.parent.mkdir()
+    (tmp_path / "labels").mkdir()
+    np.ones((3, 4), np.float32).tofile(scan)
+    labels = tmp_path / "labels" / "000000.label"
+    np.array([5 << 16 | 40, 7, 2**32 - 1], np.uint32).tofile(labels)
+    back = whole(scan, layout="kitti")
+    assert back.attributes["label"].tolist() == [40, 7, 65535]
+    assert back.attributes["instance"].tolist() == [5, 0, 65535]
+    assert read_cloud(scan, "kitti").columns == ("x", "y", "z", "intensity")
+    labels.write_bytes(bytes(8))
+    reader = open_points(scan, "kitti")
+    assert "not one label for each point" in reader.problems[0]
+    assert list(reader.columns) == ["intensity"]
+
+
+def test_the_landed_npz_is_read_around_its_origin(tmp_path):
+    points = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.savez(tmp_path / "a.npz", points=points, columns=list("xyzt"), origin=[636000.5, 0, 0])
+    back = whole(tmp_path / "a.npz")
+    assert back.xyz.dtype == np.float64
+    assert back.xyz[:, 0].tolist() == [636000.5, 636004.5]
+    assert back.columns == {"t": np.dtype("f4")}
+
+
+@given(st.integers(1, 50), st.integers(0, 40), st.sets(st.sampled_from(KINDS)))
+def test_chunks_of_any_size_are_the_whole(size, first, kinds):
+    from torchvox.io.table import TableReader
+
+    given_, columns = table(), [f"a_{kind}" for kind in KINDS if kind in kinds]
+    reader = TableReader(given_)
+    chunks = list(reader.chunks(size, first, columns))
+    assert [len(chunk) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
+    same(
+        join([reader.schema.rows(slice(0), columns), *chunks]),
+        given_.rows(slice(first, None), columns),
+    )
+
+
+@pytest.mark.parametrize(
+    ("most", "depth", "eight"), [(255, 8, 255), (64256, 16, 251), (65535, 16, 255), (256, 16, 1)]
+)
+def test_the_color_depth_is_that_of_the_whole_file(tmp_path, most, depth, eight):
+    attributes = {name: np.zeros(9, np.uint16) for name in ("red", "green", "blue")}
+    attributes["green"][8] = most
+    path = write(tmp_path / "a.npz", PointTable(np.zeros((9, 3)), attributes))
+    reader = open_points(path)
+    assert reader.color_depth == depth
+    first, last = (colors_8(chunk, depth) for chunk in reader.chunks(8))
+    assert last.attributes["green"].tolist() == [eight] and last.attributes["red"].dtype == np.uint8
+    with pytest.raises(WrongUseError, match="more than 8 bits"):
+        colors_8(PointTable(np.zeros((1, 3)), {n: np.full(1, 256) for n in attributes}), 8)
+    assert open_points(write(tmp_path / "b.npz", table())).color_depth is None
+    assert first.columns == last.columns
+
+
+@pytest.mark.parametrize(
+    ("suffix", "columns", "reason"),
+    [
+        (".ply", {"a": np.ones(2, np.int64)}, "PLY has no property a, int64"),
+        (".ply", {"a b": np.ones(2)}, "no property a b"),
+        (".ply", {"x": np.ones(2)}, "must not be named x"),
+        (".pcd", {"a": np.ones(2, np.float16)}, "PCD has no field a, float16"),
+        (".npz", {"scale": np.ones(2)}, "must not be named scale"),
+        (".npy", {"a": np.full(2, 2**53 + 1)}, "does not hold the integers of a"),
+        (".bin", {"a": np.full(2, 2**24 + 1)}, "does not hold the integers of a"),
+        (".obj", {}, "points are written as .las"),
+        (".copc.laz", {}, "COPC files are read, not written"),
+    ],
+)
+def test_what_a_format_does_not_hold_is_refused(tmp_path, suffix, columns, reason):
+    if suffix == ".pcd":
+        pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
+    with pytest.raises(WrongUseError, match=reason):
+        write(tmp_path / f"a{suffix}", PointTable(np.zeros((2, 3)), columns))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bin_file_does_not_take_coordinates_that_float32_rounds(tmp_path):
+    with pytest.raises(WrongUseError, match="beyond 8192"):
+        write(tmp_path / "a.bin", PointTable(np.full((1, 3), 1e4)))
+
+
+def test_other_columns_are_refused(tmp_path):
+    with pytest.raises(WrongUseError, match="written with the columns a_u1 uint8, got a_i2 int16"):
+        write(tmp_path / "a.ply", table(kinds=["u1"]), table(kinds=["i2"]))
+
+
+@pytest.mark.parametrize("suffix", [".las", ".laz", ".ply", ".pcd", ".npz", ".npy", ".bin", ".xyz"])
+def test_a_full_disk_or_a_failure_leaves_the_old_file(tmp_path, suffix):
+    if suffix in (".las", ".laz", ".pcd"):
+        for module in ("laspy", "lazrs", "pypcd4"):
+            pytest.importorskip(module, reason=f"{module} is not installed")
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(b"old")
+    given_ = table(20_000, kinds=["u2"])
+    with pytest.raises(CloudFileError) as error, disk_of(1000):
+        write(path, given_)
+    assert "\n" not in str(error.value)
+    with pytest.raises(KeyboardInterrupt), create_points(path, given_) as writer:
+        writer.append(given_)
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_file_is_not_written_over_the_one_it_is_made_from(tmp_path):
+    path = write(tmp_path / "a.ply", table())
+    (tmp_path / "b.ply").hardlink_to(path)
+    with pytest.raises(WrongUseError, match="would replace the file that it is made from"):
+        write(tmp_path / "b.ply", whole(path))
+
+
+def test_a_file_and_its_folder_are_on_the_disk(tmp_path, monkeypatch):
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")) or sync(fd)
+    )
+    path = write(tmp_path / "a.ply", table())
+    assert [os.path.basename(name) for name in synced] == ["a.ply", tmp_path.name]
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("xyz", "columns", "reason"),
+    [
+        (np.zeros((2, 3), np.int32), {}, "int32 with scale"),
+        (np.zeros((2, 2)), {}, r"\[2, 2\] float64"),
+        (np.zeros((2, 3)), {"a": np.zeros(3)}, r"a must be \[2\]"),
+    ],
+)
+def test_a_table_that_is_none_is_refused(xyz, columns, reason):
+    with pytest.raises(ValueError, match=reason):
+        PointTable(xyz, columns)

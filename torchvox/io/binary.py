@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays as files: .bin of float32 rows, .npy, and .npz with one array a column."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox.io.cloud import FLOAT32_REACH, PointCloud, make_cloud
+from torchvox.io.layouts import SKIP, layout_choices
+from torchvox.io.table import (
+    PointTable,
+    PointWriter,
+    TableReader,
+    WholeWriter,
+    flat,
+    named,
+    stacked,
+)
+
+SMALL = ("columns", "origin", "unit", "scale", "offset", "crs")  # arrays that are no columns
+SMALL_MEMBER = 1 << 24  # bytes that each of them may have
+DEFLATE_EXPANSION = 1032  # two bits stand for 258 bytes at most
+MOST_COLUMNS = 1 << 16
+ITEM_BYTES = 4  # every column of a .bin file is a little-endian float32
+
+Columns = tuple[str, ...]
+
+
+def open_bin(path: Path, columns: Columns | None) -> TableReader:
+    """Rows of float32; a SemanticKITTI .label file beside the scan adds label and instance."""
+    if columns is None:
+        raise WrongUseError(
+            f"{path}: a .bin file does not say its columns: give --layout, {layout_choices()}"
+        )
+    size, row = path.stat().st_size, ITEM_BYTES * len(columns)
+    if size % row:
+        raise CloudFileError(
+            f"{path}: {size} bytes are not a whole number of points of {row} bytes "
+            f"({','.join(columns)} as float32), so the file is cut short or has other columns: "
+            "check --layout"
+        )
+    array = np.fromfile(path, "<f4").reshape(-1, len(columns))
+    beside = path.with_suffix(".label"), path.parent.parent / "labels" / f"{path.stem}.label"
+    file = next((file for file in beside if file.is_file()), None)
+    fits = file is not None and file.stat().st_size == ITEM_BYTES * len(array)
+    labels = np.fromfile(file, "<u4") if file and fits else None  # instance << 16 | label
+    reader = ArrayReader(array, columns, path, labels)
+    if file and not fits:
+        reader.problems.append(f"{file} is left out: it is not one label for each point")
+    return reader
+
+
+def load_npy(path: Path) -> np.ndarray:
+    """The array of a .npy file. Raises CloudFileError when it is none."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise CloudFileError(f"{path}: {error.strerror or error}") from error
+    except Exception as error:  # a damaged header is parsed as Python and can fail in many ways
+        raise CloudFileError(f"{path} is not a readable .npy file: {_first_line(error)}") from error
+    if isinstance(array, np.lib.npyio.NpzFile):
+        array.close()
+        raise CloudFileError(f"{path} is a .npz archive under the name .npy: rename it")
+    return array
+
+
+def open_npy(path: Path, columns: Columns | None) -> TableReader:
+    """One array [N, C]."""
+    return _from_array(load_npy(path), columns, path)
+
+
+def open_npz(path: Path, columns: Columns | None) -> TableReader:
+    """One array a column beside xyz; or the form of write_cloud, with all of them in `points`."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            held = list(archive.files)
+            native = "xyz" in held and "points" not in held
+            wanted = held if native else ("points", *SMALL)
+            arrays = {name: _member(archive, name) for name in wanted if name in held}
+    except OSError:
+        raise
+    except Exception as error:  # zip, zlib, or a damaged header inside
+        raise CloudFileError(f"{path} is not a readable .npz file: {_first_line(error)}") from error
+    if native:
+        return _from_columns(arrays, columns, path)
+    if "points" not in arrays:
+        shown = short(", ".join(held) or "nothing")
+        raise CloudFileError(f"{path} has no array named 'points' (it holds {shown})")
+    if columns is None and "columns" in arrays:
+        # An array of empty strings may have any length.
+        columns = tuple(str(name) for name in arrays["columns"].ravel()[: MOST_COLUMNS + 1])
+    reader = _from_array(arrays["points"], columns, path)
+    origin = arrays.get("origin", np.zeros(3))
+    if origin.shape != (3,) or origin.dtype.kind not in "fiu" or not np.isfinite(origin).all():
+        raise CloudFileError(f"{path}: origin must be 3 numbers, got shape {list(origin.shape)}")
+    reader.move(origin.astype(np.float64), short(arrays.get("unit", "m")))
+    return reader
+
+
+def _from_columns(arrays: dict[str, np.ndarray], layout: Columns | None, path: Path) -> TableReader:
+    if layout is not None:
+        raise WrongUseError(f"{path}: this file names its columns, leave --layout out")
+    small = {name: arrays.pop(name) for name in SMALL if name in arrays}
+    lattice = {n: small[n].astype(np.float64) for n in ("scale", "offset") if n in small}
+    if any(a.shape != (3,) or not np.isfinite(a).all() for a in lattice.values()):
+        raise CloudFileError(f"{path}: scale and offset must be 3 numbers each")
+    if wrong := [name for name, a in arrays.items() if a.dtype.kind not in "fiub"]:
+        raise CloudFileError(f"{path}: {short(wrong[0])} must be numbers")
+    texts = {name: str(small[name]) for name in ("crs", "unit") if name in small}
+    xyz = np.asarray(arrays.pop("xyz"), order="C")
+    try:
+        return TableReader(PointTable(xyz, arrays, **lattice, **texts, path=path))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise CloudFileError(f"{path} is not a readable .npz file: {_first_line(error)}") from None
+
+
+def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+    """One array, unless it claims more than its bytes can hold, or should be small and is not."""
+    assert archive.zip is not None
+    info = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
+    most = info.compress_size
+    if info.compress_type == zipfile.ZIP_DEFLATED:
+        most *= DEFLATE_EXPANSION
+    elif info.compress_type != zipfile.ZIP_STORED:  # others have no bound, and NumPy writes none
+        raise ValueError(f"{name} is compressed otherwise than NumPy does")
+    if info.file_size > (min(most, SMALL_MEMBER) if name in SMALL else most):
+        raise ValueError(f"{name} claims {info.file_size} bytes, more than it can hold")
+    return archive[name]
+
+
+class ArrayReader(TableReader):
+    """Of a file whose points are one array [N, C]; `labels` [N] are two more columns.
+
+    origin: [3] float64, what the file adds to its coordinates.
+    """
+
+    def __init__(
+        self,
+        array: np.ndarray,
+        columns: Columns,
+        path: Path,
+        labels: np.ndarray | None = None,
+    ) -> None:
+        self.origin, self._array, self._names = np.zeros(3), array, columns
+        self._held = {name: array[:, i] for i, name in enumerate(columns) if name != SKIP}
+        if not {"x", "y", "z"} <= self._held.keys():
+            shown = short(",".join(columns))
+            raise CloudFileError(f"{path}: the columns {shown} do not name x, y and z")
+        self._as_read = columns[:3] == ("x", "y", "z") and array.dtype == np.float32
+        xyz = array[:, :3] if self._as_read else stacked(self._held)
+        attributes = {name: a for name, a in self._held.items() if name not in ("x", "y", "z")}
+        if labels is not None:
+            for name, values in (("label", labels & 65535), ("instance", labels >> 16)):
+                attributes.setdefault(name, values.astype(np.uint16))
+        super().__init__(PointTable(xyz, attributes, source=columns, path=path))
+
+    def move(self, origin: np.ndarray, unit: str) -> None:
+        """Add an origin to the coordinates, which are in float64 then unless it is zero."""
+        self.origin, self._table.unit = origin, unit
+        if origin.any():
+            self._table.xyz = self._table.world() + origin
+        self.schema = self._table.schema
+
+    def cloud(self) -> PointCloud:
+        if self._as_read and SKIP not in self._names:
+            array = np.ascontiguousarray(self._array, np.float32)
+            cloud = PointCloud(array, self._names, path=self.path)
+        else:
+            cloud = make_cloud(self._held, self.path)
+        cloud.origin, cloud.unit = cloud.origin + self.origin, self._table.unit
+        return cloud
+
+
+def _from_array(array: np.ndarray, columns: Columns | None, path: Path) -> ArrayReader:
+    shape, kind = list(array.shape), array.dtype.kind
+    if len(shape) != 2 or not 3 <= shape[1] <= MOST_COLUMNS or kind not in "fiu":
+        raise CloudFileError(
+            f"{path}: points must be a numeric array [N, C] with C from 3 to {MOST_COLUMNS}, "
+            f"got {short(array.dtype)} {shape}"
+        )
+    width = array.shape[1]
+    if columns is None:
+        columns = ("x", "y", "z", *(f"column{i}" for i in range(3, width)))
+    if len(columns) != width:
+        raise CloudFileError(
+            f"{path} has {width} columns, but the layout names {len(columns)} "
+            f"({short(','.join(columns))})"
+        )
+    return ArrayReader(array, columns, path)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+class BinWriter(PointWriter):
+    """Rows of float32: x, y, z and the attributes, in the order of the source if it is a .bin."""
+
+    def write(self, table: PointTable) -> None:
+        columns = flat(named(table))
+        layout = self.schema.source if isinstance(self.schema.source, tuple) else ()
+        if set(layout) == columns.keys() and SKIP not in layout:
+            columns = {name: columns[name] for name in layout}
+        if table.xyz.dtype != np.float32 and (np.abs(table.world()) > FLOAT32_REACH).any():
+            raise WrongUseError(
+                f"{self.path}: float32 does not resolve coordinates beyond {FLOAT32_REACH:g}: "
+                "write .npz, .las or .ply"
+            )
+        self.file.write(_array(columns, self.path, np.dtype("<f4")).tobytes())
+
+
+class NpyWriter(WholeWriter):
+    """One array [N, C]: float32 if it holds every column, else float64."""
+
+    def save(self, table: PointTable) -> None:
+        columns = flat(named(table))
+        small = all(np.can_cast(values.dtype, np.float32) for values in columns.values())
+        np.save(self.file, _array(columns, self.path, np.dtype("f4" if small else "f8")))
+
+
+def _array(columns: dict[str, np.ndarray], path: Path, type_: np.dtype) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = np.stack([values.astype(type_) for values in columns.values()], axis=1)
+        for i, (name, values) in enumerate(columns.items()):
+            if values.dtype.kind in "iu" and not np.array_equal(
+                array[:, i].astype(values.dtype), values
+            ):
+                raise WrongUseError(f"{path}: {type_} does not hold the integers of {short(name)}")
+    return array
+
+
+class NpzWriter(WholeWriter):
+    """One array a column, with scale, offset, unit and crs: every type survives."""
+
+    def save(self, table: PointTable) -> None:
+        if taken := sorted({"xyz", "points", *SMALL} & table.attributes.keys()):
+            raise WrongUseError(f"{self.path}: an attribute must not be named {taken[0]} here")
+        small = {"scale": table.scale, "offset": table.offset, "crs": table.crs}
+        held = {name: np.asarray(value) for name, value in small.items() if value is not None}
+        columns = {"xyz": table.xyz, **table.attributes, **held, "unit": np.asarray(table.unit)}
+        np.savez_compressed(self.file, **columns)  # type: ignore[arg-type]

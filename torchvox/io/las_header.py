@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a LAS file has before its points: the source's own bytes, with what follows from the points
+anew."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchvox._errors import WrongUseError
+from torchvox.io.las_records import (
+    EXTRA,
+    LASZIP,
+    STRUCT,
+    VLR,
+    WKT,
+    LasSource,
+    descriptor,
+    descriptors,
+    head_records,
+    record,
+    with_range,
+)
+
+if TYPE_CHECKING:
+    import laspy
+
+    from torchvox.io.las_records import Key
+    from torchvox.io.table import PointTable
+
+LEGACY = 2**32 - 1  # points that the counts of versions before 1.4 can tell
+WAVE_DATA = (b"LASF_Spec", 65535)
+MOST = 65535  # bytes of a record
+
+
+@dataclass
+class Seen:
+    """What the header says about the points that are written.
+
+    steps: lowest and highest coordinates [2, 3] int64, in steps of the lattice.
+    returns: points by return number [16]; 0 is none.
+    times: latest and earliest GPS time.
+    ranges: of an extra column's values, by their place: lowest and highest.
+    """
+
+    count: int = 0
+    steps: np.ndarray = field(default_factory=lambda: np.zeros((2, 3), np.int64))
+    returns: np.ndarray = field(default_factory=lambda: np.zeros(16, np.int64))
+    times: tuple[float, float] | None = None
+    ranges: dict[str, dict[int, tuple[Any, Any]]] = field(default_factory=dict)
+
+
+class HeaderBytes:
+    """Header, records and the user's bytes of a file to write; of one size, whatever the points.
+
+    described: name -> description of the extra columns, which the record of them is made of.
+    laszip: data of the record that a compressed file has, b"" without.
+    no_waves: the point format is without the waveforms of the source's.
+    """
+
+    def __init__(
+        self, schema: PointTable, format_: laspy.PointFormat, no_waves: bool, laszip: bytes
+    ) -> None:
+        source = schema.source if isinstance(schema.source, LasSource) else None
+        self._format, self._no_waves, self._compressed = format_, no_waves, bool(laszip)
+        self._user = b""
+        found: list[tuple[Key, bytes]] = []
+        head, used = bytearray(375), set()
+        struct.pack_into("<4s20xBB", head, 0, b"LASF", 1, 4)
+        if source:
+            start, found = head_records(source.head)
+            head = bytearray(source.head[:start])
+            self._user = source.head[start + sum(len(whole) for _, whole in found) :]
+            used = set(source.point_format.extra_dimension_names)
+        elif schema.crs and "[" in schema.crs and len(schema.crs.encode()) < MOST:
+            head[6] |= 16  # the text is WKT
+            found = [(WKT, record(WKT, schema.crs.encode() + b"\0"))]
+        if no_waves:
+            head[6] &= ~6
+        struct.pack_into("<32s32s", head, 26, b"MODIFICATION" if source else b"OTHER", _software())
+        today = _today()
+        struct.pack_into("<HH", head, 90, today.timetuple().tm_yday, today.year)
+        self._head = head
+
+        old = next((whole for key, whole in found if key == EXTRA), b"")
+        known, types = descriptors(old), schema.columns
+        names = [name for name in format_.extra_dimension_names if name != "ExtraBytes"]
+        self.described = {name: known.get(name) or descriptor(name, types[name]) for name in names}
+        if STRUCT * len(names) > MOST:
+            raise WrongUseError(f"LAS describes up to {MOST // STRUCT} columns of its own")
+        if names and not old:
+            found = [*found, (EXTRA, old)]
+        # One that the points do not follow stays as it is.
+        self._rewritten = bool(names or used & known.keys())
+        self._old = old or record(EXTRA, b"")
+        self._found = [whole or self._old for key, whole in found if not self.dropped(key)]
+        if laszip:
+            self._found.append(record(LASZIP, laszip, b"http://laszip.org"))
+
+    def dropped(self, key: Key) -> bool:
+        """Whether a record no longer applies."""
+        waves = key == WAVE_DATA or (key[0] == b"LASF_Spec" and 99 < key[1] < 355)
+        return key[0] in (b"copc", LASZIP[0]) or (waves and self._no_waves)
+
+    @property
+    def most(self) -> int:
+        """Points that the version can count."""
+        return LEGACY if self._head[25] < 4 else 2**63 - 1
+
+    def written(
+        self, seen: Seen, scale: np.ndarray, offset: np.ndarray, late: tuple[int, int, int]
+    ) -> bytes:
+        """The bytes. late: where the extended records begin, how many, where the waveforms are."""
+        head, minor = bytearray(self._head), self._head[25]
+        kept = b"".join(self._records(seen))
+        number = len([whole for whole in self._records(seen) if whole])
+        start = len(head) + len(kept) + len(self._user)
+        struct.pack_into("<HII", head, 94, len(head), start, number)
+        id_ = self._format.id
+        struct.pack_into("<BH", head, 104, id_ | self._compressed << 7, self._format.size)
+        legacy = seen.count <= LEGACY and (minor < 4 or id_ < 6)
+        counts = [seen.count, *seen.returns[1:].tolist()]
+        struct.pack_into("<6I", head, 107, *(counts[:6] if legacy else [0] * 6))
+        struct.pack_into("<6d", head, 131, *scale, *offset)
+        box = seen.steps * scale + offset if seen.count else np.zeros((2, 3))
+        box = np.stack([box.max(axis=0), box.min(axis=0)])  # a scale may be negative
+        struct.pack_into("<6d", head, 179, *box.T.ravel())
+        at, extended, waves = late
+        if minor >= 3 and (waves or self._no_waves):
+            struct.pack_into("<Q", head, 227, waves)
+        if minor >= 4:
+            struct.pack_into("<QIQ15Q", head, 235, at if extended else 0, extended, *counts)
+        if minor >= 5:
+            struct.pack_into("<dd", head, 375, *(seen.times or (0, 0)))
+        return bytes(head) + kept + self._user
+
+    def _records(self, seen: Seen) -> list[bytes]:
+        new = [with_range(raw, seen.ranges.get(n, {})) for n, raw in self.described.items()]
+        size = struct.pack("<H", STRUCT * len(new))
+        made = b"".join((self._old[:20], size, self._old[22:VLR], *new)) if new else b""
+        return [made if self._rewritten and whole is self._old else whole for whole in self._found]
+
+
+def _software() -> bytes:
+    from torchvox import __version__
+
+    return f"torchvox {__version__}".encode()[:32]
+
+
+def _today() -> datetime.date:
+    """That of SOURCE_DATE_EPOCH in UTC, if it is set."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        now = datetime.datetime.now(datetime.timezone.utc).timestamp() if not epoch else int(epoch)
+        return datetime.datetime.fromtimestamp(now, datetime.timezone.utc).date()
+    except (ValueError, OverflowError, OSError):
+        raise WrongUseError(f"SOURCE_DATE_EPOCH must be seconds since 1970, got {epoch}") from None

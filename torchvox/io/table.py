@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PointTable, points in the types of their file, and what every reader and writer of it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from torchvox._errors import WrongUseError, short
+from torchvox.io.cloud import make_cloud
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torchvox.io.cloud import PointCloud
+
+CHUNK = 2_000_000  # points
+COLORS = ("red", "green", "blue")
+
+
+@dataclass
+class PointTable:
+    """Points with attributes, in the types of their file.
+
+    xyz: [N, 3] int32, whose world coordinates are xyz * scale + offset in float64 (LAS); or
+        float32 or float64 world coordinates.
+    attributes: name -> [N] or [N, k], as the file stores them: colors are not rescaled.
+    scale, offset: [3] float64, of int32 coordinates; None for others.
+    crs: text of the coordinate reference system, or None.
+    unit: unit of the coordinates.
+    source: the header of the file, for a writer of the same format.
+    path: the file it came from.
+    """
+
+    xyz: np.ndarray
+    attributes: dict[str, np.ndarray] = field(default_factory=dict)
+    scale: np.ndarray | None = None
+    offset: np.ndarray | None = None
+    crs: str | None = None
+    unit: str = "m"
+    source: Any = None
+    path: Path | None = None
+
+    def __post_init__(self) -> None:
+        integer = self.scale is not None and self.offset is not None
+        types = (np.int32,) if integer else (np.float32, np.float64)
+        if (
+            self.xyz.ndim != 2
+            or self.xyz.shape[1] != 3
+            or (self.xyz.dtype.newbyteorder("=") not in types)
+        ):
+            raise ValueError(
+                "PointTable: xyz must be [N, 3] float32 or float64, or int32 with scale and "
+                f"offset, got {list(self.xyz.shape)} {self.xyz.dtype}"
+            )
+        for name, values in self.attributes.items():
+            if values.ndim not in (1, 2) or len(values) != len(self.xyz):
+                raise ValueError(
+                    f"PointTable: {short(name)} must be [{len(self.xyz)}] or "
+                    f"[{len(self.xyz)}, k], got {list(values.shape)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.xyz)
+
+    @property
+    def columns(self) -> dict[str, np.dtype]:
+        """The types of the attributes; [N, k] ones have the shape (k,)."""
+        return {
+            name: np.dtype((values.dtype.newbyteorder("="), values.shape[1:]))
+            for name, values in self.attributes.items()
+        }
+
+    @property
+    def schema(self) -> PointTable:
+        """The table without its points."""
+        return self.rows(slice(0, 0))
+
+    @property
+    def box(self) -> np.ndarray | None:
+        """Lowest and highest world coordinates [2, 3] float64 of finite points, None without."""
+        xyz = self.world()
+        xyz = xyz[np.isfinite(xyz).all(axis=1)]
+        return np.stack([xyz.min(axis=0), xyz.max(axis=0)]) if len(xyz) else None
+
+    def world(self) -> np.ndarray:
+        """World coordinates [N, 3] float64."""
+        with np.errstate(over="ignore", invalid="ignore"):  # scales of any size, a signaling NaN
+            if self.scale is None:
+                return self.xyz.astype(np.float64)
+            return self.xyz * self.scale + self.offset
+
+    def rows(self, index: slice | np.ndarray, columns: Iterable[str] | None = None) -> PointTable:
+        """The points of an index, with some of the columns; in memory, in native byte order."""
+
+        def taken(values: np.ndarray) -> np.ndarray:
+            values = values[index]
+            return np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+
+        names = self.attributes if columns is None else columns
+        attributes = {name: taken(self.attributes[name]) for name in names}
+        return replace(self, xyz=taken(self.xyz), attributes=attributes)
+
+
+def join(tables: Sequence[PointTable]) -> PointTable:
+    """The points of tables with the same columns, one after the other."""
+    first = tables[0]
+    attributes = {
+        name: np.concatenate([table.attributes[name] for table in tables])
+        for name in first.attributes
+    }
+    return replace(first, xyz=np.concatenate([t.xyz for t in tables]), attributes=attributes)
+
+
+def stacked(columns: dict[str, np.ndarray]) -> np.ndarray:
+    """x, y, z as [N, 3] float32 if they are of such a type, else float64."""
+    axes = [columns[axis] for axis in "xyz"]
+    small = all(a.dtype.kind == "f" and a.dtype.itemsize <= 4 for a in axes)
+    with np.errstate(invalid="ignore"):  # a signaling NaN
+        return np.stack(axes, axis=1).astype(np.float32 if small else np.float64, copy=False)
+
+
+def color_depth(table: PointTable) -> int | None:
+    """8 or 16: the bits that the colors of the table need; None without integer colors."""
+    colors = [table.attributes.get(name) for name in COLORS]
+    if any(values is None or values.dtype.kind not in "iu" for values in colors):
+        return None
+    return 16 if any(values.max(initial=0) > 255 for values in colors) else 8  # type: ignore[union-attr]
+
+
+def colors_8(table: PointTable, depth: int) -> PointTable:
+    """The table with colors as uint8; depth: bits of the whole cloud's colors, 8 or 16.
+
+    16 bits are divided by 256. Raises WrongUseError when colors do not fit the depth.
+    """
+    attributes = dict(table.attributes)
+    for name in COLORS:
+        values = attributes[name]
+        if depth == 8 and values.max(initial=0) > 255:
+            raise WrongUseError(f"{name} has more than 8 bits: it is {values.max()}")
+        attributes[name] = (values >> (depth - 8)).astype(np.uint8)
+    return replace(table, attributes=attributes)
+
+
+class PointReader:
+    """A file that is open: what it holds, and its points in chunks.
+
+    path, count: the file, and the number of its points.
+    schema: a table without points: columns, scale, offset, crs, unit, source.
+    problems: sentences about what is wrong with the file but does not keep it from being read.
+    no_data: column -> the values [k] that stand for "none".
+    plain: the columns that read_cloud takes, None for all.
+    """
+
+    def __init__(self, path: Path, count: int, schema: PointTable) -> None:
+        self.path, self.count, self.schema = path, count, schema
+        self.problems: list[str] = []
+        self.no_data: dict[str, np.ndarray] = {}
+        self.plain: tuple[str, ...] | None = None
+
+    @property
+    def columns(self) -> dict[str, np.dtype]:
+        """The types of the attributes."""
+        return self.schema.columns
+
+    @property
+    def scale(self) -> np.ndarray | None:
+        """Step of the coordinates [3] float64, None unless they are integers."""
+        return self.schema.scale
+
+    @property
+    def crs(self) -> str | None:
+        """Text of the coordinate reference system, or None."""
+        return self.schema.crs
+
+    @cached_property
+    def box(self) -> np.ndarray | None:
+        """Lowest and highest world coordinates [2, 3] float64, None without points; may read."""
+        boxes = [box for chunk in self.chunks(columns=()) if (box := chunk.box) is not None]
+        if not boxes:
+            return None
+        return np.stack([np.min(boxes, axis=0)[0], np.max(boxes, axis=0)[1]])
+
+    @cached_property
+    def color_depth(self) -> int | None:
+        """8 or 16: the bits that the largest color needs; None without integer colors. Reads."""
+        if not self.columns.keys() >= set(COLORS):
+            return None
+        depths = [color_depth(table) for table in (self.schema, *self.chunks(columns=COLORS))]
+        return None if None in depths else max(depth for depth in depths if depth)
+
+    def chunks(
+        self, size: int = CHUNK, first: int = 0, columns: Iterable[str] | None = None
+    ) -> Iterator[PointTable]:
+        """Tables of `size` points, the last one of fewer, from point `first` on.
+
+        columns: the attributes that are wanted, None for all.
+        Raises WrongUseError for an unknown column, CloudFileError for a damaged file.
+        """
+        held = self.columns
+        names = tuple(held if columns is None else columns)
+        if unknown := [name for name in names if name not in held]:
+            shown = short(", ".join(held) or "none")
+            raise WrongUseError(f"{self.path} has no column {short(unknown[0])}: it has {shown}")
+        if size < 1 or not 0 <= first <= self.count:
+            most = f"size must be 1 or more and first at most {self.count}"
+            raise WrongUseError(f"{self.path}: {most}, got {size} and {first}")
+        return self._chunks(size, first, names)
+
+    def cloud(self) -> PointCloud:
+        """All points as float32 around a local origin: see make_cloud."""
+        table = join([self.schema.rows(slice(0, 0), self.plain), *self.chunks(columns=self.plain)])
+        xyz = table.world() if table.scale is not None else table.xyz
+        columns = {axis: xyz[:, i] for i, axis in enumerate("xyz")}
+        return make_cloud(
+            columns | flat(table.attributes), self.path, self.schema.unit, self.schema.scale
+        )
+
+    def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
+        raise NotImplementedError
+
+
+class TableReader(PointReader):
+    """Of a format that is read whole, or mapped into memory."""
+
+    def __init__(self, table: PointTable) -> None:
+        super().__init__(table.path or Path(), len(table), table.schema)
+        self._table = table
+
+    def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
+        for at in range(first, self.count, size):
+            yield self._table.rows(slice(at, at + size), names)
+
+
+class PointWriter:
+    """A file that is being written; its columns are those of `schema`."""
+
+    def __init__(self, file: BinaryIO, like: PointTable | PointReader, path: Path) -> None:
+        self.file, self.schema, self.path, self.count = file, like.schema, path, 0
+
+    def append(self, table: PointTable) -> None:
+        """Write points. Raises WrongUseError for other columns than the file's."""
+        if list(table.columns.items()) != list(self.schema.columns.items()):
+            wanted, got = (
+                ", ".join(f"{name} {type_}" for name, type_ in t.columns.items()) or "none"
+                for t in (self.schema, table)
+            )
+            raise WrongUseError(
+                f"{self.path} is written with the columns {short(wanted)}, got {short(got)}"
+            )
+        if len(table):
+            self.write(table)
+            self.count += len(table)
+
+    def write(self, table: PointTable) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Write what is left; the file is whole then."""
+
+
+class WholeWriter(PointWriter):
+    """Of a format that is written at once, from memory."""
+
+    def __init__(self, file: BinaryIO, like: PointTable | PointReader, path: Path) -> None:
+        super().__init__(file, like, path)
+        self._tables = [self.schema]
+
+    def write(self, table: PointTable) -> None:
+        self._tables.append(table)
+
+    def close(self) -> None:
+        self.save(join(self._tables))
+
+    def save(self, table: PointTable) -> None:
+        raise NotImplementedError
+
+
+def named(table: PointTable) -> dict[str, np.ndarray]:
+    """x, y, z in world coordinates, and the attributes."""
+    if clash := sorted({"x", "y", "z"} & table.attributes.keys()):
+        raise WrongUseError(f"an attribute must not be named {clash[0]}: that is a coordinate")
+    xyz = table.xyz if table.scale is None else table.world()
+    return {"x": xyz[:, 0], "y": xyz[:, 1], "z": xyz[:, 2], **table.attributes}
+
+
+def flat(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The columns with [N, k] ones as k of one value: name__0000, name__0001, ..."""
+    found: dict[str, np.ndarray] = {}
+    for name, values in columns.items():
+        if values.ndim == 1:
+            found[name] = values
+        else:
+            found |= {f"{name}__{i:04d}": values[:, i] for i in range(values.shape[1])}
+    return found
