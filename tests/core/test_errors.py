@@ -128,7 +128,7 @@ def test_a_missing_or_unknown_argument_is_a_type_error(op):
 
 
 # What may stand in place of an argument by mistake.
-MISTAKES = {"None": None, "str": "x", "int": 3, "empty list": []}
+MISTAKES = {"None": None, "str": "x", "int": 11, "empty list": []}  # 11 as a dtype: bool
 NOT_DENSE = {
     "sparse": lambda t: t.to_sparse(),
     "sparse csr": lambda t: t.reshape(max(len(t), 1), -1).to_sparse_csr(),
@@ -144,9 +144,7 @@ def mistakes(op, call):
         name, valid = schema.name, call.get(schema.name)
         for kind, value in MISTAKES.items():
             optional = kind == "None" and "Optional" in str(schema.type)
-            # An integer also names a dtype.
-            numbers = (int, float, torch.dtype)
-            fits = isinstance(valid, numbers if kind == "int" else type(value))
+            fits = isinstance(valid, (int, float) if kind == "int" else type(value))
             if valid is not None and not optional and not fits:
                 yield name, kind, value
         of_tensors = {**NOT_DENSE, "complex": lambda t: t.to(torch.complex64)}

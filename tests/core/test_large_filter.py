@@ -28,7 +28,7 @@ def test_voxel_downsample_and_its_steps():
 
 
 def test_voxel_cells():
-    keys = torch.full((1 << 29, 1), 7, device="cuda").flatten()
+    keys = torch.full((1 << 29,), 7, device="cuda")
     keys[-1] = (1 << 63) - 1
     cells = torchvox.voxel_cells(keys, 20, [0, 0, 0])
     assert cells[-1].tolist() == [7, (1 << 20) - 1, (1 << 20) - 1, (1 << 20) - 1]

@@ -12,6 +12,8 @@ from helpers import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import torchvox
+
 NAN = math.nan
 NAMES = ("out", "indices", "num_points", "representative", "point_voxel", "counts")
 METERS = [1.0] * 3
@@ -120,3 +122,25 @@ def test_all_dropped_one_voxel_and_all_distinct(device, n, dtype):
         assert hot["num_points"][:1].tolist() == [n] * (n > 0)
         far = downsample(device, cells, METERS, **{**frame, "lower": [100, 0, 0]})
         assert far["counts"].tolist() == [[0, 0, n, 0]] * 2
+
+
+def test_trimming_keeps_the_rows_in_use_and_refuses_points_outside(device):
+    points = torch.tensor([[0.5, 0, 0], [0.75, 0, 0], [NAN, 0, 0], [3.5, 0, 0]], device=device)
+    whole = torchvox.voxel_downsample(points, METERS)
+    rows = torchvox.voxel_downsample(points, METERS, trim=True)
+    assert rows.out.tolist() == [[0.625, 0, 0], [3.5, 0, 0]]
+    for name in ("indices", "num_points", "representative"):
+        assert_same_bits(getattr(rows, name), getattr(whole, name)[:2], name)
+    assert_same_bits(rows.point_voxel, whole.point_voxel)
+
+    far = points.double() + torch.tensor([637000.0, 0, 0], device=device)
+    with pytest.raises(
+        ValueError, match=r"cells \[6370005.0, .*: give the lowest of them as lower"
+    ):
+        torchvox.voxel_downsample(far, [0.1] * 3, trim=True)
+    near = torchvox.voxel_downsample(far, [0.1] * 3, lower=[6370005, 0, 0], trim=True)
+    assert near.num_points.tolist() == [1, 1, 1]
+    offsets = torch.tensor([0, 1, 4], device=device)  # two samples leave 20 bits
+    with pytest.raises(ValueError, match=r"in 2\^20 cells .* take voxel_size >= 2.9 on axis x"):
+        wide = points * torch.tensor([1e6, 1, 1], device=device)
+        torchvox.voxel_downsample(wide, METERS, batch_offsets=offsets, trim=True)

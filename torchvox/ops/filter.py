@@ -151,19 +151,23 @@ def voxel_mean_of_sums(sums: Tensor, num_points: Tensor, dtype: torch.dtype) -> 
 def _refuse_points_outside(
     points: Tensor, voxel_size: List[float], origin: Optional[List[float]], bits: int
 ) -> None:
-    """Says which axis has too many cells, and what size would do."""
+    """Says which cells the points need, and what would do."""
     xyz = points[:, :3].double()
     xyz = xyz[torch.isfinite(xyz).all(1)]
-    low, high = xyz.min(0).values, xyz.max(0).values
-    extent = (high - low).tolist()
-    cells = [extent[k] / voxel_size[k] for k in range(3)]
-    axis = cells.index(max(cells))
-    room = 1 << bits
-    size = extent[axis] / (room - 1)
+    shift = [0.0, 0.0, 0.0] if origin is None else origin
+    cells = torch.floor((xyz - xyz.new_tensor(shift)) / xyz.new_tensor(voxel_size))
+    low, high = cells.min(0).values, cells.max(0).values
+    axis = int((high - low).argmax())
+    span = float(high[axis] - low[axis]) + 1
+    needed = f"points lie in cells {low.tolist()} to {high.tolist()} (x, y, z)"
+    if span <= 1 << bits:
+        remedy = "give the lowest of them as lower"
+    else:
+        size = voxel_size[axis] * span / (1 << bits)
+        remedy = f"take voxel_size >= {size:.2g} on axis {'xyz'[axis]}, and the lowest as lower"
     raise ValueError(
-        f"voxel_downsample: points must lie in 2^{bits} cells an axis from lower on, got "
-        f"voxel_size {voxel_size[axis]:g} over {extent[axis]:,g} on axis {'xyz'[axis]}: take "
-        f"voxel_size >= {size:.2g}, or give lower"
+        f"voxel_downsample: points must lie in 2^{bits} cells an axis from lower on, got {needed}: "
+        f"{remedy}"
     )
 
 
@@ -215,7 +219,9 @@ def voxel_downsample(
         return found
     counts: List[int] = found.counts[0].tolist()
     if counts[2] > 0:
-        _refuse_points_outside(points, voxel_size, origin, 21 if bits < 0 else bits)
+        taken = max(found.counts.shape[0] - 2, 0).bit_length()  # of a key, by the samples
+        room = (63 - taken) // 3
+        _refuse_points_outside(points, voxel_size, origin, room if bits < 0 else bits)
     rows = counts[0]
     return DownsampledPoints(
         found.out[:rows],

@@ -83,9 +83,6 @@ struct ExactSum {
       words[1] += static_cast<uint64_t>(fraction + kToEven - kToEven);
     }
   }
-  TORCHVOX_HD void add(const ExactSum& other) {
-    for (int k = 0; k < kSumWords<T>; ++k) words[k] += other.words[k];
-  }
 
   // Of `points` points, rounded half up to a whole number, or to 2^-32 and then to T. NaN where
   // there is no value, or one that is too large; 0 where there is no point.

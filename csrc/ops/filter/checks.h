@@ -38,7 +38,8 @@ inline KeyFrame parse_key_frame(const char* op, std::optional<at::IntArrayRef> l
   frame.bits = static_cast<int>(bits);
   frame.layout =
       parse_word(op, "layout", layout, "morton", "zyx") ? KeyLayout::kZyx : KeyLayout::kMorton;
-  check_value(!lower || lower->size() == 3, op, "lower must be (x, y, z)", *lower);
+  check_value(!lower || lower->size() == 3, op, "lower must be (x, y, z)",
+              lower.value_or(at::IntArrayRef()));
   for (int axis = 0; axis < 3; ++axis) {
     frame.lower[axis] = lower ? (*lower)[axis] : -(int64_t{1} << (bits - 1));
     check_value(frame.lower[axis] >= -kReach && frame.lower[axis] <= kReach, op,

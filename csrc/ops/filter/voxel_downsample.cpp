@@ -4,7 +4,7 @@
 // follows for each row.
 #include <torch/library.h>
 
-#include "csrc/kernels/filter/downsample.h"
+#include "csrc/kernels/filter/voxel_downsample.h"
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/device.h"
 #include "csrc/ops/filter/checks.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/filter/downsample.h"
+#include "csrc/kernels/filter/voxel_downsample.h"
 
 namespace torchvox {
 

@@ -3,7 +3,7 @@
 // The last step of voxel_downsample on the CPU: tasks of rows.
 #include <algorithm>
 
-#include "csrc/kernels/filter/downsample.h"
+#include "csrc/kernels/filter/voxel_downsample.h"
 
 namespace torchvox {
 
