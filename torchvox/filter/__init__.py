@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The voxel-grid filter for tables and files of any size; every attribute has a stated rule."""
+
+from torchvox.filter.accumulator import VoxelAccumulator
+from torchvox.filter.job import FilterJob, FilterOptions
+from torchvox.filter.lattice import OutsideFrameError
+from torchvox.filter.memory import downsample
+from torchvox.filter.policy import KEEP, RULES
+
+__all__ = [
+    "KEEP",
+    "RULES",
+    "FilterJob",
+    "FilterOptions",
+    "OutsideFrameError",
+    "VoxelAccumulator",
+    "downsample",
+]

@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter for points that come in parts, or do not fit the memory:
+
+update     points of a part -> a state, merged with others of its size
+merge      states of another accumulator, or saved ones
+spill      states above the memory limit go to disk, as one that ascends by key
+finish     ranges of keys, one after the other: merged, adaptive cells, points
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox.filter.lattice import Lattice
+from torchvox.filter.policy import rules_of
+from torchvox.filter.states import Groups, Reduction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import BinaryIO
+
+    from torch import Tensor
+
+    from torchvox.filter.states import State
+    from torchvox.io import PointTable, PointWriter
+
+    Tables = list[dict[str, tuple[Any, ...]]]  # column -> dtype and shape of a row
+
+ABOUT = "state.json"
+WORK = 6  # bytes in use while states are merged, for each byte of them
+MOST_LEVELS = 10
+
+
+class VoxelAccumulator:
+    """One point a voxel, of points that are given in parts.
+
+    schema: a table without points: columns, types and lattice of all parts.
+    voxel_size: (x, y, z), origin: (x, y, z), in the unit of the points.
+    box: lowest and highest world coordinates [2, 3] that parts may have; None: that of the first
+        part.
+    keep: what a voxel becomes, of policy.KEEP. policy: column -> rule, where it is not the default.
+    no_data: column -> values [k] that stand for "none".
+    layout: order of the voxels, "morton" or "zyx". seed: of keep="random".
+    levels, max_points: adaptive cells: one of size 2^L voxels, L <= levels, stays whole while it
+        holds at most max_points. min_points: voxels with fewer go.
+    memory_limit: bytes; None: no limit. spill_dir: where states above it go.
+    device: where the work is done.
+
+    The result does not depend on how points are split into parts, as long as each has its number.
+    Raises WrongUseError for sizes, rules and columns that do not fit.
+    """
+
+    def __init__(
+        self,
+        schema: PointTable,
+        voxel_size: Sequence[float],
+        *,
+        origin: Sequence[float] = (0.0, 0.0, 0.0),
+        box: np.ndarray | None = None,
+        keep: str = "centroid",
+        policy: Mapping[str, str] | None = None,
+        no_data: Mapping[str, np.ndarray] | None = None,
+        layout: str = "morton",
+        seed: int = 0,
+        levels: int = 0,
+        max_points: int = 1,
+        min_points: int = 1,
+        memory_limit: int | None = None,
+        spill_dir: str | Path | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        if layout not in ("morton", "zyx"):
+            raise WrongUseError(f"the order must be morton or zyx, got {short(layout)}")
+        if not 0 <= levels <= MOST_LEVELS or max_points < 1 or min_points < 1:
+            raise WrongUseError(
+                f"adaptive cells take 0 to {MOST_LEVELS} levels, max_points and min_points 1 or "
+                f"more, got {levels}, {max_points} and {min_points}"
+            )
+        if levels and (layout != "morton" or keep.startswith("nearest")):
+            raise WrongUseError("adaptive cells need the Morton order, and know no nearest point")
+        self.schema, self.keep, self.device = schema, keep, torch.device(device)
+        self.levels, self.max_points, self.min_points = levels, max_points, min_points
+        self.rules = rules_of(schema.columns, keep, policy)
+        self._no_data = {k: v for k, v in (no_data or {}).items() if k in schema.columns}
+        self._seed = seed
+        self._lattice = Lattice.of(schema, voxel_size, origin, box, layout)
+        self._framed = box is not None
+        self._states: list[State] = []
+        self._limit = math.inf if memory_limit is None else memory_limit / WORK
+        self._spill_dir, self._folder = spill_dir, contextlib.ExitStack()
+        self._runs: list[tuple[Path, Tables]] = []
+        self.points = 0  # given so far
+        self.not_finite = 0
+
+    # ---- points in ------------------------------------------------------------------------------
+
+    def update(
+        self,
+        table: PointTable,
+        index: int | np.ndarray | None = None,
+        scores: np.ndarray | None = None,
+    ) -> None:
+        """Add points. index: the number of the first one, or [N] of each, which decides ties and
+        what "first" is; None: the points given so far.
+
+        scores: [N] float64, with keep="nearest_centroid" alone: the point with the lowest is kept.
+        Raises OutsideFrameError for points outside of the box, WrongUseError for another lattice or
+        other columns than the first part's.
+        """
+        if table.columns != self.schema.columns:
+            raise WrongUseError(
+                f"points with the columns {short(', '.join(table.columns) or 'none')} do not join "
+                f"those with {short(', '.join(self.schema.columns) or 'none')}"
+            )
+        if (scores is None) == (self.keep == "nearest_centroid"):
+            raise WrongUseError(
+                "scores belong to keep nearest_centroid, which needs all points twice: see "
+                "torchvox.filter.downsample"
+            )
+        if not self._framed and (box := table.box) is not None:
+            lattice = self._lattice
+            self._lattice = Lattice.of(
+                self.schema, lattice.voxel_size, lattice.origin, box, lattice.layout
+            )
+            self._framed = True
+        xyz = self._lattice.moved(table)
+        keys = self._lattice.keys(xyz, self.device)
+        if index is None or isinstance(index, int):
+            first = self.points if index is None else index
+            index = np.arange(first, first + len(table))
+        numbers = torch.from_numpy(index).to(self.device)
+        moved = replace(table, xyz=xyz, scale=self.schema.scale, offset=self.schema.offset)
+        state = self._reduction.state(moved, keys, numbers, scores)
+        self.points += len(table)
+        self.not_finite += int((keys < 0).sum())
+        self._add(state)
+
+    def merge(self, other: VoxelAccumulator | str | Path) -> None:
+        """Add the voxels of another accumulator, or of a folder that `save` wrote.
+
+        Raises WrongUseError when they are not of the same job, CloudFileError for a damaged folder.
+        """
+        if isinstance(other, VoxelAccumulator):
+            self._same_job(other.fingerprint(), "the other accumulator")
+            self.points, self.not_finite = (
+                self.points + other.points,
+                self.not_finite + other.not_finite,
+            )
+            for state in other._parts():
+                self._add(self._on_device(state))
+            return
+        path = Path(other)
+        try:
+            about = json.loads((path / ABOUT).read_text())
+            self._same_job(about["job"], path)
+            state = self._on_device(_mapped(path, about["tables"]))
+            counts = about["points"], about["not_finite"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, WrongUseError):
+                raise
+            raise CloudFileError(
+                f"{path} is not a saved state of a filter: {short(error)}"
+            ) from None
+        self._add(state)
+        self.points, self.not_finite = self.points + counts[0], self.not_finite + counts[1]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What two accumulators must have in common to be merged."""
+        lattice = {name: value for name, value in self._lattice.__dict__.items()}
+        columns = {name: str(type_) for name, type_ in self.schema.columns.items()}
+        none = {name: values.tolist() for name, values in self._no_data.items()}
+        job = {"keep": self.keep, "seed": self._seed, "rules": self.rules, "no_data": none}
+        return json.loads(json.dumps({**lattice, "columns": columns, **job}))
+
+    # ---- states to disk -------------------------------------------------------------------------
+
+    def spill(self) -> None:
+        """Move what is in memory to disk."""
+        if not self._states:
+            return
+        if not self._runs:
+            self._spill_dir and Path(self._spill_dir).mkdir(parents=True, exist_ok=True)
+            self._home = Path(
+                self._folder.enter_context(
+                    tempfile.TemporaryDirectory(prefix=".torchvox_", dir=self._spill_dir)
+                )
+            )
+        run = self._home / str(len(self._runs))
+        tables = _write([self._reduction.merged(self._states)], run)
+        self._states = []
+        self._runs.append((run, tables))
+
+    def save(self, path: str | Path) -> None:
+        """Write the state as a folder for `merge`; it appears whole or not at all.
+
+        Raises WrongUseError for a path that is there, CloudFileError when writing fails.
+        """
+        path = Path(path)
+        if path.exists():
+            raise WrongUseError(f"{path} is there already")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent) as folder:
+                made = Path(folder) / path.name
+                tables = _write(map(self._part, self._spans()), made)
+                about = {"job": self.fingerprint(), "tables": tables}
+                about |= {"points": self.points, "not_finite": self.not_finite}
+                (made / ABOUT).write_text(json.dumps(about))
+                os.replace(made, path)
+        except OSError as error:
+            raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Remove what was spilled."""
+        self._folder.close()
+        self._states, self._runs = [], []
+
+    def __enter__(self) -> VoxelAccumulator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- points out -----------------------------------------------------------------------------
+
+    @property
+    def result_schema(self) -> PointTable:
+        """A table without points: the columns of the result."""
+        return self._reduction.points(self._reduction.empty(), self._no_level())
+
+    def finish(self) -> Iterator[tuple[PointTable, Tensor, Tensor, Tensor | None]]:
+        """(points, keys, number of points, level) of the voxels, in the order of their keys.
+
+        In parts, each of which fits the memory limit. More points may be added afterwards.
+        """
+        for span in self._spans():
+            state, level = self._part(span), None
+            if self.levels:
+                state, level = self._adapted(state)
+            number = state[0]["sums"][:, 0]
+            table = self._reduction.points(state, level)
+            good = number >= self.min_points
+            if not bool(good.all()):
+                table = table.rows(good.cpu().numpy())
+            keys, level = state[0]["key"][good], None if level is None else level[good]
+            yield table, keys, number[good], level
+
+    def finish_to(self, writer: PointWriter) -> int:
+        """Write the result, and return its number of voxels."""
+        return sum(writer.append(part[0]) or len(part[0]) for part in self.finish())
+
+    def rows_of(self, xyz: np.ndarray, keys: Tensor, level: Tensor | None) -> Tensor:
+        """The voxel of each point [N] int32, -1 for none. keys, level: of the result."""
+        found = self._lattice.keys(xyz, self.device)
+        row = torch.searchsorted(keys, found, right=True) - 1
+        at = row.clamp(min=0)
+        if len(keys) == 0:
+            return torch.full_like(found, -1, dtype=torch.int32)
+        shift = 0 if level is None else 3 * level[at].long()
+        inside = (row >= 0) & (found >= 0) & ((found >> shift) == (keys[at] >> shift))
+        return torch.where(inside, row, -1).int()
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    @property
+    def frame(self) -> dict[str, Any]:
+        """The cells that keys name, for a report."""
+        return {"lower": list(self._lattice.lower), "key_bits": 3 * self._lattice.bits}
+
+    def bytes_a_voxel(self) -> int:
+        """Of a state in memory; votes are not counted."""
+        voxels = self._reduction.empty()[0].values()
+        return sum(c.element_size() * int(np.prod(c.shape[1:])) for c in voxels)
+
+    @property
+    def exact_cells(self) -> bool:
+        """Whether no coordinate is rounded on the way to its cell."""
+        return self._lattice.scale is None or self._lattice.exact
+
+    @property
+    def _reduction(self) -> Reduction:
+        return Reduction(
+            self.schema, self._lattice, self.rules, self.keep, self._seed, self._no_data
+        )
+
+    def _add(self, state: State) -> None:
+        """Like sizes are merged with like, so that each row is merged a few times only."""
+        self._states.append(state)
+        while len(self._states) > 1 and 2 * _rows(self._states[-1]) > _rows(self._states[-2]):
+            self._states[-2:] = [self._reduction.merged(self._states[-2:])]
+        if sum(map(_bytes, self._states)) > self._limit:
+            self.spill()
+
+    def _same_job(self, other: dict[str, Any], name: object) -> None:
+        own = self.fingerprint()
+        for key, value in own.items():
+            if other.get(key) != value:
+                raise WrongUseError(
+                    f"{name} has the {key} {short(other.get(key))}, this one {short(value)}: only "
+                    "states of one job can be merged"
+                )
+
+    def _on_device(self, state: State) -> State:
+        return [{name: c.to(self.device) for name, c in table.items()} for table in state]
+
+    def _no_level(self) -> Tensor | None:
+        return torch.zeros(0, dtype=torch.int64) if self.levels else None
+
+    def _parts(self) -> list[State]:
+        return [*self._states, *(_mapped(*run) for run in self._runs)]
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Ranges of keys whose rows fit the limit; adaptive cells lie in one each."""
+        parts = self._parts()
+        end, step = 1 << 3 * self._lattice.bits, 8**self.levels
+        if math.isinf(self._limit) or not parts:
+            yield 0, end
+            return
+        low = 0
+        while low < end:
+            span = end - low
+            while (
+                span > step
+                and sum(_bytes(_cut(part, low, low + span)) for part in parts) > self._limit
+            ):
+                span = max(step, (span // 2) // step * step)
+            yield low, low + span
+            low += span
+
+    def _part(self, span: tuple[int, int]) -> State:
+        parts = self._parts()
+        if not parts:
+            return self._reduction.empty()
+        return self._reduction.merged([self._on_device(_cut(part, *span)) for part in parts])
+
+    def _adapted(self, state: State) -> tuple[State, Tensor]:
+        """The octree: a row's level is the largest whose cell holds at most max_points."""
+        keys = state[0]["key"]
+        total = torch.nn.functional.pad(state[0]["sums"][:, 0].cumsum(0), (1, 0))
+        level = torch.zeros_like(keys)
+        for step in range(1, self.levels + 1):
+            low = keys >> 3 * step << 3 * step
+            begin = torch.searchsorted(keys, low)
+            end = torch.searchsorted(keys, low + (8**step - 1), right=True)
+            level[total[end] - total[begin] <= self.max_points] = step
+        groups = Groups(keys >> 3 * level << 3 * level, 3 * self._lattice.bits)
+        whole = torch.zeros_like(groups.keys)
+        whole[groups.row] = level
+        tables = []
+        for table in state:
+            own = level[torch.searchsorted(keys, table["key"])]
+            tables.append({**table, "key": table["key"] >> 3 * own << 3 * own})
+        return self._reduction.regrouped(tables), whole
+
+
+def _rows(state: State) -> int:
+    return len(state[0]["key"])
+
+
+def _bytes(state: State) -> int:
+    return sum(c.numel() * c.element_size() for table in state for c in table.values())
+
+
+def _cut(state: State, low: int, high: int) -> State:
+    """The rows with keys from low on, below high."""
+    found = []
+    for table in state:
+        begin, end = _search(table["key"], low - 1), _search(table["key"], high - 1)
+        found.append({name: column[begin:end] for name, column in table.items()})
+    return found
+
+
+def _search(keys: Tensor, key: int) -> int:
+    """How many of the keys are at most `key`."""
+    return int(torch.searchsorted(keys, torch.tensor(key, device=keys.device), right=True))
+
+
+def _write(states: Iterable[State], folder: Path) -> Tables:
+    """A folder with the bytes of each column; says what they are."""
+    folder.mkdir()
+    tables: Tables = []
+    with contextlib.ExitStack() as stack:
+        files: dict[tuple[int, str], BinaryIO] = {}
+        for state in states:
+            for i, table in enumerate(state):
+                if i == len(tables):
+                    tables.append({})
+                for name, column in table.items():
+                    if name not in tables[i]:
+                        file = stack.enter_context((folder / f"{name}.{i}").open("wb"))
+                        values = column.cpu().numpy()
+                        tables[i][name] = (values.dtype.str, *values.shape[1:])
+                        files[i, name] = file
+                    files[i, name].write(column.cpu().contiguous().numpy())
+    return tables
+
+
+def _mapped(folder: Path, tables: Tables) -> State:
+    """Raises OSError, ValueError or TypeError where the folder is not what `_write` wrote."""
+    state = []
+    for i, table in enumerate(tables):
+        columns = {}
+        for name, (kind, *shape) in table.items():
+            path, type_ = folder / f"{name}.{i}", np.dtype((kind, tuple(shape)))
+            rows = path.stat().st_size // type_.itemsize
+            whole = np.memmap(path, type_.base, "c", shape=(rows, *shape)) if rows else None
+            columns[name] = torch.from_numpy(
+                np.zeros((0, *shape), kind) if whole is None else whole
+            )
+        if len({len(column) for column in columns.values()}) != 1:
+            raise ValueError("its columns have different lengths")
+        state.append(columns)
+    return state

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter for files: chunks are decoded ahead, reduced, and written as one file.
+
+open       all inputs; columns, lattice, the box of all headers
+reduce     chunk after chunk into a VoxelAccumulator; again with a scanned box, where a header's
+           was wrong
+write      the voxels in the order of their keys
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchvox._errors import WrongUseError, short
+from torchvox.filter.accumulator import WORK, VoxelAccumulator
+from torchvox.filter.lattice import OutsideFrameError
+from torchvox.filter.memory import centroid_scores, means_only, origin_of
+from torchvox.filter.policy import rules_of
+from torchvox.io import create_points, open_points, write_npz
+from torchvox.io.table import CHUNK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from torchvox.io import PointTable
+
+AHEAD = 2  # chunks
+
+
+@dataclass(frozen=True)
+class FilterOptions:
+    """What a job does: arguments of VoxelAccumulator and `downsample`, and
+
+    layout_of_file: columns of files that do not name them. bounds: lowest and highest x, y, z of
+    points that are read. drop_withheld: leave out what LAS calls withheld. salvage: take what is
+    there of a LAS file that is cut short. chunk: points that are read at once.
+    """
+
+    voxel_size: tuple[float, ...]
+    origin: tuple[float, ...] | str = (0.0, 0.0, 0.0)
+    keep: str = "centroid"
+    policy: dict[str, str] = field(default_factory=dict)
+    layout: str = "morton"
+    seed: int = 0
+    levels: int = 0
+    max_points: int = 1
+    min_points: int = 1
+    layout_of_file: str | None = None
+    bounds: tuple[float, ...] | None = None
+    drop_withheld: bool = False
+    salvage: bool = False
+    memory_limit: int | None = None
+    chunk: int = CHUNK
+    device: str = "cpu"
+
+    @property
+    def of_result(self) -> dict[str, Any]:
+        """All that decides the result."""
+        besides = ("memory_limit", "chunk", "device")
+        return {name: value for name, value in asdict(self).items() if name not in besides}
+
+
+class FilterJob:
+    """Files that become one. `facts` says what was done, for a report.
+
+    sources: paths; of several files the points are numbered in the order of their sorted names.
+    Raises WrongUseError for files that do not fit together, CloudFileError for damaged ones.
+    """
+
+    def __init__(self, sources: Iterable[str | Path], options: FilterOptions) -> None:
+        self.options = options
+        self.readers = [
+            open_points(path, options.layout_of_file, salvage=options.salvage)
+            for path in sorted(map(Path, sources))
+        ]
+        first = self.readers[0]
+        for reader in self.readers[1:]:
+            if reader.columns != first.columns:
+                other = sorted(reader.columns.items() ^ first.columns.items(), key=str)
+                raise WrongUseError(
+                    f"{reader.path} and {first.path} do not have the same columns: one of them "
+                    f"alone has {short(', '.join(f'{n} {t}' for n, t in other))}"
+                )
+        if options.drop_withheld and "withheld" not in first.columns:
+            raise WrongUseError(f"{first.path} has no column withheld: leave --drop-withheld out")
+        rules = rules_of(first.columns, options.keep, options.policy)
+        self.columns = tuple(name for name, rule in rules.items() if rule != "drop")
+        self._rules = {name: rules[name] for name in self.columns}
+        self.points = sum(reader.count for reader in self.readers)
+        if options.keep == "nearest_centroid" and options.memory_limit is not None:
+            raise WrongUseError(
+                "keep nearest_centroid has all means in memory: give no memory limit"
+            )
+        self._waited, self._left_out = 0.0, {"outside of the bounds": 0, "withheld": 0}
+        self.facts: dict[str, Any] = {
+            "inputs": [str(reader.path) for reader in self.readers],
+            "points": self.points,
+            "problems": [f"{r.path.name}: {text}" for r in self.readers for text in r.problems],
+            "dropped_columns": [name for name in first.columns if name not in self.columns],
+        }
+
+    # ---- before points are read -----------------------------------------------------------------
+
+    def accumulator(self, box: np.ndarray | None = None, **options: Any) -> VoxelAccumulator:
+        """An empty one for these files. box: of their points; None: what their headers say."""
+        schema = self.readers[0].schema.rows(slice(0, 0), self.columns)
+        return VoxelAccumulator(
+            schema,
+            self.options.voxel_size,
+            **{**self._options(self._header_box() if box is None else box), **options},
+        )
+
+    def plan(self) -> dict[str, Any]:
+        """What the job would do, and about how much memory its points take at most."""
+        cells, options = self.accumulator(), self.options
+        chunks = sum(-(-reader.count // options.chunk) for reader in self.readers)
+        limit = options.memory_limit
+        states = WORK * self.points * cells.bytes_a_voxel()
+        columns = [np.dtype((np.float64, 3)), *self.readers[0].columns.values()]
+        chunk = min(options.chunk, self.points) * (AHEAD + 2) * sum(c.itemsize for c in columns)
+        peak = chunk + (states if limit is None else min(limit, states))
+        return {"points": self.points, **cells.frame, "chunks": chunks, "peak_bytes": peak}
+
+    def _options(self, box: np.ndarray | None) -> dict[str, Any]:
+        names = ("keep", "layout", "seed", "levels", "max_points", "min_points", "memory_limit")
+        options = {name: getattr(self.options, name) for name in (*names, "device")}
+        none = self.readers[0].no_data
+        return options | {
+            "origin": self._origin,
+            "box": box,
+            "policy": self._rules,
+            "no_data": none,
+        }
+
+    @cached_property
+    def _origin(self) -> tuple[float, ...]:
+        origin = self.options.origin
+        if not isinstance(origin, str):
+            return origin
+        if len(self.readers) > 1:
+            raise WrongUseError(
+                f"the origin {short(origin)} differs from file to file: give numbers"
+            )
+        low, first = np.full(3, np.inf), None
+        for _, table in self._chunks(()):
+            if (box := table.box) is not None:
+                world = table.world() if first is None else None
+                low = np.minimum(low, box[0])
+                first = world[np.isfinite(world).all(axis=1)][0] if world is not None else first
+        none = np.zeros(3)
+        found = (none, none) if first is None else (low, first)
+        return origin_of(origin, self.options.voxel_size, *found)
+
+    def _header_box(self) -> np.ndarray | None:
+        box = _union(reader.box for reader in self.readers)
+        if box is not None and self.options.bounds is not None:
+            bounds = np.reshape(self.options.bounds, (2, 3))
+            box = np.clip(box, bounds[0], bounds[1])
+        return box
+
+    # ---- the work -------------------------------------------------------------------------------
+
+    def run(
+        self,
+        target: str | Path,
+        trace: str | Path | None = None,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> dict[str, Any]:
+        """Write the result, and return `facts`.
+
+        trace: a .npz for `point_voxel`, the row of each point [N] int32, -1 for none.
+        progress: called with the number of points of each chunk.
+        """
+        target, options = Path(target), self.options
+        for reader in self.readers:
+            if target.exists() and target.samefile(reader.path):
+                raise WrongUseError(f"{target} would replace the file that it is made from")
+        if trace is not None and options.memory_limit is not None:
+            raise WrongUseError("a trace is made in memory: leave the memory limit out")
+        started = time.perf_counter()
+        with contextlib.ExitStack() as stack:
+            where = {"spill_dir": target.parent}
+            try:
+                cells = self._reduced(stack, progress, **where)
+            except OutsideFrameError:
+                self.facts["problems"].append("the box of a header is not that of its points")
+                box = _union(table.box for _, table in self._chunks(()))
+                cells = self._reduced(stack, progress, box=box, **where)
+            reduced, found, voxels, kept = time.perf_counter(), [], 0, 0
+            with create_points(target, like=cells.result_schema) as writer:
+                for table, keys, number, level in cells.finish():
+                    writer.append(table)
+                    voxels, kept = voxels + len(table), kept + int(number.sum())
+                    if trace is not None:
+                        found.append((keys, level))
+            if trace is not None:
+                rows = [self._traced(cells, *found[0], table) for table in self._tables(())]
+                write_npz(trace, point_voxel=np.concatenate(rows or [np.zeros(0, np.int32)]))
+            few = cells.points - cells.not_finite - kept
+        dropped = {**self._left_out, "not finite": cells.not_finite, "in voxels of too few": few}
+        done = time.perf_counter()
+        self.facts |= {
+            "output": str(target),
+            "voxels": voxels,
+            "voxel_size": list(options.voxel_size),
+            "dropped": {why: number for why, number in dropped.items() if number},
+            "exact_cells": cells.exact_cells,
+            "device": options.device,
+            "read_ms": round(1e3 * self._waited, 3),
+            "filter_ms": round(1e3 * (reduced - started - self._waited), 3),
+            "write_ms": round(1e3 * (done - reduced), 3),
+        }
+        return self.facts
+
+    def accumulate(
+        self,
+        cells: VoxelAccumulator,
+        first_index: int = 0,
+        first: int = 0,
+        count: int | None = None,
+    ) -> None:
+        """Add a range of the points of the files to an accumulator.
+
+        first_index: the number of the first point of the files among those of the whole job.
+        """
+        for index, table in self._chunks(self.columns, first, count):
+            cells.update(table, index + first_index)
+
+    def _reduced(
+        self, stack: contextlib.ExitStack, progress: Callable[[int], object], **options: Any
+    ) -> VoxelAccumulator:
+        cells = stack.enter_context(self.accumulator(**options))
+        scores = None
+        if self.options.keep == "nearest_centroid":
+            given = means_only(self._options(None)) | {
+                "box": options.get("box", self._header_box())
+            }
+            schema = self.readers[0].schema.rows(slice(0, 0), ())
+            means = VoxelAccumulator(schema, self.options.voxel_size, **given)
+            for index, table in self._chunks(()):
+                means.update(table, index)
+            scores = centroid_scores(means)
+        self._waited = 0.0
+        self._left_out = dict.fromkeys(("outside of the bounds", "withheld"), 0)
+        for index, table in self._chunks(self.columns):
+            cells.update(table, index, scores(table) if scores else None)
+            progress(len(table))
+        return cells
+
+    def _traced(
+        self, cells: VoxelAccumulator, keys: Tensor, level: Tensor | None, table: PointTable
+    ) -> np.ndarray:
+        rows = np.full(len(table), -1, np.int32)
+        good, _ = self._wanted(table)
+        rows[good] = cells.rows_of(table.xyz[good], keys, level).cpu().numpy()
+        return rows
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def _chunks(
+        self, names: Sequence[str], first: int = 0, count: int | None = None
+    ) -> Iterator[tuple[np.ndarray, PointTable]]:
+        """(numbers, points) of the chunks, without what the options leave out."""
+        at = first
+        for table in self._tables(names, first, count):
+            index = np.arange(at, at + len(table))
+            at += len(table)
+            good, left_out = self._wanted(table)
+            for why, number in left_out.items():
+                self._left_out[why] += number
+            if sum(left_out.values()):
+                index, table = index[good], table.rows(good)
+            yield index, table.rows(slice(None), names)
+
+    def _wanted(self, table: PointTable) -> tuple[np.ndarray, dict[str, int]]:
+        good, left_out = np.ones(len(table), bool), {}
+        if self.options.bounds is not None:
+            world, bounds = table.world(), np.reshape(self.options.bounds, (2, 3))
+            good = ((world >= bounds[0]) & (world <= bounds[1])).all(axis=1)
+            left_out["outside of the bounds"] = int((~good).sum())
+        if self.options.drop_withheld:
+            withheld = good & (table.attributes["withheld"] != 0)
+            left_out["withheld"] = int(withheld.sum())
+            good &= ~withheld
+        return good, left_out
+
+    def _tables(
+        self, names: Sequence[str], first: int = 0, count: int | None = None
+    ) -> Iterator[PointTable]:
+        """Chunks of all files, decoded ahead by a thread."""
+        ready: queue.Queue[Any] = queue.Queue(AHEAD)
+        stop = threading.Event()
+        wanted = tuple(names)
+        if self.options.drop_withheld and "withheld" not in wanted:
+            wanted += ("withheld",)
+
+        def put(item: object) -> bool:
+            while not stop.is_set():
+                with contextlib.suppress(queue.Full):
+                    ready.put(item, timeout=0.1)
+                    return True
+            return False
+
+        def read() -> None:
+            left, skip = self.points - first if count is None else count, first
+            try:
+                for reader in self.readers:
+                    begin, skip = min(skip, reader.count), max(skip - reader.count, 0)
+                    if begin == reader.count or not left:
+                        continue
+                    for table in reader.chunks(self.options.chunk, begin, wanted):
+                        table, left = table.rows(slice(0, left)), left - min(left, len(table))
+                        if not put(table):
+                            return
+                        if not left:
+                            break
+                put(None)
+            except BaseException as error:
+                put(error)
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        try:
+            while True:
+                start = time.perf_counter()
+                item = ready.get()
+                self._waited += time.perf_counter() - start
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _union(boxes: Iterable[np.ndarray | None]) -> np.ndarray | None:
+    found = [box for box in boxes if box is not None]
+    return np.stack([np.min(found, axis=0)[0], np.max(found, axis=0)[1]]) if found else None

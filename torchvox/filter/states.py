@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of the voxels of some points, as tables that may be merged in any order.
+
+A state is a list of tables, each a dictionary of columns with rows that ascend by `key`:
+
+    voxels  a row a voxel: key; sums: int64 words, the number of points first; least: codes of
+            minima; for each pick its score, the index of its point, the bytes of its columns
+    votes   for each column of which the most frequent value is taken, a row for each value in a
+            voxel: key, code of the value, count
+
+Every word is the result of integer additions or of a minimum. So the same points give the same bits
+however they are split, merged or spread over devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import torchvox
+from torchvox._errors import WrongUseError
+from torchvox.data.counter_random import mix
+from torchvox.filter.policy import NORMALS, REAL_POINT
+from torchvox.io import PointTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchvox.filter.lattice import Lattice
+
+    State = list[dict[str, Tensor]]
+
+NONE = torch.iinfo(torch.int64).max  # the code of no value
+LARGE_INT, LARGE_FLOAT = 2**32, 2.0**31  # sums of values from here on may leave 64 bits
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the points, flat: [N, k]. The coordinates have no name."""
+
+    name: str
+    type: np.dtype
+    rule: str
+    none: np.ndarray | None  # [k] values that stand for "none"
+
+    @property
+    def width(self) -> int:
+        return int(np.prod(self.type.shape))
+
+    @property
+    def floats(self) -> bool:
+        return self.type.base.kind == "f"
+
+    def values(self, table: PointTable) -> np.ndarray:
+        stored = table.attributes[self.name] if self.name else table.xyz
+        return stored.reshape(len(table), self.width)
+
+    def missing(self, values: np.ndarray) -> np.ndarray | None:
+        """Where there is no value [N, k]; None: nowhere."""
+        found = None if self.none is None else values == self.none
+        if self.floats:
+            nan = np.isnan(values)
+            found = nan if found is None else found | nan
+        return found
+
+    def fill(self, values: np.ndarray, where: np.ndarray) -> np.ndarray:
+        """Put what stands for "none" where there is no value."""
+        none = self.none if self.none is not None else np.nan if self.floats else None
+        return values if none is None or not where.any() else np.where(where, none, values)
+
+
+class Reduction:
+    """How points of one kind become states, and states points again.
+
+    schema: columns and lattice of the points. rules: name -> rule, of `rules_of`. keep: which
+    point a voxel becomes. no_data: name -> values [k] that stand for "none".
+    """
+
+    def __init__(
+        self,
+        schema: PointTable,
+        lattice: Lattice,
+        rules: Mapping[str, str],
+        keep: str,
+        seed: int,
+        no_data: Mapping[str, np.ndarray],
+    ) -> None:
+        self.schema, self.lattice, self.keep, self.seed = schema, lattice, keep, seed
+        columns = [
+            Column(name, type_, rules[name], no_data.get(name))
+            for name, type_ in schema.columns.items()
+        ]
+        xyz_rule = "mean" if keep == "centroid" else "center"
+        kind = np.dtype((schema.xyz.dtype.newbyteorder("="), (3,)))
+        xyz = Column("", kind, "representative" if keep in REAL_POINT else xyz_rule, None)
+        self.columns = [xyz, *columns]
+        summed = self._with("mean", "unit_mean", "sum")
+        self.ints = [c for c in summed if not c.floats]
+        self.floats = [c for c in summed if c.floats]
+        self.counted = [
+            c for c in self.columns if c.rule == "count" or (c in self.ints and c.none is not None)
+        ]
+        self.least = self._with("min", "max")
+        self.picks = [[c] for c in self._with("first", "last")]
+        if given := self._with("representative"):
+            self.picks.append(given)
+        self.votes = self._with("majority")
+
+    def _with(self, *rules: str) -> list[Column]:
+        return [c for c in self.columns if c.rule in rules]
+
+    # ---- points to a state ----------------------------------------------------------------------
+
+    def state(
+        self, table: PointTable, keys: Tensor, index: Tensor, scores: np.ndarray | None = None
+    ) -> State:
+        """That of points in the cells `keys` [N] with the numbers `index` [N].
+
+        scores: [N] float64, to keep the point with the lowest one.
+        Raises WrongUseError for values that cannot be added up.
+        """
+        if bool((keys < 0).any()):
+            good = keys >= 0
+            kept = good.cpu().numpy()
+            table, keys, index = table.rows(kept), keys[good], index[good]
+            scores = None if scores is None else scores[kept]
+        groups = Groups(keys, 3 * self.lattice.bits)
+        device = keys.device
+        sums = [groups.sizes[:, None]]
+        if self.ints or self.counted:
+            sums.append(groups.sum(_tensor(self._int_values(table), device)))
+        if self.floats:
+            values = np.concatenate([_addends(c, c.values(table)) for c in self.floats], axis=1)
+            sums.append(groups.sum(_tensor(values, device)))
+        voxels = {"key": groups.keys, "sums": torch.cat(sums, dim=1)}
+        if self.least:
+            codes = np.concatenate([_codes(c, c.values(table)) for c in self.least], axis=1)
+            voxels["least"] = groups.least(_tensor(codes, device))
+        for i, columns in enumerate(self.picks):
+            score, order = self._score(columns[0].rule, columns, table, index, keys, scores)
+            at = groups.first if score is None else groups.winner(score, order)
+            rows = at.cpu().numpy()
+            held = [np.ascontiguousarray(c.values(table)[rows]).view(np.uint8) for c in columns]
+            voxels[f"score{i}"] = torch.zeros_like(at) if score is None else score[at]
+            voxels[f"index{i}"] = order[at]
+            voxels[f"bytes{i}"] = _tensor(np.concatenate(held, axis=1), device)
+        state = [voxels]
+        for column in self.votes:
+            codes = _tensor(_codes(column, column.values(table))[:, 0], device)
+            valid = codes != NONE
+            ones = torch.ones_like(codes[valid])
+            state.append(_counted(keys[valid], groups.row[valid], codes[valid], ones))
+        return state
+
+    def _int_values(self, table: PointTable) -> np.ndarray:
+        columns = [_addends(c, c.values(table)) for c in self.ints]
+        for c in self.counted:
+            values = c.values(table)
+            missing = c.missing(values)
+            columns.append(np.ones(values.shape, np.int32) if missing is None else ~missing)
+        small = all(v.dtype.itemsize < 4 or v.dtype == np.int32 for v in columns)
+        kind = np.int32 if small else np.int64
+        return np.concatenate([v.astype(kind, copy=False) for v in columns], axis=1)
+
+    def _score(
+        self,
+        rule: str,
+        columns: Sequence[Column],
+        table: PointTable,
+        index: Tensor,
+        keys: Tensor,
+        scores: np.ndarray | None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """(score, order): the point with the lowest of both is taken; None: all scores are 0."""
+        if rule in ("first", "last"):
+            missing = columns[0].missing(columns[0].values(table))
+            order = index if rule == "first" else ~index
+            if missing is None and rule == "first":
+                return None, order
+            gone = np.zeros(len(table), bool) if missing is None else missing.all(axis=1)
+            return _tensor(gone.astype(np.int64), keys.device), order
+        if self.keep == "random":
+            return mix(mix(torch.full_like(index, self.seed)) + index), index
+        if self.keep == "nearest_center":
+            scores = square_distance(table.world(), self.lattice.centers(keys))
+        return (None if scores is None else _tensor(_ordered(scores), keys.device)), index
+
+    def empty(self) -> State:
+        """The state of no points."""
+        none = torch.zeros(0, dtype=torch.int64)
+        return self.state(self.schema, none, none)
+
+    # ---- states to one --------------------------------------------------------------------------
+
+    def merged(self, states: Sequence[State]) -> State:
+        """The state of the points of all."""
+        if len(states) == 1:
+            return states[0]
+        tables = [
+            {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+            for parts in zip(*states, strict=True)
+        ]
+        return self.regrouped(tables)
+
+    def regrouped(self, tables: State) -> State:
+        """Rows of equal keys made one."""
+        bits = 3 * self.lattice.bits
+        voxels = tables[0]
+        groups = Groups(voxels["key"], bits)
+        made = {"key": groups.keys, "sums": groups.sum(voxels["sums"])}
+        if self.least:
+            made["least"] = groups.least(voxels["least"])
+        for i in range(len(self.picks)):
+            at = groups.winner(voxels[f"score{i}"], voxels[f"index{i}"])
+            made |= {f"{name}{i}": voxels[f"{name}{i}"][at] for name in ("score", "index", "bytes")}
+        votes = [
+            _counted(t["key"], Groups(t["key"], bits).row, t["code"], t["count"])
+            for t in tables[1:]
+        ]
+        return [made, *votes]
+
+    # ---- a state to points ----------------------------------------------------------------------
+
+    def points(self, state: State, level: Tensor | None = None) -> PointTable:
+        """One point a voxel, in the order of the keys. level: [R], of adaptive cells."""
+        voxels = state[0]
+        host = {name: column.cpu().numpy() for name, column in voxels.items()}
+        made = {c.name: values for c, values in self._sums(voxels["sums"])}
+        at = 0
+        for c in self.least:
+            codes = host["least"][:, at : at + c.width]
+            at += c.width
+            values = _values(~codes if c.rule == "max" else codes, c.type.base)
+            made[c.name] = c.fill(values, codes == NONE)
+        for i, columns in enumerate(self.picks):
+            at = 0
+            for c in columns:
+                end = at + c.width * c.type.base.itemsize
+                held = np.ascontiguousarray(host[f"bytes{i}"][:, at:end])
+                made[c.name] = held.view(c.type.base).reshape(len(held), c.width)
+                at = end
+        for c, table in zip(self.votes, state[1:], strict=True):
+            made[c.name] = self._winners(c, voxels["key"], table)
+        attributes = {}
+        for c in self.columns[1:]:
+            if c.rule != "drop":
+                values = made[c.name].reshape(len(host["key"]), *c.type.shape)
+                attributes[c.name] = values.astype(c.type.base, copy=False)
+        for three in NORMALS:
+            if all(c.rule == "unit_mean" for c in self.columns if c.name in three):
+                _normalize(attributes, three)
+        if level is not None:
+            attributes["level"] = level.cpu().numpy().astype(np.uint8)
+        if self.keep == "center":
+            made[""] = self._on_lattice(
+                self.lattice.centers(voxels["key"], 0 if level is None else level)
+            )
+        kind = self.columns[0].type.base
+        made[""] = made[""].astype(kind, copy=False)
+        schema = self.schema
+        return PointTable(
+            made[""],
+            attributes,
+            schema.scale,
+            schema.offset,
+            schema.crs,
+            schema.unit,
+            schema.source,
+        )
+
+    def _sums(self, sums: Tensor) -> Any:
+        """(column, values [R, k]) of all that is added up or counted."""
+        number = sums[:, :1]
+        at, counts = 1 + sum(c.width for c in self.ints), {}
+        for c in self.counted:
+            counts[c.name] = sums[:, at : at + c.width]
+            at += c.width
+            if c.rule == "count":
+                yield c, _fitting(c, counts[c.name].cpu().numpy())
+        first_float, at = at, 1
+        for c in self.ints:
+            words, n = sums[:, at : at + c.width], counts.get(c.name, number)
+            at += c.width
+            gone = (n == 0).expand_as(words).cpu().numpy()
+            if c.rule == "sum":
+                values = _fitting(c, words.cpu().numpy())
+            else:
+                means = [
+                    torchvox.voxel_mean_of_sums(
+                        words[:, k : k + 1].contiguous(),
+                        n[:, min(k, n.shape[1] - 1)].contiguous(),
+                        torch.int64,
+                    )
+                    for k in range(c.width)
+                ]
+                values = torch.cat(means, dim=1).cpu().numpy()
+            yield c, c.fill(values, gone)
+        at = first_float
+        for c in self.floats:
+            words = sums[:, at : at + 3 * c.width].contiguous()
+            at += 3 * c.width
+            if c.rule == "sum":
+                whole, part = (words[:, k::3].double() for k in range(2))
+                values = (whole + part * 2.0**-32).cpu().numpy()
+                gone = (words[:, 2::3] == 0).cpu().numpy()
+                values = np.where(gone, np.nan, values)
+            else:
+                kind = torch.from_numpy(np.zeros(0, c.type.base)).dtype
+                means = torchvox.voxel_mean_of_sums(words, number[:, 0].contiguous(), kind)
+                values = means.cpu().numpy()
+            yield c, c.fill(values, np.isnan(values))
+
+    def _winners(self, column: Column, keys: Tensor, votes: dict[str, Tensor]) -> np.ndarray:
+        """The most frequent value of each voxel, the smallest of such [R, 1]."""
+        codes = torch.full_like(keys, NONE)
+        if len(votes["key"]):
+            groups = Groups(votes["key"], 3 * self.lattice.bits)
+            at = groups.winner(-votes["count"], votes["code"])
+            codes[torch.searchsorted(keys, groups.keys)] = votes["code"][at]
+        found = codes.cpu().numpy()[:, None]
+        return column.fill(_values(found, column.type.base), found == NONE)
+
+    def _on_lattice(self, world: np.ndarray) -> np.ndarray:
+        if self.schema.scale is None:
+            return world
+        steps = np.rint((world - self.schema.offset) / self.schema.scale)
+        if not (np.abs(steps) < 2**31).all():
+            raise WrongUseError("the center of a cell needs more than 32 bits at the file's scale")
+        return steps
+
+
+class Groups:
+    """Rows of equal keys [N] int64 of `bits` bits, in ascending order."""
+
+    def __init__(self, keys: Tensor, bits: int) -> None:
+        found = torchvox.voxel_group(keys, key_bits=max(bits, 1), order="key")
+        self.rows = int(found.counts[0])
+        self.keys = found.row_keys[: self.rows].clone()
+        self.row = found.point_voxel.long()
+        self._offsets, self._perm = found.offsets[: self.rows + 1], found.perm
+        self.sizes = self._offsets.diff().long()
+
+    @property
+    def first(self) -> Tensor:
+        """The lowest place of each row."""
+        return self._perm[self._offsets[:-1].long()].long()
+
+    def sum(self, values: Tensor) -> Tensor:
+        return torchvox.voxel_sum(values, self._offsets, self._perm)
+
+    def least(self, codes: Tensor) -> Tensor:
+        """The minimum of each column of codes [N, L] int64."""
+        columns = [
+            torch.full_like(self.keys, NONE).scatter_reduce_(0, self.row, column, "amin")
+            for column in codes.T
+        ]
+        return torch.stack(columns, dim=1)
+
+    def winner(self, score: Tensor, order: Tensor) -> Tensor:
+        """The place of the lowest (score, order) of each row."""
+        best = self.least(score[:, None])[:, 0]
+        among = torch.where(score == best[self.row], order, NONE)
+        lowest = self.least(among[:, None])[:, 0]
+        (places,) = torch.where(among == lowest[self.row])
+        return torch.empty_like(self.keys).scatter_(0, self.row[places], places)
+
+
+def square_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of rows of three, float64."""
+    d = a - b
+    return (d[:, 0] * d[:, 0] + d[:, 1] * d[:, 1]) + d[:, 2] * d[:, 2]
+
+
+def _tensor(values: np.ndarray, device: torch.device) -> Tensor:
+    values = np.require(values, requirements="CW")
+    return torch.from_numpy(values).to(device)
+
+
+def _counted(keys: Tensor, row: Tensor, codes: Tensor, counts: Tensor) -> dict[str, Tensor]:
+    """Counts of equal (key, code), ascending; row: numbers of the keys in their order."""
+    if not len(keys):
+        return {"key": keys, "code": codes, "count": counts}
+    low, span = codes.min(), int(codes.max()) - int(codes.min()) + 1
+    if span < 1 << 31:
+        number = codes - low
+    else:
+        values, number = torch.unique(codes, return_inverse=True)
+        span = len(values)
+    pairs = Groups(row * span + number, (int(row.max() + 1) * span).bit_length())
+    return {
+        "key": keys[pairs.first],
+        "code": codes[pairs.first],
+        "count": pairs.sum(counts[:, None])[:, 0],
+    }
+
+
+def _addends(column: Column, values: np.ndarray) -> np.ndarray:
+    """Values to add up, nothing where there is none. Raises WrongUseError for too large ones."""
+    missing = column.missing(values)
+    if column.floats:
+        values = values.astype(np.float64)
+        if missing is not None:
+            values[missing] = np.nan
+        with np.errstate(invalid="ignore"):
+            large = (np.abs(values) >= LARGE_FLOAT) & (np.abs(values) < np.inf)
+    else:
+        values = values if missing is None else np.where(missing, values.dtype.type(0), values)
+        if values.dtype.itemsize < 8:
+            return values
+        large = (values >= LARGE_INT) | (values <= -LARGE_INT)
+    if large.any():
+        most = "2^31" if column.floats else "2^32"
+        name = column.name or "a coordinate"
+        raise WrongUseError(
+            f"{name} is {values[large][0]}, and values of {most} or more cannot be added up: "
+            f"choose another rule, as --policy {name}=min"
+        )
+    return values
+
+
+def _codes(column: Column, values: np.ndarray) -> np.ndarray:
+    """int64 in the order of the values; in the opposite one for "max"; NONE where there is none."""
+    missing = column.missing(values)
+    codes = _ordered(values)
+    codes = ~codes if column.rule == "max" else codes
+    return codes if missing is None else np.where(missing, NONE, codes)
+
+
+def _ordered(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "f":
+        bits = (values.astype(np.float64) + 0.0).view(np.int64)
+        return bits ^ ((bits >> 63) & NONE)
+    if values.dtype == np.uint64:
+        return values.view(np.int64) ^ np.iinfo(np.int64).min
+    return values.astype(np.int64)
+
+
+def _values(codes: np.ndarray, kind: np.dtype) -> np.ndarray:
+    """The inverse of _ordered."""
+    if kind.kind == "f":
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (codes ^ ((codes >> 63) & NONE)).view(np.float64).astype(kind)
+    if kind == np.uint64:
+        return (codes ^ np.iinfo(np.int64).min).view(np.uint64)
+    return codes.astype(kind)
+
+
+def _fitting(column: Column, values: np.ndarray) -> np.ndarray:
+    if column.type.base.kind in "iu" and len(values):
+        limits = np.iinfo(column.type.base)
+        low, high = int(values.min()), int(values.max())
+        if low < limits.min or high > limits.max:
+            raise WrongUseError(
+                f"{column.rule} of {column.name} reaches {high if high > limits.max else low}, "
+                f"which {column.type.base} does not hold: choose another rule"
+            )
+    return values
+
+
+def _normalize(attributes: dict[str, np.ndarray], names: Sequence[str]) -> None:
+    """Three columns over their length, in float64; where that is 0 they stay."""
+    if not attributes.keys() >= set(names):
+        return
+    x, y, z = (attributes[name].astype(np.float64) for name in names)
+    with np.errstate(over="ignore", invalid="ignore"):
+        length = np.sqrt((x * x + y * y) + z * z)
+        length = np.where(length == 0, 1, length)
+    for name, values in zip(names, (x, y, z), strict=True):
+        attributes[name] = (values / length).astype(attributes[name].dtype)
