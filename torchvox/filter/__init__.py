@@ -4,11 +4,12 @@
 from torchvox.filter.accumulator import VoxelAccumulator
 from torchvox.filter.job import FilterJob, FilterOptions
 from torchvox.filter.lattice import OutsideFrameError
-from torchvox.filter.memory import downsample
+from torchvox.filter.memory import ORIGINS, downsample
 from torchvox.filter.policy import KEEP, RULES
 
 __all__ = [
     "KEEP",
+    "ORIGINS",
     "RULES",
     "FilterJob",
     "FilterOptions",

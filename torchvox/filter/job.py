@@ -118,7 +118,7 @@ class FilterJob:
         return VoxelAccumulator(
             schema,
             self.options.voxel_size,
-            **{**self._options(self._header_box() if box is None else box), **options},
+            **{**self._options(self.box if box is None else box), **options},
         )
 
     def plan(self) -> dict[str, Any]:
@@ -162,7 +162,9 @@ class FilterJob:
         found = (none, none) if first is None else (low, first)
         return origin_of(origin, self.options.voxel_size, *found)
 
-    def _header_box(self) -> np.ndarray | None:
+    @cached_property
+    def box(self) -> np.ndarray | None:
+        """Lowest and highest world coordinates of the points, as the headers say [2, 3]."""
         box = _union(reader.box for reader in self.readers)
         if box is not None and self.options.bounds is not None:
             bounds = np.reshape(self.options.bounds, (2, 3))
@@ -214,6 +216,7 @@ class FilterJob:
             "output": str(target),
             "voxels": voxels,
             "voxel_size": list(options.voxel_size),
+            "unit": self.readers[0].schema.unit,
             "dropped": {why: number for why, number in dropped.items() if number},
             "exact_cells": cells.exact_cells,
             "device": options.device,
@@ -243,9 +246,7 @@ class FilterJob:
         cells = stack.enter_context(self.accumulator(**options))
         scores = None
         if self.options.keep == "nearest_centroid":
-            given = means_only(self._options(None)) | {
-                "box": options.get("box", self._header_box())
-            }
+            given = means_only(self._options(None)) | {"box": options.get("box", self.box)}
             schema = self.readers[0].schema.rows(slice(0, 0), ())
             means = VoxelAccumulator(schema, self.options.voxel_size, **given)
             for index, table in self._chunks(()):
