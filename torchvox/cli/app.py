@@ -27,6 +27,7 @@ from torchvox.cli import (
     predict,
     sample,
     train,
+    view,
     voxelize,
 )
 from torchvox.cli.work import sentence
@@ -94,7 +95,9 @@ app = typer.Typer(
     add_completion=False,
 )
 _command: Callable[..., None]
-for _command in (demo.demo, info.info, voxelize.voxelize, sample.sample, bev.bev, train.train):
+for _command in (demo.demo, info.info, view.view):
+    app.command()(_command)
+for _command in (voxelize.voxelize, sample.sample, bev.bev, train.train):
     app.command()(_command)
 app.command("eval")(evaluate.evaluate)
 for _command in (predict.predict, detect.detect):
