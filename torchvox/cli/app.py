@@ -17,6 +17,7 @@ from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.cli import (
     bench,
     bev,
+    convert,
     demo,
     detect,
     doctor,
@@ -95,7 +96,7 @@ app = typer.Typer(
     add_completion=False,
 )
 _command: Callable[..., None]
-for _command in (demo.demo, info.info, view.view):
+for _command in (demo.demo, info.info, convert.convert, view.view):
     app.command()(_command)
 for _command in (voxelize.voxelize, sample.sample, bev.bev, train.train):
     app.command()(_command)
