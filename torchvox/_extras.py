@@ -12,6 +12,7 @@ EXTRAS = {
     "rich": ("rich", "cli"),
     "yaml": ("PyYAML", "cli"),
     "matplotlib": ("matplotlib", "viz"),
+    "k3d": ("k3d", "view"),
     "laspy": ("laspy", "las"),
     "lazrs": ("lazrs", "las"),
     "pypcd4": ("pypcd4", "pcd"),

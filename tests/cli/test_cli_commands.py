@@ -140,7 +140,7 @@ def test_an_output_read_back_keeps_origin_and_unit(torchvox_cli, tmp_path):
 def test_info_shows_columns_bounds_and_what_is_not_finite(torchvox_cli, scan):
     result = torchvox_cli("info", scan, *KITTI)
     assert result.code == 0, result.err
-    assert "3,000, of which 7 are not finite" in result.out
+    assert "2,993 of 3,000 points: 7 are not finite" in result.out
     assert "intensity" in result.out
 
 
@@ -152,14 +152,14 @@ def test_a_cloud_without_points_is_handled(torchvox_cli, tmp_path, command):
     assert result.code == 0, result.err
 
 
-def test_demo_generates_a_scan_and_draws_five_pictures(torchvox_cli, tmp_path):
+def test_demo_generates_a_scan_and_draws_six_pictures(torchvox_cli, tmp_path):
     for module in ("matplotlib", "yaml"):
         pytest.importorskip(module, reason="the extras cli and viz are not installed")
     result = torchvox_cli("demo", "-n", "64", "--device", "cpu")
     assert result.code == 0, result.err
     for words in ("voxels", "dropped", "out of range", "furthest point samples", "cells", "cpu"):
         assert words in result.out
-    names = {"bev_height", "bev_intensity", "voxel_density", "samples", "overview"}
+    names = {"bev_height", "bev_intensity", "voxel_density", "samples", "overview", "downsample"}
     assert {p.stem for p in (tmp_path / "demo_out").iterdir()} == names
     for path in (tmp_path / "demo_out").iterdir():
         assert min(read_png_size(path)) > 700
@@ -171,7 +171,7 @@ def test_demo_on_a_file_without_intensity_leaves_that_picture_out(torchvox_cli, 
     result = torchvox_cli("demo", "a.npy", "-n", "20", "--device", "cpu", "-o", "pictures")
     assert result.code == 0, result.err
     assert "derived from the points" in result.out
-    names = {"bev_height", "voxel_density", "samples", "overview"}
+    names = {"bev_height", "voxel_density", "samples", "overview", "downsample"}
     assert {p.stem for p in (tmp_path / "pictures").iterdir()} == names
 
 

@@ -13,7 +13,18 @@ from torchvox import _library
 from torchvox._build import BUILD_INFO
 
 LIBRARIES = ["libtorchvox.so", "libtorchvox_kernels.so"]
-EXTRAS = ["typer", "rich", "yaml", "laspy", "lazrs", "pypcd4", "matplotlib", "pytest", "hypothesis"]
+EXTRAS = [
+    "typer",
+    "rich",
+    "yaml",
+    "laspy",
+    "lazrs",
+    "pypcd4",
+    "matplotlib",
+    "k3d",
+    "pytest",
+    "hypothesis",
+]
 
 
 @pytest.fixture

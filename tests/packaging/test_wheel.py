@@ -40,6 +40,7 @@ def test_wheel_is_of_one_python_and_one_platform(wheel):
         r"torchvox/share/cmake/TorchVox/TorchVoxTargets\.cmake",
         r"torchvox/share/cmake/TorchVox/TorchVoxKernelsTargets\.cmake",
         r"torchvox/reference/__init__\.py",
+        r"torchvox/viz/viewer\.html",
         r"torchvox-[^/]*\.dist-info/entry_points\.txt",
         r"torchvox-[^/]*\.dist-info/licenses/LICENSE",
     ],
@@ -69,7 +70,7 @@ from torchvox import _C
 assert not torch.cuda.is_initialized()
 points = torch.tensor([[1.0, 2.0, 0.5], [1.0, 2.0, 1.5]])
 height, counts = torchvox.bev_max_height(points, [0.0, 0.0, 0.0, 4.0, 4.0, 4.0], [4, 4])
-extras = ["typer", "rich", "laspy", "pypcd4", "matplotlib", "lightning", "pydantic", "h5py"]
+extras = ["typer", "rich", "laspy", "pypcd4", "matplotlib", "k3d", "lightning", "pydantic", "h5py"]
 extras = [name for name in extras if importlib.util.find_spec(name)]
 print(json.dumps({"file": torchvox.__file__, "info": _C.build_info(), "extras": extras,
                   "height": height.max().item(), "counts": counts[0].tolist()}))

@@ -17,6 +17,7 @@ from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.cli import (
     bench,
     bev,
+    convert,
     demo,
     detect,
     doctor,
@@ -27,6 +28,7 @@ from torchvox.cli import (
     predict,
     sample,
     train,
+    view,
     voxelize,
 )
 from torchvox.cli.work import sentence
@@ -94,7 +96,9 @@ app = typer.Typer(
     add_completion=False,
 )
 _command: Callable[..., None]
-for _command in (demo.demo, info.info, voxelize.voxelize, sample.sample, bev.bev, train.train):
+for _command in (demo.demo, info.info, convert.convert, view.view):
+    app.command()(_command)
+for _command in (voxelize.voxelize, sample.sample, bev.bev, train.train):
     app.command()(_command)
 app.command("eval")(evaluate.evaluate)
 for _command in (predict.predict, detect.detect):

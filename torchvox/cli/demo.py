@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvox demo: a scan through the three ops, and pictures of what they did."""
+"""torchvox demo: a scan through the ops, and pictures of what they did."""
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ class Results:
     """What the ops gave for one cloud, on the CPU, with their times in ms."""
 
     voxels: Any
+    kept: Any  # of voxel_downsample, of the points inside the range
     density: np.ndarray  # [ny, nx] points per pillar
     idx: np.ndarray  # [S] samples, as rows of the cloud
     covered: str
@@ -98,6 +100,11 @@ def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -
         ),
         device,
     )
+    cube = [size[0]] * 3
+    lower = [math.floor(low / size[0]) for low in point_cloud_range[:3]]
+    kept, times["filter"] = work.timed(
+        lambda: torchvox.voxel_downsample(points[inside], cube, lower=lower, trim=True), device
+    )
     intensity = cloud.column("intensity")
     if intensity is not None:
         at = top[0].cpu().numpy()
@@ -105,6 +112,7 @@ def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -
         intensity = np.where(at < 0, np.nan, intensity[np.maximum(at, 0)]) if known else None
     return Results(
         voxels=voxels,
+        kept=kept,
         density=work.pillar_counts(voxels, (nx, ny)).cpu().numpy(),
         idx=inside[idx.long()].cpu().numpy(),
         covered=work.coverage(dist2, cloud.unit),
@@ -144,6 +152,8 @@ def _draw(cloud: PointCloud, grid: Grid, results: Results, folder: Path) -> list
     if results.intensity is not None:
         intensity = {"intensity": results.intensity, "note": cells, **common}
         figures["bev_intensity"] = viz.intensity_picture(**intensity)
+    if len(results.kept.out):
+        figures["downsample"] = _downsample_picture(cloud, grid, results, viz)
     heading = f"{title}  ·  {len(cloud):,} points"
     figures["overview"] = viz.overview_picture(heading, height, density, samples, intensity)
     paths = []
@@ -151,6 +161,19 @@ def _draw(cloud: PointCloud, grid: Grid, results: Results, folder: Path) -> list
         paths.append(folder / f"{name}.png")
         viz.save(figure, paths[-1])
     return paths
+
+
+def _downsample_picture(cloud: PointCloud, grid: Grid, results: Results, viz: Any) -> Any:
+    inside = (results.voxels.point_voxel >= 0).cpu().numpy()
+    before, after = cloud.points[inside, :3], results.kept.out[:, :3].cpu().numpy()
+    words = ("before", before), ("after voxel_downsample", after)
+    panes = [viz.Pane(f"{when}: {len(xyz):,} points", xyz, xyz[:, 2]) for when, xyz in words]
+    low, high = np.percentile(panes[0].values, (1, 99))
+    scale = viz.Scale(f"z  [{cloud.unit}]", float(low), max(float(high), float(low) + 1e-6))
+    size = f"voxels of {grid.voxel_size[0]:g} {cloud.unit}"
+    note = f"{size}, {len(before) / len(after):,.1f}x fewer points"
+    counts = results.kept.num_points.cpu().numpy()
+    return viz.comparison_picture(panes, cloud_title(cloud), note, scale, counts, cloud.unit)
 
 
 def _report(
@@ -176,6 +199,11 @@ def _report(
         ("scan", "read", source, f"{len(cloud):,} points with {', '.join(cloud.columns)}", *origin),
         ("grid", "", grid.chosen, f"{nx} x {ny} x {nz} voxels of {size} {unit}", f"{spans} {unit}"),
         ("voxelize", "voxelize", voxels, *(dropped or ["dropped none"])),
+        (
+            "filter",
+            "filter",
+            f"{len(results.kept.out):,} points, one a {grid.voxel_size[0]:g} {unit} cube",
+        ),
         ("sample", "sample", f"{len(results.idx):,} furthest point samples", results.covered),
         ("bev", "bev", f"{nx} x {ny} cells, {filled:,} filled"),
         ("pictures", "draw", *map(str, pictures)),

@@ -3,62 +3,200 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from torchvox._errors import short
 from torchvox.cli.options import Layout, cloud_reader
 from torchvox.cli.work import console, for_each
-from torchvox.io import PointCloud, find_clouds, grid_around
+from torchvox.io import PointReader, PointTable, find_clouds, grid_around, open_points
+from torchvox.io.readers import file_errors
+from torchvox.io.table import flat, named
+
+MEDIAN_POINTS = 10_000_000  # up to so many the values are kept, for medians and a range that fits
+LEVELS = 7  # of the table of voxel sizes, from a quarter of the suggested size up
 
 
 def info(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders.")],
     layout: Layout = None,
+    header: Annotated[
+        bool, typer.Option("--header", help="What the header tells, without reading points.")
+    ] = False,
+    voxel_sizes: Annotated[
+        bool, typer.Option("--voxel-sizes", help="How many voxels each size gives.")
+    ] = False,
 ) -> None:
-    """Show points, columns, bounds and origin of point-cloud files."""
+    """Show format, columns, bounds and statistics of point-cloud files."""
     files = find_clouds(paths)
-    read = cloud_reader(files, layout)
+    read = cloud_reader(files, layout, open_points)
     if len(files) == 1:
-        _describe(read(files[0]), files[0])
+        reader = read(files[0])
+        with file_errors(files[0]):
+            _describe(reader, header, voxel_sizes)
         return
-    for_each(files, files, lambda path, _: _line(read(path), path))
+    for_each(files, files, lambda path, _: _line(read(path), header, voxel_sizes))
 
 
-def _describe(cloud: PointCloud, path: Path) -> None:
+def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
     out = console()
-    finite = cloud.finite()
-    table = Table(title=escape(str(path)), title_justify="left", title_style="bold")
+    for name, text in _facts(reader):
+        out.print(f"{name:<10}{escape(text)}", soft_wrap=True)
+    if header:
+        return
+    found = _statistics(reader)
+    table = Table(title=escape(str(reader.path)), title_justify="left", title_style="bold")
     for heading in ("column", "min", "median", "max", "not finite"):
         table.add_column(heading, justify="left" if heading == "column" else "right")
-    for name, values in zip(cloud.columns, cloud.points.T, strict=True):
-        good = values[np.isfinite(values)].astype(np.float64)
-        bounds = (good.min(), np.median(good), good.max()) if len(good) else (np.nan,) * 3
-        table.add_row(escape(name), *(f"{b:,.3f}" for b in bounds), f"{len(values) - len(good):,}")
+    for name, column in found.columns.items():
+        numbers = (column.low, column.median(), column.high)
+        shown = ("-" if v is None else f"{v:,.3f}" for v in numbers)
+        table.add_row(escape(name), *shown, f"{column.missing:,}")
     out.print(table)
-    out.print(f"points    {len(cloud):,}, of which {int((~finite).sum()):,} are not finite")
-    out.print(f"unit      {cloud.unit}")
-    out.print(f"size      {path.stat().st_size:,} bytes")
-    if cloud.origin.any():
-        shift = ", ".join(f"{v:,.4f}" for v in cloud.origin)
-        out.print(
-            f"origin    {shift} (in float64, add it to get the file's coordinates)", soft_wrap=True
-        )
-    if finite.any():
+    out.print(
+        f"finite    {found.finite:,} of {reader.count:,} points: {found.lost:,} are not finite"
+    )
+    if reader.count > MEDIAN_POINTS:
+        out.print(f"medians   are left out above {MEDIAN_POINTS:,} points")
+    if reader.color_depth:
+        out.print(f"colors    {reader.color_depth} bits")
+    if found.finite and reader.count <= MEDIAN_POINTS:
+        cloud = reader.cloud()
         grid = grid_around(cloud)
-        point_cloud_range = ",".join(f"{v:g}" for v in grid.point_cloud_range)
-        out.print(
-            f"derived   --range={point_cloud_range} --voxel-size={grid.voxel_size[0]:g}",
-            soft_wrap=True,
-        )
+        if cloud.origin.any():
+            shift = ", ".join(f"{v:,.4f}" for v in cloud.origin)
+            out.print(f"origin    {shift}: other commands take it off the points", soft_wrap=True)
+        bounds = ",".join(f"{v:g}" for v in grid.point_cloud_range)
+        size = f"--voxel-size={grid.voxel_size[0]:g}"
+        out.print(f"derived   --range={bounds} {size}", soft_wrap=True)
+    if voxel_sizes:
+        out.print(_size_table(reader))
 
 
-def _line(cloud: PointCloud, path: Path) -> str:
-    xyz = cloud.points[cloud.finite(), :3]
-    spans = zip("xyz", xyz.min(axis=0), xyz.max(axis=0), strict=True) if len(xyz) else ()
-    bounds = "  ".join(f"{axis} {low:.1f}..{high:.1f}" for axis, low, high in spans)
-    return f"{path.name}  {len(cloud):,} points  {','.join(cloud.columns)}  {bounds}"
+def _facts(reader: PointReader) -> list[tuple[str, str]]:
+    """What is known without reading points."""
+    schema, box = reader.schema, reader.header_box
+    columns = ", ".join(f"{name} {_type(type_)}" for name, type_ in reader.columns.items())
+    facts = [
+        ("format", _format(reader)),
+        ("points", f"{reader.count:,}"),
+        ("size", f"{reader.path.stat().st_size:,} bytes"),
+        ("columns", f"x y z {_type(schema.xyz.dtype)}{', ' if columns else ''}{columns}"),
+        ("unit", schema.unit),
+    ]
+    if box is not None:
+        spans = zip("xyz", *box, strict=True)
+        text = ", ".join(f"{axis} {low:,.3f} to {high:,.3f}" for axis, low, high in spans)
+        facts.append(("box", text))
+    if schema.scale is not None and schema.offset is not None:
+        scale, offset = (" ".join(f"{v:g}" for v in a) for a in (schema.scale, schema.offset))
+        facts.append(("scale", f"{scale}, offset {offset}"))
+    if reader.crs:
+        facts.append(("crs", _crs_name(reader.crs)))
+    return facts + [("problem", problem) for problem in reader.problems]
+
+
+def _format(reader: PointReader) -> str:
+    source, kind = reader.schema.source, reader.path.suffix[1:].upper()
+    if (points := getattr(source, "point_format", None)) is not None:
+        return f"{kind} {source.head[24]}.{source.head[25]}, point format {points.id}"
+    return f"{kind}, {source.format}" if hasattr(source, "format") else kind
+
+
+def _crs_name(crs: str) -> str:
+    """The first name of a WKT text, or the text."""
+    found = re.match(r'\s*\w+\s*\[\s*"([^"]*)"', crs)
+    return short(found[1] if found else crs)
+
+
+def _type(type_: np.dtype) -> str:
+    return f"{type_.base}{list(type_.shape) if type_.shape else ''}"
+
+
+@dataclass
+class Column:
+    """Statistics of one column; its values while they are few."""
+
+    low: float | None = None
+    high: float | None = None
+    missing: int = 0
+    kept: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, values: np.ndarray, keep: bool) -> None:
+        good = values[np.isfinite(values)]
+        self.missing += len(values) - len(good)
+        if len(good):
+            low, high = float(good.min()), float(good.max())
+            self.low = low if self.low is None else min(self.low, low)
+            self.high = high if self.high is None else max(self.high, high)
+        if keep:
+            self.kept.append(values)
+
+    def median(self) -> float | None:
+        values = np.concatenate(self.kept) if self.kept else np.zeros(0)
+        good = values[np.isfinite(values)].astype(np.float64)
+        return float(np.median(good)) if len(good) else None
+
+
+@dataclass
+class Statistics:
+    columns: dict[str, Column]
+    finite: int = 0
+    lost: int = 0
+
+
+def _statistics(reader: PointReader) -> Statistics:
+    found = Statistics({name: Column() for name in flat(named(reader.schema))})
+    for chunk in reader.chunks():
+        for name, values in flat(named(chunk)).items():
+            found.columns[name].add(values, reader.count <= MEDIAN_POINTS)
+        finite = int(np.isfinite(chunk.world()).all(axis=1).sum())
+        found.finite += finite
+        found.lost += len(chunk) - finite
+    return found
+
+
+def _points(reader: PointReader) -> torch.Tensor:
+    chunks: list[PointTable] = [reader.schema, *reader.chunks(columns=())]
+    return torch.from_numpy(np.concatenate([chunk.world() for chunk in chunks]))
+
+
+def _size_table(reader: PointReader) -> Any:
+    from torchvox.filter import suggest_voxel_size, voxels_by_level
+
+    points = _points(reader)
+    points = points[points.isfinite().all(1)]
+    size = suggest_voxel_size(points)
+    extent = float((points.amax(0) - points.amin(0)).max())
+    finest = max(size / 4, extent / 2**19)  # which 21 bits hold at every level
+    unit = escape(reader.schema.unit)
+    table = Table(title=f"{size:g} {unit} gives a tenth of the points", title_justify="left")
+    for heading in (f"voxel size, {unit}", "voxels", "reduction", "points a voxel"):
+        table.add_column(heading, justify="right")
+    for level, voxels in enumerate(voxels_by_level(points, finest, LEVELS)):
+        ratio = len(points) / voxels
+        reduction = f"{100 - 100 / ratio:.1f} %"
+        table.add_row(f"{finest * 2**level:g}", f"{voxels:,}", reduction, f"{ratio:,.1f}")
+    return table
+
+
+def _line(reader: PointReader, header: bool, voxel_sizes: bool) -> str:
+    with file_errors(reader.path):
+        box = reader.header_box if header else reader.box
+        spans = zip("xyz", *box, strict=True) if box is not None else ()
+        bounds = "  ".join(f"{axis} {low:.1f}..{high:.1f}" for axis, low, high in spans)
+        columns = ",".join(("x", "y", "z", *reader.columns))
+        line = f"{reader.path.name}  {reader.count:,} points  {columns}  {bounds}"
+        if voxel_sizes and not header:
+            from torchvox.filter import suggest_voxel_size
+
+            line += f"  a tenth at {suggest_voxel_size(_points(reader)):g} {reader.schema.unit}"
+        return line

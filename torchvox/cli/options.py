@@ -56,7 +56,11 @@ GridName = Annotated[
 VoxelSize = Annotated[
     str | None,
     typer.Option(
-        metavar="V | X,Y,Z", help="Voxel size, in the unit of the coordinates.", show_default=False
+        "--voxel-size",
+        "--voxel",
+        metavar="V | X,Y,Z",
+        help="Voxel size, in the unit of the coordinates.",
+        show_default=False,
     ),
 ]
 Range = Annotated[
@@ -88,8 +92,10 @@ def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:
     return values
 
 
-def cloud_reader(files: list[Path], layout: str | None) -> Callable[[Path], PointCloud]:
-    """read_cloud for these inputs. Of many, those that name their columns go without --layout.
+def cloud_reader(
+    files: list[Path], layout: str | None, read: Callable[..., Any] = read_cloud
+) -> Callable[[Path], Any]:
+    """`read` for these inputs. Of many, those that name their columns go without --layout.
 
     Raises WrongUseError for a layout that is wrong for all of them.
     """
@@ -99,13 +105,13 @@ def cloud_reader(files: list[Path], layout: str | None) -> Callable[[Path], Poin
                 f"{files[0]}: a .bin file does not say its columns: give --layout, "
                 f"{layout_choices()}"
             )
-        return read_cloud
+        return read
     parse_layout(layout)
     able = [path for path in files if path.suffix.lower() not in NAMED]
     if not able:
         raise WrongUseError(f"{files[0]}: this format names its columns, leave --layout out")
     takers = set([path for path in able if not _holds_columns(path)] or able)
-    return lambda path: read_cloud(path, layout if path in takers else None)
+    return lambda path: read(path, layout if path in takers else None)
 
 
 def _holds_columns(path: Path) -> bool:
@@ -113,7 +119,7 @@ def _holds_columns(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return "columns.npy" in archive.namelist()
-    except Exception:  # a damaged one, or no .npz: read_cloud says what is wrong
+    except Exception:  # a damaged one, or no .npz: its reader says what is wrong
         return False
 
 
@@ -157,12 +163,13 @@ def output_paths(
 ) -> list[Path]:
     """One output path per input: `output` itself for a file, else <output>/<stem>.<kind>.<format>.
 
-    formats: suffixes, as ".npz". file_format: what --format says, as "npz".
+    kind: "" leaves it out of the name. formats: suffixes, as ".npz". file_format: what --format
+    says, as "npz"; "" keeps that of each input.
     Raises WrongUseError for an unknown format, one file for many inputs, or two inputs that would
     write the same file; MissingExtraError for a .png without matplotlib.
     """
     default = "." + file_format.lower().lstrip(".")
-    if default not in formats:
+    if file_format and default not in formats:
         raise WrongUseError(f"--format must be one of {', '.join(f[1:] for f in formats)}")
     suffix = output.suffix.lower()
     one = suffix != "" and not output.is_dir()
@@ -170,14 +177,18 @@ def output_paths(
         require("matplotlib", "to draw pictures")
     if one:
         if suffix not in formats:
-            raise WrongUseError(f"{output}: {kind} are written as {', '.join(formats)}")
+            raise WrongUseError(f"{output}: {kind or 'points'} are written as {', '.join(formats)}")
         if len(inputs) > 1:
             raise WrongUseError(f"{output} is one file, but there are {len(inputs)} inputs")
         check_file(output, "--output")
         return [output]
     if output.exists() and not output.is_dir():
         raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
-    paths = [output / f"{cloud_stem(path)}.{kind}{default}" for path in inputs]
+    middle = f".{kind}" if kind else ""
+    paths = [
+        output / f"{cloud_stem(path)}{middle}{default if file_format else path.suffix.lower()}"
+        for path in inputs
+    ]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise WrongUseError(f"two inputs would both write {twice}: run them one by one")

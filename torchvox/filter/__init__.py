@@ -6,6 +6,7 @@ from torchvox.filter.job import FilterJob, FilterOptions
 from torchvox.filter.lattice import OutsideFrameError
 from torchvox.filter.memory import ORIGINS, downsample
 from torchvox.filter.policy import KEEP, RULES
+from torchvox.filter.sizes import suggest_voxel_size, voxels_by_level
 
 __all__ = [
     "KEEP",
@@ -16,4 +17,6 @@ __all__ = [
     "OutsideFrameError",
     "VoxelAccumulator",
     "downsample",
+    "suggest_voxel_size",
+    "voxels_by_level",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,13 +89,12 @@ class LasReader(PointReader):
             self.plain = tuple(name for name in EXTRA_COLUMNS if name in schema.attributes)
             self.no_data = _no_data(source)
 
-    @cached_property
-    def box(self) -> np.ndarray | None:
-        """That of the header, unless it cannot be right."""
+    @property
+    def header_box(self) -> np.ndarray | None:
         box = np.array([self._header.mins, self._header.maxs], np.float64)
         if self.count and box.any() and np.isfinite(box).all() and (box[0] <= box[1]).all():
             return box
-        return super().box
+        return None
 
     def _table(self, points: Any, names: tuple[str, ...]) -> PointTable:
         stored = points.array

@@ -177,9 +177,16 @@ class PointReader:
         """Text of the coordinate reference system, or None."""
         return self.schema.crs
 
+    @property
+    def header_box(self) -> np.ndarray | None:
+        """The box that the header tells, None without one that can be right."""
+        return None
+
     @cached_property
     def box(self) -> np.ndarray | None:
         """Lowest and highest world coordinates [2, 3] float64, None without points; may read."""
+        if (box := self.header_box) is not None:
+            return box
         boxes = [box for chunk in self.chunks(columns=()) if (box := chunk.box) is not None]
         if not boxes:
             return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.io import binary, las_writer, pcd, ply, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,7 +125,7 @@ def create_points(
     CloudFileError when writing fails, MissingExtraError without the package that the format needs.
     """
     path = Path(path)
-    writer = _writer(path)
+    writer = point_writer(path)
     lattice = {"scale": scale, "offset": offset} if path.suffix.lower() in (".las", ".laz") else {}
     if not lattice and not (scale is None and offset is None):
         raise WrongUseError(f"{path}: scale and offset are those of LAS files")
@@ -139,21 +140,23 @@ def create_points(
         raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
 
 
-def _writer(path: Path) -> Callable[..., PointWriter]:
-    from torchvox.io import binary, las_writer, pcd, ply, text
-
-    writers: dict[str, Callable[..., PointWriter]] = {
-        ".las": las_writer.LasWriter,
-        ".laz": las_writer.LasWriter,
-        ".ply": ply.PlyWriter,
-        ".pcd": pcd.PcdWriter,
-        ".npz": binary.NpzWriter,
-        ".npy": binary.NpyWriter,
-        ".bin": binary.BinWriter,
-        **dict.fromkeys(text.SUFFIXES, text.TextWriter),
-    }
+def point_writer(path: Path) -> Callable[..., PointWriter]:
+    """What writes files of this name. Raises WrongUseError where nothing does."""
     if path.name.lower().endswith(".copc.laz"):
         raise WrongUseError(f"{path}: COPC files are read, not written: write .laz")
-    if path.suffix.lower() not in writers:
-        raise WrongUseError(f"{path}: points are written as {', '.join(writers)}")
-    return writers[path.suffix.lower()]
+    if path.suffix.lower() not in _WRITERS:
+        raise WrongUseError(f"{path}: points are written as {', '.join(_WRITERS)}")
+    return _WRITERS[path.suffix.lower()]
+
+
+_WRITERS: dict[str, Callable[..., PointWriter]] = {
+    ".las": las_writer.LasWriter,
+    ".laz": las_writer.LasWriter,
+    ".ply": ply.PlyWriter,
+    ".pcd": pcd.PcdWriter,
+    ".npz": binary.NpzWriter,
+    ".npy": binary.NpyWriter,
+    ".bin": binary.BinWriter,
+    **dict.fromkeys(text.SUFFIXES, text.TextWriter),
+}
+POINT_SUFFIXES = tuple(_WRITERS)

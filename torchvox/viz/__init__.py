@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of clouds, voxels, views from above, predictions and boxes; they need torchvox[viz]."""
+"""Pictures of clouds, voxels, views from above, predictions and boxes; they need
+torchvox[viz], and pages, which need torchvox[view]."""
 
 from torchvox.viz.boxes import boxes_picture
+from torchvox.viz.comparison import comparison_picture
 from torchvox.viz.pictures import (
     bev_picture,
     density_picture,
@@ -12,12 +14,16 @@ from torchvox.viz.pictures import (
 )
 from torchvox.viz.predictions import Panel, clouds_picture, confusion_picture
 from torchvox.viz.style import save
+from torchvox.viz.viewer import Pane, Scale, viewer_page
 
 __all__ = [
+    "Pane",
     "Panel",
+    "Scale",
     "bev_picture",
     "boxes_picture",
     "clouds_picture",
+    "comparison_picture",
     "confusion_picture",
     "density_picture",
     "height_picture",
@@ -25,4 +31,5 @@ __all__ = [
     "overview_picture",
     "samples_picture",
     "save",
+    "viewer_page",
 ]

@@ -79,10 +79,15 @@ def plan_axes(
 
 
 def color_bar(
-    ax: Axes, shown: ScalarMappable, label: str, extend: str = "neither", log: bool = False
+    ax: Axes | list[Axes],
+    shown: ScalarMappable,
+    label: str,
+    extend: str = "neither",
+    log: bool = False,
 ) -> None:
-    """A slim color bar with its quantity and unit."""
-    bar = ax.figure.colorbar(shown, ax=ax, fraction=0.035, pad=0.015, aspect=38, extend=extend)
+    """A slim color bar, with its quantity and unit, beside the axes."""
+    figure = (ax[0] if isinstance(ax, list) else ax).figure
+    bar = figure.colorbar(shown, ax=ax, fraction=0.035, pad=0.015, aspect=38, extend=extend)
     bar.set_label(label, color=FAINT, fontsize=9)
     bar.ax.tick_params(colors=FAINT, labelsize=8, length=3, width=0.6)
     bar.outline.set_edgecolor(GRID)

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""convert, info and view: what they keep, what they refuse, and what they print."""
+
+import numpy as np
+import pytest
+
+from torchvox.io import PointTable, create_points, open_points
+from torchvox.io.table import join
+
+LATTICE = {"scale": np.full(3, 0.25), "offset": np.array([16.0, -8.0, 0.5])}
+NAMED = (".las", ".laz", ".ply", ".pcd", ".npz", ".xyz", ".txt", ".csv")
+EXTRAS = {".las": "laspy", ".laz": "lazrs", ".pcd": "pypcd4", ".html": "k3d", ".png": "matplotlib"}
+
+
+def write(path, **columns):
+    """90 points on a lattice with a column of each kind that every format holds."""
+    rng = np.random.default_rng(0)
+    colors = {name: rng.integers(0, 256, 90).astype(np.uint16) for name in ("red", "green", "blue")}
+    attributes = {
+        "intensity": rng.integers(0, 60000, 90).astype(np.uint16),
+        "classification": rng.integers(0, 9, 90).astype(np.uint8),
+        "gps_time": np.arange(90) / 4,
+        **colors,
+        **columns,
+    }
+    xyz = rng.integers(-99, 99, (90, 3)).astype(np.int32)
+    made = PointTable(xyz, {k: v for k, v in attributes.items() if v is not None}, **LATTICE)
+    with create_points(path, made) as writer:
+        writer.append(made)
+    return made
+
+
+def read(path, layout=None):
+    reader = open_points(path, layout)
+    return join([reader.schema, *reader.chunks()])
+
+
+def need(suffix):
+    if suffix in EXTRAS:
+        pytest.importorskip(EXTRAS[suffix], reason="its extra is not installed")
+
+
+@pytest.mark.parametrize("suffix", [*NAMED, ".pts", ".npy", ".bin"])
+def test_every_format_holds_every_column_and_back(torchvox_cli, tmp_path, suffix):
+    need(suffix)
+    given = write(tmp_path / "a.npz")
+    there = torchvox_cli("convert", "a.npz", "-o", f"b{suffix}")
+    assert there.code == 0, there.err
+    assert there.out.splitlines() == [
+        "a.npz: 90 points with intensity, classification, gps_time, red, green, blue; "
+        f"dropped: none; wrote b{suffix}"
+    ]
+    layout = () if suffix in NAMED else ("--layout", "x,y,z," + ",".join(given.attributes))
+    assert ("have no names" in there.err) is bool(layout)
+    assert torchvox_cli("convert", f"b{suffix}", "-o", "c.npz", *layout).code == 0
+    back = read(tmp_path / "c.npz")
+    np.testing.assert_array_equal(back.world(), given.world())
+    for name, values in given.attributes.items():
+        np.testing.assert_array_equal(back.attributes[name], values)
+
+
+@pytest.mark.parametrize(
+    ("top", "options", "shift", "words"),
+    [
+        (255, (), 0, "colors of 8 bits in the whole cloud, kept as they are"),
+        (256, (), 8, "colors of 16 bits in the whole cloud, divided by 256"),
+        (255, ("--rgb-depth", "16"), 8, "colors of 16 bits, divided by 256"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".ply", ".pcd"])
+def test_colors_become_8_bits_by_the_whole_cloud(
+    torchvox_cli, tmp_path, suffix, top, options, shift, words
+):
+    need(suffix)
+    blue = np.full(90, 3, np.uint16)
+    blue[89] = top
+    given = write(tmp_path / "a.npz", blue=blue)
+    result = torchvox_cli("convert", "a.npz", "-o", f"b{suffix}", *options)
+    assert result.code == 0 and words in result.err
+    back = read(tmp_path / f"b{suffix}")
+    for name in ("red", "green", "blue"):
+        assert back.columns[name] == np.uint8
+        np.testing.assert_array_equal(back.attributes[name], given.attributes[name] >> shift)
+
+
+def test_a_column_is_lost_only_by_its_name(torchvox_cli, tmp_path):
+    huge = np.arange(90, dtype=np.uint64)
+    write(tmp_path / "a.npz", huge=huge, more=huge)
+    result = torchvox_cli("convert", "a.npz", "-o", "b.ply")
+    assert result.code == 2 and (result.out, (tmp_path / "b.ply").exists()) == ("", False)
+    assert ".ply does not hold huge, more: drop by --policy huge=drop --policy more=drop" in (
+        result.err
+    )
+    drop = ("--policy", "huge=drop", "--policy", "more=drop")
+    result = torchvox_cli("convert", "a.npz", "-o", "b.ply", *drop)
+    assert result.code == 0 and "dropped: huge, more" in result.out
+    assert not {"huge", "more"} & read(tmp_path / "b.ply").columns.keys()
+
+
+def test_a_part_of_a_waveform_is_not_left_out_in_silence(torchvox_cli, tmp_path):
+    laspy = pytest.importorskip("laspy", reason="the extra las is not installed")
+    from torchvox.io.las import WAVES
+
+    made = laspy.create(point_format=4, file_version="1.3")
+    made.x, made.y, made.z = np.arange(12.0).reshape(3, 4)
+    made.write(tmp_path / "a.las")
+    result = torchvox_cli("convert", "a.las", "-o", "b.las", "--policy", "x_t=drop")
+    assert result.code == 2 and "--policy wavepacket_index=drop" in result.err
+    drop = [word for name in WAVES for word in ("--policy", f"{name}=drop")]
+    assert torchvox_cli("convert", "a.las", "-o", "b.las", *drop).code == 0
+    assert read(tmp_path / "b.las").source.point_format.id == 1
+
+
+def test_coordinates_get_a_lattice_near_them(torchvox_cli, tmp_path):
+    need(".laz")
+    xyz = np.random.default_rng(0).normal(0, 9, (50, 3)) + np.array([6e5, 8e6, 3])
+    np.save(tmp_path / "a.npy", xyz)
+    result = torchvox_cli("convert", "a.npy", "-o", "a.laz")
+    assert result.code == 0 and "rounded to steps of 0.001" in result.err
+    np.testing.assert_allclose(read(tmp_path / "a.laz").world(), xyz, atol=0.00051, rtol=0)
+    result = torchvox_cli("convert", "a.npy", "-o", "b.laz", "--scale", "0.5,0.5,0.125")
+    assert (result.code, result.err) == (0, "")
+    assert read(tmp_path / "b.laz").scale.tolist() == [0.5, 0.5, 0.125]
+
+
+def test_a_folder_keeps_names_and_formats_unless_told(torchvox_cli, tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("a.ply", "b.csv"):
+        write(tmp_path / "in" / name, red=None)
+    result = torchvox_cli("convert", "in", "in/b.csv", "-o", "same")
+    assert result.code == 0 and len(result.out.splitlines()) == 2
+    assert sorted(p.name for p in (tmp_path / "same").iterdir()) == ["a.ply", "b.csv"]
+    assert torchvox_cli("convert", "in", "-o", "npz", "--format", "npz").code == 0
+    assert [p.name for p in (tmp_path / "npz").iterdir()] == ["a.npz"]
+    before = (tmp_path / "in" / "a.ply").read_bytes()
+    result = torchvox_cli("convert", "in/a.ply", "-o", "in")
+    result.assert_one_sentence(2, "would replace the file that it is made from")
+    assert (tmp_path / "in" / "a.ply").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("convert", "a.npz", "-o", "b.obj"), ("points are written as .las",)),
+        (("convert", "a.npz", "--format", "e57"), ("--format must be one of las",)),
+        (("convert", "a.npz", "-o", "b.copc.laz"), ("b.copc.laz: COPC files are read",)),
+        (("convert", "a.npz", "-o", "b.ply", "--scale", "1"), ("--scale is for .las",)),
+        (("convert", "a.npz", "-o", "b.las", "--scale", "0"), ("scales must be finite",)),
+        (("convert", "a.npz", "-o", "b.las", "--scale", "1,2"), ("--scale takes 1 or 3",)),
+        (("convert", "a.npz", "-o", "b.csv", "--policy", "nir"), ("NAME=drop", "'nir'")),
+        (("convert", "a.npz", "-o", "b.csv", "--policy", "red=mean"), ("NAME=drop",)),
+        (("convert", "a.npz", "-o", "b.csv", "--policy", "nir=drop"), ("nir", "has intensity")),
+        (("convert", "a.npz", "-o", "b.ply", "--rgb-depth", "12"), ("--rgb-depth",)),
+        (("view", "a.npz", "-o", "a.pdf"), (".html or .png",)),
+        (("view", "a.npz", "--color", "level"), ("--color level: no column level in a.npz",)),
+        (("view", "a.npz", "--color", "beauty"), ("beauty",)),
+        (("view", "a.npz", "--max-points", "0"), ("--max-points",)),
+        (("view", "a.npz", "--voxel", "-1"), ("--voxel-size must be positive",)),
+        (("view", "a.npz", "none.npz"), ("none.npz",)),
+    ],
+)
+def test_wrong_use_writes_nothing(torchvox_cli, tmp_path, arguments, words):
+    for module in ("k3d", "laspy", "matplotlib"):
+        pytest.importorskip(module, reason="its extra is not installed")
+    write(tmp_path / "a.npz")
+    before = set(tmp_path.iterdir())
+    result = torchvox_cli(*arguments)
+    assert result.code == (1 if "none.npz" in arguments else 2) and result.out == ""
+    assert all(word in result.err for word in words), result.err
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_values_that_do_not_fit_name_the_option(torchvox_cli, tmp_path):
+    need(".las")
+    write(tmp_path / "a.npz", intensity=np.full(90, 0.5, np.float32))
+    result = torchvox_cli("convert", "a.npz", "-o", "b.las")
+    result.assert_one_sentence(2, "no room for intensity", "--policy NAME=drop")
+    assert not (tmp_path / "b.las").exists()
+
+
+def test_info_says_what_the_header_tells_and_what_the_points_are(torchvox_cli, tmp_path):
+    need(".las")
+    write(tmp_path / "a.npz", intensity=np.arange(90, dtype=np.uint16))
+    torchvox_cli("convert", "a.npz", "-o", "a.las")
+    lines = dict(
+        line.split(maxsplit=1)
+        for line in torchvox_cli("info", "a.las", "--header").out.splitlines()
+    )
+    assert lines.keys() == {"format", "points", "size", "columns", "unit", "box", "scale"}
+    assert (lines["format"], lines["points"]) == ("LAS 1.4, point format 7", "90")
+    assert "x y z int32, intensity uint16" in lines["columns"]
+    assert lines["scale"] == "0.25 0.25 0.25, offset 16 -8 0.5"
+    whole = torchvox_cli("info", "a.las").out
+    row = next(line for line in whole.splitlines() if "intensity " in line and "│" in line)
+    assert [word.strip() for word in row.split("│")[2:6]] == ["0.000", "44.500", "89.000", "0"]
+    assert "colors    8 bits" in whole
+
+
+def test_info_has_no_median_of_many_points(torchvox_cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchvox.cli.info.MEDIAN_POINTS", 89)
+    write(tmp_path / "a.npz")
+    out = torchvox_cli("info", "a.npz").out
+    assert "medians   are left out above 89 points" in out and "derived" not in out
+    row = next(line for line in out.splitlines() if "gps_time" in line and "│" in line)
+    assert [word.strip() for word in row.split("│")[2:5]] == ["0.000", "-", "22.250"]
+
+
+def test_info_header_reads_no_points(torchvox_cli, tmp_path, monkeypatch):
+    write(tmp_path / "a.npz")
+    monkeypatch.setattr("torchvox.io.table.TableReader._chunks", None)
+    result = torchvox_cli("info", "a.npz", "a.npz", "--header")
+    assert result.code == 0 and len(result.out.splitlines()) == 2, result.err
+    assert torchvox_cli("info", "a.npz", "--header").code == 0
+    assert torchvox_cli("info", "a.npz").code == 1
+
+
+def test_info_counts_voxels(torchvox_cli, tmp_path):
+    points = np.random.default_rng(0).uniform(0, 8, (2000, 3))
+    np.save(tmp_path / "a.npy", points)
+    out = torchvox_cli("info", "a.npy", "--voxel-sizes").out
+    rows = [line.split("│")[1:5] for line in out[out.index("tenth") :].splitlines() if "│" in line]
+    assert len(rows) == 7
+    for size, voxels, reduction, ratio in rows:
+        count = len({*map(tuple, np.floor(points / float(size)).tolist())})
+        assert int(voxels.replace(",", "")) == count
+        assert float(reduction.strip(" %")) == pytest.approx(100 - count / 20, abs=0.051)
+        assert float(ratio.replace(",", "")) == pytest.approx(2000 / count, abs=0.051)
+    both = torchvox_cli("info", "a.npy", "a.npy", "--voxel-sizes").out
+    assert both.count(f"a tenth at {rows[2][0].strip()} m") == 2
+
+
+@pytest.mark.parametrize(
+    ("color", "suffix"),
+    [
+        *((color, ".html") for color in ("rgb", "height", "intensity", "label", "count")),
+        ("rgb", ".png"),
+        ("count", ".png"),
+    ],
+)
+def test_view_writes_two_clouds(torchvox_cli, tmp_path, color, suffix):
+    need(suffix)
+    write(tmp_path / "a.npz")
+    write(tmp_path / "b.npz", red=None, classification=None, count=np.full(90, 7))
+    result = torchvox_cli("view", "a.npz", "b.npz", "--color", color, "-o", f"out/c{suffix}")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == f"a.npz and b.npz: 180 points; wrote out/c{suffix}\n"
+    start = (tmp_path / "out" / f"c{suffix}").read_bytes()[:15]
+    assert start == b"<!doctype html>" if suffix == ".html" else start[1:4] == b"PNG"
+
+
+def test_view_says_how_much_it_shows(torchvox_cli, tmp_path):
+    need(".html")
+    write(tmp_path / "a.npz")
+    xyz = np.random.default_rng(0).normal(0, 9, (30, 3))
+    xyz[3] = np.nan
+    np.save(tmp_path / "b.npy", xyz)
+    options = ("--max-points", "100", "--voxel", "0.5", "--color", "height")
+    result = torchvox_cli("view", "a.npz", "b.npy", *options)
+    assert result.code == 0
+    assert result.err.splitlines() == [
+        "a.npz: 70 of 90 points shown (--max-points)",
+        "b.npy: 1 points are not finite and left out",
+    ]
+    page = (tmp_path / "view.html").read_text()
+    for words in ("a.npz: 70 of 90", "b.npy: 29 of 30", "3.0x fewer points", "voxel size 0.5 m"):
+        assert words in page
+
+
+def test_view_of_nothing_is_refused(torchvox_cli, tmp_path):
+    need(".html")
+    np.save(tmp_path / "a.npy", np.full((5, 3), np.nan))
+    result = torchvox_cli("view", "a.npy")
+    assert result.code == 1 and "a.npy has no finite point to show" in result.err

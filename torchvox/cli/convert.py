@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox convert: points from one format to another, in chunks, with every column."""
+
+from __future__ import annotations
+
+import tempfile
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from torchvox._errors import WrongUseError, short
+from torchvox.cli import options
+from torchvox.cli.work import for_each, note
+from torchvox.io import PointReader, PointTable, create_points, find_clouds, open_points
+from torchvox.io.las import WAVES
+from torchvox.io.las_records import LasSource
+from torchvox.io.table import COLORS, colors_8, flat, named
+from torchvox.io.writers import POINT_SUFFIXES, point_writer
+
+LAS = (".las", ".laz")
+COLORS_8 = (".ply", ".pcd")  # whose readers expect colors of 8 bits
+NAMELESS = (".bin", ".npy", ".pts")
+
+
+class Depth(str, Enum):
+    """Bits of the colors of the input."""
+
+    eight = "8"
+    sixteen = "16"
+    auto = "auto"
+
+
+def convert(
+    paths: options.Inputs,
+    layout: options.Layout = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="S | X,Y,Z", help="Steps of LAS coordinates.", show_default=False),
+    ] = None,
+    rgb_depth: Annotated[
+        Depth,
+        typer.Option(help="Bits of the input's colors, where .ply or .pcd takes 8; auto looks."),
+    ] = Depth.auto,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=drop", help="Leave a column out; repeatable."),
+    ] = None,
+    output: options.Output = options.OUTPUT_FOLDER,
+    file_format: Annotated[
+        str, typer.Option("--format", help="Of the files in a folder.", show_default="the input's")
+    ] = "",
+) -> None:
+    """Convert point clouds between formats, with all columns but those dropped by name."""
+    drop = _dropped(policy or [])
+    steps = None if scale is None else np.array(options.numbers(scale, "--scale", 1, 3))
+    files = find_clouds(paths)
+    targets = options.output_paths(files, output, "", POINT_SUFFIXES, file_format)
+    if steps is not None and not all(target.suffix.lower() in LAS for target in targets):
+        raise WrongUseError("--scale is for .las and .laz outputs")
+    for target in targets:
+        point_writer(target)
+    read = options.cloud_reader(files, layout, open_points)
+    for_each(
+        files, targets, lambda source, target: _one(read(source), target, steps, drop, rgb_depth)
+    )
+
+
+def _dropped(policies: list[str]) -> list[str]:
+    names = []
+    for item in policies:
+        name, _, rule = item.rpartition("=")
+        if not name or rule != "drop":
+            raise WrongUseError(f"--policy takes NAME=drop here, got {item!r}")
+        names.append(name)
+    return names
+
+
+def _one(
+    reader: PointReader, target: Path, scale: np.ndarray | None, drop: list[str], depth: Depth
+) -> str:
+    name, suffix = reader.path.name, target.suffix.lower()
+    for problem in reader.problems:
+        note(f"{name}: {problem}")
+    if unknown := sorted(set(drop) - reader.columns.keys()):
+        held = ", ".join(reader.columns) or "none"
+        raise WrongUseError(f"{name} has no column {short(unknown[0])}: it has {short(held)}")
+    kept = [column for column in reader.columns if column not in drop]
+    like = reader.schema.rows(slice(0, 0), kept)
+    like.path = reader.path
+    bits = _color_bits(reader, suffix, depth) if set(COLORS) <= set(kept) else 0
+    if bits:
+        like = colors_8(like, bits)
+        how = "kept as they are" if bits == 8 else "divided by 256"
+        chosen = " in the whole cloud" if depth is Depth.auto else ""
+        note(f"{name}: colors of {bits} bits{chosen}, {how} for {suffix}")
+    if lost := _unheld(like, target):
+        options_ = " ".join(f"--policy {column}=drop" for column in lost)
+        raise WrongUseError(
+            f"{target}: {suffix} does not hold {', '.join(lost)}: drop by {options_}"
+        )
+    _say_what_changes(reader, like, suffix, scale)
+    offset = None
+    if suffix in LAS and like.scale is None and reader.box is not None:
+        offset = np.floor(reader.box[0])
+    with create_points(target, like, scale=scale, offset=offset) as writer:
+        for chunk in reader.chunks(columns=kept):
+            try:
+                writer.append(colors_8(chunk, bits) if bits else chunk)
+            except WrongUseError as error:
+                raise WrongUseError(f"{error} (--policy NAME=drop leaves a column out)") from None
+    columns = f" with {', '.join(kept)}" if kept else ""
+    return (
+        f"{name}: {reader.count:,} points{columns}; dropped: {', '.join(drop) or 'none'}; "
+        f"wrote {target}"
+    )
+
+
+def _color_bits(reader: PointReader, suffix: str, depth: Depth) -> int:
+    """8 or 16: the bits of colors that must become 8; 0 where they need not."""
+    types = {reader.columns[color] for color in COLORS}
+    whole = all(type_.kind in "iu" for type_ in types)
+    if suffix not in COLORS_8 or types == {np.dtype(np.uint8)} or not whole:
+        return 0
+    return (reader.color_depth or 0) if depth is Depth.auto else int(depth.value)
+
+
+def _unheld(like: PointTable, target: Path) -> list[str]:
+    """The columns that a file of this format refuses, each tried alone."""
+    lost = []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def write(*names: str) -> None:
+            with create_points(Path(folder) / target.name, like.rows(slice(0, 0), names)):
+                pass
+
+        for name in like.attributes:
+            try:
+                write(name)
+            except WrongUseError:
+                lost.append(name)
+    waves = [name for name in like.attributes if name in WAVES]
+    if target.suffix.lower() in LAS and isinstance(like.source, LasSource) and waves != [*WAVES]:
+        lost += waves  # a part of a waveform
+    return lost
+
+
+def _say_what_changes(
+    reader: PointReader, like: PointTable, suffix: str, scale: np.ndarray | None
+) -> None:
+    changes = []
+    if reader.crs and suffix not in (*LAS, ".npz"):
+        changes.append("the coordinate reference system is not kept")
+    if suffix in LAS and like.scale is None and scale is None:
+        changes.append("coordinates are rounded to steps of 0.001 (--scale sets others)")
+    if suffix in NAMELESS and like.attributes and not isinstance(like.source, tuple):
+        changes.append(f"columns have no names, their order is {','.join(flat(named(like)))}")
+    if suffix == ".bin" and (rounded := [n for n, t in like.columns.items() if t.base == "f8"]):
+        changes.append(f"{', '.join(rounded)} are rounded to float32")
+    for change in changes:
+        note(f"{reader.path.name} -> {suffix}: {change}")

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox view: one or two clouds as an offline page or a picture."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+
+import torchvox
+from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._extras import require
+from torchvox.cli import options
+from torchvox.cli.work import milliseconds, note
+from torchvox.filter import suggest_voxel_size
+from torchvox.io import PointReader, open_points
+from torchvox.io.table import COLORS, colors_8
+from torchvox.io.writers import write_whole
+from torchvox.viz import save, style
+from torchvox.viz.comparison import comparison_picture
+from torchvox.viz.viewer import NONE, Pane, Scale, spread, viewer_page
+
+MAX_POINTS = {".html": 1_000_000, ".png": 20_000_000}  # of all panes
+NAMES = {  # of the columns that hold a quantity
+    "intensity": ("intensity",),
+    "label": ("label", "classification"),
+    "level": ("level",),
+    "count": ("count", "num_points"),
+}
+MAPS = {"intensity": style.INTENSITY, "level": style.ORDER, "count": style.DENSITY}
+LABELS = np.array(  # colors of classes, in turn
+    [
+        *((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178)),
+        *((213, 94, 0), (204, 121, 167), (148, 203, 84), (178, 140, 255), (255, 139, 139)),
+    ],
+    np.uint8,
+)
+
+
+class Color(Enum):
+    """What the colors show."""
+
+    rgb = "rgb"
+    height = "height"
+    intensity = "intensity"
+    label = "label"
+    level = "level"
+    count = "count"
+
+
+@dataclass
+class Shown:
+    """Points of a file. columns: [N], name -> values. lost: points that are not finite."""
+
+    reader: PointReader
+    xyz: np.ndarray
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    lost: int = 0
+
+
+def view(
+    cloud: Annotated[Path, typer.Argument(metavar="A", help="A point-cloud file.")],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[B]", help="Another, shown beside it.")
+    ] = None,
+    layout: options.Layout = None,
+    color: Annotated[
+        Color | None, typer.Option("--color", help="What colors show.", show_default="rgb, height")
+    ] = None,
+    max_points: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of all panes together.", show_default="1,000,000; 20,000,000 of .png"
+        ),
+    ] = None,
+    voxel_size: Annotated[
+        float | None,
+        typer.Option(
+            "--voxel-size",
+            "--voxel",
+            help="That of B, for the caption and the histogram.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="An .html page, or a .png picture.")
+    ] = Path("view.html"),
+) -> None:
+    """Show one or two point clouds: a page to turn them in, offline, or a picture."""
+    suffix = output.suffix.lower()
+    if suffix not in MAX_POINTS:
+        raise WrongUseError(f"{output}: views are written as .html or .png")
+    options.check_file(output, "--output")
+    if voxel_size is not None and not 0 < voxel_size < float("inf"):
+        raise WrongUseError(f"--voxel-size must be positive, got {voxel_size:g}")
+    if suffix == ".html":
+        require("k3d", "to write viewers")
+    else:
+        require("matplotlib", "to draw pictures")
+    start = time.perf_counter()
+    files = [cloud] if other is None else [cloud, other]
+    read = options.cloud_reader(files, layout, open_points)
+    readers = [read(path) for path in files]
+    chosen = color or (Color.rgb if _holds(readers[0], Color.rgb) else Color.height)
+    if not any(_holds(reader, chosen) for reader in readers):
+        wanted = " or ".join(NAMES.get(chosen.value, COLORS))
+        raise WrongUseError(f"--color {chosen.value}: no column {wanted} in {files[0]}")
+    limits = _shares([reader.count for reader in readers], max_points or MAX_POINTS[suffix])
+    shown = [_load(*pair, chosen) for pair in zip(readers, limits, strict=True)]
+    if not sum(len(each.xyz) for each in shown):
+        raise TorchvoxError(f"{files[0]} has no finite point to show")
+    values = [_values(each, chosen) for each in shown]
+    panes = [Pane(_caption(each), each.xyz, v) for each, v in zip(shown, values, strict=True)]
+    unit = readers[0].schema.unit
+    scale = None if values[0].ndim == 2 else _scale(chosen, values, unit)
+    facts = [f"voxel size {voxel_size:g} {unit}"] if voxel_size else []
+    if len(readers) == 2 and readers[0].count > readers[1].count > 0:
+        facts.insert(0, f"{readers[0].count / readers[1].count:,.1f}x fewer points")
+    facts.append(f"read in {milliseconds(1e3 * (time.perf_counter() - start))}")
+    title = " and ".join(reader.path.name for reader in readers)
+    if suffix == ".html":
+        page = viewer_page(panes, " · ".join([title, *facts]), scale)
+        write_whole(output, lambda buffer: buffer.write(page))
+    else:
+        counts = _counts(shown, voxel_size)
+        figure = comparison_picture(panes, title, " · ".join(facts), scale, counts, unit)
+        save(figure, output)
+    print(f"{title}: {sum(len(pane.xyz) for pane in panes):,} points; wrote {output}")
+
+
+def _holds(reader: PointReader, color: Color) -> bool:
+    held = reader.columns
+    if color is Color.rgb:
+        return all(name in held and held[name].kind in "iu" for name in COLORS)
+    return color is Color.height or any(name in held for name in NAMES[color.value])
+
+
+def _shares(counts: list[int], limit: int) -> list[int]:
+    """Points of each cloud: half of the limit, and what the other one leaves."""
+    half = limit // len(counts)
+    return [min(n, max(half, limit - (sum(counts) - n))) for n in counts]
+
+
+def _load(reader: PointReader, limit: int, color: Color) -> Shown:
+    """At most `limit` points, of each chunk its share, spread in Morton order."""
+    for problem in reader.problems:
+        note(f"{reader.path.name}: {problem}")
+    names = {name for group in (NAMES.get(color.value, ()), NAMES["count"]) for name in group}
+    wanted = [n for n, t in reader.columns.items() if n in names and not t.shape]
+    rgb = color is Color.rgb and _holds(reader, color)
+    wanted += COLORS if rgb else ()
+    depth = reader.color_depth if rgb else None
+    if depth == 16:
+        note(f"{reader.path.name}: colors of 16 bits in the whole cloud, divided by 256")
+    parts, seen, lost = [], 0, 0
+    for chunk in reader.chunks(columns=wanted):
+        good = np.flatnonzero(np.isfinite(chunk.world()).all(axis=1))
+        lost += len(chunk) - len(good)
+        quota = (seen + len(chunk)) * limit // reader.count - seen * limit // reader.count
+        seen += len(chunk)
+        chunk = chunk.rows(good)
+        part = chunk.rows(spread(chunk.world(), quota))
+        parts.append(colors_8(part, depth) if depth else part)
+    xyz = np.concatenate([part.world() for part in parts] or [np.zeros((0, 3))])
+    columns = {
+        name: np.concatenate([p.attributes[name] for p in parts]) for name in wanted if parts
+    }
+    if len(xyz) + lost < reader.count:
+        note(f"{reader.path.name}: {len(xyz):,} of {reader.count:,} points shown (--max-points)")
+    if lost:
+        note(f"{reader.path.name}: {lost:,} points are not finite and left out")
+    return Shown(reader, xyz, columns, lost)
+
+
+def _caption(shown: Shown) -> str:
+    return f"{shown.reader.path.name}: {len(shown.xyz):,} of {shown.reader.count:,} points"
+
+
+def _values(shown: Shown, color: Color) -> np.ndarray:
+    if color is Color.height:
+        return shown.xyz[:, 2]
+    if color is Color.rgb:
+        if not _holds(shown.reader, color) or not len(shown.xyz):
+            return np.tile(NONE, (len(shown.xyz), 1))
+        return np.stack([shown.columns[name] for name in COLORS], axis=1)
+    found = next((shown.columns[n] for n in NAMES[color.value] if n in shown.columns), None)
+    if color is Color.label:
+        if found is None:
+            return np.tile(NONE, (len(shown.xyz), 1))
+        return LABELS[found.astype(np.int64) % len(LABELS)]
+    return np.full(len(shown.xyz), np.nan) if found is None else found.astype(np.float64)
+
+
+def _scale(color: Color, values: list[np.ndarray], unit: str) -> Scale:
+    """From the first to the 99th percentile of all panes."""
+    known = np.concatenate(values)
+    known = known[np.isfinite(known)]
+    low, high = map(float, np.percentile(known, (1, 99))) if len(known) else (0.0, 1.0)
+    label = f"z  [{unit}]" if color is Color.height else color.value
+    return Scale(label, low, max(high, low + 1e-6), MAPS.get(color.value, style.HEIGHT))
+
+
+def _counts(shown: list[Shown], voxel_size: float | None) -> np.ndarray | None:
+    """Points a voxel [M]: the last cloud's own column, else those of A in voxels of the size given,
+    or of that which gives as many voxels as B has points."""
+    for name in NAMES["count"]:
+        if name in shown[-1].columns:
+            return shown[-1].columns[name]
+    first, last = shown[0], shown[-1]
+    if len(first.xyz) + first.lost < first.reader.count:
+        return None  # of a part they would mislead
+    points = torch.from_numpy(first.xyz)
+    if voxel_size is None:
+        if len(shown) < 2 or not 0 < len(last.xyz) < len(first.xyz):
+            return None
+        voxel_size = suggest_voxel_size(points, len(last.xyz) / len(first.xyz))
+    lower = torch.floor(points.amin(0) / voxel_size).long().tolist()
+    return torchvox.voxel_downsample(
+        points, [voxel_size] * 3, lower=lower, trim=True
+    ).num_points.numpy()
