@@ -21,6 +21,7 @@ from torchvox.cli import (
     demo,
     detect,
     doctor,
+    downsample,
     evaluate,
     exporting,
     importing,
@@ -31,11 +32,11 @@ from torchvox.cli import (
     view,
     voxelize,
 )
-from torchvox.cli.work import sentence
+from torchvox.cli.work import leave, sentence
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.
 CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
-DONE, FAILED, WRONG_USE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 OPAQUE = (LookupError, AttributeError, ArithmeticError)  # whose messages alone say little
 REPORTED = (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError, *OPAQUE)
 
@@ -82,11 +83,6 @@ def _fail(error: object, code: int) -> int:
     return code
 
 
-def _leave(*_: object) -> None:
-    """On SIGTERM: unlike the default it lets temporary files vanish."""
-    raise SystemExit(TERMINATED)
-
-
 app = typer.Typer(
     cls=Group,
     name="torchvox",
@@ -96,7 +92,7 @@ app = typer.Typer(
     add_completion=False,
 )
 _command: Callable[..., None]
-for _command in (demo.demo, info.info, convert.convert, view.view):
+for _command in (demo.demo, info.info, convert.convert, view.view, downsample.downsample):
     app.command()(_command)
 for _command in (voxelize.voxelize, sample.sample, bev.bev, train.train):
     app.command()(_command)
@@ -127,7 +123,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         with contextlib.suppress(ValueError):  # in another thread than the first
-            signal.signal(signal.SIGTERM, _leave)
+            signal.signal(signal.SIGTERM, leave)
     return command.main(
         None if arguments is None else list(arguments), prog_name="torchvox", standalone_mode=False
     )

@@ -30,6 +30,7 @@ DROPS = {  # columns of the counts tensor of voxelize
     5: "out of range",
     6: "not finite",
 }
+TERMINATED = 143  # exit code
 ENOUGH_SECONDS, MOST_RUNS = 0.25, 20  # timing stops at the first of the two
 
 
@@ -114,6 +115,11 @@ def sentence(error: object) -> str:
     if isinstance(error, (LookupError, AttributeError)):  # whose messages alone say nothing
         text = f"{type(error).__name__}: {text} (TORCHVOX_DEBUG=1 shows where)"
     return text
+
+
+def leave(*_: object) -> None:
+    """On SIGTERM: unlike the default it lets temporary files vanish."""
+    raise SystemExit(TERMINATED)
 
 
 def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path], str]) -> None:

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox downsample: lines, outputs, reports, and the same files by processes and by stages."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import DATA
+
+from torchvox.filter import FilterJob, FilterOptions, downsample
+from torchvox.filter.ray import Accumulate, Downsample, file_rows, merge_states, range_rows
+from torchvox.io import PointTable, create_points, open_points
+from torchvox.io.table import join
+
+V = ("--voxel", "0.5")
+
+
+def cloud(points=3000, seed=0, low=0.0):
+    rng = np.random.default_rng(seed)
+    attributes = {
+        "intensity": rng.random(points).astype(np.float32),
+        "label": rng.integers(0, 4, points, np.int32),
+    }
+    return PointTable((low + 6 * rng.random((points, 3))).astype(np.float32), attributes)
+
+
+def write(path, table):
+    with create_points(path, like=table) as writer:
+        writer.append(table)
+    return path
+
+
+def read(path):
+    reader = open_points(path)
+    return join([reader.schema, *reader.chunks()])
+
+
+def same(a, b):
+    assert a.columns == b.columns
+    assert a.xyz.tobytes() == b.xyz.tobytes()
+    for name, values in a.attributes.items():
+        assert values.tobytes() == b.attributes[name].tobytes(), name
+
+
+def test_a_file_becomes_one_point_a_voxel(torchvox_cli, tmp_path):
+    table = cloud()
+    write(tmp_path / "a.ply", table)
+    result = torchvox_cli(
+        "downsample", "a.ply", *V, "-o", "b.ply", "--policy", "label=max", "--report", "r.json",
+        "--trace", "t.npz", "--device", "cpu",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    small, row = downsample(table, 0.5, policy={"label": "max"}, trace=True)
+    same(read(tmp_path / "b.ply"), small)
+    np.testing.assert_array_equal(np.load(tmp_path / "t.npz")["point_voxel"], row)
+    assert result.out.startswith(f"a.ply: 3,000 points -> {len(small):,} voxels of 0.5 m (")
+    assert "dropped: none" in result.out and result.out.endswith("wrote b.ply\n")
+    report = json.loads((tmp_path / "r.json").read_text())
+    (facts,) = report["files"]
+    assert report["schema"] == 1 and facts["points"] == 3000 and facts["voxels"] == len(small)
+    assert facts["output"] == "b.ply" and facts["dropped"] == {} and facts["exact_cells"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_one_bad_file_of_many(torchvox_cli, tmp_path, jobs):
+    (tmp_path / "in").mkdir()
+    for name, seed in (("a", 1), ("c", 2)):
+        write(tmp_path / "in" / f"{name}.ply", cloud(seed=seed))
+    (tmp_path / "in" / "b.ply").write_bytes(b"ply\nformat")
+    arguments = ("downsample", "in", *V, "-o", "out", "--device", "cpu", "--jobs", str(jobs))
+    result = torchvox_cli(*arguments, "--report", "r.json")
+    assert result.code == 1
+    assert [line.split(":")[0] for line in result.out.splitlines()] == ["a.ply", "c.ply"]
+    assert "b.ply" in result.err and "1 of 3 files failed" in result.err
+    found = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert found == ["a.downsampled.ply", "c.downsampled.ply"]
+    for name, seed in (("a", 1), ("c", 2)):
+        same(read(tmp_path / "out" / f"{name}.downsampled.ply"), downsample(cloud(seed=seed), 0.5))
+    facts = json.loads((tmp_path / "r.json").read_text())["files"]
+    assert sum("error" in entry for entry in facts) == 1 and len(facts) == 3
+    (tmp_path / "in" / "b.ply").unlink()
+    times = [path.stat().st_mtime_ns for path in sorted((tmp_path / "out").iterdir())]
+    result = torchvox_cli(*arguments, "--skip-existing")
+    assert result.code == 0 and result.out.count("left out") == 2
+    assert times == [path.stat().st_mtime_ns for path in sorted((tmp_path / "out").iterdir())]
+
+
+def test_many_files_become_one_by_every_way(torchvox_cli, tmp_path):
+    parts = [write(tmp_path / f"{i}.npz", cloud(seed=i, low=2.0 * i)) for i in range(3)]
+    whole = downsample(join([cloud(seed=i, low=2.0 * i) for i in range(3)]), 0.5)
+    arguments = ("downsample", ".", *V, "--merge", "--device", "cpu", "-o")
+    result = torchvox_cli(*arguments, "all.ply")
+    assert result.code == 0, result.err
+    assert result.out.startswith("3 files: 9,000 points -> ")
+    same(read(tmp_path / "all.ply"), whole)
+    (tmp_path / "all.ply").rename(tmp_path / "all.kept")
+    assert torchvox_cli(*arguments, "small.ply", "--memory-limit", "200kB").code == 0
+    assert (tmp_path / "small.ply").read_bytes() == (tmp_path / "all.kept").read_bytes()
+    options = FilterOptions((0.5, 0.5, 0.5))
+    rows = map(Accumulate(tmp_path / "states", options, parts), range_rows(parts, 1234))
+    merge_states(reversed(list(rows)), parts, tmp_path / "staged.ply", options)
+    assert (tmp_path / "staged.ply").read_bytes() == (tmp_path / "all.kept").read_bytes()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".torchvox")]
+
+
+def test_stages_name_outputs_by_input_and_options(tmp_path):
+    path = write(tmp_path / "a.ply", cloud())
+    stage = Downsample(tmp_path / "out", FilterOptions((0.5, 0.5, 0.5)))
+    rows = file_rows([path, tmp_path / "gone.ply"])
+    (first, gone), (again, _) = list(map(stage, rows)), list(map(stage, rows))
+    assert first == again and first["error"] == "" and first["points"] == 3000
+    FilterJob([path], stage.options).run(tmp_path / "b.ply")
+    assert (tmp_path / "b.ply").read_bytes() == Path(first["output"]).read_bytes()
+    assert gone["output"] == "" and "gone.ply" in gone["error"]
+    other = Downsample(tmp_path / "out", FilterOptions((0.25, 0.5, 0.5)))(rows[0])
+    assert other["output"] != first["output"]
+
+
+def test_ray_gives_the_files_of_a_loop(tmp_path):
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    pytest.importorskip("ray.data")
+    paths = [write(tmp_path / f"{i}.ply", cloud(seed=i)) for i in range(2)]
+    options = FilterOptions((0.5, 0.5, 0.5))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        rows = ray.data.from_items(file_rows(paths))
+        found = rows.map(Downsample(tmp_path / "ray", options)).take_all()
+    finally:
+        ray.shutdown()
+    for row in map(Downsample(tmp_path / "loop", options), file_rows(paths)):
+        (other,) = (r for r in found if r["path"] == row["path"])
+        assert Path(other["output"]).read_bytes() == Path(row["output"]).read_bytes()
+
+
+def test_a_dry_run_writes_nothing_and_promises_enough(torchvox_cli, tmp_path):
+    write(tmp_path / "a.ply", cloud())
+    before = set(tmp_path.iterdir())
+    result = torchvox_cli("downsample", "a.ply", *V, "-o", "b.ply", "--dry-run")
+    assert result.code == 0 and set(tmp_path.iterdir()) == before
+    assert "3,000 points, keys of " in result.out and "would write b.ply" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ("--voxel",)),
+        (("--voxel", "0"), ("voxel size", "above 0")),
+        (("--voxel", "1e-9"), ("bits", "voxel size >=")),
+        ((*V, "--policy", "labl=max"), ("labl", "intensity, label")),
+        ((*V, "--policy", "label=median"), ("median", "majority")),
+        ((*V, "--policy", "label"), ("NAME=RULE",)),
+        ((*V, "--adaptive", "4"), ("--adaptive", "LEVELS,MAX_POINTS")),
+        ((*V, "--adaptive", "11,5"), ("levels",)),
+        ((*V, "--keep", "best"), ("best",)),
+        ((*V, "--origin", "middle"), ("--origin",)),
+        ((*V, "--memory-limit", "lots"), ("--memory-limit", "512MiB")),
+        ((*V, "--keep", "nearest_centroid", "--memory-limit", "1MB"), ("nearest_centroid",)),
+        ((*V, "--drop-withheld"), ("withheld",)),
+        ((*V, "-o", "a.ply"), ("a.ply", "replace")),
+        ((*V, "-o", "b.pdf"), ("b.pdf",)),
+        ((*V, "--merge", "-o", "out"), ("--merge", "one file")),
+        ((*V, "--trace", "t.npz", "--memory-limit", "1MB", "-o", "b.ply"), ("trace",)),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_is_written(torchvox_cli, tmp_path, arguments, words):
+    write(tmp_path / "a.ply", cloud(20))
+    before = (tmp_path / "a.ply").read_bytes()
+    torchvox_cli("downsample", "a.ply", *arguments).assert_one_sentence(2, *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ply"]
+    assert (tmp_path / "a.ply").read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_processes_that_are_ended_leave_nothing(tmp_path, end):
+    for i in range(2):
+        write(tmp_path / f"{i}.npz", cloud(400_000, i))
+    command = [sys.executable, "-m", "torchvox", "downsample", tmp_path, "-o", tmp_path / "out"]
+    command += ["--voxel", "0.01", "--jobs", "2", "--device", "cpu"]
+    running = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    while running.poll() is None and not (tmp_path / "out").exists():
+        pass
+    os.kill(running.pid, end)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == (143 if end == signal.SIGTERM else 130), err
+    assert "Traceback" not in err
+    left = [path.name for path in (tmp_path / "out").iterdir()]
+    assert all(not name.startswith(".") for name in left), left
+
+
+def test_an_airborne_tile(torchvox_cli, tmp_path):
+    tile = DATA / "las" / "autzen_trim.laz"
+    if not tile.exists():
+        pytest.skip(f"{tile} is not there")
+    pytest.importorskip("lazrs", reason="the extra las is not installed")
+    result = torchvox_cli("downsample", tile, "--voxel", "5", "-o", "b.laz", "--device", "cpu")
+    assert result.code == 0, result.err
+    assert "110,000 points -> 25,968 voxels of 5 ft (4.2x)" in result.out
+    again = torchvox_cli("downsample", "b.laz", "--voxel", "5", "-o", "c.laz", "--device", "cpu")
+    assert "25,968 points -> 25,968 voxels" in again.out
+    same(read(tmp_path / "b.laz"), read(tmp_path / "c.laz"))
