@@ -38,7 +38,7 @@ class Keep(str, Enum):
     """What a voxel becomes."""
 
     centroid = "centroid"
-    center = "center"
+    middle = "center"
     first = "first"
     nearest_center = "nearest_center"
     nearest_centroid = "nearest_centroid"
@@ -166,8 +166,8 @@ def downsample(
         }
         facts.append(found)
         return (
-            f"{source.name}: {found['points']:,} points, keys of {found['key_bits']} bits from cell "
-            f"{found['lower']}, {found['chunks']} chunks, up to "
+            f"{source.name}: {found['points']:,} points, keys of {found['key_bits']} bits from "
+            f"cell {found['lower']}, {found['chunks']} chunks, up to "
             f"{found['peak_bytes'] / 2**20:,.0f} MiB; would write {target}"
         )
 
