@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import tempfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +25,15 @@ from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.filter.lattice import Lattice
 from torchvox.filter.policy import rules_of
 from torchvox.filter.states import Groups, Reduction
+from torchvox.io.writers import atomic_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import BinaryIO
 
     from torch import Tensor
 
     from torchvox.filter.states import State
     from torchvox.io import PointTable, PointWriter
-
-    Tables = list[dict[str, tuple[Any, ...]]]  # column -> dtype and shape of a row
 
 ABOUT = "state.json"
 WORK = 6  # bytes in use while states are merged, for each byte of them
@@ -92,14 +90,21 @@ class VoxelAccumulator:
         self.schema, self.keep, self.device = schema, keep, torch.device(device)
         self.levels, self.max_points, self.min_points = levels, max_points, min_points
         self.rules = rules_of(schema.columns, keep, policy)
-        self._no_data = {k: v for k, v in (no_data or {}).items() if k in schema.columns}
+        if levels and self.rules.get("level", "drop") != "drop":
+            raise WrongUseError("adaptive cells add a column level, and there is one: drop it")
+        self._no_data = {
+            name: np.asarray(values)
+            for name, values in (no_data or {}).items()
+            if name in schema.columns
+        }
         self._seed = seed
         self._lattice = Lattice.of(schema, voxel_size, origin, box, layout)
         self._framed = box is not None
         self._states: list[State] = []
         self._limit = math.inf if memory_limit is None else memory_limit / WORK
-        self._spill_dir, self._folder = spill_dir, contextlib.ExitStack()
-        self._runs: list[tuple[Path, Tables]] = []
+        self._spill_dir = spill_dir
+        self._home: tempfile.TemporaryDirectory[str] | None = None
+        self._runs: list[Path] = []
         self.points = 0  # given so far
         self.not_finite = 0
 
@@ -134,14 +139,18 @@ class VoxelAccumulator:
                 self.schema, lattice.voxel_size, lattice.origin, box, lattice.layout
             )
             self._framed = True
-        xyz = self._lattice.moved(table)
+        table = table.rows(slice(None))  # in native byte order
+        xyz = self._lattice.moved(table, self.schema)
         keys = self._lattice.keys(xyz, self.device)
-        if index is None or isinstance(index, int):
-            first = self.points if index is None else index
-            index = np.arange(first, first + len(table))
-        numbers = torch.from_numpy(index).to(self.device)
+        numbers = np.asarray(self.points if index is None else index, np.int64)
+        if numbers.ndim == 0:
+            numbers = numbers + np.arange(len(table))
+        if len(numbers) != len(table):
+            raise WrongUseError(f"{len(table)} points need as many numbers, got {len(numbers)}")
         moved = replace(table, xyz=xyz, scale=self.schema.scale, offset=self.schema.offset)
-        state = self._reduction.state(moved, keys, numbers, scores)
+        state = self._reduction.state(
+            moved, keys, torch.from_numpy(numbers).to(keys.device), scores
+        )
         self.points += len(table)
         self.not_finite += int((keys < 0).sum())
         self._add(state)
@@ -153,26 +162,23 @@ class VoxelAccumulator:
         """
         if isinstance(other, VoxelAccumulator):
             self._same_job(other.fingerprint(), "the other accumulator")
-            self.points, self.not_finite = (
-                self.points + other.points,
-                self.not_finite + other.not_finite,
-            )
-            for state in other._parts():
-                self._add(self._on_device(state))
-            return
-        path = Path(other)
-        try:
-            about = json.loads((path / ABOUT).read_text())
-            self._same_job(about["job"], path)
-            state = self._on_device(_mapped(path, about["tables"]))
-            counts = about["points"], about["not_finite"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, WrongUseError):
+            parts, counts = other._parts(), (other.points, other.not_finite)
+        else:
+            path = Path(other)
+            try:
+                about = json.loads((path / ABOUT).read_text())
+                self._same_job(about["job"], path)
+                parts = [_mapped(path, self._reduction.empty())]
+                counts = int(about["points"]), int(about["not_finite"])
+            except WrongUseError:
                 raise
-            raise CloudFileError(
-                f"{path} is not a saved state of a filter: {short(error)}"
-            ) from None
-        self._add(state)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise CloudFileError(
+                    f"{path} is not a saved state of a filter: {short(error)}"
+                ) from None
+        for span in self._spans(parts):
+            for part in parts:
+                self._add(self._on_device(_cut(part, *span)))
         self.points, self.not_finite = self.points + counts[0], self.not_finite + counts[1]
 
     def fingerprint(self) -> dict[str, Any]:
@@ -189,17 +195,16 @@ class VoxelAccumulator:
         """Move what is in memory to disk."""
         if not self._states:
             return
-        if not self._runs:
-            self._spill_dir and Path(self._spill_dir).mkdir(parents=True, exist_ok=True)
-            self._home = Path(
-                self._folder.enter_context(
-                    tempfile.TemporaryDirectory(prefix=".torchvox_", dir=self._spill_dir)
-                )
-            )
-        run = self._home / str(len(self._runs))
-        tables = _write([self._reduction.merged(self._states)], run)
+        merged = self._reduction.merged(self._states)
+        with _explained(self._spill_dir or tempfile.gettempdir()):
+            if self._home is None:
+                if self._spill_dir is not None:
+                    Path(self._spill_dir).mkdir(parents=True, exist_ok=True)
+                self._home = tempfile.TemporaryDirectory(prefix=".torchvox_", dir=self._spill_dir)
+            run = Path(self._home.name) / str(len(self._runs))
+            _write([merged], run)
         self._states = []
-        self._runs.append((run, tables))
+        self._runs.append(run)
 
     def save(self, path: str | Path) -> None:
         """Write the state as a folder for `merge`; it appears whole or not at all.
@@ -209,22 +214,18 @@ class VoxelAccumulator:
         path = Path(path)
         if path.exists():
             raise WrongUseError(f"{path} is there already")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent) as folder:
-                made = Path(folder) / path.name
-                tables = _write(map(self._part, self._spans()), made)
-                about = {"job": self.fingerprint(), "tables": tables}
-                about |= {"points": self.points, "not_finite": self.not_finite}
-                (made / ABOUT).write_text(json.dumps(about))
-                os.replace(made, path)
-        except OSError as error:
-            raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
+        about = {"job": self.fingerprint(), "points": self.points, "not_finite": self.not_finite}
+        with _explained(path), atomic_path(path) as folder:
+            parts = self._parts()
+            _write((self._merged(parts, span) for span in self._spans(parts)), folder)
+            (folder / ABOUT).write_text(json.dumps(about))
 
     def close(self) -> None:
         """Remove what was spilled."""
-        self._folder.close()
         self._states, self._runs = [], []
+        if self._home is not None:
+            self._home.cleanup()
+            self._home = None
 
     def __enter__(self) -> VoxelAccumulator:
         return self
@@ -244,8 +245,9 @@ class VoxelAccumulator:
 
         In parts, each of which fits the memory limit. More points may be added afterwards.
         """
-        for span in self._spans():
-            state, level = self._part(span), None
+        parts = self._parts()
+        for span in self._spans(parts):
+            state, level = self._merged(parts, span), None
             if self.levels:
                 state, level = self._adapted(state)
             number = state[0]["sums"][:, 0]
@@ -258,10 +260,15 @@ class VoxelAccumulator:
 
     def finish_to(self, writer: PointWriter) -> int:
         """Write the result, and return its number of voxels."""
-        return sum(writer.append(part[0]) or len(part[0]) for part in self.finish())
+        voxels = 0
+        for table, *_ in self.finish():
+            writer.append(table)
+            voxels += len(table)
+        return voxels
 
-    def rows_of(self, xyz: np.ndarray, keys: Tensor, level: Tensor | None) -> Tensor:
+    def rows_of(self, table: PointTable, keys: Tensor, level: Tensor | None) -> Tensor:
         """The voxel of each point [N] int32, -1 for none. keys, level: of the result."""
+        xyz = self._lattice.moved(table.rows(slice(None), ()), self.schema)
         found = self._lattice.keys(xyz, self.device)
         row = torch.searchsorted(keys, found, right=True) - 1
         at = row.clamp(min=0)
@@ -305,7 +312,7 @@ class VoxelAccumulator:
     def _same_job(self, other: dict[str, Any], name: object) -> None:
         own = self.fingerprint()
         for key, value in own.items():
-            if other.get(key) != value:
+            if json.dumps(other.get(key)) != json.dumps(value):  # NaN equals itself there
                 raise WrongUseError(
                     f"{name} has the {key} {short(other.get(key))}, this one {short(value)}: only "
                     "states of one job can be merged"
@@ -318,30 +325,28 @@ class VoxelAccumulator:
         return torch.zeros(0, dtype=torch.int64) if self.levels else None
 
     def _parts(self) -> list[State]:
-        return [*self._states, *(_mapped(*run) for run in self._runs)]
+        like = self._reduction.empty()
+        return [*self._states, *(_mapped(run, like) for run in self._runs)] or [like]
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
+    def _spans(self, parts: list[State]) -> Iterator[tuple[int, int]]:
         """Ranges of keys whose rows fit the limit; adaptive cells lie in one each."""
-        parts = self._parts()
         end, step = 1 << 3 * self._lattice.bits, 8**self.levels
-        if math.isinf(self._limit) or not parts:
-            yield 0, end
-            return
-        low = 0
-        while low < end:
-            span = end - low
-            while (
-                span > step
-                and sum(_bytes(_cut(part, low, low + span)) for part in parts) > self._limit
-            ):
-                span = max(step, (span // 2) // step * step)
-            yield low, low + span
-            low += span
+        cuts = [0]
+        tables = [table for part in parts for table in part if len(table["key"])]
+        if tables and not math.isinf(self._limit):
+            third = max(self._limit / 3, 1)  # in the marks of a range, between them, of equal keys
+            marks, weights = [], []
+            for table in tables:
+                row = _bytes([table]) / len(table["key"])
+                every = max(int(third / len(tables) / row), 1)
+                marks.append(table["key"][::every].cpu())
+                weights.append(torch.full(marks[-1].shape, every * row, dtype=torch.float64))
+            keys, order = torch.cat(marks).sort(stable=True)
+            share = (torch.cat(weights)[order].cumsum(0) / third).long()
+            cuts += (keys[1:][share.diff() > 0] // step * step).unique().tolist()
+        yield from pairwise([*dict.fromkeys(cuts), end])
 
-    def _part(self, span: tuple[int, int]) -> State:
-        parts = self._parts()
-        if not parts:
-            return self._reduction.empty()
+    def _merged(self, parts: list[State], span: tuple[int, int]) -> State:
         return self._reduction.merged([self._on_device(_cut(part, *span)) for part in parts])
 
     def _adapted(self, state: State) -> tuple[State, Tensor]:
@@ -386,39 +391,37 @@ def _search(keys: Tensor, key: int) -> int:
     return int(torch.searchsorted(keys, torch.tensor(key, device=keys.device), right=True))
 
 
-def _write(states: Iterable[State], folder: Path) -> Tables:
-    """A folder with the bytes of each column; says what they are."""
+def _write(states: Iterable[State], folder: Path) -> None:
+    """A folder with the bytes of each column, of one state after the other."""
     folder.mkdir()
-    tables: Tables = []
-    with contextlib.ExitStack() as stack:
-        files: dict[tuple[int, str], BinaryIO] = {}
-        for state in states:
-            for i, table in enumerate(state):
-                if i == len(tables):
-                    tables.append({})
-                for name, column in table.items():
-                    if name not in tables[i]:
-                        file = stack.enter_context((folder / f"{name}.{i}").open("wb"))
-                        values = column.cpu().numpy()
-                        tables[i][name] = (values.dtype.str, *values.shape[1:])
-                        files[i, name] = file
-                    files[i, name].write(column.cpu().contiguous().numpy())
-    return tables
+    for state in states:
+        for i, table in enumerate(state):
+            for name, column in table.items():
+                with (folder / f"{name}.{i}").open("ab") as file:
+                    file.write(column.cpu().contiguous().numpy())
 
 
-def _mapped(folder: Path, tables: Tables) -> State:
-    """Raises OSError, ValueError or TypeError where the folder is not what `_write` wrote."""
+def _mapped(folder: Path, like: State) -> State:
+    """What `_write` wrote. like: the state without rows.
+
+    Raises OSError or ValueError for a folder that is damaged.
+    """
     state = []
-    for i, table in enumerate(tables):
+    for i, table in enumerate(like):
         columns = {}
-        for name, (kind, *shape) in table.items():
-            path, type_ = folder / f"{name}.{i}", np.dtype((kind, tuple(shape)))
-            rows = path.stat().st_size // type_.itemsize
-            whole = np.memmap(path, type_.base, "c", shape=(rows, *shape)) if rows else None
-            columns[name] = torch.from_numpy(
-                np.zeros((0, *shape), kind) if whole is None else whole
-            )
+        for name, column in table.items():
+            path, kind = folder / f"{name}.{i}", column.numpy().dtype
+            values = np.memmap(path, kind, "c") if path.stat().st_size else np.zeros(0, kind)
+            columns[name] = torch.from_numpy(values.reshape(-1, *column.shape[1:]))
         if len({len(column) for column in columns.values()}) != 1:
             raise ValueError("its columns have different lengths")
         state.append(columns)
     return state
+
+
+@contextlib.contextmanager
+def _explained(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error

@@ -13,7 +13,7 @@ import contextlib
 import queue
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,14 @@ import numpy as np
 
 from torchvox._errors import WrongUseError, short
 from torchvox.filter.accumulator import WORK, VoxelAccumulator
-from torchvox.filter.lattice import OutsideFrameError
-from torchvox.filter.memory import centroid_scores, means_only, origin_of
+from torchvox.filter.lattice import Lattice, OutsideFrameError
+from torchvox.filter.memory import ORIGINS, centroid_scores, means_only, origin_of
 from torchvox.filter.policy import rules_of
 from torchvox.io import create_points, open_points, write_npz
 from torchvox.io.table import CHUNK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -84,7 +84,10 @@ class FilterJob:
             open_points(path, options.layout_of_file, salvage=options.salvage)
             for path in sorted(map(Path, sources))
         ]
+        if not self.readers:
+            raise WrongUseError("there is no file to filter")
         first = self.readers[0]
+        self._schema = replace(first.schema, path=first.path)
         for reader in self.readers[1:]:
             if reader.columns != first.columns:
                 other = sorted(reader.columns.items() ^ first.columns.items(), key=str)
@@ -92,6 +95,21 @@ class FilterJob:
                     f"{reader.path} and {first.path} do not have the same columns: one of them "
                     f"alone has {short(', '.join(f'{n} {t}' for n, t in other))}"
                 )
+            if repr(reader.no_data) != repr(first.no_data):
+                raise WrongUseError(
+                    f"{reader.path} and {first.path} do not have the same values for none: "
+                    f"{short(reader.no_data)} and {short(first.no_data)}"
+                )
+            origin = (0.0, 0.0, 0.0)
+            lattice = Lattice.of(first.schema, options.voxel_size, origin, None)
+            lattice.moved(replace(reader.schema, path=reader.path), self._schema)
+        if isinstance(options.origin, str) and (
+            len(self.readers) > 1 or options.origin not in ORIGINS
+        ):
+            raise WrongUseError(
+                f"the origin {short(options.origin)} must be three numbers, or for one file "
+                f"{', '.join(ORIGINS)}"
+            )
         if options.drop_withheld and "withheld" not in first.columns:
             raise WrongUseError(f"{first.path} has no column withheld: leave --drop-withheld out")
         rules = rules_of(first.columns, options.keep, options.policy)
@@ -114,12 +132,7 @@ class FilterJob:
 
     def accumulator(self, box: np.ndarray | None = None, **options: Any) -> VoxelAccumulator:
         """An empty one for these files. box: of their points; None: what their headers say."""
-        schema = self.readers[0].schema.rows(slice(0, 0), self.columns)
-        return VoxelAccumulator(
-            schema,
-            self.options.voxel_size,
-            **{**self._options(self.box if box is None else box), **options},
-        )
+        return self._cells(self.columns, box, options)
 
     def plan(self) -> dict[str, Any]:
         """What the job would do, and about how much memory its points take at most."""
@@ -131,6 +144,21 @@ class FilterJob:
         chunk = min(options.chunk, self.points) * (AHEAD + 2) * sum(c.itemsize for c in columns)
         peak = chunk + (states if limit is None else min(limit, states))
         return {"points": self.points, **cells.frame, "chunks": chunks, "peak_bytes": peak}
+
+    def _cells(
+        self, columns: Sequence[str], box: np.ndarray | None, options: dict[str, Any]
+    ) -> VoxelAccumulator:
+        schema, size = self._schema.rows(slice(0, 0), columns), self.options.voxel_size
+
+        def made(box: np.ndarray | None) -> VoxelAccumulator:
+            return VoxelAccumulator(schema, size, **{**self._options(box), **options})
+
+        if box is not None:
+            return made(box)
+        try:
+            return made(self.box)
+        except OutsideFrameError:
+            return made(self._scanned_box)
 
     def _options(self, box: np.ndarray | None) -> dict[str, Any]:
         names = ("keep", "layout", "seed", "levels", "max_points", "min_points", "memory_limit")
@@ -148,10 +176,6 @@ class FilterJob:
         origin = self.options.origin
         if not isinstance(origin, str):
             return origin
-        if len(self.readers) > 1:
-            raise WrongUseError(
-                f"the origin {short(origin)} differs from file to file: give numbers"
-            )
         low, first = np.full(3, np.inf), None
         for _, table in self._chunks(()):
             if (box := table.box) is not None:
@@ -171,6 +195,11 @@ class FilterJob:
             box = np.clip(box, bounds[0], bounds[1])
         return box
 
+    @cached_property
+    def _scanned_box(self) -> np.ndarray | None:
+        self.facts["problems"].append("the box of a header is not that of its points")
+        return _union(table.box for _, table in self._chunks(()))
+
     # ---- the work -------------------------------------------------------------------------------
 
     def run(
@@ -185,20 +214,19 @@ class FilterJob:
         progress: called with the number of points of each chunk.
         """
         target, options = Path(target), self.options
-        for reader in self.readers:
-            if target.exists() and target.samefile(reader.path):
-                raise WrongUseError(f"{target} would replace the file that it is made from")
+        for path in (target, *([] if trace is None else [Path(trace)])):
+            for reader in self.readers:
+                if path.exists() and path.samefile(reader.path):
+                    raise WrongUseError(f"{path} would replace the file that it is made from")
         if trace is not None and options.memory_limit is not None:
             raise WrongUseError("a trace is made in memory: leave the memory limit out")
         started = time.perf_counter()
-        with contextlib.ExitStack() as stack:
-            where = {"spill_dir": target.parent}
-            try:
-                cells = self._reduced(stack, progress, **where)
-            except OutsideFrameError:
-                self.facts["problems"].append("the box of a header is not that of its points")
-                box = _union(table.box for _, table in self._chunks(()))
-                cells = self._reduced(stack, progress, box=box, **where)
+        cells = None
+        with contextlib.suppress(OutsideFrameError):
+            cells = self._reduced(progress, None, target.parent)
+        if cells is None:
+            cells = self._reduced(progress, self._scanned_box, target.parent)
+        with cells:
             reduced, found, voxels, kept = time.perf_counter(), [], 0, 0
             with create_points(target, like=cells.result_schema) as writer:
                 for table, keys, number, level in cells.finish():
@@ -232,31 +260,34 @@ class FilterJob:
         first_index: int = 0,
         first: int = 0,
         count: int | None = None,
+        scores: Callable[[PointTable], np.ndarray] | None = None,
+        progress: Callable[[int], object] = lambda _: None,
     ) -> None:
         """Add a range of the points of the files to an accumulator.
 
         first_index: the number of the first point of the files among those of the whole job.
+        scores: those of points, with keep="nearest_centroid". progress: as of `run`.
         """
-        for index, table in self._chunks(self.columns, first, count):
-            cells.update(table, index + first_index)
+        names = tuple(cells.schema.columns)
+        with contextlib.closing(self._chunks(names, first, count)) as chunks:
+            for index, table in chunks:
+                cells.update(table, index + first_index, scores(table) if scores else None)
+                progress(len(table))
 
     def _reduced(
-        self, stack: contextlib.ExitStack, progress: Callable[[int], object], **options: Any
+        self, progress: Callable[[int], object], box: np.ndarray | None, spill_dir: Path
     ) -> VoxelAccumulator:
-        cells = stack.enter_context(self.accumulator(**options))
-        scores = None
-        if self.options.keep == "nearest_centroid":
-            given = means_only(self._options(None)) | {"box": options.get("box", self.box)}
-            schema = self.readers[0].schema.rows(slice(0, 0), ())
-            means = VoxelAccumulator(schema, self.options.voxel_size, **given)
-            for index, table in self._chunks(()):
-                means.update(table, index)
-            scores = centroid_scores(means)
-        self._waited = 0.0
-        self._left_out = dict.fromkeys(("outside of the bounds", "withheld"), 0)
-        for index, table in self._chunks(self.columns):
-            cells.update(table, index, scores(table) if scores else None)
-            progress(len(table))
+        with contextlib.ExitStack() as stack:
+            cells = stack.enter_context(self.accumulator(box, spill_dir=spill_dir))
+            scores = None
+            if self.options.keep == "nearest_centroid":
+                means = self._cells((), box, means_only({}))
+                self.accumulate(means)
+                scores = centroid_scores(means)
+            self._waited = 0.0
+            self._left_out = dict.fromkeys(self._left_out, 0)
+            self.accumulate(cells, scores=scores, progress=progress)
+            stack.pop_all()
         return cells
 
     def _traced(
@@ -264,14 +295,14 @@ class FilterJob:
     ) -> np.ndarray:
         rows = np.full(len(table), -1, np.int32)
         good, _ = self._wanted(table)
-        rows[good] = cells.rows_of(table.xyz[good], keys, level).cpu().numpy()
+        rows[good] = cells.rows_of(table.rows(good, ()), keys, level).cpu().numpy()
         return rows
 
     # ---- reading --------------------------------------------------------------------------------
 
     def _chunks(
         self, names: Sequence[str], first: int = 0, count: int | None = None
-    ) -> Iterator[tuple[np.ndarray, PointTable]]:
+    ) -> Generator[tuple[np.ndarray, PointTable], None, None]:
         """(numbers, points) of the chunks, without what the options leave out."""
         at = first
         for table in self._tables(names, first, count):

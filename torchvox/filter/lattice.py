@@ -27,7 +27,7 @@ EXACT = 2**52  # whole numbers below divide exactly in float64
 
 
 class OutsideFrameError(WrongUseError):
-    """Points lie outside the box that was promised for them."""
+    """Points lie outside the box that was promised for them, or in more cells than keys name."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Lattice:
     ) -> Lattice:
         """The lattice of a table, with the smallest frame around a box in world coordinates.
 
-        Raises WrongUseError for sizes that make no cells, or too many.
+        Raises WrongUseError for sizes that make no cells, OutsideFrameError for too many of them.
         """
         size, shift = (tuple(float(v) for v in given) for given in (voxel_size, origin))
         if len(size) != 3 or not all(math.isfinite(v) and v > 0 for v in size):
@@ -99,7 +99,10 @@ class Lattice:
             layout=self.layout,
         )
         if outside := int(counts[0, 1]):
-            raise OutsideFrameError(f"{outside} points lie outside of the frame of their cells")
+            raise OutsideFrameError(
+                f"{outside} points lie outside of the cells that were made for them: give a box "
+                "that holds all points"
+            )
         return keys
 
     def centers(self, keys: Tensor, level: Tensor | int = 0) -> np.ndarray:
@@ -115,10 +118,11 @@ class Lattice:
             half = 0.5 * (1 << level.cpu().numpy()[:, None])
         return np.array(self.origin) + (low + half) * np.array(self.voxel_size)
 
-    def moved(self, table: PointTable) -> np.ndarray:
-        """The coordinates of a table on this lattice. Raises WrongUseError if they are not on it.
+    def moved(self, table: PointTable, first: PointTable) -> np.ndarray:
+        """The coordinates of a table on this lattice, that of `first`.
 
         Files of one scale whose offsets lie whole steps apart share a lattice.
+        Raises WrongUseError if the table is not on it.
         """
         scale, offset = (
             None if given is None else tuple(given.tolist())
@@ -127,8 +131,8 @@ class Lattice:
         kind = table.xyz.dtype.newbyteorder("=").name
         if kind != self.dtype or scale != self.scale:
             raise WrongUseError(
-                f"{_named(table)} has coordinates of {kind} with the scale {scale}, the first file "
-                f"{self.dtype} with {self.scale}: torchvox convert --scale makes them alike"
+                f"{_named(table)} has {kind} coordinates of scale {scale}, {_named(first)} "
+                f"{self.dtype} ones of {self.scale}: torchvox convert --scale makes them alike"
             )
         if offset == self.offset:
             return table.xyz
@@ -140,8 +144,8 @@ class Lattice:
         whole = all(step.denominator == 1 for step in steps)
         if not whole or (np.abs(moved) >= 2**31).any():
             raise WrongUseError(
-                f"{_named(table)} has the offset {offset}, the first file {self.offset}: they do "
-                "not share a lattice of 32 bits: torchvox convert --scale puts them on one"
+                f"{_named(table)} has the offset {offset}, {_named(first)} {self.offset}: they do "
+                "not share a lattice of 32 bits, torchvox convert --scale puts them on one"
             )
         return moved.astype(np.int32)
 
@@ -152,13 +156,15 @@ class Lattice:
         found = []
         axes = zip(self.scale, self.offset, self.origin, self.voxel_size, strict=True)
         for q, t, o, v in axes:
+            if not (q and math.isfinite(q) and math.isfinite(t)):
+                return None  # of a file without points
             add, div = (_exact(t) - _exact(o)) / _exact(q), _exact(v) / _exact(q)
             mul = math.lcm(add.denominator, div.denominator) * (1 if q > 0 else -1)
             if (abs(mul) << 31) + abs(mul * add) >= EXACT or abs(mul * div) >= EXACT:
                 return None
             found.append((mul, int(mul * add), int(mul * div)))
-        mul, add, div = (list(column) for column in zip(*found, strict=True))
-        return mul, add, div
+        muls, adds, divs = zip(*found, strict=True)
+        return list(muls), list(adds), list(divs)
 
     def _divided(self, xyz: np.ndarray) -> tuple[np.ndarray, list[float], list[float]]:
         """Points, voxel size and origin for voxel_keys."""
@@ -185,7 +191,9 @@ class Lattice:
                 axis=0,
             )
         if not np.isfinite([low, high]).all() or np.abs([low, high]).max() >= 2.0**53:
-            raise WrongUseError(f"the voxel size {self.voxel_size} makes more than 2^53 cells")
+            raise OutsideFrameError(
+                f"the voxel size {self.voxel_size} makes more than 2^53 cells: take a larger one"
+            )
         lower = [int(cell) // ALIGNED * ALIGNED for cell in low]
         needed = [(int(top) - cell).bit_length() for top, cell in zip(high, lower, strict=True)]
         axis = int(np.argmax(needed))
@@ -193,10 +201,10 @@ class Lattice:
             extent = float(corners[1, axis] - corners[0, axis])
             if self.scale is not None:
                 extent *= abs(self.scale[axis])
-            enough = extent / (2**MOST_BITS - 2 * ALIGNED)
-            raise WrongUseError(
+            enough = 1.01 * extent / (2**MOST_BITS - 2 * ALIGNED)  # rounded below
+            raise OutsideFrameError(
                 f"voxel size {self.voxel_size[axis]:g} over {extent:,.6g} needs {needed[axis]} "
-                f"bits on {'xyz'[axis]}, a key has {MOST_BITS}: take a voxel size >= {enough:.2g}"
+                f"bits on {'xyz'[axis]}, a key has {MOST_BITS}: take a voxel size >= {enough:.3g}"
             )
         return Lattice(**{**self.__dict__, "lower": tuple(lower), "bits": max(needed[axis], 1)})
 

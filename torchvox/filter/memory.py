@@ -75,7 +75,7 @@ def downsample(
     with VoxelAccumulator(table.schema, size, **given) as cells:
         cells.update(table, scores=scores)
         ((made, keys, _, level),) = cells.finish()
-        return (made, cells.rows_of(table.xyz, keys, level).cpu().numpy()) if trace else made
+        return (made, cells.rows_of(table, keys, level).cpu().numpy()) if trace else made
 
 
 def means_only(options: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def centroid_scores(cells: VoxelAccumulator) -> Callable[[PointTable], np.ndarra
     world = means.world() if len(means) else np.zeros((1, 3))
 
     def scores(table: PointTable) -> np.ndarray:
-        row = cells.rows_of(table.xyz, keys, level).cpu().numpy()
+        row = cells.rows_of(table, keys, level).cpu().numpy()
         return square_distance(table.world(), world[row])
 
     return scores

@@ -67,6 +67,9 @@ def rules_of(
     found = {}
     for name, type_ in columns.items():
         rule = policy.get(name) or _default(name, columns, keep)
+        base = type_.base
+        if rule != "drop" and (base.kind not in "biuf" or base.itemsize > 8):
+            raise WrongUseError(f"policy: no rule takes {type_}, which {short(name)} has: drop it")
         if rule == "majority" and type_.shape:
             raise WrongUseError(f"policy: majority takes one value a point, {name} has {type_}")
         if rule == "unit_mean" and type_.base.kind != "f":
@@ -86,8 +89,9 @@ def _default(name: str, columns: Mapping[str, np.dtype], keep: str) -> str:
         return "representative"
     rule = _BY_NAME.get(name.lower()) or ("mean" if type_.base.kind == "f" else "representative")
     if rule == "unit_mean":
-        fits = type_.base.kind == "f" and any(
-            name in three and columns.keys() >= set(three) for three in NORMALS
+        three = next((names for names in NORMALS if name in names), ())
+        fits = len(three) > 0 and all(
+            other in columns and columns[other].base.kind == "f" for other in three
         )
     else:
         fits = rule != "majority" or not type_.shape

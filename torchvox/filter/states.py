@@ -14,7 +14,7 @@ however they are split, merged or spread over devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +25,12 @@ import torchvox
 from torchvox._errors import WrongUseError
 from torchvox.data.counter_random import mix
 from torchvox.filter.policy import NORMALS, REAL_POINT
-from torchvox.io import PointTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchvox.filter.lattice import Lattice
+    from torchvox.io import PointTable
 
     State = list[dict[str, Tensor]]
 
@@ -40,12 +40,12 @@ LARGE_INT, LARGE_FLOAT = 2**32, 2.0**31  # sums of values from here on may leave
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the points, flat: [N, k]. The coordinates have no name."""
+    """A column of the points, flat: [N, k]. The coordinates have the name None."""
 
-    name: str
+    name: str | None
     type: np.dtype
     rule: str
-    none: np.ndarray | None  # [k] values that stand for "none"
+    none: np.ndarray | None  # [k] values of the type that stand for "none"
 
     @property
     def width(self) -> int:
@@ -56,7 +56,7 @@ class Column:
         return self.type.base.kind == "f"
 
     def values(self, table: PointTable) -> np.ndarray:
-        stored = table.attributes[self.name] if self.name else table.xyz
+        stored = table.xyz if self.name is None else table.attributes[self.name]
         return stored.reshape(len(table), self.width)
 
     def missing(self, values: np.ndarray) -> np.ndarray | None:
@@ -68,9 +68,32 @@ class Column:
         return found
 
     def fill(self, values: np.ndarray, where: np.ndarray) -> np.ndarray:
-        """Put what stands for "none" where there is no value."""
+        """The values in their type, what stands for "none" where there is none."""
+        values = values.astype(self.type.base, copy=False)
         none = self.none if self.none is not None else np.nan if self.floats else None
         return values if none is None or not where.any() else np.where(where, none, values)
+
+    def codes(self, values: np.ndarray) -> np.ndarray:
+        """int64 in the order of the values, in the opposite one for "max"; NONE for no value."""
+        missing = self.missing(values)
+        codes = self._ordered(values)
+        if missing is None:
+            return codes
+        if (
+            self.none is not None and not self.floats
+        ):  # NONE may be the code of a value, that of `none` is free
+            codes = codes - (codes > self._ordered(self.none))
+        return np.where(missing, NONE, codes)
+
+    def decoded(self, codes: np.ndarray) -> np.ndarray:
+        """The inverse of `codes`."""
+        gone = codes == NONE
+        if self.none is not None and not self.floats:
+            codes = codes + (~gone & (codes >= self._ordered(self.none)))
+        return self.fill(_values(~codes if self.rule == "max" else codes, self.type.base), gone)
+
+    def _ordered(self, values: np.ndarray) -> np.ndarray:
+        return ~_ordered(values) if self.rule == "max" else _ordered(values)
 
 
 class Reduction:
@@ -91,12 +114,12 @@ class Reduction:
     ) -> None:
         self.schema, self.lattice, self.keep, self.seed = schema, lattice, keep, seed
         columns = [
-            Column(name, type_, rules[name], no_data.get(name))
+            Column(name, type_, rules[name], _none(type_.base, no_data.get(name)))
             for name, type_ in schema.columns.items()
         ]
         xyz_rule = "mean" if keep == "centroid" else "center"
         kind = np.dtype((schema.xyz.dtype.newbyteorder("="), (3,)))
-        xyz = Column("", kind, "representative" if keep in REAL_POINT else xyz_rule, None)
+        xyz = Column(None, kind, "representative" if keep in REAL_POINT else xyz_rule, None)
         self.columns = [xyz, *columns]
         summed = self._with("mean", "unit_mean", "sum")
         self.ints = [c for c in summed if not c.floats]
@@ -123,10 +146,13 @@ class Reduction:
         scores: [N] float64, to keep the point with the lowest one.
         Raises WrongUseError for values that cannot be added up.
         """
-        if bool((keys < 0).any()):
-            good = keys >= 0
-            kept = good.cpu().numpy()
-            table, keys, index = table.rows(kept), keys[good], index[good]
+        good = keys >= 0
+        rising = bool((index[1:] > index[:-1]).all())
+        if not rising or not bool(good.all()):
+            (at,) = torch.where(good)
+            at = at if rising else at[index[at].argsort()]
+            kept = at.cpu().numpy()
+            table, keys, index = table.rows(kept), keys[at], index[at]
             scores = None if scores is None else scores[kept]
         groups = Groups(keys, 3 * self.lattice.bits)
         device = keys.device
@@ -138,7 +164,7 @@ class Reduction:
             sums.append(groups.sum(_tensor(values, device)))
         voxels = {"key": groups.keys, "sums": torch.cat(sums, dim=1)}
         if self.least:
-            codes = np.concatenate([_codes(c, c.values(table)) for c in self.least], axis=1)
+            codes = np.concatenate([c.codes(c.values(table)) for c in self.least], axis=1)
             voxels["least"] = groups.least(_tensor(codes, device))
         for i, columns in enumerate(self.picks):
             score, order = self._score(columns[0].rule, columns, table, index, keys, scores)
@@ -150,10 +176,10 @@ class Reduction:
             voxels[f"bytes{i}"] = _tensor(np.concatenate(held, axis=1), device)
         state = [voxels]
         for column in self.votes:
-            codes = _tensor(_codes(column, column.values(table))[:, 0], device)
-            valid = codes != NONE
-            ones = torch.ones_like(codes[valid])
-            state.append(_counted(keys[valid], groups.row[valid], codes[valid], ones))
+            codes, row = _tensor(column.codes(column.values(table))[:, 0], device), groups.row
+            if column.floats or column.none is not None:
+                row, codes = row[codes != NONE], codes[codes != NONE]
+            state.append(_counted(groups.keys, row, codes, torch.ones_like(codes)))
         return state
 
     def _int_values(self, table: PointTable) -> np.ndarray:
@@ -182,7 +208,7 @@ class Reduction:
             if missing is None and rule == "first":
                 return None, order
             gone = np.zeros(len(table), bool) if missing is None else missing.all(axis=1)
-            return _tensor(gone.astype(np.int64), keys.device), order
+            return _tensor(np.asarray(gone, np.int64), keys.device), order
         if self.keep == "random":
             return mix(mix(torch.full_like(index, self.seed)) + index), index
         if self.keep == "nearest_center":
@@ -218,7 +244,7 @@ class Reduction:
             at = groups.winner(voxels[f"score{i}"], voxels[f"index{i}"])
             made |= {f"{name}{i}": voxels[f"{name}{i}"][at] for name in ("score", "index", "bytes")}
         votes = [
-            _counted(t["key"], Groups(t["key"], bits).row, t["code"], t["count"])
+            _counted(groups.keys, torch.searchsorted(groups.keys, t["key"]), t["code"], t["count"])
             for t in tables[1:]
         ]
         return [made, *votes]
@@ -232,10 +258,8 @@ class Reduction:
         made = {c.name: values for c, values in self._sums(voxels["sums"])}
         at = 0
         for c in self.least:
-            codes = host["least"][:, at : at + c.width]
+            made[c.name] = c.decoded(host["least"][:, at : at + c.width])
             at += c.width
-            values = _values(~codes if c.rule == "max" else codes, c.type.base)
-            made[c.name] = c.fill(values, codes == NONE)
         for i, columns in enumerate(self.picks):
             at = 0
             for c in columns:
@@ -245,32 +269,20 @@ class Reduction:
                 at = end
         for c, table in zip(self.votes, state[1:], strict=True):
             made[c.name] = self._winners(c, voxels["key"], table)
-        attributes = {}
-        for c in self.columns[1:]:
-            if c.rule != "drop":
-                values = made[c.name].reshape(len(host["key"]), *c.type.shape)
-                attributes[c.name] = values.astype(c.type.base, copy=False)
+        attributes = {
+            name: made[name].reshape(len(host["key"]), *c.type.shape)
+            for name, c in zip(self.schema.columns, self.columns[1:], strict=True)
+            if c.rule != "drop"
+        }
         for three in NORMALS:
             if all(c.rule == "unit_mean" for c in self.columns if c.name in three):
                 _normalize(attributes, three)
         if level is not None:
             attributes["level"] = level.cpu().numpy().astype(np.uint8)
         if self.keep == "center":
-            made[""] = self._on_lattice(
-                self.lattice.centers(voxels["key"], 0 if level is None else level)
-            )
-        kind = self.columns[0].type.base
-        made[""] = made[""].astype(kind, copy=False)
-        schema = self.schema
-        return PointTable(
-            made[""],
-            attributes,
-            schema.scale,
-            schema.offset,
-            schema.crs,
-            schema.unit,
-            schema.source,
-        )
+            centers = self.lattice.centers(voxels["key"], 0 if level is None else level)
+            made[None] = self._on_lattice(centers).astype(self.columns[0].type.base)
+        return replace(self.schema, xyz=made[None], attributes=attributes, path=None)
 
     def _sums(self, sums: Tensor) -> Any:
         """(column, values [R, k]) of all that is added up or counted."""
@@ -307,7 +319,7 @@ class Reduction:
                 whole, part = (words[:, k::3].double() for k in range(2))
                 values = (whole + part * 2.0**-32).cpu().numpy()
                 gone = (words[:, 2::3] == 0).cpu().numpy()
-                values = np.where(gone, np.nan, values)
+                values = np.where(gone, np.nan, _fitting(c, values))
             else:
                 kind = torch.from_numpy(np.zeros(0, c.type.base)).dtype
                 means = torchvox.voxel_mean_of_sums(words, number[:, 0].contiguous(), kind)
@@ -322,7 +334,7 @@ class Reduction:
             at = groups.winner(-votes["count"], votes["code"])
             codes[torch.searchsorted(keys, groups.keys)] = votes["code"][at]
         found = codes.cpu().numpy()[:, None]
-        return column.fill(_values(found, column.type.base), found == NONE)
+        return column.decoded(found)
 
     def _on_lattice(self, world: np.ndarray) -> np.ndarray:
         if self.schema.scale is None:
@@ -376,25 +388,32 @@ def square_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _tensor(values: np.ndarray, device: torch.device) -> Tensor:
-    values = np.require(values, requirements="CW")
+    values = np.require(values, requirements=["C", "W"])
     return torch.from_numpy(values).to(device)
 
 
 def _counted(keys: Tensor, row: Tensor, codes: Tensor, counts: Tensor) -> dict[str, Tensor]:
-    """Counts of equal (key, code), ascending; row: numbers of the keys in their order."""
-    if not len(keys):
-        return {"key": keys, "code": codes, "count": counts}
-    low, span = codes.min(), int(codes.max()) - int(codes.min()) + 1
-    if span < 1 << 31:
-        number = codes - low
+    """Counts of equal (key, code), ascending; row: the place of each one's key among `keys`."""
+    if not len(row):
+        return {"key": keys[:0], "code": codes, "count": counts}
+    low = int(codes.min())
+    span, values = int(codes.max()) - low + 1, None
+    if span >= 1 << 31:
+        values, codes = torch.unique(codes, return_inverse=True)
+        low, span = 0, len(values)
+    pair, pairs = row * span + (codes - low), len(keys) * span
+    if pairs <= 4 * len(row):
+        total = counts.new_zeros(pairs).index_add_(0, pair, counts)
+        (pair,) = torch.where(total)
+        counts = total[pair]
     else:
-        values, number = torch.unique(codes, return_inverse=True)
-        span = len(values)
-    pairs = Groups(row * span + number, (int(row.max() + 1) * span).bit_length())
+        groups = Groups(pair, pairs.bit_length())
+        pair, counts = groups.keys, groups.sum(counts[:, None])[:, 0]
+    code = pair % span + low
     return {
-        "key": keys[pairs.first],
-        "code": codes[pairs.first],
-        "count": pairs.sum(counts[:, None])[:, 0],
+        "key": keys[pair // span],
+        "code": code if values is None else values[code],
+        "count": counts,
     }
 
 
@@ -414,20 +433,23 @@ def _addends(column: Column, values: np.ndarray) -> np.ndarray:
         large = (values >= LARGE_INT) | (values <= -LARGE_INT)
     if large.any():
         most = "2^31" if column.floats else "2^32"
-        name = column.name or "a coordinate"
+        name, remedy = column.name, f"choose another rule, as --policy {column.name}=min"
+        if name is None:
+            name, remedy = "a coordinate", "keep the center or a point of each voxel"
         raise WrongUseError(
             f"{name} is {values[large][0]}, and values of {most} or more cannot be added up: "
-            f"choose another rule, as --policy {name}=min"
+            f"{remedy}"
         )
     return values
 
 
-def _codes(column: Column, values: np.ndarray) -> np.ndarray:
-    """int64 in the order of the values; in the opposite one for "max"; NONE where there is none."""
-    missing = column.missing(values)
-    codes = _ordered(values)
-    codes = ~codes if column.rule == "max" else codes
-    return codes if missing is None else np.where(missing, NONE, codes)
+def _none(kind: np.dtype, values: np.ndarray | None) -> np.ndarray | None:
+    """Values in the type of their column; None if that is of integers and does not hold them."""
+    if values is None:
+        return None
+    with np.errstate(all="ignore"):
+        made = values.astype(kind)
+    return made if kind.kind == "f" or np.array_equal(made, values) else None
 
 
 def _ordered(values: np.ndarray) -> np.ndarray:
@@ -450,15 +472,17 @@ def _values(codes: np.ndarray, kind: np.dtype) -> np.ndarray:
 
 
 def _fitting(column: Column, values: np.ndarray) -> np.ndarray:
-    if column.type.base.kind in "iu" and len(values):
-        limits = np.iinfo(column.type.base)
-        low, high = int(values.min()), int(values.max())
-        if low < limits.min or high > limits.max:
-            raise WrongUseError(
-                f"{column.rule} of {column.name} reaches {high if high > limits.max else low}, "
-                f"which {column.type.base} does not hold: choose another rule"
-            )
-    return values
+    """Counts or sums in the type of the column. Raises WrongUseError if it does not hold them."""
+    kind = column.type.base
+    with np.errstate(over="ignore"):
+        made = values.astype(kind)
+    lost = np.isinf(made) if kind.kind == "f" else made.astype(values.dtype) != values
+    if lost.any():
+        raise WrongUseError(
+            f"{column.rule} of {column.name} reaches {values[lost][0]}, which {kind} does not "
+            "hold: choose another rule"
+        )
+    return made
 
 
 def _normalize(attributes: dict[str, np.ndarray], names: Sequence[str]) -> None:

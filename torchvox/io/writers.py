@@ -29,13 +29,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
     Missing parent folders are made. The temporary file has the name of `path`, in a folder of its
     own: torch writes the name of a file into it. It is on the disk before it replaces `path`.
+    A folder of files does as well.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent) as folder:
         temporary = Path(folder) / path.name
         yield temporary
-        _sync(temporary)
+        for part in (*temporary.glob("*"), temporary):
+            _sync(part)
         os.replace(temporary, path)
         _sync(path.parent)
 
