@@ -155,8 +155,10 @@ def _say_what_changes(
         changes.append("the coordinate reference system is not kept")
     if suffix in LAS and like.scale is None and scale is None:
         changes.append("coordinates are rounded to steps of 0.001 (--scale sets others)")
-    if suffix in NAMELESS and like.attributes and not isinstance(like.source, tuple):
-        changes.append(f"columns have no names, their order is {','.join(flat(named(like)))}")
+    order = list(flat(named(like)))
+    same = suffix == ".bin" and isinstance(like.source, tuple) and set(like.source) == set(order)
+    if suffix in NAMELESS and like.attributes and not same:
+        changes.append(f"columns have no names, their order is {','.join(order)}")
     if suffix == ".bin" and (rounded := [n for n, t in like.columns.items() if t.base == "f8"]):
         changes.append(f"{', '.join(rounded)} are rounded to float32")
     for change in changes:

@@ -193,7 +193,7 @@ def _values(shown: Shown, color: Color) -> np.ndarray:
     if color is Color.label:
         if found is None:
             return np.tile(NONE, (len(shown.xyz), 1))
-        return LABELS[found.astype(np.int64) % len(LABELS)]
+        return LABELS[np.nan_to_num(found).astype(np.int64) % len(LABELS)]
     return np.full(len(shown.xyz), np.nan) if found is None else found.astype(np.float64)
 
 
