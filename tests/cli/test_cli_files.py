@@ -170,11 +170,11 @@ def test_wrong_use_writes_nothing(torchvox_cli, tmp_path, arguments, words):
     assert set(tmp_path.iterdir()) == before
 
 
-def test_values_that_do_not_fit_name_the_option(torchvox_cli, tmp_path):
+def test_values_that_do_not_fit_are_refused(torchvox_cli, tmp_path):
     need(".las")
     write(tmp_path / "a.npz", intensity=np.full(90, 0.5, np.float32))
     result = torchvox_cli("convert", "a.npz", "-o", "b.las")
-    result.assert_one_sentence(2, "no room for intensity", "--policy NAME=drop")
+    result.assert_one_sentence(2, "no room for intensity", "convert or drop it")
     assert not (tmp_path / "b.las").exists()
 
 
@@ -271,3 +271,21 @@ def test_view_of_nothing_is_refused(torchvox_cli, tmp_path):
     np.save(tmp_path / "a.npy", np.full((5, 3), np.nan))
     result = torchvox_cli("view", "a.npy")
     assert result.code == 1 and "a.npy has no finite point to show" in result.err
+
+
+@pytest.mark.parametrize("options", [(), ("--voxel", "1")])
+def test_the_histogram_is_that_of_the_filter(torchvox_cli, tmp_path, monkeypatch, options):
+    need(".png")
+    points = np.random.default_rng(0).uniform(600_000, 600_008, (2000, 3))
+    cells, counts = np.unique(np.floor(points), axis=0, return_counts=True)
+    np.save(tmp_path / "a.npy", points)
+    np.save(tmp_path / "b.npy", cells + 0.5)
+    drawn = []
+    monkeypatch.setattr("torchvox.cli.view.comparison_picture", lambda *words: drawn.append(words))
+    monkeypatch.setattr("torchvox.cli.view.save", lambda *_: None)
+    assert torchvox_cli("view", "a.npy", "b.npy", "-o", "c.png", *options).code == 0
+    ((_, title, note, _, found, unit),) = drawn
+    assert (title, unit) == ("a.npy and b.npy", "m")
+    assert ("voxel size 1 m" if options else "histogram at 1.") in note
+    assert len(found) == pytest.approx(len(counts), rel=0.02) and found.sum() == 2000
+    assert not options or sorted(found) == sorted(counts)

@@ -75,7 +75,7 @@ def _dropped(policies: list[str]) -> list[str]:
         if not name or rule != "drop":
             raise WrongUseError(f"--policy takes NAME=drop here, got {item!r}")
         names.append(name)
-    return names
+    return list(dict.fromkeys(names))
 
 
 def _one(
@@ -97,20 +97,15 @@ def _one(
         chosen = " in the whole cloud" if depth is Depth.auto else ""
         note(f"{name}: colors of {bits} bits{chosen}, {how} for {suffix}")
     if lost := _unheld(like, target):
-        options_ = " ".join(f"--policy {column}=drop" for column in lost)
-        raise WrongUseError(
-            f"{target}: {suffix} does not hold {', '.join(lost)}: drop by {options_}"
-        )
+        how = " ".join(f"--policy {column}=drop" for column in lost)
+        raise WrongUseError(f"{target}: {suffix} does not hold {', '.join(lost)}: drop by {how}")
     _say_what_changes(reader, like, suffix, scale)
     offset = None
     if suffix in LAS and like.scale is None and reader.box is not None:
         offset = np.floor(reader.box[0])
     with create_points(target, like, scale=scale, offset=offset) as writer:
         for chunk in reader.chunks(columns=kept):
-            try:
-                writer.append(colors_8(chunk, bits) if bits else chunk)
-            except WrongUseError as error:
-                raise WrongUseError(f"{error} (--policy NAME=drop leaves a column out)") from None
+            writer.append(colors_8(chunk, bits) if bits else chunk)
     columns = f" with {', '.join(kept)}" if kept else ""
     return (
         f"{name}: {reader.count:,} points{columns}; dropped: {', '.join(drop) or 'none'}; "
@@ -131,14 +126,11 @@ def _unheld(like: PointTable, target: Path) -> list[str]:
     """The columns that a file of this format refuses, each tried alone."""
     lost = []
     with tempfile.TemporaryDirectory() as folder:
-
-        def write(*names: str) -> None:
-            with create_points(Path(folder) / target.name, like.rows(slice(0, 0), names)):
-                pass
-
         for name in like.attributes:
+            one = like.rows(slice(0, 0), [name])
             try:
-                write(name)
+                with create_points(Path(folder) / target.name, one):
+                    pass
             except WrongUseError:
                 lost.append(name)
     waves = [name for name in like.attributes if name in WAVES]
@@ -155,8 +147,10 @@ def _say_what_changes(
         changes.append("the coordinate reference system is not kept")
     if suffix in LAS and like.scale is None and scale is None:
         changes.append("coordinates are rounded to steps of 0.001 (--scale sets others)")
-    if suffix in NAMELESS and like.attributes and not isinstance(like.source, tuple):
-        changes.append(f"columns have no names, their order is {','.join(flat(named(like)))}")
+    order = list(flat(named(like)))
+    same = suffix == ".bin" and isinstance(like.source, tuple) and set(like.source) == set(order)
+    if suffix in NAMELESS and like.attributes and not same:
+        changes.append(f"columns have no names, their order is {','.join(order)}")
     if suffix == ".bin" and (rounded := [n for n, t in like.columns.items() if t.base == "f8"]):
         changes.append(f"{', '.join(rounded)} are rounded to float32")
     for change in changes:

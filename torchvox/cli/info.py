@@ -17,8 +17,8 @@ from rich.table import Table
 from torchvox._errors import short
 from torchvox.cli.options import Layout, cloud_reader
 from torchvox.cli.work import console, for_each
+from torchvox.filter import suggest_voxel_size, voxels_by_level
 from torchvox.io import PointReader, PointTable, find_clouds, grid_around, open_points
-from torchvox.io.readers import file_errors
 from torchvox.io.table import flat, named
 
 MEDIAN_POINTS = 10_000_000  # up to so many the values are kept, for medians and a range that fits
@@ -39,9 +39,7 @@ def info(
     files = find_clouds(paths)
     read = cloud_reader(files, layout, open_points)
     if len(files) == 1:
-        reader = read(files[0])
-        with file_errors(files[0]):
-            _describe(reader, header, voxel_sizes)
+        _describe(read(files[0]), header, voxel_sizes)
         return
     for_each(files, files, lambda path, _: _line(read(path), header, voxel_sizes))
 
@@ -170,8 +168,6 @@ def _points(reader: PointReader) -> torch.Tensor:
 
 
 def _size_table(reader: PointReader) -> Any:
-    from torchvox.filter import suggest_voxel_size, voxels_by_level
-
     points = _points(reader)
     points = points[points.isfinite().all(1)]
     size = suggest_voxel_size(points)
@@ -189,14 +185,11 @@ def _size_table(reader: PointReader) -> Any:
 
 
 def _line(reader: PointReader, header: bool, voxel_sizes: bool) -> str:
-    with file_errors(reader.path):
-        box = reader.header_box if header else reader.box
-        spans = zip("xyz", *box, strict=True) if box is not None else ()
-        bounds = "  ".join(f"{axis} {low:.1f}..{high:.1f}" for axis, low, high in spans)
-        columns = ",".join(("x", "y", "z", *reader.columns))
-        line = f"{reader.path.name}  {reader.count:,} points  {columns}  {bounds}"
-        if voxel_sizes and not header:
-            from torchvox.filter import suggest_voxel_size
-
-            line += f"  a tenth at {suggest_voxel_size(_points(reader)):g} {reader.schema.unit}"
-        return line
+    box = reader.header_box if header else reader.box
+    spans = zip("xyz", *box, strict=True) if box is not None else ()
+    bounds = "  ".join(f"{axis} {low:.1f}..{high:.1f}" for axis, low, high in spans)
+    columns = ",".join(("x", "y", "z", *reader.columns))
+    line = f"{reader.path.name}  {reader.count:,} points  {columns}  {bounds}"
+    if voxel_sizes and not header:
+        line += f"  a tenth at {suggest_voxel_size(_points(reader)):g} {reader.schema.unit}"
+    return line

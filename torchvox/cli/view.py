@@ -128,7 +128,9 @@ def view(
         page = viewer_page(panes, " · ".join([title, *facts]), scale)
         write_whole(output, lambda buffer: buffer.write(page))
     else:
-        counts = _counts(shown, voxel_size)
+        counts, size = _counts(shown, voxel_size)
+        if size != voxel_size:
+            facts.append(f"histogram at {size:g} {unit}, where A has as many voxels")
         figure = comparison_picture(panes, title, " · ".join(facts), scale, counts, unit)
         save(figure, output)
     print(f"{title}: {sum(len(pane.xyz) for pane in panes):,} points; wrote {output}")
@@ -193,7 +195,7 @@ def _values(shown: Shown, color: Color) -> np.ndarray:
     if color is Color.label:
         if found is None:
             return np.tile(NONE, (len(shown.xyz), 1))
-        return LABELS[found.astype(np.int64) % len(LABELS)]
+        return LABELS[np.nan_to_num(found).astype(np.int64) % len(LABELS)]
     return np.full(len(shown.xyz), np.nan) if found is None else found.astype(np.float64)
 
 
@@ -206,21 +208,20 @@ def _scale(color: Color, values: list[np.ndarray], unit: str) -> Scale:
     return Scale(label, low, max(high, low + 1e-6), MAPS.get(color.value, style.HEIGHT))
 
 
-def _counts(shown: list[Shown], voxel_size: float | None) -> np.ndarray | None:
+def _counts(shown: list[Shown], voxel_size: float | None) -> tuple[np.ndarray | None, float | None]:
     """Points a voxel [M]: the last cloud's own column, else those of A in voxels of the size given,
-    or of that which gives as many voxels as B has points."""
+    or of that which gives as many voxels as B has points. Returns the size, too."""
     for name in NAMES["count"]:
         if name in shown[-1].columns:
-            return shown[-1].columns[name]
+            return shown[-1].columns[name], voxel_size
     first, last = shown[0], shown[-1]
     if len(first.xyz) + first.lost < first.reader.count:
-        return None  # of a part they would mislead
+        return None, voxel_size  # of a part they would mislead
     points = torch.from_numpy(first.xyz)
     if voxel_size is None:
         if len(shown) < 2 or not 0 < len(last.xyz) < len(first.xyz):
-            return None
+            return None, voxel_size
         voxel_size = suggest_voxel_size(points, len(last.xyz) / len(first.xyz))
     lower = torch.floor(points.amin(0) / voxel_size).long().tolist()
-    return torchvox.voxel_downsample(
-        points, [voxel_size] * 3, lower=lower, trim=True
-    ).num_points.numpy()
+    found = torchvox.voxel_downsample(points, [voxel_size] * 3, lower=lower, trim=True)
+    return found.num_points.numpy(), voxel_size

@@ -40,7 +40,7 @@ def open_points(
     if suffix not in SUFFIXES:
         raise WrongUseError(f"{path}: unknown format, torchvox reads {', '.join(SUFFIXES)}")
     columns = parse_layout(layout) if layout is not None else None
-    with file_errors(path):
+    with _file_errors(path):
         if path.is_dir():
             raise CloudFileError(f"{path} is a folder, not a point-cloud file")
         if path.stat().st_size == 0:
@@ -58,12 +58,12 @@ def read_cloud(path: str | Path, layout: str | None = None) -> PointCloud:
     LAS files give intensity, colors, classification and return number, others every column.
     """
     reader = open_points(path, layout)
-    with file_errors(reader.path):
+    with _file_errors(reader.path):
         return reader.cloud()
 
 
 @contextlib.contextmanager
-def file_errors(path: Path) -> Iterator[None]:
+def _file_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -71,8 +71,10 @@ def spread(xyz: np.ndarray, count: int) -> np.ndarray:
 
 
 def viewer_page(panes: Sequence[Pane], caption: str, scale: Scale | None = None) -> bytes:
-    """The page, in UTF-8. caption: text above the panes. scale: of values that are no colors.
+    """The page, in UTF-8.
 
+    panes: with a point in one of them at least. caption: text above them. scale: of values that
+    are no colors.
     Cameras of two panes are linked. Raises WrongUseError for a page above 200 MB, MissingExtraError
     without k3d.
     """
@@ -90,17 +92,15 @@ def viewer_page(panes: Sequence[Pane], caption: str, scale: Scale | None = None)
         )
     points = sum(len(pane.xyz) for pane in panes)
     template = Path(__file__).with_name("viewer.html").read_text(encoding="utf-8")
-    page = (
-        Template(template)
-        .substitute(
-            caption=html.escape(caption) + (_legend(scale) if scale else ""),
-            sections=sections,
-            library=base64.b64encode(zlib.compress(source)).decode(),
-            camera=json.dumps([*(EYE * extent * (1.3 if len(panes) > 1 else 1)), 0, 0, 0, 0, 0, 1]),
-            points=points,
-        )
-        .encode()
+    eye = EYE * extent * (1.4 if len(panes) > 1 else 1)
+    text = Template(template).substitute(
+        caption=html.escape(caption) + (_legend(scale) if scale else ""),
+        sections=sections,
+        library=base64.b64encode(zlib.compress(source)).decode(),
+        camera=json.dumps([*eye, 0, 0, 0, 0, 0, 1]),
+        points=points,
     )
+    page = text.encode()
     if len(page) > LIMIT:
         rest = len(page) - len(sections)
         fitting = int(0.95 * points * (LIMIT - rest) / len(sections))
