@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 ABOUT = "state.json"
 WORK = 6  # bytes in use while states are merged, for each byte of them
+FEW = 1 << 28  # bytes of states that need no merging yet
 MOST_LEVELS = 10
 
 
@@ -101,6 +102,7 @@ class VoxelAccumulator:
         self._lattice = Lattice.of(schema, voxel_size, origin, box, layout)
         self._framed = box is not None
         self._states: list[State] = []
+        self._merged_bytes = 0
         self._limit = math.inf if memory_limit is None else memory_limit / WORK
         self._spill_dir = spill_dir
         self._home: tempfile.TemporaryDirectory[str] | None = None
@@ -203,7 +205,7 @@ class VoxelAccumulator:
                 self._home = tempfile.TemporaryDirectory(prefix=".torchvox_", dir=self._spill_dir)
             run = Path(self._home.name) / str(len(self._runs))
             _write([merged], run)
-        self._states = []
+        self._states, self._merged_bytes = [], 0
         self._runs.append(run)
 
     def save(self, path: str | Path) -> None:
@@ -302,11 +304,14 @@ class VoxelAccumulator:
         )
 
     def _add(self, state: State) -> None:
-        """Like sizes are merged with like, so that each row is merged a few times only."""
+        """States are merged when they are twice what they were after the last time."""
         self._states.append(state)
-        while len(self._states) > 1 and 2 * _rows(self._states[-1]) > _rows(self._states[-2]):
-            self._states[-2:] = [self._reduction.merged(self._states[-2:])]
-        if sum(map(_bytes, self._states)) > self._limit:
+        size = sum(map(_bytes, self._states))
+        if size <= min(self._limit, max(FEW, 2 * self._merged_bytes)):
+            return
+        self._states = [self._reduction.merged(self._states)]
+        self._merged_bytes = _bytes(self._states[0])
+        if self._merged_bytes > self._limit / 2:
             self.spill()
 
     def _same_job(self, other: dict[str, Any], name: object) -> None:
@@ -367,10 +372,6 @@ class VoxelAccumulator:
             own = level[torch.searchsorted(keys, table["key"])]
             tables.append({**table, "key": table["key"] >> 3 * own << 3 * own})
         return self._reduction.regrouped(tables), whole
-
-
-def _rows(state: State) -> int:
-    return len(state[0]["key"])
 
 
 def _bytes(state: State) -> int:
