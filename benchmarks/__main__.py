@@ -18,6 +18,7 @@ from benchmarks import (
     bev,
     boxes,
     detection,
+    filter,
     grouping,
     growth,
     machine,
@@ -43,7 +44,7 @@ def cases(device: str) -> list[CaseSpec]:
     found = []
     domains = (
         *(voxel, sampling, neighbors, neighbors_knn, grouping, neighbors_group_mlp),
-        *(bev, pillars, boxes, detection, models, pointpillars),
+        *(bev, pillars, boxes, detection, models, pointpillars, filter),
     )
     for domain in domains:
         found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()

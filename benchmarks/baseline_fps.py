@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles baseline_fps.cu when it is first wanted, and calls it on torch's current stream."""
 
+import contextlib
 import ctypes
 import functools
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from benchmarks.machine import ROOT
+from benchmarks import nvcc
 from benchmarks.suite import NotApplicable
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -20,7 +18,7 @@ SOURCE = Path(__file__).with_suffix(".cu")
 @functools.cache
 def prepare() -> None:
     """Compiles and loads the kernels of all block sizes, so that no call has to."""
-    if _load()[0] is not None:
+    with contextlib.suppress(NotApplicable):
         for points in (32, 128, 512, 1024):
             sample(torch.zeros(1, points, 3, device="cuda"), 2)
         torch.cuda.synchronize()
@@ -31,9 +29,7 @@ def sample(points: Tensor, samples: int) -> Tensor:
 
     Raises NotApplicable when it cannot be compiled here.
     """
-    library, reason = _load()
-    if library is None:
-        raise NotApplicable(reason)
+    library = nvcc.load(SOURCE)
     clouds, count = points.shape[:2]
     dist2 = points.new_empty(clouds, count)
     idx = torch.empty(clouds, samples, dtype=torch.int32, device=points.device)
@@ -45,26 +41,3 @@ def sample(points: Tensor, samples: int) -> Tensor:
     if error:
         raise RuntimeError(f"the baseline kernel gave CUDA error {error}")
     return idx
-
-
-@functools.cache
-def _load() -> tuple[ctypes.CDLL | None, str | None]:
-    compiler = shutil.which("nvcc", path=os.pathsep.join(_folders()))
-    if compiler is None:
-        return None, "no nvcc on PATH or in CUDA_HOME"
-    major, minor = torch.cuda.get_device_capability()
-    target = ROOT / "build" / f"baseline_fps_sm{major}{minor}.so"
-    if not target.exists() or target.stat().st_mtime < SOURCE.stat().st_mtime:
-        target.parent.mkdir(exist_ok=True)
-        command = [compiler, "-O3", f"-arch=sm_{major}{minor}", "-shared", "-Xcompiler", "-fPIC"]
-        done = subprocess.run(
-            [*command, str(SOURCE), "-o", str(target)], capture_output=True, text=True
-        )
-        if done.returncode != 0:
-            return None, f"nvcc failed: {done.stderr.strip()[:200]}"
-    return ctypes.CDLL(str(target)), None
-
-
-def _folders() -> list[str]:
-    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
-    return os.environ.get("PATH", "").split(os.pathsep) + [f"{home}/bin" for home in homes if home]

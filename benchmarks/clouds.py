@@ -2,6 +2,7 @@
 """The clouds of the cases. Real scans where they are, the generated street scan in their place."""
 
 import functools
+import importlib.util
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -34,7 +35,8 @@ def evenly(points: torch.Tensor, count: int) -> torch.Tensor:
 
 
 class Clouds:
-    """data: folder with lidar/hdl64_360.bin and lidar/kitti_000008.bin, float32 x, y, z, intensity.
+    """data: folder with lidar/hdl64_360.bin and lidar/kitti_000008.bin, float32 x, y, z, intensity;
+    indoor/scannet_scene0000_00.bin, float32 x, y, z, r, g, b; las/autzen_trim.laz.
 
     None of them is needed. All clouds are made on the CPU from fixed seeds and then moved.
     """
@@ -60,6 +62,25 @@ class Clouds:
         ahead = points[(points[:, 0] > 0) & (points[:, 1].abs() < 0.85 * points[:, 0])]
         return Cloud(ahead.contiguous().to(self.device), f"{source}, ahead")
 
+    def room(self) -> Cloud:
+        """A room of 41k points, [N, 3]."""
+        real = self._scan("scannet_scene0000_00", "indoor", 6)
+        if real is None:
+            return self.street(40_684)
+        return Cloud(real[:, :3].contiguous().to(self.device), "scannet_scene0000_00")
+
+    def tile(self, times: int = 1) -> Cloud:
+        """An airborne tile of 110k points in feet, [N, 3], or copies of it side by side."""
+        path = self.data / "las" / "autzen_trim.laz" if self.data else None
+        if path is None or not path.exists() or importlib.util.find_spec("laspy") is None:
+            return self.street(110_000 * times)
+        from torchvox.io import read_cloud
+
+        points = torch.from_numpy(read_cloud(path).points[:, :3]).repeat(times, 1)
+        side = 100 * (points[:, 1].max() - points[:, 1].min()).div(100).ceil()  # whole cells
+        points[:, 1] += side * (torch.arange(len(points)) // (len(points) // times))
+        return Cloud(points.to(self.device), f"{times} x autzen_trim")
+
     def cube(self, clouds: int, points: int) -> Cloud:
         """Uniform in the unit cube, [clouds, points, 3]."""
         drawn = torch.rand(clouds, points, 3, generator=_generator())
@@ -83,11 +104,11 @@ class Clouds:
         real = self._scan("hdl64_360")
         return Cloud(self._generated, "generated") if real is None else Cloud(real, "hdl64_360")
 
-    def _scan(self, name: str) -> torch.Tensor | None:
-        path = self.data / "lidar" / f"{name}.bin" if self.data else None
+    def _scan(self, name: str, folder: str = "lidar", columns: int = 4) -> torch.Tensor | None:
+        path = self.data / folder / f"{name}.bin" if self.data else None
         if path is None or not path.exists():
             return None
-        return torch.from_numpy(np.fromfile(path, dtype=np.float32).reshape(-1, 4))
+        return torch.from_numpy(np.fromfile(path, dtype=np.float32).reshape(-1, columns))
 
 
 def _generator() -> torch.Generator:

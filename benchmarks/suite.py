@@ -41,7 +41,8 @@ class NotApplicable(Exception):
 class Target:
     """What torchvox is to reach in a case, in one of the figures.
 
-    at_most_us: an upper limit; `writes` adds that many times the floor of writing the features.
+    at_most_us: an upper limit (a number where the figure is times_floor); `writes` adds that many
+        times the floor of writing the features.
     faster_than: an implementation, or "every other implementation", to be `factor` times faster
         than.
     """
@@ -316,7 +317,9 @@ def _judge(targets: Sequence[Target], measurements: list[Measurement], write_us:
     mine = next(m for m in measurements if m["implementation"] == "torchvox")
     mine["targets"] = []
     for target in targets:
-        limit, text = target.at_most_us, f"<= {target.at_most_us:g} us" if target.at_most_us else ""
+        unit = "" if target.figure == "times_floor" else " us"
+        limit = target.at_most_us
+        text = f"<= {limit:g}{unit}" if limit else ""
         if target.writes:
             limit += target.writes * write_us
             text = f"<= {limit:.1f} us"

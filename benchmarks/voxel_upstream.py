@@ -5,6 +5,8 @@ Each does the whole case: a padding library is followed by the mean that its use
 gets for free is said where it is: a capacity that fits exactly, or points in range only.
 """
 
+from typing import Callable, NamedTuple
+
 import numpy as np
 import torch
 
@@ -121,36 +123,59 @@ def _compare_means(found: np.ndarray, xyz: np.ndarray, origin: np.ndarray, size:
     return f"{len(found)} voxels, {100 * right / len(wanted):.2f} % of the means"
 
 
-def open3d(case: VoxelCase, outputs: Outputs) -> Implementation:
-    """PointCloud.voxel_down_sample. Its cells start half a voxel below the least point. It gets
-    its cloud made, and only points in range; it averages x, y, z, not the fourth column."""
-    xyz = _downsampling(case)
+class Downsampler(NamedTuple):
+    """A library that averages coordinates; its cells start at the origin."""
+
+    name: str
+    call: Callable[[], object]
+    means: Callable[[object], np.ndarray]  # [M, 3] of a result
+    origin: np.ndarray
+
+    def implementation(self, xyz: np.ndarray, size: float) -> Implementation:
+        def check(found: object) -> str:
+            return _compare_means(self.means(found), xyz, self.origin, size)
+
+        return Implementation(self.name, self.call, check)
+
+
+def open3d_downsampler(xyz: np.ndarray, size: float) -> Downsampler:
+    """PointCloud.voxel_down_sample of x, y, z [N, 3] float64. Its cells start half a voxel below
+    the least point. It gets its cloud made."""
     import open3d as o3d
 
-    size = case.voxel_size[0]
     cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(xyz))
+    return Downsampler(
+        "open3d",
+        lambda: cloud.voxel_down_sample(size),
+        lambda found: np.asarray(found.points),
+        xyz.min(0) - size / 2,
+    )
 
-    def check(found: "o3d.geometry.PointCloud") -> str:
-        return _compare_means(np.asarray(found.points), xyz, xyz.min(0) - size / 2, size)
 
-    return Implementation("open3d", lambda: cloud.voxel_down_sample(size), check)
+def small_gicp_downsampler(xyz: np.ndarray, size: float, threads: int = 1) -> Downsampler:
+    """voxelgrid_sampling of x, y, z [N, 3] float64. It gets its cloud made. With threads it may
+    split voxels, as it documents."""
+    import small_gicp as gicp
+
+    cloud = gicp.PointCloud(xyz)
+    return Downsampler(
+        "small_gicp" if threads == 1 else f"small_gicp, {threads} threads",
+        lambda: gicp.voxelgrid_sampling(cloud, size, threads),
+        lambda found: np.asarray(found.points())[:, :3],
+        np.zeros(3),
+    )
+
+
+def open3d(case: VoxelCase, outputs: Outputs) -> Implementation:
+    """It gets only points in range, and averages x, y, z, not the fourth column."""
+    xyz, size = _downsampling(case), case.voxel_size[0]
+    return open3d_downsampler(xyz, size).implementation(xyz, size)
 
 
 def small_gicp(case: VoxelCase, outputs: Outputs, threads: int = 1) -> Implementation:
-    """voxelgrid_sampling. Its cells start at 0. It gets its cloud made, and only points in range;
-    it averages x, y, z, not the fourth column. With threads it may split voxels, as it documents.
-    """
-    xyz = _downsampling(case)
-    import small_gicp as gicp
-
-    size = case.voxel_size[0]
-    cloud = gicp.PointCloud(xyz)
-
-    def check(found: "gicp.PointCloud") -> str:
-        return _compare_means(np.asarray(found.points())[:, :3], xyz, np.zeros(3), size)
-
-    name = "small_gicp" if threads == 1 else f"small_gicp, {threads} threads"
-    return Implementation(name, lambda: gicp.voxelgrid_sampling(cloud, size, threads), check)
+    """As open3d."""
+    xyz, size = _downsampling(case), case.voxel_size[0]
+    return small_gicp_downsampler(xyz, size, threads).implementation(xyz, size)
 
 
 def small_gicp_threaded(case: VoxelCase, outputs: Outputs) -> Implementation:

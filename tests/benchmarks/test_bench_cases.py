@@ -6,7 +6,7 @@ import pytest
 from benchmarks.__main__ import cases
 from benchmarks.detection import gpu_cases
 
-FIGURES = {"cuda": {"graph_us", "eager_us", "cpu_us"}, "cpu": {"best_us"}}
+FIGURES = {"cuda": {"graph_us", "eager_us", "cpu_us", "times_floor"}, "cpu": {"best_us"}}
 
 
 def all_cases(device):
@@ -33,6 +33,7 @@ def test_goals_are_about_figures_that_the_device_has(device):
     [
         *("voxelize", "FPS", "ball", "knn", "three_nn", "group", "interpolate", "BEV"),
         *("rotated_nms", "rotated_iou", "points_in_boxes", "head"),
+        *("voxel_downsample", "voxel_group", "voxel_mean"),
     ],
 )
 def test_every_op_has_cases(device, op):

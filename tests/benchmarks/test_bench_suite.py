@@ -262,5 +262,5 @@ def test_upstream_libraries_are_packages_by_name():
     } == set(PACKAGES)
     assert {library.op for library in ALL} == {
         *("voxelize", "furthest_point_sample", "ball_query", "knn", "three_nn"),
-        *("group_points", "three_interpolate"),
+        *("group_points", "three_interpolate", "voxel_downsample"),
     }
