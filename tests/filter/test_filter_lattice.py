@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells of LAS coordinates are exact; frames of boxes; coordinates that name no cell."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import table_cases as cases
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchvox._errors import WrongUseError
+from torchvox.filter import OutsideFrameError, VoxelAccumulator, downsample
+from torchvox.filter.lattice import ALIGNED, MOST_BITS, Lattice
+from torchvox.io import PointTable
+from torchvox.ops.filter import voxel_cells
+from torchvox.reference.filter import las_cell, table_cells
+
+CPU = torch.device("cpu")
+ZERO = (0.0, 0.0, 0.0)
+
+
+def las(xyz, scale=0.01, offset=0.0) -> PointTable:
+    scale, offset = (np.broadcast_to(np.array(v, np.float64), 3).copy() for v in (scale, offset))
+    return PointTable(np.array(xyz, np.int32).reshape(-1, 3), {}, scale, offset)
+
+
+def cells_of(table: PointTable, size, origin=ZERO, device=CPU) -> tuple[Lattice, list]:
+    lattice = Lattice.of(table, size, origin, table.box)
+    keys = lattice.keys(table.xyz, torch.device(device))
+    cells = voxel_cells(keys, lattice.bits, [0, 0, 0])[:, [3, 2, 1]].cpu().long()
+    return lattice, (cells + torch.tensor(lattice.lower)).tolist()
+
+
+def faces(size, origin, scale, offset, rng) -> np.ndarray:
+    """Stored coordinates at and beside the faces of cells."""
+    q, t, v, o = (Fraction(repr(float(number))) for number in (scale, offset, size, origin))
+    first = int((o - t) / q)
+    steps = [first + int(k * v / q) + d for k in rng.integers(-300, 300, 40) for d in (-1, 0, 1)]
+    return np.clip(steps, -(2**31), 2**31 - 1).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "size", "mul"),
+    [
+        (0.01, 637000.0, 0.5, 1),
+        (0.01, 637000.0, 0.125, 2),
+        (0.001, -5.5, 0.1, 1),
+        (0.01, -850000.005, 0.3, 2),
+        (0.01, 0.0, 0.0999, 100),
+        (-0.01, 12.0, 0.25, -1),
+        (0.0025, 0.001, 1.0, 5),
+        (0.3048, 0.0, 1.0, 381),
+    ],
+)
+def test_cells_of_integers_are_those_of_fractions(device, scale, offset, size, mul):
+    rng = np.random.default_rng(0)
+    x = faces(size, 0.0, scale, offset, rng)
+    table = las(np.stack([x, x[::-1], x], 1), scale, offset)
+    lattice, cells = cells_of(table, (size,) * 3, device=device)
+    assert lattice.exact and lattice._steps()[0] == [mul] * 3
+    assert [tuple(c) for c in cells] == table_cells(table, (size,) * 3, ZERO)
+
+
+numbers = st.decimals(-1000, 1000, places=3).map(float)
+
+
+@given(
+    st.sampled_from([0.01, 0.001, 0.0025, -0.01, 0.3048, 0.1]),
+    st.sampled_from([0.05, 0.125, 0.3, 1.0, 0.99, 7.25]),
+    numbers,
+    numbers,
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=20)
+def test_any_lattice_gives_the_cells_of_fractions(scale, size, offset, origin, seed):
+    x = faces(size, origin, scale, offset, np.random.default_rng(seed))
+    table = las(np.stack([x, x, x], 1), scale, offset)
+    lattice, cells = cells_of(table, (size,) * 3, (origin,) * 3)
+    assert lattice.exact
+    assert [tuple(c) for c in cells] == table_cells(table, (size,) * 3, (origin,) * 3)
+
+
+def test_numbers_below_2_to_the_52_are_exact_and_others_go_through_floats():
+    """mul is 10^k for an offset of 10^-k quanta, and |mul * X| reaches 2^31 * mul."""
+    for digits, exact in ((6, True), (7, False)):
+        offset = 1 + 10.0**-digits
+        table = las([[1, 2, 3], [2**31 - 1, -(2**31), 0]], 1.0, offset)
+        size = (4096.0,) * 3
+        lattice, cells = cells_of(table, size)
+        assert lattice.exact is exact
+        assert [tuple(c) for c in cells] == table_cells(table, size, ZERO, exact)
+        acc = VoxelAccumulator(table.schema, size, box=table.box)
+        assert acc.exact_cells is exact
+        cases.check(table, size, exact=exact)
+    assert VoxelAccumulator(cases.coordinates(3, "float32").schema, (1, 1, 1)).exact_cells
+
+
+def test_the_last_exact_sum_is_at_2_to_the_52():
+    below = (2**52 - 2**31 - 1) * 1.0  # mul 1: 2^31 + |add| < 2^52
+    for offset, exact in ((below, True), (below + 1, False)):
+        lattice = Lattice.of(las([], 1.0, offset), (2.0**20,) * 3, ZERO, None)
+        assert lattice.exact is exact
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_faces_of_floats_are_divided_in_their_type(device, kind):
+    size = (0.05, 0.1, 0.3)
+    edges = np.arange(-60, 60)[:, None] * np.array(size)
+    around = [np.nextafter(edges.astype(kind), np.array(e, kind)) for e in (-np.inf, np.inf)]
+    table = PointTable(np.concatenate([edges.astype(kind), *around]))
+    _, cells = cells_of(table, size, device=device)
+    assert [tuple(c) for c in cells] == table_cells(table, size, ZERO)
+
+
+def test_the_frame_is_the_smallest_that_begins_at_a_multiple_of_1024():
+    for low, high, lower, bits in (
+        (0, 0, 0, 1),
+        (5, 1023, 0, 10),
+        (5, 1024, 0, 11),
+        (-1, 0, -ALIGNED, 11),
+        (-2000, -1500, -2048, 10),
+        (0, 2**MOST_BITS - 1, 0, MOST_BITS),
+    ):
+        table = PointTable(np.array([[low] * 3, [high] * 3], np.float64) + 0.5)
+        lattice = Lattice.of(table, (1.0,) * 3, ZERO, table.box)
+        assert (lattice.lower, lattice.bits) == ((lower,) * 3, bits)
+
+
+def test_the_voxel_size_that_an_error_names_works():
+    for top in (2.0**21 + 1, 3.1e7, 123456789.0, 1e12):
+        table = PointTable(np.array([[-3.0, 0, 0], [top, 0, 0]]))
+        with pytest.raises(OutsideFrameError, match="bits on x, a key has 21") as caught:
+            downsample(table, 1.0, keep="center")
+        size = float(str(caught.value).split(">=")[1])
+        assert len(downsample(table, size, keep="center")) == 2
+
+
+@pytest.mark.parametrize("size", [0.0, -1.0, np.nan, np.inf])
+def test_sizes_and_origins_that_make_no_cells_are_refused(size):
+    with pytest.raises(WrongUseError, match="three numbers above 0"):
+        downsample(PointTable(np.zeros((1, 3))), (1.0, size, 1.0))
+    if not np.isfinite(size):
+        with pytest.raises(WrongUseError, match="finite"):
+            downsample(PointTable(np.zeros((1, 3))), 1.0, origin=(0.0, size, 0.0))
+
+
+def test_too_many_cells_for_a_float_are_refused():
+    table = PointTable(np.array([[1e300, 0, 0]]))
+    with pytest.raises(OutsideFrameError, match="larger"):
+        downsample(table, 1e-300, keep="center")
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_points_that_are_not_finite_are_left_out(device, kind):
+    xyz = np.array(
+        [[0, 0, 0], [np.nan, 0, 0], [0, np.inf, 0], [0.5, 0, -np.inf], [0.5, 0, 0]], kind
+    )
+    made, rows = downsample(PointTable(xyz), 1.0, trace=True, device=device)
+    assert made.xyz.tolist() == [[0.25, 0, 0]] and rows.tolist() == [0, -1, -1, -1, 0]
+    empty, rows = downsample(PointTable(xyz[1:4]), 1.0, trace=True, device=device)
+    assert len(empty) == 0 and rows.tolist() == [-1, -1, -1]
+
+
+def test_offsets_that_lie_whole_quanta_apart_share_a_lattice(device):
+    one = las([[0, 0, 0], [149, 0, 10]], 0.01, (500.0, 0.0, -3.0))
+    two = las([[100, 0, 0], [-51, 0, 10]], 0.01, (502.0, 0.0, -3.0))
+    whole = las([[0, 0, 0], [149, 0, 10], [300, 0, 0], [149, 0, 10]], 0.01, (500.0, 0.0, -3.0))
+    box = whole.box
+    cells = VoxelAccumulator(one.schema, (1.0,) * 3, box=box, device=device)
+    cells.update(one)
+    cells.update(two)
+    ((made, keys, number, level),) = cells.finish()
+    cases.same(made, downsample(whole, 1.0))
+    assert number.tolist() == [1, 2, 1]
+    assert cells.rows_of(two, keys, level).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (las([[0, 0, 0]], 0.01, 0.005), "b.las has the offset .*, a.las .* convert --scale"),
+        (las([[0, 0, 0]], 0.02, 0.0), "b.las has int32 coordinates of scale .* a.las int32"),
+        (las([[0, 0, 0]], 0.01, 3e7), "share a lattice of 32 bits"),
+        (las([[0, 0, 0]], 0.01, 1e300), "share a lattice of 32 bits"),
+        (PointTable(np.zeros((1, 3))), "b.las has float64 coordinates of scale None"),
+    ],
+)
+def test_tables_on_other_lattices_are_refused_by_name(other, says):
+    cells = VoxelAccumulator(replace(las([]), path="a.las"), (1.0,) * 3)
+    with pytest.raises(WrongUseError, match=says):
+        cells.update(replace(other, path="b.las"))
+
+
+def test_the_centroid_lies_in_its_own_cell_and_filtering_twice_is_filtering_once():
+    rng = np.random.default_rng(0)
+    steps = rng.integers(-90, 90, (250, 3)).astype(np.int32)
+    tables = [las(steps, 0.01, 637000.0), las(steps, 0.01, -0.005)]
+    tables += [PointTable((steps / 512 + 8.0).astype(kind)) for kind in ("float32", "float64")]
+    for table in tables:
+        for size in (0.25, 0.3, 1.0):
+            once, rows = downsample(table, size, trace=True)
+            cells, means = (table_cells(t, (size,) * 3, ZERO) for t in (table, once))
+            assert [means[row] for row in rows] == cells
+            cases.same(downsample(once, size), once)
+
+
+def test_centers_beyond_the_steps_of_a_file_are_refused():
+    table = las([[2**31 - 1] * 3], 0.01)
+    with pytest.raises(WrongUseError, match="more than 32 bits"):
+        downsample(table, 1e6, keep="center")
+
+
+def test_las_cell_is_the_rule():
+    assert las_cell(-1, 0.01, 0.0, 0.5, 0.0) == -1
+    assert las_cell(3, 0.1, 0.0, 0.3, 0.0) == 1  # 0.1 * 3 / 0.3 is below 1 in float64
