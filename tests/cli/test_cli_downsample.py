@@ -66,7 +66,7 @@ def test_a_file_becomes_one_point_a_voxel(torchvox_cli, tmp_path):
     assert facts["output"] == "b.ply" and facts["dropped"] == {} and facts["exact_cells"]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_one_bad_file_of_many(torchvox_cli, tmp_path, jobs):
     (tmp_path / "in").mkdir()
     for name, seed in (("a", 1), ("c", 2)):
