@@ -42,14 +42,14 @@ class Filtered(NamedTuple):
 
 @dataclass(frozen=True)
 class FilterCase(Case):
-    """points [N, C] float32; cubes of size; peers: beside other implementations."""
+    """points [N, C] float32; cubes of size; others: beside other implementations."""
 
     points: Tensor
     source: str
     size: float
     order: str = "first"
     backend: str = "auto"
-    peers: bool = True
+    others: bool = True
     op: str = "voxel_downsample"
 
     def facts(self) -> Facts:
@@ -63,7 +63,7 @@ class FilterCase(Case):
         )
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        if not self.peers:
+        if not self.others:
             return
         check, single = partial(compare, self), EPS["single"]
         on_cpu = self.points.device.type == "cpu"
@@ -311,14 +311,14 @@ def spec(
     size: float,
     order: str = "first",
     targets: Sequence[Target] = (),
-    peers: bool = True,
+    others: bool = True,
     unit: str = "m",
 ) -> CaseSpec:
 
     def build(clouds: Clouds) -> FilterCase:
         points, source = cloud(clouds)
         large = len(points) > MOST_CHECKED
-        return (LargeCase if large else FilterCase)(points, source, size, order, peers=peers)
+        return (LargeCase if large else FilterCase)(points, source, size, order, others=others)
 
     return CaseSpec(f"voxel_downsample {name}, {size:g} {unit}, {order}", build, tuple(targets))
 
@@ -356,8 +356,8 @@ def gpu_cases() -> list[CaseSpec]:
     return [
         *(spec(scan, survey, size, "first", first) for size in (0.25, 0.5, 0.75, 1.0, 1.25)),
         *(spec(scan, survey, size, "key", by_key) for size in (0.25, 1.0)),
-        *(spec(scan, survey, size, peers=False) for size in (0.05, 0.1)),
-        *(spec("111k x 7", sweep, size, peers=False) for size in SIZES),
+        *(spec(scan, survey, size, others=False) for size in (0.05, 0.1)),
+        *(spec("111k x 7", sweep, size, others=False) for size in SIZES),
         spec(f"{scan}, Morton order", arranged(survey, "Morton"), 0.5),
         spec(f"{scan}, shuffled", arranged(survey, "shuffled"), 0.5),
         spec("110k x 7 airborne", colored(Clouds.tile), 5.0, unit="ft"),
@@ -379,22 +379,25 @@ def gpu_cases() -> list[CaseSpec]:
 def cpu_cases() -> list[CaseSpec]:
     times = 2.0 if torch.get_num_threads() > 1 else 1.3
     sweep, tile = xyz(Clouds.sweep), lambda clouds: clouds.tile(6)
-    peers = [
+    others = [
         Target("best_us", faster_than=name, factor=times)
         for name in ("torch", "numpy", "open3d", "small_gicp")
     ]
     most = Target("best_us", faster_than="voxelize", factor=0.5)
     return [
-        *(spec("111k xyz", sweep, s, "first", [*peers, most]) for s in (0.05, 0.1, 0.2, 0.5, 1.0)),
-        spec("111k xyz", sweep, 0.2, "key", peers=False),
+        *(spec("111k xyz", sweep, s, "first", [*others, most]) for s in (0.05, 0.1, 0.2, 0.5, 1.0)),
+        spec("111k xyz", sweep, 0.2, "key", others=False),
         *(
-            spec(f"111k xyz, {how}", arranged(sweep, how), 0.2, peers=False)
+            spec(f"111k xyz, {how}", arranged(sweep, how), 0.2, others=False)
             for how in ("Morton", "shuffled")
         ),
-        *(spec("660k airborne", tile, s, "first", peers, unit="ft") for s in (0.5, 1.0, 5.0)),
-        spec("41k room", Clouds.room, 0.05, "first", peers),
-        *(spec(f"{SURVEY // 1000}k xyz", xyz(street(SURVEY)), s, peers=False) for s in (0.25, 1.0)),
-        spec("10M xyz", xyz(street(10_000_000)), 0.25, peers=False),
+        *(spec("660k airborne", tile, s, "first", others, unit="ft") for s in (0.5, 1.0, 5.0)),
+        spec("41k room", Clouds.room, 0.05, "first", others),
+        *(
+            spec(f"{SURVEY // 1000}k xyz", xyz(street(SURVEY)), s, others=False)
+            for s in (0.25, 1.0)
+        ),
+        spec("10M xyz", xyz(street(10_000_000)), 0.25, others=False),
         *(group_spec("111k", sweep, "first", backend) for backend in ("hash", "sort")),
         mean_spec("111k xyz", sweep),
     ]

@@ -14,7 +14,7 @@ from benchmarks.voxel_upstream import Downsampler, open3d_downsampler, small_gic
 
 def _xyz(case: FilterCase) -> np.ndarray:
     case.only_on("cpu")
-    if not case.peers:
+    if not case.others:
         raise NotApplicable
     return case.points[:, :3].double().numpy()
 
