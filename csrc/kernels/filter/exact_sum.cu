@@ -2,7 +2,7 @@
 //
 // voxel_sum, voxel_mean and voxel_mean_of_sums on the GPU:
 //
-//   small  rows of up to 32 points, one thread a row and column; others become tasks of 128 points
+//   small  rows of up to 16 points, one thread a row and column; others become tasks of 64 points
 //   large  one warp a task. What several tasks have of a row is added up by integer atomics, and
 //          the last one stores it
 #include <algorithm>
@@ -16,9 +16,8 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kSmallRow = 32;
-constexpr int64_t kTaskPoints = 128;
-constexpr int kAhead = 4;  // values of a thread that are on their way at once
+constexpr int64_t kSmallRow = 16;
+constexpr int64_t kTaskPoints = 64;
 
 struct SumTask {
   uint32_t row, chunk;
@@ -28,7 +27,7 @@ constexpr uint32_t kNoRow = 0xffffffffu;
 template <class T>
 struct SumWork {
   int64_t limit, slots;
-  SumTask* tasks;  // [limit], kNoRow where there is none
+  SumTask* tasks;  // [limit], kNoRow of those without room
   // From here on zero before the first kernel. A slot is that of the row of several tasks that
   // begins in these kTaskPoints places.
   uint32_t* taken;  // tasks
@@ -48,8 +47,8 @@ struct SumWork {
   }
 };
 
-// The places [first, end), every `step`-th of them.
-template <class T>
+// The places [first, end), every `step`-th of them, kAhead values on their way at once.
+template <int kAhead, class T>
 __device__ __forceinline__ void add_places(const VoxelSumArgs& args, int64_t first, int64_t end,
                                            int64_t step, int64_t column, ExactSum<T>* sum) {
   for (int64_t place = first; place < end; place += kAhead * step) {
@@ -77,9 +76,11 @@ template <class T>
 __device__ bool add_tasks(const SumWork<T>& work, int64_t row, int64_t points) {
   const uint32_t chunks = static_cast<uint32_t>(ceil_div(points, kTaskPoints));
   const uint32_t base = atomicAdd(work.taken, chunks);
-  if (int64_t{base} + chunks > work.limit) return false;
-  for (uint32_t c = 0; c < chunks; ++c) work.tasks[base + c] = {static_cast<uint32_t>(row), c};
-  return true;
+  const bool fits = int64_t{base} + chunks <= work.limit;
+  for (uint32_t c = 0; c < chunks && base + c < work.limit; ++c) {
+    work.tasks[base + c] = {fits ? static_cast<uint32_t>(row) : kNoRow, c};
+  }
+  return fits;
 }
 
 template <class T>
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) small_kernel(const __grid_constant__
     }
     for (int64_t c = column; c < column + columns; ++c) {
       ExactSum<T> sum;
-      add_places(args, begin, end, 1, c, &sum);
+      add_places<4>(args, begin, end, 1, c, &sum);
       args.store(row, c, sum, end - begin);
     }
   }
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) large_kernel(const __grid_constant__
       const int groups = 32 / width, group = lane / width;
       const int64_t column = base + lane % width;
       ExactSum<T> mine, sum;
-      if (group < groups) add_places(args, first + group, last, groups, column, &mine);
+      if (group < groups) add_places<8>(args, first + group, last, groups, column, &mine);
       for (int g = 0; g < groups; ++g) {
         for (int k = 0; k < kSumWords<T>; ++k) {
           sum.words[k] += __shfl_sync(kFullWarp, mine.words[k], (lane + g * width) % 32);
@@ -152,11 +153,8 @@ cudaError_t launch(const VoxelSumArgs& args, void* memory, const CudaContext& co
     using T = decltype(type);
     Workspace workspace(memory);
     const SumWork<T> work(args, workspace);
-    const cudaStream_t stream = context.stream;
-    const size_t task_bytes = static_cast<size_t>(work.limit) * sizeof(SumTask);
-    TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.tasks, 0xff, task_bytes, stream));
     TORCHVOX_CUDA_CHECK(
-        cudaMemsetAsync(work.taken, 0, static_cast<size_t>(work.zero_bytes), stream));
+        cudaMemsetAsync(work.taken, 0, static_cast<size_t>(work.zero_bytes), context.stream));
     TORCHVOX_CUDA_CHECK(
         launch_items(small_kernel<T>, args.rows * args.columns, kThreads, context, args, work));
     return launch_items(large_kernel<T>, 32 * work.limit, kThreads, context, args, work);
