@@ -70,12 +70,23 @@ struct ExactSum {
       words[0] += static_cast<uint64_t>(value);
     } else {
       const double f = widen(value);
+      // What is added to these is rounded half to even, and stands in the low bits of the sum.
+      constexpr double kToEven = 4503599627370496.0, kSigned = 1.5 * kToEven;  // 2^52
+      if constexpr (sizeof(T) <= sizeof(float)) {
+        // Then f - floor(f) is exact and does not round to 1: both parts of f in one step.
+        if (f < 524288.0 && f > -524288.0 && (f >= 0 || f <= -0x1p-29)) {
+          const uint64_t fixed =
+              bit_cast<uint64_t>(f * 4294967296.0 + kSigned) - bit_cast<uint64_t>(kSigned);
+          words[0] += static_cast<uint64_t>(static_cast<int64_t>(fixed) >> 32);
+          words[1] += fixed & 0xffffffffu;
+          ++words[2];
+          return;
+        }
+      }
       if (!(f < 2147483648.0 && f > -2147483648.0)) {
         if (is_finite(f)) words[2] += (uint64_t{1} << 32) + 1;
         return;
       }
-      // What is added to these is rounded half to even, and stands in the low bits of the sum.
-      constexpr double kToEven = 4503599627370496.0, kSigned = 1.5 * kToEven;  // 2^52
       double whole = f + kSigned - kSigned;
       if (whole > f) whole -= 1;
       const double fraction = (f - whole) * 4294967296.0;

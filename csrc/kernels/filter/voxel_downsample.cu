@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t voxels = totals->voxels;
   const uint32_t points = static_cast<uint32_t>(args.counts[kKeyCountsFrom + kPointsKeyed]);
   for (int64_t i = global_thread(); i <= steps.group.points; i += global_stride()) {
-    const VoxelSegment row = i < voxels ? load_whole(&segments[i]) : VoxelSegment{kNone64, points, 0};
+    const VoxelSegment row =
+        i < voxels ? load_whole(&segments[i]) : VoxelSegment{kNone64, points, 0};
     const uint64_t before = i > 0 && i <= voxels ? segments[i - 1].key : kNone64;
     args.write_row(i, static_cast<int64_t>(row.key), static_cast<int64_t>(before), row.count);
     steps.group.offsets[i] = static_cast<int32_t>(row.place);
@@ -66,7 +67,8 @@ __global__ void __launch_bounds__(kThreads)
 // What follows the workspace of the steps.
 int64_t rest_bytes(const DownsampleSteps& steps, const Target& target) {
   const int64_t mean = workspace_bytes_cuda(steps.mean, target);
-  if (!lists_unordered(steps.args)) return std::max(mean, workspace_bytes_cuda(steps.group, target));
+  if (!lists_unordered(steps.args))
+    return std::max(mean, workspace_bytes_cuda(steps.group, target));
   return mean + VoxelWork(list_args(steps), target, nullptr).bytes;
 }
 

@@ -29,7 +29,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxel_downsample(
   const Tensor num_points = empty_beside({n}, at::kInt, points_in);
   const Tensor representative = empty_beside({n}, at::kInt, points_in);
   const Tensor point_voxel = empty_beside({n}, at::kInt, points_in);
-  const Tensor counts = empty_beside({batches + 1, int64_t{kDownsampleCounts}}, at::kInt, points_in);
+  const Tensor counts =
+      empty_beside({batches + 1, int64_t{kDownsampleCounts}}, at::kInt, points_in);
   if (!points_in.is_meta()) {
     const Clouds packed(points_in.contiguous(), batch_offsets, num_valid);
     VoxelDownsampleArgs args;
