@@ -2,7 +2,7 @@
 //
 // voxel_sum, voxel_mean and voxel_mean_of_sums on the GPU:
 //
-//   small  rows of up to 32 points, one thread a row and column; others become tasks of 128 points
+//   small  32 rows a warp, a lane a row and column; those of more than 8 points become tasks of 64
 //   large  one warp a task. What several tasks have of a row is added up by integer atomics, and
 //          the last one stores it
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kSmallRow = 32;
-constexpr int64_t kTaskPoints = 128;
-constexpr int kAhead = 4;  // values of a thread that are on their way at once
+constexpr int64_t kSmallRow = 8;
+constexpr int64_t kTaskPoints = 64;
+static_assert(kTaskPoints == 64, "points that a warp holds");
 
 struct SumTask {
   uint32_t row, chunk;
@@ -28,7 +28,7 @@ constexpr uint32_t kNoRow = 0xffffffffu;
 template <class T>
 struct SumWork {
   int64_t limit, slots;
-  SumTask* tasks;  // [limit], kNoRow where there is none
+  SumTask* tasks;  // [limit], kNoRow of those without room
   // From here on zero before the first kernel. A slot is that of the row of several tasks that
   // begins in these kTaskPoints places.
   uint32_t* taken;  // tasks
@@ -48,56 +48,87 @@ struct SumWork {
   }
 };
 
-// The places [first, end), every `step`-th of them.
-template <class T>
-__device__ __forceinline__ void add_places(const VoxelSumArgs& args, int64_t first, int64_t end,
-                                           int64_t step, int64_t column, ExactSum<T>* sum) {
-  for (int64_t place = first; place < end; place += kAhead * step) {
-    int64_t point[kAhead];
-    T value[kAhead];
+// Values of a column, on their way at once. Points past the last one are none.
+template <int kAhead, class T>
+__device__ __forceinline__ void add_points(const VoxelSumArgs& args,
+                                           const uint32_t (&point)[kAhead], int64_t column,
+                                           ExactSum<T>* sum) {
+  const T* const values = static_cast<const T*>(args.values) + column;
+  const uint32_t points = static_cast<uint32_t>(args.points);
+  T value[kAhead];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      point[k] = place + k * step < end ? args.perm[place + k * step] : -1;
-      if (point[k] >= args.points) point[k] = -1;
-    }
+  for (int k = 0; k < kAhead; ++k) {
+    if (point[k] < points) value[k] = values[point[k] * args.columns];
+  }
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (point[k] < 0) continue;
-      value[k] = static_cast<const T*>(args.values)[point[k] * args.columns + column];
-    }
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (point[k] >= 0) sum->add(value[k]);
-    }
+  for (int k = 0; k < kAhead; ++k) {
+    if (point[k] < points) sum->add(value[k]);
   }
 }
+__device__ __forceinline__ uint32_t point_at(const VoxelSumArgs& args, int64_t place, int64_t end) {
+  return place < end ? static_cast<uint32_t>(args.perm[place]) : kNoRow;
+}
 
-// False where there is no room, as offsets in disorder can ask for: their rows overlap.
+// Tasks of the rows of a warp, a lane a row. False where there is no room, as offsets in disorder
+// can ask for: their rows overlap.
 template <class T>
-__device__ bool add_tasks(const SumWork<T>& work, int64_t row, int64_t points) {
-  const uint32_t chunks = static_cast<uint32_t>(ceil_div(points, kTaskPoints));
-  const uint32_t base = atomicAdd(work.taken, chunks);
-  if (int64_t{base} + chunks > work.limit) return false;
-  for (uint32_t c = 0; c < chunks; ++c) work.tasks[base + c] = {static_cast<uint32_t>(row), c};
-  return true;
+__device__ __forceinline__ bool add_tasks(const SumWork<T>& work, int64_t row, int64_t points) {
+  const uint32_t chunks =
+      points > kSmallRow ? static_cast<uint32_t>(ceil_div(points, kTaskPoints)) : 0;
+  const uint32_t end = warp_inclusive(chunks);
+  uint32_t base = 0;
+  if (threadIdx.x % 32 == 31 && end > 0) base = atomicAdd(work.taken, end);
+  base = __shfl_sync(kFullWarp, base, 31) + end - chunks;
+  const bool fits = int64_t{base} + chunks <= work.limit;
+  for (uint32_t c = 0; c < chunks && base + c < work.limit; ++c) {
+    work.tasks[base + c] = {fits ? static_cast<uint32_t>(row) : kNoRow, c};
+  }
+  return chunks > 0 && fits;
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) small_kernel(const __grid_constant__ VoxelSumArgs args,
                                                          const __grid_constant__ SumWork<T> work) {
-  const int64_t elements = args.rows * args.columns;
-  for (int64_t at = global_thread(); at < elements; at += global_stride()) {
-    const int64_t row = divide(at, args.columns), column = at - row * args.columns;
-    const int64_t begin = args.begin_of(row), end = args.end_of(row);
-    int64_t columns = 1;
-    if (end - begin > kSmallRow) {
-      if (column > 0 || add_tasks(work, row, end - begin)) continue;
-      columns = args.columns;
-    }
-    for (int64_t c = column; c < column + columns; ++c) {
+  constexpr int kAhead = 4;
+  const int lane = threadIdx.x % 32;
+  for (int64_t base = global_thread() - lane; base < args.rows; base += global_stride()) {
+    const int64_t row = base + lane;
+    const int64_t begin = row < args.rows ? args.begin_of(row) : 0;
+    int64_t end = row < args.rows ? args.end_of(row) : begin;
+    if (end < begin) end = begin;
+    const bool done = add_tasks(work, row, end - begin) || row >= args.rows;
+    uint32_t first[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) first[k] = done ? kNoRow : point_at(args, begin + k, end);
+    const uint32_t size = done ? kNoRow : static_cast<uint32_t>(end - begin);
+    const bool any = __any_sync(kFullWarp, size != 0);
+    int64_t r = lane / args.columns, column = lane % args.columns;
+    const int64_t row_step = 32 / args.columns, column_step = 32 % args.columns;
+    for (int64_t c = 0; c < args.columns; ++c) {
       ExactSum<T> sum;
-      add_places(args, begin, end, 1, c, &sum);
-      args.store(row, c, sum, end - begin);
+      uint32_t n = 0;
+      if (any) {
+        n = __shfl_sync(kFullWarp, size, static_cast<int>(r));
+        const int64_t from = __shfl_sync(kFullWarp, begin, static_cast<int>(r));
+        uint32_t point[kAhead];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+          point[k] = __shfl_sync(kFullWarp, first[k], static_cast<int>(r));
+        }
+        add_points(args, point, column, &sum);
+        for (int64_t more = kAhead; n != kNoRow && more < n; more += kAhead) {
+#pragma unroll
+          for (int k = 0; k < kAhead; ++k) point[k] = point_at(args, from + more + k, from + n);
+          add_points(args, point, column, &sum);
+        }
+      }
+      if (n != kNoRow) args.store(base + r, column, sum, n);
+      r += row_step;
+      column += column_step;
+      if (column >= args.columns) {
+        column -= args.columns;
+        ++r;
+      }
     }
   }
 }
@@ -105,6 +136,7 @@ __global__ void __launch_bounds__(kThreads) small_kernel(const __grid_constant__
 template <class T>
 __global__ void __launch_bounds__(kThreads) large_kernel(const __grid_constant__ VoxelSumArgs args,
                                                          const __grid_constant__ SumWork<T> work) {
+  constexpr int kAhead = 8;
   const int lane = threadIdx.x % 32;
   const int64_t tasks = *work.taken < work.limit ? *work.taken : work.limit;
   for (int64_t t = global_thread() / 32; t < tasks; t += global_stride() / 32) {
@@ -113,12 +145,24 @@ __global__ void __launch_bounds__(kThreads) large_kernel(const __grid_constant__
     const int64_t begin = args.begin_of(task.row), end = args.end_of(task.row);
     const int64_t first = begin + task.chunk * kTaskPoints;
     const int64_t last = end - first < kTaskPoints ? end : first + kTaskPoints;
+    const uint32_t half[2] = {point_at(args, first + lane, last),
+                              point_at(args, first + 32 + lane, last)};
     for (int64_t base = 0; base < args.columns; base += 32) {
       const int width = args.columns - base < 32 ? static_cast<int>(args.columns - base) : 32;
       const int groups = 32 / width, group = lane / width;
       const int64_t column = base + lane % width;
       ExactSum<T> mine, sum;
-      if (group < groups) add_places(args, first + group, last, groups, column, &mine);
+      for (int i = 0; i < last - first; i += kAhead * groups) {
+        uint32_t point[kAhead];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+          const int at = i + k * groups + group;
+          const uint32_t low = __shfl_sync(kFullWarp, half[0], at % 32);
+          const uint32_t high = __shfl_sync(kFullWarp, half[1], at % 32);
+          point[k] = group >= groups || at >= kTaskPoints ? kNoRow : at < 32 ? low : high;
+        }
+        add_points(args, point, column, &mine);
+      }
       for (int g = 0; g < groups; ++g) {
         for (int k = 0; k < kSumWords<T>; ++k) {
           sum.words[k] += __shfl_sync(kFullWarp, mine.words[k], (lane + g * width) % 32);
@@ -152,13 +196,9 @@ cudaError_t launch(const VoxelSumArgs& args, void* memory, const CudaContext& co
     using T = decltype(type);
     Workspace workspace(memory);
     const SumWork<T> work(args, workspace);
-    const cudaStream_t stream = context.stream;
-    const size_t task_bytes = static_cast<size_t>(work.limit) * sizeof(SumTask);
-    TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.tasks, 0xff, task_bytes, stream));
     TORCHVOX_CUDA_CHECK(
-        cudaMemsetAsync(work.taken, 0, static_cast<size_t>(work.zero_bytes), stream));
-    TORCHVOX_CUDA_CHECK(
-        launch_items(small_kernel<T>, args.rows * args.columns, kThreads, context, args, work));
+        cudaMemsetAsync(work.taken, 0, static_cast<size_t>(work.zero_bytes), context.stream));
+    TORCHVOX_CUDA_CHECK(launch_items(small_kernel<T>, args.rows, kThreads, context, args, work));
     return launch_items(large_kernel<T>, 32 * work.limit, kThreads, context, args, work);
   });
 }

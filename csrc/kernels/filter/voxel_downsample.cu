@@ -1,18 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last step of voxel_downsample on the GPU: one thread a row.
+// voxel_downsample on the GPU. Sums depend on no order, so where the hash backend lists rows by
+// first points, it takes the steps of voxelize as far as the lists:
+//
+//   insert  points by their cells into the table of voxels
+//   number  voxels by their first points
+//   place   points into the lists of their voxels, in no order
+//   rows    all but the means
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/filter/voxel_downsample.h"
+#include "csrc/kernels/filter/voxel_key.cuh"
+#include "csrc/kernels/voxel/voxelize/points.cuh"
 
 namespace torchvox {
+namespace {
 
-cudaError_t launch(const DownsampleRowsArgs& args, void*, const CudaContext& context) {
-  const size_t bytes = static_cast<size_t>(args.clouds + 1) * kDownsampleCounts * sizeof(int32_t);
-  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(args.counts, 0, bytes, context.stream));
-  return launch_elements<write_downsample_row>(args, std::max(args.points, args.clouds) + 1,
-                                               context);
+constexpr int kThreads = kVoxelThreads;
+
+bool lists_unordered(const VoxelDownsampleArgs& args) {
+  return !args.by_key && args.backend != GroupBackend::kSort;
+}
+
+VoxelizeArgs list_args(const DownsampleSteps& steps) {
+  VoxelizeArgs voxelize;
+  voxelize.points.packed = true;
+  voxelize.points.rows = steps.group.points;
+  voxelize.key_bits = steps.group.key_bits;
+  voxelize.point_voxel = steps.args.point_voxel;
+  voxelize.first_point = steps.args.representative;
+  return voxelize;
+}
+
+template <class T, class Real>
+__global__ void __launch_bounds__(kThreads)
+    insert_kernel(const __grid_constant__ VoxelKeysArgs args,
+                  const __grid_constant__ VoxelWork work) {
+  __shared__ KeyTally tally;
+  tally.begin();
+  const int64_t row = global_thread();
+  const uint64_t key = static_cast<uint64_t>(tally.locate<T, Real>(args, row));
+  const MatchingLanes matching = MatchingLanes::of(key);
+  wait_for_previous();
+  insert_row(work, key, matching, row, args.points.rows);
+  let_next_begin();
+  tally.flush(args);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    rows_kernel(const __grid_constant__ DownsampleSteps steps, const VoxelSegment* segments,
+                const VoxelTotals* totals) {
+  const VoxelDownsampleArgs& args = steps.args;
+  const int64_t voxels = totals->voxels;
+  const uint32_t points = static_cast<uint32_t>(args.counts[kKeyCountsFrom + kPointsKeyed]);
+  for (int64_t i = global_thread(); i <= steps.group.points; i += global_stride()) {
+    const VoxelSegment row =
+        i < voxels ? load_whole(&segments[i]) : VoxelSegment{kNone64, points, 0};
+    const uint64_t before = i > 0 && i <= voxels ? segments[i - 1].key : kNone64;
+    args.write_row(i, static_cast<int64_t>(row.key), static_cast<int64_t>(before), row.count);
+    steps.group.offsets[i] = static_cast<int32_t>(row.place);
+    if (i >= voxels && i < steps.group.points) args.representative[i] = -1;
+  }
+}
+
+// What follows the workspace of the steps.
+int64_t rest_bytes(const DownsampleSteps& steps, const Target& target) {
+  const int64_t mean = workspace_bytes_cuda(steps.mean, target);
+  if (!lists_unordered(steps.args))
+    return std::max(mean, workspace_bytes_cuda(steps.group, target));
+  return mean + VoxelWork(list_args(steps), target, nullptr).bytes;
+}
+
+}  // namespace
+
+int64_t workspace_bytes_cuda(const VoxelDownsampleArgs& args, const Target& target) {
+  Workspace workspace;
+  const DownsampleSteps steps(args, workspace);
+  return workspace.bytes() + rest_bytes(steps, target);
+}
+
+cudaError_t launch(const VoxelDownsampleArgs& args, void* memory, const CudaContext& context) {
+  Workspace workspace(memory);
+  DownsampleSteps steps(args, workspace);
+  char* rest = static_cast<char*>(memory) + workspace.bytes();
+  const int64_t points = args.points();
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(
+      args.counts, 0, static_cast<size_t>(args.num_counts()) * sizeof(int32_t), context.stream));
+  if (points == 0) return cudaSuccess;
+  if (lists_unordered(args)) {
+    const VoxelizeArgs voxelize = list_args(steps);
+    const VoxelWork work(voxelize, context.target, rest);
+    rest += work.bytes;
+    TORCHVOX_CUDA_CHECK(clear_voxels(work, context));
+    TORCHVOX_CUDA_CHECK(with_key_types(args.keys, [&](auto type, auto real) {
+      return launch_after(insert_kernel<decltype(type), decltype(real)>,
+                          static_cast<unsigned>(ceil_div<int64_t>(points, kThreads)), kThreads,
+                          context, steps.keys, work);
+    }));
+    TORCHVOX_CUDA_CHECK(number_voxels(voxelize, work, context));
+    TORCHVOX_CUDA_CHECK(place_points(voxelize, work, context));
+    TORCHVOX_CUDA_CHECK(launch_items(rows_kernel, points + 1, kThreads, context, steps,
+                                     work.segments, work.totals));
+    steps.mean.perm = reinterpret_cast<const int32_t*>(work.perm);
+  } else {
+    TORCHVOX_CUDA_CHECK(make_keys(steps.keys, context));
+    TORCHVOX_CUDA_CHECK(launch(steps.group, rest, context));
+    TORCHVOX_CUDA_CHECK(launch_elements<write_grouped_row>(steps, points + 1, context));
+  }
+  return launch(steps.mean, rest, context);
 }
 
 }  // namespace torchvox

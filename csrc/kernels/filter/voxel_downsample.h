@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of the last step of voxel_downsample: what follows for each row from its key and its list
-// of points, and the counts of the call.
+// Entry of voxel_downsample: keys, groups and means, then what follows for each row from its key
+// and its list of points.
 #pragma once
 
 #include "csrc/kernels/core/atomics.h"
+#include "csrc/kernels/filter/exact_sum.h"
+#include "csrc/kernels/filter/voxel_group.h"
 #include "csrc/kernels/filter/voxel_key.h"
 
 namespace torchvox {
@@ -15,51 +17,95 @@ enum DownsampleCount {
   kDownsampleCounts = kKeyCountsFrom + kKeyCounts
 };
 
-struct DownsampleRowsArgs {
-  int64_t points = 0, clouds = 1;
-  KeyFrame frame;
-  const int64_t* row_keys = nullptr;  // [points]
-  const int32_t* offsets = nullptr;  // [points + 1]
-  const int32_t* perm = nullptr;  // [points]
-  const int32_t* key_counts = nullptr;  // [clouds + 1, kKeyCounts]
+struct VoxelDownsampleArgs {
+  VoxelKeysArgs keys;  // less what they write; the rows of the points are contiguous
+  ValueType type = ValueType::kFloat;  // of the points
+  bool by_key = false;
+  GroupBackend backend = GroupBackend::kAuto;
+  int threads = 1;  // CPU threads that may be used; never decides a result
+  // Outputs, of as many rows as there are points.
+  void* means = nullptr;  // [points, columns]
   int32_t* indices = nullptr;  // [points, 4]
   int32_t* num_points = nullptr;  // [points]
   int32_t* representative = nullptr;  // [points]: the lowest point of the row; -1
-  int32_t* counts = nullptr;  // [clouds + 1, kDownsampleCounts], cleared
+  int32_t* point_voxel = nullptr;  // [points]
+  int32_t* counts = nullptr;  // [clouds + 1, kDownsampleCounts]
 
-  // -1 of an unused row, and of none.
-  TORCHVOX_HD int64_t sample_of(int64_t row) const {
-    if (row < 0 || row >= points || row_keys[row] < 0) return -1;
-    return row_keys[row] >> (3 * frame.bits);
+  int64_t points() const { return keys.points.rows; }
+  int64_t clouds() const { return keys.points.clouds; }
+  int64_t num_counts() const { return (clouds() + 1) * kDownsampleCounts; }
+  int key_bits() const {
+    return 3 * keys.frame.bits + (clouds() > 1 ? bits_for(static_cast<uint64_t>(clouds())) : 0);
   }
-  // Rows of one sample follow each other: a run of them from begin to end adds end - begin.
+
+  // Row i, of a key or of -1, and the key of the row before: rows of one sample follow each other,
+  // and a run of them from begin to end adds end - begin. The last row's successor ends its run.
+  TORCHVOX_HD void write_row(int64_t i, int64_t key, int64_t key_before, int64_t n) const {
+    const int64_t sample = sample_of(key), before = sample_of(key_before);
+    if (sample != before) {
+      add_rows(before, i);
+      add_rows(sample, -i);
+    }
+    if (i == keys.points.rows) return;
+    write_cell(keys.frame, key, indices + 4 * i);
+    num_points[i] = static_cast<int32_t>(n);
+  }
+
+ private:
+  TORCHVOX_HD int64_t sample_of(int64_t key) const {
+    return key < 0 ? -1 : key >> (3 * keys.frame.bits);
+  }
   TORCHVOX_HD void add_rows(int64_t sample, int64_t rows) const {
-    if (sample < 0 || sample >= clouds) return;
+    if (sample < 0) return;
     const uint32_t n = static_cast<uint32_t>(rows);
     atomic_add(reinterpret_cast<uint32_t*>(&counts[(sample + 1) * kDownsampleCounts]), n);
     atomic_add(reinterpret_cast<uint32_t*>(&counts[kRowsFound]), n);
   }
 };
 
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(DownsampleRowsArgs);
+TORCHVOX_KERNEL(VoxelDownsampleArgs);
 
-// Row i of the rows, and of the counts. The last row's successor ends its run.
-TORCHVOX_HD void write_downsample_row(const DownsampleRowsArgs& args, int64_t i) {
-  if (i <= args.clouds) {
-    for (int c = 0; c < kKeyCounts; ++c) {
-      args.counts[i * kDownsampleCounts + kKeyCountsFrom + c] = args.key_counts[i * kKeyCounts + c];
-    }
+// The steps as the ops of these names have them.
+struct DownsampleSteps {
+  VoxelDownsampleArgs args;
+  VoxelKeysArgs keys;
+  VoxelGroupArgs group;
+  VoxelSumArgs mean;
+
+  DownsampleSteps(const VoxelDownsampleArgs& args, Workspace& workspace)
+      : args(args), keys(args.keys) {
+    const int64_t n = args.points();
+    keys.counts = args.counts + kKeyCountsFrom;
+    keys.counts_stride = kDownsampleCounts;
+    keys.keys = workspace.take<int64_t>(n);
+    group.keys = keys.keys;
+    group.points = n;
+    group.key_bits = args.key_bits();
+    group.by_key = args.by_key;
+    group.backend = args.backend;
+    group.threads = args.threads;
+    group.row_keys = workspace.take<int64_t>(n);
+    group.offsets = workspace.take<int32_t>(n + 1);
+    group.perm = workspace.take<int32_t>(n);
+    group.point_voxel = args.point_voxel;
+    group.counts = workspace.take<int32_t>(2);
+    mean.values = args.keys.points.data;
+    mean.type = args.type;
+    mean.points = mean.rows = n;
+    mean.columns = args.keys.points.columns;
+    mean.offsets = group.offsets;
+    mean.perm = group.perm;
+    mean.means = args.means;
   }
-  if (i > args.points) return;
-  const int64_t sample = args.sample_of(i), before = args.sample_of(i - 1);
-  if (sample != before) {
-    args.add_rows(before, i);
-    args.add_rows(sample, -i);
-  }
-  if (i == args.points) return;
-  write_cells({args.row_keys, args.points, args.frame, args.indices}, i);
-  args.num_points[i] = args.offsets[i + 1] - args.offsets[i];
-  args.representative[i] = sample < 0 ? -1 : args.perm[args.offsets[i]];
+};
+
+TORCHVOX_HD void write_grouped_row(const DownsampleSteps& steps, int64_t i) {
+  const VoxelGroupArgs& group = steps.group;
+  const int64_t key = i < group.points ? group.row_keys[i] : -1;
+  const int32_t begin = group.offsets[i];
+  const int64_t n = i < group.points ? group.offsets[i + 1] - begin : 0;
+  steps.args.write_row(i, key, i > 0 ? group.row_keys[i - 1] : -1, n);
+  if (i < group.points) steps.args.representative[i] = n > 0 ? group.perm[begin] : -1;
 }
 
 }  // namespace torchvox

@@ -62,6 +62,7 @@ struct VoxelKeysArgs {
   KeyFrame frame;
   int64_t* keys = nullptr;
   int32_t* counts = nullptr;
+  int64_t counts_stride = kKeyCounts;  // of a row of counts; others than this are cleared already
 
   // floor((p - origin) / size), less `lower`; false where that is not in the frame. Below 2^62 the
   // quotient becomes an integer, and both sides are compared exactly.
@@ -118,15 +119,21 @@ struct VoxelCellsArgs {
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelCellsArgs);
 
-TORCHVOX_HD void write_cells(const VoxelCellsArgs& args, int64_t row) {
-  const int64_t key = args.keys[row];
-  int32_t* const out = args.cells + 4 * row;
-  for (int axis = 0; axis < 3; ++axis) {
-    const int64_t cell = args.frame.lower[axis] +
-        static_cast<int64_t>(args.frame.cell_of(static_cast<uint64_t>(key), axis));
-    out[3 - axis] = key < 0 ? -1 : static_cast<int32_t>(cell);
+TORCHVOX_HD void write_cell(const KeyFrame& frame, int64_t key, int32_t* out) {
+  int32_t cell[4] = {-1, -1, -1, -1};
+  for (int axis = 0; axis < 3 && key >= 0; ++axis) {
+    cell[3 - axis] = static_cast<int32_t>(
+        frame.lower[axis] + static_cast<int64_t>(frame.cell_of(static_cast<uint64_t>(key), axis)));
   }
-  out[0] = key < 0 ? -1 : static_cast<int32_t>(key >> (3 * args.frame.bits));
+  if (key >= 0) cell[0] = static_cast<int32_t>(key >> (3 * frame.bits));
+#ifdef __CUDA_ARCH__
+  *reinterpret_cast<int4*>(out) = make_int4(cell[0], cell[1], cell[2], cell[3]);
+#else
+  memcpy(out, cell, sizeof(cell));
+#endif
+}
+TORCHVOX_HD void write_cells(const VoxelCellsArgs& args, int64_t row) {
+  write_cell(args.frame, args.keys[row], args.cells + 4 * row);
 }
 
 // Calls body(T{}, Real{}) with the storage type of the points and that of their arithmetic.

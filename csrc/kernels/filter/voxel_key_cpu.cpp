@@ -11,13 +11,14 @@ constexpr int64_t kRowsPerTask = 4096;
 
 void run_cpu(const VoxelKeysArgs& args, void*, const ParallelFor& parallel_for) {
   const CloudBatch& points = args.points;
-  std::fill_n(args.counts, (points.clouds + 1) * kKeyCounts, 0);
+  const int64_t stride = args.counts_stride;
+  if (stride == kKeyCounts) std::fill_n(args.counts, (points.clouds + 1) * stride, 0);
   with_key_types(args, [&](auto type, auto real) {
     const auto add = [&](int64_t sample, const int32_t(&found)[kKeyCounts]) {
       for (int c = 0; c < kKeyCounts; ++c) {
         if (found[c] == 0) continue;
         __atomic_fetch_add(&args.counts[c], found[c], __ATOMIC_RELAXED);
-        __atomic_fetch_add(&args.counts[(sample + 1) * kKeyCounts + c], found[c], __ATOMIC_RELAXED);
+        __atomic_fetch_add(&args.counts[(sample + 1) * stride + c], found[c], __ATOMIC_RELAXED);
       }
     };
     for_each_range(parallel_for, points.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {

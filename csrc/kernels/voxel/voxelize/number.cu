@@ -27,26 +27,6 @@ struct BlockRange {
   }
 };
 
-// A thread's point into the table, once for all lanes of its key; kNone64: none.
-template <class Key>
-__device__ __forceinline__ void insert_row(const VoxelWork& work, Key key,
-                                           const MatchingLanes& matching, int64_t row,
-                                           int64_t end) {
-  VoxelTable::Insertion added{kNone32, 0, false};
-  if (key != static_cast<Key>(kNone64) && matching.leads()) {
-    added = work.table.insert(key, static_cast<uint32_t>(row), matching.count());
-  }
-  const unsigned maybe_first = __ballot_sync(0xffffffffu, added.lowest);
-  if (threadIdx.x % 32 == 0 && row < end) work.maybe_first[row / 32] = maybe_first;
-  const uint32_t slot = matching.of_leader(added.slot);
-  const uint32_t before = matching.of_leader(added.before);
-  if (row < end) {
-    work.slot[row] = slot;
-    // How many points of the voxel came before, in no order.
-    work.arrival[row] = before + matching.earlier();
-  }
-}
-
 // Reads x, y, z, finds the cell and adds the point to the table. Writes 8 bytes a point and touches
 // one 32-byte sector of the table for each voxel of the warp. One point a thread: blocks that come
 // later find the voxels of earlier ones in the table.
@@ -206,6 +186,9 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
     const uint32_t place = sum_points(before);
     work.table.give_id(voxel.place, voxel.key, id, place);
     add_voxel(args, work, id, {voxel.key, place, voxel.count}, &large_at);
+    if (args.first_point != nullptr) {
+      args.first_point[id] = static_cast<int32_t>(begin + shared.point[c]);
+    }
     if (work.bitmap != nullptr) {
       atomicAnd(&work.bitmap[voxel.key / 32], ~(1u << (voxel.key % 32)));
     }

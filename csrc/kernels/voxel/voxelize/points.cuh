@@ -136,6 +136,26 @@ struct MatchingLanes {
   }
 };
 
+// A thread's point into the table, once for all lanes of its key; kNone64: none.
+template <class Key>
+__device__ __forceinline__ void insert_row(const VoxelWork& work, Key key,
+                                           const MatchingLanes& matching, int64_t row,
+                                           int64_t end) {
+  VoxelTable::Insertion added{kNone32, 0, false};
+  if (key != static_cast<Key>(kNone64) && matching.leads()) {
+    added = work.table.insert(key, static_cast<uint32_t>(row), matching.count());
+  }
+  const unsigned maybe_first = __ballot_sync(0xffffffffu, added.lowest);
+  if (threadIdx.x % 32 == 0 && row < end) work.maybe_first[row / 32] = maybe_first;
+  const uint32_t slot = matching.of_leader(added.slot);
+  const uint32_t before = matching.of_leader(added.before);
+  if (row < end) {
+    work.slot[row] = slot;
+    // How many points of the voxel came before, in no order.
+    work.arrival[row] = before + matching.earlier();
+  }
+}
+
 // The row of a point of voxel `id` (kNone32: of none), written and counted. How many points of a
 // voxel are stored does not depend on which ones they are, so its arrival will do.
 __device__ inline void finish_point(const VoxelizeArgs& args, const VoxelWork& work, int64_t point,

@@ -125,6 +125,12 @@ int64_t workspace_bytes_cuda(const VoxelizeArgs& args, const Target& target) {
   return VoxelWork(args, target, nullptr).bytes;
 }
 
+cudaError_t clear_voxels(const VoxelWork& work, const CudaContext& context) {
+  const unsigned blocks =
+      blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target, kClearBlocks);
+  return launch_blocks(clear_kernel, blocks, kVoxelThreads, context.stream, work);
+}
+
 cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext& context) {
   const VoxelWork work(args, context.target, workspace);
   if (work.fused.blocks > 0) {
@@ -133,10 +139,7 @@ cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext&
     if (status != cudaErrorCooperativeLaunchTooLarge) return status;
     cudaGetLastError();
   }
-  const unsigned clear_blocks =
-      blocks_for(work.cleared_bytes / 16, kVoxelThreads, context.target, kClearBlocks);
-  TORCHVOX_CUDA_CHECK(
-      launch_blocks(clear_kernel, clear_blocks, kVoxelThreads, context.stream, work));
+  TORCHVOX_CUDA_CHECK(clear_voxels(work, context));
   TORCHVOX_CUDA_CHECK(insert_points(args, work, context));
   TORCHVOX_CUDA_CHECK(number_voxels(args, work, context));
   if (work.ranking != VoxelRanking::kById) {

@@ -61,7 +61,7 @@ struct VoxelizeArgs {
   VoxelGrid grid;
   // Given, they name the voxels of the points in place of the grid: `points` has rows alone.
   const int64_t* keys = nullptr;  // [rows]; negative ones and those of more bits are dropped
-  int key_bits = 63;
+  int key_bits = 0;  // above 0: there are keys
   VoxelOrder order = VoxelOrder::kFirst;
   int64_t max_points = -1;  // P, stored points a voxel; -1: no limit
   int64_t max_voxels = -1;  // V, voxels a sample; -1: no limit
@@ -77,12 +77,13 @@ struct VoxelizeArgs {
   int32_t* num_points = nullptr;  // [C]
   int32_t* point_voxel = nullptr;  // [rows]
   int32_t* counts = nullptr;  // [batches + 1, kVoxelCounts]
+  int32_t* first_point = nullptr;  // [C] CUDA, in order kFirst without a cap; null: not wanted
   int32_t* point_slot = nullptr;  // [rows]; null: not wanted
   int32_t* arg = nullptr;  // [C, columns], for max and min; null: not wanted
 
   // All keys are below.
   TORCHVOX_HD uint64_t key_limit() const {
-    if (keys != nullptr) return uint64_t{1} << key_bits;
+    if (key_bits > 0) return uint64_t{1} << key_bits;
     return grid.cells_per_sample() * static_cast<uint64_t>(points.clouds);
   }
   TORCHVOX_HD int64_t capacity() const {

@@ -175,6 +175,7 @@ __device__ __forceinline__ void assume_common(VoxelizeArgs& args, VoxelWork& wor
     args.points.offsets = {};
     args.points.lengths = {};
     args.keys = nullptr;
+    args.first_point = nullptr;
     args.grid.x_major = false;
     args.center_relative = false;
     args.point_slot = nullptr;
@@ -207,6 +208,7 @@ __device__ __forceinline__ void load_position(const VoxelizeArgs& args, const Vo
 }
 
 // The steps, each in its own file.
+cudaError_t clear_voxels(const VoxelWork&, const CudaContext&);
 cudaError_t insert_points(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 cudaError_t number_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
 cudaError_t rank_voxels(const VoxelizeArgs&, const VoxelWork&, const CudaContext&);
