@@ -108,7 +108,7 @@ def test_spilling_does_not_change_the_result(device, wanted, name, tmp_path):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(100, 2500), st.sampled_from(sorted(OPTIONS)))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_parts_of_the_result_fit_the_limit(seed, rows, name):
     rng = np.random.default_rng(seed)
     table = cases.cloud(300, seed=seed % 99)
@@ -148,7 +148,7 @@ def test_levels_of_zero_or_one_point_are_the_plain_filter():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 6), st.integers(1, 40))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_adaptive_cells_are_an_octree(seed, levels, most):
     rng = np.random.default_rng(seed)
     xyz = rng.normal(0, rng.choice([1.0, 20.0]), (int(rng.integers(0, 150)), 3))
