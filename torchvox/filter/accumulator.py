@@ -141,18 +141,15 @@ class VoxelAccumulator:
                 self.schema, lattice.voxel_size, lattice.origin, box, lattice.layout
             )
             self._framed = True
-        table = table.rows(slice(None))  # in native byte order
-        xyz = self._lattice.moved(table, self.schema)
-        keys = self._lattice.keys(xyz, self.device)
+        table = self.placed(table)
+        keys = self._lattice.keys(table.xyz, self.device)
         numbers = np.asarray(self.points if index is None else index, np.int64)
         if numbers.ndim == 0:
             numbers = numbers + np.arange(len(table))
         if len(numbers) != len(table):
             raise WrongUseError(f"{len(table)} points need as many numbers, got {len(numbers)}")
-        moved = replace(table, xyz=xyz, scale=self.schema.scale, offset=self.schema.offset)
-        state = self._reduction.state(
-            moved, keys, torch.from_numpy(numbers).to(keys.device), scores
-        )
+        at = torch.from_numpy(numbers).to(keys.device)
+        state = self._reduction.state(table, keys, at, scores)
         self.points += len(table)
         self.not_finite += int((keys < 0).sum())
         self._add(state)
@@ -270,8 +267,7 @@ class VoxelAccumulator:
 
     def rows_of(self, table: PointTable, keys: Tensor, level: Tensor | None) -> Tensor:
         """The voxel of each point [N] int32, -1 for none. keys, level: of the result."""
-        xyz = self._lattice.moved(table.rows(slice(None), ()), self.schema)
-        found = self._lattice.keys(xyz, self.device)
+        found = self._lattice.keys(self.placed(table.rows(slice(None), ())).xyz, self.device)
         row = torch.searchsorted(keys, found, right=True) - 1
         at = row.clamp(min=0)
         if len(keys) == 0:
@@ -279,6 +275,12 @@ class VoxelAccumulator:
         shift = 0 if level is None else 3 * level[at].long()
         inside = (row >= 0) & (found >= 0) & ((found >> shift) == (keys[at] >> shift))
         return torch.where(inside, row, -1).int()
+
+    def placed(self, table: PointTable) -> PointTable:
+        """The table on the lattice of the schema, in native byte order."""
+        table, schema = table.rows(slice(None)), self.schema
+        xyz = self._lattice.moved(table, schema)
+        return replace(table, xyz=xyz, scale=schema.scale, offset=schema.offset)
 
     # ---- inside ---------------------------------------------------------------------------------
 

@@ -337,13 +337,6 @@ class FilterJob:
         if self.options.drop_withheld and "withheld" not in wanted:
             wanted += ("withheld",)
 
-        def put(item: object) -> bool:
-            while not stop.is_set():
-                with contextlib.suppress(queue.Full):
-                    ready.put(item, timeout=0.1)
-                    return True
-            return False
-
         def read() -> None:
             left, skip = self.points - first if count is None else count, first
             try:
@@ -353,13 +346,14 @@ class FilterJob:
                         continue
                     for table in reader.chunks(self.options.chunk, begin, wanted):
                         table, left = table.rows(slice(0, left)), left - min(left, len(table))
-                        if not put(table):
+                        ready.put(table)
+                        if stop.is_set():
                             return
                         if not left:
                             break
-                put(None)
+                ready.put(None)
             except BaseException as error:
-                put(error)
+                ready.put(error)
 
         thread = threading.Thread(target=read, daemon=True)
         thread.start()
@@ -375,6 +369,9 @@ class FilterJob:
                 yield item
         finally:
             stop.set()
+            with contextlib.suppress(queue.Empty):
+                while True:  # the thread may wait for room
+                    ready.get_nowait()
             thread.join()
 
 

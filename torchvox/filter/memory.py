@@ -90,6 +90,6 @@ def centroid_scores(cells: VoxelAccumulator) -> Callable[[PointTable], np.ndarra
 
     def scores(table: PointTable) -> np.ndarray:
         row = cells.rows_of(table, keys, level).cpu().numpy()
-        return square_distance(table.world(), world[row])
+        return square_distance(cells.placed(table).world(), world[row])
 
     return scores

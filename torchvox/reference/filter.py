@@ -419,7 +419,7 @@ def _reduce(
     rule: str, values: np.ndarray, groups: list[list[int]], none: Sequence[float] | None
 ) -> np.ndarray:
     """One value a group [R] or [R, k]; the points of a group come by their numbers."""
-    flat = values.reshape(len(values), -1)
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
     kind, width = flat.dtype.newbyteorder("="), flat.shape[1]
     wanted = [None] * width if none is None else np.broadcast_to(none, width).tolist()
     columns: Any = [[v.item() for v in column] for column in flat.T]

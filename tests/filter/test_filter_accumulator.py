@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States give one set of bits however the points come, are merged, spilled or saved."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import table_cases as cases
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.filter import OutsideFrameError, VoxelAccumulator, downsample
+from torchvox.filter.accumulator import ABOUT, WORK
+from torchvox.io import PointTable, create_points, open_points
+from torchvox.io.table import join
+
+SIZE = (1.0, 1.0, 1.0)
+TABLE = cases.cloud(700, seed=1)
+BOX = TABLE.box
+OPTIONS = {
+    "centroid": {"policy": {"return_number": "last", "distance": "max"}},
+    "random": {"keep": "random", "seed": 7, "policy": {"label": "majority"}},
+    "none": {"keep": "center", "no_data": {"label": np.array([2**40]), "intensity": np.array([7])}},
+    "adaptive": {"levels": 3, "max_points": 25, "min_points": 2},
+    "nearest": {"keep": "nearest_center", "layout": "zyx", "policy": {"distance": "sum"}},
+}
+SMALL = 15_000 * WORK  # bytes: some hundred voxels
+
+
+def accumulator(table=TABLE, device="cpu", **options) -> VoxelAccumulator:
+    return VoxelAccumulator(table.schema, SIZE, box=BOX, device=device, **options)
+
+
+def result(cells: VoxelAccumulator) -> PointTable:
+    return join([table for table, *_ in cells.finish()])
+
+
+def chunks_of(name: str) -> list[np.ndarray]:
+    """Places of the points of each chunk."""
+    every = np.arange(len(TABLE))
+    if name == "1":
+        return [every[:1], every[1:2], every[2:2], every[2:]]
+    if name == "shuffled":
+        return np.array_split(np.random.default_rng(0).permutation(every), 9)
+    if name == "7":
+        return [*np.array_split(every[:140], 20), every[140:]]
+    parts = np.array_split(every, [211, 422, 633] if name == "reversed" else [])
+    return parts[::-1]
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    """What the oracle makes of the table with the options of each name."""
+    return {name: cases.check(TABLE, SIZE, **options) for name, options in OPTIONS.items()}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("chunks", ["1", "7", "whole", "reversed", "shuffled"])
+def test_chunks_do_not_change_the_result(device, wanted, name, chunks):
+    with accumulator(device=device, **OPTIONS[name]) as cells:
+        for at in chunks_of(chunks):
+            cells.update(TABLE.rows(at), at)
+        assert cells.points == len(TABLE)
+        cases.same(result(cells), wanted[name])
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_tree_of_merges_does_not_change_the_result(device, wanted, name, tmp_path):
+    rng = np.random.default_rng(3)
+    cells = []
+    for i, at in enumerate(np.array_split(rng.permutation(len(TABLE)), 8)):
+        cells.append(accumulator(device=device if i % 2 else "cpu", **OPTIONS[name]))
+        cells[-1].update(TABLE.rows(at), at)
+    while len(cells) > 1:
+        a, b = (cells.pop(rng.integers(len(cells))) for _ in range(2))
+        if rng.random() < 0.5:
+            b.save(path := tmp_path / f"{len(cells)}")
+            b = path
+        a.merge(b)
+        cells.append(a)
+    assert cells[0].points == len(TABLE)
+    cases.same(result(cells[0]), wanted[name])
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_spilling_does_not_change_the_result(device, wanted, name, tmp_path):
+    options = OPTIONS[name] | {"memory_limit": SMALL, "spill_dir": tmp_path / "new" / "spill"}
+    with accumulator(device=device, **options) as cells:
+        for at in np.array_split(np.arange(len(TABLE)), 5):
+            cells.update(TABLE.rows(at), at)
+        assert len(cells._runs) > 1
+        parts = [table for table, *_ in cells.finish()]
+        assert len(parts) > 1
+        cases.same(join(parts), wanted[name])
+        cells.save(tmp_path / "state")
+        with accumulator(device=device, **options) as other:
+            other.merge(tmp_path / "state")
+            assert other._runs  # it came in parts
+            cases.same(result(other), wanted[name])
+    assert not list((tmp_path / "new" / "spill").iterdir())
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(100, 2500), st.sampled_from(sorted(OPTIONS)))
+@settings(max_examples=4)
+def test_parts_of_the_result_fit_the_limit(seed, rows, name):
+    rng = np.random.default_rng(seed)
+    table = cases.cloud(300, seed=seed % 99)
+    with accumulator(**OPTIONS[name], memory_limit=rows * 10 * WORK) as cells:
+        for at in np.array_split(rng.permutation(300), 3):
+            cells.update(table.rows(at), at)
+        spans = list(cells._spans(cells._parts()))
+        assert spans[0][0] == 0 and all(a[1] == b[0] for a, b in pairwise(spans))
+        assert all(low % 8**cells.levels == 0 for low, _ in spans)
+        cases.same(result(cells), downsample(table, SIZE, **OPTIONS[name]))
+
+
+def test_a_range_of_keys_holds_no_more_than_the_limit():
+    with accumulator(memory_limit=SMALL) as cells:
+        for at in np.array_split(np.arange(len(TABLE)), 6):
+            cells.update(TABLE.rows(at), at)
+        parts = cells._parts()
+        sizes = [
+            sum(
+                column[(table["key"] >= low) & (table["key"] < high)].nbytes
+                for part in parts
+                for table in part
+                for column in table.values()
+            )
+            for low, high in cells._spans(parts)
+        ]
+        assert max(sizes) <= SMALL / WORK and len(sizes) <= 4 * sum(sizes) * WORK / SMALL + 1
+
+
+def test_levels_of_zero_or_one_point_are_the_plain_filter():
+    cases.same(downsample(TABLE, 1.0, levels=0, max_points=50), downsample(TABLE, 1.0))
+    ones = downsample(TABLE, 1.0, levels=2, max_points=1)
+    assert (ones.attributes["level"] == 0).sum() > 100
+    one = PointTable(np.full((1, 3), -7.3))
+    made = cases.check(one, levels=10, keep="center")
+    assert made.attributes["level"].tolist() == [10] and made.xyz.tolist() == [[-512.0] * 3]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 6), st.integers(1, 40))
+@settings(max_examples=4)
+def test_adaptive_cells_are_an_octree(seed, levels, most):
+    rng = np.random.default_rng(seed)
+    xyz = rng.normal(0, rng.choice([1.0, 20.0]), (int(rng.integers(0, 150)), 3))
+    cases.check(PointTable(xyz), 0.5, levels=levels, max_points=most)
+
+
+def test_tiles_merged_are_the_whole():
+    whole, tiles = accumulator(), [accumulator() for _ in range(4)]
+    whole.update(TABLE)
+    tile = (TABLE.world()[:, 0] > 0) * 2 + (TABLE.world()[:, 1] > 0)
+    for i, cells in enumerate(tiles):
+        (at,) = np.nonzero(tile == i)
+        cells.update(TABLE.rows(at), at)
+        if i:
+            tiles[0].merge(cells)
+    cases.same(result(tiles[0]), result(whole))
+
+
+@pytest.mark.parametrize("kind", ["int32", "float32", "float64"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_no_point_and_one_point(device, kind, count):
+    table = cases.cloud(count, kind, seed=4)
+    for options in ({}, {"keep": "random"}, {"keep": "nearest_centroid"}, {"levels": 2}):
+        made = cases.check(table, device=device, **options)
+        assert len(made) == count
+    with VoxelAccumulator(table.schema, SIZE, memory_limit=1) as cells:
+        assert len(result(cells)) == 0
+        cells.update(table)
+        cells.spill()
+        assert len(result(cells)) == count
+        assert list(result(cells).columns) == list(cells.result_schema.columns)
+
+
+def test_points_of_too_few_leave_and_more_may_come_after_the_result(wanted):
+    cells = accumulator()
+    cells.update(TABLE.rows(slice(0, 400)))
+    assert len(result(cells)) < len(downsample(TABLE, 1.0))
+    cells.update(TABLE.rows(slice(400, None)))
+    cases.same(result(cells), downsample(TABLE, 1.0))
+    few = TABLE.rows(slice(0, 200))
+    assert 0 < len(cases.check(few, 2.0, min_points=4)) < len(downsample(few, 2.0))
+    assert len(cases.check(few, min_points=10**6)) == 0
+
+
+def test_keys_of_63_bits(device):
+    """Cells at both ends of the longest frame."""
+    table = PointTable(np.array([[0.5] * 3, [2**21 - 0.5] * 3, [0.5, 2**21 - 0.5, 7.5]]))
+    for layout in ("morton", "zyx"):
+        made = cases.check(table, layout=layout, device=device, keep="first")
+        assert len(made) == 3
+    cases.check(table, levels=10, max_points=1, device=device)
+
+
+def test_a_point_outside_of_the_box_is_refused_and_leaves_the_state_as_it_was():
+    cells = accumulator()
+    cells.update(TABLE)
+    far = PointTable(
+        TABLE.xyz[:1] + 10**7, TABLE.rows(slice(0, 1)).attributes, TABLE.scale, TABLE.offset
+    )
+    with pytest.raises(OutsideFrameError, match=r"1 points .* give a box that holds all"):
+        cells.update(far)
+    assert cells.points == len(TABLE)
+    cases.same(result(cells), downsample(TABLE, 1.0))
+
+
+def test_what_does_not_fit_an_update_is_refused():
+    cells = accumulator()
+    with pytest.raises(WrongUseError, match="do not join"):
+        cells.update(TABLE.rows(slice(0, 5), ["label"]))
+    with pytest.raises(WrongUseError, match="5 points need as many numbers, got 4"):
+        cells.update(TABLE.rows(slice(0, 5)), np.arange(4))
+    with pytest.raises(WrongUseError, match="nearest_centroid"):
+        cells.update(TABLE, scores=np.zeros(len(TABLE)))
+    with pytest.raises(WrongUseError, match="downsample"):
+        accumulator(keep="nearest_centroid").update(TABLE)
+
+
+@pytest.mark.parametrize("kind", [int, np.int32, np.uint8])
+def test_numbers_of_points_may_have_any_integer_type(kind):
+    cells = accumulator()
+    cells.update(TABLE.rows(slice(0, 200)), kind(0))
+    cells.update(TABLE.rows(slice(200, 210)), np.arange(200, 210).astype(kind))
+    cases.same(result(cells), downsample(TABLE.rows(slice(0, 210)), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"keep": "center"}, "keep center"),
+        ({"seed": 1}, "seed 1"),
+        ({"policy": {"label": "min"}}, "rules"),
+        ({"no_data": {"label": np.array([3])}}, "no_data"),
+        ({"origin": (0.5, 0, 0)}, "origin"),
+        ({"layout": "zyx"}, "layout zyx"),
+        ({"box": BOX * 1000}, "lower|bits"),
+    ],
+)
+def test_states_of_other_jobs_are_refused(tmp_path, option, says):
+    other = VoxelAccumulator(TABLE.schema, SIZE, **({"box": BOX} | option))
+    other.update(TABLE)
+    other.save(tmp_path / "state")
+    cells = accumulator()
+    for state in (other, tmp_path / "state"):
+        with pytest.raises(WrongUseError, match=f"has the ({says}).* of one job"):
+            cells.merge(state)
+    assert cells.points == 0 and len(result(cells)) == 0
+
+
+def test_not_a_number_as_no_data_is_one_job(tmp_path):
+    options = {"no_data": {"distance": np.array([np.nan])}}
+    cells, other = accumulator(**options), accumulator(**options)
+    other.update(TABLE)
+    other.save(tmp_path / "state")
+    cells.merge(other)
+    accumulator(**options).merge(tmp_path / "state")
+    cases.same(result(cells), downsample(TABLE, 1.0))
+
+
+def damage(state, how):
+    about = state / ABOUT
+    if how == "text":
+        about.write_text("{")
+    elif how == "list":
+        about.write_text("[]")
+    elif how == "none":
+        about.unlink()
+    elif how == "points":
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"points": None}))
+    elif how == "column":
+        (state / "sums.0").unlink()
+    elif how == "bytes":
+        os.truncate(state / "sums.0", (state / "sums.0").stat().st_size - 3)
+    elif how == "rows":
+        os.truncate(state / "key.0", 16)
+
+
+@pytest.mark.parametrize("how", ["text", "list", "none", "points", "column", "bytes", "rows"])
+def test_a_damaged_state_is_one_sentence(tmp_path, how):
+    cells = accumulator()
+    cells.update(TABLE)
+    cells.save(tmp_path / "state")
+    damage(tmp_path / "state", how)
+    empty = accumulator()
+    with pytest.raises(CloudFileError, match="state is not a saved state of a filter"):
+        empty.merge(tmp_path / "state")
+    assert empty.points == 0
+
+
+def test_a_state_is_not_written_over_another(tmp_path):
+    accumulator().save(tmp_path / "state")
+    with pytest.raises(WrongUseError, match="is there already"):
+        accumulator().save(tmp_path / "state")
+    cells = accumulator()
+    cells.merge(tmp_path / "state")
+    assert len(result(cells)) == 0
+
+
+def save_and_die(path, calls):
+    """Ends by SIGKILL at a call of fsync, as many calls in as told."""
+    left = [calls]
+    sync = os.fsync
+
+    def fsync(handle):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sync(handle)
+
+    os.fsync = fsync
+    cells = accumulator()
+    cells.update(TABLE)
+    cells.save(path)
+
+
+def test_killed_while_it_saves_there_is_no_state_or_a_whole_one(tmp_path):
+    path, seen = tmp_path / "state", set()
+    wanted = downsample(TABLE, 1.0)
+    for calls in (0, 3, 9, 11, 13, 100):
+        child = multiprocessing.get_context("fork").Process(target=save_and_die, args=(path, calls))
+        child.start()
+        child.join(60)
+        seen.add((child.exitcode, path.exists()))
+        if path.exists():
+            cells = accumulator()
+            cells.merge(path)
+            cases.same(result(cells), wanted)
+            shutil.rmtree(path)
+    assert {(-signal.SIGKILL, False), (0, True)} <= seen
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    import torchvox.filter.accumulator as module
+
+    cells = accumulator(memory_limit=1, spill_dir=tmp_path)
+    write = module._write
+
+    def full(states, folder):
+        write(states, folder)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_write", full)
+    with cells, pytest.raises(CloudFileError, match=r"No space left"):
+        cells.update(TABLE)
+    with pytest.raises(CloudFileError, match="state: No space left"):
+        accumulator().save(tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_result_goes_to_a_file_in_parts(tmp_path):
+    with accumulator(memory_limit=SMALL) as cells:
+        for at in np.array_split(np.arange(len(TABLE)), 4):
+            cells.update(TABLE.rows(at), at)
+        with create_points(tmp_path / "a.npz", cells.result_schema) as writer:
+            voxels = cells.finish_to(writer)
+    (made,) = open_points(tmp_path / "a.npz").chunks()
+    assert voxels == len(made)
+    np.testing.assert_array_equal(made.xyz, downsample(TABLE, 1.0).xyz)
+
+
+def test_the_state_of_a_voxel_has_the_bytes_that_are_told():
+    cells = accumulator()
+    cells.update(TABLE)
+    ((voxels, *_),) = cells._states
+    assert sum(c.nbytes for c in voxels.values()) == len(voxels["key"]) * cells.bytes_a_voxel()
+    assert torch.equal(voxels["key"], voxels["key"].unique())
