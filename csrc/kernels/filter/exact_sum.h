@@ -74,7 +74,7 @@ struct ExactSum {
       constexpr double kToEven = 4503599627370496.0, kSigned = 1.5 * kToEven;  // 2^52
       if constexpr (sizeof(T) <= sizeof(float)) {
         // Then f - floor(f) is exact and does not round to 1: both parts of f in one step.
-        if (f < 524288.0 && f > -524288.0 && (f >= 0 || f <= -0x1p-29)) {
+        if ((f < 524288.0) & (f > -524288.0) & ((f >= 0) | (f <= -0x1p-29))) {  // no jumps
           const uint64_t fixed =
               bit_cast<uint64_t>(f * 4294967296.0 + kSigned) - bit_cast<uint64_t>(kSigned);
           words[0] += static_cast<uint64_t>(static_cast<int64_t>(fixed) >> 32);

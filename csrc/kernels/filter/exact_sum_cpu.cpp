@@ -8,7 +8,6 @@
 namespace torchvox {
 
 constexpr int64_t kRowsPerTask = 512;
-constexpr int64_t kColumnsAtOnce = 8;
 
 int64_t workspace_bytes_cpu(const VoxelSumArgs&) { return 0; }
 
@@ -17,13 +16,10 @@ void run_cpu(const VoxelSumArgs& args, void*, const ParallelFor& parallel_for) {
     using T = decltype(type);
     for_each_index(parallel_for, args.rows, kRowsPerTask, [&](int64_t row) {
       const int64_t begin = args.begin_of(row), end = std::max(begin, args.end_of(row));
-      for (int64_t first = 0; first < args.columns; first += kColumnsAtOnce) {
-        const int64_t columns = std::min(kColumnsAtOnce, args.columns - first);
-        ExactSum<T> sums[kColumnsAtOnce];
-        for (int64_t place = begin; place < end; ++place) {
-          for (int64_t c = 0; c < columns; ++c) args.add(place, first + c, &sums[c]);
-        }
-        for (int64_t c = 0; c < columns; ++c) args.store(row, first + c, sums[c], end - begin);
+      for (int64_t c = 0; c < args.columns; ++c) {
+        ExactSum<T> sum;
+        for (int64_t place = begin; place < end; ++place) args.add(place, c, &sum);
+        args.store(row, c, sum, end - begin);
       }
     });
   });

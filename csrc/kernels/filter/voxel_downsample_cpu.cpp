@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // voxel_downsample on the CPU.
+#include <algorithm>
+#include <cstring>
+
 #include "csrc/kernels/filter/voxel_downsample.h"
 
 namespace torchvox {
@@ -13,13 +16,21 @@ int64_t workspace_bytes_cpu(const VoxelDownsampleArgs& args) {
 
 void run_cpu(const VoxelDownsampleArgs& args, void* memory, const ParallelFor& parallel_for) {
   Workspace workspace(memory);
-  const DownsampleSteps steps(args, workspace);
+  DownsampleSteps steps(args, workspace);
   std::fill_n(args.counts, args.num_counts(), 0);
   run_cpu(steps.keys, nullptr, parallel_for);
   run_cpu(steps.group, static_cast<char*>(memory) + workspace.bytes(), parallel_for);
+  const int64_t points = args.points(), rows = steps.group.counts[0];
+  steps.mean.rows = rows;
   run_cpu(steps.mean, nullptr, parallel_for);
-  for_each_index(parallel_for, args.points() + 1, 4096,
-                 [&](int64_t i) { write_grouped_row(steps, i); });
+  // One more than there are, for the counts; then those that are not in use.
+  for_each_index(parallel_for, rows + 1, 512, [&](int64_t i) { write_grouped_row(steps, i); });
+  const size_t bytes = with_value_type(args.type, [](auto value) { return sizeof(value); });
+  const int64_t first = rows * steps.mean.columns, end = points * steps.mean.columns;
+  memset(static_cast<char*>(args.means) + first * bytes, 0, (end - first) * bytes);
+  std::fill(args.indices + 4 * rows, args.indices + 4 * points, -1);
+  std::fill(args.num_points + rows, args.num_points + points, 0);
+  std::fill(args.representative + rows, args.representative + points, -1);
 }
 
 }  // namespace torchvox

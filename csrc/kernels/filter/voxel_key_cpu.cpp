@@ -22,20 +22,21 @@ void run_cpu(const VoxelKeysArgs& args, void*, const ParallelFor& parallel_for) 
       }
     };
     for_each_range(parallel_for, points.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      const VoxelKeysArgs own = args;  // no key that is written may change it
       int32_t found[kKeyCounts] = {};
       int64_t last = -1;  // whose counts these are
       for (int64_t row = begin; row < end; ++row) {
-        const int64_t sample = points.packed_owner(row);
+        const int64_t sample = own.points.packed_owner(row);
         if (sample != last) {
           if (last >= 0) add(last, found);
           std::fill_n(found, int{kKeyCounts}, 0);
           last = sample;
         }
         KeyCount column;
-        args.keys[row] = kNoVoxelKey;
+        own.keys[row] = kNoVoxelKey;
         if (sample < 0) continue;
-        args.keys[row] =
-            args.template locate_row<decltype(type), decltype(real)>(row, sample, &column);
+        own.keys[row] =
+            own.template locate_row<decltype(type), decltype(real)>(row, sample, &column);
         ++found[column];
       }
       if (last >= 0) add(last, found);
