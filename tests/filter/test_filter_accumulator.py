@@ -115,7 +115,7 @@ def test_parts_of_the_result_fit_the_limit(seed, rows, name):
     with accumulator(**OPTIONS[name], memory_limit=rows * 10 * WORK) as cells:
         for at in np.array_split(rng.permutation(300), 3):
             cells.update(table.rows(at), at)
-        spans = list(cells._spans(cells._parts()))
+        spans = cells._spans(cells._parts())
         assert spans[0][0] == 0 and all(a[1] == b[0] for a, b in pairwise(spans))
         assert all(low % 8**cells.levels == 0 for low, _ in spans)
         cases.same(result(cells), downsample(table, SIZE, **OPTIONS[name]))
