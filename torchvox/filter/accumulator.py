@@ -87,6 +87,8 @@ class VoxelAccumulator:
             )
         if levels and (layout != "morton" or keep.startswith("nearest")):
             raise WrongUseError("adaptive cells need the Morton order, and know no nearest point")
+        if not -(2**63) <= seed < 2**63:
+            raise WrongUseError(f"the seed must fit 64 bits, got {short(seed)}")
         self.schema, self.keep, self.device = schema, keep, torch.device(device)
         self.levels, self.max_points, self.min_points = levels, max_points, min_points
         self.rules = rules_of(schema.columns, keep, policy)
