@@ -203,6 +203,7 @@ def column(values, kind) -> PointTable:
         (column([1], "i4"), {"levels": 11}, "0 to 10 levels"),
         (column([1], "i4"), {"origin": "middle"}, "min, min-half, first, first-half"),
         (column([1], "i4"), {"layout": "hilbert"}, "morton or zyx"),
+        (column([1], "i4"), {"seed": 2**63}, "the seed must fit 64 bits"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused_by_name(table, options, says):

@@ -88,6 +88,8 @@ class VoxelAccumulator:
             )
         if levels and (layout != "morton" or keep.startswith("nearest")):
             raise WrongUseError("adaptive cells need the Morton order, and know no nearest point")
+        if not -(2**63) <= seed < 2**63:
+            raise WrongUseError(f"the seed must fit 64 bits, got {short(seed)}")
         self.schema, self.keep, self.device = schema, keep, torch.device(device)
         self.levels, self.max_points, self.min_points = levels, max_points, min_points
         self.rules = rules_of(schema.columns, keep, policy)
@@ -161,13 +163,14 @@ class VoxelAccumulator:
         """
         if isinstance(other, VoxelAccumulator):
             self._same_job(other.fingerprint(), "the other accumulator")
-            parts, counts = other._parts(), (other.points, other.not_finite)
+            parts, counts = other._parts, (other.points, other.not_finite)
         else:
             path = Path(other)
             try:
                 about = json.loads((path / ABOUT).read_text())
                 self._same_job(about["job"], path)
-                parts = [_mapped(path, self._reduction.empty())]
+                like = self._reduction.empty()
+                _mapped(path, like)
                 counts = int(about["points"]), int(about["not_finite"])
             except WrongUseError:
                 raise
@@ -175,8 +178,12 @@ class VoxelAccumulator:
                 raise CloudFileError(
                     f"{path} is not a saved state of a filter: {short(error)}"
                 ) from None
-        for span in self._spans(parts):
-            for part in parts:
+
+            def parts() -> list[State]:
+                return [_mapped(path, like)]
+
+        for span in self._spans(parts()):
+            for part in parts():
                 self._add(self._on_device(_cut(part, *span)))
         self.points, self.not_finite = self.points + counts[0], self.not_finite + counts[1]
 
@@ -215,8 +222,7 @@ class VoxelAccumulator:
             raise WrongUseError(f"{path} is there already")
         about = {"job": self.fingerprint(), "points": self.points, "not_finite": self.not_finite}
         with _explained(path), atomic_path(path) as folder:
-            parts = self._parts()
-            _write((self._merged(parts, span) for span in self._spans(parts)), folder)
+            _write(map(self._merged, self._spans(self._parts())), folder)
             (folder / ABOUT).write_text(json.dumps(about))
 
     def close(self) -> None:
@@ -244,9 +250,8 @@ class VoxelAccumulator:
 
         In parts, each of which fits the memory limit. More points may be added afterwards.
         """
-        parts = self._parts()
-        for span in self._spans(parts):
-            state, level = self._merged(parts, span), None
+        for span in self._spans(self._parts()):
+            state, level = self._merged(span), None
             if self.levels:
                 state, level = self._adapted(state)
             number = state[0]["sums"][:, 0]
@@ -335,7 +340,7 @@ class VoxelAccumulator:
         like = self._reduction.empty()
         return [*self._states, *(_mapped(run, like) for run in self._runs)] or [like]
 
-    def _spans(self, parts: list[State]) -> Iterator[tuple[int, int]]:
+    def _spans(self, parts: list[State]) -> list[tuple[int, int]]:
         """Ranges of keys whose rows fit the limit; adaptive cells lie in one each."""
         end, step = 1 << 3 * self._lattice.bits, 8**self.levels
         cuts = [0]
@@ -351,9 +356,10 @@ class VoxelAccumulator:
             keys, order = torch.cat(marks).sort(stable=True)
             share = (torch.cat(weights)[order].cumsum(0) / third).long()
             cuts += (keys[1:][share.diff() > 0] // step * step).unique().tolist()
-        yield from pairwise([*dict.fromkeys(cuts), end])
+        return list(pairwise([*dict.fromkeys(cuts), end]))
 
-    def _merged(self, parts: list[State], span: tuple[int, int]) -> State:
+    def _merged(self, span: tuple[int, int]) -> State:
+        parts = self._parts()  # mapped anew: pages that were read count as memory in use
         return self._reduction.merged([self._on_device(_cut(part, *span)) for part in parts])
 
     def _adapted(self, state: State) -> tuple[State, Tensor]:
