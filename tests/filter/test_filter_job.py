@@ -299,7 +299,7 @@ def test_whoever_stops_no_thread_file_or_folder_is_left(tmp_path, error, after, 
             yield table
 
     if who == "reader":
-        job._header_box()  # reads
+        _ = job.box  # reads
         job.readers[0].chunks = counted
     before = set(threading.enumerate())
     with pytest.raises(type(error)) as caught:
