@@ -10,11 +10,6 @@
 #include <thrust/sequence.h>
 #include <thrust/sort.h>
 
-namespace {
-
-constexpr int kMostColumns = 7;
-constexpr unsigned long long kEmpty = ~0ull;
-
 struct Cloud {
   const float* points;  // [count, columns]
   int count, columns;
@@ -36,6 +31,11 @@ struct Cloud {
     return spread(cx) << 2 | spread(cy) << 1 | spread(cz);
   }
 };
+
+namespace {
+
+constexpr int kMostColumns = 7;
+constexpr unsigned long long kEmpty = ~0ull;
 
 struct Rows {
   unsigned long long* codes;

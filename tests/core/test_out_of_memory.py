@@ -52,8 +52,10 @@ for op in OPS:
             if not tried(work, n):
                 found.append(f"{name}: block {n} of {count} was refused, and no error came")
             gc.collect()
-            if lib.blocks_in_use() != before:
-                found.append(f"{name}: {lib.blocks_in_use() - before} blocks kept after {n}")
+            kept = lib.blocks_in_use() - before
+            if kept > 0:
+                found.append(f"{name}: {kept} blocks kept after {n}")
+            before += min(kept, 0)  # autograd's thread may end later than its call
         assert_same_bits(work(), expected, name)
 print(json.dumps([found, allocations]))
 """

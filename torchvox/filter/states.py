@@ -374,10 +374,9 @@ class Groups:
 
     def winner(self, score: Tensor, order: Tensor) -> Tensor:
         """The place of the lowest (score, order) of each row."""
-        best = self.least(score[:, None])[:, 0]
-        among = torch.where(score == best[self.row], order, NONE)
-        lowest = self.least(among[:, None])[:, 0]
-        (places,) = torch.where(among == lowest[self.row])
+        tied = score == self.least(score[:, None])[self.row, 0]
+        among = torch.where(tied, order, NONE)
+        (places,) = torch.where(tied & (among == self.least(among[:, None])[self.row, 0]))
         return torch.empty_like(self.keys).scatter_(0, self.row[places], places)
 
 
