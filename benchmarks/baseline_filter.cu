@@ -32,16 +32,16 @@ struct Cloud {
   }
 };
 
-namespace {
-
-constexpr int kMostColumns = 7;
-constexpr unsigned long long kEmpty = ~0ull;
-
 struct Rows {
   unsigned long long* codes;
   float* means;  // [rows, columns]
   int* counts;
 };
+
+namespace {
+
+constexpr int kMostColumns = 7;
+constexpr unsigned long long kEmpty = ~0ull;
 
 __global__ void insert(Cloud cloud, unsigned long long* keys, float* sums, int* counts,
                        unsigned capacity) {
