@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torchvox._errors import WrongUseError
 from torchvox.filter import OutsideFrameError, VoxelAccumulator, downsample
 from torchvox.filter.lattice import ALIGNED, MOST_BITS, Lattice
+from torchvox.filter.memory import origin_of
 from torchvox.io import PointTable
 from torchvox.ops.filter import voxel_cells
 from torchvox.reference.filter import las_cell, table_cells
@@ -216,3 +217,11 @@ def test_centers_beyond_the_steps_of_a_file_are_refused():
 def test_las_cell_is_the_rule():
     assert las_cell(-1, 0.01, 0.0, 0.5, 0.0) == -1
     assert las_cell(3, 0.1, 0.0, 0.3, 0.0) == 1  # 0.1 * 3 / 0.3 is below 1 in float64
+
+
+@pytest.mark.parametrize(
+    ("word", "origin"),
+    [("min", (1, 2, 3)), ("min-half", (0, 0, -1)), ("first", (5, 6, 7)), ("first-half", (4, 4, 3))],
+)
+def test_an_origin_may_come_from_the_data(word, origin):
+    assert origin_of(word, [2.0, 4.0, 8.0], np.arange(1.0, 4), np.arange(5.0, 8)) == origin

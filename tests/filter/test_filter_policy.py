@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torchvox._errors import WrongUseError
 from torchvox.filter import KEEP, RULES, downsample
 from torchvox.filter.policy import rules_of
-from torchvox.filter.states import Column, Groups
+from torchvox.filter.states import NONE, Column, Groups
 from torchvox.io import PointTable
 
 N = 90
@@ -258,3 +258,6 @@ def test_the_lowest_of_score_and_order_wins(device):
     score = torch.tensor([2, 0, 1, 1, 0], device=device)
     order = torch.tensor([0, 9, 8, 7, 6], device=device)
     assert Groups(keys, 3).winner(score, order).tolist() == [4, 3]
+    # The largest order of the lowest score, before a lower order of another.
+    last = torch.tensor([NONE, 5], device=device)
+    assert Groups(keys[:2] * 0, 3).winner(score[1:3], last).tolist() == [0]

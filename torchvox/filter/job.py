@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torchvox.io import PointTable
 
 AHEAD = 2  # chunks
+POINT_BYTES = 1 << 10  # of a memory limit, for each point of a chunk: chunks lie beside it
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,9 @@ class FilterJob:
             raise WrongUseError(
                 "keep nearest_centroid has all means in memory: give no memory limit"
             )
+        limit = options.memory_limit
+        most = options.chunk if limit is None else max(limit // POINT_BYTES, 10_000)
+        self._chunk = min(options.chunk, most)
         self._waited, self._left_out = 0.0, {"outside of the bounds": 0, "withheld": 0}
         self.facts: dict[str, Any] = {
             "inputs": [str(reader.path) for reader in self.readers],
@@ -137,11 +141,11 @@ class FilterJob:
     def plan(self) -> dict[str, Any]:
         """What the job would do, and about how much memory its points take at most."""
         cells, options = self.accumulator(), self.options
-        chunks = sum(-(-reader.count // options.chunk) for reader in self.readers)
+        chunks = sum(-(-reader.count // self._chunk) for reader in self.readers)
         limit = options.memory_limit
         states = WORK * self.points * cells.bytes_a_voxel()
         columns = [np.dtype((np.float64, 3)), *self.readers[0].columns.values()]
-        chunk = min(options.chunk, self.points) * (AHEAD + 2) * sum(c.itemsize for c in columns)
+        chunk = min(self._chunk, self.points) * (AHEAD + 2) * sum(c.itemsize for c in columns)
         peak = chunk + (states if limit is None else min(limit, states))
         return {"points": self.points, **cells.frame, "chunks": chunks, "peak_bytes": peak}
 
@@ -344,7 +348,7 @@ class FilterJob:
                     begin, skip = min(skip, reader.count), max(skip - reader.count, 0)
                     if begin == reader.count or not left:
                         continue
-                    for table in reader.chunks(self.options.chunk, begin, wanted):
+                    for table in reader.chunks(self._chunk, begin, wanted):
                         table, left = table.rows(slice(0, left)), left - min(left, len(table))
                         ready.put(table)
                         if stop.is_set():
