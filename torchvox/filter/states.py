@@ -79,9 +79,8 @@ class Column:
         codes = self._ordered(values)
         if missing is None:
             return codes
-        if (
-            self.none is not None and not self.floats
-        ):  # NONE may be the code of a value, that of `none` is free
+        # NONE may be the code of a value, while that of `none` is free.
+        if self.none is not None and not self.floats:
             codes = codes - (codes > self._ordered(self.none))
         return np.where(missing, NONE, codes)
 

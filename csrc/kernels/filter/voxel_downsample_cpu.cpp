@@ -2,7 +2,6 @@
 //
 // voxel_downsample on the CPU.
 #include <algorithm>
-#include <cstring>
 
 #include "csrc/kernels/filter/voxel_downsample.h"
 
@@ -26,8 +25,9 @@ void run_cpu(const VoxelDownsampleArgs& args, void* memory, const ParallelFor& p
   // One more than there are, for the counts; then those that are not in use.
   for_each_index(parallel_for, rows + 1, 512, [&](int64_t i) { write_grouped_row(steps, i); });
   const size_t bytes = with_value_type(args.type, [](auto value) { return sizeof(value); });
-  const int64_t first = rows * steps.mean.columns, end = points * steps.mean.columns;
-  memset(static_cast<char*>(args.means) + first * bytes, 0, (end - first) * bytes);
+  const size_t unused = static_cast<size_t>(points - rows) * steps.mean.columns * bytes;
+  char* const means = static_cast<char*>(args.means);
+  std::fill_n(means + rows * steps.mean.columns * bytes, unused, 0);  // there may be no means
   std::fill(args.indices + 4 * rows, args.indices + 4 * points, -1);
   std::fill(args.num_points + rows, args.num_points + points, 0);
   std::fill(args.representative + rows, args.representative + points, -1);
