@@ -229,7 +229,7 @@ OPS += [
             sum_call,
             varying={"values": 0, "perm": 0},
             sample_inputs=SUM_SAMPLE_INPUTS,
-            kernels=3,
+            kernels=2,
             error_inputs=SUM_ERRORS,
             inference=True,
         )
@@ -275,7 +275,7 @@ OPS += [
                 for backend in ("sort", "hash")
             },
         },
-        kernels=9,  # four of voxelize, rows, a sum, counts
+        kernels=8,  # four of voxelize, rows, a sum, counts
         error_inputs=(*KEYS_ERRORS, *ORDER_ERRORS, *FAR_ERRORS),
         inference=True,
     ),

@@ -1,185 +1,197 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_sum, voxel_mean and voxel_mean_of_sums on the GPU:
+// voxel_sum, voxel_mean and voxel_mean_of_sums on the GPU: a block takes kSpan places of perm and
+// up to kTileColumns columns:
 //
-//   small  32 rows a warp, a lane a row and column; those of more than 8 points become tasks of 64
-//   large  one warp a task. What several tasks have of a row is added up by integer atomics, and
-//          the last one stores it
+//   rows   those of the places, by a search of the offsets
+//   load   the values, all at once, into shared memory
+//   add    a thread a row and column, or several where there are few rows
+//
+// What several blocks have of a row is added up by integer atomics, and the last one stores it.
 #include <algorithm>
+#include <cstring>
 
 #include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
-#include "csrc/kernels/filter/exact_sum.h"
+#include "csrc/kernels/filter/exact_sum.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int64_t kSmallRow = 8;
-constexpr int64_t kTaskPoints = 64;
-static_assert(kTaskPoints == 64, "points that a warp holds");
+constexpr int kSpan = 256;  // places, rows and threads of a block
+constexpr int kTileColumns = 8;
 
-struct SumTask {
-  uint32_t row, chunk;
-};
-constexpr uint32_t kNoRow = 0xffffffffu;
-
+// Zero before the kernel. A span has at most one row that begins in it and ends beyond.
 template <class T>
 struct SumWork {
-  int64_t limit, slots;
-  SumTask* tasks;  // [limit], kNoRow of those without room
-  // From here on zero before the first kernel. A slot is that of the row of several tasks that
-  // begins in these kTaskPoints places.
-  uint32_t* taken;  // tasks
-  ExactSum<T>* sums;  // [slots, columns]
-  uint32_t* done;  // [slots, columns] tasks
-  int64_t zero_bytes;
+  ExactSum<T>* sums;  // [spans, columns]
+  uint32_t* done;  // [spans, columns] spans of the row
 
-  SumWork(const VoxelSumArgs& args, Workspace& workspace)
-      : limit(args.points / kSmallRow + args.points / kTaskPoints + 1),
-        slots(args.points / kTaskPoints + 1),
-        tasks(workspace.take<SumTask>(limit)) {
-    const int64_t before = workspace.bytes();
-    taken = workspace.take<uint32_t>(1);
-    sums = workspace.take<ExactSum<T>>(slots * args.columns);
-    done = workspace.take<uint32_t>(slots * args.columns);
-    zero_bytes = workspace.bytes() - before;
+  SumWork(const VoxelSumArgs& args, Workspace& workspace) {
+    const int64_t slots = (args.points / kSpan + 1) * args.columns;
+    sums = workspace.take<ExactSum<T>>(slots);
+    done = workspace.take<uint32_t>(slots);
   }
 };
 
-// Values of a column, on their way at once. Points past the last one are none.
-template <int kAhead, class T>
-__device__ __forceinline__ void add_points(const VoxelSumArgs& args,
-                                           const uint32_t (&point)[kAhead], int64_t column,
-                                           ExactSum<T>* sum) {
-  const T* const values = static_cast<const T*>(args.values) + column;
-  const uint32_t points = static_cast<uint32_t>(args.points);
-  T value[kAhead];
-#pragma unroll
-  for (int k = 0; k < kAhead; ++k) {
-    if (point[k] < points) value[k] = values[point[k] * args.columns];
-  }
-#pragma unroll
-  for (int k = 0; k < kAhead; ++k) {
-    if (point[k] < points) sum->add(value[k]);
-  }
-}
-__device__ __forceinline__ uint32_t point_at(const VoxelSumArgs& args, int64_t place, int64_t end) {
-  return place < end ? static_cast<uint32_t>(args.perm[place]) : kNoRow;
-}
+// i / columns of i < kSpan * kTileColumns, without a division.
+struct Division {
+  int columns, inverse;
 
-// Tasks of the rows of a warp, a lane a row. False where there is no room, as offsets in disorder
-// can ask for: their rows overlap.
-template <class T>
-__device__ __forceinline__ bool add_tasks(const SumWork<T>& work, int64_t row, int64_t points) {
-  const uint32_t chunks =
-      points > kSmallRow ? static_cast<uint32_t>(ceil_div(points, kTaskPoints)) : 0;
-  const uint32_t end = warp_inclusive(chunks);
-  uint32_t base = 0;
-  if (threadIdx.x % 32 == 31 && end > 0) base = atomicAdd(work.taken, end);
-  base = __shfl_sync(kFullWarp, base, 31) + end - chunks;
-  const bool fits = int64_t{base} + chunks <= work.limit;
-  for (uint32_t c = 0; c < chunks && base + c < work.limit; ++c) {
-    work.tasks[base + c] = {fits ? static_cast<uint32_t>(row) : kNoRow, c};
+  __device__ explicit Division(int columns) : columns(columns), inverse(65536 / columns + 1) {}
+  __device__ int operator()(int i, int* rest) const {
+    const int quotient = i * inverse >> 16;
+    *rest = i - quotient * columns;
+    return quotient;
   }
-  return chunks > 0 && fits;
+};
+
+// The first row that ends after a place; the whole block searches.
+__device__ int64_t row_of_place(const VoxelSumArgs& args, int64_t place) {
+  int64_t low = 0, high = args.rows;
+  while (low < high) {
+    const int64_t step = ceil_div<int64_t>(high - low, kSpan), row = low + step * threadIdx.x;
+    const int before = __syncthreads_count(row < high && args.end_of(row) <= place);
+    if (before == 0) break;
+    high = min(high, low + step * before);
+    low += step * (before - 1) + 1;
+  }
+  return low;
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) small_kernel(const __grid_constant__ VoxelSumArgs args,
-                                                         const __grid_constant__ SumWork<T> work) {
-  constexpr int kAhead = 4;
-  const int lane = threadIdx.x % 32;
-  for (int64_t base = global_thread() - lane; base < args.rows; base += global_stride()) {
-    const int64_t row = base + lane;
-    const int64_t begin = row < args.rows ? args.begin_of(row) : 0;
-    int64_t end = row < args.rows ? args.end_of(row) : begin;
-    if (end < begin) end = begin;
-    const bool done = add_tasks(work, row, end - begin) || row >= args.rows;
-    uint32_t first[kAhead];
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) first[k] = done ? kNoRow : point_at(args, begin + k, end);
-    const uint32_t size = done ? kNoRow : static_cast<uint32_t>(end - begin);
-    const bool any = __any_sync(kFullWarp, size != 0);
-    int64_t r = lane / args.columns, column = lane % args.columns;
-    const int64_t row_step = 32 / args.columns, column_step = 32 % args.columns;
-    for (int64_t c = 0; c < args.columns; ++c) {
-      ExactSum<T> sum;
-      uint32_t n = 0;
-      if (any) {
-        n = __shfl_sync(kFullWarp, size, static_cast<int>(r));
-        const int64_t from = __shfl_sync(kFullWarp, begin, static_cast<int>(r));
-        uint32_t point[kAhead];
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          point[k] = __shfl_sync(kFullWarp, first[k], static_cast<int>(r));
-        }
-        add_points(args, point, column, &sum);
-        for (int64_t more = kAhead; n != kNoRow && more < n; more += kAhead) {
-#pragma unroll
-          for (int k = 0; k < kAhead; ++k) point[k] = point_at(args, from + more + k, from + n);
-          add_points(args, point, column, &sum);
-        }
-      }
-      if (n != kNoRow) args.store(base + r, column, sum, n);
-      r += row_step;
-      column += column_step;
-      if (column >= args.columns) {
-        column -= args.columns;
-        ++r;
-      }
+struct SpanShared {
+  uint64_t values[kSpan * kTileColumns];  // of a place and column: in fixed point, or as they are
+  uint32_t points[kSpan];  // of a place
+  int32_t begins[kSpan], ends[kSpan];  // of a row
+};
+
+// Every `step`th place from `from` on.
+template <class T>
+__device__ __forceinline__ ExactSum<T> sum_places(const SpanShared<T>& shared, int column,
+                                                  int columns, int from, int to, int step,
+                                                  bool fixed, uint32_t points) {
+  ExactSum<T> sum;
+  if constexpr (kSumWords<T> > 1) {
+    if (fixed) {
+      uint64_t total = 0;
+#pragma unroll 4
+      for (int p = from; p < to; p += step) total += shared.values[p * columns + column];
+      if (from < to) sum.add_fixed(total, static_cast<uint64_t>((to - from + step - 1) / step));
+      return sum;
     }
   }
+  for (int p = from; p < to; p += step) {
+    T value;
+    memcpy(&value, &shared.values[p * columns + column], sizeof(T));
+    if (shared.points[p] < points) sum.add(value);
+  }
+  return sum;
+}
+
+// Zeros for the rows of the block that have no point.
+template <class T>
+__device__ void store_empty(const VoxelSumArgs& args, int64_t first) {
+  const int64_t row = first + threadIdx.x, rows = min(args.rows - first, int64_t{kSpan});
+  const bool empty = row < args.rows && args.begin_of(row) >= args.end_of(row);
+  if (__syncthreads_count(empty) == rows) {
+    for (int64_t i = threadIdx.x; i < rows * args.columns; i += kSpan) {
+      args.store(first, i, ExactSum<T>{}, 0);
+    }
+  } else if (empty) {
+    for (int64_t c = 0; c < args.columns; ++c) args.store(row, c, ExactSum<T>{}, 0);
+  }
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) large_kernel(const __grid_constant__ VoxelSumArgs args,
-                                                         const __grid_constant__ SumWork<T> work) {
-  constexpr int kAhead = 8;
-  const int lane = threadIdx.x % 32;
-  const int64_t tasks = *work.taken < work.limit ? *work.taken : work.limit;
-  for (int64_t t = global_thread() / 32; t < tasks; t += global_stride() / 32) {
-    const SumTask task = work.tasks[t];
-    if (task.row == kNoRow) continue;
-    const int64_t begin = args.begin_of(task.row), end = args.end_of(task.row);
-    const int64_t first = begin + task.chunk * kTaskPoints;
-    const int64_t last = end - first < kTaskPoints ? end : first + kTaskPoints;
-    const uint32_t half[2] = {point_at(args, first + lane, last),
-                              point_at(args, first + 32 + lane, last)};
-    for (int64_t base = 0; base < args.columns; base += 32) {
-      const int width = args.columns - base < 32 ? static_cast<int>(args.columns - base) : 32;
-      const int groups = 32 / width, group = lane / width;
-      const int64_t column = base + lane % width;
-      ExactSum<T> mine, sum;
-      for (int i = 0; i < last - first; i += kAhead * groups) {
-        uint32_t point[kAhead];
+__global__ void __launch_bounds__(kSpan)
+    sum_kernel(const __grid_constant__ VoxelSumArgs args, const __grid_constant__ SumWork<T> work) {
+  __shared__ SpanShared<T> shared;
+  const uint32_t tiles = static_cast<uint32_t>(ceil_div<int64_t>(args.columns, kTileColumns));
+  const uint32_t span = blockIdx.x / tiles, tile = blockIdx.x - span * tiles;
+  const int64_t first = int64_t{span} * kSpan, first_column = int64_t{tile} * kTileColumns;
+  wait_for_previous();
+  const int64_t points = args.end_of(args.rows - 1), last = min(first + kSpan, points);
+  const int64_t place = first + threadIdx.x;
+  shared.points[threadIdx.x] = place < last ? static_cast<uint32_t>(args.perm[place]) : 0xffffffffu;
+  if (tile == 0 && first < args.rows) store_empty<T>(args, first);
+  if (first >= last) return;
+  int64_t row = row_of_place(args, first);
+
+  const int columns = static_cast<int>(min(args.columns - first_column, int64_t{kTileColumns}));
+  const Division divide(columns);
+  const T* const values = static_cast<const T*>(args.values) + first_column;
+  const uint32_t stride = static_cast<uint32_t>(args.columns);
+  const uint32_t all_points = static_cast<uint32_t>(args.points);
+  int c;
+  T value[kTileColumns];
+  __syncthreads();
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          const int at = i + k * groups + group;
-          const uint32_t low = __shfl_sync(kFullWarp, half[0], at % 32);
-          const uint32_t high = __shfl_sync(kFullWarp, half[1], at % 32);
-          point[k] = group >= groups || at >= kTaskPoints ? kNoRow : at < 32 ? low : high;
-        }
-        add_points(args, point, column, &mine);
+  for (int k = 0; k < kTileColumns; ++k) {
+    value[k] = T{};
+    if (k >= columns) continue;
+    const uint32_t point = shared.points[divide(k * kSpan + static_cast<int>(threadIdx.x), &c)];
+    if (point < all_points) value[k] = values[uint64_t{point} * stride + static_cast<unsigned>(c)];
+  }
+  // A place of a row without a point is none to be counted.
+  bool fixed = args.sums == nullptr && (place >= last || shared.points[threadIdx.x] < all_points);
+#pragma unroll
+  for (int k = 0; k < kTileColumns; ++k) fixed = fixed && ExactSum<T>::is_near(value[k]);
+  fixed = __syncthreads_and(fixed);
+#pragma unroll
+  for (int k = 0; k < kTileColumns; ++k) {
+    if (k >= columns) continue;
+    uint64_t* const to = &shared.values[k * kSpan + threadIdx.x];
+    if constexpr (kSumWords<T> > 1) {
+      if (fixed) {
+        *to = ExactSum<T>::fixed(value[k]);
+        continue;
       }
-      for (int g = 0; g < groups; ++g) {
+    }
+    memcpy(to, &value[k], sizeof(T));
+  }
+
+  for (bool more = true; more;) {
+    const int64_t mine = row + threadIdx.x;
+    const int64_t my_begin = mine < args.rows ? args.begin_of(mine) : points;
+    const int64_t my_end = mine < args.rows ? args.end_of(mine) : points;
+    shared.begins[threadIdx.x] = static_cast<int32_t>(my_begin);
+    shared.ends[threadIdx.x] = static_cast<int32_t>(my_end);
+    const int rows = __syncthreads_count(my_begin < last);
+    const int items = rows * columns;
+    int bits = 0;  // of the lanes of an item
+    while (bits < 5 && items << (bits + 1) <= kSpan) ++bits;
+    const int lanes = 1 << bits;
+    for (int i = static_cast<int>(threadIdx.x); (i & ~31) < items << bits; i += kSpan) {
+      const int r = divide(i >> bits, &c) % kSpan;
+      const int64_t begin = shared.begins[r], end = shared.ends[r];
+      const int from = static_cast<int>(clamp_index(begin - first, 0, kSpan));
+      const int to = i >> bits < items ? static_cast<int>(min(end, last) - first) : 0;
+      ExactSum<T> sum =
+          sum_places(shared, c, columns, from + (i & (lanes - 1)), to, lanes, fixed, all_points);
+      for (int step = 1; step < lanes; step *= 2) {
         for (int k = 0; k < kSumWords<T>; ++k) {
-          sum.words[k] += __shfl_sync(kFullWarp, mine.words[k], (lane + g * width) % 32);
+          sum.words[k] += __shfl_xor_sync(kFullWarp, sum.words[k], step);
         }
       }
-      if (lane >= width) continue;
-      const int64_t at = begin / kTaskPoints * args.columns + column;
-      const int64_t chunks = ceil_div(end - begin, kTaskPoints);
-      if (chunks > 1) {
+      if ((i & (lanes - 1)) != 0 || from >= to) continue;
+      const int64_t column = first_column + c;
+      if (begin < first || end > last) {
+        const int64_t at = begin / kSpan * args.columns + column;
+        const int64_t spans = ceil_div<int64_t>(end, kSpan) - begin / kSpan;
         for (int k = 0; k < kSumWords<T>; ++k) atomic_add(&work.sums[at].words[k], sum.words[k]);
         __threadfence();
-        if (int64_t{atomicAdd(&work.done[at], 1u)} + 1 < chunks) continue;
+        if (int64_t{atomicAdd(&work.done[at], 1u)} + 1 < spans) continue;
         __threadfence();
         for (int k = 0; k < kSumWords<T>; ++k) sum.words[k] = load_relaxed(&work.sums[at].words[k]);
       }
-      args.store(task.row, column, sum, end - begin);
+      args.store(row + r, column, sum, end - begin);
     }
+    const int64_t reached = shared.ends[kSpan - 1];
+    more = rows == kSpan && reached < last;  // past rows of no point, of which there may be many
+    __syncthreads();
+    if (more) row = max(row + kSpan, row_of_place(args, reached));
   }
 }
 
@@ -190,17 +202,27 @@ int64_t workspace_bytes_cuda(const VoxelSumArgs& args, const Target&) {
                          [&](auto type) { return carved_bytes<SumWork<decltype(type)>>(args); });
 }
 
-cudaError_t launch(const VoxelSumArgs& args, void* memory, const CudaContext& context) {
+cudaError_t clear_sums(const VoxelSumArgs& args, void* memory, const CudaContext& context) {
+  const int64_t bytes = workspace_bytes_cuda(args, context.target);
+  return cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), context.stream);
+}
+
+cudaError_t add_sums(const VoxelSumArgs& args, void* memory, const CudaContext& context) {
   if (args.rows == 0 || args.columns == 0) return cudaSuccess;
   return with_value_type(args.type, [&](auto type) {
     using T = decltype(type);
     Workspace workspace(memory);
     const SumWork<T> work(args, workspace);
-    TORCHVOX_CUDA_CHECK(
-        cudaMemsetAsync(work.taken, 0, static_cast<size_t>(work.zero_bytes), context.stream));
-    TORCHVOX_CUDA_CHECK(launch_items(small_kernel<T>, args.rows, kThreads, context, args, work));
-    return launch_items(large_kernel<T>, 32 * work.limit, kThreads, context, args, work);
+    const int64_t spans = ceil_div<int64_t>(std::max(args.points, args.rows), kSpan);
+    const int64_t tiles = ceil_div<int64_t>(args.columns, kTileColumns);
+    return launch_after(sum_kernel<T>, static_cast<unsigned>(spans * tiles), kSpan, context, args,
+                        work);
   });
+}
+
+cudaError_t launch(const VoxelSumArgs& args, void* memory, const CudaContext& context) {
+  TORCHVOX_CUDA_CHECK(clear_sums(args, memory, context));
+  return add_sums(args, memory, context);
 }
 
 cudaError_t launch(const VoxelMeanOfSumsArgs& args, void*, const CudaContext& context) {

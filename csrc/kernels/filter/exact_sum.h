@@ -65,24 +65,42 @@ template <class T>
 struct ExactSum {
   uint64_t words[kSumWords<T>] = {};
 
+  // What is added to these is rounded half to even, and stands in the low bits of the sum.
+  static constexpr double kToEven = 4503599627370496.0, kSigned = 1.5 * kToEven;  // 2^52
+
+  // Whether fixed() of a float says it all: f - floor(f) is exact and does not round to 1.
+  static TORCHVOX_HD bool is_near(T value) {
+    if constexpr (std::is_integral_v<T> || sizeof(T) > sizeof(float)) {
+      return false;
+    } else {
+      const float f = static_cast<float>(widen(value));
+      return (f < 524288.0f) & (f > -524288.0f) & ((f >= 0) | (f <= -0x1p-29f));  // no jumps
+    }
+  }
+  // Of such a value, in units of 2^-32.
+  static TORCHVOX_HD uint64_t fixed(T value) {
+#ifdef __CUDA_ARCH__
+    return static_cast<uint64_t>(__float2ll_rn(static_cast<float>(widen(value)) * 4294967296.0f));
+#else
+    return bit_cast<uint64_t>(widen(value) * 4294967296.0 + kSigned) - bit_cast<uint64_t>(kSigned);
+#endif
+  }
+  // The sum of `n` of them.
+  TORCHVOX_HD void add_fixed(uint64_t sum, uint64_t n) {
+    words[0] += static_cast<uint64_t>(static_cast<int64_t>(sum) >> 32);
+    words[1] += sum & 0xffffffffu;
+    words[2] += n;
+  }
+
+  TORCHVOX_HD void add(const ExactSum& other) {
+    for (int k = 0; k < kSumWords<T>; ++k) words[k] += other.words[k];
+  }
   TORCHVOX_HD void add(T value) {
     if constexpr (std::is_integral_v<T>) {
       words[0] += static_cast<uint64_t>(value);
     } else {
+      if (is_near(value)) return add_fixed(fixed(value), 1);
       const double f = widen(value);
-      // What is added to these is rounded half to even, and stands in the low bits of the sum.
-      constexpr double kToEven = 4503599627370496.0, kSigned = 1.5 * kToEven;  // 2^52
-      if constexpr (sizeof(T) <= sizeof(float)) {
-        // Then f - floor(f) is exact and does not round to 1: both parts of f in one step.
-        if ((f < 524288.0) & (f > -524288.0) & ((f >= 0) | (f <= -0x1p-29))) {  // no jumps
-          const uint64_t fixed =
-              bit_cast<uint64_t>(f * 4294967296.0 + kSigned) - bit_cast<uint64_t>(kSigned);
-          words[0] += static_cast<uint64_t>(static_cast<int64_t>(fixed) >> 32);
-          words[1] += fixed & 0xffffffffu;
-          ++words[2];
-          return;
-        }
-      }
       if (!(f < 2147483648.0 && f > -2147483648.0)) {
         if (is_finite(f)) words[2] += (uint64_t{1} << 32) + 1;
         return;
@@ -111,7 +129,12 @@ struct ExactSum {
       if (n == 0 || words[2] >> 32) return narrow<T>(bit_cast<float>(0x7fc00000u));
       if (n == 1) return from_fixed<T>(static_cast<int64_t>((words[0] << 32) + words[1]));
       const double inverse = 1.0 / static_cast<double>(n);
-      const int64_t quotient = floor_divide(static_cast<int64_t>(words[0]), n, inverse, &rest);
+      const int64_t whole = static_cast<int64_t>(words[0]);
+      if (whole < (1 << 28) && whole > -(1 << 28) && words[1] >> 60 == 0) {  // in one word
+        const int64_t sum = static_cast<int64_t>((words[0] << 32) + words[1]);
+        return from_fixed<T>(floor_divide(sum + n / 2, n, inverse, &rest));
+      }
+      const int64_t quotient = floor_divide(whole, n, inverse, &rest);
       const uint64_t count = static_cast<uint64_t>(n);
       const uint64_t parts = (static_cast<uint64_t>(rest) << 32) + words[1] + count / 2;
       const uint64_t fraction = parts >> 63

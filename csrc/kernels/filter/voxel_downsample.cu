@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/filter/exact_sum.cuh"
 #include "csrc/kernels/filter/voxel_downsample.h"
 #include "csrc/kernels/filter/voxel_key.cuh"
 #include "csrc/kernels/voxel/voxelize/points.cuh"
@@ -52,6 +53,7 @@ __global__ void __launch_bounds__(kThreads)
     rows_kernel(const __grid_constant__ DownsampleSteps steps, const VoxelSegment* segments,
                 const VoxelTotals* totals) {
   const VoxelDownsampleArgs& args = steps.args;
+  wait_for_previous();
   const int64_t voxels = totals->voxels;
   const uint32_t points = static_cast<uint32_t>(args.counts[kKeyCountsFrom + kPointsKeyed]);
   for (int64_t i = global_thread(); i <= steps.group.points; i += global_stride()) {
@@ -62,14 +64,13 @@ __global__ void __launch_bounds__(kThreads)
     steps.group.offsets[i] = static_cast<int32_t>(row.place);
     if (i >= voxels && i < steps.group.points) args.representative[i] = -1;
   }
+  let_next_begin();
 }
 
-// What follows the workspace of the steps.
-int64_t rest_bytes(const DownsampleSteps& steps, const Target& target) {
-  const int64_t mean = workspace_bytes_cuda(steps.mean, target);
-  if (!lists_unordered(steps.args))
-    return std::max(mean, workspace_bytes_cuda(steps.group, target));
-  return mean + VoxelWork(list_args(steps), target, nullptr).bytes;
+// Of the groups.
+int64_t group_bytes(const DownsampleSteps& steps, const Target& target) {
+  return lists_unordered(steps.args) ? VoxelWork(list_args(steps), target, nullptr).bytes
+                                     : workspace_bytes_cuda(steps.group, target);
 }
 
 }  // namespace
@@ -77,21 +78,22 @@ int64_t rest_bytes(const DownsampleSteps& steps, const Target& target) {
 int64_t workspace_bytes_cuda(const VoxelDownsampleArgs& args, const Target& target) {
   Workspace workspace;
   const DownsampleSteps steps(args, workspace);
-  return workspace.bytes() + rest_bytes(steps, target);
+  return workspace.bytes() + workspace_bytes_cuda(steps.mean, target) + group_bytes(steps, target);
 }
 
 cudaError_t launch(const VoxelDownsampleArgs& args, void* memory, const CudaContext& context) {
   Workspace workspace(memory);
   DownsampleSteps steps(args, workspace);
-  char* rest = static_cast<char*>(memory) + workspace.bytes();
+  char* const sums = static_cast<char*>(memory) + workspace.bytes();
+  char* const rest = sums + workspace_bytes_cuda(steps.mean, context.target);
   const int64_t points = args.points();
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(
       args.counts, 0, static_cast<size_t>(args.num_counts()) * sizeof(int32_t), context.stream));
   if (points == 0) return cudaSuccess;
+  TORCHVOX_CUDA_CHECK(clear_sums(steps.mean, sums, context));
   if (lists_unordered(args)) {
     const VoxelizeArgs voxelize = list_args(steps);
     const VoxelWork work(voxelize, context.target, rest);
-    rest += work.bytes;
     TORCHVOX_CUDA_CHECK(clear_voxels(work, context));
     TORCHVOX_CUDA_CHECK(with_key_types(args.keys, [&](auto type, auto real) {
       return launch_after(insert_kernel<decltype(type), decltype(real)>,
@@ -100,15 +102,15 @@ cudaError_t launch(const VoxelDownsampleArgs& args, void* memory, const CudaCont
     }));
     TORCHVOX_CUDA_CHECK(number_voxels(voxelize, work, context));
     TORCHVOX_CUDA_CHECK(place_points(voxelize, work, context));
-    TORCHVOX_CUDA_CHECK(launch_items(rows_kernel, points + 1, kThreads, context, steps,
-                                     work.segments, work.totals));
+    TORCHVOX_CUDA_CHECK(launch_items_after(rows_kernel, points + 1, kThreads, context, steps,
+                                           work.segments, work.totals));
     steps.mean.perm = reinterpret_cast<const int32_t*>(work.perm);
   } else {
     TORCHVOX_CUDA_CHECK(make_keys(steps.keys, context));
     TORCHVOX_CUDA_CHECK(launch(steps.group, rest, context));
     TORCHVOX_CUDA_CHECK(launch_elements<write_grouped_row>(steps, points + 1, context));
   }
-  return launch(steps.mean, rest, context);
+  return add_sums(steps.mean, sums, context);
 }
 
 }  // namespace torchvox
