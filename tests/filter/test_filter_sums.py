@@ -156,6 +156,25 @@ def test_every_dtype_and_number_of_columns(device, columns, dtype):
     assert_same_bits(check("voxel_mean_of_sums", device, sums, offsets.diff(), dtype), out)
 
 
+@pytest.mark.parametrize(("columns", "dtype"), [(1, F32), (7, F32), (9, F16), (17, torch.int32)])
+def test_rows_of_all_lengths_among_rows_of_no_point(device, columns, dtype):
+    """Across the places that a block of the GPU takes, and more rows than it has threads."""
+    rng = np.random.default_rng(columns)
+    sizes = [rng.integers(0, 9, 150), np.zeros(700), [255, 1, 256, 700], np.zeros(600)]
+    sizes += [np.ones(520), [0, 3], np.zeros(300)]
+    ends = torch.from_numpy(np.concatenate([[0], *sizes]).cumsum()).int()
+    n = int(ends[-1]) + 40  # the last ones are of no row
+    values = scan(n, torch.int32 if dtype == torch.int32 else F64, max(columns, 3))[:, :columns]
+    values = values.nan_to_num(posinf=3).clamp(-1000, 1000) if dtype == F16 else values
+    half = n // 2  # blocks of small numbers, and blocks with NaN and large ones
+    values[:half] = values[:half].nan_to_num(0, 0, 0).clamp(-1000, 1000)
+    perm = torch.from_numpy(np.concatenate([np.arange(half), half + rng.permutation(n - half)]))
+    call = (values.to(dtype), ends, perm.int())
+    out = check("voxel_mean", device, *call)
+    sums = check("voxel_sum", device, *call)
+    assert_same_bits(check("voxel_mean_of_sums", device, sums, ends.diff(), dtype), out)
+
+
 @given(seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from(VALUE_DTYPES))
 def test_any_order_and_any_split_has_the_same_sums(device, seed, dtype):
     rng = np.random.default_rng(seed)
