@@ -35,7 +35,7 @@ struct SumWork {
   }
 };
 
-// i / columns of i < kSpan * kTileColumns, without a division.
+// i / columns of i up to a few thousand, without a division.
 struct Division {
   int columns, inverse;
 
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kSpan)
     const uint32_t point = shared.points[divide(k * kSpan + static_cast<int>(threadIdx.x), &c)];
     if (point < all_points) value[k] = values[uint64_t{point} * stride + static_cast<unsigned>(c)];
   }
-  // A place of a row without a point is none to be counted.
+  // Fixed point counts places, so each has to have its point.
   bool fixed = args.sums == nullptr && (place >= last || shared.points[threadIdx.x] < all_points);
 #pragma unroll
   for (int k = 0; k < kTileColumns; ++k) fixed = fixed && ExactSum<T>::is_near(value[k]);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kSpan)
     while (bits < 5 && items << (bits + 1) <= kSpan) ++bits;
     const int lanes = 1 << bits;
     for (int i = static_cast<int>(threadIdx.x); (i & ~31) < items << bits; i += kSpan) {
-      const int r = divide(i >> bits, &c) % kSpan;
+      const int r = divide(i >> bits, &c) % kSpan;  // lanes past the last item have some row
       const int64_t begin = shared.begins[r], end = shared.ends[r];
       const int from = static_cast<int>(clamp_index(begin - first, 0, kSpan));
       const int to = i >> bits < items ? static_cast<int>(min(end, last) - first) : 0;

@@ -8,7 +8,7 @@
 namespace torchvox {
 
 cudaError_t clear_sums(const VoxelSumArgs& args, void* memory, const CudaContext& context);
-// In a chain.
+// Over sums that are cleared; in a chain of launches, as launch_after() has it.
 cudaError_t add_sums(const VoxelSumArgs& args, void* memory, const CudaContext& context);
 
 }  // namespace torchvox

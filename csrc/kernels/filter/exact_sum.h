@@ -85,16 +85,13 @@ struct ExactSum {
     return bit_cast<uint64_t>(widen(value) * 4294967296.0 + kSigned) - bit_cast<uint64_t>(kSigned);
 #endif
   }
-  // The sum of `n` of them.
+  // The sum of `n` of them, n up to 2^12: below 2^63.
   TORCHVOX_HD void add_fixed(uint64_t sum, uint64_t n) {
     words[0] += static_cast<uint64_t>(static_cast<int64_t>(sum) >> 32);
     words[1] += sum & 0xffffffffu;
     words[2] += n;
   }
 
-  TORCHVOX_HD void add(const ExactSum& other) {
-    for (int k = 0; k < kSumWords<T>; ++k) words[k] += other.words[k];
-  }
   TORCHVOX_HD void add(T value) {
     if constexpr (std::is_integral_v<T>) {
       words[0] += static_cast<uint64_t>(value);

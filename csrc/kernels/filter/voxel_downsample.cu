@@ -7,8 +7,6 @@
 //   number  voxels by their first points
 //   place   points into the lists of their voxels, in no order
 //   rows    all but the means
-#include <algorithm>
-
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/filter/exact_sum.cuh"
 #include "csrc/kernels/filter/voxel_downsample.h"
