@@ -50,6 +50,39 @@ TORCHVOX_HD T atomic_add(T* address, T value) {
 #endif
 }
 
+// Lowers *address to `value` and gives the value before.
+template <class T>
+TORCHVOX_HD T atomic_min(T* address, T value) {
+#ifdef __CUDA_ARCH__
+  using Native = typename CudaAtomicType<T>::type;
+  return static_cast<T>(atomicMin(reinterpret_cast<Native*>(address), static_cast<Native>(value)));
+#else
+  T old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (old > value && !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {
+  }
+  return old;
+#endif
+}
+
+// Loads and stores that other threads' atomics do not tear and that no cache of this thread serves.
+template <class T>
+TORCHVOX_HD T load_relaxed(const T* address) {
+#ifdef __CUDA_ARCH__
+  return *static_cast<const volatile T*>(address);
+#else
+  return __atomic_load_n(address, __ATOMIC_RELAXED);
+#endif
+}
+template <class T>
+TORCHVOX_HD void store_relaxed(T* address, T value) {
+#ifdef __CUDA_ARCH__
+  *static_cast<volatile T*>(address) = value;
+#else
+  __atomic_store_n(address, value, __ATOMIC_RELAXED);
+#endif
+}
+
 TORCHVOX_HD void atomic_set_bits(uint32_t* address, uint32_t bits) {
 #ifdef __CUDA_ARCH__
   if ((*const_cast<volatile const uint32_t*>(address) & bits) != bits) atomicOr(address, bits);
@@ -59,24 +92,6 @@ TORCHVOX_HD void atomic_set_bits(uint32_t* address, uint32_t bits) {
 }
 
 #ifdef __CUDACC__
-// Loads and stores that other threads' atomics do not tear and that no cache of this thread serves.
-template <class T>
-__device__ __forceinline__ T load_relaxed(const T* address) {
-  return *static_cast<const volatile T*>(address);
-}
-
-template <class T>
-__device__ __forceinline__ void store_relaxed(T* address, T value) {
-  *static_cast<volatile T*>(address) = value;
-}
-
-// Lowers *address to `value`.
-template <class T>
-__device__ __forceinline__ void atomic_lower(T* address, T value) {
-  using Native = typename CudaAtomicType<T>::type;
-  atomicMin(reinterpret_cast<Native*>(address), static_cast<Native>(value));
-}
-
 // Writes `desired` where `expected` stands; returns what stood there.
 __device__ __forceinline__ uint64_t atomic_cas(uint64_t* address, uint64_t expected,
                                                uint64_t desired) {

@@ -95,7 +95,7 @@ struct VoxelTable {
     // One atomic counts and shows the smallest index so far.
     const uint64_t old = atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
     const bool lowest = static_cast<uint32_t>(old) > index;
-    if (lowest) atomic_lower(&entry->first, index);
+    if (lowest) atomic_min(&entry->first, index);
     return {static_cast<uint32_t>(s), static_cast<uint32_t>(old >> 32) + 1, lowest};
   }
 
@@ -134,7 +134,7 @@ struct VoxelTable {
         s = s + 1 == end ? 0 : s + 1;
       }
     }
-    atomic_lower(&hash()[s].first, index);
+    atomic_min(&hash()[s].first, index);
     *before = seen == kNone64 ? 0 : count_of(seen) + 1;
     return s;
   }
@@ -201,7 +201,7 @@ struct VoxelTable {
       }
     }
     const bool lowest = seen.first > index;
-    if (lowest) atomic_lower(&hash()[s].first, index);
+    if (lowest) atomic_min(&hash()[s].first, index);
     return {static_cast<uint32_t>(s), before, lowest};
   }
   // Claims a slot that held `seen` a moment ago, or counts in it; false: it has another key.

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A map as kernels see it: a list of tensors that the caller owns. Regions in use are a prefix of
+// the slots; rows behind hold the fill. Values that are read are never trusted: whatever they are,
+// no access leaves the tensors.
+#pragma once
+
+#include "csrc/kernels/core/cloud_batch.h"
+#include "csrc/kernels/rays/region.h"
+
+namespace torchvox {
+
+inline constexpr int16_t kUnobserved = -32768;  // log-odds are in units of 1/1024
+inline constexpr uint32_t kNoSlot = 0x7fffffff;
+
+enum StateStatus { kStateLayout, kSlotsInUse, kSampleRowsInUse, kStateRefused, kHighestClamp };
+inline constexpr int kStatusWords = 8;
+
+struct OccupancyState {
+  uint32_t* table = nullptr;  // [table_size] slots, kNoSlot where there is none
+  int64_t table_size = 0;  // a power of two
+  int64_t* region_key = nullptr;  // [capacity]
+  int32_t* region_stamp = nullptr;  // [capacity]
+  int64_t* status = nullptr;  // [kStatusWords]
+  int16_t* logodds = nullptr;  // [capacity, kRegionVoxels]
+  int32_t* hit_miss = nullptr;  // [capacity, kRegionVoxels, 2], or null
+  int64_t capacity = 0;
+
+  TORCHVOX_HD int64_t slots_in_use() const { return clamp_index(status[kSlotsInUse], 0, capacity); }
+
+  // The slot of a region, -1 without one.
+  TORCHVOX_HD int64_t find(int64_t key) const {
+    int64_t at = static_cast<int64_t>(mix_key(static_cast<uint64_t>(key))) & (table_size - 1);
+    for (int64_t probes = 0; probes < table_size; ++probes, at = (at + 1) & (table_size - 1)) {
+      const uint32_t slot = table[at];
+      if (slot >= capacity) return -1;
+      if (region_key[slot] == key) return slot;
+    }
+    return -1;
+  }
+
+  // Enters a slot whose key is written. Lower slots keep their place, so that the table is the one
+  // to which slots 0, 1, 2, ... came in order.
+  TORCHVOX_HD void enter(uint32_t slot) const {
+    const uint64_t key = static_cast<uint64_t>(region_key[slot]);
+    int64_t at = static_cast<int64_t>(mix_key(key)) & (table_size - 1);
+    for (int64_t probes = 0; probes < table_size; ++probes, at = (at + 1) & (table_size - 1)) {
+      if (load_relaxed(&table[at]) < slot) continue;
+      const uint32_t here = atomic_min(&table[at], slot);
+      if (here == kNoSlot) return;
+      if (here > slot) slot = here;  // whose place was taken
+    }
+  }
+
+  // Log-odds of a voxel of a map's lattice; kUnobserved where nothing is known.
+  TORCHVOX_HD int16_t at(const int32_t voxel[3]) const {
+    const int64_t slot = find(region_key_of_voxel(voxel));
+    return slot < 0 ? kUnobserved : logodds[slot * kRegionVoxels + voxel_in_region(voxel)];
+  }
+};
+
+// Units of 1/1024 at or above which a voxel counts as occupied; L / 1024 >= threshold in fp64.
+TORCHVOX_HD bool is_occupied(int16_t logodds, double threshold) {
+  return logodds != kUnobserved && static_cast<double>(logodds) / 1024 >= threshold;
+}
+// -1 unobserved, 0 free, 1 occupied.
+TORCHVOX_HD int8_t label_of(int16_t logodds, double threshold) {
+  if (logodds == kUnobserved) return -1;
+  return is_occupied(logodds, threshold) ? 1 : 0;
+}
+
+}  // namespace torchvox

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rays as ops are given them, and what becomes of each: its ends in units, or why it is left out.
+#pragma once
+
+#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/rays/walk.h"
+
+namespace torchvox {
+
+// Bits of a ray's flags.
+enum RayFlag { kRaySkip = 1, kRayNoHit = 2, kRayHitOnly = 4, kRaySecondary = 8 };
+
+enum class RayStatus { kWalked, kPadding, kFiltered, kNotFinite, kOutside };
+
+// The columns of `counts` that ops over rays share.
+enum RayCount { kRaysWalked, kRaysGiven, kRaysNotFinite, kRaysFiltered, kRaysOutside };
+
+struct Ray {
+  RayLine line;
+  uint8_t flags = 0;
+  bool truncated = false;  // max_range cut its end off
+
+  TORCHVOX_HD bool has_end() const { return !truncated && !(flags & kRayNoHit); }
+};
+
+// One ray a point, from the row of `origins` that `origin_index` names, or that of its sample.
+struct RayInput {
+  CloudBatch points;  // packed
+  const void* origins = nullptr;  // [origin_rows, 3]
+  DType origin_type = DType::kFloat;
+  int64_t origin_rows = 0;
+  int64_t origin_stride = 0;  // of a row, in elements
+  IndexArray origin_index;  // [points.rows]
+  const uint8_t* flags = nullptr;  // [points.rows]
+
+  // The ends of a ray that is neither skipped nor without an origin, both finite.
+  template <class T>
+  TORCHVOX_HD RayStatus load(int64_t row, int64_t sample, double from[3], compute_t<T> to[3],
+                             uint8_t* flags_out) const {
+    *flags_out = flags ? flags[row] : uint8_t{0};
+    if (*flags_out & kRaySkip) return RayStatus::kFiltered;
+    const int64_t origin = origin_index.given() ? origin_index[row] : sample;
+    if (origin < 0 || origin >= origin_rows) return RayStatus::kFiltered;
+    const T* const p = static_cast<const T*>(points.data) + row * points.row_stride;
+    bool finite = true;
+    for (int axis = 0; axis < 3; ++axis) {
+      from[axis] = load_as<double>(origins, origin_type, origin * origin_stride + axis);
+      to[axis] = widen(p[axis]);
+      finite = finite && is_finite(from[axis]) && is_finite(to[axis]);
+    }
+    return finite ? RayStatus::kWalked : RayStatus::kNotFinite;
+  }
+};
+
+// `q` units, false where that is not in [-reach, reach).
+template <class Real>
+TORCHVOX_HD bool to_units(Real q, int64_t reach, int64_t* units) {
+  const bool inside = q >= -static_cast<Real>(reach) && q < static_cast<Real>(reach);
+  int64_t u = static_cast<int64_t>(inside ? q : Real(0));
+  u -= static_cast<Real>(u) > q && inside;
+  *units = u;
+  return inside;
+}
+
+TORCHVOX_HD bool is_short(const RayLine& line) {
+  return line.length(0) < kRayReach && line.length(1) < kRayReach && line.length(2) < kRayReach;
+}
+
+// Rays in a map's frame.
+struct MapRays : RayInput {
+  double voxel_size = 1;  // meters, as all lengths
+  double map_origin[3] = {0, 0, 0};
+  double min_range = 0, max_range = -1;  // below 0: none
+  bool drop_long = false;  // instead of cutting them off
+  bool clips = false;
+  VoxelBox box;  // of visits, where `clips`
+
+  TORCHVOX_HD bool units_of(double p, int axis, int64_t* units) const {
+    const double q = (p - map_origin[axis]) / voxel_size * static_cast<double>(kUnits);
+    return to_units(q, kVoxelReach << kUnitShift, units);
+  }
+
+  template <class T>
+  TORCHVOX_HD RayStatus ray(int64_t row, Ray* ray) const {
+    const int64_t sample = points.packed_owner(row);
+    if (sample < 0) return RayStatus::kPadding;
+    double from[3];
+    compute_t<T> end[3];
+    const RayStatus status = load<T>(row, sample, from, end, &ray->flags);
+    if (status != RayStatus::kWalked) return status;
+    double to[3] = {end[0], end[1], end[2]};
+    const double x = to[0] - from[0], y = to[1] - from[1], z = to[2] - from[2];
+    const double length = root(x * x + y * y + z * z);
+    if (!is_finite(length)) return RayStatus::kOutside;
+    if (length < min_range) return RayStatus::kFiltered;
+    ray->truncated = max_range >= 0 && length > max_range;
+    if (ray->truncated) {
+      if (drop_long) return RayStatus::kFiltered;
+      const double part = max_range / length;
+      for (int axis = 0; axis < 3; ++axis) to[axis] = from[axis] + (to[axis] - from[axis]) * part;
+    }
+    bool inside = true;
+    for (int axis = 0; axis < 3; ++axis) {
+      inside = units_of(from[axis], axis, &ray->line.from[axis]) && inside;
+      inside = units_of(to[axis], axis, &ray->line.to[axis]) && inside;
+    }
+    return inside && is_short(ray->line) ? RayStatus::kWalked : RayStatus::kOutside;
+  }
+
+  // The visits that count: all of them, those in the box, or the end alone of a ray that only hits.
+  TORCHVOX_HD RayPart part(const Ray& ray) const {
+    RayPart part = clips ? ray.line.clip(box) : ray.line.whole();
+    if (ray.flags & kRayHitOnly && part.visits > 0) {
+      const RayPlace end = ray.line.end();
+      part.visits = part.last.steps() == end.steps();
+      part.first = end;
+    }
+    return part;
+  }
+};
+
+}  // namespace torchvox

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Regions of 8 x 8 x 8 voxels: their keys, and a set of keys whose layout is a function of the keys.
+#pragma once
+
+#include "csrc/kernels/core/atomics.h"
+
+namespace torchvox {
+
+inline constexpr int kRegionShift = 3;  // 8 voxels an edge
+inline constexpr int kRegionVoxels = 512;
+inline constexpr int kRegionBits = 21;  // of an axis in a key
+inline constexpr int64_t kRegionBias = int64_t{1} << (kRegionBits - 1);
+// Voxels lie in [-kVoxelReach, kVoxelReach).
+inline constexpr int64_t kVoxelReach = kRegionBias << kRegionShift;
+inline constexpr int64_t kRegionKeyEnd = INT64_MAX;  // keys are 0 to 2^63 - 1
+
+// z, y, x from the highest bits down, of a region's place.
+TORCHVOX_HD int64_t region_key(const int32_t region[3]) {
+  int64_t key = 0;
+  for (int axis = 2; axis >= 0; --axis) key = key << kRegionBits | (region[axis] + kRegionBias);
+  return key;
+}
+TORCHVOX_HD int32_t region_of_key(int64_t key, int axis) {
+  const int64_t mask = (int64_t{1} << kRegionBits) - 1;
+  return static_cast<int32_t>((key >> (axis * kRegionBits) & mask) - kRegionBias);
+}
+TORCHVOX_HD int64_t region_key_of_voxel(const int32_t voxel[3]) {
+  const int32_t region[3] = {voxel[0] >> kRegionShift, voxel[1] >> kRegionShift,
+                             voxel[2] >> kRegionShift};
+  return region_key(region);
+}
+TORCHVOX_HD int32_t voxel_in_region(const int32_t voxel[3]) {
+  return (voxel[2] & 7) << 6 | (voxel[1] & 7) << 3 | (voxel[0] & 7);
+}
+// Of voxel i of a region, on one axis.
+TORCHVOX_HD int32_t voxel_of(int64_t key, int32_t i, int axis) {
+  return region_of_key(key, axis) * 8 + (i >> (3 * axis) & 7);
+}
+
+// The finalizer of MurmurHash3.
+TORCHVOX_HD uint64_t mix_key(uint64_t key) {
+  key ^= key >> 33;
+  key *= 0xff51afd7ed558ccdu;
+  key ^= key >> 33;
+  key *= 0xc4ceb9fe1a85ec53u;
+  return key ^ key >> 33;
+}
+
+inline int64_t power_of_two_from(int64_t least) {
+  int64_t size = 1;
+  while (size < least) size *= 2;
+  return size;
+}
+
+// A set of keys with linear probing in which the lower key keeps its place, so that the layout
+// depends on the keys alone and not on the order in which they came (Blelloch and Golovin 2007).
+struct RegionSet {
+  static constexpr uint64_t kEmpty = ~uint64_t{0};
+
+  uint64_t* keys = nullptr;  // [size], kEmpty where there is none
+  uint32_t* full = nullptr;  // set when a key found no place
+  int64_t size = 0;  // a power of two
+
+  static int64_t size_for(int64_t keys) { return power_of_two_from(2 * keys + 2); }
+  // More keys than this are too many; so a search ends.
+  TORCHVOX_HD int64_t limit() const { return size - size / 8; }
+
+  TORCHVOX_HD void insert(int64_t key_in) const {
+    uint64_t key = static_cast<uint64_t>(key_in);
+    int64_t at = static_cast<int64_t>(mix_key(key)) & (size - 1);
+    for (int64_t probes = 0; probes < size; ++probes, at = (at + 1) & (size - 1)) {
+      uint64_t here = load_relaxed(&keys[at]);
+      if (here == key) return;
+      if (here > key) {
+        here = atomic_min(&keys[at], key);
+        if (here == kEmpty || here == key) return;
+        if (here > key) key = here;  // whose place was taken
+      }
+      if (probes % 64 == 63 && load_relaxed(full)) return;
+    }
+    store_relaxed(full, 1u);
+  }
+
+  // The place of a key, -1 without one.
+  TORCHVOX_HD int64_t find(int64_t key_in) const {
+    const uint64_t key = static_cast<uint64_t>(key_in);
+    int64_t at = static_cast<int64_t>(mix_key(key)) & (size - 1);
+    for (int64_t probes = 0; probes < size; ++probes, at = (at + 1) & (size - 1)) {
+      if (keys[at] == key) return at;
+      if (keys[at] > key) return -1;  // it would have taken this place
+    }
+    return -1;
+  }
+};
+
+}  // namespace torchvox
