@@ -45,6 +45,14 @@ std::vector<std::string> make_schemas() {
       "voxel_mean_of_sums(Tensor sums, Tensor num_points, ScalarType dtype) -> Tensor",
       // out [N, C], indices [N, 4], num_points [N], representative [N], point_voxel [N], counts [B + 1, 4] int32
       "voxel_downsample(Tensor points, float[] voxel_size, *, float[]? origin=None, int[]? lower=None, int bits=-1, str order=\"first\", str backend=\"auto\", Tensor? batch_offsets=None, Tensor? num_valid=None) -> (Tensor out, Tensor indices, Tensor num_points, Tensor representative, Tensor point_voxel, Tensor counts)",
+      // rays: [N, 3] float64
+      "transform_points(Tensor points, Tensor poses, *, Tensor? pose_index=None) -> Tensor",
+      // visibility [B, nz, ny, nx] uint8, reached [N] int8, counts [B + 1, 8] int32
+      "ray_visibility(Tensor points, Tensor origins, float[] voxel_size, float[] point_cloud_range, *, Tensor? origin_index=None, Tensor? batch_offsets=None, Tensor? num_valid=None, Tensor? ray_flags=None, Tensor? blockers=None) -> (Tensor visibility, Tensor reached, Tensor counts)",
+      // indices [max_out, 4] and ray [max_out] int32, span [max_out, 2] float64, offsets [N + 1] and counts [1, 8] int64
+      "ray_voxels(Tensor points, Tensor origins, float voxel_size, float[] map_origin, SymInt max_out, *, Tensor? origin_index=None, Tensor? num_valid=None, Tensor? ray_flags=None, float[]? point_cloud_range=None, float min_range=0., float max_range=-1., str long_rays=\"truncate\", bool reverse=False) -> (Tensor indices, Tensor ray, Tensor span, Tensor offsets, Tensor counts)",
+      // keys [max_out] and counts [1, 8] int64
+      "ray_regions(Tensor points, Tensor origins, float voxel_size, float[] map_origin, SymInt max_out, *, Tensor? origin_index=None, Tensor? num_valid=None, Tensor? ray_flags=None, float[]? point_cloud_range=None, float min_range=0., float max_range=-1., str long_rays=\"truncate\") -> (Tensor keys, Tensor counts)",
       // bev: height [B, H, W], top_index [B, H, W] int32, counts [B + 1, 4] int32
       "bev_max_height(Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", ScalarType? out_dtype=None, float fill=0., int lowest_code=1) -> (Tensor height, Tensor counts)",
       "bev_max_height_with_index(Tensor points, float[] point_cloud_range, int[] size, *, Tensor? batch_offsets=None, Tensor? num_valid=None, str orientation=\"grid\", ScalarType? out_dtype=None, float fill=0., int lowest_code=1) -> (Tensor height, Tensor top_index, Tensor counts)",

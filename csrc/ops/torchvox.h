@@ -32,6 +32,49 @@ c10::TypedOperatorHandle<Signature> op(const char* name) {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
+// [N, 3] float64
+inline at::Tensor transform_points(const at::Tensor& points, const at::Tensor& poses,
+                                   const OptionalTensor& pose_index = {}) {
+  static const auto op = detail::op<decltype(transform_points)>("torchvox::transform_points");
+  return op.call(points, poses, pose_index);
+}
+
+// visibility [B, nz, ny, nx] uint8, reached [N] int8, counts [B + 1, 8] int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ray_visibility(
+    const at::Tensor& points, const at::Tensor& origins, at::ArrayRef<double> voxel_size,
+    at::ArrayRef<double> point_cloud_range, const OptionalTensor& origin_index = {},
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {},
+    const OptionalTensor& ray_flags = {}, const OptionalTensor& blockers = {}) {
+  static const auto op = detail::op<decltype(ray_visibility)>("torchvox::ray_visibility");
+  return op.call(points, origins, voxel_size, point_cloud_range, origin_index, batch_offsets,
+                 num_valid, ray_flags, blockers);
+}
+
+// indices [max_out, 4] and ray [max_out] int32, span [max_out, 2] float64, offsets [N + 1] int64,
+// counts [1, 8] int64
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> ray_voxels(
+    const at::Tensor& points, const at::Tensor& origins, double voxel_size,
+    at::ArrayRef<double> map_origin, c10::SymInt max_out, const OptionalTensor& origin_index = {},
+    const OptionalTensor& num_valid = {}, const OptionalTensor& ray_flags = {},
+    std::optional<at::ArrayRef<double>> point_cloud_range = {}, double min_range = 0.,
+    double max_range = -1., std::string_view long_rays = "truncate", bool reverse = false) {
+  static const auto op = detail::op<decltype(ray_voxels)>("torchvox::ray_voxels");
+  return op.call(points, origins, voxel_size, map_origin, std::move(max_out), origin_index,
+                 num_valid, ray_flags, point_cloud_range, min_range, max_range, long_rays, reverse);
+}
+
+// keys [max_out] int64 ascending, counts [1, 8] int64
+inline std::tuple<at::Tensor, at::Tensor> ray_regions(
+    const at::Tensor& points, const at::Tensor& origins, double voxel_size,
+    at::ArrayRef<double> map_origin, c10::SymInt max_out, const OptionalTensor& origin_index = {},
+    const OptionalTensor& num_valid = {}, const OptionalTensor& ray_flags = {},
+    std::optional<at::ArrayRef<double>> point_cloud_range = {}, double min_range = 0.,
+    double max_range = -1., std::string_view long_rays = "truncate") {
+  static const auto op = detail::op<decltype(ray_regions)>("torchvox::ray_regions");
+  return op.call(points, origins, voxel_size, map_origin, std::move(max_out), origin_index,
+                 num_valid, ray_flags, point_cloud_range, min_range, max_range, long_rays);
+}
+
 // height [B, H, W], counts [B + 1, 4] int32
 inline std::tuple<at::Tensor, at::Tensor> bev_max_height(
     const at::Tensor& points, at::ArrayRef<double> point_cloud_range, at::IntArrayRef size,

@@ -11,6 +11,7 @@ from torchvox.ops import (
     grouping,
     neighbors,
     pillars,
+    rays,
     sampling,
     voxel,
 )
@@ -21,6 +22,7 @@ from torchvox.ops.filter import *
 from torchvox.ops.grouping import *
 from torchvox.ops.neighbors import *
 from torchvox.ops.pillars import *
+from torchvox.ops.rays import *
 from torchvox.ops.sampling import *
 from torchvox.ops.voxel import *
 
@@ -32,6 +34,7 @@ __all__ += filter.__all__
 __all__ += grouping.__all__
 __all__ += neighbors.__all__
 __all__ += pillars.__all__
+__all__ += rays.__all__
 __all__ += sampling.__all__
 __all__ += voxel.__all__
 

@@ -11,10 +11,10 @@ namespace torchvox {
 // Bits of a ray's flags.
 enum RayFlag { kRaySkip = 1, kRayNoHit = 2, kRayHitOnly = 4, kRaySecondary = 8 };
 
-enum class RayStatus { kWalked, kPadding, kFiltered, kNotFinite, kOutside };
-
-// The columns of `counts` that ops over rays share.
-enum RayCount { kRaysWalked, kRaysGiven, kRaysNotFinite, kRaysFiltered, kRaysOutside };
+// What becomes of a ray, and the column of `counts` in the ops over a map's frame.
+enum RayStatus { kRayPadding = -1, kRayWalked = 0, kRayNotFinite = 2, kRayFiltered, kRayOutside };
+inline constexpr int kRaysGiven = 1;  // columns of rays that are not padding,
+inline constexpr int kRayCounts = 8;  // and of `counts` in all
 
 struct Ray {
   RayLine line;
@@ -35,21 +35,20 @@ struct RayInput {
   const uint8_t* flags = nullptr;  // [points.rows]
 
   // The ends of a ray that is neither skipped nor without an origin, both finite.
-  template <class T>
-  TORCHVOX_HD RayStatus load(int64_t row, int64_t sample, double from[3], compute_t<T> to[3],
+  template <class Real>
+  TORCHVOX_HD RayStatus load(int64_t row, int64_t sample, double from[3], Real to[3],
                              uint8_t* flags_out) const {
     *flags_out = flags ? flags[row] : uint8_t{0};
-    if (*flags_out & kRaySkip) return RayStatus::kFiltered;
+    if (*flags_out & kRaySkip) return kRayFiltered;
     const int64_t origin = origin_index.given() ? origin_index[row] : sample;
-    if (origin < 0 || origin >= origin_rows) return RayStatus::kFiltered;
-    const T* const p = static_cast<const T*>(points.data) + row * points.row_stride;
+    if (origin < 0 || origin >= origin_rows) return kRayFiltered;
     bool finite = true;
     for (int axis = 0; axis < 3; ++axis) {
       from[axis] = load_as<double>(origins, origin_type, origin * origin_stride + axis);
-      to[axis] = widen(p[axis]);
+      to[axis] = load_as<Real>(points.data, points.dtype, row * points.row_stride + axis);
       finite = finite && is_finite(from[axis]) && is_finite(to[axis]);
     }
-    return finite ? RayStatus::kWalked : RayStatus::kNotFinite;
+    return finite ? kRayWalked : kRayNotFinite;
   }
 };
 
@@ -81,22 +80,19 @@ struct MapRays : RayInput {
     return to_units(q, kVoxelReach << kUnitShift, units);
   }
 
-  template <class T>
   TORCHVOX_HD RayStatus ray(int64_t row, Ray* ray) const {
     const int64_t sample = points.packed_owner(row);
-    if (sample < 0) return RayStatus::kPadding;
-    double from[3];
-    compute_t<T> end[3];
-    const RayStatus status = load<T>(row, sample, from, end, &ray->flags);
-    if (status != RayStatus::kWalked) return status;
-    double to[3] = {end[0], end[1], end[2]};
+    if (sample < 0) return kRayPadding;
+    double from[3], to[3];
+    const RayStatus status = load(row, sample, from, to, &ray->flags);
+    if (status != kRayWalked) return status;
     const double x = to[0] - from[0], y = to[1] - from[1], z = to[2] - from[2];
     const double length = root(x * x + y * y + z * z);
-    if (!is_finite(length)) return RayStatus::kOutside;
-    if (length < min_range) return RayStatus::kFiltered;
+    if (!is_finite(length)) return kRayOutside;
+    if (length < min_range) return kRayFiltered;
     ray->truncated = max_range >= 0 && length > max_range;
     if (ray->truncated) {
-      if (drop_long) return RayStatus::kFiltered;
+      if (drop_long) return kRayFiltered;
       const double part = max_range / length;
       for (int axis = 0; axis < 3; ++axis) to[axis] = from[axis] + (to[axis] - from[axis]) * part;
     }
@@ -105,7 +101,7 @@ struct MapRays : RayInput {
       inside = units_of(from[axis], axis, &ray->line.from[axis]) && inside;
       inside = units_of(to[axis], axis, &ray->line.to[axis]) && inside;
     }
-    return inside && is_short(ray->line) ? RayStatus::kWalked : RayStatus::kOutside;
+    return inside && is_short(ray->line) ? kRayWalked : kRayOutside;
   }
 
   // The visits that count: all of them, those in the box, or the end alone of a ray that only hits.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Regions of 8 x 8 x 8 voxels: their keys, and a set of keys whose layout is a function of the keys.
+// Regions of 8 x 8 x 8 voxels: their keys, and a set of keys whose layout is a function of the
+// keys.
 #pragma once
 
 #include "csrc/kernels/core/atomics.h"

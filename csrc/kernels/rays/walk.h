@@ -14,7 +14,8 @@ namespace torchvox {
 
 inline constexpr int kUnitShift = 16;  // units in a voxel
 inline constexpr int64_t kUnits = int64_t{1} << kUnitShift;
-inline constexpr int64_t kRayReach = int64_t{1} << 31;  // units that a ray may have on an axis, less 1
+inline constexpr int64_t kRayReach = int64_t{1}
+    << 31;  // units that a ray may have on an axis, less 1
 
 TORCHVOX_HD int64_t floor_div(int64_t a, int64_t b) {  // b > 0
   return a >= 0 ? a / b : -((-a + b - 1) / b);

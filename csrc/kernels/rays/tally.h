@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counts of rays by what became of them.
+#pragma once
+
+#include "csrc/kernels/rays/input.h"
+
+namespace torchvox {
+
+// Adds to one of several 64-bit counts that threads share.
+TORCHVOX_HD void add_count(int64_t* count, int64_t n) {
+  if (n != 0) atomic_add(reinterpret_cast<uint64_t*>(count), static_cast<uint64_t>(n));
+}
+
+#ifdef __CUDACC__
+// Rays that were left out, each in its column. Every thread of the block calls.
+__device__ __forceinline__ void count_left_out(RayStatus status, int64_t* counts) {
+  for (int column = kRayNotFinite; column <= kRayOutside; ++column) {
+    const int n = __syncthreads_count(status == column);
+    if (threadIdx.x == 0) add_count(&counts[column], n);
+  }
+}
+#endif
+
+// The same of one thread's rays, added at the end of a task.
+struct RayTally {
+  int64_t rays[kRayOutside + 2] = {};  // by status + 1
+
+  void add(RayStatus status) { ++rays[status + 1]; }
+  int64_t of(RayStatus status) const { return rays[status + 1]; }
+  void flush(int64_t* counts) const {
+    for (int column = kRayNotFinite; column <= kRayOutside; ++column) {
+      add_count(&counts[column], rays[column + 1]);
+    }
+  }
+};
+
+}  // namespace torchvox

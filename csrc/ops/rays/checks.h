@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rays as arguments of ops, checked and turned into what kernels take.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "csrc/kernels/rays/input.h"
+#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/device.h"
+
+namespace torchvox {
+
+inline void check_coordinates(const char* op, const char* name, const at::Tensor& tensor) {
+  check_type(is_coordinate_type(tensor.scalar_type()), op,
+             {name, " must be float16, bfloat16, float32 or float64"}, tensor.scalar_type());
+}
+
+// Points and origins of rays; returns the number of samples.
+inline c10::SymInt check_rays(const char* op, const at::Tensor& points, const at::Tensor& origins,
+                              const OptionalTensor& origin_index,
+                              const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
+                              const OptionalTensor& ray_flags) {
+  check_packed_points(op, points);
+  const c10::SymInt samples = check_batch(op, points, batch_offsets, num_valid);
+  check_coordinates(op, "origins", origins);
+  check_device(op, "origins", origins, points);
+  check_value(origins.dim() == 2, op, "origins must be [O, 3]", origins.sym_sizes());
+  check_size(origins.sym_size(1).sym_eq(3), op, "origins must be [O, 3]", origins.sym_sizes());
+  check_vector(op, "origin_index", origin_index, "the points", points, points.sym_size(0), "[N]");
+  if (!origin_index) {
+    check_size(origins.sym_size(0).sym_eq(samples), op,
+               "origins must have one row a sample where origin_index is None",
+               origins.sym_sizes());
+  }
+  if (ray_flags) {
+    check_type(ray_flags->scalar_type() == at::kByte, op, "ray_flags must be uint8",
+               ray_flags->scalar_type());
+    check_device(op, "ray_flags", *ray_flags, points);
+    check_value(ray_flags->dim() == 1, op, "ray_flags must be [N]", ray_flags->sym_sizes());
+    check_size(ray_flags->sym_size(0).sym_eq(points.sym_size(0)), op, "ray_flags must be [N]",
+               ray_flags->sym_sizes());
+  }
+  return samples;
+}
+
+// The tensors of rays, which must outlive the call, and rays over them.
+struct RayTensors {
+  Clouds packed;
+  at::Tensor origins;
+  OptionalTensor origin_index, flags;
+
+  RayTensors(const at::Tensor& points, const at::Tensor& origins_in, const OptionalTensor& index,
+             const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
+             const OptionalTensor& ray_flags)
+      : packed(points, batch_offsets, num_valid),
+        origins(readable(origins_in)),
+        origin_index(contiguous(index)),
+        flags(contiguous(ray_flags)) {}
+
+  void fill(RayInput& rays) const {
+    rays.points = packed.view;
+    rays.origins = origins.const_data_ptr();
+    rays.origin_type = dtype_of(origins.scalar_type());
+    rays.origin_rows = origins.size(0);
+    rays.origin_stride = origins.stride(0);
+    rays.origin_index = index_array(origin_index);
+    rays.flags = flags ? flags->const_data_ptr<uint8_t>() : nullptr;
+  }
+};
+
+struct MapFrame {
+  double voxel_size;
+  double origin[3];
+};
+inline MapFrame parse_map_frame(const char* op, double voxel_size,
+                                c10::ArrayRef<double> map_origin) {
+  check_value(std::isfinite(voxel_size) && voxel_size > 0, op,
+              "voxel_size must be finite and above 0", voxel_size);
+  check_value(map_origin.size() == 3, op, "map_origin must be (x, y, z)", map_origin);
+  MapFrame frame{voxel_size, {}};
+  for (int axis = 0; axis < 3; ++axis) {
+    frame.origin[axis] = map_origin[axis];
+    check_value(std::isfinite(map_origin[axis]), op, "map_origin must be finite", map_origin);
+  }
+  return frame;
+}
+
+// The options of rays in a map's frame.
+inline MapRays parse_map_rays(const char* op, double voxel_size, c10::ArrayRef<double> map_origin,
+                              const std::optional<c10::ArrayRef<double>>& range = {},
+                              double min_range = 0, double max_range = -1,
+                              std::string_view long_rays = "truncate") {
+  MapRays rays;
+  const MapFrame frame = parse_map_frame(op, voxel_size, map_origin);
+  rays.voxel_size = frame.voxel_size;
+  std::copy_n(frame.origin, 3, rays.map_origin);
+  check_value(std::isfinite(min_range) && min_range >= 0, op, "min_range must be finite and >= 0",
+              min_range);
+  check_value(!std::isnan(max_range), op, "max_range must be a number, below 0 for none",
+              max_range);
+  rays.min_range = min_range;
+  rays.max_range = max_range;
+  rays.drop_long = parse_word(op, "long_rays", long_rays, "truncate", "drop");
+  rays.clips = range.has_value();
+  if (!range) return rays;
+  check_value(range->size() == 6, op, "point_cloud_range must be (x0, y0, z0, x1, y1, z1)", *range);
+  for (int axis = 0; axis < 3; ++axis) {
+    const double lower = (*range)[axis], upper = (*range)[axis + 3];
+    check_value(std::isfinite(lower) && std::isfinite(upper) && lower < upper, op,
+                "point_cloud_range must be finite with each lower bound below its upper bound",
+                *range);
+    // No voxel lies beyond kVoxelReach, so that it may stand for all that is farther.
+    const auto bound = [](double voxel) {
+      const auto reach = static_cast<double>(kVoxelReach);
+      return static_cast<int64_t>(std::fmin(std::fmax(voxel, -reach), reach));
+    };
+    rays.box.lower[axis] = bound(std::floor((lower - frame.origin[axis]) / voxel_size));
+    rays.box.upper[axis] = bound(std::ceil((upper - frame.origin[axis]) / voxel_size));
+  }
+  return rays;
+}
+
+inline void check_max_out(const char* op, const c10::SymInt& max_out) {
+  check_size(max_out.sym_ge(0), op, "max_out must be >= 0", max_out);
+  check_below(max_out, kIndexLimit, op, "max_out must be below 2^31", max_out);
+}
+
+}  // namespace torchvox

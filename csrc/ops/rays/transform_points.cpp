@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/rays/transform_points.h"
+
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/rays/checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+
+Tensor transform_points(const Tensor& points, const Tensor& poses_in,
+                        const OptionalTensor& pose_index_in) {
+  const char* op = "transform_points";
+  const char* rule = "poses must be [O, 3, 4]";
+  check_packed_points(op, points);
+  check_coordinates(op, "poses", poses_in);
+  check_device(op, "poses", poses_in, points);
+  check_value(poses_in.dim() == 3, op, rule, poses_in.sym_sizes());
+  check_size(poses_in.sym_size(1).sym_eq(3), op, rule, poses_in.sym_sizes());
+  check_size(poses_in.sym_size(2).sym_eq(4), op, rule, poses_in.sym_sizes());
+  check_vector(op, "pose_index", pose_index_in, "the points", points, points.sym_size(0), "[N]");
+  if (!pose_index_in) {
+    check_size(poses_in.sym_size(0).sym_eq(1), op, "poses must be one where pose_index is None",
+               poses_in.sym_sizes());
+  }
+  const Tensor out = empty_beside({points.sym_size(0), 3}, at::kDouble, points);
+  if (!points.is_meta()) {
+    const Clouds packed(points, {}, {});
+    const Tensor poses = poses_in.contiguous();
+    const OptionalTensor pose_index = contiguous(pose_index_in);
+    TransformPointsArgs args;
+    args.points = packed.view;
+    args.poses = poses.const_data_ptr();
+    args.pose_type = dtype_of(poses.scalar_type());
+    args.pose_rows = poses.size(0);
+    args.pose_index = index_array(pose_index);
+    args.out = out.mutable_data_ptr<double>();
+    run(op, points, args);
+  }
+  return out;
+}
+
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add(TORCHVOX_OP(transform_points));
+  ops.autograd("transform_points", inference_only());
+}
+
+}  // namespace
+}  // namespace torchvox

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rays through voxels: exact walks, the volumes that sweeps see, points under poses."""
+
+from typing import List, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "RayRegions",
+    "RayVoxels",
+    "Visibility",
+    "ray_regions",
+    "ray_visibility",
+    "ray_voxels",
+    "transform_points",
+]
+
+
+class Visibility(NamedTuple):
+    visibility: Tensor
+    reached: Tensor
+    counts: Tensor
+
+
+class RayVoxels(NamedTuple):
+    indices: Tensor
+    ray: Tensor
+    span: Tensor
+    offsets: Tensor
+    counts: Tensor
+
+
+class RayRegions(NamedTuple):
+    keys: Tensor
+    counts: Tensor
+
+
+def transform_points(
+    points: Tensor, poses: Tensor, *, pose_index: Optional[Tensor] = None
+) -> Tensor:
+    """Points under poses in float64, ((r0 x + r1 y) + r2 z) + t for each row of a pose: the same
+    bits everywhere, which a matrix product does not give.
+
+    points: [N, C] float, C >= 3; columns 0-2 are x, y, z in meters. poses: [O, 3, 4] float.
+    pose_index: [N] int32 or int64, the pose of each point; None where O is 1. A point whose index
+        is outside [0, O) becomes NaN.
+
+    Returns [N, 3] float64. CPU and CUDA give the same bits; no host synchronization; an input that
+    requires a gradient is refused. Raises ValueError (shapes) and TypeError (dtypes).
+    """
+    return torch.ops.torchvox.transform_points(points, poses, pose_index=pose_index)
+
+
+def ray_visibility(
+    points: Tensor,
+    origins: Tensor,
+    voxel_size: List[float],
+    point_cloud_range: List[float],
+    *,
+    origin_index: Optional[Tensor] = None,
+    batch_offsets: Optional[Tensor] = None,
+    num_valid: Optional[Tensor] = None,
+    ray_flags: Optional[Tensor] = None,
+    blockers: Optional[Tensor] = None,
+) -> Visibility:
+    """What rays from sensors to points see of a grid: free, occupied, unknown.
+
+    points: [N, C] float, C >= 3; columns 0-2 are x, y, z in meters, where rays end.
+    origins: [O, 3] float, where they begin; row b for the points of sample b.
+    voxel_size, point_cloud_range: the grid of `voxelize`, cell for cell, in meters.
+    origin_index: [N] int32 or int64, the row of `origins` of each point instead.
+    batch_offsets: [B + 1]; sample b owns rows batch_offsets[b] to batch_offsets[b + 1]. None: one
+        sample. num_valid: [B]; rows past it are padding.
+    ray_flags: [N] uint8, a sum of 1 (skip the ray), 2 (no hit: the end was cut off), 4 (hit only:
+        nothing is free) and 8 (a secondary return: the first voxel is not free for it).
+    blockers: [B, nz, ny, nx] uint8 or bool; a ray ends at the first set voxel between its first and
+        its last one.
+
+    Returns visibility [B, nz, ny, nx] uint8: 2 where a ray with a hit ends or is stopped, else 1
+    where one passes, else 0; reached [N] int8: 0 end in the grid, 1 stopped, 2 end outside, -1 no
+    ray; counts [B + 1, 8] int32: rays walked, given, with their end in the grid, with it outside,
+    stopped, skipped (flag or index), too long (2^22 cells from the range's corner, or 2^15 on an
+    axis) and not finite; row 0 the whole call, row 1 + b sample b.
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Raises ValueError (shapes, sizes) and TypeError (dtypes).
+    Source: Hu et al., What You See is What You Get, CVPR 2020; the walk is Amanatides and Woo's in
+    integers (docs/rays.md).
+    """
+    visibility, reached, counts = torch.ops.torchvox.ray_visibility(
+        points,
+        origins,
+        voxel_size,
+        point_cloud_range,
+        origin_index=origin_index,
+        batch_offsets=batch_offsets,
+        num_valid=num_valid,
+        ray_flags=ray_flags,
+        blockers=blockers,
+    )
+    return Visibility(visibility, reached, counts)
+
+
+def ray_voxels(
+    points: Tensor,
+    origins: Tensor,
+    voxel_size: float,
+    map_origin: List[float],
+    max_out: int,
+    *,
+    origin_index: Optional[Tensor] = None,
+    num_valid: Optional[Tensor] = None,
+    ray_flags: Optional[Tensor] = None,
+    point_cloud_range: Optional[List[float]] = None,
+    min_range: float = 0.0,
+    max_range: float = -1.0,
+    long_rays: str = "truncate",
+    reverse: bool = False,
+) -> RayVoxels:
+    """The voxels that each ray visits, in order.
+
+    points: [N, C] float, C >= 3, where rays end, in meters. origins: [O, 3] float, where they begin;
+        one row without `origin_index` [N] int32 or int64.
+    voxel_size: edge of a voxel in meters. map_origin: (x, y, z), a corner of voxel (0, 0, 0).
+    max_out: rows of the outputs; the first ones are kept.
+    num_valid: one count; rows past it are padding. ray_flags: [N] uint8 as in `ray_visibility`;
+        only 1 (skip) and 4 (the end alone) matter here.
+    point_cloud_range: (x0, y0, z0, x1, y1, z1) in meters; visits outside are left out.
+    min_range: shorter rays are left out. max_range: longer ones are cut there, or left out with
+        long_rays="drop"; below 0: no limit.
+    reverse: the rows of each ray from its end to its beginning.
+
+    Returns indices [max_out, 4] int32 (0, z, y, x), unused rows -1; ray [max_out] int32, -1; span
+    [max_out, 2] float64, where in the ray its way through the voxel begins and ends, 0 to 1; offsets
+    [N + 1] int64, ray i has rows offsets[i] to offsets[i + 1], kept or not; counts [1, 8] int64: rows
+    kept, found, then rays not finite, left out (flag, index, range), and outside (2^23 voxels from
+    the origin, or 2^15 long on an axis).
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
+    """
+    indices, ray, span, offsets, counts = torch.ops.torchvox.ray_voxels(
+        points,
+        origins,
+        voxel_size,
+        map_origin,
+        max_out,
+        origin_index=origin_index,
+        num_valid=num_valid,
+        ray_flags=ray_flags,
+        point_cloud_range=point_cloud_range,
+        min_range=min_range,
+        max_range=max_range,
+        long_rays=long_rays,
+        reverse=reverse,
+    )
+    return RayVoxels(indices, ray, span, offsets, counts)
+
+
+def ray_regions(
+    points: Tensor,
+    origins: Tensor,
+    voxel_size: float,
+    map_origin: List[float],
+    max_out: int,
+    *,
+    origin_index: Optional[Tensor] = None,
+    num_valid: Optional[Tensor] = None,
+    ray_flags: Optional[Tensor] = None,
+    point_cloud_range: Optional[List[float]] = None,
+    min_range: float = 0.0,
+    max_range: float = -1.0,
+    long_rays: str = "truncate",
+) -> RayRegions:
+    """The regions of 8 x 8 x 8 voxels that hold a visit of `ray_voxels`, whose arguments it takes.
+
+    Returns keys [max_out] int64, ascending, unused rows -1; counts [1, 8] as `ray_voxels`. A key is
+    z, y, x of a region, 21 bits each with a bias of 2^20. The search is exact up to 7/8 of the
+    smallest power of two of at least 2 * max_out + 2 regions; with more, no row is kept and that
+    limit is the count found.
+    """
+    keys, counts = torch.ops.torchvox.ray_regions(
+        points,
+        origins,
+        voxel_size,
+        map_origin,
+        max_out,
+        origin_index=origin_index,
+        num_valid=num_valid,
+        ray_flags=ray_flags,
+        point_cloud_range=point_cloud_range,
+        min_range=min_range,
+        max_range=max_range,
+        long_rays=long_rays,
+    )
+    return RayRegions(keys, counts)
