@@ -32,6 +32,62 @@ c10::TypedOperatorHandle<Signature> op(const char* name) {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
+// Writes the tensors of `state`; counts [1, 16] int64
+inline at::Tensor occupancy_integrate_(
+    at::TensorList state, const at::Tensor& points, const at::Tensor& origins, double voxel_size,
+    at::ArrayRef<double> map_origin, at::ArrayRef<double> sensor, c10::SymInt max_touched = -1,
+    const OptionalTensor& origin_index = {}, const OptionalTensor& num_valid = {},
+    const OptionalTensor& ray_flags = {},
+    std::optional<at::ArrayRef<double>> point_cloud_range = {}, double min_range = 0.,
+    double max_range = -1., std::string_view long_rays = "truncate",
+    std::string_view rule = "every_ray", const std::optional<c10::List<std::string>>& flags = {},
+    double threshold = 0., std::string_view missing = "allocate",
+    const OptionalTensor& stamp = {}) {
+  static const auto op =
+      detail::op<decltype(occupancy_integrate_)>("torchvox::occupancy_integrate_");
+  return op.call(state, points, origins, voxel_size, map_origin, sensor, std::move(max_touched),
+                 origin_index, num_valid, ray_flags, point_cloud_range, min_range, max_range,
+                 long_rays, rule, flags, threshold, missing, stamp);
+}
+
+// logodds [N] float32, label [N] int8
+inline std::tuple<at::Tensor, at::Tensor> occupancy_query(
+    at::TensorList state, const at::Tensor& points, double voxel_size,
+    at::ArrayRef<double> map_origin, const OptionalTensor& num_valid = {}, double threshold = 0.,
+    std::optional<double> fill = {}) {
+  static const auto op = detail::op<decltype(occupancy_query)>("torchvox::occupancy_query");
+  return op.call(state, points, voxel_size, map_origin, num_valid, threshold, fill);
+}
+
+// logodds [B, nz, ny, nx] float32, label int8
+inline std::tuple<at::Tensor, at::Tensor> occupancy_crop(
+    at::TensorList state, double voxel_size, at::ArrayRef<double> map_origin,
+    at::ArrayRef<double> cell_size, at::ArrayRef<double> point_cloud_range,
+    const OptionalTensor& poses = {}, double threshold = 0., std::optional<double> fill = {}) {
+  static const auto op = detail::op<decltype(occupancy_crop)>("torchvox::occupancy_crop");
+  return op.call(state, voxel_size, map_origin, cell_size, point_cloud_range, poses, threshold,
+                 fill);
+}
+
+// distance and unseen [N] float32, status [N] int8, indices [N, 4] and unknown [N] int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> occupancy_raycast(
+    at::TensorList state, const at::Tensor& points, const at::Tensor& origins, double voxel_size,
+    at::ArrayRef<double> map_origin, const OptionalTensor& origin_index = {},
+    const OptionalTensor& num_valid = {}, double threshold = 0., bool stop_unknown = false,
+    double solid_angle = 1.) {
+  static const auto op = detail::op<decltype(occupancy_raycast)>("torchvox::occupancy_raycast");
+  return op.call(state, points, origins, voxel_size, map_origin, origin_index, num_valid, threshold,
+                 stop_unknown, solid_angle);
+}
+
+// logodds [max_out] float32, indices [max_out, 4] int32, counts [1, 8] int64
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> occupancy_extract(
+    at::TensorList state, c10::SymInt max_out, std::string_view select = "occupied",
+    double threshold = 0.) {
+  static const auto op = detail::op<decltype(occupancy_extract)>("torchvox::occupancy_extract");
+  return op.call(state, std::move(max_out), select, threshold);
+}
+
 // [N, 3] float64
 inline at::Tensor transform_points(const at::Tensor& points, const at::Tensor& poses,
                                    const OptionalTensor& pose_index = {}) {

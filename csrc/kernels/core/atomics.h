@@ -58,10 +58,36 @@ TORCHVOX_HD T atomic_min(T* address, T value) {
   return static_cast<T>(atomicMin(reinterpret_cast<Native*>(address), static_cast<Native>(value)));
 #else
   T old = __atomic_load_n(address, __ATOMIC_RELAXED);
-  while (old > value && !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED,
-                                                     __ATOMIC_RELAXED)) {
+  while (old > value &&
+         !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED)) {
   }
   return old;
+#endif
+}
+
+// Writes `desired` where *expected stands; else tells in *expected what does.
+template <class T>
+TORCHVOX_HD bool atomic_replace(T* address, T* expected, T desired) {
+#ifdef __CUDA_ARCH__
+  using Native = typename CudaAtomicType<T>::type;
+  const T before = *expected;
+  *expected = static_cast<T>(atomicCAS(reinterpret_cast<Native*>(address),
+                                       static_cast<Native>(before), static_cast<Native>(desired)));
+  return *expected == before;
+#else
+  return __atomic_compare_exchange_n(address, expected, desired, true, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED);
+#endif
+}
+
+// A value that other threads change, maybe an old one: from any cache.
+template <class T>
+TORCHVOX_HD T load_any(const T* address) {
+#ifdef __CUDA_ARCH__
+  return *address;
+#else
+  return __atomic_load_n(address, __ATOMIC_RELAXED);
 #endif
 }
 

@@ -67,6 +67,31 @@ inline torch::CppFunction inference_only() {
   return torch::CppFunction::makeFromBoxedFunction<&inference_only_kernel>();
 }
 
+// Autograd kernel of an op that writes some of its arguments. torch leaves it to the op to say so:
+// without the new version a tensor that autograd saved would give a wrong gradient in silence.
+inline void mutating_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                            torch::jit::Stack* stack) {
+  std::vector<at::Tensor> written;
+  const auto& arguments = op.schema().arguments();
+  const auto values = torch::jit::last(*stack, arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* const alias = arguments[i].alias_info();
+    if (!alias || !alias->isWrite()) continue;
+    for (const at::Tensor& tensor : values[i].toTensorVector()) {
+      TORCH_CHECK(!tensor.requires_grad(), op.schema().name(), ": ", arguments[i].name(),
+                  " must not require a gradient: the op writes it");
+      written.push_back(tensor);
+    }
+  }
+  not_differentiable_kernel(op, keys, stack);
+  for (const at::Tensor& tensor : written) {
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+inline torch::CppFunction mutating() {
+  return torch::CppFunction::makeFromBoxedFunction<&mutating_kernel>();
+}
+
 // A typed handle; keep it in a static, so that the name is looked up once.
 template <class Signature>
 c10::TypedOperatorHandle<Signature> typed_op(const char* name) {

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// occupancy_extract on the GPU: CUB sorts the slots by key, those not in use last; a block a region
+// counts; CUB sums; a block a region writes.
+#include <cub/block/block_scan.cuh>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+#include <algorithm>
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/occupancy/extract.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int kThreads = kRegionVoxels;  // a voxel each
+
+struct ExtractWork {
+  int64_t *keys, *sorted_keys;
+  int32_t *slots, *sorted_slots;
+  int64_t* offsets;  // [capacity + 1]
+  void* storage;
+  size_t storage_bytes = 0;
+
+  ExtractWork(const OccupancyExtractArgs& args, Workspace& workspace) {
+    const int64_t n = args.state.capacity;
+    for (int64_t** array : {&keys, &sorted_keys}) *array = workspace.take<int64_t>(n);
+    for (int32_t** array : {&slots, &sorted_slots}) *array = workspace.take<int32_t>(n);
+    offsets = workspace.take<int64_t>(n + 1);
+    size_t sort_bytes = 0, sum_bytes = 0;
+    sort(nullptr, sort_bytes, n, nullptr);
+    sum(nullptr, sum_bytes, n, nullptr);
+    storage_bytes = std::max(sort_bytes, sum_bytes);
+    storage = workspace.take<char>(static_cast<int64_t>(storage_bytes));
+  }
+  cudaError_t sort(void* memory, size_t& bytes, int64_t n, cudaStream_t stream) const {
+    return cub::DeviceRadixSort::SortPairs(memory, bytes, keys, sorted_keys, slots, sorted_slots, n,
+                                           0, 64, stream);
+  }
+  cudaError_t sum(void* memory, size_t& bytes, int64_t n, cudaStream_t stream) const {
+    return cub::DeviceScan::ExclusiveSum(memory, bytes, offsets, offsets, n + 1, stream);
+  }
+};
+
+__global__ void __launch_bounds__(256) key_kernel(const __grid_constant__ OccupancyExtractArgs args,
+                                                  const __grid_constant__ ExtractWork work) {
+  const int64_t in_use = args.state.slots_in_use();
+  for (int64_t i = global_thread(); i < args.state.capacity; i += global_stride()) {
+    work.keys[i] = i < in_use ? args.state.region_key[i] : kRegionKeyEnd;
+    work.slots[i] = static_cast<int32_t>(i);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(const __grid_constant__ OccupancyExtractArgs args,
+                 const __grid_constant__ ExtractWork work) {
+  const int64_t in_use = args.state.slots_in_use();
+  for (int64_t r = blockIdx.x; r <= args.state.capacity; r += gridDim.x) {
+    bool wanted = false;
+    if (r < in_use) {
+      const int64_t slot = work.sorted_slots[r];
+      wanted = args.wants(args.state.logodds[slot * kRegionVoxels + threadIdx.x]);
+    }
+    const int n = __syncthreads_count(wanted);
+    if (threadIdx.x == 0) work.offsets[r] = n;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    write_kernel(const __grid_constant__ OccupancyExtractArgs args,
+                 const __grid_constant__ ExtractWork work) {
+  using Scan = cub::BlockScan<int, kThreads>;
+  __shared__ typename Scan::TempStorage shared;
+  const int64_t in_use = args.state.slots_in_use();
+  for (int64_t r = blockIdx.x; r < in_use; r += gridDim.x) {
+    if (work.offsets[r] == work.offsets[r + 1]) continue;
+    const int64_t slot = work.sorted_slots[r];
+    const int16_t found = args.state.logodds[slot * kRegionVoxels + threadIdx.x];
+    int before;
+    Scan(shared).ExclusiveSum(args.wants(found), before);
+    const int64_t row = work.offsets[r] + before;
+    if (args.wants(found) && row < args.max_out) {
+      args.write(row, args.state.region_key[slot], static_cast<int32_t>(threadIdx.x), found);
+    }
+    __syncthreads();
+  }
+  const int64_t found = work.offsets[args.state.capacity];
+  const int64_t kept = found < args.max_out ? found : args.max_out;
+  for (int64_t row = kept + global_thread(); row < args.max_out; row += global_stride()) {
+    args.write_unused(row);
+  }
+  if (global_thread() < kOccupancyCounts) {
+    const int64_t counts[2] = {kept, found};
+    args.counts[threadIdx.x] = threadIdx.x < 2 ? counts[threadIdx.x] : 0;
+  }
+}
+
+}  // namespace
+
+int64_t workspace_bytes_cuda(const OccupancyExtractArgs& args, const Target&) {
+  return carved_bytes<ExtractWork>(args);
+}
+
+cudaError_t launch(const OccupancyExtractArgs& args, void* memory, const CudaContext& context) {
+  Workspace workspace(memory);
+  ExtractWork work(args, workspace);
+  const int64_t n = args.state.capacity;
+  const unsigned blocks = blocks_for(n + 1, 1, context.target);
+  TORCHVOX_CUDA_CHECK(launch_items(key_kernel, n, 256, context, args, work));
+  if (n > 0) {
+    TORCHVOX_CUDA_CHECK(work.sort(work.storage, work.storage_bytes, n, context.stream));
+  }
+  TORCHVOX_CUDA_CHECK(launch_blocks(count_kernel, blocks, kThreads, context.stream, args, work));
+  TORCHVOX_CUDA_CHECK(work.sum(work.storage, work.storage_bytes, n, context.stream));
+  return launch_blocks(write_kernel, blocks, kThreads, context.stream, args, work);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// occupancy_integrate_ on the GPU: the steps of integrate.h, a kernel each, their launches of
+// shapes alone. Threads walk rays; a block of `number` takes a tile of the set; blocks clear and
+// finish rows.
+#include <algorithm>
+
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/occupancy/integrate.h"
+#include "csrc/kernels/spatial/scan.cuh"
+
+namespace torchvox {
+namespace {
+
+constexpr int kRayThreads = 128;
+constexpr int kRowThreadsOfFinish = 128;
+constexpr int kPositions = 8;  // of a thread of `number`
+constexpr int kTile = kScanThreads * kPositions;
+
+__device__ void add_in_block(int64_t value, int64_t* count) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kFullWarp, value, distance);
+  }
+  __shared__ int64_t sums[32];
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) value += sums[warp];
+    add_count(count, value);
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kRayThreads)
+    touch_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
+                 const __grid_constant__ IntegrateWork work) {
+  const int64_t rays = args.rays.points.rows;
+  for (int64_t first = int64_t{blockIdx.x} * kRayThreads; first < rays; first += global_stride()) {
+    const int64_t i = first + threadIdx.x;
+    TouchedRay ray;
+    if (i < rays) ray = touch(args, work.set, i);
+    count_left_out(ray.status, args.counts);
+    add_in_block(ray.status == kRayWalked, &args.counts[kRayWalked]);
+    add_in_block(ray.status != kRayPadding, &args.counts[kRaysGiven]);
+    add_in_block(ray.truncated, &args.counts[kRaysTruncated]);
+    add_in_block(ray.visits, &args.counts[kVisits]);
+  }
+}
+
+__global__ void __launch_bounds__(kScanThreads)
+    number_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
+                  const __grid_constant__ IntegrateWork work, uint64_t* tiles, uint32_t* ticket) {
+  __shared__ ScanShared shared;
+  __shared__ uint64_t sums[32];
+  const int64_t tile = block_ticket(ticket);
+  const int64_t first = tile * kTile + int64_t{threadIdx.x} * kPositions;
+  int64_t slot[kPositions];
+  uint64_t own = 0;
+  for (int k = 0; k < kPositions; ++k) {
+    slot[k] = -2;
+    if (first + k >= work.set.size || work.set.keys[first + k] == RegionSet::kEmpty) continue;
+    slot[k] = args.state.find(static_cast<int64_t>(work.set.keys[first + k]));
+    own += pack_sum(1, slot[k] < 0);
+  }
+  uint64_t all = 0;
+  uint64_t before = block_prefix(own, sums, &all);
+  const uint64_t earlier = tile_prefix(tiles, tile, all, shared);
+  before += earlier;
+  for (int k = 0; k < kPositions; ++k) {
+    if (slot[k] == -2) continue;
+    number_region(args, work, first + k, slot[k], sum_voxels(before), sum_points(before));
+    before += pack_sum(1, slot[k] < 0);
+  }
+  if (tile == gridDim.x - 1 && threadIdx.x == 0) {
+    plan_call(args, work, sum_voxels(earlier + all), sum_points(earlier + all));
+  }
+}
+
+template <class Word>
+__global__ void __launch_bounds__(kRowThreadsOfFinish)
+    commit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
+                  const __grid_constant__ IntegrateWork work) {
+  const int64_t enough = misses_that_matter(args);
+  Word* const counts = static_cast<Word*>(work.counts);
+  for (int64_t row = blockIdx.x; row < work.plan->goes; row += gridDim.x) {
+    if (threadIdx.x == 0) commit_region(args, work, row);
+    const int64_t slot = work.slot[row];
+    for (int64_t v = threadIdx.x; v < kRegionVoxels; v += kRowThreadsOfFinish) {
+      counts[row * kRegionVoxels + v] = first_count<Word>(args, slot * kRegionVoxels + v, enough);
+    }
+  }
+}
+
+template <class Word>
+__global__ void __launch_bounds__(kRayThreads)
+    walk_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
+                const __grid_constant__ IntegrateWork work) {
+  if (work.plan->goes < 0) return;
+  const int64_t enough = misses_that_matter(args);
+  for (int64_t i = global_thread(); i < args.rays.points.rows; i += global_stride()) {
+    walk_ray<true, Word>(args, work, i, enough);
+  }
+}
+
+template <class Word>
+__global__ void __launch_bounds__(kRowThreadsOfFinish)
+    finish_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
+                  const __grid_constant__ IntegrateWork work) {
+  const Word* const counts = static_cast<const Word*>(work.counts);
+  int64_t updated = 0;
+  for (int64_t row = blockIdx.x; row < work.plan->goes; row += gridDim.x) {
+    const int64_t slot = work.slot[row];
+    for (int64_t v = threadIdx.x; v < kRegionVoxels; v += kRowThreadsOfFinish) {
+      updated += finish_voxel(args, slot * kRegionVoxels + v, counts[row * kRegionVoxels + v]);
+    }
+  }
+  add_in_block(updated, &args.counts[kVoxelsUpdated]);
+  if (global_thread() == 0) finish_status(args, work);
+}
+
+// What the GPU needs beside: the sum over tiles.
+struct CudaIntegrateWork {
+  IntegrateWork work;
+  int64_t tile_count;
+  uint64_t* tiles;
+  uint32_t* ticket;  // begins at -1
+
+  CudaIntegrateWork(const OccupancyIntegrateArgs& args, Workspace& workspace)
+      : work(args, workspace), tile_count(ceil_div<int64_t>(work.set.size, kTile)) {
+    tiles = workspace.take<uint64_t>(tile_count);
+    ticket = workspace.take<uint32_t>(1);
+  }
+};
+
+template <class Word>
+cudaError_t integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                      const CudaContext& context) {
+  const int64_t rays = args.rays.points.rows;
+  const auto launch_rows = [&](auto kernel) {
+    const int64_t most = int64_t{16} * std::max(context.target.multiprocessors, 1);
+    const int64_t blocks = std::max<int64_t>(std::min(args.rows(), most), 1);
+    return launch_blocks(kernel, static_cast<unsigned>(blocks), kRowThreadsOfFinish, context.stream,
+                         args, work);
+  };
+  TORCHVOX_CUDA_CHECK(launch_rows(commit_kernel<Word>));
+  TORCHVOX_CUDA_CHECK(launch_items(walk_kernel<Word>, rays, kRayThreads, context, args, work));
+  return launch_rows(finish_kernel<Word>);
+}
+
+}  // namespace
+
+int64_t workspace_bytes_cuda(const OccupancyIntegrateArgs& args, const Target&) {
+  return carved_bytes<CudaIntegrateWork>(args);
+}
+
+cudaError_t launch(const OccupancyIntegrateArgs& args, void* memory, const CudaContext& context) {
+  Workspace workspace(memory);
+  const CudaIntegrateWork cuda(args, workspace);
+  const IntegrateWork& work = cuda.work;
+  const cudaStream_t stream = context.stream;
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(args.counts, 0, kIntegrateCounts * 8, stream));
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.keys, 0xff, work.set.size * 8, stream));
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.full, 0, 4, stream));
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(cuda.tiles, 0xff, cuda.tile_count * 8, stream));
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(cuda.ticket, 0xff, 4, stream));
+  TORCHVOX_CUDA_CHECK(
+      launch_items(touch_kernel, args.rays.points.rows, kRayThreads, context, args, work));
+  TORCHVOX_CUDA_CHECK(launch_blocks(number_kernel, grid_x(cuda.tile_count), kScanThreads, stream,
+                                    args, work, cuda.tiles, cuda.ticket));
+  return args.narrow() ? integrate<uint32_t>(args, work, context)
+                       : integrate<uint64_t>(args, work, context);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What hits and misses make of a voxel's log-odds, in units of 1/1024.
+#pragma once
+
+#include "csrc/kernels/occupancy/state.h"
+
+namespace torchvox {
+
+struct Sensor {
+  int32_t hit = 0, miss = 0;  // >= 0, <= 0
+  int32_t clamp_min = -1, clamp_max = 1;
+};
+
+TORCHVOX_HD int64_t raised(int64_t x, int64_t least) { return x < least ? least : x; }
+TORCHVOX_HD int64_t lowered(int64_t x, int64_t most) { return x > most ? most : x; }
+
+// All misses, then all hits: as any order of the misses followed by any order of the hits, each
+// clamped by itself. `scan`: one hit if there is one, else one miss.
+TORCHVOX_HD int16_t update_logodds(int16_t before, int64_t hits, int64_t misses,
+                                   const Sensor& sensor, bool scan) {
+  if (hits == 0 && misses == 0) return before;
+  if (scan) {
+    misses = hits == 0;
+    hits = !misses;
+  }
+  int64_t logodds = before == kUnobserved ? 0 : before;
+  if (misses > 0) logodds = raised(logodds + misses * sensor.miss, sensor.clamp_min);
+  if (hits > 0) logodds = lowered(logodds + hits * sensor.hit, sensor.clamp_max);
+  return static_cast<int16_t>(logodds);
+}
+
+// As many misses, or hits, of a voxel in one call are as good as any larger number, whatever its
+// log-odds are between -32767 and `highest`.
+TORCHVOX_HD int64_t enough_misses(const Sensor& sensor, int64_t highest, bool scan) {
+  if (scan || sensor.miss == 0) return 1;
+  return raised((raised(highest, 0) - sensor.clamp_min - sensor.miss - 1) / -sensor.miss, 1);
+}
+TORCHVOX_HD int64_t enough_hits(const Sensor& sensor, bool scan) {
+  if (scan || sensor.hit == 0) return 1;
+  return (sensor.clamp_max + 32767 + sensor.hit - 1) / sensor.hit + 1;
+}
+
+}  // namespace torchvox
