@@ -24,6 +24,7 @@ from op_infos import (
     knn,
     pillars,
     query_and_group,
+    rays,
     sampling,
     voxel,
 )
@@ -48,6 +49,7 @@ import torchvox
 
 OPS: list[OpInfo] = [
     *voxel.OPS,
+    *rays.OPS,
     *bev.OPS,
     *sampling.OPS,
     *grouping.OPS,

@@ -10,6 +10,7 @@ from torchvox.ops import (
     filter,
     grouping,
     neighbors,
+    occupancy,
     pillars,
     rays,
     sampling,
@@ -21,6 +22,7 @@ from torchvox.ops.detection import *
 from torchvox.ops.filter import *
 from torchvox.ops.grouping import *
 from torchvox.ops.neighbors import *
+from torchvox.ops.occupancy import *
 from torchvox.ops.pillars import *
 from torchvox.ops.rays import *
 from torchvox.ops.sampling import *
@@ -33,6 +35,7 @@ __all__ += detection.__all__
 __all__ += filter.__all__
 __all__ += grouping.__all__
 __all__ += neighbors.__all__
+__all__ += occupancy.__all__
 __all__ += pillars.__all__
 __all__ += rays.__all__
 __all__ += sampling.__all__

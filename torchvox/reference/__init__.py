@@ -15,7 +15,9 @@ from torchvox.reference import (
     neighbors,
     neighbors_group_mlp,
     neighbors_knn,
+    occupancy,
     pillars,
+    rays,
     sampling,
     voxel,
     voxel_grid,
@@ -29,7 +31,9 @@ from torchvox.reference.grouping import *
 from torchvox.reference.neighbors import *
 from torchvox.reference.neighbors_group_mlp import *
 from torchvox.reference.neighbors_knn import *
+from torchvox.reference.occupancy import *
 from torchvox.reference.pillars import *
+from torchvox.reference.rays import *
 from torchvox.reference.sampling import *
 from torchvox.reference.voxel import *
 from torchvox.reference.voxel_grid import *
@@ -37,6 +41,6 @@ from torchvox.reference.voxel_rows import *
 
 _DOMAINS = (
     *(bev, boxes, detection, filter, grouping, neighbors, neighbors_group_mlp, neighbors_knn),
-    *(pillars, sampling, voxel, voxel_grid, voxel_rows),
+    *(occupancy, pillars, rays, sampling, voxel, voxel_grid, voxel_rows),
 )
 __all__ = [name for domain in _DOMAINS for name in domain.__all__]

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rays see of a grid: free, occupied, unknown."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import DATA
+from test_ray_walk import check
+
+import torchvox
+
+UNKNOWN, FREE, OCCUPIED = 0, 1, 2
+SKIP, NO_HIT, HIT_ONLY, SECONDARY = 1, 2, 4, 8
+ROW = [0.0, 0.0, 0.0, 8.0, 1.0, 1.0]  # eight cells along x
+
+
+def along_x(device, end, flags=0, blockers=None, start=0.5):
+    """The row of cells that one ray sees, and how it ended."""
+    options = {"ray_flags": torch.tensor([flags], dtype=torch.uint8)}
+    if blockers is not None:
+        options["blockers"] = torch.zeros(1, 1, 1, 8, dtype=torch.bool)
+        options["blockers"][..., blockers] = True
+    ends = torch.tensor([[end, 0.5, 0.5]])
+    volume, reached, counts = check(
+        "ray_visibility", device, ends, torch.tensor([[start, 0.5, 0.5]]), [1.0] * 3, ROW, **options
+    )
+    assert counts[0].tolist() == counts[1].tolist()
+    return volume.flatten().tolist(), int(reached)
+
+
+def test_one_ray_by_hand(device):
+    assert along_x(device, 3.5) == ([1, 1, 1, 2, 0, 0, 0, 0], 0)
+    assert along_x(device, 9.5) == ([1] * 8, 2)
+    assert along_x(device, 3.5, start=-2.5) == ([1, 1, 1, 2, 0, 0, 0, 0], 0)
+    assert along_x(device, -1.5, start=9.5) == ([1] * 8, 2)
+    assert along_x(device, 0.6) == ([2, 0, 0, 0, 0, 0, 0, 0], 0)
+    assert along_x(device, -3.5, start=-0.5) == ([0] * 8, 2)
+
+
+def test_flags_by_hand(device):
+    assert along_x(device, 3.5, SKIP) == ([0] * 8, -1)
+    assert along_x(device, 3.5, NO_HIT) == ([1, 1, 1, 0, 0, 0, 0, 0], 0)
+    assert along_x(device, 3.5, HIT_ONLY) == ([0, 0, 0, 2, 0, 0, 0, 0], 0)
+    assert along_x(device, 3.5, SECONDARY) == ([0, 1, 1, 2, 0, 0, 0, 0], 0)
+    assert along_x(device, 0.6, SECONDARY) == ([2, 0, 0, 0, 0, 0, 0, 0], 0)
+
+
+def test_blockers_stop_a_ray_between_its_first_and_last_voxel(device):
+    assert along_x(device, 5.5, blockers=[2, 3]) == ([1, 1, 2, 0, 0, 0, 0, 0], 1)
+    assert along_x(device, 9.5, blockers=[2]) == ([1, 1, 2, 0, 0, 0, 0, 0], 1)
+    assert along_x(device, 5.5, blockers=[0, 5]) == ([1, 1, 1, 1, 1, 2, 0, 0], 0)
+    assert along_x(device, 5.5, NO_HIT, blockers=[2]) == ([1, 1, 0, 0, 0, 0, 0, 0], 1)
+    assert along_x(device, 5.5, HIT_ONLY, blockers=[2]) == ([0, 0, 0, 0, 0, 2, 0, 0], 0)
+
+
+def test_an_end_wins_over_rays_that_pass_it(device):
+    ends = torch.tensor([[3.5, 0.5, 0.5], [5.5, 0.5, 0.5]])
+    for order in ([0, 1], [1, 0]):
+        found = check(
+            "ray_visibility", device, ends[order], torch.tensor([[0.5] * 3]), [1.0] * 3, ROW
+        )
+        assert found[0].flatten().tolist() == [1, 1, 1, 2, 1, 2, 0, 0]
+
+
+def test_a_closed_room_is_free_inside_and_unknown_outside(device):
+    g = torch.Generator().manual_seed(0)
+    away = torch.randn(20_000, 3, generator=g)
+    walls = torch.tensor([1.9, 1.4, 0.9])
+    ends = away * (walls / away.abs()).min(1, keepdim=True).values
+    grid = {"voxel_size": [0.2] * 3, "point_cloud_range": [-3.0, -3.0, -2.0, 3.0, 3.0, 2.0]}
+    volume = torchvox.ray_visibility(ends.to(device), torch.zeros(1, 3, device=device), **grid)
+    centers = [torch.arange(n) * 0.2 - half for n, half in ((20, 1.9), (30, 2.9), (30, 2.9))]
+    z, y, x = torch.meshgrid(*centers, indexing="ij")
+    inside = (x.abs() < 1.75) & (y.abs() < 1.25) & (z.abs() < 0.75)
+    outside = (x.abs() > 2.05) | (y.abs() > 1.65) | (z.abs() > 1.05)
+    seen = volume.visibility[0].cpu()
+    assert (seen[inside] == FREE).all() and (seen[outside] == UNKNOWN).all()
+    assert (seen == OCCUPIED).any()
+
+
+def test_permuted_rays_and_threads_give_the_same_bits():
+    g = torch.Generator().manual_seed(0)
+    ends = torch.randn(3000, 3, generator=g) * 3
+    arguments = (torch.zeros(1, 3), [0.3] * 3, [-4.0, -4.0, -2.0, 4.0, 4.0, 2.0])
+    first = torch.ops.torchvox.ray_visibility(ends, *arguments)[0]
+    before = torch.get_num_threads()
+    for threads in (1, 2, 8):
+        torch.set_num_threads(threads)
+        order = torch.randperm(3000, generator=g)
+        assert torch.equal(torch.ops.torchvox.ray_visibility(ends[order], *arguments)[0], first)
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_occupied_cells_are_the_voxels_of_a_sweep(dtype, device):
+    """No cell is lost against voxelize, in any dtype."""
+    path = DATA / "lidar" / "nuscenes_sweep.pcd.bin"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    points = torch.from_numpy(np.fromfile(path, np.float32).reshape(-1, 5)[:, :3].copy()).to(dtype)
+    grid = {"voxel_size": [0.4] * 3, "point_cloud_range": [-40.0, -40.0, -1.0, 40.0, 40.0, 5.4]}
+    points, origins = points.to(device), torch.zeros(1, 3, device=device)
+    voxels = torchvox.voxel_map(points, grid["voxel_size"], grid["point_cloud_range"], 1, -1)
+    rows = voxels.indices[voxels.indices[:, 0] >= 0].long()
+    volume = torchvox.ray_visibility(points, origins, **grid).visibility
+    assert (volume[tuple(rows.T)] == OCCUPIED).all()
+    assert (volume == OCCUPIED).sum() == len(rows)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which voxels a ray visits, in which order: against all of its crossings, sorted as rational
+numbers (`torchvox.reference.rays`)."""
+
+import math
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchvox
+import torchvox.reference as reference
+
+INF, NAN = math.inf, math.nan
+ORIGIN = [0.0, 0.0, 0.0]
+# Faces, edges and corners, places between, and what is next to a face.
+PLACES = [*(k / 4 for k in range(-14, 15)), *(math.nextafter(k, s) for k in (-2.0, 0.0, 3.0)
+                                            for s in (-9.0, 9.0)), -0.0, 5e-324]  # fmt: skip
+ENDS = st.lists(st.tuples(*[st.sampled_from(PLACES)] * 6), min_size=1, max_size=20)
+SIZES = st.sampled_from([1.0, 0.5, 0.3])
+
+
+def check(name, device, points, origins, *arguments, **options):
+    """The op on a device, its bits compared with those of the reference."""
+
+    def moved(value):
+        return value.to(device) if torch.is_tensor(value) else value
+
+    found = getattr(torch.ops.torchvox, name)(
+        moved(points), moved(origins), *arguments, **{k: moved(v) for k, v in options.items()}
+    )
+    expected = getattr(reference, name)(points, origins, *arguments, **options)
+    assert_same_bits(tuple(t.cpu() for t in found), expected, name)
+    return [t.cpu() for t in found]
+
+
+def one_ray(device, start, end, size=1.0, **options):
+    """The voxels (x, y, z) of a ray, in order."""
+    points = torch.tensor([end], dtype=torch.float64)
+    origins = torch.tensor([start], dtype=torch.float64)
+    found = check("ray_voxels", device, points, origins, size, ORIGIN, 100, **options)
+    return [tuple(row[:0:-1]) for row in found[0][: int(found[4][0, 0])].tolist()]
+
+
+def test_walks_drawn_by_hand(device):
+    assert one_ray(device, (0.5, 0.5, 0.5), (2.5, 1.25, 0.5)) == [
+        (0, 0, 0), (1, 0, 0), (1, 1, 0), (2, 1, 0),
+    ]  # fmt: skip
+    assert one_ray(device, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)) == [(0, 0, 0)]
+    # A ray that starts on a face and descends leaves at once; one that ends on a face stays above.
+    assert one_ray(device, (1.0, 0.5, 0.5), (0.5, 0.5, 0.5)) == [(1, 0, 0), (0, 0, 0)]
+    assert one_ray(device, (1.5, 0.5, 0.5), (1.0, 0.5, 0.5)) == [(1, 0, 0)]
+    assert one_ray(device, (0.5, 0.5, 0.5), (1.0, 0.5, 0.5)) == [(0, 0, 0), (1, 0, 0)]
+    assert one_ray(device, (-0.0, 0.0, 0.0), (0.0, -0.0, 0.0)) == [(0, 0, 0)]
+
+
+def test_of_equal_crossings_the_higher_axis_goes_first(device):
+    ascending = [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]
+    assert one_ray(device, (0.5, 0.5, 0.5), (1.5, 1.5, 1.5)) == ascending
+    assert one_ray(device, (0.5, 0.5, 0.5), (1.5, 1.5, 1.5), reverse=True) == ascending[::-1]
+    descending = [(0, 0, 0), (0, 0, -1), (0, -1, -1), (-1, -1, -1)]
+    assert one_ray(device, (0.5, 0.5, 0.5), (-0.5, -0.5, -0.5)) == descending
+
+
+@settings(deadline=None, max_examples=60)
+@given(ends=ENDS, size=SIZES, reverse=st.booleans())
+def test_every_walk_is_that_of_the_sorted_crossings(ends, size, reverse):
+    rays = torch.tensor(ends, dtype=torch.float64)
+    options = {"origin_index": torch.arange(len(ends)), "reverse": reverse}
+    starts = rays[:, 3:].contiguous()
+    check("ray_voxels", "cpu", rays[:, :3], starts, size, ORIGIN, 2000, **options)
+
+
+@settings(deadline=None, max_examples=60)
+@given(ends=ENDS, size=SIZES, box=st.tuples(*[st.sampled_from([-3.0, -1.3, 0.0, 0.7, 2.0])] * 3),
+       edges=st.tuples(*[st.sampled_from([0.5, 1.0, 2.9])] * 3))  # fmt: skip
+def test_a_clip_box_is_a_filter_and_regions_are_those_of_the_visits(ends, size, box, edges):
+    rays = torch.tensor(ends, dtype=torch.float64) * 7  # through several regions
+    options = {
+        "origin_index": torch.arange(len(ends)),
+        "point_cloud_range": [7 * x for x in (*box, *(b + e for b, e in zip(box, edges)))],  # noqa: B905
+        "ray_flags": (torch.arange(len(ends)) % 5).to(torch.uint8),
+    }
+    starts = rays[:, 3:].contiguous()
+    check("ray_voxels", "cpu", rays[:, :3], starts, size, ORIGIN, 9000, **options)
+    check("ray_regions", "cpu", rays[:, :3], starts, size, ORIGIN, 900, **options)
+
+
+def test_long_rays_with_ties_everywhere(device):
+    """Thousands of steps, corner to corner and along planes of equal crossings."""
+    ends = torch.tensor([[3e3, 3e3, 3e3], [-3e3, 2e3, 1e3], [3e4, 0.0, 0.0], [1e3, 1e3, -2e3]])
+    found = check("ray_voxels", device, ends, torch.zeros(1, 3), 1.0, ORIGIN, 60_000)
+    assert found[3].tolist() == [0, 9_001, 15_002, 45_003, 49_004]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_spans_are_whole_and_voxels_are_neighbors(dtype, device):
+    g = torch.Generator().manual_seed(1)
+    points = (torch.randn(300, 3, generator=g) * 4).to(dtype)
+    found = check("ray_voxels", device, points, torch.rand(1, 3, generator=g), 0.7, ORIGIN, 9000)
+    indices, ray, span, offsets, _ = found
+    steps = (indices[1:] - indices[:-1]).abs().sum(1)
+    same = (ray[1:] == ray[:-1]) & (ray[1:] >= 0)
+    assert (steps[same] == 1).all()
+    assert torch.equal(span[1:][same][:, 0], span[:-1][same][:, 1])
+    assert (span[offsets[:-1], 0] == 0).all() and (span[offsets[1:] - 1, 1] == 1).all()
+
+
+def test_what_is_left_out_is_counted_by_its_reason(device):
+    origins = torch.tensor([[0.5, 0.5, 0.5], [NAN, 0.0, 0.0]], dtype=torch.float64)
+    cases = {
+        "skip": ((1.0, 0.0, 0.0), 0, 1, 3),
+        "index": ((1.0, 0.0, 0.0), 2, 0, 3),
+        "negative index": ((1.0, 0.0, 0.0), -1, 0, 3),
+        "point": ((INF, 0.0, 0.0), 0, 0, 2),
+        "origin": ((1.0, 0.0, 0.0), 1, 0, 2),
+        "short": ((0.6, 0.5, 0.5), 0, 0, 3),
+        "infinite length": ((1e200, 0.0, 0.0), 0, 0, 4),
+        "extent": ((0.0, 2.0**23, 0.0), 0, 0, 4),
+        "2^31 units": ((2.0**15 + 0.5, 0.5, 0.5), 0, 0, 4),
+        "fewer": ((2.0**15 + 0.5 - 2.0**-16, 0.5, 0.5), 0, 0, None),
+    }
+    points = torch.tensor([c[0] for c in cases.values()], dtype=torch.float64)
+    options = {
+        "origin_index": torch.tensor([c[1] for c in cases.values()]),
+        "ray_flags": torch.tensor([c[2] for c in cases.values()], dtype=torch.uint8),
+        "min_range": 0.2,
+        "num_valid": torch.tensor([len(cases)]),
+    }
+    found = check("ray_voxels", device, points, origins, 1.0, ORIGIN, 10, **options)
+    assert found[4].tolist()[0][1:5] == [2**15 + 1, 2, 4, 3]
+    options["num_valid"] -= 1  # the last one becomes padding
+    found = check("ray_voxels", device, points, origins, 1.0, ORIGIN, 10, **options)
+    assert found[4].tolist()[0][1:5] == [0, 2, 4, 3]
+
+
+def test_long_rays_are_cut_or_dropped(device):
+    ends, start = torch.tensor([[8.5, 0.5, 0.5]]), (0.5, 0.5, 0.5)
+    cut = one_ray(device, start, ends[0].tolist(), max_range=2.2)
+    assert cut == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
+    assert one_ray(device, start, ends[0].tolist(), max_range=2.2, long_rays="drop") == []
+
+
+@pytest.mark.parametrize(("most", "kept"), [(0, 0), (3, 0), (4, 4), (13, 13), (14, 13), (20, 13)])
+def test_regions_beyond_what_the_search_tells_apart(most, kept, device):
+    """13 regions; a search for 3 has 8 places and tells 7 apart, one for 4 has 16."""
+    found = check("ray_regions", device, torch.tensor([[100.0, 0.0, 0.0]]), torch.zeros(1, 3), 1.0,
+                  ORIGIN, most)  # fmt: skip
+    assert found[1][0, 0] == kept and found[1][0, 1] == (13 if most >= 4 else {0: 2, 3: 7}[most])
+    assert found[0].tolist()[:kept] == sorted(found[0].tolist()[:kept])
+
+
+def test_poses_round_as_written(device):
+    g = torch.Generator().manual_seed(3)
+    points = torch.randn(500, 3, generator=g) * 1e3
+    poses = torch.randn(1, 3, 4, generator=g, dtype=torch.float64)
+    found = torch.ops.torchvox.transform_points(points.to(device), poses.to(device)).cpu()
+    assert_same_bits(found, reference.transform_points(points, poses))
+    assert torch.allclose(found, points.double() @ poses[0, :, :3].T + poses[0, :, 3])
+
+
+def test_the_functions_return_named_tuples():
+    points, origins = torch.rand(5, 3), torch.zeros(1, 3)
+    found = torchvox.ray_voxels(points, origins, 0.1, ORIGIN, 200)
+    assert found.offsets[-1] == found.counts[0, 1] and found.ray.max() == 4
+    assert torchvox.ray_regions(points, origins, 0.1, ORIGIN, 50).keys[0] >= 0

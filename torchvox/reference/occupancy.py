@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Occupancy maps, one ray and one hit or miss at a time; tables as if keys came in order."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchvox.reference.rays import (
+    HIT_ONLY,
+    NO_HIT,
+    SECONDARY,
+    UNIT,
+    left_out,
+    map_rays,
+    map_units,
+    region_key,
+    regions_limit,
+    rows_of,
+    table_size,
+    walk,
+)
+
+__all__ = [
+    "occupancy_crop",
+    "occupancy_extract",
+    "occupancy_integrate_",
+    "occupancy_query",
+    "occupancy_raycast",
+]
+
+UNOBSERVED, NO_SLOT = -32768, 2**31 - 1
+LAYOUT, IN_USE, SAMPLE_ROWS, REFUSED, HIGHEST = range(5)  # of status
+
+
+def mix(key: int) -> int:
+    """The finalizer of MurmurHash3."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        key = (key ^ key >> 33) * factor % 2**64
+    return key ^ key >> 33
+
+
+def place_keys(keys: set[int], size: int) -> list[int]:
+    """Keys in the order of a table with linear probing in which the lower of two keys stays."""
+    table: list[int | None] = [None] * size
+    for key in keys:
+        at = mix(key) % size
+        while table[at] is not None:
+            if key < table[at]:
+                table[at], key = key, table[at]
+            at = (at + 1) % size
+        table[at] = key
+    return [key for key in table if key is not None]
+
+
+def enter_slots(state: list[Tensor], first: int, end: int) -> None:
+    """Enters slots into the map's table, in order."""
+    table, keys = state[0], state[1]
+    for slot in range(first, end):
+        at = mix(int(keys[slot])) % len(table)
+        while table[at] != NO_SLOT:
+            at = (at + 1) % len(table)
+        table[at] = slot
+
+
+def slots_of(state: list[Tensor]) -> dict[int, int]:
+    in_use = int(state[3][IN_USE])
+    return {int(key): slot for slot, key in enumerate(state[1][:in_use])}
+
+
+def units_of(logodds: float) -> int:
+    """In 1/1024, half away from zero."""
+    return int(math.copysign(math.floor(abs(logodds) * 1024 + 0.5), logodds))
+
+
+def in_region(voxel: tuple[int, int, int]) -> int:
+    x, y, z = (v % 8 for v in voxel)
+    return z * 64 + y * 8 + x
+
+
+def is_occupied(logodds: int, threshold: float) -> bool:
+    return logodds != UNOBSERVED and logodds / 1024 >= threshold
+
+
+def label_of(logodds: int, threshold: float) -> int:
+    return -1 if logodds == UNOBSERVED else int(is_occupied(logodds, threshold))
+
+
+def updated(before: int, hits: int, misses: int, sensor: list[int], rule: str) -> int:
+    hit, miss, clamp_min, clamp_max = sensor
+    logodds = 0 if before == UNOBSERVED else before
+    if rule == "scan":
+        hits, misses = min(hits, 1), int(hits == 0)
+    for _ in range(misses):
+        logodds = max(logodds + miss, clamp_min)
+    for _ in range(hits):
+        logodds = min(logodds + hit, clamp_max)
+    return logodds
+
+
+def excluded(before: int, flags: list[str], threshold: float, sensor: list[int]) -> bool:
+    label = label_of(before, threshold)
+    return (
+        ("exclude_unobserved" in flags and label == -1)
+        or ("exclude_free" in flags and label == 0)
+        or ("exclude_occupied" in flags and label == 1)
+        or ("lock_min" in flags and label >= 0 and before <= sensor[2])
+        or ("lock_max" in flags and before >= sensor[3])
+    )
+
+
+def votes(ray, flags: list[str], before, threshold: float):
+    """(voxel, 1 for a hit or 0 for a miss) of a ray; before(voxel): log-odds before the call."""
+    cut = ray.truncated or bool(ray.flags & NO_HIT)
+    hit_only = bool(ray.flags & HIT_ONLY)
+    for visit in ray.visits:
+        if visit.last:
+            if "exclude_sample" not in flags and not (hit_only and cut):
+                if "end_as_free" in flags or not cut:
+                    yield visit.voxel, int("end_as_free" not in flags)
+            return
+        spared = "exclude_ray" in flags
+        if visit.first:
+            spared = "exclude_origin" in flags or bool(ray.flags & SECONDARY)
+        if not spared:
+            yield visit.voxel, 0
+        if "stop_at_occupied" in flags and is_occupied(before(visit.voxel), threshold):
+            return
+
+
+def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor, max_touched=-1, *,
+                         origin_index=None, num_valid=None, ray_flags=None, point_cloud_range=None,
+                         min_range=0.0, max_range=-1.0, long_rays="truncate", rule="every_ray",
+                         flags=None, threshold=0.0, missing="allocate",
+                         stamp=None) -> Tensor:  # fmt: skip
+    flags = flags or []
+    _, keys, stamps, status, logodds, hit_miss = state
+    rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid, ray_flags,
+                    point_cloud_range, min_range, max_range, long_rays)  # fmt: skip
+    walked = [ray for ray in rays if ray.status == 0]
+    counts = left_out(rays, 16)
+    row = counts[0]
+    row[1] = sum(ray.status >= 0 for ray in rays)
+    in_use, capacity = int(status[IN_USE]), len(keys)
+    row[10] = in_use
+    if status[REFUSED]:
+        row[11] = 8
+        return counts
+    slots = slots_of(state)
+    touched = {region_key(v.voxel) for ray in walked for v in ray.visits}
+    row[5] = sum(ray.truncated for ray in walked)
+    row[6] = sum(len(ray.visits) for ray in walked)
+    room = capacity if max_touched < 0 else max_touched
+    limit = regions_limit(room)
+    new: list[int] = []
+    if len(touched) > limit:
+        row[8] = limit
+        row[11] = 2 if max_touched < 0 and missing == "allocate" else 1
+    else:
+        new = [key for key in place_keys(touched, table_size(room)) if key not in slots]
+        skips = missing == "skip"
+        row[8] = len(touched) - len(new) if skips else len(touched)
+        row[12 if skips else 9] = len(new)
+        row[11] = int(max_touched >= 0 and row[8] > room)
+        if not skips and in_use + len(new) > capacity:
+            row[11] += 2
+    if row[11]:
+        status[REFUSED] = 1
+        return counts
+    row[0] = len(walked)
+    if missing == "allocate":
+        for key in new:
+            slots[key] = len(slots)
+            keys[slots[key]] = key
+        enter_slots(state, in_use, len(slots))
+        status[IN_USE] = row[10] = len(slots)
+    for key in touched & slots.keys():
+        if stamp is not None:
+            stamps[slots[key]] = max(int(stamps[slots[key]]), int(stamp))
+    units = [units_of(x) for x in sensor]
+    tally: dict[tuple[int, int], list[int]] = {}
+    old = logodds.clone()
+
+    def before(voxel) -> int:
+        return int(old[slots[region_key(voxel)], in_region(voxel)])
+
+    for ray in walked:
+        for voxel, hit in votes(ray, flags, before, threshold):
+            if region_key(voxel) in slots:
+                place = (slots[region_key(voxel)], in_region(voxel))
+                tally.setdefault(place, [0, 0])[1 - hit] += 1
+    for place, (hits, misses) in tally.items():
+        if excluded(int(old[place]), flags, threshold, units):
+            continue
+        logodds[place] = updated(int(old[place]), hits, misses, units, rule)
+        row[7] += int(logodds[place] != old[place])
+        if len(hit_miss):
+            both = hit_miss[place].long() + torch.tensor([hits, misses])
+            hit_miss[place] = both.clamp(max=2**31 - 1).int()
+    if walked:
+        status[HIGHEST] = max(int(status[HIGHEST]), units[3])
+    return counts
+
+
+def lookup(state, places, shape, voxel_size, map_origin, threshold, fill) -> tuple[Tensor, Tensor]:
+    """Log-odds and labels at places in meters; None is nowhere."""
+    slots = slots_of(state)
+    logodds, label = [], []
+    for p in places:
+        units = None
+        if p is not None and np.isfinite(p).all():
+            units = map_units(p, voxel_size, map_origin)
+        found = UNOBSERVED
+        if units is not None:
+            voxel = tuple(u // UNIT for u in units)
+            slot = slots.get(region_key(voxel))
+            found = UNOBSERVED if slot is None else int(state[4][slot, in_region(voxel)])
+        nothing = math.nan if fill is None else fill
+        logodds.append(nothing if found == UNOBSERVED else found / 1024)
+        label.append(label_of(found, threshold))
+    return (
+        torch.tensor(logodds, dtype=torch.float32).reshape(shape),
+        torch.tensor(label, dtype=torch.int8).reshape(shape),
+    )
+
+
+def occupancy_query(state, points, voxel_size, map_origin, *, num_valid=None, threshold=0.0,
+                    fill=None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    valid = len(points) if num_valid is None else int(num_valid.reshape(-1)[0])
+    rows = rows_of(points)[:, :3].astype(np.float64)
+    places = [p if i < valid else None for i, p in enumerate(rows)]
+    return lookup(state, places, [len(rows)], voxel_size, map_origin, threshold, fill)
+
+
+def occupancy_crop(state, voxel_size, map_origin, cell_size, point_cloud_range, *, poses=None,
+                   threshold=0.0, fill=None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    lo, hi, size = (np.float32(v) for v in (point_cloud_range[:3], point_cloud_range[3:],
+                                            cell_size))  # fmt: skip
+    nx, ny, nz = (math.floor(float(c) + 0.5) for c in (hi - lo) / size)
+    matrices = [None] if poses is None else rows_of(poses).astype(np.float64)
+    lo, size = lo.astype(np.float64), size.astype(np.float64)
+    places = []
+    for pose in matrices:
+        for cell in np.ndindex(nz, ny, nx):
+            p = lo + (np.float64(cell[::-1]) + 0.5) * size
+            if pose is not None:
+                with np.errstate(all="ignore"):
+                    p = np.array([r[0] * p[0] + r[1] * p[1] + r[2] * p[2] + r[3] for r in pose])
+            places.append(p)
+    shape = [len(matrices), nz, ny, nx]
+    return lookup(state, places, shape, voxel_size, map_origin, threshold, fill)
+
+
+def occupancy_raycast(state, points, origins, voxel_size, map_origin, *, origin_index=None,
+                      num_valid=None, threshold=0.0, stop_unknown=False, solid_angle=1.0):  # fmt: skip
+    slots = slots_of(state)
+    n = len(points)
+    distance, unseen = np.full(n, np.nan, np.float32), np.zeros(n, np.float32)
+    status, unknown = np.full(n, 3, np.int8), np.zeros(n, np.int32)
+    indices = np.full((n, 4), -1, np.int32)
+    rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid)
+    for i, ray in enumerate(rays):
+        if ray.status != 0:
+            continue
+        x, y, z = ((np.float64(abs(b - a)) / UNIT) for a, b in zip(ray.start, ray.end, strict=True))
+        length = np.sqrt(x * x + y * y + z * z) * np.float64(voxel_size)
+        volume = np.float64(0)
+        for visit in walk(ray.start, ray.end):
+            slot = slots.get(region_key(visit.voxel))
+            found = UNOBSERVED if slot is None else int(state[4][slot, in_region(visit.voxel)])
+            indices[i] = (0, *visit.voxel[::-1])
+            near, far = np.float64(visit.enter) * length, np.float64(visit.leave) * length
+            distance[i], status[i] = near, 0
+            if is_occupied(found, threshold):
+                status[i] = 1
+            elif stop_unknown and found == UNOBSERVED:
+                status[i] = 2
+            if status[i]:
+                break
+            if found == UNOBSERVED:
+                volume = volume + (far * far * far - near * near * near)
+                unknown[i] += 1
+        if status[i] == 0:
+            distance[i] = length
+        unseen[i] = np.float64(solid_angle) / 3 * volume
+    return tuple(torch.from_numpy(a) for a in (distance, unseen, status, indices, unknown))
+
+
+def occupancy_extract(state, max_out, *, select="occupied", threshold=0.0):
+    wanted = {"occupied": (1,), "free": (0,), "observed": (0, 1)}[select]
+    logodds = torch.zeros(max_out)
+    indices = torch.full((max_out, 4), -1, dtype=torch.int32)
+    found = 0
+    for key, slot in sorted(slots_of(state).items()):
+        corner = [(key >> 21 * axis) % 2**21 * 8 - 2**23 for axis in range(3)]
+        for i, value in enumerate(state[4][slot].tolist()):
+            if label_of(value, threshold) not in wanted:
+                continue
+            if found < max_out:
+                x, y, z = (corner[axis] + (i >> 3 * axis) % 8 for axis in range(3))
+                logodds[found] = value / 1024
+                indices[found] = torch.tensor([0, z, y, x])
+            found += 1
+    counts = torch.zeros(1, 8, dtype=torch.int64)
+    counts[0, :2] = torch.tensor([min(found, max_out), found])
+    return logodds, indices, counts
