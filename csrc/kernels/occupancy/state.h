@@ -5,13 +5,15 @@
 // no access leaves the tensors.
 #pragma once
 
-#include "csrc/kernels/core/cloud_batch.h"
+#include "csrc/kernels/occupancy/log_odds.h"
 #include "csrc/kernels/rays/region.h"
 
 namespace torchvox {
 
-inline constexpr int16_t kUnobserved = -32768;  // log-odds are in units of 1/1024
 inline constexpr uint32_t kNoSlot = 0x7fffffff;
+
+// The tensors of a state, in the order of the list.
+enum StatePart { kTable, kRegionKey, kRegionStamp, kStatus, kLogOdds, kHitMiss, kStateParts };
 
 enum StateStatus { kStateLayout, kSlotsInUse, kSampleRowsInUse, kStateRefused, kHighestClamp };
 inline constexpr int kStatusWords = 8;
