@@ -128,6 +128,10 @@ std::vector<std::string> make_schemas() {
       "points_in_boxes(Tensor points, Tensor boxes, *, str mode=\"index\", float margin=0., Tensor? lengths=None, Tensor? box_lengths=None) -> Tensor",
       // index [B, max_out] int32, count [B] int32
       "rotated_nms(Tensor boxes, Tensor scores, float threshold, SymInt max_out, *, Tensor? group=None, Tensor? lengths=None, str mode=\"rotated\") -> (Tensor index, Tensor count)",
+      // occupancy: empty [C] bool, counts [1, 8] int64
+      "occupancy_decay_(Tensor(a!)[] state, int factor, int step, int forget, *, Tensor? mask=None) -> (Tensor empty, Tensor counts)",
+      "occupancy_remove_(Tensor(a!)[] state, Tensor mask) -> Tensor",
+      "occupancy_insert_(Tensor(a!)[] state, Tensor keys, Tensor[] layers, *, float[] sensor, str mode=\"add\", Tensor? num_valid=None) -> Tensor",
   };
   // clang-format on
   // What their gradients need besides: point_slot [N], arg [C, F] or [0]; mean [V, 3], arg [V, O]

@@ -525,4 +525,27 @@ inline std::tuple<at::Tensor, at::Tensor> rotated_nms(const at::Tensor& boxes,
   return op.call(boxes, scores, threshold, std::move(max_out), group, lengths, mode);
 }
 
+// empty [C] bool, counts [1, 8] int64
+inline std::tuple<at::Tensor, at::Tensor> occupancy_decay_(at::TensorList state, int64_t factor,
+                                                           int64_t step, int64_t forget,
+                                                           const OptionalTensor& mask = {}) {
+  static const auto op = detail::op<decltype(occupancy_decay_)>("torchvox::occupancy_decay_");
+  return op.call(state, factor, step, forget, mask);
+}
+
+// counts [1, 8] int64
+inline at::Tensor occupancy_remove_(at::TensorList state, const at::Tensor& mask) {
+  static const auto op = detail::op<decltype(occupancy_remove_)>("torchvox::occupancy_remove_");
+  return op.call(state, mask);
+}
+
+// counts [1, 8] int64
+inline at::Tensor occupancy_insert_(at::TensorList state, const at::Tensor& keys,
+                                    at::TensorList layers, at::ArrayRef<double> sensor,
+                                    std::string_view mode = "add",
+                                    const OptionalTensor& num_valid = {}) {
+  static const auto op = detail::op<decltype(occupancy_insert_)>("torchvox::occupancy_insert_");
+  return op.call(state, keys, layers, sensor, mode, num_valid);
+}
+
 }  // namespace torchvox

@@ -3,7 +3,7 @@
 
 import torch
 from helpers import assert_same_bits
-from samples import Call, OpInfo, is_tensor_list, on, run
+from samples import Call, OpInfo, copy_of, is_tensor_list, on, run
 from torch import Tensor, nn
 
 
@@ -11,13 +11,17 @@ class Program(nn.Module):
     def __init__(self, op: OpInfo, call: Call) -> None:
         super().__init__()
         self.op = op.overload
+        self.mutates = op.mutates
         self.tensors = [k for k, v in call.items() if isinstance(v, Tensor) or is_tensor_list(v)]
         self.lists = {k: len(v) for k, v in call.items() if is_tensor_list(v)}
         self.constants = {k: v for k, v in call.items() if k not in self.tensors}
 
     def forward(self, *tensors: Tensor | list[Tensor]):
-        out = self.op(**dict(zip(self.tensors, tensors, strict=True)), **self.constants)
-        return (out,) if isinstance(out, Tensor) else tuple(out)
+        call = dict(zip(self.tensors, tensors, strict=True))
+        written = {name: [copy_of(tensor) for tensor in call[name]] for name in self.mutates}
+        out = self.op(**{**call, **written}, **self.constants)
+        outs = (out,) if isinstance(out, Tensor) else tuple(out)
+        return (*outs, *(tensor for name in self.mutates for tensor in written[name]))
 
     def arguments(self, call: Call) -> tuple[Tensor | list[Tensor], ...]:
         return tuple(call[k] for k in self.tensors)

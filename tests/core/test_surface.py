@@ -23,7 +23,7 @@ SHARED = {"_neighbor_distance_backward"}  # the gradient of several public ops
 # Folders of tests.
 DOMAINS = (
     *("voxel", "bev", "sampling", "grouping", "neighbors", "pillars", "boxes", "detection"),
-    *("filter", "rays"),
+    *("filter", "rays", "occupancy"),
 )
 
 
@@ -170,7 +170,9 @@ def test_a_private_op_is_a_backward_or_belongs_to_a_public_one(name):
 @each_registered
 def test_names_of_outputs_do_not_repeat_and_no_output_aliases(name):
     schema = getattr(torch.ops.torchvox, name).default._schema
-    assert not schema.is_mutable
-    assert all(argument.alias_info is None for argument in [*schema.arguments, *schema.returns])
+    assert schema.is_mutable == name.endswith("_")
+    assert all(out.alias_info is None for out in schema.returns)
+    written = [a.name for a in schema.arguments if a.alias_info is not None]
+    assert written == [k for op in OPS if op.name == name for k in op.mutates]
     outputs = [r.name for r in schema.returns]
     assert len(outputs) == 1 or (len(set(outputs)) == len(outputs) and all(outputs))

@@ -57,10 +57,16 @@ def source(op: OpInfo, call: Call) -> str:
     kinds = [f"{k}: {'List[Tensor]' if is_tensor_list(call[k]) else 'Tensor'}" for k in tensors]
     arguments = [f"{k}={k if k in tensors else literal(v)}" for k, v in call.items()]
     count = len(op.overload._schema.returns)
-    result = "Tensor" if count == 1 else f"Tuple[{', '.join(['Tensor'] * count)}]"
+    outs = [f"out{i}" for i in range(count)]
+    copied = [f"    {k} = [t.clone() for t in {k}]\n" for k in op.mutates]
+    written = [f"{k}[{i}]" for k in op.mutates for i in range(len(call[k]))]
+    total = count + len(written)
+    result = "Tensor" if total == 1 else f"Tuple[{', '.join(['Tensor'] * total)}]"
     return (
         f"def {op}(self, {', '.join(kinds)}) -> {result}:\n"
-        f"    return torch.ops.torchvox.{op.name}({', '.join(arguments)})\n"
+        f"{''.join(copied)}"
+        f"    {', '.join(outs)} = torch.ops.torchvox.{op.name}({', '.join(arguments)})\n"
+        f"    return {', '.join([*outs, *written])}\n"
     )
 
 

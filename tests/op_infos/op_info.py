@@ -39,6 +39,7 @@ class OpInfo:
     # What one call of another op gave: changed alone it no longer fits, and on CUDA the values then
     # depend on the order in which threads write.
     coupled_inputs: tuple[str, ...] = ()
+    mutates: tuple[str, ...] = ()  # arguments that it writes, lists of tensors
     inference: bool = False  # an input that requires a gradient is an error
     supports_gradgrad: bool = False  # has a second derivative; without, asking for one is an error
     error_inputs: tuple[tuple, ...] = ()  # the fields of an ErrorInput each
@@ -68,9 +69,21 @@ class OpInfo:
 
 
 def run(op: OpInfo, call: Call) -> tuple:
-    """All outputs of the registered op, as a tuple."""
+    """All outputs of the registered op, as a tuple; behind them what it wrote, in copies of the
+    arguments."""
+    call = {**call, **copies(op, call)}
     out = op.overload(**call)
-    return (out,) if isinstance(out, Tensor) else tuple(out)
+    outs = (out,) if isinstance(out, Tensor) else tuple(out)
+    return (*outs, *(tensor for name in op.mutates for tensor in call[name]))
+
+
+def copies(op: OpInfo, call: Call) -> Call:
+    """Contiguous copies of the arguments that the op writes."""
+    return {k: [copy_of(t) for t in call[k]] for k in op.mutates}
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def is_tensor_list(value: Any) -> bool:

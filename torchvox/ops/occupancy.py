@@ -5,22 +5,42 @@ A map is a list of tensors, `state`, that `occupancy_state` makes. Ops with a tr
 write it; CPU and CUDA give the same bits, in every run and for every order of the rays of a call.
 """
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "DecayedRegions",
     "OccupancyRays",
     "OccupancyRows",
     "OccupancyValues",
+    "StateTensor",
     "occupancy_crop",
+    "occupancy_decay_",
     "occupancy_extract",
+    "occupancy_insert_",
     "occupancy_integrate_",
+    "occupancy_layout",
     "occupancy_query",
     "occupancy_raycast",
+    "occupancy_remove_",
     "occupancy_state",
 ]
+
+
+class StateTensor(NamedTuple):
+    """A tensor of a map's state; rows of regions not in use hold the fill."""
+
+    name: str
+    shape: Tuple[int, ...]
+    dtype: torch.dtype
+    fill: int
+
+
+class DecayedRegions(NamedTuple):
+    empty: Tensor
+    counts: Tensor
 
 
 class OccupancyValues(NamedTuple):
@@ -42,42 +62,46 @@ class OccupancyRows(NamedTuple):
     counts: Tensor
 
 
+def occupancy_layout(
+    capacity: int, *, layers: Sequence[str] = ("logodds",)
+) -> Tuple[StateTensor, ...]:
+    """The tensors of a map of `capacity` regions of 8 x 8 x 8 voxels, in the order of its state.
+
+    layers: "logodds", which every map has, and "hit_miss", how many rays hit and missed a voxel.
+    A layer that is off has 0 rows.
+    """
+    unknown = set(layers) - {"logodds", "hit_miss"}
+    if unknown or "logodds" not in layers:
+        raise ValueError(
+            f"occupancy_layout: layers must be 'logodds' and maybe 'hit_miss', got {list(layers)}"
+        )
+    if not 0 <= capacity < 2**30:
+        raise ValueError(f"occupancy_layout: capacity must be from 0 to 2^30 - 1, got {capacity}")
+    entries = 1 << max(2 * capacity - 1, 1).bit_length()
+    counted = capacity if "hit_miss" in layers else 0
+    return (
+        StateTensor("table", (entries,), torch.int32, 2**31 - 1),
+        StateTensor("region_key", (capacity,), torch.int64, -1),
+        StateTensor("region_stamp", (capacity,), torch.int32, 0),
+        StateTensor("status", (8,), torch.int64, 0),
+        StateTensor("logodds", (capacity, 512), torch.int16, -32768),
+        StateTensor("hit_miss", (counted, 512, 2), torch.int32, 0),
+    )
+
+
 def occupancy_state(
     capacity: int,
     *,
-    layers: Tuple[str, ...] = ("logodds",),
+    layers: Sequence[str] = ("logodds",),
     device: Optional[torch.device] = None,
 ) -> List[Tensor]:
-    """An empty map for `capacity` regions of 8 x 8 x 8 voxels, 1 KB each and 20 bytes.
-
-    layers: "logodds", and "hit_miss" (4 KB a region) for the numbers of rays that hit and missed.
-
-    Returns table [H] int32, H the smallest power of two of at least 2 * C: slots by open addressing,
-    2^31 - 1 where there is none; region_key [C] int64, -1; region_stamp [C] int32; status [8] int64:
-    layout version, slots in use, sample rows in use, refused, bound of all log-odds in 1/1024;
-    logodds [C, 512] int16 in 1/1024, -32768 where nothing was observed; hit_miss [C, 512, 2] int32,
-    or no rows.
-    """
-    if capacity < 0:
-        raise ValueError(f"occupancy_state: capacity must be >= 0, got {capacity}")
-    unknown = sorted(set(layers) - {"logodds", "hit_miss"})
-    if unknown or "logodds" not in layers:
-        raise ValueError(
-            "occupancy_state: layers must be 'logodds' and, if wanted, 'hit_miss', got "
-            f"{tuple(layers)}"
-        )
-    counted = capacity if "hit_miss" in layers else 0
-    status = torch.zeros(8, dtype=torch.int64, device=device)
-    status[0] = 1
-    table = 1 << max(2 * capacity - 1, 1).bit_length()
-    return [
-        torch.full([table], 2**31 - 1, dtype=torch.int32, device=device),
-        torch.full([capacity], -1, dtype=torch.int64, device=device),
-        torch.zeros([capacity], dtype=torch.int32, device=device),
-        status,
-        torch.full([capacity, 512], -32768, dtype=torch.int16, device=device),
-        torch.zeros([counted, 512, 2], dtype=torch.int32, device=device),
+    """An empty map: the tensors of `occupancy_layout`, on a device. docs/occupancy.md has them."""
+    state = [
+        torch.full(tensor.shape, tensor.fill, dtype=tensor.dtype, device=device)
+        for tensor in occupancy_layout(capacity, layers=layers)
     ]
+    state[3][:1] = 1  # the version of the layout
+    return state
 
 
 def occupancy_integrate_(
@@ -107,9 +131,9 @@ def occupancy_integrate_(
     A call is the batch: its misses count before its hits, whatever the order of the rays; the same
     rays in two calls are another result.
 
-    state: of `occupancy_state`. points to long_rays: rays as in `ray_voxels`; of `ray_flags` 2 means
-        no hit (the end was cut off), 4 hit only, 8 a secondary return, whose first voxel is not
-        missed. A ray that max_range cuts hits nothing and leaves its last voxel alone.
+    state: of `occupancy_state`. points to long_rays: rays as in `ray_voxels`; of `ray_flags` 2
+        means no hit (the end was cut off), 4 hit only, 8 a secondary return, whose first voxel is
+        not missed. A ray that max_range cuts hits nothing and leaves its last voxel alone.
     sensor: log-odds (hit, miss, clamp_min, clamp_max), each within +-31.9, rounded to 1/1024.
     max_touched: regions that one call may touch, which sets its scratch memory of 2 to 4 KB each;
         -1: the map's capacity.
@@ -126,8 +150,8 @@ def occupancy_integrate_(
 
     Returns counts [1, 16] int64: 0 rays integrated, 1 given, 2 not finite, 3 left out (flag, index,
     range), 4 outside, 5 truncated, 6 visits, 7 voxels whose log-odds changed, 8 regions touched,
-    9 new, 10 in use, 11 overflow (1 more touched than max_touched, 2 more regions than the capacity,
-    8 refused since an earlier call did not fit), 12 regions skipped.
+    9 new, 10 in use, 11 overflow (1 more touched than max_touched, 2 more regions than the
+    capacity, 8 refused since an earlier call did not fit), 12 regions skipped.
     All or nothing: a call that does not fit writes only status[3], by which all later ones are
     refused until it is cleared; 8 and 9 say what was needed.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
@@ -278,3 +302,68 @@ def occupancy_extract(
         state, max_out, select=select, threshold=threshold
     )
     return OccupancyRows(logodds, indices, counts)
+
+
+def occupancy_decay_(
+    state: List[Tensor], factor: int, step: int, forget: int, *, mask: Optional[Tensor] = None
+) -> DecayedRegions:
+    """Log-odds shrink toward 0; what gets small is forgotten. Writes `state`.
+
+    Log-odds are in units of 1/1024: L becomes sign(L) * max((|L| * factor >> 16) - step, 0), and a
+    voxel with |L| <= forget then becomes unobserved, in every layer.
+    factor: 0 to 65536; round(65536 * 2^(-time / half_life)). step: 0 or more.
+    mask: [C] bool, regions that decay; None: all.
+
+    Returns empty [C] bool, the regions in use in which no voxel is observed, for
+    `occupancy_remove_`; counts [1, 8] int64: regions changed, regions in use and of the mask, 4
+    regions in use, the rest 0.
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Raises ValueError (shapes, strides, numbers) and TypeError (dtypes).
+    """
+    return DecayedRegions(
+        *torch.ops.torchvox.occupancy_decay_(state, factor, step, forget, mask=mask)
+    )
+
+
+def occupancy_remove_(state: List[Tensor], mask: Tensor) -> Tensor:
+    """Regions leave the map. Writes `state`.
+
+    mask: [C] bool, by slot; slots not in use are passed over. With n slots left, the regions in
+    slots n and up that stay move in order into the holes below; the slots behind get the fill.
+
+    Returns counts [1, 8] int64: regions removed, the same, 4 regions in use, the rest 0.
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Raises ValueError (shapes, strides) and TypeError (dtypes).
+    """
+    return torch.ops.torchvox.occupancy_remove_(state, mask)
+
+
+def occupancy_insert_(
+    state: List[Tensor],
+    keys: Tensor,
+    layers: List[Tensor],
+    *,
+    sensor: List[float],
+    mode: str = "add",
+    num_valid: Optional[Tensor] = None,
+) -> Tensor:
+    """Regions enter the map, all of them or none. Writes `state`.
+
+    keys: [K] int64, ascending; a row whose key is below 0, or not above all keys before it, is
+        refused and counted.
+    layers: (region_stamp [K] int32, logodds [K, 512] int16, hit_miss [K, 512, 2] int32, of 0 rows
+        where the state's has none), or none: regions that are new start unobserved.
+    sensor: (hit, miss, clamp_min, clamp_max) in log-odds, within 31.9.
+    mode: of regions that exist. "add": log-odds add up and are clamped, counts add up, the stamp is
+        the larger one; "replace" and "keep". New regions are copied, with "add" clamped too.
+    num_valid: one int32 or int64, rows that count.
+
+    Returns counts [1, 8] int64: regions changed, rows given, rows refused for their keys, regions
+    new, regions in use, overflow bits, 0, 0. New regions get the next slots, in order. If they do
+    not fit, bit 2 is set, nothing is written but a 1 to status[3], and nothing counts as changed.
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Raises ValueError (shapes, strides, numbers, words) and TypeError (dtypes).
+    """
+    return torch.ops.torchvox.occupancy_insert_(
+        state, keys, layers, sensor=sensor, mode=mode, num_valid=num_valid
+    )

@@ -119,8 +119,8 @@ def ray_voxels(
 ) -> RayVoxels:
     """The voxels that each ray visits, in order.
 
-    points: [N, C] float, C >= 3, where rays end, in meters. origins: [O, 3] float, where they begin;
-        one row without `origin_index` [N] int32 or int64.
+    points: [N, C] float, C >= 3, where rays end, in meters. origins: [O, 3] float, where they
+        begin; one row without `origin_index` [N] int32 or int64.
     voxel_size: edge of a voxel in meters. map_origin: (x, y, z), a corner of voxel (0, 0, 0).
     max_out: rows of the outputs; the first ones are kept.
     num_valid: one count; rows past it are padding. ray_flags: [N] uint8 as in `ray_visibility`;
@@ -131,10 +131,10 @@ def ray_voxels(
     reverse: the rows of each ray from its end to its beginning.
 
     Returns indices [max_out, 4] int32 (0, z, y, x), unused rows -1; ray [max_out] int32, -1; span
-    [max_out, 2] float64, where in the ray its way through the voxel begins and ends, 0 to 1; offsets
-    [N + 1] int64, ray i has rows offsets[i] to offsets[i + 1], kept or not; counts [1, 8] int64: rows
-    kept, found, then rays not finite, left out (flag, index, range), and outside (2^23 voxels from
-    the origin, or 2^15 long on an axis).
+    [max_out, 2] float64, where in the ray its way through the voxel begins and ends, 0 to 1;
+    offsets [N + 1] int64, ray i has rows offsets[i] to offsets[i + 1], kept or not; counts [1, 8]
+    int64: rows kept, found, then rays not finite, left out (flag, index, range), and outside (2^23
+    voxels from the origin, or 2^15 long on an axis).
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
     """

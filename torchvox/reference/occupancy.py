@@ -24,10 +24,13 @@ from torchvox.reference.rays import (
 
 __all__ = [
     "occupancy_crop",
+    "occupancy_decay_",
     "occupancy_extract",
+    "occupancy_insert_",
     "occupancy_integrate_",
     "occupancy_query",
     "occupancy_raycast",
+    "occupancy_remove_",
 ]
 
 UNOBSERVED, NO_SLOT = -32768, 2**31 - 1
@@ -116,9 +119,10 @@ def votes(ray, flags: list[str], before, threshold: float):
     hit_only = bool(ray.flags & HIT_ONLY)
     for visit in ray.visits:
         if visit.last:
-            if "exclude_sample" not in flags and not (hit_only and cut):
-                if "end_as_free" in flags or not cut:
-                    yield visit.voxel, int("end_as_free" not in flags)
+            free = "end_as_free" in flags
+            counts = free or not cut
+            if counts and "exclude_sample" not in flags and not (hit_only and cut):
+                yield visit.voxel, int(not free)
             return
         spared = "exclude_ray" in flags
         if visit.first:
@@ -253,7 +257,8 @@ def occupancy_crop(state, voxel_size, map_origin, cell_size, point_cloud_range, 
 
 
 def occupancy_raycast(state, points, origins, voxel_size, map_origin, *, origin_index=None,
-                      num_valid=None, threshold=0.0, stop_unknown=False, solid_angle=1.0):  # fmt: skip
+                      num_valid=None, threshold=0.0, stop_unknown=False,
+                      solid_angle=1.0):  # fmt: skip
     slots = slots_of(state)
     n = len(points)
     distance, unseen = np.full(n, np.nan, np.float32), np.zeros(n, np.float32)
@@ -305,3 +310,90 @@ def occupancy_extract(state, max_out, *, select="occupied", threshold=0.0):
     counts = torch.zeros(1, 8, dtype=torch.int64)
     counts[0, :2] = torch.tensor([min(found, max_out), found])
     return logodds, indices, counts
+
+
+def occupancy_decay_(state, factor, step, forget, *, mask=None) -> tuple[Tensor, Tensor]:
+    _, keys, _, status, logodds, hit_miss = state
+    in_use = int(status[IN_USE])
+    empty = torch.zeros(len(keys), dtype=torch.bool)
+    counts = torch.zeros(1, 8, dtype=torch.int64)
+    counts[0, 4] = in_use
+    for slot in range(in_use):
+        if mask is None or mask[slot]:
+            before = logodds[slot].clone()
+            for i, old in enumerate(before.tolist()):
+                size = max((abs(old) * factor >> 16) - step, 0)
+                if old == UNOBSERVED:
+                    continue
+                logodds[slot, i] = UNOBSERVED if size <= forget else math.copysign(size, old)
+                if size <= forget and len(hit_miss):
+                    hit_miss[slot, i] = 0
+            counts[0, 0] += int((logodds[slot] != before).any())
+            counts[0, 1] += 1
+        empty[slot] = bool((logodds[slot] == UNOBSERVED).all())
+    return empty, counts
+
+
+def occupancy_remove_(state, mask) -> Tensor:
+    table, _, _, status, _, _ = state
+    in_use = int(status[IN_USE])
+    stays = [slot for slot in range(in_use) if not mask[slot]]
+    movers = [slot for slot in stays if slot >= len(stays)]
+    holes = [slot for slot in range(len(stays)) if mask[slot]]
+    for layer, fill in zip((1, 2, 4, 5), (-1, 0, UNOBSERVED, 0), strict=True):
+        if len(state[layer]):
+            state[layer][holes] = state[layer][movers]
+            state[layer][len(stays) : in_use] = fill
+    table.fill_(NO_SLOT)
+    enter_slots(state, 0, len(stays))
+    status[IN_USE] = len(stays)
+    counts = torch.zeros(1, 8, dtype=torch.int64)
+    counts[0, 0] = counts[0, 1] = in_use - len(stays)
+    counts[0, 4] = len(stays)
+    return counts
+
+
+def occupancy_insert_(state, keys, layers, *, sensor, mode="add", num_valid=None) -> Tensor:
+    _, region_key, stamps, status, logodds, hit_miss = state
+    valid = len(keys) if num_valid is None else min(max(int(num_valid), 0), len(keys))
+    clamp_min, clamp_max = units_of(sensor[2]), units_of(sensor[3])
+    rows, highest = [], -1
+    for row, key in enumerate(keys[:valid].tolist()):
+        if key > highest:
+            rows.append((row, key))
+            highest = key
+    slots, in_use = slots_of(state), int(status[IN_USE])
+    new = [key for _, key in rows if key not in slots]
+    counts = torch.zeros(1, 8, dtype=torch.int64)
+    counts[0, 1:5] = torch.tensor([valid, valid - len(rows), len(new), in_use])
+    if in_use + len(new) > len(region_key):
+        counts[0, 5], status[REFUSED] = 2, 1
+        return counts
+    for slot, key in enumerate(new, in_use):
+        slots[key], region_key[slot] = slot, key
+    enter_slots(state, in_use, len(slots))
+    status[IN_USE] = counts[0, 4] = len(slots)
+    merges = len(layers) > 0 and mode != "keep"
+    counts[0, 0] = len(rows) if merges else len(new)
+    bound = clamp_max if counts[0, 0] else 0
+    for row, key in rows if layers else []:
+        slot, copies = slots[key], key in new or mode == "replace"
+        if not copies and mode == "keep":
+            continue
+        given = layers[0][row]
+        stamps[slot] = given if copies else torch.maximum(stamps[slot], given)
+        for i, value in enumerate(layers[1][row].tolist()):
+            old = UNOBSERVED if copies else int(logodds[slot, i])
+            if value == UNOBSERVED:
+                value = old
+            elif mode == "add":
+                value += 0 if old == UNOBSERVED else old
+                value = min(max(value, clamp_min), clamp_max)
+            else:
+                bound = max(bound, value)
+            logodds[slot, i] = value
+        if len(hit_miss):
+            both = layers[2][row].long() + (0 if copies else hit_miss[slot].long())
+            hit_miss[slot] = both.clamp(-(2**31), 2**31 - 1).int()
+    status[HIGHEST] = max(int(status[HIGHEST]), bound)
+    return counts

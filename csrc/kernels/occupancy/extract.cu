@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t row = kept + global_thread(); row < args.max_out; row += global_stride()) {
     args.write_unused(row);
   }
-  if (global_thread() < kOccupancyCounts) {
+  if (global_thread() < kStateCounts) {
     const int64_t counts[2] = {kept, found};
     args.counts[threadIdx.x] = threadIdx.x < 2 ? counts[threadIdx.x] : 0;
   }

@@ -10,7 +10,6 @@
 namespace torchvox {
 
 enum class OccupancySelect { kOccupied, kFree, kObserved };
-inline constexpr int kOccupancyCounts = 8;
 
 struct OccupancyExtractArgs {
   OccupancyState state;
@@ -19,7 +18,7 @@ struct OccupancyExtractArgs {
   double threshold = 0;
   float* logodds = nullptr;  // [max_out]
   int32_t* indices = nullptr;  // [max_out, 4]
-  int64_t* counts = nullptr;  // [kOccupancyCounts]: rows kept, found
+  int64_t* counts = nullptr;  // [kStateCounts]: rows kept, found
 
   TORCHVOX_HD bool wants(int16_t found) const {
     const int8_t label = label_of(found, threshold);

@@ -52,7 +52,7 @@ void run_cpu(const OccupancyExtractArgs& args, void* memory, const ParallelFor& 
   const int64_t found = work.offsets[regions], kept = std::min(found, args.max_out);
   for_each_index(parallel_for, args.max_out - kept, 4096,
                  [&](int64_t i) { args.write_unused(kept + i); });
-  std::fill_n(args.counts, kOccupancyCounts, 0);
+  std::fill_n(args.counts, kStateCounts, 0);
   args.counts[0] = kept;
   args.counts[1] = found;
 }

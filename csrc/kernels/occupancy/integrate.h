@@ -13,7 +13,7 @@
 // nothing.
 #pragma once
 
-#include "csrc/kernels/occupancy/log_odds.h"
+#include "csrc/kernels/occupancy/state.h"
 #include "csrc/kernels/rays/regions.h"
 
 namespace torchvox {
@@ -37,14 +37,15 @@ enum IntegrateCount {
   kVisits,
   kVoxelsUpdated,
   kRegionsTouched,
-  kRegionsNew,
+  kNewRegions,
   kRegionsInUse,
   kOverflowBits,
   kRegionsSkipped,
   kSampleRowsNew,
   kIntegrateCounts = 16
 };
-enum OverflowBit { kTooManyTouched = 1, kTooManyRegions = 2, kRefusedBefore = 8 };
+// Beside kTooManyRegions.
+enum OverflowBit { kTooManyTouched = 1, kRefusedBefore = 8 };
 
 struct OccupancyIntegrateArgs {
   MapRays rays;
@@ -160,7 +161,7 @@ TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWo
   } else {
     const int64_t resident = touched - fresh, rows = args.skip_missing ? resident : touched;
     counts[kRegionsTouched] = rows;
-    counts[args.skip_missing ? kRegionsSkipped : kRegionsNew] = fresh;
+    counts[args.skip_missing ? kRegionsSkipped : kNewRegions] = fresh;
     if (args.limited && rows > args.max_touched) bits |= kTooManyTouched;
     if (!args.skip_missing && in_use + fresh > state.capacity) bits |= kTooManyRegions;
     const int64_t then = args.skip_missing ? in_use : in_use + fresh;

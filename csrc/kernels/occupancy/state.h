@@ -5,16 +5,69 @@
 // no access leaves the tensors.
 #pragma once
 
-#include "csrc/kernels/core/cloud_batch.h"
+#include "csrc/kernels/core/lanes.h"
+#include "csrc/kernels/occupancy/log_odds.h"
 #include "csrc/kernels/rays/region.h"
 
 namespace torchvox {
 
-inline constexpr int16_t kUnobserved = -32768;  // log-odds are in units of 1/1024
 inline constexpr uint32_t kNoSlot = 0x7fffffff;
+
+// The tensors of a state, in the order of the list.
+enum StatePart { kTable, kRegionKey, kRegionStamp, kStatus, kLogOdds, kHitMiss, kStateParts };
 
 enum StateStatus { kStateLayout, kSlotsInUse, kSampleRowsInUse, kStateRefused, kHighestClamp };
 inline constexpr int kStatusWords = 8;
+
+// The columns of `counts` of ops that edit a state.
+enum StateCount {
+  kRegionsChanged,
+  kRegionsGiven,
+  kKeysRefused,
+  kRegionsNew,
+  kInUse,
+  kOverflow,
+  kStateCounts = 8
+};
+inline constexpr int kTooManyRegions = 2;  // a bit of kOverflow
+inline constexpr int64_t kRegionsPerTask = 16;  // on the host
+
+// What a state has a row of for each region: any bytes, in pieces of 16 where they can be.
+struct __attribute__((may_alias)) StateBytes2 {
+  uint16_t bits;
+  static TORCHVOX_HD StateBytes2 filled(uint16_t bits) { return {bits}; }
+};
+struct __attribute__((may_alias, aligned(16))) StateBytes16 {
+  uint64_t bits[2];
+  static TORCHVOX_HD StateBytes16 filled(uint16_t bits) {
+    return {{bits * 0x1000100010001u, bits * 0x1000100010001u}};
+  }
+};
+struct StateLayer {
+  void* rows;  // null: the layer is off
+  int64_t row_bytes;
+  uint16_t fill;  // of every two bytes of a row of no region
+
+  // Moves row `from` to row `to`, which may be none (-1), and leaves the fill there.
+  TORCHVOX_HD void vacate(int64_t from, int64_t to, Lanes lanes) const {
+    const bool wide = row_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(rows) % 16 == 0;
+    if (wide) return vacate_as<StateBytes16>(from, to, lanes);
+    vacate_as<StateBytes2>(from, to, lanes);
+  }
+
+ private:
+  template <class Bytes>
+  TORCHVOX_HD void vacate_as(int64_t from, int64_t to, Lanes lanes) const {
+    const int64_t per_row = row_bytes / static_cast<int64_t>(sizeof(Bytes));
+    Bytes* const source = static_cast<Bytes*>(rows) + from * per_row;
+    Bytes* const target = static_cast<Bytes*>(rows) + to * per_row;
+    for (int64_t i = lanes.lane; i < per_row; i += lanes.count) {
+      if (to >= 0) target[i] = source[i];
+      source[i] = Bytes::filled(fill);
+    }
+  }
+};
+inline constexpr int kStateLayers = 4;
 
 struct OccupancyState {
   uint32_t* table = nullptr;  // [table_size] slots, kNoSlot where there is none
@@ -27,6 +80,25 @@ struct OccupancyState {
   int64_t capacity = 0;
 
   TORCHVOX_HD int64_t slots_in_use() const { return clamp_index(status[kSlotsInUse], 0, capacity); }
+
+  TORCHVOX_HD StateLayer layer(int i) const {
+    switch (i) {
+      case 0: return {region_key, 8, 0xffff};
+      case 1: return {region_stamp, 4, 0};
+      case 2: return {logodds, 2 * kRegionVoxels, static_cast<uint16_t>(kUnobserved)};
+      default: return {hit_miss, 8 * kRegionVoxels, 0};
+    }
+  }
+  TORCHVOX_HD void vacate(int64_t from, int64_t to, Lanes lanes) const {
+    for (int i = 0; i < kStateLayers; ++i) {
+      if (layer(i).rows) layer(i).vacate(from, to, lanes);
+    }
+  }
+  // A voxel that nothing is known of any more, in all layers.
+  TORCHVOX_HD void forget(int64_t voxel) const {
+    logodds[voxel] = kUnobserved;
+    if (hit_miss) hit_miss[2 * voxel] = hit_miss[2 * voxel + 1] = 0;
+  }
 
   // The slot of a region, -1 without one.
   TORCHVOX_HD int64_t find(int64_t key) const {

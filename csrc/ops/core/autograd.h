@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include <optional>
+#include <vector>
 
 #include "csrc/ops/core/register.h"
 
@@ -21,6 +22,33 @@ inline void not_differentiable_kernel(const c10::OperatorHandle& op, c10::Dispat
 }
 inline torch::CppFunction not_differentiable() {
   return torch::CppFunction::makeFromBoxedFunction<&not_differentiable_kernel>();
+}
+
+// Kernel of an op that writes arguments and has no derivative. torch would not count the writes: a
+// tensor that autograd had saved would change, and backward give a wrong gradient without a word.
+inline void mutating_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                            torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto values = torch::jit::last(*stack, arguments.size());
+  std::vector<at::Tensor> written;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].alias_info() || !arguments[i].alias_info()->isWrite()) continue;
+    for (const at::Tensor& tensor : values[i].isTensorList()
+             ? values[i].toTensorVector()
+             : std::vector<at::Tensor>{values[i].toTensor()}) {
+      TORCH_CHECK_NOT_IMPLEMENTED(!tensor.requires_grad() && !tensor._fw_grad(0).defined(),
+                                  op.schema().name(), ": ", arguments[i].name(),
+                                  " is written, which has no derivative; give it tensors that "
+                                  "require no gradient");
+      if (!tensor.is_inference()) written.push_back(tensor);
+    }
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
+  for (const at::Tensor& tensor : written) tensor.unsafeGetTensorImpl()->bump_version();
+}
+inline torch::CppFunction mutating() {
+  return torch::CppFunction::makeFromBoxedFunction<&mutating_kernel>();
 }
 
 // Autograd kernel of a backward op whose contract promises no second derivative.
@@ -65,31 +93,6 @@ inline void inference_only_kernel(const c10::OperatorHandle& op, c10::DispatchKe
 }
 inline torch::CppFunction inference_only() {
   return torch::CppFunction::makeFromBoxedFunction<&inference_only_kernel>();
-}
-
-// Autograd kernel of an op that writes some of its arguments. torch leaves it to the op to say so:
-// without the new version a tensor that autograd saved would give a wrong gradient in silence.
-inline void mutating_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                            torch::jit::Stack* stack) {
-  std::vector<at::Tensor> written;
-  const auto& arguments = op.schema().arguments();
-  const auto values = torch::jit::last(*stack, arguments.size());
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const auto* const alias = arguments[i].alias_info();
-    if (!alias || !alias->isWrite()) continue;
-    for (const at::Tensor& tensor : values[i].toTensorVector()) {
-      TORCH_CHECK(!tensor.requires_grad(), op.schema().name(), ": ", arguments[i].name(),
-                  " must not require a gradient: the op writes it");
-      written.push_back(tensor);
-    }
-  }
-  not_differentiable_kernel(op, keys, stack);
-  for (const at::Tensor& tensor : written) {
-    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-  }
-}
-inline torch::CppFunction mutating() {
-  return torch::CppFunction::makeFromBoxedFunction<&mutating_kernel>();
 }
 
 // A typed handle; keep it in a static, so that the name is looked up once.

@@ -45,6 +45,12 @@ class OpLibrary {
   void autograd(const char* op, Kernel&& kernel) {
     autograd_.impl(op, std::forward<Kernel>(kernel));
   }
+  // Of an op that writes its arguments: `kernel()` is that of autograd, and that of inference mode.
+  template <class Kernel>
+  void in_place(const char* op, Kernel* kernel) {
+    autograd_.impl(op, kernel());
+    in_place_.impl(op, kernel());
+  }
   // Under autocast the op's arguments agree as said.
   void autocast(const char* op, Agreement agreement) {
     register_autocast(op, std::move(agreement));
@@ -64,6 +70,7 @@ class OpLibrary {
   torch::Library cuda_ = library(c10::DispatchKey::CUDA);
   torch::Library meta_ = library(c10::DispatchKey::Meta);
   torch::Library autograd_ = library(c10::DispatchKey::Autograd);
+  torch::Library in_place_ = library(c10::DispatchKey::ADInplaceOrView);
   torch::Library composite_ = library(c10::DispatchKey::CompositeImplicitAutograd);
 };
 

@@ -80,7 +80,7 @@ Tensor occupancy_integrate_(at::TensorList state, const Tensor& points, const Te
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(occupancy_integrate_));
-  ops.autograd("occupancy_integrate_", mutating());
+  ops.in_place("occupancy_integrate_", mutating);
 }
 
 }  // namespace

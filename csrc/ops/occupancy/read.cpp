@@ -137,7 +137,7 @@ std::tuple<Tensor, Tensor, Tensor> occupancy_extract(at::TensorList state, c10::
   const Tensor& beside = state[kTable];
   const Tensor logodds = empty_beside({max_out}, at::kFloat, beside);
   const Tensor indices = empty_beside({max_out, 4}, at::kInt, beside);
-  const Tensor counts = empty_beside({1, int64_t{kOccupancyCounts}}, at::kLong, beside);
+  const Tensor counts = empty_beside({1, int64_t{kStateCounts}}, at::kLong, beside);
   if (!beside.is_meta()) {
     args.max_out = max_out.expect_int();
     args.logodds = logodds.mutable_data_ptr<float>();

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Maps of more than 2^31 voxels."""
+
+import pytest
+import torch
+from large import marks
+
+import torchvox
+
+pytestmark = marks
+
+MAP = {"voxel_size": 1.0, "map_origin": [0.0, 0.0, 0.0]}
+SENSOR = [1.0, -0.5, -2.0, 3.0]
+REGIONS = (1 << 22) + 100  # of 512 voxels: 2.15e9
+
+
+@pytest.fixture
+def state():
+    """Regions 0 to REGIONS - 1 along x and y, all free; the last one holds one occupied voxel."""
+    state = torchvox.occupancy_state(REGIONS + 4, device="cuda")
+    x = torch.arange(REGIONS, device="cuda")
+    bias = 1 << 20
+    keys = bias << 42 | (bias + (x >> 12)) << 21 | (bias + (x & 4095))
+    layers = [
+        torch.zeros(REGIONS, dtype=torch.int32, device="cuda"),
+        torch.full((REGIONS, 512), -100, dtype=torch.int16, device="cuda"),
+        torch.zeros(0, 512, 2, dtype=torch.int32, device="cuda"),
+    ]
+    layers[1][-1, -1] = 700
+    counts = torchvox.occupancy_insert_(state, keys, layers, sensor=SENSOR)
+    assert counts.tolist() == [[REGIONS, REGIONS, 0, REGIONS, REGIONS, 0, 0, 0]]
+    return state
+
+
+# The last voxel of the last region.
+LAST = [8 * ((REGIONS - 1) & 4095) + 7.5, 8 * ((REGIONS - 1) >> 12) + 7.5, 7.5]
+
+
+def test_occupancy_query_and_occupancy_crop_and_occupancy_raycast(state):
+    last = torch.tensor([LAST], dtype=torch.float64, device="cuda")
+    found = torchvox.occupancy_query(state, last, **MAP)
+    assert found.label.tolist() == [1] and found.logodds.tolist() == [700 / 1024]
+    ray = torchvox.occupancy_raycast(state, last, last - torch.tensor([[5.0, 0, 0]]).cuda(), **MAP)
+    assert ray.status.tolist() == [1] and ray.distance.tolist() == [4.5]
+    crop = torchvox.occupancy_crop(
+        state, **MAP, cell_size=[1.0] * 3, point_cloud_range=[0.0, 0.0, 0.0, 8192.0, 8192.0, 33.0]
+    )
+    assert crop.label.numel() > 1 << 31 and int((crop.label == 1).sum()) == 1
+
+
+def test_occupancy_extract_and_occupancy_decay_and_occupancy_remove(state):
+    rows = torchvox.occupancy_extract(state, 10)
+    assert rows.counts.tolist()[0][:2] == [1, 1]
+    assert rows.indices[0].tolist() == [0, *(int(x) for x in LAST[::-1])]
+    assert torchvox.occupancy_extract(state, 1, select="free").counts[0, 1] == REGIONS * 512 - 1
+    decayed = torchvox.occupancy_decay_(state, 1 << 16, 0, 100)
+    assert decayed.counts[0, 0] == REGIONS and decayed.empty.sum() == REGIONS - 1
+    counts = torchvox.occupancy_remove_(state, decayed.empty)
+    assert counts.tolist()[0][:5] == [REGIONS - 1, REGIONS - 1, 0, 0, 1]
+    assert state[4][0, -1] == 700 and int((state[4] != -32768).sum()) == 1
+
+
+def test_occupancy_integrate_adds_regions_behind(state):
+    points = torch.tensor([[-4.5, 0.5, 0.5]], device="cuda")
+    origins = torch.tensor([[-0.5, 0.5, 0.5]], device="cuda")
+    counts = torchvox.occupancy_integrate_(state, points, origins, **MAP, sensor=SENSOR,
+                                           max_touched=100)  # fmt: skip
+    assert counts[0, 8:12].tolist() == [1, 1, REGIONS + 1, 0]
+    assert int((state[4][REGIONS] != -32768).sum()) == 5

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Maps that rays update: bits that depend on no order, capacity, labels by geometry."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchvox
+import torchvox.reference as reference
+
+SIZE, ORIGIN = 0.25, [0.05, 0.0, -0.1]
+SENSOR = [2.197, -0.201, -2.0, 3.511]
+CENTER = torch.tensor([[0.03, -0.02, 0.01]])
+
+
+def room(n: int, seed: int = 0) -> torch.Tensor:
+    """[n, 3] points on the walls of a box of 4 x 3 x 2 m, the sensor inside."""
+    away = torch.randn(n, 3, generator=torch.Generator().manual_seed(seed))
+    walls = torch.tensor([2.01, 1.51, 1.01])
+    return away * (walls / away.abs()).min(1, keepdim=True).values
+
+
+def mapped(points, capacity=2000, state=None, device="cpu", layers=("logodds",), **options):
+    """A state after one call, and its counts."""
+    if state is None:
+        state = torchvox.occupancy_state(capacity, layers=layers, device=device)
+    points, origins = points.to(device), CENTER.to(device)
+    counts = torchvox.occupancy_integrate_(state, points, origins, SIZE, ORIGIN, SENSOR, **options)
+    return state, counts.tolist()[0]
+
+
+def by_key(state) -> dict[int, list]:
+    in_use = int(state[3][1])
+    return {int(k): state[4][s].tolist() for s, k in enumerate(state[1][:in_use].tolist())}
+
+
+def test_a_room_is_occupied_at_its_walls_free_inside_and_unknown_outside(device):
+    state, _ = mapped(room(20_000), device=device)
+    centers = torch.cartesian_prod(*(torch.arange(-20, 20) * 0.25 + o + 0.125 for o in ORIGIN))
+    label = torchvox.occupancy_query(state, centers.to(device), SIZE, ORIGIN).label.cpu()
+    share = (centers.abs() / torch.tensor([2.01, 1.51, 1.01])).max(1).values
+    depth = (torch.tensor([2.01, 1.51, 1.01]) - centers.abs()).min(1).values
+    assert (label[depth > 0.2] == 0).all() and (label[depth < -0.2] == -1).all()
+    assert (label == 1).sum() > 500 and (share[label == 1] > 0.8).all()
+
+
+def test_the_raw_state_depends_on_neither_the_order_of_rays_nor_threads():
+    points = room(3000)
+    threads = torch.get_num_threads()
+    for options in ({}, {"rule": "scan"}, {"layers": ("logodds", "hit_miss")}):
+        first, _ = mapped(points, **options)
+        for count in (1, 2, 8):
+            torch.set_num_threads(count)
+            order = torch.randperm(3000, generator=torch.Generator().manual_seed(count))
+            assert_same_bits(mapped(points[order], **options)[0], first, str(options))
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.gpu
+def test_a_hundred_runs_beside_other_work_give_the_same_state():
+    points = room(20_000)
+    first = [t.cuda() for t in mapped(points)[0]]
+    noise = torch.randn(2000, 2000, device="cuda")
+    side = torch.cuda.Stream()
+    for run in range(100):
+        with torch.cuda.stream(side):
+            noise = noise @ noise.softmax(0)
+        order = torch.randperm(20_000, generator=torch.Generator().manual_seed(run))
+        assert_same_bits(mapped(points[order], device="cuda")[0], first)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    before=st.sampled_from([-32768, *range(-2048, 3600, 77)]),
+    hits=st.integers(0, 5),
+    misses=st.integers(0, 40),
+    seed=st.integers(0, 99),
+)
+def test_one_update_is_the_misses_in_any_order_then_the_hits(before, hits, misses, seed):
+    """Each vote clamped by itself."""
+    units = [reference.occupancy.units_of(x) for x in SENSOR]
+    votes = [units[1]] * misses
+    random.Random(seed).shuffle(votes)
+    logodds = 0 if before == -32768 else before
+    for vote in votes:
+        logodds = max(logodds + vote, units[2])
+    for _ in range(hits):
+        logodds = min(logodds + units[0], units[3])
+    if hits + misses:
+        state = torchvox.occupancy_state(1)
+        key = torch.tensor([(1 << 20) * (1 + (1 << 21) + (1 << 42))])
+        layer = torch.full((1, 512), before, dtype=torch.int16)
+        layers = [torch.zeros(1, dtype=torch.int32), layer, torch.zeros(0, 512, 2).int()]
+        torchvox.occupancy_insert_(state, key, layers, sensor=SENSOR, mode="replace")
+        # Hits end in voxel 0, misses pass it.
+        ends = torch.tensor([[0.5, 0.5, 0.5]] * hits + [[1.5, 0.5, 0.5]] * misses)
+        starts = torch.tensor([[0.4, 0.5, 0.5]])
+        torchvox.occupancy_integrate_(state, ends, starts, 1.0, [0.0] * 3, SENSOR)
+        assert state[4][0, 0] == logodds
+
+
+@pytest.mark.parametrize("n", [65_535, 65_536, (1 << 20) - 1, 1 << 20])
+def test_very_many_rays_through_one_voxel_count_right(n, device):
+    ends = torch.tensor([[1.4, 0.1, 0.1]]).repeat(n, 1)
+    ends[: n // 2] = torch.tensor([0.1, 0.1, 0.1])
+    for layers in (("logodds",), ("logodds", "hit_miss")):
+        state = torchvox.occupancy_state(3, layers=layers, device=device)
+        starts = torch.tensor([[-0.4, 0.1, 0.1]], device=device)
+        torchvox.occupancy_integrate_(
+            state, ends.to(device), starts, 1.0, [0.0] * 3, [0.01, -0.01, -2.0, 3.5]
+        )
+        slots = dict(zip(state[1].tolist(), range(3), strict=True))
+        home = slots[(1 << 20) * (1 + (1 << 21) + (1 << 42))]
+        assert state[4][home, 0] == min(-2048 + 10 * (n // 2), 3584)
+        assert state[4][home, 1] == min(10 * (n - n // 2), 3584)
+        if "hit_miss" in layers:
+            assert state[5][home, 0].tolist() == [n // 2, n - n // 2]
+
+
+def test_a_call_that_does_not_fit_writes_only_that_it_was_refused(device):
+    points = room(2000)
+    whole, counts = mapped(points, device=device)
+    need = counts[8]
+    for capacity, touched, bits in (
+        (need, need, 0), (need - 1, -1, 2), (need, need - 1, 1), (0, -1, 2), (2000, 0, 1)
+    ):  # fmt: skip
+        empty = torchvox.occupancy_state(capacity, device=device)
+        state, found = mapped(points, capacity, max_touched=touched, device=device)
+        assert found[11] == bits, (capacity, touched)
+        if bits:
+            room_for = capacity if touched < 0 else touched
+            assert found[0] == 0 and found[8] == min(need, reference.rays.regions_limit(room_for))
+            assert state[3][3] == 1
+            state[3][3] = 0
+            assert_same_bits(state, empty)
+    small, _ = mapped(points, need - 1, device=device)
+    assert mapped(points[:1], state=small, device=device)[1][11] == 8
+    grown, _ = mapped(points, need, device=device)
+    assert by_key(grown) == by_key(whole)
+
+
+def test_removed_regions_come_back_bit_for_bit(device):
+    """Read, remove and insert are the identity, by key."""
+    layers = ("logodds", "hit_miss")
+    state, _ = mapped(room(3000), layers=layers, device=device)
+    before, in_use = by_key(state), int(state[3][1])
+    mask = torch.rand(2000, generator=torch.Generator().manual_seed(1)).to(device) < 0.5
+    slots = torch.nonzero(mask[:in_use]).flatten()
+    keys, order = state[1][slots].sort()
+    rows = [t[slots[order]] for t in (state[2], state[4], state[5])]
+    torchvox.occupancy_remove_(state, mask)
+    assert by_key(state) == {k: v for k, v in before.items() if k not in set(keys.tolist())}
+    assert torchvox.occupancy_query(state, room(3000).to(device), SIZE, ORIGIN).label.min() == -1
+    counts = torchvox.occupancy_insert_(state, keys, rows, sensor=SENSOR, mode="keep")
+    assert counts[0, 0] == len(keys) and by_key(state) == before
+
+
+def test_groups_of_resident_regions_give_the_map_of_one_call():
+    """Rays over every group of regions by itself, as where a batch is larger than the map."""
+    points = room(2000)
+    whole, counts = mapped(points)
+    keys = torchvox.ray_regions(points, CENTER, SIZE, ORIGIN, 2000).keys[: counts[8]]
+    assert sorted(by_key(whole)) == keys.tolist()
+    parts = {}
+    for group in keys.split(7):
+        state = torchvox.occupancy_state(7)
+        torchvox.occupancy_insert_(state, group, [], sensor=SENSOR)
+        found = mapped(points, state=state, missing="skip", max_touched=2000)[1]
+        assert found[8] == len(group) and found[12] == counts[8] - len(group)
+        parts.update(by_key(state))
+    assert parts == by_key(whole)
+
+
+def test_rays_and_look_ups_agree(device):
+    """A raycast is the walk of ray_voxels with a query of each voxel; a crop with a pose of 90
+    degrees is the volume turned; a sphere of rays has the sphere's volume."""
+    points = room(4000)
+    state, _ = mapped(points, device=device, max_range=1.2)
+    ends, start = (room(200, seed=3) * 1.5).to(device), CENTER.to(device)
+    walk = torchvox.ray_voxels(ends, start, SIZE, ORIGIN, 20_000)
+    centers = (walk.indices[:, [3, 2, 1]] + 0.5) * SIZE + torch.tensor(ORIGIN, device=device)
+    label = torchvox.occupancy_query(state, centers, SIZE, ORIGIN).label
+    cast = torchvox.occupancy_raycast(state, ends, start, SIZE, ORIGIN, stop_unknown=True)
+    for i, (a, b) in enumerate(itertools.pairwise(walk.offsets.tolist())):
+        stops = torch.nonzero(label[a:b] != 0).flatten()
+        row = a + int(stops[0]) if len(stops) else b - 1
+        assert torch.equal(cast.indices[i], walk.indices[row])
+        assert cast.status[i] == ({0: 0, 1: 1, -1: 2}[int(label[row])])
+    cells = {"cell_size": [SIZE] * 3, "point_cloud_range": [-1.95, -2.0, -1.1, 2.05, 2.0, 0.9]}
+    plain = torchvox.occupancy_crop(state, SIZE, [0.05, 0.0, -0.1], **cells).label[0]
+    turn = torch.tensor([[[0.0, -1, 0, 0.05], [1, 0, 0, -0.05], [0, 0, 1, 0]]], device=device)
+    turned = torchvox.occupancy_crop(state, SIZE, ORIGIN, **cells, poses=turn).label[0]
+    assert torch.equal(turned, plain.flip(2).transpose(1, 2))
+    empty = torchvox.occupancy_state(1, device=device)
+    away = torch.nn.functional.normalize(room(2000, seed=5)).to(device)
+    seen = torchvox.occupancy_raycast(empty, away, torch.zeros_like(start), 0.05, [0.0] * 3,
+                                      solid_angle=4 * np.pi / 2000)  # fmt: skip
+    assert abs(float(seen.unseen.sum()) / (4 / 3 * np.pi) - 1) < 0.02
+
+
+def test_two_half_lives_leave_a_quarter(device):
+    state, _ = mapped(room(2000), device=device)
+    before = state[4].clone().long()
+    for _ in range(2):
+        torchvox.occupancy_decay_(state, 32768, 0, -1)
+    seen = before != -32768
+    assert ((state[4].long()[seen] - before[seen] / 4).abs() <= 1).all()
+
+
+def test_a_saved_tensor_that_a_map_changes_makes_backward_raise():
+    state = torchvox.occupancy_state(2000)
+    weights = torch.ones(3000, requires_grad=True)
+    picked = weights[state[2].long()[:5] * 0].sum() + (weights[:2000] * state[2]).sum()
+    mapped(room(50), state=state, stamp=torch.tensor([3], dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        picked.backward()
+    points = room(5)
+    state[4] = state[4].float().requires_grad_()
+    with pytest.raises((NotImplementedError, TypeError), match="occupancy_integrate_"):
+        torch.ops.torchvox.occupancy_integrate_(state, points, CENTER, SIZE, ORIGIN, SENSOR)
+
+
+def test_a_state_of_random_bytes_is_no_danger(device):
+    g = torch.Generator().manual_seed(2)
+    points = room(500)
+    for _ in range(20):
+        state = torchvox.occupancy_state(100, layers=("logodds", "hit_miss"))
+        for tensor in state:
+            flat = tensor.view(-1).view(torch.uint8)
+            flat.copy_(torch.randint(0, 256, flat.shape, generator=g, dtype=torch.uint8))
+        state = [t.to(device) for t in state]
+        mapped(points, state=state, device=device)
+        state[3][3] = 0
+        mapped(points, state=state, device=device)
+        torchvox.occupancy_query(state, points.to(device), SIZE, ORIGIN)
+        torchvox.occupancy_raycast(state, points.to(device), CENTER.to(device), SIZE, ORIGIN)
+        torchvox.occupancy_extract(state, 1000)
+        torchvox.occupancy_decay_(state, 30_000, 1, 5)
+        torchvox.occupancy_remove_(state, torch.rand(100, device=device) < 0.5)
+        keys = torch.arange(50, device=device)
+        torchvox.occupancy_insert_(state, keys, [], sensor=SENSOR)

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Occupancy maps: rays update them, points and rays ask them, regions come and go."""
+
+import functools
+
+import torch
+from torch import Tensor
+
+import torchvox
+import torchvox.reference as reference
+
+from .op_info import INF, NAN, Call, OpInfo, cloud, generator, in_dtypes, refused
+from .rays import CLIP, MAP, MAP_ERRORS, MAX_OUT_ERRORS, RANGE_ERRORS, ray_arguments, sensor
+
+SENSOR = [2.2, -0.2, -2.0, 3.5]
+
+
+@functools.cache
+def some_map(capacity: int, hit_miss: bool) -> list[Tensor]:
+    """Rays of two calls in a map; reference alone, so that no kernel tests itself."""
+    layers = ("logodds", "hit_miss") if hit_miss else ("logodds",)
+    state = torchvox.occupancy_state(capacity, layers=layers)
+    for seed in (11, 12):
+        call = {**ray_arguments(50, seed), **MAP, "max_range": 5.0}
+        reference.occupancy_integrate_(state, **call, sensor=SENSOR, stamp=torch.tensor([seed]))
+    return state
+
+
+def state_of(capacity: int = 60, hit_miss: bool = False) -> list[Tensor]:
+    return [tensor.clone() for tensor in some_map(capacity, hit_miss)]
+
+
+def integrate_call(n: int, seed: int = 0, capacity: int = 200, **options) -> Call:
+    rays = {**ray_arguments(n, seed), **MAP}
+    return {"state": state_of(capacity), **rays, "sensor": SENSOR, "max_range": 6.0, **options}
+
+
+def flagged(*flags: str, **options) -> Call:
+    return integrate_call(60, flags=list(flags), threshold=0.1, **options)
+
+
+def stamp(value: int) -> Tensor:
+    return torch.tensor([value], dtype=torch.int32)
+
+
+def full() -> list[Tensor]:
+    state = state_of()
+    state[3][3] = 1  # an earlier call was refused
+    return state
+
+
+def other(index: int, change) -> callable:
+    """The state with one tensor changed."""
+    return lambda state: [change(t) if i == index else t for i, t in enumerate(state)]
+
+
+STATE_ERRORS = (
+    *refused("state", ValueError, "state must be", lambda s: s[:-1], lambda s: [*s, s[0]]),
+    *refused("state", TypeError, "table of the state must be int32", other(0, Tensor.long)),
+    *refused("state", TypeError, "logodds of the state must be int16", other(4, Tensor.int)),
+    *refused("state", ValueError, "table of the state must be", other(0, lambda t: t[:-1]),
+             other(0, lambda t: t[:2]), other(0, lambda t: t[None])),
+    *refused("state", ValueError, "region_stamp of the state must be", other(2, lambda t: t[1:])),
+    *refused("state", ValueError, "status of the state must be", other(3, lambda t: t[:7])),
+    *refused("state", ValueError, "logodds of the state must be", other(4, lambda t: t[1:]),
+             other(4, lambda t: t[:, :511])),
+    *refused("state", ValueError, "hit_miss of the state must be",
+             other(5, lambda t: t.new_zeros(3, 512, 2))),
+    *refused("state", ValueError, "logodds of the state must be contiguous",
+             other(4, lambda t: t.repeat(1, 2)[:, ::2])),
+)  # fmt: skip
+SENSOR_ERRORS = refused(
+    "sensor", ValueError, "sensor must", [], [0.8, -0.4, -2.0], [-0.1, -0.4, -2.0, 3.5],
+    [0.8, 0.1, -2.0, 3.5], [0.8, -0.4, 1.0, 1.0], [0.8, -0.4, -32.0, 3.5], [NAN, -0.4, -2.0, 3.5],
+)  # fmt: skip
+THRESHOLD_ERRORS = refused("threshold", ValueError, "threshold must be finite", NAN, INF)
+FRAME_ERRORS = tuple(row for row in MAP_ERRORS if row[0] in ("voxel_size", "map_origin"))
+FLAGS = (
+    *("end_as_free", "stop_at_occupied", "exclude_origin", "exclude_sample", "exclude_ray"),
+    *("exclude_unobserved", "exclude_free", "exclude_occupied", "lock_min", "lock_max"),
+)
+
+
+def query_call(n: int, seed: int = 0, **options) -> Call:
+    valid = torch.tensor([n - n // 10])
+    return {"state": state_of(), "points": cloud(n, 4, seed), **MAP, "num_valid": valid, **options}
+
+
+def crop_call(n: int, seed: int = 0, **options) -> Call:
+    poses = torch.eye(4, dtype=torch.float64)[:3].repeat(n, 1, 1)
+    poses[:, :, 3] = torch.randn(n, 3, generator=generator(seed))
+    poses[1::3] = poses[1::3][:, [1, 0, 2]]
+    grid = {"cell_size": [0.5, 0.4, 1.0], "point_cloud_range": [-2.0, -2.0, -1.0, 2.0, 2.0, 1.0]}
+    return {"state": state_of(), **MAP, **grid, "poses": poses, **options}
+
+
+def raycast_call(n: int, seed: int = 0, **options) -> Call:
+    rays = ray_arguments(n, seed)
+    del rays["ray_flags"]
+    return {"state": state_of(), **rays, **MAP, **options}
+
+
+def insert_call(n: int, seed: int = 0, hit_miss: bool = False, **options) -> Call:
+    """Rows of which some keys are in the map, some new, some refused."""
+    state, g = state_of(2 * n + 60, hit_miss), generator(seed)
+    resident = state[1][: int(state[3][1])]
+    keys = torch.cat([resident, torch.randint(0, 2**62, (n,), generator=g)])[::2][:n]
+    keys = torch.cat([keys, torch.randint(0, 2**62, (n - len(keys),), generator=g)]).sort().values
+    keys[3::7] = keys[2::7][: len(keys[3::7])]
+    if n:
+        keys[0] = -5
+    logodds = torch.randint(-3000, 3600, (n, 512), generator=g, dtype=torch.int16)
+    logodds[:, ::3] = -32768
+    counts = torch.randint(0, 9, (n if hit_miss else 0, 512, 2), generator=g, dtype=torch.int32)
+    layers = [torch.arange(n, dtype=torch.int32), logodds, counts]
+    return {"state": state, "keys": keys, "layers": layers, "sensor": SENSOR, **options}
+
+
+def mask_of(n: int, seed: int) -> Tensor:
+    return torch.rand(n, generator=generator(seed)) < 0.4
+
+
+OPS = [
+    OpInfo(
+        "occupancy_integrate_",
+        integrate_call,
+        varying={"points": 0, "origin_index": 0, "ray_flags": 0},
+        mutates=("state",),
+        sample_inputs={
+            **{f"scan, {flag}": lambda flag=flag: flagged(flag, rule="scan") for flag in FLAGS},
+            **{
+                f"{a}, {b}": lambda a=a, b=b: flagged(a, b)
+                for i, a in enumerate(FLAGS)
+                for b in FLAGS[i + 1 :]
+            },
+            "hit and miss": lambda: integrate_call(60, state=state_of(200, True), **CLIP),
+            "stamped": lambda: integrate_call(60, stamp=stamp(12), max_touched=300),
+            "skip missing": lambda: integrate_call(60, missing="skip", max_touched=200),
+            "too many touched": lambda: integrate_call(60, max_touched=20),
+            "far too many touched": lambda: integrate_call(60, max_touched=2),
+            "too many regions": lambda: integrate_call(60, state=state_of(60), max_range=9.0),
+            "skip too many": lambda: integrate_call(60, missing="skip", max_touched=3),
+            "refused before": lambda: integrate_call(60, state=full()),
+            "no room": lambda: integrate_call(40, state=torchvox.occupancy_state(0)),
+            "clipped": lambda: integrate_call(60, **CLIP),
+            **in_dtypes(lambda: integrate_call(60), "points"),
+        },
+        kernels=10,
+        error_inputs=(
+            *STATE_ERRORS,
+            *MAP_ERRORS,
+            *RANGE_ERRORS,
+            *SENSOR_ERRORS,
+            *THRESHOLD_ERRORS,
+            *refused("max_touched", ValueError, "max_touched must be", -2, 1 << 30),
+            *refused("rule", ValueError, "rule must be", "", "octomap"),
+            *refused("missing", ValueError, "missing must be", "", "ignore",
+                     {"missing": "skip", "flags": ["stop_at_occupied"]}),
+            *refused("flags", ValueError, "flags must be of", ["free"]),
+            *refused("stamp", TypeError, "stamp must be int32", torch.zeros(1)),
+            *refused("stamp", ValueError, "stamp must be", torch.zeros(2).int()),
+        ),
+    ),
+    OpInfo(
+        "occupancy_query",
+        query_call,
+        varying={"points": 0},
+        sample_inputs={
+            "filled": lambda: query_call(40, fill=-1.5, threshold=1.0),
+            **in_dtypes(lambda: query_call(60), "points"),
+        },
+        kernels=1,
+        error_inputs=(*STATE_ERRORS, *FRAME_ERRORS, *THRESHOLD_ERRORS,
+                      *(row for row in MAP_ERRORS if row[0] in ("points", "num_valid"))),
+    ),
+    OpInfo(
+        "occupancy_crop",
+        crop_call,
+        varying={"poses": 0},
+        sample_inputs={
+            "in the map's frame": lambda: crop_call(1, poses=None, fill=0.0),
+            "poses in float32": lambda: crop_call(3, poses=torch.eye(4)[None, :3]),
+        },
+        kernels=1,
+        error_inputs=(
+            *STATE_ERRORS, *FRAME_ERRORS, *THRESHOLD_ERRORS,
+            *refused("cell_size", ValueError, "voxel_size must be", [], [0.0, 1.0, 1.0]),
+            *refused("point_cloud_range", ValueError, "point_cloud_range must", [], [0.0] * 6),
+            *refused("poses", TypeError, "poses must be float", Tensor.int),
+            *refused("poses", ValueError, r"poses must be \[B, 3, 4\]", lambda t: t[0],
+                     lambda t: t[..., :3]),
+        ),
+    ),
+    OpInfo(
+        "occupancy_raycast",
+        raycast_call,
+        varying={"points": 0, "origin_index": 0},
+        sample_inputs={
+            "stopped by the unknown": lambda: raycast_call(60, stop_unknown=True, threshold=1.0),
+            "of a solid angle": lambda: raycast_call(60, solid_angle=0.01),
+            "one origin": lambda: raycast_call(40, origins=sensor(), origin_index=None),
+            **in_dtypes(lambda: raycast_call(60), "points"),
+        },
+        kernels=1,
+        error_inputs=(
+            *STATE_ERRORS, *THRESHOLD_ERRORS,
+            *(row for row in MAP_ERRORS if row[0] != "ray_flags"),
+            *refused("solid_angle", ValueError, "solid_angle must be", -0.1, NAN, INF),
+        ),
+    ),
+    OpInfo(
+        "occupancy_extract",
+        lambda n, seed: {"state": state_of(), "max_out": n},
+        varying={},
+        sample_inputs={
+            "free": lambda: {"state": state_of(), "max_out": 2000, "select": "free"},
+            "observed": lambda: {"state": state_of(), "max_out": 9000, "select": "observed"},
+            "threshold": lambda: {"state": state_of(), "max_out": 900, "threshold": 2.0},
+        },
+        kernels=7,
+        error_inputs=(
+            *STATE_ERRORS, *THRESHOLD_ERRORS, *MAX_OUT_ERRORS,
+            *refused("select", ValueError, "select must be", "", "all"),
+        ),
+    ),
+    OpInfo(
+        "occupancy_decay_",
+        lambda n, seed: {"state": state_of(), "factor": 50_000, "step": 3, "forget": 120,
+                         "mask": mask_of(60, seed)},
+        varying={},
+        mutates=("state",),
+        sample_inputs={
+            "all": lambda: {"state": state_of(90, True), "factor": 60_000, "step": 0, "forget": 0},
+            "to nothing": lambda: {"state": state_of(), "factor": 0, "step": 0, "forget": -1},
+            "forget": lambda: {"state": state_of(90, True), "factor": 0, "step": 0, "forget": 0},
+        },
+        kernels=2,
+        error_inputs=(
+            *STATE_ERRORS,
+            *refused("factor", ValueError, "factor must be", -1, 65537),
+            *refused("step", ValueError, "step must be", -1),
+            *refused("mask", TypeError, "mask must be bool", Tensor.int),
+            *refused("mask", ValueError, "mask must be", lambda t: t[1:], lambda t: t[None]),
+        ),
+    ),
+    OpInfo(
+        "occupancy_remove_",
+        lambda n, seed: {"state": state_of(), "mask": mask_of(60, seed)},
+        varying={},
+        mutates=("state",),
+        sample_inputs={
+            "all": lambda: {"state": state_of(90, True), "mask": torch.ones(90).bool()},
+            "none": lambda: {"state": state_of(90, True), "mask": torch.zeros(90).bool()},
+        },
+        kernels=4,
+        error_inputs=(
+            *STATE_ERRORS,
+            *refused("mask", TypeError, "mask must be bool", Tensor.int),
+            *refused("mask", ValueError, "mask must be", lambda t: t[1:], lambda t: t[None]),
+        ),
+    ),
+    OpInfo(
+        "occupancy_insert_",
+        insert_call,
+        varying={"keys": 0},
+        mutates=("state",),
+        sample_inputs={
+            **{mode: lambda mode=mode: insert_call(30, 0, True, mode=mode)
+               for mode in ("add", "replace", "keep")},
+            "keys alone": lambda: insert_call(30, layers=[]),
+            "some rows": lambda: insert_call(30, num_valid=torch.tensor([11])),
+            "no room": lambda: insert_call(90, state=state_of()),
+        },
+        kernels=5,
+        error_inputs=(
+            *STATE_ERRORS, *SENSOR_ERRORS,
+            *refused("keys", TypeError, "keys must be int64", Tensor.int),
+            *refused("keys", ValueError, r"keys must be \[K\]", lambda t: t[None]),
+            *refused("layers", ValueError, "layers must be", lambda t: t[:2]),
+            *refused("layers", TypeError, "logodds of layers must be", other(1, Tensor.int)),
+            *refused("layers", ValueError, "of layers must have K rows", other(1, lambda t: t[1:]),
+                     other(2, lambda t: t.new_zeros(5, 512, 2))),
+            *refused("mode", ValueError, "mode must be", "", "max"),
+            *refused("num_valid", ValueError, "num_valid must be", torch.zeros(2).int()),
+        ),
+    ),
+]  # fmt: skip
