@@ -40,6 +40,7 @@ from op_infos.op_info import (  # noqa: F401 (the tests take everything from her
     generator,
     gradients,
     is_tensor_list,
+    laid_out,
     leaves,
     map_tensors,
     on,

@@ -131,7 +131,7 @@ std::vector<std::string> make_schemas() {
       // occupancy: empty [C] bool, counts [1, 8] int64
       "occupancy_decay_(Tensor(a!)[] state, int factor, int step, int forget, *, Tensor? mask=None) -> (Tensor empty, Tensor counts)",
       "occupancy_remove_(Tensor(a!)[] state, Tensor mask) -> Tensor",
-      "occupancy_insert_(Tensor(a!)[] state, Tensor keys, Tensor[] layers, *, float[] sensor, str mode=\"add\", Tensor? num_valid=None) -> Tensor",
+      "occupancy_insert_(Tensor(a!)[] state, Tensor keys, Tensor[] layers, *, float[] sensor, str merge=\"add\", Tensor? num_valid=None) -> Tensor",
   };
   // clang-format on
   // What their gradients need besides: point_slot [N], arg [C, F] or [0]; mean [V, 3], arg [V, O]

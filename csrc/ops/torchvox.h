@@ -542,10 +542,10 @@ inline at::Tensor occupancy_remove_(at::TensorList state, const at::Tensor& mask
 // counts [1, 8] int64
 inline at::Tensor occupancy_insert_(at::TensorList state, const at::Tensor& keys,
                                     at::TensorList layers, at::ArrayRef<double> sensor,
-                                    std::string_view mode = "add",
+                                    std::string_view merge = "add",
                                     const OptionalTensor& num_valid = {}) {
   static const auto op = detail::op<decltype(occupancy_insert_)>("torchvox::occupancy_insert_");
-  return op.call(state, keys, layers, sensor, mode, num_valid);
+  return op.call(state, keys, layers, sensor, merge, num_valid);
 }
 
 }  // namespace torchvox

@@ -4,7 +4,7 @@
 import pytest
 import torch
 from layouts import strided
-from samples import OPS, copies, each_op, map_tensors, on, run, sample_inputs, with_gradients
+from samples import OPS, copies, each_op, laid_out, on, run, sample_inputs, with_gradients
 from torch.library import opcheck
 from torch.testing._internal.optests.generate_tests import DEFAULT_TEST_UTILS
 
@@ -16,7 +16,10 @@ def every_call():
     """Each case with all of opcheck's utilities, and with those of one call where that is slow. An
     op that has gradients is traced with them."""
     for op in OPS:
-        cases = {**sample_inputs(op), "strided": lambda op=op: strided_call(op)}
+        cases = {
+            **sample_inputs(op),
+            "strided": lambda op=op: laid_out(op, op.call(40, 0), strided),
+        }
         for name, make in cases.items():
             for gradients in (False, True) if op.gradients else (False,):
                 fast = name in TRACED and gradients == bool(op.gradients)
@@ -25,12 +28,6 @@ def every_call():
                 yield pytest.param(op, make, gradients, DEFAULT_TEST_UTILS, marks=marks, id=case)
                 if not fast and not gradients:
                     yield pytest.param(op, make, False, OF_ONE_CALL, id=f"{case}-untraced")
-
-
-def strided_call(op):
-    """What an op writes must be contiguous."""
-    call = op.call(40, 0)
-    return {**map_tensors(call, strided), **copies(op, call)}
 
 
 def check(op, call, utilities) -> None:

@@ -97,7 +97,7 @@ def test_one_update_is_the_misses_in_any_order_then_the_hits(before, hits, misse
         key = torch.tensor([(1 << 20) * (1 + (1 << 21) + (1 << 42))])
         layer = torch.full((1, 512), before, dtype=torch.int16)
         layers = [torch.zeros(1, dtype=torch.int32), layer, torch.zeros(0, 512, 2).int()]
-        torchvox.occupancy_insert_(state, key, layers, sensor=SENSOR, mode="replace")
+        torchvox.occupancy_insert_(state, key, layers, sensor=SENSOR, merge="replace")
         # Hits end in voxel 0, misses pass it.
         ends = torch.tensor([[0.5, 0.5, 0.5]] * hits + [[1.5, 0.5, 0.5]] * misses)
         starts = torch.tensor([[0.4, 0.5, 0.5]])
@@ -157,7 +157,7 @@ def test_removed_regions_come_back_bit_for_bit(device):
     torchvox.occupancy_remove_(state, mask)
     assert by_key(state) == {k: v for k, v in before.items() if k not in set(keys.tolist())}
     assert torchvox.occupancy_query(state, room(3000).to(device), SIZE, ORIGIN).label.min() == -1
-    counts = torchvox.occupancy_insert_(state, keys, rows, sensor=SENSOR, mode="keep")
+    counts = torchvox.occupancy_insert_(state, keys, rows, sensor=SENSOR, merge="keep")
     assert counts[0, 0] == len(keys) and by_key(state) == before
 
 
@@ -245,3 +245,14 @@ def test_a_state_of_random_bytes_is_no_danger(device):
         torchvox.occupancy_remove_(state, torch.rand(100, device=device) < 0.5)
         keys = torch.arange(50, device=device)
         torchvox.occupancy_insert_(state, keys, [], sensor=SENSOR)
+
+
+def test_a_state_that_is_strided_or_overlaps_is_refused_by_name(device):
+    state = torchvox.occupancy_state(8, device=device)
+    wide = state[4].repeat(1, 2)[:, ::2]
+    with pytest.raises(ValueError, match="logodds of the state must be contiguous"):
+        mapped(room(5), state=[*state[:4], wide, state[5]], device=device)
+    memory = torch.zeros(16, dtype=torch.int64, device=device)
+    with pytest.raises(ValueError, match="status of the state must share no memory"):
+        mapped(room(5), state=[state[0], memory[:8], state[2], memory[7:15], *state[4:]],
+               device=device)  # fmt: skip

@@ -66,8 +66,6 @@ STATE_ERRORS = (
              other(4, lambda t: t[:, :511])),
     *refused("state", ValueError, "hit_miss of the state must be",
              other(5, lambda t: t.new_zeros(3, 512, 2))),
-    *refused("state", ValueError, "logodds of the state must be contiguous",
-             other(4, lambda t: t.repeat(1, 2)[:, ::2])),
 )  # fmt: skip
 SENSOR_ERRORS = refused(
     "sensor", ValueError, "sensor must", [], [0.8, -0.4, -2.0], [-0.1, -0.4, -2.0, 3.5],
@@ -100,7 +98,7 @@ def raycast_call(n: int, seed: int = 0, **options) -> Call:
     return {"state": state_of(), **rays, **MAP, **options}
 
 
-def insert_call(n: int, seed: int = 0, hit_miss: bool = False, **options) -> Call:
+def insert_call(n: int, seed: int = 0, hit_miss: bool = True, **options) -> Call:
     """Rows of which some keys are in the map, some new, some refused."""
     state, g = state_of(2 * n + 60, hit_miss), generator(seed)
     resident = state[1][: int(state[3][1])]
@@ -126,6 +124,7 @@ OPS = [
         integrate_call,
         varying={"points": 0, "origin_index": 0, "ray_flags": 0},
         mutates=("state",),
+        contiguous=("state",),
         sample_inputs={
             **{f"scan, {flag}": lambda flag=flag: flagged(flag, rule="scan") for flag in FLAGS},
             **{
@@ -165,6 +164,7 @@ OPS = [
         "occupancy_query",
         query_call,
         varying={"points": 0},
+        contiguous=("state",),
         sample_inputs={
             "filled": lambda: query_call(40, fill=-1.5, threshold=1.0),
             **in_dtypes(lambda: query_call(60), "points"),
@@ -177,6 +177,7 @@ OPS = [
         "occupancy_crop",
         crop_call,
         varying={"poses": 0},
+        contiguous=("state",),
         sample_inputs={
             "in the map's frame": lambda: crop_call(1, poses=None, fill=0.0),
             "poses in float32": lambda: crop_call(3, poses=torch.eye(4)[None, :3]),
@@ -195,6 +196,7 @@ OPS = [
         "occupancy_raycast",
         raycast_call,
         varying={"points": 0, "origin_index": 0},
+        contiguous=("state",),
         sample_inputs={
             "stopped by the unknown": lambda: raycast_call(60, stop_unknown=True, threshold=1.0),
             "of a solid angle": lambda: raycast_call(60, solid_angle=0.01),
@@ -210,8 +212,9 @@ OPS = [
     ),
     OpInfo(
         "occupancy_extract",
-        lambda n, seed: {"state": state_of(), "max_out": n},
+        lambda n, seed: {"state": state_of(), "max_out": 300},
         varying={},
+        contiguous=("state",),
         sample_inputs={
             "free": lambda: {"state": state_of(), "max_out": 2000, "select": "free"},
             "observed": lambda: {"state": state_of(), "max_out": 9000, "select": "observed"},
@@ -229,6 +232,7 @@ OPS = [
                          "mask": mask_of(60, seed)},
         varying={},
         mutates=("state",),
+        contiguous=("state",),
         sample_inputs={
             "all": lambda: {"state": state_of(90, True), "factor": 60_000, "step": 0, "forget": 0},
             "to nothing": lambda: {"state": state_of(), "factor": 0, "step": 0, "forget": -1},
@@ -248,6 +252,7 @@ OPS = [
         lambda n, seed: {"state": state_of(), "mask": mask_of(60, seed)},
         varying={},
         mutates=("state",),
+        contiguous=("state",),
         sample_inputs={
             "all": lambda: {"state": state_of(90, True), "mask": torch.ones(90).bool()},
             "none": lambda: {"state": state_of(90, True), "mask": torch.zeros(90).bool()},
@@ -264,12 +269,14 @@ OPS = [
         insert_call,
         varying={"keys": 0},
         mutates=("state",),
+        contiguous=("state",),
         sample_inputs={
-            **{mode: lambda mode=mode: insert_call(30, 0, True, mode=mode)
-               for mode in ("add", "replace", "keep")},
+            **{merge: lambda merge=merge: insert_call(30, merge=merge)
+               for merge in ("add", "replace", "keep")},
             "keys alone": lambda: insert_call(30, layers=[]),
             "some rows": lambda: insert_call(30, num_valid=torch.tensor([11])),
-            "no room": lambda: insert_call(90, state=state_of()),
+            "without counts": lambda: insert_call(30, hit_miss=False),
+            "no room": lambda: insert_call(90, state=state_of(60, True)),
         },
         kernels=5,
         error_inputs=(
@@ -279,8 +286,8 @@ OPS = [
             *refused("layers", ValueError, "layers must be", lambda t: t[:2]),
             *refused("layers", TypeError, "logodds of layers must be", other(1, Tensor.int)),
             *refused("layers", ValueError, "of layers must have K rows", other(1, lambda t: t[1:]),
-                     other(2, lambda t: t.new_zeros(5, 512, 2))),
-            *refused("mode", ValueError, "mode must be", "", "max"),
+                     other(2, lambda t: t[1:])),
+            *refused("merge", ValueError, "merge must be", "", "max"),
             *refused("num_valid", ValueError, "num_valid must be", torch.zeros(2).int()),
         ),
     ),

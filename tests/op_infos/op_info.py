@@ -40,6 +40,7 @@ class OpInfo:
     # depend on the order in which threads write.
     coupled_inputs: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()  # arguments that it writes, lists of tensors
+    contiguous: tuple[str, ...] = ()  # arguments that must be contiguous
     inference: bool = False  # an input that requires a gradient is an error
     supports_gradgrad: bool = False  # has a second derivative; without, asking for one is an error
     error_inputs: tuple[tuple, ...] = ()  # the fields of an ErrorInput each
@@ -79,7 +80,7 @@ def run(op: OpInfo, call: Call) -> tuple:
 
 def copies(op: OpInfo, call: Call) -> Call:
     """Contiguous copies of the arguments that the op writes."""
-    return {k: [copy_of(t) for t in call[k]] for k in op.mutates}
+    return {k: [copy_of(t) for t in call[k]] for k in op.mutates if k in call}
 
 
 def copy_of(tensor: Tensor) -> Tensor:
@@ -99,6 +100,13 @@ def map_tensors(call: Call, change: Callable[[Tensor], Tensor]) -> Call:
         return change(value) if isinstance(value, Tensor) else value
 
     return {k: changed(v) for k, v in call.items()}
+
+
+def laid_out(op: OpInfo, call: Call, layout: Callable[[Tensor], Tensor]) -> Call:
+    """The tensors of the call that need not be contiguous, in another layout."""
+    return map_tensors({k: v for k, v in call.items() if k not in op.contiguous}, layout) | {
+        k: call[k] for k in op.contiguous
+    }
 
 
 def on(device: str, call: Call) -> Call:

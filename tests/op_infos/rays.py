@@ -47,7 +47,7 @@ CLIP = {"point_cloud_range": RANGE, "min_range": 0.5, "max_range": 4.0}
 
 
 def map_call(n: int, seed: int = 0, **options) -> Call:
-    return {**ray_arguments(n, seed), **MAP, "max_out": 40 * n, **options}
+    return {**ray_arguments(n, seed), **MAP, "max_out": 3000, **options}
 
 
 def visibility_call(n: int, seed: int = 0, **options) -> Call:

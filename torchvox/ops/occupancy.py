@@ -344,7 +344,7 @@ def occupancy_insert_(
     layers: List[Tensor],
     *,
     sensor: List[float],
-    mode: str = "add",
+    merge: str = "add",
     num_valid: Optional[Tensor] = None,
 ) -> Tensor:
     """Regions enter the map, all of them or none. Writes `state`.
@@ -354,8 +354,8 @@ def occupancy_insert_(
     layers: (region_stamp [K] int32, logodds [K, 512] int16, hit_miss [K, 512, 2] int32, of 0 rows
         where the state's has none), or none: regions that are new start unobserved.
     sensor: (hit, miss, clamp_min, clamp_max) in log-odds, within 31.9.
-    mode: of regions that exist. "add": log-odds add up and are clamped, counts add up, the stamp is
-        the larger one; "replace" and "keep". New regions are copied, with "add" clamped too.
+    merge: of regions that exist. "add": log-odds add up and are clamped, counts add up, the stamp
+        is the larger one; "replace" and "keep". New regions are copied, with "add" clamped too.
     num_valid: one int32 or int64, rows that count.
 
     Returns counts [1, 8] int64: regions changed, rows given, rows refused for their keys, regions
@@ -365,5 +365,5 @@ def occupancy_insert_(
     Raises ValueError (shapes, strides, numbers, words) and TypeError (dtypes).
     """
     return torch.ops.torchvox.occupancy_insert_(
-        state, keys, layers, sensor=sensor, mode=mode, num_valid=num_valid
+        state, keys, layers, sensor=sensor, merge=merge, num_valid=num_valid
     )

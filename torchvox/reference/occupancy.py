@@ -353,7 +353,7 @@ def occupancy_remove_(state, mask) -> Tensor:
     return counts
 
 
-def occupancy_insert_(state, keys, layers, *, sensor, mode="add", num_valid=None) -> Tensor:
+def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=None) -> Tensor:
     _, region_key, stamps, status, logodds, hit_miss = state
     valid = len(keys) if num_valid is None else min(max(int(num_valid), 0), len(keys))
     clamp_min, clamp_max = units_of(sensor[2]), units_of(sensor[3])
@@ -373,12 +373,12 @@ def occupancy_insert_(state, keys, layers, *, sensor, mode="add", num_valid=None
         slots[key], region_key[slot] = slot, key
     enter_slots(state, in_use, len(slots))
     status[IN_USE] = counts[0, 4] = len(slots)
-    merges = len(layers) > 0 and mode != "keep"
+    merges = len(layers) > 0 and merge != "keep"
     counts[0, 0] = len(rows) if merges else len(new)
     bound = clamp_max if counts[0, 0] else 0
     for row, key in rows if layers else []:
-        slot, copies = slots[key], key in new or mode == "replace"
-        if not copies and mode == "keep":
+        slot, copies = slots[key], key in new or merge == "replace"
+        if not copies and merge == "keep":
             continue
         given = layers[0][row]
         stamps[slot] = given if copies else torch.maximum(stamps[slot], given)
@@ -386,7 +386,7 @@ def occupancy_insert_(state, keys, layers, *, sensor, mode="add", num_valid=None
             old = UNOBSERVED if copies else int(logodds[slot, i])
             if value == UNOBSERVED:
                 value = old
-            elif mode == "add":
+            elif merge == "add":
                 value += 0 if old == UNOBSERVED else old
                 value = min(max(value, clamp_min), clamp_max)
             else:

@@ -12,12 +12,12 @@ namespace {
 
 using at::Tensor;
 
-InsertMode parse_mode(const char* op, std::string_view mode) {
-  check_value(mode == "add" || mode == "replace" || mode == "keep", op,
-              "mode must be 'add', 'replace' or 'keep'", "'", mode, "'");
-  return mode == "add" ? InsertMode::kAdd
-      : mode == "keep" ? InsertMode::kKeep
-                       : InsertMode::kReplace;
+InsertMode parse_mode(const char* op, std::string_view merge) {
+  check_value(merge == "add" || merge == "replace" || merge == "keep", op,
+              "merge must be 'add', 'replace' or 'keep'", "'", merge, "'");
+  return merge == "add" ? InsertMode::kAdd
+      : merge == "keep" ? InsertMode::kKeep
+                        : InsertMode::kReplace;
 }
 
 // What `layers` has one tensor of each: rows as the state has them.
@@ -54,7 +54,7 @@ T* read_only(const Tensor& tensor) {
 }
 
 Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::TensorList layers_in,
-                         c10::ArrayRef<double> sensor, std::string_view mode,
+                         c10::ArrayRef<double> sensor, std::string_view merge,
                          const OptionalTensor& num_valid_in) {
   const char* op = "occupancy_insert_";
   InsertArgs args;
@@ -66,7 +66,7 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
               keys_in.sym_size(0));
   check_layers(op, state, keys_in, layers_in);
   args.sensor = parse_sensor(op, sensor);
-  args.mode = parse_mode(op, mode);
+  args.mode = parse_mode(op, merge);
   if (num_valid_in) {
     check_integers(op, "num_valid", *num_valid_in);
     check_device(op, "num_valid", *num_valid_in, "the state", state[0]);
