@@ -46,15 +46,15 @@ def mix(key: int) -> int:
 
 def place_keys(keys: set[int], size: int) -> list[int]:
     """Keys in the order of a table with linear probing in which the lower of two keys stays."""
-    table: list[int | None] = [None] * size
+    table = [-1] * size
     for key in keys:
         at = mix(key) % size
-        while table[at] is not None:
+        while table[at] >= 0:
             if key < table[at]:
                 table[at], key = key, table[at]
             at = (at + 1) % size
         table[at] = key
-    return [key for key in table if key is not None]
+    return [key for key in table if key >= 0]
 
 
 def enter_slots(state: list[Tensor], first: int, end: int) -> None:
@@ -77,7 +77,7 @@ def units_of(logodds: float) -> int:
     return int(math.copysign(math.floor(abs(logodds) * 1024 + 0.5), logodds))
 
 
-def in_region(voxel: tuple[int, int, int]) -> int:
+def in_region(voxel: tuple[int, ...]) -> int:
     x, y, z = (v % 8 for v in voxel)
     return z * 64 + y * 8 + x
 
@@ -212,11 +212,10 @@ def lookup(state, places, shape, voxel_size, map_origin, threshold, fill) -> tup
     slots = slots_of(state)
     logodds, label = [], []
     for p in places:
-        units = None
-        if p is not None and np.isfinite(p).all():
-            units = map_units(p, voxel_size, map_origin)
+        known = p is not None and np.isfinite(p).all()
+        units = map_units(p, voxel_size, map_origin) if known else []
         found = UNOBSERVED
-        if units is not None:
+        if units:
             voxel = tuple(u // UNIT for u in units)
             slot = slots.get(region_key(voxel))
             found = UNOBSERVED if slot is None else int(state[4][slot, in_region(voxel)])
@@ -239,15 +238,15 @@ def occupancy_query(state, points, voxel_size, map_origin, *, num_valid=None, th
 
 def occupancy_crop(state, voxel_size, map_origin, cell_size, point_cloud_range, *, poses=None,
                    threshold=0.0, fill=None) -> tuple[Tensor, Tensor]:  # fmt: skip
-    lo, hi, size = (np.float32(v) for v in (point_cloud_range[:3], point_cloud_range[3:],
-                                            cell_size))  # fmt: skip
+    bounds = (point_cloud_range[:3], point_cloud_range[3:], cell_size)
+    lo, hi, size = (np.array(v, np.float32) for v in bounds)
     nx, ny, nz = (math.floor(float(c) + 0.5) for c in (hi - lo) / size)
     matrices = [None] if poses is None else rows_of(poses).astype(np.float64)
     lo, size = lo.astype(np.float64), size.astype(np.float64)
     places = []
     for pose in matrices:
         for cell in np.ndindex(nz, ny, nx):
-            p = lo + (np.float64(cell[::-1]) + 0.5) * size
+            p = lo + (np.array(cell[::-1], np.float64) + 0.5) * size
             if pose is not None:
                 with np.errstate(all="ignore"):
                     p = np.array([r[0] * p[0] + r[1] * p[1] + r[2] * p[2] + r[3] for r in pose])

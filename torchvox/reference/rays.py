@@ -19,7 +19,7 @@ NOT_FINITE, FILTERED, OUTSIDE = 2, 3, 4  # columns of counts
 
 
 class Visit(NamedTuple):
-    voxel: tuple[int, int, int]  # x, y, z
+    voxel: tuple[int, ...]  # x, y, z
     enter: float  # fractions of the ray
     leave: float
     first: bool  # of the whole ray
@@ -64,13 +64,14 @@ def rows_of(tensor: Tensor) -> np.ndarray:
     return (tensor if wide else tensor.float()).numpy()
 
 
-def map_units(p: np.ndarray, size: float, origin: list[float]) -> list[int] | None:
+def map_units(p: np.ndarray, size: float, origin: list[float]) -> list[int]:
+    """Empty beyond all voxels."""
     units = []
     for x, o in zip(p, origin, strict=True):
         with np.errstate(over="ignore"):
             q = (np.float64(x) - np.float64(o)) / np.float64(size) * np.float64(UNIT)
         if not -(2.0**39) <= q < 2.0**39:
-            return None
+            return []
         units.append(math.floor(q))
     return units
 
@@ -116,7 +117,7 @@ def map_rays(points, origins, voxel_size, map_origin, origin_index=None, num_val
                 continue
             truncated, p = True, o + (p - o) * (np.float64(max_range) / length)
         start, end = map_units(o, voxel_size, map_origin), map_units(p, voxel_size, map_origin)
-        far = not np.isfinite(length) or start is None or end is None
+        far = not (np.isfinite(length) and start and end)
         if far or any(abs(b - a) >= 2**31 for a, b in zip(start, end, strict=True)):
             rays.append(MapRay(OUTSIDE))
             continue
@@ -142,7 +143,7 @@ def left_out(rays: list[MapRay], columns: int = 8) -> Tensor:
     return counts
 
 
-def region_key(voxel: tuple[int, int, int]) -> int:
+def region_key(voxel: tuple[int, ...]) -> int:
     x, y, z = (v // 8 + (1 << 20) for v in voxel)
     return z << 42 | y << 21 | x
 
@@ -211,8 +212,8 @@ def ray_visibility(points: Tensor, origins: Tensor, voxel_size: list[float],
                    blockers=None) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     n = len(points)
     offsets = [0, n] if batch_offsets is None else [min(max(int(o), 0), n) for o in batch_offsets]
-    lo, hi, size = (np.float32(v) for v in (point_cloud_range[:3], point_cloud_range[3:],
-                                            voxel_size))  # fmt: skip
+    grid = (point_cloud_range[:3], point_cloud_range[3:], voxel_size)
+    lo, hi, size = (np.array(v, np.float32) for v in grid)
     # Half away from zero, of positive numbers.
     cells = [math.floor(Fraction(float(c)) + Fraction(1, 2)) for c in (hi - lo) / size]
     samples = len(offsets) - 1
@@ -222,11 +223,11 @@ def ray_visibility(points: Tensor, origins: Tensor, voxel_size: list[float],
     counts = torch.zeros(samples + 1, 8, dtype=torch.int32)
     ends, starts = rows_of(points)[:, :3], rows_of(origins).astype(np.float64)
 
-    def units(p: np.ndarray) -> list[int] | None:
-        """In the type of p."""
+    def units(p: np.ndarray) -> list[int]:
+        """In the type of p; empty where that is too far."""
         with np.errstate(over="ignore"):
             q = (p - lo.astype(p.dtype)) / size.astype(p.dtype)
-        return [math.floor(x * UNIT) for x in q] if (np.abs(q) <= 2.0**22).all() else None
+        return [math.floor(x * UNIT) for x in q] if (np.abs(q) <= 2.0**22).all() else []
 
     def see(i: int, sample: int) -> int:
         flags = 0 if ray_flags is None else int(ray_flags[i])
@@ -236,7 +237,7 @@ def ray_visibility(points: Tensor, origins: Tensor, voxel_size: list[float],
         if not (np.isfinite(starts[row]).all() and np.isfinite(ends[i]).all()):
             return 7
         start, end = units(starts[row]), units(ends[i])
-        far = start is None or end is None
+        far = not (start and end)
         if far or any(abs(b - a) >= 2**31 for a, b in zip(start, end, strict=True)):
             return 6
         for visit in walk(start, end):
