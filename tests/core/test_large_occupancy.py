@@ -43,7 +43,7 @@ def test_occupancy_query_and_occupancy_crop_and_occupancy_raycast(state):
     ray = torchvox.occupancy_raycast(state, last, last - torch.tensor([[5.0, 0, 0]]).cuda(), **MAP)
     assert ray.status.tolist() == [1] and ray.distance.tolist() == [4.5]
     crop = torchvox.occupancy_crop(
-        state, **MAP, cell_size=[1.0] * 3, point_cloud_range=[0.0, 0.0, 0.0, 8192.0, 8192.0, 33.0]
+        state, **MAP, cell_size=[1.0] * 3, point_cloud_range=[0.0, 8.0, 0.0, 8192.0, 8200.0, 33.0]
     )
     assert crop.label.numel() > 1 << 31 and int((crop.label == 1).sum()) == 1
 

@@ -220,7 +220,7 @@ OPS = [
             "observed": lambda: {"state": state_of(), "max_out": 9000, "select": "observed"},
             "threshold": lambda: {"state": state_of(), "max_out": 900, "threshold": 2.0},
         },
-        kernels=7,
+        kernels=6,
         error_inputs=(
             *STATE_ERRORS, *THRESHOLD_ERRORS, *MAX_OUT_ERRORS,
             *refused("select", ValueError, "select must be", "", "all"),
@@ -257,7 +257,7 @@ OPS = [
             "all": lambda: {"state": state_of(90, True), "mask": torch.ones(90).bool()},
             "none": lambda: {"state": state_of(90, True), "mask": torch.zeros(90).bool()},
         },
-        kernels=4,
+        kernels=5,
         error_inputs=(
             *STATE_ERRORS,
             *refused("mask", TypeError, "mask must be bool", Tensor.int),
@@ -278,7 +278,7 @@ OPS = [
             "without counts": lambda: insert_call(30, hit_miss=False),
             "no room": lambda: insert_call(90, state=state_of(60, True)),
         },
-        kernels=5,
+        kernels=6,
         error_inputs=(
             *STATE_ERRORS, *SENSOR_ERRORS,
             *refused("keys", TypeError, "keys must be int64", Tensor.int),
