@@ -14,6 +14,7 @@ _library.load()
 
 from torchvox import nn, ops  # noqa: E402
 from torchvox.graphs import GraphRunner  # noqa: E402
+from torchvox.nn.rays import visibility_channels  # noqa: E402
 from torchvox.ops import *  # noqa: E402, F403
 
 __version__: str = _library.BUILD_INFO["version"]
@@ -43,5 +44,6 @@ __all__ = [
     "models",  # noqa: F405
     "nn",
     "ops",
+    "visibility_channels",
     *ops.__all__,
 ]

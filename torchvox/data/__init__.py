@@ -2,14 +2,17 @@
 """Clouds to work with: generated street scans, shapes and rooms, and batches of clouds."""
 
 from torchvox.data.collate import collate_points
+from torchvox.data.drive import DriveScan, generate_drive
 from torchvox.data.rooms import Rooms, generate_rooms
 from torchvox.data.scene import generate_scan
 from torchvox.data.shapes import Shapes, generate_shapes
 
 __all__ = [
+    "DriveScan",
     "Rooms",
     "Shapes",
     "collate_points",
+    "generate_drive",
     "generate_rooms",
     "generate_scan",
     "generate_shapes",

@@ -136,8 +136,8 @@ def cast_rays(
 ) -> np.ndarray:
     """Scan the things. Returns [N, 4] float32: x, y, z in the sensor frame, intensity 0..1."""
     sensor_rays = lidar.rays(rng)
-    tilt = _tilt(*SLOPE)
-    rays = sensor_rays @ tilt.T
+    slope = tilt(*SLOPE)
+    rays = sensor_rays @ slope.T
     origin = np.array([0.0, 0.0, lidar.height])
 
     seen = distance, cosine, reflectance = _ground(rays, origin, ground_reflectance)
@@ -151,7 +151,7 @@ def cast_rays(
     return cloud.swapaxes(0, 1)[returned.T].astype(np.float32)  # in firing order
 
 
-def _tilt(along: float, across: float) -> np.ndarray:
+def tilt(along: float, across: float) -> np.ndarray:
     """Rotation [3, 3] from the sensor frame to the world frame for small slopes."""
     x = np.array([1.0, 0.0, along])
     x /= np.linalg.norm(x)

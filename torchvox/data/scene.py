@@ -8,7 +8,7 @@ left, z up, the ground at z = 0 and the sensor above the origin.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,13 @@ SIGN = 1.0  # reflectance from which a surface is retro-reflecting
 ASPHALT, PAVING, STEEL, BARK, CLOTHES, LAWN = 0.15, 0.28, 0.40, 0.22, 0.35, 0.42
 LEAVES = {"reflectance": 0.45, "porosity": 0.45, "roughness": 0.45}
 GLASS = {"reflectance": 0.08, "porosity": 0.55}
+
+
+@dataclass(frozen=True)
+class Vehicle(Box):
+    """The body of a car, van or bus; `top`: z of the highest part of the vehicle."""
+
+    top: float = 0.0
 
 
 def generate_scan(seed: int = 0, azimuths: int = 1750) -> PointCloud:
@@ -53,7 +60,7 @@ def crossroads(rng: np.random.Generator) -> list[Primitive]:
             arm += [] if open_side else _houses(rng, side)
         if number == PARK:
             arm += _park(rng)
-        world += [_turn(thing, heading) for thing in arm]
+        world += [moved(thing, heading, *JUNCTION) for thing in arm]
     return world
 
 
@@ -73,14 +80,13 @@ def ground_reflectance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(painted, 0.72, worn)
 
 
-def _turn(thing: Primitive, heading: float) -> Primitive:
-    """Carry a thing from the frame of the arm with this heading into the world."""
+def moved(thing: Primitive, heading: float, x: float, y: float) -> Primitive:
+    """A thing of a frame at (x, y) with this heading, as the frame around it sees it."""
     c, s = np.cos(heading), np.sin(heading)
-    turned_xy = np.array([c * thing.x - s * thing.y, s * thing.x + c * thing.y])
-    x, y = JUNCTION + turned_xy
+    at = {"x": c * thing.x - s * thing.y + x, "y": s * thing.x + c * thing.y + y}
     if isinstance(thing, Box):
-        return replace(thing, x=x, y=y, heading=thing.heading + heading)
-    return replace(thing, x=x, y=y)
+        return replace(thing, heading=thing.heading + heading, **at)
+    return replace(thing, **at)
 
 
 def _kerbside(rng: np.random.Generator, side: int) -> list[Primitive]:
@@ -103,7 +109,7 @@ def _kerbside(rng: np.random.Generator, side: int) -> list[Primitive]:
         if rng.random() < 0.45:
             v = side * (KERB - 1.3 + rng.uniform(-0.12, 0.12))
             heading = (np.pi if side > 0 else 0) + rng.normal(0, 0.02)
-            things += _car(rng, u + rng.uniform(-0.5, 0.5), v, heading, van=rng.random() < 0.12)
+            things += car(rng, u + rng.uniform(-0.5, 0.5), v, heading, van=rng.random() < 0.12)
     for u in rng.uniform(13, 55, 7):
         things.append(_pedestrian(rng, u, side * rng.uniform(KERB + 1.3, FRONT - 0.4)))
     return things
@@ -156,31 +162,31 @@ def _traffic(rng: np.random.Generator) -> list[Primitive]:
         u = 23.0 + rng.uniform(0, 10)
         while u < 80:
             if rng.random() < 0.12:
-                things.append(Box(u + 3, v, 0.3, 5.8, 1.27, 2.8, heading, reflectance=0.5))
+                bus = (u + 3, v, 0.3, 5.8, 1.27, 2.8, heading)
+                things.append(Vehicle(*bus, reflectance=0.5, top=3.1))
                 u += 8
             else:
                 turn = heading + rng.normal(0, 0.03)
-                things += _car(rng, u, v + rng.normal(0, 0.15), turn, van=rng.random() < 0.1)
+                things += car(rng, u, v + rng.normal(0, 0.15), turn, van=rng.random() < 0.1)
             u += rng.uniform(9, 26)
     return things
 
 
-def _car(
-    rng: np.random.Generator, u: float, v: float, heading: float, van: bool
-) -> list[Primitive]:
+def car(rng: np.random.Generator, u: float, v: float, heading: float, van: bool) -> list[Primitive]:
     """A body, a glass cabin under a roof, and a retro-reflecting plate at each end."""
     length, width = rng.uniform(1.95, 2.35), rng.uniform(0.84, 0.93)  # half of each
     paint = rng.uniform(0.10, 0.65)
     forward = np.array([np.cos(heading), np.sin(heading)])
     things: list[Primitive]
     if van:
-        things = [Box(u, v, 0.25, length + 0.5, width + 0.1, 1.95, heading, reflectance=paint)]
+        body = (u, v, 0.25, length + 0.5, width + 0.1, 1.95, heading)
+        things = [Vehicle(*body, reflectance=paint, top=2.2)]
         length += 0.5
     else:
         cu, cv = (u, v) - 0.25 * forward
         half, narrow = 0.5 * length, 0.88 * width
         things = [
-            Box(u, v, 0.22, length, width, 0.68, heading, reflectance=paint),
+            Vehicle(u, v, 0.22, length, width, 0.68, heading, reflectance=paint, top=1.5),
             Box(cu, cv, 0.90, half, narrow, 0.55, heading, **GLASS),
             Box(cu, cv, 1.45, 0.8 * half, narrow, 0.05, heading, reflectance=paint),
         ]

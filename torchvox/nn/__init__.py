@@ -4,6 +4,7 @@
 from torchvox.nn.bev import BEVMaxHeight
 from torchvox.nn.feature_propagation import FeaturePropagation
 from torchvox.nn.pillars import PillarFeatureNet
+from torchvox.nn.rays import RayVisibility
 from torchvox.nn.sampling import FurthestPointSample
 from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import SharedMLP
@@ -14,6 +15,7 @@ __all__ = [
     "FeaturePropagation",
     "FurthestPointSample",
     "PillarFeatureNet",
+    "RayVisibility",
     "SetAbstraction",
     "SharedMLP",
     "Voxelize",
