@@ -100,7 +100,7 @@ def raycast_call(n: int, seed: int = 0, **options) -> Call:
 
 def insert_call(n: int, seed: int = 0, hit_miss: bool = True, **options) -> Call:
     """Rows of which some keys are in the map, some new, some refused."""
-    state, g = state_of(2 * n + 60, hit_miss), generator(seed)
+    state, g = state_of(260, hit_miss), generator(seed)
     resident = state[1][: int(state[3][1])]
     keys = torch.cat([resident, torch.randint(0, 2**62, (n,), generator=g)])[::2][:n]
     keys = torch.cat([keys, torch.randint(0, 2**62, (n - len(keys),), generator=g)]).sort().values
@@ -267,7 +267,7 @@ OPS = [
     OpInfo(
         "occupancy_insert_",
         insert_call,
-        varying={"keys": 0},
+        varying={"keys": 0, "layers": 0},
         mutates=("state",),
         contiguous=("state",),
         sample_inputs={
