@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from samples import copies, each_differentiable_op, each_op, leaves, on, run, with_gradients
+from samples import each_differentiable_op, each_op, fresh, leaves, on, run, with_gradients
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -25,7 +25,7 @@ def work_on_the_gpu(call) -> list[str]:
 @each_op
 def test_a_call_takes_its_fixed_number_of_kernels(op):
     call = on("cuda", op.call(POINTS, 0))
-    call = {**call, **copies(op, call)}  # once: a copy is no work of the op
+    call = fresh(op, call)  # once: a copy is no work of the op
     seen = work_on_the_gpu(lambda: op.overload(**call))
     assert len(seen) == op.kernels, f"{len(seen)} kernels and memsets: {seen}"
 

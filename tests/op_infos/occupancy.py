@@ -126,12 +126,9 @@ OPS = [
         mutates=("state",),
         contiguous=("state",),
         sample_inputs={
-            **{f"scan, {flag}": lambda flag=flag: flagged(flag, rule="scan") for flag in FLAGS},
-            **{
-                f"{a}, {b}": lambda a=a, b=b: flagged(a, b)
-                for i, a in enumerate(FLAGS)
-                for b in FLAGS[i + 1 :]
-            },
+            "scan": lambda: flagged("exclude_sample", rule="scan"),
+            "stopped": lambda: flagged("end_as_free", "stop_at_occupied", "exclude_unobserved"),
+            "locked": lambda: flagged("lock_min", "lock_max", "exclude_origin"),
             "hit and miss": lambda: integrate_call(60, state=state_of(200, True), **CLIP),
             "stamped": lambda: integrate_call(60, stamp=stamp(12), max_touched=300),
             "skip missing": lambda: integrate_call(60, missing="skip", max_touched=200),
@@ -285,7 +282,7 @@ OPS = [
             *refused("keys", ValueError, r"keys must be \[K\]", lambda t: t[None]),
             *refused("layers", ValueError, "layers must be", lambda t: t[:2]),
             *refused("layers", TypeError, "logodds of layers must be", other(1, Tensor.int)),
-            *refused("layers", ValueError, "of layers must have K rows", other(1, lambda t: t[1:]),
+            *refused("layers", ValueError, "of layers must be", other(1, lambda t: t[1:]),
                      other(2, lambda t: t[1:])),
             *refused("merge", ValueError, "merge must be", "", "max"),
             *refused("num_valid", ValueError, "num_valid must be", torch.zeros(2).int()),

@@ -72,15 +72,15 @@ class OpInfo:
 def run(op: OpInfo, call: Call) -> tuple:
     """All outputs of the registered op, as a tuple; behind them what it wrote, in copies of the
     arguments."""
-    call = {**call, **copies(op, call)}
+    call = fresh(op, call)
     out = op.overload(**call)
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
     return (*outs, *(tensor for name in op.mutates for tensor in call[name]))
 
 
-def copies(op: OpInfo, call: Call) -> Call:
-    """Contiguous copies of the arguments that the op writes."""
-    return {k: [copy_of(t) for t in call[k]] for k in op.mutates if k in call}
+def fresh(op: OpInfo, call: Call) -> Call:
+    """The call with contiguous copies of the arguments that the op writes."""
+    return call | {k: [copy_of(t) for t in call[k]] for k in op.mutates if k in call}
 
 
 def copy_of(tensor: Tensor) -> Tensor:

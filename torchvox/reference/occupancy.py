@@ -113,8 +113,17 @@ def excluded(before: int, flags: list[str], threshold: float, sensor: list[int])
     )
 
 
-def votes(ray, flags: list[str], before, threshold: float):
-    """(voxel, 1 for a hit or 0 for a miss) of a ray; before(voxel): log-odds before the call."""
+def until_stop(ray, flags: list[str], before, threshold: float) -> list:
+    """The visits that count; before(voxel): log-odds before the call."""
+    for i, visit in enumerate(ray.visits):
+        stops = "stop_at_occupied" in flags and not visit.last
+        if stops and is_occupied(before(visit.voxel), threshold):
+            return list(ray.visits[: i + 1])
+    return list(ray.visits)
+
+
+def votes(ray, flags: list[str]):
+    """(voxel, 1 for a hit or 0 for a miss) of a ray."""
     cut = ray.truncated or bool(ray.flags & NO_HIT)
     hit_only = bool(ray.flags & HIT_ONLY)
     for visit in ray.visits:
@@ -129,8 +138,6 @@ def votes(ray, flags: list[str], before, threshold: float):
             spared = "exclude_origin" in flags or bool(ray.flags & SECONDARY)
         if not spared:
             yield visit.voxel, 0
-        if "stop_at_occupied" in flags and is_occupied(before(visit.voxel), threshold):
-            return
 
 
 def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor, max_touched=-1, *,
@@ -151,10 +158,17 @@ def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor,
     if status[REFUSED]:
         row[11] = 8
         return counts
-    slots = slots_of(state)
-    touched = {region_key(v.voxel) for ray in walked for v in ray.visits}
+    slots, old = slots_of(state), logodds.clone()
+
+    def before(voxel) -> int:
+        slot = resident.get(region_key(voxel))
+        return UNOBSERVED if slot is None else int(old[slot, in_region(voxel)])
+
+    resident = dict(slots)
     row[5] = sum(ray.truncated for ray in walked)
     row[6] = sum(len(ray.visits) for ray in walked)
+    walked = [ray._replace(visits=until_stop(ray, flags, before, threshold)) for ray in walked]
+    touched = {region_key(v.voxel) for ray in walked for v in ray.visits}
     room = capacity if max_touched < 0 else max_touched
     limit = regions_limit(room)
     new: list[int] = []
@@ -184,13 +198,8 @@ def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor,
             stamps[slots[key]] = max(int(stamps[slots[key]]), int(stamp))
     units = [units_of(x) for x in sensor]
     tally: dict[tuple[int, int], list[int]] = {}
-    old = logodds.clone()
-
-    def before(voxel) -> int:
-        return int(old[slots[region_key(voxel)], in_region(voxel)])
-
     for ray in walked:
-        for voxel, hit in votes(ray, flags, before, threshold):
+        for voxel, hit in votes(ray, flags):
             if region_key(voxel) in slots:
                 place = (slots[region_key(voxel)], in_region(voxel))
                 tally.setdefault(place, [0, 0])[1 - hit] += 1
@@ -383,13 +392,11 @@ def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=Non
         stamps[slot] = given if copies else torch.maximum(stamps[slot], given)
         for i, value in enumerate(layers[1][row].tolist()):
             old = UNOBSERVED if copies else int(logodds[slot, i])
-            if value == UNOBSERVED:
-                value = old
-            elif merge == "add":
-                value += 0 if old == UNOBSERVED else old
-                value = min(max(value, clamp_min), clamp_max)
-            else:
+            if merge != "add":
                 bound = max(bound, value)
+            elif value != UNOBSERVED or old != UNOBSERVED:
+                value = sum(x for x in (value, old) if x != UNOBSERVED)
+                value = min(max(value, clamp_min), clamp_max)
             logodds[slot, i] = value
         if len(hit_miss):
             both = layers[2][row].long() + (0 if copies else hit_miss[slot].long())

@@ -15,13 +15,6 @@ namespace torchvox {
 struct Lanes {
   int lane = 0, count = 1;
 
-  TORCHVOX_HD bool any(bool x) const {
-#ifdef __CUDA_ARCH__
-    return __any_sync(kFullWarp, x);
-#else
-    return x;
-#endif
-  }
   TORCHVOX_HD int32_t max(int32_t x) const {
 #ifdef __CUDA_ARCH__
     return warp_max(x);
@@ -29,15 +22,11 @@ struct Lanes {
     return x;
 #endif
   }
+  TORCHVOX_HD bool any(bool x) const { return max(x) != 0; }
 };
 
-// kRow(args, i, lanes) of every i below `count`.
-template <auto kRow, class Args>
-void for_each_row(const ParallelFor& parallel_for, const Args& args, int64_t count,
-                  int64_t per_task) {
-  for_each_index(parallel_for, count, per_task, [&](int64_t i) { kRow(args, i, Lanes{}); });
-}
 #ifdef __CUDACC__
+// kRow(args, i, lanes) of every i below `count`.
 template <auto kRow, int kThreads, class Args>
 __global__ void __launch_bounds__(kThreads)
     rows_kernel(const __grid_constant__ Args args, int64_t count) {

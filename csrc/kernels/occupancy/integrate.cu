@@ -18,17 +18,10 @@ constexpr int kPositions = 8;  // of a thread of `number`
 constexpr int kTile = kScanThreads * kPositions;
 
 __device__ void add_in_block(int64_t value, int64_t* count) {
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(kFullWarp, value, distance);
-  }
   __shared__ int64_t sums[32];
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) value += sums[warp];
-    add_count(count, value);
-  }
-  __syncthreads();
+  int64_t total = 0;
+  block_prefix(value, sums, &total);
+  if (threadIdx.x == 0) add_count(count, total);
 }
 
 __global__ void __launch_bounds__(kRayThreads)

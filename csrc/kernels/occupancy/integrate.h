@@ -41,7 +41,6 @@ enum IntegrateCount {
   kRegionsInUse,
   kOverflowBits,
   kRegionsSkipped,
-  kSampleRowsNew,
   kIntegrateCounts = 16
 };
 // Beside kTooManyRegions.
@@ -113,6 +112,27 @@ struct IntegrateWork {
 
 // ---- touch --------------------------------------------------------------------------------------
 
+// The regions of the visits that count, which with kStopAtOccupied end where the ray is stopped.
+template <class Visit>
+TORCHVOX_HD void for_each_touched(const OccupancyIntegrateArgs& args, const Ray& ray,
+                                  const RayPart& part, const Visit& visit) {
+  if (!args.has(kStopAtOccupied)) return for_each_region(ray, part, visit);
+  if (part.visits == 0) return;
+  RayWalk<kUnitShift> walk(ray.line, part);
+  for (int64_t region = -1, slot = -1;; walk.step()) {
+    const int64_t key = region_key_of_voxel(walk.cell);
+    if (key != region) {
+      region = key;
+      slot = args.state.find(key);
+      visit(key);
+    }
+    if (walk.left == 0) return;
+    if (slot < 0) continue;
+    const int64_t voxel = slot * kRegionVoxels + voxel_in_region(walk.cell);
+    if (is_occupied(args.state.logodds[voxel], args.threshold)) return;
+  }
+}
+
 struct TouchedRay {
   RayStatus status = kRayPadding;
   int64_t visits = 0;
@@ -126,7 +146,7 @@ TORCHVOX_HD TouchedRay touch(const OccupancyIntegrateArgs& args, const RegionSet
   const RayPart part = args.rays.part(ray);
   touched.visits = part.visits;
   touched.truncated = ray.truncated;
-  for_each_region(ray, part, [&](int64_t key) { set.insert(key); });
+  for_each_touched(args, ray, part, [&](int64_t key) { set.insert(key); });
   return touched;
 }
 

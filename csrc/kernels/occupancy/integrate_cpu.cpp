@@ -80,6 +80,7 @@ void run_cpu(const OccupancyIntegrateArgs& args, void* memory, const ParallelFor
   std::fill_n(args.counts, int{kIntegrateCounts}, 0);
   touch_regions(args, work, parallel_for);
   number_regions(args, work);
+  if (work.plan->goes < 0) return;
   if (args.threads > 1) {
     args.narrow() ? integrate<true, uint32_t>(args, work, parallel_for)
                   : integrate<true, uint64_t>(args, work, parallel_for);

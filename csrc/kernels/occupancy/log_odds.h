@@ -38,10 +38,11 @@ TORCHVOX_HD int16_t update_logodds(int16_t before, int64_t hits, int64_t misses,
 }
 
 // As many misses, or hits, of a voxel in one call are as good as any larger number, whatever its
-// log-odds are between -32767 and `highest`.
+// log-odds are between -32767 and `highest`, which is read from a state and may be anything.
 TORCHVOX_HD int64_t enough_misses(const Sensor& sensor, int64_t highest, bool scan) {
   if (scan || sensor.miss == 0) return 1;
-  return raised((raised(highest, 0) - sensor.clamp_min - sensor.miss - 1) / -sensor.miss, 1);
+  const int64_t most = clamp_index(highest, 0, INT16_MAX);
+  return raised((most - sensor.clamp_min - sensor.miss - 1) / -sensor.miss, 1);
 }
 TORCHVOX_HD int64_t enough_hits(const Sensor& sensor, bool scan) {
   if (scan || sensor.hit == 0) return 1;

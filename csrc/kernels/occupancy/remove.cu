@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <thrust/iterator/counting_iterator.h>
-#include <thrust/iterator/transform_iterator.h>
+//
+// occupancy_remove_ on the GPU: CUB sums the regions that leave, a thread a slot lists the holes, a
+// warp a region moves it, a thread a region enters it into the table.
 #include <cub/device/device_scan.cuh>
 
 #include "csrc/kernels/occupancy/remove.h"
@@ -8,15 +9,9 @@
 namespace torchvox {
 namespace {
 
-struct Leaves {
-  RemoveArgs args;
-  __host__ __device__ int32_t operator()(int64_t slot) const { return args.leaves(slot); }
-};
-cudaError_t sum_leaving(void* storage, size_t& bytes, const Removal& removal, cudaStream_t stream) {
-  const auto leaves =
-      thrust::make_transform_iterator(thrust::make_counting_iterator(int64_t{0}), Leaves{removal});
-  return cub::DeviceScan::InclusiveSum(storage, bytes, leaves, removal.leaving,
-                                       removal.state.capacity, stream);
+cudaError_t sum_leaving(void* storage, size_t& bytes, const Removal& work, cudaStream_t stream) {
+  return cub::DeviceScan::InclusiveSum(storage, bytes, work.leaving, work.leaving,
+                                       work.state.capacity, stream);
 }
 
 }  // namespace
@@ -30,17 +25,16 @@ int64_t workspace_bytes_cuda(const RemoveArgs& args, const Target&) {
 
 cudaError_t launch(const RemoveArgs& args, void* memory, const CudaContext& context) {
   Workspace workspace(memory);
-  const Removal removal(args, workspace);
+  const Removal work(args, workspace);
+  void* const storage = static_cast<char*>(memory) + workspace.bytes();
   const int64_t capacity = args.state.capacity;
   size_t bytes = 0;
-  sum_leaving(nullptr, bytes, removal, nullptr);
-  if (capacity > 0) {
-    TORCHVOX_CUDA_CHECK(sum_leaving(static_cast<char*>(memory) + workspace.bytes(), bytes, removal,
-                                    context.stream));
-  }
-  TORCHVOX_CUDA_CHECK(launch_elements<list_hole>(removal, args.state.table_size, context));
-  TORCHVOX_CUDA_CHECK(launch_rows<vacate_region>(removal, capacity, context));
-  return launch_elements<enter_region>(removal, capacity + 1, context);
+  sum_leaving(nullptr, bytes, work, nullptr);
+  TORCHVOX_CUDA_CHECK(launch_elements<mark_leaving>(work, args.state.table_size, context));
+  if (capacity > 0) TORCHVOX_CUDA_CHECK(sum_leaving(storage, bytes, work, context.stream));
+  TORCHVOX_CUDA_CHECK(launch_elements<list_hole>(work, capacity + 1, context));
+  TORCHVOX_CUDA_CHECK(launch_rows<vacate_region>(work, capacity, context));
+  return launch_elements<enter_region>(work, capacity + 1, context);
 }
 
 }  // namespace torchvox

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// occupancy_remove_ on the CPU: regions in tasks.
+#include <numeric>
+
 #include "csrc/kernels/occupancy/remove.h"
 
 namespace torchvox {
@@ -8,16 +12,15 @@ int64_t workspace_bytes_cpu(const RemoveArgs& args) { return carved_bytes<Remova
 void run_cpu(const RemoveArgs& args, void* memory, const ParallelFor& parallel_for) {
   Workspace workspace(memory);
   const Removal removal(args, workspace);
-  const OccupancyState& state = args.state;
-  for (int64_t slot = 0; slot < state.capacity; ++slot) {
-    removal.leaving[slot] = static_cast<int32_t>(removal.leaving_below(slot)) + args.leaves(slot);
-  }
-  const int64_t per_task = 64 * kRegionsPerTask;
-  for_each_index(parallel_for, state.table_size, per_task,
-                 [&](int64_t i) { list_hole(removal, i); });
-  for_each_row<vacate_region>(parallel_for, removal, state.capacity, kRegionsPerTask);
-  for_each_index(parallel_for, state.capacity + 1, per_task,
-                 [&](int64_t i) { enter_region(removal, i); });
+  const int64_t capacity = args.state.capacity;
+  const auto each = [&](int64_t count, const auto& step) {
+    for_each_index(parallel_for, count, kRegionsPerTask, [&](int64_t i) { step(removal, i); });
+  };
+  each(args.state.table_size, mark_leaving);
+  std::partial_sum(removal.leaving, removal.leaving + capacity, removal.leaving);
+  each(capacity + 1, list_hole);
+  each(capacity, [](const Removal& work, int64_t slot) { vacate_region(work, slot, Lanes{}); });
+  each(capacity + 1, enter_region);
 }
 
 }  // namespace torchvox

@@ -32,42 +32,25 @@ enum StateCount {
 inline constexpr int kTooManyRegions = 2;  // a bit of kOverflow
 inline constexpr int64_t kRegionsPerTask = 16;  // on the host
 
-// What a state has a row of for each region: any bytes, in pieces of 16 where they can be.
-struct __attribute__((may_alias)) StateBytes2 {
-  uint16_t bits;
-  static TORCHVOX_HD StateBytes2 filled(uint16_t bits) { return {bits}; }
-};
-struct __attribute__((may_alias, aligned(16))) StateBytes16 {
-  uint64_t bits[2];
-  static TORCHVOX_HD StateBytes16 filled(uint16_t bits) {
-    return {{bits * 0x1000100010001u, bits * 0x1000100010001u}};
-  }
-};
+// What a state has a row of for each region.
 struct StateLayer {
+  struct __attribute__((may_alias)) Bytes {  // of any type
+    uint16_t bits;
+  };
   void* rows;  // null: the layer is off
   int64_t row_bytes;
   uint16_t fill;  // of every two bytes of a row of no region
 
-  // Moves row `from` to row `to`, which may be none (-1), and leaves the fill there.
+  // Moves row `from` to row `to`, unless that is -1, and leaves the fill.
   TORCHVOX_HD void vacate(int64_t from, int64_t to, Lanes lanes) const {
-    const bool wide = row_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(rows) % 16 == 0;
-    if (wide) return vacate_as<StateBytes16>(from, to, lanes);
-    vacate_as<StateBytes2>(from, to, lanes);
-  }
-
- private:
-  template <class Bytes>
-  TORCHVOX_HD void vacate_as(int64_t from, int64_t to, Lanes lanes) const {
-    const int64_t per_row = row_bytes / static_cast<int64_t>(sizeof(Bytes));
-    Bytes* const source = static_cast<Bytes*>(rows) + from * per_row;
-    Bytes* const target = static_cast<Bytes*>(rows) + to * per_row;
+    Bytes* const bytes = static_cast<Bytes*>(rows);
+    const int64_t per_row = bytes ? row_bytes / 2 : 0;
     for (int64_t i = lanes.lane; i < per_row; i += lanes.count) {
-      if (to >= 0) target[i] = source[i];
-      source[i] = Bytes::filled(fill);
+      if (to >= 0) bytes[to * per_row + i] = bytes[from * per_row + i];
+      bytes[from * per_row + i].bits = fill;
     }
   }
 };
-inline constexpr int kStateLayers = 4;
 
 struct OccupancyState {
   uint32_t* table = nullptr;  // [table_size] slots, kNoSlot where there is none
@@ -81,18 +64,12 @@ struct OccupancyState {
 
   TORCHVOX_HD int64_t slots_in_use() const { return clamp_index(status[kSlotsInUse], 0, capacity); }
 
-  TORCHVOX_HD StateLayer layer(int i) const {
-    switch (i) {
-      case 0: return {region_key, 8, 0xffff};
-      case 1: return {region_stamp, 4, 0};
-      case 2: return {logodds, 2 * kRegionVoxels, static_cast<uint16_t>(kUnobserved)};
-      default: return {hit_miss, 8 * kRegionVoxels, 0};
-    }
-  }
   TORCHVOX_HD void vacate(int64_t from, int64_t to, Lanes lanes) const {
-    for (int i = 0; i < kStateLayers; ++i) {
-      if (layer(i).rows) layer(i).vacate(from, to, lanes);
-    }
+    const StateLayer layers[] = {{region_key, 8, 0xffff},
+                                 {region_stamp, 4, 0},
+                                 {logodds, 2 * kRegionVoxels, 0x8000},
+                                 {hit_miss, 8 * kRegionVoxels, 0}};
+    for (const StateLayer& layer : layers) layer.vacate(from, to, lanes);
   }
   // A voxel that nothing is known of any more, in all layers.
   TORCHVOX_HD void forget(int64_t voxel) const {

@@ -90,20 +90,6 @@ struct RayLine {
     return place;
   }
 
-  // The place at the fraction part / parts of the way: each crossing before it is done, and one at
-  // it too.
-  TORCHVOX_HD RayPlace at_part(int part, int parts) const {
-    if (part == 0) return start();
-    if (part == parts) return end();
-    RayPlace place;
-    for (int axis = 0; axis < 3; ++axis) {
-      const int64_t rest = part * length(axis) - parts * to_face(axis);
-      const int64_t done = floor_div(rest, kUnits * parts) + 1;
-      place.done[axis] = static_cast<int32_t>(clamp(done, crossings(axis)));
-    }
-    return place;
-  }
-
   // The part of the walk that lies in a box. What is inside is one piece: it begins with the last
   // crossing that enters the box on an axis and ends before the first one that leaves it.
   TORCHVOX_HD RayPart clip(const VoxelBox& box) const {

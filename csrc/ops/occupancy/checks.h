@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
-#include <vector>
 
 #include "csrc/kernels/occupancy/state.h"
 #include "csrc/ops/core/checks.h"
@@ -17,91 +16,88 @@ struct StateTensor {
   const char* name;
   at::ScalarType type;
   const char* type_name;
+  int dims;  // of [rows, 512, 2], as far as it goes
   const char* shape;
 };
 // In the order of enum StatePart.
 inline constexpr StateTensor kStateTensors[kStateParts] = {
-    {"table", at::kInt, "int32", "[H], a power of two of 2 C or more"},
-    {"region_key", at::kLong, "int64", "[C]"},
-    {"region_stamp", at::kInt, "int32", "[C]"},
-    {"status", at::kLong, "int64", "[8]"},
-    {"logodds", at::kShort, "int16", "[C, 512]"},
-    {"hit_miss", at::kInt, "int32", "[C, 512, 2], or of 0 rows"},
+    {"table", at::kInt, "int32", 1, "[H], a power of two of 2 C or more"},
+    {"region_key", at::kLong, "int64", 1, "[C]"},
+    {"region_stamp", at::kInt, "int32", 1, "a row a region, [..]"},
+    {"status", at::kLong, "int64", 1, "[8]"},
+    {"logodds", at::kShort, "int16", 2, "a row a region, [.., 512]"},
+    {"hit_miss", at::kInt, "int32", 3, "a row a region or none, [.., 512, 2]"},
 };
 
-// Whether no byte belongs to both; of tensors without memory nothing is known.
-inline bool are_apart(const at::Tensor& a, const at::Tensor& b) {
-  if (a.is_meta() || b.is_meta() || a.numel() == 0 || b.numel() == 0) return true;
-  const auto* const first = static_cast<const char*>(a.const_data_ptr());
-  const auto* const second = static_cast<const char*>(b.const_data_ptr());
-  return first + a.nbytes() <= second || second + b.nbytes() <= first;
-}
-// Of an argument that is contiguous.
-inline void check_apart(const char* op, const char* name, const at::Tensor& tensor,
-                        at::TensorList state) {
-  for (int k = 0; k < kStateParts; ++k) {
-    check_value(are_apart(tensor, state[k]), op, {name, " must share no memory with the state"},
-                "that of ", kStateTensors[k].name);
+// Part `k` of `list` beside the state, with so many rows.
+inline void check_part(const char* op, int k, const at::Tensor& tensor, const char* list,
+                       const at::Tensor& state, const c10::SymInt& rows) {
+  const auto& [name, type, type_name, dims, shape] = kStateTensors[k];
+  check_given(op, name, tensor);
+  check_type(tensor.scalar_type() == type, op, {name, " of ", list, " must be ", type_name},
+             tensor.scalar_type());
+  check_device(op, name, tensor, "the state", state);
+  const Rule rule{name, " of ", list, " must be ", shape};
+  check_value(tensor.dim() == dims, op, rule, tensor.sym_sizes());
+  for (int axis = 0; axis < dims; ++axis) {
+    const c10::SymInt size = axis == 0 ? rows : axis == 1 ? kRegionVoxels : 2;
+    check_size(tensor.sym_size(axis).sym_eq(size), op, rule, tensor.sym_sizes());
   }
 }
 
-// Pointers are null, and C and H those that are known, on meta tensors.
+// That contiguous tensors share no byte; of those without memory nothing is known.
+inline void check_apart(const char* op, const char* name, const at::Tensor& tensor,
+                        const char* other_name, const at::Tensor& other) {
+  if (tensor.is_meta() || other.is_meta() || tensor.numel() == 0 || other.numel() == 0) return;
+  const auto* const a = static_cast<const char*>(tensor.const_data_ptr());
+  const auto* const b = static_cast<const char*>(other.const_data_ptr());
+  check_value(a + tensor.nbytes() <= b || b + other.nbytes() <= a, op,
+              {name, " must share no memory with ", other_name, " of the state"}, "an overlap");
+}
+inline void check_apart(const char* op, const char* name, const at::Tensor& tensor,
+                        at::TensorList state) {
+  for (int k = 0; k < kStateParts; ++k) {
+    check_apart(op, name, tensor, kStateTensors[k].name, state[k]);
+  }
+}
+
+// On meta tensors pointers are null, and sizes those that are known.
 inline OccupancyState parse_state(const char* op, at::TensorList state) {
   check_value(state.size() == kStateParts, op,
               "state must be (table, region_key, region_stamp, status, logodds, hit_miss)",
               state.size(), " tensors");
-  for (int k = 0; k < kStateParts; ++k) {
-    const auto& [name, type, type_name, shape] = kStateTensors[k];
-    check_given(op, "state", state[k]);
-    check_type(state[k].scalar_type() == type, op, {name, " of the state must be ", type_name},
-               state[k].scalar_type());
-    check_device(op, name, state[k], "the state's table", state[0]);
-  }
-  const auto check_shape = [&](int k, auto... sizes) {
-    const at::Tensor& tensor = state[k];
-    const Rule rule{kStateTensors[k].name, " of the state must be ", kStateTensors[k].shape};
-    check_value(tensor.dim() == sizeof...(sizes), op, rule, tensor.sym_sizes());
-    int axis = 0;
-    (check_size(tensor.sym_size(axis++).sym_eq(sizes), op, rule, tensor.sym_sizes()), ...);
+  const auto rows = [&](int k) {
+    return state[k].defined() && state[k].dim() > 0 ? state[k].sym_size(0) : c10::SymInt(0);
   };
-  const c10::SymInt capacity = state[kRegionKey].dim() == 1 ? state[kRegionKey].sym_size(0) : 0;
-  const c10::SymInt table_size = state[kTable].dim() == 1 ? state[kTable].sym_size(0) : 0;
-  const at::Tensor& hit_miss = state[kHitMiss];
-  const bool counts_hits = hit_miss.dim() != 3 || hit_miss.sym_size(0) != 0;
-  check_shape(kRegionKey, capacity);
-  check_shape(kRegionStamp, capacity);
-  check_shape(kStatus, c10::SymInt(kStatusWords));
-  check_shape(kLogOdds, capacity, c10::SymInt(kRegionVoxels));
-  check_shape(kHitMiss, counts_hits ? capacity : c10::SymInt(0), c10::SymInt(kRegionVoxels),
-              c10::SymInt(2));
-  check_shape(kTable, table_size);
-  check_below(capacity, int64_t{kNoSlot}, op, "region_key of the state must have C < 2^31 - 1 rows",
+  const c10::SymInt capacity = rows(kRegionKey), entries = rows(kTable);
+  const bool counts_hits = rows(kHitMiss) != 0;
+  for (int k = 0; k < kStateParts; ++k) {
+    const bool off = k == kHitMiss && !counts_hits;
+    check_part(op, k, state[k], "the state", state[0],
+               k == kTable        ? entries
+                   : k == kStatus ? kStatusWords
+                   : off          ? 0
+                                  : capacity);
+    const char* const name = kStateTensors[k].name;
+    check_value(state[k].is_contiguous(), op, {name, " of the state must be contiguous"},
+                "strides ", state[k].sym_strides());
+    for (int j = 0; j < k; ++j) check_apart(op, name, state[k], kStateTensors[j].name, state[j]);
+  }
+  check_below(capacity, kNoSlot, op, "region_key of the state must be [C] with C < 2^31 - 1",
               capacity);
   OccupancyState view;
   view.capacity = capacity.maybe_as_int().value_or(0);
-  view.table_size = table_size.maybe_as_int().value_or(2 * view.capacity + 2);
-  const Rule rule{"table of the state must be ", kStateTensors[kTable].shape};
-  check_value(view.table_size >= 2 && view.table_size >= 2 * view.capacity, op, rule, table_size);
-  check_value(!table_size.maybe_as_int() || (view.table_size & (view.table_size - 1)) == 0, op,
-              rule, table_size);
-  for (int k = 0; k < kStateParts; ++k) {
-    check_value(state[k].is_contiguous(), op,
-                {kStateTensors[k].name, " of the state must be contiguous"}, "strides ",
-                state[k].sym_strides());
-    for (int j = 0; j < k; ++j) {
-      check_value(are_apart(state[k], state[j]), op,
-                  {kStateTensors[k].name, " of the state must share no memory with ",
-                   kStateTensors[j].name},
-                  "tensors that overlap");
-    }
-  }
+  view.table_size = entries.maybe_as_int().value_or(power_of_two_from(2 * view.capacity + 2));
+  const int64_t size = view.table_size;
+  check_value(size >= 2 && size >= 2 * view.capacity && (size & (size - 1)) == 0, op,
+              {"table of the state must be ", kStateTensors[kTable].shape}, entries);
   if (state[0].is_meta()) return view;
   view.table = reinterpret_cast<uint32_t*>(state[kTable].mutable_data_ptr<int32_t>());
   view.region_key = state[kRegionKey].mutable_data_ptr<int64_t>();
   view.region_stamp = state[kRegionStamp].mutable_data_ptr<int32_t>();
   view.status = state[kStatus].mutable_data_ptr<int64_t>();
   view.logodds = state[kLogOdds].mutable_data_ptr<int16_t>();
-  view.hit_miss = counts_hits ? hit_miss.mutable_data_ptr<int32_t>() : nullptr;
+  view.hit_miss = counts_hits ? state[kHitMiss].mutable_data_ptr<int32_t>() : nullptr;
   return view;
 }
 
@@ -109,17 +105,16 @@ inline OccupancyState parse_state(const char* op, at::TensorList state) {
 inline Sensor parse_sensor(const char* op, c10::ArrayRef<double> sensor) {
   constexpr double kLargest = 31.9;
   check_value(sensor.size() == 4, op, "sensor must be (hit, miss, clamp_min, clamp_max)", sensor);
-  for (const double log_odds : sensor) {
-    check_value(std::fabs(log_odds) <= kLargest, op, "sensor must be log-odds from -31.9 to 31.9",
+  int32_t units[4];
+  for (int k = 0; k < 4; ++k) {
+    check_value(std::fabs(sensor[k]) <= kLargest, op, "sensor must be log-odds from -31.9 to 31.9",
                 sensor);
+    units[k] = static_cast<int32_t>(std::round(sensor[k] * kLogOddsUnit));
   }
   check_value(sensor[0] >= 0 && sensor[1] <= 0, op, "sensor must have hit >= 0 and miss <= 0",
               sensor);
   check_value(sensor[2] < sensor[3], op, "sensor must have clamp_min < clamp_max", sensor);
-  const auto units = [&](int k) {
-    return static_cast<int32_t>(std::round(sensor[k] * kLogOddsUnit));
-  };
-  return {units(0), units(1), units(2), units(3)};
+  return {units[0], units[1], units[2], units[3]};
 }
 
 inline double parse_threshold(const char* op, double threshold) {

@@ -12,39 +12,24 @@ namespace {
 
 using at::Tensor;
 
-InsertMode parse_mode(const char* op, std::string_view merge) {
+Merge parse_merge(const char* op, std::string_view merge) {
   check_value(merge == "add" || merge == "replace" || merge == "keep", op,
               "merge must be 'add', 'replace' or 'keep'", "'", merge, "'");
-  return merge == "add" ? InsertMode::kAdd
-      : merge == "keep" ? InsertMode::kKeep
-                        : InsertMode::kReplace;
+  return merge == "add" ? Merge::kAdd : merge == "keep" ? Merge::kKeep : Merge::kReplace;
 }
 
-// What `layers` has one tensor of each: rows as the state has them.
-constexpr int kLayerParts[] = {kRegionStamp, kLogOdds, kHitMiss};
-
 void check_layers(const char* op, at::TensorList state, const Tensor& keys, at::TensorList layers) {
-  check_value(layers.empty() || layers.size() == std::size(kLayerParts), op,
+  check_value(layers.empty() || layers.size() == 3, op,
               "layers must be none or (region_stamp, logodds, hit_miss)", layers.size(),
               " tensors");
-  for (size_t k = 0; k < layers.size(); ++k) {
-    const Tensor &layer = layers[k], &part = state[kLayerParts[k]];
-    const auto& [name, type, type_name, shape] = kStateTensors[kLayerParts[k]];
-    check_given(op, "layers", layer);
-    check_type(layer.scalar_type() == type, op, {name, " of layers must be ", type_name},
-               layer.scalar_type());
-    check_device(op, name, layer, "the state", state[0]);
-    const Rule rule{name, " of layers must have K rows as the state has them, or 0 as the state"};
-    check_value(layer.dim() == part.dim(), op, rule, layer.sym_sizes());
-    for (int64_t axis = 1; axis < part.dim(); ++axis) {
-      check_size(layer.sym_size(axis).sym_eq(part.sym_size(axis)), op, rule, layer.sym_sizes());
-    }
-    // Of a state without room nobody knows which layers are on.
-    const bool off = kLayerParts[k] == kHitMiss && part.sym_size(0) == 0 &&
-        (state[kRegionKey].sym_size(0) != 0 || layer.sym_size(0) == 0);
-    const c10::SymInt rows = off ? c10::SymInt(0) : keys.sym_size(0);
-    check_size(layer.sym_size(0).sym_eq(rows), op, rule, layer.sym_sizes());
-  }
+  if (layers.empty()) return;
+  const c10::SymInt rows = keys.sym_size(0);
+  check_part(op, kRegionStamp, layers[0], "layers", state[0], rows);
+  check_part(op, kLogOdds, layers[1], "layers", state[0], rows);
+  // Of a state without room nobody knows whether it counts.
+  const bool off = state[kHitMiss].sym_size(0) == 0 &&
+      (state[kRegionKey].sym_size(0) != 0 || layers[2].sym_numel() == 0);
+  check_part(op, kHitMiss, layers[2], "layers", state[0], off ? c10::SymInt(0) : rows);
 }
 
 // The pointer of a tensor that is only read, in a struct whose other users write.
@@ -66,7 +51,7 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
               keys_in.sym_size(0));
   check_layers(op, state, keys_in, layers_in);
   args.sensor = parse_sensor(op, sensor);
-  args.mode = parse_mode(op, merge);
+  args.merge = parse_merge(op, merge);
   if (num_valid_in) {
     check_integers(op, "num_valid", *num_valid_in);
     check_device(op, "num_valid", *num_valid_in, "the state", state[0]);

@@ -73,32 +73,20 @@ struct RayTensors {
   }
 };
 
-struct MapFrame {
-  double voxel_size;
-  double origin[3];
-};
-inline MapFrame parse_map_frame(const char* op, double voxel_size,
-                                c10::ArrayRef<double> map_origin) {
-  check_value(std::isfinite(voxel_size) && voxel_size > 0, op,
-              "voxel_size must be finite and above 0", voxel_size);
-  check_value(map_origin.size() == 3, op, "map_origin must be (x, y, z)", map_origin);
-  MapFrame frame{voxel_size, {}};
-  for (int axis = 0; axis < 3; ++axis) {
-    frame.origin[axis] = map_origin[axis];
-    check_value(std::isfinite(map_origin[axis]), op, "map_origin must be finite", map_origin);
-  }
-  return frame;
-}
-
 // The options of rays in a map's frame.
 inline MapRays parse_map_rays(const char* op, double voxel_size, c10::ArrayRef<double> map_origin,
                               const std::optional<c10::ArrayRef<double>>& range = {},
                               double min_range = 0, double max_range = -1,
                               std::string_view long_rays = "truncate") {
+  check_value(std::isfinite(voxel_size) && voxel_size > 0, op,
+              "voxel_size must be finite and above 0", voxel_size);
+  check_value(map_origin.size() == 3, op, "map_origin must be (x, y, z)", map_origin);
   MapRays rays;
-  const MapFrame frame = parse_map_frame(op, voxel_size, map_origin);
-  rays.voxel_size = frame.voxel_size;
-  std::copy_n(frame.origin, 3, rays.map_origin);
+  rays.voxel_size = voxel_size;
+  for (int axis = 0; axis < 3; ++axis) {
+    rays.map_origin[axis] = map_origin[axis];
+    check_value(std::isfinite(map_origin[axis]), op, "map_origin must be finite", map_origin);
+  }
   check_value(std::isfinite(min_range) && min_range >= 0, op, "min_range must be finite and >= 0",
               min_range);
   check_value(!std::isnan(max_range), op, "max_range must be a number, below 0 for none",
@@ -119,8 +107,8 @@ inline MapRays parse_map_rays(const char* op, double voxel_size, c10::ArrayRef<d
       const auto reach = static_cast<double>(kVoxelReach);
       return static_cast<int64_t>(std::fmin(std::fmax(voxel, -reach), reach));
     };
-    rays.box.lower[axis] = bound(std::floor((lower - frame.origin[axis]) / voxel_size));
-    rays.box.upper[axis] = bound(std::ceil((upper - frame.origin[axis]) / voxel_size));
+    rays.box.lower[axis] = bound(std::floor((lower - map_origin[axis]) / voxel_size));
+    rays.box.upper[axis] = bound(std::ceil((upper - map_origin[axis]) / voxel_size));
   }
   return rays;
 }

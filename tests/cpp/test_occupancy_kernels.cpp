@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rays and maps without torch: what rays visit, see and update, and how maps are read and edited,
+// on every side against one thread; states of random bytes under the sanitizers.
+#include "csrc/kernels/occupancy/decay.h"
+#include "csrc/kernels/occupancy/extract.h"
+#include "csrc/kernels/occupancy/insert.h"
+#include "csrc/kernels/occupancy/integrate.h"
+#include "csrc/kernels/occupancy/query.h"
+#include "csrc/kernels/occupancy/raycast.h"
+#include "csrc/kernels/occupancy/remove.h"
+#include "csrc/kernels/rays/visibility.h"
+#include "csrc/kernels/rays/voxels.h"
+#include "tests/cpp/kernel_test.h"
+
+using namespace torchvox;
+using namespace torchvox::testing;
+
+namespace {
+
+// Rays from three places, of every sum of flags; some not finite, some to faces.
+struct Rays {
+  std::vector<float> points, origins{0.03f, 0, 0.4f, -2, 1, 0.5f, 1, kNan, 0};
+  std::vector<int64_t> index;
+  std::vector<uint8_t> flags;
+
+  Rays(int64_t count, Random& random) {
+    for (int64_t i = 0; i < 3 * count; ++i) {
+      const float x = random.uniform(-6, 6);
+      points.push_back(random.below(40) == 0 ? kNan : random.below(3) ? x : std::round(x));
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      index.push_back(random.below(10) ? 0 : random.below(5) - 1);
+      flags.push_back(random.below(4) ? 0 : static_cast<uint8_t>(random.below(16)));
+    }
+  }
+  int64_t count() const { return static_cast<int64_t>(index.size()); }
+
+  void fill(Side& side, RayInput& rays) const {
+    rays.points.data = side.put(points);
+    rays.points.packed = true;
+    rays.points.rows = count();
+    rays.points.columns = rays.points.row_stride = 3;
+    rays.origins = side.put(origins);
+    rays.origin_rows = rays.origin_stride = 3;
+    rays.origin_index = side.put(index, true);
+    rays.flags = side.put(flags);
+  }
+  MapRays of_map(Side& side) const {
+    MapRays rays;
+    fill(side, rays);
+    rays.voxel_size = 0.2;
+    rays.max_range = 5;
+    return rays;
+  }
+};
+
+TEST_CASE("rays visit voxels and regions") {
+  Random random(1);
+  for (const int64_t count : {0, 1, 300, 3000}) {
+    const Rays rays(count, random);
+    for (const bool clips : {false, true}) {
+      const Outputs outputs = on_every_side([&](Side& side) {
+        RayVoxelsArgs args;
+        args.rays = rays.of_map(side);
+        args.rays.clips = clips;
+        args.rays.box = {{-9, -5, -20}, {14, 8, 3}};
+        args.reverse = clips;
+        args.max_out = 30 * count;
+        args.indices = side.room<int32_t>("indices", 4 * args.max_out);
+        args.ray = side.room<int32_t>("ray", args.max_out);
+        args.span = side.room<double>("span", 2 * args.max_out);
+        args.offsets = side.room<int64_t>("offsets", count + 1);
+        args.counts = side.room<int64_t>("counts", kRayCounts);
+        side.run(args);
+        RayRegionsArgs regions;
+        regions.rays = args.rays;
+        regions.max_out = 200;
+        regions.keys = side.room<int64_t>("keys", regions.max_out);
+        regions.counts = side.room<int64_t>("region counts", kRayCounts);
+        side.run(regions);
+      });
+      const auto counts = outputs.get<int64_t>("counts");
+      CHECK(counts[1] == outputs.get<int64_t>("offsets")[count]);
+      const auto span = outputs.get<double>("span");
+      int64_t backward = 0;
+      for (int64_t row = 0; row < counts[0]; ++row) backward += span[2 * row] > span[2 * row + 1];
+      CHECK(backward == 0);
+    }
+  }
+}
+
+TEST_CASE("rays see a grid") {
+  Random random(2);
+  for (const int64_t count : {0, 300, 5000}) {
+    const Rays rays(count, random);
+    std::vector<uint8_t> blockers;
+    for (int64_t i = 0; i < 16 * 20 * 12; ++i) blockers.push_back(random.below(20) == 0);
+    const Outputs outputs = on_every_side([&](Side& side) {
+      RayVisibilityArgs args;
+      rays.fill(side, args);
+      for (int axis = 0; axis < 3; ++axis) {
+        args.grid.lo[axis] = -4;
+        args.grid.size[axis] = 0.5f;
+      }
+      args.grid.cells[0] = 16;
+      args.grid.cells[1] = 20;
+      args.grid.cells[2] = 12;
+      args.blockers = side.put(blockers);
+      args.visibility = side.room<uint8_t>("visibility", args.volume());
+      args.reached = side.room<int8_t>("reached", count);
+      args.counts = side.room<int32_t>("counts", 2 * kVisibilityCounts);
+      side.run(args);
+    });
+    CHECK(outputs.get<int32_t>("counts")[kVisibilityGiven] == count);
+  }
+}
+
+// A map in memory.
+struct Map {
+  std::vector<uint32_t> table;
+  std::vector<int64_t> key, status = std::vector<int64_t>(kStatusWords);
+  std::vector<int32_t> stamp, hit_miss;
+  std::vector<int16_t> logodds;
+
+  Map(int64_t capacity, bool counts)
+      : table(power_of_two_from(2 * capacity + 2), kNoSlot),
+        key(capacity, -1),
+        stamp(capacity),
+        hit_miss(counts ? 2 * kRegionVoxels * capacity : 0),
+        logodds(kRegionVoxels * capacity, kUnobserved) {}
+
+  // What is put is compared afterwards, so it may be written.
+  template <class T>
+  static T* written(Side& side, const std::vector<T>& values) {
+    return const_cast<T*>(side.put(values));
+  }
+  OccupancyState on(Side& side) const {
+    OccupancyState state;
+    state.table = written(side, table);
+    state.table_size = static_cast<int64_t>(table.size());
+    state.region_key = written(side, key);
+    state.region_stamp = written(side, stamp);
+    state.status = written(side, status);
+    state.logodds = written(side, logodds);
+    state.hit_miss = hit_miss.empty() ? nullptr : written(side, hit_miss);
+    state.capacity = static_cast<int64_t>(key.size());
+    return state;
+  }
+};
+
+// Everything that can be done with a map.
+void use(Side& side, const Map& map, const Rays& rays, uint32_t flags, int64_t max_touched) {
+  const OccupancyState state = map.on(side);
+  OccupancyIntegrateArgs integrate;
+  integrate.rays = rays.of_map(side);
+  integrate.state = state;
+  integrate.sensor = {2250, -205, -2048, 3595};
+  integrate.max_touched = max_touched;
+  integrate.limited = true;
+  integrate.flags = flags;
+  integrate.threads = 2;
+  for (const bool scan : {false, true}) {
+    integrate.scan = scan;
+    integrate.counts = side.room<int64_t>("counts", kIntegrateCounts);
+    side.run(integrate);
+  }
+  OccupancyRaycastArgs cast;
+  cast.state = state;
+  cast.rays = integrate.rays;
+  cast.distance = side.room<float>("distance", rays.count());
+  cast.unseen = side.room<float>("unseen", rays.count());
+  cast.status = side.room<int8_t>("status", rays.count());
+  cast.indices = side.room<int32_t>("indices", 4 * rays.count());
+  cast.unknown = side.room<int32_t>("unknown", rays.count());
+  side.run(cast);
+  OccupancyQueryArgs query;
+  query.state = state;
+  query.frame = integrate.rays;
+  query.points = integrate.rays.points;
+  query.logodds = side.room<float>("point logodds", rays.count());
+  query.label = side.room<int8_t>("label", rays.count());
+  side.run(query);
+  OccupancyExtractArgs extract;
+  extract.state = state;
+  extract.select = OccupancySelect::kObserved;
+  extract.max_out = 500;
+  extract.logodds = side.room<float>("row logodds", extract.max_out);
+  extract.indices = side.room<int32_t>("rows", 4 * extract.max_out);
+  extract.counts = side.room<int64_t>("extract counts", kStateCounts);
+  side.run(extract);
+  DecayArgs decay;
+  decay.state = state;
+  decay.factor = 40000;
+  decay.forget = 200;
+  decay.empty = side.room<bool>("empty", state.capacity);
+  decay.counts = side.room<int64_t>("decay counts", kStateCounts);
+  side.run(decay);
+  RemoveArgs remove;
+  remove.state = state;
+  remove.mask = decay.empty;
+  remove.counts = side.room<int64_t>("remove counts", kStateCounts);
+  side.run(remove);
+  InsertArgs insert;
+  insert.state = state;
+  insert.given.region_key = Map::written(side, std::vector<int64_t>{3, 5, 5, 1 << 20, -1});
+  insert.given.capacity = 5;
+  insert.sensor = integrate.sensor;
+  insert.counts = side.room<int64_t>("insert counts", kStateCounts);
+  side.run(insert);
+}
+
+TEST_CASE("maps are updated, read and edited") {
+  Random random(3);
+  for (const int64_t capacity : {0, 20, 600}) {
+    for (const bool counts : {false, true}) {
+      const Rays rays(capacity < 100 ? 50 : 2000, random);
+      for (const uint32_t flags : {0u, uint32_t{kStopAtOccupied}, kEndAsFree | kExcludeFree}) {
+        on_every_side([&](Side& side) { use(side, Map(capacity, counts), rays, flags, 700); });
+        if (quick) return;
+      }
+    }
+  }
+}
+
+TEST_CASE("a state of random bytes is no danger") {
+  Random random(4);
+  const Rays rays(200, random);
+  for (int round = 0; round < (quick ? 2 : 20); ++round) {
+    Map map(30, round % 2);
+    const auto scramble = [&](auto& values) {
+      for (auto& value : values) {
+        if (random.below(3)) value = static_cast<std::decay_t<decltype(value)>>(random.bits());
+      }
+    };
+    scramble(map.table);
+    for (uint32_t& slot : map.table) slot = random.below(2) ? slot % 40 : slot;
+    scramble(map.key);
+    scramble(map.status);
+    if (random.below(2)) map.status[kStateRefused] = 0;
+    scramble(map.stamp);
+    scramble(map.hit_miss);
+    scramble(map.logodds);
+    const auto body = [&](Side& side) { use(side, map, rays, kStopAtOccupied, 100); };
+    check_sides(body, run_on(Where::kThread, body), /*values_count=*/false);
+  }
+}
+
+}  // namespace
