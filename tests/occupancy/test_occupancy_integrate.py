@@ -159,6 +159,27 @@ def test_every_pair_of_flags_votes_as_the_sequential_oracle(first, rule, device)
         assert_same_bits(given["state"], on(device, call)["state"], second)
 
 
+def test_a_voxel_at_a_clamp_or_beyond_is_locked(device):
+    values = [-2049, -2048, -2047, 0, 3594, 3595, 3596]
+    key = torch.tensor([(1 << 20) * (1 + (1 << 21) + (1 << 42))], device=device)
+    ends = torch.tensor([[i + 0.5, 0.5, 0.5] for i in range(7)], device=device)
+    # Each ray only hits, or is a miss of its only voxel.
+    for flags, after in (
+        (["lock_min"], [-2049, -2048, 203, 2250, 3595, 3595, 3595]),
+        (["lock_max"], [201, 202, 203, 2250, 3595, 3595, 3596]),
+        (["lock_min", "end_as_free"], [-2049, -2048, -2048, -206, 3388, 3389, 3390]),
+        (["lock_max", "end_as_free"], [-2048, -2048, -2048, -206, 3388, 3595, 3596]),
+    ):
+        state = torchvox.occupancy_state(1, device=device)
+        layer = torch.full((1, 512), -32768, dtype=torch.int16, device=device)
+        layer[0, :7] = torch.tensor(values)
+        layers = [state[2][:1].clone(), layer, state[5]]
+        torchvox.occupancy_insert_(state, key, layers, sensor=SENSOR, merge="replace")
+        options = {"flags": flags, "origin_index": torch.arange(7, device=device)}
+        torchvox.occupancy_integrate_(state, ends, ends, 1.0, [0.0] * 3, SENSOR, **options)
+        assert state[4][0, :7].tolist() == after, flags
+
+
 def test_a_ray_that_is_stopped_touches_nothing_behind(device):
     """The wall is at x = 4; without the flag the ray goes on through three more regions."""
 

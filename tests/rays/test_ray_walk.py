@@ -88,6 +88,17 @@ def test_a_clip_box_is_a_filter_and_regions_are_those_of_the_visits(ends, size, 
     check("ray_regions", "cpu", rays[:, :3], starts, size, ORIGIN, 900, **options)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_box_is_entered_and_left_between_equal_crossings(axis, device):
+    """Diagonal rays; the box bounds one axis alone."""
+    ends = torch.tensor([[4.5, 4.5, 4.5], [-4.5, 4.5, -4.5], [4.5, -4.5, 0.5], [0.5, 4.5, 4.5]])
+    bounds = [-20.0] * 3 + [20.0] * 3
+    bounds[axis], bounds[axis + 3] = -1.0, 2.0
+    starts, index = -ends + 0.5 * (ends == 0.5), torch.arange(4)
+    options = {"origin_index": index, "point_cloud_range": bounds}
+    check("ray_voxels", device, ends, starts, 1.0, ORIGIN, 200, **options)
+
+
 def test_long_rays_with_ties_everywhere(device):
     """Thousands of steps, corner to corner and along planes of equal crossings."""
     ends = torch.tensor([[3e3, 3e3, 3e3], [-3e3, 2e3, 1e3], [3e4, 0.0, 0.0], [1e3, 1e3, -2e3]])
@@ -145,11 +156,13 @@ def test_long_rays_are_cut_or_dropped(device):
 
 @pytest.mark.parametrize(("most", "kept"), [(0, 0), (3, 0), (4, 4), (13, 13), (14, 13), (20, 13)])
 def test_regions_beyond_what_the_search_tells_apart(most, kept, device):
-    """13 regions; a search for 3 has 8 places and tells 7 apart, one for 4 has 16."""
-    found = check("ray_regions", device, torch.tensor([[100.0, 0.0, 0.0]]), torch.zeros(1, 3), 1.0,
-                  ORIGIN, most)  # fmt: skip
-    assert found[1][0, 0] == kept and found[1][0, 1] == (13 if most >= 4 else {0: 2, 3: 7}[most])
-    assert found[0].tolist()[:kept] == sorted(found[0].tolist()[:kept])
+    """13 regions; a search for 3 has 8 places and tells 7 apart, one for 4 has 16. Keys come in
+    ascending order, and in descending order, in which later ones take places of others."""
+    for start, end in ((0.0, 100.0), (100.0, 0.0)):
+        ends, starts = torch.tensor([[end, 0.0, 0.0]]), torch.tensor([[start, 0.0, 0.0]])
+        found = check("ray_regions", device, ends, starts, 1.0, ORIGIN, most)
+        total = 13 if most >= 4 else {0: 2, 3: 7}[most]
+        assert found[1][0, :2].tolist() == [kept, total]
 
 
 def test_poses_round_as_written(device):
