@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_remove_ on the GPU: CUB sums the regions that leave, a thread a slot lists the holes, a
+// occupancy_remove_ on the GPU: CUB sums the regions that leave, a thread a slot names the holes, a
 // warp a region moves it, a thread a region enters it into the table.
 #include <cub/device/device_scan.cuh>
 
