@@ -76,11 +76,17 @@ def test_a_compiled_step_of_two_writes_and_reads_between_takes_no_second_state()
     import torchvox
 
     state = torchvox.occupancy_state(1 << 18, device="cuda")  # 256 MiB of log-odds
+    points, origins = torch.rand(50, 3, device="cuda") * 9, torch.zeros(1, 3, device="cuda")
+    frame = (0.1, [0.0, 0.0, 0.0])
 
     def step(state: list[torch.Tensor]) -> torch.Tensor:
-        seen = torch.ops.torchvox.occupancy_decay_(state, 60_000, 0, 1)[0].sum()
-        highest = state[4][:100].amax()
-        return seen + highest + torch.ops.torchvox.occupancy_decay_(state, 60_000, 0, 1)[0].sum()
+        total = torch.zeros((), device="cuda")
+        for _ in range(2):
+            torch.ops.torchvox.occupancy_integrate_(
+                state, points, origins, *frame, [2.2, -0.2, -2.0, 3.5], 1000
+            )
+            total = total + torch.ops.torchvox.occupancy_query(state, points, *frame)[0].nansum()
+        return total
 
     compiled = torch.compile(step, fullgraph=True)
     compiled(state)

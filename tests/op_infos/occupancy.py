@@ -254,7 +254,7 @@ OPS = [
             "all": lambda: {"state": state_of(90, True), "mask": torch.ones(90).bool()},
             "none": lambda: {"state": state_of(90, True), "mask": torch.zeros(90).bool()},
         },
-        kernels=5,
+        kernels=6,
         error_inputs=(
             *STATE_ERRORS,
             *refused("mask", TypeError, "mask must be bool", Tensor.int),
