@@ -25,10 +25,12 @@ cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
 
 def __getattr__(name: str) -> Any:
     """What models do not need in every process is imported on first use."""
-    if name in ("data", "io", "models", "reference"):
+    if name in ("data", "io", "mapping", "models", "reference"):
         return importlib.import_module(f"torchvox.{name}")
     if name == "collate_points":
         return importlib.import_module("torchvox.data.collate").collate_points
+    if name == "OccupancyMap":
+        return importlib.import_module("torchvox.mapping").OccupancyMap
     raise AttributeError(f"module 'torchvox' has no attribute '{name}'")
 
 
@@ -38,6 +40,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "GraphRunner",
+    "OccupancyMap",  # noqa: F405
     "__version__",
     "cmake_prefix_path",
     "collate_points",  # noqa: F405

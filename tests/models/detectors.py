@@ -32,6 +32,13 @@ SMALL = {
         "pointpillars_kitti",
         [*KITTI, *DYNAMIC, "model.args.encoder={pad_semantics: none}"],
     ),
+    "anchors, visibility": (
+        "pointpillars_kitti",
+        [
+            *KITTI,
+            "model.args.visibility={channels: [free, occupied, free_top, slices:2], height: 0.5}",
+        ],
+    ),
     "tasks": ("pointpillars_nuscenes_multihead", [*NUSCENES, *TASKS]),
     "centers": ("centerpoint_pillars_nuscenes", [*NUSCENES, *TASKS]),
     "centers, two layers": (

@@ -13,9 +13,9 @@ from torchvox.models import export, fuse_batch_norms
 each = pytest.mark.parametrize("name", SMALL)
 
 
-def quick(name: str):
-    """Each detector, but the others than this one in the slow tier."""
-    marks = {n: () if n == name else pytest.mark.slow for n in SMALL}
+def quick(*names: str):
+    """Each detector, but the others than these in the slow tier."""
+    marks = {n: () if n in names else pytest.mark.slow for n in SMALL}
     return pytest.mark.parametrize("name", [pytest.param(n, marks=marks[n]) for n in SMALL])
 
 
@@ -37,7 +37,7 @@ def test_a_script_keeps_the_bits_for_any_scan(name, variant, tmp_path):
     assert list(program.classes) == model.classes and program.columns == model.columns
 
 
-@quick("centers")
+@quick("centers", "anchors, visibility")
 def test_an_exported_program_keeps_the_bits_for_any_scan(name, tmp_path):
     model = fused(small(name))
     export.export_model(model, tmp_path / "model.pt2", "export")

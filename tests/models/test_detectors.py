@@ -6,6 +6,7 @@ import torch
 from detectors import SMALL, fused, scan, small
 from helpers import assert_same_bits
 
+import torchvox
 from torchvox import models
 from torchvox.models.detection import detector, detector_names
 
@@ -205,3 +206,28 @@ def test_a_checkpoint_gives_the_same_boxes(name, variant, tmp_path):
     models.save(model, tmp_path / "model.pt")
     some = scan(model, 1000, 10)
     assert_same_bits(models.load(tmp_path / "model.pt")(*some), model(*some))
+
+
+@torch.inference_mode()
+def test_the_canvas_ends_with_what_the_rays_of_each_scan_saw():
+    model = small("anchors, visibility")
+    points, count = scan(model, 900, 0, 1)
+    canvas = model.canvas(points, count)
+    assert canvas.is_contiguous(memory_format=torch.channels_last)
+    names, grid = model.visibility.channels, ([0.16, 0.16, 0.5], model.point_cloud_range)
+    for b in range(3):
+        rows = points[b, : count[b]]
+        rows = rows[rows.isfinite().all(1)]
+        seen = torchvox.ray_visibility(rows, torch.zeros(1, 3), *grid).visibility
+        planes = torchvox.visibility_channels(seen, names, 0.5)
+        assert_same_bits((canvas[b : b + 1, -5:],), (planes,), f"scan {b}")
+    assert (canvas[0, -5] > 0).sum() > 10 * (canvas[0, :-5].amax(0) > 0).sum()
+
+
+def test_planes_that_are_none_are_refused():
+    with pytest.raises(ValueError, match=r"free, occupied, .* from 1 to 8, got height"):
+        small("anchors, visibility", "model.args.visibility.channels=[height]")
+    with pytest.raises(ValueError, match=r"visibility.channels must name at least one"):
+        small("anchors, visibility", "model.args.visibility.channels=[]")
+    with pytest.raises(ValueError, match=r"visibility.height must be .* 0"):
+        small("anchors, visibility", "model.args.visibility.height=0")

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from torchvox._bytes import number_of_bytes
 from torchvox._errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import numbers
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 REPORT_SCHEMA = 1
-UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
 class Keep(str, Enum):
@@ -125,6 +125,7 @@ def downsample(
     """Filter point clouds by a voxel grid: one point a voxel, every attribute by its rule."""
     size = numbers(voxel, "--voxel", 1, 3)
     levels, most = _pair(adaptive)
+    limit = None if memory_limit is None else number_of_bytes(memory_limit, "--memory-limit")
     given = FilterOptions(
         voxel_size=size * 3 if len(size) == 1 else size,
         origin=origin if origin in ORIGINS else numbers(origin, "--origin", 3),
@@ -139,7 +140,7 @@ def downsample(
         bounds=None if bounds is None else numbers(bounds, "--bounds", 6),
         drop_withheld=drop_withheld,
         salvage=salvage,
-        memory_limit=None if memory_limit is None else _bytes(memory_limit),
+        memory_limit=limit,
     )
     files = find_clouds(paths)
     options.check_file(report, "--report")
@@ -316,13 +317,6 @@ def _rule(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise WrongUseError(f"--policy takes NAME=RULE, as gps_time=max, got {text!r}")
     return name, rule
-
-
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
-    if not found:
-        raise WrongUseError(f"--memory-limit takes bytes, as 512MiB or 2GB, got {text!r}")
-    return int(float(found[1]) * UNITS[found[2] or ""])
 
 
 def _merged(output: Path) -> Path:

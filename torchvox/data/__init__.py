@@ -3,12 +3,15 @@
 
 from torchvox.data.collate import collate_points
 from torchvox.data.drive import DriveScan, generate_drive
+from torchvox.data.occupancy import Camera, OccupancyLabels, occupancy_labels, write_labels
 from torchvox.data.rooms import Rooms, generate_rooms
 from torchvox.data.scene import generate_scan
 from torchvox.data.shapes import Shapes, generate_shapes
 
 __all__ = [
+    "Camera",
     "DriveScan",
+    "OccupancyLabels",
     "Rooms",
     "Shapes",
     "collate_points",
@@ -16,4 +19,6 @@ __all__ = [
     "generate_rooms",
     "generate_scan",
     "generate_shapes",
+    "occupancy_labels",
+    "write_labels",
 ]

@@ -40,6 +40,19 @@ class EncoderConfig:
 
 
 @dataclass(frozen=True)
+class VisibilityConfig:
+    """Planes that say what the rays of a scan saw, behind the channels of the pillars.
+
+    channels: of `torchvox.visibility_channels`. height: of a cell of the volume that they reduce,
+    which has the pillars' cells along x and y. origin: the sensor, of every scan.
+    """
+
+    channels: Names
+    height: float = 0.25
+    origin: Floats3 = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
 class BackboneConfig:
     """Blocks of 3x3 convolutions: one with the stride, then as many as `layers` says."""
 
@@ -187,6 +200,7 @@ class _Detector:
     max_pillars: Tuple[int, int] = (16_000, 40_000)
     order: str = "first"
     encoder: EncoderConfig = EncoderConfig()
+    visibility: Optional[VisibilityConfig] = None
     backbone: BackboneConfig = BackboneConfig()
     neck: NeckConfig = NeckConfig()
     detections: DetectionsConfig = DetectionsConfig()

@@ -23,13 +23,39 @@ from torchvox.models.detection.config import (
     CenterPointPillarsConfig,
     MultiHeadConfig,
     PointPillarsConfig,
+    VisibilityConfig,
     from_plain,
     plain,
 )
 from torchvox.models.detection.validation import check, map_size, stride_of
-from torchvox.nn import PillarFeatureNet
+from torchvox.nn import PillarFeatureNet, RayVisibility
+from torchvox.nn.rays import channel_count, visibility_channels
 
 Detector = Union[PointPillarsConfig, CenterPointPillarsConfig]
+
+
+class VisibilityPlanes(nn.Module):
+    """Packed points of scans from one place each to [B, out_channels, ny, nx] float32."""
+
+    def __init__(self, config: VisibilityConfig, grid: PillarFeatureNet) -> None:
+        super().__init__()
+        limits = grid.point_cloud_range
+        self.rays = RayVisibility([*grid.voxel_size[:2], config.height], limits)
+        self.channels: List[str] = list(config.channels)
+        cells = torch.ops.torchvox.grid_size(self.rays.voxel_size, limits)
+        self.out_channels = channel_count(self.channels, cells[2])
+        self.register_buffer("origin", torch.tensor([config.origin]), persistent=False)
+
+    def forward(
+        self, points: Tensor, batch: int, batch_offsets: Optional[Tensor], num_points: Tensor
+    ) -> Tensor:
+        seen = self.rays(
+            points,
+            self.origin.expand(batch, 3),
+            batch_offsets=batch_offsets,
+            num_valid=num_points,
+        )
+        return visibility_channels(seen.visibility, self.channels, self.rays.voxel_size[2])
 
 
 class PillarDetector(nn.Module):
@@ -52,7 +78,12 @@ class PillarDetector(nn.Module):
             max_points=config.max_points,
             **options,
         )
-        self.backbone = Backbone(config.encoder.channels[-1], config.backbone)
+        self.visibility: Optional[VisibilityPlanes] = None
+        channels = config.encoder.channels[-1]
+        if config.visibility is not None:
+            self.visibility = VisibilityPlanes(config.visibility, self.encoder)
+            channels += self.visibility.out_channels
+        self.backbone = Backbone(channels, config.backbone)
         self.neck = Neck(list(config.backbone.channels), config.neck)
         self.scaled = any(factor != 1.0 for factor in config.column_scale)
         scale = torch.tensor(config.column_scale if self.scaled else (1.0,), dtype=torch.float32)
@@ -70,7 +101,8 @@ class PillarDetector(nn.Module):
             )
 
     def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
-        """The features of every pillar at its place: [B, C, ny, nx], channels last in memory."""
+        """The features of every pillar at its place, and planes of visibility: [B, C, ny, nx],
+        channels last in memory."""
         self.check(points, num_points)
         batch, capacity = points.size(0), points.size(1)
         rows = points.flatten(0, 1)
@@ -94,7 +126,12 @@ class PillarDetector(nn.Module):
             num_valid=num_points,
             order=self.order,
         )
-        return self.encoder(rows, indices, counts, pillar, slot, batch)
+        canvas = self.encoder(rows, indices, counts, pillar, slot, batch)
+        if self.visibility is not None:
+            planes = self.visibility(rows, batch, offsets, num_points).to(canvas.dtype)
+            both = [canvas.permute(0, 2, 3, 1), planes.permute(0, 2, 3, 1)]
+            canvas = torch.cat(both, 3).permute(0, 3, 1, 2)
+        return canvas
 
     def features(self, canvas: Tensor) -> Tensor:
         """What the heads see: [B, C, H, W]."""

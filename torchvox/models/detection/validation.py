@@ -31,7 +31,7 @@ WORDS = {
     "detections.box_format": ("lwh", "wlh_clockwise"),
 }
 CODES, AXES = (7, 8, 9, 10), (2, 3)
-ABOVE_0 = ["pillar_size", "head.shared", "head.width", "head.shared_eps"]
+ABOVE_0 = ["pillar_size", "visibility.height", "head.shared", "head.width", "head.shared_eps"]
 ABOVE_0 += [f"{part}.eps" for part in ("encoder", "backbone", "neck", "head")]
 ABOVE_0 += [f"{part}.channels" for part in ("encoder", "backbone", "neck")]
 ABOVE_0 += ["backbone.strides", "neck.strides"]
@@ -77,6 +77,8 @@ def check(config: Detector) -> None:
     require(len(widths) > 0, "encoder.channels must name at least one layer")
     good = all(width % 2 == 0 for width in widths[:-1])
     require(good, f"encoder.channels before the last must be even, got {widths}")
+    if config.visibility is not None:
+        require(len(config.visibility.channels) > 0, "visibility.channels must name at least one")
     backbone, neck = config.backbone, config.neck
     good = len(backbone.layers) == len(backbone.strides) == len(backbone.channels) > 0
     require(good, "backbone must have as many layers as strides and channels")

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels of occupancy networks from sweeps with poses, and their file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchvox.data.collate import collate_points
+from torchvox.io.writers import write_npz
+from torchvox.ops.boxes import points_in_boxes
+from torchvox.ops.rays import ray_visibility, transform_points
+from torchvox.ops.voxel import voxel_map
+
+HIT_ONLY = 4  # a ray flag
+UNKNOWN, OCCUPIED = 0, 2  # in a volume of ray_visibility
+Grid = tuple[list[float], list[float]]
+
+
+class Camera(NamedTuple):
+    """A pinhole camera at the keyframe. intrinsics: [3, 3] in pixels, of which fx, fy, cx and cy
+    count; the first pixel's center is (0, 0). pose: [3, 4], camera (x right, y down, z forward) to
+    world. size: (width, height) in pixels."""
+
+    intrinsics: Tensor
+    pose: Tensor
+    size: tuple[int, int]
+
+
+class OccupancyLabels(NamedTuple):
+    """semantics: [nz, ny, nx] uint8; mask_lidar and, with cameras, mask_camera: bool."""
+
+    semantics: Tensor
+    mask_lidar: Tensor
+    mask_camera: Tensor | None
+
+
+def occupancy_labels(
+    sweeps: Sequence[Tensor],
+    poses: Tensor,
+    keyframe: int,
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
+    classes: Sequence[Tensor] | None = None,
+    boxes: Tensor | None = None,
+    cameras: Sequence[Camera] | None = None,
+    *,
+    free: int = 17,
+    unknown: int = 255,
+    other: int = 0,
+) -> OccupancyLabels:
+    """What sweeps tell of the cells around one of them: classes, free space, and who saw it.
+
+    sweeps: S tensors [N_i, C] float on one device, x, y, z in meters first, each in the frame of
+        its sensor at (0, 0, 0). poses: [S, 3, 4], sensor to world. keyframe: the number of the
+        sweep in whose frame the labels are. voxel_size, point_cloud_range: the grid of `voxelize`.
+    classes: S tensors [N_i] of integers, the class of each point; a value that is negative, above
+        255, `free` or `unknown` is no label.
+    boxes: [S, K, 7] objects in the world at the time of each sweep, as of `points_in_boxes`, row k
+        the same one in all; NaN where it is absent. Points in a box that lies elsewhere in the
+        keyframe are carried there and only hit; in one that the keyframe lacks they are dropped.
+    cameras: see `Camera`. free, unknown, other: labels of free cells, of those that no ray met,
+        and of occupied ones without a labelled point.
+
+    An occupied cell has the class of most of its labelled points, the lowest of equal ones.
+    mask_lidar: not unknown. mask_camera: cells that the ray of a pixel meets from the camera's to
+    the first occupied one, included. A cell may be in either mask alone (docs/rays.md).
+    CPU and CUDA give the same labels. Raises ValueError (shapes, keyframe).
+    """
+    grid = [float(v) for v in voxel_size], [float(v) for v in point_cloud_range]
+    points, _ = collate_points(sweeps)
+    device, count = points.device, len(sweeps)
+    _check("poses", poses, [count, 3, 4])
+    if not 0 <= keyframe < count:
+        raise ValueError(f"occupancy_labels: keyframe must be below {count}, got {keyframe}")
+    poses = poses.detach().to("cpu", torch.float64)
+    turn = poses[keyframe, :, :3].T
+    to_keyframe = torch.cat([turn, -turn @ poses[keyframe, :, 3:]], 1)
+    sizes = torch.tensor([len(sweep) for sweep in sweeps])
+    ends = [0, *sizes.cumsum(0).tolist()]
+    sweep_of = torch.arange(count).repeat_interleave(sizes).to(device)
+    world = transform_points(points, poses.to(device), pose_index=sweep_of)
+    flags = None
+    if boxes is not None:
+        _check("boxes", boxes, [count, boxes.size(1), 7])
+        world, carried = _carried(world, sweep_of, ends, boxes.to("cpu", torch.float64), keyframe)
+        flags = carried.to(torch.uint8) * HIT_ONLY
+    local = transform_points(world, to_keyframe[None].to(device)).to(points.dtype)
+    own = slice(ends[keyframe], ends[keyframe + 1])  # these have not moved
+    local[own] = points[own, :3]
+    origins = transform_points(poses[:, :, 3], to_keyframe[None]).to(device)
+    origins[keyframe] = 0.0
+    volume, reached, _ = ray_visibility(
+        local, origins, *grid, origin_index=sweep_of, ray_flags=flags
+    )
+    occupied = volume == OCCUPIED
+    semantics = torch.where(volume == UNKNOWN, unknown, free).to(torch.uint8)
+    semantics.masked_fill_(occupied, other)
+    if classes is not None:
+        given = collate_points([one[:, None] for one in classes])[0][:, 0].to(device)
+        _check("classes together", given, [len(points)])
+        labelled = (given >= 0) & (given < 256) & (given != free) & (given != unknown)
+        _vote(semantics, local, given.long(), labelled & (reached == 0), grid)
+    seen = None if cameras is None else torch.zeros_like(occupied)
+    for camera in cameras or ():
+        far, origin = _pixel_rays(camera, to_keyframe, grid[1], device)
+        seen |= ray_visibility(far, origin, *grid, blockers=occupied).visibility != UNKNOWN
+    return OccupancyLabels(semantics[0], volume[0] != UNKNOWN, None if seen is None else seen[0])
+
+
+def write_labels(path: str | Path, labels: OccupancyLabels) -> None:
+    """Writes labels.npz as Occ3D lays it out, or nothing: the fields that are not None, each
+    [nx, ny, nz] uint8."""
+    arrays = {k: v for k, v in labels._asdict().items() if v is not None}
+    arrays = {k: v.permute(2, 1, 0).to("cpu", torch.uint8) for k, v in arrays.items()}
+    write_npz(path, **{k: v.contiguous().numpy() for k, v in arrays.items()})
+
+
+def _check(name: str, tensor: Tensor, shape: list[int]) -> None:
+    if list(tensor.shape) != shape:
+        raise ValueError(f"occupancy_labels: {name} must be {shape}, got {list(tensor.shape)}")
+
+
+def _carried(
+    world: Tensor, sweep_of: Tensor, ends: list[int], boxes: Tensor, keyframe: int
+) -> tuple[Tensor, Tensor]:
+    """The points with those of objects that move where they are in the keyframe; which ones."""
+    there = boxes[keyframe]
+    moving = (boxes != there).any(2, keepdim=True)
+    held = boxes.masked_fill(~moving, torch.nan).to(world.device)
+    parts = enumerate(pairwise(ends))
+    found = [points_in_boxes(world[None, a:b], held[None, i])[0] for i, (a, b) in parts]
+    inside = torch.cat(found)
+    turn = there[:, 6] - boxes[..., 6]
+    c, s, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
+    rotation = torch.stack([c, -s, zero, s, c, zero, zero, zero, zero + 1], -1).unflatten(
+        -1, (3, 3)
+    )
+    shift = there[:, :3] - (rotation * boxes[..., None, :3]).sum(-1)
+    carry = torch.cat([rotation, shift[..., None]], -1).flatten(0, 1).to(world.device)
+    pose = torch.where(inside >= 0, sweep_of * boxes.size(1) + inside, -1)
+    moved = (inside >= 0)[:, None]
+    return torch.where(moved, transform_points(world, carry, pose_index=pose), world), moved[:, 0]
+
+
+def _vote(semantics: Tensor, points: Tensor, classes: Tensor, voting: Tensor, grid: Grid) -> None:
+    """Classes of most points into the cells that have any; sums are whole numbers."""
+    cells = voxel_map(points, *grid, -1, -1)
+    _, z, y, x = cells.indices[cells.point_voxel[voting]].long().unbind(1)
+    _, _, ny, nx = semantics.shape
+    cell = (z * ny + y) * nx + x
+    pair, votes = torch.unique(cell * 256 + classes[voting], return_counts=True)
+    best = torch.zeros(semantics.numel(), dtype=torch.int64, device=points.device)
+    best.scatter_reduce_(0, pair // 256, votes * 256 + 255 - pair % 256, "amax")
+    flat = semantics.view(-1)
+    flat.copy_(torch.where(best > 0, 255 - best % 256, flat))
+
+
+def _pixel_rays(
+    camera: Camera, frame: Tensor, limits: list[float], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Of a camera in a frame: ends [pixels, 3] of its rays beyond the range, and their origin."""
+    turn, place = (frame[:, :3] @ camera.pose.to(frame)).split([3, 1], 1)
+    place = (place + frame[:, 3:]).T
+    corners = torch.tensor(limits, dtype=torch.float64).view(2, 3)
+    far = float((place - corners).abs().amax(0).norm()) + 1.0
+    (fx, _, cx), (_, fy, cy) = camera.intrinsics.double().tolist()[:2]
+    width, height = camera.size
+    x, y = (torch.arange(width).double() - cx) / fx, (torch.arange(height).double() - cy) / fy
+    y, x = torch.meshgrid(y.to(device), x.to(device), indexing="ij")
+    ends = torch.stack([x, y, torch.ones_like(x)], -1).view(-1, 3)
+    ends *= far / (x * x + y * y + 1.0).sqrt().view(-1, 1)
+    pose = torch.cat([turn, place.T], 1)[None].to(device)
+    return transform_points(ends, pose), place.to(device)

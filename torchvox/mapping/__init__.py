@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Occupancy maps as modules."""
+
+from torchvox.mapping.map import PRESETS, MapVoxels, OccupancyMap, SensorModel
+from torchvox.mapping.regions import MapRegions
+
+__all__ = ["PRESETS", "MapRegions", "MapVoxels", "OccupancyMap", "SensorModel"]
