@@ -24,7 +24,7 @@ def by_hand(column: list[int]) -> list[float]:
     planes = [column.count(code) / 7 for code in (1, 2, 0)]
     for code in (1, 2):
         highest = max((k + 1 for k, value in enumerate(column) if value == code), default=0)
-        planes.append(0.25 * highest)
+        planes.append(-1.0 + 0.25 * highest)
     for first, last in ((0, 2), (2, 4), (4, 7), *((k, k + 1) for k in range(7))):
         signs = [{0: 0, 1: -1, 2: 1}[value] for value in column[first:last]]
         planes.append(sum(signs) / len(signs))
@@ -32,7 +32,7 @@ def by_hand(column: list[int]) -> list[float]:
 
 
 def test_every_plane_is_its_definition(volume, device):
-    planes = torchvox.visibility_channels(volume.to(device), NAMES, VOXEL[2])
+    planes = torchvox.visibility_channels(volume.to(device), NAMES, VOXEL, RANGE)
     assert planes.dtype == torch.float32 and planes.shape == (2, 15, 3, 4)
     expected = torch.empty(2, 15, 3, 4)
     for b in range(2):
@@ -43,10 +43,10 @@ def test_every_plane_is_its_definition(volume, device):
 
 
 def test_a_script_and_a_compiled_program_give_the_same_bits(volume):
-    expected = torchvox.visibility_channels(volume, NAMES, VOXEL[2])
-    scripted = torch.jit.script(torchvox.visibility_channels)(volume, NAMES, VOXEL[2])
+    expected = torchvox.visibility_channels(volume, NAMES, VOXEL, RANGE)
+    scripted = torch.jit.script(torchvox.visibility_channels)(volume, NAMES, VOXEL, RANGE)
     compiled = torch.compile(torchvox.visibility_channels, fullgraph=True, backend="aot_eager")
-    again = compiled(volume, NAMES, VOXEL[2])
+    again = compiled(volume, NAMES, VOXEL, RANGE)
     assert_same_bits((scripted, again), (expected,) * 2, "planes")
 
 
@@ -57,6 +57,7 @@ def test_a_script_and_a_compiled_program_give_the_same_bits(volume):
         (["slices:8"], "got slices:8"),
         (["slices:0"], "got slices:0"),
         (["slices:"], "got slices:"),
+        (["free_top"], "free_top needs voxel_size and point_cloud_range"),
     ],
 )
 def test_channels_that_are_none_are_named(volume, channels, words):

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """A map that owns its state: what rays say of the space around a sensor, growing as needed."""
 
+from __future__ import annotations
+
 import bisect
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchvox._bytes import number_of_bytes
 from torchvox._errors import expect
-from torchvox.mapping.regions import KEY, LAYERS, MapRegions, outside, read_regions
+from torchvox.mapping.regions import MapRegions, outside, read_regions
 from torchvox.nn.rays import visibility_channels
 from torchvox.ops import occupancy as ops
 from torchvox.ops.rays import transform_points
 
+Floats = Sequence[float]
+Values = ops.OccupancyValues
 LAYOUT = [tensor.name for tensor in ops.occupancy_layout(0)]
 CLEARING = ["end_as_free", "stop_at_occupied", "exclude_free", "exclude_unobserved"]
 NO_GROWTH = "OccupancyMap: a map cannot grow inside a program or a CUDA graph: on_overflow='ignore'"
@@ -51,7 +56,7 @@ class MapVoxels(NamedTuple):
 
 
 class OccupancyMap(nn.Module):
-    """Occupancy of voxels from the rays of a sensor.
+    """Occupancy of voxels from the rays of a sensor; options of methods are those of the ops.
 
     voxel_size: meters. capacity: regions of 8 x 8 x 8 voxels to begin with, or bytes: "2GiB".
     origin: a corner of voxel (0, 0, 0), in meters.
@@ -60,33 +65,30 @@ class OccupancyMap(nn.Module):
     layers: "logodds", and "hit_miss" for how many rays hit and missed each voxel.
     on_overflow: "grow"; "raise"; or "ignore", which reads nothing back from the device: a call that
         does not fit changes nothing, and later ones neither until `grow` is called. The others
-        read the counts of each call. max_touched: regions that a call may touch, which bounds its
-        scratch memory; -1: the capacity.
+        read the counts of each call. max_touched: of `occupancy_integrate_`.
 
-    The state is six buffers; moving the map keeps their types. The map's own state_dict() holds
-    them as they are, and loads into a map of any capacity; that of a model around the map does not.
-    DistributedDataParallel would send them to all processes in every step: keep the map outside, or
-    name its buffers in `_ddp_params_and_buffers_to_ignore`. Nothing is differentiable.
+    The state is six buffers. The map's own state_dict() holds them as they are, and loads into a
+    map of any capacity; that of a model around it leaves them out. Nothing is differentiable.
     """
 
     region_key: Tensor
     region_stamp: Tensor
     status: Tensor
-    clock: Tensor
-    _buffers: Dict[str, Tensor]
+    clock: Tensor  # calls of integrate
+    _buffers: dict[str, Tensor]  # type: ignore[assignment]
 
     def __init__(
         self,
         voxel_size: float = 0.1,
-        capacity: Union[int, str] = 4096,
+        capacity: int | str = 4096,
         *,
         origin: Sequence[float] = (0.0, 0.0, 0.0),
-        preset: Union[str, SensorModel] = "ohm",
+        preset: str | SensorModel = "ohm",
         threshold: float = 0.5,
         layers: Sequence[str] = ("logodds",),
         on_overflow: str = "grow",
         max_touched: int = -1,
-        device: Union[str, torch.device, None] = None,
+        device: str | torch.device | None = None,
     ) -> None:
         super().__init__()
         me, words = "OccupancyMap:", ("grow", "raise", "ignore")
@@ -97,8 +99,9 @@ class OccupancyMap(nn.Module):
         for share in (*preset[:4], threshold):
             expect(0 < share < 1, f"{me} probabilities must be between 0 and 1", share)
         self.voxel_size, self.origin = float(voxel_size), [float(v) for v in origin]
-        self._frame: Any = self.voxel_size, self.origin
-        self.grid = [self.voxel_size, *self.origin]
+        good = self.voxel_size > 0 and len(self.origin) == 3
+        self.grid: Any = self.voxel_size, self.origin
+        expect(good, f"{me} voxel_size must be above 0, origin three numbers", self.grid)
         self.model = preset
         self.sensor = [log_odds(share) for share in preset[:4]]
         self.threshold = log_odds(threshold)
@@ -107,12 +110,12 @@ class OccupancyMap(nn.Module):
         self.max_touched = int(max_touched)
         if isinstance(capacity, str):
             capacity = self._regions_in(number_of_bytes(capacity, f"{me} capacity"))
-        self._own(int(capacity), device)
-        clock = torch.zeros(1, dtype=torch.int32, device=device)
-        self.register_buffer("clock", clock, persistent=False)  # calls of integrate
+        self._own(self._empty(int(capacity), device))
+        clock = torch.zeros_like(self.status[:1], dtype=torch.int32)
+        self.register_buffer("clock", clock, persistent=False)
 
     @property
-    def state(self) -> List[Tensor]:
+    def state(self) -> list[Tensor]:
         """The tensors of `torchvox.occupancy_state`."""
         return [getattr(self, name) for name in LAYOUT]
 
@@ -121,61 +124,53 @@ class OccupancyMap(nn.Module):
         return self.region_key.size(0)
 
     def integrate(
-        self,
-        points: Tensor,
-        origins: Optional[Tensor] = None,
-        *,
-        pose: Optional[Tensor] = None,
-        **options: Any,
+        self, points: Tensor, origins: Tensor | None = None, pose: Tensor | None = None, **rays: Any
     ) -> Tensor:
         """Rays from origins to points, as one batch; counts of `occupancy_integrate_`.
 
         origins: [1, 3], [N, 3], or rows that origin_index names. pose: [3, 4] or [4, 4] instead,
-            for points in the frame of a sensor at its (0, 0, 0).
-        options: origin_index, num_valid, ray_flags, point_cloud_range, min_range, max_range,
-            long_rays, flags, missing and stamp of that op; stamp is the number of the call.
+            for points in the frame of a sensor at its (0, 0, 0). stamp is the number of the call.
         """
         if (origins is None) == (pose is None):
             raise ValueError("OccupancyMap: integrate takes either origins or a pose")
         if pose is not None:
             pose = pose[:3].to(self.status.device, torch.float64)
             points, origins = transform_points(points, pose[None]), pose[None, :, 3]
-        self.clock.add_(1)
-        options = {"stamp": self.clock, **_rays(points, origins, options)}
-        options.update(rule=self.model.rule, threshold=self.threshold)
+        given: Any = *self.grid, self.sensor
+        rays = {"stamp": self.clock + 1, **_rays(points, origins, rays)}
 
         def call() -> Tensor:
-            given: Any = *self._frame, self.sensor, self.max_touched
-            return ops.occupancy_integrate_(self.state, points, origins, *given, **options)
+            options: Any = {"rule": self.model.rule, "threshold": self.threshold}
+            options["max_touched"] = self.max_touched
+            return ops.occupancy_integrate_(self.state, points, origins, *given, **options, **rays)
 
-        return self._fitted(call, bits=11, new=9, in_use=10)
+        counts = self._fitted(call, bits=11, seen=8, new=9)
+        self.clock.add_(counts[0, 11:12] == 0)
+        return counts
 
-    def clear_along(self, points: Tensor, origins: Optional[Tensor] = None, **rays: Any) -> Tensor:
+    def clear_along(self, points: Tensor, origins: Tensor | None = None, **rays: Any) -> Tensor:
         """A miss for the first occupied voxel on the way of each ray, its end included: what stood
         there has left. Arguments and counts as `integrate`."""
         return self.integrate(points, origins, flags=CLEARING, **rays)
 
-    def query(self, points: Tensor, **options: Any) -> ops.OccupancyValues:
-        """`occupancy_query` at points; options: num_valid and fill."""
-        options["threshold"] = self.threshold
-        return ops.occupancy_query(self.state, points, *self._frame, **options)
+    def query(self, points: Tensor, **options: Any) -> Values:
+        """`occupancy_query` at points."""
+        limit = self.threshold
+        return ops.occupancy_query(self.state, points, *self.grid, threshold=limit, **options)
 
-    def crop(
-        self, cell_size: Sequence[float], point_cloud_range: Sequence[float], **options: Any
-    ) -> ops.OccupancyValues:
-        """`occupancy_crop`: volumes [B, nz, ny, nx]; options: poses and fill."""
-        grid: Any = list(cell_size), list(point_cloud_range)
-        options["threshold"] = self.threshold
-        return ops.occupancy_crop(self.state, *self._frame, *grid, **options)
+    def crop(self, cell_size: Floats, point_cloud_range: Floats, **options: Any) -> Values:
+        """`occupancy_crop`: volumes [B, nz, ny, nx], one for each of poses."""
+        grid: Any = *self.grid, list(cell_size), list(point_cloud_range)
+        return ops.occupancy_crop(self.state, *grid, threshold=self.threshold, **options)
 
     def bev(
-        self, channels: List[str], cell_size: Sequence[float], *grid: Any, **options: Any
+        self, channels: list[str], cell_size: Floats, point_cloud_range: Floats, **options: Any
     ) -> Tensor:
-        """`visibility_channels` of a crop, whose arguments follow: [B, planes, ny, nx]."""
-        label = self.crop(cell_size, *grid, **options).label
-        return visibility_channels(label + 1, channels, float(cell_size[2]))
+        """`visibility_channels` of a crop: [B, planes, ny, nx]."""
+        grid = list(cell_size), list(point_cloud_range)
+        return visibility_channels(self.crop(*grid, **options).label + 1, channels, *grid)
 
-    def extract(self, select: str = "occupied", max_out: Optional[int] = None) -> MapVoxels:
+    def extract(self, select: str = "occupied", max_out: int | None = None) -> MapVoxels:
         """Voxels that are "occupied", "free" or "observed", by region, then by place in it.
 
         max_out: rows of the result; None counts them first, with a host synchronization.
@@ -190,17 +185,19 @@ class OccupancyMap(nn.Module):
         return MapVoxels(torch.stack(places, 1), indices, logodds, counts[0, 1:2])
 
     def raycast(self, points: Tensor, origins: Tensor, **options: Any) -> ops.OccupancyRays:
-        """`occupancy_raycast`: status 0 where points are in sight. origins as in `integrate`;
-        options: origin_index, num_valid, stop_unknown and solid_angle."""
-        options = {**_rays(points, origins, options), "threshold": self.threshold}
-        return ops.occupancy_raycast(self.state, points, origins, *self._frame, **options)
+        """`occupancy_raycast`: status 0 where points are in sight. origins as in `integrate`."""
+        given: Any = self.state, points, origins, *self.grid
+        options = _rays(points, origins, options)
+        return ops.occupancy_raycast(*given, threshold=self.threshold, **options)
 
     def decay(
-        self, time: float, half_life: float, forget: float = 0.5, mask: Optional[Tensor] = None
+        self, time: float, half_life: float, forget: float = 0.5, mask: Tensor | None = None
     ) -> Tensor:
         """Log-odds times 2^(-time / half_life); voxels with a probability within [1 - forget,
         forget] become unobserved, and regions without observed voxels leave. mask: [C] bool, the
         regions that fade. Returns counts of `occupancy_decay_`."""
+        good = 0 <= time < math.inf and half_life > 0
+        expect(good, "OccupancyMap: decay takes time >= 0 and half_life > 0", (time, half_life))
         expect(0.5 <= forget < 1, "OccupancyMap: forget must be from 0.5 to 1", forget)
         factor = round(65536 * 2.0 ** (-time / half_life))
         limit = math.floor(log_odds(forget) * 1024)
@@ -210,25 +207,25 @@ class OccupancyMap(nn.Module):
 
     def clear(self) -> None:
         """Forgets everything; the capacity stays."""
-        for tensor in ops.occupancy_layout(self.capacity, layers=self.layers):
-            self._buffers[tensor.name].fill_(tensor.fill)
-        self.status[:1] = 1
+        ops.occupancy_remove_(self.state, self.region_key >= 0)
+        self.status[1:] = 0
         self.clock.zero_()
 
-    def read(self, mask: Optional[Tensor] = None) -> MapRegions:
+    def read(self, mask: Tensor | None = None) -> MapRegions:
         """Copies of the regions of a mask [C] bool, or of all. As many rows as there are, with a
-        host synchronization; C rows inside programs and CUDA graphs."""
-        return read_regions(self.state, mask, exact=not _is_traced())
+        host synchronization; C rows with on_overflow="ignore", inside programs and CUDA graphs."""
+        exact = self.on_overflow != "ignore" and not self._is_traced()
+        return read_regions(self.state, mask, exact)
 
     def evict(
         self,
         *,
-        box: Union[Sequence[float], Tensor, None] = None,
-        older_than: Union[int, Tensor, None] = None,
-        mask: Optional[Tensor] = None,
+        box: Floats | Tensor | None = None,
+        older_than: int | Tensor | None = None,
+        mask: Tensor | None = None,
         read: bool = True,
-    ) -> Optional[MapRegions]:
-        """Regions leave the map; returns them, for `insert`, unless read=False.
+    ) -> MapRegions | None:
+        """Regions leave the map; returns them as `read` does, for `insert`, unless read=False.
 
         One of: box (x0, y0, z0, x1, y1, z1) in meters, which those keep that reach into it, so that
         a box around the sensor is a rolling window; older_than, a stamp; mask, [C] bool.
@@ -245,8 +242,8 @@ class OccupancyMap(nn.Module):
         return regions
 
     def insert(self, regions: MapRegions, mode: str = "add") -> Tensor:
-        """Regions enter; with those that exist, mode does what it says: "add", "replace", "keep".
-        Returns counts of `occupancy_insert_`."""
+        """Regions enter; mode, of those that exist: "add", "replace", "keep". Returns counts of
+        `occupancy_insert_`."""
         keys, *layers, count = regions
         return self._insert(keys, layers, merge=mode, num_valid=count)
 
@@ -254,57 +251,48 @@ class OccupancyMap(nn.Module):
         """Makes room for regions of ascending keys [K] int64, as of `ray_regions`."""
         return self._insert(keys, [], merge="keep")
 
-    def _insert(self, keys: Tensor, layers: List[Tensor], **options: Any) -> Tensor:
-        def call() -> Tensor:
-            return ops.occupancy_insert_(self.state, keys, layers, sensor=self.sensor, **options)
+    def _insert(self, *given: Any, **options: Any) -> Tensor:
+        options["sensor"] = self.sensor
+        call = lambda: ops.occupancy_insert_(self.state, *given, **options)  # noqa: E731
+        return self._fitted(call, bits=5, seen=0, new=3)
 
-        return self._fitted(call, bits=5, new=3, in_use=4)
-
-    def merge(self, other: "OccupancyMap") -> Tensor:
-        """Adds what another map of the same grid knows; counts of `occupancy_insert_`."""
+    def merge(self, other: OccupancyMap) -> Tensor:
+        """Adds what a map of the same grid and layers knows; counts of `occupancy_insert_`."""
         same = self.grid == other.grid
         expect(same, f"OccupancyMap: merge takes maps of one grid, {self.grid}", other.grid)
-        regions = [tensor.to(self.status.device) for tensor in other.read()]
-        if "hit_miss" not in self.layers:
-            regions[3] = regions[3][:0]
+        counts = self.insert(MapRegions(*[t.to(self.status.device) for t in other.read()]))
         self.clock.clamp_(min=other.clock.to(self.clock.device))
-        return self.insert(MapRegions(*regions))
+        return counts
 
-    def equal(self, other: "OccupancyMap") -> bool:
+    def equal(self, other: OccupancyMap) -> bool:
         """Whether both know the same of the same regions, whatever slots and stamps they have."""
-        pairs = zip(self.read(), other.read(), MapRegions._fields, strict=True)
-        return self.grid == other.grid and all(
-            torch.equal(a, b.to(a.device)) for a, b, name in pairs if name != "region_stamp"
-        )
+        one, two = (read_regions(made.state, None, exact=True) for made in (self, other))
+        pairs = zip(one[:1] + one[2:], two[:1] + two[2:], strict=True)
+        return self.grid == other.grid and all(torch.equal(a, b.to(a.device)) for a, b in pairs)
 
     def grow(self, capacity: int) -> None:
         """Room for so many regions at least, and calls are let in again after one that did not fit.
         The buffers are new ones: CUDA graphs and exported programs keep the old."""
-        if _is_traced():
+        if self._is_traced():
             raise RuntimeError(NO_GROWTH)
         if capacity > self.capacity:
-            before = self.state
-            self._own(capacity, self.status.device)
-            self.status.copy_(before[3])
-            for i in (KEY, *LAYERS):
-                self.state[i][: len(before[i])].copy_(before[i])
-            ops.occupancy_remove_(self.state, self.region_key < -1)  # none; it builds the table
+            state = self._empty(capacity, self.status.device)
+            for larger, tensor in zip(state[1:], self.state[1:], strict=True):
+                larger[: len(tensor)].copy_(tensor)
+            ops.occupancy_remove_(state, state[1] < -1)  # none; it builds the table
+            self._own(state)
         self.status[3:4] = 0
 
-    def memory(self) -> Dict[str, int]:
+    def memory(self) -> dict[str, int]:
         """Bytes of each tensor of the state."""
         return {name: self._buffers[name].nbytes for name in LAYOUT}
 
-    def extra_repr(self) -> str:
-        grid = f"voxel_size={self.voxel_size}, origin={self.origin}, capacity={self.capacity}"
-        return f"{grid}, sensor={tuple(self.model)}, on_overflow={self.on_overflow!r}"
-
-    def _fitted(self, call: Callable[[], Tensor], bits: int, new: int, in_use: int) -> Tensor:
-        """Counts of a call that writes all or nothing, made again with more room if need be; in
-        columns bits, new and in_use they say what was missing."""
+    def _fitted(self, call: Callable[[], Tensor], bits: int, seen: int, new: int) -> Tensor:
+        """Counts of a call that writes all or nothing, made again with more room if need be; what
+        was missing is in their columns bits, seen (regions touched), new, and in use behind it."""
         if self.on_overflow == "ignore":
             return call()
-        if _is_traced():
+        if self._is_traced():
             raise RuntimeError(NO_GROWTH)
         while True:
             counts = call()
@@ -314,17 +302,20 @@ class OccupancyMap(nn.Module):
             if row[bits] & 8:
                 raise RuntimeError("OccupancyMap: an earlier call did not fit: call grow first")
             self.status[3:4] = 0
-            need = row[in_use] + row[new]
+            need = max(row[new] + row[new + 1], row[seen])
             if self.on_overflow == "raise":
-                more, taken = row[new] or "many", f"{row[in_use]} of {self.capacity} are in use"
-                raise RuntimeError(f"OccupancyMap: a call needs {more} new regions, but {taken}")
+                room = f"capacity={self.capacity} and max_touched={self.max_touched}"
+                raise RuntimeError(f"OccupancyMap: a call needs {need} regions, got {room}")
             if row[bits] & 1:
-                self.max_touched = max(2 * self.max_touched, row[8])
+                self.max_touched = max(2 * self.max_touched, row[seen])
             if row[bits] & 2:
                 self.grow(max(need, self.capacity * 3 // 2, 64))
 
-    def _own(self, capacity: int, device: Any) -> None:
-        state = ops.occupancy_state(capacity, layers=self.layers, device=device)
+    @torch.inference_mode(False)
+    def _empty(self, capacity: int, device: Any) -> list[Tensor]:
+        return ops.occupancy_state(capacity, layers=self.layers, device=device)
+
+    def _own(self, state: list[Tensor]) -> None:
         for name, tensor in zip(LAYOUT, state, strict=True):
             self.register_buffer(name, tensor, persistent=False)
 
@@ -335,46 +326,30 @@ class OccupancyMap(nn.Module):
 
         return max(bisect.bisect_right(range(2**30), limit, key=size) - 1, 0)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OccupancyMap":
-        """To a device; half() and double() of a model around the map change nothing."""
-        device = fn(torch.empty(0, device=self.status.device)).device
-        for name, tensor in self._buffers.items():
-            self._buffers[name] = tensor.to(device)
-        return self
+    def _is_traced(self) -> bool:
+        """Inside a compiler, or a stream that is captured, where nothing can be read back."""
+        captured = self.status.is_cuda and torch.cuda.is_current_stream_capturing()
+        return torch.compiler.is_compiling() or captured
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         if prefix == "":
             destination.update({name: t.detach() for name, t in self._buffers.items()})
-            destination["grid"] = torch.tensor(self.grid, dtype=torch.float64)
+            destination["grid"] = torch.tensor([self.grid[0], *self.grid[1]], dtype=torch.float64)
 
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, _: Any, strict: bool, missing: Any, *rest: Any
-    ) -> None:
-        if prefix != "":
-            return
-        absent = [name for name in (*self._buffers, "grid") if name not in state_dict]
-        missing.extend(absent)
-        if not absent and state_dict["grid"].tolist() != self.grid:
-            rest[-1].append(f"the map has another grid than {state_dict['grid'].tolist()}")
-        elif not absent:
-            for name, tensor in self._buffers.items():
-                self._buffers[name] = state_dict[name].to(tensor, copy=True)
-            if self.capacity > 0:
-                self.layers = ("logodds", "hit_miss")[: 2 if len(self.state[5]) else 1]
+    def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> None:  # type: ignore[override]
+        mine, grid = [self.grid[0], *self.grid[1]], state_dict["grid"].tolist()
+        expect(grid == mine, f"OccupancyMap: a state must have the grid {mine}", grid)
+        found = {name: state_dict[name].to(t, copy=True) for name, t in self._buffers.items()}
+        self._buffers.update(found)
+        if self.capacity > 0:
+            self.layers = ("logodds", "hit_miss")[: 2 if len(self.state[5]) else 1]
 
 
 def log_odds(probability: float) -> float:
     return math.log(probability / (1.0 - probability))
 
 
-def _is_traced() -> bool:
-    """Inside a compiler, or a stream that is captured, where nothing can be read back."""
-    if torch.compiler.is_compiling():
-        return True
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-def _rays(points: Tensor, origins: Any, options: Dict[str, Any]) -> Dict[str, Any]:
+def _rays(points: Tensor, origins: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The options, with the index of rays each of which has an origin of its own."""
     if origins.size(0) == 1 or origins.size(0) != points.size(0):
         return options

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions of 8 x 8 x 8 voxels outside of a map, and which of a map's lie where."""
 
-from typing import List, NamedTuple, Optional, Sequence, Union
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-EDGE = 8  # voxels
+from torchvox._errors import expect
+
 KEY, LAYERS = 1, (2, 4, 5)  # of a state: region_key; what has a row for each region besides
 NO_KEY = 2**63 - 1  # behind every key that there is
 
@@ -22,26 +26,29 @@ class MapRegions(NamedTuple):
     count: Tensor
 
 
-def read_regions(state: List[Tensor], mask: Optional[Tensor], exact: bool) -> MapRegions:
+def read_regions(state: list[Tensor], mask: Tensor | None, exact: bool) -> MapRegions:
     """Copies of the regions of a mask [C] bool, or of all: as many rows as there are, with a host
     synchronization, or unless exact C rows."""
-    taken = state[KEY] >= 0 if mask is None else (state[KEY] >= 0) & mask
+    keys = state[KEY]
+    taken = keys >= 0
+    if mask is not None:
+        expect(mask.shape == keys.shape, f"OccupancyMap: mask must be [{len(keys)}]", mask.shape)
+        taken = taken & mask
     count = taken.sum().view(1)
-    rows = int(count) if exact else state[KEY].size(0)
-    keys, slots = torch.where(taken, state[KEY], NO_KEY).sort(stable=True)
+    rows = int(count) if exact else keys.size(0)
+    keys, slots = torch.where(taken, keys, NO_KEY).sort(stable=True)
     keys, slots = keys[:rows], slots[:rows]
     layers = [state[i].index_select(0, slots) if len(state[i]) > 0 else state[i] for i in LAYERS]
-    stamp, logodds, hit_miss = layers
-    return MapRegions(torch.where(keys == NO_KEY, -1, keys), stamp, logodds, hit_miss, count)
+    return MapRegions(torch.where(keys == NO_KEY, -1, keys), *layers, count)
 
 
-def outside(keys: Tensor, grid: Sequence[float], box: Union[Sequence[float], Tensor]) -> Tensor:
-    """Which regions of a grid (voxel_size, x, y, z of its origin) do not reach into a box (x0, y0,
-    z0, x1, y1, z1) in meters: [n] bool."""
-    edge = EDGE * grid[0]
+def outside(keys: Tensor, grid: Any, box: Sequence[float] | Tensor) -> Tensor:
+    """Which regions of a grid (voxel_size, origin) do not reach into a box (x0, y0, z0, x1, y1, z1)
+    in meters: [n] bool."""
+    expect(len(box) == 6, "OccupancyMap: box must be x0, y0, z0, x1, y1, z1", box)
+    edge = 8 * grid[0]
     mask = torch.zeros_like(keys, dtype=torch.bool)
     for axis in range(3):
-        place = (keys >> (21 * axis) & (2**21 - 1)) - 2**20
-        low = place.double() * edge + grid[1 + axis]
+        low = ((keys >> (21 * axis) & (2**21 - 1)) - 2**20).double() * edge + grid[1][axis]
         mask |= (low >= box[axis + 3]) | (low + edge <= box[axis])
     return mask

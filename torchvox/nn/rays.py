@@ -66,20 +66,25 @@ def channel_count(channels: List[str], cells: int) -> int:
     return count
 
 
-def visibility_channels(volume: Tensor, channels: List[str], cell_height: float = 1.0) -> Tensor:
+def visibility_channels(
+    volume: Tensor,
+    channels: List[str],
+    voxel_size: Optional[List[float]] = None,
+    point_cloud_range: Optional[List[float]] = None,
+) -> Tensor:
     """Planes of a bird's-eye view from what is known of the cells above each place.
 
     volume: [B, nz, ny, nx] integers: 0 unknown, 1 free, 2 occupied, as of `ray_visibility`, or
         the labels of `occupancy_crop` + 1.
     channels: of "free", "occupied", "unknown" (shares of the nz cells), "free_top", "occupied_top"
-        (meters from the floor of the volume to the upper face of the highest such cell; 0 without
-        one), and "slices:K" (K planes from below: the mean of K slices, free -1, unknown 0,
-        occupied 1; slice k begins at cell floor(k * nz / K)).
-    cell_height: of a cell in meters, for the tops.
+        (z in meters of the upper face of the highest such cell; z0 of the range without one), and
+        "slices:K" (K planes from below: the mean of K slices, free -1, unknown 0, occupied 1; slice
+        k begins at cell floor(k * nz / K)).
+    voxel_size, point_cloud_range: of the volume, for the tops alone.
 
     Returns [B, planes, ny, nx] float32, planes in the order of `channels`, to be concatenated with
     a canvas. Scriptable; no host synchronization; CPU and CUDA give the same bits. Raises
-    ValueError (channels, shape).
+    ValueError (channels, shape, a missing grid).
     """
     me = "visibility_channels:"
     if volume.dim() != 4:
@@ -96,9 +101,11 @@ def visibility_channels(volume: Tensor, channels: List[str], cell_height: float 
                 part = signs[:, k * cells // count : (k + 1) * cells // count]
                 planes.append(part.sum(1, dtype=torch.int32).double() * (1.0 / part.size(1)))
         elif name.endswith("_top"):
+            if voxel_size is None or point_cloud_range is None:
+                raise ValueError(f"{me} {name} needs voxel_size and point_cloud_range")
             height = torch.arange(1, cells + 1, dtype=torch.int16, device=volume.device)
             here = (volume == codes[name[:-4]]).short() * height[:, None, None]
-            planes.append(here.amax(1).double() * cell_height)
+            planes.append(here.amax(1).double() * voxel_size[2] + point_cloud_range[2])
         else:
             total = (volume == codes[name]).sum(1, dtype=torch.int32)
             planes.append(total.double() * (1.0 / cells))
