@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchvox._errors import expect
 from torchvox.data.collate import collate_points
 from torchvox.io.writers import write_npz
 from torchvox.ops.boxes import points_in_boxes
@@ -19,6 +20,7 @@ from torchvox.ops.voxel import voxel_map
 
 HIT_ONLY = 4  # a ray flag
 UNKNOWN, OCCUPIED = 0, 2  # in a volume of ray_visibility
+ME = "occupancy_labels:"
 Grid = tuple[list[float], list[float]]
 
 
@@ -54,7 +56,7 @@ def occupancy_labels(
     unknown: int = 255,
     other: int = 0,
 ) -> OccupancyLabels:
-    """What sweeps tell of the cells around one of them: classes, free space, and who saw it.
+    """What sweeps tell of the cells around one of them (docs/rays.md has the rules).
 
     sweeps: S tensors [N_i, C] float on one device, x, y, z in meters first, each in the frame of
         its sensor at (0, 0, 0). poses: [S, 3, 4], sensor to world. keyframe: the number of the
@@ -67,17 +69,15 @@ def occupancy_labels(
     cameras: see `Camera`. free, unknown, other: labels of free cells, of those that no ray met,
         and of occupied ones without a labelled point.
 
-    An occupied cell has the class of most of its labelled points, the lowest of equal ones.
-    mask_lidar: not unknown. mask_camera: cells that the ray of a pixel meets from the camera's to
-    the first occupied one, included. A cell may be in either mask alone (docs/rays.md).
-    CPU and CUDA give the same labels. Raises ValueError (shapes, keyframe).
+    CPU and CUDA give the same labels. Raises ValueError (shapes, keyframe, labels).
     """
+    count, words = len(sweeps), (free, unknown, other)
+    expect(0 <= keyframe < count, f"{ME} keyframe must name one of {count} sweeps", keyframe)
+    expect(all(0 <= v < 256 for v in words), f"{ME} labels must be 0 to 255", words)
+    _check("poses", poses, [count, 3, 4])
     grid = [float(v) for v in voxel_size], [float(v) for v in point_cloud_range]
     points, _ = collate_points(sweeps)
-    device, count = points.device, len(sweeps)
-    _check("poses", poses, [count, 3, 4])
-    if not 0 <= keyframe < count:
-        raise ValueError(f"occupancy_labels: keyframe must be below {count}, got {keyframe}")
+    device = points.device
     poses = poses.detach().to("cpu", torch.float64)
     turn = poses[keyframe, :, :3].T
     to_keyframe = torch.cat([turn, -turn @ poses[keyframe, :, 3:]], 1)
@@ -87,7 +87,7 @@ def occupancy_labels(
     world = transform_points(points, poses.to(device), pose_index=sweep_of)
     flags = None
     if boxes is not None:
-        _check("boxes", boxes, [count, boxes.size(1), 7])
+        _check("boxes", boxes, [count, *boxes.shape[1:2], 7])
         world, carried = _carried(world, sweep_of, ends, boxes.to("cpu", torch.float64), keyframe)
         flags = carried.to(torch.uint8) * HIT_ONLY
     local = transform_points(world, to_keyframe[None].to(device)).to(points.dtype)
@@ -102,12 +102,18 @@ def occupancy_labels(
     semantics = torch.where(volume == UNKNOWN, unknown, free).to(torch.uint8)
     semantics.masked_fill_(occupied, other)
     if classes is not None:
-        given = collate_points([one[:, None] for one in classes])[0][:, 0].to(device)
-        _check("classes together", given, [len(points)])
+        shapes, rule = (
+            [list(one.shape) for one in classes],
+            f"{ME} classes must be a number a point",
+        )
+        expect(shapes == [[len(sweep)] for sweep in sweeps], rule, shapes)
+        given = torch.cat([one.to(device, torch.int64) for one in classes])
         labelled = (given >= 0) & (given < 256) & (given != free) & (given != unknown)
-        _vote(semantics, local, given.long(), labelled & (reached == 0), grid)
+        _vote(semantics, local, given, labelled & (reached == 0), grid)
     seen = None if cameras is None else torch.zeros_like(occupied)
     for camera in cameras or ():
+        _check("a camera's intrinsics", camera.intrinsics, [3, 3])
+        _check("a camera's pose", camera.pose, [3, 4])
         far, origin = _pixel_rays(camera, to_keyframe, grid[1], device)
         seen |= ray_visibility(far, origin, *grid, blockers=occupied).visibility != UNKNOWN
     return OccupancyLabels(semantics[0], volume[0] != UNKNOWN, None if seen is None else seen[0])
@@ -122,8 +128,7 @@ def write_labels(path: str | Path, labels: OccupancyLabels) -> None:
 
 
 def _check(name: str, tensor: Tensor, shape: list[int]) -> None:
-    if list(tensor.shape) != shape:
-        raise ValueError(f"occupancy_labels: {name} must be {shape}, got {list(tensor.shape)}")
+    expect(list(tensor.shape) == shape, f"{ME} {name} must be {shape}", list(tensor.shape))
 
 
 def _carried(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -75,8 +76,9 @@ class OccupancyMap(nn.Module):
     region_stamp: Tensor
     status: Tensor
     clock: Tensor  # calls of integrate
-    _buffers: dict[str, Tensor]  # type: ignore[assignment]
+    _buffers: dict[str, Tensor]
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         voxel_size: float = 0.1,
@@ -99,20 +101,18 @@ class OccupancyMap(nn.Module):
         for share in (*preset[:4], threshold):
             expect(0 < share < 1, f"{me} probabilities must be between 0 and 1", share)
         self.voxel_size, self.origin = float(voxel_size), [float(v) for v in origin]
-        good = self.voxel_size > 0 and len(self.origin) == 3
         self.grid: Any = self.voxel_size, self.origin
+        good = self.voxel_size > 0 and len(self.origin) == 3
         expect(good, f"{me} voxel_size must be above 0, origin three numbers", self.grid)
-        self.model = preset
-        self.sensor = [log_odds(share) for share in preset[:4]]
-        self.threshold = log_odds(threshold)
-        self.layers = tuple(layers)
-        self.on_overflow = on_overflow
-        self.max_touched = int(max_touched)
+        self.model, self.sensor = preset, [log_odds(share) for share in preset[:4]]
+        self.threshold, self.layers = log_odds(threshold), tuple(layers)
+        self.on_overflow, self.max_touched = on_overflow, int(max_touched)
         if isinstance(capacity, str):
-            capacity = self._regions_in(number_of_bytes(capacity, f"{me} capacity"))
-        self._own(self._empty(int(capacity), device))
-        clock = torch.zeros_like(self.status[:1], dtype=torch.int32)
-        self.register_buffer("clock", clock, persistent=False)
+            limit = number_of_bytes(capacity, f"{me} capacity")
+            size = functools.partial(_size, layers=self.layers)
+            capacity = max(bisect.bisect_right(range(2**30), limit, key=size) - 1, 0)
+        self._own(ops.occupancy_state(int(capacity), layers=self.layers, device=device))
+        self.register_buffer("clock", self.status[2:3].int(), persistent=False)
 
     @property
     def state(self) -> list[Tensor]:
@@ -136,13 +136,13 @@ class OccupancyMap(nn.Module):
         if pose is not None:
             pose = pose[:3].to(self.status.device, torch.float64)
             points, origins = transform_points(points, pose[None]), pose[None, :, 3]
-        given: Any = *self.grid, self.sensor
         rays = {"stamp": self.clock + 1, **_rays(points, origins, rays)}
+        integrate: Any = ops.occupancy_integrate_
 
         def call() -> Tensor:
-            options: Any = {"rule": self.model.rule, "threshold": self.threshold}
-            options["max_touched"] = self.max_touched
-            return ops.occupancy_integrate_(self.state, points, origins, *given, **options, **rays)
+            given = *self.grid, self.sensor, self.max_touched
+            options = {"rule": self.model.rule, "threshold": self.threshold}
+            return integrate(self.state, points, origins, *given, **options, **rays)
 
         counts = self._fitted(call, bits=11, seen=8, new=9)
         self.clock.add_(counts[0, 11:12] == 0)
@@ -218,17 +218,12 @@ class OccupancyMap(nn.Module):
         return read_regions(self.state, mask, exact)
 
     def evict(
-        self,
-        *,
-        box: Floats | Tensor | None = None,
-        older_than: int | Tensor | None = None,
-        mask: Tensor | None = None,
-        read: bool = True,
+        self, box: Any = None, older_than: Any = None, mask: Any = None, *, read: bool = True
     ) -> MapRegions | None:
         """Regions leave the map; returns them as `read` does, for `insert`, unless read=False.
 
-        One of: box (x0, y0, z0, x1, y1, z1) in meters, which those keep that reach into it, so that
-        a box around the sensor is a rolling window; older_than, a stamp; mask, [C] bool.
+        One of: box (x0, y0, z0, x1, y1, z1) in meters, numbers or a tensor; regions that reach into
+        it stay, so that a box around the sensor is a rolling window. older_than: a stamp. mask: [C].
         """
         if sum(way is not None for way in (box, older_than, mask)) != 1:
             raise ValueError("OccupancyMap: evict takes one of box, older_than and mask")
@@ -236,7 +231,6 @@ class OccupancyMap(nn.Module):
             mask = self.region_stamp < older_than
         elif box is not None:
             mask = outside(self.region_key, self.grid, box)
-        assert mask is not None
         regions = self.read(mask) if read else None
         ops.occupancy_remove_(self.state, mask)
         return regions
@@ -245,16 +239,17 @@ class OccupancyMap(nn.Module):
         """Regions enter; mode, of those that exist: "add", "replace", "keep". Returns counts of
         `occupancy_insert_`."""
         keys, *layers, count = regions
-        return self._insert(keys, layers, merge=mode, num_valid=count)
+        options: Any = {"sensor": self.sensor, "merge": mode, "num_valid": count}
+
+        def call() -> Tensor:
+            return ops.occupancy_insert_(self.state, keys, layers, **options)
+
+        return self._fitted(call, bits=5, seen=0, new=3)
 
     def allocate(self, keys: Tensor) -> Tensor:
         """Makes room for regions of ascending keys [K] int64, as of `ray_regions`."""
-        return self._insert(keys, [], merge="keep")
-
-    def _insert(self, *given: Any, **options: Any) -> Tensor:
-        options["sensor"] = self.sensor
-        call = lambda: ops.occupancy_insert_(self.state, *given, **options)  # noqa: E731
-        return self._fitted(call, bits=5, seen=0, new=3)
+        regions: Any = keys, None  # no layers, all rows
+        return self.insert(regions, "keep")
 
     def merge(self, other: OccupancyMap) -> Tensor:
         """Adds what a map of the same grid and layers knows; counts of `occupancy_insert_`."""
@@ -270,13 +265,15 @@ class OccupancyMap(nn.Module):
         pairs = zip(one[:1] + one[2:], two[:1] + two[2:], strict=True)
         return self.grid == other.grid and all(torch.equal(a, b.to(a.device)) for a, b in pairs)
 
+    @torch.inference_mode(False)
     def grow(self, capacity: int) -> None:
         """Room for so many regions at least, and calls are let in again after one that did not fit.
         The buffers are new ones: CUDA graphs and exported programs keep the old."""
         if self._is_traced():
             raise RuntimeError(NO_GROWTH)
         if capacity > self.capacity:
-            state = self._empty(capacity, self.status.device)
+            device = self.status.device
+            state = ops.occupancy_state(capacity, layers=self.layers, device=device)
             for larger, tensor in zip(state[1:], self.state[1:], strict=True):
                 larger[: len(tensor)].copy_(tensor)
             ops.occupancy_remove_(state, state[1] < -1)  # none; it builds the table
@@ -311,20 +308,9 @@ class OccupancyMap(nn.Module):
             if row[bits] & 2:
                 self.grow(max(need, self.capacity * 3 // 2, 64))
 
-    @torch.inference_mode(False)
-    def _empty(self, capacity: int, device: Any) -> list[Tensor]:
-        return ops.occupancy_state(capacity, layers=self.layers, device=device)
-
     def _own(self, state: list[Tensor]) -> None:
         for name, tensor in zip(LAYOUT, state, strict=True):
             self.register_buffer(name, tensor, persistent=False)
-
-    def _regions_in(self, limit: int) -> int:
-        def size(capacity: int) -> int:
-            layout = ops.occupancy_layout(capacity, layers=self.layers)
-            return sum(math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in layout)
-
-        return max(bisect.bisect_right(range(2**30), limit, key=size) - 1, 0)
 
     def _is_traced(self) -> bool:
         """Inside a compiler, or a stream that is captured, where nothing can be read back."""
@@ -336,7 +322,7 @@ class OccupancyMap(nn.Module):
             destination.update({name: t.detach() for name, t in self._buffers.items()})
             destination["grid"] = torch.tensor([self.grid[0], *self.grid[1]], dtype=torch.float64)
 
-    def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> None:
         mine, grid = [self.grid[0], *self.grid[1]], state_dict["grid"].tolist()
         expect(grid == mine, f"OccupancyMap: a state must have the grid {mine}", grid)
         found = {name: state_dict[name].to(t, copy=True) for name, t in self._buffers.items()}
@@ -347,6 +333,11 @@ class OccupancyMap(nn.Module):
 
 def log_odds(probability: float) -> float:
     return math.log(probability / (1.0 - probability))
+
+
+def _size(capacity: int, layers: Sequence[str]) -> int:
+    layout = ops.occupancy_layout(capacity, layers=layers)
+    return sum(math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in layout)
 
 
 def _rays(points: Tensor, origins: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -38,8 +38,11 @@ def read_regions(state: list[Tensor], mask: Tensor | None, exact: bool) -> MapRe
     rows = int(count) if exact else keys.size(0)
     keys, slots = torch.where(taken, keys, NO_KEY).sort(stable=True)
     keys, slots = keys[:rows], slots[:rows]
-    layers = [state[i].index_select(0, slots) if len(state[i]) > 0 else state[i] for i in LAYERS]
-    return MapRegions(torch.where(keys == NO_KEY, -1, keys), *layers, count)
+    stamp, logodds, hit_miss = (
+        state[i].index_select(0, slots) if len(state[i]) > 0 else state[i] for i in LAYERS
+    )
+    keys.masked_fill_(keys == NO_KEY, -1)
+    return MapRegions(keys, stamp, logodds, hit_miss, count)
 
 
 def outside(keys: Tensor, grid: Any, box: Sequence[float] | Tensor) -> Tensor:

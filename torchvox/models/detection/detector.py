@@ -55,7 +55,8 @@ class VisibilityPlanes(nn.Module):
             batch_offsets=batch_offsets,
             num_valid=num_points,
         )
-        return visibility_channels(seen.visibility, self.channels, self.rays.voxel_size[2])
+        grid = self.rays.voxel_size, self.rays.point_cloud_range
+        return visibility_channels(seen.visibility, self.channels, grid[0], grid[1])
 
 
 class PillarDetector(nn.Module):
