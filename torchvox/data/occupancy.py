@@ -18,9 +18,9 @@ from torchvox.ops.boxes import points_in_boxes
 from torchvox.ops.rays import ray_visibility, transform_points
 from torchvox.ops.voxel import voxel_map
 
+ME = "occupancy_labels:"
 HIT_ONLY = 4  # a ray flag
 UNKNOWN, OCCUPIED = 0, 2  # in a volume of ray_visibility
-ME = "occupancy_labels:"
 Grid = tuple[list[float], list[float]]
 
 
@@ -56,13 +56,13 @@ def occupancy_labels(
     unknown: int = 255,
     other: int = 0,
 ) -> OccupancyLabels:
-    """What sweeps tell of the cells around one of them (docs/rays.md has the rules).
+    """What sweeps tell of the cells around one of them; docs/rays.md has the rules.
 
     sweeps: S tensors [N_i, C] float on one device, x, y, z in meters first, each in the frame of
         its sensor at (0, 0, 0). poses: [S, 3, 4], sensor to world. keyframe: the number of the
         sweep in whose frame the labels are. voxel_size, point_cloud_range: the grid of `voxelize`.
-    classes: S tensors [N_i] of integers, the class of each point; a value that is negative, above
-        255, `free` or `unknown` is no label.
+    classes: S tensors [N_i] of integers; negative ones, those above 255, `free` and `unknown` are
+        no label. A cell gets that of most of its points, the lowest of equal ones.
     boxes: [S, K, 7] objects in the world at the time of each sweep, as of `points_in_boxes`, row k
         the same one in all; NaN where it is absent. Points in a box that lies elsewhere in the
         keyframe are carried there and only hit; in one that the keyframe lacks they are dropped.
@@ -77,17 +77,17 @@ def occupancy_labels(
     _check("poses", poses, [count, 3, 4])
     grid = [float(v) for v in voxel_size], [float(v) for v in point_cloud_range]
     points, _ = collate_points(sweeps)
-    device = points.device
+    device, lengths = points.device, [len(sweep) for sweep in sweeps]
+    ends = [sum(lengths[:i]) for i in range(count + 1)]
+    sweep_of = torch.arange(count).repeat_interleave(torch.tensor(lengths)).to(device)
     poses = poses.detach().to("cpu", torch.float64)
     turn = poses[keyframe, :, :3].T
     to_keyframe = torch.cat([turn, -turn @ poses[keyframe, :, 3:]], 1)
-    sizes = torch.tensor([len(sweep) for sweep in sweeps])
-    ends = [0, *sizes.cumsum(0).tolist()]
-    sweep_of = torch.arange(count).repeat_interleave(sizes).to(device)
-    world = transform_points(points, poses.to(device), pose_index=sweep_of)
-    flags = None
+    world, flags = transform_points(points, poses.to(device), pose_index=sweep_of), None
     if boxes is not None:
-        _check("boxes", boxes, [count, *boxes.shape[1:2], 7])
+        shape = boxes.shape
+        good = len(shape) == 3 and shape[0] == count and shape[2] == 7
+        expect(good, f"{ME} boxes must be [{count}, K, 7]", list(shape))
         world, carried = _carried(world, sweep_of, ends, boxes.to("cpu", torch.float64), keyframe)
         flags = carried.to(torch.uint8) * HIT_ONLY
     local = transform_points(world, to_keyframe[None].to(device)).to(points.dtype)
@@ -102,18 +102,14 @@ def occupancy_labels(
     semantics = torch.where(volume == UNKNOWN, unknown, free).to(torch.uint8)
     semantics.masked_fill_(occupied, other)
     if classes is not None:
-        shapes, rule = (
-            [list(one.shape) for one in classes],
-            f"{ME} classes must be a number a point",
-        )
-        expect(shapes == [[len(sweep)] for sweep in sweeps], rule, shapes)
+        shapes = [list(one.shape) for one in classes]
+        wanted = [[length] for length in lengths]
+        expect(shapes == wanted, f"{ME} classes must have shapes {wanted}", shapes)
         given = torch.cat([one.to(device, torch.int64) for one in classes])
         labelled = (given >= 0) & (given < 256) & (given != free) & (given != unknown)
         _vote(semantics, local, given, labelled & (reached == 0), grid)
     seen = None if cameras is None else torch.zeros_like(occupied)
     for camera in cameras or ():
-        _check("a camera's intrinsics", camera.intrinsics, [3, 3])
-        _check("a camera's pose", camera.pose, [3, 4])
         far, origin = _pixel_rays(camera, to_keyframe, grid[1], device)
         seen |= ray_visibility(far, origin, *grid, blockers=occupied).visibility != UNKNOWN
     return OccupancyLabels(semantics[0], volume[0] != UNKNOWN, None if seen is None else seen[0])
@@ -138,27 +134,25 @@ def _carried(
     there = boxes[keyframe]
     moving = (boxes != there).any(2, keepdim=True)
     held = boxes.masked_fill(~moving, torch.nan).to(world.device)
-    parts = enumerate(pairwise(ends))
-    found = [points_in_boxes(world[None, a:b], held[None, i])[0] for i, (a, b) in parts]
-    inside = torch.cat(found)
+    parts = zip(held, pairwise(ends), strict=True)
+    inside = torch.cat([points_in_boxes(world[None, a:b], now[None])[0] for now, (a, b) in parts])
     turn = there[:, 6] - boxes[..., 6]
     c, s, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
-    rotation = torch.stack([c, -s, zero, s, c, zero, zero, zero, zero + 1], -1).unflatten(
-        -1, (3, 3)
-    )
+    rotation = torch.stack([c, -s, zero, s, c, zero, zero, zero, zero + 1], -1)
+    rotation = rotation.unflatten(-1, (3, 3))
     shift = there[:, :3] - (rotation * boxes[..., None, :3]).sum(-1)
     carry = torch.cat([rotation, shift[..., None]], -1).flatten(0, 1).to(world.device)
     pose = torch.where(inside >= 0, sweep_of * boxes.size(1) + inside, -1)
-    moved = (inside >= 0)[:, None]
-    return torch.where(moved, transform_points(world, carry, pose_index=pose), world), moved[:, 0]
+    moved = inside >= 0
+    carried = transform_points(world, carry, pose_index=pose)
+    return torch.where(moved[:, None], carried, world), moved
 
 
 def _vote(semantics: Tensor, points: Tensor, classes: Tensor, voting: Tensor, grid: Grid) -> None:
     """Classes of most points into the cells that have any; sums are whole numbers."""
     cells = voxel_map(points, *grid, -1, -1)
     _, z, y, x = cells.indices[cells.point_voxel[voting]].long().unbind(1)
-    _, _, ny, nx = semantics.shape
-    cell = (z * ny + y) * nx + x
+    cell = (z * semantics.size(2) + y) * semantics.size(3) + x
     pair, votes = torch.unique(cell * 256 + classes[voting], return_counts=True)
     best = torch.zeros(semantics.numel(), dtype=torch.int64, device=points.device)
     best.scatter_reduce_(0, pair // 256, votes * 256 + 255 - pair % 256, "amax")
@@ -170,6 +164,8 @@ def _pixel_rays(
     camera: Camera, frame: Tensor, limits: list[float], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Of a camera in a frame: ends [pixels, 3] of its rays beyond the range, and their origin."""
+    _check("a camera's intrinsics", camera.intrinsics, [3, 3])
+    _check("a camera's pose", camera.pose, [3, 4])
     turn, place = (frame[:, :3] @ camera.pose.to(frame)).split([3, 1], 1)
     place = (place + frame[:, 3:]).T
     corners = torch.tensor(limits, dtype=torch.float64).view(2, 3)

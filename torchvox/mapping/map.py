@@ -223,7 +223,7 @@ class OccupancyMap(nn.Module):
         """Regions leave the map; returns them as `read` does, for `insert`, unless read=False.
 
         One of: box (x0, y0, z0, x1, y1, z1) in meters, numbers or a tensor; regions that reach into
-        it stay, so that a box around the sensor is a rolling window. older_than: a stamp. mask: [C].
+        it stay: a box around the sensor is a rolling window. older_than: a stamp. mask: [C] bool.
         """
         if sum(way is not None for way in (box, older_than, mask)) != 1:
             raise ValueError("OccupancyMap: evict takes one of box, older_than and mask")
@@ -302,7 +302,9 @@ class OccupancyMap(nn.Module):
             need = max(row[new] + row[new + 1], row[seen])
             if self.on_overflow == "raise":
                 room = f"capacity={self.capacity} and max_touched={self.max_touched}"
-                raise RuntimeError(f"OccupancyMap: a call needs {need} regions, got {room}")
+                raise RuntimeError(
+                    f"OccupancyMap: a call needs at least {need} regions, got {room}"
+                )
             if row[bits] & 1:
                 self.max_touched = max(2 * self.max_touched, row[seen])
             if row[bits] & 2:
