@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import real_scan
+from helpers import assert_same_bits, real_scan
 
 import torchvox
 from torchvox.data import Camera, generate_drive, occupancy_labels, write_labels
@@ -12,6 +12,8 @@ from torchvox.data import Camera, generate_drive, occupancy_labels, write_labels
 FREE, UNKNOWN = 17, 255
 VOXEL, RANGE = [0.5, 0.5, 0.5], [0.0, -8.0, -2.0, 16.0, 8.0, 2.0]  # 32 x 32 x 8 cells
 STILL = torch.eye(4, dtype=torch.float64)[:3]
+LENS = torch.tensor([[200.0, 0, 199.5], [0, 200, 149.5], [0, 0, 1]])
+FORWARD = torch.tensor([[0, 0, 1.0, 0.25], [-1, 0, 0, 0.25], [0, -1, 0, 0.25]]).double()
 
 
 def wall(x: float, y: tuple[float, float], z: tuple[float, float], step: float = 0.1):
@@ -64,31 +66,42 @@ def test_a_moved_box_leaves_no_trail_and_no_hole(device):
 
 
 def test_the_cars_of_a_drive_leave_no_trail():
-    drive = generate_drive(0, 7, azimuths=500, step=0.8)
+    sweeps, poses, boxes = zip(*generate_drive(0, 7, azimuths=500, step=0.8), strict=True)
     grid = [0.4, 0.4, 0.4], [-20.0, -20.0, -1.4, 28.0, 20.0, 2.2]
-    sweeps, poses, boxes = zip(*drive, strict=True)
     poses, boxes = torch.stack(poses), torch.stack(boxes)
     labels = occupancy_labels(sweeps, poses, 3, *grid, boxes=boxes)
     raw = occupancy_labels(sweeps, poses, 3, *grid)
     # Places of the two cars that move, without those that they take in the keyframe.
-    nz, ny, nx = labels.semantics.shape
-    z, y, x = torch.meshgrid(*(torch.arange(n) for n in (nz, ny, nx)), indexing="ij")
-    at = (torch.stack([x, y, z], -1).view(-1, 3) + 0.5) * 0.4 + torch.tensor(grid[1][:3])
-    at = torchvox.transform_points(at, poses[3][None])
-    near = boxes[3, None, :2].clone()
+    axes = torch.meshgrid(*(torch.arange(n) for n in labels.semantics.shape), indexing="ij")
+    at = (torch.stack(axes[::-1], -1).view(-1, 3) + 0.5) * 0.4 + torch.tensor(grid[1][:3])
+    at = torchvox.transform_points(at, poses[3][None])[None]
+    near, inner = boxes[3, None, :2].clone(), boxes[:, :2].flatten(0, 1)[None].clone()
     near[..., 3:6] += 0.8
-    inner = boxes[:, :2].clone()
-    inner[..., 2] += 0.3  # above the road
-    inner[..., 3:6] -= 0.4
-    trail = torchvox.points_in_boxes(at[None], inner.flatten(0, 1)[None])[0] >= 0
-    trail &= torchvox.points_in_boxes(at[None], near)[0] < 0
-    assert (raw.semantics.view(-1)[trail] == 0).sum() > 50
-    assert (labels.semantics.view(-1)[trail] == 0).sum() == 0
+    inner += torch.tensor([0, 0, 0.3, -0.4, -0.4, -0.4, 0])  # above the road
+    trail = (torchvox.points_in_boxes(at, inner) >= 0) & (torchvox.points_in_boxes(at, near) < 0)
+    assert (raw.semantics.view(-1)[trail[0]] == 0).sum() > 50
+    assert (labels.semantics.view(-1)[trail[0]] == 0).sum() == 0
     # And no hole: where a car was hit in the keyframe it is occupied.
     world = torchvox.transform_points(sweeps[3], poses[3][None])
     held = torchvox.points_in_boxes(world[None], boxes[3, None, :2])[0] >= 0
     voxels = torchvox.voxelize(sweeps[3][held], *grid, 1, -1, trim=True).indices.long()
     assert len(voxels) > 30 and (labels.semantics[tuple(voxels[:, 1:].T)] == 0).all()
+
+
+@pytest.mark.gpu
+def test_the_gpu_gives_the_labels_of_the_cpu():
+    sweeps, poses, boxes = zip(*generate_drive(1, 4, azimuths=500, step=0.8), strict=True)
+    grid = [0.4, 0.4, 0.4], [-20.0, -20.0, -1.4, 28.0, 20.0, 2.2]
+    poses, boxes = torch.stack(poses), torch.stack(boxes)
+    classes = [(sweep[:, 3] * 40).long() for sweep in sweeps]
+    forward = torch.cat([FORWARD, torch.eye(4, dtype=torch.float64)[3:]])
+    cameras = [Camera(LENS, poses[2] @ forward, (400, 300))]
+    cpu = occupancy_labels(sweeps, poses, 2, *grid, classes, boxes, cameras)
+    moved = [[tensor.cuda() for tensor in given] for given in (sweeps, classes)]
+    gpu = occupancy_labels(moved[0], poses.cuda(), 2, *grid, moved[1], boxes.cuda(), cameras)
+    assert len(cpu.semantics.unique()) > 6 and cpu.mask_camera.any()
+    assert all(t.is_cuda for t in gpu)
+    assert_same_bits(tuple(t.cpu() for t in gpu), tuple(cpu))
 
 
 def test_an_object_that_the_keyframe_lacks_is_left_out():
@@ -122,9 +135,7 @@ def test_a_camera_sees_through_a_window_and_not_through_the_wall(device):
     near = wall(8.25, (-8, 8), (-2, 2))
     near = near[(near[:, 1:].abs() > 1).any(1)]
     sweep = torch.cat([near, wall(14.25, (-8, 8), (-2, 2))]).to(device)
-    forward = torch.tensor([[0, 0, 1.0, 0.25], [-1, 0, 0, 0.25], [0, -1, 0, 0.25]]).double()
-    intrinsics = torch.tensor([[200.0, 0, 199.5], [0, 200, 149.5], [0, 0, 1]])
-    cameras = [Camera(intrinsics, forward, (400, 300))]
+    cameras = [Camera(LENS, FORWARD, (400, 300))]
     labels = occupancy_labels([sweep], STILL[None], 0, VOXEL, RANGE, cameras=cameras)
     seen = labels.mask_camera.cpu()
     assert seen[cells([8, -6, -2, 8.5, 6, 2])].all()  # the wall, window included
@@ -137,16 +148,13 @@ def test_a_camera_sees_through_a_window_and_not_through_the_wall(device):
     assert not seen[cells([0, 4, -2, 2, 8, 2])].any()  # outside the picture
     # A camera alone may know free space that no lidar ray went through, and the reverse.
     assert (labels.mask_lidar.cpu() & ~seen).any() and (seen & ~labels.mask_lidar.cpu()).any()
-    turned = Camera(intrinsics, forward * torch.tensor([-1.0, 1, -1, 1]), (400, 300))
+    turned = Camera(LENS, FORWARD * torch.tensor([-1.0, 1, -1, 1]), (400, 300))
     behind = occupancy_labels([sweep], STILL[None], 0, VOXEL, RANGE, cameras=[turned])
     assert behind.mask_camera.sum() <= 2
 
 
-@pytest.mark.parametrize(
-    "columns", [("lidar/hdl64_360.bin", 4), ("lidar/nuscenes_sweep.pcd.bin", 5)]
-)
-def test_no_cell_that_voxelize_finds_is_lost(columns):
-    sweep = real_scan(*columns)
+def test_no_cell_that_voxelize_finds_is_lost():
+    sweep = real_scan("lidar/nuscenes_sweep.pcd.bin", 5)
     grid = [0.4, 0.4, 0.4], [-40.0, -40.0, -1.0, 40.0, 40.0, 5.4]
     pose = torch.tensor([[0.6, -0.8, 0, 1e5], [0.8, 0.6, 0, 4e6], [0, 0, 1, 30]]).double()
     labels = occupancy_labels([sweep], pose[None], 0, *grid)
@@ -166,22 +174,32 @@ def test_the_file_has_the_layout_of_occ3d(tmp_path):
         assert (file["semantics"][20] == 0).all() and (file["semantics"][21:] == UNKNOWN).all()
         assert file["mask_lidar"].dtype == np.uint8
         np.testing.assert_array_equal(file["mask_lidar"], file["semantics"] != UNKNOWN)
-    labels = labels._replace(mask_camera=labels.mask_lidar)
-    write_labels(tmp_path / "labels.npz", labels)
-    with np.load(tmp_path / "labels.npz") as file:
-        np.testing.assert_array_equal(file["mask_camera"], file["mask_lidar"])
+
+
+@pytest.mark.parametrize("points", [torch.zeros(0, 4), torch.full((3, 4), torch.nan)])
+def test_nothing_is_known_without_points(points, device):
+    camera = Camera(LENS, FORWARD, (4, 0))
+    given = [points.to(device)] * 2, STILL.expand(2, 3, 4), 1, VOXEL, RANGE
+    classes = [torch.zeros(len(points), dtype=torch.long)] * 2
+    labels = occupancy_labels(*given, classes, torch.ones(2, 1, 7), [camera])
+    assert (labels.semantics == UNKNOWN).all() and not labels.mask_lidar.any()
+    assert not labels.mask_camera.any()
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"sweeps": []}, "keyframe must name one of 0 sweeps, got 0"),
         ({"poses": STILL}, r"poses must be \[1, 3, 4\], got \[3, 4\]"),
-        ({"keyframe": 1}, "keyframe must be below 1, got 1"),
-        ({"boxes": torch.zeros(2, 3, 7)}, r"boxes must be \[1, 3, 7\], got \[2, 3, 7\]"),
-        ({"classes": [torch.zeros(2)]}, r"classes together must be \[3\], got \[2\]"),
+        ({"keyframe": 1}, "keyframe must name one of 1 sweeps, got 1"),
+        ({"boxes": torch.zeros(2, 3, 7)}, r"boxes must be \[1, K, 7\], got \[2, 3, 7\]"),
+        ({"boxes": torch.zeros(7)}, r"boxes must be \[1, K, 7\], got \[7\]"),
+        ({"classes": [torch.zeros(2)]}, r"classes must have shapes \[\[3\]\], got \[\[2\]\]"),
+        ({"cameras": [Camera(LENS, torch.eye(4), (4, 3))]}, r"pose must be \[3, 4\], got \[4, 4\]"),
+        ({"unknown": -1}, r"labels must be 0 to 255, got \(17, -1, 0\)"),
     ],
 )
 def test_what_does_not_fit_is_named(change, words):
     arguments = {"sweeps": [torch.zeros(3, 4)], "poses": STILL[None], "keyframe": 0, **change}
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=f"occupancy_labels: .*{words}"):
         occupancy_labels(**arguments, voxel_size=VOXEL, point_cloud_range=RANGE)

@@ -218,6 +218,14 @@ def test_reading_a_room(device):
     assert int(made.clock) == 0
 
 
+def test_a_map_of_one_call_is_what_rays_see(device):
+    points, grid = sphere(5000).to(device), ([0.25] * 3, [-2.0, -4, -1, 4, 2, 3])
+    made = OccupancyMap(0.25, device=device)
+    made.integrate(points, CENTER.to(device))
+    seen = torchvox.ray_visibility(points, CENTER.to(device), *grid).visibility
+    assert torch.equal(made.crop(*grid).label + 1, seen) and len(seen.unique()) == 3
+
+
 @pytest.mark.parametrize("points", [torch.zeros(0, 3), torch.full((4, 3), math.nan)])
 def test_no_ray_changes_nothing(points, device):
     made = OccupancyMap(0.2, 0, device=device)
