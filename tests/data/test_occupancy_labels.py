@@ -65,29 +65,6 @@ def test_a_moved_box_leaves_no_trail_and_no_hole(device):
     assert ((trail.semantics == 0) & ~occupied).sum() > 20
 
 
-def test_the_cars_of_a_drive_leave_no_trail():
-    sweeps, poses, boxes = zip(*generate_drive(0, 7, azimuths=500, step=0.8), strict=True)
-    grid = [0.4, 0.4, 0.4], [-20.0, -20.0, -1.4, 28.0, 20.0, 2.2]
-    poses, boxes = torch.stack(poses), torch.stack(boxes)
-    labels = occupancy_labels(sweeps, poses, 3, *grid, boxes=boxes)
-    raw = occupancy_labels(sweeps, poses, 3, *grid)
-    # Places of the two cars that move, without those that they take in the keyframe.
-    axes = torch.meshgrid(*(torch.arange(n) for n in labels.semantics.shape), indexing="ij")
-    at = (torch.stack(axes[::-1], -1).view(-1, 3) + 0.5) * 0.4 + torch.tensor(grid[1][:3])
-    at = torchvox.transform_points(at, poses[3][None])[None]
-    near, inner = boxes[3, None, :2].clone(), boxes[:, :2].flatten(0, 1)[None].clone()
-    near[..., 3:6] += 0.8
-    inner += torch.tensor([0, 0, 0.3, -0.4, -0.4, -0.4, 0])  # above the road
-    trail = (torchvox.points_in_boxes(at, inner) >= 0) & (torchvox.points_in_boxes(at, near) < 0)
-    assert (raw.semantics.view(-1)[trail[0]] == 0).sum() > 50
-    assert (labels.semantics.view(-1)[trail[0]] == 0).sum() == 0
-    # And no hole: where a car was hit in the keyframe it is occupied.
-    world = torchvox.transform_points(sweeps[3], poses[3][None])
-    held = torchvox.points_in_boxes(world[None], boxes[3, None, :2])[0] >= 0
-    voxels = torchvox.voxelize(sweeps[3][held], *grid, 1, -1, trim=True).indices.long()
-    assert len(voxels) > 30 and (labels.semantics[tuple(voxels[:, 1:].T)] == 0).all()
-
-
 @pytest.mark.gpu
 def test_the_gpu_gives_the_labels_of_the_cpu():
     sweeps, poses, boxes = zip(*generate_drive(1, 4, azimuths=500, step=0.8), strict=True)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import bisect
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -108,9 +106,8 @@ class OccupancyMap(nn.Module):
         self.threshold, self.layers = log_odds(threshold), tuple(layers)
         self.on_overflow, self.max_touched = on_overflow, int(max_touched)
         if isinstance(capacity, str):
-            limit = number_of_bytes(capacity, f"{me} capacity")
-            size = functools.partial(_size, layers=self.layers)
-            capacity = max(bisect.bisect_right(range(2**30), limit, key=size) - 1, 0)
+            region = sum(t.nbytes for t in ops.occupancy_state(1, layers=self.layers, device="cpu"))
+            capacity = number_of_bytes(capacity, f"{me} capacity") // region
         self._own(ops.occupancy_state(int(capacity), layers=self.layers, device=device))
         self.register_buffer("clock", self.status[2:3].int(), persistent=False)
 
@@ -172,9 +169,7 @@ class OccupancyMap(nn.Module):
 
     def extract(self, select: str = "occupied", max_out: int | None = None) -> MapVoxels:
         """Voxels that are "occupied", "free" or "observed", by region, then by place in it.
-
-        max_out: rows of the result; None counts them first, with a host synchronization.
-        """
+        max_out: rows of the result; None counts them first, with a host synchronization."""
         if max_out is None:
             max_out = int(self.extract(select, 0).count)
         logodds, indices, counts = ops.occupancy_extract(
@@ -194,8 +189,8 @@ class OccupancyMap(nn.Module):
         self, time: float, half_life: float, forget: float = 0.5, mask: Tensor | None = None
     ) -> Tensor:
         """Log-odds times 2^(-time / half_life); voxels with a probability within [1 - forget,
-        forget] become unobserved, and regions without observed voxels leave. mask: [C] bool, the
-        regions that fade. Returns counts of `occupancy_decay_`."""
+        forget] become unobserved, and regions without others leave. mask: [C] bool, regions that
+        fade. Returns counts of `occupancy_decay_`."""
         good = 0 <= time < math.inf and half_life > 0
         expect(good, "OccupancyMap: decay takes time >= 0 and half_life > 0", (time, half_life))
         expect(0.5 <= forget < 1, "OccupancyMap: forget must be from 0.5 to 1", forget)
@@ -221,10 +216,8 @@ class OccupancyMap(nn.Module):
         self, box: Any = None, older_than: Any = None, mask: Any = None, *, read: bool = True
     ) -> MapRegions | None:
         """Regions leave the map; returns them as `read` does, for `insert`, unless read=False.
-
-        One of: box (x0, y0, z0, x1, y1, z1) in meters, numbers or a tensor; regions that reach into
-        it stay: a box around the sensor is a rolling window. older_than: a stamp. mask: [C] bool.
-        """
+        One of: box (x0, y0, z0, x1, y1, z1) in meters, numbers or a tensor; regions that reach
+        into it stay: a box around the sensor is a rolling window. older_than: a stamp. mask: [C]."""
         if sum(way is not None for way in (box, older_than, mask)) != 1:
             raise ValueError("OccupancyMap: evict takes one of box, older_than and mask")
         if older_than is not None:
@@ -253,8 +246,8 @@ class OccupancyMap(nn.Module):
 
     def merge(self, other: OccupancyMap) -> Tensor:
         """Adds what a map of the same grid and layers knows; counts of `occupancy_insert_`."""
-        same = self.grid == other.grid
-        expect(same, f"OccupancyMap: merge takes maps of one grid, {self.grid}", other.grid)
+        rule = f"OccupancyMap: merge takes maps of one grid, {self.grid}"
+        expect(self.grid == other.grid, rule, other.grid)
         counts = self.insert(MapRegions(*[t.to(self.status.device) for t in other.read()]))
         self.clock.clamp_(min=other.clock.to(self.clock.device))
         return counts
@@ -272,8 +265,7 @@ class OccupancyMap(nn.Module):
         if self._is_traced():
             raise RuntimeError(NO_GROWTH)
         if capacity > self.capacity:
-            device = self.status.device
-            state = ops.occupancy_state(capacity, layers=self.layers, device=device)
+            state = ops.occupancy_state(capacity, layers=self.layers, device=self.status.device)
             for larger, tensor in zip(state[1:], self.state[1:], strict=True):
                 larger[: len(tensor)].copy_(tensor)
             ops.occupancy_remove_(state, state[1] < -1)  # none; it builds the table
@@ -335,11 +327,6 @@ class OccupancyMap(nn.Module):
 
 def log_odds(probability: float) -> float:
     return math.log(probability / (1.0 - probability))
-
-
-def _size(capacity: int, layers: Sequence[str]) -> int:
-    layout = ops.occupancy_layout(capacity, layers=layers)
-    return sum(math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in layout)
 
 
 def _rays(points: Tensor, origins: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -36,13 +36,9 @@ def read_regions(state: list[Tensor], mask: Tensor | None, exact: bool) -> MapRe
         taken = taken & mask
     count = taken.sum().view(1)
     rows = int(count) if exact else keys.size(0)
-    keys, slots = torch.where(taken, keys, NO_KEY).sort(stable=True)
-    keys, slots = keys[:rows], slots[:rows]
-    stamp, logodds, hit_miss = (
-        state[i].index_select(0, slots) if len(state[i]) > 0 else state[i] for i in LAYERS
-    )
-    keys.masked_fill_(keys == NO_KEY, -1)
-    return MapRegions(keys, stamp, logodds, hit_miss, count)
+    keys, slots = (t[:rows] for t in torch.where(taken, keys, NO_KEY).sort(stable=True))
+    layers = [state[i][slots] if len(state[i]) > 0 else state[i] for i in LAYERS]
+    return MapRegions._make([keys.masked_fill_(keys == NO_KEY, -1), *layers, count])
 
 
 def outside(keys: Tensor, grid: Any, box: Sequence[float] | Tensor) -> Tensor:
