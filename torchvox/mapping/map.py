@@ -217,7 +217,7 @@ class OccupancyMap(nn.Module):
     ) -> MapRegions | None:
         """Regions leave the map; returns them as `read` does, for `insert`, unless read=False.
         One of: box (x0, y0, z0, x1, y1, z1) in meters, numbers or a tensor; regions that reach
-        into it stay: a box around the sensor is a rolling window. older_than: a stamp. mask: [C]."""
+        into it stay (a rolling window). older_than: a stamp. mask: [C] bool."""
         if sum(way is not None for way in (box, older_than, mask)) != 1:
             raise ValueError("OccupancyMap: evict takes one of box, older_than and mask")
         if older_than is not None:
