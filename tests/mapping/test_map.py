@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A map that owns its state: room as needed, regions that leave and return, copies, programs."""
 
-import contextlib
 import copy
 import io
 import math
@@ -269,16 +268,6 @@ def test_two_updates_in_one_program_clone_no_state():
         torch.export.export(exported, (sphere(), CENTER))
 
 
-@contextlib.contextmanager
-def no_wait():
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 @pytest.mark.gpu
 def test_a_captured_rolling_window_goes_on_like_an_eager_one_and_neither_waits():
     points, origin = sphere().cuda(), CENTER.cuda()
@@ -302,9 +291,12 @@ def test_a_captured_rolling_window_goes_on_like_an_eager_one_and_neither_waits()
         points.copy_(sphere(seed=i))
         count.fill_((0, 1, 800)[i % 3])
         box[0], box[3] = -3 + 0.05 * i, 1 + 0.05 * i
-        with no_wait():
+        torch.cuda.set_sync_debug_mode("error")
+        try:
             graph.replay()
             expected = step(eager)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
         assert_same_bits(found, expected, str(i))
     assert_same_bits((*captured.state, captured.clock), (*eager.state, eager.clock))
     captured.on_overflow = "grow"

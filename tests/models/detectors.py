@@ -34,10 +34,7 @@ SMALL = {
     ),
     "anchors, visibility": (
         "pointpillars_kitti",
-        [
-            *KITTI,
-            "model.args.visibility={channels: [free, occupied, free_top, slices:2], height: 0.5}",
-        ],
+        [*KITTI, "model.args.visibility={channels: [free, occupied, slices:2], height: 0.5}"],
     ),
     "tasks": ("pointpillars_nuscenes_multihead", [*NUSCENES, *TASKS]),
     "centers": ("centerpoint_pillars_nuscenes", [*NUSCENES, *TASKS]),

@@ -210,7 +210,8 @@ def test_a_checkpoint_gives_the_same_boxes(name, variant, tmp_path):
 
 @torch.inference_mode()
 def test_the_canvas_ends_with_what_the_rays_of_each_scan_saw():
-    model = small("anchors, visibility")
+    names = "model.args.visibility.channels=[free, occupied, free_top, slices:2]"
+    model = small("anchors, visibility", names)
     points, count = scan(model, 900, 0, 1)
     canvas = model.canvas(points, count)
     assert canvas.is_contiguous(memory_format=torch.channels_last)
@@ -219,7 +220,7 @@ def test_the_canvas_ends_with_what_the_rays_of_each_scan_saw():
         rows = points[b, : count[b]]
         rows = rows[rows.isfinite().all(1)]
         seen = torchvox.ray_visibility(rows, torch.zeros(1, 3), *grid).visibility
-        planes = torchvox.visibility_channels(seen, names, 0.5)
+        planes = torchvox.visibility_channels(seen, names, *grid)
         assert_same_bits((canvas[b : b + 1, -5:],), (planes,), f"scan {b}")
     assert (canvas[0, -5] > 0).sum() > 10 * (canvas[0, :-5].amax(0) > 0).sum()
 

@@ -49,13 +49,9 @@ class VisibilityPlanes(nn.Module):
     def forward(
         self, points: Tensor, batch: int, batch_offsets: Optional[Tensor], num_points: Tensor
     ) -> Tensor:
-        seen = self.rays(
-            points,
-            self.origin.expand(batch, 3),
-            batch_offsets=batch_offsets,
-            num_valid=num_points,
-        )
-        grid = self.rays.voxel_size, self.rays.point_cloud_range
+        rays = self.rays
+        seen = rays(points, self.origin.expand(batch, 3), None, batch_offsets, num_points)
+        grid = rays.voxel_size, rays.point_cloud_range
         return visibility_channels(seen.visibility, self.channels, grid[0], grid[1])
 
 
