@@ -26,6 +26,7 @@ from benchmarks import (
     neighbors,
     neighbors_group_mlp,
     neighbors_knn,
+    occupancy,
     pillars,
     pointpillars,
     sampling,
@@ -44,7 +45,7 @@ def cases(device: str) -> list[CaseSpec]:
     found = []
     domains = (
         *(voxel, sampling, neighbors, neighbors_knn, grouping, neighbors_group_mlp),
-        *(bev, pillars, boxes, detection, models, pointpillars, filter),
+        *(bev, pillars, boxes, detection, models, pointpillars, filter, occupancy),
     )
     for domain in domains:
         found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()
@@ -126,6 +127,8 @@ FIGURES = (
     "wall_us",
     "launches",
     "times_floor",
+    "mrays_per_s",
+    "mvisits_per_s",
 )
 
 

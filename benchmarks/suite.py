@@ -25,6 +25,7 @@ Outputs = Sequence[torch.Tensor]
 # A call of another implementation that takes longer is not repeated: the checked call is its
 # figure.
 SLOW_S = {"cuda": 0.2, "cpu": 1.0}
+FIGURES = ("graph_us", "best_us", "eager_us")  # a rate is of the first that there is
 LONG_S = 0.02  # on a GPU: one that takes longer is made twice, eagerly, and gets no other figure
 
 
@@ -199,6 +200,7 @@ def run_case(spec: CaseSpec, clouds: Clouds, settings: Settings) -> list[Measure
         measurement.pop("call_s", None)
         if measurement["status"] == "timed":
             _add_floor(measurement, settings.device, read + written)
+            _add_rates(measurement, size)
     features = int(size.get("features_bytes", 0))
     _judge(spec.targets, measurements, machine.floor_us(settings.device, features, 0))
     return [{**common, **m, "size": size} for m in measurements]
@@ -309,6 +311,14 @@ def _add_floor(measurement: Measurement, device: str, moved: int) -> None:
     if figure is not None:
         floor = machine.floor_us(device, moved, measurement.get("launches", 0))
         measurement |= {"floor_us": round(floor, 3), "times_floor": round(figure / floor, 2)}
+
+
+def _add_rates(measurement: Measurement, size: Facts) -> None:
+    """Millions a second, of a case about rays."""
+    figure = next((measurement[f] for f in FIGURES if f in measurement), None)
+    for what in ("rays", "visits"):
+        if figure and what in size:
+            measurement[f"m{what}_per_s"] = round(size[what] / figure, 2)
 
 
 def _judge(targets: Sequence[Target], measurements: list[Measurement], write_us: float) -> None:

@@ -5,13 +5,14 @@ from benchmarks import (
     filter_upstream,
     grouping_upstream,
     neighbors_upstream,
+    occupancy_upstream,
     sampling_upstream,
     voxel_upstream,
 )
 
 DOMAINS = (
     *(voxel_upstream, sampling_upstream, neighbors_upstream, grouping_upstream),
-    filter_upstream,
+    *(filter_upstream, occupancy_upstream),
 )
 ALL = [library for domain in DOMAINS for library in domain.UPSTREAM]
 PACKAGES = sorted({library.package for library in ALL})

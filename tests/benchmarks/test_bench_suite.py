@@ -257,10 +257,10 @@ def test_a_broken_library_is_reported_and_the_others_go_on(samples, settings, fa
 
 def test_upstream_libraries_are_packages_by_name():
     assert {
-        *("fpsample", "mmcv", "open3d", "pointnet2_ops"),
+        *("fpsample", "mmcv", "open3d", "pointnet2_ops", "pyoctomap"),
         *("pytorch3d", "scipy", "small_gicp", "spconv", "torch_cluster"),
     } == set(PACKAGES)
     assert {library.op for library in ALL} == {
         *("voxelize", "furthest_point_sample", "ball_query", "knn", "three_nn"),
-        *("group_points", "three_interpolate", "voxel_downsample"),
+        *("group_points", "three_interpolate", "voxel_downsample", "occupancy_integrate_"),
     }

@@ -15,6 +15,8 @@ FIGURES = {  # of a measurement -> header
     "launches": "launches",
     "floor_us": "floor us",
     "times_floor": "x floor",
+    "mrays_per_s": "Mrays/s",
+    "mvisits_per_s": "Mvisits/s",
 }
 COMPARED = ("graph_us", "best_us", "eager_us")  # by the first one that both have
 
