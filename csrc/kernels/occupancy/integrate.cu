@@ -13,7 +13,13 @@ namespace torchvox {
 namespace {
 
 constexpr int kRayThreads = 128;
-constexpr int kRowThreadsOfFinish = 128;
+constexpr int64_t kFewRays = 1 << 15;  // that many walk in pieces, to fill the GPU
+constexpr int kPieces = 16;
+constexpr int kWalkBlocks = 8;  // of a multiprocessor, whose lanes take rays in turn
+constexpr int kRefill = 8;  // lanes of a warp without a ray before they take new ones,
+constexpr int kVisitsPerLook = 4;  // looked at after so many visits
+constexpr int kRowThreads = 128;
+constexpr int kVoxelsEach = kRegionVoxels / kRowThreads;  // of a row's thread
 constexpr int kPositions = 8;  // of a thread of `number`
 constexpr int kTile = kScanThreads * kPositions;
 
@@ -22,6 +28,14 @@ __device__ void add_in_block(int64_t value, int64_t* count) {
   int64_t total = 0;
   block_prefix(value, sums, &total);
   if (threadIdx.x == 0) add_count(count, total);
+}
+
+// This thread's values of a row, all loaded before one is looked at.
+template <class T>
+__device__ void load_each(const T* values, int64_t row, T (&out)[kVoxelsEach]) {
+  for (int k = 0; k < kVoxelsEach; ++k) {
+    out[k] = values[row * kRegionVoxels + k * kRowThreads + threadIdx.x];
+  }
 }
 
 __global__ void __launch_bounds__(kRayThreads)
@@ -49,11 +63,20 @@ __global__ void __launch_bounds__(kScanThreads)
   const int64_t first = tile * kTile + int64_t{threadIdx.x} * kPositions;
   int64_t slot[kPositions];
   uint64_t own = 0;
+  uint32_t bounds[RegionBox::kWords] = {};
   for (int k = 0; k < kPositions; ++k) {
     slot[k] = -2;
     if (first + k >= work.set.size || work.set.keys[first + k] == RegionSet::kEmpty) continue;
     slot[k] = args.state.find(static_cast<int64_t>(work.set.keys[first + k]));
     own += pack_sum(1, slot[k] < 0);
+    for (int word = 0; word < RegionBox::kWords; ++word) {
+      const auto key = static_cast<int64_t>(work.set.keys[first + k]);
+      bounds[word] = max(bounds[word], RegionBox::bound(key, word));
+    }
+  }
+  for (int word = 0; word < RegionBox::kWords; ++word) {
+    const uint32_t bound = warp_max(bounds[word]);
+    if (threadIdx.x % 32 == 0) atomic_raise(&work.bounds[word], bound);
   }
   uint64_t all = 0;
   uint64_t before = block_prefix(own, sums, &all);
@@ -70,16 +93,20 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 template <class Word>
-__global__ void __launch_bounds__(kRowThreadsOfFinish)
+__global__ void __launch_bounds__(kRowThreads)
     commit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work) {
   const int64_t enough = misses_that_matter(args);
   Word* const counts = static_cast<Word*>(work.counts);
+  for (int64_t row = global_thread(); row < work.plan->goes; row += global_stride()) {
+    commit_region(args, work, row);
+  }
   for (int64_t row = blockIdx.x; row < work.plan->goes; row += gridDim.x) {
-    if (threadIdx.x == 0) commit_region(args, work, row);
-    const int64_t slot = work.slot[row];
-    for (int64_t v = threadIdx.x; v < kRegionVoxels; v += kRowThreadsOfFinish) {
-      counts[row * kRegionVoxels + v] = first_count<Word>(args, slot * kRegionVoxels + v, enough);
+    int16_t logodds[kVoxelsEach];
+    load_each(args.state.logodds, work.slot[row], logodds);
+    for (int k = 0; k < kVoxelsEach; ++k) {
+      counts[row * kRegionVoxels + k * kRowThreads + threadIdx.x] =
+          first_count<Word>(args, logodds[k], enough);
     }
   }
 }
@@ -87,24 +114,47 @@ __global__ void __launch_bounds__(kRowThreadsOfFinish)
 template <class Word>
 __global__ void __launch_bounds__(kRayThreads)
     walk_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
-                const __grid_constant__ IntegrateWork work) {
+                const __grid_constant__ IntegrateWork work, int pieces, uint64_t* next) {
   if (work.plan->goes < 0) return;
-  const int64_t enough = misses_that_matter(args);
-  for (int64_t i = global_thread(); i < args.rays.points.rows; i += global_stride()) {
-    walk_ray<true, Word>(args, work, i, enough);
+  const int64_t rays = args.rays.points.rows, tasks = rays * pieces;
+  RayVotes<true, Word> votes(args, work);
+  for (bool more = true;;) {
+    const unsigned idle = __ballot_sync(kFullWarp, !votes.walks);
+    if (more && __popc(idle) >= kRefill) {
+      uint64_t task = 0;
+      if (threadIdx.x % 32 == 0) task = atomic_add(next, static_cast<uint64_t>(__popc(idle)));
+      task = __shfl_sync(kFullWarp, task, 0);
+      more = static_cast<int64_t>(task) + __popc(idle) < tasks;
+      const int64_t own = task + __popc(idle & ((1u << threadIdx.x % 32) - 1));
+      if (!votes.walks && own < tasks) {
+        votes.begin(own % rays, static_cast<int>(own / rays), pieces);
+      }
+    } else if (idle == kFullWarp) {
+      return;
+    }
+    for (int k = 0; k < kVisitsPerLook; ++k) {
+      if (votes.walks) votes.visit();
+      __syncwarp();
+    }
   }
 }
 
 template <class Word>
-__global__ void __launch_bounds__(kRowThreadsOfFinish)
+__global__ void __launch_bounds__(kRowThreads)
     finish_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work) {
   const Word* const counts = static_cast<const Word*>(work.counts);
+  const Enough enough(args);
   int64_t updated = 0;
   for (int64_t row = blockIdx.x; row < work.plan->goes; row += gridDim.x) {
     const int64_t slot = work.slot[row];
-    for (int64_t v = threadIdx.x; v < kRegionVoxels; v += kRowThreadsOfFinish) {
-      updated += finish_voxel(args, slot * kRegionVoxels + v, counts[row * kRegionVoxels + v]);
+    Word word[kVoxelsEach];
+    int16_t logodds[kVoxelsEach];
+    load_each(counts, row, word);
+    load_each(args.state.logodds, slot, logodds);
+    for (int k = 0; k < kVoxelsEach; ++k) {
+      const int64_t voxel = slot * kRegionVoxels + k * kRowThreads + threadIdx.x;
+      updated += finish_voxel(args, voxel, logodds[k], word[k], enough);
     }
   }
   add_in_block(updated, &args.counts[kVoxelsUpdated]);
@@ -117,26 +167,35 @@ struct CudaIntegrateWork {
   int64_t tile_count;
   uint64_t* tiles;
   uint32_t* ticket;  // begins at -1
+  uint64_t* next;  // ray, or piece, to walk
 
   CudaIntegrateWork(const OccupancyIntegrateArgs& args, Workspace& workspace)
       : work(args, workspace), tile_count(ceil_div<int64_t>(work.set.size, kTile)) {
     tiles = workspace.take<uint64_t>(tile_count);
     ticket = workspace.take<uint32_t>(1);
+    next = workspace.take<uint64_t>(1);
   }
 };
 
 template <class Word>
-cudaError_t integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+cudaError_t integrate(const OccupancyIntegrateArgs& args, const CudaIntegrateWork& cuda,
                       const CudaContext& context) {
+  const IntegrateWork& work = cuda.work;
   const int64_t rays = args.rays.points.rows;
   const auto launch_rows = [&](auto kernel) {
     const int64_t most = int64_t{16} * std::max(context.target.multiprocessors, 1);
     const int64_t blocks = std::max<int64_t>(std::min(args.rows(), most), 1);
-    return launch_blocks(kernel, static_cast<unsigned>(blocks), kRowThreadsOfFinish, context.stream,
-                         args, work);
+    return launch_blocks(kernel, static_cast<unsigned>(blocks), kRowThreads, context.stream, args,
+                         work);
   };
   TORCHVOX_CUDA_CHECK(launch_rows(commit_kernel<Word>));
-  TORCHVOX_CUDA_CHECK(launch_items(walk_kernel<Word>, rays, kRayThreads, context, args, work));
+  const int pieces = !args.has(kStopAtOccupied) && rays <= kFewRays ? kPieces : 1;
+  const int64_t most = int64_t{kWalkBlocks} * std::max(context.target.multiprocessors, 1);
+  const int64_t blocks = std::min(ceil_div<int64_t>(rays * pieces, kRayThreads), most);
+  if (blocks > 0) {
+    TORCHVOX_CUDA_CHECK(launch_blocks(walk_kernel<Word>, static_cast<unsigned>(blocks), kRayThreads,
+                                      context.stream, args, work, pieces, cuda.next));
+  }
   return launch_rows(finish_kernel<Word>);
 }
 
@@ -154,14 +213,19 @@ cudaError_t launch(const OccupancyIntegrateArgs& args, void* memory, const CudaC
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(args.counts, 0, kIntegrateCounts * 8, stream));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.keys, 0xff, work.set.size * 8, stream));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.full, 0, 4, stream));
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.bounds, 0, 4 * RegionBox::kWords, stream));
+  if (args.skip_missing) {
+    TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.box, 0xff, work.set.size * 4, stream));
+  }
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(cuda.tiles, 0xff, cuda.tile_count * 8, stream));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(cuda.ticket, 0xff, 4, stream));
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(cuda.next, 0, 8, stream));
   TORCHVOX_CUDA_CHECK(
       launch_items(touch_kernel, args.rays.points.rows, kRayThreads, context, args, work));
   TORCHVOX_CUDA_CHECK(launch_blocks(number_kernel, grid_x(cuda.tile_count), kScanThreads, stream,
                                     args, work, cuda.tiles, cuda.ticket));
-  return args.narrow() ? integrate<uint32_t>(args, work, context)
-                       : integrate<uint64_t>(args, work, context);
+  return args.narrow() ? integrate<uint32_t>(args, cuda, context)
+                       : integrate<uint64_t>(args, cuda, context);
 }
 
 }  // namespace torchvox

@@ -5,8 +5,9 @@
 //
 //   touch   rays enter the regions that they visit into the call's set
 //   number  a row for each region, a slot for each new one, in the order of the set; does all fit?
-//   commit  new regions into the map; rows of counts cleared
-//   walk    rays add to the counts
+//   commit  new regions into the map; rows of counts cleared, and found by place where the regions
+//           fill their box well
+//   walk    rays, or pieces of them, add to the counts
 //   finish  counts change the log-odds
 //
 // A call that does not fit writes nothing but the refusal; all steps after `number` then do
@@ -91,6 +92,8 @@ struct IntegrateWork {
   uint32_t* row = nullptr;  // [set.size] of a region, kNoRow where it is skipped
   uint32_t* slot = nullptr;  // [rows]
   int64_t* key = nullptr;  // [rows]
+  uint32_t* bounds = nullptr;  // [RegionBox::kWords] of the regions that have a row
+  uint32_t* box = nullptr;  // [set.size] row of a region by its place in the box
   void* counts = nullptr;  // [rows, kRegionVoxels] words
   struct Plan {
     int64_t goes;  // rows to walk, -1 if the call is refused
@@ -105,9 +108,21 @@ struct IntegrateWork {
     row = workspace.take<uint32_t>(set.size);
     slot = workspace.take<uint32_t>(args.rows());
     key = workspace.take<int64_t>(args.rows());
+    bounds = workspace.take<uint32_t>(RegionBox::kWords);
+    box = workspace.take<uint32_t>(set.size);
     counts = workspace.take<char>(args.rows() * kRegionVoxels * (args.narrow() ? 4 : 8));
     plan = workspace.take<Plan>(1);
   }
+
+  // The row of a region that the call touches, kNoRow where it is skipped.
+  TORCHVOX_HD uint32_t row_of(const RegionBox& rows, const int32_t voxel[3]) const {
+    if (rows.values) {
+      return rows.at(voxel[0] >> kRegionShift, voxel[1] >> kRegionShift, voxel[2] >> kRegionShift);
+    }
+    const int64_t at = set.find(region_key_of_voxel(voxel));
+    return at < 0 ? kNoRow : row[at];
+  }
+  TORCHVOX_HD RegionBox rows_by_place() const { return {bounds, box, set.size}; }
 };
 
 // ---- touch --------------------------------------------------------------------------------------
@@ -203,6 +218,12 @@ TORCHVOX_HD void commit_region(const OccupancyIntegrateArgs& args, const Integra
   const uint32_t slot = work.slot[row];
   const int32_t stamp = args.stamp ? *args.stamp : 0;
   int32_t* const stamped = &args.state.region_stamp[slot];
+  const RegionBox rows = work.rows_by_place();
+  if (rows.values) {
+    const int64_t key = work.key[row];
+    rows.at(region_of_key(key, 0), region_of_key(key, 1), region_of_key(key, 2)) =
+        static_cast<uint32_t>(row);
+  }
   if (slot >= work.plan->first_new) {
     args.state.region_key[slot] = work.key[row];
     args.state.enter(slot);
@@ -212,23 +233,45 @@ TORCHVOX_HD void commit_region(const OccupancyIntegrateArgs& args, const Integra
 
 // The first count of a voxel: one that no miss changes has enough of them from the start.
 template <class Word>
-TORCHVOX_HD Word first_count(const OccupancyIntegrateArgs& args, int64_t voxel, int64_t enough) {
-  if (args.state.hit_miss || args.state.logodds[voxel] != args.sensor.clamp_min) return 0;
-  return static_cast<Word>(enough);
+TORCHVOX_HD Word first_count(const OccupancyIntegrateArgs& args, int16_t logodds, int64_t enough) {
+  const bool full = !args.state.hit_miss && logodds == args.sensor.clamp_min;
+  return static_cast<Word>(full ? enough : 0);
 }
 
 // ---- walk ---------------------------------------------------------------------------------------
 
-// How many misses of a voxel are enough in this call.
+// How many votes of a voxel are as good as any larger number in this call; the status that it
+// leaves gives the same numbers.
+struct Enough {
+  int64_t hits, misses;
+
+  explicit TORCHVOX_HD Enough(const OccupancyIntegrateArgs& args)
+      : hits(enough_hits(args.sensor, args.scan)),
+        misses(enough_misses(args.sensor,
+                             raised(args.state.status[kHighestClamp], args.sensor.clamp_max),
+                             args.scan)) {}
+};
+// How many misses of a voxel are enough to count.
 TORCHVOX_HD int64_t misses_that_matter(const OccupancyIntegrateArgs& args) {
   if (args.state.hit_miss) return int64_t{1} << 32;
   return enough_misses(args.sensor, args.state.status[kHighestClamp], args.scan);
 }
 
-// kShared: other threads add as well.
+// kShared: other threads add as well. `old` is a value that the word had in this call.
+// `crowded`: other lanes of the warp add to it as well.
 template <bool kShared, class Word>
-TORCHVOX_HD void add_miss(Word* word, int64_t enough) {
-  if (Counts<Word>::misses(load_any(word)) >= enough) return;
+TORCHVOX_HD void add_miss(Word* word, Word old, int64_t enough,
+                          [[maybe_unused]] bool crowded = false) {
+  if (Counts<Word>::misses(old) >= enough) return;
+#ifdef __CUDA_ARCH__
+  if (crowded) {
+    const unsigned same = __match_any_sync(__activemask(), reinterpret_cast<uintptr_t>(word));
+    if (static_cast<int>(threadIdx.x % 32) == __ffs(static_cast<int>(same)) - 1) {
+      atomic_add(word, static_cast<Word>(__popc(same)));
+    }
+    return;
+  }
+#endif
   if constexpr (kShared) {
     atomic_add(word, Word{1});
   } else {
@@ -249,54 +292,95 @@ TORCHVOX_HD void add_hit(Word* word, int64_t enough) {
   }
 }
 
+constexpr int kCrowdedVisits = 48;  // from the origin on
+
+// A ray on its way: a visit at a time, so that lanes of a warp take rays of different lengths.
 template <bool kShared, class Word>
-TORCHVOX_HD void walk_ray(const OccupancyIntegrateArgs& args, const IntegrateWork& work, int64_t i,
-                          int64_t enough) {
-  Ray ray;
-  if (args.rays.ray(i, &ray) != kRayWalked) return;
-  const RayPart part = args.rays.part(ray);
-  if (part.visits == 0) return;
-  const int64_t steps = ray.line.end().steps(), first = part.first.steps();
-  const bool passes = !args.has(kExcludeRay);
-  const bool begins = !(args.has(kExcludeOrigin) || ray.flags & kRaySecondary);
-  RayWalk<kUnitShift> walk(ray.line, part);
-  Word* counts = nullptr;  // of the region
-  const int16_t* logodds = nullptr;
-  int64_t region = -1;
-  for (int64_t visit = first;; ++visit) {
-    const int64_t key = region_key_of_voxel(walk.cell);
-    if (key != region) {
-      region = key;
-      const int64_t at = work.set.find(key);
-      const uint32_t row = at < 0 ? kNoRow : work.row[at];
-      counts =
-          row == kNoRow ? nullptr : static_cast<Word*>(work.counts) + int64_t{row} * kRegionVoxels;
-      if (counts && args.has(kStopAtOccupied)) {
-        logodds = args.state.logodds + int64_t{work.slot[row]} * kRegionVoxels;
-      }
-    }
-    const int32_t voxel = voxel_in_region(walk.cell);
-    if (visit == steps) {
-      const bool cut = !ray.has_end();
-      const bool nothing = args.has(kExcludeSample) || (ray.flags & kRayHitOnly && cut);
-      if (nothing || !counts) return;
-      if (args.has(kEndAsFree)) {
-        add_miss<kShared>(&counts[voxel], enough);
-      } else if (!cut) {
-        add_hit<kShared>(&counts[voxel], enough_hits(args.sensor, args.scan));
-      }
-      return;
-    }
-    if (counts && (visit == 0 ? begins : passes)) add_miss<kShared>(&counts[voxel], enough);
-    if (args.has(kStopAtOccupied) && counts && is_occupied(logodds[voxel], args.threshold)) return;
-    if (walk.left == 0) return;
-    walk.step();
+struct RayVotes {
+  const OccupancyIntegrateArgs& args;
+  const IntegrateWork& work;
+  const RegionBox rows;
+  const int64_t enough;  // misses
+  const bool stops, passes;
+  bool walks = false;
+
+  TORCHVOX_HD RayVotes(const OccupancyIntegrateArgs& args_in, const IntegrateWork& work_in)
+      : args(args_in),
+        work(work_in),
+        rows(work_in.rows_by_place()),
+        enough(misses_that_matter(args_in)),
+        stops(args_in.has(kStopAtOccupied)),
+        passes(!args_in.has(kExcludeRay)) {}
+
+  // Begins piece j of n of ray i.
+  TORCHVOX_HD void begin(int64_t i, int j, int n) {
+    Ray ray;
+    if (args.rays.ray(i, &ray) != kRayWalked) return;
+    RayPart part = args.rays.part(ray);
+    if (n > 1 && part.visits > 0) part = ray.line.piece(part, j, n);
+    if (part.visits == 0) return;
+    walks = true;
+    ends_ = part.last.steps() == ray.line.end().steps();
+    has_end_ = ray.has_end();
+    hit_only_ = (ray.flags & kRayHitOnly) != 0;
+    const bool at_origin = part.first.steps() == 0;
+    adds_ = at_origin ? !(args.has(kExcludeOrigin) || ray.flags & kRaySecondary) : passes;
+    crowded_ = at_origin ? kCrowdedVisits : 0;
+    walk_ = RayWalk<kUnitShift>(ray.line, part);
+    in_region_[0] = ~walk_.cell[0];  // in none
   }
-}
+
+  // The old count of the voxel is loaded before the step and looked at after it.
+  TORCHVOX_HD void visit() {
+    if (((walk_.cell[0] ^ in_region_[0]) | (walk_.cell[1] ^ in_region_[1]) |
+         (walk_.cell[2] ^ in_region_[2])) >>
+        kRegionShift) {
+      for (int axis = 0; axis < 3; ++axis) in_region_[axis] = walk_.cell[axis];
+      row_ = work.row_of(rows, walk_.cell);
+    }
+    const int32_t voxel = voxel_in_region(walk_.cell);
+    const bool known = row_ != kNoRow;
+    Word* const word = static_cast<Word*>(work.counts) + int64_t{row_} * kRegionVoxels + voxel;
+    if (walk_.left == 0) {
+      walks = false;
+      if (ends_) {
+        if (known) vote_of_end(word);
+        return;
+      }
+    }
+    const bool adds = known && adds_;
+    const Word old = adds ? load_any(word) : Word{0};
+    if (stops && known && walks) {
+      const int64_t at = int64_t{work.slot[row_]} * kRegionVoxels + voxel;
+      walks = !is_occupied(args.state.logodds[at], args.threshold);
+    }
+    if (walks) walk_.step();
+    if (adds) add_miss<kShared>(word, old, enough, crowded_ > 0);
+    adds_ = passes;
+    --crowded_;
+  }
+
+ private:
+  TORCHVOX_HD void vote_of_end(Word* word) const {
+    if (args.has(kExcludeSample) || (hit_only_ && !has_end_)) return;
+    if (args.has(kEndAsFree)) {
+      add_miss<kShared>(word, load_any(word), enough);
+    } else if (has_end_) {
+      add_hit<kShared>(word, enough_hits(args.sensor, args.scan));
+    }
+  }
+
+  RayWalk<kUnitShift> walk_;
+  int32_t in_region_[3];  // a voxel of the region of row_
+  uint32_t row_;
+  int32_t crowded_;
+  bool adds_, ends_, has_end_, hit_only_;
+};
 
 // ---- finish -------------------------------------------------------------------------------------
 
 TORCHVOX_HD bool is_excluded(const OccupancyIntegrateArgs& args, int16_t logodds) {
+  if (args.flags < kExcludeUnobserved) return false;
   const bool unobserved = logodds == kUnobserved;
   const bool occupied = is_occupied(logodds, args.threshold);
   return (args.has(kExcludeUnobserved) && unobserved) || (args.has(kExcludeOccupied) && occupied) ||
@@ -305,22 +389,23 @@ TORCHVOX_HD bool is_excluded(const OccupancyIntegrateArgs& args, int16_t logodds
       (args.has(kLockMax) && logodds >= args.sensor.clamp_max);
 }
 
-// Updates one voxel; true if its log-odds changed.
+// Updates one voxel; true if its log-odds changed. What is above `enough` counts as that.
 template <class Word>
-TORCHVOX_HD bool finish_voxel(const OccupancyIntegrateArgs& args, int64_t voxel, Word word) {
+TORCHVOX_HD bool finish_voxel(const OccupancyIntegrateArgs& args, int64_t voxel, int16_t before,
+                              Word word, const Enough& enough) {
   if (word == 0) return false;
-  int16_t* const logodds = &args.state.logodds[voxel];
-  const int16_t before = *logodds;
   if (is_excluded(args, before)) return false;
   const int64_t hits = Counts<Word>::hits(word), misses = Counts<Word>::misses(word);
-  const int16_t after = update_logodds(before, hits, misses, args.sensor, args.scan);
+  const int16_t after =
+      update_logodds(before, static_cast<int32_t>(lowered(hits, enough.hits)),
+                     static_cast<int32_t>(lowered(misses, enough.misses)), args.sensor, args.scan);
   if (args.state.hit_miss) {
     int32_t* const both = &args.state.hit_miss[2 * voxel];
     both[0] = static_cast<int32_t>(lowered(both[0] + hits, INT32_MAX));
     both[1] = static_cast<int32_t>(lowered(both[1] + misses, INT32_MAX));
   }
   if (after == before) return false;
-  *logodds = after;
+  args.state.logodds[voxel] = after;
   return true;
 }
 

@@ -34,10 +34,15 @@ void touch_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work
 
 void number_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work) {
   int64_t touched = 0, fresh = 0;
+  std::fill_n(work.bounds, int{RegionBox::kWords}, 0);
   for (int64_t at = 0; at < work.set.size; ++at) {
     if (work.set.keys[at] == RegionSet::kEmpty) continue;
     const int64_t slot = args.state.find(static_cast<int64_t>(work.set.keys[at]));
     number_region(args, work, at, slot, touched, fresh);
+    for (int word = 0; word < RegionBox::kWords; ++word) {
+      const uint32_t bound = RegionBox::bound(static_cast<int64_t>(work.set.keys[at]), word);
+      work.bounds[word] = std::max(work.bounds[word], bound);
+    }
     ++touched;
     fresh += slot < 0;
   }
@@ -49,20 +54,29 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                const ParallelFor& parallel_for) {
   const int64_t rows = work.plan->goes, enough = misses_that_matter(args);
   Word* const counts = static_cast<Word*>(work.counts);
+  if (args.skip_missing) std::fill_n(work.box, work.set.size, kNoRow);
   for_each_index(parallel_for, rows, 32, [&](int64_t row) {
     commit_region(args, work, row);
     const int64_t slot = work.slot[row];
     for (int64_t v = 0; v < kRegionVoxels; ++v) {
-      counts[row * kRegionVoxels + v] = first_count<Word>(args, slot * kRegionVoxels + v, enough);
+      const int16_t logodds = args.state.logodds[slot * kRegionVoxels + v];
+      counts[row * kRegionVoxels + v] = first_count<Word>(args, logodds, enough);
     }
   });
-  for_each_index(parallel_for, args.rays.points.rows, kRaysPerTask,
-                 [&](int64_t i) { walk_ray<kShared, Word>(args, work, i, enough); });
+  for_each_range(parallel_for, args.rays.points.rows, kRaysPerTask,
+                 [&](int64_t begin, int64_t end) {
+                   RayVotes<kShared, Word> votes(args, work);
+                   for (int64_t i = begin; i < end; ++i) {
+                     for (votes.begin(i, 0, 1); votes.walks;) votes.visit();
+                   }
+                 });
+  const Enough enough_votes(args);
   for_each_range(parallel_for, rows, 32, [&](int64_t begin, int64_t end) {
     int64_t updated = 0;
     for (int64_t i = begin * kRegionVoxels; i < end * kRegionVoxels; ++i) {
       const int64_t slot = work.slot[i / kRegionVoxels];
-      updated += finish_voxel(args, slot * kRegionVoxels + i % kRegionVoxels, counts[i]);
+      const int64_t voxel = slot * kRegionVoxels + i % kRegionVoxels;
+      updated += finish_voxel(args, voxel, args.state.logodds[voxel], counts[i], enough_votes);
     }
     add_count(&args.counts[kVoxelsUpdated], updated);
   });

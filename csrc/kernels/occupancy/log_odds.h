@@ -23,17 +23,24 @@ TORCHVOX_HD int64_t raised(int64_t x, int64_t least) { return x < least ? least 
 TORCHVOX_HD int64_t lowered(int64_t x, int64_t most) { return x > most ? most : x; }
 
 // All misses, then all hits: as any order of the misses followed by any order of the hits, each
-// clamped by itself. `scan`: one hit if there is one, else one miss.
-TORCHVOX_HD int16_t update_logodds(int16_t before, int64_t hits, int64_t misses,
+// clamped by itself, of at most as many as are enough. `scan`: one hit if there is one, else one
+// miss.
+TORCHVOX_HD int16_t update_logodds(int16_t before, int32_t hits, int32_t misses,
                                    const Sensor& sensor, bool scan) {
   if (hits == 0 && misses == 0) return before;
   if (scan) {
     misses = hits == 0;
     hits = !misses;
   }
-  int64_t logodds = before == kUnobserved ? 0 : before;
-  if (misses > 0) logodds = raised(logodds + misses * sensor.miss, sensor.clamp_min);
-  if (hits > 0) logodds = lowered(logodds + hits * sensor.hit, sensor.clamp_max);
+  int32_t logodds = before == kUnobserved ? 0 : before;
+  if (misses > 0) {
+    logodds += misses * sensor.miss;
+    logodds = logodds < sensor.clamp_min ? sensor.clamp_min : logodds;
+  }
+  if (hits > 0) {
+    logodds += hits * sensor.hit;
+    logodds = logodds > sensor.clamp_max ? sensor.clamp_max : logodds;
+  }
   return static_cast<int16_t>(logodds);
 }
 

@@ -54,6 +54,38 @@ inline int64_t power_of_two_from(int64_t least) {
   return size;
 }
 
+// Values of the regions of a box, where it is small enough for a table of its own.
+struct RegionBox {
+  static constexpr int kWords = 6;
+
+  // Upper bounds of field + 1 and of 2^21 - field of the keys, on each axis; 0 without any.
+  static TORCHVOX_HD uint32_t bound(int64_t key, int word) {
+    const auto field = static_cast<uint32_t>(region_of_key(key, word % 3) + kRegionBias);
+    return word < 3 ? field + 1 : (uint32_t{1} << kRegionBits) - field;
+  }
+
+  uint32_t* values = nullptr;  // null: the box is too large
+  int32_t lower[3];
+  uint32_t size[3];
+
+  TORCHVOX_HD RegionBox(const uint32_t bounds[kWords], uint32_t* memory, int64_t most) {
+    int64_t volume = 1;
+    for (int axis = 0; axis < 3; ++axis) {
+      const uint32_t low = (uint32_t{1} << kRegionBits) - bounds[axis + 3];
+      lower[axis] = static_cast<int32_t>(low - kRegionBias);
+      size[axis] = bounds[axis] - low;
+      volume = volume > most ? volume : volume * size[axis];
+    }
+    if (volume <= most) values = memory;
+  }
+  // The value of a region in the box, which has `values`.
+  TORCHVOX_HD uint32_t& at(int32_t x, int32_t y, int32_t z) const {
+    const auto plane = static_cast<uint32_t>(z - lower[2]) * size[1];
+    const auto row = (plane + static_cast<uint32_t>(y - lower[1])) * size[0];
+    return values[row + static_cast<uint32_t>(x - lower[0])];
+  }
+};
+
 // A set of keys with linear probing in which the lower key keeps its place, so that the layout
 // depends on the keys alone and not on the order in which they came (Blelloch and Golovin 2007).
 struct RegionSet {

@@ -115,6 +115,32 @@ struct RayLine {
   }
   TORCHVOX_HD RayPart whole() const { return {start(), end(), end().steps() + 1}; }
 
+  // Piece j of n of a part with a visit, cut where the axis of most crossings has done j / n of
+  // them; some may be empty.
+  TORCHVOX_HD RayPart piece(const RayPart& part, int j, int n) const {
+    int axis = 0;
+    int64_t most = 0;
+    for (int other = 0; other < 3; ++other) {
+      const int64_t crossed = part.last.done[other] - part.first.done[other];
+      if (crossed > most) {
+        most = crossed;
+        axis = other;
+      }
+    }
+    const auto cut = [&](int k) {
+      return part.first.done[axis] + static_cast<int32_t>(most * k / n);
+    };
+    RayPart piece = part;
+    if (j > 0) {
+      piece.first = before_crossing(axis, cut(j));
+      ++piece.first.done[axis];
+    }
+    if (j < n - 1 && most > 0) piece.last = before_crossing(axis, cut(j + 1));
+    const bool empty = j > 0 && (cut(j) == cut(j + 1));
+    piece.visits = empty ? 0 : piece.last.steps() - piece.first.steps() + 1;
+    return piece;
+  }
+
  private:
   static TORCHVOX_HD int64_t clamp(int64_t x, int64_t high) {
     return x < 0 ? 0 : (x > high ? high : x);
@@ -123,77 +149,71 @@ struct RayLine {
 
 // Walks cells of 2^kShift units. Of two axes the earlier crossing is known by the sign of
 // num_i a_j - num_j a_i, below 2^63 in size; a step on an axis adds to two of the three.
+// Crossings behind the end of the line never come first: their fraction is above 1. But for a
+// descending axis that ends on a face it is 1, of a crossing that is not done: such an axis retires
+// before the last steps, those of the at most two other axes that cross a face at 1.
 template <int kShift>
 struct RayWalk {
   int32_t cell[3];
-  int64_t left;  // steps
+  int32_t left;  // steps
 
+  RayWalk() = default;
   // Regions: from the region of the first visit of the part to that of the last one.
   TORCHVOX_HD RayWalk(const RayLine& line, const RayPart& part) : left(0) {
     constexpr int64_t kCell = int64_t{1} << kShift;
     int64_t num[3];
+    retires_at_ = -1;
     for (int axis = 0; axis < 3; ++axis) {
       const int32_t begin = line.cell(axis, kShift);
       cell[axis] = line.cell_at(part.first, axis) >> (kShift - kUnitShift);
       const int32_t last = line.cell_at(part.last, axis) >> (kShift - kUnitShift);
       const int32_t done = magnitude(cell[axis] - begin);
-      rest_[axis] = line.crossings(axis, kShift) - done;
+      last_[axis] = static_cast<int32_t>(line.to[axis] >> kShift);
       left += magnitude(last - cell[axis]);
       step_[axis] = line.descends(axis) ? -1 : 1;
       length_[axis] = line.length(axis);
       num[axis] = line.to_face(axis, kShift) + kCell * done;
+      if (line.descends(axis) && line.to[axis] % kCell == 0) retires_at_ = 2;
     }
     xy_ = num[0] * length_[1] - num[1] * length_[0];
     xz_ = num[0] * length_[2] - num[2] * length_[0];
     yz_ = num[1] * length_[2] - num[2] * length_[1];
-    for (int axis = 0; axis < 3; ++axis) {
-      length_[axis] *= kCell;
-      if (rest_[axis] == 0) retire(axis);
-    }
+    for (int64_t& length : length_) length *= kCell;
   }
 
   // Makes the next of `left` steps; returns its axis.
   TORCHVOX_HD int step() {
+    if (left <= retires_at_) retire();
     --left;
-    if (xy_ < 0 && xz_ < 0) {
-      cell[0] += step_[0];
-      xy_ += length_[1];
-      xz_ += length_[2];
-      if (--rest_[0] == 0) retire(0);
-      return 0;
-    }
-    if (yz_ < 0) {
-      cell[1] += step_[1];
-      xy_ -= length_[0];
-      yz_ += length_[2];
-      if (--rest_[1] == 0) retire(1);
-      return 1;
-    }
-    cell[2] += step_[2];
-    xz_ -= length_[0];
-    yz_ -= length_[1];
-    if (--rest_[2] == 0) retire(2);
-    return 2;
+    const bool x = xy_ < 0 && xz_ < 0, y = !x && yz_ < 0, z = !x && !y;
+    cell[0] += x ? step_[0] : 0;
+    cell[1] += y ? step_[1] : 0;
+    cell[2] += z ? step_[2] : 0;
+    xy_ += x ? length_[1] : (y ? -length_[0] : 0);
+    xz_ += x ? length_[2] : (z ? -length_[0] : 0);
+    yz_ += y ? length_[2] : (z ? -length_[1] : 0);
+    return x ? 0 : (y ? 1 : 2);
   }
 
  private:
   static TORCHVOX_HD int32_t magnitude(int32_t x) { return x < 0 ? -x : x; }
 
-  // An axis without a crossing left never goes first: no sum of later steps, below 2^62, undoes
+  // Axes that are at their last cell never go first: no sum of later steps, below 2^62, undoes
   // this.
-  TORCHVOX_HD void retire(int axis) {
+  TORCHVOX_HD void retire() {
     constexpr int64_t kNever = INT64_MAX;
-    if (axis == 0) xy_ = xz_ = kNever;
-    if (axis == 1) {
+    if (cell[0] == last_[0]) xy_ = xz_ = kNever;
+    if (cell[1] == last_[1]) {
       xy_ = -kNever;
       yz_ = kNever;
     }
-    if (axis == 2) xz_ = yz_ = -kNever;
+    if (cell[2] == last_[2]) xz_ = yz_ = -kNever;
   }
 
   int64_t xy_, xz_, yz_;  // below 0: the crossing of the first of the two axes is earlier
   int64_t length_[3];
-  int32_t rest_[3], step_[3];
+  int32_t last_[3], step_[3];  // the cell of the end of the line
+  int32_t retires_at_;  // so many steps left
 };
 
 }  // namespace torchvox
