@@ -167,20 +167,17 @@ struct CudaIntegrateWork {
   int64_t tile_count;
   uint64_t* tiles;
   uint32_t* ticket;  // begins at -1
-  uint64_t* next;  // ray, or piece, to walk
 
   CudaIntegrateWork(const OccupancyIntegrateArgs& args, Workspace& workspace)
       : work(args, workspace), tile_count(ceil_div<int64_t>(work.set.size, kTile)) {
     tiles = workspace.take<uint64_t>(tile_count);
     ticket = workspace.take<uint32_t>(1);
-    next = workspace.take<uint64_t>(1);
   }
 };
 
 template <class Word>
-cudaError_t integrate(const OccupancyIntegrateArgs& args, const CudaIntegrateWork& cuda,
+cudaError_t integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                       const CudaContext& context) {
-  const IntegrateWork& work = cuda.work;
   const int64_t rays = args.rays.points.rows;
   const auto launch_rows = [&](auto kernel) {
     const int64_t most = int64_t{16} * std::max(context.target.multiprocessors, 1);
@@ -194,7 +191,7 @@ cudaError_t integrate(const OccupancyIntegrateArgs& args, const CudaIntegrateWor
   const int64_t blocks = std::min(ceil_div<int64_t>(rays * pieces, kRayThreads), most);
   if (blocks > 0) {
     TORCHVOX_CUDA_CHECK(launch_blocks(walk_kernel<Word>, static_cast<unsigned>(blocks), kRayThreads,
-                                      context.stream, args, work, pieces, cuda.next));
+                                      context.stream, args, work, pieces, work.next));
   }
   return launch_rows(finish_kernel<Word>);
 }
@@ -212,20 +209,18 @@ cudaError_t launch(const OccupancyIntegrateArgs& args, void* memory, const CudaC
   const cudaStream_t stream = context.stream;
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(args.counts, 0, kIntegrateCounts * 8, stream));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.keys, 0xff, work.set.size * 8, stream));
-  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.full, 0, 4, stream));
-  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.bounds, 0, 4 * RegionBox::kWords, stream));
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.zeros, 0, 4 * IntegrateWork::kZeros, stream));
   if (args.skip_missing) {
     TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.box, 0xff, work.set.size * 4, stream));
   }
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(cuda.tiles, 0xff, cuda.tile_count * 8, stream));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(cuda.ticket, 0xff, 4, stream));
-  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(cuda.next, 0, 8, stream));
   TORCHVOX_CUDA_CHECK(
       launch_items(touch_kernel, args.rays.points.rows, kRayThreads, context, args, work));
   TORCHVOX_CUDA_CHECK(launch_blocks(number_kernel, grid_x(cuda.tile_count), kScanThreads, stream,
                                     args, work, cuda.tiles, cuda.ticket));
-  return args.narrow() ? integrate<uint32_t>(args, cuda, context)
-                       : integrate<uint64_t>(args, cuda, context);
+  return args.narrow() ? integrate<uint32_t>(args, work, context)
+                       : integrate<uint64_t>(args, work, context);
 }
 
 }  // namespace torchvox

@@ -92,7 +92,10 @@ struct IntegrateWork {
   uint32_t* row = nullptr;  // [set.size] of a region, kNoRow where it is skipped
   uint32_t* slot = nullptr;  // [rows]
   int64_t* key = nullptr;  // [rows]
-  uint32_t* bounds = nullptr;  // [RegionBox::kWords] of the regions that have a row
+  static constexpr int kZeros = 10;
+  uint32_t* zeros = nullptr;  // [kZeros] what begins at 0: set.full, and
+  uint32_t* bounds = nullptr;  // [RegionBox::kWords] of the regions that are touched,
+  uint64_t* next = nullptr;  // ray, or piece of one, that a lane of a GPU takes
   uint32_t* box = nullptr;  // [set.size] row of a region by its place in the box
   void* counts = nullptr;  // [rows, kRegionVoxels] words
   struct Plan {
@@ -104,11 +107,13 @@ struct IntegrateWork {
   IntegrateWork(const OccupancyIntegrateArgs& args, Workspace& workspace) {
     set.size = RegionSet::size_for(args.max_touched);
     set.keys = workspace.take<uint64_t>(set.size);
-    set.full = workspace.take<uint32_t>(1);
+    zeros = workspace.take<uint32_t>(kZeros);
+    bounds = zeros;
+    set.full = zeros + RegionBox::kWords;
+    next = reinterpret_cast<uint64_t*>(zeros + kZeros - 2);
     row = workspace.take<uint32_t>(set.size);
     slot = workspace.take<uint32_t>(args.rows());
     key = workspace.take<int64_t>(args.rows());
-    bounds = workspace.take<uint32_t>(RegionBox::kWords);
     box = workspace.take<uint32_t>(set.size);
     counts = workspace.take<char>(args.rows() * kRegionVoxels * (args.narrow() ? 4 : 8));
     plan = workspace.take<Plan>(1);

@@ -13,7 +13,7 @@ constexpr int64_t kRaysPerTask = 256;
 void touch_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                    const ParallelFor& parallel_for) {
   std::fill_n(work.set.keys, work.set.size, RegionSet::kEmpty);
-  *work.set.full = 0;
+  std::fill_n(work.zeros, int{IntegrateWork::kZeros}, 0);
   for_each_range(parallel_for, args.rays.points.rows, kRaysPerTask,
                  [&](int64_t begin, int64_t end) {
                    RayTally tally;
@@ -34,7 +34,6 @@ void touch_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work
 
 void number_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work) {
   int64_t touched = 0, fresh = 0;
-  std::fill_n(work.bounds, int{RegionBox::kWords}, 0);
   for (int64_t at = 0; at < work.set.size; ++at) {
     if (work.set.keys[at] == RegionSet::kEmpty) continue;
     const int64_t slot = args.state.find(static_cast<int64_t>(work.set.keys[at]));
