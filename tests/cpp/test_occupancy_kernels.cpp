@@ -2,6 +2,8 @@
 //
 // Rays and maps without torch: what rays visit, see and update, and how maps are read and edited,
 // on every side against one thread; states of random bytes under the sanitizers.
+#include <array>
+
 #include "csrc/kernels/occupancy/decay.h"
 #include "csrc/kernels/occupancy/extract.h"
 #include "csrc/kernels/occupancy/insert.h"
@@ -86,6 +88,41 @@ TEST_CASE("rays visit voxels and regions") {
       int64_t backward = 0;
       for (int64_t row = 0; row < counts[0]; ++row) backward += span[2 * row] > span[2 * row + 1];
       CHECK(backward == 0);
+    }
+  }
+}
+
+TEST_CASE("pieces of a ray visit in order what the ray visits") {
+  Random random(2);
+  const auto visits = [](const RayLine& line, const RayPart& part, auto& cells) {
+    if (part.visits == 0) return;
+    RayWalk<kUnitShift> walk(line, part);
+    CHECK(walk.left == part.visits - 1);
+    for (;; walk.step()) {
+      cells.push_back({walk.cell[0], walk.cell[1], walk.cell[2]});
+      if (walk.left == 0) return;
+    }
+  };
+  for (int k = 0; k < 2000; ++k) {
+    RayLine line;
+    const int64_t unit = k % 2 ? kUnits / 2 : 1, reach = int64_t{1} << (10 + k % 10);
+    for (int axis = 0; axis < 3; ++axis) {  // many to faces and along axes, some to where they are
+      line.from[axis] = (random.below(reach) - reach / 2) * unit;
+      line.to[axis] = random.below(4) ? (random.below(reach) - reach / 2) * unit : line.from[axis];
+      if (unit > 1) {
+        line.from[axis] %= 40 * kUnits;
+        line.to[axis] %= 40 * kUnits;
+      }
+    }
+    for (const RayPart& part : {line.whole(), line.clip({{-5, -9, -2}, {14, 8, 3}})}) {
+      if (part.visits == 0) continue;
+      std::vector<std::array<int32_t, 3>> all;
+      visits(line, part, all);
+      for (const int n : {1, 2, 16}) {
+        std::vector<std::array<int32_t, 3>> cells;
+        for (int j = 0; j < n; ++j) visits(line, line.piece(part, j, n), cells);
+        CHECK(cells == all);
+      }
     }
   }
 }

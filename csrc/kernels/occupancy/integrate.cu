@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // occupancy_integrate_ on the GPU: the steps of integrate.h, a kernel each, their launches of
-// shapes alone. Threads walk rays; a block of `number` takes a tile of the set; blocks clear and
-// finish rows.
+// shapes alone. A block of `number` takes a tile of the set; blocks clear and finish rows. Lanes of
+// `walk` take the next ray when theirs is done, and all of a warp make a visit at a time: rays of
+// one warp differ in length and enter regions at different visits.
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -13,7 +14,7 @@ namespace torchvox {
 namespace {
 
 constexpr int kRayThreads = 128;
-constexpr int64_t kFewRays = 1 << 15;  // that many walk in pieces, to fill the GPU
+constexpr int64_t kFewRays = 1 << 15;  // or fewer walk in pieces, to fill the GPU
 constexpr int kPieces = 16;
 constexpr int kWalkBlocks = 8;  // of a multiprocessor, whose lanes take rays in turn
 constexpr int kRefill = 8;  // lanes of a warp without a ray before they take new ones,
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kRowThreads)
 template <class Word>
 __global__ void __launch_bounds__(kRayThreads)
     walk_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
-                const __grid_constant__ IntegrateWork work, int pieces, uint64_t* next) {
+                const __grid_constant__ IntegrateWork work, int pieces) {
   if (work.plan->goes < 0) return;
   const int64_t rays = args.rays.points.rows, tasks = rays * pieces;
   RayVotes<true, Word> votes(args, work);
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kRayThreads)
     const unsigned idle = __ballot_sync(kFullWarp, !votes.walks);
     if (more && __popc(idle) >= kRefill) {
       uint64_t task = 0;
-      if (threadIdx.x % 32 == 0) task = atomic_add(next, static_cast<uint64_t>(__popc(idle)));
+      if (threadIdx.x % 32 == 0) task = atomic_add(work.next, static_cast<uint64_t>(__popc(idle)));
       task = __shfl_sync(kFullWarp, task, 0);
       more = static_cast<int64_t>(task) + __popc(idle) < tasks;
       const int64_t own = task + __popc(idle & ((1u << threadIdx.x % 32) - 1));
@@ -191,7 +192,7 @@ cudaError_t integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& w
   const int64_t blocks = std::min(ceil_div<int64_t>(rays * pieces, kRayThreads), most);
   if (blocks > 0) {
     TORCHVOX_CUDA_CHECK(launch_blocks(walk_kernel<Word>, static_cast<unsigned>(blocks), kRayThreads,
-                                      context.stream, args, work, pieces, work.next));
+                                      context.stream, args, work, pieces));
   }
   return launch_rows(finish_kernel<Word>);
 }

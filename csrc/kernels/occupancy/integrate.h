@@ -256,10 +256,9 @@ struct Enough {
                              raised(args.state.status[kHighestClamp], args.sensor.clamp_max),
                              args.scan)) {}
 };
-// How many misses of a voxel are enough to count.
+// How many misses of a voxel are counted.
 TORCHVOX_HD int64_t misses_that_matter(const OccupancyIntegrateArgs& args) {
-  if (args.state.hit_miss) return int64_t{1} << 32;
-  return enough_misses(args.sensor, args.state.status[kHighestClamp], args.scan);
+  return args.state.hit_miss ? int64_t{1} << 32 : Enough(args).misses;
 }
 
 // kShared: other threads add as well. `old` is a value that the word had in this call.

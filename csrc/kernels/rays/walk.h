@@ -131,13 +131,16 @@ struct RayLine {
       return part.first.done[axis] + static_cast<int32_t>(most * k / n);
     };
     RayPart piece = part;
+    if (j > 0 && cut(j) == cut(j + 1)) {
+      piece.visits = 0;
+      return piece;
+    }
     if (j > 0) {
       piece.first = before_crossing(axis, cut(j));
       ++piece.first.done[axis];
     }
     if (j < n - 1 && most > 0) piece.last = before_crossing(axis, cut(j + 1));
-    const bool empty = j > 0 && (cut(j) == cut(j + 1));
-    piece.visits = empty ? 0 : piece.last.steps() - piece.first.steps() + 1;
+    piece.visits = piece.last.steps() - piece.first.steps() + 1;
     return piece;
   }
 
