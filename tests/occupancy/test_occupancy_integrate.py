@@ -53,6 +53,18 @@ def test_a_room_is_occupied_at_its_walls_free_inside_and_unknown_outside(device)
     assert (label == 1).sum() > 500 and (share[label == 1] > 0.8).all()
 
 
+@pytest.mark.parametrize("end", [(1.5, 40.0, 5.0), (30.0, 30.0, 30.0)])
+def test_regions_are_found_in_a_long_box_and_in_one_that_they_hardly_fill(end, device):
+    random_ = torch.Generator().manual_seed(5)
+    points = torch.tensor(end) * (0.5 + torch.rand(200, 1, generator=random_) / 2)
+    points += 0.3 * torch.randn(200, 3, generator=random_)
+    state, counts = mapped(points, 300, device=device)
+    expected = torchvox.occupancy_state(300)
+    reference.occupancy_integrate_(expected, points, CENTER, SIZE, ORIGIN, SENSOR)
+    assert counts[11] == 0 and counts[8] > 20
+    assert_same_bits([t.cpu() for t in state], expected)
+
+
 def test_the_raw_state_depends_on_neither_the_order_of_rays_nor_threads():
     points = room(3000)
     threads = torch.get_num_threads()
