@@ -19,8 +19,8 @@ constexpr int kPieces = 16;
 constexpr int kWalkBlocks = 8;  // of a multiprocessor, whose lanes take rays in turn
 constexpr int kRefill = 8;  // lanes of a warp without a ray before they take new ones,
 constexpr int kVisitsPerLook = 4;  // looked at after so many visits
-constexpr int kRowThreads = 128;
-constexpr int kVoxelsEach = kRegionVoxels / kRowThreads;  // of a row's thread
+constexpr int kThreadsPerRow = 128;
+constexpr int kVoxelsEach = kRegionVoxels / kThreadsPerRow;  // of a row's thread
 constexpr int kPositions = 8;  // of a thread of `number`
 constexpr int kTile = kScanThreads * kPositions;
 
@@ -35,7 +35,7 @@ __device__ void add_in_block(int64_t value, int64_t* count) {
 template <class T>
 __device__ void load_each(const T* values, int64_t row, T (&out)[kVoxelsEach]) {
   for (int k = 0; k < kVoxelsEach; ++k) {
-    out[k] = values[row * kRegionVoxels + k * kRowThreads + threadIdx.x];
+    out[k] = values[row * kRegionVoxels + k * kThreadsPerRow + threadIdx.x];
   }
 }
 
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 template <class Word>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kThreadsPerRow)
     commit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work) {
   const int64_t enough = misses_that_matter(args);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kRowThreads)
     int16_t logodds[kVoxelsEach];
     load_each(args.state.logodds, work.slot[row], logodds);
     for (int k = 0; k < kVoxelsEach; ++k) {
-      counts[row * kRegionVoxels + k * kRowThreads + threadIdx.x] =
+      counts[row * kRegionVoxels + k * kThreadsPerRow + threadIdx.x] =
           first_count<Word>(args, logodds[k], enough);
     }
   }
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kRayThreads)
 }
 
 template <class Word>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kThreadsPerRow)
     finish_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work) {
   const Word* const counts = static_cast<const Word*>(work.counts);
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kRowThreads)
     load_each(counts, row, word);
     load_each(args.state.logodds, slot, logodds);
     for (int k = 0; k < kVoxelsEach; ++k) {
-      const int64_t voxel = slot * kRegionVoxels + k * kRowThreads + threadIdx.x;
+      const int64_t voxel = slot * kRegionVoxels + k * kThreadsPerRow + threadIdx.x;
       updated += finish_voxel(args, voxel, logodds[k], word[k], enough);
     }
   }
@@ -183,8 +183,8 @@ cudaError_t integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& w
   const auto launch_rows = [&](auto kernel) {
     const int64_t most = int64_t{16} * std::max(context.target.multiprocessors, 1);
     const int64_t blocks = std::max<int64_t>(std::min(args.rows(), most), 1);
-    return launch_blocks(kernel, static_cast<unsigned>(blocks), kRowThreads, context.stream, args,
-                         work);
+    return launch_blocks(kernel, static_cast<unsigned>(blocks), kThreadsPerRow, context.stream,
+                         args, work);
   };
   TORCHVOX_CUDA_CHECK(launch_rows(commit_kernel<Word>));
   const int pieces = !args.has(kStopAtOccupied) && rays <= kFewRays ? kPieces : 1;
