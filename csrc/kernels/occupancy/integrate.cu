@@ -97,28 +97,34 @@ template <class Word>
 __global__ void __launch_bounds__(kThreadsPerRow)
     commit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work) {
-  const int64_t enough = misses_that_matter(args);
+  const Enough enough(args);
   Word* const counts = static_cast<Word*>(work.counts);
-  for (int64_t row = global_thread(); row < work.plan->goes; row += global_stride()) {
-    commit_region(args, work, row);
+  if (work.plan->goes >= 0 && blockIdx.x == 0) {
+    for (int k = threadIdx.x; k < kRegionVoxels; k += kThreadsPerRow) {
+      counts[args.rows() * kRegionVoxels + k] = enough.of_skipped<Word>();
+    }
   }
   for (int64_t row = blockIdx.x; row < work.plan->goes; row += gridDim.x) {
     int16_t logodds[kVoxelsEach];
     load_each(args.state.logodds, work.slot[row], logodds);
     for (int k = 0; k < kVoxelsEach; ++k) {
       counts[row * kRegionVoxels + k * kThreadsPerRow + threadIdx.x] =
-          first_count<Word>(args, logodds[k], enough);
+          static_cast<Word>(enough.first_count(args, logodds[k]));
     }
+  }
+  // Last: loads after the atomics that enter a region take three times as long.
+  for (int64_t row = global_thread(); row < work.plan->goes; row += global_stride()) {
+    commit_region(args, work, row);
   }
 }
 
-template <class Word>
+template <class Word, Visits kVisits>
 __global__ void __launch_bounds__(kRayThreads)
     walk_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                 const __grid_constant__ IntegrateWork work, int pieces) {
   if (work.plan->goes < 0) return;
   const int64_t rays = args.rays.points.rows, tasks = rays * pieces;
-  RayVotes<true, Word> votes(args, work);
+  RayVotes<true, Word, kVisits> votes(args, work);
   for (bool more = true;;) {
     const unsigned idle = __ballot_sync(kFullWarp, !votes.walks);
     if (more && __popc(idle) >= kRefill) {
@@ -191,7 +197,9 @@ cudaError_t integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& w
   const int64_t most = int64_t{kWalkBlocks} * std::max(context.target.multiprocessors, 1);
   const int64_t blocks = std::min(ceil_div<int64_t>(rays * pieces, kRayThreads), most);
   if (blocks > 0) {
-    TORCHVOX_CUDA_CHECK(launch_blocks(walk_kernel<Word>, static_cast<unsigned>(blocks), kRayThreads,
+    const auto kernel = visits_are_plain(args) ? walk_kernel<Word, Visits::kPlain>
+                                               : walk_kernel<Word, Visits::kFlagged>;
+    TORCHVOX_CUDA_CHECK(launch_blocks(kernel, static_cast<unsigned>(blocks), kRayThreads,
                                       context.stream, args, work, pieces));
   }
   return launch_rows(finish_kernel<Word>);

@@ -65,9 +65,10 @@ struct OccupancyIntegrateArgs {
   TORCHVOX_HD int64_t rows() const {
     return max_touched < state.capacity ? max_touched : state.capacity;
   }
-  // Counts of a voxel in 32 bits where 20 hold the misses of all rays and 12 all hits that matter.
+  // Counts of a voxel in 32 bits where 20 hold the first count, below 2^16, and the misses of all
+  // rays, and 12 all hits that matter.
   bool narrow() const {
-    return !state.hit_miss && rays.points.rows < int64_t{1} << 20 &&
+    return !state.hit_miss && rays.points.rows <= (1 << 20) - (1 << 16) &&
         enough_hits(sensor, scan) < 1 << 12;
   }
 };
@@ -78,9 +79,8 @@ TORCHVOX_KERNEL(OccupancyIntegrateArgs);
 template <class Word>
 struct Counts {
   static constexpr int kMissBits = sizeof(Word) == 4 ? 20 : 32;
-  static TORCHVOX_HD int64_t misses(Word word) {
-    return static_cast<int64_t>(word & ((Word{1} << kMissBits) - 1));
-  }
+  static constexpr Word kMisses = (Word{1} << kMissBits) - 1;
+  static TORCHVOX_HD int64_t misses(Word word) { return static_cast<int64_t>(word & kMisses); }
   static TORCHVOX_HD int64_t hits(Word word) { return static_cast<int64_t>(word >> kMissBits); }
 };
 
@@ -97,7 +97,7 @@ struct IntegrateWork {
   uint32_t* bounds = nullptr;  // [RegionBox::kWords] of the regions that are touched,
   uint64_t* next = nullptr;  // ray, or piece of one, that a lane of a GPU takes
   uint32_t* box = nullptr;  // [set.size] row of a region by its place in the box
-  void* counts = nullptr;  // [rows, kRegionVoxels] words
+  void* counts = nullptr;  // [rows + 1, kRegionVoxels] words; the last row is of skipped regions
   struct Plan {
     int64_t goes;  // rows to walk, -1 if the call is refused
     int64_t first_new;  // slots in use before
@@ -115,7 +115,7 @@ struct IntegrateWork {
     slot = workspace.take<uint32_t>(args.rows());
     key = workspace.take<int64_t>(args.rows());
     box = workspace.take<uint32_t>(set.size);
-    counts = workspace.take<char>(args.rows() * kRegionVoxels * (args.narrow() ? 4 : 8));
+    counts = workspace.take<char>((args.rows() + 1) * kRegionVoxels * (args.narrow() ? 4 : 8));
     plan = workspace.take<Plan>(1);
   }
 
@@ -218,6 +218,35 @@ TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWo
 
 // ---- commit -------------------------------------------------------------------------------------
 
+// How many votes of a voxel are as good as any larger number in this call; the status that it
+// leaves gives the same numbers.
+struct Enough {
+  int64_t hits, misses;
+  int64_t of_unobserved;  // misses
+
+  explicit TORCHVOX_HD Enough(const OccupancyIntegrateArgs& args)
+      : hits(enough_hits(args.sensor, args.scan)),
+        misses(enough_misses(args.sensor,
+                             raised(args.state.status[kHighestClamp], args.sensor.clamp_max),
+                             args.scan)),
+        of_unobserved(enough_misses_of(kUnobserved, args.sensor, args.scan)) {
+    if (args.state.hit_miss) misses = int64_t{1} << 32;  // every one is counted
+  }
+
+  // Where the count of a voxel begins: no miss is added to `misses` or more.
+  TORCHVOX_HD int64_t first_count(const OccupancyIntegrateArgs& args, int16_t logodds) const {
+    if (args.state.hit_miss) return 0;
+    const int64_t own =
+        logodds == kUnobserved ? of_unobserved : enough_misses_of(logodds, args.sensor, args.scan);
+    return misses - lowered(own, misses);
+  }
+  // The count of voxels that are skipped, to which few misses are added or none.
+  template <class Word>
+  TORCHVOX_HD Word of_skipped() const {
+    return static_cast<Word>(lowered(misses, Counts<Word>::kMisses));
+  }
+};
+
 TORCHVOX_HD void commit_region(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                                int64_t row) {
   const uint32_t slot = work.slot[row];
@@ -236,37 +265,11 @@ TORCHVOX_HD void commit_region(const OccupancyIntegrateArgs& args, const Integra
   if (stamp > *stamped) *stamped = stamp;
 }
 
-// The first count of a voxel: one that no miss changes has enough of them from the start.
-template <class Word>
-TORCHVOX_HD Word first_count(const OccupancyIntegrateArgs& args, int16_t logodds, int64_t enough) {
-  const bool full = !args.state.hit_miss && logodds == args.sensor.clamp_min;
-  return static_cast<Word>(full ? enough : 0);
-}
-
 // ---- walk ---------------------------------------------------------------------------------------
 
-// How many votes of a voxel are as good as any larger number in this call; the status that it
-// leaves gives the same numbers.
-struct Enough {
-  int64_t hits, misses;
-
-  explicit TORCHVOX_HD Enough(const OccupancyIntegrateArgs& args)
-      : hits(enough_hits(args.sensor, args.scan)),
-        misses(enough_misses(args.sensor,
-                             raised(args.state.status[kHighestClamp], args.sensor.clamp_max),
-                             args.scan)) {}
-};
-// How many misses of a voxel are counted.
-TORCHVOX_HD int64_t misses_that_matter(const OccupancyIntegrateArgs& args) {
-  return args.state.hit_miss ? int64_t{1} << 32 : Enough(args).misses;
-}
-
-// kShared: other threads add as well. `old` is a value that the word had in this call.
-// `crowded`: other lanes of the warp add to it as well.
+// kShared: other threads add as well. `crowded`: other lanes of the warp add to the same word.
 template <bool kShared, class Word>
-TORCHVOX_HD void add_miss(Word* word, Word old, int64_t enough,
-                          [[maybe_unused]] bool crowded = false) {
-  if (Counts<Word>::misses(old) >= enough) return;
+TORCHVOX_HD void add_miss(Word* word, [[maybe_unused]] bool crowded = false) {
 #ifdef __CUDA_ARCH__
   if (crowded) {
     const unsigned same = __match_any_sync(__activemask(), reinterpret_cast<uintptr_t>(word));
@@ -297,24 +300,29 @@ TORCHVOX_HD void add_hit(Word* word, int64_t enough) {
 }
 
 constexpr int kCrowdedVisits = 48;  // from the origin on
+constexpr int kVisitsPerCount =
+    16;  // of which one looks at the count, while misses are still added
+
+// What flags change of the visits: nothing, as is usual, or as they say.
+enum class Visits { kPlain, kFlagged };
+inline bool visits_are_plain(const OccupancyIntegrateArgs& args) {
+  return !args.has(kStopAtOccupied) && !args.has(kExcludeRay);
+}
 
 // A ray on its way: a visit at a time, so that lanes of a warp take rays of different lengths.
-template <bool kShared, class Word>
+template <bool kShared, class Word, Visits kVisits>
 struct RayVotes {
   const OccupancyIntegrateArgs& args;
   const IntegrateWork& work;
   const RegionBox rows;
-  const int64_t enough;  // misses
-  const bool stops, passes;
+  const Word enough;  // misses
   bool walks = false;
 
   TORCHVOX_HD RayVotes(const OccupancyIntegrateArgs& args_in, const IntegrateWork& work_in)
       : args(args_in),
         work(work_in),
         rows(work_in.rows_by_place()),
-        enough(misses_that_matter(args_in)),
-        stops(args_in.has(kStopAtOccupied)),
-        passes(!args_in.has(kExcludeRay)) {}
+        enough(static_cast<Word>(Enough(args_in).misses)) {}
 
   // Begins piece j of n of ray i.
   TORCHVOX_HD void begin(int64_t i, int j, int n) {
@@ -323,14 +331,19 @@ struct RayVotes {
     RayPart part = args.rays.part(ray);
     if (n > 1 && part.visits > 0) part = ray.line.piece(part, j, n);
     if (part.visits == 0) return;
-    walks = true;
+    walk_ = RayWalk<kUnitShift>(ray.line, part);
     ends_ = part.last.steps() == ray.line.end().steps();
     has_end_ = ray.has_end();
     hit_only_ = (ray.flags & kRayHitOnly) != 0;
     const bool at_origin = part.first.steps() == 0;
-    adds_ = at_origin ? !(args.has(kExcludeOrigin) || ray.flags & kRaySecondary) : passes;
-    crowded_ = at_origin ? kCrowdedVisits : 0;
-    walk_ = RayWalk<kUnitShift>(ray.line, part);
+    crowded_until_ = at_origin ? walk_.left - kCrowdedVisits : walk_.left;
+    adds_ = at_origin ? !(args.has(kExcludeOrigin) || ray.flags & kRaySecondary) : passes();
+    open_ = false;
+    walks = true;
+    if (kVisits == Visits::kPlain && !adds_) {  // then nothing looks at the origin
+      walks = walk_.left > 0 || ends_;
+      if (walk_.left > 0) walk_.step();
+    }
     in_region_[0] = ~walk_.cell[0];  // in none
   }
 
@@ -340,44 +353,58 @@ struct RayVotes {
          (walk_.cell[2] ^ in_region_[2])) >>
         kRegionShift) {
       for (int axis = 0; axis < 3; ++axis) in_region_[axis] = walk_.cell[axis];
-      row_ = work.row_of(rows, walk_.cell);
+      enter_region();
     }
     const int32_t voxel = voxel_in_region(walk_.cell);
-    const bool known = row_ != kNoRow;
-    Word* const word = static_cast<Word*>(work.counts) + int64_t{row_} * kRegionVoxels + voxel;
-    if (walk_.left == 0) {
+    Word* const word = counts_ + voxel;
+    const int32_t left = walk_.left;
+    if (left == 0) {
       walks = false;
-      if (ends_) {
-        if (known) vote_of_end(word);
-        return;
-      }
+      if (ends_) return vote_of_end(word);
     }
-    const bool adds = known && adds_;
-    const Word old = adds ? load_any(word) : Word{0};
-    if (stops && known && walks) {
-      const int64_t at = int64_t{work.slot[row_]} * kRegionVoxels + voxel;
-      walks = !is_occupied(args.state.logodds[at], args.threshold);
+    const bool adds = kVisits == Visits::kPlain || adds_;
+    const bool looks = adds && (!open_ || left % kVisitsPerCount == 0);
+    const Word old = looks ? load_any(word) : Word{0};
+    if (stops() && slot_ >= 0 && walks) {
+      walks = !is_occupied(args.state.logodds[slot_ * kRegionVoxels + voxel], args.threshold);
     }
     if (walks) walk_.step();
-    if (adds) add_miss<kShared>(word, old, enough, crowded_ > 0);
-    adds_ = passes;
-    --crowded_;
+    if (adds) {
+      const bool crowded = left > crowded_until_;
+      if (looks) open_ = (old & Counts<Word>::kMisses) < enough && !crowded;
+      if (open_ || (crowded && (old & Counts<Word>::kMisses) < enough)) {
+        add_miss<kShared>(word, crowded);
+      }
+    }
+    adds_ = passes();
   }
 
  private:
+  TORCHVOX_HD bool stops() const {
+    return kVisits == Visits::kFlagged && args.has(kStopAtOccupied);
+  }
+  TORCHVOX_HD bool passes() const { return kVisits == Visits::kPlain || !args.has(kExcludeRay); }
+  TORCHVOX_HD void enter_region() {
+    const uint32_t row = work.row_of(rows, walk_.cell);
+    const int64_t at = row == kNoRow ? args.rows() : int64_t{row};
+    counts_ = static_cast<Word*>(work.counts) + at * kRegionVoxels;
+    if (stops()) slot_ = row == kNoRow ? -1 : int64_t{work.slot[row]};
+  }
   TORCHVOX_HD void vote_of_end(Word* word) const {
     if (args.has(kExcludeSample) || (hit_only_ && !has_end_)) return;
     if (args.has(kEndAsFree)) {
-      add_miss<kShared>(word, load_any(word), enough);
+      add_miss<kShared>(word);
     } else if (has_end_) {
       add_hit<kShared>(word, enough_hits(args.sensor, args.scan));
     }
   }
 
   RayWalk<kUnitShift> walk_;
-  int32_t in_region_[3];  // a voxel of the region of row_
-  uint32_t row_;
-  int32_t crowded_;
+  int32_t in_region_[3];  // a voxel of the region of counts_
+  Word* counts_;
+  int64_t slot_;  // of the region, where rays stop
+  int32_t crowded_until_;  // steps left
+  bool open_;  // the last count that was looked at takes misses
   bool adds_, ends_, has_end_, hit_only_;
 };
 
@@ -397,12 +424,13 @@ TORCHVOX_HD bool is_excluded(const OccupancyIntegrateArgs& args, int16_t logodds
 template <class Word>
 TORCHVOX_HD bool finish_voxel(const OccupancyIntegrateArgs& args, int64_t voxel, int16_t before,
                               Word word, const Enough& enough) {
-  if (word == 0) return false;
-  if (is_excluded(args, before)) return false;
-  const int64_t hits = Counts<Word>::hits(word), misses = Counts<Word>::misses(word);
+  const auto first = static_cast<Word>(enough.first_count(args, before));
+  if (word == first || is_excluded(args, before)) return false;
+  const int64_t hits = Counts<Word>::hits(word);
+  const int64_t misses = lowered(Counts<Word>::misses(word), enough.misses) - first;
   const int16_t after =
       update_logodds(before, static_cast<int32_t>(lowered(hits, enough.hits)),
-                     static_cast<int32_t>(lowered(misses, enough.misses)), args.sensor, args.scan);
+                     static_cast<int32_t>(lowered(misses, INT32_MAX)), args.sensor, args.scan);
   if (args.state.hit_miss) {
     int32_t* const both = &args.state.hit_miss[2 * voxel];
     both[0] = static_cast<int32_t>(lowered(both[0] + hits, INT32_MAX));

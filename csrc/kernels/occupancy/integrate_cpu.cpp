@@ -48,10 +48,23 @@ void number_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& wor
   plan_call(args, work, touched, fresh);
 }
 
+template <bool kShared, class Word, Visits kVisits>
+void walk(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+          const ParallelFor& parallel_for) {
+  for_each_range(parallel_for, args.rays.points.rows, kRaysPerTask,
+                 [&](int64_t begin, int64_t end) {
+                   RayVotes<kShared, Word, kVisits> votes(args, work);
+                   for (int64_t i = begin; i < end; ++i) {
+                     for (votes.begin(i, 0, 1); votes.walks;) votes.visit();
+                   }
+                 });
+}
+
 template <bool kShared, class Word>
 void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                const ParallelFor& parallel_for) {
-  const int64_t rows = work.plan->goes, enough = misses_that_matter(args);
+  const int64_t rows = work.plan->goes;
+  const Enough enough(args);
   Word* const counts = static_cast<Word*>(work.counts);
   if (args.skip_missing) std::fill_n(work.box, work.set.size, kNoRow);
   for_each_index(parallel_for, rows, 32, [&](int64_t row) {
@@ -59,23 +72,18 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
     const int64_t slot = work.slot[row];
     for (int64_t v = 0; v < kRegionVoxels; ++v) {
       const int16_t logodds = args.state.logodds[slot * kRegionVoxels + v];
-      counts[row * kRegionVoxels + v] = first_count<Word>(args, logodds, enough);
+      counts[row * kRegionVoxels + v] = static_cast<Word>(enough.first_count(args, logodds));
     }
   });
-  for_each_range(parallel_for, args.rays.points.rows, kRaysPerTask,
-                 [&](int64_t begin, int64_t end) {
-                   RayVotes<kShared, Word> votes(args, work);
-                   for (int64_t i = begin; i < end; ++i) {
-                     for (votes.begin(i, 0, 1); votes.walks;) votes.visit();
-                   }
-                 });
-  const Enough enough_votes(args);
+  std::fill_n(&counts[args.rows() * kRegionVoxels], kRegionVoxels, enough.of_skipped<Word>());
+  visits_are_plain(args) ? walk<kShared, Word, Visits::kPlain>(args, work, parallel_for)
+                         : walk<kShared, Word, Visits::kFlagged>(args, work, parallel_for);
   for_each_range(parallel_for, rows, 32, [&](int64_t begin, int64_t end) {
     int64_t updated = 0;
     for (int64_t i = begin * kRegionVoxels; i < end * kRegionVoxels; ++i) {
       const int64_t slot = work.slot[i / kRegionVoxels];
       const int64_t voxel = slot * kRegionVoxels + i % kRegionVoxels;
-      updated += finish_voxel(args, voxel, args.state.logodds[voxel], counts[i], enough_votes);
+      updated += finish_voxel(args, voxel, args.state.logodds[voxel], counts[i], enough);
     }
     add_count(&args.counts[kVoxelsUpdated], updated);
   });

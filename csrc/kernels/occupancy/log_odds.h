@@ -51,6 +51,14 @@ TORCHVOX_HD int64_t enough_misses(const Sensor& sensor, int64_t highest, bool sc
   const int64_t most = clamp_index(highest, 0, INT16_MAX);
   return raised((most - sensor.clamp_min - sensor.miss - 1) / -sensor.miss, 1);
 }
+// The same of a voxel whose log-odds are known.
+TORCHVOX_HD int64_t enough_misses_of(int16_t logodds, const Sensor& sensor, bool scan) {
+  if (logodds == sensor.clamp_min) return 0;
+  const int32_t above = (logodds == kUnobserved ? 0 : logodds) - sensor.clamp_min;
+  if (scan || sensor.miss == 0 || above <= 0) return 1;
+  const auto miss = static_cast<uint32_t>(-sensor.miss);
+  return (static_cast<uint32_t>(above) + miss - 1) / miss;
+}
 TORCHVOX_HD int64_t enough_hits(const Sensor& sensor, bool scan) {
   if (scan || sensor.hit == 0) return 1;
   return (sensor.clamp_max + 32767 + sensor.hit - 1) / sensor.hit + 1;
