@@ -65,6 +65,28 @@ def test_regions_are_found_in_a_long_box_and_in_one_that_they_hardly_fill(end, d
     assert_same_bits([t.cpu() for t in state], expected)
 
 
+def test_a_ray_that_leaves_out_its_origin_finds_the_region_behind_it(device):
+    points = torch.tensor([[7.1, 0.1, 0.1], [-7.1, 0.1, 0.1]]).repeat(40, 1)
+    start = torch.tensor([[0.1, 0.1, 0.1]])
+    state, expected = torchvox.occupancy_state(20, device=device), torchvox.occupancy_state(20)
+    options = {"flags": ["exclude_origin"]}
+    grid = (0.25, [0.0] * 3, SENSOR)
+    torchvox.occupancy_integrate_(state, points.to(device), start.to(device), *grid, **options)
+    reference.occupancy_integrate_(expected, points, start, *grid, **options)
+    assert_same_bits([t.cpu() for t in state], expected)
+
+
+def test_misses_beyond_those_that_matter_are_counted_and_overflow_nothing(device):
+    """70,000 misses of -31 are below -2^31 in units of 1/1024."""
+    n = 70_000
+    state = torchvox.occupancy_state(8, layers=("logodds", "hit_miss"), device=device)
+    points = torch.tensor([[0.3, 0.1, 0.1]], device=device).repeat(n, 1)
+    start = torch.tensor([[-0.1, 0.1, 0.1]], device=device)
+    torchvox.occupancy_integrate_(state, points, start, 0.25, [0.0] * 3, [1.0, -31.0, -2.0, 3.5])
+    tried = state[5].view(-1, 2)[:, 1] == n
+    assert tried.sum() == 2 and (state[4].view(-1)[tried] == -2048).all()
+
+
 def test_the_raw_state_depends_on_neither_the_order_of_rays_nor_threads():
     points = room(3000)
     threads = torch.get_num_threads()
@@ -120,7 +142,7 @@ def test_one_update_is_the_misses_in_any_order_then_the_hits(before, hits, misse
         assert state[4][0, 0] == logodds
 
 
-@pytest.mark.parametrize("n", [65_535, 65_536, (1 << 20) - 1, 1 << 20])
+@pytest.mark.parametrize("n", [65_535, 65_536, 983_040, 983_041, (1 << 20) - 1, 1 << 20])
 def test_very_many_rays_through_one_voxel_count_right(n, device):
     ends = torch.tensor([[1.4, 0.1, 0.1]]).repeat(n, 1)
     ends[: n // 2] = torch.tensor([0.1, 0.1, 0.1])

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreadsPerRow)
   Word* const counts = static_cast<Word*>(work.counts);
   if (work.plan->goes >= 0 && blockIdx.x == 0) {
     for (int k = threadIdx.x; k < kRegionVoxels; k += kThreadsPerRow) {
-      counts[args.rows() * kRegionVoxels + k] = enough.of_skipped<Word>();
+      counts[args.rows() * kRegionVoxels + k] = static_cast<Word>(enough.counted);
     }
   }
   for (int64_t row = blockIdx.x; row < work.plan->goes; row += gridDim.x) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreadsPerRow)
           static_cast<Word>(enough.first_count(args, logodds[k]));
     }
   }
-  // Last: loads after the atomics that enter a region take three times as long.
+  // Last: before the rows it makes the kernel take three times as long.
   for (int64_t row = global_thread(); row < work.plan->goes; row += global_stride()) {
     commit_region(args, work, row);
   }

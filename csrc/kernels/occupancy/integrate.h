@@ -5,8 +5,8 @@
 //
 //   touch   rays enter the regions that they visit into the call's set
 //   number  a row for each region, a slot for each new one, in the order of the set; does all fit?
-//   commit  new regions into the map; rows of counts cleared, and found by place where the regions
-//           fill their box well
+//   commit  new regions into the map; rows of counts begin where each voxel needs it, and are found
+//           by place where the regions fill their box well
 //   walk    rays, or pieces of them, add to the counts
 //   finish  counts change the log-odds
 //
@@ -223,27 +223,22 @@ TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWo
 struct Enough {
   int64_t hits, misses;
   int64_t of_unobserved;  // misses
+  int64_t counted;  // misses, all that hit_miss can hold where it is kept
 
   explicit TORCHVOX_HD Enough(const OccupancyIntegrateArgs& args)
       : hits(enough_hits(args.sensor, args.scan)),
         misses(enough_misses(args.sensor,
                              raised(args.state.status[kHighestClamp], args.sensor.clamp_max),
                              args.scan)),
-        of_unobserved(enough_misses_of(kUnobserved, args.sensor, args.scan)) {
-    if (args.state.hit_miss) misses = int64_t{1} << 32;  // every one is counted
-  }
+        of_unobserved(enough_misses_of(kUnobserved, args.sensor, args.scan)),
+        counted(args.state.hit_miss ? INT32_MAX : misses) {}
 
-  // Where the count of a voxel begins: no miss is added to `misses` or more.
+  // Where the count of a voxel begins; with `counted` it needs no more misses, as in skipped rows.
   TORCHVOX_HD int64_t first_count(const OccupancyIntegrateArgs& args, int16_t logodds) const {
     if (args.state.hit_miss) return 0;
     const int64_t own =
         logodds == kUnobserved ? of_unobserved : enough_misses_of(logodds, args.sensor, args.scan);
     return misses - lowered(own, misses);
-  }
-  // The count of voxels that are skipped, to which few misses are added or none.
-  template <class Word>
-  TORCHVOX_HD Word of_skipped() const {
-    return static_cast<Word>(lowered(misses, Counts<Word>::kMisses));
   }
 };
 
@@ -300,10 +295,9 @@ TORCHVOX_HD void add_hit(Word* word, int64_t enough) {
 }
 
 constexpr int kCrowdedVisits = 48;  // from the origin on
-constexpr int kVisitsPerCount =
-    16;  // of which one looks at the count, while misses are still added
+constexpr int kVisitsPerLookAtCount = 16;  // while counts take misses
 
-// What flags change of the visits: nothing, as is usual, or as they say.
+// Whether flags change what a ray does at its visits; without them the checks are compiled out.
 enum class Visits { kPlain, kFlagged };
 inline bool visits_are_plain(const OccupancyIntegrateArgs& args) {
   return !args.has(kStopAtOccupied) && !args.has(kExcludeRay);
@@ -322,7 +316,7 @@ struct RayVotes {
       : args(args_in),
         work(work_in),
         rows(work_in.rows_by_place()),
-        enough(static_cast<Word>(Enough(args_in).misses)) {}
+        enough(static_cast<Word>(Enough(args_in).counted)) {}
 
   // Begins piece j of n of ray i.
   TORCHVOX_HD void begin(int64_t i, int j, int n) {
@@ -363,19 +357,16 @@ struct RayVotes {
       if (ends_) return vote_of_end(word);
     }
     const bool adds = kVisits == Visits::kPlain || adds_;
-    const bool looks = adds && (!open_ || left % kVisitsPerCount == 0);
+    const bool looks = adds && (!open_ || left % kVisitsPerLookAtCount == 0);
     const Word old = looks ? load_any(word) : Word{0};
     if (stops() && slot_ >= 0 && walks) {
       walks = !is_occupied(args.state.logodds[slot_ * kRegionVoxels + voxel], args.threshold);
     }
     if (walks) walk_.step();
-    if (adds) {
-      const bool crowded = left > crowded_until_;
-      if (looks) open_ = (old & Counts<Word>::kMisses) < enough && !crowded;
-      if (open_ || (crowded && (old & Counts<Word>::kMisses) < enough)) {
-        add_miss<kShared>(word, crowded);
-      }
-    }
+    const bool crowded = left > crowded_until_;
+    const bool takes = (old & Counts<Word>::kMisses) < enough;  // so too without a look
+    if (adds && takes) add_miss<kShared>(word, crowded);
+    if (looks) open_ = takes && !crowded;
     adds_ = passes();
   }
 
@@ -427,10 +418,10 @@ TORCHVOX_HD bool finish_voxel(const OccupancyIntegrateArgs& args, int64_t voxel,
   const auto first = static_cast<Word>(enough.first_count(args, before));
   if (word == first || is_excluded(args, before)) return false;
   const int64_t hits = Counts<Word>::hits(word);
-  const int64_t misses = lowered(Counts<Word>::misses(word), enough.misses) - first;
+  const int64_t misses = lowered(Counts<Word>::misses(word), enough.counted) - first;
   const int16_t after =
       update_logodds(before, static_cast<int32_t>(lowered(hits, enough.hits)),
-                     static_cast<int32_t>(lowered(misses, INT32_MAX)), args.sensor, args.scan);
+                     static_cast<int32_t>(lowered(misses, enough.misses)), args.sensor, args.scan);
   if (args.state.hit_miss) {
     int32_t* const both = &args.state.hit_miss[2 * voxel];
     both[0] = static_cast<int32_t>(lowered(both[0] + hits, INT32_MAX));

@@ -75,7 +75,8 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
       counts[row * kRegionVoxels + v] = static_cast<Word>(enough.first_count(args, logodds));
     }
   });
-  std::fill_n(&counts[args.rows() * kRegionVoxels], kRegionVoxels, enough.of_skipped<Word>());
+  std::fill_n(&counts[args.rows() * kRegionVoxels], kRegionVoxels,
+              static_cast<Word>(enough.counted));
   visits_are_plain(args) ? walk<kShared, Word, Visits::kPlain>(args, work, parallel_for)
                          : walk<kShared, Word, Visits::kFlagged>(args, work, parallel_for);
   for_each_range(parallel_for, rows, 32, [&](int64_t begin, int64_t end) {

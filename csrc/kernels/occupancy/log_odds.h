@@ -51,7 +51,7 @@ TORCHVOX_HD int64_t enough_misses(const Sensor& sensor, int64_t highest, bool sc
   const int64_t most = clamp_index(highest, 0, INT16_MAX);
   return raised((most - sensor.clamp_min - sensor.miss - 1) / -sensor.miss, 1);
 }
-// The same of a voxel whose log-odds are known.
+// The same of a voxel with these log-odds.
 TORCHVOX_HD int64_t enough_misses_of(int16_t logodds, const Sensor& sensor, bool scan) {
   if (logodds == sensor.clamp_min) return 0;
   const int32_t above = (logodds == kUnobserved ? 0 : logodds) - sensor.clamp_min;
