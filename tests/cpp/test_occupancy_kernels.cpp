@@ -7,7 +7,7 @@
 #include "csrc/kernels/occupancy/decay.h"
 #include "csrc/kernels/occupancy/extract.h"
 #include "csrc/kernels/occupancy/insert.h"
-#include "csrc/kernels/occupancy/integrate.h"
+#include "csrc/kernels/occupancy/integrate/integrate.h"
 #include "csrc/kernels/occupancy/query.h"
 #include "csrc/kernels/occupancy/raycast.h"
 #include "csrc/kernels/occupancy/remove.h"
@@ -124,6 +124,37 @@ TEST_CASE("pieces of a ray visit in order what the ray visits") {
         CHECK(cells == all);
       }
     }
+  }
+}
+
+TEST_CASE("crossings are done in the order of exact fractions") {
+  Random random(3);
+  for (int k = 0; k < 3000; ++k) {
+    RayLine line;
+    const int64_t reach = int64_t{1} << (2 + k % 27), length = random.below(reach);
+    for (int axis = 0; axis < 3; ++axis) {  // of equal, nearly equal and other lengths
+      line.from[axis] = random.below(reach) - reach / 2;
+      const int64_t along = random.below(3) ? length + random.below(3) - 1 : random.below(reach);
+      line.to[axis] = line.from[axis] + (random.below(2) ? along : -along);
+      if (k % 3 == 0) line.from[axis] = line.from[axis] / kUnits * kUnits;
+      if (k % 5 == 0) line.to[axis] = line.to[axis] / kUnits * kUnits;
+    }
+    RayWalk<kUnitShift> walk(line, line.whole());
+    int32_t done[3] = {};
+    bool same = true;
+    while (walk.left > 0 && same) {
+      int first = -1;
+      for (int axis = 2; axis >= 0; --axis) {
+        if (done[axis] == line.crossings(axis)) continue;
+        const auto at = [&](int i) { return line.to_face(i) + kUnits * done[i]; };
+        const bool earlier =
+            first >= 0 && at(axis) * line.length(first) < at(first) * line.length(axis);
+        if (first < 0 || earlier) first = axis;
+      }
+      same = walk.step() == first;
+      ++done[first];
+    }
+    CHECK(same);
   }
 }
 

@@ -142,22 +142,42 @@ def test_one_update_is_the_misses_in_any_order_then_the_hits(before, hits, misse
         assert state[4][0, 0] == logodds
 
 
-@pytest.mark.parametrize("n", [65_535, 65_536, 983_040, 983_041, (1 << 20) - 1, 1 << 20])
-def test_very_many_rays_through_one_voxel_count_right(n, device):
+@pytest.mark.parametrize("n", [65_535, 65_536, 1 << 20])
+@pytest.mark.parametrize("vote", [10, 20])  # units: counts in 32 bits, and in 16
+def test_very_many_rays_through_one_voxel_count_right(n, vote, device):
     ends = torch.tensor([[1.4, 0.1, 0.1]]).repeat(n, 1)
     ends[: n // 2] = torch.tensor([0.1, 0.1, 0.1])
     for layers in (("logodds",), ("logodds", "hit_miss")):
         state = torchvox.occupancy_state(3, layers=layers, device=device)
         starts = torch.tensor([[-0.4, 0.1, 0.1]], device=device)
         torchvox.occupancy_integrate_(
-            state, ends.to(device), starts, 1.0, [0.0] * 3, [0.01, -0.01, -2.0, 3.5]
+            *(state, ends.to(device), starts, 1.0, [0.0] * 3),
+            [vote / 1024, -vote / 1024, -2.0, 3.5],
         )
         slots = dict(zip(state[1].tolist(), range(3), strict=True))
         home = slots[(1 << 20) * (1 + (1 << 21) + (1 << 42))]
-        assert state[4][home, 0] == min(-2048 + 10 * (n // 2), 3584)
-        assert state[4][home, 1] == min(10 * (n - n // 2), 3584)
+        assert state[4][home, 0] == min(-2048 + vote * (n // 2), 3584)
+        assert state[4][home, 1] == min(vote * (n - n // 2), 3584)
         if "hit_miss" in layers:
             assert state[5][home, 0].tolist() == [n // 2, n - n // 2]
+
+
+@pytest.mark.parametrize("n", [2, 2002, 2003, 2127, 2128, 2129, 70_000])
+@pytest.mark.parametrize("miss", [16, 17])  # units: up to 2,177 misses matter, and up to 2,048
+def test_counts_are_exact_as_far_as_they_matter(n, miss, device):
+    sensor = [1.0, -miss / 1024, -2.0, 31.5]
+    state = torchvox.occupancy_state(1, device=device)
+    key = torch.tensor([(1 << 20) * (1 + (1 << 21) + (1 << 42))])
+    layers = [torch.zeros(1).int(), torch.full((1, 512), 32_000), torch.zeros(0, 512, 2).int()]
+    layers[1] = layers[1].short()
+    torchvox.occupancy_insert_(
+        state, key.to(device), [t.to(device) for t in layers], sensor=sensor, merge="replace"
+    )
+    ends = torch.tensor([[3.5, 0.5, 0.5]], device=device).repeat(n, 1)
+    starts = torch.tensor([[0.4, 0.5, 0.5]], device=device)
+    torchvox.occupancy_integrate_(state, ends, starts, 1.0, [0.0] * 3, sensor)
+    row = state[4][0, :5].tolist()
+    assert row == [max(32_000 - n * miss, -2048)] * 3 + [32_256, 32_000]
 
 
 def test_a_call_that_does_not_fit_writes_only_that_it_was_refused(device):

@@ -27,21 +27,12 @@ TORCHVOX_HD int64_t lowered(int64_t x, int64_t most) { return x > most ? most : 
 // miss.
 TORCHVOX_HD int16_t update_logodds(int16_t before, int32_t hits, int32_t misses,
                                    const Sensor& sensor, bool scan) {
-  if (hits == 0 && misses == 0) return before;
-  if (scan) {
-    misses = hits == 0;
-    hits = !misses;
-  }
-  int32_t logodds = before == kUnobserved ? 0 : before;
-  if (misses > 0) {
-    logodds += misses * sensor.miss;
-    logodds = logodds < sensor.clamp_min ? sensor.clamp_min : logodds;
-  }
-  if (hits > 0) {
-    logodds += hits * sensor.hit;
-    logodds = logodds > sensor.clamp_max ? sensor.clamp_max : logodds;
-  }
-  return static_cast<int16_t>(logodds);
+  const int32_t up = scan ? hits > 0 : hits, down = scan ? misses > 0 && hits == 0 : misses;
+  const int32_t from = before == kUnobserved ? 0 : before, lower = from + down * sensor.miss;
+  const int32_t between = down == 0 ? from : lower < sensor.clamp_min ? sensor.clamp_min : lower;
+  const int32_t upper = between + up * sensor.hit;
+  const int32_t after = up == 0 ? between : upper > sensor.clamp_max ? sensor.clamp_max : upper;
+  return up == 0 && down == 0 ? before : static_cast<int16_t>(after);
 }
 
 // As many misses, or hits, of a voxel in one call are as good as any larger number, whatever its
@@ -51,13 +42,10 @@ TORCHVOX_HD int64_t enough_misses(const Sensor& sensor, int64_t highest, bool sc
   const int64_t most = clamp_index(highest, 0, INT16_MAX);
   return raised((most - sensor.clamp_min - sensor.miss - 1) / -sensor.miss, 1);
 }
-// The same of a voxel with these log-odds.
-TORCHVOX_HD int64_t enough_misses_of(int16_t logodds, const Sensor& sensor, bool scan) {
-  if (logodds == sensor.clamp_min) return 0;
-  const int32_t above = (logodds == kUnobserved ? 0 : logodds) - sensor.clamp_min;
-  if (scan || sensor.miss == 0 || above <= 0) return 1;
-  const auto miss = static_cast<uint32_t>(-sensor.miss);
-  return (static_cast<uint32_t>(above) + miss - 1) / miss;
+// The same of a voxel of which nothing is known.
+TORCHVOX_HD int64_t enough_misses_of_unobserved(const Sensor& sensor, bool scan) {
+  if (scan || sensor.miss == 0) return 1;
+  return raised((-int64_t{sensor.clamp_min} - sensor.miss - 1) / -sensor.miss, 1);
 }
 TORCHVOX_HD int64_t enough_hits(const Sensor& sensor, bool scan) {
   if (scan || sensor.hit == 0) return 1;

@@ -66,9 +66,10 @@ struct RegionBox {
 
   uint32_t* values = nullptr;  // null: the box is too large
   int32_t lower[3];
-  uint32_t size[3];
+  uint32_t row, plane;  // regions in them
 
   TORCHVOX_HD RegionBox(const uint32_t bounds[kWords], uint32_t* memory, int64_t most) {
+    uint32_t size[3];
     int64_t volume = 1;
     for (int axis = 0; axis < 3; ++axis) {
       const uint32_t low = (uint32_t{1} << kRegionBits) - bounds[axis + 3];
@@ -77,13 +78,20 @@ struct RegionBox {
       volume = volume > most ? volume : volume * size[axis];
     }
     if (volume <= most) values = memory;
+    row = values ? size[0] : kOdd;
+    plane = values ? size[0] * size[1] : kOdd * kOdd;
   }
-  // The value of a region in the box, which has `values`.
-  TORCHVOX_HD uint32_t& at(int32_t x, int32_t y, int32_t z) const {
-    const auto plane = static_cast<uint32_t>(z - lower[2]) * size[1];
-    const auto row = (plane + static_cast<uint32_t>(y - lower[1])) * size[0];
-    return values[row + static_cast<uint32_t>(x - lower[0])];
+  // Of a region in the box, in `values`; without them a number that no neighbor has.
+  TORCHVOX_HD uint32_t place(int32_t x, int32_t y, int32_t z) const {
+    return static_cast<uint32_t>(z - lower[2]) * plane + static_cast<uint32_t>(y - lower[1]) * row +
+        static_cast<uint32_t>(x - lower[0]);
   }
+  TORCHVOX_HD uint32_t place_of_voxel(const int32_t voxel[3]) const {
+    return place(voxel[0] >> kRegionShift, voxel[1] >> kRegionShift, voxel[2] >> kRegionShift);
+  }
+
+ private:
+  static constexpr uint32_t kOdd = 0x9e3779b1;
 };
 
 // A set of keys with linear probing in which the lower key keeps its place, so that the layout
@@ -103,7 +111,7 @@ struct RegionSet {
     uint64_t key = static_cast<uint64_t>(key_in);
     int64_t at = static_cast<int64_t>(mix_key(key)) & (size - 1);
     for (int64_t probes = 0; probes < size; ++probes, at = (at + 1) & (size - 1)) {
-      uint64_t here = load_relaxed(&keys[at]);
+      uint64_t here = load_any(&keys[at]);  // keys get lower, so that an old one says the same
       if (here == key) return;
       if (here > key) {
         here = atomic_min(&keys[at], key);

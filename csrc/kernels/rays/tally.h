@@ -26,8 +26,13 @@ __device__ __forceinline__ void count_left_out(RayStatus status, int64_t* counts
 struct RayTally {
   int64_t rays[kRayOutside + 2] = {};  // by status + 1
 
-  void add(RayStatus status) { ++rays[status + 1]; }
-  int64_t of(RayStatus status) const { return rays[status + 1]; }
+  TORCHVOX_HD void add(RayStatus status) {
+    for (int i = 0; i < kRayOutside + 2; ++i) rays[i] += i == status + 1;  // in registers of a GPU
+  }
+  TORCHVOX_HD int64_t of(int status) const { return rays[status + 1]; }
+  TORCHVOX_HD int64_t given() const {
+    return of(kRayWalked) + of(kRayNotFinite) + of(kRayFiltered) + of(kRayOutside);
+  }
   void flush(int64_t* counts) const {
     for (int column = kRayNotFinite; column <= kRayOutside; ++column) {
       add_count(&counts[column], rays[column + 1]);

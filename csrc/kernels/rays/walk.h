@@ -150,73 +150,92 @@ struct RayLine {
   }
 };
 
-// Walks cells of 2^kShift units. Of two axes the earlier crossing is known by the sign of
-// num_i a_j - num_j a_i, below 2^63 in size; a step on an axis adds to two of the three.
-// Crossings behind the end of the line never come first: their fraction is above 1. But for a
-// descending axis that ends on a face it is 1, of a crossing that is not done: such an axis retires
-// before the last steps, those of the at most two other axes that cross a face at 1.
+// Walks cells of 2^kShift units. The fraction of the way at which each axis crosses its next face
+// is kept in fixed point, 2^30 to the whole. It is rounded down, and so is what a step adds to it:
+// after k steps it is less than k + 1 too low. Crossings that are farther apart than that are in
+// the order of these numbers; nearer ones are put in order by exact products. A crossing behind the
+// end of the line is never done: its fraction is 1 or more, so that none before it is taken for
+// later.
 template <int kShift>
 struct RayWalk {
-  int32_t cell[3];
-  int32_t left;  // steps
+  int32_t cell[3] = {};
+  int32_t left = 0;  // steps
 
   RayWalk() = default;
-  // Regions: from the region of the first visit of the part to that of the last one.
-  TORCHVOX_HD RayWalk(const RayLine& line, const RayPart& part) : left(0) {
-    constexpr int64_t kCell = int64_t{1} << kShift;
-    int64_t num[3];
-    retires_at_ = -1;
+  // Regions: from the region of the first visit of the part to that of the last one. `line` must
+  // outlive the walk.
+  TORCHVOX_HD RayWalk(const RayLine& line, const RayPart& part) : line_(&line) {
+    int32_t most = 0;
     for (int axis = 0; axis < 3; ++axis) {
-      const int32_t begin = line.cell(axis, kShift);
       cell[axis] = line.cell_at(part.first, axis) >> (kShift - kUnitShift);
       const int32_t last = line.cell_at(part.last, axis) >> (kShift - kUnitShift);
-      const int32_t done = magnitude(cell[axis] - begin);
-      last_[axis] = static_cast<int32_t>(line.to[axis] >> kShift);
-      left += magnitude(last - cell[axis]);
+      const int32_t steps = magnitude(last - cell[axis]);
+      left += steps;
+      most = most < steps ? steps : most;
       step_[axis] = line.descends(axis) ? -1 : 1;
-      length_[axis] = line.length(axis);
-      num[axis] = line.to_face(axis, kShift) + kCell * done;
-      if (line.descends(axis) && line.to[axis] % kCell == 0) retires_at_ = 2;
+      const double per_unit = kWhole / static_cast<double>(line.length(axis));
+      at_[axis] = fixed(static_cast<double>(to_next(axis)) * per_unit, 2 * kWhole);
+      ahead_[axis] = fixed(static_cast<double>(kCell) * per_unit, kWhole);
     }
-    xy_ = num[0] * length_[1] - num[1] * length_[0];
-    xz_ = num[0] * length_[2] - num[2] * length_[0];
-    yz_ = num[1] * length_[2] - num[2] * length_[1];
-    for (int64_t& length : length_) length *= kCell;
+    near_ = static_cast<uint32_t>(most) + 4;
   }
 
-  // Makes the next of `left` steps; returns its axis.
+  // Makes the next of `left` steps, or the one after the last if the line goes on; returns its
+  // axis.
   TORCHVOX_HD int step() {
-    if (left <= retires_at_) retire();
+    const uint32_t low = lower(at_[0], at_[1]), high = higher(at_[0], at_[1]);
+    const uint32_t first = lower(low, at_[2]), second = higher(low, lower(high, at_[2]));
+    bool x = at_[0] == first, y = at_[1] == first;
+    if (second - first < near_) {
+      const int axis = exact_axis();
+      x = axis == 0;
+      y = axis == 1;
+    }
+    const bool z = !x && !y;
     --left;
-    const bool x = xy_ < 0 && xz_ < 0, y = !x && yz_ < 0, z = !x && !y;
     cell[0] += x ? step_[0] : 0;
     cell[1] += y ? step_[1] : 0;
     cell[2] += z ? step_[2] : 0;
-    xy_ += x ? length_[1] : (y ? -length_[0] : 0);
-    xz_ += x ? length_[2] : (z ? -length_[0] : 0);
-    yz_ += y ? length_[2] : (z ? -length_[1] : 0);
+    at_[0] += x ? ahead_[0] : 0;
+    at_[1] += y ? ahead_[1] : 0;
+    at_[2] += z ? ahead_[2] : 0;
     return x ? 0 : (y ? 1 : 2);
   }
 
  private:
-  static TORCHVOX_HD int32_t magnitude(int32_t x) { return x < 0 ? -x : x; }
+  static constexpr int64_t kCell = int64_t{1} << kShift;
+  static constexpr double kWhole = 1 << 30;
 
-  // Axes that are at their last cell never go first: no sum of later steps, below 2^62, undoes
-  // this.
-  TORCHVOX_HD void retire() {
-    constexpr int64_t kNever = INT64_MAX;
-    if (cell[0] == last_[0]) xy_ = xz_ = kNever;
-    if (cell[1] == last_[1]) {
-      xy_ = -kNever;
-      yz_ = kNever;
+  static TORCHVOX_HD int32_t magnitude(int32_t x) { return x < 0 ? -x : x; }
+  static TORCHVOX_HD uint32_t lower(uint32_t a, uint32_t b) { return a < b ? a : b; }
+  static TORCHVOX_HD uint32_t higher(uint32_t a, uint32_t b) { return a < b ? b : a; }
+  // Of an axis without length, x is infinite or NaN.
+  static TORCHVOX_HD uint32_t fixed(double x, double most) {
+    return static_cast<uint32_t>(x < most ? x : most);
+  }
+  // Units from the begin of the line to the next face.
+  TORCHVOX_HD int64_t to_next(int axis) const {
+    return line_->to_face(axis, kShift) + kCell * magnitude(cell[axis] - line_->cell(axis, kShift));
+  }
+  // Of the axes that are not at the cell of the end of the line.
+  TORCHVOX_HD int exact_axis() const {
+    int first = -1;
+    int64_t to_first = 0;
+    for (int axis = 2; axis >= 0; --axis) {
+      if (cell[axis] == static_cast<int32_t>(line_->to[axis] >> kShift)) continue;
+      const int64_t to = to_next(axis);
+      if (first < 0 || to * line_->length(first) < to_first * line_->length(axis)) {
+        first = axis;
+        to_first = to;
+      }
     }
-    if (cell[2] == last_[2]) xz_ = yz_ = -kNever;
+    return first;
   }
 
-  int64_t xy_, xz_, yz_;  // below 0: the crossing of the first of the two axes is earlier
-  int64_t length_[3];
-  int32_t last_[3], step_[3];  // the cell of the end of the line
-  int32_t retires_at_;  // so many steps left
+  const RayLine* line_ = nullptr;
+  uint32_t at_[3] = {}, ahead_[3] = {};  // where the next crossings are, and how far those after
+  int32_t step_[3] = {};
+  uint32_t near_ = 0;
 };
 
 }  // namespace torchvox

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/occupancy/integrate.h"
+#include "csrc/kernels/occupancy/integrate/integrate.h"
 
 #include <torch/library.h>
 

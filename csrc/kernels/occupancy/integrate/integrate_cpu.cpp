@@ -3,7 +3,8 @@
 // occupancy_integrate_ on the CPU: the steps of integrate.h, rays and rows in tasks.
 #include <algorithm>
 
-#include "csrc/kernels/occupancy/integrate.h"
+#include "csrc/kernels/occupancy/integrate/touch.h"
+#include "csrc/kernels/occupancy/integrate/votes.h"
 
 namespace torchvox {
 namespace {
@@ -18,15 +19,17 @@ void touch_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work
                  [&](int64_t begin, int64_t end) {
                    RayTally tally;
                    int64_t visits = 0, truncated = 0;
+                   RayTouch ray(args, work);
                    for (int64_t i = begin; i < end; ++i) {
-                     const TouchedRay ray = touch(args, work.set, i);
-                     tally.add(ray.status);
-                     visits += ray.visits;
-                     truncated += ray.truncated;
+                     tally.add(read_ray(args, work, i));
+                     visits += work.rays[i].part.visits;
+                     truncated += work.rays[i].ray.truncated;
+                     for (ray.begin(i, 0, 1); ray.walks();) ray.visit();
+                     ray.end();
                    }
                    tally.flush(args.counts);
                    add_count(&args.counts[kRayWalked], tally.of(kRayWalked));
-                   add_count(&args.counts[kRaysGiven], end - begin - tally.of(kRayPadding));
+                   add_count(&args.counts[kRaysGiven], tally.given());
                    add_count(&args.counts[kRaysTruncated], truncated);
                    add_count(&args.counts[kVisits], visits);
                  });
@@ -48,45 +51,59 @@ void number_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& wor
   plan_call(args, work, touched, fresh);
 }
 
-template <bool kShared, class Word, Visits kVisits>
+template <bool kShared, class Count, Visits kVisits>
 void walk(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
           const ParallelFor& parallel_for) {
   for_each_range(parallel_for, args.rays.points.rows, kRaysPerTask,
                  [&](int64_t begin, int64_t end) {
-                   RayVotes<kShared, Word, kVisits> votes(args, work);
+                   RayVotes<kShared, Count, kVisits> votes(args, work);
                    for (int64_t i = begin; i < end; ++i) {
-                     for (votes.begin(i, 0, 1); votes.walks;) votes.visit();
+                     for (votes.begin(i, 0, 1); votes.walks();) votes.visit();
+                     votes.end();
                    }
                  });
 }
 
-template <bool kShared, class Word>
+template <bool kShared, class Count>
 void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                const ParallelFor& parallel_for) {
   const int64_t rows = work.plan->goes;
   const Enough enough(args);
-  Word* const counts = static_cast<Word*>(work.counts);
+  std::fill_n(work.hits.voxels, work.hits.size, HitTable::kNone);
+  std::fill_n(work.hits.hits, work.hits.size, ~uint32_t{0});
   if (args.skip_missing) std::fill_n(work.box, work.set.size, kNoRow);
   for_each_index(parallel_for, rows, 32, [&](int64_t row) {
     commit_region(args, work, row);
-    const int64_t slot = work.slot[row];
+    Count* const counts = work.counts_of<Count>(row);
+    if (work.is_new(row)) {
+      std::fill_n(counts, kRegionVoxels, static_cast<Count>(enough.first_count(kUnobserved)));
+      return;
+    }
+    const int16_t* const logodds = &args.state.logodds[work.voxel_of(row, 0)];
     for (int64_t v = 0; v < kRegionVoxels; ++v) {
-      const int16_t logodds = args.state.logodds[slot * kRegionVoxels + v];
-      counts[row * kRegionVoxels + v] = static_cast<Word>(enough.first_count(args, logodds));
+      counts[v] = static_cast<Count>(enough.first_count(logodds[v]));
     }
   });
-  std::fill_n(&counts[args.rows() * kRegionVoxels], kRegionVoxels,
-              static_cast<Word>(enough.counted));
-  visits_are_plain(args) ? walk<kShared, Word, Visits::kPlain>(args, work, parallel_for)
-                         : walk<kShared, Word, Visits::kFlagged>(args, work, parallel_for);
-  for_each_range(parallel_for, rows, 32, [&](int64_t begin, int64_t end) {
+  std::fill_n(work.counts_of<Count>(args.rows()), kRegionVoxels, Count{0});
+  visits_are_plain(args) ? walk<kShared, Count, Visits::kPlain>(args, work, parallel_for)
+                         : walk<kShared, Count, Visits::kFlagged>(args, work, parallel_for);
+  const auto update = [&](int64_t count, int64_t task, const auto& update_one) {
+    for_each_range(parallel_for, count, task, [&](int64_t begin, int64_t end) {
+      int64_t updated = 0;
+      for (int64_t i = begin; i < end; ++i) updated += update_one(i);
+      add_count(&args.counts[kVoxelsUpdated], updated);
+    });
+  };
+  update(work.hits.size, kRaysPerTask,
+         [&](int64_t at) { return update_hit_voxel<Count>(args, work, at, enough); });
+  update(rows, 32, [&](int64_t row) {
+    const Count* const counts = work.counts_of<Count>(row);
+    const int64_t first = work.voxel_of(row, 0);
     int64_t updated = 0;
-    for (int64_t i = begin * kRegionVoxels; i < end * kRegionVoxels; ++i) {
-      const int64_t slot = work.slot[i / kRegionVoxels];
-      const int64_t voxel = slot * kRegionVoxels + i % kRegionVoxels;
-      updated += finish_voxel(args, voxel, args.state.logodds[voxel], counts[i], enough);
+    for (int64_t v = 0; v < kRegionVoxels; ++v) {
+      updated += finish_voxel(args, first + v, &args.state.logodds[first + v], counts[v], enough);
     }
-    add_count(&args.counts[kVoxelsUpdated], updated);
+    return updated;
   });
 }
 
@@ -103,13 +120,10 @@ void run_cpu(const OccupancyIntegrateArgs& args, void* memory, const ParallelFor
   touch_regions(args, work, parallel_for);
   number_regions(args, work);
   if (work.plan->goes < 0) return;
-  if (args.threads > 1) {
-    args.narrow() ? integrate<true, uint32_t>(args, work, parallel_for)
-                  : integrate<true, uint64_t>(args, work, parallel_for);
-  } else {
-    args.narrow() ? integrate<false, uint32_t>(args, work, parallel_for)
-                  : integrate<false, uint64_t>(args, work, parallel_for);
-  }
+  const auto run = args.counts_little()
+      ? (args.threads > 1 ? integrate<true, uint16_t> : integrate<false, uint16_t>)
+      : (args.threads > 1 ? integrate<true, uint32_t> : integrate<false, uint32_t>);
+  run(args, work, parallel_for);
   finish_status(args, work);
 }
 

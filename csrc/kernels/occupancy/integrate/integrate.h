@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Entry of occupancy_integrate_. Order never matters: a call counts hits and misses of each voxel
+// in whole numbers and then updates each voxel once.
+//
+//   read    rays, each with the part of it that counts
+//   touch   rays, or pieces of them, enter the regions that they visit into the call's set
+//   number  a row for each region, a slot for each new one, in the order of the set; does all fit?
+//   commit  new regions into the map; rows of counts begin where each voxel needs it, and are found
+//           by place where the regions fill their box well
+//   walk    rays, or pieces of them, count misses in rows, and hits, of few voxels, in a table
+//   hit     voxels of the table change by their hits and misses
+//   finish  the others by their misses
+//
+// A call that does not fit writes nothing but the refusal; all steps after `number` then do
+// nothing. Here are the memory that steps share, `read`, `number` and what becomes of regions and
+// of the status; touch.h, votes.h (walk) and update.h (hit, finish) have the others.
+#pragma once
+
+#include "csrc/kernels/occupancy/state.h"
+#include "csrc/kernels/rays/regions.h"
+
+namespace torchvox {
+
+enum IntegrateFlag : uint32_t {
+  kEndAsFree = 1,
+  kStopAtOccupied = 2,
+  kExcludeOrigin = 4,
+  kExcludeSample = 8,
+  kExcludeRay = 16,
+  kExcludeUnobserved = 32,
+  kExcludeFree = 64,
+  kExcludeOccupied = 128,
+  kLockMin = 256,
+  kLockMax = 512
+};
+
+// Columns of `counts`; 0 to 4 as RayStatus has them.
+enum IntegrateCount {
+  kRaysTruncated = 5,
+  kVisits,
+  kVoxelsUpdated,
+  kRegionsTouched,
+  kNewRegions,
+  kRegionsInUse,
+  kOverflowBits,
+  kRegionsSkipped,
+  kIntegrateCounts = 16
+};
+// Beside kTooManyRegions.
+enum OverflowBit { kTooManyTouched = 1, kRefusedBefore = 8 };
+
+inline constexpr int64_t kMostOfHalf = 2048;  // see votes.h
+
+struct OccupancyIntegrateArgs {
+  MapRays rays;
+  OccupancyState state;
+  Sensor sensor;
+  int64_t max_touched = 0;
+  bool limited = false;  // max_touched was given
+  bool scan = false;
+  bool skip_missing = false;
+  uint32_t flags = 0;  // of IntegrateFlag
+  double threshold = 0;
+  const int32_t* stamp = nullptr;  // [1]
+  int threads = 1;  // of the CPU
+  int64_t* counts = nullptr;  // [kIntegrateCounts]
+
+  TORCHVOX_HD bool has(uint32_t flag) const { return (flags & flag) != 0; }
+  TORCHVOX_HD int64_t rows() const {
+    return max_touched < state.capacity ? max_touched : state.capacity;
+  }
+  // No count of misses beyond kMostOfHalf matters, whatever the state.
+  bool counts_little() const {
+    return !state.hit_miss && enough_misses(sensor, INT16_MAX, scan) <= kMostOfHalf;
+  }
+};
+
+TORCHVOX_KERNEL(OccupancyIntegrateArgs);
+
+// Hits of voxels: a table with linear probing, of twice as many places as rays.
+struct HitTable {
+  static constexpr uint64_t kNone = ~uint64_t{0};
+
+  uint64_t* voxels = nullptr;  // [size], row * kRegionVoxels + voxel in the region
+  uint32_t* hits = nullptr;  // [size], less 1
+  int64_t size = 0;  // a power of two
+
+  // Counts at least to `most`.
+  TORCHVOX_HD void add(uint64_t voxel, int64_t most) const {
+    for (int64_t at = static_cast<int64_t>(mix_key(voxel));; ++at) {
+      at &= size - 1;
+      uint64_t here = load_relaxed(&voxels[at]);
+      bool placed = false;
+      while (here == kNone && !placed) placed = atomic_replace(&voxels[at], &here, voxel);
+      if (!placed && here != voxel) continue;
+      if (at_place(at) < most) atomic_add(&hits[at], 1u);
+      return;
+    }
+  }
+  TORCHVOX_HD int64_t at_place(int64_t at) const { return load_relaxed(&hits[at]) + 1u; }
+};
+
+constexpr uint32_t kNoRow = 0xffffffff;
+
+// What the steps share, in the workspace.
+struct IntegrateWork {
+  RegionSet set;
+  uint32_t* row = nullptr;  // [set.size] of a region, kNoRow where it is skipped
+  uint32_t* slot = nullptr;  // [rows]
+  int64_t* key = nullptr;  // [rows]
+  struct ReadRay {
+    Ray ray;
+    RayPart part;  // that counts, without visits if the ray is left out
+  }* rays = nullptr;  // [points.rows]
+  static constexpr int kZeros = 12;
+  uint32_t* zeros = nullptr;  // [kZeros] what begins at 0: set.full, and
+  uint32_t* bounds = nullptr;  // [RegionBox::kWords] of the regions that are touched,
+  uint64_t* next =
+      nullptr;  // [2] ray, or piece of one, that a lane of a GPU takes to touch, to walk
+  uint32_t* box = nullptr;  // [set.size] row of a region by its place in the box
+  HitTable hits;
+  void* counts = nullptr;  // [rows + 1, kRegionVoxels] misses; the last row is of skipped regions
+  struct Plan {
+    int64_t goes;  // rows to walk, -1 if the call is refused
+    int64_t first_new;  // slots in use before
+    int64_t in_use;  // and after
+  }* plan = nullptr;
+
+  IntegrateWork(const OccupancyIntegrateArgs& args, Workspace& workspace) {
+    set.size = RegionSet::size_for(args.max_touched);
+    set.keys = workspace.take<uint64_t>(set.size);
+    hits.size = RegionSet::size_for(args.rays.points.rows);
+    hits.voxels = workspace.take<uint64_t>(hits.size);
+    hits.hits = workspace.take<uint32_t>(hits.size);
+    box = workspace.take<uint32_t>(set.size);
+    zeros = workspace.take<uint32_t>(kZeros);
+    bounds = zeros;
+    set.full = zeros + RegionBox::kWords;
+    next = reinterpret_cast<uint64_t*>(zeros + kZeros - 4);
+    row = workspace.take<uint32_t>(set.size);
+    slot = workspace.take<uint32_t>(args.rows());
+    key = workspace.take<int64_t>(args.rows());
+    rays = workspace.take<ReadRay>(args.rays.points.rows);
+    counts =
+        workspace.take<char>((args.rows() + 1) * kRegionVoxels * (args.counts_little() ? 2 : 4));
+    plan = workspace.take<Plan>(1);
+  }
+
+  // The row of the region at a place of rows_by_place(), kNoRow where it is skipped.
+  TORCHVOX_HD uint32_t row_of(const RegionBox& rows, uint32_t place, const int32_t voxel[3]) const {
+    if (rows.values) return rows.values[place];
+    const int64_t at = set.find(region_key_of_voxel(voxel));
+    return at < 0 ? kNoRow : row[at];
+  }
+  TORCHVOX_HD RegionBox rows_by_place() const { return {bounds, box, set.size}; }
+  // Where misses of a row are counted, whether it holds the fill, and its voxels in the state.
+  template <class Count>
+  TORCHVOX_HD Count* counts_of(int64_t row) const {
+    return static_cast<Count*>(counts) + row * kRegionVoxels;
+  }
+  TORCHVOX_HD bool is_new(int64_t row) const { return slot[row] >= plan->first_new; }
+  TORCHVOX_HD int64_t voxel_of(int64_t row, int64_t i) const {
+    return slot[row] * int64_t{kRegionVoxels} + i;
+  }
+};
+
+// ---- read ---------------------------------------------------------------------------------------
+
+// Returns what becomes of the ray.
+TORCHVOX_HD RayStatus read_ray(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                               int64_t i) {
+  Ray ray;
+  RayPart part{};
+  const RayStatus status = args.rays.ray(i, &ray);
+  if (status == kRayWalked && args.state.status[kStateRefused] == 0) {
+    part = args.rays.part(ray);
+  } else {
+    ray.truncated = false;
+  }
+  work.rays[i] = {ray, part};
+  return status;
+}
+
+// ---- number -------------------------------------------------------------------------------------
+
+// Gives the region at a position of the set its row and slot, from the numbers of regions and of
+// new ones at earlier positions.
+TORCHVOX_HD void number_region(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                               int64_t at, int64_t slot, int64_t before, int64_t new_before) {
+  const int64_t row = args.skip_missing ? before - new_before : before;
+  const bool takes_row = (slot >= 0 || !args.skip_missing) && row < args.rows();
+  work.row[at] = takes_row ? static_cast<uint32_t>(row) : kNoRow;
+  if (!takes_row) return;
+  if (slot < 0) slot = args.state.slots_in_use() + new_before;
+  work.slot[row] = static_cast<uint32_t>(slot);
+  work.key[row] = static_cast<int64_t>(work.set.keys[at]);
+}
+
+// Whether the call fits; what it needs.
+TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                           int64_t touched, int64_t fresh) {
+  const OccupancyState& state = args.state;
+  int64_t* const counts = args.counts;
+  const int64_t in_use = state.slots_in_use();
+  int64_t bits = 0;
+  counts[kRegionsInUse] = in_use;
+  if (state.status[kStateRefused] != 0) {
+    bits = kRefusedBefore;
+  } else if (*work.set.full || touched > work.set.limit()) {
+    counts[kRegionsTouched] = work.set.limit();
+    bits = args.limited || args.skip_missing ? kTooManyTouched : kTooManyRegions;
+  } else {
+    const int64_t resident = touched - fresh, rows = args.skip_missing ? resident : touched;
+    counts[kRegionsTouched] = rows;
+    counts[args.skip_missing ? kRegionsSkipped : kNewRegions] = fresh;
+    if (args.limited && rows > args.max_touched) bits |= kTooManyTouched;
+    if (!args.skip_missing && in_use + fresh > state.capacity) bits |= kTooManyRegions;
+    const int64_t then = args.skip_missing ? in_use : in_use + fresh;
+    *work.plan = {rows, in_use, then};
+    if (bits == 0) counts[kRegionsInUse] = then;
+  }
+  counts[kOverflowBits] = bits;
+  if (bits != 0) {
+    *work.plan = {-1, in_use, in_use};
+    counts[kRayWalked] = 0;
+    state.status[kStateRefused] = 1;
+  }
+}
+
+// ---- commit -------------------------------------------------------------------------------------
+
+TORCHVOX_HD void commit_region(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                               int64_t row) {
+  const uint32_t slot = work.slot[row];
+  const int32_t stamp = args.stamp ? *args.stamp : 0;
+  int32_t* const stamped = &args.state.region_stamp[slot];
+  const RegionBox rows = work.rows_by_place();
+  if (rows.values) {
+    const int64_t key = work.key[row];
+    rows.values[rows.place(region_of_key(key, 0), region_of_key(key, 1), region_of_key(key, 2))] =
+        static_cast<uint32_t>(row);
+  }
+  if (slot >= work.plan->first_new) {
+    args.state.region_key[slot] = work.key[row];
+    args.state.enter(slot);
+  }
+  if (stamp > *stamped) *stamped = stamp;
+}
+
+// ---- finish -------------------------------------------------------------------------------------
+
+// When no other step reads the status any more.
+TORCHVOX_HD void finish_status(const OccupancyIntegrateArgs& args, const IntegrateWork& work) {
+  int64_t* const status = args.state.status;
+  if (work.plan->goes >= 0) status[kSlotsInUse] = work.plan->in_use;
+  if (args.counts[kRayWalked] > 0) {
+    status[kHighestClamp] = raised(status[kHighestClamp], args.sensor.clamp_max);
+  }
+}
+
+}  // namespace torchvox

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `touch` of occupancy_integrate_: the regions that a ray visits, into the set of the call.
+#pragma once
+
+#include "csrc/kernels/occupancy/integrate/integrate.h"
+
+namespace torchvox {
+
+// A ray on its way, a region at a time. Like RayVotes it can be begun, makes its visits but the
+// last one by one, and ends, so that lanes of a warp take rays of different lengths.
+struct RayTouch {
+  const OccupancyIntegrateArgs& args;
+  const IntegrateWork& work;
+
+  TORCHVOX_HD RayTouch(const OccupancyIntegrateArgs& args_in, const IntegrateWork& work_in)
+      : args(args_in), work(work_in) {}
+
+  TORCHVOX_HD void begin(int64_t i, int j, int n) {
+    const Ray& ray = work.rays[i].ray;
+    RayPart part = work.rays[i].part;
+    if (n > 1 && part.visits > 0) part = ray.line.piece(part, j, n);
+    if (part.visits == 0) return;
+    if (args.has(kStopAtOccupied)) return touch_until_stopped(ray, part);
+    walk_ = RayWalk<kRegionWalkShift>(ray.line, part);
+    has_region_ = true;
+  }
+  TORCHVOX_HD bool walks() const { return walk_.left > 0; }
+  TORCHVOX_HD void visit() {
+    work.set.insert(region_key(walk_.cell));
+    walk_.step();
+  }
+  TORCHVOX_HD void end() {
+    if (has_region_) work.set.insert(region_key(walk_.cell));
+    has_region_ = false;
+  }
+
+ private:
+  TORCHVOX_HD void touch_until_stopped(const Ray& ray, const RayPart& part) const {
+    RayWalk<kUnitShift> walk(ray.line, part);
+    for (int64_t region = -1, slot = -1;; walk.step()) {
+      const int64_t key = region_key_of_voxel(walk.cell);
+      if (key != region) {
+        region = key;
+        slot = args.state.find(key);
+        work.set.insert(key);
+      }
+      if (walk.left == 0) return;
+      if (slot < 0) continue;
+      const int64_t voxel = slot * kRegionVoxels + voxel_in_region(walk.cell);
+      if (is_occupied(args.state.logodds[voxel], args.threshold)) return;
+    }
+  }
+
+  RayWalk<kRegionWalkShift> walk_;
+  bool has_region_ = false;  // that is not entered yet
+};
+
+}  // namespace torchvox

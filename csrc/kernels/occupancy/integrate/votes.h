@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `walk` of occupancy_integrate_: the votes of rays for voxels.
+//
+// Misses are counted in 32 bits, or in 16 where those hold all that matters. The GPU adds to 16
+// bits as to a half: n of its smallest steps, n <= kMostOfHalf, have the bits of n and add up
+// exactly; at kMostOfHalf they stay, so that no number of rays makes one count overflow into the
+// next.
+#pragma once
+
+#include "csrc/kernels/occupancy/integrate/update.h"
+
+namespace torchvox {
+
+// kShared: other threads add as well. `crowded`: other lanes of the warp add to the same count.
+template <bool kShared, class Count>
+TORCHVOX_HD void add_miss(Count* count, [[maybe_unused]] Count enough,
+                          [[maybe_unused]] bool crowded = false) {
+#ifdef __CUDA_ARCH__
+  int n = 1;
+  if (crowded) {
+    const unsigned same = __match_any_sync(__activemask(), reinterpret_cast<uintptr_t>(count));
+    if (static_cast<int>(threadIdx.x % 32) != __ffs(static_cast<int>(same)) - 1) return;
+    n = __popc(same);
+  }
+  if constexpr (sizeof(Count) == 2) {
+    const auto address = reinterpret_cast<uintptr_t>(count);
+    asm volatile("red.relaxed.gpu.global.add.noftz.f16x2 [%0], %1;"
+                 :
+                 : "l"(address & ~uintptr_t{3}), "r"(n << address % 4 * 8)
+                 : "memory");
+  } else {
+    atomic_add(count, static_cast<Count>(n));
+  }
+#else
+  if constexpr (kShared) {
+    if (load_relaxed(count) < enough) atomic_add(count, Count{1});
+  } else {
+    *count = static_cast<Count>(*count + (*count < enough));
+  }
+#endif
+}
+
+constexpr int kCrowdedVisits = 48;  // from the origin on
+constexpr int kVisitsPerLookAtCount = 16;  // while counts take misses
+
+// Whether flags change what a ray does at its visits; without them the checks are compiled out.
+enum class Visits { kPlain, kFlagged };
+inline bool visits_are_plain(const OccupancyIntegrateArgs& args) {
+  return !args.has(kStopAtOccupied) && !args.has(kExcludeRay);
+}
+
+// A ray on its way: visits before the last one by one, so that lanes of a warp take rays of
+// different lengths, then the last.
+template <bool kShared, class Count, Visits kVisits>
+struct RayVotes {
+  const OccupancyIntegrateArgs& args;
+  const IntegrateWork& work;
+  const RegionBox rows;
+  const Count enough;  // misses
+
+  TORCHVOX_HD RayVotes(const OccupancyIntegrateArgs& args_in, const IntegrateWork& work_in)
+      : args(args_in),
+        work(work_in),
+        rows(work_in.rows_by_place()),
+        enough(static_cast<Count>(Enough(args_in).counted)) {}
+
+  // Begins piece j of n of ray i.
+  TORCHVOX_HD void begin(int64_t i, int j, int n) {
+    const Ray& ray = work.rays[i].ray;
+    RayPart part = work.rays[i].part;
+    if (n > 1 && part.visits > 0) part = ray.line.piece(part, j, n);
+    if (part.visits == 0) return;
+    walk_ = RayWalk<kUnitShift>(ray.line, part);
+    ray_ = &ray;
+    ends_ = part.last.steps() == ray.line.end().steps();
+    const bool at_origin = part.first.steps() == 0;
+    crowded_until_ = at_origin ? walk_.left - kCrowdedVisits : walk_.left;
+    adds_ = at_origin ? !(args.has(kExcludeOrigin) || ray.flags & kRaySecondary) : passes();
+    open_ = false;
+    if (kVisits == Visits::kPlain && !adds_) {  // then nothing looks at the origin
+      if (walk_.left == 0 && !ends_) ray_ = nullptr;
+      if (walk_.left > 0) walk_.step();
+    }
+    place_ = ~rows.place_of_voxel(walk_.cell);  // in no region
+  }
+  TORCHVOX_HD bool walks() const { return walk_.left > 0; }
+
+  // The old count of the voxel is loaded before the step and looked at after it.
+  TORCHVOX_HD void visit() {
+    const int32_t left = walk_.left, voxel = enter_voxel();
+    Count* const count = counts_ + voxel;
+    const bool adds = kVisits == Visits::kPlain || adds_;
+    const bool looks = adds && (!open_ || left % kVisitsPerLookAtCount == 0);
+    const Count old = looks ? load_any(count) : Count{0};
+    if (stops_at(voxel)) {
+      walk_.left = 0;
+      ray_ = nullptr;
+    } else {
+      walk_.step();
+    }
+    const bool crowded = left > crowded_until_;
+    const bool takes = old < enough;  // so too without a look
+    if (adds && takes) add_miss<kShared>(count, enough, crowded);
+    if (looks) open_ = takes && !crowded;
+    adds_ = passes();
+  }
+
+  // The last visit of a ray that does not walk any more; nothing without one.
+  TORCHVOX_HD void end() {
+    if (!ray_) return;
+    const bool hits = ray_->has_end();
+    const int32_t voxel = enter_voxel();
+    Count* const count = counts_ + voxel;
+    bool adds = kVisits == Visits::kPlain || adds_;
+    if (ends_) {
+      const bool votes = !args.has(kExcludeSample) && (hits || !(ray_->flags & kRayHitOnly));
+      adds = votes && args.has(kEndAsFree);
+      if (votes && hits && !adds && row_ < args.rows()) {
+        work.hits.add(row_ * kRegionVoxels + voxel, Enough(args).counted_hits);
+      }
+    }
+    if (adds && load_any(count) < enough) add_miss<kShared>(count, enough);
+    ray_ = nullptr;
+  }
+
+ private:
+  TORCHVOX_HD bool passes() const { return kVisits == Visits::kPlain || !args.has(kExcludeRay); }
+  TORCHVOX_HD bool stops_at(int32_t voxel) const {
+    return kVisits == Visits::kFlagged && args.has(kStopAtOccupied) && slot_ >= 0 &&
+        is_occupied(args.state.logodds[slot_ * kRegionVoxels + voxel], args.threshold);
+  }
+  // Finds the row of the region of the voxel where the walk is; the voxel in it.
+  TORCHVOX_HD int32_t enter_voxel() {
+    const uint32_t place = rows.place_of_voxel(walk_.cell);
+    if (place != place_) {
+      place_ = place;
+      const uint32_t row = work.row_of(rows, place, walk_.cell);
+      row_ = lowered(row, args.rows());  // kNoRow is higher
+      counts_ = work.counts_of<Count>(row_);
+      if (kVisits == Visits::kFlagged) slot_ = row == kNoRow ? -1 : int64_t{work.slot[row]};
+    }
+    return voxel_in_region(walk_.cell);
+  }
+
+  const Ray* ray_ = nullptr;
+  RayWalk<kUnitShift> walk_;
+  uint32_t place_ = 0;  // of the region of counts_
+  int64_t row_ = 0;
+  Count* counts_ = nullptr;
+  int64_t slot_ = -1;  // of the region
+  int32_t crowded_until_ = 0;  // steps left
+  bool open_ = false;  // the last count that was looked at takes misses
+  bool adds_ = false, ends_ = false;
+};
+
+}  // namespace torchvox
