@@ -10,6 +10,7 @@ namespace torchvox {
 namespace {
 
 constexpr int64_t kRaysPerTask = 256;
+constexpr int64_t kVoxelsPerLook = 16;  // of a row: most have no votes
 
 void touch_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                    const ParallelFor& parallel_for) {
@@ -69,6 +70,9 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                const ParallelFor& parallel_for) {
   const int64_t rows = work.plan->goes;
   const Enough enough(args);
+  const auto first_of_new = static_cast<Count>(enough.first_count(kUnobserved));
+  int16_t fill[kVoxelsPerLook];
+  std::fill_n(fill, kVoxelsPerLook, kUnobserved);
   std::fill_n(work.hits.voxels, work.hits.size, HitTable::kNone);
   std::fill_n(work.hits.hits, work.hits.size, ~uint32_t{0});
   if (args.skip_missing) std::fill_n(work.box, work.set.size, kNoRow);
@@ -76,7 +80,7 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
     commit_region(args, work, row);
     Count* const counts = work.counts_of<Count>(row);
     if (work.is_new(row)) {
-      std::fill_n(counts, kRegionVoxels, static_cast<Count>(enough.first_count(kUnobserved)));
+      std::fill_n(counts, kRegionVoxels, first_of_new);
       return;
     }
     const int16_t* const logodds = &args.state.logodds[work.voxel_of(row, 0)];
@@ -100,8 +104,17 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
     const Count* const counts = work.counts_of<Count>(row);
     const int64_t first = work.voxel_of(row, 0);
     int64_t updated = 0;
-    for (int64_t v = 0; v < kRegionVoxels; ++v) {
-      updated += finish_voxel(args, first + v, &args.state.logodds[first + v], counts[v], enough);
+    for (int64_t v = 0; v < kRegionVoxels; v += kVoxelsPerLook) {
+      const int16_t* const before = work.is_new(row) ? fill : &args.state.logodds[first + v];
+      int32_t votes = 0;
+      for (int64_t k = 0; k < kVoxelsPerLook; ++k) {
+        votes |= static_cast<int32_t>(counts[v + k]) ^ enough.first_count(before[k]);
+      }
+      if (votes == 0) continue;
+      for (int64_t k = v; k < v + kVoxelsPerLook; ++k) {
+        int16_t* const logodds = &args.state.logodds[first + k];
+        updated += finish_voxel(args, first + k, logodds, counts[k], enough);
+      }
     }
     return updated;
   });
