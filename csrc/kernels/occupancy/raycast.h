@@ -41,7 +41,11 @@ TORCHVOX_HD void cast_ray(const OccupancyRaycastArgs& args, int64_t i) {
     const double length = root(squares) * args.rays.voxel_size;
     RayWalk<kUnitShift> walk(ray.line, ray.line.whole());
     RayPlace place = ray.line.start();
-    double enter = 0;
+    int crossed =
+        -1;  // the axis of the last crossing; divisions are spared where none is asked for
+    const auto enter = [&] {
+      return crossed < 0 ? 0. : ray.line.fraction(crossed, place.done[crossed] - 1);
+    };
     int64_t region = -1, slot = -1;
     for (;;) {
       const int64_t key = region_key_of_voxel(walk.cell);
@@ -54,23 +58,25 @@ TORCHVOX_HD void cast_ray(const OccupancyRaycastArgs& args, int64_t i) {
       status = is_occupied(logodds, args.threshold)     ? kMeetsOccupied
           : args.stop_unknown && logodds == kUnobserved ? kMeetsUnknown
                                                         : kLineOfSight;
-      distance = static_cast<float>(enter * length);
-      if (status != kLineOfSight) break;
+      if (status != kLineOfSight) {
+        distance = static_cast<float>(enter() * length);
+        break;
+      }
       const bool ends = walk.left == 0;
-      double leave = 1;
+      const double near = logodds == kUnobserved ? enter() * length : 0;
       if (!ends) {
-        const int axis = walk.step();
-        leave = ray.line.fraction(axis, place.done[axis]++);
+        crossed = walk.step();
+        ++place.done[crossed];
       }
       if (logodds == kUnobserved) {
-        const double far = leave * length, near = enter * length;
+        const double far = (ends ? 1. : enter()) * length;
         unseen = unseen + (far * far * far - near * near * near);
         ++unknown;
       }
-      enter = leave;
-      if (!ends) continue;
-      distance = static_cast<float>(length);
-      break;
+      if (ends) {
+        distance = static_cast<float>(length);
+        break;
+      }
     }
   }
   args.distance[i] = distance;
