@@ -4,6 +4,8 @@
 from torchvox.io.cloud import PointCloud
 from torchvox.io.grids import Grid, grid_around, grid_names, load_grid
 from torchvox.io.layouts import LAYOUTS, parse_layout
+from torchvox.io.maps import MapContents, read_map, write_map
+from torchvox.io.octomap import read_graph, read_octomap, write_octomap
 from torchvox.io.poses import Trajectory, read_extrinsic, read_poses
 from torchvox.io.readers import SUFFIXES, cloud_stem, find_clouds, open_points, read_cloud
 from torchvox.io.table import PointReader, PointTable, PointWriter
@@ -13,6 +15,7 @@ __all__ = [
     "LAYOUTS",
     "SUFFIXES",
     "Grid",
+    "MapContents",
     "PointCloud",
     "PointReader",
     "PointTable",
@@ -29,8 +32,13 @@ __all__ = [
     "parse_layout",
     "read_cloud",
     "read_extrinsic",
+    "read_graph",
+    "read_map",
+    "read_octomap",
     "read_poses",
     "write_cloud",
+    "write_map",
     "write_npy",
     "write_npz",
+    "write_octomap",
 ]
