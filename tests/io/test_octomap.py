@@ -173,12 +173,13 @@ def test_trees_are_written_pruned_and_read_back(suffix, threshold, tmp_path):
 
 def test_a_map_moves_by_whole_voxels_and_none_else(tmp_path):
     cells, path = scene(1), tmp_path / "a.ot"
-    write_octomap(path, map_of(cells, 0.1, (0.3, 0.0, -1.7)))
+    write_octomap(path, map_of(cells, 0.1, (0.3, 1e-8, -1.7)))
     assert voxels_in(read_octomap(path)) == {
         (x + 3, y, z - 17): u for (x, y, z), u in cells.items()
     }
     for contents, words in (
         (map_of(cells, 0.1, (0.0, 0.05, 0.0)), "whole voxels of 0.1 m away, got .0.0, 0.05"),
+        (map_of(cells, 0.1, (0.0, 0.0, 0.1 + 1e-6)), "whole voxels of 0.1 m away"),
         (map_of({(32768, 0, 0): 1}), r"within \+-32768, got 32768 to 32768"),
         (map_of({(0, 0, -32769): 1}), r"within \+-32768, got -32769 to -32769"),
         (map_of({(0, 0, -32766): 1}, 0.1, (0.0, 0.0, -0.3)), r"got -32769"),
@@ -259,6 +260,9 @@ def test_a_graph_has_points_in_the_frames_of_its_poses(tmp_path):
     assert np.array_equal(one.points, points) and none.points.shape == (0, 3)
     quarter = [[0, -1, 0, 1], [1, 0, 0, 2], [0, 0, 1, 3]]  # about z, and away
     assert np.allclose(one.pose, quarter, atol=1e-15) and np.array_equal(one.pose, none.pose)
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(CloudFileError, match="81 bytes behind its scans are not 1 edges"):
+        read_graph(path)
 
 
 def test_a_real_graph_is_a_wall_ahead():

@@ -98,8 +98,12 @@ def test_other_counts_and_arrays_are_told(tmp_path):
         read_poses(path, count=8)
     with pytest.raises(CloudFileError, match="No such file"):
         read_poses(tmp_path / "b.txt")
-    bad = POSES.copy()
-    for array, words in ((bad[:, :2], r"floats, got \[9, 2, 4\] float64"), (bad[:0], "no poses")):
+    scaled = np.stack([square(pose) * [[1], [1], [1], [2]] for pose in POSES])
+    for array, words in (
+        (POSES[:, :2], r"floats, got \[9, 2, 4\] float64"),
+        (POSES[:0], "no poses"),
+        (scaled, "pose 0 is no rotation and position"),
+    ):
         np.save(tmp_path / "a.npy", array)
         with pytest.raises(CloudFileError, match=words):
             read_poses(tmp_path / "a.npy")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.io import open_points, read_map
+from torchvox.io import MapContents, open_points, read_map
 from torchvox.mapping import PRESETS, OccupancyMap
 
 ORIGIN = torch.zeros(1, 3)
@@ -58,6 +58,13 @@ def test_a_loaded_map_goes_on_like_the_saved_one(layers, preset, tmp_path, devic
         one for one in (found, made) if one.integrate(sphere(5).to(device), ORIGIN.to(device))[0, 0]
     ]
     assert found.equal(made) and len(again) == 2
+
+
+def test_large_contents_are_loaded_as_they_are():
+    keys, logodds = np.arange(4097), np.full((4097, 512), 9999, np.int16)
+    held = MapContents(keys, {"logodds": logodds}, 0.1, [0.0] * 3, [0.7, 0.4, 0.12, 0.97], "scan")
+    found = OccupancyMap.load(held, on_overflow="raise").read()
+    assert np.array_equal(found.keys, keys) and (found.logodds == 9999).all()
 
 
 def test_an_empty_map_and_one_without_room(tmp_path):
