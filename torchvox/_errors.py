@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of the Python layer: each message is one sentence for the person who reads it."""
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
 
 class TorchvoxError(Exception):
     """A failure that one sentence explains; the command line turns it into exit code 1."""
@@ -22,6 +26,20 @@ def short(value: object) -> str:
     """On one line, cut: what comes from a file may be long and may hold anything."""
     text = "".join(c if c.isprintable() else "?" for c in " ".join(str(value).split()))
     return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+@contextlib.contextmanager
+def explained(path: Path, kind: str) -> Iterator[None]:
+    """Whatever fails while a file is read, as a CloudFileError. kind: what the file should be."""
+    try:
+        yield
+    except TorchvoxError:
+        raise
+    except OSError as error:
+        raise CloudFileError(f"{path}: {error.strerror or error}") from error
+    except Exception as error:  # a damaged file can fail anywhere inside a parser
+        reason = short((str(error) or type(error).__name__).splitlines()[0])
+        raise CloudFileError(f"{path} is not a readable {kind}: {reason}") from error
 
 
 def expect(good: bool, rule: str, got: object) -> None:

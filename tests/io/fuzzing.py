@@ -21,7 +21,7 @@ MOST_KIB, MOST_SECONDS = 1 << 20, 10.0
 EXTREMES = (0, 1, -1, 127, 255, 65535, 2**31 - 1, -(2**31), 2**32 - 2, 10**8, 2**40, 2**63 - 1)
 TOKENS = (b"&a ", b"*a", b"[", b"{", b"- ", b"<<: *a\n", b"? ", b"!!int ", b"0x", b": ", b"\n  ")
 NUMBERS = (b"99999999", b"4294967296", b"-1", b"1e999", b"nan", b"0", b"1" * 5000)
-TEXTS = ("pcd-ascii", "ply-ascii", "xyz", "grid", "config", "table", "index")
+TEXTS = ("pcd-ascii", "ply-ascii", "xyz", "grid", "config", "table", "index", "poses")
 
 
 def write_las(path, point_format, number=60, chunk=0):
@@ -116,6 +116,41 @@ def write_h5(path, **options):
         file.create_dataset("label", data=np.array([[0], [1], [2], [1]], np.uint8))
 
 
+def write_map(path):
+    from torchvox.io.maps import MapContents
+    from torchvox.io.maps import write_map as write
+
+    logodds = np.arange(1536, dtype=np.int16).reshape(3, 512) % 99
+    layers = {"logodds": logodds, "hit_miss": np.ones((3, 512, 2), np.int32)}
+    model = [0.7, 0.4, 0.12, 0.97], "scan", "mine"
+    write(path, MapContents(np.arange(3) * 2**40, layers, 0.1, [0.0, 0.1, 0.2], *model))
+
+
+def write_tree(path):
+    """A pruned cube of 64 voxels and single ones, as OctoMap's tree."""
+    from torchvox.io.maps import MapContents
+    from torchvox.io.octomap import write_octomap
+
+    logodds = np.full((1, 512), -32768, np.int16)
+    logodds.reshape(8, 8, 8)[:4, :4, :4] = 70
+    logodds[0, 500:] = np.arange(12) * 9 - 50
+    key = np.array([2**20 << 42 | 2**20 << 21 | 2**20])
+    model = [0.7, 0.4, 0.12, 0.97], "scan"
+    write_octomap(path, MapContents(key, {"logodds": logodds}, 0.1, [0.0] * 3, *model))
+
+
+def write_graph(path, clouds=([[1, 2, 3]] * 4, [[0, 0, 0]])):
+    """Scans, all from one pose a quarter turn about z and (1, 2, 3) away, and an edge."""
+    half = 0.5**0.5
+    pose = struct.pack("<i3di4d", 3, 1, 2, 3, 4, half, 0, 0, half)
+    body = struct.pack("<I", len(clouds))
+    for number, points in enumerate(clouds):
+        body += struct.pack("<I", len(points))
+        body += b"".join(struct.pack("<i3d", 3, *point) for point in points)
+        body += pose + struct.pack("<I", number)
+    path.write_bytes(body + struct.pack("<3I", 1, 0, 1) + pose + struct.pack("<d", 1.0))
+
+
 def write_text(path, text):
     path.write_text(text)
 
@@ -140,6 +175,7 @@ model: &a {kind: pointnet2_classifier, args: {}}
 train: {epochs: 3, lr: 1e-3, augment: {yaw: true}}
 data: {kind: shapes, points: 64, seed: 0x10}
 """
+TUM = "# time x y z qx qy qz qw\n" + "1.5 1 -2 3e0 0 0 0.6 0.8\n" * 9
 TABLE = "\n".join(",".join(f"{i * j / 7:.3f}" for j in range(1, 7)) for i in range(40))
 WRITERS = {
     "las": (".las", lambda path: write_las(path, 3)),
@@ -164,6 +200,11 @@ WRITERS = {
     "grid": (".yaml", lambda path: write_text(path, GRID)),
     "config": (".yaml", lambda path: write_text(path, CONFIG)),
     "table": (".txt", lambda path: write_text(path, TABLE)),
+    "map": (".npz", write_map),
+    "bt": (".bt", write_tree),
+    "ot": (".ot", write_tree),
+    "graph": (".graph", write_graph),
+    "poses": (".txt", lambda path: write_text(path, TUM)),
     "h5": (".h5", write_h5),
     "h5-gzip": (".h5", lambda path: write_h5(path, compression="gzip", chunks=(2, 32, 3))),
 }
@@ -215,6 +256,12 @@ def read(kind, path):
         from torchvox.data.stored import read_table
 
         read_table(path, 6, ",")
+    elif kind in ("map", "bt", "ot", "graph", "poses"):
+        from torchvox import io
+
+        options = {"max_regions": 1 << 16} if kind in ("bt", "ot") else {}
+        name = {"bt": "octomap", "ot": "octomap"}.get(kind, kind)
+        getattr(io, f"read_{name}")(path, **options)
     elif kind.startswith("h5"):
         from torchvox.data.modelnet import ModelNet40
 

@@ -143,6 +143,10 @@ def text(content):
     return lambda path: path.write_text(content)
 
 
+ABOUT = (
+    b'{"epoch": 0, "origin": [0, 0, 0], "preset": null, "rule": "scan", '
+    b'"sensor": [0.7, 0.4, 0.1, 0.9], "version": 1, "voxel_size": 0.1}'
+)
 TRAIN = "base: pointnet2_cls_shapes_small\n"
 HOSTILE = {
     "laz/table.laz": (patched("laz", (lambda d: table_at(d) + 4, "<I", 2**32 - 1)), "chunk table"),
@@ -208,6 +212,25 @@ HOSTILE = {
         "3 columns, but the layout names 65537",
     ),
     "npz/unused.npz": (lambda path: npz(path, junk=b"no array"), "read"),
+    "map/keys.npz": (
+        lambda path: npz(
+            path,
+            about=np.frombuffer(ABOUT, np.uint8),
+            keys=npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}\n"),
+        ),
+        r"keys must be \[n\] int64, got \[1000000000000\] int64 in \d\d bytes",
+    ),
+    "ot/size.ot": (replaced("ot", (b"size 33", b"size 999999999994")), "do not fit the"),
+    "bt/size.bt": (replaced("bt", (b"size 33", b"size 999999999994")), "its header promises 99999"),
+    "bt/cube.bt": (
+        lambda path: path.write_bytes(
+            b"# Octomap OcTree binary file\nid OcTree\nsize 9\nres 1\ndata\n\xaa\xaa"
+        ),
+        "expand to 549755813888 regions",
+    ),
+    "graph/scans.graph": (patched("graph", (0, "<I", 2**32 - 1)), "byte .* promises"),
+    "graph/points.graph": (patched("graph", (4, "<I", 2**32 - 1)), "promises 120259084260 bytes"),
+    "graph/edges.graph": (patched("graph", (-84, "<I", 2**32 - 1)), "not 4294967295 edges"),
     "grid/aliases.yaml": (text(aliases("")), "aliases written out"),
     "grid/merge.yaml": (text(aliases("", "{{<<: [{}]}}")), "aliases written out"),
     "grid/self.yaml": (text("voxel_size: &a [*a]\npoint_cloud_range: 1"), "aliases written out"),

@@ -122,14 +122,19 @@ def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
     """One array, unless it claims more than its bytes can hold, or should be small and is not."""
     assert archive.zip is not None
     info = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
+    check_claim(info, name, small=name in SMALL)
+    return archive[name]
+
+
+def check_claim(info: zipfile.ZipInfo, name: str, small: bool = False) -> None:
+    """Raises ValueError where a member of an archive claims more than its bytes can hold."""
     most = info.compress_size
     if info.compress_type == zipfile.ZIP_DEFLATED:
         most *= DEFLATE_EXPANSION
     elif info.compress_type != zipfile.ZIP_STORED:  # others have no bound, and NumPy writes none
         raise ValueError(f"{name} is compressed otherwise than NumPy does")
-    if info.file_size > (min(most, SMALL_MEMBER) if name in SMALL else most):
+    if info.file_size > (min(most, SMALL_MEMBER) if small else most):
         raise ValueError(f"{name} claims {info.file_size} bytes, more than it can hold")
-    return archive[name]
 
 
 class ArrayReader(TableReader):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 
 from torchvox._bytes import number_of_bytes
 from torchvox._errors import expect
+from torchvox.io.maps import MapContents
+from torchvox.mapping import files
 from torchvox.mapping.regions import MapRegions, outside, read_regions
 from torchvox.nn.rays import visibility_channels
 from torchvox.ops import occupancy as ops
@@ -271,6 +274,31 @@ class OccupancyMap(nn.Module):
             ops.occupancy_remove_(state, state[1] < -1)  # none; it builds the table
             self._own(state)
         self.status[3:4] = 0
+
+    def save(self, path: str | Path, select: str = "occupied") -> None:
+        """Writes the map as .npz, canonically: equal maps of one sensor model give the same bytes,
+        whatever their slots, stamps and devices. Or as an OctoMap tree, .bt or .ot; or the voxels
+        that are select ("occupied", "free", "observed") as points, .ply, .las or .laz.
+        docs/occupancy.md has the formats. With a host synchronization."""
+        names = [name for name, model in PRESETS.items() if model == self.model]
+        files.write(self, path, names[0] if names else None, select)
+
+    @classmethod
+    def load(cls, source: str | Path | MapContents, **options: Any) -> OccupancyMap:
+        """A map of a file that `save` wrote as .npz, .bt or .ot, or of contents that are read.
+
+        options: capacity, by default 4096 or what the file needs; threshold, on_overflow,
+            max_touched and device. Stamps and the number of calls begin at 0.
+        Raises CloudFileError for a file that is no map.
+        """
+        held = source if isinstance(source, MapContents) else files.read(source)
+        rows, model = len(held.keys), SensorModel._make([*held.sensor, held.rule])
+        known: Any = {"origin": held.origin, "preset": model, "layers": tuple(held.layers)}
+        made = cls(held.voxel_size, **{"capacity": max(rows, 4096), **known, **options})
+        room = made.capacity >= rows or made.on_overflow == "grow"
+        expect(room, f"OccupancyMap: capacity must be at least {rows}", made.capacity)
+        made.insert(files.regions_of(held, made.status.device), "replace")
+        return made
 
     def memory(self) -> dict[str, int]:
         """Bytes of each tensor of the state."""

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of a map: what it holds, and what is wrong with other files."""
+
+import json
+import zipfile
+from dataclasses import replace
+
+import fuzzing
+import numpy as np
+import pytest
+
+from torchvox._errors import CloudFileError
+from torchvox.io import MapContents, read_map, write_map, write_npz
+from torchvox.io.maps import FACTS
+
+
+@pytest.fixture
+def path(tmp_path):
+    fuzzing.write_map(tmp_path / "a.npz")
+    return tmp_path / "a.npz"
+
+
+def arrays_of(path):
+    with np.load(path) as archive:
+        return dict(archive)
+
+
+def test_plain_numpy_reads_a_map(path):
+    held = arrays_of(path)
+    assert list(held) == ["about", "keys", "logodds", "hit_miss"]
+    facts = json.loads(held["about"].tobytes())
+    assert sorted(facts) == sorted(FACTS) and facts["version"] == 1 and facts["epoch"] == 0
+    assert facts["sensor"] == [0.7, 0.4, 0.12, 0.97] and facts["origin"] == [0, 0.1, 0.2]
+    assert [facts["rule"], facts["preset"], facts["voxel_size"]] == ["scan", "mine", 0.1]
+    found = read_map(path)
+    assert {name: getattr(found, name) for name in FACTS} == facts
+    for name, array in (("keys", found.keys), *found.layers.items()):
+        assert array.dtype == held[name].dtype and np.array_equal(array, held[name])
+    with zipfile.ZipFile(path) as archive:
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+def test_what_is_written_does_not_depend_on_the_order_of_layers_or_the_sign_of_zero(path):
+    found, other = read_map(path), path.with_name("b.npz")
+    layers = dict(reversed(found.layers.items()))
+    origin, model = [-0.0, *found.origin[1:]], (found.sensor, found.rule, found.preset)
+    write_map(other, MapContents(found.keys, layers, found.voxel_size, origin, *model))
+    assert other.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"keys": np.array([3, 2, 4])}, "keys must be .* ascending"),
+        ({"keys": np.array([-1, 2, 4])}, "keys must be .* from 0 on"),
+        ({"keys": np.arange(3, dtype=np.int32)}, r"keys must be \[n\] int64, got \[3\] int32"),
+        ({"keys": np.arange(4)}, r"logodds must be \[4, 512\] int16, got \[3, 512\]"),
+        ({"hit_miss": np.zeros((3, 512), np.int32)}, r"hit_miss must be \[n, 512, 2\] int32"),
+        ({"logodds": np.zeros((512, 3), np.int16).T}, r"logodds must be \[n, 512\] int16"),
+        ({"logodds": None}, "layers must be among"),
+        ({"color": np.zeros(3)}, "a map has no array color"),
+        ({"about": None}, "no item named 'about.npy'"),
+        ({"about": b"[1]"}, r"about must tell voxel_size, .* got \[1\]"),
+        ({"about": b'{"version": 2, "more": 1}'}, "its version must be 1, got 2"),
+        ({"about": b'{"version": 1, "more": 1}'}, "about must tell .* got {'version': 1, 'more'"),
+        ({"about": b"{"}, "Expecting property name"),
+        ({"version": 2}, "its version must be 1, got 2"),
+        ({"voxel_size": 0}, "voxel_size must be above 0, got 0"),
+        ({"voxel_size": "0.1"}, "voxel_size must be above 0, got '0.1'"),
+        ({"origin": [0, 0, float("nan")]}, "origin must be three numbers"),
+        ({"origin": 3}, "origin must be three numbers and epoch one, got 3, 0"),
+        ({"epoch": None}, "origin must be three numbers and epoch one"),
+        ({"sensor": [0.7, 0.4, 0.1, 1.0]}, "sensor must be four probabilities"),
+        ({"rule": "any"}, "rule must be one of .* got 'any'"),
+        ({"preset": 3}, "preset a name, got 'scan', 3"),
+    ],
+)
+def test_what_is_no_map_is_told(changes, words, path):
+    held = arrays_of(path)
+    facts = json.loads(held["about"].tobytes())
+    for name, value in changes.items():
+        if name in FACTS:
+            value, name = json.dumps({**facts, name: value}).encode(), "about"
+        held[name] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+    write_npz(path, **{name: array for name, array in held.items() if array is not None})
+    with pytest.raises(CloudFileError, match=f"{path} is not a readable map file: .*{words}"):
+        read_map(path)
+
+
+def test_contents_are_checked_where_they_are_made(path):
+    found = read_map(path)
+    with pytest.raises(ValueError, match="version must be 1, got 3"):
+        replace(found, version=3)
+    with pytest.raises(ValueError, match="keys must be"):
+        replace(found, keys=found.keys[::-1].copy())
+
+
+@pytest.mark.parametrize("kind", ["map", "bt", "ot", "graph", "poses"])
+def test_damaged_files_are_read_or_refused_in_one_sentence(kind, tmp_path):
+    suffix, write = fuzzing.WRITERS[kind]
+    path, refused = tmp_path / f"a{suffix}", 0
+    write(path)
+    whole = path.read_bytes()
+    for number in range(150):
+        data = fuzzing.damage(whole, np.random.default_rng([5, number]), kind == "poses")
+        path.write_bytes(data)
+        try:
+            fuzzing.read(kind, path)
+        except CloudFileError as error:
+            refused += 1
+            assert len(str(error).splitlines()) == 1 and str(path) in str(error)
+    assert refused > 50
+    for data in (b"", whole[: len(whole) // 2 - 5], whole[:-7]):
+        path.write_bytes(data)
+        with pytest.raises(CloudFileError):
+            fuzzing.read(kind, path)

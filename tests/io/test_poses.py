@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Poses of scans from three formats, and a moving sensor at the times of points."""
+
+import math
+
+import numpy as np
+import pytest
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.io import Trajectory, read_extrinsic, read_poses
+
+AXIS = np.array([0.6, 0.0, 0.8])
+ARM = np.array([[0.0, 0, 1, 0.5], [1, 0, 0, 0], [0, 1, 0, -0.2]])
+
+
+def turn(angle, axis=AXIS):
+    """Rodrigues' rotation about an axis."""
+    x, y, z = axis
+    across = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + math.sin(angle) * across + (1 - math.cos(angle)) * across @ across
+
+
+def posed(angle, place):
+    return np.column_stack([turn(angle), place])
+
+
+def square(pose):
+    return np.vstack([pose, [0, 0, 0, 1]])
+
+
+POSES = np.stack([posed(0.4 * i, [i, -2.0 * i, 1e6]) for i in range(9)])
+TIMES = 1.7e9 + 0.1 * np.arange(9)
+LINES = [" ".join(f"{v:.17g}" for v in pose.ravel()) for pose in POSES]
+
+
+def tum(poses, times):
+    """A quaternion of a known angle, of either sign."""
+    lines = ["# time x y z qx qy qz qw"]
+    for i, (time, place) in enumerate(zip(times, poses[:, :, 3], strict=True)):
+        q = [*(math.sin(0.2 * i) * AXIS), math.cos(0.2 * i)]
+        lines.append(" ".join(repr(float(v)) for v in (time, *place, *(np.array(q) * (-1) ** i))))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("form", ["kitti", "tum", "npy", "npy4"])
+def test_the_number_of_columns_says_the_format(form, tmp_path):
+    path = tmp_path / ("a.npy" if form.startswith("npy") else "a.txt")
+    if form.startswith("npy"):
+        np.save(path, POSES if form == "npy" else np.stack([square(pose) for pose in POSES]))
+    else:
+        path.write_text(tum(POSES, TIMES) if form == "tum" else "\n".join(LINES) + "\n")
+    found = read_poses(path, count=9)
+    assert found.matrices.shape == (9, 3, 4) and found.matrices.dtype == np.float64
+    assert np.abs(found.matrices - POSES).max() < 1e-15
+    assert (found.times == TIMES).all() if form == "tum" else found.times is None
+    moved = read_poses(path, ARM, relative=True).matrices
+    first = np.linalg.inv(square(POSES[0]) @ square(ARM))
+    for pose, expected in zip(moved, POSES, strict=True):
+        assert np.allclose(square(pose), first @ square(expected) @ square(ARM), atol=1e-9)
+
+
+def test_an_extrinsic_is_the_line_tr_of_a_calibration(tmp_path):
+    numbers = " ".join(map(str, ARM.ravel()))
+    path = tmp_path / "calib.txt"
+    for name in ("Tr", "Tr_velo_to_cam"):
+        path.write_text(f"P0: {LINES[0]}\nTr_imu: {LINES[1]}\n{name}: {numbers}\n\n")
+        assert (read_extrinsic(path) == ARM).all()
+    path.write_text("P0: 1 2\n")
+    with pytest.raises(CloudFileError, match="not a readable calibration: it has no line Tr"):
+        read_extrinsic(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it holds no poses|got 1 numbers a line"),
+        ("1 2 3\n", r"12 \(KITTI\) or 8 \(TUM\), got 3 numbers a line"),
+        (f"{LINES[0]}\n{LINES[1]} 7\n", "columns"),
+        (f"{LINES[0]}\n{LINES[1]} seven\n", "columns|convert"),
+        ("1 0 0 0 0 0 0 0\n", "rotation 0 is no unit quaternion"),
+        ("1 nan 0 0 0 0 0 1\n", "pose 0 is no rotation and position"),
+        ("nan 0 0 0 0 0 0 1\n", "times that are no numbers"),
+        (f"{LINES[0]}\n{' 2 0 0 0 0 2 0 0 0 0 2 0'}\n", "pose 1 is no rotation and position"),
+        ("1 0 0 0 0 1 0 0 0 0 -1 0\n", "pose 0 is no rotation"),
+    ],
+)
+def test_what_are_no_poses_is_told(text, words, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    with pytest.raises(CloudFileError, match=f"{path} is not a readable file of poses: .*{words}"):
+        read_poses(path)
+
+
+def test_other_counts_and_arrays_are_told(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(LINES))
+    with pytest.raises(CloudFileError, match=r"a.txt has 9 poses for 8 scans"):
+        read_poses(path, count=8)
+    with pytest.raises(CloudFileError, match="No such file"):
+        read_poses(tmp_path / "b.txt")
+    scaled = np.stack([square(pose) * [[1], [1], [1], [2]] for pose in POSES])
+    for array, words in (
+        (POSES[:, :2], r"floats, got \[9, 2, 4\] float64"),
+        (POSES[:0], "no poses"),
+        (scaled, "pose 0 is no rotation and position"),
+    ):
+        np.save(tmp_path / "a.npy", array)
+        with pytest.raises(CloudFileError, match=words):
+            read_poses(tmp_path / "a.npy")
+    for arguments, words in (
+        ((TIMES[:8], POSES), r"poses \[S, 3, 4\], S > 0, got"),
+        ((TIMES * np.nan, POSES), "times must be finite"),
+        ((TIMES[:0], POSES[:0]), "S > 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Trajectory(*arguments)
+
+
+def test_a_turning_sensor_turns_its_arm():
+    rng = np.random.default_rng(0)
+    order = rng.permutation(9)  # the log is not in order, nor are the points
+    times = TIMES[0] + rng.random(500) * 0.8
+    # The second of equal times does not count.
+    moving = Trajectory([*TIMES[order], TIMES[3]], [*POSES[order], POSES[0]], extrinsic=ARM)
+    found = moving.at(times)
+    assert found.kept.all() and found.outside == found.in_gap == 0
+    share = (times - TIMES[0]) / 0.1
+    for i in range(500):
+        body = square(posed(0.4 * share[i], [share[i], -2 * share[i], 1e6]))
+        # A float64 of seconds since 1970 is good to 2e-7 s, 2e-6 of a step of 0.1 s.
+        assert np.allclose(square(found.poses[i]), body @ square(ARM), rtol=0, atol=2e-5)
+    plain = Trajectory(TIMES, POSES).at(times).poses
+    arms = found.poses[:, :, 3] - plain[:, :, 3]
+    assert np.abs(np.linalg.norm(arms, axis=1) - np.linalg.norm(ARM[:, 3])).max() < 1e-9
+    assert np.ptp(arms, axis=0).max() > 0.5  # an arm that is not turned would be the same for all
+    exact = Trajectory(TIMES, POSES).at(TIMES).poses
+    assert np.abs(exact - POSES).max() < 1e-9
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-9, 1.0, 3.0, math.pi - 1e-9])
+@pytest.mark.parametrize("base", [0.0, 2.5, math.pi])
+def test_halfway_is_half_the_turn(base, angle):
+    poses = [posed(base, [0, 0, 0]), posed(base + angle, [2, 4, 6])]
+    found = Trajectory([0, 1], poses, max_gap=1).at([0.25, 0.5]).poses
+    for pose, share in zip(found, (0.25, 0.5), strict=True):
+        expected = posed(base + share * angle, [2 * share, 4 * share, 6 * share])
+        assert np.allclose(pose, expected, rtol=0, atol=1e-8)
+
+
+def test_drops_add_up():
+    own = np.array([0.0, 0.4, 0.8, 2.0, 2.5])  # a gap from 0.8 to 2
+    moving = Trajectory(own, POSES[:5], max_gap=0.5)
+    times = np.array([2.6, -0.1, 0.0, 1.0, 0.8, 2.0, 2.5, np.nan, 0.1, 1.99, np.inf])
+    found = moving.at(times)
+    assert found.kept.tolist() == [v in (0.0, 0.8, 2.0, 2.5, 0.1) for v in times]
+    assert (found.outside, found.in_gap) == (4, 2)
+    assert found.outside + found.in_gap + found.kept.sum() == len(times)
+    assert np.isnan(found.poses).all(axis=(1, 2)).tolist() == (~found.kept).tolist()
+    assert np.allclose(found.poses[[2, 4, 5, 6]], POSES[[0, 2, 3, 4]], atol=1e-9)
+    assert moving.at([]).poses.shape == (0, 3, 4)
+    single = Trajectory([1.0], POSES[:1]).at([1.0, 1.1])
+    assert single.kept.tolist() == [True, False] and np.allclose(single.poses[0], POSES[0])
+
+
+def test_no_match_at_all_tells_both_ranges():
+    moving = Trajectory(TIMES, POSES)
+    ranges = (
+        r"are from 700000000.0+ to 700000000.5\d* s, .* from 1700000000.0+ to 1700000000.8\d* s"
+    )
+    with pytest.raises(WrongUseError, match=f"none of 6 times .* {ranges}: .* less 1e9 s"):
+        moving.at(TIMES[:6] - 1e9)
+    with pytest.raises(WrongUseError, match="none of 9 times has a pose") as error:
+        moving.at(TIMES + 5)
+    assert "1e9" not in str(error.value)
+    with pytest.raises(WrongUseError, match=r"1 are in gaps above 0\.05 s"):
+        Trajectory(TIMES, POSES, max_gap=0.05).at([TIMES[0] + 0.03])

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Maps saved and loaded: one file for equal maps, trees, points."""
+
+import numpy as np
+import pytest
+import torch
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.io import MapContents, open_points, read_map
+from torchvox.mapping import PRESETS, OccupancyMap
+
+ORIGIN = torch.zeros(1, 3)
+
+
+def sphere(seed=0):
+    away = torch.randn(400, 3, generator=torch.Generator().manual_seed(seed))
+    return away / away.norm(dim=1, keepdim=True) * 2
+
+
+def mapped(seeds=(0, 1), **options):
+    made = OccupancyMap(0.2, **{"layers": ("logodds", "hit_miss"), **options})
+    for seed in seeds:
+        made.integrate(sphere(seed).to(made.status.device), ORIGIN.to(made.status.device) + 0.1)
+    return made
+
+
+def test_equal_maps_of_every_history_give_one_file(tmp_path, device):
+    grown = mapped(capacity=0, device=device)
+    ignored = mapped(capacity=900, on_overflow="ignore", preset=PRESETS["ohm"], threshold=0.7)
+    idle = mapped((0,), origin=(-0.0, 0, 0))
+    idle.integrate(sphere()[:0], ORIGIN)  # a call that changes the number of the next
+    idle.integrate(sphere(1), ORIGIN + 0.1)
+    moved = mapped((0,))
+    gone = moved.evict(box=(0, 0, 0, 2, 2, 2))
+    moved.insert(gone)
+    moved.integrate(sphere(1), ORIGIN + 0.1)
+    for i, made in enumerate((mapped(), grown, ignored, idle, moved)):
+        made.save(tmp_path / f"{i}.npz")
+        OccupancyMap.load(tmp_path / f"{i}.npz").save(tmp_path / f"{i}_again.npz")
+    files = {path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(files) == 1 and int(gone.count) > 0
+    mapped((1, 0)).save(tmp_path / "other.npz")
+    assert (tmp_path / "other.npz").read_bytes() not in files
+
+
+@pytest.mark.parametrize("preset", ["ohm", "octomap", PRESETS["ohm"]._replace(hit=0.8)])
+@pytest.mark.parametrize("layers", [("logodds",), ("logodds", "hit_miss")])
+def test_a_loaded_map_goes_on_like_the_saved_one(layers, preset, tmp_path, device):
+    made = mapped(preset=preset, layers=layers, origin=(0.05, 0.0, -3.0), device=device)
+    made.save(tmp_path / "a.npz")
+    contents = read_map(tmp_path / "a.npz")
+    assert contents.preset == (preset if isinstance(preset, str) else None)
+    for source, capacity in ((tmp_path / "a.npz", 4096), (contents, 7)):
+        found = OccupancyMap.load(source, capacity=capacity, threshold=0.6, device=device)
+        assert found.equal(made) and found.layers == layers and found.model == made.model
+        assert found.threshold > 0.4 and int(found.clock) == 0 and int(found.status[3]) == 0
+    again = [
+        one for one in (found, made) if one.integrate(sphere(5).to(device), ORIGIN.to(device))[0, 0]
+    ]
+    assert found.equal(made) and len(again) == 2
+
+
+def test_large_contents_are_loaded_as_they_are():
+    keys, logodds = np.arange(4097), np.full((4097, 512), 9999, np.int16)
+    held = MapContents(keys, {"logodds": logodds}, 0.1, [0.0] * 3, [0.7, 0.4, 0.12, 0.97], "scan")
+    found = OccupancyMap.load(held, on_overflow="raise").read()
+    assert np.array_equal(found.keys, keys) and (found.logodds == 9999).all()
+
+
+def test_an_empty_map_and_one_without_room(tmp_path):
+    path = tmp_path / "deep" / "a.npz"
+    OccupancyMap(0.3).save(path)
+    assert OccupancyMap.load(path).equal(OccupancyMap(0.3))
+    mapped().save(path)
+    for on_overflow in ("raise", "ignore"):
+        with pytest.raises(ValueError, match=r"capacity must be at least \d\d, got 20"):
+            OccupancyMap.load(path, capacity=20, on_overflow=on_overflow)
+    path.write_bytes(b"no map")
+    with pytest.raises(
+        CloudFileError, match=r"a.npz is not a readable map file: File is not a zip"
+    ):
+        OccupancyMap.load(path)
+    with pytest.raises(CloudFileError, match="No such file"):
+        OccupancyMap.load(tmp_path / "b.npz")
+    with pytest.raises(WrongUseError, match=r"written as .npz, .bt, .ot, .ply, .las, .laz"):
+        mapped().save(tmp_path / "a.xyz")
+
+
+@pytest.mark.parametrize("suffix", [".ot", ".bt"])
+def test_octomap_trees_keep_log_odds_or_labels(suffix, tmp_path, device):
+    made = mapped(layers=("logodds",), preset="octomap", threshold=0.6, device=device)
+    made.save(tmp_path / f"a{suffix}")
+    found = OccupancyMap.load(tmp_path / f"a{suffix}", threshold=0.6, device=device)
+    assert found.model == PRESETS["octomap"]
+    seen, expected = found.extract("observed"), made.extract("observed")
+    assert torch.equal(seen.indices, expected.indices) and len(seen.points) > 1000
+    assert torch.equal(found.query(seen.points).label, made.query(seen.points).label)
+    assert found.equal(made) == (suffix == ".ot")
+
+
+@pytest.mark.parametrize("select", ["occupied", "free"])
+@pytest.mark.parametrize("suffix", [".ply", ".las"])
+def test_voxels_are_points_at_their_centers(suffix, select, tmp_path):
+    if suffix == ".las":
+        pytest.importorskip("laspy")
+    made = mapped((0,), origin=(0.05, 0, -7))
+    expected = made.extract(select)
+    made.save(tmp_path / f"a{suffix}", select)
+    reader = open_points(tmp_path / f"a{suffix}")
+    (table,) = reader.chunks()
+    assert len(expected.points) == len(table) > 100
+    assert np.abs(table.world() - expected.points.numpy()).max() < 1e-12
+    assert np.array_equal(table.attributes["logodds"], expected.logodds.numpy())
+    if suffix == ".las":
+        assert table.scale.tolist() == [0.2] * 3
+        assert np.array_equal(table.xyz, expected.indices[:, [3, 2, 1]].numpy())

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an occupancy map knows, and its file: an .npz with an array for each layer."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchvox._errors import explained, short
+from torchvox.io.binary import check_claim
+from torchvox.io.table import PointTable
+from torchvox.io.writers import create_points, write_npz
+
+VERSION = 1
+UNOBSERVED = -32768  # of logodds
+LAYERS = {"logodds": ("<i2", (512,)), "hit_miss": ("<i4", (512, 2))}  # type, shape of a region's
+RULES = ("every_ray", "scan")
+FACTS = ("voxel_size", "origin", "sensor", "rule", "preset", "epoch", "version")
+
+
+@dataclass
+class MapContents:
+    """What an occupancy map knows, whatever its slots, capacity and history.
+
+    keys: [n] int64, ascending, of regions of 8 x 8 x 8 voxels. layers: "logodds" [n, 512] int16
+    and maybe "hit_miss" [n, 512, 2] int32, as docs/occupancy.md has them.
+    voxel_size, origin: meters; a corner of voxel (0, 0, 0).
+    sensor: probabilities (hit, miss, lowest, highest), as of `torchvox.mapping.SensorModel`, and
+        rule, preset: the name that they have together, or None.
+    epoch: seconds from which times in layers count. version: of the form of the file.
+    Raises ValueError for what no map can be.
+    """
+
+    keys: np.ndarray
+    layers: dict[str, np.ndarray]
+    voxel_size: float
+    origin: list[float]
+    sensor: list[float]
+    rule: str
+    preset: str | None = None
+    epoch: float = 0.0
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        keys, rows = self.keys, len(self.keys)
+        if self.version != VERSION:
+            raise ValueError(f"version must be {VERSION}, got {self.version!r}")
+        ascending = keys.shape == (rows,) and keys.dtype == np.int64 and (np.diff(keys) > 0).all()
+        if not ascending or (keys[:1] < 0).any():
+            raise ValueError("keys must be [n] int64, from 0 on and ascending")
+        if not {"logodds"} <= self.layers.keys() <= LAYERS.keys():
+            raise ValueError(f"layers must be among {list(LAYERS)}, got {list(self.layers)}")
+        for name, layer in self.layers.items():
+            type_, shape = LAYERS[name]
+            if layer.dtype != type_ or layer.shape != (rows, *shape):
+                raise ValueError(
+                    f"{name} must be {[rows, *shape]} {np.dtype(type_)}, got {list(layer.shape)} "
+                    f"{layer.dtype}"
+                )
+        if not _numbers([self.voxel_size], 1) or self.voxel_size <= 0:
+            raise ValueError(f"voxel_size must be above 0, got {self.voxel_size!r}")
+        if not _numbers(self.origin, 3) or not _numbers([self.epoch], 1):
+            raise ValueError(
+                f"origin must be three numbers and epoch one, got {self.origin!r}, {self.epoch!r}"
+            )
+        if not _numbers(self.sensor, 4) or not all(0 < share < 1 for share in self.sensor):
+            raise ValueError(f"sensor must be four probabilities, got {self.sensor!r}")
+        if self.rule not in RULES or not isinstance(self.preset, str | None):
+            raise ValueError(
+                f"rule must be one of {RULES} and preset a name, got {self.rule!r}, {self.preset!r}"
+            )
+
+
+def write_map(path: str | Path, contents: MapContents) -> None:
+    """Write a map as .npz, atomically; the same contents give the same bytes.
+
+    Arrays: `about`, the bytes of a JSON object with what is no array; `keys`; each layer.
+    """
+    facts = {name: getattr(contents, name) for name in FACTS}
+    facts["origin"] = [v + 0.0 for v in contents.origin]  # -0.0 is the same place
+    about = np.frombuffer(json.dumps(facts, sort_keys=True).encode(), np.uint8)
+    layers = {name: contents.layers[name] for name in LAYERS if name in contents.layers}
+    write_npz(path, about=about, keys=contents.keys, **layers)
+
+
+def read_map(path: str | Path) -> MapContents:
+    """Read a map of `write_map`. Raises CloudFileError for every other file."""
+    path = Path(path)
+    with explained(path, "map file"), zipfile.ZipFile(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        facts = json.loads(_array(archive, "about", "|u1", ()).tobytes())
+        if isinstance(facts, dict) and facts.get("version") != VERSION:
+            raise ValueError(f"its version must be {VERSION}, got {facts.get('version')!r}")
+        if not isinstance(facts, dict) or sorted(facts) != sorted(FACTS):
+            raise ValueError(f"about must tell {', '.join(FACTS)}, got {facts!r}")
+        keys = _array(archive, "keys", "<i8", ())
+        layers = {k: _array(archive, k, *LAYERS[k]) for k in LAYERS if k in names}
+        contents = MapContents(keys, layers, **facts)
+        if more := set(names) - {"about", "keys", *LAYERS}:
+            raise ValueError(f"a map has no array {short(sorted(more)[0])}")
+        return contents
+
+
+def write_voxels(
+    path: str | Path,
+    indices: np.ndarray,
+    logodds: np.ndarray,
+    voxel_size: float,
+    origin: list[float],
+) -> None:
+    """Write centers of voxels with log-odds as points, in a format of `create_points`.
+
+    indices: [n, 3] int32, x, y, z; so are the coordinates of a .las file, with the scale
+    voxel_size. logodds: [n] float32.
+    """
+    offset = np.array(origin) + voxel_size / 2
+    table = PointTable(indices, {"logodds": logodds}, np.full(3, voxel_size), offset)
+    with create_points(path, table) as writer:
+        writer.append(table)
+
+
+def _array(archive: zipfile.ZipFile, name: str, type_: str, shape: tuple[int, ...]) -> np.ndarray:
+    """An array [n, *shape] of an archive, made only if its header fits its bytes."""
+    info = archive.getinfo(f"{name}.npy")
+    check_claim(info, name)
+    with archive.open(info) as file:
+        np.lib.format.read_magic(file)
+        found, columns_first, dtype = np.lib.format.read_array_header_1_0(file)
+        size = file.tell() + math.prod(found) * dtype.itemsize
+    good = dtype == type_ and len(found) > 0 and found[1:] == shape and not columns_first
+    if not good or size != info.file_size:
+        wanted = ", ".join(map(str, ("n", *shape)))
+        got = f"{list(found)} {dtype} in {info.file_size} bytes"
+        raise ValueError(f"{name} must be [{wanted}] {np.dtype(type_)}, got {got}")
+    with archive.open(info) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _numbers(values: Any, count: int) -> bool:
+    """Whether this is a list of so many finite numbers."""
+    if not isinstance(values, list) or len(values) != count:
+        return False
+    return all(type(v) in (int, float) and math.isfinite(v) for v in values)

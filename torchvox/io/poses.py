@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Poses of a sensor: one for each scan, or a trajectory for points that have times of their own."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchvox._errors import CloudFileError, WrongUseError, expect, explained
+from torchvox.io.binary import load_npy
+
+KITTI, TUM = 12, 8  # numbers on a line
+SLACK = 1e-3  # of a rotation that is written in few digits
+GPS_SHIFT = 1e9  # seconds by which LAS files count GPS time lower ("adjusted")
+
+
+class Poses(NamedTuple):
+    """matrices [S, 3, 4] float64, from the frame of the sensor to that of the map; times [S]
+    float64 in seconds, None where the file has none."""
+
+    matrices: np.ndarray
+    times: np.ndarray | None
+
+
+class SensorPoses(NamedTuple):
+    """poses [N, 3, 4] float64, NaN where kept [N] bool is false; how many times were outside of the
+    trajectory or not finite, and how many in a gap."""
+
+    poses: np.ndarray
+    kept: np.ndarray
+    outside: int
+    in_gap: int
+
+
+def read_poses(
+    path: str | Path, extrinsic: Any = None, *, count: int | None = None, relative: bool = False
+) -> Poses:
+    """Read the poses of scans; the number of columns says the format.
+
+    path: text with 12 numbers a line (KITTI: the rows of a [3, 4] matrix) or 8 (TUM: time, x, y, z
+        and a quaternion x, y, z, w), lines with # left out; or .npy, [S, 3, 4] or [S, 4, 4].
+    extrinsic: [3, 4] or [4, 4], from the sensor's frame to the one whose poses the file has. Those
+        of KITTI's odometry are the camera's: it takes Tr of the calibration (`read_extrinsic`).
+    count: number of scans that the poses must be for, one each.
+    relative: the map's frame is that of the first scan, as for KITTI, whose world has z ahead.
+    Raises CloudFileError for a file that holds anything else.
+    """
+    path = Path(path)
+    times = None
+    with explained(path, "file of poses"):
+        if path.suffix.lower() == ".npy":
+            rows = load_npy(path)
+            if rows.ndim != 3 or rows.shape[1:] not in ((3, 4), (4, 4)) or rows.dtype.kind != "f":
+                got = f"{list(rows.shape)} {rows.dtype}"
+                raise ValueError(f"poses must be [S, 3, 4] or [S, 4, 4] floats, got {got}")
+        else:
+            table = _numbers(path)
+            if table.shape[1] == TUM:
+                times = table[:, 0]
+                turned, places = rotations(table[:, 4:]), table[:, 1:4, None]
+                rows = np.concatenate([turned, places], axis=2)
+            elif table.shape[1] == KITTI:
+                rows = table.reshape(-1, 3, 4)
+            else:
+                got = f"{table.shape[1]} numbers a line"
+                raise ValueError(f"poses have {KITTI} (KITTI) or {TUM} (TUM), got {got}")
+        if len(rows) == 0 or (times is not None and not np.isfinite(times).all()):
+            raise ValueError("it holds no poses, or times that are no numbers")
+        poses = rigid(rows)
+    if count is not None and count != len(poses):
+        raise CloudFileError(f"{path} has {len(poses)} poses for {count} scans")
+    if extrinsic is not None:
+        poses = joined(poses, _matrix(extrinsic))
+    if relative:
+        poses = joined(_inverse(poses[0]), poses)
+    return Poses(poses, times)
+
+
+def read_extrinsic(path: str | Path) -> np.ndarray:
+    """From the lidar's frame to the camera's, [3, 4] float64: Tr (of KITTI's odometry) or
+    Tr_velo_to_cam (of its objects) in a calibration file. Raises CloudFileError."""
+    path = Path(path)
+    with explained(path, "calibration"):
+        for line in path.read_text().splitlines():
+            name, _, numbers = line.partition(":")
+            if name.strip() in ("Tr", "Tr_velo_to_cam"):
+                return _matrix(np.array(numbers.split(), np.float64).reshape(3, 4))
+        raise ValueError("it has no line Tr")
+
+
+class Trajectory:
+    """Where a moving sensor was at any time: between two poses positions are linear in time, and
+    rotations turn evenly about one axis (slerp).
+
+    times: [S] seconds, in any order; of equal ones the first counts. poses: [S, 3, 4] or [S, 4, 4].
+    extrinsic: [3, 4] or [4, 4], of the sensor in the frame whose poses these are; it turns with it.
+    max_gap: seconds; no pose is told between two that are further apart.
+    """
+
+    def __init__(
+        self, times: Any, poses: Any, *, extrinsic: Any = None, max_gap: float = 0.5
+    ) -> None:
+        times, poses = np.asarray(times, np.float64), np.asarray(poses, np.float64)
+        shapes = times.shape, poses.shape
+        rule = "Trajectory: times must be [S] and poses [S, 3, 4], S > 0"
+        good = poses.ndim == 3 and poses.shape[1:] in ((3, 4), (4, 4))
+        expect(good and times.shape == (len(poses),) != (0,), rule, shapes)
+        expect(bool(np.isfinite(times).all()), "Trajectory: times must be finite", times)
+        self.times, first = np.unique(times, return_index=True)
+        self.poses, self.max_gap = rigid(poses[first]), float(max_gap)
+        self.extrinsic = None if extrinsic is None else _matrix(extrinsic)
+        self._turns = quaternions(self.poses[:, :, :3])
+
+    def at(self, times: Any) -> SensorPoses:
+        """The sensor at times [N] in seconds, in any order, in float64.
+
+        Raises WrongUseError where no time of several finds a pose.
+        """
+        times, own = np.asarray(times, np.float64), self.times
+        last = len(own) - 1
+        before = np.clip(np.searchsorted(own, times, "right") - 1, 0, max(last - 1, 0))
+        after = np.minimum(before + 1, last)
+        step = own[after] - own[before]
+        share = np.divide(times - own[before], step, out=np.zeros_like(times), where=step > 0)
+        inside = (times >= own[0]) & (times <= own[-1])  # NaN is not
+        in_gap = inside & (step > self.max_gap) & (share > 0) & (share < 1)
+        kept = inside & ~in_gap
+        if len(times) > 0 and not kept.any():
+            raise WrongUseError(self._no_match(times, int(in_gap.sum())))
+        poses = np.full((len(times), 3, 4), np.nan)
+        one, two, share = before[kept], after[kept], share[kept, None]
+        found = np.empty((len(one), 3, 4))
+        found[:, :, :3] = rotations(slerp(self._turns[one], self._turns[two], share))
+        places = self.poses[:, :, 3]
+        found[:, :, 3] = places[one] + share * (places[two] - places[one])
+        poses[kept] = found if self.extrinsic is None else joined(found, self.extrinsic)
+        return SensorPoses(poses, kept, int((~inside).sum()), int(in_gap.sum()))
+
+    def _no_match(self, times: np.ndarray, in_gap: int) -> str:
+        finite = times[np.isfinite(times)]
+        low, high = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
+        text = (
+            f"none of {len(times)} times has a pose: they are from {low:.6f} to {high:.6f} s, the "
+            f"trajectory is from {self.times[0]:.6f} to {self.times[-1]:.6f} s"
+        )
+        if in_gap:
+            text += f", {in_gap} are in gaps above {self.max_gap} s"
+        if abs(low - self.times[0]) > GPS_SHIFT / 10:
+            text += ": LAS files may hold GPS time less 1e9 s (adjusted), which is to be added"
+        return text
+
+
+def joined(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Poses [..., 3, 4] of right ones whose frames have left ones."""
+    turned = left[..., :3] @ right
+    turned[..., 3] += left[..., 3]
+    return turned
+
+
+def rigid(poses: np.ndarray) -> np.ndarray:
+    """[S, 3, 4] float64 of poses [S, 3, 4] or [S, 4, 4]. Raises ValueError unless they are finite,
+    with rotations to 1e-3 and a last row 0, 0, 0, 1."""
+    poses = np.asarray(poses, np.float64)
+    turned = poses[:, :3, :3]
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = np.abs(turned @ turned.transpose(0, 2, 1) - np.eye(3)).max(axis=(1, 2))
+        good = (error < SLACK) & (np.linalg.det(turned) > 0) & np.isfinite(poses).all(axis=(1, 2))
+    good &= (poses[:, 3:] == [0, 0, 0, 1]).all(axis=(1, 2))
+    if not good.all():
+        bad = int(np.argmin(good))
+        raise ValueError(f"pose {bad} is no rotation and position: {poses[bad].tolist()}")
+    return np.ascontiguousarray(poses[:, :3])
+
+
+def rotations(quaternions: np.ndarray) -> np.ndarray:
+    """[N, 3, 3] float64 of quaternions [N, 4] x, y, z, w, of length 1 to 1e-2."""
+    with np.errstate(over="ignore"):
+        length = np.linalg.norm(quaternions, axis=1)
+    if not (np.abs(length - 1) < 1e-2).all():
+        bad = int(np.argmin(np.abs(length - 1) < 1e-2))
+        raise ValueError(f"rotation {bad} is no unit quaternion: {quaternions[bad].tolist()}")
+    x, y, z, w = (quaternions / length[:, None]).T
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+    ]
+    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def quaternions(turned: np.ndarray) -> np.ndarray:
+    """[N, 4] x, y, z, w of rotations [N, 3, 3], from the largest of their components."""
+    r = turned
+    # Four times each component by each other one.
+    w, x, y, z = (
+        1 + s[0] * r[:, 0, 0] + s[1] * r[:, 1, 1] + s[2] * r[:, 2, 2]
+        for s in ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))
+    )
+    xy, xz, yz = (r[:, i, j] + r[:, j, i] for i, j in ((0, 1), (0, 2), (1, 2)))
+    zw, yw, xw = (r[:, i, j] - r[:, j, i] for i, j in ((1, 0), (0, 2), (2, 1)))
+    rows = [[x, xy, xz, xw], [xy, y, yz, yw], [xz, yz, z, zw], [xw, yw, zw, w]]
+    products = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+    largest = np.argmax(np.stack([x, y, z, w], axis=-1), axis=1)
+    found = products[np.arange(len(r)), largest]
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def slerp(one: np.ndarray, two: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Quaternions [N, 4] a share [N, 1] of the way from one to two, on the shorter arc."""
+    two = np.where((one * two).sum(axis=1, keepdims=True) < 0, -two, two)
+    chord = np.linalg.norm(two - one, axis=1), np.linalg.norm(two + one, axis=1)
+    angle = 2 * np.arctan2(*chord)[:, None]
+    wide = angle > 1e-6  # below, the arc is the chord
+    sine = np.where(wide, np.sin(angle), 1.0)
+    left = np.where(wide, np.sin((1 - share) * angle) / sine, 1 - share)
+    right = np.where(wide, np.sin(share * angle) / sine, share)
+    return left * one + right * two
+
+
+def _numbers(path: Path) -> np.ndarray:
+    """Lines of numbers [n, c] float64; those that begin with # are left out."""
+    with warnings.catch_warnings(), path.open("rb") as file:
+        warnings.simplefilter("ignore", UserWarning)  # of a file without lines, which has 1 column
+        return np.loadtxt(file, np.float64, comments="#", ndmin=2)
+
+
+def _matrix(pose: Any) -> np.ndarray:
+    pose = np.asarray(pose, np.float64)
+    expect(pose.shape in ((3, 4), (4, 4)), "an extrinsic must be [3, 4] or [4, 4]", pose.shape)
+    return rigid(pose[None])[0]
+
+
+def _inverse(pose: np.ndarray) -> np.ndarray:
+    turned = pose[:, :3].T
+    return np.concatenate([turned, -turned @ pose[:, 3:]], axis=1)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Maps as files: which format a name stands for, and what a map gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from torchvox._errors import WrongUseError, explained
+from torchvox.io.maps import MapContents, read_map, write_map, write_voxels
+from torchvox.io.octomap import read_octomap, write_octomap
+from torchvox.mapping.regions import MapRegions, read_regions
+
+if TYPE_CHECKING:
+    from torchvox.mapping.map import OccupancyMap
+
+VOXELS = (".ply", ".las", ".laz")
+
+
+def contents_of(made: OccupancyMap, preset: str | None) -> MapContents:
+    """What a map knows, on the CPU. preset: the name of its model."""
+    regions = read_regions(made.state, None, exact=True)
+    layers = {name: getattr(regions, name).cpu().numpy() for name in made.layers}
+    sensor, rule = [float(share) for share in made.model[:4]], made.model.rule
+    grid = made.voxel_size, list(made.origin)
+    return MapContents(regions.keys.cpu().numpy(), layers, *grid, sensor, rule, preset)
+
+
+def regions_of(contents: MapContents, device: torch.device) -> MapRegions:
+    """What `OccupancyMap.insert` takes; stamps are 0."""
+    keys = torch.from_numpy(contents.keys).to(device)
+    layers = {name: torch.from_numpy(layer).to(device) for name, layer in contents.layers.items()}
+    hit_miss = layers.get("hit_miss", keys.new_zeros((0, 512, 2), dtype=torch.int32))
+    stamps, count = keys.new_zeros(len(keys), dtype=torch.int32), keys.new_tensor([len(keys)])
+    return MapRegions(keys, stamps, layers["logodds"], hit_miss, count)
+
+
+def read(path: str | Path) -> MapContents:
+    """A file of a map, by what it begins with."""
+    path = Path(path)
+    with explained(path, "map file"), path.open("rb") as file:
+        begin = file.read(9)
+    return read_octomap(path) if begin == b"# Octomap" else read_map(path)
+
+
+def write(made: OccupancyMap, path: str | Path, preset: str | None, select: str) -> None:
+    suffix = Path(path).suffix.lower()
+    if suffix == ".npz":
+        write_map(path, contents_of(made, preset))
+    elif suffix in (".bt", ".ot"):
+        write_octomap(path, contents_of(made, preset), made.threshold)
+    elif suffix in VOXELS:
+        found = made.extract(select)
+        indices = found.indices[:, [3, 2, 1]].contiguous().cpu().numpy()
+        write_voxels(path, indices, found.logodds.cpu().numpy(), made.voxel_size, made.origin)
+    else:
+        known = ", ".join((".npz", ".bt", ".ot", *VOXELS))
+        raise WrongUseError(f"{path}: maps are written as {known}")
