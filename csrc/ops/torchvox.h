@@ -41,13 +41,13 @@ inline at::Tensor occupancy_integrate_(
     std::optional<at::ArrayRef<double>> point_cloud_range = {}, double min_range = 0.,
     double max_range = -1., std::string_view long_rays = "truncate",
     std::string_view rule = "every_ray", const std::optional<c10::List<std::string>>& flags = {},
-    double threshold = 0., std::string_view missing = "allocate",
-    const OptionalTensor& stamp = {}) {
+    double threshold = 0., std::string_view missing = "allocate", const OptionalTensor& stamp = {},
+    const OptionalTensor& timestamps = {}, double time_base = 0.) {
   static const auto op =
       detail::op<decltype(occupancy_integrate_)>("torchvox::occupancy_integrate_");
   return op.call(state, points, origins, voxel_size, map_origin, sensor, std::move(max_touched),
                  origin_index, num_valid, ray_flags, point_cloud_range, min_range, max_range,
-                 long_rays, rule, flags, threshold, missing, stamp);
+                 long_rays, rule, flags, threshold, missing, stamp, timestamps, time_base);
 }
 
 // logodds [N] float32, label [N] int8

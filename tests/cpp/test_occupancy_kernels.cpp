@@ -188,7 +188,8 @@ TEST_CASE("rays see a grid") {
 struct Map {
   std::vector<uint32_t> table;
   std::vector<int64_t> key, status = std::vector<int64_t>(kStatusWords);
-  std::vector<int32_t> stamp, hit_miss;
+  std::vector<int32_t> stamp, hit_miss, touch;
+  std::vector<int64_t> traversal;
   std::vector<int16_t> logodds;
 
   Map(int64_t capacity, bool counts)
@@ -196,6 +197,8 @@ struct Map {
         key(capacity, -1),
         stamp(capacity),
         hit_miss(counts ? 2 * kRegionVoxels * capacity : 0),
+        touch(counts ? kRegionVoxels * capacity : 0, -1),
+        traversal(touch.size()),
         logodds(kRegionVoxels * capacity, kUnobserved) {}
 
   // What is put is compared afterwards, so it may be written.
@@ -211,7 +214,11 @@ struct Map {
     state.region_stamp = written(side, stamp);
     state.status = written(side, status);
     state.logodds = written(side, logodds);
-    state.hit_miss = hit_miss.empty() ? nullptr : written(side, hit_miss);
+    if (!touch.empty()) {
+      state.hit_miss = written(side, hit_miss);
+      state.touch = written(side, touch);
+      state.traversal = written(side, traversal);
+    }
     state.capacity = static_cast<int64_t>(key.size());
     return state;
   }
@@ -228,6 +235,7 @@ void use(Side& side, const Map& map, const Rays& rays, uint32_t flags, int64_t m
   integrate.limited = true;
   integrate.flags = flags;
   integrate.threads = 2;
+  integrate.timestamps = side.put(std::vector<double>(rays.count(), 1.5));
   for (const bool scan : {false, true}) {
     integrate.scan = scan;
     integrate.counts = side.room<int64_t>("counts", kIntegrateCounts);
@@ -308,6 +316,8 @@ TEST_CASE("a state of random bytes is no danger") {
     if (random.below(2)) map.status[kStateRefused] = 0;
     scramble(map.stamp);
     scramble(map.hit_miss);
+    scramble(map.touch);
+    scramble(map.traversal);
     scramble(map.logodds);
     const auto body = [&](Side& side) { use(side, map, rays, kStopAtOccupied, 100); };
     check_sides(body, run_on(Where::kThread, body), /*values_count=*/false);

@@ -18,6 +18,7 @@ import torchvox.reference as reference
 
 SIZE, ORIGIN = 0.25, [0.05, 0.0, -0.1]
 SENSOR = [2.197, -0.201, -2.0, 3.511]
+LAYERS = ("logodds", "hit_miss", "touch", "traversal")
 INTEGRATE = next(op for op in OPS if op.name == "occupancy_integrate_")
 CENTER = torch.tensor([[0.03, -0.02, 0.01]])
 
@@ -40,7 +41,9 @@ def mapped(points, capacity=2000, state=None, device="cpu", layers=("logodds",),
 
 def by_key(state) -> dict[int, list]:
     in_use = int(state[3][1])
-    return {int(k): state[4][s].tolist() for s, k in enumerate(state[1][:in_use].tolist())}
+    layers = [layer for layer in state[4:] if len(layer)]
+    keys = state[1][:in_use].tolist()
+    return {int(k): [layer[s].tolist() for layer in layers] for s, k in enumerate(keys)}
 
 
 def test_a_room_is_occupied_at_its_walls_free_inside_and_unknown_outside(device):
@@ -90,7 +93,7 @@ def test_misses_beyond_those_that_matter_are_counted_and_overflow_nothing(device
 def test_the_raw_state_depends_on_neither_the_order_of_rays_nor_threads():
     points = room(3000)
     threads = torch.get_num_threads()
-    for options in ({}, {"rule": "scan"}, {"layers": ("logodds", "hit_miss")}):
+    for options in ({}, {"rule": "scan"}, {"layers": LAYERS}):
         first, _ = mapped(points, **options)
         for count in (1, 2, 8):
             torch.set_num_threads(count)
@@ -133,13 +136,34 @@ def test_one_update_is_the_misses_in_any_order_then_the_hits(before, hits, misse
         state = torchvox.occupancy_state(1)
         key = torch.tensor([(1 << 20) * (1 + (1 << 21) + (1 << 42))])
         layer = torch.full((1, 512), before, dtype=torch.int16)
-        layers = [torch.zeros(1, dtype=torch.int32), layer, torch.zeros(0, 512, 2).int()]
+        layers = [torch.zeros(1, dtype=torch.int32), layer, *state[5:]]
         torchvox.occupancy_insert_(state, key, layers, sensor=SENSOR, merge="replace")
         # Hits end in voxel 0, misses pass it.
         ends = torch.tensor([[0.5, 0.5, 0.5]] * hits + [[1.5, 0.5, 0.5]] * misses)
         starts = torch.tensor([[0.4, 0.5, 0.5]])
         torchvox.occupancy_integrate_(state, ends, starts, 1.0, [0.0] * 3, SENSOR)
         assert state[4][0, 0] == logodds
+
+
+def test_a_voxel_keeps_the_time_of_its_last_hit_and_the_way_of_all_rays_in_it(device):
+    state = torchvox.occupancy_state(4, layers=LAYERS, device=device)
+    ends = torch.tensor([[2.5, 0.25, 0.5], [2.5, 0.25, 0.5], [0.75, 0.25, 0.5], [4.5, 0.25, 0.5]])
+    seconds = torch.tensor([7.0, 12.3456, 9.0, torch.nan], dtype=torch.float64, device=device)
+    starts = torch.tensor([[0.25, 0.25, 0.5]], device=device)
+    for base in (5.0, 6.0):
+        torchvox.occupancy_integrate_(
+            *(state, ends.to(device), starts, 1.0, [0.0] * 3, SENSOR),
+            flags=["exclude_occupied"],
+            timestamps=seconds,
+            time_base=base,
+        )
+    touch, traversal = (t[0, :5].tolist() for t in state[6:])
+    assert touch == [4000, -1, 7345, -1, 0]
+    # The second call leaves occupied voxels alone, which are the ends of the first one's rays.
+    voxels = [x / 65536 for x in traversal]  # each way rounded down to 2^-16
+    assert voxels == pytest.approx([3 * 0.75 + 0.5, 6, 2 * 0.5 + 1, 2, 0.5], abs=1e-4)
+    torchvox.occupancy_decay_(state, 0, 0, 0)
+    assert (state[6] == -1).all() and (state[7] == 0).all()
 
 
 @pytest.mark.parametrize("n", [65_535, 65_536, 1 << 20])
@@ -168,11 +192,9 @@ def test_counts_are_exact_as_far_as_they_matter(n, miss, device):
     sensor = [1.0, -miss / 1024, -2.0, 31.5]
     state = torchvox.occupancy_state(1, device=device)
     key = torch.tensor([(1 << 20) * (1 + (1 << 21) + (1 << 42))])
-    layers = [torch.zeros(1).int(), torch.full((1, 512), 32_000), torch.zeros(0, 512, 2).int()]
-    layers[1] = layers[1].short()
-    torchvox.occupancy_insert_(
-        state, key.to(device), [t.to(device) for t in layers], sensor=sensor, merge="replace"
-    )
+    layer = torch.full((1, 512), 32_000, dtype=torch.int16, device=device)
+    layers = [torch.zeros(1, dtype=torch.int32, device=device), layer, *state[5:]]
+    torchvox.occupancy_insert_(state, key.to(device), layers, sensor=sensor, merge="replace")
     ends = torch.tensor([[3.5, 0.5, 0.5]], device=device).repeat(n, 1)
     starts = torch.tensor([[0.4, 0.5, 0.5]], device=device)
     torchvox.occupancy_integrate_(state, ends, starts, 1.0, [0.0] * 3, sensor)
@@ -227,7 +249,7 @@ def test_a_voxel_at_a_clamp_or_beyond_is_locked(device):
         state = torchvox.occupancy_state(1, device=device)
         layer = torch.full((1, 512), -32768, dtype=torch.int16, device=device)
         layer[0, :7] = torch.tensor(values)
-        layers = [state[2][:1].clone(), layer, state[5]]
+        layers = [state[2][:1].clone(), layer, *state[5:]]
         torchvox.occupancy_insert_(state, key, layers, sensor=SENSOR, merge="replace")
         options = {"flags": flags, "origin_index": torch.arange(7, device=device)}
         torchvox.occupancy_integrate_(state, ends, ends, 1.0, [0.0] * 3, SENSOR, **options)
@@ -260,11 +282,13 @@ def test_merging_maps_commutes(device):
     for _ in range(2):
         logodds = torch.randint(-9000, 9000, (6, 512), generator=g, dtype=torch.int16)
         logodds[torch.rand(6, 512, generator=g) < 0.4] = -32768
-        stamps = torch.zeros(6, dtype=torch.int32)
-        rows.append([t.to(device) for t in (stamps, logodds, torch.zeros(0, 512, 2).int())])
+        stamps, hits = torch.zeros(6, dtype=torch.int32), torch.zeros(6, 512, 2, dtype=torch.int32)
+        touch = torch.randint(-1, 9000, (6, 512), generator=g, dtype=torch.int32)
+        traversal = torch.randint(0, 2**62, (6, 512), generator=g)
+        rows.append([t.to(device) for t in (stamps, logodds, hits, touch, traversal)])
     merged = []
     for order in ((0, 1), (1, 0)):
-        state = torchvox.occupancy_state(9, device=device)
+        state = torchvox.occupancy_state(9, layers=LAYERS, device=device)
         torchvox.occupancy_insert_(state, keys, rows[order[0]], sensor=SENSOR, merge="replace")
         torchvox.occupancy_insert_(state, keys, rows[order[1]], sensor=SENSOR)
         merged.append(by_key(state))
@@ -273,13 +297,13 @@ def test_merging_maps_commutes(device):
 
 def test_removed_regions_come_back_bit_for_bit(device):
     """Read, remove and insert are the identity, by key."""
-    layers = ("logodds", "hit_miss")
-    state, _ = mapped(room(3000), layers=layers, device=device)
+    seconds = torch.arange(3000, device=device).double()
+    state, _ = mapped(room(3000), layers=LAYERS, device=device, timestamps=seconds)
     before, in_use = by_key(state), int(state[3][1])
     mask = torch.rand(2000, generator=torch.Generator().manual_seed(1)).to(device) < 0.5
     slots = torch.nonzero(mask[:in_use]).flatten()
     keys, order = state[1][slots].sort()
-    rows = [t[slots[order]] for t in (state[2], state[4], state[5])]
+    rows = [t[slots[order]] for t in (state[2], *state[4:])]
     torchvox.occupancy_remove_(state, mask)
     assert by_key(state) == {k: v for k, v in before.items() if k not in set(keys.tolist())}
     assert torchvox.occupancy_query(state, room(3000).to(device), SIZE, ORIGIN).label.min() == -1
@@ -364,7 +388,7 @@ def test_a_state_that_is_strided_or_overlaps_is_refused_by_name(device):
     state = torchvox.occupancy_state(8, device=device)
     wide = state[4].repeat(1, 2)[:, ::2]
     with pytest.raises(ValueError, match="logodds of the state must be contiguous"):
-        mapped(room(5), state=[*state[:4], wide, state[5]], device=device)
+        mapped(room(5), state=[*state[:4], wide, *state[5:]], device=device)
     memory = torch.zeros(16, dtype=torch.int64, device=device)
     with pytest.raises(ValueError, match="status must share no memory with region_key"):
         mapped(room(5), state=[state[0], memory[:8], state[2], memory[7:15], *state[4:]],

@@ -16,18 +16,25 @@ SENSOR = [2.2, -0.2, -2.0, 3.5]
 
 
 @functools.cache
-def some_map(capacity: int, hit_miss: bool) -> list[Tensor]:
+def some_map(capacity: int, all_layers: bool) -> list[Tensor]:
     """Rays of two calls in a map; reference alone, so that no kernel tests itself."""
-    layers = ("logodds", "hit_miss") if hit_miss else ("logodds",)
+    layers = ("logodds", "hit_miss", "touch", "traversal") if all_layers else ("logodds",)
     state = torchvox.occupancy_state(capacity, layers=layers)
     for seed in (11, 12):
-        call = {**ray_arguments(50, seed), **MAP, "max_range": 5.0}
+        call = {**ray_arguments(50, seed), **MAP, "max_range": 5.0, "timestamps": times(50, seed)}
         reference.occupancy_integrate_(state, **call, sensor=SENSOR, stamp=torch.tensor([seed]))
     return state
 
 
-def state_of(capacity: int = 60, hit_miss: bool = False) -> list[Tensor]:
-    return [tensor.clone() for tensor in some_map(capacity, hit_miss)]
+def state_of(capacity: int = 60, all_layers: bool = False) -> list[Tensor]:
+    return [tensor.clone() for tensor in some_map(capacity, all_layers)]
+
+
+def times(n: int, seed: int = 0) -> Tensor:
+    """Seconds, some before the others' base, some not finite or far away."""
+    seconds = torch.rand(n, generator=generator(seed), dtype=torch.float64) * 3 + 99
+    seconds[::9] = torch.tensor([1e300, 98.0, -1e9])[torch.arange(n)[::9] % 3].double()
+    return seconds
 
 
 def integrate_call(n: int, seed: int = 0, capacity: int = 200, **options) -> Call:
@@ -98,9 +105,9 @@ def raycast_call(n: int, seed: int = 0, **options) -> Call:
     return {"state": state_of(), **rays, **MAP, **options}
 
 
-def insert_call(n: int, seed: int = 0, hit_miss: bool = True, **options) -> Call:
+def insert_call(n: int, seed: int = 0, all_layers: bool = True, **options) -> Call:
     """Rows of which some keys are in the map, some new, some refused."""
-    state, g = state_of(260, hit_miss), generator(seed)
+    state, g = state_of(260, all_layers), generator(seed)
     resident = state[1][: int(state[3][1])]
     keys = torch.cat([resident, torch.randint(0, 2**62, (n,), generator=g)])[::2][:n]
     keys = torch.cat([keys, torch.randint(0, 2**62, (n - len(keys),), generator=g)]).sort().values
@@ -109,8 +116,11 @@ def insert_call(n: int, seed: int = 0, hit_miss: bool = True, **options) -> Call
         keys[0] = -5
     logodds = torch.randint(-3000, 3600, (n, 512), generator=g, dtype=torch.int16)
     logodds[:, ::3] = -32768
-    counts = torch.randint(0, 9, (n if hit_miss else 0, 512, 2), generator=g, dtype=torch.int32)
-    layers = [torch.arange(n, dtype=torch.int32), logodds, counts]
+    rows = n if all_layers else 0
+    counts = torch.randint(0, 9, (rows, 512, 2), generator=g, dtype=torch.int32)
+    touch = torch.randint(-1, 4000, (rows, 512), generator=g, dtype=torch.int32)
+    traversal = torch.randint(0, 2**40, (rows, 512), generator=g)
+    layers = [torch.arange(n, dtype=torch.int32), logodds, counts, touch, traversal]
     return {"state": state, "keys": keys, "layers": layers, "sensor": SENSOR, **options}
 
 
@@ -129,7 +139,13 @@ OPS = [
             "scan": lambda: flagged("exclude_sample", rule="scan"),
             "stopped": lambda: flagged("end_as_free", "stop_at_occupied", "exclude_unobserved"),
             "locked": lambda: flagged("lock_min", "lock_max", "exclude_origin"),
-            "hit and miss": lambda: integrate_call(60, state=state_of(200, True), **CLIP),
+            "all layers": lambda: integrate_call(
+                60, state=state_of(200, True), timestamps=times(60), time_base=100.0, **CLIP),
+            "all layers, stopped": lambda: flagged(
+                "stop_at_occupied", "lock_max", "exclude_origin", state=state_of(200, True),
+                timestamps=times(60)),
+            "all layers, scan": lambda: flagged(
+                "end_as_free", "exclude_free", rule="scan", state=state_of(200, True)),
             "stamped": lambda: integrate_call(60, stamp=stamp(12), max_touched=300),
             "skip missing": lambda: integrate_call(60, missing="skip", max_touched=200),
             "too many touched": lambda: integrate_call(60, max_touched=20),
@@ -155,6 +171,9 @@ OPS = [
             *refused("flags", ValueError, "flags must be of", ["free"]),
             *refused("stamp", TypeError, "stamp must be int32", torch.zeros(1)),
             *refused("stamp", ValueError, "stamp must be", torch.zeros(2).int()),
+            *refused("timestamps", TypeError, "timestamps must be float64", torch.zeros(9)),
+            *refused("timestamps", ValueError, "timestamps must be", torch.zeros(9).double()),
+            *refused("time_base", ValueError, "time_base must be finite", NAN, INF),
         ),
     ),
     OpInfo(
@@ -272,7 +291,7 @@ OPS = [
                for merge in ("add", "replace", "keep")},
             "keys alone": lambda: insert_call(30, layers=[]),
             "some rows": lambda: insert_call(30, num_valid=torch.tensor([11])),
-            "without counts": lambda: insert_call(30, hit_miss=False),
+            "without counts": lambda: insert_call(30, all_layers=False),
             "no room": lambda: insert_call(90, state=state_of(60, True)),
         },
         kernels=6,
@@ -283,7 +302,8 @@ OPS = [
             *refused("layers", ValueError, "layers must be", lambda t: t[:2]),
             *refused("layers", TypeError, "logodds of layers must be", other(1, Tensor.int)),
             *refused("layers", ValueError, "of layers must be", other(1, lambda t: t[1:]),
-                     other(2, lambda t: t[1:])),
+                     other(2, lambda t: t[1:]), other(3, lambda t: t[1:]),
+                     other(4, lambda t: t[:, 1:])),
             *refused("merge", ValueError, "merge must be", "", "max"),
             *refused("num_valid", ValueError, "num_valid must be", torch.zeros(2).int()),
         ),

@@ -19,7 +19,12 @@ from torchvox.io.writers import create_points, write_npz
 
 VERSION = 1
 UNOBSERVED = -32768  # of logodds
-LAYERS = {"logodds": ("<i2", (512,)), "hit_miss": ("<i4", (512, 2))}  # type, shape of a region's
+LAYERS = {  # type, shape of a region's
+    "logodds": ("<i2", (512,)),
+    "hit_miss": ("<i4", (512, 2)),
+    "touch": ("<i4", (512,)),
+    "traversal": ("<i8", (512,)),
+}
 RULES = ("every_ray", "scan")
 FACTS = ("voxel_size", "origin", "sensor", "rule", "preset", "epoch", "version")
 
@@ -29,7 +34,8 @@ class MapContents:
     """What an occupancy map knows, whatever its slots, capacity and history.
 
     keys: [n] int64, ascending, of regions of 8 x 8 x 8 voxels. layers: "logodds" [n, 512] int16
-    and maybe "hit_miss" [n, 512, 2] int32, as docs/occupancy.md has them.
+    and maybe "hit_miss" [n, 512, 2] and "touch" [n, 512] int32 and "traversal" [n, 512] int64, as
+    docs/occupancy.md has them.
     voxel_size, origin: meters; a corner of voxel (0, 0, 0).
     sensor: probabilities (hit, miss, lowest, highest), as of `torchvox.mapping.SensorModel`, and
         rule, preset: the name that they have together, or None.

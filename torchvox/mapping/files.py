@@ -12,11 +12,13 @@ from torchvox._errors import WrongUseError, explained
 from torchvox.io.maps import MapContents, read_map, write_map, write_voxels
 from torchvox.io.octomap import read_octomap, write_octomap
 from torchvox.mapping.regions import MapRegions, read_regions
+from torchvox.ops.occupancy import occupancy_layout
 
 if TYPE_CHECKING:
     from torchvox.mapping.map import OccupancyMap
 
 VOXELS = (".ply", ".las", ".laz")
+FIRST_LAYER = 4  # of a state
 
 
 def contents_of(made: OccupancyMap, preset: str | None) -> MapContents:
@@ -32,9 +34,10 @@ def regions_of(contents: MapContents, device: torch.device) -> MapRegions:
     """What `OccupancyMap.insert` takes; stamps are 0."""
     keys = torch.from_numpy(contents.keys).to(device)
     layers = {name: torch.from_numpy(layer).to(device) for name, layer in contents.layers.items()}
-    hit_miss = layers.get("hit_miss", keys.new_zeros((0, 512, 2), dtype=torch.int32))
+    for tensor in occupancy_layout(0)[FIRST_LAYER:]:
+        layers.setdefault(tensor.name, keys.new_zeros(tensor.shape, dtype=tensor.dtype))
     stamps, count = keys.new_zeros(len(keys), dtype=torch.int32), keys.new_tensor([len(keys)])
-    return MapRegions(keys, stamps, layers["logodds"], hit_miss, count)
+    return MapRegions(keys=keys, region_stamp=stamps, count=count, **layers)
 
 
 def read(path: str | Path) -> MapContents:

@@ -64,12 +64,12 @@ class OccupancyMap(nn.Module):
     origin: a corner of voxel (0, 0, 0), in meters.
     preset: of `torchvox.mapping.PRESETS`, or a `SensorModel`: PRESETS["ohm"]._replace(hit=0.8).
     threshold: probability from which a voxel is occupied.
-    layers: "logodds", and "hit_miss" for how many rays hit and missed each voxel.
+    layers: of `torchvox.occupancy_layout`; "logodds" alone says what is occupied.
     on_overflow: "grow"; "raise"; or "ignore", which reads nothing back from the device: a call that
         does not fit changes nothing, and later ones neither until `grow` is called. The others
         read the counts of each call. max_touched: of `occupancy_integrate_`.
 
-    The state is six buffers. The map's own state_dict() holds them as they are, and loads into a
+    The state is buffers. The map's own state_dict() holds them as they are, and loads into a
     map of any capacity; that of a model around it leaves them out. Nothing is differentiable.
     """
 
@@ -350,7 +350,7 @@ class OccupancyMap(nn.Module):
         found = {name: state_dict[name].to(t, copy=True) for name, t in self._buffers.items()}
         self._buffers.update(found)
         if self.capacity > 0:
-            self.layers = ("logodds", "hit_miss")[: 2 if len(self.state[5]) else 1]
+            self.layers = tuple(name for name in LAYOUT[4:] if len(getattr(self, name)))
 
 
 def log_odds(probability: float) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchvox._errors import expect
 
-KEY, LAYERS = 1, (2, 4, 5)  # of a state: region_key; what has a row for each region besides
+KEY, LAYERS = 1, (2, 4, 5, 6, 7)  # of a state: region_key; what has a row for each region besides
 NO_KEY = 2**63 - 1  # behind every key that there is
 
 
@@ -23,6 +23,8 @@ class MapRegions(NamedTuple):
     region_stamp: Tensor
     logodds: Tensor
     hit_miss: Tensor
+    touch: Tensor
+    traversal: Tensor
     count: Tensor
 
 

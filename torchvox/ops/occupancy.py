@@ -67,18 +67,22 @@ def occupancy_layout(
 ) -> Tuple[StateTensor, ...]:
     """The tensors of a map of `capacity` regions of 8 x 8 x 8 voxels, in the order of its state.
 
-    layers: "logodds", which every map has, and "hit_miss", how many rays hit and missed a voxel.
+    layers: "logodds", which every map has; "hit_miss": how many rays hit and missed a voxel;
+    "touch": when it was hit last, in ms; "traversal": the way of rays in it, in 2^-16 voxels.
     A layer that is off has 0 rows.
     """
-    unknown = set(layers) - {"logodds", "hit_miss"}
+    unknown = set(layers) - {"logodds", "hit_miss", "touch", "traversal"}
     if unknown or "logodds" not in layers:
         raise ValueError(
-            f"occupancy_layout: layers must be 'logodds' and maybe 'hit_miss', got {list(layers)}"
+            "occupancy_layout: layers must be 'logodds' and maybe 'hit_miss', 'touch' and "
+            f"'traversal', got {list(layers)}"
         )
     if not 0 <= capacity < 2**30:
         raise ValueError(f"occupancy_layout: capacity must be from 0 to 2^30 - 1, got {capacity}")
     entries = 1 << max(2 * capacity - 1, 1).bit_length()
-    counted = capacity if "hit_miss" in layers else 0
+    counted, touched, traversed = (
+        capacity if name in layers else 0 for name in ("hit_miss", "touch", "traversal")
+    )
     return (
         StateTensor("table", (entries,), torch.int32, 2**31 - 1),
         StateTensor("region_key", (capacity,), torch.int64, -1),
@@ -86,6 +90,8 @@ def occupancy_layout(
         StateTensor("status", (8,), torch.int64, 0),
         StateTensor("logodds", (capacity, 512), torch.int16, -32768),
         StateTensor("hit_miss", (counted, 512, 2), torch.int32, 0),
+        StateTensor("touch", (touched, 512), torch.int32, -1),
+        StateTensor("traversal", (traversed, 512), torch.int64, 0),
     )
 
 
@@ -125,6 +131,8 @@ def occupancy_integrate_(
     threshold: float = 0.0,
     missing: str = "allocate",
     stamp: Optional[Tensor] = None,
+    timestamps: Optional[Tensor] = None,
+    time_base: float = 0.0,
 ) -> Tensor:
     """Update a map by rays, in place: voxels that rays pass are missed, those where they end hit.
 
@@ -147,6 +155,8 @@ def occupancy_integrate_(
     threshold: log-odds from which a voxel is occupied.
     missing: "allocate" gives new regions slots; "skip" leaves rays in regions without a slot out.
     stamp: [1] int32; regions that the call touches keep the largest.
+    timestamps: [N] float64, seconds; in the layer "touch" a voxel keeps the latest of its hits, in
+        whole ms after time_base, from 0 to 2^31 - 1.
 
     Returns counts [1, 16] int64: 0 rays integrated, 1 given, 2 not finite, 3 left out (flag, index,
     range), 4 outside, 5 truncated, 6 visits, 7 voxels whose log-odds changed, 8 regions touched,
@@ -179,6 +189,8 @@ def occupancy_integrate_(
         threshold=threshold,
         missing=missing,
         stamp=stamp,
+        timestamps=timestamps,
+        time_base=time_base,
     )
 
 

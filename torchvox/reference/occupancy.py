@@ -123,7 +123,7 @@ def until_stop(ray, flags: list[str], before, threshold: float) -> list:
 
 
 def votes(ray, flags: list[str]):
-    """(voxel, 1 for a hit or 0 for a miss) of a ray."""
+    """(visit, 1 for a hit or 0 for a miss) of a ray."""
     cut = ray.truncated or bool(ray.flags & NO_HIT)
     hit_only = bool(ray.flags & HIT_ONLY)
     for visit in ray.visits:
@@ -131,25 +131,32 @@ def votes(ray, flags: list[str]):
             free = "end_as_free" in flags
             counts = free or not cut
             if counts and "exclude_sample" not in flags and not (hit_only and cut):
-                yield visit.voxel, int(not free)
+                yield visit, int(not free)
             return
         spared = "exclude_ray" in flags
         if visit.first:
             spared = "exclude_origin" in flags or bool(ray.flags & SECONDARY)
         if not spared:
-            yield visit.voxel, 0
+            yield visit, 0
+
+
+def ray_units(ray) -> float:
+    """The length of the walked ray in units."""
+    x, y, z = (np.float64(abs(b - a)) for a, b in zip(ray.start, ray.end, strict=True))
+    return float(np.sqrt(x * x + y * y + z * z))
 
 
 def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor, max_touched=-1, *,
                          origin_index=None, num_valid=None, ray_flags=None, point_cloud_range=None,
                          min_range=0.0, max_range=-1.0, long_rays="truncate", rule="every_ray",
-                         flags=None, threshold=0.0, missing="allocate",
-                         stamp=None) -> Tensor:  # fmt: skip
+                         flags=None, threshold=0.0, missing="allocate", stamp=None,
+                         timestamps=None, time_base=0.0) -> Tensor:  # fmt: skip
     flags = flags or []
-    _, keys, stamps, status, logodds, hit_miss = state
+    _, keys, stamps, status, logodds, hit_miss, touch, traversal = state
     rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid, ray_flags,
                     point_cloud_range, min_range, max_range, long_rays)  # fmt: skip
-    walked = [ray for ray in rays if ray.status == 0]
+    given = [i for i, ray in enumerate(rays) if ray.status == 0]
+    walked = [rays[i] for i in given]
     counts = left_out(rays, 16)
     row = counts[0]
     row[1] = sum(ray.status >= 0 for ray in rays)
@@ -198,11 +205,20 @@ def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor,
             stamps[slots[key]] = max(int(stamps[slots[key]]), int(stamp))
     units = [units_of(x) for x in sensor]
     tally: dict[tuple[int, int], list[int]] = {}
-    for ray in walked:
-        for voxel, hit in votes(ray, flags):
-            if region_key(voxel) in slots:
-                place = (slots[region_key(voxel)], in_region(voxel))
-                tally.setdefault(place, [0, 0])[1 - hit] += 1
+    for i, ray in zip(given, walked, strict=True):
+        for visit, hit in votes(ray, flags):
+            key = region_key(visit.voxel)
+            if key not in slots:
+                continue
+            place = (slots[key], in_region(visit.voxel))
+            tally.setdefault(place, [0, 0])[1 - hit] += 1
+            if excluded(int(old[place]), flags, threshold, units):
+                continue
+            if len(traversal):
+                traversal[place] += int((visit.leave - visit.enter) * ray_units(ray))
+            if hit and len(touch) and timestamps is not None:
+                ms = min(max((float(timestamps[i]) - time_base) * 1000, 0), 2**31 - 1)
+                touch[place] = max(int(touch[place]), int(ms))
     for place, (hits, misses) in tally.items():
         if excluded(int(old[place]), flags, threshold, units):
             continue
@@ -321,7 +337,7 @@ def occupancy_extract(state, max_out, *, select="occupied", threshold=0.0):
 
 
 def occupancy_decay_(state, factor, step, forget, *, mask=None) -> tuple[Tensor, Tensor]:
-    _, keys, _, status, logodds, hit_miss = state
+    _, keys, _, status, logodds, hit_miss, touch, traversal = state
     in_use = int(status[IN_USE])
     empty = torch.zeros(len(keys), dtype=torch.bool)
     counts = torch.zeros(1, 8, dtype=torch.int64)
@@ -334,8 +350,9 @@ def occupancy_decay_(state, factor, step, forget, *, mask=None) -> tuple[Tensor,
                 if old == UNOBSERVED:
                     continue
                 logodds[slot, i] = UNOBSERVED if size <= forget else math.copysign(size, old)
-                if size <= forget and len(hit_miss):
-                    hit_miss[slot, i] = 0
+                for layer, fill in ((hit_miss, 0), (touch, -1), (traversal, 0)):
+                    if size <= forget and len(layer):
+                        layer[slot, i] = fill
             counts[0, 0] += int((logodds[slot] != before).any())
             counts[0, 1] += 1
         empty[slot] = bool((logodds[slot] == UNOBSERVED).all())
@@ -343,12 +360,12 @@ def occupancy_decay_(state, factor, step, forget, *, mask=None) -> tuple[Tensor,
 
 
 def occupancy_remove_(state, mask) -> Tensor:
-    table, _, _, status, _, _ = state
+    table, status = state[0], state[3]
     in_use = int(status[IN_USE])
     stays = [slot for slot in range(in_use) if not mask[slot]]
     movers = [slot for slot in stays if slot >= len(stays)]
     holes = [slot for slot in range(len(stays)) if mask[slot]]
-    for layer, fill in zip((1, 2, 4, 5), (-1, 0, UNOBSERVED, 0), strict=True):
+    for layer, fill in zip((1, 2, 4, 5, 6, 7), (-1, 0, UNOBSERVED, 0, -1, 0), strict=True):
         if len(state[layer]):
             state[layer][holes] = state[layer][movers]
             state[layer][len(stays) : in_use] = fill
@@ -362,7 +379,7 @@ def occupancy_remove_(state, mask) -> Tensor:
 
 
 def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=None) -> Tensor:
-    _, region_key, stamps, status, logodds, hit_miss = state
+    _, region_key, stamps, status, logodds, hit_miss, touch, traversal = state
     valid = len(keys) if num_valid is None else min(max(int(num_valid), 0), len(keys))
     clamp_min, clamp_max = units_of(sensor[2]), units_of(sensor[3])
     rows, highest = [], -1
@@ -401,5 +418,9 @@ def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=Non
         if len(hit_miss):
             both = layers[2][row].long() + (0 if copies else hit_miss[slot].long())
             hit_miss[slot] = both.clamp(-(2**31), 2**31 - 1).int()
+        if len(touch):
+            touch[slot] = layers[3][row] if copies else layers[3][row].maximum(touch[slot])
+        if len(traversal):
+            traversal[slot] = layers[4][row] + (0 if copies else traversal[slot])
     status[HIGHEST] = max(int(status[HIGHEST]), bound)
     return counts

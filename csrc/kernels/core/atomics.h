@@ -66,6 +66,19 @@ TORCHVOX_HD T atomic_min(T* address, T value) {
 #endif
 }
 
+// Raises *address to `value`.
+TORCHVOX_HD void atomic_max(int32_t* address, int32_t value) {
+#ifdef __CUDA_ARCH__
+  atomicMax(address, value);
+#else
+  int32_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (old < value &&
+         !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED)) {
+  }
+#endif
+}
+
 // Writes `desired` where *expected stands; else tells in *expected what does.
 template <class T>
 TORCHVOX_HD bool atomic_replace(T* address, T* expected, T desired) {

@@ -122,6 +122,17 @@ TORCHVOX_HD void insert_region(const Insertion& work, int64_t row, Lanes lanes) 
     const int64_t other = given.hit_miss[row * 2 * kRegionVoxels + i];
     count = static_cast<int32_t>(clamp_index(other + (copies ? 0 : count), INT32_MIN, INT32_MAX));
   }
+  for (int64_t i = lanes.lane; i < kRegionVoxels; i += lanes.count) {
+    const int64_t to = slot * kRegionVoxels + i, from = row * kRegionVoxels + i;
+    if (state.touch && (copies || given.touch[from] > state.touch[to])) {
+      state.touch[to] = given.touch[from];
+    }
+    if (state.traversal) {  // as unsigned numbers, which wrap around
+      const uint64_t before = copies ? 0 : static_cast<uint64_t>(state.traversal[to]);
+      state.traversal[to] =
+          static_cast<int64_t>(before + static_cast<uint64_t>(given.traversal[from]));
+    }
+  }
 }
 
 }  // namespace torchvox

@@ -33,12 +33,8 @@ TORCHVOX_HD void cast_ray(const OccupancyRaycastArgs& args, int64_t i) {
   int32_t voxel[3] = {-1, -1, -1}, unknown = 0;
   const bool walked = args.rays.ray(i, &ray) == kRayWalked;
   if (walked) {
-    double squares = 0;
-    for (int axis = 0; axis < 3; ++axis) {
-      const auto d = static_cast<double>(ray.line.length(axis)) / static_cast<double>(kUnits);
-      squares = squares + d * d;
-    }
-    const double length = root(squares) * args.rays.voxel_size;
+    const double voxels = ray.line.units() / static_cast<double>(kUnits);  // exact
+    const double length = voxels * args.rays.voxel_size;
     RayWalk<kUnitShift> walk(ray.line, ray.line.whole());
     RayPlace place = ray.line.start();
     int crossed =

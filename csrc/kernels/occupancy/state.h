@@ -14,7 +14,17 @@ namespace torchvox {
 inline constexpr uint32_t kNoSlot = 0x7fffffff;
 
 // The tensors of a state, in the order of the list.
-enum StatePart { kTable, kRegionKey, kRegionStamp, kStatus, kLogOdds, kHitMiss, kStateParts };
+enum StatePart {
+  kTable,
+  kRegionKey,
+  kRegionStamp,
+  kStatus,
+  kLogOdds,
+  kHitMiss,  // from here on layers that may be off
+  kTouch,
+  kTraversal,
+  kStateParts
+};
 
 enum StateStatus { kStateLayout, kSlotsInUse, kSampleRowsInUse, kStateRefused, kHighestClamp };
 inline constexpr int kStatusWords = 8;
@@ -60,6 +70,8 @@ struct OccupancyState {
   int64_t* status = nullptr;  // [kStatusWords]
   int16_t* logodds = nullptr;  // [capacity, kRegionVoxels]
   int32_t* hit_miss = nullptr;  // [capacity, kRegionVoxels, 2], or null
+  int32_t* touch = nullptr;  // [capacity, kRegionVoxels] ms of the last hit, -1 without, or null
+  int64_t* traversal = nullptr;  // [capacity, kRegionVoxels] units of rays in the voxel, or null
   int64_t capacity = 0;
 
   TORCHVOX_HD int64_t slots_in_use() const { return clamp_index(status[kSlotsInUse], 0, capacity); }
@@ -68,13 +80,17 @@ struct OccupancyState {
     const StateLayer layers[] = {{region_key, 8, 0xffff},
                                  {region_stamp, 4, 0},
                                  {logodds, 2 * kRegionVoxels, 0x8000},
-                                 {hit_miss, 8 * kRegionVoxels, 0}};
+                                 {hit_miss, 8 * kRegionVoxels, 0},
+                                 {touch, 4 * kRegionVoxels, 0xffff},
+                                 {traversal, 8 * kRegionVoxels, 0}};
     for (const StateLayer& layer : layers) layer.vacate(from, to, lanes);
   }
   // A voxel that nothing is known of any more, in all layers.
   TORCHVOX_HD void forget(int64_t voxel) const {
     logodds[voxel] = kUnobserved;
     if (hit_miss) hit_miss[2 * voxel] = hit_miss[2 * voxel + 1] = 0;
+    if (touch) touch[voxel] = -1;
+    if (traversal) traversal[voxel] = 0;
   }
 
   // The slot of a region, -1 without one.

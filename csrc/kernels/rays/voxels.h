@@ -51,13 +51,7 @@ TORCHVOX_HD void write_visits(const RayVoxelsArgs& args, int64_t i) {
   RayWalk<kUnitShift> walk(ray.line, part);
   RayPlace place = part.first;
   const int64_t all = ray.line.end().steps();
-  // When the walk entered its first voxel: at the crossing before it, the latest of three.
-  double enter = 0;
-  for (int axis = 0; axis < 3 && place.steps() > 0; ++axis) {
-    if (place.done[axis] == 0) continue;
-    const double t = ray.line.fraction(axis, place.done[axis] - 1);
-    enter = t > enter ? t : enter;
-  }
+  double enter = ray.line.entered(place);
   for (int64_t visit = 0; visit < visits; ++visit) {
     const int32_t voxel[3] = {walk.cell[0], walk.cell[1], walk.cell[2]};
     double leave = 1;

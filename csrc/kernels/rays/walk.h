@@ -68,6 +68,31 @@ struct RayLine {
     return static_cast<double>(to_face(axis) + kUnits * k) / static_cast<double>(length(axis));
   }
 
+  // Crossings of an axis that a walk has done in a cell.
+  TORCHVOX_HD int32_t done(int axis, int32_t at, int shift = kUnitShift) const {
+    const int32_t steps = at - cell(axis, shift);
+    return steps < 0 ? -steps : steps;
+  }
+  // The fraction at which the walk entered the voxel at a place: at the latest of three crossings.
+  TORCHVOX_HD double entered(const RayPlace& place) const {
+    double enter = 0;
+    for (int axis = 0; axis < 3; ++axis) {
+      if (place.done[axis] == 0) continue;
+      const double t = fraction(axis, place.done[axis] - 1);
+      enter = t > enter ? t : enter;
+    }
+    return enter;
+  }
+  // The length of the line, in units.
+  TORCHVOX_HD double units() const {
+    double squares = 0;
+    for (int axis = 0; axis < 3; ++axis) {
+      const auto d = static_cast<double>(length(axis));
+      squares = squares + d * d;
+    }
+    return root(squares);
+  }
+
   TORCHVOX_HD RayPlace start() const { return {{0, 0, 0}}; }
   TORCHVOX_HD RayPlace end() const { return {{crossings(0), crossings(1), crossings(2)}}; }
 
@@ -215,7 +240,7 @@ struct RayWalk {
   }
   // Units from the begin of the line to the next face.
   TORCHVOX_HD int64_t to_next(int axis) const {
-    return line_->to_face(axis, kShift) + kCell * magnitude(cell[axis] - line_->cell(axis, kShift));
+    return line_->to_face(axis, kShift) + kCell * line_->done(axis, cell[axis], kShift);
   }
   // Of the axes that are not at the cell of the end of the line.
   TORCHVOX_HD int exact_axis() const {

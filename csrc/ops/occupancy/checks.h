@@ -27,6 +27,8 @@ inline constexpr StateTensor kStateTensors[kStateParts] = {
     {"status", at::kLong, "int64", 1, "[8]"},
     {"logodds", at::kShort, "int16", 2, "a row a region, [.., 512]"},
     {"hit_miss", at::kInt, "int32", 3, "a row a region or none, [.., 512, 2]"},
+    {"touch", at::kInt, "int32", 2, "a row a region or none, [.., 512]"},
+    {"traversal", at::kLong, "int64", 2, "a row a region or none, [.., 512]"},
 };
 
 // Part `k` of `list` beside the state, with so many rows.
@@ -64,20 +66,20 @@ inline void check_apart(const char* op, const char* name, const at::Tensor& tens
 // On meta tensors pointers are null, and sizes those that are known.
 inline OccupancyState parse_state(const char* op, at::TensorList state) {
   check_value(state.size() == kStateParts, op,
-              "state must be (table, region_key, region_stamp, status, logodds, hit_miss)",
+              "state must be (table, region_key, region_stamp, status, logodds, hit_miss, touch, "
+              "traversal)",
               state.size(), " tensors");
   const auto rows = [&](int k) {
     return state[k].defined() && state[k].dim() > 0 ? state[k].sym_size(0) : c10::SymInt(0);
   };
   const c10::SymInt capacity = rows(kRegionKey), entries = rows(kTable);
-  const bool counts_hits = rows(kHitMiss) != 0;
+  const auto is_on = [&](int k) { return k < kHitMiss || rows(k) != 0; };
   for (int k = 0; k < kStateParts; ++k) {
-    const bool off = k == kHitMiss && !counts_hits;
     check_part(op, k, state[k], "the state", state[0],
                k == kTable        ? entries
                    : k == kStatus ? kStatusWords
-                   : off          ? 0
-                                  : capacity);
+                   : is_on(k)     ? capacity
+                                  : c10::SymInt(0));
     const char* const name = kStateTensors[k].name;
     check_value(state[k].is_contiguous(), op, {name, " of the state must be contiguous"},
                 "strides ", state[k].sym_strides());
@@ -97,7 +99,9 @@ inline OccupancyState parse_state(const char* op, at::TensorList state) {
   view.region_stamp = state[kRegionStamp].mutable_data_ptr<int32_t>();
   view.status = state[kStatus].mutable_data_ptr<int64_t>();
   view.logodds = state[kLogOdds].mutable_data_ptr<int16_t>();
-  view.hit_miss = counts_hits ? state[kHitMiss].mutable_data_ptr<int32_t>() : nullptr;
+  if (is_on(kHitMiss)) view.hit_miss = state[kHitMiss].mutable_data_ptr<int32_t>();
+  if (is_on(kTouch)) view.touch = state[kTouch].mutable_data_ptr<int32_t>();
+  if (is_on(kTraversal)) view.traversal = state[kTraversal].mutable_data_ptr<int64_t>();
   return view;
 }
 

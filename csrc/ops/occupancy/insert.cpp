@@ -18,18 +18,19 @@ Merge parse_merge(const char* op, std::string_view merge) {
   return merge == "add" ? Merge::kAdd : merge == "keep" ? Merge::kKeep : Merge::kReplace;
 }
 
+constexpr std::array kLayers = {kRegionStamp, kLogOdds, kHitMiss, kTouch, kTraversal};
+
 void check_layers(const char* op, at::TensorList state, const Tensor& keys, at::TensorList layers) {
-  check_value(layers.empty() || layers.size() == 3, op,
-              "layers must be none or (region_stamp, logodds, hit_miss)", layers.size(),
-              " tensors");
-  if (layers.empty()) return;
+  check_value(layers.empty() || layers.size() == kLayers.size(), op,
+              "layers must be none or (region_stamp, logodds, hit_miss, touch, traversal)",
+              layers.size(), " tensors");
   const c10::SymInt rows = keys.sym_size(0);
-  check_part(op, kRegionStamp, layers[0], "layers", state[0], rows);
-  check_part(op, kLogOdds, layers[1], "layers", state[0], rows);
-  // Of a state without room nobody knows whether it counts.
-  const bool off = state[kHitMiss].sym_size(0) == 0 &&
-      (state[kRegionKey].sym_size(0) != 0 || layers[2].sym_numel() == 0);
-  check_part(op, kHitMiss, layers[2], "layers", state[0], off ? c10::SymInt(0) : rows);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    // Of a state without room nobody knows which layers are off.
+    const bool off = kLayers[i] >= kHitMiss && state[kLayers[i]].sym_size(0) == 0 &&
+        (state[kRegionKey].sym_size(0) != 0 || layers[i].sym_numel() == 0);
+    check_part(op, kLayers[i], layers[i], "layers", state[0], off ? c10::SymInt(0) : rows);
+  }
 }
 
 // The pointer of a tensor that is only read, in a struct whose other users write.
@@ -74,6 +75,8 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
     args.given.region_stamp = read_only<int32_t>(layers[0]);
     args.given.logodds = read_only<int16_t>(layers[1]);
     args.given.hit_miss = read_only<int32_t>(layers[2]);
+    args.given.touch = read_only<int32_t>(layers[3]);
+    args.given.traversal = read_only<int64_t>(layers[4]);
   }
   args.num_valid = index_array(num_valid);
   args.counts = counts.mutable_data_ptr<int64_t>();

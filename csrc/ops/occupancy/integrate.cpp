@@ -31,16 +31,14 @@ uint32_t parse_flags(const char* op, const std::optional<c10::List<std::string>>
   return flags;
 }
 
-Tensor occupancy_integrate_(at::TensorList state, const Tensor& points, const Tensor& origins,
-                            double voxel_size, c10::ArrayRef<double> map_origin,
-                            c10::ArrayRef<double> sensor, c10::SymInt max_touched,
-                            const OptionalTensor& origin_index, const OptionalTensor& num_valid,
-                            const OptionalTensor& ray_flags,
-                            std::optional<c10::ArrayRef<double>> point_cloud_range,
-                            double min_range, double max_range, std::string_view long_rays,
-                            std::string_view rule,
-                            const std::optional<c10::List<std::string>>& flags, double threshold,
-                            std::string_view missing, const OptionalTensor& stamp_in) {
+Tensor occupancy_integrate_(
+    at::TensorList state, const Tensor& points, const Tensor& origins, double voxel_size,
+    c10::ArrayRef<double> map_origin, c10::ArrayRef<double> sensor, c10::SymInt max_touched,
+    const OptionalTensor& origin_index, const OptionalTensor& num_valid,
+    const OptionalTensor& ray_flags, std::optional<c10::ArrayRef<double>> point_cloud_range,
+    double min_range, double max_range, std::string_view long_rays, std::string_view rule,
+    const std::optional<c10::List<std::string>>& flags, double threshold, std::string_view missing,
+    const OptionalTensor& stamp_in, const OptionalTensor& timestamps_in, double time_base) {
   const char* op = "occupancy_integrate_";
   OccupancyIntegrateArgs args;
   args.state = parse_state(op, state);
@@ -64,6 +62,16 @@ Tensor occupancy_integrate_(at::TensorList state, const Tensor& points, const Te
     check_device(op, "stamp", *stamp_in, points);
     check_size(stamp_in->sym_numel().sym_eq(1), op, "stamp must be [1]", stamp_in->sym_sizes());
   }
+  if (timestamps_in) {
+    check_type(timestamps_in->scalar_type() == at::kDouble, op, "timestamps must be float64",
+               timestamps_in->scalar_type());
+    check_device(op, "timestamps", *timestamps_in, points);
+    check_value(timestamps_in->dim() == 1, op, "timestamps must be [N] as points are",
+                timestamps_in->sym_sizes());
+    check_size(timestamps_in->sym_size(0).sym_eq(points.sym_size(0)), op,
+               "timestamps must be [N] as points are", timestamps_in->sym_sizes());
+  }
+  check_value(std::isfinite(time_base), op, "time_base must be finite", time_base);
   const Tensor counts = empty_beside({1, int64_t{kIntegrateCounts}}, at::kLong, points);
   if (!points.is_meta()) {
     const RayTensors tensors(points, origins, origin_index, {}, num_valid, ray_flags);
@@ -71,6 +79,9 @@ Tensor occupancy_integrate_(at::TensorList state, const Tensor& points, const Te
     args.limited = max_touched.expect_int() >= 0;
     args.max_touched = args.limited ? max_touched.expect_int() : args.state.capacity;
     args.stamp = stamp_in ? stamp_in->const_data_ptr<int32_t>() : nullptr;
+    const OptionalTensor timestamps = contiguous(timestamps_in);
+    if (timestamps) args.timestamps = timestamps->const_data_ptr<double>();
+    args.time_base = time_base;
     args.threads = cpu_threads();
     args.counts = counts.mutable_data_ptr<int64_t>();
     run(op, points, args);

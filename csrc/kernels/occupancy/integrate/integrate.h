@@ -63,6 +63,8 @@ struct OccupancyIntegrateArgs {
   uint32_t flags = 0;  // of IntegrateFlag
   double threshold = 0;
   const int32_t* stamp = nullptr;  // [1]
+  const double* timestamps = nullptr;  // [rows] seconds, of hits
+  double time_base = 0;
   int threads = 1;  // of the CPU
   int64_t* counts = nullptr;  // [kIntegrateCounts]
 

@@ -44,10 +44,11 @@ TORCHVOX_HD void add_miss(Count* count, [[maybe_unused]] Count enough,
 constexpr int kCrowdedVisits = 48;  // from the origin on
 constexpr int kVisitsPerLookAtCount = 16;  // while counts take misses
 
-// Whether flags change what a ray does at its visits; without them the checks are compiled out.
+// Whether a ray does more at its visits than to count misses; what is not asked for is compiled
+// out.
 enum class Visits { kPlain, kFlagged };
 inline bool visits_are_plain(const OccupancyIntegrateArgs& args) {
-  return !args.has(kStopAtOccupied) && !args.has(kExcludeRay);
+  return !args.has(kStopAtOccupied) && !args.has(kExcludeRay) && !args.state.traversal;
 }
 
 // A ray on its way: visits before the last one by one, so that lanes of a warp take rays of
@@ -72,7 +73,11 @@ struct RayVotes {
     if (n > 1 && part.visits > 0) part = ray.line.piece(part, j, n);
     if (part.visits == 0) return;
     walk_ = RayWalk<kUnitShift>(ray.line, part);
-    ray_ = &ray;
+    ray_ = &work.rays[i];
+    if (traverses()) {
+      units_ = ray.line.units();
+      enter_ = ray.line.entered(part.first);
+    }
     ends_ = part.last.steps() == ray.line.end().steps();
     const bool at_origin = part.first.steps() == 0;
     crowded_until_ = at_origin ? walk_.left - kCrowdedVisits : walk_.left;
@@ -93,11 +98,11 @@ struct RayVotes {
     const bool adds = kVisits == Visits::kPlain || adds_;
     const bool looks = adds && (!open_ || left % kVisitsPerLookAtCount == 0);
     const Count old = looks ? load_any(count) : Count{0};
-    if (stops_at(voxel)) {
+    const bool stops = stops_at(voxel);
+    leave_voxel(voxel, adds, walk_.step());
+    if (stops) {
       walk_.left = 0;
       ray_ = nullptr;
-    } else {
-      walk_.step();
     }
     const bool crowded = left > crowded_until_;
     const bool takes = old < enough;  // so too without a look
@@ -109,22 +114,51 @@ struct RayVotes {
   // The last visit of a ray that does not walk any more; nothing without one.
   TORCHVOX_HD void end() {
     if (!ray_) return;
-    const bool hits = ray_->has_end();
+    const Ray& ray = ray_->ray;
     const int32_t voxel = enter_voxel();
     Count* const count = counts_ + voxel;
-    bool adds = kVisits == Visits::kPlain || adds_;
+    bool adds = kVisits == Visits::kPlain || adds_, hits = false;
     if (ends_) {
-      const bool votes = !args.has(kExcludeSample) && (hits || !(ray_->flags & kRayHitOnly));
-      adds = votes && args.has(kEndAsFree);
-      if (votes && hits && !adds && row_ < args.rows()) {
+      const bool end = ray.has_end(), free = args.has(kEndAsFree);
+      const bool votes = !args.has(kExcludeSample) && (end || !(ray.flags & kRayHitOnly));
+      adds = votes && free;
+      hits = votes && end && !free;
+      if (hits && row_ < args.rows()) {
         work.hits.add(row_ * kRegionVoxels + voxel, Enough(args).counted_hits);
+        if (args.state.touch && args.timestamps) touch(voxel);
       }
     }
     if (adds && load_any(count) < enough) add_miss<kShared>(count, enough);
+    leave_voxel(voxel, adds || hits, ends_ || !traverses() ? -1 : walk_.step());
     ray_ = nullptr;
   }
 
  private:
+  TORCHVOX_HD bool traverses() const {
+    return kVisits == Visits::kFlagged && args.state.traversal != nullptr;
+  }
+  // By a crossing of `axis`, or where that is -1 at the end of the ray.
+  TORCHVOX_HD void leave_voxel(int32_t voxel, bool votes, int axis) {
+    if (!traverses()) return;
+    const RayLine& line = ray_->ray.line;
+    const double leave = axis < 0 ? 1. : line.fraction(axis, line.done(axis, walk_.cell[axis]) - 1);
+    const int64_t at = slot_ * kRegionVoxels + voxel;
+    if (votes && slot_ >= 0 && !is_excluded(args, args.state.logodds[at])) {
+      const auto units = static_cast<uint64_t>((leave - enter_) * units_);
+      atomic_add(reinterpret_cast<uint64_t*>(&args.state.traversal[at]), units);
+    }
+    enter_ = leave;
+  }
+  // The time of the ray's hit of a voxel.
+  TORCHVOX_HD void touch(int32_t voxel) const {
+    const int64_t at = work.voxel_of(row_, voxel);
+    if (is_excluded(args, args.state.logodds[at])) return;
+    const double ms = (args.timestamps[ray_ - work.rays] - args.time_base) * 1000;
+    atomic_max(&args.state.touch[at],
+               !(ms > 0)                     ? 0
+                   : ms >= double{INT32_MAX} ? INT32_MAX
+                                             : static_cast<int32_t>(ms));
+  }
   TORCHVOX_HD bool passes() const { return kVisits == Visits::kPlain || !args.has(kExcludeRay); }
   TORCHVOX_HD bool stops_at(int32_t voxel) const {
     return kVisits == Visits::kFlagged && args.has(kStopAtOccupied) && slot_ >= 0 &&
@@ -143,7 +177,8 @@ struct RayVotes {
     return voxel_in_region(walk_.cell);
   }
 
-  const Ray* ray_ = nullptr;
+  const IntegrateWork::ReadRay* ray_ = nullptr;
+  double units_ = 0, enter_ = 0;  // its length, and the fraction of it where it entered the voxel
   RayWalk<kUnitShift> walk_;
   uint32_t place_ = 0;  // of the region of counts_
   int64_t row_ = 0;
