@@ -24,7 +24,7 @@ def state():
     layers = [
         torch.zeros(REGIONS, dtype=torch.int32, device="cuda"),
         torch.full((REGIONS, 512), -100, dtype=torch.int16, device="cuda"),
-        torch.zeros(0, 512, 2, dtype=torch.int32, device="cuda"),
+        *state[5:],
     ]
     layers[1][-1, -1] = 700
     counts = torchvox.occupancy_insert_(state, keys, layers, sensor=SENSOR)
