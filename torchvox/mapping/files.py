@@ -45,22 +45,18 @@ def read(path: str | Path) -> MapContents:
 
 
 def is_map(path: str | Path) -> bool:
-    """Whether a file is a map by its content: an OctoMap tree, or an .npz that tells about one.
-
-    Raises CloudFileError for a file that cannot be opened.
-    """
-    path = Path(path)
-    if _is_tree(path):
-        return True
+    """Whether a file is a map by its content: an OctoMap tree, or an .npz that tells about one."""
     try:
+        if _is_tree(path):
+            return True
         with zipfile.ZipFile(path) as archive:
             return {"about.npy", "keys.npy"} <= set(archive.namelist())
-    except Exception:  # no .npz, or a damaged one: its reader says what is wrong
+    except Exception:  # no .npz, or one that cannot be read: its reader says what is wrong
         return False
 
 
-def _is_tree(path: Path) -> bool:
-    with explained(path, "map file"), path.open("rb") as file:
+def _is_tree(path: str | Path) -> bool:
+    with explained(Path(path), "map file"), Path(path).open("rb") as file:
         return file.read(9) == b"# Octomap"
 
 

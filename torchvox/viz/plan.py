@@ -53,7 +53,9 @@ def write_gray_png(path: str | Path, pixels: np.ndarray) -> None:
     rows = np.pad(pixels, ((0, 0), (1, 0)))  # a row begins with its filter: 0, none
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
     body = chunk(b"IDAT", zlib.compress(rows.tobytes())) + chunk(b"IEND", b"")
@@ -72,6 +74,6 @@ def write_ros_yaml(
     quoted = image.replace("'", "''")
     write_text(
         path,
-        f"image: '{quoted}'\nmode: trinary\nresolution: {resolution!r}\norigin: [{x!r}, {y!r}, 0.0]\n"
-        "negate: 0\noccupied_thresh: 0.65\nfree_thresh: 0.196\n",
+        f"image: '{quoted}'\nmode: trinary\nresolution: {resolution!r}\n"
+        f"origin: [{x!r}, {y!r}, 0.0]\nnegate: 0\noccupied_thresh: 0.65\nfree_thresh: 0.196\n",
     )
