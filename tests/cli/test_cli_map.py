@@ -247,8 +247,9 @@ def gray(path):
 
 
 def test_a_planted_voxel_is_where_the_yaml_says(torchvox_cli, tmp_path):
-    """From a sensor at (4.1, 4.1): a hit in the northeast, another far to the south, at z 2.1."""
-    ends = torch.tensor([[6.1, 7.1, 0.1], [4.1, -1.9, 2.1]], dtype=torch.float64)
+    """From a sensor at (4.1, 4.1): hits in the northeast, far to the south at z 2.1, below."""
+    ends = [[6.1, 7.1, 0.1], [4.1, -1.9, 2.1], [4.1, 4.1, -1.9]]
+    ends = torch.tensor(ends, dtype=torch.float64)
     made = OccupancyMap(0.2, origin=(0.0, 1.0, 0.0))
     made.integrate(ends, torch.tensor([[4.1, 4.1, 0.1]], dtype=torch.float64))
     made.save("a.npz")
@@ -265,8 +266,8 @@ def test_a_planted_voxel_is_where_the_yaml_says(torchvox_cli, tmp_path):
         column, up = ((v - o) / 0.2 for v, o in zip((x, y), told["origin"][:2], strict=True))
         return image[len(image) - 1 - int(np.floor(up)), int(np.floor(column))]
 
-    assert [pixel(x, y) for x, y, _ in ends.tolist()] == [0, 0] and (image == 0).sum() == 2
-    assert pixel(4.1, 4.1) == 254 and pixel(4.1, 0.1) == 254  # the sensor, the way south
+    assert [pixel(x, y) for x, y, _ in ends.tolist()] == [0] * 3 and (image == 0).sum() == 3
+    assert pixel(4.1, 3.1) == 254 and pixel(4.1, 0.1) == 254  # the way south
     assert pixel(6.1, 0.1) == 205 and image[0, -3] == 205 and image[0, -1] == image[-1, 0] == 0
     # 205 is unknown to map_server, whatever is between its limits.
     shares = (255 - np.array([254, 205, 0])) / 255

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page that shows a map: what is in it, and what a browser makes of it."""
 
+import io
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,11 @@ def test_a_browser_shows_cuts_and_picks_voxels_offline(opened):
     }
     assert "voxel 5, -2, 9 at 3.75, -0.75, 3.75 m" in tab.inner_text("#picked")
     assert tab.evaluate("window.torchvox.camera.distance") == 9
+    image = pytest.importorskip("matplotlib.image", reason="the extra viz is not installed")
+    shown = 255 * image.imread(io.BytesIO(tab.locator("canvas").screenshot()))[..., :3]
+    edge = 1.4 * (box["height"] / 2) * 0.5 / 9  # of the square, which the pick has marked
+    marked = np.abs(shown - [255, 176, 0]).max(axis=2) < 3
+    assert 0.6 * edge**2 < marked.sum() < 1.1 * edge**2
     assert tab.evaluate("window.torchvox.pick(3, 3)") is None
     tab.mouse.wheel(0, 200)
     tab.wait_for_function("window.torchvox.camera.distance > 9")
