@@ -153,6 +153,18 @@ def test_a_capacity_is_a_limit(torchvox_cli, drive, tmp_path):
     assert torchvox_cli(*POSED, "--capacity", "1MiB", "-o", "a.npz").code == 0
 
 
+def test_coordinates_out_of_reach_are_told_which_origin_serves(torchvox_cli, tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((5, 3)))
+    np.save(tmp_path / "poses.npy", np.eye(4)[None] + [[0, 0, 0, 9e6], *[[0, 0, 0, 0]] * 3])
+    result = torchvox_cli("map", "a.npy", "--poses", "poses.npy", "-o", "a.npz")
+    assert "5 outside of --range or the reach" in result.out and "--origin, such as" in result.err
+    origin = result.err.split()[-1]
+    assert origin == "9000000,0,0"
+    again = torchvox_cli("map", "a.npy", "--poses", "poses.npy", "-o", "a.npz", "--origin", origin)
+    assert "rays      5 of 5" in again.out and again.err == ""
+    assert "origin      9000000 0 0" in torchvox_cli("info", "a.npz").out
+
+
 def test_a_graph_is_scans_with_poses(torchvox_cli, drive, tmp_path):
     data = struct.pack("<I", 3)
     for i, (cloud, pose) in enumerate(zip(drive.clouds, drive.poses, strict=True)):

@@ -36,7 +36,7 @@ def _map_facts(path: Path, held: MapContents) -> list[tuple[str, str]]:
     facts = [
         ("format", f"occupancy map, {path.suffix[1:].upper()}, {path.stat().st_size:,} bytes"),
         ("voxel size", f"{held.voxel_size:g} m"),
-        ("origin", " ".join(f"{v:g}" for v in held.origin)),
+        ("origin", " ".join(f"{v:.12g}" for v in held.origin)),
         ("extent", _extent(*_box(held, regions, cells)) if len(cells) else "nothing observed"),
         ("regions", f"{len(held.keys):,} of 8 x 8 x 8 voxels"),
         ("voxels", f"{occupied:,} occupied, {len(cells) - occupied:,} free"),

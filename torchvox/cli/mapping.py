@@ -28,7 +28,7 @@ from torchvox.cli.map_inputs import (
 )
 from torchvox.cli.map_outputs import MAPS, SUFFIXES, output_files, write_outputs
 from torchvox.cli.options import numbers
-from torchvox.cli.work import attempt_each, choose_device, console, milliseconds
+from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note
 from torchvox.io import find_clouds, open_points
 from torchvox.mapping import PRESETS, OccupancyMap
 from torchvox.mapping.files import is_map
@@ -183,6 +183,9 @@ def map_(
     if failed == len(files):
         raise typer.Exit(1)
     spent = time.perf_counter() - start
+    if tally.counts[0] == 0 < tally.counts[4] and bounds is None:
+        near = ",".join(f"{v:.0f}" for v in tally.path[0][0])
+        note(f"no ray is within reach of the map: give --origin, such as {near}")
     title = files[0].name if len(files) == 1 else f"{len(files)} files"
     track = np.concatenate(tally.path) if tally.path else None
     write_outputs(made, targets, title, (select or Select.occupied).value, height, track)
