@@ -152,7 +152,7 @@ def test_a_cloud_without_points_is_handled(torchvox_cli, tmp_path, command):
     assert result.code == 0, result.err
 
 
-def test_demo_generates_a_scan_and_draws_six_pictures(torchvox_cli, tmp_path):
+def test_demo_generates_a_scan_and_a_drive_and_draws_seven_pictures(torchvox_cli, tmp_path):
     for module in ("matplotlib", "yaml"):
         pytest.importorskip(module, reason="the extras cli and viz are not installed")
     result = torchvox_cli("demo", "-n", "64", "--device", "cpu")
@@ -160,7 +160,8 @@ def test_demo_generates_a_scan_and_draws_six_pictures(torchvox_cli, tmp_path):
     for words in ("voxels", "dropped", "out of range", "furthest point samples", "cells", "cpu"):
         assert words in result.out
     names = {"bev_height", "bev_intensity", "voxel_density", "samples", "overview", "downsample"}
-    assert {p.stem for p in (tmp_path / "demo_out").iterdir()} == names
+    assert {p.stem for p in (tmp_path / "demo_out").iterdir()} == {*names, "map"}
+    assert "8 scans of a generated drive" in result.out and "voxels of 0.2 m observed" in result.out
     for path in (tmp_path / "demo_out").iterdir():
         assert min(read_png_size(path)) > 700
 

@@ -4,7 +4,6 @@
 import base64
 import io
 import re
-import shutil
 import zlib
 
 import numpy as np
@@ -14,9 +13,6 @@ pytest.importorskip("k3d", reason="the extra view is not installed")
 
 from torchvox._errors import WrongUseError
 from torchvox.viz import Pane, Scale, viewer, viewer_page
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-SOFTWARE = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
 
 
 def cube(center=(0, 0, 0), color=(255, 0, 0), count=20_000):
@@ -71,38 +67,6 @@ def test_a_page_that_is_too_large_names_what_fits(monkeypatch):
     fitting = int(re.search(r"--max-points (\d+) fits", str(raised.value))[1])
     assert fitting > 10_000
     viewer_page([Pane("a", xyz[:fitting], colors[:fitting])], "")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with playwright.sync_playwright() as play:
-        found = play.chromium.launch(executable_path=CHROMIUM, args=SOFTWARE)
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def opened(browser, tmp_path):
-    """A page of these panes, the requests that it made, and what its console said."""
-    context = browser.new_context(viewport={"width": 800, "height": 500}, offline=True)
-
-    def open_(page, script=""):
-        (tmp_path / "a.html").write_bytes(page)
-        tab = context.new_page()
-        requests, spoken = [], []
-        tab.on("request", lambda request: requests.append(request.url))
-        tab.on("console", lambda said: spoken.append((said.type, said.text)))
-        tab.on("pageerror", lambda error: spoken.append(("error", str(error))))
-        tab.add_init_script(script)
-        tab.goto(f"file://{tmp_path / 'a.html'}")
-        tab.wait_for_function("document.title != 'loading'", timeout=60_000)
-        return tab, requests, [text for kind, text in spoken if kind in ("error", "warning")]
-
-    yield open_
-    context.close()
 
 
 def pixels(tab, pane=0):

@@ -26,6 +26,7 @@ from torchvox.cli import (
     exporting,
     importing,
     info,
+    mapping,
     predict,
     sample,
     train,
@@ -94,6 +95,7 @@ app = typer.Typer(
 _command: Callable[..., None]
 for _command in (demo.demo, info.info, convert.convert, view.view, downsample.downsample):
     app.command()(_command)
+app.command("map")(mapping.map_)
 for _command in (voxelize.voxelize, sample.sample, bev.bev, train.train):
     app.command()(_command)
 app.command("eval")(evaluate.evaluate)

@@ -20,10 +20,14 @@ from torchvox._errors import TorchvoxError
 from torchvox._extras import require
 from torchvox.cli import options, work
 from torchvox.cli.voxelize import cloud_title
+from torchvox.data.drive import generate_drive
 from torchvox.data.scene import generate_scan
 from torchvox.io import Grid, PointCloud, read_cloud
 
 DEMO_GRID = "sweep_02"  # of the generated scan; the grid of a file is derived from its points
+DRIVE: dict[str, Any] = {"scans": 8, "azimuths": 900, "step": 1.9}  # past the junction
+DRIVE_RANGE = (-40.0, -40.0, -1.0, 60.0, 40.0, 6.0)
+DRIVE_VOXEL = 0.2
 
 
 @dataclass
@@ -73,8 +77,12 @@ def demo(
     results = run_ops(cloud, chosen, samples, where)
     start = time.perf_counter()
     pictures = _draw(cloud, chosen, results, output)
+    mapped: list[str] = []
+    if scan is None:
+        mapped, results.times["map"] = _map_drive(seed, where, output / "map.png")
+        pictures.append(output / "map.png")
     results.times |= {"read": 1e3 * seconds, "draw": 1e3 * (time.perf_counter() - start)}
-    _report(cloud, chosen, results, name, pictures, seed if scan is None else None)
+    _report(cloud, chosen, results, name, pictures, seed if scan is None else None, mapped)
 
 
 def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -> Results:
@@ -163,6 +171,30 @@ def _draw(cloud: PointCloud, grid: Grid, results: Results, folder: Path) -> list
     return paths
 
 
+def _map_drive(seed: int, device: torch.device, target: Path) -> tuple[list[str], float]:
+    """Maps a short generated drive and draws it: what it did, and the ms of mapping."""
+    from torchvox import viz
+
+    drive = generate_drive(seed, **DRIVE)
+    made = torchvox.OccupancyMap(DRIVE_VOXEL, preset="ohm", device=device)
+    start, rays = time.perf_counter(), 0
+    for scan in drive:
+        rays += int(made.integrate(scan.points[:, :3].to(device), pose=scan.pose.to(device))[0, 0])
+    seconds = time.perf_counter() - start
+    z0 = DRIVE_RANGE[2]
+    label = made.crop([DRIVE_VOXEL] * 3, DRIVE_RANGE).label[0].cpu().numpy()  # [nz, ny, nx]
+    top = len(label) - 1 - np.argmax(label[::-1] == 1, axis=0)
+    occupied = (label == 1).any(axis=0)
+    height = np.where(occupied, z0 + (top + 0.5) * DRIVE_VOXEL, np.nan)
+    free = (label == 0).any(axis=0) & ~occupied
+    path = np.stack([scan.pose[:, 3].numpy() for scan in drive])
+    words = f"{len(drive)} scans of a generated drive, {rays:,} rays"
+    note = f"{words}: occupied by height, free dark, the sensor's path white"
+    viz.save(viz.map_picture(height, free, path, DRIVE_RANGE, note=note), target)
+    voxels = int(made.extract("observed", 0).count)
+    return [words, f"{voxels:,} voxels of {DRIVE_VOXEL:g} m observed"], 1e3 * seconds
+
+
 def _downsample_picture(cloud: PointCloud, grid: Grid, results: Results, viz: Any) -> Any:
     inside = (results.voxels.point_voxel >= 0).cpu().numpy()
     before, after = cloud.points[inside, :3], results.kept.out[:, :3].cpu().numpy()
@@ -183,6 +215,7 @@ def _report(
     device: str,
     pictures: list[Path],
     seed: int | None,
+    mapped: list[str],
 ) -> None:
     counts = results.voxels.counts[0].tolist()
     nx, ny, nz = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
@@ -206,6 +239,7 @@ def _report(
         ),
         ("sample", "sample", f"{len(results.idx):,} furthest point samples", results.covered),
         ("bev", "bev", f"{nx} x {ny} cells, {filled:,} filled"),
+        *([("map", "map", *mapped)] if mapped else []),
         ("pictures", "draw", *map(str, pictures)),
     ]
     table = Table(title="torchvox demo", title_justify="left", title_style="bold", expand=False)

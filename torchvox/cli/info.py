@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchvox._errors import short
+from torchvox.cli import map_info
 from torchvox.cli.options import Layout, cloud_reader
 from torchvox.cli.work import console, for_each
 from torchvox.filter import suggest_voxel_size, voxels_by_level
@@ -35,13 +36,22 @@ def info(
         bool, typer.Option("--voxel-sizes", help="How many voxels each size gives.")
     ] = False,
 ) -> None:
-    """Show format, columns, bounds and statistics of point-cloud files."""
+    """Show format, columns, bounds and statistics of point clouds; what maps hold."""
     files = find_clouds(paths)
-    read = cloud_reader(files, layout, open_points)
+    if not (clouds := [path for path in files if not map_info.is_known(path)]):
+        for_each(files, files, lambda path, _: map_info.described(path, len(files) > 1))
+        return
+    read = cloud_reader(clouds, layout, open_points)
     if len(files) == 1:
         _describe(read(files[0]), header, voxel_sizes)
         return
-    for_each(files, files, lambda path, _: _line(read(path), header, voxel_sizes))
+
+    def line(path: Path, _: Path) -> str:
+        if path not in clouds:
+            return map_info.described(path, True)
+        return _line(read(path), header, voxel_sizes)
+
+    for_each(files, files, line)
 
 
 def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:

@@ -123,10 +123,17 @@ def leave(*_: object) -> None:
 
 
 def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path], str]) -> None:
-    """Do the work for every pair of paths, with a progress bar when there are many.
+    """`attempt_each` for every pair of paths; the exit code is 1 if one failed."""
+    if attempt_each(inputs, lambda i: work(inputs[i], outputs[i])):
+        raise typer.Exit(1)
 
-    A file that fails, for whatever reason, is reported and the others go on; the exit code is then
-    1. What is wrong for all of them must thus be refused before. `work` returns the line to print.
+
+def attempt_each(inputs: list[Path], work: Callable[[int], str | None]) -> int:
+    """Do the work for the number of every input, with a progress bar when there are many.
+
+    A file that fails, for whatever reason, is reported and the others go on; a single one raises.
+    What is wrong for all of them must thus be refused before. `work` returns the line to print, if
+    any. Returns how many failed.
     """
     failed = 0
     out = console()
@@ -141,10 +148,10 @@ def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path
     bar = Progress(*columns, console=screen, transient=True, disable=few)
     with bar:
         task = bar.add_task("", total=len(inputs))
-        for source, target in zip(inputs, outputs, strict=True):
+        for i, source in enumerate(inputs):
             bar.update(task, description=escape(source.name))
             try:
-                line = work(source, target)
+                line = work(i)
             except Exception as error:
                 if len(inputs) == 1:
                     raise
@@ -152,11 +159,12 @@ def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path
                 words = sentence(error)
                 note(f"torchvox: {words if source.name in words else f'{source}: {words}'}")
             else:
-                out.print(line, soft_wrap=True, markup=False)
+                if line is not None:
+                    out.print(line, soft_wrap=True, markup=False)
             bar.advance(task)
     if failed:
         note(f"torchvox: {failed} of {len(inputs)} files failed")
-        raise typer.Exit(1)
+    return failed
 
 
 def write_result(

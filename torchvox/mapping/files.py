@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,9 +44,23 @@ def regions_of(contents: MapContents, device: torch.device) -> MapRegions:
 def read(path: str | Path) -> MapContents:
     """A file of a map, by what it begins with."""
     path = Path(path)
-    with explained(path, "map file"), path.open("rb") as file:
-        begin = file.read(9)
-    return read_octomap(path) if begin == b"# Octomap" else read_map(path)
+    return read_octomap(path) if _is_tree(path) else read_map(path)
+
+
+def is_map(path: str | Path) -> bool:
+    """Whether a file is a map by its content: an OctoMap tree, or an .npz that tells about one."""
+    try:
+        if _is_tree(path):
+            return True
+        with zipfile.ZipFile(path) as archive:
+            return {"about.npy", "keys.npy"} <= set(archive.namelist())
+    except Exception:  # no .npz, or one that cannot be read: its reader says what is wrong
+        return False
+
+
+def _is_tree(path: str | Path) -> bool:
+    with explained(Path(path), "map file"), Path(path).open("rb") as file:
+        return file.read(9) == b"# Octomap"
 
 
 def write(made: OccupancyMap, path: str | Path, preset: str | None, select: str) -> None:

@@ -4,11 +4,13 @@ torchvox[viz], and pages, which need torchvox[view]."""
 
 from torchvox.viz.boxes import boxes_picture
 from torchvox.viz.comparison import comparison_picture
+from torchvox.viz.map_page import map_page
 from torchvox.viz.pictures import (
     bev_picture,
     density_picture,
     height_picture,
     intensity_picture,
+    map_picture,
     overview_picture,
     samples_picture,
 )
@@ -28,6 +30,8 @@ __all__ = [
     "density_picture",
     "height_picture",
     "intensity_picture",
+    "map_page",
+    "map_picture",
     "overview_picture",
     "samples_picture",
     "save",

@@ -116,6 +116,33 @@ def samples_picture(
     return ax.figure
 
 
+def map_picture(
+    height: np.ndarray,
+    free: np.ndarray,
+    path: np.ndarray,
+    point_cloud_range: Range,
+    *,
+    note: str = "",
+    unit: str = "m",
+) -> Figure:
+    """An occupancy map from above: height [H, W] of the highest occupied voxel, NaN without one;
+    free [H, W] bool, columns of free voxels alone; path [S, 2 or 3], of the sensor."""
+    words = "Occupancy map", note, f"z of the highest occupied voxel  [{unit}]"
+    figure = bev_picture(height, point_cloud_range, *words, unit=unit)
+    ax = figure.axes[0]
+    colors = require("matplotlib.colors", "to draw pictures")
+    x0, y0, _, x1, y1, _ = point_cloud_range
+    ax.imshow(
+        np.where(free, 1.0, np.nan),
+        origin="lower",
+        extent=(x0, x1, y0, y1),
+        cmap=colors.ListedColormap([style.GRID]),
+        interpolation="nearest",
+    )
+    ax.plot(path[:, 0], path[:, 1], color=style.INK, linewidth=1.6, solid_capstyle="round")
+    return figure
+
+
 def overview_picture(
     title: str,
     height: dict[str, Any],

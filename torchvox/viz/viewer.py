@@ -91,16 +91,15 @@ def viewer_page(panes: Sequence[Pane], caption: str, scale: Scale | None = None)
             f'<script type="text/plain" id="data{i}">{data}</script></section>'
         )
     points = sum(len(pane.xyz) for pane in panes)
-    template = Path(__file__).with_name("viewer.html").read_text(encoding="utf-8")
     eye = EYE * extent * (1.4 if len(panes) > 1 else 1)
-    text = Template(template).substitute(
+    page = filled(
+        "viewer.html",
         caption=html.escape(caption) + (_legend(scale) if scale else ""),
         sections=sections,
         library=base64.b64encode(zlib.compress(source)).decode(),
         camera=json.dumps([*eye, 0, 0, 0, 0, 0, 1]),
         points=points,
     )
-    page = text.encode()
     if len(page) > LIMIT:
         rest = len(page) - len(sections)
         fitting = int(0.95 * points * (LIMIT - rest) / len(sections))
@@ -109,6 +108,15 @@ def viewer_page(panes: Sequence[Pane], caption: str, scale: Scale | None = None)
             f"{LIMIT / 1e6:,.0f}: --max-points {max(fitting, 0)} fits"
         )
     return page
+
+
+def filled(name: str, **values: object) -> bytes:
+    """A page in UTF-8: a template of this folder with these values and what all pages share."""
+    template, style, common = (
+        Path(__file__).with_name(file).read_text(encoding="utf-8")
+        for file in (name, "page.css", "page.js")
+    )
+    return Template(template).substitute(values, style=style, common=common).encode()
 
 
 def _data(k3d: Any, pane: Pane, scale: Scale | None, center: np.ndarray, extent: float) -> str:

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox map: what scans, graphs, trajectories and maps give, as every kind of file."""
+
+import struct
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from helpers import disk_of
+
+from torchvox.io import open_points
+from torchvox.mapping import OccupancyMap
+
+XYZ = ("--layout", "xyz", "--device", "cpu")
+
+
+class Drive(NamedTuple):
+    clouds: list  # [N, 3] float32 each
+    poses: np.ndarray
+
+    def mapped(self, rows=(0, 1, 2), rays=None, **options):
+        made = OccupancyMap(**{"voxel_size": 0.2, **options})
+        for i in rows:
+            pose = torch.from_numpy(self.poses[i])
+            made.integrate(torch.from_numpy(self.clouds[i]), pose=pose, **(rays or {}))
+        return made
+
+
+@pytest.fixture
+def drive(tmp_path):
+    """Three scans in scans/, one point of which is not finite, and poses.txt."""
+    source = np.random.default_rng(0)
+    (tmp_path / "scans").mkdir()
+    clouds, poses = [], []
+    for i in range(3):
+        away = source.normal(size=(200, 3))
+        cloud = (3 * away / np.linalg.norm(away, axis=1, keepdims=True)).astype(np.float32)
+        cloud[0] = [np.nan, 0, 0] if i == 1 else [0.1, 0, 0]
+        cloud.tofile(tmp_path / "scans" / f"{i}.bin")
+        c, s = np.cos(0.3 * i), np.sin(0.3 * i)
+        poses.append([[c, -s, 0, i], [s, c, 0, 0.5 * i], [0, 0, 1, 0.1]])
+        clouds.append(cloud)
+    rows = np.array(poses, np.float64)
+    np.savetxt(tmp_path / "poses.txt", rows.reshape(3, 12), fmt="%.17g")
+    return Drive(clouds, rows)
+
+
+POSED = ("map", "scans", *XYZ, "--poses", "poses.txt", "--voxel-size", "0.2")
+
+
+def test_scans_with_poses_give_the_map_of_the_class(torchvox_cli, drive):
+    result = torchvox_cli(*POSED, "-o", "a.npz")
+    assert result.code == 0, result.err
+    made = drive.mapped()
+    assert OccupancyMap.load("a.npz").equal(made)
+    assert "rays      599 of 600, in 3 calls" in result.out
+    assert "dropped   1 not finite" in result.out and "cut" not in result.out
+    assert f"{len(made.extract('observed').points):,} voxels of 0.2 m observed" in result.out
+    assert "real time at 10 Hz" in result.out and "device    cpu" in result.out
+    assert result.out.endswith("wrote     a.npz\n") and result.err == ""
+
+
+def test_options_are_those_of_the_class(torchvox_cli, drive):
+    options = ("--max-range", "2.5", "--min-range", "0.5", "--range=-9,-9,-9,9,9,0.4")
+    options += ("--origin", "0.1,0.2,0.3", "--preset", "octomap", "--layers", "logodds,hit_miss")
+    result = torchvox_cli(*POSED, *options, "--rate", "5", "-o", "a.npz")
+    assert result.code == 0, result.err
+    rays = {"max_range": 2.5, "min_range": 0.5, "point_cloud_range": [-9, -9, -9, 9, 9, 0.4]}
+    made = {"origin": (0.1, 0.2, 0.3), "preset": "octomap", "layers": ("logodds", "hit_miss")}
+    assert OccupancyMap.load("a.npz").equal(drive.mapped(rays=rays, **made))
+    assert "1 not finite; 2 nearer than --min-range" in result.out
+    assert "rays at --max-range" in result.out and "at 5 Hz" in result.out
+
+
+def test_one_bad_scan_keeps_its_pose_and_stops_no_other(torchvox_cli, drive, tmp_path):
+    (tmp_path / "scans" / "1.bin").write_bytes(b"12345")
+    result = torchvox_cli(*POSED, "-o", "a.npz")
+    assert result.code == 1
+    assert "1.bin" in result.err and "1 of 3 files failed" in result.err
+    assert OccupancyMap.load("a.npz").equal(drive.mapped((0, 2)))
+
+
+def test_other_numbers_of_poses_and_scans_are_both_named(torchvox_cli, drive, tmp_path):
+    (tmp_path / "scans" / "2.bin").unlink()
+    result = torchvox_cli(*POSED, "-o", "a.npz")
+    result.assert_one_sentence(1, "poses.txt has 3 poses for 2 scans")
+    assert not (tmp_path / "a.npz").exists()
+
+
+def test_kitti_poses_take_an_extrinsic_and_a_frame(torchvox_cli, drive, tmp_path):
+    camera = np.array([[0, -1, 0, 0.1], [0, 0, -1, 0.2], [1, 0, 0, 0.3]], np.float64)
+    (tmp_path / "calib.txt").write_text("P0: 1\nTr: " + " ".join(map(str, camera.ravel())))
+    square = np.concatenate([drive.poses, np.tile([0.0, 0, 0, 1], (3, 1, 1))], axis=1)
+    mount = np.concatenate([camera, [[0, 0, 0, 1]]])
+    np.save(tmp_path / "poses.npy", square @ np.linalg.inv(mount))  # of the camera
+    options = ("--poses", "poses.npy", "--extrinsic", "calib.txt", "--relative")
+    assert torchvox_cli(*POSED, *options, "-o", "a.npz").code == 0
+    relative = Drive(drive.clouds, (np.linalg.inv(square[0]) @ square)[:, :3])
+    found, made = OccupancyMap.load("a.npz"), relative.mapped()
+    got, wanted = (m.extract("observed") for m in (found, made))
+    same = len({*map(tuple, got.indices.tolist())} & {*map(tuple, wanted.indices.tolist())})
+    assert same > 0.98 * len(wanted.indices)  # the poses differ in the last bits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("map", "scans", *XYZ), ("--poses", "--trajectory")),
+        (("map", "scans", "--poses", "poses.txt"), ("--layout",)),
+        ((*POSED, "-o", "a.tif"), ("a.tif", ".npz", ".html")),
+        ((*POSED, "-o", "a.npz", "--ros-yaml"), ("--ros-yaml", ".png")),
+        ((*POSED, "-o", "a.npz", "--select", "free"), ("--select",)),
+        ((*POSED, "-o", "a.png", "--slice", "2,1"), ("--slice",)),
+        ((*POSED, "--voxel-size", "0"), ("voxel_size",)),
+        ((*POSED, "--preset", "odd"), ("preset", "octomap")),
+        ((*POSED, "--layers", "odd"), ("hit_miss", "odd")),
+        ((*POSED, "--capacity", "odd"), ("capacity", "odd")),
+        ((*POSED, "--threshold", "1"), ("--threshold",)),
+        ((*POSED, "--range", "0,0,0,1,1"), ("--range", "6")),
+        ((*POSED, "--range=0,0,0,-1,1,1"), ("point_cloud_range",)),
+        ((*POSED, "--max-range", "nan"), ("max_range",)),
+        ((*POSED, "--trajectory", "poses.txt"), ("--poses", "--trajectory")),
+        (("map", "scans", *XYZ, "--trajectory", "poses.txt"), ("TUM",)),
+        (("map", "scans", "a.graph", *XYZ, "--poses", "poses.txt"), ("all maps", "all scans")),
+        (("map", "a.graph", "--poses", "poses.txt"), ("--poses", "graphs")),
+        (
+            ("map", "m.bt", "--voxel-size", "0.1", "--min-range", "1"),
+            ("--voxel-size, --min-range",),
+        ),
+    ],
+)
+def test_wrong_use_is_refused_before_the_first_scan(
+    torchvox_cli, drive, tmp_path, arguments, words, monkeypatch
+):
+    (tmp_path / "a.graph").write_bytes(b"")
+    (tmp_path / "m.bt").write_bytes(b"# Octomap OcTree binary file\n")
+
+    def read(*_):
+        raise AssertionError("a scan was read")
+
+    monkeypatch.setattr("torchvox.cli.map_inputs._scan_batch", read)
+    before = set(tmp_path.iterdir())
+    torchvox_cli(*arguments).assert_one_sentence(2, *words)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_capacity_is_a_limit(torchvox_cli, drive, tmp_path):
+    result = torchvox_cli(*POSED, "--capacity", "40", "-o", "a.npz")
+    assert result.code == 1 and "3 of 3 files failed" in result.err
+    assert "got capacity=40" in result.err and not (tmp_path / "a.npz").exists()
+    assert torchvox_cli(*POSED, "--capacity", "1MiB", "-o", "a.npz").code == 0
+
+
+def test_coordinates_out_of_reach_are_told_which_origin_serves(torchvox_cli, tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((5, 3)))
+    np.save(tmp_path / "poses.npy", np.eye(4)[None] + [[0, 0, 0, 9e6], *[[0, 0, 0, 0]] * 3])
+    result = torchvox_cli("map", "a.npy", "--poses", "poses.npy", "-o", "a.npz")
+    assert "5 outside of --range or the reach" in result.out and "--origin, such as" in result.err
+    origin = result.err.split()[-1]
+    assert origin == "9000000,0,0"
+    again = torchvox_cli("map", "a.npy", "--poses", "poses.npy", "-o", "a.npz", "--origin", origin)
+    assert "rays      5 of 5" in again.out and again.err == ""
+    assert "origin      9000000 0 0" in torchvox_cli("info", "a.npz").out
+
+
+def test_a_graph_is_scans_with_poses(torchvox_cli, drive, tmp_path):
+    data = struct.pack("<I", 3)
+    for i, (cloud, pose) in enumerate(zip(drive.clouds, drive.poses, strict=True)):
+        data += struct.pack("<I", len(cloud))
+        data += b"".join(struct.pack("<i3d", 3, *point) for point in cloud)
+        turn = np.cos(0.15 * i), 0, 0, np.sin(0.15 * i)
+        data += struct.pack("<i3di4dI", 3, *pose[:, 3], 4, *turn, i)
+    (tmp_path / "a.graph").write_bytes(data + struct.pack("<I", 0))
+    result = torchvox_cli("map", "a.graph", "--voxel-size", "0.2", "-o", "a.npz")
+    assert result.code == 0 and "599 of 600, in 3 calls" in result.out, result.err
+    assert OccupancyMap.load("a.npz").equal(drive.mapped())
+    told = torchvox_cli("info", "a.graph").out
+    assert "scans       3" in told and "points      600" in told
+    assert "sensor      x 0.000 to 2.000, y 0.000 to 1.000, z 0.100 to 0.100" in told
+
+
+def test_points_with_times_take_their_origin_from_a_trajectory(torchvox_cli, tmp_path):
+    ends = np.random.default_rng(0).normal((0, 0, 9), 1, (90, 3))
+    times = np.linspace(99, 102, 90)
+    np.savez(tmp_path / "strip.npz", xyz=ends, gps_time=times)
+    poses = "100 0 0 0 0 0 0 1\n101 10 0 0 0 0 0 1\n101.5 10 5 0 0 0 0 1\n"
+    (tmp_path / "t.txt").write_text(poses)
+    arguments = ("map", "strip.npz", "--voxel-size", "0.2", "--trajectory", "t.txt")
+    result = torchvox_cli(*arguments, "--max-gap", "1", "-o", "a.npz")
+    assert result.code == 0, result.err
+    kept = (times >= 100) & (times <= 101.5)
+    t = times[kept]
+    x, y = np.interp(t, [100, 101], [0, 10]), np.interp(t, [101, 101.5], [0, 5])
+    made = OccupancyMap(0.2)
+    origins = torch.from_numpy(np.column_stack([x, y, 0 * x]))
+    made.integrate(torch.from_numpy(ends[kept]), origins)
+    got, wanted = (m.extract("observed").indices for m in (OccupancyMap.load("a.npz"), made))
+    same = len({*map(tuple, got.tolist())} & {*map(tuple, wanted.tolist())})
+    assert same > 0.99 * len(wanted)
+    assert f"rays      {kept.sum()} of 90, in 1 calls" in result.out
+    assert f"dropped   {90 - kept.sum()} outside of the trajectory" in result.out
+    assert "Hz" not in result.out
+    gaps = torchvox_cli(*arguments, "-o", "b.npz")  # of 0.5 s
+    assert f"{(kept & (t[-1] > 0) & (times < 101)).sum()} in its gaps" in gaps.out
+    (tmp_path / "t.txt").write_text("1 0 0 0 0 0 0 1\n2 0 0 0 0 0 0 1\n")
+    torchvox_cli(*arguments, "-o", "c.npz").assert_one_sentence(2, "none of 90 times has a pose")
+    assert not (tmp_path / "c.npz").exists()
+
+
+def test_maps_are_merged_whatever_their_names(torchvox_cli, drive, tmp_path):
+    one, two = drive.mapped((0, 1)), drive.mapped((2,))
+    one.save("one.npz")
+    two.save("two.ot")
+    (tmp_path / "two.ot").rename("two.bin")
+    result = torchvox_cli("map", "one.npz", "two.bin", "-o", "a.npz")
+    assert result.code == 0, result.err
+    one.merge(OccupancyMap.load("two.bin"))
+    assert OccupancyMap.load("a.npz").equal(one) and not one.equal(drive.mapped((0, 1)))
+    assert "merged    2 of 2 maps" in result.out and "rays" not in result.out
+    drive.mapped((0,), voxel_size=0.5).save("coarse.npz")
+    bad = torchvox_cli("map", "one.npz", "coarse.npz", "two.bin", "-o", "b.npz")
+    assert bad.code == 1 and "coarse.npz" in bad.err and "one grid" in bad.err
+    assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
+
+
+def test_a_map_becomes_trees_and_points(torchvox_cli, drive):
+    made = drive.mapped()
+    made.save("a.npz")
+    assert torchvox_cli("map", "a.npz", "-o", "b.ot").code == 0
+    assert OccupancyMap.load("b.ot").equal(made)
+    for select, count in (("occupied", None), ("free", None), ("observed", 0.0)):
+        cut = () if count is None else ("--slice", "0,0.4")
+        result = torchvox_cli("map", "a.npz", "-o", "b.ply", "--select", select, *cut)
+        assert result.code == 0, result.err
+        points = np.concatenate([c.world() for c in open_points("b.ply").chunks()])
+        wanted = made.extract(select).points.numpy()
+        if cut:
+            wanted = wanted[(wanted[:, 2] > 0) & (wanted[:, 2] < 0.4)]
+            assert set(np.round(points[:, 2], 3)) == {0.1, 0.3}
+        np.testing.assert_allclose(points, wanted, atol=1e-6)
+
+
+def gray(path):
+    """Pixels of a .png that is 8 bits gray without filters."""
+    data, at, body = path.read_bytes(), 8, b""
+    while at < len(data):
+        (length,), kind = struct.unpack(">I", data[at : at + 4]), data[at + 4 : at + 8]
+        chunk = data[at + 8 : at + 8 + length]
+        if kind == b"IHDR":
+            width, height, *form = struct.unpack(">IIBBBBB", chunk)
+        body += chunk if kind == b"IDAT" else b""
+        at += 12 + length
+    assert form == [8, 0, 0, 0, 0]
+    rows = np.frombuffer(zlib.decompress(body), np.uint8).reshape(height, width + 1)
+    assert not rows[:, 0].any()
+    return rows[:, 1:]
+
+
+def test_a_planted_voxel_is_where_the_yaml_says(torchvox_cli, tmp_path):
+    """From a sensor at (4.1, 4.1): hits in the northeast, far to the south at z 2.1, below."""
+    ends = [[6.1, 7.1, 0.1], [4.1, -1.9, 2.1], [4.1, 4.1, -1.9]]
+    ends = torch.tensor(ends, dtype=torch.float64)
+    made = OccupancyMap(0.2, origin=(0.0, 1.0, 0.0))
+    made.integrate(ends, torch.tensor([[4.1, 4.1, 0.1]], dtype=torch.float64))
+    made.save("a.npz")
+    result = torchvox_cli("map", "a.npz", "-o", "it's.png", "--ros-yaml")
+    assert result.code == 0 and result.out.endswith("wrote     it's.png, it's.yaml\n"), result.err
+    yaml = pytest.importorskip("yaml", reason="PyYAML (extra cli) is not installed")
+    told = yaml.safe_load((tmp_path / "it's.yaml").read_text())
+    image = gray(tmp_path / "it's.png")
+    assert image.shape == (46, 11)  # y -2 to 7.2, x 4 to 6.2
+    assert told["image"] == "it's.png" and told["resolution"] == 0.2 and told["negate"] == 0
+    np.testing.assert_allclose(told["origin"], [4, -2, 0], atol=1e-9)
+
+    def pixel(x, y):
+        column, up = ((v - o) / 0.2 for v, o in zip((x, y), told["origin"][:2], strict=True))
+        return image[len(image) - 1 - int(np.floor(up)), int(np.floor(column))]
+
+    assert [pixel(x, y) for x, y, _ in ends.tolist()] == [0] * 3 and (image == 0).sum() == 3
+    assert pixel(4.1, 3.1) == 254 and pixel(4.1, 0.1) == 254  # the way south
+    assert pixel(6.1, 0.1) == 205 and image[0, -3] == 205 and image[0, -1] == image[-1, 0] == 0
+    # 205 is unknown to map_server, whatever is between its limits.
+    shares = (255 - np.array([254, 205, 0])) / 255
+    assert shares[0] < told["free_thresh"] < shares[1] < told["occupied_thresh"] < shares[2]
+    assert torchvox_cli("map", "a.npz", "-o", "b.png", "--slice=-1,1").code == 0
+    cut = gray(tmp_path / "b.png")
+    assert (cut == 0).sum() == 1 and cut[0, -1] == 0 and len(cut) < 46
+    result = torchvox_cli("map", "a.npz", "-o", "c.png", "--slice", "7,8")
+    result.assert_one_sentence(1, "no observed voxel")
+
+
+def test_a_page_lies_beside_the_map(torchvox_cli, drive, tmp_path):
+    result = torchvox_cli(*POSED, "-o", "a.npz", "--html")
+    assert result.code == 0 and "wrote     a.npz, a.html" in result.out
+    page = (tmp_path / "a.html").read_text()
+    occupied = len(drive.mapped().extract("occupied").points)
+    assert f"{occupied:,} occupied voxels of 0.2 m" in page and "3 files" in page
+    assert "http" not in page and "src=" not in page
+    free = torchvox_cli("map", "a.npz", "-o", "b.html", "--select", "free")
+    assert free.code == 0 and "free voxels of 0.2 m" in (tmp_path / "b.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "output", ["out/a.npz", "out/a.png", "out/a.html", "out/a.ot", "out/a.ply"]
+)
+def test_a_disk_that_fills_leaves_nothing(torchvox_cli, drive, tmp_path, output):
+    with disk_of(100):
+        result = torchvox_cli(*POSED, "-o", output)
+    result.assert_one_sentence(1)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_info_tells_what_a_map_holds(torchvox_cli, tmp_path):
+    made = OccupancyMap(0.5, origin=(1.0, 0.0, 0.0), layers=("logodds", "hit_miss"))
+    made.integrate(torch.tensor([[3.2, 0.2, -0.2]]), torch.tensor([[1.2, 0.2, -0.2]]))
+    made.save("a.npz")
+    made.save("a.ot")
+    told = torchvox_cli("info", "a.npz")
+    assert told.code == 0, told.err
+    lines = dict(line.split(maxsplit=1) for line in told.out.replace("xel s", "xel_s").splitlines())
+    assert lines["voxel_size"] == "0.5 m" and lines["origin"] == "1 0 0"
+    assert lines["extent"] == "x 1.000 to 3.500, y 0.000 to 0.500, z -0.500 to 0.000"
+    assert lines["regions"].startswith("1 of") and lines["voxels"] == "1 occupied, 4 free"
+    assert lines["layers"] == "logodds, hit_miss" and lines["preset"].startswith("ohm: hit 0.9")
+    np.save(tmp_path / "cloud.npy", np.ones((5, 3)))
+    (tmp_path / "bad.ot").write_bytes(b"# Octomap OcTree file\nid OcTree\n")
+    several = torchvox_cli("info", "a.ot", "cloud.npy", "bad.ot")
+    tree, cloud = several.out.splitlines()
+    assert "1 occupied, 4 free" in tree and "preset octomap" in tree and "5 points" in cloud
+    assert several.code == 1 and "bad.ot" in several.err
+
+
+def test_the_example_maps_a_drive(monkeypatch, capsys, tmp_path):
+    import runpy
+
+    from helpers import ROOT
+
+    file = str(tmp_path / "a.npz")
+    arguments = ["map_a_drive.py", "--scans", "2", "--device", "cpu", "--save", file]
+    monkeypatch.setattr("sys.argv", arguments)
+    runpy.run_path(str(ROOT / "examples" / "map_a_drive.py"), run_name="__main__")
+    assert "2 scans, 110," in capsys.readouterr().out
+    assert len(OccupancyMap.load(file).extract("occupied").points) > 10_000
