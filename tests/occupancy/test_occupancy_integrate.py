@@ -384,6 +384,20 @@ def test_a_state_of_random_bytes_is_no_danger(device):
         torchvox.occupancy_insert_(state, keys, [], sensor=SENSOR)
 
 
+def test_a_state_that_tells_fewer_slots_than_it_has_is_no_danger(device):
+    """What it finds and what it says is free do not add up to its capacity."""
+    state = torchvox.occupancy_state(64, device=device)
+    for rows in ([0.5], [0.5, 20.5]):
+        starts = torch.tensor([[0.5, y, 0.5] for y in rows], device=device)
+        ends = starts + torch.tensor([319.0, 0.0, 0.0], device=device)
+        index = torch.arange(len(rows), device=device)
+        counts = torchvox.occupancy_integrate_(
+            state, ends, starts, 1.0, [0.0] * 3, SENSOR, origin_index=index
+        )
+        state[3][1] = 0
+    assert counts[0, 11] == 2 and counts[0, 8:10].tolist() == [80, 40]
+
+
 def test_a_state_that_is_strided_or_overlaps_is_refused_by_name(device):
     state = torchvox.occupancy_state(8, device=device)
     wide = state[4].repeat(1, 2)[:, ::2]

@@ -202,7 +202,7 @@ struct RayWalk {
       at_[axis] = fixed(static_cast<double>(to_next(axis)) * per_unit, 2 * kWhole);
       ahead_[axis] = fixed(static_cast<double>(kCell) * per_unit, kWhole);
     }
-    near_ = static_cast<uint32_t>(most) + 4;
+    near_ = static_cast<uint32_t>(most) + 4;  // most + 1 steps, and quotients that were rounded up
   }
 
   // Makes the next of `left` steps, or the one after the last if the line goes on; returns its
@@ -234,7 +234,7 @@ struct RayWalk {
   static TORCHVOX_HD int32_t magnitude(int32_t x) { return x < 0 ? -x : x; }
   static TORCHVOX_HD uint32_t lower(uint32_t a, uint32_t b) { return a < b ? a : b; }
   static TORCHVOX_HD uint32_t higher(uint32_t a, uint32_t b) { return a < b ? b : a; }
-  // Of an axis without length, x is infinite or NaN.
+  // Of an axis without length, x is infinite.
   static TORCHVOX_HD uint32_t fixed(double x, double most) {
     return static_cast<uint32_t>(x < most ? x : most);
   }

@@ -20,7 +20,7 @@ constexpr int kPieces = 16;
 constexpr int kWalkBlocks = 8;  // at once on a multiprocessor
 constexpr int kRefill = 8;  // lanes of a warp without a ray before they take new ones,
 constexpr int kVisitsPerLook = 4;  // looked at after so many visits
-constexpr int kRowThreads = 128;
+constexpr int kUpdateThreads = 128;
 constexpr int kVoxelsEach = 16;  // of a lane, side by side: whole sectors of memory
 constexpr int kPositions = 8;  // of a thread of `number`
 constexpr int kTile = kScanThreads * kPositions;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kRayThreads)
                  const __grid_constant__ IntegrateWork work, int pieces) {
   if (args.state.status[kStateRefused] != 0) return;
   RayTouch ray(args, work);
-  walk_in_step(ray, &work.next[0], args.rays.points.rows, pieces);
+  walk_in_step(ray, &work.zeros->next[0], args.rays.points.rows, pieces);
 }
 
 __global__ void __launch_bounds__(kScanThreads)
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kScanThreads)
   }
   for (int word = 0; word < RegionBox::kWords; ++word) {
     const uint32_t bound = warp_max(bounds[word]);
-    if (threadIdx.x % 32 == 0) atomic_raise(&work.bounds[word], bound);
+    if (threadIdx.x % 32 == 0) atomic_raise(&work.zeros->bounds[word], bound);
   }
   uint64_t all = 0;
   uint64_t before = block_prefix(own, sums, &all);
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 template <class Count>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kUpdateThreads)
     commit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work) {
   if (work.plan->goes < 0) return;
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kRowThreads)
     *aligned_voxels(work.counts_of<Count>(row) + voxel) = counts;
   });
   for (int64_t i = global_thread(); i < kRegionVoxels; i += global_stride()) {
-    work.counts_of<Count>(args.rows())[i] = Count{0};
+    work.counts_of<Count>(args.rows())[i] = static_cast<Count>(enough.counted);
   }
   // Last: before the rows it makes the kernel take three times as long.
   for (int64_t row = global_thread(); row < work.plan->goes; row += global_stride()) {
@@ -184,11 +184,11 @@ __global__ void __launch_bounds__(kRayThreads, kWalkBlocks)
                 const __grid_constant__ IntegrateWork work, int pieces) {
   if (work.plan->goes < 0) return;
   RayVotes<true, Count, kVisits> votes(args, work);
-  walk_in_step(votes, &work.next[1], args.rays.points.rows, pieces);
+  walk_in_step(votes, &work.zeros->next[1], args.rays.points.rows, pieces);
 }
 
 template <class Count>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kUpdateThreads)
     hit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                const __grid_constant__ IntegrateWork work) {
   if (work.plan->goes < 0) return;
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <class Count>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kUpdateThreads)
     finish_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work) {
   const Enough enough(args);
@@ -269,13 +269,13 @@ cudaError_t integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& w
                       const CudaContext& context) {
   const int64_t row_threads = std::max<int64_t>(args.rows(), 1) * kRegionVoxels / kVoxelsEach;
   TORCHVOX_CUDA_CHECK(
-      launch_items(commit_kernel<Count>, row_threads, kRowThreads, context, args, work));
+      launch_items(commit_kernel<Count>, row_threads, kUpdateThreads, context, args, work));
   TORCHVOX_CUDA_CHECK(launch_walk(visits_are_plain(args) ? walk_kernel<Count, Visits::kPlain>
                                                          : walk_kernel<Count, Visits::kFlagged>,
                                   args, work, context));
   TORCHVOX_CUDA_CHECK(
-      launch_items(hit_kernel<Count>, work.hits.size, kRowThreads, context, args, work));
-  return launch_items(finish_kernel<Count>, row_threads, kRowThreads, context, args, work);
+      launch_items(hit_kernel<Count>, work.hits.size, kUpdateThreads, context, args, work));
+  return launch_items(finish_kernel<Count>, row_threads, kUpdateThreads, context, args, work);
 }
 
 }  // namespace
@@ -294,7 +294,7 @@ cudaError_t launch(const OccupancyIntegrateArgs& args, void* memory, const CudaC
   const int64_t bytes = static_cast<const char*>(end) - static_cast<char*>(memory);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(memory, 0xff, bytes, stream));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(args.counts, 0, kIntegrateCounts * 8, stream));
-  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.zeros, 0, 4 * IntegrateWork::kZeros, stream));
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.zeros, 0, sizeof(IntegrateWork::Zeros), stream));
   const unsigned blocks = blocks_for(args.rays.points.rows, kRayThreads, context.target, 4);
   TORCHVOX_CUDA_CHECK(launch_blocks(read_kernel, blocks, kRayThreads, stream, args, work));
   TORCHVOX_CUDA_CHECK(launch_walk(touch_kernel, args, work, context));

@@ -80,7 +80,7 @@ struct OccupancyIntegrateArgs {
 
 TORCHVOX_KERNEL(OccupancyIntegrateArgs);
 
-// Hits of voxels: a table with linear probing, of twice as many places as rays.
+// Hits of voxels: a table with linear probing, of at least twice as many places as rays.
 struct HitTable {
   static constexpr uint64_t kNone = ~uint64_t{0};
 
@@ -96,11 +96,11 @@ struct HitTable {
       bool placed = false;
       while (here == kNone && !placed) placed = atomic_replace(&voxels[at], &here, voxel);
       if (!placed && here != voxel) continue;
-      if (at_place(at) < most) atomic_add(&hits[at], 1u);
+      if (count_at(at) < most) atomic_add(&hits[at], 1u);
       return;
     }
   }
-  TORCHVOX_HD int64_t at_place(int64_t at) const { return load_relaxed(&hits[at]) + 1u; }
+  TORCHVOX_HD int64_t count_at(int64_t at) const { return load_relaxed(&hits[at]) + 1u; }
 };
 
 constexpr uint32_t kNoRow = 0xffffffff;
@@ -115,11 +115,11 @@ struct IntegrateWork {
     Ray ray;
     RayPart part;  // that counts, without visits if the ray is left out
   }* rays = nullptr;  // [points.rows]
-  static constexpr int kZeros = 12;
-  uint32_t* zeros = nullptr;  // [kZeros] what begins at 0: set.full, and
-  uint32_t* bounds = nullptr;  // [RegionBox::kWords] of the regions that are touched,
-  uint64_t* next =
-      nullptr;  // [2] ray, or piece of one, that a lane of a GPU takes to touch, to walk
+  struct Zeros {  // what begins at 0
+    uint32_t bounds[RegionBox::kWords];  // of the regions that are touched
+    uint32_t full;  // of the set
+    uint64_t next[2];  // ray, or piece of one, that a lane of a GPU takes to touch, and to walk
+  }* zeros = nullptr;
   uint32_t* box = nullptr;  // [set.size] row of a region by its place in the box
   HitTable hits;
   void* counts = nullptr;  // [rows + 1, kRegionVoxels] misses; the last row is of skipped regions
@@ -132,14 +132,12 @@ struct IntegrateWork {
   IntegrateWork(const OccupancyIntegrateArgs& args, Workspace& workspace) {
     set.size = RegionSet::size_for(args.max_touched);
     set.keys = workspace.take<uint64_t>(set.size);
-    hits.size = RegionSet::size_for(args.rays.points.rows);
+    hits.size = power_of_two_from(2 * args.rays.points.rows);
     hits.voxels = workspace.take<uint64_t>(hits.size);
     hits.hits = workspace.take<uint32_t>(hits.size);
     box = workspace.take<uint32_t>(set.size);
-    zeros = workspace.take<uint32_t>(kZeros);
-    bounds = zeros;
-    set.full = zeros + RegionBox::kWords;
-    next = reinterpret_cast<uint64_t*>(zeros + kZeros - 4);
+    zeros = workspace.take<Zeros>(1);
+    set.full = zeros ? &zeros->full : nullptr;
     row = workspace.take<uint32_t>(set.size);
     slot = workspace.take<uint32_t>(args.rows());
     key = workspace.take<int64_t>(args.rows());
@@ -155,12 +153,13 @@ struct IntegrateWork {
     const int64_t at = set.find(region_key_of_voxel(voxel));
     return at < 0 ? kNoRow : row[at];
   }
-  TORCHVOX_HD RegionBox rows_by_place() const { return {bounds, box, set.size}; }
-  // Where misses of a row are counted, whether it holds the fill, and its voxels in the state.
+  TORCHVOX_HD RegionBox rows_by_place() const { return {zeros->bounds, box, set.size}; }
+  // Where misses of a row are counted.
   template <class Count>
   TORCHVOX_HD Count* counts_of(int64_t row) const {
     return static_cast<Count*>(counts) + row * kRegionVoxels;
   }
+  // Whether the state holds the fill in a row, and where voxel i of it is.
   TORCHVOX_HD bool is_new(int64_t row) const { return slot[row] >= plan->first_new; }
   TORCHVOX_HD int64_t voxel_of(int64_t row, int64_t i) const {
     return slot[row] * int64_t{kRegionVoxels} + i;
@@ -217,7 +216,9 @@ TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWo
     counts[kRegionsTouched] = rows;
     counts[args.skip_missing ? kRegionsSkipped : kNewRegions] = fresh;
     if (args.limited && rows > args.max_touched) bits |= kTooManyTouched;
-    if (!args.skip_missing && in_use + fresh > state.capacity) bits |= kTooManyRegions;
+    // Also of a state that has more resident regions than slots in use.
+    const int64_t slots = raised(in_use, resident) + fresh;
+    if (!args.skip_missing && slots > state.capacity) bits |= kTooManyRegions;
     const int64_t then = args.skip_missing ? in_use : in_use + fresh;
     *work.plan = {rows, in_use, then};
     if (bits == 0) counts[kRegionsInUse] = then;

@@ -15,7 +15,7 @@ constexpr int64_t kVoxelsPerLook = 16;  // of a row: most have no votes
 void touch_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                    const ParallelFor& parallel_for) {
   std::fill_n(work.set.keys, work.set.size, RegionSet::kEmpty);
-  std::fill_n(work.zeros, int{IntegrateWork::kZeros}, 0);
+  *work.zeros = {};
   for_each_range(parallel_for, args.rays.points.rows, kRaysPerTask,
                  [&](int64_t begin, int64_t end) {
                    RayTally tally;
@@ -44,7 +44,7 @@ void number_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& wor
     number_region(args, work, at, slot, touched, fresh);
     for (int word = 0; word < RegionBox::kWords; ++word) {
       const uint32_t bound = RegionBox::bound(static_cast<int64_t>(work.set.keys[at]), word);
-      work.bounds[word] = std::max(work.bounds[word], bound);
+      work.zeros->bounds[word] = std::max(work.zeros->bounds[word], bound);
     }
     ++touched;
     fresh += slot < 0;
@@ -88,7 +88,8 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
       counts[v] = static_cast<Count>(enough.first_count(logodds[v]));
     }
   });
-  std::fill_n(work.counts_of<Count>(args.rows()), kRegionVoxels, Count{0});
+  std::fill_n(work.counts_of<Count>(args.rows()), kRegionVoxels,
+              static_cast<Count>(enough.counted));
   visits_are_plain(args) ? walk<kShared, Count, Visits::kPlain>(args, work, parallel_for)
                          : walk<kShared, Count, Visits::kFlagged>(args, work, parallel_for);
   const auto update = [&](int64_t count, int64_t task, const auto& update_one) {

@@ -85,7 +85,7 @@ TORCHVOX_HD bool update_hit_voxel(const OccupancyIntegrateArgs& args, const Inte
   const auto i = static_cast<int64_t>(place % kRegionVoxels), voxel = work.voxel_of(row, i);
   Count* const count = &work.counts_of<Count>(row)[i];
   int16_t logodds = work.is_new(row) ? kUnobserved : args.state.logodds[voxel];
-  const auto hits = static_cast<int32_t>(lowered(work.hits.at_place(at), enough.counted_hits));
+  const auto hits = static_cast<int32_t>(lowered(work.hits.count_at(at), enough.counted_hits));
   const int32_t misses = misses_of(*count, logodds, enough);
   *count = kDecided<Count>;
   const bool changed = update_voxel(args, voxel, &logodds, hits, misses, enough);

@@ -4,8 +4,8 @@
 //
 // Misses are counted in 32 bits, or in 16 where those hold all that matters. The GPU adds to 16
 // bits as to a half: n of its smallest steps, n <= kMostOfHalf, have the bits of n and add up
-// exactly; at kMostOfHalf they stay, so that no number of rays makes one count overflow into the
-// next.
+// exactly. From there on a half only grows, and below 2^13 adding 32 of its steps stops to change
+// it: no number of rays makes one count overflow into the next.
 #pragma once
 
 #include "csrc/kernels/occupancy/integrate/update.h"
