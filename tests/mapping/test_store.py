@@ -11,7 +11,6 @@ import torch
 from helpers import assert_same_bits
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.io import read_map
 from torchvox.mapping import OccupancyMap, RegionStore, store
 
 COUNTED = ("logodds", "hit_miss")
@@ -124,6 +123,10 @@ def test_what_did_not_change_is_not_written_back(monkeypatch):
     made.integrate(points[:1], origins)
     leave_all(made)
     assert 0 < len(put) < 10
+    put.clear()
+    made.query(points)
+    leave_all(made)
+    assert put == []
 
 
 def test_reading_brings_in_what_it_needs(device):
@@ -274,7 +277,6 @@ def test_damaged_missing_and_foreign_files_are_refused(tmp_path):
             stored(50, tmp_path, **other)
     with pytest.raises(WrongUseError, match=r"with voxel_size 0.2, not 0.3"):
         OccupancyMap(0.3, store=RegionStore(tmp_path))
-    read_map(one).rule = "scan"
     facts = json.loads(index.read_text())
     for text in ("", "[]", '{"parts": []}', json.dumps({**facts, "parts": ["../x"]})):
         index.write_text(text)
