@@ -3,5 +3,6 @@
 
 from torchvox.mapping.map import PRESETS, MapVoxels, OccupancyMap, SensorModel
 from torchvox.mapping.regions import MapRegions
+from torchvox.mapping.store import RegionStore
 
-__all__ = ["PRESETS", "MapRegions", "MapVoxels", "OccupancyMap", "SensorModel"]
+__all__ = ["PRESETS", "MapRegions", "MapVoxels", "OccupancyMap", "RegionStore", "SensorModel"]

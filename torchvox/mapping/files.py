@@ -12,7 +12,7 @@ import torch
 from torchvox._errors import WrongUseError, explained
 from torchvox.io.maps import MapContents, read_map, write_map, write_voxels
 from torchvox.io.octomap import read_octomap, write_octomap
-from torchvox.mapping.regions import MapRegions, read_regions
+from torchvox.mapping.regions import MapRegions
 from torchvox.ops.occupancy import occupancy_layout
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FIRST_LAYER = 4  # of a state
 
 def contents_of(made: OccupancyMap, preset: str | None) -> MapContents:
     """What a map knows, on the CPU. preset: the name of its model."""
-    regions = read_regions(made.state, None, exact=True)
+    regions = made.whole()
     layers = {name: getattr(regions, name).cpu().numpy() for name in made.layers}
     sensor, rule = [float(share) for share in made.model[:4]], made.model.rule
     grid = made.voxel_size, list(made.origin)

@@ -15,7 +15,9 @@ from torchvox._bytes import number_of_bytes
 from torchvox._errors import expect
 from torchvox.io.maps import MapContents
 from torchvox.mapping import files
+from torchvox.mapping import store as streaming
 from torchvox.mapping.regions import MapRegions, outside, read_regions
+from torchvox.mapping.store import RegionStore
 from torchvox.nn.rays import visibility_channels
 from torchvox.ops import occupancy as ops
 from torchvox.ops.rays import transform_points
@@ -68,6 +70,8 @@ class OccupancyMap(nn.Module):
     on_overflow: "grow"; "raise"; or "ignore", which reads nothing back from the device: a call that
         does not fit changes nothing, and later ones neither until `grow` is called. The others
         read the counts of each call. max_touched: of `occupancy_integrate_`.
+    store: a `RegionStore` for a map larger than its device. The capacity is then that of a cache,
+        which changes no result; on_overflow and max_touched do not apply. docs/maps.md tells more.
 
     The state is buffers. The map's own state_dict() holds them as they are, and loads into a
     map of any capacity; that of a model around it leaves them out. Nothing is differentiable.
@@ -92,6 +96,7 @@ class OccupancyMap(nn.Module):
         on_overflow: str = "grow",
         max_touched: int = -1,
         device: str | torch.device | None = None,
+        store: RegionStore | None = None,
     ) -> None:
         super().__init__()
         me, words = "OccupancyMap:", ("grow", "raise", "ignore")
@@ -113,6 +118,12 @@ class OccupancyMap(nn.Module):
             capacity = number_of_bytes(capacity, f"{me} capacity") // region
         self._own(ops.occupancy_state(int(capacity), layers=self.layers, device=device))
         self.register_buffer("clock", self.status[2:3].int(), persistent=False)
+        self.store: Any = store
+        if store is not None:
+            free = on_overflow == "grow" and self.max_touched < 0 < self.capacity
+            rule = f"{me} a store takes a capacity above 0, and neither on_overflow nor max_touched"
+            expect(free, rule, (self.capacity, on_overflow, self.max_touched))
+            store.open(self)
 
     @property
     def state(self) -> list[Tensor]:
@@ -139,12 +150,15 @@ class OccupancyMap(nn.Module):
         rays = {"stamp": self.clock + 1, **_rays(points, origins, rays)}
         integrate: Any = ops.occupancy_integrate_
 
-        def call() -> Tensor:
-            given = *self.grid, self.sensor, self.max_touched
-            options = {"rule": self.model.rule, "threshold": self.threshold}
-            return integrate(self.state, points, origins, *given, **options, **rays)
+        def call(**other: Any) -> Tensor:
+            given = *self.grid, self.sensor, other.pop("max_touched", self.max_touched)
+            options = {"rule": self.model.rule, "threshold": self.threshold, **rays, **other}
+            return integrate(self.state, points, origins, *given, **options)
 
-        counts = self._fitted(call, bits=11, seen=8, new=9)
+        if self.store is None:
+            counts = self._fitted(call, bits=11, seen=8, new=9)
+        else:
+            counts = streaming.integrate(self, points, origins, rays, call)
         self.clock.add_(counts[0, 11:12] == 0)
         return counts
 
@@ -155,13 +169,22 @@ class OccupancyMap(nn.Module):
 
     def query(self, points: Tensor, **options: Any) -> Values:
         """`occupancy_query` at points."""
-        limit = self.threshold
-        return ops.occupancy_query(self.state, points, *self.grid, threshold=limit, **options)
+        options = {"threshold": self.threshold, **options}
+
+        def call() -> Values:
+            return ops.occupancy_query(self.state, points, *self.grid, **options)
+
+        return streaming.query(self, points, options.get("num_valid"), call)
 
     def crop(self, cell_size: Floats, point_cloud_range: Floats, **options: Any) -> Values:
         """`occupancy_crop`: volumes [B, nz, ny, nx], one for each of poses."""
         grid: Any = *self.grid, list(cell_size), list(point_cloud_range)
-        return ops.occupancy_crop(self.state, *grid, threshold=self.threshold, **options)
+        options = {"threshold": self.threshold, **options}
+
+        def call() -> Values:
+            return ops.occupancy_crop(self.state, *grid, **options)
+
+        return streaming.crop(self, grid[-1], options.get("poses"), call)
 
     def bev(
         self, channels: list[str], cell_size: Floats, point_cloud_range: Floats, **options: Any
@@ -173,20 +196,27 @@ class OccupancyMap(nn.Module):
     def extract(self, select: str = "occupied", max_out: int | None = None) -> MapVoxels:
         """Voxels that are "occupied", "free" or "observed", by region, then by place in it.
         max_out: rows of the result; None counts them first, with a host synchronization."""
-        if max_out is None:
-            max_out = int(self.extract(select, 0).count)
-        logodds, indices, counts = ops.occupancy_extract(
-            self.state, max_out, select=select, threshold=self.threshold
-        )
+        if self.store is None:
+            if max_out is None:
+                max_out = int(self.extract(select, 0).count)
+            found = ops.occupancy_extract(
+                self.state, max_out, select=select, threshold=self.threshold
+            )
+        else:
+            found = streaming.extract(self, select, max_out)
+        logodds, indices, counts = found
         centers = (indices[:, 1:].double() + 0.5).masked_fill(indices[:, :1] < 0, math.nan)
         places = [centers[:, 2 - i] * self.voxel_size + self.origin[i] for i in range(3)]
         return MapVoxels(torch.stack(places, 1), indices, logodds, counts[0, 1:2])
 
     def raycast(self, points: Tensor, origins: Tensor, **options: Any) -> ops.OccupancyRays:
         """`occupancy_raycast`: status 0 where points are in sight. origins as in `integrate`."""
-        given: Any = self.state, points, origins, *self.grid
-        options = _rays(points, origins, options)
-        return ops.occupancy_raycast(*given, threshold=self.threshold, **options)
+        options = {"threshold": self.threshold, **_rays(points, origins, options)}
+
+        def call(points: Tensor, origins: Tensor, **options: Any) -> ops.OccupancyRays:
+            return ops.occupancy_raycast(self.state, points, origins, *self.grid, **options)
+
+        return streaming.raycast(self, points, origins, options, call)
 
     def decay(
         self, time: float, half_life: float, forget: float = 0.5, mask: Tensor | None = None
@@ -199,20 +229,28 @@ class OccupancyMap(nn.Module):
         expect(0.5 <= forget < 1, "OccupancyMap: forget must be from 0.5 to 1", forget)
         factor = round(65536 * 2.0 ** (-time / half_life))
         limit = math.floor(log_odds(forget) * 1024)
-        empty, counts = ops.occupancy_decay_(self.state, factor, 0, limit, mask=mask)
-        ops.occupancy_remove_(self.state, empty)
-        return counts
+
+        def call() -> Tensor:
+            empty, counts = ops.occupancy_decay_(self.state, factor, 0, limit, mask=mask)
+            ops.occupancy_remove_(self.state, empty)
+            return counts
+
+        return streaming.decay(self, mask, call)
 
     def clear(self) -> None:
         """Forgets everything; the capacity stays."""
         ops.occupancy_remove_(self.state, self.region_key >= 0)
         self.status[1:] = 0
         self.clock.zero_()
+        if self.store is not None:
+            self.store.drop(self.store.keys)
 
     def read(self, mask: Tensor | None = None) -> MapRegions:
         """Copies of the regions of a mask [C] bool, or of all. As many rows as there are, with a
         host synchronization; C rows with on_overflow="ignore", inside programs and CUDA graphs."""
         exact = self.on_overflow != "ignore" and not self._is_traced()
+        if self.store is not None:
+            return streaming.read(self, mask)
         return read_regions(self.state, mask, exact)
 
     def evict(
@@ -223,6 +261,8 @@ class OccupancyMap(nn.Module):
         into it stay (a rolling window). older_than: a stamp. mask: [C] bool."""
         if sum(way is not None for way in (box, older_than, mask)) != 1:
             raise ValueError("OccupancyMap: evict takes one of box, older_than and mask")
+        if self.store is not None:
+            return streaming.evict(self, box, older_than, mask, read)
         if older_than is not None:
             mask = self.region_stamp < older_than
         elif box is not None:
@@ -240,6 +280,8 @@ class OccupancyMap(nn.Module):
         def call() -> Tensor:
             return ops.occupancy_insert_(self.state, keys, layers, **options)
 
+        if self.store is not None:
+            return streaming.insert(self, keys, layers, mode, count)
         return self._fitted(call, bits=5, seen=0, new=3)
 
     def allocate(self, keys: Tensor) -> Tensor:
@@ -251,15 +293,25 @@ class OccupancyMap(nn.Module):
         """Adds what a map of the same grid and layers knows; counts of `occupancy_insert_`."""
         rule = f"OccupancyMap: merge takes maps of one grid, {self.grid}"
         expect(self.grid == other.grid, rule, other.grid)
-        counts = self.insert(MapRegions(*[t.to(self.status.device) for t in other.read()]))
+        home = self.status.device if self.store is None else "cpu"
+        counts = self.insert(MapRegions(*[t.to(home) for t in other.read()]))
         self.clock.clamp_(min=other.clock.to(self.clock.device))
         return counts
 
     def equal(self, other: OccupancyMap) -> bool:
         """Whether both know the same of the same regions, whatever slots and stamps they have."""
-        one, two = (read_regions(made.state, None, exact=True) for made in (self, other))
+        one, two = self.whole(), other.whole()
         pairs = zip(one[:1] + one[2:], two[:1] + two[2:], strict=True)
         return self.grid == other.grid and all(torch.equal(a, b.to(a.device)) for a, b in pairs)
+
+    def whole(self) -> MapRegions:
+        """All regions, exactly: on the device of the map, or in host memory with a store."""
+        return read_regions(self.state, None, exact=True) if self.store is None else self.read()
+
+    def flush(self) -> None:
+        """Writes what the cache has to the store, and the store to its folder, if it has one."""
+        expect(self.store is not None, "OccupancyMap: flush takes a map with a store", self.store)
+        streaming.settle(self).flush()
 
     @torch.inference_mode(False)
     def grow(self, capacity: int) -> None:
@@ -301,8 +353,9 @@ class OccupancyMap(nn.Module):
         return made
 
     def memory(self) -> dict[str, int]:
-        """Bytes of each tensor of the state."""
-        return {name: self._buffers[name].nbytes for name in LAYOUT}
+        """Bytes of each tensor of the state, and of the store in host memory."""
+        stored = {} if self.store is None else {"store": self.store.nbytes}
+        return {name: self._buffers[name].nbytes for name in LAYOUT} | stored
 
     def _fitted(self, call: Callable[[], Tensor], bits: int, seen: int, new: int) -> Tensor:
         """Counts of a call that writes all or nothing, made again with more room if need be; what
@@ -341,10 +394,12 @@ class OccupancyMap(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         if prefix == "":
+            streaming.refuse(self)
             destination.update({name: t.detach() for name, t in self._buffers.items()})
             destination["grid"] = torch.tensor([self.grid[0], *self.grid[1]], dtype=torch.float64)
 
     def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> None:
+        streaming.refuse(self)
         mine, grid = [self.grid[0], *self.grid[1]], state_dict["grid"].tolist()
         expect(grid == mine, f"OccupancyMap: a state must have the grid {mine}", grid)
         found = {name: state_dict[name].to(t, copy=True) for name, t in self._buffers.items()}
