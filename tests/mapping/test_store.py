@@ -11,7 +11,7 @@ import torch
 from helpers import assert_same_bits
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.mapping import OccupancyMap, RegionStore, store
+from torchvox.mapping import MapRegions, OccupancyMap, RegionStore, store
 
 COUNTED = ("logodds", "hit_miss", "traversal")
 SEEDS, WHOLE = range(3), 4000  # 300 regions in all, 100 to 250 a call
@@ -176,7 +176,8 @@ def test_editing_is_editing_of_the_whole_map(tmp_path, device):
         keys = made.read().keys.cpu()[:100]
         counts.append(made.allocate(torch.cat([keys, keys[:7], keys[-1:] + 5]).to(device)))
         drive(made)
-        counts.append(made.insert(other.read()._replace(count=torch.tensor([90])), "replace"))
+        some = [t.to(device) for t in other.read()._replace(count=torch.tensor([90]))]
+        counts.append(made.insert(MapRegions(*some), "replace"))
         gone[made] += [count.cpu() for count in counts]
         made.integrate(*rays(0, device))
     assert_same_bits(gone[two], gone[one])
