@@ -330,16 +330,3 @@ def test_info_tells_what_a_map_holds(torchvox_cli, tmp_path):
     tree, cloud = several.out.splitlines()
     assert "1 occupied, 4 free" in tree and "preset octomap" in tree and "5 points" in cloud
     assert several.code == 1 and "bad.ot" in several.err
-
-
-def test_the_example_maps_a_drive(monkeypatch, capsys, tmp_path):
-    import runpy
-
-    from helpers import ROOT
-
-    file = str(tmp_path / "a.npz")
-    arguments = ["map_a_drive.py", "--scans", "2", "--device", "cpu", "--save", file]
-    monkeypatch.setattr("sys.argv", arguments)
-    runpy.run_path(str(ROOT / "examples" / "map_a_drive.py"), run_name="__main__")
-    assert "2 scans, 110," in capsys.readouterr().out
-    assert len(OccupancyMap.load(file).extract("occupied").points) > 10_000

@@ -8,6 +8,7 @@ import pytest
 import torch
 from shipping import ROOT
 
+from torchvox.mapping import OccupancyMap
 from torchvox.reference.boxes_plain import AnchorClass
 from torchvox.reference.pillars_plain import Grid
 from torchvox.reference.pointpillars_openpcdet import SingleHead
@@ -55,6 +56,13 @@ def test_cuda_graph_replays_equal_eager(run):
         assert said.count("same bits") == 4
     else:
         assert "skipped, there is no CUDA GPU" in said
+
+
+def test_a_drive_is_mapped(run, tmp_path):
+    path = tmp_path / "a.npz"
+    said = run("map_a_drive.py", "--scans", 2, "--device", "cpu", "--save", path)
+    assert "2 scans, 110," in said
+    assert len(OccupancyMap.load(path).extract("occupied").points) > 10_000
 
 
 def test_published_detectors_are_listed(run):
