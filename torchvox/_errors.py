@@ -37,7 +37,9 @@ def explained(path: Path, kind: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise CloudFileError(f"{path}: {error.strerror or error}") from error
-    except Exception as error:  # a damaged file can fail anywhere inside a parser
+    except BaseException as error:  # a damaged file can fail anywhere inside a parser
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # what lazrs raises when it panics is no Exception
         reason = short((str(error) or type(error).__name__).splitlines()[0])
         raise CloudFileError(f"{path} is not a readable {kind}: {reason}") from error
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, TorchvoxError
+from torchvox._errors import CloudFileError, explained
 from torchvox._extras import require
 from torchvox.io.las_records import (
     CITATION,
@@ -68,7 +68,11 @@ class LasReader(PointReader):
             require("lazrs", "to read LAZ files")
         _check_sizes(path)
         # laspy would parse the extended records, which may be large.
-        with _explained(path), laspy.open(path, read_evlrs=False) as file, path.open("rb") as raw:
+        with (
+            explained(path, "LAS file"),
+            laspy.open(path, read_evlrs=False) as file,
+            path.open("rb") as raw,
+        ):
             header = self._header = file.header
             problems = _check_header(header, path.stat().st_size, salvage)
             self._parallel = self._serial = False
@@ -123,7 +127,7 @@ class LasReader(PointReader):
         if self._extra & set(names):
             wanted |= layers.ALL_EXTRA_BYTES
         with contextlib.ExitStack() as stack:
-            with _explained(self.path):
+            with explained(self.path, "LAS file"):
                 file = stack.enter_context(
                     laspy.open(
                         self.path,
@@ -138,7 +142,7 @@ class LasReader(PointReader):
                 elif first:
                     file.seek(first)
             for at in range(first, self.count, size):
-                with _explained(self.path):
+                with explained(self.path, "LAS file"):
                     points = file.read_points(min(size, self.count - at))
                     if len(points) != min(size, self.count - at):
                         raise ValueError(
@@ -146,21 +150,6 @@ class LasReader(PointReader):
                         )
                     table = self._table(points, names)
                 yield table
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except TorchvoxError:
-        raise
-    except OSError as error:
-        raise CloudFileError(f"{path}: {error.strerror or error}") from error
-    except BaseException as error:  # a damaged file can fail anywhere inside the parser
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # what lazrs raises when it panics is no Exception
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise CloudFileError(f"{path} is not a readable LAS file: {reason}") from error
 
 
 def _late_records(path: Path, head: bytes, problems: list[str]) -> tuple[np.ndarray, int]:

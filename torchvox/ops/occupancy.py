@@ -143,7 +143,7 @@ def occupancy_integrate_(
         means no hit (the end was cut off), 4 hit only, 8 a secondary return, whose first voxel is
         not missed. A ray that max_range cuts hits nothing and leaves its last voxel alone.
     sensor: log-odds (hit, miss, clamp_min, clamp_max), each within +-31.9, rounded to 1/1024.
-    max_touched: regions that one call may touch, which sets its scratch memory of 2 to 4 KB each;
+    max_touched: regions that one call may touch, which sets its scratch memory, 1 to 2 KB each;
         -1: the map's capacity.
     rule: "every_ray" adds all misses and clamps below, then all hits and clamps above; "scan"
         (OctoMap's) adds one hit if there is one, else one miss.

@@ -180,7 +180,7 @@ struct RayLine {
 // after k steps it is less than k + 1 too low. Crossings that are farther apart than that are in
 // the order of these numbers; nearer ones are put in order by exact products. A crossing behind the
 // end of the line is never done: its fraction is 1 or more, so that none before it is taken for
-// later.
+// later; so it is where fractions are held to 2 and steps to 1, to keep sums below 2^32.
 template <int kShift>
 struct RayWalk {
   int32_t cell[3] = {};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // occupancy_integrate_ on the GPU: the steps of integrate.h, a kernel each, their launches of
-// shapes alone. A block of `number` takes a tile of the set; blocks clear and finish rows. Lanes of
-// `walk` take the next ray when theirs is done, and all of a warp make a visit at a time: rays of
-// one warp differ in length and enter regions at different visits.
+// shapes alone. A block of `number` takes a tile of the set; a warp clears and finishes a row.
+// Lanes of `touch` and `walk` take the next ray when theirs is done, and all of a warp make a visit
+// at a time: rays of one warp differ in length and enter regions at different visits.
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
