@@ -46,14 +46,14 @@ std::vector<std::string> make_schemas() {
       // out [N, C], indices [N, 4], num_points [N], representative [N], point_voxel [N], counts [B + 1, 4] int32
       "voxel_downsample(Tensor points, float[] voxel_size, *, float[]? origin=None, int[]? lower=None, int bits=-1, str order=\"first\", str backend=\"auto\", Tensor? batch_offsets=None, Tensor? num_valid=None) -> (Tensor out, Tensor indices, Tensor num_points, Tensor representative, Tensor point_voxel, Tensor counts)",
       // occupancy: counts [1, 16] int64
-      "occupancy_integrate_(Tensor(a!)[] state, Tensor points, Tensor origins, float voxel_size, float[] map_origin, float[] sensor, SymInt max_touched=-1, *, Tensor? origin_index=None, Tensor? num_valid=None, Tensor? ray_flags=None, float[]? point_cloud_range=None, float min_range=0., float max_range=-1., str long_rays=\"truncate\", str rule=\"every_ray\", str[]? flags=None, float threshold=0., str missing=\"allocate\", Tensor? stamp=None, Tensor? timestamps=None, float time_base=0.) -> Tensor",
+      "occupancy_integrate_(Tensor(a!)[] state, Tensor points, Tensor origins, float voxel_size, float[] map_origin, float[] sensor, SymInt max_touched=-1, *, Tensor? origin_index=None, Tensor? num_valid=None, Tensor? ray_flags=None, float[]? point_cloud_range=None, float min_range=0., float max_range=-1., str long_rays=\"truncate\", str rule=\"every_ray\", str[]? flags=None, float threshold=0., str missing=\"allocate\", Tensor? stamp=None, Tensor? timestamps=None, float time_base=0., float[]? ndt=None, Tensor? intensity=None, float[]? intensity_range=None) -> Tensor",
       // [N], or [B, nz, ny, nx]: logodds float32, label int8
       "occupancy_query(Tensor[] state, Tensor points, float voxel_size, float[] map_origin, *, Tensor? num_valid=None, float threshold=0., float? fill=None) -> (Tensor logodds, Tensor label)",
       "occupancy_crop(Tensor[] state, float voxel_size, float[] map_origin, float[] cell_size, float[] point_cloud_range, *, Tensor? poses=None, float threshold=0., float? fill=None) -> (Tensor logodds, Tensor label)",
       // distance and unseen [N] float32, status [N] int8, indices [N, 4] and unknown [N] int32
       "occupancy_raycast(Tensor[] state, Tensor points, Tensor origins, float voxel_size, float[] map_origin, *, Tensor? origin_index=None, Tensor? num_valid=None, float threshold=0., bool stop_unknown=False, float solid_angle=1.) -> (Tensor distance, Tensor unseen, Tensor status, Tensor indices, Tensor unknown)",
       // logodds [max_out] float32, indices [max_out, 4] int32, counts [1, 8] int64
-      "occupancy_extract(Tensor[] state, SymInt max_out, *, str select=\"occupied\", float threshold=0.) -> (Tensor logodds, Tensor indices, Tensor counts)",
+      "occupancy_extract(Tensor[] state, SymInt max_out, *, str select=\"occupied\", float threshold=0.) -> (Tensor logodds, Tensor mean, Tensor indices, Tensor num_samples, Tensor counts)",
       // rays: [N, 3] float64
       "transform_points(Tensor points, Tensor poses, *, Tensor? pose_index=None) -> Tensor",
       // visibility [B, nz, ny, nx] uint8, reached [N] int8, counts [B + 1, 8] int32

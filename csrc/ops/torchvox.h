@@ -42,12 +42,15 @@ inline at::Tensor occupancy_integrate_(
     double max_range = -1., std::string_view long_rays = "truncate",
     std::string_view rule = "every_ray", const std::optional<c10::List<std::string>>& flags = {},
     double threshold = 0., std::string_view missing = "allocate", const OptionalTensor& stamp = {},
-    const OptionalTensor& timestamps = {}, double time_base = 0.) {
+    const OptionalTensor& timestamps = {}, double time_base = 0.,
+    std::optional<at::ArrayRef<double>> ndt = {}, const OptionalTensor& intensity = {},
+    std::optional<at::ArrayRef<double>> intensity_range = {}) {
   static const auto op =
       detail::op<decltype(occupancy_integrate_)>("torchvox::occupancy_integrate_");
   return op.call(state, points, origins, voxel_size, map_origin, sensor, std::move(max_touched),
                  origin_index, num_valid, ray_flags, point_cloud_range, min_range, max_range,
-                 long_rays, rule, flags, threshold, missing, stamp, timestamps, time_base);
+                 long_rays, rule, flags, threshold, missing, stamp, timestamps, time_base, ndt,
+                 intensity, intensity_range);
 }
 
 // logodds [N] float32, label [N] int8
@@ -80,8 +83,9 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> oc
                  stop_unknown, solid_angle);
 }
 
-// logodds [max_out] float32, indices [max_out, 4] int32, counts [1, 8] int64
-inline std::tuple<at::Tensor, at::Tensor, at::Tensor> occupancy_extract(
+// logodds [max_out] float32, mean [max_out, 3] float32, indices [max_out, 4] int32, num_samples
+// [max_out] int32, counts [1, 8] int64
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> occupancy_extract(
     at::TensorList state, c10::SymInt max_out, std::string_view select = "occupied",
     double threshold = 0.) {
   static const auto op = detail::op<decltype(occupancy_extract)>("torchvox::occupancy_extract");

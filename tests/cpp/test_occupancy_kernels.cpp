@@ -190,6 +190,8 @@ struct Map {
   std::vector<int64_t> key, status = std::vector<int64_t>(kStatusWords);
   std::vector<int32_t> stamp, hit_miss, touch;
   std::vector<int64_t> traversal;
+  std::vector<int32_t> sample_row, sample_count, passes;
+  std::vector<float> mean, cov, intensity;
   std::vector<int16_t> logodds;
 
   Map(int64_t capacity, bool counts)
@@ -199,6 +201,12 @@ struct Map {
         hit_miss(counts ? 2 * kRegionVoxels * capacity : 0),
         touch(counts ? kRegionVoxels * capacity : 0, -1),
         traversal(touch.size()),
+        sample_row(counts ? capacity : 0, -1),
+        sample_count(counts ? kRegionVoxels * (capacity / 2 + 1) : 0),
+        passes(2 * sample_count.size()),
+        mean(3 * sample_count.size()),
+        cov(6 * sample_count.size()),
+        intensity(2 * sample_count.size()),
         logodds(kRegionVoxels * capacity, kUnobserved) {}
 
   // What is put is compared afterwards, so it may be written.
@@ -218,6 +226,11 @@ struct Map {
       state.hit_miss = written(side, hit_miss);
       state.touch = written(side, touch);
       state.traversal = written(side, traversal);
+      state.sample_row = written(side, sample_row);
+      state.samples = {
+          written(side, sample_count), written(side, mean),
+          written(side, cov),          written(side, intensity),
+          written(side, passes),       static_cast<int64_t>(sample_count.size()) / kRegionVoxels};
     }
     state.capacity = static_cast<int64_t>(key.size());
     return state;
@@ -236,8 +249,10 @@ void use(Side& side, const Map& map, const Rays& rays, uint32_t flags, int64_t m
   integrate.flags = flags;
   integrate.threads = 2;
   integrate.timestamps = side.put(std::vector<double>(rays.count(), 1.5));
+  integrate.ndt = {0.2, 0.3, 2, -0.4, 3, -5.5};
+  integrate.intensity = side.put(std::vector<float>(rays.count(), 0.3f));
   for (const bool scan : {false, true}) {
-    integrate.scan = scan;
+    integrate.scan = scan && !state.samples.cov;
     integrate.counts = side.room<int64_t>("counts", kIntegrateCounts);
     side.run(integrate);
   }
@@ -262,7 +277,9 @@ void use(Side& side, const Map& map, const Rays& rays, uint32_t flags, int64_t m
   extract.select = OccupancySelect::kObserved;
   extract.max_out = 500;
   extract.logodds = side.room<float>("row logodds", extract.max_out);
+  extract.mean = side.room<float>("means", 3 * extract.max_out);
   extract.indices = side.room<int32_t>("rows", 4 * extract.max_out);
+  extract.num_samples = side.room<int32_t>("samples", extract.max_out);
   extract.counts = side.room<int64_t>("extract counts", kStateCounts);
   side.run(extract);
   DecayArgs decay;
@@ -279,8 +296,14 @@ void use(Side& side, const Map& map, const Rays& rays, uint32_t flags, int64_t m
   side.run(remove);
   InsertArgs insert;
   insert.state = state;
-  insert.given.region_key = Map::written(side, std::vector<int64_t>{3, 5, 5, 1 << 20, -1});
-  insert.given.capacity = 5;
+  Map given(5, !map.touch.empty());
+  given.key = {3, 5, 5, 1 << 20, -1};
+  if (!map.touch.empty()) {
+    given.sample_row = {1, 0, -1, 7, 2};
+    std::fill(given.sample_count.begin(), given.sample_count.end(), 2);
+    for (size_t i = 0; i < given.cov.size(); ++i) given.cov[i] = i % 3 == 1 ? 0.f : 0.1f;
+  }
+  insert.given = given.on(side);
   insert.sensor = integrate.sensor;
   insert.counts = side.room<int64_t>("insert counts", kStateCounts);
   side.run(insert);
@@ -318,6 +341,13 @@ TEST_CASE("a state of random bytes is no danger") {
     scramble(map.hit_miss);
     scramble(map.touch);
     scramble(map.traversal);
+    scramble(map.sample_row);
+    for (int32_t& row : map.sample_row) row = random.below(2) ? row % 20 : row;
+    scramble(map.sample_count);
+    scramble(map.mean);
+    scramble(map.cov);
+    scramble(map.intensity);
+    scramble(map.passes);
     scramble(map.logodds);
     const auto body = [&](Side& side) { use(side, map, rays, kStopAtOccupied, 100); };
     check_sides(body, run_on(Where::kThread, body), /*values_count=*/false);

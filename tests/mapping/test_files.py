@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maps saved and loaded: one file for equal maps, trees, points."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
 
 from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.io import MapContents, open_points, read_map
-from torchvox.mapping import PRESETS, OccupancyMap
+from torchvox.mapping import PRESETS, NdtModel, OccupancyMap
 
 ORIGIN = torch.zeros(1, 3)
+MEANS = ("logodds", "sample_mean")
 
 
 def sphere(seed=0):
@@ -24,27 +27,30 @@ def mapped(seeds=(0, 1), **options):
     return made
 
 
-def test_equal_maps_of_every_history_give_one_file(tmp_path, device):
-    grown = mapped(capacity=0, device=device)
-    ignored = mapped(capacity=900, on_overflow="ignore", preset=PRESETS["ohm"], threshold=0.7)
-    idle = mapped((0,), origin=(-0.0, 0, 0))
+@pytest.mark.parametrize("ndt", [False, NdtModel(samples=1)])
+def test_equal_maps_of_every_history_give_one_file(ndt, tmp_path, device):
+    build = functools.partial(mapped, ndt=ndt)
+    grown = build(capacity=0, device=device)
+    ignored = build(capacity=900, on_overflow="ignore", preset=PRESETS["ohm"], threshold=0.7,
+                     sample_rows=900)  # fmt: skip
+    idle = build((0,), origin=(-0.0, 0, 0))
     idle.integrate(sphere()[:0], ORIGIN)  # a call that changes the number of the next
     idle.integrate(sphere(1), ORIGIN + 0.1)
-    moved = mapped((0,))
+    moved = build((0,))
     gone = moved.evict(box=(0, 0, 0, 2, 2, 2))
     moved.insert(gone)
     moved.integrate(sphere(1), ORIGIN + 0.1)
-    for i, made in enumerate((mapped(), grown, ignored, idle, moved)):
+    for i, made in enumerate((build(), grown, ignored, idle, moved)):
         made.save(tmp_path / f"{i}.npz")
         OccupancyMap.load(tmp_path / f"{i}.npz").save(tmp_path / f"{i}_again.npz")
     files = {path.read_bytes() for path in tmp_path.iterdir()}
     assert len(files) == 1 and int(gone.count) > 0
-    mapped((1, 0)).save(tmp_path / "other.npz")
+    build((1, 0)).save(tmp_path / "other.npz")
     assert (tmp_path / "other.npz").read_bytes() not in files
 
 
 @pytest.mark.parametrize("preset", ["ohm", "octomap", PRESETS["ohm"]._replace(hit=0.8)])
-@pytest.mark.parametrize("layers", [("logodds",), ("logodds", "hit_miss")])
+@pytest.mark.parametrize("layers", [("logodds",), ("logodds", "hit_miss"), MEANS])
 def test_a_loaded_map_goes_on_like_the_saved_one(layers, preset, tmp_path, device):
     made = mapped(preset=preset, layers=layers, origin=(0.05, 0.0, -3.0), device=device)
     made.save(tmp_path / "a.npz")
@@ -100,17 +106,23 @@ def test_octomap_trees_keep_log_odds_or_labels(suffix, tmp_path, device):
 
 @pytest.mark.parametrize("select", ["occupied", "free"])
 @pytest.mark.parametrize("suffix", [".ply", ".las"])
-def test_voxels_are_points_at_their_centers(suffix, select, tmp_path):
+@pytest.mark.parametrize("means", [False, True])
+def test_voxels_are_points_at_their_centers_or_means(means, suffix, select, tmp_path):
     if suffix == ".las":
         pytest.importorskip("laspy")
-    made = mapped((0,), origin=(0.05, 0, -7))
+    layers = MEANS if means else MEANS[:1]
+    made = mapped((0,), origin=(0.05, 0, -7), layers=layers)
     expected = made.extract(select)
     made.save(tmp_path / f"a{suffix}", select)
     reader = open_points(tmp_path / f"a{suffix}")
     (table,) = reader.chunks()
     assert len(expected.points) == len(table) > 100
-    assert np.abs(table.world() - expected.points.numpy()).max() < 1e-12
+    assert np.abs(table.world() - expected.points.numpy()).max() < (1.01e-4 if means else 1e-12)
+    center = (expected.indices[:, [3, 2, 1]].double() + 0.5) * 0.2 + torch.tensor(made.origin)
+    assert ((expected.points - center).abs().max() > 0.05) == (means and select == "occupied")
     assert np.array_equal(table.attributes["logodds"], expected.logodds.numpy())
-    if suffix == ".las":
+    if means:
+        assert np.array_equal(table.attributes["num_samples"], expected.num_samples.numpy())
+    elif suffix == ".las":
         assert table.scale.tolist() == [0.2] * 3
         assert np.array_equal(table.xyz, expected.indices[:, [3, 2, 1]].numpy())

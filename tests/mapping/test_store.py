@@ -11,9 +11,11 @@ import torch
 from helpers import assert_same_bits
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.mapping import MapRegions, OccupancyMap, RegionStore, store
+from torchvox.mapping import MapRegions, NdtModel, OccupancyMap, RegionStore, store
 
 COUNTED = ("logodds", "hit_miss", "traversal")
+SAMPLED = ("logodds", "sample_mean", "sample_cov", "intensity", "passes")
+NDT = NdtModel(samples=1, reset=0.4, reset_samples=2)
 SEEDS, WHOLE = range(3), 4000  # 300 regions in all, 100 to 250 a call
 
 
@@ -30,13 +32,17 @@ def stored(capacity, folder=None, **options) -> OccupancyMap:
 def drive(made: OccupancyMap, between=lambda made: None) -> list[torch.Tensor]:
     """Counts of calls, of one that skips what is missing and of one that excludes voxels."""
     device, counts = made.status.device, []
+    more = {}
+    if "intensity" in made.layers:
+        more = {"intensity": rays(9, device)[0][:, 0], "intensity_range": [-2.0, 3.0]}
     for seed in SEEDS:
-        counts.append(made.integrate(*rays(seed, device), max_range=4.0))
+        counts.append(made.integrate(*rays(seed, device), max_range=4.0, **more))
         between(made)
     points, origins = rays(7, device)
-    counts.append(made.integrate(points + 2.0, origins[:1], missing="skip"))
+    counts.append(made.integrate(points + 2.0, origins[:1], missing="skip", **more))
     between(made)
-    counts.append(made.integrate(points, origins, flags=["exclude_occupied", "lock_min"]))
+    options = {"flags": ["exclude_occupied", "lock_min"], **more}
+    counts.append(made.integrate(points, origins, **options))
     between(made)
     return [count.cpu() for count in counts]
 
@@ -59,10 +65,14 @@ def same(made: OccupancyMap, whole: OccupancyMap) -> None:
     assert int(made.status[1]) <= made.capacity < len(one.keys)
 
 
-@pytest.mark.parametrize("preset", ["ohm", "octomap"])
-@pytest.mark.parametrize("layers", [("logodds",), COUNTED])
+@pytest.mark.parametrize(
+    "preset, layers",
+    [("ohm", ("logodds",)), ("octomap", ("logodds",)), ("ohm", COUNTED), ("ohm", SAMPLED),
+     ("octomap", SAMPLED[:2])],
+)  # fmt: skip
 def test_every_cache_gives_the_file_of_the_whole_map(preset, layers, tmp_path, device):
     options = {"preset": preset, "layers": layers, "device": device}
+    options["ndt"] = NDT if "sample_cov" in layers else False
     whole = OccupancyMap(0.2, WHOLE, **options)
     expected, total = drive(whole), len(whole.read().keys)
     assert total > 250
@@ -77,7 +87,7 @@ def test_every_cache_gives_the_file_of_the_whole_map(preset, layers, tmp_path, d
         again = stored(23, tmp_path / kind, **options)
         assert saved(again, tmp_path) == saved(whole, tmp_path), kind
         for one in (again, copied := copy.deepcopy(whole)):
-            one.integrate(*rays(9, device))
+            drive(one)
         assert again.equal(copied)
 
 
@@ -330,6 +340,8 @@ def test_many_calls_keep_memory_flat():
         drive(made) if i % 20 == 0 else made.integrate(*rays(i % 3))
         made.decay(1.0, half_life=0.2, forget=0.9)
         if i >= 20:
-            sizes.append((made.store.nbytes - made.store.keys.nbytes * 3, len(made.store.blocks)))
+            sizes.append(
+                (made.store.nbytes - made.store.keys.nbytes * 4, len(made.store.regions.blocks))
+            )
     assert max(sizes)[1] == 1 and max(sizes)[0] - min(sizes)[0] < 2**16
     assert len(made.store.changed) <= 2 * made.capacity

@@ -19,6 +19,7 @@ import torchvox.reference as reference
 SIZE, ORIGIN = 0.25, [0.05, 0.0, -0.1]
 SENSOR = [2.197, -0.201, -2.0, 3.511]
 LAYERS = ("logodds", "hit_miss", "touch", "traversal")
+SAMPLED = (*LAYERS, "sample_mean", "sample_cov", "intensity", "passes")
 INTEGRATE = next(op for op in OPS if op.name == "occupancy_integrate_")
 CENTER = torch.tensor([[0.03, -0.02, 0.01]])
 
@@ -157,7 +158,7 @@ def test_a_voxel_keeps_the_time_of_its_last_hit_and_the_way_of_all_rays_in_it(de
             timestamps=seconds,
             time_base=base,
         )
-    touch, traversal = (t[0, :5].tolist() for t in state[6:])
+    touch, traversal = (t[0, :5].tolist() for t in state[6:8])
     assert touch == [4000, -1, 7345, -1, 0]
     # The second call leaves occupied voxels alone, which are the ends of the first one's rays.
     voxels = [x / 65536 for x in traversal]  # each way rounded down to 2^-16
@@ -285,7 +286,8 @@ def test_merging_maps_commutes(device):
         stamps, hits = torch.zeros(6, dtype=torch.int32), torch.zeros(6, 512, 2, dtype=torch.int32)
         touch = torch.randint(-1, 9000, (6, 512), generator=g, dtype=torch.int32)
         traversal = torch.randint(0, 2**62, (6, 512), generator=g)
-        rows.append([t.to(device) for t in (stamps, logodds, hits, touch, traversal)])
+        none = torchvox.occupancy_state(0)[8:]
+        rows.append([t.to(device) for t in (stamps, logodds, hits, touch, traversal, *none)])
     merged = []
     for order in ((0, 1), (1, 0)):
         state = torchvox.occupancy_state(9, layers=LAYERS, device=device)
@@ -303,7 +305,7 @@ def test_removed_regions_come_back_bit_for_bit(device):
     mask = torch.rand(2000, generator=torch.Generator().manual_seed(1)).to(device) < 0.5
     slots = torch.nonzero(mask[:in_use]).flatten()
     keys, order = state[1][slots].sort()
-    rows = [t[slots[order]] for t in (state[2], *state[4:])]
+    rows = [t[slots[order]] if len(t) else t for t in (state[2], *state[4:])]
     torchvox.occupancy_remove_(state, mask)
     assert by_key(state) == {k: v for k, v in before.items() if k not in set(keys.tolist())}
     assert torchvox.occupancy_query(state, room(3000).to(device), SIZE, ORIGIN).label.min() == -1
@@ -367,21 +369,25 @@ def test_a_state_of_random_bytes_is_no_danger(device):
     g = torch.Generator().manual_seed(2)
     points = room(500)
     for _ in range(20):
-        state = torchvox.occupancy_state(100, layers=("logodds", "hit_miss"))
+        state = torchvox.occupancy_state(100, layers=SAMPLED, sample_rows=30)
         for tensor in state:
             flat = tensor.view(-1).view(torch.uint8)
             flat.copy_(torch.randint(0, 256, flat.shape, generator=g, dtype=torch.uint8))
         state = [t.to(device) for t in state]
-        mapped(points, state=state, device=device)
-        state[3][3] = 0
-        mapped(points, state=state, device=device)
+        bright = {"intensity": points[:, 0].to(device), "intensity_range": [-1.0, 1.0]}
+        for _ in range(2):
+            mapped(points, state=state, device=device, ndt=[0.05, 0.2, 1, -1.4, 3], **bright)
+            state[3][3] = 0
         torchvox.occupancy_query(state, points.to(device), SIZE, ORIGIN)
         torchvox.occupancy_raycast(state, points.to(device), CENTER.to(device), SIZE, ORIGIN)
         torchvox.occupancy_extract(state, 1000)
         torchvox.occupancy_decay_(state, 30_000, 1, 5)
         torchvox.occupancy_remove_(state, torch.rand(100, device=device) < 0.5)
         keys = torch.arange(50, device=device)
-        torchvox.occupancy_insert_(state, keys, [], sensor=SENSOR)
+        given = [t[:50] if len(t) == 100 else t for t in (state[2], *state[4:])]
+        given = [t.clone() for t in given]
+        for merge in ("add", "replace"):
+            torchvox.occupancy_insert_(state, keys, given, sensor=SENSOR, merge=merge)
 
 
 def test_a_state_that_tells_fewer_slots_than_it_has_is_no_danger(device):

@@ -15,19 +15,40 @@ from .rays import CLIP, MAP, MAP_ERRORS, MAX_OUT_ERRORS, RANGE_ERRORS, ray_argum
 SENSOR = [2.2, -0.2, -2.0, 3.5]
 
 
+LAYERS = {
+    "plain": ("logodds",),
+    "all": ("logodds", "hit_miss", "touch", "traversal"),
+    "means": ("logodds", "sample_mean"),
+    "ndt": ("logodds", "hit_miss", "touch", "traversal", "sample_mean", "sample_cov", "intensity",
+            "passes"),
+}  # fmt: skip
+NDT = [0.05, 0.6, 2.0, -0.5, 4.0]
+
+
 @functools.cache
-def some_map(capacity: int, all_layers: bool) -> list[Tensor]:
+def some_map(capacity: int, layers: str) -> list[Tensor]:
     """Rays of two calls in a map; reference alone, so that no kernel tests itself."""
-    layers = ("logodds", "hit_miss", "touch", "traversal") if all_layers else ("logodds",)
-    state = torchvox.occupancy_state(capacity, layers=layers)
+    state = torchvox.occupancy_state(capacity, layers=LAYERS[layers], sample_rows=capacity // 2)
     for seed in (11, 12):
         call = {**ray_arguments(50, seed), **MAP, "max_range": 5.0, "timestamps": times(50, seed)}
+        if layers == "ndt":
+            call |= sampled(50, seed)
         reference.occupancy_integrate_(state, **call, sensor=SENSOR, stamp=torch.tensor([seed]))
     return state
 
 
-def state_of(capacity: int = 60, all_layers: bool = False) -> list[Tensor]:
-    return [tensor.clone() for tensor in some_map(capacity, all_layers)]
+def state_of(capacity: int = 60, layers: str = "plain") -> list[Tensor]:
+    return [tensor.clone() for tensor in some_map(capacity, layers)]
+
+
+def sampled(n: int, seed: int = 0) -> Call:
+    """Rays most of which end near a few places, of some intensity."""
+    places = (torch.rand(5, 3, generator=generator(8)) * 4 - 2)[torch.arange(n) % 5]
+    near = torch.cat([places, torch.zeros(n, 1)], 1) + cloud(n, 4, seed + 3) / 16
+    points = torch.where(torch.arange(n)[:, None] % 7 > 0, near, cloud(n, 4, seed))
+    bright = torch.randn(n, generator=generator(seed))
+    bright[::13] = torch.tensor([NAN, INF, -INF])[torch.arange(len(bright[::13])) % 3]
+    return {"points": points, "ndt": NDT, "intensity": bright, "intensity_range": [-1.0, 2.5]}
 
 
 def times(n: int, seed: int = 0) -> Tensor:
@@ -105,9 +126,20 @@ def raycast_call(n: int, seed: int = 0, **options) -> Call:
     return {"state": state_of(), **rays, **MAP, **options}
 
 
-def insert_call(n: int, seed: int = 0, all_layers: bool = True, **options) -> Call:
+def ndt_call(n: int = 60, *flags: str, kind: str = "ndt", **options) -> Call:
+    options = {"state": state_of(200, kind), "timestamps": times(n), **options}
+    return integrate_call(n, flags=list(flags), **{**sampled(n), **options})
+
+
+def cramped() -> list[Tensor]:
+    """Rows for the samples of one more region."""
+    state = state_of(200, "ndt")
+    return [t[: state[3][2] + 1] if i > 8 else t for i, t in enumerate(state)]
+
+
+def insert_call(n: int, seed: int = 0, kind: str = "ndt", **options) -> Call:
     """Rows of which some keys are in the map, some new, some refused."""
-    state, g = state_of(260, all_layers), generator(seed)
+    state, g = state_of(260, kind), generator(seed)
     resident = state[1][: int(state[3][1])]
     keys = torch.cat([resident, torch.randint(0, 2**62, (n,), generator=g)])[::2][:n]
     keys = torch.cat([keys, torch.randint(0, 2**62, (n - len(keys),), generator=g)]).sort().values
@@ -116,12 +148,20 @@ def insert_call(n: int, seed: int = 0, all_layers: bool = True, **options) -> Ca
         keys[0] = -5
     logodds = torch.randint(-3000, 3600, (n, 512), generator=g, dtype=torch.int16)
     logodds[:, ::3] = -32768
-    rows = n if all_layers else 0
-    counts = torch.randint(0, 9, (rows, 512, 2), generator=g, dtype=torch.int32)
-    touch = torch.randint(-1, 4000, (rows, 512), generator=g, dtype=torch.int32)
-    traversal = torch.randint(0, 2**40, (rows, 512), generator=g)
-    layers = [torch.arange(n, dtype=torch.int32), logodds, counts, touch, traversal]
-    return {"state": state, "keys": keys, "layers": layers, "sensor": SENSOR, **options}
+    rows = n if kind == "ndt" else 0
+
+    def whole(low: int, high: int, *shape: int, dtype=torch.int32) -> Tensor:
+        return torch.randint(low, high, (rows, *shape), generator=g, dtype=dtype)
+
+    counts, touch = whole(0, 9, 512, 2), whole(-1, 4000, 512)
+    traversal = whole(0, 2**40, 512, dtype=torch.int64)
+    spread = torch.rand(rows, 512, 6, generator=g) / 8
+    spread[..., [0, 2, 5]] += 0.1
+    bright = torch.rand(rows, 512, 2, generator=g) + 1
+    samples = [whole(-2, rows + 2), whole(-1, 4, 512), torch.rand(rows, 512, 3, generator=g) - 0.5]
+    samples += [spread, bright, whole(0, 2**31 - 1, 512, 2)]
+    given = [torch.arange(n, dtype=torch.int32), logodds, counts, touch, traversal, *samples]
+    return {"state": state, "keys": keys, "layers": given, "sensor": SENSOR, **options}
 
 
 def mask_of(n: int, seed: int) -> Tensor:
@@ -140,12 +180,20 @@ OPS = [
             "stopped": lambda: flagged("end_as_free", "stop_at_occupied", "exclude_unobserved"),
             "locked": lambda: flagged("lock_min", "lock_max", "exclude_origin"),
             "all layers": lambda: integrate_call(
-                60, state=state_of(200, True), timestamps=times(60), time_base=100.0, **CLIP),
+                60, state=state_of(200, "all"), timestamps=times(60), time_base=100.0, **CLIP),
             "all layers, stopped": lambda: flagged(
-                "stop_at_occupied", "lock_max", "exclude_origin", state=state_of(200, True),
+                "stop_at_occupied", "lock_max", "exclude_origin", state=state_of(200, "all"),
                 timestamps=times(60)),
             "all layers, scan": lambda: flagged(
-                "end_as_free", "exclude_free", rule="scan", state=state_of(200, True)),
+                "end_as_free", "exclude_free", rule="scan", state=state_of(200, "all")),
+            "ndt": lambda: ndt_call(),
+            "ndt, stopped": lambda: ndt_call(60, "stop_at_occupied", "exclude_free", **CLIP),
+            "ndt, along": lambda: ndt_call(60, "end_as_free", "lock_min", intensity=None,
+                                           intensity_range=None),
+            "ndt, skip missing": lambda: ndt_call(missing="skip", max_touched=200),
+            "too many samples": lambda: ndt_call(state=cramped()),
+            "means": lambda: ndt_call(kind="means", rule="scan", ndt=None, intensity=None,
+                                      intensity_range=None),
             "stamped": lambda: integrate_call(60, stamp=stamp(12), max_touched=300),
             "skip missing": lambda: integrate_call(60, missing="skip", max_touched=200),
             "too many touched": lambda: integrate_call(60, max_touched=20),
@@ -173,6 +221,11 @@ OPS = [
             *refused("stamp", ValueError, "stamp must be", torch.zeros(2).int()),
             *refused("timestamps", TypeError, "timestamps must be float64", torch.zeros(9)),
             *refused("timestamps", ValueError, "timestamps must be", torch.zeros(9).double()),
+            *refused("ndt", ValueError, "ndt must be given", NDT),
+            *refused("intensity_range", ValueError, "intensity and intensity_range", [0.0, 1.0]),
+            *refused("intensity", TypeError, "intensity must be float32", torch.zeros(9).double()),
+            *refused("intensity", ValueError, "intensity must be", torch.zeros(9),
+                     {"intensity": torch.zeros(60), "intensity_range": [0.0, 1.0]}),
             *refused("time_base", ValueError, "time_base must be finite", NAN, INF),
         ),
     ),
@@ -235,6 +288,7 @@ OPS = [
             "free": lambda: {"state": state_of(), "max_out": 2000, "select": "free"},
             "observed": lambda: {"state": state_of(), "max_out": 9000, "select": "observed"},
             "threshold": lambda: {"state": state_of(), "max_out": 900, "threshold": 2.0},
+            "samples": lambda: {"state": state_of(60, "ndt"), "max_out": 300},
         },
         kernels=6,
         error_inputs=(
@@ -250,9 +304,9 @@ OPS = [
         mutates=("state",),
         contiguous=("state",),
         sample_inputs={
-            "all": lambda: {"state": state_of(90, True), "factor": 60_000, "step": 0, "forget": 0},
+            "all": lambda: {"state": state_of(90, "ndt"), "factor": 60_000, "step": 0, "forget": 0},
             "to nothing": lambda: {"state": state_of(), "factor": 0, "step": 0, "forget": -1},
-            "forget": lambda: {"state": state_of(90, True), "factor": 0, "step": 0, "forget": 0},
+            "forget": lambda: {"state": state_of(90, "ndt"), "factor": 0, "step": 0, "forget": 0},
         },
         kernels=2,
         error_inputs=(
@@ -270,8 +324,9 @@ OPS = [
         mutates=("state",),
         contiguous=("state",),
         sample_inputs={
-            "all": lambda: {"state": state_of(90, True), "mask": torch.ones(90).bool()},
-            "none": lambda: {"state": state_of(90, True), "mask": torch.zeros(90).bool()},
+            "all": lambda: {"state": state_of(90, "ndt"), "mask": torch.ones(90).bool()},
+            "some": lambda: {"state": state_of(90, "ndt"), "mask": mask_of(90, 3)},
+            "none": lambda: {"state": state_of(90, "ndt"), "mask": torch.zeros(90).bool()},
         },
         kernels=6,
         error_inputs=(
@@ -291,8 +346,9 @@ OPS = [
                for merge in ("add", "replace", "keep")},
             "keys alone": lambda: insert_call(30, layers=[]),
             "some rows": lambda: insert_call(30, num_valid=torch.tensor([11])),
-            "without counts": lambda: insert_call(30, all_layers=False),
-            "no room": lambda: insert_call(90, state=state_of(60, True)),
+            "without counts": lambda: insert_call(30, kind="plain"),
+            "no room": lambda: insert_call(90, state=state_of(60, "ndt")),
+            "no room for samples": lambda: insert_call(90, state=cramped()),
         },
         kernels=6,
         error_inputs=(
@@ -303,7 +359,8 @@ OPS = [
             *refused("layers", TypeError, "logodds of layers must be", other(1, Tensor.int)),
             *refused("layers", ValueError, "of layers must be", other(1, lambda t: t[1:]),
                      other(2, lambda t: t[1:]), other(3, lambda t: t[1:]),
-                     other(4, lambda t: t[:, 1:])),
+                     other(4, lambda t: t[:, 1:]), other(5, lambda t: t[1:]),
+                     other(7, lambda t: t[1:]), other(8, lambda t: t[..., :3])),
             *refused("merge", ValueError, "merge must be", "", "max"),
             *refused("num_valid", ValueError, "num_valid must be", torch.zeros(2).int()),
         ),

@@ -10,10 +10,9 @@ import numpy as np
 from torchvox._errors import WrongUseError
 from torchvox._extras import require
 from torchvox.cli import options
-from torchvox.io.maps import write_voxels
 from torchvox.io.writers import write_whole
-from torchvox.mapping import OccupancyMap
-from torchvox.mapping.files import VOXELS
+from torchvox.mapping import MapVoxels, OccupancyMap
+from torchvox.mapping.files import VOXELS, write_points
 from torchvox.viz.map_page import map_page
 from torchvox.viz.plan import plan_image, write_gray_png, write_ros_yaml
 
@@ -56,10 +55,10 @@ def write_outputs(
             yaml = next((path for path in targets if path.suffix == ".yaml"), None)
             _draw(made, target, yaml, height)
         elif suffix in VOXELS:
-            write_voxels(target, *_voxels(made, select, height), made.voxel_size, made.origin)
+            write_points(made, target, _voxels(made, select, height))
         elif suffix == ".html":
             grid = made.voxel_size, made.origin
-            voxels = _voxels(made, select, height)
+            voxels = _indices(_voxels(made, select, height))
             page = map_page(*voxels, *grid, title, kind=select, path=path)
             write_whole(target, lambda buffer: buffer.write(page))  # noqa: B023, at once
 
@@ -67,7 +66,7 @@ def write_outputs(
 def _draw(
     made: OccupancyMap, target: Path, yaml: Path | None, height: tuple[float, ...] | None
 ) -> None:
-    indices, logodds = _voxels(made, "observed", height)
+    indices, logodds = _indices(_voxels(made, "observed", height))
     image = plan_image(indices, logodds.astype(np.float64) >= made.threshold)
     write_gray_png(target, image.pixels)
     if yaml is not None:
@@ -75,14 +74,17 @@ def _draw(
         write_ros_yaml(yaml, target.name, made.voxel_size, (round(x, 9), round(y, 9)))
 
 
-def _voxels(
-    made: OccupancyMap, select: str, height: tuple[float, ...] | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Indices [n, 3] int32, x, y, z, and log-odds [n] of voxels whose centers are in [Z0, Z1)."""
+def _voxels(made: OccupancyMap, select: str, height: tuple[float, ...] | None) -> MapVoxels:
+    """Voxels of a map whose centers are in [Z0, Z1)."""
     found = made.extract(select)
-    indices, logodds = found.indices[:, [3, 2, 1]], found.logodds
-    if height is not None:
-        z = found.points[:, 2]
-        inside = (z >= height[0]) & (z < height[1])
-        indices, logodds = indices[inside], logodds[inside]
-    return indices.contiguous().cpu().numpy(), logodds.cpu().numpy()
+    if height is None:
+        return found
+    z = (found.indices[:, 1] + 0.5) * made.voxel_size + made.origin[2]
+    inside = (z >= height[0]) & (z < height[1])
+    return MapVoxels._make([*[column[inside] for column in found[:-1]], found.count])
+
+
+def _indices(voxels: MapVoxels) -> tuple[np.ndarray, np.ndarray]:
+    """Indices [n, 3] int32, x, y, z, and log-odds [n]."""
+    indices = voxels.indices[:, [3, 2, 1]].contiguous()
+    return indices.cpu().numpy(), voxels.logodds.cpu().numpy()

@@ -24,9 +24,18 @@ LAYERS = {  # type, shape of a region's
     "hit_miss": ("<i4", (512, 2)),
     "touch": ("<i4", (512,)),
     "traversal": ("<i8", (512,)),
+    "sample_row": ("<i4", ()),
+    "sample_count": ("<i4", (512,)),  # from here on of regions that sample_row gives one
+    "sample_mean": ("<f4", (512, 3)),
+    "sample_cov": ("<f4", (512, 6)),
+    "intensity": ("<f4", (512, 2)),
+    "passes": ("<i4", (512, 2)),
 }
+SAMPLES = ("sample_count", "sample_mean", "sample_cov", "intensity", "passes")
+NEEDS = {"sample_row": SAMPLES[:2], "sample_count": ("sample_row",), "sample_mean": ("sample_row",)}
+NEEDS |= {"sample_cov": ("sample_row",), "intensity": ("sample_row",), "passes": ("sample_cov",)}
 RULES = ("every_ray", "scan")
-FACTS = ("voxel_size", "origin", "sensor", "rule", "preset", "epoch", "version")
+FACTS = ("voxel_size", "origin", "sensor", "rule", "ndt", "preset", "epoch", "version")
 
 
 @dataclass
@@ -34,11 +43,15 @@ class MapContents:
     """What an occupancy map knows, whatever its slots, capacity and history.
 
     keys: [n] int64, ascending, of regions of 8 x 8 x 8 voxels. layers: "logodds" [n, 512] int16
-    and maybe "hit_miss" [n, 512, 2] and "touch" [n, 512] int32 and "traversal" [n, 512] int64, as
-    docs/occupancy.md has them.
+    and maybe "hit_miss" [n, 512, 2] and "touch" [n, 512] int32 and "traversal" [n, 512] int64; with
+    samples "sample_row" [n] int32, which numbers the regions that have some and is -1 elsewhere,
+    "sample_count" [s, 512] int32, "sample_mean" [s, 512, 3] and maybe "sample_cov" [s, 512, 6] and
+    "intensity" [s, 512, 2] float32 and "passes" [s, 512, 2] int32; as docs/occupancy.md has them.
     voxel_size, origin: meters; a corner of voxel (0, 0, 0).
     sensor: probabilities (hit, miss, lowest, highest), as of `torchvox.mapping.SensorModel`, and
         rule, preset: the name that they have together, or None.
+    ndt: of maps with "sample_cov", (noise in meters, adaptation, samples, reset probability, reset
+        samples), as of `torchvox.mapping.NdtModel`; None without.
     epoch: seconds from which times in layers count. version: of the form of the file.
     Raises ValueError for what no map can be.
     """
@@ -51,6 +64,7 @@ class MapContents:
     rule: str
     preset: str | None = None
     epoch: float = 0.0
+    ndt: list[float] | None = None
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -62,13 +76,23 @@ class MapContents:
             raise ValueError("keys must be [n] int64, from 0 on and ascending")
         if not {"logodds"} <= self.layers.keys() <= LAYERS.keys():
             raise ValueError(f"layers must be among {list(LAYERS)}, got {list(self.layers)}")
+        sampled = len(self.layers.get("sample_count", ()))
         for name, layer in self.layers.items():
+            if missing := set(NEEDS.get(name, ())) - self.layers.keys():
+                raise ValueError(f"layers with {name} must have {sorted(missing)}")
             type_, shape = LAYERS[name]
-            if layer.dtype != type_ or layer.shape != (rows, *shape):
+            shape = (sampled if name in SAMPLES else rows, *shape)
+            if layer.dtype != type_ or layer.shape != shape:
                 raise ValueError(
-                    f"{name} must be {[rows, *shape]} {np.dtype(type_)}, got {list(layer.shape)} "
+                    f"{name} must be {list(shape)} {np.dtype(type_)}, got {list(layer.shape)} "
                     f"{layer.dtype}"
                 )
+        of = self.layers.get("sample_row", np.zeros(0, np.int32))
+        if not np.array_equal(of[of >= 0], np.arange(sampled)) or (of < -1).any():
+            raise ValueError("sample_row must number the regions that have samples, -1 elsewhere")
+        model = self.ndt is None or (_numbers(self.ndt, 5) and _is_ndt(self.ndt))
+        if not model or (self.ndt is None) == ("sample_cov" in self.layers):
+            raise ValueError(f"ndt must be the model of sample_cov, got {self.ndt!r}")
         if not _numbers([self.voxel_size], 1) or self.voxel_size <= 0:
             raise ValueError(f"voxel_size must be above 0, got {self.voxel_size!r}")
         if not _numbers(self.origin, 3) or not _numbers([self.epoch], 1):
@@ -115,18 +139,23 @@ def read_map(path: str | Path) -> MapContents:
 
 def write_voxels(
     path: str | Path,
-    indices: np.ndarray,
-    logodds: np.ndarray,
+    points: np.ndarray,
+    columns: dict[str, np.ndarray],
     voxel_size: float,
     origin: list[float],
+    steps: int = 1,
 ) -> None:
-    """Write centers of voxels with log-odds as points, in a format of `create_points`.
+    """Write places in voxels as points, in a format of `create_points`.
 
-    indices: [n, 3] int32, x, y, z; so are the coordinates of a .las file, with the scale
-    voxel_size. logodds: [n] float32.
+    points: [n, 3] float64, in meters. columns: [n], such as logodds. steps: places in a voxel are
+    told in so many; 1 for centers. So are the coordinates of a .las file, from the center of voxel
+    (0, 0, 0) on. Raises ValueError for points more than 2^31 steps away.
     """
-    offset = np.array(origin) + voxel_size / 2
-    table = PointTable(indices, {"logodds": logodds}, np.full(3, voxel_size), offset)
+    offset, scale = np.array(origin) + voxel_size / 2, voxel_size / steps
+    places = np.rint((points - offset) / scale)
+    if len(places) and np.abs(places).max() >= 2**31:
+        raise ValueError(f"{path}: voxels must be within 2^31 / {steps} voxels of the origin")
+    table = PointTable(places.astype(np.int32), columns, np.full(3, scale), offset)
     with create_points(path, table) as writer:
         writer.append(table)
 
@@ -146,6 +175,11 @@ def _array(archive: zipfile.ZipFile, name: str, type_: str, shape: tuple[int, ..
         raise ValueError(f"{name} must be [{wanted}] {np.dtype(type_)}, got {got}")
     with archive.open(info) as file:
         return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _is_ndt(model: list[float]) -> bool:
+    noise, adaptation, samples, reset, reset_samples = model
+    return noise > 0 and 0 <= adaptation <= 1 <= min(samples, reset_samples) and 0 < reset < 1
 
 
 def _numbers(values: Any, count: int) -> bool:

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchvox._errors import WrongUseError, explained
 from torchvox.io.maps import MapContents, read_map, write_map, write_voxels
 from torchvox.io.octomap import read_octomap, write_octomap
-from torchvox.mapping.regions import MapRegions
+from torchvox.mapping.regions import MapRegions, tensors_of
 from torchvox.ops.occupancy import occupancy_layout
 
 if TYPE_CHECKING:
-    from torchvox.mapping.map import OccupancyMap
+    from torchvox.mapping.map import MapVoxels, OccupancyMap
 
 VOXELS = (".ply", ".las", ".laz")
 FIRST_LAYER = 4  # of a state
@@ -25,10 +25,15 @@ FIRST_LAYER = 4  # of a state
 def contents_of(made: OccupancyMap, preset: str | None) -> MapContents:
     """What a map knows, on the CPU. preset: the name of its model."""
     regions = made.whole()
-    layers = {name: getattr(regions, name).cpu().numpy() for name in made.layers}
-    sensor, rule = [float(share) for share in made.model[:4]], made.model.rule
-    grid = made.voxel_size, list(made.origin)
-    return MapContents(regions.keys.cpu().numpy(), layers, *grid, sensor, rule, preset)
+    layers = {name: getattr(regions, name).cpu().numpy() for name in tensors_of(made.layers)}
+    return MapContents(regions.keys.cpu().numpy(), layers, **facts_of(made), preset=preset)
+
+
+def facts_of(made: OccupancyMap) -> dict[str, Any]:
+    """What its files tell of a map besides."""
+    facts: dict[str, Any] = {"voxel_size": made.voxel_size, "origin": list(made.origin)}
+    facts["sensor"] = [float(share) for share in made.model[:4]]
+    return {**facts, "rule": made.model.rule, "ndt": None if made.ndt is None else [*made.ndt]}
 
 
 def regions_of(contents: MapContents, device: torch.device) -> MapRegions:
@@ -70,9 +75,15 @@ def write(made: OccupancyMap, path: str | Path, preset: str | None, select: str)
     elif suffix in (".bt", ".ot"):
         write_octomap(path, contents_of(made, preset), made.threshold)
     elif suffix in VOXELS:
-        found = made.extract(select)
-        indices = found.indices[:, [3, 2, 1]].contiguous().cpu().numpy()
-        write_voxels(path, indices, found.logodds.cpu().numpy(), made.voxel_size, made.origin)
+        write_points(made, path, made.extract(select))
     else:
         known = ", ".join((".npz", ".bt", ".ot", *VOXELS))
         raise WrongUseError(f"{path}: maps are written as {known}")
+
+
+def write_points(made: OccupancyMap, path: str | Path, found: MapVoxels) -> None:
+    """Voxels of a map as points: means of samples to 1/1024 of a voxel, or centers."""
+    columns, steps = {"logodds": found.logodds.cpu().numpy()}, 1
+    if "sample_mean" in made.layers:
+        columns, steps = {**columns, "num_samples": found.num_samples.cpu().numpy()}, 1024
+    write_voxels(path, found.points.cpu().numpy(), columns, made.voxel_size, made.origin, steps)

@@ -16,7 +16,7 @@ from torchvox._errors import expect
 from torchvox.io.maps import MapContents
 from torchvox.mapping import files
 from torchvox.mapping import store as streaming
-from torchvox.mapping.regions import MapRegions, outside, read_regions
+from torchvox.mapping.regions import MapRegions, outside, read_regions, tensors_of
 from torchvox.mapping.store import RegionStore
 from torchvox.nn.rays import visibility_channels
 from torchvox.ops import occupancy as ops
@@ -49,13 +49,28 @@ PRESETS = {  # the last three are sensor values alone, without parity
 }
 
 
+class NdtModel(NamedTuple):
+    """How a map with the layer "sample_cov" takes rays. noise: standard deviation of ranges in
+    meters. adaptation: from 0 to 1, how much a miss through the middle of a distribution weighs.
+    samples: from how many on there is one. reset: probability below which a voxel that is hit
+    forgets its samples, if it has reset_samples or more."""
+
+    noise: float = 0.05
+    adaptation: float = 0.2
+    samples: int = 3
+    reset: float = 0.2
+    reset_samples: int = 100
+
+
 class MapVoxels(NamedTuple):
-    """points [n, 3] float64, centers in meters; indices [n, 4] int32 (0, z, y, x); logodds [n];
-    count [1] int64, voxels found. Rows without a voxel are NaN, -1 and 0."""
+    """points [n, 3] float64 in meters, means of samples, or centers of voxels without; indices
+    [n, 4] int32 (0, z, y, x); logodds [n]; num_samples [n] int32; count [1] int64, voxels found.
+    Rows without a voxel are NaN, -1 and 0."""
 
     points: Tensor
     indices: Tensor
     logodds: Tensor
+    num_samples: Tensor
     count: Tensor
 
 
@@ -67,6 +82,10 @@ class OccupancyMap(nn.Module):
     preset: of `torchvox.mapping.PRESETS`, or a `SensorModel`: PRESETS["ohm"]._replace(hit=0.8).
     threshold: probability from which a voxel is occupied.
     layers: of `torchvox.occupancy_layout`; "logodds" alone says what is occupied.
+    ndt: True, or an `NdtModel`, for the layers "sample_mean" and "sample_cov". By default its
+        adaptation is that of the preset's misses.
+    sample_rows: regions that may have samples, to begin with; None: a quarter of the capacity, all
+        with a store.
     on_overflow: "grow"; "raise"; or "ignore", which reads nothing back from the device: a call that
         does not fit changes nothing, and later ones neither until `grow` is called. The others
         read the counts of each call. max_touched: of `occupancy_integrate_`.
@@ -93,6 +112,8 @@ class OccupancyMap(nn.Module):
         preset: str | SensorModel = "ohm",
         threshold: float = 0.5,
         layers: Sequence[str] = ("logodds",),
+        ndt: bool | NdtModel = False,
+        sample_rows: int | None = None,
         on_overflow: str = "grow",
         max_touched: int = -1,
         device: str | torch.device | None = None,
@@ -113,16 +134,24 @@ class OccupancyMap(nn.Module):
         self.model, self.sensor = preset, [log_odds(share) for share in preset[:4]]
         self.threshold, self.layers = log_odds(threshold), tuple(layers)
         self.on_overflow, self.max_touched = on_overflow, int(max_touched)
+        self.ndt = self._ndt(ndt)
+        share = 1 if store is not None else 4  # of regions to those with samples
         if isinstance(capacity, str):
-            region = sum(t.nbytes for t in ops.occupancy_state(1, layers=self.layers, device="cpu"))
-            capacity = number_of_bytes(capacity, f"{me} capacity") // region
-        self._own(ops.occupancy_state(int(capacity), layers=self.layers, device=device))
+            some: Any = {"layers": self.layers, "sample_rows": 1, "device": "cpu"}
+            bytes_of = [t.nbytes for t in ops.occupancy_state(share, **some)]
+            capacity = number_of_bytes(capacity, f"{me} capacity") * share // sum(bytes_of)
+        capacity = int(capacity)
+        if sample_rows is None:
+            sample_rows = -(-capacity // share)
+        room: Any = {"layers": self.layers, "sample_rows": max(sample_rows, 1), "device": device}
+        self._own(ops.occupancy_state(capacity, **room))
         self.register_buffer("clock", self.status[2:3].int(), persistent=False)
         self.store: Any = store
         if store is not None:
-            free = on_overflow == "grow" and self.max_touched < 0 < self.capacity
+            free = on_overflow == "grow" and self.max_touched < 0 < self.capacity <= sample_rows
             rule = f"{me} a store takes a capacity above 0, and neither on_overflow nor max_touched"
-            expect(free, rule, (self.capacity, on_overflow, self.max_touched))
+            rule += " nor sample_rows"
+            expect(free, rule, (self.capacity, on_overflow, self.max_touched, sample_rows))
             store.open(self)
 
     @property
@@ -134,6 +163,10 @@ class OccupancyMap(nn.Module):
     def capacity(self) -> int:
         return self.region_key.size(0)
 
+    @property
+    def sample_rows(self) -> int:
+        return len(self._buffers["sample_count"])
+
     def integrate(
         self, points: Tensor, origins: Tensor | None = None, pose: Tensor | None = None, **rays: Any
     ) -> Tensor:
@@ -141,13 +174,15 @@ class OccupancyMap(nn.Module):
 
         origins: [1, 3], [N, 3], or rows that origin_index names. pose: [3, 4] or [4, 4] instead,
             for points in the frame of a sensor at its (0, 0, 0). stamp is the number of the call.
+        rays: of the op; a map with "intensity" takes intensity= and intensity_range=.
         """
         if (origins is None) == (pose is None):
             raise ValueError("OccupancyMap: integrate takes either origins or a pose")
         if pose is not None:
             pose = pose[:3].to(self.status.device, torch.float64)
             points, origins = transform_points(points, pose[None]), pose[None, :, 3]
-        rays = {"stamp": self.clock + 1, **_rays(points, origins, rays)}
+        model = {"stamp": self.clock + 1, "ndt": self._ndt_numbers()}
+        rays = {**model, **_rays(points, origins, rays)}
         integrate: Any = ops.occupancy_integrate_
 
         def call(**other: Any) -> Tensor:
@@ -156,7 +191,7 @@ class OccupancyMap(nn.Module):
             return integrate(self.state, points, origins, *given, **options)
 
         if self.store is None:
-            counts = self._fitted(call, bits=11, seen=8, new=9)
+            counts = self._fitted(call, bits=11, seen=8, new=9, samples=13)
         else:
             counts = streaming.integrate(self, points, origins, rays, call)
         self.clock.add_(counts[0, 11:12] == 0)
@@ -204,10 +239,11 @@ class OccupancyMap(nn.Module):
             )
         else:
             found = streaming.extract(self, select, max_out)
-        logodds, indices, counts = found
+        logodds, mean, indices, num_samples, counts = found
         centers = (indices[:, 1:].double() + 0.5).masked_fill(indices[:, :1] < 0, math.nan)
-        places = [centers[:, 2 - i] * self.voxel_size + self.origin[i] for i in range(3)]
-        return MapVoxels(torch.stack(places, 1), indices, logodds, counts[0, 1:2])
+        voxels = centers.flip(1) + mean
+        places = [voxels[:, i] * self.voxel_size + self.origin[i] for i in range(3)]
+        return MapVoxels(torch.stack(places, 1), indices, logodds, num_samples, counts[0, 1:2])
 
     def raycast(self, points: Tensor, origins: Tensor, **options: Any) -> ops.OccupancyRays:
         """`occupancy_raycast`: status 0 where points are in sight. origins as in `integrate`."""
@@ -282,7 +318,7 @@ class OccupancyMap(nn.Module):
 
         if self.store is not None:
             return streaming.insert(self, keys, layers, mode, count)
-        return self._fitted(call, bits=5, seen=0, new=3)
+        return self._fitted(call, bits=5, seen=0, new=3, samples=6)
 
     def allocate(self, keys: Tensor) -> Tensor:
         """Makes room for regions of ascending keys [K] int64, as of `ray_regions`."""
@@ -314,13 +350,17 @@ class OccupancyMap(nn.Module):
         streaming.settle(self).flush()
 
     @torch.inference_mode(False)
-    def grow(self, capacity: int) -> None:
-        """Room for so many regions at least, and calls are let in again after one that did not fit.
-        The buffers are new ones: CUDA graphs and exported programs keep the old."""
+    def grow(self, capacity: int, sample_rows: int = 0) -> None:
+        """Room for so many regions, and regions with samples, at least, and calls are let in again
+        after one that did not fit. The buffers are new ones: CUDA graphs and exported programs keep
+        the old."""
         if self._is_traced():
             raise RuntimeError(NO_GROWTH)
-        if capacity > self.capacity:
-            state = ops.occupancy_state(capacity, layers=self.layers, device=self.status.device)
+        sampled = "sample_mean" in self.layers and sample_rows > self.sample_rows
+        if capacity > self.capacity or sampled:
+            room: Any = {"layers": self.layers, "device": self.status.device}
+            room["sample_rows"] = max(self.sample_rows, sample_rows)
+            state = ops.occupancy_state(max(capacity, self.capacity), **room)
             for larger, tensor in zip(state[1:], self.state[1:], strict=True):
                 larger[: len(tensor)].copy_(tensor)
             ops.occupancy_remove_(state, state[1] < -1)  # none; it builds the table
@@ -345,7 +385,9 @@ class OccupancyMap(nn.Module):
         """
         held = source if isinstance(source, MapContents) else files.read(source)
         rows, model = len(held.keys), SensorModel._make([*held.sensor, held.rule])
-        known: Any = {"origin": held.origin, "preset": model, "layers": tuple(held.layers)}
+        layers = tuple(name for name in held.layers if name not in ("sample_row", "sample_count"))
+        known: Any = {"origin": held.origin, "preset": model, "layers": layers}
+        known["ndt"] = NdtModel._make(held.ndt) if held.ndt else False
         made = cls(held.voxel_size, **{"capacity": max(rows, 4096), **known, **options})
         room = made.capacity >= rows or made.on_overflow == "grow"
         expect(room, f"OccupancyMap: capacity must be at least {rows}", made.capacity)
@@ -357,9 +399,12 @@ class OccupancyMap(nn.Module):
         stored = {} if self.store is None else {"store": self.store.nbytes}
         return {name: self._buffers[name].nbytes for name in LAYOUT} | stored
 
-    def _fitted(self, call: Callable[[], Tensor], bits: int, seen: int, new: int) -> Tensor:
+    def _fitted(
+        self, call: Callable[[], Tensor], bits: int, seen: int, new: int, samples: int
+    ) -> Tensor:
         """Counts of a call that writes all or nothing, made again with more room if need be; what
-        was missing is in their columns bits, seen (regions touched), new, and in use behind it."""
+        was missing is in their columns bits, seen (regions touched), new, in use behind it, and
+        samples (new rows of them)."""
         if self.on_overflow == "ignore":
             return call()
         if self._is_traced():
@@ -373,15 +418,44 @@ class OccupancyMap(nn.Module):
                 raise RuntimeError("OccupancyMap: an earlier call did not fit: call grow first")
             self.status[3:4] = 0
             need = max(row[new] + row[new + 1], row[seen])
+            sampled = row[samples] + int(self.status[2])
             if self.on_overflow == "raise":
-                room = f"capacity={self.capacity} and max_touched={self.max_touched}"
-                raise RuntimeError(
-                    f"OccupancyMap: a call needs at least {need} regions, got {room}"
-                )
+                what, room = f"{need} regions", f"capacity={self.capacity}"
+                if row[bits] & 4:
+                    what, room = f"{sampled} rows of samples", f"sample_rows={self.sample_rows}"
+                room += f" and max_touched={self.max_touched}"
+                raise RuntimeError(f"OccupancyMap: a call needs at least {what}, got {room}")
             if row[bits] & 1:
                 self.max_touched = max(2 * self.max_touched, row[seen])
             if row[bits] & 2:
                 self.grow(max(need, self.capacity * 3 // 2, 64))
+            if row[bits] & 4:
+                self.grow(0, max(sampled, self.sample_rows * 3 // 2))
+
+    def _ndt(self, given: bool | NdtModel) -> NdtModel | None:
+        """The model of a map, which then has its layers."""
+        if not given and "sample_cov" not in self.layers:
+            return None
+        more = [name for name in ("sample_mean", "sample_cov") if name not in self.layers]
+        self.layers = (*self.layers, *more)
+        if isinstance(given, NdtModel):
+            return given
+        return NdtModel(adaptation=min(max(2 * (1 - 2 * self.model.miss), 0.0), 1.0))
+
+    def _ndt_numbers(self) -> list[float] | None:
+        if self.ndt is None:
+            return None
+        reset = log_odds(self.ndt.reset)
+        return [float(v) for v in self.ndt._replace(reset=reset)]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves between devices; a model that is cast leaves its maps as they are."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            found = fn(tensor)
+            return found if found.dtype == tensor.dtype else tensor.to(found.device)
+
+        return super()._apply(moved, recurse)
 
     def _own(self, state: list[Tensor]) -> None:
         for name, tensor in zip(LAYOUT, state, strict=True):
@@ -405,7 +479,10 @@ class OccupancyMap(nn.Module):
         found = {name: state_dict[name].to(t, copy=True) for name, t in self._buffers.items()}
         self._buffers.update(found)
         if self.capacity > 0:
-            self.layers = tuple(name for name in LAYOUT[4:] if len(getattr(self, name)))
+            held = [name for name in LAYOUT[4:] if len(getattr(self, name))]
+            self.layers = tuple(
+                name for name in held if name not in tensors_of(["sample_mean"])[:2]
+            )
 
 
 def log_odds(probability: float) -> float:

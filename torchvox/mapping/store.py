@@ -11,7 +11,7 @@ ends early.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,15 @@ from torch import Tensor
 from torchvox._errors import CloudFileError, WrongUseError, expect, explained
 from torchvox.io.maps import MapContents, read_map, write_map
 from torchvox.io.writers import write_text
-from torchvox.mapping.files import regions_of
-from torchvox.mapping.regions import MapRegions, outside, read_regions
+from torchvox.mapping.files import facts_of, regions_of
+from torchvox.mapping.regions import (
+    SAMPLE_ROW,
+    MapRegions,
+    outside,
+    picked,
+    read_regions,
+    tensors_of,
+)
 from torchvox.ops import occupancy as ops
 from torchvox.ops.rays import ray_regions, transform_points
 
@@ -37,6 +44,53 @@ RAYS = ("origin_index", "num_valid", "ray_flags", *WALK)  # options that say whe
 NO_KEYS = np.zeros(0, np.int64)
 NO_MASK = "OccupancyMap: masks are by slot, and a map with a store has no lasting slots: give none"
 LARGER = "give a larger capacity"
+
+
+class Rows:
+    """Rows of tensors in host memory, in blocks that stay where they are. layout: tensors of
+    `occupancy_layout` that have such rows."""
+
+    def __init__(self, layout: Sequence[ops.StateTensor] = ()) -> None:
+        self.layout = layout
+        self.free = NO_KEYS  # rows
+        self.blocks: list[list[np.ndarray]] = []  # ROWS rows of each tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.free.nbytes + sum(held.nbytes for block in self.blocks for held in block)
+
+    def spare(self, count: int) -> np.ndarray:
+        """Rows that are free; taken once `free` is cut."""
+        while len(self.free) < count:
+            start = len(self.blocks) * ROWS
+            shapes = [(ROWS if t.shape[0] else 0, *t.shape[1:]) for t in self.layout]
+            empty = zip(shapes, self.layout, strict=True)
+            self.blocks.append([torch.empty(shape, dtype=t.dtype).numpy() for shape, t in empty])
+            self.free = np.concatenate([self.free, np.arange(start, start + ROWS)])
+        return self.free[:count]
+
+    def write(self, rows: np.ndarray, tensors: Sequence[np.ndarray]) -> None:
+        for block, into, mine in self._blocks(rows):
+            for tensor, held in zip(tensors, block, strict=True):
+                if len(held) > 0:
+                    held[into] = tensor[mine]
+
+    def read(self, rows: np.ndarray, pinned: bool) -> list[Tensor]:
+        shapes = [(len(rows) if t.shape[0] else 0, *t.shape[1:]) for t in self.layout]
+        both = zip(shapes, self.layout, strict=True)
+        tensors = [torch.empty(shape, dtype=t.dtype, pin_memory=pinned) for shape, t in both]
+        for block, there, mine in self._blocks(rows):
+            for tensor, held in zip(tensors, block, strict=True):
+                if len(held) > 0:
+                    tensor.numpy()[mine] = held[there]
+        return tensors
+
+    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[list[np.ndarray], np.ndarray, Any]]:
+        """The tensors of each block with some of the rows, their rows there, and which they are."""
+        of = rows // ROWS
+        for block in np.unique(of):
+            mine = np.flatnonzero(of == block)
+            yield self.blocks[block], rows[mine] % ROWS, mine
 
 
 class RegionStore:
@@ -53,15 +107,16 @@ class RegionStore:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = None if folder is None else Path(folder)
         self.facts: dict[str, Any] = {}  # of the map that has it
-        self.layers: list[str] = []
         self.most = 1024  # regions that the rays of a call touched
-        self._reset()
+        self._reset([])
 
-    def _reset(self) -> None:
-        self.keys = NO_KEYS  # ascending, with stamp and row of each
-        self.stamps, self.rows = np.zeros(0, np.int32), NO_KEYS
-        self.free = NO_KEYS  # rows
-        self.blocks: list[list[np.ndarray]] = []  # ROWS rows of each layer
+    def _reset(self, layers: list[str]) -> None:
+        self.layers = layers  # tensors of a state
+        self.keys = NO_KEYS  # ascending, with stamp, row and row of samples of each
+        self.stamps, self.rows, self.sampled = np.zeros(0, np.int32), NO_KEYS, NO_KEYS
+        of = [name for name in layers if name not in ("sample_row", "sample_count")]
+        layout = ops.occupancy_layout(1, layers=of, sample_rows=1)[4:] if layers else ()
+        self.regions, self.samples = Rows(layout[:4]), Rows(layout[5:])
         self.changed = NO_KEYS  # ascending
         self.stale: set[int] = set()  # parts whose files are old
 
@@ -70,9 +125,8 @@ class RegionStore:
 
     @property
     def nbytes(self) -> int:
-        blocks = sum(layer.nbytes for block in self.blocks for layer in block)
-        index = self.keys, self.stamps, self.rows, self.free
-        return blocks + sum(int(array.nbytes) for array in index)
+        index = self.keys, self.stamps, self.rows, self.sampled
+        return self.regions.nbytes + self.samples.nbytes + sum(int(a.nbytes) for a in index)
 
     def has(self, keys: np.ndarray) -> np.ndarray:
         return contains(self.keys, keys)
@@ -80,32 +134,34 @@ class RegionStore:
     def get(self, keys: np.ndarray, pinned: bool = False) -> MapRegions:
         """Copies of regions that are here, in host memory."""
         at = np.searchsorted(self.keys, keys)
-        shapes = ops.occupancy_layout(len(keys), layers=self.layers)[4:]
-        layers = [torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned) for t in shapes]
-        for block, rows, mine in self._blocks(self.rows[at]):
-            for layer, held in zip(layers, block, strict=True):
-                if len(held) > 0:
-                    layer.numpy()[mine] = held[rows]
-        stamps = torch.tensor(self.stamps[at])
-        count = torch.tensor([len(keys)])
+        of = self.sampled[at]
+        row = np.where(of >= 0, (of >= 0).cumsum() - 1, -1).astype(np.int32)
+        sample_row = torch.tensor(row if "sample_row" in self.layers else row[:0])
+        layers = [*self.regions.read(self.rows[at], pinned), sample_row]
+        layers += self.samples.read(of[of >= 0], pinned)
+        stamps, count = torch.tensor(self.stamps[at]), torch.tensor([len(keys)])
         return MapRegions._make([torch.tensor(keys), stamps, *layers, count])
 
     def put(self, regions: MapRegions) -> None:
         """Takes regions of host memory in place of those of the same keys."""
         keys, stamps, *layers = [tensor.numpy() for tensor in regions[:-1]]
+        own, (of, *samples) = layers[: SAMPLE_ROW - 1], layers[SAMPLE_ROW - 1 :]
         at, known = np.searchsorted(self.keys, keys), self.has(keys)
-        rows, new = np.empty_like(keys), at[~known]
-        rows[known] = self.rows[at[known]]
-        rows[~known] = self._spare(len(new))
-        for block, into, mine in self._blocks(rows):
-            for layer, held in zip(layers, block, strict=True):
-                if len(held) > 0:
-                    held[into] = layer[mine]
-        self.stamps[at[known]] = stamps[known]
+        rows, sampled, new = np.empty_like(keys), np.full_like(keys, -1), at[~known]
+        rows[known], sampled[known] = self.rows[at[known]], self.sampled[at[known]]
+        has = of >= 0 if len(of) > 0 else np.zeros(len(keys), bool)
+        gets, gives = has & (sampled < 0), sampled[~has & (sampled >= 0)]
+        rows[~known], sampled[gets] = self.regions.spare(len(new)), self.samples.spare(gets.sum())
+        sampled[~has] = -1
+        self.regions.write(rows, own)
+        self.samples.write(sampled[has], [t[of[has]] if len(t) > 0 else t for t in samples])
+        self.regions.free = self.regions.free[len(new) :]
+        self.samples.free = np.concatenate([self.samples.free[gets.sum() :], gives])
+        self.stamps[at[known]], self.sampled[at[known]] = stamps[known], sampled[known]
         if len(new) > 0:
-            self.free = self.free[len(new) :]
             self.stamps = np.insert(self.stamps, new, stamps[~known])
             self.rows = np.insert(self.rows, new, rows[~known])
+            self.sampled = np.insert(self.sampled, new, sampled[~known])
             self.keys = np.insert(self.keys, new, keys[~known])
         self.stale.update((keys & PART).tolist())
 
@@ -113,19 +169,18 @@ class RegionStore:
         """Forgets the regions of keys that are here."""
         keys = keys[self.has(keys)]
         at = np.searchsorted(self.keys, keys)
-        self.free = np.concatenate([self.free, self.rows[at]])
+        of = self.sampled[at]
+        self.regions.free = np.concatenate([self.regions.free, self.rows[at]])
+        self.samples.free = np.concatenate([self.samples.free, of[of >= 0]])
         self.stamps, self.rows = np.delete(self.stamps, at), np.delete(self.rows, at)
-        self.keys = np.delete(self.keys, at)
+        self.keys, self.sampled = np.delete(self.keys, at), np.delete(self.sampled, at)
         self.stale.update((keys & PART).tolist())
 
     def open(self, made: OccupancyMap) -> None:
         """Becomes the store of a map, with what its folder holds."""
         expect(not self.facts, "OccupancyMap: a store must have no other map", self.facts)
-        self._reset()
-        self.layers = [t.name for t in ops.occupancy_layout(0)[4:] if t.name in made.layers]
-        sensor = [float(share) for share in made.model[:4]]
-        facts = {"voxel_size": made.voxel_size, "origin": made.origin, "sensor": sensor}
-        facts["rule"] = made.model.rule
+        self._reset(tensors_of(made.layers))
+        facts = facts_of(made)
         for path in self._listed({**facts, "layers": self.layers}):
             held = read_map(path)
             same = all(getattr(held, name) == fact for name, fact in facts.items())
@@ -168,22 +223,6 @@ class RegionStore:
             if index[name] != fact:
                 raise WrongUseError(f"{path} is of a map with {name} {index[name]}, not {fact}")
         return [self.folder / f"{part}.npz" for part in parts]
-
-    def _spare(self, count: int) -> np.ndarray:
-        """Rows not in use; taken once `free` is cut."""
-        while len(self.free) < count:
-            start = len(self.blocks) * ROWS
-            shapes = ops.occupancy_layout(ROWS, layers=self.layers)[4:]
-            self.blocks.append([torch.empty(t.shape, dtype=t.dtype).numpy() for t in shapes])
-            self.free = np.concatenate([self.free, np.arange(start, start + ROWS)])
-        return self.free[:count]
-
-    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[list[np.ndarray], np.ndarray, Any]]:
-        """The layers of each block with some of the rows, their rows there, and which they are."""
-        of = rows // ROWS
-        for block in np.unique(of):
-            mine = np.flatnonzero(of == block)
-            yield self.blocks[block], rows[mine] % ROWS, mine
 
 
 def contains(ascending: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -320,6 +359,7 @@ def integrate(
         store.put(regions)
     counts, new = found[0], len(needed) - int(known.sum())
     counts[0, 7:9] = torch.cat(found)[:, 7:9].sum(0)
+    counts[0, 13] = torch.cat(found)[:, 13].sum()
     counts[0, 9], counts[0, 10], counts[0, 12] = new, size + new, len(keys) - len(needed)
     return counts
 
@@ -408,10 +448,12 @@ def extract(made: OccupancyMap, select: str, max_out: int | None) -> ops.Occupan
     counts[0, 1] = n
     counts[0, 0] = n = n if max_out is None else min(n, max_out)
     room = n if max_out is None else max_out
-    logodds, indices = torch.zeros(room), torch.full((room, 4), -1, dtype=torch.int32)
-    logodds[:n] = torch.cat([rows.logodds.cpu() for rows in found])[:n]
-    indices[:n] = torch.cat([rows.indices.cpu() for rows in found])[:n]
-    return ops.OccupancyRows(logodds, indices, counts)
+    columns: list[Any] = []
+    for parts, unused in zip(zip(*found, strict=True), (0, 0, -1, 0), strict=False):
+        whole = parts[0].new_full((room, *parts[0].shape[1:]), unused, device="cpu")
+        whole[:n] = torch.cat([part.cpu() for part in parts])[:n]
+        columns.append(whole)
+    return ops.OccupancyRows._make([*columns, counts])
 
 
 def decay(made: OccupancyMap, mask: Tensor | None, call: Callable[[], Tensor]) -> Tensor:
@@ -467,8 +509,8 @@ def insert(
     for rows in groups(good, made.capacity) or [good]:
         enter(made, given[rows])
         store.changed = np.union1d(store.changed, given[rows])
-        mine = [t[torch.tensor(rows).to(t.device)] if len(t) == len(keys) else t for t in layers]
         options: Any = {"sensor": made.sensor, "merge": mode}
+        mine = picked(layers, torch.tensor(rows).to(keys.device)) if layers else []
         mine = [t.to(made.status.device) for t in mine]
         counts.append(
             ops.occupancy_insert_(made.state, on_device(made, given[rows]), mine, **options)

@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 
+LAYERS = ("hit_miss", "touch", "traversal")  # with a row for each region
+SAMPLE_LAYERS = ("sample_mean", "sample_cov", "intensity", "passes")  # with one where samples are
+
+
 class StateTensor(NamedTuple):
     """A tensor of a map's state; rows of regions not in use hold the fill."""
 
@@ -58,30 +62,43 @@ class OccupancyRays(NamedTuple):
 
 class OccupancyRows(NamedTuple):
     logodds: Tensor
+    mean: Tensor
     indices: Tensor
+    num_samples: Tensor
     counts: Tensor
 
 
 def occupancy_layout(
-    capacity: int, *, layers: Sequence[str] = ("logodds",)
+    capacity: int, *, layers: Sequence[str] = ("logodds",), sample_rows: int = 0
 ) -> Tuple[StateTensor, ...]:
     """The tensors of a map of `capacity` regions of 8 x 8 x 8 voxels, in the order of its state.
 
     layers: "logodds", which every map has; "hit_miss": how many rays hit and missed a voxel;
-    "touch": when it was hit last, in ms; "traversal": the way of rays in it, in 2^-16 voxels.
-    A layer that is off has 0 rows.
+    "touch": when it was hit last, in ms; "traversal": the way of rays in it, in 2^-16 voxels;
+    "sample_mean": number and mean of the ends of rays in it; with that "sample_cov", their
+    covariance, and "intensity", and with both "passes", rays that its surface stopped or not.
+    A layer that is off has 0 rows. sample_rows: regions that may have samples.
     """
-    unknown = set(layers) - {"logodds", "hit_miss", "touch", "traversal"}
-    if unknown or "logodds" not in layers:
+    known = ("logodds", *LAYERS, *SAMPLE_LAYERS)
+    if not set(layers) <= set(known) or "logodds" not in layers:
         raise ValueError(
-            "occupancy_layout: layers must be 'logodds' and maybe 'hit_miss', 'touch' and "
-            f"'traversal', got {list(layers)}"
+            f"occupancy_layout: layers must be 'logodds' and maybe {', '.join(known[1:])}, "
+            f"got {list(layers)}"
         )
-    if not 0 <= capacity < 2**30:
-        raise ValueError(f"occupancy_layout: capacity must be from 0 to 2^30 - 1, got {capacity}")
+    for layer, needs in (
+        ("sample_cov", "sample_mean"),
+        ("intensity", "sample_mean"),
+        ("passes", "sample_cov"),
+    ):
+        if layer in layers and needs not in layers:
+            raise ValueError(f"occupancy_layout: layers with {layer} must have {needs}")
+    for name, rows in (("capacity", capacity), ("sample_rows", sample_rows)):
+        if not 0 <= rows < 2**30:
+            raise ValueError(f"occupancy_layout: {name} must be from 0 to 2^30 - 1, got {rows}")
     entries = 1 << max(2 * capacity - 1, 1).bit_length()
-    counted, touched, traversed = (
-        capacity if name in layers else 0 for name in ("hit_miss", "touch", "traversal")
+    counted, touched, traversed = (capacity if name in layers else 0 for name in LAYERS)
+    means, covs, intensities, passed = (
+        sample_rows if name in layers else 0 for name in SAMPLE_LAYERS
     )
     return (
         StateTensor("table", (entries,), torch.int32, 2**31 - 1),
@@ -92,6 +109,12 @@ def occupancy_layout(
         StateTensor("hit_miss", (counted, 512, 2), torch.int32, 0),
         StateTensor("touch", (touched, 512), torch.int32, -1),
         StateTensor("traversal", (traversed, 512), torch.int64, 0),
+        StateTensor("sample_row", (capacity if means else 0,), torch.int32, -1),
+        StateTensor("sample_count", (means, 512), torch.int32, 0),
+        StateTensor("sample_mean", (means, 512, 3), torch.float32, 0),
+        StateTensor("sample_cov", (covs, 512, 6), torch.float32, 0),
+        StateTensor("intensity", (intensities, 512, 2), torch.float32, 0),
+        StateTensor("passes", (passed, 512, 2), torch.int32, 0),
     )
 
 
@@ -99,12 +122,13 @@ def occupancy_state(
     capacity: int,
     *,
     layers: Sequence[str] = ("logodds",),
+    sample_rows: int = 0,
     device: Optional[torch.device] = None,
 ) -> List[Tensor]:
     """An empty map: the tensors of `occupancy_layout`, on a device. docs/occupancy.md has them."""
     state = [
         torch.full(tensor.shape, tensor.fill, dtype=tensor.dtype, device=device)
-        for tensor in occupancy_layout(capacity, layers=layers)
+        for tensor in occupancy_layout(capacity, layers=layers, sample_rows=sample_rows)
     ]
     state[3][:1] = 1  # the version of the layout
     return state
@@ -133,6 +157,9 @@ def occupancy_integrate_(
     stamp: Optional[Tensor] = None,
     timestamps: Optional[Tensor] = None,
     time_base: float = 0.0,
+    ndt: Optional[List[float]] = None,
+    intensity: Optional[Tensor] = None,
+    intensity_range: Optional[List[float]] = None,
 ) -> Tensor:
     """Update a map by rays, in place: voxels that rays pass are missed, those where they end hit.
 
@@ -157,17 +184,26 @@ def occupancy_integrate_(
     stamp: [1] int32; regions that the call touches keep the largest.
     timestamps: [N] float64, seconds; in the layer "touch" a voxel keeps the latest of its hits, in
         whole ms after time_base, from 0 to 2^31 - 1.
+    ndt: (noise, adaptation, samples, reset, reset samples), for the layer "sample_cov". A miss of a
+        voxel with so many samples counts by how near the ray comes to their distribution: noise is
+        the standard deviation of ranges in meters; adaptation, from 0 to 1, is how much a miss
+        through the middle weighs. A voxel that is hit with log-odds below reset, and with so many
+        samples, forgets these first. rule must be "every_ray".
+    intensity: [N] float32, for the layer "intensity", in steps of 1/65535 of intensity_range =
+        (lowest, highest).
 
     Returns counts [1, 16] int64: 0 rays integrated, 1 given, 2 not finite, 3 left out (flag, index,
     range), 4 outside, 5 truncated, 6 visits, 7 voxels whose log-odds changed, 8 regions touched,
     9 new, 10 in use, 11 overflow (1 more touched than max_touched, 2 more regions than the
-    capacity, 8 refused since an earlier call did not fit), 12 regions skipped.
+    capacity, 4 more rows of samples than there are, 8 refused since an earlier call did not fit),
+    12 regions skipped, 13 new rows of samples.
     All or nothing: a call that does not fit writes only status[3], by which all later ones are
-    refused until it is cleared; 8 and 9 say what was needed.
+    refused until it is cleared; 8, 9 and 13 say what was needed.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes), with nothing written.
     Source: OHM (Stepanas et al., OHM: GPU Based Occupancy Map Generation, RA-L 2022); OctoMap
-    (Hornung et al., Autonomous Robots 2013); tables of Blelloch and Golovin, FOCS 2007.
+    (Hornung et al., Autonomous Robots 2013); tables of Blelloch and Golovin, FOCS 2007; NDT-OM
+    (Saarinen et al., IJRR 2013) and NDT-TM (Ahtiainen et al., JFR 2017).
     """
     return torch.ops.torchvox.occupancy_integrate_(
         state,
@@ -191,6 +227,9 @@ def occupancy_integrate_(
         stamp=stamp,
         timestamps=timestamps,
         time_base=time_base,
+        ndt=ndt,
+        intensity=intensity,
+        intensity_range=intensity_range,
     )
 
 
@@ -306,14 +345,15 @@ def occupancy_extract(
 
     select: "occupied", "free" or "observed". max_out: rows of the outputs; the first ones are kept.
 
-    Returns logodds [max_out] float32, unused rows 0; indices [max_out, 4] int32 (0, z, y, x), -1;
-    counts [1, 8] int64: rows kept, found.
+    Returns logodds [max_out] float32, unused rows 0; mean [max_out, 3] float32, of the samples, in
+    voxels from the center (x, y, z), 0 without; indices [max_out, 4] int32 (0, z, y, x), -1;
+    num_samples [max_out] int32; counts [1, 8] int64: rows kept, found.
     CPU and CUDA give the same bits; no host synchronization; not differentiable.
     """
-    logodds, indices, counts = torch.ops.torchvox.occupancy_extract(
+    logodds, mean, indices, num_samples, counts = torch.ops.torchvox.occupancy_extract(
         state, max_out, select=select, threshold=threshold
     )
-    return OccupancyRows(logodds, indices, counts)
+    return OccupancyRows(logodds, mean, indices, num_samples, counts)
 
 
 def occupancy_decay_(
@@ -343,7 +383,8 @@ def occupancy_remove_(state: List[Tensor], mask: Tensor) -> Tensor:
     mask: [C] bool, by slot; slots not in use are passed over. With n slots left, the regions in
     slots n and up that stay move in order into the holes below; the slots behind get the fill.
 
-    Returns counts [1, 8] int64: regions removed, the same, 4 regions in use, the rest 0.
+    Returns counts [1, 8] int64: regions removed, the same, 4 regions in use, 7 rows of samples in
+    use, the rest 0.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     Raises ValueError (shapes, strides) and TypeError (dtypes).
     """
@@ -363,16 +404,20 @@ def occupancy_insert_(
 
     keys: [K] int64, ascending; a row whose key is below 0, or not above all keys before it, is
         refused and counted.
-    layers: (region_stamp [K] int32, logodds [K, 512] int16, hit_miss [K, 512, 2] int32, of 0 rows
-        where the state's has none), or none: regions that are new start unobserved.
+    layers: (region_stamp [K], logodds [K, 512], hit_miss, touch, traversal, sample_row [K],
+        sample_count [S, 512], sample_mean, sample_cov, intensity, passes), types and shapes as in
+        the state, with 0 rows where the state has none; sample_row says which of the S rows a
+        region has, -1 none. Or no tensors: regions that are new start unobserved.
     sensor: (hit, miss, clamp_min, clamp_max) in log-odds, within 31.9.
-    merge: of regions that exist. "add": log-odds add up and are clamped, counts add up, the stamp
-        is the larger one; "replace" and "keep". New regions are copied, with "add" clamped too.
+    merge: of regions that exist. "add": log-odds add up and are clamped, counts add up, samples
+        become those of both, the stamp is the larger one; "replace" and "keep". New regions are
+        copied, with "add" clamped too.
     num_valid: one int32 or int64, rows that count.
 
     Returns counts [1, 8] int64: regions changed, rows given, rows refused for their keys, regions
-    new, regions in use, overflow bits, 0, 0. New regions get the next slots, in order. If they do
-    not fit, bit 2 is set, nothing is written but a 1 to status[3], and nothing counts as changed.
+    new, regions in use, overflow bits, rows of samples new, and in use. New regions get the next
+    slots, in order. If they do not fit, bit 2 is set, if their samples do not, bit 4, nothing is
+    written but a 1 to status[3], and nothing counts as changed.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     Raises ValueError (shapes, strides, numbers, words) and TypeError (dtypes).
     """

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchvox.reference import ndt as normal
 from torchvox.reference.rays import (
     HIT_ONLY,
     NO_HIT,
@@ -140,6 +141,24 @@ def votes(ray, flags: list[str]):
             yield visit, 0
 
 
+def distribution(samples, at) -> normal.Distribution:
+    """samples: the tensors of the state from sample_count on."""
+    count, mean, cov, intensity, _ = samples
+    some = [layer[at].tolist() if len(layer) else None for layer in (cov, intensity)]
+    return normal.Distribution(int(count[at]), mean[at].tolist(), *some)
+
+
+def write_distribution(samples, at, voxel: normal.Distribution) -> None:
+    for layer, value in zip(samples, voxel, strict=False):
+        if len(layer):
+            layer[at] = torch.tensor(value)
+
+
+def level_of(intensity: float, bounds: list[float]) -> int:
+    part = (intensity - bounds[0]) / (bounds[1] - bounds[0]) * 65535
+    return math.floor(min(max(part, 0.0), 65535.0) + 0.5) if part > 0 else 0
+
+
 def ray_units(ray) -> float:
     """The length of the walked ray in units."""
     x, y, z = (np.float64(abs(b - a)) for a, b in zip(ray.start, ray.end, strict=True))
@@ -150,9 +169,11 @@ def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor,
                          origin_index=None, num_valid=None, ray_flags=None, point_cloud_range=None,
                          min_range=0.0, max_range=-1.0, long_rays="truncate", rule="every_ray",
                          flags=None, threshold=0.0, missing="allocate", stamp=None,
-                         timestamps=None, time_base=0.0) -> Tensor:  # fmt: skip
+                         timestamps=None, time_base=0.0, ndt=None, intensity=None,
+                         intensity_range=None) -> Tensor:  # fmt: skip
     flags = flags or []
-    _, keys, stamps, status, logodds, hit_miss, touch, traversal = state
+    _, keys, stamps, status, logodds, hit_miss, touch, traversal, sample_row, *samples = state
+    passes = samples[4]
     rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid, ray_flags,
                     point_cloud_range, min_range, max_range, long_rays)  # fmt: skip
     given = [i for i, ray in enumerate(rays) if ray.status == 0]
@@ -174,22 +195,32 @@ def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor,
     resident = dict(slots)
     row[5] = sum(ray.truncated for ray in walked)
     row[6] = sum(len(ray.visits) for ray in walked)
+    ends = {region_key(visit.voxel) for ray in walked for visit, hit in votes(ray, flags) if hit}
     walked = [ray._replace(visits=until_stop(ray, flags, before, threshold)) for ray in walked]
     touched = {region_key(v.voxel) for ray in walked for v in ray.visits}
     room = capacity if max_touched < 0 else max_touched
     limit = regions_limit(room)
     new: list[int] = []
+    sampled: list[int] = []  # regions that get a row of samples
     if len(touched) > limit:
         row[8] = limit
         row[11] = 2 if max_touched < 0 and missing == "allocate" else 1
     else:
-        new = [key for key in place_keys(touched, table_size(room)) if key not in slots]
+        order = place_keys(touched, table_size(room))
+        new = [key for key in order if key not in slots]
         skips = missing == "skip"
+        for key in order if len(sample_row) else []:
+            has = key in slots and sample_row[slots[key]] >= 0
+            if key in ends and not has and not (skips and key in new):
+                sampled.append(key)
+        row[13] = len(sampled)
         row[8] = len(touched) - len(new) if skips else len(touched)
         row[12 if skips else 9] = len(new)
         row[11] = int(max_touched >= 0 and row[8] > room)
         if not skips and in_use + len(new) > capacity:
             row[11] += 2
+        if int(status[SAMPLE_ROWS]) + len(sampled) > len(samples[0]):
+            row[11] += 4
     if row[11]:
         status[REFUSED] = 1
         return counts
@@ -200,11 +231,20 @@ def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor,
             keys[slots[key]] = key
         enter_slots(state, in_use, len(slots))
         status[IN_USE] = row[10] = len(slots)
+    for key in sampled:
+        sample_row[slots[key]] = status[SAMPLE_ROWS]
+        status[SAMPLE_ROWS] += 1
     for key in touched & slots.keys():
         if stamp is not None:
             stamps[slots[key]] = max(int(stamps[slots[key]]), int(stamp))
     units = [units_of(x) for x in sensor]
+    model = normal.Ndt(*ndt) if ndt else None
+    lowest, bounds = (units[2] - units[3]) / 1024, intensity_range or [0.0, 1.0]
     tally: dict[tuple[int, int], list[int]] = {}
+    known: dict[tuple[int, int], normal.Distribution] = {}  # voxels, as they were
+    ended: dict[tuple[int, int], list[tuple[tuple[int, ...], int]]] = {}
+    missed: dict[tuple[int, int], int] = {}
+    passed: dict[tuple[int, int], list[int]] = {}
     for i, ray in zip(given, walked, strict=True):
         for visit, hit in votes(ray, flags):
             key = region_key(visit.voxel)
@@ -219,10 +259,49 @@ def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor,
             if hit and len(touch) and timestamps is not None:
                 ms = min(max((float(timestamps[i]) - time_base) * 1000, 0), 2**31 - 1)
                 touch[place] = max(int(touch[place]), int(ms))
+            if not len(sample_row) or sample_row[slots[key]] < 0:
+                continue
+            at = int(sample_row[slots[key]]), place[1]
+            voxel = known.setdefault(place, distribution(samples, at))
+            p_v = p_s = 1.0
+            here = model if model and voxel.n >= model.samples else None
+            if here:
+                end = any(h for _, h in votes(rays[i], flags))
+                way = voxel, ray.start, ray.end, visit.voxel, end, here.noise / voxel_size
+                p_v, p_s = normal.likelihoods(*way)
+            eta = model.adaptation / 2 if model else 0.0
+            if hit:
+                offset = tuple(e % UNIT - UNIT // 2 for e in ray.end)
+                level = 0 if intensity is None else level_of(float(intensity[i]), bounds)
+                ended.setdefault(place, []).append((offset, level))
+                goes = 0 if p_v * p_s >= eta else 1 if p_v >= eta else None
+            elif here:
+                value = normal.miss(p_v, p_s, here.adaptation, lowest)
+                missed[place] = missed.get(place, 0) + value
+                goes = 1 if p_v * (1 - p_s) >= eta else None
+            else:
+                goes = 1 if voxel.n > 0 else None
+            if goes is not None:
+                passed.setdefault(place, [0, 0])[goes] += 1
     for place, (hits, misses) in tally.items():
         if excluded(int(old[place]), flags, threshold, units):
             continue
-        logodds[place] = updated(int(old[place]), hits, misses, units, rule)
+        model_units, each = units, misses
+        if model and place in known and known[place].n >= model.samples and misses:
+            down = max(-math.floor(-missed[place] / 64 + 0.5), -(2**16))
+            model_units, each = [units[0], down, *units[2:]], 1
+        logodds[place] = updated(int(old[place]), hits, each, model_units, rule)
+        if place in ended:
+            offsets, levels = map(list, zip(*ended[place], strict=True))
+            voxel, was = known[place], int(old[place])
+            if model and voxel.n >= model.reset_samples and was != UNOBSERVED:
+                voxel = voxel._replace(n=0 if was / 1024 < model.reset else voxel.n)
+            voxel = normal.added(voxel, normal.summed(offsets, levels, bounds))
+            write_distribution(samples, (int(sample_row[place[0]]), place[1]), voxel)
+        if place in passed and len(passes):
+            at = int(sample_row[place[0]]), place[1]
+            both = passes[at].long() + torch.tensor(passed[place])
+            passes[at] = both.clamp(max=2**31 - 1).int()
         row[7] += int(logodds[place] != old[place])
         if len(hit_miss):
             both = hit_miss[place].long() + torch.tensor([hits, misses])
@@ -318,7 +397,8 @@ def occupancy_raycast(state, points, origins, voxel_size, map_origin, *, origin_
 
 def occupancy_extract(state, max_out, *, select="occupied", threshold=0.0):
     wanted = {"occupied": (1,), "free": (0,), "observed": (0, 1)}[select]
-    logodds = torch.zeros(max_out)
+    logodds, mean = torch.zeros(max_out), torch.zeros(max_out, 3)
+    num_samples = torch.zeros(max_out, dtype=torch.int32)
     indices = torch.full((max_out, 4), -1, dtype=torch.int32)
     found = 0
     for key, slot in sorted(slots_of(state).items()):
@@ -330,14 +410,17 @@ def occupancy_extract(state, max_out, *, select="occupied", threshold=0.0):
                 x, y, z = (corner[axis] + (i >> 3 * axis) % 8 for axis in range(3))
                 logodds[found] = value / 1024
                 indices[found] = torch.tensor([0, z, y, x])
+                row = int(state[8][slot]) if len(state[8]) else -1
+                if row >= 0:
+                    num_samples[found], mean[found] = state[9][row, i], state[10][row, i]
             found += 1
     counts = torch.zeros(1, 8, dtype=torch.int64)
     counts[0, :2] = torch.tensor([min(found, max_out), found])
-    return logodds, indices, counts
+    return logodds, mean, indices, num_samples, counts
 
 
 def occupancy_decay_(state, factor, step, forget, *, mask=None) -> tuple[Tensor, Tensor]:
-    _, keys, _, status, logodds, hit_miss, touch, traversal = state
+    _, keys, _, status, logodds, hit_miss, touch, traversal, sample_row, *samples = state
     in_use = int(status[IN_USE])
     empty = torch.zeros(len(keys), dtype=torch.bool)
     counts = torch.zeros(1, 8, dtype=torch.int64)
@@ -353,6 +436,9 @@ def occupancy_decay_(state, factor, step, forget, *, mask=None) -> tuple[Tensor,
                 for layer, fill in ((hit_miss, 0), (touch, -1), (traversal, 0)):
                     if size <= forget and len(layer):
                         layer[slot, i] = fill
+                for layer in samples if size <= forget and len(sample_row) else []:
+                    if len(layer) and sample_row[slot] >= 0:
+                        layer[sample_row[slot], i] = 0
             counts[0, 0] += int((logodds[slot] != before).any())
             counts[0, 1] += 1
         empty[slot] = bool((logodds[slot] == UNOBSERVED).all())
@@ -360,26 +446,52 @@ def occupancy_decay_(state, factor, step, forget, *, mask=None) -> tuple[Tensor,
 
 
 def occupancy_remove_(state, mask) -> Tensor:
-    table, status = state[0], state[3]
-    in_use = int(status[IN_USE])
+    table, status, sample_row, samples = state[0], state[3], state[8], state[9:]
+    in_use, sample_rows = int(status[IN_USE]), int(status[SAMPLE_ROWS])
+    gone = {int(sample_row[slot]) for slot in range(in_use) if len(sample_row) and mask[slot]}
+    kept = [row for row in range(sample_rows) if row not in gone]
+    targets = [row for row in range(len(kept)) if row in gone]
+    moved = dict(zip([row for row in kept if row >= len(kept)], targets, strict=True))
+    for layer in samples:
+        if len(layer):
+            layer[targets] = layer[list(moved)]
+            layer[len(kept) : sample_rows] = 0
+    for slot, row in enumerate(sample_row.tolist()):
+        sample_row[slot] = moved.get(row, row)
     stays = [slot for slot in range(in_use) if not mask[slot]]
     movers = [slot for slot in stays if slot >= len(stays)]
     holes = [slot for slot in range(len(stays)) if mask[slot]]
-    for layer, fill in zip((1, 2, 4, 5, 6, 7), (-1, 0, UNOBSERVED, 0, -1, 0), strict=True):
+    for layer, fill in zip((1, 2, 4, 5, 6, 7, 8), (-1, 0, UNOBSERVED, 0, -1, 0, -1), strict=True):
         if len(state[layer]):
             state[layer][holes] = state[layer][movers]
             state[layer][len(stays) : in_use] = fill
     table.fill_(NO_SLOT)
     enter_slots(state, 0, len(stays))
-    status[IN_USE] = len(stays)
+    status[IN_USE], status[SAMPLE_ROWS] = len(stays), len(kept)
     counts = torch.zeros(1, 8, dtype=torch.int64)
     counts[0, 0] = counts[0, 1] = in_use - len(stays)
-    counts[0, 4] = len(stays)
+    counts[0, 4], counts[0, 7] = len(stays), len(kept)
     return counts
 
 
+def insert_samples(samples, row: int, given, given_row: int, copies: bool) -> None:
+    """Adds a row of given samples to a row of the state's."""
+    for layer in samples if copies else []:
+        if len(layer):
+            layer[row] = 0
+    for i in range(512 if 0 <= given_row < len(given[0]) else 0):
+        old, more = distribution(samples, (row, i)), distribution(given, (given_row, i))
+        if more.n <= 0:
+            continue
+        both = normal.added(old, normal.moments_of(more)) if old.n else more
+        write_distribution(samples, (row, i), both)
+        if len(samples[4]):
+            total = samples[4][row, i].long() + given[4][given_row, i]
+            samples[4][row, i] = total.clamp(-(2**31), 2**31 - 1).int()
+
+
 def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=None) -> Tensor:
-    _, region_key, stamps, status, logodds, hit_miss, touch, traversal = state
+    _, region_key, stamps, status, logodds, hit_miss, touch, traversal, sample_row, *samples = state
     valid = len(keys) if num_valid is None else min(max(int(num_valid), 0), len(keys))
     clamp_min, clamp_max = units_of(sensor[2]), units_of(sensor[3])
     rows, highest = [], -1
@@ -390,10 +502,21 @@ def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=Non
     slots, in_use = slots_of(state), int(status[IN_USE])
     new = [key for _, key in rows if key not in slots]
     counts = torch.zeros(1, 8, dtype=torch.int64)
+    sample_rows = int(status[SAMPLE_ROWS])
+    sampled = []
+    for row, key in rows if layers and len(sample_row) else []:
+        has = key in slots and sample_row[slots[key]] >= 0
+        changes = key not in slots or merge != "keep"
+        if changes and not has and 0 <= layers[5][row] < len(layers[6]):
+            sampled.append(key)
     counts[0, 1:5] = torch.tensor([valid, valid - len(rows), len(new), in_use])
-    if in_use + len(new) > len(region_key):
-        counts[0, 5], status[REFUSED] = 2, 1
+    counts[0, 5] = 2 * (in_use + len(new) > len(region_key))
+    counts[0, 5] += 4 * (sample_rows + len(sampled) > len(samples[0]))
+    counts[0, 6], counts[0, 7] = len(sampled), sample_rows
+    if counts[0, 5]:
+        status[REFUSED] = 1
         return counts
+    status[SAMPLE_ROWS] = counts[0, 7] = sample_rows + len(sampled)
     for slot, key in enumerate(new, in_use):
         slots[key], region_key[slot] = slot, key
     enter_slots(state, in_use, len(slots))
@@ -422,5 +545,9 @@ def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=Non
             touch[slot] = layers[3][row] if copies else layers[3][row].maximum(touch[slot])
         if len(traversal):
             traversal[slot] = layers[4][row] + (0 if copies else traversal[slot])
+        if key in sampled:
+            sample_row[slot] = sample_rows + sampled.index(key)
+        if len(sample_row) and sample_row[slot] >= 0:
+            insert_samples(samples, int(sample_row[slot]), layers[6:], int(layers[5][row]), copies)
     status[HIGHEST] = max(int(status[HIGHEST]), bound)
     return counts

@@ -45,7 +45,7 @@ TORCHVOX_HD void decay_region(const DecayArgs& args, int64_t slot, Lanes lanes) 
     if (after == before) continue;
     changed = true;
     state.logodds[voxel] = after;
-    if (after == kUnobserved) state.forget(voxel);
+    if (after == kUnobserved) state.forget(slot, i);
   }
   observed = lanes.any(observed);
   changed = lanes.any(changed);

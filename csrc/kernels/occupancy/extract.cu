@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
     Scan(shared).ExclusiveSum(args.wants(found), before);
     const int64_t row = work.offsets[r] + before;
     if (args.wants(found) && row < args.max_out) {
-      args.write(row, args.state.region_key[slot], static_cast<int32_t>(threadIdx.x), found);
+      args.write(row, slot, static_cast<int32_t>(threadIdx.x), found);
     }
     __syncthreads();
   }

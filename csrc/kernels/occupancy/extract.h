@@ -17,7 +17,9 @@ struct OccupancyExtractArgs {
   OccupancySelect select = OccupancySelect::kOccupied;
   double threshold = 0;
   float* logodds = nullptr;  // [max_out]
+  float* mean = nullptr;  // [max_out, 3] of samples, from the center
   int32_t* indices = nullptr;  // [max_out, 4]
+  int32_t* num_samples = nullptr;  // [max_out]
   int64_t* counts = nullptr;  // [kStateCounts]: rows kept, found
 
   TORCHVOX_HD bool wants(int16_t found) const {
@@ -25,15 +27,21 @@ struct OccupancyExtractArgs {
     if (select == OccupancySelect::kOccupied) return label == 1;
     return select == OccupancySelect::kFree ? label == 0 : label >= 0;
   }
-  TORCHVOX_HD void write(int64_t row, int64_t key, int32_t voxel, int16_t found) const {
+  TORCHVOX_HD void write(int64_t row, int64_t slot, int32_t voxel, int16_t found) const {
+    const int64_t samples = state.samples_of(slot), at = samples * kRegionVoxels + voxel;
+    const bool sampled = samples >= 0 && state.samples.count[at] > 0;
     logodds[row] = static_cast<float>(found) / 1024;
+    num_samples[row] = sampled ? state.samples.count[at] : 0;
     indices[4 * row] = 0;
     for (int axis = 0; axis < 3; ++axis) {
-      indices[4 * row + 3 - axis] = voxel_of(key, voxel, axis);
+      mean[3 * row + axis] = sampled ? state.samples.mean[3 * at + axis] : 0;
+      indices[4 * row + 3 - axis] = voxel_of(state.region_key[slot], voxel, axis);
     }
   }
   TORCHVOX_HD void write_unused(int64_t row) const {
     logodds[row] = 0;
+    num_samples[row] = 0;
+    for (int column = 0; column < 3; ++column) mean[3 * row + column] = 0;
     for (int column = 0; column < 4; ++column) indices[4 * row + column] = -1;
   }
 };

@@ -46,7 +46,7 @@ void run_cpu(const OccupancyExtractArgs& args, void* memory, const ParallelFor& 
     int64_t row = work.offsets[r];
     for (int32_t v = 0; v < kRegionVoxels && row < args.max_out; ++v) {
       const int16_t found = voxels(r)[v];
-      if (args.wants(found)) args.write(row++, state.region_key[work.slots[r]], v, found);
+      if (args.wants(found)) args.write(row++, work.slots[r], v, found);
     }
   });
   const int64_t found = work.offsets[regions], kept = std::min(found, args.max_out);

@@ -19,11 +19,16 @@ cudaError_t sum_numbers(void* storage, size_t& bytes, const Insertion& work, cud
   return cub::DeviceScan::InclusiveSum(storage, bytes, work.number, work.number,
                                        work.given.capacity, stream);
 }
+cudaError_t sum_sampled(void* storage, size_t& bytes, const Insertion& work, cudaStream_t stream) {
+  return cub::DeviceScan::InclusiveSum(storage, bytes, work.sampled, work.sampled,
+                                       work.given.capacity, stream);
+}
 size_t storage_bytes(const Insertion& work) {
-  size_t keys = 0, numbers = 0;
+  size_t keys = 0, numbers = 0, sampled = 0;
   scan_keys(nullptr, keys, work, nullptr);
   sum_numbers(nullptr, numbers, work, nullptr);
-  return std::max(keys, numbers);
+  sum_sampled(nullptr, sampled, work, nullptr);
+  return std::max({keys, numbers, sampled});
 }
 
 }  // namespace
@@ -43,6 +48,9 @@ cudaError_t launch(const InsertArgs& args, void* memory, const CudaContext& cont
   if (rows > 0) TORCHVOX_CUDA_CHECK(scan_keys(storage, bytes, work, context.stream));
   TORCHVOX_CUDA_CHECK(launch_elements<find_region>(work, rows + 1, context));
   if (rows > 0) TORCHVOX_CUDA_CHECK(sum_numbers(storage, bytes, work, context.stream));
+  if (work.sampled && rows > 0) {
+    TORCHVOX_CUDA_CHECK(sum_sampled(storage, bytes, work, context.stream));
+  }
   return launch_rows<insert_region>(work, rows + 1, context);
 }
 

@@ -12,7 +12,7 @@ enum class Merge { kAdd, kReplace, kKeep };
 
 struct InsertArgs {
   OccupancyState state;
-  OccupancyState given;  // read: region_key [K], and, unless null, stamps and layers [K]
+  OccupancyState given;  // read: region_key [K], and, unless null, stamps and layers [K], samples
   IndexArray num_valid;  // [1]
   Sensor sensor;
   Merge merge = Merge::kAdd;  // of regions that exist
@@ -37,26 +37,37 @@ struct Insertion : InsertArgs {
   int64_t* highest;  // [K] of the keys up to and with this one
   int32_t* slot;  // [K] of a region that exists, kNew or kRefused
   uint64_t* number;  // [K] regions new << 32 | rows accepted, up to and with this one
-  int64_t* in_use;  // [1] slots before
+  int32_t* sampled;  // [K] of `given.samples`: rows of samples new, up to and with this one
+  int64_t* in_use;  // [2] slots, and rows of samples, before
 
   Insertion(const InsertArgs& args, Workspace& workspace)
       : InsertArgs(args),
         highest(workspace.take<int64_t>(args.given.capacity)),
         slot(workspace.take<int32_t>(args.given.capacity)),
         number(workspace.take<uint64_t>(args.given.capacity)),
-        in_use(workspace.take<int64_t>(1)) {}
+        sampled(keeps_samples() ? workspace.take<int32_t>(args.given.capacity) : nullptr),
+        in_use(workspace.take<int64_t>(2)) {}
+
+  bool keeps_samples() const { return given.samples.rows > 0 && state.samples.rows > 0; }
 
   TORCHVOX_HD uint64_t total() const { return given.capacity > 0 ? number[given.capacity - 1] : 0; }
   TORCHVOX_HD int64_t added() const { return static_cast<int64_t>(total() >> 32); }
-  TORCHVOX_HD bool fits() const { return *in_use + added() <= state.capacity; }
+  TORCHVOX_HD int64_t sample_rows_added() const {
+    return sampled && given.capacity > 0 ? sampled[given.capacity - 1] : 0;
+  }
+  TORCHVOX_HD bool fits() const {
+    return in_use[0] + added() <= state.capacity &&
+        in_use[1] + sample_rows_added() <= state.samples.rows;
+  }
   // Whether regions that exist change.
   TORCHVOX_HD bool merges() const { return given.logodds && merge != Merge::kKeep; }
 };
 
-// The slot of row i; where it is K, the slots before.
+// The slot of row i; where it is K, what is in use before.
 TORCHVOX_HD void find_region(const Insertion& work, int64_t row) {
   if (row == work.given.capacity) {
-    *work.in_use = work.state.slots_in_use();
+    work.in_use[0] = work.state.slots_in_use();
+    work.in_use[1] = work.state.sample_rows_in_use();
     return;
   }
   const int64_t key = work.given.region_key[row];
@@ -64,6 +75,10 @@ TORCHVOX_HD void find_region(const Insertion& work, int64_t row) {
   const int64_t slot = refused ? Insertion::kRefused : work.state.find(key);
   work.slot[row] = static_cast<int32_t>(slot);
   work.number[row] = uint64_t{slot == Insertion::kNew} << 32 | !refused;
+  if (!work.sampled) return;
+  const bool changes = slot == Insertion::kNew || (slot >= 0 && work.merges());
+  const bool has_row = slot >= 0 && work.state.samples_of(slot) >= 0;
+  work.sampled[row] = changes && !has_row && work.given.samples_of(row) >= 0;
 }
 
 TORCHVOX_HD void raise_highest_clamp(const OccupancyState& state, int32_t log_odds) {
@@ -75,13 +90,42 @@ TORCHVOX_HD void finish_insertion(const Insertion& work) {
   const bool fits = work.fits();
   const int64_t added = work.added(), accepted = static_cast<uint32_t>(work.total());
   const int64_t changed = !fits ? 0 : work.merges() ? accepted : added;
-  const int64_t in_use = *work.in_use + (fits ? added : 0);
-  const int64_t counts[kStateCounts] = {changed, work.rows(), work.rows() - accepted,
-                                        added,   in_use,      fits ? 0 : kTooManyRegions};
+  const int64_t in_use = work.in_use[0] + (fits ? added : 0);
+  const int64_t samples = work.sample_rows_added();
+  const int64_t sample_rows = work.in_use[1] + (fits ? samples : 0);
+  const bool regions_fit = work.in_use[0] + added <= work.state.capacity;
+  const bool samples_fit = work.in_use[1] + samples <= work.state.samples.rows;
+  const int64_t bits = (regions_fit ? 0 : kTooManyRegions) | (samples_fit ? 0 : kTooManySampleRows);
+  const int64_t counts[kStateCounts] = {
+      changed, work.rows(), work.rows() - accepted, added, in_use, bits, samples, sample_rows};
   for (int k = 0; k < kStateCounts; ++k) work.counts[k] = counts[k];
   if (changed > 0) raise_highest_clamp(work.state, work.sensor.clamp_max);
   work.state.status[kSlotsInUse] = in_use;
+  work.state.status[kSampleRowsInUse] = sample_rows;
   if (!fits) work.state.status[kStateRefused] = 1;
+}
+
+// Samples of region i of K into a slot: copies of them, or added to what is there.
+TORCHVOX_HD void insert_samples(const Insertion& work, int64_t row, int64_t slot, bool copies,
+                                Lanes lanes) {
+  const Samples &to = work.state.samples, &from = work.given.samples;
+  const int64_t given = work.sampled ? work.given.samples_of(row) : -1;
+  int64_t own = work.state.samples_of(slot);
+  if (own < 0 && given >= 0) {
+    own = work.in_use[1] + work.sampled[row] - 1;
+    if (lanes.lane == 0) work.state.sample_row[slot] = static_cast<int32_t>(own);
+  }
+  for (int64_t i = lanes.lane; own >= 0 && i < kRegionVoxels; i += lanes.count) {
+    const int64_t at = own * kRegionVoxels + i, other = given * kRegionVoxels + i;
+    if (copies) to.forget(at);
+    if (given < 0 || from.count[other] <= 0) continue;
+    if (to.count[at] > 0) {
+      add_samples(to, at, moments_of(from, other), false);
+    } else {
+      to.copy(at, from, other);
+    }
+    if (to.passes) to.add_passes(at, from.passes[2 * other], from.passes[2 * other + 1]);
+  }
 }
 
 // Row i of K; where it is K, what the call leaves besides.
@@ -96,7 +140,7 @@ TORCHVOX_HD void insert_region(const Insertion& work, int64_t row, Lanes lanes) 
   const bool is_new = slot == Insertion::kNew;
   if (slot == Insertion::kRefused || !work.fits() || !(is_new || work.merges())) return;
   if (is_new) {
-    slot = *work.in_use + static_cast<int64_t>(work.number[row] >> 32) - 1;
+    slot = work.in_use[0] + static_cast<int64_t>(work.number[row] >> 32) - 1;
     if (first) state.region_key[slot] = given.region_key[row];
     if (first) state.enter(static_cast<uint32_t>(slot));
   }
@@ -133,6 +177,7 @@ TORCHVOX_HD void insert_region(const Insertion& work, int64_t row, Lanes lanes) 
           static_cast<int64_t>(before + static_cast<uint64_t>(given.traversal[from]));
     }
   }
+  if (state.samples.rows > 0) insert_samples(work, row, slot, copies, lanes);
 }
 
 }  // namespace torchvox

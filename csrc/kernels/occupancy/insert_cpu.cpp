@@ -18,6 +18,7 @@ void run_cpu(const InsertArgs& args, void* memory, const ParallelFor& parallel_f
   for_each_index(parallel_for, rows + 1, 64 * kRegionsPerTask,
                  [&](int64_t row) { find_region(work, row); });
   std::partial_sum(work.number, work.number + rows, work.number);
+  if (work.sampled) std::partial_sum(work.sampled, work.sampled + rows, work.sampled);
   for_each_index(parallel_for, rows + 1, kRegionsPerTask,
                  [&](int64_t row) { insert_region(work, row, Lanes{}); });
 }

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "csrc/kernels/core/lanes.h"
-#include "csrc/kernels/occupancy/log_odds.h"
+#include "csrc/kernels/occupancy/samples.h"
 #include "csrc/kernels/rays/region.h"
 
 namespace torchvox {
@@ -23,6 +23,12 @@ enum StatePart {
   kHitMiss,  // from here on layers that may be off
   kTouch,
   kTraversal,
+  kSampleRow,
+  kSampleCount,
+  kSampleMean,
+  kSampleCov,
+  kIntensity,
+  kPasses,
   kStateParts
 };
 
@@ -37,19 +43,21 @@ enum StateCount {
   kRegionsNew,
   kInUse,
   kOverflow,
+  kSampleRowsNew,
+  kSampleRows,  // in use
   kStateCounts = 8
 };
-inline constexpr int kTooManyRegions = 2;  // a bit of kOverflow
+inline constexpr int kTooManyRegions = 2, kTooManySampleRows = 4;  // bits of kOverflow
 inline constexpr int64_t kRegionsPerTask = 16;  // on the host
 
-// What a state has a row of for each region.
+// What a state has a row of for each region, or for each row of samples.
 struct StateLayer {
   struct __attribute__((may_alias)) Bytes {  // of any type
     uint16_t bits;
   };
   void* rows;  // null: the layer is off
   int64_t row_bytes;
-  uint16_t fill;  // of every two bytes of a row of no region
+  uint16_t fill;  // of every two bytes of a row that is not in use
 
   // Moves row `from` to row `to`, unless that is -1, and leaves the fill.
   TORCHVOX_HD void vacate(int64_t from, int64_t to, Lanes lanes) const {
@@ -72,9 +80,19 @@ struct OccupancyState {
   int32_t* hit_miss = nullptr;  // [capacity, kRegionVoxels, 2], or null
   int32_t* touch = nullptr;  // [capacity, kRegionVoxels] ms of the last hit, -1 without, or null
   int64_t* traversal = nullptr;  // [capacity, kRegionVoxels] units of rays in the voxel, or null
+  int32_t* sample_row = nullptr;  // [capacity] -1 without, or null
+  Samples samples;
   int64_t capacity = 0;
 
   TORCHVOX_HD int64_t slots_in_use() const { return clamp_index(status[kSlotsInUse], 0, capacity); }
+  TORCHVOX_HD int64_t sample_rows_in_use() const {
+    return clamp_index(status[kSampleRowsInUse], 0, samples.rows);
+  }
+  // The row of samples of a region, -1 without.
+  TORCHVOX_HD int64_t samples_of(int64_t slot) const {
+    const int64_t row = samples.rows > 0 ? sample_row[slot] : -1;
+    return row >= 0 && row < samples.rows ? row : -1;
+  }
 
   TORCHVOX_HD void vacate(int64_t from, int64_t to, Lanes lanes) const {
     const StateLayer layers[] = {{region_key, 8, 0xffff},
@@ -82,15 +100,26 @@ struct OccupancyState {
                                  {logodds, 2 * kRegionVoxels, 0x8000},
                                  {hit_miss, 8 * kRegionVoxels, 0},
                                  {touch, 4 * kRegionVoxels, 0xffff},
-                                 {traversal, 8 * kRegionVoxels, 0}};
+                                 {traversal, 8 * kRegionVoxels, 0},
+                                 {sample_row, 4, 0xffff}};
+    for (const StateLayer& layer : layers) layer.vacate(from, to, lanes);
+  }
+  TORCHVOX_HD void vacate_samples(int64_t from, int64_t to, Lanes lanes) const {
+    const StateLayer layers[] = {{samples.count, 4 * kRegionVoxels, 0},
+                                 {samples.mean, 12 * kRegionVoxels, 0},
+                                 {samples.cov, 24 * kRegionVoxels, 0},
+                                 {samples.intensity, 8 * kRegionVoxels, 0},
+                                 {samples.passes, 8 * kRegionVoxels, 0}};
     for (const StateLayer& layer : layers) layer.vacate(from, to, lanes);
   }
   // A voxel that nothing is known of any more, in all layers.
-  TORCHVOX_HD void forget(int64_t voxel) const {
+  TORCHVOX_HD void forget(int64_t slot, int64_t i) const {
+    const int64_t voxel = slot * kRegionVoxels + i, row = samples_of(slot);
     logodds[voxel] = kUnobserved;
     if (hit_miss) hit_miss[2 * voxel] = hit_miss[2 * voxel + 1] = 0;
     if (touch) touch[voxel] = -1;
     if (traversal) traversal[voxel] = 0;
+    if (row >= 0) samples.forget(row * kRegionVoxels + i);
   }
 
   // The slot of a region, -1 without one.

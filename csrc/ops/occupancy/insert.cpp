@@ -18,18 +18,30 @@ Merge parse_merge(const char* op, std::string_view merge) {
   return merge == "add" ? Merge::kAdd : merge == "keep" ? Merge::kKeep : Merge::kReplace;
 }
 
-constexpr std::array kLayers = {kRegionStamp, kLogOdds, kHitMiss, kTouch, kTraversal};
+constexpr std::array kLayers = {kRegionStamp, kLogOdds,   kHitMiss,     kTouch,
+                                kTraversal,   kSampleRow, kSampleCount, kSampleMean,
+                                kSampleCov,   kIntensity, kPasses};
 
 void check_layers(const char* op, at::TensorList state, const Tensor& keys, at::TensorList layers) {
   check_value(layers.empty() || layers.size() == kLayers.size(), op,
-              "layers must be none or (region_stamp, logodds, hit_miss, touch, traversal)",
+              "layers must be none or (region_stamp, logodds, hit_miss, touch, traversal, "
+              "sample_row, sample_count, sample_mean, sample_cov, intensity, passes)",
               layers.size(), " tensors");
-  const c10::SymInt rows = keys.sym_size(0);
+  if (layers.empty()) return;
+  const Tensor& counts = layers[6];
+  const c10::SymInt rows = keys.sym_size(0),
+                    sample_rows = counts.defined() && counts.dim() > 0 ? counts.sym_size(0) : 0;
   for (size_t i = 0; i < layers.size(); ++i) {
+    const int k = kLayers[i];
     // Of a state without room nobody knows which layers are off.
-    const bool off = kLayers[i] >= kHitMiss && state[kLayers[i]].sym_size(0) == 0 &&
-        (state[kRegionKey].sym_size(0) != 0 || layers[i].sym_numel() == 0);
-    check_part(op, kLayers[i], layers[i], "layers", state[0], off ? c10::SymInt(0) : rows);
+    const bool empty = k == kRegionStamp || k == kLogOdds ? false : state[k].sym_size(0) == 0;
+    const bool off = empty &&
+        (state[kRegionKey].sym_size(0) != 0 || state[kSampleCount].sym_size(0) != 0 ||
+         layers[i].sym_numel() == 0);
+    check_part(op, k, layers[i], "layers", state[0],
+               off                     ? c10::SymInt(0)
+                   : k >= kSampleCount ? sample_rows
+                                       : rows);
   }
 }
 
@@ -77,6 +89,10 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
     args.given.hit_miss = read_only<int32_t>(layers[2]);
     args.given.touch = read_only<int32_t>(layers[3]);
     args.given.traversal = read_only<int64_t>(layers[4]);
+    args.given.sample_row = read_only<int32_t>(layers[5]);
+    args.given.samples = {read_only<int32_t>(layers[6]),  read_only<float>(layers[7]),
+                          read_only<float>(layers[8]),    read_only<float>(layers[9]),
+                          read_only<int32_t>(layers[10]), layers[6].size(0)};
   }
   args.num_valid = index_array(num_valid);
   args.counts = counts.mutable_data_ptr<int64_t>();

@@ -31,6 +31,40 @@ uint32_t parse_flags(const char* op, const std::optional<c10::List<std::string>>
   return flags;
 }
 
+// Standard deviation of ranges in meters, adaptation, samples of a distribution, log-odds below
+// which a voxel that is hit forgets its samples, and how many it must have for that.
+Ndt parse_ndt(const char* op, std::optional<c10::ArrayRef<double>> given, double voxel_size,
+              const Sensor& sensor) {
+  Ndt ndt;
+  if (!given) return ndt;
+  const c10::ArrayRef<double> v = *given;
+  bool good = v.size() == 5 && v[0] > 0 && v[1] >= 0 && v[1] <= 1 && v[2] >= 1 && v[4] >= 1;
+  for (const double x : v) good = good && std::isfinite(x);
+  check_value(
+      good, op,
+      "ndt must be (noise > 0 m, adaptation from 0 to 1, samples >= 1, reset log-odds, reset "
+      "samples >= 1)",
+      v);
+  ndt.noise = v[0] / voxel_size;
+  ndt.eta = v[1] / 2;
+  ndt.least_samples = v[2];
+  ndt.reset = v[3];
+  ndt.reset_samples = v[4];
+  ndt.lowest = static_cast<double>(sensor.clamp_min - sensor.clamp_max) / kLogOddsUnit;
+  return ndt;
+}
+
+void check_of_rays(const char* op, const char* name, const OptionalTensor& given,
+                   const Tensor& points, at::ScalarType type, const char* type_name) {
+  if (!given) return;
+  const Rule rule{name, " must be [N] as points are"};
+  check_type(given->scalar_type() == type, op, {name, " must be ", type_name},
+             given->scalar_type());
+  check_device(op, name, *given, points);
+  check_value(given->dim() == 1, op, rule, given->sym_sizes());
+  check_size(given->sym_size(0).sym_eq(points.sym_size(0)), op, rule, given->sym_sizes());
+}
+
 Tensor occupancy_integrate_(
     at::TensorList state, const Tensor& points, const Tensor& origins, double voxel_size,
     c10::ArrayRef<double> map_origin, c10::ArrayRef<double> sensor, c10::SymInt max_touched,
@@ -38,7 +72,9 @@ Tensor occupancy_integrate_(
     const OptionalTensor& ray_flags, std::optional<c10::ArrayRef<double>> point_cloud_range,
     double min_range, double max_range, std::string_view long_rays, std::string_view rule,
     const std::optional<c10::List<std::string>>& flags, double threshold, std::string_view missing,
-    const OptionalTensor& stamp_in, const OptionalTensor& timestamps_in, double time_base) {
+    const OptionalTensor& stamp_in, const OptionalTensor& timestamps_in, double time_base,
+    std::optional<c10::ArrayRef<double>> ndt, const OptionalTensor& intensity_in,
+    std::optional<c10::ArrayRef<double>> intensity_range) {
   const char* op = "occupancy_integrate_";
   OccupancyIntegrateArgs args;
   args.state = parse_state(op, state);
@@ -62,16 +98,29 @@ Tensor occupancy_integrate_(
     check_device(op, "stamp", *stamp_in, points);
     check_size(stamp_in->sym_numel().sym_eq(1), op, "stamp must be [1]", stamp_in->sym_sizes());
   }
-  if (timestamps_in) {
-    check_type(timestamps_in->scalar_type() == at::kDouble, op, "timestamps must be float64",
-               timestamps_in->scalar_type());
-    check_device(op, "timestamps", *timestamps_in, points);
-    check_value(timestamps_in->dim() == 1, op, "timestamps must be [N] as points are",
-                timestamps_in->sym_sizes());
-    check_size(timestamps_in->sym_size(0).sym_eq(points.sym_size(0)), op,
-               "timestamps must be [N] as points are", timestamps_in->sym_sizes());
-  }
+  check_of_rays(op, "timestamps", timestamps_in, points, at::kDouble, "float64");
+  check_of_rays(op, "intensity", intensity_in, points, at::kFloat, "float32");
   check_value(std::isfinite(time_base), op, "time_base must be finite", time_base);
+  const auto is_on = [&](int k) { return state[k].sym_size(0) != 0; };
+  check_value(is_on(kSampleCov) == ndt.has_value(), op,
+              "ndt must be given if and only if sample_cov of the state has rows",
+              ndt ? "it without rows" : "rows without it");
+  check_value(!(ndt && args.scan), op, "rule must be 'every_ray' with ndt", "'", rule, "'");
+  args.ndt = parse_ndt(op, ndt, voxel_size, args.sensor);
+  check_value(intensity_in.has_value() == intensity_range.has_value(), op,
+              "intensity and intensity_range must be given together", "one of them");
+  check_value(is_on(kIntensity) || !intensity_in, op,
+              "intensity must be left out where intensity of the state has no rows", "it");
+  check_value(
+      !is_on(kIntensity) || intensity_in || args.has(kEndAsFree) || args.has(kExcludeSample), op,
+      "intensity must be given where intensity of the state has rows", "none");
+  if (intensity_range) {
+    const c10::ArrayRef<double> v = *intensity_range;
+    check_value(v.size() == 2 && std::isfinite(v[1] - v[0]) && v[0] < v[1], op,
+                "intensity_range must be two finite numbers, the lower one first", v);
+    args.dark = v[0];
+    args.span = v[1] - v[0];
+  }
   const Tensor counts = empty_beside({1, int64_t{kIntegrateCounts}}, at::kLong, points);
   if (!points.is_meta()) {
     const RayTensors tensors(points, origins, origin_index, {}, num_valid, ray_flags);
@@ -82,6 +131,8 @@ Tensor occupancy_integrate_(
     const OptionalTensor timestamps = contiguous(timestamps_in);
     if (timestamps) args.timestamps = timestamps->const_data_ptr<double>();
     args.time_base = time_base;
+    const OptionalTensor intensity = contiguous(intensity_in);
+    if (intensity) args.intensity = intensity->const_data_ptr<float>();
     args.threads = cpu_threads();
     args.counts = counts.mutable_data_ptr<int64_t>();
     run(op, points, args);

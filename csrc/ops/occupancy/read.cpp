@@ -122,8 +122,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> occupancy_raycast(
   return {distance, unseen, status, indices, unknown};
 }
 
-std::tuple<Tensor, Tensor, Tensor> occupancy_extract(at::TensorList state, c10::SymInt max_out,
-                                                     std::string_view select, double threshold) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> occupancy_extract(at::TensorList state,
+                                                                     c10::SymInt max_out,
+                                                                     std::string_view select,
+                                                                     double threshold) {
   const char* op = "occupancy_extract";
   OccupancyExtractArgs args;
   args.state = parse_state(op, state);
@@ -136,16 +138,20 @@ std::tuple<Tensor, Tensor, Tensor> occupancy_extract(at::TensorList state, c10::
   args.threshold = parse_threshold(op, threshold);
   const Tensor& beside = state[kTable];
   const Tensor logodds = empty_beside({max_out}, at::kFloat, beside);
+  const Tensor mean = empty_beside({max_out, 3}, at::kFloat, beside);
   const Tensor indices = empty_beside({max_out, 4}, at::kInt, beside);
+  const Tensor num_samples = empty_beside({max_out}, at::kInt, beside);
   const Tensor counts = empty_beside({1, int64_t{kStateCounts}}, at::kLong, beside);
   if (!beside.is_meta()) {
     args.max_out = max_out.expect_int();
     args.logodds = logodds.mutable_data_ptr<float>();
+    args.mean = mean.mutable_data_ptr<float>();
     args.indices = indices.mutable_data_ptr<int32_t>();
+    args.num_samples = num_samples.mutable_data_ptr<int32_t>();
     args.counts = counts.mutable_data_ptr<int64_t>();
     run(op, beside, args);
   }
-  return {logodds, indices, counts};
+  return {logodds, mean, indices, num_samples, counts};
 }
 
 TORCHVOX_REGISTER_OPS(ops) {

@@ -117,21 +117,36 @@ __global__ void __launch_bounds__(kRayThreads)
   walk_in_step(ray, &work.zeros->next[0], args.rays.points.rows, pieces);
 }
 
+__global__ void __launch_bounds__(kRayThreads)
+    mark_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
+                const __grid_constant__ IntegrateWork work) {
+  for (int64_t i = global_thread(); i < args.rays.points.rows; i += global_stride()) {
+    mark_end(args, work, i);
+  }
+}
+
 __global__ void __launch_bounds__(kScanThreads)
     number_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
-                  const __grid_constant__ IntegrateWork work, uint64_t* tiles, uint32_t* ticket) {
+                  const __grid_constant__ IntegrateWork work, uint64_t* tiles,
+                  uint64_t* sample_tiles, uint32_t* ticket) {
   __shared__ ScanShared shared;
   __shared__ uint64_t sums[32];
   const int64_t tile = block_ticket(ticket);
   const int64_t first = tile * kTile + int64_t{threadIdx.x} * kPositions;
-  int64_t slot[kPositions];
-  uint64_t own = 0;
+  int64_t slot[kPositions] = {}, samples[kPositions] = {};
+  uint64_t own = 0, own_samples = 0;
+  const auto number = [&](int k) { return pack_sum(1, slot[k] < 0); };
+  const auto sample_number = [&](int k) {
+    return pack_sum(samples[k] != SampleRow::kNone, samples[k] == SampleRow::kNew);
+  };
   uint32_t bounds[RegionBox::kWords] = {};
   for (int k = 0; k < kPositions; ++k) {
     slot[k] = -2;
     if (first + k >= work.set.size || work.set.keys[first + k] == RegionSet::kEmpty) continue;
     slot[k] = args.state.find(static_cast<int64_t>(work.set.keys[first + k]));
-    own += pack_sum(1, slot[k] < 0);
+    samples[k] = samples_before(args, work, first + k, slot[k]);
+    own += number(k);
+    own_samples += sample_number(k);
     for (int word = 0; word < RegionBox::kWords; ++word) {
       const auto key = static_cast<int64_t>(work.set.keys[first + k]);
       bounds[word] = max(bounds[word], RegionBox::bound(key, word));
@@ -141,17 +156,28 @@ __global__ void __launch_bounds__(kScanThreads)
     const uint32_t bound = warp_max(bounds[word]);
     if (threadIdx.x % 32 == 0) atomic_raise(&work.zeros->bounds[word], bound);
   }
-  uint64_t all = 0;
-  uint64_t before = block_prefix(own, sums, &all);
-  const uint64_t earlier = tile_prefix(tiles, tile, all, shared);
-  before += earlier;
+  // Of earlier tiles and threads, and, in `all`, with this tile too.
+  const auto sum_before = [&](uint64_t value, uint64_t* status, uint64_t* all) {
+    const uint64_t in_tile = block_prefix(value, sums, all);
+    const uint64_t earlier = tile_prefix(status, tile, *all, shared);
+    *all += earlier;
+    return in_tile + earlier;
+  };
+  const auto numbers = [](uint64_t sum, uint64_t sample_sum) {
+    return RegionNumbers{sum_voxels(sum), sum_points(sum), sum_voxels(sample_sum),
+                         sum_points(sample_sum)};
+  };
+  uint64_t all = 0, all_samples = 0, before_samples = 0;
+  uint64_t before = sum_before(own, tiles, &all);
+  if (args.samples()) before_samples = sum_before(own_samples, sample_tiles, &all_samples);
   for (int k = 0; k < kPositions; ++k) {
     if (slot[k] == -2) continue;
-    number_region(args, work, first + k, slot[k], sum_voxels(before), sum_points(before));
-    before += pack_sum(1, slot[k] < 0);
+    number_region(args, work, first + k, slot[k], samples[k], numbers(before, before_samples));
+    before += number(k);
+    before_samples += sample_number(k);
   }
   if (tile == gridDim.x - 1 && threadIdx.x == 0) {
-    plan_call(args, work, sum_voxels(earlier + all), sum_points(earlier + all));
+    plan_call(args, work, numbers(all, all_samples));
   }
 }
 
@@ -168,6 +194,8 @@ __global__ void __launch_bounds__(kUpdateThreads)
       counts.of[k] = static_cast<Count>(enough.first_count(logodds.of[k]));
     }
     *aligned_voxels(work.counts_of<Count>(row) + voxel) = counts;
+    SampleVotes* const votes = args.samples() ? work.votes_of(row) : nullptr;
+    for (int k = 0; votes && k < kVoxelsEach; ++k) votes[voxel + k] = {};
   });
   for (int64_t i = global_thread(); i < kRegionVoxels; i += global_stride()) {
     work.counts_of<Count>(args.rows())[i] = static_cast<Count>(enough.counted);
@@ -187,7 +215,7 @@ __global__ void __launch_bounds__(kRayThreads, kWalkBlocks)
   walk_in_step(votes, &work.zeros->next[1], args.rays.points.rows, pieces);
 }
 
-template <class Count>
+template <class Count, bool kSampled>
 __global__ void __launch_bounds__(kUpdateThreads)
     hit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                const __grid_constant__ IntegrateWork work) {
@@ -195,12 +223,12 @@ __global__ void __launch_bounds__(kUpdateThreads)
   const Enough enough(args);
   int64_t updated = 0;
   for (int64_t at = global_thread(); at < work.hits.size; at += global_stride()) {
-    updated += update_hit_voxel<Count>(args, work, at, enough);
+    updated += update_hit_voxel<Count, kSampled>(args, work, at, enough);
   }
   add_in_block(updated, &args.counts[kVoxelsUpdated]);
 }
 
-template <class Count>
+template <class Count, bool kSampled>
 __global__ void __launch_bounds__(kUpdateThreads)
     finish_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work) {
@@ -222,7 +250,8 @@ __global__ void __launch_bounds__(kUpdateThreads)
       }
     } else {
       for (int k = 0; k < kVoxelsEach; ++k) {
-        changed += finish_voxel(args, first + k, &logodds.of[k], counts.of[k], enough);
+        changed += finish_voxel<Count, kSampled>(args, work, row, voxel + k, &logodds.of[k],
+                                                 counts.of[k], enough);
       }
     }
     updated += changed;
@@ -244,13 +273,14 @@ __global__ void __launch_bounds__(kUpdateThreads)
 // does the box where regions are skipped.
 struct CudaIntegrateWork {
   int64_t tile_count;
-  uint64_t* tiles;
+  uint64_t *tiles, *sample_tiles;
   uint32_t* ticket;
   IntegrateWork work;
 
   CudaIntegrateWork(const OccupancyIntegrateArgs& args, Workspace& workspace)
       : tile_count(ceil_div<int64_t>(RegionSet::size_for(args.max_touched), kTile)),
         tiles(workspace.take<uint64_t>(tile_count)),
+        sample_tiles(workspace.take<uint64_t>(args.samples() ? tile_count : 0)),
         ticket(workspace.take<uint32_t>(1)),
         work(args, workspace) {}
 };
@@ -264,18 +294,20 @@ cudaError_t launch_walk(Kernel kernel, const OccupancyIntegrateArgs& args,
   return launch_blocks(kernel, blocks, kRayThreads, context.stream, args, work, pieces);
 }
 
-template <class Count>
+template <class Count, bool kSampled>
 cudaError_t integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                       const CudaContext& context) {
   const int64_t row_threads = std::max<int64_t>(args.rows(), 1) * kRegionVoxels / kVoxelsEach;
   TORCHVOX_CUDA_CHECK(
       launch_items(commit_kernel<Count>, row_threads, kUpdateThreads, context, args, work));
-  TORCHVOX_CUDA_CHECK(launch_walk(visits_are_plain(args) ? walk_kernel<Count, Visits::kPlain>
-                                                         : walk_kernel<Count, Visits::kFlagged>,
-                                  args, work, context));
-  TORCHVOX_CUDA_CHECK(
-      launch_items(hit_kernel<Count>, work.hits.size, kUpdateThreads, context, args, work));
-  return launch_items(finish_kernel<Count>, row_threads, kUpdateThreads, context, args, work);
+  constexpr Visits kWithMore = kSampled ? Visits::kSampled : Visits::kFlagged;
+  const auto walk = !kSampled && visits_are_plain(args) ? walk_kernel<Count, Visits::kPlain>
+                                                        : walk_kernel<Count, kWithMore>;
+  TORCHVOX_CUDA_CHECK(launch_walk(walk, args, work, context));
+  TORCHVOX_CUDA_CHECK(launch_items(hit_kernel<Count, kSampled>, work.hits.size, kUpdateThreads,
+                                   context, args, work));
+  return launch_items(finish_kernel<Count, kSampled>, row_threads, kUpdateThreads, context, args,
+                      work);
 }
 
 }  // namespace
@@ -294,14 +326,21 @@ cudaError_t launch(const OccupancyIntegrateArgs& args, void* memory, const CudaC
   const int64_t bytes = static_cast<const char*>(end) - static_cast<char*>(memory);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(memory, 0xff, bytes, stream));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(args.counts, 0, kIntegrateCounts * 8, stream));
-  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.zeros, 0, sizeof(IntegrateWork::Zeros), stream));
+  const char* const zeros_end = args.samples() ? reinterpret_cast<char*>(work.sums + work.hits.size)
+                                               : reinterpret_cast<char*>(work.zeros + 1);
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(
+      work.zeros, 0, static_cast<size_t>(zeros_end - reinterpret_cast<char*>(work.zeros)), stream));
   const unsigned blocks = blocks_for(args.rays.points.rows, kRayThreads, context.target, 4);
   TORCHVOX_CUDA_CHECK(launch_blocks(read_kernel, blocks, kRayThreads, stream, args, work));
   TORCHVOX_CUDA_CHECK(launch_walk(touch_kernel, args, work, context));
+  if (args.samples()) {
+    TORCHVOX_CUDA_CHECK(launch_blocks(mark_kernel, blocks, kRayThreads, stream, args, work));
+  }
   TORCHVOX_CUDA_CHECK(launch_blocks(number_kernel, grid_x(cuda.tile_count), kScanThreads, stream,
-                                    args, work, cuda.tiles, cuda.ticket));
-  return args.counts_little() ? integrate<uint16_t>(args, work, context)
-                              : integrate<uint32_t>(args, work, context);
+                                    args, work, cuda.tiles, cuda.sample_tiles, cuda.ticket));
+  return args.samples()      ? integrate<uint32_t, true>(args, work, context)
+      : args.counts_little() ? integrate<uint16_t, false>(args, work, context)
+                             : integrate<uint32_t, false>(args, work, context);
 }
 
 }  // namespace torchvox

@@ -5,16 +5,18 @@
 //
 //   read    rays, each with the part of it that counts
 //   touch   rays, or pieces of them, enter the regions that they visit into the call's set
+//   mark    of a map with samples: the regions in which rays end get a row of them
 //   number  a row for each region, a slot for each new one, in the order of the set; does all fit?
 //   commit  new regions into the map; rows of counts begin where each voxel needs it, and are found
 //           by place where the regions fill their box well
-//   walk    rays, or pieces of them, count misses in rows, and hits, of few voxels, in a table
+//   walk    rays, or pieces of them, count misses in rows, and hits, of few voxels, in a table,
+//           beside which samples are summed
 //   hit     voxels of the table change by their hits and misses
 //   finish  the others by their misses
 //
 // A call that does not fit writes nothing but the refusal; all steps after `number` then do
 // nothing. Here are the memory that steps share, `read`, `number` and what becomes of regions and
-// of the status; touch.h, votes.h (walk) and update.h (hit, finish) have the others.
+// of the status; touch.h (mark too), votes.h (walk) and update.h (hit, finish) have the others.
 #pragma once
 
 #include "csrc/kernels/occupancy/state.h"
@@ -45,9 +47,10 @@ enum IntegrateCount {
   kRegionsInUse,
   kOverflowBits,
   kRegionsSkipped,
+  kNewSampleRows,
   kIntegrateCounts = 16
 };
-// Beside kTooManyRegions.
+// Beside kTooManyRegions and kTooManySampleRows.
 enum OverflowBit { kTooManyTouched = 1, kRefusedBefore = 8 };
 
 inline constexpr int64_t kMostOfHalf = 2048;  // see votes.h
@@ -65,6 +68,9 @@ struct OccupancyIntegrateArgs {
   const int32_t* stamp = nullptr;  // [1]
   const double* timestamps = nullptr;  // [rows] seconds, of hits
   double time_base = 0;
+  Ndt ndt;
+  const float* intensity = nullptr;  // [rows]
+  double dark = 0, span = 1;  // the lowest intensity and how far the highest is above it
   int threads = 1;  // of the CPU
   int64_t* counts = nullptr;  // [kIntegrateCounts]
 
@@ -72,9 +78,22 @@ struct OccupancyIntegrateArgs {
   TORCHVOX_HD int64_t rows() const {
     return max_touched < state.capacity ? max_touched : state.capacity;
   }
+  // Whether every hit, and every miss, is counted, and not only those that log-odds need.
+  TORCHVOX_HD bool counts_hits() const { return state.hit_miss || samples(); }
+  TORCHVOX_HD bool counts_misses() const { return state.hit_miss || state.samples.passes; }
+  TORCHVOX_HD bool samples() const { return state.samples.rows > 0; }
   // No count of misses beyond kMostOfHalf matters, whatever the state.
   bool counts_little() const {
-    return !state.hit_miss && enough_misses(sensor, INT16_MAX, scan) <= kMostOfHalf;
+    return !state.hit_miss && !samples() && enough_misses(sensor, INT16_MAX, scan) <= kMostOfHalf;
+  }
+  // 65535ths of the range.
+  TORCHVOX_HD uint64_t intensity_of(int64_t ray) const {
+    const double part = (double{intensity[ray]} - dark) / span * 65535;
+    return !(part > 0) ? 0 : part >= 65535 ? 65535 : static_cast<uint64_t>(part + 0.5);
+  }
+  // Whether a ray is to hit the voxel where it ends.
+  TORCHVOX_HD bool hits(const Ray& ray) const {
+    return ray.has_end() && !has(kEndAsFree) && !has(kExcludeSample);
   }
 };
 
@@ -88,8 +107,8 @@ struct HitTable {
   uint32_t* hits = nullptr;  // [size], less 1
   int64_t size = 0;  // a power of two
 
-  // Counts at least to `most`.
-  TORCHVOX_HD void add(uint64_t voxel, int64_t most) const {
+  // Counts at least to `most`; the place of the voxel.
+  TORCHVOX_HD int64_t add(uint64_t voxel, int64_t most) const {
     for (int64_t at = static_cast<int64_t>(mix_key(voxel));; ++at) {
       at &= size - 1;
       uint64_t here = load_relaxed(&voxels[at]);
@@ -97,13 +116,25 @@ struct HitTable {
       while (here == kNone && !placed) placed = atomic_replace(&voxels[at], &here, voxel);
       if (!placed && here != voxel) continue;
       if (count_at(at) < most) atomic_add(&hits[at], 1u);
-      return;
+      return at;
     }
   }
   TORCHVOX_HD int64_t count_at(int64_t at) const { return load_relaxed(&hits[at]) + 1u; }
 };
 
 constexpr uint32_t kNoRow = 0xffffffff;
+
+// Which row of the state's samples a region has, and which of the call's rows of sums.
+struct SampleRow {
+  static constexpr int32_t kNone = -1, kNew = -2;
+
+  int32_t row = kNone, sums = kNone;
+};
+// Votes of a voxel that go by its distribution.
+struct SampleVotes {
+  uint64_t missed;  // log-odds of misses, in 1/65536, less 0
+  uint32_t through;  // misses that went through what is there
+};
 
 // What the steps share, in the workspace.
 struct IntegrateWork {
@@ -120,6 +151,11 @@ struct IntegrateWork {
     uint32_t full;  // of the set
     uint64_t next[2];  // ray, or piece of one, that a lane of a GPU takes to touch, and to walk
   }* zeros = nullptr;
+  uint8_t* ends = nullptr;  // [set.size] of a map with samples: rays end in the region
+  SampleSums* sums = nullptr;  // [hits.size]
+  SampleRow* samples = nullptr;  // [rows]
+  SampleVotes* votes = nullptr;  // [sample_rows, kRegionVoxels]
+  int64_t sample_rows = 0;
   uint32_t* box = nullptr;  // [set.size] row of a region by its place in the box
   HitTable hits;
   void* counts = nullptr;  // [rows + 1, kRegionVoxels] misses; the last row is of skipped regions
@@ -127,6 +163,7 @@ struct IntegrateWork {
     int64_t goes;  // rows to walk, -1 if the call is refused
     int64_t first_new;  // slots in use before
     int64_t in_use;  // and after
+    int64_t sample_rows;  // in use after
   }* plan = nullptr;
 
   IntegrateWork(const OccupancyIntegrateArgs& args, Workspace& workspace) {
@@ -137,6 +174,13 @@ struct IntegrateWork {
     hits.hits = workspace.take<uint32_t>(hits.size);
     box = workspace.take<uint32_t>(set.size);
     zeros = workspace.take<Zeros>(1);
+    if (args.samples()) {
+      ends = workspace.take<uint8_t>(set.size);
+      sums = workspace.take<SampleSums>(hits.size);
+      samples = workspace.take<SampleRow>(args.rows());
+      sample_rows = lowered(args.rows(), args.state.samples.rows);
+      votes = workspace.take<SampleVotes>(sample_rows * kRegionVoxels);
+    }
     set.full = zeros ? &zeros->full : nullptr;
     row = workspace.take<uint32_t>(set.size);
     slot = workspace.take<uint32_t>(args.rows());
@@ -164,6 +208,11 @@ struct IntegrateWork {
   TORCHVOX_HD int64_t voxel_of(int64_t row, int64_t i) const {
     return slot[row] * int64_t{kRegionVoxels} + i;
   }
+  // Votes by distributions of a row's voxels, null without samples.
+  TORCHVOX_HD SampleVotes* votes_of(int64_t row) const {
+    const int32_t at = samples[row].sums;
+    return at < 0 ? nullptr : votes + at * int64_t{kRegionVoxels};
+  }
 };
 
 // ---- read ---------------------------------------------------------------------------------------
@@ -185,22 +234,43 @@ TORCHVOX_HD RayStatus read_ray(const OccupancyIntegrateArgs& args, const Integra
 
 // ---- number -------------------------------------------------------------------------------------
 
-// Gives the region at a position of the set its row and slot, from the numbers of regions and of
-// new ones at earlier positions.
+// How many regions, new regions, rows of samples that regions have or get, and new ones there are.
+struct RegionNumbers {
+  int64_t regions = 0, fresh = 0, sampled = 0, fresh_samples = 0;
+};
+
+// The region at a position of the set, of a slot or, where it is new, -1: the samples that it has.
+TORCHVOX_HD int64_t samples_before(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                                   int64_t at, int64_t slot) {
+  if (!args.samples() || (slot < 0 && args.skip_missing)) return SampleRow::kNone;
+  const int64_t row = slot < 0 ? -1 : args.state.samples_of(slot);
+  return row >= 0 ? row : work.ends[at] ? SampleRow::kNew : SampleRow::kNone;
+}
+// Gives it its row and slot, from the numbers of those at earlier positions.
 TORCHVOX_HD void number_region(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
-                               int64_t at, int64_t slot, int64_t before, int64_t new_before) {
-  const int64_t row = args.skip_missing ? before - new_before : before;
+                               int64_t at, int64_t slot, int64_t samples,
+                               const RegionNumbers& before) {
+  const int64_t row = args.skip_missing ? before.regions - before.fresh : before.regions;
   const bool takes_row = (slot >= 0 || !args.skip_missing) && row < args.rows();
   work.row[at] = takes_row ? static_cast<uint32_t>(row) : kNoRow;
   if (!takes_row) return;
-  if (slot < 0) slot = args.state.slots_in_use() + new_before;
+  if (slot < 0) slot = args.state.slots_in_use() + before.fresh;
   work.slot[row] = static_cast<uint32_t>(slot);
   work.key[row] = static_cast<int64_t>(work.set.keys[at]);
+  if (!args.samples()) return;
+  if (samples == SampleRow::kNew) samples = args.state.sample_rows_in_use() + before.fresh_samples;
+  // More than there are: of two regions that have one row, or of a call that does not fit.
+  const bool keeps =
+      samples >= 0 && samples < args.state.samples.rows && before.sampled < work.sample_rows;
+  work.samples[row] = {};
+  if (keeps) {
+    work.samples[row] = {static_cast<int32_t>(samples), static_cast<int32_t>(before.sampled)};
+  }
 }
 
 // Whether the call fits; what it needs.
 TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
-                           int64_t touched, int64_t fresh) {
+                           const RegionNumbers& found) {
   const OccupancyState& state = args.state;
   int64_t* const counts = args.counts;
   const int64_t in_use = state.slots_in_use();
@@ -208,24 +278,28 @@ TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWo
   counts[kRegionsInUse] = in_use;
   if (state.status[kStateRefused] != 0) {
     bits = kRefusedBefore;
-  } else if (*work.set.full || touched > work.set.limit()) {
+  } else if (*work.set.full || found.regions > work.set.limit()) {
     counts[kRegionsTouched] = work.set.limit();
     bits = args.limited || args.skip_missing ? kTooManyTouched : kTooManyRegions;
   } else {
-    const int64_t resident = touched - fresh, rows = args.skip_missing ? resident : touched;
+    const int64_t resident = found.regions - found.fresh;
+    const int64_t rows = args.skip_missing ? resident : found.regions;
     counts[kRegionsTouched] = rows;
-    counts[args.skip_missing ? kRegionsSkipped : kNewRegions] = fresh;
+    counts[args.skip_missing ? kRegionsSkipped : kNewRegions] = found.fresh;
+    counts[kNewSampleRows] = found.fresh_samples;
     if (args.limited && rows > args.max_touched) bits |= kTooManyTouched;
     // Also of a state that has more resident regions than slots in use.
-    const int64_t slots = raised(in_use, resident) + fresh;
+    const int64_t slots = raised(in_use, resident) + found.fresh;
     if (!args.skip_missing && slots > state.capacity) bits |= kTooManyRegions;
-    const int64_t then = args.skip_missing ? in_use : in_use + fresh;
-    *work.plan = {rows, in_use, then};
+    const int64_t then = args.skip_missing ? in_use : in_use + found.fresh;
+    const int64_t sample_rows = state.sample_rows_in_use() + found.fresh_samples;
+    if (sample_rows > state.samples.rows) bits |= kTooManySampleRows;
+    *work.plan = {rows, in_use, then, sample_rows};
     if (bits == 0) counts[kRegionsInUse] = then;
   }
   counts[kOverflowBits] = bits;
   if (bits != 0) {
-    *work.plan = {-1, in_use, in_use};
+    *work.plan = {-1, in_use, in_use, 0};
     counts[kRayWalked] = 0;
     state.status[kStateRefused] = 1;
   }
@@ -249,6 +323,7 @@ TORCHVOX_HD void commit_region(const OccupancyIntegrateArgs& args, const Integra
     args.state.enter(slot);
   }
   if (stamp > *stamped) *stamped = stamp;
+  if (args.samples()) args.state.sample_row[slot] = work.samples[row].row;
 }
 
 // ---- finish -------------------------------------------------------------------------------------
@@ -256,7 +331,10 @@ TORCHVOX_HD void commit_region(const OccupancyIntegrateArgs& args, const Integra
 // When no other step reads the status any more.
 TORCHVOX_HD void finish_status(const OccupancyIntegrateArgs& args, const IntegrateWork& work) {
   int64_t* const status = args.state.status;
-  if (work.plan->goes >= 0) status[kSlotsInUse] = work.plan->in_use;
+  if (work.plan->goes >= 0) {
+    status[kSlotsInUse] = work.plan->in_use;
+    status[kSampleRowsInUse] = work.plan->sample_rows;
+  }
   if (args.counts[kRayWalked] > 0) {
     status[kHighestClamp] = raised(status[kHighestClamp], args.sensor.clamp_max);
   }

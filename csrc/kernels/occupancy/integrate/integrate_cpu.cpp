@@ -36,20 +36,31 @@ void touch_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work
                  });
 }
 
+void mark_ends(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+               const ParallelFor& parallel_for) {
+  if (!args.samples()) return;
+  std::fill_n(work.ends, work.set.size, uint8_t{0});
+  for_each_index(parallel_for, args.rays.points.rows, kRaysPerTask,
+                 [&](int64_t i) { mark_end(args, work, i); });
+}
+
 void number_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work) {
-  int64_t touched = 0, fresh = 0;
+  RegionNumbers found;
   for (int64_t at = 0; at < work.set.size; ++at) {
     if (work.set.keys[at] == RegionSet::kEmpty) continue;
     const int64_t slot = args.state.find(static_cast<int64_t>(work.set.keys[at]));
-    number_region(args, work, at, slot, touched, fresh);
+    const int64_t samples = samples_before(args, work, at, slot);
+    number_region(args, work, at, slot, samples, found);
     for (int word = 0; word < RegionBox::kWords; ++word) {
       const uint32_t bound = RegionBox::bound(static_cast<int64_t>(work.set.keys[at]), word);
       work.zeros->bounds[word] = std::max(work.zeros->bounds[word], bound);
     }
-    ++touched;
-    fresh += slot < 0;
+    ++found.regions;
+    found.fresh += slot < 0;
+    found.sampled += samples != SampleRow::kNone;
+    found.fresh_samples += samples == SampleRow::kNew;
   }
-  plan_call(args, work, touched, fresh);
+  plan_call(args, work, found);
 }
 
 template <bool kShared, class Count, Visits kVisits>
@@ -65,7 +76,7 @@ void walk(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                  });
 }
 
-template <bool kShared, class Count>
+template <bool kShared, class Count, bool kSampled>
 void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                const ParallelFor& parallel_for) {
   const int64_t rows = work.plan->goes;
@@ -75,9 +86,12 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
   std::fill_n(fill, kVoxelsPerLook, kUnobserved);
   std::fill_n(work.hits.voxels, work.hits.size, HitTable::kNone);
   std::fill_n(work.hits.hits, work.hits.size, ~uint32_t{0});
+  if (kSampled) std::fill_n(work.sums, work.hits.size, SampleSums{});
   if (args.skip_missing) std::fill_n(work.box, work.set.size, kNoRow);
   for_each_index(parallel_for, rows, 32, [&](int64_t row) {
     commit_region(args, work, row);
+    SampleVotes* const votes = kSampled ? work.votes_of(row) : nullptr;
+    if (votes) std::fill_n(votes, kRegionVoxels, SampleVotes{});
     Count* const counts = work.counts_of<Count>(row);
     if (work.is_new(row)) {
       std::fill_n(counts, kRegionVoxels, first_of_new);
@@ -90,8 +104,12 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
   });
   std::fill_n(work.counts_of<Count>(args.rows()), kRegionVoxels,
               static_cast<Count>(enough.counted));
-  visits_are_plain(args) ? walk<kShared, Count, Visits::kPlain>(args, work, parallel_for)
-                         : walk<kShared, Count, Visits::kFlagged>(args, work, parallel_for);
+  if constexpr (kSampled) {
+    walk<kShared, Count, Visits::kSampled>(args, work, parallel_for);
+  } else {
+    visits_are_plain(args) ? walk<kShared, Count, Visits::kPlain>(args, work, parallel_for)
+                           : walk<kShared, Count, Visits::kFlagged>(args, work, parallel_for);
+  }
   const auto update = [&](int64_t count, int64_t task, const auto& update_one) {
     for_each_range(parallel_for, count, task, [&](int64_t begin, int64_t end) {
       int64_t updated = 0;
@@ -100,7 +118,7 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
     });
   };
   update(work.hits.size, kRaysPerTask,
-         [&](int64_t at) { return update_hit_voxel<Count>(args, work, at, enough); });
+         [&](int64_t at) { return update_hit_voxel<Count, kSampled>(args, work, at, enough); });
   update(rows, 32, [&](int64_t row) {
     const Count* const counts = work.counts_of<Count>(row);
     const int64_t first = work.voxel_of(row, 0);
@@ -114,7 +132,7 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
       if (votes == 0) continue;
       for (int64_t k = v; k < v + kVoxelsPerLook; ++k) {
         int16_t* const logodds = &args.state.logodds[first + k];
-        updated += finish_voxel(args, first + k, logodds, counts[k], enough);
+        updated += finish_voxel<Count, kSampled>(args, work, row, k, logodds, counts[k], enough);
       }
     }
     return updated;
@@ -132,11 +150,15 @@ void run_cpu(const OccupancyIntegrateArgs& args, void* memory, const ParallelFor
   const IntegrateWork work(args, workspace);
   std::fill_n(args.counts, int{kIntegrateCounts}, 0);
   touch_regions(args, work, parallel_for);
+  mark_ends(args, work, parallel_for);
   number_regions(args, work);
   if (work.plan->goes < 0) return;
-  const auto run = args.counts_little()
-      ? (args.threads > 1 ? integrate<true, uint16_t> : integrate<false, uint16_t>)
-      : (args.threads > 1 ? integrate<true, uint32_t> : integrate<false, uint32_t>);
+  const bool shared = args.threads > 1;
+  const auto run = args.samples()
+      ? (shared ? integrate<true, uint32_t, true> : integrate<false, uint32_t, true>)
+      : args.counts_little()
+      ? (shared ? integrate<true, uint16_t, false> : integrate<false, uint16_t, false>)
+      : (shared ? integrate<true, uint32_t, false> : integrate<false, uint32_t, false>);
   run(args, work, parallel_for);
   finish_status(args, work);
 }

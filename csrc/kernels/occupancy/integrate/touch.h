@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `touch` of occupancy_integrate_: the regions that a ray visits, into the set of the call.
+// `touch` and `mark` of occupancy_integrate_: the regions that a ray visits, into the set of the
+// call, and those that may get samples.
 #pragma once
 
 #include "csrc/kernels/occupancy/integrate/integrate.h"
@@ -55,5 +56,18 @@ struct RayTouch {
   RayWalk<kRegionWalkShift> walk_;
   bool has_region_ = false;  // that is not entered yet
 };
+
+// Of a ray that flags let hit the voxel where it ends, whether or not it is stopped before.
+TORCHVOX_HD void mark_end(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                          int64_t i) {
+  const auto& [ray, part] = work.rays[i];
+  const RayPlace end = ray.line.end();
+  if (*work.set.full) return;  // where a search is long
+  if (part.visits == 0 || part.last.steps() != end.steps() || !args.hits(ray)) return;
+  int32_t voxel[3];
+  for (int axis = 0; axis < 3; ++axis) voxel[axis] = ray.line.cell_at(end, axis);
+  const int64_t at = work.set.find(region_key_of_voxel(voxel));
+  if (at >= 0) store_relaxed(&work.ends[at], uint8_t{1});
+}
 
 }  // namespace torchvox

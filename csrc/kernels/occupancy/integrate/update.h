@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `hit` and `finish` of occupancy_integrate_: counts change the log-odds of voxels.
+// `hit` and `finish` of occupancy_integrate_: counts and sums change what is known of voxels.
 #pragma once
 
 #include "csrc/kernels/occupancy/integrate/integrate.h"
@@ -11,7 +11,7 @@ namespace torchvox {
 // leaves gives the same numbers.
 struct Enough {
   int32_t hits, misses;
-  int32_t counted_hits, counted;  // misses; all that hit_miss can hold where it is kept
+  int32_t counted_hits, counted;  // misses; all where a layer holds them
   int32_t first_of_unobserved;
   int32_t saturated;  // log-odds that no miss changes
 
@@ -20,13 +20,13 @@ struct Enough {
         misses(static_cast<int32_t>(enough_misses(
             args.sensor, raised(args.state.status[kHighestClamp], args.sensor.clamp_max),
             args.scan))),
-        counted_hits(args.state.hit_miss ? INT32_MAX : hits),
-        counted(args.state.hit_miss ? INT32_MAX : misses),
+        counted_hits(args.counts_hits() ? INT32_MAX : hits),
+        counted(args.counts_misses() ? INT32_MAX : misses),
         first_of_unobserved(
-            args.state.hit_miss ? 0
-                                : misses -
+            args.counts_misses() ? 0
+                                 : misses -
                     static_cast<int32_t>(enough_misses_of_unobserved(args.sensor, args.scan))),
-        saturated(args.state.hit_miss ? INT32_MAX : args.sensor.clamp_min) {}
+        saturated(args.counts_misses() ? INT32_MAX : args.sensor.clamp_min) {}
 
   // Where the count of a voxel's misses begins: so high that `counted` is enough, for those that
   // most voxels are.
@@ -44,25 +44,68 @@ TORCHVOX_HD bool is_excluded(const OccupancyIntegrateArgs& args, int16_t logodds
       (args.has(kLockMax) && logodds >= args.sensor.clamp_max);
 }
 
-// Whether nothing but the log-odds of any voxel with votes is asked for.
+// Whether any voxel with votes is updated, and none counts them.
 TORCHVOX_HD bool updates_are_plain(const OccupancyIntegrateArgs& args) {
   return !args.state.hit_miss && args.flags < kExcludeUnobserved;
 }
-// Updates the log-odds of one voxel by its votes; true if they changed.
-TORCHVOX_HD bool update_voxel(const OccupancyIntegrateArgs& args, int64_t voxel, int16_t* logodds,
-                              int32_t hits, int32_t misses, const Enough& enough) {
+
+// A voxel of a row of the call, and its votes.
+struct VoxelVotes {
+  int64_t row, i;  // voxel i of it
+  int32_t hits, misses;
+  const SampleSums* sums;  // of its hits
+};
+
+// Updates what is known of its samples; what its misses weigh together if its distribution tells,
+// else 1.
+TORCHVOX_HD int32_t update_samples(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                                   const VoxelVotes& votes, int16_t before) {
+  const SampleVotes* const by_distribution = work.votes_of(votes.row);
+  if (!by_distribution) return 1;
+  const SampleVotes& vote = by_distribution[votes.i];
+  const Samples& samples = args.state.samples;
+  const int64_t at = work.samples[votes.row].row * int64_t{kRegionVoxels} + votes.i;
+  const int32_t n = samples.count[at];
+  const bool has_distribution = samples.cov && n >= args.ndt.least_samples;
+  if (samples.passes) {
+    const int64_t through = has_distribution ? int64_t{vote.through} : votes.misses;
+    const bool ends = votes.hits > 0;
+    samples.add_passes(at, ends ? votes.sums->passes[0] : 0,
+                       (n > 0 ? through : 0) + (ends ? votes.sums->passes[1] : 0));
+  }
+  if (votes.hits > 0) {
+    add_samples(samples, at, votes.sums->moments(votes.hits, args.dark, args.span),
+                samples.cov && args.ndt.resets(before, n));
+  }
+  if (!has_distribution) return 1;
+  const int64_t missed = -static_cast<int64_t>(vote.missed);
+  return -static_cast<int32_t>(lowered((missed + 32) / 64, 1 << 16));
+}
+
+// Updates one voxel by its votes; true if its log-odds changed.
+template <bool kSampled>
+TORCHVOX_HD bool update_voxel(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                              const VoxelVotes& votes, int16_t* logodds, const Enough& enough) {
   const int16_t before = *logodds;
   if (!updates_are_plain(args)) {
     if (is_excluded(args, before)) return false;
     if (args.state.hit_miss) {
-      int32_t* const both = &args.state.hit_miss[2 * voxel];
-      both[0] = static_cast<int32_t>(lowered(int64_t{both[0]} + hits, INT32_MAX));
-      both[1] = static_cast<int32_t>(lowered(int64_t{both[1]} + misses, INT32_MAX));
+      int32_t* const both = &args.state.hit_miss[2 * work.voxel_of(votes.row, votes.i)];
+      both[0] = static_cast<int32_t>(lowered(int64_t{both[0]} + votes.hits, INT32_MAX));
+      both[1] = static_cast<int32_t>(lowered(int64_t{both[1]} + votes.misses, INT32_MAX));
     }
   }
-  *logodds =
-      update_logodds(before, hits < enough.hits ? hits : enough.hits,
-                     misses < enough.misses ? misses : enough.misses, args.sensor, args.scan);
+  const int32_t hits = votes.hits < enough.hits ? votes.hits : enough.hits;
+  int32_t misses = votes.misses < enough.misses ? votes.misses : enough.misses;
+  Sensor sensor = args.sensor;
+  if (kSampled) {
+    const int32_t missed = update_samples(args, work, votes, before);
+    if (missed <= 0) {
+      sensor.miss = missed;
+      misses = misses > 0;
+    }
+  }
+  *logodds = update_logodds(before, hits, misses, sensor, args.scan);
   return *logodds != before;
 }
 template <class Count>
@@ -76,29 +119,32 @@ template <class Count>
 constexpr Count kDecided = static_cast<Count>(-1);
 
 // Updates the voxel at a place of the table.
-template <class Count>
+template <class Count, bool kSampled>
 TORCHVOX_HD bool update_hit_voxel(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                                   int64_t at, const Enough& enough) {
   const uint64_t place = work.hits.voxels[at];
   if (place == HitTable::kNone) return false;
-  const auto row = static_cast<int64_t>(place / kRegionVoxels);
-  const auto i = static_cast<int64_t>(place % kRegionVoxels), voxel = work.voxel_of(row, i);
-  Count* const count = &work.counts_of<Count>(row)[i];
-  int16_t logodds = work.is_new(row) ? kUnobserved : args.state.logodds[voxel];
-  const auto hits = static_cast<int32_t>(lowered(work.hits.count_at(at), enough.counted_hits));
-  const int32_t misses = misses_of(*count, logodds, enough);
+  VoxelVotes votes{static_cast<int64_t>(place / kRegionVoxels),
+                   static_cast<int64_t>(place % kRegionVoxels), 0, 0,
+                   kSampled ? &work.sums[at] : nullptr};
+  const int64_t voxel = work.voxel_of(votes.row, votes.i);
+  Count* const count = &work.counts_of<Count>(votes.row)[votes.i];
+  int16_t logodds = work.is_new(votes.row) ? kUnobserved : args.state.logodds[voxel];
+  votes.hits = static_cast<int32_t>(lowered(work.hits.count_at(at), enough.counted_hits));
+  votes.misses = misses_of(*count, logodds, enough);
   *count = kDecided<Count>;
-  const bool changed = update_voxel(args, voxel, &logodds, hits, misses, enough);
+  const bool changed = update_voxel<kSampled>(args, work, votes, &logodds, enough);
   if (changed) args.state.logodds[voxel] = logodds;
   return changed;
 }
-// Updates one that no hit has.
-template <class Count>
-TORCHVOX_HD bool finish_voxel(const OccupancyIntegrateArgs& args, int64_t voxel, int16_t* logodds,
-                              Count count, const Enough& enough) {
+// Updates voxel i of a row, if no hit has.
+template <class Count, bool kSampled>
+TORCHVOX_HD bool finish_voxel(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
+                              int64_t row, int64_t i, int16_t* logodds, Count count,
+                              const Enough& enough) {
   if (count == kDecided<Count>) return false;
-  const int32_t misses = misses_of(count, *logodds, enough);
-  return misses != 0 && update_voxel(args, voxel, logodds, 0, misses, enough);
+  const VoxelVotes votes{row, i, 0, misses_of(count, *logodds, enough), nullptr};
+  return votes.misses != 0 && update_voxel<kSampled>(args, work, votes, logodds, enough);
 }
 
 // What the same makes of a voxel of a new row, where updates are plain: without branches.
