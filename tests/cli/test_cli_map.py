@@ -12,6 +12,7 @@ from helpers import disk_of
 
 from torchvox.io import open_points
 from torchvox.mapping import OccupancyMap
+from torchvox.mapping.ray import part_rows
 
 XYZ = ("--layout", "xyz", "--device", "cpu")
 
@@ -263,6 +264,17 @@ def test_maps_are_merged_whatever_their_names(torchvox_cli, drive, tmp_path):
     bad = torchvox_cli("map", "one.npz", "coarse.npz", "two.bin", "-o", "b.npz")
     assert bad.code == 1 and "coarse.npz" in bad.err and "one grid" in bad.err
     assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
+
+
+def test_parts_of_space_are_mapped_and_merged(torchvox_cli, drive, tmp_path):
+    for row in part_rows((-2, -2, -2, 3, 3, 2), (2, 2, 1), 0.2):
+        box = ",".join(map(repr, row["point_cloud_range"]))
+        result = torchvox_cli(*POSED, f"--range={box}", "-o", f"parts/{row['part']}.npz")
+        assert result.code == 0, result.err
+    parts = sorted((tmp_path / "parts").iterdir())
+    assert len(parts) == 4 and torchvox_cli("map", *parts, "-o", "a.npz").code == 0
+    drive.mapped().save("b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
 def test_a_map_becomes_trees_and_points(torchvox_cli, drive):

@@ -106,10 +106,7 @@ def _scan_batch(
     read: Callable[[Path], PointReader], path: Path, pose: np.ndarray
 ) -> Iterator[Batch]:
     """A scan is a batch, whatever its size: its misses count before its hits."""
-    reader = read(path)
-    tables = [reader.schema, *reader.chunks(columns=())]
-    points = [table.xyz if table.scale is None else table.world() for table in tables]
-    yield Batch(np.concatenate(points), pose)
+    yield Batch(read(path).coordinates(), pose)
 
 
 def graph_batches(path: Path) -> Iterator[Batch]:
