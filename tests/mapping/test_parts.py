@@ -107,6 +107,8 @@ def test_rows_say_what_is_wrong_and_files_are_made_once(drive, tmp_path):
             MapPart(tmp_path, paths, poses[:count], {}, rays)
     with pytest.raises(WrongUseError, match=r"y of the box .* 1 to 3 parts.*got 4"):
         part_rows(BOX, (1, 4, 1), 0.3)
+    with pytest.raises(ValueError, match="voxel_size above 0, got"):
+        part_rows(BOX, (1, 1, 1), 0.0)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._errors import TorchvoxError, WrongUseError, expect
 from torchvox.io import open_points
 from torchvox.mapping.map import OccupancyMap
 
@@ -46,6 +46,9 @@ def part_rows(
         nothing lies outside of all. voxel_size, origin: of the map.
     Raises WrongUseError for more parts on an axis than there are regions.
     """
+    good = len(box) == 6 and len(parts) == len(origin) == 3 and voxel_size > 0
+    rule = "part_rows: box, parts and origin must be 6, 3 and 3 numbers, voxel_size above 0"
+    expect(good, rule, (box, parts, origin, voxel_size))
     cells = []
     for axis, count in enumerate(parts):
         low, high = ((box[i] - origin[axis]) / (EDGE * voxel_size) for i in (axis, axis + 3))
