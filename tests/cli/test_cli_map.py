@@ -12,6 +12,7 @@ from helpers import disk_of
 
 from torchvox.io import open_points
 from torchvox.mapping import OccupancyMap
+from torchvox.mapping.ray import part_rows
 
 XYZ = ("--layout", "xyz", "--device", "cpu")
 
@@ -122,6 +123,9 @@ def test_kitti_poses_take_an_extrinsic_and_a_frame(torchvox_cli, drive, tmp_path
         ((*POSED, "--range=0,0,0,-1,1,1"), ("point_cloud_range",)),
         ((*POSED, "--max-range", "nan"), ("max_range",)),
         ((*POSED, "--trajectory", "poses.txt"), ("--poses", "--trajectory")),
+        ((*POSED, "--batch-seconds", "1"), ("--batch-seconds", "--trajectory")),
+        ((*POSED, "--memory", "1MB", "--capacity", "9"), ("--memory", "--capacity")),
+        ((*POSED, "--memory", "lots"), ("capacity", "lots")),
         (("map", "scans", *XYZ, "--trajectory", "poses.txt"), ("TUM",)),
         (("map", "scans", "a.graph", *XYZ, "--poses", "poses.txt"), ("all maps", "all scans")),
         (("map", "a.graph", "--poses", "poses.txt"), ("--poses", "graphs")),
@@ -151,6 +155,20 @@ def test_a_capacity_is_a_limit(torchvox_cli, drive, tmp_path):
     assert result.code == 1 and "3 of 3 files failed" in result.err
     assert "got capacity=40" in result.err and not (tmp_path / "a.npz").exists()
     assert torchvox_cli(*POSED, "--capacity", "1MiB", "-o", "a.npz").code == 0
+
+
+def test_the_memory_of_a_cache_changes_no_byte(torchvox_cli, drive, tmp_path):
+    whole = torchvox_cli(*POSED, "-o", "a.npz")
+    result = torchvox_cli(*POSED, "--memory", "20KiB", "-o", "b.npz")
+    assert result.code == 0, result.err
+    assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
+    lines = [[line for line in r.out.splitlines() if "time" not in line] for r in (whole, result)]
+    assert lines[0][:4] == lines[1][:4] and "regions, " in lines[0][3]
+    assert "MiB, room for 18 regions of 4.0 MiB in host memory" in lines[1][4]
+    drive.mapped((1,)).save("c.npz")
+    for i, more in enumerate([(), ("--memory", "20KiB")]):
+        assert torchvox_cli("map", "a.npz", "c.npz", *more, "-o", f"{i}.npz").code == 0
+    assert (tmp_path / "0.npz").read_bytes() == (tmp_path / "1.npz").read_bytes()
 
 
 def test_coordinates_out_of_reach_are_told_which_origin_serves(torchvox_cli, tmp_path):
@@ -209,6 +227,29 @@ def test_points_with_times_take_their_origin_from_a_trajectory(torchvox_cli, tmp
     assert not (tmp_path / "c.npz").exists()
 
 
+def test_points_of_so_many_seconds_are_a_call(torchvox_cli, tmp_path):
+    source = np.random.default_rng(0)
+    times = np.append(source.permutation(np.arange(90) / 32), [np.nan, np.nan])
+    ends = source.normal((0, 0, 3), 1, (92, 3))
+    np.savez(tmp_path / "strip.npz", xyz=ends, gps_time=times)
+    poses = [f"{t} {t} 0 0 0 0 0 1" for t in (0.5, 1, 1.5, 2, 2.5, 3)]
+    (tmp_path / "t.txt").write_text("\n".join(poses))
+    arguments = ("map", "strip.npz", "--trajectory", "t.txt", "--preset", "octomap", "-o")
+    result = torchvox_cli(*arguments, "a.npz", "--batch-seconds", "0.25")
+    assert result.code == 0, result.err
+    assert "rays      74 of 92, in 13 calls" in result.out  # 12 and the times that are none
+    assert "18 outside of the trajectory" in result.out
+    made = OccupancyMap(preset="octomap")
+    for start in np.arange(0.5, 3, 0.25):
+        mine = (times >= start) & (times < start + 0.25)
+        origins = np.zeros((mine.sum(), 3))
+        origins[:, 0] = times[mine]
+        made.integrate(torch.from_numpy(ends[mine]), torch.from_numpy(origins))
+    assert OccupancyMap.load("a.npz").equal(made)
+    assert torchvox_cli(*arguments, "b.npz").code == 0
+    assert not OccupancyMap.load("b.npz").equal(made)
+
+
 def test_maps_are_merged_whatever_their_names(torchvox_cli, drive, tmp_path):
     one, two = drive.mapped((0, 1)), drive.mapped((2,))
     one.save("one.npz")
@@ -223,6 +264,17 @@ def test_maps_are_merged_whatever_their_names(torchvox_cli, drive, tmp_path):
     bad = torchvox_cli("map", "one.npz", "coarse.npz", "two.bin", "-o", "b.npz")
     assert bad.code == 1 and "coarse.npz" in bad.err and "one grid" in bad.err
     assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
+
+
+def test_parts_of_space_are_mapped_and_merged(torchvox_cli, drive, tmp_path):
+    for row in part_rows((-2, -2, -2, 3, 3, 2), (2, 2, 1), 0.2):
+        box = ",".join(map(repr, row["point_cloud_range"]))
+        result = torchvox_cli(*POSED, f"--range={box}", "-o", f"parts/{row['part']}.npz")
+        assert result.code == 0, result.err
+    parts = sorted((tmp_path / "parts").iterdir())
+    assert len(parts) == 4 and torchvox_cli("map", *parts, "-o", "a.npz").code == 0
+    drive.mapped().save("b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
 def test_a_map_becomes_trees_and_points(torchvox_cli, drive):

@@ -265,6 +265,18 @@ def test_a_graph_has_points_in_the_frames_of_its_poses(tmp_path):
         read_graph(path)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_graph_with_a_rotation_of_other_values_is_refused(tmp_path):
+    path = tmp_path / "a.graph"
+    fuzzing.write_graph(path)
+    data, at = bytearray(path.read_bytes()), 8 + 5 * 28  # four points, the place
+    assert data[at : at + 4] == struct.pack("<i", 4)
+    data[at : at + 4] = struct.pack("<i", -(2**31))
+    path.write_bytes(data)
+    with pytest.raises(CloudFileError, match="its rotations not 4"):
+        read_graph(path)
+
+
 def test_a_real_graph_is_a_wall_ahead():
     path = DATA / "occupancy" / "spherical_scan.graph"
     if not path.exists():

@@ -67,7 +67,7 @@ def merged(files: list[Path], options_: dict[str, Any]) -> tuple[OccupancyMap, i
         if not made:
             made.append(OccupancyMap.load(files[i], **options_))
             return
-        other = OccupancyMap.load(files[i], device=options_["device"])
+        other = OccupancyMap.load(files[i], device="cpu")
         if made[0].layers != other.layers:
             layers = " and ".join(other.layers), " and ".join(made[0].layers)
             raise WrongUseError(f"{files[i]}: its layers are {layers[0]}, not {layers[1]}")
@@ -87,6 +87,7 @@ def posed_batches(
     extrinsic: Path | None,
     relative: bool,
     max_gap: float,
+    batch_seconds: float | None,
 ) -> list[Source]:
     """What reads each file, of whose poses or trajectory one is given."""
     mounted = None if extrinsic is None else read_extrinsic(extrinsic)
@@ -95,7 +96,7 @@ def posed_batches(
         if found.times is None:
             raise WrongUseError(f"{trajectory}: --trajectory needs times: lines of 8 numbers (TUM)")
         moving = Trajectory(*found[::-1], extrinsic=mounted, max_gap=max_gap)
-        return [partial(_moving_batches, read, path, moving) for path in files]
+        return [partial(_moving_batches, read, path, moving, batch_seconds) for path in files]
     assert poses is not None
     known = read_poses(poses, mounted, count=len(files), relative=relative).matrices
     return [partial(_scan_batch, read, *pair) for pair in zip(files, known, strict=True)]
@@ -105,10 +106,7 @@ def _scan_batch(
     read: Callable[[Path], PointReader], path: Path, pose: np.ndarray
 ) -> Iterator[Batch]:
     """A scan is a batch, whatever its size: its misses count before its hits."""
-    reader = read(path)
-    tables = [reader.schema, *reader.chunks(columns=())]
-    points = [table.xyz if table.scale is None else table.world() for table in tables]
-    yield Batch(np.concatenate(points), pose)
+    yield Batch(read(path).coordinates(), pose)
 
 
 def graph_batches(path: Path) -> Iterator[Batch]:
@@ -117,25 +115,40 @@ def graph_batches(path: Path) -> Iterator[Batch]:
 
 
 def _moving_batches(
-    read: Callable[[Path], PointReader], path: Path, moving: Trajectory
+    read: Callable[[Path], PointReader], path: Path, moving: Trajectory, seconds: float | None
 ) -> Iterator[Batch]:
-    """A chunk of the file is a batch. Raises WrongUseError where no time of any has a pose."""
+    """Raises WrongUseError where no time of any batch has a pose."""
     lost: WrongUseError | None = None
     matched = False
-    for chunk in read(path).chunks(columns=("gps_time",)):
-        times = chunk.attributes["gps_time"].astype(np.float64)
+    for points, times in _timed(read(path), seconds):
         try:
             found = moving.at(times)
         except WrongUseError as error:
             lost = lost or error
-            yield Batch(chunk.world()[:0], np.eye(3, 4), dropped={OUTSIDE: len(times)})
+            yield Batch(points[:0], np.eye(3, 4), dropped={OUTSIDE: len(times)})
             continue
         matched = True
         times, origins = times[found.kept], found.poses[found.kept][:, :, 3]
         dropped = {OUTSIDE: found.outside, "in its gaps": found.in_gap}
-        yield Batch(chunk.world()[found.kept], None, origins, float(np.ptp(times)), dropped)
+        yield Batch(points[found.kept], None, origins, seconds or float(np.ptp(times)), dropped)
     if lost is not None and not matched:
         raise lost
+
+
+def _timed(reader: PointReader, seconds: float | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Points [n, 3] and times [n] of each batch: a chunk of the file, or the points of so many
+    seconds, counted from 0, wherever in the file they are."""
+    tables = reader.chunks(columns=("gps_time",))
+    chunks = ((t.world(), t.attributes["gps_time"].astype(np.float64)) for t in tables)
+    if seconds is None:
+        yield from chunks
+        return
+    none = np.zeros((0, 3)), np.zeros(0)
+    points, times = (np.concatenate(parts) for parts in zip(none, *chunks, strict=True))
+    _, turn = np.unique(np.floor(times / seconds), return_inverse=True)
+    order = np.argsort(turn, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(turn[order])) + 1):
+        yield points[rows], times[rows]
 
 
 def integrate(

@@ -30,7 +30,7 @@ from torchvox.cli.map_outputs import MAPS, SUFFIXES, output_files, write_outputs
 from torchvox.cli.options import numbers
 from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note
 from torchvox.io import find_clouds, open_points
-from torchvox.mapping import PRESETS, OccupancyMap
+from torchvox.mapping import PRESETS, OccupancyMap, RegionStore
 from torchvox.mapping.files import is_map
 
 DROPS = {  # columns of the counts of integrate
@@ -75,6 +75,12 @@ def map_(
     max_gap: Annotated[
         float, typer.Option(min=0, help="Seconds between poses of --trajectory.")
     ] = 0.5,
+    batch_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-6, help="Points of so many seconds are a call, by gps_time.", show_default=False
+        ),
+    ] = None,
     voxel_size: Annotated[
         float | None,
         typer.Option("--voxel-size", "--voxel", help="In meters.", show_default="0.1"),
@@ -106,6 +112,14 @@ def map_(
         typer.Option(
             metavar="REGIONS | BYTES",
             help="A limit, as 2GiB; else it grows.",
+            show_default=False,
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Of the device, as 4GiB; the map is in host memory.",
             show_default=False,
         ),
     ] = None,
@@ -145,6 +159,7 @@ def map_(
         raise WrongUseError("inputs must be all maps, all .graph files, or all scans")
     posed: dict[str, Any] = {"--poses": poses, "--trajectory": trajectory, "--extrinsic": extrinsic}
     posed |= {"--relative": relative or None, "--layout": layout}
+    posed |= {"--batch-seconds": batch_seconds}
     grid: dict[str, Any] = {"--voxel-size": voxel_size, "--origin": map_origin, "--range": bounds}
     grid |= {"--min-range": min_range, "--max-range": max_range, "--preset": preset}
     if maps:
@@ -155,12 +170,18 @@ def map_(
         raise WrongUseError("scans need either --poses, one each, or --trajectory for gps_time")
     elif relative and poses is None:
         raise WrongUseError("--relative needs --poses")
+    elif batch_seconds is not None and trajectory is None:
+        raise WrongUseError("--batch-seconds needs --trajectory: with --poses a scan is a call")
+    if memory is not None and capacity is not None:
+        raise WrongUseError("give either --memory, of a cache, or --capacity, of the map")
     where, name = choose_device(device)
     start = time.perf_counter()
     common: dict[str, Any] = {"threshold": threshold, "device": where}
     if capacity is not None:
         room = int(capacity) if re.fullmatch(r"\d+", capacity) else capacity
         common |= {"capacity": room, "on_overflow": "raise"}
+    if memory is not None:
+        common |= {"capacity": memory, "store": RegionStore()}
     tally = Tally()
     if maps:
         made, failed = merged(files, common)
@@ -170,7 +191,8 @@ def map_(
             sources = [partial(graph_batches, path) for path in files]
         else:
             read = options.cloud_reader(files, layout, open_points)
-            sources = posed_batches(files, read, poses, trajectory, extrinsic, relative, max_gap)
+            moving = max_gap, batch_seconds
+            sources = posed_batches(files, read, poses, trajectory, extrinsic, relative, *moving)
         common |= {"voxel_size": 0.1 if voxel_size is None else voxel_size}
         common |= {"preset": preset or "ohm", "layers": (layers or "logodds").split(",")}
         common["origin"] = numbers(map_origin or "0,0,0", "--origin", 3)
@@ -227,8 +249,12 @@ def _of_rays(tally: Tally, spent: float, rate: float, cuts: bool) -> list[tuple[
 def _of_map(made: OccupancyMap) -> list[tuple[str, str]]:
     observed, occupied = (int(made.extract(kind, 0).count) for kind in ("observed", "occupied"))
     voxels = f"{observed:,} voxels of {made.voxel_size:g} m observed, {occupied:,} occupied"
-    memory = sum(made.memory().values()) / 2**20
+    memory = made.memory()
+    stored = memory.pop("store", None)  # the whole map, since extract read it
+    regions, room = int(made.status[1]), f"room for {made.capacity:,} regions"
+    if stored is not None:
+        regions, room = len(made.store.keys), f"{room} of {stored / 2**20:,.1f} MiB in host memory"
     return [
-        ("map", f"{int(made.status[1]):,} regions, {voxels}"),
-        ("memory", f"{memory:,.1f} MiB, room for {made.capacity:,} regions"),
+        ("map", f"{regions:,} regions, {voxels}"),
+        ("memory", f"{sum(memory.values()) / 2**20:,.1f} MiB, {room}"),
     ]

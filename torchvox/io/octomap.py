@@ -128,8 +128,8 @@ def read_graph(path: str | Path) -> list[GraphScan]:
 
         for _ in range(int(take("<u4")[0])):
             points, pose = take(POINT, int(take("<u4")[0])), take(POSE)[0]
-            numbers = points["values"], pose["moved"]["values"], pose["values"] - 1
-            if any((n != 3).any() for n in numbers):
+            numbers = points["values"], pose["moved"]["values"]
+            if any((n != 3).any() for n in numbers) or pose["values"] != 4:
                 raise ValueError("its points do not have 3 values, or its rotations not 4")
             turned = rotations(pose["wxyz"][None, [1, 2, 3, 0]])
             place = pose["moved"]["xyz"][None, :, None]

@@ -218,6 +218,11 @@ class PointReader:
             raise WrongUseError(f"{self.path}: {most}, got {size} and {first}")
         return self._chunks(size, first, names)
 
+    def coordinates(self) -> np.ndarray:
+        """All points [N, 3], in the type of the file; integers in world coordinates, float64."""
+        tables = [self.schema, *self.chunks(columns=())]
+        return np.concatenate([t.xyz if t.scale is None else t.world() for t in tables])
+
     def cloud(self) -> PointCloud:
         """All points as float32 around a local origin: see make_cloud."""
         table = join([self.schema.rows(slice(0, 0), self.plain), *self.chunks(columns=self.plain)])
