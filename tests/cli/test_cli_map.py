@@ -75,6 +75,19 @@ def test_options_are_those_of_the_class(torchvox_cli, drive):
     assert "rays at --max-range" in result.out and "at 5 Hz" in result.out
 
 
+def test_normal_distributions_are_mapped_and_told(torchvox_cli, drive):
+    assert torchvox_cli(*POSED, "--ndt", "-o", "a.npz").code == 0
+    made = drive.mapped(ndt=True)
+    assert OccupancyMap.load("a.npz").equal(made)
+    told = torchvox_cli("info", "a.npz").out
+    samples = int(made.extract("observed").num_samples.sum())
+    assert f"{samples:,} in" in told and "layers      logodds, sample_mean, sample_cov" in told
+    assert torchvox_cli("map", "a.npz", "-o", "a.ply").code == 0
+    (table,) = open_points("a.ply").chunks()
+    assert np.array_equal(np.sort(table.attributes["num_samples"]),
+                          np.sort(made.extract("occupied").num_samples.numpy()))  # fmt: skip
+
+
 def test_one_bad_scan_keeps_its_pose_and_stops_no_other(torchvox_cli, drive, tmp_path):
     (tmp_path / "scans" / "1.bin").write_bytes(b"12345")
     result = torchvox_cli(*POSED, "-o", "a.npz")
@@ -117,6 +130,7 @@ def test_kitti_poses_take_an_extrinsic_and_a_frame(torchvox_cli, drive, tmp_path
         ((*POSED, "--voxel-size", "0"), ("voxel_size",)),
         ((*POSED, "--preset", "odd"), ("preset", "octomap")),
         ((*POSED, "--layers", "odd"), ("hit_miss", "odd")),
+        ((*POSED, "--ndt", "--preset", "octomap"), ("ndt", "every_ray")),
         ((*POSED, "--capacity", "odd"), ("capacity", "odd")),
         ((*POSED, "--threshold", "1"), ("--threshold",)),
         ((*POSED, "--range", "0,0,0,1,1"), ("--range", "6")),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox.mapping import OccupancyMap, RegionStore
+from torchvox.mapping import NdtModel, OccupancyMap, RegionStore
 from torchvox.mapping.ray import MapPart, merge_parts, part_rows
 
 BOX = (-3.0, -2.0, -2.0, 4.0, 3.0, 2.0)  # some of the map is outside
@@ -21,6 +21,7 @@ CASES = [  # voxel size, origin, parts, options of the map, of rays
         {"layers": ("logodds", "hit_miss", "touch", "traversal")},
         {"max_range": 2.5, "flags": ["exclude_origin", "exclude_occupied", "lock_min"]},
     ),
+    (0.4, (0.0, 0.0, 0.0), (2, 2, 1), {"ndt": NdtModel(samples=1)}, {}),
 ]
 
 
@@ -53,7 +54,7 @@ def same_file(made, other, tmp_path):
     return (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
 
 
-@pytest.mark.parametrize("case", CASES, ids=["ohm", "octomap", "far", "layers"])
+@pytest.mark.parametrize("case", CASES, ids=["ohm", "octomap", "far", "layers", "ndt"])
 def test_parts_merge_to_the_map_of_the_whole(drive, case, tmp_path, device):
     paths, poses = drive
     size, origin, parts, options, rays = case

@@ -350,7 +350,7 @@ OPS = [
             "no room": lambda: insert_call(90, state=state_of(60, "ndt")),
             "no room for samples": lambda: insert_call(90, state=cramped()),
         },
-        kernels=6,
+        kernels=8,
         error_inputs=(
             *STATE_ERRORS, *SENSOR_ERRORS,
             *refused("keys", TypeError, "keys must be int64", Tensor.int),

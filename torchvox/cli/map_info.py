@@ -11,6 +11,8 @@ from torchvox.io import MapContents, read_graph
 from torchvox.io.maps import UNOBSERVED
 from torchvox.mapping import files
 
+SAMPLED = ("sample_row", "sample_count")  # of layers, where samples are kept
+
 
 def is_graph(path: Path) -> bool:
     return path.suffix.lower() == ".graph"
@@ -40,8 +42,11 @@ def _map_facts(path: Path, held: MapContents) -> list[tuple[str, str]]:
         ("extent", _extent(*_box(held, regions, cells)) if len(cells) else "nothing observed"),
         ("regions", f"{len(held.keys):,} of 8 x 8 x 8 voxels"),
         ("voxels", f"{occupied:,} occupied, {len(cells) - occupied:,} free"),
-        ("layers", ", ".join(held.layers)),
+        ("layers", ", ".join(name for name in held.layers if name not in SAMPLED)),
     ]
+    if "sample_count" in held.layers:
+        counts = held.layers["sample_count"]
+        facts.append(("samples", f"{counts.sum():,} in {(counts > 0).sum():,} voxels"))
     hit, miss, lowest, highest = (f"{share:.3g}" for share in held.sensor)
     model = f"hit {hit}, miss {miss}, from {lowest} to {highest}, {held.rule}"
     return [*facts, ("preset", f"{held.preset or 'of its own'}: {model}")]

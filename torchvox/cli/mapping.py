@@ -107,6 +107,9 @@ def map_(
     layers: Annotated[
         str | None, typer.Option(help="logodds, or logodds,hit_miss.", show_default="logodds")
     ] = None,
+    ndt: Annotated[
+        bool, typer.Option("--ndt", help="Normal distributions of what is in voxels.")
+    ] = False,
     capacity: Annotated[
         str | None,
         typer.Option(
@@ -163,7 +166,7 @@ def map_(
     grid: dict[str, Any] = {"--voxel-size": voxel_size, "--origin": map_origin, "--range": bounds}
     grid |= {"--min-range": min_range, "--max-range": max_range, "--preset": preset}
     if maps:
-        _refuse(posed | grid | {"--layers": layers}, "maps have their own")
+        _refuse(posed | grid | {"--layers": layers, "--ndt": ndt or None}, "maps have their own")
     elif graphs:
         _refuse(posed, "graphs have points and poses")
     elif (poses is None) == (trajectory is None):
@@ -195,6 +198,7 @@ def map_(
             sources = posed_batches(files, read, poses, trajectory, extrinsic, relative, *moving)
         common |= {"voxel_size": 0.1 if voxel_size is None else voxel_size}
         common |= {"preset": preset or "ohm", "layers": (layers or "logodds").split(",")}
+        common["ndt"] = ndt
         common["origin"] = numbers(map_origin or "0,0,0", "--origin", 3)
         limits = {"min_range": min_range, "max_range": max_range}
         rays: dict[str, Any] = {name: v for name, v in limits.items() if v is not None}

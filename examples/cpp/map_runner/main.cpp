@@ -19,7 +19,7 @@
 namespace {
 
 using State = std::vector<at::Tensor>;
-enum Part { kTable, kKey, kStamp, kStatus, kLogOdds, kHitMiss, kTouch, kTraversal };
+enum Part { kTable, kKey, kStamp, kStatus, kLogOdds };
 enum Count { kRays = 0, kVisits = 6, kTouched = 8, kNew = 9, kInUse = 10, kOverflow = 11 };
 
 // An empty map: docs/occupancy.md has its tensors. Layers that are off have no rows.
@@ -29,16 +29,19 @@ State make_state(int64_t capacity, at::Device device) {
   const auto full = [&](at::IntArrayRef shape, int64_t fill, at::ScalarType type) {
     return at::full(shape, fill, at::TensorOptions(type).device(device));
   };
-  State state(kTraversal + 1);
+  State state(kLogOdds + 1);
   state[kTable] = full({entries}, std::numeric_limits<int32_t>::max(), at::kInt);
   state[kKey] = full({capacity}, -1, at::kLong);
   state[kStamp] = full({capacity}, 0, at::kInt);
   state[kStatus] = full({8}, 0, at::kLong);
   state[kStatus][0] = 1;  // the version of the layout
   state[kLogOdds] = full({capacity, 512}, std::numeric_limits<int16_t>::min(), at::kShort);
-  state[kHitMiss] = full({0, 512, 2}, 0, at::kInt);
-  state[kTouch] = full({0, 512}, -1, at::kInt);
-  state[kTraversal] = full({0, 512}, 0, at::kLong);
+  const at::ScalarType whole = at::kInt, real = at::kFloat;
+  const std::vector<std::pair<std::vector<int64_t>, at::ScalarType>> off{
+      {{0, 512, 2}, whole}, {{0, 512}, whole},   {{0, 512}, at::kLong},
+      {{0}, whole},         {{0, 512}, whole},   {{0, 512, 3}, real},
+      {{0, 512, 6}, real},  {{0, 512, 2}, real}, {{0, 512, 2}, whole}};
+  for (const auto& [shape, type] : off) state.push_back(full(shape, 0, type));
   return state;
 }
 
