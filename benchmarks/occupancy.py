@@ -30,6 +30,7 @@ from torchvox.data import generate_drive
 
 SIZE, ORIGIN, CENTER = 0.1, (0.03, -0.02, 0.01), [0.0] * 3  # the origin is inside a voxel
 SENSOR = [2.1972, -0.2007, -2.0, 3.511]
+NDT = [0.05, 0.2, 3.0, -1.386, 100.0]
 OCTOMAP = [0.8473, -0.4055, -2.0, 3.511]
 WARM_SCANS = 12
 CHECKED = 1024  # rays whose map on a GPU is compared with that of the CPU
@@ -38,7 +39,9 @@ SWAP = "compare and swap"
 
 
 def clear(state: list[Tensor]) -> None:
-    for tensor, empty in zip(state, torchvox.occupancy_layout(len(state[1])), strict=True):
+    known = ("logodds", "sample_mean", "sample_cov") if len(state[8]) else ("logodds",)
+    layout = torchvox.occupancy_layout(len(state[1]), layers=known)
+    for tensor, empty in zip(state, layout, strict=True):
         tensor.fill_(empty.fill)
     state[3][:1].fill_(1)
 
@@ -52,7 +55,7 @@ class IntegrateCase(Case):
     source: str
     capacity: int
     warm: bool
-    rule: str = "every_ray"
+    rule: str = "every_ray"  # or "ndt", every ray with distributions
     op: str = "occupancy_integrate_"
 
     @cached_property
@@ -65,16 +68,24 @@ class IntegrateCase(Case):
 
     @cached_property
     def state(self) -> list[Tensor]:
-        state = torchvox.occupancy_state(self.capacity, device=self.points.device)
+        state = self.empty(self.capacity, self.points.device)
         for _ in range(WARM_SCANS if self.warm else 0):
             self.integrate(state, self.points)
         return state
 
+    def empty(self, capacity: int, device: torch.device) -> list[Tensor]:
+        room: dict[str, Any] = {}
+        if self.rule == "ndt":
+            room = {
+                "layers": ("logodds", "sample_mean", "sample_cov"),
+                "sample_rows": capacity // 3,
+            }
+        return torchvox.occupancy_state(capacity, device=device, **room)
+
     def integrate(self, state: list[Tensor], points: Tensor) -> Tensor:
-        origins = self.origins.to(points.device)
-        return torchvox.occupancy_integrate_(
-            state, points, origins, SIZE, CENTER, self.sensor, rule=self.rule
-        )
+        origins, given = self.origins.to(points.device), (SIZE, CENTER, self.sensor)
+        options: dict[str, Any] = {"rule": self.rule} if self.rule != "ndt" else {"ndt": NDT}
+        return torchvox.occupancy_integrate_(state, points, origins, *given, **options)
 
     def torchvox(self) -> Outputs:
         if not self.warm:
@@ -105,7 +116,8 @@ class IntegrateCase(Case):
         if self.points.device.type == "cpu":
             return "the others are compared with it"
         some = self.points[:: len(self.points) // CHECKED | 1].contiguous()  # of every beam
-        here, host = (torchvox.occupancy_state(1 << 18, device=d) for d in (some.device, "cpu"))
+        regions = 1 << (15 if self.rule == "ndt" else 18)
+        here, host = (self.empty(regions, d) for d in (some.device, torch.device("cpu")))
         for _ in range(2):
             self.integrate(here, some)
             counts = self.integrate(host, some.cpu())[0]
@@ -127,7 +139,7 @@ class IntegrateCase(Case):
         self.mapper.integrate(self.points, self.origins, SIZE, SENSOR, reverse)
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        if self.points.device.type == "cuda":
+        if self.points.device.type == "cuda" and self.rule != "ndt":
             for name, reverse in (("forward", False), ("reverse", True)):
                 call = partial(self.swap, reverse)
                 yield Implementation(f"{SWAP}, {name}", call, self._check_swapped, True)
@@ -341,6 +353,8 @@ def gpu_cases() -> list[CaseSpec]:
             for scene, goal in goals.items()
             for warm, (us, x) in zip((False, True), goal, strict=True)
         ),
+        integrate("room 262k", False, graph_us(1500), "ndt"),
+        integrate("room 262k", True, graph_us(1000), "ndt"),
         visibility("111k", 0, 0, [*graph_us(150), beside]),
         visibility("260k, 10 sweeps", 10, 426, [*graph_us(80), beside]),
         visibility("1.4M, 40 sweeps", 40, 573, [beside]),

@@ -122,8 +122,13 @@ def write_map(path):
 
     logodds = np.arange(1536, dtype=np.int16).reshape(3, 512) % 99
     layers = {"logodds": logodds, "hit_miss": np.ones((3, 512, 2), np.int32)}
-    model = [0.7, 0.4, 0.12, 0.97], "scan", "mine"
-    write(path, MapContents(np.arange(3) * 2**40, layers, 0.1, [0.0, 0.1, 0.2], *model))
+    layers["sample_row"] = np.array([0, -1, 1], np.int32)
+    layers["sample_count"] = np.arange(1024, dtype=np.int32).reshape(2, 512) % 5
+    for name, columns in (("sample_mean", 3), ("sample_cov", 6)):
+        layers[name] = np.full((2, 512, columns), 0.1, np.float32)
+    model = [0.7, 0.4, 0.12, 0.97], "every_ray", "mine"
+    ndt = {"ndt": [0.05, 0.2, 3.0, 0.2, 100.0]}
+    write(path, MapContents(np.arange(3) * 2**40, layers, 0.1, [0.0, 0.1, 0.2], *model, **ndt))
 
 
 def write_tree(path):

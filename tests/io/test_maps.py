@@ -27,11 +27,12 @@ def arrays_of(path):
 
 def test_plain_numpy_reads_a_map(path):
     held = arrays_of(path)
-    assert list(held) == ["about", "keys", "logodds", "hit_miss"]
+    samples = ["sample_row", "sample_count", "sample_mean", "sample_cov"]
+    assert list(held) == ["about", "keys", "logodds", "hit_miss", *samples]
     facts = json.loads(held["about"].tobytes())
     assert sorted(facts) == sorted(FACTS) and facts["version"] == 1 and facts["epoch"] == 0
     assert facts["sensor"] == [0.7, 0.4, 0.12, 0.97] and facts["origin"] == [0, 0.1, 0.2]
-    assert [facts["rule"], facts["preset"], facts["voxel_size"]] == ["scan", "mine", 0.1]
+    assert [facts["rule"], facts["preset"], facts["voxel_size"]] == ["every_ray", "mine", 0.1]
     found = read_map(path)
     assert {name: getattr(found, name) for name in FACTS} == facts
     for name, array in (("keys", found.keys), *found.layers.items()):
@@ -44,7 +45,8 @@ def test_what_is_written_does_not_depend_on_the_order_of_layers_or_the_sign_of_z
     found, other = read_map(path), path.with_name("b.npz")
     layers = dict(reversed(found.layers.items()))
     origin, model = [-0.0, *found.origin[1:]], (found.sensor, found.rule, found.preset)
-    write_map(other, MapContents(found.keys, layers, found.voxel_size, origin, *model))
+    contents = found.keys, layers, found.voxel_size, origin, *model
+    write_map(other, MapContents(*contents, ndt=found.ndt))
     assert other.read_bytes() == path.read_bytes()
 
 
@@ -72,7 +74,19 @@ def test_what_is_written_does_not_depend_on_the_order_of_layers_or_the_sign_of_z
         ({"epoch": None}, "origin must be three numbers and epoch one"),
         ({"sensor": [0.7, 0.4, 0.1, 1.0]}, "sensor must be four probabilities"),
         ({"rule": "any"}, "rule must be one of .* got 'any'"),
-        ({"preset": 3}, "preset a name, got 'scan', 3"),
+        ({"preset": 3}, "preset a name, got 'every_ray', 3"),
+        ({"sample_row": np.array([1, -1, 0], np.int32)}, "sample_row must number the regions"),
+        ({"sample_row": np.array([0, -1, -1], np.int32)}, "sample_row must number the regions"),
+        ({"sample_row": np.array([0, -2, 1], np.int32)}, "sample_row must number the regions"),
+        ({"sample_row": None}, r"layers with sample_count must have \['sample_row'\]"),
+        ({"sample_count": np.zeros((2, 512), np.int32)}, "sample_count must be 0 or more, and"),
+        ({"sample_count": np.full((2, 512), -1, np.int32)}, "sample_count must be 0 or more"),
+        ({"sample_mean": np.ones((3, 512, 3), np.float32)}, r"sample_mean must be \[2, 512, 3\]"),
+        ({"sample_cov": np.full((2, 512, 6), np.nan, np.float32)}, "sample_cov must be finite"),
+        ({"sample_cov": None}, "ndt must be noise > 0, .* with sample_cov, got"),
+        ({"ndt": None}, "ndt must be noise > 0, .* with sample_cov, got None"),
+        ({"ndt": [0.05, 0.2, 0.5, 0.2, 100]}, "ndt must be noise > 0"),
+        ({"rule": "scan"}, "ndt must be .* with the rule every_ray"),
     ],
 )
 def test_what_is_no_map_is_told(changes, words, path):

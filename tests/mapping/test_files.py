@@ -79,7 +79,7 @@ def test_an_empty_map_and_one_without_room(tmp_path):
     assert OccupancyMap.load(path).equal(OccupancyMap(0.3))
     mapped().save(path)
     for on_overflow in ("raise", "ignore"):
-        with pytest.raises(ValueError, match=r"capacity must be at least \d\d, got 20"):
+        with pytest.raises(ValueError, match=r"capacity must be at least \d\d, sample_rows 0, got"):
             OccupancyMap.load(path, capacity=20, on_overflow=on_overflow)
     path.write_bytes(b"no map")
     with pytest.raises(
@@ -90,6 +90,23 @@ def test_an_empty_map_and_one_without_room(tmp_path):
         OccupancyMap.load(tmp_path / "b.npz")
     with pytest.raises(WrongUseError, match=r"written as .npz, .bt, .ot, .ply, .las, .laz"):
         mapped().save(tmp_path / "a.xyz")
+
+
+def test_a_map_most_of_whose_regions_have_samples_is_loaded_whole(tmp_path, device):
+    points = (torch.rand(6000, 3, generator=torch.Generator().manual_seed(0)).double() - 0.5) * 60
+    hits = torch.full((6000,), 4, dtype=torch.uint8)  # and no misses
+    made = OccupancyMap(0.1, ndt=True, device=device)
+    made.integrate(points.to(device), ORIGIN.to(device), ray_flags=hits.to(device))
+    made.save(tmp_path / "a.npz")
+    assert len(made.read().sample_count) > 0.9 * int(made.status[1]) > 5000
+    for options in ({}, {"on_overflow": "ignore"}, {"on_overflow": "raise"}, {"capacity": 0}):
+        assert OccupancyMap.load(tmp_path / "a.npz", device=device, **options).equal(made)
+    with pytest.raises(ValueError, match=r"capacity must be at least 59\d\d, sample_rows 59"):
+        OccupancyMap.load(tmp_path / "a.npz", on_overflow="ignore", sample_rows=7)
+    state = made.state_dict()
+    made = OccupancyMap(0.1)
+    made.load_state_dict(state)
+    assert made.equal(OccupancyMap.load(tmp_path / "a.npz")) and made.ndt is not None
 
 
 @pytest.mark.parametrize("suffix", [".ot", ".bt"])

@@ -12,7 +12,7 @@ from helpers import assert_same_bits
 from torch import nn
 
 import torchvox
-from torchvox.mapping import PRESETS, OccupancyMap
+from torchvox.mapping import PRESETS, NdtModel, OccupancyMap
 from torchvox.mapping import map as mapping
 
 CENTER = torch.zeros(1, 3)
@@ -78,6 +78,23 @@ def test_what_does_not_fit_raises_or_is_refused_until_there_is_room():
     ignored.grow(0)
     ignored.integrate(sphere(), CENTER)
     assert ignored.equal(mapped(0))
+
+
+def test_a_capacity_in_bytes_counts_samples():
+    for room, most in (("1MiB", 2**20), ("16MiB", 2**24)):
+        for rows in (None, 20):
+            made = OccupancyMap(capacity=room, ndt=True, sample_rows=rows)
+            assert 0.9 * most < sum(made.memory().values()) <= most
+            assert made.sample_rows == (made.capacity // 4 if rows is None else 20)
+
+
+@pytest.mark.parametrize("model", [{"noise": 0.0}, {"adaptation": 1.5}, {"samples": 0},
+                                   {"reset": 0.0}, {"reset_samples": float("nan")}])  # fmt: skip
+def test_a_model_of_distributions_that_cannot_be_is_refused(model):
+    with pytest.raises(ValueError, match="ndt must be noise > 0"):
+        OccupancyMap(ndt=NdtModel(**model))
+    with pytest.raises(ValueError, match="with the rule every_ray"):
+        OccupancyMap(ndt=True, preset="octomap")
 
 
 def test_a_capacity_in_bytes_is_a_limit_of_memory():

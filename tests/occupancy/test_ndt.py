@@ -144,6 +144,21 @@ def test_misses_count_by_how_near_a_ray_comes(adaptation, device):
         assert abs(clear - max(before["logodds"] / 1024 + wanted, -2.0)) < 1 / 1024 + 1e-4
 
 
+def test_a_ray_that_ends_out_of_the_range_has_no_end_there(device):
+    """Behind the face at x = 1, as near as the noise is to what it passes."""
+    box = {"point_cloud_range": [-8.0, -8.0, -8.0, 1.0, 8.0, 8.0]}
+    cloud_ = cloud(30, 0.05 * np.eye(3), center=(0.9, 0.5, 0.5))
+    end, start = torch.tensor([[1.1, 0.5, 0.5]]).double(), (-4.5, 0.5, 0.5)
+    after = []
+    for options in (box, {"ray_flags": torch.tensor([2], dtype=torch.uint8, device=device)}):
+        state = blank(device)
+        mapped(state, cloud_, ndt=[0.3, 1.0, *NDT[2:]])
+        mapped(state, end, start, ndt=[0.3, 1.0, *NDT[2:]], **options)
+        after.append(voxel(state, (0, 0, 0)))
+    assert after[0]["logodds"] == after[1]["logodds"] < 1000
+    assert after[0]["passes"].tolist() == after[1]["passes"].tolist() == [30, 1]
+
+
 def test_a_sum_of_misses_is_rounded_once_and_clamped_once(device):
     ends = torch.tensor([[-2.5, 0.55, 0.5]], dtype=torch.float64)
     start = (5.0, 0.58, 0.52)

@@ -192,6 +192,9 @@ OPS = [
                                            intensity_range=None),
             "ndt, skip missing": lambda: ndt_call(missing="skip", max_touched=200),
             "too many samples": lambda: ndt_call(state=cramped()),
+            "ndt, clipped": lambda: ndt_call(ndt=[0.5, 1.0, 1.0, -0.5, 4.0], **CLIP),
+            "ndt, no regions": lambda: ndt_call(
+                state=torchvox.occupancy_state(0, layers=LAYERS["ndt"], sample_rows=2)),
             "means": lambda: ndt_call(kind="means", rule="scan", ndt=None, intensity=None,
                                       intensity_range=None),
             "stamped": lambda: integrate_call(60, stamp=stamp(12), max_touched=300),
@@ -348,6 +351,8 @@ OPS = [
             "some rows": lambda: insert_call(30, num_valid=torch.tensor([11])),
             "without counts": lambda: insert_call(30, kind="plain"),
             "no room": lambda: insert_call(90, state=state_of(60, "ndt")),
+            "no regions": lambda: insert_call(
+                30, state=torchvox.occupancy_state(0, layers=LAYERS["ndt"], sample_rows=2)),
             "no room for samples": lambda: insert_call(90, state=cramped()),
         },
         kernels=8,

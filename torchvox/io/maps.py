@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,12 @@ class MapContents:
         of = self.layers.get("sample_row", np.zeros(0, np.int32))
         if not np.array_equal(of[of >= 0], np.arange(sampled)) or (of < -1).any():
             raise ValueError("sample_row must number the regions that have samples, -1 elsewhere")
-        model = self.ndt is None or (_numbers(self.ndt, 5) and _is_ndt(self.ndt))
-        if not model or (self.ndt is None) == ("sample_cov" in self.layers):
-            raise ValueError(f"ndt must be the model of sample_cov, got {self.ndt!r}")
+        counts = self.layers.get("sample_count", np.ones((0, 512), np.int32))
+        if (counts < 0).any() or not counts.any(axis=1).all():
+            raise ValueError("sample_count must be 0 or more, and above in every row")
+        for name in ("sample_mean", "sample_cov", "intensity"):
+            if name in self.layers and not np.isfinite(self.layers[name]).all():
+                raise ValueError(f"{name} must be finite")
         if not _numbers([self.voxel_size], 1) or self.voxel_size <= 0:
             raise ValueError(f"voxel_size must be above 0, got {self.voxel_size!r}")
         if not _numbers(self.origin, 3) or not _numbers([self.epoch], 1):
@@ -105,6 +109,9 @@ class MapContents:
             raise ValueError(
                 f"rule must be one of {RULES} and preset a name, got {self.rule!r}, {self.preset!r}"
             )
+        good = self.ndt is None or (_numbers(self.ndt, 5) and is_ndt(self.ndt, self.rule))
+        if not good or (self.ndt is None) == ("sample_cov" in self.layers):
+            raise ValueError(f"ndt must be {NDT_RULE}, with sample_cov, got {self.ndt!r}")
 
 
 def write_map(path: str | Path, contents: MapContents) -> None:
@@ -177,9 +184,17 @@ def _array(archive: zipfile.ZipFile, name: str, type_: str, shape: tuple[int, ..
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _is_ndt(model: list[float]) -> bool:
+NDT_RULE = (
+    "noise > 0, adaptation from 0 to 1, samples >= 1, reset between 0 and 1, reset_samples >= 1 "
+    "with the rule every_ray"
+)
+
+
+def is_ndt(model: Sequence[float], rule: str) -> bool:
+    """Whether a map can have this model of distributions."""
     noise, adaptation, samples, reset, reset_samples = model
-    return noise > 0 and 0 <= adaptation <= 1 <= min(samples, reset_samples) and 0 < reset < 1
+    good = 0 <= adaptation <= 1 <= min(samples, reset_samples) and 0 < reset < 1
+    return all(map(math.isfinite, model)) and noise > 0 and good and rule == "every_ray"
 
 
 def _numbers(values: Any, count: int) -> bool:

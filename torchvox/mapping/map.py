@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchvox._bytes import number_of_bytes
 from torchvox._errors import expect
-from torchvox.io.maps import MapContents
+from torchvox.io.maps import NDT_RULE, MapContents, is_ndt
 from torchvox.mapping import files
 from torchvox.mapping import store as streaming
 from torchvox.mapping.regions import MapRegions, outside, read_regions, tensors_of
@@ -26,6 +26,7 @@ Floats = Sequence[float]
 Values = ops.OccupancyValues
 LAYOUT = [tensor.name for tensor in ops.occupancy_layout(0)]
 CLEARING = ["end_as_free", "stop_at_occupied", "exclude_free", "exclude_unobserved"]
+SAMPLES = LAYOUT.index("sample_count")
 NO_GROWTH = "OccupancyMap: a map cannot grow inside a program or a CUDA graph: on_overflow='ignore'"
 
 
@@ -57,9 +58,9 @@ class NdtModel(NamedTuple):
 
     noise: float = 0.05
     adaptation: float = 0.2
-    samples: int = 3
+    samples: float = 3
     reset: float = 0.2
-    reset_samples: int = 100
+    reset_samples: float = 100
 
 
 class MapVoxels(NamedTuple):
@@ -137,12 +138,16 @@ class OccupancyMap(nn.Module):
         self.ndt = self._ndt(ndt)
         share = 1 if store is not None else 4  # of regions to those with samples
         if isinstance(capacity, str):
+            most = number_of_bytes(capacity, f"{me} capacity")
             some: Any = {"layers": self.layers, "sample_rows": 1, "device": "cpu"}
-            bytes_of = [t.nbytes for t in ops.occupancy_state(share, **some)]
-            capacity = number_of_bytes(capacity, f"{me} capacity") * share // sum(bytes_of)
+            sizes = [t.nbytes for t in ops.occupancy_state(1, **some)]
+            region, samples = 16 + sum(sizes[1:SAMPLES]), sum(sizes[SAMPLES:])  # 16 of the table
+            capacity = max(most - (sample_rows or 0) * samples, 0) // region
+            if sample_rows is None:
+                capacity = most * share // (region * share + samples)
         capacity = int(capacity)
         if sample_rows is None:
-            sample_rows = -(-capacity // share)
+            sample_rows = capacity // share
         room: Any = {"layers": self.layers, "sample_rows": max(sample_rows, 1), "device": device}
         self._own(ops.occupancy_state(capacity, **room))
         self.register_buffer("clock", self.status[2:3].int(), persistent=False)
@@ -379,18 +384,23 @@ class OccupancyMap(nn.Module):
     def load(cls, source: str | Path | MapContents, **options: Any) -> OccupancyMap:
         """A map of a file that `save` wrote as .npz, .bt or .ot, or of contents that are read.
 
-        options: capacity, by default 4096 or what the file needs; threshold, on_overflow,
-            max_touched and device. Stamps and the number of calls begin at 0.
+        options: capacity and sample_rows, by default what the file needs or more; threshold,
+            on_overflow, max_touched and device. Stamps and the number of calls begin at 0.
         Raises CloudFileError for a file that is no map.
         """
         held = source if isinstance(source, MapContents) else files.read(source)
         rows, model = len(held.keys), SensorModel._make([*held.sensor, held.rule])
         layers = tuple(name for name in held.layers if name not in ("sample_row", "sample_count"))
+        sampled = len(held.layers.get("sample_count", ()))
         known: Any = {"origin": held.origin, "preset": model, "layers": layers}
         known["ndt"] = NdtModel._make(held.ndt) if held.ndt else False
-        made = cls(held.voxel_size, **{"capacity": max(rows, 4096), **known, **options})
-        room = made.capacity >= rows or made.on_overflow == "grow"
-        expect(room, f"OccupancyMap: capacity must be at least {rows}", made.capacity)
+        room = {"capacity": max(rows, 4096), **known, **options}
+        if sampled and room.get("store") is None and not isinstance(room["capacity"], str):
+            room = {"sample_rows": max(sampled, int(room["capacity"]) // 4), **room}
+        made = cls(held.voxel_size, **room)
+        fits = made.on_overflow == "grow" or (made.capacity >= rows and made.sample_rows >= sampled)
+        rule = f"OccupancyMap: capacity must be at least {rows}, sample_rows {sampled}"
+        expect(fits, rule, (made.capacity, made.sample_rows))
         made.insert(files.regions_of(held, made.status.device), "replace")
         return made
 
@@ -438,15 +448,16 @@ class OccupancyMap(nn.Module):
             return None
         more = [name for name in ("sample_mean", "sample_cov") if name not in self.layers]
         self.layers = (*self.layers, *more)
-        if isinstance(given, NdtModel):
-            return given
-        return NdtModel(adaptation=min(max(2 * (1 - 2 * self.model.miss), 0.0), 1.0))
+        if not isinstance(given, NdtModel):
+            given = NdtModel(adaptation=min(max(2 * (1 - 2 * self.model.miss), 0.0), 1.0))
+        model = NdtModel._make(float(v) for v in given)
+        expect(is_ndt(model, self.model.rule), f"OccupancyMap: ndt must be {NDT_RULE}", model)
+        return model
 
     def _ndt_numbers(self) -> list[float] | None:
         if self.ndt is None:
             return None
-        reset = log_odds(self.ndt.reset)
-        return [float(v) for v in self.ndt._replace(reset=reset)]
+        return [*self.ndt._replace(reset=log_odds(self.ndt.reset))]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Moves between devices; a model that is cast leaves its maps as they are."""
@@ -471,6 +482,7 @@ class OccupancyMap(nn.Module):
             streaming.refuse(self)
             destination.update({name: t.detach() for name, t in self._buffers.items()})
             destination["grid"] = torch.tensor([self.grid[0], *self.grid[1]], dtype=torch.float64)
+            destination["ndt"] = torch.tensor(self.ndt or [], dtype=torch.float64)
 
     def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> None:
         streaming.refuse(self)
@@ -478,6 +490,8 @@ class OccupancyMap(nn.Module):
         expect(grid == mine, f"OccupancyMap: a state must have the grid {mine}", grid)
         found = {name: state_dict[name].to(t, copy=True) for name, t in self._buffers.items()}
         self._buffers.update(found)
+        model = state_dict["ndt"].tolist()
+        self.ndt = NdtModel._make(model) if model else None
         if self.capacity > 0:
             held = [name for name in LAYOUT[4:] if len(getattr(self, name))]
             self.layers = tuple(

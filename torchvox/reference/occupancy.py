@@ -209,7 +209,7 @@ def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor,
         order = place_keys(touched, table_size(room))
         new = [key for key in order if key not in slots]
         skips = missing == "skip"
-        for key in order if len(sample_row) else []:
+        for key in order if len(samples[0]) else []:
             has = key in slots and sample_row[slots[key]] >= 0
             if key in ends and not has and not (skips and key in new):
                 sampled.append(key)
@@ -504,7 +504,7 @@ def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=Non
     counts = torch.zeros(1, 8, dtype=torch.int64)
     sample_rows = int(status[SAMPLE_ROWS])
     sampled = []
-    for row, key in rows if layers and len(sample_row) else []:
+    for row, key in rows if layers and len(samples[0]) else []:
         has = key in slots and sample_row[slots[key]] >= 0
         changes = key not in slots or merge != "keep"
         if changes and not has and 0 <= layers[5][row] < len(layers[6]):

@@ -178,24 +178,18 @@ struct RayBeside {
   double from[3], along[3], to[3];  // along: of length 1, 0 for a ray without length
   bool samples;  // it ends at something
 
-  TORCHVOX_HD RayBeside(const RayLine& line, const int32_t voxel[3], const double direction[3],
-                        bool samples_in)
+  TORCHVOX_HD RayBeside(const RayLine& line, const int32_t voxel[3], bool samples_in)
       : samples(samples_in) {
+    const double length = line.units();
     for (int i = 0; i < 3; ++i) {
       const int64_t center = voxel[i] * kUnits + kUnits / 2;
+      const auto d = static_cast<double>(line.to[i] - line.from[i]);
       from[i] = static_cast<double>(line.from[i] - center) / double{kUnits};
       to[i] = static_cast<double>(line.to[i] - center) / double{kUnits};
-      along[i] = direction[i];
+      along[i] = length > 0 ? d / length : 0;
     }
   }
 };
-TORCHVOX_HD void direction_of(const RayLine& line, double direction[3]) {
-  const double length = line.units();
-  for (int i = 0; i < 3; ++i) {
-    const auto d = static_cast<double>(line.to[i] - line.from[i]);
-    direction[i] = length > 0 ? d / length : 0;
-  }
-}
 
 // How likely the point of a ray at which the distribution of a voxel is densest belongs to it, and
 // to the ray's own end; 1 at their centers.

@@ -88,7 +88,7 @@ struct RayVisibilityArgs : RayInput {
           return kVisibilityStopped;
         }
         const bool passes = visit > 0 || !(ray.flags & kRaySecondary);
-        if (passes && visibility[at] == kSeenNothing)
+        if (passes && load_any(&visibility[at]) == kSeenNothing)
           store_relaxed(&visibility[at], uint8_t{kSeenFree});
         if (walk.left == 0) break;
         walk.step();

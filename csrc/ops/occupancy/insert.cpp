@@ -31,13 +31,13 @@ void check_layers(const char* op, at::TensorList state, const Tensor& keys, at::
   const Tensor& counts = layers[6];
   const c10::SymInt rows = keys.sym_size(0),
                     sample_rows = counts.defined() && counts.dim() > 0 ? counts.sym_size(0) : 0;
+  const auto empty = [&](int k) { return state[k].sym_size(0) == 0; };
   for (size_t i = 0; i < layers.size(); ++i) {
     const int k = kLayers[i];
     // Of a state without room nobody knows which layers are off.
-    const bool empty = k == kRegionStamp || k == kLogOdds ? false : state[k].sym_size(0) == 0;
-    const bool off = empty &&
-        (state[kRegionKey].sym_size(0) != 0 || state[kSampleCount].sym_size(0) != 0 ||
-         layers[i].sym_numel() == 0);
+    const bool known = !empty(kRegionKey) || (k >= kSampleRow && !empty(kSampleCount));
+    const bool off = k > kLogOdds && empty(k == kSampleRow ? kSampleCount : k) &&
+        (known || layers[i].sym_numel() == 0);
     check_part(op, k, layers[i], "layers", state[0],
                off                     ? c10::SymInt(0)
                    : k >= kSampleCount ? sample_rows

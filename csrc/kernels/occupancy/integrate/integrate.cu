@@ -9,6 +9,7 @@
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/occupancy/integrate/touch.h"
 #include "csrc/kernels/occupancy/integrate/votes.h"
+#include "csrc/kernels/occupancy/integrate/weigh.h"
 #include "csrc/kernels/spatial/scan.cuh"
 
 namespace torchvox {
@@ -18,6 +19,7 @@ constexpr int kRayThreads = 128;
 constexpr int64_t kFewRays = 1 << 15;  // or fewer walk in pieces, to fill the GPU
 constexpr int kPieces = 16;
 constexpr int kWalkBlocks = 8;  // at once on a multiprocessor
+constexpr int kWeighBlocks = 6;
 constexpr int kRefill = 8;  // lanes of a warp without a ray before they take new ones,
 constexpr int kVisitsPerLook = 4;  // looked at after so many visits
 constexpr int kUpdateThreads = 128;
@@ -215,6 +217,14 @@ __global__ void __launch_bounds__(kRayThreads, kWalkBlocks)
   walk_in_step(votes, &work.zeros->next[1], args.rays.points.rows, pieces);
 }
 
+__global__ void __launch_bounds__(kRayThreads, kWeighBlocks)
+    weigh_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
+                 const __grid_constant__ IntegrateWork work, int pieces) {
+  if (work.plan->goes < 0) return;
+  RayWeights weights(args, work);
+  walk_in_step(weights, &work.zeros->next[2], args.rays.points.rows, pieces);
+}
+
 template <class Count, bool kSampled>
 __global__ void __launch_bounds__(kUpdateThreads)
     hit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
@@ -300,10 +310,10 @@ cudaError_t integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& w
   const int64_t row_threads = std::max<int64_t>(args.rows(), 1) * kRegionVoxels / kVoxelsEach;
   TORCHVOX_CUDA_CHECK(
       launch_items(commit_kernel<Count>, row_threads, kUpdateThreads, context, args, work));
-  constexpr Visits kWithMore = kSampled ? Visits::kSampled : Visits::kFlagged;
-  const auto walk = !kSampled && visits_are_plain(args) ? walk_kernel<Count, Visits::kPlain>
-                                                        : walk_kernel<Count, kWithMore>;
+  const auto walk = visits_are_plain(args) ? walk_kernel<Count, Visits::kPlain>
+                                           : walk_kernel<Count, Visits::kFlagged>;
   TORCHVOX_CUDA_CHECK(launch_walk(walk, args, work, context));
+  if (kSampled) TORCHVOX_CUDA_CHECK(launch_walk(weigh_kernel, args, work, context));
   TORCHVOX_CUDA_CHECK(launch_items(hit_kernel<Count, kSampled>, work.hits.size, kUpdateThreads,
                                    context, args, work));
   return launch_items(finish_kernel<Count, kSampled>, row_threads, kUpdateThreads, context, args,

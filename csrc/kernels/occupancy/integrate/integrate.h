@@ -9,14 +9,16 @@
 //   number  a row for each region, a slot for each new one, in the order of the set; does all fit?
 //   commit  new regions into the map; rows of counts begin where each voxel needs it, and are found
 //           by place where the regions fill their box well
-//   walk    rays, or pieces of them, count misses in rows, and hits, of few voxels, in a table,
-//           beside which samples are summed
+//   walk    rays, or pieces of them, count misses in rows, and hits, of few voxels, in a table
+//   weigh   of a map with samples: rays weigh their misses of voxels that have a distribution, and
+//           add up samples beside the hits
 //   hit     voxels of the table change by their hits and misses
 //   finish  the others by their misses
 //
 // A call that does not fit writes nothing but the refusal; all steps after `number` then do
 // nothing. Here are the memory that steps share, `read`, `number` and what becomes of regions and
-// of the status; touch.h (mark too), votes.h (walk) and update.h (hit, finish) have the others.
+// of the status; touch.h (mark too), votes.h (walk), weigh.h and update.h (hit, finish) have the
+// others.
 #pragma once
 
 #include "csrc/kernels/occupancy/state.h"
@@ -91,9 +93,21 @@ struct OccupancyIntegrateArgs {
     const double part = (double{intensity[ray]} - dark) / span * 65535;
     return !(part > 0) ? 0 : part >= 65535 ? 65535 : static_cast<uint64_t>(part + 0.5);
   }
-  // Whether a ray is to hit the voxel where it ends.
+  // Which voxels a ray that is not stopped misses: the first one, those between, and the one where
+  // it ends; whether it hits that.
+  TORCHVOX_HD bool misses_first(const Ray& ray) const {
+    return !(has(kExcludeOrigin) || ray.flags & kRaySecondary);
+  }
+  TORCHVOX_HD bool misses_between() const { return !has(kExcludeRay); }
+  TORCHVOX_HD bool misses_end(const Ray& ray) const {
+    return has(kEndAsFree) && !has(kExcludeSample) && (ray.has_end() || !(ray.flags & kRayHitOnly));
+  }
   TORCHVOX_HD bool hits(const Ray& ray) const {
     return ray.has_end() && !has(kEndAsFree) && !has(kExcludeSample);
+  }
+  // Of a ray of which a part counts.
+  TORCHVOX_HD bool hits(const Ray& ray, const RayPart& part) const {
+    return hits(ray) && part.visits > 0 && part.last.steps() == ray.line.end().steps();
   }
 };
 
@@ -107,8 +121,8 @@ struct HitTable {
   uint32_t* hits = nullptr;  // [size], less 1
   int64_t size = 0;  // a power of two
 
-  // Counts at least to `most`; the place of the voxel.
-  TORCHVOX_HD int64_t add(uint64_t voxel, int64_t most) const {
+  // Counts at least to `most`.
+  TORCHVOX_HD void add(uint64_t voxel, int64_t most) const {
     for (int64_t at = static_cast<int64_t>(mix_key(voxel));; ++at) {
       at &= size - 1;
       uint64_t here = load_relaxed(&voxels[at]);
@@ -116,8 +130,14 @@ struct HitTable {
       while (here == kNone && !placed) placed = atomic_replace(&voxels[at], &here, voxel);
       if (!placed && here != voxel) continue;
       if (count_at(at) < most) atomic_add(&hits[at], 1u);
-      return at;
+      return;
     }
+  }
+  // The place of a voxel that is here.
+  TORCHVOX_HD int64_t find(uint64_t voxel) const {
+    int64_t at = static_cast<int64_t>(mix_key(voxel)) & (size - 1);
+    while (voxels[at] != voxel) at = (at + 1) & (size - 1);
+    return at;
   }
   TORCHVOX_HD int64_t count_at(int64_t at) const { return load_relaxed(&hits[at]) + 1u; }
 };
@@ -149,7 +169,7 @@ struct IntegrateWork {
   struct Zeros {  // what begins at 0
     uint32_t bounds[RegionBox::kWords];  // of the regions that are touched
     uint32_t full;  // of the set
-    uint64_t next[2];  // ray, or piece of one, that a lane of a GPU takes to touch, and to walk
+    uint64_t next[3];  // ray, or piece of one, that a lane of a GPU takes to touch, walk and weigh
   }* zeros = nullptr;
   uint8_t* ends = nullptr;  // [set.size] of a map with samples: rays end in the region
   SampleSums* sums = nullptr;  // [hits.size]
@@ -179,7 +199,9 @@ struct IntegrateWork {
       sums = workspace.take<SampleSums>(hits.size);
       samples = workspace.take<SampleRow>(args.rows());
       sample_rows = lowered(args.rows(), args.state.samples.rows);
-      votes = workspace.take<SampleVotes>(sample_rows * kRegionVoxels);
+      if (args.state.samples.cov) {
+        votes = workspace.take<SampleVotes>(sample_rows * kRegionVoxels);
+      }
     }
     set.full = zeros ? &zeros->full : nullptr;
     row = workspace.take<uint32_t>(set.size);
@@ -208,9 +230,9 @@ struct IntegrateWork {
   TORCHVOX_HD int64_t voxel_of(int64_t row, int64_t i) const {
     return slot[row] * int64_t{kRegionVoxels} + i;
   }
-  // Votes by distributions of a row's voxels, null without samples.
+  // Votes of a row's voxels by their distributions, null where there are none.
   TORCHVOX_HD SampleVotes* votes_of(int64_t row) const {
-    const int32_t at = samples[row].sums;
+    const int32_t at = votes ? samples[row].sums : -1;
     return at < 0 ? nullptr : votes + at * int64_t{kRegionVoxels};
   }
 };

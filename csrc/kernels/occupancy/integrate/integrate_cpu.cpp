@@ -5,6 +5,7 @@
 
 #include "csrc/kernels/occupancy/integrate/touch.h"
 #include "csrc/kernels/occupancy/integrate/votes.h"
+#include "csrc/kernels/occupancy/integrate/weigh.h"
 
 namespace torchvox {
 namespace {
@@ -63,15 +64,15 @@ void number_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& wor
   plan_call(args, work, found);
 }
 
-template <bool kShared, class Count, Visits kVisits>
+template <class RayOnItsWay>
 void walk(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
           const ParallelFor& parallel_for) {
   for_each_range(parallel_for, args.rays.points.rows, kRaysPerTask,
                  [&](int64_t begin, int64_t end) {
-                   RayVotes<kShared, Count, kVisits> votes(args, work);
+                   RayOnItsWay ray(args, work);
                    for (int64_t i = begin; i < end; ++i) {
-                     for (votes.begin(i, 0, 1); votes.walks();) votes.visit();
-                     votes.end();
+                     for (ray.begin(i, 0, 1); ray.walks();) ray.visit();
+                     ray.end();
                    }
                  });
 }
@@ -104,12 +105,10 @@ void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
   });
   std::fill_n(work.counts_of<Count>(args.rows()), kRegionVoxels,
               static_cast<Count>(enough.counted));
-  if constexpr (kSampled) {
-    walk<kShared, Count, Visits::kSampled>(args, work, parallel_for);
-  } else {
-    visits_are_plain(args) ? walk<kShared, Count, Visits::kPlain>(args, work, parallel_for)
-                           : walk<kShared, Count, Visits::kFlagged>(args, work, parallel_for);
-  }
+  visits_are_plain(args)
+      ? walk<RayVotes<kShared, Count, Visits::kPlain>>(args, work, parallel_for)
+      : walk<RayVotes<kShared, Count, Visits::kFlagged>>(args, work, parallel_for);
+  if (kSampled) walk<RayWeights>(args, work, parallel_for);
   const auto update = [&](int64_t count, int64_t task, const auto& update_one) {
     for_each_range(parallel_for, count, task, [&](int64_t begin, int64_t end) {
       int64_t updated = 0;

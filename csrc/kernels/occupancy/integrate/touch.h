@@ -63,7 +63,7 @@ TORCHVOX_HD void mark_end(const OccupancyIntegrateArgs& args, const IntegrateWor
   const auto& [ray, part] = work.rays[i];
   const RayPlace end = ray.line.end();
   if (*work.set.full) return;  // where a search is long
-  if (part.visits == 0 || part.last.steps() != end.steps() || !args.hits(ray)) return;
+  if (!args.hits(ray, part)) return;
   int32_t voxel[3];
   for (int axis = 0; axis < 3; ++axis) voxel[axis] = ray.line.cell_at(end, axis);
   const int64_t at = work.set.find(region_key_of_voxel(voxel));

@@ -60,13 +60,12 @@ struct VoxelVotes {
 // else 1.
 TORCHVOX_HD int32_t update_samples(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                                    const VoxelVotes& votes, int16_t before) {
-  const SampleVotes* const by_distribution = work.votes_of(votes.row);
-  if (!by_distribution) return 1;
-  const SampleVotes& vote = by_distribution[votes.i];
   const Samples& samples = args.state.samples;
-  const int64_t at = work.samples[votes.row].row * int64_t{kRegionVoxels} + votes.i;
+  const int64_t row = work.samples[votes.row].row, at = row * kRegionVoxels + votes.i;
+  if (row < 0) return 1;
   const int32_t n = samples.count[at];
   const bool has_distribution = samples.cov && n >= args.ndt.least_samples;
+  const SampleVotes vote = has_distribution ? work.votes_of(votes.row)[votes.i] : SampleVotes{};
   if (samples.passes) {
     const int64_t through = has_distribution ? int64_t{vote.through} : votes.misses;
     const bool ends = votes.hits > 0;

@@ -46,7 +46,7 @@ constexpr int kVisitsPerLookAtCount = 16;  // while counts take misses
 
 // Whether a ray does more at its visits than to count misses; what is not asked for is compiled
 // out.
-enum class Visits { kPlain, kFlagged, kSampled };  // each as the one before, and more
+enum class Visits { kPlain, kFlagged };
 inline bool visits_are_plain(const OccupancyIntegrateArgs& args) {
   return !args.has(kStopAtOccupied) && !args.has(kExcludeRay) && !args.state.traversal;
 }
@@ -74,7 +74,6 @@ struct RayVotes {
     if (part.visits == 0) return;
     walk_ = RayWalk<kUnitShift>(ray.line, part);
     ray_ = &work.rays[i];
-    if (kVisits == Visits::kSampled) direction_of(ray.line, direction_);
     if (traverses()) {
       units_ = ray.line.units();
       enter_ = ray.line.entered(part.first);
@@ -82,7 +81,7 @@ struct RayVotes {
     ends_ = part.last.steps() == ray.line.end().steps();
     const bool at_origin = part.first.steps() == 0;
     crowded_until_ = at_origin ? walk_.left - kCrowdedVisits : walk_.left;
-    adds_ = at_origin ? !(args.has(kExcludeOrigin) || ray.flags & kRaySecondary) : passes();
+    adds_ = at_origin ? args.misses_first(ray) : passes();
     open_ = false;
     if (kVisits == Visits::kPlain && !adds_) {  // then nothing looks at the origin
       if (walk_.left == 0 && !ends_) ray_ = nullptr;
@@ -100,7 +99,6 @@ struct RayVotes {
     const bool looks = adds && (!open_ || left % kVisitsPerLookAtCount == 0);
     const Count old = looks ? load_any(count) : Count{0};
     const bool stops = stops_at(voxel);
-    if (kVisits == Visits::kSampled && adds) miss_distribution(voxel);
     leave_voxel(voxel, adds, walk_.step());
     if (stops) {
       walk_.left = 0;
@@ -121,16 +119,13 @@ struct RayVotes {
     Count* const count = counts_ + voxel;
     bool adds = kVisits == Visits::kPlain || adds_, hits = false;
     if (ends_) {
-      const bool votes = !args.has(kExcludeSample) && (ray.has_end() || !(ray.flags & kRayHitOnly));
-      adds = votes && args.has(kEndAsFree);
+      adds = args.misses_end(ray);
       hits = args.hits(ray);
       if (hits && row_ < args.rows()) {
-        const int64_t at = work.hits.add(row_ * kRegionVoxels + voxel, Enough(args).counted_hits);
+        work.hits.add(row_ * kRegionVoxels + voxel, Enough(args).counted_hits);
         if (args.state.touch && args.timestamps) touch(voxel);
-        if (kVisits == Visits::kSampled) sample(work.sums[at], voxel);
       }
     }
-    if (kVisits == Visits::kSampled && adds) miss_distribution(voxel);
     if (adds && load_any(count) < enough) add_miss<kShared>(count, enough);
     leave_voxel(voxel, adds || hits, ends_ || !traverses() ? -1 : walk_.step());
     ray_ = nullptr;
@@ -138,7 +133,7 @@ struct RayVotes {
 
  private:
   TORCHVOX_HD bool traverses() const {
-    return kVisits != Visits::kPlain && args.state.traversal != nullptr;
+    return kVisits == Visits::kFlagged && args.state.traversal != nullptr;
   }
   // By a crossing of `axis`, or where that is -1 at the end of the ray.
   TORCHVOX_HD void leave_voxel(int32_t voxel, bool votes, int axis) {
@@ -162,42 +157,9 @@ struct RayVotes {
                    : ms >= double{INT32_MAX} ? INT32_MAX
                                              : static_cast<int32_t>(ms));
   }
-  // The place of a voxel among the samples of the state, if it has a distribution, else -1.
-  TORCHVOX_HD int64_t distribution_at(int32_t voxel) const {
-    if (!votes_ || !args.state.samples.cov) return -1;
-    const int64_t at = work.samples[row_].row * int64_t{kRegionVoxels} + voxel;
-    return args.state.samples.count[at] >= args.ndt.least_samples ? at : -1;
-  }
-  TORCHVOX_HD Likelihood likelihood_at(int64_t at) const {
-    const RayBeside beside(ray_->ray.line, walk_.cell, direction_, args.hits(ray_->ray));
-    return likelihood(args.state.samples, at, beside, args.ndt.noise);
-  }
-  // A miss of a voxel counts by how near the ray comes to its distribution.
-  TORCHVOX_HD void miss_distribution(int32_t voxel) const {
-    const int64_t at = distribution_at(voxel);
-    if (at < 0) return;
-    const Likelihood likely = likelihood_at(at);
-    const int64_t missed = miss_of(args.ndt, likely);
-    if (missed != 0) atomic_add(&votes_[voxel].missed, static_cast<uint64_t>(missed));
-    const bool through = likely.voxel * (1 - likely.sample) >= args.ndt.eta;
-    if (args.state.samples.passes && through) atomic_add(&votes_[voxel].through, 1u);
-  }
-  // The end of the ray is a sample of its voxel.
-  TORCHVOX_HD void sample(SampleSums& sums, int32_t voxel) const {
-    int32_t offset[3];
-    for (int i = 0; i < 3; ++i) {
-      offset[i] = static_cast<int32_t>((ray_->ray.line.to[i] & (kUnits - 1)) - kUnits / 2);
-    }
-    sums.add(offset, args.intensity ? args.intensity_of(ray_ - work.rays) : 0);
-    if (!args.state.samples.passes) return;
-    const int64_t at = distribution_at(voxel);
-    const Likelihood likely = at < 0 ? Likelihood{1, 1} : likelihood_at(at);
-    const bool hits = likely.voxel * likely.sample >= args.ndt.eta;
-    if (hits || likely.voxel >= args.ndt.eta) atomic_add(&sums.passes[hits ? 0 : 1], 1u);
-  }
-  TORCHVOX_HD bool passes() const { return kVisits == Visits::kPlain || !args.has(kExcludeRay); }
+  TORCHVOX_HD bool passes() const { return kVisits == Visits::kPlain || args.misses_between(); }
   TORCHVOX_HD bool stops_at(int32_t voxel) const {
-    return kVisits != Visits::kPlain && args.has(kStopAtOccupied) && slot_ >= 0 &&
+    return kVisits == Visits::kFlagged && args.has(kStopAtOccupied) && slot_ >= 0 &&
         is_occupied(args.state.logodds[slot_ * kRegionVoxels + voxel], args.threshold);
   }
   // Finds the row of the region of the voxel where the walk is; the voxel in it.
@@ -208,8 +170,7 @@ struct RayVotes {
       const uint32_t row = work.row_of(rows, place, walk_.cell);
       row_ = lowered(row, args.rows());  // kNoRow is higher
       counts_ = work.counts_of<Count>(row_);
-      if (kVisits != Visits::kPlain) slot_ = row == kNoRow ? -1 : int64_t{work.slot[row]};
-      if (kVisits == Visits::kSampled) votes_ = slot_ < 0 ? nullptr : work.votes_of(row_);
+      if (kVisits == Visits::kFlagged) slot_ = row == kNoRow ? -1 : int64_t{work.slot[row]};
     }
     return voxel_in_region(walk_.cell);
   }
@@ -221,8 +182,6 @@ struct RayVotes {
   int64_t row_ = 0;
   Count* counts_ = nullptr;
   int64_t slot_ = -1;  // of the region
-  SampleVotes* votes_ = nullptr;  // of its voxels, where it has samples
-  double direction_[3] = {};  // of the ray
   int32_t crowded_until_ = 0;  // steps left
   bool open_ = false;  // the last count that was looked at takes misses
   bool adds_ = false, ends_ = false;
