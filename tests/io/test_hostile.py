@@ -144,7 +144,7 @@ def text(content):
 
 
 ABOUT = (
-    b'{"epoch": 0, "origin": [0, 0, 0], "preset": null, "rule": "scan", '
+    b'{"epoch": 0, "origin": [0, 0, 0], "preset": null, "ndt": null, "rule": "scan", '
     b'"sensor": [0.7, 0.4, 0.1, 0.9], "version": 1, "voxel_size": 0.1}'
 )
 TRAIN = "base: pointnet2_cls_shapes_small\n"
