@@ -229,7 +229,7 @@ TORCHVOX_HD int64_t miss_of(const Ndt& ndt, const Likelihood& likely) {
   const double p = 0.5 - ndt.eta * likely.voxel * (1 - likely.sample);
   double logodds = portable::log(static_cast<float>(p / (1 - p)));
   if (!(logodds > ndt.lowest)) logodds = ndt.lowest;
-  return -static_cast<int64_t>(-logodds * 65536 + 0.5);
+  return -static_cast<int64_t>(floor(-logodds * 65536 + 0.5));
 }
 
 }  // namespace torchvox

@@ -91,7 +91,7 @@ struct OccupancyIntegrateArgs {
   // 65535ths of the range.
   TORCHVOX_HD uint64_t intensity_of(int64_t ray) const {
     const double part = (double{intensity[ray]} - dark) / span * 65535;
-    return !(part > 0) ? 0 : part >= 65535 ? 65535 : static_cast<uint64_t>(part + 0.5);
+    return !(part > 0) ? 0 : part >= 65535 ? 65535 : static_cast<uint64_t>(floor(part + 0.5));
   }
   // Which voxels a ray that is not stopped misses: the first one, those between, and the one where
   // it ends; whether it hits that.
