@@ -67,3 +67,31 @@ def test_occupancy_integrate_adds_regions_behind(state):
                                            max_touched=100)  # fmt: skip
     assert counts[0, 8:12].tolist() == [1, 1, REGIONS + 1, 0]
     assert int((state[4][REGIONS] != -32768).sum()) == 5
+
+
+def test_occupancy_integrate_and_occupancy_insert_with_samples():
+    """Rows of samples whose covariances are more than 2^31 numbers; two regions have the last."""
+    rows = (1 << 31) // 3072 + 9
+    layers = ("logodds", "sample_mean", "sample_cov")
+    state = torchvox.occupancy_state(4, layers=layers, sample_rows=rows, device="cuda")
+    state[3][2] = rows - 2  # as if the others were of regions that are not here
+    points = torch.tensor([[0.25, 0.5, 0.5], [0.75, 0.5, 0.5], [8.5, 0.25, 0.5]], device="cuda")
+    index = torch.arange(3, device="cuda")
+    options = {"origin_index": index, "ndt": [0.1, 0.2, 3.0, -1.0, 9.0], **MAP, "sensor": SENSOR}
+    counts = torchvox.occupancy_integrate_(state, points, points, **options)
+    assert counts[0, 11:14].tolist() == [0, 0, 2]
+    refused = torchvox.occupancy_integrate_(state, points[:1] + 64.0, points[:1], **options)
+    assert refused[0, 11] == 4
+    state[3][3] = 0
+    found = torchvox.occupancy_extract(state, 2)
+    assert found.num_samples.tolist() == [2, 1]
+    assert found.mean.tolist() == [[0.0, 0.0, 0.0], [0.0, -0.25, 0.0]]
+    kept = torchvox.occupancy_state(2, layers=layers, sample_rows=2, device="cuda")
+    whole = [t if len(t) == 0 else t[:2] if len(t) == 4 else t for t in (state[2], *state[4:])]
+    keys, order = state[1][:2].sort()
+    given = [t[order] if len(t) == 2 else t for t in whole]
+    assert torchvox.occupancy_insert_(kept, keys, given, sensor=SENSOR)[0, 5] == 0
+    assert torch.equal(torchvox.occupancy_extract(kept, 2).mean, found.mean)
+    gone = torchvox.occupancy_remove_(state, state[1] == keys[0])
+    assert gone[0, 4] == 1 and gone[0, 7] == rows - 1
+    assert torchvox.occupancy_extract(state, 1).num_samples.tolist() in ([1], [2])
