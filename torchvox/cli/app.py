@@ -18,6 +18,7 @@ from torchvox.cli import (
     bench,
     bev,
     convert,
+    datasets,
     demo,
     detect,
     doctor,
@@ -96,6 +97,7 @@ _command: Callable[..., None]
 for _command in (demo.demo, info.info, convert.convert, view.view, downsample.downsample):
     app.command()(_command)
 app.command("map")(mapping.map_)
+app.add_typer(datasets.data)
 for _command in (voxelize.voxelize, sample.sample, bev.bev, train.train):
     app.command()(_command)
 app.command("eval")(evaluate.evaluate)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox data check: a folder of labelled scans, right and wrong."""
+
+import numpy as np
+import pytest
+
+HEAD = "class,x,y,z,l,w,h,yaw\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("points", "boxes"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+    for i in range(5):
+        points = np.random.default_rng(i).uniform(-1, 1, (100, 4)).astype(np.float32)
+        points.tofile(tmp_path / "mine" / "points" / f"{i}.bin")
+        boxes = HEAD + "Car,0,0,0,4,2,2,0\n" + "Cyclist,50,0,0,2,1,2,0\n" * (i == 3)
+        (tmp_path / "mine" / "boxes" / f"{i}.csv").write_text(boxes)
+    return tmp_path / "mine"
+
+
+def test_a_folder_that_is_right_is_counted(torchvox_cli, folder):
+    result = torchvox_cli("data", "check", "mine", "--layout", "kitti")
+    assert result.code == 0 and result.err == ""
+    assert "train     4 scans, by their order" in result.out and "val       1 scans" in result.out
+    assert "Car       5 boxes, mean 4.00 x 2.00 x 2.00 m, 100 points (median), 0 wit" in result.out
+    assert "Cyclist   1 boxes, mean 2.00 x 1.00 x 2.00 m, 0 points (median), 1 wit" in result.out
+    assert "checked   5 of 5 scans are right" in result.out
+
+
+def test_every_scan_that_is_wrong_is_told(torchvox_cli, folder):
+    (folder / "boxes" / "0.csv").write_text(HEAD + "Car,0,0,0,4,2,0,0\n")
+    (folder / "boxes" / "1.csv").write_text(HEAD + "Car,0,0,0,400,200,150,0\n")
+    (folder / "points" / "2.bin").write_bytes(b"")
+    result = torchvox_cli("data", "check", "mine", "--layout", "kitti", "--classes", "Car")
+    assert result.code == 1 and "checked   1 of 5 scans are right" in result.out
+    lines = result.err.splitlines()
+    assert len(lines) == 4 and all(line.startswith("torchvox: ") for line in lines)
+    for line, words in zip(
+        lines,
+        ("0.csv line 2: h must be above 0", "are these meters", "2.bin", "class 'Cyclist' is none"),
+        strict=True,
+    ):
+        assert words in line
+    torchvox_cli("data", "check", "nowhere").assert_one_sentence(2, "must hold the folders points")

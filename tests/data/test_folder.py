@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of labelled scans: what is read, and what is said of what cannot be."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.data.folder import ScanFolder, find_scans, read_boxes
+
+HEAD = "class,x,y,z,l,w,h,yaw"
+CLASSES = ["Car", "Pedestrian"]
+
+
+def line(name="Car", **changes) -> str:
+    values = {"x": 1.5, "y": -2, "z": 0.5, "l": 4, "w": 2, "h": 1.5, "yaw": 0.3, **changes}
+    return ",".join(map(str, [name, *values.values()]))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six scans of 10 to 60 points; boxes in both formats, one scan without."""
+    for name in ("points", "boxes"):
+        (tmp_path / name).mkdir()
+    for i in range(6):
+        points = np.random.default_rng(i).normal(size=(10 * (i + 1), 4)).astype(np.float32)
+        points.tofile(tmp_path / "points" / f"{i:03}.bin")
+    rows = [
+        [HEAD + ",ignore", line() + ",0", line("Van") + ",0", line("Pedestrian") + ",1"],
+        [HEAD + ",vx,vy", line() + ",1.5,-1", line() + ",,"],
+        [HEAD],
+        [HEAD, "", line("Car")],
+    ]
+    for i, lines in enumerate(rows):
+        (tmp_path / "boxes" / f"{i:03}.csv").write_text("\n".join(lines) + "\n")
+    found = dict(zip(HEAD.split(","), ["Car", 1, 2, 3, 4, 5, 6, 0.7], strict=True))
+    (tmp_path / "boxes" / "004.json").write_text(json.dumps([found, {**found, "ignore": True}]))
+    return tmp_path  # fmt: skip
+
+
+def scans(folder, **options):
+    options = {"classes": CLASSES, "similar": {"Van": "Car"}, "layout": "kitti", **options}
+    return ScanFolder(folder, options.pop("split", None), points=50, boxes=4, **options)
+
+
+def test_a_batch_holds_what_the_files_say(folder):
+    batch = scans(folder).batch(range(6))
+    assert batch["points"].shape == (6, 50, 4) and batch["boxes"].shape == (6, 4, 9)
+    assert batch["num_points"].tolist() == [10, 20, 30, 40, 50, 50]
+    assert batch["num_boxes"].tolist() == [3, 2, 0, 1, 2, 0] and batch["id"].tolist() == [*range(6)]
+    assert batch["labels"][:2].tolist() == [[0, 0, 1, -1], [0, 0, -1, -1]]
+    assert batch["weight"].sum(1).tolist() == [1, 2, 0, 1, 1, 0]
+    assert batch["boxes"][0, 0, :7].tolist() == pytest.approx([1.5, -2, 0.5, 4, 2, 1.5, 0.3])
+    assert batch["boxes"][1, 0, 7:].tolist() == [1.5, -1.0]
+    assert batch["boxes"][1, 1, 7:].isnan().all() and batch["boxes"][4, 0, 2] == 3
+    assert batch["points"][0, 10:].isnan().all() and not batch["points"][0, :10].isnan().any()
+    types = {name: tensor.dtype for name, tensor in batch.items()}
+    assert types["labels"] == types["num_boxes"] == types["num_points"] == torch.int32
+    alone = scans(folder).batch([3])
+    assert all(torch.equal(alone[k].nan_to_num(-9), v[3:4].nan_to_num(-9)) for k, v in batch.items()
+               if k != "id")  # fmt: skip
+
+
+def test_of_too_many_points_a_random_part_is_taken_the_same_each_time(folder):
+    whole = np.fromfile(folder / "points" / "005.bin", np.float32).reshape(-1, 4)
+    first, again = (scans(folder).cloud(5) for _ in range(2))
+    rows = [np.flatnonzero((whole == row.numpy()).all(1))[0] for row in first]
+    assert torch.equal(first, again) and rows == sorted(set(rows)) and len(rows) == 50
+    assert rows[-1] > 50  # not the first ones
+
+
+def test_points_that_are_not_finite_are_left_out(folder):
+    points = np.ones((5, 4), np.float32)
+    points[1, 0], points[3, 3] = np.nan, np.inf
+    points.tofile(folder / "points" / "000.bin")
+    assert scans(folder).batch([0])["num_points"].tolist() == [3]
+
+
+def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
+    assert [scan.name for scan in find_scans(folder, "val")] == ["004"]
+    assert len(find_scans(folder, "train")) == 5 and len(scans(folder, split="val")) == 1
+    (folder / "val.txt").write_text("005\n\n001\n")
+    assert [scan.name for scan in find_scans(folder, "val")] == ["005", "001"]
+    (folder / "val.txt").write_text("005\nnothing\n")
+    with pytest.raises(WrongUseError, match=r"val.txt line 2: there is no point cloud nothing"):
+        find_scans(folder, "val")
+    with pytest.raises(WrongUseError, match=r"test.txt does not exist, which lists the scans"):
+        find_scans(folder, "test")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (HEAD + "\n" + line(l=0), r"line 2: l must be above 0, got '0'"),
+        (HEAD + "\n" + line() + "\n" + line(h=-1), r"line 3: h must be above 0, got '-1'"),
+        (HEAD + "\n" + line(x="nan"), r"line 2: x must be a finite number, got 'nan'"),
+        (HEAD + "\n" + line(yaw="north"), r"line 2: yaw must be a number, got 'north'"),
+        (HEAD + "\nCar,1,2", r"line 2: y is missing|line 2: z must be a finite number, got None"),
+        (HEAD + "\n" + line() + ",7", r"line 2: 'more' is none of class, x, y"),
+        ("class,x,y,z,l,w,h\n" + line(), r"line 2: yaw is missing"),
+        ("[1, 2]", r"it must be a list of objects"),
+        ("[{]", r"not a readable file of boxes"),
+        ('[{"class": "Car", "x": 1}]', r"box 0: y, z, l, w, h, yaw is missing"),
+    ],
+)
+def test_a_file_of_boxes_that_is_wrong_is_told_by_line(content, words, tmp_path):
+    kind = "json" if content.startswith("[") else "csv"
+    path = tmp_path / f"a.{kind}"
+    path.write_text(content)
+    with pytest.raises(CloudFileError, match=f"{path}.*({words})"):
+        read_boxes(path)
+
+
+def test_what_does_not_belong_together_is_told(folder):
+    with pytest.raises(CloudFileError, match=r"000.csv: class 'Van' is none of \['Car', 'Ped"):
+        scans(folder, similar={}).batch([0])
+    assert scans(folder, similar={}, others="drop").batch([0])["num_boxes"].tolist() == [2]
+    with pytest.raises(CloudFileError, match=r"001.bin has no column ring: it has x, y, z, inte"):
+        scans(folder, columns=("x", "y", "z", "ring")).batch([1])
+    (folder / "boxes" / "003.csv").write_text("\n".join([HEAD, *[line()] * 5]))
+    with pytest.raises(CloudFileError, match=r"003.csv has 5 boxes, of which 4 have room"):
+        scans(folder).batch([3])
+    (folder / "boxes" / "009.csv").write_text(HEAD)
+    with pytest.raises(WrongUseError, match=r"009.csv has no point cloud 009"):
+        scans(folder)
+    with pytest.raises(WrongUseError, match="must hold the folders points and boxes, not points"):
+        find_scans(folder / "boxes")
+    with pytest.raises(ValueError, match="similar must name some of"):
+        scans(folder, similar={"Van": "Bus"})

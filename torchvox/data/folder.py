@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labelled scans of one's own: a folder of point clouds and a folder of boxes, a file each.
+
+    points/0001.bin   any cloud that torchvox.io reads, in the frame of the sensor, z up
+    boxes/0001.csv    a line a box: class,x,y,z,l,w,h,yaw, and maybe vx, vy and ignore
+    boxes/0001.json   or a list of objects with these names
+    train.txt         names of the scans of a split, one a line; without such files every fifth
+                      scan is of "val", the others of "train"
+
+x, y, z: the center of the box in meters; l along yaw, w, h; yaw in radians, counterclockwise from x
+seen from above; vx, vy in m/s; ignore: 1 for a box that neither teaches nor counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchvox._errors import CloudFileError, WrongUseError, expect, explained, short
+from torchvox.data.counter_random import Draws
+from torchvox.data.generated import Device, Generated
+from torchvox.io import read_cloud
+from torchvox.io.readers import cloud_stem, find_clouds
+
+PLACE = ("x", "y", "z", "l", "w", "h", "yaw")
+NAMES = ("class", *PLACE)
+MORE = ("vx", "vy", "ignore")
+SUFFIXES = (".csv", ".json")
+VAL = 5  # every so many scans one is of "val"
+
+
+class ScanBoxes(NamedTuple):
+    """boxes: [n, 9] float32, NaN for velocities that are not told. names: their classes. ignore:
+    [n] bool."""
+
+    boxes: np.ndarray
+    names: list[str]
+    ignore: np.ndarray
+
+
+def read_boxes(path: str | Path) -> ScanBoxes:
+    """Boxes of a .csv or .json file. Raises CloudFileError that names the line, or the box, and
+    what is wrong: a missing column, no number, a size that is not above 0."""
+    path = Path(path)
+    rows, names, ignore = [], [], []
+    for place, row in _rows(path):
+        if lost := [name for name in NAMES if name not in row]:
+            raise CloudFileError(f"{path} {place}: {', '.join(lost)} is missing")
+        if odd := [name for name in row if name not in (*NAMES, *MORE)]:
+            known = ", ".join((*NAMES, *MORE))
+            raise CloudFileError(f"{path} {place}: {short(odd[0])!r} is none of {known}")
+        values = [_number(row.get(name), f"{path} {place}: {name}") for name in (*PLACE, *MORE[:2])]
+        for name, value in zip(PLACE, values, strict=False):
+            if not math.isfinite(value) or (name in "lwh" and value <= 0):
+                rule = "above 0" if name in "lwh" else "a finite number"
+                raise CloudFileError(f"{path} {place}: {name} must be {rule}, got {row[name]!r}")
+        rows.append(values)
+        names.append(str(row["class"]).strip())
+        ignore.append(str(row.get("ignore", 0)).strip().lower() in ("1", "true"))
+    boxes = np.array(rows, np.float32).reshape(-1, len(PLACE) + 2)
+    return ScanBoxes(boxes, names, np.array(ignore, bool))
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    with explained(path, "file of boxes"), path.open(newline="", encoding="utf-8-sig") as file:
+        if path.suffix.lower() == ".json":
+            found = json.load(file)
+            if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+                raise ValueError("it must be a list of objects")
+            rows = [(f"box {i}", row) for i, row in enumerate(found)]
+        else:
+            reader = csv.DictReader(file, restkey="more", skipinitialspace=True, strict=True)
+            rows = [(f"line {reader.line_num}", row) for row in reader if any(row.values())]
+    return iter(rows)
+
+
+def _number(value: Any, what: str) -> float:
+    if value is None or value == "":
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise CloudFileError(f"{what} must be a number, got {short(value)!r}") from None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The files of a scan; boxes: None for one without labels, which is empty."""
+
+    name: str
+    points: Path
+    boxes: Path | None
+
+
+def find_scans(root: str | Path, split: str | None = None) -> list[Scan]:
+    """The scans of a folder, or of a split of it, by name. Raises WrongUseError."""
+    root = Path(root)
+    for name in ("points", "boxes"):
+        if not (root / name).is_dir():
+            raise WrongUseError(f"{root} must hold the folders points and boxes, not {name}")
+    boxes = {path.stem: path for suffix in SUFFIXES for path in root.glob(f"boxes/*{suffix}")}
+    scans = [Scan(n := cloud_stem(p), p, boxes.get(n)) for p in find_clouds([root / "points"])]
+    if alone := sorted(boxes.keys() - {scan.name for scan in scans}):
+        raise WrongUseError(f"{boxes[alone[0]]} has no point cloud {alone[0]} in {root / 'points'}")
+    if split is None:
+        return scans
+    listed = root / f"{split}.txt"
+    if not listed.exists():
+        if split not in ("train", "val"):
+            raise WrongUseError(f"{listed} does not exist, which lists the scans of {split}")
+        return [scan for i, scan in enumerate(scans) if (i % VAL == VAL - 1) == (split == "val")]
+    known = {scan.name: scan for scan in scans}
+    names = [line.strip() for line in listed.read_text().splitlines() if line.strip()]
+    for number, name in enumerate(names, 1):
+        if name not in known:
+            raise WrongUseError(f"{listed} line {number}: there is no point cloud {short(name)}")
+    return [known[name] for name in names]
+
+
+class ScanFolder(Generated):
+    """A folder of labelled scans as a data set of detection.
+
+    classes: names, in the order of the labels from 0. similar: other names, of boxes that neither
+        teach nor count where they are found as one of the classes: {"Van": "Car"}. others: what
+        boxes of further names are: "error", or "drop".
+    points, boxes: capacities N and G of a sample. Of scans with more points a random part is taken,
+        the same each time; more boxes are an error.
+    columns: of the points, x, y, z first. layout: of files that do not name theirs.
+
+    A batch holds points [B, N, columns] float32, NaN past num_points [B] int32; boxes [B, G, 9]
+    float32 (x, y, z, l, w, h, yaw, vx, vy), labels [B, G] int32, -1 past num_boxes [B] int32;
+    weight [B, G] float32, 0 for boxes to be ignored; id [B] int64.
+    Raises WrongUseError and CloudFileError that name the file and the line.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str | None = "train",
+        *,
+        classes: Sequence[str],
+        similar: Mapping[str, str] | None = None,
+        others: str = "error",
+        points: int = 65536,
+        boxes: int = 128,
+        columns: Sequence[str] = ("x", "y", "z", "intensity"),
+        layout: str | None = None,
+    ) -> None:
+        expect(others in ("error", "drop"), "ScanFolder: others must be 'error' or 'drop'", others)
+        self.classes, self.similar = list(classes), dict(similar or {})
+        rule = f"ScanFolder: similar must name some of {self.classes}"
+        expect(set(self.similar.values()) <= set(self.classes), rule, self.similar)
+        good = tuple(columns[:3]) == PLACE[:3] and min(points, boxes) > 0
+        rule = "ScanFolder: columns must begin with x, y, z, points and boxes be above 0"
+        expect(good, rule, (tuple(columns), points, boxes))
+        self.scans = find_scans(root, split)
+        super().__init__(len(self.scans))
+        self.others, self.layout = others, layout
+        self.points, self.boxes, self.columns = points, boxes, list(columns)
+
+    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
+        samples = [{**self.labels(i), "points": self.cloud(i)} for i in indices]
+        batch = {name: torch.stack([s[name] for s in samples]) for name in samples[0]}
+        batch["num_points"] = batch["points"][..., 0].isfinite().sum(1).int()
+        batch["id"] = torch.tensor(list(indices))
+        return {name: tensor.to(device) for name, tensor in batch.items()}
+
+    def cloud(self, index: int) -> Tensor:
+        """Points [N, columns] of a scan."""
+        path = self.scans[index].points
+        cloud = read_cloud(path, self.layout)
+        if lost := [name for name in self.columns if name not in cloud.columns]:
+            held = ", ".join(cloud.columns)
+            raise CloudFileError(f"{path} has no column {lost[0]}: it has {held}")
+        table = cloud.points.astype(np.float64)
+        table[:, :3] += cloud.origin
+        rows = torch.from_numpy(table[:, [cloud.columns.index(name) for name in self.columns]])
+        rows = rows[rows.isfinite().all(1)].float()
+        if len(rows) > self.points:
+            draws = Draws(0, "thin", torch.tensor([index])).bits("points", len(rows))[0]
+            rows = rows[draws.argsort()[: self.points].sort().values]
+        out = torch.full((self.points, len(self.columns)), math.nan)
+        out[: len(rows)] = rows
+        return out
+
+    def labels(self, index: int) -> dict[str, Tensor]:
+        """boxes, labels, num_boxes and weight of a scan."""
+        out = {"boxes": torch.zeros(self.boxes, 9), "labels": torch.full((self.boxes,), -1)}
+        out["weight"], count, path = torch.zeros(self.boxes), 0, self.scans[index].boxes
+        if path is not None:
+            found = read_boxes(path)
+            taken = [self.similar.get(name, name) for name in found.names]
+            kept = [i for i, name in enumerate(taken) if name in self.classes]
+            if self.others == "error" and len(kept) < len(taken):
+                odd = next(name for name in taken if name not in self.classes)
+                raise CloudFileError(f"{path}: class {short(odd)!r} is none of {self.classes}")
+            if (count := len(kept)) > self.boxes:
+                raise CloudFileError(f"{path} has {count} boxes, of which {self.boxes} have room")
+            labels = [self.classes.index(taken[i]) for i in kept]
+            teaches = [taken[i] == found.names[i] and not found.ignore[i] for i in kept]
+            out["boxes"][:count] = torch.from_numpy(found.boxes[kept])
+            out["labels"][:count] = torch.tensor(labels, dtype=torch.int64)
+            out["weight"][:count] = torch.tensor(teaches).float()
+        out["labels"] = out["labels"].int()
+        return {**out, "num_boxes": torch.tensor(count, dtype=torch.int32)}
