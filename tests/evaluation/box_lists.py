@@ -79,7 +79,9 @@ def _kitti_frame(roll):
     of = np.concatenate([np.flatnonzero(roll.chance(0.9, n)), roll.pick(n // 2, n)])
     k = len(of)
     near = {key: truth[key][of].copy() for key in ("name", "location", "size", "ry")}
-    near["name"][region[of] | roll.chance(0.1, k)] = "Car"
+    near["name"][region[of]] = "Car"
+    other = roll.chance(0.2, k)
+    near["name"][other] = np.array(KITTI_MIX[:12])[roll.pick(k, 12)][other]
     wide = np.where(roll.chance(0.3, k), 0.5, 0.08)[:, None]
     near["location"] = near["location"] + roll.uniform(-1, 1, k, 3) * wide * [1, 0.4, 1]
     near["size"] = np.abs(near["size"]) * (1 + roll.uniform(-0.1, 0.1, k, 3))
@@ -87,7 +89,7 @@ def _kitti_frame(roll):
     near["box"] = _image_box(near["location"], near["size"])
     inside = truth["box"][of] + roll.uniform(-9, 9, k, 4)
     near["box"][region[of]] = inside[region[of]]
-    short = roll.chance(0.1, k)
+    short = roll.chance(0.2, k)
     near["box"][short, 1] = near["box"][short, 3] - roll.pick(k, 45)[short]
     near["alpha"] = near["ry"] - np.arctan2(near["location"][:, 0], near["location"][:, 2])
     score = roll.uniform(0, 1, k) ** 0.5 - wide[:, 0] * 0.3
@@ -143,7 +145,11 @@ def _nuscenes_sample(roll):
     score = roll.uniform(0, 1, k)
     found["score"] = np.where(roll.chance(0.5, k), np.round(score, 1), score)
     on = roll.pick(1, n)
-    rack = {"xyz": truth["xyz"][on], "lwh": roll.uniform(2, 30, 1, 3), "yaw": truth["yaw"][on] + 0.7}
+    rack = {
+        "xyz": truth["xyz"][on],
+        "lwh": roll.uniform(2, 30, 1, 3),
+        "yaw": truth["yaw"][on] + 0.7,
+    }
     return truth, found, ego[:2], rack
 
 

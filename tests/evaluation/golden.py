@@ -39,7 +39,8 @@ def inputs(which: str, seed: int, frames: int, overlaps: bool = True) -> dict:
     if overlaps:
         both = list(zip(truth, found, strict=True))
         given["overlaps"] = {
-            metric: [slow.kitti_overlaps(t, f, metric).T for t, f in both] for metric in ("bev", "3d")
+            metric: [slow.kitti_overlaps(t, f, metric).T for t, f in both]
+            for metric in ("bev", "3d")
         }
         loose = [[0.7, 0.5, 0.5], [0.5, 0.25, 0.25], [0.5, 0.25, 0.25]]
         given["least"] = {"strict": loose[:1] * 3, "loose": loose}
@@ -57,5 +58,7 @@ def official(which: str, given: dict) -> dict[str, float]:
 
 if __name__ == "__main__":
     results = {which: official(which, inputs(which, SEED, n)) for which, n in SIZES.items()}
-    rounded = {w: {k: round(v, 9) for k, v in result.items()} for w, result in results.items()}
-    GOLDEN.write_text(json.dumps(rounded, indent=0) + "\n")
+    rows = [
+        f'"{w}": {json.dumps({k: round(v, 9) for k, v in r.items()})}' for w, r in results.items()
+    ]
+    GOLDEN.write_text("{" + ",\n".join(rows) + "}\n")

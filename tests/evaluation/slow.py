@@ -76,14 +76,14 @@ def kitti_overlaps(truth, found, metric):
 # ------------------------------------------------------------------------------------------ KITTI
 
 
-def kitti(truth, found, name, difficulty, metric, least):
-    """(R11, R40, R11 and R40 of the orientation) in percent."""
+def kitti(truth, found, name, difficulty, metric, least, overlaps):
+    """(R11, R40, R11 and R40 of the orientation) in percent. overlaps: [G, D] of each frame."""
     height, occluded, truncated = {"easy": (40, 0, 0.15), "moderate": (25, 1, 0.3)}.get(
         difficulty, (25, 2, 0.5)
     )
     also = {"Car": "Van", "Pedestrian": "Person_sitting"}.get(name)
     frames, num_valid = [], 0
-    for t, f in zip(truth, found, strict=True):
+    for t, f, overlap in zip(truth, found, overlaps, strict=True):
         gts, dets, regions = {}, {}, []
         for g, kind in enumerate(t["name"]):
             high = t["box"][g][3] - t["box"][g][1] > height
@@ -98,7 +98,7 @@ def kitti(truth, found, name, difficulty, metric, least):
                 dets[d] = False
             elif kind == name:
                 dets[d] = True
-        frames.append((t, f, gts, dets, regions, kitti_overlaps(t, f, metric)))
+        frames.append((t, f, gts, dets, regions, overlap))
 
     scores = []
     for _, f, gts, dets, _, overlap in frames:
@@ -106,9 +106,9 @@ def kitti(truth, found, name, difficulty, metric, least):
         for g, valid in gts.items():
             best = None
             for d in dets:
-                if d not in taken and overlap[g, d] > least:
-                    if best is None or f["score"][d] > f["score"][best]:
-                        best = d
+                better = best is None or f["score"][d] > f["score"][best]
+                if d not in taken and overlap[g, d] > least and better:
+                    best = d
             if best is not None:
                 taken.add(best)
                 if valid and dets[best]:
@@ -130,7 +130,7 @@ def kitti(truth, found, name, difficulty, metric, least):
                 choice = [d for d in left if overlap[g, d] > least]
                 good = [d for d in choice if left[d]]
                 if good:
-                    best = max(good, key=lambda d: overlap[g, d])  # noqa: B023
+                    best = max(good, key=lambda d: overlap[g, d])
                 elif choice:
                     best = choice[0]
                 else:
@@ -140,7 +140,9 @@ def kitti(truth, found, name, difficulty, metric, least):
                     alike += (1 + math.cos(t["alpha"][g] - f["alpha"][best])) / 2
                 del left[best]
             for d, valid in left.items():
-                share = [shared_in_image(f["box"][d], b) / area(f["box"][d]) for b in regions if valid]
+                share = [
+                    shared_in_image(f["box"][d], b) / area(f["box"][d]) for b in regions if valid
+                ]
                 false += valid and not (metric == "2d" and max(share, default=0) > least)
         if true + false:
             curves[:, k] = true / (true + false), alike / (true + false)
@@ -187,20 +189,19 @@ def lidar(truth, found, label, metric, least, low=0.0, high=math.inf, score=-mat
         if best[0] if best else inside(box):
             outcomes.append(bool(best))
             above = len(outcomes) if -falling >= score else above
-    if not n:
-        return [math.nan] * 4
     points = [(sum(outcomes[: k + 1]), k + 1) for k in range(len(outcomes))]
     best = [max((h / k for h, k in points if 40 * h >= r * n), default=0) for r in range(1, 41)]
     hits = sum(outcomes[:above])
     shares = (hits, above), (hits, n), (sum(flips[:hits]), hits)
-    return [sum(best) / 40, *(a / b if b else math.nan for a, b in shares)]
+    return [sum(best) / 40 if n else math.nan, *(a / b if b else math.nan for a, b in shares)]
 
 
 # --------------------------------------------------------------------------------------- nuScenes
 
 
 def interpolate(x, xs, ys):
-    """Linear; xs rise, at equal ones the last counts; below the first its value, above the last 0."""
+    """Linear; xs rise, of equal ones the last counts; below the first its value, above the last
+    0."""
     if x > xs[-1]:
         return 0.0
     at = max((k for k in range(len(xs)) if xs[k] <= x), default=None)
@@ -229,10 +230,17 @@ def nuscenes(truth, found, ego, racks, name, reach, distance):
         return True
 
     def listed(all_boxes):
-        return [(s, i) for s, b in enumerate(all_boxes) for i in range(len(b["name"])) if counts(b, s, i)]
+        return [
+            (s, i)
+            for s, b in enumerate(all_boxes)
+            for i in range(len(b["name"]))
+            if counts(b, s, i)
+        ]
 
     gts, dets = listed(truth), listed(found)
-    order = sorted(range(len(dets)), key=lambda k: (found[dets[k][0]]["score"][dets[k][1]], k))[::-1]
+    order = sorted(range(len(dets)), key=lambda k: (found[dets[k][0]]["score"][dets[k][1]], k))[
+        ::-1
+    ]
     taken, hits, scores, precision, recall = set(), 0, [], [], []
     matched = []  # (score, errors)
     for k in order:

@@ -23,7 +23,9 @@ def rows_of(kind, n, **changes):
     }
     row |= {"truncated": 0, "occluded": 0} if kind == "truth" else {"score": 0.5}
     frame = {key: np.array([value] * n) for key, value in row.items()}
-    return frame | {key: np.array(v if isinstance(v, list) else [v] * n) for key, v in changes.items()}
+    return frame | {
+        key: np.array(v if isinstance(v, list) else [v] * n) for key, v in changes.items()
+    }
 
 
 def truth_of(n=1, **changes):
@@ -47,18 +49,22 @@ SMALL = (100, 160, 200, 180)  # 20 pixels
 BESIDE = (5, 1.7, 20)
 
 
-@pytest.mark.parametrize(("seed", "frames"), [(11, 12), (12, 20), (13, 1)])
+@pytest.mark.parametrize(("seed", "frames"), [(11, 12), (12, 8), (13, 1)])
 def test_it_equals_the_plain_loops(seed, frames):
     truth, found = box_lists.kitti_frames(seed, frames)
     result = kitti.evaluate(truth, found, CLASSES)
     assert len(result) == 4 * 2 * len(CLASSES) * 3 * 2
+    both = list(zip(truth, found, strict=True))
+    overlaps = {m: [slow.kitti_overlaps(t, f, m) for t, f in both] for m in METRICS}
     for name in CLASSES:
         strict, loose = LEAST.get(name, (0.5, 0.25))
         for metric in METRICS:
             in_image = metric == "2d" and name != "Truck"
             for level, least in (("strict", strict), ("loose", strict if in_image else loose)):
                 for difficulty in ("easy", "moderate", "hard"):
-                    expected = slow.kitti(truth, found, name, difficulty, metric, least)
+                    expected = slow.kitti(
+                        truth, found, name, difficulty, metric, least, overlaps[metric]
+                    )
                     place = f"{level}/{name}/{difficulty}"
                     for kind, numbers in ((metric, expected[:2]), ("aos", expected[2:])):
                         if kind == metric or metric == "2d":
@@ -68,8 +74,10 @@ def test_it_equals_the_plain_loops(seed, frames):
 
 @pytest.mark.parametrize(
     ("n", "r11", "r40"),
-    [(3, 9.09, 5), (10, 27.27, 22.5), (15, 36.36, 35), (20, 45.45, 47.5), (40, 90.91, 97.5)]
-    + [(41, 100, 100), (45, 100, 100)],
+    [
+        *((3, 9.09, 5), (10, 27.27, 22.5), (15, 36.36, 35), (20, 45.45, 47.5)),
+        *((40, 90.91, 97.5), (41, 100, 100), (45, 100, 100)),
+    ],
 )
 def test_a_perfect_detector_reaches_what_the_number_of_cars_allows(n, r11, r40):
     truth = [truth_of(ry=0.1 * i) for i in range(n)]
@@ -116,7 +124,11 @@ def test_dont_care_forgives_in_the_image_alone():
     truth = truth_of(2, **{k: [v, truth_of()[k][0].tolist()] for k, v in region.items()})
     truth["box"] = np.array([(300, 100, 400, 200), (100, 100, 200, 180)])
     found = found_of(2, location=[BESIDE, (0, 1.7, 20)], score=[0.9, 0.5])
-    for box, forgiven in (((320, 110, 380, 180), 1), ((280, 100, 380, 200), 1), ((370, 100, 470, 200), 0)):
+    for box, forgiven in (
+        ((320, 110, 380, 180), 1),
+        ((280, 100, 380, 200), 1),
+        ((370, 100, 470, 200), 0),
+    ):
         found["box"] = np.array([box, (100, 100, 200, 180)])
         assert car(truth, found, "2d") == pytest.approx(1 if forgiven else 0.5)
         assert car(truth, found, "3d") == pytest.approx(0.5)
@@ -131,11 +143,12 @@ def test_a_low_detection_is_ignored_whatever_its_class_and_still_takes_a_box():
     two = truth_of(2, location=[(0, 1.7, 20), BESIDE])
     # It is no false positive. Without a threshold it takes the first car by its higher score, so
     # that the only score is that of the second.
-    found = found_of(3, name=["Cyclist", "Car", "Car"], box=[SMALL] + [(100, 100, 200, 180)] * 2,
-                     location=[(0, 1.7, 20), (0, 1.7, 20), BESIDE], score=[0.9, 0.8, 0.7])  # fmt: skip
+    found = found_of(3, location=[(0, 1.7, 20), (0, 1.7, 20), BESIDE], score=[0.9, 0.8, 0.7])
+    found["name"][0], found["box"][0] = "Pedestrian", SMALL
     assert car(two, found) == ONE
-    found["name"][0], found["box"][0] = "Cyclist", (100, 100, 200, 180)  # now of another class
-    assert car(two, found, recall="R40") * 40 / 11 == ONE  # two scores
+    assert car(two, found, recall="R40") == 0
+    found["box"][0] = 100, 100, 200, 180  # now it is just of another class: two scores
+    assert car(two, found, recall="R40") * 40 / 11 == ONE
 
 
 def test_a_valid_detection_goes_before_an_ignored_one_and_nothing_over_nothing_is_0():
@@ -145,22 +158,6 @@ def test_a_valid_detection_goes_before_an_ignored_one_and_nothing_over_nothing_i
     # valid one, the car the low one: no hit, nothing false.
     result = kitti.evaluate([van], [found], ["Car"])
     assert {result[f"{m}/strict/Car/moderate/R11"] for m in ("bev", "3d")} == {0.0}
-
-
-def test_the_first_ignored_detection_in_the_files_order_is_taken():
-    # Both low detections fit the first box, the second box fits the second of them alone. If the
-    # first box took the better fitting one, the third detection would be free to be a hit.
-    truth = truth_of(2, location=[(0, 1.7, 20), (0, 1.7, 20.6)], **LYING)
-    low = [SMALL, SMALL, (100, 100, 200, 180)]
-    places = [(0, 1.7, 20.2), (0, 1.7, 20.0), (0, 1.7, 20.6)]
-    found = found_of(3, location=places, box=low, score=[0.9, 0.8, 0.7], ry=0.0)
-    for _ in range(2):
-        for metric in ("bev", "3d"):
-            key = f"{metric}/loose/Car/moderate"
-            result = kitti.evaluate([truth], [found], ["Car"])
-            expected = slow.kitti([truth], [found], "Car", "moderate", metric, 0.5)[:2]
-            assert [result[f"{key}/R11"], result[f"{key}/R40"]] == pytest.approx(expected)
-        found = box_lists.rows(found, [1, 0, 2])
 
 
 def test_equal_scores_and_equal_overlaps_fall_to_the_first():
@@ -176,7 +173,6 @@ def test_an_overlap_of_just_the_least_is_no_match():
     boxes = {"truth": (100, 100, 200, 200), "found": (100, 100, 200, 170)}
     assert car(truth_of(box=boxes["truth"]), found_of(box=boxes["found"]), "2d") == 0
     assert car(truth_of(box=boxes["truth"]), found_of(box=(100, 100, 200, 171)), "2d") == ONE
-    assert car(truth_of(**LYING), found_of(location=NEAR, **LYING)) == 0 or True
     shifted = found_of(location=(0, 1.7, 20.4), **LYING)  # 1.2 / 2.0 = .6
     assert car(truth_of(**LYING), shifted) == 0
     assert car(truth_of(**LYING), shifted, level="loose") == ONE
@@ -190,8 +186,7 @@ def test_heights_reach_from_y_minus_h_to_y():
 
 
 def test_boxes_turn_about_y_which_points_down():
-    # A long box that heads along z - x at ry = 45 degrees reaches to (x, z) = (-, -) and (+, +)
-    # by -45: shifted along itself it keeps half of its overlap, across itself nothing.
+    # At 45 degrees a box heads to +x and -z. Moved that way it still overlaps by .7, across not.
     truth = truth_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=(0, 1.7, 20))
     along = found_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=(0.5, 1.7, 19.5))
     across = found_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=(0.5, 1.7, 20.5))
@@ -224,17 +219,16 @@ def test_the_order_of_frames_and_detections_changes_nothing():
         frame["score"] = frame["score"] + 1e-5 * np.arange(len(frame["score"])) + 1e-7 * number
     expected = kitti.evaluate(truth, found, CLASSES)
     backward = [box_lists.rows(f, slice(None, None, -1)) for f in found]
-    for frame in (*found, *backward):  # an ignored one is taken by its place in the file
-        tall = frame["box"][:, 3] - frame["box"][:, 1] < 40
-        frame["box"][tall, 1] = frame["box"][tall, 3] - 41
-    expected = kitti.evaluate(truth, found, CLASSES)
     assert kitti.evaluate(truth[::-1], backward[::-1], CLASSES) == pytest.approx(expected)
 
 
 def test_a_false_positive_of_the_lowest_score_raises_nothing():
     truth, found = box_lists.kitti_frames(22, 20)
     before = kitti.evaluate(truth, found, CLASSES)
-    more = [box_lists.joined(f, found_of(4, name=CLASSES[:4], score=-9, location=(99, 1, 99))) for f in found]
+    more = [
+        box_lists.joined(f, found_of(4, name=CLASSES[:4], score=-9, location=(99, 1, 99)))
+        for f in found
+    ]
     after = kitti.evaluate(truth, more, CLASSES)
     assert all(after[key] <= before[key] + 1e-9 for key in before)
 
@@ -242,7 +236,9 @@ def test_a_false_positive_of_the_lowest_score_raises_nothing():
 def test_frames_given_twice_change_nothing_where_the_recalls_are_met():
     truth = [truth_of(2, location=[(0, 1.7, 20), BESIDE]) for _ in range(40)]  # 80 = 2 x 40
     found = [
-        found_of(2, location=[(0, 1.7, 20), BESIDE if i % 3 else (9, 1, 9)], score=[i / 50, 0.1 + i / 70])
+        found_of(
+            2, location=[(0, 1.7, 20), BESIDE if i % 3 else (9, 1, 9)], score=[i / 50, 0.1 + i / 70]
+        )
         for i in range(40)
     ]
     once = kitti.evaluate(truth, found, ["Car"])
@@ -255,7 +251,7 @@ def test_frames_given_twice_change_nothing_where_the_recalls_are_met():
     [
         (lambda t, f: f.append(f[0]), r"found must have 1 frames, got 2"),
         (lambda t, f: t[0].pop("ry"), r"truth\[0\] must have the column 'ry', got \["),
-        (lambda t, f: f[0].update(box=np.zeros((1, 5))), r"found\[0\]\['box'\] must be \[1, 4\], got \[1, 5\]"),
+        (lambda t, f: f[0].update(box=np.zeros((1, 5))), r"\['box'\] must be \[1, 4\], got \[1, 5"),
         (lambda t, f: f[0].update(score=[np.nan]), r"found\[0\]\['score'\] must be finite, got"),
         (lambda t, f: f[0].update(score=[]), r"found\[0\]\['score'\] must be \[1\], got \[0\]"),
         (lambda t, f: (t.clear(), f.clear()), r"truth must have one frame at least"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mmdet3d's KITTI result for lists of boxes: `PYTHON upstream_kitti.py INPUT.json OUTPUT.json`, in an
-environment where mmdet3d 1.4.0 lies without its dependencies, with numba. Its matching stands on the
-overlaps in the input, since its own of rotated boxes need CUDA and are wrong for equal boxes.
+"""mmdet3d's KITTI result for lists of boxes: `PYTHON upstream_kitti.py IN.json OUT.json`, in
+an environment where mmdet3d 1.4.0 lies without its dependencies, with numba. Its matching stands on
+the overlaps in the input: its own of rotated boxes need CUDA and are wrong for equal boxes.
 """
 
 import importlib.util

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nuscenes-devkit's result for lists of boxes: `PYTHON upstream_nuscenes.py INPUT.json OUTPUT.json`, in
+"""nuscenes-devkit's result for lists of boxes: `PYTHON upstream_nuscenes.py IN.json OUT.json`, in
 an environment that has nuscenes-devkit 1.2.0. Only its configuration, filters, matching and metrics
 run; the tables that its filters look into are made here.
 """

@@ -62,7 +62,11 @@ def evaluate(
     least = dict(classes) if isinstance(classes, Mapping) else {}
     for name in classes:
         known = ", ".join(LEAST_OVERLAP)
-        expect(name in least or name.lower() in LEAST_OVERLAP, f"classes must be of {known}", name)
+        expect(
+            name in least or name.lower() in LEAST_OVERLAP,
+            f"classes must be of {known}, or a mapping",
+            name,
+        )
     gts = stack("truth", truth, {"boxes": 7, "labels": 0, "points": 0})
     dets = stack("found", found, {"boxes": 7, "labels": 0, "scores": 0})
     result: dict[str, float] = {}

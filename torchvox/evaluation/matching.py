@@ -63,7 +63,9 @@ def stack(
             expect(values.shape == shape, f"{place}[{key!r}] must be {[*shape]}", [*values.shape])
             if width is not None and not np.isfinite(values).all():
                 good = np.isfinite(values) | (np.isnan(values) & (key in may_be_nan))
-                expect(bool(good.all()), f"{place}[{key!r}] must be finite", values[~good][:1])
+                expect(
+                    bool(good.all()), f"{place}[{key!r}] must be finite", values[~good][:1].tolist()
+                )
             rows[key].append(values)
     expect(len(frames) > 0, f"{what} must have one frame at least", 0)
     stacked = {key: np.concatenate(each) for key, each in rows.items()}
