@@ -48,6 +48,12 @@ def joined(*parts):
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
+def with_distinct_scores(frames, key="score"):
+    """The frames, scores moved a little."""
+    n = [1e-5 * np.arange(len(f[key])) + 1e-7 * number for number, f in enumerate(frames)]
+    return [{**f, key: f[key] + more} for f, more in zip(frames, n, strict=True)]
+
+
 def kitti_frames(seed: int, frames: int):
     """(truth, found): crowded, often off, heights at the limits, equal scores."""
     both = [_kitti_frame(Rolls("kitti", seed, frame)) for frame in range(frames)]

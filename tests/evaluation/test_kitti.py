@@ -9,6 +9,7 @@ from torchvox.evaluation import kitti
 CLASSES = ["Car", "Pedestrian", "Cyclist", "Van", "Person_sitting", "Truck"]
 LEAST = {"Car": (0.7, 0.5), "Van": (0.7, 0.5), "Truck": (0.7, 0.5)}  # of others .5, .25
 METRICS = ("2d", "bev", "3d")
+HERE, BESIDE = (0, 1.7, 20), (5, 1.7, 20)
 
 
 def rows_of(kind, n, **changes):
@@ -16,7 +17,7 @@ def rows_of(kind, n, **changes):
     row = {
         "name": "Car",
         "box": (100, 100, 200, 180),
-        "location": (0, 1.7, 20),
+        "location": HERE,
         "size": (1.5, 1.6, 3.9),
         "ry": 0.3,
         "alpha": 0.1,
@@ -43,10 +44,8 @@ def car(truth, found, metric="3d", level="strict", difficulty="moderate", recall
 
 
 ONE = pytest.approx(1)
-NEAR = (0, 1.7, 20.3)  # overlaps a car by .80 from above, where it lies along x
 LYING = {"ry": 0.0}
 SMALL = (100, 160, 200, 180)  # 20 pixels
-BESIDE = (5, 1.7, 20)
 
 
 @pytest.mark.parametrize(("seed", "frames"), [(11, 12), (12, 8), (13, 1)])
@@ -92,9 +91,8 @@ def test_what_is_too_hard_is_neither_found_nor_missed():
     hard = [{"occluded": 2}, {"truncated": 0.31}, {"box": (100, 100, 200, 125)}]
     for change in hard:  # 25 pixels are too few: boxes are higher
         assert car(truth_of(**change), found_of()) == 0
-        assert car(truth_of(2, location=[NEAR, BESIDE], **{
-            key: [value, truth_of()[key][0]] for key, value in change.items()
-        }), found_of(2, location=[NEAR, BESIDE], score=[0.9, 0.8])) == ONE  # fmt: skip
+        hard_and_valid = box_lists.joined(truth_of(**change), truth_of(location=BESIDE))
+        assert car(hard_and_valid, found_of(2, location=[HERE, BESIDE], score=[0.9, 0.8])) == ONE
     for change in ({"occluded": 1}, {"truncated": 0.3}, {"box": (100, 100, 200, 125.5)}):
         assert car(truth_of(**change), found_of()) == ONE
     assert car(truth_of(box=(100, 100, 200, 140)), found_of(), difficulty="easy") == 0
@@ -104,14 +102,14 @@ def test_what_is_too_hard_is_neither_found_nor_missed():
 
 @pytest.mark.parametrize("other", ["Van", "Truck"])
 def test_a_van_is_ignored_and_other_classes_are_absent(other):
-    truth = truth_of(2, name=[other, "Car"], location=[(0, 1.7, 20), BESIDE])
-    found = found_of(2, location=[(0, 1.7, 20), BESIDE], score=[0.9, 0.5])
+    truth = truth_of(2, name=[other, "Car"], location=[HERE, BESIDE])
+    found = found_of(2, location=[HERE, BESIDE], score=[0.9, 0.5])
     assert car(truth, found) == pytest.approx(1 if other == "Van" else 0.5)
 
 
 def test_person_sitting_is_ignored_for_pedestrians_alone():
-    truth = truth_of(2, name=["Person_sitting", "Pedestrian"], location=[(0, 1.7, 20), BESIDE])
-    found = found_of(2, name="pedestrian", location=[(0, 1.7, 20), BESIDE], score=[0.9, 0.5])
+    truth = truth_of(2, name=["Person_sitting", "Pedestrian"], location=[HERE, BESIDE])
+    found = found_of(2, name="pedestrian", location=[HERE, BESIDE], score=[0.9, 0.5])
     key = "3d/strict/Pedestrian/moderate/R11"
     assert kitti.evaluate([truth], [found], ["Pedestrian"])[key] == pytest.approx(100 / 11)
     found["name"], truth["name"][1] = np.array(["Cyclist"] * 2), "Cyclist"
@@ -120,10 +118,10 @@ def test_person_sitting_is_ignored_for_pedestrians_alone():
 
 
 def test_dont_care_forgives_in_the_image_alone():
-    region = {"name": "DontCare", "size": (-1, -1, -1), "location": (-1000,) * 3}
-    truth = truth_of(2, **{k: [v, truth_of()[k][0].tolist()] for k, v in region.items()})
+    region = truth_of(name="DontCare", size=(-1, -1, -1), location=(-1000,) * 3)
+    truth = box_lists.joined(region, truth_of())
     truth["box"] = np.array([(300, 100, 400, 200), (100, 100, 200, 180)])
-    found = found_of(2, location=[BESIDE, (0, 1.7, 20)], score=[0.9, 0.5])
+    found = found_of(2, location=[BESIDE, HERE], score=[0.9, 0.5])
     for box, forgiven in (
         ((320, 110, 380, 180), 1),
         ((280, 100, 380, 200), 1),
@@ -140,10 +138,10 @@ def test_dont_care_forgives_in_the_image_alone():
 def test_a_low_detection_is_ignored_whatever_its_class_and_still_takes_a_box():
     assert car(truth_of(), found_of(box=SMALL)) == 0
     assert car(truth_of(), found_of(box=(100, 155, 200, 180))) == ONE  # 25 pixels are enough
-    two = truth_of(2, location=[(0, 1.7, 20), BESIDE])
+    two = truth_of(2, location=[HERE, BESIDE])
     # It is no false positive. Without a threshold it takes the first car by its higher score, so
     # that the only score is that of the second.
-    found = found_of(3, location=[(0, 1.7, 20), (0, 1.7, 20), BESIDE], score=[0.9, 0.8, 0.7])
+    found = found_of(3, location=[HERE, HERE, BESIDE], score=[0.9, 0.8, 0.7])
     found["name"][0], found["box"][0] = "Pedestrian", SMALL
     assert car(two, found) == ONE
     assert car(two, found, recall="R40") == 0
@@ -161,7 +159,7 @@ def test_a_valid_detection_goes_before_an_ignored_one_and_nothing_over_nothing_i
 
 
 def test_equal_scores_and_equal_overlaps_fall_to_the_first():
-    truth = truth_of(2, location=[(0, 1.7, 20), (0, 1.7, 20)], alpha=[0.0, 0.0])
+    truth = truth_of(2, location=[HERE, HERE], alpha=[0.0, 0.0])
     found = found_of(2, score=0.5, alpha=[0.0, np.pi])
     assert car(truth, found, "2d", recall="R11") == ONE
     one = truth_of(alpha=0.0)
@@ -187,7 +185,7 @@ def test_heights_reach_from_y_minus_h_to_y():
 
 def test_boxes_turn_about_y_which_points_down():
     # At 45 degrees a box heads to +x and -z. Moved that way it still overlaps by .7, across not.
-    truth = truth_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=(0, 1.7, 20))
+    truth = truth_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=HERE)
     along = found_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=(0.5, 1.7, 19.5))
     across = found_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=(0.5, 1.7, 20.5))
     assert car(truth, along, level="loose") == ONE
@@ -215,8 +213,7 @@ def test_frames_without_boxes():
 
 def test_the_order_of_frames_and_detections_changes_nothing():
     truth, found = box_lists.kitti_frames(21, 20)
-    for number, frame in enumerate(found):  # distinct scores
-        frame["score"] = frame["score"] + 1e-5 * np.arange(len(frame["score"])) + 1e-7 * number
+    found = box_lists.with_distinct_scores(found)
     expected = kitti.evaluate(truth, found, CLASSES)
     backward = [box_lists.rows(f, slice(None, None, -1)) for f in found]
     assert kitti.evaluate(truth[::-1], backward[::-1], CLASSES) == pytest.approx(expected)
@@ -234,11 +231,9 @@ def test_a_false_positive_of_the_lowest_score_raises_nothing():
 
 
 def test_frames_given_twice_change_nothing_where_the_recalls_are_met():
-    truth = [truth_of(2, location=[(0, 1.7, 20), BESIDE]) for _ in range(40)]  # 80 = 2 x 40
+    truth = [truth_of(2, location=[HERE, BESIDE]) for _ in range(40)]  # 80 = 2 x 40
     found = [
-        found_of(
-            2, location=[(0, 1.7, 20), BESIDE if i % 3 else (9, 1, 9)], score=[i / 50, 0.1 + i / 70]
-        )
+        found_of(2, location=[HERE, BESIDE if i % 3 else (9, 1, 9)], score=[i / 50, 0.1 + i / 70])
         for i in range(40)
     ]
     once = kitti.evaluate(truth, found, ["Car"])

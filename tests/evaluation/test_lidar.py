@@ -107,12 +107,13 @@ def test_other_classes_bring_their_overlaps():
     assert result["3d/strict/crane"] == 1 and math.isnan(result["3d/loose/bus"])
     with pytest.raises(ValueError, match=r"classes must be of car, .* or a mapping, got 'crane'"):
         lidar.evaluate([truth], [found], ["Car", "crane"])
+    with pytest.raises(ValueError, match=r"classes\['crane'\] must be \(strict, loose\), got 0.5"):
+        lidar.evaluate([truth], [found], {"crane": 0.5})
 
 
 def test_the_order_of_scenes_and_detections_changes_nothing():
     truth, found = box_lists.lidar_scenes(21, 20)
-    for number, frame in enumerate(found):  # distinct scores
-        frame["scores"] = frame["scores"] + 1e-5 * np.arange(len(frame["scores"])) + 1e-7 * number
+    found = box_lists.with_distinct_scores(found, "scores")
     expected = lidar.evaluate(truth, found, CLASSES)
     backward = [box_lists.rows(f, slice(None, None, -1)) for f in found]
     got = lidar.evaluate(truth[::-1], backward[::-1], CLASSES)
@@ -121,8 +122,7 @@ def test_the_order_of_scenes_and_detections_changes_nothing():
 
 def test_scenes_given_twice_change_nothing():
     truth, found = box_lists.lidar_scenes(23, 20)
-    for number, frame in enumerate(found):  # distinct scores
-        frame["scores"] = frame["scores"] + 1e-5 * np.arange(len(frame["scores"])) + 1e-7 * number
+    found = box_lists.with_distinct_scores(found, "scores")
     once = lidar.evaluate(truth, found, CLASSES)
     assert lidar.evaluate(truth * 2, found * 2, CLASSES) == pytest.approx(once, nan_ok=True)
 

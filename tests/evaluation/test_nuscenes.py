@@ -136,8 +136,7 @@ def test_what_is_not_known_is_left_out_of_the_running_mean():
 
 def test_the_order_of_samples_and_detections_changes_nothing():
     truth, found, ego, racks = box_lists.nuscenes_samples(21, 12)
-    for number, frame in enumerate(found):  # distinct scores
-        frame["score"] = frame["score"] + 1e-5 * np.arange(len(frame["score"])) + 1e-7 * number
+    found = box_lists.with_distinct_scores(found)
     expected = nuscenes.evaluate(truth, found, ego=ego, racks=racks)
     backward = [box_lists.rows(f, slice(None, None, -1)) for f in found]
     got = nuscenes.evaluate(truth[::-1], backward[::-1], ego=ego[::-1], racks=racks[::-1])

@@ -117,7 +117,7 @@ def _truth_state(gts: Columns, name: str, limits: Difficulty) -> np.ndarray:
     valid &= (gts["occluded"] <= limits.occluded) & (gts["truncated"] <= limits.truncated)
     same = gts["name"] == name
     state = np.where(same & valid, VALID, ABSENT)
-    state[(same & ~valid) | (gts["name"] == SIMILAR.get(name, name + "?"))] = IGNORED
+    state[(same & ~valid) | (gts["name"] == SIMILAR.get(name, ""))] = IGNORED
     return state
 
 

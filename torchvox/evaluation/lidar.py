@@ -60,13 +60,12 @@ def evaluate(
     """
     expect(len(truth) == len(found), f"found must have {len(truth)} scenes", len(found))
     least = dict(classes) if isinstance(classes, Mapping) else {}
+    known = ", ".join(LEAST_OVERLAP)
     for name in classes:
-        known = ", ".join(LEAST_OVERLAP)
-        expect(
-            name in least or name.lower() in LEAST_OVERLAP,
-            f"classes must be of {known}, or a mapping",
-            name,
-        )
+        good = name in least or name.lower() in LEAST_OVERLAP
+        expect(good, f"classes must be of {known}, or a mapping", name)
+        pair = least.setdefault(name, LEAST_OVERLAP.get(name.lower(), (0, 0)))
+        expect(np.shape(pair) == (2,), f"classes[{name!r}] must be (strict, loose)", pair)
     gts = stack("truth", truth, {"boxes": 7, "labels": 0, "points": 0})
     dets = stack("found", found, {"boxes": 7, "labels": 0, "scores": 0})
     result: dict[str, float] = {}
@@ -75,7 +74,7 @@ def evaluate(
             name,
             select(gts, gts["labels"] == label),
             select(dets, dets["labels"] == label),
-            np.array(least.get(name) or LEAST_OVERLAP[name.lower()]),
+            np.array(least[name]),
             min_points,
             score,
         )
