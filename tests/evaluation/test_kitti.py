@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+import box_lists
+import numpy as np
+import pytest
+import slow
+
+from torchvox.evaluation import kitti
+
+CLASSES = ["Car", "Pedestrian", "Cyclist", "Van", "Person_sitting", "Truck"]
+LEAST = {"Car": (0.7, 0.5), "Van": (0.7, 0.5), "Truck": (0.7, 0.5)}  # of others .5, .25
+METRICS = ("2d", "bev", "3d")
+HERE, BESIDE = (0, 1.7, 20), (5, 1.7, 20)
+
+
+def rows_of(kind, n, **changes):
+    """n equal rows of one frame, but for what changes: values or lists of them."""
+    row = {
+        "name": "Car",
+        "box": (100, 100, 200, 180),
+        "location": HERE,
+        "size": (1.5, 1.6, 3.9),
+        "ry": 0.3,
+        "alpha": 0.1,
+    }
+    row |= {"truncated": 0, "occluded": 0} if kind == "truth" else {"score": 0.5}
+    frame = {key: np.array([value] * n) for key, value in row.items()}
+    return frame | {
+        key: np.array(v if isinstance(v, list) else [v] * n) for key, v in changes.items()
+    }
+
+
+def truth_of(n=1, **changes):
+    return rows_of("truth", n, **changes)
+
+
+def found_of(n=1, **changes):
+    return rows_of("found", n, **changes)
+
+
+def car(truth, found, metric="3d", level="strict", difficulty="moderate", recall="R11"):
+    """R11 of cars; of one car alone it is 100 / 11 if it is found."""
+    key = f"{metric}/{level}/Car/{difficulty}/{recall}"
+    return kitti.evaluate([truth], [found], ["Car"])[key] * 11 / 100
+
+
+ONE = pytest.approx(1)
+LYING = {"ry": 0.0}
+SMALL = (100, 160, 200, 180)  # 20 pixels
+
+
+@pytest.mark.parametrize(("seed", "frames"), [(11, 12), (12, 8), (13, 1)])
+def test_it_equals_the_plain_loops(seed, frames):
+    truth, found = box_lists.kitti_frames(seed, frames)
+    result = kitti.evaluate(truth, found, CLASSES)
+    assert len(result) == 4 * 2 * len(CLASSES) * 3 * 2
+    both = list(zip(truth, found, strict=True))
+    overlaps = {m: [slow.kitti_overlaps(t, f, m) for t, f in both] for m in METRICS}
+    for name in CLASSES:
+        strict, loose = LEAST.get(name, (0.5, 0.25))
+        for metric in METRICS:
+            in_image = metric == "2d" and name != "Truck"
+            for level, least in (("strict", strict), ("loose", strict if in_image else loose)):
+                for difficulty in ("easy", "moderate", "hard"):
+                    expected = slow.kitti(
+                        truth, found, name, difficulty, metric, least, overlaps[metric]
+                    )
+                    place = f"{level}/{name}/{difficulty}"
+                    for kind, numbers in ((metric, expected[:2]), ("aos", expected[2:])):
+                        if kind == metric or metric == "2d":
+                            got = [result[f"{kind}/{place}/{r}"] for r in ("R11", "R40")]
+                            assert got == pytest.approx(numbers, abs=1e-9), (kind, place)
+
+
+@pytest.mark.parametrize(
+    ("n", "r11", "r40"),
+    [
+        *((3, 9.09, 5), (10, 27.27, 22.5), (15, 36.36, 35), (20, 45.45, 47.5)),
+        *((40, 90.91, 97.5), (41, 100, 100), (45, 100, 100)),
+    ],
+)
+def test_a_perfect_detector_reaches_what_the_number_of_cars_allows(n, r11, r40):
+    truth = [truth_of(ry=0.1 * i) for i in range(n)]
+    found = [found_of(ry=0.1 * i, score=1 - i / 100) for i in range(n)]
+    result = kitti.evaluate(truth, found, ["Car"])
+    for metric in (*METRICS, "aos"):
+        for end, expected in (("R11", r11), ("R40", r40)):
+            assert result[f"{metric}/strict/Car/easy/{end}"] == pytest.approx(expected, abs=0.005)
+
+
+def test_what_is_too_hard_is_neither_found_nor_missed():
+    hard = [{"occluded": 2}, {"truncated": 0.31}, {"box": (100, 100, 200, 125)}]
+    for change in hard:  # 25 pixels are too few: boxes are higher
+        assert car(truth_of(**change), found_of()) == 0
+        hard_and_valid = box_lists.joined(truth_of(**change), truth_of(location=BESIDE))
+        assert car(hard_and_valid, found_of(2, location=[HERE, BESIDE], score=[0.9, 0.8])) == ONE
+    for change in ({"occluded": 1}, {"truncated": 0.3}, {"box": (100, 100, 200, 125.5)}):
+        assert car(truth_of(**change), found_of()) == ONE
+    assert car(truth_of(box=(100, 100, 200, 140)), found_of(), difficulty="easy") == 0
+    assert car(truth_of(occluded=2, truncated=0.5), found_of(), difficulty="hard") == ONE
+    assert car(truth_of(occluded=3), found_of(), difficulty="hard") == 0
+
+
+@pytest.mark.parametrize("other", ["Van", "Truck"])
+def test_a_van_is_ignored_and_other_classes_are_absent(other):
+    truth = truth_of(2, name=[other, "Car"], location=[HERE, BESIDE])
+    found = found_of(2, location=[HERE, BESIDE], score=[0.9, 0.5])
+    assert car(truth, found) == pytest.approx(1 if other == "Van" else 0.5)
+
+
+def test_person_sitting_is_ignored_for_pedestrians_alone():
+    truth = truth_of(2, name=["Person_sitting", "Pedestrian"], location=[HERE, BESIDE])
+    found = found_of(2, name="pedestrian", location=[HERE, BESIDE], score=[0.9, 0.5])
+    key = "3d/strict/Pedestrian/moderate/R11"
+    assert kitti.evaluate([truth], [found], ["Pedestrian"])[key] == pytest.approx(100 / 11)
+    found["name"], truth["name"][1] = np.array(["Cyclist"] * 2), "Cyclist"
+    result = kitti.evaluate([truth], [found], ["Cyclist"])
+    assert result["3d/strict/Cyclist/moderate/R11"] == pytest.approx(100 / 22)
+
+
+def test_dont_care_forgives_in_the_image_alone():
+    region = truth_of(name="DontCare", size=(-1, -1, -1), location=(-1000,) * 3)
+    truth = box_lists.joined(region, truth_of())
+    truth["box"] = np.array([(300, 100, 400, 200), (100, 100, 200, 180)])
+    found = found_of(2, location=[BESIDE, HERE], score=[0.9, 0.5])
+    for box, forgiven in (
+        ((320, 110, 380, 180), 1),
+        ((280, 100, 380, 200), 1),
+        ((370, 100, 470, 200), 0),
+    ):
+        found["box"] = np.array([box, (100, 100, 200, 180)])
+        assert car(truth, found, "2d") == pytest.approx(1 if forgiven else 0.5)
+        assert car(truth, found, "3d") == pytest.approx(0.5)
+    truth["box"][0] = (300, 100, 370, 200)  # .7 exactly of the detection: more is asked for
+    found["box"] = np.array([(300, 100, 400, 200), (100, 100, 200, 180)])
+    assert car(truth, found, "2d") == pytest.approx(0.5)
+
+
+def test_a_low_detection_is_ignored_whatever_its_class_and_still_takes_a_box():
+    assert car(truth_of(), found_of(box=SMALL)) == 0
+    assert car(truth_of(), found_of(box=(100, 155, 200, 180))) == ONE  # 25 pixels are enough
+    two = truth_of(2, location=[HERE, BESIDE])
+    # It is no false positive. Without a threshold it takes the first car by its higher score, so
+    # that the only score is that of the second.
+    found = found_of(3, location=[HERE, HERE, BESIDE], score=[0.9, 0.8, 0.7])
+    found["name"][0], found["box"][0] = "Pedestrian", SMALL
+    assert car(two, found) == ONE
+    assert car(two, found, recall="R40") == 0
+    found["box"][0] = 100, 100, 200, 180  # now it is just of another class: two scores
+    assert car(two, found, recall="R40") * 40 / 11 == ONE
+
+
+def test_a_valid_detection_goes_before_an_ignored_one_and_nothing_over_nothing_is_0():
+    van = truth_of(2, name=["Van", "Car"])
+    found = found_of(2, box=[SMALL, (100, 100, 200, 180)], score=[0.9, 0.5])
+    # First the van takes the low detection, the car the other: one score. At it the van takes the
+    # valid one, the car the low one: no hit, nothing false.
+    result = kitti.evaluate([van], [found], ["Car"])
+    assert {result[f"{m}/strict/Car/moderate/R11"] for m in ("bev", "3d")} == {0.0}
+
+
+def test_equal_scores_and_equal_overlaps_fall_to_the_first():
+    truth = truth_of(2, location=[HERE, HERE], alpha=[0.0, 0.0])
+    found = found_of(2, score=0.5, alpha=[0.0, np.pi])
+    assert car(truth, found, "2d", recall="R11") == ONE
+    one = truth_of(alpha=0.0)
+    assert car(one, found, "aos") == pytest.approx(0.5)  # of one hit and one false positive
+    assert car(one, box_lists.rows(found, [1, 0]), "aos") == pytest.approx(0)
+
+
+def test_an_overlap_of_just_the_least_is_no_match():
+    boxes = {"truth": (100, 100, 200, 200), "found": (100, 100, 200, 170)}
+    assert car(truth_of(box=boxes["truth"]), found_of(box=boxes["found"]), "2d") == 0
+    assert car(truth_of(box=boxes["truth"]), found_of(box=(100, 100, 200, 171)), "2d") == ONE
+    shifted = found_of(location=(0, 1.7, 20.4), **LYING)  # 1.2 / 2.0 = .6
+    assert car(truth_of(**LYING), shifted) == 0
+    assert car(truth_of(**LYING), shifted, level="loose") == ONE
+
+
+def test_heights_reach_from_y_minus_h_to_y():
+    lower = {"location": (0, 2.0, 20), "size": (1.8, 1.6, 3.9)}  # 1.5 / 1.8 = .83
+    assert car(truth_of(), found_of(**lower)) == ONE
+    assert car(truth_of(), found_of(**{**lower, "location": (0, 1.2, 20)})) == 0
+    assert car(truth_of(), found_of(location=(0, 9, 20)), "bev") == ONE
+
+
+def test_boxes_turn_about_y_which_points_down():
+    # At 45 degrees a box heads to +x and -z. Moved that way it still overlaps by .7, across not.
+    truth = truth_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=HERE)
+    along = found_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=(0.5, 1.7, 19.5))
+    across = found_of(ry=np.pi / 4, size=(1.5, 0.5, 4.0), location=(0.5, 1.7, 20.5))
+    assert car(truth, along, level="loose") == ONE
+    assert car(truth, across, level="loose") == 0
+
+
+def test_orientation_counts_where_the_first_detection_knows_alpha():
+    assert car(truth_of(alpha=0.0), found_of(alpha=np.pi / 2), "aos") == pytest.approx(0.5)
+    found = found_of(2, alpha=[-10, 0.1], score=[0.5, 0.6])
+    kinds = {key.split("/")[0] for key in kitti.evaluate([truth_of()], [found], ["Car"])}
+    assert kinds == {"2d", "bev", "3d"}
+    # The first detection may come in a later frame.
+    result = kitti.evaluate([truth_of()] * 2, [found_of(0), found_of()], ["Car"])
+    assert result["aos/strict/Car/easy/R11"] > 0
+
+
+def test_frames_without_boxes():
+    for truth, found in ((0, 0), (0, 1), (1, 0)):
+        result = kitti.evaluate([truth_of(truth)], [found_of(found)], ["Car"])
+        assert set(result.values()) == {0.0}
+    nothing = {key: [] for key in truth_of()}
+    result = kitti.evaluate([nothing, truth_of()], [found_of(0), found_of()], ["Car"])
+    assert result["3d/strict/Car/easy/R11"] == pytest.approx(100 / 11)
+
+
+def test_the_order_of_frames_and_detections_changes_nothing():
+    truth, found = box_lists.kitti_frames(21, 20)
+    found = box_lists.with_distinct_scores(found)
+    expected = kitti.evaluate(truth, found, CLASSES)
+    backward = [box_lists.rows(f, slice(None, None, -1)) for f in found]
+    assert kitti.evaluate(truth[::-1], backward[::-1], CLASSES) == pytest.approx(expected)
+
+
+def test_a_false_positive_of_the_lowest_score_raises_nothing():
+    truth, found = box_lists.kitti_frames(22, 20)
+    before = kitti.evaluate(truth, found, CLASSES)
+    more = [
+        box_lists.joined(f, found_of(4, name=CLASSES[:4], score=-9, location=(99, 1, 99)))
+        for f in found
+    ]
+    after = kitti.evaluate(truth, more, CLASSES)
+    assert all(after[key] <= before[key] + 1e-9 for key in before)
+
+
+def test_frames_given_twice_change_nothing_where_the_recalls_are_met():
+    truth = [truth_of(2, location=[HERE, BESIDE]) for _ in range(40)]  # 80 = 2 x 40
+    found = [
+        found_of(2, location=[HERE, BESIDE if i % 3 else (9, 1, 9)], score=[i / 50, 0.1 + i / 70])
+        for i in range(40)
+    ]
+    once = kitti.evaluate(truth, found, ["Car"])
+    assert 0 < once["3d/strict/Car/easy/R40"] < 100
+    assert kitti.evaluate(truth * 2, found * 2, ["Car"]) == pytest.approx(once)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t, f: f.append(f[0]), r"found must have 1 frames, got 2"),
+        (lambda t, f: t[0].pop("ry"), r"truth\[0\] must have the column 'ry', got \["),
+        (lambda t, f: f[0].update(box=np.zeros((1, 5))), r"\['box'\] must be \[1, 4\], got \[1, 5"),
+        (lambda t, f: f[0].update(score=[np.nan]), r"found\[0\]\['score'\] must be finite, got"),
+        (lambda t, f: f[0].update(score=[]), r"found\[0\]\['score'\] must be \[1\], got \[0\]"),
+        (lambda t, f: (t.clear(), f.clear()), r"truth must have one frame at least"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named(change, words):
+    truth, found = [truth_of()], [found_of()]
+    change(truth, found)
+    with pytest.raises(ValueError, match=words):
+        kitti.evaluate(truth, found, ["Car"])
+    with pytest.raises(ValueError, match=r"classes must be of car, .*, got 'Bus'"):
+        kitti.evaluate([truth_of()], [found_of()], ["Car", "Bus"])

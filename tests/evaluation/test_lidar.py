@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import box_lists
+import numpy as np
+import pytest
+import slow
+
+from torchvox.evaluation import lidar
+from torchvox.evaluation.matching import greedy, pairs
+
+CLASSES = ["Car", "Pedestrian", "Cyclist"]
+RANGES = {"": (0, math.inf), "/0-20": (0, 20), "/20-40": (20, 40), "/40+": (40, math.inf)}
+
+
+def scene(*x, y=0.0, yaw=0.0, labels=0, **column):
+    """Cars along x; points or scores of each."""
+    rows = np.array([[at, y, 0, 4, 2, 1.5, yaw] for at in x], np.float64).reshape(-1, 7)
+    return {"boxes": rows, "labels": np.full(len(x), labels), **column}
+
+
+def cars(truth, found, key="3d/strict/Car", **options):
+    return lidar.evaluate([truth], [found], CLASSES, **options)[key]
+
+
+@pytest.mark.parametrize(("seed", "scenes"), [(11, 15), (12, 4), (13, 1)])
+def test_it_equals_the_plain_loops(seed, scenes):
+    truth, found = box_lists.lidar_scenes(seed, scenes)
+    result = lidar.evaluate(truth, found, CLASSES, score=0.5)
+    for label, name in enumerate(CLASSES):
+        for level, least in zip(
+            ("strict", "loose"), ((0.7, 0.5), (0.5, 0.25))[label > 0], strict=True
+        ):
+            for metric in ("bev", "3d"):
+                key = f"{metric}/{level}/{name}"
+                for place, (low, high) in RANGES.items():
+                    ap, *shares = slow.lidar(truth, found, label, metric, least, low, high, 0.5)
+                    assert result[key + place] == pytest.approx(ap, abs=1e-9, nan_ok=True), key
+                    if not place:
+                        kinds = ("precision", "recall", "flipped")
+                        got = [result[f"{key}/{kind}"] for kind in kinds]
+                        assert got == pytest.approx(shares, nan_ok=True)
+
+
+@pytest.mark.parametrize("n", [1, 3, 45])
+def test_small_sets_are_not_biased(n):
+    at = [5 * i for i in range(n)]
+    truth = scene(*at, points=np.full(n, 5))
+    assert cars(truth, scene(*at, scores=np.linspace(0, 1, n))) == 1
+    half = scene(*at[: (n + 1) // 2], scores=np.ones((n + 1) // 2))
+    assert cars(truth, half) == math.floor(40 * ((n + 1) // 2) / n) / 40
+
+
+def test_boxes_of_few_points_are_neither_found_nor_missed():
+    truth = scene(0, 10, points=[4, 5])
+    assert cars(truth, scene(0, 10, scores=[0.9, 0.5])) == 1
+    assert cars(truth, scene(10, scores=[0.5])) == 1
+    assert cars(truth, scene(0, 0, 10, scores=[0.9, 0.8, 0.5])) == 0.5  # it is taken once
+    assert cars(truth, scene(10, scores=[0.5]), min_points=4) == 0.5
+    assert math.isnan(cars(scene(0, points=[4]), scene(0, scores=[1.0])))
+
+
+def test_a_valid_box_goes_before_an_ignored_one_of_more_overlap():
+    truth = scene(0, 0.3, points=[0, 9])
+    assert cars(truth, scene(0, scores=[0.5])) == 1
+
+
+def test_the_earlier_of_equal_scores_comes_first():
+    truth, found = scene(0, points=[9]), scene(9, 0, scores=[0.5, 0.5])
+    assert cars(truth, found) == 0.5
+    assert cars(truth, box_lists.rows({k: np.asarray(v) for k, v in found.items()}, [1, 0])) == 1
+
+
+def test_ranges():
+    truth = scene(19.9, 20.1, 50, points=[9, 9, 9])
+    found = scene(20.1, 50, 35, scores=[0.5, 0.5, 0.9])
+    result = lidar.evaluate([truth], [found], CLASSES)
+    # In 0-20 the detection beyond 20 m takes the box within: .2 m are little.
+    assert result["3d/strict/Car/0-20"] == 1
+    assert result["3d/strict/Car/20-40"] == 0.5
+    assert result["3d/strict/Car/40+"] == 1
+    # Seen from above: y counts as well as x, z does not.
+    far = scene(0, y=45, points=[9])
+    assert not math.isnan(cars(far, scene(0, scores=[1.0]), "bev/strict/Car/40+"))
+
+
+def test_yaw_is_off_up_to_half_a_turn_heading_by_all_of_it():
+    truth = scene(0, 10, 20, yaw=3.1, points=[9, 9, 9])
+    found = scene(0, 10, 20, yaw=3.1, scores=[0.9, 0.8, 0.1])
+    found["boxes"][:, 6] += [2 * np.pi + 0.1, np.pi - 0.2, np.pi]
+    result = lidar.evaluate([truth], [found], CLASSES)
+    assert result["bev/loose/Car/heading"] == pytest.approx((0.1 + np.pi - 0.2) / 2)
+    assert result["bev/loose/Car/yaw"] == pytest.approx(0.15)
+    assert result["bev/loose/Car/flipped"] == 0.5
+    assert result["bev/loose/Car/precision"] == 1
+    assert result["bev/loose/Car/recall"] == pytest.approx(2 / 3)
+    nothing = lidar.evaluate([truth], [scene(scores=[])], CLASSES)
+    assert nothing["3d/strict/Car"] == 0 and nothing["3d/strict/Car/recall"] == 0
+    for kind in ("precision", "heading", "yaw", "flipped"):
+        assert math.isnan(nothing[f"3d/strict/Car/{kind}"])
+
+
+def test_other_classes_bring_their_overlaps():
+    truth, found = scene(0, points=[9]), scene(0.8, scores=[1.0])  # 3.2 / 4.8 = .67
+    assert cars(truth, found) == 0 and cars(truth, found, "3d/loose/Car") == 1
+    result = lidar.evaluate([truth], [found], {"crane": (0.6, 0.1), "bus": (0.9, 0.8)})
+    assert result["3d/strict/crane"] == 1 and math.isnan(result["3d/loose/bus"])
+    with pytest.raises(ValueError, match=r"classes must be of car, .* or a mapping, got 'crane'"):
+        lidar.evaluate([truth], [found], ["Car", "crane"])
+    with pytest.raises(ValueError, match=r"classes\['crane'\] must be \(strict, loose\), got 0.5"):
+        lidar.evaluate([truth], [found], {"crane": 0.5})
+
+
+def test_the_order_of_scenes_and_detections_changes_nothing():
+    truth, found = box_lists.lidar_scenes(21, 20)
+    found = box_lists.with_distinct_scores(found, "scores")
+    expected = lidar.evaluate(truth, found, CLASSES)
+    backward = [box_lists.rows(f, slice(None, None, -1)) for f in found]
+    got = lidar.evaluate(truth[::-1], backward[::-1], CLASSES)
+    assert got == pytest.approx(expected, nan_ok=True)
+
+
+def test_scenes_given_twice_change_nothing():
+    truth, found = box_lists.lidar_scenes(23, 20)
+    found = box_lists.with_distinct_scores(found, "scores")
+    once = lidar.evaluate(truth, found, CLASSES)
+    assert lidar.evaluate(truth * 2, found * 2, CLASSES) == pytest.approx(once, nan_ok=True)
+
+
+def test_a_false_positive_of_the_lowest_score_raises_nothing():
+    truth, found = box_lists.lidar_scenes(22, 20)
+    before = lidar.evaluate(truth, found, CLASSES)
+    stray = [scene(10, 30, 50, labels=label, scores=np.zeros(3) - 1) for label in range(3)]
+    after = lidar.evaluate(truth, [box_lists.joined(f, *stray) for f in found], CLASSES)
+    precisions = [key for key in before if key.count("/") == 2 or key[-1] in "0+"]
+    assert all(not after[key] > before[key] for key in precisions)
+
+
+def test_bad_input_is_named():
+    truth, found = scene(0, points=[9]), scene(0, scores=[1.0])
+    with pytest.raises(ValueError, match=r"found must have 2 scenes, got 1"):
+        lidar.evaluate([truth] * 2, [found], CLASSES)
+    with pytest.raises(ValueError, match=r"found\[0\]\['scores'\] must be \[1\], got \[2\]"):
+        lidar.evaluate([truth], [{**found, "scores": [1, 2]}], CLASSES)
+    with pytest.raises(ValueError, match=r"truth\[0\]\['boxes'\] must be finite, got \[nan\]"):
+        lidar.evaluate([{**truth, "boxes": found["boxes"] * np.nan}], [found], CLASSES)
+
+
+# --------------------------------------------------------------------------------- what is shared
+
+
+def test_pairs_are_the_same_whatever_the_size_of_a_chunk(monkeypatch):
+    first, second = np.array([0, 0, 2, 3, 3, 3]), np.array([0, 1, 2, 2, 3, 5, 5])
+    expected = [(i, j) for i in range(6) for j in range(7) if first[i] == second[j]]
+    for chunk in (1, 2, 3, 100):
+        monkeypatch.setattr("torchvox.evaluation.matching.CHUNK", chunk)
+        got = [(i, j) for a, b in pairs(first, second) for i, j in zip(a, b, strict=True)]
+        assert got == expected
+    assert [len(i) for i, _ in pairs(first[:0], second)] == [0]
+
+
+def test_greedy_matching_equals_a_loop_over_pairs():
+    roll = box_lists.Rolls("greedy", 0, 0)
+    frame = np.sort(roll.pick(300, 20))
+    taker, item = frame * 6 + roll.pick(300, 6), frame * 6 + roll.pick(300, 6)
+    usable = roll.uniform(0, 1, 300, 4) < 0.7
+    expected = np.zeros_like(usable)
+    for case in range(4):
+        takers, items = set(), set()
+        for p in range(300):
+            if usable[p, case] and taker[p] not in takers and item[p] not in items:
+                expected[p, case] = True
+                takers.add(taker[p])
+                items.add(item[p])
+    assert np.array_equal(greedy(frame, taker, item, usable), expected)

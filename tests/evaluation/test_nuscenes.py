@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import box_lists
+import numpy as np
+import pytest
+import slow
+
+from torchvox.evaluation import nuscenes
+from torchvox.evaluation.nuscenes import ERRORS, RANGES
+
+NONE = {"traffic_cone": ("orient", "vel", "attr"), "barrier": ("vel", "attr")}
+
+
+def boxes(kind, n=1, **changes):
+    """n boxes 10 m before the ego vehicle, side by side, but for what changes."""
+    row = {"name": "car", "lwh": (4, 2, 1.5), "yaw": 0.5, "velocity": (1, 0), "attribute": "moving"}
+    row |= {"points": 3} if kind == "truth" else {"score": 0.5}
+    frame = {key: np.array([value] * n) for key, value in row.items()}
+    frame["xyz"] = np.stack([np.full(n, 10.0), 5.0 * np.arange(n), np.zeros(n)], 1)
+    return frame | {
+        key: np.array(v if isinstance(v, list) else [v] * n) for key, v in changes.items()
+    }
+
+
+def one(truth, found, ego=(0, 0), **options):
+    return nuscenes.evaluate([truth], [found], ego=[ego], **options)
+
+
+@pytest.mark.parametrize(("seed", "samples"), [(11, 12), (12, 5), (13, 1)])
+def test_it_equals_the_plain_loops(seed, samples):
+    truth, found, ego, racks = box_lists.nuscenes_samples(seed, samples)
+    result = nuscenes.evaluate(truth, found, ego=ego, racks=racks)
+    errors = {kind: [] for kind in ERRORS}
+    for name, reach in RANGES.items():
+        for distance in (0.5, 1.0, 2.0, 4.0):
+            ap, *each = slow.nuscenes(truth, found, ego, racks, name, reach, distance)
+            assert result[f"{name}/{distance}"] == pytest.approx(ap, abs=1e-9), (name, distance)
+            for kind, error in zip(ERRORS, each, strict=True):
+                if distance == 2.0:
+                    error = math.nan if kind in NONE.get(name, ()) else error
+                    errors[kind].append(error)
+                    got = result[f"{name}/{kind}"]
+                    assert got == pytest.approx(error, abs=1e-9, nan_ok=True), (name, kind)
+    means = [np.nanmean(errors[kind]) for kind in ERRORS]
+    assert [result[kind] for kind in ERRORS] == pytest.approx(means)
+    ap = np.mean([result[f"{name}/{d}"] for name in RANGES for d in (0.5, 1.0, 2.0, 4.0)])
+    assert result["mAP"] == pytest.approx(ap)
+    assert result["NDS"] == pytest.approx((5 * ap + sum(1 - min(1, m) for m in means)) / 10)
+
+
+def test_classes_that_do_not_occur_count_as_nothing_found():
+    result = one(boxes("truth"), boxes("found"))
+    assert result["car/0.5"] == pytest.approx(1) and result["mAP"] == pytest.approx(0.1)
+    assert result["bus/2.0"] == 0 and result["bus/trans"] == 1
+    assert result["trans"] == pytest.approx(0.9)
+    assert result["orient"] == pytest.approx(8 / 9)  # cones have none
+    assert math.isnan(result["traffic_cone/orient"]) and math.isnan(result["barrier/vel"])
+    assert result["barrier/orient"] == 1
+
+
+def test_a_match_is_nearer_than_the_distance_and_boxes_nearer_than_the_range():
+    result = one(boxes("truth"), boxes("found", xyz=(12.0, 0, 5)))
+    assert [result[f"car/{d}"] > 0 for d in (0.5, 1.0, 2.0, 4.0)] == [False, False, False, True]
+    assert result["car/trans"] == 1  # nothing matches at 2 m
+    for name, reach in RANGES.items():
+        for far, counts in ((reach - 0.01, True), (reach, False)):
+            place = {"name": name, "xyz": (far * 0.6 + 7, far * 0.8 - 7, 99)}
+            if not counts:
+                place["xyz"] = (far + 7.0, -7.0, 99)
+            result = one(boxes("truth", **place), boxes("found", **place), ego=(7, -7))
+            assert (result[f"{name}/1.0"] > 0) is counts, (name, far)
+
+
+def test_boxes_without_points_are_left_out():
+    result = one(boxes("truth", 2, points=[0, 1]), boxes("found", 1, xyz=(10, 5, 0)))
+    assert result["car/0.5"] == pytest.approx(1)
+
+
+def test_two_wheelers_in_a_rack_are_left_out():
+    rack = {"xyz": [(10, 5, 0)], "lwh": [(4, 2, 2)], "yaw": [math.pi / 2]}
+    for name in ("bicycle", "motorcycle", "pedestrian"):
+        for y, z, inside in ((6.9, 0.9, True), (7.1, 0, False), (5, 1.1, False)):
+            frame = {"name": name, "xyz": [(10, 0, 0), (10, y, z)]}
+            # The one at (10, y) is found in truth alone.
+            truth, found = boxes("truth", 2, **frame), boxes("found", 1, name=name)
+            perfect = one(truth, found, racks=[rack])[f"{name}/0.5"] > 0.9
+            assert perfect is (inside and name != "pedestrian"), (name, y, z)
+    found = boxes("found", 2, name="bicycle", xyz=[(10, 6.9, 0), (10, 0, 0)], score=[0.9, 0.5])
+    truth = boxes("truth", name="bicycle")
+    assert one(truth, found, racks=[rack])["bicycle/0.5"] == pytest.approx(1)
+    assert one(truth, found)["bicycle/0.5"] < 0.6
+
+
+def test_the_later_of_equal_scores_comes_first_and_takes_the_nearest_free_box():
+    found = boxes("found", 2, xyz=[(10.1, 0, 0), (10.3, 0, 0)], yaw=[0.5, 1.5])
+    result = one(boxes("truth"), found)
+    assert result["car/trans"] == pytest.approx(0.3) and result["car/orient"] == pytest.approx(1)
+    found["score"] = np.array([0.6, 0.5])
+    assert one(boxes("truth"), found)["car/trans"] == pytest.approx(0.1)
+
+
+def test_precision_is_interpolated_linearly_without_an_envelope():
+    # A false positive before the only hit: the precision rises from 0 at recall 0 to 1/2 at 1.
+    found = boxes("found", 2, xyz=[(30, 30, 0), (10, 0, 0)], score=[0.9, 0.5])
+    expected = sum(max(0, k / 200 - 0.1) / 0.9 for k in range(11, 101)) / 90
+    assert one(boxes("truth"), found)["car/0.5"] == pytest.approx(expected)
+    assert np.array_equal(nuscenes.RECALLS, [k * 0.01 for k in range(101)])
+
+
+def test_too_little_recall_is_the_error_1():
+    truth = boxes("truth", 10)
+    assert one(truth, boxes("found"))["car/trans"] == 1  # recall .1 is not beyond .1
+    assert one(boxes("truth", 9), boxes("found"))["car/trans"] == 0
+
+
+def test_errors_of_each_kind():
+    found = boxes("found", lwh=(2, 2, 1.5), yaw=0.5 + math.pi + 0.1, velocity=(1, 3), attribute="x")
+    result = one(boxes("truth"), found)
+    errors = [result[f"car/{kind}"] for kind in ERRORS]
+    assert errors == pytest.approx([0, 0.5, math.pi - 0.1, 3, 1])
+    found["name"] = np.array(["barrier"])
+    assert one(boxes("truth", name="barrier"), found)["barrier/orient"] == pytest.approx(0.1)
+
+
+def test_what_is_not_known_is_left_out_of_the_running_mean():
+    two = {"score": [0.9, 0.5]}
+    truth = boxes("truth", 2, velocity=[(math.nan, 0), (1, 0)], attribute=["", "moving"])
+    result = one(truth, boxes("found", 2, velocity=(1, 2), attribute="x", **two))
+    # Before the first known error the mean is 0: scores fall, so means rise from 0 to it.
+    assert 0 < result["car/vel"] < 2 and 0 < result["car/attr"] < 1
+    truth = boxes("truth", 2, velocity=(math.nan, 0), attribute="")
+    result = one(truth, boxes("found", 2, **two))
+    assert result["car/vel"] == 1 and result["car/attr"] == 1
+
+
+def test_the_order_of_samples_and_detections_changes_nothing():
+    truth, found, ego, racks = box_lists.nuscenes_samples(21, 12)
+    found = box_lists.with_distinct_scores(found)
+    expected = nuscenes.evaluate(truth, found, ego=ego, racks=racks)
+    backward = [box_lists.rows(f, slice(None, None, -1)) for f in found]
+    got = nuscenes.evaluate(truth[::-1], backward[::-1], ego=ego[::-1], racks=racks[::-1])
+    assert got == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_false_positive_of_the_lowest_score_raises_no_precision():
+    truth, found, ego, racks = box_lists.nuscenes_samples(22, 12)
+    before = nuscenes.evaluate(truth, found, ego=ego, racks=racks)
+    # Boxes end 45 m from the vehicle along y.
+    stray = [boxes("found", 2, xyz=(*at, 0), score=0.0) for at in ego + np.array([0, 49.5])]
+    more = [box_lists.joined(f, s) for f, s in zip(found, stray, strict=True)]
+    after = nuscenes.evaluate(truth, more, ego=ego, racks=racks)
+    assert all(after[f"car/{d}"] <= before[f"car/{d}"] + 1e-12 for d in (0.5, 1.0, 2.0, 4.0))
+
+
+def test_the_same_samples_twice_leave_a_perfect_result():
+    truth, found = boxes("truth", 20), boxes("found", 20, score=[i / 20 for i in range(20)])
+    once = one(truth, found)
+    assert nuscenes.evaluate([truth] * 2, [found] * 2, ego=[(0, 0)] * 2) == pytest.approx(
+        once, nan_ok=True
+    )
+
+
+def test_samples_without_boxes():
+    result = one(boxes("truth", 0), boxes("found", 0))
+    assert result["mAP"] == 0 and result["NDS"] == 0 and result["trans"] == 1
+    assert one(boxes("truth", 0), boxes("found"))["car/0.5"] == 0
+    assert one(boxes("truth"), boxes("found", 0))["car/0.5"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "van"}, r"found: name must be of car, .*, got \['van'\]"),
+        ({"score": -0.1}, r"found: score must not be negative, got -0.1"),
+        ({"lwh": (1, 0, 1)}, r"found: lwh must be positive, got 0.0"),
+        ({"velocity": (math.inf, 0)}, r"found\[0\]\['velocity'\] must be finite"),
+        ({"n": 501}, r"found must have at most 500 boxes a sample, got 501"),
+    ],
+)
+def test_bad_boxes_are_named(change, words):
+    with pytest.raises(ValueError, match=words):
+        one(boxes("truth"), boxes("found", **change))
+
+
+def test_bad_places_are_named():
+    with pytest.raises(ValueError, match=r"ego must be \[1, 2\], got \[2\]"):
+        nuscenes.evaluate([boxes("truth")], [boxes("found")], ego=[0, 0])
+    with pytest.raises(ValueError, match=r"ego must be finite"):
+        one(boxes("truth"), boxes("found"), ego=(math.nan, 0))
+    with pytest.raises(ValueError, match=r"racks must have 1 samples, got 0"):
+        one(boxes("truth"), boxes("found"), racks=[])
+    with pytest.raises(ValueError, match=r"found must have 1 samples, got 2"):
+        nuscenes.evaluate([boxes("truth")], [boxes("found")] * 2, ego=[(0, 0)])
