@@ -189,6 +189,46 @@ class DetectionsConfig:
 
 
 @dataclass(frozen=True)
+class AnchorLossConfig:
+    """How a head with anchors is taught; see `torchvox.anchor_targets` and `torchvox.anchor_loss`.
+
+    matched, unmatched: overlaps, one of each class. any_class: anchors meet boxes of all classes.
+    mode: "pcdet" or "mmdet". weights: of the terms of classes, boxes and directions.
+    normalizer: "sample": each sample is divided by its positive anchors, then their mean; "batch":
+        all by the positive anchors of the batch.
+    """
+
+    matched: Tuple[float, ...]
+    unmatched: Tuple[float, ...]
+    any_class: bool = False
+    mode: str = "pcdet"
+    weights: Floats3 = (1.0, 2.0, 0.2)
+    code_weights: Tuple[float, ...] = ()
+    beta: float = 1 / 9
+    negative_weight: float = 1.0
+    normalizer: str = "sample"
+
+
+@dataclass(frozen=True)
+class CenterLossConfig:
+    """How heat maps and their boxes are taught; see `torchvox.center_targets`.
+
+    peaks: what the loss of heat maps is divided by: "cells" that are centers, or "objects".
+    divisor: of the loss of boxes, with n objects: "max", of 1 and n, or "eps", n + 1e-4.
+    velocity_weight: of velocities among the numbers of a box.
+    """
+
+    overlap: float = 0.1
+    min_radius: int = 2
+    max_objects: int = 500
+    peaks: str = "cells"
+    divisor: str = "max"
+    heat_weight: float = 1.0
+    box_weight: float = 0.25
+    velocity_weight: float = 0.2
+
+
+@dataclass(frozen=True)
 class _Detector:
     classes: Names
     point_cloud_range: Floats6
@@ -214,9 +254,11 @@ class PointPillarsConfig(_Detector):
         factor for each, applied inside the model.
     max_points: of a pillar, the first ones in input order; max_pillars: (training, evaluation);
         -1: no limit, which is the dynamic voxelization.
+    loss: how it is taught; None: it cannot be.
     """
 
     head: Union[AnchorHeadConfig, MultiHeadConfig]
+    loss: Optional[AnchorLossConfig] = None
 
 
 @dataclass(frozen=True)
@@ -224,6 +266,7 @@ class CenterPointPillarsConfig(_Detector):
     """A detector with heat maps. Fields as `PointPillarsConfig`."""
 
     head: CenterHeadConfig
+    loss: Optional[CenterLossConfig] = CenterLossConfig()
 
 
 def plain(config: Any) -> Any:

@@ -27,6 +27,7 @@ from torchvox.models.detection.config import (
     from_plain,
     plain,
 )
+from torchvox.models.detection.losses import AnchorLoss, CenterLoss
 from torchvox.models.detection.validation import check, map_size, stride_of
 from torchvox.nn import PillarFeatureNet, RayVisibility
 from torchvox.nn.rays import channel_count, visibility_channels
@@ -144,6 +145,32 @@ class PillarDetector(nn.Module):
         return self.decoder(self.maps(points, num_points))
 
     @torch.jit.unused
+    def loss(
+        self,
+        points: Tensor,
+        num_points: Tensor,
+        boxes: Tensor,
+        labels: Tensor,
+        num_boxes: Optional[Tensor] = None,
+        weight: Optional[Tensor] = None,
+    ) -> Dict[str, Tensor]:
+        """The terms of the loss of a batch, and "loss", their sum; differentiable scalars.
+
+        points, num_points: as of `forward`. boxes: [B, G, 7 or 9] float32; labels: [B, G] int32,
+        -1 where there is no box; num_boxes: [B] int32. weight: [B, G] float32, 0 for boxes that
+        teach nothing, no background either. No host synchronization.
+        Raises ValueError without `loss` in the configuration, or where boxes are not "lwh".
+        """
+        config = self._config
+        if config.loss is None or config.detections.box_format != "lwh":
+            why = "has no loss" if config.loss is None else "must have boxes as lwh for a loss"
+            raise ValueError(f"{type(self).__name__}: the configuration {why}")
+        maps = self.maps(points, num_points)
+        with torch.autocast(points.device.type, enabled=False):
+            terms = self.teach(maps, boxes, labels, num_boxes, weight)
+        return {**terms, "loss": torch.stack(list(terms.values())).sum()}
+
+    @torch.jit.unused
     def fuse_encoder(self) -> None:
         """The pillar net as one op from now on, the factors of the columns in its weight."""
         self.encoder = self.encoder.fuse_batch_norm()
@@ -187,6 +214,14 @@ class PointPillars(PillarDetector):
             groups, labels = [head.anchors], list(range(len(made.classes)))
         tasks = [anchor_boxes(anchors, size, area, head.grid) for anchors in groups]
         self.decoder = AnchorDecoder(tasks, labels, head.code_size, head.direction, made.detections)
+        groups = [labels] if len(tasks) == 1 else _groups(made.classes, head.tasks)
+        rotations = [len(anchor.rotations) for anchor in head.anchors]
+        if made.loss is not None:
+            self.taught = AnchorLoss(groups, rotations, made.loss, head.direction)
+
+    @torch.jit.unused
+    def teach(self, maps: List[List[Tensor]], *batch: Any) -> Dict[str, Tensor]:
+        return self.taught(maps, [task.boxes for task in self.decoder.tasks], *batch)
 
 
 class CenterPointPillars(PillarDetector):
@@ -205,6 +240,15 @@ class CenterPointPillars(PillarDetector):
             made.head.rot,
             made.detections,
         )
+        if made.loss is not None:
+            nx, ny = map_size(made)
+            grid = made.point_cloud_range, made.pillar_size, stride_of(made), (ny, nx)
+            groups = _groups(made.classes, made.head.tasks)
+            self.taught = CenterLoss(groups, *grid, made.head, made.loss)
+
+    @torch.jit.unused
+    def teach(self, maps: List[List[Tensor]], *batch: Any) -> Dict[str, Tensor]:
+        return self.taught(maps, *batch)
 
 
 def _is_one(batch: int) -> bool:
@@ -214,8 +258,12 @@ def _is_one(batch: int) -> bool:
     return isinstance(batch, int) and batch == 1
 
 
+def _groups(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> List[List[int]]:
+    return [[classes.index(name) for name in names] for names in tasks]
+
+
 def _labels(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> List[int]:
-    return [classes.index(name) for names in tasks for name in names]
+    return [label for group in _groups(classes, tasks) for label in group]
 
 
 def _area(config: Detector, given: Sequence[float]) -> Sequence[float]:

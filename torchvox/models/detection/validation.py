@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from torchvox.models.detection.config import (
+    AnchorLossConfig,
     CenterHeadConfig,
     CenterPointPillarsConfig,
     MultiHeadConfig,
@@ -26,6 +27,10 @@ WORDS = {
     "neck.stride_one": ("transposed", "conv"),
     "head.rot": ("cos_sin", "sin_cos"),
     "head.grid": ("ends", "centers"),
+    "loss.mode": ("pcdet", "mmdet"),
+    "loss.normalizer": ("sample", "batch"),
+    "loss.peaks": ("cells", "objects"),
+    "loss.divisor": ("max", "eps"),
     "detections.mode": ("rotated", "circle"),
     "detections.group": ("none", "class", "task"),
     "detections.box_format": ("lwh", "wlh_clockwise"),
@@ -35,7 +40,7 @@ ABOVE_0 = ["pillar_size", "visibility.height", "head.shared", "head.width", "hea
 ABOVE_0 += [f"{part}.eps" for part in ("encoder", "backbone", "neck", "head")]
 ABOVE_0 += [f"{part}.channels" for part in ("encoder", "backbone", "neck")]
 ABOVE_0 += ["backbone.strides", "neck.strides"]
-AT_LEAST_0 = ("backbone.layers", "head.convs", "detections.nms")
+AT_LEAST_0 = ("backbone.layers", "head.convs", "detections.nms", "loss.weights", "loss.beta")
 SHARES = [f"{part}.momentum" for part in ("encoder", "backbone", "neck", "head")]
 SHARES += ["detections.score"]
 ORDERED = ("point_cloud_range", "head.area", "detections.center_range")
@@ -87,6 +92,7 @@ def check(config: Detector) -> None:
     map_size(config)
     _check_head(config)
     _check_detections(config)
+    _check_loss(config)
 
 
 def stride_of(config: Detector) -> int:
@@ -149,6 +155,21 @@ def _check_detections(config: Detector) -> None:
     groups = {"none": 1, "class": len(config.classes), "task": len(tasks)}[group]
     count, wanted = len(detections.nms), f"one threshold, or one per group, {groups}"
     require(count in (1, groups), f"detections.nms must have {wanted}, got {count}")
+
+
+def _check_loss(config: Detector) -> None:
+    loss, count = config.loss, len(config.classes)
+    if not isinstance(loss, AnchorLossConfig):
+        return
+    both = list(zip(loss.matched, loss.unmatched))  # noqa: B905, lengths come next
+    good = len(loss.matched) == len(loss.unmatched) == count
+    wanted = f"loss.matched and loss.unmatched must have one overlap per class, {count}"
+    require(good, f"{wanted}, got {list(loss.matched)} and {list(loss.unmatched)}")
+    good = all(0 < low <= high <= 1 for high, low in both)
+    require(good, f"loss.unmatched must be above 0 and at most loss.matched, got {both}")
+    size, weights = config.head.code_size, list(loss.code_weights)
+    good = len(weights) in (0, size)
+    require(good, f"loss.code_weights must have one number per code, {size}, got {weights}")
 
 
 def _check_numbers(config: Detector) -> None:
