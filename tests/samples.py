@@ -27,6 +27,7 @@ from op_infos import (
     query_and_group,
     rays,
     sampling,
+    targets,
     voxel,
 )
 from op_infos.op_info import (  # noqa: F401 (the tests take everything from here)
@@ -67,6 +68,7 @@ OPS: list[OpInfo] = [
     *detection.OPS,
     *pillars.OPS,
     *boxes.OPS,
+    *targets.OPS,
     *filter.OPS,
 ]
 

@@ -128,6 +128,16 @@ std::vector<std::string> make_schemas() {
       "points_in_boxes(Tensor points, Tensor boxes, *, str mode=\"index\", float margin=0., Tensor? lengths=None, Tensor? box_lengths=None) -> Tensor",
       // index [B, max_out] int32, count [B] int32
       "rotated_nms(Tensor boxes, Tensor scores, float threshold, SymInt max_out, *, Tensor? group=None, Tensor? lengths=None, str mode=\"rotated\") -> (Tensor index, Tensor count)",
+      // choice [B, K] int32
+      "place_boxes(Tensor boxes, Tensor candidates, Tensor group, Tensor? lengths=None, str mode=\"both\", *, Tensor? replaces=None) -> Tensor",
+      // targets: assigned [B, H, W, A] int32, num_pos [B] int32
+      "anchor_targets(Tensor boxes, Tensor labels, Tensor? weight, Tensor? num_boxes, Tensor anchors, int[] class_of_anchor, float[] matched, float[] unmatched, *, str mode=\"pcdet\", float[]? min_pos=None) -> (Tensor assigned, Tensor num_pos)",
+      // heatmap [B, classes, H, W] float32; cell and box [B, tasks, max_objects] and count [B, tasks] int32
+      "center_targets(Tensor boxes, Tensor labels, Tensor? weight, Tensor? num_boxes, float[] point_cloud_range, float[] pillar_size, int cells, int[] size, int[] task_of_class, *, SymInt max_objects=500, float overlap=0.1, int min_radius=2) -> (Tensor heatmap, Tensor cell, Tensor box, Tensor count)",
+      // [B, 3]: sums over the anchors of a sample, of classes, boxes and directions
+      "anchor_loss(Tensor cls, Tensor box, Tensor? direction, Tensor anchors, Tensor boxes, Tensor labels, Tensor assigned, *, float dir_offset=0., float dir_limit=0., float[]? code_weights=None, float beta=0.1111111111111111, float negative_weight=1., str mode=\"pcdet\") -> Tensor",
+      // as the maps; [0] without directions
+      "_anchor_loss_backward(Tensor grad, Tensor cls, Tensor box, Tensor? direction, Tensor anchors, Tensor boxes, Tensor labels, Tensor assigned, *, float dir_offset=0., float dir_limit=0., float[]? code_weights=None, float beta=0.1111111111111111, float negative_weight=1., str mode=\"pcdet\") -> (Tensor grad_cls, Tensor grad_box, Tensor grad_direction)",
       // occupancy: empty [C] bool, counts [1, 8] int64
       "occupancy_decay_(Tensor(a!)[] state, int factor, int step, int forget, *, Tensor? mask=None) -> (Tensor empty, Tensor counts)",
       "occupancy_remove_(Tensor(a!)[] state, Tensor mask) -> Tensor",

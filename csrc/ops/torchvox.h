@@ -529,6 +529,52 @@ inline std::tuple<at::Tensor, at::Tensor> rotated_nms(const at::Tensor& boxes,
   return op.call(boxes, scores, threshold, std::move(max_out), group, lengths, mode);
 }
 
+// choice [B, K] int32
+inline at::Tensor place_boxes(const at::Tensor& boxes, const at::Tensor& candidates,
+                              const at::Tensor& group, const OptionalTensor& lengths = {},
+                              std::string_view mode = "both", const OptionalTensor& replaces = {}) {
+  static const auto op = detail::op<decltype(place_boxes)>("torchvox::place_boxes");
+  return op.call(boxes, candidates, group, lengths, mode, replaces);
+}
+
+// assigned [B, H, W, A] int32, num_pos [B] int32
+inline std::tuple<at::Tensor, at::Tensor> anchor_targets(
+    const at::Tensor& boxes, const at::Tensor& labels, const OptionalTensor& weight,
+    const OptionalTensor& num_boxes, const at::Tensor& anchors, at::IntArrayRef class_of_anchor,
+    at::ArrayRef<double> matched, at::ArrayRef<double> unmatched, std::string_view mode = "pcdet",
+    std::optional<at::ArrayRef<double>> min_pos = {}) {
+  static const auto op = detail::op<decltype(anchor_targets)>("torchvox::anchor_targets");
+  return op.call(boxes, labels, weight, num_boxes, anchors, class_of_anchor, matched, unmatched,
+                 mode, min_pos);
+}
+
+// heatmap [B, classes, H, W] float32, cell and box [B, tasks, max_objects] int32, count [B, tasks]
+// int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> center_targets(
+    const at::Tensor& boxes, const at::Tensor& labels, const OptionalTensor& weight,
+    const OptionalTensor& num_boxes, at::ArrayRef<double> point_cloud_range,
+    at::ArrayRef<double> pillar_size, int64_t cells, at::IntArrayRef size,
+    at::IntArrayRef task_of_class, c10::SymInt max_objects = 500, double overlap = 0.1,
+    int64_t min_radius = 2) {
+  static const auto op = detail::op<decltype(center_targets)>("torchvox::center_targets");
+  return op.call(boxes, labels, weight, num_boxes, point_cloud_range, pillar_size, cells, size,
+                 task_of_class, std::move(max_objects), overlap, min_radius);
+}
+
+// [B, 3]: sums over the anchors of a sample, of classes, boxes and directions
+inline at::Tensor anchor_loss(const at::Tensor& cls, const at::Tensor& box,
+                              const OptionalTensor& direction, const at::Tensor& anchors,
+                              const at::Tensor& boxes, const at::Tensor& labels,
+                              const at::Tensor& assigned, double dir_offset = 0.,
+                              double dir_limit = 0.,
+                              std::optional<at::ArrayRef<double>> code_weights = {},
+                              double beta = 1. / 9, double negative_weight = 1.,
+                              std::string_view mode = "pcdet") {
+  static const auto op = detail::op<decltype(anchor_loss)>("torchvox::anchor_loss");
+  return op.call(cls, box, direction, anchors, boxes, labels, assigned, dir_offset, dir_limit,
+                 code_weights, beta, negative_weight, mode);
+}
+
 // empty [C] bool, counts [1, 8] int64
 inline std::tuple<at::Tensor, at::Tensor> occupancy_decay_(at::TensorList state, int64_t factor,
                                                            int64_t step, int64_t forget,

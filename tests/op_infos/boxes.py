@@ -216,6 +216,54 @@ INSIDE_ERRORS = (
     ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
 )
 
+
+def place_call(n: int, seed: int = 0, tries: int = 3, **options) -> Call:
+    """n boxes over some 20 m; candidates alone and together, some of which overlap."""
+    g = generator(seed + 77)
+    boxes = torch.stack([boxes_of(n, seed), boxes_of(n, seed + 1)])
+    boxes[..., :2] *= 4
+    candidates = torch.stack([boxes_of(12 * tries, seed + 2), boxes_of(12 * tries, seed + 3)])
+    candidates = candidates.reshape(2, 12, tries, 7)
+    candidates[..., :2] *= 5
+    candidates[:, 5] = candidates[:, 4]
+    candidates[:, 9, :, 0] = candidates[:, 8, :, 0] + 0.3
+    call = {
+        "boxes": boxes,
+        "candidates": candidates,
+        "group": torch.tensor(
+            [[7, 0, 3, -1, 3, 3, 9, 1, 3, 9, 3, 2], [2] * 6 + [-5, 1, 1, 9, 0, 1]]
+        ),
+        "lengths": torch.tensor([n, max(0, n - 3)]).int(),
+        "replaces": torch.randint(-2, 12, (2, 12), generator=g),
+    }
+    return {**call, **options}
+
+
+PLACE_SAMPLE_INPUTS = {
+    "greedy": lambda: place_call(40, mode="greedy"),
+    "few boxes": lambda: place_call(3, replaces=None),
+    "few boxes, greedy": lambda: place_call(3, mode="greedy", lengths=None),
+    "one try": lambda: place_call(12, tries=1, replaces=None),
+    "many tries": lambda: place_call(80, tries=70),
+    "no tries": lambda: place_call(9, tries=0),
+    "no candidates": lambda: place_call(
+        9, candidates=torch.zeros(2, 0, 1, 7), group=torch.zeros(2, 0).int(), replaces=None
+    ),
+}
+PLACE_ERRORS = (
+    ("boxes", lambda t: t.double(), TypeError, "boxes must be float32"),
+    ("boxes", lambda t: t[0], ValueError, r"boxes must be \[B, G, 7\]"),
+    ("candidates", lambda t: t.double(), TypeError, "candidates must be float32"),
+    *refused("candidates", ValueError, r"candidates must be \[B, K, T, 7\]", lambda t: t[0],
+             lambda t: t[..., 1:], lambda t: t[:1]),
+    ("group", lambda t: t.float(), TypeError, "group must be int32 or int64"),
+    *refused("group", ValueError, r"group must be \[B, K\]", lambda t: t[0], lambda t: t[:, 1:]),
+    ("replaces", lambda t: t.float(), TypeError, "replaces must be int32 or int64"),
+    ("replaces", lambda t: t[:, 1:], ValueError, r"replaces must be \[B, K\]"),
+    ("lengths", lambda t: t[1:], ValueError, r"lengths must be \[B\]"),
+    ("mode", "first", ValueError, "mode must be 'both' or 'greedy'"),
+)  # fmt: skip
+
 OPS = [
     OpInfo(
         "rotated_iou",
@@ -263,6 +311,14 @@ OPS = [
         varying={"points": 1},
         sample_inputs=INSIDE_SAMPLE_INPUTS,
         error_inputs=INSIDE_ERRORS,
+        kernels=1,
+    ),
+    OpInfo(
+        "place_boxes",
+        place_call,
+        varying={"boxes": 1},
+        sample_inputs=PLACE_SAMPLE_INPUTS,
+        error_inputs=PLACE_ERRORS,
         kernels=1,
     ),
 ]

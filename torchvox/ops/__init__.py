@@ -14,6 +14,7 @@ from torchvox.ops import (
     pillars,
     rays,
     sampling,
+    targets,
     voxel,
 )
 from torchvox.ops.bev import *
@@ -26,6 +27,7 @@ from torchvox.ops.occupancy import *
 from torchvox.ops.pillars import *
 from torchvox.ops.rays import *
 from torchvox.ops.sampling import *
+from torchvox.ops.targets import *
 from torchvox.ops.voxel import *
 
 __all__ = []
@@ -39,6 +41,7 @@ __all__ += occupancy.__all__
 __all__ += pillars.__all__
 __all__ += rays.__all__
 __all__ += sampling.__all__
+__all__ += targets.__all__
 __all__ += voxel.__all__
 
 for _name in __all__:

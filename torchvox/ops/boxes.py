@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotated boxes: overlap, suppression, points inside."""
+"""Rotated boxes: overlap, suppression, points inside, places that are free."""
 
 from typing import NamedTuple, Optional
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 __all__ = [
     "Kept",
+    "place_boxes",
     "points_in_boxes",
     "rotated_iou",
     "rotated_nms",
@@ -103,4 +104,38 @@ def points_in_boxes(
     """
     return torch.ops.torchvox.points_in_boxes(
         points, boxes, mode=mode, margin=margin, lengths=lengths, box_lengths=box_lengths
+    )
+
+
+def place_boxes(
+    boxes: Tensor,
+    candidates: Tensor,
+    group: Tensor,
+    lengths: Optional[Tensor] = None,
+    mode: str = "both",
+    *,
+    replaces: Optional[Tensor] = None,
+) -> Tensor:
+    """Which candidates find a place among boxes that they do not overlap: objects pasted into a
+    scene (T = 1), or moved within it (T tries each).
+
+    boxes: [B, G, 7] float32, 7 columns or more, as in `rotated_iou`. lengths: [B] int32 or int64,
+        boxes of each scene that exist, clamped. None: G.
+    candidates: [B, K, T, 7] float32, 7 columns or more: T tries each.
+    group: [B, K] int32 or int64; groups join the scene in rising number, and those that are placed
+        are boxes for the next. Below 0: no candidate. One alone in its group takes its first try
+        that overlaps no box. Of several in a group only the first tries count.
+    mode: of several in a group. "both" (OpenPCDet): one goes that overlaps a box or any other of
+        the group. "greedy" (mmdetection3d): by rising index, one goes that overlaps a box or
+        another that has not gone yet, which it frees.
+    replaces: [B, K] int32 or int64; the box that the candidate stands for, which is no obstacle to
+        it and leaves when it is placed; below 0 or past `lengths`: none.
+
+    Returns [B, K] int32: the try taken, -1 for none. Overlap: `rotated_iou`(mode="bev") > 0, so
+    boxes that touch, or that have no area, do not overlap. CPU and CUDA choose alike. No host
+    synchronization. Not differentiable. Under autocast halves are widened to float32.
+    Raises ValueError (shapes, options) and TypeError (dtypes).
+    """
+    return torch.ops.torchvox.place_boxes(
+        boxes, candidates, group, lengths, mode, replaces=replaces
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .portable_math import sin_cos
 
-__all__ = ["points_in_boxes", "rotated_iou", "rotated_nms"]
+__all__ = ["place_boxes", "points_in_boxes", "rotated_iou", "rotated_nms"]
 
 COLUMNS = 7
 LEAST = 1e-30  # of a size, an area or a volume, in meters
@@ -90,6 +90,45 @@ def points_in_boxes(
     for box in reversed(range(mask.shape[1])):
         index[mask[:, box]] = box
     return torch.from_numpy(index)
+
+
+def place_boxes(
+    boxes: Tensor,
+    candidates: Tensor,
+    group: Tensor,
+    lengths: Tensor | None = None,
+    mode: str = "both",
+    *,
+    replaces: Tensor | None = None,
+) -> Tensor:
+    """choice [B, K] int32."""
+    choice = np.full(group.shape, -1, np.int32)
+    for b in range(len(choice)):
+        tries, groups = candidates[b, ..., :COLUMNS].numpy(), group[b].tolist()
+        rows = boxes.size(1) if lengths is None else max(0, min(int(lengths[b]), boxes.size(1)))
+        scene = dict(enumerate(boxes[b, :rows, :COLUMNS].numpy()))
+        leaves = [None] * len(groups)
+        if replaces is not None:
+            leaves = [i if i in scene else None for i in replaces[b].tolist()]
+        for number in sorted({g for g in groups if g >= 0}):
+            members = [k for k, g in enumerate(groups) if g == number]
+            taken = {}
+            for k in members if tries.shape[1] else []:
+                around = [box for i, box in scene.items() if i != leaves[k]]
+                if len(members) == 1:
+                    free = [t for t, box in enumerate(tries[k]) if not _meets(box, around)]
+                    taken = {k: free[0]} if free else {}
+                    continue
+                others = [j for j in members if j != k]
+                if mode == "greedy":  # those before that have not gone, and all that are to come
+                    others = [j for j in others if j in taken or j > k]
+                if not _meets(tries[k, 0], around + [tries[j, 0] for j in others]):
+                    taken[k] = 0
+            for k, t in taken.items():
+                choice[b, k] = t
+                scene.pop(leaves[k], None)
+                scene[rows + k] = tries[k, t]
+    return torch.from_numpy(choice)
 
 
 # ------------------------------------------------------------------------------------ the overlap
@@ -213,6 +252,10 @@ def _overlap(window: np.ndarray, box: np.ndarray) -> np.ndarray:
 
 
 # -------------------------------------------------------------------------------------- arguments
+
+
+def _meets(box: np.ndarray, others: list[np.ndarray]) -> bool:
+    return bool(others) and bool((iou_of_pairs(box[None], np.stack(others)) > 0).any())
 
 
 def _suppressed(rows: np.ndarray, i: int, rivals: list[int], threshold: float, mode: str) -> bool:

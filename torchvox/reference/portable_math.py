@@ -2,7 +2,8 @@
 """exp, log, sigmoid, sin, cos and atan2 in float32 NumPy, bit for bit those of the kernels
 (csrc/kernels/core/portable_math.h): the same steps, each rounded once.
 
-`sin_cos` takes float64 too. At most 2 ulp from the exact value, for every float32.
+`exp`, `log` and `sin_cos` take float64 too (portable_double.h). At most 2 ulp from the exact value,
+for every float32.
 """
 
 import numpy as np
@@ -17,6 +18,8 @@ LARGE = 71476.0  # angles from here on are reduced in integers
 
 
 def exp(x: np.ndarray) -> np.ndarray:
+    if np.asarray(x).dtype == np.float64:
+        return _exp64(np.asarray(x))
     x = np.asarray(x, f32)
     with np.errstate(all="ignore"):
         inside = np.where(np.isnan(x), f32(0), np.clip(x, f32(-104), f32(89)))
@@ -34,6 +37,8 @@ def exp(x: np.ndarray) -> np.ndarray:
 
 
 def log(x: np.ndarray) -> np.ndarray:
+    if np.asarray(x).dtype == np.float64:
+        return _log64(np.asarray(x))
     x = np.asarray(x, f32)
     with np.errstate(all="ignore"):
         small = x < f32(1.17549435e-38)
@@ -113,6 +118,53 @@ ATAN = (
     0.199937731,
     -0.333331525,
 )
+
+
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+
+
+def _exp64(x: np.ndarray) -> np.ndarray:
+    """fdlibm's steps, without fma."""
+    with np.errstate(all="ignore"):
+        inside = np.where(np.isnan(x), 0.0, np.clip(x, -745.2, 709.782712893384))
+        n = (inside * 1.44269504088896338700 + 6755399441055744.0) - 6755399441055744.0
+        high, low = inside - n * LN2_HIGH, n * LN2_LOW
+        r = high - low
+        s = r * r
+        p = np.float64(4.13813679705723846039e-08)
+        p = -1.65339022054652515390e-06 + s * p
+        p = 6.61375632143793436117e-05 + s * p
+        p = -2.77777777770155933842e-03 + s * p
+        p = 1.66666666666666019037e-01 + s * p
+        c = r - s * p
+        y = 1.0 - ((low - (r * c) / (2.0 - c)) - high)
+        whole = n.astype(np.int64)
+        half = np.trunc(whole / 2).astype(np.int64)
+        value = y * np.ldexp(1.0, half) * np.ldexp(1.0, whole - half)
+        value = np.where(x > 709.782712893384, INF, np.where(x < -745.2, 0.0, value))
+    return np.where(np.isnan(x), np.nan, value).astype(np.float64)
+
+
+def _log64(x: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        small = x < 2.2250738585072014e-308
+        scaled = np.where(small, x * 18014398509481984.0, x)
+        bits = np.ascontiguousarray(scaled).view(np.uint64).reshape(x.shape)
+        shift = (bits - np.uint64(0x3FE6A09E667F3BCD)) & np.uint64(0xFFF0000000000000)
+        e = np.where(small, -54.0, 0.0) + (shift.view(np.int64) // 2**52).astype(np.float64)
+        f = (bits - shift).view(np.float64) - 1.0
+        s = f / (2.0 + f)
+        z = s * s
+        w = z * z
+        even = 2.222219843214978396e-01 + w * 1.531383769920937332e-01
+        even = 3.999999999940941908e-01 + w * even
+        odd = 1.818357216161805012e-01 + w * 1.479819860511658591e-01
+        odd = 2.857142874366239149e-01 + w * odd
+        odd = 6.666666666666735130e-01 + w * odd
+        rest, half_square = w * even + z * odd, 0.5 * f * f
+        value = e * LN2_HIGH - ((half_square - (s * (half_square + rest) + e * LN2_LOW)) - f)
+        value = np.where(x == 0, -INF, np.where(np.isposinf(x), x, value))
+    return np.where(np.isnan(x) | (x < 0), np.nan, value).astype(np.float64)
 
 
 def _round(x: np.ndarray) -> np.ndarray:

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// place_boxes on the GPU: one block a scene. A warp meets the scene with one try or one candidate
+// of a group at a time, lane by lane; scene and candidates stay in the caches.
+#include "csrc/kernels/boxes/place_boxes.h"
+#include "csrc/kernels/core/launch.cuh"
+
+namespace torchvox {
+namespace {
+
+constexpr int kThreads = 512;
+
+__global__ void __launch_bounds__(kThreads)
+    place_kernel(const __grid_constant__ PlaceBoxesArgs args, const PlaceScratch scratch) {
+  __shared__ int32_t room;
+  const Team team{static_cast<int>(threadIdx.x), kThreads, 32, &room};
+  for (int64_t batch = blockIdx.x; batch < args.batches; batch += gridDim.x) {
+    ScenePlacer(args, scratch, batch, team).run();
+  }
+}
+
+}  // namespace
+
+int64_t workspace_bytes_cuda(const PlaceBoxesArgs& args, const Target&) {
+  return carved_bytes<PlaceScratch>(args);
+}
+
+cudaError_t launch(const PlaceBoxesArgs& args, void* memory, const CudaContext& context) {
+  if (args.batches * args.count == 0) return cudaSuccess;
+  Workspace workspace(memory);
+  const PlaceScratch scratch(args, workspace);
+  const unsigned blocks = blocks_for(args.batches, 1, context.target);
+  return launch_blocks(place_kernel, blocks, kThreads, context.stream, args, scratch);
+}
+
+}  // namespace torchvox

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// center_targets on the GPU: one warp a task of a sample fills its slots by rising index; then one
+// thread a cell takes the largest Gaussian of the objects that reach into its tile, listed in
+// shared memory in any order. Every cell is written once.
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/warp.cuh"
+#include "csrc/kernels/targets/center_targets.h"
+
+namespace torchvox {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTileWidth = 32, kTileHeight = kThreads / kTileWidth;
+
+// Box after box, 32 at a time. A box belongs to one task, whose warp writes it down; those of none
+// are written by the first.
+__global__ void __launch_bounds__(kThreads)
+    place_kernel(const __grid_constant__ CenterTargetsArgs args, const CenterScratch scratch) {
+  const int lane = threadIdx.x % 32;
+  const int64_t warps = args.targets.batches * args.tasks, rows = args.targets.rows();
+  for (int64_t warp = global_thread() / 32; warp < warps; warp += global_stride() / 32) {
+    const int64_t batch = warp / args.tasks, task = warp % args.tasks;
+    const int64_t slots = warp * args.max_objects;
+    int64_t kept = 0;
+    for (int64_t first = 0; first < rows; first += 32) {
+      const int64_t g = first + lane;
+      CenterObject object = {0, 0, 0, -1, 0};
+      if (g < rows) object = center_object(args, batch, g);
+      const bool is_own = object.label >= 0 ? args.task[object.label] == task : task == 0;
+      const bool asks = is_own && object.label >= 0 && !object.ignored;
+      const unsigned asking = __ballot_sync(kFullWarp, asks);
+      const int64_t slot = kept + __popc(asking & lanes_below(lane));
+      if (asks && slot < args.max_objects) {
+        args.cell[slots + slot] = static_cast<int32_t>(object.y * args.width + object.x);
+        args.box[slots + slot] = static_cast<int32_t>(g);
+      } else if (asks) {
+        object.label = -1;
+      }
+      if (is_own && g < rows) scratch.object[batch * rows + g] = object;
+      kept += __popc(asking);
+    }
+    if (kept > args.max_objects) kept = args.max_objects;
+    for (int64_t slot = kept + lane; slot < args.max_objects; slot += 32) {
+      args.cell[slots + slot] = -1;
+      args.box[slots + slot] = -1;
+    }
+    if (lane == 0) args.count[warp] = static_cast<int32_t>(kept);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    draw_kernel(const __grid_constant__ CenterTargetsArgs args, const CenterScratch scratch,
+                int64_t tiles_across) {
+  __shared__ CenterObject near[kThreads];
+  __shared__ int count;
+  const int64_t left = blockIdx.x % tiles_across * kTileWidth;
+  const int64_t top = blockIdx.x / tiles_across * kTileHeight;
+  const int64_t x = left + threadIdx.x % kTileWidth, y = top + threadIdx.x / kTileWidth;
+  const int64_t rows = args.targets.rows(), planes = args.targets.batches * args.classes;
+  for (int64_t plane = blockIdx.y; plane < planes; plane += gridDim.y) {
+    const CenterObject* const objects = scratch.object + plane / args.classes * rows;
+    HeatCell cell;
+    for (int64_t first = 0; first < rows; first += kThreads) {
+      __syncthreads();  // the list was read
+      if (threadIdx.x == 0) count = 0;
+      __syncthreads();
+      const int64_t g = first + threadIdx.x;
+      if (g < rows && objects[g].label == plane % args.classes) {
+        const CenterObject object = objects[g];
+        // The cell of the tile that is nearest to its center.
+        const int64_t near_x = clamp_index(object.x, left, left + kTileWidth - 1);
+        const int64_t near_y = clamp_index(object.y, top, top + kTileHeight - 1);
+        if (is_in_reach(object, near_x, near_y)) near[atomicAdd(&count, 1)] = object;
+      }
+      __syncthreads();
+      for (int k = 0; k < count; ++k) cell.meet(near[k], x, y);
+    }
+    if (x < args.width && y < args.height) {
+      args.heatmap[(plane * args.height + y) * args.width + x] = cell.value();
+    }
+  }
+}
+
+}  // namespace
+
+int64_t workspace_bytes_cuda(const CenterTargetsArgs& args, const Target&) {
+  return carved_bytes<CenterScratch>(args);
+}
+
+cudaError_t launch(const CenterTargetsArgs& args, void* memory, const CudaContext& context) {
+  const int64_t batches = args.targets.batches;
+  if (batches == 0) return cudaSuccess;
+  Workspace workspace(memory);
+  const CenterScratch scratch(args, workspace);
+  TORCHVOX_CUDA_CHECK(
+      launch_items(place_kernel, 32 * batches * args.tasks, kThreads, context, args, scratch));
+  if (args.height * args.width == 0) return cudaSuccess;
+  const int64_t across = ceil_div<int64_t>(args.width, kTileWidth);
+  const int64_t tiles = across * ceil_div<int64_t>(args.height, kTileHeight);
+  const dim3 grid(grid_x(tiles), grid_y(batches * args.classes));
+  return launch_blocks(draw_kernel, grid, kThreads, context.stream, args, scratch, across);
+}
+
+}  // namespace torchvox

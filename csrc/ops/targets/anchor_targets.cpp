@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/targets/anchor_targets.h"
+
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/targets/target_checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr const char* kAnchorTargets = "anchor_targets";
+
+void check_per_anchor(const char* name, size_t length, int64_t per_cell) {
+  check_value(length == static_cast<size_t>(per_cell), kAnchorTargets,
+              {name, " must be one number an anchor of a cell"}, length);
+}
+
+// A threshold of overlaps, above 0 or, where that is allowed, 0.
+float overlap_threshold(const char* name, double value, bool may_be_0) {
+  check_value(std::isfinite(value) && (may_be_0 ? value >= 0 : value > 0), kAnchorTargets,
+              {name, may_be_0 ? " must be finite and >= 0" : " must be finite and > 0"}, value);
+  return static_cast<float>(value);
+}
+
+std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& labels_in,
+                                          const OptionalTensor& weight_in,
+                                          const OptionalTensor& num_boxes_in,
+                                          const Tensor& anchors_in, at::IntArrayRef class_of_anchor,
+                                          at::ArrayRef<double> matched,
+                                          at::ArrayRef<double> unmatched, std::string_view mode,
+                                          std::optional<at::ArrayRef<double>> min_pos) {
+  const char* op = kAnchorTargets;
+  Targets::check(op, boxes_in, labels_in, weight_in, num_boxes_in);
+  const Rule anchors_rule = "anchors must be [H, W, A, 7] with A <= 64";
+  check_type(anchors_in.scalar_type() == at::kFloat, op, "anchors must be float32",
+             anchors_in.scalar_type());
+  check_device(op, "anchors", anchors_in, "boxes", boxes_in);
+  check_value(anchors_in.dim() == 4, op, anchors_rule, anchors_in.sym_sizes());
+  check_size(anchors_in.sym_size(3).sym_eq(7), op, anchors_rule, anchors_in.sym_sizes());
+  const int64_t per_cell = anchors_in.sym_size(2).guard_int(__FILE__, __LINE__);
+  check_value(per_cell <= kMostAnchors, op, anchors_rule, anchors_in.sym_sizes());
+  check_below(anchors_in.sym_size(0) * anchors_in.sym_size(1) * per_cell, kIndexLimit, op,
+              "anchors must be fewer than 2^31", anchors_in.sym_sizes());
+  check_per_anchor("class_of_anchor", class_of_anchor.size(), per_cell);
+  check_per_anchor("matched", matched.size(), per_cell);
+  check_per_anchor("unmatched", unmatched.size(), per_cell);
+  if (min_pos) check_per_anchor("min_pos", min_pos->size(), per_cell);
+  AnchorTargetsArgs args;
+  args.mmdet = parse_word(op, "mode", mode, "pcdet", "mmdet");
+  for (int64_t a = 0; a < per_cell; ++a) {
+    check_value(class_of_anchor[a] >= -1 && class_of_anchor[a] < kIndexLimit, op,
+                "class_of_anchor must be in [-1, 2^31)", class_of_anchor[a]);
+    args.rule[a].label = static_cast<int32_t>(class_of_anchor[a]);
+    args.rule[a].matched = overlap_threshold("matched", matched[a], false);
+    args.rule[a].unmatched = overlap_threshold("unmatched", unmatched[a], false);
+    args.rule[a].min_pos = overlap_threshold("min_pos", (min_pos ? *min_pos : unmatched)[a], true);
+  }
+  const Tensor assigned =
+      empty_beside({boxes_in.sym_size(0), anchors_in.sym_size(0), anchors_in.sym_size(1), per_cell},
+                   at::kInt, boxes_in);
+  const Tensor num_pos = empty_beside({boxes_in.sym_size(0)}, at::kInt, boxes_in);
+  if (boxes_in.is_meta()) return {assigned, num_pos};
+
+  const Targets targets(boxes_in, labels_in, weight_in, num_boxes_in);
+  const Tensor anchors = anchors_in.contiguous();
+  args.targets = targets.view();
+  args.anchors = anchors.const_data_ptr<float>();
+  args.cells = anchors.size(0) * anchors.size(1);
+  args.per_cell = per_cell;
+  args.assigned = assigned.mutable_data_ptr<int32_t>();
+  args.num_pos = num_pos.mutable_data_ptr<int32_t>();
+  run(op, boxes_in, args);
+  return {assigned, num_pos};
+}
+
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add(TORCHVOX_OP(anchor_targets));
+  ops.autocast("anchor_targets", {{}, {"boxes", "weight", "anchors"}});
+  ops.autograd("anchor_targets", not_differentiable());
+}
+
+}  // namespace
+}  // namespace torchvox

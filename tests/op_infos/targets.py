@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets and losses of detection heads."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .op_info import DTYPES, INF, NAN, Call, OpInfo, generator, in_dtypes, refused
+
+BATCH, HEIGHT, WIDTH = 2, 6, 7
+SIZES = torch.tensor([[3.9, 1.6, 1.5], [0.8, 0.6, 1.7], [2.0, 1.0, 1.5]])
+AREA = [0.0, -3.0, -1.0, 7.0, 3.0, 1.0]
+
+
+def anchor_grid(height: int = HEIGHT, width: int = WIDTH, classes: int = 2) -> Tensor:
+    """[H, W, 2 * classes, 7]: two rotations a class, cells of 1 m from AREA's lower corner on."""
+    boxes = torch.zeros(height, width, classes, 2, 7)
+    boxes[..., 0] = torch.arange(width)[:, None, None] + 0.5
+    boxes[..., 1] = torch.arange(height)[:, None, None, None] - 2.5
+    boxes[..., 2] = -0.5
+    boxes[..., 3:6] = SIZES[:classes, None]
+    boxes[..., 1, 6] = 1.57
+    return boxes.flatten(2, 3)
+
+
+def taught(n: int, seed: int = 0, columns: int = 7, classes: int = 2) -> Call:
+    """boxes, labels, weight and num_boxes: many like anchors, some equal, some between two, some
+    without an area or not finite, some ignored, some that are not there."""
+    g = generator(seed + 71)
+    labels = torch.randint(0, classes, (BATCH, n), generator=g)
+    boxes = torch.randn(BATCH, n, columns, generator=g)
+    boxes[..., 0] = torch.rand(BATCH, n, generator=g) * 9 - 1
+    boxes[..., 1] = torch.rand(BATCH, n, generator=g) * 8 - 4
+    jitter = torch.rand(BATCH, n, 1, generator=g) * 0.6 + 0.7
+    boxes[..., 3:6] = SIZES[labels] * jitter
+    boxes[..., ::3, 0:2] = (boxes[..., ::3, 0:2] * 2).round() / 2  # on centers and half way
+    boxes[..., ::3, 3:6] = SIZES[labels[:, ::3]]
+    boxes[..., ::3, 6] = torch.randint(0, 4, boxes[..., ::3, 6].shape, generator=g) * 1.57
+    boxes[:, 1::6] = boxes[:, 0::6][:, : boxes[:, 1::6].size(1)]
+    labels[:, 1::12] = labels[:, 0::12][:, : labels[:, 1::12].size(1)]
+    boxes[:, 4::11, 3] = 0.0
+    boxes[:, 5::13, 4] = -1.0
+    boxes[:, 7::17, 6] = NAN
+    boxes[:, 8::19, 0] = INF
+    boxes[:, 9::23, 6] = torch.pi / 4
+    labels[:, 10::9] = -1
+    weight = (torch.rand(BATCH, n, generator=g) < 0.8).float()
+    return {
+        "boxes": boxes,
+        "labels": labels,
+        "weight": weight,
+        "num_boxes": torch.tensor([n, max(0, n - 3)]).int(),
+    }
+
+
+def anchor_call(n: int, seed: int = 0, **options) -> Call:
+    call = {
+        **taught(n, seed),
+        "anchors": anchor_grid(),
+        "class_of_anchor": [0, 0, 1, 1],
+        "matched": [0.6, 0.6, 0.5, 0.5],
+        "unmatched": [0.45, 0.45, 0.35, 0.35],
+    }
+    return {**call, **options}
+
+
+def center_call(n: int, seed: int = 0, **options) -> Call:
+    call = {
+        **taught(n, seed, classes=3),
+        "point_cloud_range": AREA,
+        "pillar_size": [0.25, 0.25, 4.0],
+        "cells": 2,
+        "size": [12, 14],
+        "task_of_class": [0, 1, 1],
+        "max_objects": 9,
+    }
+    return {**call, **options}
+
+
+def loss_call(
+    n: int,
+    seed: int = 0,
+    codes: int = 7,
+    bins: bool = True,
+    height: int = 3,
+    boxes: int = 8,
+    last: bool = False,
+    **options,
+) -> Call:
+    """Maps of `height` x n cells, and assignments at random. last: channels behind the anchors."""
+    g = generator(seed + 5)
+    anchors = anchor_grid(height, n)
+    per_cell = anchors.size(2)
+
+    def channels(values: int) -> Tensor:
+        out = torch.randn(BATCH, per_cell * values, height, n, generator=g)
+        if last:
+            out = out.unflatten(1, (per_cell, values)).permute(0, 3, 4, 1, 2).contiguous()
+        return out
+
+    rows = taught(boxes, seed, 9 if codes >= 9 else 7)
+    rows["boxes"][:, :, [0, 1, 6]] = rows["boxes"][:, :, [0, 1, 6]].nan_to_num(0.5, 2.0, 2.0)
+    if codes >= 9:
+        rows["boxes"][:, ::2, 7:] = NAN
+    assigned = torch.randint(-4, boxes, (BATCH, height, n, per_cell), generator=g).clamp(min=-2)
+    call = {
+        "cls": channels(2),
+        "box": channels(codes),
+        "direction": channels(2) if bins else None,
+        "anchors": anchors,
+        "boxes": rows["boxes"],
+        "labels": rows["labels"],
+        "assigned": assigned.int(),
+        "dir_offset": 0.78539,
+    }
+    return {**call, **options}
+
+
+def in_float64(call: Call) -> Call:
+    maps = ("cls", "box", "direction")
+    return {k: v.double() if k in maps and v is not None else v for k, v in call.items()}
+
+
+def backward_call(n: int, seed: int = 0, **options) -> Call:
+    grad = torch.randn(BATCH, 3, generator=generator(seed + 6))
+    return {"grad": grad, **loss_call(n, seed, **options)}
+
+
+MULTIHEAD = {"codes": 10, "bins": False, "beta": 0.0, "negative_weight": 2.0,
+             "code_weights": [1.0] * 8 + [0.2] * 2}  # fmt: skip
+MMDET = {"codes": 9, "mode": "mmdet", "code_weights": [1.0] * 7 + [0.2] * 2, "dir_limit": 0.5}
+
+
+def loss_formula(call: Call, outs: tuple) -> tuple:
+    """In torch operations over all anchors at once."""
+    cls, box, direction = call["cls"], call["box"], call.get("direction")
+    per_cell, mode = call["anchors"].size(2), call.get("mode", "pcdet")
+
+    def per_anchor(values: Tensor) -> Tensor:
+        if values.dim() == 4:
+            values = values.unflatten(1, (per_cell, -1)).permute(0, 3, 4, 1, 2)
+        return values.flatten(1, 3)
+
+    cls, box = per_anchor(cls), per_anchor(box)
+    assigned = call["assigned"].flatten(1).long()
+    positive, background = assigned >= 0, assigned == -1
+    safe = assigned.clamp(min=0)
+    label = torch.where(positive, call["labels"].long().gather(1, safe), -1)
+    t = (label[..., None] == torch.arange(cls.size(-1), device=cls.device)).to(cls)
+    p = cls.sigmoid()
+    focal = 0.25 * t * (1 - p) ** 2 + 0.75 * (1 - t) * p**2
+    focal = focal * functional.binary_cross_entropy_with_logits(cls, t, reduction="none")
+    weight = positive + background * call.get("negative_weight", 1.0)
+    classes = (focal.sum(-1) * weight).sum(1)
+
+    rows = call["boxes"].to(cls)
+    near = rows.gather(1, safe[..., None].expand(-1, -1, rows.size(-1)))
+    far = call["anchors"].to(cls).flatten(0, 2)
+    size, base = near[..., 3:6].clamp(min=1e-5), far[:, 3:6].clamp(min=1e-5)
+    diagonal = base[:, :2].square().sum(-1, keepdim=True).sqrt()
+    turn = near[..., 6:7] - far[:, 6:7]
+    paired = box.size(-1) % 2 == 0
+    angle = [turn]
+    if paired:
+        angle = [near[..., 6:7].cos() - far[:, 6:7].cos(), near[..., 6:7].sin() - far[:, 6:7].sin()]
+    code = torch.cat([
+        (near[..., :2] - far[:, :2]) / diagonal,
+        (near[..., 2:3] - far[:, 2:3]) / base[:, 2:3],
+        (size / base).log(),
+        *angle,
+        near[..., 7 : 7 + box.size(-1) - 7 - paired],
+    ], -1)  # fmt: skip
+    known = ~code.isnan()
+    difference = box - code.nan_to_num()
+    if direction is not None and not paired:
+        sine = (box[..., 6:7] - code[..., 6:7]).sin()
+        difference = torch.cat([difference[..., :6], sine, difference[..., 7:]], -1)
+    weights = torch.tensor(call.get("code_weights") or [1.0] * box.size(-1)).to(cls)
+    if mode == "pcdet":
+        difference = difference * weights
+    beta = call.get("beta", 1 / 9)
+    loss = functional.smooth_l1_loss(
+        difference, torch.zeros_like(difference), reduction="none", beta=beta
+    )
+    loss = loss * weights if mode == "mmdet" else loss
+    boxes = (loss * known * positive[..., None]).sum((1, 2))
+
+    directions = torch.zeros_like(boxes)
+    if direction is not None:
+        v = (near[..., 6] - call.get("dir_offset", 0.0)) / (2 * torch.pi)
+        half = ((v - (v + call.get("dir_limit", 0.0)).floor()) * 2).floor().clamp(0, 1).long()
+        entropy = functional.cross_entropy(
+            per_anchor(direction).flatten(0, 1), half.flatten(), reduction="none"
+        )
+        directions = (entropy.unflatten(0, half.shape) * positive).sum(1)
+    return (torch.stack([classes, boxes, directions], 1),)
+
+
+TAUGHT_ERRORS = (
+    *refused("boxes", TypeError, "boxes must be float32", torch.Tensor.double, torch.Tensor.half),
+    *refused("boxes", ValueError, r"boxes must be \[B, G, 7\]", lambda t: t[..., :6],
+             lambda t: t[0]),
+    ("labels", torch.Tensor.float, TypeError, "labels must be int32 or int64"),
+    *refused("labels", ValueError, r"labels must be \[B, G\]", lambda t: t[0], lambda t: t[:, 1:]),
+)  # fmt: skip
+BOXES_ERRORS = (
+    *TAUGHT_ERRORS,
+    ("weight", torch.Tensor.double, TypeError, "weight must be float32"),
+    *refused("weight", ValueError, r"weight must be \[B, G\]", lambda t: t[0], lambda t: t[1:]),
+    ("num_boxes", torch.Tensor.float, TypeError, "num_boxes must be int32 or int64"),
+    ("num_boxes", lambda t: t[1:], ValueError, r"num_boxes must be \[B\]"),
+)
+LOSS_ERRORS = (
+    ("cls", torch.Tensor.int, TypeError, "cls must be float16"),
+    *refused("cls", ValueError, "cls must be", lambda t: t[0], lambda t: t[:, :3],
+             lambda t: t[..., 1:]),
+    ("box", torch.Tensor.half, TypeError, "box must have the dtype of cls"),
+    ("box", lambda t: t[:1], ValueError, "box must have the batch of cls"),
+    ("box", lambda t: t[:, :24], ValueError, "box must have 7 to 10 values"),
+    ("box", lambda t: t[:, :, 1:], ValueError, "box must be"),
+    ("box", lambda t: torch.cat([t, t[:, :8]], 1), ValueError, "boxes must have 9 columns"),
+    ("direction", lambda t: t[:, :4], ValueError, "direction must have 2 bins"),
+    ("anchors", torch.Tensor.double, TypeError, "anchors must be float32"),
+    *refused("anchors", ValueError, r"anchors must be \[H, W, A, 7\]", lambda t: t[0],
+             lambda t: t[..., 1:], lambda t: t[:, :, :0]),
+    *TAUGHT_ERRORS,
+    ("boxes", lambda t: torch.cat([t, t]), ValueError, "labels must be|boxes must have the batch"),
+    ("assigned", torch.Tensor.long, TypeError, "assigned must be int32"),
+    *refused("assigned", ValueError, r"assigned must be \[B, H, W, A\]", lambda t: t[0],
+             lambda t: t[..., 1:], lambda t: t[:1]),
+    ("dir_offset", INF, ValueError, "dir_offset must be finite"),
+    ("dir_limit", NAN, ValueError, "dir_limit must be finite"),
+    ("code_weights", [1.0] * 6, ValueError, "code_weights must be one number"),
+    ("code_weights", [NAN] * 7, ValueError, "code_weights must be finite"),
+    *refused("beta", ValueError, "beta must be", -1.0, NAN),
+    ("negative_weight", INF, ValueError, "negative_weight must be finite"),
+    ("mode", "second", ValueError, "mode must be 'pcdet' or 'mmdet'"),
+)  # fmt: skip
+
+OPS = [
+    OpInfo(
+        "anchor_targets",
+        anchor_call,
+        varying={"boxes": 1, "labels": 1, "weight": 1},
+        sample_inputs={
+            "mmdet": lambda: anchor_call(40, mode="mmdet"),
+            "mmdet, all classes together": lambda: anchor_call(
+                40, mode="mmdet", class_of_anchor=[-1] * 4, min_pos=[0.3, 0.0, 0.3, 0.2]
+            ),
+            "overlapping classes": lambda: anchor_call(40, class_of_anchor=[0, -1, 1, 7]),
+            "all boxes teach": lambda: anchor_call(40, weight=None, num_boxes=None),
+            "no anchors": lambda: anchor_call(5, anchors=anchor_grid(0)),
+            "no samples": lambda: {
+                k: v[:0] if k in ("boxes", "labels", "weight", "num_boxes") else v
+                for k, v in anchor_call(5).items()
+            },
+            "more boxes than a block takes": lambda: anchor_call(300),
+        },
+        error_inputs=(
+            *BOXES_ERRORS,
+            ("anchors", torch.Tensor.half, TypeError, "anchors must be float32"),
+            *refused("anchors", ValueError, r"anchors must be \[H, W, A, 7\]", lambda t: t[0],
+                     lambda t: t[..., 1:], lambda t: torch.cat([t] * 17, 2)),
+            *refused("class_of_anchor", ValueError, "class_of_anchor must be", [0], [0, 0, 1, -2],
+                     [0, 0, 1, 2**31]),
+            *refused("matched", ValueError, "matched must be", [0.5], [0.5, 0.5, 0.5, 0.0]),
+            *refused("unmatched", ValueError, "unmatched must be", [0.5], [0.5, 0.5, 0.5, NAN]),
+            *refused("min_pos", ValueError, "min_pos must be", [0.5], [0.5, 0.5, 0.5, -1.0]),
+            ("mode", "second", ValueError, "mode must be 'pcdet' or 'mmdet'"),
+        ),
+        kernels=3,  # rectangles, best overlaps, assignment
+    ),
+    OpInfo(
+        "center_targets",
+        center_call,
+        varying={"boxes": 1, "labels": 1, "weight": 1},
+        sample_inputs={
+            "all boxes teach": lambda: center_call(40, weight=None, num_boxes=None),
+            "no slots": lambda: center_call(40, max_objects=0),
+            "slots to spare": lambda: center_call(40, max_objects=100, min_radius=0),
+            "wide": lambda: center_call(40, overlap=0.0, min_radius=5),
+            "tasks apart": lambda: center_call(40, task_of_class=[3, 0, 1], overlap=0.7),
+            "one cell": lambda: center_call(40, size=[1, 1], cells=12),
+            "more boxes than a block takes": lambda: center_call(300, max_objects=40),
+            "no samples": lambda: {
+                k: v[:0] if torch.is_tensor(v) else v for k, v in center_call(5).items()
+            },
+        },
+        error_inputs=(
+            *BOXES_ERRORS,
+            ("point_cloud_range", [0.0], ValueError, "point_cloud_range must be"),
+            *refused("pillar_size", ValueError, "pillar_size must be", [1.0], [1.0, 0.0],
+                     [INF, 1.0]),
+            ("cells", 0, ValueError, r"cells must be in \[1"),
+            *refused("size", ValueError, r"size must be \(H", [4], [0, 4], [1 << 16, 1 << 15]),
+            *refused("task_of_class", ValueError, "task_of_class must", [], [-1], [64], [0] * 65),
+            *refused("max_objects", ValueError, "max_objects must be", -1, 1 << 31),
+            *refused("overlap", ValueError, "overlap must be", -0.1, 1.0, NAN),
+            *refused("min_radius", ValueError, "min_radius must be", -1, 1 << 30),
+        ),
+        huge={"max_objects": 1 << 30},
+        kernels=2,  # slots, heat maps
+    ),
+    OpInfo(
+        "anchor_loss",
+        loss_call,
+        varying={"cls": 3, "box": 3, "direction": 3, "anchors": 1, "assigned": 2},
+        sample_inputs={
+            "multihead": lambda: loss_call(40, **MULTIHEAD),
+            "mmdet": lambda: loss_call(40, **MMDET),
+            "pairs with directions": lambda: loss_call(20, codes=8),
+            "no directions": lambda: loss_call(20, bins=False),
+            "channels behind": lambda: loss_call(20, last=True, code_weights=[0.5] * 7),
+            "float64": lambda: in_float64(loss_call(20)),
+            "nothing assigned": lambda: loss_call(
+                20, assigned=torch.full((BATCH, 3, 20, 4), -1, dtype=torch.int32)
+            ),
+            "large logits": lambda: loss_call(
+                20, cls=torch.linspace(-120, 120, 960).reshape(2, 8, 3, 20)
+            ),
+            "no boxes": lambda: loss_call(20, boxes=0),
+            "no samples": lambda: {
+                k: v[:0] if torch.is_tensor(v) and k != "anchors" else v
+                for k, v in loss_call(5).items()
+            },
+            **in_dtypes(lambda: loss_call(20), "cls", "box", "direction",
+                        dtypes={k: DTYPES[k] for k in ("float16", "bfloat16")}),
+        },
+        gradients=("cls", "box", "direction"),
+        differentiable=(0,),
+        gradcheck_inputs={
+            "second": lambda: in_float64(loss_call(3, height=2)),
+            "multihead": lambda: in_float64(loss_call(3, height=2, **MULTIHEAD)),
+            "mmdet": lambda: in_float64(loss_call(3, height=2, last=True, **MMDET)),
+        },
+        formula=loss_formula,
+        error_inputs=LOSS_ERRORS,
+        kernels=2,  # terms, sums
+        backward_kernels=1,
+    ),
+    OpInfo(
+        "_anchor_loss_backward",
+        backward_call,
+        varying={"cls": 3, "box": 3, "direction": 3, "anchors": 1, "assigned": 2},
+        sample_inputs={
+            "multihead": lambda: backward_call(20, **MULTIHEAD),
+            "mmdet": lambda: backward_call(20, **MMDET),
+        },
+        error_inputs=(
+            ("grad", torch.Tensor.double, TypeError, "grad must have the dtype of the loss"),
+            *refused("grad", ValueError, r"grad must be \[B, 3\]", lambda t: t[0], lambda t: t[1:],
+                     lambda t: t[:, 1:]),
+            *LOSS_ERRORS,
+        ),
+        kernels=1,
+    ),
+]  # fmt: skip
