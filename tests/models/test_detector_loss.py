@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The losses of detectors: terms by plain loops, boxes that come back, nets that learn."""
+
+import math
+
+import pytest
+import torch
+
+import torchvox
+from torchvox.models import CenterPointPillars, PointPillars
+
+BASE = {
+    "classes": ["Car", "Pedestrian", "Cyclist"],
+    "point_cloud_range": [0.0, -8.0, -2.0, 16.0, 8.0, 2.0],
+    "pillar_size": [0.5, 0.5, 4.0],
+    "max_pillars": [1024, 1024],
+    "encoder": {"channels": [16]},
+    "backbone": {"layers": [1], "strides": [2], "channels": [32]},
+    "neck": {"strides": [1], "channels": [32]},
+}
+ANCHORS = [
+    {"size": [3.9, 1.6, 1.56], "bottom": -1.8},
+    {"size": [1.2, 1.1, 1.7], "bottom": -1.8},
+    {"size": [1.8, 0.9, 1.7], "bottom": -1.8},
+]
+LOSS = {"matched": [0.5, 0.35, 0.35], "unmatched": [0.35, 0.25, 0.25]}
+TASKS = [["Pedestrian"], ["Cyclist", "Car"]]
+
+
+def anchored(**loss) -> PointPillars:
+    torch.manual_seed(0)
+    head = {"anchors": ANCHORS, "direction": {"offset": 0.78539}}
+    return PointPillars({**BASE, "head": head, "loss": {**LOSS, **loss}})
+
+
+def headed() -> PointPillars:
+    torch.manual_seed(0)
+    head = {"anchors": ANCHORS, "tasks": TASKS, "shared": 16, "width": 16}
+    loss = {**LOSS, "beta": 0.0, "negative_weight": 2.0, "code_weights": [1.0] * 8 + [0.2] * 2}
+    return PointPillars({**BASE, "head": head, "loss": loss})
+
+
+def centered(**loss) -> CenterPointPillars:
+    torch.manual_seed(0)
+    head = {"tasks": TASKS, "shared": 16, "width": 16}
+    detections = {"pre": 64, "post": 20, "nms": [0.5], "score": 0.1}
+    return CenterPointPillars({**BASE, "head": head, "loss": loss, "detections": detections})
+
+
+def batch(device="cpu", seed=0, velocities=True):
+    """Three scans: two boxes with points in them and one that is ignored, one box, none."""
+    g = torch.Generator().manual_seed(seed)
+    boxes = torch.zeros(3, 4, 9)
+    boxes[0, 0] = torch.tensor([5.1, 1.2, -1.0, 3.8, 1.7, 1.5, 0.3, 1.0, -0.5])
+    boxes[0, 1] = torch.tensor([10.3, -4.6, -0.9, 0.8, 0.7, 1.8, -2.0, math.nan, math.nan])
+    boxes[0, 2] = torch.tensor([12.0, 5.0, -1.0, 4.0, 1.6, 1.5, 1.5, 0.0, 0.0])
+    boxes[1, 0] = torch.tensor([3.0, -2.2, -0.9, 1.8, 0.6, 1.7, 2.9, 0.3, 0.1])
+    labels = torch.tensor([[0, 1, 0, -1], [2, -1, -1, -1], [-1] * 4], dtype=torch.int32)
+    weight = (labels >= 0).float()
+    weight[0, 2] = 0
+    points = torch.rand(3, 800, 4, generator=g) * torch.tensor([16.0, 16, 1, 1])
+    points = points - torch.tensor([0.0, 8.0, 2.0, 0.0])
+    inside = torch.rand(3, 4, 60, 3, generator=g) - 0.5
+    near = (inside * boxes[:, :, None, 3:6] + boxes[:, :, None, :3]).flatten(1, 2)
+    points[:, :240, :3] = torch.where(near.abs() > 0, near, points[:, :240, :3])
+    num_points = torch.tensor([800, 700, 800], dtype=torch.int32)
+    num_boxes = torch.tensor([3, 1, 0], dtype=torch.int32)
+    boxes = boxes if velocities else boxes[..., :7].contiguous()
+    return [t.to(device) for t in (points, num_points, boxes, labels, num_boxes, weight)]
+
+
+MODELS = {"anchors": anchored, "anchors in tasks": headed, "centers": centered}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_terms_add_up_and_every_parameter_learns(make, device):
+    model = make().to(device).train()
+    terms = model.loss(*batch(device))
+    total = terms.pop("loss")
+    assert torch.equal(total, torch.stack(list(terms.values())).sum()) and total > 0
+    assert all(term.shape == () and term.dtype == torch.float32 for term in terms.values())
+    total.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_scans_without_boxes_are_background_and_no_more(make, device):
+    """Nothing is divided by 0; whatever learns from boxes has gradients of exactly 0."""
+    model = make().to(device).train()
+    points, num_points, boxes, _, _, _ = batch(device)
+    nothing = torch.full((3, 4), -1, dtype=torch.int32, device=device)
+    terms = model.loss(points, num_points, boxes, nothing, torch.zeros_like(num_points))
+    assert terms["boxes"] == 0 and terms.get("directions", 0) == 0 and terms["loss"] > 0
+    terms["loss"].backward()
+    grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert all(grad is not None and grad.isfinite().all() for grad in grads.values())
+    of_boxes = [g for n, g in grads.items() if ".reg." in n or ".dim." in n or "head.box" in n]
+    assert of_boxes and all((grad == 0).all() for grad in of_boxes)
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_where_an_ignored_box_is_no_score_of_its_class_matters(make, device):
+    model = make().to(device).eval()
+    points, num_points, *labelled = batch(device)
+    maps = model.maps(points, num_points)
+
+    def classes(weight):
+        terms = model.teach(maps, *labelled[:-1], weight)
+        return terms.get("classes", terms.get("heat"))
+
+    weight = labelled[-1]
+    before = classes(weight), classes(torch.ones_like(weight))
+    # Of cars, whose box 2 of scan 0 is at this cell.
+    task, scores = {anchored: (0, slice(0, 6)), headed: (1, slice(4, 8))}.get(
+        make, (1, slice(1, 2))
+    )
+    maps[0][task].data[0, scores, 13, 12] += 3.0
+    assert torch.equal(classes(weight), before[0])
+    assert classes(torch.ones_like(weight)) != before[1]
+
+
+def test_anchor_terms_are_divided_by_positives_of_samples_or_of_the_batch():
+    """The terms from sums of the op, by hand."""
+    points, num_points, boxes, labels, num_boxes, weight = batch(velocities=False)
+    found = {}
+    for normalizer in ("sample", "batch"):
+        model = anchored(normalizer=normalizer, weights=[3.0, 5.0, 7.0]).eval()
+        maps = model.maps(points, num_points)
+        anchors = model.decoder.tasks[0].boxes
+        of = [0, 0, 1, 1, 2, 2]
+        assigned, positive = torchvox.anchor_targets(
+            *(boxes, labels, weight, num_boxes, anchors, of),
+            *([LOSS[name][c] for c in of] for name in ("matched", "unmatched")),
+        )
+        sums = torchvox.anchor_loss(
+            *(maps[0][0], maps[1][0], maps[2][0], anchors, boxes, labels, assigned),
+            dir_offset=0.78539,
+        )
+        count = positive.clamp(min=1)
+        assert positive.tolist()[2] == 0 < min(positive.tolist()[:2])
+        mean = (
+            (sums / count[:, None]).mean(0) if normalizer == "sample" else sums.sum(0) / count.sum()
+        )
+        found[normalizer] = model.loss(points, num_points, boxes, labels, num_boxes, weight)
+        for name, wanted in zip(
+            ("classes", "boxes", "directions"), mean * torch.tensor([3.0, 5, 7]), strict=True
+        ):
+            assert torch.allclose(found[normalizer][name], wanted, rtol=1e-6), (normalizer, name)
+    assert found["sample"]["loss"] != found["batch"]["loss"]
+
+
+def test_classes_of_other_tasks_are_background_of_a_task():
+    """A head for pedestrians alone has the loss of the same head where no car is."""
+    model = headed().eval()
+    given = batch()
+    maps = model.maps(*given[:2])
+    anchors = [task.boxes for task in model.decoder.tasks]
+    cars = torch.where(given[3] == 1, -1, given[3])  # without pedestrians
+    own = torch.where(given[3] == 1, given[3], -1)
+
+    def classes(labels, task):
+        teach = model.taught
+        some = type(teach)([teach.classes[task]], [2, 2, 2], teach.config, teach.direction)
+        local = torch.full_like(labels, -1)
+        for i, label in enumerate(teach.classes[task]):
+            local = torch.where(labels == label, i, local)
+        one = [[kind[task]] if kind else [] for kind in maps]
+        some.classes = [list(range(len(teach.classes[task])))]
+        some.labels = [[teach.classes[task].index(c) for c in teach.labels[task]]]
+        chosen = {"matched": [LOSS["matched"][c] for c in teach.classes[task]]}
+        chosen["unmatched"] = [LOSS["unmatched"][c] for c in teach.classes[task]]
+        some.config = type(teach.config)(**{**vars(teach.config), **chosen})
+        return some(one, [anchors[task]], given[2], local, given[4], given[5])["classes"]
+
+    whole = model.taught(maps, anchors, *given[2:])["classes"]
+    assert torch.allclose(whole, classes(own, 0) + classes(cars, 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [{}, {"peaks": "objects", "divisor": "eps"}])
+def test_center_terms_are_those_of_plain_loops(loss):
+    model = centered(**loss, heat_weight=3.0, box_weight=0.5).eval()
+    given = batch()
+    maps = [[m.double() for m in kind] for kind in model.maps(*given[:2])]
+    found = model.taught([[m.float() for m in kind] for kind in maps], *given[2:])
+    heat, cell, box, count = torchvox.center_targets(
+        *(given[2], given[3], given[5], given[4], BASE["point_cloud_range"], BASE["pillar_size"]),
+        *(2, [16, 16], [1, 0, 1]),
+    )
+    wanted, boxes = [0.0, 0.0], given[2].double()
+    for task, names in enumerate(TASKS):
+        of = [BASE["classes"].index(name) for name in names]
+        p = maps[0][task].sigmoid().clamp(1e-4, 1 - 1e-4)
+        total, peaks = 0.0, 0
+        for b in range(3):
+            for k, label in enumerate(of):
+                for q, g in zip(p[b, k].flatten().tolist(), heat[b, label].flatten().tolist(),
+                                strict=True):  # fmt: skip
+                    if g == 1:
+                        total, peaks = total - math.log(q) * (1 - q) ** 2, peaks + 1
+                    elif g >= 0:
+                        total -= math.log(1 - q) * q**2 * (1 - g) ** 4
+        objects = int(count[:, task].sum())
+        wanted[0] += 3 * total / max(1, peaks if not loss else objects)
+        differences = 0.0
+        for b in range(3):
+            for at, row in zip(cell[b, task].tolist(), box[b, task].tolist(), strict=True):
+                if at < 0:
+                    continue
+                x, y, z, *sizes, yaw, vx, vy = boxes[b, row].tolist()
+                target = [x - at % 16, (y + 8) - at // 16, z, *map(math.log, sizes)]
+                target += [math.cos(yaw), math.sin(yaw), vx, vy]
+                held = torch.cat([m[task][b].flatten(1)[:, at] for m in maps[1:]]).tolist()
+                for i, (a, t) in enumerate(zip(held, target, strict=True)):
+                    if not math.isnan(t):
+                        differences += abs(a - t) * (0.2 if i > 7 else 1.0)
+        wanted[1] += 0.5 * differences / (objects + 1e-4 if loss else max(1, objects))
+    assert float(found["heat"]) == pytest.approx(wanted[0], rel=1e-5)
+    assert float(found["boxes"]) == pytest.approx(wanted[1], rel=1e-4)
+
+
+def test_maps_that_hold_the_targets_are_decoded_to_the_boxes():
+    model = centered().eval()
+    points, num_points, boxes, labels, num_boxes, _ = batch()
+    boxes = boxes.nan_to_num(0.7)
+    heat, cell, box, count = torchvox.center_targets(
+        *(boxes, labels, None, num_boxes, BASE["point_cloud_range"], BASE["pillar_size"]),
+        *(2, [16, 16], [1, 0, 1]),
+    )
+    maps = [[torch.zeros_like(m) for m in kind] for kind in model.maps(points, num_points)]
+    for task, mine in enumerate(model.taught.classes):
+        maps[0][task] = torch.where(heat[:, mine] == 1, 9.0, -9.0)
+        code = model.taught.code(boxes, cell[:, task].clamp(min=0), box[:, task].clamp(min=0))
+        widths = [kind[task].size(1) for kind in maps[1:]]
+        for b in range(3):
+            for i in range(int(count[b, task])):
+                at = int(cell[b, task, i])
+                for kind, part in zip(maps[1:], code[b, i].split(widths), strict=True):
+                    kind[task][b].view(len(part), -1)[:, at] = part
+    found, _scores, names, kept, _ = model.decoder(maps)
+    assert kept.tolist() == [3, 1, 0]
+    for b in range(2):
+        for row in range(int(kept[b])):
+            mine = boxes[b, : int(num_boxes[b])]
+            near = (mine[:, :3] - found[b, row, :3]).norm(dim=1)
+            best = int(near.argmin())
+            turned = (found[b, row, 6] - mine[best, 6] + math.pi) % (2 * math.pi) - math.pi
+            assert near[best] < 1e-4 and names[b, row] == labels[b, best] and abs(turned) < 1e-4
+            assert torch.allclose(found[b, row, 3:6], mine[best, 3:6], rtol=1e-4)
+            assert torch.allclose(found[b, row, 7:], mine[best, 7:], atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [anchored, centered], ids=["anchors", "centers"])
+def test_a_small_net_learns_its_scans_by_heart(make):
+    model = make().train()
+    given = batch(velocities=make is centered)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    first = None
+    for _ in range(120):
+        optimizer.zero_grad()
+        loss = model.loss(*given)["loss"]
+        first = first or float(loss.detach())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+        optimizer.step()
+    assert float(loss.detach()) < 0.1 * first
+    with torch.no_grad():
+        found = model(*given[:2])
+    near = torch.cdist(found[0][0, : int(found[3][0]), :3], given[2][0, :2, :3])
+    assert near.amin(0).max() < 0.5
+
+
+def test_what_no_loss_can_be_made_of_is_said():
+    given = batch(velocities=False)
+    head = {"anchors": ANCHORS}
+    with pytest.raises(ValueError, match="PointPillars: the configuration has no loss"):
+        PointPillars({**BASE, "head": head}).loss(*given)
+    turned = {**BASE, "head": {"tasks": TASKS}, "detections": {"box_format": "wlh_clockwise"}}
+    with pytest.raises(ValueError, match="must have boxes as lwh for a loss"):
+        CenterPointPillars(turned).loss(*given)
+    for loss, words in (
+        ({"matched": [0.6], "unmatched": [0.4]}, "must have one overlap per class, 3"),
+        ({**LOSS, "unmatched": [0.6, 0.2, 0.2]}, "loss.unmatched must be above 0 and at most"),
+        ({**LOSS, "mode": "second"}, "loss.mode must be one of pcdet, mmdet"),
+        ({**LOSS, "code_weights": [1.0]}, "loss.code_weights must have one number per code, 7"),
+        ({**LOSS, "beta": -1.0}, "loss.beta must be at least 0"),
+        ({"matched": [0.6]}, "loss.unmatched is missing"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            PointPillars({**BASE, "head": head, "loss": loss})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_loss_waits_for_nothing_and_captures(make):
+    model, given = make().cuda().train(), batch("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=True)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        loss = model.loss(*given)["loss"]
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+    losses = []
+    for _ in range(20):
+        graph.replay()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
