@@ -207,16 +207,16 @@ class PointPillars(PillarDetector):
         size, area = map_size(made), _area(made, head.area)
         if isinstance(head, MultiHeadConfig):
             self.head = MultiHead(self.neck.out_channels, made.classes, head)
-            groups = anchors_of_tasks(made.classes, head)
-            labels = _labels(made.classes, head.tasks)
+            anchors = anchors_of_tasks(made.classes, head)
+            groups = _groups(made.classes, head.tasks)
         else:
             self.head = AnchorHead(self.neck.out_channels, len(made.classes), head)
-            groups, labels = [head.anchors], list(range(len(made.classes)))
-        tasks = [anchor_boxes(anchors, size, area, head.grid) for anchors in groups]
+            anchors, groups = [head.anchors], [list(range(len(made.classes)))]
+        tasks = [anchor_boxes(mine, size, area, head.grid) for mine in anchors]
+        labels = [label for group in groups for label in group]
         self.decoder = AnchorDecoder(tasks, labels, head.code_size, head.direction, made.detections)
-        groups = [labels] if len(tasks) == 1 else _groups(made.classes, head.tasks)
-        rotations = [len(anchor.rotations) for anchor in head.anchors]
         if made.loss is not None:
+            rotations = [len(anchor.rotations) for anchor in head.anchors]
             self.taught = AnchorLoss(groups, rotations, made.loss, head.direction)
 
     @torch.jit.unused
@@ -232,8 +232,9 @@ class CenterPointPillars(PillarDetector):
         check(made)
         super().__init__(made)
         self.head = CenterHead(self.neck.out_channels, made.head)
+        groups = _groups(made.classes, made.head.tasks)
         self.decoder = CenterDecoder(
-            _labels(made.classes, made.head.tasks),
+            [label for group in groups for label in group],
             made.pillar_size,
             made.point_cloud_range,
             stride_of(made),
@@ -243,7 +244,6 @@ class CenterPointPillars(PillarDetector):
         if made.loss is not None:
             nx, ny = map_size(made)
             grid = made.point_cloud_range, made.pillar_size, stride_of(made), (ny, nx)
-            groups = _groups(made.classes, made.head.tasks)
             self.taught = CenterLoss(groups, *grid, made.head, made.loss)
 
     @torch.jit.unused
@@ -260,10 +260,6 @@ def _is_one(batch: int) -> bool:
 
 def _groups(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> List[List[int]]:
     return [[classes.index(name) for name in names] for names in tasks]
-
-
-def _labels(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> List[int]:
-    return [label for group in _groups(classes, tasks) for label in group]
 
 
 def _area(config: Detector, given: Sequence[float]) -> Sequence[float]:

@@ -159,7 +159,7 @@ def _check_detections(config: Detector) -> None:
 
 def _check_loss(config: Detector) -> None:
     loss, count = config.loss, len(config.classes)
-    if not isinstance(loss, AnchorLossConfig):
+    if not isinstance(loss, AnchorLossConfig) or isinstance(config.head, CenterHeadConfig):
         return
     both = list(zip(loss.matched, loss.unmatched))  # noqa: B905, lengths come next
     good = len(loss.matched) == len(loss.unmatched) == count
