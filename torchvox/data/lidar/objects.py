@@ -130,7 +130,7 @@ def _plant(long: Tensor, wide: Tensor, tall: Tensor, leaves: Tensor) -> Parts:
 # In the order in which they are placed: later ones give way. Round ones have no width.
 KINDS = (
     Kind(
-        *(CAR, 4, 14, (3.9, 0.42, 3.1, 5.2), (1.63, 0.1, 1.4, 1.9), (1.53, 0.13, 1.3, 1.9), _car),
+        *(CAR, 5, 14, (3.9, 0.42, 3.1, 5.2), (1.63, 0.1, 1.4, 1.9), (1.53, 0.13, 1.3, 1.9), _car),
         in_traffic=True,
     ),
     Kind(
@@ -138,7 +138,7 @@ KINDS = (
         _cyclist,
     ),
     Kind(
-        *(PEDESTRIAN, 2, 12, (0.8, 0.15, 0.45, 1.2), _even(0.6, 0.6), (1.74, 0.11, 1.4, 2.05)),
+        *(PEDESTRIAN, 3, 12, (0.8, 0.15, 0.45, 1.2), _even(0.6, 0.6), (1.74, 0.11, 1.4, 2.05)),
         _pedestrian,
     ),
     Kind(
@@ -148,6 +148,6 @@ KINDS = (
     ),
     Kind(CLUTTER, 4, 15, _even(0.1, 0.6), _even(0.0, 0.0), _even(3.0, 7.0), _pole),
     Kind(CLUTTER, 3, 9, _even(0.5, 2.8), _even(0.3, 1.5), _even(0.4, 2.2), _block),
-    Kind(CLUTTER, 2, 8, _even(1.5, 4.5), _even(0.0, 0.0), _even(1.0, 6.0), _plant),
+    Kind(CLUTTER, 4, 14, _even(1.5, 5.0), _even(0.0, 0.0), _even(1.0, 6.0), _plant),
 )
-BUILDING = Kind(CLUTTER, 6, 40, _even(6.0, 20.0), _even(4.0, 10.0), _even(3.0, 12.0), _block)
+BUILDING = Kind(CLUTTER, 8, 48, _even(6.0, 20.0), _even(4.0, 10.0), _even(3.0, 12.0), _block)

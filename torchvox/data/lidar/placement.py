@@ -21,7 +21,7 @@ NEAR, MARGIN = 3.0, 0.25  # meters around the sensor, and around every object, t
 SIDE = 0.55  # half the width of the world, as a share of its length
 LANES, LANE, LANE_SHARE = 5, 3.5, 0.6
 FREE_YAW = 0.35  # share of vehicles that do not follow the road
-BUILDINGS = 8  # in front of the sensor, at most
+BUILDINGS = 10  # in front of the sensor, at most
 WALLS = 0.25  # share of the buildings that are walls
 FULL_TURN = 2 * math.pi
 
