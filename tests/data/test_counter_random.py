@@ -84,6 +84,16 @@ def test_the_square_root_is_accurate_and_made_of_exactly_rounded_steps():
     assert sqrt(torch.tensor([0.0, 4.0, 1.0], dtype=torch.float64)).tolist() == [0.0, 2.0, 1.0]
 
 
+def test_float32_will_do_for_roots_and_turns():
+    x = draws([0]).uniform("a", 20_001)[0] * 10.0 ** torch.linspace(-30, 38, 20_001).double()
+    x = x.float()
+    ulps = sqrt(x).view(torch.int32) - x.double().sqrt().float().view(torch.int32)
+    assert ulps.abs().max() <= 1 and sqrt(torch.zeros(1)).tolist() == [0.0]
+    turns = torch.linspace(-3, 3, 10_001)
+    for found, exact in zip(sin_cos(turns), sin_cos(turns.double()), strict=True):
+        assert found.dtype == torch.float32 and (found - exact).abs().max() < 2e-7
+
+
 def test_normal_numbers_are_made_of_exactly_rounded_steps():
     u = draws([3]).uniform("a", 10_002).view(-1, 2)
     radius = sqrt(log(1.0 - u[:, 0]) * -2.0)

@@ -58,11 +58,11 @@ class Draws:
 
     def normal(self, purpose: str, count: int) -> Tensor:
         """[B, count] float64, standard normal (Box and Muller's transform)."""
-        pairs = self.uniform(purpose, 2 * ((count + 1) // 2)).view(len(self.samples), -1, 2)
+        pairs = self.uniform(purpose, 2 * ((count + 1) // 2)).unflatten(1, (-1, 2))
         radius = sqrt(log(1.0 - pairs[..., 0]) * -2.0)
         sine, cosine = sin_cos(pairs[..., 1])
         both = torch.stack([radius * cosine, radius * sine], dim=-1)
-        return both.view(len(self.samples), -1)[:, :count]
+        return both.flatten(1)[:, :count]
 
 
 def mix(z: Tensor) -> Tensor:

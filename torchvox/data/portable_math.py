@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on float64 tensors that gives the same bits on every device.
+"""Arithmetic on float tensors that gives the same bits on every device: float64, and float32 where
+said.
 
 torch's own sin, cos, log and sqrt differ between CPU and CUDA (on the CPU a vector library takes
 roots of float64, which it does not always round correctly), its float sums depend on the device's
@@ -27,7 +28,7 @@ _LOG = [2 / (2 * k + 1) for k in range(11)]
 
 
 def sin_cos(turns: Tensor) -> tuple[Tensor, Tensor]:
-    """Sine and cosine of an angle in turns (1 = 360 degrees)."""
+    """Sine and cosine of an angle in turns (1 = 360 degrees), float64 or float32."""
     quarters = turns * 4.0
     nearest = torch.floor(quarters + 0.5)
     x = quarters - nearest
@@ -56,12 +57,15 @@ def log(x: Tensor) -> Tensor:
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """Square root of zeros and positive normal numbers, to one unit in the last place.
+    """Square root of zeros and positive normal numbers, float64 or float32, to one unit in the last
+    place.
 
     Heron's method: half the exponent is right to 7 %, and each step squares the error.
     """
-    root = ((x.view(torch.int64) >> 1) + (_ONE >> 1)).view(torch.float64)
-    for _ in range(5):
+    single = x.dtype == torch.float32
+    bits = x.view(torch.int32 if single else torch.int64)
+    root = ((bits >> 1) + ((127 << 22) if single else (_ONE >> 1))).view(x.dtype)
+    for _ in range(4 if single else 5):
         root = (root + x / root) * 0.5
     return torch.where(x == 0, x, root)
 

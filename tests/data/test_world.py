@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated streets: reproducible scenes, rays that end where geometry says, labels that fit."""
+
+import hashlib
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_same_bits
+
+import torchvox
+from torchvox.data import World, generate_world, raycast
+from torchvox.data.counter_random import Draws
+from torchvox.data.lidar import SENSORS, VIEWS
+from torchvox.data.lidar.cast import NOISE_BOUND, RANGE_NOISE, cast
+from torchvox.data.lidar.objects import CLUTTER, KINDS, Ellipsoid, Slab
+from torchvox.data.lidar.placement import ground, phases, place
+from torchvox.data.lidar.sensors import View
+from torchvox.data.lidar.world import _truncation
+
+NOISE = NOISE_BOUND * RANGE_NOISE[1] + 0.001  # meters, of every point along its ray
+# SHA-256 of points and boxes in millimeters, and of labels, of training scenes.
+SUMS = {
+    0: "bb328872d2563c6b",
+    1: "f710b9de6ea3bceb",
+    2: "3f52ee93f93152a5",
+    7: "d42debc77442003f",
+    31: "070feaeb21f5bb59",
+    100: "1911784dfecd2148",
+    1000: "a35e0740acf40677",
+    1999: "b824c1003ca9afe9",
+}
+FRONT = View(SENSORS["hdl64"], "front")
+
+
+@pytest.fixture(scope="module")
+def world():
+    return generate_world(range(48))
+
+
+def digest(batch: dict) -> str:
+    count = int(batch["num_points"][0])
+    values = [batch["points"][0, :count], batch["boxes"][0], batch["labels"][0]]
+    whole = [(v.cpu().double() * 1000).round().to(torch.int32).numpy().tobytes() for v in values]
+    return hashlib.sha256(b"".join(whole)).hexdigest()[:16]
+
+
+def scene_of(number: int = 0, view: View = FRONT):
+    draws = Draws(0, "train", torch.tensor([number]))
+    return place(draws, 70.0, view.slope, view.sensor.height), draws
+
+
+@pytest.mark.parametrize("number", SUMS)
+def test_reference_scenes_have_their_recorded_bits(number, device):
+    assert digest(generate_world([number], device=device)) == SUMS[number]
+
+
+def test_a_scene_is_the_same_alone_and_in_any_batch(world):
+    for numbers in ([31], [3, 40, 7, 7, 0, 12, 31]):
+        some = generate_world(numbers)
+        for name, value in some.items():
+            assert_same_bits(value, world[name][numbers], name)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("sensor", SENSORS)
+def test_every_sensor_has_its_form_and_view(sensor, view, device):
+    batch = generate_world([5], sensor=sensor, view=view, device=device)
+    where = View(SENSORS[sensor], view)
+    count = int(batch["num_points"][0])
+    points = batch["points"][0].cpu()
+    assert points.shape == (where.rays, 4) and count > where.rays / 4
+    assert points[:count].isfinite().all() and points[count:].isnan().all()
+    assert (batch["owner"][0, count:] == -3).all() and (batch["owner"][0, :count] > -3).all()
+    x, y, z, intensity = points[:count].unbind(1)
+    assert where.inside(x, y, z).float().mean() > 0.999  # but for rounding at the edge
+    elevation = torch.rad2deg(torch.atan2(z, torch.hypot(x, y)))
+    beams = torch.tensor(where.sensor.elevations)
+    assert (elevation[:, None] - beams).abs().amin(1).max() < 0.01
+    assert (points[:count, :3].norm(dim=1) < where.sensor.max_range + NOISE).all()
+    assert intensity.min() >= 0 and intensity.max() < 1
+    if device == "cuda":
+        for name, value in generate_world([5], sensor=sensor, view=view).items():
+            assert_same_bits(batch[name], value, name)
+
+
+def test_labelled_points_lie_in_their_boxes_and_no_others_do(world):
+    for b in range(len(world["id"])):
+        points = world["points"][b, : int(world["num_points"][b]), :3]
+        owner = world["owner"][b, : len(points)]
+        boxes = world["boxes"][b, : int(world["num_boxes"][b])]
+        for grow, wrong in ((NOISE, owner >= 0), (-NOISE, owner < 0)):
+            sized = boxes.clone()
+            sized[:, 3:6] += 2 * grow + 0.02
+            inside = torchvox.points_in_boxes(points[None], sized[None])[0]
+            assert (inside[wrong] == owner[wrong].clamp(min=-1)).all()
+        counts = torch.bincount(owner[owner >= 0], minlength=len(boxes))
+        assert torch.equal(counts, world["box_points"][b, : len(boxes)].long())
+        assert counts.min() >= 1 and (counts.diff() <= 0).all()
+
+
+def test_boxes_do_not_overlap_and_stand_on_the_ground(world):
+    overlap = torchvox.rotated_iou(world["boxes"], world["boxes"])
+    assert (overlap - torch.diag_embed(overlap.diagonal(dim1=1, dim2=2))).max() == 0
+    x, y, z, _, _, height, yaw = world["boxes"].double().unbind(2)
+    there = world["labels"] >= 0
+    base = ground(x, y, phases(Draws(0, "train", world["id"]))) - FRONT.sensor.height
+    assert (z - height / 2 - base)[there].abs().max() < 1e-5
+    assert yaw.abs().max() <= np.pi + 1e-6 and base.std() > 0.02
+
+
+def test_padding_and_ignored_boxes(world):
+    there = torch.arange(32) < world["num_boxes"][:, None]
+    assert torch.equal(world["labels"] >= 0, there)
+    for name in ("boxes", "weight", "box_points", "occlusion", "truncation"):
+        assert (world[name][~there] == 0).all()
+    all_weights = generate_world(range(48), min_points=0)["weight"]
+    van = (world["boxes"][..., 3] > 4.5) & (world["boxes"][..., 5] >= 1.9)
+    assert torch.equal(all_weights > 0, there & ~van) and van.any()
+    assert torch.equal(world["weight"], all_weights * (world["box_points"] >= 5))
+
+
+def test_rays_end_where_the_numpy_caster_says():
+    """Nearest object of every ray, by another definition; crowns let rays through by chance."""
+    objects, draws = scene_of(11)
+    for column, kind in enumerate(objects.kinds):
+        if any(isinstance(s, Ellipsoid) for s, _ in kind.parts(*[torch.ones(1)] * 4)):
+            objects.kept[:, column] = False
+    scan = cast(objects, FRONT, draws)
+    away = scan.xyz[0].double().norm(dim=1)
+    rays = (scan.xyz[0].double() / away[:, None]).numpy()
+    nearest, owner = np.full(len(rays), 80.0), np.full(len(rays), -2)
+    for column in objects.kept[0].nonzero()[:, 0].tolist():
+        x, y, z, *size, yaw, c, s, albedo, _ = (v[:, column] for v in objects[1:])
+        for solid, _ in objects.kinds[column].parts(*size, albedo):
+            px, py = x + solid.x * c - solid.y * s, y + solid.x * s + solid.y * c
+            at = (float(px), float(py), float(z + solid.low))
+            tall = float(torch.as_tensor(solid.high - solid.low))
+            if isinstance(solid, Slab):
+                half = float(solid.half_x), float(solid.half_y)
+                thing = raycast.Box(*at, *half, tall, float(yaw), reflectance=1)
+            else:
+                thing = raycast.Cylinder(*at, float(solid.radius), tall, reflectance=1)
+            t, _ = thing.hit(np.zeros(3), rays)
+            owner[t < nearest] = column
+            nearest = np.fmin(nearest, t)
+    found = scan.owner[0].numpy()
+    assert (found[found >= 0] == owner[found >= 0]).mean() > 0.998  # caps and edges differ
+    hit = (found >= 0) & (found == owner)
+    assert hit.sum() > 5000 and np.abs(away.numpy() - nearest)[hit].max() < NOISE + 0.002
+    behind = (found == -2) & (owner >= 0)  # these must have met the ground before
+    xyz = torch.from_numpy(rays * nearest[:, None])[None]
+    below = xyz[..., 2] - ground(xyz[..., 0], xyz[..., 1], phases(draws)) + FRONT.sensor.height
+    assert below[0].numpy()[behind & (nearest < 79)].max(initial=-1) < 0.05
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.label != CLUTTER], ids=lambda k: k.label)
+def test_nothing_is_hidden_of_an_object_alone_and_all_of_it_behind_a_wall(kind):
+    objects, draws = scene_of()
+    column, wall = objects.kinds.index(kind), len(objects.kinds) - 1
+    objects.kept[:] = False
+    for value, here, there in ((objects.x, 20.0, 12.0), (objects.y, 1.0, 0.0)):
+        value[:, column], value[:, wall] = here, there
+    for value in (objects.length, objects.width, objects.height):
+        value[:, wall] = 8.0
+    objects.kept[:, column] = True
+    scan = cast(objects, FRONT, draws)
+    assert scan.hits[0, column] == scan.alone[0, column] > 50
+    assert set(scan.owner.unique().tolist()) == {-2, column}
+    objects.kept[:, wall] = True
+    hidden = cast(objects, FRONT, draws)
+    assert hidden.hits[0, column] == 0 and hidden.alone[0, column] == scan.alone[0, column]
+
+
+def test_what_is_out_of_view_is_not_hidden():
+    view = View(SENSORS["hdl64"], "camera")
+    objects, draws = scene_of(0, view)
+    objects.kept[:] = False
+    objects.kept[:, 0] = True
+    objects.x[:, 0], objects.y[:, 0] = 10.0, 8.45
+    scan = cast(objects, view, draws)
+    assert scan.hits[0, 0] == scan.alone[0, 0] > 50
+    assert 0.1 < _truncation(objects, view)[0, 0] < 0.9
+
+
+def test_truncation_is_the_share_out_of_view():
+    objects, _ = scene_of()
+    for value, places in (
+        (objects.x, (30.0, 20.0, 81.0)),
+        (objects.y, (0.0, 20.0, 0.0)),
+        (objects.yaw, (0.0, 0.0, 0.0)),
+        (objects.cosine, (1.0, 1.0, 1.0)),
+        (objects.sine, (0.0, 0.0, 0.0)),
+    ):
+        value[0, :3] = torch.tensor(places)
+    inside, edge, far = _truncation(objects, FRONT)[0, :3].tolist()
+    assert inside == 0 and 0.4 < edge < 0.6 and 0.5 < far < 1
+
+
+def test_too_many_points_are_thinned_at_random_and_counted(world):
+    few = generate_world(range(8), points=4000)
+    whole = world["points"][:8]
+    assert (few["num_points"] == 4000).all() and few["points"].isfinite().all()
+    assert torch.equal(few["points_cut"], world["num_points"][:8] - 4000)
+    for b in range(8):
+        known = {tuple(p) for p in whole[b].tolist()}
+        assert all(tuple(p) in known for p in few["points"][b].tolist())
+    share = 4000 * 8 / world["num_points"][:8].sum()
+    for part in (lambda p: p[..., :3].norm(dim=-1) > 20, lambda p: p[..., 1] > 0):  # far, left
+        assert abs(part(few["points"]).sum() / part(whole).sum() / share - 1) < 0.06
+    assert (world["points_cut"] == 0).all()
+
+
+def test_boxes_with_the_fewest_points_are_cut_off_and_counted(world):
+    few = generate_world(range(48), boxes=10)
+    assert torch.equal(few["boxes_cut"], (world["num_boxes"] - 10).clamp(min=0))
+    assert few["boxes_cut"].max() > 0 and (world["boxes_cut"] == 0).all()
+    assert torch.equal(few["boxes"], world["boxes"][:, :10])
+    owner = torch.where(world["owner"] < 10, world["owner"], -1)
+    assert torch.equal(few["owner"], owner)
+
+
+def test_scenes_have_the_statistics_of_streets(world):
+    cars, pedestrians, cyclists = (
+        ((world["labels"] == label) & (world["box_points"] > 0)).sum().item() / 48
+        for label in range(3)
+    )
+    assert 6.4 < cars < 8.2 and 4.3 < pedestrians < 5.7 and 2.2 < cyclists < 3.3
+    assert 25_000 < world["num_points"].float().mean() < 30_000
+    levels = torch.bincount(world["occlusion"][world["labels"] >= 0], minlength=4).double()
+    assert (levels / levels.sum() > torch.tensor([0.3, 0.1, 0.1, 0.01])).all()
+    trees, road = ((world["owner"] == k).sum() / world["num_points"].sum() for k in (-1, -2))
+    assert 0.08 < trees < 0.3 and 0.5 < road < 0.8
+    camera = generate_world(range(40), view="camera")["num_points"].float().mean()
+    assert 13_000 < camera < 21_000
+
+
+def test_it_is_a_data_set():
+    data = pickle.loads(pickle.dumps(World(points=1000)))
+    assert (len(data), len(World("val")), len(World("test", size=3))) == (2000, 400, 3)
+    for name, value in generate_world([4], points=1000).items():
+        assert_same_bits(data[4][name], value[0], name)
+    assert digest(World("val").batch([4])) != digest(World().batch([4]))
+    assert all(len(value) == 0 for value in generate_world([]).values())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sensor": "hdl"}, {"view": "back"}, {"points": 0}, {"boxes": 0}, {"min_points": -1}]
+)
+def test_bad_arguments_are_refused_in_a_sentence(wrong):
+    for make in (World, lambda **wrong: generate_world([0], **wrong)):
+        with pytest.raises(ValueError, match=f"generate_world: .*{next(iter(wrong))}"):
+            make(**wrong)
+    with pytest.raises(ValueError, match="samples and min_points must be >= 0"):
+        generate_world([-1])

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labelled scans of generated streets, for detectors.
+
+Every number of scene i of a split is a function of (seed, split, i), on any device, in any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchvox.data.counter_random import Draws
+from torchvox.data.generated import Device, Generated, split_size
+from torchvox.data.lidar.cast import Returns, cast
+from torchvox.data.lidar.objects import CLUTTER
+from torchvox.data.lidar.placement import Objects, place
+from torchvox.data.lidar.sensors import SENSORS, VIEWS, View
+
+SIZES = {"train": 2000, "val": 400}
+REACH = 70.0  # meters ahead that objects stand
+CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}  # rays cast at a time: caches and memory
+PLACED = 256  # scenes whose objects are placed at a time
+BOXES = 32  # capacity; twice as many all around
+OCCLUSION = (0.1, 0.5, 0.9)  # shares hidden from which on levels 1, 2, 3 hold
+
+
+def generate_world(
+    samples: Sequence[int] | Tensor,
+    *,
+    sensor: str = "hdl64",
+    view: str = "front",
+    points: int | None = None,
+    boxes: int | None = None,
+    min_points: int = 5,
+    seed: int = 0,
+    split: str = "train",
+    device: Device = "cpu",
+) -> dict[str, Tensor]:
+    """Scans of the given scenes with the boxes of their cars, pedestrians and cyclists.
+
+    samples: B numbers >= 0, any of them. sensor: a key of SENSORS. view: "full", "front" (90
+    degrees ahead) or "camera" (what falls into KITTI's image). points: N, capacity for the points
+    of a scan; a scan with more is thinned at random; None: as many as rays. boxes: G, capacity for
+    boxes; those with the fewest points are cut off; None: 32, or 64 all around. min_points: boxes
+    with fewer have weight 0.
+
+    Returns, past num_points and num_boxes with the values in brackets:
+        points [B, N, 4] float32: x, y, z in meters from the sensor, x ahead and z up, intensity
+            0..1, in firing order (NaN); num_points [B] int32; owner [B, N] int32: the point's box,
+            -1 other objects and boxes cut off, -2 ground (-3).
+        boxes [B, G, 7] float32: x, y, z of the center, l, w, h, yaw in -pi..pi (0), those with
+            most points first; labels [B, G] int32, numbers of CLASSES (-1); num_boxes [B] int32;
+            weight [B, G] float32: 1, or 0 where a box is to be ignored (0).
+        box_points [B, G] int32: points of the box, at least 1; occlusion [B, G] int32: 0..3, less
+            than 10, 50, 90 % of what its rays would meet is hidden, or more; truncation [B, G]
+            float32: share of the box out of view.
+        points_cut, boxes_cut [B] int32: what capacities cut off; id [B] int64: samples.
+    Raises ValueError.
+    """
+    numbers = [int(i) for i in samples]
+    _check(numbers, sensor, view, points, boxes, min_points)
+    where = View(SENSORS[sensor], view)
+    capacity = where.rays if points is None else points
+    limits = (capacity, boxes or BOXES * (2 if where.slope is None else 1), min_points)
+    ids = torch.tensor(numbers, dtype=torch.int64, device=device)
+    chunk = max(CHUNK["cpu" if ids.device.type == "cpu" else "cuda"] // where.rays, 1)
+    made = []
+    for few in ids.split(PLACED):
+        objects = place(Draws(seed, split, few), REACH, where.slope, where.sensor.height)
+        for first in range(0, max(len(few), 1), chunk):
+            some = slice(first, first + chunk)
+            these = objects.at(some)
+            draws = Draws(seed, split, few[some])
+            made.append(_sample(these, cast(these, where, draws), where, limits, draws))
+    return {name: torch.cat([one[name] for one in made]) for name in made[0]}
+
+
+class World(Generated):
+    """Generated street scenes as a torch data set of the samples of generate_world.
+
+    size: scenes of the split; the default is SIZES[split]. The rest: see generate_world.
+    """
+
+    def __init__(
+        self,
+        split: str = "train",
+        *,
+        sensor: str = "hdl64",
+        view: str = "front",
+        points: int | None = None,
+        boxes: int | None = None,
+        min_points: int = 5,
+        seed: int = 0,
+        size: int | None = None,
+    ) -> None:
+        super().__init__(split_size("World", split, size, SIZES))
+        _check([], sensor, view, points, boxes, min_points)
+        self.options: Any = {
+            **{"sensor": sensor, "view": view, "points": points, "boxes": boxes},
+            **{"min_points": min_points, "seed": seed, "split": split},
+        }
+
+    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
+        return generate_world(indices, device=device, **self.options)
+
+
+def _check(
+    numbers: list[int],
+    sensor: str,
+    view: str,
+    points: int | None,
+    boxes: int | None,
+    min_points: int,
+) -> None:
+    if sensor not in SENSORS or view not in VIEWS:
+        raise ValueError(
+            f"generate_world: sensor must be one of {', '.join(SENSORS)} and view one of "
+            f"{', '.join(VIEWS)}, got {sensor!r} and {view!r}"
+        )
+    least = min(numbers, default=0)
+    if least < 0 or min_points < 0 or any(v is not None and v < 1 for v in (points, boxes)):
+        raise ValueError(
+            "generate_world: samples and min_points must be >= 0, points and boxes >= 1, "
+            f"got {least}, {min_points}, {points} and {boxes}"
+        )
+
+
+def _sample(
+    objects: Objects, scan: Returns, view: View, limits: tuple[int, int, int], draws: Draws
+) -> dict[str, Tensor]:
+    """Points and boxes of scenes, cut to their capacities."""
+    capacity, most, min_points = limits
+    kept, points_cut = _thinned(scan.returned, capacity, draws)
+    labels = torch.tensor([kind.label for kind in objects.kinds], device=draws.device)
+    seen = torch.zeros_like(scan.hits)
+    seen.scatter_add_(1, scan.owner.clamp(min=0), (kept & (scan.owner >= 0)).to(torch.int64))
+    seen = torch.where(labels == CLUTTER, 0, seen)
+
+    order = seen.argsort(dim=1, descending=True, stable=True)[:, :most]
+    order = torch.nn.functional.pad(order, (0, max(most - order.shape[1], 0)))
+    number = torch.arange(most, device=order.device).expand_as(order)
+    there = (seen > 0).sum(1)
+    valid = number < there[:, None]
+    slot = torch.full_like(seen, -1).scatter_(1, order, torch.where(valid, number, -1))
+
+    points = torch.cat([scan.xyz, scan.intensity[..., None]], -1)
+    owner = slot.gather(1, scan.owner.clamp(min=0))
+    owner = torch.where(scan.owner < 0, scan.owner, owner).to(torch.int32)
+    packed = torch.full((len(points), capacity, 4), float("nan"), device=points.device)
+    owners = torch.full(packed.shape[:2], -3, dtype=torch.int32, device=points.device)
+    scene, ray = kept.nonzero().unbind(1)
+    row = (kept.cumsum(1) - 1)[scene, ray]
+    packed[scene, row], owners[scene, row] = points[scene, ray], owner[scene, ray]
+
+    def of(value: Tensor) -> Tensor:
+        """[B, G] of the boxes, 0 past the end."""
+        return torch.where(valid, value.expand_as(seen).gather(1, order), 0)
+
+    half = objects.height * 0.5
+    places = (objects.x, objects.y, objects.z + half, objects.length, objects.width)
+    ignored = torch.tensor([kind.ignored for kind in objects.kinds], device=draws.device)
+    weight = ~ignored & (seen >= min_points)
+    hidden = 1.0 - scan.hits.to(torch.float64) / scan.alone.clamp(min=1).to(torch.float64)
+    levels = sum((hidden >= limit).to(torch.int32) for limit in OCCLUSION)
+    return {
+        "points": packed,
+        "num_points": kept.sum(1).to(torch.int32),
+        "owner": owners,
+        "boxes": torch.stack([of(v) for v in (*places, objects.height, objects.yaw)], -1),
+        "labels": torch.where(valid, of(labels), -1).to(torch.int32),
+        "num_boxes": there.clamp(max=most).to(torch.int32),
+        "weight": of(weight).to(torch.float32),
+        "box_points": of(seen).to(torch.int32),
+        "occlusion": of(levels),
+        "truncation": of(_truncation(objects, view)),
+        "points_cut": points_cut.to(torch.int32),
+        "boxes_cut": (there - most).clamp(min=0).to(torch.int32),
+        "id": draws.samples,
+    }
+
+
+def _thinned(returned: Tensor, capacity: int, draws: Draws) -> tuple[Tensor, Tensor]:
+    """At most `capacity` of each scan's returns, chosen at random; how many are cut off."""
+    count = returned.sum(1)
+    if capacity < returned.shape[1]:
+        chance = draws.bits("thinning", returned.shape[1]) & ((1 << 62) - 1)
+        order = chance.masked_fill(~returned, 1 << 62).argsort(dim=1, stable=True)[:, :capacity]
+        chosen = torch.zeros_like(returned).scatter_(1, order, True)
+        returned = returned & chosen
+    return returned, (count - capacity).clamp(min=0)
+
+
+def _truncation(objects: Objects, view: View) -> Tensor:
+    """[B, O] share of the boxes out of range or view, by 8 x 4 x 4 places in them."""
+    share = torch.zeros_like(objects.x)
+    for i in range(8):
+        along = objects.length * ((i + 0.5) / 8 - 0.5)
+        for j in range(4):
+            across = objects.width * ((j + 0.5) / 4 - 0.5)
+            x = objects.x + along * objects.cosine - across * objects.sine
+            y = objects.y + along * objects.sine + across * objects.cosine
+            for k in range(4):
+                z = objects.z + objects.height * ((k + 0.5) / 4)
+                inside = view.inside(x, y, z)
+                inside &= x * x + y * y + z * z < view.sensor.max_range**2
+                share += (~inside).to(share.dtype)
+    return share * (1 / 128)
