@@ -14,11 +14,16 @@ from torch import nn
 from torchvox import models
 from torchvox._errors import WrongUseError
 from torchvox.data import furniture, shapes
+from torchvox.data.folder import ScanFolder
 from torchvox.data.generated import Generated
+from torchvox.data.lidar import World
+from torchvox.data.lidar.objects import CLASSES
 from torchvox.data.modelnet import ModelNet40
 from torchvox.data.rooms import Rooms
 from torchvox.data.s3dis import S3DIS
 from torchvox.data.shapes import Shapes
+from torchvox.models.detection.files import KINDS as DETECTORS
+from torchvox.models.detection.files import checked
 
 if TYPE_CHECKING:
     from torchvox.train.config import Config
@@ -29,10 +34,12 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "pointnet2_segmenter": models.PointNet2Segmenter,
 }
 DATA: dict[str, Callable[..., Generated]] = {
+    "folder": ScanFolder,
     "modelnet40": ModelNet40,
     "rooms": Rooms,
     "s3dis": S3DIS,
     "shapes": Shapes,
+    "world": World,
 }
 FROM_DATA = ("num_classes", "num_categories", "in_channels")
 
@@ -51,6 +58,7 @@ TASKS = {
     "classify": Task(("shapes", "modelnet40"), "label", "accuracy"),
     "parts": Task(("shapes",), "parts", "miou"),
     "segment": Task(("rooms", "s3dis"), "labels", "miou"),
+    "detect": Task(("world", "folder"), "labels", "map"),
 }
 
 
@@ -85,6 +93,9 @@ def builder(kind: str) -> Callable[..., nn.Module]:
 
 def build_model(config: Config, labels: Labels) -> nn.Module:
     """The model of a configuration, for data with these labels. Raises WrongUseError."""
+    if config.task == "detect":
+        kind, made = checked_detector(config, labels, "the configuration")
+        return DETECTORS[kind][0](made)
     build = builder(config.model.kind)
     given: dict[str, Any] = {"num_classes": len(labels.classes), "in_channels": labels.columns}
     if config.task == "parts":
@@ -97,6 +108,23 @@ def build_model(config: Config, labels: Labels) -> nn.Module:
         raise WrongUseError(f"model.args: {error}") from None
 
 
+def checked_detector(config: Config, labels: Labels, name: str) -> tuple[str, Any]:
+    """The kind of detector and its configuration, with the classes and columns of the data unless
+    it names these. Raises WrongUseError."""
+    args = {"classes": labels.classes, "columns": labels.columns, **config.model.args}
+    content = {"task": "detect", "model": {"kind": config.model.kind, "args": args}}
+    kind, made = checked(content, name)
+    for what, mine, other in (
+        ("classes", list(made.classes), list(labels.classes)),
+        ("columns", made.columns, labels.columns),
+    ):
+        if mine != other:
+            raise WrongUseError(f"{name}: model.args.{what} must be {other} of data, got {mine}")
+    if made.loss is None:
+        raise WrongUseError(f"{name}: model.args.loss is missing, without which nothing is taught")
+    return kind, made
+
+
 def build_data(config: Config, split: str) -> Generated:
     """The data of a split, train or val."""
     options = config.data.model_dump(exclude={"kind", "in_memory", "train_size", "val_size"})
@@ -107,6 +135,10 @@ def build_data(config: Config, split: str) -> Generated:
 
 def labels_of(config: Config, data: Generated | None = None) -> Labels:
     """What the labels of a configuration mean; `data` where its files say it (ModelNet40)."""
+    if config.data.kind == "folder":
+        return Labels(config.data.classes, len(config.data.columns))
+    if config.data.kind == "world":
+        return Labels(CLASSES, 4)
     if config.task == "parts":
         return Labels(shapes.PARTS, 3, shapes.CLASSES, shapes.PART_OFFSETS)
     if config.data.kind == "shapes":

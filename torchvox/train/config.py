@@ -23,7 +23,7 @@ from torchvox._yaml import check_size, shown
 MOST_ERRORS = 20  # of one configuration in a message
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Task = Literal["classify", "parts", "segment"]
+Task = Literal["classify", "parts", "segment", "detect"]
 
 
 class Frozen(BaseModel):
@@ -79,9 +79,40 @@ class S3DISData(Frozen):
     in_memory: bool = False
 
 
+class WorldData(Frozen):
+    """Generated streets, see torchvox.data.lidar."""
+
+    kind: Literal["world"]
+    sensor: str = "hdl64"
+    view: str = "front"
+    points: Positive | None = None
+    boxes: Positive | None = None
+    min_points: Annotated[int, Field(ge=0)] = 5
+    seed: int = 0
+    train_size: Positive = 2000
+    val_size: Positive = 200
+    in_memory: bool = True
+
+
+class FolderData(Frozen):
+    """Labelled scans of one's own, see torchvox.data.folder."""
+
+    kind: Literal["folder"]
+    root: str
+    classes: tuple[str, ...]
+    similar: dict[str, str] = {}
+    others: Literal["error", "drop"] = "error"
+    points: Positive = 65536
+    boxes: Positive = 128
+    columns: tuple[str, ...] = ("x", "y", "z", "intensity")
+    layout: str | None = None
+    in_memory: bool = False
+
+
 class ModelConfig(Frozen):
-    """kind: a key of torchvox.train.builders.BUILDERS, or "module:Class". args: its arguments; the
-    numbers of classes, categories and columns come from the data."""
+    """kind: a key of torchvox.train.builders.BUILDERS, or "module:Class"; for detect a kind of
+    detector. args: its arguments; the numbers of classes, categories and columns come from the
+    data."""
 
     kind: str
     args: dict[str, Any] = {}
@@ -97,11 +128,22 @@ class AugmentConfig(Frozen):
     yaw: bool = False
 
 
+class WholeScanConfig(Frozen):
+    """Changes of labelled scans, see torchvox.augment.WholeScan."""
+
+    flip_x: Share = 0.0
+    flip_y: Share = 0.5
+    turn: Annotated[float, Field(ge=0, le=3.15)] = 0.7853981633974483
+    scale: tuple[float, float] = (0.95, 1.05)
+    shift: Annotated[float, Field(ge=0)] = 0.0
+
+
 class TrainConfig(Frozen):
     """AdamW with a one-cycle schedule, stepped per batch.
 
-    batch_size: of all devices together. lr: its peak. workers: of the loader, unless the data are
-    in memory. log_every: steps between lines of the log.
+    batch_size: of all devices together. lr: its peak; the first is lr / div, the last that less
+    final_div times. beta2: of AdamW. workers: of the loader, unless the data are in memory.
+    log_every: steps between lines of the log. augment: of clouds; whole: of labelled scans.
     """
 
     epochs: Positive
@@ -110,6 +152,9 @@ class TrainConfig(Frozen):
     lr: Annotated[float, Field(gt=0)] = 1e-3
     warm_up: Share = 0.3
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    beta2: Annotated[float, Field(gt=0, lt=1)] = 0.999
+    div: Annotated[float, Field(ge=1)] = 25.0
+    final_div: Annotated[float, Field(ge=1)] = 1e4
     label_smoothing: Share = 0.0
     class_weights: bool = False
     clip: Annotated[float, Field(ge=0)] = 0.0
@@ -120,9 +165,13 @@ class TrainConfig(Frozen):
     workers: Annotated[int, Field(ge=0)] = 0
     log_every: Positive = 10
     augment: AugmentConfig = AugmentConfig()
+    whole: WholeScanConfig | None = None
 
 
-Data = Annotated[ShapesData | RoomsData | ModelNet40Data | S3DISData, Field(discriminator="kind")]
+Data = Annotated[
+    ShapesData | RoomsData | ModelNet40Data | S3DISData | WorldData | FolderData,
+    Field(discriminator="kind"),
+]
 
 
 class Config(Frozen):
@@ -144,7 +193,7 @@ class Config(Frozen):
 
 def config_names() -> list[str]:
     """Names that load_config knows, sorted."""
-    return shipped(lambda content: content.get("task") in get_args(Task))
+    return shipped(lambda content: content.get("task") in get_args(Task) and "train" in content)
 
 
 def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -181,7 +230,7 @@ def parse_config(content: Mapping[str, Any], name: str) -> Config:
 
 def _check(config: Config, name: str) -> None:
     """What one field alone does not show."""
-    from torchvox.train.builders import FROM_DATA, TASKS, builder
+    from torchvox.train.builders import FROM_DATA, TASKS, builder, checked_detector, labels_of
 
     if config.data.kind not in TASKS[config.task].data:
         raise WrongUseError(
@@ -197,6 +246,9 @@ def _check(config: Config, name: str) -> None:
         raise WrongUseError(
             f"{name}: train.augment.yaw turns points, not their normals: choose data.normals or yaw"
         )
+    if config.task == "detect":
+        checked_detector(config, labels_of(config), name)
+        return
     parameters = inspect.signature(builder(config.model.kind)).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in config.model.args:

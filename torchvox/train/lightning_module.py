@@ -18,10 +18,49 @@ LARGE_PRIME = 1_000_003
 Batch = dict[str, Tensor]
 
 
-class TrainingModule(LightningModule):
+class BaseModule(LightningModule):
+    """What all tasks share. extra: what a checkpoint says beside the weights, plain types only."""
+
+    def __init__(
+        self, config: Config, model: nn.Module, labels: Labels, extra: dict[str, Any]
+    ) -> None:
+        super().__init__()
+        self.config, self.labels, self.extra = config, labels, extra
+        self.model = model
+        self.task = TASKS[config.task]
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Dropout and augmentation are functions of (seed, step, process), so a run that is resumed
+        draws what the uninterrupted one would have drawn."""
+        seed = (self.config.train.seed * LARGE_PRIME + self.global_step) * LARGE_PRIME
+        torch.manual_seed((seed + self.global_rank) % 2**63)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        train = self.config.train
+        optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=train.lr,
+            betas=(0.9, train.beta2),
+            weight_decay=train.weight_decay,
+        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer,
+            max_lr=train.lr,
+            total_steps=int(self.trainer.estimated_stepping_batches),
+            pct_start=train.warm_up,
+            div_factor=train.div,
+            final_div_factor=train.final_div,
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        metrics = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
+        checkpoint["torchvox"] = {**self.extra, "metrics": metrics}
+
+
+class TrainingModule(BaseModule):
     """Trains `model`, which maps points [B, N, C] (and the category, for parts) to scores.
 
-    extra: what a checkpoint says beside the weights, plain types only.
     class_weights: [C] for the loss, or None.
     """
 
@@ -33,18 +72,9 @@ class TrainingModule(LightningModule):
         extra: dict[str, Any],
         class_weights: Tensor | None = None,
     ) -> None:
-        super().__init__()
-        self.config, self.labels, self.extra = config, labels, extra
-        self.model = model
-        self.task = TASKS[config.task]
+        super().__init__(config, model, labels, extra)
         self.confusion = ConfusionOfSamples(len(labels.classes))
         self.register_buffer("class_weights", class_weights, persistent=False)
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Dropout and augmentation are functions of (seed, step, process), so a run that is resumed
-        draws what the uninterrupted one would have drawn."""
-        seed = (self.config.train.seed * LARGE_PRIME + self.global_step) * LARGE_PRIME
-        torch.manual_seed((seed + self.global_rank) % 2**63)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         points = augment(batch["points"], self.config.train.augment)
@@ -72,23 +102,6 @@ class TrainingModule(LightningModule):
         for name, value in scores(self.confusion.compute()).items():
             self.log(name, value)  # equal on all processes: compute() has gathered
         self.confusion.reset()
-
-    def configure_optimizers(self) -> dict[str, Any]:
-        train = self.config.train
-        optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=train.lr, weight_decay=train.weight_decay
-        )
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer,
-            max_lr=train.lr,
-            total_steps=int(self.trainer.estimated_stepping_batches),
-            pct_start=train.warm_up,
-        )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        metrics = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
-        checkpoint["torchvox"] = {**self.extra, "metrics": metrics}
 
 
 def forward(model: nn.Module, config: Config, batch: Batch) -> Tensor:

@@ -50,7 +50,7 @@ class EpochLines(Callback):
     @rank_zero_only
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         found = trainer.callback_metrics
-        names = ("train_loss", "train_accuracy", "accuracy", "mean_accuracy", "miou")
+        names = ("train_loss", "train_accuracy", "accuracy", "mean_accuracy", "miou", "map")
         shown = "  ".join(f"{n} {float(found[n]):.4f}" for n in names if n in found)
         seconds = time.perf_counter() - self.start
         Console(highlight=False).print(

@@ -30,7 +30,8 @@ from torchvox.models.checkpoints import CheckpointError
 from torchvox.train.builders import BUILDERS, TASKS, Labels, build_data, build_model, labels_of
 from torchvox.train.checkpoint import describe, load_weights
 from torchvox.train.config import Config, parse_config
-from torchvox.train.lightning_module import TrainingModule
+from torchvox.train.detecting import DetectionModule
+from torchvox.train.lightning_module import BaseModule, TrainingModule
 from torchvox.train.loading import InMemory, SharedBatches, make_loader
 from torchvox.train.logs import JsonLines, screen
 from torchvox.train.norm import convert_batch_norm
@@ -57,10 +58,15 @@ def fit(
     model = build_model(config, labels)
     if config.train.devices > 1:
         model = convert_batch_norm(model)
-    weights = None
-    if config.train.class_weights:
-        weights = class_weights(data.sets["train"], labels, config)
-    module = TrainingModule(config, model, labels, describe(config, labels), weights)
+    about = describe(config, labels)
+    module: BaseModule
+    if config.task == "detect":
+        module = DetectionModule(config, model, labels, about)
+    else:
+        weights = None
+        if config.train.class_weights:
+            weights = class_weights(data.sets["train"], labels, config)
+        module = TrainingModule(config, model, labels, about, weights)
     last = str(output / LAST) if resume else None
     steps = _steps_of(output / LAST) if resume else 0
     with _quiet_and_deterministic():
@@ -184,7 +190,7 @@ def _write_model(config: Config, labels: Labels, output: Path) -> None:
     """The best weights alone, in the form that torchvox export takes. The model is that of the
     configuration: best.ckpt may be anyone's and name code of its own."""
     model = build_model(config, labels)
-    if type(model) in BUILDERS.values():
+    if config.task == "detect" or type(model) in BUILDERS.values():
         load_weights(model, output / BEST)
         checkpoints.save(model.eval(), output / MODEL)
 

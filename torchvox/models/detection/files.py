@@ -19,6 +19,7 @@ KINDS: Dict[str, Tuple[Type[nn.Module], type]] = {
     "pointpillars": (PointPillars, PointPillarsConfig),
     "center_pointpillars": (CenterPointPillars, CenterPointPillarsConfig),
 }
+TRAINING = ("data", "train")  # entries about how it is trained, which others read
 
 
 def detector_names() -> List[str]:
@@ -41,6 +42,7 @@ def detector(name: Union[str, Path], overrides: Sequence[str] = ()) -> nn.Module
 
 def checked(content: Mapping[str, Any], name: str) -> Tuple[str, Any]:
     """(kind, its configuration). Raises WrongUseError that names what is wrong."""
+    content = {key: part for key, part in content.items() if key not in TRAINING}
     for key, known in (("", ("task", "model")), ("model", ("kind", "args"))):
         part = content.get(key) if key else content
         if not isinstance(part, Mapping):

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training and evaluation of detectors: the loss that a model has, boxes that it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from torchvox.augment import WholeScan
+from torchvox.data.generated import Generated
+from torchvox.evaluation import lidar
+from torchvox.evaluation.matching import LEAST_OVERLAP
+from torchvox.ops import points_in_boxes
+from torchvox.train.builders import Labels
+from torchvox.train.config import Config
+from torchvox.train.lightning_module import BaseModule, Batch
+
+TRUTH = ("boxes", "labels", "points")  # columns of the metric
+FOUND = ("found", "scores", "found_labels")
+OTHER = (0.5, 0.25)  # overlaps, strict and loose, of classes that have none of their own
+
+
+class DetectionScores(Metric):
+    """Average precision of boxes, every scene counted once however many processes share them.
+
+    update(batch, outputs of a detector); compute() gives the numbers of
+    `torchvox.evaluation.lidar.evaluate` with classes in their order, and "map", "map_strict": means
+    of "3d/loose/.." and "3d/strict/.." over the classes that occur.
+    """
+
+    full_state_update = False
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        super().__init__()
+        self.classes = {name: LEAST_OVERLAP.get(name.lower(), OTHER) for name in classes}
+        for name in ("ids", *TRUTH, *FOUND):
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    def update(self, batch: Batch, outputs: Sequence[Tensor]) -> None:
+        boxes, labels = batch["boxes"][..., :7], batch["labels"]
+        inside = points_in_boxes(batch["points"][..., :3].contiguous(), boxes.contiguous())
+        one = torch.nn.functional.one_hot(inside.clamp(min=-1).long() + 1, boxes.size(1) + 1)
+        counts = torch.where(batch["weight"] > 0, one.sum(1)[:, 1:], 0)
+        found, scores, names = outputs[:3]
+        columns = batch["id"], boxes, labels, counts, found[..., :7].float(), scores.float(), names
+        for name, column in zip(("ids", *TRUTH, *FOUND), columns, strict=True):
+            getattr(self, name).append(column)
+
+    def compute(self) -> dict[str, float]:
+        if len(self.ids) == 0:
+            return {}
+        held = {name: _padded(getattr(self, name)) for name in ("ids", *TRUTH, *FOUND)}
+        _, first = np.unique(held["ids"], return_index=True)
+        truth = [_scene(held, TRUTH, "labels", i) for i in first]
+        found = [_scene(held, FOUND, "found_labels", i) for i in first]
+        scores = lidar.evaluate(truth, found, self.classes)
+        for name, level in (("map", "loose"), ("map_strict", "strict")):
+            of_classes = [scores[f"3d/{level}/{one}"] for one in self.classes]
+            known = [value for value in of_classes if not math.isnan(value)]
+            scores[name] = sum(known) / len(known) if known else 0.0
+        return scores
+
+
+def _padded(columns: Sequence[Tensor]) -> np.ndarray:
+    """One array of columns [B, ..], which differ in rows of a sample at most."""
+    if columns[0].dim() > 1:
+        rows = max(column.size(1) for column in columns)
+        grown = []
+        for column in columns:
+            more = column.new_full((len(column), rows - column.size(1), *column.shape[2:]), -1)
+            grown.append(torch.cat([column, more], 1))
+        columns = grown
+    return dim_zero_cat(list(columns)).cpu().numpy()
+
+
+def _scene(held: Mapping[str, np.ndarray], names: Sequence[str], label: str, i: int) -> Any:
+    """A scene as `lidar.evaluate` takes it; rows with labels below 0 are none."""
+    used = held[label][i] >= 0
+    keys = {"found": "boxes", "found_labels": "labels"}
+    return {keys.get(name, name): held[name][i][used] for name in names}
+
+
+class DetectionModule(BaseModule):
+    """Trains a detector, which has `loss`."""
+
+    def __init__(
+        self, config: Config, model: nn.Module, labels: Labels, extra: dict[str, Any]
+    ) -> None:
+        super().__init__(config, model, labels, extra)
+        whole = config.train.whole
+        self.change = None if whole is None else WholeScan(**whole.model_dump())
+        self.scores = DetectionScores(labels.classes)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        points, boxes = batch["points"], batch["boxes"]
+        if self.change is not None:
+            step = torch.full((), self.global_step, device=points.device)
+            points, boxes = self.change(points, boxes, batch["id"], step, self.config.train.seed)
+        given = (batch[name] for name in ("labels", "num_boxes", "weight"))
+        terms = self.model.loss(points, batch["num_points"], boxes, *given)
+        options = {"on_step": False, "on_epoch": True, "sync_dist": True, "batch_size": len(points)}
+        for name, term in terms.items():
+            self.log(name, term.detach(), on_step=True, on_epoch=False)
+        self.log("train_loss", terms["loss"].detach(), **options)
+        return terms["loss"]
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.scores.update(batch, self.model(batch["points"], batch["num_points"]))
+
+    def on_validation_epoch_end(self) -> None:
+        found = self.scores.compute()
+        for name in ("map", "map_strict", *(k for k in found if k.count("/") == 2)):
+            if name in found and not math.isnan(found[name]):
+                self.log(name, found[name])  # equal on all processes: compute() has gathered
+        self.scores.reset()
+
+
+@torch.inference_mode()
+def evaluate_detector(
+    model: nn.Module, data: Generated, classes: Sequence[str], batch_size: int = 8
+) -> dict[str, float]:
+    """The numbers of DetectionScores over all scenes; the model's own device does the work."""
+    scores = DetectionScores(classes)
+    device = next(model.parameters()).device
+    for batch in _batches(data, batch_size, device):
+        scores.update(batch, model(batch["points"], batch["num_points"]))
+    return scores.compute()
+
+
+def _batches(data: Generated, size: int, device: torch.device) -> Iterator[Batch]:
+    for first in range(0, len(data), size):
+        yield data.batch(range(first, min(first + size, len(data))), device)
