@@ -227,7 +227,8 @@ def anchor_loss(
     logits, values = _per_anchor(cls, per_cell), _per_anchor(box, per_cell)
     bins = None if direction is None else _per_anchor(direction, per_cell)
     real = logits.dtype.type
-    base, chosen = anchors.numpy().reshape(-1, 7), assigned.numpy().reshape(cls.size(0), -1)
+    base = anchors.numpy().reshape(-1, 7)
+    chosen = assigned.numpy().reshape(len(cls), len(base))
     weights = [1.0] * values.shape[-1] if code_weights is None else code_weights
     sums = np.zeros((cls.size(0), 3), real)
     for b in range(len(sums)):
@@ -262,17 +263,22 @@ def _per_anchor(values: Tensor, per_cell: int) -> np.ndarray:
     """[B, anchors, n]."""
     if values.dim() == 4:
         values = values.unflatten(1, (per_cell, values.size(1) // per_cell)).permute(0, 3, 4, 1, 2)
-    return to_working(values).reshape(values.size(0), math.prod(values.shape[1:4]), -1)
+    return to_working(values).reshape(values.size(0), math.prod(values.shape[1:4]), values.size(4))
+
+
+def _one(function, x):
+    """A function of arrays, of a number."""
+    return function(np.array([x]))[0]
 
 
 def _logistic(x) -> tuple:
     """1 / (1 + exp(-x)) and log(1 + exp(x))."""
     real = type(x)
     with np.errstate(all="ignore"):
-        e = portable_math.exp(-abs(x))[()]
+        e = _one(portable_math.exp, -abs(x))
         whole = real(1) + e
         value = (e if x < 0 else real(1)) / whole
-        log_whole = portable_math.log(whole)[()] + (e - (whole - real(1))) / whole
+        log_whole = _one(portable_math.log, whole) + (e - (whole - real(1))) / whole
         return value, (x if x > 0 else real(0)) + log_whole
 
 
@@ -306,7 +312,7 @@ def _code(box, anchor, codes: int, offset: float, limit: float, real) -> tuple[l
         apart = near - far
         diagonal = np.sqrt(base[0] * base[0] + base[1] * base[1])
         code = [apart[0] / diagonal, apart[1] / diagonal, apart[2] / base[2]]
-        code += [portable_math.log(size[k] / base[k])[()] for k in range(3)]
+        code += [_one(portable_math.log, size[k] / base[k]) for k in range(3)]
         if codes % 2 == 0:
             (sin_b, cos_b), (sin_a, cos_a) = (portable_math.sin_cos(v[6]) for v in (near, far))
             code += [cos_b - cos_a, sin_b - sin_a]
