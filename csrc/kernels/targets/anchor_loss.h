@@ -131,7 +131,8 @@ struct Residuals {
 };
 
 template <class T>
-TORCHVOX_HD Residuals<T> residuals_of(const AnchorLossArgs& args, const float* box, const float* anchor) {
+TORCHVOX_HD Residuals<T> residuals_of(const AnchorLossArgs& args, const float* box,
+                                      const float* anchor) {
   const auto size = [](const float* row, int k) { return static_cast<T>(at_least(row[k], 1e-5f)); };
   const auto apart = [&](int k) { return static_cast<T>(box[k]) - static_cast<T>(anchor[k]); };
   const T length = size(anchor, 3), width = size(anchor, 4);
