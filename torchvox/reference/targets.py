@@ -156,28 +156,29 @@ def center_targets(
                 cell[b, task, count[b, task]] = at[1] * size[1] + at[0]
                 box[b, task, count[b, task]] = g
                 count[b, task] += 1
-            radius = max(min_radius, min(int(_radius(*at[2:], overlap)), 2**30))
-            _draw((ignored_map if ignored else object_map)[b, label], *at[:2], radius)
+            x, y, length, width = at
+            radius = max(min_radius, min(int(_radius(length, width, overlap)), 2**30))
+            _draw((ignored_map if ignored else object_map)[b, label], x, y, radius)
     heatmap = np.where(ignored_map > object_map, f32(-1), object_map)
     return tuple(torch.from_numpy(v) for v in (heatmap, cell, box, count))
 
 
 def _center(row, point_cloud_range, pillar_size, cells, size) -> tuple | None:
     """x, y, l and w in cells; None of a box without a place."""
-    out = []
+    place, extents = [], []
     with np.errstate(all="ignore"):
         for axis in (0, 1):
             low, pillar = f32(point_cloud_range[axis]), f32(pillar_size[axis])
             at = (row[axis] - low) / pillar / f32(cells)
             if not (row[axis] >= low and at < f32(size[1 - axis])):
                 return None
-            out.append(int(at))
+            place.append(int(at))
         for axis in (0, 1):
             extent = row[3 + axis] / f32(pillar_size[axis]) / f32(cells)
             if not (row[3 + axis] > 0 and np.isfinite(extent)):
                 return None
-            out.append(float(extent))
-    return tuple(out)
+            extents.append(float(extent))
+    return *place, *extents
 
 
 def _radius(h: float, w: float, o: float) -> float:
@@ -199,7 +200,7 @@ def _draw(plane: np.ndarray, x: int, y: int, radius: int) -> None:
     for row in range(max(0, y - radius), min(plane.shape[0], y + radius + 1)):
         for column in range(max(0, x - radius), min(plane.shape[1], x + radius + 1)):
             d2 = float(column - x) ** 2 + float(row - y) ** 2
-            value = portable_math.exp(f32(-d2 / (2 * sigma * sigma)))
+            value = _one(portable_math.exp, f32(-d2 / (2 * sigma * sigma)))
             plane[row, column] = max(plane[row, column], value)
 
 
