@@ -3,7 +3,7 @@
 // The portable functions against double libm, and with a GPU the device against the host.
 #include <algorithm>
 
-#include "csrc/kernels/core/portable_math.h"
+#include "csrc/kernels/core/portable_double.h"
 #include "tests/cpp/kernel_test.h"
 #include "tests/cpp/portable_math_sweep.h"
 
@@ -95,6 +95,25 @@ TEST_CASE("double sine and cosine") {
     }
   }
   CHECK(worst < 4e-16);
+}
+
+TEST_CASE("double exponential and logarithm") {
+  Random random(6);
+  const auto off = [](double got, double want) {
+    return std::fabs(got - want) / std::fabs(std::nextafter(want, kInfinity) - want);
+  };
+  double worst = 0;
+  for (int i = 0; i < 200000; ++i) {
+    const double x = 1400 * (static_cast<double>(random.below(1 << 30)) / (1 << 30)) - 700;
+    const double y =
+        std::ldexp(1 + static_cast<double>(random.below(1 << 30)) / (1 << 30),
+                   i % 40 == 0 ? static_cast<int>(random.below(2000)) - 1000 : i % 3 - 2);
+    worst =
+        std::max({worst, off(portable::exp(x), std::exp(x)), off(portable::log(y), std::log(y))});
+  }
+  CHECK(worst <= 2);
+  CHECK(portable::exp(0.0) == 1);
+  CHECK(portable::log(1.0) == 0);
 }
 
 #ifdef TORCHVOX_CUDA

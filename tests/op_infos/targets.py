@@ -298,7 +298,11 @@ OPS = [
             *refused("overlap", ValueError, "overlap must be", -0.1, 1.0, NAN),
             *refused("min_radius", ValueError, "min_radius must be", -1, 1 << 30),
         ),
-        huge={"max_objects": 1 << 30},
+        huge={
+            "max_objects": (1 << 31) - 1,
+            "size": [46340, 46340],
+            "task_of_class": list(range(64)),
+        },
         kernels=2,  # slots, heat maps
     ),
     OpInfo(

@@ -107,9 +107,9 @@ def place_boxes(
         tries, groups = candidates[b, ..., :COLUMNS].numpy(), group[b].tolist()
         rows = boxes.size(1) if lengths is None else max(0, min(int(lengths[b]), boxes.size(1)))
         scene = dict(enumerate(boxes[b, :rows, :COLUMNS].numpy()))
-        leaves = [None] * len(groups)
+        leaves = [-1] * len(groups)
         if replaces is not None:
-            leaves = [i if i in scene else None for i in replaces[b].tolist()]
+            leaves = [i if i in scene else -1 for i in replaces[b].tolist()]
         for number in sorted({g for g in groups if g >= 0}):
             members = [k for k, g in enumerate(groups) if g == number]
             taken = {}

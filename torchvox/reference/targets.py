@@ -156,28 +156,29 @@ def center_targets(
                 cell[b, task, count[b, task]] = at[1] * size[1] + at[0]
                 box[b, task, count[b, task]] = g
                 count[b, task] += 1
-            radius = max(min_radius, min(int(_radius(*at[2:], overlap)), 2**30))
-            _draw((ignored_map if ignored else object_map)[b, label], *at[:2], radius)
+            x, y, length, width = at
+            radius = max(min_radius, min(int(_radius(length, width, overlap)), 2**30))
+            _draw((ignored_map if ignored else object_map)[b, label], x, y, radius)
     heatmap = np.where(ignored_map > object_map, f32(-1), object_map)
     return tuple(torch.from_numpy(v) for v in (heatmap, cell, box, count))
 
 
 def _center(row, point_cloud_range, pillar_size, cells, size) -> tuple | None:
     """x, y, l and w in cells; None of a box without a place."""
-    out = []
+    place, extents = [], []
     with np.errstate(all="ignore"):
         for axis in (0, 1):
             low, pillar = f32(point_cloud_range[axis]), f32(pillar_size[axis])
             at = (row[axis] - low) / pillar / f32(cells)
             if not (row[axis] >= low and at < f32(size[1 - axis])):
                 return None
-            out.append(int(at))
+            place.append(int(at))
         for axis in (0, 1):
             extent = row[3 + axis] / f32(pillar_size[axis]) / f32(cells)
             if not (row[3 + axis] > 0 and np.isfinite(extent)):
                 return None
-            out.append(float(extent))
-    return tuple(out)
+            extents.append(float(extent))
+    return *place, *extents
 
 
 def _radius(h: float, w: float, o: float) -> float:
@@ -199,7 +200,7 @@ def _draw(plane: np.ndarray, x: int, y: int, radius: int) -> None:
     for row in range(max(0, y - radius), min(plane.shape[0], y + radius + 1)):
         for column in range(max(0, x - radius), min(plane.shape[1], x + radius + 1)):
             d2 = float(column - x) ** 2 + float(row - y) ** 2
-            value = portable_math.exp(f32(-d2 / (2 * sigma * sigma)))
+            value = _one(portable_math.exp, f32(-d2 / (2 * sigma * sigma)))
             plane[row, column] = max(plane[row, column], value)
 
 
@@ -227,7 +228,8 @@ def anchor_loss(
     logits, values = _per_anchor(cls, per_cell), _per_anchor(box, per_cell)
     bins = None if direction is None else _per_anchor(direction, per_cell)
     real = logits.dtype.type
-    base, chosen = anchors.numpy().reshape(-1, 7), assigned.numpy().reshape(cls.size(0), -1)
+    base = anchors.numpy().reshape(-1, 7)
+    chosen = assigned.numpy().reshape(len(cls), len(base))
     weights = [1.0] * values.shape[-1] if code_weights is None else code_weights
     sums = np.zeros((cls.size(0), 3), real)
     for b in range(len(sums)):
@@ -262,17 +264,22 @@ def _per_anchor(values: Tensor, per_cell: int) -> np.ndarray:
     """[B, anchors, n]."""
     if values.dim() == 4:
         values = values.unflatten(1, (per_cell, values.size(1) // per_cell)).permute(0, 3, 4, 1, 2)
-    return to_working(values).reshape(values.size(0), math.prod(values.shape[1:4]), -1)
+    return to_working(values).reshape(values.size(0), math.prod(values.shape[1:4]), values.size(4))
+
+
+def _one(function, x):
+    """A function of arrays, of a number."""
+    return function(np.array([x]))[0]
 
 
 def _logistic(x) -> tuple:
     """1 / (1 + exp(-x)) and log(1 + exp(x))."""
     real = type(x)
     with np.errstate(all="ignore"):
-        e = portable_math.exp(-abs(x))[()]
+        e = _one(portable_math.exp, -abs(x))
         whole = real(1) + e
         value = (e if x < 0 else real(1)) / whole
-        log_whole = portable_math.log(whole)[()] + (e - (whole - real(1))) / whole
+        log_whole = _one(portable_math.log, whole) + (e - (whole - real(1))) / whole
         return value, (x if x > 0 else real(0)) + log_whole
 
 
@@ -306,7 +313,7 @@ def _code(box, anchor, codes: int, offset: float, limit: float, real) -> tuple[l
         apart = near - far
         diagonal = np.sqrt(base[0] * base[0] + base[1] * base[1])
         code = [apart[0] / diagonal, apart[1] / diagonal, apart[2] / base[2]]
-        code += [portable_math.log(size[k] / base[k])[()] for k in range(3)]
+        code += [_one(portable_math.log, size[k] / base[k]) for k in range(3)]
         if codes % 2 == 0:
             (sin_b, cos_b), (sin_a, cos_a) = (portable_math.sin_cos(v[6]) for v in (near, far))
             code += [cos_b - cos_a, sin_b - sin_a]

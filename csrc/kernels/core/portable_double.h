@@ -43,7 +43,8 @@ TORCHVOX_HD double log(double x) {
   }
   const uint64_t bits = float_bits(x);
   const uint64_t shift = (bits - 0x3fe6a09e667f3bcdu) & 0xfff0000000000000u;
-  e += static_cast<double>(static_cast<int64_t>(shift) / (int64_t{1} << 52));
+  const int64_t exponent = static_cast<int64_t>(shift) / (int64_t{1} << 52);
+  e += static_cast<double>(exponent);
   const double f = bit_cast<double>(bits - shift) - 1.0, s = f / (2.0 + f);
   const double z = s * s, w = z * z;
   double even = 1.531383769920937332e-01, odd = 1.479819860511658591e-01;

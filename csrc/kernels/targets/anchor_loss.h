@@ -3,7 +3,7 @@
 // Entry of anchor_loss and its gradient, and the terms of one anchor:
 //
 //   class_term       focal loss of a logit
-//   box_term         smooth L1 of a residual, whose target is in the box_code
+//   box_term         smooth L1 of a residual, whose target is in residuals_of()
 //   direction_term   cross entropy of the two bins
 //
 // Terms are computed in float, of double maps in double. Sums over the anchors of a sample are
@@ -125,18 +125,19 @@ TORCHVOX_HD Term<T> direction_term(T own, T other) {
 
 // The residuals of a box and its direction bin.
 template <class T>
-struct BoxCode {
+struct Residuals {
   T at[kMostCodes];
   int bin;
 };
 
 template <class T>
-TORCHVOX_HD BoxCode<T> box_code(const AnchorLossArgs& args, const float* box, const float* anchor) {
+TORCHVOX_HD Residuals<T> residuals_of(const AnchorLossArgs& args, const float* box,
+                                      const float* anchor) {
   const auto size = [](const float* row, int k) { return static_cast<T>(at_least(row[k], 1e-5f)); };
   const auto apart = [&](int k) { return static_cast<T>(box[k]) - static_cast<T>(anchor[k]); };
   const T length = size(anchor, 3), width = size(anchor, 4);
   const T diagonal = root(length * length + width * width), turn = apart(6);
-  BoxCode<T> code{};
+  Residuals<T> code{};
   code.at[0] = apart(0) / diagonal;
   code.at[1] = apart(1) / diagonal;
   code.at[2] = apart(2) / size(anchor, 5);
@@ -210,8 +211,8 @@ TORCHVOX_HD AnchorTerms<compute_t<M>> anchor_terms(const AnchorLossArgs& args,
     sum.at[0] += class_term(load_value<M>(args.cls, cls, c), c == label, weight).loss;
   }
   if (!positive) return sum;
-  const BoxCode<T> code =
-      box_code<T>(args, args.boxes.row<float>(place.batch, place.box), place.anchor);
+  const Residuals<T> code =
+      residuals_of<T>(args, args.boxes.row<float>(place.batch, place.box), place.anchor);
   const int64_t box = place.at(args.box);
   for (int k = 0; k < args.codes; ++k) {
     sum.at[1] += box_term(args, k, load_value<M>(args.box, box, k), code.at[k]).loss;
@@ -243,10 +244,10 @@ TORCHVOX_HD void anchor_gradient(const AnchorLossBackwardArgs& args, const Ancho
     }
     store_value<M>(args.cls, grad_cls, c, slope);
   }
-  BoxCode<T> code{};
+  Residuals<T> code{};
   if (positive) {
     const float* const row = forward.boxes.row<float>(place.batch, place.box);
-    code = box_code<T>(forward, row, place.anchor);
+    code = residuals_of<T>(forward, row, place.anchor);
   }
   const int64_t box = place.at(forward.box), grad_box = place.at(args.box);
   for (int k = 0; k < forward.codes; ++k) {

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""place_boxes: who may join a scene, alone and in groups."""
+
+import pytest
+import torch
+from box_cases import box
+from helpers import assert_same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchvox
+import torchvox.reference
+
+
+def place(boxes, candidates, group, device="cpu", mode="both", lengths=None, replaces=None) -> list:
+    """Of one scene, boxes by their x: squares of 2 m."""
+    rows = torch.tensor([[box(x, l=2.0, w=2.0) for x in boxes]]).reshape(1, -1, 7)
+    tries = [[box(x, l=2.0, w=2.0) for x in each] for each in candidates]
+    one = [None if v is None else torch.tensor([v], device=device) for v in (lengths, replaces)]
+    choice = torchvox.place_boxes(
+        rows.to(device),
+        torch.tensor([tries], device=device),
+        torch.tensor([group], device=device),
+        one[0],
+        mode,
+        replaces=one[1],
+    )
+    return choice[0].tolist()
+
+
+def test_one_alone_takes_its_first_free_try(device):
+    tries = [[0.5, 1.9, 2.0, 9.0], [0.1, 0.2, 0.3, 0.4]]
+    assert place([0.0], tries, [0, 1], device) == [2, -1]  # boxes that touch do not overlap
+    assert place([0.0], tries, [0, -1], device, lengths=0) == [0, -1]
+
+
+def test_groups_join_in_rising_number_and_are_in_the_way_of_the_next(device):
+    assert place([0.0], [[4.0], [4.5], [8.0]], [5, 2, 9], device) == [-1, 0, 0]
+
+
+def test_of_several_that_meet_all_go_or_the_first_frees_the_others(device):
+    row = [[4.0], [5.0], [6.5], [20.0]]
+    assert place([0.0], row, [1] * 4, device) == [-1, -1, -1, 0]
+    assert place([0.0], row, [1] * 4, device, mode="greedy") == [-1, -1, 0, 0]
+    # One that a box drives out stands in the way of those before it, not of those behind.
+    assert place([0.0], [[2.5], [1.0], [2.6]], [1] * 3, device, mode="greedy") == [-1, -1, 0]
+
+
+def test_of_several_the_first_tries_alone_count(device):
+    assert place([0.0], [[0.0, 9.0], [20.0, 0.0]], [3, 3], device) == [-1, 0]
+
+
+def test_a_candidate_may_stand_for_a_box_which_leaves(device):
+    tries = [[0.5, 9.0], [0.4, 30.0]]
+    assert place([0.0, 9.0], tries, [0, 1], device, replaces=[0, -1]) == [0, 1]
+    assert place([0.0, 9.0], tries, [0, 1], device, replaces=[0, 1]) == [0, 1]
+    assert place([0.0, 9.0], [[8.5], [0.0]], [0, 1], device, replaces=[1, 0]) == [0, 0]
+    assert place([0.0], [[0.5]], [0], device, replaces=[0], lengths=0) == [0]
+
+
+def test_a_box_without_area_meets_nothing(device):
+    candidates = torch.tensor([[[box(l=0.0)], [box(x=float("nan"))], [box()]]], device=device)
+    group = torch.tensor([[0, 1, 2]], device=device)
+    boxes = torch.tensor([[box(l=-1.0)]], device=device)
+    assert torchvox.place_boxes(boxes, candidates, group).tolist() == [[0, 0, 0]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_scene_is_filled_as_the_loops_do(data):
+    boxes, count, tries = (data.draw(st.integers(*ends)) for ends in ((0, 4), (0, 9), (0, 4)))
+
+    def lattice(*shape: int) -> torch.Tensor:
+        size = torch.Size(shape).numel()
+        out = torch.ones(size, 8)
+        for column, values in ((0, range(9)), (1, range(3)), (3, [1.0, 2.0, 0.0]), (6, [0.0, 0.6])):
+            drawn = st.lists(st.sampled_from(list(values)), min_size=size, max_size=size)
+            out[:, column] = torch.tensor(data.draw(drawn), dtype=torch.float32)
+        return out.reshape(*shape, 8)
+
+    def integers(low: int, high: int, *shape: int) -> torch.Tensor:
+        size = torch.Size(shape).numel()
+        drawn = st.lists(st.integers(low, high), min_size=size, max_size=size)
+        return torch.tensor(data.draw(drawn), dtype=torch.int64).reshape(shape)
+
+    call = {
+        "boxes": lattice(2, boxes),
+        "candidates": lattice(2, count, tries),
+        "group": integers(-1, 4, 2, count),
+        "lengths": integers(-1, 6, 2),
+        "mode": data.draw(st.sampled_from(["both", "greedy"])),
+        "replaces": integers(-2, 5, 2, count),
+    }
+    assert_same_bits(torchvox.place_boxes(**call), torchvox.reference.place_boxes(**call))
+
+
+@pytest.mark.parametrize("mode", ["both", "greedy"])
+def test_a_crowded_scene_is_filled_as_the_loops_do(mode, device):
+    """45 candidates of three classes, and 40 with 50 tries each."""
+    g = torch.Generator().manual_seed(1)
+    scale = torch.tensor([60.0, 60, 1, 4, 2, 1, 6])
+    call = {
+        "boxes": torch.rand(3, 50, 7, generator=g) * scale,
+        "candidates": torch.rand(3, 85, 50, 7, generator=g) * scale,
+        "group": torch.tensor([0] * 15 + [1] * 15 + [2] * 15 + list(range(3, 43))).expand(3, 85),
+        "lengths": torch.tensor([50, 20, 0]),
+        "mode": mode,
+    }
+    want = torchvox.reference.place_boxes(**call)
+    assert (want > 0).any() and (want < 0).any()
+    on_device = {k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()}
+    assert_same_bits(torchvox.place_boxes(**on_device).cpu(), want)

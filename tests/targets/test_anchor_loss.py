@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""anchor_loss: what each term holds, what counts for nothing, layouts, gradients."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_same_bits
+from op_infos.targets import anchor_grid, in_float64, loss_call, loss_formula
+
+import torchvox
+import torchvox.reference
+from torchvox.reference import portable_math
+
+MAPS = ("cls", "box", "direction")
+
+
+def to(device: str, call: dict) -> dict:
+    return {k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()}
+
+
+def one_anchor(box, code, anchor=(0, 0, 0, 4.0, 3.0, 2.0, 0), assigned=0, **options) -> dict:
+    """A head of one anchor and one class; code: the box map."""
+    return {
+        "cls": torch.zeros(1, 1, 1, 1),
+        "box": torch.tensor(code).reshape(1, -1, 1, 1),
+        "direction": None,
+        "anchors": torch.tensor(anchor).reshape(1, 1, 1, 7),
+        "boxes": torch.tensor(box).reshape(1, 1, -1),
+        "labels": torch.zeros(1, 1).int(),
+        "assigned": torch.full((1, 1, 1, 1), assigned, dtype=torch.int32),
+        **options,
+    }
+
+
+def test_the_class_term_is_focal(device):
+    call = one_anchor([0.0] * 7, [0.0] * 7)
+    half = math.log(2) / 4
+    positive = torchvox.anchor_loss(**to(device, call))
+    background = torchvox.anchor_loss(**to(device, call | {"assigned": call["assigned"] - 1}))
+    ignored = torchvox.anchor_loss(**to(device, call | {"assigned": call["assigned"] - 2}))
+    assert positive[0, 0].item() == pytest.approx(0.25 * half, rel=1e-6)
+    assert background[0].tolist() == [pytest.approx(0.75 * half, rel=1e-6), 0, 0]
+    assert ignored[0].tolist() == [0, 0, 0]
+    weighed = call | {"assigned": call["assigned"] - 1, "negative_weight": 2.0}
+    assert torchvox.anchor_loss(**to(device, weighed))[0, 0] == 2 * background[0, 0]
+
+
+@pytest.mark.parametrize("logit", [-30.0, -9.0, -4.6, 0.3, 8.0, 60.0])
+def test_the_class_term_is_exact_far_from_zero(logit, device):
+    """1 + exp(-x) rounds to 1 there; what it rounds away counts."""
+    call = one_anchor([0.0] * 7, [0.0] * 7, assigned=-1) | {"cls": torch.full((1, 1, 1, 1), logit)}
+    wide = torch.tensor(logit, dtype=torch.float64)
+    want = 0.75 * wide.sigmoid() ** 2 * torch.nn.functional.softplus(wide, threshold=100)
+    got = torchvox.anchor_loss(**to(device, call))[0, 0].item()
+    assert got == pytest.approx(want.item(), rel=1e-6)
+
+
+def test_residuals_are_those_that_box_decode_reads(device):
+    """The box term is 0, and its gradient too, where the map decodes to the box."""
+    g = torch.Generator().manual_seed(0)
+    anchors = anchor_grid(3, 5)
+    boxes = torch.rand(1, 6, 9, generator=g) * torch.tensor([5.0, 3, 1, 4, 2, 2, 3, 1, 1]) + 0.1
+    assigned = torch.randint(0, 6, (1, 3, 5, 4), generator=g).int()
+    near, far = boxes[0][assigned[0].long()].double(), anchors.double()
+    diagonal = far[..., 3:5].square().sum(-1).sqrt()
+    spans = (diagonal, diagonal, far[..., 5])
+    place = [(near[..., k] - far[..., k]) / spans[k] for k in range(3)]
+    size = [(near[..., k] / far[..., k]).log() for k in (3, 4, 5)]
+    angles = {
+        7: [near[..., 6] - far[..., 6]],
+        8: [near[..., 6].cos() - far[..., 6].cos(), near[..., 6].sin() - far[..., 6].sin()],
+    }
+    for codes, angle in angles.items():
+        for velocity in ([], [near[..., 7], near[..., 8]]):
+            code = torch.stack([*place, *size, *angle, *velocity], -1)[None].float()
+            decoded = torchvox.box_decode(code, anchors)
+            torch.testing.assert_close(decoded[0], near[..., : decoded.size(-1)].float())
+            call = {
+                "cls": torch.zeros(1, 8, 3, 5),
+                "box": code,
+                "direction": None,
+                "anchors": anchors,
+                "boxes": boxes,
+                "labels": torch.zeros(1, 6).int(),
+                "assigned": assigned,
+                "beta": 1 / 9,
+            }
+            loss = torchvox.anchor_loss(**to(device, call))
+            assert loss[0, 1] < 1e-9, codes
+
+
+def test_smooth_l1_turns_to_a_line_and_weights_stand_where_the_mode_says(device):
+    target, code = [0.0, 0, 0, 4, 3, 2, 0], [0.05, -0.5, 0, 0, 0, 0, 0]
+    square, line = 0.5 * 0.05**2 * 9, 0.5 - 1 / 18
+
+    def boxes(**options) -> float:
+        call = one_anchor(target, code, **options)
+        return torchvox.anchor_loss(**to(device, call))[0, 1].item()
+
+    assert boxes() == pytest.approx(square + line, rel=1e-6)
+    assert boxes(beta=0.0) == pytest.approx(0.55, rel=1e-6)
+    weights = [2.0, 0.5, 1, 1, 1, 1, 1]
+    assert boxes(code_weights=weights) == pytest.approx(4 * square + 0.25 - 1 / 18, rel=1e-6)
+    after = boxes(code_weights=weights, mode="mmdet")
+    assert after == pytest.approx(2 * square + 0.5 * line, rel=1e-6)
+
+
+def test_with_directions_a_box_may_face_either_way(device):
+    """The sine of the difference; without a map of directions the difference itself."""
+    call = one_anchor([0.0, 0, 0, 4, 3, 2, math.pi], [0.0] * 7)
+    assert torchvox.anchor_loss(**to(device, call))[0, 1] == pytest.approx(math.pi - 1 / 18)
+    call["direction"] = torch.zeros(1, 2, 1, 1)
+    loss = torchvox.anchor_loss(**to(device, call))
+    assert loss[0, 1] < 1e-10 and loss[0, 2].item() == pytest.approx(math.log(2))
+
+
+def test_bins_part_at_the_offset_and_half_a_turn_behind(device):
+    direction = torch.tensor([0.0, 100.0]).reshape(1, 2, 1, 1)  # bin 1, or a loss of 100
+
+    def bin_of(yaw: float, **options) -> int:
+        call = one_anchor([0.0, 0, 0, 4, 3, 2, yaw], [0.0] * 7, direction=direction, **options)
+        return int(torchvox.anchor_loss(**to(device, call))[0, 2] < 1)
+
+    assert [bin_of(y) for y in (0.0, 3.1, 3.2, 6.2, -0.1, -3.2)] == [0, 0, 1, 1, 1, 0]
+    assert [bin_of(y, dir_offset=0.78539) for y in (0.0, 0.8, 3.9, 3.95)] == [1, 0, 0, 1]
+    # From -pi to pi: what lies below 0 is the first bin.
+    assert [bin_of(y, dir_limit=0.5) for y in (-0.1, 0.1, 3.2, 3.0)] == [0, 0, 0, 0]
+    assert bin_of(3.1415927, dir_limit=0.25) == 1
+
+
+def test_an_unknown_velocity_counts_for_nothing(device):
+    nan = math.nan
+    for codes in (9, 10):
+        code = [0.0] * 6 + ([1.0, 0.0] if codes == 10 else [0.0]) + [3.0, 4.0]
+        call = one_anchor([0.0, 0, 0, 4, 3, 2, 0, nan, 4.0], code, beta=0.0)
+        call["box"] = call["box"].to(device).requires_grad_()
+        loss = torchvox.anchor_loss(**to(device, call))[0, 1]
+        (grad,) = torch.autograd.grad(loss, call["box"])
+        assert grad[0, -2:, 0, 0].tolist() == [0, 0]
+        assert loss == (0 if codes == 9 else 1)
+
+
+def test_without_a_box_two_terms_and_their_gradients_are_zero(device):
+    call = to(device, loss_call(9, assigned=torch.full((2, 3, 9, 4), -1, dtype=torch.int32)))
+    for name in MAPS:
+        call[name].requires_grad_()
+    loss = torchvox.anchor_loss(**call)
+    assert (loss[:, 1:] == 0).all() and (loss[:, 0] > 0).all()
+    loss.sum().backward()
+    assert (call["box"].grad == 0).all() and (call["direction"].grad == 0).all()
+    assert (call["cls"].grad > 0).all()
+
+
+def test_a_box_number_that_does_not_exist_is_ignored(device):
+    call = to(device, loss_call(9, boxes=4))
+    wrong = call | {"assigned": torch.where(call["assigned"] >= 0, 4, call["assigned"])}
+    none = call | {"assigned": torch.where(call["assigned"] >= 0, -2, call["assigned"])}
+    assert_same_bits(torchvox.anchor_loss(**wrong), torchvox.anchor_loss(**none))
+
+
+@pytest.mark.parametrize("codes", [7, 9])
+def test_maps_are_read_where_they_lie_and_gradients_lie_alike(codes, device):
+    call = to(device, loss_call(9, codes=codes))
+    want = torchvox.anchor_loss(**call)
+    last = {k: call[k].contiguous(memory_format=torch.channels_last) for k in MAPS}
+    split = {k: call[k].unflatten(1, (4, -1)).permute(0, 3, 4, 1, 2) for k in MAPS}
+    grads = []
+    for maps in (call, last, split):
+        leaves = {k: maps[k].detach().requires_grad_() for k in MAPS}
+        loss = torchvox.anchor_loss(**call | leaves)
+        assert_same_bits(loss, want)
+        grads.append(torch.autograd.grad(loss.sum(), list(leaves.values())))
+        assert [g.stride() for g in grads[-1]] == [v.stride() for v in leaves.values()]
+    for plain, behind, apart in zip(*grads, strict=True):
+        assert_same_bits(behind, plain)
+        assert_same_bits(apart.permute(0, 3, 4, 1, 2).flatten(1, 2), plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_are_computed_in_float32_and_gradients_rounded_once(dtype, device):
+    call = to(device, loss_call(9))
+    narrow = {k: call[k].to(dtype).requires_grad_() for k in MAPS}
+    wide = {k: v.detach().float().requires_grad_() for k, v in narrow.items()}
+    losses = [torchvox.anchor_loss(**call | maps) for maps in (narrow, wide)]
+    assert_same_bits(*losses)
+    grads = [
+        torch.autograd.grad(loss.sum(), list(maps.values()))
+        for loss, maps in zip(losses, (narrow, wide), strict=True)
+    ]
+    for got, want in zip(*grads, strict=True):
+        assert_same_bits(got, want.to(dtype))
+
+
+def test_float32_is_within_a_millionth_of_float64(device):
+    call = to(device, loss_call(200, height=20))
+    got, want = torchvox.anchor_loss(**call), torchvox.anchor_loss(**in_float64(call))
+    assert want.dtype == torch.float64
+    torch.testing.assert_close(got.double(), want, rtol=1e-6, atol=0)
+    torch.testing.assert_close(want, loss_formula(in_float64(call), ())[0])
+
+
+def test_sums_of_several_levels_have_the_bits_of_the_loops(device):
+    """More than 256 blocks of 256 anchors, most of which count for nothing."""
+    call = loss_call(150, height=111)  # 66,600 anchors
+    most = torch.rand(call["assigned"].shape, generator=torch.Generator().manual_seed(2)) < 0.97
+    call["assigned"] = torch.where(most, -2, call["assigned"])
+    want = torchvox.reference.anchor_loss(**call)
+    assert_same_bits(torchvox.anchor_loss(**to(device, call)).cpu(), want)
+
+
+def test_exp_and_log_in_double_are_within_a_unit():
+    x = np.concatenate([np.linspace(-744, 709, 20001), [0.0, -0.0, 1e-300, -1e-18]])
+    for function, exact, at in (
+        (portable_math.exp, np.exp, x[x > -700]),
+        (portable_math.log, np.log, np.exp(x[x > -700])),
+        (portable_math.log, np.log, 1 + np.linspace(-0.3, 0.5, 20001)),
+    ):
+        got, want = function(at), exact(at)
+        assert (np.abs(got - want) <= 2 * np.spacing(np.abs(want))).all()
+    special = np.array([np.nan, np.inf, -np.inf, 800.0, -800.0])
+    np.testing.assert_array_equal(portable_math.exp(special), [np.nan, np.inf, 0, np.inf, 0])
+    special = np.array([np.nan, np.inf, 0.0, -1.0, 5e-324])
+    want = [np.nan, np.inf, -np.inf, np.nan, -744.4400719213812]
+    np.testing.assert_allclose(portable_math.log(special), want)

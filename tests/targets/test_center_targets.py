@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""center_targets: cells, radii, slots, heat maps, ignored boxes."""
+
+import math
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scenes import scenes
+
+import torchvox
+import torchvox.reference
+
+MAP = {
+    "point_cloud_range": [0.0, 0.0, -1.0, 16.0, 8.0, 1.0],
+    "pillar_size": [0.25, 0.25, 2.0],
+    "cells": 2,
+    "size": [16, 32],
+    "task_of_class": [0],
+}
+
+
+def box(x: float, y: float, l: float = 2.0, w: float = 1.0) -> list[float]:  # noqa: E741
+    return [x, y, 0.0, l, w, 1.5, 0.3]
+
+
+def targets(boxes, device="cpu", labels=None, weight=None, **options) -> torchvox.CenterTargets:
+    return torchvox.center_targets(
+        torch.tensor([boxes], device=device).reshape(1, -1, 7),
+        torch.tensor([labels or [0] * len(boxes)], device=device, dtype=torch.int32),
+        None if weight is None else torch.tensor([weight], device=device),
+        None,
+        **{**MAP, **options},
+    )
+
+
+def test_a_center_has_a_cell_a_slot_and_a_gaussian(device):
+    out = targets([box(3.3, 2.2)], device, max_objects=3)
+    assert out.cell.tolist() == [[[4 * 32 + 6, -1, -1]]]
+    assert (out.box.tolist(), out.count.tolist()) == ([[[0, -1, -1]]], [[1]])
+    plane = out.heatmap[0, 0].cpu()
+    assert plane[4, 6] == 1
+    sigma = 5 / 6  # radius 2
+    want = torch.tensor([[math.exp(-(x * x + y * y) / (2 * sigma**2)) for x in range(-2, 3)]
+                         for y in range(-2, 3)])  # fmt: skip
+    torch.testing.assert_close(plane[2:7, 4:9], want, rtol=3e-7, atol=0)
+    plane[2:7, 4:9] = 0
+    assert not plane.any()
+
+
+def test_the_radius_is_the_least_of_cornernets_three(device):
+    """Of a box of 20 x 12 cells, by hand: 17.3, 16.7 and 5.6."""
+    options = {"size": [64, 64], "point_cloud_range": [0.0, 0.0, -1.0, 32.0, 32.0, 1.0]}
+    plane = targets([box(16.0, 16.0, 10.0, 6.0)], device, overlap=0.1, **options).heatmap[0, 0]
+    h, w, o = 20.0, 12.0, 0.1
+    roots = []
+    for b, c in ((h + w, 4 * h * w * (1 - o) / (1 + o)), (2 * (h + w), 16 * (1 - o) * h * w),
+                 (-2 * o * (h + w), 16 * o * (o - 1) * h * w)):  # fmt: skip
+        roots.append((b + math.sqrt(b * b - c)) / 2)
+    radius = int(min(roots))
+    assert radius > 2 and (plane[32] > 0).nonzero().flatten().tolist() == list(
+        range(32 - radius, 33 + radius)
+    )
+
+
+def test_centers_outside_are_left_out_and_edges_belong_inside(device):
+    xs = [0.0, -0.01, 15.99, 16.0, math.nan, math.inf]
+    out = targets([box(x, 0.0) for x in xs], device, max_objects=6)
+    assert out.box[0, 0].tolist() == [0, 2, -1, -1, -1, -1]
+    assert out.cell[0, 0, :2].tolist() == [0, 31]
+
+
+def test_boxes_without_a_size_are_left_out(device):
+    boxes = [box(1, 1, l=0.0), box(1, 1, w=-1.0), box(1, 1, l=math.nan), box(1, 1, l=math.inf)]
+    out = targets([*boxes, box(2, 2)], device)
+    assert out.count.tolist() == [[1]] and out.box[0, 0, 0] == 4
+    assert (out.heatmap == 1).sum() == 1
+
+
+def test_tasks_fill_their_slots_in_the_order_of_boxes_and_no_more(device):
+    boxes = [box(1 + k, 1.0) for k in range(6)]
+    out = targets(boxes, device, labels=[2, 0, 1, 1, 5, 2], task_of_class=[1, 0, 1], max_objects=2)
+    assert out.box.tolist() == [[[2, 3], [0, 1]]]
+    assert out.count.tolist() == [[2, 2]]
+    assert (out.heatmap[0] == 1).sum((1, 2)).tolist() == [1, 2, 1]  # the last box is not drawn
+
+
+def test_two_objects_in_a_cell_take_two_slots_and_one_peak(device):
+    out = targets([box(2.0, 2.0), box(2.1, 2.1)], device)
+    assert out.cell[0, 0, 0] == out.cell[0, 0, 1] and out.count.tolist() == [[2]]
+    assert (out.heatmap == 1).sum() == 1
+
+
+def test_where_an_ignored_box_is_nearer_there_is_no_loss(device):
+    out = targets([box(2.0, 2.0), box(4.0, 2.0)], device, weight=[0.0, 1.0])
+    assert (out.count.tolist(), out.box[0, 0, 0].item()) == ([[1]], 1)
+    row = out.heatmap[0, 0, 4, 1:12].tolist()
+    assert row[1:5] == [-1] * 4 and row[7] == 1 and all(v > 0 for v in row[5:10])
+    assert row[0] == 0 and row[10] == 0
+    once_more = targets([box(2.0, 2.0), box(2.0, 2.0)], device, weight=[1.0, 0.0])
+    assert (once_more.heatmap >= 0).all()  # a tie is the object's
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    scenes(),
+    st.sampled_from([[0, 0, 0], [0, 1, 0], [2, 0]]),
+    st.integers(0, 4),
+    st.sampled_from([0.0, 0.1, 0.7]),
+    st.integers(0, 3),
+    st.sampled_from([1, 3]),
+)
+def test_any_scene_has_the_targets_of_the_loops(scene, tasks, most, overlap, radius, cells):
+    call = {
+        **scene,
+        "point_cloud_range": [0.0, 0.0, -1.0, 8.0, 8.0, 1.0],
+        "pillar_size": [0.5, 0.25],
+        "cells": cells,
+        "size": [9, 7],
+        "task_of_class": tasks,
+        "max_objects": most,
+        "overlap": overlap,
+        "min_radius": radius,
+    }
+    want = torchvox.reference.center_targets(**call)
+    assert_same_bits(tuple(torchvox.center_targets(**call)), want)
+
+
+@pytest.mark.parametrize("most", [10, 200])
+def test_many_boxes_have_the_targets_of_the_loops(most, device):
+    """More boxes than a list takes, maps of several tiles."""
+    g = torch.Generator().manual_seed(5)
+    boxes = torch.rand(2, 300, 7, generator=g) * torch.tensor([17.0, 9, 1, 6, 3, 2, 6])
+    call = {
+        "boxes": boxes,
+        "labels": torch.arange(300).expand(2, 300) % 4 - 1,
+        "weight": (torch.rand(2, 300, generator=g) < 0.8).float(),
+        "num_boxes": torch.tensor([300, 290]),
+        **MAP,
+        "task_of_class": [0, 1, 1],
+        "max_objects": most,
+    }
+    want = torchvox.reference.center_targets(**call)
+    on_device = {k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()}
+    got = torchvox.center_targets(**on_device)
+    assert_same_bits(tuple(t.cpu() for t in got), want)
