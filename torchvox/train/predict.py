@@ -19,6 +19,14 @@ from torchvox.train.lightning_module import forward, predict
 COLORS = ("red", "green", "blue")
 
 
+def _size(trained: Checkpoint) -> int:
+    """Points of a sample that the model has learned from. Raises WrongUseError for detectors."""
+    if trained.config.task == "detect":
+        raise WrongUseError("a detector gives no labels to points: find its boxes, torchvox detect")
+    assert trained.config.data.points is not None
+    return trained.config.data.points
+
+
 @torch.inference_mode()
 def classify_cloud(trained: Checkpoint, cloud: PointCloud) -> Tensor:
     """Probabilities [C] of the classes of one object, z up.
@@ -27,7 +35,7 @@ def classify_cloud(trained: Checkpoint, cloud: PointCloud) -> Tensor:
     more points than those a random choice is taken, always the same.
     """
     points = _object(trained, _finite(cloud))
-    chosen = next(_groups(np.arange(len(points)), trained.config.data.points))
+    chosen = next(_groups(np.arange(len(points)), _size(trained)))
     batch = {"points": _device_batch(trained, points[chosen])}
     logits = forward(trained.model, trained.config, batch).float()
     return logits[0].softmax(-1).cpu()
@@ -52,7 +60,7 @@ def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = 
         features, groups, offsets = _room(trained, clean)
     found = np.full(len(clean), -1, np.int64)
     for members, offset in zip(groups, offsets, strict=True):
-        for chosen in _groups(members, trained.config.data.points):
+        for chosen in _groups(members, _size(trained)):
             points = features[chosen].copy()
             points[:, :3] -= offset
             batch = {"points": _device_batch(trained, points), **known}
