@@ -77,8 +77,8 @@ def test_occupancy_integrate_and_occupancy_insert_with_samples():
     state[3][2] = rows - 2  # as if the others were of regions that are not here
     points = torch.tensor([[0.25, 0.5, 0.5], [0.75, 0.5, 0.5], [8.5, 0.25, 0.5]], device="cuda")
     index = torch.arange(3, device="cuda")
-    options = {"origin_index": index, "ndt": [0.1, 0.2, 3.0, -1.0, 9.0], **MAP, "sensor": SENSOR}
-    counts = torchvox.occupancy_integrate_(state, points, points, **options)
+    options = {"ndt": [0.1, 0.2, 3.0, -1.0, 9.0], **MAP, "sensor": SENSOR}
+    counts = torchvox.occupancy_integrate_(state, points, points, origin_index=index, **options)
     assert counts[0, 11:14].tolist() == [0, 0, 2]
     refused = torchvox.occupancy_integrate_(state, points[:1] + 64.0, points[:1], **options)
     assert refused[0, 11] == 4

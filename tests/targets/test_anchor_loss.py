@@ -110,7 +110,7 @@ def test_smooth_l1_turns_to_a_line_and_weights_stand_where_the_mode_says(device)
 def test_with_directions_a_box_may_face_either_way(device):
     """The sine of the difference; without a map of directions the difference itself."""
     call = one_anchor([0.0, 0, 0, 4, 3, 2, math.pi], [0.0] * 7)
-    assert torchvox.anchor_loss(**to(device, call))[0, 1] == pytest.approx(math.pi - 1 / 18)
+    assert torchvox.anchor_loss(**to(device, call))[0, 1].item() == pytest.approx(math.pi - 1 / 18)
     call["direction"] = torch.zeros(1, 2, 1, 1)
     loss = torchvox.anchor_loss(**to(device, call))
     assert loss[0, 1] < 1e-10 and loss[0, 2].item() == pytest.approx(math.log(2))

@@ -167,7 +167,8 @@ class CenterLoss:
         terms = [first.new_zeros(()).float(), first.new_zeros(()).float()]
         for task, mine in enumerate(self.classes):
             objects = count[:, task].sum()
-            terms[0] = terms[0] + self.heat_loss(maps[0][task], heat[:, mine], objects)
+            own = torch.stack([heat[:, label] for label in mine], 1)
+            terms[0] = terms[0] + self.heat_loss(maps[0][task], own, objects)
             parts = [kind[task] for kind in maps[1:] if len(kind) > 0]
             found = torch.cat([part.float().flatten(2) for part in parts], 1)
             terms[1] = terms[1] + self.box_loss(found, boxes, cell[:, task], box[:, task], objects)
