@@ -80,7 +80,7 @@ def test_occupancy_integrate_and_occupancy_insert_with_samples():
     options = {"ndt": [0.1, 0.2, 3.0, -1.0, 9.0], **MAP, "sensor": SENSOR}
     counts = torchvox.occupancy_integrate_(state, points, points, origin_index=index, **options)
     assert counts[0, 11:14].tolist() == [0, 0, 2]
-    refused = torchvox.occupancy_integrate_(state, points[:1] + 64.0, points[:1], **options)
+    refused = torchvox.occupancy_integrate_(state, points[:1] + 64, points[:1] + 64, **options)
     assert refused[0, 11] == 4
     state[3][3] = 0
     found = torchvox.occupancy_extract(state, 2)
