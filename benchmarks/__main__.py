@@ -30,6 +30,7 @@ from benchmarks import (
     pillars,
     pointpillars,
     sampling,
+    targets,
     upstream,
     voxel,
 )
@@ -45,7 +46,7 @@ def cases(device: str) -> list[CaseSpec]:
     found = []
     domains = (
         *(voxel, sampling, neighbors, neighbors_knn, grouping, neighbors_group_mlp),
-        *(bev, pillars, boxes, detection, models, pointpillars, filter, occupancy),
+        *(bev, pillars, boxes, detection, targets, models, pointpillars, filter, occupancy),
     )
     for domain in domains:
         found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()

@@ -53,8 +53,9 @@ TORCHVOX_HD bool boxes_meet(const BevBox<float>& a, const BevBox<float>& b) {
   return rotated_iou_bev(a, b) > 0;
 }
 
-// This thread among those of a scene: a block on the GPU, one thread on the host. All methods are
-// collective, any_lane() in a warp; what was written before is seen by all after them.
+// This thread among those of a scene: a block on the GPU, one thread on the host. All threads call
+// sync(), any_thread() and least(), which order what they write and read; those of a warp
+// any_lane().
 struct Team {
   int rank = 0, count = 1, lanes = 1;
   int32_t* room = nullptr;  // a word of shared memory

@@ -219,9 +219,9 @@ TORCHVOX_HD AnchorTerms<compute_t<M>> anchor_terms(const AnchorLossArgs& args,
   }
   if (args.direction.data != nullptr) {
     const int64_t direction = place.at(args.direction);
-    sum.at[2] = direction_term(load_value<M>(args.direction, direction, code.bin),
-                               load_value<M>(args.direction, direction, 1 - code.bin))
-                    .loss;
+    const T own = load_value<M>(args.direction, direction, code.bin);
+    const T other = load_value<M>(args.direction, direction, 1 - code.bin);
+    sum.at[2] = direction_term(own, other).loss;
   }
   return sum;
 }
@@ -259,15 +259,15 @@ TORCHVOX_HD void anchor_gradient(const AnchorLossBackwardArgs& args, const Ancho
   }
   if (forward.direction.data == nullptr) return;
   const int64_t at = place.at(forward.direction), grad_at = place.at(args.direction);
-  T slope = 0;
+  T own = 0, other = 0;
   if (positive) {
-    slope = grad[2] *
-        direction_term(load_value<M>(forward.direction, at, code.bin),
-                       load_value<M>(forward.direction, at, 1 - code.bin))
-            .slope;
+    const T logit = load_value<M>(forward.direction, at, code.bin);
+    const T rival = load_value<M>(forward.direction, at, 1 - code.bin);
+    other = grad[2] * direction_term(logit, rival).slope;
+    own = -other;
   }
-  store_value<M>(args.direction, grad_at, code.bin, -slope);
-  store_value<M>(args.direction, grad_at, 1 - code.bin, slope);
+  store_value<M>(args.direction, grad_at, code.bin, own);
+  store_value<M>(args.direction, grad_at, 1 - code.bin, other);
 }
 
 // ---- Sums -------------------------------------------------------------------------------------
