@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +24,11 @@ from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint
+    from torchvox.train.config import Config
     from torchvox.viz import Panel
 
 CLOUDS, WRONG = 48, 16  # clouds in the picture, and how many of them may be wrong
+DETECTION = ("map", "map_strict")
 METRICS = {  # of torchvox.train.metrics.scores, with their names in print
     "accuracy": "accuracy",
     "mean_accuracy": "mean over classes",
@@ -53,11 +57,13 @@ def evaluate(
     trust_code: TrustCode = False,
     device: Device = DeviceChoice.auto,
 ) -> None:
-    """Evaluate a trained model on held-back data: accuracy and IoU, over all and per class."""
+    """Evaluate a trained model on held-back data: accuracy and IoU, over all and per class; of
+    detectors average precision."""
     from torchvox.train import evaluate as evaluate_all
     from torchvox.train import load_checkpoint
     from torchvox.train.builders import build_data
     from torchvox.train.config import change_config
+    from torchvox.train.detecting import evaluate_detector
     from torchvox.train.metrics import class_scores, scores
 
     if split not in ("train", "val"):
@@ -69,8 +75,22 @@ def evaluate(
     where = use_device(device)
     trained = load_checkpoint(checkpoint, where, trust_code)
     config = change_config(trained.config, overrides or [])
+    if config.task == "detect" and pictures is not None:
+        raise WrongUseError("--pictures are of classes, not of boxes: torchvox detect --plot")
+    names = list(METRICS) if config.task != "detect" else [*DETECTION, *_precisions(config)]
+    if wrong := [metric for metric, _ in gates if metric not in names]:
+        raise WrongUseError(f"--at-least {wrong[0]}: the metrics are {', '.join(names)}")
     data = build_data(config, split)
     start = time.perf_counter()
+    if config.task == "detect":
+        found = evaluate_detector(trained.model, data, trained.labels.classes)
+        seconds = time.perf_counter() - start
+        title = f"{checkpoint}, {len(data)} scans of {config.data.kind} ({split}), {seconds:.1f} s"
+        _report_detections(title, found, trained.labels.classes)
+        if results is not None:
+            content = {k: None if math.isnan(v) else v for k, v in found.items()}
+            write_text(results, json.dumps({**content, "seconds": seconds}) + "\n")
+        return _check_gates(gates, found)
     matrix = evaluate_all(trained, data, config.train.val_batch_size)
     seconds = time.perf_counter() - start
     found = scores(matrix)
@@ -82,15 +102,44 @@ def evaluate(
         write_text(results, json.dumps(content) + "\n")
     if pictures is not None:
         _draw(pictures, trained, data, matrix.numpy(), found)
+    _check_gates(gates, found)
+
+
+def _check_gates(gates: list[tuple[str, float]], found: dict[str, float]) -> None:
     for metric, least in gates:
         if not found[metric] >= least:
             raise TorchvoxError(f"{metric} {found[metric]:.4f} is below {least}")
 
 
+def _precisions(config: Config) -> list[str]:
+    from torchvox.train.builders import labels_of
+
+    levels = product(("3d", "bev"), ("strict", "loose"), labels_of(config).classes)
+    return ["/".join(parts) for parts in levels]
+
+
+def _report_detections(title: str, found: dict[str, float], classes: Sequence[str]) -> None:
+    table = Table(expand=False)
+    table.add_column("class", style="bold cyan")
+    columns = ["3d/strict", "3d/loose", "bev/strict", "bev/loose"]
+    for column in (*columns, "precision", "recall", "flipped"):
+        table.add_column(column, justify="right")
+    for name in classes:
+        keys = [f"{column}/{name}" for column in columns]
+        keys += [f"3d/loose/{name}/{part}" for part in ("precision", "recall", "flipped")]
+        shares = ["-" if math.isnan(found[k]) else f"{100 * found[k]:.1f}" for k in keys]
+        table.add_row(name, *shares)
+    out = console()
+    out.print(title, soft_wrap=True, markup=False, style="bold")
+    out.print(table)
+    out.print(f"map {found['map']:.4f}, map_strict {found['map_strict']:.4f}", soft_wrap=True)
+
+
 def _gate(text: str) -> tuple[str, float]:
     metric, _, value = text.partition("=")
-    if metric not in METRICS:
-        raise WrongUseError(f"--at-least {text}: the metrics are {', '.join(METRICS)}")
+    names = *METRICS, *DETECTION
+    if metric not in names and metric.count("/") != 2:
+        raise WrongUseError(f"--at-least {text}: the metrics are {', '.join(names)}")
     try:
         least = float(value)
     except ValueError:

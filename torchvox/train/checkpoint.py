@@ -19,7 +19,7 @@ from torch import nn
 from torchvox._errors import WrongUseError, short
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
-from torchvox.train.builders import BUILDERS, Labels, build_model
+from torchvox.train.builders import BUILDERS, DETECTORS, Labels, build_model
 from torchvox.train.config import Config, make_config
 
 FORMAT = 1
@@ -81,7 +81,7 @@ def load_checkpoint(
         raise CheckpointError(f"{_incomplete(path)} ({short(error)})") from None
     if newer:
         raise CheckpointError(f"{path} is of a newer torchvox ({version}): upgrade torchvox")
-    if kind not in BUILDERS and not trust_code:
+    if kind not in BUILDERS and kind not in DETECTORS and not trust_code:
         raise WrongUseError(
             f"{path} names code of its own as its model, {short(repr(kind))}: if you trust the "
             "file, load it with trust_code=True (--trust-code)"

@@ -271,6 +271,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
         for part in place[owner is not Config : -1]:
             owner = owner.model_fields[part].annotation
+            owner = next((one for one in get_args(owner) if one is not type(None)), owner)
         where = path[: len(path) - len(place[-1])]
         return unknown_key(place[-1], list(owner.model_fields), where)
     if error["type"] == "missing":
