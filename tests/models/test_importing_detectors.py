@@ -277,7 +277,8 @@ def test_a_published_network_has_the_configuration_that_is_shipped(name, shipped
     from torchvox.models.detection import detector
 
     model = imported(as_published(name)).model
-    assert model.config() == detector(shipped).config()
+    expected = detector(shipped).config()["config"]
+    assert model.config()["config"] == {**expected, "loss": None}  # weights do not tell how
 
 
 def test_an_imported_detector_fused_and_merged_finds_the_same():
