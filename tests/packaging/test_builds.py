@@ -35,7 +35,7 @@ def refusal(op, *args):
         return str(error)
 names = sorted({name.split("::")[1].split(".")[0] for name in
                 torch._C._dispatch_get_all_op_names() if name.startswith("torchvox::")})
-key = torch._C._dispatch_has_kernel_for_dispatch_key
+key = torch._C._dispatch_has_computed_kernel_for_dispatch_key  # composite ones too
 points = torch.tensor([[1.0, 2.0, 0.5], [1.0, 2.0, 1.5]])
 args = (points, [0.0, 0.0, 0.0, 4.0, 4.0, 4.0], [4, 4])
 print(json.dumps({

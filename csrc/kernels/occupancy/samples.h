@@ -6,6 +6,8 @@
 // its elements 00, 10, 11, 20, 21, 22.
 #pragma once
 
+#include <initializer_list>
+
 #include "csrc/kernels/core/portable_math.h"
 #include "csrc/kernels/occupancy/log_odds.h"
 #include "csrc/kernels/rays/walk.h"
