@@ -46,8 +46,10 @@ class DetectionScores(Metric):
     def update(self, batch: Batch, outputs: Sequence[Tensor]) -> None:
         boxes, labels = batch["boxes"][..., :7], batch["labels"]
         inside = points_in_boxes(batch["points"][..., :3].contiguous(), boxes.contiguous())
-        one = torch.nn.functional.one_hot(inside.clamp(min=-1).long() + 1, boxes.size(1) + 1)
-        counts = torch.where(batch["weight"] > 0, one.sum(1)[:, 1:], 0)
+        column = inside.clamp(min=-1).long() + 1
+        counts = column.new_zeros(len(boxes), boxes.size(1) + 1)
+        counts.scatter_add_(1, column, torch.ones_like(column))
+        counts = torch.where(batch["weight"] > 0, counts[:, 1:], 0)
         found, scores, names = outputs[:3]
         columns = batch["id"], boxes, labels, counts, found[..., :7].float(), scores.float(), names
         for name, column in zip(("ids", *TRUTH, *FOUND), columns, strict=True):
