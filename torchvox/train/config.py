@@ -85,6 +85,7 @@ class WorldData(Frozen):
     kind: Literal["world"]
     sensor: str = "hdl64"
     view: str = "front"
+    reach: Annotated[float, Field(ge=20, le=70)] = 70.0
     points: Positive | None = None
     boxes: Positive | None = None
     min_points: Annotated[int, Field(ge=0)] = 5

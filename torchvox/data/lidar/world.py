@@ -20,7 +20,7 @@ from torchvox.data.lidar.placement import Objects, place
 from torchvox.data.lidar.sensors import SENSORS, VIEWS, View
 
 SIZES = {"train": 2000, "val": 400}
-REACH = 70.0  # meters ahead that objects stand
+REACH = 70.0  # meters ahead that objects stand at most
 CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}  # rays cast at a time: caches and memory
 PLACED = 256  # scenes whose objects are placed at a time
 BOXES = 32  # capacity; twice as many all around
@@ -32,6 +32,7 @@ def generate_world(
     *,
     sensor: str = "hdl64",
     view: str = "front",
+    reach: float = REACH,
     points: int | None = None,
     boxes: int | None = None,
     min_points: int = 5,
@@ -42,7 +43,8 @@ def generate_world(
     """Scans of the given scenes with the boxes of their cars, pedestrians and cyclists.
 
     samples: B numbers >= 0, any of them. sensor: a key of SENSORS. view: "full", "front" (90
-    degrees ahead) or "camera" (what falls into KITTI's image). points: N, capacity for the points
+    degrees ahead) or "camera" (what falls into KITTI's image). reach: meters ahead, 20 at least,
+    that objects stand. points: N, capacity for the points
     of a scan; a scan with more is thinned at random; None: as many as rays. boxes: G, capacity for
     boxes; those with the fewest points are cut off; None: 32, or 64 all around. min_points: boxes
     with fewer have weight 0.
@@ -61,7 +63,7 @@ def generate_world(
     Raises ValueError.
     """
     numbers = [int(i) for i in samples]
-    _check(numbers, sensor, view, points, boxes, min_points)
+    _check(numbers, sensor, view, reach, points, boxes, min_points)
     where = View(SENSORS[sensor], view)
     capacity = where.rays if points is None else points
     limits = (capacity, boxes or BOXES * (2 if where.slope is None else 1), min_points)
@@ -69,7 +71,7 @@ def generate_world(
     chunk = max(CHUNK["cpu" if ids.device.type == "cpu" else "cuda"] // where.rays, 1)
     made = []
     for few in ids.split(PLACED):
-        objects = place(Draws(seed, split, few), REACH, where.slope, where.sensor.height)
+        objects = place(Draws(seed, split, few), reach, where.slope, where.sensor.height)
         for first in range(0, max(len(few), 1), chunk):
             some = slice(first, first + chunk)
             these = objects.at(some)
@@ -90,6 +92,7 @@ class World(Generated):
         *,
         sensor: str = "hdl64",
         view: str = "front",
+        reach: float = REACH,
         points: int | None = None,
         boxes: int | None = None,
         min_points: int = 5,
@@ -97,9 +100,9 @@ class World(Generated):
         size: int | None = None,
     ) -> None:
         super().__init__(split_size("World", split, size, SIZES))
-        _check([], sensor, view, points, boxes, min_points)
+        _check([], sensor, view, reach, points, boxes, min_points)
         self.options: Any = {
-            **{"sensor": sensor, "view": view, "points": points, "boxes": boxes},
+            **{"sensor": sensor, "view": view, "reach": reach, "points": points, "boxes": boxes},
             **{"min_points": min_points, "seed": seed, "split": split},
         }
 
@@ -111,6 +114,7 @@ def _check(
     numbers: list[int],
     sensor: str,
     view: str,
+    reach: float,
     points: int | None,
     boxes: int | None,
     min_points: int,
@@ -120,6 +124,8 @@ def _check(
             f"generate_world: sensor must be one of {', '.join(SENSORS)} and view one of "
             f"{', '.join(VIEWS)}, got {sensor!r} and {view!r}"
         )
+    if not 20 <= reach <= REACH:
+        raise ValueError(f"generate_world: reach must be from 20 to {REACH:g} m, got {reach}")
     least = min(numbers, default=0)
     if least < 0 or min_points < 0 or any(v is not None and v < 1 for v in (points, boxes)):
         raise ValueError(
