@@ -22,7 +22,7 @@ def folder(tmp_path):
 def test_a_folder_that_is_right_is_counted(torchvox_cli, folder):
     result = torchvox_cli("data", "check", "mine", "--layout", "kitti")
     assert result.code == 0 and result.err == ""
-    assert "train     4 scans, by their order" in result.out and "val       1 scans" in result.out
+    assert "train     4 scans, by default" in result.out and "val       1 scans" in result.out
     assert "Car       5 boxes, mean 4.00 x 2.00 x 2.00 m, 100 points (median), 0 wit" in result.out
     assert "Cyclist   1 boxes, mean 2.00 x 1.00 x 2.00 m, 0 points (median), 1 wit" in result.out
     assert "checked   5 of 5 scans are right" in result.out
@@ -43,3 +43,15 @@ def test_every_scan_that_is_wrong_is_told(torchvox_cli, folder):
     ):
         assert words in line
     torchvox_cli("data", "check", "nowhere").assert_one_sentence(2, "must hold the folders points")
+
+
+@pytest.mark.filterwarnings("ignore:made has no images")
+def test_generated_streets_are_written_as_kitti_and_checked(torchvox_cli, tmp_path):
+    made = torchvox_cli("data", "export-kitti", "made", "--train", "2", "--val", "1")
+    assert made.code == 0 and "made: 2 and 1 frames" in made.out
+    torchvox_cli("data", "export-kitti", "made").assert_one_sentence(2, "made must be a new or an")
+    (tmp_path / "made" / "training" / "calib" / "000001.txt").write_text("P2: 1 2\n")
+    result = torchvox_cli("data", "check", "made")
+    assert result.code == 1 and "Pedestrian" in result.out
+    assert "checked   2 of 3 scans are right" in result.out and "2 scans, listed" in result.out
+    assert "000001.txt: P2 must have 12 finite numbers" in result.err

@@ -10,6 +10,7 @@ from lightning.pytorch import Callback
 from tiny import equal_weights
 
 from torchvox._errors import WrongUseError
+from torchvox.data.kitti import export_kitti
 from torchvox.data.lidar import World
 from torchvox.models.checkpoints import load
 from torchvox.train import fit, load_checkpoint, runs
@@ -89,6 +90,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch):
     assert logs[0] == logs[1]
 
 
+@pytest.mark.filterwarnings("ignore:.*has no images")
+def test_a_run_learns_from_files_of_kitti(tmp_path):
+    export_kitti(tmp_path / "made", 4, 2)
+    data = {"kind": "kitti", "root": str(tmp_path / "made"), "in_memory": True}
+    found = fit(make_config({**content(epochs=1), "data": data}), tmp_path / "run", quiet=True)
+    assert np.isfinite(found["train_loss"]) and 0 <= found["map"] <= 1
+
+
 def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
     batch = World("val", sensor="vlp16", points=4096, size=6).batch(range(6))
     labels = batch["labels"]
@@ -117,7 +126,7 @@ def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
         ({"model": {"args": {"columns": 5}}}, "model.args.columns must be 4 of data, got 5"),
         ({"model": {"args": {"loss": None}}}, "model.args.loss is missing"),
         ({"model": {"args": {"heads": 1}}}, "unknown key heads"),
-        ({"data": {"kind": "shapes"}}, "the task detect learns from world or folder, not from sh"),
+        ({"data": {"kind": "shapes"}}, "the task detect learns from world or folder or kit"),
         ({"train": {"whole": {"flip": 1}}}, "unknown key train.whole.flip"),
     ],
 )
@@ -135,7 +144,7 @@ def test_what_cannot_be_trained_is_said(change, words):
 
 def test_the_shipped_configurations_are_both_detectors_and_runs():
     names = [name for name in config_names() if load_config(name).task == "detect"]
-    assert names == ["pointpillars_world"]
+    assert names == ["pointpillars_kitti", "pointpillars_world"]
 
 
 def test_eval_tells_average_precision_by_class(tmp_path, capsys, monkeypatch):

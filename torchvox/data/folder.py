@@ -47,6 +47,9 @@ class ScanBoxes(NamedTuple):
     ignore: np.ndarray
 
 
+NOTHING = ScanBoxes(np.empty((0, 9), np.float32), [], np.empty(0, bool))
+
+
 def read_boxes(path: str | Path) -> ScanBoxes:
     """Boxes of a .csv or .json file. Raises CloudFileError that names the line, or the box, and
     what is wrong: a missing column, no number, a size that is not above 0."""
@@ -118,12 +121,16 @@ def find_scans(root: str | Path, split: str | None = None) -> list[Scan]:
         if split not in ("train", "val"):
             raise WrongUseError(f"{listed} does not exist, which lists the scans of {split}")
         return [scan for i, scan in enumerate(scans) if (i % VAL == VAL - 1) == (split == "val")]
-    known = {scan.name: scan for scan in scans}
-    names = [line.strip() for line in listed.read_text().splitlines() if line.strip()]
+    return chosen(scans, listed.read_text().splitlines(), str(listed))
+
+
+def chosen(scans: Sequence[Scan], lines: Sequence[str], where: str) -> list[Scan]:
+    """The scans that the lines of a file name. Raises WrongUseError."""
+    known, names = {scan.name: scan for scan in scans}, [line.strip() for line in lines]
     for number, name in enumerate(names, 1):
-        if name not in known:
-            raise WrongUseError(f"{listed} line {number}: there is no point cloud {short(name)}")
-    return [known[name] for name in names]
+        if name and name not in known:
+            raise WrongUseError(f"{where} line {number}: there is no point cloud {short(name)}")
+    return [known[name] for name in names if name]
 
 
 class ScanFolder(Generated):
@@ -141,6 +148,8 @@ class ScanFolder(Generated):
     weight [B, G] float32, 0 for boxes to be ignored; id [B] int64.
     Raises WrongUseError and CloudFileError that name the file and the line.
     """
+
+    width, find = 9, staticmethod(find_scans)  # width: of boxes
 
     def __init__(
         self,
@@ -162,7 +171,7 @@ class ScanFolder(Generated):
         good = tuple(columns[:3]) == PLACE[:3] and min(points, boxes) > 0
         rule = "ScanFolder: columns must begin with x, y, z, points and boxes be above 0"
         expect(good, rule, (tuple(columns), points, boxes))
-        self.scans = find_scans(root, split)
+        self.scans = self.find(root, split)
         super().__init__(len(self.scans))
         self.others, self.layout = others, layout
         self.points, self.boxes, self.columns = points, boxes, list(columns)
@@ -174,8 +183,8 @@ class ScanFolder(Generated):
         batch["id"] = torch.tensor(list(indices))
         return {name: tensor.to(device) for name, tensor in batch.items()}
 
-    def cloud(self, index: int) -> Tensor:
-        """Points [N, columns] of a scan."""
+    def read_points(self, index: int) -> np.ndarray:
+        """Points [n, columns] of a scan, float32 or float64. Raises CloudFileError."""
         path = self.scans[index].points
         cloud = read_cloud(path, self.layout)
         if lost := [name for name in self.columns if name not in cloud.columns]:
@@ -183,7 +192,16 @@ class ScanFolder(Generated):
             raise CloudFileError(f"{path} has no column {lost[0]}: it has {held}")
         table = cloud.points.astype(np.float64)
         table[:, :3] += cloud.origin
-        rows = torch.from_numpy(table[:, [cloud.columns.index(name) for name in self.columns]])
+        return table[:, [cloud.columns.index(name) for name in self.columns]]
+
+    def read_labels(self, index: int) -> ScanBoxes:
+        """The boxes of a scan, of any class. Raises CloudFileError."""
+        path = self.scans[index].boxes
+        return NOTHING if path is None else read_boxes(path)
+
+    def cloud(self, index: int) -> Tensor:
+        """Points [N, columns] of a scan."""
+        rows = torch.from_numpy(self.read_points(index))
         rows = rows[rows.isfinite().all(1)].float()
         if len(rows) > self.points:
             draws = Draws(0, "thin", torch.tensor([index])).bits("points", len(rows))[0]
@@ -194,21 +212,19 @@ class ScanFolder(Generated):
 
     def labels(self, index: int) -> dict[str, Tensor]:
         """boxes, labels, num_boxes and weight of a scan."""
-        out = {"boxes": torch.zeros(self.boxes, 9), "labels": torch.full((self.boxes,), -1)}
-        out["weight"], count, path = torch.zeros(self.boxes), 0, self.scans[index].boxes
-        if path is not None:
-            found = read_boxes(path)
-            taken = [self.similar.get(name, name) for name in found.names]
-            kept = [i for i, name in enumerate(taken) if name in self.classes]
-            if self.others == "error" and len(kept) < len(taken):
-                odd = next(name for name in taken if name not in self.classes)
-                raise CloudFileError(f"{path}: class {short(odd)!r} is none of {self.classes}")
-            if (count := len(kept)) > self.boxes:
-                raise CloudFileError(f"{path} has {count} boxes, of which {self.boxes} have room")
-            labels = [self.classes.index(taken[i]) for i in kept]
-            teaches = [taken[i] == found.names[i] and not found.ignore[i] for i in kept]
-            out["boxes"][:count] = torch.from_numpy(found.boxes[kept])
-            out["labels"][:count] = torch.tensor(labels, dtype=torch.int64)
-            out["weight"][:count] = torch.tensor(teaches).float()
-        out["labels"] = out["labels"].int()
+        found, path = self.read_labels(index), self.scans[index].boxes
+        taken = [self.similar.get(name, name) for name in found.names]
+        kept = [i for i, name in enumerate(taken) if name in self.classes]
+        if self.others == "error" and len(kept) < len(taken):
+            odd = next(name for name in taken if name not in self.classes)
+            raise CloudFileError(f"{path}: class {short(odd)!r} is none of {self.classes}")
+        if (count := len(kept)) > self.boxes:
+            raise CloudFileError(f"{path} has {count} boxes, of which {self.boxes} have room")
+        labels = torch.full((self.boxes,), -1, dtype=torch.int32)
+        labels[:count] = torch.tensor([self.classes.index(taken[i]) for i in kept])
+        boxes, weight = torch.zeros(self.boxes, self.width), torch.zeros(self.boxes)
+        boxes[:count] = torch.from_numpy(found.boxes[kept])
+        teaches = [taken[i] == found.names[i] and not found.ignore[i] for i in kept]
+        weight[:count] = torch.tensor(teaches).float()
+        out = {"boxes": boxes, "labels": labels, "weight": weight}
         return {**out, "num_boxes": torch.tensor(count, dtype=torch.int32)}

@@ -36,7 +36,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent) as folder:
         temporary = Path(folder) / path.name
         yield temporary
-        for part in (*temporary.glob("*"), temporary):
+        for part in (*temporary.rglob("*"), temporary):
             _sync(part)
         os.replace(temporary, path)
         _sync(path.parent)

@@ -16,6 +16,7 @@ from torchvox._errors import WrongUseError
 from torchvox.data import furniture, shapes
 from torchvox.data.folder import ScanFolder
 from torchvox.data.generated import Generated
+from torchvox.data.kitti import Kitti
 from torchvox.data.lidar import World
 from torchvox.data.lidar.objects import CLASSES
 from torchvox.data.modelnet import ModelNet40
@@ -35,6 +36,7 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
 }
 DATA: dict[str, Callable[..., Generated]] = {
     "folder": ScanFolder,
+    "kitti": Kitti,
     "modelnet40": ModelNet40,
     "rooms": Rooms,
     "s3dis": S3DIS,
@@ -58,7 +60,7 @@ TASKS = {
     "classify": Task(("shapes", "modelnet40"), "label", "accuracy"),
     "parts": Task(("shapes",), "parts", "miou"),
     "segment": Task(("rooms", "s3dis"), "labels", "miou"),
-    "detect": Task(("world", "folder"), "labels", "map"),
+    "detect": Task(("world", "folder", "kitti"), "labels", "map"),
 }
 
 
@@ -137,6 +139,8 @@ def labels_of(config: Config, data: Generated | None = None) -> Labels:
     """What the labels of a configuration mean; `data` where its files say it (ModelNet40)."""
     if config.data.kind == "folder":
         return Labels(config.data.classes, len(config.data.columns))
+    if config.data.kind == "kitti":
+        return Labels(config.data.classes, 4)
     if config.data.kind == "world":
         return Labels(CLASSES, 4)
     if config.task == "parts":

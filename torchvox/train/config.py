@@ -110,6 +110,20 @@ class FolderData(Frozen):
     in_memory: bool = False
 
 
+class KittiData(Frozen):
+    """KITTI's objects, see torchvox.data.kitti."""
+
+    kind: Literal["kitti"]
+    root: str
+    classes: tuple[str, ...] = ("Car", "Pedestrian", "Cyclist")
+    ignored: Literal["ignore", "background"] = "ignore"
+    points: Positive = 32768
+    boxes: Positive = 64
+    point_cloud_range: tuple[float, float, float, float, float, float] | None = None
+    crop: bool = True
+    in_memory: bool = False
+
+
 class ModelConfig(Frozen):
     """kind: a key of torchvox.train.builders.BUILDERS, or "module:Class"; for detect a kind of
     detector. args: its arguments; the numbers of classes, categories and columns come from the
@@ -170,7 +184,7 @@ class TrainConfig(Frozen):
 
 
 Data = Annotated[
-    ShapesData | RoomsData | ModelNet40Data | S3DISData | WorldData | FolderData,
+    ShapesData | RoomsData | ModelNet40Data | S3DISData | WorldData | FolderData | KittiData,
     Field(discriminator="kind"),
 ]
 

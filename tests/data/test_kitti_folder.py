@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KITTI's files: what is read, what is said of what cannot be, and what comes back."""
+
+import hashlib
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from helpers import DATA, real_scan
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.data.kitti import Kitti, export_kitti, standard_split
+from torchvox.data.kitti_files import Camera, boxes_of, objects_of
+from torchvox.data.lidar import World
+from torchvox.ops import points_in_boxes
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no images")
+P2 = [[700, 0, 600, 45], [0, 700, 170, 0.2], [0, 0, 1, 0.003]]
+TURN = [[0.01, -0.9999, -0.01, 0.1], [0.008, 0.01, -0.9999, -0.08], [0.9999, 0, 0.008, -0.27]]
+UPRIGHT = [[0.9999, 0.01, -0.007], [-0.01, 0.9999, -0.004], [0.007, 0.004, 0.9999]]
+PARTS = {"Tr_velo_to_cam": TURN, "P3": np.zeros((3, 4)), "P2": P2, "R0_rect": UPRIGHT}
+CALIB = "".join(f"{k}: {' '.join(map(str, np.ravel(v)))}\n\n" for k, v in PARTS.items())
+DONT_CARE = "DontCare -1 -1 -10 503.9 169.7 590.6 190.1 -1 -1 -1 -1000 -1000 -1000 -10"
+
+
+def line(name="Car", place="1.0 1.7 20.0", size="1.5 1.6 3.9", ry=0.3):
+    return f"{name} 0.00 1 -0.2 500.0 150.0 560.0 200.0 {size} {place} {ry}"
+
+
+def frame(root, name, lines, points=((5, 0, 0, 0.5),), image=(1242, 375)):
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", *image)
+    files = {"label_2/{}.txt": "\n".join(lines).encode(), "calib/{}.txt": CALIB.encode()}
+    files |= {"velodyne/{}.bin": np.array(points, np.float32).tobytes(), "image_2/{}.png": head}
+    for path, content in files.items():
+        file = root / "training" / path.format(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+@pytest.fixture
+def root(tmp_path):
+    others = [line("Van"), line("Truck"), line("Person_sitting"), DONT_CARE]
+    frame(tmp_path, "000000", [line(), "", *others, line("Cyclist", "2 1.7 65.5")])
+    frame(tmp_path, "000001", [])
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "kitti"
+    export_kitti(folder, 2, 12, seed=3)
+    return folder
+
+
+def test_the_standard_split_is_that_of_the_published_lists():
+    texts = ["".join(f"{n}\n" for n in standard_split(split)) for split in ("train", "val")]
+    assert [hashlib.sha256(text.encode()).hexdigest() for text in texts] == [
+        "e85ce0142be11c7e4196fd7b79a8bc8c2cefdd6fe754ac61fef8d421e37aba5c",
+        "6e2394d97c866c3af1ffb049f828abdf3d5b707d9575d16885fd0de87b72b0c8",
+    ]
+
+
+def test_boxes_stand_where_the_inverse_calibration_says(root):
+    upright, turn, data = np.eye(4), np.eye(4), Kitti(root, None)
+    upright[:3, :3], turn[:3] = UPRIGHT, TURN
+    x, y, z, _ = np.linalg.inv(upright @ turn) @ [1, 1.7, 20, 1]
+    expected = [x, y, z + 0.75, 3.9, 1.6, 1.5, -0.3 - np.pi / 2]
+    assert data[0]["boxes"][0].tolist() == pytest.approx(expected, abs=1e-5)
+    there = objects_of(np.array([expected]), np.array(["Car"]), data.camera(0))
+    told = [*there["location"][0], *there["size"][0], *there["ry"], *there["alpha"]]
+    assert told == pytest.approx([1, 1.7, 20, 1.5, 1.6, 3.9, 0.3, 0.3 - np.arctan2(-y, x)])
+
+
+def test_image_boxes_hold_the_corners_and_end_at_the_image():
+    plain = Camera(np.array(P2), np.array([[0, -1, 0, 0], [0, 0, -1, 0], [1, 0, 0, 0]]))
+    boxes = [[20, 0, 0, 4, 2, 1, 0], [2, 4, 0, 4, 2, 1, 0], [20, 0, 0, 4, 2, 1, np.pi / 2]]
+    found = objects_of(np.array(boxes), np.array(["Car"] * 3), plain)["box"]
+    middle, edge = np.array([600 * 18 + 45, 170 * 18 + 0.2]), np.array([700, 350])
+    assert np.allclose(found[0] * 18.003, [*(middle - edge), *(middle + edge)])
+    assert found[1, 0] == 0 and found[1, 3] == 374  # reaches beside and behind the camera
+    assert found[2, 2] - found[2, 0] == pytest.approx(4 * 700 / 19.003)  # seen from its side
+
+
+def test_a_batch_holds_the_classes_and_ignores_what_is_like_them(root):
+    batch = Kitti(root, None, points=8, boxes=6).batch([0, 1])
+    assert batch["points"].shape == (2, 8, 4) and batch["boxes"].shape == (2, 6, 7)
+    assert batch["labels"].tolist() == [[0, 0, 1, 2, -1, -1], [-1] * 6]
+    assert batch["weight"].tolist() == [[1, 0, 0, 1, 0, 0], [0] * 6]
+    assert batch["num_boxes"].tolist() == [4, 0] and batch["num_points"].tolist() == [1, 1]
+    assert Kitti(root, None, ignored="background")[0]["labels"][:3].tolist() == [0, 2, -1]
+    vans = Kitti(root, None, classes=["Van", "Car"])[0]
+    assert vans["labels"][:3].tolist() == [1, 0, -1] and vans["weight"].sum() == 2
+    for low, high, points, boxes in ((0, 60, 1, 3), (6, 70, 0, 4), (5, 70, 1, 4)):
+        held = Kitti(root, None, point_cloud_range=[low, -40, -3, high, 40, 1])[0]
+        assert (held["num_points"], held["num_boxes"]) == (points, boxes)
+    frame(root, "000001", [line(size="1 0 2")])
+    assert Kitti(root, None)[1]["weight"][0] == 0
+
+
+def test_points_outside_of_the_image_are_left_out(root):
+    points = [(10, 0, 0, 1), (-10, 0, 0, 2), (10, 9.5, 0, 3), (10, -6, 0, 4), (5, 0, 3, 5)]
+    for size, expected in (((1242, 375), [1, 4]), ((900, 375), [1]), ((1242, 100), [])):
+        frame(root, "000002", [], [*points, (10, 0, np.nan, 6)], size)
+        assert Kitti(root, None).read_points(2)[:, 3].tolist() == expected, size
+    assert Kitti(root, None, crop=False)[2]["num_points"] == 5
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("label_2/000000.txt", "\n" + line() + " 1", "line 2: Car must have 14 finite numbers"),
+        ("label_2/000000.txt", line(ry="nan"), "line 1: Car must .* got '0.00 1 .* nan'"),
+        ("label_2/000000.txt", line(ry="left"), "line 1: Car must .* got '0.00 1 .* left'"),
+        ("label_2/000000.txt", "\n".join([line()] * 9), "has 9 boxes, of which 8 have room"),
+        ("calib/000000.txt", "P2: 1 2 3", "P2 must have 12 finite numbers, got '1 2 3'"),
+        ("calib/000000.txt", CALIB.replace("R0_rect", "R"), "000000.txt has no R0_rect"),
+        ("calib/000000.txt", None, "calib/000000.txt: No such file"),
+        ("velodyne/000000.bin", "abc", "velodyne/000000.bin"),
+        ("image_2/000000.png", "GIF89a", "000000.png is not a readable PNG image: it does not be"),
+    ],
+)
+def test_a_file_that_is_wrong_is_told(file, text, words, root):
+    path = root / "training" / file
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(CloudFileError, match=words):
+        Kitti(root, None, boxes=8).batch([0])
+
+
+def test_splits_are_listed_or_the_standard_ones(root):
+    (root / "ImageSets").mkdir()
+    (root / "ImageSets" / "own.txt").write_text("000001\n\n000000\n")
+    assert [scan.name for scan in Kitti(root, "own").scans] == ["000001", "000000"]
+    (root / "ImageSets" / "val.txt").write_text("000001\n\n7\n")
+    for place, split, words in (
+        (root, "train", "train.txt does not exist; standard split line 2: .* cloud 000003"),
+        (root, "val", "val.txt line 3: there is no point cloud 7"),
+        (root, "test", "test.txt does not exist, which lists the scans of test"),
+        (root / "training", "val", "training/velodyne does not exist, a folder of KITTI's obj"),
+    ):
+        with pytest.raises(WrongUseError, match=words):
+            Kitti(place, split)
+    with pytest.raises(ValueError, match=r"classes must be of Car, .*, got \(\('Bus',\)"):
+        Kitti(root, None, classes=["Bus"])
+
+
+def test_an_exported_scene_comes_back(made):
+    with pytest.warns(UserWarning, match=r"has no images: \(1242, 375\) pixels are assumed"):
+        data = Kitti(made, "val")
+    options = {"view": "camera", "min_points": 0, "seed": 3, "boxes": 64, "points": 32768}
+    truth, batch = World("val", **options).batch(range(12)), data.batch(range(12))
+    for name, tensor in batch.items():
+        tolerance = 1e-5 if name == "boxes" else 0
+        assert torch.allclose(tensor, truth[name], 0, tolerance, equal_nan=True), name
+    rows, n = data.objects(0), int(truth["num_boxes"][0])
+    assert rows["occluded"].tolist() == truth["occlusion"][0, :n].tolist()
+    assert np.abs(rows["truncated"] - truth["truncation"][0, :n].numpy()).max() < 0.006
+    assert ((batch["weight"] == 0) & (batch["labels"] == 0)).any()  # vans
+
+
+def test_perfect_detections_reach_what_the_number_of_objects_allows(made, tmp_path):
+    data, found = Kitti(made, "val"), []
+    batch = data.batch(range(12))
+    batch["boxes"][..., 0] += 1e-3
+    for i, n in enumerate(batch["num_boxes"].tolist()):
+        rows = {key: batch[key][i, :n].numpy() for key in ("boxes", "labels")}
+        found.append({**rows, "scores": np.linspace(0.9 - i / 50, 0.5, n)})
+    scores, labels = data.measure(found), [made / f"training/label_2/{i:06}.txt" for i in range(14)]
+    truth = [text.split() for path in labels[2:] for text in path.read_text().splitlines()]
+    for name in data.classes:
+        fair = [w for w in truth if w[0] == name and float(w[1]) <= 0.3 and int(w[2]) <= 1]
+        kept = min(sum(float(w[7]) - float(w[5]) > 25 for w in fair), 41)
+        assert kept > 4
+        for metric in ("3d", "bev", "2d", "aos"):
+            key = f"{metric}/strict/{name}/moderate"
+            assert scores[f"{key}/R11"] == pytest.approx(-(-kept // 4) / 11 * 100, abs=0.05), key
+            assert scores[f"{key}/R40"] == pytest.approx((kept - 1) / 40 * 100, abs=0.05), key
+
+    found[1] = {"boxes": np.empty((0, 7), np.float32), "labels": [], "scores": []}
+    data.write(found, tmp_path / "results")
+    rows = [text.split() for text in (tmp_path / "results/000002.txt").read_text().splitlines()]
+    pairs = list(zip(rows, truth, strict=False))
+    assert all(row[:3] == [t[0].replace("Van", "Car"), "-1.00", "-1"] for row, t in pairs)
+    given = [np.array([row[8:15], t[8:15]], float) for row, t in pairs]  # sizes, places, ry
+    assert np.abs(np.diff(given, axis=1)).max() < 2e-3
+    assert [float(row[15]) for row in rows] == pytest.approx(found[0]["scores"], abs=1e-4)
+    assert (tmp_path / "results/000003.txt").read_text() == ""
+    with pytest.raises(ValueError, match="found must have 12 frames, got 0"):
+        data.measure([])
+
+
+def test_points_of_a_real_frame_lie_in_its_boxes():
+    points = real_scan("lidar/kitti_000008.bin", 4)[:, :3].contiguous()
+    told = json.loads((DATA / "lidar/kitti_000008.labels.json").read_text())
+    camera = Camera(np.array(told["cam2img"])[:3], np.array(told["lidar2cam"])[:3])
+    seen = [o for o in told["objects"] if o["type"] != "DontCare"]
+    rows = np.array([o["box3d_cam"] for o in seen])  # l, h, w
+    objects = {"location": rows[:, :3], "size": rows[:, [4, 5, 3]], "ry": rows[:, 6]}
+    boxes = boxes_of(objects, camera)
+    inside = points_in_boxes(points[None], torch.tensor(boxes[None]).float())
+    counts = torch.bincount(inside[inside >= 0].long(), minlength=len(seen)).tolist()
+    assert counts == pytest.approx([o["num_lidar_pts"] for o in seen], rel=0.02)
+    assert camera.sees(points.double().numpy()).mean() > 0.999
+    there = objects_of(boxes, np.array(["Car"] * len(seen)), camera)
+    whole = [i for i, o in enumerate(seen) if o["truncated"] == 0]
+    assert np.abs(there["box"][whole] - [seen[i]["bbox2d"] for i in whole]).max() < 12
+    assert there["alpha"][whole] == pytest.approx([seen[i]["alpha"] for i in whole], abs=0.05)
