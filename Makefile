@@ -3,6 +3,8 @@
 # make demo [SCAN=path]   set up, build, run the demo on a generated scan or on a file; a .bin file
 #                         needs its columns too: LAYOUT=kitti, nuscenes, or names like x,y,z,intensity
 # make train-demo         set up, build, train the small classifier on the CPU (about ten minutes), draw what it learnt
+# make detect-demo        set up, build, train a small detector on the CPU (under ten minutes), score it, draw what it
+#                         finds, export it and run it from C++
 # make test               set up, build, run the tests that this machine can run; make test-all: the long sweeps too
 # make mutants            set up, build, put faults into a copy one at a time and see that tests notice each;
 #                         MUTANTS_ARGS="--only voxel --tier all" and so on (an hour on two cores)
@@ -41,7 +43,7 @@ endif
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
 CTEST = $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure -j $(WORKERS)
 
-.PHONY: demo train-demo build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench lint tidy format wheel clean
+.PHONY: demo train-demo detect-demo build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench lint tidy format wheel clean
 
 demo: build/.built
 	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
@@ -51,6 +53,16 @@ train-demo: build/.built
 	rm -rf train_demo_out
 	$(PY) -m torchvox train pointnet2_cls_shapes_small $(TRAIN_ARGS) -o train_demo_out
 	$(PY) -m torchvox eval train_demo_out/best.ckpt --device cpu --at-least accuracy=0.95 --pictures train_demo_out
+
+# From nothing to a detector that runs without Python, in detect_demo_out/.
+detect-demo: build/.built
+	rm -rf detect_demo_out
+	$(PY) -m torchvox train center_world_small $(TRAIN_ARGS) -o detect_demo_out
+	$(PY) -m torchvox eval detect_demo_out/best.ckpt --device cpu --pictures detect_demo_out \
+		--at-least 3d/loose/Car=0.70 --at-least 3d/loose/Pedestrian=0.80 --at-least 3d/loose/Cyclist=0.45
+	$(PY) -m torchvox export detect_demo_out/model.pt --no-fuse -o detect_demo_out/program.pt
+	$(PY) -m torchvox eval detect_demo_out/program.pt --config detect_demo_out/config.yaml --device cpu
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) examples/detector_from_cpp.py detect_demo_out/model.pt detect_demo_out/program.pt
 
 build: build/.built
 
