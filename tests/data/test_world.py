@@ -245,8 +245,19 @@ def test_it_is_a_data_set():
     assert all(len(value) == 0 for value in generate_world([]).values())
 
 
+def test_objects_stand_within_reach(world):
+    near, far = generate_world(range(48), reach=30.0), world
+    ahead = [batch["boxes"][..., 0][batch["labels"] >= 0] for batch in (near, far)]
+    assert 25 < ahead[0].max() < 30 and 60 < ahead[1].max() < 70
+    assert near["num_boxes"].sum() > 0.8 * far["num_boxes"].sum()
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"sensor": "hdl"}, {"view": "back"}, {"points": 0}, {"boxes": 0}, {"min_points": -1}]
+    "wrong",
+    [
+        *({"sensor": "hdl"}, {"view": "back"}, {"points": 0}, {"boxes": 0}, {"min_points": -1}),
+        *({"reach": 19.0}, {"reach": 71.0}),
+    ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(wrong):
     for make in (World, lambda **wrong: generate_world([0], **wrong)):
