@@ -14,7 +14,7 @@ from torchvox.data.kitti import export_kitti
 from torchvox.data.lidar import World
 from torchvox.models.checkpoints import load
 from torchvox.train import fit, load_checkpoint, runs
-from torchvox.train.builders import build_data
+from torchvox.train.builders import build_data, labels_of
 from torchvox.train.config import config_names, load_config, make_config
 from torchvox.train.detecting import DetectionScores, evaluate_detector
 
@@ -70,6 +70,13 @@ def test_a_run_leaves_a_detector_and_its_scores(kind, tmp_path):
     )
     scores = evaluate_detector(trained.model, build_data(trained.config, "val"), kept.classes, 4)
     assert 0 <= scores["map"] <= 1 and len(scores) > 30
+
+
+def test_the_age_of_sweeps_is_a_column():
+    made = content()
+    made["data"]["sweeps"] = 2
+    config = make_config(made)
+    assert labels_of(config).columns == build_data(config, "val")[0]["points"].shape[1] == 5
 
 
 class Interrupt(Callback):

@@ -142,7 +142,7 @@ def labels_of(config: Config, data: Generated | None = None) -> Labels:
     if config.data.kind == "kitti":
         return Labels(config.data.classes, 4)
     if config.data.kind == "world":
-        return Labels(CLASSES, 4)
+        return Labels(CLASSES, 5 if config.data.sweeps > 1 else 4)
     if config.task == "parts":
         return Labels(shapes.PARTS, 3, shapes.CLASSES, shapes.PART_OFFSETS)
     if config.data.kind == "shapes":

@@ -80,7 +80,7 @@ class S3DISData(Frozen):
 
 
 class WorldData(Frozen):
-    """Generated streets, see torchvox.data.lidar."""
+    """Generated streets, see torchvox.data.lidar. Points of several sweeps have 5 columns."""
 
     kind: Literal["world"]
     sensor: str = "hdl64"
@@ -89,6 +89,8 @@ class WorldData(Frozen):
     points: Positive | None = None
     boxes: Positive | None = None
     min_points: Annotated[int, Field(ge=0)] = 5
+    frames: Positive = 1
+    sweeps: Positive = 1
     seed: int = 0
     train_size: Positive = 2000
     val_size: Positive = 200

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchvox.data.counter_random import Draws, mix
 from torchvox.data.lidar.objects import PARTS, Ellipsoid, Slab, Solid, Value
-from torchvox.data.lidar.placement import Objects, ground, phases
+from torchvox.data.lidar.placement import Motion, Objects, ground, phases
 from torchvox.data.lidar.sensors import View
 from torchvox.data.portable_math import sin_cos, sqrt
 
@@ -51,7 +51,8 @@ class Returns(NamedTuple):
 
 class Rays(NamedTuple):
     """Unit directions, x and y [B * C, E] of C columns and E beams, z and level = |x, y| [1, E];
-    inside [B * C, E]: in the field of view. offset: [B] by which the columns are shifted."""
+    inside [B * C, E]: in the field of view. offset: [B] by which the columns are shifted. time and
+    start [B * C, 1]: when they are cast, in turns, 0 straight ahead, and the sensor's x then."""
 
     x: Tensor
     y: Tensor
@@ -59,13 +60,19 @@ class Rays(NamedTuple):
     level: Tensor
     inside: Tensor
     offset: Tensor
+    time: Tensor
+    start: Tensor
 
 
-def cast(objects: Objects, view: View, draws: Draws) -> Returns:
-    """Scan scenes with a sensor at the origin of their frames."""
+def cast(objects: Objects, view: View, draws: Draws, motion: Motion | None = None) -> Returns:
+    """Scan scenes with a sensor at the origin of the objects' frames. Points of a sensor that moves
+    are in the frame of the scene."""
     batch, count = objects.kept.shape
-    rays = _rays(view, draws)
-    background = _ground(rays, view, draws)
+    if motion is None:
+        zero = torch.zeros(batch, 1, device=draws.device)
+        motion = Motion(draws, zero, zero, zero.expand(-1, count), zero.expand(-1, count))
+    rays = _rays(view, draws, motion)
+    background = _ground(rays, view, motion.scene)
     nearest = background.clone()
     alone = torch.zeros(batch * count, dtype=torch.int64, device=draws.device)
     albedo = torch.zeros(batch * count, PARTS, device=draws.device)
@@ -76,8 +83,9 @@ def cast(objects: Objects, view: View, draws: Draws) -> Returns:
         scene, column = there[:, 0], there[:, 1] + first
         row = scene * count + column
         some = objects.at((scene, column))
-        which, ray = _pairs(some, scene, rays, view)
-        local = _local(some, which, ray, rays)
+        shift = motion.x[scene, column], motion.y[scene, column]
+        which, ray = _pairs(some, shift, scene, rays, view)
+        local = _local(some, shift, which, ray, rays)
         owner = column[which, None] * PARTS
         key = torch.full_like(local.x, NOTHING, dtype=torch.int64) << 32
         parts = kind.parts(some.length, some.width, some.height, some.albedo)
@@ -93,7 +101,8 @@ def cast(objects: Objects, view: View, draws: Draws) -> Returns:
         alone.index_add_(0, row[which], hit.sum(1))
         nearest.scatter_reduce_(0, ray[:, None].expand_as(key), key, "amin")
     alone, albedo = alone.view(batch, count), albedo.view(batch, count * PARTS)
-    return _receive(nearest.view(batch, view.rays), alone, albedo, rays, view, draws)
+    draw = draws, motion.scene
+    return _receive(nearest.view(batch, view.rays), alone, albedo, rays, view, draw)
 
 
 def _key(distance: Tensor, owner: Tensor | int) -> Tensor:
@@ -108,7 +117,7 @@ def _noise(draws: Draws, purpose: str, count: int) -> Tensor:
     return total.to(torch.float32) * (NOISE_BOUND / (2 * 0x10000))
 
 
-def _rays(view: View, draws: Draws) -> Rays:
+def _rays(view: View, draws: Draws, motion: Motion) -> Rays:
     like = {"dtype": torch.float64, "device": draws.device}
     z, level = sin_cos(torch.tensor([view.sensor.elevations], **like) * (1 / 360.0))
     z, level = z.to(torch.float32), level.to(torch.float32)
@@ -118,7 +127,10 @@ def _rays(view: View, draws: Draws) -> Rays:
     sine, cosine = (v.to(torch.float32).view(-1, 1) for v in sin_cos(turns))
     jitter = _noise(draws, "jitter", view.rays).view(-1, len(view.sensor.elevations)) * JITTER
     x, y = (cosine - sine * jitter) * level, (sine + cosine * jitter) * level
-    return Rays(x, y, z, level, view.inside(x, y, z), offset[:, 0])
+    time = turns.to(torch.float32)
+    start = time * motion.advance + motion.start
+    times = time.view(-1, 1), start.view(-1, 1)
+    return Rays(x, y, z, level, view.inside(x, y, z), offset[:, 0], *times)
 
 
 def _ground(rays: Rays, view: View, draws: Draws) -> Tensor:
@@ -127,7 +139,7 @@ def _ground(rays: Rays, view: View, draws: Draws) -> Tensor:
     height, limit = view.sensor.height, view.sensor.max_range
     down = rays.z < 0
     flat = torch.where(down, torch.full_like(rays.z, -height) / rays.z, limit).clamp(max=limit)
-    x, y = (rays.x * flat).view(scenes), (rays.y * flat).view(scenes)
+    x, y = (rays.x * flat + rays.start).view(scenes), (rays.y * flat).view(scenes)
     bump = ground(x, y, phases(draws).to(torch.float32)).view(rays.x.shape)
     distance = (bump - height) / rays.z
     met = down & (distance < limit)
@@ -139,10 +151,13 @@ def _filled(value: Value, like: Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else torch.full_like(like, value)
 
 
-def _pairs(some: Objects, scene: Tensor, rays: Rays, view: View) -> tuple[Tensor, Tensor]:
+def _pairs(
+    some: Objects, shift: tuple[Tensor, Tensor], scene: Tensor, rays: Rays, view: View
+) -> tuple[Tensor, Tensor]:
     """Objects and rows of rays, [P] each, that may meet: a column more than needed, so that
     rounding, which differs between devices here, changes no hit."""
     away, radius = torch.hypot(some.x, some.y), torch.hypot(some.length, some.width) * 0.5
+    radius = radius + torch.hypot(*shift) * 0.5  # half a turn before and after
     half = torch.asin((radius / away).clamp(max=1.0))
     half = torch.where(radius < away, half, math.pi)
     per_radian = view.sensor.columns / (2 * math.pi)
@@ -167,10 +182,13 @@ class Local(NamedTuple):
     origin: tuple[Tensor, Tensor, Tensor]
 
 
-def _local(some: Objects, which: Tensor, ray: Tensor, rays: Rays) -> Local:
+def _local(
+    some: Objects, shift: tuple[Tensor, Tensor], which: Tensor, ray: Tensor, rays: Rays
+) -> Local:
     x, y, z, cosine, sine = (
         v[which, None] for v in (some.x, some.y, some.z, some.cosine, some.sine)
     )
+    x, y = (v + s[which, None] * rays.time[ray] for v, s in zip((x, y), shift, strict=True))
     origin = -(x * cosine + y * sine), x * sine - y * cosine, -z
     x, y = rays.x[ray], rays.y[ray]
     return Local(x * cosine + y * sine, y * cosine - x * sine, rays.z, rays.level, origin)
@@ -225,15 +243,21 @@ def _pass_through(near: Tensor, far: Tensor, bits: Tensor) -> Tensor:
 
 
 def _receive(
-    nearest: Tensor, alone: Tensor, albedo: Tensor, rays: Rays, view: View, draws: Draws
+    nearest: Tensor,
+    alone: Tensor,
+    albedo: Tensor,
+    rays: Rays,
+    view: View,
+    draw: tuple[Draws, Draws],
 ) -> Returns:
-    """Range, intensity and loss of what rays [B, R] meet."""
+    """Range, intensity and loss of what rays [B, R] meet. draw: of the scans, of their scenes."""
+    draws, scene = draw
     batch, beams = len(nearest), rays.z.shape[1]
     owner, inside = nearest & 0xFFFFFFFF, rays.inside.view(nearest.shape)
     distance = (nearest >> 32).to(torch.int32).view(torch.float32)
     is_object = owner < GROUND
     part = torch.where(is_object, owner, 0)
-    u = draws.uniform("noise, gain, road", 3)
+    u = scene.uniform("noise, gain, road", 3)
     noise, gain, road = (
         (low + u[:, i : i + 1] * (high - low)).to(torch.float32)
         for i, (low, high) in enumerate((RANGE_NOISE, GAIN, ROAD))
@@ -245,7 +269,7 @@ def _receive(
 
     share = distance * (1 / 80.0)
     loss = torch.where(reflected < DARK, share * share * DARK_DROPOUT, 0.0) + DROPOUT
-    dead = draws.uniform("beams", beams) < DEAD_BEAMS
+    dead = scene.uniform("beams", beams) < DEAD_BEAMS
     returned = (inside & (owner != NOTHING) & (luck >= loss)).view(batch, view.columns, beams)
     returned = (returned & ~dead[:, None]).flatten(1)
 
@@ -254,6 +278,7 @@ def _receive(
     intensity = intensity + _noise(draws, "intensity", view.rays) * INTENSITY_NOISE
     z = rays.z.expand_as(rays.x)
     xyz = torch.stack([v.reshape(distance.shape) * distance for v in (rays.x, rays.y, z)], -1)
+    xyz[..., 0] += rays.start.expand_as(z).reshape(distance.shape)
     column = part // PARTS
     hits = torch.zeros_like(alone)
     hits.scatter_add_(1, column, (is_object & inside).to(torch.int64))

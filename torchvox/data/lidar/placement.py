@@ -48,6 +48,18 @@ class Objects(NamedTuple):
         return Objects(self.kinds, *(v[index] for v in self[1:]))
 
 
+class Motion(NamedTuple):
+    """scene: draws of what scans of a scene share: ground, beams, noise. start, advance [B, 1]: the
+    sensor's x in its scene when it looks ahead, and how far it goes in a turn of 360 degrees. x, y
+    [B, O]: how far objects go in that time, seen from the sensor. Meters, float32."""
+
+    scene: Draws
+    start: Tensor
+    advance: Tensor
+    x: Tensor
+    y: Tensor
+
+
 def ground(x: Tensor, y: Tensor, phase: Tensor) -> Tensor:
     """Height of the ground above its mean at places [B, ..] of any float type; phase [B, 2]."""
     first, second = (p.view(-1, *[1] * (x.dim() - 1)) for p in phase.unbind(1))
@@ -61,18 +73,21 @@ def phases(draws: Draws) -> Tensor:
     return draws.uniform("ground", 2)
 
 
-def place(draws: Draws, reach: float, slope: float | None, sensor_height: float) -> Objects:
+def place(
+    draws: Draws, reach: float, slope: float | None, sensor_height: float, road_yaw: float = 0.15
+) -> Objects:
     """Objects of the draws' scenes.
 
     reach: meters ahead. slope: |y| <= slope x is where objects in front of the sensor stand; None:
-    behind it there are as many again, and y is limited by the width of the world alone.
+    behind it there are as many again, and y is limited by the width of the world alone. road_yaw:
+    standard deviation of the road's heading from the sensor's, in radians.
     """
     sides = 2 if slope is None else 1
     kinds, size, counted, albedo = _sizes(draws, "object", KINDS, sides)
     u = draws.uniform("place", len(kinds) * 6).unflatten(1, (-1, 6))
     n = draws.normal("place", len(kinds) * 2).unflatten(1, (-1, 2))
     radius = sqrt(size[..., 0] * size[..., 0] + size[..., 1] * size[..., 1]) * 0.5 + MARGIN
-    road = draws.normal("road", 1) * (0.15 / FULL_TURN)
+    road = draws.normal("road", 1) * (road_yaw / FULL_TURN)
     sine, cosine = sin_cos(road)
 
     distance = u[..., 0] * sqrt(sqrt(u[..., 0]))  # more of them near the sensor
@@ -94,7 +109,9 @@ def place(draws: Draws, reach: float, slope: float | None, sensor_height: float)
     along = torch.floor(u[..., 5] * 2.0) * 0.5 + n[..., 1] * (0.08 / FULL_TURN) + road
     turns = torch.where(traffic & (u[..., 4] >= FREE_YAW), along, u[..., 5])
 
-    kept = _keep(x, y, radius, counted)
+    dx, dy = x[:, :, None] - x[:, None], y[:, :, None] - y[:, None]
+    apart = radius[:, :, None] + radius[:, None]
+    kept = keep(dx * dx + dy * dy < apart * apart, counted)
     houses = _buildings(draws, reach, sides, (x, y, radius, kept), (sine, cosine))
     x, y = torch.cat([x, houses[0]], 1), torch.cat([y, houses[1]], 1)
     turns = torch.cat([turns, road.expand_as(houses[0])], 1)
@@ -135,13 +152,10 @@ def _sizes(
     return of, size, counted, dark + (bright - dark) * u[..., 3]
 
 
-def _keep(x: Tensor, y: Tensor, radius: Tensor, counted: Tensor) -> Tensor:
-    """[B, O]: whose circles meet none that is kept, in order. A step for each object, not scene."""
-    dx, dy = x[:, :, None] - x[:, None], y[:, :, None] - y[:, None]
-    apart = radius[:, :, None] + radius[:, None]
-    meets = dx * dx + dy * dy < apart * apart
+def keep(meets: Tensor, counted: Tensor) -> Tensor:
+    """[B, O]: who meets none that is kept, in order. A step for each object, not scene."""
     kept = torch.zeros_like(counted)
-    for i in range(x.shape[1]):
+    for i in range(counted.shape[1]):
         kept[:, i] = counted[:, i] & ~(meets[:, i] & kept).any(1)
     return kept
 

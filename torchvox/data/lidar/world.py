@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labelled scans of generated streets, for detectors.
 
-Every number of scene i of a split is a function of (seed, split, i), on any device, in any batch.
+Every number of scene i of a split is a function of (seed, split, i), on any device, in any batch;
+where the world moves, of the numbers of frames and sweeps, too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated, split_size
-from torchvox.data.lidar.cast import Returns, cast
+from torchvox.data.lidar.cast import cast
+from torchvox.data.lidar.motion import PERIOD, Seen, watch
 from torchvox.data.lidar.objects import CLUTTER
 from torchvox.data.lidar.placement import Objects, place
 from torchvox.data.lidar.sensors import SENSORS, VIEWS, View
@@ -36,6 +38,9 @@ def generate_world(
     points: int | None = None,
     boxes: int | None = None,
     min_points: int = 5,
+    frames: int = 1,
+    sweeps: int = 1,
+    rolling: bool = True,
     seed: int = 0,
     split: str = "train",
     device: Device = "cpu",
@@ -44,10 +49,12 @@ def generate_world(
 
     samples: B numbers >= 0, any of them. sensor: a key of SENSORS. view: "full", "front" (90
     degrees ahead) or "camera" (what falls into KITTI's image). reach: meters ahead, 20 at least,
-    that objects stand. points: N, capacity for the points
-    of a scan; a scan with more is thinned at random; None: as many as rays. boxes: G, capacity for
-    boxes; those with the fewest points are cut off; None: 32, or 64 all around. min_points: boxes
-    with fewer have weight 0.
+    that objects stand. points: N, capacity for the points of a scan; a scan with more is thinned at
+    random; None: as many as rays. boxes: G, capacity for boxes; those with the fewest points are
+    cut off; None: 32, or 64 all around. min_points: boxes with fewer have weight 0. frames: of a
+    sequence at 10 Hz; sample i is frame i % frames of sequence i // frames. sweeps: S turns of the sensor that a scan joins, in the frame of the last.
+    rolling: columns of rays are cast one after the other, over 0.1 s, else all at once. With one
+    frame and one sweep the world stands still.
 
     Returns, past num_points and num_boxes with the values in brackets:
         points [B, N, 4] float32: x, y, z in meters from the sensor, x ahead and z up, intensity
@@ -60,23 +67,34 @@ def generate_world(
             than 10, 50, 90 % of what its rays would meet is hidden, or more; truncation [B, G]
             float32: share of the box out of view.
         points_cut, boxes_cut [B] int32: what capacities cut off; id [B] int64: samples.
+    Where the world moves, as of when the sensor looks ahead:
+        points [B, N, 5] of several sweeps, the last first: and the sweep's age in seconds. Boxes,
+            box_points and occlusion are those of the last.
+        boxes [B, G, 9]: and vx, vy over ground in m/s; instance [B, G] int64: of the object in all
+            frames of its sequence (-1); pose [B, 3, 4] float64: from the sensor to its frame at the
+            end of the sequence, which is the world.
     Raises ValueError.
     """
     numbers = [int(i) for i in samples]
-    _check(numbers, sensor, view, reach, points, boxes, min_points)
+    _check(numbers, sensor, view, reach, min_points, points, boxes, frames, sweeps)
     where = View(SENSORS[sensor], view)
-    capacity = where.rays if points is None else points
+    capacity = where.rays * sweeps if points is None else points
     limits = (capacity, boxes or BOXES * (2 if where.slope is None else 1), min_points)
     ids = torch.tensor(numbers, dtype=torch.int64, device=device)
-    chunk = max(CHUNK["cpu" if ids.device.type == "cpu" else "cuda"] // where.rays, 1)
+    chunk = CHUNK["cpu" if ids.device.type == "cpu" else "cuda"] // (where.rays * sweeps)
+    chunk, still = max(chunk, 1), frames == sweeps == 1
     made = []
-    for few in ids.split(PLACED):
+    for few in () if still else ids.split(min(chunk, PLACED)):
+        seen = watch((seed, split, few), reach, where, (frames, sweeps), rolling)
+        made.append(_sample(seen, where, limits, Draws(seed, split, few)))
+    for few in ids.split(PLACED) if still else ():
         objects = place(Draws(seed, split, few), reach, where.slope, where.sensor.height)
         for first in range(0, max(len(few), 1), chunk):
             some = slice(first, first + chunk)
             these = objects.at(some)
             draws = Draws(seed, split, few[some])
-            made.append(_sample(these, cast(these, where, draws), where, limits, draws))
+            seen = these, cast(these, where, draws), ()
+            made.append(_sample(seen, where, limits, draws))
     return {name: torch.cat([one[name] for one in made]) for name in made[0]}
 
 
@@ -96,14 +114,18 @@ class World(Generated):
         points: int | None = None,
         boxes: int | None = None,
         min_points: int = 5,
+        frames: int = 1,
+        sweeps: int = 1,
+        rolling: bool = True,
         seed: int = 0,
         size: int | None = None,
     ) -> None:
         super().__init__(split_size("World", split, size, SIZES))
-        _check([], sensor, view, reach, points, boxes, min_points)
+        _check([], sensor, view, reach, min_points, points, boxes, frames, sweeps)
         self.options: Any = {
             **{"sensor": sensor, "view": view, "reach": reach, "points": points, "boxes": boxes},
             **{"min_points": min_points, "seed": seed, "split": split},
+            **{"frames": frames, "sweeps": sweeps, "rolling": rolling},
         }
 
     def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
@@ -111,13 +133,7 @@ class World(Generated):
 
 
 def _check(
-    numbers: list[int],
-    sensor: str,
-    view: str,
-    reach: float,
-    points: int | None,
-    boxes: int | None,
-    min_points: int,
+    numbers: list[int], sensor: str, view: str, reach: float, min_points: int, *counts: int | None
 ) -> None:
     if sensor not in SENSORS or view not in VIEWS:
         raise ValueError(
@@ -127,22 +143,24 @@ def _check(
     if not 20 <= reach <= REACH:
         raise ValueError(f"generate_world: reach must be from 20 to {REACH:g} m, got {reach}")
     least = min(numbers, default=0)
-    if least < 0 or min_points < 0 or any(v is not None and v < 1 for v in (points, boxes)):
+    if least < 0 or min_points < 0 or any(v is not None and v < 1 for v in counts):
         raise ValueError(
-            "generate_world: samples and min_points must be >= 0, points and boxes >= 1, "
-            f"got {least}, {min_points}, {points} and {boxes}"
+            "generate_world: samples and min_points must be >= 0, points, boxes, frames and sweeps "
+            f">= 1, got {', '.join(map(str, (least, min_points, *counts)))}"
         )
 
 
 def _sample(
-    objects: Objects, scan: Returns, view: View, limits: tuple[int, int, int], draws: Draws
+    frames: Seen, view: View, limits: tuple[int, int, int], draws: Draws
 ) -> dict[str, Tensor]:
     """Points and boxes of scenes, cut to their capacities."""
+    objects, scan, moving = frames
     capacity, most, min_points = limits
     kept, points_cut = _thinned(scan.returned, capacity, draws)
     labels = torch.tensor([kind.label for kind in objects.kinds], device=draws.device)
     seen = torch.zeros_like(scan.hits)
-    seen.scatter_add_(1, scan.owner.clamp(min=0), (kept & (scan.owner >= 0)).to(torch.int64))
+    hit = (kept & (scan.owner >= 0))[:, : view.rays]  # in the last sweep
+    seen.scatter_add_(1, scan.owner[:, : view.rays].clamp(min=0), hit.to(torch.int64))
     seen = torch.where(labels == CLUTTER, 0, seen)
 
     order = seen.argsort(dim=1, descending=True, stable=True)[:, :most]
@@ -152,10 +170,14 @@ def _sample(
     valid = number < there[:, None]
     slot = torch.full_like(seen, -1).scatter_(1, order, torch.where(valid, number, -1))
 
-    points = torch.cat([scan.xyz, scan.intensity[..., None]], -1)
+    columns = [*scan.xyz.unbind(-1), scan.intensity]
+    if scan.owner.shape[1] > view.rays:
+        age = torch.arange(scan.owner.shape[1], device=draws.device) // view.rays
+        columns.append((age.to(torch.float64) * PERIOD).to(torch.float32).expand_as(columns[0]))
+    points = torch.stack(columns, -1)
     owner = slot.gather(1, scan.owner.clamp(min=0))
     owner = torch.where(scan.owner < 0, scan.owner, owner).to(torch.int32)
-    packed = torch.full((len(points), capacity, 4), float("nan"), device=points.device)
+    packed = torch.full((len(points), capacity, len(columns)), float("nan"), device=points.device)
     owners = torch.full(packed.shape[:2], -3, dtype=torch.int32, device=points.device)
     scene, ray = kept.nonzero().unbind(1)
     row = (kept.cumsum(1) - 1)[scene, ray]
@@ -171,11 +193,16 @@ def _sample(
     weight = ~ignored & (seen >= min_points)
     hidden = 1.0 - scan.hits.to(torch.float64) / scan.alone.clamp(min=1).to(torch.float64)
     levels = sum((hidden >= limit).to(torch.int32) for limit in OCCLUSION)
+    more = {}
+    if moving:
+        instance = torch.where(valid, moving[2].gather(1, order), -1)
+        more = {"instance": instance, "pose": moving[3]}
+    box = (*places, objects.height, objects.yaw, *moving[:2])
     return {
         "points": packed,
         "num_points": kept.sum(1).to(torch.int32),
         "owner": owners,
-        "boxes": torch.stack([of(v) for v in (*places, objects.height, objects.yaw)], -1),
+        "boxes": torch.stack([of(v) for v in box], -1),
         "labels": torch.where(valid, of(labels), -1).to(torch.int32),
         "num_boxes": there.clamp(max=most).to(torch.int32),
         "weight": of(weight).to(torch.float32),
@@ -185,6 +212,7 @@ def _sample(
         "points_cut": points_cut.to(torch.int32),
         "boxes_cut": (there - most).clamp(min=0).to(torch.int32),
         "id": draws.samples,
+        **more,
     }
 
 

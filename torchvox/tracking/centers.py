@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracking of boxes by their centers, in NumPy, after Yin et al., "Center-based 3D Object Detection
+and Tracking", CVPR 2021."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from torchvox._errors import WrongUseError
+
+Array: TypeAlias = npt.NDArray[Any]
+# Meters at most from a detection, moved back to the frame before, to its track, by class.
+DISTANCES = {
+    **{"car": 4.0, "truck": 4.0, "bus": 5.5, "trailer": 3.0, "motorcycle": 13.0},
+    **{"bicycle": 3.0, "cyclist": 3.0, "pedestrian": 1.0},
+}
+TRACK = [("id", "i8"), ("label", "i8"), ("missed", "i8"), ("xy", "f8", 2), ("velocity", "f8", 2)]
+
+
+class Tracker:
+    """Numbers the objects of frames that come one after the other.
+
+    Detections, by falling score, go back along their velocities to the frame before and take the
+    nearest free track of their class; at ties the first detection, the oldest track. One that finds
+    none starts a track. A track without a detection goes on along its velocity for `coast` frames.
+
+    classes: names that labels are numbers of. distances: meters that are near enough, by class in
+    any case; boxes of other classes are not tracked. Raises WrongUseError.
+    """
+
+    def __init__(
+        self, classes: Sequence[str], distances: Mapping[str, float] = DISTANCES, coast: int = 3
+    ) -> None:
+        near = {name.lower(): limit for name, limit in distances.items()}
+        good = all(0 <= limit < math.inf for limit in near.values())
+        _expect(good, "distances must be finite and not negative", distances)
+        self._near = np.array([near.get(name.lower(), -1.0) for name in classes])
+        tracked = max(self._near, default=-1.0) >= 0
+        _expect(tracked, f"classes must name some of {', '.join(near)}", ", ".join(classes))
+        _expect(coast >= 0, "coast must be 0 or more frames", coast)
+        self._coast, self._next, self._seconds = coast, 0, -math.inf
+        self._tracks = np.zeros(0, TRACK)  # by rising id, at the time of the last frame
+
+    def update(
+        self, boxes: npt.ArrayLike, scores: npt.ArrayLike, labels: npt.ArrayLike, seconds: float
+    ) -> Array:
+        """Numbers of the objects of a frame's boxes, [n] int64, rising from 0; -1: not tracked.
+
+        boxes: [n, 9] x, y, z, l, w, h, yaw, vx, vy, meters and m/s, in a frame that stands still;
+        velocities count as 0 where they are NaN or missing, [n, 7]. scores [n]. labels [n]: -1 for
+        rows that are no boxes, as past the end of a detector's output. seconds: time of the frame,
+        later than the one before. Raises WrongUseError, and leaves the tracks alone.
+        """
+        found, order = self._detections(*map(np.asarray, (boxes, scores, labels)))
+        _expect(self._seconds < seconds < math.inf, f"time must rise from {self._seconds}", seconds)
+        step = seconds - self._seconds if self._next else 0.0
+        tracks, free = self._tracks, np.ones(len(self._tracks), bool)
+        before = found["xy"] - found["velocity"] * step
+        for row in order:
+            away = np.hypot(*(tracks["xy"] - before[row]).T)
+            away[~free | (tracks["label"] != found["label"][row])] = math.inf
+            if away.min(initial=math.inf) <= self._near[found["label"][row]]:
+                found["id"][row] = tracks["id"][away.argmin()]
+                free[away.argmin()] = False
+            else:
+                found["id"][row] = self._next
+                self._next += 1
+        left = tracks[free & (tracks["missed"] < self._coast)]
+        left["xy"] += left["velocity"] * step
+        left["missed"] += 1
+        self._tracks = np.sort(np.concatenate([left, found[order]]), order="id")
+        self._seconds = seconds
+        return found["id"]
+
+    def _detections(self, box: Array, score: Array, label: Array) -> tuple[Array, Array]:
+        """TRACKs without an id, and which are tracked, by falling score."""
+        n, shapes = label.size, (box.shape, score.shape, label.shape)
+        good = shapes in (((n, 7), (n,), (n,)), ((n, 9), (n,), (n,)))
+        _expect(good, "boxes, scores, labels must be [n, 7] or [n, 9], [n], [n]", shapes)
+        highest = int(label.max(initial=-1))
+        _expect(highest < len(self._near), f"labels must be below {len(self._near)}", highest)
+        known = np.isfinite(np.column_stack([box[:, :2], score])).all(1) | (label < 0)
+        _expect(bool(known.all()), "places and scores must be finite", f"rows {np.where(~known)}")
+        found = np.zeros(n, TRACK)
+        found["id"], found["label"], found["xy"] = -1, label, box[:, :2]
+        if box.shape[1] == 9:
+            found["velocity"] = np.where(np.isfinite(box[:, 7:]), box[:, 7:], 0.0)
+        near = np.where(found["label"] < 0, -1.0, self._near[found["label"]])
+        order = np.argsort(-score, kind="stable")
+        return found, order[near[order] >= 0]
+
+
+def _expect(good: bool, rule: str, got: object) -> None:
+    if not good:
+        raise WrongUseError(f"Tracker: {rule}, got {got}")
