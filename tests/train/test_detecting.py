@@ -68,7 +68,7 @@ def test_a_run_leaves_a_detector_and_its_scores(kind, tmp_path):
         for a, b in zip(boxes, kept(batch["points"], batch["num_points"]), strict=True)
     )
     scores = evaluate_detector(trained.model, build_data(trained.config, "val"), kept.classes, 4)
-    assert 0 <= scores["map"] <= 1 and len(scores) > 30
+    assert 0 <= scores.scores["map"] <= 1 and len(scores.scores) > 30
 
 
 class Interrupt(Callback):

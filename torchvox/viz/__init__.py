@@ -15,6 +15,7 @@ from torchvox.viz.pictures import (
     samples_picture,
 )
 from torchvox.viz.predictions import Panel, clouds_picture, confusion_picture
+from torchvox.viz.shares import shares_picture
 from torchvox.viz.style import save
 from torchvox.viz.viewer import Pane, Scale, viewer_page
 
@@ -35,5 +36,6 @@ __all__ = [
     "overview_picture",
     "samples_picture",
     "save",
+    "shares_picture",
     "viewer_page",
 ]

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Tuple, Union
+from typing import Any, Callable, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torchvox.io import PointCloud
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.detection.detector import PillarDetector
+from torchvox.models.export import load_program
 from torchvox.models.fuse import fuse_batch_norms, is_fused
 from torchvox.models.merge import can_merge, merge_heads
 
@@ -102,6 +103,47 @@ def columns_of(cloud: PointCloud, count: int) -> np.ndarray:
     return rows
 
 
+def _script(path: Union[str, Path], device: torch.device) -> Any:
+    try:
+        return torch.jit.load(str(path), map_location=device).eval()
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n")[0]
+        raise CheckpointError(f"{path} cannot be read as a program: {reason}") from None
+
+
+def load_form(
+    path: Union[str, Path],
+    device: torch.device,
+    classes: Sequence[str],
+    columns: int,
+    trust_code: bool = False,
+) -> Callable[[Tensor, Tensor], Any]:
+    """A detector as it is kept, unchanged, for one scan at a time: a checkpoint of torchvox.models,
+    a TorchScript program, or one of torch.export or AOTInductor, which may hold any code and wants
+    trust_code. classes, columns: what it must find and see; the last two do not say. Raises
+    CheckpointError, WrongUseError."""
+    kind = checkpoints.kind_of_program(path)
+    if kind in ("export", "aoti"):
+        if not trust_code:
+            raise WrongUseError(f"{path} may hold any code: if you trust it, give --trust-code")
+        model = load_program(path, kind)
+    else:
+        model = _script(path, device) if kind else checkpoints.load(path).to(device)
+        known = [getattr(model, name, None) for name in ("classes", "columns")]
+        if known != [list(classes), columns]:
+            raise WrongUseError(
+                f"{path} must find {', '.join(classes)} in {columns} columns, as the data have "
+                f"them, got {known[0]} in {known[1]}"
+            )
+
+    def one_scan(points: Tensor, num_points: Tensor) -> Any:
+        outputs = model(points, num_points)
+        _of_one_scan(outputs, len(classes))
+        return outputs
+
+    return one_scan
+
+
 def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
     """A detector from a checkpoint of torchvox.models or a TorchScript program.
 
@@ -110,11 +152,7 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
     if not Path(path).is_file():
         raise CheckpointError(f"{path} does not exist or is no file")
     if checkpoints.is_program(path):
-        try:
-            model = torch.jit.load(str(path), map_location=device).eval()
-        except RuntimeError as error:
-            reason = str(error).strip().split("\n")[0]
-            raise CheckpointError(f"{path} cannot be read as a program: {reason}") from None
+        model = _script(path, device)
     else:
         model = checkpoints.load(path)
         if isinstance(model, PillarDetector):
