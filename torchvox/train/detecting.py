@@ -84,8 +84,10 @@ class DetectionScores(Metric):
         return Detected(scores, details, truth, found)
 
 
-def _padded(columns: Sequence[Tensor]) -> np.ndarray:
-    """One array of columns [B, ..], which differ in rows of a sample at most."""
+def _padded(columns: Sequence[Tensor] | Tensor) -> np.ndarray:
+    """One array of columns [B, ..], which differ in rows of a sample at most; a tensor is whole
+    already, gathered from several processes."""
+    columns = [columns] if isinstance(columns, Tensor) else columns
     if columns[0].dim() > 1:
         rows = max(column.size(1) for column in columns)
         grown = []
