@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detectors that are trained: runs repeat and resume, their checkpoints are detectors."""
 
+import copy
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -9,11 +11,14 @@ import torch
 from lightning.pytorch import Callback
 from tiny import equal_weights
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import MissingExtraError, WrongUseError
 from torchvox.data.lidar import World
-from torchvox.models.checkpoints import load
+from torchvox.models import checkpoints
+from torchvox.models.checkpoints import CheckpointError, load
+from torchvox.models.fuse import fuse_batch_norms
 from torchvox.train import fit, load_checkpoint, runs
-from torchvox.train.builders import build_data
+from torchvox.train.builders import build_data, build_model, labels_of
+from torchvox.train.checkpoint import start_from
 from torchvox.train.config import config_names, load_config, make_config
 from torchvox.train.detecting import DetectionScores, evaluate_detector
 
@@ -77,16 +82,95 @@ class Interrupt(Callback):
             raise KeyboardInterrupt
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch):
-    _, whole = run(tmp_path / "whole")
+@pytest.mark.parametrize("val_every", [1, 2])
+def test_a_resumed_run_equals_an_uninterrupted_one(val_every, tmp_path, monkeypatch):
+    options = {"epochs": 3, "val_every": val_every, "loggers": ["jsonl", "csv"]}
+    _, whole = run(tmp_path / "whole", **options)
     with monkeypatch.context() as patch:
         patch.setattr(runs, "screen", lambda: [Interrupt()])
         with pytest.raises((KeyboardInterrupt, SystemExit)):
-            fit(make_config(content()), tmp_path / "parts")
-    _, resumed = run(tmp_path / "parts", resume=True)
+            fit(make_config(content(**options)), tmp_path / "parts")
+    _, resumed = run(tmp_path / "parts", resume=True, **options)
     assert equal_weights(whole["state_dict"], resumed["state_dict"])
-    logs = [(tmp_path / name / "log.jsonl").read_text() for name in ("whole", "parts")]
-    assert logs[0] == logs[1]
+    assert whole["torchvox"] == resumed["torchvox"]
+    for name in ("log.jsonl", "csv/metrics.csv"):
+        logs = [(tmp_path / folder / name).read_text() for folder in ("whole", "parts")]
+        assert logs[0] == logs[1]
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").open()]
+    steps = [line["step"] for line in lines if "map" in line]
+    assert steps == ([1, 3, 5] if val_every == 1 else [3, 5])  # the last epoch too
+    best = [torch.load(tmp_path / f / "best.ckpt", weights_only=True) for f in ("whole", "parts")]
+    assert best[0]["global_step"] == best[1]["global_step"]
+    assert equal_weights(best[0]["state_dict"], best[1]["state_dict"])
+
+
+def test_tensorboard_is_written_and_asked_for_in_a_sentence(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "tensorboard", None)
+        with pytest.raises(MissingExtraError, match=r'pip install "torchvox\[tensorboard\]"'):
+            run(tmp_path, epochs=1, loggers=["tensorboard"])
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for resume in (False, True):
+        run(tmp_path, resume, epochs=2, loggers=["tensorboard"])
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [0, 1, 2, 3]
+
+
+def test_a_run_begins_with_weights_that_fit(tmp_path, capsys):
+    _, last = run(tmp_path / "a", epochs=1)
+    for file in ("last.ckpt", "model.pt"):  # of one epoch: equal weights
+        model = build_model(config := make_config(content()), labels_of(config))
+        assert start_from(model, tmp_path / "a" / file, model.classes) == []
+        given = {name.removeprefix("model."): value for name, value in last["state_dict"].items()}
+        assert equal_weights(model.state_dict(), given)
+    whole = content(epochs=1, init=str(tmp_path / "a" / "model.pt"))
+    whole["model"]["args"] = {
+        **MODEL,
+        **HEADS["center_pointpillars"],
+        "neck": {"strides": [1], "channels": [8]},
+    }
+    fit(make_config(whole), tmp_path / "b")
+    line = capsys.readouterr().out.splitlines()[0]
+    assert "made anew: neck.deblocks" in line and "head." in line and "backbone." not in line
+    (tmp_path / "a" / "model.pt").unlink()
+    fit(make_config(whole), tmp_path / "b", resume=True, quiet=True)  # which has its own
+
+
+def test_a_head_of_other_classes_and_what_does_not_fit_at_all(tmp_path):
+    model = build_model(config := make_config(content()), labels_of(config))
+    checkpoints.save(model, tmp_path / "model.pt")
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for tensor in other.parameters():
+            tensor.zero_()
+    made = start_from(other, tmp_path / "model.pt", ["Bus", "Pedestrian", "Cyclist"])
+    assert made == [name for name in model.state_dict() if name.startswith("head.")]
+    assert torch.equal(
+        other.neck.state_dict()[k := next(iter(other.neck.state_dict()))],
+        model.neck.state_dict()[k],
+    )
+    assert not any(tensor.any() for tensor in other.head.parameters())
+    checkpoints.save(fuse_batch_norms(model.eval()), tmp_path / "fused.pt")
+    with pytest.raises(CheckpointError, match="is fused: take what it was fused from"):
+        start_from(model, tmp_path / "fused.pt", model.classes)
+    with pytest.raises(CheckpointError, match="has no tensor of the name and shape of ours"):
+        start_from(torch.nn.Linear(2, 2), tmp_path / "model.pt", [])
+
+
+def test_compiled_parts_learn_the_same_under_the_same_names(tmp_path, monkeypatch):
+    _, plain = run(tmp_path / "plain", epochs=1)
+    compiled, compiler = [], torch.compile
+
+    def traced(call, *_, **__):
+        compiled.append(call.__self__)
+        return compiler(call, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", traced)
+    _, last = run(tmp_path / "compiled", epochs=1, compile=True)
+    assert [type(part).__name__ for part in compiled] == ["Backbone", "Neck", "CenterHead"]
+    assert equal_weights(plain["state_dict"], last["state_dict"])
 
 
 def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
@@ -119,6 +203,8 @@ def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
         ({"model": {"args": {"heads": 1}}}, "unknown key heads"),
         ({"data": {"kind": "shapes"}}, "the task detect learns from world or folder, not from sh"),
         ({"train": {"whole": {"flip": 1}}}, "unknown key train.whole.flip"),
+        ({"train": {"nodes": 3}}, "4 must be a multiple of train.devices 1 x train.nodes 3"),
+        ({"train": {"loggers": ["wandb"]}}, "train.loggers.0: input should be 'jsonl', 'tens"),
     ],
 )
 def test_what_cannot_be_trained_is_said(change, words):
