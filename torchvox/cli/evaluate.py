@@ -75,7 +75,7 @@ def evaluate(
     from torchvox.models.detection.running import load_form
     from torchvox.train import evaluate as evaluate_all
     from torchvox.train import load_checkpoint, load_config
-    from torchvox.train.builders import build_data, labels_of
+    from torchvox.train.builders import build_data
     from torchvox.train.config import change_config
     from torchvox.train.detecting import evaluate_detector
     from torchvox.train.metrics import class_scores, scores
@@ -93,19 +93,10 @@ def evaluate(
     else:
         config = load_config(data_of, overrides or [])
     if config.task == "detect":
-        labels = labels_of(config)
-        if data_of is not None:
-            model = load_form(checkpoint, where, labels.classes, labels.columns, trust_code)
-        elif labels.classes == trained.labels.classes:
-            model = trained.model
-        else:
-            raise WrongUseError(
-                f"{checkpoint} finds {trained.labels.classes}, not {labels.classes}"
-            )
-        size = BATCH if data_of is None else 1
-        detect = partial(evaluate_detector, model, batch_size=size, device=where)
+        model = load_form(checkpoint, where, trust_code) if data_of else trained.model
+        detect = partial(evaluate_detector, model, batch_size=1 if data_of else BATCH, device=where)
         outputs = results, write, pictures
-        return _evaluate_boxes(detect, config, split, str(checkpoint), gates, outputs)
+        return _evaluate_boxes(model, detect, config, split, str(checkpoint), gates, outputs)
     if data_of is not None or write is not None:
         raise WrongUseError(f"--config and --write are for detectors, not for {config.task}")
     _check_names(gates, list(METRICS))
@@ -126,6 +117,7 @@ def evaluate(
 
 
 def _evaluate_boxes(
+    model: Any,
     detect: Callable[..., Detected],
     config: Config,
     split: str,
@@ -136,8 +128,13 @@ def _evaluate_boxes(
     """detect: data and classes to what is found. outputs: of --json, --write, --pictures."""
     from torchvox.train.builders import build_data, labels_of
 
-    classes, data = labels_of(config).classes, build_data(config, split)
-    results, write, pictures = outputs
+    labels, (results, write, pictures) = labels_of(config), outputs
+    classes = labels.classes
+    for what, wanted in (("classes", list(classes)), ("columns", labels.columns)):
+        if getattr(model, what, wanted) != wanted:  # programs of torch.export do not tell
+            mine = getattr(model, what)
+            raise WrongUseError(f"{title}: its {what} must be {wanted} of the data, got {mine}")
+    data = build_data(config, split)
     if not hasattr(data, "measure"):
         _check_names(gates, [*DETECTION, *_precisions(classes)])
     if write is not None and not hasattr(data, "write"):

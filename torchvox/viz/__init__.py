@@ -14,8 +14,7 @@ from torchvox.viz.pictures import (
     overview_picture,
     samples_picture,
 )
-from torchvox.viz.predictions import Panel, clouds_picture, confusion_picture
-from torchvox.viz.shares import shares_picture
+from torchvox.viz.predictions import Panel, clouds_picture, confusion_picture, shares_picture
 from torchvox.viz.style import save
 from torchvox.viz.viewer import Pane, Scale, viewer_page
 

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Sequence, Tuple, Union
+from typing import Any, Callable, Tuple, Union
 
 import numpy as np
 import torch
@@ -111,37 +111,19 @@ def _script(path: Union[str, Path], device: torch.device) -> Any:
         raise CheckpointError(f"{path} cannot be read as a program: {reason}") from None
 
 
-def load_form(
-    path: Union[str, Path],
-    device: torch.device,
-    classes: Sequence[str],
-    columns: int,
-    trust_code: bool = False,
-) -> Callable[[Tensor, Tensor], Any]:
-    """A detector as it is kept, unchanged, for one scan at a time: a checkpoint of torchvox.models,
-    a TorchScript program, or one of torch.export or AOTInductor, which may hold any code and wants
-    trust_code. classes, columns: what it must find and see; the last two do not say. Raises
+def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
+    """A detector as it is kept, unchanged: a checkpoint of torchvox.models, a TorchScript program,
+    or one of torch.export or AOTInductor, which may hold any code and so wants trust_code. Raises
     CheckpointError, WrongUseError."""
     kind = checkpoints.kind_of_program(path)
     if kind in ("export", "aoti"):
         if not trust_code:
             raise WrongUseError(f"{path} may hold any code: if you trust it, give --trust-code")
-        model = load_program(path, kind)
-    else:
-        model = _script(path, device) if kind else checkpoints.load(path).to(device)
-        known = [getattr(model, name, None) for name in ("classes", "columns")]
-        if known != [list(classes), columns]:
-            raise WrongUseError(
-                f"{path} must find {', '.join(classes)} in {columns} columns, as the data have "
-                f"them, got {known[0]} in {known[1]}"
-            )
-
-    def one_scan(points: Tensor, num_points: Tensor) -> Any:
-        outputs = model(points, num_points)
-        _of_one_scan(outputs, len(classes))
-        return outputs
-
-    return one_scan
+        return load_program(path, kind)
+    model = _script(path, device) if kind else checkpoints.load(path).to(device)
+    if not hasattr(model, "point_cloud_range"):
+        raise CheckpointError(f"{path} is no detector")
+    return model
 
 
 def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
