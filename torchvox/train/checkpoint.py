@@ -103,22 +103,24 @@ def start_from(model: nn.Module, path: str | Path, classes: Sequence[str]) -> li
     name and shape; none of the head where the file names other classes. Returns the names of the
     tensors that stay as they were made. Raises CheckpointError if all do."""
     content = checkpoints.read(path)
-    if isinstance(content, dict) and str(content.get("format")) == checkpoints.FORMAT:
-        if content.get("fused"):
-            raise CheckpointError(f"train.init: {path} is fused: take what it was fused from")
-        weights, config = content.get("state_dict"), content.get("config")
-        named = config.get("config", {}).get("classes") if isinstance(config, dict) else None
-    else:
-        about, weights = _read(path)
-        named = about["labels"]["classes"] if "labels" in about else None
-    other_head = named is not None and list(named) != list(classes)
-    own = model.state_dict()
-    taken = {
-        name: value
-        for name, value in (weights if isinstance(weights, dict) else {}).items()
-        if name in own and isinstance(value, torch.Tensor) and value.shape == own[name].shape
-        if not (other_head and name.startswith("head."))
-    }
+    try:
+        if str(content.get("format")) == checkpoints.FORMAT:
+            if content["fused"]:
+                raise CheckpointError(f"train.init: {path} is fused: take what it was fused from")
+            weights, named = content["state_dict"], content["config"].get("config", {})
+        else:
+            about, weights = _read(path)
+            named = about["labels"]
+        other_head = list(named.get("classes", classes)) != list(classes)
+        own = model.state_dict()
+        taken = {
+            name: value
+            for name, value in weights.items()
+            if name in own and value.shape == own[name].shape
+            if not (other_head and name.startswith("head."))
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"train.init: {path} holds no weights ({short(error)})") from None
     if not taken:
         raise CheckpointError(f"train.init: {path} has no tensor of the name and shape of ours")
     model.load_state_dict(taken, strict=False)

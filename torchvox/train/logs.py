@@ -7,7 +7,7 @@ import csv
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +52,14 @@ class JsonLines(Logger):
 def make_loggers(names: Sequence[str], output: Path, steps: int = 0) -> list[Logger]:
     """Loggers by their names, for a run that goes on after so many steps. Raises
     MissingExtraError."""
+    made: list[Logger] = [JsonLines(output / LOG)] if "jsonl" in names else []
+    if "csv" in names:
+        made.append(CSVLogger(output, "", "csv"))
     if "tensorboard" in names:
         require("tensorboard", "to log for TensorBoard")
-    made: dict[str, Callable[[], Logger]] = {
-        "jsonl": lambda: JsonLines(output / LOG),
-        "csv": lambda: CSVLogger(output, "", "csv"),
-        "tensorboard": lambda: TensorBoardLogger(
-            output, "", "tensorboard", default_hp_metric=False, purge_step=steps or None
-        ),
-    }
-    return [made[name]() for name in dict.fromkeys(names)]
+        options = {"default_hp_metric": False, "purge_step": steps or None}
+        made.append(TensorBoardLogger(output, "", "tensorboard", **options))
+    return made
 
 
 def forget_after(output: Path, loggers: Sequence[Logger], steps: int) -> None:
@@ -70,14 +68,15 @@ def forget_after(output: Path, loggers: Sequence[Logger], steps: int) -> None:
     if (log := output / LOG).exists():
         lines = log.read_text(errors="replace").splitlines()
         write_text(log, "".join(f"{line}\n" for line in lines if _step(line) < steps))
-    for logger in loggers:
-        table = output / "csv" / "metrics.csv"
-        if isinstance(logger, CSVLogger) and table.exists():
+    table = output / "csv" / "metrics.csv"
+    for logger in loggers if table.exists() else ():
+        if isinstance(logger, CSVLogger):  # which begins its file anew: it gets the old rows again
             with table.open(newline="") as file:
                 rows = [row for row in csv.DictReader(file) if None not in row.values()]
-            for row in rows:  # again, since the logger begins its file anew
-                if row["step"].isdigit() and (step := int(row.pop("step"))) < steps:
-                    logger.log_metrics({k: v for k, v in row.items() if v}, step)
+            for row in rows:
+                if row["step"].isdigit() and int(row["step"]) < steps:
+                    kept = {name: value for name, value in row.items() if value}
+                    logger.log_metrics(kept, int(kept.pop("step")))
             logger.save()
 
 
