@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,9 +25,10 @@ from torchvox.cli.work import console, use_device
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
+    import torch
+
     from torchvox.train.checkpoint import Checkpoint
     from torchvox.train.config import Config
-    from torchvox.train.detecting import Detected
     from torchvox.viz import Panel
 
 CLOUDS, WRONG = 48, 16  # clouds in the picture, and how many of them may be wrong
@@ -77,7 +77,6 @@ def evaluate(
     from torchvox.train import load_checkpoint, load_config
     from torchvox.train.builders import build_data
     from torchvox.train.config import change_config
-    from torchvox.train.detecting import evaluate_detector
     from torchvox.train.metrics import class_scores, scores
 
     if split not in ("train", "val"):
@@ -94,9 +93,9 @@ def evaluate(
         config = load_config(data_of, overrides or [])
     if config.task == "detect":
         model = load_form(checkpoint, where, trust_code) if data_of else trained.model
-        detect = partial(evaluate_detector, model, batch_size=1 if data_of else BATCH, device=where)
+        how = 1 if data_of else BATCH, where
         outputs = results, write, pictures
-        return _evaluate_boxes(model, detect, config, split, str(checkpoint), gates, outputs)
+        return _evaluate_boxes(model, how, config, split, str(checkpoint), gates, outputs)
     if data_of is not None or write is not None:
         raise WrongUseError(f"--config and --write are for detectors, not for {config.task}")
     _check_names(gates, list(METRICS))
@@ -118,21 +117,21 @@ def evaluate(
 
 def _evaluate_boxes(
     model: Any,
-    detect: Callable[..., Detected],
+    how: tuple[int, torch.device],
     config: Config,
     split: str,
     title: str,
     gates: list[tuple[str, float]],
     outputs: tuple[Path | None, Path | None, Path | None],
 ) -> None:
-    """detect: data and classes to what is found. outputs: of --json, --write, --pictures."""
+    """how: scans at a time and the device. outputs: of --json, --write, --pictures."""
     from torchvox.train.builders import build_data, labels_of
+    from torchvox.train.detecting import evaluate_detector
 
     labels, (results, write, pictures) = labels_of(config), outputs
     classes = labels.classes
     for what, wanted in (("classes", list(classes)), ("columns", labels.columns)):
-        if getattr(model, what, wanted) != wanted:  # programs of torch.export do not tell
-            mine = getattr(model, what)
+        if (mine := getattr(model, what, wanted)) != wanted:  # of torch.export: it does not tell
             raise WrongUseError(f"{title}: its {what} must be {wanted} of the data, got {mine}")
     data = build_data(config, split)
     if not hasattr(data, "measure"):
@@ -140,7 +139,7 @@ def _evaluate_boxes(
     if write is not None and not hasattr(data, "write"):
         raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
     start = time.perf_counter()
-    told = detect(data, classes)
+    told = evaluate_detector(model, data, classes, *how)
     measured = data.measure(told.found) if hasattr(data, "measure") else {}
     found, seconds = {**told.scores, **measured}, time.perf_counter() - start
     title += f", {len(data)} scans of {config.data.kind} ({split}), {seconds:.1f} s"
