@@ -20,6 +20,7 @@ EXTRAS = {
     "lightning": ("lightning", "train"),
     "torchmetrics": ("torchmetrics", "train"),
     "pydantic": ("pydantic", "train"),
+    "tensorboard": ("tensorboard", "tensorboard"),
 }
 
 

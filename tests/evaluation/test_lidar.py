@@ -100,6 +100,20 @@ def test_yaw_is_off_up_to_half_a_turn_heading_by_all_of_it():
         assert math.isnan(nothing[f"3d/strict/Car/{kind}"])
 
 
+def test_details_tell_hits_misses_false_alarms_and_the_curve():
+    truth = [scene(points=[]), scene(0, 20, 40, points=[9, 9, 2])]
+    found = [scene(5, scores=[0.1]), scene(20, 10, 40, 0, scores=[0.2, 0.8, 0.7, 0.9])]
+    told = lidar.details(truth, found, CLASSES)
+    assert told.scores == pytest.approx(lidar.evaluate(truth, found, CLASSES), nan_ok=True)
+    # By falling score a hit, a false alarm, one of an ignored box, a hit; the last two are lower.
+    assert [one.tolist() for one in told.found["3d/strict"]] == [[-1], [-1, 0, -1, 1]]
+    assert [one.tolist() for one in told.truth["bev/loose"]] == [[], [1, 0, -1]]
+    assert told.curves["3d/strict/Car"].tolist() == [1.0] * 20 + [2 / 3] * 20
+    assert np.isnan(told.curves["3d/strict/Cyclist/40+"]).all()
+    unknown = lidar.details(truth[1:], [scene(0, labels=7, scores=[1.0])], CLASSES)
+    assert unknown.found["3d/loose"][0].tolist() == [-1]
+
+
 def test_other_classes_bring_their_overlaps():
     truth, found = scene(0, points=[9]), scene(0.8, scores=[1.0])  # 3.2 / 4.8 = .67
     assert cars(truth, found) == 0 and cars(truth, found, "3d/loose/Car") == 1

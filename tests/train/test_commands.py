@@ -138,7 +138,10 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(command, model, tmp_path):
         (("eval", "none.ckpt"), "does not exist"),
         (("eval", "out/best.ckpt", "--json", "out"), "--json must be a file, got out, a folder"),
         (("eval", "out/best.ckpt", "--split", "test"), "--split must be train or val"),
-        (("eval", "out/best.ckpt", "--at-least", "iou=1"), "the metrics are accuracy"),
+        (
+            ("eval", "out/best.ckpt", "--trust-code", "--at-least", "iou=1"),
+            "the metrics are accuracy",
+        ),
         (("eval", "out/best.ckpt", "--at-least", "miou=nan"), "'nan' is no number"),
         (("eval", "out/best.ckpt"), "names code of its own as its model, 'tiny:Tiny"),
         (("predict", "none.npy", "-m", "out/best.ckpt", "--trust-code"), "none.npy does not exist"),

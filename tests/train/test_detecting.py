@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detectors that are trained: runs repeat and resume, their checkpoints are detectors."""
 
+import copy
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -12,9 +14,12 @@ from tiny import equal_weights
 from torchvox._errors import WrongUseError
 from torchvox.data.kitti import export_kitti
 from torchvox.data.lidar import World
-from torchvox.models.checkpoints import load
+from torchvox.models import checkpoints
+from torchvox.models.checkpoints import CheckpointError, load
+from torchvox.models.fuse import fuse_batch_norms
 from torchvox.train import fit, load_checkpoint, runs
-from torchvox.train.builders import build_data, labels_of
+from torchvox.train.builders import build_data, build_model, labels_of
+from torchvox.train.checkpoint import start_from
 from torchvox.train.config import config_names, load_config, make_config
 from torchvox.train.detecting import DetectionScores, evaluate_detector
 
@@ -69,7 +74,7 @@ def test_a_run_leaves_a_detector_and_its_scores(kind, tmp_path):
         for a, b in zip(boxes, kept(batch["points"], batch["num_points"]), strict=True)
     )
     scores = evaluate_detector(trained.model, build_data(trained.config, "val"), kept.classes, 4)
-    assert 0 <= scores["map"] <= 1 and len(scores) > 30
+    assert 0 <= scores.scores["map"] <= 1 and len(scores.scores) > 30
 
 
 def test_the_age_of_sweeps_is_a_column():
@@ -85,16 +90,77 @@ class Interrupt(Callback):
             raise KeyboardInterrupt
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch):
-    _, whole = run(tmp_path / "whole")
+@pytest.mark.parametrize(("val_every", "validated"), [(1, [1, 3, 5, 7, 9]), (2, [3, 7, 9])])
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    val_every, validated, tmp_path, monkeypatch, capsys
+):
+    options = {"epochs": 5, "val_every": val_every, "loggers": ["jsonl", "csv"]}
+    fit(make_config(content(**options)), tmp_path / "whole")
+    lines = capsys.readouterr().out.splitlines()
+    assert ["map" in line for line in lines] == [step in validated for step in range(1, 10, 2)]
+    whole = torch.load(tmp_path / "whole" / "last.ckpt", weights_only=True)
     with monkeypatch.context() as patch:
         patch.setattr(runs, "screen", lambda: [Interrupt()])
         with pytest.raises((KeyboardInterrupt, SystemExit)):
-            fit(make_config(content()), tmp_path / "parts")
-    _, resumed = run(tmp_path / "parts", resume=True)
+            fit(make_config(content(**options)), tmp_path / "parts")
+    _, resumed = run(tmp_path / "parts", resume=True, **options)
     assert equal_weights(whole["state_dict"], resumed["state_dict"])
-    logs = [(tmp_path / name / "log.jsonl").read_text() for name in ("whole", "parts")]
-    assert logs[0] == logs[1]
+    assert whole["torchvox"] == resumed["torchvox"]
+    folders = ("whole", "parts")
+    for name in ("csv/metrics.csv", "log.jsonl"):
+        log, same_log = ((tmp_path / folder / name).read_text() for folder in folders)
+        assert log == same_log
+    steps = [line["step"] for line in map(json.loads, log.splitlines()) if "map" in line]
+    assert steps == validated  # the last epoch always
+    best, same = (torch.load(tmp_path / f / "best.ckpt", weights_only=True) for f in folders)
+    assert best["global_step"] == same["global_step"]
+    assert equal_weights(best["state_dict"], same["state_dict"])
+
+
+def test_a_logger_that_is_not_installed_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(ImportError, match=r'pip install "torchvox\[tensorboard\]"'):
+        run(tmp_path, epochs=1, loggers=["tensorboard"])
+
+
+def test_a_run_begins_with_weights_that_fit(tmp_path, capsys):
+    _, last = run(tmp_path / "a", epochs=1)
+    for file in ("last.ckpt", "model.pt"):  # of one epoch: equal weights
+        model = build_model(config := make_config(content()), labels_of(config))
+        assert start_from(model, tmp_path / "a" / file, model.classes) == []
+        assert equal_weights(
+            {f"model.{k}": v for k, v in model.state_dict().items()}, last["state_dict"]
+        )
+    whole = content(epochs=1, init=str(tmp_path / "a" / "model.pt"))
+    whole["model"]["args"]["neck"] = {"strides": [1], "channels": [8]}
+    fit(make_config(whole), tmp_path / "b")
+    line = capsys.readouterr().out.splitlines()[0]
+    assert "made anew: neck.deblocks" in line and "head." in line and "backbone." not in line
+    (tmp_path / "a" / "model.pt").unlink()
+    fit(make_config(whole), tmp_path / "b", resume=True, quiet=True)  # which has its own
+
+
+def test_a_head_of_other_classes_stays_and_what_does_not_fit_is_said(tmp_path):
+    model = build_model(config := make_config(content()), labels_of(config))
+    checkpoints.save(model, tmp_path / "model.pt")
+    made = start_from(copy.deepcopy(model), tmp_path / "model.pt", ["Bus", "Pedestrian", "Cyclist"])
+    assert made == [name for name in model.state_dict() if name.startswith("head.")]
+    checkpoints.save(fuse_batch_norms(model.eval()), tmp_path / "fused.pt")
+    for other, file, words in (
+        (model, "fused", "take what"),
+        (torch.nn.ReLU(), "model", "no tensor"),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            start_from(other, tmp_path / f"{file}.pt", [])
+
+
+def test_compiled_parts_learn_the_same_under_the_same_names(tmp_path, monkeypatch):
+    _, plain = run(tmp_path / "plain", epochs=1)
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda call, **_: compiled.append(call) or call)
+    _, last = run(tmp_path / "compiled", epochs=1, compile=True)
+    assert [type(c.__self__).__name__ for c in compiled] == ["Backbone", "Neck", "CenterHead"]
+    assert equal_weights(plain["state_dict"], last["state_dict"])
 
 
 @pytest.mark.filterwarnings("ignore:.*has no images")
@@ -128,6 +194,8 @@ def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"train": {"nodes": 3}}, "4 must be a multiple of train.devices 1 x train.nodes 3"),
+        ({"train": {"loggers": ["wandb"]}}, "train.loggers.0: input should be 'jsonl', 'tens"),
         ({"model": {"kind": "second"}}, "model.kind must be one of pointpillars, center_point"),
         ({"model": {"args": {"classes": ["Car"]}}}, r"model.args.classes must be \['Car', 'Ped"),
         ({"model": {"args": {"columns": 5}}}, "model.args.columns must be 4 of data, got 5"),

@@ -6,15 +6,17 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from rich.columns import Columns
 from rich.table import Table
 
+from torchvox._configs import unknown_key
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
 from torchvox.cli.options import Device, DeviceChoice, TrustCode, check_file
@@ -23,11 +25,14 @@ from torchvox.cli.work import console, use_device
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
+    import torch
+
     from torchvox.train.checkpoint import Checkpoint
     from torchvox.train.config import Config
     from torchvox.viz import Panel
 
 CLOUDS, WRONG = 48, 16  # clouds in the picture, and how many of them may be wrong
+BATCH = 8  # scans that a detector sees at a time
 DETECTION = ("map", "map_strict")
 METRICS = {  # of torchvox.train.metrics.scores, with their names in print
     "accuracy": "accuracy",
@@ -37,12 +42,20 @@ METRICS = {  # of torchvox.train.metrics.scores, with their names in print
 
 
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="best.ckpt of torchvox train.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="best.ckpt of torchvox train; with --config any detector's file.")
+    ],
     overrides: Overrides = None,
+    data_of: Annotated[
+        str | None, typer.Option("--config", help="Says the data, for model.pt and programs.")
+    ] = None,
     split: Annotated[str, typer.Option(help="train or val.")] = "val",
     pictures: Annotated[
         Path | None,
-        typer.Option(help="Folder for clouds with predictions and the confusion matrix."),
+        typer.Option(help="Folder for clouds, curves, the confusion matrix or the worst scans."),
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Folder for boxes, as the data set wants its results.")
     ] = None,
     at_least: Annotated[
         list[str] | None,
@@ -59,11 +72,11 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on held-back data: accuracy and IoU, over all and per class; of
     detectors average precision."""
+    from torchvox.models.detection.running import load_form
     from torchvox.train import evaluate as evaluate_all
-    from torchvox.train import load_checkpoint
+    from torchvox.train import load_checkpoint, load_config
     from torchvox.train.builders import build_data
     from torchvox.train.config import change_config
-    from torchvox.train.detecting import evaluate_detector
     from torchvox.train.metrics import class_scores, scores
 
     if split not in ("train", "val"):
@@ -73,24 +86,21 @@ def evaluate(
     if pictures is not None:
         require("matplotlib", "to draw pictures")
     where = use_device(device)
-    trained = load_checkpoint(checkpoint, where, trust_code)
-    config = change_config(trained.config, overrides or [])
-    if config.task == "detect" and pictures is not None:
-        raise WrongUseError("--pictures are of classes, not of boxes: torchvox detect --plot")
-    names = list(METRICS) if config.task != "detect" else [*DETECTION, *_precisions(config)]
-    if wrong := [metric for metric, _ in gates if metric not in names]:
-        raise WrongUseError(f"--at-least {wrong[0]}: the metrics are {', '.join(names)}")
+    if data_of is None:
+        trained = load_checkpoint(checkpoint, where, trust_code)
+        config = change_config(trained.config, overrides or [])
+    else:
+        config = load_config(data_of, overrides or [])
+    if config.task == "detect":
+        model = load_form(checkpoint, where, trust_code) if data_of else trained.model
+        how = 1 if data_of else BATCH, where
+        outputs = results, write, pictures
+        return _evaluate_boxes(model, how, config, split, str(checkpoint), gates, outputs)
+    if data_of is not None or write is not None:
+        raise WrongUseError(f"--config and --write are for detectors, not for {config.task}")
+    _check_names(gates, list(METRICS))
     data = build_data(config, split)
     start = time.perf_counter()
-    if config.task == "detect":
-        found = evaluate_detector(trained.model, data, trained.labels.classes)
-        seconds = time.perf_counter() - start
-        title = f"{checkpoint}, {len(data)} scans of {config.data.kind} ({split}), {seconds:.1f} s"
-        _report_detections(title, found, trained.labels.classes)
-        if results is not None:
-            content = {k: None if math.isnan(v) else v for k, v in found.items()}
-            write_text(results, json.dumps({**content, "seconds": seconds}) + "\n")
-        return _check_gates(gates, found)
     matrix = evaluate_all(trained, data, config.train.val_batch_size)
     seconds = time.perf_counter() - start
     found = scores(matrix)
@@ -105,20 +115,70 @@ def evaluate(
     _check_gates(gates, found)
 
 
+def _evaluate_boxes(
+    model: Any,
+    how: tuple[int, torch.device],
+    config: Config,
+    split: str,
+    title: str,
+    gates: list[tuple[str, float]],
+    outputs: tuple[Path | None, Path | None, Path | None],
+) -> None:
+    """how: scans at a time and the device. outputs: of --json, --write, --pictures."""
+    from torchvox.train.builders import build_data, labels_of
+    from torchvox.train.detecting import evaluate_detector
+
+    labels, (results, write, pictures) = labels_of(config), outputs
+    classes = labels.classes
+    for what, wanted in (("classes", list(classes)), ("columns", labels.columns)):
+        if (mine := getattr(model, what, wanted)) != wanted:  # of torch.export: it does not tell
+            raise WrongUseError(f"{title}: its {what} must be {wanted} of the data, got {mine}")
+    data = build_data(config, split)
+    if not hasattr(data, "measure"):
+        _check_names(gates, [*DETECTION, *_precisions(classes)])
+    if write is not None and not hasattr(data, "write"):
+        raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
+    start = time.perf_counter()
+    told = evaluate_detector(model, data, classes, *how)
+    measured = data.measure(told.found) if hasattr(data, "measure") else {}
+    found, seconds = {**told.scores, **measured}, time.perf_counter() - start
+    title += f", {len(data)} scans of {config.data.kind} ({split}), {seconds:.1f} s"
+    _report_detections(title, found, classes, measured)
+    if results is not None:
+        content = {k: None if math.isnan(v) else v for k, v in found.items()}
+        write_text(results, json.dumps({**content, "seconds": seconds}) + "\n")
+    if write is not None:
+        data.write(told.found, write)
+        console().print(f"wrote {write}", soft_wrap=True, markup=False)
+    if pictures is not None:
+        from torchvox.cli.box_pictures import pictures_of
+
+        limits = config.model.args["point_cloud_range"]
+        _save(pictures, pictures_of(told, data, classes, limits))
+    _check_gates(gates, found)
+
+
+def _check_names(gates: list[tuple[str, float]], names: Sequence[str]) -> None:
+    if wrong := [metric for metric, _ in gates if metric not in names]:
+        raise WrongUseError(f"--at-least {wrong[0]}: the metrics are {', '.join(names)}")
+
+
 def _check_gates(gates: list[tuple[str, float]], found: dict[str, float]) -> None:
     for metric, least in gates:
+        if metric not in found:
+            raise WrongUseError(f"--at-least: {unknown_key(metric, list(found))}")
         if not found[metric] >= least:
             raise TorchvoxError(f"{metric} {found[metric]:.4f} is below {least}")
 
 
-def _precisions(config: Config) -> list[str]:
-    from torchvox.train.builders import labels_of
-
-    levels = product(("3d", "bev"), ("strict", "loose"), labels_of(config).classes)
+def _precisions(classes: Sequence[str]) -> list[str]:
+    levels = product(("3d", "bev"), ("strict", "loose"), classes)
     return ["/".join(parts) for parts in levels]
 
 
-def _report_detections(title: str, found: dict[str, float], classes: Sequence[str]) -> None:
+def _report_detections(
+    title: str, found: dict[str, float], classes: Sequence[str], measured: dict[str, float]
+) -> None:
     table = Table(expand=False)
     table.add_column("class", style="bold cyan")
     columns = ["3d/strict", "3d/loose", "bev/strict", "bev/loose"]
@@ -133,13 +193,12 @@ def _report_detections(title: str, found: dict[str, float], classes: Sequence[st
     out.print(title, soft_wrap=True, markup=False, style="bold")
     out.print(table)
     out.print(f"map {found['map']:.4f}, map_strict {found['map_strict']:.4f}", soft_wrap=True)
+    if measured:
+        out.print(Columns([f"{name} {value:.4f}" for name, value in measured.items()]))
 
 
 def _gate(text: str) -> tuple[str, float]:
     metric, _, value = text.partition("=")
-    names = *METRICS, *DETECTION
-    if metric not in names and metric.count("/") != 2:
-        raise WrongUseError(f"--at-least {text}: the metrics are {', '.join(names)}")
     try:
         least = float(value)
     except ValueError:
@@ -181,10 +240,15 @@ def _draw(
     note = f"{matrix.sum():,} labels: {summary}"
     names = trained.labels.classes
     confusion = viz.confusion_picture(matrix, names, "Confusion matrix", note)
-    out = console()
-    for name, figure in (("predictions", clouds), ("confusion", confusion)):
+    _save(folder, (("predictions", clouds), ("confusion", confusion)))
+
+
+def _save(folder: Path, pictures: Iterable[tuple[str, Any]]) -> None:
+    from torchvox import viz
+
+    for name, figure in pictures:
         viz.save(figure, folder / f"{name}.png")
-        out.print(f"wrote {folder / name}.png", soft_wrap=True, markup=False)
+        console().print(f"wrote {folder / name}.png", soft_wrap=True, markup=False)
 
 
 def _judged(trained: Checkpoint, data: Any) -> list[Panel]:

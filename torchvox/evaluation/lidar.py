@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from torchvox.evaluation.matching import (
     stack,
 )
 
-__all__ = ["evaluate"]
+__all__ = ["Details", "details", "evaluate"]
 
 RANGES = {
     "": (0.0, math.inf),
@@ -30,6 +32,18 @@ RANGES = {
 }
 RECALLS = 40
 TURN = 2 * math.pi
+
+
+class Details(NamedTuple):
+    """scores: what `evaluate` gives. curves: of every average precision in it ("3d/strict/Car",
+    "3d/strict/Car/0-20", ..) the best precision at recalls 1/40, 2/40, .., 1 or beyond, [40].
+    found, truth: for "3d/strict" and the like an array of each scene: 1 for a hit, 0 for a false
+    alarm or a miss, -1 for boxes that are neither: ignored, of no class, found below `score`."""
+
+    scores: dict[str, float]
+    curves: dict[str, np.ndarray]
+    found: dict[str, Any]
+    truth: dict[str, Any]
 
 
 def evaluate(
@@ -58,6 +72,13 @@ def evaluate(
     NaN where there is nothing to tell of: no valid box, no detection, no match.
     Raises ValueError (lengths, columns, shapes, values that are not finite, unknown classes).
     """
+    return details(truth, found, classes, min_points, score).scores
+
+
+def details(
+    truth: Frames, found: Frames, classes: Any, min_points: int = 5, score: float = 0.3
+) -> Details:
+    """What stands behind the numbers of `evaluate`, from the same arguments."""
     expect(len(truth) == len(found), f"found must have {len(truth)} scenes", len(found))
     least = dict(classes) if isinstance(classes, Mapping) else {}
     known = ", ".join(LEAST_OVERLAP)
@@ -68,9 +89,14 @@ def evaluate(
         expect(np.shape(pair) == (2,), f"classes[{name!r}] must be (strict, loose)", pair)
     gts = stack("truth", truth, {"boxes": 7, "labels": 0, "points": 0})
     dets = stack("found", found, {"boxes": 7, "labels": 0, "scores": 0})
-    result: dict[str, float] = {}
+    result = Details({}, {}, {}, {})
+    sides = (result.found, dets), (result.truth, gts)
+    for (marks, columns), key in product(sides, product(("bev", "3d"), LEVELS)):
+        columns["row"] = np.arange(len(columns["frame"]))
+        marks["/".join(key)] = np.full(len(columns["frame"]), -1)
     for label, name in enumerate(classes):
-        result |= _evaluate_class(
+        _evaluate_class(
+            result,
             name,
             select(gts, gts["labels"] == label),
             select(dets, dets["labels"] == label),
@@ -78,17 +104,22 @@ def evaluate(
             min_points,
             score,
         )
+    for marks, columns in sides:
+        ends = np.bincount(columns["frame"], minlength=len(truth)).cumsum()[:-1]
+        marks.update({key: np.split(mark, ends) for key, mark in marks.items()})
     return result
 
 
 def _evaluate_class(
-    name: str, gts: Columns, dets: Columns, least: np.ndarray, min_points: int, score: float
-) -> dict[str, float]:
+    result: Details, name: str, gts: Columns, dets: Columns, least: np.ndarray, *limits: float
+) -> None:
+    """Adds what there is to tell of a class."""
+    min_points, score = limits
     order = np.argsort(-dets["scores"], kind="stable")  # falling, earlier first at ties
     turn = np.argsort(order)
     sure = order[: (dets["scores"] >= score).sum()]
     f, t, overlap = overlaps(dets["boxes"], dets["frame"], gts["boxes"], gts["frame"])
-    result: dict[str, float] = {}
+    scores = result.scores
     for metric, iou in overlap.items():
         for place, (low, high) in RANGES.items():
             valid = _within(gts, low, high) & (gts["points"] >= min_points)
@@ -100,18 +131,21 @@ def _evaluate_class(
                 counted, true = _within(dets, low, high), np.zeros(len(order), bool)
                 counted[i[matched]] = true[i[matched]] = valid[j[matched]]
                 key = f"{metric}/{level}/{name}"
-                result[key + place] = _average_precision(true[order[counted[order]]], valid.sum())
+                curve = _curve(true[order[counted[order]]], valid.sum())
+                result.curves[key + place], scores[key + place] = curve, float(curve.mean())
                 if place:
                     continue
-                result[f"{key}/precision"] = _ratio(true[sure].sum(), counted[sure].sum())
-                result[f"{key}/recall"] = _ratio(true[sure].sum(), valid.sum())
+                scores[f"{key}/precision"] = _ratio(true[sure].sum(), counted[sure].sum())
+                scores[f"{key}/recall"] = _ratio(true[sure].sum(), valid.sum())
                 hit &= dets["scores"][i] >= score
+                told, held = (one[f"{metric}/{level}"] for one in (result.found, result.truth))
+                told[dets["row"][sure]] = np.where(counted, true, -1)[sure]
+                held[gts["row"][valid]], held[gts["row"][j[hit]]] = 0, 1
                 turned = np.abs(dets["boxes"][i[hit], 6] - gts["boxes"][j[hit], 6])
                 heading, yaw = (np.abs(turned - p * np.round(turned / p)) for p in (TURN, TURN / 2))
-                result[f"{key}/heading"] = _ratio(heading.sum(), len(heading))
-                result[f"{key}/yaw"] = _ratio(yaw.sum(), len(yaw))
-                result[f"{key}/flipped"] = _ratio((heading > TURN / 4).sum(), len(heading))
-    return result
+                scores[f"{key}/heading"] = _ratio(heading.sum(), len(heading))
+                scores[f"{key}/yaw"] = _ratio(yaw.sum(), len(yaw))
+                scores[f"{key}/flipped"] = _ratio((heading > TURN / 4).sum(), len(heading))
 
 
 def _within(boxes: Columns, low: float, high: float) -> np.ndarray:
@@ -120,16 +154,16 @@ def _within(boxes: Columns, low: float, high: float) -> np.ndarray:
     return (low <= distance) & (distance < high)
 
 
-def _average_precision(true: np.ndarray, num_valid: int) -> float:
-    """true [D] bool: the detections by falling score that count, whether each is a match. The mean
-    over recalls of the best precision at that recall or beyond."""
+def _curve(true: np.ndarray, num_valid: int) -> np.ndarray:
+    """true [D] bool: the detections by falling score that count, whether each is a match. The best
+    precision at each recall or beyond, [40]; NaN without a valid box."""
     if not num_valid:
-        return math.nan
+        return np.full(RECALLS, math.nan)
     hits = np.cumsum(true)
     precision = hits / np.arange(1, len(true) + 1)
     best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0)
     reached = np.searchsorted(hits * RECALLS, np.arange(1, RECALLS + 1) * num_valid)
-    return float(best[reached].mean())
+    return best[reached]
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -6,7 +6,7 @@ import pickle
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, List, Union
+from typing import Any, Dict, List, Optional, Union
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ BUILDERS = {
 }
 ADVICE = re.compile("weights_only|WeightsUnpickler|safe_globals|trust")
 FORMAT, VERSION = "torchvox.models", 1
+PROGRAMS = {"script": "/code/", "export": "/models/", "aoti": "/data/aotinductor/"}  # hold this
 OPS = (
     "anchor_decode_nms",
     "ball_query",
@@ -138,13 +139,20 @@ def read(path: Union[str, Path]) -> Any:
 
 def is_program(path: Union[str, Path]) -> bool:
     """Whether a file holds TorchScript: a checkpoint has no code."""
+    return kind_of_program(path) == "script"
+
+
+def kind_of_program(path: Union[str, Path]) -> Optional[str]:
+    """The format of a program, as of torchvox.models.export, or None for any other file."""
     if not zipfile.is_zipfile(path):  # nor a file that is not there
-        return False
+        return None
     try:
         with zipfile.ZipFile(path) as archive:
-            return any("/code/" in name for name in archive.namelist())
+            names = archive.namelist()
     except Exception:  # damaged in any way: the reader of checkpoints says how
-        return False
+        return None
+    found = (kind for kind, part in PROGRAMS.items() if any(part in name for name in names))
+    return next(found, None)
 
 
 def _reason(error: Exception) -> str:

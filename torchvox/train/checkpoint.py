@@ -9,6 +9,7 @@ and the metrics at that time.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,35 @@ def load_checkpoint(
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Give a model the weights of a checkpoint; nothing else in the file is heeded."""
     _load_weights(model, _read(path)[1], path)
+
+
+def start_from(model: nn.Module, path: str | Path, classes: Sequence[str]) -> list[str]:
+    """Give a model the tensors of a checkpoint, or of a model of torchvox.models, that agree in
+    name and shape; none of the head where the file names other classes. Returns the names of the
+    tensors that stay as they were made. Raises CheckpointError if all do."""
+    content = checkpoints.read(path)
+    try:
+        if str(content.get("format")) == checkpoints.FORMAT:
+            if content["fused"]:
+                raise CheckpointError(f"train.init: {path} is fused: take what it was fused from")
+            weights, named = content["state_dict"], content["config"].get("config", {})
+        else:
+            about, weights = _read(path)
+            named = about["labels"]
+        other_head = list(named.get("classes", classes)) != list(classes)
+        own = model.state_dict()
+        taken = {
+            name: value
+            for name, value in weights.items()
+            if name in own and value.shape == own[name].shape
+            if not (other_head and name.startswith("head."))
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"train.init: {path} holds no weights ({short(error)})") from None
+    if not taken:
+        raise CheckpointError(f"train.init: {path} has no tensor of the name and shape of ours")
+    model.load_state_dict(taken, strict=False)
+    return [name for name in own if name not in taken]
 
 
 def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -158,6 +158,8 @@ class WholeScanConfig(Frozen):
 class TrainConfig(Frozen):
     """AdamW with a one-cycle schedule, stepped per batch.
 
+    val_every: epochs between validations; the last epoch always has one. init: a file of weights to
+    begin with. compile: the convolutions of a detector.
     batch_size: of all devices together. lr: its peak; the first is lr / div, the last that less
     final_div times. beta2: of AdamW. workers: of the loader, unless the data are in memory.
     log_every: steps between lines of the log. augment: of clouds; whole: of labelled scans.
@@ -178,9 +180,14 @@ class TrainConfig(Frozen):
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "bf16-mixed"
     device: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Positive = 1
+    nodes: Positive = 1
     seed: int = 0
     workers: Annotated[int, Field(ge=0)] = 0
     log_every: Positive = 10
+    val_every: Positive = 1
+    loggers: tuple[Literal["jsonl", "tensorboard", "csv"], ...] = ("jsonl",)
+    init: str | None = None
+    compile: bool = False
     augment: AugmentConfig = AugmentConfig()
     whole: WholeScanConfig | None = None
 
@@ -254,10 +261,10 @@ def _check(config: Config, name: str) -> None:
             f"{name}: the task {config.task} learns from "
             f"{' or '.join(TASKS[config.task].data)}, not from {config.data.kind}"
         )
-    if config.train.batch_size % config.train.devices:
+    if config.train.batch_size % (config.train.devices * config.train.nodes):
         raise WrongUseError(
             f"{name}: train.batch_size {config.train.batch_size} must be a multiple of "
-            f"train.devices {config.train.devices}"
+            f"train.devices {config.train.devices} x train.nodes {config.train.nodes}"
         )
     if config.data.kind == "modelnet40" and config.data.normals and config.train.augment.yaw:
         raise WrongUseError(
@@ -266,6 +273,8 @@ def _check(config: Config, name: str) -> None:
     if config.task == "detect":
         checked_detector(config, labels_of(config), name)
         return
+    if config.train.compile:
+        raise WrongUseError(f"{name}: train.compile is for detectors, not for {config.task}")
     parameters = inspect.signature(builder(config.model.kind)).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in config.model.args:

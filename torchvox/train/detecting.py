@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,16 @@ from torchvox.train.lightning_module import BaseModule, Batch
 TRUTH = ("boxes", "labels", "points")  # columns of the metric
 FOUND = ("found", "scores", "found_labels")
 OTHER = (0.5, 0.25)  # overlaps, strict and loose, of classes that have none of their own
+
+
+class Detected(NamedTuple):
+    """scores: those of DetectionScores. details: what is behind them. truth, found: of each scene
+    boxes [n, 7] or [n, 9], labels [n] and points [n] (0 where the box is ignored) or scores [n]."""
+
+    scores: dict[str, float]
+    details: lidar.Details
+    truth: list[dict[str, np.ndarray]]
+    found: list[dict[str, np.ndarray]]
 
 
 class DetectionScores(Metric):
@@ -51,27 +61,33 @@ class DetectionScores(Metric):
         counts.scatter_add_(1, column, torch.ones_like(column))
         counts = torch.where(batch["weight"] > 0, counts[:, 1:], 0)
         found, scores, names = outputs[:3]
-        columns = batch["id"], boxes, labels, counts, found[..., :7].float(), scores.float(), names
+        columns = batch["id"], boxes, labels, counts, found.float(), scores.float(), names
         for name, column in zip(("ids", *TRUTH, *FOUND), columns, strict=True):
             getattr(self, name).append(column)
 
     def compute(self) -> dict[str, float]:
-        if len(self.ids) == 0:
-            return {}
+        return self.detected().scores if len(self.ids) else {}
+
+    def detected(self) -> Detected:
+        """The scores and what they come from, scenes by rising id."""
         held = {name: _padded(getattr(self, name)) for name in ("ids", *TRUTH, *FOUND)}
         _, first = np.unique(held["ids"], return_index=True)
         truth = [_scene(held, TRUTH, "labels", i) for i in first]
         found = [_scene(held, FOUND, "found_labels", i) for i in first]
-        scores = lidar.evaluate(truth, found, self.classes)
+        flat = [{**one, "boxes": one["boxes"][:, :7]} for one in found]
+        details = lidar.details(truth, flat, self.classes)
+        scores = dict(details.scores)
         for name, level in (("map", "loose"), ("map_strict", "strict")):
             of_classes = [scores[f"3d/{level}/{one}"] for one in self.classes]
             known = [value for value in of_classes if not math.isnan(value)]
             scores[name] = sum(known) / len(known) if known else 0.0
-        return scores
+        return Detected(scores, details, truth, found)
 
 
-def _padded(columns: Sequence[Tensor]) -> np.ndarray:
-    """One array of columns [B, ..], which differ in rows of a sample at most."""
+def _padded(columns: Sequence[Tensor] | Tensor) -> np.ndarray:
+    """One array of columns [B, ..], which differ in rows of a sample at most; a tensor is whole
+    already, gathered from several processes."""
+    columns = [columns] if isinstance(columns, Tensor) else columns
     if columns[0].dim() > 1:
         rows = max(column.size(1) for column in columns)
         grown = []
@@ -126,14 +142,19 @@ class DetectionModule(BaseModule):
 
 @torch.inference_mode()
 def evaluate_detector(
-    model: nn.Module, data: Generated, classes: Sequence[str], batch_size: int = 8
-) -> dict[str, float]:
-    """The numbers of DetectionScores over all scenes; the model's own device does the work."""
+    model: Callable[[Tensor, Tensor], Sequence[Tensor]],
+    data: Generated,
+    classes: Sequence[str],
+    batch_size: int = 8,
+    device: torch.device | str = "cpu",
+) -> Detected:
+    """What a detector, or a program of one, finds in all scenes, in their order."""
     scores = DetectionScores(classes)
-    device = next(model.parameters()).device
-    for batch in _batches(data, batch_size, device):
+    for number, batch in enumerate(_batches(data, batch_size, torch.device(device))):
+        first = number * batch_size
+        batch["id"] = torch.arange(first, first + len(batch["id"]))  # files may number as they like
         scores.update(batch, model(batch["points"], batch["num_points"]))
-    return scores.compute()
+    return scores.detected()
 
 
 def _batches(data: Generated, size: int, device: torch.device) -> Iterator[Batch]:

@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
-from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
+
+from torchvox._extras import require
+from torchvox.io.writers import write_text
+
+LOG = "log.jsonl"
 
 
 class JsonLines(Logger):
@@ -36,9 +44,52 @@ class JsonLines(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        epoch = int(metrics.pop("epoch", 0))
+        line = {"step": step, **metrics, "epoch": int(metrics.get("epoch", 0))}
         with self.path.open("a") as file:
-            file.write(json.dumps({"step": step, "epoch": epoch, **metrics}) + "\n")
+            file.write(json.dumps(line) + "\n")
+
+
+def make_loggers(names: Sequence[str], output: Path, steps: int = 0) -> list[Logger]:
+    """Loggers by their names, for a run that goes on after so many steps. Raises
+    MissingExtraError."""
+    made: list[Logger] = [JsonLines(output / LOG)] if "jsonl" in names else []
+    if "csv" in names:
+        made.append(CSVLogger(output, "", "csv"))
+    if "tensorboard" in names:
+        require("tensorboard", "to log for TensorBoard")
+        options = {"default_hp_metric": False, "purge_step": steps or None}
+        made.append(TensorBoardLogger(output, "", "tensorboard", **options))
+    return made
+
+
+def forget_after(output: Path, loggers: Sequence[Logger], steps: int) -> None:
+    """Drop the lines of steps that a resumed run takes again, and what an interrupted write left of
+    one. TensorBoard's readers do so by themselves."""
+    if (log := output / LOG).exists():
+        lines = log.read_text(errors="replace").splitlines()
+        write_text(log, "".join(f"{line}\n" for line in lines if _step(line) < steps))
+    table = output / "csv" / "metrics.csv"
+    for logger in loggers if table.exists() else ():
+        if isinstance(logger, CSVLogger):  # which begins its file anew: it gets the old rows again
+            with table.open(newline="") as file:
+                rows = [row for row in csv.DictReader(file) if None not in row.values()]
+            for row in rows:
+                if row["step"].isdigit() and int(row["step"]) < steps:
+                    kept = {name: value for name, value in row.items() if value}
+                    logger.log_metrics(kept, int(kept.pop("step")))
+            logger.save()
+
+
+def _step(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+@rank_zero_only
+def say(line: str) -> None:
+    Console(highlight=False).print(line, soft_wrap=True, markup=False)
 
 
 class EpochLines(Callback):
@@ -53,10 +104,7 @@ class EpochLines(Callback):
         names = ("train_loss", "train_accuracy", "accuracy", "mean_accuracy", "miou", "map")
         shown = "  ".join(f"{n} {float(found[n]):.4f}" for n in names if n in found)
         seconds = time.perf_counter() - self.start
-        Console(highlight=False).print(
-            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {shown}  {seconds:.0f} s",
-            soft_wrap=True,
-        )
+        say(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {shown}  {seconds:.0f} s")
 
 
 def screen() -> list[Callback]:

@@ -13,6 +13,9 @@ from torch import Tensor, distributed, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from torchvox._errors import WrongUseError
+from torchvox.nn import PillarFeatureNet
+
 
 class GlobalBatchNorm(_BatchNorm):
     """Batch norm whose training statistics are those of all processes together."""
@@ -56,7 +59,13 @@ class GlobalBatchNorm(_BatchNorm):
 
 
 def convert_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with all batch norms over all processes; names and values stay."""
+    """The module with all batch norms over all processes; names and values stay. Raises
+    WrongUseError for a pillar net of several layers, whose norms are over one process."""
+    if isinstance(module, PillarFeatureNet):
+        if not module.single:
+            raise WrongUseError("a pillar net of several layers is trained on one device alone")
+        module.sync = True  # type: ignore[misc]  # it is final for TorchScript
+        return module
     if isinstance(module, _BatchNorm) and not isinstance(module, GlobalBatchNorm):
         norm = GlobalBatchNorm(
             module.num_features,

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -28,15 +26,15 @@ from torchvox.io.writers import write_text, write_whole
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.train.builders import BUILDERS, TASKS, Labels, build_data, build_model, labels_of
-from torchvox.train.checkpoint import describe, load_weights
+from torchvox.train.checkpoint import describe, load_weights, start_from
 from torchvox.train.config import Config, parse_config
 from torchvox.train.detecting import DetectionModule
 from torchvox.train.lightning_module import BaseModule, TrainingModule
 from torchvox.train.loading import InMemory, SharedBatches, make_loader
-from torchvox.train.logs import JsonLines, screen
+from torchvox.train.logs import LOG, forget_after, make_loggers, say, screen
 from torchvox.train.norm import convert_batch_norm
 
-BEST, LAST, LOG, CONFIG = "best.ckpt", "last.ckpt", "log.jsonl", "config.yaml"
+BEST, LAST, CONFIG = "best.ckpt", "last.ckpt", "config.yaml"
 MODEL = "model.pt"
 
 
@@ -56,8 +54,15 @@ def fit(
     labels = labels_of(config, data.sets["train"])
     torch.manual_seed(config.train.seed)
     model = build_model(config, labels)
-    if config.train.devices > 1:
+    if config.train.init is not None and not resume:
+        made = start_from(model, config.train.init, labels.classes)
+        if made and not quiet:
+            say(f"not from {config.train.init}, but made anew: {', '.join(made)}")
+    if config.train.devices * config.train.nodes > 1:
         model = convert_batch_norm(model)
+    if config.train.compile:  # in place, so that checkpoints have the same names
+        for part in (model.backbone, model.neck, model.head):
+            part.compile()
     about = describe(config, labels)
     module: BaseModule
     if config.task == "detect":
@@ -71,34 +76,39 @@ def fit(
     steps = _steps_of(output / LAST) if resume else 0
     with _quiet_and_deterministic():
         try:
-            trainer = make_trainer(config, output, [] if quiet else screen())
+            trainer = make_trainer(config, output, [] if quiet else screen(), steps)
         except MisconfigurationException as error:
             raise WrongUseError(f"this machine cannot train as configured: {error}") from None
         if resume and trainer.is_global_zero:
-            _forget_after(output / LOG, steps)
+            forget_after(output, trainer.loggers, steps)
         trainer.fit(module, data, ckpt_path=last, weights_only=True)
     if trainer.is_global_zero:
         _write_model(config, labels, output)
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
-def make_trainer(config: Config, output: Path, callbacks: list[Callback]) -> Trainer:
+def make_trainer(
+    config: Config, output: Path, callbacks: list[Callback], steps: int = 0
+) -> Trainer:
+    """steps: that a resumed run has taken."""
     train = config.train
     every = {"save_on_train_epoch_end": True, "enable_version_counter": False}
     monitor = TASKS[config.task].monitor
     # In this order, so that last.ckpt knows which is the best.
-    best = ModelCheckpoint(output, Path(BEST).stem, monitor=monitor, mode="max", **every)
+    best = BestCheckpoint(output, Path(BEST).stem, monitor=monitor, mode="max", **every)
+    best.val_every = train.val_every
     last = ModelCheckpoint(output, Path(LAST).stem, **every)
     return Trainer(
         accelerator=train.device,
         devices=train.devices,
-        strategy="ddp" if train.devices > 1 else "auto",
+        num_nodes=train.nodes,
+        strategy="ddp" if train.devices * train.nodes > 1 else "auto",
         precision=train.precision,
         max_epochs=train.epochs,
         gradient_clip_val=train.clip or None,
         deterministic=True,
         benchmark=False,
-        logger=JsonLines(output / LOG),
+        logger=make_loggers(train.loggers, output, steps),
         log_every_n_steps=train.log_every,
         callbacks=[best, last, *callbacks],
         plugins=[WholeCheckpoints()],
@@ -108,6 +118,21 @@ def make_trainer(config: Config, output: Path, callbacks: list[Callback]) -> Tra
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Of the epochs that validate: every `val_every`-th, and the last."""
+
+    val_every = 1
+
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+        last = trainer.current_epoch + 1 == trainer.max_epochs
+        trainer.check_val_every_n_epoch = 1 if last else self.val_every
+        trainer.callback_metrics.clear()  # which keeps those of earlier epochs
+
+    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        if self.monitor in trainer.callback_metrics:
+            super().on_train_epoch_end(trainer, module)
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -165,7 +190,7 @@ def class_weights(data: Generated, labels: Labels, config: Config) -> Tensor:
 def _prepare(config: Config, output: Path, resume: bool) -> None:
     """The output folder, with the configuration; never over another run."""
     # Under DDP the other processes run this too, after the first has written.
-    first = int(os.environ.get("LOCAL_RANK", "0")) == 0
+    first = all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
     last = output / LAST
     if resume and not last.is_file():
         raise WrongUseError(
@@ -200,20 +225,6 @@ def _steps_of(checkpoint: Path) -> int:
         return int(checkpoints.read(checkpoint)["global_step"])
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # of the reader too
         raise CheckpointError(f"{checkpoint} is no checkpoint to resume from: {error}") from None
-
-
-def _forget_after(log: Path, steps: int) -> None:
-    """Drop the lines of steps that the resumed run takes again, and what an interrupted write left
-    of one."""
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    write_text(log, "".join(f"{line}\n" for line in lines if _step(line) < steps))
-
-
-def _step(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
-        return math.inf
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from torchvox.viz.pictures import (
     overview_picture,
     samples_picture,
 )
-from torchvox.viz.predictions import Panel, clouds_picture, confusion_picture
+from torchvox.viz.predictions import Panel, clouds_picture, confusion_picture, shares_picture
 from torchvox.viz.style import save
 from torchvox.viz.viewer import Pane, Scale, viewer_page
 
@@ -35,5 +35,6 @@ __all__ = [
     "overview_picture",
     "samples_picture",
     "save",
+    "shares_picture",
     "viewer_page",
 ]

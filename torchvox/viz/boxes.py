@@ -40,11 +40,13 @@ def boxes_picture(
     *,
     scores: np.ndarray | None = None,
     known: np.ndarray | None = None,
+    colors: Sequence[str] = COLORS,
     title: str = "Detections",
     note: str = "",
 ) -> Figure:
     """A scan from above with boxes: xyz [N, 3]; boxes [K, >= 7] (x, y, z, l, w, h, yaw) with labels
-    [K], numbers of classes; scores [K]; known: boxes to compare with, [G, >= 7], dashed.
+    [K], numbers of classes; scores [K]; known: boxes to compare with, [G, >= 7], dashed; colors of
+    the classes.
 
     A line goes from the middle of a box through its front.
     """
@@ -77,14 +79,14 @@ def boxes_picture(
     for label, name in enumerate(classes):
         mine = boxes[labels == label]
         if len(mine):
-            draw(mine, COLORS[label % len(COLORS)], "solid", f"{name} ({len(mine)})")
+            draw(mine, colors[label % len(colors)], "solid", f"{name} ({len(mine)})")
     if scores is not None and len(boxes) <= MOST_SCORES:
         for row, score, label in zip(boxes, scores, labels, strict=True):
             ax.text(
                 row[0],
                 row[1] + 0.5 * float(np.hypot(row[3], row[4])),
                 f"{score:.2f}",
-                color=COLORS[int(label) % len(COLORS)],
+                color=colors[int(label) % len(colors)],
                 fontsize=6.5,
                 ha="center",
                 clip_on=True,

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of what a model learnt: clouds with their predictions, and the confusion matrix."""
+"""Pictures of what a model learnt: clouds with their predictions, the confusion matrix, curves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torchvox._extras import require
 from torchvox.viz import style
+from torchvox.viz.boxes import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,6 +86,24 @@ def confusion_picture(matrix: np.ndarray, names: Sequence[str], title: str, note
     ax.set_title(f"{title}\n", loc="left", fontsize=13, fontweight="bold", **style.FONT)
     ax.text(0, 1.01, note, transform=ax.transAxes, fontsize=9, color=style.FAINT, va="bottom")
     style.color_bar(ax, shown, "share of the class  [%]")
+    return figure
+
+
+def shares_picture(
+    lines: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], title: str, note: str, **axes: str
+) -> Figure:
+    """A color for each name, with one line or more of x [N] and y [N], shares in 0..1, the first
+    solid, the others dashed; NaN leaves gaps. axes: xlabel and ylabel."""
+    figure = style.new_figure(style.WIDTH, 0.62 * style.WIDTH)
+    ax = figure.add_subplot()
+    for (name, mine), color in zip(lines.items(), COLORS * len(lines), strict=False):
+        for i, (x, y) in enumerate(mine):
+            look: dict[str, Any] = {"linestyle": "dashed"} if i else {"label": name}
+            ax.plot(x, 100 * y, color=color, linewidth=1.6, marker=".", markersize=4, **look)
+    style.plan_axes(ax, (0, 0, 0, ax.get_xlim()[1], 102, 0), "", title, note)
+    ax.set(aspect="auto", **axes)
+    ax.grid(color=style.GRID, linewidth=0.6)
+    ax.legend(fontsize=8, labelcolor=style.INK, facecolor=style.PAPER, edgecolor=style.GRID)
     return figure
 
 

@@ -15,6 +15,7 @@ from torchvox.io import PointCloud
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.detection.detector import PillarDetector
+from torchvox.models.export import load_program
 from torchvox.models.fuse import fuse_batch_norms, is_fused
 from torchvox.models.merge import can_merge, merge_heads
 
@@ -102,6 +103,29 @@ def columns_of(cloud: PointCloud, count: int) -> np.ndarray:
     return rows
 
 
+def _script(path: Union[str, Path], device: torch.device) -> Any:
+    try:
+        return torch.jit.load(str(path), map_location=device).eval()
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n")[0]
+        raise CheckpointError(f"{path} cannot be read as a program: {reason}") from None
+
+
+def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
+    """A detector as it is kept, unchanged: a checkpoint of torchvox.models, a TorchScript program,
+    or one of torch.export or AOTInductor, which may hold any code and so wants trust_code. Raises
+    CheckpointError, WrongUseError."""
+    kind = checkpoints.kind_of_program(path)
+    if kind in ("export", "aoti"):
+        if not trust_code:
+            raise WrongUseError(f"{path} may hold any code: if you trust it, give --trust-code")
+        return load_program(path, kind)
+    model = _script(path, device) if kind else checkpoints.load(path).to(device)
+    if not hasattr(model, "point_cloud_range"):
+        raise CheckpointError(f"{path} is no detector")
+    return model
+
+
 def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
     """A detector from a checkpoint of torchvox.models or a TorchScript program.
 
@@ -110,11 +134,7 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
     if not Path(path).is_file():
         raise CheckpointError(f"{path} does not exist or is no file")
     if checkpoints.is_program(path):
-        try:
-            model = torch.jit.load(str(path), map_location=device).eval()
-        except RuntimeError as error:
-            reason = str(error).strip().split("\n")[0]
-            raise CheckpointError(f"{path} cannot be read as a program: {reason}") from None
+        model = _script(path, device)
     else:
         model = checkpoints.load(path)
         if isinstance(model, PillarDetector):

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of an evaluation of boxes: precision and recall, and the worst scans from above."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchvox import viz
+from torchvox.viz.predictions import RIGHT, WRONG
+
+if TYPE_CHECKING:
+    from torchvox.train.detecting import Detected
+
+NOTE, LEVELS = "3D overlap: solid loose, dashed strict", ("3d/loose", "3d/strict")
+STEP = 10  # meters
+SCANS = 4
+KINDS = {"hit": RIGHT, "false alarm": WRONG, "missed": "#f6f193"}
+
+
+def pictures_of(
+    told: Detected, data: Any, classes: Sequence[str], point_cloud_range: Any
+) -> Iterator[tuple[str, Any]]:
+    """Names of files and figures: curves, recall by distance, the scans with most errors."""
+    places, (_, curves, found, truth) = np.arange(2.5, 101, 2.5), told.details
+    lines = {name: [(places, curves[f"{key}/{name}"]) for key in LEVELS] for name in classes}
+    axes = {"xlabel": "recall  [%]", "ylabel": "precision  [%]"}
+    yield "precision_recall", viz.shares_picture(lines, "Precision over recall", NOTE, **axes)
+    marks = [np.concatenate(truth[key]) for key in LEVELS]
+    labels, boxes = (np.concatenate([one[k] for one in told.truth]) for k in ("labels", "boxes"))
+    place = (np.hypot(boxes[:, 0], boxes[:, 1]) // STEP).astype(np.int64)
+    for i, name in enumerate(classes):
+        lines[name] = [_recall(mark[labels == i], place[labels == i]) for mark in marks]
+    axes = {"xlabel": "distance  [m]", "ylabel": "recall  [%]"}
+    yield "recall_by_range", viz.shares_picture(lines, "Recall by distance", NOTE, **axes)
+    pairs = list(zip(found[LEVELS[0]], truth[LEVELS[0]], strict=True))
+    errors = [int((hit == 0).sum() + (held == 0).sum()) for hit, held in pairs]
+    for i in np.argsort(errors, kind="stable")[: -1 - SCANS : -1].tolist():
+        (hit, held), known, mine = pairs[i], told.truth[i]["boxes"], told.found[i]["boxes"]
+        groups = mine[hit == 1, :7], mine[hit == 0, :7], known[held == 0]
+        counts = [len(group) for group in groups]
+        note = ", ".join(f"{kind}: {n}" for kind, n in zip(KINDS, counts, strict=True))
+        look: Any = {"known": known, "colors": list(KINDS.values()), "note": note}
+        shown = np.concatenate(groups), np.repeat(np.arange(3), counts), list(KINDS)
+        xyz = data.batch([i])["points"][0, :, :3].numpy()
+        picture = viz.boxes_picture(xyz, *shown, point_cloud_range, title=f"Scan {i}", **look)
+        yield f"scan_{i}", picture
+
+
+def _recall(marks: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Middles of ranges, and the shares of the valid boxes in them that are found."""
+    count = 1 + place.max(initial=0)
+    hits, valid = (np.bincount(place[marks >= least], minlength=count) for least in (1, 0))
+    share = np.where(valid > 0, hits / np.maximum(valid, 1), np.nan)
+    return STEP * (np.arange(count) + 0.5), share
