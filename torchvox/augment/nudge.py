@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchvox._errors import expect
+from torchvox.augment.objects import rows_of
 from torchvox.augment.whole import Scans, turned
 from torchvox.data.counter_random import Draws, mix
 from torchvox.data.portable_math import sin_cos
@@ -30,59 +31,40 @@ class Nudge:
     tries: int = 100
 
     def __post_init__(self) -> None:
-        expect(0 <= self.shift < math.inf, "Nudge: shift must be 0 or more", self.shift)
-        expect(0 <= self.turn <= math.pi, "Nudge: turn must be from 0 to pi", self.turn)
-        expect(self.tries > 0, "Nudge: tries must be above 0", self.tries)
+        good = 0 <= self.shift < math.inf and 0 <= self.turn <= math.pi and self.tries > 0
+        rule = "Nudge: shift must be 0 or more, turn from 0 to pi, tries above 0"
+        expect(good, rule, (self.shift, self.turn, self.tries))
 
     def __call__(
-        self,
-        points: Tensor,
-        boxes: Tensor,
-        num_boxes: Tensor,
-        ids: Tensor,
-        step: Tensor,
-        seed: int,
+        self, points: Tensor, boxes: Tensor, num_boxes: Tensor, ids: Tensor, step: Tensor, seed: int
     ) -> Scans:
         """Changed copies of points [B, N, C] and boxes [B, G, 7 or 9], both float32.
 
         The points in a box move with it, those in two with the first, and its velocity turns along.
-        num_boxes: [B] int32. What is drawn is a function of (seed, step, ids) alone. ids: [B]
-        int64, of the scans. step: [] or [1] int64. CPU and CUDA give the same bits, and nothing
-        waits for the device.
+        num_boxes: [B] int32. ids: [B] int64, of the scans; step: [] or [1] int64: draws depend on
+        these and the seed alone. CPU and CUDA give the same bits; nothing waits for the device.
         """
-        tries, angles = self._tries(boxes, Draws(seed, "nudge", mix(mix(ids.long()) + step.long())))
+        shape, count = (*boxes.shape[:2], self.tries), boxes.size(1) * self.tries
+        draws = Draws(seed, "nudge", mix(mix(ids.long()) + step.long()))
+        angles = (draws.uniform("turn", count).view(shape) * 2.0 - 1.0) * self.turn
+        shifts = draws.normal("shift", 3 * count).view(*shape, 3) * self.shift
+        tries = boxes[:, :, None].repeat(1, 1, self.tries, 1)
+        tries[..., :3] += shifts.to(boxes.dtype)
+        tries[..., 6] += angles.to(boxes.dtype)
         number = torch.arange(boxes.size(1), device=boxes.device)
         own = torch.where(number < num_boxes[:, None], number, -1)
         choice = place_boxes(boxes, tries, own, num_boxes, replaces=own).long()[..., None]
+
         moves, at = choice >= 0, choice.clamp(min=0)
         chosen = tries.gather(2, at[..., None].expand(-1, -1, -1, boxes.size(2))).squeeze(2)
-        sine, cosine = sin_cos(angles.gather(2, at).squeeze(2) * (0.5 / math.pi))
-        matrix = cosine.to(boxes.dtype), sine.to(boxes.dtype)
-        moved = torch.where(moves, turned(chosen, matrix, 7), boxes)
-        table = torch.cat([boxes[..., :3], moved[..., :3], torch.stack(matrix, -1), moves], -1)
+        turns = sin_cos(angles.gather(2, at).squeeze(2) * (0.5 / math.pi))
+        sine, cosine = (value.to(boxes.dtype) for value in turns)
+        moved = torch.where(moves, turned(chosen, (cosine, sine), 7), boxes)
+        table = [boxes[..., :3], moved[..., :3], cosine[..., None], sine[..., None], moves]
         owner = points_in_boxes(points, boxes, box_lengths=num_boxes).long()
-        return _carried(points, owner, table), moved
-
-    def _tries(self, boxes: Tensor, draws: Draws) -> Scans:
-        """[B, G, T, 7 or 9] places of boxes, and [B, G, T] float64 how far they are turned."""
-        shape = (*boxes.shape[:2], self.tries)
-        count = boxes.size(1) * self.tries
-        shift = draws.normal("shift", 3 * count).view(*shape, 3) * self.shift
-        angles = (draws.uniform("turn", count).view(shape) * 2.0 - 1.0) * self.turn
-        tries = boxes[:, :, None].repeat(1, 1, self.tries, 1)
-        tries[..., :3] += shift.to(boxes.dtype)
-        tries[..., 6] += angles.to(boxes.dtype)
-        return tries, angles
-
-
-def _carried(points: Tensor, owner: Tensor, table: Tensor) -> Tensor:
-    """Copies of points with those of boxes moved. owner: [B, N] their boxes, -1 for none. table:
-    [B, G, 9] old center, new center, cosine and sine, whether it moves."""
-    table = torch.nn.functional.pad(table, (0, 0, 0, 1))  # a last row for points in no box
-    rows = (owner % table.size(1))[..., None].expand(-1, -1, table.size(2))
-    old, new, matrix, moves = table.gather(1, rows).split([3, 3, 2, 1], -1)
-    around = points.clone()
-    around[..., :3] -= old
-    around = turned(around, matrix.unbind(-1), 0)
-    around[..., :3] += new
-    return torch.where(moves > 0, around, points)
+        rows = rows_of(torch.cat(table, -1), owner).split([3, 3, 1, 1, 1], -1)
+        around = points.clone()
+        around[..., :3] -= rows[0]
+        around = turned(around, (rows[2][..., 0], rows[3][..., 0]), 0)
+        around[..., :3] += rows[1]
+        return torch.where(rows[4] > 0, around, points), moved

@@ -9,26 +9,25 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchvox._errors import expect
-from torchvox.augment.objects import ObjectDatabase
+from torchvox.augment.objects import ObjectDatabase, rows_of
 from torchvox.data.counter_random import Draws, mix
 from torchvox.ops.boxes import place_boxes, points_in_boxes
-
-LabelledScans = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class Paste:
     """Pastes objects of a database into batches of scans on its device.
 
-    counts: candidates a scan of each class; the classes join the scan in their order. fill:
-    "fixed", always so many (OpenPCDet for KITTI); "missing", less the boxes of the class with a
-    weight above 0 that are there (mmdetection3d, OpenPCDet for nuScenes). mode: who of a class
-    stays, "both" or "greedy", see `torchvox.place_boxes`; no box of the scan is overlapped.
-    points, boxes: capacities R and Q for what is pasted; None: a box for each candidate. Objects
-    that have no room are left out whole, the last first.
+    counts: candidates a scan of each class; classes join the scan in their order. fill: "fixed",
+    always so many (OpenPCDet for KITTI), or "missing", less the boxes of the class with a weight
+    above 0 (mmdetection3d, OpenPCDet for nuScenes). mode: who of a class stays, as in
+    `torchvox.place_boxes`; no box of the scan is overlapped. points, boxes: capacities R and Q for
+    what is pasted; None: one for each candidate. Objects without room are left out whole, the last
+    first.
 
-    Candidates of a scan are a function of (seed, step, id) alone. Each is any object of its class
+    Candidates are a function of (seed, step, id of the scan) alone. Each is any object of its class
     with equal chance, and none comes twice: from a random start in the database, one at random of
     each of as many equal stretches as there are candidates.
     """
@@ -43,21 +42,24 @@ class Paste:
         points: int = 16384,
         boxes: int | None = None,
     ) -> None:
-        expect(fill in ("fixed", "missing"), "Paste: fill must be 'fixed' or 'missing'", fill)
-        expect(mode in ("both", "greedy"), "Paste: mode must be 'both' or 'greedy'", mode)
-        room = points > 0 and (boxes is None or boxes > 0)
-        expect(room, "Paste: points and boxes must be above 0", (points, boxes))
-        sizes = database.sizes
-        good = len(counts) == len(sizes) and min(counts, default=0) >= 0 and any(counts)
-        rule = f"Paste: counts must be {len(sizes)} numbers, none below 0 and one above"
+        base, sizes, room = database, database.sizes, min(points, 1 if boxes is None else boxes)
+        good = fill in ("fixed", "missing") and mode in ("both", "greedy") and room > 0
+        rule = (
+            "Paste: fill must be 'fixed' or 'missing', mode 'both' or 'greedy', points, boxes > 0"
+        )
+        expect(good, rule, (fill, mode, points, boxes))
+        good = len(counts) == len(sizes) and any(counts)
+        good &= all(0 <= count <= count * size for count, size in zip(counts, sizes, strict=False))
+        rule = f"Paste: counts must be 0 or more of each class, and some, of {sizes} objects"
         expect(good, rule, tuple(counts))
-        good = all(size > 0 for size, count in zip(sizes, counts, strict=True) if count)
-        rule = f"Paste: the database must hold objects of every class, for counts {tuple(counts)}"
-        expect(good, rule, sizes)
-        table = torch.tensor(_stretches(counts, sizes), device=database.points.device)
+        table = torch.tensor(_stretches(counts, sizes), device=base.points.device)
         self._label, self._number, self._count, self._first, self._size, *self._stretch = table.T
-        self.database, self.classes = database, len(sizes)
-        self.missing, self.mode = fill == "missing", mode
+        # Labels from 1, so that zeros are no box; behind the points a row that is none.
+        labels, weight = base.labels[:, None] + 1, torch.ones_like(base.boxes[:, :1])
+        self._boxes = torch.cat([base.boxes, labels, weight], 1)
+        self._points = pad(base.points, (0, 0, 0, 1), value=math.nan)
+        self._offsets, self._sizes = base.offsets, base.offsets.diff()
+        self._classes, self.missing, self.mode = len(sizes), fill == "missing", mode
         self.points, self.boxes = points, len(table) if boxes is None else boxes
         self.refused = torch.zeros((), dtype=torch.int64, device=table.device)
 
@@ -72,94 +74,69 @@ class Paste:
         ids: Tensor,
         step: Tensor,
         seed: int,
-    ) -> LabelledScans:
-        """Scans with what was pasted, in new tensors of fixed shapes: points [B, R + N, C],
-        num_points, boxes [B, G + Q, 7 or 9], labels, num_boxes, weight.
+    ) -> tuple[Tensor, ...]:
+        """The first six with what was pasted: points [B, R + N, C], boxes [B, G + Q, 7 or 9].
 
         points: [B, N, C] float32; num_points: [B] int32. boxes: [B, G, 7 or 9] float32; labels:
         [B, G] int32; num_boxes: [B] int32; weight: [B, G] float32; columns as in the database. ids:
         [B] int64, of the scans. step: [] or [1] int64.
 
-        The first R rows of points are those of objects, NaN where there is none, and count as
-        points: num_points + R. Points of the scan in a pasted box become NaN. Pasted boxes come
-        behind those of the scan, with weight 1. `refused` [] int64 on the device says how many
-        objects of this call had no room. CPU and CUDA give the same bits, and nothing waits for the
-        device. Raises ValueError.
+        The first R points are those of objects, then NaN, and all count: num_points + R. Points of
+        the scan in a pasted box become NaN. Pasted boxes, of weight 1, come behind those of the
+        scan. `refused` [] int64, on the device: objects that had no room in this call. CPU and CUDA
+        give the same bits, and nothing waits for the device.
         """
-        base, like = self.database, (points.size(2), boxes.size(2))
-        columns = (base.points.size(1), base.boxes.size(1))
-        expect(like == columns, f"Paste: points and boxes must have {columns} columns", like)
         draws = Draws(seed, "paste", mix(mix(ids.long()) + step.long()))
-        pick, group = self._candidates(draws, labels, weight)
-        found = base.boxes[pick]
+        pick, group = self._candidates(labels, weight, draws)
+        found = self._boxes[pick]
         free = place_boxes(boxes, found[:, :, None], group, num_boxes, self.mode) == 0
-        count = torch.where(free, base.counts[pick], 0)
-        kept = (count.cumsum(1) <= self.points) & (free.cumsum(1) <= self.boxes) & free
+        count = torch.where(free, self._sizes[pick], 0)
+        kept = free & (count.cumsum(1) <= self.points) & (free.cumsum(1) <= self.boxes)
         self.refused = (free & ~kept).sum()
-        objects = self._points(pick, torch.where(kept, count, 0), found)
-        taken = points_in_boxes(points, found.masked_fill(~kept[..., None], 0)) >= 0
-        points = torch.cat([objects, points.masked_fill(taken[..., None], math.nan)], 1)
-        more = found, base.labels[pick], torch.ones_like(found[..., 0])
-        rows = self._rows(kept, num_boxes.long(), boxes.size(1))
-        boxes, labels, weight = (
-            _taken(torch.cat(both, 1), *rows, empty)
-            for both, empty in zip(
-                zip((boxes, labels, weight), more, strict=True), (0, -1, 0), strict=True
-            )
-        )
-        num_boxes = num_boxes + kept.sum(1).to(num_boxes.dtype)
+        objects = self._objects(pick, torch.where(kept, count, 0), found)
+        covered = points_in_boxes(points, found.masked_fill(~kept[..., None], 0)) >= 0
+        points = torch.cat([objects, points.masked_fill(covered[..., None], math.nan)], 1)
+
+        rank, number = kept.cumsum(1), torch.arange(boxes.size(1) + self.boxes, device=pick.device)
+        pasted = number - num_boxes.long()[:, None]  # below 0: a box of the scan
+        behind = boxes.size(1) + torch.searchsorted(rank, pasted.clamp(min=0) + 1)
+        rows = torch.cat([boxes, labels[..., None] + 1, weight[..., None]], 2)
+        rows = rows_of(torch.cat([rows, found], 1), torch.where(pasted < 0, number, behind))
+        boxes, labels, weight = rows[..., :-2], (rows[..., -2] - 1).to(labels.dtype), rows[..., -1]
+        num_boxes = num_boxes + rank[:, -1].to(num_boxes.dtype)
         return points, num_points + self.points, boxes, labels, num_boxes, weight
 
-    def _candidates(self, draws: Draws, labels: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def _candidates(self, labels: Tensor, weight: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """[B, K] objects of the database, and [B, K] their classes, -1 for none."""
         low, length = self._stretch
-        drawn = draws.uniform("objects", self.classes + len(low))
-        start = (drawn[:, self._label] * self._size).long()
-        place = low + (drawn[:, self.classes :] * length).long()
-        pick = self._first + (start + place) % self._size
+        start = draws.uniform("start", self._classes)[:, self._label] * self._size
+        place = start.long() + low + (draws.uniform("place", len(low)) * length).long()
+        pick = self._first + place % self._size
         if not self.missing:
             return pick, self._label.expand_as(pick)
         there = (labels[:, None] == self._label[:, None]) & (weight[:, None] > 0)
         wanted = self._number + there.sum(2) < self._count
         return pick, torch.where(wanted, self._label, -1)
 
-    def _points(self, pick: Tensor, count: Tensor, boxes: Tensor) -> Tensor:
-        """[B, R, C] points of objects [B, K] of which count [B, K] rows are taken."""
+    def _objects(self, pick: Tensor, count: Tensor, boxes: Tensor) -> Tensor:
+        """[B, R, C] points of objects [B, K], of which count [B, K] rows are taken; then NaN."""
         end = count.cumsum(1)
         row = torch.arange(self.points, device=end.device).expand(len(end), -1).contiguous()
-        owner = torch.searchsorted(end, row, right=True).clamp(max=end.size(1) - 1)
-        there = row < end[:, -1:]
-        begin = self.database.offsets[pick] - (end - count)
-        points = self.database.points[torch.where(there, begin.gather(1, owner) + row, 0)]
-        points[..., :3] += boxes[..., :3].gather(1, owner[..., None].expand(-1, -1, 3))
-        return points.masked_fill(~there[..., None], math.nan)
-
-    def _rows(self, kept: Tensor, num_boxes: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-        """[B, G + Q] rows of the scan's boxes with candidates behind, and which of them exist."""
-        rank = kept.cumsum(1)
-        slot = torch.arange(capacity + self.boxes, device=kept.device)
-        number = slot - num_boxes[:, None]  # of the pasted
-        row = torch.searchsorted(rank, number.clamp(min=0) + 1).clamp(max=kept.size(1) - 1)
-        return torch.where(number < 0, slot, capacity + row), number < rank[:, -1:]
+        owner = torch.searchsorted(end, row, right=True)  # K past the last
+        none = len(self._points) - 1
+        begin = pad(self._offsets[pick] - (end - count), (0, 1), value=none)
+        points = self._points[(begin.gather(1, owner) + row).clamp(max=none)]
+        points[..., :3] += rows_of(boxes[..., :3], owner)
+        return points
 
 
-def _stretches(counts: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+def _stretches(counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     """Of each candidate: label, number in its class, count of the class, its first object and how
     many there are, where the candidate's stretch of them begins and its length."""
-    rows: list[tuple[int, ...]] = []
-    first = 0
+    rows = []
     for label, (count, size) in enumerate(zip(counts, sizes, strict=True)):
-        most = min(count, size)
+        most, first = min(count, size), sum(sizes[:label])
         for i in range(most):
             low, high = i * size // most, (i + 1) * size // most
-            rows.append((label, i, count, first, size, low, high - low))
-        first += size
+            rows.append([label, i, count, first, size, low, high - low])
     return rows
-
-
-def _taken(table: Tensor, rows: Tensor, there: Tensor, empty: int) -> Tensor:
-    """Rows [B, S] of table [B, T] or [B, T, C], `empty` where there is none."""
-    if table.dim() == 2:
-        return table.gather(1, rows).masked_fill(~there, empty)
-    rows = rows[..., None].expand(-1, -1, table.size(2))
-    return table.gather(1, rows).masked_fill(~there[..., None], empty)

@@ -26,7 +26,6 @@ from torchvox.train.loading import InMemory
 
 TRUTH = ("boxes", "labels", "points")  # columns of the metric
 FOUND = ("found", "scores", "found_labels")
-COLLECTED = 16  # scans at a time whose objects are cut out
 OTHER = (0.5, 0.25)  # overlaps, strict and loose, of classes that have none of their own
 
 
@@ -106,24 +105,22 @@ class DetectionModule(BaseModule):
         self.scores = DetectionScores(labels.classes)
 
     def on_train_start(self) -> None:
-        """Collects the objects that are pasted, of all training scans in every process alike."""
+        """Collects the objects to paste: in every process those of all training scans."""
         if (how := self.config.train.paste) is None:
             return
-        options = how.model_dump()
-        of_names = options.pop("counts")
-        counts = [of_names.get(name, 0) for name in self.labels.classes]
-        taken = {name: options.pop(name) for name in ("min_points", "per_class")}
-        run = self.trainer.datamodule
-        scans = _batches(run.loaded.get("train", run.sets["train"]), COLLECTED, self.device)
+        run, limits = self.trainer.datamodule, how.model_dump(include={"min_points", "per_class"})
+        scans = _batches(run.loaded.get("train", run.sets["train"]), 16, self.device)
+        database = collect_objects(scans, len(self.labels.classes), **limits)
+        counts = [how.counts.get(name, 0) for name in self.labels.classes]
         try:
-            self.paste = Paste(collect_objects(scans, len(counts), **taken), counts, **options)
+            self.paste = Paste(database, counts, **how.model_dump(exclude={"counts", *limits}))
         except ValueError as error:
             raise WrongUseError(f"train.paste: {error}") from None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        terms = self.model.loss(*self.changed(batch))
-        size = len(batch["id"])
-        options = {"on_step": False, "on_epoch": True, "sync_dist": True, "batch_size": size}
+        points, *labelled = self.changed(batch)
+        terms = self.model.loss(points, *labelled)
+        options = {"on_step": False, "on_epoch": True, "sync_dist": True, "batch_size": len(points)}
         for name, term in terms.items():
             self.log(name, term.detach(), on_step=True, on_epoch=False)
         if self.paste is not None:
@@ -134,13 +131,12 @@ class DetectionModule(BaseModule):
     def changed(self, batch: Batch) -> tuple[Tensor, ...]:
         """Arguments of the loss: pasted, nudged and changed as wholes, in this order."""
         names = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
-        points, num_points, boxes, labels, num_boxes, weight = (batch[name] for name in names)
-        step = torch.full((), self.global_step, device=points.device)
+        scans = tuple(batch[name] for name in names)
+        step = torch.full((), self.global_step, device=scans[0].device)
         key = batch["id"], step, self.config.train.seed
         if self.paste is not None:
-            points, num_points, boxes, labels, num_boxes, weight = self.paste(
-                points, num_points, boxes, labels, num_boxes, weight, *key
-            )
+            scans = self.paste(*(*scans, *key))
+        points, num_points, boxes, labels, num_boxes, weight = scans
         if self.nudge is not None:
             points, boxes = self.nudge(points, boxes, num_boxes, *key)
         if self.whole is not None:
