@@ -14,6 +14,7 @@ from torchvox.augment.objects import collect_objects
 from torchvox.augment.paste import Paste
 
 B, N, G = 4, 500, 6
+NAMES = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
 ON = torch.tensor([True, False, True, True])
 
 
@@ -126,9 +127,9 @@ def test_nothing_waits_for_the_device_and_everything_captures():
     ids, step = torch.arange(B, device="cuda"), torch.zeros((), dtype=torch.int64, device="cuda")
     ones, count = torch.ones(B, G, device="cuda"), torch.full_like(ids, G).int()
     labelled = (points, count * 0 + N, boxes, ones.int(), count, ones)
-    names = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
-    database = collect_objects([dict(zip(names, labelled, strict=True))], 2)
-    paste, change = Paste(database, (0, 9), boxes=4), WholeScan(flip_x=0.5, shift=0.1)
+    batch = dict(zip(NAMES, labelled, strict=True))
+    paste = Paste(collect_objects([batch], 2), (0, 9), boxes=4)
+    change = WholeScan(flip_x=0.5, shift=0.1)
 
     def act():
         made = paste(*labelled, ids, step, 0)

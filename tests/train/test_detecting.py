@@ -75,9 +75,7 @@ def test_a_run_leaves_a_detector_and_its_scores(kind, tmp_path):
 def test_a_class_without_objects_to_paste_is_said(tmp_path):
     given = content()
     given["train"]["paste"]["min_points"] = 10**6
-    with pytest.raises(
-        WrongUseError, match=r"train.paste: .*of \(0, 0, 0\) objects, got \(2, 1, 0"
-    ):
+    with pytest.raises(WrongUseError, match=r"train.paste: .*of \(0, 0, 0\) objects, got"):
         fit(make_config(given), tmp_path, quiet=True)
 
 

@@ -23,13 +23,12 @@ class Paste:
     counts: candidates a scan of each class; classes join the scan in their order. fill: "fixed",
     always so many (OpenPCDet for KITTI), or "missing", less the boxes of the class with a weight
     above 0 (mmdetection3d, OpenPCDet for nuScenes). mode: who of a class stays, as in
-    `torchvox.place_boxes`; no box of the scan is overlapped. points, boxes: capacities R and Q for
-    what is pasted; None: one for each candidate. Objects without room are left out whole, the last
-    first.
+    `torchvox.place_boxes`; no box of the scan is overlapped. points, boxes: room R and Q for what
+    is pasted (None: one for each candidate); objects without are left out whole, the last first.
 
-    Candidates are a function of (seed, step, id of the scan) alone. Each is any object of its class
-    with equal chance, and none comes twice: from a random start in the database, one at random of
-    each of as many equal stretches as there are candidates.
+    Candidates are the first of a random order of their class that is a function of (seed, step, id
+    of the scan, class) alone: each object has the same chance, none comes twice. The order takes a
+    number for each object of the database and scan of a batch; `per_class` bounds it.
     """
 
     def __init__(
@@ -42,26 +41,22 @@ class Paste:
         points: int = 16384,
         boxes: int | None = None,
     ) -> None:
-        base, sizes, room = database, database.sizes, min(points, 1 if boxes is None else boxes)
-        good = fill in ("fixed", "missing") and mode in ("both", "greedy") and room > 0
-        rule = (
-            "Paste: fill must be 'fixed' or 'missing', mode 'both' or 'greedy', points, boxes > 0"
-        )
-        expect(good, rule, (fill, mode, points, boxes))
+        sizes = database.sizes
+        expect(fill in ("fixed", "missing"), "Paste: fill must be 'fixed' or 'missing'", fill)
         good = len(counts) == len(sizes) and any(counts)
         good &= all(0 <= count <= count * size for count, size in zip(counts, sizes, strict=False))
         rule = f"Paste: counts must be 0 or more of each class, and some, of {sizes} objects"
         expect(good, rule, tuple(counts))
-        table = torch.tensor(_stretches(counts, sizes), device=base.points.device)
-        self._label, self._number, self._count, self._first, self._size, *self._stretch = table.T
-        # Labels from 1, so that zeros are no box; behind the points a row that is none.
-        labels, weight = base.labels[:, None] + 1, torch.ones_like(base.boxes[:, :1])
-        self._boxes = torch.cat([base.boxes, labels, weight], 1)
-        self._points = pad(base.points, (0, 0, 0, 1), value=math.nan)
-        self._offsets, self._sizes = base.offsets, base.offsets.diff()
-        self._classes, self.missing, self.mode = len(sizes), fill == "missing", mode
-        self.points, self.boxes = points, len(table) if boxes is None else boxes
-        self.refused = torch.zeros((), dtype=torch.int64, device=table.device)
+        # A column of labels from 1, so that zeros are no box, and one of weights.
+        self._boxes = pad(database.boxes, (0, 2), value=1.0)
+        self._boxes[:, -2] += database.labels
+        # Behind the points a row that is none.
+        self._points = pad(database.points, (0, 0, 0, 1), value=math.nan)
+        self._begin, self._lengths = database.offsets, database.offsets.diff()
+        self.counts, self.sizes, self.mode, self.missing = counts, sizes, mode, fill == "missing"
+        most = sum(min(count, size) for count, size in zip(counts, sizes, strict=True))
+        self.points, self.boxes = points, most if boxes is None else boxes
+        self.refused = torch.zeros((), dtype=torch.int64, device=database.points.device)
 
     def __call__(
         self,
@@ -90,7 +85,7 @@ class Paste:
         pick, group = self._candidates(labels, weight, draws)
         found = self._boxes[pick]
         free = place_boxes(boxes, found[:, :, None], group, num_boxes, self.mode) == 0
-        count = torch.where(free, self._sizes[pick], 0)
+        count = torch.where(free, self._lengths[pick], 0)
         kept = free & (count.cumsum(1) <= self.points) & (free.cumsum(1) <= self.boxes)
         self.refused = (free & ~kept).sum()
         objects = self._objects(pick, torch.where(kept, count, 0), found)
@@ -108,15 +103,15 @@ class Paste:
 
     def _candidates(self, labels: Tensor, weight: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """[B, K] objects of the database, and [B, K] their classes, -1 for none."""
-        low, length = self._stretch
-        start = draws.uniform("start", self._classes)[:, self._label] * self._size
-        place = start.long() + low + (draws.uniform("place", len(low)) * length).long()
-        pick = self._first + place % self._size
-        if not self.missing:
-            return pick, self._label.expand_as(pick)
-        there = (labels[:, None] == self._label[:, None]) & (weight[:, None] > 0)
-        wanted = self._number + there.sum(2) < self._count
-        return pick, torch.where(wanted, self._label, -1)
+        order, picks, groups, first = draws.bits("order", sum(self.sizes)), [], [], 0
+        for label, (count, size) in enumerate(zip(self.counts, self.sizes, strict=True)):
+            pick = order[:, first : first + size].topk(min(count, size)).indices
+            there = ((labels == label) & (weight > 0)).sum(1, keepdim=True) * self.missing
+            number = torch.arange(pick.size(1), device=pick.device)
+            groups.append(torch.where(number + there < count, label, -1))
+            picks.append(pick + first)
+            first += size
+        return torch.cat(picks, 1), torch.cat(groups, 1)
 
     def _objects(self, pick: Tensor, count: Tensor, boxes: Tensor) -> Tensor:
         """[B, R, C] points of objects [B, K], of which count [B, K] rows are taken; then NaN."""
@@ -124,19 +119,7 @@ class Paste:
         row = torch.arange(self.points, device=end.device).expand(len(end), -1).contiguous()
         owner = torch.searchsorted(end, row, right=True)  # K past the last
         none = len(self._points) - 1
-        begin = pad(self._offsets[pick] - (end - count), (0, 1), value=none)
+        begin = pad(self._begin[pick] - (end - count), (0, 1), value=none)
         points = self._points[(begin.gather(1, owner) + row).clamp(max=none)]
         points[..., :3] += rows_of(boxes[..., :3], owner)
         return points
-
-
-def _stretches(counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Of each candidate: label, number in its class, count of the class, its first object and how
-    many there are, where the candidate's stretch of them begins and its length."""
-    rows = []
-    for label, (count, size) in enumerate(zip(counts, sizes, strict=True)):
-        most, first = min(count, size), sum(sizes[:label])
-        for i in range(most):
-            low, high = i * size // most, (i + 1) * size // most
-            rows.append([label, i, count, first, size, low, high - low])
-    return rows

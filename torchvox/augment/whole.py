@@ -121,8 +121,7 @@ def _columns(rows: Tensor, factors: dict[int, Tensor]) -> Tensor:
 
 
 def turned(rows: Tensor, matrix: Scans, first: int) -> Tensor:
-    """Copies of rows with two columns from `first` on, if there are, turned as (x, y). matrix:
-    cosines and sines, that broadcast against rows[..., 0]."""
+    """Copies of rows with two columns from `first` on, if there are, turned as (x, y)."""
     rows = rows.clone()
     if first + 1 < rows.size(-1):
         (c, s), x, y = matrix, rows[..., first], rows[..., first + 1]

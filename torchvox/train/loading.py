@@ -30,7 +30,6 @@ class InMemory:
         return len(self.tensors["id"])
 
     def batch(self, indices: Sequence[int], device: Device | None = None) -> dict[str, Tensor]:
-        """The samples as one batch. device: None: that of all."""
         at = torch.tensor(list(indices), device=self.device)
         return {name: value[at].to(device or self.device) for name, value in self.tensors.items()}
 
