@@ -9,8 +9,12 @@ from helpers import assert_same_bits
 
 import torchvox
 from torchvox.augment import WholeScan, flip_x, flip_y, scale, shift, turn
+from torchvox.augment.nudge import Nudge
+from torchvox.augment.objects import collect_objects
+from torchvox.augment.paste import Paste
 
 B, N, G = 4, 500, 6
+NAMES = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
 ON = torch.tensor([True, False, True, True])
 
 
@@ -121,16 +125,26 @@ def test_what_cannot_be_is_refused(options, words):
 def test_nothing_waits_for_the_device_and_everything_captures():
     points, boxes = scans(9, "cuda")
     ids, step = torch.arange(B, device="cuda"), torch.zeros((), dtype=torch.int64, device="cuda")
+    ones, count = torch.ones(B, G, device="cuda"), torch.full_like(ids, G).int()
+    labelled = (points, count * 0 + N, boxes, ones.int(), count, ones)
+    batch = dict(zip(NAMES, labelled, strict=True))
+    paste = Paste(collect_objects([batch], 2), (0, 9), boxes=4)
     change = WholeScan(flip_x=0.5, shift=0.1)
-    change(points, boxes, ids, step, 0)
+
+    def act():
+        made = paste(*labelled, ids, step, 0)
+        moved = Nudge(tries=9)(made[0], made[2], made[4], ids, step, 0)
+        return [*made, *moved, *change(*moved, ids, step, 0), paste.refused]
+
+    act()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        change(points, boxes, ids, step, 0)
+        act()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = change(points, boxes, ids, step, 0)
+        out = act()
     step.add_(4)
     graph.replay()
-    assert_same_bits(out, change(points, boxes, ids, step, 0))
+    assert_same_bits(out, act())

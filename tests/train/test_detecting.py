@@ -45,7 +45,8 @@ HEADS = {
 
 def content(kind="center_pointpillars", **train) -> dict:
     train = {"epochs": 2, "batch_size": 4, "val_batch_size": 4, "lr": 3e-3, **train}
-    train |= {"precision": "32-true", "device": "cpu", "log_every": 1}
+    train |= {"precision": "32-true", "device": "cpu", "log_every": 1, "nudge": {"tries": 3}}
+    train |= {"paste": {"counts": {"Car": 2, "Pedestrian": 1}, "points": 512}}
     data = {"kind": "world", "sensor": "vlp16", "points": 2048, "train_size": 8, "val_size": 6}
     model = {"kind": kind, "args": {**MODEL, **HEADS[kind]}}
     return {"task": "detect", "model": model, "data": data, "train": {"whole": {}, **train}}
@@ -61,7 +62,7 @@ def test_a_run_leaves_a_detector_and_its_scores(kind, tmp_path):
     found, last = run(tmp_path / "a", kind=kind)
     again, same = run(tmp_path / "b", kind=kind)
     assert found == again and equal_weights(last["state_dict"], same["state_dict"])
-    assert {"map", "map_strict", "train_loss", "loss", "boxes"} <= found.keys()
+    assert {"map", "map_strict", "train_loss", "loss", "boxes", "refused"} <= found.keys()
     log = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log if "map" in line] == [1, 3]
     trained = load_checkpoint(tmp_path / "a" / "best.ckpt")
@@ -82,6 +83,13 @@ def test_the_age_of_sweeps_is_a_column():
     made["data"]["sweeps"] = 2
     config = make_config(made)
     assert labels_of(config).columns == build_data(config, "val")[0]["points"].shape[1] == 5
+
+
+def test_a_class_without_objects_to_paste_is_said(tmp_path):
+    given = content()
+    given["train"]["paste"]["min_points"] = 10**6
+    with pytest.raises(WrongUseError, match=r"train.paste: .*of \(0, 0, 0\) objects, got"):
+        fit(make_config(given), tmp_path, quiet=True)
 
 
 class Interrupt(Callback):
@@ -203,6 +211,8 @@ def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
         ({"model": {"args": {"heads": 1}}}, "unknown key heads"),
         ({"data": {"kind": "shapes"}}, "the task detect learns from world or folder or kit"),
         ({"train": {"whole": {"flip": 1}}}, "unknown key train.whole.flip"),
+        ({"train": {"nudge": {"tries": 0}}}, "train.nudge.tries: input should be greater than 0"),
+        ({"train": {"paste": {"counts": {"Cart": 1}}}}, "key train.paste.counts.Cart: did you m"),
     ],
 )
 def test_what_cannot_be_trained_is_said(change, words):

@@ -41,9 +41,9 @@ def turn(points: Tensor, boxes: Tensor, angle: Tensor) -> Scans:
     """Turns scans about z by angles [B] in radians, counterclockwise from above."""
     sine, cosine = sin_cos(angle.double() * (0.5 / math.pi))
     matrix = cosine.to(points.dtype)[:, None], sine.to(points.dtype)[:, None]
-    boxes = _turned(_turned(boxes, matrix, 0), matrix, 7)
+    boxes = turned(turned(boxes, matrix, 0), matrix, 7)
     boxes[..., 6] = boxes[..., 6] + angle.to(boxes.dtype)[:, None]
-    return _turned(points, matrix, 0), boxes
+    return turned(points, matrix, 0), boxes
 
 
 def scale(points: Tensor, boxes: Tensor, factor: Tensor) -> Scans:
@@ -120,7 +120,7 @@ def _columns(rows: Tensor, factors: dict[int, Tensor]) -> Tensor:
     return rows
 
 
-def _turned(rows: Tensor, matrix: Scans, first: int) -> Tensor:
+def turned(rows: Tensor, matrix: Scans, first: int) -> Tensor:
     """Copies of rows with two columns from `first` on, if there are, turned as (x, y)."""
     rows = rows.clone()
     if first + 1 < rows.size(-1):

@@ -155,6 +155,27 @@ class WholeScanConfig(Frozen):
     shift: Annotated[float, Field(ge=0)] = 0.0
 
 
+class PasteConfig(Frozen):
+    """Objects of the training data in other scans, see torchvox.augment.Paste and collect_objects.
+    counts: of classes by name, the others have none."""
+
+    counts: dict[str, Annotated[int, Field(ge=0)]]
+    fill: Literal["fixed", "missing"] = "fixed"
+    mode: Literal["both", "greedy"] = "both"
+    min_points: Positive = 5
+    per_class: Positive | None = None
+    points: Positive = 16384
+    boxes: Positive | None = None
+
+
+class NudgeConfig(Frozen):
+    """Moves of single objects, see torchvox.augment.Nudge."""
+
+    shift: Annotated[float, Field(ge=0)] = 0.25
+    turn: Annotated[float, Field(ge=0, le=3.14)] = 0.15707963267948966
+    tries: Positive = 100
+
+
 class TrainConfig(Frozen):
     """AdamW with a one-cycle schedule, stepped per batch.
 
@@ -162,7 +183,8 @@ class TrainConfig(Frozen):
     begin with. compile: the convolutions of a detector.
     batch_size: of all devices together. lr: its peak; the first is lr / div, the last that less
     final_div times. beta2: of AdamW. workers: of the loader, unless the data are in memory.
-    log_every: steps between lines of the log. augment: of clouds; whole: of labelled scans.
+    log_every: steps between lines of the log. augment: of clouds; paste, nudge and whole, in this
+    order: of labelled scans.
     """
 
     epochs: Positive
@@ -189,6 +211,8 @@ class TrainConfig(Frozen):
     init: str | None = None
     compile: bool = False
     augment: AugmentConfig = AugmentConfig()
+    paste: PasteConfig | None = None
+    nudge: NudgeConfig | None = None
     whole: WholeScanConfig | None = None
 
 
@@ -271,7 +295,13 @@ def _check(config: Config, name: str) -> None:
             f"{name}: train.augment.yaw turns points, not their normals: choose data.normals or yaw"
         )
     if config.task == "detect":
-        checked_detector(config, labels_of(config), name)
+        labels = labels_of(config)
+        checked_detector(config, labels, name)
+        for key in config.train.paste.counts if config.train.paste else ():
+            if key not in labels.classes:
+                raise WrongUseError(
+                    f"{name}: {unknown_key(key, labels.classes, 'train.paste.counts.')}"
+                )
         return
     if config.train.compile:
         raise WrongUseError(f"{name}: train.compile is for detectors, not for {config.task}")

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from torchvox.augment import WholeScan
+from torchvox._errors import WrongUseError
+from torchvox.augment import Nudge, Paste, WholeScan, collect_objects
 from torchvox.data.generated import Generated
 from torchvox.evaluation import lidar
 from torchvox.evaluation.matching import LEAST_OVERLAP
@@ -21,6 +22,7 @@ from torchvox.ops import points_in_boxes
 from torchvox.train.builders import Labels
 from torchvox.train.config import Config
 from torchvox.train.lightning_module import BaseModule, Batch
+from torchvox.train.loading import InMemory
 
 TRUTH = ("boxes", "labels", "points")  # columns of the metric
 FOUND = ("found", "scores", "found_labels")
@@ -112,22 +114,50 @@ class DetectionModule(BaseModule):
         self, config: Config, model: nn.Module, labels: Labels, extra: dict[str, Any]
     ) -> None:
         super().__init__(config, model, labels, extra)
-        whole = config.train.whole
-        self.change = None if whole is None else WholeScan(**whole.model_dump())
+        nudge, whole = config.train.nudge, config.train.whole
+        self.paste: Paste | None = None
+        self.nudge = None if nudge is None else Nudge(**nudge.model_dump())
+        self.whole = None if whole is None else WholeScan(**whole.model_dump())
         self.scores = DetectionScores(labels.classes)
 
+    def on_train_start(self) -> None:
+        """Collects the objects to paste: in every process those of all training scans."""
+        if (how := self.config.train.paste) is None:
+            return
+        run, limits = self.trainer.datamodule, how.model_dump(include={"min_points", "per_class"})
+        scans = _batches(run.loaded.get("train", run.sets["train"]), 16, self.device)
+        database = collect_objects(scans, len(self.labels.classes), **limits)
+        counts = [how.counts.get(name, 0) for name in self.labels.classes]
+        try:
+            self.paste = Paste(database, counts, **how.model_dump(exclude={"counts", *limits}))
+        except ValueError as error:
+            raise WrongUseError(f"train.paste: {error}") from None
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        points, boxes = batch["points"], batch["boxes"]
-        if self.change is not None:
-            step = torch.full((), self.global_step, device=points.device)
-            points, boxes = self.change(points, boxes, batch["id"], step, self.config.train.seed)
-        given = (batch[name] for name in ("labels", "num_boxes", "weight"))
-        terms = self.model.loss(points, batch["num_points"], boxes, *given)
+        points, *labelled = self.changed(batch)
+        terms = self.model.loss(points, *labelled)
         options = {"on_step": False, "on_epoch": True, "sync_dist": True, "batch_size": len(points)}
         for name, term in terms.items():
             self.log(name, term.detach(), on_step=True, on_epoch=False)
+        if self.paste is not None:
+            self.log("refused", self.paste.refused.float(), on_step=True, on_epoch=False)
         self.log("train_loss", terms["loss"].detach(), **options)
         return terms["loss"]
+
+    def changed(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Arguments of the loss: pasted, nudged and changed as wholes, in this order."""
+        names = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
+        scans = tuple(batch[name] for name in names)
+        step = torch.full((), self.global_step, device=scans[0].device)
+        key = batch["id"], step, self.config.train.seed
+        if self.paste is not None:
+            scans = self.paste(*(*scans, *key))
+        points, num_points, boxes, labels, num_boxes, weight = scans
+        if self.nudge is not None:
+            points, boxes = self.nudge(points, boxes, num_boxes, *key)
+        if self.whole is not None:
+            points, boxes = self.whole(points, boxes, *key)
+        return points, num_points, boxes, labels, num_boxes, weight
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.scores.update(batch, self.model(batch["points"], batch["num_points"]))
@@ -157,6 +187,6 @@ def evaluate_detector(
     return scores.detected()
 
 
-def _batches(data: Generated, size: int, device: torch.device) -> Iterator[Batch]:
+def _batches(data: Generated | InMemory, size: int, device: torch.device) -> Iterator[Batch]:
     for first in range(0, len(data), size):
         yield data.batch(range(first, min(first + size, len(data))), device)

@@ -29,9 +29,9 @@ class InMemory:
     def __len__(self) -> int:
         return len(self.tensors["id"])
 
-    def batch(self, indices: Sequence[int]) -> dict[str, Tensor]:
+    def batch(self, indices: Sequence[int], device: Device | None = None) -> dict[str, Tensor]:
         at = torch.tensor(list(indices), device=self.device)
-        return {name: value[at] for name, value in self.tensors.items()}
+        return {name: value[at].to(device or self.device) for name, value in self.tensors.items()}
 
 
 class Batches(Dataset):
