@@ -19,6 +19,7 @@ from torchvox.data.generated import Generated
 from torchvox.data.lidar import World
 from torchvox.data.lidar.objects import CLASSES
 from torchvox.data.modelnet import ModelNet40
+from torchvox.data.nuscenes import NuScenes
 from torchvox.data.rooms import Rooms
 from torchvox.data.s3dis import S3DIS
 from torchvox.data.shapes import Shapes
@@ -36,6 +37,7 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
 DATA: dict[str, Callable[..., Generated]] = {
     "folder": ScanFolder,
     "modelnet40": ModelNet40,
+    "nuscenes": NuScenes,
     "rooms": Rooms,
     "s3dis": S3DIS,
     "shapes": Shapes,
@@ -58,7 +60,7 @@ TASKS = {
     "classify": Task(("shapes", "modelnet40"), "label", "accuracy"),
     "parts": Task(("shapes",), "parts", "miou"),
     "segment": Task(("rooms", "s3dis"), "labels", "miou"),
-    "detect": Task(("world", "folder"), "labels", "map"),
+    "detect": Task(("world", "folder", "nuscenes"), "labels", "map"),
 }
 
 
@@ -137,6 +139,8 @@ def labels_of(config: Config, data: Generated | None = None) -> Labels:
     """What the labels of a configuration mean; `data` where its files say it (ModelNet40)."""
     if config.data.kind == "folder":
         return Labels(config.data.classes, len(config.data.columns))
+    if config.data.kind == "nuscenes":
+        return Labels(config.data.classes, 5)
     if config.data.kind == "world":
         return Labels(CLASSES, 4)
     if config.task == "parts":

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torchvox._configs import overridden, read, shipped, unknown_key
 from torchvox._errors import WrongUseError, short
 from torchvox._yaml import check_size, shown
+from torchvox.data.nuscenes_files import CLASSES
 
 MOST_ERRORS = 20  # of one configuration in a message
 Positive = Annotated[int, Field(gt=0)]
@@ -109,6 +110,22 @@ class FolderData(Frozen):
     in_memory: bool = False
 
 
+class NuScenesData(Frozen):
+    """nuScenes, see torchvox.data.nuscenes."""
+
+    kind: Literal["nuscenes"]
+    root: str
+    version: str = "v1.0-trainval"
+    classes: tuple[str, ...] = CLASSES
+    sweeps: Positive = 10
+    short_history: Literal["repeat", "keyframe", "none"] = "repeat"
+    points: Positive = 350_000
+    min_points: Annotated[int, Field(ge=0)] = 1
+    balanced: bool = False
+    cache: str | None = None
+    in_memory: bool = False
+
+
 class ModelConfig(Frozen):
     """kind: a key of torchvox.train.builders.BUILDERS, or "module:Class"; for detect a kind of
     detector. args: its arguments; the numbers of classes, categories and columns come from the
@@ -169,7 +186,7 @@ class TrainConfig(Frozen):
 
 
 Data = Annotated[
-    ShapesData | RoomsData | ModelNet40Data | S3DISData | WorldData | FolderData,
+    ShapesData | RoomsData | ModelNet40Data | S3DISData | WorldData | FolderData | NuScenesData,
     Field(discriminator="kind"),
 ]
 
