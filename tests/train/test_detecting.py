@@ -117,7 +117,7 @@ def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
         ({"model": {"args": {"columns": 5}}}, "model.args.columns must be 4 of data, got 5"),
         ({"model": {"args": {"loss": None}}}, "model.args.loss is missing"),
         ({"model": {"args": {"heads": 1}}}, "unknown key heads"),
-        ({"data": {"kind": "shapes"}}, "the task detect learns from world or folder, not from sh"),
+        ({"data": {"kind": "shapes"}}, "the task detect learns from world or folder or nusc"),
         ({"train": {"whole": {"flip": 1}}}, "unknown key train.whole.flip"),
     ],
 )
@@ -135,7 +135,7 @@ def test_what_cannot_be_trained_is_said(change, words):
 
 def test_the_shipped_configurations_are_both_detectors_and_runs():
     names = [name for name in config_names() if load_config(name).task == "detect"]
-    assert names == ["pointpillars_world"]
+    assert names == ["centerpoint_pillars_nuscenes", "pointpillars_world"]
 
 
 def test_eval_tells_average_precision_by_class(tmp_path, capsys, monkeypatch):

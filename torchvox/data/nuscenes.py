@@ -35,17 +35,14 @@ VAL = """3 12-18 35-36 38-39 92-110 221 268-278 329-332 344-346 519-524 552-565 
 HELD_BACK = {"v1.0-mini": "103 916"}
 NEAR = 1.0  # m: in earlier sweeps such points are of the vehicle itself
 MOVING = 0.2  # m/s
-ATTRIBUTES = {  # the likeliest of what moves, and of what stands; where there are any
-    **dict.fromkeys(CLASSES[:5], ("vehicle.moving", "vehicle.parked")),
-    "bus": ("vehicle.moving", "vehicle.stopped"),
-    "pedestrian": ("pedestrian.moving", "pedestrian.standing"),
-    **dict.fromkeys(("motorcycle", "bicycle"), ("cycle.with_rider", "cycle.without_rider")),
-}
+DRIVEN, RIDDEN = ["vehicle.moving", "vehicle.parked"], ["cycle.with_rider", "cycle.without_rider"]
+WALKING, BUS = ["pedestrian.moving", "pedestrian.standing"], ["vehicle.moving", "vehicle.stopped"]
+# The likeliest attribute of what moves, and of what stands, for each of CLASSES.
+ATTRIBUTES = [DRIVEN] * 3 + [BUS, DRIVEN, ["", ""], RIDDEN, RIDDEN, WALKING, ["", ""]]
 RESULT = {  # columns of detections
     **{"translation": "xyz", "size": "wlh", "rotation": "rotation", "velocity": "velocity"},
     **{"detection_name": "name", "detection_score": "score", "attribute_name": "attribute"},
 }
-SENSORS = ("camera", "lidar", "radar", "map", "external")
 Found = Sequence[Mapping[str, Any]]
 
 
@@ -59,27 +56,25 @@ def held_back(version: str) -> set[str]:
 class NuScenes(Generated):
     """The keyframes of a split, in the order of the tables.
 
-    split: train, val, or None for all. classes: in the order of the labels from 0, of CLASSES.
-    sweeps: so many are joined, the keyframe with earlier ones. short_history: where there are not
-        enough, the oldest stands in for the others ("repeat"), or the keyframe, or nothing.
+    split: train or val. sweeps: so many are joined, the keyframe and earlier ones. short_history:
+        where there are not enough, the oldest stands in for the others ("repeat"), the keyframe
+        does, or nothing ("none").
     points: capacity N; of more points a random part is taken, the same each time.
     min_points: boxes with fewer points, of lidar and radar, are left out.
     balanced: an epoch of training takes equally many keyframes for each class.
     cache: a folder where the index of the tables is kept; without, it is made anew each time.
 
-    A batch holds points [B, N, 5] float32 (x, y, z, intensity 0..255, seconds before the keyframe),
-    NaN past num_points [B] int32; boxes [B, G, 9] float32 (x, y, z, l, w, h, yaw, vx, vy; NaN:
-    unknown), G the most of a keyframe; labels [B, G] int32, -1 past num_boxes [B] int32; weight
-    [B, G] float32; id [B] int64. Raises WrongUseError and CloudFileError.
+    A batch is that of torchvox.data.folder.ScanFolder, with points [B, N, 5] (x, y, z, intensity
+    0..255, seconds before the keyframe) and boxes [B, G, 9], G the most that a keyframe has; labels
+    are those of CLASSES. Raises WrongUseError and CloudFileError.
     """
 
     def __init__(
         self,
         root: str | Path,
-        split: str | None = "train",
+        split: str = "train",
         *,
         version: str = "v1.0-trainval",
-        classes: Sequence[str] = CLASSES,
         sweeps: int = 10,
         short_history: str = "repeat",
         points: int = 350_000,
@@ -87,36 +82,31 @@ class NuScenes(Generated):
         balanced: bool = False,
         cache: str | Path | None = None,
     ) -> None:
-        expect(split in ("train", "val", None), "NuScenes: split must be train or val", split)
-        expect({*classes} <= {*CLASSES}, f"NuScenes: classes must be of {CLASSES}", classes)
+        expect(split in ("train", "val"), "NuScenes: split must be train or val", split)
         good = short_history in ("repeat", "keyframe", "none")
         expect(good, "NuScenes: short_history must be repeat, keyframe or none", short_history)
-        rule = "NuScenes: sweeps and points must be above 0"
-        expect(min(sweeps, points) > 0, rule, (sweeps, points))
-        self.root, self.classes = Path(root), list(classes)
         self.sweeps, self.short_history, self.points = sweeps, short_history, points
-        self.index = index = read_index(self.root, version, cache)
-        val = np.isin(index["scene"], sorted(held_back(version)))
-        self.samples = np.flatnonzero(val == (split == "val") if split else val | True)
+        self.root, self.index = Path(root), read_index(Path(root), version, cache)
+        val = np.isin(self.index["scene"], sorted(held_back(version)))
+        self.samples = np.flatnonzero(val == (split == "val"))
         if len(self.samples) == 0:
             raise WrongUseError(f"{self.root / version} has no sample of {split}")
         super().__init__(len(self.samples))
-        number = np.array([self.classes.index(k) if k in classes else -1 for k in KINDS])
-        self.label = np.where(index["points"] < min_points, -1, number[index["kind"]])
+        taught = (self.index["kind"] < len(CLASSES)) & (self.index["points"] >= min_points)
+        self.label = np.where(taught, self.index["kind"], -1)
+        self.boxes = max(1, *(len(self._rows(i)) for i in range(len(self))))
         self.order = self._balanced if balanced else None
-        self.boxes = max(1, *(len(self._rows(i, True)) for i in range(len(self))))
 
     def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
         points = torch.full((len(indices), self.points, 5), math.nan, device=device)
-        batch = default_collate(
-            [{**self.labels(i), "id": int(i), "num_points": 0} for i in indices]
-        )
-        batch["num_points"] = batch["num_points"].int()
+        batch, counts = default_collate([self.labels(i) for i in indices]), []
         for sample, index in enumerate(indices):
             cloud, sweep, poses = (torch.from_numpy(x).to(device) for x in self.read_sweeps(index))
             points[sample, : len(cloud), 3:] = cloud[:, 3:]
             points[sample, : len(cloud), :3] = transform_points(cloud, poses, pose_index=sweep)
-            batch["num_points"][sample] = len(cloud)
+            counts.append(len(cloud))
+        batch["num_points"] = torch.tensor(counts, dtype=torch.int32)
+        batch["id"] = torch.tensor(list(indices))
         return {"points": points, **{name: tensor.to(device) for name, tensor in batch.items()}}
 
     def read_sweeps(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -127,7 +117,7 @@ class NuScenes(Generated):
             path = self.root / self.index["filename"][sweep].decode()
             table = read_cloud(path, "nuscenes").points
             kept = (np.abs(table[:, :2]) >= NEAR).any(1) | (number == 0)
-            tables.append(table[kept & np.isfinite(table).all(1)])
+            tables.append(table[kept & np.isfinite(table[:, :4]).all(1)])
             tables[-1][:, 4] = (time[history[0]] - time[sweep]) * 1e-6
         points, poses = np.concatenate(tables), self.index["pose"][history]
         which = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
@@ -151,30 +141,26 @@ class NuScenes(Generated):
 
     def labels(self, index: int) -> dict[str, Tensor]:
         """boxes, labels, num_boxes and weight of a sample."""
-        rows = self._rows(index, True)
+        rows = self._rows(index)
         boxes, labels = torch.zeros(self.boxes, 9), torch.full((self.boxes,), -1).int()
         boxes[: len(rows)] = torch.from_numpy(self.index["boxes"][rows])
         labels[: len(rows)] = torch.from_numpy(self.label[rows])
         used = labels >= 0
-        return {
-            "boxes": boxes,
-            "labels": labels,
-            "weight": used.float(),
-            "num_boxes": used.sum().int(),
-        }
+        out = {"boxes": boxes, "labels": labels, "weight": used.float()}
+        return {**out, "num_boxes": used.sum().int()}
 
     def _balanced(self, seed: int, epoch: int) -> Tensor:
         """For each class equally many of the keyframes that have it, drawn with repeats; in all as
         many as there are pairs of a keyframe and a class that it has."""
-        frames: dict[int, list[int]] = {}
-        for i in range(len(self)):
-            for label in {*self.label[self._rows(i, True)].tolist()}:
-                frames.setdefault(label, []).append(i)
-        draws, each = Draws(seed, "balanced", torch.tensor([epoch])), sum(map(len, frames.values()))
-        drawn = [torch.empty(0, dtype=torch.int64)]
-        for label, few in frames.items():
-            taken = draws.uniform(f"class {label}", each // len(frames))[0] * len(few)
-            drawn.append(torch.tensor(few)[taken.long()])
+        count, (first, label) = len(self), (self.index["first"], self.label)
+        held = np.repeat(np.arange(len(first) - 1), np.diff(first))
+        mine = (label >= 0) & np.isin(held, self.samples)
+        pairs = np.unique(label[mine] * count + np.searchsorted(self.samples, held[mine]))
+        draws, drawn = Draws(seed, "balanced", torch.tensor([epoch])), [torch.empty(0).long()]
+        for one in (classes := np.unique(pairs // count)):
+            frames = torch.from_numpy(pairs[pairs // count == one] % count)
+            share = draws.uniform(f"class {one}", len(pairs) // len(classes))[0]
+            drawn.append(frames[(share * len(frames)).long()])
         samples = torch.cat(drawn)
         return samples[permutation(len(samples), "order", seed, epoch)]
 
@@ -186,7 +172,8 @@ class NuScenes(Generated):
         class and speed. Raises ValueError.
         """
         truth, racks = [], []
-        for rows in map(self._rows, range(len(self))):
+        for i in range(len(self)):
+            rows = self._rows(i, taught=False)
             columns = ("xyz", "lwh", "yaw", "velocity", "points")
             frame = {name: self.index[name][rows] for name in columns}
             frame["attribute"] = self.index["attribute"][rows].astype(str)
@@ -205,8 +192,9 @@ class NuScenes(Generated):
             rows = zip(*(frame[name].tolist() for name in RESULT.values()), strict=True)
             named = (dict(zip(RESULT, row, strict=True)) for row in rows)
             results[token] = [{"sample_token": token, **row} for row in named]
-        meta = {f"use_{name}": name == "lidar" for name in SENSORS}
-        text = json.dumps({"meta": meta, "results": results})
+        sensors = ("camera", "lidar", "radar", "map", "external")
+        meta = {f"use_{name}": name == "lidar" for name in sensors}
+        text = json.dumps({"meta": meta, "results": results}, allow_nan=False)
         write_text(Path(folder) / "results_nusc.json", text)
 
     def _in_world(self, found: Found) -> list[dict[str, np.ndarray]]:
@@ -214,23 +202,17 @@ class NuScenes(Generated):
         rule, frames = f"NuScenes: found must have {len(self)} samples", []
         expect(len(found) == len(self), rule, len(found))
         for i, one in enumerate(found):
-            score = np.asarray(one["scores"], np.float64)
-            best = np.argsort(-score, kind="stable")[:MOST]
-            boxes = np.asarray(one["boxes"], np.float64).reshape(-1, 9)[best]
-            good = bool(np.isfinite(boxes).all())
-            expect(good, f"NuScenes: the boxes found in sample {i} must be finite", boxes)
-            names = np.array(self.classes)[np.asarray(one["labels"], np.int64)[best]]
+            best = np.argsort(-one["scores"], kind="stable")[:MOST]
+            boxes, label = one["boxes"][best].astype(np.float64), one["labels"][best]
             (turn, place), half, no = self._pose(i), boxes[:, 6] / 2, np.zeros(len(boxes))
             turned = turn @ rotations(np.stack([no, no, np.sin(half), np.cos(half)], 1))
-            yaw = np.arctan2(turned[:, 1, 0], turned[:, 0, 0])
-            frame = {"name": names, "score": score[best], "xyz": boxes[:, :3] @ turn.T + place}
-            frame |= {"lwh": boxes[:, 3:6], "wlh": boxes[:, [4, 3, 5]], "yaw": yaw}
-            frame |= {"rotation": quaternions(turned)[:, [3, 0, 1, 2]]}
-            frame |= {"velocity": boxes[:, 7:] @ turn[:2, :2].T}
-            likely = np.array([ATTRIBUTES.get(name, ("", "")) for name in names]).reshape(-1, 2)
-            moving = np.hypot(*frame["velocity"].T) > MOVING
-            frame["attribute"] = np.where(moving, likely[:, 0], likely[:, 1])
-            frames.append(frame)
+            velocity = boxes[:, 7:] @ turn[:2, :2].T
+            stands = (np.hypot(*velocity.T) <= MOVING).astype(np.int64)
+            frame = {"name": np.array(CLASSES)[label], "score": one["scores"][best]}
+            frame |= {"attribute": np.array(ATTRIBUTES)[label, stands], "velocity": velocity}
+            frame |= {"xyz": boxes[:, :3] @ turn.T + place, "lwh": boxes[:, 3:6]}
+            frame |= {"wlh": boxes[:, [4, 3, 5]], "rotation": quaternions(turned)[:, [3, 0, 1, 2]]}
+            frames.append({**frame, "yaw": np.arctan2(turned[:, 1, 0], turned[:, 0, 0])})
         return frames
 
     def _pose(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -238,7 +220,7 @@ class NuScenes(Generated):
         pose = self.index["pose"][self.index["key"][self.samples[index]]]
         return pose[:, :3], pose[:, 3]
 
-    def _rows(self, index: int, taught: bool = False) -> np.ndarray:
-        """Numbers of the boxes of a sample, all of them or those with a label."""
+    def _rows(self, index: int, taught: bool = True) -> np.ndarray:
+        """Numbers of the boxes of a sample, those with a label or all of them."""
         rows = np.arange(*self.index["first"][self.samples[index] + np.arange(2)])
         return rows[self.label[rows] >= 0] if taught else rows

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ CATEGORIES = {  # class by category; those that are not here are left out
 KINDS = tuple(dict.fromkeys(CATEGORIES.values()))
 CLASSES = KINDS[:-1]
 LONGEST = 1.5  # s between the boxes that tell a velocity; twice that from before to after its own
-BETWEEN = re.compile(r"[\s,]*")
+BETWEEN = re.compile(r"[\s,\[]*")  # the objects of a table
 
 
 def read_index(root: Path, version: str, cache: str | Path | None = None) -> Index:
@@ -73,14 +74,15 @@ class _Known(dict):
 
 def _rows(folder: Path, name: str) -> Iterator[_Known]:
     """The objects of a table, one after another: all of them at once take much memory."""
-    path, number, decoder = folder / f"{name}.json", 0, json.JSONDecoder()
+    path, at, decoder = folder / f"{name}.json", 0, json.JSONDecoder()
     with explained(path, "table of nuScenes"):
         text = path.read_text(encoding="utf-8")
-        at = re.match(r"[\s\[]*", text).end()  # type: ignore[union-attr]
-        while not text.startswith("]", at):
+        for number in count():
+            at = BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+            if text.startswith("]", at):
+                return
             row, at = decoder.raw_decode(text, at)
             yield _Known(f"{path} object {number}", row)
-            at, number = BETWEEN.match(text, at).end(), number + 1  # type: ignore[union-attr]
 
 
 def _table(folder: Path, name: str, wanted: Container[str] | None = None) -> _Known:
@@ -113,8 +115,8 @@ def _index(folder: Path) -> Index:
 def _sweeps(folder: Path, rows: list[_Known], mounts: _Known) -> Index:
     poses = _table(folder, "ego_pose", {row["ego_pose_token"] for row in rows})
     numbers = {row["token"]: i for i, row in enumerate(rows)}
-    ego = _poses(poses.what, [poses[row["ego_pose_token"]] for row in rows])
-    mount = _poses(mounts.what, [mounts[row["calibrated_sensor_token"]] for row in rows])
+    ego = _poses([poses[row["ego_pose_token"]] for row in rows])
+    mount = _poses([mounts[row["calibrated_sensor_token"]] for row in rows])
     return {
         "filename": np.array([row["filename"].encode() for row in rows], np.bytes_),
         "time": np.array([row["timestamp"] for row in rows], np.int64),
@@ -124,15 +126,12 @@ def _sweeps(folder: Path, rows: list[_Known], mounts: _Known) -> Index:
     }
 
 
-def _poses(path: str, rows: list[_Known]) -> np.ndarray:
+def _poses(rows: list[_Known]) -> np.ndarray:
     """[n, 4, 4] float64 of translations and quaternions w, x, y, z."""
     poses = np.tile(np.eye(4), (len(rows), 1, 1))
-    with explained(Path(path), "table of nuScenes"):
-        turns = np.array([row["rotation"] for row in rows], np.float64).reshape(-1, 4)
-        poses[:, :3, :3] = rotations(turns[:, [1, 2, 3, 0]])
-        poses[:, :3, 3] = np.array([row["translation"] for row in rows]).reshape(-1, 3)
-        if not np.isfinite(poses).all():
-            raise ValueError("translations must be finite")
+    turns = np.array([row["rotation"] for row in rows], np.float64).reshape(-1, 4)
+    poses[:, :3, :3] = rotations(turns[:, [1, 2, 3, 0]])
+    poses[:, :3, 3] = np.array([row["translation"] for row in rows]).reshape(-1, 3)
     return poses
 
 
@@ -148,11 +147,9 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
             rows.append(row)
     rows.sort(key=lambda row: samples[row["sample_token"]]["number"])
     sample = np.array([samples[row["sample_token"]]["number"] for row in rows], np.int64)
-    poses = _poses(f"{folder}/sample_annotation.json", rows)
+    poses = _poses(rows)
     xyz, ahead, velocity = poses[:, :3, 3], poses[:, :3, 0], _velocities(rows, poses, samples)
     lwh = np.array([row["size"] for row in rows], np.float64).reshape(-1, 3)[:, [1, 0, 2]]
-    if not (lwh > 0).all():
-        raise CloudFileError(f"{folder}/sample_annotation.json: each size must be above 0")
     turn, place = keys[sample, :, :3], keys[sample, :, 3]
     local = [np.einsum("nij,ni->nj", turn, v) for v in (xyz - place, ahead, velocity)]
     yaw, own = (np.arctan2(v[:, 1], v[:, 0]) for v in (ahead, local[1]))
@@ -160,7 +157,7 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
         **{"xyz": xyz, "lwh": lwh, "yaw": yaw, "velocity": velocity[:, :2]},
         "boxes": np.column_stack([local[0], lwh, own, local[2][:, :2]]),
         "first": np.searchsorted(sample, np.arange(len(samples) + 1)),
-        "kind": np.array([row["kind"] for row in rows], np.int8),
+        "kind": np.array([row["kind"] for row in rows], np.int64),
         "attribute": np.array([row["word"] for row in rows], np.bytes_),
         "points": np.array([row["num_lidar_pts"] + row["num_radar_pts"] for row in rows], np.int64),
     }

@@ -13,13 +13,12 @@ from torch import nn
 
 from torchvox import models
 from torchvox._errors import WrongUseError
-from torchvox.data import furniture, shapes
+from torchvox.data import furniture, nuscenes, shapes
 from torchvox.data.folder import ScanFolder
 from torchvox.data.generated import Generated
 from torchvox.data.lidar import World
 from torchvox.data.lidar.objects import CLASSES
 from torchvox.data.modelnet import ModelNet40
-from torchvox.data.nuscenes import NuScenes
 from torchvox.data.rooms import Rooms
 from torchvox.data.s3dis import S3DIS
 from torchvox.data.shapes import Shapes
@@ -37,7 +36,7 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
 DATA: dict[str, Callable[..., Generated]] = {
     "folder": ScanFolder,
     "modelnet40": ModelNet40,
-    "nuscenes": NuScenes,
+    "nuscenes": nuscenes.NuScenes,
     "rooms": Rooms,
     "s3dis": S3DIS,
     "shapes": Shapes,
@@ -140,7 +139,7 @@ def labels_of(config: Config, data: Generated | None = None) -> Labels:
     if config.data.kind == "folder":
         return Labels(config.data.classes, len(config.data.columns))
     if config.data.kind == "nuscenes":
-        return Labels(config.data.classes, 5)
+        return Labels(nuscenes.CLASSES, 5)
     if config.data.kind == "world":
         return Labels(CLASSES, 4)
     if config.task == "parts":

@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from torchvox._configs import overridden, read, shipped, unknown_key
 from torchvox._errors import WrongUseError, short
 from torchvox._yaml import check_size, shown
-from torchvox.data.nuscenes_files import CLASSES
 
 MOST_ERRORS = 20  # of one configuration in a message
 Positive = Annotated[int, Field(gt=0)]
@@ -116,7 +115,6 @@ class NuScenesData(Frozen):
     kind: Literal["nuscenes"]
     root: str
     version: str = "v1.0-trainval"
-    classes: tuple[str, ...] = CLASSES
     sweeps: Positive = 10
     short_history: Literal["repeat", "keyframe", "none"] = "repeat"
     points: Positive = 350_000
