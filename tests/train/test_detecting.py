@@ -229,7 +229,12 @@ def test_what_cannot_be_trained_is_said(change, words):
 
 def test_the_shipped_configurations_are_both_detectors_and_runs():
     names = [name for name in config_names() if load_config(name).task == "detect"]
-    assert names == ["center_world_small", "pointpillars_kitti", "pointpillars_world"]
+    assert names == [
+        "center_world_small",
+        "centerpoint_pillars_nuscenes",
+        "pointpillars_kitti",
+        "pointpillars_world",
+    ]
 
 
 def test_eval_tells_average_precision_by_class(tmp_path, capsys, monkeypatch):

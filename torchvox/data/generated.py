@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -19,6 +19,9 @@ class Generated(Dataset):
     Nothing is stored: a sample is the same in any worker, batch and order. Batches that a
     DataLoader fetches are generated at once (__getitems__).
     """
+
+    # The samples of an epoch of training by (seed, epoch); None: all of them, in a random order.
+    order: Callable[[int, int], Tensor] | None = None
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -13,7 +13,7 @@ from torch import nn
 
 from torchvox import models
 from torchvox._errors import WrongUseError
-from torchvox.data import furniture, shapes
+from torchvox.data import furniture, nuscenes, shapes
 from torchvox.data.folder import ScanFolder
 from torchvox.data.generated import Generated
 from torchvox.data.kitti import Kitti
@@ -38,6 +38,7 @@ DATA: dict[str, Callable[..., Generated]] = {
     "folder": ScanFolder,
     "kitti": Kitti,
     "modelnet40": ModelNet40,
+    "nuscenes": nuscenes.NuScenes,
     "rooms": Rooms,
     "s3dis": S3DIS,
     "shapes": Shapes,
@@ -60,7 +61,7 @@ TASKS = {
     "classify": Task(("shapes", "modelnet40"), "label", "accuracy"),
     "parts": Task(("shapes",), "parts", "miou"),
     "segment": Task(("rooms", "s3dis"), "labels", "miou"),
-    "detect": Task(("world", "folder", "kitti"), "labels", "map"),
+    "detect": Task(("world", "folder", "kitti", "nuscenes"), "labels", "map"),
 }
 
 
@@ -141,6 +142,8 @@ def labels_of(config: Config, data: Generated | None = None) -> Labels:
         return Labels(config.data.classes, len(config.data.columns))
     if config.data.kind == "kitti":
         return Labels(config.data.classes, 4)
+    if config.data.kind == "nuscenes":
+        return Labels(nuscenes.CLASSES, 5)
     if config.data.kind == "world":
         return Labels(CLASSES, 5 if config.data.sweeps > 1 else 4)
     if config.task == "parts":

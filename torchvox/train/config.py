@@ -126,6 +126,21 @@ class KittiData(Frozen):
     in_memory: bool = False
 
 
+class NuScenesData(Frozen):
+    """nuScenes, see torchvox.data.nuscenes."""
+
+    kind: Literal["nuscenes"]
+    root: str
+    version: str = "v1.0-trainval"
+    sweeps: Positive = 10
+    short_history: Literal["repeat", "keyframe", "none"] = "repeat"
+    points: Positive = 350_000
+    min_points: Annotated[int, Field(ge=0)] = 1
+    balanced: bool = False
+    cache: str | None = None
+    in_memory: bool = False
+
+
 class ModelConfig(Frozen):
     """kind: a key of torchvox.train.builders.BUILDERS, or "module:Class"; for detect a kind of
     detector. args: its arguments; the numbers of classes, categories and columns come from the
@@ -217,7 +232,14 @@ class TrainConfig(Frozen):
 
 
 Data = Annotated[
-    ShapesData | RoomsData | ModelNet40Data | S3DISData | WorldData | FolderData | KittiData,
+    ShapesData
+    | RoomsData
+    | ModelNet40Data
+    | S3DISData
+    | WorldData
+    | FolderData
+    | KittiData
+    | NuScenesData,
     Field(discriminator="kind"),
 ]
 

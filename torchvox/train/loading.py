@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -50,12 +51,22 @@ class SharedBatches(Sampler):
     size: samples. batch_size: of all processes together. With a seed the order is a function of
     (seed, epoch) and incomplete batches are left out; the processes' shares together are the very
     batches that one process would get. Without a seed the order is ascending, and the last batches
-    repeat sample 0 so that all processes have equally many.
+    repeat sample 0 so that all processes have equally many. order: of (seed, epoch), instead of all
+    samples once in a random order.
     """
 
     def __init__(
-        self, size: int, batch_size: int, seed: int | None, rank: int = 0, world: int = 1
+        self,
+        size: int,
+        batch_size: int,
+        seed: int | None,
+        rank: int = 0,
+        world: int = 1,
+        order: Callable[[int, int], Tensor] | None = None,
     ) -> None:
+        self.order = order or partial(permutation, size, "order")
+        if seed is not None:
+            size = len(self.order(seed, 0))
         self.size, self.seed, self.rank, self.world = size, seed, rank, world
         self.batch_size = -(-batch_size // world) * world
         if seed is not None:
@@ -77,7 +88,7 @@ class SharedBatches(Sampler):
             order = list(range(self.size))
             order += [0] * (-len(order) % self.world)
         else:
-            order = permutation(self.size, "order", self.seed, self.epoch).tolist()
+            order = self.order(self.seed, self.epoch).tolist()
         for number in range(len(self)):
             batch = order[number * self.batch_size : (number + 1) * self.batch_size]
             yield batch[self.rank :: self.world]

@@ -172,7 +172,8 @@ class RunData(LightningDataModule):
             data = self.loaded[split]
         workers = 0 if in_memory else self.config.train.workers
         rank, world = self.trainer.global_rank, self.trainer.world_size
-        return make_loader(data, SharedBatches(len(data), batch_size, seed, rank, world), workers)
+        batches = SharedBatches(len(data), batch_size, seed, rank, world, self.sets[split].order)
+        return make_loader(data, batches, workers)
 
 
 def class_weights(data: Generated, labels: Labels, config: Config) -> Tensor:

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nuScenes' tables as one index of plain arrays: sweeps of the lidar, samples, their boxes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchvox._errors import CloudFileError, explained, short
+from torchvox.io.poses import rotations
+from torchvox.io.writers import write_npz
+
+Index = dict[str, np.ndarray]
+LIDAR, FORMAT = "LIDAR_TOP", 1  # of an index that is kept
+WALKERS = ("adult", "child", "construction_worker", "police_officer")
+CATEGORIES = {  # class by category; those that are not here are left out
+    **{"vehicle.car": "car", "vehicle.truck": "truck"},
+    **{"vehicle.construction": "construction_vehicle"},
+    **{"vehicle.bus.bendy": "bus", "vehicle.bus.rigid": "bus", "vehicle.trailer": "trailer"},
+    **{"movable_object.barrier": "barrier", "vehicle.motorcycle": "motorcycle"},
+    **{"vehicle.bicycle": "bicycle"},
+    **{f"human.pedestrian.{name}": "pedestrian" for name in WALKERS},
+    **{"movable_object.trafficcone": "traffic_cone", "static_object.bicycle_rack": "bicycle_rack"},
+}
+KINDS = tuple(dict.fromkeys(CATEGORIES.values()))
+CLASSES = KINDS[:-1]
+LONGEST = 1.5  # s between the boxes that tell a velocity; twice that from before to after its own
+BETWEEN = re.compile(r"[\s,\[]*")  # the objects of a table
+
+
+def read_index(root: Path, version: str, cache: str | Path | None = None) -> Index:
+    """The tables in root / version as arrays, made anew, or kept in the folder `cache` until a
+    table changes.
+
+    S samples: token, scene (its name), key (a sweep), first [S + 1] (sample s has the boxes
+        first[s] .. first[s + 1]). F sweeps: filename, time (microseconds), prev (-1: none), pose
+        [F, 3, 4] from the lidar's frame to the world's, ego [F, 2] of the vehicle.
+    K boxes, in the world: kind (of KINDS), xyz, lwh, yaw, velocity [K, 2] (m/s, NaN: unknown),
+        attribute, points (of lidar and radar); and boxes [K, 9] in the frame of the lidar.
+    Raises CloudFileError that names the table, and the object or the line.
+    """
+    folder, source = root / version, str(FORMAT)
+    if cache is None:
+        return _index(folder)
+    path = Path(cache) / f"nuscenes_{version}.npz"
+    with explained(path, "index of nuScenes"):  # what is not one is not replaced
+        for file in sorted(folder.glob("*.json")):
+            source += f" {file.name} {file.stat().st_size} {file.stat().st_mtime_ns}"
+        if path.exists():
+            with np.load(path, allow_pickle=False) as held:
+                if str(held["source"]) == source:
+                    return dict(held)
+        index = {"source": np.array(source), **_index(folder)}
+        write_npz(path, **index)
+    return index
+
+
+class _Known(dict):
+    """What is not in it is a CloudFileError that says what has it not."""
+
+    def __init__(self, what: str, content: Any) -> None:
+        self.what = what
+        super().__init__(content)
+
+    def __missing__(self, key: Any) -> Any:
+        raise CloudFileError(f"{self.what} has no {short(key)}")
+
+
+def _rows(folder: Path, name: str) -> Iterator[_Known]:
+    """The objects of a table, one after another: all of them at once take much memory."""
+    path, at, decoder = folder / f"{name}.json", 0, json.JSONDecoder()
+    with explained(path, "table of nuScenes"):
+        text = path.read_text(encoding="utf-8")
+        for number in count():
+            at = BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+            if text.startswith("]", at):
+                return
+            row, at = decoder.raw_decode(text, at)
+            yield _Known(f"{path} object {number}", row)
+
+
+def _table(folder: Path, name: str, wanted: Container[str] | None = None) -> _Known:
+    """The objects of a table, or some of them, by token."""
+    rows = ((row["token"], row) for row in _rows(folder, name))
+    held = (row for row in rows if wanted is None or row[0] in wanted)
+    return _Known(f"{folder / name}.json", held)
+
+
+def _index(folder: Path) -> Index:
+    with explained(folder, "version of nuScenes"):
+        sensors, scenes, samples = (_table(folder, n) for n in ("sensor", "scene", "sample"))
+        mounts = _table(folder, "calibrated_sensor")
+        lidars = {t for t, m in mounts.items() if sensors[m["sensor_token"]]["channel"] == LIDAR}
+        data = _rows(folder, "sample_data")
+        sweeps = [row for row in data if row["calibrated_sensor_token"] in lidars]
+        keys = {row["sample_token"]: i for i, row in enumerate(sweeps) if row["is_key_frame"]}
+        keys = _Known(f"among the key frames, {folder}/sample_data.json", keys)
+        for number, row in enumerate(samples.values()):
+            row["number"] = number
+        index = {
+            "token": np.array(list(samples), str),
+            "scene": np.array([scenes[r["scene_token"]]["name"] for r in samples.values()], str),
+            "key": np.array([keys[token] for token in samples], np.int64),
+            **_sweeps(folder, sweeps, mounts),
+        }
+        return {**index, **_boxes(folder, samples, index["pose"][index["key"]])}
+
+
+def _sweeps(folder: Path, rows: list[_Known], mounts: _Known) -> Index:
+    poses = _table(folder, "ego_pose", {row["ego_pose_token"] for row in rows})
+    numbers = {row["token"]: i for i, row in enumerate(rows)}
+    ego = _poses([poses[row["ego_pose_token"]] for row in rows])
+    mount = _poses([mounts[row["calibrated_sensor_token"]] for row in rows])
+    return {
+        "filename": np.array([row["filename"].encode() for row in rows], np.bytes_),
+        "time": np.array([row["timestamp"] for row in rows], np.int64),
+        "prev": np.array([numbers.get(row["prev"], -1) for row in rows], np.int64),
+        "pose": (ego @ mount)[:, :3],
+        "ego": ego[:, :2, 3],
+    }
+
+
+def _poses(rows: list[_Known]) -> np.ndarray:
+    """[n, 4, 4] float64 of translations and quaternions w, x, y, z."""
+    poses = np.tile(np.eye(4), (len(rows), 1, 1))
+    turns = np.array([row["rotation"] for row in rows], np.float64).reshape(-1, 4)
+    poses[:, :3, :3] = rotations(turns[:, [1, 2, 3, 0]])
+    poses[:, :3, 3] = np.array([row["translation"] for row in rows]).reshape(-1, 3)
+    return poses
+
+
+def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
+    """keys: [S, 3, 4], poses of the lidar."""
+    names = ("category", "attribute", "instance")
+    (categories, attributes, instances), rows = (_table(folder, n) for n in names), []
+    for row in _rows(folder, "sample_annotation"):
+        category = categories[instances[row["instance_token"]]["category_token"]]["name"]
+        if category in CATEGORIES:
+            words = [attributes[token]["name"] for token in row["attribute_tokens"]]
+            row |= {"kind": KINDS.index(CATEGORIES[category]), "word": (*words, "")[0].encode()}
+            rows.append(row)
+    rows.sort(key=lambda row: samples[row["sample_token"]]["number"])
+    sample = np.array([samples[row["sample_token"]]["number"] for row in rows], np.int64)
+    poses = _poses(rows)
+    xyz, ahead, velocity = poses[:, :3, 3], poses[:, :3, 0], _velocities(rows, poses, samples)
+    lwh = np.array([row["size"] for row in rows], np.float64).reshape(-1, 3)[:, [1, 0, 2]]
+    turn, place = keys[sample, :, :3], keys[sample, :, 3]
+    local = [np.einsum("nij,ni->nj", turn, v) for v in (xyz - place, ahead, velocity)]
+    yaw, own = (np.arctan2(v[:, 1], v[:, 0]) for v in (ahead, local[1]))
+    return {
+        **{"xyz": xyz, "lwh": lwh, "yaw": yaw, "velocity": velocity[:, :2]},
+        "boxes": np.column_stack([local[0], lwh, own, local[2][:, :2]]),
+        "first": np.searchsorted(sample, np.arange(len(samples) + 1)),
+        "kind": np.array([row["kind"] for row in rows], np.int64),
+        "attribute": np.array([row["word"] for row in rows], np.bytes_),
+        "points": np.array([row["num_lidar_pts"] + row["num_radar_pts"] for row in rows], np.int64),
+    }
+
+
+def _velocities(rows: list[_Known], poses: np.ndarray, samples: _Known) -> np.ndarray:
+    """[K, 3], from the boxes of the same object before and after, as far as there are any."""
+    own, at = np.arange(len(rows)), {row["token"]: i for i, row in enumerate(rows)}
+    time = np.array([samples[row["sample_token"]]["timestamp"] for row in rows], np.int64)
+    before = np.array([at.get(row["prev"], i) for i, row in enumerate(rows)], np.int64)
+    after = np.array([at.get(row["next"], i) for i, row in enumerate(rows)], np.int64)
+    seconds = (time[after] - time[before]) * 1e-6
+    longest = np.where((before != own) & (after != own), 2 * LONGEST, LONGEST)
+    seconds = np.where((seconds > 0) & (seconds <= longest), seconds, np.nan)
+    return (poses[after] - poses[before])[:, :3, 3] / seconds[:, None]
