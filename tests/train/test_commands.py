@@ -132,7 +132,7 @@ def test_a_room_without_colors_stops_no_other(command, model, tmp_path):
 def test_wrong_use_is_one_sentence_and_exit_code_2(command, model, tmp_path):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(content()))
     for arguments, words in (
-        (("train",), "which configuration? There are centerpoint_pillars_nus"),
+        (("train",), "which configuration? There are center_world_small"),
         (("train", "run.yaml", "train.epoch=2"), "did you mean epochs?"),
         (("train", "run.yaml", "-o", "out"), "give --resume"),
         (("eval", "none.ckpt"), "does not exist"),

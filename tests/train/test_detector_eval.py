@@ -21,7 +21,9 @@ from torchvox.train.config import make_config
 def folder(tmp_path_factory):
     """A detector that knows four scans by heart, in several forms."""
     folder = tmp_path_factory.mktemp("run")
-    whole = copy.deepcopy(content(epochs=40, lr=2e-2, whole=None, val_every=40))
+    whole = copy.deepcopy(
+        content(epochs=40, lr=2e-2, val_every=40, whole=None, nudge=None, paste=None)
+    )
     whole["data"] |= {"points": 4096, "train_size": 4, "val_size": 1}
     for part in ("encoder", "backbone", "neck"):
         whole["model"]["args"][part]["momentum"] = 0.2
