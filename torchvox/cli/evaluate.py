@@ -183,7 +183,7 @@ def _report_detections(
     table.add_column("class", style="bold cyan")
     columns = ["3d/strict", "3d/loose", "bev/strict", "bev/loose"]
     for column in (*columns, "precision", "recall", "flipped"):
-        table.add_column(column, justify="right")
+        table.add_column(column.replace("/", "\n"), justify="right")
     for name in classes:
         keys = [f"{column}/{name}" for column in columns]
         keys += [f"3d/loose/{name}/{part}" for part in ("precision", "recall", "flipped")]
