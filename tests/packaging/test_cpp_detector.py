@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exported detector finds boxes from C++ without Python, as eager does."""
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from helpers import ROOT, assert_same_bits
 from shipping import call, clean_env, saved_points
 
 from torchvox import models
+from torchvox.cli import main
 from torchvox.models import export
 
 sys.path.append(str(ROOT / "tests" / "models"))
@@ -71,6 +73,42 @@ def test_an_aoti_detector_finds_the_boxes_of_eager(runner, name, tmp_path):
         outputs = run(runner, tmp_path, tmp_path / "model.pt2", model.columns, scans)
         found = models.export._compare_boxes(model(points, count), outputs)
         assert found.difference < 1e-3 and found.strays <= 0.02, lengths
+
+
+CONFIG = """
+task: detect
+data: {kind: world, sensor: vlp16, reach: 20, train_size: 8, val_size: 4}
+model:
+  kind: center_pointpillars
+  args:
+    point_cloud_range: [0.0, -12.8, -3.0, 25.6, 12.8, 1.0]
+    pillar_size: [0.4, 0.4, 4.0]
+    backbone: {layers: [1], strides: [2], channels: [16]}
+    neck: {strides: [1], channels: [16]}
+    head: {tasks: [[Car], [Pedestrian, Cyclist]], shared: 8, width: 8, velocity: false}
+train: {epochs: 2, batch_size: 4, lr: 1.0e-2, device: cpu, precision: 32-true}
+"""
+
+
+@torch.inference_mode()
+def test_from_training_to_cpp(runner, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(CONFIG)
+    given = "own.yaml", "model.args.detections.score=0.0"
+    scored = "--device", "cpu", "--json", "found.json"
+    with torch.inference_mode(False):
+        assert main(["train", *given, "-o", "run"]) == 0
+    assert main(["eval", "run/best.ckpt", *scored]) == 0
+    eager = json.loads((tmp_path / "found.json").read_text())
+    assert main(["export", "run/model.pt", "--no-fuse", "-o", "program.pt"]) == 0
+    assert main(["eval", "program.pt", "--config", *given, *scored]) == 0
+    program = json.loads((tmp_path / "found.json").read_text())
+    assert {**program, "seconds": 0} == {**eager, "seconds": 0}
+    model = models.checkpoints.load("run/model.pt")
+    scans, points, count = batch(model, (0, 5000))
+    outputs = run(runner, tmp_path, "program.pt", model.columns, scans)
+    assert_same_bits(outputs, model(points, count))
+    assert int(outputs[3][1]) > 0
 
 
 class Pair(torch.nn.Module):
