@@ -84,7 +84,7 @@ class Measured(World):
             truth = self.batch([i])  # in the order of the split: the boxes are near those of i
             centers = truth["boxes"][0, : truth["num_boxes"][0], :2]
             assert torch.cdist(centers, torch.from_numpy(one["boxes"][:, :2])).amin() < 1
-        return {"scans": float(len(found)), "NDS": 0.25, "car/none": float("nan")}
+        return {"scans": float(len(found)), "NDS": 0.25, "car/none": float("nan"), "car/a/b": 1.0}
 
     def write(self, found, folder):
         folder.write_text(f"{len(found)} {len(found[0]['boxes'])}")
@@ -99,7 +99,7 @@ def test_the_measure_of_the_data_is_printed_gated_and_written(scored, monkeypatc
     gates = "--at-least", "NDS=0.2", "--at-least", "3d/loose/Car=0.1"
     code, found, out, err = scored("best.ckpt", *gates, "--write", tmp_path / "out")
     assert code == 0, err
-    assert out.index("map_strict") < out.index("NDS 0.2500")
+    assert out.index("map_strict") < out.index("car") < out.index("scans 4, NDS 0.25")
     assert found["scans"] == 4 and found["NDS"] == 0.25 and found["car/none"] is None
     assert (tmp_path / "out").read_text().startswith("4 ")
     assert scored("best.ckpt", "--at-least", "NDS=0.3")[0] == 1

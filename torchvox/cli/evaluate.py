@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.columns import Columns
+from rich.console import Console
 from rich.table import Table
 
 from torchvox._configs import unknown_key
@@ -193,8 +193,28 @@ def _report_detections(
     out.print(title, soft_wrap=True, markup=False, style="bold")
     out.print(table)
     out.print(f"map {found['map']:.4f}, map_strict {found['map_strict']:.4f}", soft_wrap=True)
-    if measured:
-        out.print(Columns([f"{name} {value:.4f}" for name, value in measured.items()]))
+    _report_measured(out, measured)
+
+
+def _report_measured(out: Console, measured: dict[str, float]) -> None:
+    """Numbers of a data set's own measure: a/b/c/d/e in row a/b/c and column d/e, a/b in row a, and
+    those without a place in a line."""
+    rows: dict[str, dict[str, str]] = {}
+    for name, value in measured.items():
+        parts = name.split("/")
+        at = max(1, len(parts) - 2)
+        shown = "-" if math.isnan(value) else f"{value:.4g}"
+        rows.setdefault("/".join(parts[:at]), {})["/".join(parts[at:])] = shown
+    lines = [f"{name} {row['']}" for name, row in rows.items() if "" in row]
+    columns = dict.fromkeys(column for row in rows.values() for column in row if column)
+    if columns:
+        table = Table("", *(column.replace("/", "\n") for column in columns), expand=False)
+        for name, row in rows.items():
+            if row.keys() != {""}:
+                table.add_row(name, *(row.get(column, "") for column in columns))
+        out.print(table)
+    if lines:
+        out.print(", ".join(lines), soft_wrap=True, markup=False)
 
 
 def _gate(text: str) -> tuple[str, float]:
