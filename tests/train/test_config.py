@@ -76,6 +76,7 @@ def test_overrides_are_dotted_and_typed(tmp_path):
         ("train.epochs=many", r"train\.epochs: input should be a valid integer.* got 'many'"),
         ("train.epochs=0", r"train\.epochs: input should be greater than 0, got 0"),
         ("train.devices=3", r"batch_size 16 must be a multiple of train\.devices 3"),
+        ("train.paste.counts.Car=3", r"train\.paste is for detectors, not for classify"),
         ("train.precision=fp8", r"train\.precision: .*'bf16-mixed'"),
         ("task", r"must be key=value"),
         ("task.a=1", r"task holds no keys"),

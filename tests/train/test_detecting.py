@@ -199,6 +199,15 @@ def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
     assert moved["map"] < 0.2 and np.isfinite(moved["map_strict"])
 
 
+def test_a_box_that_lies_in_another_counts_by_its_points():
+    batch = World("val", sensor="vlp16", points=4096, size=1).batch([0])
+    batch["boxes"][:, 1], batch["weight"] = batch["boxes"][:, 0], (batch["labels"] >= 0).float()
+    scores = DetectionScores(["Car", "Pedestrian", "Cyclist"])
+    scores.update(batch, (batch["boxes"], batch["weight"], batch["labels"]))
+    first, second = scores.detected().truth[0]["points"][:2]
+    assert first == second > 5
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -211,7 +220,9 @@ def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
         ({"model": {"args": {"heads": 1}}}, "unknown key heads"),
         ({"data": {"kind": "shapes"}}, "the task detect learns from world or folder or kit"),
         ({"train": {"whole": {"flip": 1}}}, "unknown key train.whole.flip"),
-        ({"train": {"nudge": {"tries": 0}}}, "train.nudge.tries: input should be greater than 0"),
+        ({"train": {"whole": {"scale": [1.1, 0.9]}}}, r"train.whole: WholeScan: scale .*, got"),
+        ({"train": {"nudge": {"tries": 0}}}, r"train.nudge: Nudge: shift .* tries above 0, got"),
+        ({"train": {"augment": {"yaw": True}}}, "train.augment is for clouds, not for detect"),
         ({"train": {"paste": {"counts": {"Cart": 1}}}}, "key train.paste.counts.Cart: did you m"),
     ],
 )

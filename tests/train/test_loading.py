@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which samples make a batch, and that the shares of processes add up to it."""
 
+import pytest
 import torch
 
 from torchvox.data import Shapes
@@ -49,3 +50,14 @@ def test_batches_are_the_same_from_memory_and_from_workers():
     for a, b in zip(stored, fetched, strict=True):
         assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
     assert stored[0]["points"].shape == (8, 16, 3)
+
+
+@pytest.mark.gpu
+def test_a_batch_from_memory_does_not_wait_for_the_device():
+    data = InMemory(Shapes(points=16, size=8), "cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batch = data.batch([5, 2])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert batch["id"].tolist() == [5, 2]

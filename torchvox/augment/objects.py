@@ -42,7 +42,7 @@ def collect_objects(
     labels, num_points, num_boxes and weight. Waits for the device. Raises ValueError.
     """
     rule = "collect_objects: min_points and per_class must be above 0"
-    expect(min(min_points, per_class or 1) > 0, rule, (min_points, per_class))
+    expect(min_points > 0 and (per_class is None or per_class > 0), rule, (min_points, per_class))
     parts = [_objects(batch, min_points) for batch in batches]
     expect(bool(parts), "collect_objects: there must be a batch or more", parts)
     points, counts, boxes, labels = (torch.cat(column) for column in zip(*parts, strict=True))

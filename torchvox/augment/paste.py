@@ -45,6 +45,8 @@ class Paste:
         expect(fill in ("fixed", "missing"), "Paste: fill must be 'fixed' or 'missing'", fill)
         good = len(counts) == len(sizes) and any(counts)
         good &= all(0 <= count <= count * size for count, size in zip(counts, sizes, strict=False))
+        room = points, boxes or 0
+        expect(min(room) >= 0, "Paste: points and boxes must be 0 or more", room)
         rule = f"Paste: counts must be 0 or more of each class, and some, of {sizes} objects"
         expect(good, rule, tuple(counts))
         # A column of labels from 1, so that zeros are no box, and one of weights.

@@ -19,10 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from torchvox._configs import overridden, read, shipped, unknown_key
 from torchvox._errors import WrongUseError, short
 from torchvox._yaml import check_size, shown
+from torchvox.augment import Nudge, WholeScan
 
 MOST_ERRORS = 20  # of one configuration in a message
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+FOR_CLOUDS = ("augment", "label_smoothing", "class_weights")  # keys of train
+FOR_DETECTORS = ("paste", "nudge", "whole", "compile")
 Task = Literal["classify", "parts", "segment", "detect"]
 
 
@@ -160,16 +163,6 @@ class AugmentConfig(Frozen):
     yaw: bool = False
 
 
-class WholeScanConfig(Frozen):
-    """Changes of labelled scans, see torchvox.augment.WholeScan."""
-
-    flip_x: Share = 0.0
-    flip_y: Share = 0.5
-    turn: Annotated[float, Field(ge=0, le=3.15)] = 0.7853981633974483
-    scale: tuple[float, float] = (0.95, 1.05)
-    shift: Annotated[float, Field(ge=0)] = 0.0
-
-
 class PasteConfig(Frozen):
     """Objects of the training data in other scans, see torchvox.augment.Paste and collect_objects.
     counts: of classes by name, the others have none."""
@@ -181,14 +174,6 @@ class PasteConfig(Frozen):
     per_class: Positive | None = None
     points: Positive = 16384
     boxes: Positive | None = None
-
-
-class NudgeConfig(Frozen):
-    """Moves of single objects, see torchvox.augment.Nudge."""
-
-    shift: Annotated[float, Field(ge=0)] = 0.25
-    turn: Annotated[float, Field(ge=0, le=3.14)] = 0.15707963267948966
-    tries: Positive = 100
 
 
 class TrainConfig(Frozen):
@@ -227,8 +212,8 @@ class TrainConfig(Frozen):
     compile: bool = False
     augment: AugmentConfig = AugmentConfig()
     paste: PasteConfig | None = None
-    nudge: NudgeConfig | None = None
-    whole: WholeScanConfig | None = None
+    nudge: Nudge | None = None
+    whole: WholeScan | None = None
 
 
 Data = Annotated[
@@ -316,7 +301,12 @@ def _check(config: Config, name: str) -> None:
         raise WrongUseError(
             f"{name}: train.augment.yaw turns points, not their normals: choose data.normals or yaw"
         )
-    if config.task == "detect":
+    defaults, detect = TrainConfig(epochs=1), config.task == "detect"
+    for key in FOR_CLOUDS if detect else FOR_DETECTORS:
+        if getattr(config.train, key) != getattr(defaults, key):
+            whom = "clouds" if detect else "detectors"
+            raise WrongUseError(f"{name}: train.{key} is for {whom}, not for {config.task}")
+    if detect:
         labels = labels_of(config)
         checked_detector(config, labels, name)
         for key in config.train.paste.counts if config.train.paste else ():
@@ -325,8 +315,6 @@ def _check(config: Config, name: str) -> None:
                     f"{name}: {unknown_key(key, labels.classes, 'train.paste.counts.')}"
                 )
         return
-    if config.train.compile:
-        raise WrongUseError(f"{name}: train.compile is for detectors, not for {config.task}")
     parameters = inspect.signature(builder(config.model.kind)).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in config.model.args:
@@ -346,16 +334,18 @@ def _sentence(error: Mapping[str, Any]) -> str:
     else:
         owner = Config
     path = ".".join(place)
-    if error["type"] == "extra_forbidden":
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         for part in place[owner is not Config : -1]:
             owner = owner.model_fields[part].annotation
             owner = next((one for one in get_args(owner) if one is not type(None)), owner)
         where = path[: len(path) - len(place[-1])]
-        return unknown_key(place[-1], list(owner.model_fields), where)
+        return unknown_key(place[-1], list(inspect.signature(owner).parameters), where)
     if error["type"] == "missing":
         return f"{short(path)} is missing"
     if error["type"] == "union_tag_invalid":
         return f"{path}.kind must be one of {', '.join(_DATA)}, got {shown(error['ctx']['tag'])}"
+    if error["type"] == "value_error":
+        return f"{path}: {error['ctx']['error']}"
     message = error["msg"][:1].lower() + error["msg"][1:]
     return f"{short(path) or 'it'}: {message}, got {shown(error['input'])}"
 

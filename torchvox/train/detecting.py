@@ -14,7 +14,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from torchvox._errors import WrongUseError
-from torchvox.augment import Nudge, Paste, WholeScan, collect_objects
+from torchvox.augment import Paste, collect_objects
 from torchvox.data.generated import Generated
 from torchvox.evaluation import lidar
 from torchvox.evaluation.matching import LEAST_OVERLAP
@@ -57,11 +57,8 @@ class DetectionScores(Metric):
 
     def update(self, batch: Batch, outputs: Sequence[Tensor]) -> None:
         boxes, labels = batch["boxes"][..., :7], batch["labels"]
-        inside = points_in_boxes(batch["points"][..., :3].contiguous(), boxes.contiguous())
-        column = inside.clamp(min=-1).long() + 1
-        counts = column.new_zeros(len(boxes), boxes.size(1) + 1)
-        counts.scatter_add_(1, column, torch.ones_like(column))
-        counts = torch.where(batch["weight"] > 0, counts[:, 1:], 0)
+        counts = points_in_boxes(batch["points"], boxes, mode="count")
+        counts = torch.where(batch["weight"] > 0, counts, 0)
         found, scores, names = outputs[:3]
         columns = batch["id"], boxes, labels, counts, found.float(), scores.float(), names
         for name, column in zip(("ids", *TRUTH, *FOUND), columns, strict=True):
@@ -114,10 +111,7 @@ class DetectionModule(BaseModule):
         self, config: Config, model: nn.Module, labels: Labels, extra: dict[str, Any]
     ) -> None:
         super().__init__(config, model, labels, extra)
-        nudge, whole = config.train.nudge, config.train.whole
         self.paste: Paste | None = None
-        self.nudge = None if nudge is None else Nudge(**nudge.model_dump())
-        self.whole = None if whole is None else WholeScan(**whole.model_dump())
         self.scores = DetectionScores(labels.classes)
 
     def on_train_start(self) -> None:
@@ -153,10 +147,10 @@ class DetectionModule(BaseModule):
         if self.paste is not None:
             scans = self.paste(*(*scans, *key))
         points, num_points, boxes, labels, num_boxes, weight = scans
-        if self.nudge is not None:
-            points, boxes = self.nudge(points, boxes, num_boxes, *key)
-        if self.whole is not None:
-            points, boxes = self.whole(points, boxes, *key)
+        if (nudge := self.config.train.nudge) is not None:
+            points, boxes = nudge(points, boxes, num_boxes, *key)
+        if (whole := self.config.train.whole) is not None:
+            points, boxes = whole(points, boxes, *key)
         return points, num_points, boxes, labels, num_boxes, weight
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

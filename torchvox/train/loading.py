@@ -31,7 +31,7 @@ class InMemory:
         return len(self.tensors["id"])
 
     def batch(self, indices: Sequence[int], device: Device | None = None) -> dict[str, Tensor]:
-        at = torch.tensor(list(indices), device=self.device)
+        at = torch.tensor(list(indices)).to(self.device, non_blocking=True)
         return {name: value[at].to(device or self.device) for name, value in self.tensors.items()}
 
 

@@ -54,8 +54,8 @@ def generate_world(
     cut off; None: 32, or 64 all around. min_points: boxes with fewer have weight 0. frames: of a
     sequence at 10 Hz; sample i is frame i % frames of sequence i // frames. sweeps: S turns of
     the sensor that a scan joins, in the frame of the last. rolling: columns of rays are cast one
-    after the other, over 0.1 s, else all at once. With one frame and one sweep the world stands
-    still.
+    after the other, over 0.1 s, else all at once. Objects fill the street at the end of a sequence:
+    early frames of hundreds see few. With one frame and one sweep the world stands still.
 
     Returns, past num_points and num_boxes with the values in brackets:
         points [B, N, 4] float32: x, y, z in meters from the sensor, x ahead and z up, intensity
