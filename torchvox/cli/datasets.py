@@ -36,7 +36,7 @@ def check(
     else:
         scans = ScanFolder(folder, None, classes=[], columns=PLACE[:3], layout=layout)
     lists = folder / "ImageSets" if is_kitti else folder
-    known = classes.split(",") if classes else None
+    known = [name.strip() for name in classes.split(",")] if classes else None
     sizes: dict[str, list[np.ndarray]] = defaultdict(list)
     held: dict[str, list[int]] = defaultdict(list)
     failed = 0
@@ -71,11 +71,11 @@ def _add(
     """Sizes of the boxes of a scan and points in them, by class. Raises TorchvoxError."""
     scan = scans.scans[index]
     points = scans.read_points(index)
-    if len(points) == 0:
+    if not np.isfinite(points).all(axis=1).any():
         raise TorchvoxError(f"{scan.points} holds no points")
     found = scans.read_labels(index)
     for name, box in zip(found.names, found.boxes, strict=True):
-        if known is not None and name not in known:
+        if known is not None and name not in known and scans.others == "error":
             raise TorchvoxError(f"{scan.boxes}: class {name!r} is none of {', '.join(known)}")
         if box[3:6].max() > LARGEST:
             raise TorchvoxError(
