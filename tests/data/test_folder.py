@@ -150,6 +150,8 @@ def test_what_does_not_belong_together_is_told(folder):
         (folder / name).unlink()
     with pytest.raises(WrongUseError, match="must hold the folders points and boxes, not points"):
         find_scans(folder / "boxes")
+    with pytest.raises(ValueError, match="classes must be different names"):
+        scans(folder, classes=["Car", "Car"])
     for similar in ({"Van": "Bus"}, {"Car": "Pedestrian"}):
         with pytest.raises(ValueError, match="similar must tell of other names some of"):
             scans(folder, similar=similar)

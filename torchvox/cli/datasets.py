@@ -19,7 +19,7 @@ from torchvox.data.folder import PLACE, ScanFolder
 from torchvox.ops import points_in_boxes
 
 data = typer.Typer(name="data", help="Data sets for training.", no_args_is_help=True)
-LARGEST = 60.0  # m, of an edge: beyond, boxes are surely in other units
+LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: beyond, surely in other units
 
 
 @data.command()
@@ -77,10 +77,9 @@ def _add(
     for name, box in zip(found.names, found.boxes, strict=True):
         if known is not None and name not in known and scans.others == "error":
             raise TorchvoxError(f"{scan.boxes}: class {name!r} is none of {', '.join(known)}")
-        if box[3:6].max() > LARGEST:
-            raise TorchvoxError(
-                f"{scan.boxes}: a box is {box[3:6].max():g} m long: are these meters?"
-            )
+        if box[3:6].max() > LARGEST or abs(box[6]) > TURNS:
+            edges, unit = box[3:7].tolist(), "meters" if box[3:6].max() > LARGEST else "radians"
+            raise TorchvoxError(f"{scan.boxes}: l, w, h, yaw of a box are {edges}: in {unit}?")
     where = torch.from_numpy(points[:, :3].astype(np.float32))
     boxes = torch.from_numpy(found.boxes[:, :7].copy())
     inside = points_in_boxes(where[None], boxes[None])[0] if len(boxes) else torch.empty(0)

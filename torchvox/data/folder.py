@@ -189,6 +189,8 @@ class ScanFolder(Generated):
     ) -> None:
         expect(others in ("error", "drop"), "ScanFolder: others must be 'error' or 'drop'", others)
         self.classes, self.similar = list(classes), dict(similar or {})
+        rule = "ScanFolder: classes must be different names"
+        expect(len(set(self.classes)) == len(self.classes), rule, self.classes)
         good = set(self.similar.values()) <= set(self.classes)
         rule = f"ScanFolder: similar must tell of other names some of {self.classes}"
         expect(good and not self.similar.keys() & set(self.classes), rule, self.similar)
@@ -269,8 +271,8 @@ def detections(
         shapes, n = (boxes.shape, scores.shape, labels.shape), labels.size
         rule = f"found[{i}] must have boxes [n, 7] or [n, 9], scores [n] and labels [n]"
         expect(shapes in (((n, width), (n,), (n,)) for width in (7, 9)), rule, shapes)
-        finite = np.isfinite(boxes[:, :7]).all() and np.isfinite(scores).all()
-        expect(bool(finite), f"found[{i}] must have finite boxes and scores", frame)
-        rule = f"found[{i}] must have labels from 0 to {classes - 1}"
-        expect(bool(np.isin(labels, range(classes)).all()), rule, labels)
+        odd = [x for x in (*boxes[:, :7].flat, *scores) if not math.isfinite(x)]
+        expect(not odd, f"found[{i}] must have finite boxes and scores", odd)
+        odd = [label for label in labels.tolist() if not 0 <= label < classes]
+        expect(not odd, f"found[{i}] must have labels from 0 to {classes - 1}", odd)
         yield np.pad(boxes, ((0, 0), (0, 9 - boxes.shape[1]))), scores, labels
