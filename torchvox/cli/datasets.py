@@ -37,12 +37,12 @@ def check(
         scans = ScanFolder(folder, None, classes=[], columns=PLACE[:3], layout=layout)
     lists = folder / "ImageSets" if is_kitti else folder
     known = [name.strip() for name in classes.split(",")] if classes else None
-    sizes: dict[str, list[np.ndarray]] = defaultdict(list)
-    held: dict[str, list[int]] = defaultdict(list)
+    held: dict[str, list[list[float]]] = defaultdict(list)
     failed = 0
     for index in range(len(scans)):
         try:
-            _add(scans, index, known, sizes, held)
+            for name, row in _rows(scans, index, known):
+                held[name].append(row)
         except TorchvoxError as error:
             failed += 1
             note(f"torchvox: {error}")
@@ -50,8 +50,8 @@ def check(
     for split in ("train", "val"):
         listed = "listed" if (lists / f"{split}.txt").exists() else "by default"
         out.print(f"{split:<10}{len(scans.find(folder, split)):,} scans, {listed}", markup=False)
-    for name in sorted(sizes):
-        boxes, counts = np.array(sizes[name]), np.array(held[name])
+    for name in sorted(held):
+        boxes, counts = np.split(np.array(held[name]), [3], axis=1)
         edges = " x ".join(f"{edge:.2f}" for edge in boxes.mean(axis=0))
         text = f"{len(boxes):,} boxes, mean {edges} m, "
         text += f"{np.median(counts):,.0f} points (median), {(counts == 0).sum():,} without"
@@ -61,14 +61,8 @@ def check(
         raise typer.Exit(1)
 
 
-def _add(
-    scans: ScanFolder,
-    index: int,
-    known: list[str] | None,
-    sizes: dict[str, list[np.ndarray]],
-    held: dict[str, list[int]],
-) -> None:
-    """Sizes of the boxes of a scan and points in them, by class. Raises TorchvoxError."""
+def _rows(scans: ScanFolder, index: int, known: list[str] | None) -> list[tuple[str, list[float]]]:
+    """Class, sizes and number of points of each box of a scan. Raises TorchvoxError."""
     scan = scans.scans[index]
     points = scans.read_points(index)
     if not np.isfinite(points).all(axis=1).any():
@@ -84,9 +78,8 @@ def _add(
     boxes = torch.from_numpy(found.boxes[:, :7].copy())
     inside = points_in_boxes(where[None], boxes[None])[0] if len(boxes) else torch.empty(0)
     counts = torch.bincount(inside[inside >= 0].long(), minlength=len(boxes)).tolist()
-    for name, box, count in zip(found.names, found.boxes, counts, strict=True):
-        sizes[name].append(box[3:6])
-        held[name].append(count)
+    rows = np.column_stack([found.boxes[:, 3:6], counts]).tolist()
+    return list(zip(found.names, rows, strict=True))
 
 
 @data.command("export-kitti")

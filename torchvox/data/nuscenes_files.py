@@ -31,7 +31,6 @@ CATEGORIES = {  # class by category; those that are not here are left out
 }
 KINDS = tuple(dict.fromkeys(CATEGORIES.values()))
 CLASSES = KINDS[:-1]
-SENSORS = ("lidar", "radar")
 LONGEST = 1.5  # s between the boxes that tell a velocity; twice that from before to after its own
 BETWEEN = re.compile(r"[\s,\[]*")  # the objects of a table
 
@@ -169,6 +168,7 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
     poses = _poses(rows)
     xyz, ahead, velocity = poses[:, :3, 3], poses[:, :3, 0], _velocities(rows, poses, samples)
     lwh = _column(rows, "size", 3)[:, [1, 0, 2]]
+    lidar, radar = (_column(rows, f"num_{of}_pts", 1)[:, 0] for of in ("lidar", "radar"))
     turn, place = keys[sample, :, :3], keys[sample, :, 3]
     local = [np.einsum("nij,ni->nj", turn, v) for v in (xyz - place, ahead, velocity)]
     yaw, own = (np.arctan2(v[:, 1], v[:, 0]) for v in (ahead, local[1]))
@@ -178,7 +178,7 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
         "first": np.searchsorted(sample, np.arange(len(samples) + 1)),
         "kind": np.array([row["kind"] for row in rows], np.int64),
         "attribute": np.array([row["word"] for row in rows], np.bytes_),
-        "points": sum(_column(rows, f"num_{of}_pts", 1)[:, 0].astype(np.int64) for of in SENSORS),
+        "points": (lidar + radar).astype(np.int64),
     }
 
 
