@@ -137,11 +137,9 @@ def test_splits_are_listed_or_the_standard_ones(root):
     (root / "ImageSets").mkdir()
     (root / "ImageSets" / "own.txt").write_text("000001\n\n000000\n")
     assert [scan.name for scan in Kitti(root, "own").scans] == ["000001", "000000"]
-    (root / "ImageSets" / "val.txt").write_text("000001\n\n7\n")
     for place, split, words in (
         (root, "train", "train.txt does not exist; standard split line 2: .* scan 000003"),
-        (root, "val", "val.txt line 3: there is no labelled scan 7"),
-        (root, "test", "test.txt does not exist, which lists the scans of test"),
+        (root, "test", "test.txt does not exist, which lists the scans of this split"),
         (root / "training", "val", "training/velodyne does not exist, a folder of KITTI's obj"),
     ):
         with pytest.raises(WrongUseError, match=words):

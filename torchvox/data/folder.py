@@ -17,7 +17,7 @@ import contextlib
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,9 +51,6 @@ class ScanBoxes(NamedTuple):
     ignore: np.ndarray
 
 
-NOTHING = ScanBoxes(np.empty((0, 9), np.float32), [], np.empty(0, bool))
-
-
 def read_boxes(path: str | Path) -> ScanBoxes:
     """Boxes of a .csv or .json file. Raises CloudFileError that names the line, or the box, and
     what is wrong: a missing column, no number, a size that is not above 0."""
@@ -74,20 +71,18 @@ def read_boxes(path: str | Path) -> ScanBoxes:
     return ScanBoxes(boxes, names, np.array(ignore, bool))
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     with explained(path, "file of boxes"), path.open(newline="", encoding="utf-8-sig") as file:
         if path.suffix.lower() == ".json":
             found = json.load(file)
             if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
                 raise ValueError("it must be a list of objects")
-            rows = [(f"box {i}", row) for i, row in enumerate(found)]
-        else:
-            reader = csv.DictReader(file, restkey="more", skipinitialspace=True, strict=True)
-            try:
-                rows = [(f"line {reader.line_num}", row) for row in reader if any(row.values())]
-            except csv.Error as error:
-                raise ValueError(f"line {reader.reader.line_num}: {error}") from None
-    return iter(rows)
+            return [(f"box {i}", row) for i, row in enumerate(found)]
+        reader = csv.DictReader(file, restkey="more", skipinitialspace=True, strict=True)
+        try:
+            return [(f"line {reader.line_num}", row) for row in reader if any(row.values())]
+        except csv.Error as error:
+            raise ValueError(f"line {reader.reader.line_num}: {error}") from None
 
 
 def _number(row: Mapping[str, Any], name: str, place: str) -> float:
@@ -126,7 +121,7 @@ def find_scans(root: str | Path, split: str | None = None) -> list[Scan]:
     scans = [Scan(name, path, boxes.get(name)) for name, path in clouds.items()]
     names = list(clouds)
     usual = {"val": names[VAL - 1 :: VAL], "train": [n for i, n in enumerate(names, 1) if i % VAL]}
-    return scans if split is None else of_split(scans, split, root / f"{split}.txt", usual.get)
+    return scans if split is None else chosen(scans, root / f"{split}.txt", usual.get(split))
 
 
 def _by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
@@ -137,19 +132,16 @@ def _by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
     return found
 
 
-def of_split(
-    scans: Sequence[Scan], split: str, listed: Path, usual: Callable[[str], list[str] | None]
-) -> list[Scan]:
-    """The scans that the lines of a file name; without it those of usual(split). Raises
-    WrongUseError and CloudFileError."""
-    names, where = usual(split), f"{listed} does not exist; standard split"
+def chosen(scans: Sequence[Scan], listed: Path, names: list[str] | None) -> list[Scan]:
+    """The scans that the lines of a file name, without it those of the names. Raises WrongUseError
+    and CloudFileError."""
+    known, where = {scan.name: scan for scan in scans}, f"{listed} does not exist; standard split"
     if listed.exists():
         with explained(listed, "list of scans"):
             lines, where = listed.read_text(encoding="utf-8-sig").splitlines(), str(listed)
         names = [line.strip() for line in lines]
     if names is None:
-        raise WrongUseError(f"{listed} does not exist, which lists the scans of {split}")
-    known = {scan.name: scan for scan in scans}
+        raise WrongUseError(f"{listed} does not exist, which lists the scans of this split")
     for number, name in enumerate(names, 1):
         if name and name not in known:
             raise WrongUseError(f"{where} line {number}: there is no labelled scan {short(name)}")
@@ -225,7 +217,8 @@ class ScanFolder(Generated):
     def read_labels(self, index: int) -> ScanBoxes:
         """The boxes of a scan, of any class. Raises CloudFileError."""
         path = self.scans[index].boxes
-        return NOTHING if path is None else read_boxes(path)
+        nothing = ScanBoxes(np.empty((0, 9), np.float32), [], np.empty(0, bool))
+        return nothing if path is None else read_boxes(path)
 
     def cloud(self, index: int) -> Tensor:
         """Points [N, columns] of a scan."""

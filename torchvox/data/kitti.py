@@ -18,7 +18,7 @@ import numpy as np
 
 from torchvox._errors import WrongUseError, expect
 from torchvox.data import kitti_files as files
-from torchvox.data.folder import Scan, ScanBoxes, ScanFolder, detections, of_split
+from torchvox.data.folder import Scan, ScanBoxes, ScanFolder, chosen, detections
 from torchvox.data.lidar.sensors import CENTER_U, CENTER_V, FOCAL
 from torchvox.data.lidar.world import World
 from torchvox.evaluation.kitti import evaluate
@@ -62,7 +62,7 @@ def find_frames(root: str | Path, split: str | None = None) -> list[Scan]:
             raise WrongUseError(f"{training / name} does not exist, a folder of KITTI's objects")
     labels = sorted((training / "label_2").glob("*.txt"))
     scans = [Scan(p.stem, training / "velodyne" / f"{p.stem}.bin", p) for p in labels]
-    return scans if split is None else of_split(scans, split, listed, standard_split)
+    return scans if split is None else chosen(scans, listed, standard_split(split))
 
 
 class Kitti(ScanFolder):
