@@ -113,7 +113,9 @@ def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
         (HEAD + ",ignore\n" + line() + ",yes", r"line 2: ignore must be 0 or 1, got 'yes'"),
         (HEAD + "\n" + line() + '\n"Car"s', r"not a readable file of boxes: line 3: ',' expected"),
         (HEAD + "\n" + line() + ",7", r"line 2: 'more' is none of class, x, y"),
-        ("class,x,y,z,l,w,h\n" + line(), r"line 2: yaw is missing"),
+        ("class,x,y,z,l,w,h\n" + line(), r"line 1: yaw is missing"),
+        (line(), r"line 1: class, x, y, z, l, w, h, yaw is missing"),  # a box without a head
+        (json.dumps([dict.fromkeys(HEAD.split(","), 10**400)]), r"box 0: x must be a finite num"),
         ("[1, 2]", r"it must be a list of objects"),
         ("[{]", r"not a readable file of boxes"),
         ('[{"class": "Car", "x": 1}]', r"box 0: y, z, l, w, h, yaw is missing"),

@@ -80,6 +80,8 @@ def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
             return [(f"box {i}", row) for i, row in enumerate(found)]
         reader = csv.DictReader(file, restkey="more", skipinitialspace=True, strict=True)
         try:
+            if lost := [name for name in NAMES if name not in (reader.fieldnames or NAMES)]:
+                raise ValueError(f"line 1: {', '.join(lost)} is missing")
             return [(f"line {reader.line_num}", row) for row in reader if any(row.values())]
         except csv.Error as error:
             raise ValueError(f"line {reader.reader.line_num}: {error}") from None
@@ -87,7 +89,7 @@ def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _number(row: Mapping[str, Any], name: str, place: str) -> float:
     value, told = math.inf, row.get(name)
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         value = math.nan if told in (None, "") else float(told)
     unknown = name in MORE and math.isnan(value)
     if not (abs(value) <= LARGEST or unknown) or (name in "lwh" and value <= 0):
