@@ -30,18 +30,16 @@ def test_a_folder_that_is_right_is_counted(torchvox_cli, folder):
 
 def test_every_scan_that_is_wrong_is_told(torchvox_cli, folder):
     (folder / "boxes" / "0.csv").write_text(HEAD + "Car,0,0,0,4,2,0,0\n")
+    (folder / "boxes" / "4.csv").write_text(HEAD + "Car,0,0,0,4,2,2,90\n")
     (folder / "boxes" / "1.csv").write_text(HEAD + "Car,0,0,0,400,200,150,0\n")
-    (folder / "points" / "2.bin").write_bytes(b"")
-    result = torchvox_cli("data", "check", "mine", "--layout", "kitti", "--classes", "Car")
-    assert result.code == 1 and "checked   1 of 5 scans are right" in result.out
+    np.full((5, 4), np.nan, np.float32).tofile(folder / "points" / "2.bin")
+    result = torchvox_cli("data", "check", "mine", "--layout", "kitti", "--classes", "Bus, Car")
+    assert result.code == 1 and "checked   0 of 5 scans are right" in result.out
     lines = result.err.splitlines()
-    assert len(lines) == 4 and all(line.startswith("torchvox: ") for line in lines)
-    for line, words in zip(
-        lines,
-        ("0.csv line 2: h must be above 0", "are these meters", "2.bin", "class 'Cyclist' is none"),
-        strict=True,
-    ):
-        assert words in line
+    assert len(lines) == 5 and all(line.startswith("torchvox: ") for line in lines)
+    told = ("0.csv line 2: h must be above 0", "in meters?", "2.bin holds no points")
+    told += ("class 'Cyclist' is none of Bus, Car", "4.csv: l, w, h, yaw of a box are [4.0,")
+    assert all(words in line for line, words in zip(lines, told, strict=True)), lines
     torchvox_cli("data", "check", "nowhere").assert_one_sentence(2, "must hold the folders points")
 
 
@@ -51,7 +49,7 @@ def test_generated_streets_are_written_as_kitti_and_checked(torchvox_cli, tmp_pa
     assert made.code == 0 and "made: 2 and 1 frames" in made.out
     torchvox_cli("data", "export-kitti", "made").assert_one_sentence(2, "made must be a new or an")
     (tmp_path / "made" / "training" / "calib" / "000001.txt").write_text("P2: 1 2\n")
-    result = torchvox_cli("data", "check", "made")
+    result = torchvox_cli("data", "check", "made", "--classes", "Car, Cyclist")
     assert result.code == 1 and "Pedestrian" in result.out
     assert "checked   2 of 3 scans are right" in result.out and "2 scans, listed" in result.out
     assert "000001.txt: P2 must have 12 finite numbers" in result.err

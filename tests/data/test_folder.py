@@ -35,8 +35,8 @@ def folder(tmp_path):
     ]
     for i, lines in enumerate(rows):
         (tmp_path / "boxes" / f"{i:03}.csv").write_text("\n".join(lines) + "\n")
-    found = dict(zip(HEAD.split(","), ["Car", 1, 2, 3, 4, 5, 6, 0.7], strict=True))
-    (tmp_path / "boxes" / "004.json").write_text(json.dumps([found, {**found, "ignore": True}]))
+    found = {**dict(zip(HEAD.split(","), ["Car", 1, 2, 3, 4, 5, 6, 0.7], strict=True)), "vx": None}
+    (tmp_path / "boxes" / "004.json").write_text(json.dumps([found, {**found, "ignore": 1.0}]))
     return tmp_path  # fmt: skip
 
 
@@ -74,8 +74,11 @@ def test_of_too_many_points_a_random_part_is_taken_the_same_each_time(folder):
 def test_points_that_are_not_finite_are_left_out(folder):
     points = np.ones((5, 4), np.float32)
     points[1, 0], points[3, 3] = np.nan, np.inf
-    points.tofile(folder / "points" / "000.bin")
-    assert scans(folder).batch([0])["num_points"].tolist() == [3]
+    (folder / "points" / "000.bin").unlink()
+    points = points.astype(np.float64)
+    points[0, 0] = 1e39  # more than float32 holds
+    np.save(folder / "points" / "000.npy", points)
+    assert scans(folder).batch([0])["num_points"].tolist() == [2]
 
 
 def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
@@ -84,8 +87,14 @@ def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
     (folder / "val.txt").write_text("005\n\n001\n")
     assert [scan.name for scan in find_scans(folder, "val")] == ["005", "001"]
     (folder / "val.txt").write_text("005\nnothing\n")
-    with pytest.raises(WrongUseError, match=r"val.txt line 2: there is no point cloud nothing"):
+    with pytest.raises(WrongUseError, match=r"val.txt line 2: there is no labelled scan nothing"):
         find_scans(folder, "val")
+    (folder / "val.txt").write_bytes(b"\xef\xbb\xbf002\r\n")
+    assert [scan.name for scan in find_scans(folder, "val")] == ["002"]
+    for content, words in (("\n", "has no scans of val"), ("\xff", "not a readable list of scans")):
+        (folder / "val.txt").write_text(content, encoding="latin1")
+        with pytest.raises(ValueError, match=words):
+            scans(folder, split="val")
     with pytest.raises(WrongUseError, match=r"test.txt does not exist, which lists the scans"):
         find_scans(folder, "test")
 
@@ -96,10 +105,17 @@ def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
         (HEAD + "\n" + line(l=0), r"line 2: l must be above 0, got '0'"),
         (HEAD + "\n" + line() + "\n" + line(h=-1), r"line 3: h must be above 0, got '-1'"),
         (HEAD + "\n" + line(x="nan"), r"line 2: x must be a finite number, got 'nan'"),
-        (HEAD + "\n" + line(yaw="north"), r"line 2: yaw must be a number, got 'north'"),
-        (HEAD + "\nCar,1,2", r"line 2: y is missing|line 2: z must be a finite number, got None"),
+        (HEAD + "\n" + line(yaw="north"), r"line 2: yaw must be a finite number, got 'north'"),
+        (HEAD + "\nCar,1,2", r"line 2: z, l, w, h, yaw is missing"),
+        (HEAD + "\n" + line(" "), r"line 2: class is missing"),
+        (HEAD + "\n" + line(x="1e39"), r"line 2: x must be a finite number, got '1e39'"),
+        (HEAD + ",vx\n" + line() + ",inf", r"line 2: vx must be a finite number, got 'inf'"),
+        (HEAD + ",ignore\n" + line() + ",yes", r"line 2: ignore must be 0 or 1, got 'yes'"),
+        (HEAD + "\n" + line() + '\n"Car"s', r"not a readable file of boxes: line 3: ',' expected"),
         (HEAD + "\n" + line() + ",7", r"line 2: 'more' is none of class, x, y"),
-        ("class,x,y,z,l,w,h\n" + line(), r"line 2: yaw is missing"),
+        ("class,x,y,z,l,w,h\n" + line(), r"line 1: yaw is missing"),
+        (line(), r"line 1: class, x, y, z, l, w, h, yaw is missing"),  # a box without a head
+        (json.dumps([dict.fromkeys(HEAD.split(","), 10**400)]), r"box 0: x must be a finite num"),
         ("[1, 2]", r"it must be a list of objects"),
         ("[{]", r"not a readable file of boxes"),
         ('[{"class": "Car", "x": 1}]', r"box 0: y, z, l, w, h, yaw is missing"),
@@ -125,7 +141,19 @@ def test_what_does_not_belong_together_is_told(folder):
     (folder / "boxes" / "009.csv").write_text(HEAD)
     with pytest.raises(WrongUseError, match=r"009.csv has no point cloud 009"):
         scans(folder)
+    (folder / "boxes" / "009.csv").rename(folder / "boxes" / "005.txt")
+    with pytest.raises(WrongUseError, match=r"005.txt must be a .csv or .json file"):
+        scans(folder)
+    for name in ("boxes/003.JSON", "points/003.npy"):
+        (folder / "boxes" / "005.txt").unlink(missing_ok=True)
+        (folder / name).write_text("[]")
+        with pytest.raises(WrongUseError, match=r"/003.\w+ and 003.\w+ are of one scan"):
+            scans(folder)
+        (folder / name).unlink()
     with pytest.raises(WrongUseError, match="must hold the folders points and boxes, not points"):
         find_scans(folder / "boxes")
-    with pytest.raises(ValueError, match="similar must name some of"):
-        scans(folder, similar={"Van": "Bus"})
+    with pytest.raises(ValueError, match="classes must be different names"):
+        scans(folder, classes=["Car", "Car"])
+    for similar in ({"Van": "Bus"}, {"Car": "Pedestrian"}):
+        with pytest.raises(ValueError, match="similar must tell of other names some of"):
+            scans(folder, similar=similar)

@@ -116,6 +116,11 @@ def test_points_outside_of_the_image_are_left_out(root):
         ("label_2/000000.txt", "\n".join([line()] * 9), "has 9 boxes, of which 8 have room"),
         ("calib/000000.txt", "P2: 1 2 3", "P2 must have 12 finite numbers, got '1 2 3'"),
         ("calib/000000.txt", CALIB.replace("R0_rect", "R"), "000000.txt has no R0_rect"),
+        (
+            "calib/000000.txt",
+            CALIB.replace("0.9999", "0"),
+            "R0_rect and Tr_velo_to_cam must be rot",
+        ),
         ("calib/000000.txt", None, "calib/000000.txt: No such file"),
         ("velodyne/000000.bin", "abc", "velodyne/000000.bin"),
         ("image_2/000000.png", "GIF89a", "000000.png is not a readable PNG image: it does not be"),
@@ -132,15 +137,15 @@ def test_splits_are_listed_or_the_standard_ones(root):
     (root / "ImageSets").mkdir()
     (root / "ImageSets" / "own.txt").write_text("000001\n\n000000\n")
     assert [scan.name for scan in Kitti(root, "own").scans] == ["000001", "000000"]
-    (root / "ImageSets" / "val.txt").write_text("000001\n\n7\n")
     for place, split, words in (
-        (root, "train", "train.txt does not exist; standard split line 2: .* cloud 000003"),
-        (root, "val", "val.txt line 3: there is no point cloud 7"),
-        (root, "test", "test.txt does not exist, which lists the scans of test"),
+        (root, "train", "train.txt does not exist; standard split line 2: .* scan 000003"),
+        (root, "test", "test.txt does not exist, which lists the scans of this split"),
         (root / "training", "val", "training/velodyne does not exist, a folder of KITTI's obj"),
     ):
         with pytest.raises(WrongUseError, match=words):
             Kitti(place, split)
+    with pytest.raises(ValueError, match=r"point_cloud_range must be x, y, z from and, above"):
+        Kitti(root, None, point_cloud_range=[70, -40, -3, 0, 40, 1])
     with pytest.raises(ValueError, match=r"classes must be of Car, .*, got \(\('Bus',\)"):
         Kitti(root, None, classes=["Bus"])
 
@@ -186,6 +191,15 @@ def test_perfect_detections_reach_what_the_number_of_objects_allows(made, tmp_pa
     assert np.abs(np.diff(given, axis=1)).max() < 2e-3
     assert [float(row[15]) for row in rows] == pytest.approx(found[0]["scores"], abs=1e-4)
     assert (tmp_path / "results/000003.txt").read_text() == ""
+    one = {"boxes": np.zeros((1, 9)), "labels": [0], "scores": [1]}  # with velocities, unused
+    data.write([one] * 12, tmp_path)
+    for wrong, words in (
+        ({"labels": [-1]}, r"found\[0\] must have labels from 0 to 2, got"),
+        ({"scores": [np.nan]}, r"found\[0\] must have finite boxes and scores"),
+        ({"scores": [1, 0]}, r"found\[0\] must have boxes \[n, 7\] or .*\(1, 9\), \(2,\), \(1,\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            data.write([{**one, **wrong}] * 12, tmp_path)
     with pytest.raises(ValueError, match="found must have 12 frames, got 0"):
         data.measure([])
 

@@ -157,7 +157,11 @@ def test_detections_that_are_the_truth_have_no_error(root):
     moved = data.measure([{**f, "boxes": f["boxes"] + [1.5, *[0] * 6, 9, 0]} for f in found])
     assert moved["car/1.0"] == 0 and moved["trans"] == pytest.approx(1.5, abs=1e-2)
     assert moved["bus/attr"] == 1 and moved["car/attr"] < 1
-    with pytest.raises(ValueError, match="found must have 3 samples, got 2"):
+    still = data.measure([{**f, "boxes": f["boxes"][:, :7].tolist()} for f in found])
+    assert still["mAP"] == pytest.approx(1) and still["car/vel"] == pytest.approx(
+        math.hypot(*SPEED)
+    )
+    with pytest.raises(ValueError, match="found must have 3 frames, got 2"):
         data.measure(found[:2])
 
 
@@ -228,13 +232,23 @@ def test_an_index_is_kept_until_a_table_changes(tmp_path, monkeypatch):
 
 
 def test_what_is_wrong_or_missing_is_told(tmp_path):
-    for table, old, new, words in (
+    damages = (
         ("ego_pose", '"translation"', '"x"', r"ego_pose.json object 0 has no translation"),
+        ("ego_pose", "0.99998", "0.5", r"ego_pose.json object 0: rotation must be a unit quat"),
+        ("ego_pose", "[", "[[1], ", r"ego_pose.json is not a .*: object 0 is 1"),
+        (
+            "sample_data",
+            "10" + 14 * "0",
+            "null",
+            r"sample_data.json object 0: timestamp must be 1 finite",
+        ),
+        ("sample_annotation", " 8.0,", "", r"_annotation.json object 0: translation must be 3 fin"),
         ("sample_annotation", '"1/0"', '"x"', r"sample.json has no x"),
         ("sample", '"1/0"', '"x"', r"among the key frames, .*sample_data.json has no x"),
         ("sensor", "}\n]", "}", r"sensor.json is not a readable .*: line 9 column 3"),
-    ):
-        (folder := tmp_path / table).mkdir()
+    )
+    for number, (table, old, new, words) in enumerate(damages):
+        (folder := tmp_path / f"{number}").mkdir()
         path = make(folder) / "v1.0-trainval" / f"{table}.json"
         path.write_text(path.read_text().replace(old, new, 1))
         with pytest.raises(CloudFileError, match=words):

@@ -19,7 +19,7 @@ from torchvox.data.folder import PLACE, ScanFolder
 from torchvox.ops import points_in_boxes
 
 data = typer.Typer(name="data", help="Data sets for training.", no_args_is_help=True)
-LARGEST = 60.0  # m, of an edge: beyond, boxes are surely in other units
+LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: beyond, surely in other units
 
 
 @data.command()
@@ -36,13 +36,13 @@ def check(
     else:
         scans = ScanFolder(folder, None, classes=[], columns=PLACE[:3], layout=layout)
     lists = folder / "ImageSets" if is_kitti else folder
-    known = classes.split(",") if classes else None
-    sizes: dict[str, list[np.ndarray]] = defaultdict(list)
-    held: dict[str, list[int]] = defaultdict(list)
+    known = [name.strip() for name in classes.split(",")] if classes else None
+    held: dict[str, list[list[float]]] = defaultdict(list)
     failed = 0
     for index in range(len(scans)):
         try:
-            _add(scans, index, known, sizes, held)
+            for name, row in _rows(scans, index, known):
+                held[name].append(row)
         except TorchvoxError as error:
             failed += 1
             note(f"torchvox: {error}")
@@ -50,8 +50,8 @@ def check(
     for split in ("train", "val"):
         listed = "listed" if (lists / f"{split}.txt").exists() else "by default"
         out.print(f"{split:<10}{len(scans.find(folder, split)):,} scans, {listed}", markup=False)
-    for name in sorted(sizes):
-        boxes, counts = np.array(sizes[name]), np.array(held[name])
+    for name in sorted(held):
+        boxes, counts = np.split(np.array(held[name]), [3], axis=1)
         edges = " x ".join(f"{edge:.2f}" for edge in boxes.mean(axis=0))
         text = f"{len(boxes):,} boxes, mean {edges} m, "
         text += f"{np.median(counts):,.0f} points (median), {(counts == 0).sum():,} without"
@@ -61,33 +61,25 @@ def check(
         raise typer.Exit(1)
 
 
-def _add(
-    scans: ScanFolder,
-    index: int,
-    known: list[str] | None,
-    sizes: dict[str, list[np.ndarray]],
-    held: dict[str, list[int]],
-) -> None:
-    """Sizes of the boxes of a scan and points in them, by class. Raises TorchvoxError."""
+def _rows(scans: ScanFolder, index: int, known: list[str] | None) -> list[tuple[str, list[float]]]:
+    """Class, sizes and number of points of each box of a scan. Raises TorchvoxError."""
     scan = scans.scans[index]
     points = scans.read_points(index)
-    if len(points) == 0:
+    if not np.isfinite(points).all(axis=1).any():
         raise TorchvoxError(f"{scan.points} holds no points")
     found = scans.read_labels(index)
     for name, box in zip(found.names, found.boxes, strict=True):
-        if known is not None and name not in known:
+        if known is not None and name not in known and scans.others == "error":
             raise TorchvoxError(f"{scan.boxes}: class {name!r} is none of {', '.join(known)}")
-        if box[3:6].max() > LARGEST:
-            raise TorchvoxError(
-                f"{scan.boxes}: a box is {box[3:6].max():g} m long: are these meters?"
-            )
+        if box[3:6].max() > LARGEST or abs(box[6]) > TURNS:
+            edges, unit = box[3:7].tolist(), "meters" if box[3:6].max() > LARGEST else "radians"
+            raise TorchvoxError(f"{scan.boxes}: l, w, h, yaw of a box are {edges}: in {unit}?")
     where = torch.from_numpy(points[:, :3].astype(np.float32))
     boxes = torch.from_numpy(found.boxes[:, :7].copy())
     inside = points_in_boxes(where[None], boxes[None])[0] if len(boxes) else torch.empty(0)
     counts = torch.bincount(inside[inside >= 0].long(), minlength=len(boxes)).tolist()
-    for name, box, count in zip(found.names, found.boxes, counts, strict=True):
-        sizes[name].append(box[3:6])
-        held[name].append(count)
+    rows = np.column_stack([found.boxes[:, 3:6], counts]).tolist()
+    return list(zip(found.names, rows, strict=True))
 
 
 @data.command("export-kitti")

@@ -13,10 +13,11 @@ seen from above; vx, vy in m/s; ignore: 1 for a box that neither teaches nor cou
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,9 @@ PLACE = ("x", "y", "z", "l", "w", "h", "yaw")
 NAMES = ("class", *PLACE)
 MORE = ("vx", "vy", "ignore")
 SUFFIXES = (".csv", ".json")
+IGNORE = {word: False for word in ("", "0", "0.0", "false", "none")}
+IGNORE |= {word: True for word in ("1", "1.0", "true")}
+LARGEST = float(np.finfo(np.float32).max)
 VAL = 5  # every so many scans one is of "val"
 
 
@@ -47,52 +51,51 @@ class ScanBoxes(NamedTuple):
     ignore: np.ndarray
 
 
-NOTHING = ScanBoxes(np.empty((0, 9), np.float32), [], np.empty(0, bool))
-
-
 def read_boxes(path: str | Path) -> ScanBoxes:
     """Boxes of a .csv or .json file. Raises CloudFileError that names the line, or the box, and
     what is wrong: a missing column, no number, a size that is not above 0."""
     path = Path(path)
     rows, names, ignore = [], [], []
     for place, row in _rows(path):
-        if lost := [name for name in NAMES if name not in row]:
+        if lost := [name for name in NAMES if row.get(name) in (None, "")]:
             raise CloudFileError(f"{path} {place}: {', '.join(lost)} is missing")
         if odd := [name for name in row if name not in (*NAMES, *MORE)]:
             known = ", ".join((*NAMES, *MORE))
             raise CloudFileError(f"{path} {place}: {short(odd[0])!r} is none of {known}")
-        values = [_number(row.get(name), f"{path} {place}: {name}") for name in (*PLACE, *MORE[:2])]
-        for name, value in zip(PLACE, values, strict=False):
-            if not math.isfinite(value) or (name in "lwh" and value <= 0):
-                rule = "above 0" if name in "lwh" else "a finite number"
-                raise CloudFileError(f"{path} {place}: {name} must be {rule}, got {row[name]!r}")
-        rows.append(values)
+        rows.append([_number(row, name, f"{path} {place}") for name in (*PLACE, *MORE[:2])])
         names.append(str(row["class"]).strip())
-        ignore.append(str(row.get("ignore", 0)).strip().lower() in ("1", "true"))
+        if (word := str(row.get("ignore", 0)).strip().lower()) not in IGNORE:
+            raise CloudFileError(f"{path} {place}: ignore must be 0 or 1, got {short(word)!r}")
+        ignore.append(IGNORE[word])
     boxes = np.array(rows, np.float32).reshape(-1, len(PLACE) + 2)
     return ScanBoxes(boxes, names, np.array(ignore, bool))
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     with explained(path, "file of boxes"), path.open(newline="", encoding="utf-8-sig") as file:
         if path.suffix.lower() == ".json":
             found = json.load(file)
             if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
                 raise ValueError("it must be a list of objects")
-            rows = [(f"box {i}", row) for i, row in enumerate(found)]
-        else:
-            reader = csv.DictReader(file, restkey="more", skipinitialspace=True, strict=True)
-            rows = [(f"line {reader.line_num}", row) for row in reader if any(row.values())]
-    return iter(rows)
+            return [(f"box {i}", row) for i, row in enumerate(found)]
+        reader = csv.DictReader(file, restkey="more", skipinitialspace=True, strict=True)
+        try:
+            if lost := [name for name in NAMES if name not in (reader.fieldnames or NAMES)]:
+                raise ValueError(f"line 1: {', '.join(lost)} is missing")
+            return [(f"line {reader.line_num}", row) for row in reader if any(row.values())]
+        except csv.Error as error:
+            raise ValueError(f"line {reader.reader.line_num}: {error}") from None
 
 
-def _number(value: Any, what: str) -> float:
-    if value is None or value == "":
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise CloudFileError(f"{what} must be a number, got {short(value)!r}") from None
+def _number(row: Mapping[str, Any], name: str, place: str) -> float:
+    value, told = math.inf, row.get(name)
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        value = math.nan if told in (None, "") else float(told)
+    unknown = name in MORE and math.isnan(value)
+    if not (abs(value) <= LARGEST or unknown) or (name in "lwh" and value <= 0):
+        rule = "above 0" if name in "lwh" else "a finite number"
+        raise CloudFileError(f"{place}: {name} must be {rule}, got {short(told)!r}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -110,26 +113,40 @@ def find_scans(root: str | Path, split: str | None = None) -> list[Scan]:
     for name in ("points", "boxes"):
         if not (root / name).is_dir():
             raise WrongUseError(f"{root} must hold the folders points and boxes, not {name}")
-    boxes = {path.stem: path for suffix in SUFFIXES for path in root.glob(f"boxes/*{suffix}")}
-    scans = [Scan(n := cloud_stem(p), p, boxes.get(n)) for p in find_clouds([root / "points"])]
-    if alone := sorted(boxes.keys() - {scan.name for scan in scans}):
+    clouds = _by_name((cloud_stem(path), path) for path in find_clouds([root / "points"]))
+    files = sorted(root.glob("boxes/*"))
+    boxes = _by_name((path.stem, path) for path in files if path.suffix.lower() in SUFFIXES)
+    if alone := sorted(boxes.keys() - clouds.keys()):
         raise WrongUseError(f"{boxes[alone[0]]} has no point cloud {alone[0]} in {root / 'points'}")
-    if split is None:
-        return scans
-    listed = root / f"{split}.txt"
-    if not listed.exists():
-        if split not in ("train", "val"):
-            raise WrongUseError(f"{listed} does not exist, which lists the scans of {split}")
-        return [scan for i, scan in enumerate(scans) if (i % VAL == VAL - 1) == (split == "val")]
-    return chosen(scans, listed.read_text().splitlines(), str(listed))
+    if odd := [path for path in files if path.stem in clouds.keys() - boxes.keys()]:
+        raise WrongUseError(f"{odd[0]} must be a {' or '.join(SUFFIXES)} file")
+    scans = [Scan(name, path, boxes.get(name)) for name, path in clouds.items()]
+    names = list(clouds)
+    usual = {"val": names[VAL - 1 :: VAL], "train": [n for i, n in enumerate(names, 1) if i % VAL]}
+    return scans if split is None else chosen(scans, root / f"{split}.txt", usual.get(split))
 
 
-def chosen(scans: Sequence[Scan], lines: Sequence[str], where: str) -> list[Scan]:
-    """The scans that the lines of a file name. Raises WrongUseError."""
-    known, names = {scan.name: scan for scan in scans}, [line.strip() for line in lines]
+def _by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for name, path in files:
+        if (other := found.setdefault(name, path)) != path:
+            raise WrongUseError(f"{other} and {path.name} are of one scan")
+    return found
+
+
+def chosen(scans: Sequence[Scan], listed: Path, names: list[str] | None) -> list[Scan]:
+    """The scans that the lines of a file name, without it those of the names. Raises WrongUseError
+    and CloudFileError."""
+    known, where = {scan.name: scan for scan in scans}, f"{listed} does not exist; standard split"
+    if listed.exists():
+        with explained(listed, "list of scans"):
+            lines, where = listed.read_text(encoding="utf-8-sig").splitlines(), str(listed)
+        names = [line.strip() for line in lines]
+    if names is None:
+        raise WrongUseError(f"{listed} does not exist, which lists the scans of this split")
     for number, name in enumerate(names, 1):
         if name and name not in known:
-            raise WrongUseError(f"{where} line {number}: there is no point cloud {short(name)}")
+            raise WrongUseError(f"{where} line {number}: there is no labelled scan {short(name)}")
     return [known[name] for name in names if name]
 
 
@@ -166,12 +183,17 @@ class ScanFolder(Generated):
     ) -> None:
         expect(others in ("error", "drop"), "ScanFolder: others must be 'error' or 'drop'", others)
         self.classes, self.similar = list(classes), dict(similar or {})
-        rule = f"ScanFolder: similar must name some of {self.classes}"
-        expect(set(self.similar.values()) <= set(self.classes), rule, self.similar)
+        rule = "ScanFolder: classes must be different names"
+        expect(len(set(self.classes)) == len(self.classes), rule, self.classes)
+        good = set(self.similar.values()) <= set(self.classes)
+        rule = f"ScanFolder: similar must tell of other names some of {self.classes}"
+        expect(good and not self.similar.keys() & set(self.classes), rule, self.similar)
         good = tuple(columns[:3]) == PLACE[:3] and min(points, boxes) > 0
         rule = "ScanFolder: columns must begin with x, y, z, points and boxes be above 0"
         expect(good, rule, (tuple(columns), points, boxes))
         self.scans = self.find(root, split)
+        if not self.scans:
+            raise WrongUseError(f"{root} has no scans of {split or 'any split'}")
         super().__init__(len(self.scans))
         self.others, self.layout = others, layout
         self.points, self.boxes, self.columns = points, boxes, list(columns)
@@ -197,12 +219,13 @@ class ScanFolder(Generated):
     def read_labels(self, index: int) -> ScanBoxes:
         """The boxes of a scan, of any class. Raises CloudFileError."""
         path = self.scans[index].boxes
-        return NOTHING if path is None else read_boxes(path)
+        nothing = ScanBoxes(np.empty((0, 9), np.float32), [], np.empty(0, bool))
+        return nothing if path is None else read_boxes(path)
 
     def cloud(self, index: int) -> Tensor:
         """Points [N, columns] of a scan."""
-        rows = torch.from_numpy(self.read_points(index))
-        rows = rows[rows.isfinite().all(1)].float()
+        rows = torch.from_numpy(self.read_points(index)).float()
+        rows = rows[rows.isfinite().all(1)]
         if len(rows) > self.points:
             draws = Draws(0, "thin", torch.tensor([index])).bits("points", len(rows))[0]
             rows = rows[draws.argsort()[: self.points].sort().values]
@@ -228,3 +251,23 @@ class ScanFolder(Generated):
         weight[:count] = torch.tensor(teaches).float()
         out = {"boxes": boxes, "labels": labels, "weight": weight}
         return {**out, "num_boxes": torch.tensor(count, dtype=torch.int32)}
+
+
+def detections(
+    found: Sequence[Mapping[str, Any]], frames: int, classes: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Boxes [n, 9], scores [n] and labels [n] of each frame; velocities that are not told are 0.
+    Raises ValueError."""
+    expect(len(found) == frames, f"found must have {frames} frames", len(found))
+    for i, frame in enumerate(found):
+        boxes, scores = (np.asarray(frame[name], np.float64) for name in ("boxes", "scores"))
+        labels = np.asarray(frame["labels"], np.int64)
+        boxes = boxes if len(labels) else boxes.reshape(-1, 9)
+        shapes, n = (boxes.shape, scores.shape, labels.shape), labels.size
+        rule = f"found[{i}] must have boxes [n, 7] or [n, 9], scores [n] and labels [n]"
+        expect(shapes in (((n, width), (n,), (n,)) for width in (7, 9)), rule, shapes)
+        odd = [x for x in (*boxes[:, :7].flat, *scores) if not math.isfinite(x)]
+        expect(not odd, f"found[{i}] must have finite boxes and scores", odd)
+        odd = [label for label in labels.tolist() if not 0 <= label < classes]
+        expect(not odd, f"found[{i}] must have labels from 0 to {classes - 1}", odd)
+        yield np.pad(boxes, ((0, 0), (0, 9 - boxes.shape[1]))), scores, labels

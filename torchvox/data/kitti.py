@@ -18,7 +18,7 @@ import numpy as np
 
 from torchvox._errors import WrongUseError, expect
 from torchvox.data import kitti_files as files
-from torchvox.data.folder import Scan, ScanBoxes, ScanFolder, chosen
+from torchvox.data.folder import Scan, ScanBoxes, ScanFolder, chosen, detections
 from torchvox.data.lidar.sensors import CENTER_U, CENTER_V, FOCAL
 from torchvox.data.lidar.world import World
 from torchvox.evaluation.kitti import evaluate
@@ -46,8 +46,10 @@ ElSrqS1U8lGOCGYF5HjsyI8sKD53rDA64YqCYF2CWhtcQakA
 """
 
 
-def standard_split(split: str) -> list[str]:
+def standard_split(split: str) -> list[str] | None:
     """Names of the frames of train or val."""
+    if split not in ("train", "val"):
+        return None
     bits = np.unpackbits(np.frombuffer(base64.b64decode(TRAINING), np.uint8))[:7481]
     return [f"{frame:06}" for frame in np.flatnonzero(bits == (split == "train"))]
 
@@ -60,13 +62,7 @@ def find_frames(root: str | Path, split: str | None = None) -> list[Scan]:
             raise WrongUseError(f"{training / name} does not exist, a folder of KITTI's objects")
     labels = sorted((training / "label_2").glob("*.txt"))
     scans = [Scan(p.stem, training / "velodyne" / f"{p.stem}.bin", p) for p in labels]
-    if split is None:
-        return scans
-    if listed.exists():
-        return chosen(scans, listed.read_text().splitlines(), str(listed))
-    if split not in ("train", "val"):
-        raise WrongUseError(f"{listed} does not exist, which lists the scans of {split}")
-    return chosen(scans, standard_split(split), f"{listed} does not exist; standard split")
+    return scans if split is None else chosen(scans, listed, standard_split(split))
 
 
 class Kitti(ScanFolder):
@@ -110,6 +106,8 @@ class Kitti(ScanFolder):
             warnings.warn(f"{root} has no images: {files.IMAGE} pixels are assumed", stacklevel=2)
         ends = [-np.inf] * 3 + [np.inf] * 3 if point_cloud_range is None else point_cloud_range
         self.low, self.high = np.array(ends, np.float64).reshape(2, 3)
+        rule = "Kitti: point_cloud_range must be x, y, z from and, above these, to"
+        expect(bool((self.low < self.high).all()), rule, point_cloud_range)
 
     def camera(self, index: int) -> files.Camera:
         return files.read_camera(self.training, self.scans[index].name)
@@ -133,8 +131,8 @@ class Kitti(ScanFolder):
     def measure(self, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """KITTI's own numbers, see torchvox.evaluation.kitti.evaluate, of detections.
 
-        found: for each frame of the split, in its order, boxes [n, 7] in the lidar's frame, their
-        scores [n] and labels [n]. Raises ValueError.
+        found: for each frame of the split, in its order, boxes [n, 7] in the lidar's frame (more
+        columns are not used), their scores [n] and labels [n]. Raises ValueError.
         """
         results = self._results(found)
         return evaluate([self.objects(i) for i in range(len(self))], results, self.classes)
@@ -145,12 +143,12 @@ class Kitti(ScanFolder):
             write_text(Path(folder) / f"{scan.name}.txt", files.objects_text(objects, 4))
 
     def _results(self, found: Sequence[Mapping[str, Any]]) -> list[files.Objects]:
-        expect(len(found) == len(self), f"Kitti: found must have {len(self)} frames", len(found))
-        results = []
-        for i, frame in enumerate(found):
-            names = np.array(self.classes)[np.asarray(frame["labels"], np.int64)]
-            objects = files.objects_of(frame["boxes"], names, self.camera(i))
-            results.append({**objects, "score": np.asarray(frame["scores"], np.float64)})
+        results: list[files.Objects] = []
+        names = np.array(self.classes)
+        for boxes, scores, labels in detections(found, len(self), len(names)):
+            camera = self.camera(len(results))
+            objects = files.objects_of(boxes[:, :7], names[labels], camera)
+            results.append({**objects, "score": scores})
         return results
 
     def _in_range(self, xyz: np.ndarray) -> np.ndarray:

@@ -62,6 +62,8 @@ def read_camera(training: Path, name: str) -> Camera:
             raise CloudFileError(f"{path} has no {key}")
         found.append(_numbers(told[key], math.prod(shape), f"{path}: {key}").reshape(shape))
     camera = Camera(found[0], found[1] @ found[2])
+    if not 0.9 < np.linalg.det(camera.frame[:, :3]) < 1.1:
+        raise CloudFileError(f"{path}: R0_rect and Tr_velo_to_cam must be rotations")
     if not (path := training / "image_2" / f"{name}.png").exists():
         return camera
     with explained(path, "PNG image"), path.open("rb") as file:
@@ -114,7 +116,7 @@ def boxes_of(objects: Objects, camera: Camera) -> np.ndarray:
 def objects_of(boxes: np.ndarray, names: np.ndarray, camera: Camera) -> Objects:
     """Columns of boxes [n, 7] in the lidar's frame, but truncated, occluded and score. Boxes in the
     image are those of the projected corners, within it."""
-    x, y, z, length, width, height, yaw = np.asarray(boxes, np.float64).reshape(-1, 7).T
+    x, y, z, length, width, height, yaw = np.asarray(boxes, np.float64).T
     ry = _wrapped(-yaw - math.pi / 2)
     location = camera.to_camera(np.stack([x, y, z - height / 2], 1))
     along, up, across = np.stack([length, height, width])[:, :, None] * CORNERS.T[:, None]

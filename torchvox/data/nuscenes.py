@@ -21,6 +21,7 @@ from torch.utils.data import default_collate
 
 from torchvox._errors import WrongUseError, expect
 from torchvox.data.counter_random import Draws, permutation
+from torchvox.data.folder import detections
 from torchvox.data.generated import Device, Generated
 from torchvox.data.nuscenes_files import CLASSES, KINDS, read_index
 from torchvox.evaluation.nuscenes import MOST, evaluate
@@ -167,9 +168,9 @@ class NuScenes(Generated):
     def measure(self, found: Found) -> dict[str, float]:
         """nuScenes' own numbers, see torchvox.evaluation.nuscenes.evaluate, of detections.
 
-        found: for each sample of the split, in its order, boxes [n, 9] in the lidar's frame, scores
-        [n] and labels [n]; the 500 of highest scores count. Attributes are the likeliest ones by
-        class and speed. Raises ValueError.
+        found: for each sample of the split, in its order, boxes [n, 9] in the lidar's frame, or
+        [n, 7] that stand, scores [n] and labels [n]; the 500 of highest scores count. Attributes
+        are the likeliest ones by class and speed. Raises ValueError.
         """
         truth, racks = [], []
         for i in range(len(self)):
@@ -199,16 +200,15 @@ class NuScenes(Generated):
 
     def _in_world(self, found: Found) -> list[dict[str, np.ndarray]]:
         """Columns of detections for `evaluate`, and those of RESULT."""
-        rule, frames = f"NuScenes: found must have {len(self)} samples", []
-        expect(len(found) == len(self), rule, len(found))
-        for i, one in enumerate(found):
-            best = np.argsort(-one["scores"], kind="stable")[:MOST]
-            boxes, label = one["boxes"][best].astype(np.float64), one["labels"][best]
+        frames: list[dict[str, np.ndarray]] = []
+        for i, one in enumerate(detections(found, len(self), len(CLASSES))):
+            best = np.argsort(-one[1], kind="stable")[:MOST]
+            boxes, score, label = (column[best] for column in one)
             (turn, place), half, no = self._pose(i), boxes[:, 6] / 2, np.zeros(len(boxes))
             turned = turn @ rotations(np.stack([no, no, np.sin(half), np.cos(half)], 1))
             velocity = boxes[:, 7:] @ turn[:2, :2].T
             stands = (np.hypot(*velocity.T) <= MOVING).astype(np.int64)
-            frame = {"name": np.array(CLASSES)[label], "score": one["scores"][best]}
+            frame = {"name": np.array(CLASSES)[label], "score": score}
             frame |= {"attribute": np.array(ATTRIBUTES)[label, stands], "velocity": velocity}
             frame |= {"xyz": boxes[:, :3] @ turn.T + place, "lwh": boxes[:, 3:6]}
             frame |= {"wlh": boxes[:, [4, 3, 5]], "rotation": quaternions(turned)[:, [3, 0, 1, 2]]}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Container, Iterator
@@ -82,7 +83,22 @@ def _rows(folder: Path, name: str) -> Iterator[_Known]:
             if text.startswith("]", at):
                 return
             row, at = decoder.raw_decode(text, at)
+            if not isinstance(row, dict):
+                raise ValueError(f"object {number} is {short(row)}")
             yield _Known(f"{path} object {number}", row)
+
+
+def _column(rows: list[_Known], name: str, width: int) -> np.ndarray:
+    """[n, width] float64. Raises CloudFileError that names the object."""
+    values = [row[name] for row in rows]
+    with contextlib.suppress(TypeError, ValueError):
+        table = np.array(values, np.float64).reshape(-1, width)
+        if len(table) == len(rows) and np.isfinite(table).all():
+            return table
+    if len(rows) > 1:
+        return np.concatenate([_column([row], name, width) for row in rows])
+    rule = f"{name} must be {width} finite numbers"
+    raise CloudFileError(f"{rows[0].what}: {rule}, got {short(values[0])}")
 
 
 def _table(folder: Path, name: str, wanted: Container[str] | None = None) -> _Known:
@@ -119,7 +135,7 @@ def _sweeps(folder: Path, rows: list[_Known], mounts: _Known) -> Index:
     mount = _poses([mounts[row["calibrated_sensor_token"]] for row in rows])
     return {
         "filename": np.array([row["filename"].encode() for row in rows], np.bytes_),
-        "time": np.array([row["timestamp"] for row in rows], np.int64),
+        "time": _column(rows, "timestamp", 1)[:, 0].astype(np.int64),
         "prev": np.array([numbers.get(row["prev"], -1) for row in rows], np.int64),
         "pose": (ego @ mount)[:, :3],
         "ego": ego[:, :2, 3],
@@ -129,9 +145,11 @@ def _sweeps(folder: Path, rows: list[_Known], mounts: _Known) -> Index:
 def _poses(rows: list[_Known]) -> np.ndarray:
     """[n, 4, 4] float64 of translations and quaternions w, x, y, z."""
     poses = np.tile(np.eye(4), (len(rows), 1, 1))
-    turns = np.array([row["rotation"] for row in rows], np.float64).reshape(-1, 4)
+    turns = _column(rows, "rotation", 4)
+    for row in np.flatnonzero(np.abs(np.linalg.norm(turns, axis=1) - 1) >= 1e-2):
+        raise CloudFileError(f"{rows[row].what}: rotation must be a unit quaternion")
     poses[:, :3, :3] = rotations(turns[:, [1, 2, 3, 0]])
-    poses[:, :3, 3] = np.array([row["translation"] for row in rows]).reshape(-1, 3)
+    poses[:, :3, 3] = _column(rows, "translation", 3)
     return poses
 
 
@@ -149,7 +167,8 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
     sample = np.array([samples[row["sample_token"]]["number"] for row in rows], np.int64)
     poses = _poses(rows)
     xyz, ahead, velocity = poses[:, :3, 3], poses[:, :3, 0], _velocities(rows, poses, samples)
-    lwh = np.array([row["size"] for row in rows], np.float64).reshape(-1, 3)[:, [1, 0, 2]]
+    lwh = _column(rows, "size", 3)[:, [1, 0, 2]]
+    lidar, radar = (_column(rows, f"num_{of}_pts", 1)[:, 0] for of in ("lidar", "radar"))
     turn, place = keys[sample, :, :3], keys[sample, :, 3]
     local = [np.einsum("nij,ni->nj", turn, v) for v in (xyz - place, ahead, velocity)]
     yaw, own = (np.arctan2(v[:, 1], v[:, 0]) for v in (ahead, local[1]))
@@ -159,14 +178,14 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
         "first": np.searchsorted(sample, np.arange(len(samples) + 1)),
         "kind": np.array([row["kind"] for row in rows], np.int64),
         "attribute": np.array([row["word"] for row in rows], np.bytes_),
-        "points": np.array([row["num_lidar_pts"] + row["num_radar_pts"] for row in rows], np.int64),
+        "points": (lidar + radar).astype(np.int64),
     }
 
 
 def _velocities(rows: list[_Known], poses: np.ndarray, samples: _Known) -> np.ndarray:
     """[K, 3], from the boxes of the same object before and after, as far as there are any."""
     own, at = np.arange(len(rows)), {row["token"]: i for i, row in enumerate(rows)}
-    time = np.array([samples[row["sample_token"]]["timestamp"] for row in rows], np.int64)
+    time = _column([samples[row["sample_token"]] for row in rows], "timestamp", 1)[:, 0]
     before = np.array([at.get(row["prev"], i) for i, row in enumerate(rows)], np.int64)
     after = np.array([at.get(row["next"], i) for i, row in enumerate(rows)], np.int64)
     seconds = (time[after] - time[before]) * 1e-6
