@@ -75,6 +75,7 @@ def test_overrides_are_dotted_and_typed(tmp_path):
         ("data.kind=rooms", r"task classify learns from shapes or modelnet40, not from rooms"),
         ("train.epochs=many", r"train\.epochs: input should be a valid integer.* got 'many'"),
         ("train.epochs=0", r"train\.epochs: input should be greater than 0, got 0"),
+        ("train.nudge={}", r"train\.nudge is for detectors, not for classify"),
         ("train.devices=3", r"batch_size 16 must be a multiple of train\.devices 3"),
         ("train.precision=fp8", r"train\.precision: .*'bf16-mixed'"),
         ("task", r"must be key=value"),

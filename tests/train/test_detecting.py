@@ -197,6 +197,9 @@ def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
     scores.update(batch, (shifted, *exact[1:]))
     moved = scores.compute()
     assert moved["map"] < 0.2 and np.isfinite(moved["map_strict"])
+    scores.update(batch, (*exact[:2], shown + 1))  # of a program for other classes
+    with pytest.raises(ValueError, match="detections must be below 3, the classes, got 3"):
+        scores.compute()
 
 
 @pytest.mark.parametrize(
@@ -212,6 +215,7 @@ def test_what_the_truth_holds_is_found_and_every_scene_counts_once():
         ({"data": {"kind": "shapes"}}, "the task detect learns from world or folder or kit"),
         ({"train": {"whole": {"flip": 1}}}, "unknown key train.whole.flip"),
         ({"train": {"nudge": {"tries": 0}}}, "train.nudge.tries: input should be greater than 0"),
+        ({"train": {"label_smoothing": 0.1}}, "train.label_smoothing is not for detectors"),
         ({"train": {"paste": {"counts": {"Cart": 1}}}}, "key train.paste.counts.Cart: did you m"),
     ],
 )

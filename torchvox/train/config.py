@@ -21,6 +21,8 @@ from torchvox._errors import WrongUseError, short
 from torchvox._yaml import check_size, shown
 
 MOST_ERRORS = 20  # of one configuration in a message
+OF_LABELS = ("augment", "class_weights", "label_smoothing")  # of train, which detectors do not heed
+OF_BOXES = ("compile", "nudge", "paste", "whole")  # which detectors alone do
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Task = Literal["classify", "parts", "segment", "detect"]
@@ -316,7 +318,12 @@ def _check(config: Config, name: str) -> None:
         raise WrongUseError(
             f"{name}: train.augment.yaw turns points, not their normals: choose data.normals or yaw"
         )
-    if config.task == "detect":
+    detects = config.task == "detect"
+    for key in OF_LABELS if detects else OF_BOXES:
+        if getattr(config.train, key) != TrainConfig.model_fields[key].default:
+            kind = "not for detectors" if detects else f"for detectors, not for {config.task}"
+            raise WrongUseError(f"{name}: train.{key} is {kind}")
+    if detects:
         labels = labels_of(config)
         checked_detector(config, labels, name)
         for key in config.train.paste.counts if config.train.paste else ():
@@ -325,8 +332,6 @@ def _check(config: Config, name: str) -> None:
                     f"{name}: {unknown_key(key, labels.classes, 'train.paste.counts.')}"
                 )
         return
-    if config.train.compile:
-        raise WrongUseError(f"{name}: train.compile is for detectors, not for {config.task}")
     parameters = inspect.signature(builder(config.model.kind)).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in config.model.args:
