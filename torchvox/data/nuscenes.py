@@ -167,9 +167,9 @@ class NuScenes(Generated):
     def measure(self, found: Found) -> dict[str, float]:
         """nuScenes' own numbers, see torchvox.evaluation.nuscenes.evaluate, of detections.
 
-        found: for each sample of the split, in its order, boxes [n, 9] in the lidar's frame, scores
-        [n] and labels [n]; the 500 of highest scores count. Attributes are the likeliest ones by
-        class and speed. Raises ValueError.
+        found: for each sample of the split, in its order, boxes [n, 9] in the lidar's frame (those
+        of 7 columns stand still), scores [n] and labels [n]; the 500 of highest scores count.
+        Attributes are the likeliest ones by class and speed. Raises ValueError.
         """
         truth, racks = [], []
         for i in range(len(self)):
@@ -204,6 +204,7 @@ class NuScenes(Generated):
         for i, one in enumerate(found):
             best = np.argsort(-one["scores"], kind="stable")[:MOST]
             boxes, label = one["boxes"][best].astype(np.float64), one["labels"][best]
+            boxes = np.pad(boxes, ((0, 0), (0, 9 - boxes.shape[1])))
             (turn, place), half, no = self._pose(i), boxes[:, 6] / 2, np.zeros(len(boxes))
             turned = turn @ rotations(np.stack([no, no, np.sin(half), np.cos(half)], 1))
             velocity = boxes[:, 7:] @ turn[:2, :2].T
