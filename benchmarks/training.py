@@ -142,12 +142,11 @@ class Plain(nn.Module):
         direction = F.cross_entropy(
             bins.flatten(0, 1), half.floor().clamp(0, 1).long().flatten(), reduction="none"
         )
-        terms = {
+        return {
             "classes": classes,
             "boxes": 2.0 * (smooth.sum(2) * share).sum() / batch,
             "directions": 0.2 * (direction.view(batch, -1) * share).sum() / batch,
         }
-        return terms
 
 
 def flat_overlap(boxes: Tensor, anchors: Tensor) -> Tensor:

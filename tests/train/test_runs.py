@@ -95,16 +95,6 @@ def test_a_damaged_checkpoint_is_not_resumed_from(trained, tmp_path):
         fit(make_config(content(epochs=1)), folder, resume=True, quiet=True)
 
 
-def test_a_checkpoint_with_entries_missing_is_refused(trained, tmp_path):
-    folder = trained(tmp_path / "run")
-    for drop in ("format", "config", "labels"):
-        content_of = torch.load(folder / "best.ckpt", weights_only=True)
-        del content_of["torchvox"][drop]
-        torch.save(content_of, folder / "less.ckpt")
-        with pytest.raises(CheckpointError, match="its entries are incomplete"):
-            load_checkpoint(folder / "less.ckpt", trust_code=True)
-
-
 def test_a_device_that_is_not_there_is_refused_in_a_sentence(tmp_path, monkeypatch):
     def fails(*_):
         raise MisconfigurationException("No supported gpu backend found!")

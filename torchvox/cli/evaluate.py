@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 CLOUDS, WRONG = 48, 16  # clouds in the picture, and how many of them may be wrong
 BATCH = 8  # scans that a detector sees at a time
-DETECTION = ("map", "map_strict")
 METRICS = {  # of torchvox.train.metrics.scores, with their names in print
     "accuracy": "accuracy",
     "mean_accuracy": "mean over classes",
@@ -135,7 +134,8 @@ def _evaluate_boxes(
             raise WrongUseError(f"{title}: its {what} must be {wanted} of the data, got {mine}")
     data = build_data(config, split)
     if not hasattr(data, "measure"):
-        _check_names(gates, [*DETECTION, *_precisions(classes)])
+        levels = product(("3d", "bev"), ("strict", "loose"), classes)
+        _check_names(gates, ["map", "map_strict", *map("/".join, levels)])
     if write is not None and not hasattr(data, "write"):
         raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
     start = time.perf_counter()
@@ -169,11 +169,6 @@ def _check_gates(gates: list[tuple[str, float]], found: dict[str, float]) -> Non
             raise WrongUseError(f"--at-least: {unknown_key(metric, list(found))}")
         if not found[metric] >= least:
             raise TorchvoxError(f"{metric} {found[metric]:.4f} is below {least}")
-
-
-def _precisions(classes: Sequence[str]) -> list[str]:
-    levels = product(("3d", "bev"), ("strict", "loose"), classes)
-    return ["/".join(parts) for parts in levels]
 
 
 def _report_detections(
