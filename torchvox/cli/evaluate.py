@@ -27,6 +27,7 @@ from torchvox.io.writers import write_text
 if TYPE_CHECKING:
     import torch
 
+    from torchvox.train.builders import Labels
     from torchvox.train.checkpoint import Checkpoint
     from torchvox.train.config import Config
     from torchvox.viz import Panel
@@ -74,7 +75,7 @@ def evaluate(
     from torchvox.models.detection.running import load_form
     from torchvox.train import evaluate as evaluate_all
     from torchvox.train import load_checkpoint, load_config
-    from torchvox.train.builders import build_data
+    from torchvox.train.builders import build_data, labels_of
     from torchvox.train.config import change_config
     from torchvox.train.metrics import class_scores, scores
 
@@ -99,6 +100,7 @@ def evaluate(
         raise WrongUseError(f"--config and --write are for detectors, not for {config.task}")
     _check_names(gates, list(METRICS))
     data = build_data(config, split)
+    _check_fit(str(checkpoint), trained.labels, labels_of(config, data))
     start = time.perf_counter()
     matrix = evaluate_all(trained, data, config.train.val_batch_size)
     seconds = time.perf_counter() - start
@@ -129,9 +131,7 @@ def _evaluate_boxes(
 
     labels, (results, write, pictures) = labels_of(config), outputs
     classes = labels.classes
-    for what, wanted in (("classes", list(classes)), ("columns", labels.columns)):
-        if (mine := getattr(model, what, wanted)) != wanted:  # of torch.export: it does not tell
-            raise WrongUseError(f"{title}: its {what} must be {wanted} of the data, got {mine}")
+    _check_fit(title, model, labels)
     data = build_data(config, split)
     if not hasattr(data, "measure"):
         levels = product(("3d", "bev"), ("strict", "loose"), classes)
@@ -156,6 +156,14 @@ def _evaluate_boxes(
         limits = config.model.args["point_cloud_range"]
         _save(pictures, pictures_of(told, data, classes, limits))
     _check_gates(gates, found)
+
+
+def _check_fit(title: str, model: Any, labels: Labels) -> None:
+    """model: has classes and columns, or, a program of torch.export, does not tell."""
+    for what, wanted in (("classes", list(labels.classes)), ("columns", labels.columns)):
+        mine: Any = getattr(model, what, wanted)
+        if (list(mine) if what == "classes" else mine) != wanted:
+            raise WrongUseError(f"{title}: its {what} must be {wanted} of the data, got {mine}")
 
 
 def _check_names(gates: list[tuple[str, float]], names: Sequence[str]) -> None:
