@@ -77,6 +77,7 @@ def test_overrides_are_dotted_and_typed(tmp_path):
         ("train.epochs=0", r"train\.epochs: input should be greater than 0, got 0"),
         ("train.nudge={}", r"train\.nudge is for detectors, not for classify"),
         ("train.devices=3", r"batch_size 16 must be a multiple of train\.devices 3"),
+        ("train.warm_up=1", r"train\.warm_up: input should be less than 1, got 1"),
         ("train.precision=fp8", r"train\.precision: .*'bf16-mixed'"),
         ("task", r"must be key=value"),
         ("task.a=1", r"task holds no keys"),
