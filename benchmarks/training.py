@@ -11,7 +11,9 @@ import argparse
 import copy
 import json
 import math
+import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Callable
 
@@ -55,7 +57,9 @@ class Plain(nn.Module):
         self.register_buffer("anchors", model.decoder.tasks[0].boxes.flatten(0, 2))
         self.loss_config, self.offset = config.loss, config.head.direction.offset
         per_class = [len(anchor.rotations) for anchor in config.head.anchors]
-        self.columns = torch.arange(sum(per_class)).split(per_class)  # anchors of each class
+        ends = [sum(per_class[: i + 1]) for i in range(len(per_class))]
+        self.columns = [range(end - n, end) for end, n in zip(ends, per_class, strict=True)]
+        self.to(self.linear.weight.device)
 
     def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
         batch, capacity = points.shape[:2]
@@ -87,7 +91,7 @@ class Plain(nn.Module):
         mine = self.anchors.view(-1, sum(map(len, self.columns)), 7)
         parts = []
         for label, columns in enumerate(self.columns):
-            some = mine[:, columns]
+            some = mine[:, columns.start : columns.stop]
             overlap = flat_overlap(boxes, some.flatten(0, 1))  # [B, G, m]
             overlap = overlap * (labels == label)[..., None]
             best, box = overlap.max(1)
@@ -138,12 +142,11 @@ class Plain(nn.Module):
         direction = F.cross_entropy(
             bins.flatten(0, 1), half.floor().clamp(0, 1).long().flatten(), reduction="none"
         )
-        terms = {
+        return {
             "classes": classes,
             "boxes": 2.0 * (smooth.sum(2) * share).sum() / batch,
             "directions": 0.2 * (direction.view(batch, -1) * share).sum() / batch,
         }
-        return terms
 
 
 def flat_overlap(boxes: Tensor, anchors: Tensor) -> Tensor:
@@ -285,17 +288,25 @@ def measure(trainer: Trainer, batches: list[Batch], steps: int) -> dict[str, flo
     if not math.isfinite(float(loss)):
         raise WrongResult(f"the loss is {float(loss)}")
     if cuda:
-        if not trainer.plain:
-            torch.cuda.set_sync_debug_mode("error")
-            trainer.step(batches[0], Clock(trainer.device))
-            torch.cuda.set_sync_debug_mode("default")
+        found["syncs"] = syncs(lambda: trainer.step(batches[0], Clock(trainer.device)))
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             for i in range(5):
                 trainer.step(batches[i % len(batches)], Clock(trainer.device))
             wait()
-        busy = sum(event.self_device_time_total for event in profile.key_averages())
+        kernels = (e for e in profile.key_averages() if not e.is_user_annotation)
+        busy = sum(event.self_device_time_total for event in kernels)
         found["idle"] = max(0.0, 1 - busy / 5e3 / found["step"])
     return found
+
+
+def syncs(call: Callable[[], Any]) -> int:
+    """How often the host waits for the GPU in a call."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        call()
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("called a synchronizing" in str(one.message) for one in told)
 
 
 def build(device: torch.device, overrides: dict[str, Any]) -> nn.Module:
@@ -305,15 +316,16 @@ def build(device: torch.device, overrides: dict[str, Any]) -> nn.Module:
 
 def run(device: torch.device, size: int, steps: int, small: bool = False) -> dict[str, Any]:
     """Rows by name. small: a net and scans of a test's size."""
+    # As torchvox train sets them. The first call of cuBLAS decides whether it is deterministic.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.utils.deterministic.fill_uninitialized_memory = False
     area = {"point_cloud_range": [0.0, -20.48, -3.0, 20.48, 20.48, 1.0]} if small else {}
     world = World(view="front", sensor="vlp16" if small else "hdl64")
     count = size if small else 4 * size
     whole = world.batch(range(count), device)
-    whole = {name: whole[name] for name in ("points", "num_points", "boxes", "labels", "id")} | {
-        "num_boxes": whole["num_boxes"],
-        "weight": (whole["labels"] >= 0).float(),
-    }
-    batches = [{k: v[i : i + size] for k, v in whole.items()} for i in range(0, count, size)]
+    whole["weight"] = (whole["labels"] >= 0).float()
+    starts = range(0, count, size)
+    batches = [{k: v[i : i + size].clone() for k, v in whole.items()} for i in starts]
     model = build(device, DYNAMIC | area).train()
     with torch.no_grad():
         compare(model, Plain(model).train(), batches[0])
@@ -332,8 +344,9 @@ def run(device: torch.device, size: int, steps: int, small: bool = False) -> dic
         torch.use_deterministic_algorithms(exact)
         torch.backends.cudnn.benchmark = not exact
         model = build(device, {**options, **area})
-        trainer = Trainer(Plain(model).to(device) if plain else model, half, compiled)
+        trainer = Trainer(Plain(model) if plain else model, half, compiled)
         rows[name] = measure(trainer, batches, steps)
+        print(name, json.dumps(rows[name]), flush=True)  # whatever becomes of the next
         torch.use_deterministic_algorithms(False)
         torch._dynamo.reset()
     return rows
@@ -341,12 +354,13 @@ def run(device: torch.device, size: int, steps: int, small: bool = False) -> dic
 
 def report(rows: dict[str, Any], size: int) -> str:
     columns = ["step", *STAGES]
-    lines = [f"| ms, {size} scans | {' | '.join(columns)} | scans/s | idle |"]
-    lines.append("|---" * (len(columns) + 3) + "|")
+    lines = [f"| ms, {size} scans | {' | '.join(columns)} | scans/s | idle | syncs |"]
+    lines.append("|---" * (len(columns) + 4) + "|")
     for name, row in rows.items():
         numbers = " | ".join(f"{row[column]:.2f}" for column in columns)
         idle = f"{100 * row['idle']:.1f} %" if "idle" in row else ""
-        lines.append(f"| {name} | {numbers} | {1e3 * size / row['step']:.0f} | {idle} |")
+        rate, waits = 1e3 * size / row["step"], row.get("syncs", "")
+        lines.append(f"| {name} | {numbers} | {rate:.0f} | {idle} | {waits} |")
     mine, plain = rows["torchvox"]["step"], rows["plain torch"]["step"]
     minutes = KITTI_SCANS / size * mine / 6e4
     lines.append(f"\n{plain / mine:.2f} times plain torch; KITTI's 80 epochs {minutes:.1f} min")

@@ -38,6 +38,11 @@ def test_plain_torch_sees_what_torchvox_sees(model_and_batch):
         compare(model, plain, batch)
 
 
+def test_plain_torch_is_where_the_detector_is():
+    plain = Plain(build(torch.device("meta"), DYNAMIC | TINY))
+    assert {str(one.device) for one in (*plain.parameters(), *plain.buffers())} == {"meta"}
+
+
 def test_a_step_is_measured_by_stages(model_and_batch):
     model, batch = model_and_batch
     rows = {}
@@ -48,4 +53,5 @@ def test_a_step_is_measured_by_stages(model_and_batch):
         changed = [not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True)]
         assert all(changed)
     assert rows["torchvox"].keys() == {"step", *STAGES}
-    assert "times plain torch" in report(rows, 2)
+    rows["plain torch"] |= {"idle": 0.25, "syncs": 3}
+    assert "| 25.0 % | 3 |" in report(rows, 2) and "times plain torch" in report(rows, 2)

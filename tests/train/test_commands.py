@@ -11,7 +11,7 @@ from tiny import content
 pytest.importorskip("typer", reason="the extra cli is not installed")
 
 from torchvox.cli import main
-from torchvox.data import generate_rooms, generate_shapes
+from torchvox.data import generate_rooms, generate_shapes, shapes
 
 
 @pytest.fixture
@@ -149,6 +149,12 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(command, model, tmp_path):
         code, _, err = command(*arguments)
         lines = [line for line in err.splitlines() if not line.startswith("device:")]
         assert code == 2 and len(lines) == 1 and words in lines[0], err
+
+
+def test_data_of_other_classes_are_refused(command, model, monkeypatch):
+    monkeypatch.setattr(shapes, "CLASSES", (*shapes.CLASSES, "teapot"))
+    code, _, err = command("eval", model, "--trust-code")
+    assert code == 2 and "its classes must be ['sphere'" in err
 
 
 def test_a_gate_that_is_missed_is_exit_code_1(command, model, tmp_path):

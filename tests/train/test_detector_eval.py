@@ -53,6 +53,7 @@ def scored(folder, capsys, monkeypatch, tmp_path):
 def test_every_form_of_a_detector_has_the_same_numbers(scored):
     code, wanted, out, _ = scored("best.ckpt")
     assert code == 0 and wanted["map"] > 0.5 and "4 scans of world (train)" in out
+    assert "Pedestrian" in out and wanted["3d/strict/Car"] <= wanted["3d/loose/Car"]
     for name in ("model.pt", "script.pt2", "export.pt2"):
         code, found, other, err = scored(name, "--config", "run.yaml", "--trust-code")
         assert code == 0, err
@@ -69,6 +70,7 @@ def test_what_cannot_be_evaluated_is_said(scored, folder):
         (("export.pt2", "--config", "run.yaml"), "may hold any code: if you trust it"),
         (("model.pt", "--config", "run.yaml", data), "its classes must be ['Car'] of the data"),
         (("best.ckpt", "--config", "pointnet2_cls_shapes"), "are for detectors, not for classify"),
+        (("best.ckpt", "--at-least", "miou=0.1"), "the metrics are map, map_strict, 3d/strict/Car"),
         (("best.ckpt", "--write", "out"), "--write: world has no form of results of its own"),
     ):
         code, _, _, err = scored(*given)

@@ -88,13 +88,15 @@ def test_a_configuration_in_the_folder_reads_no_other_file(trained, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
+        lambda w: w["torchvox"].pop("format"),
+        lambda w: w["torchvox"].pop("config"),
         lambda w: w["torchvox"].update(format=torch.zeros(2)),
         lambda w: w["torchvox"]["labels"].update(classes=5),
         lambda w: w["torchvox"]["labels"].update(classes=[["a"]]),
         lambda w: w["torchvox"].update(version="v" * 100_000, format=99),
         lambda w: w["state_dict"].update({"model." + "k" * 100_000: torch.ones(1)}),
     ],
-    ids=["format", "classes", "names", "version", "weights"],
+    ids=["no format", "no config", "format", "classes", "names", "version", "weights"],
 )
 def test_odd_entries_of_a_checkpoint_are_short_errors_of_checkpoints(trained, tmp_path, change):
     folder = trained(tmp_path / "run")

@@ -13,7 +13,8 @@ from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.train import evaluate, fit, load_checkpoint, runs
 from torchvox.train.builders import build_data
-from torchvox.train.config import make_config
+from torchvox.train.config import load_config, make_config
+from torchvox.train.logs import JsonLines
 from torchvox.train.metrics import scores
 
 DROPOUT = {"model": {"kind": "tiny:TinyClassifier", "args": {"dropout": 0.3}}}
@@ -59,6 +60,25 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch):
     assert same_log == log
 
 
+def test_the_best_so_far_is_kept_where_a_run_has_moved_and_of_equal_ones_the_last(tmp_path):
+    config = make_config(content())
+    with runs._quiet_and_deterministic():
+        trainer, other = (runs.make_trainer(config, tmp_path / name, []) for name in "ab")
+    best, moved = trainer.checkpoint_callbacks[0], other.checkpoint_callbacks[0]
+    best.best_model_score = torch.tensor(0.9)
+    best.kth_best_model_path = best.best_model_path = str(tmp_path / "a" / "best.ckpt")
+    best.best_k_models = {best.best_model_path: best.best_model_score}
+    moved.load_state_dict(best.state_dict())
+    saved = [moved.check_monitor_top_k(other, torch.tensor(score)) for score in (0.8, 0.9, 0.95)]
+    assert saved == [False, True, True]
+
+
+def test_a_log_is_json_where_a_loss_is_not_finite(tmp_path):
+    JsonLines(tmp_path / "log").log_metrics({"loss": float("nan"), "map": 0.5, "epoch": 2}, 7)
+    line = json.loads((tmp_path / "log").read_text(), parse_constant=pytest.fail)
+    assert line == {"step": 7, "loss": None, "map": 0.5, "epoch": 2}
+
+
 @pytest.mark.parametrize("rest", ['{"step": 3, "epo', "{}\n", "3\n"])
 def test_a_log_that_was_cut_off_is_resumed(tmp_path, rest):
     _, whole = run(tmp_path)
@@ -73,16 +93,6 @@ def test_a_damaged_checkpoint_is_not_resumed_from(trained, tmp_path):
     (folder / "last.ckpt").write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
         fit(make_config(content(epochs=1)), folder, resume=True, quiet=True)
-
-
-def test_a_checkpoint_with_entries_missing_is_refused(trained, tmp_path):
-    folder = trained(tmp_path / "run")
-    for drop in ("format", "config", "labels"):
-        content_of = torch.load(folder / "best.ckpt", weights_only=True)
-        del content_of["torchvox"][drop]
-        torch.save(content_of, folder / "less.ckpt")
-        with pytest.raises(CheckpointError, match="its entries are incomplete"):
-            load_checkpoint(folder / "less.ckpt", trust_code=True)
 
 
 def test_a_device_that_is_not_there_is_refused_in_a_sentence(tmp_path, monkeypatch):
@@ -147,6 +157,24 @@ def test_a_checkpoint_cannot_name_what_it_likes_to_be_called(tmp_path, trust_cod
     with pytest.raises(WrongUseError, match="os:mkdir"):
         load_checkpoint(tmp_path / "evil.ckpt", trust_code=trust_code)
     assert not done.exists()
+
+
+def test_a_split_without_samples_is_said_before_the_first_epoch(tmp_path):
+    for name in ("points", "boxes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "points" / "0.npy").touch()
+    config = make_config(
+        load_config("pointpillars_kitti").plain()
+        | {
+            "data": {
+                "kind": "folder",
+                "root": str(tmp_path),
+                "classes": ["Car", "Pedestrian", "Cyclist"],
+            }
+        }
+    )
+    with pytest.raises(WrongUseError, match="has no scans of val"):
+        fit(config, tmp_path / "run", quiet=True)
 
 
 def test_a_run_that_never_began_leaves_its_folder_free(tmp_path):

@@ -27,13 +27,13 @@ from torchvox.io.writers import write_text
 if TYPE_CHECKING:
     import torch
 
+    from torchvox.train.builders import Labels
     from torchvox.train.checkpoint import Checkpoint
     from torchvox.train.config import Config
     from torchvox.viz import Panel
 
 CLOUDS, WRONG = 48, 16  # clouds in the picture, and how many of them may be wrong
 BATCH = 8  # scans that a detector sees at a time
-DETECTION = ("map", "map_strict")
 METRICS = {  # of torchvox.train.metrics.scores, with their names in print
     "accuracy": "accuracy",
     "mean_accuracy": "mean over classes",
@@ -75,7 +75,7 @@ def evaluate(
     from torchvox.models.detection.running import load_form
     from torchvox.train import evaluate as evaluate_all
     from torchvox.train import load_checkpoint, load_config
-    from torchvox.train.builders import build_data
+    from torchvox.train.builders import build_data, labels_of
     from torchvox.train.config import change_config
     from torchvox.train.metrics import class_scores, scores
 
@@ -100,6 +100,7 @@ def evaluate(
         raise WrongUseError(f"--config and --write are for detectors, not for {config.task}")
     _check_names(gates, list(METRICS))
     data = build_data(config, split)
+    _check_fit(str(checkpoint), trained.labels, labels_of(config, data))
     start = time.perf_counter()
     matrix = evaluate_all(trained, data, config.train.val_batch_size)
     seconds = time.perf_counter() - start
@@ -130,12 +131,11 @@ def _evaluate_boxes(
 
     labels, (results, write, pictures) = labels_of(config), outputs
     classes = labels.classes
-    for what, wanted in (("classes", list(classes)), ("columns", labels.columns)):
-        if (mine := getattr(model, what, wanted)) != wanted:  # of torch.export: it does not tell
-            raise WrongUseError(f"{title}: its {what} must be {wanted} of the data, got {mine}")
+    _check_fit(title, model, labels)
     data = build_data(config, split)
     if not hasattr(data, "measure"):
-        _check_names(gates, [*DETECTION, *_precisions(classes)])
+        levels = product(("3d", "bev"), ("strict", "loose"), classes)
+        _check_names(gates, ["map", "map_strict", *map("/".join, levels)])
     if write is not None and not hasattr(data, "write"):
         raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
     start = time.perf_counter()
@@ -158,6 +158,14 @@ def _evaluate_boxes(
     _check_gates(gates, found)
 
 
+def _check_fit(title: str, model: Any, labels: Labels) -> None:
+    """model: has classes and columns, or, a program of torch.export, does not tell."""
+    for what, wanted in (("classes", list(labels.classes)), ("columns", labels.columns)):
+        mine: Any = getattr(model, what, wanted)
+        if (list(mine) if what == "classes" else mine) != wanted:
+            raise WrongUseError(f"{title}: its {what} must be {wanted} of the data, got {mine}")
+
+
 def _check_names(gates: list[tuple[str, float]], names: Sequence[str]) -> None:
     if wrong := [metric for metric, _ in gates if metric not in names]:
         raise WrongUseError(f"--at-least {wrong[0]}: the metrics are {', '.join(names)}")
@@ -169,11 +177,6 @@ def _check_gates(gates: list[tuple[str, float]], found: dict[str, float]) -> Non
             raise WrongUseError(f"--at-least: {unknown_key(metric, list(found))}")
         if not found[metric] >= least:
             raise TorchvoxError(f"{metric} {found[metric]:.4f} is below {least}")
-
-
-def _precisions(classes: Sequence[str]) -> list[str]:
-    levels = product(("3d", "bev"), ("strict", "loose"), classes)
-    return ["/".join(parts) for parts in levels]
 
 
 def _report_detections(

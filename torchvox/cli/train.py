@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from torchvox._errors import WrongUseError
-from torchvox.cli.work import console
 
 Overrides = Annotated[
     list[str] | None,
@@ -41,8 +40,8 @@ def train(
     """Train a model: best.ckpt, last.ckpt, log.jsonl and config.yaml in the output folder."""
     from torchvox.train import Config, fit, load_config
     from torchvox.train.config import config_names
+    from torchvox.train.logs import say
 
-    out = console()
     if print_schema:
         return print(json.dumps(Config.model_json_schema(), indent=1))
     if config is None:
@@ -53,4 +52,4 @@ def train(
     folder = output or Path("runs") / Path(config).stem
     found = fit(resolved, folder, resume=resume)
     shown = ", ".join(f"{name} {value:.4f}" for name, value in sorted(found.items()))
-    out.print(f"wrote {folder}/best.ckpt; last epoch: {shown}", soft_wrap=True, markup=False)
+    say(f"wrote {folder}/best.ckpt; last epoch: {shown or 'of an earlier run'}")

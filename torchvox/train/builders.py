@@ -129,11 +129,14 @@ def checked_detector(config: Config, labels: Labels, name: str) -> tuple[str, An
 
 
 def build_data(config: Config, split: str) -> Generated:
-    """The data of a split, train or val."""
+    """The data of a split, train or val. Raises WrongUseError where it has no sample."""
     options = config.data.model_dump(exclude={"kind", "in_memory", "train_size", "val_size"})
     if size := getattr(config.data, f"{split}_size", None):
         options["size"] = size
-    return DATA[config.data.kind](split=split, **options)
+    data = DATA[config.data.kind](split=split, **options)
+    if len(data) == 0:
+        raise WrongUseError(f"data: the split {split} of {config.data.kind} has no sample")
+    return data
 
 
 def labels_of(config: Config, data: Generated | None = None) -> Labels:

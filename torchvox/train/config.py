@@ -191,7 +191,7 @@ class TrainConfig(Frozen):
     batch_size: Positive = 32
     val_batch_size: Positive = 32
     lr: Annotated[float, Field(gt=0)] = 1e-3
-    warm_up: Share = 0.3
+    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.3
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.999
     div: Annotated[float, Field(ge=1)] = 25.0

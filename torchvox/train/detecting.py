@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import WrongUseError, expect
 from torchvox.augment import Paste, collect_objects
 from torchvox.data.generated import Generated
 from torchvox.evaluation import lidar
@@ -70,6 +70,8 @@ class DetectionScores(Metric):
     def detected(self) -> Detected:
         """The scores and what they come from, scenes by rising id."""
         held = {name: _padded(getattr(self, name)) for name in ("ids", *TRUTH, *FOUND)}
+        most, classes = int(held["found_labels"].max(initial=-1)), len(self.classes)
+        expect(most < classes, f"labels of detections must be below {classes}, the classes", most)
         _, first = np.unique(held["ids"], return_index=True)
         truth = [_scene(held, TRUTH, "labels", i) for i in first]
         found = [_scene(held, FOUND, "found_labels", i) for i in first]

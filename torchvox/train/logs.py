@@ -24,7 +24,7 @@ LOG = "log.jsonl"
 
 
 class JsonLines(Logger):
-    """One JSON object per line: step, epoch and the metrics of that moment."""
+    """One JSON object per line: step, epoch and the metrics of that moment, null if not finite."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -44,7 +44,8 @@ class JsonLines(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        line = {"step": step, **metrics, "epoch": int(metrics.get("epoch", 0))}
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        line = {"step": step, **finite, "epoch": int(metrics.get("epoch", 0))}
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -23,7 +23,6 @@ class ConfusionOfSamples(Metric):
     """
 
     full_state_update = False
-    higher_is_better = True
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()

@@ -121,7 +121,7 @@ def make_trainer(
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Of the epochs that validate: every `val_every`-th, and the last."""
+    """Of the epochs that validate: every `val_every`-th, and the last. Of equal ones the last."""
 
     val_every = 1
 
@@ -133,6 +133,14 @@ class BestCheckpoint(ModelCheckpoint):
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         if self.monitor in trainer.callback_metrics:
             super().on_train_epoch_end(trainer, module)
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        equal = current is not None and bool(current == self.best_model_score)
+        return equal or super().check_monitor_top_k(trainer, current)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Lightning forgets the best so far where the folder of the run has moved."""
+        super().load_state_dict({**state_dict, "dirpath": self.dirpath})
 
 
 class WholeCheckpoints(TorchCheckpointIO):

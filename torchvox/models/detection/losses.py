@@ -20,14 +20,14 @@ from torchvox.ops.targets import anchor_loss, anchor_targets, center_targets
 TINY = 1e-4  # probabilities of heat maps stay so far from 0 and 1
 
 
-def of_all_processes(count: Tensor) -> Tensor:
+def of_all_processes(count: Tensor, least: float = 0.0) -> Tensor:
     """A count of this process so that, where losses are averaged over processes, as DDP does,
-    dividing by it is dividing by the count of the whole batch."""
+    dividing by it is dividing by the count of the whole batch, or by `least` if that is more."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return count
+        return count.clamp(min=least)
     count = count.detach().clone()
     torch.distributed.all_reduce(count)
-    return count / torch.distributed.get_world_size()
+    return count.clamp(min=least) / torch.distributed.get_world_size()
 
 
 class AnchorLoss:
@@ -182,8 +182,7 @@ class CenterLoss:
         away = (1 - target).square().square()
         elsewhere = torch.where(peak | (target < 0), 0.0, (1 - p).log() * p.square() * away)
         peaks = peak.sum() if self.config.peaks == "cells" else objects
-        divisor = of_all_processes(peaks.to(p.dtype)).clamp(min=1)
-        return -(at_peaks.sum() + elsewhere.sum()) / divisor
+        return -(at_peaks.sum() + elsewhere.sum()) / of_all_processes(peaks.to(p.dtype), 1)
 
     def box_loss(
         self, found: Tensor, boxes: Tensor, cell: Tensor, box: Tensor, objects: Tensor
@@ -196,10 +195,9 @@ class CenterLoss:
         known = used[..., None] & target.isfinite()
         size = torch.where(known, difference, 0.0).abs()
         total = size[..., :8].sum() + self.config.velocity_weight * size[..., 8:].sum()
-        divisor = of_all_processes(objects.to(found.dtype))
         if self.config.divisor == "max":
-            return total / divisor.clamp(min=1)
-        return total / (divisor + TINY)
+            return total / of_all_processes(objects.to(found.dtype), 1)
+        return total / (of_all_processes(objects.to(found.dtype)) + TINY)
 
     def code(self, boxes: Tensor, cell: Tensor, box: Tensor) -> Tensor:
         """What the maps are to hold for boxes [B, G, 7 or 9] at cells [B, M]: [B, M, 10]."""
