@@ -2,9 +2,9 @@
 """python -m benchmarks.training: a training step of PointPillars at KITTI's size, and its stages,
 beside the same detector in plain torch: dynamic pillars, targets and losses batched.
 
-Scans are generated and stay on the device; a step changes them, finds the loss, goes back, clips
-and updates. Prints a table in Markdown and writes JSON with --json. First both are compared: the
-canvas, the targets and the terms of the loss.
+Scans are generated and stay on the device; a step changes them (in one row it pastes objects, too),
+finds the loss, goes back, clips and updates. Prints a table in Markdown and writes JSON with
+--json. First both are compared: the canvas, the targets and the terms of the loss.
 """
 
 import argparse
@@ -23,15 +23,17 @@ from torch.nn import functional as F
 
 from benchmarks.machine import facts
 from benchmarks.suite import WrongResult
-from torchvox.augment import WholeScan
+from torchvox.augment import Paste, WholeScan, collect_objects
 from torchvox.data import World
 from torchvox.models.detection import detector
 from torchvox.ops import anchor_targets
 
+SCANS = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
 STAGES = ("augmentation", "pillars", "convolutions", "targets and losses", "backward", "update")
 CONFIG = "pointpillars_world"
 # As the plain detector: no limits to points and pillars, batch norm over points alone.
 DYNAMIC = {"max_points": -1, "max_pillars": [-1, -1], "encoder.pad_semantics": "none"}
+WITH_PASTE, PASTED = "torchvox, objects pasted", 15  # candidates a scan of each class
 KITTI_SCANS = 3712 * 80
 Batch = dict[str, Tensor]
 
@@ -209,7 +211,10 @@ class Clock:
 class Trainer:
     """A model with its optimizer; step() is one of training."""
 
-    def __init__(self, model: nn.Module, precision: torch.dtype, compiled: bool) -> None:
+    def __init__(
+        self, model: nn.Module, precision: torch.dtype, compiled: bool, paste: Paste | None = None
+    ) -> None:
+        self.paste = paste
         self.model, self.plain = model.train(), isinstance(model, Plain)
         self.device = next(model.parameters()).device
         self.precision = precision
@@ -225,20 +230,23 @@ class Trainer:
 
     def step(self, batch: Batch, clock: Clock) -> Tensor:
         clock.mark()
-        points, boxes = batch["points"], batch["boxes"]
+        scans = tuple(batch[name] for name in SCANS)
+        if self.paste is not None:
+            scans = self.paste(*scans, batch["id"], self.count, 0)
+        points, num_points, boxes, labels, *rest = scans
         if self.plain:
             points, boxes = plain_change(points, boxes)
+            rest = []
         else:
             points, boxes = self.change(points, boxes, batch["id"], self.count, 0)
             self.count += 1
         clock.mark()
-        rest = () if self.plain else (batch["num_boxes"], batch["weight"])
         with torch.autocast(self.device.type, self.precision, self.precision != torch.float32):
-            canvas = self.model.canvas(points, batch["num_points"])
+            canvas = self.model.canvas(points, num_points)
             clock.mark()
             maps = self.model.head(self.model.features(canvas))
         clock.mark()
-        loss = torch.stack(list(self.teach(maps, boxes, batch["labels"], *rest).values())).sum()
+        loss = torch.stack(list(self.teach(maps, boxes, labels, *rest).values())).sum()
         clock.mark()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -330,10 +338,12 @@ def run(device: torch.device, size: int, steps: int, small: bool = False) -> dic
     with torch.no_grad():
         compare(model, Plain(model).train(), batches[0])
     half = torch.bfloat16 if device.type == "cuda" else torch.float32
+    paste = Paste(collect_objects(batches, 3), [PASTED] * 3)
     rows = {}
     for name, options, plain, compiled, exact in (
         ("torchvox, deterministic", {}, False, False, True),
         ("torchvox", {}, False, False, False),
+        (WITH_PASTE, {}, False, False, False),
         ("torchvox, convolutions compiled", {}, False, True, False),
         ("torchvox, dynamic pillars", DYNAMIC, False, False, False),
         ("plain torch", DYNAMIC, True, False, False),
@@ -344,7 +354,9 @@ def run(device: torch.device, size: int, steps: int, small: bool = False) -> dic
         torch.use_deterministic_algorithms(exact)
         torch.backends.cudnn.benchmark = not exact
         model = build(device, {**options, **area})
-        trainer = Trainer(Plain(model) if plain else model, half, compiled)
+        trainer = Trainer(
+            Plain(model) if plain else model, half, compiled, paste if name == WITH_PASTE else None
+        )
         rows[name] = measure(trainer, batches, steps)
         print(name, json.dumps(rows[name]), flush=True)  # whatever becomes of the next
         torch.use_deterministic_algorithms(False)
