@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 
-import box_lists
 import numpy as np
 import pytest
-import slow
 
 from torchvox.evaluation import nuscenes
 from torchvox.evaluation.nuscenes import ERRORS, RANGES
-
-NONE = {"traffic_cone": ("orient", "vel", "attr"), "barrier": ("vel", "attr")}
 
 
 def boxes(kind, n=1, **changes):
@@ -25,28 +21,6 @@ def boxes(kind, n=1, **changes):
 
 def one(truth, found, ego=(0, 0), **options):
     return nuscenes.evaluate([truth], [found], ego=[ego], **options)
-
-
-@pytest.mark.parametrize(("seed", "samples"), [(11, 12), (12, 5), (13, 1)])
-def test_it_equals_the_plain_loops(seed, samples):
-    truth, found, ego, racks = box_lists.nuscenes_samples(seed, samples)
-    result = nuscenes.evaluate(truth, found, ego=ego, racks=racks)
-    errors = {kind: [] for kind in ERRORS}
-    for name, reach in RANGES.items():
-        for distance in (0.5, 1.0, 2.0, 4.0):
-            ap, *each = slow.nuscenes(truth, found, ego, racks, name, reach, distance)
-            assert result[f"{name}/{distance}"] == pytest.approx(ap, abs=1e-9), (name, distance)
-            for kind, error in zip(ERRORS, each, strict=True):
-                if distance == 2.0:
-                    error = math.nan if kind in NONE.get(name, ()) else error
-                    errors[kind].append(error)
-                    got = result[f"{name}/{kind}"]
-                    assert got == pytest.approx(error, abs=1e-9, nan_ok=True), (name, kind)
-    means = [np.nanmean(errors[kind]) for kind in ERRORS]
-    assert [result[kind] for kind in ERRORS] == pytest.approx(means)
-    ap = np.mean([result[f"{name}/{d}"] for name in RANGES for d in (0.5, 1.0, 2.0, 4.0)])
-    assert result["mAP"] == pytest.approx(ap)
-    assert result["NDS"] == pytest.approx((5 * ap + sum(1 - min(1, m) for m in means)) / 10)
 
 
 def test_classes_that_do_not_occur_count_as_nothing_found():
@@ -132,25 +106,6 @@ def test_what_is_not_known_is_left_out_of_the_running_mean():
     truth = boxes("truth", 2, velocity=(math.nan, 0), attribute="")
     result = one(truth, boxes("found", 2, **two))
     assert result["car/vel"] == 1 and result["car/attr"] == 1
-
-
-def test_the_order_of_samples_and_detections_changes_nothing():
-    truth, found, ego, racks = box_lists.nuscenes_samples(21, 12)
-    found = box_lists.with_distinct_scores(found)
-    expected = nuscenes.evaluate(truth, found, ego=ego, racks=racks)
-    backward = [box_lists.rows(f, slice(None, None, -1)) for f in found]
-    got = nuscenes.evaluate(truth[::-1], backward[::-1], ego=ego[::-1], racks=racks[::-1])
-    assert got == pytest.approx(expected, nan_ok=True)
-
-
-def test_a_false_positive_of_the_lowest_score_raises_no_precision():
-    truth, found, ego, racks = box_lists.nuscenes_samples(22, 12)
-    before = nuscenes.evaluate(truth, found, ego=ego, racks=racks)
-    # Boxes end 45 m from the vehicle along y.
-    stray = [boxes("found", 2, xyz=(*at, 0), score=0.0) for at in ego + np.array([0, 49.5])]
-    more = [box_lists.joined(f, s) for f, s in zip(found, stray, strict=True)]
-    after = nuscenes.evaluate(truth, more, ego=ego, racks=racks)
-    assert all(after[f"car/{d}"] <= before[f"car/{d}"] + 1e-12 for d in (0.5, 1.0, 2.0, 4.0))
 
 
 def test_the_same_samples_twice_leave_a_perfect_result():

@@ -6,11 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same_bits
+from helpers import assert_same_bits, check_op
 from op_infos.targets import anchor_grid, in_float64, loss_call, loss_formula
 
 import torchvox
-import torchvox.reference
 from torchvox.reference import portable_math
 
 MAPS = ("cls", "box", "direction")
@@ -204,10 +203,9 @@ def test_float32_is_within_a_millionth_of_float64(device):
 def test_sums_of_several_levels_have_the_bits_of_the_loops(device):
     """More than 256 blocks of 256 anchors, most of which count for nothing."""
     call = loss_call(150, height=111)  # 66,600 anchors
-    most = torch.rand(call["assigned"].shape, generator=torch.Generator().manual_seed(2)) < 0.97
+    most = torch.rand(call["assigned"].shape, generator=torch.Generator().manual_seed(2)) < 0.99
     call["assigned"] = torch.where(most, -2, call["assigned"])
-    want = torchvox.reference.anchor_loss(**call)
-    assert_same_bits(torchvox.anchor_loss(**to(device, call)).cpu(), want)
+    check_op("anchor_loss", device, **call)
 
 
 def test_exp_and_log_in_double_are_within_a_unit():
