@@ -102,7 +102,8 @@ def generate_world(
 class World(Generated):
     """Generated street scenes as a torch data set of the samples of generate_world.
 
-    size: scenes of the split; the default is SIZES[split]. options: of generate_world. Raises as it.
+    size: scenes of the split; the default is SIZES[split]. options: of generate_world,
+    whose errors are raised.
     """
 
     def __init__(self, split: str = "train", *, size: int | None = None, **options: Any) -> None:
