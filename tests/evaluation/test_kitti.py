@@ -42,7 +42,6 @@ def car(truth, found, metric="3d", level="strict", difficulty="moderate", recall
 
 
 ONE = pytest.approx(1)
-LYING = {"ry": 0.0}
 SMALL = (100, 160, 200, 180)  # 20 pixels
 
 
@@ -56,6 +55,7 @@ def test_every_class_has_its_least_overlaps(name):
         truth = truth_of(**turned, box=(100, 100, 300, 200))
         in_image = (100, 100, 100 + 200 * overlap, 200)
         found = found_of(**turned, location=(x, 1.7, 20), box=in_image)
+        found["name"] = np.char.lower(found["name"])
         result = kitti.evaluate([truth], [found], [name])
         return [result[f"{metric}/{level}/{name}/easy/R11"] > 0 for level in ("strict", "loose")]
 
@@ -101,16 +101,6 @@ def test_a_van_is_ignored_and_other_classes_are_absent(other):
     truth = truth_of(2, name=[other, "Car"], location=[HERE, BESIDE])
     found = found_of(2, location=[HERE, BESIDE], score=[0.9, 0.5])
     assert car(truth, found) == pytest.approx(1 if other == "Van" else 0.5)
-
-
-def test_person_sitting_is_ignored_for_pedestrians_alone():
-    truth = truth_of(2, name=["Person_sitting", "Pedestrian"], location=[HERE, BESIDE])
-    found = found_of(2, name="pedestrian", location=[HERE, BESIDE], score=[0.9, 0.5])
-    key = "3d/strict/Pedestrian/moderate/R11"
-    assert kitti.evaluate([truth], [found], ["Pedestrian"])[key] == pytest.approx(100 / 11)
-    found["name"], truth["name"][1] = np.array(["Cyclist"] * 2), "Cyclist"
-    result = kitti.evaluate([truth], [found], ["Cyclist"])
-    assert result["3d/strict/Cyclist/moderate/R11"] == pytest.approx(100 / 22)
 
 
 def test_dont_care_forgives_in_the_image_alone():
@@ -167,16 +157,6 @@ def test_an_overlap_of_just_the_least_is_no_match():
     boxes = {"truth": (100, 100, 200, 200), "found": (100, 100, 200, 170)}
     assert car(truth_of(box=boxes["truth"]), found_of(box=boxes["found"]), "2d") == 0
     assert car(truth_of(box=boxes["truth"]), found_of(box=(100, 100, 200, 171)), "2d") == ONE
-    shifted = found_of(location=(0, 1.7, 20.4), **LYING)  # 1.2 / 2.0 = .6
-    assert car(truth_of(**LYING), shifted) == 0
-    assert car(truth_of(**LYING), shifted, level="loose") == ONE
-
-
-def test_heights_reach_from_y_minus_h_to_y():
-    lower = {"location": (0, 2.0, 20), "size": (1.8, 1.6, 3.9)}  # 1.5 / 1.8 = .83
-    assert car(truth_of(), found_of(**lower)) == ONE
-    assert car(truth_of(), found_of(**{**lower, "location": (0, 1.2, 20)})) == 0
-    assert car(truth_of(), found_of(location=(0, 9, 20)), "bev") == ONE
 
 
 def test_boxes_turn_about_y_which_points_down():

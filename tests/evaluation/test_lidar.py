@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchvox.evaluation import lidar
-from torchvox.evaluation.matching import greedy, pairs
+from torchvox.evaluation.matching import pairs
 from torchvox.ops.boxes import rotated_iou
 
 CLASSES = ["Car", "Pedestrian", "Cyclist"]
@@ -199,19 +199,3 @@ def test_pairs_are_the_same_whatever_the_size_of_a_chunk(monkeypatch):
         got = [(i, j) for a, b in pairs(first, second) for i, j in zip(a, b, strict=True)]
         assert got == expected
     assert [len(i) for i, _ in pairs(first[:0], second)] == [0]
-
-
-def test_greedy_matching_equals_a_loop_over_pairs():
-    roll = box_lists.Rolls("greedy", 0, 0)
-    frame = np.sort(roll.pick(300, 20))
-    taker, item = frame * 6 + roll.pick(300, 6), frame * 6 + roll.pick(300, 6)
-    usable = roll.uniform(0, 1, 300, 4) < 0.7
-    expected = np.zeros_like(usable)
-    for case in range(4):
-        takers, items = set(), set()
-        for p in range(300):
-            if usable[p, case] and taker[p] not in takers and item[p] not in items:
-                expected[p, case] = True
-                takers.add(taker[p])
-                items.add(item[p])
-    assert np.array_equal(greedy(frame, taker, item, usable), expected)
