@@ -101,7 +101,7 @@ def test_samples_without_boxes():
     assert one(boxes("truth", 0), boxes("found"))["car/0.5"] == 0
     assert one(boxes("truth"), boxes("found", 0))["car/0.5"] == 0
     many = boxes("found", 500, score=np.linspace(1, 0, 500).tolist())  # as many as there may be
-    assert one(boxes("truth"), many)["car/0.5"] == pytest.approx(1)
+    assert one(boxes("truth"), many)["car/0.5"] > 0.98  # at recall 1 the last counts
 
 
 @pytest.mark.parametrize(
