@@ -142,6 +142,11 @@ def test_a_valid_detection_goes_before_an_ignored_one_and_nothing_over_nothing_i
     # valid one, the car the low one: no hit, nothing false.
     result = kitti.evaluate([van], [found], ["Car"])
     assert {result[f"{m}/strict/Car/moderate/R11"] for m in ("bev", "3d")} == {0.0}
+    # At the second score the first car keeps its valid detection, though a low one fits better.
+    two = truth_of(2, location=[HERE, BESIDE])
+    found = found_of(3, location=[(0.1, 1.7, 20), HERE, BESIDE], score=[0.9, 0.8, 0.5])
+    found["box"][1] = SMALL
+    assert car(two, found, recall="R40") * 40 / 11 == ONE
 
 
 def test_equal_scores_and_equal_overlaps_fall_to_the_first():
