@@ -111,6 +111,15 @@ def test_a_valid_box_goes_before_an_ignored_one_of_more_overlap():
     assert cars(truth, scene(0, scores=[0.5])) == 1
 
 
+def test_a_detection_takes_the_box_of_most_overlap_above_the_least():
+    truth, found = scene(0, 1, points=[9, 9]), scene(0, -0.9, scores=[0.9, 0.5])
+    assert cars(truth, found, "3d/loose/Car") == 0.5  # the second overlaps the first box alone
+    truth, found = scene(0, points=[9]), scene(0, scores=[0.9])
+    for length, matched in ((2.0, 0), (2.01, 1)):  # of 4 m
+        found["boxes"][0, 3] = length
+        assert cars(truth, found, "bev/loose/Car") == matched
+
+
 def test_the_earlier_of_equal_scores_comes_first():
     truth, found = scene(0, points=[9]), scene(9, 0, scores=[0.5, 0.5])
     assert cars(truth, found) == 0.5
@@ -125,6 +134,8 @@ def test_ranges():
     assert result["3d/strict/Car/0-20"] == 1
     assert result["3d/strict/Car/20-40"] == 0.5
     assert result["3d/strict/Car/40+"] == 1
+    at_its_end = scene(20, points=[9]), scene(20, scores=[1.0])
+    assert math.isnan(cars(*at_its_end, "3d/strict/Car/0-20"))
     # Seen from above: y counts as well as x, z does not.
     far = scene(0, y=45, points=[9])
     assert not math.isnan(cars(far, scene(0, scores=[1.0]), "bev/strict/Car/40+"))
