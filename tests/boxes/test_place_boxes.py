@@ -4,12 +4,11 @@
 import pytest
 import torch
 from box_cases import box
-from helpers import assert_same_bits
+from helpers import check_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchvox
-import torchvox.reference
 
 
 def place(boxes, candidates, group, device="cpu", mode="both", lengths=None, replaces=None) -> list:
@@ -91,22 +90,20 @@ def test_any_scene_is_filled_as_the_loops_do(data):
         "mode": data.draw(st.sampled_from(["both", "greedy"])),
         "replaces": integers(-2, 5, 2, count),
     }
-    assert_same_bits(torchvox.place_boxes(**call), torchvox.reference.place_boxes(**call))
+    check_op("place_boxes", "cpu", **call)
 
 
 @pytest.mark.parametrize("mode", ["both", "greedy"])
 def test_a_crowded_scene_is_filled_as_the_loops_do(mode, device):
-    """45 candidates of three classes, and 40 with 50 tries each."""
+    """45 candidates of three classes, and 40 with 20 tries each."""
     g = torch.Generator().manual_seed(1)
     scale = torch.tensor([60.0, 60, 1, 4, 2, 1, 6])
     call = {
-        "boxes": torch.rand(3, 50, 7, generator=g) * scale,
-        "candidates": torch.rand(3, 85, 50, 7, generator=g) * scale,
-        "group": torch.tensor([0] * 15 + [1] * 15 + [2] * 15 + list(range(3, 43))).expand(3, 85),
-        "lengths": torch.tensor([50, 20, 0]),
+        "boxes": torch.rand(2, 50, 7, generator=g) * scale,
+        "candidates": torch.rand(2, 85, 20, 7, generator=g) * scale,
+        "group": torch.tensor([0] * 15 + [1] * 15 + [2] * 15 + list(range(3, 43))).expand(2, 85),
+        "lengths": torch.tensor([50, 20]),
         "mode": mode,
     }
-    want = torchvox.reference.place_boxes(**call)
+    want = torch.stack(check_op("place_boxes", device, **call))
     assert (want > 0).any() and (want < 0).any()
-    on_device = {k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()}
-    assert_same_bits(torchvox.place_boxes(**on_device).cpu(), want)

@@ -116,6 +116,10 @@ def loss_call(
     return {**call, **options}
 
 
+def without_samples(call: Call) -> Call:
+    return {k: v[:0] if torch.is_tensor(v) and k != "anchors" else v for k, v in call.items()}
+
+
 def in_float64(call: Call) -> Call:
     maps = ("cls", "box", "direction")
     return {k: v.double() if k in maps and v is not None else v for k, v in call.items()}
@@ -250,10 +254,7 @@ OPS = [
             "overlapping classes": lambda: anchor_call(40, class_of_anchor=[0, -1, 1, 7]),
             "all boxes teach": lambda: anchor_call(40, weight=None, num_boxes=None),
             "no anchors": lambda: anchor_call(5, anchors=anchor_grid(0)),
-            "no samples": lambda: {
-                k: v[:0] if k in ("boxes", "labels", "weight", "num_boxes") else v
-                for k, v in anchor_call(5).items()
-            },
+            "no samples": lambda: without_samples(anchor_call(5)),
             "more boxes than a block takes": lambda: anchor_call(300),
         },
         error_inputs=(
@@ -282,9 +283,7 @@ OPS = [
             "tasks apart": lambda: center_call(40, task_of_class=[3, 0, 1], overlap=0.7),
             "one cell": lambda: center_call(40, size=[1, 1], cells=12),
             "more boxes than a block takes": lambda: center_call(300, max_objects=40),
-            "no samples": lambda: {
-                k: v[:0] if torch.is_tensor(v) else v for k, v in center_call(5).items()
-            },
+            "no samples": lambda: without_samples(center_call(5)),
         },
         error_inputs=(
             *BOXES_ERRORS,
@@ -323,10 +322,7 @@ OPS = [
                 20, cls=torch.linspace(-120, 120, 960).reshape(2, 8, 3, 20)
             ),
             "no boxes": lambda: loss_call(20, boxes=0),
-            "no samples": lambda: {
-                k: v[:0] if torch.is_tensor(v) and k != "anchors" else v
-                for k, v in loss_call(5).items()
-            },
+            "no samples": lambda: without_samples(loss_call(5)),
             **in_dtypes(lambda: loss_call(20), "cls", "box", "direction",
                         dtypes={k: DTYPES[k] for k in ("float16", "bfloat16")}),
         },

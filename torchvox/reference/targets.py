@@ -67,7 +67,6 @@ def anchor_targets(
         most = overlap.max(0, initial=0)
         for i in range(len(base)):
             if not (overlap[i] > 0).any():
-                assigned[b, i] = BACKGROUND
                 continue
             own = int(overlap[i].argmax())  # the first of equals
             best = overlap[i, own]
@@ -75,21 +74,17 @@ def anchor_targets(
                 j for j in range(len(found))
                 if overlap[i, j] > 0 and overlap[i, j] == most[j] and not found[j][3]
             ]  # fmt: skip
+            if mode == "mmdet":
+                forces = [j for j in forces if most[j] >= least[i]]
+            low, high = best < negative[i], best >= positive[i]
             if found[own][3]:
                 assigned[b, i] = IGNORED
-            elif mode == "pcdet":
-                assigned[b, i] = found[own][0] if best >= positive[i] else IGNORED
-                if best < negative[i]:
-                    assigned[b, i] = BACKGROUND
-                if forces:
-                    assigned[b, i] = found[own][0]
-            else:
-                assigned[b, i] = BACKGROUND if best < negative[i] else IGNORED
-                if best >= positive[i]:
-                    assigned[b, i] = found[own][0]
-                for j in forces:
-                    if most[j] >= least[i]:
-                        assigned[b, i] = found[j][0]
+            elif forces:
+                assigned[b, i] = found[own if mode == "pcdet" else forces[-1]][0]
+            elif high and not (low and mode == "pcdet"):
+                assigned[b, i] = found[own][0]
+            elif not low:
+                assigned[b, i] = IGNORED
     num_pos = (assigned >= 0).sum(1).astype(np.int32)
     shape = (boxes.size(0), height, width, per_cell)
     return torch.from_numpy(assigned.reshape(shape)), torch.from_numpy(num_pos)

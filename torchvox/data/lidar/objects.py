@@ -14,7 +14,7 @@ Value: TypeAlias = Tensor | float
 CLASSES = ("Car", "Pedestrian", "Cyclist")
 CAR, PEDESTRIAN, CYCLIST = range(3)
 CLUTTER = -1  # label of what is no object
-GLASS = 0.1  # albedo
+ALBEDO, GLASS = (0.05, 0.7), 0.1  # of paint, clothes, walls, leaves; of windows
 
 
 class Slab(NamedTuple):
@@ -71,7 +71,6 @@ class Kind:
     parts: Callable[[Tensor, Tensor, Tensor, Tensor], Parts]
     ignored: bool = False
     in_traffic: bool = False
-    albedo: tuple[float, float] = (0.05, 0.7)
 
 
 def _even(low: float, high: float) -> Size:

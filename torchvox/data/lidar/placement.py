@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.lidar.objects import BUILDING, KINDS, Kind
+from torchvox.data.lidar.objects import ALBEDO, BUILDING, KINDS, Kind
 from torchvox.data.portable_math import sin_cos, sqrt
 
 NEAR, MARGIN = 3.0, 0.25  # meters around the sensor, and around every object, that stay free
@@ -143,13 +143,12 @@ def _sizes(
     mean, deviation, low, high = table.unbind(-1)
     size = torch.where(deviation > 0, mean + deviation * n, low + (high - low) * u[..., :3])
     size = torch.minimum(torch.maximum(size, low), high)
-    limits = _constant(draws, [(kind.few, kind.many, *kind.albedo) for kind in of])
-    few, many, dark, bright = limits.unbind(-1)
+    few, many = _constant(draws, [(kind.few, kind.many) for kind in of]).unbind(-1)
     share = draws.uniform(purpose + " count", len(kinds))
     share = share[:, torch.tensor([k for k, _ in columns], device=draws.device)]
     number = _constant(draws, [float(i // sides) for _, i in columns])
     counted = number < few + torch.floor(share * (many - few + 1.0))
-    return of, size, counted, dark + (bright - dark) * u[..., 3]
+    return of, size, counted, ALBEDO[0] + (ALBEDO[1] - ALBEDO[0]) * u[..., 3]
 
 
 def keep(meets: Tensor, counted: Tensor) -> Tensor:

@@ -102,32 +102,14 @@ def generate_world(
 class World(Generated):
     """Generated street scenes as a torch data set of the samples of generate_world.
 
-    size: scenes of the split; the default is SIZES[split]. The rest: see generate_world.
+    size: scenes of the split; the default is SIZES[split]. options: of generate_world,
+    whose errors are raised.
     """
 
-    def __init__(
-        self,
-        split: str = "train",
-        *,
-        sensor: str = "hdl64",
-        view: str = "front",
-        reach: float = REACH,
-        points: int | None = None,
-        boxes: int | None = None,
-        min_points: int = 5,
-        frames: int = 1,
-        sweeps: int = 1,
-        rolling: bool = True,
-        seed: int = 0,
-        size: int | None = None,
-    ) -> None:
+    def __init__(self, split: str = "train", *, size: int | None = None, **options: Any) -> None:
         super().__init__(split_size("World", split, size, SIZES))
-        _check([], sensor, view, reach, min_points, points, boxes, frames, sweeps)
-        self.options: Any = {
-            **{"sensor": sensor, "view": view, "reach": reach, "points": points, "boxes": boxes},
-            **{"min_points": min_points, "seed": seed, "split": split},
-            **{"frames": frames, "sweeps": sweeps, "rolling": rolling},
-        }
+        self.options = {**options, "split": split}
+        self.generate([], "cpu")  # refuses what it refuses
 
     def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
         return generate_world(indices, device=device, **self.options)
