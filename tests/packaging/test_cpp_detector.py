@@ -3,6 +3,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 
@@ -90,25 +91,25 @@ train: {epochs: 2, batch_size: 4, lr: 1.0e-2, device: cpu, precision: 32-true}
 """
 
 
-@torch.inference_mode()
 def test_from_training_to_cpp(runner, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.yaml").write_text(CONFIG)
     given = "own.yaml", "model.args.detections.score=0.0"
     scored = "--device", "cpu", "--json", "found.json"
-    with torch.inference_mode(False):
-        assert main(["train", *given, "-o", "run"]) == 0
+    assert main(["train", *given, "-o", "run"]) == 0
     assert main(["eval", "run/best.ckpt", *scored]) == 0
     eager = json.loads((tmp_path / "found.json").read_text())
     assert main(["export", "run/model.pt", "--no-fuse", "-o", "program.pt"]) == 0
     assert main(["eval", "program.pt", "--config", *given, *scored]) == 0
     program = json.loads((tmp_path / "found.json").read_text())
     assert {**program, "seconds": 0} == {**eager, "seconds": 0}
-    model = models.checkpoints.load("run/model.pt")
-    scans, points, count = batch(model, (0, 5000))
-    outputs = run(runner, tmp_path, "program.pt", model.columns, scans)
-    assert_same_bits(outputs, model(points, count))
-    assert int(outputs[3][1]) > 0
+    example = "detector_from_cpp.py"
+    monkeypatch.setattr(
+        sys, "argv", [example, "run/model.pt", "program.pt", "--runner", str(runner)]
+    )
+    runpy.run_path(str(ROOT / "examples" / example), run_name="__main__")
+    said = capsys.readouterr().out
+    assert re.search(r"^[1-9]\d* boxes from C\+\+, the bits of the model$", said, re.MULTILINE)
 
 
 class Pair(torch.nn.Module):
