@@ -39,16 +39,17 @@ Batch = dict[str, Tensor]
 
 
 class Plain(nn.Module):
-    """The detector by torch alone; it shares the form of backbone, neck and head."""
+    """The detector by torch alone: its backbone and neck are torch's layers, its head three
+    convolutions."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         layer = model.encoder.pfn_layers[0]
         self.linear = copy.deepcopy(layer.linear)
         self.norm = nn.BatchNorm1d(self.linear.out_features, eps=layer.norm.eps, momentum=0.01)
-        self.backbone, self.neck, self.head = (
-            copy.deepcopy(part) for part in (model.backbone, model.neck, model.head)
-        )
+        self.backbone, self.neck = copy.deepcopy(model.backbone), copy.deepcopy(model.neck)
+        head = copy.deepcopy(model.head)
+        self.heads = nn.ModuleList([head.cls, head.box, head.dir])
         config = model._config
         limits = torch.tensor(config.point_cloud_range)
         self.register_buffer("low", limits[:3])
@@ -87,6 +88,9 @@ class Plain(nn.Module):
 
     def features(self, canvas: Tensor) -> Tensor:
         return self.neck(self.backbone(canvas))
+
+    def head(self, x: Tensor) -> list[list[Tensor]]:
+        return [[conv(x)] for conv in self.heads]
 
     def targets(self, boxes: Tensor, labels: Tensor) -> Tensor:
         """[B, M]: the box of every anchor, -1 background, -2 ignored."""
@@ -223,10 +227,11 @@ class Trainer:
         self.change, self.count = WholeScan(), torch.zeros((), dtype=torch.int64).to(self.device)
         self.teach: Callable[..., dict[str, Tensor]] = model.teach
         if compiled:
-            for part in (model.backbone, model.neck, model.head):
+            for part in (model.backbone, model.neck, *([] if self.plain else [model.head])):
                 part.compile()
             if self.plain:
                 self.teach = torch.compile(model.teach)
+                model.head = torch.compile(model.head)
 
     def step(self, batch: Batch, clock: Clock) -> Tensor:
         clock.mark()

@@ -113,6 +113,12 @@ def test_permutation_is_one_and_follows_its_key():
     assert not torch.equal(order, permutation(1000, 7, "train", 4))
 
 
+def test_first_numbers_of_several_purposes_are_those_one_by_one():
+    draws = Draws(3, "train", torch.tensor([4, 0, 2**40]))
+    for purpose, got in zip("abc", draws.uniforms(*"abc"), strict=True):
+        assert got.equal(draws.uniform(purpose, 1)[:, 0])
+
+
 @pytest.mark.gpu
 def test_the_gpu_draws_the_same_bits():
     for name in ("bits", "uniform", "normal"):

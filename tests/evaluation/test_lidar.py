@@ -157,6 +157,17 @@ def test_yaw_is_off_up_to_half_a_turn_heading_by_all_of_it():
         assert math.isnan(nothing[f"3d/strict/Car/{kind}"])
 
 
+def test_velocities_are_compared_where_things_move():
+    truth, found = scene(0, 10, 20, 30, points=[9] * 4), scene(0, 10, 20, 30, scores=[0.9] * 4)
+    truth["velocity"] = np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, np.nan], [0.0, -2.0]])
+    found["velocity"] = np.array([[3.0, 3.0], [9.0, 9.0], [9.0, 9.0], [0.0, -1.5]])
+    result = lidar.evaluate([truth], [found], CLASSES)
+    assert result["3d/loose/Car/velocity"] == pytest.approx((1 + 0.5) / 2)
+    assert math.isnan(result["3d/loose/Cyclist/velocity"])
+    del found["velocity"]
+    assert "3d/loose/Car/velocity" not in lidar.evaluate([truth], [found], CLASSES)
+
+
 def test_details_tell_hits_misses_false_alarms_and_the_curve():
     truth = [scene(points=[]), scene(0, 20, 40, points=[9, 9, 2])]
     found = [scene(5, scores=[0.1]), scene(20, 10, 40, 0, scores=[0.2, 0.8, 0.7, 0.9])]

@@ -216,6 +216,21 @@ def test_maps_that_hold_the_targets_are_decoded_to_the_boxes():
         assert off.abs().max() < 1e-4 and torch.equal(names[b, best], labels[b, : len(mine)].long())
 
 
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_heads_give_the_same_maps_in_training_and_stay_in_half_precision(make, dtype, device):
+    head = make().head.to(device)
+    for module in head.modules():  # statistics that are those of evaluation
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval().train = lambda mode: None
+    x = torch.randn(2, 32, 5, 7, generator=torch.Generator().manual_seed(0)).to(device)
+    with torch.autocast(device, dtype, enabled=dtype is not None):
+        maps = [head.train(mode)(x) for mode in (True, False)]
+    for mine, other in zip(*(sum(kinds, []) for kinds in maps), strict=True):
+        assert mine.dtype == other.dtype == (dtype or torch.float32)
+        torch.testing.assert_close(mine, other, atol=2e-2 if dtype else 1e-5, rtol=2e-2)
+
+
 @pytest.mark.parametrize("make", [anchored, centered], ids=["anchors", "centers"])
 def test_a_small_net_learns_its_scans_by_heart(make):
     model = make().train()

@@ -139,6 +139,20 @@ def test_fused_equals_evaluation_and_may_be_half(channels):
     assert not any(p.requires_grad for p in fused.parameters())
 
 
+@each_depth
+def test_autocast_rounds_the_canvas_and_nothing_else(channels, device):
+    net = net_of(channels).train().to(device)
+    inputs = [v.to(device) if torch.is_tensor(v) else v for v in scene()[0]]
+    plain = net(*inputs)
+    with torch.autocast(device, torch.bfloat16):
+        rounded = net(*inputs)
+    assert_same_bits(rounded, plain.to(torch.bfloat16))
+    seed = torch.randn(plain.shape, generator=generator(4)).bfloat16().to(device)
+    weights = list(net.parameters())
+    grads = [torch.autograd.grad(o, weights, seed.to(o.dtype)) for o in (plain, rounded)]
+    assert_same_bits(*grads)
+
+
 @each_mode
 def test_shards_with_added_moments_have_the_gradients_of_one_process(pad_semantics):
     """What sync does over processes: moments are summed, gradients too."""

@@ -246,6 +246,7 @@ def test_the_shipped_configurations_are_both_detectors_and_runs():
     assert names == [
         "center_world_small",
         "centerpoint_pillars_nuscenes",
+        "centerpoint_world",
         "pointpillars_kitti",
         "pointpillars_world",
     ]

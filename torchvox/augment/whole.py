@@ -90,18 +90,16 @@ class WholeScan:
         """Changed copies. What is drawn is a function of (seed, step, ids) alone, whatever else is
         in the batch. ids: [B] int64, of the scans. step: [] or [1] int64, on the same device."""
         draws = Draws(seed, "augment", mix(mix(ids.long()) + step.long()))
+        by_x, by_y, way, size = draws.uniforms("flip x", "flip y", "turn", "scale")
         if self.flip_x:
-            points, boxes = flip_x(points, boxes, draws.uniform("flip x", 1)[:, 0] < self.flip_x)
+            points, boxes = flip_x(points, boxes, by_x < self.flip_x)
         if self.flip_y:
-            points, boxes = flip_y(points, boxes, draws.uniform("flip y", 1)[:, 0] < self.flip_y)
+            points, boxes = flip_y(points, boxes, by_y < self.flip_y)
         if self.turn:
-            angle = (draws.uniform("turn", 1)[:, 0] * 2.0 - 1.0) * self.turn
-            points, boxes = turn(points, boxes, angle)
+            points, boxes = turn(points, boxes, (way * 2.0 - 1.0) * self.turn)
         if self.scale != (1.0, 1.0):
             low, high = self.scale
-            points, boxes = scale(
-                points, boxes, draws.uniform("scale", 1)[:, 0] * (high - low) + low
-            )
+            points, boxes = scale(points, boxes, size * (high - low) + low)
         if self.shift:
             points, boxes = shift(points, boxes, draws.normal("shift", 3) * self.shift)
         return points, boxes
@@ -116,7 +114,7 @@ def _columns(rows: Tensor, factors: dict[int, Tensor]) -> Tensor:
     rows = rows.clone()
     for column, factor in factors.items():
         if column < rows.size(-1):
-            rows[..., column] = rows[..., column] * factor[:, None]
+            rows[..., column].mul_(factor[:, None])
     return rows
 
 

@@ -185,13 +185,15 @@ def _report_detections(
     table = Table(expand=False)
     table.add_column("class", style="bold cyan")
     columns = ["3d/strict", "3d/loose", "bev/strict", "bev/loose"]
-    for column in (*columns, "precision", "recall", "flipped"):
-        table.add_column(column.replace("/", "\n"), justify="right")
+    moves = any(key.endswith("/velocity") for key in found)
+    for column in (*columns, "precision", "recall", "flipped", *["velocity/m/s"] * moves):
+        table.add_column(column.replace("/", "\n", 1), justify="right")
     for name in classes:
         keys = [f"{column}/{name}" for column in columns]
         keys += [f"3d/loose/{name}/{part}" for part in ("precision", "recall", "flipped")]
         shares = ["-" if math.isnan(found[k]) else f"{100 * found[k]:.1f}" for k in keys]
-        table.add_row(name, *shares)
+        velocity = [f"{found[f'3d/loose/{name}/velocity']:.2f}"] * moves
+        table.add_row(name, *shares, *velocity)
     out = console()
     out.print(title, soft_wrap=True, markup=False, style="bold")
     out.print(table)

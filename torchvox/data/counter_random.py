@@ -46,15 +46,25 @@ class Draws:
 
     def bits(self, purpose: str, count: int) -> Tensor:
         """[B, count] int64, all 64 bits random."""
-        digest = hashlib.sha256((self._prefix + purpose).encode()).digest()
-        word = _signed(int.from_bytes(digest[:8], "little"))
-        key = mix(mix(self.samples + word) ^ _signed(int.from_bytes(digest[8:16], "little")))
+        first, second = self._words(purpose)
+        key = mix(mix(self.samples + first) ^ second)
         index = torch.arange(1, count + 1, device=self.device)
         return mix(key[:, None] + index * _GOLDEN)
 
     def uniform(self, purpose: str, count: int) -> Tensor:
         """[B, count] float64 in [0, 1), multiples of 2^-53."""
-        return _shift(self.bits(purpose, count), 11).to(torch.float64).mul_(2.0**-53)
+        return _share(self.bits(purpose, count))
+
+    def uniforms(self, *purposes: str) -> list[Tensor]:
+        """[B] float64 each, the first number of every purpose, in fewer kernels than one by one."""
+        words = [self._words(purpose) for purpose in purposes]
+        half = mix(torch.stack([self.samples + first for first, _ in words]))
+        key = mix(torch.stack([one ^ second for one, (_, second) in zip(half, words, strict=True)]))
+        return list(_share(mix(key + _GOLDEN)))
+
+    def _words(self, purpose: str) -> tuple[int, int]:
+        digest = hashlib.sha256((self._prefix + purpose).encode()).digest()
+        return tuple(_signed(int.from_bytes(digest[i : i + 8], "little")) for i in (0, 8))
 
     def normal(self, purpose: str, count: int) -> Tensor:
         """[B, count] float64, standard normal (Box and Muller's transform)."""
@@ -76,6 +86,11 @@ def permutation(count: int, *key: object) -> Tensor:
     """A random order [count] int64 that depends on the key alone, on the CPU."""
     draws = Draws(0, "/".join(map(str, key)), torch.zeros(1, dtype=torch.int64))
     return draws.bits("permutation", count)[0].argsort(stable=True)
+
+
+def _share(bits: Tensor) -> Tensor:
+    """float64 in [0, 1), multiples of 2^-53."""
+    return _shift(bits, 11).to(torch.float64).mul_(2.0**-53)
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:

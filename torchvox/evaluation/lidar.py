@@ -31,6 +31,7 @@ RANGES = {
     "/40+": (40.0, math.inf),
 }
 RECALLS = 40
+MOVES = 0.5  # m/s from which on velocities are compared
 TURN = 2 * math.pi
 
 
@@ -60,6 +61,7 @@ def evaluate(
         [n], points [n]: how many lie in the box. Boxes with fewer than min_points, or of a label
         that no class has, are neither found nor missed: points 0 makes a box ignored.
     found: the same scenes in the same order: boxes [n, 7], labels [n], scores [n].
+        Both may have velocity [n, 2] in m/s, NaN in truth where it is unknown.
     classes: the names of labels 0, 1, ..: Car, Van, Truck match above an overlap of 0.7 (strict)
         and 0.5 (loose), Pedestrian, Cyclist, Person_sitting above 0.5 and 0.25. Other names come as
         {name: (strict, loose)}.
@@ -68,7 +70,8 @@ def evaluate(
     Returns {"3d/strict/Car": average precision in 0..1, ..} with bev, 3d; strict, loose, and behind
     that /0-20, /20-40, /40+: boxes at that distance in meters seen from above; /precision and
     /recall; over the matched boxes /heading, the mean difference of yaws in radians, /yaw, that up
-    to half a turn, and /flipped, the share whose heading is off by more than a quarter of a turn.
+    to half a turn, and /flipped, the share whose heading is off by more than a quarter of a turn;
+    over those that move by more than 0.5 m/s /velocity, the mean error in m/s, with velocities.
     NaN where there is nothing to tell of: no valid box, no detection, no match.
     Raises ValueError (lengths, columns, shapes, values that are not finite, unknown classes).
     """
@@ -87,8 +90,11 @@ def details(
         expect(good, f"classes must be of {known}, or a mapping", name)
         pair = least.setdefault(name, LEAST_OVERLAP.get(name.lower(), (0, 0)))
         expect(np.shape(pair) == (2,), f"classes[{name!r}] must be (strict, loose)", pair)
-    gts = stack("truth", truth, {"boxes": 7, "labels": 0, "points": 0})
-    dets = stack("found", found, {"boxes": 7, "labels": 0, "scores": 0})
+    boxes = {"boxes": 7, "labels": 0}
+    if all("velocity" in one for one in (*truth, *found)):
+        boxes["velocity"] = 2
+    gts = stack("truth", truth, {**boxes, "points": 0}, may_be_nan=("velocity",))
+    dets = stack("found", found, {**boxes, "scores": 0})
     result = Details({}, {}, {}, {})
     sides = (result.found, dets), (result.truth, gts)
     for (marks, columns), key in product(sides, product(("bev", "3d"), LEVELS)):
@@ -146,6 +152,10 @@ def _evaluate_class(
                 scores[f"{key}/heading"] = _ratio(heading.sum(), len(heading))
                 scores[f"{key}/yaw"] = _ratio(yaw.sum(), len(yaw))
                 scores[f"{key}/flipped"] = _ratio((heading > TURN / 4).sum(), len(heading))
+                if "velocity" in gts:
+                    v = gts["velocity"][j[hit]]
+                    off = np.hypot(*(dets["velocity"][i[hit]] - v).T)[np.hypot(*v.T) > MOVES]
+                    scores[f"{key}/velocity"] = _ratio(off.sum(), len(off))
 
 
 def _within(boxes: Columns, low: float, high: float) -> np.ndarray:

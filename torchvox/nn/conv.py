@@ -40,6 +40,22 @@ def eager_on_gpu(x: Tensor) -> bool:
     return x.is_cuda and not torch.compiler.is_compiling()
 
 
+def autocast_dtype(x: Tensor) -> Optional[torch.dtype]:
+    """The dtype of convolutions of x under autocast, None outside. Not for TorchScript."""
+    device = x.device.type
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return None
+
+
+def as_weight(x: Tensor, weight: Tensor) -> Tensor:
+    """x in the dtype of the weight. Under autocast, which would take it back, x as it is."""
+    if not torch.jit.is_scripting():
+        if autocast_dtype(x) is not None:
+            return x
+    return x.to(weight.dtype)
+
+
 class ConvBlock(nn.Module):
     """Convolution, batch norm and ReLU: [B, C, H, W] to [B, out_channels, H', W']."""
 

@@ -2,13 +2,14 @@
 """The pillar feature net of PointPillars."""
 
 import copy
-from typing import Final, List, Sequence, Tuple
+from typing import Final, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchvox._errors import expect
+from torchvox.nn.conv import autocast_dtype
 
 
 class PillarNorm(nn.Module):
@@ -119,10 +120,10 @@ class PillarFeatureNet(nn.Module):
 
     forward(points [N, F], indices, num_points, point_voxel, point_slot, batch_size) takes the
     outputs of `torchvox.voxel_map` and returns [B, feat_channels[-1], ny, nx], channels_last, in
-    the dtype of the weights. Points get no gradient. One layer is one fused op, in training two
+    the dtype of the weights, under autocast in its own. Points get no gradient. One layer is one fused op, in training two
     more passes over the points and no tensor of all rows; several layers run in torch over N points
-    and V rows. Autocast changes nothing: coordinates and statistics are never in half precision.
-    Only TorchScript cannot switch it off: run scripts of several layers outside of it.
+    and V rows. Autocast rounds the canvas alone: coordinates and statistics are never in half
+    precision. Only TorchScript cannot switch it off: run scripts of several layers outside of it.
     State-dict names are those of OpenPCDet and mmdetection3d: pfn_layers.i.linear, .norm.
     """
 
@@ -292,6 +293,9 @@ class PillarFeatureNet(nn.Module):
         point_slot: Tensor,
         batch_size: int = 1,
     ) -> Tensor:
+        rounded: Optional[torch.dtype] = None
+        if not torch.jit.is_scripting():
+            rounded = autocast_dtype(points)
         if self.single:
             layer = self.pfn_layers[0]
             if self.fused:
@@ -323,15 +327,15 @@ class PillarFeatureNet(nn.Module):
                 center_axes=self.center_axes,
                 legacy=self.legacy,
                 pad_semantics=self.pad_semantics,
+                out_dtype=rounded,
             )
         if not torch.jit.is_scripting():
-            device = points.device.type
-            if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+            if rounded is not None:
                 # Half precision is too coarse for meters, and too narrow for sums over rows.
-                with torch.autocast(device, enabled=False):
+                with torch.autocast(points.device.type, enabled=False):
                     return self._several_layers(
                         points, indices, num_points, point_voxel, point_slot, batch_size
-                    )
+                    ).to(rounded)
         return self._several_layers(
             points, indices, num_points, point_voxel, point_slot, batch_size
         )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import portable_math
 from .arithmetic import to_working
+from .fma import fma
 
 __all__ = ["anchor_loss", "anchor_targets", "center_targets"]
 
@@ -267,15 +268,26 @@ def _one(function, x):
     return function(np.array([x]))[0]
 
 
+# log(1 + e) = e + e^2 times this polynomial of e, up to e = 1.
+LOG_ONE_PLUS = (-3.32255266e-3, 2.02217847e-2, -5.76944873e-2, 1.06833652e-1, -1.53569132e-1)
+LOG_ONE_PLUS += (1.96958750e-1, -2.49586686e-1, 3.33305180e-1, -4.99999344e-1)
+
+
 def _logistic(x) -> tuple:
     """1 / (1 + exp(-x)) and log(1 + exp(x))."""
     real = type(x)
     with np.errstate(all="ignore"):
         e = _one(portable_math.exp, -abs(x))
         whole = real(1) + e
-        value = (e if x < 0 else real(1)) / whole
-        log_whole = _one(portable_math.log, whole) + (e - (whole - real(1))) / whole
-        return value, (x if x > 0 else real(0)) + log_whole
+        most = real(1) / whole
+        if real is f32:
+            log_whole = np.array(LOG_ONE_PLUS[0], f32)
+            for factor in LOG_ONE_PLUS[1:]:
+                log_whole = fma(log_whole, e, f32(factor))
+            log_whole = f32(fma(log_whole, e * e, e))
+        else:
+            log_whole = _one(portable_math.log, whole) + (e - (whole - real(1))) / whole
+        return e * most if x < 0 else most, (x if x > 0 else real(0)) + log_whole
 
 
 def _focal(logit, hit: bool, weight):

@@ -56,8 +56,8 @@ class DetectionScores(Metric):
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
     def update(self, batch: Batch, outputs: Sequence[Tensor]) -> None:
-        boxes, labels = batch["boxes"][..., :7], batch["labels"]
-        counts = points_in_boxes(batch["points"], boxes, mode="count")
+        boxes, labels = batch["boxes"], batch["labels"]
+        counts = points_in_boxes(batch["points"], boxes[..., :7], mode="count")
         counts = torch.where(batch["weight"] > 0, counts, 0)
         found, scores, names = outputs[:3]
         columns = batch["id"], boxes, labels, counts, found.float(), scores.float(), names
@@ -75,8 +75,7 @@ class DetectionScores(Metric):
         _, first = np.unique(held["ids"], return_index=True)
         truth = [_scene(held, TRUTH, "labels", i) for i in first]
         found = [_scene(held, FOUND, "found_labels", i) for i in first]
-        flat = [{**one, "boxes": one["boxes"][:, :7]} for one in found]
-        details = lidar.details(truth, flat, self.classes)
+        details = lidar.details(_split(truth), _split(found), self.classes)
         scores = dict(details.scores)
         for name, level in (("map", "loose"), ("map_strict", "strict")):
             of_classes = [scores[f"3d/{level}/{one}"] for one in self.classes]
@@ -104,6 +103,15 @@ def _scene(held: Mapping[str, np.ndarray], names: Sequence[str], label: str, i: 
     used = held[label][i] >= 0
     keys = {"found": "boxes", "found_labels": "labels"}
     return {keys.get(name, name): held[name][i][used] for name in names}
+
+
+def _split(scenes: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Scenes with the velocities, where their boxes have some, in a column of their own."""
+    parts = [np.split(one["boxes"], [7], axis=1) for one in scenes]
+    return [
+        {**one, "boxes": boxes} | ({"velocity": velocity} if velocity.shape[1] else {})
+        for one, (boxes, velocity) in zip(scenes, parts, strict=True)
+    ]
 
 
 class DetectionModule(BaseModule):

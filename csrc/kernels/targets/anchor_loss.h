@@ -69,18 +69,35 @@ struct Term {
   T loss, slope;  // slope: by the value of the map
 };
 
-// 1 / (1 + exp(-x)), its complement and log(1 + exp(x)), from one exponential.
+// log(1 + e) of 0 <= e <= 1, 1.3 ulp; in double what rounding took from 1 + e comes back to first
+// order.
+TORCHVOX_HD float log_one_plus(float e) {
+  float p = -3.32255266e-3f;
+  p = fma_rn(p, e, 2.02217847e-2f);
+  p = fma_rn(p, e, -5.76944873e-2f);
+  p = fma_rn(p, e, 1.06833652e-1f);
+  p = fma_rn(p, e, -1.53569132e-1f);
+  p = fma_rn(p, e, 1.96958750e-1f);
+  p = fma_rn(p, e, -2.49586686e-1f);
+  p = fma_rn(p, e, 3.33305180e-1f);
+  p = fma_rn(p, e, -4.99999344e-1f);
+  return fma_rn(p, e * e, e);
+}
+TORCHVOX_HD double log_one_plus(double e) {
+  const double whole = 1.0 + e;
+  return portable::log(whole) + (e - (whole - 1.0)) / whole;
+}
+
+// 1 / (1 + exp(-x)), its complement and log(1 + exp(x)), from one exponential and one quotient.
 template <class T>
 struct Logistic {
   T value, complement, softplus;
 
   TORCHVOX_HD explicit Logistic(T x) {
-    const T e = portable::exp(x < T(0) ? x : -x), whole = T(1) + e;
-    value = (x < T(0) ? e : T(1)) / whole;
-    complement = (x < T(0) ? T(1) : e) / whole;
-    // What rounding took from 1 + e comes back to first order.
-    const T log_whole = portable::log(whole) + (e - (whole - T(1))) / whole;
-    softplus = (x > T(0) ? x : T(0)) + log_whole;
+    const T e = portable::exp(x < T(0) ? x : -x), most = T(1) / (T(1) + e), least = e * most;
+    value = x < T(0) ? least : most;
+    complement = x < T(0) ? most : least;
+    softplus = (x > T(0) ? x : T(0)) + log_one_plus(e);
   }
 };
 
@@ -244,30 +261,27 @@ TORCHVOX_HD void anchor_gradient(const AnchorLossBackwardArgs& args, const Ancho
     }
     store_value<M>(args.cls, grad_cls, c, slope);
   }
-  Residuals<T> code{};
-  if (positive) {
-    const float* const row = forward.boxes.row<float>(place.batch, place.box);
-    code = residuals_of<T>(forward, row, place.anchor);
-  }
   const int64_t box = place.at(forward.box), grad_box = place.at(args.box);
+  const bool turns = forward.direction.data != nullptr;
+  const int64_t at = turns ? place.at(forward.direction) : 0;
+  const int64_t grad_at = turns ? place.at(args.direction) : 0;
+  if (!positive) {  // nearly all: residuals are not worth their memory
+    for (int k = 0; k < forward.codes; ++k) store_value<M>(args.box, grad_box, k, T(0));
+    for (int k = 0; turns && k < 2; ++k) store_value<M>(args.direction, grad_at, k, T(0));
+    return;
+  }
+  const float* const row = forward.boxes.row<float>(place.batch, place.box);
+  const Residuals<T> code = residuals_of<T>(forward, row, place.anchor);
   for (int k = 0; k < forward.codes; ++k) {
-    T slope = 0;
-    if (positive) {
-      slope = grad[1] * box_term(forward, k, load_value<M>(forward.box, box, k), code.at[k]).slope;
-    }
-    store_value<M>(args.box, grad_box, k, slope);
+    const T value = load_value<M>(forward.box, box, k);
+    store_value<M>(args.box, grad_box, k, grad[1] * box_term(forward, k, value, code.at[k]).slope);
   }
-  if (forward.direction.data == nullptr) return;
-  const int64_t at = place.at(forward.direction), grad_at = place.at(args.direction);
-  T own = 0, other = 0;
-  if (positive) {
-    const T logit = load_value<M>(forward.direction, at, code.bin);
-    const T rival = load_value<M>(forward.direction, at, 1 - code.bin);
-    other = grad[2] * direction_term(logit, rival).slope;
-    own = -other;
-  }
-  store_value<M>(args.direction, grad_at, code.bin, own);
-  store_value<M>(args.direction, grad_at, 1 - code.bin, other);
+  if (!turns) return;
+  const T own = load_value<M>(forward.direction, at, code.bin);
+  const T other = load_value<M>(forward.direction, at, 1 - code.bin);
+  const T slope = grad[2] * direction_term(own, other).slope;
+  store_value<M>(args.direction, grad_at, code.bin, -slope);
+  store_value<M>(args.direction, grad_at, 1 - code.bin, slope);
 }
 
 // ---- Sums -------------------------------------------------------------------------------------

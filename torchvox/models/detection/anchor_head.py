@@ -6,6 +6,7 @@ from typing import List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torchvox.models.detection.branches import FOCAL_BIAS, Decoder, TaskHead, side_by_side
 from torchvox.models.detection.config import (
@@ -15,6 +16,7 @@ from torchvox.models.detection.config import (
     DirectionConfig,
     MultiHeadConfig,
 )
+from torchvox.nn.conv import as_weight
 
 QUARTER = math.pi / 2
 
@@ -46,7 +48,15 @@ class AnchorHead(nn.Module):
             outputs = self.merged(cells).permute(0, 3, 1, 2)
             cls, box, direction = outputs.split(self.channels, 1)
             return [[cls], [box], [direction] if self.channels[2] > 0 else []]
-        x = x.to(self.cls.weight.dtype)
+        x = as_weight(x, self.cls.weight)
+        if self.training:  # one convolution, with one gradient of x
+            weights, biases = [self.cls.weight, self.box.weight], [self.cls.bias, self.box.bias]
+            if self.dir is not None:
+                weights.append(self.dir.weight)
+                biases.append(self.dir.bias)
+            maps = F.conv2d(x, torch.cat(weights), torch.cat(biases))
+            cls, box, direction = maps.split(self.channels, 1)
+            return [[cls], [box], [direction] if self.channels[2] > 0 else []]
         directions: List[Tensor] = []
         if self.dir is not None:
             directions.append(self.dir(x))

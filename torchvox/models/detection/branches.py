@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchvox.models.detection.config import CenterHeadConfig, DetectionsConfig, MultiHeadConfig
-from torchvox.nn.conv import ConvBlock, FusedConv, conv3x3
+from torchvox.nn.conv import ConvBlock, FusedConv, as_weight, conv3x3
 
 TaskConfig = Union[CenterHeadConfig, MultiHeadConfig]
 FOCAL_BIAS = -math.log(99.0)  # scores of 1 % before training (Lin et al., ICCV 2017)
@@ -26,7 +26,7 @@ class Branch(nn.Module):
         self.out = conv3x3(widths[-1], outputs, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.layers(x).to(self.out.weight.dtype))
+        return self.out(as_weight(self.layers(x), self.out.weight))
 
 
 class TaskHead(nn.Module):

@@ -130,6 +130,11 @@ __device__ __forceinline__ void store_pair(const PillarEncodeArgs& args, int64_t
       static_cast<ushort2*>(args.canvas)[at / 2] = pair;
       return;
     }
+    if (args.out_dtype == DType::kBFloat16) {
+      const ushort2 pair = {narrow<BFloat16>(first).bits, narrow<BFloat16>(second).bits};
+      static_cast<ushort2*>(args.canvas)[at / 2] = pair;
+      return;
+    }
     if (args.out_dtype == DType::kFloat) {
       static_cast<float2*>(args.canvas)[at / 2] = {first, second};
       return;
