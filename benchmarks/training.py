@@ -25,6 +25,7 @@ from benchmarks.machine import facts
 from benchmarks.suite import WrongResult
 from torchvox.augment import Paste, WholeScan, collect_objects
 from torchvox.data import World
+from torchvox.graphs import Captured
 from torchvox.models.detection import detector
 from torchvox.ops import anchor_targets
 
@@ -218,13 +219,13 @@ class Trainer:
     def __init__(
         self, model: nn.Module, precision: torch.dtype, compiled: bool, paste: Paste | None = None
     ) -> None:
-        self.paste = paste
+        self.paste, self.changed = paste, Captured(self.change)
         self.model, self.plain = model.train(), isinstance(model, Plain)
         self.device = next(model.parameters()).device
         self.precision = precision
         fused = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
-        self.change, self.count = WholeScan(), torch.zeros((), dtype=torch.int64).to(self.device)
+        self.whole, self.count = WholeScan(), torch.zeros((), dtype=torch.int64).to(self.device)
         self.teach: Callable[..., dict[str, Tensor]] = model.teach
         if compiled:
             for part in (model.backbone, model.neck, *([] if self.plain else [model.head])):
@@ -233,17 +234,22 @@ class Trainer:
                 self.teach = torch.compile(model.teach)
                 model.head = torch.compile(model.head)
 
+    def change(self, *given: Tensor) -> tuple[Tensor, ...]:
+        *scans, ids, count = given
+        if self.paste is not None:
+            scans = [*self.paste(*scans, ids, count, 0)]
+        scans[0], scans[2] = self.whole(scans[0], scans[2], ids, count, 0)
+        return tuple(scans)
+
     def step(self, batch: Batch, clock: Clock) -> Tensor:
         clock.mark()
         scans = tuple(batch[name] for name in SCANS)
-        if self.paste is not None:
-            scans = self.paste(*scans, batch["id"], self.count, 0)
-        points, num_points, boxes, labels, *rest = scans
         if self.plain:
-            points, boxes = plain_change(points, boxes)
-            rest = []
+            points, num_points, boxes, labels, *_ = scans
+            (points, boxes), rest = plain_change(points, boxes), []
         else:
-            points, boxes = self.change(points, boxes, batch["id"], self.count, 0)
+            changed = self.changed(*scans, batch["id"], self.count)
+            points, num_points, boxes, labels, *rest = changed
             self.count += 1
         clock.mark()
         with torch.autocast(self.device.type, self.precision, self.precision != torch.float32):

@@ -1,13 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models on scans of any size through CUDA graphs."""
+"""Models on scans of any size, and functions of tensors, through CUDA graphs."""
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
 
 Model = Callable[[Tensor, Tensor], Any]
 BUCKETS = (32_768, 65_536, 131_072, 327_680)
+
+
+def _captured(call: Callable[[], Any], **options: Any) -> Tuple["torch.cuda.CUDAGraph", Any]:
+    """A graph of the call on the current device, and the outputs that it writes."""
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):  # libraries choose and allocate at the first calls
+        for _ in range(2):
+            call()
+    current.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
+        outputs = call()
+    return graph, outputs
+
+
+class Captured:
+    """A function of tensors that on a GPU is captured at the first call for their shapes, then
+    replayed: hundreds of small kernels in the host time of one.
+
+    function: takes and returns tensors; without gradients, without host synchronization, and with
+        shapes that follow from those of its arguments. On other devices it is simply called, and
+        so it is for shapes past the first `most`.
+
+    Outputs are buffers that the next call overwrites.
+    """
+
+    def __init__(self, function: Callable[..., Sequence[Tensor]], most: int = 4) -> None:
+        self.function, self.most = function, most
+        self._graphs: Dict[Any, Tuple[List[Tensor], torch.cuda.CUDAGraph, Sequence[Tensor]]] = {}
+
+    @torch.no_grad()
+    def __call__(self, *arguments: Tensor) -> Sequence[Tensor]:
+        key = tuple((t.device, t.dtype, t.shape) for t in arguments)
+        on_gpu = all(t.is_cuda for t in arguments)
+        if not on_gpu or (key not in self._graphs and len(self._graphs) >= self.most):
+            return self.function(*arguments)
+        if key not in self._graphs:
+            buffers = [t.clone() for t in arguments]
+            with torch.cuda.device(arguments[0].device):
+                self._graphs[key] = buffers, *_captured(lambda: self.function(*buffers))
+        buffers, graph, outputs = self._graphs[key]
+        for buffer, argument in zip(buffers, arguments, strict=True):
+            buffer.copy_(argument)
+        graph.replay()
+        return outputs
 
 
 class _Graph(NamedTuple):
@@ -110,15 +156,9 @@ class GraphRunner:
     def _capture(self, bucket: int) -> _Graph:
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
             points = torch.zeros(self.batch, bucket, self.columns, device=self.device)
-            current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-            side.wait_stream(current)
-            with torch.cuda.stream(side):  # libraries choose and allocate at the first calls
-                for _ in range(2):
-                    self.model(points, self.num_points)
-            current.wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                outputs = self.model(points, self.num_points)
+            graph, outputs = _captured(
+                lambda: self.model(points, self.num_points), pool=self._pool, stream=self._stream
+            )
         return _Graph(graph, points, outputs)

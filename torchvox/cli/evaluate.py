@@ -185,7 +185,7 @@ def _report_detections(
     table = Table(expand=False)
     table.add_column("class", style="bold cyan")
     columns = ["3d/strict", "3d/loose", "bev/strict", "bev/loose"]
-    moves = any(key.endswith("/velocity") for key in found)
+    moves = any(f"3d/loose/{name}/velocity" in found for name in classes)
     for column in (*columns, "precision", "recall", "flipped", *["velocity/m/s"] * moves):
         table.add_column(column.replace("/", "\n", 1), justify="right")
     for name in classes:

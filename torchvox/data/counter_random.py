@@ -64,7 +64,8 @@ class Draws:
 
     def _words(self, purpose: str) -> tuple[int, int]:
         digest = hashlib.sha256((self._prefix + purpose).encode()).digest()
-        return tuple(_signed(int.from_bytes(digest[i : i + 8], "little")) for i in (0, 8))
+        first, second = (_signed(int.from_bytes(digest[i : i + 8], "little")) for i in (0, 8))
+        return first, second
 
     def normal(self, purpose: str, count: int) -> Tensor:
         """[B, count] float64, standard normal (Box and Muller's transform)."""

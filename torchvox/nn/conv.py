@@ -40,6 +40,7 @@ def eager_on_gpu(x: Tensor) -> bool:
     return x.is_cuda and not torch.compiler.is_compiling()
 
 
+@torch.jit.unused
 def autocast_dtype(x: Tensor) -> Optional[torch.dtype]:
     """The dtype of convolutions of x under autocast, None outside. Not for TorchScript."""
     device = x.device.type
@@ -50,9 +51,8 @@ def autocast_dtype(x: Tensor) -> Optional[torch.dtype]:
 
 def as_weight(x: Tensor, weight: Tensor) -> Tensor:
     """x in the dtype of the weight. Under autocast, which would take it back, x as it is."""
-    if not torch.jit.is_scripting():
-        if autocast_dtype(x) is not None:
-            return x
+    if not torch.jit.is_scripting() and autocast_dtype(x) is not None:
+        return x
     return x.to(weight.dtype)
 
 

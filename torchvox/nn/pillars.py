@@ -120,10 +120,11 @@ class PillarFeatureNet(nn.Module):
 
     forward(points [N, F], indices, num_points, point_voxel, point_slot, batch_size) takes the
     outputs of `torchvox.voxel_map` and returns [B, feat_channels[-1], ny, nx], channels_last, in
-    the dtype of the weights, under autocast in its own. Points get no gradient. One layer is one fused op, in training two
-    more passes over the points and no tensor of all rows; several layers run in torch over N points
-    and V rows. Autocast rounds the canvas alone: coordinates and statistics are never in half
-    precision. Only TorchScript cannot switch it off: run scripts of several layers outside of it.
+    the dtype of the weights, under autocast in its own. Points get no gradient. One layer is one
+    fused op, in training two more passes over the points and no tensor of all rows; several layers
+    run in torch over N points and V rows. Autocast rounds the canvas alone: coordinates and
+    statistics are never in half precision. Only TorchScript cannot switch it off: run scripts of
+    several layers outside of it.
     State-dict names are those of OpenPCDet and mmdetection3d: pfn_layers.i.linear, .norm.
     """
 
@@ -329,13 +330,12 @@ class PillarFeatureNet(nn.Module):
                 pad_semantics=self.pad_semantics,
                 out_dtype=rounded,
             )
-        if not torch.jit.is_scripting():
-            if rounded is not None:
-                # Half precision is too coarse for meters, and too narrow for sums over rows.
-                with torch.autocast(points.device.type, enabled=False):
-                    return self._several_layers(
-                        points, indices, num_points, point_voxel, point_slot, batch_size
-                    ).to(rounded)
+        if not torch.jit.is_scripting() and rounded is not None:
+            # Half precision is too coarse for meters, and too narrow for sums over rows.
+            with torch.autocast(points.device.type, enabled=False):
+                return self._several_layers(
+                    points, indices, num_points, point_voxel, point_slot, batch_size
+                ).to(rounded)
         return self._several_layers(
             points, indices, num_points, point_voxel, point_slot, batch_size
         )

@@ -268,9 +268,15 @@ def _one(function, x):
     return function(np.array([x]))[0]
 
 
-# log(1 + e) = e + e^2 times this polynomial of e, up to e = 1.
-LOG_ONE_PLUS = (-3.32255266e-3, 2.02217847e-2, -5.76944873e-2, 1.06833652e-1, -1.53569132e-1)
-LOG_ONE_PLUS += (1.96958750e-1, -2.49586686e-1, 3.33305180e-1, -4.99999344e-1)
+def _log_one_plus(e):
+    """log(1 + e) = e + e^2 times a polynomial of e, up to e = 1."""
+    p = np.array(-3.32255266e-3, f32)
+    for factor in (
+        2.02217847e-2, -5.76944873e-2, 1.06833652e-1, -1.53569132e-1,
+        1.96958750e-1, -2.49586686e-1, 3.33305180e-1, -4.99999344e-1,
+    ):  # fmt: skip
+        p = fma(p, e, f32(factor))
+    return fma(p, e * e, e)[()]
 
 
 def _logistic(x) -> tuple:
@@ -281,10 +287,7 @@ def _logistic(x) -> tuple:
         whole = real(1) + e
         most = real(1) / whole
         if real is f32:
-            log_whole = np.array(LOG_ONE_PLUS[0], f32)
-            for factor in LOG_ONE_PLUS[1:]:
-                log_whole = fma(log_whole, e, f32(factor))
-            log_whole = f32(fma(log_whole, e * e, e))
+            log_whole = _log_one_plus(e)
         else:
             log_whole = _one(portable_math.log, whole) + (e - (whole - real(1))) / whole
         return e * most if x < 0 else most, (x if x > 0 else real(0)) + log_whole

@@ -18,6 +18,7 @@ from torchvox.augment import Paste, collect_objects
 from torchvox.data.generated import Generated
 from torchvox.evaluation import lidar
 from torchvox.evaluation.matching import LEAST_OVERLAP
+from torchvox.graphs import Captured
 from torchvox.ops import points_in_boxes
 from torchvox.train.builders import Labels
 from torchvox.train.config import Config
@@ -122,6 +123,7 @@ class DetectionModule(BaseModule):
     ) -> None:
         super().__init__(config, model, labels, extra)
         self.paste: Paste | None = None
+        self.change = Captured(self.changed)
         self.scores = DetectionScores(labels.classes)
 
     def on_train_start(self) -> None:
@@ -138,30 +140,32 @@ class DetectionModule(BaseModule):
             raise WrongUseError(f"train.paste: {error}") from None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        points, *labelled = self.changed(batch)
-        terms = self.model.loss(points, *labelled)
+        names = ("points", "num_points", "boxes", "labels", "num_boxes", "weight", "id")
+        step = torch.full((), self.global_step, device=batch["id"].device)
+        *scans, refused = self.change(*(batch[name] for name in names), step)
+        points = scans[0]
+        terms = self.model.loss(*scans)
         options = {"on_step": False, "on_epoch": True, "sync_dist": True, "batch_size": len(points)}
         for name, term in terms.items():
             self.log(name, term.detach(), on_step=True, on_epoch=False)
         if self.paste is not None:
-            self.log("refused", self.paste.refused.float(), on_step=True, on_epoch=False)
+            self.log("refused", refused.float(), on_step=True, on_epoch=False)
         self.log("train_loss", terms["loss"].detach(), **options)
         return terms["loss"]
 
-    def changed(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Arguments of the loss: pasted, nudged and changed as wholes, in this order."""
-        names = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
-        scans = tuple(batch[name] for name in names)
-        step = torch.full((), self.global_step, device=scans[0].device)
-        key = batch["id"], step, self.config.train.seed
+    def changed(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """Arguments of the loss: pasted, nudged and changed as wholes, in this order; and how many
+        objects had no room. given: columns of the batch, then the step."""
+        *scans, ids, step = given
+        key, refused = (ids, step, self.config.train.seed), step
         if self.paste is not None:
-            scans = self.paste(*(*scans, *key))
-        points, num_points, boxes, labels, num_boxes, weight = scans
+            scans = [*self.paste(*(*scans, *key))]
+            refused = self.paste.refused
         if (nudge := self.config.train.nudge) is not None:
-            points, boxes = nudge(points, boxes, num_boxes, *key)
+            scans[0], scans[2] = nudge(scans[0], scans[2], scans[4], *key)
         if (whole := self.config.train.whole) is not None:
-            points, boxes = whole(points, boxes, *key)
-        return points, num_points, boxes, labels, num_boxes, weight
+            scans[0], scans[2] = whole(scans[0], scans[2], *key)
+        return (*scans, refused)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.scores.update(batch, self.model(batch["points"], batch["num_points"]))

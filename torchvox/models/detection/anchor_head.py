@@ -49,18 +49,20 @@ class AnchorHead(nn.Module):
             cls, box, direction = outputs.split(self.channels, 1)
             return [[cls], [box], [direction] if self.channels[2] > 0 else []]
         x = as_weight(x, self.cls.weight)
-        if self.training:  # one convolution, with one gradient of x
-            weights, biases = [self.cls.weight, self.box.weight], [self.cls.bias, self.box.bias]
-            if self.dir is not None:
-                weights.append(self.dir.weight)
-                biases.append(self.dir.bias)
-            maps = F.conv2d(x, torch.cat(weights), torch.cat(biases))
-            cls, box, direction = maps.split(self.channels, 1)
-            return [[cls], [box], [direction] if self.channels[2] > 0 else []]
+        if not torch.jit.is_scripting() and self.training:
+            return self._in_one(x)
         directions: List[Tensor] = []
         if self.dir is not None:
             directions.append(self.dir(x))
         return [[self.cls(x)], [self.box(x)], directions]
+
+    @torch.jit.unused
+    def _in_one(self, x: Tensor) -> List[List[Tensor]]:
+        """The maps of one convolution, so that x has one gradient."""
+        convs = [conv for conv in (self.cls, self.box, self.dir) if conv is not None]
+        weight, bias = (torch.cat([getattr(c, k) for c in convs]) for k in ("weight", "bias"))
+        cls, box, direction = F.conv2d(x, weight, bias).split(self.channels, 1)
+        return [[cls], [box], [direction] if self.channels[2] > 0 else []]
 
     @torch.jit.unused
     def merge(self) -> None:
