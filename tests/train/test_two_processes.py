@@ -150,6 +150,8 @@ def test_in_one_process_it_is_an_ordinary_batch_norm():
     assert isinstance(ours, GlobalBatchNorm) and ours.weight is plain.weight
     assert torch.equal(ours(x), nn.BatchNorm1d(6)(x))
     assert list(ours.state_dict()) == list(plain.state_dict())
+    torchs = convert_batch_norm(nn.Sequential(plain), on_gpu=True)[0]
+    assert isinstance(torchs, nn.SyncBatchNorm) and torchs.weight is plain.weight
 
 
 @pytest.mark.slow

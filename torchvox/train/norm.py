@@ -2,8 +2,8 @@
 """Batch norm over the batches of all processes, on any device.
 
 Training on two devices must equal training on one with the whole batch, so batch norm needs the
-statistics of the whole batch. torch's SyncBatchNorm computes them on GPUs only; this one runs on
-CPUs too, from sums that the processes add up, and stays an ordinary batch norm elsewhere.
+statistics of the whole batch. torch's SyncBatchNorm computes them on GPUs, and only there; this one
+runs on CPUs, from sums that the processes add up, and stays an ordinary batch norm elsewhere.
 """
 
 from __future__ import annotations
@@ -58,16 +58,18 @@ class GlobalBatchNorm(_BatchNorm):
         self.running_var.mul_(1 - momentum).add_(unbiased, alpha=momentum)
 
 
-def convert_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with all batch norms over all processes; names and values stay. Raises
-    WrongUseError for a pillar net of several layers, whose norms are over one process."""
+def convert_batch_norm(module: nn.Module, on_gpu: bool = False) -> nn.Module:
+    """The module with all batch norms over all processes; names and values stay. on_gpu: whether it
+    is trained there. Raises WrongUseError for a pillar net of several layers, whose norms are over
+    one process."""
     if isinstance(module, PillarFeatureNet):
         if not module.single:
             raise WrongUseError("a pillar net of several layers is trained on one device alone")
         module.sync = True  # type: ignore[misc]  # it is final for TorchScript
         return module
-    if isinstance(module, _BatchNorm) and not isinstance(module, GlobalBatchNorm):
-        norm = GlobalBatchNorm(
+    kind = nn.SyncBatchNorm if on_gpu else GlobalBatchNorm
+    if isinstance(module, _BatchNorm) and not isinstance(module, kind):
+        norm = kind(
             module.num_features,
             module.eps,
             module.momentum,
@@ -79,5 +81,5 @@ def convert_batch_norm(module: nn.Module) -> nn.Module:
         norm.train(module.training)
         return norm
     for name, child in module.named_children():
-        setattr(module, name, convert_batch_norm(child))
+        setattr(module, name, convert_batch_norm(child, on_gpu))
     return module

@@ -59,7 +59,8 @@ def fit(
         if made and not quiet:
             say(f"not from {config.train.init}, but made anew: {', '.join(made)}")
     if config.train.devices * config.train.nodes > 1:
-        model = convert_batch_norm(model)
+        on_gpu = config.train.device != "cpu" and torch.cuda.is_available()
+        model = convert_batch_norm(model, on_gpu)
     if config.train.compile:  # in place, so that checkpoints have the same names
         for part in (model.backbone, model.neck, model.head):
             part.compile()
