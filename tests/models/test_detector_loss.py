@@ -223,11 +223,15 @@ def test_heads_give_the_same_maps_in_training_and_stay_in_half_precision(make, d
     for module in head.modules():  # statistics that are those of evaluation
         if isinstance(module, torch.nn.BatchNorm2d):
             module.eval().train = lambda mode: None
-    x = torch.randn(2, 32, 5, 7, generator=torch.Generator().manual_seed(0)).to(device)
+    x = torch.randn(2, 32, 5, 7, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    seen = set()
+    for module in head.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.register_forward_pre_hook(lambda _, given: seen.add(given[0].dtype))
     with torch.autocast(device, dtype, enabled=dtype is not None):
         maps = [head.train(mode)(x) for mode in (True, False)]
     for mine, other in zip(*([m for kind in kinds for m in kind] for kinds in maps), strict=True):
-        assert mine.dtype == other.dtype == (dtype or torch.float32)
+        assert {mine.dtype, other.dtype} == seen == {dtype or torch.float32}
         torch.testing.assert_close(mine, other, atol=2e-2 if dtype else 1e-5, rtol=2e-2)
 
 
