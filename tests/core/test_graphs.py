@@ -1,34 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of tensors that are captured once for their shapes."""
+"""A captured op replays with new points and new numbers of valid points, and never synchronizes."""
 
+import pytest
 import torch
+from gpu import captured, copy_in_place
 from helpers import assert_same_bits
+from samples import (
+    each_differentiable_op,
+    each_pass,
+    each_sample_input,
+    leaves,
+    map_tensors,
+    on,
+    run,
+    with_gradients,
+)
 
-from torchvox.graphs import Captured
+pytestmark = pytest.mark.gpu
+
+REPLAYS = 100
+POINTS = 500
 
 
-def shifted(x: torch.Tensor, by: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    shifted.calls += 1
-    return (x * 2.0 + by).cumsum(0), by + 1
+def fresh_call(op, replay: int):
+    """Other points in each replay, and another number of valid ones: none, all, something."""
+    call = op.call(POINTS, replay)
+    for name in ("num_valid", "lengths"):
+        if name in call:
+            valid = [0, POINTS, 1, 37 * replay % POINTS][replay % 4]
+            call[name] = torch.full_like(call[name], valid)
+    return on("cuda", call)
 
 
-def numbers(n: int, device: str) -> torch.Tensor:
-    return torch.rand(n, generator=torch.Generator().manual_seed(n)).to(device)
+@each_pass
+def test_a_hundred_replays_with_new_points_equal_eager(op, work):
+    static = map_tensors(fresh_call(op, 1), torch.clone)
+    graph, outs = captured(lambda: work(op, static))
+    for replay in range(REPLAYS):
+        call = fresh_call(op, replay)
+        copy_in_place(static, call)
+        graph.replay()
+        assert_same_bits(outs, work(op, call), f"{op}, replay {replay}")
 
 
-def test_shapes_are_captured_once_up_to_a_number_and_calls_give_the_same(device):
-    act, by = Captured(shifted, most=2), torch.ones((), device=device)
-    shifted.calls = 0
-    for turn in range(4):
-        for n in (5, 9, 7):
-            given = numbers(n, device) + turn, by * turn
-            kept = [t.clone() for t in given]
-            out = [t.clone() for t in act(*given)]
-            assert_same_bits(given, kept)
-            calls, want = shifted.calls, shifted(*given)
-            assert_same_bits(out, want)
-            shifted.calls = calls
-    # On a GPU two warm up, one is captured, of two shapes; the third is called each time.
-    assert shifted.calls == (2 * 3 + 4 if device == "cuda" else 12)
-    narrow = act(numbers(5, device).double(), by.double())[0]
-    assert narrow.dtype == torch.float64
+@each_sample_input
+def test_every_case_can_be_captured(op, make):
+    static = on("cuda", make())
+    expected = run(op, static)
+    graph, outs = captured(lambda: run(op, static))
+    graph.replay()
+    assert_same_bits(outs, expected, str(op))
+
+
+@pytest.fixture
+def forbid_syncs():
+    yield lambda: torch.cuda.set_sync_debug_mode("error")
+    torch.cuda.set_sync_debug_mode("default")
+
+
+# The debug mode does not see a raw cudaMemcpy; the capture tests above do.
+@each_sample_input
+def test_no_op_synchronizes(op, make, forbid_syncs):
+    call = on("cuda", make())
+    forbid_syncs()
+    run(op, call)
+
+
+@each_differentiable_op
+def test_no_gradient_synchronizes(op, forbid_syncs):
+    call = with_gradients(op, on("cuda", op.call(POINTS, 0)))
+    seeds = [torch.ones_like(out) for out in run(op, call) if out.requires_grad]
+    forbid_syncs()
+    outs = [out for out in run(op, call) if out.requires_grad]
+    torch.autograd.grad(outs, leaves(op, call), seeds)

@@ -38,10 +38,8 @@ def pictures_of(
     pairs = list(zip(found[LEVELS[0]], truth[LEVELS[0]], strict=True))
     errors = [int((hit == 0).sum() + (held == 0).sum()) for hit, held in pairs]
     for i in np.argsort(errors, kind="stable")[: -1 - SCANS : -1].tolist():
-        (hit, held), (known, mine) = (
-            pairs[i],
-            (s[i]["boxes"][:, :7] for s in (told.truth, told.found)),
-        )
+        hit, held = pairs[i]
+        known, mine = (side[i]["boxes"][:, :7] for side in (told.truth, told.found))
         groups = mine[hit == 1], mine[hit == 0], known[held == 0]
         counts = [len(group) for group in groups]
         note = ", ".join(f"{kind}: {n}" for kind, n in zip(KINDS, counts, strict=True))
