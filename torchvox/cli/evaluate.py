@@ -192,8 +192,9 @@ def _report_detections(
         keys = [f"{column}/{name}" for column in columns]
         keys += [f"3d/loose/{name}/{part}" for part in ("precision", "recall", "flipped")]
         shares = ["-" if math.isnan(found[k]) else f"{100 * found[k]:.1f}" for k in keys]
-        velocity = [f"{found[f'3d/loose/{name}/velocity']:.2f}"] * moves
-        table.add_row(name, *shares, *velocity)
+        if moves:
+            shares.append(f"{found[f'3d/loose/{name}/velocity']:.2f}")
+        table.add_row(name, *shares)
     out = console()
     out.print(title, soft_wrap=True, markup=False, style="bold")
     out.print(table)
