@@ -11,7 +11,9 @@ BUCKETS = (32_768, 65_536, 131_072, 327_680)
 
 
 def _captured(call: Callable[[], Any], **options: Any) -> Tuple["torch.cuda.CUDAGraph", Any]:
-    """A graph of the call on the current device, and the outputs that it writes."""
+    """A graph of the call on the current device, and the outputs that it writes. options: of
+    torch.cuda.graph. Its default stream is one for the whole process, on the GPU that came first.
+    """
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):  # libraries choose and allocate at the first calls
@@ -48,7 +50,10 @@ class Captured:
         if key not in self._graphs:
             buffers = [t.clone() for t in arguments]
             with torch.cuda.device(arguments[0].device):
-                self._graphs[key] = buffers, *_captured(lambda: self.function(*buffers))
+                self._graphs[key] = (
+                    buffers,
+                    *_captured(lambda: self.function(*buffers), stream=torch.cuda.Stream()),
+                )
         buffers, graph, outputs = self._graphs[key]
         for buffer, argument in zip(buffers, arguments, strict=True):
             buffer.copy_(argument)
@@ -101,8 +106,7 @@ class GraphRunner:
         with torch.inference_mode(False):  # later calls write to it, in whatever mode
             self.num_points = torch.zeros(self.batch, dtype=torch.int32, device=self.device)
         self.device = self.num_points.device
-        # torch's own capture stream is one for the whole process, on the GPU that came first; and
-        # graphs share memory when they are captured on one stream.
+        # Graphs share memory when they are captured on one stream.
         self._stream = torch.cuda.Stream(self.device)
         self._graphs: Dict[int, _Graph] = {}
         self._pool: Optional[Tuple[int, int]] = None

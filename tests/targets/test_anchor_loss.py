@@ -11,7 +11,7 @@ from op_infos.targets import anchor_grid, in_float64, loss_call
 from samples import on
 
 import torchvox
-from torchvox.reference import portable_math
+from torchvox.reference import portable_math, targets
 
 MAPS = ("cls", "box", "direction")
 
@@ -188,6 +188,14 @@ def test_sums_of_several_levels_have_the_bits_of_the_loops(device):
     most = torch.rand(call["assigned"].shape, generator=torch.Generator().manual_seed(2)) < 0.99
     call["assigned"] = torch.where(most, -2, call["assigned"])
     check_op("anchor_loss", device, **call)
+
+
+def test_log_of_one_plus_is_within_a_unit_and_a_half():
+    e = np.concatenate([np.linspace(0, 1, 100_001), np.geomspace(1e-38, 1, 20_001)])
+    e = e.astype(np.float32)
+    got, want = targets._log_one_plus(e), np.log1p(e.astype(np.float64))
+    unit = np.spacing(want.astype(np.float32))
+    assert (np.abs(got - want) <= 1.5 * unit).all()
 
 
 def test_exp_and_log_in_double_are_within_a_unit():

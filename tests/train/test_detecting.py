@@ -12,6 +12,7 @@ from lightning.pytorch import Callback
 from tiny import equal_weights
 
 from torchvox._errors import WrongUseError
+from torchvox.cli.evaluate import _report_detections
 from torchvox.data.kitti import export_kitti
 from torchvox.data.lidar import World
 from torchvox.models import checkpoints
@@ -250,3 +251,20 @@ def test_the_shipped_configurations_are_both_detectors_and_runs():
         "pointpillars_kitti",
         "pointpillars_world",
     ]
+
+
+@pytest.mark.parametrize("columns", [7, 9])
+def test_velocities_are_scored_and_told_where_boxes_have_some(columns, capsys):
+    boxes = torch.tensor([[[10.0, 0, 0, 4, 2, 2, 0, 3, 0], [20, 5, 0, 4, 2, 2, 0, 0, 0]]])
+    found = boxes.clone()
+    found[..., 8] += 0.25
+    points = boxes[..., :3].repeat(1, 6, 1)
+    labels, ones = torch.zeros(1, 2, dtype=torch.int32), torch.ones(1, 2)
+    batch = {"id": torch.tensor([0]), "points": points, "weight": ones, "labels": labels}
+    scores = DetectionScores(["Car"])
+    scores.update({**batch, "boxes": boxes[..., :columns]}, (found, ones, labels))
+    told = scores.compute()
+    assert told["map_strict"] == 1
+    assert told.get("3d/loose/Car/velocity") == (0.25 if columns == 9 else None)
+    _report_detections("a title", told, ["Car"], {})
+    assert ("0.25" in capsys.readouterr().out) == (columns == 9)

@@ -10,6 +10,7 @@ give other numbers on the GPU than on the CPU, and numbers that depend on what w
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -46,10 +47,8 @@ class Draws:
 
     def bits(self, purpose: str, count: int) -> Tensor:
         """[B, count] int64, all 64 bits random."""
-        first, second = self._words(purpose)
-        key = mix(mix(self.samples + first) ^ second)
         index = torch.arange(1, count + 1, device=self.device)
-        return mix(key[:, None] + index * _GOLDEN)
+        return mix(self._keys([purpose])[0][:, None] + index * _GOLDEN)
 
     def uniform(self, purpose: str, count: int) -> Tensor:
         """[B, count] float64 in [0, 1), multiples of 2^-53."""
@@ -57,15 +56,17 @@ class Draws:
 
     def uniforms(self, *purposes: str) -> list[Tensor]:
         """[B] float64 each, the first number of every purpose, in fewer kernels than one by one."""
-        words = [self._words(purpose) for purpose in purposes]
-        half = mix(torch.stack([self.samples + first for first, _ in words]))
-        key = mix(torch.stack([one ^ second for one, (_, second) in zip(half, words, strict=True)]))
-        return list(_share(mix(key + _GOLDEN)))
+        return list(_share(mix(self._keys(purposes) + _GOLDEN)))
 
-    def _words(self, purpose: str) -> tuple[int, int]:
-        digest = hashlib.sha256((self._prefix + purpose).encode()).digest()
-        first, second = (_signed(int.from_bytes(digest[i : i + 8], "little")) for i in (0, 8))
-        return first, second
+    def _keys(self, purposes: Sequence[str]) -> Tensor:
+        """[purposes, B] int64."""
+        digests = [hashlib.sha256((self._prefix + one).encode()).digest() for one in purposes]
+        first, second = (
+            [_signed(int.from_bytes(digest[i : i + 8], "little")) for digest in digests]
+            for i in (0, 8)
+        )
+        half = mix(torch.stack([self.samples + word for word in first]))
+        return mix(torch.stack([one ^ word for one, word in zip(half, second, strict=True)]))
 
     def normal(self, purpose: str, count: int) -> Tensor:
         """[B, count] float64, standard normal (Box and Muller's transform)."""

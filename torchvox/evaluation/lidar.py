@@ -90,11 +90,11 @@ def details(
         expect(good, f"classes must be of {known}, or a mapping", name)
         pair = least.setdefault(name, LEAST_OVERLAP.get(name.lower(), (0, 0)))
         expect(np.shape(pair) == (2,), f"classes[{name!r}] must be (strict, loose)", pair)
-    boxes = {"boxes": 7, "labels": 0}
+    widths = {"boxes": 7, "labels": 0}
     if all("velocity" in one for one in (*truth, *found)):
-        boxes["velocity"] = 2
-    gts = stack("truth", truth, {**boxes, "points": 0}, may_be_nan=("velocity",))
-    dets = stack("found", found, {**boxes, "scores": 0})
+        widths["velocity"] = 2
+    gts = stack("truth", truth, {**widths, "points": 0}, may_be_nan=("velocity",))
+    dets = stack("found", found, {**widths, "scores": 0})
     result = Details({}, {}, {}, {})
     sides = (result.found, dets), (result.truth, gts)
     for (marks, columns), key in product(sides, product(("bev", "3d"), LEVELS)):

@@ -142,30 +142,28 @@ class DetectionModule(BaseModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         names = ("points", "num_points", "boxes", "labels", "num_boxes", "weight", "id")
         step = torch.full((), self.global_step, device=batch["id"].device)
-        *scans, refused = self.change(*(batch[name] for name in names), step)
-        points = scans[0]
-        terms = self.model.loss(*scans)
+        points, *rest = self.change(*(batch[name] for name in names), step)
+        terms = self.model.loss(points, *rest[:5])
         options = {"on_step": False, "on_epoch": True, "sync_dist": True, "batch_size": len(points)}
         for name, term in terms.items():
             self.log(name, term.detach(), on_step=True, on_epoch=False)
         if self.paste is not None:
-            self.log("refused", refused.float(), on_step=True, on_epoch=False)
+            self.log("refused", rest[5].float(), on_step=True, on_epoch=False)
         self.log("train_loss", terms["loss"].detach(), **options)
         return terms["loss"]
 
     def changed(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Arguments of the loss: pasted, nudged and changed as wholes, in this order; and how many
-        objects had no room. given: columns of the batch, then the step."""
+        """Arguments of the loss: pasted, nudged and changed as wholes, in this order; where objects
+        are pasted, behind them how many had no room. given: columns of the batch, then the step."""
         *scans, ids, step = given
-        key, refused = (ids, step, self.config.train.seed), step
+        key = ids, step, self.config.train.seed
         if self.paste is not None:
-            scans = [*self.paste(*(*scans, *key))]
-            refused = self.paste.refused
+            scans = [*self.paste(*(*scans, *key)), self.paste.refused]
         if (nudge := self.config.train.nudge) is not None:
             scans[0], scans[2] = nudge(scans[0], scans[2], scans[4], *key)
         if (whole := self.config.train.whole) is not None:
             scans[0], scans[2] = whole(scans[0], scans[2], *key)
-        return (*scans, refused)
+        return tuple(scans)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.scores.update(batch, self.model(batch["points"], batch["num_points"]))

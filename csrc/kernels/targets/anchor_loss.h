@@ -261,9 +261,8 @@ TORCHVOX_HD void anchor_gradient(const AnchorLossBackwardArgs& args, const Ancho
     }
     store_value<M>(args.cls, grad_cls, c, slope);
   }
-  const int64_t box = place.at(forward.box), grad_box = place.at(args.box);
   const bool turns = forward.direction.data != nullptr;
-  const int64_t at = turns ? place.at(forward.direction) : 0;
+  const int64_t grad_box = place.at(args.box);
   const int64_t grad_at = turns ? place.at(args.direction) : 0;
   if (!positive) {  // nearly all: residuals are not worth their memory
     for (int k = 0; k < forward.codes; ++k) store_value<M>(args.box, grad_box, k, T(0));
@@ -272,11 +271,13 @@ TORCHVOX_HD void anchor_gradient(const AnchorLossBackwardArgs& args, const Ancho
   }
   const float* const row = forward.boxes.row<float>(place.batch, place.box);
   const Residuals<T> code = residuals_of<T>(forward, row, place.anchor);
+  const int64_t box = place.at(forward.box);
   for (int k = 0; k < forward.codes; ++k) {
     const T value = load_value<M>(forward.box, box, k);
     store_value<M>(args.box, grad_box, k, grad[1] * box_term(forward, k, value, code.at[k]).slope);
   }
   if (!turns) return;
+  const int64_t at = place.at(forward.direction);
   const T own = load_value<M>(forward.direction, at, code.bin);
   const T other = load_value<M>(forward.direction, at, 1 - code.bin);
   const T slope = grad[2] * direction_term(own, other).slope;
