@@ -30,6 +30,7 @@ from benchmarks import (
     pillars,
     pointpillars,
     sampling,
+    segments,
     targets,
     upstream,
     voxel,
@@ -45,7 +46,7 @@ DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "da
 def cases(device: str) -> list[CaseSpec]:
     found = []
     domains = (
-        *(voxel, sampling, neighbors, neighbors_knn, grouping, neighbors_group_mlp),
+        *(voxel, sampling, neighbors, neighbors_knn, grouping, segments, neighbors_group_mlp),
         *(bev, pillars, boxes, detection, targets, models, pointpillars, filter, occupancy),
     )
     for domain in domains:

@@ -27,6 +27,7 @@ from op_infos import (
     query_and_group,
     rays,
     sampling,
+    segments,
     targets,
     voxel,
 )
@@ -60,6 +61,7 @@ OPS: list[OpInfo] = [
     *sampling.OPS,
     *grouping.OPS,
     *interpolation.OPS,
+    *segments.OPS,
     *distances.OPS,
     *knn.OPS,
     *ball_query.OPS,

@@ -76,6 +76,9 @@ std::vector<std::string> make_schemas() {
       // grouping: out [B, M, C] and [B, M, k, C], or [B, C, M] and [B, C, M, k] with channels_first
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
+      // out [R, C]; arg [R, C] int32, the row, [0] where reduce is none of "max" and "min"
+      "segment_reduce(Tensor src, Tensor offsets, str reduce=\"sum\", *, Tensor? index=None) -> (Tensor out, Tensor arg)",
+      "_segment_reduce_backward(Tensor grad, Tensor offsets, Tensor arg, SymInt num_rows, str reduce, *, Tensor? index=None) -> Tensor",  // [N, C]
       // neighbors: dist2 and idx int32, [B, M, k] or [U, k]
       "knn(Tensor points, Tensor query, SymInt k, *, int norm=2, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> (Tensor dist2, Tensor idx)",
       "three_nn(Tensor query, Tensor points, *, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> (Tensor dist2, Tensor idx)",

@@ -240,6 +240,15 @@ inline at::Tensor gather_points(const at::Tensor& features, const at::Tensor& id
   return op.call(features, idx, channels_first);
 }
 
+// out [R, C], arg [R, C] int32
+inline std::tuple<at::Tensor, at::Tensor> segment_reduce(const at::Tensor& src,
+                                                         const at::Tensor& offsets,
+                                                         std::string_view reduce = "sum",
+                                                         const OptionalTensor& index = {}) {
+  static const auto op = detail::op<decltype(segment_reduce)>("torchvox::segment_reduce");
+  return op.call(src, offsets, reduce, index);
+}
+
 // dist2 [B, M, k], idx [B, M, k] int32; packed: [U, k]
 inline std::tuple<at::Tensor, at::Tensor> knn(
     const at::Tensor& points, const at::Tensor& query, c10::SymInt k, int64_t norm = 2,

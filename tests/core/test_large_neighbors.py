@@ -31,6 +31,18 @@ def test__gather_points_backward():
     assert out.sum(dtype=torch.float64) == 9
 
 
+def test_segment_reduce():
+    offsets = torch.tensor([0, MANY - 1, MANY], device="cuda")
+    out, arg = torchvox.segment_reduce(many_points(), offsets, "max")
+    assert out[:, 2].tolist() == [1.0, 7.0] and arg[:, 2].tolist() == [0, MANY - 1]
+    out = torch.ops.torchvox._segment_reduce_backward(out, offsets, arg, MANY, "max")
+    assert out[-1].tolist()[:4] == [63.5, 62.5, 7.0, 5.0] and out[0, 2] == 1.0
+    index = torch.full((MANY,), 2, dtype=torch.int32, device="cuda")
+    wide = torch.arange(27.0, device="cuda").reshape(3, 9)
+    many = torch.arange(MANY + 1, device="cuda")
+    assert (torchvox.segment_reduce(wide, many, index=index)[0][-1000:] == wide[2]).all()
+
+
 def test_group_points():
     features = many_points()[None]
     idx = torch.tensor([[[MANY - 1, 0], [MANY, -1]]], dtype=torch.int32, device="cuda")

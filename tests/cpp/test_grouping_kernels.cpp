@@ -6,6 +6,7 @@
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 #include "csrc/kernels/grouping/neighbor_distance.h"
+#include "csrc/kernels/grouping/segment_reduce.h"
 #include "csrc/kernels/grouping/segment_sum.h"
 #include "tests/cpp/kernel_test.h"
 
@@ -229,6 +230,62 @@ TEST_CASE("sizes") {
   check({1, 65000, 9000, 4, 1, Spread::kEven});  // rows in several tiles
   check({2, 5000, 40000, 3, 1, Spread::kHot});  // several parts and runs
   check({1, 1 << 20, 700, 3, 1, Spread::kEven});  // too many rows to count
+}
+
+// Segments of rows, or of rows by index; then entries take their segments' values back.
+void reduce(Side& side, const std::vector<int64_t>& offsets, const std::vector<int32_t>& index,
+            const Bytes& src, DType dtype, int64_t channels, Reduction reduce) {
+  SegmentReduceArgs args;
+  args.src = side.put(src);
+  args.dtype = dtype, args.reduce = reduce, args.channels = channels;
+  args.rows = static_cast<int64_t>(src.size()) / (channels * element_bytes(dtype));
+  args.entries = index.empty() ? args.rows : static_cast<int64_t>(index.size());
+  args.segments = static_cast<int64_t>(offsets.size()) - 1;
+  args.offsets = side.put(offsets, true);
+  args.index = {side.put(index), false};
+  args.out = side.room("out", dtype, args.segments * channels);
+  if (is_extreme(reduce)) args.arg = side.room<int32_t>("arg", args.segments * channels);
+  side.run(args, true);
+
+  EntrySegmentArgs entries{args.offsets, args.segments, args.entries,
+                           side.room<int32_t>("segment", args.entries)};
+  side.run(entries);
+  SegmentSpreadArgs spread;
+  spread.grad = args.out, spread.dtype = dtype, spread.reduce = reduce;
+  spread.channels = channels, spread.segments = args.segments, spread.entries = args.entries;
+  spread.segment = entries.segment, spread.offsets = args.offsets, spread.arg = args.arg;
+  spread.out = side.room("spread", dtype, args.entries * channels);
+  side.run(spread);
+}
+
+TEST_CASE("segments") {
+  Random random(11);
+  std::vector<int64_t> even(5001), hostile(40);
+  for (size_t i = 0; i < even.size(); ++i) even[i] = static_cast<int64_t>(i);
+  for (int64_t& at : hostile) at = random.below(6000) - 500;
+  std::vector<int32_t> index(7000);
+  for (int32_t& row : index) row = static_cast<int32_t>(random.below(5004)) - 2;
+  const std::vector<std::vector<int64_t>> all = {
+      even, {0, 5000}, {3, 40, 40, 1100, 4200, 4201, 4990}, hostile, {0, 40'000'000'000}, {7}};
+  for (const int64_t channels : {1, 3, 8, 72}) {
+    for (const DType dtype : {DType::kHalf, DType::kBFloat16, DType::kFloat, DType::kDouble}) {
+      const Bytes src = store(random.uniforms(5000 * channels), dtype);
+      for (const Reduction how :
+           {Reduction::kSum, Reduction::kMean, Reduction::kMax, Reduction::kMin}) {
+        for (const auto& offsets : all) {
+          CAPTURE(channels);
+          CAPTURE(dtype);
+          CAPTURE(how);
+          for (const auto& named : {std::vector<int32_t>(), index}) {
+            const auto body = [&](Side& side) {
+              reduce(side, offsets, named, src, dtype, channels, how);
+            };
+            check_sides(body, run_on(Where::kThread, body));
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetching the features of neighbors, and interpolating between them."""
 
-from typing import Optional
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ __all__ = [
     "interpolate_features",
     "interpolation_weights",
     "neighbor_rows",
+    "segment_reduce",
     "three_interpolate",
 ]
 
@@ -186,3 +187,36 @@ def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False
     Raises ValueError (shapes) and TypeError (dtypes). No host synchronization.
     """
     return torch.ops.torchvox.gather_points(features, idx, channels_first=channels_first)
+
+
+def segment_reduce(
+    src: Tensor, offsets: Tensor, reduce: str = "sum", *, index: Optional[Tensor] = None
+) -> Tuple[Tensor, Tensor]:
+    """Reduces rows over segments in CSR form: segment r has the rows offsets[r] to offsets[r + 1]
+    of `src`, or those that index[offsets[r]:offsets[r + 1]] names.
+
+    src: [N, ..] float16, bfloat16, float32 or float64.
+    offsets: [R + 1] int32 or int64, clamped to the rows (entries of index), never read on the host.
+        Segments may overlap or leave rows out; one that would end before it begins is empty.
+    reduce: "sum", "mean", "max" or "min". Sums run in the order of the entries as a base-32
+        cascade, in float32 (float64 for float64), rounded once. max and min propagate NaN as
+        torch.amax does; among equals, and -0.0 equals +0.0, the lowest row wins.
+    index: [E] int32 or int64: rows by entry, repeats allowed. An entry outside [0, N) is left out
+        and does not count in a mean: a padded list [M, k] with -1 is
+        `index=idx.flatten(), offsets=k * torch.arange(M + 1)`.
+
+    Returns (out [R, ..] in the dtype of src, arg): arg is [R, ..] int32, the row of src that won,
+    for max and min, and [0] for sum and mean. A segment without rows is 0, its arg -1.
+    Deterministic, CPU and CUDA give the same bits, no host synchronization. Differentiable once in
+    src, without atomics; max and min pass their gradient to `arg` alone. Without index each row
+    takes that of one segment, found by a search of `offsets`: they should ascend.
+    N, E < 2^31 - 1; the gradient of max and min with index needs N * C and R * C below 2^31.
+    Raises ValueError (shapes, options) and TypeError (dtypes).
+    """
+    if src.dim() == 2:
+        return torch.ops.torchvox.segment_reduce(src, offsets, reduce, index=index)
+    rows = src.flatten(1) if src.dim() > 2 else src.unsqueeze(-1)
+    out, arg = torch.ops.torchvox.segment_reduce(rows, offsets, reduce, index=index)
+    shape = list(src.shape)
+    shape[0] = out.size(0)
+    return out.reshape(shape), arg.reshape(shape) if arg.dim() == 2 else arg

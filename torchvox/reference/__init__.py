@@ -19,6 +19,7 @@ from torchvox.reference import (
     pillars,
     rays,
     sampling,
+    segments,
     targets,
     voxel,
     voxel_grid,
@@ -36,6 +37,7 @@ from torchvox.reference.occupancy import *
 from torchvox.reference.pillars import *
 from torchvox.reference.rays import *
 from torchvox.reference.sampling import *
+from torchvox.reference.segments import *
 from torchvox.reference.targets import *
 from torchvox.reference.voxel import *
 from torchvox.reference.voxel_grid import *
@@ -43,6 +45,6 @@ from torchvox.reference.voxel_rows import *
 
 _DOMAINS = (
     *(bev, boxes, detection, filter, grouping, neighbors, neighbors_group_mlp, neighbors_knn),
-    *(occupancy, pillars, rays, sampling, targets, voxel, voxel_grid, voxel_rows),
+    *(occupancy, pillars, rays, sampling, segments, targets, voxel, voxel_grid, voxel_rows),
 )
 __all__ = [name for domain in _DOMAINS for name in domain.__all__]

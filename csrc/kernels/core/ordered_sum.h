@@ -10,7 +10,8 @@ namespace torchvox {
 
 // A float sum whose order is part of its value: a base-32 cascade. 32 consecutive values are added
 // left to right, then 32 such block sums, and so on; partial blocks are added last, finest first.
-// Every partial sum starts at +0. Up to 32 values this is the plain loop. T is float or double.
+// Every partial sum starts at +0. Up to 32 values this is the plain loop. T is float, double or
+// a few of them side by side.
 //
 // Whole blocks may be summed elsewhere, in parallel, and added here in order: a long sum need not
 // be one serial chain.
@@ -29,7 +30,7 @@ class CascadeSum {
     for (int k = kLevel + 1; k < kLevels; ++k) {
       if (count_ & ((uint32_t{1} << (5 * k)) - 1)) return;
       level_[k] += level_[k - 1];
-      level_[k - 1] = T(0);
+      level_[k - 1] = T{};
     }
   }
   // The sum of the values of a partial block of level kLevel, the last ones to come.

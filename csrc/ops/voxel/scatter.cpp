@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // voxel_csr lists the points of each row once; voxel_scatter reduces over that list many times.
-#include "csrc/kernels/voxel/scatter.h"
-
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "csrc/kernels/voxel/csr.h"
 #include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
+#include "csrc/ops/grouping/reduction.h"
 
 namespace torchvox {
 namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-
-constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
 
 void check_int32_vector(const char* op, const char* name, const Tensor& tensor,
                         const c10::SymInt& length, const char* shape) {
@@ -29,10 +26,10 @@ void check_int32_vector(const char* op, const char* name, const Tensor& tensor,
 void check_rows(const char* op, const Tensor& point_voxel, const c10::SymInt& num_rows) {
   check_value(point_voxel.dim() == 1, op, "point_voxel must be [N]", point_voxel.sym_sizes());
   check_int32_vector(op, "point_voxel", point_voxel, point_voxel.sym_size(0), "[N]");
-  check_below(point_voxel.sym_size(0), kMostRows, op, "point_voxel must have N < 2^31 - 1 elements",
-              point_voxel.sym_size(0));
+  check_below(point_voxel.sym_size(0), kMostEntries, op,
+              "point_voxel must have N < 2^31 - 1 elements", point_voxel.sym_size(0));
   check_size(num_rows.sym_ge(0), op, "num_rows must be in [0, 2^31 - 1)", num_rows);
-  check_below(num_rows, kMostRows, op, "num_rows must be in [0, 2^31 - 1)", num_rows);
+  check_below(num_rows, kMostEntries, op, "num_rows must be in [0, 2^31 - 1)", num_rows);
 }
 
 std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel_in, c10::SymInt num_rows) {
@@ -52,18 +49,6 @@ std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel_in, c10::SymInt n
   return {offsets, perm};
 }
 
-ScatterReduce parse_scatter_reduce(const char* op, std::string_view name) {
-  if (name == "sum") return ScatterReduce::kSum;
-  if (name == "max") return ScatterReduce::kMax;
-  if (name == "min") return ScatterReduce::kMin;
-  check_value(name == "mean", op, "reduce must be 'mean', 'sum', 'max' or 'min'", "'", name, "'");
-  return ScatterReduce::kMean;
-}
-
-bool is_extreme(ScatterReduce reduce) {
-  return reduce == ScatterReduce::kMax || reduce == ScatterReduce::kMin;
-}
-
 void check_matrix(const char* op, const char* name, const Tensor& tensor, const char* shape,
                   const c10::SymInt& rows) {
   check_value(tensor.dim() == 2, op, {name, " must be ", shape}, tensor.sym_sizes());
@@ -77,7 +62,7 @@ std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats_in, const Tensor& p
                                          const OptionalTensor& offsets_in,
                                          const OptionalTensor& perm_in) {
   const char* op = "voxel_scatter";
-  const ScatterReduce reduce = parse_scatter_reduce(op, reduce_name);
+  const Reduction reduce = parse_reduction(op, reduce_name);
   check_rows(op, point_voxel_in, num_rows);
   check_matrix(op, "feats", feats_in, "[N, C] with the N of point_voxel",
                point_voxel_in.sym_size(0));
@@ -105,15 +90,15 @@ std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats_in, const Tensor& p
     std::tie(offsets, perm) = voxel_csr(point_voxel_in, num_rows);
   }
   const Tensor feats = feats_in.contiguous();
-  VoxelScatterArgs args;
-  args.feats = feats.const_data_ptr();
+  SegmentReduceArgs args;
+  args.src = feats.const_data_ptr();
   args.dtype = dtype_of(feats.scalar_type());
   args.reduce = reduce;
-  args.points = feats.size(0);
+  args.rows = args.entries = feats.size(0);
   args.channels = feats.size(1);
-  args.rows = out.size(0);
-  args.offsets = offsets.const_data_ptr<int32_t>();
-  args.perm = perm.const_data_ptr<int32_t>();
+  args.segments = out.size(0);
+  args.offsets = index_array(offsets);
+  args.index = index_array(perm);
   args.out = out.mutable_data_ptr();
   args.arg = is_extreme(reduce) ? arg.mutable_data_ptr<int32_t>() : nullptr;
   run(op, feats, args);
@@ -124,7 +109,7 @@ Tensor voxel_scatter_backward(const Tensor& grad_in, const Tensor& point_voxel_i
                               const Tensor& offsets_in, const Tensor& arg_in,
                               std::string_view reduce_name) {
   const char* op = "_voxel_scatter_backward";
-  const ScatterReduce reduce = parse_scatter_reduce(op, reduce_name);
+  const Reduction reduce = parse_reduction(op, reduce_name);
   check_value(grad_in.dim() == 2, op, "grad must be [num_rows, C]", grad_in.sym_sizes());
   const c10::SymInt rows = grad_in.sym_size(0);
   check_rows(op, point_voxel_in, rows);
@@ -147,17 +132,17 @@ Tensor voxel_scatter_backward(const Tensor& grad_in, const Tensor& point_voxel_i
 
   const Tensor grad = grad_in.contiguous(), point_voxel = point_voxel_in.contiguous();
   const Tensor offsets = offsets_in.contiguous(), arg = arg_in.contiguous();
-  VoxelScatterBackwardArgs args;
+  SegmentSpreadArgs args;
   args.grad = grad.const_data_ptr();
   args.dtype = dtype_of(grad.scalar_type());
   args.reduce = reduce;
-  args.points = point_voxel.size(0);
   args.channels = grad.size(1);
-  args.rows = grad.size(0);
-  args.point_voxel = point_voxel.const_data_ptr<int32_t>();
-  args.offsets = offsets.const_data_ptr<int32_t>();
-  args.arg = arg.const_data_ptr<int32_t>();
-  args.grad_feats = grad_feats.mutable_data_ptr();
+  args.segments = grad.size(0);
+  args.entries = point_voxel.size(0);
+  args.segment = point_voxel.const_data_ptr<int32_t>();
+  args.offsets = index_array(offsets);
+  args.arg = is_extreme(reduce) ? arg.const_data_ptr<int32_t>() : nullptr;
+  args.out = grad_feats.mutable_data_ptr();
   run(op, grad, args);
   return grad_feats;
 }

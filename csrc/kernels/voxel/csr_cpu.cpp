@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// On the CPU: voxel_csr by a counting sort, voxel_scatter and its gradient in tasks of elements.
+// voxel_csr on the CPU, by a counting sort.
 #include <algorithm>
 
-#include "csrc/kernels/voxel/scatter.h"
+#include "csrc/kernels/voxel/csr.h"
 
 namespace torchvox {
 
@@ -33,22 +33,6 @@ void run_cpu(const VoxelCsrArgs& args, void* workspace, const ParallelFor&) {
     if (row_of(i) >= 0) args.perm[next[row_of(i)]++] = static_cast<int32_t>(i);
   }
   std::fill_n(args.perm + first, args.points - first, -1);
-}
-
-constexpr int64_t kElementsPerTask = 8192;
-
-void run_cpu(const VoxelScatterArgs& args, void*, const ParallelFor& parallel_for) {
-  with_point_type(args.dtype, [&](auto type) {
-    for_each_index(parallel_for, args.rows * args.channels, kElementsPerTask,
-                   [&](int64_t i) { scatter_element<decltype(type)>(args, i); });
-  });
-}
-
-void run_cpu(const VoxelScatterBackwardArgs& args, void*, const ParallelFor& parallel_for) {
-  with_point_type(args.dtype, [&](auto type) {
-    for_each_index(parallel_for, args.points * args.channels, kElementsPerTask,
-                   [&](int64_t i) { scatter_gradient<decltype(type)>(args, i); });
-  });
 }
 
 }  // namespace torchvox

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_csr, voxel_scatter and its gradient on the GPU. CSR: a radix sort of (row, point); one
-// thread a point or row before and after it. Scatter: one thread an element walks the list of its
-// row. Gradient: one thread an element of a point. Each element is written once, without atomics.
+// voxel_csr on the GPU: a radix sort of (row, point), one thread a point or row before and after
+// it.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"
-#include "csrc/kernels/voxel/scatter.h"
+#include "csrc/kernels/voxel/csr.h"
 
 namespace torchvox {
 namespace {
@@ -50,22 +49,6 @@ cudaError_t launch(const VoxelCsrArgs& args, void* memory, const CudaContext& co
   }
   const int64_t count = args.points > args.rows ? args.points : args.rows + 1;
   return launch_items(offsets_kernel, count, kThreads, context, args, sort);
-}
-
-// One thread an output element, channels fastest: the lanes of a warp share the row's list and read
-// neighboring channels of the same point.
-cudaError_t launch(const VoxelScatterArgs& args, void*, const CudaContext& context) {
-  return with_point_type(args.dtype, [&](auto type) {
-    return launch_elements<scatter_element<decltype(type)>>(args, args.rows * args.channels,
-                                                            context);
-  });
-}
-
-cudaError_t launch(const VoxelScatterBackwardArgs& args, void*, const CudaContext& context) {
-  return with_point_type(args.dtype, [&](auto type) {
-    return launch_elements<scatter_gradient<decltype(type)>>(args, args.points * args.channels,
-                                                             context);
-  });
 }
 
 }  // namespace torchvox

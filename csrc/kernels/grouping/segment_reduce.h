@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Entry of segment_reduce and its gradient, and their rules, for the host's loops and the device's
+// threads: which rows a segment has, how rows are reduced, what an entry takes of a gradient.
+// segment_reduce.cu splits long segments, segment_reduce_cpu.cpp walks each in one go.
+#pragma once
+
+#include <type_traits>
+
+#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/ordered_sum.h"
+#include "csrc/kernels/grouping/items.h"
+
+namespace torchvox {
+
+enum class Reduction { kMean, kSum, kMax, kMin };
+
+inline bool is_extreme(Reduction reduce) {
+  return reduce == Reduction::kMax || reduce == Reduction::kMin;
+}
+
+// Segment s reduces the rows of src that the entries [offsets[s], offsets[s + 1]) name. An entry
+// names the row index[entry], none where that is outside [0, rows); without index, itself.
+struct SegmentReduceArgs {
+  const void* src = nullptr;  // [rows, channels] contiguous
+  DType dtype = DType::kFloat;
+  Reduction reduce = Reduction::kSum;
+  int64_t rows = 0, channels = 0, segments = 0, entries = 0;  // rows and entries below 2^31 - 1
+  IndexArray offsets;  // [segments + 1], of any content
+  IndexArray index;  // [entries], of any content; not given: entries are rows
+  void* out = nullptr;  // [segments, channels]
+  int32_t* arg = nullptr;  // [segments, channels] for kMax and kMin: the row, or -1
+};
+TORCHVOX_KERNEL(SegmentReduceArgs);
+
+// segment[e] is the segment that a search of ascending offsets finds for entry e, -1 where none has
+// it. Offsets in disorder give some segment that has it, or -1.
+struct EntrySegmentArgs {
+  IndexArray offsets;
+  int64_t segments = 0, entries = 0;
+  int32_t* segment = nullptr;  // [entries]
+};
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(EntrySegmentArgs);
+
+// What each entry takes of the gradient of its segment.
+struct SegmentSpreadArgs {
+  const void* grad = nullptr;  // [segments, channels] contiguous
+  DType dtype = DType::kFloat;
+  Reduction reduce = Reduction::kSum;
+  int64_t channels = 0, segments = 0, entries = 0;
+  const int32_t* segment = nullptr;  // [entries]; outside [0, segments): none
+  IndexArray offsets;  // [segments + 1]
+  const double* count = nullptr;  // [segments] for kMean; null: by the offsets
+  const int32_t* arg = nullptr;  // [segments, channels] for kMax and kMin: the entry
+  void* out = nullptr;  // [entries, channels]
+};
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(SegmentSpreadArgs);
+
+struct EntryRange {
+  int64_t begin, end;
+  TORCHVOX_HD int64_t size() const { return end - begin; }
+};
+
+// Clamped, and empty where offsets descend.
+TORCHVOX_HD EntryRange entry_range(const IndexArray& offsets, int64_t segment, int64_t entries) {
+  const int64_t begin = clamp_index(offsets[segment], 0, entries);
+  return {begin, clamp_index(offsets[segment + 1], begin, entries)};
+}
+
+// The segment that holds entry e where offsets ascend; `segments` where there is none.
+TORCHVOX_HD int64_t find_segment(const IndexArray& offsets, int64_t segments, int64_t e) {
+  return first_where(int64_t{0}, segments, [&](int64_t s) { return offsets[s + 1] > e; });
+}
+TORCHVOX_HD void find_entry_segment(const EntrySegmentArgs& args, int64_t e) {
+  const int64_t s = find_segment(args.offsets, args.segments, e);
+  args.segment[e] = s < args.segments && args.offsets[s] <= e ? static_cast<int32_t>(s) : -1;
+}
+
+// Calls of load() that are under way at once.
+#ifdef __CUDA_ARCH__
+inline constexpr int kEntriesAhead = 8;
+#else
+inline constexpr int kEntriesAhead = 1;
+#endif
+
+// The rows of the entries [at, at + kEntriesAhead); -1 from `end` on and where none is named.
+template <class Index>
+TORCHVOX_HD void load_rows(const Index* index, int64_t rows, int64_t at, int64_t end,
+                           int64_t (&row)[kEntriesAhead]) {
+  for (int k = 0; k < kEntriesAhead; ++k) row[k] = at + k < end ? index[at + k] : Index{-1};
+  for (int k = 0; k < kEntriesAhead; ++k) {
+    if (row[k] < 0 || row[k] >= rows) row[k] = -1;
+  }
+}
+TORCHVOX_HD void load_rows(const SegmentReduceArgs& args, int64_t at, int64_t end,
+                           int64_t (&row)[kEntriesAhead]) {
+  if (!args.index.given()) {
+    for (int k = 0; k < kEntriesAhead; ++k) row[k] = at + k < end ? at + k : -1;
+  } else if (args.index.wide) {
+    load_rows(static_cast<const int64_t*>(args.index.data), args.rows, at, end, row);
+  } else {
+    load_rows(static_cast<const int32_t*>(args.index.data), args.rows, at, end, row);
+  }
+}
+
+// A Reducer is made for one item, a few channels side by side. load(row) is the State of one row,
+// for row -1 that of none, which changes no other; Tree adds States; store() ends a segment.
+//
+// An entry that names no row adds +0, which changes no sum that began at +0.
+template <class T, int kWidth>
+struct SumReducer {
+  using Number = compute_t<T>;
+  struct State {
+    Lanes<Number, kWidth> sum;
+    int32_t count = 0;
+    TORCHVOX_HD State& operator+=(const State& other) {
+      sum += other.sum;
+      count += other.count;
+      return *this;
+    }
+  };
+  using Tree = CascadeSum<State>;
+  const SegmentReduceArgs& args;
+  const int64_t channel;
+
+  TORCHVOX_HD SumReducer(const SegmentReduceArgs& args, int64_t item)
+      : args(args), channel(item * kWidth) {}
+  static TORCHVOX_HD int64_t items(const SegmentReduceArgs& args) { return args.channels / kWidth; }
+
+  TORCHVOX_HD State load(int64_t row) const {
+    State state;
+    if (row < 0) return state;
+    state.sum =
+        load_items<T, kWidth>(static_cast<const T*>(args.src) + row * args.channels + channel);
+    state.count = 1;
+    return state;
+  }
+  TORCHVOX_HD void store(int64_t segment, State state) const {
+    if (args.reduce == Reduction::kMean && state.count > 0) {
+      for (Number& x : state.sum.lane) x /= static_cast<Number>(state.count);
+    }
+    store_items<T, kWidth>(static_cast<T*>(args.out) + segment * args.channels + channel,
+                           state.sum);
+  }
+};
+
+// Sums of States whose order changes nothing, behind the names of CascadeSum.
+template <class State>
+class AnyOrder {
+ public:
+  template <int>
+  TORCHVOX_HD void add_block(const State& state) {
+    total_ += state;
+  }
+  template <int>
+  TORCHVOX_HD void add_rest(const State& state) {
+    total_ += state;
+  }
+  TORCHVOX_HD void add_part(const State& state, bool) { total_ += state; }
+  TORCHVOX_HD const State& total() const { return total_; }
+
+ private:
+  State total_;
+};
+
+// A NaN wins, else the extreme value; of equals, and -0 equals +0, the lowest row. The least value
+// is found as the largest of the negated ones.
+template <class T, int kWidth>
+struct ExtremeReducer {
+  using Number = compute_t<T>;
+  struct State {
+    Lanes<Number, kWidth> best;
+    int32_t next[kWidth] = {};  // the row and 1; 0: none
+    static TORCHVOX_HD bool beats(Number a, Number b) { return is_nan(a) ? !is_nan(b) : a > b; }
+    TORCHVOX_HD State& operator+=(const State& other) {
+      for (int i = 0; i < kWidth; ++i) {
+        const Number a = other.best.lane[i], b = best.lane[i];
+        const bool first = other.next[i] < next[i] && !beats(b, a);
+        if (other.next[i] > 0 && (next[i] == 0 || beats(a, b) || first)) {
+          best.lane[i] = a;
+          next[i] = other.next[i];
+        }
+      }
+      return *this;
+    }
+  };
+  using Tree = AnyOrder<State>;
+  const SegmentReduceArgs& args;
+  const int64_t channel;
+
+  TORCHVOX_HD ExtremeReducer(const SegmentReduceArgs& args, int64_t item)
+      : args(args), channel(item * kWidth) {}
+  static TORCHVOX_HD int64_t items(const SegmentReduceArgs& args) { return args.channels / kWidth; }
+
+  TORCHVOX_HD void turn(Lanes<Number, kWidth>& lanes) const {
+    if (args.reduce != Reduction::kMin) return;
+    for (Number& x : lanes.lane) x = -x;
+  }
+  TORCHVOX_HD State load(int64_t row) const {
+    State state;
+    if (row < 0) return state;
+    state.best =
+        load_items<T, kWidth>(static_cast<const T*>(args.src) + row * args.channels + channel);
+    turn(state.best);
+    for (int32_t& next : state.next) next = static_cast<int32_t>(row + 1);
+    return state;
+  }
+  TORCHVOX_HD void store(int64_t segment, State state) const {
+    const int64_t at = segment * args.channels + channel;
+    turn(state.best);
+    for (int i = 0; i < kWidth; ++i) {
+      args.arg[at + i] = state.next[i] - 1;
+      if (state.next[i] == 0) state.best.lane[i] = 0;
+    }
+    store_items<T, kWidth>(static_cast<T*>(args.out) + at, state.best);
+  }
+};
+
+// The entries [begin, end), 32 or fewer, one after another.
+template <class Reducer>
+TORCHVOX_HD typename Reducer::State reduce_block(const Reducer& reducer, int64_t begin,
+                                                 int64_t end) {
+  typename Reducer::State total;
+  for (int64_t at = begin; at < end; at += kEntriesAhead) {
+    int64_t row[kEntriesAhead];
+    typename Reducer::State state[kEntriesAhead];
+    load_rows(reducer.args, at, end, row);
+    for (int k = 0; k < kEntriesAhead; ++k) state[k] = reducer.load(row[k]);
+    for (int k = 0; k < kEntriesAhead; ++k) total += state[k];
+  }
+  return total;
+}
+
+inline constexpr int kEntryBlock = 32;  // CascadeSum's
+
+template <class Reducer>
+TORCHVOX_HD typename Reducer::State reduce_entries(const Reducer& reducer, int64_t begin,
+                                                   int64_t end) {
+  typename Reducer::Tree tree;
+  for (int64_t at = begin; at < end; at += kEntryBlock) {
+    const bool whole = end - at >= kEntryBlock;
+    tree.add_part(reduce_block(reducer, at, whole ? at + kEntryBlock : end), whole);
+  }
+  return tree.total();
+}
+
+template <class T, int kWidth>
+TORCHVOX_HD void spread_item(const SegmentSpreadArgs& args, int64_t entry, int64_t item) {
+  using Number = compute_t<T>;
+  Lanes<Number, kWidth> value;
+  const int64_t segment = args.segment[entry];
+  if (segment >= 0 && segment < args.segments) {
+    const int64_t at = segment * args.channels + item * kWidth;
+    value = load_items<T, kWidth>(static_cast<const T*>(args.grad) + at);
+    if (args.reduce == Reduction::kMean) {
+      const Number count = args.count
+          ? static_cast<Number>(args.count[segment])
+          : static_cast<Number>(entry_range(args.offsets, segment, args.entries).size());
+      for (Number& x : value.lane) x = count > 0 ? x / count : x;
+    } else if (args.arg) {
+      for (int i = 0; i < kWidth; ++i) {
+        if (args.arg[at + i] != entry) value.lane[i] = 0;
+      }
+    }
+  }
+  store_items<T, kWidth>(static_cast<T*>(args.out) + entry * args.channels + item * kWidth, value);
+}
+
+template <class Type>
+struct TypeOf {
+  using type = Type;
+};
+
+// body(T{}, width) with a width that divides the channels: kWide, or that of a word where it is 0.
+template <int kWide, class Args, class Body>
+auto with_width_of(const Args& args, bool aligned, Body&& body) {
+  return with_point_type(args.dtype, [&](auto type) {
+    constexpr int kWidth = kWide > 0 ? kWide : kItemsPerWord<decltype(type)>;
+    return aligned && args.channels % kWidth == 0
+        ? body(type, std::integral_constant<int, kWidth>{})
+        : body(type, std::integral_constant<int, 1>{});
+  });
+}
+
+// body(TypeOf<Reducer>{}).
+template <int kWide, class Body>
+auto with_reducer(const SegmentReduceArgs& args, bool aligned, Body&& body) {
+  return with_width_of<kWide>(args, aligned, [&](auto type, auto width) {
+    using T = decltype(type);
+    return is_extreme(args.reduce) ? body(TypeOf<ExtremeReducer<T, width()>>{})
+                                   : body(TypeOf<SumReducer<T, width()>>{});
+  });
+}
+
+}  // namespace torchvox

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch_scatter's functions by its documented conventions, and beside it where installed."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from torchvox.compat import torch_scatter as ours
+from torchvox.compat._errors import NotCoveredError
+
+REDUCTIONS = ["sum", "mean", "min", "max"]
+each_reduction = pytest.mark.parametrize("reduce", REDUCTIONS)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+each_case = pytest.mark.parametrize(
+    ("shape", "dim"), [((40,), -1), ((40, 3), 0), ((3, 40), -1), ((2, 40, 3), 1), ((40, 2, 2), 0)]
+)
+INDEX = torch.randint(0, 9, (40,), generator=torch.Generator().manual_seed(0)) // 2 * 2
+
+
+def values(shape, dtype=torch.float64):
+    found = torch.randint(-9, 10, shape, generator=torch.Generator().manual_seed(1))
+    return found.to(dtype) / 4 if dtype.is_floating_point else found
+
+
+def slow(src, index, dim, size, reduce):
+    """(out, arg) a group at a time; empty groups are 0, their arg the size of dim."""
+    rows = src.movedim(dim, 0)
+    out = torch.zeros((size, *rows.shape[1:]), dtype=src.dtype)
+    arg = torch.full(out.shape, len(rows))
+    for group in index.unique().tolist():
+        members = (index == group).nonzero()[:, 0]
+        if reduce in ("min", "max"):
+            best = getattr(rows[members], reduce)(0).values
+            first = (rows[members] == best).long().argmax(0)
+            out[group], arg[group] = best, members[first]
+        else:
+            total = rows[members].sum(0)
+            whole = torch.div(total, len(members), rounding_mode="floor")
+            mean = total / len(members) if src.is_floating_point() else whole
+            out[group] = mean if reduce == "mean" else total
+    return out.movedim(0, dim), arg.movedim(0, dim)
+
+
+def calls(module, index, size, reduce, dim):
+    """The ways to the same reduction, of a sorted index: functions of src."""
+    lines = [1] * dim + [-1]
+    indptr = torch.searchsorted(index, torch.arange(size + 1)).view(lines)
+    return {
+        "scatter": lambda src: getattr(module, f"scatter_{reduce}")(src, index, dim, None, size),
+        "csr": lambda src: getattr(module, f"segment_{reduce}_csr")(src, indptr),
+        "coo": lambda src: getattr(module, f"segment_{reduce}_coo")(src, index.view(lines), None,
+                                                                    size),
+        "by name": lambda src: module.scatter(src, index, dim, None, size, reduce),
+        "csr by name": lambda src: module.segment_csr(src, indptr, None, reduce),
+        "coo by name": lambda src: module.segment_coo(src, index.view(lines), None, size, reduce),
+    }  # fmt: skip
+
+
+@each_reduction
+@each_dtype
+@each_case
+def test_every_reduction_over_every_dim(shape, dim, dtype, reduce):
+    src, dim = values(shape, dtype), dim % len(shape)
+    index = INDEX.sort().values
+    want = slow(src, index, dim, 11, reduce)
+    for name, call in calls(ours, index, 11, reduce, dim).items():
+        found = call(src)
+        if isinstance(found, tuple):
+            torch.testing.assert_close(found[1], want[1])
+            found = found[0]
+        torch.testing.assert_close(found, want[0], msg=name)
+    unsorted = getattr(ours, f"scatter_{reduce}")(src, INDEX, dim)
+    unsorted = unsorted[0] if isinstance(unsorted, tuple) else unsorted
+    size = int(INDEX.max()) + 1
+    torch.testing.assert_close(unsorted, slow(src, INDEX, dim, size, reduce)[0])
+
+
+@each_reduction
+def test_gradients(reduce):
+    src = torch.randperm(80, generator=torch.Generator().manual_seed(2)).view(40, 2).double()
+    src.requires_grad_()
+    index = INDEX.sort().values
+    for call in calls(ours, index, 11, reduce, 0).values():
+
+        def first(x, call=call):
+            found = call(x)
+            return found[0] if isinstance(found, tuple) else found
+
+        assert torch.autograd.gradcheck(first, src)
+
+
+def test_gathers_and_composites():
+    src, index = values((9, 3)), INDEX.sort().values
+    indptr = torch.searchsorted(index, torch.arange(10))
+    for found in (ours.gather_coo(src, index), ours.gather_csr(src, indptr)):
+        assert torch.equal(found, src[index])
+    assert torch.equal(ours.gather_csr(src, indptr, torch.empty(40, 3).double()), src[index])
+    x = values((3, 40)).requires_grad_()
+    groups = [x[:, index == g] for g in index.unique()]
+    soft = ours.scatter_softmax(x, index)
+    torch.testing.assert_close(soft, torch.cat([g.softmax(1) for g in groups], 1))
+    soft = ours.scatter_log_softmax(x, index, dim_size=12)
+    torch.testing.assert_close(soft, torch.cat([g.log_softmax(1) for g in groups], 1))
+    found = ours.scatter_logsumexp(x, index)[:, index.unique()]
+    torch.testing.assert_close(found, torch.stack([g.logsumexp(1) for g in groups], 1))
+    found = ours.scatter_std(x, index)[:, index.unique()]
+    want = torch.stack([g.std(1) for g in groups], 1)
+    torch.testing.assert_close(found, want, atol=1e-5, rtol=1e-5)
+    assert torch.autograd.gradcheck(lambda x: ours.scatter_log_softmax(x, index), x)
+
+
+def test_out_and_sizes():
+    src, index = values((40, 3)), INDEX.sort().values
+    out = torch.ones(11, 3).double()
+    assert ours.scatter_sum(src, index, 0, out) is out
+    torch.testing.assert_close(out - 1, slow(src, index, 0, 11, "sum")[0])
+    out = torch.ones(11, 3).double()
+    assert ours.segment_coo(src, index, out) is out
+    torch.testing.assert_close(out - 1, slow(src, index, 0, 11, "sum")[0])
+    out = torch.ones(2, 3).double()
+    assert ours.segment_csr(src, torch.tensor([0, 7, 40]), out, "max") is out
+    assert torch.equal(out[1], src[7:].amax(0))
+    empty = ours.scatter(src[:0], index[:0], dim=0)
+    assert empty.shape == (0, 3)
+
+
+def test_what_is_refused_says_so():
+    src = values((40, 3))
+    with pytest.raises(NotCoveredError, match="index of several lines"):
+        ours.scatter(src, INDEX[:, None].expand(-1, 3), 0)
+    with pytest.raises(NotCoveredError, match="out with max"):
+        ours.scatter_max(src, INDEX, 0, src[:9].clone())
+    with pytest.raises(ValueError, match="reduce must be"):
+        ours.scatter(src, INDEX, 0, reduce="median")
+
+
+@pytest.mark.parametrize("name", ours.__all__)
+def test_every_function_scripts_with_equal_results(name):
+    function = getattr(ours, name)
+    src, index = values((40, 3)), INDEX.sort().values
+    second = torch.tensor([0, 3, 3, 40]) if "csr" in name else index
+    src = src[:3] if name == "gather_csr" else src
+    args = (src, second, 0) if name.startswith("scatter") else (src, second)
+    torch.testing.assert_close(torch.jit.script(function)(*args), function(*args))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch_scatter"), reason="needs torch_scatter")
+@each_dtype
+@each_case
+def test_results_of_the_installed_library(shape, dim, dtype):
+    import torch_scatter as peer
+
+    src, dim, index = values(shape, dtype), dim % len(shape), INDEX.sort().values
+    for reduce in REDUCTIONS:
+        theirs = calls(peer, index, 11, reduce, dim)
+        for name, call in calls(ours, index, 11, reduce, dim).items():
+            torch.testing.assert_close(call(src), theirs[name](src), msg=f"{name} {reduce}")
+    if dtype == torch.int64:
+        return
+    for name in ("softmax", "log_softmax", "logsumexp", "std"):
+        function = f"scatter_{name}"
+        found, want = (getattr(m, function)(src, INDEX, dim) for m in (ours, peer))
+        torch.testing.assert_close(found, want, msg=name)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""segment_reduce."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+import torchvox
+
+from .op_info import (
+    Call,
+    OpInfo,
+    cloud,
+    generator,
+    gradcheck_cloud,
+    in_dtypes,
+    refused,
+    some_gradient,
+)
+
+SEGMENTS = 9
+REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+def offsets_of(entries: int) -> Tensor:
+    """Nine segments: the first entry in none, empty ones, half of all entries in one."""
+    parts = [1, 1, 4, entries // 8, entries // 8, entries // 2, *[entries * 3 // 4] * 3, entries]
+    return torch.tensor(parts)
+
+
+def segment_call(n: int, seed: int = 0, **options) -> Call:
+    return {"src": cloud(n, 5, seed), "offsets": offsets_of(n), **options}
+
+
+def some_index(entries: int, n: int) -> Tensor:
+    """Repeats, and entries that name no row."""
+    return torch.randint(-2, n + 2, (entries,), generator=generator(1))
+
+
+def indexed_call(reduce: str = "sum", n: int = 40, **options) -> Call:
+    index = some_index(3 * n, n)
+    return segment_call(n, offsets=offsets_of(3 * n).int(), reduce=reduce, index=index, **options)
+
+
+def gradcheck_call(reduce: str, indexed: bool) -> Call:
+    call = {"src": gradcheck_cloud(20), "offsets": offsets_of(20), "reduce": reduce}
+    return {**call, "offsets": offsets_of(50), "index": some_index(50, 20)} if indexed else call
+
+
+def segment_formula(call: Call, outs: tuple) -> tuple:
+    """By torch's own operations, a segment at a time."""
+    src, ends, reduce = call["src"], call["offsets"].tolist(), call["reduce"]
+    named = call.get("index", torch.arange(len(src)))
+    rows = []
+    for begin, end in pairwise(ends):
+        members = named[begin:end]
+        values = src[members[(members >= 0) & (members < len(src))]]
+        if len(values) == 0:
+            rows.append(src.new_zeros(src.size(1)))
+        elif reduce in ("sum", "mean"):
+            rows.append(getattr(values, reduce)(0))
+        else:
+            rows.append(getattr(values, reduce)(0).values)
+    return (torch.stack(rows),)
+
+
+def backward_call(n: int, seed: int = 0, reduce: str = "sum") -> Call:
+    """Of n entries over 40 rows."""
+    forward = segment_call(40, seed, offsets=offsets_of(n), reduce=reduce, index=some_index(n, 40))
+    out, arg = torchvox.segment_reduce(**forward)
+    rest = {k: v for k, v in forward.items() if k != "src"}
+    return {"grad": some_gradient(out), "arg": arg, "num_rows": 40, **rest}
+
+
+def plain_backward_call(reduce: str) -> Call:
+    return {**backward_call(40, reduce=reduce), "index": None}
+
+
+OPS = [
+    OpInfo(
+        "segment_reduce",
+        segment_call,
+        varying={"src": 0},
+        sample_inputs={
+            **{name: lambda name=name: segment_call(40, reduce=name) for name in REDUCTIONS},
+            **{f"{name} of index": lambda name=name: indexed_call(name) for name in REDUCTIONS},
+            **in_dtypes(lambda: segment_call(40), "src"),
+            "no segments": lambda: segment_call(40, offsets=torch.zeros(1).long()),
+            "no columns": lambda: {**segment_call(40), "src": torch.zeros(40, 0)},
+            "no rows": lambda: indexed_call("max", src=torch.zeros(0, 5)),
+            "in disorder": lambda: segment_call(40, offsets=torch.tensor([30, -9, 90, 2, 35])),
+            # Sums of 32 and of 32 such sums, before a rest of 256 and 4; words of 4 channels.
+            "long": lambda: {"src": cloud(2308, 4), "offsets": torch.tensor([0, 2308])},
+        },
+        gradients=("src",),
+        differentiable=(0,),
+        gradcheck_inputs={
+            f"{name}{', index' * indexed}": lambda name=name, indexed=indexed: gradcheck_call(
+                name, indexed
+            )
+            for name in REDUCTIONS
+            for indexed in (False, True)
+        },
+        formula=segment_formula,
+        error_inputs=(
+            *refused("src", TypeError, "src must be float", Tensor.int, Tensor.bool),
+            *refused("src", ValueError, r"src must be \[N, C\]", lambda t: t[0], lambda t: t[None]),
+            *refused("offsets", TypeError, "offsets must be int32 or int64", Tensor.float),
+            *refused("offsets", ValueError, r"offsets must be \[R \+ 1\]", lambda t: t[:0],
+                     lambda t: t[None]),
+            *refused("index", TypeError, "index must be int32 or int64", torch.zeros(3)),
+            *refused("index", ValueError, r"index must be \[E\]", torch.zeros(3, 1).int()),
+            *refused("reduce", ValueError, "reduce must be 'mean', 'sum', ", "add", "none"),
+        ),
+        kernels=1,
+        backward_kernels=2,
+    ),
+    OpInfo(
+        "_segment_reduce_backward",
+        backward_call,
+        varying={"index": 0},
+        sample_inputs={
+            **{name: lambda name=name: plain_backward_call(name) for name in REDUCTIONS},
+            **{
+                f"{name} of index": lambda name=name: backward_call(120, reduce=name)
+                for name in REDUCTIONS[1:]
+            },
+        },
+        error_inputs=(
+            ("grad", lambda t: t.int(), TypeError, "grad must be float"),
+            ("grad", lambda t: t[1:], ValueError, "grad must have the R of offsets"),
+            ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
+            ("num_rows", -1, ValueError, "num_rows must not be negative"),
+            ("reduce", "median", ValueError, "reduce must be"),
+        ),
+        kernels=7,
+    ),
+]  # fmt: skip

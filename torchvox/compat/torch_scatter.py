@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch_scatter 2.1: `scatter`, `segment_csr`, `segment_coo`, their variants, gathers, softmaxes.
+
+Sums are deterministic and run in the order of the rows, in float32 for halves. Everything scripts.
+Where the peer reads the device (`index.max()` without `dim_size`, the end of `gather_csr`) so do
+these.
+"""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+import torchvox.ops  # noqa: F401 (registers them)
+from torchvox.compat._errors import refuse
+
+__all__ = [
+    "gather_coo", "gather_csr", "scatter", "scatter_add", "scatter_log_softmax",
+    "scatter_logsumexp", "scatter_max", "scatter_mean", "scatter_min", "scatter_softmax",
+    "scatter_std", "scatter_sum", "segment_add_coo", "segment_add_csr", "segment_coo",
+    "segment_csr", "segment_max_coo", "segment_max_csr", "segment_mean_coo", "segment_mean_csr",
+    "segment_min_coo", "segment_min_csr", "segment_sum_coo", "segment_sum_csr",
+]  # fmt: skip
+NOT_COVERED = ("scatter_mul",)
+PARTLY = {
+    "gather_coo": "index of several lines", "gather_csr": "indptr of several lines",
+    "scatter": "index of several lines; out with mean, max or min",
+    "scatter_add": "index of several lines", "scatter_sum": "index of several lines",
+    "scatter_log_softmax": "index of several lines", "scatter_softmax": "index of several lines",
+    "scatter_logsumexp": "index of several lines; out", "scatter_std": "index of several lines",
+    "scatter_max": "index of several lines; out", "scatter_mean": "index of several lines; out",
+    "scatter_min": "index of several lines; out",
+    "segment_add_coo": "index of several lines", "segment_add_csr": "indptr of several lines",
+    "segment_coo": "index of several lines; out with mean, max or min",
+    "segment_csr": "indptr of several lines", "segment_max_coo": "index of several lines; out",
+    "segment_max_csr": "indptr of several lines", "segment_mean_csr": "indptr of several lines",
+    "segment_mean_coo": "index of several lines; out",
+    "segment_min_coo": "index of several lines; out", "segment_min_csr": "indptr of several lines",
+    "segment_sum_coo": "index of several lines", "segment_sum_csr": "indptr of several lines",
+}  # fmt: skip
+DIFFERS = {
+    "scatter_max": "NaN and infinities take part; of equal values the first row wins everywhere.",
+    "scatter_mean": "Halves are added in float32 and rounded once; there is no second derivative.",
+    "scatter_min": "NaN and infinities take part; of equal values the first row wins everywhere.",
+    "scatter_logsumexp": "A group of -inf alone is NaN; the subtracted maximum has no gradient.",
+    "scatter_softmax": "A group of -inf alone is NaN; the subtracted maximum has no gradient.",
+    "scatter_sum": "Halves are added in float32 and rounded once; there is no second derivative.",
+}
+MaybeTensor = Optional[Tensor]
+MaybeInt = Optional[int]
+
+
+def _refuse(what: str) -> None:
+    if torch.jit.is_scripting():
+        raise NotImplementedError(what + " is not covered by torchvox.compat")
+    else:
+        refuse(what)
+
+
+def _line(name: str, index: Tensor, size: int) -> Tensor:
+    """index with one number a row, for all columns; size: its length."""
+    if index.dim() > 1 and index.numel() != size:
+        _refuse(name + ": an index of several lines")
+    return index.flatten()
+
+
+def _columns(src: Tensor, dim: int) -> Tensor:
+    """[N, C], dim first; integers as float64, in which sums below 2^53 are exact."""
+    rows = (src if src.is_floating_point() else src.double()).movedim(dim, 0)
+    return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
+
+
+def _shaped(found: Tensor, src: Tensor, dim: int) -> Tensor:
+    """Rows [R, C] in the shape of src, R along dim."""
+    shape = list(src.movedim(dim, 0).shape)
+    shape[0] = found.size(0)
+    return found.reshape(shape).movedim(0, dim).contiguous()
+
+
+def _results(
+    found: Tensor, arg: Tensor, src: Tensor, dim: int, add_to: MaybeTensor = None
+) -> Tuple[Tensor, Tensor]:
+    """As the peer returns them: -1 of `arg` becomes the size of dim."""
+    kept = _shaped(found if src.is_floating_point() else found.floor().to(src.dtype), src, dim)
+    if arg.dim() == 2:
+        arg = _shaped(arg.long().masked_fill(arg < 0, src.size(dim)), src, dim)
+    return kept if add_to is None else add_to.add_(kept), arg
+
+
+def _groups(
+    name: str, index: Tensor, dim: int, out: MaybeTensor, size: MaybeInt, reduce: str
+) -> int:
+    """The number of groups."""
+    if out is not None:
+        if reduce != "sum":
+            _refuse(name + ": out with " + reduce)
+        return out.size(dim)
+    if size is not None:
+        return size
+    return int(index.max()) + 1 if index.numel() > 0 else 0
+
+
+def _scatter(
+    src: Tensor, index: Tensor, dim: int, out: MaybeTensor, dim_size: MaybeInt, reduce: str
+) -> Tuple[Tensor, Tensor]:
+    line = _line("scatter", index, src.size(dim)).int()
+    rows = _columns(src, dim)
+    size = _groups("scatter", line, dim, out, dim_size, reduce)
+    found, arg = torch.ops.torchvox.voxel_scatter(rows, line, size, reduce)
+    return _results(found, arg, src, dim, out)
+
+
+def _gather(src: Tensor, line: Tensor, dim: int, out: MaybeTensor = None) -> Tensor:
+    """src by the numbers of a line along dim; its gradient is deterministic."""
+    rows = _columns(src, dim).unsqueeze(0)
+    found = torch.ops.torchvox.gather_points(rows, line.unsqueeze(0)).squeeze(0)
+    got = _shaped(found.to(src.dtype), src, dim)
+    return got if out is None else out.copy_(got)
+
+
+def scatter_sum(
+    src: Tensor, index: Tensor, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None
+) -> Tensor:
+    return _scatter(src, index, dim, out, dim_size, "sum")[0]
+
+
+scatter_add = scatter_sum
+
+
+def scatter_mean(
+    src: Tensor, index: Tensor, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None
+) -> Tensor:
+    return _scatter(src, index, dim, out, dim_size, "mean")[0]
+
+
+def scatter_min(
+    src: Tensor, index: Tensor, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None
+) -> Tuple[Tensor, Tensor]:
+    return _scatter(src, index, dim, out, dim_size, "min")
+
+
+def scatter_max(
+    src: Tensor, index: Tensor, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None
+) -> Tuple[Tensor, Tensor]:
+    return _scatter(src, index, dim, out, dim_size, "max")
+
+
+def scatter(
+    src: Tensor,
+    index: Tensor,
+    dim: int = -1,
+    out: MaybeTensor = None,
+    dim_size: MaybeInt = None,
+    reduce: str = "sum",
+) -> Tensor:
+    return _scatter(src, index, dim, out, dim_size, "sum" if reduce == "add" else reduce)[0]
+
+
+def _segments(src: Tensor, indptr: Tensor, out: MaybeTensor, reduce: str) -> Tuple[Tensor, Tensor]:
+    dim = indptr.dim() - 1
+    line = _line("segment_csr", indptr, indptr.size(dim))
+    found, arg = torch.ops.torchvox.segment_reduce(_columns(src, dim), line, reduce)
+    found, arg = _results(found, arg, src, dim)
+    return found if out is None else out.copy_(found), arg
+
+
+def segment_sum_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
+    return _segments(src, indptr, out, "sum")[0]
+
+
+segment_add_csr = segment_sum_csr
+
+
+def segment_mean_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
+    return _segments(src, indptr, out, "mean")[0]
+
+
+def segment_min_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tuple[Tensor, Tensor]:
+    return _segments(src, indptr, out, "min")
+
+
+def segment_max_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tuple[Tensor, Tensor]:
+    return _segments(src, indptr, out, "max")
+
+
+def segment_csr(
+    src: Tensor, indptr: Tensor, out: MaybeTensor = None, reduce: str = "sum"
+) -> Tensor:
+    return _segments(src, indptr, out, "sum" if reduce == "add" else reduce)[0]
+
+
+def gather_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
+    dim = indptr.dim() - 1
+    line = _line("gather_csr", indptr, indptr.size(dim))
+    size: MaybeInt = None if out is None else out.size(dim)
+    return _gather(src, torch.repeat_interleave(line.diff(), output_size=size), dim, out)
+
+
+def _sorted(
+    src: Tensor, index: Tensor, out: MaybeTensor, dim_size: MaybeInt, reduce: str
+) -> Tuple[Tensor, Tensor]:
+    dim = index.dim() - 1
+    line = _line("segment_coo", index, index.size(dim)).contiguous()
+    groups = _groups("segment_coo", line, dim, out, dim_size, reduce)
+    starts = torch.arange(groups + 1, device=line.device, dtype=line.dtype)
+    offsets = torch.searchsorted(line, starts)
+    found, arg = torch.ops.torchvox.segment_reduce(_columns(src, dim), offsets, reduce)
+    return _results(found, arg, src, dim, out)
+
+
+def segment_sum_coo(
+    src: Tensor, index: Tensor, out: MaybeTensor = None, dim_size: MaybeInt = None
+) -> Tensor:
+    return _sorted(src, index, out, dim_size, "sum")[0]
+
+
+segment_add_coo = segment_sum_coo
+
+
+def segment_mean_coo(
+    src: Tensor, index: Tensor, out: MaybeTensor = None, dim_size: MaybeInt = None
+) -> Tensor:
+    return _sorted(src, index, out, dim_size, "mean")[0]
+
+
+def segment_min_coo(
+    src: Tensor, index: Tensor, out: MaybeTensor = None, dim_size: MaybeInt = None
+) -> Tuple[Tensor, Tensor]:
+    return _sorted(src, index, out, dim_size, "min")
+
+
+def segment_max_coo(
+    src: Tensor, index: Tensor, out: MaybeTensor = None, dim_size: MaybeInt = None
+) -> Tuple[Tensor, Tensor]:
+    return _sorted(src, index, out, dim_size, "max")
+
+
+def segment_coo(
+    src: Tensor,
+    index: Tensor,
+    out: MaybeTensor = None,
+    dim_size: MaybeInt = None,
+    reduce: str = "sum",
+) -> Tensor:
+    return _sorted(src, index, out, dim_size, "sum" if reduce == "add" else reduce)[0]
+
+
+def gather_coo(src: Tensor, index: Tensor, out: MaybeTensor = None) -> Tensor:
+    dim = index.dim() - 1
+    return _gather(src, _line("gather_coo", index, index.size(dim)), dim, out)
+
+
+def _less_maximum(src: Tensor, index: Tensor, dim: int, dim_size: MaybeInt) -> Tensor:
+    if not src.is_floating_point():
+        raise ValueError("scatter_softmax: src must be floating point, got " + str(src.dtype))
+    largest = scatter_max(src.detach(), index, dim, None, dim_size)[0]
+    return src - _gather(largest, index.flatten(), dim)
+
+
+def scatter_softmax(src: Tensor, index: Tensor, dim: int = -1, dim_size: MaybeInt = None) -> Tensor:
+    weight = _less_maximum(src, index, dim, dim_size).exp()
+    total = scatter_sum(weight, index, dim, None, dim_size)
+    return weight / _gather(total, index.flatten(), dim)
+
+
+def scatter_log_softmax(
+    src: Tensor, index: Tensor, dim: int = -1, eps: float = 1e-12, dim_size: MaybeInt = None
+) -> Tensor:
+    less = _less_maximum(src, index, dim, dim_size)
+    total = scatter_sum(less.exp(), index, dim, None, dim_size)
+    return less - _gather((total + eps).log(), index.flatten(), dim)
+
+
+def scatter_logsumexp(
+    src: Tensor,
+    index: Tensor,
+    dim: int = -1,
+    out: MaybeTensor = None,
+    dim_size: MaybeInt = None,
+    eps: float = 1e-12,
+) -> Tensor:
+    if out is not None:
+        _refuse("scatter_logsumexp: out")
+    weight = _less_maximum(src, index, dim, dim_size).exp()
+    total = scatter_sum(weight, index, dim, None, dim_size)
+    largest, arg = scatter_max(src.detach(), index, dim, None, dim_size)
+    return ((total + eps).log() + largest).masked_fill(arg == src.size(dim), 0.0)
+
+
+def scatter_std(
+    src: Tensor,
+    index: Tensor,
+    dim: int = -1,
+    out: MaybeTensor = None,
+    dim_size: MaybeInt = None,
+    unbiased: bool = True,
+) -> Tensor:
+    size = dim_size if out is None else out.size(dim)
+    mean = scatter_mean(src, index, dim, None, size)
+    apart = src - _gather(mean, index.flatten(), dim)
+    count = scatter_sum(torch.ones_like(src), index, dim, None, size) - int(unbiased)
+    total = scatter_sum(apart * apart, index, dim, out, size)
+    return (total / (count.clamp(min=1) + 1e-6)).sqrt()
