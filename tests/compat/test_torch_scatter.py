@@ -149,16 +149,16 @@ def test_every_function_scripts_with_equal_results(name):
 @each_dtype
 @each_case
 def test_results_of_the_installed_library(shape, dim, dtype):
-    import torch_scatter as peer
+    import torch_scatter as installed
 
     src, dim, index = values(shape, dtype), dim % len(shape), INDEX.sort().values
     for reduce in REDUCTIONS:
-        theirs = calls(peer, index, 11, reduce, dim)
+        theirs = calls(installed, index, 11, reduce, dim)
         for name, call in calls(ours, index, 11, reduce, dim).items():
             torch.testing.assert_close(call(src), theirs[name](src), msg=f"{name} {reduce}")
     if dtype == torch.int64:
         return
     for name in ("softmax", "log_softmax", "logsumexp", "std"):
         function = f"scatter_{name}"
-        found, want = (getattr(m, function)(src, INDEX, dim) for m in (ours, peer))
+        found, want = (getattr(m, function)(src, INDEX, dim) for m in (ours, installed))
         torch.testing.assert_close(found, want, msg=name)

@@ -25,7 +25,7 @@ REDUCTIONS = ("sum", "mean", "max", "min")
 
 def offsets_of(entries: int) -> Tensor:
     """Nine segments: the first entry in none, empty ones, half of all entries in one."""
-    parts = [1, 1, 4, entries // 8, entries // 8, entries // 2, *[entries * 3 // 4] * 3, entries]
+    parts = [1, 1, 2, entries // 8, entries // 8, entries // 2, *[entries * 3 // 4] * 3, entries]
     return torch.tensor(parts)
 
 

@@ -2,8 +2,8 @@
 """torch_scatter 2.1: `scatter`, `segment_csr`, `segment_coo`, their variants, gathers, softmaxes.
 
 Sums are deterministic and run in the order of the rows, in float32 for halves. Everything scripts.
-Where the peer reads the device (`index.max()` without `dim_size`, the end of `gather_csr`) so do
-these.
+Where torch_scatter reads the device (`index.max()` without `dim_size`, the end of `gather_csr`) so
+do these.
 """
 
 from typing import Optional, Tuple
@@ -80,7 +80,7 @@ def _shaped(found: Tensor, src: Tensor, dim: int) -> Tensor:
 def _results(
     found: Tensor, arg: Tensor, src: Tensor, dim: int, add_to: MaybeTensor = None
 ) -> Tuple[Tensor, Tensor]:
-    """As the peer returns them: -1 of `arg` becomes the size of dim."""
+    """As torch_scatter returns them: -1 of `arg` becomes the size of dim."""
     kept = _shaped(found if src.is_floating_point() else found.floor().to(src.dtype), src, dim)
     if arg.dim() == 2:
         arg = _shaped(arg.long().masked_fill(arg < 0, src.size(dim)), src, dim)

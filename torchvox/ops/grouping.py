@@ -213,7 +213,7 @@ def segment_reduce(
     N, E < 2^31 - 1; the gradient of max and min with index needs N * C and R * C below 2^31.
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
-    if src.dim() == 2:
+    if not torch.is_tensor(src) or src.is_nested or src.dim() in (0, 2):
         return torch.ops.torchvox.segment_reduce(src, offsets, reduce, index=index)
     rows = src.flatten(1) if src.dim() > 2 else src.unsqueeze(-1)
     out, arg = torch.ops.torchvox.segment_reduce(rows, offsets, reduce, index=index)
