@@ -15,7 +15,8 @@ namespace torchvox {
 //
 // Whole blocks may be summed elsewhere, in parallel, and added here in order: a long sum need not
 // be one serial chain.
-template <class T>
+// 7 levels take more than 2^31 values; fewer, which fit in fewer registers, 32^levels - 1.
+template <class T, int kLevels = 7>
 class CascadeSum {
  public:
   TORCHVOX_HD void add(T value) { add_block<0>(value); }
@@ -49,7 +50,6 @@ class CascadeSum {
   }
 
  private:
-  static constexpr int kLevels = 7;  // 32^6 blocks of 32: more than 2^31 values
   T level_[kLevels] = {};
   uint32_t count_ = 0;
 };

@@ -18,15 +18,55 @@ namespace {
 constexpr int64_t kChunk = kEntryBlock * kEntryBlock;
 constexpr size_t kMostShared = 48 << 10;  // without asking for more
 
-// Threads of a block: groups of lanes.
-struct Place {
+// A block: groups of lanes. In shared memory the sums of 32 blocks of entries, and the trees of the
+// first group, which adds them up.
+template <class Reducer>
+struct Team {
+  using State = typename Reducer::State;
+  using Tree = typename Reducer::Tree;
   const int lanes, groups, lane, group;
-  explicit __device__ Place(int bits)
+  State* const sums;  // [32, lanes]
+  Tree& tree;
+
+  __device__ Team(int bits, unsigned char* shared)
       : lanes(1 << bits),
         groups(kRowThreads >> bits),
         lane(static_cast<int>(threadIdx.x) & (lanes - 1)),
-        group(static_cast<int>(threadIdx.x) >> bits) {}
-  __device__ int64_t serial_entries() const { return groups < 64 ? 16 * groups : 1024; }
+        group(static_cast<int>(threadIdx.x) >> bits),
+        sums(reinterpret_cast<State*>(shared)),
+        tree(reinterpret_cast<Tree*>(sums + kEntryBlock * lanes)[lane]) {}
+  static size_t shared_bytes(int bits) {
+    return (kEntryBlock * sizeof(State) + sizeof(Tree)) << bits;
+  }
+  // Segments of more are reduced together.
+  __device__ int64_t serial_entries() const { return groups < 64 ? 16 * groups : kMostSerial; }
+
+  __device__ void begin() const {
+    if (group == 0) tree = Tree{};
+  }
+  // Adds `terms` States of level kLevel: all groups sum blocks of them, block(begin, end), the
+  // first adds these in order.
+  template <int kLevel, class Block>
+  __device__ void add(int64_t terms, const Block& block) const {
+    for (int64_t first = 0; first < terms; first += kChunk) {
+      const int64_t end = first + kChunk < terms ? first + kChunk : terms;
+      for (int b = group; first + b * kEntryBlock < end; b += groups) {
+        const int64_t begin = first + b * kEntryBlock;
+        sums[b * lanes + lane] =
+            block(begin, begin + kEntryBlock < end ? begin + kEntryBlock : end);
+      }
+      __syncthreads();
+      if (group == 0) {
+        const State* sum = sums + lane;
+        int64_t begin = first;
+        for (; begin + kEntryBlock <= end; begin += kEntryBlock, sum += lanes) {
+          tree.template add_block<kLevel + 1>(*sum);
+        }
+        if (begin < end) tree.template add_rest<kLevel>(*sum);
+      }
+      __syncthreads();
+    }
+  }
 };
 
 template <class Reducer>
@@ -38,31 +78,6 @@ struct Chunks {
         begin(workspace.take<int64_t>(slots(args))) {}
   static int64_t slots(const SegmentReduceArgs& args) { return args.entries / kChunk; }
 };
-
-// Adds `terms` States of level kLevel to the tree of the first group: all groups sum blocks of them
-// (block(begin, end)), the first adds the blocks in order.
-template <int kLevel, class State, class Tree, class Block>
-__device__ void add_terms(const Place& at, State* sums, int64_t terms, Tree& tree,
-                          const Block& block) {
-  for (int64_t first = 0; first < terms; first += kChunk) {
-    const int64_t end = first + kChunk < terms ? first + kChunk : terms;
-    for (int64_t begin = first + at.group * kEntryBlock, b = at.group; begin < end;
-         begin += at.groups * kEntryBlock, b += at.groups) {
-      sums[b * at.lanes + at.lane] =
-          block(begin, begin + kEntryBlock < end ? begin + kEntryBlock : end);
-    }
-    __syncthreads();
-    if (at.group == 0) {
-      const State* sum = sums + at.lane;
-      int64_t begin = first;
-      for (; begin + kEntryBlock <= end; begin += kEntryBlock, sum += at.lanes) {
-        tree.template add_block<kLevel + 1>(*sum);
-      }
-      if (begin < end) tree.template add_rest<kLevel>(*sum);
-    }
-    __syncthreads();
-  }
-}
 
 // Where the chunk that begins in this slot does, -1 where none does.
 __device__ int64_t find_chunk(const SegmentReduceArgs& args, int64_t slot) {
@@ -79,22 +94,20 @@ template <class Reducer>
 __global__ void __launch_bounds__(kRowThreads)
     chunks_kernel(const __grid_constant__ SegmentReduceArgs args, int bits,
                   Chunks<Reducer> chunks) {
-  using State = typename Reducer::State;
   extern __shared__ __align__(16) unsigned char shared[];
   let_next_begin();
   const int64_t items = Reducer::items(args), slot = blockIdx.x;
   const int64_t chunk = find_chunk(args, slot);
   if (threadIdx.x == 0) chunks.begin[slot] = chunk;
   if (chunk < 0) return;
-  const Place at(bits);
-  for (int64_t item = at.lane; item - at.lane < items; item += at.lanes) {
+  const Team<Reducer> team(bits, shared);
+  for (int64_t item = team.lane; item - team.lane < items; item += team.lanes) {
     const Reducer reducer(args, item < items ? item : items - 1);
-    typename Reducer::Tree tree;
-    add_terms<0>(at, reinterpret_cast<State*>(shared), kChunk, tree,
-                 [&](int64_t begin, int64_t end) {
-                   return reduce_block(reducer, chunk + begin, chunk + end);
-                 });
-    if (at.group == 0 && item < items) chunks.partial[slot * items + item] = tree.total();
+    team.begin();
+    team.template add<0>(kChunk, [&](int64_t begin, int64_t end) {
+      return reduce_block(reducer, chunk + begin, chunk + end);
+    });
+    if (team.group == 0 && item < items) chunks.partial[slot * items + item] = team.tree.total();
   }
 }
 
@@ -103,21 +116,27 @@ template <class Reducer>
 __device__ typename Reducer::State add_chunks(const Reducer& reducer, const Chunks<Reducer>& chunks,
                                               int64_t item, int64_t entry, int64_t first,
                                               int64_t last) {
-  typename Reducer::State total, state[kEntriesAhead];
+  constexpr int kAhead = Reducer::kAhead;
+  typename Reducer::State total;
   const int64_t items = Reducer::items(reducer.args);
-  for (; first < last; first += kEntriesAhead) {
-    int64_t found[kEntriesAhead];
+  for (; first < last; first += kAhead) {
+    typename Reducer::State state[kAhead];
+    bool found = true;
 #pragma unroll
-    for (int k = 0; k < kEntriesAhead; ++k) {
-      const int64_t slot = entry / kChunk + (first + k < last ? first + k : last - 1);
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t chunk = first + k < last ? first + k : last - 1;
+      const int64_t begin = entry + chunk * kChunk, slot = begin / kChunk;
       state[k] = chunks.partial[slot * items + item];
-      found[k] = chunks.begin[slot];
+      found &= chunks.begin[slot] == begin;
     }
 #pragma unroll
-    for (int k = 0; k < kEntriesAhead; ++k) {
-      if (first + k >= last) break;
-      const int64_t begin = entry + (first + k) * kChunk;
-      total += found[k] == begin ? state[k] : reduce_entries(reducer, begin, begin + kChunk);
+    for (int k = 0; k < kAhead; ++k) {
+      if (found && first + k < last) total += state[k];
+    }
+#pragma unroll 1
+    for (int64_t chunk = first; !found && chunk < last && chunk < first + kAhead; ++chunk) {
+      const int64_t begin = entry + chunk * kChunk;
+      total += reduce_entries<typename Reducer::ShortTree>(reducer, begin, begin + kChunk);
     }
   }
   return total;
@@ -127,39 +146,38 @@ template <class Reducer>
 __global__ void __launch_bounds__(kRowThreads)
     segments_kernel(const __grid_constant__ SegmentReduceArgs args, int bits, int per_block,
                     Chunks<Reducer> chunks) {
-  using State = typename Reducer::State;
   extern __shared__ __align__(16) unsigned char shared[];
-  const Place at(bits);
+  const Team<Reducer> team(bits, shared);
   const int64_t items = Reducer::items(args), first = int64_t{blockIdx.x} * per_block;
   const int64_t last = first + per_block < args.segments ? first + per_block : args.segments;
   bool is_long = false;
-  if (at.group < last - first) {
-    const int64_t segment = first + at.group;
+  if (team.group < last - first) {
+    const int64_t segment = first + team.group;
     const EntryRange range = entry_range(args.offsets, segment, args.entries);
-    is_long = range.size() > at.serial_entries();
-    for (int64_t item = at.lane; !is_long && item < items; item += at.lanes) {
+    is_long = range.size() > team.serial_entries();
+    for (int64_t item = team.lane; !is_long && item < items; item += team.lanes) {
       const Reducer reducer(args, item);
-      reducer.store(segment, reduce_entries(reducer, range.begin, range.end));
+      using Tree = typename Reducer::ShortTree;
+      reducer.store(segment, reduce_entries<Tree>(reducer, range.begin, range.end));
     }
   }
   wait_for_previous();
   if (!__syncthreads_or(is_long)) return;
   for (int64_t segment = first; segment < last; ++segment) {
     const EntryRange range = entry_range(args.offsets, segment, args.entries);
-    if (range.size() <= at.serial_entries()) continue;
+    if (range.size() <= team.serial_entries()) continue;
     const int64_t whole = range.size() / kChunk, rest = range.begin + whole * kChunk;
-    for (int64_t item = at.lane; item - at.lane < items; item += at.lanes) {
+    for (int64_t item = team.lane; item - team.lane < items; item += team.lanes) {
       const int64_t mine = item < items ? item : items - 1;
       const Reducer reducer(args, mine);
-      typename Reducer::Tree tree;
-      State* const sums = reinterpret_cast<State*>(shared);
-      add_terms<2>(at, sums, whole, tree, [&](int64_t begin, int64_t end) {
+      team.begin();
+      team.template add<2>(whole, [&](int64_t begin, int64_t end) {
         return add_chunks(reducer, chunks, mine, range.begin, begin, end);
       });
-      add_terms<0>(at, sums, range.end - rest, tree, [&](int64_t begin, int64_t end) {
+      team.template add<0>(range.end - rest, [&](int64_t begin, int64_t end) {
         return reduce_block(reducer, rest + begin, rest + end);
       });
-      if (at.group == 0 && item < items) reducer.store(segment, tree.total());
+      if (team.group == 0 && item < items) reducer.store(segment, team.tree.total());
     }
   }
 }
@@ -167,10 +185,9 @@ __global__ void __launch_bounds__(kRowThreads)
 template <class Reducer>
 cudaError_t launch_reducer(const SegmentReduceArgs& args, void* memory,
                            const CudaContext& context) {
-  using State = typename Reducer::State;
   int bits = lanes_bits_for(Reducer::items(args));
-  while ((sizeof(State) * kEntryBlock << bits) > kMostShared) --bits;
-  const size_t shared = sizeof(State) * kEntryBlock << bits;
+  while (Team<Reducer>::shared_bytes(bits) > kMostShared) --bits;
+  const size_t shared = Team<Reducer>::shared_bytes(bits);
   // Few segments a block where there are few: long ones are reduced one after another.
   const int64_t even = args.segments / (8 * context.target.multiprocessors);
   const int per_block = static_cast<int>(clamp_index(even, 1, kRowThreads >> bits));

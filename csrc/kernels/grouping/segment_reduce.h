@@ -76,26 +76,20 @@ TORCHVOX_HD void find_entry_segment(const EntrySegmentArgs& args, int64_t e) {
   args.segment[e] = s < args.segments && args.offsets[s] <= e ? static_cast<int32_t>(s) : -1;
 }
 
-// Calls of load() that are under way at once.
-#ifdef __CUDA_ARCH__
-inline constexpr int kEntriesAhead = 8;
-#else
-inline constexpr int kEntriesAhead = 1;
-#endif
-
-// The rows of the entries [at, at + kEntriesAhead); -1 from `end` on and where none is named.
-template <class Index>
+// The rows of the entries [at, at + kAhead); -1 from `end` on and where none is named.
+template <int kAhead, class Index>
 TORCHVOX_HD void load_rows(const Index* index, int64_t rows, int64_t at, int64_t end,
-                           int64_t (&row)[kEntriesAhead]) {
-  for (int k = 0; k < kEntriesAhead; ++k) row[k] = at + k < end ? index[at + k] : Index{-1};
-  for (int k = 0; k < kEntriesAhead; ++k) {
+                           int64_t (&row)[kAhead]) {
+  for (int k = 0; k < kAhead; ++k) row[k] = at + k < end ? index[at + k] : Index{-1};
+  for (int k = 0; k < kAhead; ++k) {
     if (row[k] < 0 || row[k] >= rows) row[k] = -1;
   }
 }
+template <int kAhead>
 TORCHVOX_HD void load_rows(const SegmentReduceArgs& args, int64_t at, int64_t end,
-                           int64_t (&row)[kEntriesAhead]) {
+                           int64_t (&row)[kAhead]) {
   if (!args.index.given()) {
-    for (int k = 0; k < kEntriesAhead; ++k) row[k] = at + k < end ? at + k : -1;
+    for (int k = 0; k < kAhead; ++k) row[k] = at + k < end ? at + k : -1;
   } else if (args.index.wide) {
     load_rows(static_cast<const int64_t*>(args.index.data), args.rows, at, end, row);
   } else {
@@ -103,12 +97,38 @@ TORCHVOX_HD void load_rows(const SegmentReduceArgs& args, int64_t at, int64_t en
   }
 }
 
-// A Reducer is made for one item, a few channels side by side. load(row) is the State of one row,
-// for row -1 that of none, which changes no other; Tree adds States; store() ends a segment.
+template <class T, int kWidth>
+struct SegmentItem {
+  using Number = compute_t<T>;
+  using Values = Lanes<Number, kWidth>;
+#ifdef __CUDA_ARCH__
+  static constexpr int kAhead = kWidth > 4 ? 4 : 8;  // rows under way at once
+#else
+  static constexpr int kAhead = 1;
+#endif
+  const SegmentReduceArgs& args;
+  const int64_t channel;
+
+  TORCHVOX_HD SegmentItem(const SegmentReduceArgs& args, int64_t item)
+      : args(args), channel(item * kWidth) {}
+  static TORCHVOX_HD int64_t items(const SegmentReduceArgs& args) { return args.channels / kWidth; }
+
+  TORCHVOX_HD Values values(int64_t row) const {
+    return load_items<T, kWidth>(static_cast<const T*>(args.src) + row * args.channels + channel);
+  }
+  TORCHVOX_HD void store_values(int64_t segment, const Values& values) const {
+    store_items<T, kWidth>(static_cast<T*>(args.out) + segment * args.channels + channel, values);
+  }
+};
+
+// A Reducer is made for one item. load(row) is the State of one row, for row -1 that of none, which
+// changes no other; Tree adds States (ShortTree up to kMostSerial); store() ends a segment.
 //
 // An entry that names no row adds +0, which changes no sum that began at +0.
+inline constexpr int kMostSerial = 1024;
+
 template <class T, int kWidth>
-struct SumReducer {
+struct SumReducer : SegmentItem<T, kWidth> {
   using Number = compute_t<T>;
   struct State {
     Lanes<Number, kWidth> sum;
@@ -120,27 +140,17 @@ struct SumReducer {
     }
   };
   using Tree = CascadeSum<State>;
-  const SegmentReduceArgs& args;
-  const int64_t channel;
-
-  TORCHVOX_HD SumReducer(const SegmentReduceArgs& args, int64_t item)
-      : args(args), channel(item * kWidth) {}
-  static TORCHVOX_HD int64_t items(const SegmentReduceArgs& args) { return args.channels / kWidth; }
+  using ShortTree = CascadeSum<State, 3>;
+  using SegmentItem<T, kWidth>::SegmentItem;
 
   TORCHVOX_HD State load(int64_t row) const {
-    State state;
-    if (row < 0) return state;
-    state.sum =
-        load_items<T, kWidth>(static_cast<const T*>(args.src) + row * args.channels + channel);
-    state.count = 1;
-    return state;
+    return row < 0 ? State{} : State{this->values(row), 1};
   }
   TORCHVOX_HD void store(int64_t segment, State state) const {
-    if (args.reduce == Reduction::kMean && state.count > 0) {
+    if (this->args.reduce == Reduction::kMean && state.count > 0) {
       for (Number& x : state.sum.lane) x /= static_cast<Number>(state.count);
     }
-    store_items<T, kWidth>(static_cast<T*>(args.out) + segment * args.channels + channel,
-                           state.sum);
+    this->store_values(segment, state.sum);
   }
 };
 
@@ -166,7 +176,7 @@ class AnyOrder {
 // A NaN wins, else the extreme value; of equals, and -0 equals +0, the lowest row. The least value
 // is found as the largest of the negated ones.
 template <class T, int kWidth>
-struct ExtremeReducer {
+struct ExtremeReducer : SegmentItem<T, kWidth> {
   using Number = compute_t<T>;
   struct State {
     Lanes<Number, kWidth> best;
@@ -185,58 +195,53 @@ struct ExtremeReducer {
     }
   };
   using Tree = AnyOrder<State>;
-  const SegmentReduceArgs& args;
-  const int64_t channel;
+  using ShortTree = Tree;
+  using SegmentItem<T, kWidth>::SegmentItem;
 
-  TORCHVOX_HD ExtremeReducer(const SegmentReduceArgs& args, int64_t item)
-      : args(args), channel(item * kWidth) {}
-  static TORCHVOX_HD int64_t items(const SegmentReduceArgs& args) { return args.channels / kWidth; }
-
-  TORCHVOX_HD void turn(Lanes<Number, kWidth>& lanes) const {
-    if (args.reduce != Reduction::kMin) return;
-    for (Number& x : lanes.lane) x = -x;
+  TORCHVOX_HD Number turned(Number x) const {
+    return this->args.reduce == Reduction::kMin ? -x : x;
   }
   TORCHVOX_HD State load(int64_t row) const {
     State state;
     if (row < 0) return state;
-    state.best =
-        load_items<T, kWidth>(static_cast<const T*>(args.src) + row * args.channels + channel);
-    turn(state.best);
-    for (int32_t& next : state.next) next = static_cast<int32_t>(row + 1);
+    state.best = this->values(row);
+    for (int i = 0; i < kWidth; ++i) {
+      state.best.lane[i] = turned(state.best.lane[i]);
+      state.next[i] = static_cast<int32_t>(row + 1);
+    }
     return state;
   }
   TORCHVOX_HD void store(int64_t segment, State state) const {
-    const int64_t at = segment * args.channels + channel;
-    turn(state.best);
     for (int i = 0; i < kWidth; ++i) {
-      args.arg[at + i] = state.next[i] - 1;
-      if (state.next[i] == 0) state.best.lane[i] = 0;
+      this->args.arg[segment * this->args.channels + this->channel + i] = state.next[i] - 1;
+      state.best.lane[i] = state.next[i] > 0 ? turned(state.best.lane[i]) : Number(0);
     }
-    store_items<T, kWidth>(static_cast<T*>(args.out) + at, state.best);
+    this->store_values(segment, state.best);
   }
 };
 
-// The entries [begin, end), 32 or fewer, one after another.
+// The entries [begin, end), kEntryBlock or fewer, one after another.
 template <class Reducer>
 TORCHVOX_HD typename Reducer::State reduce_block(const Reducer& reducer, int64_t begin,
                                                  int64_t end) {
+  constexpr int kAhead = Reducer::kAhead;
   typename Reducer::State total;
-  for (int64_t at = begin; at < end; at += kEntriesAhead) {
-    int64_t row[kEntriesAhead];
-    typename Reducer::State state[kEntriesAhead];
+  for (int64_t at = begin; at < end; at += kAhead) {
+    int64_t row[kAhead];
+    typename Reducer::State state[kAhead];
     load_rows(reducer.args, at, end, row);
-    for (int k = 0; k < kEntriesAhead; ++k) state[k] = reducer.load(row[k]);
-    for (int k = 0; k < kEntriesAhead; ++k) total += state[k];
+    for (int k = 0; k < kAhead; ++k) state[k] = reducer.load(row[k]);
+    for (int k = 0; k < kAhead; ++k) total += state[k];
   }
   return total;
 }
 
 inline constexpr int kEntryBlock = 32;  // CascadeSum's
 
-template <class Reducer>
+template <class Tree, class Reducer>
 TORCHVOX_HD typename Reducer::State reduce_entries(const Reducer& reducer, int64_t begin,
                                                    int64_t end) {
-  typename Reducer::Tree tree;
+  Tree tree;
   for (int64_t at = begin; at < end; at += kEntryBlock) {
     const bool whole = end - at >= kEntryBlock;
     tree.add_part(reduce_block(reducer, at, whole ? at + kEntryBlock : end), whole);

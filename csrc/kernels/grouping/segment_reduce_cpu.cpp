@@ -19,7 +19,8 @@ void run_cpu(const SegmentReduceArgs& args, void*, const ParallelFor& parallel_f
       const int64_t segment = i / items;
       const EntryRange range = entry_range(args.offsets, segment, args.entries);
       const Reducer reducer(args, i - segment * items);
-      reducer.store(segment, reduce_entries(reducer, range.begin, range.end));
+      reducer.store(segment,
+                    reduce_entries<typename Reducer::Tree>(reducer, range.begin, range.end));
     });
   });
 }
