@@ -81,7 +81,7 @@ def _results(
     found: Tensor, arg: Tensor, src: Tensor, dim: int, add_to: MaybeTensor = None
 ) -> Tuple[Tensor, Tensor]:
     """As torch_scatter returns them: -1 of `arg` becomes the size of dim."""
-    kept = _shaped(found if src.is_floating_point() else found.floor().to(src.dtype), src, dim)
+    kept = _shaped(found.to(src.dtype), src, dim)
     if arg.dim() == 2:
         arg = _shaped(arg.long().masked_fill(arg < 0, src.size(dim)), src, dim)
     return kept if add_to is None else add_to.add_(kept), arg
@@ -107,6 +107,8 @@ def _scatter(
     rows = _columns(src, dim)
     size = _groups("scatter", line, dim, out, dim_size, reduce)
     found, arg = torch.ops.torchvox.voxel_scatter(rows, line, size, reduce)
+    if not src.is_floating_point():
+        found = found.floor()  # of a mean; segments round it to zero, as the peer's do
     return _results(found, arg, src, dim, out)
 
 
