@@ -121,9 +121,11 @@ std::vector<std::string> make_schemas() {
       "pillar_scatter(Tensor feats, Tensor indices, SymInt batch_size, int[] size) -> Tensor",
       "_pillar_scatter_backward(Tensor grad, Tensor indices) -> Tensor",
       // boxes [.., N, 7 or more]: x, y, z, l, w, h, yaw. [N, M] or [B, N, M]; paired: [N] or [B, N]
-      "rotated_iou(Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False) -> Tensor",
+      "rotated_iou(Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False, str metric=\"iou\") -> Tensor",
       // as a and b; [0] where not wanted
-      "_rotated_iou_backward(Tensor grad, Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False, bool for_a=True, bool for_b=True) -> (Tensor grad_a, Tensor grad_b)",
+      "_rotated_iou_backward(Tensor grad, Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False, str metric=\"iou\", bool for_a=True, bool for_b=True) -> (Tensor grad_a, Tensor grad_b)",
+      // index [B, G, k] int32, count [B, G] int32; with a grid [B, G, cells, k] and [B, G, cells]
+      "box_query(Tensor points, Tensor boxes, SymInt k, *, int[]? grid=None, float margin=0., Tensor? lengths=None, Tensor? box_lengths=None) -> (Tensor index, Tensor count)",
       // index [B, N] int32, mask [B, G, N] bool or count [B, G] int32
       "points_in_boxes(Tensor points, Tensor boxes, *, str mode=\"index\", float margin=0., Tensor? lengths=None, Tensor? box_lengths=None) -> Tensor",
       // index [B, max_out] int32, count [B] int32

@@ -504,9 +504,21 @@ inline Detections center_decode_nms(
 
 // [N, M] or [B, N, M]; paired: [N] or [B, N]
 inline at::Tensor rotated_iou(const at::Tensor& a, const at::Tensor& b,
-                              std::string_view mode = "bev", bool paired = false) {
+                              std::string_view mode = "bev", bool paired = false,
+                              std::string_view metric = "iou") {
   static const auto op = detail::op<decltype(rotated_iou)>("torchvox::rotated_iou");
-  return op.call(a, b, mode, paired);
+  return op.call(a, b, mode, paired, metric);
+}
+
+// index [B, G, k] int32, count [B, G] int32; with a grid [B, G, cells, k] and [B, G, cells]
+inline std::tuple<at::Tensor, at::Tensor> box_query(const at::Tensor& points,
+                                                    const at::Tensor& boxes, c10::SymInt k,
+                                                    std::optional<at::IntArrayRef> grid = {},
+                                                    double margin = 0.,
+                                                    const OptionalTensor& lengths = {},
+                                                    const OptionalTensor& box_lengths = {}) {
+  static const auto op = detail::op<decltype(box_query)>("torchvox::box_query");
+  return op.call(points, boxes, std::move(k), grid, margin, lengths, box_lengths);
 }
 
 // index [B, N] int32, mask [B, G, N] bool or count [B, G] int32
