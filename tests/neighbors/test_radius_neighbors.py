@@ -158,6 +158,21 @@ def test_trimmed_lists_are_the_part_in_use():
         torchvox.radius_neighbors(points, points, 0.2, 40, convention="mine")
 
 
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "non-strict"])
+def test_trimmed_lists_export(strict):
+    class Trimmed(torch.nn.Module):
+        def forward(self, points):
+            return tuple(torchvox.radius_neighbors(points, points, 0.3, 4000, trim=True))
+
+    shapes = ({0: torch.export.Dim.DYNAMIC},)
+    exported = torch.export.export(
+        Trimmed(), (cube(50)[0],), dynamic_shapes=shapes, strict=strict
+    ).module()
+    for n in (50, 77):
+        points = cube(n, seed=n)[0]
+        assert_same_bits(tuple(exported(points)), Trimmed()(points))
+
+
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_every_instruction_set_of_the_cpu(level):
     for kernel in ("scan", "cells"):

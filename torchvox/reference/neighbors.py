@@ -118,7 +118,7 @@ def radius_neighbors(
     _check("radius_neighbors", points, query, ball, 2)
     cloud, queries = _array(points), _array(query)
     begins, rows = np.array([0, len(cloud)]), np.array([0, len(queries)])
-    if batch_offsets is not None:
+    if batch_offsets is not None and query_batch_offsets is not None:
         begins = np.clip(batch_offsets.numpy(), 0, len(cloud))
         rows = np.clip(query_batch_offsets.numpy(), 0, len(queries))
     lists: list = [(np.zeros(0, np.int64), np.zeros(0, cloud.dtype))] * len(queries)
