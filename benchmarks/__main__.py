@@ -23,6 +23,7 @@ from benchmarks import (
     growth,
     machine,
     models,
+    neighbor_lists,
     neighbors,
     neighbors_group_mlp,
     neighbors_knn,
@@ -45,7 +46,8 @@ DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "da
 def cases(device: str) -> list[CaseSpec]:
     found = []
     domains = (
-        *(voxel, sampling, neighbors, neighbors_knn, grouping, neighbors_group_mlp),
+        *(voxel, sampling, neighbors, neighbors_knn, neighbor_lists, grouping),
+        neighbors_group_mlp,
         *(bev, pillars, boxes, detection, targets, models, pointpillars, filter, occupancy),
     )
     for domain in domains:

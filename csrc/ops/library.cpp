@@ -73,6 +73,8 @@ std::vector<std::string> make_schemas() {
       // sampling: idx int32 and dist2, [B, num_samples] or [max_total]
       "furthest_point_sample(Tensor points, SymInt num_samples, *, Tensor? lengths=None, Tensor? counts=None, int start=0, Tensor? start_idx=None, str tie=\"lowest\", int tie_block=1024, str dist_order=\"pn2\", str exhausted=\"distinct\", str nonfinite=\"skip\", bool skip_origin=False, float? init_dist2=None) -> (Tensor idx, Tensor dist2)",
       "furthest_point_sample_ragged(Tensor points, Tensor batch_offsets, Tensor out_offsets, SymInt max_total, *, int start=0, Tensor? start_idx=None, str tie=\"lowest\", int tie_block=1024, str dist_order=\"pn2\", str exhausted=\"distinct\", str nonfinite=\"skip\", bool skip_origin=False, float? init_dist2=None, bool local_index=False) -> (Tensor idx, Tensor dist2)",
+      // [B, num_samples] int32
+      "furthest_point_sample_with_dist(Tensor distances, SymInt num_samples, *, Tensor? lengths=None, int start=0, str tie=\"lowest\", int tie_block=1024, float? init_dist=None) -> Tensor",
       // grouping: out [B, M, C] and [B, M, k, C], or [B, C, M] and [B, C, M, k] with channels_first
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
@@ -97,6 +99,8 @@ std::vector<std::string> make_schemas() {
       "_neighbor_distance_backward(Tensor grad_dist2, Tensor points, Tensor query, Tensor idx, *, int norm=2, Tensor? count=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False, bool for_points=True, bool for_query=True) -> (Tensor grad_points, Tensor grad_query)",
       // neighbors: dist2, idx int32 [B, M, k] or [U, k], count int32 [B, M] or [U]
       "ball_query(Tensor points, Tensor query, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",
+      // offsets [U + 1] int64, index [capacity] int32, dist2 [capacity] or [0], count [1] int64
+      "radius_neighbors(Tensor points, Tensor query, float radius, SymInt capacity, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str dist_order=\"pn2\", bool return_dist2=True, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None) -> (Tensor offsets, Tensor index, Tensor dist2, Tensor count)",
       // grouped [B, M, K, D + C], idx int32 [B, M, K], count int32 [B, M, radii], K = sum of ks
       "query_and_group(Tensor points, Tensor query, Tensor? features, float[] radii, SymInt[] ks, *, bool use_xyz=True, bool normalize_xyz=False, bool features_first=False, bool closed=False, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor grouped, Tensor idx, Tensor count)",
       // [B, M, C_out of the last weight]

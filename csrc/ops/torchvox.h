@@ -195,6 +195,16 @@ inline std::tuple<at::Tensor, at::Tensor> furthest_point_sample_ragged(
                  tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2, local_index);
 }
 
+// [B, num_samples] int32
+inline at::Tensor furthest_point_sample_with_dist(
+    const at::Tensor& distances, c10::SymInt num_samples, const OptionalTensor& lengths = {},
+    int64_t start = 0, std::string_view tie = "lowest", int64_t tie_block = 1024,
+    std::optional<double> init_dist = {}) {
+  static const auto op = detail::op<decltype(furthest_point_sample_with_dist)>(
+      "torchvox::furthest_point_sample_with_dist");
+  return op.call(distances, std::move(num_samples), lengths, start, tie, tie_block, init_dist);
+}
+
 // dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32; packed: [U, k], [U, k], [U]
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query(
     const at::Tensor& points, const at::Tensor& query, double radius, c10::SymInt k,
@@ -207,6 +217,17 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query(
   return op.call(points, query, radius, std::move(k), radius2, min_radius, core_dist2, closed, fill,
                  dist_order, lengths, query_lengths, batch_offsets, query_batch_offsets,
                  local_index);
+}
+
+// offsets [U + 1] int64, index [capacity] int32, dist2 [capacity] or [0], count [1] int64
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> radius_neighbors(
+    const at::Tensor& points, const at::Tensor& query, double radius, c10::SymInt capacity,
+    std::optional<double> radius2 = {}, double min_radius = 0., double core_dist2 = 0.,
+    bool closed = false, std::string_view dist_order = "pn2", bool return_dist2 = true,
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& query_batch_offsets = {}) {
+  static const auto op = detail::op<decltype(radius_neighbors)>("torchvox::radius_neighbors");
+  return op.call(points, query, radius, std::move(capacity), radius2, min_radius, core_dist2,
+                 closed, dist_order, return_dist2, batch_offsets, query_batch_offsets);
 }
 
 // K the sum of ks: grouped [B, M, K, D + C], idx [B, M, K] int32, count [B, M, radii] int32

@@ -9,6 +9,7 @@ from torchvox.ops import (
     detection,
     filter,
     grouping,
+    neighbor_lists,
     neighbors,
     occupancy,
     pillars,
@@ -22,6 +23,7 @@ from torchvox.ops.boxes import *
 from torchvox.ops.detection import *
 from torchvox.ops.filter import *
 from torchvox.ops.grouping import *
+from torchvox.ops.neighbor_lists import *
 from torchvox.ops.neighbors import *
 from torchvox.ops.occupancy import *
 from torchvox.ops.pillars import *
@@ -36,6 +38,7 @@ __all__ += boxes.__all__
 __all__ += detection.__all__
 __all__ += filter.__all__
 __all__ += grouping.__all__
+__all__ += neighbor_lists.__all__
 __all__ += neighbors.__all__
 __all__ += occupancy.__all__
 __all__ += pillars.__all__

@@ -5,6 +5,8 @@
 // change a result.
 #pragma once
 
+#include <cmath>
+
 #include "csrc/kernels/core/cloud_batch.h"
 
 namespace torchvox {
@@ -37,8 +39,19 @@ TORCHVOX_HD float dist2(const Point3& p, const Point3& q) {
   return dist2(p.a - q.a, p.b - q.b, p.c - q.c);
 }
 
-// 0 inside [lo, hi], else the distance to it. Rounding is monotone, so dist2 of the gaps to a box
-// is at most the computed dist2 of every point in it: skipping a box on that ground is exact.
+// By either norm, of which 1 adds its axes in an order that decides no bit.
+template <int kNorm>
+TORCHVOX_HD float norm_of(float da, float db, float dc) {
+  if constexpr (kNorm == 1) return std::fabs(da) + std::fabs(db) + std::fabs(dc);
+  return dist2(da, db, dc);
+}
+template <int kNorm>
+TORCHVOX_HD float norm_of(const Point3& p, const Point3& q) {
+  return norm_of<kNorm>(p.a - q.a, p.b - q.b, p.c - q.c);
+}
+
+// 0 inside [lo, hi], else the distance to it. Rounding is monotone, so the norm of the gaps to a
+// box is at most the computed one of every point in it: skipping a box on that ground is exact.
 TORCHVOX_HD float gap(float lo, float hi, float q) {
   const float below = lo - q, above = q - hi, larger = below > above ? below : above;
   return larger > 0.0f ? larger : 0.0f;
