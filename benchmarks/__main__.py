@@ -17,6 +17,7 @@ import torch
 from benchmarks import (
     bev,
     boxes,
+    cells,
     detection,
     filter,
     grouping,
@@ -49,6 +50,7 @@ def cases(device: str) -> list[CaseSpec]:
         *(voxel, sampling, neighbors, neighbors_knn, neighbor_lists, grouping),
         neighbors_group_mlp,
         *(bev, pillars, boxes, detection, targets, models, pointpillars, filter, occupancy),
+        cells,
     )
     for domain in domains:
         found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()

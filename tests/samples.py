@@ -15,6 +15,7 @@ from op_infos import (
     ball_query,
     bev,
     boxes,
+    cells,
     detection,
     distances,
     filter,
@@ -72,6 +73,7 @@ OPS: list[OpInfo] = [
     *boxes.OPS,
     *targets.OPS,
     *filter.OPS,
+    *cells.OPS,
 ]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.

@@ -45,6 +45,8 @@ std::vector<std::string> make_schemas() {
       "voxel_mean_of_sums(Tensor sums, Tensor num_points, ScalarType dtype) -> Tensor",
       // out [N, C], indices [N, 4], num_points [N], representative [N], point_voxel [N], counts [B + 1, 4] int32
       "voxel_downsample(Tensor points, float[] voxel_size, *, float[]? origin=None, int[]? lower=None, int bits=-1, str order=\"first\", str backend=\"auto\", Tensor? batch_offsets=None, Tensor? num_valid=None) -> (Tensor out, Tensor indices, Tensor num_points, Tensor representative, Tensor point_voxel, Tensor counts)",
+      // cells: [O, N] int64, of the O curves that order names
+      "serialize(Tensor cells, str[] order, *, int depth=16, Tensor? batch_offsets=None, Tensor? num_valid=None, Tensor? batch_index=None) -> (Tensor codes, Tensor order, Tensor inverse)",
       // occupancy: counts [1, 16] int64
       "occupancy_integrate_(Tensor(a!)[] state, Tensor points, Tensor origins, float voxel_size, float[] map_origin, float[] sensor, SymInt max_touched=-1, *, Tensor? origin_index=None, Tensor? num_valid=None, Tensor? ray_flags=None, float[]? point_cloud_range=None, float min_range=0., float max_range=-1., str long_rays=\"truncate\", str rule=\"every_ray\", str[]? flags=None, float threshold=0., str missing=\"allocate\", Tensor? stamp=None, Tensor? timestamps=None, float time_base=0., float[]? ndt=None, Tensor? intensity=None, float[]? intensity_range=None) -> Tensor",
       // [N], or [B, nz, ny, nx]: logodds float32, label int8

@@ -484,6 +484,15 @@ voxel_downsample(const at::Tensor& points, at::ArrayRef<double> voxel_size,
   return op.call(points, voxel_size, origin, lower, bits, order, backend, batch_offsets, num_valid);
 }
 
+// codes, order and inverse [O, N] int64
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> serialize(
+    const at::Tensor& cells, c10::List<std::string> order, int64_t depth = 16,
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {},
+    const OptionalTensor& batch_index = {}) {
+  static const auto op = detail::op<decltype(serialize)>("torchvox::serialize");
+  return op.call(cells, std::move(order), depth, batch_offsets, num_valid, batch_index);
+}
+
 // [.., 7 or 9]
 inline at::Tensor box_decode(const at::Tensor& deltas, const at::Tensor& anchors,
                              const OptionalTensor& direction = {}, double dir_offset = 0.,

@@ -23,7 +23,7 @@ SHARED = {"_neighbor_distance_backward"}  # the gradient of several public ops
 # Folders of tests.
 DOMAINS = (
     *("voxel", "bev", "sampling", "grouping", "neighbors", "pillars", "boxes", "detection"),
-    *("filter", "rays", "occupancy", "targets"),
+    *("filter", "rays", "occupancy", "targets", "cells"),
 )
 
 

@@ -6,6 +6,7 @@ from torch.utils import _pytree
 from torchvox.ops import (
     bev,
     boxes,
+    cells,
     detection,
     filter,
     grouping,
@@ -20,6 +21,7 @@ from torchvox.ops import (
 )
 from torchvox.ops.bev import *
 from torchvox.ops.boxes import *
+from torchvox.ops.cells import *
 from torchvox.ops.detection import *
 from torchvox.ops.filter import *
 from torchvox.ops.grouping import *
@@ -35,6 +37,7 @@ from torchvox.ops.voxel import *
 __all__ = []
 __all__ += bev.__all__
 __all__ += boxes.__all__
+__all__ += cells.__all__
 __all__ += detection.__all__
 __all__ += filter.__all__
 __all__ += grouping.__all__
