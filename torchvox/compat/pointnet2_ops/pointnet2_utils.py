@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for `pointnet2_ops.pointnet2_utils`: the functions with gradients."""
+
+from torch import Tensor
+
+import torchvox
+from torchvox.compat._shared import *
+
+# fmt: off
+__all__ = [
+    "BallQuery", "FurthestPointSampling", "GatherOperation", "GroupAll", "GroupingOperation",
+    "QueryAndGroup", "ThreeInterpolate", "ThreeNN", "ball_query", "furthest_point_sample",
+    "gather_operation", "grouping_operation", "three_interpolate", "three_nn",
+]
+# fmt: on
+NOT_COVERED = ()
+
+
+def furthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
+    """[B, npoint] int32; points with |p|^2 <= 1e-3 are never taken, but for the first."""
+    return torchvox.furthest_point_sample(xyz, npoint, convention="pointnet2").idx
+
+
+FurthestPointSampling = function_class("FurthestPointSampling", furthest_point_sample)
