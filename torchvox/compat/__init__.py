@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code written for other libraries' point-cloud ops, run on torchvox: by an import line, or, where the
-code must not be edited, by `install` before it is imported. See docs/switching.md.
+"""Code written for other libraries' point-cloud ops, run on torchvox: by an import line, or, where
+the code must not be edited, by `install` before it is imported. See docs/switching.md.
 
     _errors.py   what is refused, and the stubs of names that are not covered
     table.py     which module of which peer is which module here; the docs

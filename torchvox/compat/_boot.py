@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`install(..)` when a peer is first imported, in processes that nobody edits.
 
-Run by path from a .pth file (`torchvox compat enable`) or sitecustomize.py (`torchvox compat run`), with
-NAMES, "mmcv pcdet@det3d.ops", in its globals: no process pays for torch before it asks for a peer.
+Run by path, from a .pth file (`torchvox compat enable`) or from sitecustomize.py (`torchvox compat
+run`), with NAMES in its globals, "pcdet::pcdet pcdet:det3d.ops:det3d": what install() takes, at,
+and the package whose import asks for it. So no process pays for torch before.
 """
 
 import sys
@@ -10,16 +11,16 @@ import sys
 
 class Boot:
     def __init__(self, names):
-        self.names = [name.partition("@")[::2] for name in names.split()]
-        self.roots = {(at or name).partition(".")[0] for name, at in self.names}
+        self.wanted = [tuple(name.split(":")) for name in names.split()]
 
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in self.roots or self not in sys.meta_path:
+        root = name.partition(".")[0]
+        if self not in sys.meta_path or all(root != one for _, _, one in self.wanted):
             return None
         sys.meta_path.remove(self)
         from torchvox.compat._finder import FINDER, install
 
-        for one, at in self.names:
+        for one, at, _ in self.wanted:
             install(one, at=at or None)
         return FINDER.find_spec(name, path, target)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`install`: a finder at the head of sys.meta_path that answers the names of the table.
 
-    Finder      which name is ours; what stood in sys.modules under it before
-    ShimModule  a module of the peer's name: ours first, then the peer's own, then stubs
-    Loader      makes one; for a patched module, sets our names in the one that is there
-    Empty       parents that are not installed
+Finder      which name is ours; what stood in sys.modules under it before
+ShimModule  a module of the peer's name: ours first, then the peer's own, then stubs
+Loader      makes one; for a patched module, sets our names in the one that is there
+Empty       parents that are not installed
 """
 
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for the functions of yanx27's PointNet++ in plain torch, which many projects have a copy of:
+"""Stands for the functions of yanx27's PointNet++ in plain torch, of which projects have copies:
 `install("pointnet2_plain", at="models.pointnet2_utils")` puts them into that module."""
 
 from typing import Any, Optional, Tuple
@@ -59,7 +59,7 @@ def sample_and_group(
     points: Optional[Tensor],
     returnfps: bool = False,
 ) -> Tuple[Any, ...]:
-    """(centers [B, S, 3], [B, S, nsample, 3 + D]); with returnfps the grouped xyz and the samples."""
+    """(centers [B, S, 3], [B, S, nsample, 3 + D]), with returnfps grouped xyz and the samples."""
     fps_idx = farthest_point_sample(xyz, npoint)
     new_xyz = index_points(xyz, fps_idx)
     grouped, idx, _ = torchvox.query_and_group(

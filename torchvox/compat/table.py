@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one table of names: the modules of each peer, and the module of torchvox.compat that stands for
-each. The finder, the stubs, the scan and docs/switching.md come from it.
+"""The one table of names: the modules of each peer, and the module of torchvox.compat that stands
+for each. The finder, the stubs, the scan and docs/switching.md come from it.
 
 What a module covers stands in it as literals, which are read without importing it:
 
     __all__        the peer's names that it has
     NOT_COVERED    the peer's other public names
-    ABSENT         True: these raise AttributeError, since callers ask by hasattr; else they are stubs
+    ABSENT         True: these raise AttributeError, as callers ask by hasattr; else they are stubs
     PARTLY         name -> the value of an argument that raises NotCoveredError
     DIFFERS        name -> how its result differs by choice
 """
@@ -15,7 +15,7 @@ import ast
 import difflib
 import functools
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
 
 from torchvox._errors import WrongUseError
 
@@ -41,14 +41,15 @@ class Row(NamedTuple):
 
 
 _MMCV = """
-active_rotated_filter assign_score_withk ball_query bbox border_align box_iou_quadri box_iou_rotated carafe
-cc_attention chamfer_distance contour_expand convex_iou corner_pool correlation deform_conv deform_roi_pool
-deprecated_wrappers diff_iou_rotated focal_loss furthest_point_sample fused_bias_leakyrelu gather_points
-group_points iou3d knn masked_conv min_area_polygons modulated_deform_conv multi_scale_deform_attn nms
-pixel_group point_sample points_in_boxes points_in_polygons points_sampler prroi_pool psa_mask
-riroi_align_rotated roi_align roi_align_rotated roi_pool roiaware_pool3d roipoint_pool3d
-rotated_feature_align saconv scatter_points sparse_conv sparse_modules sparse_ops sparse_pool
-sparse_structure sync_bn three_interpolate three_nn tin_shift upfirdn2d voxelize
+active_rotated_filter assign_score_withk ball_query bbox border_align box_iou_quadri
+box_iou_rotated carafe cc_attention chamfer_distance contour_expand convex_iou corner_pool
+correlation deform_conv deform_roi_pool deprecated_wrappers diff_iou_rotated focal_loss
+furthest_point_sample fused_bias_leakyrelu gather_points group_points iou3d knn masked_conv
+min_area_polygons modulated_deform_conv multi_scale_deform_attn nms pixel_group point_sample
+points_in_boxes points_in_polygons points_sampler prroi_pool psa_mask riroi_align_rotated
+roi_align roi_align_rotated roi_pool roiaware_pool3d roipoint_pool3d rotated_feature_align saconv
+scatter_points sparse_conv sparse_modules sparse_ops sparse_pool sparse_structure sync_bn
+three_interpolate three_nn tin_shift upfirdn2d voxelize
 """
 
 PEERS: Dict[str, Peer] = {

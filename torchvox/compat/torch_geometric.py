@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives torch_geometric its searches and samplers where pyg_lib is missing. A pretended pyg_lib would
-switch its neighbor sampling over, too: so `torch_geometric.typing` alone is told of them."""
+"""Gives torch_geometric its searches and samplers where pyg_lib is missing. A pretended pyg_lib
+would switch its neighbor sampling over, too: so `torch_geometric.typing` alone is told of them."""
 
 from types import ModuleType, SimpleNamespace
 from typing import Any, Dict
 
 import torch
-
-__all__ = ["WITH_FPS", "WITH_GRID_CLUSTER", "WITH_KNN", "WITH_NEAREST", "WITH_RADIUS", "pyg_lib"]
-NOT_COVERED = ()
 
 SCHEMAS = {
     "fps": "(Tensor src, Tensor ptr, float ratio, bool random_start) -> Tensor",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """First on the path of what `torchvox compat run` starts, and of the processes that it starts."""
 
+import contextlib
 import os
 import sys
 
@@ -9,7 +10,5 @@ with open(os.path.join(os.path.dirname(here), "_boot.py")) as file:
     exec(compile(file.read(), file.name, "exec"), {"NAMES": os.environ.get("TORCHVOX_COMPAT", "")})
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
 sys.modules.pop("sitecustomize", None)
-try:
-    import sitecustomize  # the environment's own
-except ImportError:
-    pass
+with contextlib.suppress(ImportError):
+    import sitecustomize  # noqa: F401  # the environment's own

@@ -2,7 +2,7 @@
 """Stands for `pointnet2_ops.pointnet2_modules`: its parameters have the peer's names, so that its
 checkpoints load."""
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,8 @@ class _PointnetSAModuleBase(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.npoint: Optional[int] = None
-        self.groupers: Sequence[nn.Module] = ()
-        self.mlps: Sequence[nn.Module] = ()
+        self.groupers: Any = None
+        self.mlps: Any = None
 
     def forward(self, xyz: Tensor, features: Optional[Tensor]) -> Tuple[Optional[Tensor], Tensor]:
         new_xyz = None
@@ -46,8 +46,8 @@ class _PointnetSAModuleBase(nn.Module):
 
 
 class PointnetSAModuleMSG(_PointnetSAModuleBase):
-    """Set abstraction with several radii. As in the peer, 3 is added to the first width of each list
-    of mlps, in place, with use_xyz."""
+    """Set abstraction with several radii. As in the peer, use_xyz adds 3 to the first width of each
+    list of mlps, in place."""
 
     def __init__(
         self,
@@ -62,12 +62,10 @@ class PointnetSAModuleMSG(_PointnetSAModuleBase):
         assert len(radii) == len(nsamples) == len(mlps), "one radius, number and list per scale"
         self.npoint, self.groupers, self.mlps = npoint, nn.ModuleList(), nn.ModuleList()
         for radius, nsample, widths in zip(radii, nsamples, mlps, strict=True):
-            ball = npoint is not None
-            self.groupers.append(
-                pointnet2_utils.QueryAndGroup(radius, nsample, use_xyz=use_xyz)
-                if ball
-                else pointnet2_utils.GroupAll(use_xyz)
-            )
+            if radius is None or nsample is None or npoint is None:
+                self.groupers.append(pointnet2_utils.GroupAll(use_xyz))
+            else:
+                self.groupers.append(pointnet2_utils.QueryAndGroup(radius, nsample, use_xyz))
             widths[0] += 3 if use_xyz else 0
             self.mlps.append(build_shared_mlp(widths, bn))
 
@@ -88,7 +86,7 @@ class PointnetSAModule(PointnetSAModuleMSG):
 
 
 class PointnetFPModule(nn.Module):
-    """Feature propagation: [B, mlp[-1], n] of the unknown points; known None spreads one feature."""
+    """Feature propagation: [B, mlp[-1], n] of the unknown points; known None spreads one of all."""
 
     def __init__(self, mlp: List[int], bn: bool = True) -> None:
         super().__init__()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands for `pointnet2_ops.pointnet2_utils`: the functions with gradients."""
 
-from torch import Tensor
-
-import torchvox
 from torchvox.compat._shared import *
+from torchvox.compat._shared import function_class
+from torchvox.compat.pointnet2_ops._ext import furthest_point_sampling
 
 # fmt: off
 __all__ = [
@@ -15,10 +14,5 @@ __all__ = [
 # fmt: on
 NOT_COVERED = ()
 
-
-def furthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
-    """[B, npoint] int32; points with |p|^2 <= 1e-3 are never taken, but for the first."""
-    return torchvox.furthest_point_sample(xyz, npoint, convention="pointnet2").idx
-
-
-FurthestPointSampling = function_class("FurthestPointSampling", furthest_point_sample)
+furthest_point_sample = furthest_point_sampling
+FurthestPointSampling = function_class(furthest_point_sample)
