@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters: code written for other libraries runs on torchvox."""
