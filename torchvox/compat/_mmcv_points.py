@@ -18,7 +18,8 @@ def furthest_point_sample(points_xyz: Tensor, num_points: int) -> Tensor:
 
 def furthest_point_sample_with_dist(points_dist: Tensor, num_points: int) -> Tensor:
     """[B, num_points] int32 of squared distances [B, N, N]."""
-    return torchvox.furthest_point_sample_with_dist(points_dist, num_points).idx
+    fps = torchvox.furthest_point_sample_with_dist
+    return fps(points_dist, num_points, convention="mmcv")
 
 
 class _DFPS(nn.Module):
@@ -222,6 +223,4 @@ def three_interpolate(features: Tensor, indices: Tensor, weight: Tensor) -> Tens
 
 def chamfer_distance(xyz1: Tensor, xyz2: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
     """Squared distances [B, N], [B, M] to the nearest point of the other, and its index, int32."""
-    dist1, idx1 = torchvox.knn(xyz2, xyz1, 1, convention="mmcv")
-    dist2, idx2 = torchvox.knn(xyz1, xyz2, 1, convention="mmcv")
-    return dist1.squeeze(2), dist2.squeeze(2), idx1.squeeze(2), idx2.squeeze(2)
+    return tuple(torchvox.chamfer_distance(xyz1, xyz2, convention="mmcv"))

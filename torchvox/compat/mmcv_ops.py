@@ -123,7 +123,9 @@ def dynamic_scatter(
     with a negative coordinate are left out. reduce_type: max, mean or sum."""
     cells = torchvox.unique_cells(coors, order="sorted", trim=True)
     rows = cells.indices.size(0)
-    return torchvox.voxel_scatter(feats, cells.point_voxel, rows, reduce_type)[0], cells.indices
+    grouping = {"offsets": cells.offsets[: rows + 1], "perm": cells.perm}
+    reduced, _ = torchvox.voxel_scatter(feats, cells.point_voxel, rows, reduce_type, **grouping)
+    return reduced, cells.indices
 
 
 class DynamicScatter(nn.Module):
