@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchvox
-from tests.compat import slow
+from tests.compat import loops
 from tests.helpers import cube
 from torchvox.compat import mmcv_ops
 from torchvox.compat._errors import NotCoveredError
@@ -221,7 +221,7 @@ def test_roi_aware_pool(device, mode):
 
 
 def test_as_the_installed_peer():
-    peer = slow.installed("mmcv.ops")
+    peer = loops.installed("mmcv.ops")
     boxes, scores = boxes_of(200, scale=20.0), cube(200, 1)[0][:, 0]
     points = cube(300, seed=1, batch=1) * 20
     inside = [m.points_in_boxes_cpu(points, boxes[None]) for m in (mmcv_ops, peer)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torchvox
-from tests.compat import slow
+from tests.compat import loops
 from tests.helpers import cube, lattice
 from torchvox.compat import mmcv_ops
 from torchvox.compat._errors import NotCoveredError
@@ -29,12 +29,12 @@ def clouds(device):
 
 
 def each(points, centers, search, k, fill):
-    found = [slow.padded(search(a, b), k, fill) for a, b in zip(points, centers, strict=True)]
+    found = [loops.padded(search(a, b), k, fill) for a, b in zip(points, centers, strict=True)]
     return torch.stack(found)
 
 
 def test_signatures():
-    slow.check_signatures(
+    loops.check_signatures(
         "mmcv_ops",
         """DynamicScatter(voxel_size, point_cloud_range, average_points)
         GroupAll(use_xyz=True)
@@ -78,14 +78,14 @@ def test_sampling_and_gathering(device):
     points, features = cube(50, batch=2), cube(50, 4, batch=2).transpose(1, 2).to(device)
     idx = mmcv_ops.furthest_point_sample(points.to(device), 7)
     assert idx.dtype == torch.int32
-    assert idx.tolist() == [slow.furthest(cloud, 7) for cloud in points]
+    assert idx.tolist() == [loops.furthest(cloud, 7) for cloud in points]
     leaf = features.clone().requires_grad_()
     found = mmcv_ops.gather_points(leaf, idx)
     assert torch.equal(found, features.gather(2, idx.long()[:, None].expand(-1, 4, -1)))
     found.sum().backward()
     assert leaf.grad.sum() == found.numel()
     sampler = mmcv_ops.PointsSampler([5, 3], ["D-FPS", "D-FPS"], [30, -1])
-    both = [slow.furthest(c[:30], 5) + [30 + i for i in slow.furthest(c[30:], 3)] for c in points]
+    both = [loops.furthest(c[:30], 5) + [30 + i for i in loops.furthest(c[30:], 3)] for c in points]
     assert sampler(points.to(device), features).tolist() == both
     with pytest.raises(KeyError, match="Supported `sampler_type`"):
         mmcv_ops.get_sampler_cls("FPS")
@@ -95,7 +95,7 @@ def test_sampling_and_gathering(device):
 def test_sampling_by_features(device):
     points, features = cube(30, batch=2), cube(30, 4, seed=1, batch=2)
     both = torch.cat([points, features], 2)
-    wanted = torch.tensor([slow.furthest(rows, 6) for rows in both])
+    wanted = torch.tensor([loops.furthest(rows, 6) for rows in both])
     clouds = (points.to(device), features.transpose(1, 2).to(device))
     assert torch.equal(mmcv_ops.PointsSampler([6], ["F-FPS"])(*clouds).cpu(), wanted)
     near = mmcv_ops.furthest_point_sample(points, 6).long()
@@ -107,7 +107,7 @@ def test_sampling_by_features(device):
 @pytest.mark.parametrize("least", (0.0, 1.5))
 def test_ball_query(clouds, least):
     points, centers = clouds
-    wanted = each(points, centers, lambda a, b: slow.in_ball(a, b, 2.0, least), 5, "first")
+    wanted = each(points, centers, lambda a, b: loops.in_ball(a, b, 2.0, least), 5, "first")
     found = mmcv_ops.ball_query(least, 2.0, 5, points, centers)
     assert found.dtype == torch.int32 and torch.equal(found.cpu(), wanted.int())
     assert not found[:, -1].any()
@@ -119,8 +119,8 @@ def test_stacked(device):
     wanted, begin, new_begin = [], 0, 0
     for size, new_size in zip(SIZES, NEW_SIZES, strict=True):
         cloud, new = points[begin : begin + size], centers[new_begin : new_begin + new_size]
-        for row in slow.in_ball(cloud, new, 2.0):
-            wanted.append(slow.padded([row], 4, "first")[0].tolist() if row else [-1, 0, 0, 0])
+        for row in loops.in_ball(cloud, new, 2.0):
+            wanted.append(loops.padded([row], 4, "first")[0].tolist() if row else [-1, 0, 0, 0])
         begin, new_begin = begin + size, new_begin + new_size
     clouds = (points.to(device), centers.to(device))
     idx = mmcv_ops.ball_query(0, 2.0, 4, *clouds, *counts)
@@ -189,7 +189,7 @@ def test_query_and_group(clouds, radius, with_features):
 
 def test_nearest(clouds):
     points, centers = clouds
-    near = lambda a, b: [[i for _, i in row] for row in slow.nearest(a, b, 5)]  # noqa: E731
+    near = lambda a, b: [[i for _, i in row] for row in loops.nearest(a, b, 5)]  # noqa: E731
     wanted = each(points, centers, near, 5, 0).transpose(1, 2).int()
     found = mmcv_ops.knn(5, points, centers)
     assert found.is_contiguous() and torch.equal(found.cpu(), wanted)
@@ -202,7 +202,7 @@ def test_nearest(clouds):
     assert bool(dist[..., 2].isinf().all()) and not idx[..., 2].any()
     dist, idx = mmcv_ops.three_nn(centers, points)
     assert torch.equal(idx.cpu(), wanted.transpose(1, 2)[..., :3])
-    root = [[d**0.5 for d, _ in row] for row in slow.nearest(points[0], centers[0], 3)]
+    root = [[d**0.5 for d, _ in row] for row in loops.nearest(points[0], centers[0], 3)]
     assert torch.allclose(dist[0].cpu(), torch.tensor(root).float())
 
 
@@ -223,7 +223,7 @@ def test_chamfer_distance(device):
     a, b = (lattice(n, 6, seed=n, batch=2)[..., :2].to(device) for n in (20, 30))
     dist1, dist2, idx1, idx2 = mmcv_ops.chamfer_distance(a.requires_grad_(), b)
     for one, two, dist, idx in ((a, b, dist1, idx1), (b, a, dist2, idx2)):
-        near = [[row[0] for row in slow.nearest(y, x, 1)] for x, y in zip(one, two, strict=True)]
+        near = [[row[0] for row in loops.nearest(y, x, 1)] for x, y in zip(one, two, strict=True)]
         assert idx.dtype == torch.int32 and idx.tolist() == [[i for _, i in row] for row in near]
         assert dist.tolist() == [[d for d, _ in row] for row in near]
     dist1.sum().backward()
@@ -232,7 +232,7 @@ def test_chamfer_distance(device):
 
 def test_voxelization(device):
     points = cube(60, 4, scale=1.2)[0] - 0.1
-    rows, cells, _, of_point = slow.voxels(points.numpy(), SIZE, BOUNDS, 3, 6)
+    rows, cells, _, of_point = loops.voxels(points.numpy(), SIZE, BOUNDS, 3, 6)
     voxels, coors, counts = mmcv_ops.voxelization(points.to(device), SIZE, BOUNDS, 3, 6)
     assert coors.dtype == counts.dtype == torch.int32 and coors.tolist() == cells
     assert counts.tolist() == [len(row) for row in rows]
@@ -283,7 +283,7 @@ def test_dynamic_scatter(device, reduce, columns):
 
 
 def test_as_the_installed_peer():
-    peer = slow.installed("mmcv.ops")
+    peer = loops.installed("mmcv.ops")
     for name in ("ball_query", "grouping_operation", "knn", "three_nn", "voxelization"):
         assert hasattr(peer, name)
     points = cube(500, 4, scale=1.2)[0] - 0.1

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchvox
-from tests.compat import slow
+from tests.compat import loops
 from tests.helpers import cube
 from torchvox.compat import mmcv_ops
 from torchvox.reference import rotated_iou
@@ -24,7 +24,7 @@ class Voxelization(nn.Module):
 
     def forward(self, points):
         most = self.most[0 if self.training else 1]
-        rows, cells, _, of_point = slow.voxels(points.cpu().numpy(), *self.plan, most)
+        rows, cells, _, of_point = loops.voxels(points.cpu().numpy(), *self.plan, most)
         if self.plan[2] < 0:
             return torch.tensor(of_point, dtype=torch.int32).to(points.device)
         voxels = torch.zeros(len(rows), self.plan[2], points.shape[1])

@@ -5,7 +5,7 @@
 import pytest
 import torch
 
-from tests.compat import slow
+from tests.compat import loops
 from tests.helpers import cube, lattice
 from torchvox.compat import pointops, pointops_c
 
@@ -24,15 +24,15 @@ def nearest(xyz, new, k):
     """(rows, squared distances) of each cloud, -1 and 1e10 behind."""
     rows, far, begin, new_begin = [], [], 0, 0
     for end, new_end in zip(ENDS, NEW_ENDS, strict=True):
-        for row in slow.nearest(xyz[begin:end], new[new_begin:new_end], k):
+        for row in loops.nearest(xyz[begin:end], new[new_begin:new_end], k):
             rows.append([begin + i for _, i in row])
             far.append([d for d, _ in row])
         begin, new_begin = end, new_end
-    return slow.padded(rows, k), slow.padded(far, k, 1e10).float()
+    return loops.padded(rows, k), loops.padded(far, k, 1e10).float()
 
 
 def test_signatures():
-    slow.check_signatures(
+    loops.check_signatures(
         "pointops",
         """aggregation(input, position, weight, idx)
         batch2offset(batch)
@@ -69,7 +69,7 @@ def test_sampling(device):
     counts = torch.tensor([4, 6, 16])
     wanted = []
     for b, count in enumerate((4, 2, 10)):
-        wanted += [ends[b] + i for i in slow.furthest(xyz[ends[b] : ends[b + 1]], count)]
+        wanted += [ends[b] + i for i in loops.furthest(xyz[ends[b] : ends[b + 1]], count)]
     arguments = [one.to(device) for one in (xyz, torch.tensor(ENDS), counts)]
     idx = pointops.farthest_point_sampling(*arguments)
     assert idx.dtype == torch.int32 and idx.tolist() == wanted

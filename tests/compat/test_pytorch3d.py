@@ -5,7 +5,7 @@
 import pytest
 import torch
 
-from tests.compat import slow
+from tests.compat import loops
 from tests.helpers import cube, lattice
 from torchvox.compat import pytorch3d_c, pytorch3d_ops
 
@@ -24,12 +24,12 @@ def rows(p1, p2, search, k, fill):
     out = []
     for a, b, length1, length2 in zip(p1, p2, LENGTHS1, LENGTHS2, strict=True):
         found = search(b[:length2], a[:length1])
-        out.append(slow.padded(found + [[]] * (20 - length1), k, fill))
+        out.append(loops.padded(found + [[]] * (20 - length1), k, fill))
     return torch.stack(out)
 
 
 def test_signatures():
-    slow.check_signatures(
+    loops.check_signatures(
         "pytorch3d_ops",
         """ball_query(p1, p2, lengths1=None, lengths2=None, K=500, radius=0.2, return_nn=True, skip_points_outside_cube=False)
         knn_gather(x, idx, lengths=None)
@@ -37,7 +37,7 @@ def test_signatures():
         masked_gather(points, idx)
         sample_farthest_points(points, lengths=None, K=50, random_start_point=False)""",
     )
-    slow.check_signatures(
+    loops.check_signatures(
         "pytorch3d_c",
         """ball_query(p1, p2, lengths1, lengths2, K, radius, skip_points_outside_cube=False)
         knn_points_backward(p1, p2, lengths1, lengths2, idxs, norm, grad_dists)
@@ -51,11 +51,11 @@ def test_signatures():
 def test_knn_points(clouds, norm):
     p1, p2, lengths1, lengths2 = clouds
     if norm == 2:
-        nearest = lambda b, a: slow.nearest(b, a, 4)  # noqa: E731
+        nearest = lambda b, a: loops.nearest(b, a, 4)  # noqa: E731
     else:
 
         def nearest(b, a):
-            far = (slow.numpy(a)[:, None] - slow.numpy(b)[None]).__abs__().sum(-1)
+            far = (loops.numpy(a)[:, None] - loops.numpy(b)[None]).__abs__().sum(-1)
             return [sorted((d, i) for i, d in enumerate(row))[:4] for row in far]
 
     idx = rows(p1, p2, lambda b, a: [[i for _, i in r] for r in nearest(b, a)], 4, 0)
@@ -93,15 +93,15 @@ def test_gradients_of_distances(clouds, norm):
 
 def test_ball_query(clouds):
     p1, p2, lengths1, lengths2 = clouds
-    ball = lambda b, a: slow.in_ball(b, a, 2.0)  # noqa: E731
+    ball = lambda b, a: loops.in_ball(b, a, 2.0)  # noqa: E731
     idx = rows(p1, p2, ball, 5, -1)
     found = pytorch3d_ops.ball_query(p1, p2, lengths1, lengths2, 5, 2.0)
     assert found.idx.dtype == torch.int64 and torch.equal(found.idx.cpu(), idx)
     far = [
         [d[j] for j in row]
-        for row, d in zip(ball(p2[0], p1[0]), slow.distances(p2[0], p1[0]), strict=True)
+        for row, d in zip(ball(p2[0], p1[0]), loops.distances(p2[0], p1[0]), strict=True)
     ]
-    assert torch.equal(found.dists[0].cpu()[:7], slow.padded(far, 5, 0.0)[:7].float())
+    assert torch.equal(found.dists[0].cpu()[:7], loops.padded(far, 5, 0.0)[:7].float())
     assert not found.knn[found.idx < 0].any() and torch.equal(
         found.knn[0, 0, 0], p2[0, idx[0, 0, 0]]
     )
@@ -115,10 +115,10 @@ def test_sample_farthest_points(device, wanted):
     points, lengths = cube(30, batch=3), torch.tensor([30, 2, 4])
     counts = [wanted] * 3 if isinstance(wanted, int) else list(wanted)
     chosen = [
-        slow.furthest(cloud[:n], min(int(n), int(count)))
+        loops.furthest(cloud[:n], min(int(n), int(count)))
         for cloud, n, count in zip(points, lengths, counts, strict=True)
     ]
-    idx = slow.padded(chosen, 12)
+    idx = loops.padded(chosen, 12)
     leaf = points.to(device).requires_grad_()
     k = wanted.to(device) if isinstance(wanted, torch.Tensor) else wanted
     found, rows = pytorch3d_ops.sample_farthest_points(leaf, lengths.to(device), k)
@@ -156,7 +156,7 @@ def test_gathers_and_sentences(device):
 
 
 def test_as_the_installed_peer():
-    peer = slow.installed("pytorch3d.ops")
+    peer = loops.installed("pytorch3d.ops")
     p1, p2, lengths = cube(40, batch=2), cube(60, seed=1, batch=2), torch.tensor([60, 3])
     for ours, theirs in (
         (pytorch3d_ops.knn_points, peer.knn_points),

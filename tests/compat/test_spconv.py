@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.compat import slow
+from tests.compat import loops
 from tests.helpers import cube
 from torchvox.compat import spconv_utils
 from torchvox.compat._errors import NotCoveredError
@@ -21,7 +21,7 @@ def points():
 
 def expected(points, mean):
     """Voxels [M, P, 4], z y x, points of each, the voxel of each point."""
-    rows, cells, of_point, _ = slow.voxels(points.numpy(), SIZE, BOUNDS, P, V)
+    rows, cells, of_point, _ = loops.voxels(points.numpy(), SIZE, BOUNDS, P, V)
     voxels = np.zeros((len(rows), P, 4), dtype=np.float32)
     for voxel, row in zip(voxels, rows, strict=True):
         voxel[: len(row)] = points[row]
@@ -30,7 +30,7 @@ def expected(points, mean):
 
 
 def test_signatures():
-    slow.check_signatures(
+    loops.check_signatures(
         "spconv_utils",
         """Point2VoxelCPU3d(vsize_xyz, coors_range_xyz, num_point_features, max_num_voxels, max_num_points_per_voxel)
         Point2VoxelGPU3d(vsize_xyz, coors_range_xyz, num_point_features, max_num_voxels, max_num_points_per_voxel)

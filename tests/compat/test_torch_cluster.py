@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.compat import slow
+from tests.compat import loops
 from tests.helpers import cube, lattice
 from torchvox.compat import pyg_lib_ops, torch_cluster
 
@@ -42,11 +42,11 @@ def per_cloud(x, y, search):
 
 
 def nearest(k):
-    return lambda x, y: [[i for _, i in row] for row in slow.nearest(x, y, k)]
+    return lambda x, y: [[i for _, i in row] for row in loops.nearest(x, y, k)]
 
 
 def test_signatures():
-    slow.check_signatures(
+    loops.check_signatures(
         "torch_cluster",
         """fps(src, batch=None, ratio=None, random_start=True, batch_size=None, ptr=None)
         grid_cluster(pos, size, start=None, end=None)
@@ -56,7 +56,7 @@ def test_signatures():
         radius(x, y, r, batch_x=None, batch_y=None, max_num_neighbors=32, num_workers=1, batch_size=None, ignore_same_index=False)
         radius_graph(x, r, batch=None, loop=False, max_num_neighbors=32, flow="source_to_target", num_workers=1, batch_size=None)""",
     )
-    slow.check_signatures(
+    loops.check_signatures(
         "pyg_lib_ops",
         """fps(src, ptr, ratio=0.5, random_start=True)
         grid_cluster(pos, size, start=None, end=None)
@@ -84,7 +84,7 @@ def test_knn(clouds):
 
 def test_cosine(device):
     x, y = cube(30, 4, seed=2)[0] - 0.5, cube(8, 4, seed=3)[0] - 0.5
-    unit = [slow.numpy(one) / np.linalg.norm(slow.numpy(one), axis=1)[:, None] for one in (x, y)]
+    unit = [loops.numpy(one) / np.linalg.norm(loops.numpy(one), axis=1)[:, None] for one in (x, y)]
     wanted = np.argsort(1 - unit[1] @ unit[0].T, axis=1)[:, :4].flatten()
     found = torch_cluster.knn(x.to(device), y.to(device), 4, cosine=True)
     assert found[1].tolist() == wanted.tolist()
@@ -93,11 +93,11 @@ def test_cosine(device):
 @pytest.mark.parametrize("most", (3, 1000))
 def test_radius(clouds, most):
     x, y, batch_x, batch_y, ptr_x, ptr_y = clouds
-    wanted = per_cloud(x, y, lambda a, b: [row[:most] for row in slow.in_ball(a, b, 2.0)])
+    wanted = per_cloud(x, y, lambda a, b: [row[:most] for row in loops.in_ball(a, b, 2.0)])
     assert torch.equal(torch_cluster.radius(x, y, 2.0, batch_x, batch_y, most).cpu(), wanted)
     assert torch.equal(pyg_lib_ops.radius(x, y, 2.0, ptr_x, ptr_y, most).cpu(), wanted)
     other = [
-        [(i, j) for j in row if j != i][:most] for i, row in enumerate(slow.in_ball(x, x, 2.0))
+        [(i, j) for j in row if j != i][:most] for i, row in enumerate(loops.in_ball(x, x, 2.0))
     ]
     edges = torch.tensor([pair for row in other for pair in row]).T
     assert torch.equal(torch_cluster.radius_graph(x, 2.0, None, False, most).flip(0).cpu(), edges)
@@ -108,7 +108,7 @@ def test_radius(clouds, most):
 
 def test_graphs_and_flow(clouds):
     x = clouds[0]
-    both = [[i for _, i in row] for row in slow.nearest(x, x, 4)]
+    both = [[i for _, i in row] for row in loops.nearest(x, x, 4)]
     edges = torch.tensor([(i, j) for i, row in enumerate(both) for j in row if i != j]).T
     there = torch_cluster.knn_graph(x, 3)
     assert torch.equal(there.flip(0).cpu(), edges)
@@ -128,7 +128,7 @@ def test_fps(device, ratio):
     for b, size in enumerate(SIZES_X):
         count = math.ceil(np.float32(size) * np.float32(part[b]))
         cloud = src[ptr[b] : ptr[b + 1]]
-        wanted += [int(ptr[b]) + i for i in slow.furthest(cloud, count)] if size else []
+        wanted += [int(ptr[b]) + i for i in loops.furthest(cloud, count)] if size else []
     src, batch = src.to(device), batch.to(device)
     assert torch_cluster.fps(src, batch, ratio, False).tolist() == wanted
     assert torch_cluster.fps(src, None, ratio, False, ptr=ptr.tolist()).tolist() == wanted
@@ -179,12 +179,12 @@ def test_everything_scripts(module):
 
 
 def test_as_the_installed_peer():
-    peer = slow.installed("torch_cluster")
+    peer = loops.installed("torch_cluster")
     x, y, batch = cube(300, seed=4)[0], cube(60, seed=5)[0], batch_of((100, 150, 50))
     of_y = batch_of((20, 10, 30))
     for name in torch_cluster.__all__:
         theirs, ours = getattr(peer, name), getattr(torch_cluster, name)
-        assert slow.signature(ours).startswith(slow.signature(theirs)), name
+        assert loops.signature(ours).startswith(loops.signature(theirs)), name
     same = torch.equal
     assert same(torch_cluster.fps(x, batch, 0.2, False), peer.fps(x, batch, 0.2, False))
     assert same(torch_cluster.knn(x, y, 7, batch, of_y), peer.knn(x, y, 7, batch, of_y))
