@@ -11,7 +11,7 @@ import sys
 
 class Boot:
     def __init__(self, names):
-        self.wanted = [tuple(name.split(":")) for name in names.split()]
+        self.wanted = {tuple(name.split(":")) for name in names.split()}
 
     def find_spec(self, name, path=None, target=None):
         root = name.partition(".")[0]
@@ -20,9 +20,14 @@ class Boot:
         sys.meta_path.remove(self)
         from torchvox.compat._finder import FINDER, install
 
-        for one, at, _ in self.wanted:
+        for one, at, _ in sorted(self.wanted):
             install(one, at=at or None)
         return FINDER.find_spec(name, path, target)
 
 
-sys.meta_path.insert(0, Boot(NAMES))  # type: ignore[name-defined]  # noqa: F821
+boot = Boot(NAMES)  # type: ignore[name-defined]  # noqa: F821
+for finder in list(sys.meta_path):
+    if type(finder).__name__ == "Boot":  # of this file, run before: .pth files may be read twice
+        boot.wanted |= finder.wanted  # type: ignore[attr-defined]
+        sys.meta_path.remove(finder)
+sys.meta_path.insert(0, boot)

@@ -75,6 +75,10 @@ class ShimModule(ModuleType):
         entry: Entry = self.__dict__["_state"]["entry"]
         if name == "__all__":
             return [one for one in dir(self) if not one.startswith("_")]
+        ours = name in table.literals(entry.row.shim).names
+        below = None if ours else _submodule(self, name)
+        if below is not None:
+            return below
         where = self._origin(name)
         if where == "peer":
             return getattr(self._own(), name)
@@ -82,10 +86,7 @@ class ShimModule(ModuleType):
             return getattr(importlib.import_module(f"torchvox.compat.{entry.row.shim}"), name)
         if where == "not covered":
             return stub(entry.row.module, name, self.__dict__["_state"]["reason"])
-        below = _submodule(self, name)
-        if below is None:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return below
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         facts = table.literals(self.__dict__["_state"]["entry"].row.shim)

@@ -16,12 +16,20 @@ def offsets_of(counts: Tensor) -> Tensor:
     return nn.functional.pad(counts.cumsum(0), (1, 0))
 
 
+def put(what: str, out: Tensor, value: Any, add: bool = False) -> None:
+    """A value, or (value, where it goes), into a tensor of the caller's; strides and dtype stay."""
+    value, where = value if isinstance(value, tuple) else (value, None)
+    if out.shape != value.shape:
+        raise ValueError(f"{what} must be {list(value.shape)}, got {list(out.shape)}")
+    with torch.no_grad():
+        value = value.to(out.dtype)
+        value = value if where is None else torch.where(where, value, out)
+        out.copy_(out + value if add else value)
+
+
 def writes(*outputs: str, add: bool = False, returns: Optional[int] = 1) -> Callable[..., Any]:
     """A compiled function of the peer: arguments by position, and behind them tensors of the
-    caller's, which get what `function` returns, each a value or (value, where it goes).
-
-    add: gradients are added to what is there. Strides and dtypes stay.
-    """
+    caller's, which get what `function` returns. add: gradients are added to what is there."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         names = [*inspect.signature(function).parameters, *outputs]
@@ -33,17 +41,9 @@ def writes(*outputs: str, add: bool = False, returns: Optional[int] = 1) -> Call
             inputs, outs = arguments[: -len(outputs)], arguments[-len(outputs) :]
             with torch.no_grad():
                 values = function(*inputs)
-                values = values if isinstance(values, list) else [values]
-                for name, out, value in zip(outputs, outs, values, strict=True):
-                    value, where = value if isinstance(value, tuple) else (value, None)
-                    if out.shape != value.shape:
-                        raise ValueError(
-                            f"{function.__name__}: {name} must be {list(value.shape)}, got "
-                            f"{list(out.shape)}"
-                        )
-                    value = value.to(out.dtype)
-                    value = value if where is None else torch.where(where, value, out)
-                    out.copy_(out + value if add else value)
+            values = values if isinstance(values, list) else [values]
+            for name, out, value in zip(outputs, outs, values, strict=True):
+                put(f"{function.__name__}: {name}", out, value, add)
             return returns
 
         kind = inspect.Parameter.POSITIONAL_ONLY

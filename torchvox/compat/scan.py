@@ -118,10 +118,11 @@ class Names:
         self.roots = {name.partition(".")[0]: row.peer for name, row in self.rows.items()}
         for one in ("torch_geometric", *parsed):  # which is not ours, or scanned itself
             self.roots.pop(one.partition(".")[0], None)
-        self.plain: Set[str] = set()
+        self.plain: Dict[str, Set[str]] = {}
         for module, file in parsed.items():
             defined = {n.name for n in file.tree.body if isinstance(n, ast.FunctionDef)}
-            self.plain |= {module} if defined >= PLAIN else set()
+            if defined >= PLAIN:
+                self.plain[module] = defined & {*table.literals("pointnet2_plain").covered}
 
     def place(self, whole: str) -> Optional[Tuple[str, str, str, str]]:
         """(peer, its module, name, the copy's module) of an absolute name."""
@@ -129,8 +130,8 @@ class Names:
         for i in range(len(parts) - 1, 0, -1):
             module, name = ".".join(parts[:i]), parts[i]
             if module in self.plain:
-                plain = table.literals("pointnet2_plain").covered
-                return ("pointnet2_plain", "", name, module) if name in plain else None
+                ours = name in self.plain[module]
+                return ("pointnet2_plain", "", name, module) if ours else None
             row, copied = self.rows.get(module), ""
             for end in (parts[i - 1], ".".join(parts[i - 2 : i])):
                 if row is None and end in self.compiled:
@@ -149,7 +150,7 @@ class Names:
             "",
             ".".join(parts[:i]),
             "",
-        )  # its other modules: one finding each
+        )  # a finding a module
 
 
 def scan(path: Path) -> List[Finding]:
@@ -165,9 +166,8 @@ def scan(path: Path) -> List[Finding]:
         row = names.rows.get(bound.pop("*", "")[:-2])  # the last star, which is the only one
         if row is not None:
             bound = {**{n: f"{row.module}.{n}" for n in table.literals(row.shim).names}, **bound}
+        bound.update({name: f"{module}.{name}" for name in names.plain.get(module, ())})
         counts = [(whole, 0) for whole in bound.values() if row is None]
-        if module in names.plain:
-            bound.update({n: f"{module}.{n}" for n in table.literals("pointnet2_plain").covered})
         counts += [(whole, 1) for whole in used(file.tree, bound, registered)]
         for whole, count in counts:
             place = names.place(whole)

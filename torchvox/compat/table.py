@@ -15,7 +15,7 @@ import ast
 import difflib
 import functools
 from pathlib import Path
-from typing import Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
 
 from torchvox._errors import WrongUseError
 
@@ -113,7 +113,8 @@ def source(shim: str) -> Optional[Path]:
 @functools.cache
 def literals(shim: str) -> Literals:
     """What a module declares, without importing it."""
-    file, found = source(shim), {}  # type: Optional[Path], Dict[str, Any]
+    file = source(shim)
+    found: Dict[str, Any] = {}
     wanted = ("__all__", "NOT_COVERED", "ABSENT", "PARTLY", "DIFFERS")
     for node in ast.parse(file.read_text()).body if file else ():
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)

@@ -5,7 +5,7 @@ other, with the rows of each in `cnt`."""
 import torch
 
 import torchvox
-from torchvox.compat._shared import offsets_of, writes
+from torchvox.compat._shared import offsets_of, put, writes
 from torchvox.compat.pcdet_ops.pointnet2_batch_cuda import farthest_point_sampling_wrapper
 
 # fmt: off
@@ -58,7 +58,7 @@ def stack_farthest_point_sampling_wrapper(xyz, temp, cnt, idx, npoint, /):
     """Rows of xyz."""
     places = offsets_of(cnt), offsets_of(npoint), len(idx)
     found = torchvox.furthest_point_sample_ragged(xyz, *places, convention="openpcdet")
-    idx.copy_(found.idx)
+    put("stack_farthest_point_sampling_wrapper: idx", idx, found.idx)
     return 1
 
 

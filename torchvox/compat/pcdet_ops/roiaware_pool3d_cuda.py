@@ -4,7 +4,7 @@
 import torch
 
 import torchvox
-from torchvox.compat._shared import writes
+from torchvox.compat._shared import put, writes
 
 __all__ = ["backward", "forward", "points_in_boxes_cpu", "points_in_boxes_gpu"]
 NOT_COVERED = ()
@@ -32,41 +32,31 @@ def forward(rois, pts, pts_feature, argmax, pts_idx_of_voxels, pooled_features, 
     *cells, k = pts_idx_of_voxels.shape
     found = torchvox.box_query(pts[None], rois[None], k - 1, grid=cells[1:], margin=MARGIN)
     lists = torch.cat([found.count.clamp(max=k - 1)[..., None], found.index.clamp(min=0)], -1)
-    pts_idx_of_voxels.copy_(lists.view_as(pts_idx_of_voxels))
-    index = found.index.flatten()
-    slots = (index >= 0).nonzero()[:, 0]
-    cell, rows = (slots // (k - 1)).int(), index[slots].long()
-    size, reduce = argmax[..., 0].numel(), "mean" if pool_method else "max"
+    put("forward: pts_idx_of_voxels", pts_idx_of_voxels, lists.view(*cells, k))
+    slots = (found.index.flatten() >= 0).nonzero()[:, 0]
+    cell, rows = (slots // (k - 1)).int(), found.index.flatten()[slots].long()
+    size, reduce = lists[..., 0].numel(), "mean" if pool_method else "max"
     pooled, best = torchvox.voxel_scatter(pts_feature.detach()[rows], cell, size, reduce)
-    pooled_features.copy_(pooled.view_as(pooled_features))
+    put("forward: pooled_features", pooled_features, pooled.view(*cells, -1))
     if not pool_method:
-        named = torch.cat([rows, rows.new_full((1,), -1)])  # -1 names the last
-        argmax.copy_(named[best.long()].view_as(argmax))
+        named = torch.cat([rows, rows.new_full((1,), -1)])  # which -1 stands for
+        put("forward: argmax", argmax, named[best.long()].view(*cells, -1))
     return 1
-
-
-@writes("grad_in", add=True)
-def _max_backward(argmax, grad_out, grad_in):
-    points, channels = grad_in.shape
-    channel = torch.arange(channels, device=argmax.device)
-    entry = torch.where(argmax < 0, -1, argmax.long() * channels + channel).view(1, -1)
-    grad = torch.ops.torchvox._gather_points_backward(
-        grad_out.reshape(1, -1, 1), entry, points * channels
-    )
-    return grad.view(points, channels)
-
-
-@writes("grad_in", add=True)
-def _mean_backward(lists, grad_out, grad_in):
-    count, k = lists[..., :1], lists.size(-1) - 1
-    rows = torch.where(torch.arange(k, device=lists.device) < count, lists[..., 1:], -1)
-    slots = (grad_out / count.clamp(min=1))[..., None, :].expand(*rows.shape, -1)
-    slots, rows = slots.reshape(1, -1, k, slots.size(-1)), rows.reshape(1, -1, k)
-    return torch.ops.torchvox._group_points_backward(slots, rows, len(grad_in))[0]
 
 
 def backward(pts_idx_of_voxels, argmax, grad_out, grad_in, pool_method, /):
     """grad_in [M, C] gets the sums, in order."""
+    points, channels = grad_in.shape
     if pool_method:
-        return _mean_backward(pts_idx_of_voxels, grad_out, grad_in, grad_in)
-    return _max_backward(argmax, grad_out, grad_in, grad_in)
+        lists = pts_idx_of_voxels.flatten(0, 3)
+        count, slot = lists[:, :1], torch.arange(lists.size(1) - 1, device=lists.device)
+        rows = torch.where(slot < count, lists[:, 1:], -1)
+        each = (grad_out.flatten(0, 3) / count.clamp(min=1))[:, None].expand(*rows.shape, -1)
+        value = torch.ops.torchvox._group_points_backward(each[None], rows[None], points)[0]
+    else:
+        channel = torch.arange(channels, device=argmax.device)
+        entry = torch.where(argmax < 0, -1, argmax.long() * channels + channel).view(1, -1)
+        gather = torch.ops.torchvox._gather_points_backward
+        value = gather(grad_out.reshape(1, -1, 1), entry, points * channels).view_as(grad_in)
+    put("backward: grad_in", grad_in, value, add=True)
+    return 1
