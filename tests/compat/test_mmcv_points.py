@@ -55,7 +55,7 @@ def test_signatures():
         dynamic_scatter(feats, coors, reduce_type="max")
         furthest_point_sample(points_xyz, num_points)
         furthest_point_sample_with_dist(points_dist, num_points)
-        gather_points(features, indices)
+        gather_points(features, idx)
         get_sampler_cls(sampler_type)
         grouping_operation(features, indices, features_batch_cnt=None, indices_batch_cnt=None)
         knn(k, xyz, center_xyz=None, transposed=False)
@@ -68,8 +68,8 @@ def test_signatures():
         points_in_boxes_all(points, boxes)
         points_in_boxes_cpu(points, boxes)
         points_in_boxes_part(points, boxes)
-        three_interpolate(features, indices, weight)
-        three_nn(target, source)
+        three_interpolate(features, idx, weight)
+        three_nn(unknown, known)
         voxelization(points, voxel_size, coors_range, max_points=35, max_voxels=20000, deterministic=True)""",
     )
 
@@ -123,7 +123,7 @@ def test_stacked(device):
             wanted.append(loops.padded([row], 4, "first")[0].tolist() if row else [-1, 0, 0, 0])
         begin, new_begin = begin + size, new_begin + new_size
     clouds = (points.to(device), centers.to(device))
-    idx = mmcv_ops.ball_query(0, 2.0, 4, *clouds, *counts)
+    idx = mmcv_ops.ball_query(1.5, 2.0, 4, *clouds, *counts)  # no inner radius in this form
     assert idx.dtype == torch.int32 and idx.tolist() == wanted
     features = cube(50, 3, seed=2)[0].to(device).requires_grad_()
     start = torch.repeat_interleave(torch.tensor([0, 30, 30]), torch.tensor(NEW_SIZES))

@@ -11,11 +11,6 @@ from torch.nn import functional as F
 HALVES = (torch.float16, torch.bfloat16)
 
 
-def offsets_of(counts: Tensor) -> Tensor:
-    """[B + 1] offsets of clouds that have [B] rows each."""
-    return F.pad(counts.cumsum(0), (1, 0))
-
-
 def offsets_of_ends(ends: Tensor) -> Tensor:
     """[B + 1] offsets from [B] ends, without the leading 0."""
     return F.pad(ends, (1, 0))

@@ -7,8 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import torchvox
-from torchvox.compat._batches import offsets_of, widened
+from torchvox.compat._batches import widened
 from torchvox.compat._errors import refuse
+from torchvox.compat._shared import GroupAll as GroupAll
+from torchvox.compat._shared import gather_operation as gather_points  # noqa: F401
+from torchvox.compat._shared import offsets_of
+from torchvox.compat._shared import three_interpolate as three_interpolate
+from torchvox.compat._shared import three_nn as three_nn
 
 
 def furthest_point_sample(points_xyz: Tensor, num_points: int) -> Tensor:
@@ -75,11 +80,6 @@ class PointsSampler(nn.Module):
             parts.append(sampler(widened(points_xyz)[:, chosen], some, count) + begin)
             begin = end
         return torch.cat(parts, dim=1)
-
-
-def gather_points(features: Tensor, indices: Tensor) -> Tensor:
-    """[B, C, M] of [B, C, N] and [B, M]."""
-    return torchvox.gather_points(features, indices, channels_first=True)
 
 
 def ball_query(
@@ -188,18 +188,6 @@ class QueryAndGroup(nn.Module):
         return tuple(result) if len(result) > 1 else result[0]
 
 
-class GroupAll(nn.Module):
-    """[B, 3 + C, 1, N]: the cloud as one neighborhood."""
-
-    def __init__(self, use_xyz: bool = True):
-        super().__init__()
-        self.use_xyz = use_xyz
-
-    def forward(self, xyz: Tensor, new_xyz: Tensor, features: Optional[Tensor] = None) -> Tensor:
-        parts = [xyz.transpose(1, 2)] if self.use_xyz or features is None else []
-        return torch.cat(parts + ([] if features is None else [features]), dim=1).unsqueeze(2)
-
-
 def knn(
     k: int, xyz: Tensor, center_xyz: Optional[Tensor] = None, transposed: bool = False
 ) -> Tensor:
@@ -208,17 +196,6 @@ def knn(
     points, query = (cloud.transpose(1, 2) for cloud in clouds) if transposed else clouds
     idx = torchvox.knn(points, query, k, convention="mmcv").idx
     return idx.clamp_(min=0).transpose(1, 2).contiguous()
-
-
-def three_nn(target: Tensor, source: Tensor) -> Tuple[Tensor, Tensor]:
-    """Distances [B, N, 3], not differentiable, and indices int32: inf and 0 where there is none."""
-    dist2, idx = torchvox.three_nn(target.detach(), source.detach(), convention="mmcv")
-    return dist2.sqrt_(), idx.clamp_(min=0)
-
-
-def three_interpolate(features: Tensor, indices: Tensor, weight: Tensor) -> Tensor:
-    """[B, C, N] of [B, C, M]; the weights take no gradient."""
-    return torchvox.three_interpolate(features, indices, weight.detach(), channels_first=True)
 
 
 def chamfer_distance(xyz1: Tensor, xyz2: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -4,7 +4,6 @@
 Names, signatures, layouts and dtypes are the peer's, results those of `convention="mmcv"`.
 `voxelization`, `dynamic_scatter`, `nms` and its kin read a count of the device, as the peer does.
 """
-# ruff: noqa: F403, F405
 
 from typing import Any, List, Tuple, Union
 
@@ -82,9 +81,8 @@ def voxelization(
     size, bounds = floats(voxel_size), floats(coors_range)
     if max_points == -1 or max_voxels == -1:
         cells = torchvox.voxel_map(points, size, bounds, -1, -1)
-        return cells.indices[
-            cells.point_voxel.long(), 1:
-        ]  # if a point is outside, row -1 is unused
+        row = cells.point_voxel.long()  # -1 outside: the last row, which is unused then
+        return cells.indices[row, 1:]
     voxels = torchvox.voxelize(points, size, bounds, max_points, max_voxels, trim=True)
     return voxels.features, voxels.indices[:, 1:].contiguous(), voxels.num_points
 
