@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole model that imports mmcv, unedited: training steps over the adapters and over loops."""
 
+import contextlib
 import importlib
 import sys
 from types import ModuleType
@@ -10,10 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-import torchvox
+import torchvox.compat
 from tests.compat import loops
 from tests.helpers import cube
-from torchvox.compat import mmcv_ops
 from torchvox.reference import rotated_iou
 
 
@@ -63,15 +63,14 @@ def nms_bev(boxes, scores, threshold, pre_max_size, post_max_size):
     return order[nms_rotated(dets, scores[order], threshold)[1]][:post_max_size]
 
 
-def detector(monkeypatch, ops):
-    """The model's text over these ops."""
-    package, module = ModuleType("mmcv"), ModuleType("mmcv.ops")
-    names = ("Voxelization", "DynamicScatter", "nms_rotated", "nms_bev")
-    vars(module).update({name: getattr(ops, name) for name in names})
-    monkeypatch.setitem(sys.modules, "mmcv", package)
-    monkeypatch.setitem(sys.modules, "mmcv.ops", module)
+def detector(monkeypatch, loops=False):
+    """The model's text over the adapters, or over the loops of this file."""
     monkeypatch.delitem(sys.modules, "tests.compat.pillar_detector", raising=False)
-    return importlib.import_module("tests.compat.pillar_detector").Detector
+    if loops:
+        monkeypatch.setitem(sys.modules, "mmcv", ModuleType("mmcv"))
+        monkeypatch.setitem(sys.modules, "mmcv.ops", sys.modules[__name__])
+    with contextlib.nullcontext() if loops else torchvox.compat.installed("mmcv"):
+        return importlib.import_module("tests.compat.pillar_detector").Detector
 
 
 def trained(make, dynamic, device):
@@ -95,7 +94,7 @@ def trained(make, dynamic, device):
 def test_training_and_detection(monkeypatch, device, dynamic):
     if dynamic and not hasattr(torchvox, "unique_cells"):
         pytest.skip("no torchvox.unique_cells")
-    ours = trained(detector(monkeypatch, mmcv_ops), dynamic, device)
-    theirs = trained(detector(monkeypatch, sys.modules[__name__]), dynamic, device)
+    ours = trained(detector(monkeypatch), dynamic, device)
+    theirs = trained(detector(monkeypatch, loops=True), dynamic, device)
     assert np.allclose(ours[0], theirs[0], rtol=1e-5) and ours[0][2] < ours[0][0]
     assert ours[1] == theirs[1] and len(ours[1][1]) == 20
