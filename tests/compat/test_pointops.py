@@ -16,7 +16,7 @@ ENDS, NEW_ENDS = (30, 34, 70), (5, 12, 20)
 def clouds(device):
     """xyz, offset, new_xyz, new_offset: the second cloud has four points."""
     xyz, new = lattice(70, 6)[0], lattice(20, 6, seed=1)[0]
-    both = [xyz, torch.tensor(ENDS, dtype=torch.int32), new, torch.tensor(NEW_ENDS)]
+    both = [xyz, torch.tensor(ENDS), new, torch.tensor(NEW_ENDS, dtype=torch.int32)]
     return [one.to(device) for one in both]
 
 

@@ -119,11 +119,11 @@ def test_sample_farthest_points(device, wanted):
         for cloud, n, count in zip(points, lengths, counts, strict=True)
     ]
     idx = loops.padded(chosen, 12)
-    leaf = points.to(device).requires_grad_()
+    leaf = points.to(device).double().requires_grad_()
     k = wanted.to(device) if isinstance(wanted, torch.Tensor) else wanted
     found, rows = pytorch3d_ops.sample_farthest_points(leaf, lengths.to(device), k)
     assert rows.dtype == torch.int64 and torch.equal(rows.cpu(), idx)
-    assert torch.equal(found, pytorch3d_ops.masked_gather(leaf, rows))
+    assert torch.equal(found, pytorch3d_ops.masked_gather(leaf.float(), rows))
     assert not found[rows < 0].any() and found.requires_grad
     counts, starts = torch.as_tensor(wanted).expand(3).to(device), torch.tensor([3, 1, 0])
     raw = pytorch3d_c.sample_farthest_points(

@@ -59,8 +59,9 @@ def test_point_to_voxel(device, points, mean, dtype):
 
 
 @pytest.mark.parametrize("mean", (False, True))
-def test_arrays(points, mean):
-    generator = spconv_utils.Point2VoxelCPU3d(SIZE, BOUNDS, 4, V, P)
+def test_arrays(device, points, mean):
+    kinds = {"cpu": spconv_utils.Point2VoxelCPU3d, "cuda": spconv_utils.Point2VoxelGPU3d}
+    generator = kinds[device](SIZE, BOUNDS, 4, V, P)
     call = generator.point_to_voxel_empty_mean if mean else generator.point_to_voxel
     for given in (points.numpy(), points):  # a tensor of cumm has cpu() and numpy() too
         for ours, wanted in zip(call(given), expected(points, mean)[:3], strict=True):

@@ -97,7 +97,7 @@ def _dilated(idx, nsample, dilation, offset, new_offset):
     spread = (sizes - 1) / max(nsample - 1, 1) - 1
     step = spread.where(sizes < idx.size(1), dilation) + 1
     slots = (step[:, None] * torch.arange(nsample, device=idx.device)).long()
-    query = torch.arange(idx.size(0), device=idx.device)
+    query = torch.arange(idx.size(0), dtype=new_offset.dtype, device=idx.device)
     return idx.gather(1, slots[torch.bucketize(query, new_offset, right=True)])
 
 

@@ -62,13 +62,16 @@ def sample_farthest_points(
         raise ValueError("A value in lengths was too large.")
     if not isinstance(K, int) and len(K) != clouds:
         raise ValueError("K and points must have the same batch dimension")
-    most = K if isinstance(K, int) else int(max(K, default=0) if isinstance(K, list) else K.max())
-    wanted = torch.as_tensor(K, device=points.device)
+    if isinstance(K, int):
+        most, counts = K, lengths.clamp(max=K)
+    else:
+        most = int(max(K, default=0) if isinstance(K, list) else K.max())
+        counts = torch.minimum(torch.as_tensor(K, device=points.device), lengths)
     idx = torchvox.furthest_point_sample(
         points,
         most,
         lengths=lengths,
-        counts=torch.minimum(wanted, lengths),
+        counts=counts,
         start="random" if random_start_point else 0,
         convention="pytorch3d",
     ).idx

@@ -24,7 +24,8 @@ grid_cluster = _edges.grid_cluster
 
 
 def _ptr(batch: Tensor, clouds: int) -> Tensor:
-    return torch.bucketize(torch.arange(clouds + 1, device=batch.device), batch)
+    numbers = torch.arange(clouds + 1, dtype=batch.dtype, device=batch.device)
+    return torch.bucketize(numbers, batch)
 
 
 def _ptrs(
