@@ -230,8 +230,18 @@ def test_as_the_installed_peer():
     points = cube(300, seed=1, batch=1) * 20
     inside = [m.points_in_boxes_cpu(points, boxes[None]) for m in (mmcv_ops, peer)]
     assert torch.equal(*inside)
-    pairs = [m.box_iou_rotated(flat(boxes), flat(boxes)) for m in (mmcv_ops, peer)]
-    assert torch.allclose(*pairs, atol=1e-4)
-    for name, given in (("nms", corners(boxes)[:, :4]), ("nms_rotated", flat(boxes))):
-        ours, theirs = (getattr(m, name)(given, scores, 0.3) for m in (mmcv_ops, peer))
-        assert torch.equal(ours[1], theirs[1]) and torch.equal(ours[0], theirs[0])
+    for options in ({}, {"clockwise": False}, {"aligned": True}):
+        both = [m.box_iou_rotated(flat(boxes), flat(boxes), **options) for m in (mmcv_ops, peer)]
+        assert torch.allclose(*both, atol=1e-4)
+    straight, group = corners(boxes)[:, :4], torch.arange(200) % 3
+    for name, *given in (
+        ("nms", straight, scores, 0.3),
+        ("nms_rotated", flat(boxes), scores, 0.3),
+        ("nms_bev", corners(boxes), scores, 0.3, 100, 20),
+        ("nms_normal_bev", corners(boxes), scores, 0.3),
+        ("batched_nms", straight, scores, group, {"type": "nms", "iou_threshold": 0.3}),
+        ("batched_nms", flat(boxes), scores, group, {"type": "nms_rotated", "iou_threshold": 0.3}),
+    ):
+        ours, theirs = (getattr(m, name)(*given) for m in (mmcv_ops, peer))
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a, b), name

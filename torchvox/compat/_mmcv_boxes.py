@@ -18,16 +18,20 @@ def points_in_boxes_part(points: Tensor, boxes: Tensor) -> Tensor:
     return torchvox.points_in_boxes(points, from_bottom(boxes.to(points.dtype)))
 
 
-def points_in_boxes_all(points: Tensor, boxes: Tensor) -> Tensor:
-    """[B, M, T] int32, 1 where a box holds the point; z of a box is its bottom."""
+def _mask(points: Tensor, boxes: Tensor) -> Tensor:
     points = widened(points)
     mask = torchvox.points_in_boxes(points, from_bottom(boxes.to(points.dtype)), mode="mask")
-    return mask.transpose(1, 2).to(torch.int32, memory_format=torch.contiguous_format)
+    return mask.transpose(1, 2)
+
+
+def points_in_boxes_all(points: Tensor, boxes: Tensor) -> Tensor:
+    """[B, M, T] int32, 1 where a box holds the point; z of a box is its bottom."""
+    return _mask(points, boxes).to(torch.int32, memory_format=torch.contiguous_format)
 
 
 def points_in_boxes_cpu(points: Tensor, boxes: Tensor) -> Tensor:
-    """`points_in_boxes_all`, on any device."""
-    return points_in_boxes_all(points, boxes)
+    """`points_in_boxes_all`, on any device, with the strides of the peer: points vary fastest."""
+    return _mask(points, boxes).int()
 
 
 class RoIPointPool3d(nn.Module):
