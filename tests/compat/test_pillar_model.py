@@ -69,7 +69,7 @@ def detector(monkeypatch, loops=False):
     if loops:
         monkeypatch.setitem(sys.modules, "mmcv", ModuleType("mmcv"))
         monkeypatch.setitem(sys.modules, "mmcv.ops", sys.modules[__name__])
-    with contextlib.nullcontext() if loops else torchvox.compat.installed("mmcv"):
+    with contextlib.nullcontext() if loops else torchvox.compat.installed("mmcv", force=True):
         return importlib.import_module("tests.compat.pillar_detector").Detector
 
 
