@@ -16,6 +16,8 @@ from torchvox.compat._errors import NotCoveredError
 from torchvox.reference import rotated_iou
 
 HAS_METRIC = "metric" in inspect.signature(torchvox.rotated_iou).parameters
+HAS_POOLING = hasattr(torchvox, "box_query") and hasattr(torchvox, "segment_reduce")
+needs_pooling = pytest.mark.skipif(not HAS_POOLING, reason="no box_query or no segment_reduce")
 needs_metric = pytest.mark.skipif(not HAS_METRIC, reason="rotated_iou has no metric")
 
 
@@ -182,8 +184,8 @@ def test_batched_nms(device):
         mmcv_ops.batched_nms(flat(da), ds, dg, {"type": "soft_nms"})
 
 
+@needs_pooling
 def test_roi_point_pool(device):
-    pytest.importorskip("torchvox.compat._pooling")
     points, features = cube(60, batch=2, seed=1) * 8, cube(60, 4, batch=2)
     boxes = torch.stack([boxes_of(5), boxes_of(5, seed=2)])
     boxes[1, 4, 0] = 99  # empty
@@ -200,9 +202,9 @@ def test_roi_point_pool(device):
             assert torch.equal(pooled[b, g].cpu(), wanted)
 
 
+@needs_pooling
 @pytest.mark.parametrize("mode", ("max", "avg"))
 def test_roi_aware_pool(device, mode):
-    pytest.importorskip("torchvox.compat._pooling")
     points, features, rois = cube(300, seed=1)[0] * 8, cube(300, 3)[0] - 0.5, boxes_of(4)
     wanted = torch.zeros(4, 2, 3, 2, 3)
     for g, roi in enumerate(rois):

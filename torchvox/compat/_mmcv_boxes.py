@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import torchvox
 from torchvox.compat._batches import from_bottom, widened
 from torchvox.compat._errors import refuse
+from torchvox.compat._pooling import roiaware_pool, roipoint_pool
 
 
 def points_in_boxes_part(points: Tensor, boxes: Tensor) -> Tensor:
@@ -45,8 +46,6 @@ class RoIPointPool3d(nn.Module):
     def forward(
         self, points: Tensor, point_features: Tensor, boxes3d: Tensor
     ) -> Tuple[Tensor, Tensor]:
-        from torchvox.compat._pooling import roipoint_pool
-
         return roipoint_pool(points, point_features, from_bottom(boxes3d), self.num_sampled_points)
 
 
@@ -64,8 +63,6 @@ class RoIAwarePool3d(nn.Module):
         self.mode = ("max", "avg").index(mode)
 
     def forward(self, rois: Tensor, pts: Tensor, pts_feature: Tensor) -> Tensor:
-        from torchvox.compat._pooling import roiaware_pool
-
         size = (self.out_size,) * 3 if isinstance(self.out_size, int) else self.out_size
         how = (size, self.max_pts_per_voxel, ("max", "avg")[self.mode])
         return roiaware_pool(from_bottom(rois), pts, pts_feature, *how)
