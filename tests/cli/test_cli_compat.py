@@ -31,7 +31,7 @@ class Net:
 
 def write(tmp_path, files):
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
 
 
@@ -67,6 +67,19 @@ def test_scan_tells_what_becomes_of_each_name(torchvox_cli, tmp_path):
         'torchvox.compat.install("pcdet.ops.iou3d_nms.iou3d_nms_cuda", at="nets.iou3d_nms_cuda")',
         'torchvox.compat.install("pointnet2_plain", at="nets.pointnet2_utils")',
     ]
+
+
+def test_scan_of_a_peer_leaves_its_own_python_out(torchvox_cli, tmp_path):
+    """Its compiled modules are the question; `install("pcdet")` answers them where they are."""
+    iou = "from . import iou3d_nms_cuda\ndef nms_gpu(x): return iou3d_nms_cuda.nms_gpu(x)\n"
+    user = "from ..ops.iou3d_nms import iou3d_nms_utils\niou3d_nms_utils.nms_gpu(1)\n"
+    files = {"ops/iou3d_nms/iou3d_nms_utils.py": iou, "models/a.py": user}
+    for folder in ("", "ops", "ops/iou3d_nms", "models"):
+        files[f"{folder}/__init__.py"] = ""
+    write(tmp_path, {f"pcdet/{name}": text for name, text in files.items()})
+    found = json.loads(torchvox_cli("compat", "scan", tmp_path / "pcdet", "--json").out)
+    assert [one["name"] for one in found["names"]] == ["pcdet.ops.iou3d_nms.iou3d_nms_cuda.nms_gpu"]
+    assert found["install"] == ['torchvox.compat.install("pcdet")']
 
 
 def test_scan_of_one_file_is_0_when_all_is_covered(torchvox_cli, tmp_path):

@@ -99,7 +99,7 @@ def test_a_peer_that_does_not_import_is_named_by_the_stub(fresh):
     fresh({f"{STACK.replace('.', '/')}.py": "import libno_such_file"})
     compat.install("pcdet")
     stack = importlib.import_module(STACK)
-    with pytest.raises(compat.NotCoveredError, match="does not import .*libno_such_file"):
+    with pytest.raises(compat.NotCoveredError, match=r"does not import .*libno_such_file"):
         stack.vector_pool_wrapper()
 
 

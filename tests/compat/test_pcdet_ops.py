@@ -11,7 +11,10 @@ from torchvox.compat.pcdet_ops import pointnet2_batch_cuda as batch
 from torchvox.compat.pcdet_ops import pointnet2_stack_cuda as stack
 from torchvox.compat.pcdet_ops import pointnet2_stack_utils as stack_utils
 
-pooling = pytest.mark.skipif(not hasattr(torchvox, "box_query"), reason="needs box_query")
+pooling = pytest.mark.skipif(
+    not (hasattr(torchvox, "box_query") and hasattr(torchvox, "segment_reduce")),
+    reason="needs box_query and segment_reduce",
+)
 
 
 def ints(*shape, fill=-7):

@@ -20,7 +20,6 @@ DIFFERS = {
     "farthest_point_sample": "Starts at random, of torch's generator of the points' device.",
     "query_ball_point": "Distances are those of differences, not of expanded squares; a ball "
     "without points holds 0, where the peer has an index past the points.",
-    "sample_and_group": "As its parts.",
 }
 
 

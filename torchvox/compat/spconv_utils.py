@@ -24,7 +24,7 @@ NOT_COVERED = (
 # fmt: on
 PARTLY = {
     "PointToVoxel": "vsize_xyz of other than three axes",
-    "VoxelGeneratorV2": "block_filtering=True, full_mean=True",
+    "VoxelGeneratorV2": "block_filtering=True",
 }
 DIFFERS = {
     "Point2VoxelCPU3d": "Empty slots take the mean of their voxel alone; they are always cleared.",

@@ -13,10 +13,10 @@ __all__ = [
 # fmt: on
 NOT_COVERED = ()
 DIFFERS = {
-    "boxes_iou_bev_gpu": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
-    "boxes_overlap_bev_gpu": "The same.",
-    "nms_gpu": "The same.",
-    "paired_boxes_overlap_bev_gpu": "The same.",
+    "boxes_iou_bev_gpu": "Overlaps are exact.",
+    "boxes_overlap_bev_gpu": "Overlaps are exact.",
+    "nms_gpu": "Overlaps are exact.",
+    "paired_boxes_overlap_bev_gpu": "Overlaps are exact.",
 }
 
 

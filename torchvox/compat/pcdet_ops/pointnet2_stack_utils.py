@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import torchvox
+from torchvox.compat._errors import stubs
 from torchvox.compat._shared import function_class, offsets_of
 from torchvox.compat.pcdet_ops import pointnet2_stack_cuda
 from torchvox.compat.pcdet_ops.pointnet2_batch_utils import (
@@ -25,6 +26,7 @@ NOT_COVERED = (
     "ThreeNNForVectorPoolByTwoStep", "VectorPoolWithVoxelQuery",
     "three_nn_for_vector_pool_by_two_step", "vector_pool_with_voxel_query_op",
 )
+__getattr__ = stubs("pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils", NOT_COVERED)
 
 
 def ball_query(

@@ -27,20 +27,17 @@ def points_in_boxes_cpu(boxes, pts):
 
 def forward(rois, pts, pts_feature, argmax, pts_idx_of_voxels, pooled_features, pool_method, /):
     """pts_idx_of_voxels [N, x, y, z, k]: a number and the first k - 1 points of each cell. Pools
-    them, the maximum (0) or mean (1); argmax holds the points that have it, -1 where none is. The
-    number of hits is one read of the device."""
+    them, the maximum (0) or mean (1); argmax holds the points that have it, -1 where none is."""
     *cells, k = pts_idx_of_voxels.shape
     found = torchvox.box_query(pts[None], rois[None], k - 1, grid=cells[1:], margin=MARGIN)
     lists = torch.cat([found.count.clamp(max=k - 1)[..., None], found.index.clamp(min=0)], -1)
     put("forward: pts_idx_of_voxels", pts_idx_of_voxels, lists.view(*cells, k))
-    slots = (found.index.flatten() >= 0).nonzero()[:, 0]
-    cell, rows = (slots // (k - 1)).int(), found.index.flatten()[slots].long()
-    size, reduce = lists[..., 0].numel(), "mean" if pool_method else "max"
-    pooled, best = torchvox.voxel_scatter(pts_feature.detach()[rows], cell, size, reduce)
+    index, reduce = found.index.flatten(), "mean" if pool_method else "max"
+    offsets = torch.arange(0, len(index) + 1, k - 1, device=index.device)
+    pooled, best = torchvox.segment_reduce(pts_feature.detach(), offsets, reduce, index=index)
     put("forward: pooled_features", pooled_features, pooled.view(*cells, -1))
     if not pool_method:
-        named = torch.cat([rows, rows.new_full((1,), -1)])  # which -1 stands for
-        put("forward: argmax", argmax, named[best.long()].view(*cells, -1))
+        put("forward: argmax", argmax, best.view(*cells, -1))
     return 1
 
 

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 import torchvox
+from torchvox.compat._errors import stubs
 from torchvox.compat._pooling import roiaware_pool
 from torchvox.compat.pcdet_ops.roiaware_pool3d_cuda import MARGIN, MARGIN_CPU
 
 __all__ = ["RoIAwarePool3d", "points_in_boxes_cpu", "points_in_boxes_gpu"]
 NOT_COVERED = ("RoIAwarePool3dFunction",)
+__getattr__ = stubs("pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils", NOT_COVERED)
 
 
 def points_in_boxes_cpu(points: Any, boxes: Any) -> Any:
