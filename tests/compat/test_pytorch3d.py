@@ -124,7 +124,7 @@ def test_sample_farthest_points(device, wanted):
     found, rows = pytorch3d_ops.sample_farthest_points(leaf, lengths.to(device), k)
     assert rows.dtype == torch.int64 and torch.equal(rows.cpu(), idx)
     assert torch.equal(found, pytorch3d_ops.masked_gather(leaf.float(), rows))
-    assert not found[rows < 0].any() and found.requires_grad
+    assert not found[rows < 0].any() and found.requires_grad and found.dtype == torch.float32
     counts, starts = torch.as_tensor(wanted).expand(3).to(device), torch.tensor([3, 1, 0])
     raw = pytorch3d_c.sample_farthest_points(
         leaf.detach(), lengths.to(device), counts, starts.to(device)
