@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import torchvox
-from torchvox.compat._batches import from_bottom, widened
 from torchvox.compat._errors import refuse
 from torchvox.compat._pooling import roiaware_pool, roipoint_pool
+from torchvox.compat._shared import from_bottom, widened
 
 
 def points_in_boxes_part(points: Tensor, boxes: Tensor) -> Tensor:

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import torchvox
-from torchvox.compat._batches import widened
 from torchvox.compat._errors import refuse
 from torchvox.compat._shared import GroupAll as GroupAll
 from torchvox.compat._shared import gather_operation as gather_points  # noqa: F401
-from torchvox.compat._shared import offsets_of
+from torchvox.compat._shared import offsets_of, widened
 from torchvox.compat._shared import three_interpolate as three_interpolate
 from torchvox.compat._shared import three_nn as three_nn
 

@@ -42,5 +42,5 @@ def roiaware_pool(
     cells = len(rois) * out_size[0] * out_size[1] * out_size[2]
     offsets = torch.arange(cells + 1, device=index.device) * k
     reduce = {"max": "max", "avg": "mean"}[mode]
-    pooled = torchvox.segment_reduce(features, offsets, reduce, index=index.flatten())
+    pooled, _ = torchvox.segment_reduce(features, offsets, reduce, index=index.flatten())
     return pooled.view(len(rois), *out_size, -1)

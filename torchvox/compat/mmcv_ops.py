@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import torchvox
-from torchvox.compat._batches import floats
+from torchvox.compat._errors import stubs
 from torchvox.compat._mmcv_boxes import *
 from torchvox.compat._mmcv_points import *
+from torchvox.compat._shared import floats
 
 # fmt: off
 __all__ = [
@@ -66,6 +67,7 @@ DIFFERS = {
     "three_nn": "Among equal distances the lower index comes first.",
     "voxelization": "deterministic=False gives the same, deterministic.",
 }
+__getattr__ = stubs("mmcv.ops", NOT_COVERED)
 
 
 def voxelization(

@@ -7,7 +7,8 @@ Rows are packed too. `farthest_point_sampling` reads the number of samples, as t
 import torch
 
 import torchvox
-from torchvox.compat._batches import offsets_of_ends, rows_of
+from torchvox.compat._errors import stubs
+from torchvox.compat._shared import offsets_of_ends, rows_of
 
 # fmt: off
 __all__ = [
@@ -25,6 +26,7 @@ DIFFERS = {
     "knn_query": "Among equal distances the lower index comes first; k may be 128 or more.",
     "query_and_group": "Neighbors that are missing are zeros; the peer takes the last row.",
 }
+__getattr__ = stubs("pointops", NOT_COVERED)
 
 
 def farthest_point_sampling(xyz, offset, new_offset):

@@ -4,7 +4,8 @@ tensors, their sizes first."""
 
 import torchvox
 from torchvox.compat import pointops
-from torchvox.compat._batches import offsets_of_ends, rows_of, scattered
+from torchvox.compat._errors import stubs
+from torchvox.compat._shared import offsets_of_ends, put, rows_of, scattered
 
 # fmt: off
 __all__ = [
@@ -21,11 +22,11 @@ NOT_COVERED = (
 # fmt: on
 
 
+__getattr__ = stubs("pointops._C", NOT_COVERED)
+
+
 def _write(name, out, value):
-    if out.shape != value.shape:
-        wanted, got = list(value.shape), list(out.shape)
-        raise ValueError(f"pointops._C.{name}: the output must be {wanted}, got {got}")
-    out.copy_(value)
+    put(f"pointops._C.{name}: the output", out, value)
 
 
 def knn_query_cuda(m, nsample, xyz, new_xyz, offset, new_offset, idx, dist2):

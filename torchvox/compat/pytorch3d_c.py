@@ -8,6 +8,7 @@ import torch
 
 import torchvox
 from torchvox.compat import pytorch3d_ops as ops
+from torchvox.compat._errors import stubs
 
 # fmt: off
 __all__ = [
@@ -28,6 +29,7 @@ NOT_COVERED = (
     "rasterize_meshes_backward", "rasterize_points", "rasterize_points_backward", "sample_pdf",
     "sigmoid_alpha_blend", "sigmoid_alpha_blend_backward",
 )
+__getattr__ = stubs("pytorch3d._C", NOT_COVERED)
 # fmt: on
 
 # Read by the peer while it is imported.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import torchvox
+from torchvox.compat._errors import stubs
 
 __all__ = ["ball_query", "knn_gather", "knn_points", "masked_gather", "sample_farthest_points"]
 # fmt: off
@@ -31,6 +32,7 @@ DIFFERS = {
     "knn_points": "Sorted with return_sorted=False too, equal distances by index; any version.",
     "sample_farthest_points": "Random starts come from torch's generator of the points' device.",
 }
+__getattr__ = stubs("pytorch3d.ops", NOT_COVERED)
 
 
 class KNN(NamedTuple):

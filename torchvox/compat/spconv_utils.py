@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import torchvox
-from torchvox.compat._errors import refuse
+from torchvox.compat._errors import refuse, stubs
 
 # fmt: off
 __all__ = [
@@ -32,6 +32,7 @@ DIFFERS = {
     "PointToVoxel": "Voxels come by their first point on the GPU too; slots are always cleared.",
     "VoxelGenerator": "Empty slots take the mean of their voxel alone.",
 }
+__getattr__ = stubs("spconv.utils", NOT_COVERED)
 
 
 def _voxels(points, size, bounds, most, most_points, mean):

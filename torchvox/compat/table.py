@@ -52,6 +52,8 @@ scatter_points sparse_conv sparse_modules sparse_ops sparse_pool sparse_structur
 three_interpolate three_nn tin_shift upfirdn2d voxelize
 """
 
+_PYTORCH3D = ("", ".ball_query", ".knn", ".sample_farthest_points", ".utils")
+
 PEERS: Dict[str, Peer] = {
     "mmcv": Peer("mmcv.ops", {part: "mmcv_ops" for part in ("", *_MMCV.split())}),
     "pointnet2_ops": Peer(
@@ -79,7 +81,13 @@ PEERS: Dict[str, Peer] = {
             "pointnet2.pointnet2_stack.pointnet2_utils": "pcdet_ops.pointnet2_stack_utils",
         },
     ),
-    "pytorch3d": Peer("pytorch3d", {"ops": "pytorch3d_ops", "_C": "pytorch3d_c"}),
+    "pytorch3d": Peer(
+        "pytorch3d",
+        {
+            **{f"ops{part}": "pytorch3d_ops" for part in _PYTORCH3D},
+            "_C": "pytorch3d_c",
+        },
+    ),
     "torch_cluster": Peer("torch_cluster", {"": "torch_cluster"}),
     "pyg_lib": Peer("pyg_lib", {"ops": "pyg_lib_ops"}),
     "torch_geometric": Peer("torch_geometric", {"typing": "torch_geometric"}, patched=True),
