@@ -17,12 +17,14 @@ import torch
 from benchmarks import (
     bev,
     boxes,
+    cells,
     detection,
     filter,
     grouping,
     growth,
     machine,
     models,
+    neighbor_lists,
     neighbors,
     neighbors_group_mlp,
     neighbors_knn,
@@ -46,8 +48,10 @@ DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "da
 def cases(device: str) -> list[CaseSpec]:
     found = []
     domains = (
-        *(voxel, sampling, neighbors, neighbors_knn, grouping, segments, neighbors_group_mlp),
+        *(voxel, sampling, neighbors, neighbors_knn, neighbor_lists, grouping),
+        *(segments, neighbors_group_mlp),
         *(bev, pillars, boxes, detection, targets, models, pointpillars, filter, occupancy),
+        cells,
     )
     for domain in domains:
         found += domain.gpu_cases() if device == "cuda" else domain.cpu_cases()

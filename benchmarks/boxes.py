@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotated boxes: their cases, and the baselines in torch operations."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Iterator, Sequence
@@ -129,6 +130,35 @@ class InsideCase(Case):
         yield Implementation(name, partial(broadcast_inside, self), check, True)
 
 
+@dataclass(frozen=True)
+class QueryCase(Case):
+    """points [1, N, 3], boxes [1, G, 7]."""
+
+    points: Tensor
+    boxes: Tensor
+    k: int
+    grid: list[int] | None
+    source: str
+    op: str = "box_query"
+
+    def facts(self) -> Facts:
+        points, boxes = self.points.size(1), self.boxes.size(1)
+        return {"points": points, "boxes": boxes, "k": self.k, "grid": str(self.grid)}
+
+    def torchvox(self) -> Outputs:
+        return torchvox.box_query(self.points, self.boxes, self.k, grid=self.grid)
+
+    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
+        def check(index: Tensor) -> str:
+            wrong = int((index != outputs[0].view_as(index)).sum())
+            if wrong > index.numel() // 1000 + 3:
+                raise WrongResult(f"{wrong} of {index.numel()} slots differ")
+            return f"{wrong} of {index.numel()} slots differ, by rounding at faces"
+
+        name = "mask of torchvox, stable sort"
+        yield Implementation(name, partial(sorted_query, self), check)
+
+
 def baseline_iou(a: Tensor, b: Tensor, volume: bool) -> Tensor:
     """The corners of either box inside the other and the crossings of edges, sorted by angle."""
     device = a.device.type
@@ -222,6 +252,27 @@ def broadcast_inside(case: InsideCase) -> Tensor:
     return torch.where(inside.any(1), inside.int().argmax(1), -1).int()
 
 
+def sorted_query(case: QueryCase) -> Tensor:
+    grid = case.grid or [1, 1, 1]
+    (_, ny, nz), cells = grid, math.prod(grid)
+    mask = torchvox.points_in_boxes(case.points, case.boxes, mode="mask")
+    box, row = mask[0].nonzero(as_tuple=True)
+    chosen = case.boxes[0, box]
+    d = case.points[0, row] - chosen[:, :3]
+    c, s = chosen[:, 6].cos(), chosen[:, 6].sin()
+    local = torch.stack([d[:, 0] * c + d[:, 1] * s, d[:, 1] * c - d[:, 0] * s, d[:, 2]], 1)
+    most = torch.tensor(grid, device=d.device)
+    cell = ((local + chosen[:, 3:6] / 2) / (chosen[:, 3:6] / most)).long().clamp(min=0)
+    x, y, z = torch.minimum(cell, most - 1).unbind(1)
+    cell = (x * ny + y) * nz + z
+    key, order = (box * cells + cell).sort(stable=True)
+    slot = torch.arange(len(key), device=d.device) - torch.searchsorted(key, key)
+    index = torch.full((mask.size(1) * cells, case.k), -1, dtype=torch.int32, device=d.device)
+    fits = slot < case.k
+    index[key[fits], slot[fits]] = row[order][fits].int()
+    return index
+
+
 def iou_case(name: str, rows: int, columns: int, mode: str = "bev") -> CaseSpec:
     def build(clouds: Clouds) -> IouCase:
         a, b = candidates(rows)[0], candidates(columns, seed=1)[0]
@@ -257,6 +308,20 @@ def inside_case(name: str, boxes: int, mode: str) -> CaseSpec:
     return CaseSpec(name, build)
 
 
+def query_case(name: str, k: int, grid: list[int] | None = None) -> CaseSpec:
+    """128 boxes among 16,384 points of a sweep."""
+
+    def build(clouds: Clouds) -> QueryCase:
+        points, source = clouds.sweep()
+        points = points[:: max(1, len(points) // 16384)][:16384]
+        made = candidates(128)[0].to(clouds.device)
+        made[:, 1] -= 40
+        made[:, 2] -= 1.5
+        return QueryCase(points[None, :, :3].contiguous(), made[None], k, grid, source)
+
+    return CaseSpec(name, build)
+
+
 def cases(targets: Sequence[Target]) -> list[CaseSpec]:
     return [
         nms_case("rotated_nms 4096, threshold 0.01", 4096, 0.01, 500, targets),
@@ -266,6 +331,8 @@ def cases(targets: Sequence[Target]) -> list[CaseSpec]:
         iou_case("rotated_iou 3d 1024 x 1024", 1024, 1024, "3d"),
         inside_case("points_in_boxes sweep, 50 boxes, index", 50, "index"),
         inside_case("points_in_boxes sweep, 50 boxes, count", 50, "count"),
+        query_case("box_query 16k, 128 boxes, k 512", 512),
+        query_case("box_query 16k, 128 boxes, 14^3 cells, k 127", 127, [14, 14, 14]),
     ]
 
 

@@ -15,6 +15,7 @@ from op_infos import (
     ball_query,
     bev,
     boxes,
+    cells,
     detection,
     distances,
     filter,
@@ -25,6 +26,7 @@ from op_infos import (
     occupancy,
     pillars,
     query_and_group,
+    radius_neighbors,
     rays,
     sampling,
     segments,
@@ -66,12 +68,14 @@ OPS: list[OpInfo] = [
     *knn.OPS,
     *ball_query.OPS,
     *query_and_group.OPS,
+    *radius_neighbors.OPS,
     *group_mlp_max.OPS,
     *detection.OPS,
     *pillars.OPS,
     *boxes.OPS,
     *targets.OPS,
     *filter.OPS,
+    *cells.OPS,
 ]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.

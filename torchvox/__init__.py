@@ -25,7 +25,7 @@ cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
 
 def __getattr__(name: str) -> Any:
     """What models do not need in every process is imported on first use."""
-    if name in ("data", "evaluation", "io", "mapping", "models", "reference"):
+    if name in ("compat", "data", "evaluation", "io", "mapping", "models", "reference"):
         return importlib.import_module(f"torchvox.{name}")
     if name == "collate_points":
         return importlib.import_module("torchvox.data.collate").collate_points

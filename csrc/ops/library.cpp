@@ -45,6 +45,8 @@ std::vector<std::string> make_schemas() {
       "voxel_mean_of_sums(Tensor sums, Tensor num_points, ScalarType dtype) -> Tensor",
       // out [N, C], indices [N, 4], num_points [N], representative [N], point_voxel [N], counts [B + 1, 4] int32
       "voxel_downsample(Tensor points, float[] voxel_size, *, float[]? origin=None, int[]? lower=None, int bits=-1, str order=\"first\", str backend=\"auto\", Tensor? batch_offsets=None, Tensor? num_valid=None) -> (Tensor out, Tensor indices, Tensor num_points, Tensor representative, Tensor point_voxel, Tensor counts)",
+      // cells: [O, N] int64, of the O curves that order names
+      "serialize(Tensor cells, str[] order, *, int depth=16, Tensor? batch_offsets=None, Tensor? num_valid=None, Tensor? batch_index=None) -> (Tensor codes, Tensor order, Tensor inverse)",
       // occupancy: counts [1, 16] int64
       "occupancy_integrate_(Tensor(a!)[] state, Tensor points, Tensor origins, float voxel_size, float[] map_origin, float[] sensor, SymInt max_touched=-1, *, Tensor? origin_index=None, Tensor? num_valid=None, Tensor? ray_flags=None, float[]? point_cloud_range=None, float min_range=0., float max_range=-1., str long_rays=\"truncate\", str rule=\"every_ray\", str[]? flags=None, float threshold=0., str missing=\"allocate\", Tensor? stamp=None, Tensor? timestamps=None, float time_base=0., float[]? ndt=None, Tensor? intensity=None, float[]? intensity_range=None) -> Tensor",
       // [N], or [B, nz, ny, nx]: logodds float32, label int8
@@ -73,6 +75,8 @@ std::vector<std::string> make_schemas() {
       // sampling: idx int32 and dist2, [B, num_samples] or [max_total]
       "furthest_point_sample(Tensor points, SymInt num_samples, *, Tensor? lengths=None, Tensor? counts=None, int start=0, Tensor? start_idx=None, str tie=\"lowest\", int tie_block=1024, str dist_order=\"pn2\", str exhausted=\"distinct\", str nonfinite=\"skip\", bool skip_origin=False, float? init_dist2=None) -> (Tensor idx, Tensor dist2)",
       "furthest_point_sample_ragged(Tensor points, Tensor batch_offsets, Tensor out_offsets, SymInt max_total, *, int start=0, Tensor? start_idx=None, str tie=\"lowest\", int tie_block=1024, str dist_order=\"pn2\", str exhausted=\"distinct\", str nonfinite=\"skip\", bool skip_origin=False, float? init_dist2=None, bool local_index=False) -> (Tensor idx, Tensor dist2)",
+      // [B, num_samples] int32
+      "furthest_point_sample_with_dist(Tensor distances, SymInt num_samples, *, Tensor? lengths=None, int start=0, str tie=\"lowest\", int tie_block=1024, float? init_dist=None) -> Tensor",
       // grouping: out [B, M, C] and [B, M, k, C], or [B, C, M] and [B, C, M, k] with channels_first
       "gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor",
       "_gather_points_backward(Tensor grad, Tensor idx, SymInt num_points, *, bool channels_first=False) -> Tensor",
@@ -100,6 +104,8 @@ std::vector<std::string> make_schemas() {
       "_neighbor_distance_backward(Tensor grad_dist2, Tensor points, Tensor query, Tensor idx, *, int norm=2, Tensor? count=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False, bool for_points=True, bool for_query=True) -> (Tensor grad_points, Tensor grad_query)",
       // neighbors: dist2, idx int32 [B, M, k] or [U, k], count int32 [B, M] or [U]
       "ball_query(Tensor points, Tensor query, float radius, SymInt k, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str fill=\"first\", str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None, bool local_index=False) -> (Tensor dist2, Tensor idx, Tensor count)",
+      // offsets [U + 1] int64, index [capacity] int32, dist2 [capacity] or [0], count [1] int64
+      "radius_neighbors(Tensor points, Tensor query, float radius, SymInt capacity, *, float? radius2=None, float min_radius=0., float core_dist2=0., bool closed=False, str dist_order=\"pn2\", bool return_dist2=True, Tensor? batch_offsets=None, Tensor? query_batch_offsets=None) -> (Tensor offsets, Tensor index, Tensor dist2, Tensor count)",
       // grouped [B, M, K, D + C], idx int32 [B, M, K], count int32 [B, M, radii], K = sum of ks
       "query_and_group(Tensor points, Tensor query, Tensor? features, float[] radii, SymInt[] ks, *, bool use_xyz=True, bool normalize_xyz=False, bool features_first=False, bool closed=False, str dist_order=\"pn2\", Tensor? lengths=None, Tensor? query_lengths=None) -> (Tensor grouped, Tensor idx, Tensor count)",
       // [B, M, C_out of the last weight]
@@ -124,9 +130,11 @@ std::vector<std::string> make_schemas() {
       "pillar_scatter(Tensor feats, Tensor indices, SymInt batch_size, int[] size) -> Tensor",
       "_pillar_scatter_backward(Tensor grad, Tensor indices) -> Tensor",
       // boxes [.., N, 7 or more]: x, y, z, l, w, h, yaw. [N, M] or [B, N, M]; paired: [N] or [B, N]
-      "rotated_iou(Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False) -> Tensor",
+      "rotated_iou(Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False, str metric=\"iou\") -> Tensor",
       // as a and b; [0] where not wanted
-      "_rotated_iou_backward(Tensor grad, Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False, bool for_a=True, bool for_b=True) -> (Tensor grad_a, Tensor grad_b)",
+      "_rotated_iou_backward(Tensor grad, Tensor a, Tensor b, *, str mode=\"bev\", bool paired=False, str metric=\"iou\", bool for_a=True, bool for_b=True) -> (Tensor grad_a, Tensor grad_b)",
+      // index [B, G, k] int32, count [B, G] int32; with a grid [B, G, cells, k] and [B, G, cells]
+      "box_query(Tensor points, Tensor boxes, SymInt k, *, int[]? grid=None, float margin=0., Tensor? lengths=None, Tensor? box_lengths=None) -> (Tensor index, Tensor count)",
       // index [B, N] int32, mask [B, G, N] bool or count [B, G] int32
       "points_in_boxes(Tensor points, Tensor boxes, *, str mode=\"index\", float margin=0., Tensor? lengths=None, Tensor? box_lengths=None) -> Tensor",
       // index [B, max_out] int32, count [B] int32

@@ -195,6 +195,16 @@ inline std::tuple<at::Tensor, at::Tensor> furthest_point_sample_ragged(
                  tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2, local_index);
 }
 
+// [B, num_samples] int32
+inline at::Tensor furthest_point_sample_with_dist(
+    const at::Tensor& distances, c10::SymInt num_samples, const OptionalTensor& lengths = {},
+    int64_t start = 0, std::string_view tie = "lowest", int64_t tie_block = 1024,
+    std::optional<double> init_dist = {}) {
+  static const auto op = detail::op<decltype(furthest_point_sample_with_dist)>(
+      "torchvox::furthest_point_sample_with_dist");
+  return op.call(distances, std::move(num_samples), lengths, start, tie, tie_block, init_dist);
+}
+
 // dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32; packed: [U, k], [U, k], [U]
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query(
     const at::Tensor& points, const at::Tensor& query, double radius, c10::SymInt k,
@@ -207,6 +217,17 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> ball_query(
   return op.call(points, query, radius, std::move(k), radius2, min_radius, core_dist2, closed, fill,
                  dist_order, lengths, query_lengths, batch_offsets, query_batch_offsets,
                  local_index);
+}
+
+// offsets [U + 1] int64, index [capacity] int32, dist2 [capacity] or [0], count [1] int64
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> radius_neighbors(
+    const at::Tensor& points, const at::Tensor& query, double radius, c10::SymInt capacity,
+    std::optional<double> radius2 = {}, double min_radius = 0., double core_dist2 = 0.,
+    bool closed = false, std::string_view dist_order = "pn2", bool return_dist2 = true,
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& query_batch_offsets = {}) {
+  static const auto op = detail::op<decltype(radius_neighbors)>("torchvox::radius_neighbors");
+  return op.call(points, query, radius, std::move(capacity), radius2, min_radius, core_dist2,
+                 closed, dist_order, return_dist2, batch_offsets, query_batch_offsets);
 }
 
 // K the sum of ks: grouped [B, M, K, D + C], idx [B, M, K] int32, count [B, M, radii] int32
@@ -472,6 +493,15 @@ voxel_downsample(const at::Tensor& points, at::ArrayRef<double> voxel_size,
   return op.call(points, voxel_size, origin, lower, bits, order, backend, batch_offsets, num_valid);
 }
 
+// codes, order and inverse [O, N] int64
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> serialize(
+    const at::Tensor& cells, c10::List<std::string> order, int64_t depth = 16,
+    const OptionalTensor& batch_offsets = {}, const OptionalTensor& num_valid = {},
+    const OptionalTensor& batch_index = {}) {
+  static const auto op = detail::op<decltype(serialize)>("torchvox::serialize");
+  return op.call(cells, std::move(order), depth, batch_offsets, num_valid, batch_index);
+}
+
 // [.., 7 or 9]
 inline at::Tensor box_decode(const at::Tensor& deltas, const at::Tensor& anchors,
                              const OptionalTensor& direction = {}, double dir_offset = 0.,
@@ -513,9 +543,21 @@ inline Detections center_decode_nms(
 
 // [N, M] or [B, N, M]; paired: [N] or [B, N]
 inline at::Tensor rotated_iou(const at::Tensor& a, const at::Tensor& b,
-                              std::string_view mode = "bev", bool paired = false) {
+                              std::string_view mode = "bev", bool paired = false,
+                              std::string_view metric = "iou") {
   static const auto op = detail::op<decltype(rotated_iou)>("torchvox::rotated_iou");
-  return op.call(a, b, mode, paired);
+  return op.call(a, b, mode, paired, metric);
+}
+
+// index [B, G, k] int32, count [B, G] int32; with a grid [B, G, cells, k] and [B, G, cells]
+inline std::tuple<at::Tensor, at::Tensor> box_query(const at::Tensor& points,
+                                                    const at::Tensor& boxes, c10::SymInt k,
+                                                    std::optional<at::IntArrayRef> grid = {},
+                                                    double margin = 0.,
+                                                    const OptionalTensor& lengths = {},
+                                                    const OptionalTensor& box_lengths = {}) {
+  static const auto op = detail::op<decltype(box_query)>("torchvox::box_query");
+  return op.call(points, boxes, std::move(k), grid, margin, lengths, box_lengths);
 }
 
 // index [B, N] int32, mask [B, G, N] bool or count [B, G] int32

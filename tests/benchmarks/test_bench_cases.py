@@ -32,9 +32,11 @@ def test_goals_are_about_figures_that_the_device_has(device):
     "op",
     [
         *("voxelize", "FPS", "ball", "knn", "three_nn", "group", "interpolate", "BEV"),
-        *("rotated_nms", "rotated_iou", "points_in_boxes", "head"),
+        *("radius_neighbors", "chamfer_distance", "furthest_point_sample_with_dist"),
+        *("rotated_nms", "rotated_iou", "points_in_boxes", "box_query", "head"),
         *("anchor_targets", "anchor_loss", "center_targets", "place_boxes"),
         *("voxel_downsample", "voxel_group", "voxel_mean"),
+        *("serialize", "unique_cells", "grid_sample"),
         *("occupancy_integrate_", "occupancy_query", "occupancy_crop", "ray_visibility"),
     ],
 )

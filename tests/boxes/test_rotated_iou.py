@@ -233,6 +233,48 @@ def test_identical_boxes_and_boxes_apart_get_no_gradient(device):
     assert (a.grad == 0).all() and (b.grad == 0).all()
 
 
+@pytest.mark.parametrize("mode", ["bev", "3d"])
+def test_parts_and_overlaps_are_those_of_the_iou(mode, device):
+    a, b = (t.double().to(device) for t in random_pairs(500, seed=13))
+    columns = [3, 4, 5] if mode == "3d" else [3, 4]
+    size_a, size_b = a[:, columns].prod(1), b[:, columns].prod(1)
+    iou, iof, shared = (
+        torchvox.rotated_iou(a, b, mode=mode, paired=True, metric=m)
+        for m in ("iou", "iof", "overlap")
+    )
+    torch.testing.assert_close(shared, iou * (size_a + size_b) / (1 + iou), rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(iof, shared / size_a, rtol=1e-13, atol=0)
+    assert ((iof == 0) == (iou == 0)).all() and (iof <= 1).all()
+    swapped = torchvox.rotated_iou(b, a, mode=mode, metric="overlap").mT.contiguous()
+    assert_same_bits(torchvox.rotated_iou(a, b, mode=mode, metric="overlap"), swapped)
+
+
+@pytest.mark.parametrize("metric", ["iof", "overlap"])
+def test_identical_boxes_are_whole_and_get_the_mean_of_both_slopes(metric, device):
+    """One that gains a size shares none of it, one that loses it loses it all."""
+    for mode, size in (("bev", 8.0), ("3d", 12.0)):
+        a, b = (torch.tensor([box(1.0, 2.0, yaw=0.3)], device=device) for _ in range(2))
+        a.requires_grad_(), b.requires_grad_()
+        value = torchvox.rotated_iou(a, b, mode=mode, metric=metric)
+        assert value.item() == (1 if metric == "iof" else size)
+        value.backward()
+        half = torch.tensor([0, 0, 0, size / 8, size / 4, size / 3 if mode == "3d" else 0, 0])
+        of_b = half if metric == "overlap" else half / size
+        of_a = half if metric == "overlap" else -half / size
+        torch.testing.assert_close(a.grad[0].cpu(), of_a)
+        torch.testing.assert_close(b.grad[0].cpu(), of_b)
+
+
+@pytest.mark.parametrize("metric", ["iof", "overlap"])
+def test_boxes_without_area_share_nothing(metric, device):
+    none = [box(l=0.0), box(w=-2.0), box(x=math.nan), box(l=1e-20, w=1e-20)]
+    a, b = torch.tensor([none, [box()] * 4], device=device).requires_grad_()
+    value = torchvox.rotated_iou(a, b, paired=True, metric=metric)
+    swapped = torchvox.rotated_iou(b, a, paired=True, metric=metric)
+    gradient = torch.autograd.grad((value + swapped).sum(), (a, b))
+    assert all((t == 0).all() for t in (value, swapped, *gradient))
+
+
 def test_a_box_slides_onto_its_target(device):
     target = torch.tensor([box(1.0, 2.0, 4.0, 1.8, 0.4)], device=device)
     guess = torch.tensor([box(0.2, 1.5, 3.0, 2.2, 0.1, z=0.3)], device=device, requires_grad=True)

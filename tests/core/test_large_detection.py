@@ -85,6 +85,8 @@ def test_points_in_boxes():
     assert torchvox.points_in_boxes(points, boxes)[0, -1] == 0
     mask = torchvox.points_in_boxes(points, boxes, mode="mask")
     assert mask[0, :, -1].all() and mask.sum() == 9
+    index, count = torchvox.box_query(points, boxes, 1 << 23, grid=[4, 4, 4])
+    assert count.sum() == 9 and (index >= 0).sum() == 9 and index.max() == points.size(1) - 1
 
 
 PILLARS = {"voxel_size": [1.0, 1.0, 8.0], "point_cloud_range": [0.0, 0.0, 0.0, 64.0, 64.0, 8.0]}

@@ -35,6 +35,16 @@ def test_voxel_cells():
     assert cells[0].tolist() == [0, 1, 1, 1]
 
 
+def test_serialize():
+    rows = 720_000_000
+    cells = torch.ones(rows, 3, dtype=torch.int32, device="cuda")
+    cells[0, 2], cells[-1, 0] = 5, 0
+    codes, order, inverse = torchvox.serialize(cells, ["z"], depth=3)
+    assert codes[0, [0, 1, -1]].tolist() == [71, 7, 3]
+    assert order[0, [0, 1, -1]].tolist() == [rows - 1, 1, 0]
+    assert inverse[0, [0, 1, -1]].tolist() == [rows - 1, 1, 0]
+
+
 def test_voxel_sum_and_voxel_mean_of_sums():
     rows = MANY // 3
     values = torch.ones(rows, 9, device="cuda")

@@ -188,6 +188,15 @@ def test_furthest_point_sample_ragged():
     assert dist2.tolist() == [float("inf"), float("inf"), 1.0, 0.0]
 
 
+def test_furthest_point_sample_with_dist():
+    distances = torch.zeros(1, 50_000, 50_000, device="cuda")  # 2.5e9 elements
+    distances[0, 0, -1], distances[0, -1] = 1.0, 1.0
+    distances[0, 0, 7], distances[0, -1, 7] = 0.5, 0.5
+    assert torchvox.furthest_point_sample_with_dist(distances, 3).tolist() == [[0, 49_999, 49_999]]
+    distances[0, -1, -1] = 0.0
+    assert torchvox.furthest_point_sample_with_dist(distances, 3).tolist() == [[0, 49_999, 7]]
+
+
 ORIGIN = torch.zeros(1, 1, 3)
 
 
@@ -240,6 +249,17 @@ def test_ball_query():
     dist2, idx, count = torchvox.ball_query(points, query, 0.5, 10)  # 2.4e9 slots
     assert idx.numel() > 1 << 31 and (idx[0, -1000:] == torch.arange(10, device="cuda")).all()
     assert (count == 10).all() and (dist2[0, -1000:] == 0).all()
+
+
+def test_radius_neighbors():
+    query = torch.tensor([[1.0, 0.0, 0.0], [9.0, 0.0, 0.0]], device="cuda")
+    out = torchvox.radius_neighbors(far_point_last(), query, 0.5, 2)
+    assert out.index.tolist() == [3 * MANY - 1, -1] and out.offsets.tolist() == [0, 1, 1]
+    points, query = torch.zeros(10, 3, device="cuda"), torch.zeros(MANY, 3, device="cuda")
+    out = torchvox.radius_neighbors(points, query, 0.5, 10 * MANY - 3, return_dist2=False)
+    assert out.count == 10 * MANY > 1 << 31  # 2.4e9 entries
+    assert out.offsets[-2:].tolist() == [10 * MANY - 10, 10 * MANY - 3]
+    assert (out.index[-1007:].view(-1, 1007)[0, :1000] == torch.arange(10).repeat(100).cuda()).all()
 
 
 def test_ball_query_of_packed_clouds():

@@ -80,7 +80,7 @@ def test_every_source_names_its_license():
 RETIRED = re.compile(
     r"neighbour|centre[^p]|colour|behaviour|normalis|quantis|synchronis|initialis|optimis[ei]|recognis"
     r"|\b(slot|row)[ _](lists?|notes?)\b|giant|\bcrew|textbook|score[ _]order"
-    r"|\bpeers?\b|batch norms? folded|fold(s|ed|ing)? (its |the |a |of )?batch norm|box[ _]codes?\b"
+    r"|batch norms? folded|fold(s|ed|ing)? (its |the |a |of )?batch norm|box[ _]codes?\b"
     r"|\blearner\b|PackedPoints",
     re.IGNORECASE,
 )

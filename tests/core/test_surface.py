@@ -16,6 +16,7 @@ from helpers import ROOT
 from samples import MODULES, OPS
 
 import torchvox
+import torchvox.compat
 import torchvox.reference
 
 SNAPSHOT = Path(__file__).with_name("surface.txt")
@@ -23,7 +24,7 @@ SHARED = {"_neighbor_distance_backward"}  # the gradient of several public ops
 # Folders of tests.
 DOMAINS = (
     *("voxel", "bev", "sampling", "grouping", "neighbors", "pillars", "boxes", "detection"),
-    *("filter", "rays", "occupancy", "targets"),
+    *("filter", "rays", "occupancy", "targets", "cells"),
 )
 
 
@@ -75,6 +76,7 @@ def surface() -> str:
         ("torchvox", public_names(torchvox, "torchvox.")),
         ("torchvox.nn", public_names(torchvox.nn, "torchvox.nn.") + forwards),
         ("torchvox.models", public_names(torchvox.models, "torchvox.models.")),
+        ("torchvox.compat", public_names(torchvox.compat, "torchvox.compat.")),
         ("torchvox.reference", public_names(torchvox.reference, "torchvox.reference.")),
     ]
     return "\n".join(f"# {title}\n" + "\n".join(lines) + "\n" for title, lines in sections)

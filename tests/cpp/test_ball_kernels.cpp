@@ -6,6 +6,7 @@
 
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
 #include "csrc/kernels/neighbors/query_and_group.h"
+#include "csrc/kernels/neighbors/radius_neighbors.h"
 #include "tests/cpp/kernel_test.h"
 
 using namespace torchvox;
@@ -147,6 +148,54 @@ TEST_CASE("balls in packed clouds") {
     const Plan plan("ball_kernel", kernel);
     const Case c = ragged("wrong offsets", {90, -4, 500, 7}, {9, 1, 90, 4}, 100, 40);
     check_sides(c, run_on(Where::kThread, c), /*values_count=*/false);
+  }
+}
+
+// Against the ball query with room for all hits, which is tested above.
+TEST_CASE("all neighbors within a radius") {
+  for (Case c : {ragged("ragged", {0, 0, 40, 41, 41, 900}, {0, 3, 9, 9, 15, 30}, 900, 30),
+                 ragged("no points", {0}, {0}, 0, 5), ragged("no queries", {0, 9}, {0, 0}, 9, 0),
+                 ragged("wrong offsets", {90, -4, 500, 7}, {9, 1, 90, 4}, 100, 40)}) {
+    const bool in_order = c.name != "wrong offsets";
+    for (const float radius : {0.0f, 1.5f, 30.0f}) {
+      const int64_t rows = c.query.batch.rows, room = c.points.batch.rows;
+      c.args.radius[0] = ball_radius(DType::kFloat, radius, nullptr, 0, 0, false);
+      c.args.radius[0].k = c.args.slots = room;
+      const Outputs wide = run_on(Where::kThread, c);
+      for (const int64_t capacity : {0, 100, 30000}) {
+        const auto call = [&](Side& side) {
+          RadiusNeighborsArgs args;
+          args.ball = c.args;
+          args.ball.points = c.points.on(side);
+          args.ball.query = c.query.on(side);
+          args.capacity = capacity;
+          args.offsets = side.room<int64_t>("offsets", rows + 1);
+          args.index = side.room<int32_t>("index", capacity);
+          if (capacity != 100) args.dist2 = side.room<float>("dist2", capacity);
+          args.count = side.room<int64_t>("count", 1);
+          side.run(args);
+        };
+        const Outputs want = run_on(Where::kThread, call);
+        for (const int kernel : {0, 1}) {
+          const Plan plan("ball_kernel", kernel);
+          check_sides(call, want, in_order);
+        }
+        if (!in_order) continue;
+        std::vector<int64_t> offsets{0}, count{0};
+        std::vector<int32_t> index;
+        for (int64_t row = 0; row < rows; ++row) {
+          const int32_t hits = wide.get<int32_t>("count")[row];
+          for (int64_t j = 0; j < hits; ++j, ++count[0]) {
+            if (count[0] < capacity) index.push_back(wide.get<int32_t>("idx")[row * room + j]);
+          }
+          offsets.push_back(static_cast<int64_t>(index.size()));
+        }
+        index.resize(capacity, -1);
+        CHECK_SAME(want.get<int64_t>("offsets"), offsets);
+        CHECK_SAME(want.get<int32_t>("index"), index);
+        CHECK_SAME(want.get<int64_t>("count"), count);
+      }
+    }
   }
 }
 

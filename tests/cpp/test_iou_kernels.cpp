@@ -4,7 +4,7 @@
 // every side against one thread.
 #include <numeric>
 
-#include "csrc/kernels/boxes/points_in_boxes.h"
+#include "csrc/kernels/boxes/box_query.h"
 #include "csrc/kernels/boxes/rotated_iou.h"
 #include "tests/cpp/kernel_test.h"
 
@@ -39,7 +39,7 @@ std::vector<double> make_boxes(int64_t count, Random& random) {
 
 template <class T>
 void check_iou(int64_t batches, int64_t rows, int64_t columns, bool is_paired, bool is_volume,
-               Random& random) {
+               Random& random, OverlapMetric metric = OverlapMetric::kIou) {
   INFO(batches, " x ", rows, " x ", columns);
   CAPTURE(is_paired);
   CAPTURE(is_volume);
@@ -53,6 +53,7 @@ void check_iou(int64_t batches, int64_t rows, int64_t columns, bool is_paired, b
     args.batches = batches;
     args.is_paired = is_paired;
     args.is_volume = is_volume;
+    args.metric = metric;
     args.a = {side.put(a), rows, kColumns, rows * kColumns};
     args.b = {side.put(b), columns, kColumns, columns * kColumns};
     args.iou = side.room<T>("iou", values);
@@ -65,6 +66,7 @@ void check_iou(int64_t batches, int64_t rows, int64_t columns, bool is_paired, b
     backward.grad_b = side.room<T>("grad_b", b.size());
     side.run(backward);
   });
+  if (metric == OverlapMetric::kOverlap) return;
   bool in_range = true;
   for (const T iou : got.get<T>("iou")) in_range = in_range && iou >= 0 && iou <= 1;
   CHECK(in_range);
@@ -80,6 +82,10 @@ TEST_CASE_TEMPLATE("overlaps are in [0, 1]", T, float, double) {
       check_iou<T>(2, rows, rows, true, is_volume, random);
     }
     check_iou<T>(2, 5, 0, false, is_volume, random);
+    for (const OverlapMetric metric : {OverlapMetric::kIof, OverlapMetric::kOverlap}) {
+      check_iou<T>(2, 65, 40, false, is_volume, random, metric);
+      check_iou<T>(2, 65, 65, true, is_volume, random, metric);
+    }
   }
 }
 
@@ -135,6 +141,60 @@ TEST_CASE_TEMPLATE("counts of points in boxes are sums of masks", T, float, doub
     for (const int64_t boxes : {0, 1, 50, 131}) {
       if (!quick || (points == 1024 && boxes != 131)) check_inside<T>(points, boxes, random);
     }
+  }
+}
+
+// Slots rise by index; cells hold all points of their box, and the first ones of each.
+template <class T>
+void check_query(int64_t rows, int64_t columns, std::vector<int64_t> grid, int64_t slots,
+                 Random& random) {
+  INFO(rows, " points, ", columns, " boxes, grid of ", grid[0], " x ", grid[1], " x ", grid[2]);
+  const auto points = narrowed<T>(random.uniforms(2 * rows * 3, -2, 2));
+  const auto boxes = narrowed<T>(make_boxes(2 * columns, random));
+  const int64_t cells = grid[0] * grid[1] * grid[2];
+  const Outputs got = on_every_side([&](Side& side) {
+    BoxQueryArgs args;
+    args.inside.dtype = dtype_of<T>();
+    args.inside.batches = 2;
+    args.inside.points = {side.put(points), rows, 3, 3 * rows};
+    args.inside.boxes = {side.put(boxes), columns, kColumns, kColumns * columns};
+    args.inside.lengths = side.put({1 << 30, rows / 2}, false);
+    args.inside.box_lengths = side.put({columns - 1, 1 << 30}, false);
+    std::copy(grid.begin(), grid.end(), args.grid);
+    args.slots = slots;
+    args.index = side.room<int32_t>("index", 2 * columns * cells * slots);
+    args.count = side.room<int32_t>("count", 2 * columns * cells);
+    side.run(args);
+    args.inside.mode = PointsInBoxesMode::kCount;
+    args.inside.out = side.room<int32_t>("whole", 2 * columns);
+    side.run(args.inside);
+  });
+  const auto index = got.get<int32_t>("index"), count = got.get<int32_t>("count"),
+             whole = got.get<int32_t>("whole");
+  bool fits = true;
+  for (int64_t box = 0; box < 2 * columns; ++box) {
+    int64_t sum = 0;
+    for (int64_t cell = box * cells; cell < (box + 1) * cells; ++cell) {
+      sum += count[cell];
+      for (int64_t slot = 0; slot < slots; ++slot) {
+        const int32_t i = index[cell * slots + slot];
+        fits = fits && (slot < count[cell] ? i >= 0 && i < rows : i == -1);
+        if (slot > 0 && i >= 0) fits = fits && i > index[cell * slots + slot - 1];
+      }
+    }
+    fits = fits && sum == whole[box];
+  }
+  CHECK(fits);
+}
+
+TEST_CASE_TEMPLATE("cells hold the points of their boxes", T, float, double) {
+  Random random(6);
+  for (const int64_t rows : {0, 1, 300, 9000}) {
+    if (quick && rows != 300) continue;
+    check_query<T>(rows, 9, {1, 1, 1}, 40, random);
+    check_query<T>(rows, 9, {3, 1, 2}, 5, random);
+    check_query<T>(rows, 3, {16, 17, 16}, 2, random);
+    check_query<T>(rows, 2, {2, 2, 2}, 0, random);
   }
 }
 

@@ -3,6 +3,7 @@
 // Sampling kernels without torch: the host against a few plain lines that follow the contract,
 // every kernel and launch plan of the device against the host.
 #include "csrc/kernels/sampling/fps/furthest_point_sample.h"
+#include "csrc/kernels/sampling/furthest_point_sample_with_dist.h"
 #include "tests/cpp/kernel_test.h"
 
 using namespace torchvox;
@@ -277,6 +278,49 @@ TEST_CASE("samples on the device") {
       }
     }
   });
+}
+
+TEST_CASE("samples over given distances") {
+  constexpr int64_t kClouds = 3, kSamples = 40;
+  for (const int64_t points : {1, 33, 1500}) {
+    for (const int tie_block : {1, 1024}) {
+      Random random(points);
+      std::vector<float> distances(kClouds * points * points);
+      for (float& d : distances) d = static_cast<float>(random.below(50)) - 9.0f;
+      distances[distances.size() / 2] = kNan;
+      const std::vector<int64_t> lengths{points, points / 2, 0};
+      const Outputs got = on_every_side([&](Side& side) {
+        FpsWithDistArgs args;
+        args.distances.data = side.put(distances);
+        args.distances.clouds = kClouds;
+        args.distances.rows = args.distances.columns = args.distances.row_stride = points;
+        args.distances.cloud_stride = points * points;
+        args.distances.lengths = side.put(lengths, true);
+        args.samples = kSamples, args.start = 3, args.tie_block = tie_block;
+        args.idx = side.room<int32_t>("idx", kClouds * kSamples);
+        side.run(args);
+      });
+      const TieRule tie = TieRule::make(points, tie_block);
+      std::vector<int32_t> idx(kClouds * kSamples, -1);
+      for (int64_t b = 0; b < kClouds; ++b) {
+        std::vector<float> least(lengths[b], kInfinity);
+        int64_t last = 3 < lengths[b] ? 3 : 0;
+        for (int64_t s = 0; s < kSamples && lengths[b] > 0; ++s) {
+          idx[b * kSamples + s] = static_cast<int32_t>(last);
+          const float* row = &distances[(b * points + last) * points];
+          last = 0;
+          for (int64_t i = 0; i < lengths[b]; ++i) {
+            least[i] = std::fmin(least[i], row[i]);
+            if (least[i] > least[last] ||
+                (least[i] == least[last] && tie.code(i) < tie.code(last))) {
+              last = i;
+            }
+          }
+        }
+      }
+      CHECK_SAME(got.get<int32_t>("idx"), idx);
+    }
+  }
 }
 
 }  // namespace

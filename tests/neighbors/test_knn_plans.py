@@ -32,6 +32,7 @@ def test_every_kernel_of_every_cloud(device, name, plan):
     with forced(**PLANS[plan]):
         for k in (1, 5, 20, 40, 100, 200):
             assert_as_reference(device, points, some_queries(points), k)
+        assert_as_reference(device, points, some_queries(points), 9, norm=1)
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -58,6 +58,10 @@ IOU_SAMPLE_INPUTS = {
     "far away": lambda: {
         k: t + 1e5 * (torch.arange(t.size(-1)) < 2) for k, t in iou_call(40).items()
     },
+    "iof": lambda: iou_call(40, metric="iof"),
+    "iof, 3d, paired": lambda: paired(mode="3d", metric="iof"),
+    "overlap": lambda: iou_call(40, metric="overlap"),
+    "overlap, 3d, float64": lambda: {**double(batches(5, 70)), "mode": "3d", "metric": "overlap"},
     "no others": lambda: {"a": boxes_of(5), "b": torch.zeros(0, 7)},
 }
 IOU_ERRORS = (
@@ -68,6 +72,7 @@ IOU_ERRORS = (
     ("b", lambda t: t[None], ValueError, r"b must be \["),
     ("mode", "camera", ValueError, "mode must be 'bev' or '3d'"),
     ("paired", True, ValueError, r"b must be \["),
+    ("metric", "giou", ValueError, "metric must be 'iou', 'iof' or 'overlap'"),
 )
 
 
@@ -89,20 +94,22 @@ def gradcheck_matrix(**options) -> Call:
 
 def iou_formula(call: Call, outs: tuple) -> tuple:
     """Clipping of one polygon by the edges of the other, in torch operations, pair by pair."""
-    a, b, volume = call["a"], call["b"], call.get("mode") == "3d"
+    a, b, how = call["a"], call["b"], (call.get("mode") == "3d", call.get("metric"))
     if call.get("paired"):
-        return (torch.stack([pair_iou(p, q, volume) for p, q in zip(a, b, strict=True)]),)
-    return (torch.stack([torch.stack([pair_iou(p, q, volume) for q in b]) for p in a]),)
+        return (torch.stack([pair_overlap(p, q, *how) for p, q in zip(a, b, strict=True)]),)
+    return (torch.stack([torch.stack([pair_overlap(p, q, *how) for q in b]) for p in a]),)
 
 
-def pair_iou(a: Tensor, b: Tensor, volume: bool) -> Tensor:
+def pair_overlap(a: Tensor, b: Tensor, volume: bool, metric: str | None) -> Tensor:
     shared, size_a, size_b = shared_area(corners(a), corners(b)), a[3] * a[4], b[3] * b[4]
     if volume:
         top = torch.minimum(a[2] + a[5] / 2, b[2] + b[5] / 2)
         bottom = torch.maximum(a[2] - a[5] / 2, b[2] - b[5] / 2)
         shared = shared * (top - bottom).clamp(min=0)
         size_a, size_b = size_a * a[5], size_b * b[5]
-    return shared / (size_a + size_b - shared)
+    if metric == "overlap":
+        return shared
+    return shared / (size_a if metric == "iof" else size_a + size_b - shared)
 
 
 def corners(box: Tensor) -> Tensor:
@@ -217,6 +224,28 @@ INSIDE_ERRORS = (
 )
 
 
+def query_call(n: int, seed: int = 0, **options) -> Call:
+    return {"k": 20, **inside_call(n, seed), **options}
+
+
+QUERY_SAMPLE_INPUTS = {
+    "grid": lambda: query_call(300, k=3, grid=[3, 2, 4], margin=0.2),
+    "large grid": lambda: query_call(40, k=2, grid=[17, 16, 16]),
+    "box lengths": lambda: query_call(
+        300, box_lengths=torch.tensor([99, 2], dtype=torch.int32), grid=[1, 1, 2]
+    ),
+    "float64": lambda: double(query_call(300, grid=[2, 2, 2])) | {"lengths": None},
+    "no slots": lambda: query_call(300, k=0),
+    "no boxes": lambda: query_call(40, boxes=torch.zeros(2, 0, 7)),
+    "no points": lambda: query_call(0, grid=[2, 1, 1]),
+}
+QUERY_ERRORS = (
+    *INSIDE_ERRORS[:5],
+    ("k", -1, ValueError, "k must be >= 0"),
+    *refused("grid", ValueError, "grid must be", [1, 1], [1, 0, 1], [1 << 16, 1 << 15, 1]),
+)
+
+
 def place_call(n: int, seed: int = 0, tries: int = 3, **options) -> Call:
     """n boxes over some 20 m; candidates alone and together, some of which overlap."""
     g = generator(seed + 77)
@@ -277,6 +306,10 @@ OPS = [
             "paired, 3d": lambda: gradcheck_pairs(mode="3d"),
             "matrix": gradcheck_matrix,
             "matrix, 3d": lambda: gradcheck_matrix(mode="3d"),
+            "iof, paired": lambda: gradcheck_pairs(metric="iof"),
+            "iof, matrix, 3d": lambda: gradcheck_matrix(mode="3d", metric="iof"),
+            "overlap": lambda: gradcheck_pairs(metric="overlap"),
+            "overlap, matrix, 3d": lambda: gradcheck_matrix(mode="3d", metric="overlap"),
         },
         formula=iou_formula,
         error_inputs=IOU_ERRORS,
@@ -290,6 +323,7 @@ OPS = [
         sample_inputs={
             "paired": lambda: {"grad": torch.ones(40), **paired()},
             "one side": lambda: {**backward_call(40), "for_b": False, "mode": "3d"},
+            "iof": lambda: {**backward_call(40), "metric": "iof"},
         },
         error_inputs=(
             ("grad", lambda t: t[1:], ValueError, "grad must have the shape"),
@@ -312,6 +346,15 @@ OPS = [
         sample_inputs=INSIDE_SAMPLE_INPUTS,
         error_inputs=INSIDE_ERRORS,
         kernels=1,
+    ),
+    OpInfo(
+        "box_query",
+        query_call,
+        varying={"points": 1},
+        sample_inputs=QUERY_SAMPLE_INPUTS,
+        error_inputs=QUERY_ERRORS,
+        huge={"k": (1 << 31) - 1, "grid": [1 << 10, 1 << 10, 1 << 10]},
+        kernels=2,
     ),
     OpInfo(
         "place_boxes",

@@ -103,6 +103,38 @@ RAGGED_SAMPLE_INPUTS = {
     "five dimensions": lambda: {**ragged_call(40), "points": cloud(40, 5)},
 }
 
+
+def with_dist_call(b: int, seed: int = 0, **options) -> Call:
+    """[b, 12, 12]: many ties, some not finite, some negative zeros."""
+    distances = torch.randint(0, 9, (b, SAMPLES, SAMPLES), generator=generator(seed)) / 2
+    distances[:, 3, 4], distances[:, 5, ::3], distances[1::2, 2] = NAN, float("inf"), -0.0
+    lengths = (torch.arange(b) * 5 + 7) % (SAMPLES + 2)
+    return {"distances": distances, "num_samples": 9, "lengths": lengths, **options}
+
+
+WITH_DIST_SAMPLE_INPUTS = {
+    "no lengths": lambda: with_dist_call(3, lengths=None, start=2),
+    "int32": lambda: with_dist_call(2, lengths=torch.tensor([-1, 99], dtype=torch.int32), start=11),
+    "mmcv ties": lambda: with_dist_call(20, tie="mmcv", init_dist=1e10),
+    "few threads": lambda: with_dist_call(20, tie="mmcv", tie_block=4, init_dist=-1.0),
+    "one sample": lambda: with_dist_call(2, num_samples=1),
+    "no samples": lambda: with_dist_call(2, num_samples=0),
+    "no points": lambda: {"distances": torch.zeros(2, 0, 0), "num_samples": 3},
+    "no clouds": lambda: {"distances": torch.zeros(0, 4, 4), "num_samples": 3},
+}
+WITH_DIST_ERRORS = (
+    *refused("distances", TypeError, "distances must be float32", Tensor.double, Tensor.half),
+    *refused("distances", ValueError, r"distances must be \[B, N, N\]", lambda t: t[0],
+             lambda t: t[:, 1:]),
+    ("num_samples", -1, ValueError, "num_samples must be >= 0"),
+    ("start", -1, ValueError, "start must be >= 0"),
+    ("init_dist", NAN, ValueError, "init_dist must be a number"),
+    ("lengths", lambda t: t[1:], ValueError, r"lengths must be \[B\]"),
+    ("lengths", Tensor.float, TypeError, "lengths must be int32 or int64"),
+    *refused("tie", ValueError, "tie must be", *WORDS),
+    *refused("tie_block", ValueError, "tie_block must be", 0, 48, 2048),
+)  # fmt: skip
+
 FPS_OPS = [
     OpInfo(
         "furthest_point_sample",
@@ -130,6 +162,15 @@ FPS_OPS = [
             ("out_offsets", lambda t: t[1:], ValueError, "out_offsets must be"),
         ),
         kernels=3,  # the unused slots, and clouds of up to 128 and 1024 tie codes
+    ),
+    OpInfo(
+        "furthest_point_sample_with_dist",
+        with_dist_call,
+        varying={"distances": 0, "lengths": 0},
+        sample_inputs=WITH_DIST_SAMPLE_INPUTS,
+        error_inputs=WITH_DIST_ERRORS,
+        huge={"num_samples": 1 << 50},
+        kernels=1,
     ),
 ]
 

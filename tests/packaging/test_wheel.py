@@ -41,6 +41,7 @@ def test_wheel_is_of_one_python_and_one_platform(wheel):
         r"torchvox/share/cmake/TorchVox/TorchVoxKernelsTargets\.cmake",
         r"torchvox/reference/__init__\.py",
         r"torchvox/viz/viewer\.html",
+        r"torchvox/compat/_site/sitecustomize\.py",
         r"torchvox-[^/]*\.dist-info/entry_points\.txt",
         r"torchvox-[^/]*\.dist-info/licenses/LICENSE",
     ],

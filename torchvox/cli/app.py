@@ -17,6 +17,7 @@ from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.cli import (
     bench,
     bev,
+    compat,
     convert,
     datasets,
     demo,
@@ -104,6 +105,7 @@ app.command("eval")(evaluate.evaluate)
 for _command in (predict.predict, detect.detect):
     app.command()(_command)
 app.command("import")(importing.import_checkpoint)
+app.add_typer(compat.compat)
 for _command in (exporting.export, bench.bench, doctor.doctor):
     app.command()(_command)
 

@@ -1,2 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters: code written for other libraries, over torchvox's ops."""
+"""Code written for other libraries' point-cloud ops, run on torchvox: by an import line, or, where
+the code must not be edited, by `install` before it is imported. See docs/switching.md.
+
+    _errors.py   what is refused, and the stubs of names that are not covered
+    table.py     which module of which peer is which module here
+    page.py      the tables of docs/switching.md
+    _finder.py   `install`: the import system asks here first
+    _modules.py  the modules that it is given
+    _boot.py     the same for every process of an environment, before torch is imported
+    scan.py      which imports of peers a codebase has
+    others       one module, or package, for each peer's module
+"""
+
+from torchvox.compat._errors import CompatOrderError, CompatWarning, NotCoveredError
+from torchvox.compat._finder import install, installed, report, uninstall
+
+__all__ = [
+    "CompatOrderError",
+    "CompatWarning",
+    "NotCoveredError",
+    "install",
+    "installed",
+    "report",
+    "uninstall",
+]

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of the adapters, and how an adapter refuses what it has nothing for."""
 
-from typing import NoReturn
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from torchvox._errors import TorchvoxError
 
@@ -21,3 +23,29 @@ class CompatWarning(UserWarning):
 def refuse(what: str) -> NoReturn:
     """what: the function and the value of its argument, `QueryAndGroup: uniform_sample=True`."""
     raise NotCoveredError(f"{what} is not covered by torchvox.compat, see docs/switching.md")
+
+
+@functools.cache
+def stub(module: str, name: str, why: str = "") -> type:
+    """A class in place of a name that is not covered: codebases subclass such names and annotate
+    with them. module: the peer's. why: what became of the peer's own, where it is there."""
+    peer = module.partition(".")[0]
+    remedy = why or f"install {peer} (it is used for this name alone)"
+
+    def refused(*_: object, **__: object) -> NoReturn:
+        raise NotCoveredError(
+            f"{module}.{name} is not covered by torchvox.compat: {remedy}, see docs/switching.md"
+        )
+
+    return type(name, (), {"__new__": refused, "__module__": module, "__doc__": remedy})
+
+
+def stubs(module: str, names: tuple[str, ...]) -> Callable[[str], Any]:
+    """The `__getattr__` of an adapter that is imported by its own name: stubs for NOT_COVERED."""
+
+    def __getattr__(name: str) -> Any:
+        if name in names:
+            return stub(module, name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return __getattr__

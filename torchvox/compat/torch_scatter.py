@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import torchvox.ops  # noqa: F401 (registers them)
-from torchvox.compat._errors import refuse
+from torchvox.compat._errors import refuse, stubs
 
 __all__ = [
     "gather_coo", "gather_csr", "scatter", "scatter_add", "scatter_log_softmax",
@@ -46,6 +46,7 @@ DIFFERS = {
     "scatter_softmax": "A group of -inf alone is NaN; the subtracted maximum has no gradient.",
     "scatter_sum": "Halves are added in float32 and rounded once; there is no second derivative.",
 }
+__getattr__ = stubs("torch_scatter", NOT_COVERED)
 MaybeTensor = Optional[Tensor]
 MaybeInt = Optional[int]
 

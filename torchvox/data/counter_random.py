@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchvox.data.portable_math import log, sin_cos, sqrt
+from torchvox.ops.random_bits import mix, shifted
 
 
 def _signed(value: int) -> int:
@@ -25,7 +26,6 @@ def _signed(value: int) -> int:
 
 
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
 
 class Draws:
@@ -77,13 +77,6 @@ class Draws:
         return both.flatten(1)[:, :count]
 
 
-def mix(z: Tensor) -> Tensor:
-    """SplitMix64's finalizer on int64: a bijection in which every bit depends on every bit."""
-    z = (z ^ _shift(z, 30)) * _FIRST
-    z = (z ^ _shift(z, 27)) * _SECOND
-    return z ^ _shift(z, 31)
-
-
 def permutation(count: int, *key: object) -> Tensor:
     """A random order [count] int64 that depends on the key alone, on the CPU."""
     draws = Draws(0, "/".join(map(str, key)), torch.zeros(1, dtype=torch.int64))
@@ -92,9 +85,4 @@ def permutation(count: int, *key: object) -> Tensor:
 
 def _share(bits: Tensor) -> Tensor:
     """float64 in [0, 1), multiples of 2^-53."""
-    return _shift(bits, 11).to(torch.float64).mul_(2.0**-53)
-
-
-def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical shift to the right."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
+    return shifted(bits, 11).to(torch.float64).mul_(2.0**-53)

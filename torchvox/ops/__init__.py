@@ -6,9 +6,11 @@ from torch.utils import _pytree
 from torchvox.ops import (
     bev,
     boxes,
+    cells,
     detection,
     filter,
     grouping,
+    neighbor_lists,
     neighbors,
     occupancy,
     pillars,
@@ -19,9 +21,11 @@ from torchvox.ops import (
 )
 from torchvox.ops.bev import *
 from torchvox.ops.boxes import *
+from torchvox.ops.cells import *
 from torchvox.ops.detection import *
 from torchvox.ops.filter import *
 from torchvox.ops.grouping import *
+from torchvox.ops.neighbor_lists import *
 from torchvox.ops.neighbors import *
 from torchvox.ops.occupancy import *
 from torchvox.ops.pillars import *
@@ -33,9 +37,11 @@ from torchvox.ops.voxel import *
 __all__ = []
 __all__ += bev.__all__
 __all__ += boxes.__all__
+__all__ += cells.__all__
 __all__ += detection.__all__
 __all__ += filter.__all__
 __all__ += grouping.__all__
+__all__ += neighbor_lists.__all__
 __all__ += neighbors.__all__
 __all__ += occupancy.__all__
 __all__ += pillars.__all__

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotated boxes: overlap, suppression, points inside, places that are free."""
 
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "BoxPoints",
     "Kept",
+    "box_query",
     "place_boxes",
     "points_in_boxes",
     "rotated_iou",
@@ -15,32 +17,42 @@ __all__ = [
 ]
 
 
+class BoxPoints(NamedTuple):
+    index: Tensor
+    count: Tensor
+
+
 class Kept(NamedTuple):
     index: Tensor
     count: Tensor
 
 
-def rotated_iou(a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False) -> Tensor:
-    """Intersection over union of rotated boxes, of every a with every b or of pairs.
+def rotated_iou(
+    a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False, metric: str = "iou"
+) -> Tensor:
+    """Overlap of rotated boxes, of every a with every b or of pairs.
 
     a: [N, 7] or [B, N, 7] float32 or float64, 7 columns or more, any strides: x, y, z of the
         center, l, w, h in meters, yaw counter-clockwise from +x in radians; further columns are not
         read. b: [M, 7] or [B, M, 7] of the same dtype, with the B of a.
     mode: "bev", rectangles seen from above (z and h are not read); "3d", volumes.
     paired: a[i] with b[i] alone; N = M.
+    metric: "iou", intersection over union; "iof", intersection over the size of a; "overlap", the
+        intersection itself, in m^2 ("bev") or m^3 ("3d").
 
     Returns [N, M] or [B, N, M], paired [N] or [B, N], of the boxes' dtype: exact polygon clipping
-    in that dtype, within 1.2e-6 (float32) of the exact value for boxes anywhere, up to 10 times as
-    long as wide (docs/boxes.md has thinner ones). In [0, 1]; the same bits for (a, b) and (b, a);
-    exactly 1 for identical boxes; exactly 0 for boxes that an axis of either separates or that
-    touch, and for boxes with a size or area below 1e-30 or a value that is not finite. CPU and
-    CUDA give the same bits. No host synchronization. Under autocast halves are widened to float32.
+    in that dtype, an IoU within 1.2e-6 (float32) of the exact value for boxes anywhere, up to 10
+    times as long as wide (docs/boxes.md has thinner ones). "iou" and "iof" are in [0, 1], exactly 1
+    for identical boxes; "iou" and "overlap" have the same bits for (a, b) and (b, a). Exactly 0 for
+    boxes that an axis of either separates or that touch, and for boxes with a size or area below
+    1e-30 or a value that is not finite. CPU and CUDA give the same bits. No host synchronization.
+    Under autocast halves are widened to float32.
 
-    Differentiable in a and b, without atomics. Identical boxes get the gradient 0, boxes that share
-    an edge a one-sided one.
+    Differentiable in a and b, without atomics. Boxes that share an edge get a one-sided gradient,
+    identical boxes the mean of both sides, which is 0 for "iou".
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
-    return torch.ops.torchvox.rotated_iou(a, b, mode=mode, paired=paired)
+    return torch.ops.torchvox.rotated_iou(a, b, mode=mode, paired=paired, metric=metric)
 
 
 def rotated_nms(
@@ -94,7 +106,8 @@ def points_in_boxes(
     boxes: [B, G, 7] of the same dtype, 7 columns or more, as in `rotated_iou`. Boxes with a size
         that is not positive or a value that is not finite hold no point.
     mode: "index", the first box that holds the point; "mask", every pair; "count", points a box.
-    margin: meters added to half of the length and of the width (OpenPCDet adds 0.01 on the CPU).
+    margin: meters added to half of the length and of the width (OpenPCDet adds 1e-5 on the GPU and
+        1e-2 on the CPU).
     lengths, box_lengths: [B] int32 or int64, points and boxes of each sample that exist, clamped.
 
     A box holds a point with abs(along) < l / 2, abs(across) < w / 2 and abs(dz) <= h / 2 (mmcv's
@@ -105,6 +118,38 @@ def points_in_boxes(
     return torch.ops.torchvox.points_in_boxes(
         points, boxes, mode=mode, margin=margin, lengths=lengths, box_lengths=box_lengths
     )
+
+
+def box_query(
+    points: Tensor,
+    boxes: Tensor,
+    k: int,
+    *,
+    grid: Optional[List[int]] = None,
+    margin: float = 0.0,
+    lengths: Optional[Tensor] = None,
+    box_lengths: Optional[Tensor] = None,
+) -> BoxPoints:
+    """The first k points, by index, in each rotated box or in each cell of it: RoI pooling, crops.
+
+    points, boxes, margin, lengths, box_lengths: as in `points_in_boxes`, whose rule says which
+        points a box holds.
+    k: slots of a cell.
+    grid: (nx, ny, nz), the cells of a box along its length, width and height: a point is in cell
+        floor((local + size / 2) / (size / n)) of each axis, local being its coordinate from the
+        center of the box, clamped to [0, n - 1]. Cells come in the order (x, y, z), z fastest.
+        None: the box is one cell.
+
+    Returns BoxPoints(index [B, G, k] int32, unused slots -1; count [B, G] int32, all points that
+    were found, which may be more than k); with a grid index [B, G, cells, k] and count
+    [B, G, cells]. Memory beside the outputs: one bit for every point and box. CPU and CUDA give the
+    same bits. No host synchronization. Not differentiable.
+    Raises ValueError (shapes, ranges) and TypeError (dtypes).
+    """
+    index, count = torch.ops.torchvox.box_query(
+        points, boxes, k, grid=grid, margin=margin, lengths=lengths, box_lengths=box_lengths
+    )
+    return BoxPoints(index, count)
 
 
 def place_boxes(

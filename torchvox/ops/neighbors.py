@@ -265,7 +265,7 @@ def knn(
     index comes first, also at the k-th place. Slots without a neighbor hold +inf and -1.
 
     Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. dist2 is
-    differentiable in points and query, idx is not. For norm 2 and D <= 3 in up to float32 a query
+    differentiable in points and query, idx is not. For D <= 3 in up to float32 a query
     visits a small part of a large cloud; otherwise all of it.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """

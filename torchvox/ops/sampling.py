@@ -13,6 +13,7 @@ __all__ = [
     "Samples",
     "furthest_point_sample",
     "furthest_point_sample_ragged",
+    "furthest_point_sample_with_dist",
 ]
 
 
@@ -37,6 +38,10 @@ FURTHEST_POINT_SAMPLE_CONVENTIONS: Dict[str, Options] = {
     "pointnet2": {**_POINTNET2, "tie_block": 512, "skip_origin": True},  # Pointnet2_PyTorch
     "pytorch3d": _LOOP,
     "torch_cluster": _LOOP,  # as its CPU code breaks ties
+}
+WITH_DIST_CONVENTIONS: Dict[str, Options] = {
+    "torchvox": {"tie": "lowest", "tie_block": 1024, "init_dist": None},
+    "mmcv": {"tie": "mmcv", "tie_block": 1024, "init_dist": 1e10},
 }
 
 
@@ -183,3 +188,38 @@ def furthest_point_sample_ragged(
         local_index=local_index,
     )
     return Samples(idx, dist2)
+
+
+def furthest_point_sample_with_dist(
+    distances: Tensor,
+    num_samples: int,
+    *,
+    lengths: Optional[Tensor] = None,
+    start: int = 0,
+    convention: str = "torchvox",
+) -> Tensor:
+    """`furthest_point_sample` over given distances, as of features: F-FPS of 3DSSD.
+
+    distances: [B, N, N] float32, row i those from point i; N < 2^31. Values are used as given, need
+        not be symmetric, and one that is NaN says nothing.
+    num_samples: S, samples per cloud. lengths: [B] int32 or int64, points of each cloud that exist,
+        clamped to [0, N]. None: N.
+    start: the first sample of every cloud, 0 where a cloud has no such point. After it come the
+        points with the largest distance to the samples before them, the smallest entry in the
+        rows of those; where no point is left at a distance, points repeat.
+    convention: "torchvox": ties go to the lowest index; "mmcv": ties as its kernel breaks them, and
+        distances above 1e10 count as that.
+
+    Returns idx [B, S] int32; -1 in a cloud without points.
+
+    Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. Not
+    differentiable. Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    """
+    op = "furthest_point_sample_with_dist"
+    return torch.ops.torchvox.furthest_point_sample_with_dist(
+        distances,
+        num_samples,
+        lengths=lengths,
+        start=start,
+        **options_of(op, WITH_DIST_CONVENTIONS, convention),
+    )

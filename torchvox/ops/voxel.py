@@ -52,6 +52,16 @@ def grid_size(voxel_size: List[float], point_cloud_range: List[float]) -> Tuple[
     return nx, ny, nz
 
 
+def rows_in_use(count: Tensor, capacity: int) -> int:
+    """Reads a count, as a bounded symbolic size where a program is traced."""
+    if torch.jit.is_scripting():
+        return int(count.item())
+    rows = count.item()  # int() would pin a symbolic size
+    torch._check(rows >= 0)
+    torch._check(rows <= capacity)
+    return rows
+
+
 def trim_voxels(voxels: Voxels) -> Voxels:
     """The rows of `voxels` that are in use, as views that keep the whole buffers alive.
 
@@ -59,12 +69,7 @@ def trim_voxels(voxels: Voxels) -> Voxels:
     symbolic size; under torch.compile(fullgraph=True) set
     torch._dynamo.config.capture_scalar_outputs = True.
     """
-    if torch.jit.is_scripting():
-        rows = int(voxels.counts[0, 0].item())
-    else:
-        rows = voxels.counts[0, 0].item()  # int() would pin a symbolic size
-        torch._check(rows >= 0)
-        torch._check(rows <= voxels.indices.shape[0])
+    rows = rows_in_use(voxels.counts[0, 0], voxels.indices.shape[0])
     return Voxels(
         voxels.features.narrow(0, 0, rows),
         voxels.indices.narrow(0, 0, rows),

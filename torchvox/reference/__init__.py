@@ -9,6 +9,7 @@ with the C++ and CUDA code; when the two disagree, one of them is wrong.
 from torchvox.reference import (
     bev,
     boxes,
+    cells,
     detection,
     filter,
     grouping,
@@ -27,6 +28,7 @@ from torchvox.reference import (
 )
 from torchvox.reference.bev import *
 from torchvox.reference.boxes import *
+from torchvox.reference.cells import *
 from torchvox.reference.detection import *
 from torchvox.reference.filter import *
 from torchvox.reference.grouping import *
@@ -44,7 +46,8 @@ from torchvox.reference.voxel_grid import *
 from torchvox.reference.voxel_rows import *
 
 _DOMAINS = (
-    *(bev, boxes, detection, filter, grouping, neighbors, neighbors_group_mlp, neighbors_knn),
-    *(occupancy, pillars, rays, sampling, segments, targets, voxel, voxel_grid, voxel_rows),
+    *(bev, boxes, cells, detection, filter, grouping, neighbors, neighbors_group_mlp),
+    *(neighbors_knn, occupancy, pillars, rays, sampling, segments, targets, voxel, voxel_grid),
+    voxel_rows,
 )
 __all__ = [name for domain in _DOMAINS for name in domain.__all__]

@@ -3,24 +3,29 @@
 one. The rule of the overlap is that of docs/boxes.md, vectorized over pairs.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from .portable_math import sin_cos
 
-__all__ = ["place_boxes", "points_in_boxes", "rotated_iou", "rotated_nms"]
+__all__ = ["box_query", "place_boxes", "points_in_boxes", "rotated_iou", "rotated_nms"]
 
 COLUMNS = 7
 LEAST = 1e-30  # of a size, an area or a volume, in meters
 
 
-def rotated_iou(a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False) -> Tensor:
+def rotated_iou(
+    a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False, metric: str = "iou"
+) -> Tensor:
     """[.., N, M], or [.., N] of pairs."""
     first, second = a.detach().numpy(), b.detach().numpy()
     if not paired:
         first, second = first[..., :, None, :], second[..., None, :, :]
-    return torch.from_numpy(np.ascontiguousarray(iou_of_pairs(first, second, mode == "3d")))
+    overlap = overlap_of_pairs(first, second, mode == "3d", metric)
+    return torch.from_numpy(np.ascontiguousarray(overlap))
 
 
 def rotated_nms(
@@ -92,6 +97,36 @@ def points_in_boxes(
     return torch.from_numpy(index)
 
 
+def box_query(
+    points: Tensor,
+    boxes: Tensor,
+    k: int,
+    *,
+    grid: Sequence[int] | None = None,
+    margin: float = 0.0,
+    lengths: Tensor | None = None,
+    box_lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(index [B, G, k] int32, count [B, G] int32); [B, G, cells, k] and [B, G, cells] of a grid."""
+    mask = points_in_boxes(
+        points, boxes, mode="mask", margin=margin, lengths=lengths, box_lengths=box_lengths
+    ).numpy()
+    nx, ny, nz = grid or (1, 1, 1)
+    cells = nx * ny * nz
+    index = np.full((*mask.shape[:2], cells, k), -1, np.int32)
+    count = np.zeros((*mask.shape[:2], cells), np.int32)
+    for b, g, i in np.argwhere(mask):
+        box, point = boxes[b, g].numpy(), points[b, i].numpy()
+        x, y, z = _cell_in_box(box, point, (nx, ny, nz))
+        cell = (x * ny + y) * nz + z
+        if count[b, g, cell] < k:
+            index[b, g, cell, count[b, g, cell]] = i
+        count[b, g, cell] += 1
+    if grid is None:
+        index, count = index[:, :, 0], count[:, :, 0]
+    return torch.from_numpy(index), torch.from_numpy(count)
+
+
 def place_boxes(
     boxes: Tensor,
     candidates: Tensor,
@@ -134,8 +169,10 @@ def place_boxes(
 # ------------------------------------------------------------------------------------ the overlap
 
 
-def iou_of_pairs(a: np.ndarray, b: np.ndarray, volume: bool = False) -> np.ndarray:
-    """IoU of boxes [.., >= 7] that broadcast against each other."""
+def overlap_of_pairs(
+    a: np.ndarray, b: np.ndarray, volume: bool = False, metric: str = "iou"
+) -> np.ndarray:
+    """Of boxes [.., >= 7] that broadcast against each other."""
     t = a.dtype.type
     with np.errstate(all="ignore"):
         first, second = np.broadcast_arrays(a[..., :COLUMNS], b[..., :COLUMNS])
@@ -146,11 +183,15 @@ def iou_of_pairs(a: np.ndarray, b: np.ndarray, volume: bool = False) -> np.ndarr
         shared = np.where(_order(first, second, False) == 0, _area(window), _overlap(window, box))
         if volume:
             shared = shared * _shared_height(window, box)
-        sizes = _size(first, volume) + _size(second, volume)
-        ratio = shared / (sizes - shared)
-        ratio = np.where(ratio < 1, ratio, np.where(ratio >= 1, t(1), t(0)))
-        ratio = np.where(order == 0, t(1), np.where(shared > 0, ratio, t(0)))
-        return np.where(meets, ratio, t(0)).astype(t)
+        size = _size(first, volume)
+        if metric == "overlap":
+            value, most = shared, size
+        else:
+            value = shared / (size if metric == "iof" else size + _size(second, volume) - shared)
+            value = np.where(value < 1, value, np.where(value >= 1, t(1), t(0)))
+            most = t(1)
+        value = np.where(order == 0, most, np.where(shared > 0, value, t(0)))
+        return np.where(meets, value, t(0)).astype(t)
 
 
 def _half(box: np.ndarray, column: int) -> np.ndarray:
@@ -254,8 +295,17 @@ def _overlap(window: np.ndarray, box: np.ndarray) -> np.ndarray:
 # -------------------------------------------------------------------------------------- arguments
 
 
+def _cell_in_box(box: np.ndarray, point: np.ndarray, grid: Sequence[int]) -> list[int]:
+    sine, cosine = sin_cos(box[6])
+    dx, dy, dz = point[:3] - box[:3]
+    local = np.array([dx * cosine + dy * sine, dy * cosine - dx * sine, dz])
+    sizes, cells = box[3:6], np.array(grid)
+    steps = (local + sizes * box.dtype.type(0.5)) / (sizes / cells.astype(box.dtype))
+    return np.clip(np.floor(steps), 0, cells - 1).astype(int).tolist()
+
+
 def _meets(box: np.ndarray, others: list[np.ndarray]) -> bool:
-    return bool(others) and bool((iou_of_pairs(box[None], np.stack(others)) > 0).any())
+    return bool(others) and bool((overlap_of_pairs(box[None], np.stack(others)) > 0).any())
 
 
 def _suppressed(rows: np.ndarray, i: int, rivals: list[int], threshold: float, mode: str) -> bool:
@@ -265,4 +315,4 @@ def _suppressed(rows: np.ndarray, i: int, rivals: list[int], threshold: float, m
         dx, dy = rows[i, 0] - rows[rivals, 0], rows[i, 1] - rows[rivals, 1]
         with np.errstate(all="ignore"):
             return bool((dx * dx + dy * dy <= np.float32(threshold)).any())
-    return bool((iou_of_pairs(rows[rivals], rows[i][None]) > np.float32(threshold)).any())
+    return bool((overlap_of_pairs(rows[rivals], rows[i][None]) > np.float32(threshold)).any())

@@ -19,6 +19,7 @@ from .sampling import squared_distance
 __all__ = [
     "ball_query",
     "query_and_group",
+    "radius_neighbors",
 ]
 
 
@@ -95,6 +96,43 @@ def _packed(
         first = begin if begin < end else -1  # not a point of the next cloud
         idx[rows] = np.where((local < 0) | local_index, local, local + first)
     return torch.from_numpy(dist2), torch.from_numpy(idx), torch.from_numpy(count)
+
+
+def radius_neighbors(
+    points: Tensor,
+    query: Tensor,
+    radius: float,
+    capacity: int,
+    *,
+    radius2: float | None = None,
+    min_radius: float = 0.0,
+    core_dist2: float = 0.0,
+    closed: bool = False,
+    dist_order: str = "pn2",
+    return_dist2: bool = True,
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(offsets [U + 1] int64, index [capacity] int32, dist2 [capacity], count [1] int64)."""
+    ball = Ball(radius, 0, radius2, min_radius, core_dist2, closed, "pad", dist_order)
+    _check("radius_neighbors", points, query, ball, 2)
+    cloud, queries = _array(points), _array(query)
+    begins, rows = np.array([0, len(cloud)]), np.array([0, len(queries)])
+    if batch_offsets is not None and query_batch_offsets is not None:
+        begins = np.clip(batch_offsets.numpy(), 0, len(cloud))
+        rows = np.clip(query_batch_offsets.numpy(), 0, len(queries))
+    lists: list = [(np.zeros(0, np.int64), np.zeros(0, cloud.dtype))] * len(queries)
+    for b in range(len(begins) - 1):
+        for row in range(rows[b], rows[b + 1]):
+            found, d = hits(cloud[begins[b] : begins[b + 1]], queries[row], ball)
+            lists[row] = (found + begins[b], d)
+    sizes = np.array([0, *(len(found) for found, _ in lists)]).cumsum()
+    index, dist2 = np.full(capacity, -1, np.int32), np.zeros(capacity, cloud.dtype)
+    for (found, d), begin in zip(lists, sizes, strict=False):
+        index[begin : begin + len(found)] = found[: max(0, capacity - begin)]
+        dist2[begin : begin + len(found)] = d[: max(0, capacity - begin)]
+    outs = (sizes.clip(max=capacity), index, dist2 if return_dist2 else dist2[:0], sizes[-1:])
+    return tuple(torch.from_numpy(out) for out in outs)
 
 
 # ------------------------------------------------------------------------------------- one cloud

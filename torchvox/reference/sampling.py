@@ -14,7 +14,11 @@ from torch import Tensor
 from .arithmetic import to_working
 from .fma import fma
 
-__all__ = ["furthest_point_sample", "furthest_point_sample_ragged"]
+__all__ = [
+    "furthest_point_sample",
+    "furthest_point_sample_ragged",
+    "furthest_point_sample_with_dist",
+]
 
 INF = float("inf")
 
@@ -99,6 +103,33 @@ def furthest_point_sample_ragged(
         )
         idx[out] = np.where((local < 0) | local_index, local, local + batch_offsets[b])
     return torch.from_numpy(idx), torch.from_numpy(dist2)
+
+
+def furthest_point_sample_with_dist(
+    distances: Tensor,
+    num_samples: int,
+    *,
+    lengths: Tensor | None = None,
+    start: int = 0,
+    tie: str = "lowest",
+    tie_block: int = 1024,
+    init_dist: float | None = None,
+) -> Tensor:
+    """idx [B, S] int32 of distances [B, N, N]."""
+    b, n, _ = distances.shape
+    idx = np.full((b, num_samples), -1, np.int32)
+    lengths = np.full(b, n) if lengths is None else np.clip(lengths.numpy(), 0, n)
+    code = tie_code(np.arange(n), n, Rules(tie, tie_block, "", "", "", False, None))
+    for i in range(b):
+        length = lengths[i]
+        order = np.argsort(code[:length])  # the first of equals wins
+        dist = np.full(length, INF if init_dist is None else init_dist, np.float32)
+        last = start if start < length else 0
+        for s in range(num_samples if length else 0):
+            idx[i, s] = last
+            dist = np.fmin(dist, distances[i, last, :length].numpy())  # the other one of a NaN
+            last = order[np.argmax(dist[order])]
+    return torch.from_numpy(idx)
 
 
 # ------------------------------------------------------------------------------------- one cloud

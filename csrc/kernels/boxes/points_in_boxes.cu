@@ -83,6 +83,27 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A warp's points are a word of each box.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    bits_kernel(const __grid_constant__ PointsInBoxesArgs args) {
+  __shared__ PointBox<T> shared[kBoxesAtOnce];
+  const int64_t i = global_thread(), words = args.words();
+  for (int64_t batch = blockIdx.y; batch < args.batches; batch += gridDim.y) {
+    const int64_t boxes = args.box_count(batch);
+    const Point<T> p = load_point<T>(args, batch, i, args.point_count(batch));
+    uint32_t* const out =
+        static_cast<uint32_t*>(args.out) + batch * args.boxes.rows * words + i / 32;
+    for (int64_t first = 0; first < boxes; first += kBoxesAtOnce) {
+      const int count = load_boxes(args, batch, first, boxes, shared);
+      for (int g = 0; g < count; ++g) {
+        const uint32_t word = __ballot_sync(kFullWarp, shared[g].holds(p.x, p.y, p.z));
+        if (threadIdx.x % 32 == 0 && i < args.points.rows) out[(first + g) * words] = word;
+      }
+    }
+  }
+}
+
 // Counts of a block's points, [batches, blocks, boxes]: integers, summed in any order.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -165,6 +186,9 @@ cudaError_t launch_typed(const PointsInBoxesArgs& args, void* memory, const Cuda
     return launch_blocks(index_kernel<T>, grid, kThreads, context.stream, args);
   }
   if (args.boxes.rows == 0) return cudaSuccess;
+  if (args.mode == PointsInBoxesMode::kBits) {
+    return launch_blocks(bits_kernel<T>, grid, kThreads, context.stream, args);
+  }
   return launch_blocks(mask_kernel<T>, grid, kThreads, context.stream, args);
 }
 

@@ -10,7 +10,9 @@ namespace torchvox {
 enum class PointsInBoxesMode {
   kIndex,  // int32 [batches, points]: the first box that holds the point, or -1
   kMask,  // bool [batches, boxes, points]
-  kCount  // int32 [batches, boxes]
+  kCount,  // int32 [batches, boxes]
+  kBits  // of box_query: uint32 [batches, boxes, words()], bit i % 32 of word i / 32 for point i;
+         // rows of boxes that do not exist are left as they are
 };
 
 // Which points lie in which boxes.
@@ -33,6 +35,7 @@ struct PointsInBoxesArgs {
   TORCHVOX_HD int64_t box_count(int64_t batch) const {
     return limited(box_lengths, batch, boxes.rows);
   }
+  TORCHVOX_HD int64_t words() const { return (points.rows + 31) / 32; }
 };
 
 TORCHVOX_KERNEL(PointsInBoxesArgs);
@@ -42,12 +45,19 @@ template <class T>
 struct PointBox {
   T x, y, z, cos, sin, reach_l, reach_w, half_h;
 
+  // A point in the frame of the box.
+  struct Local {
+    T along, across, up;
+  };
+  TORCHVOX_HD Local local(T px, T py, T pz) const {
+    const T dx = px - x, dy = py - y;
+    return {dx * cos + dy * sin, dy * cos - dx * sin, pz - z};
+  }
   // mmcv's rule: open at the sides, closed above and below.
   TORCHVOX_HD bool holds(T px, T py, T pz) const {
-    const T dx = px - x, dy = py - y;
-    const T along = dx * cos + dy * sin, across = dy * cos - dx * sin;
-    return (magnitude(along) < reach_l) & (magnitude(across) < reach_w) &
-        (magnitude(pz - z) <= half_h);
+    const Local at = local(px, py, pz);
+    return (magnitude(at.along) < reach_l) & (magnitude(at.across) < reach_w) &
+        (magnitude(at.up) <= half_h);
   }
 };
 

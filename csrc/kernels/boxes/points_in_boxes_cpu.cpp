@@ -38,6 +38,7 @@ class Holder {
         case PointsInBoxesMode::kIndex: write_index(batch); break;
         case PointsInBoxesMode::kMask: write_mask(batch); break;
         case PointsInBoxesMode::kCount: write_count(batch); break;
+        case PointsInBoxesMode::kBits: write_bits(batch); break;
       }
     }
   }
@@ -97,6 +98,21 @@ class Holder {
           known = block.size;
         }
         std::fill(out + known, out + places(block), false);
+      }
+    });
+  }
+  void write_bits(int64_t batch) {
+    each_block(batch, [&](int64_t, const PointBlock<T>& block) {
+      for (size_t g = 0; g < boxes_.size(); ++g) {
+        bool held[kPointsAtOnce] = {};
+        block.meet(boxes_[g], [&](int64_t k, bool is_held) { held[k] = is_held; });
+        uint32_t* const out = static_cast<uint32_t*>(args_.out) +
+            (batch * args_.boxes.rows + static_cast<int64_t>(g)) * args_.words() + block.begin / 32;
+        for (int64_t k = 0; k < places(block); k += 32) {
+          uint32_t word = 0;
+          for (int bit = 0; bit < 32; ++bit) word |= uint32_t{held[k + bit]} << bit;
+          out[k / 32] = word;
+        }
       }
     });
   }

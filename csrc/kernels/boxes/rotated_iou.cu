@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(kPairTileThreads)
     tile.queue.push(near, first_row, slot);
     __syncthreads();
     tile.queue.each([&](int row, int column) {
-      out[row * columns + column] = pair_iou(tile.a[row], tile.b[column], args.is_volume);
+      out[row * columns + column] =
+          pair_overlap(tile.a[row], tile.b[column], args.is_volume, args.metric);
     });
     __syncthreads();
   }

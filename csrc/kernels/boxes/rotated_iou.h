@@ -20,13 +20,21 @@ struct BoxArray {
   }
 };
 
-// Intersection over union of every a with every b of its batch, or of pairs.
+// How the intersection of a and b is told.
+enum class OverlapMetric {
+  kIou,  // over the union
+  kIof,  // over the size of a
+  kOverlap  // as it is, in m^2 or m^3
+};
+
+// The overlap of every a with every b of its batch, or of pairs.
 struct RotatedIouArgs {
   BoxArray a, b;
   DType dtype = DType::kFloat;  // kFloat or kDouble, of all
   int64_t batches = 0;
   bool is_paired = false;  // a and b have as many rows
   bool is_volume = false;  // in space; else seen from above
+  OverlapMetric metric = OverlapMetric::kIou;
   void* iou = nullptr;  // [batches, a rows, b rows], or [batches, rows]
 };
 
@@ -92,15 +100,22 @@ TORCHVOX_HD T size_of(const Box3<T>& box, bool is_volume) {
 }
 
 template <class T>
-TORCHVOX_HD T pair_iou(const Box3<T>& a, const Box3<T>& b, bool is_volume) {
+TORCHVOX_HD T pair_overlap(const Box3<T>& a, const Box3<T>& b, bool is_volume,
+                           OverlapMetric metric) {
   if (!circles_meet(a.bev, b.bev)) return T(0);
   const int order = compare(a, b, is_volume);
-  if (order == 0) return T(1);
+  if (order == 0) return metric == OverlapMetric::kOverlap ? size_of(a, is_volume) : T(1);
   const Box3<T>& window = order < 0 ? a : b;
   const Box3<T>& box = order < 0 ? b : a;
   T shared = compare(a.bev, b.bev) == 0 ? window.bev.area() : window_overlap(window.bev, box.bev);
   if (is_volume) shared *= SharedHeight<T>(window, box).height(window);
-  return overlap_ratio(shared, size_of(a, is_volume), size_of(b, is_volume));
+  const T size = size_of(a, is_volume);
+  switch (metric) {
+    case OverlapMetric::kIof: return part_of(shared, size);
+    case OverlapMetric::kOverlap: return shared > T(0) ? shared : T(0);
+    case OverlapMetric::kIou: break;
+  }
+  return overlap_ratio(shared, size, size_of(b, is_volume));
 }
 
 // The part of a straight line p + s d, low <= s <= high, that lies in a slab |.| <= half.
@@ -217,14 +232,42 @@ TORCHVOX_HD void add_size_gradient(BoxGradient<T>& g, const Box3<T>& box, bool i
   if (is_volume) g.at[5] += factor * (l * w);
 }
 
-// The gradient of pair_iou, times `grad`, by the columns of a and of b. False: it is zero, as for
-// boxes that do not overlap and for identical ones, where the slopes of both sides average to zero.
+// The derivatives of a metric by the shared size and by the sizes of a and b.
 template <class T>
-TORCHVOX_HD bool pair_iou_gradient(const Box3<T>& a, const Box3<T>& b, bool is_volume, T grad,
-                                   BoxGradient<T>& grad_a, BoxGradient<T>& grad_b) {
+struct MetricDerivative {
+  T by_shared, by_a, by_b;
+
+  TORCHVOX_HD MetricDerivative(OverlapMetric metric, T shared, T size_a, T size_b)
+      : by_shared(1), by_a(0), by_b(0) {
+    if (metric == OverlapMetric::kIof) {
+      by_shared = T(1) / size_a;
+      by_a = -(shared / size_a / size_a);
+    } else if (metric == OverlapMetric::kIou) {
+      const T sizes = size_a + size_b, joint = sizes - shared;
+      by_shared = sizes / joint / joint;
+      by_a = by_b = -(shared / joint / joint);
+    }
+  }
+};
+
+// The gradient of pair_overlap, times `grad`, by the columns of a and of b. False: it is zero, as
+// for boxes that do not overlap. Identical boxes get the mean of the slopes of both sides: a box
+// shares half of what its size gains. That of the IoU is zero.
+template <class T>
+TORCHVOX_HD bool pair_gradient(const Box3<T>& a, const Box3<T>& b, bool is_volume,
+                               OverlapMetric metric, T grad, BoxGradient<T>& grad_a,
+                               BoxGradient<T>& grad_b) {
   if (!circles_meet(a.bev, b.bev)) return false;
   const int order = compare(a, b, is_volume);
-  if (order == 0) return false;
+  const T size_a = size_of(a, is_volume), size_b = size_of(b, is_volume);
+  if (order == 0) {
+    if (metric == OverlapMetric::kIou) return false;
+    const MetricDerivative<T> d(metric, size_a, size_a, size_b);
+    grad_a = grad_b = BoxGradient<T>{};
+    add_size_gradient(grad_a, a, is_volume, grad * (T(0.5) * d.by_shared + d.by_a));
+    add_size_gradient(grad_b, b, is_volume, grad * (T(0.5) * d.by_shared + d.by_b));
+    return true;
+  }
   const Box3<T>& window = order < 0 ? a : b;
   const Box3<T>& box = order < 0 ? b : a;
   const T area =
@@ -232,17 +275,16 @@ TORCHVOX_HD bool pair_iou_gradient(const Box3<T>& a, const Box3<T>& b, bool is_v
   const T height = is_volume ? SharedHeight<T>(window, box).height(window) : T(1);
   const T shared = area * height;
   if (!(shared > T(0))) return false;
-  const T sizes = size_of(a, is_volume) + size_of(b, is_volume), joint = sizes - shared;
-  const T by_shared = grad * (sizes / joint / joint), by_size = -grad * (shared / joint / joint);
+  const MetricDerivative<T> d(metric, shared, size_a, size_b);
   PairGradient<T> g = shared_gradient(window, box, area, height, is_volume);
   for (int c = 0; c < kBoxColumns; ++c) {
-    g.window.at[c] *= by_shared;
-    g.box.at[c] *= by_shared;
+    g.window.at[c] *= grad * d.by_shared;
+    g.box.at[c] *= grad * d.by_shared;
   }
-  add_size_gradient(g.window, window, is_volume, by_size);
-  add_size_gradient(g.box, box, is_volume, by_size);
   grad_a = order < 0 ? g.window : g.box;
   grad_b = order < 0 ? g.box : g.window;
+  add_size_gradient(grad_a, a, is_volume, grad * d.by_a);
+  add_size_gradient(grad_b, b, is_volume, grad * d.by_b);
   return true;
 }
 
@@ -270,9 +312,12 @@ struct GradientRow {
     const int64_t i = of_a ? row : k, j = of_a ? k : row;
     const T grad = static_cast<const T*>(args.grad)[(batch * f.a.rows + i) * f.b.rows + j];
     const Box3<T> other = load_box<T>(f, others(), batch, k);
-    BoxGradient<T> by_mine, by_other;
-    if (!pair_iou_gradient(mine, other, f.is_volume, grad, by_mine, by_other)) return;
-    for (int c = 0; c < kBoxColumns; ++c) sum.at[c] += by_mine.at[c];
+    BoxGradient<T> by_a, by_b;
+    if (!pair_gradient(of_a ? mine : other, of_a ? other : mine, f.is_volume, f.metric, grad, by_a,
+                       by_b)) {
+      return;
+    }
+    for (int c = 0; c < kBoxColumns; ++c) sum.at[c] += of_a ? by_a.at[c] : by_b.at[c];
   }
   TORCHVOX_HD void write(const BoxGradient<T>& sum) const {
     const int64_t columns = of_a ? args.a_columns : args.b_columns;
@@ -286,8 +331,9 @@ struct GradientRow {
 template <class T>
 TORCHVOX_HD void pair_element(const RotatedIouArgs& args, int64_t i) {
   const int64_t batch = i / args.a.rows, row = i % args.a.rows;
-  static_cast<T*>(args.iou)[i] = pair_iou(load_box<T>(args, args.a, batch, row),
-                                          load_box<T>(args, args.b, batch, row), args.is_volume);
+  static_cast<T*>(args.iou)[i] =
+      pair_overlap(load_box<T>(args, args.a, batch, row), load_box<T>(args, args.b, batch, row),
+                   args.is_volume, args.metric);
 }
 template <class T>
 TORCHVOX_HD void pair_gradient_element(const RotatedIouBackwardArgs& args, int64_t i) {
@@ -296,7 +342,7 @@ TORCHVOX_HD void pair_gradient_element(const RotatedIouBackwardArgs& args, int64
   BoxGradient<T> by_a{}, by_b{};
   const T grad = static_cast<const T*>(args.grad)[i];
   const Box3<T> a = load_box<T>(f, f.a, batch, row), b = load_box<T>(f, f.b, batch, row);
-  pair_iou_gradient(a, b, f.is_volume, grad, by_a, by_b);
+  pair_gradient(a, b, f.is_volume, f.metric, grad, by_a, by_b);
   if (args.grad_a) GradientRow<T>{args, true, batch, row}.write(by_a);
   if (args.grad_b) GradientRow<T>{args, false, batch, row}.write(by_b);
 }

@@ -32,7 +32,9 @@ void measure_matrix(const RotatedIouArgs& args, Box3<T>* boxes, const ParallelFo
     const Box3<T> a = load_box<T>(args, args.a, batch, i % args.a.rows);
     const Box3<T>* const b = boxes + batch * columns;
     T* const out = static_cast<T*>(args.iou) + i * columns;
-    for (int64_t j = 0; j < columns; ++j) out[j] = pair_iou(a, b[j], args.is_volume);
+    for (int64_t j = 0; j < columns; ++j) {
+      out[j] = pair_overlap(a, b[j], args.is_volume, args.metric);
+    }
   });
 }
 

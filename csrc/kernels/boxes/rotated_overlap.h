@@ -183,12 +183,18 @@ TORCHVOX_HD T rotated_overlap(const BevBox<T>& a, const BevBox<T>& b) {
   return order < 0 ? window_overlap(a, b) : window_overlap(b, a);
 }
 
+// What part of an area or volume is shared: in [0, 1].
+template <class T>
+TORCHVOX_HD T part_of(T shared, T size) {
+  if (!(shared > T(0))) return T(0);
+  const T ratio = shared / size;
+  return ratio < T(1) ? ratio : (ratio >= T(1) ? T(1) : T(0));  // not a number: 0
+}
+
 // Shared over joint area or volume.
 template <class T>
 TORCHVOX_HD T overlap_ratio(T shared, T size_a, T size_b) {
-  if (!(shared > T(0))) return T(0);
-  const T ratio = shared / (size_a + size_b - shared);
-  return ratio < T(1) ? ratio : (ratio >= T(1) ? T(1) : T(0));  // not a number: 0
+  return part_of(shared, size_a + size_b - shared);
 }
 
 // Intersection over union seen from above: in [0, 1], 1 for identical boxes.

@@ -129,8 +129,8 @@ struct CpuBoxes {
     low_b[box] = std::min(low_b[box], p.b), high_b[box] = std::max(high_b[box], p.b);
     low_c[box] = std::min(low_c[box], p.c), high_c[box] = std::max(high_c[box], p.c);
   }
-  // put(i, at most the dist2 of q to any point in box begin + i) for the boxes from `begin` on.
-  template <class Put>
+  // put(i, at most the distance of q to any point in box begin + i) for the boxes from `begin` on.
+  template <int kNorm = 2, class Put>
   TORCHVOX_INLINE void measure(const Point3& q, int64_t begin, int64_t count,
                                const Put& put) const {
     const float *la = low_a.data() + begin, *lb = low_b.data() + begin, *lc = low_c.data() + begin;
@@ -138,7 +138,8 @@ struct CpuBoxes {
                 *hc = high_c.data() + begin;
 #pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) {
-      put(i, dist2(gap(la[i], ha[i], q.a), gap(lb[i], hb[i], q.b), gap(lc[i], hc[i], q.c)));
+      put(i,
+          norm_of<kNorm>(gap(la[i], ha[i], q.a), gap(lb[i], hb[i], q.b), gap(lc[i], hc[i], q.c)));
     }
   }
 };

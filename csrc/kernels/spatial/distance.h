@@ -5,6 +5,8 @@
 // change a result.
 #pragma once
 
+#include <cmath>
+
 #include "csrc/kernels/core/cloud_batch.h"
 
 namespace torchvox {
@@ -37,8 +39,19 @@ TORCHVOX_HD float dist2(const Point3& p, const Point3& q) {
   return dist2(p.a - q.a, p.b - q.b, p.c - q.c);
 }
 
-// 0 inside [lo, hi], else the distance to it. Rounding is monotone, so dist2 of the gaps to a box
-// is at most the computed dist2 of every point in it: skipping a box on that ground is exact.
+// By either norm, of which 1 adds its axes in an order that decides no bit.
+template <int kNorm>
+TORCHVOX_HD float norm_of(float da, float db, float dc) {
+  if constexpr (kNorm == 1) return std::fabs(da) + std::fabs(db) + std::fabs(dc);
+  return dist2(da, db, dc);
+}
+template <int kNorm>
+TORCHVOX_HD float norm_of(const Point3& p, const Point3& q) {
+  return norm_of<kNorm>(p.a - q.a, p.b - q.b, p.c - q.c);
+}
+
+// 0 inside [lo, hi], else the distance to it. Rounding is monotone, so the norm of the gaps to a
+// box is at most the computed one of every point in it: skipping a box on that ground is exact.
 TORCHVOX_HD float gap(float lo, float hi, float q) {
   const float below = lo - q, above = q - hi, larger = below > above ? below : above;
   return larger > 0.0f ? larger : 0.0f;
@@ -75,29 +88,32 @@ TORCHVOX_HD uint32_t morton_code(const Point3& p, const float low[3], float scal
       spread_bits(cell_of(p.c, low[2], scale, cells)) << 2;
 }
 
-#ifdef __CUDACC__
-// Place of a cell of a cube of 2^bits cells a side on its Hilbert curve, bits 0 to 10. Cells next
-// to each other on the curve share a face. (Skilling, "Programming the Hilbert curve", 2004.)
-__device__ __forceinline__ uint32_t hilbert_code(uint32_t x, uint32_t y, uint32_t z, int bits) {
-  if (bits == 0) return 0;
-  uint32_t axis[3] = {x, y, z};
-  for (uint32_t bit = 1u << (bits - 1); bit > 1; bit /= 2) {
+// Turns a cell of a cube of 2^bits cells a side, bits 0 to 31, into its place on the cube's Hilbert
+// curve: the bits of the three axes interleaved, the first's highest. Cells next to each other on
+// the curve share a face. (Skilling, "Programming the Hilbert curve", 2004.)
+TORCHVOX_HD void to_hilbert(uint32_t (&axis)[3], int bits) {
+  const uint32_t top = (uint32_t{1} << bits) >> 1;
+  for (uint32_t bit = top; bit > 1; bit /= 2) {
     const uint32_t below = bit - 1;
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      const bool set = axis[i] & bit;
-      const uint32_t change = (axis[0] ^ axis[i]) & below;
+    for (uint32_t& other : axis) {
+      const bool set = other & bit;
+      const uint32_t change = (axis[0] ^ other) & below;
       axis[0] ^= set ? below : change;
-      axis[i] ^= set ? 0 : change;
+      other ^= set ? 0 : change;
     }
   }
   axis[1] ^= axis[0];
   axis[2] ^= axis[1];
   uint32_t flip = 0;
-  for (uint32_t bit = 1u << (bits - 1); bit > 1; bit /= 2) flip ^= axis[2] & bit ? bit - 1 : 0;
-  return spread_bits(axis[0] ^ flip) << 2 | spread_bits(axis[1] ^ flip) << 1 |
-      spread_bits(axis[2] ^ flip);
+  for (uint32_t bit = top; bit > 1; bit /= 2) flip ^= axis[2] & bit ? bit - 1 : 0;
+  for (uint32_t& each : axis) each ^= flip;
 }
-#endif
+
+// The place of a cell, bits at most 10.
+TORCHVOX_HD uint32_t hilbert_code(uint32_t x, uint32_t y, uint32_t z, int bits) {
+  uint32_t axis[3] = {x, y, z};
+  to_hilbert(axis, bits);
+  return spread_bits(axis[0]) << 2 | spread_bits(axis[1]) << 1 | spread_bits(axis[2]);
+}
 
 }  // namespace torchvox

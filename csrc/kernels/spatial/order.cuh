@@ -14,9 +14,11 @@ namespace torchvox {
 struct PointBox {
   float low_a, low_b, low_c, high_a, high_b, high_c;
 
-  // At most the dist2 that any point in the box has to q, rounding included.
+  // At most the distance that any point in the box has to q, rounding included.
+  template <int kNorm = 2>
   __device__ __forceinline__ float bound(const float4& q) const {
-    return dist2(gap(low_a, high_a, q.x), gap(low_b, high_b, q.y), gap(low_c, high_c, q.z));
+    return norm_of<kNorm>(gap(low_a, high_a, q.x), gap(low_b, high_b, q.y),
+                          gap(low_c, high_c, q.z));
   }
   __device__ __forceinline__ void extend(const float4& p) {
     low_a = fminf(low_a, p.x);

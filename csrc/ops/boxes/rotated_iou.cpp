@@ -12,6 +12,14 @@ namespace {
 
 using at::Tensor;
 
+OverlapMetric parse_metric(const char* op, std::string_view metric) {
+  if (metric == "iou") return OverlapMetric::kIou;
+  if (metric == "iof") return OverlapMetric::kIof;
+  check_value(metric == "overlap", op, "metric must be 'iou', 'iof' or 'overlap'", "'", metric,
+              "'");
+  return OverlapMetric::kOverlap;
+}
+
 void check_arguments(const char* op, const Tensor& a, const Tensor& b, std::string_view mode,
                      bool paired) {
   check_wide_floats(op, "a", a);
@@ -35,7 +43,8 @@ c10::SymDimVector shape_of_iou(const Tensor& a, const Tensor& b, bool paired) {
   return shape;
 }
 
-RotatedIouArgs arguments(const Tensor& a, const Tensor& b, std::string_view mode, bool paired) {
+RotatedIouArgs arguments(const Tensor& a, const Tensor& b, std::string_view mode, bool paired,
+                         OverlapMetric metric) {
   RotatedIouArgs args;
   args.a = box_array(a);
   args.b = box_array(b);
@@ -43,17 +52,20 @@ RotatedIouArgs arguments(const Tensor& a, const Tensor& b, std::string_view mode
   args.batches = a.dim() == 3 ? a.size(0) : 1;
   args.is_paired = paired;
   args.is_volume = mode == "3d";
+  args.metric = metric;
   return args;
 }
 
-Tensor rotated_iou(const Tensor& a_in, const Tensor& b_in, std::string_view mode, bool paired) {
+Tensor rotated_iou(const Tensor& a_in, const Tensor& b_in, std::string_view mode, bool paired,
+                   std::string_view metric_in) {
   const char* op = "rotated_iou";
   check_arguments(op, a_in, b_in, mode, paired);
+  const OverlapMetric metric = parse_metric(op, metric_in);
   const Tensor out = empty_beside(shape_of_iou(a_in, b_in, paired), a_in.scalar_type(), a_in);
   if (a_in.is_meta()) return out;
 
   const Tensor a = readable(a_in), b = readable(b_in);
-  RotatedIouArgs args = arguments(a, b, mode, paired);
+  RotatedIouArgs args = arguments(a, b, mode, paired, metric);
   args.iou = out.mutable_data_ptr();
   run(op, a, args);
   return out;
@@ -61,9 +73,11 @@ Tensor rotated_iou(const Tensor& a_in, const Tensor& b_in, std::string_view mode
 
 std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Tensor& a_in,
                                                 const Tensor& b_in, std::string_view mode,
-                                                bool paired, bool for_a, bool for_b) {
+                                                bool paired, std::string_view metric_in, bool for_a,
+                                                bool for_b) {
   const char* op = "_rotated_iou_backward";
   check_arguments(op, a_in, b_in, mode, paired);
+  const OverlapMetric metric = parse_metric(op, metric_in);
   const char* rule = "grad must have the shape of the output";
   check_type(grad_in.scalar_type() == a_in.scalar_type(), op, "grad must have the dtype of a",
              grad_in.scalar_type());
@@ -83,7 +97,7 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
   const Tensor grad = grad_in.contiguous();
   const Tensor a = readable(a_in), b = readable(b_in);
   RotatedIouBackwardArgs args;
-  args.forward = arguments(a, b, mode, paired);
+  args.forward = arguments(a, b, mode, paired, metric);
   args.grad = grad.const_data_ptr();
   args.a_columns = a.size(-1);
   args.b_columns = b.size(-1);
@@ -113,30 +127,34 @@ const auto& backward_op() {
 class RotatedIou : public torch::autograd::Function<RotatedIou> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b,
-                        std::string_view mode, bool paired) {
+                        std::string_view mode, bool paired, std::string_view metric) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     ctx->save_for_backward({a, b});
     ctx->saved_data["mode"] = std::string(mode);
     ctx->saved_data["paired"] = paired;
+    ctx->saved_data["metric"] = std::string(metric);
     ctx->set_materialize_grads(false);
-    return torchvox::rotated_iou(a, b, mode, paired);
+    return torchvox::rotated_iou(a, b, mode, paired, metric);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor(), Tensor()};
+    if (!grads[0].defined()) return variable_list(5);
     const variable_list saved = ctx->get_saved_variables();
     const bool for_a = ctx->needs_input_grad(0), for_b = ctx->needs_input_grad(1);
     const std::string mode = ctx->saved_data["mode"].toStringRef();
-    const auto [grad_a, grad_b] = backward_op().call(
-        grads[0], saved[0], saved[1], mode, ctx->saved_data["paired"].toBool(), for_a, for_b);
-    return {for_a ? grad_a : Tensor(), for_b ? grad_b : Tensor(), Tensor(), Tensor()};
+    const std::string metric = ctx->saved_data["metric"].toStringRef();
+    const auto [grad_a, grad_b] =
+        backward_op().call(grads[0], saved[0], saved[1], mode, ctx->saved_data["paired"].toBool(),
+                           metric, for_a, for_b);
+    return {for_a ? grad_a : Tensor(), for_b ? grad_b : Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
-Tensor rotated_iou(const Tensor& a, const Tensor& b, std::string_view mode, bool paired) {
-  if (wants_gradient(a) || wants_gradient(b)) return RotatedIou::apply(a, b, mode, paired);
+Tensor rotated_iou(const Tensor& a, const Tensor& b, std::string_view mode, bool paired,
+                   std::string_view metric) {
+  if (wants_gradient(a) || wants_gradient(b)) return RotatedIou::apply(a, b, mode, paired, metric);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::rotated_iou(a, b, mode, paired);
+  return torchvox::rotated_iou(a, b, mode, paired, metric);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {

@@ -205,6 +205,14 @@ inline DistOrder parse_dist_order(const char* op, std::string_view order) {
   return parse_word(op, "dist_order", order, "pn2", "loop") ? DistOrder::kLoop : DistOrder::kPn2;
 }
 
+// The T of TieRule.
+inline int parse_tie_block(const char* op, std::string_view tie, int64_t block) {
+  const bool mmcv = parse_word(op, "tie", tie, "lowest", "mmcv");
+  check_value(block >= 1 && block <= 1024 && (block & (block - 1)) == 0, op,
+              "tie_block must be a power of two in [1, 1024]", block);
+  return mmcv ? static_cast<int>(block) : 1;
+}
+
 // Coordinates of any dimension, any floating type.
 inline void check_rows(const char* op, const char* name, const at::Tensor& rows, int rank,
                        const char* layout) {
@@ -215,14 +223,11 @@ inline void check_rows(const char* op, const char* name, const at::Tensor& rows,
              {name, " must be float16, bfloat16, float32 or float64"}, rows.scalar_type());
 }
 
-// points and query [B, N, D] and [B, M, D], or packed [T, D] and [U, D].
-inline void check_points_and_query(const char* op, const at::Tensor& points,
-                                   const at::Tensor& query, const CloudLayout& layout,
-                                   const char* points_layout = "[B, N, D]") {
-  const bool packed = layout.packed();
-  check_rows(op, "points", points, packed ? 2 : 3,
-             packed ? "[T, D] where batch_offsets are given," : points_layout);
-  check_rows(op, "query", query, packed ? 2 : 3, packed ? "[U, D]" : "[B, M, D]");
+// Rows of points and of queries in one dtype, on one device, of one D.
+inline void check_rows_of_both(const char* op, const at::Tensor& points, const at::Tensor& query,
+                               int rank, const char* points_layout, const char* query_layout) {
+  check_rows(op, "points", points, rank, points_layout);
+  check_rows(op, "query", query, rank, query_layout);
   check_type(query.scalar_type() == points.scalar_type(), op, "query must have the dtype of points",
              query.scalar_type());
   check_device(op, "query", query, points);
@@ -230,10 +235,26 @@ inline void check_points_and_query(const char* op, const at::Tensor& points,
              query.sym_sizes());
   check_below(points.sym_size(-2), kIndexLimit, op, "points must be fewer than 2^31 a cloud",
               points.sym_sizes());
-  if (packed) {
-    const c10::SymInt clouds = check_packed(op, layout, "the points", points);
-    return check_queries(op, clouds, query.sym_size(0));
+}
+
+// points and query packed, [T, D] and [U, D]; without offsets one cloud.
+inline void check_packed_points_and_query(const char* op, const at::Tensor& points,
+                                          const at::Tensor& query, const CloudLayout& layout,
+                                          const char* points_layout) {
+  check_rows_of_both(op, points, query, 2, points_layout, "[U, D]");
+  const c10::SymInt clouds = layout.packed() ? check_packed(op, layout, "the points", points) : 1;
+  check_queries(op, clouds, query.sym_size(0));
+}
+
+// points and query [B, N, D] and [B, M, D], or packed [T, D] and [U, D].
+inline void check_points_and_query(const char* op, const at::Tensor& points,
+                                   const at::Tensor& query, const CloudLayout& layout,
+                                   const char* points_layout = "[B, N, D]") {
+  if (layout.packed()) {
+    return check_packed_points_and_query(op, points, query, layout,
+                                         "[T, D] where batch_offsets are given,");
   }
+  check_rows_of_both(op, points, query, 3, points_layout, "[B, M, D]");
   const c10::SymInt clouds = points.sym_size(0);
   check_size(query.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
              query.sym_sizes());

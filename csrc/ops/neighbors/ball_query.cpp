@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/neighbors/ball_query/ball_query.h"
+#include "csrc/ops/neighbors/ball.h"
 
 #include <torch/library.h>
-
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
 
 namespace torchvox {
 namespace {
@@ -24,24 +21,17 @@ Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radiu
                          {batch_offsets, query_batch_offsets, local_index, lengths, query_lengths},
                          kPaddedOrPacked);
   BallQueryArgs args;
-  check_value(radius >= 0, op, "radius must be >= 0", radius);
-  check_value(!radius2 || *radius2 >= 0, op, "radius2 must be >= 0", radius2.value_or(0));
-  check_value(min_radius >= 0, op, "min_radius must be >= 0", min_radius);
-  check_value(!std::isnan(core_dist2), op, "core_dist2 must be a number", core_dist2);
+  set_ball(op, args, points_in, {radius, radius2, min_radius, core_dist2, closed});
   args.pad = parse_word(op, "fill", fill, "first", "pad");
   args.order = parse_dist_order(op, dist_order);
   check_size(k.sym_ge(0), op, "k must be >= 0", k);
   check_below(k, kIndexLimit, op, "k must be below 2^31", k);
-  const DType dtype = dtype_of(points_in.scalar_type());
-  args.core = dtype == DType::kDouble ? core_dist2 : static_cast<float>(core_dist2);
-  args.radius[0] =
-      ball_radius(dtype, radius, radius2 ? &*radius2 : nullptr, min_radius, core_dist2, closed);
 
   // dist2 and idx of the shape of the queries and k, count of that of the queries.
   c10::SymDimVector shape(query_in.sym_sizes());
   shape.back() = k;
-  const Tensor dist2 =
-      empty_beside(shape, dtype == DType::kDouble ? at::kDouble : at::kFloat, points_in);
+  const at::ScalarType type = points_in.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const Tensor dist2 = empty_beside(shape, type, points_in);
   const Tensor idx = empty_beside(shape, at::kInt, points_in);
   shape.pop_back();
   const Tensor count = empty_beside(shape, at::kInt, points_in);

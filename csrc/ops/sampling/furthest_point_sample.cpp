@@ -35,11 +35,7 @@ void check_count(const char* op, const char* name, const c10::SymInt& value) {
 FpsArgs parse_options(const char* op, const Tensor& points, const c10::SymInt& clouds,
                       const Options& options) {
   FpsArgs args;
-  const bool mmcv = parse_word(op, "tie", options.tie, "lowest", "mmcv");
-  const int64_t block = options.tie_block;
-  check_value(block >= 1 && block <= 1024 && (block & (block - 1)) == 0, op,
-              "tie_block must be a power of two in [1, 1024]", block);
-  args.tie_block = mmcv ? static_cast<int>(block) : 1;
+  args.tie_block = parse_tie_block(op, options.tie, options.tie_block);
   args.order = parse_dist_order(op, options.dist_order);
   args.repeat = parse_word(op, "exhausted", options.exhausted, "distinct", "repeat");
   args.nonfinite_last = parse_word(op, "nonfinite", options.nonfinite, "skip", "last");

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The choice of a ball query's kernel, and the query over cells. count: one thread a point, one
-// atomic in its bucket; a warp boxes its 32 points. begin: one block a prefix sum over 2,048
-// buckets. place: one thread a point moves 16 bytes to its bucket. query: a warp a query, a lane a
-// point; the points of the cells around it are read once, 16 bytes each; hits gather in shared
-// memory, and those of lowest index are written in order. In a dense neighborhood the warp passes
-// over boxes of 32 points in index order instead, up to the k-th hit.
+// The choice of a ball query's kernel, and the query over cells: a warp a query, a lane a point;
+// the points of the cells around it are read once, 16 bytes each; hits gather in shared memory, and
+// those of lowest index are written in order. In a dense neighborhood the warp passes over boxes of
+// 32 points in index order instead, up to the k-th hit. Where all hits are wanted, they are counted
+// first, without being gathered; rows of many hits pass over the boxes.
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {
@@ -14,6 +13,7 @@ namespace {
 constexpr int kQueryWarps = 4;  // of a block
 constexpr int kDense = 1024;  // candidates of a dense neighborhood
 constexpr int kSpareHits = 96;  // beyond k, before a warp drops the highest
+constexpr int kMostGathered = 256;  // hits of a row of which all are wanted
 
 // Of a warp, in shared memory: its runs of points, and the hits so far.
 struct Runs {
@@ -104,17 +104,17 @@ __device__ __forceinline__ int drop_highest(const Hits& hits, int n, int k, int 
   return left;
 }
 
-// Gathers the hits of ball r among the candidates: at least the k of lowest index.
-__device__ __forceinline__ int gather_hits(const BallQueryArgs& args, const CellsWork& work,
-                                           const BallCloud& cloud, const Point3& q, int r,
-                                           int candidates, int lane, const Runs& runs,
-                                           const Hits& hits) {
+// Calls take(hit, i, d) for the candidates in turn, a lane one of them: whether it is a hit of ball
+// r, its index in the cloud and its distance.
+template <class Take>
+__device__ __forceinline__ void visit_candidates(const BallQueryArgs& args, const CellsWork& work,
+                                                 const BallCloud& cloud, const Point3& q, int r,
+                                                 int candidates, int lane, const Runs& runs,
+                                                 const Take& take) {
   constexpr int kAhead = 2;  // loads of a lane on their way at once
   const auto test = BallTest<float>::of(args, r);
-  const int k = static_cast<int>(args.radius[r].k);
   const int points = static_cast<int>(cloud.points);
-  int n = 0, run = 0;
-  int32_t limit = 0x7fffffff;
+  int run = 0;
   for (int first = 0; first < candidates; first += 32 * kAhead) {
     float4 p[kAhead];
     int of[kAhead];  // the run of each
@@ -136,27 +136,40 @@ __device__ __forceinline__ int gather_hits(const BallQueryArgs& args, const Cell
       int32_t i = 0;
       if (hit) {
         i = __float_as_int(p[j].w) - static_cast<int32_t>(cloud.first);
-        hit = i >= 0 && i < points && i < limit && work.grid.cell_bc(p[j].y) == runs.b[of[j]] &&
+        hit = i >= 0 && i < points && work.grid.cell_bc(p[j].y) == runs.b[of[j]] &&
             work.grid.cell_bc(p[j].z) == runs.c[of[j]];
       }
-      const unsigned mask = __ballot_sync(kFullWarp, hit);
-      if (hit) {
-        const int at = n + __popc(mask & lanes_below(lane));
-        hits.idx[at] = i;
-        hits.d[at] = d;
-      }
-      n += __popc(mask);
-      if (n > k + kSpareHits - 32) n = drop_highest(hits, n, k, lane, limit);
+      take(hit, i, d);
     }
   }
   __syncwarp();
+}
+
+// Gathers the hits of ball r among the candidates: at least the k of lowest index.
+__device__ __forceinline__ int gather_hits(const BallQueryArgs& args, const CellsWork& work,
+                                           const BallCloud& cloud, const Point3& q, int r, int k,
+                                           int candidates, int lane, const Runs& runs,
+                                           const Hits& hits) {
+  int n = 0;
+  int32_t limit = 0x7fffffff;
+  visit_candidates(args, work, cloud, q, r, candidates, lane, runs,
+                   [&](bool hit, int32_t i, float d) {
+                     hit = hit && i < limit;
+                     const unsigned mask = __ballot_sync(kFullWarp, hit);
+                     if (hit) {
+                       const int at = n + __popc(mask & lanes_below(lane));
+                       hits.idx[at] = i;
+                       hits.d[at] = d;
+                     }
+                     n += __popc(mask);
+                     if (n > k + kSpareHits - 32) n = drop_highest(hits, n, k, lane, limit);
+                   });
   return n;
 }
 
 __device__ __forceinline__ void write_sorted(const BallQueryArgs& args, const BallCloud& cloud,
-                                             int64_t row, int r, int n, int lane,
+                                             int64_t row, int r, int k, int n, int lane,
                                              const Hits& hits) {
-  const int k = static_cast<int>(args.radius[r].k);
   close_hits(hits, n, lane);
   int32_t first = 0x7fffffff;
   for (int i = lane; i < n; i += 32) {
@@ -177,10 +190,9 @@ __device__ __forceinline__ void write_sorted(const BallQueryArgs& args, const Ba
 // False when there are more than `budget` of them; then the row is not finished.
 __device__ __forceinline__ bool scan_boxes(const BallQueryArgs& args, const CellsWork& work,
                                            const BallCloud& cloud, const Point3& q, int64_t row,
-                                           int r, int lane, int budget) {
+                                           int r, int k, int lane, int budget) {
   constexpr int kAhead = 4;  // boxes whose points are on their way at once
   const auto test = BallTest<float>::of(args, r);
-  const int k = static_cast<int>(args.radius[r].k);
   const int first = static_cast<int>(cloud.first), points = static_cast<int>(cloud.points);
   const int last = (first + points - 1) / 32;
   BallRow ball{0, -1};
@@ -226,6 +238,8 @@ __device__ __forceinline__ bool scan_boxes(const BallQueryArgs& args, const Cell
   return true;
 }
 
+// kAll: of one ball every hit, see BallQueryArgs.
+template <bool kAll>
 __global__ void __launch_bounds__(32 * kQueryWarps)
     query_kernel(const __grid_constant__ BallQueryArgs args, const __grid_constant__ CellsWork work,
                  int room) {
@@ -244,12 +258,32 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
   Runs& runs = all_runs[warp];
   int candidates = 0;
   if (cloud.points > 0) candidates = find_runs(work, query.cloud, q, lane, runs);
-  for (int r = 0; r < args.radii; ++r) {
-    // A dense neighborhood has its first k hits early, or else the scan gives up in time.
-    const bool dense = candidates > kDense && candidates > cloud.points / 32;
-    if (dense && scan_boxes(args, work, cloud, q, row, r, lane, candidates / 32)) continue;
-    const int n = gather_hits(args, work, cloud, q, r, candidates, lane, runs, hits);
-    write_sorted(args, cloud, row, r, n, lane, hits);
+  if constexpr (kAll) {
+    if (args.idx == nullptr) {
+      uint32_t found = 0;
+      visit_candidates(args, work, cloud, q, 0, candidates, lane, runs,
+                       [&](bool hit, int32_t, float) { found += hit; });
+      found = warp_sum(found);
+      if (lane == 0) args.count[row] = static_cast<int32_t>(found);
+      return;
+    }
+    const int most = static_cast<int>(args.most_hits(row, 0));
+    if (most == 0) return;
+    if (most > kMostGathered) {
+      scan_boxes(args, work, cloud, q, row, 0, most, lane, 0x7fffffff);
+      return;
+    }
+    const int n = gather_hits(args, work, cloud, q, 0, most, candidates, lane, runs, hits);
+    write_sorted(args, cloud, row, 0, most, n, lane, hits);
+  } else {
+    for (int r = 0; r < args.radii; ++r) {
+      const int k = static_cast<int>(args.radius[r].k);
+      // A dense neighborhood has its first k hits early, or else the scan gives up in time.
+      const bool dense = candidates > kDense && candidates > cloud.points / 32;
+      if (dense && scan_boxes(args, work, cloud, q, row, r, k, lane, candidates / 32)) continue;
+      const int n = gather_hits(args, work, cloud, q, r, k, candidates, lane, runs, hits);
+      write_sorted(args, cloud, row, r, k, n, lane, hits);
+    }
   }
 }
 
@@ -257,124 +291,12 @@ cudaError_t launch_cells_queries(const BallQueryArgs& args, const CellsWork& wor
                                  const CudaContext& context) {
   int64_t most = 0;
   for (int r = 0; r < args.radii; ++r) most = args.radius[r].k > most ? args.radius[r].k : most;
+  if (args.all) most = args.idx ? kMostGathered : 0;
   const int room = static_cast<int>(ceil_div<int64_t>(most + kSpareHits + 4, 4) * 4);
   const unsigned query_blocks = grid_x(ceil_div<int64_t>(args.rows(), kQueryWarps));
   const size_t shared = size_t{2} * room * kQueryWarps * sizeof(int32_t);
-  return launch_sharing(query_kernel, query_blocks, 32 * kQueryWarps, shared, context.stream, args,
-                        work, room);
-}
-
-constexpr int kThreads = 256;
-
-// The bucket of point `row` of all points, and the point; false where there is no such point.
-__device__ __forceinline__ bool find_bucket(const BallQueryArgs& args, const BallGrid& grid,
-                                            int64_t row, Point3& p, uint32_t& bucket) {
-  const int64_t b = args.points.packed
-      ? args.points.packed_owner(row)
-      : static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(args.points.rows));
-  if (b < 0) return false;
-  const BallCloud cloud = BallCloud::of(args, b);
-  const int64_t i = row - cloud.first;
-  if (i >= cloud.points) return false;
-  p = load_row(args, args.points.data, cloud.base + i * args.points.row_stride);
-  if (is_nan(p.a)) return false;
-  bucket = grid.bucket(b, p);
-  return true;
-}
-
-__device__ __forceinline__ float warp_least(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fminf(x, __shfl_xor_sync(kFullWarp, x, step));
-  return x;
-}
-
-// Counts the points of every bucket, and boxes those of every warp.
-__global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ BallQueryArgs args,
-                                                         const __grid_constant__ CellsWork work) {
-  let_next_begin();
-  const int lane = threadIdx.x % 32;
-  const int64_t points = args.points.total_rows();
-  for (int64_t row = global_thread(); row - lane < points; row += global_stride()) {
-    Point3 p{0, 0, 0};
-    uint32_t bucket;
-    const bool found = row < points && find_bucket(args, work.grid, row, p, bucket);
-    if (found) work.rank[row] = atomicAdd(&work.count[bucket], 1u);
-    if (row < points) {
-      const float nan = __int_as_float(0x7fc00000);
-      work.in_order[row] =
-          found ? float4{p.a, p.b, p.c, __uint_as_float(bucket)} : float4{nan, nan, nan, nan};
-    }
-    const float none = __int_as_float(0x7f800000);
-    const float4 low{warp_least(found ? p.a : none), warp_least(found ? p.b : none),
-                     warp_least(found ? p.c : none), 0.0f};
-    const float4 high{-warp_least(found ? -p.a : none), -warp_least(found ? -p.b : none),
-                      -warp_least(found ? -p.c : none), 0.0f};
-    if (lane < 2) work.box[row / 32 * 2 + lane] = lane == 0 ? low : high;
-  }
-}
-
-// One block a chunk of buckets, eight of them a thread. Chunks lie in any order.
-__global__ void __launch_bounds__(kThreads) begin_kernel(const __grid_constant__ CellsWork work) {
-  constexpr int kEach = kBuckets / kThreads;
-  __shared__ uint32_t sums[kThreads / 32];
-  __shared__ uint32_t base;
-  let_next_begin();
-  wait_for_previous();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const uint32_t first = blockIdx.x * kBuckets + threadIdx.x * kEach;
-  uint32_t count[kEach], sum = 0;
-#pragma unroll
-  for (int j = 0; j < kEach; j += 4) {
-    const uint4 four = *reinterpret_cast<const uint4*>(&work.count[first + j]);
-    count[j] = four.x, count[j + 1] = four.y, count[j + 2] = four.z, count[j + 3] = four.w;
-  }
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) sum += count[j];
-  const uint32_t inclusive = warp_inclusive(sum);
-  if (lane == 31) sums[warp] = inclusive;
-  __syncthreads();
-  uint32_t before = 0, total = 0;
-#pragma unroll
-  for (int w = 0; w < kThreads / 32; ++w) {
-    before += w < warp ? sums[w] : 0;
-    total += sums[w];
-  }
-  if (threadIdx.x == 0) base = total > 0 ? atomicAdd(work.cursor, total) : 0;
-  __syncthreads();
-  uint32_t place = base + before + inclusive - sum;
-  uint32_t* begin = &work.begin[first + blockIdx.x];
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    begin[j] = place;
-    place += count[j];
-  }
-  if (threadIdx.x == kThreads - 1) begin[kEach] = place;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    place_kernel(int64_t points, const __grid_constant__ CellsWork work) {
-  let_next_begin();
-  wait_for_previous();
-  for (int64_t row = global_thread(); row < points; row += global_stride()) {
-    float4 p = work.in_order[row];
-    if (is_nan(p.x)) continue;
-    const uint32_t bucket = __float_as_uint(p.w);
-    p.w = __int_as_float(static_cast<int>(row));
-    work.point[work.begin[CellsWork::slot(bucket)] + work.rank[row]] = p;
-  }
-}
-
-cudaError_t launch_cells(const BallQueryArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  const CellsWork work(args, workspace);
-  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.cursor, 0, work.cleared, context.stream));
-  const unsigned blocks = blocks_for(args.points.total_rows(), kThreads, context.target);
-  TORCHVOX_CUDA_CHECK(launch_blocks(count_kernel, blocks, kThreads, context.stream, args, work));
-  const unsigned chunks = 1u << (work.grid.bits - kBucketBits);
-  TORCHVOX_CUDA_CHECK(launch_after(begin_kernel, chunks, kThreads, context, work));
-  TORCHVOX_CUDA_CHECK(
-      launch_after(place_kernel, blocks, kThreads, context, args.points.total_rows(), work));
-  return launch_cells_queries(args, work, context);
+  return launch_sharing(args.all ? query_kernel<true> : query_kernel<false>, query_blocks,
+                        32 * kQueryWarps, shared, context.stream, args, work, room);
 }
 
 }  // namespace
@@ -384,14 +306,25 @@ int64_t workspace_bytes_cuda(const BallQueryArgs& args, const Target& target) {
   return cells ? carved_bytes<CellsWork>(args) : 0;
 }
 
-cudaError_t launch(const BallQueryArgs& args, void* workspace, const CudaContext& context) {
-  if (args.rows() == 0) return cudaSuccess;
+cudaError_t launch_ball_queries(const BallQueryArgs& args, const CellsWork* cells,
+                                const CudaContext& context) {
   switch (make_ball_plan(args, context.target)) {
-    case BallPlan::kCells: return launch_cells(args, workspace, context);
+    case BallPlan::kCells: return launch_cells_queries(args, *cells, context);
     case BallPlan::kGeneric: return launch_ball_generic(args, context);
     case BallPlan::kScan: break;
   }
   return launch_ball_scan(args, context);
+}
+
+cudaError_t launch(const BallQueryArgs& args, void* memory, const CudaContext& context) {
+  if (args.rows() == 0) return cudaSuccess;
+  if (make_ball_plan(args, context.target) != BallPlan::kCells) {
+    return launch_ball_queries(args, nullptr, context);
+  }
+  Workspace workspace(memory);
+  const CellsWork work(args, workspace);
+  TORCHVOX_CUDA_CHECK(make_ball_cells(args, work, context));
+  return launch_ball_queries(args, &work, context);
 }
 
 }  // namespace torchvox

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Entry of ball_query, and the rule of all its plans. scan.cu passes over the points of a cloud in
-// index order, up to the k-th hit; ball_query.cu bins the points into a hash grid and searches the
-// cells around a query. kernels.cuh is what they share. CPU, and the choice: ball_query_cpu.cpp.
+// index order, up to the k-th hit; cells.cu bins the points into a hash grid, and ball_query.cu
+// searches the cells around a query. kernels.cuh is what they share. CPU, and the choice:
+// ball_query_cpu.cpp.
 #pragma once
 
 #include <cmath>
@@ -42,11 +43,27 @@ struct BallQueryArgs {
   int32_t* idx = nullptr;  // [rows, slots]
   int32_t* count = nullptr;  // [rows, counts]
 
+  // Of radius_neighbors: every hit of one ball, of which idx null counts those of each row. Then
+  // row i has the slots [row_offsets[i], row_offsets[i + 1]).
+  bool all = false;
+  const int64_t* row_offsets = nullptr;
+
   TORCHVOX_HD int64_t rows() const { return query.total_rows(); }
+  TORCHVOX_HD int64_t first_slot(int64_t row, int r) const {
+    return row_offsets ? row_offsets[row] : row * slots + radius[r].slot;
+  }
+  TORCHVOX_HD int64_t most_hits(int64_t row, int r) const {
+    return row_offsets ? row_offsets[row + 1] - row_offsets[row] : radius[r].k;
+  }
   bool generic() const { return points.dtype == DType::kDouble || points.columns > 3; }
 };
 
 TORCHVOX_KERNEL(BallQueryArgs);
+
+// run_cpu, and where `between` is given, it and then the query again, over the same points: it may
+// change where `args` has its outputs.
+void run_ball_cpu(const BallQueryArgs& args, void* workspace, const ParallelFor& parallel_for,
+                  const std::function<void()>& between);
 
 struct BallCloud : CloudRows {
   int64_t index_base;  // added to the index of a point in the cloud; gives -1 without any
@@ -119,7 +136,8 @@ TORCHVOX_HD C dist2_rows(const BallQueryArgs& args, int64_t point, int64_t query
 template <class C>
 TORCHVOX_HD void write_hit(const BallQueryArgs& args, const BallCloud& cloud, int64_t row, int r,
                            int64_t j, int64_t i, C dist2) {
-  const int64_t at = row * args.slots + args.radius[r].slot + j;
+  if (args.idx == nullptr) return;
+  const int64_t at = args.first_slot(row, r) + j;
   args.idx[at] = static_cast<int32_t>(i + cloud.index_base);
   if (args.dist2) static_cast<C*>(args.dist2)[at] = dist2;
 }
@@ -134,8 +152,9 @@ TORCHVOX_HD int32_t fill_index(const BallQueryArgs& args, const BallCloud& cloud
 template <class C>
 TORCHVOX_HD void write_fill(const BallQueryArgs& args, int64_t row, int r, int64_t begin,
                             int64_t step, int32_t fill) {
-  const int64_t base = row * args.slots + args.radius[r].slot;
-  for (int64_t j = begin; j < args.radius[r].k; j += step) {
+  if (args.idx == nullptr) return;
+  const int64_t base = args.first_slot(row, r), end = args.most_hits(row, r);
+  for (int64_t j = begin; j < end; j += step) {
     args.idx[base + j] = fill;
     if (args.dist2) static_cast<C*>(args.dist2)[base + j] = 0;
   }

@@ -206,14 +206,15 @@ struct RowScan {
     if (!distances(ball.in_order, cloud.first + begin, count, q, outer, d)) return true;
     bool open = false;
     for (int r = 0; r < args.radii; ++r) {
-      if (hits[r] == args.radius[r].k) continue;
+      const int64_t most = args.most_hits(row, r);
+      if (hits[r] == most) continue;
       uint64_t bits = hit_bits(d, count, BallTest<float>::of(args, r));
-      while (bits != 0 && hits[r] < args.radius[r].k) {
+      while (bits != 0 && hits[r] < most) {
         const int i = take_lowest_bit(bits);
         if (hits[r] == 0) first[r] = begin + i;
         write_hit(args, cloud, row, r, hits[r]++, begin + i, d[i]);
       }
-      open = open || hits[r] < args.radius[r].k;
+      open = open || hits[r] < most;
     }
     return open;
   }
@@ -265,7 +266,8 @@ bool scan_boxes(const CpuBall& ball, const BallCloud& cloud, const Point3& q, in
 // Keeps the k lowest indices, in order, and writes them.
 void write_sorted(const BallQueryArgs& args, const BallCloud& cloud, int64_t row, int r,
                   std::vector<Hit>& hits) {
-  const int64_t kept = std::min<int64_t>(args.radius[r].k, hits.size());
+  const int64_t kept = std::min<int64_t>(args.most_hits(row, r), hits.size());
+  if (args.idx == nullptr) return finish_row(args, cloud, row, r, kept, -1);
   if (kept < static_cast<int64_t>(hits.size())) {
     std::nth_element(hits.begin(), hits.begin() + kept, hits.end());
   }
@@ -361,8 +363,9 @@ void generic_row(const BallQueryArgs& args, const BallCloud& cloud, const CloudB
                  int64_t row) {
   for (int r = 0; r < args.radii; ++r) {
     const auto test = BallTest<C>::of(args, r);
+    const int64_t most = args.most_hits(row, r);
     int64_t hits = 0, first = -1;
-    for (int64_t i = 0; i < cloud.points && hits < args.radius[r].k; ++i) {
+    for (int64_t i = 0; i < cloud.points && hits < most; ++i) {
       const C d = dist2_rows<C>(args, cloud.base + i * args.points.row_stride, query.element);
       if (!test(d)) continue;
       if (hits == 0) first = i;
@@ -411,7 +414,7 @@ BallPlan make_ball_plan(const BallQueryArgs& args, const Target& target) {
     bounded = bounded && args.radius[r].outer < std::numeric_limits<double>::infinity();
     most = std::max(most, args.radius[r].k);
   }
-  if (target.cuda) bounded = bounded && most <= kMostSorted;
+  if (target.cuda && !args.all) bounded = bounded && most <= kMostSorted;
   if (!bounded) return BallPlan::kScan;
   const int64_t forced = ball_kernel_plan.value();
   if (forced != kAutomatic) return forced == 1 ? BallPlan::kCells : BallPlan::kScan;
@@ -429,14 +432,25 @@ int64_t workspace_bytes_cpu(const BallQueryArgs& args) {
 }
 
 void run_cpu(const BallQueryArgs& args, void* memory, const ParallelFor& parallel_for) {
+  run_ball_cpu(args, memory, parallel_for, nullptr);
+}
+
+void run_ball_cpu(const BallQueryArgs& args, void* memory, const ParallelFor& parallel_for,
+                  const std::function<void()>& between) {
   const BallPlan plan = make_ball_plan(args, Target{});
   Workspace workspace(memory);
   const CpuBall ball(args, plan, workspace);
   if (plan != BallPlan::kGeneric) load_points(ball, parallel_for);
   if (ball.cells) fill_cells(ball);
-  for_each_range(parallel_for, args.rows(), kRowsPerTask, [&](int64_t begin, int64_t end) {
-    run_vectorized(ball_cpu_plan, [&] { rows(ball, begin, end); });
-  });
+  const auto query = [&] {
+    for_each_range(parallel_for, args.rows(), kRowsPerTask, [&](int64_t begin, int64_t end) {
+      run_vectorized(ball_cpu_plan, [&] { rows(ball, begin, end); });
+    });
+  };
+  query();
+  if (!between) return;
+  between();
+  query();
 }
 
 }  // namespace torchvox

@@ -10,8 +10,15 @@
 
 namespace torchvox {
 
+struct CellsWork;
+
 cudaError_t launch_ball_scan(const BallQueryArgs& args, const CudaContext& context);
 cudaError_t launch_ball_generic(const BallQueryArgs& args, const CudaContext& context);
+cudaError_t make_ball_cells(const BallQueryArgs& args, const CellsWork& work,
+                            const CudaContext& context);
+// By the plan of the call: `cells` as made above where that is kCells.
+cudaError_t launch_ball_queries(const BallQueryArgs& args, const CellsWork* cells,
+                                const CudaContext& context);
 
 // Points are dealt out to cells of the size of the ball, so that a query looks at a few runs of
 // them. Which place a point takes within its bucket, and where a chunk of buckets begins, changes
@@ -79,9 +86,9 @@ struct BallRow {
                                         unsigned word, int64_t base, const Points& point) {
     const int mine = __popc(word), inclusive = warp_inclusive(mine);
     const int found = __shfl_sync(kFullWarp, inclusive, 31);
-    const int kept = min(static_cast<int>(args.radius[r].k) - hits, found);
+    const int kept = min(static_cast<int>(args.most_hits(row, r)) - hits, found);
     if (kept <= 0) return;
-    for (int begin = 0; begin < kept; begin += 32) {
+    for (int begin = 0; begin < kept && args.idx != nullptr; begin += 32) {
       const int j = begin + lane;
       int owner = 0;  // the lane whose word has hit j
 #pragma unroll

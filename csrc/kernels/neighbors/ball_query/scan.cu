@@ -143,7 +143,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int r = 0; r < kRadii; ++r) {
           const bool wanted = rows.cloud[j] == b && r < args.radii;
-          missing[j][r] = wanted ? static_cast<int>(args.radius[r].k) - rows.ball[j][r].hits : 0;
+          missing[j][r] = 0;
+          if (wanted) {
+            missing[j][r] = static_cast<int>(args.most_hits(begin + j, r)) - rows.ball[j][r].hits;
+          }
           open |= missing[j][r] > 0;
         }
       }
@@ -196,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
   const BallCloud cloud = BallCloud::of(args, query.cloud);
   for (int r = 0; r < args.radii; ++r) {
     const auto test = BallTest<C>::of(args, r);
-    const int64_t k = args.radius[r].k;
+    const int64_t k = args.most_hits(row, r);
     int64_t hits = 0, first = -1;
     for (int64_t base = 0; base < cloud.points && hits < k; base += 32) {
       C d = 0;

@@ -98,9 +98,16 @@ TORCHVOX_HD void write_none(const KnnArgs& args, int64_t row, int64_t slot) {
 // The points as they are put in spatial order.
 inline CandidatePoints points_to_order(const KnnArgs& args) { return {args.points, args.order}; }
 
-// Points of at most three axes in fp32, compared by their squared distance, have fast kernels.
+// Points of at most three axes in fp32 have fast kernels.
 inline bool is_fast(const KnnArgs& args) {
-  return args.points.dtype != DType::kDouble && args.points.columns <= 3 && !args.manhattan;
+  return args.points.dtype != DType::kDouble && args.points.columns <= 3;
+}
+
+// Calls body with the norm as a constant.
+template <class Body>
+auto with_norm(const KnnArgs& args, Body&& body) {
+  return args.manhattan ? body(std::integral_constant<int, 1>{})
+                        : body(std::integral_constant<int, 2>{});
 }
 
 // How a call runs, from sizes that the host knows. No plan changes a result.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // knn on the CPU, in tasks of 16 queries: over tiles of a spatial order, or over every point for
-// few queries, more axes, doubles and norm 1. Also the choice of the kernel, from sizes alone.
+// few queries, more axes and doubles. Also the choice of the kernel, from sizes alone.
 #include <algorithm>
 #include <vector>
 
@@ -119,6 +119,7 @@ class KnnTilesCpu {
   }
 
   // `bounds` is scratch.
+  template <int kNorm>
   TORCHVOX_INLINE void search(int64_t b, const Point3& q, std::vector<float>& bounds,
                               KnnFound& found) const {
     const Cloud& cloud = clouds_[b];
@@ -126,15 +127,15 @@ class KnnTilesCpu {
     const uint32_t* const codes = first_code_.data() + cloud.first_group;
     const uint32_t code = morton_code(q, cloud.low, cloud.scale, kCells);
     const int64_t home = std::upper_bound(codes + 1, codes + cloud.groups, code) - codes - 1;
-    search_group(cloud, home, q, found);
+    search_group<kNorm>(cloud, home, q, found);
     if (static_cast<int64_t>(bounds.size()) < cloud.groups) bounds.resize(cloud.groups);
     float* const bound = bounds.data();
-    groups_.measure(q, cloud.first_group, cloud.groups,
-                    [bound](int64_t i, float d) { bound[i] = d; });
+    groups_.measure<kNorm>(q, cloud.first_group, cloud.groups,
+                           [bound](int64_t i, float d) { bound[i] = d; });
     float reach = found.reach();
     for (int64_t g = 0; g < cloud.groups; ++g) {
       if (bound[g] > reach || g == home) continue;
-      search_group(cloud, g, q, found);
+      search_group<kNorm>(cloud, g, q, found);
       reach = found.reach();
     }
   }
@@ -214,13 +215,14 @@ class KnnTilesCpu {
   }
 
   // The tiles of a group, nearest first.
+  template <int kNorm>
   TORCHVOX_INLINE void search_group(const Cloud& cloud, int64_t group, const Point3& q,
                                     KnnFound& found) const {
     const int64_t first = cloud.first_tile + group * kGroup;
     const int64_t count =
         std::min<int64_t>(kGroup, (cloud.count + kTile - 1) / kTile - group * kGroup);
     float bound[kGroup];
-    tiles_.measure(q, first, kGroup, [&bound](int64_t i, float d) { bound[i] = d; });
+    tiles_.measure<kNorm>(q, first, kGroup, [&bound](int64_t i, float d) { bound[i] = d; });
     uint32_t turn[kGroup];  // a bound without its lowest bits, and the tile in their place
     int within = 0;
     for (int t = 0; t < count; ++t) {
@@ -233,10 +235,11 @@ class KnnTilesCpu {
     }
     for (int i = 0; i < within; ++i) {
       const int t = static_cast<int>(turn[i] % kGroup);
-      if (bound[t] <= found.reach()) search_tile(first + t, q, found);
+      if (bound[t] <= found.reach()) search_tile<kNorm>(first + t, q, found);
     }
   }
 
+  template <int kNorm>
   TORCHVOX_INLINE void search_tile(int64_t tile, const Point3& q, KnnFound& found) const {
     const float *pa = a_.data() + tile * kTile, *pb = b_.data() + tile * kTile,
                 *pc = c_.data() + tile * kTile;
@@ -246,7 +249,7 @@ class KnnTilesCpu {
     uint8_t near[kTile];
 #pragma GCC ivdep
     for (int i = 0; i < kTile; ++i) {
-      d[i] = dist2(pa[i] - q.a, pb[i] - q.b, pc[i] - q.c);
+      d[i] = norm_of<kNorm>(pa[i] - q.a, pb[i] - q.b, pc[i] - q.c);
       near[i] = d[i] <= reach;
     }
     for (int word = 0; word < kTile / 8; ++word) {
@@ -304,6 +307,7 @@ void search_all(const KnnArgs& args, int64_t row, std::vector<Neighbor<compute_t
   for (int64_t j = kept; j < args.k; ++j) write_none<C>(args, row, j);
 }
 
+template <int kNorm>
 TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin,
                                  int64_t end) {
   KnnFound found(args.k);
@@ -316,7 +320,7 @@ TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, 
       cloud = KnnCloud::of(args, query.cloud);
       const Point3 q = load_axes(args, args.query.data, query.element);
       found.clear();
-      if (is_finite(q)) tiles.search(query.cloud, q, bounds, found);
+      if (is_finite(q)) tiles.search<kNorm>(query.cloud, q, bounds, found);
       count = found.finish();
     }
     for (int64_t j = 0; j < count; ++j) {
@@ -357,7 +361,9 @@ void run_cpu(const KnnArgs& args, void*, const ParallelFor& parallel_for) {
   if (choose_knn_kernel(args, Target{}) == KnnKernel::kTiles) {
     const KnnTilesCpu tiles(args, parallel_for);
     for_each_range(parallel_for, args.queries(), kQueriesPerTask, [&](int64_t begin, int64_t end) {
-      run_vectorized(knn_cpu_plan, [&] { search_rows(args, tiles, begin, end); });
+      with_norm(args, [&](auto norm) {
+        run_vectorized(knn_cpu_plan, [&] { search_rows<norm>(args, tiles, begin, end); });
+      });
     });
     return;
   }

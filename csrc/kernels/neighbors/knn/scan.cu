@@ -49,6 +49,7 @@ __device__ __forceinline__ uint32_t stage_points(const KnnArgs& args, const KnnC
 // Up to kFew neighbors: a thread a query, its list in registers. Points come in ascending order of
 // their index, so that only a smaller distance displaces one. Slots that k leaves over hold 0 and
 // are never displaced.
+template <int kNorm>
 __global__ void __launch_bounds__(kFewThreads)
     few_kernel(const __grid_constant__ KnnArgs args, unsigned blocks_per_cloud) {
   __shared__ float4 points[kStaged];
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kFewThreads)
 #pragma unroll
       for (int t = 0; t < kTogether; ++t) {
         const float4 p = points[i + t];
-        d[t] = float_bits(dist2(p.x - q.a, p.y - q.b, p.z - q.c));
+        d[t] = float_bits(norm_of<kNorm>(p.x - q.a, p.y - q.b, p.z - q.c));
         least = min(least, d[t]);
       }
       if (least >= bits[kFew - 1]) continue;
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kFewThreads)
 }
 
 // More: points pass through shared memory one coordinate after the other.
-template <int kRun>
+template <int kRun, int kNorm>
 __global__ void __launch_bounds__(kThreads)
     scan_kernel(const __grid_constant__ KnnArgs args, unsigned blocks_per_cloud) {
   __shared__ float a[kStaged], b[kStaged], c[kStaged];
@@ -125,7 +126,8 @@ __global__ void __launch_bounds__(kThreads)
     for (uint32_t i = lane; i < staged; i += 32) {
       const Point3 p{a[i], b[i], c[i]};
 #pragma unroll
-      for (int j = 0; j < kQueries; ++j) list[j].take(knn_key(dist2(p, q[j]), base + i), k);
+      for (int j = 0; j < kQueries; ++j)
+        list[j].take(knn_key(norm_of<kNorm>(p, q[j]), base + i), k);
     }
   }
 #pragma unroll
@@ -144,9 +146,14 @@ cudaError_t launch_knn_scan(const KnnArgs& args, const CudaContext& context) {
   const unsigned per_cloud =
       grid_x(ceil_div<int64_t>(args.query.rows, few ? kFewThreads : kPerBlock));
   const unsigned blocks = grid_x(args.points.clouds * per_cloud);
-  if (few) return launch_blocks(few_kernel, blocks, kFewThreads, context.stream, args, per_cloud);
-  return with_list_run(args.k, [&](auto run) {
-    return launch_blocks(scan_kernel<run>, blocks, kThreads, context.stream, args, per_cloud);
+  return with_norm(args, [&](auto norm) {
+    if (few) {
+      return launch_blocks(few_kernel<norm>, blocks, kFewThreads, context.stream, args, per_cloud);
+    }
+    return with_list_run(args.k, [&](auto run) {
+      return launch_blocks(scan_kernel<run, norm>, blocks, kThreads, context.stream, args,
+                           per_cloud);
+    });
   });
 }
 

@@ -37,7 +37,7 @@ __device__ __forceinline__ void nearest_first(uint32_t bound, int first, Reach r
 
 // One query of a warp, and what it has found. Bounds are compared by their bits, which order as
 // they do, since they are not negative.
-template <int kRun>
+template <int kRun, int kNorm>
 struct KnnSearch {
   const KnnTiles& tiles;
   const OrderedCloud& cloud;
@@ -52,7 +52,7 @@ struct KnnSearch {
     KnnKey key = kNoKey;
     if (at < cloud.count) {
       const float4 p = points[at];
-      key = knn_key(dist2(p.x - q.x, p.y - q.y, p.z - q.z), __float_as_uint(p.w));
+      key = knn_key(norm_of<kNorm>(p.x - q.x, p.y - q.y, p.z - q.z), __float_as_uint(p.w));
     }
     list.take(key, k);
   }
@@ -62,7 +62,8 @@ struct KnnSearch {
     const int lane = threadIdx.x % 32;
     uint32_t bound = kVisited;
     if (group * kKnnGroup + lane * kKnnTile < cloud.count) {
-      bound = float_bits(box_of(tiles.boxes[cloud.first_group + group], lane).bound(q));
+      bound =
+          float_bits(box_of(tiles.boxes[cloud.first_group + group], lane).template bound<kNorm>(q));
     }
     nearest_first(
         bound, first, [&] { return list.reach(); },
@@ -82,7 +83,8 @@ struct KnnSearch {
       if (group < groups) {
         const float4 low = tiles.low[cloud.first_group + group],
                      high = tiles.high[cloud.first_group + group];
-        bound = float_bits(PointBox{low.x, low.y, low.z, high.x, high.y, high.z}.bound(q));
+        bound = float_bits(
+            PointBox{low.x, low.y, low.z, high.x, high.y, high.z}.template bound<kNorm>(q));
       }
       nearest_first(
           bound, first, [&] { return list.reach(); },
@@ -95,7 +97,7 @@ struct KnnSearch {
   }
 };
 
-template <int kRun>
+template <int kRun, int kNorm>
 __global__ void __launch_bounds__(kThreads, kRun <= 2 ? kBlocks : kBlocks - 1)
     search_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
                   const __grid_constant__ KnnTiles tiles) {
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, kRun <= 2 ? kBlocks : kBlocks - 1)
   if (b >= 0) {
     cloud = KnnCloud::of(args, b);
     const OrderedCloud ordered = OrderedCloud::of(args, order, tiles, b, cloud);
-    KnnSearch<kRun>{tiles, ordered, order.sorted + ordered.position, q, k, list}.run(
+    KnnSearch<kRun, kNorm>{tiles, ordered, order.sorted + ordered.position, q, k, list}.run(
         tiles.home[at]);
   }
   write_list(args, tiles.first_row + at, list, cloud.points, cloud.index_base);
@@ -120,8 +122,10 @@ __global__ void __launch_bounds__(kThreads, kRun <= 2 ? kBlocks : kBlocks - 1)
 cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                              cudaStream_t stream) {
   const unsigned blocks = grid_x(ceil_div<int64_t>(tiles.rows, kThreads / 32));
-  return with_list_run(args.k, [&](auto run) {
-    return launch_blocks(search_kernel<run>, blocks, kThreads, stream, args, order, tiles);
+  return with_norm(args, [&](auto norm) {
+    return with_list_run(args.k, [&](auto run) {
+      return launch_blocks(search_kernel<run, norm>, blocks, kThreads, stream, args, order, tiles);
+    });
   });
 }
 

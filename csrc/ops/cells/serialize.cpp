@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/cells/serialize.h"
+
+#include <torch/library.h>
+
+#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/device.h"
+#include "csrc/ops/filter/checks.h"
+
+namespace torchvox {
+namespace {
+
+using at::Tensor;
+
+Curve parse_curve(const char* op, const std::string& name) {
+  const bool hilbert = name == "hilbert" || name == "hilbert-trans";
+  const bool transposed = name == "z-trans" || name == "hilbert-trans";
+  check_value(hilbert || transposed || name == "z", op,
+              "order must be of z, z-trans, hilbert and hilbert-trans", "'", name, "'");
+  return {hilbert, transposed};
+}
+
+std::tuple<Tensor, Tensor, Tensor> serialize(const Tensor& cells, c10::List<std::string> names,
+                                             int64_t depth, const OptionalTensor& batch_offsets,
+                                             const OptionalTensor& num_valid,
+                                             const OptionalTensor& batch_index) {
+  const char* op = "serialize";
+  check_value(cells.dim() == 2, op, "cells must be [N, 3]", cells.sym_sizes());
+  check_size(cells.sym_size(1).sym_eq(3), op, "cells must be [N, 3]", cells.sym_sizes());
+  check_integers(op, "cells", cells);
+  const c10::SymInt n = cells.sym_size(0);
+  check_below(n, kIndexLimit, op, "cells must have N < 2^31 rows", n);
+  const auto curves = static_cast<int64_t>(names.size());
+  check_value(curves >= 1 && curves <= kMostCurves, op, "order must be of 1 to 4 curves", curves);
+  SerializeArgs args;
+  args.num_curves = static_cast<int>(curves);
+  for (int64_t k = 0; k < curves; ++k) args.curves[k] = parse_curve(op, names.get(k));
+  check_value(depth >= 1 && depth <= kMostCellBits, op, "depth must be 1 to 21", depth);
+  args.frame.bits = static_cast<int>(depth);
+  const c10::SymInt batches = check_batch(op, cells, batch_offsets, num_valid);
+  if (batch_index) {
+    check_value(!batch_offsets && !num_valid, op,
+                "batch_index must be None with batch_offsets or num_valid", "a tensor");
+    check_vector(op, "batch_index", batch_index, "the cells", cells, n, "[N]");
+  } else {
+    const int taken = sample_bits(batches.maybe_as_int().value_or(1));
+    args.code_bits = 3 * args.frame.bits + taken;
+    check_value(args.code_bits <= kMostKeyBits, op,
+                "3 * depth must leave room for the samples in 63 bits", depth, " for ", batches,
+                " samples");
+  }
+  Tensor codes = empty_beside({curves, n}, at::kLong, cells);
+  Tensor order = empty_beside({curves, n}, at::kLong, cells);
+  Tensor inverse = empty_beside({curves, n}, at::kLong, cells);
+  if (!cells.is_meta()) {
+    const Clouds packed(cells, batch_offsets, num_valid);
+    const OptionalTensor batch = contiguous(batch_index);
+    args.cells = packed.view;
+    args.wide = cells.scalar_type() == at::kLong;
+    args.batch_index = index_array(batch);
+    args.codes = codes.mutable_data_ptr<int64_t>();
+    args.order = order.mutable_data_ptr<int64_t>();
+    args.inverse = inverse.mutable_data_ptr<int64_t>();
+    run(op, cells, args);
+  }
+  return {codes, order, inverse};
+}
+
+TORCHVOX_REGISTER_OPS(ops) {
+  ops.add(TORCHVOX_OP(serialize));
+  ops.autograd("serialize", not_differentiable());
+}
+
+}  // namespace
+}  // namespace torchvox

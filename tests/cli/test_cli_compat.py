@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox compat scan."""
+
+import json
+
+FILES = {
+    "nets/a.py": """
+import pointnet2_ops.pointnet2_utils as pu
+from pointnet2_ops.pointnet2_utils import QueryAndGroup as Group, three_nn
+from pointnet2_ops import pointnet2_modules
+from . import iou3d_nms_cuda
+from det.ops.roiaware_pool3d import roiaware_pool3d_cuda as pool
+x = [pu.ball_query(1), pu.three_nn, Group(0.1, 3), pu.GatherOperation.apply(2)]
+class Net(pointnet2_modules.PointnetSAModule):
+    iou = iou3d_nms_cuda.nms_gpu
+pool.forward(1)
+pool.nothing()
+""",
+    "nets/b.py": "from pointnet2_ops.pointnet2_utils import *\nball_query(1), other()\n",
+    "nets/pointnet2_utils.py": """
+def index_points(p, i): return p
+def query_ball_point(a): return index_points(a, a)
+class Net:
+    pass
+""",
+    "nets/c.py": "from .pointnet2_utils import Net, index_points\nindex_points(Net(), 1)\n",
+    "nets/old.py": "print 'python 2'\n",
+    "nets/__init__.py": "",
+}
+
+
+def write(tmp_path, files):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+
+def test_scan_tells_what_becomes_of_each_name(torchvox_cli, tmp_path):
+    write(tmp_path, FILES)
+    result = torchvox_cli("compat", "scan", tmp_path / "nets", "--json")
+    found = json.loads(result.out)
+    names = {(f["name"], f["at"]): (f["files"], f["uses"], f["status"]) for f in found["names"]}
+    utils, batch = "pointnet2_ops.pointnet2_utils.", "pcdet.ops.roiaware_pool3d."
+    plain = "nets.pointnet2_utils"
+    assert names == {
+        (utils + "ball_query", ""): (2, 2, "covered"),
+        (utils + "three_nn", ""): (1, 1, "covered"),
+        (utils + "QueryAndGroup", ""): (1, 1, "covered"),
+        (utils + "GatherOperation", ""): (1, 1, "covered"),
+        ("pointnet2_ops.pointnet2_modules.PointnetSAModule", ""): (1, 1, "covered"),
+        ("pcdet.ops.iou3d_nms.iou3d_nms_cuda.nms_gpu", "nets.iou3d_nms_cuda"): (1, 1, "covered"),
+        (batch + "roiaware_pool3d_cuda.forward", "det.ops.roiaware_pool3d.roiaware_pool3d_cuda"): (
+            *(1, 1),
+            "covered",
+        ),
+        (batch + "roiaware_pool3d_cuda.nothing", "det.ops.roiaware_pool3d.roiaware_pool3d_cuda"): (
+            *(1, 1),
+            "not covered",
+        ),
+        ("pointnet2_plain.index_points", plain): (2, 2, "covered"),
+        ("pointnet2_plain.query_ball_point", plain): (1, 0, "covered"),
+    }
+    assert result.code == 1
+    assert found["install"] == [
+        'torchvox.compat.install("pointnet2_ops")',
+        'torchvox.compat.install("pcdet", at="det.ops")',
+        'torchvox.compat.install("pcdet.ops.iou3d_nms.iou3d_nms_cuda", at="nets.iou3d_nms_cuda")',
+        'torchvox.compat.install("pointnet2_plain", at="nets.pointnet2_utils")',
+    ]
+
+
+def test_scan_of_a_peer_leaves_its_own_python_out(torchvox_cli, tmp_path):
+    """Its compiled modules are the question; `install("pcdet")` answers them where they are."""
+    iou = "from . import iou3d_nms_cuda\ndef nms_gpu(x): return iou3d_nms_cuda.nms_gpu(x)\n"
+    user = "from ..ops.iou3d_nms import iou3d_nms_utils\niou3d_nms_utils.nms_gpu(1)\n"
+    files = {"ops/iou3d_nms/iou3d_nms_utils.py": iou, "models/a.py": user}
+    for folder in ("", "ops", "ops/iou3d_nms", "models"):
+        files[f"{folder}/__init__.py"] = ""
+    write(tmp_path, {f"pcdet/{name}": text for name, text in files.items()})
+    found = json.loads(torchvox_cli("compat", "scan", tmp_path / "pcdet", "--json").out)
+    assert [one["name"] for one in found["names"]] == ["pcdet.ops.iou3d_nms.iou3d_nms_cuda.nms_gpu"]
+    assert found["install"] == ['torchvox.compat.install("pcdet")']
+
+
+def test_scan_of_one_file_is_0_when_all_is_covered(torchvox_cli, tmp_path):
+    write(tmp_path, FILES)
+    result = torchvox_cli("compat", "scan", tmp_path / "nets" / "b.py")
+    assert result.code == 0 and 'install("pointnet2_ops")' in result.out
+    assert "pointnet2_ops.pointnet2_utils.ball_query" in result.out
+
+
+def test_scan_of_a_wrong_path_is_wrong_use(torchvox_cli, tmp_path):
+    torchvox_cli("compat", "scan", tmp_path / "no").assert_one_sentence(2, "no Python files")
+    torchvox_cli("compat", "run", "--peers", "nobody", "x.py").assert_one_sentence(2, "nobody")

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders of cells along curves."""
+
+import torch
+from torch import Tensor
+
+from .op_info import POINTS_ERRORS, Call, OpInfo, generator, refused
+
+CURVES = ["z", "z-trans", "hilbert", "hilbert-trans"]
+
+
+def cells_of(n: int, seed: int = 0, depth: int = 4) -> Tensor:
+    """[n, 3] int32, most of them in the cube, some twice."""
+    cells = torch.randint(0, 1 << depth, (n, 3), generator=generator(seed), dtype=torch.int32)
+    cells[1::5] = cells[0::5][: len(cells[1::5])]
+    cells[3::17, 1] = -1
+    cells[4::19, 2] = 1 << depth
+    return cells
+
+
+def serialize_call(n: int, seed: int = 0, depth: int = 4, **options) -> Call:
+    valid = torch.tensor([n - n // 10])
+    call = {"cells": cells_of(n, seed, depth), "order": CURVES, "depth": depth, "num_valid": valid}
+    return call | options
+
+
+def indexed_call(n: int, seed: int = 0, **options) -> Call:
+    """Samples in no order, some of them beyond the room of a code."""
+    index = torch.randint(-1, 5, (n,), generator=generator(seed))
+    index[2::13] = 2**62
+    return serialize_call(n, seed, num_valid=None, batch_index=index, **options)
+
+
+OPS = [
+    OpInfo(
+        "serialize",
+        serialize_call,
+        varying={"cells": 0},
+        sample_inputs={
+            "batch": lambda: serialize_call(
+                60,
+                batch_offsets=torch.tensor([0, 0, 20, 57], dtype=torch.int32),
+                num_valid=torch.tensor([4, 60, 30], dtype=torch.int32),
+            ),
+            "one bit": lambda: serialize_call(60, depth=1, order=["hilbert"], num_valid=None),
+            "16 bits": lambda: serialize_call(60, depth=16, order=CURVES[2:]),
+            "63 bits": lambda: {
+                "cells": cells_of(60).long() * 131071, "order": ["z", "z"], "depth": 21,
+            },
+            "indexed": lambda: indexed_call(60),
+            "indexed, 63 bits": lambda: indexed_call(60, depth=21),
+            "several tiles": lambda: serialize_call(9000, order=["hilbert-trans", "z"], depth=3),
+        },
+        kernels=4,  # a memset, codes, two passes
+        error_inputs=(
+            *refused("cells", TypeError, "cells must be int32 or int64", Tensor.float),
+            *refused("cells", ValueError, r"cells must be \[N, 3\]", lambda t: t[:, :2],
+                     lambda t: t[0], lambda t: t[None]),
+            *refused("order", ValueError, "order must be of", [], ["z"] * 5, ["Z"], ["z", ""]),
+            *refused("depth", ValueError, "depth must", 0, -1, 22),
+            ("depth", {"depth": 21, "batch_offsets": torch.zeros(3).int(), "num_valid": None},
+             ValueError, "3 . depth must leave room"),
+            *(row for row in POINTS_ERRORS if row[0] in ("batch_offsets", "num_valid")),
+            ("batch_index", torch.zeros(40).int(), ValueError, "batch_index must be None"),
+            *(("batch_index", {"batch_index": t, "num_valid": None}, error, "batch_index must be")
+              for t, error in ((torch.zeros(40), TypeError), (torch.zeros(3).int(), ValueError))),
+        ),
+    ),
+]  # fmt: skip

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of `mmcv.ops`: rotated boxes, their overlap, suppression and points."""
+
+from typing import Any, Dict, Optional, Tuple, Union
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import torchvox
+from torchvox.compat._errors import refuse
+from torchvox.compat._pooling import roiaware_pool, roipoint_pool
+from torchvox.compat._shared import from_bottom, widened
+
+
+def points_in_boxes_part(points: Tensor, boxes: Tensor) -> Tensor:
+    """[B, M] int32, the first box that holds the point, or -1; z of a box is its bottom."""
+    points = widened(points)
+    return torchvox.points_in_boxes(points, from_bottom(boxes.to(points.dtype)))
+
+
+def _mask(points: Tensor, boxes: Tensor) -> Tensor:
+    points = widened(points)
+    mask = torchvox.points_in_boxes(points, from_bottom(boxes.to(points.dtype)), mode="mask")
+    return mask.transpose(1, 2)
+
+
+def points_in_boxes_all(points: Tensor, boxes: Tensor) -> Tensor:
+    """[B, M, T] int32, 1 where a box holds the point; z of a box is its bottom."""
+    return _mask(points, boxes).to(torch.int32, memory_format=torch.contiguous_format)
+
+
+def points_in_boxes_cpu(points: Tensor, boxes: Tensor) -> Tensor:
+    """`points_in_boxes_all`, on any device, with the strides of the peer: points vary fastest."""
+    return _mask(points, boxes).int()
+
+
+class RoIPointPool3d(nn.Module):
+    """([B, G, n, 3 + C], empty [B, G] int32): the first n points of each box, repeated in turn; z
+    of a box is its bottom."""
+
+    def __init__(self, num_sampled_points: int = 512):
+        super().__init__()
+        self.num_sampled_points = num_sampled_points
+
+    def forward(
+        self, points: Tensor, point_features: Tensor, boxes3d: Tensor
+    ) -> Tuple[Tensor, Tensor]:
+        return roipoint_pool(points, point_features, from_bottom(boxes3d), self.num_sampled_points)
+
+
+class RoIAwarePool3d(nn.Module):
+    """[N, x, y, z, C]: max or avg of the first max_pts_per_voxel - 1 points in each cell of each
+    box; z of a box is its bottom."""
+
+    def __init__(
+        self, out_size: Union[int, tuple], max_pts_per_voxel: int = 128, mode: str = "max"
+    ):
+        super().__init__()
+        assert mode in ("max", "avg")
+        self.out_size = out_size
+        self.max_pts_per_voxel = max_pts_per_voxel
+        self.mode = ("max", "avg").index(mode)
+
+    def forward(self, rois: Tensor, pts: Tensor, pts_feature: Tensor) -> Tensor:
+        size = (self.out_size,) * 3 if isinstance(self.out_size, int) else self.out_size
+        how = (size, self.max_pts_per_voxel, ("max", "avg")[self.mode])
+        return roiaware_pool(from_bottom(rois), pts, pts_feature, *how)
+
+
+def _flat(boxes: Tensor, clockwise: bool = True) -> Tensor:
+    """x y w h angle as boxes of torchvox, whose z and height nothing here reads."""
+    x, y, w, h, angle = boxes.unbind(-1)
+    return torch.stack([x, y, x, w, h, w, angle if clockwise else -angle], dim=-1)
+
+
+def _of_corners(boxes: Tensor) -> Tensor:
+    """x1 y1 x2 y2 and perhaps an angle as x y w h angle."""
+    low, high = boxes[:, :2], boxes[:, 2:4]
+    angle = boxes[:, 4:5] if boxes.size(1) > 4 else torch.zeros_like(boxes[:, :1])
+    return torch.cat([(low + high) / 2, high - low, angle], dim=1)
+
+
+def box_iou_rotated(
+    bboxes1: Tensor,
+    bboxes2: Tensor,
+    mode: str = "iou",
+    aligned: bool = False,
+    clockwise: bool = True,
+) -> Tensor:
+    """[N, M], aligned [N], of x y w h angle; iof: over the area of bboxes1."""
+    assert mode in ("iou", "iof")
+    metric = {} if mode == "iou" else {"metric": mode}
+    a, b = _flat(bboxes1, clockwise), _flat(bboxes2, clockwise)
+    return torchvox.rotated_iou(a, b, paired=aligned, **metric)
+
+
+def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    """[M, N] areas that boxes of 7 columns share, seen from above."""
+    return torchvox.rotated_iou(boxes_a, boxes_b, metric="overlap")
+
+
+def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    """[M, N] of boxes of 7 columns, z of the center."""
+    return torchvox.rotated_iou(boxes_a, boxes_b, mode="3d")
+
+
+def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    """[M, N] of x1 y1 x2 y2 angle. Deprecated by the peer."""
+    return box_iou_rotated(_of_corners(boxes_a), _of_corners(boxes_b))
+
+
+def diff_iou_rotated_2d(box1: Tensor, box2: Tensor) -> Tensor:
+    """[B, N] of pairs x y w h angle, differentiable."""
+    return torchvox.rotated_iou(_flat(box1), _flat(box2), paired=True)
+
+
+def diff_iou_rotated_3d(box3d1: Tensor, box3d2: Tensor) -> Tensor:
+    """[B, N] of pairs of 7 columns, z of the center, differentiable."""
+    return torchvox.rotated_iou(box3d1, box3d2, mode="3d", paired=True)
+
+
+def _kept(
+    boxes: Tensor,
+    scores: Tensor,
+    threshold: float,
+    most: Optional[int] = None,
+    group: Optional[Tensor] = None,
+) -> Tensor:
+    """int64 rows of boxes of 7 columns that stay, best first. most: -1 and None, all."""
+    room = len(boxes) if most is None or most < 0 else min(most, len(boxes))
+    rows, rated = boxes.detach()[None].float(), scores.detach()[None].float()
+    groups = None if group is None else group[None].long()
+    index, count = torchvox.rotated_nms(rows, rated, threshold, room, group=groups)
+    return index[0, : int(count)].long()
+
+
+def _above(scores: Tensor, least: float) -> Tensor:
+    """Scores up to `least` become -inf, which `rotated_nms` leaves out."""
+    return scores if least <= 0 else scores.masked_fill(scores <= least, float("-inf"))
+
+
+def _with_scores(boxes: Tensor, scores: Tensor, keep: Tensor) -> Tensor:
+    return torch.cat([boxes[keep], scores[keep].reshape(-1, 1)], dim=1)
+
+
+def nms(
+    boxes: Any,
+    scores: Any,
+    iou_threshold: float,
+    offset: int = 0,
+    score_threshold: float = 0,
+    max_num: int = -1,
+) -> Tuple[Any, Any]:
+    """(x1 y1 x2 y2 score [K, 5], int64 [K]) that stay, best first; arrays for arrays."""
+    if offset != 0:
+        refuse("nms: offset=1")
+    all_, rated = torch.as_tensor(boxes), torch.as_tensor(scores)
+    plain = _flat(_of_corners(all_))
+    keep = _kept(plain, _above(rated, score_threshold), iou_threshold, max_num or None)
+    dets = _with_scores(all_, rated, keep)
+    return (dets.numpy(), keep.numpy()) if isinstance(boxes, np.ndarray) else (dets, keep)
+
+
+def nms_rotated(
+    dets: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+    labels: Optional[Tensor] = None,
+    clockwise: bool = True,
+) -> Tuple[Tensor, Optional[Tensor]]:
+    """(x y w h angle score [K, 6], int64 [K]) that stay, best first; (dets, None) without boxes.
+    labels are not read, as in the peer's kernels."""
+    if dets.shape[0] == 0:
+        return dets, None
+    keep = _kept(_flat(dets, clockwise), scores, iou_threshold)
+    return _with_scores(dets, scores, keep), keep
+
+
+def batched_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor,
+    nms_cfg: Optional[Dict],
+    class_agnostic: bool = False,
+) -> Tuple[Tensor, Tensor]:
+    """`nms` or `nms_rotated`, as nms_cfg says, within each class; without nms_cfg, all by score."""
+    if nms_cfg is None:
+        keep = scores.sort(descending=True, stable=True).indices
+        return _with_scores(boxes, scores, keep), keep
+    options = {"type": "nms", "class_agnostic": class_agnostic, **nms_cfg}
+    kind = getattr(options["type"], "__name__", options["type"])
+    if kind not in ("nms", "nms_rotated"):
+        refuse(f"batched_nms: type={kind!r}")
+    if options.get("offset"):
+        refuse("batched_nms: offset=1")
+    plain = _of_corners(boxes) if kind == "nms" else boxes
+    keep = _kept(
+        _flat(plain, options.get("clockwise", True)),
+        _above(scores, options.get("score_threshold", 0)),
+        options["iou_threshold"] if "iou_threshold" in options else options["iou_thr"],
+        options.get("max_num", -1) or None,
+        None if options["class_agnostic"] else idxs,
+    )
+    return _with_scores(boxes, scores, keep), keep
+
+
+def nms3d(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """int64 rows of boxes of 7 columns that stay, best first, by their overlap from above."""
+    return _kept(boxes, scores, iou_threshold)
+
+
+def nms3d_normal(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """`nms3d` of boxes without their yaw."""
+    unturned = torch.cat([boxes[:, :6], torch.zeros_like(boxes[:, :1])], dim=1)
+    return _kept(unturned, scores, iou_threshold)
+
+
+def nms_bev(
+    boxes: Tensor,
+    scores: Tensor,
+    thresh: float,
+    pre_max_size: Optional[int] = None,
+    post_max_size: Optional[int] = None,
+) -> Tensor:
+    """int64 rows of x1 y1 x2 y2 angle that stay, of the best pre_max_size."""
+    order = scores.sort(descending=True, stable=True).indices[:pre_max_size]
+    return order[_kept(_flat(_of_corners(boxes[order])), scores[order], thresh, post_max_size)]
+
+
+def nms_normal_bev(boxes: Tensor, scores: Tensor, thresh: float) -> Tensor:
+    """int64 rows of x1 y1 x2 y2 angle that stay, without their angle."""
+    return _kept(_flat(_of_corners(boxes[:, :4])), scores, thresh)

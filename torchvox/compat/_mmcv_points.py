@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of `mmcv.ops`: sampling, neighbors and their features."""
+
+from typing import List, Optional, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+
+import torchvox
+from torchvox.compat._errors import refuse
+from torchvox.compat._shared import GroupAll as GroupAll
+from torchvox.compat._shared import gather_operation as gather_points  # noqa: F401
+from torchvox.compat._shared import offsets_of, widened
+from torchvox.compat._shared import three_interpolate as three_interpolate
+from torchvox.compat._shared import three_nn as three_nn
+
+
+def furthest_point_sample(points_xyz: Tensor, num_points: int) -> Tensor:
+    """[B, num_points] int32 of [B, N, 3]."""
+    return torchvox.furthest_point_sample(points_xyz, num_points, convention="mmcv").idx
+
+
+def furthest_point_sample_with_dist(points_dist: Tensor, num_points: int) -> Tensor:
+    """[B, num_points] int32 of squared distances [B, N, N]."""
+    fps = torchvox.furthest_point_sample_with_dist
+    return fps(points_dist, num_points, convention="mmcv")
+
+
+class _DFPS(nn.Module):
+    def forward(self, points: Tensor, features: Optional[Tensor], npoint: int) -> Tensor:
+        return furthest_point_sample(points, npoint)
+
+
+class _FFPS(nn.Module):
+    def forward(self, points: Tensor, features: Tensor, npoint: int) -> Tensor:
+        assert features is not None, "feature input to FFPS_Sampler should not be None"
+        rows = torch.cat([points, features.transpose(1, 2)], dim=2).detach()
+        return furthest_point_sample_with_dist(torch.cdist(rows, rows).square(), npoint)
+
+
+class _FS(nn.Module):
+    def forward(self, points: Tensor, features: Tensor, npoint: int) -> Tensor:
+        return torch.cat([one()(points, features, npoint) for one in (_FFPS, _DFPS)], dim=1)
+
+
+_SAMPLERS = {"D-FPS": _DFPS, "F-FPS": _FFPS, "FS": _FS}
+
+
+def get_sampler_cls(sampler_type: str) -> type:
+    """The class of a sampler, D-FPS, F-FPS or FS. Raises KeyError."""
+    if sampler_type not in _SAMPLERS:
+        raise KeyError(f"Supported `sampler_type` are {list(_SAMPLERS)}, but got {sampler_type}")
+    return _SAMPLERS[sampler_type]
+
+
+class PointsSampler(nn.Module):
+    """Samplings of consecutive ranges of points, one behind the other: [B, sum] int32."""
+
+    def __init__(
+        self,
+        num_point: List[int],
+        fps_mod_list: List[str] = ["D-FPS"],  # noqa: B006
+        fps_sample_range_list: List[int] = [-1],  # noqa: B006
+    ) -> None:
+        super().__init__()
+        assert len(num_point) == len(fps_mod_list) == len(fps_sample_range_list)
+        self.num_point = num_point
+        self.fps_sample_range_list = fps_sample_range_list
+        self.samplers = nn.ModuleList(get_sampler_cls(mode)() for mode in fps_mod_list)
+
+    def forward(self, points_xyz: Tensor, features: Optional[Tensor]) -> Tensor:
+        begin, parts = 0, []
+        for end, sampler, count in zip(  # noqa: B905
+            self.fps_sample_range_list, self.samplers, self.num_point
+        ):
+            assert end < points_xyz.shape[1]
+            chosen = slice(begin, None if end == -1 else end)
+            some = None if features is None else widened(features)[:, :, chosen]
+            parts.append(sampler(widened(points_xyz)[:, chosen], some, count) + begin)
+            begin = end
+        return torch.cat(parts, dim=1)
+
+
+def ball_query(
+    min_radius: float,
+    max_radius: float,
+    sample_num: int,
+    xyz: Tensor,
+    center_xyz: Tensor,
+    xyz_batch_cnt: Optional[Tensor] = None,
+    center_xyz_batch_cnt: Optional[Tensor] = None,
+) -> Tensor:
+    """[B, M, sample_num] int32; stacked, [M, sample_num] local indices: -1 begins an empty ball."""
+    assert min_radius < max_radius
+    ball = (xyz, center_xyz, max_radius, sample_num)
+    if xyz_batch_cnt is None or center_xyz_batch_cnt is None:
+        return torchvox.ball_query(*ball, min_radius=min_radius, convention="mmcv").idx
+    _, idx, count = torchvox.ball_query(
+        *ball,
+        convention="openpcdet",  # the stacked kernel has no core and no inner radius
+        batch_offsets=offsets_of(xyz_batch_cnt),
+        query_batch_offsets=offsets_of(center_xyz_batch_cnt),
+        local_index=True,
+    )
+    idx[:, :1].masked_fill_(count[:, None] == 0, -1)
+    return idx
+
+
+def grouping_operation(
+    features: Tensor,
+    indices: Tensor,
+    features_batch_cnt: Optional[Tensor] = None,
+    indices_batch_cnt: Optional[Tensor] = None,
+) -> Tensor:
+    """[B, C, M, k] of [B, C, N]; stacked, [M, C, k] of [N, C] by local indices."""
+    if features_batch_cnt is None or indices_batch_cnt is None:
+        return torchvox.group_points(features, indices, channels_first=True)
+    grouped = torchvox.group_points(
+        features,
+        indices,
+        batch_offsets=offsets_of(features_batch_cnt),
+        query_batch_offsets=offsets_of(indices_batch_cnt),
+        local_index=True,
+    )
+    return grouped.transpose(1, 2).contiguous()
+
+
+class QueryAndGroup(nn.Module):
+    """[B, 3 + C, M, sample_num]: neighbors within max_radius, or the nearest for None. May have the
+    strides of torch.channels_last."""
+
+    def __init__(
+        self,
+        max_radius: float,
+        sample_num: int,
+        min_radius: float = 0.0,
+        use_xyz: bool = True,
+        return_grouped_xyz: bool = False,
+        normalize_xyz: bool = False,
+        uniform_sample: bool = False,
+        return_unique_cnt: bool = False,
+        return_grouped_idx: bool = False,
+    ):
+        super().__init__()
+        if uniform_sample or return_unique_cnt:
+            refuse("QueryAndGroup: uniform_sample=True")
+        assert max_radius is not None or not normalize_xyz, (
+            "can not normalize grouped xyz when max_radius is None"
+        )
+        self.max_radius = max_radius
+        self.sample_num = sample_num
+        self.min_radius = min_radius
+        self.use_xyz = use_xyz
+        self.return_grouped_xyz = return_grouped_xyz
+        self.normalize_xyz = normalize_xyz
+        self.return_grouped_idx = return_grouped_idx
+
+    def _one_op(self, points: Tensor, query: Tensor, features: Optional[Tensor]) -> List[Tensor]:
+        rows = None if features is None else features.transpose(1, 2)
+        scaled = self.normalize_xyz
+        grouped, idx, _ = torchvox.query_and_group(
+            points, query, rows, [self.max_radius], [self.sample_num], normalize_xyz=scaled
+        )
+        return [grouped.permute(0, 3, 1, 2), idx]
+
+    def _steps(self, points: Tensor, query: Tensor, features: Optional[Tensor]) -> List[Tensor]:
+        if self.max_radius is None:
+            idx = knn(self.sample_num, points, query).transpose(1, 2)
+        else:
+            idx = ball_query(self.min_radius, self.max_radius, self.sample_num, points, query)
+        xyz = grouping_operation(points.transpose(1, 2), idx)
+        parts = [] if features is None else [grouping_operation(features, idx)]
+        if self.use_xyz:
+            relative = xyz - query.transpose(1, 2).unsqueeze(-1)
+            parts.insert(0, relative / self.max_radius if self.normalize_xyz else relative)
+        return [torch.cat(parts, dim=1), *([xyz] if self.return_grouped_xyz else []), idx]
+
+    def forward(
+        self, points_xyz: Tensor, center_xyz: Tensor, features: Optional[Tensor] = None
+    ) -> Union[Tensor, Tuple]:
+        clouds = (points_xyz, center_xyz, features)
+        ball = self.max_radius is not None and not self.min_radius
+        same = features is None or features.dtype == points_xyz.dtype
+        fits = ball and same and self.use_xyz and not self.return_grouped_xyz
+        result = self._one_op(*clouds) if fits else self._steps(*clouds)
+        result = result if self.return_grouped_idx else result[:-1]
+        return tuple(result) if len(result) > 1 else result[0]
+
+
+def knn(
+    k: int, xyz: Tensor, center_xyz: Optional[Tensor] = None, transposed: bool = False
+) -> Tensor:
+    """[B, k, M] int32, 0 where there is no neighbor. transposed: xyz [B, 3, N], centers alike."""
+    clouds = (xyz, xyz if center_xyz is None else center_xyz)
+    points, query = (cloud.transpose(1, 2) for cloud in clouds) if transposed else clouds
+    idx = torchvox.knn(points, query, k, convention="mmcv").idx
+    return idx.clamp_(min=0).transpose(1, 2).contiguous()
+
+
+def chamfer_distance(xyz1: Tensor, xyz2: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Squared distances [B, N], [B, M] to the nearest point of the other, and its index, int32."""
+    return tuple(torchvox.chamfer_distance(xyz1, xyz2, convention="mmcv"))

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules that stand for a peer's, and the loaders that make them.
+
+Shim          a module of the peer's name: ours first, then the peer's own, then stubs
+ShimLoader    makes one
+PatchLoader   runs the module that is there, then sets our names in it
+Empty         a package that is not installed, above one that is ours
+"""
+
+import importlib
+from importlib import abc, machinery, util
+from types import ModuleType
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from torchvox.compat import table
+from torchvox.compat._errors import stub
+
+
+class Entry(NamedTuple):
+    row: table.Row
+    prefer: str
+
+    @property
+    def facts(self) -> table.Literals:
+        return table.literals(self.row.shim)
+
+    def shim(self) -> ModuleType:
+        return importlib.import_module(f"torchvox.compat.{self.row.shim}")
+
+
+MISSING = object()
+ENTRIES: Dict[str, Entry] = {}  # what is in place, by the names of the modules
+SHADOWED: Dict[str, ModuleType] = {}  # imported before, and pushed aside by `force`
+PATCHED: Dict[str, Dict[str, Any]] = {}  # what our names replaced in modules that are there
+
+
+def below(module: ModuleType, name: str) -> Optional[ModuleType]:
+    """A module below this one that is ours, imported: the peers' packages import theirs at once."""
+    full = f"{module.__name__}.{name}"
+    known = any(f"{one}.".startswith(f"{full}.") for one in ENTRIES)
+    return importlib.import_module(full) if known else None
+
+
+class Shim(ModuleType):
+    """Our names are set when it is loaded; `__getattr__` has the others."""
+
+    def __init__(self, name: str, entry: Entry, spec: Optional[machinery.ModuleSpec]) -> None:
+        super().__init__(name)
+        self.__dict__.update(_entry=entry, _spec=spec, _broken="")
+
+    def _own(self) -> Optional[ModuleType]:
+        """The peer's own module, run at its first use; None where there is none that imports."""
+        state, name = self.__dict__, self.__name__
+        if "_module" not in state:
+            spec = state["_spec"]
+            state["_module"] = SHADOWED.get(name)
+            if state["_module"] is None and spec is not None and spec.loader is not None:
+                state["_module"] = util.module_from_spec(spec)  # there already while it runs
+                try:
+                    spec.loader.exec_module(state["_module"])
+                except ImportError as error:
+                    state["_module"] = None
+                    state["_broken"] = f"{name} is installed but does not import ({error})"
+        return state["_module"]
+
+    def _origin(self, name: str) -> str:
+        """Where a name comes from: "torchvox", "peer", "not covered", or "" for nowhere."""
+        entry: Entry = self.__dict__["_entry"]
+        ours = name in entry.facts.covered
+        if ours and entry.prefer == "torchvox":
+            return "torchvox"
+        own = self._own()
+        if own is not None and hasattr(own, name):
+            return "peer"
+        return "torchvox" if ours else "not covered" if name in entry.facts.names else ""
+
+    def __getattr__(self, name: str) -> Any:
+        entry: Entry = self.__dict__["_entry"]
+        if name == "__all__":
+            return [one for one in dir(self) if not one.startswith("_")]
+        if not name.startswith("__") or name == "__version__":
+            module = None if name in entry.facts.names else below(self, name)
+            if module is not None:
+                return module
+            where = self._origin(name)
+            if where == "not covered":
+                return stub(entry.row.module, name, self.__dict__["_broken"])
+            if where:
+                return getattr(self._own() if where == "peer" else entry.shim(), name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        names = self.__dict__["_entry"].facts.names
+        if not (isinstance(value, ModuleType) and name in names):  # a submodule of that name
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> List[str]:
+        own = self._own()
+        theirs = () if own is None else getattr(own, "__all__", None) or vars(own)
+        names = {*vars(self), *self.__dict__["_entry"].facts.names, *theirs}
+        return sorted(names - {"_entry", "_spec", "_broken", "_module"})
+
+
+class ShimLoader(abc.Loader):
+    def __init__(self, entry: Entry, spec: Optional[machinery.ModuleSpec]) -> None:
+        self.entry, self.spec = entry, spec
+
+    def create_module(self, spec: machinery.ModuleSpec) -> ModuleType:
+        return Shim(spec.name, self.entry, self.spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        shim = self.entry.shim()
+        module.__doc__ = shim.__doc__
+        for name in self.entry.facts.covered if self.entry.prefer == "torchvox" else ():
+            setattr(module, name, getattr(shim, name))
+
+
+class PatchLoader(abc.Loader):
+    """The module's own classes see our names, too."""
+
+    def __init__(self, entry: Entry, loader: Any) -> None:
+        self.entry, self.loader = entry, loader
+
+    def create_module(self, spec: machinery.ModuleSpec) -> Optional[ModuleType]:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        patch(module, self.entry)
+
+    def __getattr__(self, name: str) -> Any:  # get_source and others
+        return getattr(self.loader, name)
+
+
+def patch(module: ModuleType, entry: Entry) -> None:
+    shim = entry.shim()
+    make = getattr(shim, "patch", None)
+    names = make(module) if make else {name: getattr(shim, name) for name in entry.facts.covered}
+    if entry.prefer == "peer":
+        names = {name: value for name, value in names.items() if name not in vars(module)}
+    PATCHED[module.__name__] = {name: vars(module).get(name, MISSING) for name in names}
+    vars(module).update(names)
+
+
+def unpatch(module: ModuleType) -> None:
+    for name, value in PATCHED.pop(module.__name__, {}).items():
+        vars(module)[name] = value
+        if value is MISSING:
+            del vars(module)[name]
+
+
+class Empty(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        module = None if name.startswith("__") else below(self, name)
+        if module is not None:
+            return module
+        ours: Tuple[str, ...] = tuple(n for n in ENTRIES if n.startswith(f"{self.__name__}."))
+        raise AttributeError(
+            f"module {self.__name__!r} has no attribute {name!r}: it is not installed, and "
+            f"torchvox.compat stands for {', '.join(ours[:5])} alone"
+        )
+
+
+class EmptyLoader(abc.Loader):
+    def create_module(self, spec: machinery.ModuleSpec) -> ModuleType:
+        return Empty(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass

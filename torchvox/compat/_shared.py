@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the adapters share."""
+
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+import torchvox
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def offsets_of(counts: Tensor) -> Tensor:
+    """[B + 1] from the rows of each cloud."""
+    return nn.functional.pad(counts.cumsum(0), (1, 0))
+
+
+def offsets_of_ends(ends: Tensor) -> Tensor:
+    """[B + 1] offsets from [B] ends, without the leading 0."""
+    return nn.functional.pad(ends, (1, 0))
+
+
+def floats(values: Any) -> Sequence[float]:
+    """Sizes and ranges, which come as lists, tuples, arrays or tensors."""
+    return values.tolist() if hasattr(values, "tolist") else values
+
+
+def widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in HALVES else tensor
+
+
+def from_bottom(boxes: Tensor) -> Tensor:
+    """Boxes whose z is that of the bottom, with that of the center."""
+    return torch.cat(
+        [boxes[..., :2], boxes[..., 2:3] + boxes[..., 5:6] / 2, boxes[..., 3:]], dim=-1
+    )
+
+
+def rows_of(features: Tensor, idx: Tensor) -> Tensor:
+    """[M, k, C] of [N, C] by [M, k]; an index outside gives zeros and takes no gradient."""
+    return torch.ops.torchvox.group_points(features[None], idx[None])[0]
+
+
+def scattered(grad: Tensor, idx: Tensor, rows: int) -> Tensor:
+    """The gradient of `rows_of`: [N, C] of [M, k, C]."""
+    return torch.ops.torchvox._group_points_backward(grad[None], idx[None], rows)[0]
+
+
+def put(what: str, out: Tensor, value: Any, add: bool = False) -> None:
+    """A value, or (value, where it goes), into a tensor of the caller's; strides and dtype stay."""
+    value, where = value if isinstance(value, tuple) else (value, None)
+    if out.shape != value.shape:
+        raise ValueError(f"{what} must be {list(value.shape)}, got {list(out.shape)}")
+    with torch.no_grad():
+        value = value.to(out.dtype)
+        value = value if where is None else torch.where(where, value, out)
+        out.copy_(out + value if add else value)
+
+
+def writes(*outputs: str, add: bool = False, returns: Optional[int] = 1) -> Callable[..., Any]:
+    """A compiled function of the peer: arguments by position, and behind them tensors of the
+    caller's, which get what `function` returns. add: gradients are added to what is there."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        names = [*inspect.signature(function).parameters, *outputs]
+
+        @functools.wraps(function)
+        def compiled(*arguments: Any) -> Optional[int]:
+            if len(arguments) != len(names):
+                raise TypeError(f"{function.__name__}({', '.join(names)}) got {len(arguments)}")
+            inputs, outs = arguments[: -len(outputs)], arguments[-len(outputs) :]
+            with torch.no_grad():
+                values = function(*inputs)
+            values = values if isinstance(values, list) else [values]
+            for name, out, value in zip(outputs, outs, values, strict=True):
+                put(f"{function.__name__}: {name}", out, value, add)
+            return returns
+
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        parameters = [inspect.Parameter(name, kind) for name in names]
+        compiled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return compiled
+
+    return wrap
+
+
+def function_class(apply: Callable[..., Any]) -> type:
+    """In place of an autograd function of the peer, for its `apply`."""
+    return type(apply.__name__, (), {"apply": staticmethod(apply), "__doc__": apply.__doc__})
+
+
+def gather_operation(features: Tensor, idx: Tensor) -> Tensor:
+    """[B, C, N] by [B, M]: [B, C, M]."""
+    return torchvox.gather_points(features, idx, channels_first=True)
+
+
+def grouping_operation(features: Tensor, idx: Tensor) -> Tensor:
+    """[B, C, N] by [B, M, k]: [B, C, M, k]."""
+    return torchvox.group_points(features, idx, channels_first=True)
+
+
+def ball_query(radius: float, nsample: int, xyz: Tensor, new_xyz: Tensor) -> Tensor:
+    """[B, M, nsample] int32: the first by index, the first hit repeated, 0 of an empty ball."""
+    return torchvox.ball_query(xyz, new_xyz, radius, nsample, convention="pointnet2").idx
+
+
+def three_nn(unknown: Tensor, known: Tensor) -> Tuple[Tensor, Tensor]:
+    """Distances, which have no gradient, and int32 indices; inf and 0 where there is no point."""
+    dist2, idx = torchvox.three_nn(unknown.detach(), known.detach(), convention="pointnet2")
+    return dist2.sqrt(), idx.clamp(min=0)
+
+
+def three_interpolate(features: Tensor, idx: Tensor, weight: Tensor) -> Tensor:
+    """[B, C, M] by [B, N, 3]: [B, C, N]; weight has no gradient."""
+    return torchvox.three_interpolate(features, idx, weight.detach(), channels_first=True)
+
+
+class QueryAndGroup(nn.Module):
+    """Balls of xyz less their center, beside features: [B, 3 + C, M, nsample]."""
+
+    def __init__(self, radius: float, nsample: int, use_xyz: bool = True) -> None:
+        super().__init__()
+        self.radius, self.nsample, self.use_xyz = radius, nsample, use_xyz
+
+    def forward(self, xyz: Tensor, new_xyz: Tensor, features: Optional[Tensor] = None) -> Tensor:
+        assert features is not None or self.use_xyz, "features or use_xyz must be given"
+        columns, options = None, {"use_xyz": self.use_xyz, "convention": "pointnet2"}
+        if features is not None:
+            columns = features.transpose(1, 2)
+        balls = [self.radius], [self.nsample]
+        grouped = torchvox.query_and_group(xyz, new_xyz, columns, *balls, **options).grouped
+        return grouped.permute(0, 3, 1, 2).contiguous()
+
+
+class GroupAll(nn.Module):
+    """All points as one group: [B, 3 + C, 1, N]; new_xyz is not read."""
+
+    def __init__(self, use_xyz: bool = True) -> None:
+        super().__init__()
+        self.use_xyz = use_xyz
+
+    def forward(self, xyz: Tensor, new_xyz: Any, features: Optional[Tensor] = None) -> Tensor:
+        columns = [xyz.transpose(1, 2)] if self.use_xyz or features is None else []
+        return torch.cat(columns + ([] if features is None else [features]), 1).unsqueeze(2)
+
+
+BallQuery, GatherOperation = function_class(ball_query), function_class(gather_operation)
+GroupingOperation, ThreeNN = function_class(grouping_operation), function_class(three_nn)
+ThreeInterpolate = function_class(three_interpolate)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for `mmcv.ops` 2.2: sampling, neighbors, voxels and rotated boxes.
+
+Names, signatures, layouts and dtypes are the peer's, results those of `convention="mmcv"`.
+`voxelization`, `dynamic_scatter`, `nms` and its kin read a count of the device, as the peer does.
+"""
+
+from typing import Any, List, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+
+import torchvox
+from torchvox.compat._errors import stubs
+from torchvox.compat._mmcv_boxes import *
+from torchvox.compat._mmcv_points import *
+from torchvox.compat._shared import floats
+
+# fmt: off
+__all__ = [
+    "DynamicScatter", "GroupAll", "PointsSampler", "QueryAndGroup", "RoIAwarePool3d",
+    "RoIPointPool3d", "Voxelization", "ball_query", "batched_nms", "box_iou_rotated",
+    "boxes_iou3d", "boxes_iou_bev", "boxes_overlap_bev", "chamfer_distance",
+    "diff_iou_rotated_2d", "diff_iou_rotated_3d", "dynamic_scatter", "furthest_point_sample",
+    "furthest_point_sample_with_dist", "gather_points", "get_sampler_cls",
+    "grouping_operation", "knn", "nms", "nms3d", "nms3d_normal", "nms_bev", "nms_normal_bev",
+    "nms_rotated", "points_in_boxes_all", "points_in_boxes_cpu", "points_in_boxes_part",
+    "three_interpolate", "three_nn", "voxelization",
+]
+NOT_COVERED = (
+    "BezierAlign", "BorderAlign", "CARAFE", "CARAFENaive", "CARAFEPack", "Conv2d",
+    "ConvTranspose2d", "CornerPool", "Correlation", "CrissCrossAttention", "DeformConv2d",
+    "DeformConv2dPack", "DeformRoIPool", "DeformRoIPoolPack", "FusedBiasLeakyReLU", "Linear",
+    "MaskedConv2d", "MaxPool2d", "ModulatedDeformConv2d", "ModulatedDeformConv2dPack",
+    "ModulatedDeformRoIPoolPack", "MultiScaleDeformableAttention",
+    "MultiScaleDeformableAttnFunction", "PSAMask", "PrRoIPool", "RiRoIAlignRotated", "RoIAlign",
+    "RoIAlignRotated", "RoIPool", "SAConv2d", "SigmoidFocalLoss", "SimpleRoIAlign",
+    "SoftmaxFocalLoss", "SparseConv2d", "SparseConv3d", "SparseConvTensor", "SparseConvTranspose2d",
+    "SparseConvTranspose3d", "SparseInverseConv2d", "SparseInverseConv3d", "SparseMaxPool2d",
+    "SparseMaxPool3d", "SparseModule", "SparseSequential", "SubMConv2d", "SubMConv3d",
+    "SyncBatchNorm", "TINShift", "active_rotated_filter", "assign_score_withk", "bbox_overlaps",
+    "bezier_align", "bias_act", "border_align", "box_iou_quadri", "carafe", "carafe_naive",
+    "contour_expand", "conv2d", "conv_transpose2d", "convex_giou", "convex_iou", "deform_conv2d",
+    "deform_roi_pool", "filter2d", "filtered_lrelu", "fused_bias_leakyrelu", "get_compiler_version",
+    "get_compiling_cuda_version", "masked_conv2d", "min_area_polygons", "modulated_deform_conv2d",
+    "multi_scale_deformable_attn_pytorch", "nms_match", "nms_quadri", "pixel_group", "point_sample",
+    "points_in_polygons", "prroi_pool", "rel_roi_point_to_rel_img_point", "riroi_align_rotated",
+    "roi_align", "roi_align_rotated", "roi_pool", "rotated_feature_align", "scatter_nd",
+    "sigmoid_focal_loss", "soft_nms", "softmax_focal_loss", "tin_shift", "upfirdn2d", "upsample2d",
+)
+# fmt: on
+PARTLY = {
+    "QueryAndGroup": "uniform_sample=True",
+    "batched_nms": "type='soft_nms' and others than nms and nms_rotated; offset=1",
+    "nms": "offset=1",
+}
+DIFFERS = {
+    "batched_nms": "Boxes are compared within their class instead of being moved apart.",
+    "boxes_iou3d": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
+    "boxes_overlap_bev": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
+    "diff_iou_rotated_2d": "Identical boxes get the gradient 0.",
+    "diff_iou_rotated_3d": "Identical boxes get the gradient 0.",
+    "knn": "Among equal distances the lower index comes first; k may be 100 or more.",
+    "nms": "Overlaps are computed from centers and sizes, and rounded so.",
+    "nms3d": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
+    "nms_rotated": "labels are not read, as in the peer's kernels: pass them to batched_nms.",
+    "three_nn": "Among equal distances the lower index comes first.",
+    "voxelization": "deterministic=False gives the same, deterministic.",
+}
+__getattr__ = stubs("mmcv.ops", NOT_COVERED)
+
+
+def voxelization(
+    points: Tensor,
+    voxel_size: Any,
+    coors_range: Any,
+    max_points: int = 35,
+    max_voxels: int = 20000,
+    deterministic: bool = True,
+) -> Any:
+    """(voxels [M, max_points, C], coors [M, 3] int32 z y x, points of each [M]); with a -1 among
+    the limits, coors [N, 3] of every point, -1 outside."""
+    size, bounds = floats(voxel_size), floats(coors_range)
+    if max_points == -1 or max_voxels == -1:
+        cells = torchvox.voxel_map(points, size, bounds, -1, -1)
+        row = cells.point_voxel.long()  # -1 outside: the last row, which is unused then
+        return cells.indices[row, 1:]
+    voxels = torchvox.voxelize(points, size, bounds, max_points, max_voxels, trim=True)
+    return voxels.features, voxels.indices[:, 1:].contiguous(), voxels.num_points
+
+
+class Voxelization(nn.Module):
+    """`voxelization` with its limits; max_voxels may be (training, evaluation)."""
+
+    def __init__(
+        self,
+        voxel_size: List,
+        point_cloud_range: List,
+        max_num_points: int,
+        max_voxels: Union[tuple, int] = 20000,
+        deterministic: bool = True,
+    ):
+        super().__init__()
+        self.voxel_size = voxel_size
+        self.point_cloud_range = point_cloud_range
+        self.max_num_points = max_num_points
+        self.max_voxels = max_voxels if isinstance(max_voxels, tuple) else (max_voxels,) * 2
+        self.deterministic = deterministic
+        bounds = torch.tensor(point_cloud_range, dtype=torch.float32)
+        size = torch.tensor(voxel_size, dtype=torch.float32)
+        self.grid_size = torch.round((bounds[3:] - bounds[:3]) / size).long()
+        self.pcd_shape = [*self.grid_size[:2], 1][::-1]
+
+    def forward(self, input: Tensor) -> Any:
+        limits = (self.max_num_points, self.max_voxels[0 if self.training else 1])
+        return voxelization(input, self.voxel_size, self.point_cloud_range, *limits)
+
+
+def dynamic_scatter(
+    feats: Tensor, coors: Tensor, reduce_type: str = "max"
+) -> Tuple[Tensor, Tensor]:
+    """([M, C], [M, D]): features reduced over equal rows of coors, by rising coordinate; points
+    with a negative coordinate are left out. reduce_type: max, mean or sum."""
+    cells = torchvox.unique_cells(coors, order="sorted", trim=True)
+    rows = cells.indices.size(0)
+    grouping = {"offsets": cells.offsets[: rows + 1], "perm": cells.perm}
+    reduced, _ = torchvox.voxel_scatter(feats, cells.point_voxel, rows, reduce_type, **grouping)
+    return reduced, cells.indices
+
+
+class DynamicScatter(nn.Module):
+    """`dynamic_scatter`, mean or max; coors of 4 columns begin with the sample."""
+
+    def __init__(self, voxel_size: List, point_cloud_range: List, average_points: bool):
+        super().__init__()
+        self.voxel_size = voxel_size
+        self.point_cloud_range = point_cloud_range
+        self.average_points = average_points
+
+    def forward(self, points: Tensor, coors: Tensor) -> Tuple[Tensor, Tensor]:
+        return dynamic_scatter(points, coors, "mean" if self.average_points else "max")

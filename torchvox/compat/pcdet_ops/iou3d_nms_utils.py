@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for `pcdet.ops.iou3d_nms.iou3d_nms_utils`, on every device."""
+
+from typing import Any, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import torchvox
+from torchvox.compat.pcdet_ops import iou3d_nms_cuda
+
+# fmt: off
+__all__ = [
+    "boxes_aligned_iou3d_gpu", "boxes_bev_iou_cpu", "boxes_iou3d_gpu", "boxes_iou_bev", "nms_gpu",
+    "nms_normal_gpu", "paired_boxes_iou3d_gpu",
+]
+# fmt: on
+NOT_COVERED = ()
+DIFFERS = {
+    "boxes_iou3d_gpu": "Overlaps are exact.",
+    "boxes_iou_bev": "Overlaps are exact.",
+    "nms_gpu": "Overlaps are exact.",
+}
+
+
+def boxes_bev_iou_cpu(boxes_a: Any, boxes_b: Any) -> Any:
+    """[N, M]; an array for arrays."""
+    if isinstance(boxes_b, np.ndarray):
+        pair = (torch.as_tensor(boxes).float() for boxes in (boxes_a, boxes_b))
+        return torchvox.rotated_iou(*pair).numpy()
+    return torchvox.rotated_iou(boxes_a, boxes_b)
+
+
+def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    """[N, M]."""
+    return torchvox.rotated_iou(boxes_a, boxes_b)
+
+
+def boxes_iou3d_gpu(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    """[N, M]."""
+    return torchvox.rotated_iou(boxes_a, boxes_b, mode="3d")
+
+
+def boxes_aligned_iou3d_gpu(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    """[N, 1]."""
+    return torchvox.rotated_iou(boxes_a, boxes_b, mode="3d", paired=True)[:, None]
+
+
+def nms_gpu(
+    boxes: Tensor, scores: Tensor, thresh: float, pre_maxsize: Optional[int] = None, **kwargs: Any
+) -> Tuple[Tensor, None]:
+    """(int64 indices of those kept, best first, None)."""
+    order = scores.sort(descending=True, stable=True)[1][:pre_maxsize]
+    keep = torch.empty(len(order), dtype=torch.int64)
+    kept = iou3d_nms_cuda.nms_gpu(boxes[order], keep, thresh)
+    return order[keep[:kept].to(order.device)], None
+
+
+def nms_normal_gpu(
+    boxes: Tensor, scores: Tensor, thresh: float, **kwargs: Any
+) -> Tuple[Tensor, None]:
+    """As if no box were turned."""
+    return nms_gpu(torch.cat([boxes[:, :6], torch.zeros_like(boxes[:, :1])], 1), scores, thresh)
+
+
+paired_boxes_iou3d_gpu = boxes_aligned_iou3d_gpu

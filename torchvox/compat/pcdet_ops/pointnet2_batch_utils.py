@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for `pcdet.ops.pointnet2.pointnet2_batch.pointnet2_utils`, on every device."""
+
+from torch import Tensor
+
+import torchvox
+from torchvox.compat._shared import *
+from torchvox.compat._shared import function_class
+
+# fmt: off
+__all__ = [
+    "BallQuery", "FarthestPointSampling", "GatherOperation", "GroupAll", "GroupingOperation",
+    "QueryAndGroup", "ThreeInterpolate", "ThreeNN", "ball_query", "farthest_point_sample",
+    "furthest_point_sample", "gather_operation", "grouping_operation", "three_interpolate",
+    "three_nn",
+]
+# fmt: on
+NOT_COVERED = ()
+
+
+def farthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
+    """[B, npoint] int32."""
+    return torchvox.furthest_point_sample(xyz, npoint, convention="openpcdet").idx
+
+
+furthest_point_sample = farthest_point_sample
+FarthestPointSampling = function_class(farthest_point_sample)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for `pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils`, on every device."""
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+import torchvox
+from torchvox.compat._errors import stubs
+from torchvox.compat._shared import function_class, offsets_of
+from torchvox.compat.pcdet_ops import pointnet2_stack_cuda
+from torchvox.compat.pcdet_ops.pointnet2_batch_utils import (
+    FarthestPointSampling,
+    farthest_point_sample,
+)
+
+# fmt: off
+__all__ = [
+    "BallQuery", "FarthestPointSampling", "GroupingOperation", "QueryAndGroup",
+    "StackFarthestPointSampling", "ThreeInterpolate", "ThreeNN", "ball_query",
+    "farthest_point_sample", "furthest_point_sample", "grouping_operation",
+    "stack_farthest_point_sample", "three_interpolate", "three_nn",
+]
+NOT_COVERED = (
+    "ThreeNNForVectorPoolByTwoStep", "VectorPoolWithVoxelQuery",
+    "three_nn_for_vector_pool_by_two_step", "vector_pool_with_voxel_query_op",
+)
+__getattr__ = stubs("pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils", NOT_COVERED)
+
+
+def ball_query(
+    radius: float, nsample: int, xyz: Tensor, xyz_batch_cnt: Tensor, new_xyz: Tensor,
+    new_xyz_batch_cnt: Tensor,
+) -> Tuple[Tensor, Tensor]:
+    """(local indices [M, nsample] int32, which balls are empty [M]); those hold 0."""
+    idx = torch.zeros(len(new_xyz), nsample, dtype=torch.int32, device=xyz.device)
+    clouds = new_xyz, new_xyz_batch_cnt, xyz, xyz_batch_cnt
+    pointnet2_stack_cuda.ball_query_wrapper(0, 0, radius, nsample, *clouds, idx)
+    return idx.clamp(min=0), idx[:, 0] < 0
+# fmt: on
+
+
+def grouping_operation(
+    features: Tensor, features_batch_cnt: Tensor, idx: Tensor, idx_batch_cnt: Tensor
+) -> Tensor:
+    """[N, C] by local [M, k]: [M, C, k]."""
+    places = pointnet2_stack_cuda.clouds(features_batch_cnt, idx_batch_cnt)
+    rows = torchvox.group_points(features, idx, local_index=True, **places)
+    return rows.transpose(1, 2).contiguous()
+
+
+class QueryAndGroup(nn.Module):
+    """(balls of xyz less their center, beside features [M, 3 + C, nsample], indices); an empty
+    ball holds zeros."""
+
+    def __init__(self, radius: float, nsample: int, use_xyz: bool = True) -> None:
+        super().__init__()
+        self.radius, self.nsample, self.use_xyz = radius, nsample, use_xyz
+
+    # fmt: off
+    def forward(
+        self, xyz: Tensor, xyz_batch_cnt: Tensor, new_xyz: Tensor, new_xyz_batch_cnt: Tensor,
+        features: Optional[Tensor] = None,
+    ) -> Tuple[Tensor, Tensor]:
+        # fmt: on
+        assert features is not None or self.use_xyz, "features or use_xyz must be given"
+        clouds = xyz, xyz_batch_cnt, new_xyz, new_xyz_batch_cnt
+        idx, empty = ball_query(self.radius, self.nsample, *clouds)
+        columns = []
+        if self.use_xyz:
+            near = grouping_operation(xyz, xyz_batch_cnt, idx, new_xyz_batch_cnt)
+            columns.append(near - new_xyz[..., None])
+        if features is not None:
+            columns.append(grouping_operation(features, xyz_batch_cnt, idx, new_xyz_batch_cnt))
+        return torch.cat(columns, 1).masked_fill(empty[:, None, None], 0), idx
+
+
+def stack_farthest_point_sample(xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Any) -> Tensor:
+    """[sum of npoint] int32 rows of xyz. npoint: a number, or one a cloud as a list, or as a
+    tensor, whose sum is one read of the device."""
+    if not isinstance(npoint, Tensor):
+        npoint = npoint if isinstance(npoint, list) else [npoint] * len(xyz_batch_cnt)
+    total = int(npoint.sum()) if isinstance(npoint, Tensor) else sum(npoint)
+    out_offsets = offsets_of(torch.as_tensor(npoint, device=xyz.device))
+    return torchvox.furthest_point_sample_ragged(
+        xyz, offsets_of(xyz_batch_cnt), out_offsets, total, convention="openpcdet"
+    ).idx
+
+
+def three_nn(
+    unknown: Tensor, unknown_batch_cnt: Tensor, known: Tensor, known_batch_cnt: Tensor
+) -> Tuple[Tensor, Tensor]:
+    """Distances, which have no gradient, and int32 rows of known."""
+    dist2, idx = torch.empty_like(unknown), torch.empty_like(unknown, dtype=torch.int32)
+    clouds = unknown, unknown_batch_cnt, known, known_batch_cnt
+    pointnet2_stack_cuda.three_nn_wrapper(*clouds, dist2, idx)
+    return dist2.sqrt(), idx
+
+
+def three_interpolate(features: Tensor, idx: Tensor, weight: Tensor) -> Tensor:
+    """[M, C] by [N, 3]: [N, C]; weight has no gradient."""
+    return torchvox.three_interpolate(features[None], idx[None], weight.detach()[None])[0]
+
+
+furthest_point_sample = farthest_point_sample
+BallQuery, ThreeNN = function_class(ball_query), function_class(three_nn)
+GroupingOperation = function_class(grouping_operation)
+StackFarthestPointSampling = function_class(stack_farthest_point_sample)
+ThreeInterpolate = function_class(three_interpolate)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for `pcdet.ops.roiaware_pool3d.roiaware_pool3d_cuda`. Boxes have their center's z."""
+
+import torch
+
+import torchvox
+from torchvox.compat._shared import put, writes
+
+__all__ = ["backward", "forward", "points_in_boxes_cpu", "points_in_boxes_gpu"]
+NOT_COVERED = ()
+
+MARGIN, MARGIN_CPU = 1e-5, 1e-2
+
+
+@writes("box_idx_of_points")
+def points_in_boxes_gpu(boxes, pts):
+    """The first box of each point; points in none stay as they are."""
+    found = torchvox.points_in_boxes(pts, boxes, margin=MARGIN)
+    return found, found >= 0
+
+
+@writes("pts_indices")
+def points_in_boxes_cpu(boxes, pts):
+    """[N, M], 1 or 0."""
+    return torchvox.points_in_boxes(pts[None], boxes[None], mode="mask", margin=MARGIN_CPU)[0]
+
+
+def forward(rois, pts, pts_feature, argmax, pts_idx_of_voxels, pooled_features, pool_method, /):
+    """pts_idx_of_voxels [N, x, y, z, k]: a number and the first k - 1 points of each cell. Pools
+    them, the maximum (0) or mean (1); argmax holds the points that have it, -1 where none is."""
+    *cells, k = pts_idx_of_voxels.shape
+    found = torchvox.box_query(pts[None], rois[None], k - 1, grid=cells[1:], margin=MARGIN)
+    lists = torch.cat([found.count.clamp(max=k - 1)[..., None], found.index.clamp(min=0)], -1)
+    put("forward: pts_idx_of_voxels", pts_idx_of_voxels, lists.view(*cells, k))
+    index, reduce = found.index.flatten(), "mean" if pool_method else "max"
+    offsets = torch.arange(0, len(index) + 1, k - 1, device=index.device)
+    pooled, best = torchvox.segment_reduce(pts_feature.detach(), offsets, reduce, index=index)
+    put("forward: pooled_features", pooled_features, pooled.view(*cells, -1))
+    if not pool_method:
+        put("forward: argmax", argmax, best.view(*cells, -1))
+    return 1
+
+
+def backward(pts_idx_of_voxels, argmax, grad_out, grad_in, pool_method, /):
+    """grad_in [M, C] gets the sums, in order."""
+    points, channels = grad_in.shape
+    if pool_method:
+        lists = pts_idx_of_voxels.flatten(0, 3)
+        count, slot = lists[:, :1], torch.arange(lists.size(1) - 1, device=lists.device)
+        rows = torch.where(slot < count, lists[:, 1:], -1)
+        each = (grad_out.flatten(0, 3) / count.clamp(min=1))[:, None].expand(*rows.shape, -1)
+        value = torch.ops.torchvox._group_points_backward(each[None], rows[None], points)[0]
+    else:
+        channel = torch.arange(channels, device=argmax.device)
+        entry = torch.where(argmax < 0, -1, argmax.long() * channels + channel).view(1, -1)
+        gather = torch.ops.torchvox._gather_points_backward
+        value = gather(grad_out.reshape(1, -1, 1), entry, points * channels).view_as(grad_in)
+    put("backward: grad_in", grad_in, value, add=True)
+    return 1

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for `pointnet2_ops._ext`, the compiled functions: tensors in, tensors out."""
+
+from typing import List
+
+import torch
+from torch import Tensor
+
+import torchvox
+from torchvox.compat import _shared
+from torchvox.compat._shared import gather_operation as gather_points
+from torchvox.compat._shared import grouping_operation as group_points
+
+# fmt: off
+__all__ = [
+    "ball_query", "furthest_point_sampling", "gather_points", "gather_points_grad", "group_points",
+    "group_points_grad", "three_interpolate", "three_interpolate_grad", "three_nn",
+]
+# fmt: on
+NOT_COVERED = ()
+
+
+def furthest_point_sampling(points: Tensor, nsamples: int) -> Tensor:
+    """[B, nsamples] int32; points with |p|^2 <= 1e-3 are never taken, but for the first."""
+    return torchvox.furthest_point_sample(points, nsamples, convention="pointnet2").idx
+
+
+def gather_points_grad(grad_out: Tensor, idx: Tensor, n: int) -> Tensor:
+    return torch.ops.torchvox._gather_points_backward(grad_out, idx, n, channels_first=True)
+
+
+def group_points_grad(grad_out: Tensor, idx: Tensor, n: int) -> Tensor:
+    return torch.ops.torchvox._group_points_backward(grad_out, idx, n, channels_first=True)
+
+
+def ball_query(new_xyz: Tensor, xyz: Tensor, radius: float, nsample: int) -> Tensor:
+    return _shared.ball_query(radius, nsample, xyz, new_xyz)
+
+
+def three_nn(unknown: Tensor, known: Tensor) -> List[Tensor]:
+    """Squared distances and int32 indices; inf and 0 where there is no point."""
+    dist2, idx = torchvox.three_nn(unknown, known, convention="pointnet2")
+    return [dist2, idx.clamp(min=0)]
+
+
+def three_interpolate(points: Tensor, idx: Tensor, weight: Tensor) -> Tensor:
+    return torchvox.three_interpolate(points, idx, weight, channels_first=True)
+
+
+def three_interpolate_grad(grad_out: Tensor, idx: Tensor, weight: Tensor, m: int) -> Tensor:
+    features = grad_out.new_empty(1).expand(*grad_out.shape[:2], m)  # its shape alone is read
+    return torch.ops.torchvox._three_interpolate_backward(
+        grad_out, features, idx, weight, channels_first=True, for_weight=False
+    )[0]

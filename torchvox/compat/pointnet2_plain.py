@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for the functions of yanx27's PointNet++ in plain torch, of which projects have copies:
+`install("pointnet2_plain", at="models.pointnet2_utils")` puts them into that module."""
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+import torchvox
+
+# fmt: off
+__all__ = [
+    "farthest_point_sample", "index_points", "query_ball_point", "sample_and_group",
+    "sample_and_group_all", "square_distance",
+]
+# fmt: on
+NOT_COVERED = ()
+DIFFERS = {
+    "farthest_point_sample": "Starts at random, of torch's generator of the points' device.",
+    "query_ball_point": "Distances are those of differences, not of expanded squares; a ball "
+    "without points holds 0, where the peer has an index past the points.",
+}
+
+
+def square_distance(src: Tensor, dst: Tensor) -> Tensor:
+    """[B, N, C] and [B, M, C]: [B, N, M] squared distances, by expanded squares as there."""
+    squares = (src**2).sum(-1)[:, :, None] + (dst**2).sum(-1)[:, None]
+    return torch.baddbmm(squares, src, dst.transpose(1, 2), alpha=-2)
+
+
+def index_points(points: Tensor, idx: Tensor) -> Tensor:
+    """[B, N, C] by [B, ..]: [B, .., C]."""
+    rows = torchvox.gather_points(points, idx.flatten(1))
+    return rows.unflatten(1, idx.shape[1:])
+
+
+def farthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
+    """[B, npoint] int64; the first at random."""
+    start = torch.randint(xyz.size(1), (xyz.size(0),), device=xyz.device)
+    return torchvox.furthest_point_sample(
+        xyz, npoint, start_idx=start, convention="pytorch3d"
+    ).idx.long()
+
+
+def query_ball_point(radius: float, nsample: int, xyz: Tensor, new_xyz: Tensor) -> Tensor:
+    """[B, S, nsample] int64: the first by index with d <= radius, the first hit repeated."""
+    return torchvox.query_and_group(
+        xyz, new_xyz, None, [radius], [nsample], convention="yanx27"
+    ).idx.long()
+
+
+def sample_and_group(
+    npoint: int,
+    radius: float,
+    nsample: int,
+    xyz: Tensor,
+    points: Optional[Tensor],
+    returnfps: bool = False,
+) -> Tuple[Any, ...]:
+    """(centers [B, S, 3], [B, S, nsample, 3 + D]), with returnfps grouped xyz and the samples."""
+    fps_idx = farthest_point_sample(xyz, npoint)
+    new_xyz = index_points(xyz, fps_idx)
+    grouped, idx, _ = torchvox.query_and_group(
+        xyz, new_xyz, points, [radius], [nsample], convention="yanx27"
+    )
+    return (new_xyz, grouped, index_points(xyz, idx), fps_idx) if returnfps else (new_xyz, grouped)
+
+
+def sample_and_group_all(xyz: Tensor, points: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    """(origin [B, 1, 3], [B, 1, N, 3 + D])."""
+    rows = xyz if points is None else torch.cat([xyz, points], -1)
+    return torch.zeros_like(xyz[:, :1]), rows[:, None]

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which names of peers a codebase uses, and what becomes of each. Files are parsed, never run.
+
+imported       the absolute names that a file's names stand for
+used           those that it uses, and registered names in type="Voxelization"
+Names.place    which module of which peer such a name is of, also in forks and copies
+scan           a Finding for each
+install_lines  what to add to the program
+"""
+
+import ast
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+
+from torch import nn
+
+from torchvox._errors import WrongUseError
+from torchvox.compat import table
+from torchvox.compat._finder import FINDER
+
+COVERED, PARTLY, PEER, NOTHING = "covered", "partly", "from the peer", "not covered"
+PLAIN = {"index_points", "query_ball_point"}  # a file that has both is a copy of yanx27's
+COPIES = {"pointnet2_cuda": "pointnet2_batch_cuda", "pointnet2._ext": "_ext"}  # openpoints, votenet
+
+
+class Finding(NamedTuple):
+    """name: of the peer. at: what install() needs where the codebase has a copy of its module."""
+
+    name: str
+    peer: str
+    at: str
+    files: int
+    uses: int
+    status: str
+    reason: str
+
+
+class Parsed(NamedTuple):
+    tree: ast.Module
+    package: bool
+
+
+def parse(path: Path) -> Dict[str, Parsed]:
+    """The files by the names that they have as modules. Raises WrongUseError for a wrong path."""
+    files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    if not files:
+        raise WrongUseError(f"{path} has no Python files")
+    base = path if path.is_dir() else path.parent
+    while (base / "__init__.py").exists():
+        base = base.resolve().parent
+    found = {}
+    for file in files:
+        parts = file.resolve().relative_to(base.resolve()).with_suffix("").parts
+        package = parts[-1] == "__init__"
+        with warnings.catch_warnings():  # about escapes in other people's strings
+            warnings.simplefilter("ignore")
+            try:
+                tree = ast.parse(file.read_bytes())
+            except (SyntaxError, ValueError):  # no Python 3
+                continue
+        found[".".join(parts[: len(parts) - package])] = Parsed(tree, package)
+    return found
+
+
+def imported(module: str, parsed: Parsed) -> Dict[str, str]:
+    """The absolute name behind each local one."""
+    bound = {}
+    for node in ast.walk(parsed.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                bound[alias.asname or whole] = whole
+        elif isinstance(node, ast.ImportFrom):
+            above = module.split(".")
+            kept = above[: len(above) - node.level + parsed.package] if node.level else []
+            source = table.join(*kept, node.module or "")
+            for alias in node.names:
+                bound[alias.asname or alias.name] = f"{source}.{alias.name}"
+    return bound
+
+
+def used(node: ast.AST, bound: Dict[str, str], registered: Dict[str, str]) -> Iterator[str]:
+    """The absolute names of what lies below a node."""
+    whole = dotted(node, bound)
+    if whole:
+        yield whole
+        return
+    pairs: List[Tuple[Optional[ast.expr], ast.expr]] = []
+    if isinstance(node, ast.Dict):
+        pairs = list(zip(node.keys, node.values, strict=True))
+    elif isinstance(node, ast.keyword):
+        pairs = [(ast.Constant(node.arg), node.value)]
+    for key, value in pairs:
+        if getattr(key, "value", None) == "type" and isinstance(value, ast.Constant):
+            yield from filter(None, [registered.get(str(value.value))])
+    for child in ast.iter_child_nodes(node):
+        yield from used(child, bound, registered)
+
+
+def dotted(node: ast.AST, bound: Dict[str, str]) -> str:
+    if isinstance(node, ast.Name):
+        return bound.get(node.id, "")
+    left = dotted(node.value, bound) if isinstance(node, ast.Attribute) else ""
+    return f"{left}.{node.attr}" if left and isinstance(node, ast.Attribute) else ""
+
+
+class Names:
+    """What the table knows, beside what the codebase has itself."""
+
+    def __init__(self, parsed: Dict[str, Parsed]) -> None:
+        self.own = parsed
+        self.rows = {row.module: row for row in table.every() if row.module}
+        last = {name.rpartition(".")[2]: row for name, row in self.rows.items()}
+        self.compiled = {name: row for name, row in last.items() if name.endswith("_cuda")}
+        self.compiled.update({new: last[old] for new, old in COPIES.items() if old in last})
+        self.roots = {name.partition(".")[0]: row.peer for name, row in self.rows.items()}
+        for one in ("torch_geometric", *parsed):  # which is not ours, or scanned itself
+            self.roots.pop(one.partition(".")[0], None)
+        self.plain: Dict[str, Set[str]] = {}
+        for module, file in parsed.items():
+            defined = {n.name for n in file.tree.body if isinstance(n, ast.FunctionDef)}
+            if defined >= PLAIN:
+                self.plain[module] = defined & {*table.literals("pointnet2_plain").covered}
+
+    def place(self, whole: str) -> Optional[Tuple[str, str, str, str]]:
+        """(peer, its module, name, the copy's module) of an absolute name."""
+        parts = whole.split(".")
+        for i in range(len(parts) - 1, 0, -1):
+            module, name = ".".join(parts[:i]), parts[i]
+            if module in self.plain:
+                ours = name in self.plain[module]
+                return ("pointnet2_plain", "", name, module) if ours else None
+            row, copied = self.rows.get(module), ""
+            for end in (parts[i - 1], ".".join(parts[i - 2 : i])):
+                if row is None and end in self.compiled:
+                    row, copied = self.compiled[end], module
+            if module in self.own:
+                return None
+            if row is not None:
+                module_itself = whole in self.rows and name not in table.literals(row.shim).names
+                return None if module_itself else (row.peer, row.module, name, copied)
+        above = any(f"{module}.".startswith(f"{whole}.") for module in self.rows)
+        if above or parts[0] not in self.roots:
+            return None
+        i = next((i for i, part in enumerate(parts) if part[0].isupper()), len(parts) - 1)
+        return (
+            self.roots[parts[0]],
+            "",
+            ".".join(parts[:i]),
+            "",
+        )  # a finding a module
+
+
+def scan(path: Path) -> List[Finding]:
+    """A finding for each name of a peer, by peer and name."""
+    parsed = parse(path)
+    names = Names(parsed)
+    known = table.literals("mmcv_ops").names
+    registered = {n: f"mmcv.ops.{n}" for n in known if n[0].isupper() and not hasattr(nn, n)}
+    files: Dict[Tuple[str, str, str, str], Set[str]] = {}
+    uses: Dict[Tuple[str, str, str, str], int] = {}
+    for module, file in parsed.items():
+        bound = imported(module, file)
+        row = names.rows.get(bound.pop("*", "")[:-2])  # the last star, which is the only one
+        if row is not None:
+            bound = {**{n: f"{row.module}.{n}" for n in table.literals(row.shim).names}, **bound}
+        bound.update({name: f"{module}.{name}" for name in names.plain.get(module, ())})
+        counts = [(whole, 0) for whole in bound.values() if row is None]
+        counts += [(whole, 1) for whole in used(file.tree, bound, registered)]
+        for whole, count in counts:
+            place = names.place(whole)
+            if place is not None and not place[2].startswith("__"):
+                files.setdefault(place, set()).add(module)
+                uses[place] = uses.get(place, 0) + count
+    return [finding(place, len(files[place]), uses[place]) for place in sorted(uses)]
+
+
+def finding(place: Tuple[str, str, str, str], files: int, uses: int) -> Finding:
+    peer, module, name, at = place
+    shim = next((row.shim for row in table.every() if (row.peer, row.module) == (peer, module)), "")
+    facts = table.literals(shim)
+    status, reason = NOTHING, ""
+    if name in facts.covered:
+        status = PARTLY if name in facts.partly else COVERED
+        reason = facts.partly.get(name, facts.differs.get(name, ""))
+    elif FINDER.elsewhere(table.PEERS[peer].root.partition(".")[0]) is not None:
+        status = PEER
+    whole = table.join(module or (peer if at else ""), name)
+    return Finding(whole, peer, at, files, uses, status, reason)
+
+
+def install_lines(findings: List[Finding]) -> List[str]:
+    """What to add at the beginning of the program."""
+    whole, single = set(), set()
+    for one in findings:
+        module, _, _ = one.name.rpartition(".")
+        root = table.PEERS[one.peer].root
+        if one.status in (COVERED, PARTLY) and not one.at:
+            whole.add(one.peer)
+        elif one.status in (COVERED, PARTLY) and root and one.at.endswith(module[len(root) :]):
+            single.add((one.peer, one.at[: len(one.at) - len(module[len(root) :])]))
+        elif one.status in (COVERED, PARTLY):
+            single.add((module, one.at))
+    lines = [f"install({', '.join(map(repr, sorted(whole)))})"] if whole else []
+    lines += [f"install({name!r}, at={at!r})" for name, at in sorted(single)]
+    return [f"torchvox.compat.{line}".replace("'", '"') for line in lines]

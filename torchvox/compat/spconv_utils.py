@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for the voxel generators of spconv, never for its convolutions: `spconv.utils` and
+`spconv.pytorch.utils` of 2.3.8, and those of version 1.
+
+Voxels come by their first point, on every device. The number of voxels is read on the host.
+"""
+
+import numpy as np
+import torch
+
+import torchvox
+from torchvox.compat._errors import refuse, stubs
+
+# fmt: off
+__all__ = [
+    "Point2VoxelCPU3d", "Point2VoxelGPU3d", "PointToVoxel", "VoxelGenerator", "VoxelGeneratorV2",
+    "gather_features_by_pc_voxel_id",
+]
+NOT_COVERED = (
+    "Point2VoxelCPU1d", "Point2VoxelCPU2d", "Point2VoxelCPU4d", "Point2VoxelGPU1d",
+    "Point2VoxelGPU2d", "Point2VoxelGPU4d", "non_max_suppression_cpu", "rbbox_intersection",
+    "rbbox_iou", "rbbox_iou_loss", "rotate_non_max_suppression_cpu",
+)
+# fmt: on
+PARTLY = {
+    "PointToVoxel": "vsize_xyz of other than three axes",
+    "VoxelGeneratorV2": "block_filtering=True",
+}
+DIFFERS = {
+    "Point2VoxelCPU3d": "Empty slots take the mean of their voxel alone; they are always cleared.",
+    "Point2VoxelGPU3d": "Voxels come by their first point; results are arrays on the host.",
+    "PointToVoxel": "Voxels come by their first point on the GPU too; slots are always cleared.",
+    "VoxelGenerator": "Empty slots take the mean of their voxel alone.",
+}
+__getattr__ = stubs("spconv.utils", NOT_COVERED)
+
+
+def _voxels(points, size, bounds, most, most_points, mean):
+    """Voxels, z y x, points of each, and the voxel of each point. mean: what fills a voxel."""
+    found = torchvox.voxelize(
+        points, list(size), list(bounds), most_points, most, out_dtype=torch.float32, trim=True
+    )
+    voxels, counts = found.features, found.num_points
+    if mean:
+        slots = torch.arange(most_points, device=counts.device)
+        means = voxels.sum(1, keepdim=True) / counts[:, None, None]
+        voxels = torch.where((slots < counts[:, None])[..., None], voxels, means)
+    return voxels, found.indices[:, 1:].contiguous(), counts, found.point_voxel.long()
+
+
+class PointToVoxel:
+    """Voxels float32 [M, P, C], indices int32 [M, 3] z y x, points of each int32 [M]."""
+
+    def __init__(
+        self,
+        vsize_xyz,
+        coors_range_xyz,
+        num_point_features,
+        max_num_voxels,
+        max_num_points_per_voxel,
+        device=torch.device("cpu:0"),  # noqa: B008
+    ):
+        if len(vsize_xyz) != 3:
+            refuse(f"PointToVoxel: vsize_xyz of {len(vsize_xyz)} axes")
+        self.ndim, self.device = 3, torch.device(device)
+        self.grid_size = list(torchvox.grid_size(list(vsize_xyz), list(coors_range_xyz)))[::-1]
+        self._plan = (vsize_xyz, coors_range_xyz, max_num_voxels, max_num_points_per_voxel)
+
+    def __call__(self, pc, clear_voxels=True, empty_mean=False):
+        return self.generate_voxel_with_id(pc, clear_voxels, empty_mean)[:3]
+
+    @torch.no_grad()
+    def generate_voxel_with_id(self, pc, clear_voxels=True, empty_mean=False):
+        """And the voxel of each point, int64, -1 outside and past the limit."""
+        assert pc.device.type == self.device.type, "your pc device is wrong"
+        return _voxels(pc, *self._plan, empty_mean)
+
+
+def gather_features_by_pc_voxel_id(seg_res_features, pc_voxel_id, invalid_value=0):
+    """The row of each point's voxel, invalid_value where there is none."""
+    none = seg_res_features.new_full((1, *seg_res_features.shape[1:]), invalid_value)
+    return torch.cat([seg_res_features, none])[pc_voxel_id.to(none.device)]  # -1: the last
+
+
+class _Array(np.ndarray):
+    """As cumm's tensors on the host are asked."""
+
+    def numpy(self):
+        return np.array(self)
+
+    def numpy_view(self):
+        return self.view(np.ndarray)
+
+    def cpu(self):
+        return self
+
+
+class Point2VoxelCPU3d:
+    """`PointToVoxel` of arrays, of NumPy or cumm."""
+
+    _device = "cpu"
+
+    def __init__(
+        self,
+        vsize_xyz,
+        coors_range_xyz,
+        num_point_features,
+        max_num_voxels,
+        max_num_points_per_voxel,
+    ):
+        sizes = (num_point_features, max_num_voxels, max_num_points_per_voxel)
+        self._generator = PointToVoxel(vsize_xyz, coors_range_xyz, *sizes, self._device)
+        self.grid_size = self._generator.grid_size
+
+    def _made(self, points, mean):
+        array = points if isinstance(points, np.ndarray) else points.cpu().numpy()
+        found = self._generator(torch.as_tensor(array, device=self._device), empty_mean=mean)
+        return tuple(one.cpu().numpy().view(_Array) for one in found)
+
+    def point_to_voxel(self, points, clear_voxels=True):
+        return self._made(points, False)
+
+    def point_to_voxel_empty_mean(self, points, clear_voxels=True):
+        return self._made(points, True)
+
+
+class Point2VoxelGPU3d(Point2VoxelCPU3d):
+    """`Point2VoxelCPU3d` on the GPU."""
+
+    _device = "cuda"
+    point_to_voxel_hash = Point2VoxelCPU3d.point_to_voxel
+
+
+class VoxelGenerator:
+    """That of version 1: arrays in and out."""
+
+    def __init__(
+        self, voxel_size, point_cloud_range, max_num_points, max_voxels=20000, full_mean=True
+    ):
+        self.voxel_size = np.array(voxel_size, dtype=np.float32)
+        self.point_cloud_range = np.array(point_cloud_range, dtype=np.float32)
+        self.max_num_points_per_voxel = max_num_points
+        self._grid = (self.voxel_size.tolist(), self.point_cloud_range.tolist())
+        self._max_voxels, self._mean = max_voxels, full_mean
+        self.grid_size = np.array(torchvox.grid_size(*self._grid))
+
+    def generate(self, points, max_voxels=None):
+        """(voxels, z y x, points of each)."""
+        limits = (max_voxels or self._max_voxels, self.max_num_points_per_voxel)
+        found = _voxels(torch.from_numpy(points), *self._grid, *limits, self._mean)
+        return tuple(one.numpy() for one in found[:3])
+
+
+class VoxelGeneratorV2(VoxelGenerator):
+    """The same, in a dictionary."""
+
+    def __init__(
+        self,
+        voxel_size,
+        point_cloud_range,
+        max_num_points,
+        max_voxels=20000,
+        full_mean=False,
+        block_filtering=False,
+        block_factor=8,
+        block_size=3,
+        height_threshold=0.1,
+        height_high_threshold=2.0,
+    ):
+        assert full_mean is False, "don't use this."
+        if block_filtering:
+            refuse("VoxelGeneratorV2: block_filtering=True")
+        super().__init__(voxel_size, point_cloud_range, max_num_points, max_voxels, False)
+
+    def generate(self, points, max_voxels=None):
+        """And voxel_point_mask [M, P, 1], 1 where a slot has a point."""
+        voxels, coordinates, counts = super().generate(points, max_voxels)
+        mask = np.arange(self.max_num_points_per_voxel) < counts[:, None]
+        return {
+            "voxels": voxels,
+            "coordinates": coordinates,
+            "num_points_per_voxel": counts,
+            "voxel_point_mask": mask[..., None].astype(voxels.dtype),
+            "voxel_num": len(voxels),
+        }

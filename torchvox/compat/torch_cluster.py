@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for `torch_cluster` 1.6.3. Its functions script, as the peer's do.
+
+Batches are read as the peer reads them: their largest number and the count of edges, on the host.
+"""
+
+from typing import List, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from torchvox.compat import _edges
+from torchvox.compat._errors import stubs
+
+__all__ = ["fps", "grid_cluster", "knn", "knn_graph", "nearest", "radius", "radius_graph"]
+NOT_COVERED = ("graclus_cluster", "neighbor_sampler", "random_walk")
+DIFFERS = {
+    "fps": "Random starts come from torch's generator; ties are those of the peer's CPU code.",
+    "knn": "Among equal distances the lower index comes first; cosine works on the CPU too.",
+    "radius": "The first neighbors by index, where the peer's CPU code takes any.",
+    "radius_graph": "At most max_num_neighbors without loops: 1.6.3 may return one more.",
+}
+__getattr__ = stubs("torch_cluster", NOT_COVERED)
+grid_cluster = _edges.grid_cluster
+
+
+def _ptr(batch: Tensor, clouds: int) -> Tensor:
+    numbers = torch.arange(clouds + 1, dtype=batch.dtype, device=batch.device)
+    return torch.bucketize(numbers, batch)
+
+
+def _ptrs(
+    x: Tensor,
+    y: Tensor,
+    batch_x: Optional[Tensor],
+    batch_y: Optional[Tensor],
+    batch_size: Optional[int],
+) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    clouds = 1 if batch_size is None else batch_size
+    if batch_size is None and x.numel() > 0 and y.numel() > 0:
+        for batch, rows in ((batch_x, x), (batch_y, y)):
+            if batch is not None:
+                assert rows.size(0) == batch.numel()
+                clouds = max(clouds, int(batch.max()) + 1)
+    if clouds <= 1:
+        return None, None
+    assert batch_x is not None
+    assert batch_y is not None
+    return _ptr(batch_x, clouds), _ptr(batch_y, clouds)
+
+
+def fps(
+    src: Tensor,
+    batch: Optional[Tensor] = None,
+    ratio: Optional[Union[Tensor, float]] = None,
+    random_start: bool = True,
+    batch_size: Optional[int] = None,
+    ptr: Optional[Union[Tensor, List[int]]] = None,
+) -> Tensor:
+    """int64: rows of src, ceil(ratio * rows) of each cloud (ratio: 0.5), furthest first."""
+    part = torch.tensor(0.5, dtype=src.dtype)
+    if isinstance(ratio, float):
+        part = torch.tensor(ratio, dtype=src.dtype)
+    elif isinstance(ratio, Tensor):
+        part = ratio
+    if isinstance(ptr, Tensor):
+        offsets = ptr
+    elif ptr is not None:
+        offsets = torch.tensor(ptr)
+    elif batch is not None:
+        assert src.size(0) == batch.numel()
+        clouds = int(batch.max()) + 1 if batch_size is None else batch_size
+        offsets = _ptr(batch, clouds)
+    else:
+        offsets = torch.tensor([0, src.size(0)])
+    return _edges.sampled_rows(src, offsets, part, random_start)
+
+
+def knn(
+    x: Tensor,
+    y: Tensor,
+    k: int,
+    batch_x: Optional[Tensor] = None,
+    batch_y: Optional[Tensor] = None,
+    cosine: bool = False,
+    num_workers: int = 1,
+    batch_size: Optional[int] = None,
+) -> Tensor:
+    """[2, E] int64: rows of y, and for each the k nearest rows of x, nearest first."""
+    ptr_x, ptr_y = _ptrs(x, y, batch_x, batch_y, batch_size)
+    return _edges.knn_edges(x, y, k, ptr_x, ptr_y, cosine)
+
+
+def knn_graph(
+    x: Tensor,
+    k: int,
+    batch: Optional[Tensor] = None,
+    loop: bool = False,
+    flow: str = "source_to_target",
+    cosine: bool = False,
+    num_workers: int = 1,
+    batch_size: Optional[int] = None,
+) -> Tensor:
+    """[2, E] int64: from the k nearest rows to each row; the other way for target_to_source."""
+    assert flow in ["source_to_target", "target_to_source"]
+    ptr_x, ptr_y = _ptrs(x, x, batch, batch, batch_size)
+    edges = _edges.knn_edges(x, x, k if loop else k + 1, ptr_x, ptr_y, cosine, loop)
+    return edges.flip(0) if flow == "source_to_target" else edges
+
+
+def radius(
+    x: Tensor,
+    y: Tensor,
+    r: float,
+    batch_x: Optional[Tensor] = None,
+    batch_y: Optional[Tensor] = None,
+    max_num_neighbors: int = 32,
+    num_workers: int = 1,
+    batch_size: Optional[int] = None,
+    ignore_same_index: bool = False,
+) -> Tensor:
+    """[2, E] int64: rows of y, and for each the first max_num_neighbors rows of x nearer than r.
+    ignore_same_index (later than 1.6.3): without edges of equal row."""
+    ptr_x, ptr_y = _ptrs(x, y, batch_x, batch_y, batch_size)
+    return _edges.radius_edges(x, y, r, ptr_x, ptr_y, max_num_neighbors, not ignore_same_index)
+
+
+def radius_graph(
+    x: Tensor,
+    r: float,
+    batch: Optional[Tensor] = None,
+    loop: bool = False,
+    max_num_neighbors: int = 32,
+    flow: str = "source_to_target",
+    num_workers: int = 1,
+    batch_size: Optional[int] = None,
+) -> Tensor:
+    """[2, E] int64: from rows nearer than r to each row; the other way for target_to_source."""
+    assert flow in ["source_to_target", "target_to_source"]
+    ptr_x, ptr_y = _ptrs(x, x, batch, batch, batch_size)
+    edges = _edges.radius_edges(x, x, r, ptr_x, ptr_y, max_num_neighbors, loop)
+    return edges.flip(0) if flow == "source_to_target" else edges
+
+
+def nearest(
+    x: Tensor,
+    y: Tensor,
+    batch_x: Optional[Tensor] = None,
+    batch_y: Optional[Tensor] = None,
+) -> Tensor:
+    """int64 [N]: the row of y that is nearest to each row of x. Raises ValueError for batches that
+    are not sorted, or of other clouds."""
+    if batch_x is None and batch_y is None:
+        return _edges.nearest_rows(x, y, None, None)
+    of_x = torch.zeros_like(x.flatten(1)[:, 0], dtype=torch.long) if batch_x is None else batch_x
+    of_y = torch.zeros_like(y.flatten(1)[:, 0], dtype=torch.long) if batch_y is None else batch_y
+    if bool((torch.diff(of_x) < 0).any()):
+        raise ValueError("'batch_x' is not sorted")
+    if bool((torch.diff(of_y) < 0).any()):
+        raise ValueError("'batch_y' is not sorted")
+    names = torch.unique_consecutive(of_x)
+    if not torch.equal(names, torch.unique_consecutive(of_y)):
+        raise ValueError("Some batch indices occur in 'batch_x' that do not occur in 'batch_y'")
+    clouds = int(names[-1]) + 1 if names.numel() > 0 else 1
+    return _edges.nearest_rows(x, y, _ptr(of_x, clouds), _ptr(of_y, clouds))

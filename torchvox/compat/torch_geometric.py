@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives torch_geometric its searches and samplers where pyg_lib is missing. A pretended pyg_lib
+would switch its neighbor sampling over, too: so `torch_geometric.typing` alone is told of them."""
+
+from types import ModuleType, SimpleNamespace
+from typing import Any, Dict
+
+import torch
+
+SCHEMAS = {
+    "fps": "(Tensor src, Tensor ptr, float ratio, bool random_start) -> Tensor",
+    "knn": "(Tensor x, Tensor y, Tensor? ptr_x, Tensor? ptr_y, int k, bool cosine, "
+    "int num_workers) -> Tensor",
+    "radius": "(Tensor x, Tensor y, Tensor? ptr_x, Tensor? ptr_y, float r, int max_num_neighbors, "
+    "int num_workers, bool ignore_same_index) -> Tensor",
+    "nearest": "(Tensor x, Tensor y, Tensor? ptr_x, Tensor? ptr_y) -> Tensor",
+    "grid_cluster": "(Tensor pos, Tensor size, Tensor? start, Tensor? end) -> Tensor",
+}
+LIBRARY = torch.library.Library("pyg", "FRAGMENT")
+
+
+def patch(typing: ModuleType) -> Dict[str, Any]:
+    """The names that go into `torch_geometric.typing`."""
+    if typing.WITH_PYG_LIB:
+        return {}
+    from torchvox.compat import pyg_lib_ops
+
+    for name, schema in SCHEMAS.items():
+        arguments = [word.split()[-1] for word in schema[1 : schema.index(")")].split(",")]
+
+        def call(*values: Any, _name: str = name, _arguments: Any = arguments) -> torch.Tensor:
+            return getattr(pyg_lib_ops, _name)(**dict(zip(_arguments, values, strict=True)))
+
+        if not hasattr(torch.ops.pyg, name):  # where they are called from version 2.8 on
+            LIBRARY.define(name + schema)
+            LIBRARY.impl(name, call, "CompositeExplicitAutograd")
+    flags = {f"WITH_{name.upper()}": True for name in SCHEMAS}
+    return {**flags, "pyg_lib": SimpleNamespace(ops=pyg_lib_ops)}

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer cells: those of points, distinct ones, one point of each, their orders along curves.
+
+What is made of other ops takes its options by position too, so that TorchScript compiles it.
+"""
+
+from typing import List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from torchvox.ops.random_bits import mixed
+from torchvox.ops.voxel import rows_in_use
+
+__all__ = [
+    "GridSample",
+    "SerializedCells",
+    "UniqueCells",
+    "grid_cells",
+    "grid_sample",
+    "serialize",
+    "unique_cells",
+]
+
+
+class UniqueCells(NamedTuple):
+    indices: Tensor
+    num_points: Tensor
+    point_voxel: Tensor
+    offsets: Tensor
+    perm: Tensor
+    counts: Tensor
+
+
+class GridSample(NamedTuple):
+    cells: Tensor
+    representative: Tensor
+    num_points: Tensor
+    point_voxel: Tensor
+    offsets: Tensor
+    perm: Tensor
+    batch_offsets: Tensor
+    counts: Tensor
+
+
+class SerializedCells(NamedTuple):
+    codes: Tensor
+    order: Tensor
+    inverse: Tensor
+
+
+def unique_cells(
+    cells: Tensor, bits: int = -1, order: str = "first", trim: bool = False
+) -> UniqueCells:
+    """The distinct rows of integers, and the points of each.
+
+    cells: [N, K] int32 or int64, K 1 to 4. A row with a negative column is dropped.
+    bits: columns are below 2^bits, 1 to 63; a row with a larger one is dropped too. -1: 31 for
+        int32, 63 for int64, so every column is. As long as K * bits <= 63 there is one grouping;
+        else one more for each column that has no room, and above 32 bits one for each column.
+    order: rows by their "first" points, or "sorted" by column 0, then 1, ...
+    trim: narrow to the rows in use. Reads `counts`, the only host synchronization.
+
+    Returns indices [N, K] in the dtype of the cells, num_points [N] int32, point_voxel [N] int32,
+    the row of each point (-1: dropped), and, as `voxel_group` has them, offsets [N + 1], perm [N]
+    and counts [2] int32 (rows, points in rows). In unused rows indices are -1, num_points 0.
+    Deterministic; CPU and CUDA give the same bits; not differentiable (`voxel_scatter` is).
+    Raises ValueError (shapes, options) and TypeError (dtypes).
+    """
+    if cells.dim() != 2 or not 1 <= cells.shape[1] <= 4:
+        raise ValueError(f"unique_cells: cells must be [N, K] with K 1 to 4, got {cells.shape}")
+    if cells.dtype != torch.int32 and cells.dtype != torch.int64:
+        raise TypeError(f"unique_cells: cells must be int32 or int64, got {cells.dtype}")
+    if order != "first" and order != "sorted":
+        raise ValueError(f"unique_cells: order must be 'first' or 'sorted', got '{order}'")
+    if bits != -1 and not 1 <= bits <= 63:
+        raise ValueError(f"unique_cells: bits must be 1 to 63, got {bits}")
+    by = "key" if order == "sorted" else "first"
+    most = 31 if cells.dtype == torch.int32 else 63
+    width = most if bits == -1 else min(bits, most)
+    wide = cells.long()
+    dropped = (wide >> width).any(1)
+    keys, used = wide[:, 0], 0
+    for k in range(cells.shape[1]):
+        # Ranks among the rows that are not dropped stand for what has no room: 31 bits are enough.
+        column, added = wide[:, k], width
+        if cells.shape[1] > 1 and width > 32:
+            column, added = _ranks(column, dropped, width, by), 31
+        if used + added > 63:
+            keys, used = _ranks(keys, dropped, used, by), 31
+        keys, used = column if k == 0 else keys << added | column, used + added
+    _, offsets, perm, point_voxel, counts = torch.ops.torchvox.voxel_group(
+        torch.where(dropped, -1, keys), key_bits=used, order=by
+    )
+    num_points = offsets.diff()
+    first = _entries(perm, offsets[:-1]).clamp(min=0)
+    indices = torch.where(num_points[:, None] > 0, cells.index_select(0, first), -1)
+    if trim:
+        rows = rows_in_use(counts[0], indices.shape[0])
+        indices, num_points = indices.narrow(0, 0, rows), num_points.narrow(0, 0, rows)
+    return UniqueCells(indices, num_points, point_voxel, offsets, perm, counts)
+
+
+def _ranks(keys: Tensor, dropped: Tensor, key_bits: int, order: str) -> Tensor:
+    kept = torch.where(dropped, -1, keys)
+    groups = torch.ops.torchvox.voxel_group(kept, key_bits=key_bits, order=order)
+    return groups[3].long()
+
+
+def _entries(perm: Tensor, places: Tensor) -> Tensor:
+    return perm.index_select(0, places.clamp(max=perm.shape[0] - 1))
+
+
+def _sample_bits(samples: int) -> int:
+    bits = 0
+    while (1 << bits) < samples:
+        bits += 1
+    return bits
+
+
+def _samples(batch_offsets: Optional[Tensor]) -> int:
+    return 1 if batch_offsets is None else batch_offsets.shape[0] - 1
+
+
+def _from_lowest(keys: Tensor, samples: int) -> Tuple[Tensor, Tensor]:
+    """Of keys of `voxel_keys`: the sample, or the number of samples, and the cell (x, y, z) counted
+    from the sample's lowest, or -1."""
+    bits = (63 - _sample_bits(samples)) // 3
+    found = torch.ops.torchvox.voxel_cells(keys, bits, [-(1 << (bits - 1))] * 3)
+    none = found[:, :1] < 0
+    sample = torch.where(none, samples, found[:, :1])
+    cells = found[:, 1:].flip(1)
+    # Each sample has 64 places for its minimum, so that few threads meet at one.
+    place = torch.arange(cells.shape[0], device=cells.device)[:, None] % 64
+    places = cells.new_full((64 * (samples + 1), 3), 1 << 30)
+    places = places.scatter_reduce(0, (64 * sample + place).expand(-1, 3), cells, "amin")
+    lowest = places.view(-1, 64, 3).amin(1).index_select(0, sample[:, 0])
+    return sample[:, 0], torch.where(none, -1, cells - lowest)
+
+
+def grid_cells(
+    points: Tensor,
+    grid_size: float,
+    batch_offsets: Optional[Tensor] = None,
+    num_valid: Optional[Tensor] = None,
+) -> Tensor:
+    """The cell (x, y, z) of each point, counted from the lowest cell of its sample: floor(p / size)
+    less the minimum, as Pointcept's GridSample has it.
+
+    points, batch_offsets, num_valid: those of `voxel_keys`, as is the arithmetic.
+    Returns [N, 3] int32; -1 for padding, points that are not finite, and those in cells beyond
+    +-2^(bits - 1) of the world's zero, bits = 21 for one sample (`voxel_keys`).
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Raises ValueError (shapes, sizes) and TypeError (dtypes).
+    """
+    keys, _ = torch.ops.torchvox.voxel_keys(
+        points, [grid_size] * 3, batch_offsets=batch_offsets, num_valid=num_valid
+    )
+    return _from_lowest(keys, _samples(batch_offsets))[1]
+
+
+def grid_sample(
+    points: Tensor,
+    grid_size: float,
+    batch_offsets: Optional[Tensor] = None,
+    num_valid: Optional[Tensor] = None,
+    seed: Optional[int] = None,
+    trim: bool = False,
+) -> GridSample:
+    """One point of each cell of each sample.
+
+    points, grid_size, batch_offsets, num_valid: those of `grid_cells`, whose -1 are dropped.
+    seed: None takes the first point of a cell; a number a random one, which depends on it, on the
+        row and on the number of points there, on no device.
+    trim: narrow to the rows in use. Reads `counts`, the only host synchronization.
+
+    Returns cells [N, 3] as `grid_cells`, representative [N], the point taken, and num_points [N];
+    point_voxel [N], the row of each point (-1: dropped); offsets [N + 1] and perm [N] as
+    `voxel_group`; batch_offsets [B + 1] of the rows, int64; counts [3]: rows, points in rows,
+    points in cells beyond the limit; all but batch_offsets int32. Rows stand in the order of their
+    first points, sample after sample. In unused rows cells and representative are -1, num_points 0.
+    Deterministic; CPU and CUDA give the same bits; not differentiable.
+    Raises ValueError (shapes, sizes) and TypeError (dtypes).
+    """
+    samples = _samples(batch_offsets)
+    keys, key_counts = torch.ops.torchvox.voxel_keys(
+        points, [grid_size] * 3, batch_offsets=batch_offsets, num_valid=num_valid
+    )
+    taken = _sample_bits(samples)
+    row_keys, offsets, perm, point_voxel, counts = torch.ops.torchvox.voxel_group(
+        keys, key_bits=(63 - taken) // 3 * 3 + taken
+    )
+    sample, cells = _from_lowest(row_keys, samples)
+    num_points = offsets.diff()
+    place = offsets[:-1]
+    if seed is not None:
+        rows = torch.arange(1, place.shape[0] + 1, device=place.device)
+        drawn = mixed(torch.full_like(rows, seed), rows)
+        place = place + (drawn >> 1 & 0x7FFFFFFFFFFFFFFF) % num_points.clamp(min=1)
+    representative = torch.where(num_points > 0, _entries(perm, place), -1)
+    each = torch.arange(samples + 1, dtype=sample.dtype, device=sample.device)
+    row_offsets = torch.searchsorted(sample, each)
+    counts = torch.cat([counts, key_counts[0, 1:2]])
+    if trim:
+        used = rows_in_use(counts[0], cells.shape[0])
+        cells, representative = cells.narrow(0, 0, used), representative.narrow(0, 0, used)
+        num_points = num_points.narrow(0, 0, used)
+    return GridSample(
+        *(cells, representative, num_points, point_voxel, offsets, perm, row_offsets, counts)
+    )
+
+
+def serialize(
+    cells: Tensor,
+    order: List[str],
+    *,
+    depth: int = 16,
+    batch_offsets: Optional[Tensor] = None,
+    num_valid: Optional[Tensor] = None,
+    batch_index: Optional[Tensor] = None,
+    grid_size: Optional[float] = None,
+) -> SerializedCells:
+    """Rows of cells in the order of space-filling curves, several curves in one call.
+
+    cells: [N, 3] int32 or int64, x, y, z; with grid_size: points, whose `grid_cells` are taken.
+    order: 1 to 4 of "z" (Morton, the bits of x highest), "hilbert", and both after an exchange of x
+        and y, "z-trans" and "hilbert-trans".
+    depth: cells are in [0, 2^depth), 1 to (63 - bits of the batch) / 3. Fewer bits cost less.
+    batch_offsets: [B + 1] int32 or int64; sample b owns rows batch_offsets[b] to
+        batch_offsets[b + 1]. None: one sample. num_valid: [B]; rows past it are padding.
+    batch_index: [N] int32 or int64, the sample of each row, in their place; it costs more, since
+        nothing says how many there are.
+
+    Returns codes [O, N] int64, b << 3 * depth | place on the curve, -1 for padding and for cells
+    outside the cube; order [O, N] int64, the rows by their codes, stable, those of -1 last; inverse
+    [O, N] int64, the place of each row in it.
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    The codes of Pointcept's `encode`, and its Point.serialization where no two codes are equal.
+    Raises ValueError (shapes, options) and TypeError (dtypes).
+    """
+    if grid_size is not None:
+        if batch_index is not None:
+            raise ValueError("serialize: batch_index must be None with grid_size, got a tensor")
+        cells = grid_cells(cells, grid_size, batch_offsets=batch_offsets, num_valid=num_valid)
+    codes, by_code, inverse = torch.ops.torchvox.serialize(
+        cells,
+        order,
+        depth=depth,
+        batch_offsets=batch_offsets,
+        num_valid=num_valid,
+        batch_index=batch_index,
+    )
+    return SerializedCells(codes, by_code, inverse)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All neighbors within a radius, as lists of any length; and the distance between two clouds."""
+
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from torchvox.ops.conventions import options_of
+from torchvox.ops.neighbors import BALL_QUERY_CONVENTIONS, knn
+
+__all__ = [
+    "ChamferDistance",
+    "RadiusNeighbors",
+    "chamfer_distance",
+    "radius_neighbors",
+]
+
+# The rows here are never filled up.
+RADIUS_CONVENTIONS = {
+    name: {option: value for option, value in options.items() if option != "fill"}
+    for name, options in BALL_QUERY_CONVENTIONS.items()
+}
+
+
+class RadiusNeighbors(NamedTuple):
+    offsets: Tensor
+    index: Tensor
+    dist2: Tensor
+    count: Tensor
+
+
+def radius_neighbors(
+    points: Tensor,
+    query: Tensor,
+    radius: float,
+    capacity: int,
+    *,
+    min_radius: float = 0.0,
+    closed: bool = False,
+    return_dist2: bool = True,
+    convention: str = "torchvox",
+    batch_offsets: Optional[Tensor] = None,
+    query_batch_offsets: Optional[Tensor] = None,
+    trim: bool = False,
+) -> RadiusNeighbors:
+    """All points in a ball around every query, as one list: the hits of `ball_query`, however many.
+
+    points: [T, D], query: [U, D]: packed clouds as in `ball_query`; without offsets, one cloud.
+    radius, min_radius, convention: as in `ball_query`. closed: points at exactly the radius too.
+    capacity: entries of the list. Those that do not fit are missing at its end: the last row that
+        has room ends early, with its lowest indices, and later ones are empty.
+    return_dist2: without, dist2 is [0].
+    trim: narrow to the entries in use, views that keep the whole buffers alive; reads `offsets`,
+        the only host synchronization.
+
+    Returns RadiusNeighbors(offsets [U + 1] int64, index [capacity] int32, dist2 [capacity] float32,
+    float64 for float64 points, count [1] int64): row i is index[offsets[i] : offsets[i + 1]], rows
+    of points in ascending order. Unused entries hold -1 and 0. count says how many there are in
+    all: more than capacity means that some are missing.
+
+    Exact and deterministic: CPU and CUDA give the same bits. Not differentiable; distances made of
+    the gathered points are.
+    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    """
+    options = {**options_of("radius_neighbors", RADIUS_CONVENTIONS, convention)}
+    if "radius2" in options:
+        options["radius2"] = options["radius2"](radius)
+    offsets, index, dist2, count = torch.ops.torchvox.radius_neighbors(
+        points,
+        query,
+        radius,
+        capacity,
+        min_radius=min_radius,
+        closed=closed,
+        return_dist2=return_dist2,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
+        **options,
+    )
+    if trim:
+        used = offsets[-1].item()
+        torch._check(used >= 0)
+        torch._check(used <= index.shape[0])
+        index = index.narrow(0, 0, used)
+        dist2 = dist2.narrow(0, 0, used) if return_dist2 else dist2
+    return RadiusNeighbors(offsets, index, dist2, count)
+
+
+class ChamferDistance(NamedTuple):
+    dist_x: Tensor
+    dist_y: Tensor
+    index_x: Tensor
+    index_y: Tensor
+
+
+def chamfer_distance(
+    x: Tensor,
+    y: Tensor,
+    *,
+    norm: int = 2,
+    convention: str = "torchvox",
+    lengths_x: Optional[Tensor] = None,
+    lengths_y: Optional[Tensor] = None,
+    batch_offsets_x: Optional[Tensor] = None,
+    batch_offsets_y: Optional[Tensor] = None,
+) -> ChamferDistance:
+    """From each point to the nearest of the other cloud, both ways: `knn` with k = 1, twice.
+
+    x: [B, N, D], y: [B, M, D], with lengths or without; or packed clouds, [T, D] and [U, D] with
+        offsets of both. Arguments, norm and convention are those of `knn`.
+
+    Returns ChamferDistance(dist_x [B, N], dist_y [B, M], index_x [B, N], index_y [B, M] int32):
+    squared distances, or with norm 1 sums of absolute differences, and the row of the nearest
+    point, the lowest of equally near ones; packed, [T] and [U]. A point that does not exist, is not
+    finite or has no other cloud holds 0 and -1: sums over a padded cloud are sums over its points.
+
+    dist_x and dist_y are differentiable in x and y, by sums in a fixed order without atomics.
+    Exact and deterministic, O(N + M) memory, no host synchronization.
+    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    """
+    dist_x, index_x = _nearest(
+        y, x, norm, convention, lengths_y, lengths_x, batch_offsets_y, batch_offsets_x
+    )
+    dist_y, index_y = _nearest(
+        x, y, norm, convention, lengths_x, lengths_y, batch_offsets_x, batch_offsets_y
+    )
+    return ChamferDistance(dist_x, dist_y, index_x, index_y)
+
+
+def _nearest(
+    points: Tensor,
+    query: Tensor,
+    norm: int,
+    convention: str,
+    lengths: Optional[Tensor],
+    query_lengths: Optional[Tensor],
+    batch_offsets: Optional[Tensor],
+    query_batch_offsets: Optional[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Distance and row of the nearest point of every query, 0 and -1 where there is none."""
+    dist, idx = knn(
+        points,
+        query,
+        1,
+        norm=norm,
+        convention=convention,
+        lengths=lengths,
+        query_lengths=query_lengths,
+        batch_offsets=batch_offsets,
+        query_batch_offsets=query_batch_offsets,
+    )
+    dist, idx = dist.squeeze(-1), idx.squeeze(-1)
+    return dist.masked_fill(idx < 0, 0.0), idx
