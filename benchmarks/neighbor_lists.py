@@ -77,7 +77,7 @@ class ChamferCase(SearchCase):
         x, y = (t.detach().requires_grad_() for t in (self.points, self.query))
         to_y, to_x = distances(x, y)
         loss = to_y.mean() + to_x.mean()
-        return loss.detach(), *torch.autograd.grad(loss, (x, y))
+        return to_y.detach(), to_x.detach(), *torch.autograd.grad(loss, (x, y))
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
         def with_torch() -> Outputs:

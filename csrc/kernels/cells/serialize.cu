@@ -15,6 +15,7 @@ namespace {
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 constexpr int kItems = 8, kTile = kThreads * kItems;  // of a thread, of a block
 constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
+constexpr int kAhead = 8;  // loads of a thread on their way at once
 
 struct SerialSort {
   int64_t tiles;  // of a list
@@ -80,8 +81,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   let_next_begin();
   for (int i = thread; i < kWarps * kDigits; i += kThreads) shared.before[0][i] = 0;
   if (thread < kDigits) shared.next[thread] = 0;
+  const int64_t ticket = block_ticket(&sort.tickets[pass.number]);  // cleared before the codes
   wait_for_previous();
-  const int64_t ticket = block_ticket(&sort.tickets[pass.number]);
   const int64_t list = divide(ticket, sort.tiles), tile = ticket - list * sort.tiles;
   const int64_t list_begin = list * rows, begin = tile * kTile;
   uint64_t* const status = sort.status[pass.number % 2] + ticket * kDigits;
@@ -154,10 +155,20 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   if (thread < kDigits) {
     uint64_t before = 0;  // items of this digit in earlier tiles
-    for (int64_t back = 1; back <= tile; ++back) {
-      const uint64_t word = wait_for_status(&status[thread - back * kDigits]);
-      before += word & kStatusValue;
-      if (word & kStatusTotal) break;
+    bool known = tile == 0;
+    for (int64_t back = 1; !known; back += kAhead) {
+      uint64_t word[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        word[k] = back + k <= tile ? load_relaxed(&status[thread - (back + k) * kDigits]) : 0;
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (known) continue;
+        if (word[k] >> 62 == 3) word[k] = wait_for_status(&status[thread - (back + k) * kDigits]);
+        before += word[k] & kStatusValue;
+        known = (word[k] & kStatusTotal) != 0;
+      }
     }
     if (tile > 0) store_relaxed(&status[thread], kStatusTotal | (before + count));
     shared.begin[thread] = static_cast<uint32_t>(begins);

@@ -9,6 +9,7 @@
 
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
+#include "csrc/kernels/core/portable_math.h"
 #include "csrc/kernels/grouping/items.h"
 
 namespace torchvox {
@@ -178,18 +179,24 @@ class AnyOrder {
 template <class T, int kWidth>
 struct ExtremeReducer : SegmentItem<T, kWidth> {
   using Number = compute_t<T>;
+  static constexpr int32_t kNone = 0x7fffffff;
   struct State {
     Lanes<Number, kWidth> best;
-    int32_t next[kWidth] = {};  // the row and 1; 0: none
-    static TORCHVOX_HD bool beats(Number a, Number b) { return is_nan(a) ? !is_nan(b) : a > b; }
+    int32_t row[kWidth];
+    TORCHVOX_HD State() {
+      for (int i = 0; i < kWidth; ++i) {
+        best.lane[i] = -static_cast<Number>(portable::infinity());
+        row[i] = kNone;
+      }
+    }
     TORCHVOX_HD State& operator+=(const State& other) {
       for (int i = 0; i < kWidth; ++i) {
         const Number a = other.best.lane[i], b = best.lane[i];
-        const bool first = other.next[i] < next[i] && !beats(b, a);
-        if (other.next[i] > 0 && (next[i] == 0 || beats(a, b) || first)) {
-          best.lane[i] = a;
-          next[i] = other.next[i];
-        }
+        const bool a_is_nan = a != a, b_is_nan = b != b;
+        const bool better =
+            (!(a <= b) & !b_is_nan) | (((a == b) | a_is_nan) & (other.row[i] < row[i]));
+        best.lane[i] = better ? a : b;
+        row[i] = better ? other.row[i] : row[i];
       }
       return *this;
     }
@@ -207,14 +214,15 @@ struct ExtremeReducer : SegmentItem<T, kWidth> {
     state.best = this->values(row);
     for (int i = 0; i < kWidth; ++i) {
       state.best.lane[i] = turned(state.best.lane[i]);
-      state.next[i] = static_cast<int32_t>(row + 1);
+      state.row[i] = static_cast<int32_t>(row);
     }
     return state;
   }
   TORCHVOX_HD void store(int64_t segment, State state) const {
     for (int i = 0; i < kWidth; ++i) {
-      this->args.arg[segment * this->args.channels + this->channel + i] = state.next[i] - 1;
-      state.best.lane[i] = state.next[i] > 0 ? turned(state.best.lane[i]) : Number(0);
+      const bool none = state.row[i] == kNone;
+      this->args.arg[segment * this->args.channels + this->channel + i] = none ? -1 : state.row[i];
+      state.best.lane[i] = none ? Number(0) : turned(state.best.lane[i]);
     }
     this->store_values(segment, state.best);
   }
