@@ -93,8 +93,10 @@ def unique_cells(
         torch.where(dropped, -1, keys), key_bits=used, order=by
     )
     num_points = offsets.diff()
-    first = _entries(perm, offsets[:-1]).clamp(min=0)
-    indices = torch.where(num_points[:, None] > 0, cells.index_select(0, first), -1)
+    first = _entries(perm, offsets[:-1]).clamp(min=0).long()
+    # Not index_select, which has a thread block a row of 16 bytes on GPUs.
+    own = cells.gather(0, first[:, None].expand(-1, cells.shape[1]))
+    indices = torch.where(num_points[:, None] > 0, own, -1)
     if trim:
         rows = rows_in_use(counts[0], indices.shape[0])
         indices, num_points = indices.narrow(0, 0, rows), num_points.narrow(0, 0, rows)
