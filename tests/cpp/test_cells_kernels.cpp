@@ -60,7 +60,6 @@ TEST_CASE("orders are stable sorts of the codes") {
     if (quick && rows > 5000) continue;
     for (const int depth : {1, 2, 5, 16, 21}) {
       for (const bool indexed : {false, true}) {
-        const Plan plan("serialize", (depth + indexed) % 2);
         std::vector<int64_t> cells, batch;
         for (int64_t i = 0; i < 3 * rows; ++i) {
           cells.push_back(random.below(200) == 0 ? -1 : random.below(1 << depth) >> (i % 3));

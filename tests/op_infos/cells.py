@@ -51,7 +51,7 @@ OPS = [
             "indexed, 63 bits": lambda: indexed_call(60, depth=21),
             "several tiles": lambda: serialize_call(9000, order=["hilbert-trans", "z"], depth=3),
         },
-        kernels=2,  # a memset, one for all
+        kernels=4,  # a memset, codes, two passes
         error_inputs=(
             *refused("cells", TypeError, "cells must be int32 or int64", Tensor.float),
             *refused("cells", ValueError, r"cells must be \[N, 3\]", lambda t: t[:, :2],

@@ -7,13 +7,10 @@
 //         permutations
 #pragma once
 
-#include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/filter/voxel_key.h"
 #include "csrc/kernels/spatial/distance.h"
 
 namespace torchvox {
-
-inline const PlanOverride serialize_plan{"serialize"};  // CUDA: 0 a kernel a pass, 1 one for all
 
 struct Curve {
   bool hilbert = false;  // else Morton
@@ -60,7 +57,7 @@ struct SerializeArgs {
     return static_cast<int64_t>(frame.key(row.batch, cell));
   }
   // What is sorted by: one bit more, which is set where there is no code.
-  TORCHVOX_HD int sort_bits() const { return code_bits + 1; }
+  int sort_bits() const { return code_bits + 1; }
 };
 
 TORCHVOX_KERNEL(SerializeArgs);
