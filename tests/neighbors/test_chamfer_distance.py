@@ -77,3 +77,20 @@ def test_packed_clouds_equal_padded_ones(device, norm):
     assert_same_bits(packed.index_y, (padded.index_y + 40 * first).flatten())
     expected = reference.knn(y.cpu(), x.cpu(), 1, norm=norm, dist_order="loop")
     assert_same_bits((padded.dist_x[..., None], padded.index_x[..., None]), expected)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "options", "words"),
+    [
+        ((5, 3), (4, 3), {}, "x and y must be .* without offsets, got .5, 3. and .4, 3."),
+        ((1, 5, 3), (2, 4, 3), {}, "x and y must be .*, got .1, 5, 3. and .2, 4, 3."),
+        ((1, 5, 3), (1, 4, 2), {}, "x and y must be .*, got .1, 5, 3. and .1, 4, 2."),
+        ((1, 5, 3), (1, 4, 3), {"norm": 3}, "norm must be 1 or 2, got 3"),
+        ((5, 3), (4, 3), {"batch_offsets_x": [0, 5]}, "given together, got batch_offsets_x"),
+        ((5, 3), (4, 3), {"batch_offsets_y": [0, 4]}, "given together, got batch_offsets_y"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(x, y, options, words):
+    options = {k: torch.tensor(v) if isinstance(v, list) else v for k, v in options.items()}
+    with pytest.raises(ValueError, match=f"chamfer_distance: .*{words}"):
+        torchvox.chamfer_distance(torch.zeros(x), torch.zeros(y), **options)

@@ -4,6 +4,7 @@
 What is made of other ops takes its options by position too, so that TorchScript compiles it.
 """
 
+import math
 from typing import List, NamedTuple, Optional, Tuple
 
 import torch
@@ -68,7 +69,8 @@ def unique_cells(
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
     if cells.dim() != 2 or not 1 <= cells.shape[1] <= 4:
-        raise ValueError(f"unique_cells: cells must be [N, K] with K 1 to 4, got {cells.shape}")
+        shape = list(cells.shape)
+        raise ValueError(f"unique_cells: cells must be [N, K] with K 1 to 4, got {shape}")
     if cells.dtype != torch.int32 and cells.dtype != torch.int64:
         raise TypeError(f"unique_cells: cells must be int32 or int64, got {cells.dtype}")
     if order != "first" and order != "sorted":
@@ -124,6 +126,11 @@ def _samples(batch_offsets: Optional[Tensor]) -> int:
     return 1 if batch_offsets is None else batch_offsets.shape[0] - 1
 
 
+def _check_size(op: str, grid_size: float) -> None:
+    if not 0.0 < grid_size < math.inf:
+        raise ValueError(f"{op}: grid_size must be finite and above 0, got {grid_size}")
+
+
 def _from_lowest(keys: Tensor, samples: int) -> Tuple[Tensor, Tensor]:
     """Of keys of `voxel_keys`: the sample, or the number of samples, and the cell (x, y, z) counted
     from the sample's lowest, or -1."""
@@ -135,7 +142,8 @@ def _from_lowest(keys: Tensor, samples: int) -> Tuple[Tensor, Tensor]:
     # Each sample has 64 places for its minimum, so that few threads meet at one.
     place = torch.arange(cells.shape[0], device=cells.device)[:, None] % 64
     places = cells.new_full((64 * (samples + 1), 3), 1 << 30)
-    places = places.scatter_reduce(0, (64 * sample + place).expand(-1, 3), cells, "amin")
+    place = torch.add(place, sample, alpha=64)  # in int64
+    places = places.scatter_reduce(0, place.expand(-1, 3), cells, "amin")
     lowest = places.view(-1, 64, 3).amin(1).index_select(0, sample[:, 0])
     return sample[:, 0], torch.where(none, -1, cells - lowest)
 
@@ -152,9 +160,11 @@ def grid_cells(
     points, batch_offsets, num_valid: those of `voxel_keys`, as is the arithmetic.
     Returns [N, 3] int32; -1 for padding, points that are not finite, and those in cells beyond
     +-2^(bits - 1) of the world's zero, bits = 21 for one sample (`voxel_keys`).
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; points that want a
+    gradient are refused, as by `voxel_keys`.
     Raises ValueError (shapes, sizes) and TypeError (dtypes).
     """
+    _check_size("grid_cells", grid_size)
     keys, _ = torch.ops.torchvox.voxel_keys(
         points, [grid_size] * 3, batch_offsets=batch_offsets, num_valid=num_valid
     )
@@ -172,8 +182,8 @@ def grid_sample(
     """One point of each cell of each sample.
 
     points, grid_size, batch_offsets, num_valid: those of `grid_cells`, whose -1 are dropped.
-    seed: None takes the first point of a cell; a number a random one, which depends on it, on the
-        row and on the number of points there, on no device.
+    seed: None takes the first point of a cell; a number, of int64, a random one, which depends on
+        it, on the row and on the number of points there, on no device.
     trim: narrow to the rows in use. Reads `counts`, the only host synchronization.
 
     Returns cells [N, 3] as `grid_cells`, representative [N], the point taken, and num_points [N];
@@ -181,9 +191,10 @@ def grid_sample(
     `voxel_group`; batch_offsets [B + 1] of the rows, int64; counts [3]: rows, points in rows,
     points in cells beyond the limit; all but batch_offsets int32. Rows stand in the order of their
     first points, sample after sample. In unused rows cells and representative are -1, num_points 0.
-    Deterministic; CPU and CUDA give the same bits; not differentiable.
+    Deterministic; CPU and CUDA give the same bits; points that want a gradient are refused.
     Raises ValueError (shapes, sizes) and TypeError (dtypes).
     """
+    _check_size("grid_sample", grid_size)
     samples = _samples(batch_offsets)
     keys, key_counts = torch.ops.torchvox.voxel_keys(
         points, [grid_size] * 3, batch_offsets=batch_offsets, num_valid=num_valid
@@ -241,6 +252,7 @@ def serialize(
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
     if grid_size is not None:
+        _check_size("serialize", grid_size)
         if batch_index is not None:
             raise ValueError("serialize: batch_index must be None with grid_size, got a tensor")
         cells = grid_cells(cells, grid_size, batch_offsets=batch_offsets, num_valid=num_valid)

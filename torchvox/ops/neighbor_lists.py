@@ -117,8 +117,22 @@ def chamfer_distance(
 
     dist_x and dist_y are differentiable in x and y, by sums in a fixed order without atomics.
     Exact and deterministic, O(N + M) memory, no host synchronization.
-    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    Raises ValueError (shapes, options) and TypeError (dtypes); the errors of lengths, offsets and
+    dtypes are those of `knn`, whose points and queries x and y are in turn.
     """
+    op, packed = "chamfer_distance", batch_offsets_x is not None
+    if packed != (batch_offsets_y is not None):
+        given = "batch_offsets_x" if packed else "batch_offsets_y"
+        raise ValueError(
+            f"{op}: batch_offsets_x and batch_offsets_y must be given together, got {given}"
+        )
+    fits = x.dim() == y.dim() == (2 if packed else 3) and x.shape[-1] == y.shape[-1]
+    if not fits or not (packed or x.shape[0] == y.shape[0]):
+        layout = "[T, D] and [U, D] with" if packed else "[B, N, D] and [B, M, D] without"
+        shapes = f"{list(x.shape)} and {list(y.shape)}"
+        raise ValueError(f"{op}: x and y must be {layout} offsets, got {shapes}")
+    if norm not in (1, 2):
+        raise ValueError(f"{op}: norm must be 1 or 2, got {norm}")
     dist_x, index_x = _nearest(
         y, x, norm, convention, lengths_y, lengths_x, batch_offsets_y, batch_offsets_x
     )
