@@ -167,6 +167,19 @@ def test_whatever_stands_for_an_argument_is_refused_by_name(op):
             assert f"{name} must be a dense (strided) tensor, got " in said, f"{kind}: {said}"
 
 
+@pytest.mark.parametrize("op", [op for op in OPS if op.gradients and op.public], ids=lambda op: op.name)
+def test_none_beside_a_tensor_that_wants_a_gradient_is_refused_by_name(op):
+    call = op.call(40, 0)
+    wants = op.gradients[0]
+    call[wants] = call[wants].detach().requires_grad_()
+    for name, kind, value in mistakes(op, call):
+        if kind == "None" and name != wants:
+            with pytest.raises((TypeError, ValueError, RuntimeError)) as raised:
+                op.overload(**{**call, name: value})
+            said = str(raised.value)
+            assert spoken_of(op) in said and re.search(rf"\b{name}\b", said), f"{name}: {said}"
+
+
 def test_functorch_and_forward_mode_raise_rather_than_give_wrong_numbers():
     for op in OPS:
         if not op.gradients:

@@ -9,6 +9,7 @@ namespace torchvox {
 
 // Coordinates of 16 bits would be off by centimeters: they are refused, not widened.
 inline void check_wide_floats(const char* op, const char* name, const at::Tensor& tensor) {
+  check_given(op, name, tensor);
   check_type(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble, op,
              {name, " must be float32 or float64"}, tensor.scalar_type());
 }

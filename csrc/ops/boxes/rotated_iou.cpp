@@ -152,7 +152,11 @@ class RotatedIou : public torch::autograd::Function<RotatedIou> {
 
 Tensor rotated_iou(const Tensor& a, const Tensor& b, std::string_view mode, bool paired,
                    std::string_view metric) {
-  if (wants_gradient(a) || wants_gradient(b)) return RotatedIou::apply(a, b, mode, paired, metric);
+  if (wants_gradient(a) || wants_gradient(b)) {
+    check_given("rotated_iou", "a", a);
+    check_given("rotated_iou", "b", b);
+    return RotatedIou::apply(a, b, mode, paired, metric);
+  }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return torchvox::rotated_iou(a, b, mode, paired, metric);
 }

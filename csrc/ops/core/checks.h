@@ -216,6 +216,7 @@ inline int parse_tie_block(const char* op, std::string_view tie, int64_t block) 
 // Coordinates of any dimension, any floating type.
 inline void check_rows(const char* op, const char* name, const at::Tensor& rows, int rank,
                        const char* layout) {
+  check_given(op, name, rows);
   const Rule rule{name, " must be ", layout, " with D >= 1"};
   check_value(rows.dim() == rank, op, rule, rows.sym_sizes());
   check_size(rows.sym_size(-1).sym_ge(1), op, rule, rows.sym_sizes());

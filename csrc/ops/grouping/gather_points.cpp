@@ -213,7 +213,10 @@ class GatherBackward : public torch::autograd::Function<GatherBackward<Op>> {
 
 Tensor gather_points(const Tensor& features, const Tensor& idx, bool channels_first) {
   check_gradient_limit_of("gather_points", features, channels_first ? 2 : 1, idx, 1, 1);
-  if (wants_gradient(features)) return Gather<GatherPoints>::apply(features, idx, channels_first);
+  if (wants_gradient(features)) {
+    check_given("gather_points", "idx", idx);
+    return Gather<GatherPoints>::apply(features, idx, channels_first);
+  }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return torchvox::gather_points(features, idx, channels_first);
 }
@@ -227,6 +230,7 @@ Tensor group_points(const Tensor& features, const Tensor& idx, bool channels_fir
     return torchvox::group_points(features, idx, channels_first, batch_offsets, query_batch_offsets,
                                   local_index);
   }
+  check_given("group_points", "idx", idx);
   const c10::SymInt k = idx.dim() > 1 ? idx.sym_size(-1) : c10::SymInt(1);
   if (clouds.packed()) {
     check_gradient_limit_of("group_points", features, 0, idx, 0, k);

@@ -21,6 +21,8 @@ using OptionalTensor = std::optional<Tensor>;
 // Returns the number of segments. `rows` is src, or the gradient.
 c10::SymInt check_segments(const char* op, const char* name, const Tensor& rows, const char* layout,
                            const Tensor& offsets, const OptionalTensor& index) {
+  check_given(op, name, rows);
+  check_given(op, "offsets", offsets);
   check_value(rows.dim() == 2, op, {name, " must be ", layout}, rows.sym_sizes());
   check_type(is_coordinate_type(rows.scalar_type()), op,
              {name, " must be float16, bfloat16, float32 or float64"}, rows.scalar_type());
@@ -186,6 +188,7 @@ class SegmentReduce : public torch::autograd::Function<SegmentReduce> {
 std::tuple<Tensor, Tensor> segment_reduce(const Tensor& src, const Tensor& offsets,
                                           std::string_view reduce, const OptionalTensor& index) {
   if (wants_gradient(src)) {
+    check_given("segment_reduce", "offsets", offsets);
     if (index && src.dim() == 2 && is_extreme(parse_reduction("segment_reduce", reduce))) {
       for (const auto& rows : {src.sym_size(0), offsets.sym_numel() - 1}) {
         check_below(rows * src.sym_size(1), kIndexLimit, "segment_reduce",

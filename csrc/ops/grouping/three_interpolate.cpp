@@ -203,6 +203,11 @@ Tensor three_interpolate(const Tensor& features, const Tensor& idx, const Tensor
     return torchvox::three_interpolate(features, idx, weight, channels_first, batch_offsets,
                                        query_batch_offsets, local_index);
   }
+  for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>{"features", features},
+                                     {"idx", idx},
+                                     {"weight", weight}}) {
+    check_given("three_interpolate", name, tensor);
+  }
   if (clouds.packed()) {
     const char* op = "three_interpolate";
     check_gradient_limit_of(op, features, 0, idx, 0, 3);

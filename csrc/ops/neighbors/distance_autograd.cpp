@@ -74,6 +74,8 @@ struct Search {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       return forward();
     }
+    check_given(op, "points", points);
+    check_given(op, "query", query);
     const bool local = layout.local_index && layout.packed();
     const variable_list out = NeighborDistance::apply(
         points, query, local ? layout.batch_offsets : kNoTensor,

@@ -335,6 +335,8 @@ Outputs query_and_group(const Tensor& points, const Tensor& query, const Optiona
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return group();
   }
+  check_given("query_and_group", "points", points);
+  check_given("query_and_group", "query", query);
   c10::SymInt slots = 0;
   for (const c10::SymInt& k : ks) slots = slots + k;
   if (use_xyz) check_gradient_limit_of("query_and_group", points, -2, query, -2, slots);

@@ -236,6 +236,12 @@ Tensor pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& 
               max_points, batch_size, center_axes, legacy, pad_semantics, out_dtype);
   };
   if (wants_gradient(weight) || wants_gradient(bias)) {
+    for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>{"points", points},
+                                       {"indices", indices},
+                                       {"weight", weight},
+                                       {"bias", bias}}) {
+      check_given("pillar_encode", name, tensor);
+    }
     static const auto train_op = typed_op<PillarEncodeTrain>("torchvox::_pillar_encode_train");
     const auto train = [&](auto&&... arguments) { return train_op.call(arguments...); };
     return PillarEncode::apply(weight, bias, points, indices, voxel_size, range, center_axes,

@@ -168,6 +168,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments, co
   TORCH_CHECK_NOT_IMPLEMENTED(!wants_gradient(moments),
                               "pillar_norm: moments have no gradient; detach them");
   if (wants_gradient(weight) || wants_gradient(gamma) || wants_gradient(beta)) {
+    for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>{"moments", moments},
+                                       {"weight", weight},
+                                       {"gamma", gamma},
+                                       {"beta", beta}}) {
+      check_given("pillar_norm", name, tensor);
+    }
     const auto out = PillarNorm::apply(moments, weight, gamma, beta, eps);
     return {out[0], out[1], out[2], out[3]};
   }

@@ -105,7 +105,10 @@ class PillarScatter : public torch::autograd::Function<PillarScatter> {
 
 Tensor pillar_scatter(const Tensor& feats, const Tensor& indices, c10::SymInt batch_size,
                       c10::IntArrayRef size) {
-  if (wants_gradient(feats)) return PillarScatter::apply(feats, indices, batch_size, size);
+  if (wants_gradient(feats)) {
+    check_given("pillar_scatter", "indices", indices);
+    return PillarScatter::apply(feats, indices, batch_size, size);
+  }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return torchvox::pillar_scatter(feats, indices, std::move(batch_size), size);
 }

@@ -272,6 +272,14 @@ Tensor anchor_loss(const Tensor& cls, const Tensor& box, const OptionalTensor& d
                    std::optional<Numbers> code_weights, double beta, double negative_weight,
                    std::string_view mode) {
   if (wants_gradient(cls) || wants_gradient(box) || (direction && wants_gradient(*direction))) {
+    for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>{"cls", cls},
+                                       {"box", box},
+                                       {"anchors", anchors},
+                                       {"boxes", boxes},
+                                       {"labels", labels},
+                                       {"assigned", assigned}}) {
+      check_given("anchor_loss", name, tensor);
+    }
     return AnchorLoss::apply(cls, box, direction, anchors, boxes, labels, assigned, dir_offset,
                              dir_limit, code_weights, beta, negative_weight, mode);
   }

@@ -18,12 +18,14 @@ using OptionalTensor = std::optional<Tensor>;
 
 void check_int32_vector(const char* op, const char* name, const Tensor& tensor,
                         const c10::SymInt& length, const char* shape) {
+  check_given(op, name, tensor);
   check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
   check_value(tensor.dim() == 1, op, {name, " must be ", shape}, tensor.sym_sizes());
   check_size(tensor.sym_size(0).sym_eq(length), op, {name, " must be ", shape}, tensor.sym_sizes());
 }
 
 void check_rows(const char* op, const Tensor& point_voxel, const c10::SymInt& num_rows) {
+  check_given(op, "point_voxel", point_voxel);
   check_value(point_voxel.dim() == 1, op, "point_voxel must be [N]", point_voxel.sym_sizes());
   check_int32_vector(op, "point_voxel", point_voxel, point_voxel.sym_size(0), "[N]");
   check_below(point_voxel.sym_size(0), kMostEntries, op,
@@ -51,6 +53,7 @@ std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel_in, c10::SymInt n
 
 void check_matrix(const char* op, const char* name, const Tensor& tensor, const char* shape,
                   const c10::SymInt& rows) {
+  check_given(op, name, tensor);
   check_value(tensor.dim() == 2, op, {name, " must be ", shape}, tensor.sym_sizes());
   check_size(tensor.sym_size(0).sym_eq(rows), op, {name, " must be ", shape}, tensor.sym_sizes());
   check_type(is_coordinate_type(tensor.scalar_type()), op,
@@ -201,6 +204,7 @@ std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats, const Tensor& poin
                                          const OptionalTensor& offsets,
                                          const OptionalTensor& perm) {
   if (wants_gradient(feats)) {
+    check_given("voxel_scatter", "point_voxel", point_voxel);
     const auto out = VoxelScatter::apply(feats, point_voxel, num_rows, reduce, offsets, perm);
     return {out[0], out[1]};
   }
