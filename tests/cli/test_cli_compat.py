@@ -92,3 +92,22 @@ def test_scan_of_one_file_is_0_when_all_is_covered(torchvox_cli, tmp_path):
 def test_scan_of_a_wrong_path_is_wrong_use(torchvox_cli, tmp_path):
     torchvox_cli("compat", "scan", tmp_path / "no").assert_one_sentence(2, "no Python files")
     torchvox_cli("compat", "run", "--peers", "nobody", "x.py").assert_one_sentence(2, "nobody")
+
+
+def test_scan_finds_imports_beside_a_star_and_leaves_copies_their_python(torchvox_cli, tmp_path):
+    text = """
+from mmcv.ops import *
+from mmcv.ops import roi_align
+from pcdet.ops.iou3d_nms.iou3d_nms_utils import nms_gpu
+import pointnet2._ext as _ext
+knn(nms_gpu(1), _ext.ball_query(1))
+"""
+    write(tmp_path, {"a.py": text})
+    found = json.loads(torchvox_cli("compat", "scan", tmp_path / "a.py", "--json").out)
+    iou = "pcdet.ops.iou3d_nms.iou3d_nms_utils.nms_gpu"
+    names = ["mmcv.ops.knn", "mmcv.ops.roi_align", iou, "pointnet2_ops._ext.ball_query"]
+    assert [one["name"] for one in found["names"]] == names
+    assert found["install"] == [
+        'torchvox.compat.install("mmcv", "pcdet", python=True)',
+        'torchvox.compat.install("pointnet2_ops._ext", at="pointnet2._ext")',
+    ]

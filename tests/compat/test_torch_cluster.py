@@ -135,6 +135,11 @@ def test_fps(device, ratio):
     assert torch_cluster.fps(src, None, ratio, False, ptr=ptr.to(device)).tolist() == wanted
     if isinstance(ratio, float):
         assert pyg_lib_ops.fps(src, ptr.to(device), ratio, False).tolist() == wanted
+    wide = src[:50].double()  # in float32, 50 * 0.3 is more than 15
+    assert (
+        len(torch_cluster.fps(wide, ratio=0.3)) == 15 and len(torch_cluster.fps(src, ratio=1)) == 68
+    )
+    assert "batch_size" in torch_cluster.knn.__doc__  # as torch_geometric looks for it
     starts = {int(torch_cluster.fps(src[:40], ratio=0.1)[0]) for _ in range(20)}
     assert len(starts) > 1 and max(starts) < 40
 

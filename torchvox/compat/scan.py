@@ -145,12 +145,7 @@ class Names:
         if above or parts[0] not in self.roots:
             return None
         i = next((i for i, part in enumerate(parts) if part[0].isupper()), len(parts) - 1)
-        return (
-            self.roots[parts[0]],
-            "",
-            ".".join(parts[:i]),
-            "",
-        )  # a finding a module
+        return self.roots[parts[0]], "", ".".join(parts[:i]), ""  # a finding a module
 
 
 def scan(path: Path) -> List[Finding]:
@@ -164,10 +159,10 @@ def scan(path: Path) -> List[Finding]:
     for module, file in parsed.items():
         bound = imported(module, file)
         row = names.rows.get(bound.pop("*", "")[:-2])  # the last star, which is the only one
+        bound.update({name: f"{module}.{name}" for name in names.plain.get(module, ())})
+        counts = [(whole, 0) for whole in bound.values()]
         if row is not None:
             bound = {**{n: f"{row.module}.{n}" for n in table.literals(row.shim).names}, **bound}
-        bound.update({name: f"{module}.{name}" for name in names.plain.get(module, ())})
-        counts = [(whole, 0) for whole in bound.values() if row is None]
         counts += [(whole, 1) for whole in used(file.tree, bound, registered)]
         for whole, count in counts:
             place = names.place(whole)
@@ -193,16 +188,19 @@ def finding(place: Tuple[str, str, str, str], files: int, uses: int) -> Finding:
 
 def install_lines(findings: List[Finding]) -> List[str]:
     """What to add at the beginning of the program."""
-    whole, single = set(), set()
+    whole, single, python = set(), set(), ""
     for one in findings:
-        module, _, _ = one.name.rpartition(".")
-        root = table.PEERS[one.peer].root
-        if one.status in (COVERED, PARTLY) and not one.at:
+        module, peer = one.name.rpartition(".")[0], table.PEERS[one.peer]
+        below = module[len(peer.root) :]
+        if one.status not in (COVERED, PARTLY):
+            continue
+        if not one.at:
             whole.add(one.peer)
-        elif one.status in (COVERED, PARTLY) and root and one.at.endswith(module[len(root) :]):
-            single.add((one.peer, one.at[: len(one.at) - len(module[len(root) :])]))
-        elif one.status in (COVERED, PARTLY):
+            python = ", python=True" if below[1:] in peer.python else python
+        elif peer.python and one.at.endswith(below):  # a fork's own Python stays
+            single.add((one.peer, one.at[: -len(below)]))
+        else:
             single.add((module, one.at))
-    lines = [f"install({', '.join(map(repr, sorted(whole)))})"] if whole else []
+    lines = [f"install({', '.join(map(repr, sorted(whole)))}{python})"] if whole else []
     lines += [f"install({name!r}, at={at!r})" for name, at in sorted(single)]
     return [f"torchvox.compat.{line}".replace("'", '"') for line in lines]
