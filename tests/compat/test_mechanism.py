@@ -178,7 +178,6 @@ TYPING = "pyg_lib, WITH_PYG_LIB, WITH_KNN = object, False, False"
 
 
 def test_torch_geometric_is_told_of_the_searches_alone(fresh):
-    pytest.importorskip("torchvox.compat.pyg_lib_ops")
     fresh({"torch_geometric/typing.py": TYPING, "torch_geometric/__init__.py": ""})
     x = torch.rand(20, 3)
     with compat.installed("torch_geometric"):

@@ -1,24 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """mmcv.ops: rotated boxes, against loops, the reference of rotated_iou and the installed peer."""
 
-import inspect
 import math
 
 import numpy as np
 import pytest
 import torch
 
-import torchvox
 from tests.compat import loops
 from tests.helpers import cube
 from torchvox.compat import mmcv_ops
 from torchvox.compat._errors import NotCoveredError
 from torchvox.reference import rotated_iou
-
-HAS_METRIC = "metric" in inspect.signature(torchvox.rotated_iou).parameters
-HAS_POOLING = hasattr(torchvox, "box_query") and hasattr(torchvox, "segment_reduce")
-needs_pooling = pytest.mark.skipif(not HAS_POOLING, reason="no box_query or no segment_reduce")
-needs_metric = pytest.mark.skipif(not HAS_METRIC, reason="rotated_iou has no metric")
 
 
 def boxes_of(n, seed=0, scale=8.0):
@@ -98,6 +91,12 @@ def test_overlaps(device):
     near(two[0], bev.diagonal())
     assert torch.autograd.grad(mmcv_ops.diff_iou_rotated_3d(*pairs).sum(), pairs[0])[0].any()
     assert two.requires_grad
+    boxes = da.clone().requires_grad_()
+    for found in (
+        mmcv_ops.box_iou_rotated(flat(boxes), flat(db)),
+        mmcv_ops.boxes_overlap_bev(boxes, db),
+    ):
+        assert not found.requires_grad
 
 
 @pytest.mark.parametrize("clockwise", (True, False))
@@ -110,7 +109,6 @@ def test_angles_turn_as_documented(device, clockwise):
     assert abs(float(iou) - 1e-4 / 4) < 1e-6
 
 
-@needs_metric
 def test_areas(device):
     a, b = boxes_of(7, scale=3.0).to(device), boxes_of(5, seed=1, scale=3.0).to(device)
     area_a, area_b = a[:, 3] * a[:, 4], b[:, 3] * b[:, 4]
@@ -184,7 +182,6 @@ def test_batched_nms(device):
         mmcv_ops.batched_nms(flat(da), ds, dg, {"type": "soft_nms"})
 
 
-@needs_pooling
 def test_roi_point_pool(device):
     points, features = cube(60, batch=2, seed=1) * 8, cube(60, 4, batch=2)
     boxes = torch.stack([boxes_of(5), boxes_of(5, seed=2)])
@@ -200,9 +197,11 @@ def test_roi_point_pool(device):
             cyclic = [rows[i % len(rows)] for i in range(7)] if rows else []
             wanted = both[b, cyclic] if rows else torch.zeros(7, 7)
             assert torch.equal(pooled[b, g].cpu(), wanted)
+    leaves = [x[:, :20].double().requires_grad_() for x in inputs[:2]]
+    pool = mmcv_ops.RoIPointPool3d(4)
+    assert torch.autograd.gradcheck(lambda *x: pool(*x, inputs[2].double())[0], leaves)
 
 
-@needs_pooling
 @pytest.mark.parametrize("mode", ("max", "avg"))
 def test_roi_aware_pool(device, mode):
     points, features, rois = cube(300, seed=1)[0] * 8, cube(300, 3)[0] - 0.5, boxes_of(4)

@@ -92,8 +92,6 @@ def trained(make, dynamic, device):
 
 @pytest.mark.parametrize("dynamic", (False, True))
 def test_training_and_detection(monkeypatch, device, dynamic):
-    if dynamic and not hasattr(torchvox, "unique_cells"):
-        pytest.skip("no torchvox.unique_cells")
     ours = trained(detector(monkeypatch), dynamic, device)
     theirs = trained(detector(monkeypatch, loops=True), dynamic, device)
     assert np.allclose(ours[0], theirs[0], rtol=1e-5) and ours[0][2] < ours[0][0]

@@ -169,6 +169,7 @@ class QueryAndGroup(nn.Module):
         else:
             idx = ball_query(self.min_radius, self.max_radius, self.sample_num, points, query)
         xyz = grouping_operation(points.transpose(1, 2), idx)
+        assert features is not None or self.use_xyz, "features or use_xyz must be given"
         parts = [] if features is None else [grouping_operation(features, idx)]
         if self.use_xyz:
             relative = xyz - query.transpose(1, 2).unsqueeze(-1)

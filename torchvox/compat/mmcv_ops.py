@@ -56,7 +56,7 @@ PARTLY = {
 }
 DIFFERS = {
     "batched_nms": "Boxes are compared within their class instead of being moved apart.",
-    "boxes_iou3d": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
+    "boxes_iou3d": "As boxes_overlap_bev. It has gradients of the area, too.",
     "boxes_overlap_bev": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
     "diff_iou_rotated_2d": "Identical boxes get the gradient 0.",
     "diff_iou_rotated_3d": "Identical boxes get the gradient 0.",
@@ -104,7 +104,8 @@ class Voxelization(nn.Module):
         self.voxel_size = voxel_size
         self.point_cloud_range = point_cloud_range
         self.max_num_points = max_num_points
-        self.max_voxels = max_voxels if isinstance(max_voxels, tuple) else (max_voxels,) * 2
+        pair = (max_voxels,) * 2 if isinstance(max_voxels, int) else max_voxels
+        self.max_voxels = tuple(pair)
         self.deterministic = deterministic
         bounds = torch.tensor(point_cloud_range, dtype=torch.float32)
         size = torch.tensor(voxel_size, dtype=torch.float32)

@@ -147,7 +147,9 @@ class VoxelGenerator:
     def generate(self, points, max_voxels=None):
         """(voxels, z y x, points of each)."""
         limits = (max_voxels or self._max_voxels, self.max_num_points_per_voxel)
-        found = _voxels(torch.from_numpy(points), *self._grid, *limits, self._mean)
+        found = _voxels(
+            torch.from_numpy(np.ascontiguousarray(points)), *self._grid, *limits, self._mean
+        )
         return tuple(one.numpy() for one in found[:3])
 
 

@@ -18,7 +18,7 @@ __all__ = [
 # fmt: on
 NOT_COVERED = ()
 DIFFERS = {
-    "boxes_iou3d_gpu": "Overlaps are exact.",
+    "boxes_iou3d_gpu": "Overlaps are exact, and have gradients of the area, too.",
     "boxes_iou_bev": "Overlaps are exact.",
     "nms_gpu": "Overlaps are exact.",
 }
@@ -26,15 +26,13 @@ DIFFERS = {
 
 def boxes_bev_iou_cpu(boxes_a: Any, boxes_b: Any) -> Any:
     """[N, M]; an array for arrays."""
-    if isinstance(boxes_b, np.ndarray):
-        pair = (torch.as_tensor(boxes).float() for boxes in (boxes_a, boxes_b))
-        return torchvox.rotated_iou(*pair).numpy()
-    return torchvox.rotated_iou(boxes_a, boxes_b)
+    iou = boxes_iou_bev(*(torch.as_tensor(boxes).float() for boxes in (boxes_a, boxes_b)))
+    return iou.numpy() if isinstance(boxes_b, np.ndarray) else iou
 
 
 def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[N, M]."""
-    return torchvox.rotated_iou(boxes_a, boxes_b)
+    return torchvox.rotated_iou(boxes_a.detach(), boxes_b.detach())
 
 
 def boxes_iou3d_gpu(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
