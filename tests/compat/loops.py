@@ -127,3 +127,23 @@ def inside(points, box, margin):
     near, half = np.abs(local(points, box)), np.asarray(box, np.float64)[3:6] / 2
     flat = (near[:, 0] < half[0] + margin) & (near[:, 1] < half[1] + margin)
     return flat & (near[:, 2] <= half[2])
+
+
+def cells(points, box, shape, margin, most):
+    """The first points of each cell of a box."""
+    size = np.asarray(box, np.float64)[3:6]
+    cell = ((local(points, box) + size / 2) / (size / shape)).astype(int)
+    cell, found = np.clip(cell, 0, np.array(shape) - 1).tolist(), {}
+    for i in np.flatnonzero(inside(points, box, margin)).tolist():
+        found.setdefault(tuple(cell[i]), []).append(i)
+    return {one: rows[:most] for one, rows in found.items()}
+
+
+def greedy(iou, scores, threshold, group=None):
+    """Rows that stay, best first."""
+    kept = []
+    for i in np.argsort(-numpy(scores), kind="stable").tolist():
+        same = [j for j in kept if group is None or group[i] == group[j]]
+        if not any(iou[i, j] > threshold for j in same):
+            kept.append(i)
+    return kept

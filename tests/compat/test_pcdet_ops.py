@@ -235,14 +235,9 @@ def test_roiaware_pooling_fills_the_peers_tensors_and_its_backward_reads_them(me
     pooled = torch.zeros(*shape, 5)
     assert roi.forward(BOXES, points, features, argmax, lists, pooled, method) == 1
     wanted = np.zeros((*shape, k), int)
-    for b, box in enumerate(BOXES.double().numpy()):
-        cells = (loops.local(points, box) + box[3:6] / 2) / (box[3:6] / shape[1:])
-        cells = np.clip(cells.astype(int), 0, np.array(shape[1:]) - 1)
-        for i in np.flatnonzero(loops.inside(points, box, 1e-5)):
-            row = wanted[b][tuple(cells[i])]
-            if row[0] < k - 1:
-                row[0] += 1
-                row[row[0]] = i
+    for b, box in enumerate(BOXES):
+        for cell, rows in loops.cells(points, box, shape[1:], 1e-5, k - 1).items():
+            wanted[b][cell][: len(rows) + 1] = len(rows), *rows
     np.testing.assert_array_equal(lists.numpy(), wanted)
     grad, total = torch.rand(*shape, 5), torch.zeros(300, 5)
     expected = torch.zeros(*shape, 5)

@@ -16,7 +16,6 @@ from torchvox.compat._mmcv_boxes import *
 from torchvox.compat._mmcv_points import *
 from torchvox.compat._shared import floats
 
-# fmt: off
 __all__ = [
     "DynamicScatter", "GroupAll", "PointsSampler", "QueryAndGroup", "RoIAwarePool3d",
     "RoIPointPool3d", "Voxelization", "ball_query", "batched_nms", "box_iou_rotated",
@@ -26,7 +25,7 @@ __all__ = [
     "grouping_operation", "knn", "nms", "nms3d", "nms3d_normal", "nms_bev", "nms_normal_bev",
     "nms_rotated", "points_in_boxes_all", "points_in_boxes_cpu", "points_in_boxes_part",
     "three_interpolate", "three_nn", "voxelization",
-]
+]  # fmt: skip
 NOT_COVERED = (
     "BezierAlign", "BorderAlign", "CARAFE", "CARAFENaive", "CARAFEPack", "Conv2d",
     "ConvTranspose2d", "CornerPool", "Correlation", "CrissCrossAttention", "DeformConv2d",
@@ -47,8 +46,7 @@ NOT_COVERED = (
     "points_in_polygons", "prroi_pool", "rel_roi_point_to_rel_img_point", "riroi_align_rotated",
     "roi_align", "roi_align_rotated", "roi_pool", "rotated_feature_align", "scatter_nd",
     "sigmoid_focal_loss", "soft_nms", "softmax_focal_loss", "tin_shift", "upfirdn2d", "upsample2d",
-)
-# fmt: on
+)  # fmt: skip
 PARTLY = {
     "QueryAndGroup": "uniform_sample=True",
     "batched_nms": "type='soft_nms' and others than nms and nms_rotated; offset=1",

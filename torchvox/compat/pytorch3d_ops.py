@@ -21,7 +21,6 @@ __all__ = [
     "masked_gather",
     "sample_farthest_points",
 ]
-# fmt: off
 NOT_COVERED = (
     "GraphConv", "SubdivideMeshes", "add_pointclouds_to_volumes",
     "add_points_features_to_volume_densities_features", "box3d_overlap",
@@ -32,8 +31,7 @@ NOT_COVERED = (
     "iterative_closest_point", "laplacian", "mesh_face_areas_normals", "norm_laplacian",
     "packed_to_padded", "padded_to_packed", "sample_points_from_meshes", "taubin_smoothing",
     "vert_align", "wmean",
-)
-# fmt: on
+)  # fmt: skip
 DIFFERS = {
     "ball_query": "skip_points_outside_cube changes nothing: it only makes the peer faster.",
     "knn_points": "Sorted with return_sorted=False too, equal distances by index; any version.",
