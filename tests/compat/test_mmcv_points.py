@@ -111,7 +111,7 @@ def test_query_and_group(clouds, radius, with_features):
     wanted = torch.cat(parts, 1)
     options = {"normalize_xyz": radius is not None}
     grouped = mmcv_ops.QueryAndGroup(radius, 5, **options)(points, centers, features)
-    assert torch.equal(grouped, wanted)
+    assert torch.equal(grouped, wanted) and grouped.is_contiguous()
     three = mmcv_ops.QueryAndGroup(
         radius, 5, return_grouped_xyz=True, return_grouped_idx=True, **options
     )(points, centers, features)

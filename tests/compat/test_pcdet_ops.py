@@ -15,6 +15,7 @@ from torchvox.compat.pcdet_ops import pointnet2_stack_utils as stack_utils
 from torchvox.compat.pcdet_ops import roiaware_pool3d_cuda as roi
 from torchvox.compat.pcdet_ops import roiaware_pool3d_utils as roi_utils
 from torchvox.compat.pcdet_ops import roipoint_pool3d_cuda
+from torchvox.compat.pointnet2_ops import _ext
 
 
 def ints(*shape, fill=-7):
@@ -48,24 +49,6 @@ def test_batched_functions_write_into_the_tensors_of_the_caller():
     assert idx.stride() == (30, 1, 6)
     expected = [[loops.ball(xyz[b], c, 0.3, 5) or [-7] * 5 for c in new[b]] for b in (0, 1)]
     assert idx.tolist() == expected  # an empty ball is not written
-    idx = idx.clamp(min=0).contiguous()
-    out = torch.empty(2, 4, 6, 5)
-    assert batch.group_points_wrapper(2, 4, 40, 6, 5, features, idx, out) == 1
-    taken = features.permute(0, 2, 1)[torch.arange(2)[:, None, None], idx.long()]
-    torch.testing.assert_close(out, taken.permute(0, 3, 1, 2))
-    grad = torch.ones(2, 4, 40)  # gradients are added
-    batch.group_points_grad_wrapper(2, 4, 40, 6, 5, out, idx, grad)
-    where = idx.long().flatten(1)[:, None].expand(-1, 4, -1)
-    torch.testing.assert_close(grad, torch.ones(2, 4, 40).scatter_add(2, where, out.flatten(2)))
-    some, half = idx[..., 0].contiguous(), torch.empty(2, 4, 6, dtype=torch.float16)
-    assert batch.gather_points_wrapper(2, 4, 40, 6, features, some, half) == 1
-    torch.testing.assert_close(half, out[..., 0].half())
-    grad.zero_()
-    batch.gather_points_grad_wrapper(2, 4, 40, 6, out[..., 0].contiguous(), some, grad)
-    torch.testing.assert_close(
-        grad,
-        torch.zeros(2, 4, 40).scatter_add(2, some.long()[:, None].expand(-1, 4, -1), out[..., 0]),
-    )
     taken, temp = ints(2, 9), torch.full((2, 40), 1e10)
     xyz[:, 30:] = xyz[:, :10]
     for name in ("farthest", "furthest"):
@@ -73,20 +56,23 @@ def test_batched_functions_write_into_the_tensors_of_the_caller():
         assert taken.tolist() == [loops.fps(cloud, 9) for cloud in xyz] and (temp == 1e10).all()
     dist2, near = torch.empty(2, 6, 3), ints(2, 6, 3)
     assert batch.three_nn_wrapper(2, 6, 40, new, xyz, dist2, near) is None
-    pairs = [loops.three_nearest(xyz[b], c) for b in (0, 1) for c in new[b]]
-    torch.testing.assert_close(
-        dist2.flatten(0, 1), torch.tensor(np.array([p[0] for p in pairs])).float()
-    )
-    assert near.flatten(0, 1).tolist() == [p[1] for p in pairs]
-    weight, mixed = torch.rand(2, 6, 3), torch.empty(2, 4, 6)
-    assert batch.three_interpolate_wrapper(2, 4, 40, 6, features, near, weight, mixed) is None
-    taken = features.permute(0, 2, 1)[torch.arange(2)[:, None, None], near.long()]
-    torch.testing.assert_close(mixed, (taken * weight[..., None]).sum(2).transpose(1, 2))
-    grad = torch.zeros(2, 4, 40)
-    batch.three_interpolate_grad_wrapper(2, 4, 6, 40, mixed, near, weight, grad)
-    each = (mixed[..., None] * weight[:, None]).flatten(2)
-    where = near.long().flatten(1)[:, None].expand(-1, 4, -1)
-    torch.testing.assert_close(grad, torch.zeros(2, 4, 40).scatter_add(2, where, each))
+    torch.testing.assert_close([dist2, near], _ext.three_nn(new, xyz))
+    idx, weight = idx.clamp(min=0).contiguous(), torch.rand(2, 6, 3)
+    one, sizes = idx[..., 0].contiguous(), (2, 4, 40, 6)
+    grad, group = torch.rand(2, 4, 6), torch.rand(2, 4, 6, 5)
+    for name, before, inputs, dtype in (
+        ("group_points", (*sizes, 5), (features, idx), torch.float32),
+        ("gather_points", sizes, (features, one), torch.float16),
+        ("three_interpolate", sizes, (features, near, weight), torch.float32),
+        ("group_points_grad", (*sizes, 5), (group, idx), torch.float32),
+        ("gather_points_grad", sizes, (grad, one), torch.float32),
+        ("three_interpolate_grad", (2, 4, 6, 40), (grad, near, weight), torch.float32),
+    ):
+        rows = [40] if "grad" in name else []
+        wanted = getattr(_ext, name)(*inputs, *rows).to(dtype)
+        out = torch.ones_like(wanted)
+        assert getattr(batch, f"{name}_wrapper")(*before, *inputs, out) in (1, None)
+        torch.testing.assert_close(out, wanted + 1 if rows else wanted)  # gradients are added
 
 
 def test_wrong_outputs_and_counts_of_arguments_are_refused_by_name():
