@@ -95,6 +95,13 @@ def test_where_the_parent_is_there_only_the_named_module_is_ours(fresh):
         importlib.import_module("pcdet.ops.iou3d_nms.iou3d_nms_cuda")
 
 
+def test_what_callers_ask_for_is_absent(fresh):
+    compat.install("torch_cluster", "pyg_lib")
+    for module in ("torch_cluster", "pyg_lib.ops"):
+        assert not hasattr(importlib.import_module(module), "graclus_cluster")
+        assert f"{module}.graclus_cluster" not in compat.report()
+
+
 def test_a_peer_that_does_not_import_is_named_by_the_stub(fresh):
     fresh({f"{STACK.replace('.', '/')}.py": "import libno_such_file"})
     compat.install("pcdet")

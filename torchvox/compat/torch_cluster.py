@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from torchvox.compat import pyg_lib_ops
-from torchvox.compat._errors import stubs
 
 __all__ = ["fps", "grid_cluster", "knn", "knn_graph", "nearest", "radius", "radius_graph"]
 NOT_COVERED = ("graclus_cluster", "neighbor_sampler", "random_walk")
+ABSENT = True  # torch_geometric does without them
 DIFFERS = {
     "fps": "Random starts come from torch's generator; ties are those of the peer's CPU code.",
     "knn": "Among equal distances the lower index comes first; cosine works on the CPU too.",
     "radius": "The first neighbors by index, where the peer's CPU code takes any.",
     "radius_graph": "At most max_num_neighbors without loops: 1.6.3 may return one more.",
 }
-__getattr__ = stubs("torch_cluster", NOT_COVERED)
 grid_cluster = pyg_lib_ops.grid_cluster
 
 
