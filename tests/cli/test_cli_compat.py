@@ -111,3 +111,19 @@ knn(nms_gpu(1), _ext.ball_query(1))
         'torchvox.compat.install("mmcv", "pcdet", python=True)',
         'torchvox.compat.install("pointnet2_ops._ext", at="pointnet2._ext")',
     ]
+
+
+def test_scan_follows_what_a_package_passes_on(torchvox_cli, tmp_path):
+    files = {
+        "cpp/__init__.py": "from .batch import cuda\nfrom . import loop\n",
+        "cpp/batch/__init__.py": "import pointnet2_batch_cuda as cuda\n",
+        "cpp/loop.py": "from . import loop\nfrom cpp.back import x\n",
+        "cpp/back.py": "from cpp.loop import x\n",
+        "nets.py": "from cpp import cuda, loop\ncuda.ball_query_wrapper(loop.loop.x)\n",
+    }
+    write(tmp_path, files)
+    found = json.loads(torchvox_cli("compat", "scan", tmp_path, "--json").out)
+    name = "pcdet.ops.pointnet2.pointnet2_batch.pointnet2_batch_cuda"
+    assert [one["name"] for one in found["names"]] == [f"{name}.ball_query_wrapper"]
+    line = f'torchvox.compat.install("{name}", at="pointnet2_batch_cuda")'
+    assert found["install"] == [line]

@@ -102,12 +102,14 @@ def test_what_callers_ask_for_is_absent(fresh):
         assert f"{module}.graclus_cluster" not in compat.report()
 
 
-def test_a_peer_that_does_not_import_is_named_by_the_stub(fresh):
-    fresh({f"{STACK.replace('.', '/')}.py": "import libno_such_file"})
+@pytest.mark.parametrize("text", ["import libno_such_file", "raise OSError('libno_such_file')"])
+def test_a_peer_that_does_not_import_is_named_by_the_stub(fresh, text):
+    fresh({f"{STACK.replace('.', '/')}.py": text})
     compat.install("pcdet")
     stack = importlib.import_module(STACK)
     with pytest.raises(compat.NotCoveredError, match=r"does not import .*libno_such_file"):
         stack.vector_pool_wrapper()
+    assert not hasattr(stack, "nothing")
 
 
 def test_too_late_names_the_importer_and_force_goes_on_and_back(fresh):
