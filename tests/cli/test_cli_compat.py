@@ -92,3 +92,38 @@ def test_scan_of_one_file_is_0_when_all_is_covered(torchvox_cli, tmp_path):
 def test_scan_of_a_wrong_path_is_wrong_use(torchvox_cli, tmp_path):
     torchvox_cli("compat", "scan", tmp_path / "no").assert_one_sentence(2, "no Python files")
     torchvox_cli("compat", "run", "--peers", "nobody", "x.py").assert_one_sentence(2, "nobody")
+
+
+def test_scan_finds_imports_beside_a_star_and_leaves_copies_their_python(torchvox_cli, tmp_path):
+    text = """
+from mmcv.ops import *
+from mmcv.ops import roi_align
+from pcdet.ops.iou3d_nms.iou3d_nms_utils import nms_gpu
+import pointnet2._ext as _ext
+knn(nms_gpu(1), _ext.ball_query(1))
+"""
+    write(tmp_path, {"a.py": text})
+    found = json.loads(torchvox_cli("compat", "scan", tmp_path / "a.py", "--json").out)
+    iou = "pcdet.ops.iou3d_nms.iou3d_nms_utils.nms_gpu"
+    names = ["mmcv.ops.knn", "mmcv.ops.roi_align", iou, "pointnet2_ops._ext.ball_query"]
+    assert [one["name"] for one in found["names"]] == names
+    assert found["install"] == [
+        'torchvox.compat.install("mmcv", "pcdet", python=True)',
+        'torchvox.compat.install("pointnet2_ops._ext", at="pointnet2._ext")',
+    ]
+
+
+def test_scan_follows_what_a_package_passes_on(torchvox_cli, tmp_path):
+    files = {
+        "cpp/__init__.py": "from .batch import cuda\nfrom . import loop\n",
+        "cpp/batch/__init__.py": "import pointnet2_batch_cuda as cuda\n",
+        "cpp/loop.py": "from . import loop\nfrom cpp.back import x\n",
+        "cpp/back.py": "from cpp.loop import x\n",
+        "nets.py": "from cpp import cuda, loop\ncuda.ball_query_wrapper(loop.loop.x)\n",
+    }
+    write(tmp_path, files)
+    found = json.loads(torchvox_cli("compat", "scan", tmp_path, "--json").out)
+    name = "pcdet.ops.pointnet2.pointnet2_batch.pointnet2_batch_cuda"
+    assert [one["name"] for one in found["names"]] == [f"{name}.ball_query_wrapper"]
+    line = f'torchvox.compat.install("{name}", at="pointnet2_batch_cuda")'
+    assert found["install"] == [line]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow definitions of what the peers compute, and how their signatures are compared."""
-
-import importlib
-import inspect
+"""Slow definitions of what the peers compute."""
 
 import numpy as np
 import pytest
@@ -12,26 +9,6 @@ import torch
 def installed(name: str):
     """The peer itself; skips the test where it is not installed, or cannot be imported."""
     return pytest.importorskip(name, reason=f"{name} is not installed", exc_type=ImportError)
-
-
-def signature(function) -> str:
-    """Names and defaults, without types."""
-    if inspect.isclass(function):
-        function = function.__init__
-    parameters = inspect.signature(function).parameters.values()
-    named = [p for p in parameters if p.name != "self"]
-    return ", ".join(
-        p.name if p.default is p.empty else f"{p.name}={p.default!r}".replace("'", '"')
-        for p in named
-    )
-
-
-def check_signatures(shim: str, table: str) -> None:
-    """table: a line a name, `name(a, b=1)`; every name that the shim covers is in it."""
-    module = importlib.import_module(f"torchvox.compat.{shim}")
-    wanted = dict(line[:-1].split("(", 1) for line in map(str.strip, table.splitlines()) if line)
-    functions = [name for name in module.__all__ if callable(getattr(module, name))]
-    assert {name: signature(getattr(module, name)) for name in functions} == wanted
 
 
 def numpy(tensor) -> np.ndarray:
@@ -95,3 +72,78 @@ def voxels(points, size, bounds, most_points, most):
         if voxel >= 0 and len(rows[voxel]) < most_points:
             rows[voxel].append(i)
     return rows, cells, of_point, cell_of_point
+
+
+def fps(points, count, cap=1024, skip_origin=False):
+    """Furthest point sampling as a block of threads does it: thread t looks at points t, t + T, ..
+    and the winners meet pairwise."""
+    points = np.asarray(points, np.float64)
+    threads = min(1 << int(np.log2(len(points))), cap)
+    near = np.full(len(points), 1e10)
+    taken = [0]
+    while len(taken) < count:
+        best, who = np.full(threads, -1.0), np.zeros(threads, int)
+        for k, point in enumerate(points):
+            if skip_origin and (point**2).sum() <= 1e-3:
+                continue
+            near[k] = min(near[k], ((point - points[taken[-1]]) ** 2).sum())
+            if near[k] > best[k % threads]:
+                best[k % threads], who[k % threads] = near[k], k
+        half = threads // 2
+        while half:
+            for t in range(half):
+                if best[t + half] > best[t]:
+                    best[t], who[t] = best[t + half], who[t + half]
+            half //= 2
+        taken.append(int(who[0]))
+    return taken[:count]
+
+
+def ball(points, center, radius, k, closed=False):
+    """The first k by index; [] for an empty ball, else filled with the first."""
+    d2 = ((np.asarray(points, np.float64) - np.asarray(center, np.float64)) ** 2).sum(-1)
+    inside = d2 <= radius**2 if closed else d2 < radius**2
+    hits = np.flatnonzero(inside)[:k].tolist()
+    return hits + hits[:1] * (k - len(hits))
+
+
+def three_nearest(points, center):
+    """Three squared distances and indices; inf and 0 behind the points."""
+    d2 = ((np.asarray(points, np.float64) - np.asarray(center, np.float64)) ** 2).sum(-1)
+    order = np.argsort(d2, kind="stable")[:3].tolist()
+    missing = 3 - len(order)
+    return [*d2[order], *[np.inf] * missing], order + [0] * missing
+
+
+def local(points, box):
+    """Coordinates of points [N, 3] in a box's frame, z from its center."""
+    x, y, z, *_, yaw = np.asarray(box, np.float64)
+    near = np.asarray(points, np.float64) - [x, y, z]
+    cos, sin = np.cos(yaw), np.sin(yaw)
+    return np.stack([near @ [cos, sin, 0], near @ [-sin, cos, 0], near[:, 2]], 1)
+
+
+def inside(points, box, margin):
+    near, half = np.abs(local(points, box)), np.asarray(box, np.float64)[3:6] / 2
+    flat = (near[:, 0] < half[0] + margin) & (near[:, 1] < half[1] + margin)
+    return flat & (near[:, 2] <= half[2])
+
+
+def cells(points, box, shape, margin, most):
+    """The first points of each cell of a box."""
+    size = np.asarray(box, np.float64)[3:6]
+    cell = ((local(points, box) + size / 2) / (size / shape)).astype(int)
+    cell, found = np.clip(cell, 0, np.array(shape) - 1).tolist(), {}
+    for i in np.flatnonzero(inside(points, box, margin)).tolist():
+        found.setdefault(tuple(cell[i]), []).append(i)
+    return {one: rows[:most] for one, rows in found.items()}
+
+
+def greedy(iou, scores, threshold, group=None):
+    """Rows that stay, best first."""
+    kept = []
+    for i in np.argsort(-numpy(scores), kind="stable").tolist():
+        same = [j for j in kept if group is None or group[i] == group[j]]
+        if not any(iou[i, j] > threshold for j in same):
+            kept.append(i)
+    return kept

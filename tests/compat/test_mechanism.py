@@ -95,12 +95,21 @@ def test_where_the_parent_is_there_only_the_named_module_is_ours(fresh):
         importlib.import_module("pcdet.ops.iou3d_nms.iou3d_nms_cuda")
 
 
-def test_a_peer_that_does_not_import_is_named_by_the_stub(fresh):
-    fresh({f"{STACK.replace('.', '/')}.py": "import libno_such_file"})
+def test_what_callers_ask_for_is_absent(fresh):
+    compat.install("torch_cluster", "pyg_lib")
+    for module in ("torch_cluster", "pyg_lib.ops"):
+        assert not hasattr(importlib.import_module(module), "graclus_cluster")
+        assert f"{module}.graclus_cluster" not in compat.report()
+
+
+@pytest.mark.parametrize("text", ["import libno_such_file", "raise OSError('libno_such_file')"])
+def test_a_peer_that_does_not_import_is_named_by_the_stub(fresh, text):
+    fresh({f"{STACK.replace('.', '/')}.py": text})
     compat.install("pcdet")
     stack = importlib.import_module(STACK)
     with pytest.raises(compat.NotCoveredError, match=r"does not import .*libno_such_file"):
         stack.vector_pool_wrapper()
+    assert not hasattr(stack, "nothing")
 
 
 def test_too_late_names_the_importer_and_force_goes_on_and_back(fresh):
@@ -178,7 +187,6 @@ TYPING = "pyg_lib, WITH_PYG_LIB, WITH_KNN = object, False, False"
 
 
 def test_torch_geometric_is_told_of_the_searches_alone(fresh):
-    pytest.importorskip("torchvox.compat.pyg_lib_ops")
     fresh({"torch_geometric/typing.py": TYPING, "torch_geometric/__init__.py": ""})
     x = torch.rand(20, 3)
     with compat.installed("torch_geometric"):

@@ -1,24 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """mmcv.ops: rotated boxes, against loops, the reference of rotated_iou and the installed peer."""
 
-import inspect
 import math
 
 import numpy as np
 import pytest
 import torch
 
-import torchvox
 from tests.compat import loops
 from tests.helpers import cube
 from torchvox.compat import mmcv_ops
 from torchvox.compat._errors import NotCoveredError
 from torchvox.reference import rotated_iou
-
-HAS_METRIC = "metric" in inspect.signature(torchvox.rotated_iou).parameters
-HAS_POOLING = hasattr(torchvox, "box_query") and hasattr(torchvox, "segment_reduce")
-needs_pooling = pytest.mark.skipif(not HAS_POOLING, reason="no box_query or no segment_reduce")
-needs_metric = pytest.mark.skipif(not HAS_METRIC, reason="rotated_iou has no metric")
 
 
 def boxes_of(n, seed=0, scale=8.0):
@@ -38,23 +31,11 @@ def corners(boxes):
     return torch.cat([boxes[:, :2] - half, boxes[:, :2] + half, boxes[:, 6:]], 1)
 
 
-def greedy(iou, scores, threshold, group=None):
-    """Rows that stay, best first."""
-    kept = []
-    for i in np.argsort(-scores.numpy(), kind="stable").tolist():
-        same = [j for j in kept if group is None or group[i] == group[j]]
-        if not any(iou[i, j] > threshold for j in same):
-            kept.append(i)
-    return kept
-
-
-def holds(box, point):
-    """z of the box is its bottom; sides are open, top and bottom closed."""
-    x, y, z, l, w, h, yaw = box.tolist()  # noqa: E741
-    dx, dy, dz = point[0] - x, point[1] - y, point[2] - (z + h / 2)
-    along = dx * math.cos(yaw) + dy * math.sin(yaw)
-    across = dy * math.cos(yaw) - dx * math.sin(yaw)
-    return abs(along) < l / 2 and abs(across) < w / 2 and abs(dz) <= h / 2
+def holding(boxes, points):
+    """[G, N]: sides are open, top and bottom closed; z of a box is its bottom."""
+    center = boxes.double().clone()
+    center[:, 2] += center[:, 5] / 2
+    return torch.from_numpy(np.array([loops.inside(points, box, 0) for box in center]))
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.float16))
@@ -62,12 +43,7 @@ def test_points_in_boxes(device, dtype):
     points = (cube(80, seed=1, batch=2) * 8).to(dtype)
     boxes = torch.stack([boxes_of(6), boxes_of(6, seed=2)]).to(dtype)
     points[0, 0] = boxes[0, 0, :3]  # on the bottom
-    mask = torch.tensor(
-        [
-            [[holds(b, p) for b in bs] for p in ps.tolist()]
-            for ps, bs in zip(points, boxes, strict=True)
-        ]
-    )
+    mask = torch.stack([holding(*one).T for one in zip(boxes, points, strict=True)])
     first = torch.where(mask.any(2), mask.int().argmax(2), -1)
     every = mmcv_ops.points_in_boxes_all(points.to(device), boxes.to(device))
     assert every.dtype == torch.int32 and every.is_contiguous()
@@ -98,6 +74,12 @@ def test_overlaps(device):
     near(two[0], bev.diagonal())
     assert torch.autograd.grad(mmcv_ops.diff_iou_rotated_3d(*pairs).sum(), pairs[0])[0].any()
     assert two.requires_grad
+    boxes = da.clone().requires_grad_()
+    for found in (
+        mmcv_ops.box_iou_rotated(flat(boxes), flat(db)),
+        mmcv_ops.boxes_overlap_bev(boxes, db),
+    ):
+        assert not found.requires_grad
 
 
 @pytest.mark.parametrize("clockwise", (True, False))
@@ -110,7 +92,6 @@ def test_angles_turn_as_documented(device, clockwise):
     assert abs(float(iou) - 1e-4 / 4) < 1e-6
 
 
-@needs_metric
 def test_areas(device):
     a, b = boxes_of(7, scale=3.0).to(device), boxes_of(5, seed=1, scale=3.0).to(device)
     area_a, area_b = a[:, 3] * a[:, 4], b[:, 3] * b[:, 4]
@@ -125,7 +106,7 @@ def test_suppression(device):
     boxes, scores = boxes_of(60), cube(60, 1)[0][:, 0]
     scores[20:30] = scores[10]  # equal scores come by index
     da, ds = boxes.to(device), scores.to(device)
-    keep = greedy(rotated_iou(boxes, boxes), scores, 0.2)
+    keep = loops.greedy(rotated_iou(boxes, boxes), scores, 0.2)
     assert 5 < len(keep) < 50
     dets, found = mmcv_ops.nms_rotated(flat(da), ds, 0.2)
     assert found.dtype == torch.int64 and found.tolist() == keep
@@ -143,7 +124,7 @@ def test_suppression(device):
     assert mmcv_ops.nms_bev(corners(da), ds, 0.2, 20, 4).tolist() == cut[:4]
     unturned = boxes.clone()
     unturned[:, 6] = 0
-    straight = greedy(rotated_iou(unturned, unturned), scores, 0.2)
+    straight = loops.greedy(rotated_iou(unturned, unturned), scores, 0.2)
     assert straight != keep
     assert mmcv_ops.nms3d_normal(da, ds, 0.2).tolist() == straight
     assert mmcv_ops.nms_normal_bev(corners(da), ds, 0.2).tolist() == straight
@@ -170,13 +151,13 @@ def test_batched_nms(device):
         ("nms_rotated", flat(da), rotated_iou(boxes, boxes)),
     ):
         for agnostic in (False, True):
-            keep = greedy(iou, scores, 0.2, None if agnostic else group)
+            keep = loops.greedy(iou, scores, 0.2, None if agnostic else group)
             cfg = {"type": kind, "iou_thr": 0.2, "split_thr": 10}
             dets, found = mmcv_ops.batched_nms(given, ds, dg, cfg, agnostic)
             assert found.tolist() == keep
             assert torch.equal(dets, torch.cat([given, ds[:, None]], 1)[keep])
         cfg = {"type": getattr(mmcv_ops, kind), "iou_threshold": 0.2, "max_num": 4}
-        keep = greedy(iou, scores, 0.2, group)[:4]
+        keep = loops.greedy(iou, scores, 0.2, group)[:4]
         assert mmcv_ops.batched_nms(given, ds, dg, cfg)[1].tolist() == keep
     dets, found = mmcv_ops.batched_nms(flat(da), ds, dg, None)
     assert found.tolist() == np.argsort(-scores.numpy(), kind="stable").tolist()
@@ -184,7 +165,6 @@ def test_batched_nms(device):
         mmcv_ops.batched_nms(flat(da), ds, dg, {"type": "soft_nms"})
 
 
-@needs_pooling
 def test_roi_point_pool(device):
     points, features = cube(60, batch=2, seed=1) * 8, cube(60, 4, batch=2)
     boxes = torch.stack([boxes_of(5), boxes_of(5, seed=2)])
@@ -194,31 +174,25 @@ def test_roi_point_pool(device):
     assert empty.dtype == torch.int32 and pooled.shape == (2, 5, 7, 7)
     both = torch.cat([points, features], 2)
     for b in range(2):
-        for g in range(5):
-            rows = [i for i, p in enumerate(points[b].tolist()) if holds(boxes[b, g], p)][:7]
+        for g, mask in enumerate(holding(boxes[b], points[b])):
+            rows = mask.nonzero()[:7, 0].tolist()
             assert bool(empty[b, g]) == (not rows)
             cyclic = [rows[i % len(rows)] for i in range(7)] if rows else []
             wanted = both[b, cyclic] if rows else torch.zeros(7, 7)
             assert torch.equal(pooled[b, g].cpu(), wanted)
+    leaves = [x[:, :20].double().requires_grad_() for x in inputs[:2]]
+    pool = mmcv_ops.RoIPointPool3d(4)
+    assert torch.autograd.gradcheck(lambda *x: pool(*x, inputs[2].double())[0], leaves)
 
 
-@needs_pooling
 @pytest.mark.parametrize("mode", ("max", "avg"))
 def test_roi_aware_pool(device, mode):
     points, features, rois = cube(300, seed=1)[0] * 8, cube(300, 3)[0] - 0.5, boxes_of(4)
-    wanted = torch.zeros(4, 2, 3, 2, 3)
-    for g, roi in enumerate(rois):
-        x, y, z, l, w, h, yaw = roi.tolist()  # noqa: E741
-        cells: dict[tuple, list[int]] = {}
-        for i, p in enumerate(points.tolist()):
-            if holds(roi, p):
-                dx, dy = p[0] - x, p[1] - y
-                along = dx * math.cos(yaw) + dy * math.sin(yaw) + l / 2
-                across = dy * math.cos(yaw) - dx * math.sin(yaw) + w / 2
-                cell = (int(along / (l / 2)), int(across / (w / 3)), int((p[2] - z) / (h / 2)))
-                cells.setdefault(tuple(map(min, cell, (1, 2, 1))), []).append(i)
-        for cell, rows in cells.items():
-            some = features[rows[:4]]
+    wanted, center = torch.zeros(4, 2, 3, 2, 3), rois.clone()
+    center[:, 2] += center[:, 5] / 2
+    for g, roi in enumerate(center):
+        for cell, rows in loops.cells(points, roi, (2, 3, 2), 0, 4).items():
+            some = features[rows]
             wanted[(g, *cell)] = some.amax(0) if mode == "max" else some.mean(0)
     inputs = [one.to(device) for one in (rois, points, features)]
     found = mmcv_ops.RoIAwarePool3d((2, 3, 2), 5, mode)(*inputs)

@@ -3,18 +3,19 @@
 
 import numpy as np
 import pytest
-import slow
 import torch
 
 import torchvox
+from tests.compat import loops
+from torchvox.compat.pcdet_ops import iou3d_nms_cuda as nms
+from torchvox.compat.pcdet_ops import iou3d_nms_utils as iou_utils
 from torchvox.compat.pcdet_ops import pointnet2_batch_cuda as batch
 from torchvox.compat.pcdet_ops import pointnet2_stack_cuda as stack
 from torchvox.compat.pcdet_ops import pointnet2_stack_utils as stack_utils
-
-pooling = pytest.mark.skipif(
-    not (hasattr(torchvox, "box_query") and hasattr(torchvox, "segment_reduce")),
-    reason="needs box_query and segment_reduce",
-)
+from torchvox.compat.pcdet_ops import roiaware_pool3d_cuda as roi
+from torchvox.compat.pcdet_ops import roiaware_pool3d_utils as roi_utils
+from torchvox.compat.pcdet_ops import roipoint_pool3d_cuda
+from torchvox.compat.pointnet2_ops import _ext
 
 
 def ints(*shape, fill=-7):
@@ -46,47 +47,32 @@ def test_batched_functions_write_into_the_tensors_of_the_caller():
     idx = ints(2, 5, 6).transpose(1, 2)  # strides stay
     assert batch.ball_query_wrapper(2, 40, 6, 0.3, 5, new, xyz, idx) == 1
     assert idx.stride() == (30, 1, 6)
-    expected = [[slow.ball(xyz[b], c, 0.3, 5) or [-7] * 5 for c in new[b]] for b in (0, 1)]
+    expected = [[loops.ball(xyz[b], c, 0.3, 5) or [-7] * 5 for c in new[b]] for b in (0, 1)]
     assert idx.tolist() == expected  # an empty ball is not written
-    idx = idx.clamp(min=0).contiguous()
-    out = torch.empty(2, 4, 6, 5)
-    assert batch.group_points_wrapper(2, 4, 40, 6, 5, features, idx, out) == 1
-    taken = features.permute(0, 2, 1)[torch.arange(2)[:, None, None], idx.long()]
-    torch.testing.assert_close(out, taken.permute(0, 3, 1, 2))
-    grad = torch.ones(2, 4, 40)  # gradients are added
-    batch.group_points_grad_wrapper(2, 4, 40, 6, 5, out, idx, grad)
-    where = idx.long().flatten(1)[:, None].expand(-1, 4, -1)
-    torch.testing.assert_close(grad, torch.ones(2, 4, 40).scatter_add(2, where, out.flatten(2)))
-    some, half = idx[..., 0].contiguous(), torch.empty(2, 4, 6, dtype=torch.float16)
-    assert batch.gather_points_wrapper(2, 4, 40, 6, features, some, half) == 1
-    torch.testing.assert_close(half, out[..., 0].half())
-    grad.zero_()
-    batch.gather_points_grad_wrapper(2, 4, 40, 6, out[..., 0].contiguous(), some, grad)
-    torch.testing.assert_close(
-        grad,
-        torch.zeros(2, 4, 40).scatter_add(2, some.long()[:, None].expand(-1, 4, -1), out[..., 0]),
-    )
     taken, temp = ints(2, 9), torch.full((2, 40), 1e10)
     xyz[:, 30:] = xyz[:, :10]
     for name in ("farthest", "furthest"):
         assert getattr(batch, f"{name}_point_sampling_wrapper")(2, 40, 9, xyz, temp, taken) == 1
-        assert taken.tolist() == [slow.fps(cloud, 9) for cloud in xyz] and (temp == 1e10).all()
+        assert taken.tolist() == [loops.fps(cloud, 9) for cloud in xyz] and (temp == 1e10).all()
     dist2, near = torch.empty(2, 6, 3), ints(2, 6, 3)
     assert batch.three_nn_wrapper(2, 6, 40, new, xyz, dist2, near) is None
-    pairs = [slow.nearest(xyz[b], c) for b in (0, 1) for c in new[b]]
-    torch.testing.assert_close(
-        dist2.flatten(0, 1), torch.tensor(np.array([p[0] for p in pairs])).float()
-    )
-    assert near.flatten(0, 1).tolist() == [p[1] for p in pairs]
-    weight, mixed = torch.rand(2, 6, 3), torch.empty(2, 4, 6)
-    assert batch.three_interpolate_wrapper(2, 4, 40, 6, features, near, weight, mixed) is None
-    taken = features.permute(0, 2, 1)[torch.arange(2)[:, None, None], near.long()]
-    torch.testing.assert_close(mixed, (taken * weight[..., None]).sum(2).transpose(1, 2))
-    grad = torch.zeros(2, 4, 40)
-    batch.three_interpolate_grad_wrapper(2, 4, 6, 40, mixed, near, weight, grad)
-    each = (mixed[..., None] * weight[:, None]).flatten(2)
-    where = near.long().flatten(1)[:, None].expand(-1, 4, -1)
-    torch.testing.assert_close(grad, torch.zeros(2, 4, 40).scatter_add(2, where, each))
+    torch.testing.assert_close([dist2, near], _ext.three_nn(new, xyz))
+    idx, weight = idx.clamp(min=0).contiguous(), torch.rand(2, 6, 3)
+    one, sizes = idx[..., 0].contiguous(), (2, 4, 40, 6)
+    grad, group = torch.rand(2, 4, 6), torch.rand(2, 4, 6, 5)
+    for name, before, inputs, dtype in (
+        ("group_points", (*sizes, 5), (features, idx), torch.float32),
+        ("gather_points", sizes, (features, one), torch.float16),
+        ("three_interpolate", sizes, (features, near, weight), torch.float32),
+        ("group_points_grad", (*sizes, 5), (group, idx), torch.float32),
+        ("gather_points_grad", sizes, (grad, one), torch.float32),
+        ("three_interpolate_grad", (2, 4, 6, 40), (grad, near, weight), torch.float32),
+    ):
+        rows = [40] if "grad" in name else []
+        wanted = getattr(_ext, name)(*inputs, *rows).to(dtype)
+        out = torch.ones_like(wanted)
+        assert getattr(batch, f"{name}_wrapper")(*before, *inputs, out) in (1, None)
+        torch.testing.assert_close(out, wanted + 1 if rows else wanted)  # gradients are added
 
 
 def test_wrong_outputs_and_counts_of_arguments_are_refused_by_name():
@@ -99,18 +85,14 @@ def test_wrong_outputs_and_counts_of_arguments_are_refused_by_name():
         batch.ball_query_wrapper(2, 40, 6, 0.3, 5, xyz, xyz)
     with pytest.raises(ValueError, match="boxes_iou_bev_gpu: ans_iou must be"):
         boxes = torch.rand(3, 7)
-        importorskip_boxes().boxes_iou_bev_gpu(boxes, boxes, torch.zeros(2, 3))
-
-
-def importorskip_boxes():
-    return pytest.importorskip("torchvox.compat.pcdet_ops.iou3d_nms_cuda")
+        nms.boxes_iou_bev_gpu(boxes, boxes, torch.zeros(2, 3))
 
 
 def test_stacked_functions_use_local_or_packed_rows(packed):
     xyz, cnt, new, new_cnt = packed
     idx = ints(9, 4, fill=0)
     assert stack.ball_query_wrapper(3, 9, 0.4, 4, new, new_cnt, xyz, cnt, idx) == 1
-    found = [slow.ball(p, q, 0.4, 4) or [-1, 0, 0, 0] for _, p, q in per_cloud(packed)]
+    found = [loops.ball(p, q, 0.4, 4) or [-1, 0, 0, 0] for _, p, q in per_cloud(packed)]
     assert idx.tolist() == found and found[1] == found[6] == [-1, 0, 0, 0]
     local, empty = stack_utils.ball_query(0.4, 4, xyz, cnt, new, new_cnt)
     assert empty.tolist() == [row[0] < 0 for row in found] and torch.equal(local, idx.clamp(min=0))
@@ -125,7 +107,7 @@ def test_stacked_functions_use_local_or_packed_rows(packed):
     torch.testing.assert_close(grad, sums)
     dist2, near = torch.empty(9, 3), ints(9, 3)
     stack.three_nn_wrapper(new, new_cnt, xyz, cnt, dist2, near)
-    pairs = [slow.nearest(p, q) for _, p, q in per_cloud(packed)]
+    pairs = [loops.three_nearest(p, q) for _, p, q in per_cloud(packed)]
     torch.testing.assert_close(dist2, torch.tensor(np.array([p[0] for p in pairs])).float())
     assert near.tolist() == [
         [s + i for i in p[1]] for p, s in zip(pairs, start.tolist(), strict=True)
@@ -142,7 +124,7 @@ def test_stacked_functions_use_local_or_packed_rows(packed):
     taken, counts = ints(11), torch.tensor([8, 3, 0]).int()
     args = xyz, torch.full((32,), 1e10), cnt, taken, counts
     assert stack.stack_farthest_point_sampling_wrapper(*args) == 1
-    assert taken.tolist() == slow.fps(xyz[:30], 8) + [30 + i for i in slow.fps(xyz[30:], 3)]
+    assert taken.tolist() == loops.fps(xyz[:30], 8) + [30 + i for i in loops.fps(xyz[30:], 3)]
     for number in ([8, 3, 0], counts):
         torch.testing.assert_close(stack_utils.stack_farthest_point_sample(xyz, cnt, number), taken)
 
@@ -153,7 +135,7 @@ def test_stacked_groups_have_gradients_and_zeros_for_empty_balls(packed):
     group, idx = stack_utils.QueryAndGroup(0.4, 4)(xyz, cnt, new, new_cnt, features)
     parts = list(per_cloud((xyz.detach(), cnt, new.detach(), new_cnt)))
     rows = idx.long() + torch.tensor([start for start, _, _ in parts])[:, None]
-    there = torch.tensor([[[bool(slow.ball(p, q, 0.4, 4))]] for _, p, q in parts])
+    there = torch.tensor([[[bool(loops.ball(p, q, 0.4, 4))]] for _, p, q in parts])
     near = torch.cat([xyz[rows] - new[:, None], features[rows]], -1).transpose(1, 2) * there
     torch.testing.assert_close(group, near)
     for tensor in (xyz, new, features):
@@ -178,7 +160,6 @@ BOXES = torch.tensor(
 
 
 def test_boxes_suppress_those_behind_them():
-    nms = importorskip_boxes()
     iou = torch.zeros(4, 4)
     nms.boxes_iou_bev_cpu(BOXES, BOXES, iou)
     torch.testing.assert_close(iou, torchvox.rotated_iou(BOXES, BOXES))
@@ -188,25 +169,23 @@ def test_boxes_suppress_those_behind_them():
     keep = torch.full((4,), -7)
     assert nms.nms_gpu(BOXES, keep, 0.5) == 3 and keep.tolist() == [0, 2, 3, -7]
     assert nms.nms_normal_gpu(BOXES, keep, 0.5) == 2 and keep[:2].tolist() == [0, 2]
-    from torchvox.compat.pcdet_ops import iou3d_nms_utils as utils
-
     scores = torch.tensor([0.1, 0.9, 0.5, 0.3])
-    assert utils.nms_gpu(BOXES, scores, 0.5)[0].tolist() == [1, 2, 3]
-    assert utils.nms_gpu(BOXES, scores, 0.5, pre_maxsize=2, more=1)[0].tolist() == [1, 2]
-    assert utils.nms_normal_gpu(BOXES, scores, 0.5) == (pytest.approx(torch.tensor([1, 2])), None)
-    torch.testing.assert_close(utils.boxes_iou_bev(BOXES, BOXES), iou)
-    array = utils.boxes_bev_iou_cpu(BOXES.numpy(), BOXES.numpy())
+    assert iou_utils.nms_gpu(BOXES, scores, 0.5)[0].tolist() == [1, 2, 3]
+    assert iou_utils.nms_gpu(BOXES, scores, 0.5, pre_maxsize=2, more=1)[0].tolist() == [1, 2]
+    assert iou_utils.nms_normal_gpu(BOXES, scores, 0.5) == (
+        pytest.approx(torch.tensor([1, 2])),
+        None,
+    )
+    torch.testing.assert_close(iou_utils.boxes_iou_bev(BOXES, BOXES), iou)
+    array = iou_utils.boxes_bev_iou_cpu(BOXES.numpy(), BOXES.numpy())
     np.testing.assert_array_equal(array, iou.numpy())
-    volume = utils.boxes_iou3d_gpu(BOXES, BOXES)
-    assert utils.paired_boxes_iou3d_gpu(BOXES, BOXES).shape == (4, 1) and volume[0, 1] < iou[0, 1]
+    volume = iou_utils.boxes_iou3d_gpu(BOXES, BOXES)
+    assert (
+        iou_utils.paired_boxes_iou3d_gpu(BOXES, BOXES).shape == (4, 1) and volume[0, 1] < iou[0, 1]
+    )
 
 
-@pytest.mark.skipif(
-    "metric" not in str(torch.ops.torchvox.rotated_iou.default._schema), reason="needs metric"
-)
 def test_overlaps_are_areas():
-    from torchvox.compat.pcdet_ops import iou3d_nms_cuda as nms
-
     area, iou = torch.zeros(4, 4), torchvox.rotated_iou(BOXES, BOXES)
     assert nms.boxes_overlap_bev_gpu(BOXES, BOXES, area) == 1
     torch.testing.assert_close(area, iou * 16 / (1 + iou))
@@ -222,10 +201,8 @@ def points_about(boxes):
 
 
 def test_points_in_boxes_have_the_margins_of_each_function():
-    from torchvox.compat.pcdet_ops import roiaware_pool3d_cuda as roi
-
     points = torch.cat([points_about(BOXES), torch.tensor([[2.005, 0, 0], [2.00000501, 0, 0.9]])])
-    masks = {m: np.array([slow.inside(points, box, m) for box in BOXES]) for m in (1e-5, 1e-2)}
+    masks = {m: np.array([loops.inside(points, box, m) for box in BOXES]) for m in (1e-5, 1e-2)}
     out = ints(4, 302)
     assert roi.points_in_boxes_cpu(BOXES, points, out) == 1
     np.testing.assert_array_equal(out.numpy(), masks[1e-2])
@@ -236,26 +213,17 @@ def test_points_in_boxes_have_the_margins_of_each_function():
     assert masks[1e-2][0, 300] and not masks[1e-5][0, 300] and masks[1e-5][0, 301]
 
 
-@pooling
 @pytest.mark.parametrize("method", [0, 1])
 def test_roiaware_pooling_fills_the_peers_tensors_and_its_backward_reads_them(method):
-    from torchvox.compat.pcdet_ops import roiaware_pool3d_cuda as roi
-    from torchvox.compat.pcdet_ops import roiaware_pool3d_utils as utils
-
     points, features, k = points_about(BOXES), torch.randn(300, 5), 4
     shape = (4, 3, 2, 2)
     argmax, lists = ints(*shape, 5, fill=0), ints(*shape, k, fill=0)
     pooled = torch.zeros(*shape, 5)
     assert roi.forward(BOXES, points, features, argmax, lists, pooled, method) == 1
     wanted = np.zeros((*shape, k), int)
-    for b, box in enumerate(BOXES.double().numpy()):
-        cells = (slow.local(points, box) + box[3:6] / 2) / (box[3:6] / shape[1:])
-        cells = np.clip(cells.astype(int), 0, np.array(shape[1:]) - 1)
-        for i in np.flatnonzero(slow.inside(points, box, 1e-5)):
-            row = wanted[b][tuple(cells[i])]
-            if row[0] < k - 1:
-                row[0] += 1
-                row[row[0]] = i
+    for b, box in enumerate(BOXES):
+        for cell, rows in loops.cells(points, box, shape[1:], 1e-5, k - 1).items():
+            wanted[b][cell][: len(rows) + 1] = len(rows), *rows
     np.testing.assert_array_equal(lists.numpy(), wanted)
     grad, total = torch.rand(*shape, 5), torch.zeros(300, 5)
     expected = torch.zeros(*shape, 5)
@@ -276,23 +244,20 @@ def test_roiaware_pooling_fills_the_peers_tensors_and_its_backward_reads_them(me
     assert roi.backward(lists, argmax, grad, into, method) == 1
     torch.testing.assert_close(into, total + 1)
     leaf = features.clone().requires_grad_()
-    module = utils.RoIAwarePool3d((3, 2, 2), k)
+    module = roi_utils.RoIAwarePool3d((3, 2, 2), k)
     out = module(BOXES, points, leaf, "avg" if method else "max")
     torch.testing.assert_close(out, pooled)
     torch.testing.assert_close(torch.autograd.grad(out, leaf, grad)[0], total)
-    assert utils.RoIAwarePool3d(2)(BOXES, points, features).shape == (4, 2, 2, 2, 5)
+    assert roi_utils.RoIAwarePool3d(2)(BOXES, points, features).shape == (4, 2, 2, 2, 5)
 
 
-@pooling
 def test_roipoint_pooling_repeats_the_first_points_and_flags_empty_boxes():
-    from torchvox.compat.pcdet_ops import roipoint_pool3d_cuda as roi
-
     points, features = points_about(BOXES), torch.rand(1, 300, 2)
     boxes = torch.cat([BOXES, BOXES[:1] + 99])
     out, empty = torch.full((1, 5, 50, 5), 7.0), ints(1, 5)
-    assert roi.forward(points[None], boxes[None], features, out, empty) == 1
+    assert roipoint_pool3d_cuda.forward(points[None], boxes[None], features, out, empty) == 1
     assert empty.tolist() == [[0, 0, 0, 0, 1]] and not out[0, 4].any()
     for b, box in enumerate(BOXES):
-        hits = np.flatnonzero(slow.inside(points, box, 1e-5))[:50]
+        hits = np.flatnonzero(loops.inside(points, box, 1e-5))[:50]
         rows = np.resize(hits, 50)
         torch.testing.assert_close(out[0, b], torch.cat([points, features[0]], 1)[rows])

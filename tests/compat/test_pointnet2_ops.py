@@ -3,9 +3,9 @@
 
 import numpy as np
 import pytest
-import slow
 import torch
 
+from tests.compat import loops
 from torchvox.compat import pointnet2_plain as plain
 from torchvox.compat.pointnet2_ops import _ext, pointnet2_modules, pointnet2_utils
 
@@ -27,7 +27,7 @@ def rows(function, *batches):
 @pytest.mark.parametrize("count", [9, 44])
 def test_sampling_skips_the_origin_and_breaks_ties_as_512_threads(clouds, count):
     xyz = clouds[0]
-    expected = rows(lambda cloud: slow.fps(cloud, count, 512, True), xyz.cpu())
+    expected = rows(lambda cloud: loops.fps(cloud, count, 512, True), xyz.cpu())
     idx = pointnet2_utils.furthest_point_sample(xyz, count)
     assert idx.dtype == torch.int32
     torch.testing.assert_close(idx.cpu().long(), expected)
@@ -40,7 +40,7 @@ def test_balls_are_open_hold_the_first_by_index_and_0_when_empty(clouds):
     new = torch.cat([xyz[:, :6], xyz[:, :2] + 9], 1)
     idx = pointnet2_utils.ball_query(0.3, 5, xyz, new)
     expected = [
-        [slow.ball(xyz[b].cpu(), c, 0.3, 5) or [0] * 5 for c in new[b].cpu()] for b in (0, 1)
+        [loops.ball(xyz[b].cpu(), c, 0.3, 5) or [0] * 5 for c in new[b].cpu()] for b in (0, 1)
     ]
     assert idx.dtype == torch.int32 and idx.tolist() == expected
     torch.testing.assert_close(_ext.ball_query(new, xyz, 0.3, 5), idx)
@@ -53,7 +53,7 @@ def test_three_nn_gives_roots_without_gradient_inf_and_0_for_few_points(clouds):
     for known in (xyz[:, 20:], xyz[:, :2], xyz[:, :0]):
         dist, idx = pointnet2_utils.three_nn(xyz[:, :7], known)
         pairs = [
-            slow.nearest(known[b].detach().cpu(), c)
+            loops.three_nearest(known[b].detach().cpu(), c)
             for b in (0, 1)
             for c in xyz[b, :7].cpu().detach()
         ]
@@ -167,7 +167,7 @@ def test_plain_functions_keep_their_own_conventions(clouds):
     new = torch.cat([xyz[:, :6], xyz[:, :1] + 9], 1)
     found = plain.query_ball_point(0.3, 5, xyz, new)
     expected = [
-        [slow.ball(xyz[b].cpu(), c, 0.3, 5, closed=True) or [0] * 5 for c in new[b].cpu()]
+        [loops.ball(xyz[b].cpu(), c, 0.3, 5, closed=True) or [0] * 5 for c in new[b].cpu()]
         for b in (0, 1)
     ]
     assert found.dtype == torch.int64 and found.tolist() == expected

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pointcept's pointops: packed clouds by their ends, against loops; its compiled module too."""
-# ruff: noqa: E501
 
 import pytest
 import torch
@@ -29,24 +28,6 @@ def nearest(xyz, new, k):
             far.append([d for d, _ in row])
         begin, new_begin = end, new_end
     return loops.padded(rows, k), loops.padded(far, k, 1e10).float()
-
-
-def test_signatures():
-    loops.check_signatures(
-        "pointops",
-        """aggregation(input, position, weight, idx)
-        batch2offset(batch)
-        farthest_point_sampling(xyz, offset, new_offset)
-        grouping(idx, feat, xyz, new_xyz=None, with_xyz=False)
-        grouping2(input, idx)
-        interpolation(xyz, new_xyz, feat, offset, new_offset, k=3)
-        interpolation2(xyz, new_xyz, feat, offset, new_offset, k=3)
-        knn_query(nsample, xyz, offset, new_xyz=None, new_offset=None)
-        knn_query_and_group(feat, xyz, offset=None, new_xyz=None, new_offset=None, idx=None, nsample=None, with_xyz=False)
-        offset2batch(offset)
-        query_and_group(nsample, xyz, new_xyz, feat, idx, offset, new_offset, dilation=0, with_feat=True, with_xyz=True)
-        subtraction(input1, input2, idx)""",
-    )
 
 
 def test_knn_query(clouds):

@@ -75,7 +75,7 @@ def test_processes_of_an_environment_and_of_a_program(environment, monkeypatch, 
 
     done, pipes = [], {"capture_output": True, "text": True}
     monkeypatch.setattr(os, "execv", execv)
-    main(["compat", "run", "--peers", "pointnet2_ops", "script.py", "a", "--b"])
+    main(["compat", "run", "--peers", " pointnet2_ops", "script.py", "a", "--b"])
     assert done[0].returncode == 7, done[0].stderr
     adapter = "torchvox.compat.pcdet_ops.iou3d_nms_cuda"
     assert json.loads(done[0].stdout) == [["a", "--b"], [[[0, 2], [0, 2]]], adapter]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """pytorch3d.ops and pytorch3d._C: pads, lengths, gradients and sentences, against loops."""
-# ruff: noqa: E501
 
 import pytest
 import torch
@@ -28,25 +27,6 @@ def rows(p1, p2, search, k, fill):
     return torch.stack(out)
 
 
-def test_signatures():
-    loops.check_signatures(
-        "pytorch3d_ops",
-        """ball_query(p1, p2, lengths1=None, lengths2=None, K=500, radius=0.2, return_nn=True, skip_points_outside_cube=False)
-        knn_gather(x, idx, lengths=None)
-        knn_points(p1, p2, lengths1=None, lengths2=None, norm=2, K=1, version=-1, return_nn=False, return_sorted=True)
-        masked_gather(points, idx)
-        sample_farthest_points(points, lengths=None, K=50, random_start_point=False)""",
-    )
-    loops.check_signatures(
-        "pytorch3d_c",
-        """ball_query(p1, p2, lengths1, lengths2, K, radius, skip_points_outside_cube=False)
-        knn_points_backward(p1, p2, lengths1, lengths2, idxs, norm, grad_dists)
-        knn_points_idx(p1, p2, lengths1, lengths2, norm, K, version)
-        sample_farthest_points(points, lengths, K, start_idxs, max_K=-1)""",
-    )
-    assert pytorch3d_c.MAX_UINT == 2**32 - 1 and not hasattr(pytorch3d_c, "knn_check_version")
-
-
 @pytest.mark.parametrize("norm", (1, 2))
 def test_knn_points(clouds, norm):
     p1, p2, lengths1, lengths2 = clouds
@@ -68,6 +48,7 @@ def test_knn_points(clouds, norm):
     assert not found.knn[2, :, 2:].any()  # past the two points of that cloud
     pair = pytorch3d_c.knn_points_idx(p1, p2, lengths1, lengths2, norm, 4, -1)
     assert torch.equal(pair[0], found.idx) and torch.equal(pair[1], found.dists)
+    assert pytorch3d_c.MAX_UINT == 2**32 - 1 and not hasattr(pytorch3d_c, "knn_check_version")
 
 
 @pytest.mark.parametrize("norm", (1, 2))

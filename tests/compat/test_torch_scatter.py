@@ -78,6 +78,27 @@ def test_every_reduction_over_every_dim(shape, dim, dtype, reduce):
 
 
 @each_reduction
+@each_dtype
+@pytest.mark.parametrize(("shape", "dim"), [((40, 3), 0), ((3, 40), -1), ((2, 40, 3), 1)])
+def test_columns_may_have_groups_of_their_own(shape, dim, dtype, reduce):
+    src, dim = values(shape, dtype), dim % len(shape)
+    rows = src.movedim(dim, 0)
+    index = torch.stack([INDEX.roll(i) for i in range(rows[0].numel())], 1).view(rows.shape)
+    index, size = index.movedim(0, dim), int(INDEX.max()) + 1
+    found = getattr(ours, f"scatter_{reduce}")(src, index, dim)
+    lines = (one.movedim(dim, 0).flatten(1).unbind(1) for one in (src, index))
+    wanted = [slow(*pair, 0, size, reduce) for pair in zip(*lines, strict=True)]
+    for i, one in enumerate(found if isinstance(found, tuple) else [found]):
+        want = torch.stack([pair[i] for pair in wanted], 1).view(size, *rows.shape[1:])
+        torch.testing.assert_close(one, want.movedim(0, dim))
+    if dim == len(shape) - 1:
+        by_line, order = getattr(ours, f"segment_{reduce}_coo"), index.sort(dim).values
+        sums = ours.scatter_sum(src, order, dim), by_line(src, order)
+        assert reduce != "sum" or torch.equal(*sums)
+        assert torch.equal(ours.gather_coo(src, index), src.gather(dim, index))
+
+
+@each_reduction
 def test_gradients(reduce):
     src = torch.randperm(80, generator=torch.Generator().manual_seed(2)).view(40, 2).double()
     src.requires_grad_()
@@ -128,10 +149,12 @@ def test_out_and_sizes():
 
 def test_what_is_refused_says_so():
     src = values((40, 3))
-    with pytest.raises(NotCoveredError, match="index of several lines"):
-        ours.scatter(src, INDEX[:, None].expand(-1, 3), 0)
+    with pytest.raises(NotCoveredError, match="indptr of several lines"):
+        ours.segment_csr(src, torch.tensor([[0, 3]] * 40))
     with pytest.raises(NotCoveredError, match="out with max"):
         ours.scatter_max(src, INDEX, 0, src[:9].clone())
+    with pytest.raises(NotCoveredError, match="reduce='mul'"):
+        ours.scatter(src, INDEX, 0, reduce="mul")
     with pytest.raises(ValueError, match="reduce must be"):
         ours.scatter(src, INDEX, 0, reduce="median")
 

@@ -4,11 +4,11 @@
 import itertools
 
 import pytest
-import slow
 import torch
 from torch import nn
 
 import torchvox.compat
+from tests.compat import loops
 
 SCRIPT = """
 import torch
@@ -69,11 +69,13 @@ class Level(nn.Module):
         rows = torch.cat([xyz, features.transpose(1, 2)], -1)
         if not self.centers:
             return None, self.mlps[0](rows.transpose(1, 2)[:, :, None]).amax(3)
-        taken = torch.tensor([slow.fps(cloud, self.centers, 512, True) for cloud in xyz])
+        taken = torch.tensor([loops.fps(cloud, self.centers, 512, True) for cloud in xyz])
         batch = torch.arange(len(xyz))[:, None]
         new, out = xyz[batch, taken], []
         for (radius, k), layers in zip(self.balls, self.mlps, strict=True):
-            balls = [[slow.ball(c, q, radius, k) for q in n] for c, n in zip(xyz, new, strict=True)]
+            balls = [
+                [loops.ball(c, q, radius, k) for q in n] for c, n in zip(xyz, new, strict=True)
+            ]
             group = rows[batch[..., None], torch.tensor(balls)]
             group = torch.cat([group[..., :3] - new[:, :, None], group[..., 3:]], -1)
             out.append(layers(group.permute(0, 3, 1, 2)).max(3)[0])

@@ -34,7 +34,7 @@ def _boot_names(names: list[str]) -> str:
 
     found = []
     for name in names:
-        name, _, at = name.partition("@")
+        name, _, at = name.strip().partition("@")
         found += [f"{name}:{at}:{next(iter(table.select(name, at or None))).partition('.')[0]}"]
     return " ".join(found)
 

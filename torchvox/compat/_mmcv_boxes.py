@@ -90,14 +90,13 @@ def box_iou_rotated(
 ) -> Tensor:
     """[N, M], aligned [N], of x y w h angle; iof: over the area of bboxes1."""
     assert mode in ("iou", "iof")
-    metric = {} if mode == "iou" else {"metric": mode}
-    a, b = _flat(bboxes1, clockwise), _flat(bboxes2, clockwise)
-    return torchvox.rotated_iou(a, b, paired=aligned, **metric)
+    a, b = (_flat(boxes.detach(), clockwise) for boxes in (bboxes1, bboxes2))
+    return torchvox.rotated_iou(a, b, paired=aligned, metric=mode)
 
 
 def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[M, N] areas that boxes of 7 columns share, seen from above."""
-    return torchvox.rotated_iou(boxes_a, boxes_b, metric="overlap")
+    return torchvox.rotated_iou(boxes_a.detach(), boxes_b.detach(), metric="overlap")
 
 
 def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:

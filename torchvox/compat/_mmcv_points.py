@@ -126,8 +126,7 @@ def grouping_operation(
 
 
 class QueryAndGroup(nn.Module):
-    """[B, 3 + C, M, sample_num]: neighbors within max_radius, or the nearest for None. May have the
-    strides of torch.channels_last."""
+    """[B, 3 + C, M, sample_num]: neighbors within max_radius, or the nearest for None."""
 
     def __init__(
         self,
@@ -161,7 +160,7 @@ class QueryAndGroup(nn.Module):
         grouped, idx, _ = torchvox.query_and_group(
             points, query, rows, [self.max_radius], [self.sample_num], normalize_xyz=scaled
         )
-        return [grouped.permute(0, 3, 1, 2), idx]
+        return [grouped.permute(0, 3, 1, 2).contiguous(), idx]
 
     def _steps(self, points: Tensor, query: Tensor, features: Optional[Tensor]) -> List[Tensor]:
         if self.max_radius is None:
@@ -169,6 +168,7 @@ class QueryAndGroup(nn.Module):
         else:
             idx = ball_query(self.min_radius, self.max_radius, self.sample_num, points, query)
         xyz = grouping_operation(points.transpose(1, 2), idx)
+        assert features is not None or self.use_xyz, "features or use_xyz must be given"
         parts = [] if features is None else [grouping_operation(features, idx)]
         if self.use_xyz:
             relative = xyz - query.transpose(1, 2).unsqueeze(-1)

@@ -58,7 +58,7 @@ class Shim(ModuleType):
                 state["_module"] = util.module_from_spec(spec)  # there already while it runs
                 try:
                     spec.loader.exec_module(state["_module"])
-                except ImportError as error:
+                except Exception as error:
                     state["_module"] = None
                     state["_broken"] = f"{name} is installed but does not import ({error})"
         return state["_module"]

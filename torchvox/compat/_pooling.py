@@ -8,8 +8,6 @@ from torch import Tensor
 
 import torchvox
 
-__all__ = ["roiaware_pool", "roipoint_pool"]
-
 
 def roipoint_pool(
     points: Tensor, features: Tensor, boxes: Tensor, k: int, margin: float = 0.0
@@ -21,6 +19,14 @@ def roipoint_pool(
     slots = torch.arange(k, device=index.device) % count[..., None].clamp(1, max(k, 1))
     index = index.gather(2, slots)  # slot 0 of an empty box is -1, and gives zeros
     return torchvox.group_points(torch.cat([points, features], -1), index), (count == 0).int()
+
+
+def pool_cells(features: Tensor, index: Tensor, mode: str) -> Tuple[Tensor, Tensor]:
+    """ "max" or "avg" of the rows in the last dimension of index, and which row the maximum is."""
+    rows = index.flatten()
+    offsets = torch.arange(index.shape[:-1].numel() + 1, device=rows.device) * index.size(-1)
+    reduce = {"max": "max", "avg": "mean"}[mode]
+    return torchvox.segment_reduce(features, offsets, reduce, index=rows)
 
 
 def roiaware_pool(
@@ -35,12 +41,6 @@ def roiaware_pool(
     """rois [G, 7], points [N, 3], features [N, C] -> [G, ox, oy, oz, C]: "max" or "avg" of the
     first max_pts - 1 points of each cell of a box, 0 where there are none. Differentiable in
     features."""
-    k = max_pts - 1
-    index, _ = torchvox.box_query(
-        points.detach()[None], rois.detach()[None], k, grid=list(out_size), margin=margin
-    )
-    cells = len(rois) * out_size[0] * out_size[1] * out_size[2]
-    offsets = torch.arange(cells + 1, device=index.device) * k
-    reduce = {"max": "max", "avg": "mean"}[mode]
-    pooled, _ = torchvox.segment_reduce(features, offsets, reduce, index=index.flatten())
-    return pooled.view(len(rois), *out_size, -1)
+    call = points.detach()[None], rois.detach()[None], max_pts - 1
+    found = torchvox.box_query(*call, grid=list(out_size), margin=margin)
+    return pool_cells(features, found.index, mode)[0].view(len(rois), *out_size, -1)

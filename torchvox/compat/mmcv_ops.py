@@ -16,7 +16,6 @@ from torchvox.compat._mmcv_boxes import *
 from torchvox.compat._mmcv_points import *
 from torchvox.compat._shared import floats
 
-# fmt: off
 __all__ = [
     "DynamicScatter", "GroupAll", "PointsSampler", "QueryAndGroup", "RoIAwarePool3d",
     "RoIPointPool3d", "Voxelization", "ball_query", "batched_nms", "box_iou_rotated",
@@ -26,7 +25,7 @@ __all__ = [
     "grouping_operation", "knn", "nms", "nms3d", "nms3d_normal", "nms_bev", "nms_normal_bev",
     "nms_rotated", "points_in_boxes_all", "points_in_boxes_cpu", "points_in_boxes_part",
     "three_interpolate", "three_nn", "voxelization",
-]
+]  # fmt: skip
 NOT_COVERED = (
     "BezierAlign", "BorderAlign", "CARAFE", "CARAFENaive", "CARAFEPack", "Conv2d",
     "ConvTranspose2d", "CornerPool", "Correlation", "CrissCrossAttention", "DeformConv2d",
@@ -47,8 +46,7 @@ NOT_COVERED = (
     "points_in_polygons", "prroi_pool", "rel_roi_point_to_rel_img_point", "riroi_align_rotated",
     "roi_align", "roi_align_rotated", "roi_pool", "rotated_feature_align", "scatter_nd",
     "sigmoid_focal_loss", "soft_nms", "softmax_focal_loss", "tin_shift", "upfirdn2d", "upsample2d",
-)
-# fmt: on
+)  # fmt: skip
 PARTLY = {
     "QueryAndGroup": "uniform_sample=True",
     "batched_nms": "type='soft_nms' and others than nms and nms_rotated; offset=1",
@@ -56,7 +54,7 @@ PARTLY = {
 }
 DIFFERS = {
     "batched_nms": "Boxes are compared within their class instead of being moved apart.",
-    "boxes_iou3d": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
+    "boxes_iou3d": "As boxes_overlap_bev. It has gradients of the area, too.",
     "boxes_overlap_bev": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
     "diff_iou_rotated_2d": "Identical boxes get the gradient 0.",
     "diff_iou_rotated_3d": "Identical boxes get the gradient 0.",
@@ -104,7 +102,8 @@ class Voxelization(nn.Module):
         self.voxel_size = voxel_size
         self.point_cloud_range = point_cloud_range
         self.max_num_points = max_num_points
-        self.max_voxels = max_voxels if isinstance(max_voxels, tuple) else (max_voxels,) * 2
+        pair = (max_voxels,) * 2 if isinstance(max_voxels, int) else max_voxels
+        self.max_voxels = tuple(pair)
         self.deterministic = deterministic
         bounds = torch.tensor(point_cloud_range, dtype=torch.float32)
         size = torch.tensor(voxel_size, dtype=torch.float32)

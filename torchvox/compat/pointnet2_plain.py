@@ -9,13 +9,10 @@ from torch import Tensor
 
 import torchvox
 
-# fmt: off
 __all__ = [
     "farthest_point_sample", "index_points", "query_ball_point", "sample_and_group",
     "sample_and_group_all", "square_distance",
-]
-# fmt: on
-NOT_COVERED = ()
+]  # fmt: skip
 DIFFERS = {
     "farthest_point_sample": "Starts at random, of torch's generator of the points' device.",
     "query_ball_point": "Distances are those of differences, not of expanded squares; a ball "

@@ -10,17 +10,15 @@ import torchvox
 from torchvox.compat._errors import stubs
 from torchvox.compat._shared import offsets_of_ends, rows_of
 
-# fmt: off
 __all__ = [
     "aggregation", "batch2offset", "farthest_point_sampling", "grouping", "grouping2",
     "interpolation", "interpolation2", "knn_query", "knn_query_and_group", "offset2batch",
     "query_and_group", "subtraction",
-]
+]  # fmt: skip
 NOT_COVERED = (
     "attention_fusion_step", "attention_relation_step", "ball_query", "ball_query_and_group",
     "random_ball_query",
-)
-# fmt: on
+)  # fmt: skip
 DIFFERS = {
     "interpolation": "Neighbors that are missing weigh nothing; the peer takes the last row.",
     "knn_query": "Among equal distances the lower index comes first; k may be 128 or more.",

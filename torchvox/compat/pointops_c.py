@@ -7,19 +7,17 @@ from torchvox.compat import pointops
 from torchvox.compat._errors import stubs
 from torchvox.compat._shared import offsets_of_ends, put, rows_of, scattered
 
-# fmt: off
 __all__ = [
     "aggregation_backward_cuda", "aggregation_forward_cuda", "farthest_point_sampling_cuda",
     "grouping_backward_cuda", "grouping_forward_cuda", "interpolation_backward_cuda",
     "interpolation_forward_cuda", "knn_query_cuda", "subtraction_backward_cuda",
     "subtraction_forward_cuda",
-]
+]  # fmt: skip
 NOT_COVERED = (
     "attention_fusion_step_backward_cuda", "attention_fusion_step_forward_cuda",
     "attention_relation_step_backward_cuda", "attention_relation_step_forward_cuda",
     "ball_query_cuda", "random_ball_query_cuda",
-)
-# fmt: on
+)  # fmt: skip
 
 
 __getattr__ = stubs("pointops._C", NOT_COVERED)

@@ -1,35 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for the searches of `pyg_lib.ops` 0.9: torch_cluster's, with offsets for batches."""
+"""Stands for the searches of `pyg_lib.ops` 0.9, over which torch_cluster's run, too.
+
+ptr: [B + 1] offsets of the clouds, None for one cloud. Everything scripts. Edges are counted once,
+the only synchronization.
+"""
 
 from typing import Optional
 
 import torch
 from torch import Tensor
 
-from torchvox.compat import _edges
-
 __all__ = ["fps", "grid_cluster", "knn", "knn_graph", "nearest", "radius", "radius_graph"]
-# fmt: off
 NOT_COVERED = (
     "edge_sample", "fused_scatter_reduce", "graclus_cluster", "grouped_matmul", "index_sort",
     "random_walk", "sampled_add", "sampled_div", "sampled_mul", "sampled_sub", "scatter_add",
     "scatter_max", "scatter_mean", "scatter_min", "scatter_mul", "scatter_sum", "segment_coo",
     "segment_csr", "segment_matmul", "softmax_csr", "spline_basis", "spline_conv",
     "spline_weighting", "spmm",
-)
-# fmt: on
+)  # fmt: skip
 ABSENT = True  # torch_geometric asks by hasattr
 DIFFERS = {
     "fps": "Random starts come from torch's generator; ties are those of the peer's CPU code.",
     "knn": "Among equal distances the lower index comes first; cosine works on the CPU too.",
     "radius": "The first neighbors by index, where the peer's CPU code takes any.",
 }
-grid_cluster = _edges.grid_cluster
+
+
+def _edges(idx: Tensor) -> Tensor:
+    """[2, E] int64 of [M, k]: the query and the point, where the index is not -1."""
+    flat = idx.flatten()
+    slot = torch.nonzero(flat >= 0).flatten()
+    query = torch.div(slot, max(idx.size(1), 1), rounding_mode="floor")
+    return torch.stack([query, flat[slot].long()])
+
+
+def _rows(x: Tensor, cosine: bool = False) -> Tensor:
+    """[N, D]; cosine: unit vectors, which are as far apart as their angles are."""
+    rows = x.view(-1, 1) if x.dim() == 1 else x
+    return torch.nn.functional.normalize(rows, dim=1) if cosine else rows
+
+
+def _other(idx: Tensor) -> Tensor:
+    """Which entries are of another row than their own."""
+    return (idx >= 0) & (idx != torch.arange(idx.size(0), device=idx.device).unsqueeze(1))
+
+
+def _nearest(
+    points: Tensor, query: Tensor, k: int, ptr: Optional[Tensor], query_ptr: Optional[Tensor]
+) -> Tensor:
+    """[M, k] int32 rows of points, nearest first, -1 where there are no more."""
+    if ptr is None or query_ptr is None:
+        return torch.ops.torchvox.knn(points[None], query[None], k, dist_order="loop")[1][0]
+    return torch.ops.torchvox.knn(
+        points, query, k, dist_order="loop", batch_offsets=ptr, query_batch_offsets=query_ptr
+    )[1]
+
+
+def sampled(src: Tensor, ptr: Tensor, ratio: Tensor, random_start: bool) -> Tensor:
+    """`fps` with a ratio of one number or one a cloud, in whose dtype the samples are counted. ptr
+    may lie on the host, which saves the synchronization."""
+    sizes = torch.diff(ptr)
+    counts = (sizes.to(ratio.dtype) * ratio.to(ptr.device)).ceil().long()
+    ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    start: Optional[Tensor] = None
+    if random_start:
+        drawn = torch.rand(sizes.size(0), dtype=torch.double, device=ptr.device)
+        start = torch.minimum((drawn * sizes).long(), sizes - 1).to(src.device)
+    return torch.ops.torchvox.furthest_point_sample_ragged(
+        src.flatten(1) if src.dim() > 1 else src.unsqueeze(1),
+        ptr.to(src.device),
+        ends.to(src.device),
+        int(ends[-1]),
+        start_idx=start,
+        dist_order="loop",
+        exhausted="repeat",
+    )[0].long()
 
 
 def fps(src: Tensor, ptr: Tensor, ratio: float = 0.5, random_start: bool = True) -> Tensor:
     """int64: rows of src, ceil(ratio * rows) of each cloud, furthest first."""
-    return _edges.sampled_rows(src, ptr, torch.tensor(ratio, dtype=torch.float32), random_start)
+    return sampled(src, ptr, torch.tensor(ratio, dtype=torch.float32), random_start)
 
 
 def knn(
@@ -42,7 +92,7 @@ def knn(
     num_workers: int = 1,
 ) -> Tensor:
     """[2, E] int64: rows of y, and for each the k nearest rows of x, nearest first."""
-    return _edges.knn_edges(x, y, k, ptr_x, ptr_y, cosine)
+    return _edges(_nearest(_rows(x, cosine), _rows(y, cosine), k, ptr_x, ptr_y))
 
 
 def knn_graph(
@@ -55,7 +105,9 @@ def knn_graph(
     num_workers: int = 1,
 ) -> Tensor:
     """[2, E] int64: each row, then its k nearest; the other way for target_to_source."""
-    edges = _edges.knn_edges(x, x, k if loop else k + 1, ptr, ptr, cosine, loop)
+    rows = _rows(x, cosine)
+    idx = _nearest(rows, rows, k if loop else k + 1, ptr, ptr)
+    edges = _edges(idx if loop else idx.masked_fill(~_other(idx), -1))
     return edges.flip(0) if flow == "target_to_source" else edges
 
 
@@ -70,7 +122,29 @@ def radius(
     ignore_same_index: bool = False,
 ) -> Tensor:
     """[2, E] int64: rows of y, and for each the first max_num_neighbors rows of x nearer than r."""
-    return _edges.radius_edges(x, y, r, ptr_x, ptr_y, max_num_neighbors, not ignore_same_index)
+    if x.numel() == 0 or y.numel() == 0:
+        return torch.empty(2, 0, dtype=torch.long, device=x.device)
+    points, query = _rows(x), _rows(y)
+    largest = points.size(0) if ptr_x is None else int(torch.diff(ptr_x).max())
+    most = max_num_neighbors + 1 if ignore_same_index else max_num_neighbors
+    if ptr_x is None or ptr_y is None:
+        points, query = points[None], query[None]
+    idx = torch.ops.torchvox.ball_query(
+        points,
+        query,
+        r,
+        min(most, largest),  # longer lists would be empty at the end
+        radius2=r * r,
+        core_dist2=-1.0,
+        fill="pad",
+        dist_order="loop",
+        batch_offsets=ptr_x,
+        query_batch_offsets=ptr_y,
+    )[1].flatten(0, -2)
+    if ignore_same_index:
+        other = _other(idx)
+        idx = idx.masked_fill(~other | (other.cumsum(1) > max_num_neighbors), -1)
+    return _edges(idx)
 
 
 def radius_graph(
@@ -83,7 +157,7 @@ def radius_graph(
     num_workers: int = 1,
 ) -> Tensor:
     """[2, E] int64: each row, then those nearer than r; the other way for target_to_source."""
-    edges = _edges.radius_edges(x, x, r, ptr, ptr, max_num_neighbors, loop)
+    edges = radius(x, x, r, ptr, ptr, max_num_neighbors, ignore_same_index=not loop)
     return edges.flip(0) if flow == "target_to_source" else edges
 
 
@@ -91,4 +165,16 @@ def nearest(
     x: Tensor, y: Tensor, ptr_x: Optional[Tensor] = None, ptr_y: Optional[Tensor] = None
 ) -> Tensor:
     """int64 [N]: the row of y that is nearest to each row of x."""
-    return _edges.nearest_rows(x, y, ptr_x, ptr_y)
+    return _nearest(_rows(y), _rows(x), 1, ptr_y, ptr_x).flatten().long()
+
+
+def grid_cluster(
+    pos: Tensor, size: Tensor, start: Optional[Tensor] = None, end: Optional[Tensor] = None
+) -> Tensor:
+    """int64 [N]: the cell of each row in a grid from start to end, x fastest."""
+    pos = pos.view(pos.size(0), -1)
+    low = pos.amin(0) if start is None else start
+    high = pos.amax(0) if end is None else end
+    cells = torch.true_divide(high - low, size).long() + 1
+    steps = torch.cat([torch.ones_like(cells[:1]), cells.cumprod(0)[:-1]])
+    return (torch.true_divide(pos - low, size).long() * steps).sum(1)

@@ -10,11 +10,10 @@ import torchvox
 from torchvox.compat import pytorch3d_ops as ops
 from torchvox.compat._errors import stubs
 
-# fmt: off
 __all__ = [
     "EPS", "MAX_FLOAT", "MAX_INT", "MAX_UINT", "MAX_USHORT", "PULSAR_MAX_GRAD_SPHERES",
     "ball_query", "knn_points_backward", "knn_points_idx", "sample_farthest_points",
-]
+]  # fmt: skip
 NOT_COVERED = (
     "PulsarRenderer", "accum_alphacomposite", "accum_alphacomposite_backward", "accum_weightedsum",
     "accum_weightedsum_backward", "accum_weightedsumnorm", "accum_weightedsumnorm_backward",
@@ -28,9 +27,8 @@ NOT_COVERED = (
     "points_to_volumes_forward", "pulsar_sphere_ids_from_result_info_nograd", "rasterize_meshes",
     "rasterize_meshes_backward", "rasterize_points", "rasterize_points_backward", "sample_pdf",
     "sigmoid_alpha_blend", "sigmoid_alpha_blend_backward",
-)
+)  # fmt: skip
 __getattr__ = stubs("pytorch3d._C", NOT_COVERED)
-# fmt: on
 
 # Read by the peer while it is imported.
 EPS, MAX_FLOAT, PULSAR_MAX_GRAD_SPHERES = 1e-6, 3.4e38, 128

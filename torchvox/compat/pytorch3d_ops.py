@@ -13,8 +13,14 @@ from torch import Tensor
 import torchvox
 from torchvox.compat._errors import stubs
 
-__all__ = ["ball_query", "knn_gather", "knn_points", "masked_gather", "sample_farthest_points"]
-# fmt: off
+__all__ = [
+    "_KNN",
+    "ball_query",
+    "knn_gather",
+    "knn_points",
+    "masked_gather",
+    "sample_farthest_points",
+]
 NOT_COVERED = (
     "GraphConv", "SubdivideMeshes", "add_pointclouds_to_volumes",
     "add_points_features_to_volume_densities_features", "box3d_overlap",
@@ -25,8 +31,7 @@ NOT_COVERED = (
     "iterative_closest_point", "laplacian", "mesh_face_areas_normals", "norm_laplacian",
     "packed_to_padded", "padded_to_packed", "sample_points_from_meshes", "taubin_smoothing",
     "vert_align", "wmean",
-)
-# fmt: on
+)  # fmt: skip
 DIFFERS = {
     "ball_query": "skip_points_outside_cube changes nothing: it only makes the peer faster.",
     "knn_points": "Sorted with return_sorted=False too, equal distances by index; any version.",
@@ -35,7 +40,7 @@ DIFFERS = {
 __getattr__ = stubs("pytorch3d.ops", NOT_COVERED)
 
 
-class KNN(NamedTuple):
+class _KNN(NamedTuple):
     dists: Tensor
     idx: Tensor
     knn: Optional[Tensor]
@@ -89,13 +94,13 @@ def ball_query(
     radius: float = 0.2,
     return_nn: bool = True,
     skip_points_outside_cube: bool = False,
-) -> KNN:
+) -> _KNN:
     """Of each p1 the first K points of p2 by index: squared distances, 0 where there are fewer,
     int64 rows, -1 there, and the points."""
     _same(p1, p2)
     options = {"lengths": lengths2, "query_lengths": lengths1}
     dist2, idx, _ = torchvox.ball_query(p2, p1, radius, K, convention="pytorch3d", **options)
-    return KNN(dist2, idx.long(), torchvox.group_points(p2, idx) if return_nn else None)
+    return _KNN(dist2, idx.long(), torchvox.group_points(p2, idx) if return_nn else None)
 
 
 def knn_points(
@@ -108,7 +113,7 @@ def knn_points(
     version: int = -1,
     return_nn: bool = False,
     return_sorted: bool = True,
-) -> KNN:
+) -> _KNN:
     """Of each p1 the K nearest points of p2, nearest first: squared distances (L1 for norm 1) and
     int64 rows, both 0 where there are fewer, and the points."""
     _same(p1, p2)
@@ -118,7 +123,7 @@ def knn_points(
     dist2, idx = torchvox.knn(p2, p1, K, norm=norm, convention="pytorch3d", **options)
     rows = idx.clamp(min=0).long()
     points = knn_gather(p2, rows, lengths2) if return_nn else None
-    return KNN(dist2.masked_fill(idx < 0, 0), rows, points)
+    return _KNN(dist2.masked_fill(idx < 0, 0), rows, points)
 
 
 def knn_gather(x: Tensor, idx: Tensor, lengths: Optional[Tensor] = None) -> Tensor:

@@ -3,6 +3,7 @@
 
 imported       the absolute names that a file's names stand for
 used           those that it uses, and registered names in type="Voxelization"
+Names.source   through modules of the codebase that pass on what they import
 Names.place    which module of which peer such a name is of, also in forks and copies
 scan           a Finding for each
 install_lines  what to add to the program
@@ -111,6 +112,7 @@ class Names:
 
     def __init__(self, parsed: Dict[str, Parsed]) -> None:
         self.own = parsed
+        self.bound = {module: imported(module, file) for module, file in parsed.items()}
         self.rows = {row.module: row for row in table.every() if row.module}
         last = {name.rpartition(".")[2]: row for name, row in self.rows.items()}
         self.compiled = {name: row for name, row in last.items() if name.endswith("_cuda")}
@@ -123,6 +125,16 @@ class Names:
             defined = {n.name for n in file.tree.body if isinstance(n, ast.FunctionDef)}
             if defined >= PLAIN:
                 self.plain[module] = defined & {*table.literals("pointnet2_plain").covered}
+
+    def source(self, whole: str, hops: int = 9) -> str:
+        """The name behind one that a module of the codebase has imported itself. hops: there may be
+        circles."""
+        parts = whole.split(".")
+        for i in range(len(parts) - 1, 0, -1):
+            behind = self.bound.get(".".join(parts[:i]), {}).get(parts[i], "")
+            if behind and hops:
+                return self.source(table.join(behind, *parts[i + 1 :]), hops - 1)
+        return whole
 
     def place(self, whole: str) -> Optional[Tuple[str, str, str, str]]:
         """(peer, its module, name, the copy's module) of an absolute name."""
@@ -145,12 +157,7 @@ class Names:
         if above or parts[0] not in self.roots:
             return None
         i = next((i for i, part in enumerate(parts) if part[0].isupper()), len(parts) - 1)
-        return (
-            self.roots[parts[0]],
-            "",
-            ".".join(parts[:i]),
-            "",
-        )  # a finding a module
+        return self.roots[parts[0]], "", ".".join(parts[:i]), ""  # a finding a module
 
 
 def scan(path: Path) -> List[Finding]:
@@ -162,15 +169,15 @@ def scan(path: Path) -> List[Finding]:
     files: Dict[Tuple[str, str, str, str], Set[str]] = {}
     uses: Dict[Tuple[str, str, str, str], int] = {}
     for module, file in parsed.items():
-        bound = imported(module, file)
+        bound = {**names.bound[module]}
         row = names.rows.get(bound.pop("*", "")[:-2])  # the last star, which is the only one
+        bound.update({name: f"{module}.{name}" for name in names.plain.get(module, ())})
+        counts = [(whole, 0) for whole in bound.values()]
         if row is not None:
             bound = {**{n: f"{row.module}.{n}" for n in table.literals(row.shim).names}, **bound}
-        bound.update({name: f"{module}.{name}" for name in names.plain.get(module, ())})
-        counts = [(whole, 0) for whole in bound.values() if row is None]
         counts += [(whole, 1) for whole in used(file.tree, bound, registered)]
         for whole, count in counts:
-            place = names.place(whole)
+            place = names.place(names.source(whole))
             if place is not None and not place[2].startswith("__"):
                 files.setdefault(place, set()).add(module)
                 uses[place] = uses.get(place, 0) + count
@@ -193,16 +200,19 @@ def finding(place: Tuple[str, str, str, str], files: int, uses: int) -> Finding:
 
 def install_lines(findings: List[Finding]) -> List[str]:
     """What to add at the beginning of the program."""
-    whole, single = set(), set()
+    whole, single, python = set(), set(), ""
     for one in findings:
-        module, _, _ = one.name.rpartition(".")
-        root = table.PEERS[one.peer].root
-        if one.status in (COVERED, PARTLY) and not one.at:
+        module, peer = one.name.rpartition(".")[0], table.PEERS[one.peer]
+        below = module[len(peer.root) :]
+        if one.status not in (COVERED, PARTLY):
+            continue
+        if not one.at:
             whole.add(one.peer)
-        elif one.status in (COVERED, PARTLY) and root and one.at.endswith(module[len(root) :]):
-            single.add((one.peer, one.at[: len(one.at) - len(module[len(root) :])]))
-        elif one.status in (COVERED, PARTLY):
+            python = ", python=True" if below[1:] in peer.python else python
+        elif peer.python and one.at.endswith(below):  # a fork's own Python stays
+            single.add((one.peer, one.at[: -len(below)]))
+        else:
             single.add((module, one.at))
-    lines = [f"install({', '.join(map(repr, sorted(whole)))})"] if whole else []
+    lines = [f"install({', '.join(map(repr, sorted(whole)))}{python})"] if whole else []
     lines += [f"install({name!r}, at={at!r})" for name, at in sorted(single)]
     return [f"torchvox.compat.{line}".replace("'", '"') for line in lines]

@@ -10,18 +10,17 @@ import torch
 
 import torchvox
 from torchvox.compat._errors import refuse, stubs
+from torchvox.compat._shared import floats
 
-# fmt: off
 __all__ = [
     "Point2VoxelCPU3d", "Point2VoxelGPU3d", "PointToVoxel", "VoxelGenerator", "VoxelGeneratorV2",
     "gather_features_by_pc_voxel_id",
-]
+]  # fmt: skip
 NOT_COVERED = (
     "Point2VoxelCPU1d", "Point2VoxelCPU2d", "Point2VoxelCPU4d", "Point2VoxelGPU1d",
     "Point2VoxelGPU2d", "Point2VoxelGPU4d", "non_max_suppression_cpu", "rbbox_intersection",
     "rbbox_iou", "rbbox_iou_loss", "rotate_non_max_suppression_cpu",
-)
-# fmt: on
+)  # fmt: skip
 PARTLY = {
     "PointToVoxel": "vsize_xyz of other than three axes",
     "VoxelGeneratorV2": "block_filtering=True",
@@ -38,7 +37,7 @@ __getattr__ = stubs("spconv.utils", NOT_COVERED)
 def _voxels(points, size, bounds, most, most_points, mean):
     """Voxels, z y x, points of each, and the voxel of each point. mean: what fills a voxel."""
     found = torchvox.voxelize(
-        points, list(size), list(bounds), most_points, most, out_dtype=torch.float32, trim=True
+        points, floats(size), floats(bounds), most_points, most, out_dtype=torch.float32, trim=True
     )
     voxels, counts = found.features, found.num_points
     if mean:
@@ -63,7 +62,7 @@ class PointToVoxel:
         if len(vsize_xyz) != 3:
             refuse(f"PointToVoxel: vsize_xyz of {len(vsize_xyz)} axes")
         self.ndim, self.device = 3, torch.device(device)
-        self.grid_size = list(torchvox.grid_size(list(vsize_xyz), list(coors_range_xyz)))[::-1]
+        self.grid_size = list(torchvox.grid_size(floats(vsize_xyz), floats(coors_range_xyz)))[::-1]
         self._plan = (vsize_xyz, coors_range_xyz, max_num_voxels, max_num_points_per_voxel)
 
     def __call__(self, pc, clear_voxels=True, empty_mean=False):
@@ -140,14 +139,16 @@ class VoxelGenerator:
         self.voxel_size = np.array(voxel_size, dtype=np.float32)
         self.point_cloud_range = np.array(point_cloud_range, dtype=np.float32)
         self.max_num_points_per_voxel = max_num_points
-        self._grid = (self.voxel_size.tolist(), self.point_cloud_range.tolist())
         self._max_voxels, self._mean = max_voxels, full_mean
-        self.grid_size = np.array(torchvox.grid_size(*self._grid))
+        grid = floats(self.voxel_size), floats(self.point_cloud_range)
+        self.grid_size = np.array(torchvox.grid_size(*grid))
 
     def generate(self, points, max_voxels=None):
         """(voxels, z y x, points of each)."""
+        tensor = torch.from_numpy(np.ascontiguousarray(points))
+        grid = (self.voxel_size, self.point_cloud_range)
         limits = (max_voxels or self._max_voxels, self.max_num_points_per_voxel)
-        found = _voxels(torch.from_numpy(points), *self._grid, *limits, self._mean)
+        found = _voxels(tensor, *grid, *limits, self._mean)
         return tuple(one.numpy() for one in found[:3])
 
 

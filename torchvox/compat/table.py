@@ -53,6 +53,7 @@ three_interpolate three_nn tin_shift upfirdn2d voxelize
 """
 
 _PYTORCH3D = ("", ".ball_query", ".knn", ".sample_farthest_points", ".utils")
+_SCATTER = ("", "composite", "scatter", "segment_coo", "segment_csr")
 
 PEERS: Dict[str, Peer] = {
     "mmcv": Peer("mmcv.ops", {part: "mmcv_ops" for part in ("", *_MMCV.split())}),
@@ -91,7 +92,7 @@ PEERS: Dict[str, Peer] = {
     "torch_cluster": Peer("torch_cluster", {"": "torch_cluster"}),
     "pyg_lib": Peer("pyg_lib", {"ops": "pyg_lib_ops"}),
     "torch_geometric": Peer("torch_geometric", {"typing": "torch_geometric"}, patched=True),
-    "torch_scatter": Peer("torch_scatter", {"": "torch_scatter"}),
+    "torch_scatter": Peer("torch_scatter", {part: "torch_scatter" for part in _SCATTER}),
     "spconv": Peer("spconv", {"utils": "spconv_utils", "pytorch.utils": "spconv_utils"}),
     "pointops": Peer("pointops", {"": "pointops", "_C": "pointops_c"}),
     "pointnet2_plain": Peer("", {"": "pointnet2_plain"}, patched=True),

@@ -9,19 +9,18 @@ from typing import List, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from torchvox.compat import _edges
-from torchvox.compat._errors import stubs
+from torchvox.compat import pyg_lib_ops
 
 __all__ = ["fps", "grid_cluster", "knn", "knn_graph", "nearest", "radius", "radius_graph"]
 NOT_COVERED = ("graclus_cluster", "neighbor_sampler", "random_walk")
+ABSENT = True  # torch_geometric does without them
 DIFFERS = {
     "fps": "Random starts come from torch's generator; ties are those of the peer's CPU code.",
     "knn": "Among equal distances the lower index comes first; cosine works on the CPU too.",
     "radius": "The first neighbors by index, where the peer's CPU code takes any.",
     "radius_graph": "At most max_num_neighbors without loops: 1.6.3 may return one more.",
 }
-__getattr__ = stubs("torch_cluster", NOT_COVERED)
-grid_cluster = _edges.grid_cluster
+grid_cluster = pyg_lib_ops.grid_cluster
 
 
 def _ptr(batch: Tensor, clouds: int) -> Tensor:
@@ -58,11 +57,10 @@ def fps(
     ptr: Optional[Union[Tensor, List[int]]] = None,
 ) -> Tensor:
     """int64: rows of src, ceil(ratio * rows) of each cloud (ratio: 0.5), furthest first."""
-    part = torch.tensor(0.5, dtype=src.dtype)
-    if isinstance(ratio, float):
-        part = torch.tensor(ratio, dtype=src.dtype)
-    elif isinstance(ratio, Tensor):
+    if isinstance(ratio, Tensor):
         part = ratio
+    else:
+        part = torch.tensor(0.5 if ratio is None else ratio, dtype=src.dtype)
     if isinstance(ptr, Tensor):
         offsets = ptr
     elif ptr is not None:
@@ -73,7 +71,7 @@ def fps(
         offsets = _ptr(batch, clouds)
     else:
         offsets = torch.tensor([0, src.size(0)])
-    return _edges.sampled_rows(src, offsets, part, random_start)
+    return pyg_lib_ops.sampled(src, offsets, part, random_start)
 
 
 def knn(
@@ -86,9 +84,10 @@ def knn(
     num_workers: int = 1,
     batch_size: Optional[int] = None,
 ) -> Tensor:
-    """[2, E] int64: rows of y, and for each the k nearest rows of x, nearest first."""
+    """[2, E] int64: rows of y, and for each the k nearest rows of x, nearest first.
+    batch_size: of the batches, else it is read. (torch_geometric looks for it here.)"""
     ptr_x, ptr_y = _ptrs(x, y, batch_x, batch_y, batch_size)
-    return _edges.knn_edges(x, y, k, ptr_x, ptr_y, cosine)
+    return pyg_lib_ops.knn(x, y, k, ptr_x, ptr_y, cosine)
 
 
 def knn_graph(
@@ -103,8 +102,8 @@ def knn_graph(
 ) -> Tensor:
     """[2, E] int64: from the k nearest rows to each row; the other way for target_to_source."""
     assert flow in ["source_to_target", "target_to_source"]
-    ptr_x, ptr_y = _ptrs(x, x, batch, batch, batch_size)
-    edges = _edges.knn_edges(x, x, k if loop else k + 1, ptr_x, ptr_y, cosine, loop)
+    ptr = _ptrs(x, x, batch, batch, batch_size)[0]
+    edges = pyg_lib_ops.knn_graph(x, k, ptr, loop, cosine=cosine)
     return edges.flip(0) if flow == "source_to_target" else edges
 
 
@@ -122,7 +121,7 @@ def radius(
     """[2, E] int64: rows of y, and for each the first max_num_neighbors rows of x nearer than r.
     ignore_same_index (later than 1.6.3): without edges of equal row."""
     ptr_x, ptr_y = _ptrs(x, y, batch_x, batch_y, batch_size)
-    return _edges.radius_edges(x, y, r, ptr_x, ptr_y, max_num_neighbors, not ignore_same_index)
+    return pyg_lib_ops.radius(x, y, r, ptr_x, ptr_y, max_num_neighbors, 1, ignore_same_index)
 
 
 def radius_graph(
@@ -137,8 +136,8 @@ def radius_graph(
 ) -> Tensor:
     """[2, E] int64: from rows nearer than r to each row; the other way for target_to_source."""
     assert flow in ["source_to_target", "target_to_source"]
-    ptr_x, ptr_y = _ptrs(x, x, batch, batch, batch_size)
-    edges = _edges.radius_edges(x, x, r, ptr_x, ptr_y, max_num_neighbors, loop)
+    ptr = _ptrs(x, x, batch, batch, batch_size)[0]
+    edges = pyg_lib_ops.radius_graph(x, r, ptr, loop, max_num_neighbors)
     return edges.flip(0) if flow == "source_to_target" else edges
 
 
@@ -151,7 +150,7 @@ def nearest(
     """int64 [N]: the row of y that is nearest to each row of x. Raises ValueError for batches that
     are not sorted, or of other clouds."""
     if batch_x is None and batch_y is None:
-        return _edges.nearest_rows(x, y, None, None)
+        return pyg_lib_ops.nearest(x, y, None, None)
     of_x = torch.zeros_like(x.flatten(1)[:, 0], dtype=torch.long) if batch_x is None else batch_x
     of_y = torch.zeros_like(y.flatten(1)[:, 0], dtype=torch.long) if batch_y is None else batch_y
     if bool((torch.diff(of_x) < 0).any()):
@@ -162,4 +161,4 @@ def nearest(
     if not torch.equal(names, torch.unique_consecutive(of_y)):
         raise ValueError("Some batch indices occur in 'batch_x' that do not occur in 'batch_y'")
     clouds = int(names[-1]) + 1 if names.numel() > 0 else 1
-    return _edges.nearest_rows(x, y, _ptr(of_x, clouds), _ptr(of_y, clouds))
+    return pyg_lib_ops.nearest(x, y, _ptr(of_x, clouds), _ptr(of_y, clouds))

@@ -23,20 +23,14 @@ __all__ = [
 ]  # fmt: skip
 NOT_COVERED = ("scatter_mul",)
 PARTLY = {
-    "gather_coo": "index of several lines", "gather_csr": "indptr of several lines",
-    "scatter": "index of several lines; out with mean, max or min",
-    "scatter_add": "index of several lines", "scatter_sum": "index of several lines",
-    "scatter_log_softmax": "index of several lines", "scatter_softmax": "index of several lines",
-    "scatter_logsumexp": "index of several lines; out", "scatter_std": "index of several lines",
-    "scatter_max": "index of several lines; out", "scatter_mean": "index of several lines; out",
-    "scatter_min": "index of several lines; out",
-    "segment_add_coo": "index of several lines", "segment_add_csr": "indptr of several lines",
-    "segment_coo": "index of several lines; out with mean, max or min",
-    "segment_csr": "indptr of several lines", "segment_max_coo": "index of several lines; out",
-    "segment_max_csr": "indptr of several lines", "segment_mean_csr": "indptr of several lines",
-    "segment_mean_coo": "index of several lines; out",
-    "segment_min_coo": "index of several lines; out", "segment_min_csr": "indptr of several lines",
-    "segment_sum_coo": "index of several lines", "segment_sum_csr": "indptr of several lines",
+    "gather_csr": "indptr of several lines", "segment_add_csr": "indptr of several lines",
+    "segment_csr": "indptr of several lines", "segment_max_csr": "indptr of several lines",
+    "segment_mean_csr": "indptr of several lines", "segment_min_csr": "indptr of several lines",
+    "segment_sum_csr": "indptr of several lines",
+    "scatter": "reduce='mul'; out with mean, max or min",
+    "segment_coo": "out with mean, max or min",
+    "scatter_logsumexp": "out", "scatter_max": "out", "scatter_mean": "out", "scatter_min": "out",
+    "segment_max_coo": "out", "segment_mean_coo": "out", "segment_min_coo": "out",
 }  # fmt: skip
 DIFFERS = {
     "scatter_max": "NaN and infinities take part; of equal values the first row wins everywhere.",
@@ -58,11 +52,24 @@ def _refuse(what: str) -> None:
         refuse(what)
 
 
-def _line(name: str, index: Tensor, size: int) -> Tensor:
-    """index with one number a row, for all columns; size: its length."""
-    if index.dim() > 1 and index.numel() != size:
-        _refuse(name + ": an index of several lines")
-    return index.flatten()
+def _line(index: Tensor, src: Tensor, dim: int) -> Tuple[Tensor, int]:
+    """One number a row of src, and 1; where the columns have numbers of their own, one an entry, of
+    all groups of all columns, and how many columns there are."""
+    while 1 < index.dim() < src.dim():
+        index = index.unsqueeze(-1)
+    if index.dim() < 2 or index.numel() == index.size(dim):
+        return index.flatten(), 1
+    shape = list(src.shape)
+    shape[dim] = index.size(dim)
+    rows = index.expand(shape).movedim(dim, 0).flatten(1).long()
+    columns = rows.size(1)
+    return (rows * columns + torch.arange(columns, device=rows.device)).flatten(), columns
+
+
+def _offsets(name: str, indptr: Tensor) -> Tensor:
+    if indptr.numel() != indptr.size(-1):
+        _refuse(name + ": an indptr of several lines")
+    return indptr.flatten()
 
 
 def _columns(src: Tensor, dim: int) -> Tensor:
@@ -92,6 +99,8 @@ def _groups(
     name: str, index: Tensor, dim: int, out: MaybeTensor, size: MaybeInt, reduce: str
 ) -> int:
     """The number of groups."""
+    if reduce == "mul":
+        _refuse(name + ": reduce='mul'")
     if out is not None:
         if reduce != "sum":
             _refuse(name + ": out with " + reduce)
@@ -102,21 +111,35 @@ def _groups(
 
 
 def _scatter(
-    src: Tensor, index: Tensor, dim: int, out: MaybeTensor, dim_size: MaybeInt, reduce: str
+    src: Tensor,
+    index: Tensor,
+    dim: int,
+    out: MaybeTensor,
+    dim_size: MaybeInt,
+    reduce: str,
+    floor: bool = True,
 ) -> Tuple[Tensor, Tensor]:
-    line = _line("scatter", index, src.size(dim)).int()
+    size = _groups("scatter", index, dim, out, dim_size, reduce)
+    line, lines = _line(index, src, dim)
     rows = _columns(src, dim)
-    size = _groups("scatter", line, dim, out, dim_size, reduce)
-    found, arg = torch.ops.torchvox.voxel_scatter(rows, line, size, reduce)
-    if not src.is_floating_point():
+    if lines > 1:
+        assert size * lines < 2**31, "scatter: dim_size x columns must be less than 2^31"
+        rows = rows.reshape(-1, 1)
+    found, arg = torch.ops.torchvox.voxel_scatter(rows, line.int(), size * lines, reduce)
+    if lines > 1:
+        found, arg = found.view(size, lines), torch.div(arg, lines, rounding_mode="floor")
+        arg = arg.view(size, lines) if arg.dim() == 2 else arg
+    if floor and not src.is_floating_point():
         found = found.floor()  # of a mean; segments round it to zero, as the peer's do
     return _results(found, arg, src, dim, out)
 
 
-def _gather(src: Tensor, line: Tensor, dim: int, out: MaybeTensor = None) -> Tensor:
-    """src by the numbers of a line along dim; its gradient is deterministic."""
-    rows = _columns(src, dim).unsqueeze(0)
-    found = torch.ops.torchvox.gather_points(rows, line.unsqueeze(0)).squeeze(0)
+def _gather(src: Tensor, index: Tensor, dim: int, out: MaybeTensor = None) -> Tensor:
+    """src by an index along dim; its gradient is deterministic."""
+    line, lines = _line(index, src, dim)
+    rows = _columns(src, dim)
+    rows = rows.reshape(-1, rows.size(1) // lines)
+    found = torch.ops.torchvox.gather_points(rows[None], line[None]).view(-1, rows.size(1) * lines)
     got = _shaped(found.to(src.dtype), src, dim)
     return got if out is None else out.copy_(got)
 
@@ -161,7 +184,7 @@ def scatter(
 
 def _segments(src: Tensor, indptr: Tensor, out: MaybeTensor, reduce: str) -> Tuple[Tensor, Tensor]:
     dim = indptr.dim() - 1
-    line = _line("segment_csr", indptr, indptr.size(dim))
+    line = _offsets("segment_csr", indptr)
     found, arg = torch.ops.torchvox.segment_reduce(_columns(src, dim), line, reduce)
     found, arg = _results(found, arg, src, dim)
     return found if out is None else out.copy_(found), arg
@@ -194,7 +217,7 @@ def segment_csr(
 
 def gather_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
     dim = indptr.dim() - 1
-    line = _line("gather_csr", indptr, indptr.size(dim))
+    line = _offsets("gather_csr", indptr)
     size: MaybeInt = None if out is None else out.size(dim)
     return _gather(src, torch.repeat_interleave(line.diff(), output_size=size), dim, out)
 
@@ -203,7 +226,9 @@ def _sorted(
     src: Tensor, index: Tensor, out: MaybeTensor, dim_size: MaybeInt, reduce: str
 ) -> Tuple[Tensor, Tensor]:
     dim = index.dim() - 1
-    line = _line("segment_coo", index, index.size(dim)).contiguous()
+    if index.numel() != index.size(dim):
+        return _scatter(src, index, dim, out, dim_size, reduce, False)
+    line = index.flatten()
     groups = _groups("segment_coo", line, dim, out, dim_size, reduce)
     starts = torch.arange(groups + 1, device=line.device, dtype=line.dtype)
     offsets = torch.searchsorted(line, starts)
@@ -249,21 +274,20 @@ def segment_coo(
 
 
 def gather_coo(src: Tensor, index: Tensor, out: MaybeTensor = None) -> Tensor:
-    dim = index.dim() - 1
-    return _gather(src, _line("gather_coo", index, index.size(dim)), dim, out)
+    return _gather(src, index, index.dim() - 1, out)
 
 
 def _less_maximum(src: Tensor, index: Tensor, dim: int, dim_size: MaybeInt) -> Tensor:
     if not src.is_floating_point():
         raise ValueError("scatter_softmax: src must be floating point, got " + str(src.dtype))
     largest = scatter_max(src.detach(), index, dim, None, dim_size)[0]
-    return src - _gather(largest, index.flatten(), dim)
+    return src - _gather(largest, index, dim)
 
 
 def scatter_softmax(src: Tensor, index: Tensor, dim: int = -1, dim_size: MaybeInt = None) -> Tensor:
     weight = _less_maximum(src, index, dim, dim_size).exp()
     total = scatter_sum(weight, index, dim, None, dim_size)
-    return weight / _gather(total, index.flatten(), dim)
+    return weight / _gather(total, index, dim)
 
 
 def scatter_log_softmax(
@@ -271,7 +295,7 @@ def scatter_log_softmax(
 ) -> Tensor:
     less = _less_maximum(src, index, dim, dim_size)
     total = scatter_sum(less.exp(), index, dim, None, dim_size)
-    return less - _gather((total + eps).log(), index.flatten(), dim)
+    return less - _gather((total + eps).log(), index, dim)
 
 
 def scatter_logsumexp(
@@ -300,7 +324,7 @@ def scatter_std(
 ) -> Tensor:
     size = dim_size if out is None else out.size(dim)
     mean = scatter_mean(src, index, dim, None, size)
-    apart = src - _gather(mean, index.flatten(), dim)
+    apart = src - _gather(mean, index, dim)
     count = scatter_sum(torch.ones_like(src), index, dim, None, size) - int(unbiased)
     total = scatter_sum(apart * apart, index, dim, out, size)
     return (total / (count.clamp(min=1) + 1e-6)).sqrt()

@@ -4,14 +4,11 @@
 import torchvox
 from torchvox.compat._shared import writes
 
-# fmt: off
 __all__ = [
     "boxes_aligned_iou_bev_cpu", "boxes_aligned_overlap_bev_gpu", "boxes_iou_bev_cpu",
     "boxes_iou_bev_gpu", "boxes_overlap_bev_gpu", "nms_gpu", "nms_normal_gpu",
     "paired_boxes_overlap_bev_gpu",
-]
-# fmt: on
-NOT_COVERED = ()
+]  # fmt: skip
 DIFFERS = {
     "boxes_iou_bev_gpu": "Overlaps are exact.",
     "boxes_overlap_bev_gpu": "Overlaps are exact.",

@@ -8,17 +8,15 @@ import torch
 from torch import Tensor
 
 import torchvox
-from torchvox.compat.pcdet_ops import iou3d_nms_cuda
+from torchvox.compat._mmcv_boxes import boxes_iou3d as boxes_iou3d_gpu
+from torchvox.compat._mmcv_boxes import nms3d, nms3d_normal
 
-# fmt: off
 __all__ = [
     "boxes_aligned_iou3d_gpu", "boxes_bev_iou_cpu", "boxes_iou3d_gpu", "boxes_iou_bev", "nms_gpu",
     "nms_normal_gpu", "paired_boxes_iou3d_gpu",
-]
-# fmt: on
-NOT_COVERED = ()
+]  # fmt: skip
 DIFFERS = {
-    "boxes_iou3d_gpu": "Overlaps are exact.",
+    "boxes_iou3d_gpu": "Overlaps are exact, and have gradients of the area, too.",
     "boxes_iou_bev": "Overlaps are exact.",
     "nms_gpu": "Overlaps are exact.",
 }
@@ -26,20 +24,13 @@ DIFFERS = {
 
 def boxes_bev_iou_cpu(boxes_a: Any, boxes_b: Any) -> Any:
     """[N, M]; an array for arrays."""
-    if isinstance(boxes_b, np.ndarray):
-        pair = (torch.as_tensor(boxes).float() for boxes in (boxes_a, boxes_b))
-        return torchvox.rotated_iou(*pair).numpy()
-    return torchvox.rotated_iou(boxes_a, boxes_b)
+    iou = boxes_iou_bev(*(torch.as_tensor(boxes).float() for boxes in (boxes_a, boxes_b)))
+    return iou.numpy() if isinstance(boxes_b, np.ndarray) else iou
 
 
 def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[N, M]."""
-    return torchvox.rotated_iou(boxes_a, boxes_b)
-
-
-def boxes_iou3d_gpu(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
-    """[N, M]."""
-    return torchvox.rotated_iou(boxes_a, boxes_b, mode="3d")
+    return torchvox.rotated_iou(boxes_a.detach(), boxes_b.detach())
 
 
 def boxes_aligned_iou3d_gpu(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
@@ -52,16 +43,14 @@ def nms_gpu(
 ) -> Tuple[Tensor, None]:
     """(int64 indices of those kept, best first, None)."""
     order = scores.sort(descending=True, stable=True)[1][:pre_maxsize]
-    keep = torch.empty(len(order), dtype=torch.int64)
-    kept = iou3d_nms_cuda.nms_gpu(boxes[order], keep, thresh)
-    return order[keep[:kept].to(order.device)], None
+    return order[nms3d(boxes[order], scores[order], thresh)], None
 
 
 def nms_normal_gpu(
     boxes: Tensor, scores: Tensor, thresh: float, **kwargs: Any
 ) -> Tuple[Tensor, None]:
     """As if no box were turned."""
-    return nms_gpu(torch.cat([boxes[:, :6], torch.zeros_like(boxes[:, :1])], 1), scores, thresh)
+    return nms3d_normal(boxes, scores, thresh), None
 
 
 paired_boxes_iou3d_gpu = boxes_aligned_iou3d_gpu

@@ -9,19 +9,17 @@ from torchvox.compat._errors import stubs
 from torchvox.compat._shared import offsets_of, put, writes
 from torchvox.compat.pcdet_ops.pointnet2_batch_cuda import farthest_point_sampling_wrapper
 
-# fmt: off
 __all__ = [
     "ball_query_wrapper", "farthest_point_sampling_wrapper", "furthest_point_sampling_wrapper",
     "group_points_grad_wrapper", "group_points_wrapper", "stack_farthest_point_sampling_wrapper",
     "three_interpolate_grad_wrapper", "three_interpolate_wrapper", "three_nn_wrapper",
-]
+]  # fmt: skip
 NOT_COVERED = (
     "query_stacked_local_neighbor_idxs_wrapper_stack",
     "query_three_nn_by_stacked_local_idxs_wrapper_stack", "vector_pool_grad_wrapper",
     "vector_pool_wrapper", "voxel_query_wrapper",
-)
+)  # fmt: skip
 __getattr__ = stubs("pcdet.ops.pointnet2.pointnet2_stack.pointnet2_stack_cuda", NOT_COVERED)
-# fmt: on
 DIFFERS = {
     "farthest_point_sampling_wrapper": "temp is neither read nor written.",
     "stack_farthest_point_sampling_wrapper": "temp is neither read nor written.",

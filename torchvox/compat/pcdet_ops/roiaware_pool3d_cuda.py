@@ -4,10 +4,10 @@
 import torch
 
 import torchvox
+from torchvox.compat._pooling import pool_cells
 from torchvox.compat._shared import put, writes
 
 __all__ = ["backward", "forward", "points_in_boxes_cpu", "points_in_boxes_gpu"]
-NOT_COVERED = ()
 
 MARGIN, MARGIN_CPU = 1e-5, 1e-2
 
@@ -32,9 +32,7 @@ def forward(rois, pts, pts_feature, argmax, pts_idx_of_voxels, pooled_features, 
     found = torchvox.box_query(pts[None], rois[None], k - 1, grid=cells[1:], margin=MARGIN)
     lists = torch.cat([found.count.clamp(max=k - 1)[..., None], found.index.clamp(min=0)], -1)
     put("forward: pts_idx_of_voxels", pts_idx_of_voxels, lists.view(*cells, k))
-    index, reduce = found.index.flatten(), "mean" if pool_method else "max"
-    offsets = torch.arange(0, len(index) + 1, k - 1, device=index.device)
-    pooled, best = torchvox.segment_reduce(pts_feature.detach(), offsets, reduce, index=index)
+    pooled, best = pool_cells(pts_feature.detach(), found.index, "avg" if pool_method else "max")
     put("forward: pooled_features", pooled_features, pooled.view(*cells, -1))
     if not pool_method:
         put("forward: argmax", argmax, best.view(*cells, -1))

@@ -6,7 +6,6 @@ from torchvox.compat._shared import put
 from torchvox.compat.pcdet_ops.roiaware_pool3d_cuda import MARGIN
 
 __all__ = ["forward"]
-NOT_COVERED = ()
 
 
 def forward(xyz, boxes3d, pts_feature, pooled_features, pooled_empty_flag, /):

@@ -11,13 +11,10 @@ from torchvox.compat import _shared
 from torchvox.compat._shared import gather_operation as gather_points
 from torchvox.compat._shared import grouping_operation as group_points
 
-# fmt: off
 __all__ = [
     "ball_query", "furthest_point_sampling", "gather_points", "gather_points_grad", "group_points",
     "group_points_grad", "three_interpolate", "three_interpolate_grad", "three_nn",
-]
-# fmt: on
-NOT_COVERED = ()
+]  # fmt: skip
 
 
 def furthest_point_sampling(points: Tensor, nsamples: int) -> Tensor:

@@ -11,7 +11,6 @@ import torchvox
 from torchvox.compat.pointnet2_ops import pointnet2_utils
 
 __all__ = ["PointnetFPModule", "PointnetSAModule", "PointnetSAModuleMSG", "build_shared_mlp"]
-NOT_COVERED = ()
 
 
 def build_shared_mlp(mlp_spec: List[int], bn: bool = True) -> nn.Sequential:
