@@ -167,7 +167,9 @@ def test_whatever_stands_for_an_argument_is_refused_by_name(op):
             assert f"{name} must be a dense (strided) tensor, got " in said, f"{kind}: {said}"
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op.gradients and op.public], ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    "op", [op for op in OPS if op.gradients and op.public], ids=lambda op: op.name
+)
 def test_none_beside_a_tensor_that_wants_a_gradient_is_refused_by_name(op):
     call = op.call(40, 0)
     wants = op.gradients[0]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Of `mmcv.ops`: rotated boxes, their overlap, suppression and points."""
 
+import warnings
 from typing import Any, Dict, Optional, Tuple, Union
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import torchvox
-from torchvox.compat._errors import refuse
+from torchvox.compat._errors import CompatWarning, refuse
 from torchvox.compat._pooling import roiaware_pool, roipoint_pool
 from torchvox.compat._shared import from_bottom, widened
 
@@ -170,6 +171,9 @@ def nms_rotated(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """(x y w h angle score [K, 6], int64 [K]) that stay, best first; (dets, None) without boxes.
     labels are not read, as in the peer's kernels."""
+    if labels is not None:
+        said = "mmcv.ops.nms_rotated: labels are not read, as in mmcv's kernels: use batched_nms"
+        warnings.warn(said, CompatWarning, stacklevel=2)
     if dets.shape[0] == 0:
         return dets, None
     keep = _kept(_flat(dets, clockwise), scores, iou_threshold)

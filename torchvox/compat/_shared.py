@@ -35,9 +35,9 @@ def widened(tensor: Tensor) -> Tensor:
 
 def from_bottom(boxes: Tensor) -> Tensor:
     """Boxes whose z is that of the bottom, with that of the center."""
-    return torch.cat(
-        [boxes[..., :2], boxes[..., 2:3] + boxes[..., 5:6] / 2, boxes[..., 3:]], dim=-1
-    )
+    centered = boxes.clone()
+    centered[..., 2].add_(boxes[..., 5], alpha=0.5)
+    return centered
 
 
 def rows_of(features: Tensor, idx: Tensor) -> Tensor:
