@@ -45,6 +45,8 @@ std::vector<std::string> make_schemas() {
       "voxel_mean_of_sums(Tensor sums, Tensor num_points, ScalarType dtype) -> Tensor",
       // out [N, C], indices [N, 4], num_points [N], representative [N], point_voxel [N], counts [B + 1, 4] int32
       "voxel_downsample(Tensor points, float[] voxel_size, *, float[]? origin=None, int[]? lower=None, int bits=-1, str order=\"first\", str backend=\"auto\", Tensor? batch_offsets=None, Tensor? num_valid=None) -> (Tensor out, Tensor indices, Tensor num_points, Tensor representative, Tensor point_voxel, Tensor counts)",
+      // indices [N, K], num_points [N], point_voxel [N], offsets [N + 1], perm [N], counts [2] int32
+      "unique_cells(Tensor cells, int bits=-1, str order=\"first\") -> (Tensor indices, Tensor num_points, Tensor point_voxel, Tensor offsets, Tensor perm, Tensor counts)",
       // cells: [O, N] int64, of the O curves that order names
       "serialize(Tensor cells, str[] order, *, int depth=16, Tensor? batch_offsets=None, Tensor? num_valid=None, Tensor? batch_index=None) -> (Tensor codes, Tensor order, Tensor inverse)",
       // occupancy: counts [1, 16] int64

@@ -493,6 +493,14 @@ voxel_downsample(const at::Tensor& points, at::ArrayRef<double> voxel_size,
   return op.call(points, voxel_size, origin, lower, bits, order, backend, batch_offsets, num_valid);
 }
 
+// indices [N, K] as cells; num_points [N], point_voxel [N], offsets [N + 1], perm [N], counts [2]
+// (rows, points) int32
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+unique_cells(const at::Tensor& cells, int64_t bits = -1, std::string_view order = "first") {
+  static const auto op = detail::op<decltype(unique_cells)>("torchvox::unique_cells");
+  return op.call(cells, bits, order);
+}
+
 // codes, order and inverse [O, N] int64
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> serialize(
     const at::Tensor& cells, c10::List<std::string> order, int64_t depth = 16,

@@ -35,6 +35,16 @@ def test_voxel_cells():
     assert cells[0].tolist() == [0, 1, 1, 1]
 
 
+def test_unique_cells():
+    rows = 720_000_000
+    cells = torch.ones(rows, 3, dtype=torch.int32, device="cuda")
+    cells[-1, 2] = 5
+    found = torchvox.unique_cells(cells, bits=3)
+    assert found.counts.tolist() == [2, rows]
+    assert found.indices[[0, 1, -1]].tolist() == [[1, 1, 1], [1, 1, 5], [-1, -1, -1]]
+    assert found.point_voxel[[0, -1]].tolist() == [0, 1]
+
+
 def test_serialize():
     rows = 720_000_000
     cells = torch.ones(rows, 3, dtype=torch.int32, device="cuda")

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// serialize without torch: a curve through a whole cube, and orders against a stable sort; every
-// kernel on every side against one thread.
+// serialize without torch: a curve through a whole cube, and orders against a stable sort. The ends
+// of unique_cells: keys and rows against loops. Every kernel on every side against one thread.
 #include <algorithm>
 #include <numeric>
 
 #include "csrc/kernels/cells/serialize.h"
+#include "csrc/kernels/cells/unique_cells.h"
 #include "tests/cpp/kernel_test.h"
 
 using namespace torchvox;
@@ -87,6 +88,67 @@ TEST_CASE("orders are stable sorts of the codes") {
         CHECK(wrong == 0);
       }
     }
+  }
+}
+
+TEST_CASE("columns stand in keys, and rows of groups in cells") {
+  Random random(2);
+  constexpr int64_t kRows = 3000;
+  constexpr int kColumns = 3, kBits = 10;
+  std::vector<int64_t> cells, ranks;
+  std::vector<int32_t> perm, offsets = {0};
+  for (int64_t i = 0; i < kRows * kColumns; ++i) cells.push_back(random.below(1030) - 1);
+  for (int64_t i = 0; i < kRows; ++i) {
+    ranks.push_back(random.below(2000));
+    perm.push_back(static_cast<int32_t>(kRows - 1 - i));
+    offsets.push_back(std::min<int32_t>(offsets.back() + random.below(3), kRows));
+  }
+  for (const bool wide : {false, true}) {
+    const Outputs outputs = on_every_side([&](Side& side) {
+      CellMatrix matrix;
+      matrix.data = side.put(cells, wide);
+      matrix.rows = kRows;
+      matrix.row_stride = kColumns;
+      matrix.column_stride = 1;
+      matrix.columns = kColumns;
+      CellKeysArgs keys;
+      keys.cells = matrix;
+      keys.bits = kBits;
+      keys.first = 1;
+      keys.last = 3;
+      keys.before = keys.behind = static_cast<const int32_t*>(side.put(ranks, false).data);
+      keys.behind = wide ? keys.behind : nullptr;
+      keys.keys = side.room<int64_t>("keys", kRows);
+      side.run(keys);
+      CellRowsArgs rows;
+      rows.cells = matrix;
+      rows.offsets = side.put(offsets);
+      rows.perm = side.put(perm);
+      rows.num_points = side.room<int32_t>("num_points", kRows);
+      rows.indices = wide ? static_cast<void*>(side.room<int64_t>("indices", kRows * kColumns))
+                          : side.room<int32_t>("indices", kRows * kColumns);
+      side.run(rows);
+    });
+    const auto keys = outputs.get<int64_t>("keys");
+    const auto counts = outputs.get<int32_t>("num_points");
+    const auto narrow = wide ? std::vector<int32_t>() : outputs.get<int32_t>("indices");
+    const auto indices =
+        wide ? outputs.get<int64_t>("indices") : std::vector<int64_t>(narrow.begin(), narrow.end());
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < kRows; ++i) {
+      const int64_t* const cell = &cells[i * kColumns];
+      const bool kept = std::all_of(cell, cell + 3, [](int64_t c) { return c >= 0 && c < 1024; });
+      int64_t key = (ranks[i] * 1024 + cell[1]) * 1024 + cell[2];
+      if (wide) key = (key << kRankBits) + ranks[i];
+      wrong += keys[i] != (kept ? key : -1);
+      const int32_t count = offsets[i + 1] - offsets[i];
+      wrong += counts[i] != count;
+      for (int c = 0; c < kColumns; ++c) {
+        const int64_t want = count > 0 ? cells[perm[offsets[i]] * kColumns + c] : -1;
+        wrong += indices[i * kColumns + c] != want;
+      }
+    }
+    CHECK(wrong == 0);
   }
 }
 

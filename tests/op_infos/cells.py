@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders of cells along curves."""
+"""Distinct cells, and their orders along curves."""
 
 import torch
 from torch import Tensor
@@ -31,7 +31,31 @@ def indexed_call(n: int, seed: int = 0, **options) -> Call:
     return serialize_call(n, seed, num_valid=None, batch_index=index, **options)
 
 
+def unique_call(n: int, seed: int = 0, columns: int = 4, wide: bool = False, **options) -> Call:
+    cells = torch.nn.functional.pad(cells_of(n, seed), (0, 1), value=seed)[:, :columns]
+    return {"cells": cells.long() << 40 if wide else cells, **options}
+
+
 OPS = [
+    OpInfo(
+        "unique_cells",
+        unique_call,
+        varying={"cells": 0},
+        sample_inputs={
+            "one key": lambda: unique_call(60, bits=4, order="sorted"),
+            "one column": lambda: unique_call(60, columns=1),
+            "int64": lambda: unique_call(60, columns=3, wide=True),
+            "sorted": lambda: unique_call(3000, order="sorted"),
+        },
+        kernels=28,  # three times keys and voxel_group, then rows
+        error_inputs=(
+            *refused("cells", TypeError, "cells must be int32 or int64", Tensor.float),
+            *refused("cells", ValueError, r"cells must be \[N, K\]", lambda t: t[:, :0],
+                     lambda t: t[0], lambda t: t[None], lambda t: torch.cat([t, t], 1)),
+            *refused("bits", ValueError, "bits must be 1 to 63", 0, -2, 64),
+            *refused("order", ValueError, "order must be", "key", ""),
+        ),
+    ),
     OpInfo(
         "serialize",
         serialize_call,

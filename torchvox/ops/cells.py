@@ -68,47 +68,13 @@ def unique_cells(
     Deterministic; CPU and CUDA give the same bits; not differentiable (`voxel_scatter` is).
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
-    if cells.dim() != 2 or not 1 <= cells.shape[1] <= 4:
-        shape = list(cells.shape)
-        raise ValueError(f"unique_cells: cells must be [N, K] with K 1 to 4, got {shape}")
-    if cells.dtype != torch.int32 and cells.dtype != torch.int64:
-        raise TypeError(f"unique_cells: cells must be int32 or int64, got {cells.dtype}")
-    if order != "first" and order != "sorted":
-        raise ValueError(f"unique_cells: order must be 'first' or 'sorted', got '{order}'")
-    if bits != -1 and not 1 <= bits <= 63:
-        raise ValueError(f"unique_cells: bits must be 1 to 63, got {bits}")
-    by = "key" if order == "sorted" else "first"
-    most = 31 if cells.dtype == torch.int32 else 63
-    width = most if bits == -1 else min(bits, most)
-    wide = cells.long()
-    dropped = (wide >> width).any(1)
-    keys, used = wide[:, 0], 0
-    for k in range(cells.shape[1]):
-        # Ranks among the rows that are not dropped stand for what has no room: 31 bits are enough.
-        column, added = wide[:, k], width
-        if cells.shape[1] > 1 and width > 32:
-            column, added = _ranks(column, dropped, width, by), 31
-        if used + added > 63:
-            keys, used = _ranks(keys, dropped, used, by), 31
-        keys, used = column if k == 0 else keys << added | column, used + added
-    _, offsets, perm, point_voxel, counts = torch.ops.torchvox.voxel_group(
-        torch.where(dropped, -1, keys), key_bits=used, order=by
+    indices, num_points, point_voxel, offsets, perm, counts = torch.ops.torchvox.unique_cells(
+        cells, bits, order
     )
-    num_points = offsets.diff()
-    first = _entries(perm, offsets[:-1]).clamp(min=0).long()
-    # Not index_select, which has a thread block a row of 16 bytes on GPUs.
-    own = cells.gather(0, first[:, None].expand(-1, cells.shape[1]))
-    indices = torch.where(num_points[:, None] > 0, own, -1)
     if trim:
         rows = rows_in_use(counts[0], indices.shape[0])
         indices, num_points = indices.narrow(0, 0, rows), num_points.narrow(0, 0, rows)
     return UniqueCells(indices, num_points, point_voxel, offsets, perm, counts)
-
-
-def _ranks(keys: Tensor, dropped: Tensor, key_bits: int, order: str) -> Tensor:
-    kept = torch.where(dropped, -1, keys)
-    groups = torch.ops.torchvox.voxel_group(kept, key_bits=key_bits, order=order)
-    return groups[3].long()
 
 
 def _entries(perm: Tensor, places: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def serialize(
 
 
 def unique_cells(
-    cells: Tensor, *, bits: int = -1, order: str = "first"
+    cells: Tensor, bits: int = -1, order: str = "first"
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(indices, num_points, point_voxel, offsets, perm, counts)."""
     limit = 1 << (63 if bits < 0 else bits)

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two ends of unique_cells; between them lies voxel_group.
+//
+//   CellKeysArgs   columns of integers side by side in one key
+//   CellRowsArgs   what the rows of the groups are
+//
+// Where columns have no room in a key, glue groups those before and has their ranks stand for them.
+#pragma once
+
+#include "csrc/kernels/core/entry.h"
+
+namespace torchvox {
+
+inline constexpr int kRankBits = 31;
+
+// Rows of integers, by strides.
+struct CellMatrix {
+  IndexArray data;  // [rows, columns]
+  int64_t rows = 0, row_stride = 0, column_stride = 0;
+  int columns = 1;
+
+  TORCHVOX_HD int64_t at(int64_t row, int column) const {
+    return data[row * row_stride + column * column_stride];
+  }
+};
+
+// The key of a row: the rank before, then columns [first, last), then a rank that stands for the
+// next column. -1 for a row with a column outside [0, 2^bits).
+struct CellKeysArgs {
+  CellMatrix cells;
+  int bits = 63;
+  int first = 0, last = 0;
+  const int32_t* before = nullptr;  // [rows]; null: none
+  const int32_t* behind = nullptr;  // [rows]; null: none
+  int64_t* keys = nullptr;  // [rows]
+};
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(CellKeysArgs);
+
+TORCHVOX_HD void write_cell_key(const CellKeysArgs& args, int64_t row) {
+  uint64_t key = args.before ? static_cast<uint32_t>(args.before[row]) : 0;
+  bool dropped = false;
+  for (int c = 0; c < args.cells.columns; ++c) {
+    const uint64_t column = static_cast<uint64_t>(args.cells.at(row, c));
+    dropped |= column >> args.bits != 0;
+    if (c >= args.first && c < args.last) key = key << args.bits | column;
+  }
+  if (args.behind) key = key << kRankBits | static_cast<uint32_t>(args.behind[row]);
+  args.keys[row] = dropped ? -1 : static_cast<int64_t>(key);
+}
+
+struct CellRowsArgs {
+  CellMatrix cells;
+  const int32_t* offsets = nullptr;  // [rows + 1], of voxel_group
+  const int32_t* perm = nullptr;  // [rows]
+  void* indices = nullptr;  // [rows, columns] in the type of the cells
+  int32_t* num_points = nullptr;  // [rows]
+};
+TORCHVOX_KERNEL_WITHOUT_WORKSPACE(CellRowsArgs);
+
+TORCHVOX_HD void write_cell_row(const CellRowsArgs& args, int64_t row) {
+  const int32_t begin = args.offsets[row], count = args.offsets[row + 1] - begin;
+  args.num_points[row] = count;
+  for (int c = 0; c < args.cells.columns; ++c) {
+    const int64_t column = count > 0 ? args.cells.at(args.perm[begin], c) : -1;
+    const int64_t i = row * args.cells.columns + c;
+    if (args.cells.data.wide) {
+      static_cast<int64_t*>(args.indices)[i] = column;
+    } else {
+      static_cast<int32_t*>(args.indices)[i] = static_cast<int32_t>(column);
+    }
+  }
+}
+
+}  // namespace torchvox
