@@ -186,3 +186,9 @@ def test_results_of_the_installed_library(shape, dim, dtype):
         function = f"scatter_{name}"
         found, want = (getattr(m, function)(src, INDEX, dim) for m in (ours, installed))
         torch.testing.assert_close(found, want, msg=name)
+
+
+def test_too_many_groups_of_columns_are_refused():
+    src, index = torch.zeros(2, 3), torch.tensor([[0, 1, 0], [1, 0, 1]])
+    with pytest.raises(ValueError, match=r"must be below 2\^31 .*, got 3221225472"):
+        ours.scatter_sum(src, index, 0, dim_size=1 << 30)

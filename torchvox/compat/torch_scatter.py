@@ -33,12 +33,15 @@ PARTLY = {
     "segment_max_coo": "out", "segment_mean_coo": "out", "segment_min_coo": "out",
 }  # fmt: skip
 DIFFERS = {
-    "scatter_max": "NaN and infinities take part; of equal values the first row wins everywhere.",
+    "scatter_max": "NaN and infinities take part; of equal values the first row wins everywhere. "
+    "Integers are compared as float64, exact below 2^53.",
     "scatter_mean": "Halves are added in float32 and rounded once; there is no second derivative.",
-    "scatter_min": "NaN and infinities take part; of equal values the first row wins everywhere.",
+    "scatter_min": "NaN and infinities take part; of equal values the first row wins everywhere. "
+    "Integers are compared as float64, exact below 2^53.",
     "scatter_logsumexp": "A group of -inf alone is NaN; the subtracted maximum has no gradient.",
     "scatter_softmax": "A group of -inf alone is NaN; the subtracted maximum has no gradient.",
-    "scatter_sum": "Halves are added in float32 and rounded once; there is no second derivative.",
+    "scatter_sum": "Halves are added in float32 and rounded once; there is no second derivative. "
+    "Integers are added as float64, exact below 2^53.",
 }
 __getattr__ = stubs("torch_scatter", NOT_COVERED)
 MaybeTensor = Optional[Tensor]
@@ -123,7 +126,11 @@ def _scatter(
     line, lines = _line(index, src, dim)
     rows = _columns(src, dim)
     if lines > 1:
-        assert size * lines < 2**31, "scatter: dim_size x columns must be less than 2^31"
+        if size * lines >= 2**31:
+            raise ValueError(
+                "scatter: dim_size x columns must be below 2^31 where columns have an index of "
+                "their own, got " + str(size * lines)
+            )
         rows = rows.reshape(-1, 1)
     found, arg = torch.ops.torchvox.voxel_scatter(rows, line.int(), size * lines, reduce)
     if lines > 1:
