@@ -72,7 +72,7 @@ def test_a_senseless_grid_is_wrong_use(size, box):
 
 
 def test_a_derived_grid_holds_every_point_of_a_compact_cloud():
-    xyz = np.random.default_rng(0).uniform([0, 500, -3], [1200, 900, 40], (20_000, 3))
+    xyz = np.random.default_rng(0).uniform([0, 500, -3], [1200, 900, 40], (200_000, 3))
     grid = grid_around(cloud_of(xyz))
     low, high = np.array(grid.point_cloud_range[:3]), np.array(grid.point_cloud_range[3:])
     assert (low <= xyz.min(0)).all() and (high > xyz.max(0)).all()
@@ -105,3 +105,17 @@ def test_degenerate_clouds_still_get_a_grid(xyz):
 def test_no_finite_point_is_an_error():
     with pytest.raises(CloudFileError, match="no finite point"):
         grid_around(cloud_of(np.full((3, 3), np.nan)))
+
+
+def test_a_lone_far_point_among_a_thousand_does_not_blow_the_range_up():
+    xyz = np.random.default_rng(0).uniform(0, 10, (1000, 3))
+    xyz[0] = 1e30
+    grid = grid_around(cloud_of(xyz))
+    assert max(grid.point_cloud_range) < 12 and max(grid.voxel_size) < 1
+
+
+def test_a_derived_grid_has_no_more_columns_than_points():
+    """About: sizes are 1, 2 or 5 times a power of ten."""
+    for count, size in ((400, 5.0), (10_000, 1.0), (250_000, 0.2), (1_000_000, 0.1)):
+        xyz = np.random.default_rng(0).uniform([0, 0, 0], [100, 100, 5], (count, 3))
+        assert grid_around(cloud_of(xyz)).voxel_size == (size,) * 3

@@ -62,5 +62,6 @@ def sample(
 
 def _picture(cloud: PointCloud, chosen: np.ndarray, reach: str, viz: Any) -> Any:
     remark = f"{cloud_title(cloud)}: {len(chosen):,} of {len(cloud):,} points, {reach}"
-    limits = grid_around(cloud).point_cloud_range
-    return viz.samples_picture(cloud.points[:, :3], chosen, limits, unit=cloud.unit, note=remark)
+    limits = grid_around(cloud).moved(cloud.base).point_cloud_range
+    xyz = cloud.points[:, :3] + cloud.origin
+    return viz.samples_picture(xyz, chosen, limits, unit=cloud.unit, note=remark)

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import torchvox
 from torchvox._errors import TorchvoxError
 from torchvox.cli.options import DeviceChoice
-from torchvox.io import PointCloud, write_npy, write_npz
+from torchvox.io import Grid, PointCloud, write_npy, write_npz
 
 T = TypeVar("T")
 
@@ -181,6 +181,24 @@ def write_result(
         from torchvox import viz
 
         viz.save(picture(viz), target)
+
+
+def warn_if_none(kept: int, cloud: PointCloud, grid: Grid) -> None:
+    """A note on stderr where a grid keeps no point of a cloud; all in the file's coordinates."""
+    if kept or not len(cloud):
+        return
+    name = cloud.path.name if cloud.path else "generated scan"
+    finite = cloud.points[cloud.finite(), :3] + cloud.origin
+    held = "none is finite"
+    if len(finite):
+        held = f"they span {_spans(finite.min(axis=0), finite.max(axis=0))} {cloud.unit}"
+    low, high = np.split(np.array(grid.moved(cloud.base).point_cloud_range), 2)
+    note(f"torchvox: warning: {name}: no point is kept: {held}, the grid {_spans(low, high)}")
+
+
+def _spans(low: np.ndarray, high: np.ndarray) -> str:
+    """x 0..10, y 0..10, z 0..2"""
+    return ", ".join(f"{a} {v:.7g}..{w:.7g}" for a, v, w in zip("xyz", low, high, strict=True))
 
 
 def drops(counts: torch.Tensor) -> dict[str, int]:

@@ -170,12 +170,14 @@ class ArrayReader(TableReader):
             self._table.xyz = self._table.world() + origin
         self.schema = self._table.schema
 
-    def cloud(self) -> PointCloud:
-        if self._as_read and SKIP not in self._names:
+    def cloud(self, origin: np.ndarray | None = None) -> PointCloud:
+        beyond = None if origin is None else origin - self.origin
+        as_it_is = beyond is None or not beyond.any()
+        if self._as_read and SKIP not in self._names and as_it_is:
             array = np.ascontiguousarray(self._array, np.float32)
             cloud = PointCloud(array, self._names, path=self.path)
         else:
-            cloud = make_cloud(self._held, self.path)
+            cloud = make_cloud(self._held, self.path, origin=beyond)
         cloud.origin, cloud.unit = cloud.origin + self.origin, self._table.unit
         return cloud
 

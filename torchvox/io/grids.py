@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ from torchvox._yaml import read_yaml
 if TYPE_CHECKING:
     from torchvox.io.cloud import PointCloud
 
-# A derived grid has about this many cells along its longest horizontal side ...
+# A derived grid has at most about this many cells along its longest horizontal side, at most about
+# one column of cells a point ...
 CELLS = 800
 # ... and covers this share of the points along each axis, plus a margin of that span.
 COVER, MARGIN = (0.1, 99.9), 0.1
@@ -62,6 +63,16 @@ class Grid:
         nx, ny = (max(1, round((bounds[axis + 3] - bounds[axis]) / size[axis])) for axis in (0, 1))
         return nx, ny
 
+    def moved(self, by: np.ndarray) -> Grid:
+        """The grid at another place; by: [3], added to both corners of its range."""
+        bounds = tuple(float(v) for v in np.array(self.point_cloud_range) + np.tile(by, 2))
+        return replace(self, point_cloud_range=bounds)
+
+    @property
+    def limits(self) -> str:
+        """The range as --range takes it."""
+        return ",".join(f"{v:.12g}" for v in self.point_cloud_range)
+
 
 def grid_names() -> list[str]:
     """Names that load_grid knows, sorted."""
@@ -99,18 +110,22 @@ def grid_around(
 
     The range holds 99.8 % of the points along each axis and a tenth of that span beyond, but never
     more than the points' own bounds; a lone far point thus cannot blow it up. Voxels are cubes of
-    1, 2 or 5 times a power of ten, about 800 along the longer horizontal side.
+    1, 2 or 5 times a power of ten: about 800 along the longer horizontal side, or fewer, so that
+    there are about as many columns of them as points.
     Raises CloudFileError when no point is finite.
     """
     xyz = cloud.points[cloud.finite(), :3].astype(np.float64)
     if len(xyz) == 0:
         raise CloudFileError(f"{cloud.path or 'the cloud'} has no finite point to fit a grid to")
-    inner = np.percentile(xyz, COVER, axis=0)
+    # Of the points, not between two of them, one of which may be far off.
+    inner = np.percentile(xyz, COVER, axis=0, method="nearest")
     margin = MARGIN * (inner[1] - inner[0])
     low = np.maximum(xyz.min(axis=0), inner[0] - margin)
     high = np.minimum(xyz.max(axis=0), inner[1] + margin)
     if voxel_size is None:
-        voxel_size = (_round_size(max((high - low)[:2].max() / CELLS, 1e-3)),) * 3
+        sides = (high - low)[:2]
+        spacing = math.sqrt(sides[0] / len(xyz)) * math.sqrt(sides[1])
+        voxel_size = (_round_size(max(sides.max() / CELLS, spacing, 1e-3)),) * 3
     _check_voxel_size(voxel_size, "derived")
     size = np.asarray(voxel_size, np.float64)
     first = np.floor(low / size)

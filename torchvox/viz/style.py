@@ -58,6 +58,7 @@ def plan_axes(
     ax.set_xlim(point_cloud_range[0], point_cloud_range[3])
     ax.set_ylim(point_cloud_range[1], point_cloud_range[4])
     ax.set_aspect("equal")
+    ax.ticklabel_format(useOffset=False, style="plain")  # whole coordinates, as the file has them
     ax.set_xlabel(f"x  [{unit}]", color=FAINT, fontsize=9)
     ax.set_ylabel(f"y  [{unit}]", color=FAINT, fontsize=9)
     ax.tick_params(colors=FAINT, labelsize=8, length=3, width=0.6)
