@@ -50,8 +50,9 @@ def bev(
     ] = None,
     output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
-        str, typer.Option("--format", help="png (one channel), npz or npy.")
-    ] = "png",
+        str | None,
+        typer.Option("--format", help="png (one channel), npz or npy.", show_default="png"),
+    ] = None,
     device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Rasterize point clouds from above, one pixel per cell, as pictures or arrays."""

@@ -126,7 +126,7 @@ def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -
         kept=kept,
         density=work.pillar_counts(voxels, (nx, ny)).cpu().numpy(),
         idx=inside[idx.long()].cpu().numpy(),
-        covered=work.coverage(dist2, cloud.unit),
+        covered=work.coverage(dist2, cloud.unit, len(inside)),
         height=height[0].cpu().numpy(),
         intensity=intensity,
         times=times,

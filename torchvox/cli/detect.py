@@ -50,11 +50,12 @@ def detect(
     """Find objects in scans: boxes as .json, and pictures of them."""
     from torchvox.models.detection.running import load_runner
 
+    options.check_model(model)
     files = find_clouds(paths)
-    targets = options.output_paths(files, output, "boxes", (".json",), "json")
+    targets = options.output_paths(files, output, "boxes", (".json",), None)
     pictures: dict[Path, Path] = {}
     if plot is not None:
-        drawn_to = options.output_paths(files, plot, "boxes", (".png",), "png")
+        drawn_to = options.output_paths(files, plot, "boxes", (".png",), None)
         pictures = dict(zip(targets, drawn_to, strict=True))
     read = options.cloud_reader(files, layout)
     where = use_device(device)

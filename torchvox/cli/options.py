@@ -14,7 +14,7 @@ import typer
 
 from torchvox._errors import WrongUseError
 from torchvox._extras import require
-from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, load_grid, read_cloud
+from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, grid_names, load_grid, read_cloud
 from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
 
@@ -50,7 +50,7 @@ GridName = Annotated[
     str | None,
     typer.Option(
         "--grid",
-        help="Named grid such as sweep_02 or kitti_pillars, or a .yaml file.",
+        help=f"A named grid, {', '.join(grid_names())}, or a .yaml file.",
         show_default=False,
     ),
 ]
@@ -172,6 +172,13 @@ def grid_chooser(
     return GridChoice(Grid("given", size, limits))
 
 
+def check_model(path: Path) -> None:
+    """Raises WrongUseError for a model that is not there."""
+    if not path.is_file():
+        what = "is no file" if path.exists() else "does not exist"
+        raise WrongUseError(f"the model {path} {what}")
+
+
 def check_file(path: Path | None, option: str) -> None:
     """Raises WrongUseError for an output that is there and is no file to replace."""
     if path is not None and path.exists() and not path.is_file():
@@ -180,16 +187,17 @@ def check_file(path: Path | None, option: str) -> None:
 
 
 def output_paths(
-    inputs: list[Path], output: Path, kind: str, formats: tuple[str, ...], file_format: str
+    inputs: list[Path], output: Path, kind: str, formats: tuple[str, ...], file_format: str | None
 ) -> list[Path]:
     """One output path per input: `output` itself for a file, else <output>/<stem>.<kind>.<format>.
 
     kind: "" leaves it out of the name. formats: suffixes, as ".npz". file_format: what --format
-    says, as "npz"; "" keeps that of each input.
-    Raises WrongUseError for an unknown format, one file for many inputs, or two inputs that would
-    write the same file; MissingExtraError for a .png without matplotlib.
+    says, as "npz"; None is the first of the formats, "" keeps that of each input.
+    Raises WrongUseError for an unknown format, another one than the suffix of `output`, one file
+    for many inputs, or two inputs that would write the same file; MissingExtraError for a .png
+    without matplotlib.
     """
-    default = "." + file_format.lower().lstrip(".")
+    default = formats[0] if file_format is None else "." + file_format.lower().lstrip(".")
     if file_format and default not in formats:
         raise WrongUseError(f"--format must be one of {', '.join(f[1:] for f in formats)}")
     suffix = output.suffix.lower()
@@ -199,6 +207,8 @@ def output_paths(
     if one:
         if suffix not in formats:
             raise WrongUseError(f"{output}: {kind or 'points'} are written as {', '.join(formats)}")
+        if file_format and suffix != default:
+            raise WrongUseError(f"--format {file_format} and --output {output} contradict")
         if len(inputs) > 1:
             raise WrongUseError(f"{output} is one file, but there are {len(inputs)} inputs")
         check_file(output, "--output")
@@ -207,7 +217,8 @@ def output_paths(
         raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
     middle = f".{kind}" if kind else ""
     paths = [
-        output / f"{cloud_stem(path)}{middle}{default if file_format else path.suffix.lower()}"
+        output
+        / f"{cloud_stem(path)}{middle}{path.suffix.lower() if file_format == '' else default}"
         for path in inputs
     ]
     if len(set(paths)) < len(paths):

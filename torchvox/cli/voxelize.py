@@ -69,8 +69,13 @@ def voxelize(
     order: Annotated[Order, typer.Option(help="Order of the voxels.")] = Order.first,
     output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
-        str, typer.Option("--format", help="npz, npy (features only) or png (density picture).")
-    ] = "npz",
+        str | None,
+        typer.Option(
+            "--format",
+            help="npz, npy (features only) or png (density picture).",
+            show_default="npz",
+        ),
+    ] = None,
     device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Voxelize point clouds: features, (batch, z, y, x) indices and counts, as .npz."""

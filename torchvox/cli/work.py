@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 import time
@@ -111,6 +112,10 @@ def milliseconds(ms: float) -> str:
 
 def sentence(error: object) -> str:
     """What an error says, in one line."""
+    if found := re.search(r"tried to allocate (\d+) bytes", str(error)):
+        return f"{int(found[1]) / 1e9:,.3g} GB do not fit into memory"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     text = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
     if isinstance(error, (LookupError, AttributeError)):  # whose messages alone say nothing
         text = f"{type(error).__name__}: {text} (TORCHVOX_DEBUG=1 shows where)"
@@ -221,11 +226,13 @@ def pillar_counts(voxels: Any, size: tuple[int, int]) -> torch.Tensor:
     return image.index_add_(0, cell, per_voxel[: len(used)][used]).view(ny, nx)
 
 
-def coverage(dist2: torch.Tensor, unit: str) -> str:
-    """How well the samples cover the cloud, in words, from the dist2 [S] of the sampling.
+def coverage(dist2: torch.Tensor, unit: str, points: int) -> str:
+    """How well the samples cover the points, in words, from the dist2 [S] of the sampling.
 
     The last sample was the point furthest from the ones before it, so no point is further off.
     """
+    if len(dist2) >= points > 0:
+        return "every point is a sample"
     finite = dist2[torch.isfinite(dist2)]
     if len(finite) == 0:
         return "too few samples to say how well they cover the cloud"

@@ -57,7 +57,13 @@ def open_bin(path: Path, columns: Columns | None) -> TableReader:
 def load_npy(path: Path) -> np.ndarray:
     """The array of a .npy file. Raises CloudFileError when it is none."""
     try:
+        with path.open("rb") as file:
+            begins = file.read(6)
+        if begins != b"\x93NUMPY" and begins[:2] != b"PK":  # NumPy takes it for a pickle then
+            raise CloudFileError(f"{path} is no .npy file: it does not begin as one")
         array = np.load(path, allow_pickle=False)
+    except CloudFileError:
+        raise
     except OSError as error:
         raise CloudFileError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged header is parsed as Python and can fail in many ways

@@ -97,11 +97,15 @@ def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(
-            p for p in path.iterdir() if p.suffix.lower() in FOLDER_SUFFIXES and p.is_file()
+        inside = sorted(  # a link to nothing too: its reader says so
+            p
+            for p in path.iterdir()
+            if p.suffix.lower() in FOLDER_SUFFIXES and (p.is_file() or not p.exists())
         )
         if not inside:
-            raise WrongUseError(f"{path} holds no point clouds ({', '.join(FOLDER_SUFFIXES)})")
+            below = ", and folders in it are not searched" * any(p.is_dir() for p in path.iterdir())
+            kinds = ", ".join(FOLDER_SUFFIXES)
+            raise WrongUseError(f"{path} holds no point clouds ({kinds}){below}")
         found += inside
     return found
 
