@@ -105,3 +105,33 @@ def test_a_grid_that_keeps_no_point_is_told_with_both_places(
     assert told[0].endswith("the grid x 0..10, y 0..10, z 0..2")
     kept = torchvox_cli(command, "tiles/t0.npy", "--voxel-size", "10", "-o", output)
     assert kept.code == 0 and "warning" not in kept.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("downsample", "a.npy", "--voxel", 1, "--bounds=9,9,9,12,12,12", "-o", "b.npz"),
+            "a.npy: no point is kept: they span x 0..1, y 0..1, z 0..1, the grid x 9..12",
+        ),
+        (
+            ("map", "a.npy", "--poses", "poses.txt", "--range=9,9,9,12,12,12", "-o", "b.npz"),
+            "no voxel is mapped: the rays begin in x 0..0, y 0..0, z 0..0, --range is x 9..12",
+        ),
+        (
+            ("detect", "a.npy", "-m", "model.pt", "--layout", "x,y,z,intensity", "-o", "b.json"),
+            "a.npy: no point is kept: they span x -9..-8, y 0..1, z 0..1, the grid x 0..20.48",
+        ),
+    ],
+)
+def test_other_results_without_a_point_are_told_too(
+    torchvox_cli, detector_file, tmp_path, arguments, words
+):
+    cloud = np.array([[0, 0, 0, 0], [1, 1, 1, 1.0]], np.float32)
+    if arguments[0] == "detect":
+        cloud[:, 0] -= 9
+    np.save(tmp_path / "a.npy", cloud)
+    (tmp_path / "poses.txt").write_text("1 0 0 0 0 1 0 0 0 0 1 0\n")
+    result = torchvox_cli(*arguments)
+    assert result.code == 0 and result.err.count("warning: ") == 1, result.err
+    assert words in result.err

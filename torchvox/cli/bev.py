@@ -74,7 +74,7 @@ def bev(
         nx, ny = cells or chosen.bev_size
         image, empty, counts = rasterize(cloud, chosen, (nx, ny), wanted, where)
         filled, used = counts[:2]
-        warn_if_none(used, cloud, chosen)
+        warn_if_none(used, cloud, chosen.point_cloud_range)
         arrays = {"image": image, "empty": empty, "channels": np.array(wanted)}
         arrays["point_cloud_range"] = np.array(chosen.point_cloud_range)
         picture = partial(_picture, cloud, chosen, wanted[0], image[0], empty)

@@ -77,7 +77,7 @@ def demo(
     if grid is None:  # a given or derived one has no cap of its own, and means need none
         chosen = replace(chosen, max_points=-1)
     results = run_ops(cloud, chosen, samples, where)
-    work.warn_if_none(int(results.voxels.counts[0, 2]), cloud, chosen)
+    work.warn_if_none(int(results.voxels.counts[0, 2]), cloud, chosen.point_cloud_range)
     start = time.perf_counter()
     pictures = _draw(cloud, chosen, results, output)
     mapped: list[str] = []

@@ -109,7 +109,7 @@ def voxelize(
         arrays["voxel_size"] = np.array(chosen.voxel_size)
         arrays["point_cloud_range"] = np.array(chosen.point_cloud_range)
         write_result(target, cloud, partial(_picture, cloud, chosen, voxels), **arrays)
-        warn_if_none(int(voxels.counts[0, 2]), cloud, chosen)
+        warn_if_none(int(voxels.counts[0, 2]), cloud, chosen.point_cloud_range)
         return _summary(source, target, cloud, chosen, voxels)
 
     for_each(files, targets, work)

@@ -7,7 +7,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import torchvox
 from torchvox._errors import TorchvoxError
 from torchvox.cli.options import DeviceChoice
-from torchvox.io import Grid, PointCloud, write_npy, write_npz
+from torchvox.io import PointCloud, write_npy, write_npz
 
 T = TypeVar("T")
 
@@ -188,22 +188,26 @@ def write_result(
         viz.save(picture(viz), target)
 
 
-def warn_if_none(kept: int, cloud: PointCloud, grid: Grid) -> None:
-    """A note on stderr where a grid keeps no point of a cloud; all in the file's coordinates."""
+def warn_if_none(kept: int, cloud: PointCloud, bounds: Sequence[float]) -> None:
+    """A note on stderr where a range keeps no point of a cloud; both are in its own coordinates."""
     if kept or not len(cloud):
         return
     name = cloud.path.name if cloud.path else "generated scan"
     finite = cloud.points[cloud.finite(), :3] + cloud.origin
-    held = "none is finite"
-    if len(finite):
-        held = f"they span {_spans(finite.min(axis=0), finite.max(axis=0))} {cloud.unit}"
-    low, high = np.split(np.array(grid.moved(cloud.base).point_cloud_range), 2)
-    note(f"torchvox: warning: {name}: no point is kept: {held}, the grid {_spans(low, high)}")
+    box = np.stack([finite.min(axis=0), finite.max(axis=0)]) if len(finite) else None
+    warn_of_none(name, box, np.array(bounds) + np.tile(cloud.base, 2))
 
 
-def _spans(low: np.ndarray, high: np.ndarray) -> str:
+def warn_of_none(name: str, box: np.ndarray | None, bounds: Sequence[float] | np.ndarray) -> None:
+    """box: [2, 3] of the finite points, None without any; bounds: the range that keeps none."""
+    held = "none is finite" if box is None else f"they span {spans(box)}"
+    note(f"torchvox: warning: {name}: no point is kept: {held}, the grid {spans(bounds)}")
+
+
+def spans(corners: Sequence[Any] | np.ndarray) -> str:
     """x 0..10, y 0..10, z 0..2"""
-    return ", ".join(f"{a} {v:.7g}..{w:.7g}" for a, v, w in zip("xyz", low, high, strict=True))
+    axes = zip("xyz", *np.reshape(corners, (2, 3)), strict=True)
+    return ", ".join(f"{axis} {low:.7g}..{high:.7g}" for axis, low, high in axes)
 
 
 def drops(counts: torch.Tensor) -> dict[str, int]:
