@@ -29,6 +29,7 @@ KITTI = ("--layout", "kitti")
         (("bev", "scan.bin", *KITTI, "--voxel-size", "1e-9"), 2, "at most 2^24 voxels"),
         (("detect", "scan.bin", *KITTI, "-m", "none.pt"), 2, "model none.pt does not exist"),
         (("predict", "scan.bin", *KITTI, "-m", "."), 2, "model . is no file"),
+        (("import", "none.pth"), 2, "model none.pth does not exist"),
         (("export", "none.pt"), 2, "model none.pt does not exist"),
         (("sample", "scan.bin", *KITTI, "-o", "scan.bin/x.npz"), 1, "scan.bin/x.npz: cannot be"),
         (("info", "text.npy"), 1, "text.npy is no .npy file"),
