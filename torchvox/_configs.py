@@ -18,13 +18,20 @@ from torchvox._yaml import read_yaml
 PURPOSE = "to read configurations"
 
 
-def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def names(kind: str = "models") -> list[str]:
+    """Names of the YAML files that are shipped, sorted."""
+    return sorted(f.name[:-5] for f in folder(kind).iterdir() if f.name.endswith(".yaml"))
+
+
+def read(
+    name: str, overrides: Sequence[str] = (), offered: Callable[[], list[str]] = names
+) -> dict[str, Any]:
     """The content of a named configuration or of a .yaml file, merged over its base, with overrides
-    such as "train.epochs=4".
+    such as "train.epochs=4". offered: the names to choose from, for the sentence about another.
 
     Raises WrongUseError for an unknown name, an unreadable file or a wrong override.
     """
-    return overridden(_read(name, None, ()), overrides)
+    return overridden(_read(name, None, (), offered), overrides)
 
 
 def shipped(wanted: Callable[[Mapping[str, Any]], bool]) -> list[str]:
@@ -39,7 +46,12 @@ def unknown_key(key: str, known: Sequence[str], where: str = "") -> str:
     return f"unknown key {short(where + key)}: {hint}"
 
 
-def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, Any]:
+def _read(
+    name: str,
+    beside: Path | None,
+    seen: tuple[str, ...],
+    offered: Callable[[], list[str]] = names,
+) -> dict[str, Any]:
     """The content of a named configuration or a file, merged over its base."""
     if name in seen:
         raise WrongUseError(f"{name} is its own base: {' -> '.join((*seen, name))}")
@@ -50,8 +62,8 @@ def _read(name: str, beside: Path | None, seen: tuple[str, ...]) -> dict[str, An
         below = source.parent
     else:
         if name not in names():
-            near = difflib.get_close_matches(name, names(), 1)
-            hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(names())}"
+            near = difflib.get_close_matches(name, offered(), 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(offered())}"
             raise WrongUseError(f"configuration {short(repr(name))} is unknown: {hint}")
         source, below = folder() / f"{name}.yaml", None
     content = read_file(source)
@@ -112,11 +124,6 @@ def _apply(content: dict[str, Any], override: str) -> None:
             raise WrongUseError(f"{override!r}: {part} holds no keys")
         content = below
     content[last] = value
-
-
-def names(kind: str = "models") -> list[str]:
-    """Names of the YAML files that are shipped, sorted."""
-    return sorted(f.name[:-5] for f in folder(kind).iterdir() if f.name.endswith(".yaml"))
 
 
 def folder(kind: str = "models") -> Any:

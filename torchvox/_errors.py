@@ -18,6 +18,10 @@ class WrongUseError(TorchvoxError, ValueError):
     """The request itself makes no sense; the command line turns it into exit code 2."""
 
 
+class InterruptedWorkError(TorchvoxError):
+    """An interrupt, and how to go on; the command line turns it into exit code 130."""
+
+
 class MissingExtraError(TorchvoxError, ImportError):
     """An optional package is not installed; the message holds the command that installs it."""
 

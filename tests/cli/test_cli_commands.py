@@ -199,3 +199,15 @@ def test_version_and_help_go_to_stdout(torchvox_cli):
         result = torchvox_cli(*arguments)
         assert (result.code, result.err) == (0, "")
         assert "Usage" in result.out
+
+
+def test_reducing_over_a_grid_without_a_name_takes_every_point(torchvox_cli, tmp_path):
+    """A named grid keeps its cap, and so does --reduce none, whose rows are padded to it."""
+    np.save("a.npy", np.full((50, 3), 0.5))
+    grid = ("--voxel-size", "1", "--range", "0,0,0,1,1,1")
+    for options, kept in ((grid, 50), (grid[:2], 50), ((*grid, "--reduce", "none"), 10)):
+        result = torchvox_cli("voxelize", "a.npy", *options, "-o", "a.npz")
+        assert result.code == 0, result.err
+        assert np.load("a.npz")["num_points"].tolist() == [kept]
+    assert torchvox_cli("voxelize", "a.npy", *grid, "--max-points", "3", "-o", "a.npz").code == 0
+    assert np.load("a.npz")["num_points"].tolist() == [3]

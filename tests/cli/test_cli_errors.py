@@ -60,7 +60,7 @@ def test_a_cloud_without_the_channel_is_exit_code_1(torchvox_cli, tmp_path):
 
 def test_what_an_op_refuses_is_one_sentence_too(torchvox_cli, scan):
     result = torchvox_cli(
-        "voxelize", scan, *KITTI, "--voxel-size", "1e-7", "--range", "0,0,0,20,20,2"
+        "voxelize", scan, *KITTI, "--voxel-size", "1.3e-6", "--range", "0,0,0,20,20,20"
     )
     result.assert_one_sentence(1)
 

@@ -48,10 +48,13 @@ def test_import_reports_parity_and_writes_a_model(torchvox_cli, checkpoint, tmp_
 
 
 @pytest.mark.parametrize("kind", ["script", "export"])
-def test_export_writes_a_program_with_the_bits_of_the_model(torchvox_cli, model_file, kind):
+def test_export_writes_a_program_with_the_bits_of_the_model(
+    torchvox_cli, model_file, kind, recwarn
+):
     result = torchvox_cli("export", "model.pt", "--format", kind, "-o", "program.pt")
     assert result.code == 0, result.err
     assert "points, lengths -> scores; the bits of the model" in result.out
+    assert not [w for w in recwarn if "not writable" in str(w.message)]
 
 
 def test_a_fused_file_is_exported_in_its_own_dtype_alone(torchvox_cli, model_file, tmp_path):
@@ -224,7 +227,7 @@ def test_what_detect_cannot_use_is_one_sentence(torchvox_cli, detector_file, sca
         return torchvox_cli("detect", scan, *arguments, "--device", "cpu")
 
     kitti = ("--layout", "kitti")
-    run(*kitti, "-m", "none.pt").assert_one_sentence(1, "none.pt does not exist")
+    run(*kitti, "-m", "none.pt").assert_one_sentence(2, "none.pt does not exist")
     torch.save({"state_dict": {}}, "best.pth")
     run(*kitti, "-m", "best.pth").assert_one_sentence(1, "no checkpoint of torchvox.models")
     run("--layout", "x,y,z,_", "-m", detector_file).assert_one_sentence(2, "no intensity column")

@@ -76,7 +76,7 @@ def test_a_derived_grid_holds_every_point_of_a_compact_cloud():
     grid = grid_around(cloud_of(xyz))
     low, high = np.array(grid.point_cloud_range[:3]), np.array(grid.point_cloud_range[3:])
     assert (low <= xyz.min(0)).all() and (high > xyz.max(0)).all()
-    assert grid.voxel_size == (2.0, 2.0, 2.0)
+    assert grid.voxel_size == (20.0, 20.0, 20.0)
     assert "derived" in grid.chosen
 
 
@@ -105,3 +105,27 @@ def test_degenerate_clouds_still_get_a_grid(xyz):
 def test_no_finite_point_is_an_error():
     with pytest.raises(CloudFileError, match="no finite point"):
         grid_around(cloud_of(np.full((3, 3), np.nan)))
+
+
+def test_a_lone_far_point_among_a_thousand_does_not_blow_the_range_up():
+    xyz = np.random.default_rng(0).uniform(0, 10, (1000, 3))
+    xyz[0] = 1e30
+    grid = grid_around(cloud_of(xyz))
+    assert max(grid.point_cloud_range) <= 12 and max(grid.voxel_size) <= 2
+
+
+def test_voxels_of_a_derived_grid_hold_two_points_on_average():
+    """And the next finer ones do not, but where the side alone says the size."""
+    for count, size, finer in ((500, 10.0, 5.0), (10_000, 2.0, 1.0), (50_000, 1.0, 0.5)):
+        xyz = np.random.default_rng(0).uniform([0, 0, 0], [100, 100, 0.1], (count, 3))
+        assert grid_around(cloud_of(xyz)).voxel_size == (size,) * 3
+        occupied = [len(np.unique(xyz // s, axis=0)) for s in (size, finer)]
+        assert occupied[0] <= count / 2 < occupied[1]
+    dense = np.random.default_rng(0).uniform([0, 0, 0], [8, 2, 0.01], (400_000, 3))
+    assert grid_around(cloud_of(dense)).voxel_size[0] == pytest.approx(0.01)
+
+
+def test_one_high_point_of_few_does_not_break_the_derived_grid():
+    xyz = np.random.default_rng(0).uniform(0, 10, (100, 3))
+    xyz[0, 2] = 1e12
+    assert all(np.isfinite(grid_around(cloud_of(xyz)).point_cloud_range))

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._errors import InterruptedWorkError, TorchvoxError, WrongUseError
 from torchvox.cli import (
     bench,
     bev,
@@ -39,7 +39,7 @@ from torchvox.cli.work import leave, sentence
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.
 CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
-DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG_USE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 OPAQUE = (LookupError, AttributeError, ArithmeticError)  # whose messages alone say little
 REPORTED = (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError, *OPAQUE)
 
@@ -60,13 +60,19 @@ class Group(TyperGroup):
                 sys.stdout.flush()  # here, where a full disk is still an error like others
         except (typer.Abort, KeyboardInterrupt):
             return _fail("interrupted", INTERRUPTED)
+        except InterruptedWorkError as error:
+            return _fail(error, INTERRUPTED)
         except CommandLineError as error:
-            return _fail(error.format_message(), WRONG_USE)
+            # pydantic's words, which typer passes on
+            return _fail(error.format_message().replace("Value error, ", ""), WRONG_USE)
         except WrongUseError as error:
             return _fail(error, WRONG_USE)
-        except BrokenPipeError:  # the reader of our output went away
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return FAILED
+        except BrokenPipeError:
+            return _unread()
+        except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # what rich and typer make of it
+                return _unread()
+            raise
         except REPORTED as error:
             if os.environ.get("TORCHVOX_DEBUG"):
                 raise
@@ -74,6 +80,12 @@ class Group(TyperGroup):
         if code == INTERRUPTED:  # typer's own answer to an interrupt, which says nothing
             return _fail("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else DONE
+
+
+def _unread() -> int:
+    """The reader of our output went away, as head does: no failure, but the shell's own code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return UNREAD
 
 
 def _fail(error: object, code: int) -> int:

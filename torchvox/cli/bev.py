@@ -15,11 +15,12 @@ import torchvox
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.cli import options
 from torchvox.cli.voxelize import cloud_title
-from torchvox.cli.work import for_each, use_device, write_result
+from torchvox.cli.work import for_each, use_device, warn_if_none, write_result
 from torchvox.io import Grid, PointCloud, find_clouds
 
 FORMATS = (".png", ".npz", ".npy")
 INTENSITY_CHANNELS = ("intensity_top", "intensity_mean", "intensity_max")
+HEIGHTS = ("height_max", "height_min", "height_mean")  # coordinates
 LABELS = {  # channel -> (title, label of the color bar, color map of viz.style, logarithmic)
     "height_max": ("Height from above", "z of the highest point  [{unit}]", "HEIGHT", False),
     "height_min": ("Lowest points", "z of the lowest point  [{unit}]", "HEIGHT", False),
@@ -49,8 +50,9 @@ def bev(
     ] = None,
     output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
-        str, typer.Option("--format", help="png (one channel), npz or npy.")
-    ] = "png",
+        str | None,
+        typer.Option("--format", help="png (one channel), npz or npy.", show_default="png"),
+    ] = None,
     device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Rasterize point clouds from above, one pixel per cell, as pictures or arrays."""
@@ -62,8 +64,8 @@ def bev(
         len(wanted) > 1 or wanted[0] not in LABELS
     ):
         raise WrongUseError("a .png shows one channel: give one, or --format npz")
-    read = options.cloud_reader(files, layout)
     choose = options.grid_chooser(grid, voxel_size, point_cloud_range)
+    read = options.cloud_reader(files, layout, choose.read)
     where = use_device(device)
 
     def work(source: Path, target: Path) -> str:
@@ -72,14 +74,15 @@ def bev(
         nx, ny = cells or chosen.bev_size
         image, empty, counts = rasterize(cloud, chosen, (nx, ny), wanted, where)
         filled, used = counts[:2]
+        warn_if_none(used, cloud, chosen.point_cloud_range)
         arrays = {"image": image, "empty": empty, "channels": np.array(wanted)}
         arrays["point_cloud_range"] = np.array(chosen.point_cloud_range)
         picture = partial(_picture, cloud, chosen, wanted[0], image[0], empty)
         write_result(target, cloud, picture, **arrays)
-        limits = ",".join(f"{v:g}" for v in chosen.point_cloud_range)
         return (
             f"{source.name}: {used:,} of {len(cloud):,} points in {nx} x {ny} cells, "
-            f"{filled:,} of them filled ({chosen.chosen}: {limits}); wrote {target}"
+            f"{filled:,} of them filled ({chosen.chosen}: "
+            f"{chosen.moved(cloud.base).limits}); wrote {target}"
         )
 
     for_each(files, targets, work)
@@ -127,10 +130,12 @@ def _picture(
     cloud: PointCloud, grid: Grid, channel: str, image: np.ndarray, empty: np.ndarray, viz: Any
 ) -> Any:
     title, label, colors, log = LABELS[channel]
+    if channel in HEIGHTS:
+        image = image + cloud.base[2]
     ny, nx = empty.shape
     return viz.bev_picture(
         np.where(empty, np.nan, image),
-        grid.point_cloud_range,
+        grid.moved(cloud.base).point_cloud_range,
         title,
         f"{cloud_title(cloud)}: {len(cloud):,} points, {nx} x {ny} cells",
         label.format(unit=cloud.unit),

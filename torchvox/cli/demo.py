@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from torchvox.cli import options, work
 from torchvox.cli.voxelize import cloud_title
 from torchvox.data.drive import generate_drive
 from torchvox.data.scene import generate_scan
-from torchvox.io import Grid, PointCloud, read_cloud
+from torchvox.io import Grid, PointCloud
 
 DEMO_GRID = "sweep_02"  # of the generated scan; the grid of a file is derived from its points
 DRIVE: dict[str, Any] = {"scans": 8, "azimuths": 900, "step": 1.9}  # past the junction
@@ -69,12 +69,15 @@ def demo(
     choose = options.grid_chooser(grid, voxel_size, point_cloud_range)
     where, name = work.choose_device(device)
     start = time.perf_counter()
-    cloud = generate_scan(seed) if scan is None else read_cloud(scan, layout)
+    cloud = generate_scan(seed) if scan is None else choose.read(scan, layout)
     seconds = time.perf_counter() - start
     if not cloud.finite().any():
         raise TorchvoxError(f"{cloud_title(cloud)} has no finite point to work on")
     chosen = choose(cloud)
+    if grid is None:  # a given or derived one has no cap of its own, and means need none
+        chosen = replace(chosen, max_points=-1)
     results = run_ops(cloud, chosen, samples, where)
+    work.warn_if_none(int(results.voxels.counts[0, 2]), cloud, chosen.point_cloud_range)
     start = time.perf_counter()
     pictures = _draw(cloud, chosen, results, output)
     mapped: list[str] = []
@@ -123,7 +126,7 @@ def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -
         kept=kept,
         density=work.pillar_counts(voxels, (nx, ny)).cpu().numpy(),
         idx=inside[idx.long()].cpu().numpy(),
-        covered=work.coverage(dist2, cloud.unit),
+        covered=work.coverage(dist2, cloud.unit, len(inside)),
         height=height[0].cpu().numpy(),
         intensity=intensity,
         times=times,
@@ -138,15 +141,16 @@ def _draw(cloud: PointCloud, grid: Grid, results: Results, folder: Path) -> list
     filled = int(np.isfinite(results.height).sum())
     cell = " x ".join(f"{v:g}" for v in grid.voxel_size[:2])
     cells = f"{title}: {filled:,} of {nx} x {ny} cells filled, {cell} {unit} each"
-    common: dict[str, Any] = {"point_cloud_range": grid.point_cloud_range, "unit": unit}
-    height = {"height": results.height, "note": cells, **common}
+    place = grid.moved(cloud.base).point_cloud_range
+    common: dict[str, Any] = {"point_cloud_range": place, "unit": unit}
+    height = {"height": results.height + cloud.base[2], "note": cells, **common}
     density = {
         "density": results.density,
         "note": f"{title}: {int(results.density.sum()):,} points in {voxels:,} voxels",
         **common,
     }
     samples = {
-        "xyz": cloud.points[:, :3],
+        "xyz": cloud.points[:, :3] + cloud.origin,
         "chosen": results.idx,
         "note": f"{title}: {len(results.idx):,} samples, {results.covered}",
         **common,
@@ -198,7 +202,7 @@ def _map_drive(seed: int, device: torch.device, target: Path) -> tuple[list[str]
 def _downsample_picture(cloud: PointCloud, grid: Grid, results: Results, viz: Any) -> Any:
     inside = (results.voxels.point_voxel >= 0).cpu().numpy()
     before, after = cloud.points[inside, :3], results.kept.out[:, :3].cpu().numpy()
-    words = ("before", before), ("after voxel_downsample", after)
+    words = ("before", before + cloud.origin), ("after voxel_downsample", after + cloud.origin)
     panes = [viz.Pane(f"{when}: {len(xyz):,} points", xyz, xyz[:, 2]) for when, xyz in words]
     low, high = np.percentile(panes[0].values, (1, 99))
     scale = viz.Scale(f"z  [{cloud.unit}]", float(low), max(float(high), float(low) + 1e-6))
@@ -219,8 +223,9 @@ def _report(
 ) -> None:
     counts = results.voxels.counts[0].tolist()
     nx, ny, nz = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
-    bounds = zip("xyz", grid.point_cloud_range[:3], grid.point_cloud_range[3:], strict=True)
-    spans = ", ".join(f"{axis} {low:g}..{high:g}" for axis, low, high in bounds)
+    place = grid.moved(cloud.base).point_cloud_range
+    bounds = zip("xyz", place[:3], place[3:], strict=True)
+    spans = ", ".join(f"{axis} {low:.12g}..{high:.12g}" for axis, low, high in bounds)
     dropped = [f"dropped {n:,} {why}" for why, n in work.drops(results.voxels.counts).items()]
     size = " x ".join(f"{v:g}" for v in grid.voxel_size)
     source = cloud_title(cloud) if seed is None else f"generated crossroads, seed {seed}"

@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from torchvox._errors import CloudFileError
 from torchvox.cli import options
-from torchvox.cli.work import for_each, use_device
+from torchvox.cli.work import for_each, use_device, warn_if_none
 from torchvox.io import find_clouds
 from torchvox.io.writers import write_text
 
@@ -50,11 +51,12 @@ def detect(
     """Find objects in scans: boxes as .json, and pictures of them."""
     from torchvox.models.detection.running import load_runner
 
+    options.check_model(model)
     files = find_clouds(paths)
-    targets = options.output_paths(files, output, "boxes", (".json",), "json")
+    targets = options.output_paths(files, output, "boxes", (".json",), None)
     pictures: dict[Path, Path] = {}
     if plot is not None:
-        drawn_to = options.output_paths(files, plot, "boxes", (".png",), "png")
+        drawn_to = options.output_paths(files, plot, "boxes", (".png",), None)
         pictures = dict(zip(targets, drawn_to, strict=True))
     read = options.cloud_reader(files, layout)
     where = use_device(device)
@@ -66,6 +68,9 @@ def detect(
             raise CloudFileError(
                 f"{source} is no scan about its sensor: its coordinates are shifted"
             )
+        low, high = np.split(np.array(runner.point_cloud_range), 2)
+        inside = ((cloud.points[:, :3] >= low) & (cloud.points[:, :3] < high)).all(axis=1).sum()
+        warn_if_none(int(inside), cloud, runner.point_cloud_range)
         found = runner(cloud).above(score)
         write_text(target, json.dumps(as_json(source, len(cloud), found), indent=1) + "\n")
         wrote, head = str(target), f"{source.name}: {len(cloud):,} points"

@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import torch
 import typer
 from rich.console import Console
@@ -23,9 +24,9 @@ from torchvox._bytes import number_of_bytes
 from torchvox._errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import numbers
-from torchvox.cli.work import for_each, leave, milliseconds, note, use_device
+from torchvox.cli.work import for_each, leave, milliseconds, note, use_device, warn_of_none
 from torchvox.filter import ORIGINS, FilterJob, FilterOptions
-from torchvox.io import find_clouds
+from torchvox.io import find_clouds, open_points
 from torchvox.io.writers import POINT_SUFFIXES, point_writer, write_text
 
 if TYPE_CHECKING:
@@ -183,6 +184,11 @@ def downsample(
         facts.append(done)
         for problem in done["problems"]:
             note(f"{source.name}: {problem}")
+        if given.bounds and done["points"] and not done["voxels"]:
+            boxes = [open_points(path, layout, salvage=salvage).box for path in sources[source]]
+            held = [box for box in boxes if box is not None]
+            box = np.stack([np.min(held, axis=0)[0], np.max(held, axis=0)[1]]) if held else None
+            warn_of_none(source.name, box, given.bounds)
         if salvage and done["problems"]:
             broken.append(source)
         return _line(done, where)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import torch
 import typer
 
 from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox.cli.options import Device, DeviceChoice
+from torchvox.cli.options import Device, DeviceChoice, check_model
 from torchvox.cli.work import console, use_device
 from torchvox.io import atomic_path
 
@@ -65,6 +66,7 @@ def export(
         raise WrongUseError(
             f"--dtype must be one of {', '.join(DTYPES)}, and float32 with --no-fuse, got {dtype!r}"
         )
+    check_model(model)
     target = output or model.with_name(model.stem + programs.FORMATS[kind])
     if target.is_dir() or (target.exists() and model.exists() and target.samefile(model)):
         what = "a folder" if target.is_dir() else "the model itself"
@@ -85,7 +87,12 @@ def export(
     if detects and merge and is_fused(network) and can_merge(network):
         network = merge_heads(network)
     network = network.to(where)
-    with atomic_path(target) as draft:  # which replaces the target once it is known to be right
+    with (
+        atomic_path(target) as draft,
+        warnings.catch_warnings(),
+    ):  # which replaces the target once it is known to be right
+        # Of torch.export, about its own bytes.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
         programs.export_model(network, draft, kind)
         found = programs.compare(network, programs.load_program(draft, kind))
         allowed = TOLERANCE.get(dtype or "", 1e-4) * max(1.0, found.greatest)

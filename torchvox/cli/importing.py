@@ -13,7 +13,7 @@ from rich.table import Table
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._yaml import read_yaml
-from torchvox.cli.options import check_file
+from torchvox.cli.options import check_file, check_model
 from torchvox.cli.work import console
 from torchvox.io.writers import write_text
 
@@ -81,6 +81,7 @@ def import_checkpoint(
         raise WrongUseError(f"--layout must be one of {', '.join(names)}, got {layout!r}")
     check_file(output, "--output")
     check_file(report_file, "--report")
+    check_model(checkpoint)
     imported = convert(checkpoint, layout, _settings(config, values or []), _declared(original))
     report = parity(imported)
     rows = report.rows()

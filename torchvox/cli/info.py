@@ -81,8 +81,8 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
         grid = grid_around(cloud)
         if cloud.origin.any():
             shift = ", ".join(f"{v:,.4f}" for v in cloud.origin)
-            out.print(f"origin    {shift}: other commands take it off the points", soft_wrap=True)
-        bounds = ",".join(f"{v:g}" for v in grid.point_cloud_range)
+            out.print(f"origin    {shift}: taken off the points in float32", soft_wrap=True)
+        bounds = grid.moved(cloud.base).limits
         size = f"--voxel-size={grid.voxel_size[0]:g}"
         out.print(f"derived   --range={bounds} {size}", soft_wrap=True)
     if voxel_sizes:

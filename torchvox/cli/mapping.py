@@ -28,7 +28,7 @@ from torchvox.cli.map_inputs import (
 )
 from torchvox.cli.map_outputs import MAPS, SUFFIXES, output_files, write_outputs
 from torchvox.cli.options import numbers
-from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note
+from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note, spans
 from torchvox.io import find_clouds, open_points
 from torchvox.mapping import PRESETS, OccupancyMap, RegionStore
 from torchvox.mapping.files import is_map
@@ -212,8 +212,14 @@ def map_(
     if tally.counts[0] == 0 < tally.counts[4] and bounds is None:
         near = ",".join(f"{v:.0f}" for v in tally.path[0][0])
         note(f"no ray is within reach of the map: give --origin, such as {near}")
-    title = files[0].name if len(files) == 1 else f"{len(files)} files"
     track = np.concatenate(tally.path) if tally.path else None
+    if bounds is not None and track is not None and tally.counts[0] and not tally.counts[6]:
+        place = spans([track.min(axis=0), track.max(axis=0)])
+        within = spans(numbers(bounds, "--range", 6))
+        note(
+            f"torchvox: warning: no voxel is mapped: the rays begin in {place}, --range is {within}"
+        )
+    title = files[0].name if len(files) == 1 else f"{len(files)} files"
     write_outputs(made, targets, title, (select or Select.occupied).value, height, track)
     lines = _of_rays(tally, spent, rate, max_range is not None)
     if maps:

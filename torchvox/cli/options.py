@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,8 @@ import typer
 
 from torchvox._errors import WrongUseError
 from torchvox._extras import require
-from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, load_grid, read_cloud
+from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, grid_names, load_grid, read_cloud
+from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
 
 OUTPUT_FOLDER = Path("torchvox_out")
@@ -49,7 +50,7 @@ GridName = Annotated[
     str | None,
     typer.Option(
         "--grid",
-        help="Named grid such as sweep_02 or kitti_pillars, or a .yaml file.",
+        help=f"A named grid, {', '.join(grid_names())}, or a .yaml file.",
         show_default=False,
     ),
 ]
@@ -68,7 +69,7 @@ Range = Annotated[
     typer.Option(
         "--range",
         metavar="X0,Y0,Z0,X1,Y1,Z1",
-        help="Range, in the unit of the coordinates. Without it or --grid, derived from the data.",
+        help="Range, in the coordinates of the files. Without it or --grid, derived from the data.",
         show_default=False,
     ),
 ]
@@ -123,10 +124,31 @@ def _holds_columns(path: Path) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class GridChoice:
+    """What gives a cloud its grid: a fixed one in the files' coordinates, or one derived from the
+    points. voxel_size: of derived ones, None for one that fits."""
+
+    fixed: Grid | None
+    voxel_size: tuple[float, ...] | None = None
+
+    def read(self, path: Path, layout: str | None = None) -> PointCloud:
+        """`read_cloud`; clouds in a fixed grid share their origin, whatever their own place."""
+        if self.fixed is None:
+            return read_cloud(path, layout)
+        return read_cloud(path, layout, origin=origin_of_range(self.fixed.point_cloud_range))
+
+    def __call__(self, cloud: PointCloud) -> Grid:
+        """The grid in the coordinates of `cloud.points`."""
+        if self.fixed is None:
+            return grid_around(cloud, self.voxel_size)
+        return self.fixed.moved(-cloud.base)
+
+
 def grid_chooser(
     name: str | None, voxel_size: str | None, point_cloud_range: str | None
-) -> Callable[[PointCloud], Grid]:
-    """What gives a cloud its grid: a named one, a given one, or one derived from the points.
+) -> GridChoice:
+    """The grid that the options say: a named one, a given one, or one derived from the points.
 
     --voxel-size and --range refine a named grid; without --grid and --range the range comes from
     the data, and Grid.chosen says so. Raises WrongUseError for wrong options, before any cloud.
@@ -140,15 +162,21 @@ def grid_chooser(
         grid = load_grid(name)
         wanted = {"voxel_size": size, "point_cloud_range": limits}
         changed: dict[str, Any] = {k: v for k, v in wanted.items() if v is not None}
-        fixed = replace(grid, **changed, chosen=grid.chosen + (", changed" if changed else ""))
-    elif limits is None:
+        chosen = grid.chosen + (", changed" if changed else "")
+        return GridChoice(replace(grid, **changed, chosen=chosen))
+    if limits is None:
         Grid("derived", size or (1.0,) * 3, (0, 0, 0, 1, 1, 1))  # refuses a wrong size
-        return lambda cloud: grid_around(cloud, size)
-    elif size is None:
+        return GridChoice(None, size)
+    if size is None:
         raise WrongUseError("--range needs --voxel-size, or --grid for the voxel size")
-    else:
-        fixed = Grid("given", size, limits)
-    return lambda _: fixed
+    return GridChoice(Grid("given", size, limits))
+
+
+def check_model(path: Path) -> None:
+    """Raises WrongUseError for a model that is not there."""
+    if not path.is_file():
+        what = "is no file" if path.exists() else "does not exist"
+        raise WrongUseError(f"the model {path} {what}")
 
 
 def check_file(path: Path | None, option: str) -> None:
@@ -159,16 +187,17 @@ def check_file(path: Path | None, option: str) -> None:
 
 
 def output_paths(
-    inputs: list[Path], output: Path, kind: str, formats: tuple[str, ...], file_format: str
+    inputs: list[Path], output: Path, kind: str, formats: tuple[str, ...], file_format: str | None
 ) -> list[Path]:
     """One output path per input: `output` itself for a file, else <output>/<stem>.<kind>.<format>.
 
     kind: "" leaves it out of the name. formats: suffixes, as ".npz". file_format: what --format
-    says, as "npz"; "" keeps that of each input.
-    Raises WrongUseError for an unknown format, one file for many inputs, or two inputs that would
-    write the same file; MissingExtraError for a .png without matplotlib.
+    says, as "npz"; None is the first of the formats, "" keeps that of each input.
+    Raises WrongUseError for an unknown format, another one than the suffix of `output`, one file
+    for many inputs, or two inputs that would write the same file; MissingExtraError for a .png
+    without matplotlib.
     """
-    default = "." + file_format.lower().lstrip(".")
+    default = formats[0] if file_format is None else "." + file_format.lower().lstrip(".")
     if file_format and default not in formats:
         raise WrongUseError(f"--format must be one of {', '.join(f[1:] for f in formats)}")
     suffix = output.suffix.lower()
@@ -178,6 +207,8 @@ def output_paths(
     if one:
         if suffix not in formats:
             raise WrongUseError(f"{output}: {kind or 'points'} are written as {', '.join(formats)}")
+        if file_format and suffix != default:
+            raise WrongUseError(f"--format {file_format} and --output {output} contradict")
         if len(inputs) > 1:
             raise WrongUseError(f"{output} is one file, but there are {len(inputs)} inputs")
         check_file(output, "--output")
@@ -186,7 +217,8 @@ def output_paths(
         raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
     middle = f".{kind}" if kind else ""
     paths = [
-        output / f"{cloud_stem(path)}{middle}{default if file_format else path.suffix.lower()}"
+        output
+        / f"{cloud_stem(path)}{middle}{path.suffix.lower() if file_format == '' else default}"
         for path in inputs
     ]
     if len(set(paths)) < len(paths):

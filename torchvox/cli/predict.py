@@ -31,8 +31,11 @@ def predict(
     ] = None,
     output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
-        str, typer.Option("--format", help="Of point labels: npz, or png (picture).")
-    ] = "npz",
+        str | None,
+        typer.Option(
+            "--format", help="Of point labels: npz, or png (picture).", show_default="npz"
+        ),
+    ] = None,
     trust_code: options.TrustCode = False,
     device: options.Device = options.DeviceChoice.auto,
 ) -> None:
@@ -40,6 +43,7 @@ def predict(
     from torchvox.train import load_checkpoint
     from torchvox.train.predict import number_of_category
 
+    options.check_model(model)
     where = use_device(device)
     trained = load_checkpoint(model, where, trust_code)
     files = find_clouds(paths)
@@ -70,7 +74,8 @@ def _label(
     labels = label_points(trained, cloud, category)
     names = trained.labels.classes
     if target.suffix.lower() == ".npz":
-        write_npz(target, points=cloud.points, labels=labels, names=np.array(names))
+        arrays = {"points": cloud.points, "origin": cloud.origin, "labels": labels}
+        write_npz(target, **arrays, names=np.array(names))
     else:
         from torchvox import viz
 

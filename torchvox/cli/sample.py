@@ -30,8 +30,11 @@ def sample(
     layout: options.Layout = None,
     output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
-        str, typer.Option("--format", help="npz, npy (points only) or png (picture).")
-    ] = "npz",
+        str | None,
+        typer.Option(
+            "--format", help="npz, npy (points only) or png (picture).", show_default="npz"
+        ),
+    ] = None,
     device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Choose points that cover a cloud evenly: each next one is furthest from those chosen."""
@@ -45,9 +48,11 @@ def sample(
 
     def work(source: Path, target: Path) -> str:
         cloud = read(source)
+        if first != "random" and int(first) >= max(len(cloud), 1):
+            raise WrongUseError(f"--start {first} is past the {len(cloud):,} points of {source}")
         idx, dist2 = furthest_points(cloud.tensor(where), count, first, seed)
         chosen = idx.cpu().numpy().astype(np.int64)
-        reach = coverage(dist2, cloud.unit)
+        reach = coverage(dist2, cloud.unit, int(cloud.finite().sum()))
         picked = replace(cloud, points=cloud.points[chosen])
         if target.suffix.lower() == ".npy":
             write_cloud(target, picked)
@@ -62,5 +67,6 @@ def sample(
 
 def _picture(cloud: PointCloud, chosen: np.ndarray, reach: str, viz: Any) -> Any:
     remark = f"{cloud_title(cloud)}: {len(chosen):,} of {len(cloud):,} points, {reach}"
-    limits = grid_around(cloud).point_cloud_range
-    return viz.samples_picture(cloud.points[:, :3], chosen, limits, unit=cloud.unit, note=remark)
+    limits = grid_around(cloud).moved(cloud.base).point_cloud_range
+    xyz = cloud.points[:, :3] + cloud.origin
+    return viz.samples_picture(xyz, chosen, limits, unit=cloud.unit, note=remark)

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import InterruptedWorkError, WrongUseError
 
 Overrides = Annotated[
     list[str] | None,
@@ -41,6 +42,7 @@ def train(
     from torchvox.train import Config, fit, load_config
     from torchvox.train.config import config_names
     from torchvox.train.logs import say
+    from torchvox.train.runs import epochs_of
 
     if print_schema:
         return print(json.dumps(Config.model_json_schema(), indent=1))
@@ -50,6 +52,16 @@ def train(
     if print_config:
         return print(resolved.text(), end="")
     folder = output or Path("runs") / Path(config).stem
-    found = fit(resolved, folder, resume=resume)
+    try:
+        found = fit(resolved, folder, resume=resume)
+    except KeyboardInterrupt:
+        if not (epochs := epochs_of(folder)):
+            again = "before its first epoch was whole: begin again in another --output"
+        else:
+            command = shlex.join(
+                ["torchvox", "train", config, *(overrides or []), "-o", str(folder), "--resume"]
+            )
+            again = f"after epoch {epochs} of {resolved.train.epochs}, go on by: {command}"
+        raise InterruptedWorkError(f"interrupted {again}") from None
     shown = ", ".join(f"{name} {value:.4f}" for name, value in sorted(found.items()))
     say(f"wrote {folder}/best.ckpt; last epoch: {shown or 'of an earlier run'}")

@@ -15,7 +15,14 @@ import typer
 import torchvox
 from torchvox._errors import WrongUseError
 from torchvox.cli import options
-from torchvox.cli.work import drops, for_each, pillar_counts, use_device, write_result
+from torchvox.cli.work import (
+    drops,
+    for_each,
+    pillar_counts,
+    use_device,
+    warn_if_none,
+    write_result,
+)
 from torchvox.io import Grid, PointCloud, find_clouds
 
 FORMATS = (".npz", ".npy", ".png")
@@ -48,7 +55,11 @@ def voxelize(
     point_cloud_range: options.Range = None,
     max_points: Annotated[
         int | None,
-        typer.Option(min=-1, help="Points per voxel, -1: no limit.", show_default="the grid's"),
+        typer.Option(
+            min=-1,
+            help="Points per voxel, -1: no limit.",
+            show_default="the grid's; without --grid 10 for --reduce none, else no limit",
+        ),
     ] = None,
     max_voxels: Annotated[
         int | None,
@@ -58,17 +69,24 @@ def voxelize(
     order: Annotated[Order, typer.Option(help="Order of the voxels.")] = Order.first,
     output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
-        str, typer.Option("--format", help="npz, npy (features only) or png (density picture).")
-    ] = "npz",
+        str | None,
+        typer.Option(
+            "--format",
+            help="npz, npy (features only) or png (density picture).",
+            show_default="npz",
+        ),
+    ] = None,
     device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Voxelize point clouds: features, (batch, z, y, x) indices and counts, as .npz."""
     if reduce is Reduce.none and max_points == -1:
         raise WrongUseError("--reduce none needs --max-points from 0 up: its rows are padded to it")
+    if grid is None and max_points is None and reduce is not Reduce.none:
+        max_points = -1
     files = find_clouds(paths)
     targets = options.output_paths(files, output, "voxels", FORMATS, file_format)
-    read = options.cloud_reader(files, layout)
     choose = options.grid_chooser(grid, voxel_size, point_cloud_range)
+    read = options.cloud_reader(files, layout, choose.read)
     where = use_device(device)
 
     def work(source: Path, target: Path) -> str:
@@ -91,6 +109,7 @@ def voxelize(
         arrays["voxel_size"] = np.array(chosen.voxel_size)
         arrays["point_cloud_range"] = np.array(chosen.point_cloud_range)
         write_result(target, cloud, partial(_picture, cloud, chosen, voxels), **arrays)
+        warn_if_none(int(voxels.counts[0, 2]), cloud, chosen.point_cloud_range)
         return _summary(source, target, cloud, chosen, voxels)
 
     for_each(files, targets, work)
@@ -101,7 +120,7 @@ def _summary(source: Path, target: Path, cloud: PointCloud, grid: Grid, voxels: 
     size = " x ".join(f"{v:g}" for v in grid.voxel_size)
     return (
         f"{source.name}: {len(cloud):,} points -> {len(voxels.indices):,} voxels of {size} "
-        f"{cloud.unit} ({grid.chosen}: {','.join(f'{v:g}' for v in grid.point_cloud_range)}); "
+        f"{cloud.unit} ({grid.chosen}: {grid.moved(cloud.base).limits}); "
         f"dropped: {dropped}; wrote {target}"
     )
 
@@ -110,7 +129,8 @@ def _picture(cloud: PointCloud, grid: Grid, voxels: Any, viz: Any) -> Any:
     nx, ny, _ = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
     remark = f"{cloud_title(cloud)}: {len(voxels.indices):,} voxels"
     image = pillar_counts(voxels, (nx, ny)).cpu().numpy()
-    return viz.density_picture(image, grid.point_cloud_range, unit=cloud.unit, note=remark)
+    place = grid.moved(cloud.base).point_cloud_range
+    return viz.density_picture(image, place, unit=cloud.unit, note=remark)
 
 
 def cloud_title(cloud: PointCloud) -> str:

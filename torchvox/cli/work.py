@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,6 +112,10 @@ def milliseconds(ms: float) -> str:
 
 def sentence(error: object) -> str:
     """What an error says, in one line."""
+    if found := re.search(r"tried to allocate (\d+) bytes", str(error)):
+        return f"{int(found[1]) / 1e9:,.3g} GB do not fit into memory"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     text = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
     if isinstance(error, (LookupError, AttributeError)):  # whose messages alone say nothing
         text = f"{type(error).__name__}: {text} (TORCHVOX_DEBUG=1 shows where)"
@@ -183,6 +188,28 @@ def write_result(
         viz.save(picture(viz), target)
 
 
+def warn_if_none(kept: int, cloud: PointCloud, bounds: Sequence[float]) -> None:
+    """A note on stderr where a range keeps no point of a cloud; both are in its own coordinates."""
+    if kept or not len(cloud):
+        return
+    name = cloud.path.name if cloud.path else "generated scan"
+    finite = cloud.points[cloud.finite(), :3] + cloud.origin
+    box = np.stack([finite.min(axis=0), finite.max(axis=0)]) if len(finite) else None
+    warn_of_none(name, box, np.array(bounds) + np.tile(cloud.base, 2))
+
+
+def warn_of_none(name: str, box: np.ndarray | None, bounds: Sequence[float] | np.ndarray) -> None:
+    """box: [2, 3] of the finite points, None without any; bounds: the range that keeps none."""
+    held = "none is finite" if box is None else f"they span {spans(box)}"
+    note(f"torchvox: warning: {name}: no point is kept: {held}, the grid {spans(bounds)}")
+
+
+def spans(corners: Sequence[Any] | np.ndarray) -> str:
+    """x 0..10, y 0..10, z 0..2"""
+    axes = zip("xyz", *np.reshape(corners, (2, 3)), strict=True)
+    return ", ".join(f"{axis} {low:.7g}..{high:.7g}" for axis, low, high in axes)
+
+
 def drops(counts: torch.Tensor) -> dict[str, int]:
     """Why points were dropped by voxelize, from row 0 of its counts; reasons of 0 are left out."""
     row = counts[0].tolist()
@@ -203,11 +230,13 @@ def pillar_counts(voxels: Any, size: tuple[int, int]) -> torch.Tensor:
     return image.index_add_(0, cell, per_voxel[: len(used)][used]).view(ny, nx)
 
 
-def coverage(dist2: torch.Tensor, unit: str) -> str:
-    """How well the samples cover the cloud, in words, from the dist2 [S] of the sampling.
+def coverage(dist2: torch.Tensor, unit: str, points: int) -> str:
+    """How well the samples cover the points, in words, from the dist2 [S] of the sampling.
 
     The last sample was the point furthest from the ones before it, so no point is further off.
     """
+    if len(dist2) >= points > 0:
+        return "every point is a sample"
     finite = dist2[torch.isfinite(dist2)]
     if len(finite) == 0:
         return "too few samples to say how well they cover the cloud"

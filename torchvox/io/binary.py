@@ -57,7 +57,13 @@ def open_bin(path: Path, columns: Columns | None) -> TableReader:
 def load_npy(path: Path) -> np.ndarray:
     """The array of a .npy file. Raises CloudFileError when it is none."""
     try:
+        with path.open("rb") as file:
+            begins = file.read(6)
+        if begins != b"\x93NUMPY" and begins[:2] != b"PK":  # NumPy takes it for a pickle then
+            raise CloudFileError(f"{path} is no .npy file: it does not begin as one")
         array = np.load(path, allow_pickle=False)
+    except CloudFileError:
+        raise
     except OSError as error:
         raise CloudFileError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged header is parsed as Python and can fail in many ways
@@ -170,12 +176,14 @@ class ArrayReader(TableReader):
             self._table.xyz = self._table.world() + origin
         self.schema = self._table.schema
 
-    def cloud(self) -> PointCloud:
-        if self._as_read and SKIP not in self._names:
+    def cloud(self, origin: np.ndarray | None = None) -> PointCloud:
+        beyond = None if origin is None else origin - self.origin
+        as_it_is = beyond is None or not beyond.any()
+        if self._as_read and SKIP not in self._names and as_it_is:
             array = np.ascontiguousarray(self._array, np.float32)
             cloud = PointCloud(array, self._names, path=self.path)
         else:
-            cloud = make_cloud(self._held, self.path)
+            cloud = make_cloud(self._held, self.path, origin=beyond)
         cloud.origin, cloud.unit = cloud.origin + self.origin, self._table.unit
         return cloud
 

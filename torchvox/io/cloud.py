@@ -33,6 +33,8 @@ class PointCloud:
     origin: [3] float64; world coordinates are origin + points[:, :3], to be added in float64.
     unit: unit of the coordinates, "m" unless the file says otherwise.
     path: the file it came from; None for a generated cloud.
+    quantum: [3] float64 step of the file's coordinates (LAS), zero for others. The points then lie
+        half of it above a round place, so that none is on a voxel face.
     """
 
     points: np.ndarray
@@ -40,6 +42,7 @@ class PointCloud:
     origin: np.ndarray = field(default_factory=_no_origin)
     unit: str = "m"
     path: Path | None = None
+    quantum: np.ndarray = field(default_factory=_no_origin)
 
     def __post_init__(self) -> None:
         if self.points.ndim != 2 or self.points.shape[1] != len(self.columns):
@@ -54,6 +57,11 @@ class PointCloud:
 
     def __len__(self) -> int:
         return len(self.points)
+
+    @property
+    def base(self) -> np.ndarray:
+        """[3] float64: less it, a range in the file's coordinates is one of the points."""
+        return self.origin + self.quantum / 2
 
     def column(self, name: str) -> np.ndarray | None:
         """One column [N] by name, or None when the cloud has no such column."""
@@ -71,37 +79,61 @@ class PointCloud:
 
 
 def make_cloud(
-    columns: dict[str, np.ndarray], path: Path, unit: str = "m", quantum: np.ndarray | None = None
+    columns: dict[str, np.ndarray],
+    path: Path,
+    unit: str = "m",
+    quantum: np.ndarray | None = None,
+    origin: np.ndarray | None = None,
 ) -> PointCloud:
     """Build a cloud from named columns; coordinates come in float64 if they need its range.
 
     columns: name -> [N]; x, y, z in any position, they are moved to the front.
     quantum: [3] the coordinates are integer multiples of it (LAS). Then the origin is shifted by
         half a quantum, so that no point lies exactly on a voxel face, whatever the rounding.
+    origin: [3] the local origin before that shift, None for one that is near the points.
     """
     with np.errstate(invalid="ignore"):  # a signaling NaN
         xyz = np.stack([np.asarray(columns[axis], np.float64) for axis in "xyz"], axis=1)
-    origin = local_origin(xyz, quantum)
+    origin = local_origin(xyz, quantum, origin)
     names = ("x", "y", "z", *(name for name in columns if name not in ("x", "y", "z")))
     points = np.empty((len(xyz), len(names)), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         points[:, :3] = xyz - origin
         for i, name in enumerate(names[3:], start=3):
             points[:, i] = columns[name]
-    return PointCloud(points, names, origin, unit, path)
+    return PointCloud(
+        points, names, origin, unit, path, _no_origin() if quantum is None else quantum
+    )
 
 
-def local_origin(xyz: np.ndarray, quantum: np.ndarray | None = None) -> np.ndarray:
+def local_origin(
+    xyz: np.ndarray, quantum: np.ndarray | None = None, origin: np.ndarray | None = None
+) -> np.ndarray:
     """Offset [3] float64 that brings float64 coordinates [N, 3] into the reach of float32.
 
-    Zero for coordinates that float32 holds well; otherwise whole multiples of ORIGIN_STEP, less
-    half a quantum when the coordinates are quantized.
+    Zero for coordinates that float32 holds well; otherwise whole multiples of ORIGIN_STEP, or the
+    origin given; less half a quantum when the coordinates are quantized.
     """
     finite = xyz[np.isfinite(xyz).all(axis=1)]
-    if len(finite) == 0 or (quantum is None and np.abs(finite).max() <= FLOAT32_REACH):
-        return np.zeros(3)
+    if len(finite) == 0:
+        return np.zeros(3) if origin is None else origin
     low = finite.min(axis=0)
-    origin = np.floor(low / ORIGIN_STEP) * ORIGIN_STEP
+    if origin is None:
+        reached = quantum is None and np.abs(finite).max() <= FLOAT32_REACH
+        origin = np.zeros(3) if reached else _round_place(low)
     if quantum is not None:
-        origin += np.mod(low - origin, quantum) - quantum / 2
+        phase = np.mod(low - origin, quantum)
+        whole = phase > quantum * (1 - 1e-3)  # of a place on the origin's own steps, but rounded
+        origin = origin + np.where(whole, 0.0, phase) - quantum / 2
     return origin
+
+
+def origin_of_range(bounds: tuple[float, ...]) -> np.ndarray:
+    """The origin [3] float64 that clouds share in a range (x0, y0, z0, x1, y1, z1) of their files'
+    coordinates: zero for one in the reach of float32, else near its lower corner."""
+    near = max(map(abs, bounds)) <= FLOAT32_REACH
+    return np.zeros(3) if near else _round_place(np.array(bounds[:3], np.float64))
+
+
+def _round_place(low: np.ndarray) -> np.ndarray:
+    return np.floor(low / ORIGIN_STEP) * ORIGIN_STEP

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,12 @@ from torchvox._yaml import read_yaml
 if TYPE_CHECKING:
     from torchvox.io.cloud import PointCloud
 
-# A derived grid has about this many cells along its longest horizontal side ...
-CELLS = 800
+# A derived grid has at most about this many cells along its longest horizontal side, and where that
+# leaves fewer points in a voxel than these, larger ones ...
+CELLS, CROWD = 800, 2
 # ... and covers this share of the points along each axis, plus a margin of that span.
 COVER, MARGIN = (0.1, 99.9), 0.1
+MOST_VOXELS = 1 << 24  # on an axis: those that the ops take
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,14 @@ class Grid:
                 f"grid {self.name}: point_cloud_range must have x0 < x1, y0 < y1 and z0 < z1, "
                 f"got {short(list(bounds))}"
             )
+        for axis, size, low, high in zip(
+            "xyz", self.voxel_size, bounds[:3], bounds[3:], strict=True
+        ):
+            if (high - low) / size > MOST_VOXELS:
+                raise WrongUseError(
+                    f"grid {self.name}: an axis must have at most 2^24 voxels, which float32 can "
+                    f"name, got {(high - low) / size:.3g} on axis {axis}"
+                )
 
     @property
     def bev_size(self) -> tuple[int, int]:
@@ -61,6 +71,16 @@ class Grid:
         bounds, size = self.point_cloud_range, self.voxel_size
         nx, ny = (max(1, round((bounds[axis + 3] - bounds[axis]) / size[axis])) for axis in (0, 1))
         return nx, ny
+
+    def moved(self, by: np.ndarray) -> Grid:
+        """The grid at another place; by: [3], added to both corners of its range."""
+        bounds = tuple(float(v) for v in np.array(self.point_cloud_range) + np.tile(by, 2))
+        return replace(self, point_cloud_range=bounds)
+
+    @property
+    def limits(self) -> str:
+        """The range as --range takes it."""
+        return ",".join(f"{v:.12g}" for v in self.point_cloud_range)
 
 
 def grid_names() -> list[str]:
@@ -99,18 +119,20 @@ def grid_around(
 
     The range holds 99.8 % of the points along each axis and a tenth of that span beyond, but never
     more than the points' own bounds; a lone far point thus cannot blow it up. Voxels are cubes of
-    1, 2 or 5 times a power of ten, about 800 along the longer horizontal side.
+    1, 2 or 5 times a power of ten: about 800 along the longer horizontal side, or fewer, so that
+    those with points hold two on average.
     Raises CloudFileError when no point is finite.
     """
     xyz = cloud.points[cloud.finite(), :3].astype(np.float64)
     if len(xyz) == 0:
         raise CloudFileError(f"{cloud.path or 'the cloud'} has no finite point to fit a grid to")
-    inner = np.percentile(xyz, COVER, axis=0)
+    # Of the points, not between two of them, one of which may be far off.
+    inner = np.percentile(xyz, COVER, axis=0, method="nearest")
     margin = MARGIN * (inner[1] - inner[0])
     low = np.maximum(xyz.min(axis=0), inner[0] - margin)
     high = np.minimum(xyz.max(axis=0), inner[1] + margin)
     if voxel_size is None:
-        voxel_size = (_round_size(max((high - low)[:2].max() / CELLS, 1e-3)),) * 3
+        voxel_size = (_fitting_size(xyz, low, high),) * 3
     _check_voxel_size(voxel_size, "derived")
     size = np.asarray(voxel_size, np.float64)
     first = np.floor(low / size)
@@ -126,6 +148,22 @@ def _check_voxel_size(size: tuple[float, ...], name: str) -> None:
         raise WrongUseError(
             f"grid {name}: voxel_size must be 3 positive numbers x,y,z, got {short(list(size))}"
         )
+
+
+def _fitting_size(xyz: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
+    """Of voxels for the points [N, 3] from low to high."""
+    places = xyz[((xyz >= low) & (xyz <= high)).all(axis=1)] - low
+    sides = high - low
+    size = _round_size(max(sides[:2].max() / CELLS, 2 * sides[2] / MOST_VOXELS, 1e-3))
+    while size < sides.max() and CROWD * _occupied(places, size) > len(places):
+        size = _round_size(2.2 * size)  # the next one
+    return size
+
+
+def _occupied(places: np.ndarray, size: float) -> int:
+    """Voxels with points; places: [N, 3] from 0 up."""
+    x, y, z = (places // size).astype(np.int64).T
+    return len(np.unique((z * (y.max() + 1) + y) * (x.max() + 1) + x))
 
 
 def _round_size(size: float) -> float:

@@ -16,6 +16,7 @@ from torchvox.io.table import COLORS, PointTable, TableReader, WholeWriter, flat
 if TYPE_CHECKING:
     from pathlib import Path
 
+NEEDED = ("FIELDS", "SIZE", "TYPE", "WIDTH", "HEIGHT", "POINTS")  # of a header
 HEADER_LINES, LINE_BYTES = 10, 1 << 18  # so many lines at most, as pypcd4 has it
 MOST_VALUES = 1 << 16  # of a point; pypcd4 makes a name for each
 LZF_EXPANSION = 88  # three bytes stand for 264 at most
@@ -89,6 +90,9 @@ def _check_header(metadata: Any, file: BinaryIO, size: int) -> Any:
     lines = [line if not line.startswith("VERSION") else "VERSION 0.7" for line in lines]
     if not any(line.startswith("COUNT") for line in lines):
         lines.append("COUNT" + " 1" * len(fields))
+    found = {line.split()[0] for line in lines}
+    if missing := [name for name in NEEDED if name not in found]:
+        raise ValueError(f"its header has no {', '.join(missing)}")
     header = metadata.parse_header(lines)
     if len({len(header.fields), len(header.size), len(header.type), len(header.count)}) != 1:
         raise ValueError("its FIELDS, SIZE, TYPE and COUNT are not as many")

@@ -18,6 +18,8 @@ from torchvox.io.ply import open_ply
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    import numpy as np
+
     from torchvox.io.cloud import PointCloud
     from torchvox.io.table import PointReader
 
@@ -52,14 +54,18 @@ def open_points(
         return _NAMED[suffix](path) if suffix in _NAMED else LasReader(path, salvage)
 
 
-def read_cloud(path: str | Path, layout: str | None = None) -> PointCloud:
+def read_cloud(
+    path: str | Path, layout: str | None = None, *, origin: np.ndarray | None = None
+) -> PointCloud:
     """Read one point cloud, whole and in float32: see open_points for path, layout and errors.
 
+    origin: [3] float64 that is taken off the coordinates, so that clouds share it; by default one
+        near the points where float32 does not hold them well, else none.
     LAS files give intensity, colors, classification and return number, others every column.
     """
     reader = open_points(path, layout)
     with _file_errors(reader.path):
-        return reader.cloud()
+        return reader.cloud(origin)
 
 
 @contextlib.contextmanager
@@ -91,11 +97,15 @@ def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(
-            p for p in path.iterdir() if p.suffix.lower() in FOLDER_SUFFIXES and p.is_file()
+        inside = sorted(  # a link to nothing too: its reader says so
+            p
+            for p in path.iterdir()
+            if p.suffix.lower() in FOLDER_SUFFIXES and (p.is_file() or not p.exists())
         )
         if not inside:
-            raise WrongUseError(f"{path} holds no point clouds ({', '.join(FOLDER_SUFFIXES)})")
+            below = ", and folders in it are not searched" * any(p.is_dir() for p in path.iterdir())
+            kinds = ", ".join(FOLDER_SUFFIXES)
+            raise WrongUseError(f"{path} holds no point clouds ({kinds}){below}")
         found += inside
     return found
 

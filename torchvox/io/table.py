@@ -223,14 +223,13 @@ class PointReader:
         tables = [self.schema, *self.chunks(columns=())]
         return np.concatenate([t.xyz if t.scale is None else t.world() for t in tables])
 
-    def cloud(self) -> PointCloud:
+    def cloud(self, origin: np.ndarray | None = None) -> PointCloud:
         """All points as float32 around a local origin: see make_cloud."""
         table = join([self.schema.rows(slice(0, 0), self.plain), *self.chunks(columns=self.plain)])
         xyz = table.world() if table.scale is not None else table.xyz
         columns = {axis: xyz[:, i] for i, axis in enumerate("xyz")}
-        return make_cloud(
-            columns | flat(table.attributes), self.path, self.schema.unit, self.schema.scale
-        )
+        columns |= flat(table.attributes)
+        return make_cloud(columns, self.path, self.schema.unit, self.schema.scale, origin)
 
     def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
         raise NotImplementedError

@@ -32,14 +32,26 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     A folder of files does as well.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent) as folder:
-        temporary = Path(folder) / path.name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        holder = tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent)
+    except OSError as error:  # which names the temporary folder, or the parent that is a file
+        kind = NotADirectoryError if isinstance(error, FileExistsError) else type(error)
+        number = errno.ENOTDIR if kind is NotADirectoryError else error.errno
+        raise kind(number, f"cannot be written: {os.strerror(number or 0)}", str(path)) from None
+    try:
+        temporary = Path(holder.name) / path.name
         yield temporary
         for part in (*temporary.rglob("*"), temporary):
             _sync(part)
         os.replace(temporary, path)
         _sync(path.parent)
+    finally:
+        try:
+            holder.cleanup()
+        except KeyboardInterrupt:  # another one, while one is dealt with
+            holder.cleanup()
+            raise
 
 
 def _sync(path: Path) -> None:

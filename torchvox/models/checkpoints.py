@@ -4,6 +4,7 @@
 import argparse
 import pickle
 import re
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
@@ -89,6 +90,11 @@ def load(path: Union[str, Path]) -> nn.Module:
     """The model of a file that `save` wrote, on the CPU, in evaluation mode."""
     content = read(path)
     if not isinstance(content, dict) or str(content.get("format")) != FORMAT:
+        if isinstance(content, dict) and {"torchvox", "state_dict"} <= content.keys():
+            raise CheckpointError(
+                f"{path} is a checkpoint of torchvox train: give the model.pt that a finished run "
+                "leaves beside it"
+            )
         raise CheckpointError(
             f"{path} is no checkpoint of torchvox.models: torchvox import converts other layouts"
         )
@@ -129,7 +135,8 @@ def read(path: Union[str, Path]) -> Any:
     if is_program(path):
         raise CheckpointError(f"{refused}: it is a TorchScript program")
     try:
-        with torch.serialization.safe_globals(known):
+        with torch.serialization.safe_globals(known), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")  # said below
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
@@ -162,5 +169,7 @@ def _reason(error: Exception) -> str:
         return f"it names {short(named[1])}, which is neither"
     lines = str(error).replace("Weights only load failed. ", "").splitlines()
     said = [line.strip() for line in lines if line.strip() and not ADVICE.search(line)]
+    if isinstance(error, (LookupError, AttributeError, TypeError, ValueError)):
+        return "it is no checkpoint, or damaged"  # what the bytes mean as a pickle says nothing
     kind = "" if isinstance(error, pickle.UnpicklingError) else f"{type(error).__name__}: "
     return kind + (short(said[0]) if said else "it is empty or cut off")

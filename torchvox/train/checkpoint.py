@@ -131,6 +131,11 @@ def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The entry "torchvox" and the weights of the model."""
     content = checkpoints.read(path)
     try:
+        if str(content.get("format")) == checkpoints.FORMAT:
+            raise CheckpointError(
+                f"{path} is a model for torchvox export and detect: give the best.ckpt of its "
+                "training run"
+            )
         weights = content["state_dict"].items()
         own = {k[len(PREFIX) :]: v for k, v in weights if k.startswith(PREFIX)}
         return content["torchvox"], own

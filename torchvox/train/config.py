@@ -256,7 +256,7 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises WrongUseError for an unknown name, key or value.
     """
-    return make_config(read(str(name), overrides), str(name))
+    return make_config(read(str(name), overrides, config_names), str(name))
 
 
 def change_config(config: Config, overrides: Sequence[str]) -> Config:

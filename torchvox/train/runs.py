@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,7 @@ def fit(
 
     resume: go on after the last whole epoch of the run in that folder; the result is that of a run
     that was never interrupted. Equal configurations on equal machines give equal bits.
-    Returns the metrics of the last epoch. Raises WrongUseError.
+    Returns the metrics of the last epoch. Raises WrongUseError; KeyboardInterrupt when interrupted.
     """
     output = Path(output)
     _prepare(config, output, resume)
@@ -82,7 +83,15 @@ def fit(
             raise WrongUseError(f"this machine cannot train as configured: {error}") from None
         if resume and trainer.is_global_zero:
             forget_after(output, trainer.loggers, steps)
-        trainer.fit(module, data, ckpt_path=last, weights_only=True)
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        try:
+            trainer.fit(module, data, ckpt_path=last, weights_only=True)
+        except SystemExit as error:  # what Lightning makes of an interrupt, without a word
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            with contextlib.suppress(ValueError):  # in another thread than the first
+                signal.signal(signal.SIGINT, on_interrupt)  # which it ignores from then on
+            raise KeyboardInterrupt from None
     if trainer.is_global_zero:
         _write_model(config, labels, output)
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -228,6 +237,15 @@ def _write_model(config: Config, labels: Labels, output: Path) -> None:
     if config.task == "detect" or type(model) in BUILDERS.values():
         load_weights(model, output / BEST)
         checkpoints.save(model.eval(), output / MODEL)
+
+
+def epochs_of(output: str | Path) -> int:
+    """Whole epochs of the run in a folder, from which it can be resumed; 0 without any."""
+    last = Path(output) / LAST
+    try:
+        return int(checkpoints.read(last)["epoch"]) + 1 if last.is_file() else 0
+    except (KeyError, TypeError, ValueError):
+        return 0
 
 
 def _steps_of(checkpoint: Path) -> int:

@@ -98,7 +98,7 @@ def samples_picture(
     """Furthest point samples over the cloud: xyz [N, 3], chosen [S] indices in sampling order."""
     ax, scales = _axes(ax, point_cloud_range), require("matplotlib.colors", "to draw pictures")
     chosen = chosen[chosen >= 0]
-    ax.scatter(xyz[:, 0], xyz[:, 1], s=0.25, c="#4a586c", linewidths=0, rasterized=True)
+    ax.scatter(xyz[:, 0], xyz[:, 1], s=0.5, c="#66748a", linewidths=0, rasterized=True)
     # Late samples first, so that the early ones, which span the scene, lie on top.
     order = np.arange(1, len(chosen) + 1)[::-1]
     points = xyz[chosen][::-1]

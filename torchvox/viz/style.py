@@ -6,6 +6,7 @@ No pyplot: figures belong to the caller, no global state, no display needed.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 PAPER, PANEL, INK, FAINT, GRID = "#0b0f17", "#05070c", "#e8edf4", "#8b98a9", "#1d2634"
 HEIGHT, INTENSITY, DENSITY, ORDER = "viridis", "magma", "inferno", "plasma"
-DARKEST = {HEIGHT: 0.18, INTENSITY: 0.22, DENSITY: 0.3, ORDER: 0.32}  # share of the map left out
+DARKEST = {HEIGHT: 0.18, INTENSITY: 0.22, DENSITY: 0.3, ORDER: 0.42}  # share of the map left out
 DPI = 160
 WIDTH = 9.6  # inches
 FONT: dict[str, Any] = {"family": "sans-serif", "color": INK}
@@ -58,6 +59,7 @@ def plan_axes(
     ax.set_xlim(point_cloud_range[0], point_cloud_range[3])
     ax.set_ylim(point_cloud_range[1], point_cloud_range[4])
     ax.set_aspect("equal")
+    ax.ticklabel_format(useOffset=False, style="plain")  # whole coordinates, as the file has them
     ax.set_xlabel(f"x  [{unit}]", color=FAINT, fontsize=9)
     ax.set_ylabel(f"y  [{unit}]", color=FAINT, fontsize=9)
     ax.tick_params(colors=FAINT, labelsize=8, length=3, width=0.6)
@@ -93,11 +95,15 @@ def color_bar(
     bar.outline.set_edgecolor(GRID)
     if log:
         ticker = require("matplotlib.ticker", "to draw pictures")
+        low, high = shown.get_clim()
+        if high < 100 * low:  # so that two ticks at least have numbers
+            bar.ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        bar.ax.yaxis.set_minor_locator(ticker.NullLocator())
         bar.ax.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
-        bar.ax.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write the figure as .png, whole or not at all."""
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # of a file's name
         figure.savefig(temporary, format="png", facecolor=figure.get_facecolor())

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox train: interrupts, and which of its files goes where."""
+
+import shlex
+
+import pytest
+
+pytest.importorskip("lightning", reason="the extra train is not installed")
+
+CONFIG = "pointnet2_cls_shapes_small"
+SMALL = ("data.train_size=32", "data.val_size=32", "data.points=128", "train.epochs=2")
+
+
+@pytest.fixture
+def interrupted_at(monkeypatch):
+    """Interrupts runs at the beginning of an epoch, until it is given None."""
+    from lightning.pytorch import Callback
+
+    from torchvox.train import runs
+
+    class Interrupt(Callback):
+        epoch = None
+
+        def on_train_epoch_start(self, trainer, *_):
+            if trainer.current_epoch == self.epoch:
+                raise KeyboardInterrupt
+
+    callback = Interrupt()
+    monkeypatch.setattr(runs, "screen", lambda: [callback])
+
+    def at(epoch):
+        callback.epoch = epoch
+
+    return at
+
+
+def test_an_interrupted_run_says_how_it_goes_on(torchvox_cli, interrupted_at, tmp_path):
+    import signal
+
+    interrupted_at(0)
+    first = torchvox_cli("train", CONFIG, *SMALL, "-o", "a")
+    first.assert_one_sentence(130, "before its first epoch was whole", "another --output")
+    interrupted_at(1)
+    second = torchvox_cli("train", CONFIG, *SMALL, "-o", "my run")
+    second.assert_one_sentence(130, "interrupted after epoch 1 of 2", "go on by: torchvox train")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    interrupted_at(None)
+    command = shlex.split(second.err.split("go on by: torchvox ")[1])
+    assert torchvox_cli(*command).code == 0
+    # What each command takes, and what the others say.
+    model, best = tmp_path / "my run" / "model.pt", tmp_path / "my run" / "best.ckpt"
+    torchvox_cli("export", best).assert_one_sentence(1, "checkpoint of torchvox train", "model.pt")
+    (tmp_path / "a.xyz").write_text("0 0 0\n1 1 1\n0 1 0\n")
+    wrong = torchvox_cli("predict", "a.xyz", "--model", model)
+    wrong.assert_one_sentence(1, "model for torchvox export and detect", "best.ckpt")
+    assert torchvox_cli("predict", "a.xyz", "--model", best).code == 0
+
+
+def test_only_what_can_be_trained_is_offered(torchvox_cli):
+    result = torchvox_cli("train", "nosuch")
+    result.assert_one_sentence(2, "configuration 'nosuch' is unknown", CONFIG)
+    assert "pointpillars_nuscenes_multihead" not in result.err
