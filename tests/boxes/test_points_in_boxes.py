@@ -28,7 +28,7 @@ def test_the_cars_of_a_kitti_frame_hold_the_golden_counts(dtype, device):
 
 
 def test_one_sample_needs_no_batch(device):
-    points, cars = (t.to(device) for t in kitti_cars())
+    points, cars = (t.to(device, torch.float32) for t in kitti_cars())
     for mode in ("index", "mask", "count"):
         of_batch = torchvox.points_in_boxes(points[None], cars[None], mode=mode)
         assert_same_bits(torchvox.points_in_boxes(points, cars, mode=mode), of_batch[0])

@@ -119,6 +119,16 @@ def test_a_function_with_words_for_mistakes_is_still_that_function():
     assert function.__doc__ and function.__name__ == "voxelize"
 
 
+def test_compiled_calls_keep_the_words_of_the_function():
+    """A tracer goes through the wrapper, but not through its search for a mistake."""
+
+    def sampled(points):
+        return torchvox.furthest_point_sample(points, 4, convention="nope").idx
+
+    with pytest.raises(Exception, match="convention must be one of"):
+        torch.compile(sampled, backend="eager", fullgraph=True)(POINTS[None])
+
+
 SCRIPTED = (  # functions without options by keyword, which TorchScript cannot compile
     *("grid_cells", "grid_sample", "grid_size", "occupancy_remove_", "pillar_norm"),
     *("pillar_scatter", "trim_voxels", "unique_cells", "visibility_channels", "voxel_csr"),

@@ -44,6 +44,8 @@ def naming_mistakes(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except Exception:
+            if torch.compiler.is_compiling():  # which cannot trace the search
+                raise
             mistake = _mistake(function, args, kwargs)
             if mistake is None:
                 raise

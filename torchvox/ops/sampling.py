@@ -156,7 +156,7 @@ def furthest_point_sample(
         levels = list(levels) if hasattr(levels, "__iter__") else [levels]
         if not all(isinstance(size, whole) for size in levels):
             raise TypeError(
-                "furthest_point_sample: num_samples must be a size or a list of sizes, got "
+                "furthest_point_sample: num_samples must be an int or a list of ints, got "
                 f"{num_samples!r}"
             )
         if not levels or min(levels) < 0:
