@@ -38,8 +38,11 @@ inline std::ostream& operator<<(std::ostream& out, const Rule& rule) {
   return out;
 }
 
-// As users write it: float32, where torch's own stream operator says Float.
-inline std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).first; }
+// As users write it: float32, where torch's own stream operator says Float. A tensor of no dtype is
+// the None of Python.
+inline std::string dtype_name(at::ScalarType type) {
+  return type == at::ScalarType::Undefined ? "None" : c10::getDtypeNames(type).first;
+}
 
 template <class Got>
 void say(std::ostream& out, const Got& got) {
