@@ -19,10 +19,12 @@ PYTEST_ARGS ?=
 
 ifdef TORCHVOX_NO_VENV
 PY := $(PYTHON)
+COMMAND := $(PYTHON) -m torchvox
 CLANG_FORMAT := clang-format
 CLANG_TIDY := clang-tidy
 else
 PY := .venv/bin/python
+COMMAND := .venv/bin/torchvox
 CLANG_FORMAT := .venv/bin/clang-format
 CLANG_TIDY := .venv/bin/clang-tidy
 endif
@@ -47,6 +49,7 @@ CTEST = $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure -j $(WORKERS)
 
 demo: build/.built
 	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
+	@echo 'torchvox: the command is $(COMMAND); $(COMMAND) --help lists what it does'
 
 # From nothing to a trained net and its pictures, in train_demo_out/.
 train-demo: build/.built
@@ -81,7 +84,13 @@ PIP := .venv/bin/uv pip install --quiet --python .venv/bin/python
 	$(PIP) $$(.venv/bin/python configs/requirements.py)
 	touch $@
 
-build/.built: $(if $(TORCHVOX_NO_VENV),,.venv/.ready) $(SOURCES)
+# The command, over this folder: it works from any other, and sees what is built here.
+.venv/bin/torchvox: .venv/.ready
+	printf '#!%s\nimport sys\n\nsys.path.insert(0, "%s")\nfrom torchvox.cli import main\n\nsys.exit(main())\n' \
+		"$(CURDIR)/.venv/bin/python" "$(CURDIR)" > $@
+	chmod +x $@
+
+build/.built: $(if $(TORCHVOX_NO_VENV),,.venv/.ready) $(SOURCES) $(if $(TORCHVOX_NO_VENV),,| .venv/bin/torchvox)
 	$(CPU_ALONE)
 	$(if $(TORCHVOX_NO_VENV),,PATH="$(CURDIR)/.venv/bin:$$PATH") $(PY) setup.py --quiet build_ext --inplace
 	touch $@

@@ -6,7 +6,7 @@ Importing it registers `torch.ops.torchvox.*`; it starts no compiler and no CUDA
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchvox import _library
 
@@ -22,10 +22,18 @@ __version__: str = _library.BUILD_INFO["version"]
 # For CMake: find_package(TorchVox) with -DCMAKE_PREFIX_PATH of this folder.
 cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
 
+if TYPE_CHECKING:  # what editors and type checkers see of the names below
+    from torchvox import compat, data, evaluation, io, mapping, models, reference  # noqa: F401
+    from torchvox.data.collate import collate_points
+    from torchvox.mapping import OccupancyMap
+
+
+_ON_FIRST_USE = ("compat", "data", "evaluation", "io", "mapping", "models", "reference")
+
 
 def __getattr__(name: str) -> Any:
     """What models do not need in every process is imported on first use."""
-    if name in ("compat", "data", "evaluation", "io", "mapping", "models", "reference"):
+    if name in _ON_FIRST_USE:
         return importlib.import_module(f"torchvox.{name}")
     if name == "collate_points":
         return importlib.import_module("torchvox.data.collate").collate_points
@@ -35,18 +43,18 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "data", "io", "reference"})
+    return sorted({*__all__, *_ON_FIRST_USE, *(n for n in globals() if n.startswith("__"))})
 
 
 __all__ = [
     "GraphRunner",
-    "OccupancyMap",  # noqa: F405
+    "OccupancyMap",
     "__version__",
     "cmake_prefix_path",
-    "collate_points",  # noqa: F405
-    "models",  # noqa: F405
+    "collate_points",
+    "models",
     "nn",
     "ops",
     "visibility_channels",
-    *ops.__all__,
+    *ops.NAMES,
 ]

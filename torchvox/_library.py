@@ -38,8 +38,8 @@ def mismatch(torch_version: str, torch_cuda: str | None) -> str | None:
         f"cu{torch_cuda.replace('.', '')}" if torch_cuda else "cpu"
     )
     remedy = (
-        f'run `pip install "torchvox=={version}+{wheel}"`, or rebuild with '
-        "`pip install --no-build-isolation --no-binary torchvox torchvox`"
+        f"install a wheel torchvox-{version}+{wheel}, or run "
+        "`pip install --no-build-isolation .` in its source folder"
     )
     oldest, newest = (_numbers(minor) for minor in supported.split(" to "))
     if not oldest <= _numbers(installed) <= newest:
@@ -64,6 +64,6 @@ def load() -> None:
     except OSError as error:
         raise ImportError(
             f"torchvox could not load {LIBRARY}: {error}. If a symbol is undefined, torch changed "
-            "since the build: rebuild with "
-            "`pip install --no-build-isolation --no-binary torchvox torchvox`"
+            "since the build: run `pip install --no-build-isolation .` in its source folder to "
+            "rebuild"
         ) from error

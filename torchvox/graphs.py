@@ -90,8 +90,12 @@ class GraphRunner:
         device: Union[str, torch.device] = "cuda",
     ) -> None:
         self.device = torch.device(device)
-        if self.device.type != "cuda" or not torch.cuda.is_available():
-            raise RuntimeError(f"GraphRunner: a CUDA GPU is needed, got {self.device}")
+        if self.device.type != "cuda":
+            raise RuntimeError(f"GraphRunner: device must be a CUDA GPU, got {self.device}")
+        if not torch.cuda.is_available():
+            raise RuntimeError(
+                f"GraphRunner: device must be a CUDA GPU, got {self.device}, and torch finds none"
+            )
         sizes = [int(size) for size in buckets]
         if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 2:
             raise ValueError(

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <fstream>
@@ -46,4 +47,14 @@ inline void write_outputs(const std::vector<at::Tensor>& outputs, const std::str
   if (!file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
     throw std::runtime_error("cannot write " + path);
   }
+}
+
+// What went wrong, without the frames that torch and its interpreter put around the sentence.
+inline std::string sentence_of(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  std::string text = of_torch ? of_torch->what_without_backtrace() : error.what();
+  const std::string frames = "Traceback of TorchScript", last = "Error: ";
+  if (text.find(frames) == std::string::npos) return text;
+  const size_t end = text.rfind(last);
+  return end == std::string::npos ? text : text.substr(end + last.size());
 }

@@ -40,9 +40,9 @@ def test_grid_is_the_default():
 
 
 BAD = {
-    "point_cloud_range": [RANGE[:5], [*RANGE[:3], -8.0, 6.0, 2.0], 3, None, "x", ["x"] * 6],
-    "size": [[32, 0], [32], 3, "xy", [32, None]],
-    "orientation": ["up", []],
+    "point_cloud_range": [RANGE[:5], [*RANGE[:3], -8.0, 6.0, 2.0]],
+    "size": [[32, 0], [32]],
+    "orientation": ["up"],
 }
 
 

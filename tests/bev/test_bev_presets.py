@@ -105,11 +105,9 @@ def test_a_preset_is_a_fresh_dictionary():
     assert torchvox.bev_preset("pixor")["channels"] == ["occupancy:35", "intensity_mean"]
 
 
-@pytest.mark.parametrize("name", ["mv4d", [], {}, None, 3])
-def test_an_unknown_preset_is_refused(name):
-    with pytest.raises(ValueError, match=r"^bev_preset: name must be .*mv3d.*, got ") as refusal:
-        torchvox.bev_preset(name)
-    assert str(refusal.value).endswith(repr(name))
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match=r"^bev_preset: name must be .*mv3d.*, got 'mv4d'$"):
+        torchvox.bev_preset("mv4d")
 
 
 def test_a_point_at_each_corner_stays_in_its_corner(device):

@@ -27,6 +27,13 @@ def test_the_cars_of_a_kitti_frame_hold_the_golden_counts(dtype, device):
     assert wide.tolist() == [WITH_A_CENTIMETER]
 
 
+def test_one_sample_needs_no_batch(device):
+    points, cars = (t.to(device, torch.float32) for t in kitti_cars())
+    for mode in ("index", "mask", "count"):
+        of_batch = torchvox.points_in_boxes(points[None], cars[None], mode=mode)
+        assert_same_bits(torchvox.points_in_boxes(points, cars, mode=mode), of_batch[0])
+
+
 def test_the_sides_are_open_the_top_and_the_bottom_closed(device):
     points = [[2.0, 0, 0], [-2.0, 0, 0], [0, 1.0, 0], [0, 0, 0.75], [0, 0, -0.75], [1.99, 0.99, 0]]
     points += [[0, 0, 0.7500001], [math.nan, 0, 0], [0, 0, math.inf]]

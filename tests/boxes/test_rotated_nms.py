@@ -41,6 +41,17 @@ def test_it_keeps_what_the_greedy_oracle_keeps(n, spread, threshold, device):
         assert index[0].tolist() == kept + [-1] * (n - len(kept))
 
 
+def test_one_sample_needs_no_batch_and_no_capacity(device):
+    boxes, scores = (t.to(device) for t in scattered(70, 8.0))
+    group = torch.arange(70, device=device)[None] % 2
+    kept = torchvox.rotated_nms(boxes, scores, 0.1, 70, group=group)
+    alone = torchvox.rotated_nms(boxes[0], scores[0], 0.1, group=group[0])
+    assert_same_bits(alone.index, kept.index[0])
+    assert_same_bits(alone.count, kept.count[0])
+    with pytest.raises(ValueError, match=r"boxes must be \[B, N, 7\], .*, got \[70, 7\]"):
+        torchvox.rotated_nms(boxes[0], scores, 0.1, 4)
+
+
 def test_equal_scores_go_by_index(device):
     boxes = torch.tensor([[box(), box(x=0.1), box(x=9.0), box(x=9.1)]], device=device)
     for scores in ([0.5] * 4, [0.0, -0.0, -0.0, 0.0]):

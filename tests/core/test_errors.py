@@ -194,3 +194,14 @@ def test_functorch_and_forward_mode_raise_rather_than_give_wrong_numbers():
 
         with pytest.raises(RuntimeError):
             torch.func.jvp(value, (call[name],), (torch.ones_like(call[name]),))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_calls_an_op_once_a_sample():
+    clouds = torch.rand(3, 20, 3)
+
+    def sampled(cloud):
+        return torchvox.furthest_point_sample(cloud[None], 4).idx[0]
+
+    found = torch.func.vmap(sampled)(clouds)
+    assert_same_bits(found, torchvox.furthest_point_sample(clouds, 4).idx)

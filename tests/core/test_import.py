@@ -37,8 +37,8 @@ def built_for(monkeypatch):
 
 
 WRONG = "torchvox 0.3.1 was built for torch {} (CUDA 13.0) but torch {} is installed: {}"
-NEW = """run `pip install "torchvox==0.3.1+pt212cu130"`, or rebuild with `pip install """
-NEW += "--no-build-isolation --no-binary torchvox torchvox`"
+NEW = "install a wheel torchvox-0.3.1+pt212cu130, or run `pip install --no-build-isolation .` in "
+NEW += "its source folder"
 OLD = f"torchvox 0.3.1 supports torch {BUILD_INFO['supported_torch']}, run "
 OLD += """`pip install "torch==2.15.*"`"""
 
@@ -79,7 +79,7 @@ def test_a_library_that_does_not_open_names_the_remedy(monkeypatch, tmp_path):
     broken = tmp_path / "libtorchvox.so"
     broken.write_bytes(b"not a library")
     monkeypatch.setattr(_library, "LIBRARY", broken)
-    with pytest.raises(ImportError, match=r"could not load .* rebuild with"):
+    with pytest.raises(ImportError, match=r"could not load .* run `pip install --no-build"):
         _library.load()
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from torchvox.data.collate import collate_points
+from torchvox.io import read_cloud
 
 
 def clouds(*sizes):
@@ -22,6 +23,15 @@ def test_each_cloud_lies_between_its_offsets():
     assert offsets.tolist() == [0, 3, 3, 8]
     for b, cloud in enumerate(batch):
         assert torch.equal(points[offsets[b] : offsets[b + 1]], cloud)
+
+
+def test_arrays_and_clouds_of_files_are_taken_as_they_come(tmp_path):
+    batch = clouds(3, 0, 5)
+    for i, cloud in enumerate(batch):
+        cloud.numpy().tofile(tmp_path / f"{i}.bin")
+    read = [read_cloud(tmp_path / f"{i}.bin", layout="kitti") for i in (0, 2)]
+    packed = collate_points([read[0], batch[1].numpy(), read[1]])
+    assert all(map(torch.equal, packed, collate_points(batch)))
 
 
 def test_it_copies():

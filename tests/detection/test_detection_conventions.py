@@ -99,7 +99,7 @@ def test_a_center_convention_selects_and_turns_as_its_library(device, name):
     assert out.boxes[0, 0, 6].item() == pytest.approx(yaw)
 
 
-@pytest.mark.parametrize("name", ["pcdet", "", None])
+@pytest.mark.parametrize("name", ["pcdet", ""])
 def test_an_unknown_convention_is_refused(name):
     for op, call in (
         ("box_decode", infos.decode_call(4)),

@@ -86,8 +86,10 @@ def test_an_aoti_package_finds_the_same_boxes(name, tmp_path):
 def test_a_runner_without_a_gpu_says_so():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(RuntimeError, match="a CUDA GPU is needed"):
+    with pytest.raises(RuntimeError, match=r"must be a CUDA GPU, got cuda, and torch finds none$"):
         torchvox.GraphRunner(small("anchors"))
+    with pytest.raises(RuntimeError, match=r"must be a CUDA GPU, got cpu$"):
+        torchvox.GraphRunner(small("anchors"), device="cpu")
 
 
 @pytest.mark.gpu

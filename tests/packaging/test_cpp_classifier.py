@@ -66,6 +66,19 @@ def test_a_scripted_classifier_gives_the_bits_of_eager(runner, preset, fuse, tmp
 
 
 @pytest.mark.slow
+def test_what_goes_wrong_is_said_in_a_sentence(runner, tmp_path):
+    export.export_model(classifier("pn2"), tmp_path / "model.pt", "script")
+    (path,) = saved_points(tmp_path, [torch.rand(60, COLUMNS)])
+    (tmp_path / "junk.pt").write_bytes(b"junk")
+    for model, columns in (("missing.pt", COLUMNS), ("junk.pt", COLUMNS), ("model.pt", 4)):
+        arguments = (tmp_path / model, columns, tmp_path / "scores.pt", path)
+        done = call(runner, *arguments, env=clean_env(), ok=False)
+        assert done.returncode == 1 and done.stdout.startswith("classifier_runner: ")
+        assert not re.search("frame #|Traceback|Exception raised", done.stdout), done.stdout
+        assert len(done.stdout.splitlines()) < 4, done.stdout
+
+
+@pytest.mark.slow
 @torch.inference_mode()
 def test_an_aoti_classifier_agrees_with_eager(runner, tmp_path):
     model = fuse_batch_norms(classifier("pn2"))

@@ -137,3 +137,18 @@ def test_programs_find_the_package_of_this_tree(name, tmp_path):
         env=clean_env(),
     )
     assert "Configuring done" in done.stdout
+
+
+def test_a_component_that_is_missing_is_named(tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.22)\nproject(asks LANGUAGES CXX)\n"
+        "find_package(TorchVox REQUIRED COMPONENTS kernels boxes)\n"
+    )
+    done = call(
+        *(tool("cmake"), "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja"),
+        f"-DCMAKE_PREFIX_PATH={torchvox.cmake_prefix_path}",
+        env=clean_env(),
+        ok=False,
+    )
+    said = " ".join(done.stdout.split())
+    assert done.returncode and "there is no component boxes; this torchvox has kernels" in said

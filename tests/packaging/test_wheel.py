@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the wheel holds, and that it works in an environment with torch and nothing else."""
 
+import email
 import json
 import re
 import sys
@@ -23,6 +24,17 @@ def names(wheel):
 def test_wheel_is_of_one_python_and_one_platform(wheel):
     version = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert re.fullmatch(rf"torchvox-.*-{version}-{version}-linux_\w+\.whl", wheel.name)
+
+
+def test_wheel_says_who_made_it_for_what_and_where_to_look(wheel):
+    files = zipfile.ZipFile(wheel)
+    (name,) = (n for n in files.namelist() if n.endswith(".dist-info/METADATA"))
+    facts = email.message_from_bytes(files.read(name))
+    assert {url.split(",")[0] for url in facts.get_all("Project-URL")} >= {"Homepage", "Issues"}
+    assert facts["Author"] == "torchvox developers" and "lidar" in facts["Keywords"]
+    about = facts.get_all("Classifier")
+    assert "Operating System :: POSIX :: Linux" in about
+    assert "Programming Language :: Python :: 3.12" in about
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_module_of_a_convention_scripts(name):
     assert name in repr(module)
 
 
-@pytest.mark.parametrize("name", ["pcdet", "", None])
+@pytest.mark.parametrize("name", ["pcdet", ""])
 def test_an_unknown_convention_is_refused(name):
     words = f"convention must be one of 'torchvox', 'mmcv', .*, got {name!r}"
     offsets = torch.tensor([0, 10])

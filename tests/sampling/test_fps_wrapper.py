@@ -52,7 +52,7 @@ def test_random_starts_stay_inside_the_lengths(device):
 
 @pytest.mark.parametrize("num_samples", ["x", 2.5, [4, 2.5], [[4]], ["x"]])
 def test_what_is_no_size_is_refused(num_samples):
-    with pytest.raises(TypeError, match="furthest_point_sample: num_samples must be a size"):
+    with pytest.raises(TypeError, match="furthest_point_sample: num_samples must be an int or"):
         torchvox.furthest_point_sample(cube(10), num_samples)
 
 
@@ -63,8 +63,8 @@ def test_a_list_of_sizes_is_of_the_own_convention_alone():
 
 
 @pytest.mark.parametrize("wrong", [{"points": "x"}, {"lengths": 3}])
-def test_random_starts_leave_what_is_no_tensor_to_the_op(wrong):
-    with pytest.raises(RuntimeError, match=f"furthest_point_sample.*{next(iter(wrong))}"):
+def test_random_starts_name_what_is_no_tensor(wrong):
+    with pytest.raises(TypeError, match=f"^furthest_point_sample: {next(iter(wrong))} must be"):
         torchvox.furthest_point_sample(
             **{"points": cube(10), "num_samples": 2, "start": "random", **wrong}
         )

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from torchvox._errors import expect
 from torchvox.augment.objects import ObjectDatabase, rows_of
 from torchvox.data.counter_random import Draws, mix
+from torchvox.ops.annotations import PlaceMode
 from torchvox.ops.boxes import place_boxes, points_in_boxes
 
 
@@ -37,7 +38,7 @@ class Paste:
         counts: Sequence[int],
         *,
         fill: str = "fixed",
-        mode: str = "both",
+        mode: PlaceMode = "both",
         points: int = 16384,
         boxes: int | None = None,
     ) -> None:

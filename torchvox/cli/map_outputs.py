@@ -13,6 +13,7 @@ from torchvox.cli import options
 from torchvox.io.writers import write_whole
 from torchvox.mapping import MapVoxels, OccupancyMap
 from torchvox.mapping.files import VOXELS, write_points
+from torchvox.ops.annotations import Select
 from torchvox.viz.map_page import map_page
 from torchvox.viz.plan import plan_image, write_gray_png, write_ros_yaml
 
@@ -42,7 +43,7 @@ def write_outputs(
     made: OccupancyMap,
     targets: list[Path],
     title: str,
-    select: str,
+    select: Select,
     height: tuple[float, ...] | None,
     path: np.ndarray | None,
 ) -> None:
@@ -74,7 +75,7 @@ def _draw(
         write_ros_yaml(yaml, target.name, made.voxel_size, (round(x, 9), round(y, 9)))
 
 
-def _voxels(made: OccupancyMap, select: str, height: tuple[float, ...] | None) -> MapVoxels:
+def _voxels(made: OccupancyMap, select: Select, height: tuple[float, ...] | None) -> MapVoxels:
     """Voxels of a map whose centers are in [Z0, Z1)."""
     found = made.extract(select)
     if height is None:

@@ -246,8 +246,8 @@ def coverage(dist2: torch.Tensor, unit: str, points: int) -> str:
 def furthest_points(points: torch.Tensor, count: int, start: int | str = 0, seed: int = 0) -> Any:
     """furthest_point_sample of one cloud [N, C]: (idx [S], dist2 [S]) without unfilled slots."""
     generator = torch.Generator().manual_seed(seed) if start == "random" else None
-    options = {"generator": generator} if generator is not None else {}
+    options: Any = {"start": start, "generator": generator}
     xyz = points[None, :, :3].contiguous()
-    idx, dist2 = torchvox.furthest_point_sample(xyz, count, start=start, **options)
+    idx, dist2 = torchvox.furthest_point_sample(xyz, count, **options)
     filled = idx[0] >= 0
     return idx[0][filled], dist2[0][filled]

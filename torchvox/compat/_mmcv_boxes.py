@@ -92,7 +92,8 @@ def box_iou_rotated(
     """[N, M], aligned [N], of x y w h angle; iof: over the area of bboxes1."""
     assert mode in ("iou", "iof")
     a, b = (_flat(boxes.detach(), clockwise) for boxes in (bboxes1, bboxes2))
-    return torchvox.rotated_iou(a, b, paired=aligned, metric=mode)
+    metric: Any = mode
+    return torchvox.rotated_iou(a, b, paired=aligned, metric=metric)
 
 
 def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RoI pooling over `box_query`. Boxes have their center's z."""
 
-from typing import Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def pool_cells(features: Tensor, index: Tensor, mode: str) -> Tuple[Tensor, Tens
     """ "max" or "avg" of the rows in the last dimension of index, and which row the maximum is."""
     rows = index.flatten()
     offsets = torch.arange(index.shape[:-1].numel() + 1, device=rows.device) * index.size(-1)
-    reduce = {"max": "max", "avg": "mean"}[mode]
+    reduce: Any = {"max": "max", "avg": "mean"}[mode]
     return torchvox.segment_reduce(features, offsets, reduce, index=rows)
 
 

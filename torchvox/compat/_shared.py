@@ -128,11 +128,13 @@ class QueryAndGroup(nn.Module):
 
     def forward(self, xyz: Tensor, new_xyz: Tensor, features: Optional[Tensor] = None) -> Tensor:
         assert features is not None or self.use_xyz, "features or use_xyz must be given"
-        columns, options = None, {"use_xyz": self.use_xyz, "convention": "pointnet2"}
-        if features is not None:
-            columns = features.transpose(1, 2)
-        balls = [self.radius], [self.nsample]
-        grouped = torchvox.query_and_group(xyz, new_xyz, columns, *balls, **options).grouped
+        columns = None if features is None else features.transpose(1, 2)
+        balls = torchvox.query_and_group(
+            *(xyz, new_xyz, columns, [self.radius], [self.nsample]),
+            use_xyz=self.use_xyz,
+            convention="pointnet2",
+        )
+        grouped = balls.grouped
         return grouped.permute(0, 3, 1, 2).contiguous()
 
 

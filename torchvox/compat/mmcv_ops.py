@@ -123,7 +123,8 @@ def dynamic_scatter(
     cells = torchvox.unique_cells(coors, order="sorted", trim=True)
     rows = cells.indices.size(0)
     grouping = {"offsets": cells.offsets[: rows + 1], "perm": cells.perm}
-    reduced, _ = torchvox.voxel_scatter(feats, cells.point_voxel, rows, reduce_type, **grouping)
+    reduce: Any = reduce_type
+    reduced, _ = torchvox.voxel_scatter(feats, cells.point_voxel, rows, reduce, **grouping)
     return reduced, cells.indices
 
 

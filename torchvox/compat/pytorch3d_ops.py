@@ -5,7 +5,7 @@ Names, signatures, layouts, dtypes and pads are the peer's. `sample_farthest_poi
 largest length, and K when it is a tensor, as the peer does.
 """
 
-from typing import List, NamedTuple, Optional, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -98,7 +98,7 @@ def ball_query(
     """Of each p1 the first K points of p2 by index: squared distances, 0 where there are fewer,
     int64 rows, -1 there, and the points."""
     _same(p1, p2)
-    options = {"lengths": lengths2, "query_lengths": lengths1}
+    options: Any = {"lengths": lengths2, "query_lengths": lengths1}
     dist2, idx, _ = torchvox.ball_query(p2, p1, radius, K, convention="pytorch3d", **options)
     return _KNN(dist2, idx.long(), torchvox.group_points(p2, idx) if return_nn else None)
 
@@ -119,7 +119,7 @@ def knn_points(
     _same(p1, p2)
     if norm not in (1, 2):
         raise ValueError("Support for 1 or 2 norm.")
-    options = {"lengths": lengths2, "query_lengths": lengths1}
+    options: Any = {"lengths": lengths2, "query_lengths": lengths1}
     dist2, idx = torchvox.knn(p2, p1, K, norm=norm, convention="pytorch3d", **options)
     rows = idx.clamp(min=0).long()
     points = knn_gather(p2, rows, lengths2) if return_nn else None

@@ -5,23 +5,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from torchvox.io.cloud import PointCloud
 
-def collate_points(clouds: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+
+def collate_points(
+    clouds: Sequence[Tensor | np.ndarray | PointCloud],
+) -> tuple[Tensor, Tensor]:
     """Concatenate clouds and remember where each begins; a `collate_fn` for torch's DataLoader.
 
-    clouds: B tensors [N_i, C] of one dtype, device and C; any N_i may be 0.
+    clouds: B tensors or arrays [N_i, C] of one dtype, device and C, or clouds of `read_cloud`, each
+        about its own origin; any N_i may be 0.
     Returns points [sum N_i, C] and batch_offsets [B + 1] int64 on the same device, cloud b being
     points[batch_offsets[b] : batch_offsets[b + 1]].
     Raises ValueError (no cloud, shape) and TypeError (dtype, not a tensor). Differentiable.
     """
-    _check(clouds)
-    first = clouds[0]
-    sizes = torch.tensor([0, *(len(cloud) for cloud in clouds)], dtype=torch.int64)
-    batch_offsets = sizes.cumsum(0).to(first.device)
-    return torch.cat(list(clouds)), batch_offsets
+    tensors = [_tensor_of(cloud) for cloud in clouds]
+    _check(tensors)
+    sizes = torch.tensor([0, *(len(tensor) for tensor in tensors)], dtype=torch.int64)
+    batch_offsets = sizes.cumsum(0).to(tensors[0].device)
+    return torch.cat(tensors), batch_offsets
+
+
+def _tensor_of(cloud: Tensor | np.ndarray | PointCloud) -> Tensor:
+    if isinstance(cloud, PointCloud):
+        return cloud.tensor()
+    return torch.from_numpy(cloud) if isinstance(cloud, np.ndarray) else cloud
 
 
 def _check(clouds: Sequence[Tensor]) -> None:

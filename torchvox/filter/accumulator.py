@@ -26,6 +26,7 @@ from torchvox.filter.lattice import Lattice
 from torchvox.filter.policy import rules_of
 from torchvox.filter.states import Groups, Reduction
 from torchvox.io.writers import atomic_path
+from torchvox.ops.annotations import KeyLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,7 +71,7 @@ class VoxelAccumulator:
         keep: str = "centroid",
         policy: Mapping[str, str] | None = None,
         no_data: Mapping[str, np.ndarray] | None = None,
-        layout: str = "morton",
+        layout: KeyLayout = "morton",
         seed: int = 0,
         levels: int = 0,
         max_points: int = 1,

@@ -13,6 +13,7 @@ import torch
 
 import torchvox
 from torchvox._errors import WrongUseError
+from torchvox.ops.annotations import KeyLayout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +49,7 @@ class Lattice:
     offset: tuple[float, ...] | None
     lower: tuple[int, ...] = (0, 0, 0)
     bits: int = MOST_BITS
-    layout: str = "morton"
+    layout: KeyLayout = "morton"
 
     @classmethod
     def of(
@@ -57,7 +58,7 @@ class Lattice:
         voxel_size: Sequence[float],
         origin: Sequence[float],
         box: np.ndarray | None,
-        layout: str = "morton",
+        layout: KeyLayout = "morton",
     ) -> Lattice:
         """The lattice of a table, with the smallest frame around a box in world coordinates.
 

@@ -13,6 +13,7 @@ from torchvox._errors import WrongUseError, explained
 from torchvox.io.maps import MapContents, read_map, write_map, write_voxels
 from torchvox.io.octomap import read_octomap, write_octomap
 from torchvox.mapping.regions import MapRegions, tensors_of
+from torchvox.ops.annotations import Select
 from torchvox.ops.occupancy import occupancy_layout
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _is_tree(path: str | Path) -> bool:
         return file.read(9) == b"# Octomap"
 
 
-def write(made: OccupancyMap, path: str | Path, preset: str | None, select: str) -> None:
+def write(made: OccupancyMap, path: str | Path, preset: str | None, select: Select) -> None:
     suffix = Path(path).suffix.lower()
     if suffix == ".npz":
         write_map(path, contents_of(made, preset))

@@ -20,6 +20,7 @@ from torchvox.mapping.regions import MapRegions, outside, read_regions, tensors_
 from torchvox.mapping.store import RegionStore
 from torchvox.nn.rays import visibility_channels
 from torchvox.ops import occupancy as ops
+from torchvox.ops.annotations import Select
 from torchvox.ops.rays import transform_points
 
 Floats = Sequence[float]
@@ -233,7 +234,7 @@ class OccupancyMap(nn.Module):
         grid = list(cell_size), list(point_cloud_range)
         return visibility_channels(self.crop(*grid, **options).label + 1, channels, *grid)
 
-    def extract(self, select: str = "occupied", max_out: int | None = None) -> MapVoxels:
+    def extract(self, select: Select = "occupied", max_out: int | None = None) -> MapVoxels:
         """Voxels that are "occupied", "free" or "observed", by region, then by place in it.
         max_out: rows of the result; None counts them first, with a host synchronization."""
         if self.store is None:
@@ -372,7 +373,7 @@ class OccupancyMap(nn.Module):
             self._own(state)
         self.status[3:4] = 0
 
-    def save(self, path: str | Path, select: str = "occupied") -> None:
+    def save(self, path: str | Path, select: Select = "occupied") -> None:
         """Writes the map as .npz, canonically: equal maps of one sensor model give the same bytes,
         whatever their slots, stamps and devices. Or as an OctoMap tree, .bt or .ot; or the voxels
         that are select ("occupied", "free", "observed") as points, .ply, .las or .laz.

@@ -4,6 +4,8 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from torchvox.ops.annotations import Weight
+
 Widths = Tuple[int, ...]
 
 
@@ -27,7 +29,7 @@ class Conventions:
     start: str
     skip_origin: bool
     closed: bool
-    weight: str
+    weight: Weight
     scales_features_first: bool
     skip_first: bool
     use_xyz: bool

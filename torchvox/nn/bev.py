@@ -6,6 +6,8 @@ from typing import Optional, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 
+from torchvox.ops.annotations import Orientation
+
 
 class BEVMaxHeight(nn.Module):
     """`torchvox.bev_max_height` with its grid fixed; float32 output.
@@ -18,7 +20,7 @@ class BEVMaxHeight(nn.Module):
         self,
         point_cloud_range: Sequence[float],
         size: Sequence[int],
-        orientation: str = "grid",
+        orientation: Orientation = "grid",
         fill: float = 0.0,
     ) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchvox.nn.shared_mlp import SharedMLP
+from torchvox.ops.annotations import Weight
 
 
 class FeaturePropagation(nn.Module):
@@ -29,7 +30,7 @@ class FeaturePropagation(nn.Module):
         in_channels: int,
         channels: Sequence[int],
         *,
-        weight: str = "dist",
+        weight: Weight = "dist",
         eps: float = 1e-8,
         skip_first: bool = False,
         bias: bool = False,

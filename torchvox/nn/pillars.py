@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from torchvox._errors import expect
 from torchvox.nn.conv import autocast_dtype
+from torchvox.ops.annotations import PadSemantics
 
 
 class PillarNorm(nn.Module):
@@ -142,7 +143,7 @@ class PillarFeatureNet(nn.Module):
         max_points: int = 32,
         center_axes: int = 3,
         legacy: bool = False,
-        pad_semantics: str = "reference",
+        pad_semantics: PadSemantics = "reference",
         eps: float = 1e-3,
         momentum: float = 0.01,
         sync: bool = False,

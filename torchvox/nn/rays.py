@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What rays see, as inputs of networks."""
 
-from typing import List, Optional, Sequence
+from typing import List, Optional
 
 import torch
 from torch import Tensor, nn
 
+from torchvox.ops.annotations import Sequence
 from torchvox.ops.rays import Visibility
 
 
@@ -50,7 +51,7 @@ class RayVisibility(nn.Module):
         return f"voxel_size={self.voxel_size}, range={self.point_cloud_range}"
 
 
-def channel_count(channels: List[str], cells: int) -> int:
+def channel_count(channels: Sequence[str], cells: int) -> int:
     """Planes that `visibility_channels` makes of a volume of `cells` cells along z."""
     count = 0
     for name in channels:
@@ -68,9 +69,9 @@ def channel_count(channels: List[str], cells: int) -> int:
 
 def visibility_channels(
     volume: Tensor,
-    channels: List[str],
-    voxel_size: Optional[List[float]] = None,
-    point_cloud_range: Optional[List[float]] = None,
+    channels: Sequence[str],
+    voxel_size: Optional[Sequence[float]] = None,
+    point_cloud_range: Optional[Sequence[float]] = None,
 ) -> Tensor:
     """Planes of a bird's-eye view from what is known of the cells above each place.
 

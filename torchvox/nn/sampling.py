@@ -6,6 +6,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from torchvox.ops.annotations import Nonfinite
 from torchvox.ops.conventions import options_of
 from torchvox.ops.sampling import FURTHEST_POINT_SAMPLE_CONVENTIONS
 
@@ -22,7 +23,7 @@ class FurthestPointSample(nn.Module):
         num_samples: int,
         *,
         start: int = 0,
-        nonfinite: str = "skip",
+        nonfinite: Nonfinite = "skip",
         convention: str = "torchvox",
     ) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from typing import List, Optional, Sequence
 import torch
 from torch import Tensor, nn
 
+from torchvox.ops.annotations import Bounds, Reduce, RowOrder
 from torchvox.ops.voxel import Voxels, trim_voxels, warn_about_large_grid
 
 
@@ -27,9 +28,9 @@ class Voxelize(nn.Module):
         max_points: int = -1,
         max_voxels: int | Sequence[int] = -1,
         *,
-        reduce: str = "mean",
-        order: str = "first",
-        bounds: str = "grid",
+        reduce: Reduce = "mean",
+        order: RowOrder = "first",
+        bounds: Bounds = "grid",
         out_dtype: Optional[torch.dtype] = None,
         center_relative: bool = False,
         trim: bool = False,

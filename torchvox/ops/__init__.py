@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed public functions over `torch.ops.torchvox.*`, re-exported as `torchvox.<name>`."""
 
+import sys
+from typing import TYPE_CHECKING
+
 from torch.utils import _pytree
 
 from torchvox.ops import (
@@ -25,6 +28,7 @@ from torchvox.ops.cells import *
 from torchvox.ops.detection import *
 from torchvox.ops.filter import *
 from torchvox.ops.grouping import *
+from torchvox.ops.mistakes import naming_mistakes
 from torchvox.ops.neighbor_lists import *
 from torchvox.ops.neighbors import *
 from torchvox.ops.occupancy import *
@@ -34,23 +38,19 @@ from torchvox.ops.sampling import *
 from torchvox.ops.targets import *
 from torchvox.ops.voxel import *
 
-__all__ = []
-__all__ += bev.__all__
-__all__ += boxes.__all__
-__all__ += cells.__all__
-__all__ += detection.__all__
-__all__ += filter.__all__
-__all__ += grouping.__all__
-__all__ += neighbor_lists.__all__
-__all__ += neighbors.__all__
-__all__ += occupancy.__all__
-__all__ += pillars.__all__
-__all__ += rays.__all__
-__all__ += sampling.__all__
-__all__ += targets.__all__
-__all__ += voxel.__all__
+_DOMAINS = (
+    *(bev, boxes, cells, detection, filter, grouping, neighbor_lists, neighbors, occupancy),
+    *(pillars, rays, sampling, targets, voxel),
+)
+NAMES = [name for domain in _DOMAINS for name in domain.__all__]
+if not TYPE_CHECKING:  # mypy knows the imports above, and would hide them for a list it cannot read
+    __all__ = NAMES
 
-for _name in __all__:
-    if isinstance(globals()[_name], type):
+for _name in NAMES:
+    _thing = globals()[_name]
+    if isinstance(_thing, type):
         # torch.export.save writes the type of a program's result by this name.
-        _pytree._register_namedtuple(globals()[_name], serialized_type_name=f"torchvox.{_name}")
+        _pytree._register_namedtuple(_thing, serialized_type_name=f"torchvox.{_name}")
+    else:
+        globals()[_name] = naming_mistakes(_thing)
+        setattr(sys.modules[_thing.__module__], _name, globals()[_name])  # pickle looks there

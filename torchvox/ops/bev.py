@@ -3,11 +3,13 @@
 
 import copy
 from numbers import Integral
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from torchvox.ops.annotations import Orientation, Sequence
 
 __all__ = [
     "BEVHeight",
@@ -33,29 +35,49 @@ _bev_max_height_with_index = getattr(
 
 
 class BEVHeight(NamedTuple):
+    """Of `bev_max_height`.
+
+    height: [B, H, W], the highest point of each cell in meters, or its code.
+    counts: [B + 1, 4] int32, of the call and of each sample: cells filled, points used, out of
+        range, not finite.
+    """
+
     height: Tensor
     counts: Tensor
 
 
 class BEVHeightWithIndex(NamedTuple):
+    """Of `bev_max_height_with_index`.
+
+    height: [B, H, W], the highest point of each cell in meters, or its code.
+    top_index: [B, H, W] int32, the row of that point; -1 in empty cells.
+    counts: [B + 1, 4] int32, as in `BEVHeight`.
+    """
+
     height: Tensor
     top_index: Tensor
     counts: Tensor
 
 
 class BEVImage(NamedTuple):
+    """Of `bev_rasterize`.
+
+    image: [B, planes, H, W] float32.
+    counts: [B + 1, 4] int32, as in `BEVHeight`.
+    """
+
     image: Tensor
     counts: Tensor
 
 
 def bev_max_height(
     points: Tensor,
-    point_cloud_range: List[float],
-    size: List[int],
+    point_cloud_range: Sequence[float],
+    size: Sequence[int],
     *,
     batch_offsets: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
-    orientation: str = "grid",
+    orientation: Orientation = "grid",
     out_dtype: Optional[torch.dtype] = None,
     fill: float = 0.0,
     lowest_code: int = 1,
@@ -116,12 +138,12 @@ def bev_max_height(
 
 def bev_max_height_with_index(
     points: Tensor,
-    point_cloud_range: List[float],
-    size: List[int],
+    point_cloud_range: Sequence[float],
+    size: Sequence[int],
     *,
     batch_offsets: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
-    orientation: str = "grid",
+    orientation: Orientation = "grid",
     out_dtype: Optional[torch.dtype] = None,
     fill: float = 0.0,
     lowest_code: int = 1,
@@ -163,14 +185,14 @@ def bev_max_height_with_index(
 
 def bev_rasterize(
     points: Tensor,
-    point_cloud_range: List[float],
-    size: List[int],
-    channels: List[str],
+    point_cloud_range: Sequence[float],
+    size: Sequence[int],
+    channels: Sequence[str],
     *,
     features: Optional[Tensor] = None,
     batch_offsets: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
-    orientation: str = "grid",
+    orientation: Orientation = "grid",
     fill: float = 0.0,
     density_base: int = 64,
 ) -> BEVImage:
@@ -255,7 +277,7 @@ def bev_preset(name: str) -> Dict[str, Any]:
 
 
 def bev_affine(
-    point_cloud_range: Sequence[float], size: Sequence[int], orientation: str = "grid"
+    point_cloud_range: Sequence[float], size: Sequence[int], orientation: Orientation = "grid"
 ) -> Tensor:
     """The matrix from pixels to meters: (x, y, 1) = A @ (column, row, 1), [3, 3] float64.
 

@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotated boxes: overlap, suppression, points inside, places that are free."""
 
-from typing import List, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
+
+from torchvox.ops.annotations import (
+    InsideMode,
+    IouMode,
+    NmsMode,
+    OverlapMetric,
+    PlaceMode,
+    Sequence,
+)
 
 __all__ = [
     "BoxPoints",
@@ -18,17 +27,34 @@ __all__ = [
 
 
 class BoxPoints(NamedTuple):
+    """Of `box_query`.
+
+    index: [B, G, k] int32, with a grid [B, G, cells, k]; unused slots -1.
+    count: [B, G] int32, with a grid [B, G, cells]: points found, maybe more than k.
+    """
+
     index: Tensor
     count: Tensor
 
 
 class Kept(NamedTuple):
+    """Of `rotated_nms`; of one sample [K] and [].
+
+    index: [B, K] int32, the boxes kept, best first; unused slots -1.
+    count: [B] int32, how many.
+    """
+
     index: Tensor
     count: Tensor
 
 
 def rotated_iou(
-    a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False, metric: str = "iou"
+    a: Tensor,
+    b: Tensor,
+    *,
+    mode: IouMode = "bev",
+    paired: bool = False,
+    metric: OverlapMetric = "iou",
 ) -> Tensor:
     """Overlap of rotated boxes, of every a with every b or of pairs.
 
@@ -59,23 +85,24 @@ def rotated_nms(
     boxes: Tensor,
     scores: Tensor,
     threshold: float,
-    max_out: int,
+    max_out: int = -1,
     *,
     group: Optional[Tensor] = None,
     lengths: Optional[Tensor] = None,
-    mode: str = "rotated",
+    mode: NmsMode = "rotated",
 ) -> Kept:
     """Greedy suppression of boxes that overlap a better one, on the boxes' device.
 
     boxes: [B, N, 7] float32, 7 columns or more, as in `rotated_iou`. Boxes with a score or one of
-        the 7 values that is not finite are left out.
+        the 7 values that is not finite are left out. [N, 7] is one sample, without B below either.
     scores: [B, N] float32. Boxes come by falling score, equal scores by rising index.
     threshold: >= 0. "rotated": a kept box suppresses those behind it whose IoU, seen from above, is
         greater; "circle": those whose squared center distance is at most this (so 4 means 2 m).
-    max_out: K, boxes kept of each sample at most.
+    max_out: K, boxes kept of each sample at most; -1: N.
     group: [B, N] int32 or int64; boxes of different groups never suppress each other. Never
         emulate groups by moving boxes apart: float32 loses the box.
-    lengths: [B] int32 or int64, boxes of each sample that exist, clamped to [0, N]. None: N.
+    lengths: [B] int32 or int64, boxes of each sample that exist, clamped to [0, N]. None: N. Of
+        batches alone.
     mode: "rotated" or "circle".
 
     Returns Kept(index [B, K] int32, count [B] int32): the boxes kept, in order, unused slots -1.
@@ -84,17 +111,23 @@ def rotated_nms(
     differentiable. Under autocast halves are widened to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
+    single = boxes.dim() == 2 and scores.dim() == 1 and lengths is None
+    if single:
+        boxes, scores = boxes[None], scores[None]
+        group = None if group is None else group[None]
+    if max_out == -1 and boxes.dim() == 3:
+        max_out = boxes.shape[1]
     index, count = torch.ops.torchvox.rotated_nms(
         boxes, scores, threshold, max_out, group=group, lengths=lengths, mode=mode
     )
-    return Kept(index, count)
+    return Kept(index[0], count[0]) if single else Kept(index, count)
 
 
 def points_in_boxes(
     points: Tensor,
     boxes: Tensor,
     *,
-    mode: str = "index",
+    mode: InsideMode = "index",
     margin: float = 0.0,
     lengths: Optional[Tensor] = None,
     box_lengths: Optional[Tensor] = None,
@@ -104,20 +137,26 @@ def points_in_boxes(
     points: [B, N, C] float32 or float64, C >= 3: x, y, z first; any strides. Points that are not
         finite lie in no box.
     boxes: [B, G, 7] of the same dtype, 7 columns or more, as in `rotated_iou`. Boxes with a size
-        that is not positive or a value that is not finite hold no point.
+        that is not positive or a value that is not finite hold no point. points [N, C] and boxes
+        [G, 7] are one sample, without B below either.
     mode: "index", the first box that holds the point; "mask", every pair; "count", points a box.
     margin: meters added to half of the length and of the width (OpenPCDet adds 1e-5 on the GPU and
         1e-2 on the CPU).
     lengths, box_lengths: [B] int32 or int64, points and boxes of each sample that exist, clamped.
+        Of batches alone.
 
     A box holds a point with abs(along) < l / 2, abs(across) < w / 2 and abs(dz) <= h / 2 (mmcv's
     rule). Returns [B, N] int32, -1 in no box; [B, G, N] bool; or [B, G] int32. CPU and CUDA give
     the same bits. No host synchronization. Not differentiable.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
-    return torch.ops.torchvox.points_in_boxes(
+    single = points.dim() == 2 and boxes.dim() == 2 and lengths is None and box_lengths is None
+    if single:
+        points, boxes = points[None], boxes[None]
+    found = torch.ops.torchvox.points_in_boxes(
         points, boxes, mode=mode, margin=margin, lengths=lengths, box_lengths=box_lengths
     )
+    return found[0] if single else found
 
 
 def box_query(
@@ -125,7 +164,7 @@ def box_query(
     boxes: Tensor,
     k: int,
     *,
-    grid: Optional[List[int]] = None,
+    grid: Optional[Sequence[int]] = None,
     margin: float = 0.0,
     lengths: Optional[Tensor] = None,
     box_lengths: Optional[Tensor] = None,
@@ -157,7 +196,7 @@ def place_boxes(
     candidates: Tensor,
     group: Tensor,
     lengths: Optional[Tensor] = None,
-    mode: str = "both",
+    mode: PlaceMode = "both",
     *,
     replaces: Optional[Tensor] = None,
 ) -> Tensor:

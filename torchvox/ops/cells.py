@@ -5,11 +5,12 @@ What is made of other ops takes its options by position too, so that TorchScript
 """
 
 import math
-from typing import List, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
+from torchvox.ops.annotations import CellOrder, Sequence
 from torchvox.ops.random_bits import mixed
 from torchvox.ops.voxel import rows_in_use
 
@@ -25,6 +26,16 @@ __all__ = [
 
 
 class UniqueCells(NamedTuple):
+    """Of `unique_cells`.
+
+    indices: [N, K] in the dtype of the cells, the distinct rows; -1 in unused rows.
+    num_points: [N] int32, points of each row.
+    point_voxel: [N] int32, the row of each point; -1: dropped.
+    offsets: [N + 1] int32.
+    perm: [N] int32; row r has the points perm[offsets[r] : offsets[r + 1]].
+    counts: [2] int32: rows, points in rows.
+    """
+
     indices: Tensor
     num_points: Tensor
     point_voxel: Tensor
@@ -34,6 +45,19 @@ class UniqueCells(NamedTuple):
 
 
 class GridSample(NamedTuple):
+    """Of `grid_sample`, with rows sample after sample.
+
+    cells: [N, 3] int32, (x, y, z) from the lowest cell of the sample; -1 in unused rows.
+    representative: [N] int32, the point taken; -1 in unused rows.
+    num_points: [N] int32, points of each row.
+    point_voxel: [N] int32, the row of each point; -1: dropped.
+    offsets: [N + 1] int32.
+    perm: [N] int32; row r has the points perm[offsets[r] : offsets[r + 1]].
+    batch_offsets: [B + 1] int64; sample b has the rows batch_offsets[b] to batch_offsets[b +
+        1].
+    counts: [3] int32: rows, points in rows, points in cells beyond the limit.
+    """
+
     cells: Tensor
     representative: Tensor
     num_points: Tensor
@@ -45,13 +69,20 @@ class GridSample(NamedTuple):
 
 
 class SerializedCells(NamedTuple):
+    """Of `serialize`, for O orders.
+
+    codes: [O, N] int64, places on the curve; -1 for padding and cells outside.
+    order: [O, N] int64, the rows by their codes.
+    inverse: [O, N] int64, the place of each row in `order`.
+    """
+
     codes: Tensor
     order: Tensor
     inverse: Tensor
 
 
 def unique_cells(
-    cells: Tensor, bits: int = -1, order: str = "first", trim: bool = False
+    cells: Tensor, bits: int = -1, order: CellOrder = "first", trim: bool = False
 ) -> UniqueCells:
     """The distinct rows of integers, and the points of each.
 
@@ -173,6 +204,8 @@ def grid_sample(
     num_points = offsets.diff()
     place = offsets[:-1]
     if seed is not None:
+        if seed != int(seed):
+            raise TypeError(f"grid_sample: seed must be an int, got {seed}")
         rows = torch.arange(1, place.shape[0] + 1, device=place.device)
         drawn = mixed(torch.full_like(rows, seed), rows)
         place = place + (drawn >> 1 & 0x7FFFFFFFFFFFFFFF) % num_points.clamp(min=1)
@@ -191,7 +224,7 @@ def grid_sample(
 
 def serialize(
     cells: Tensor,
-    order: List[str],
+    order: Sequence[str],
     *,
     depth: int = 16,
     batch_offsets: Optional[Tensor] = None,

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the maps of a detection head to boxes."""
 
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
+from torchvox.ops.annotations import NmsMode, Sequence
 from torchvox.ops.conventions import Options, options_of
 
 __all__ = [
@@ -42,6 +43,15 @@ CENTER_DECODE_NMS_CONVENTIONS: Dict[str, Options] = {
 
 
 class Detections(NamedTuple):
+    """Of `anchor_decode_nms` and `center_decode_nms`, for K boxes a sample.
+
+    boxes: [B, K, 7 or 9] float32; 0 past the count.
+    scores: [B, K] float32; 0 past the count.
+    labels: [B, K] int32; -1 past the count.
+    count: [B] int32, boxes found.
+    overflow: [B] int32, candidates beyond `pre`.
+    """
+
     boxes: Tensor
     scores: Tensor
     labels: Tensor
@@ -86,18 +96,18 @@ def box_decode(
 
 
 def anchor_decode_nms(
-    cls: List[Tensor],
-    box: List[Tensor],
-    direction: Optional[List[Tensor]],
-    anchors: List[Tensor],
+    cls: Sequence[Tensor],
+    box: Sequence[Tensor],
+    direction: Optional[Sequence[Tensor]],
+    anchors: Sequence[Tensor],
     score_threshold: float,
-    nms_threshold: List[float],
+    nms_threshold: Sequence[float],
     pre: int,
     post: int,
     *,
     dir_offset: float = 0.0,
-    class_labels: Optional[List[int]] = None,
-    nms: str = "rotated",
+    class_labels: Optional[Sequence[int]] = None,
+    nms: NmsMode = "rotated",
     convention: str = "torchvox",
 ) -> Detections:
     """Detections of anchor heads: scores, the best candidates, their boxes, NMS.
@@ -147,23 +157,23 @@ def anchor_decode_nms(
 
 
 def center_decode_nms(
-    heatmap: List[Tensor],
-    offset: List[Tensor],
-    z: List[Tensor],
-    dim: List[Tensor],
-    rot: List[Tensor],
-    vel: Optional[List[Tensor]],
-    voxel_size: List[float],
-    point_cloud_range: List[float],
+    heatmap: Sequence[Tensor],
+    offset: Sequence[Tensor],
+    z: Sequence[Tensor],
+    dim: Sequence[Tensor],
+    rot: Sequence[Tensor],
+    vel: Optional[Sequence[Tensor]],
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
     stride: int,
     score_threshold: float,
-    nms_threshold: List[float],
+    nms_threshold: Sequence[float],
     pre: int,
     post: int,
     *,
-    post_range: Optional[List[float]] = None,
-    class_labels: Optional[List[int]] = None,
-    nms: str = "rotated",
+    post_range: Optional[Sequence[float]] = None,
+    class_labels: Optional[Sequence[int]] = None,
+    nms: NmsMode = "rotated",
     convention: str = "torchvox",
 ) -> Detections:
     """Detections of center heads (CenterPoint): scores, the best cells, their boxes, NMS.

@@ -6,6 +6,8 @@ from typing import List, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from torchvox.ops.annotations import Backend, KeyLayout, KeyOrder, Sequence
+
 __all__ = [
     "DownsampledPoints",
     "VoxelGroups",
@@ -21,11 +23,26 @@ __all__ = [
 
 
 class VoxelKeys(NamedTuple):
+    """Of `voxel_keys`.
+
+    keys: [N] int64, the cell of each point; -1 for points outside, not finite, or padding.
+    counts: [B + 1, 3] int32, of the call and of each sample: points keyed, outside, not finite.
+    """
+
     keys: Tensor
     counts: Tensor
 
 
 class VoxelGroups(NamedTuple):
+    """Of `voxel_group`.
+
+    row_keys: [N] int64; -1 in unused rows.
+    offsets: [N + 1] int32.
+    perm: [N] int32; row r has the points perm[offsets[r] : offsets[r + 1]]; the tail is -1.
+    point_voxel: [N] int32, the row of each point; -1: dropped.
+    counts: [2] int32: rows, points in rows.
+    """
+
     row_keys: Tensor
     offsets: Tensor
     perm: Tensor
@@ -34,6 +51,17 @@ class VoxelGroups(NamedTuple):
 
 
 class DownsampledPoints(NamedTuple):
+    """Of `voxel_downsample`, with rows in use first.
+
+    out: [N, C] in the dtype of the points, means.
+    indices: [N, 4] int32, (batch, z, y, x); -1 in unused rows.
+    num_points: [N] int32, points of each row.
+    representative: [N] int32, the lowest point of the row; -1 in unused rows.
+    point_voxel: [N] int32, the row of each point; -1: dropped.
+    counts: [B + 1, 4] int32, of the call and of each sample: rows, points in rows, outside, not
+        finite.
+    """
+
     out: Tensor
     indices: Tensor
     num_points: Tensor
@@ -44,12 +72,12 @@ class DownsampledPoints(NamedTuple):
 
 def voxel_keys(
     points: Tensor,
-    voxel_size: List[float],
+    voxel_size: Sequence[float],
     *,
-    origin: Optional[List[float]] = None,
-    lower: Optional[List[int]] = None,
+    origin: Optional[Sequence[float]] = None,
+    lower: Optional[Sequence[int]] = None,
     bits: int = -1,
-    layout: str = "morton",
+    layout: KeyLayout = "morton",
     batch_offsets: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
 ) -> VoxelKeys:
@@ -85,7 +113,9 @@ def voxel_keys(
     return VoxelKeys(keys, counts)
 
 
-def voxel_cells(keys: Tensor, bits: int, lower: List[int], *, layout: str = "morton") -> Tensor:
+def voxel_cells(
+    keys: Tensor, bits: int, lower: Sequence[int], *, layout: KeyLayout = "morton"
+) -> Tensor:
     """The inverse of `voxel_keys`: [R, 4] int32 (b, z, y, x) of keys [R] int64, -1 for key -1.
 
     bits, lower, layout: those of the keys; cells must fit int32, else ValueError.
@@ -94,7 +124,7 @@ def voxel_cells(keys: Tensor, bits: int, lower: List[int], *, layout: str = "mor
 
 
 def voxel_group(
-    keys: Tensor, *, key_bits: int = 63, order: str = "first", backend: str = "auto"
+    keys: Tensor, *, key_bits: int = 63, order: KeyOrder = "first", backend: Backend = "auto"
 ) -> VoxelGroups:
     """The points of each distinct key.
 
@@ -149,7 +179,7 @@ def voxel_mean_of_sums(sums: Tensor, num_points: Tensor, dtype: torch.dtype) -> 
 
 
 def _refuse_points_outside(
-    points: Tensor, voxel_size: List[float], origin: Optional[List[float]], bits: int
+    points: Tensor, voxel_size: Sequence[float], origin: Optional[Sequence[float]], bits: int
 ) -> None:
     """Says which cells the points need, and what would do."""
     xyz = points[:, :3].double()
@@ -173,13 +203,13 @@ def _refuse_points_outside(
 
 def voxel_downsample(
     points: Tensor,
-    voxel_size: List[float],
+    voxel_size: Sequence[float],
     *,
-    origin: Optional[List[float]] = None,
-    lower: Optional[List[int]] = None,
+    origin: Optional[Sequence[float]] = None,
+    lower: Optional[Sequence[int]] = None,
     bits: int = -1,
-    order: str = "first",
-    backend: str = "auto",
+    order: KeyOrder = "first",
+    backend: Backend = "auto",
     batch_offsets: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
     trim: bool = False,

@@ -6,6 +6,8 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
+from torchvox.ops.annotations import Reduction, Weight
+
 __all__ = [
     "gather_points",
     "group_points",
@@ -123,7 +125,7 @@ def three_interpolate(
     )
 
 
-def interpolation_weights(dist2: Tensor, *, eps: float = 1e-8, weight: str = "dist") -> Tensor:
+def interpolation_weights(dist2: Tensor, *, eps: float = 1e-8, weight: Weight = "dist") -> Tensor:
     """Weights of the three nearest points, from their squared distances.
 
     dist2: [.., 3] float32 or float64, such as three_nn gives.
@@ -143,7 +145,7 @@ def interpolate_features(
     features: Tensor,
     *,
     eps: float = 1e-8,
-    weight: str = "dist",
+    weight: Weight = "dist",
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
 ) -> Tensor:
@@ -190,7 +192,7 @@ def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False
 
 
 def segment_reduce(
-    src: Tensor, offsets: Tensor, reduce: str = "sum", *, index: Optional[Tensor] = None
+    src: Tensor, offsets: Tensor, reduce: Reduction = "sum", *, index: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
     """Reduces rows over segments in CSR form: segment r has the rows offsets[r] to offsets[r + 1]
     of `src`, or those that index[offsets[r]:offsets[r + 1]] names.

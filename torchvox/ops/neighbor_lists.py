@@ -24,6 +24,14 @@ RADIUS_CONVENTIONS = {
 
 
 class RadiusNeighbors(NamedTuple):
+    """Of `radius_neighbors`: one list for U queries.
+
+    offsets: [U + 1] int64.
+    index: [capacity] int32; query i has index[offsets[i] : offsets[i + 1]]; unused entries -1.
+    dist2: [capacity] float32, float64 for float64 points: squared distances.
+    count: [1] int64, entries in all, maybe more than capacity.
+    """
+
     offsets: Tensor
     index: Tensor
     dist2: Tensor
@@ -88,6 +96,14 @@ def radius_neighbors(
 
 
 class ChamferDistance(NamedTuple):
+    """Of `chamfer_distance`; packed, [T] and [U].
+
+    dist_x: [B, N], from each x to the nearest y, squared or with norm 1.
+    dist_y: [B, M], from each y to the nearest x.
+    index_x: [B, N] int32, the nearest y of each x; -1 without one.
+    index_y: [B, M] int32, the nearest x of each y; -1 without one.
+    """
+
     dist_x: Tensor
     dist_y: Tensor
     index_x: Tensor

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Neighbors of queries: within a radius, or the nearest; and what belongs to them."""
 
-from typing import List, Mapping, NamedTuple, Optional
+from typing import Mapping, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
+from torchvox.ops.annotations import Fill, Sequence
 from torchvox.ops.conventions import Options, options_of
 
 __all__ = [
@@ -49,6 +50,13 @@ KNN_CONVENTIONS: Mapping[str, Options] = {
 
 
 class BallNeighbors(NamedTuple):
+    """Of `ball_query`; packed, [U, k] and [U].
+
+    dist2: [B, M, k] float32, float64 for float64 points: squared distances; 0 past the count.
+    idx: [B, M, k] int32, ascending; past the count as the convention has it.
+    count: [B, M] int32, hits kept.
+    """
+
     dist2: Tensor
     idx: Tensor
     count: Tensor
@@ -61,7 +69,7 @@ def ball_query(
     k: int,
     *,
     min_radius: float = 0.0,
-    fill: Optional[str] = None,
+    fill: Optional[Fill] = None,
     convention: str = "torchvox",
     lengths: Optional[Tensor] = None,
     query_lengths: Optional[Tensor] = None,
@@ -123,6 +131,13 @@ def ball_query(
 
 
 class BallGroups(NamedTuple):
+    """Of `query_and_group`, K being the sum of ks.
+
+    grouped: [B, M, K, D + C], relative coordinates and features.
+    idx: [B, M, K] int32.
+    count: [B, M, radii] int32, hits of each ball.
+    """
+
     grouped: Tensor
     idx: Tensor
     count: Tensor
@@ -132,8 +147,8 @@ def query_and_group(
     points: Tensor,
     query: Tensor,
     features: Optional[Tensor],
-    radii: List[float],
-    ks: List[int],
+    radii: Sequence[float],
+    ks: Sequence[int],
     *,
     use_xyz: bool = True,
     normalize_xyz: bool = False,
@@ -184,8 +199,8 @@ def group_mlp_max(
     features: Optional[Tensor],
     idx: Tensor,
     count: Tensor,
-    weights: List[Tensor],
-    biases: List[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
     *,
     use_xyz: bool = True,
     normalize_radius: Optional[float] = None,
@@ -229,6 +244,13 @@ def group_mlp_max(
 
 
 class Neighbors(NamedTuple):
+    """Of `knn` and `three_nn`, the nearest first; packed, [U, k].
+
+    dist2: [B, M, k] float32, float64 for float64 points: squared distances; +inf without a
+        neighbor.
+    idx: [B, M, k] int32; -1 without a neighbor.
+    """
+
     dist2: Tensor
     idx: Tensor
 

@@ -5,10 +5,12 @@ A map is a list of tensors, `state`, that `occupancy_state` makes. Ops with a tr
 write it; CPU and CUDA give the same bits, in every run and for every order of the rays of a call.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
+
+from torchvox.ops.annotations import LongRays, Merge, Missing, Rule, Select, Sequence
 
 __all__ = [
     "DecayedRegions",
@@ -43,16 +45,38 @@ class StateTensor(NamedTuple):
 
 
 class DecayedRegions(NamedTuple):
+    """Of `occupancy_decay_`, for C slots.
+
+    empty: [C] bool, regions in use in which no voxel is observed.
+    counts: [1, 8] int64: regions changed, in use and of the mask; 4 regions in use; the rest 0.
+    """
+
     empty: Tensor
     counts: Tensor
 
 
 class OccupancyValues(NamedTuple):
+    """Of `occupancy_query` [N] and `occupancy_crop` [B, nz, ny, nx].
+
+    logodds: float32.
+    label: int8: -1 not observed, 0 free, 1 occupied.
+    """
+
     logodds: Tensor
     label: Tensor
 
 
 class OccupancyRays(NamedTuple):
+    """Of `occupancy_raycast`.
+
+    distance: [N] float32, meters to the voxel that stops the ray, else its length; NaN without
+        a ray.
+    unseen: [N] float32, cubic meters of the unobserved part of the cone of the ray.
+    status: [N] int8: 0 the end is in sight, 1 occupied, 2 not observed, 3 no ray.
+    indices: [N, 4] int32, (0, z, y, x) of the voxel that stops the ray, or of its end.
+    unknown: [N] int32, voxels passed that were not observed.
+    """
+
     distance: Tensor
     unseen: Tensor
     status: Tensor
@@ -61,6 +85,15 @@ class OccupancyRays(NamedTuple):
 
 
 class OccupancyRows(NamedTuple):
+    """Of `occupancy_extract`.
+
+    logodds: [max_out] float32; 0 in unused rows.
+    mean: [max_out, 3] float32, of the samples, in voxels from the center; 0 without.
+    indices: [max_out, 4] int32, (0, z, y, x); -1 in unused rows.
+    num_samples: [max_out] int32.
+    counts: [1, 8] int64: rows kept, rows found, 0 six times.
+    """
+
     logodds: Tensor
     mean: Tensor
     indices: Tensor
@@ -93,6 +126,8 @@ def occupancy_layout(
         if layer in layers and needs not in layers:
             raise ValueError(f"occupancy_layout: layers with {layer} must have {needs}")
     for name, rows in (("capacity", capacity), ("sample_rows", sample_rows)):
+        if rows != int(rows):
+            raise TypeError(f"occupancy_layout: {name} must be an int, got {rows}")
         if not 0 <= rows < 2**30:
             raise ValueError(f"occupancy_layout: {name} must be from 0 to 2^30 - 1, got {rows}")
     entries = 1 << max(2 * capacity - 1, 1).bit_length()
@@ -139,27 +174,27 @@ def occupancy_integrate_(
     points: Tensor,
     origins: Tensor,
     voxel_size: float,
-    map_origin: List[float],
-    sensor: List[float],
+    map_origin: Sequence[float],
+    sensor: Sequence[float],
     max_touched: int = -1,
     *,
     origin_index: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
     ray_flags: Optional[Tensor] = None,
-    point_cloud_range: Optional[List[float]] = None,
+    point_cloud_range: Optional[Sequence[float]] = None,
     min_range: float = 0.0,
     max_range: float = -1.0,
-    long_rays: str = "truncate",
-    rule: str = "every_ray",
-    flags: Optional[List[str]] = None,
+    long_rays: LongRays = "truncate",
+    rule: Rule = "every_ray",
+    flags: Optional[Sequence[str]] = None,
     threshold: float = 0.0,
-    missing: str = "allocate",
+    missing: Missing = "allocate",
     stamp: Optional[Tensor] = None,
     timestamps: Optional[Tensor] = None,
     time_base: float = 0.0,
-    ndt: Optional[List[float]] = None,
+    ndt: Optional[Sequence[float]] = None,
     intensity: Optional[Tensor] = None,
-    intensity_range: Optional[List[float]] = None,
+    intensity_range: Optional[Sequence[float]] = None,
 ) -> Tensor:
     """Update a map by rays, in place: voxels that rays pass are missed, those where they end hit.
 
@@ -237,7 +272,7 @@ def occupancy_query(
     state: List[Tensor],
     points: Tensor,
     voxel_size: float,
-    map_origin: List[float],
+    map_origin: Sequence[float],
     *,
     num_valid: Optional[Tensor] = None,
     threshold: float = 0.0,
@@ -267,9 +302,9 @@ def occupancy_query(
 def occupancy_crop(
     state: List[Tensor],
     voxel_size: float,
-    map_origin: List[float],
-    cell_size: List[float],
-    point_cloud_range: List[float],
+    map_origin: Sequence[float],
+    cell_size: Sequence[float],
+    point_cloud_range: Sequence[float],
     *,
     poses: Optional[Tensor] = None,
     threshold: float = 0.0,
@@ -302,7 +337,7 @@ def occupancy_raycast(
     points: Tensor,
     origins: Tensor,
     voxel_size: float,
-    map_origin: List[float],
+    map_origin: Sequence[float],
     *,
     origin_index: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
@@ -339,7 +374,7 @@ def occupancy_raycast(
 
 
 def occupancy_extract(
-    state: List[Tensor], max_out: int, *, select: str = "occupied", threshold: float = 0.0
+    state: List[Tensor], max_out: int, *, select: Select = "occupied", threshold: float = 0.0
 ) -> OccupancyRows:
     """The voxels of a map as rows, by region key, then by place in the region (x fastest).
 
@@ -396,8 +431,8 @@ def occupancy_insert_(
     keys: Tensor,
     layers: List[Tensor],
     *,
-    sensor: List[float],
-    merge: str = "add",
+    sensor: Sequence[float],
+    merge: Merge = "add",
     num_valid: Optional[Tensor] = None,
 ) -> Tensor:
     """Regions enter the map, all of them or none. Writes `state`.

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pillars to pseudo images: the fused layer of a pillar feature net, its moments, a scatter."""
 
-from typing import List, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
+
+from torchvox.ops.annotations import PadSemantics, Sequence
 
 __all__ = [
     "PillarNorm",
@@ -16,6 +18,14 @@ __all__ = [
 
 
 class PillarNorm(NamedTuple):
+    """Of `pillar_norm`, in the dtype of weight.
+
+    folded_weight: [O, D], for `pillar_encode`.
+    folded_bias: [O], for `pillar_encode`.
+    mean: [O].
+    var: [O], unbiased, as running statistics take it.
+    """
+
     folded_weight: Tensor
     folded_bias: Tensor
     mean: Tensor
@@ -30,14 +40,14 @@ def pillar_encode(
     point_slot: Tensor,
     weight: Tensor,
     bias: Tensor,
-    voxel_size: List[float],
-    point_cloud_range: List[float],
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
     max_points: int,
     batch_size: int,
     *,
     center_axes: int = 3,
     legacy: bool = False,
-    pad_semantics: str = "reference",
+    pad_semantics: PadSemantics = "reference",
     out_dtype: Optional[torch.dtype] = None,
 ) -> Tensor:
     """Decorate points, apply a linear layer and ReLU, maximize over each pillar, lay out a canvas.
@@ -90,13 +100,13 @@ def pillar_moments(
     num_points: Tensor,
     point_voxel: Tensor,
     point_slot: Tensor,
-    voxel_size: List[float],
-    point_cloud_range: List[float],
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
     max_points: int,
     *,
     center_axes: int = 3,
     legacy: bool = False,
-    pad_semantics: str = "reference",
+    pad_semantics: PadSemantics = "reference",
 ) -> Tensor:
     """First and second moments of the decorated points: all that batch norm behind a linear layer
     needs to know of them.
@@ -147,7 +157,7 @@ def pillar_norm(
     return PillarNorm(*torch.ops.torchvox.pillar_norm(moments, weight, gamma, beta, eps))
 
 
-def pillar_scatter(feats: Tensor, indices: Tensor, batch_size: int, size: List[int]) -> Tensor:
+def pillar_scatter(feats: Tensor, indices: Tensor, batch_size: int, size: Sequence[int]) -> Tensor:
     """Rows of pillar features to a canvas.
 
     feats: [V, C] float16, bfloat16, float32 or float64. indices: [V, 4] int32 (batch, z, y, x); z

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rays through voxels: exact walks, the volumes that sweeps see, points under poses."""
 
-from typing import List, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
+
+from torchvox.ops.annotations import LongRays, Sequence
 
 __all__ = [
     "RayRegions",
@@ -18,12 +20,30 @@ __all__ = [
 
 
 class Visibility(NamedTuple):
+    """Of `ray_visibility`.
+
+    visibility: [B, nz, ny, nx] uint8: 0 unknown, 1 free, 2 occupied.
+    reached: [N] int8: 0 end in the grid, 1 stopped, 2 end outside, -1 no ray.
+    counts: [B + 1, 8] int32, of the call and of each sample: rays walked, given, with their end
+        in the grid, with it outside, stopped, skipped, too long, not finite.
+    """
+
     visibility: Tensor
     reached: Tensor
     counts: Tensor
 
 
 class RayVoxels(NamedTuple):
+    """Of `ray_voxels`.
+
+    indices: [max_out, 4] int32, (0, z, y, x); -1 in unused rows.
+    ray: [max_out] int32, the ray of each row; -1 in unused rows.
+    span: [max_out, 2] float64, where in the ray its way through the voxel begins and ends, 0 to
+        1.
+    offsets: [N + 1] int64; ray i has the rows offsets[i] to offsets[i + 1], kept or not.
+    counts: [1, 8] int64: rows kept, rows found, rays not finite, left out, outside, 0, 0, 0.
+    """
+
     indices: Tensor
     ray: Tensor
     span: Tensor
@@ -32,6 +52,12 @@ class RayVoxels(NamedTuple):
 
 
 class RayRegions(NamedTuple):
+    """Of `ray_regions`.
+
+    keys: [max_out] int64, ascending; -1 in unused rows.
+    counts: [1, 8] int64, as in `RayVoxels`.
+    """
+
     keys: Tensor
     counts: Tensor
 
@@ -55,8 +81,8 @@ def transform_points(
 def ray_visibility(
     points: Tensor,
     origins: Tensor,
-    voxel_size: List[float],
-    point_cloud_range: List[float],
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
     *,
     origin_index: Optional[Tensor] = None,
     batch_offsets: Optional[Tensor] = None,
@@ -105,16 +131,16 @@ def ray_voxels(
     points: Tensor,
     origins: Tensor,
     voxel_size: float,
-    map_origin: List[float],
+    map_origin: Sequence[float],
     max_out: int,
     *,
     origin_index: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
     ray_flags: Optional[Tensor] = None,
-    point_cloud_range: Optional[List[float]] = None,
+    point_cloud_range: Optional[Sequence[float]] = None,
     min_range: float = 0.0,
     max_range: float = -1.0,
-    long_rays: str = "truncate",
+    long_rays: LongRays = "truncate",
     reverse: bool = False,
 ) -> RayVoxels:
     """The voxels that each ray visits, in order.
@@ -160,16 +186,16 @@ def ray_regions(
     points: Tensor,
     origins: Tensor,
     voxel_size: float,
-    map_origin: List[float],
+    map_origin: Sequence[float],
     max_out: int,
     *,
     origin_index: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
     ray_flags: Optional[Tensor] = None,
-    point_cloud_range: Optional[List[float]] = None,
+    point_cloud_range: Optional[Sequence[float]] = None,
     min_range: float = 0.0,
     max_range: float = -1.0,
-    long_rays: str = "truncate",
+    long_rays: LongRays = "truncate",
 ) -> RayRegions:
     """The regions of 8 x 8 x 8 voxels that hold a visit of `ray_voxels`, whose arguments it takes.
 

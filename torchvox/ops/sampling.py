@@ -2,11 +2,12 @@
 """Choosing points of a cloud, and fetching what belongs to them."""
 
 from numbers import Integral
-from typing import Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Dict, List, NamedTuple, Optional, Union, overload
 
 import torch
 from torch import Tensor
 
+from torchvox.ops.annotations import Nonfinite, Sequence, Start
 from torchvox.ops.conventions import Options, options_of
 
 __all__ = [
@@ -46,6 +47,13 @@ WITH_DIST_CONVENTIONS: Dict[str, Options] = {
 
 
 class Samples(NamedTuple):
+    """Of `furthest_point_sample` [B, S], packed [max_total].
+
+    idx: int32, the points sampled; -1 in slots without a sample.
+    dist2: float32, float64 for float64 points: squared distance to the nearest earlier sample,
+        +inf for starts, 0 in slots without a sample.
+    """
+
     idx: Tensor
     dist2: Tensor
 
@@ -60,15 +68,41 @@ def _random_starts(
     return torch.minimum(draw * size, size - 1).long()  # rounding may reach the size itself
 
 
+@overload
+def furthest_point_sample(
+    points: Tensor,
+    num_samples: int,
+    *,
+    lengths: Optional[Tensor] = None,
+    counts: Optional[Tensor] = None,
+    start: Union[int, Start] = 0,
+    start_idx: Optional[Tensor] = None,
+    nonfinite: Nonfinite = "skip",
+    convention: str = "torchvox",
+    generator: Optional[torch.Generator] = None,
+) -> Samples: ...
+@overload
+def furthest_point_sample(
+    points: Tensor,
+    num_samples: Sequence[int],
+    *,
+    lengths: Optional[Tensor] = None,
+    counts: Optional[Tensor] = None,
+    start: Union[int, Start] = 0,
+    start_idx: Optional[Tensor] = None,
+    nonfinite: Nonfinite = "skip",
+    convention: str = "torchvox",
+    generator: Optional[torch.Generator] = None,
+) -> List[Samples]: ...
 def furthest_point_sample(
     points: Tensor,
     num_samples: Union[int, Sequence[int]],
     *,
     lengths: Optional[Tensor] = None,
     counts: Optional[Tensor] = None,
-    start: Union[int, str] = 0,
+    start: Union[int, Start] = 0,
     start_idx: Optional[Tensor] = None,
-    nonfinite: str = "skip",
+    nonfinite: Nonfinite = "skip",
     convention: str = "torchvox",
     generator: Optional[torch.Generator] = None,
 ) -> Union[Samples, List[Samples]]:
@@ -109,13 +143,12 @@ def furthest_point_sample(
                 f"furthest_point_sample: start must be an index or 'random', got {start!r}"
             )
         start = 0
-        known = isinstance(points, Tensor) and (lengths is None or isinstance(lengths, Tensor))
-        if known and lengths is not None and lengths.shape != points.shape[:1]:
+        if lengths is not None and lengths.shape != points.shape[:1]:
             raise ValueError(
                 "furthest_point_sample: lengths must be [B], one length a cloud, got "
                 f"{list(lengths.shape)}"
             )
-        if known and start_idx is None and points.dim() == 3:
+        if start_idx is None and points.dim() == 3:
             start_idx = _random_starts(points, lengths, generator)
     whole = (Integral, torch.SymInt)
     levels = None if isinstance(num_samples, whole) else num_samples
@@ -123,7 +156,7 @@ def furthest_point_sample(
         levels = list(levels) if hasattr(levels, "__iter__") else [levels]
         if not all(isinstance(size, whole) for size in levels):
             raise TypeError(
-                "furthest_point_sample: num_samples must be a size or a list of sizes, got "
+                "furthest_point_sample: num_samples must be an int or a list of ints, got "
                 f"{num_samples!r}"
             )
         if not levels or min(levels) < 0:
@@ -158,7 +191,7 @@ def furthest_point_sample_ragged(
     *,
     start: int = 0,
     start_idx: Optional[Tensor] = None,
-    nonfinite: str = "skip",
+    nonfinite: Nonfinite = "skip",
     convention: str = "torchvox",
     local_index: bool = False,
 ) -> Samples:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a detection head is taught: targets of anchors and centers, and the loss of anchors."""
 
-from typing import List, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
+
+from torchvox.ops.annotations import AssignMode, Sequence
 
 __all__ = [
     "AnchorTargets",
@@ -16,11 +18,25 @@ __all__ = [
 
 
 class AnchorTargets(NamedTuple):
+    """Of `anchor_targets`.
+
+    assigned: [B, H, W, A] int32, the box of each anchor; -1 background, -2 counts for nothing.
+    num_pos: [B] int32, anchors with a box.
+    """
+
     assigned: Tensor
     num_pos: Tensor
 
 
 class CenterTargets(NamedTuple):
+    """Of `center_targets`, for M slots of each task.
+
+    heatmap: [B, classes, H, W] float32, 1 at centers; -1 where there is no loss.
+    cell: [B, tasks, M] int32, y * W + x; -1 past the count.
+    box: [B, tasks, M] int32, the row of boxes; -1 past the count.
+    count: [B, tasks] int32, slots in use.
+    """
+
     heatmap: Tensor
     cell: Tensor
     box: Tensor
@@ -33,12 +49,12 @@ def anchor_targets(
     weight: Optional[Tensor],
     num_boxes: Optional[Tensor],
     anchors: Tensor,
-    class_of_anchor: List[int],
-    matched: List[float],
-    unmatched: List[float],
+    class_of_anchor: Sequence[int],
+    matched: Sequence[float],
+    unmatched: Sequence[float],
     *,
-    mode: str = "pcdet",
-    min_pos: Optional[List[float]] = None,
+    mode: AssignMode = "pcdet",
+    min_pos: Optional[Sequence[float]] = None,
 ) -> AnchorTargets:
     """Which box each anchor of a head is to find.
 
@@ -85,11 +101,11 @@ def center_targets(
     labels: Tensor,
     weight: Optional[Tensor],
     num_boxes: Optional[Tensor],
-    point_cloud_range: List[float],
-    pillar_size: List[float],
+    point_cloud_range: Sequence[float],
+    pillar_size: Sequence[float],
     cells: int,
-    size: List[int],
-    task_of_class: List[int],
+    size: Sequence[int],
+    task_of_class: Sequence[int],
     *,
     max_objects: int = 500,
     overlap: float = 0.1,
@@ -146,10 +162,10 @@ def anchor_loss(
     *,
     dir_offset: float = 0.0,
     dir_limit: float = 0.0,
-    code_weights: Optional[List[float]] = None,
+    code_weights: Optional[Sequence[float]] = None,
     beta: float = 0.1111111111111111,
     negative_weight: float = 1.0,
-    mode: str = "pcdet",
+    mode: AssignMode = "pcdet",
 ) -> Tensor:
     """The three terms of an anchor head's loss, summed over the anchors of each sample.
 

@@ -7,6 +7,8 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from torchvox.ops.annotations import Bounds, Overflow, Reduce, Reduction, RowOrder, Sequence
+
 __all__ = [
     "VoxelCSR",
     "VoxelMap",
@@ -25,6 +27,16 @@ _voxelize = getattr(torch.ops.torchvox.voxelize, "_op", torch.ops.torchvox.voxel
 
 
 class Voxels(NamedTuple):
+    """Of `voxelize`, with C rows for the voxels of all B samples.
+
+    features: [C, P, F] points, or [C, F] one reduced row a voxel.
+    indices: [C, 4] int32, (batch, z, y, x); -1 in unused rows.
+    num_points: [C] int32, points stored in each voxel.
+    point_voxel: [N] int32, the row of each point; -1: dropped.
+    counts: [B + 1, 8] int32, of the call and of each sample: voxels kept, voxels found, points
+        stored, points past max_points, in dropped voxels, out of range, not finite, 0.
+    """
+
     features: Tensor
     indices: Tensor
     num_points: Tensor
@@ -33,6 +45,15 @@ class Voxels(NamedTuple):
 
 
 class VoxelMap(NamedTuple):
+    """Of `voxel_map`, with C rows for the voxels of all B samples.
+
+    indices: [C, 4] int32, (batch, z, y, x); -1 in unused rows.
+    num_points: [C] int32, points stored in each voxel.
+    point_voxel: [N] int32, the row of each point; -1: dropped.
+    point_slot: [N] int32, the slot of a stored point in its voxel, else -1.
+    counts: [B + 1, 8] int32, as in `Voxels`.
+    """
+
     indices: Tensor
     num_points: Tensor
     point_voxel: Tensor
@@ -40,7 +61,9 @@ class VoxelMap(NamedTuple):
     counts: Tensor
 
 
-def grid_size(voxel_size: List[float], point_cloud_range: List[float]) -> Tuple[int, int, int]:
+def grid_size(
+    voxel_size: Sequence[float], point_cloud_range: Sequence[float]
+) -> Tuple[int, int, int]:
     """Cells (nx, ny, nz) of a grid: the one rule, so that no model rounds for itself.
 
     voxel_size: (x, y, z) in meters. point_cloud_range: (x0, y0, z0, x1, y1, z1) in meters. Both are
@@ -65,9 +88,9 @@ def rows_in_use(count: Tensor, capacity: int) -> int:
 def trim_voxels(voxels: Voxels) -> Voxels:
     """The rows of `voxels` that are in use, as views that keep the whole buffers alive.
 
-    Reads counts[0, 0], the only host synchronization. Under torch.export it becomes a bounded
-    symbolic size; under torch.compile(fullgraph=True) set
-    torch._dynamo.config.capture_scalar_outputs = True.
+    Reads counts[0, 0], the only host synchronization. Under torch.export and
+    torch.compile(fullgraph=True) it becomes a bounded symbolic size; without fullgraph the graph
+    breaks here, unless torch._dynamo.config.capture_scalar_outputs is True.
     """
     rows = rows_in_use(voxels.counts[0, 0], voxels.indices.shape[0])
     return Voxels(
@@ -79,7 +102,7 @@ def trim_voxels(voxels: Voxels) -> Voxels:
     )
 
 
-def _report_overflow(counts: Tensor, on_overflow: str) -> None:
+def _report_overflow(counts: Tensor, on_overflow: Overflow) -> None:
     row: List[int] = counts[0].tolist()
     if row[1] <= row[0]:
         return
@@ -92,7 +115,7 @@ def _report_overflow(counts: Tensor, on_overflow: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-def warn_about_large_grid(voxel_size: List[float], point_cloud_range: List[float]) -> None:
+def warn_about_large_grid(voxel_size: Sequence[float], point_cloud_range: Sequence[float]) -> None:
     cells = max(grid_size(voxel_size, point_cloud_range))
     if cells > 1 << 23:
         warnings.warn(
@@ -102,29 +125,29 @@ def warn_about_large_grid(voxel_size: List[float], point_cloud_range: List[float
         )
 
 
-def _may_be_large(voxel_size: List[float], point_cloud_range: List[float]) -> bool:
+def _may_be_large(voxel_size: Sequence[float], point_cloud_range: Sequence[float]) -> bool:
     # With every bound at most r from 0, an axis has at most 2 r / size cells, and rounding.
     # Asking grid_size costs a sixth of a small call.
     reach = max(max(point_cloud_range), -min(point_cloud_range))
-    return reach >= float(1 << 21) * min(voxel_size)
+    return reach >= 2097152.0 * min(voxel_size)  # 2^21
 
 
 def voxelize(
     points: Tensor,
-    voxel_size: List[float],
-    point_cloud_range: List[float],
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
     max_points: int,
     max_voxels: int,
     *,
     batch_offsets: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
-    reduce: str = "none",
-    order: str = "first",
-    bounds: str = "grid",
+    reduce: Reduce = "none",
+    order: RowOrder = "first",
+    bounds: Bounds = "grid",
     out_dtype: Optional[torch.dtype] = None,
     center_relative: bool = False,
     trim: bool = False,
-    on_overflow: str = "ignore",
+    on_overflow: Overflow = "ignore",
 ) -> Voxels:
     """Group points into voxels: padded rows of points, or one reduced row a voxel.
 
@@ -209,15 +232,15 @@ def voxelize(
 
 def voxel_map(
     points: Tensor,
-    voxel_size: List[float],
-    point_cloud_range: List[float],
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
     max_points: int,
     max_voxels: int,
     *,
     batch_offsets: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
-    order: str = "first",
-    bounds: str = "grid",
+    order: RowOrder = "first",
+    bounds: Bounds = "grid",
 ) -> VoxelMap:
     """`voxelize` without features: where each point goes.
 
@@ -244,6 +267,12 @@ def voxel_map(
 
 
 class VoxelCSR(NamedTuple):
+    """Of `voxel_csr`: the points of each row.
+
+    offsets: [num_rows + 1] int32.
+    perm: [N] int32; row r owns the points perm[offsets[r] : offsets[r + 1]]; the tail is -1.
+    """
+
     offsets: Tensor
     perm: Tensor
 
@@ -265,7 +294,7 @@ def voxel_scatter(
     feats: Tensor,
     point_voxel: Tensor,
     num_rows: int,
-    reduce: str = "mean",
+    reduce: Reduction = "mean",
     *,
     offsets: Optional[Tensor] = None,
     perm: Optional[Tensor] = None,

@@ -13,8 +13,7 @@ inline void check_inside(const char* op, const at::Tensor& points, const at::Ten
                          const std::optional<at::Tensor>& box_lengths) {
   check_wide_floats(op, "points", points);
   check_columns(op, points, 3, 3, "points must be [B, N, C] with C >= 3");
-  check_type(boxes.scalar_type() == points.scalar_type(), op, "boxes must have the dtype of points",
-             boxes.scalar_type());
+  check_dtype(op, "boxes", boxes.scalar_type(), "points", points.scalar_type());
   check_device(op, "boxes", boxes, "points", points);
   const Rule boxes_rule = "boxes must be [B, G, 7] with the B of points, with 7 columns or more";
   check_columns(op, boxes, 7, 3, boxes_rule);

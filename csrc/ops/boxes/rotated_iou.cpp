@@ -23,7 +23,7 @@ OverlapMetric parse_metric(const char* op, std::string_view metric) {
 void check_arguments(const char* op, const Tensor& a, const Tensor& b, std::string_view mode,
                      bool paired) {
   check_wide_floats(op, "a", a);
-  check_type(b.scalar_type() == a.scalar_type(), op, "b must have the dtype of a", b.scalar_type());
+  check_dtype(op, "b", b.scalar_type(), "a", a.scalar_type());
   check_device(op, "b", b, "a", a);
   const Rule a_rule = "a must be [N, 7] or [B, N, 7], with 7 columns or more";
   const Rule b_rule = paired ? "b must be [N, 7] or [B, N, 7], as a, with 7 columns or more"
@@ -79,8 +79,7 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
   check_arguments(op, a_in, b_in, mode, paired);
   const OverlapMetric metric = parse_metric(op, metric_in);
   const char* rule = "grad must have the shape of the output";
-  check_type(grad_in.scalar_type() == a_in.scalar_type(), op, "grad must have the dtype of a",
-             grad_in.scalar_type());
+  check_dtype(op, "grad", grad_in.scalar_type(), "a", a_in.scalar_type());
   check_device(op, "grad", grad_in, "a", a_in);
   const c10::SymDimVector shape = shape_of_iou(a_in, b_in, paired);
   check_value(grad_in.dim() == static_cast<int64_t>(shape.size()), op, rule, grad_in.sym_sizes());

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "csrc/kernels/spatial/distance.h"
 
@@ -36,11 +38,26 @@ inline std::ostream& operator<<(std::ostream& out, const Rule& rule) {
   return out;
 }
 
+// As users write it: float32, where torch's own stream operator says Float. A tensor of no dtype is
+// the None of Python.
+inline std::string dtype_name(at::ScalarType type) {
+  return type == at::ScalarType::Undefined ? "None" : c10::getDtypeNames(type).first;
+}
+
+template <class Got>
+void say(std::ostream& out, const Got& got) {
+  if constexpr (std::is_same_v<Got, at::ScalarType>) {
+    out << dtype_name(got);
+  } else {
+    out << got;
+  }
+}
+
 template <class... Got>
 std::string refusal(const char* op, const Rule& rule, const Got&... got) {
   std::ostringstream message;
   message << op << ": " << rule << ", got ";
-  (message << ... << got);
+  (say(message, got), ...);
   return message.str();
 }
 
@@ -82,6 +99,15 @@ inline void check_queries(const char* op, const c10::SymInt& clouds, const c10::
 template <class... Got>
 void check_type(bool ok, const char* op, const Rule& rule, const Got&... got) {
   TORCH_CHECK_TYPE(ok, refusal(op, rule, got...));
+}
+
+inline void check_dtype(const char* op, const char* name, at::ScalarType type,
+                        const char* other_name, at::ScalarType other) {
+  TORCH_CHECK_TYPE(type == other,
+                   refusal(op,
+                           std::string(name) + " must have the dtype of " + other_name + ", " +
+                               dtype_name(other),
+                           type));
 }
 
 // Python passes None for a tensor that no kernel expects to be missing.
@@ -229,8 +255,7 @@ inline void check_rows_of_both(const char* op, const at::Tensor& points, const a
                                int rank, const char* points_layout, const char* query_layout) {
   check_rows(op, "points", points, rank, points_layout);
   check_rows(op, "query", query, rank, query_layout);
-  check_type(query.scalar_type() == points.scalar_type(), op, "query must have the dtype of points",
-             query.scalar_type());
+  check_dtype(op, "query", query.scalar_type(), "points", points.scalar_type());
   check_device(op, "query", query, points);
   check_size(query.sym_size(-1).sym_eq(points.sym_size(-1)), op, "query must have the D of points",
              query.sym_sizes());

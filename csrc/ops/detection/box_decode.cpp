@@ -47,8 +47,8 @@ Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
     check_value(direction_in->dim() == deltas_in.dim(), kBoxOp,
                 "direction must be [.., bins] beside deltas", direction_in->sym_sizes());
     check_leading("direction", *direction_in, deltas_in);
-    check_type(direction_in->scalar_type() == deltas_in.scalar_type(), kBoxOp,
-               "direction must have the dtype of deltas", direction_in->scalar_type());
+    check_dtype(kBoxOp, "direction", direction_in->scalar_type(), "deltas",
+                deltas_in.scalar_type());
     const int64_t bins = direction_in->sym_size(-1).guard_int(__FILE__, __LINE__);
     check_value(bins >= 1 && bins <= 64, kBoxOp, "direction must have 1 to 64 bins", bins);
     args.coder.bins = static_cast<int>(bins);

@@ -33,8 +33,7 @@ inline void check_map(const char* op, const char* name, const at::Tensor& map,
   check_value(map.dim() == 4, op, {name, " must be [B, channels, H, W] each"}, map.sym_sizes());
   check_type(is_map_type(map.scalar_type()), op, {name, " must be float16, bfloat16 or float32"},
              map.scalar_type());
-  check_type(map.scalar_type() == first.scalar_type(), op,
-             {name, " must have the dtype of all maps"}, map.scalar_type());
+  check_dtype(op, name, map.scalar_type(), "all maps", first.scalar_type());
   check_size(map.sym_size(0).sym_eq(first.sym_size(0)), op,
              {name, " must have the batch of all maps"}, map.sym_sizes());
   check_device(op, name, map, "all maps", first);

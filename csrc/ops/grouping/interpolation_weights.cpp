@@ -48,8 +48,7 @@ Tensor interpolation_weights_backward(const Tensor& grad, const Tensor& dist2, d
                                       std::string_view weight) {
   const char* op = "_interpolation_weights_backward";
   check_distances(op, dist2);
-  check_type(grad.scalar_type() == dist2.scalar_type(), op, "grad must have the dtype of dist2",
-             grad.scalar_type());
+  check_dtype(op, "grad", grad.scalar_type(), "dist2", dist2.scalar_type());
   const char* rule = "grad must have the shape of dist2";
   check_value(grad.dim() == dist2.dim(), op, rule, grad.sym_sizes());
   for (int axis = 0; axis < grad.dim(); ++axis) {

@@ -24,8 +24,7 @@ void check(const char* op, const Tensor& grad, const Tensor& points, const Tenso
   const bool batched = points.dim() == 3;
   check_value(query.dim() == points.dim(), op, "query must have as many dimensions as points",
               query.sym_sizes());
-  check_type(query.scalar_type() == points.scalar_type(), op, "query must have the dtype of points",
-             query.scalar_type());
+  check_dtype(op, "query", query.scalar_type(), "points", points.scalar_type());
   check_size(query.sym_size(-1).sym_eq(points.sym_size(-1)), op, "query must have the D of points",
              query.sym_sizes());
   if (batched) {

@@ -122,8 +122,7 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
   check_device(op, "idx", idx_in, "grad", grad_in);
   check_device(op, "weight", weight_in, "grad", grad_in);
   const char* rule = "grad must have the shape of the output";
-  check_type(grad_in.scalar_type() == features_in.scalar_type(), op,
-             "grad must have the dtype of features", grad_in.scalar_type());
+  check_dtype(op, "grad", grad_in.scalar_type(), "features", features_in.scalar_type());
   check_value(grad_in.dim() == 3, op, rule, grad_in.sym_sizes());
   for (int axis = 0; axis < 3; ++axis) {
     const bool queries = axis == (channels_first ? 2 : 1);

@@ -44,8 +44,7 @@ void check_layers(const char* op, at::TensorList weights, at::TensorList biases,
     check_device(op, "biases", bias, points);
     check_type(weight.scalar_type() == type, op, "weights must have one dtype",
                weight.scalar_type());
-    check_type(bias.scalar_type() == type, op, "biases must have the dtype of weights",
-               bias.scalar_type());
+    check_dtype(op, "biases", bias.scalar_type(), "weights", type);
     check_value(weight.dim() == 2, op, "weights must be [C_out, C_in] each", weight.sym_sizes());
     check_size(weight.sym_size(1).sym_eq(in), op,
                l == 0 ? "weights[0] must have one column per coordinate and feature"
@@ -68,8 +67,7 @@ void check_mlp_features(const char* op, const OptionalTensor& features, const Te
     check_size(features->sym_size(axis).sym_eq(points.sym_size(axis)), op, rule,
                features->sym_sizes());
   }
-  check_type(features->scalar_type() == type, op, "features must have the dtype of weights",
-             features->scalar_type());
+  check_dtype(op, "features", features->scalar_type(), "weights", type);
   check_device(op, "features", *features, points);
 }
 

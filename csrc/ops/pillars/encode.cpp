@@ -27,8 +27,7 @@ void check_layer(const char* op, const Tensor& weight, const Tensor& bias, const
   check_size(weight.sym_size(0).sym_ge(1), op, shape, weight.sym_sizes());
   check_size(weight.sym_size(1).sym_eq(points.sym_size(1) + 3 + center_axes), op, shape,
              weight.sym_sizes());
-  check_type(bias.scalar_type() == weight.scalar_type(), op, "bias must have the dtype of weight",
-             bias.scalar_type());
+  check_dtype(op, "bias", bias.scalar_type(), "weight", weight.scalar_type());
   check_device(op, "bias", bias, points);
   check_value(bias.dim() == 1, op, "bias must be [O] with the O of weight", bias.sym_sizes());
   check_size(bias.sym_size(0).sym_eq(weight.sym_size(0)), op,

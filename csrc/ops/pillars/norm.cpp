@@ -20,8 +20,7 @@ using Norm = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Ten
 // [O] values beside a weight [O, D].
 void check_of_outputs(const char* op, const char* name, const Tensor& tensor,
                       const Tensor& weight) {
-  check_type(tensor.scalar_type() == weight.scalar_type(), op,
-             {name, " must have the dtype of weight"}, tensor.scalar_type());
+  check_dtype(op, name, tensor.scalar_type(), "weight", weight.scalar_type());
   check_device(op, name, tensor, weight);
   const Rule rule{name, " must be [O] with the O of weight"};
   check_value(tensor.dim() == 1, op, rule, tensor.sym_sizes());
@@ -95,8 +94,7 @@ std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const Tensor& grad_weigh
   const char* op = "_pillar_norm_backward";
   check_norm(op, moments, weight_in, gamma_in, eps);
   check_of_outputs(op, "grad_bias", grad_bias_in, weight_in);
-  check_type(grad_weight_in.scalar_type() == weight_in.scalar_type(), op,
-             "grad_weight must have the dtype of weight", grad_weight_in.scalar_type());
+  check_dtype(op, "grad_weight", grad_weight_in.scalar_type(), "weight", weight_in.scalar_type());
   check_device(op, "grad_weight", grad_weight_in, "weight", weight_in);
   check_value(grad_weight_in.dim() == 2, op, "grad_weight must be [O, D]",
               grad_weight_in.sym_sizes());

@@ -38,8 +38,7 @@ struct AnchorLossCall {
 int64_t AnchorLossCall::check_map(const char* name, const Tensor& map) {
   check_type(is_coordinate_type(map.scalar_type()), op,
              {name, " must be float16, bfloat16, float32 or float64"}, map.scalar_type());
-  check_type(map.scalar_type() == cls.scalar_type(), op, {name, " must have the dtype of cls"},
-             map.scalar_type());
+  check_dtype(op, name, map.scalar_type(), "cls", cls.scalar_type());
   check_device(op, name, map, "cls", cls);
   const Rule rule{name,
                   " must be [B, A * n, H, W] or [B, H, W, A, n], with the H, W, A of anchors"};
@@ -180,8 +179,7 @@ std::tuple<Tensor, Tensor, Tensor> anchor_loss_backward(
   call.check_tensors();
   call.check_options(dir_offset, dir_limit, code_weights, beta, negative_weight, mode);
   const char* rule = "grad must be [B, 3], as the loss";
-  check_type(grad_in.scalar_type() == loss_type(cls), call.op,
-             "grad must have the dtype of the loss", grad_in.scalar_type());
+  check_dtype(call.op, "grad", grad_in.scalar_type(), "the loss", loss_type(cls));
   check_device(call.op, "grad", grad_in, "cls", cls);
   check_value(grad_in.dim() == 2, call.op, rule, grad_in.sym_sizes());
   check_size(grad_in.sym_size(0).sym_eq(cls.sym_size(0)), call.op, rule, grad_in.sym_sizes());

@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   try {
     run(argv[1], argv[2], std::stol(argv[3]), argv[4]);
   } catch (const std::exception& error) {
-    std::cerr << "aoti_runner: " << error.what() << "\n";
+    std::cerr << "aoti_runner: " << sentence_of(error) << "\n";
     return 1;
   }
   return 0;

@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   try {
     classify(argv[1], std::stol(argv[2]), argv[3], {argv + 4, argv + argc});
   } catch (const std::exception& error) {
-    std::cerr << "classifier_runner: " << error.what() << "\n";
+    std::cerr << "classifier_runner: " << sentence_of(error) << "\n";
     return 1;
   }
   return 0;

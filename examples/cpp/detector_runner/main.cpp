@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
   try {
     detect(argv[1], std::stol(argv[2]), argv[3], {argv + 4, argv + argc});
   } catch (const std::exception& error) {
-    std::cerr << "detector_runner: " << error.what() << "\n";
+    std::cerr << "detector_runner: " << sentence_of(error) << "\n";
     return 1;
   }
   return 0;

@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
   try {
     map(argv[1], std::stod(argv[2]), std::stol(argv[3]), argv[4], argv[5], {argv + 6, argv + argc});
   } catch (const std::exception& error) {
-    std::cerr << "map_runner: " << error.what() << "\n";
+    std::cerr << "map_runner: " << sentence_of(error) << "\n";
     return 1;
   }
   return 0;

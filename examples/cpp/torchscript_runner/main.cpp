@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   try {
     run(argv[1], argv[2], std::stol(argv[3]), argv[4]);
   } catch (const std::exception& error) {
-    std::cerr << "torchscript_runner: " << error.what() << "\n";
+    std::cerr << "torchscript_runner: " << sentence_of(error) << "\n";
     return 1;
   }
   return 0;

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 from torchvox._configs import unknown_key
+from torchvox.ops.annotations import AssignMode, NmsMode
 
 T = TypeVar("T")
 Floats3 = Tuple[float, float, float]
@@ -179,7 +180,7 @@ class DetectionsConfig:
     pre: int = 4096
     post: int = 500
     nms: Tuple[float, ...] = (0.01,)
-    mode: str = "rotated"
+    mode: NmsMode = "rotated"
     group: str = "none"
     shared_pre: bool = False
     global_post: bool = False
@@ -201,7 +202,7 @@ class AnchorLossConfig:
     matched: Tuple[float, ...]
     unmatched: Tuple[float, ...]
     any_class: bool = False
-    mode: str = "pcdet"
+    mode: AssignMode = "pcdet"
     weights: Floats3 = (1.0, 2.0, 0.2)
     code_weights: Tuple[float, ...] = ()
     beta: float = 1 / 9
