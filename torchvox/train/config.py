@@ -180,7 +180,7 @@ class TrainConfig(Frozen):
     """AdamW with a one-cycle schedule, stepped per batch.
 
     val_every: epochs between validations; the last epoch always has one. init: a file of weights to
-    begin with. compile: the convolutions of a detector.
+    begin with, or the name of a model with shipped ones. compile: the convolutions of a detector.
     batch_size: of all devices together. lr: its peak; the first is lr / div, the last that less
     final_div times. beta2: of AdamW. workers: of the loader, unless the data are in memory.
     log_every: steps between lines of the log. augment: of clouds; paste, nudge and whole, in this
