@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes torchvox/models/registry.json from configs/models, and its tables into docs/models.md.
 
-    python configs/registry.py                      after a change of a configuration
-    python configs/registry.py MODEL SET RUN        ship RUN/model.pt of `torchvox train MODEL -o RUN`
+    python configs/registry.py                   after a change of a configuration
+    python configs/registry.py MODEL SET RUN     ship RUN/model.pt of `torchvox train MODEL -o RUN`
 
 Weights are stored in half precision and measured as they are stored, by `torchvox eval MODEL` on
 another seed of the data than that of training. `make weights` trains and ships them all.
@@ -102,7 +102,11 @@ def tables(content: dict[str, Any]) -> str:
     for name, one in content.items():
         shipped = ", ".join(f"`{key}`" for key in one.get("weights", {})) or one["made_by"]
         lines.append(f"| `{name}` | {one['task']} | `{one['model']}` | {shipped} |")
-    lines += ["", "| weights | metrics | made by | SHA-256 | size | license |", "|---|---|---|---|---|---|"]
+    lines += [
+        "",
+        "| weights | metrics | made by | SHA-256 | size | license |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, one in content.items():
         for key, about in one.get("weights", {}).items():
             size = (WEIGHTS / f"{name}.{key}.pt").stat().st_size

@@ -6,16 +6,16 @@ import json
 import numpy as np
 import pytest
 import torch
+from upstream import yanx27
 
 from torchvox.models import PointNet2Classifier, checkpoints
 from torchvox.models.fuse import fuse_batch_norms
-from torchvox.reference import pointnet2_yanx27
 
 
 @pytest.fixture
 def checkpoint(tmp_path):
     torch.manual_seed(0)
-    network = pointnet2_yanx27.Classifier(10, 6, "ssg")
+    network = yanx27.Classifier(10, 6, "ssg")
     torch.save({"epoch": 1, "model_state_dict": network.state_dict()}, tmp_path / "best.pth")
     return tmp_path / "best.pth"
 
@@ -34,7 +34,7 @@ def model_file(tmp_path):
 
 
 def test_import_reports_parity_and_writes_a_model(torchvox_cli, checkpoint, tmp_path):
-    result = torchvox_cli("import", checkpoint, "-o", "model.pt")
+    result = torchvox_cli("import", checkpoint, "--verify", "-o", "model.pt")
     assert result.code == 0, result.err
     for words in ("79 of 79 used, each once", "flag closed", "distances expanded, as published"):
         assert words in result.out

@@ -24,7 +24,10 @@ STRAYS = 0.02
 
 def export(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A file of torchvox import or torchvox train, or a name.")
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="A file of torchvox import or torchvox train, or a name."
+        ),
     ],
     kind: Annotated[
         str,

@@ -149,9 +149,12 @@ def named_file(path: Union[str, Path]) -> Path:
 
 def _built(name: str, args: Mapping[str, Any], overrides: Mapping[str, Any]) -> nn.Module:
     """From arguments of the class with overrides; those of a detector are its configuration."""
-    args = {"config": merged(args["config"], overrides)} if "config" in args else merged(args, overrides)
+    if "config" in args:
+        changed = {"config": merged(args["config"], overrides)}
+    else:
+        changed = merged(args, overrides)
     try:
-        return checkpoints.build(_registry()[name]["model"], args)
+        return checkpoints.build(_registry()[name]["model"], changed)
     except (TypeError, ValueError) as error:
         raise WrongUseError(f"get_model: {name}: {short(error)}") from None
 

@@ -104,9 +104,10 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
 
 def start_from(model: nn.Module, path: str | Path, classes: Sequence[str]) -> list[str]:
-    """Give a model the tensors of a checkpoint, or of a model of torchvox.models (a file or a name
-    with shipped weights), that agree in name and shape; none of the head where the file names other classes. Returns the names of the
-    tensors that stay as they were made. Raises CheckpointError if all do."""
+    """Give a model the tensors of a checkpoint, or of a model of torchvox.models (a file, or a name
+    with shipped weights), that agree in name and shape; none of the head where the file names other
+    classes. Returns the names of the tensors that stay as they were made. Raises CheckpointError if
+    all do."""
     path = named_file(path)
     content = checkpoints.read(path)
     try:

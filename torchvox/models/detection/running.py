@@ -114,8 +114,8 @@ def _script(path: Union[str, Path], device: torch.device) -> Any:
 
 def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
     """A detector as it is kept, unchanged: a checkpoint of torchvox.models, the name of a model
-    with weights, a TorchScript program, or one of torch.export or AOTInductor, which may hold any code and so wants trust_code. Raises
-    CheckpointError, WrongUseError."""
+    with weights, a TorchScript program, or one of torch.export or AOTInductor, which may hold any
+    code and so wants trust_code. Raises CheckpointError, WrongUseError."""
     path = named_file(path)
     kind = checkpoints.kind_of_program(path)
     if kind in ("export", "aoti"):
