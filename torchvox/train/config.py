@@ -2,7 +2,9 @@
 """Configurations: YAML files that become frozen, checked objects.
 
 A file may name another as its `base:` and then holds only what differs. Unknown keys are errors
-that name the nearest known one.
+that name the nearest known one. Each part has one validator: pydantic the run, its data and its
+training, torchvox.models.detection.validation the arguments of a detector, which torch alone must
+be able to check, and the classes of torchvox.models their own.
 """
 
 from __future__ import annotations
