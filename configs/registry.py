@@ -32,7 +32,7 @@ DOCS = ROOT / "docs" / "models.md"
 HELD_OUT = "data.seed=1"
 KEPT = {  # of what torchvox eval measures
     "classify": ("accuracy", "mean_accuracy"),
-    "detect": ("map", "3d/loose/Car", "3d/loose/Pedestrian", "3d/loose/Cyclist"),
+    "detect": ("map", "map_strict", "3d/loose/Car", "3d/loose/Pedestrian", "3d/loose/Cyclist"),
 }
 
 

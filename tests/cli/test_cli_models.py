@@ -171,6 +171,29 @@ def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tm
     assert some.code == 0 and "no boxes" in some.out
 
 
+def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_path):
+    pytest.importorskip("lightning", reason="the extra train is not installed")
+    from torchvox.data.shapes import CLASSES, Shapes
+
+    kitti = ("--layout", "kitti", "--device", "cpu")
+    found = torchvox_cli("detect", scan, *kitti, "-m", "center_world_small", "-o", "a.json")
+    assert found.code == 0 and (tmp_path / "a.json").exists(), found.err
+    name, sample = "pointnet2_cls_shapes_small", Shapes(split="val", seed=2, points=512, size=1)[0]
+    np.save(tmp_path / "shape.npy", sample["points"].numpy())
+    likely = torchvox_cli("predict", "shape.npy", "-m", name, "--device", "cpu")
+    assert likely.code == 0, likely.err
+    assert f"shape.npy: {CLASSES[int(sample['label'])]} " in likely.out
+    evaluated = torchvox_cli(
+        *("eval", name, "data.seed=2", "data.val_size=32", "--device", "cpu"),
+        *("--at-least", "accuracy=0.8"),
+    )
+    assert evaluated.code == 0 and "32 samples of shapes" in evaluated.out, evaluated.err
+    exported = torchvox_cli("export", name)
+    assert exported.code == 0 and (tmp_path / f"{name}.script.pt").exists(), exported.err
+    none = torchvox_cli("detect", scan, *kitti, "-m", "pointpillars_world", "-o", "b.json")
+    none.assert_one_sentence(2, "`torchvox train pointpillars_world -o DIR` makes")
+
+
 def test_a_point_with_an_intensity_that_is_no_number_is_none(torchvox_cli, detector_file, scan):
     points = np.fromfile(scan, np.float32).reshape(-1, 4)
     points[100:110, 3] = np.nan
