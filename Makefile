@@ -9,6 +9,7 @@
 # make mutants            set up, build, put faults into a copy one at a time and see that tests notice each;
 #                         MUTANTS_ARGS="--only voxel --tier all" and so on (an hour on two cores)
 # make bench              set up, build, measure this machine; BENCH_ARGS="--growth --only FPS" and so on
+# make weights            set up, build, train, measure and store the weights that the package ships
 # PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -45,7 +46,7 @@ endif
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
 CTEST = $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure -j $(WORKERS)
 
-.PHONY: demo train-demo detect-demo build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench lint tidy format wheel clean
+.PHONY: demo train-demo detect-demo weights build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench lint tidy format wheel clean
 
 demo: build/.built
 	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
@@ -66,6 +67,14 @@ detect-demo: build/.built
 	$(PY) -m torchvox export detect_demo_out/model.pt --no-fuse -o detect_demo_out/program.pt
 	$(PY) -m torchvox eval detect_demo_out/program.pt --config detect_demo_out/config.yaml --device cpu
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) examples/detector_from_cpp.py detect_demo_out/model.pt detect_demo_out/program.pt
+
+# The weights that the package ships, trained anew and measured (twenty minutes on two cores).
+weights: build/.built
+	rm -rf build/weights
+	$(PY) -m torchvox train center_world_small -o build/weights/center_world_small
+	$(PY) -m torchvox train pointnet2_cls_shapes_small -o build/weights/pointnet2_cls_shapes_small
+	$(PY) configs/registry.py center_world_small world_v1 build/weights/center_world_small
+	$(PY) configs/registry.py pointnet2_cls_shapes_small shapes_v1 build/weights/pointnet2_cls_shapes_small
 
 build: build/.built
 

@@ -27,12 +27,10 @@ from torch import Tensor
 
 from torchvox.io import read_cloud
 from torchvox.models import save
-from torchvox.models.importing import import_checkpoint
-from torchvox.models.importing.detector_parity import detector_parity
+from torchvox.models.importing import import_checkpoint, parity
 
 PCDET = "github.com/open-mmlab/OpenPCDet, model zoo"
 MMDET = "github.com/open-mmlab/mmdetection3d, configs/"
-TOLERANCE = 1e-4  # of the greatest output
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def check(path: Path, scan: Optional[Path], layout: Optional[str], output: Optio
         imported = import_checkpoint(path, known.layout, known.settings)
     columns = imported.model.config()["config"]["columns"]
     points = None if scan is None else points_of(scan, layout, columns)
-    report = detector_parity(imported, points)
+    report = parity(imported, points)
     for name, value in report.rows():
         print(f"{name:<34} {value}")
     if known is not None and known.says:
@@ -133,7 +131,7 @@ def check(path: Path, scan: Optional[Path], layout: Optional[str], output: Optio
     if known is not None and known.tensors != imported.used:
         print(f"{path.name} has {imported.used} tensors, the published one {known.tensors}")
         return False
-    trouble = report.trouble(TOLERANCE)
+    trouble = report.trouble()
     print("same as the original" if trouble is None else f"NOT the original: {trouble}")
     if points is not None:
         show_boxes(imported.model, points)

@@ -70,7 +70,7 @@ def _read(
     base = content.pop("base", None)
     if base is None:
         return content
-    return _merge(_read(str(base), below, (*seen, name)), content)
+    return merged(_read(str(base), below, (*seen, name)), content)
 
 
 def read_file(source: Any) -> dict[str, Any]:
@@ -87,15 +87,15 @@ def read_file(source: Any) -> dict[str, Any]:
     return content
 
 
-def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` wins; mappings merge key by key, unless they are of another kind; lists replace."""
-    merged = dict(base)
+    both = dict(base)
     for key, value in over.items():
-        match merged.get(key), value:
+        match both.get(key), value:
             case dict() as old, Mapping() if value.get("kind", old.get("kind")) == old.get("kind"):
-                value = _merge(old, value)
-        merged[key] = value
-    return merged
+                value = merged(old, value)
+        both[key] = value
+    return both
 
 
 def overridden(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

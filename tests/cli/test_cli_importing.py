@@ -5,11 +5,12 @@ import json
 
 import pytest
 import torch
+from upstream import openpcdet
+from upstream.boxes import AnchorClass
+from upstream.pillars import BackboneNeck, Grid
 
 from torchvox.models import checkpoints
-from torchvox.reference import pointpillars_openpcdet
-from torchvox.reference.boxes_plain import AnchorClass
-from torchvox.reference.pillars_plain import BackboneNeck, Grid
+from torchvox.models.importing import verify
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def detector(tmp_path):
     backbone_neck = BackboneNeck((1, 1), (2, 2), (8, 16), (1, 2), (16, 16))
     van = AnchorClass("van", (4.5, 1.8, 2.0), -1.7)
     torch.manual_seed(0)
-    network = pointpillars_openpcdet.SingleHead(4, grid, [van], backbone_neck, (16,))
+    network = openpcdet.SingleHead(4, grid, [van], backbone_neck, (16,))
     torch.save({"it": 1, "model_state": network.state_dict()}, tmp_path / "epoch_80.pth")
     (tmp_path / "net.yaml").write_text(
         "classes: [van]\n"
@@ -35,7 +36,7 @@ def detector(tmp_path):
 def test_import_of_a_detector_reports_flags_and_boxes(torchvox_cli, detector, tmp_path):
     result = torchvox_cli(
         "import", detector, "--config", "net.yaml", "--set", "detections.score=0.4",
-        "-o", "model.pt", "--report", "report.json",
+        "--verify", "-o", "model.pt", "--report", "report.json",
     )  # fmt: skip
     assert result.code == 0, result.err
     report = json.loads((tmp_path / "report.json").read_text())
@@ -48,6 +49,28 @@ def test_import_of_a_detector_reports_flags_and_boxes(torchvox_cli, detector, tm
     assert "flag encoder.pad_semantics" in result.out
     model = checkpoints.load(tmp_path / "model.pt")
     assert model.config()["config"]["classes"] == ["van"]
+
+
+def test_import_runs_the_model_and_compares_on_request_alone(
+    torchvox_cli, detector, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(verify, "UPSTREAM", tmp_path / "tests" / "upstream")  # as installed
+    result = torchvox_cli("import", detector, "--config", "net.yaml", "-o", "model.pt")
+    assert result.code == 0, result.err
+    assert "import report" in result.out and "49 of 49 used, each once" in result.out
+    assert "boxes there" not in result.out and "│ boxes " in result.out
+    compared = torchvox_cli("import", detector, "--config", "net.yaml", "--verify")
+    compared.assert_one_sentence(2, "source tree")
+
+
+@pytest.mark.parametrize("options", [(), ("--verify",)])
+def test_a_model_that_gives_no_numbers_is_not_written(torchvox_cli, detector, tmp_path, options):
+    content = torch.load(detector, weights_only=True)
+    content["model_state"]["dense_head.conv_cls.bias"][0] = torch.nan
+    torch.save(content, detector)
+    result = torchvox_cli("import", detector, "--config", "net.yaml", "-o", "model.pt", *options)
+    result.assert_one_sentence(1, "nan")
+    assert not (tmp_path / "model.pt").exists()
 
 
 def test_import_of_a_detector_says_what_must_be_given(torchvox_cli, detector):

@@ -6,16 +6,16 @@ import json
 import numpy as np
 import pytest
 import torch
+from upstream import yanx27
 
 from torchvox.models import PointNet2Classifier, checkpoints
 from torchvox.models.fuse import fuse_batch_norms
-from torchvox.reference import pointnet2_yanx27
 
 
 @pytest.fixture
 def checkpoint(tmp_path):
     torch.manual_seed(0)
-    network = pointnet2_yanx27.Classifier(10, 6, "ssg")
+    network = yanx27.Classifier(10, 6, "ssg")
     torch.save({"epoch": 1, "model_state_dict": network.state_dict()}, tmp_path / "best.pth")
     return tmp_path / "best.pth"
 
@@ -34,7 +34,7 @@ def model_file(tmp_path):
 
 
 def test_import_reports_parity_and_writes_a_model(torchvox_cli, checkpoint, tmp_path):
-    result = torchvox_cli("import", checkpoint, "-o", "model.pt")
+    result = torchvox_cli("import", checkpoint, "--verify", "-o", "model.pt")
     assert result.code == 0, result.err
     for words in ("79 of 79 used, each once", "flag closed", "distances expanded, as published"):
         assert words in result.out
@@ -172,6 +172,29 @@ def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tm
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
     some = torchvox_cli("detect", scan, *kitti, "-m", detector_file, "-o", "b.json", "--score", 1)
     assert some.code == 0 and "no boxes" in some.out
+
+
+def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_path):
+    pytest.importorskip("lightning", reason="the extra train is not installed")
+    from torchvox.data.shapes import CLASSES, Shapes
+
+    kitti = ("--layout", "kitti", "--device", "cpu")
+    found = torchvox_cli("detect", scan, *kitti, "-m", "center_world_small", "-o", "a.json")
+    assert found.code == 0 and (tmp_path / "a.json").exists(), found.err
+    name, sample = "pointnet2_cls_shapes_small", Shapes(split="val", seed=2, points=512, size=1)[0]
+    np.save(tmp_path / "shape.npy", sample["points"].numpy())
+    likely = torchvox_cli("predict", "shape.npy", "-m", name, "--device", "cpu")
+    assert likely.code == 0, likely.err
+    assert f"shape.npy: {CLASSES[int(sample['label'])]} " in likely.out
+    evaluated = torchvox_cli(
+        *("eval", name, "data.seed=2", "data.val_size=32", "--device", "cpu"),
+        *("--at-least", "accuracy=0.8"),
+    )
+    assert evaluated.code == 0 and "32 samples of shapes" in evaluated.out, evaluated.err
+    exported = torchvox_cli("export", name)
+    assert exported.code == 0 and (tmp_path / f"{name}.script.pt").exists(), exported.err
+    none = torchvox_cli("detect", scan, *kitti, "-m", "pointpillars_world", "-o", "b.json")
+    none.assert_one_sentence(2, "`torchvox train pointpillars_world -o DIR` makes")
 
 
 def test_a_point_with_an_intensity_that_is_no_number_is_none(torchvox_cli, detector_file, scan):

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from upstream.detector_parity import DetectorReport, agreement, detector_parity
+from upstream.pointnet2_parity import TOLERANCE
 from upstream_nets import UpstreamNet, small, small_points
 
 from torchvox.models.importing import convert
-from torchvox.models.importing.detector_parity import DetectorReport, agreement, detector_parity
-from torchvox.models.importing.parity import TOLERANCE
 
 
 def imported(upstream: UpstreamNet, **settings):

@@ -4,20 +4,21 @@
 import pytest
 import torch
 from nets import calibrated
+from upstream import pn2, yanx27
+from upstream.pointnet2_parity import EXACT, EXPANDED
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing import convert, import_checkpoint, parity
-from torchvox.models.importing.parity import EXACT, EXPANDED, scene
-from torchvox.reference import pointnet2_pn2, pointnet2_yanx27
+from torchvox.models.importing.smoke import scene
 
 # Network of the reference, classes, columns, tensors in its checkpoint by scales.
 NETS = {
-    "yanx27 classifier": (pointnet2_yanx27.Classifier, 40, 6, {"ssg": 79, "msg": 163}),
-    "yanx27 classifier of xyz": (pointnet2_yanx27.Classifier, 15, 3, {"ssg": 79, "msg": 163}),
-    "yanx27 parts": (pointnet2_yanx27.PartSegmenter, 50, 6, {"ssg": 121, "msg": 177}),
-    "yanx27 rooms": (pointnet2_yanx27.Segmenter, 13, 9, {"ssg": 156, "msg": 240}),
-    "pn2 classifier": (pointnet2_pn2.Classifier, 40, 6, {"ssg": 68, "msg": 140}),
-    "pn2 rooms": (pointnet2_pn2.Segmenter, 13, 9, {"ssg": 134, "msg": 200}),
+    "yanx27 classifier": (yanx27.Classifier, 40, 6, {"ssg": 79, "msg": 163}),
+    "yanx27 classifier of xyz": (yanx27.Classifier, 15, 3, {"ssg": 79, "msg": 163}),
+    "yanx27 parts": (yanx27.PartSegmenter, 50, 6, {"ssg": 121, "msg": 177}),
+    "yanx27 rooms": (yanx27.Segmenter, 13, 9, {"ssg": 156, "msg": 240}),
+    "pn2 classifier": (pn2.Classifier, 40, 6, {"ssg": 68, "msg": 140}),
+    "pn2 rooms": (pn2.Segmenter, 13, 9, {"ssg": 134, "msg": 200}),
 }
 
 

@@ -4,6 +4,8 @@
 import pytest
 import torch
 from torch import Tensor
+from upstream import openpcdet
+from upstream.detector_parity import agreement, detector_parity
 from upstream_nets import (
     ANCHOR_BACKBONE_NECK,
     CAR,
@@ -22,8 +24,7 @@ from upstream_nets import (
 from torchvox.models.box_conventions import boxes_from
 from torchvox.models.checkpoints import CheckpointError, load, save
 from torchvox.models.importing import convert, parity
-from torchvox.models.importing.detector_parity import agreement, detector_parity, street
-from torchvox.reference import pointpillars_openpcdet
+from torchvox.models.importing.smoke import street
 
 
 def imported(upstream: UpstreamNet, **settings):
@@ -226,7 +227,7 @@ def test_the_grid_of_a_net_that_is_not_published_must_be_given():
 
 def test_another_number_of_columns_is_not_taken_for_the_published_net():
     classes = (CAR, PEDESTRIAN, CYCLIST)
-    waymo = pointpillars_openpcdet.SingleHead(5, GRID, classes, ANCHOR_BACKBONE_NECK, (16,))
+    waymo = openpcdet.SingleHead(5, GRID, classes, ANCHOR_BACKBONE_NECK, (16,))
     with pytest.raises(CheckpointError, match="11 inputs are not those of a published net"):
         convert(waymo.state_dict())
 
@@ -259,9 +260,9 @@ def test_columns_that_do_not_fit_the_first_layer_are_refused():
 
 
 def test_settings_of_a_network_that_needs_none_are_refused():
-    from torchvox.reference import pointnet2_pn2
+    from upstream import pn2
 
-    state = pointnet2_pn2.Classifier(4, 3, "ssg").state_dict()
+    state = pn2.Classifier(4, 3, "ssg").state_dict()
     with pytest.raises(CheckpointError, match="nothing can be set"):
         convert(state, settings={"columns": 3})
 

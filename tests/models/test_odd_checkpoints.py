@@ -3,11 +3,11 @@
 
 import pytest
 import torch
+from upstream.detector_parity import detector_parity
 from upstream_nets import small, small_points
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing import convert
-from torchvox.models.importing.detector_parity import detector_parity
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ import copy
 
 import pytest
 import torch
+from upstream.detector_parity import detector_parity
 from upstream_nets import CLASSES, as_published, small, small_points
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing import convert, mmdet3d_config, openpcdet_config
-from torchvox.models.importing.detector_parity import detector_parity
-from torchvox.models.importing.upstream_configs import literals, misplaced_code_weights
+from torchvox.models.importing.sources.mmdet3d import literals
+from torchvox.models.importing.sources.openpcdet import misplaced_code_weights
 
 PLACE = {
     "POINT_CLOUD_RANGE": [0, -8, -3, 16, 8, 1],

@@ -5,10 +5,8 @@ import math
 
 import pytest
 import torch
-from upstream_nets import CAR, CYCLIST, GRID, KITTI, PEDESTRIAN, small_points
-
-from torchvox.reference.boxes_plain import anchors as anchor_table
-from torchvox.reference.boxes_plain import (
+from upstream.boxes import anchors as anchor_table
+from upstream.boxes import (
     both_ends,
     cell_centers,
     circled,
@@ -17,7 +15,8 @@ from torchvox.reference.boxes_plain import (
     rectangles,
     suppressed,
 )
-from torchvox.reference.pillars_plain import decorated, encoded, pillar_layers, pillars_of
+from upstream.pillars import decorated, encoded, pillar_layers, pillars_of
+from upstream_nets import CAR, CYCLIST, GRID, KITTI, PEDESTRIAN, small_points
 
 
 @pytest.mark.parametrize(

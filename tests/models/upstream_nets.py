@@ -5,17 +5,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from upstream import det3d, mmdet3d, openpcdet, zhulf0804
+from upstream.boxes import AnchorClass
+from upstream.centers import CenterRules
+from upstream.pillars import BackboneNeck, Grid
 
 from torchvox.models.importing import published
-from torchvox.reference import (
-    centerpoint_det3d,
-    pointpillars_mmdet3d,
-    pointpillars_openpcdet,
-    pointpillars_zhulf0804,
-)
-from torchvox.reference.boxes_plain import AnchorClass
-from torchvox.reference.centers_plain import CenterRules
-from torchvox.reference.pillars_plain import BackboneNeck, Grid
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ def small_points(columns: int, count: int = 3000) -> Tensor:
     return points
 
 
-pcdet, mmdet = pointpillars_openpcdet, pointpillars_mmdet3d
+pcdet, mmdet = openpcdet, mmdet3d
 ANCHORS = {"grid": GRID, "backbone_neck": ANCHOR_BACKBONE_NECK, "filters": (16,)}
 HEATS = {"tasks": TASKS, "backbone_neck": CENTER_BACKBONE_NECK, "shared": 8}
 CONV_HEATS = {**HEATS, "grid": GRID, "backbone_neck": CONV_BACKBONE_NECK, "filters": (16,)}
@@ -165,11 +160,11 @@ SMALL = {
         *(TRUNK + 6 + 2 * 6 * 8, CENTERS, "0.17.3"),
     ),
     "zhulf0804": (
-        *(pointpillars_zhulf0804.PointPillars, 4, {**ANCHORS, "classes": wide(CLASSES)}),
+        *(zhulf0804.PointPillars, 4, {**ANCHORS, "classes": wide(CLASSES)}),
         *(TRUNK + 6, anchor_settings(wide(CLASSES))),
     ),
     "det3d": (
-        *(centerpoint_det3d.PointPillars, 5, {**CONV_HEATS, "filters": (16, 16)}),
+        *(det3d.PointPillars, 5, {**CONV_HEATS, "filters": (16, 16)}),
         *(6 + TRUNK + 7 + 2 * 6 * 9, CENTERS),
     ),
 }
@@ -212,9 +207,9 @@ DETECTORS = {
     "openpcdet nuScenes centers": (pcdet.CenterPoint, 5, 458, capped(0, 0), NUSCENES_TASKS),
     "mmdet3d KITTI": (mmdet.VoxelNet, 4, 126, KITTI, (PEDESTRIAN, CYCLIST, CAR)),
     "mmdet3d nuScenes centers": (mmdet.CenterPoint, 5, 414, capped(40_000), NUSCENES_TASKS),
-    "zhulf0804 KITTI": (pointpillars_zhulf0804.PointPillars, 4, 126, KITTI, WIDE),
+    "zhulf0804 KITTI": (zhulf0804.PointPillars, 4, 126, KITTI, WIDE),
     "det3d nuScenes centers": (
-        *(centerpoint_det3d.PointPillars, 5, 457),
+        *(det3d.PointPillars, 5, 457),
         *(capped(60_000), NUSCENES_TASKS),
     ),
 }

@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 from shipping import ROOT
+from upstream.boxes import AnchorClass
+from upstream.openpcdet import SingleHead
+from upstream.pillars import Grid
 
 from torchvox.mapping import OccupancyMap
-from torchvox.reference.boxes_plain import AnchorClass
-from torchvox.reference.pillars_plain import Grid
-from torchvox.reference.pointpillars_openpcdet import SingleHead
 
 EXAMPLES = ROOT / "examples"
 

@@ -52,6 +52,9 @@ def test_wheel_says_who_made_it_for_what_and_where_to_look(wheel):
         r"torchvox/share/cmake/TorchVox/TorchVoxTargets\.cmake",
         r"torchvox/share/cmake/TorchVox/TorchVoxKernelsTargets\.cmake",
         r"torchvox/reference/__init__\.py",
+        r"torchvox/models/registry\.json",
+        r"torchvox/models/weights/center_world_small\.world_v1\.pt",
+        r"torchvox/models/weights/pointnet2_cls_shapes_small\.shapes_v1\.pt",
         r"torchvox/viz/viewer\.html",
         r"torchvox/compat/_site/sitecustomize\.py",
         r"torchvox-[^/]*\.dist-info/entry_points\.txt",
@@ -83,7 +86,10 @@ from torchvox import _C
 assert not torch.cuda.is_initialized()
 points = torch.tensor([[1.0, 2.0, 0.5], [1.0, 2.0, 1.5]])
 height, counts = torchvox.bev_max_height(points, [0.0, 0.0, 0.0, 4.0, 4.0, 4.0], [4, 4])
-extras = ["typer", "rich", "laspy", "pypcd4", "matplotlib", "k3d", "lightning", "pydantic", "h5py"]
+model = torchvox.models.get_model("center_world_small", weights="default")
+assert not model.training and torchvox.models.get_model("pointpillars_kitti").training
+extras = ["typer", "rich", "yaml", "laspy", "pypcd4", "matplotlib", "k3d", "lightning"]
+extras += ["pydantic", "h5py"]
 extras = [name for name in extras if importlib.util.find_spec(name)]
 print(json.dumps({"file": torchvox.__file__, "info": _C.build_info(), "extras": extras,
                   "height": height.max().item(), "counts": counts[0].tolist()}))

@@ -29,8 +29,8 @@ def detect(
         typer.Option(
             "--model",
             "-m",
-            help="A detector: a file of torchvox import, or a TorchScript program of torchvox "
-            "export.",
+            help="A detector: a name such as center_world_small, a file of torchvox import or "
+            "train, or a TorchScript program of torchvox export.",
             show_default=False,
         ),
     ],

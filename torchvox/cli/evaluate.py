@@ -43,7 +43,11 @@ METRICS = {  # of torchvox.train.metrics.scores, with their names in print
 
 def evaluate(
     checkpoint: Annotated[
-        Path, typer.Argument(help="best.ckpt of torchvox train; with --config any detector's file.")
+        Path,
+        typer.Argument(
+            help="best.ckpt of torchvox train, or a name such as center_world_small; with --config "
+            "any detector's file."
+        ),
     ],
     overrides: Overrides = None,
     data_of: Annotated[

@@ -25,7 +25,10 @@ STRAYS = 0.02
 
 def export(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A file of torchvox import or torchvox train.")
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="A file of torchvox import or torchvox train, or a name."
+        ),
     ],
     kind: Annotated[
         str,
@@ -59,6 +62,7 @@ def export(
     from torchvox.models.detection import PillarDetector
     from torchvox.models.fuse import fuse_batch_norms, is_fused
     from torchvox.models.merge import can_merge, merge_heads
+    from torchvox.models.registry import named_file
 
     if kind not in programs.FORMATS:
         raise WrongUseError(f"--format must be one of {', '.join(programs.FORMATS)}, got {kind!r}")
@@ -72,7 +76,7 @@ def export(
         what = "a folder" if target.is_dir() else "the model itself"
         raise WrongUseError(f"--output must be a file for the program, got {target}, {what}")
     where = use_device(device)
-    network = checkpoints.load(model)
+    network = checkpoints.load(named_file(model))
     if is_fused(network):
         stored = str(next(network.parameters()).dtype).removeprefix("torch.")
         if dtype not in (None, stored):

@@ -23,7 +23,13 @@ LIKELIEST = 3  # classes named per cloud
 def predict(
     paths: options.Inputs,
     model: Annotated[
-        Path, typer.Option("--model", "-m", help="best.ckpt of torchvox train.", show_default=False)
+        Path,
+        typer.Option(
+            "--model",
+            "-m",
+            help="best.ckpt of torchvox train, or a name such as pointnet2_cls_shapes_small.",
+            show_default=False,
+        ),
     ],
     layout: options.Layout = None,
     category: Annotated[

@@ -18,6 +18,7 @@ from torchvox.models.pointnet2 import (
     PointNet2PartSegmenter,
     PointNet2Segmenter,
 )
+from torchvox.models.registry import ModelWeights, get_model, get_model_weights, list_models
 
 __all__ = [
     "PRESETS",
@@ -26,6 +27,7 @@ __all__ = [
     "CheckpointError",
     "Conventions",
     "Level",
+    "ModelWeights",
     "PointNet2Classifier",
     "PointNet2PartSegmenter",
     "PointNet2Segmenter",
@@ -34,7 +36,10 @@ __all__ = [
     "export_model",
     "export_program",
     "fuse_batch_norms",
+    "get_model",
+    "get_model_weights",
     "import_checkpoint",
+    "list_models",
     "load",
     "merge_heads",
     "parity",

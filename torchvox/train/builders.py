@@ -24,7 +24,7 @@ from torchvox.data.rooms import Rooms
 from torchvox.data.s3dis import S3DIS
 from torchvox.data.shapes import Shapes
 from torchvox.models.detection.files import KINDS as DETECTORS
-from torchvox.models.detection.files import checked
+from torchvox.models.detection.files import checked_model
 
 if TYPE_CHECKING:
     from torchvox.train.config import Config
@@ -115,8 +115,7 @@ def checked_detector(config: Config, labels: Labels, name: str) -> tuple[str, An
     """The kind of detector and its configuration, with the classes and columns of the data unless
     it names these. Raises WrongUseError."""
     args = {"classes": labels.classes, "columns": labels.columns, **config.model.args}
-    content = {"task": "detect", "model": {"kind": config.model.kind, "args": args}}
-    kind, made = checked(content, name)
+    kind, made = checked_model(config.model.kind, args, name)
     for what, mine, other in (
         ("classes", list(made.classes), list(labels.classes)),
         ("columns", made.columns, labels.columns),

@@ -20,8 +20,9 @@ from torch import nn
 from torchvox._errors import WrongUseError, short
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
-from torchvox.train.builders import BUILDERS, DETECTORS, Labels, build_model
-from torchvox.train.config import Config, make_config
+from torchvox.models.registry import DEFAULT, get_model, list_models, named_file
+from torchvox.train.builders import BUILDERS, DETECTORS, Labels, build_model, labels_of
+from torchvox.train.config import Config, load_config, make_config
 
 FORMAT = 1
 PREFIX = "model."
@@ -62,11 +63,15 @@ def schema_digest() -> str:
 def load_checkpoint(
     path: str | Path, device: torch.device | str = "cpu", trust_code: bool = False
 ) -> Checkpoint:
-    """Load what `torchvox train` wrote. Raises WrongUseError, CheckpointError.
+    """Load what `torchvox train` wrote, or a model by its name with the weights that are shipped.
+    Raises WrongUseError, CheckpointError.
 
     trust_code: import and call the "module:Class" that the file names as its model. Without, a file
     can name the models of torchvox alone, so that a foreign one runs no code.
     """
+    if not Path(path).exists() and str(path) in list_models():
+        config, model = load_config(str(path)), get_model(str(path), DEFAULT)
+        return Checkpoint(model.to(device), config, labels_of(config), {})
     if not Path(path).is_file():
         raise WrongUseError(f"checkpoint {path} does not exist")
     about, weights = _read(path)
@@ -99,9 +104,11 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
 
 def start_from(model: nn.Module, path: str | Path, classes: Sequence[str]) -> list[str]:
-    """Give a model the tensors of a checkpoint, or of a model of torchvox.models, that agree in
-    name and shape; none of the head where the file names other classes. Returns the names of the
-    tensors that stay as they were made. Raises CheckpointError if all do."""
+    """Give a model the tensors of a checkpoint, or of a model of torchvox.models (a file, or a name
+    with shipped weights), that agree in name and shape; none of the head where the file names other
+    classes. Returns the names of the tensors that stay as they were made. Raises CheckpointError if
+    all do."""
+    path = named_file(path)
     content = checkpoints.read(path)
     try:
         if str(content.get("format")) == checkpoints.FORMAT:

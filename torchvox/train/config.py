@@ -2,7 +2,9 @@
 """Configurations: YAML files that become frozen, checked objects.
 
 A file may name another as its `base:` and then holds only what differs. Unknown keys are errors
-that name the nearest known one.
+that name the nearest known one. Each part has one validator: pydantic the run, its data and its
+training, torchvox.models.detection.validation the arguments of a detector, which torch alone must
+be able to check, and the classes of torchvox.models their own.
 """
 
 from __future__ import annotations
@@ -180,7 +182,7 @@ class TrainConfig(Frozen):
     """AdamW with a one-cycle schedule, stepped per batch.
 
     val_every: epochs between validations; the last epoch always has one. init: a file of weights to
-    begin with. compile: the convolutions of a detector.
+    begin with, or the name of a model with shipped ones. compile: the convolutions of a detector.
     batch_size: of all devices together. lr: its peak; the first is lr / div, the last that less
     final_div times. beta2: of AdamW. workers: of the loader, unless the data are in memory.
     log_every: steps between lines of the log. augment: of clouds; paste, nudge and whole, in this

@@ -24,11 +24,10 @@ from torchvox.models.detection.config import (
     MultiHeadConfig,
     PointPillarsConfig,
     VisibilityConfig,
-    from_plain,
     plain,
 )
 from torchvox.models.detection.losses import AnchorLoss, CenterLoss
-from torchvox.models.detection.validation import check, map_size, stride_of
+from torchvox.models.detection.validation import map_size, stride_of, validated
 from torchvox.nn import PillarFeatureNet, RayVisibility
 from torchvox.nn.rays import channel_count, visibility_channels
 
@@ -200,8 +199,7 @@ class PointPillars(PillarDetector):
     """
 
     def __init__(self, config: Union[PointPillarsConfig, Mapping[str, Any]]) -> None:
-        made = from_plain(PointPillarsConfig, config)
-        check(made)
+        made = validated(PointPillarsConfig, config)
         super().__init__(made)
         head = made.head
         size, area = map_size(made), _area(made, head.area)
@@ -228,8 +226,7 @@ class CenterPointPillars(PillarDetector):
     """A pillar detector with a heat map per class. Everything else as `PointPillars`."""
 
     def __init__(self, config: Union[CenterPointPillarsConfig, Mapping[str, Any]]) -> None:
-        made = from_plain(CenterPointPillarsConfig, config)
-        check(made)
+        made = validated(CenterPointPillarsConfig, config)
         super().__init__(made)
         self.head = CenterHead(self.neck.out_channels, made.head)
         groups = _groups(made.classes, made.head.tasks)

@@ -8,12 +8,9 @@ from torch import nn
 
 from torchvox._configs import read, shipped, unknown_key
 from torchvox._errors import WrongUseError
-from torchvox.models.detection.config import (
-    CenterPointPillarsConfig,
-    PointPillarsConfig,
-    from_plain,
-)
+from torchvox.models.detection.config import CenterPointPillarsConfig, PointPillarsConfig
 from torchvox.models.detection.detector import CenterPointPillars, PointPillars
+from torchvox.models.detection.validation import validated
 
 KINDS: Dict[str, Tuple[Type[nn.Module], type]] = {
     "pointpillars": (PointPillars, PointPillarsConfig),
@@ -55,10 +52,14 @@ def checked(content: Mapping[str, Any], name: str) -> Tuple[str, Any]:
                 raise WrongUseError(f"{name}: {key and key + '.'}{one} is missing")
     if content["task"] != "detect":
         raise WrongUseError(f"{name}: task must be detect, got {content['task']!r}")
-    kind = content["model"]["kind"]
+    return checked_model(content["model"]["kind"], content["model"]["args"], name)
+
+
+def checked_model(kind: Any, args: Any, name: str) -> Tuple[str, Any]:
+    """The same of the `model` of a configuration. Raises WrongUseError."""
     if not isinstance(kind, str) or kind not in KINDS:
         raise WrongUseError(f"{name}: model.kind must be one of {', '.join(KINDS)}, got {kind!r}")
     try:
-        return kind, from_plain(KINDS[kind][1], content["model"]["args"])
+        return kind, validated(KINDS[kind][1], args)
     except ValueError as error:
         raise WrongUseError(f"{name}: model.args: {error}") from None

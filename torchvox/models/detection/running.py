@@ -18,6 +18,7 @@ from torchvox.models.detection.detector import PillarDetector
 from torchvox.models.export import load_program
 from torchvox.models.fuse import fuse_batch_norms, is_fused
 from torchvox.models.merge import can_merge, merge_heads
+from torchvox.models.registry import named_file
 
 # What the columns of a detector past x, y and z are, and whether a scan must have them: one sweep
 # alone has no age.
@@ -112,9 +113,10 @@ def _script(path: Union[str, Path], device: torch.device) -> Any:
 
 
 def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
-    """A detector as it is kept, unchanged: a checkpoint of torchvox.models, a TorchScript program,
-    or one of torch.export or AOTInductor, which may hold any code and so wants trust_code. Raises
-    CheckpointError, WrongUseError."""
+    """A detector as it is kept, unchanged: a checkpoint of torchvox.models, the name of a model
+    with weights, a TorchScript program, or one of torch.export or AOTInductor, which may hold any
+    code and so wants trust_code. Raises CheckpointError, WrongUseError."""
+    path = named_file(path)
     kind = checkpoints.kind_of_program(path)
     if kind in ("export", "aoti"):
         if not trust_code:
@@ -127,11 +129,13 @@ def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = F
 
 
 def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
-    """A detector from a checkpoint of torchvox.models or a TorchScript program.
+    """A detector from a checkpoint of torchvox.models, by the name of a model with weights, or from
+    a TorchScript program.
 
     On a GPU a checkpoint runs through CUDA graphs. Raises CheckpointError.
     """
-    if not Path(path).is_file():
+    path = named_file(path)
+    if not path.is_file():
         raise CheckpointError(f"{path} does not exist or is no file")
     if checkpoints.is_program(path):
         model = _script(path, device)

@@ -4,7 +4,7 @@
 import dataclasses
 import math
 from operator import attrgetter
-from typing import Any, Iterator, List, Sequence, Tuple, Union
+from typing import Any, Iterator, List, Mapping, Sequence, Tuple, Type, TypeVar, Union
 
 import torch
 from torch import nn
@@ -15,9 +15,11 @@ from torchvox.models.detection.config import (
     CenterPointPillarsConfig,
     MultiHeadConfig,
     PointPillarsConfig,
+    from_plain,
 )
 
 Detector = Union[PointPillarsConfig, CenterPointPillarsConfig]
+D = TypeVar("D", PointPillarsConfig, CenterPointPillarsConfig)
 MOST_BINS, MOST_CLASSES, MOST_TASKS = 64, 64, 8  # of the ops that decode
 LIMIT = 2**31
 # Fields by dotted names; heads have some of theirs each.
@@ -61,7 +63,15 @@ def given(config: Detector, names: Sequence[str]) -> Iterator[Tuple[str, List[An
             yield name, list(value) if isinstance(value, (tuple, list)) else [value]
 
 
-def check(config: Detector) -> None:
+def validated(kind: Type[D], values: Union[D, Mapping[str, Any]]) -> D:
+    """The configuration of a detector: the one way from plain values, for classes, files and
+    training. Raises ValueError that names the place, and for an unknown key the nearest one."""
+    config = from_plain(kind, values)
+    _check(config)
+    return config
+
+
+def _check(config: Detector) -> None:
     """Raises ValueError for what would fail later, or fit nothing."""
     classes, encoder, scale = config.classes, config.encoder, config.column_scale
     require(len(classes) > 0, "classes must name at least one class")

@@ -4,24 +4,27 @@
 from pathlib import Path
 from typing import Any, Mapping, Optional, Union
 
-from torchvox.models.importing.convert import LAYOUTS, Imported, convert
-from torchvox.models.importing.detector_parity import DetectorReport, detector_parity
-from torchvox.models.importing.parity import ParityReport, pointnet2_parity
+from torchvox.models.importing.convert import Imported, convert
+from torchvox.models.importing.settings import Declared
+from torchvox.models.importing.smoke import SmokeReport, smoke
+from torchvox.models.importing.sources import LAYOUTS
+from torchvox.models.importing.sources.mmdet3d import mmdet3d_config
+from torchvox.models.importing.sources.openpcdet import openpcdet_config
 from torchvox.models.importing.unpickling import read_foreign
-from torchvox.models.importing.upstream_configs import Declared, mmdet3d_config, openpcdet_config
+from torchvox.models.importing.verify import parity
 
 __all__ = [
     "LAYOUTS",
     "Declared",
-    "DetectorReport",
     "Imported",
-    "ParityReport",
+    "SmokeReport",
     "convert",
     "import_checkpoint",
     "mmdet3d_config",
     "openpcdet_config",
     "parity",
     "read_foreign",
+    "smoke",
 ]
 
 
@@ -44,8 +47,3 @@ def import_checkpoint(
     for tensors that are missing, left over or of another shape.
     """
     return convert(read_foreign(path), layout, settings, declared)
-
-
-def parity(imported: Imported) -> Union[ParityReport, DetectorReport]:
-    """Runs the model beside the original, rewritten in plain torch, and compares."""
-    return detector_parity(imported) if imported.layout.boxes else pointnet2_parity(imported)

@@ -9,21 +9,11 @@ from torch import Tensor, nn
 
 from torchvox.models.checkpoints import CheckpointError, build
 from torchvox.models.importing.backbone_neck import Pair, State
-from torchvox.models.importing.det3d import DET3D
-from torchvox.models.importing.layouts import POINTNET2, Layout
-from torchvox.models.importing.mmdet3d import MMDET3D_0_LAYOUT, MMDET3D_LAYOUT, ZHULF0804_LAYOUT
-from torchvox.models.importing.openpcdet import OPENPCDET
-from torchvox.models.importing.settings import Flag, Settings
-from torchvox.models.importing.upstream_configs import Declared, mmdet3d_config
+from torchvox.models.importing.layouts import Layout
+from torchvox.models.importing.settings import Declared, Flag, Settings
+from torchvox.models.importing.sources import LAYOUTS
+from torchvox.models.importing.sources.mmdet3d import mmdet3d_config
 
-LAYOUTS: List[Layout] = [
-    *POINTNET2,
-    OPENPCDET,
-    MMDET3D_0_LAYOUT,
-    MMDET3D_LAYOUT,
-    ZHULF0804_LAYOUT,
-    DET3D,
-]
 # Where training programs keep the tensors: yanx27, Lightning, older Pointnet2_PyTorch.
 WRAPPERS = ("model_state_dict", "state_dict", "model_state")
 PREFIXES = ("module.", "model.")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a checkpoint does not say of its network, and who said it instead."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Tuple
 
 from torchvox.models.checkpoints import CheckpointError
@@ -18,6 +18,14 @@ class Flag:
     name: str
     value: Any
     how: str
+
+
+@dataclass(frozen=True)
+class Declared:
+    """settings: by dotted names. notes: what is to be known of networks trained with it."""
+
+    settings: Dict[str, Any] = field(default_factory=dict)
+    notes: Tuple[str, ...] = ()
 
 
 class Settings:
@@ -69,6 +77,13 @@ class Settings:
             at[last] = value
         self._open = {}
         return config
+
+
+def put(settings: Dict[str, Any], **values: Any) -> None:
+    """Values by names with __ for dots; None is nothing said."""
+    for name, value in values.items():
+        if value is not None:
+            settings[name.replace("__", ".")] = value
 
 
 def detections(settings: Settings, options: Options, **numbers: Any) -> Dict[str, Any]:

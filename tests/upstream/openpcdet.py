@@ -10,7 +10,7 @@ from typing import Dict, List, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 
-from torchvox.reference.boxes_plain import (
+from .boxes import (
     PI,
     AnchorClass,
     Boxes,
@@ -24,8 +24,8 @@ from torchvox.reference.boxes_plain import (
     residual,
     suppressed,
 )
-from torchvox.reference.centers_plain import CENTER_RULES, CenterRules, center_boxes
-from torchvox.reference.pillars_plain import (
+from .centers import CENTER_RULES, CenterRules, center_boxes
+from .pillars import (
     KITTI_BACKBONE_NECK,
     NUSCENES_BACKBONE_NECK,
     BackboneNeck,

@@ -10,10 +10,13 @@ from torch import Tensor
 from torchvox.models.box_conventions import boxes_from
 from torchvox.models.importing.convert import Imported
 from torchvox.models.importing.settings import Flag, shown
+from torchvox.models.importing.smoke import street
+
+from .pointnet2_parity import TOLERANCE
+from .reference_detectors import reference_detector, reference_maps
 
 ANCHOR_KINDS = ("cls", "box", "dir")
 CENTER_KINDS = ("hm", "reg", "z", "dim", "rot", "vel")
-SWEEPS, SWEEP_SECONDS = 10, 0.05  # of a nuScenes scan
 NEAR = 0.05  # meters, radians: two boxes are the same one
 
 
@@ -50,7 +53,7 @@ class DetectorReport:
         """The greatest difference of the heads; NaN when there is one."""
         return float(torch.tensor(list(self.maps.values())).max())
 
-    def trouble(self, tolerance: float) -> Optional[str]:
+    def trouble(self, tolerance: float = TOLERANCE) -> Optional[str]:
         """Why the import is not what the original computes; None when it is. tolerance: of the
         greatest output. One detection in fifty may differ: rounding turns a close choice."""
         if not self.worst() <= tolerance * max(1.0, self.output):  # NaN fails too
@@ -81,26 +84,9 @@ class DetectorReport:
         return rows
 
 
-def street(columns: int) -> Tuple[str, Tensor]:
-    """Points [N, columns] of a generated street: x, y, z in meters, intensity in 0..1; with five
-    columns as nuScenes has them, intensity in 0..255 and the age of a point in seconds."""
-    from torchvox.data.scene import generate_scan
-
-    points = torch.from_numpy(generate_scan(0, azimuths=875).points).float()
-    if columns >= 5:
-        points[:, 3] *= 255
-        age = (torch.arange(len(points)) % SWEEPS) * SWEEP_SECONDS
-        points = torch.cat([points, age[:, None]], 1)
-    more = torch.zeros(len(points), max(0, columns - points.size(1)))
-    points = torch.cat([points, more], 1)[:, :columns]
-    return f"a generated street of {len(points):,} points", points
-
-
 @torch.no_grad()
 def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> DetectorReport:
     """Runs both, on the street or on points [N, columns], and compares."""
-    from torchvox.models.importing.reference_detectors import reference_detector, reference_maps
-
     model, reference = imported.model, reference_detector(imported)
     config = model.config()["config"]
     words = f"{0 if points is None else len(points):,} given points"

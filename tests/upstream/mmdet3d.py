@@ -11,7 +11,7 @@ from typing import Dict, List, Sequence
 import torch
 from torch import Tensor, nn
 
-from torchvox.reference.boxes_plain import (
+from .boxes import (
     PI,
     AnchorClass,
     Boxes,
@@ -22,8 +22,8 @@ from torchvox.reference.boxes_plain import (
     per_class,
     residual,
 )
-from torchvox.reference.centers_plain import CENTER_RULES, CenterRules, center_boxes
-from torchvox.reference.pillars_plain import (
+from .centers import CENTER_RULES, CenterRules, center_boxes
+from .pillars import (
     KITTI_BACKBONE_NECK,
     NUSCENES_CONV_BACKBONE_NECK,
     BackboneNeck,

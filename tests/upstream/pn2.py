@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 
-from torchvox.reference.pointnet2_plain import (
+from .pointnet2 import (
     first_inside,
     furthest_points,
     rows_of,

@@ -8,9 +8,9 @@ from typing import Dict, List, Sequence
 
 from torch import Tensor, nn
 
-from torchvox.reference.boxes_plain import Boxes
-from torchvox.reference.centers_plain import CenterRules, center_boxes
-from torchvox.reference.pillars_plain import (
+from .boxes import Boxes
+from .centers import CenterRules, center_boxes
+from .pillars import (
     NUSCENES_CONV_BACKBONE_NECK,
     BackboneNeck,
     Grid,

@@ -37,7 +37,7 @@ def _pairs(model: nn.Module, state: State) -> List[Pair]:
     return PILLARS.pairs(config) + task_pairs(config, CENTERS)
 
 
-DET3D = Layout(
+LAYOUT = Layout(
     "det3d",
     "tianweiy/CenterPoint",
     lambda state: any(key.startswith("reader.pfn_layers.") for key in state),

@@ -9,7 +9,7 @@ from typing import Dict, Sequence
 import torch
 from torch import Tensor, nn
 
-from torchvox.reference.boxes_plain import (
+from .boxes import (
     PI,
     AnchorClass,
     Boxes,
@@ -19,7 +19,8 @@ from torchvox.reference.boxes_plain import (
     per_class,
     residual,
 )
-from torchvox.reference.pillars_plain import (
+from .mmdet3d import RULES, Rules
+from .pillars import (
     KITTI_BACKBONE_NECK,
     PFN_EPS,
     BackboneNeck,
@@ -29,7 +30,6 @@ from torchvox.reference.pillars_plain import (
     pillars_of,
     through,
 )
-from torchvox.reference.pointpillars_mmdet3d import RULES, Rules
 
 ROTATIONS = (0.0, 1.57)
 

@@ -7,15 +7,11 @@ from torch import Tensor, nn
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing.convert import Imported
-from torchvox.reference import (
-    centerpoint_det3d,
-    pointpillars_mmdet3d,
-    pointpillars_openpcdet,
-    pointpillars_zhulf0804,
-)
-from torchvox.reference.boxes_plain import AnchorClass
-from torchvox.reference.centers_plain import CenterRules
-from torchvox.reference.pillars_plain import BackboneNeck, Grid
+
+from . import det3d, mmdet3d, openpcdet, zhulf0804
+from .boxes import AnchorClass
+from .centers import CenterRules
+from .pillars import BackboneNeck, Grid
 
 Config = Mapping[str, Any]
 # The maps of a task in the order of our center heads; names there by layout.
@@ -61,18 +57,18 @@ def _openpcdet(config: Config) -> nn.Module:
     if "conv_bias" in head:
         dynamic = config["encoder"]["pad_semantics"] == "none"
         how = {**_centers(config), "dynamic": dynamic, "bias": head["conv_bias"]}
-        return pointpillars_openpcdet.CenterPoint(**net, **how)
+        return openpcdet.CenterPoint(**net, **how)
     rules: Dict[str, Any] = {"score": detections["score"], "iou": detections["nms"][0]}
     rules |= {"pre": detections["pre"], "post": detections["post"]}
     turn = head["direction"]
     if turn is not None:
         rules |= {"dir_offset": turn["offset"], "dir_limit": turn["limit"]}
     net |= {"classes": _classes(config), "aligned": head["grid"] == "centers"}
-    net["rules"] = pointpillars_openpcdet.AnchorRules(**rules)
+    net["rules"] = openpcdet.AnchorRules(**rules)
     if "tasks" not in head:
-        return pointpillars_openpcdet.SingleHead(**net)
+        return openpcdet.SingleHead(**net)
     heads = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
-    return pointpillars_openpcdet.MultiHead(**net, heads=heads, shared=head["shared"])
+    return openpcdet.MultiHead(**net, heads=heads, shared=head["shared"])
 
 
 def _mmdet3d(config: Config) -> nn.Module:
@@ -80,17 +76,17 @@ def _mmdet3d(config: Config) -> nn.Module:
     net |= {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
     net["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
     if "conv_bias" in head:
-        return pointpillars_mmdet3d.CenterPoint(**net, **_centers(config))
+        return mmdet3d.CenterPoint(**net, **_centers(config))
     net |= {"aligned": head["grid"] == "centers", "area": head["area"]}
-    return pointpillars_mmdet3d.VoxelNet(**net, **_anchors(config))
+    return mmdet3d.VoxelNet(**net, **_anchors(config))
 
 
 def _zhulf0804(config: Config) -> nn.Module:
-    return pointpillars_zhulf0804.PointPillars(**_common(config), **_anchors(config))
+    return zhulf0804.PointPillars(**_common(config), **_anchors(config))
 
 
 def _det3d(config: Config) -> nn.Module:
-    return centerpoint_det3d.PointPillars(**_common(config), **_centers(config))
+    return det3d.PointPillars(**_common(config), **_centers(config))
 
 
 BUILDERS = {
@@ -134,7 +130,7 @@ def _anchors(config: Config) -> Dict[str, Any]:
     """Of networks with mmdetection3d's selection."""
     detections, turn = config["detections"], config["head"]["direction"]
     chosen = (detections["score"], detections["nms"][0], detections["pre"], detections["post"])
-    rules = pointpillars_mmdet3d.Rules(*chosen, turn["offset"], turn["limit"])
+    rules = mmdet3d.Rules(*chosen, turn["offset"], turn["limit"])
     return {"classes": _classes(config), "rules": rules}
 
 

@@ -7,8 +7,8 @@ from typing import Dict, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from torchvox.reference.boxes_plain import Boxes, circled, joined, rectangles, suppressed
-from torchvox.reference.pillars_plain import Grid
+from .boxes import Boxes, circled, joined, rectangles, suppressed
+from .pillars import Grid
 
 
 @dataclass(frozen=True)

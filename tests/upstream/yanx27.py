@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchvox.reference.pointnet2_plain import (
+from .pointnet2 import (
     first_inside,
     furthest_points,
     rows_of,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pillar detectors of open-mmlab/OpenPCDet."""
+"""Pillar detectors of open-mmlab/OpenPCDet: names of its tensors, and its configurations."""
 
-from typing import List
+from itertools import accumulate
+from typing import Any, Dict, List, Mapping
 
 from torch import nn
 
@@ -25,9 +26,13 @@ from torchvox.models.importing.published import (
     NUSCENES_TASKS,
     OPENPCDET_KITTI,
 )
-from torchvox.models.importing.settings import SHAPES, Settings, detections
+from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, put
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
+Config = Mapping[str, Any]
+ENCODERS = ("PillarVFE", "DynPillarVFE")
+PARTS = ["reg:2", "height:1", "size:3", "angle:2", "velo:2"]
+HEAD_WIDTHS = {"center": 2, "center_z": 1, "dim": 3, "rot": 2, "vel": 2}
 PILLARS = PillarNames(
     "vfe.pfn_layers.{}.linear",
     "vfe.pfn_layers.{}.norm",
@@ -150,7 +155,7 @@ NOTES = {
     )
 }
 
-OPENPCDET = Layout(
+LAYOUT = Layout(
     "openpcdet",
     "open-mmlab/OpenPCDet",
     lambda state: (
@@ -162,3 +167,132 @@ OPENPCDET = Layout(
     boxes="openpcdet",
     notes=NOTES,
 )
+
+
+# ------------------------------------------------------------------------------- configurations
+
+
+def openpcdet_config(content: Config) -> Declared:
+    """content: of a YAML file of tools/cfgs/, without what it takes from a _BASE_CONFIG_. Raises
+    CheckpointError when it is not built like these."""
+    model = content.get("MODEL")
+    if not isinstance(model, Mapping) or "DENSE_HEAD" not in model:
+        raise CheckpointError("the configuration has no MODEL with a DENSE_HEAD, as OpenPCDet's do")
+    try:
+        return _declared(content, model)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"the configuration is not built as OpenPCDet's: {error}") from None
+
+
+def _declared(content: Config, model: Config) -> Declared:
+    settings: Dict[str, Any] = {}
+    classes = list(content.get("CLASS_NAMES", [])) or None
+    put(settings, classes=classes)
+    data = content.get("DATA_CONFIG", {})
+    put(settings, point_cloud_range=data.get("POINT_CLOUD_RANGE"))
+    for step in data.get("DATA_PROCESSOR", []):
+        if step["NAME"].startswith("transform_points_to_voxels"):
+            caps = step.get("MAX_NUMBER_OF_VOXELS")
+            put(
+                settings,
+                pillar_size=step["VOXEL_SIZE"],
+                max_points=step.get("MAX_POINTS_PER_VOXEL"),
+                max_pillars=None if caps is None else [caps["train"], caps["test"]],
+            )
+    settings |= _declared_encoder(model.get("VFE", {}))
+    backbone = model.get("BACKBONE_2D", {})
+    put(settings, backbone__strides=backbone.get("LAYER_STRIDES"))
+    put(settings, neck__strides=backbone.get("UPSAMPLE_STRIDES"))
+    head = model["DENSE_HEAD"]
+    if "CLASS_NAMES_EACH_HEAD" in head:
+        return _declared_centers(settings, head)
+    _declared_anchors(settings, head, classes or [])
+    chosen = model.get("POST_PROCESSING", {})
+    nms = chosen.get("NMS_CONFIG", {})
+    put(settings, detections__score=chosen.get("SCORE_THRESH"), **_declared_nms(nms))
+    put(settings, detections__pre=nms.get("NMS_PRE_MAXSIZE"))
+    if "MULTI_CLASSES_NMS" in nms:
+        put(settings, detections__group="class" if nms["MULTI_CLASSES_NMS"] else "none")
+    return Declared(settings)
+
+
+def _declared_encoder(layer: Config) -> Dict[str, Any]:
+    """Rows of other columns could be rows of another cloud: no tensor tells them apart."""
+    if not layer:
+        return {}
+    name = layer.get("NAME")
+    if name not in ENCODERS:
+        raise CheckpointError(f"VFE.NAME {name} is unknown: {', '.join(ENCODERS)} are known")
+    for key, known in (("WITH_DISTANCE", False), ("USE_ABSLOTE_XYZ", True)):
+        if layer.get(key, known) is not known:
+            raise CheckpointError(f"VFE.{key} {layer[key]} is unknown: {known} is known")
+    if name == "PillarVFE":
+        return {"encoder.pad_semantics": "reference"}
+    return {"encoder.pad_semantics": "none", "max_points": -1, "max_pillars": [-1, -1]}
+
+
+def _declared_nms(nms: Config) -> Dict[str, Any]:
+    threshold, kind = nms.get("NMS_THRESH"), nms.get("NMS_TYPE", "nms_gpu")
+    if kind != "nms_gpu":
+        raise CheckpointError(f"NMS_CONFIG.NMS_TYPE {kind} is unknown: nms_gpu is known")
+    return {
+        "detections__nms": None if threshold is None else [threshold],
+        "detections__post": nms.get("NMS_POST_MAXSIZE"),
+    }
+
+
+def _declared_anchors(settings: Dict[str, Any], head: Config, classes: List[str]) -> None:
+    parts = (head.get("SEPARATE_REG_CONFIG") or {}).get("REG_LIST", PARTS)
+    if list(parts) != PARTS:  # the order of the channels, which no name of a tensor tells
+        raise CheckpointError(f"REG_LIST {parts} is unknown: {PARTS} is known")
+    boxes = {}
+    for one in head.get("ANCHOR_GENERATOR_CONFIG", []):
+        if len(one["anchor_sizes"]) != 1 or len(one["anchor_bottom_heights"]) != 1:
+            raise CheckpointError(f"{one['class_name']}: anchors of one size and height are known")
+        boxes[one["class_name"]] = {
+            "size": one["anchor_sizes"][0],
+            "bottom": one["anchor_bottom_heights"][0],
+            "rotations": one["anchor_rotations"],
+        }
+        settings["head.grid"] = "centers" if one.get("align_center") else "ends"
+    if boxes and set(boxes) == set(classes):
+        settings["head.anchors"] = [boxes[name] for name in classes]
+    if head.get("USE_DIRECTION_CLASSIFIER"):
+        offset, limit = head.get("DIR_OFFSET"), head.get("DIR_LIMIT_OFFSET")
+        put(settings, head__direction__offset=offset, head__direction__limit=limit)
+
+
+def _declared_centers(settings: Dict[str, Any], head: Config) -> Declared:
+    chosen = head.get("POST_PROCESSING", {})
+    nms = chosen.get("NMS_CONFIG", {})
+    caps = [chosen.get("MAX_OBJ_PER_SAMPLE"), nms.get("NMS_PRE_MAXSIZE")]
+    put(
+        settings,
+        head__tasks=[list(names) for names in head["CLASS_NAMES_EACH_HEAD"]],
+        detections__score=chosen.get("SCORE_THRESH"),
+        detections__center_range=chosen.get("POST_CENTER_LIMIT_RANGE"),
+        detections__pre=min((cap for cap in caps if cap is not None), default=None),
+        **_declared_nms(nms),
+    )
+    note = misplaced_code_weights(
+        head.get("SEPARATE_HEAD_CFG", {}).get("HEAD_ORDER", []),
+        head.get("LOSS_CONFIG", {}).get("LOSS_WEIGHTS", {}).get("code_weights", []),
+    )
+    return Declared(settings, (note,) if note else ())
+
+
+def misplaced_code_weights(order: List[str], weights: List[float]) -> str:
+    """What to say of a center head whose smaller weights, meant for the velocity, fall on another
+    part of the box; "" when they do not. OpenPCDet's configurations have weights in det3d's order,
+    velocity before angle, beside a head with the angle first."""
+    if "vel" not in order or any(name not in HEAD_WIDTHS for name in order):
+        return ""
+    ends = list(accumulate(HEAD_WIDTHS[name] for name in order))
+    parts = {name: weights[end - HEAD_WIDTHS[name] : end] for name, end in zip(order, ends)}  # noqa: B905
+    small = [name for name, mine in parts.items() if name != "vel" and min(mine, default=1) < 1]
+    if not small or min(parts["vel"], default=0) < 1:
+        return ""
+    return (
+        f"trained with code weights of another order: {min(parts[small[0]])} on {small[0]}, "
+        f"{max(parts['vel'])} on vel; its {small[0]} is worse than the net can be"
+    )

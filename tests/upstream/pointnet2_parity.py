@@ -5,15 +5,17 @@ from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchvox.models.conventions import Conventions, conventions
 from torchvox.models.importing.convert import Imported
+from torchvox.models.importing.smoke import scene
+
+from . import pn2, yanx27
 
 # Of the greatest output, above which an import is not what the original computes. Rounding takes up
 # to 2e-5 of it in nets of published size, the wrong eps in one batch norm of a head from 2e-4 on.
 TOLERANCE = 1e-4
-CLOUDS = 2
 # How the reference took distances.
 EXACT = "distances from differences"
 EXPANDED = "distances expanded, as published"
@@ -39,7 +41,7 @@ class ParityReport:
         """The difference to the reference with exact distances: there both see the same balls."""
         return self.differences[EXACT]
 
-    def trouble(self, tolerance: float) -> Optional[str]:
+    def trouble(self, tolerance: float = TOLERANCE) -> Optional[str]:
         """Why the import is not what the reference computes; None when it is. tolerance: of the
         greatest output."""
         if not self.worst() <= tolerance * max(1.0, self.output):  # NaN fails too
@@ -65,28 +67,9 @@ class ParityReport:
         return rows
 
 
-def scene(model: nn.Module) -> Tuple[str, Tuple[Tensor, ...]]:
-    """Points for a model, and a category when it takes one: a seeded cloud in the unit ball, or a
-    block of a room of unit size, other columns in [0, 1]."""
-    generator = torch.Generator().manual_seed(0)
-    room = type(model).__name__ == "PointNet2Segmenter"
-    count = 1280 if room else 1024
-    points = torch.rand(CLOUDS, count, model.in_channels, generator=generator)
-    if not room:
-        xyz = points[..., :3] * 2 - 1
-        points[..., :3] = xyz / xyz.norm(dim=-1, keepdim=True).clamp(min=1.0)
-    where = "a block of a room" if room else "the unit ball"
-    inputs: Tuple[Tensor, ...] = (points,)
-    if hasattr(model, "num_categories"):
-        inputs += (torch.arange(CLOUDS) % model.num_categories,)
-    return f"{CLOUDS} seeded clouds of {count} points in {where}", inputs
-
-
 def reference(imported: Imported) -> nn.Module:
     """The plain-torch network of the layout, with the checkpoint's tensors."""
-    from torchvox.reference import pointnet2_pn2, pointnet2_yanx27
-
-    module = {"yanx27": pointnet2_yanx27, "pn2": pointnet2_pn2}[imported.layout.name]
+    module = {"yanx27": yanx27, "pn2": pn2}[imported.layout.name]
     config = imported.model.config()
     kind = getattr(module, type(imported.model).__name__.removeprefix("PointNet2"))
     more = {"use_xyz": config["use_xyz"]} if "use_xyz" in config else {}
