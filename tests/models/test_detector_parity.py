@@ -9,7 +9,7 @@ from upstream_nets import UpstreamNet, small, small_points
 
 from torchvox.models.importing import convert
 from torchvox.models.importing.detector_parity import DetectorReport, agreement, detector_parity
-from torchvox.models.importing.parity import TOLERANCE
+from torchvox.models.importing.pointnet2_parity import TOLERANCE
 
 
 def imported(upstream: UpstreamNet, **settings):

@@ -7,7 +7,7 @@ from nets import calibrated
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing import convert, import_checkpoint, parity
-from torchvox.models.importing.parity import EXACT, EXPANDED, scene
+from torchvox.models.importing.pointnet2_parity import EXACT, EXPANDED, scene
 from torchvox.reference import pointnet2_pn2, pointnet2_yanx27
 
 # Network of the reference, classes, columns, tensors in its checkpoint by scales.

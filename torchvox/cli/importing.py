@@ -74,7 +74,7 @@ def import_checkpoint(
     from torchvox.models import checkpoints
     from torchvox.models.importing import LAYOUTS, parity
     from torchvox.models.importing import import_checkpoint as convert
-    from torchvox.models.importing.parity import TOLERANCE
+    from torchvox.models.importing.pointnet2_parity import TOLERANCE
 
     names = [one.name for one in LAYOUTS]
     if layout not in (None, *names):

@@ -6,7 +6,7 @@ from typing import Any, Mapping, Optional, Union
 
 from torchvox.models.importing.convert import LAYOUTS, Imported, convert
 from torchvox.models.importing.detector_parity import DetectorReport, detector_parity
-from torchvox.models.importing.parity import ParityReport, pointnet2_parity
+from torchvox.models.importing.pointnet2_parity import ParityReport, pointnet2_parity
 from torchvox.models.importing.unpickling import read_foreign
 from torchvox.models.importing.upstream_configs import Declared, mmdet3d_config, openpcdet_config
 
