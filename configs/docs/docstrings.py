@@ -24,6 +24,10 @@ class Docstrings(griffe.Extension):
             fields = ", ".join(f"`{name}`" for name in cls.members if not name.startswith("_"))
             cls.docstring = griffe.Docstring(f"Fields, in this order: {fields}.", parent=cls)
 
+    def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        if attr.name.isupper() and attr.parent.is_module and not attr.docstring:
+            attr.docstring = griffe.Docstring("A constant.", parent=attr)  # or it does not show
+
 
 def reshape(thing: griffe.Object, arguments: set[str]) -> None:
     if thing.docstring:

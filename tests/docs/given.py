@@ -113,8 +113,8 @@ def maps() -> Names:
 
 
 def models() -> Names:
-    points = uniform(2, 1024, 6, reach=1.0).to(DEVICE)
-    return {"points": points, "lengths": torch.tensor([1024, 700], device=DEVICE)}
+    points = uniform(1, 512, 6, reach=1.0).to(DEVICE)
+    return {"points": points, "lengths": torch.tensor([400], device=DEVICE)}
 
 
 def occupancy() -> Names:

@@ -32,7 +32,12 @@ BLOCK = re.compile(
 )
 SHELL = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What a page asks of a machine, and what a test does with.
-SMALLER = [('"2GiB"', '"64MiB"'), ("num_workers=4", "num_workers=0"), ("scans=10", "scans=6")]
+SMALLER = [
+    ('"2GiB"', '"64MiB"'),
+    ("num_workers=4", "num_workers=0"),
+    ("scans=10", "scans=6"),
+    ("rand(100_000", "rand(20_000"),
+]
 ON_CPU = [('"cuda"', '"cpu"'), (".cuda()", "")]
 
 with_blocks = [page for page in PAGES if "```python" in page.read_text()]
