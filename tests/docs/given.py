@@ -37,7 +37,8 @@ def cells() -> Names:
 
 def detectors() -> Names:
     points = street()[None]
-    return {"points": points.to(DEVICE), "num_points": torch.tensor([points.shape[1]]).int()}
+    num_points = torch.tensor([points.shape[1]], dtype=torch.int32, device=DEVICE)
+    return {"points": points.to(DEVICE), "num_points": num_points, "scan": points[0].to(DEVICE)}
 
 
 def downsample() -> Names:
@@ -86,15 +87,15 @@ class Counted(torch.nn.Module):
 
 def export() -> Names:
     offsets = torch.tensor([0, 40, 100])
-    names: Names = {"torch": torch, "model": Counted(), "points": uniform(100, 4)}
-    names |= {"batch_offsets": offsets, "other_points": uniform(80, 4)}
-    names |= {"other_offsets": torch.tensor([0, 5, 80])}
+    names: Names = {"torch": torch, "model": Counted(), "points": uniform(100, 4).to(DEVICE)}
+    names |= {"batch_offsets": offsets.to(DEVICE), "other_points": uniform(80, 4).to(DEVICE)}
+    names |= {"other_offsets": torch.tensor([0, 5, 80], device=DEVICE)}
     if DEVICE == "cuda":
         grid = [1.0, 1.0, 4.0], [0.0, 0.0, 0.0, 10.0, 10.0, 10.0], 8, 64
         names |= {"graph": torch.cuda.CUDAGraph(), "scan": uniform(50, 4).cuda(), "n": 50}
         names |= {"num_valid": torch.ones(1, dtype=torch.int32, device="cuda")}
         names["process"] = lambda points, num_valid: torchvox.voxelize(
-            points.cuda(), *grid, num_valid=num_valid, reduce="mean"
+            points, *grid, num_valid=num_valid, reduce="mean"
         )
     return names
 
@@ -103,10 +104,14 @@ def maps() -> Names:
     identity = "1 0 0 0 0 1 0 0 0 0 1 0"
     Path("poses.txt").write_text(f"{identity}\n" * 3)
     Path("calib.txt").write_text(f"Tr: {identity}\n")
-    scans = [street()[i::30, :3].to(DEVICE) for i in range(3)]
+    scans = [street()[i::30, :3] for i in range(3)]
     times = np.linspace(0, 1, 3)
     return {
-        **{"scans": scans, "points": scans[0], "origins": torch.zeros(1, 3, device=DEVICE)},
+        **{
+            "scans": scans,
+            "points": scans[0].to(DEVICE),
+            "origins": torch.zeros(1, 3, device=DEVICE),
+        },
         **{"times": times, "gps_time": np.linspace(0, 1.2, len(scans[0]))},
         **{"lidar_to_body": np.eye(4), "torch": torch},
     }
