@@ -13,7 +13,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PICTURES = ROOT / "build" / "pictures"  # configs/docs/pictures.py draws them
-AT_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+AT_ROOT = {f"{name.upper()}.md": f"{name}.md" for name in ("readme", "contributing", "changelog")}
 # Public packages beside torchvox.ops, whose modules have a page each.
 PACKAGES = {
     "nn": "Modules over the ops",
