@@ -107,7 +107,7 @@ bench: build/.built
 
 docs: build/.built
 	$(PY) configs/docs/pictures.py build/pictures
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build  # with --quiet its warnings would not count
 
 kernel-tests: build/.built
 	$(CMAKE) --build build/cmake --target kernel_tests -j $(or $(MAX_JOBS),$(WORKERS))
