@@ -8,6 +8,7 @@
 # make test               set up, build, run the tests that this machine can run; make test-all: the long sweeps too
 # make mutants            set up, build, put faults into a copy one at a time and see that tests notice each;
 #                         MUTANTS_ARGS="--only voxel --tier all" and so on (an hour on two cores)
+# make docs               set up, build, draw the gallery's pictures and build the site in build/site, of which every link holds
 # make bench              set up, build, measure this machine; BENCH_ARGS="--growth --only FPS" and so on
 # make weights            set up, build, train, measure and store the weights that the package ships
 # PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
@@ -46,7 +47,7 @@ endif
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
 CTEST = $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure -j $(WORKERS)
 
-.PHONY: demo train-demo detect-demo weights build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench lint tidy format wheel clean
+.PHONY: demo train-demo detect-demo weights build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench docs lint tidy format wheel clean
 
 demo: build/.built
 	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
@@ -121,6 +122,10 @@ mutants: build/.built
 
 bench: build/.built
 	$(PY) -m benchmarks $(BENCH_ARGS)
+
+docs: build/.built
+	$(PY) configs/docs/pictures.py build/pictures
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build  # with --quiet its warnings would not count
 
 kernel-tests: build/.built
 	$(CMAKE) --build build/cmake --target kernel_tests -j $(or $(MAX_JOBS),$(WORKERS))

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ from benchmarks.suite import CaseSpec, Measurement, Settings, run_case
 from torchvox.cli.bench_table import SCHEMA, markdown
 
 NOISY = 1.5
+HEAD = """# Benchmark results
+
+The output of `python -m benchmarks --markdown FILE...`; [benchmarks](benchmarks.md) says what every
+column means and how it is measured.
+"""
 DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "data"))
 
 
@@ -61,10 +67,7 @@ def cases(device: str) -> list[CaseSpec]:
 def main() -> None:
     options = _options()
     if options.markdown:
-        results = json.loads(options.markdown.read_text())
-        for measurement in results["measurements"]:
-            measurement["op"] = "measurements"  # one table of all
-        print(markdown(results))
+        print(page([json.loads(path.read_text()) for path in options.markdown]), end="")
         return
     begin = time.perf_counter()
     clouds = Clouds(options.data, options.device)
@@ -98,6 +101,19 @@ def main() -> None:
     save(results, options.out)
     remark_on_noise(results["measurements"])
     print(f"wrote {options.out} after {results['seconds']:.0f} s")
+
+
+def page(runs: Sequence[dict[str, Any]]) -> str:
+    """docs/benchmark_results.md: one part for each run."""
+    parts = [HEAD]
+    for results in runs:
+        facts = results["machine"]
+        for measurement in results["measurements"]:
+            measurement["op"] = "measurements"  # one table of all
+        where = f"{facts['cpu']}, {facts['threads']} threads"
+        parts.append(f"## {facts['gpu'] if facts['device'] == 'cuda' else where}\n")
+        parts.append(markdown(results))
+    return "\n".join(parts)
 
 
 def save(results: dict[str, Any], path: Path) -> None:
@@ -151,7 +167,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=machine.ROOT / "build" / "bench.json")
     parser.add_argument("--plots", type=Path, help="folder; build/bench without it")
     parser.add_argument("--data", type=Path, default=DATA, help="folder with lidar/*.bin")
-    parser.add_argument("--markdown", type=Path, metavar="JSON", help="print its tables")
+    parser.add_argument(
+        "--markdown", type=Path, nargs="+", metavar="JSON", help="print docs/benchmark_results.md"
+    )
     options = parser.parse_args()
     if options.device is None:
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
