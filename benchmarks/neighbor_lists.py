@@ -43,13 +43,14 @@ class RadiusCase(SearchCase):
         return torchvox.radius_neighbors(self.points[0], self.query[0], self.radius, self.capacity)
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        def check(counts: Tensor) -> str:
-            wrong = int((counts - outputs[0].diff()).abs().sum())
-            if wrong > 1e-5 * self.capacity:
-                raise WrongResult(f"rows have {wrong} neighbors more or less")
-            return f"as many neighbors, {wrong} at the radius aside"
-
+        check = partial(self.compare_lengths, outputs)
         yield Implementation("cdist, nonzero", partial(listed_with_torch, self), check)
+
+    def compare_lengths(self, outputs: Outputs, counts: Tensor) -> str:
+        wrong = int((counts - outputs[0].diff()).abs().sum())
+        if wrong > 1e-5 * self.capacity:
+            raise WrongResult(f"rows have {wrong} neighbors more or less")
+        return f"as many neighbors, {wrong} at the radius aside"
 
 
 def listed_with_torch(case: RadiusCase) -> Tensor:
@@ -131,12 +132,13 @@ class WithDistCase(Case):
                 dist = torch.minimum(dist, self.distances[rows, idx[:, s]])
             return idx
 
-        def check(idx: Tensor) -> str:
-            if not torch.equal(idx, outputs[0].long()):
-                raise WrongResult("other samples")
-            return "same samples"
+        yield Implementation("torch loop", loop, partial(compare_samples, outputs), True)
 
-        yield Implementation("torch loop", loop, check, True)
+
+def compare_samples(outputs: Outputs, idx: Tensor) -> str:
+    if not torch.equal(idx.long(), outputs[0].long()):
+        raise WrongResult("other samples")
+    return "same samples"
 
 
 def radius_spec(name: str, cloud: Callable[[Clouds], Cloud], radius: float, each: int) -> CaseSpec:

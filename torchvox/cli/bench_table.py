@@ -48,10 +48,10 @@ def tables(results: dict[str, Any]) -> list[Table]:
     return found
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """All tables in Markdown, for docs/benchmarks.md."""
+def markdown(results: dict[str, Any], shown: list[Table] | None = None) -> str:
+    """All tables in Markdown, or these, for docs/benchmarks.md."""
     lines = [machine_line(results) + ".", ""]
-    for table in tables(results):
+    for table in tables(results) if shown is None else shown:
         cells = [table.header, ["---"] * len(table.header), *table.rows]
         lines += [f"**{table.title}**", "", *(f"| {' | '.join(row)} |" for row in cells), ""]
     return "\n".join(lines)
@@ -69,7 +69,7 @@ def _op_table(op: str, rows: list[dict[str, Any]]) -> Table:
         size = row.get("size", {})
         moved = (size.get("read", 0) + size.get("written", 0)) / 1e6
         name = row["case"] if row["case"] != last else ""
-        cells.append([name, row["implementation"], *(_number(row.get(key)) for key in figures)])
+        cells.append([name, row["implementation"], *(number(row.get(key)) for key in figures)])
         cells[-1] += [f"{moved:.2f}" if name else "", _factor(row, mine), _target(row)]
         last = row["case"]
     return Table(op, header, cells)
@@ -107,15 +107,15 @@ def _curve_table(rows: list[dict[str, Any]]) -> Table:
         here = {row["implementation"]: row for row in rows if row["at"] == at}
         line = [f"{at:,g}" if at < 1 else f"{at:,.0f}"]
         line += [
-            _number(here[implementation]["us"]) if implementation in here else ""
+            number(here[implementation]["us"]) if implementation in here else ""
             for implementation in implementations
         ]
-        line += [_number(here["torchvox"].get("us_per_sample"))] if each else []
+        line += [number(here["torchvox"].get("us_per_sample"))] if each else []
         cells.append(line)
     return Table(f"growth: {rows[0]['curve']}", header, cells)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     """Three digits or so: 0.412, 12.3, 14,201."""
     if value is None:
         return ""
