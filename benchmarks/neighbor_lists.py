@@ -132,13 +132,22 @@ class WithDistCase(Case):
                 dist = torch.minimum(dist, self.distances[rows, idx[:, s]])
             return idx
 
-        yield Implementation("torch loop", loop, partial(compare_samples, outputs), True)
+        yield Implementation("torch loop", loop, partial(compare_samples, self, outputs), True)
 
 
-def compare_samples(outputs: Outputs, idx: Tensor) -> str:
-    if not torch.equal(idx.long(), outputs[0].long()):
-        raise WrongResult("other samples")
-    return "same samples"
+def compare_samples(case: WithDistCase, outputs: Outputs, idx: Tensor) -> str:
+    """The same samples; or, where distances are equal, others that are as far, each in its turn."""
+    found = idx.long()
+    if torch.equal(found, outputs[0].long()):
+        return "same samples"
+    rows = torch.arange(len(found), device=found.device)
+    dist, nearer = case.distances[:, 0], (found[:, 0] != 0).sum()
+    for s in range(1, case.samples):
+        nearer += (dist[rows, found[:, s]] != dist.amax(1)).sum()
+        dist = torch.minimum(dist, case.distances[rows, found[:, s]])
+    if int(nearer):
+        raise WrongResult(f"{int(nearer)} samples are not the furthest in their turn")
+    return "each sample a furthest one, of some that are as far another"
 
 
 def radius_spec(name: str, cloud: Callable[[Clouds], Cloud], radius: float, each: int) -> CaseSpec:

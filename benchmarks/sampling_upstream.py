@@ -154,7 +154,7 @@ def mmcv_with_dist(case: WithDistCase, outputs: Outputs) -> Implementation:
     from mmcv.ops import furthest_point_sample_with_dist
 
     call = partial(furthest_point_sample_with_dist, case.distances, case.samples)
-    return Implementation("mmcv", call, partial(compare_samples, outputs), True)
+    return Implementation("mmcv", call, partial(compare_samples, case, outputs), True)
 
 
 def pointnet2_ops(case: SamplingCase, outputs: Outputs) -> Implementation:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from benchmarks.boxes import InsideCase, NmsCase, candidates, compare_inside, compare_kept
+from benchmarks.neighbor_lists import WithDistCase, compare_samples
 from benchmarks.neighbors import BallCase, compare_groups
 from benchmarks.suite import WrongResult
 
@@ -48,3 +49,15 @@ def test_other_groups_are_wrong():
         changed = outputs[0].clone()
         changed[0, 3, 1, 0] += 0.01
         compare_groups(outputs, changed)
+
+
+def test_of_points_as_far_any_is_a_sample():
+    x = torch.tensor([0.0, 1.0, -4.0, 4.0])
+    case = WithDistCase((x[:, None] - x).abs()[None], 3, "by hand")
+    outputs = case.torchvox()
+    first = outputs[0][0].tolist()
+    other = [0, *{2: (3, 2), 3: (2, 3)}[first[1]]]
+    assert compare_samples(case, outputs, torch.tensor([first])) == "same samples"
+    assert compare_samples(case, outputs, torch.tensor([other])).startswith("each sample a furth")
+    with pytest.raises(WrongResult, match="2 samples are not the furthest"):
+        compare_samples(case, outputs, torch.tensor([[0, 1, 1]]))
