@@ -39,6 +39,7 @@ from benchmarks import (
     voxel,
 )
 from benchmarks.clouds import Clouds
+from benchmarks.peers import peer_table
 from benchmarks.suite import CaseSpec, Measurement, Settings, run_case
 from torchvox.cli.bench_table import SCHEMA, markdown
 
@@ -67,15 +68,20 @@ def cases(device: str) -> list[CaseSpec]:
 def main() -> None:
     options = _options()
     if options.markdown:
-        print(page([json.loads(path.read_text()) for path in options.markdown]), end="")
+        read = [json.loads(path.read_text()) for path in options.markdown]
+        if options.peers is not None:
+            print("\n".join(markdown(one, [peer_table(one)]) for one in read))
+        else:
+            print(page(read), end="")
         return
     begin = time.perf_counter()
     clouds = Clouds(options.data, options.device)
     settings = Settings(
         options.device,
         budget_s=options.budget,
-        upstream=upstream.ALL,
+        upstream=[u for u in upstream.ALL if u.package in (options.peers or upstream.PACKAGES)],
         others=not options.alone,
+        baselines=options.peers is None,
         deadline=begin + options.seconds,
     )
     results: dict[str, Any] = {
@@ -154,11 +160,30 @@ FIGURES = (
 )
 
 
+def _packages(words: str) -> list[str]:
+    unknown = set(words.split(",")) - set(upstream.PACKAGES)
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"no adapter for {', '.join(sorted(unknown))}; there is one for "
+            f"{', '.join(upstream.PACKAGES)}"
+        )
+    return words.split(",")
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"))
     parser.add_argument("--only", default="", help="words, with commas between; cases with one run")
     parser.add_argument("--alone", action="store_true", help="no baselines, no other libraries")
+    parser.add_argument(
+        "--peers",
+        type=_packages,
+        nargs="?",
+        const=[],
+        metavar="PACKAGES",
+        help="other libraries alone, all or these, and the cases that they do; with --markdown "
+        "torchvox beside the best of them",
+    )
     parser.add_argument("--growth", action="store_true", help="cost growth too, with plots")
     parser.add_argument("--budget", type=float, help="seconds for each figure")
     parser.add_argument(
@@ -176,7 +201,8 @@ def _options() -> argparse.Namespace:
     elif options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("benchmarks: torch sees no GPU for --device cuda")
     options.budget = options.budget or (0.15 if options.device == "cuda" else 0.5)
-    options.seconds = options.seconds or (70 if options.device == "cuda" else 200)
+    most = 360 if options.peers is not None else 70 if options.device == "cuda" else 200
+    options.seconds = options.seconds or most
     options.plots = options.plots or options.out.parent / "bench"
     return options
 

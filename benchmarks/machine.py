@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Mapping
 
 import torch
 
@@ -59,12 +60,18 @@ def version(package: str) -> str | None:
     """Installed version of a package, by its import name; None when it is not installed."""
     if importlib.util.find_spec(package) is None:
         return None
-    for name in (package, package.replace("_", "-")):
+    for name in (package, *_distributions().get(package, ())):
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     return "unknown"
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Those that have a package of an import name: spconv is in spconv-cu126."""
+    return importlib.metadata.packages_distributions()
 
 
 def floor_us(device: str, moved_bytes: int, launches: int) -> float:

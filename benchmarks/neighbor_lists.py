@@ -43,13 +43,14 @@ class RadiusCase(SearchCase):
         return torchvox.radius_neighbors(self.points[0], self.query[0], self.radius, self.capacity)
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        def check(counts: Tensor) -> str:
-            wrong = int((counts - outputs[0].diff()).abs().sum())
-            if wrong > 1e-5 * self.capacity:
-                raise WrongResult(f"rows have {wrong} neighbors more or less")
-            return f"as many neighbors, {wrong} at the radius aside"
-
+        check = partial(self.compare_lengths, outputs)
         yield Implementation("cdist, nonzero", partial(listed_with_torch, self), check)
+
+    def compare_lengths(self, outputs: Outputs, counts: Tensor) -> str:
+        wrong = int((counts - outputs[0].diff()).abs().sum())
+        if wrong > 1e-5 * self.capacity:
+            raise WrongResult(f"rows have {wrong} neighbors more or less")
+        return f"as many neighbors, {wrong} at the radius aside"
 
 
 def listed_with_torch(case: RadiusCase) -> Tensor:
@@ -131,12 +132,22 @@ class WithDistCase(Case):
                 dist = torch.minimum(dist, self.distances[rows, idx[:, s]])
             return idx
 
-        def check(idx: Tensor) -> str:
-            if not torch.equal(idx, outputs[0].long()):
-                raise WrongResult("other samples")
-            return "same samples"
+        yield Implementation("torch loop", loop, partial(compare_samples, self, outputs), True)
 
-        yield Implementation("torch loop", loop, check, True)
+
+def compare_samples(case: WithDistCase, outputs: Outputs, idx: Tensor) -> str:
+    """The same samples; or, where distances are equal, others that are as far, each in its turn."""
+    found = idx.long()
+    if torch.equal(found, outputs[0].long()):
+        return "same samples"
+    rows = torch.arange(len(found), device=found.device)
+    dist, nearer = case.distances[:, 0], (found[:, 0] != 0).sum()
+    for s in range(1, case.samples):
+        nearer += (dist[rows, found[:, s]] != dist.amax(1)).sum()
+        dist = torch.minimum(dist, case.distances[rows, found[:, s]])
+    if int(nearer):
+        raise WrongResult(f"{int(nearer)} samples are not the furthest in their turn")
+    return "each sample a furthest one, of some that are as far another"
 
 
 def radius_spec(name: str, cloud: Callable[[Clouds], Cloud], radius: float, each: int) -> CaseSpec:

@@ -78,13 +78,10 @@ class BallCase(SearchCase):
         )
 
     def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        def check(found: Tensor) -> str:
-            if self.op == "ball_query":
-                return compare(self, found, outputs)
-            torch.testing.assert_close(found, outputs[0], rtol=1e-4, atol=1e-4)
-            return "the same groups"
-
-        call = with_torch if self.op == "ball_query" else grouped_with_torch
+        if self.op == "ball_query":
+            call, check = with_torch, partial(compare, self, outputs=outputs)
+        else:
+            call, check = grouped_with_torch, partial(compare_groups, outputs)
         yield Implementation("cdist, sort", partial(call, self), check, True)
 
 
@@ -128,6 +125,15 @@ def compare(case: BallCase, idx: Tensor, outputs: Outputs) -> str:
     if not bool(at_radius.all()):
         raise WrongResult(f"{int((~at_radius).sum())} rows differ with no point at the radius")
     return f"{len(row)} rows differ, each with a point at the radius"
+
+
+def compare_groups(outputs: Outputs, found: Tensor) -> str:
+    """The same groups; a few may hold another point at the radius."""
+    apart = (found - outputs[0]).abs() > 1e-4 * (1 + outputs[0].abs())
+    wrong = apart.flatten(2).any(-1)
+    if int(wrong.sum()) > 1e-3 * wrong.numel():
+        raise WrongResult(f"{int(wrong.sum())} of {wrong.numel()} groups differ")
+    return f"the same groups in all but {int(wrong.sum())} balls"
 
 
 def compare_counts(counts: Tensor, outputs: Outputs) -> str:

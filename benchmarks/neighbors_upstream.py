@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters for libraries that find the points in a ball, or the nearest ones."""
+"""Adapters for libraries that find the points in a ball, or the nearest ones. torch_cluster gets
+the number of clouds, and with it waits for the GPU less often."""
 
 from functools import partial
 from typing import Any, Callable
@@ -8,7 +9,8 @@ import numpy as np
 import torch
 
 from benchmarks import neighbors, neighbors_knn
-from benchmarks.neighbors import BallCase, SearchCase, compare_counts
+from benchmarks.neighbor_lists import RadiusCase
+from benchmarks.neighbors import BallCase, SearchCase, compare_counts, compare_groups
 from benchmarks.neighbors_knn import KnnCase
 from benchmarks.suite import Implementation, NotApplicable, Outputs, UpstreamLibrary
 from benchmarks.timing import Call
@@ -17,7 +19,8 @@ from benchmarks.timing import Call
 def _implementation(name: str, call: Call, case: SearchCase, outputs: Outputs) -> Implementation:
     """One that gives indices in the layout of torchvox."""
     compare = neighbors.compare if isinstance(case, BallCase) else neighbors_knn.compare
-    return Implementation(name, call, lambda idx: compare(case, torch.as_tensor(idx), outputs))
+    check = lambda idx: compare(case, torch.as_tensor(idx), outputs)  # noqa: E731
+    return Implementation(name, call, check, True)
 
 
 def _trees(case: SearchCase, column: int, **options: Any) -> Callable[[], np.ndarray]:
@@ -46,7 +49,7 @@ def scipy_knn(case: KnnCase, outputs: Outputs) -> Implementation:
     return _implementation("scipy cKDTree", _trees(case, 1, k=case.k), case, outputs)
 
 
-def _packed(case: SearchCase) -> dict[str, torch.Tensor]:
+def _packed(case: SearchCase) -> dict[str, Any]:
     """The arguments that torch_cluster's searches share."""
     rows = torch.arange(case.points.size(0), device=case.points.device)
     return {
@@ -54,6 +57,7 @@ def _packed(case: SearchCase) -> dict[str, torch.Tensor]:
         "y": case.query.reshape(-1, 3),
         "batch_x": rows.repeat_interleave(case.points.size(1)),
         "batch_y": rows.repeat_interleave(case.query.size(1)),
+        "batch_size": case.points.size(0),
     }
 
 
@@ -67,6 +71,20 @@ def torch_cluster_ball(case: BallCase, outputs: Outputs) -> Implementation:
 
     def check(pairs: torch.Tensor) -> str:
         return compare_counts(pairs[0].bincount(minlength=balls), outputs)
+
+    return Implementation("torch_cluster", call, check)
+
+
+def torch_cluster_radius(case: RadiusCase, outputs: Outputs) -> Implementation:
+    """It gets room for the longest row."""
+    case.refuse_pairs(1 << 34, "cuda")
+    from torch_cluster import radius
+
+    longest = int(outputs[0].diff().max())
+    call = partial(radius, **_packed(case), r=case.radius, max_num_neighbors=longest)
+
+    def check(pairs: torch.Tensor) -> str:
+        return case.compare_lengths(outputs, pairs[0].bincount(minlength=case.query.size(1)))
 
     return Implementation("torch_cluster", call, check)
 
@@ -127,7 +145,38 @@ def mmcv_knn(case: KnnCase, outputs: Outputs) -> Implementation:
     def check(idx: torch.Tensor) -> str:  # [B, k, M]
         return neighbors_knn.compare(case, idx.transpose(1, 2), outputs)
 
-    return Implementation("mmcv", partial(knn, case.k, case.points, case.query), check)
+    return Implementation("mmcv", partial(knn, case.k, case.points, case.query), check, True)
+
+
+def mmcv_group(case: BallCase, outputs: Outputs) -> Implementation:
+    """QueryAndGroup for each radius. It gets its features channels first, and gives them so."""
+    case.only_on("cuda")
+    from mmcv.ops import QueryAndGroup
+
+    layers = [QueryAndGroup(*pair) for pair in zip(case.radii, case.ks, strict=True)]
+    features = case.features.mT.contiguous()
+
+    def call() -> list[torch.Tensor]:
+        return [layer(case.points, case.query, features) for layer in layers]
+
+    def check(groups: list[torch.Tensor]) -> str:  # [B, 3 + C, M, k]
+        return compare_groups(outputs, torch.cat(groups, 3).movedim(1, 3))
+
+    return Implementation("mmcv", call, check, True)
+
+
+def torchbvh_knn(case: KnnCase, outputs: Outputs) -> Implementation:
+    """BVH, built in the call, and its knn."""
+    case.only_on("cuda")
+    if case.k not in (4, 8, 16):
+        raise NotApplicable("k is not 4, 8 or 16")
+    from torchbvh import BVH
+
+    def call() -> torch.Tensor:
+        with BVH(case.points) as tree:
+            return tree.knn(case.query, case.k)[0]
+
+    return _implementation("torchbvh", call, case, outputs)
 
 
 def mmcv_three(case: KnnCase, outputs: Outputs) -> Implementation:
@@ -159,10 +208,13 @@ UPSTREAM = [
     UpstreamLibrary("pytorch3d", "ball_query", pytorch3d_ball),
     UpstreamLibrary("mmcv", "ball_query", mmcv_ball),
     UpstreamLibrary("pointnet2_ops", "ball_query", pointnet2_ball),
+    UpstreamLibrary("mmcv", "query_and_group", mmcv_group),
+    UpstreamLibrary("torch_cluster", "radius_neighbors", torch_cluster_radius),
     UpstreamLibrary("scipy", "knn", scipy_knn),
     UpstreamLibrary("torch_cluster", "knn", torch_cluster_knn),
     UpstreamLibrary("pytorch3d", "knn", pytorch3d_knn),
     UpstreamLibrary("mmcv", "knn", mmcv_knn),
+    UpstreamLibrary("torchbvh", "knn", torchbvh_knn),
     UpstreamLibrary("mmcv", "three_nn", mmcv_three),
     UpstreamLibrary("pointnet2_ops", "three_nn", pointnet2_three),
 ]

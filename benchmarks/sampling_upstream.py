@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from benchmarks.neighbor_lists import WithDistCase, compare_samples
 from benchmarks.sampling import SamplingCase, compare
 from benchmarks.suite import Implementation, NotApplicable, Outputs, UpstreamLibrary, WrongResult
 from benchmarks.timing import Call, fastest
@@ -13,12 +14,14 @@ from benchmarks.timing import Call, fastest
 HEIGHTS = (3, 5, 7, 9)  # of fpsample's tree, the ones that its documentation names
 
 
-def _implementation(name: str, call: Call, case: SamplingCase, outputs: Outputs) -> Implementation:
+def _implementation(
+    name: str, call: Call, case: SamplingCase, outputs: Outputs, capturable: bool = False
+) -> Implementation:
     def check(idx: object) -> str:
         found = idx if isinstance(idx, torch.Tensor) else torch.from_numpy(idx.astype(np.int64))
         return compare(case, found, outputs)
 
-    return Implementation(name, call, check)
+    return Implementation(name, call, check, capturable)
 
 
 def _one_cloud_of_the_cpu(case: SamplingCase) -> None:
@@ -67,21 +70,24 @@ def open3d(case: SamplingCase, outputs: Outputs) -> Implementation:
 
 
 def torch_cluster(case: SamplingCase, outputs: Outputs) -> Implementation:
-    """fps over packed clouds; the ratio is chosen so that it rounds up to the sample count."""
+    """fps over packed clouds; the ratio is chosen so that it rounds up to the sample count. It gets
+    its offsets, and the ratio as a tensor."""
     case.refuse_slow_loop()
     import torch_cluster as package
 
     clouds, count = case.points.shape[:2]
     packed = case.points.reshape(-1, 3)
-    batch = torch.arange(clouds, device=packed.device).repeat_interleave(count)
-    ratio = (case.samples - 0.5) / count
+    ptr = count * torch.arange(clouds + 1, device=packed.device)
+    ratio = packed.new_tensor((case.samples - 0.5) / count)
 
     def check(idx: torch.Tensor) -> str:
         found = idx.view(clouds, -1) - count * torch.arange(clouds, device=idx.device)[:, None]
         return compare(case, found, outputs)
 
     return Implementation(
-        "torch_cluster", lambda: package.fps(packed, batch, ratio, random_start=False), check
+        "torch_cluster",
+        lambda: package.fps(packed, ratio=ratio, random_start=False, ptr=ptr),
+        check,
     )
 
 
@@ -94,13 +100,61 @@ def pytorch3d(case: SamplingCase, outputs: Outputs) -> Implementation:
     return _implementation("pytorch3d", call, case, outputs)
 
 
+def torch_fps(case: SamplingCase, outputs: Outputs) -> Implementation:
+    """farthest_point_sampling, in Triton, without its checks of counts and of numbers, for which it
+    waits."""
+    case.only_on("cuda")
+    from torch_fps import farthest_point_sampling
+
+    call = partial(
+        farthest_point_sampling,
+        case.points,
+        torch.ones(case.points.shape[:2], dtype=torch.bool, device=case.points.device),
+        case.samples,
+        random_start=False,
+        validate=False,
+        assume_finite=True,
+    )
+    return _implementation("torch_fps", call, case, outputs, True)
+
+
+def torch_quickfps(case: SamplingCase, outputs: Outputs) -> Implementation:
+    """sample_idx with the tree height that is fastest here."""
+    from torch_quickfps import sample_idx
+
+    def call(height: int) -> torch.Tensor:
+        return sample_idx(case.points, case.samples, h=height, start_idx=0)
+
+    calls = {f"torch_quickfps, h={height}": partial(call, height) for height in HEIGHTS}
+    name = fastest(calls)
+    return _implementation(name, calls[name], case, outputs)
+
+
+def torchbvh(case: SamplingCase, outputs: Outputs) -> Implementation:
+    """fps, the exact one, which replays a graph of its own; it finds the nearest sample of every
+    point as well."""
+    case.only_on("cuda")
+    import torchbvh as package
+
+    call = lambda: package.fps(case.points, case.samples, seed=0).indices  # noqa: E731
+    return _implementation("torchbvh", call, case, outputs)
+
+
 def mmcv(case: SamplingCase, outputs: Outputs) -> Implementation:
     """mmcv.ops.furthest_point_sample; other ties."""
     case.only_on("cuda")
     from mmcv.ops import furthest_point_sample
 
     call = partial(furthest_point_sample, case.points, case.samples)
-    return _implementation("mmcv", call, case, outputs)
+    return _implementation("mmcv", call, case, outputs, True)
+
+
+def mmcv_with_dist(case: WithDistCase, outputs: Outputs) -> Implementation:
+    case.only_on("cuda")
+    from mmcv.ops import furthest_point_sample_with_dist
+
+    call = partial(furthest_point_sample_with_dist, case.distances, case.samples)
+    return Implementation("mmcv", call, partial(compare_samples, case, outputs), True)
 
 
 def pointnet2_ops(case: SamplingCase, outputs: Outputs) -> Implementation:
@@ -109,10 +163,16 @@ def pointnet2_ops(case: SamplingCase, outputs: Outputs) -> Implementation:
     from pointnet2_ops.pointnet2_utils import furthest_point_sample
 
     call = partial(furthest_point_sample, case.points, case.samples)
-    return _implementation("pointnet2_ops", call, case, outputs)
+    return _implementation("pointnet2_ops", call, case, outputs, True)
 
 
 UPSTREAM: list[UpstreamLibrary] = [
-    UpstreamLibrary(adapter.__name__, "furthest_point_sample", adapter)
-    for adapter in (fpsample, open3d, torch_cluster, pytorch3d, mmcv, pointnet2_ops)
+    *(
+        UpstreamLibrary(adapter.__name__, "furthest_point_sample", adapter)
+        for adapter in (
+            *(fpsample, open3d, torch_cluster, pytorch3d, mmcv, pointnet2_ops),
+            *(torch_fps, torch_quickfps, torchbvh),
+        )
+    ),
+    UpstreamLibrary("mmcv", "furthest_point_sample_with_dist", mmcv_with_dist),
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""segment_reduce, forward and backward: cases, torch's own operations and torch_scatter."""
+"""segment_reduce, forward and backward: cases, and torch's own operations."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,9 @@ class SegmentCase(Case):
             "segments": self.offsets.size(0) - 1, "reduce": self.reduce,
         }  # fmt: skip
 
+    def entries(self, src: Tensor) -> Tensor:
+        return src if self.index is None else src[self.index]
+
     def step(self, forward: Callable[[Tensor], Tensor]) -> Outputs:
         if self.grad is None:
             return (forward(self.src),)
@@ -51,30 +54,20 @@ class SegmentCase(Case):
         check = partial(apart, expected=outputs, tolerance=TOLERANCE)
         shape = (self.offsets.size(0) - 1, self.src.size(1))
 
-        def entries(src: Tensor) -> Tensor:
-            return src if self.index is None else src[self.index]
-
         def by_index(src: Tensor) -> Tensor:
             zeros = src.new_zeros(shape)
             if self.reduce == "sum":
-                return zeros.index_add_(0, self.row, entries(src))
-            return zeros.index_reduce_(0, self.row, entries(src), "amax", include_self=False)
+                return zeros.index_add_(0, self.row, self.entries(src))
+            return zeros.index_reduce_(0, self.row, self.entries(src), "amax", include_self=False)
 
         def segments(src: Tensor) -> Tensor:
             return torch.segment_reduce(
-                entries(src), self.reduce, offsets=self.offsets, axis=0, initial=0, unsafe=True
+                self.entries(src), self.reduce, offsets=self.offsets, axis=0, initial=0, unsafe=True
             )
 
         yield Implementation(BASELINE[self.reduce], partial(self.step, by_index), check, True)
         if self.reduce == "sum":  # its maximum begins at `initial`
             yield Implementation("torch.segment_reduce", partial(self.step, segments), check, True)
-        try:
-            from torch_scatter import segment_csr
-        except ImportError:
-            return
-        theirs = partial(segment_csr, indptr=self.offsets, reduce=self.reduce)
-        call = partial(self.step, lambda src: theirs(entries(src)))
-        yield Implementation("torch_scatter", call, check, True)
 
 
 def lengths_of(segments: int, entries: int, kind: str) -> Tensor:

@@ -94,7 +94,7 @@ class Case:
 
     def only_on(self, device: str) -> None:
         """For an adapter."""
-        if self.points.device.type != device:
+        if next(tensors_of(vars(self))).device.type != device:
             raise NotApplicable
 
 
@@ -167,8 +167,15 @@ class Settings:
     budget_s: float = 0.15  # for one figure
     upstream: list[UpstreamLibrary] = field(default_factory=list)
     others: bool = True  # baselines and upstream libraries
+    baselines: bool = True  # False: libraries alone, and the cases that one of them does
     skip: frozenset[str] = frozenset()  # implementations to leave out
     deadline: float = math.inf  # of time.perf_counter(); after it only torchvox is measured
+
+    def libraries(self, op: str) -> Iterator[UpstreamLibrary]:
+        """The adapters for an op whose packages are installed."""
+        for library in self.upstream:
+            if library.op == op and machine.version(library.package) is not None:
+                yield library
 
     def refuse_late(self) -> None:
         if time.perf_counter() > self.deadline:
@@ -178,6 +185,8 @@ class Settings:
 def run_case(spec: CaseSpec, clouds: Clouds, settings: Settings) -> list[Measurement]:
     """The measurement of torchvox, then those of the baselines and of the upstream libraries."""
     case = spec.build(clouds)
+    if not settings.baselines and not any(settings.libraries(case.op)):
+        return []
     common = {"case": spec.name, "op": case.op, "device": settings.device}
     try:
         outputs = case.torchvox()
@@ -190,6 +199,8 @@ def run_case(spec: CaseSpec, clouds: Clouds, settings: Settings) -> list[Measure
         "torchvox", case.torchvox, check, True, getattr(case, "percentiles", False)
     )
     others, absent = _others(case, outputs, settings)
+    if not (settings.baselines or others or absent):
+        return []
     implementations = {i.name: i for i in (mine, *others)}
     measurements = [
         {"implementation": name, **_checked(i, settings)} for name, i in implementations.items()
@@ -213,11 +224,10 @@ def _others(
     part."""
     if not settings.others:
         return [], []
-    implementations = [i for i in case.baselines(outputs) if i.name not in settings.skip]
+    baselines = case.baselines(outputs) if settings.baselines else ()
+    implementations = [i for i in baselines if i.name not in settings.skip]
     measurements: list[Measurement] = []
-    for library in settings.upstream:
-        if library.op != case.op or machine.version(library.package) is None:
-            continue
+    for library in settings.libraries(case.op):
         try:
             settings.refuse_late()
             implementations.append(library.prepare(case, outputs))
@@ -282,14 +292,23 @@ def _time(
             measurements[name]["eager_us"] = round(1e6 * measurements[name]["call_s"], 1)
             continue
         try:
-            in_full = name == "torchvox" or measurements[name]["call_s"] < LONG_S
-            if in_full:
+            if name == "torchvox":
                 measurements[name] |= _gpu_figures(implementation, settings.budget_s)
+            elif measurements[name]["call_s"] < LONG_S:
+                measurements[name] |= _figures_of_another(implementation, settings.budget_s)
             else:
                 least = min(_once(implementation.call)[0] for _ in range(2))
                 measurements[name]["eager_us"] = round(1e6 * least, 1)
         except RuntimeError as error:
             measurements[name] |= _failed(error)
+
+
+def _figures_of_another(implementation: Implementation, budget_s: float) -> Facts:
+    """Without a graph time where its calls turn out not to be capturable."""
+    try:
+        return _gpu_figures(implementation, budget_s)
+    except RuntimeError:
+        return _gpu_figures(replace(implementation, capturable=False), budget_s)
 
 
 def _gpu_figures(implementation: Implementation, budget_s: float) -> Facts:

@@ -8,6 +8,7 @@ measured like this.
 import ctypes
 import statistics
 import time
+from functools import partial
 from itertools import pairwise
 from typing import Callable, NamedTuple
 
@@ -36,7 +37,8 @@ def median_of_rounds(run: Callable[[int], float], budget_s: float, most: int = M
 
 
 def capture(call: Call, warm_ups: int = 2) -> torch.cuda.CUDAGraph:
-    """A graph of one call. It keeps its nodes, for count_launches()."""
+    """A graph of one call. It keeps its nodes, for count_launches(). Where the capture fails, the
+    current stream stays what it was."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -44,7 +46,7 @@ def capture(call: Call, warm_ups: int = 2) -> torch.cuda.CUDAGraph:
             call()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with torch.cuda.graph(graph):
+    with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
         call()
     graph.instantiate()
     return graph
@@ -160,4 +162,10 @@ def timed(call: Call) -> float:
 
 def fastest(calls: dict[str, Call]) -> str:
     """Which of several settings of one library is best, by the least of three calls."""
-    return min(calls, key=lambda name: min(timed(calls[name]) for _ in range(3)))
+
+    def finished(call: Call) -> None:
+        call()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    return min(calls, key=lambda name: min(timed(partial(finished, calls[name])) for _ in range(3)))

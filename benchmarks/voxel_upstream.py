@@ -5,6 +5,8 @@ Each does the whole case: a padding library is followed by the mean that its use
 gets for free is said where it is: a capacity that fits exactly, or points in range only.
 """
 
+from functools import partial
+from importlib import import_module
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -59,14 +61,14 @@ def mmcv(case: VoxelCase, outputs: Outputs, deterministic: bool = True) -> Imple
     return Implementation("mmcv" if deterministic else "mmcv, racy", call, check)
 
 
-def spconv(case: VoxelCase, outputs: Outputs) -> Implementation:
-    """spconv.pytorch.utils.PointToVoxel, with room for exactly the voxels that there are.
+def spconv(case: VoxelCase, outputs: Outputs, package: str = "spconv") -> Implementation:
+    """pytorch.utils.PointToVoxel of spconv or spconv_triton, with room for exactly the voxels that
+    there are.
 
-    On a GPU the points of a full voxel are other ones in every run: features stay unchecked there.
+    On a GPU spconv stores other points of a full voxel in every run: features stay unchecked there.
     """
     most = _capped(case)
-    from spconv.pytorch.utils import PointToVoxel
-
+    PointToVoxel = import_module(f"{package}.pytorch.utils").PointToVoxel
     expected = Voxels.of_torchvox(case, outputs)
     make = PointToVoxel(
         vsize_xyz=case.voxel_size,
@@ -83,10 +85,10 @@ def spconv(case: VoxelCase, outputs: Outputs) -> Implementation:
 
     def check(found: tuple[torch.Tensor, ...]) -> str:
         features, zyx, count = found
-        sure = case.points.device.type == "cpu"
+        sure = case.points.device.type == "cpu" or package == "spconv_triton"
         return compare(Voxels.of(case, zyx, count, features if sure else None), expected)
 
-    return Implementation("spconv", call, check)
+    return Implementation(package, call, check)
 
 
 def _downsampling(case: VoxelCase) -> np.ndarray:
@@ -188,6 +190,7 @@ UPSTREAM: list[UpstreamLibrary] = [
     UpstreamLibrary("mmcv", "voxelize", mmcv),
     UpstreamLibrary("mmcv", "voxelize", lambda case, outputs: mmcv(case, outputs, False)),
     UpstreamLibrary("spconv", "voxelize", spconv),
+    UpstreamLibrary("spconv_triton", "voxelize", partial(spconv, package="spconv_triton")),
     UpstreamLibrary("open3d", "voxelize", open3d),
     UpstreamLibrary("small_gicp", "voxelize", small_gicp),
     UpstreamLibrary("small_gicp", "voxelize", small_gicp_threaded),

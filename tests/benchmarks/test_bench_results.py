@@ -9,12 +9,18 @@ import pytest
 from helpers import ROOT
 
 from benchmarks import growth
+from benchmarks.peers import peer_table
 from benchmarks.suite import Settings
 from torchvox.cli.bench_table import markdown, tables
 
 FACTS = {
     *("date", "device", "commit", "dirty", "torchvox", "build", "torch", "cuda", "python"),
     *("cpu", "cores", "threads", "load", "upstream", "copy_gb_per_s"),
+}
+
+FACTS_OF_A_CPU = {
+    **{"cpu": "a CPU", "threads": 2, "torch": "2", "device": "cpu", "dirty": False},
+    **{"torchvox": "0", "commit": "c", "date": "d", "copy_gb_per_s": 1.0},
 }
 
 
@@ -71,6 +77,35 @@ def test_a_miss_and_a_wrong_result_are_loud():
         ["", "other", "", "", "wrong: 3 voxels, not 4", ""],
         ["", "third", "25", "", "2.50x", ""],
     ]
+
+
+def test_the_peer_table_has_the_best_other_library_of_each_case():
+    versions = {"mmcv": "2.2.0", "torch_cluster": "1.6.3", "spconv": None}
+
+    def row(case, implementation, **figures):
+        status = "wrong" if "reason" in figures else "timed"
+        size = {"read": 1, "written": 1}
+        common = {"case": case, "op": "knn", "implementation": implementation, "size": size}
+        return {**common, "status": status, "check": "same", **figures}
+
+    rows = [
+        row("knn a", "torchvox", graph_us=10.0, eager_us=20.0),
+        row("knn a", "cdist, topk", graph_us=1.0, eager_us=1.0),  # a baseline
+        row("knn a", "mmcv", graph_us=30.0, eager_us=31.0),
+        row("knn a", "torch_cluster", eager_us=50.0),
+        row("knn b", "torchvox", graph_us=10.0, eager_us=20.0),
+        row("knn b", "mmcv", reason="a neighbor is farther away"),
+        row("knn c", "torchvox", graph_us=10.0),
+        row("knn c", "cdist, topk", graph_us=1.0),
+    ]
+    results = {"machine": {"upstream": versions}, "measurements": rows}
+    assert peer_table(results).rows == [
+        ["knn", "a", "eager", "20", "50", "torch_cluster", "1.6.3", "2.50x", "same"],
+        ["knn", "b", *[""] * 6, "mmcv wrong: a neighbor is farther away"],
+    ]
+    assert "| knn | a | eager |" in markdown(
+        {**results, "machine": FACTS_OF_A_CPU | results["machine"]}, [peer_table(results)]
+    )
 
 
 def test_growth_curves_become_tables_and_pictures(clouds, tmp_path):

@@ -255,12 +255,40 @@ def test_a_broken_library_is_reported_and_the_others_go_on(samples, settings, fa
     assert rows["torch loop"]["status"] == "timed"
 
 
+def test_peers_are_measured_without_baselines(samples, settings, fake_package):
+    fake_package("fpsample", FAKE_FPSAMPLE.format("np.array([0, 0])"))
+    upstream = [a for a in ALL if a.package == "fpsample"]
+    alone = replace(settings, upstream=upstream, baselines=False)
+    rows = measure(samples, alone)
+    assert [row["implementation"].split(",")[0] for row in rows] == ["torchvox", "fpsample"]
+    assert measure(samples, replace(alone, upstream=[])) == []
+
+
+def test_another_library_that_cannot_be_captured_has_no_graph_time(monkeypatch):
+    def graph_time(call, budget):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(timing, "graph_time", graph_time)
+    monkeypatch.setattr(timing, "eager_us", lambda call, budget: 6.0)
+    monkeypatch.setattr(timing, "cpu_us", lambda call, budget, wall: 4.0)
+    waiting = Implementation("other", lambda: None, str, capturable=True)
+    assert suite._figures_of_another(waiting, 0.1) == {"eager_us": 6.0, "cpu_us": 4.0}
+
+
+def test_a_version_is_that_of_the_distribution_that_has_the_package(monkeypatch):
+    assert machine.version("_pytest") == machine.version("pytest") == pytest.__version__
+    assert machine.version("no_such_package") is None
+
+
 def test_upstream_libraries_are_packages_by_name():
     assert {
         *("fpsample", "mmcv", "open3d", "pointnet2_ops", "pyoctomap"),
-        *("pytorch3d", "scipy", "small_gicp", "spconv", "torch_cluster"),
+        *("pytorch3d", "scipy", "small_gicp", "spconv", "spconv_triton", "torch_cluster"),
+        *("torch_fps", "torch_quickfps", "torch_scatter", "torchbvh"),
     } == set(PACKAGES)
     assert {library.op for library in ALL} == {
         *("voxelize", "furthest_point_sample", "ball_query", "knn", "three_nn"),
         *("group_points", "three_interpolate", "voxel_downsample", "occupancy_integrate_"),
+        *("query_and_group", "radius_neighbors", "furthest_point_sample_with_dist"),
+        *("segment_reduce", "rotated_iou", "rotated_nms", "points_in_boxes"),
     }

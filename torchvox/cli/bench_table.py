@@ -48,10 +48,10 @@ def tables(results: dict[str, Any]) -> list[Table]:
     return found
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """All tables in Markdown, for docs/benchmark_results.md."""
+def markdown(results: dict[str, Any], shown: list[Table] | None = None) -> str:
+    """All tables in Markdown, or these, for docs/benchmark_results.md."""
     lines = [machine_line(results) + ".", ""]
-    for table in tables(results):
+    for table in tables(results) if shown is None else shown:
         cells = [table.header, ["---"] * len(table.header), *table.rows]
         lines += [f"**{table.title}**", "", *(f"| {' | '.join(row)} |" for row in cells), ""]
     return "\n".join(lines)
