@@ -8,6 +8,8 @@
 # make test               set up, build, run the tests that this machine can run; make test-all: the long sweeps too
 # make mutants            set up, build, put faults into a copy one at a time and see that tests notice each;
 #                         MUTANTS_ARGS="--only voxel --tier all" and so on (an hour on two cores)
+# make wheel              set up, build, make a manylinux wheel in dist/, install it beside torch and try it there without a
+#                         compiler; .venv/bin/python configs/wheels.py tells the other versions of torch
 # make bench              set up, build, measure this machine; BENCH_ARGS="--growth --only FPS" and so on
 # PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
 SHELL := /bin/bash
@@ -143,7 +145,7 @@ format:
 	$(CLANG_FORMAT) -i $(CPP_FILES)
 
 wheel: build/.built
-	$(if $(TORCHVOX_NO_VENV),,PATH="$(CURDIR)/.venv/bin:$$PATH") $(PY) -m pip wheel --no-build-isolation --no-deps -w dist .
+	$(PY) configs/wheels.py --here $(WHEEL_ARGS)
 
 clean:
 	rm -rf build dist torchvox/lib torchvox/include torchvox/share torchvox/_build.py torchvox/_C*.so
