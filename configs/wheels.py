@@ -117,9 +117,11 @@ def ten_lines() -> str:
 def try_wheel(wheel: Path, torch: str, python: str, folder: Path) -> None:
     """Installs the wheel and torch, and runs them with nothing else on PATH."""
     started = time.monotonic()
-    shutil.rmtree(folder, ignore_errors=True)
+    log = folder.with_name(f"{folder.name}.log")
+    log.write_text(f"{wheel.name}, torch {torch}\n")
     tools = environment(folder, python, f"torch=={torch}", f"torchvox[{EXTRAS}] @ {wheel.as_uri()}")
-    print(f"    {time.monotonic() - started:5.1f} s  installed with torch {torch} on {python}")
+    seconds = time.monotonic() - started
+    print(f"    {seconds:5.1f} s  installed with torch {torch} on {python}", flush=True)
     env = {"PATH": str(tools), "HOME": str(folder), "COLUMNS": "100"}
     for name in ("c++", "g++", "gcc", "nvcc"):
         assert shutil.which(name, path=env["PATH"]) is None, name
@@ -134,11 +136,13 @@ def try_wheel(wheel: Path, torch: str, python: str, folder: Path) -> None:
     for name, (program, *arguments) in programs.items():
         started = time.monotonic()
         said = call(tools / program, *arguments, env=env, cwd=folder)
-        with open(folder / "log", "a") as log:
-            log.write(f"==== {name}: {time.monotonic() - started:.1f} s\n{said}\n")
-        print(f"    {time.monotonic() - started:5.1f} s  {name}", flush=True)
+        seconds = time.monotonic() - started
+        with open(log, "a") as lines:
+            lines.write(f"==== {name}: {seconds:.1f} s\n{said}\n")
+        print(f"    {seconds:5.1f} s  {name}", flush=True)
     assert (folder / "demo" / "overview.png").stat().st_size > 10_000
-    print(f"    {folder / 'log'}")
+    shutil.rmtree(folder)
+    print(f"    {log.relative_to(ROOT)}")
 
 
 def describe() -> None:
