@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives CMake. Sources, flags and the choice between CUDA and CPU-only live in CMakeLists.txt."""
+"""Drives CMake. Sources, flags and the choice between CUDA and CPU-only live in CMakeLists.txt.
+
+Of the environment, for wheels (configs/wheels.py sets both): TORCHVOX_LOCAL_VERSION, such as
+pt211cpu, is appended to the version; TORCHVOX_PYTHONS names interpreters, as PATH names folders,
+that the wheel serves besides the one that builds it.
+"""
 
 import os
 import re
@@ -10,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
@@ -69,6 +75,7 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_INSTALL_PREFIX={package / 'torchvox'}",
             f"-DTORCHVOX_RPATH_TO_BUILD={'ON' if self.inplace else 'OFF'}",
             f"-DTORCHVOX_PYTHON={sys.executable}",
+            f"-DTORCHVOX_PYTHONS={os.environ.get('TORCHVOX_PYTHONS', '').replace(os.pathsep, ';')}",
             f"-DTORCHVOX_CUDA={os.environ.get('TORCHVOX_CUDA', 'AUTO')}",
             f"-DTORCH_CUDA_ARCH_LIST={os.environ.get('TORCH_CUDA_ARCH_LIST', '')}",
             f"-DTORCHVOX_NVCC_THREADS={os.environ.get('NVCC_THREADS', '')}",
@@ -80,7 +87,8 @@ class CMakeBuild(build_ext):
         self.call(["cmake", "--build", str(build), "-j", jobs])
         for folder in ("lib", "include", "share"):
             shutil.rmtree(package / "torchvox" / folder, ignore_errors=True)
-        self.call(["cmake", "--install", str(build)])
+        strip = [] if self.inplace else ["--strip"]
+        self.call(["cmake", "--install", str(build), *strip])
 
     @staticmethod
     def call(command):
@@ -94,8 +102,22 @@ class CMakeBuild(build_ext):
         return []
 
 
+class Wheel(bdist_wheel):
+    """Names each Python that torchvox._C was built for; nothing else depends on the version."""
+
+    def get_tag(self):
+        modules = Path(self.bdist_dir or "", "torchvox").glob("_C.cpython-3*")
+        minors = sorted(int(re.match(r"_C\.cpython-3(\d+)-", file.name)[1]) for file in modules)
+        python, abi, platform = super().get_tag()
+        if len(minors) > 1:
+            python, abi = ".".join(f"cp3{minor}" for minor in minors), "none"
+        return python, abi, platform
+
+
+local = os.environ.get("TORCHVOX_LOCAL_VERSION")
 check_torch()
 setup(
     ext_modules=[Extension("torchvox._C", sources=[])],
-    cmdclass={"build_py": BuildPython, "build_ext": CMakeBuild},
+    cmdclass={"build_py": BuildPython, "build_ext": CMakeBuild, "bdist_wheel": Wheel},
+    options={"egg_info": {"tag_build": f"+{local}"}} if local else {},
 )

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints what the build must know of the installed torch, as CMake list items KEY=VALUE."""
 
-import sysconfig
 from pathlib import Path
 
 import torch
@@ -21,6 +20,5 @@ facts = {
     "ARCHS": " ".join(a.removeprefix("sm_") for a in flags.split() if a.startswith("sm_")),
     "CXX11_ABI": int(torch._C._GLIBCXX_USE_CXX11_ABI),
     "PYBIND11_DIR": pybind11_dir,
-    "EXT_SUFFIX": sysconfig.get_config_var("EXT_SUFFIX"),
 }
 print(";".join(f"{key}={value}" for key, value in facts.items()), end="")

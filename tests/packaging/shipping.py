@@ -22,6 +22,7 @@ import pytest
 import torchvox
 
 ROOT = Path(__file__).resolve().parents[2]
+LOCAL_VERSION = "pt0test"  # of the wheel of this tree
 BUILD = Path(os.environ.get("TORCHVOX_BUILD_DIR", ROOT / "build" / "cmake"))
 
 
@@ -90,6 +91,7 @@ def same_build_env() -> dict[str, str]:
     values = dict(re.findall(r"^(\w+):\w+=(.*)$", cache.read_text(), re.MULTILINE))
     return clean_env(
         TORCHVOX_BUILD_DIR=str(BUILD),
+        TORCHVOX_LOCAL_VERSION=LOCAL_VERSION,
         TORCHVOX_CUDA=values.get("TORCHVOX_CUDA", "AUTO"),
         TORCH_CUDA_ARCH_LIST=values.get("TORCH_CUDA_ARCH_LIST", ""),
         NVCC_THREADS=values.get("TORCHVOX_NVCC_THREADS", ""),

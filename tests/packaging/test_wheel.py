@@ -8,7 +8,7 @@ import sys
 import zipfile
 
 import pytest
-from shipping import ROOT, call, clean_env
+from shipping import LOCAL_VERSION, ROOT, call, clean_env, tool
 from shipping import without_nvcc as remove_nvcc
 
 from torchvox import _C
@@ -16,14 +16,36 @@ from torchvox import _C
 pytestmark = pytest.mark.slow  # builds the library anew
 
 
+def zip_names(wheel) -> set[str]:
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
 @pytest.fixture(scope="session")
 def names(wheel):
-    return set(zipfile.ZipFile(wheel).namelist())
+    return zip_names(wheel)
 
 
 def test_wheel_is_of_one_python_and_one_platform(wheel):
     version = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    assert re.fullmatch(rf"torchvox-.*-{version}-{version}-linux_\w+\.whl", wheel.name)
+    name = rf"torchvox-[\d.]+\+{LOCAL_VERSION}-{version}-{version}-linux_\w+\.whl"
+    assert re.fullmatch(name, wheel.name)
+
+
+def test_repair_names_a_manylinux_and_copies_no_library(wheel, names, tmp_path):
+    """torch, CUDA and the runtime of C++ are there already: no second copy."""
+    command = re.search(r'repair-wheel-command = "(.*)"', (ROOT / "pyproject.toml").read_text())[1]
+    program, *arguments = command.format(dest_dir=tmp_path, wheel=wheel).split()
+    call(tool(program), *arguments, env=clean_env())
+    [repaired] = tmp_path.glob("*.whl")
+    assert re.search(r"-manylinux_2_\d+_\w+\.whl$", repaired.name)
+    libraries = [{n for n in found if ".so" in n} for found in (names, zip_names(repaired))]
+    assert libraries[0] == libraries[1]
+
+
+def test_libraries_of_the_wheel_are_stripped(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    for library in tmp_path.rglob("*.so"):
+        assert ".symtab" not in call(tool("readelf"), "-S", "-W", library).stdout, library
 
 
 def test_wheel_says_who_made_it_for_what_and_where_to_look(wheel):
