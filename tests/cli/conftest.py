@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,14 @@ class Result(NamedTuple):
 
 for module in ("typer", "rich"):
     pytest.importorskip(module, reason="the extra cli is not installed")
+
+
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A process that a shell started in the background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_rooms_are_packed_once(tmp_path):
     (tmp_path / "Area_1_office_1.npy").write_bytes(b"gone")
     S3DIS(tmp_path, size=1)
     (tmp_path / "Area_2_office_1.npy").write_bytes(b"new")
-    with pytest.raises(CloudFileError, match=r"not a readable \.npy file"):
+    with pytest.raises(CloudFileError, match=r"is no \.npy file"):
         S3DIS(tmp_path, size=1)
 
 

@@ -218,7 +218,11 @@ def test_a_box_that_lies_in_another_counts_by_its_points():
         ({"train": {"nodes": 3}}, "4 must be a multiple of train.devices 1 x train.nodes 3"),
         ({"train": {"loggers": ["wandb"]}}, "train.loggers.0: input should be 'jsonl', 'tens"),
         ({"model": {"kind": "second"}}, "model.kind must be one of pointpillars, center_point"),
-        ({"model": {"args": {"classes": ["Car"]}}}, r"model.args.classes must be \['Car', 'Ped"),
+        ({"model": {"args": {"classes": ["Car"]}}}, "head.tasks must name every class once"),
+        (
+            {"model": {"args": {"classes": ["Cyclist", "Car", "Pedestrian"]}}},
+            r"model.args.classes must be \['Car', 'Ped",
+        ),
         ({"model": {"args": {"columns": 5}}}, "model.args.columns must be 4 of data, got 5"),
         ({"model": {"args": {"loss": None}}}, "model.args.loss is missing"),
         ({"model": {"args": {"heads": 1}}}, "unknown key heads"),

@@ -63,12 +63,12 @@ def test_every_form_of_a_detector_has_the_same_numbers(scored):
 
 def test_what_cannot_be_evaluated_is_said(scored, folder):
     torch.jit.save(torch.jit.script(torch.nn.Identity()), folder / "other.pt")
-    data = "data={kind: folder, root: none, classes: [Car]}"
+    data = "data={kind: folder, root: none, classes: [Cyclist, Car, Pedestrian]}"
     for given, words in (
-        (("model.pt",), "is not a checkpoint of torchvox train"),
+        (("model.pt",), "give the best.ckpt of its training run"),
         (("other.pt", "--config", "run.yaml"), "other.pt is no detector"),
         (("export.pt2", "--config", "run.yaml"), "may hold any code: if you trust it"),
-        (("model.pt", "--config", "run.yaml", data), "its classes must be ['Car'] of the data"),
+        (("model.pt", "--config", "run.yaml", data), "its classes must be ['Cyclist', 'Car', 'Pedestrian'] of"),
         (("best.ckpt", "--config", "pointnet2_cls_shapes"), "are for detectors, not for classify"),
         (("best.ckpt", "--at-least", "miou=0.1"), "the metrics are map, map_strict, 3d/strict/Car"),
         (("best.ckpt", "--write", "out"), "--write: world has no form of results of its own"),

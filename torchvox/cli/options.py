@@ -173,8 +173,10 @@ def grid_chooser(
 
 
 def check_model(path: Path) -> None:
-    """Raises WrongUseError for a model that is not there."""
-    if not path.is_file():
+    """Raises WrongUseError for what is neither a file nor the name of a model."""
+    from torchvox.models import list_models  # which the commands without models do not load
+
+    if not path.is_file() and (path.exists() or str(path) not in list_models()):
         what = "is no file" if path.exists() else "does not exist"
         raise WrongUseError(f"the model {path} {what}")
 
