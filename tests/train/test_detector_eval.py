@@ -68,7 +68,10 @@ def test_what_cannot_be_evaluated_is_said(scored, folder):
         (("model.pt",), "give the best.ckpt of its training run"),
         (("other.pt", "--config", "run.yaml"), "other.pt is no detector"),
         (("export.pt2", "--config", "run.yaml"), "may hold any code: if you trust it"),
-        (("model.pt", "--config", "run.yaml", data), "its classes must be ['Cyclist', 'Car', 'Pedestrian'] of"),
+        (
+            ("model.pt", "--config", "run.yaml", data),
+            "its classes must be ['Cyclist', 'Car', 'Pedestrian'] of",
+        ),
         (("best.ckpt", "--config", "pointnet2_cls_shapes"), "are for detectors, not for classify"),
         (("best.ckpt", "--at-least", "miou=0.1"), "the metrics are map, map_strict, 3d/strict/Car"),
         (("best.ckpt", "--write", "out"), "--write: world has no form of results of its own"),
