@@ -82,11 +82,12 @@ def test_large_clouds_are_sorted_stably(n, side, depth, device):
     assert_same_bits(inverse, torch.empty_like(order).scatter_(1, order, places))
 
 
-def test_the_last_cell_of_63_bits_comes_before_rows_without_a_code(device):
-    most = 2**21 - 1
-    cells = torch.tensor([[-1, 0, 0], [most] * 3, [0, 0, 1 << 21], [0, 0, 0]], device=device)
-    codes, order, inverse = torchvox.serialize(cells, ["z"], depth=21)
-    assert codes.tolist() == [[-1, 2**63 - 1, -1, 0]]
+@pytest.mark.parametrize("depth", [8, 10, 21])  # 24 and 30 bits end with a digit of the sorts
+def test_the_last_cell_comes_before_rows_without_a_code(depth, device):
+    most = 2**depth - 1
+    cells = torch.tensor([[-1, 0, 0], [most] * 3, [0, 0, 1 << depth], [0, 0, 0]], device=device)
+    codes, order, inverse = torchvox.serialize(cells, ["z"], depth=depth)
+    assert codes.tolist() == [[-1, 2 ** (3 * depth) - 1, -1, 0]]
     assert order.tolist() == [[3, 1, 0, 2]] and inverse.tolist() == [[2, 1, 3, 0]]
 
 
