@@ -53,7 +53,7 @@ BELOW = {  # public, and not found among the names of their package
     "mapping": ("ray",),
     "evaluation": ("kitti", "lidar", "nuscenes"),
 }
-LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\((?!https?:|#|mailto:)([^()\s#]+)(#[^()\s]*)?\)")
+LINK = re.compile(r"\[([^\[\]]*)\]\((?!https?:|#|mailto:)([^()\s#]+)(#[^()\s]*)?\)")
 
 
 def api_pages() -> Iterator[tuple[str, str, list[str]]]:
@@ -87,7 +87,7 @@ def exports(path: str | Path) -> list[str]:
 def page_text(title: str, parts: list[str]) -> str:
     contract = DOCS / f"{parts[0].rpartition('.')[2]}.md"
     lines = [f"# {title}", ""]
-    if parts[0].startswith("torchvox.ops."):
+    if parts[0].startswith("torchvox.ops.") and contract.is_file():
         lines += [f"What they do exactly: [{contract.stem}](../{contract.name}).", ""]
     for part in parts:
         heading = f"    options: {{show_root_heading: {str(part != parts[0]).lower()}}}"
