@@ -71,7 +71,7 @@ detect-demo: build/.built
 	$(PY) -m torchvox eval detect_demo_out/program.pt --config detect_demo_out/config.yaml --device cpu
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) examples/detector_from_cpp.py detect_demo_out/model.pt detect_demo_out/program.pt
 
-# The weights that the package ships, trained anew and measured (twenty minutes on two cores).
+# The weights that the package ships, trained anew, as the two demos above do it, and measured.
 weights: build/.built
 	rm -rf build/weights
 	$(PY) -m torchvox train center_world_small -o build/weights/center_world_small

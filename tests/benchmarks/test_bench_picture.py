@@ -45,14 +45,13 @@ def test_factors_are_those_of_the_fastest_other_right_implementation():
 
 
 def test_the_picture_names_ops_factors_and_implementations(tmp_path):
-    matplotlib = pytest.importorskip("matplotlib", reason="the extra viz is not installed")
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # words stay words
-        for name in ("a.svg", "b.svg"):
-            picture.draw(RESULTS, tmp_path / name)
+    pytest.importorskip("matplotlib", reason="the extra viz is not installed")
+    for name in ("a.svg", "b.svg"):
+        picture.draw(RESULTS, tmp_path / name)
     text = (tmp_path / "a.svg").read_text()
     assert text == (tmp_path / "b.svg").read_text()
     for word in ("knn", "bev", "12x  both", "2.25x  eager only", "a CPU, 2 threads"):
-        assert f">{word}" in text or word in text, word
+        assert word in text, word
     assert ">alone<" not in text
     with pytest.raises(ValueError, match="alone"):
         picture.draw(RESULTS, tmp_path / "c.svg", ["alone"])

@@ -17,7 +17,7 @@ import torchvox
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
-LINK = re.compile(r"(?<!!)\[[^\[\]]*\]\((?!https?:)([^()\s#]*)#?([^()\s]*)\)")
+LINK = re.compile(r"\[[^\[\]]*\]\((?!https?:)([^()\s#]*)#?([^()\s]*)\)")
 PACKAGES = {"ops", "nn", "models"}
 PLAIN = {"__version__", "cmake_prefix_path"}  # values, told in the README and docs/cpp.md
 
@@ -46,6 +46,8 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target, anchor in LINK.findall(text_of(page)):
+        if target.startswith("pictures/"):  # which `make docs` draws
+            continue
         path = (page.parent / target).resolve() if target else page
         assert path.exists() and ROOT in path.parents, f"no {target}"
         assert not anchor or anchor in anchors(path), f"no #{anchor} in {path.name}"

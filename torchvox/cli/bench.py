@@ -41,8 +41,8 @@ def bench(
 ) -> None:
     """Measure every op on this machine, beside the baselines and other libraries.
 
-    A run needs the source tree and takes many minutes: from 70 s on a GPU, 200 s on a CPU, on it
-    measures torchvox alone. --only shortens it. A results file is shown anywhere.
+    A run needs the source tree and takes minutes: after 70 s on a GPU, 200 s on a CPU, it measures
+    torchvox alone. --only shortens it. A results file is shown anywhere.
     """
     if results is None:
         run(output, only, growth, alone, device)

@@ -91,14 +91,14 @@ def get_model(name: str, weights: Weights = None, **overrides: Any) -> nn.Module
     Raises WrongUseError for an unknown name, set of weights or argument, CheckpointError for a file
     that is damaged or does not fit.
     """
-    kind = _entry(name, "get_model")["model"]
+    entry = _entry(name, "get_model")
     if weights is None:
-        return _built(name, _entry(name, "get_model")["args"], overrides)
+        return _built(name, entry["args"], overrides)
     path = weights_file(name, weights)
     model = checkpoints.load(path)
-    if type(model).__name__ != kind:
+    if type(model).__name__ != entry["model"]:
         found = type(model).__name__
-        raise CheckpointError(f"{path} must hold a {kind} to be {name}, got a {found}")
+        raise CheckpointError(f"{path} must hold a {entry['model']} to be {name}, got a {found}")
     if not overrides:
         return model
     changed = _built(name, model.config(), overrides)
