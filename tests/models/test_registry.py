@@ -157,6 +157,7 @@ def test_wrong_names_are_told_with_the_nearest_ones(name, weights, overrides, wo
 
 def test_files_that_are_damaged_or_of_another_network_are_refused(monkeypatch, tmp_path):
     shutil.copytree(registry.FOLDER / "weights", tmp_path / "weights")
+    shutil.copy(registry.FOLDER / "registry.json", tmp_path)
     monkeypatch.setattr(registry, "FOLDER", tmp_path)
     file = get_model_weights(CLASSIFIER)["shapes_v1"].path
     with pytest.raises(CheckpointError, match="must hold a CenterPointPillars to be"):
