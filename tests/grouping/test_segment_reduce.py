@@ -79,6 +79,20 @@ def test_overlapping_chunks_of_segments_in_disorder(device):
     check(device, values(4000, 4), offsets, "sum")
 
 
+@pytest.mark.gpu
+@each_reduction
+@pytest.mark.parametrize("channels", [1, 4])
+def test_more_chunks_than_blocks_look_for(channels, reduce):
+    """Three million entries, in segments of none, of a few and of up to a million."""
+    g = torch.Generator().manual_seed(4)
+    lengths = torch.randint(-9, 15, (200_000,), generator=g).clamp(min=0)
+    lengths[::40_000] = torch.tensor([1_000_000, 3, 500_000, 1500, 70_000])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    src = torch.randn(int(offsets[-1]) + 5, channels, generator=g)
+    expected = ops.segment_reduce(src, offsets, reduce)
+    assert_same_bits(ops.segment_reduce(src.cuda(), offsets.cuda(), reduce), expected)
+
+
 def plain_gradient(src, offsets, reduce, index, grad):
     """Entry by entry, in float64."""
     out = torch.zeros_like(src)

@@ -56,22 +56,36 @@ TORCHVOX_HD Half narrow_item(float x) {
 #endif
 }
 
+// As they are in memory: a load that waits for no conversion.
+template <class T, int kWidth>
+struct Items {
+  T item[kWidth];
+
+  TORCHVOX_HD Lanes<compute_t<T>, kWidth> widened() const {
+    Lanes<compute_t<T>, kWidth> lanes;
+    for (int i = 0; i < kWidth; ++i) lanes.lane[i] = widen_item(item[i]);
+    return lanes;
+  }
+};
+
 // `from` is aligned to the items together.
 template <class T, int kWidth>
-TORCHVOX_HD Lanes<compute_t<T>, kWidth> load_items(const T* from) {
-  Lanes<compute_t<T>, kWidth> lanes;
-  T items[kWidth];
+TORCHVOX_HD Items<T, kWidth> read_items(const T* from) {
+  Items<T, kWidth> items;
 #ifdef __CUDA_ARCH__
   if constexpr (kWidth * sizeof(T) == 16) {
     const uint4 word = __ldg(reinterpret_cast<const uint4*>(from));
-    memcpy(items, &word, sizeof(word));
+    memcpy(items.item, &word, sizeof(word));
   } else
 #endif
   {
-    for (int i = 0; i < kWidth; ++i) items[i] = from[i];
+    for (int i = 0; i < kWidth; ++i) items.item[i] = from[i];
   }
-  for (int i = 0; i < kWidth; ++i) lanes.lane[i] = widen_item(items[i]);
-  return lanes;
+  return items;
+}
+template <class T, int kWidth>
+TORCHVOX_HD Lanes<compute_t<T>, kWidth> load_items(const T* from) {
+  return read_items<T, kWidth>(from).widened();
 }
 
 template <class T, int kWidth>

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// segment_reduce and its gradient on the GPU. A group of lanes, one an item, reduces a segment;
-// a block together one that is long, of which whole chunks of 1024 entries were reduced before, a
-// block each (chunks_kernel, which short segments do not wait for). CascadeSum's tree makes these
+// segment_reduce and its gradient on the GPU, in two launches. reduce_kernel: a group of lanes, one
+// an item, reduces a short segment; the first blocks reduce whole chunks of 1024 entries of long
+// ones. long_kernel: a block adds up the chunks of a long segment. CascadeSum's tree makes these
 // the same sums. The gradient: a thread a word of an entry. No atomics, each element written once.
 //
 // At most one chunk begins in each 1024 entries (a slot), where offsets ascend: it covers the last
 // of them, so that a search finds its segment. Where offsets are in disorder a segment may find
 // another's chunk in a slot: it tells by where that begins, and reduces its own again.
 #include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/grouping/segment_reduce.h"
 #include "csrc/kernels/grouping/segment_sum.cuh"
 
@@ -16,7 +17,8 @@ namespace torchvox {
 namespace {
 
 constexpr int64_t kChunk = kEntryBlock * kEntryBlock;
-constexpr size_t kMostShared = 48 << 10;  // without asking for more
+constexpr size_t kMostShared = 47 << 10;  // without asking for more, beside what kernels name
+constexpr int kWarps = kRowThreads / 32;
 
 // A block: groups of lanes. In shared memory the sums of 32 blocks of entries, and the trees of the
 // first group, which adds them up.
@@ -71,43 +73,116 @@ struct Team {
 
 template <class Reducer>
 struct Chunks {
+  int64_t slots;
   typename Reducer::State* partial;  // [slots, items]
   int64_t* begin;  // [slots]; -1: none begins in the slot
   Chunks(const SegmentReduceArgs& args, Workspace& workspace)
-      : partial(workspace.take<typename Reducer::State>(slots(args) * Reducer::items(args))),
-        begin(workspace.take<int64_t>(slots(args))) {}
-  static int64_t slots(const SegmentReduceArgs& args) { return args.entries / kChunk; }
+      : slots(args.entries / kChunk),
+        partial(workspace.take<typename Reducer::State>(slots * Reducer::items(args))),
+        begin(workspace.take<int64_t>(slots)) {}
 };
 
-// Where the chunk that begins in this slot does, -1 where none does.
+// find_segment() by a warp, of which each lane asks for one of 32 segments at a time.
+__device__ int64_t find_segment_in_warp(const IndexArray& offsets, int64_t segments, int64_t e) {
+  int64_t low = 0, high = segments;
+  while (low < high) {
+    const int64_t step = ceil_div<int64_t>(high - low, 32);
+    const int64_t probe = low + (static_cast<int>(threadIdx.x & 31) + 1) * step - 1;
+    const bool beyond = probe >= high || offsets[probe + 1] > e;
+    const int before = __popc(~__ballot_sync(kFullWarp, beyond));
+    low += before * step;
+    high = low + step - 1 < high ? low + step - 1 : high;
+  }
+  return low;
+}
+
+// Where the chunk that begins in this slot does, -1 where none does. A warp together.
 __device__ int64_t find_chunk(const SegmentReduceArgs& args, int64_t slot) {
   const int64_t first = slot * kChunk;
-  const int64_t segment = find_segment(args.offsets, args.segments, first + kChunk - 1);
-  if (segment == args.segments) return -1;
+  const int64_t segment = find_segment_in_warp(args.offsets, args.segments, first + kChunk - 1);
+  if (segment >= args.segments) return -1;
   const EntryRange range = entry_range(args.offsets, segment, args.entries);
   const int64_t before = first > range.begin ? first - range.begin : 0;
   const int64_t begin = range.begin + ceil_div(before, kChunk) * kChunk;
   return begin < first + kChunk && begin + kChunk <= range.end ? begin : -1;
 }
 
+// Slots blockIdx.x, blockIdx.x + blocks, ...: its warps look for the chunks of eight at a time.
 template <class Reducer>
-__global__ void __launch_bounds__(kRowThreads)
-    chunks_kernel(const __grid_constant__ SegmentReduceArgs args, int bits,
-                  Chunks<Reducer> chunks) {
+__device__ void reduce_chunks(const SegmentReduceArgs& args, const Team<Reducer>& team,
+                              const Chunks<Reducer>& chunks, int blocks) {
+  __shared__ int64_t found[kWarps];
+  const int64_t items = Reducer::items(args);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  for (int64_t first = blockIdx.x; first < chunks.slots; first += int64_t{kWarps} * blocks) {
+    const int64_t mine = first + int64_t{warp} * blocks;
+    const int64_t begin = mine < chunks.slots ? find_chunk(args, mine) : -1;
+    if (threadIdx.x % 32 == 0) {
+      found[warp] = begin;
+      if (mine < chunks.slots) chunks.begin[mine] = begin;
+    }
+    __syncthreads();
+    for (int k = 0; k < kWarps; ++k) {
+      const int64_t chunk = found[k], slot = first + int64_t{k} * blocks;
+      if (chunk < 0) continue;
+      for (int64_t item = team.lane; item - team.lane < items; item += team.lanes) {
+        const Reducer reducer(args, item < items ? item : items - 1);
+        team.begin();
+        team.template add<0>(kChunk, [&](int64_t begin, int64_t end) {
+          return reduce_block(reducer, chunk + begin, chunk + end);
+        });
+        if (team.group == 0 && item < items)
+          chunks.partial[slot * items + item] = team.tree.total();
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// The short ones of a warp's segments, those that have entries first: their groups have much the
+// same work, and no group that is done waits for its neighbors' rows.
+template <class Reducer>
+__device__ void reduce_short(const SegmentReduceArgs& args, const Team<Reducer>& team,
+                             int64_t first, int per_warp) {
+  __shared__ uint8_t order[kRowThreads];
+  uint8_t* const mine = order + threadIdx.x / 32 * 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, groups = 32 / team.lanes;
+  const int64_t items = Reducer::items(args), segment = first + lane;
+  EntryRange range = {0, -1};  // none of the short ones
+  if (lane < per_warp && segment < args.segments) {
+    const EntryRange whole = entry_range(args.offsets, segment, args.entries);
+    if (whole.size() <= team.serial_entries()) range = whole;
+  }
+  const uint32_t filled = __ballot_sync(kFullWarp, range.size() > 0), below = (1u << lane) - 1;
+  mine[range.size() > 0 ? __popc(filled & below) : __popc(filled) + __popc(~filled & below)] =
+      static_cast<uint8_t>(lane);
+  __syncwarp();
+  for (int at = team.group % groups; at < 32; at += groups) {
+    const int source = mine[at];
+    const int64_t begin = __shfl_sync(kFullWarp, range.begin, source);
+    const int64_t end = __shfl_sync(kFullWarp, range.end, source);
+    if (end < begin) continue;
+    for (int64_t item = team.lane; item < items; item += team.lanes) {
+      const Reducer reducer(args, item);
+      using Tree = typename Reducer::ShortTree;
+      reducer.store(first + source, reduce_entries<Tree>(reducer, begin, end));
+    }
+  }
+}
+
+template <class Reducer>
+__global__ void __launch_bounds__(kRowThreads, Reducer::kBlocks)
+    reduce_kernel(const __grid_constant__ SegmentReduceArgs args, int bits, int per_warp,
+                  Chunks<Reducer> chunks, int chunk_blocks) {
   extern __shared__ __align__(16) unsigned char shared[];
   let_next_begin();
-  const int64_t items = Reducer::items(args), slot = blockIdx.x;
-  const int64_t chunk = find_chunk(args, slot);
-  if (threadIdx.x == 0) chunks.begin[slot] = chunk;
-  if (chunk < 0) return;
   const Team<Reducer> team(bits, shared);
-  for (int64_t item = team.lane; item - team.lane < items; item += team.lanes) {
-    const Reducer reducer(args, item < items ? item : items - 1);
-    team.begin();
-    team.template add<0>(kChunk, [&](int64_t begin, int64_t end) {
-      return reduce_block(reducer, chunk + begin, chunk + end);
-    });
-    if (team.group == 0 && item < items) chunks.partial[slot * items + item] = team.tree.total();
+  const int block = static_cast<int>(blockIdx.x) - chunk_blocks;
+  if (block < 0) {
+    reduce_chunks(args, team, chunks, chunk_blocks);
+  } else {
+    const int64_t warp = int64_t{block} * kWarps + threadIdx.x / 32;
+    reduce_short(args, team, warp * per_warp, per_warp);
   }
 }
 
@@ -142,42 +217,37 @@ __device__ typename Reducer::State add_chunks(const Reducer& reducer, const Chun
   return total;
 }
 
+// The long ones of a block's segments, one after another.
 template <class Reducer>
 __global__ void __launch_bounds__(kRowThreads)
-    segments_kernel(const __grid_constant__ SegmentReduceArgs args, int bits, int per_block,
-                    Chunks<Reducer> chunks) {
+    long_kernel(const __grid_constant__ SegmentReduceArgs args, int bits, int per_block,
+                Chunks<Reducer> chunks) {
   extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ uint32_t is_long[kWarps];
   const Team<Reducer> team(bits, shared);
   const int64_t items = Reducer::items(args), first = int64_t{blockIdx.x} * per_block;
-  const int64_t last = first + per_block < args.segments ? first + per_block : args.segments;
-  bool is_long = false;
-  if (team.group < last - first) {
-    const int64_t segment = first + team.group;
-    const EntryRange range = entry_range(args.offsets, segment, args.entries);
-    is_long = range.size() > team.serial_entries();
-    for (int64_t item = team.lane; !is_long && item < items; item += team.lanes) {
-      const Reducer reducer(args, item);
-      using Tree = typename Reducer::ShortTree;
-      reducer.store(segment, reduce_entries<Tree>(reducer, range.begin, range.end));
-    }
-  }
+  const int64_t mine = first + threadIdx.x;
+  const bool wanted = static_cast<int>(threadIdx.x) < per_block && mine < args.segments &&
+      entry_range(args.offsets, mine, args.entries).size() > team.serial_entries();
+  const uint32_t of_warp = __ballot_sync(kFullWarp, wanted);
+  if (threadIdx.x % 32 == 0) is_long[threadIdx.x / 32] = of_warp;
   wait_for_previous();
-  if (!__syncthreads_or(is_long)) return;
-  for (int64_t segment = first; segment < last; ++segment) {
-    const EntryRange range = entry_range(args.offsets, segment, args.entries);
-    if (range.size() <= team.serial_entries()) continue;
+  if (!__syncthreads_or(wanted)) return;
+  for (int at = 0; at < per_block; ++at) {
+    if (!(is_long[at / 32] >> at % 32 & 1)) continue;
+    const EntryRange range = entry_range(args.offsets, first + at, args.entries);
     const int64_t whole = range.size() / kChunk, rest = range.begin + whole * kChunk;
     for (int64_t item = team.lane; item - team.lane < items; item += team.lanes) {
-      const int64_t mine = item < items ? item : items - 1;
-      const Reducer reducer(args, mine);
+      const int64_t clamped = item < items ? item : items - 1;
+      const Reducer reducer(args, clamped);
       team.begin();
       team.template add<2>(whole, [&](int64_t begin, int64_t end) {
-        return add_chunks(reducer, chunks, mine, range.begin, begin, end);
+        return add_chunks(reducer, chunks, clamped, range.begin, begin, end);
       });
       team.template add<0>(range.end - rest, [&](int64_t begin, int64_t end) {
         return reduce_block(reducer, rest + begin, rest + end);
       });
-      if (team.group == 0 && item < items) reducer.store(segment, team.tree.total());
+      if (team.group == 0 && item < items) reducer.store(first + at, team.tree.total());
     }
   }
 }
@@ -185,23 +255,24 @@ __global__ void __launch_bounds__(kRowThreads)
 template <class Reducer>
 cudaError_t launch_reducer(const SegmentReduceArgs& args, void* memory,
                            const CudaContext& context) {
+  const int64_t multiprocessors = context.target.multiprocessors;
   int bits = lanes_bits_for(Reducer::items(args));
   while (Team<Reducer>::shared_bytes(bits) > kMostShared) --bits;
   const size_t shared = Team<Reducer>::shared_bytes(bits);
-  // Few segments a block where there are few: long ones are reduced one after another.
-  const int64_t even = args.segments / (8 * context.target.multiprocessors);
-  const int per_block = static_cast<int>(clamp_index(even, 1, kRowThreads >> bits));
-  const dim3 grid(grid_x(ceil_div<int64_t>(args.segments, per_block)));
   Workspace workspace(memory);
   const Chunks<Reducer> chunks(args, workspace);
-  const int64_t slots = Chunks<Reducer>::slots(args);
-  if (slots == 0) {
-    return launch_sharing(segments_kernel<Reducer>, grid, kRowThreads, shared, context.stream, args,
-                          bits, per_block, chunks);
-  }
-  TORCHVOX_CUDA_CHECK(launch_sharing(chunks_kernel<Reducer>, static_cast<unsigned>(slots),
-                                     kRowThreads, shared, context.stream, args, bits, chunks));
-  return launch_after_sharing(segments_kernel<Reducer>, grid, kRowThreads, shared, context, args,
+  const int chunk_blocks =
+      static_cast<int>(clamp_index(chunks.slots, 0, Reducer::kChunkBlocks * multiprocessors));
+  // Few segments a warp, and a block, where there are few.
+  const int per_warp = static_cast<int>(
+      clamp_index(args.segments / (12 * kWarps * multiprocessors), 32 >> bits, 32));
+  const dim3 grid(grid_x(chunk_blocks + ceil_div<int64_t>(args.segments, kWarps * per_warp)));
+  TORCHVOX_CUDA_CHECK(launch_sharing(reduce_kernel<Reducer>, grid, kRowThreads, shared,
+                                     context.stream, args, bits, per_warp, chunks, chunk_blocks));
+  const int per_block =
+      static_cast<int>(clamp_index(args.segments / (8 * multiprocessors), 1, kRowThreads));
+  const dim3 long_grid(grid_x(ceil_div<int64_t>(args.segments, per_block)));
+  return launch_after_sharing(long_kernel<Reducer>, long_grid, kRowThreads, shared, context, args,
                               bits, per_block, chunks);
 }
 

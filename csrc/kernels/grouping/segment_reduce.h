@@ -21,7 +21,8 @@ inline bool is_extreme(Reduction reduce) {
 }
 
 // Segment s reduces the rows of src that the entries [offsets[s], offsets[s + 1]) name. An entry
-// names the row index[entry], none where that is outside [0, rows); without index, itself.
+// names the row index[entry], none where that is outside [0, rows); without index, itself. Without
+// rows there are no entries.
 struct SegmentReduceArgs {
   const void* src = nullptr;  // [rows, channels] contiguous
   DType dtype = DType::kFloat;
@@ -98,12 +99,18 @@ TORCHVOX_HD void load_rows(const SegmentReduceArgs& args, int64_t at, int64_t en
   }
 }
 
-template <class T, int kWidth>
+// Rows that a thread of the device has under way at once: as many as fit in its registers.
+template <int kWidth>
+inline constexpr int kSumRowsAhead = kWidth < 8 ? 8 : 4;
+template <int kWidth>
+inline constexpr int kExtremeRowsAhead = kSumRowsAhead<kWidth> / (kWidth == 1 ? 1 : 2);
+
+template <class T, int kWidth, int kRowsAhead>
 struct SegmentItem {
   using Number = compute_t<T>;
-  using Values = Lanes<Number, kWidth>;
+  using Row = Items<T, kWidth>;
 #ifdef __CUDA_ARCH__
-  static constexpr int kAhead = kWidth > 4 ? 4 : 8;  // rows under way at once
+  static constexpr int kAhead = kRowsAhead;
 #else
   static constexpr int kAhead = 1;
 #endif
@@ -114,23 +121,25 @@ struct SegmentItem {
       : args(args), channel(item * kWidth) {}
   static TORCHVOX_HD int64_t items(const SegmentReduceArgs& args) { return args.channels / kWidth; }
 
-  TORCHVOX_HD Values values(int64_t row) const {
-    return load_items<T, kWidth>(static_cast<const T*>(args.src) + row * args.channels + channel);
+  TORCHVOX_HD Row read(int64_t row) const {
+    return read_items<T, kWidth>(static_cast<const T*>(args.src) + row * args.channels + channel);
   }
-  TORCHVOX_HD void store_values(int64_t segment, const Values& values) const {
+  TORCHVOX_HD void store_values(int64_t segment, const Lanes<Number, kWidth>& values) const {
     store_items<T, kWidth>(static_cast<T*>(args.out) + segment * args.channels + channel, values);
   }
 };
 
-// A Reducer is made for one item. load(row) is the State of one row, for row -1 that of none, which
-// changes no other; Tree adds States (ShortTree up to kMostSerial); store() ends a segment.
-//
-// An entry that names no row adds +0, which changes no sum that began at +0.
+// A Reducer is made for one item. read(row) is what it loads of a row, add() takes it into a State;
+// Tree adds States (ShortTree up to kMostSerial); store() ends a segment. The State of no row
+// changes no other: sums begin at +0. On the device a multiprocessor has kBlocks blocks at once,
+// and kChunkBlocks of the launch look for long segments.
 inline constexpr int kMostSerial = 1024;
 
 template <class T, int kWidth>
-struct SumReducer : SegmentItem<T, kWidth> {
+struct SumReducer : SegmentItem<T, kWidth, kSumRowsAhead<kWidth>> {
+  static constexpr int kBlocks = kWidth == 1 ? 4 : 3, kChunkBlocks = 2;
   using Number = compute_t<T>;
+  using Row = Items<T, kWidth>;
   struct State {
     Lanes<Number, kWidth> sum;
     int32_t count = 0;
@@ -142,10 +151,11 @@ struct SumReducer : SegmentItem<T, kWidth> {
   };
   using Tree = CascadeSum<State>;
   using ShortTree = CascadeSum<State, 3>;
-  using SegmentItem<T, kWidth>::SegmentItem;
+  using SumReducer::SegmentItem::SegmentItem;
 
-  TORCHVOX_HD State load(int64_t row) const {
-    return row < 0 ? State{} : State{this->values(row), 1};
+  TORCHVOX_HD void add(State& state, const Row& items, int64_t) const {
+    state.sum += items.widened();
+    ++state.count;
   }
   TORCHVOX_HD void store(int64_t segment, State state) const {
     if (this->args.reduce == Reduction::kMean && state.count > 0) {
@@ -177,8 +187,10 @@ class AnyOrder {
 // A NaN wins, else the extreme value; of equals, and -0 equals +0, the lowest row. The least value
 // is found as the largest of the negated ones.
 template <class T, int kWidth>
-struct ExtremeReducer : SegmentItem<T, kWidth> {
+struct ExtremeReducer : SegmentItem<T, kWidth, kExtremeRowsAhead<kWidth>> {
+  static constexpr int kBlocks = 4, kChunkBlocks = 4;
   using Number = compute_t<T>;
+  using Row = Items<T, kWidth>;
   static constexpr int32_t kNone = 0x7fffffff;
   struct State {
     Lanes<Number, kWidth> best;
@@ -189,34 +201,30 @@ struct ExtremeReducer : SegmentItem<T, kWidth> {
         row[i] = kNone;
       }
     }
+    TORCHVOX_HD void add(int i, Number a, int32_t a_row) {
+      const Number b = best.lane[i];
+      const bool a_is_nan = a != a, b_is_nan = b != b;
+      const bool better = (!(a <= b) & !b_is_nan) | (((a == b) | a_is_nan) & (a_row < row[i]));
+      best.lane[i] = better ? a : b;
+      row[i] = better ? a_row : row[i];
+    }
     TORCHVOX_HD State& operator+=(const State& other) {
-      for (int i = 0; i < kWidth; ++i) {
-        const Number a = other.best.lane[i], b = best.lane[i];
-        const bool a_is_nan = a != a, b_is_nan = b != b;
-        const bool better =
-            (!(a <= b) & !b_is_nan) | (((a == b) | a_is_nan) & (other.row[i] < row[i]));
-        best.lane[i] = better ? a : b;
-        row[i] = better ? other.row[i] : row[i];
-      }
+      for (int i = 0; i < kWidth; ++i) add(i, other.best.lane[i], other.row[i]);
       return *this;
     }
   };
   using Tree = AnyOrder<State>;
   using ShortTree = Tree;
-  using SegmentItem<T, kWidth>::SegmentItem;
+  using ExtremeReducer::SegmentItem::SegmentItem;
 
   TORCHVOX_HD Number turned(Number x) const {
     return this->args.reduce == Reduction::kMin ? -x : x;
   }
-  TORCHVOX_HD State load(int64_t row) const {
-    State state;
-    if (row < 0) return state;
-    state.best = this->values(row);
+  TORCHVOX_HD void add(State& state, const Row& items, int64_t row) const {
+    const Lanes<Number, kWidth> values = items.widened();
     for (int i = 0; i < kWidth; ++i) {
-      state.best.lane[i] = turned(state.best.lane[i]);
-      state.row[i] = static_cast<int32_t>(row);
+      state.add(i, turned(values.lane[i]), static_cast<int32_t>(row));
     }
-    return state;
   }
   TORCHVOX_HD void store(int64_t segment, State state) const {
     for (int i = 0; i < kWidth; ++i) {
@@ -236,10 +244,13 @@ TORCHVOX_HD typename Reducer::State reduce_block(const Reducer& reducer, int64_t
   typename Reducer::State total;
   for (int64_t at = begin; at < end; at += kAhead) {
     int64_t row[kAhead];
-    typename Reducer::State state[kAhead];
+    typename Reducer::Row read[kAhead];
     load_rows(reducer.args, at, end, row);
-    for (int k = 0; k < kAhead; ++k) state[k] = reducer.load(row[k]);
-    for (int k = 0; k < kAhead; ++k) total += state[k];
+    // Unconditional, so that all are under way at once.
+    for (int k = 0; k < kAhead; ++k) read[k] = reducer.read(row[k] < 0 ? 0 : row[k]);
+    for (int k = 0; k < kAhead; ++k) {
+      if (row[k] >= 0) reducer.add(total, read[k], row[k]);
+    }
   }
   return total;
 }

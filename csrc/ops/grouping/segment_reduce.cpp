@@ -64,7 +64,7 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& src_in, const Tensor& of
   args.rows = src.size(0);
   args.channels = src.size(1);
   args.segments = out.size(0);
-  args.entries = index ? index->size(0) : args.rows;
+  args.entries = index && args.rows > 0 ? index->size(0) : args.rows;
   args.offsets = index_array(offsets);
   args.index = index_array(index);
   args.out = out.mutable_data_ptr();
