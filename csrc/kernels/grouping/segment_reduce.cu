@@ -270,7 +270,7 @@ cudaError_t launch_reducer(const SegmentReduceArgs& args, void* memory,
   TORCHVOX_CUDA_CHECK(launch_sharing(reduce_kernel<Reducer>, grid, kRowThreads, shared,
                                      context.stream, args, bits, per_warp, chunks, chunk_blocks));
   const int per_block =
-      static_cast<int>(clamp_index(args.segments / (8 * multiprocessors), 1, kRowThreads));
+      static_cast<int>(clamp_index(args.segments / (4 * multiprocessors), 1, kRowThreads));
   const dim3 long_grid(grid_x(ceil_div<int64_t>(args.segments, per_block)));
   return launch_after_sharing(long_kernel<Reducer>, long_grid, kRowThreads, shared, context, args,
                               bits, per_block, chunks);

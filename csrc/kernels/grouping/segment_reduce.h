@@ -70,8 +70,14 @@ TORCHVOX_HD EntryRange entry_range(const IndexArray& offsets, int64_t segment, i
 }
 
 // The segment that holds entry e where offsets ascend; `segments` where there is none.
+template <class Offset>
+TORCHVOX_HD uint32_t find_segment(const Offset* offsets, uint32_t segments, int64_t e) {
+  return first_where(0u, segments, [&](uint32_t s) { return offsets[s + 1] > e; });
+}
 TORCHVOX_HD int64_t find_segment(const IndexArray& offsets, int64_t segments, int64_t e) {
-  return first_where(int64_t{0}, segments, [&](int64_t s) { return offsets[s + 1] > e; });
+  const auto few = static_cast<uint32_t>(segments);
+  return offsets.wide ? find_segment(static_cast<const int64_t*>(offsets.data), few, e)
+                      : find_segment(static_cast<const int32_t*>(offsets.data), few, e);
 }
 TORCHVOX_HD void find_entry_segment(const EntrySegmentArgs& args, int64_t e) {
   const int64_t s = find_segment(args.offsets, args.segments, e);

@@ -39,9 +39,10 @@ inline std::ostream& operator<<(std::ostream& out, const Rule& rule) {
 }
 
 // As users write it: float32, where torch's own stream operator says Float. A tensor of no dtype is
-// the None of Python.
+// the None of Python. Since torch 2.13 the names are string_views.
 inline std::string dtype_name(at::ScalarType type) {
-  return type == at::ScalarType::Undefined ? "None" : c10::getDtypeNames(type).first;
+  if (type == at::ScalarType::Undefined) return "None";
+  return std::string(c10::getDtypeNames(type).first);
 }
 
 template <class Got>
