@@ -247,13 +247,10 @@ void reduce(Side& side, const std::vector<int64_t>& offsets, const std::vector<i
   if (is_extreme(reduce)) args.arg = side.room<int32_t>("arg", args.segments * channels);
   side.run(args, true);
 
-  EntrySegmentArgs entries{args.offsets, args.segments, args.entries,
-                           side.room<int32_t>("segment", args.entries)};
-  side.run(entries);
   SegmentSpreadArgs spread;
   spread.grad = args.out, spread.dtype = dtype, spread.reduce = reduce;
   spread.channels = channels, spread.segments = args.segments, spread.entries = args.entries;
-  spread.segment = entries.segment, spread.offsets = args.offsets, spread.arg = args.arg;
+  spread.offsets = args.offsets, spread.arg = args.arg;
   spread.out = side.room("spread", dtype, args.entries * channels);
   side.run(spread);
 }

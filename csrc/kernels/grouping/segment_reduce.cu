@@ -276,14 +276,25 @@ cudaError_t launch_reducer(const SegmentReduceArgs& args, void* memory,
                               bits, per_block, chunks);
 }
 
-// A row of threads an entry, a word each.
+// A block its entries: a thread an entry finds its segment, then a row of threads an entry spreads.
+constexpr int kSpreadEntries = 256;  // of a block, at most
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kRowThreads)
-    spread_kernel(const __grid_constant__ SegmentSpreadArgs args) {
-  const int64_t entry = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-  if (entry >= args.entries) return;
-  for (int64_t item = threadIdx.x; item < args.channels / kWidth; item += blockDim.x) {
-    spread_item<T, kWidth>(args, entry, item);
+    spread_kernel(const __grid_constant__ SegmentSpreadArgs args, int per_block) {
+  __shared__ int32_t segment[kSpreadEntries];
+  const int64_t first = int64_t{blockIdx.x} * per_block;
+  const int count = static_cast<int>(args.entries - first < per_block ? args.entries - first
+                                                                      : int64_t{per_block});
+  const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
+  const int width = static_cast<int>(blockDim.x), height = static_cast<int>(blockDim.y);
+  for (int e = y * width + x; e < count; e += width * height) {
+    segment[e] = segment_of(args, first + e);
+  }
+  __syncthreads();
+  for (int e = y; e < count; e += height) {
+    for (int64_t item = x; item < args.channels / kWidth; item += width) {
+      spread_item<T, kWidth>(args, first + e, segment[e], item);
+    }
   }
 }
 
@@ -308,17 +319,16 @@ cudaError_t launch(const SegmentReduceArgs& args, void* workspace, const CudaCon
   });
 }
 
-cudaError_t launch(const EntrySegmentArgs& args, void*, const CudaContext& context) {
-  return launch_elements<find_entry_segment>(args, args.entries, context);
-}
-
 cudaError_t launch(const SegmentSpreadArgs& args, void*, const CudaContext& context) {
   if (args.entries * args.channels == 0) return cudaSuccess;
   const bool aligned = is_aligned(args.grad) && is_aligned(args.out);
   return with_width_of<0>(args, aligned, [&](auto type, auto width) {
     const dim3 block = block_of(args.channels / width());
-    const dim3 grid(grid_x(ceil_div<int64_t>(args.entries, block.y)));
-    return launch_blocks(spread_kernel<decltype(type), width()>, grid, block, context.stream, args);
+    const int per_block = static_cast<int>(
+        clamp_index(args.entries / (4 * context.target.multiprocessors), block.y, kSpreadEntries));
+    const dim3 grid(grid_x(ceil_div<int64_t>(args.entries, per_block)));
+    return launch_blocks(spread_kernel<decltype(type), width()>, grid, block, context.stream, args,
+                         per_block);
   });
 }
 

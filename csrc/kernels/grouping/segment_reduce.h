@@ -35,22 +35,15 @@ struct SegmentReduceArgs {
 };
 TORCHVOX_KERNEL(SegmentReduceArgs);
 
-// segment[e] is the segment that a search of ascending offsets finds for entry e, -1 where none has
-// it. Offsets in disorder give some segment that has it, or -1.
-struct EntrySegmentArgs {
-  IndexArray offsets;
-  int64_t segments = 0, entries = 0;
-  int32_t* segment = nullptr;  // [entries]
-};
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(EntrySegmentArgs);
-
-// What each entry takes of the gradient of its segment.
+// What each entry takes of the gradient of its segment. Where `segment` is not given, that is the
+// one that a search of ascending offsets finds; offsets in disorder give some segment that has the
+// entry, or none.
 struct SegmentSpreadArgs {
   const void* grad = nullptr;  // [segments, channels] contiguous
   DType dtype = DType::kFloat;
   Reduction reduce = Reduction::kSum;
   int64_t channels = 0, segments = 0, entries = 0;
-  const int32_t* segment = nullptr;  // [entries]; outside [0, segments): none
+  const int32_t* segment = nullptr;  // [entries]; outside [0, segments): none; null: by the offsets
   IndexArray offsets;  // [segments + 1]
   const double* count = nullptr;  // [segments] for kMean; null: by the offsets
   const int32_t* arg = nullptr;  // [segments, channels] for kMax and kMin: the entry
@@ -79,9 +72,14 @@ TORCHVOX_HD int64_t find_segment(const IndexArray& offsets, int64_t segments, in
   return offsets.wide ? find_segment(static_cast<const int64_t*>(offsets.data), few, e)
                       : find_segment(static_cast<const int32_t*>(offsets.data), few, e);
 }
-TORCHVOX_HD void find_entry_segment(const EntrySegmentArgs& args, int64_t e) {
-  const int64_t s = find_segment(args.offsets, args.segments, e);
-  args.segment[e] = s < args.segments && args.offsets[s] <= e ? static_cast<int32_t>(s) : -1;
+// -1 where there is none.
+TORCHVOX_HD int32_t segment_of(const SegmentSpreadArgs& args, int64_t entry) {
+  if (args.segment) {
+    const int64_t s = args.segment[entry];
+    return static_cast<int32_t>(s >= 0 && s < args.segments ? s : -1);
+  }
+  const int64_t s = find_segment(args.offsets, args.segments, entry);
+  return static_cast<int32_t>(s < args.segments && args.offsets[s] <= entry ? s : -1);
 }
 
 // The rows of the entries [at, at + kAhead); -1 from `end` on and where none is named.
@@ -275,11 +273,11 @@ TORCHVOX_HD typename Reducer::State reduce_entries(const Reducer& reducer, int64
 }
 
 template <class T, int kWidth>
-TORCHVOX_HD void spread_item(const SegmentSpreadArgs& args, int64_t entry, int64_t item) {
+TORCHVOX_HD void spread_item(const SegmentSpreadArgs& args, int64_t entry, int64_t segment,
+                             int64_t item) {
   using Number = compute_t<T>;
   Lanes<Number, kWidth> value;
-  const int64_t segment = args.segment[entry];
-  if (segment >= 0 && segment < args.segments) {
+  if (segment >= 0) {
     const int64_t at = segment * args.channels + item * kWidth;
     value = load_items<T, kWidth>(static_cast<const T*>(args.grad) + at);
     if (args.reduce == Reduction::kMean) {

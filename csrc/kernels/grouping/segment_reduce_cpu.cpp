@@ -25,16 +25,12 @@ void run_cpu(const SegmentReduceArgs& args, void*, const ParallelFor& parallel_f
   });
 }
 
-void run_cpu(const EntrySegmentArgs& args, void*, const ParallelFor& parallel_for) {
-  for_each_index(parallel_for, args.entries, kItemsPerTask,
-                 [&](int64_t e) { find_entry_segment(args, e); });
-}
-
 void run_cpu(const SegmentSpreadArgs& args, void*, const ParallelFor& parallel_for) {
   with_width_of<kChannelsAtOnce>(args, true, [&](auto type, auto width) {
     const int64_t items = args.channels / width();
-    for_each_index(parallel_for, args.entries * items, kItemsPerTask, [&](int64_t i) {
-      spread_item<decltype(type), width()>(args, i / items, i % items);
+    for_each_index(parallel_for, args.entries, kItemsPerTask / (items + 1) + 1, [&](int64_t e) {
+      const int64_t segment = segment_of(args, e);
+      for (int64_t i = 0; i < items; ++i) spread_item<decltype(type), width()>(args, e, segment, i);
     });
   });
 }

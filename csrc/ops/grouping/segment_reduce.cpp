@@ -120,13 +120,6 @@ Tensor segment_reduce_backward(const Tensor& grad_in, const Tensor& offsets_in,
     count = std::get<0>(segment_reduce(ones, offsets, "sum", index));
   }
   const Tensor out = empty_rows(index ? index->sym_size(0) : num_rows);
-  const Tensor segment = empty_beside({out.size(0)}, at::kInt, grad);
-  EntrySegmentArgs entries;
-  entries.offsets = index_array(offsets);
-  entries.segments = grad.size(0);
-  entries.entries = out.size(0);
-  entries.segment = segment.mutable_data_ptr<int32_t>();
-  run(op, grad, entries);
   SegmentSpreadArgs args;
   args.grad = grad.const_data_ptr();
   args.dtype = dtype_of(grad.scalar_type());
@@ -134,8 +127,7 @@ Tensor segment_reduce_backward(const Tensor& grad_in, const Tensor& offsets_in,
   args.channels = grad.size(1);
   args.segments = grad.size(0);
   args.entries = out.size(0);
-  args.segment = entries.segment;
-  args.offsets = entries.offsets;
+  args.offsets = index_array(offsets);
   args.count = count.defined() ? count.const_data_ptr<double>() : nullptr;
   args.arg = is_extreme(reduce) ? arg.const_data_ptr<int32_t>() : nullptr;
   args.out = out.mutable_data_ptr();
