@@ -113,8 +113,8 @@ OPS = [
             *refused("index", ValueError, r"index must be \[E\]", torch.zeros(3, 1).int()),
             *refused("reduce", ValueError, "reduce must be 'mean', 'sum', ", "add", "none"),
         ),
-        kernels=1,
-        backward_kernels=2,
+        kernels=2,
+        backward_kernels=1,
     ),
     OpInfo(
         "_segment_reduce_backward",
@@ -134,6 +134,6 @@ OPS = [
             ("num_rows", -1, ValueError, "num_rows must not be negative"),
             ("reduce", "median", ValueError, "reduce must be"),
         ),
-        kernels=7,
+        kernels=6,
     ),
 ]  # fmt: skip
