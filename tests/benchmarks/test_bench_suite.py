@@ -76,7 +76,7 @@ def test_measurements_carry_sizes_and_figures(voxels, settings):
     # features, indices, num_points, point_voxel and counts, at a capacity of one voxel per point
     assert row["size"]["written"] == 2000 * (16 + 16 + 4 + 4) + 2 * 8 * 4
     assert 0 < row["best_us"] <= row["wall_us"]
-    times = row["best_us"] / row["floor_us"]
+    times = row["best_us"] / row["floor_us"]  # which is printed with two decimals
     assert row["times_floor"] == pytest.approx(times, rel=0.02, abs=0.005)
 
 

@@ -79,6 +79,11 @@ def test_overlapping_chunks_of_segments_in_disorder(device):
     check(device, values(4000, 4), offsets, "sum")
 
 
+@each_reduction
+def test_no_rows_that_an_index_could_name(device, reduce):
+    check(device, values(0, 4), torch.tensor([0, 2, 3]), reduce, torch.tensor([0, -1, 5]))
+
+
 @pytest.mark.gpu
 @each_reduction
 @pytest.mark.parametrize("channels", [1, 4])

@@ -113,7 +113,7 @@ OPS = [
             *refused("index", ValueError, r"index must be \[E\]", torch.zeros(3, 1).int()),
             *refused("reduce", ValueError, "reduce must be 'mean', 'sum', ", "add", "none"),
         ),
-        kernels=2,
+        kernels=1,
         backward_kernels=1,
     ),
     OpInfo(

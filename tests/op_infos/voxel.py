@@ -139,7 +139,7 @@ OPS = [
             ("offsets", {"offsets": OFFSETS.float(), "perm": PERM}, TypeError, "offsets must be"),
             ("perm", {"offsets": OFFSETS, "perm": PERM.float()}, TypeError, "perm must be"),
         ),
-        kernels=5,
+        kernels=4,
         backward_kernels=1,
     ),
     OpInfo(

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// segment_reduce and its gradient on the GPU, in two launches. reduce_kernel: a group of lanes, one
-// an item, reduces a short segment; the first blocks reduce whole chunks of 1024 entries of long
-// ones. long_kernel: a block adds up the chunks of a long segment. CascadeSum's tree makes these
-// the same sums. The gradient: a thread a word of an entry. No atomics, each element written once.
+// segment_reduce on the GPU, in two launches. reduce_kernel: a group of lanes, one an item, reduces
+// a short segment; the first blocks reduce whole chunks of 1024 entries of long ones. long_kernel,
+// where a segment can be long: a block adds up the chunks of one. CascadeSum's tree makes these the
+// same sums. The gradient, in one: a block finds the segments of its entries, then a thread spreads
+// a word of an entry. No atomics, each element written once.
 //
 // At most one chunk begins in each 1024 entries (a slot), where offsets ascend: it covers the last
 // of them, so that a search finds its segment. Where offsets are in disorder a segment may find
@@ -41,7 +42,9 @@ struct Team {
     return (kEntryBlock * sizeof(State) + sizeof(Tree)) << bits;
   }
   // Segments of more are reduced together.
-  __device__ int64_t serial_entries() const { return groups < 64 ? 16 * groups : kMostSerial; }
+  static __host__ __device__ int64_t serial_entries(int groups) {
+    return groups < 64 ? 16 * groups : kMostSerial;
+  }
 
   __device__ void begin() const {
     if (group == 0) tree = Tree{};
@@ -151,7 +154,7 @@ __device__ void reduce_short(const SegmentReduceArgs& args, const Team<Reducer>&
   EntryRange range = {0, -1};  // none of the short ones
   if (lane < per_warp && segment < args.segments) {
     const EntryRange whole = entry_range(args.offsets, segment, args.entries);
-    if (whole.size() <= team.serial_entries()) range = whole;
+    if (whole.size() <= team.serial_entries(team.groups)) range = whole;
   }
   const uint32_t filled = __ballot_sync(kFullWarp, range.size() > 0), below = (1u << lane) - 1;
   mine[range.size() > 0 ? __popc(filled & below) : __popc(filled) + __popc(~filled & below)] =
@@ -228,7 +231,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int64_t items = Reducer::items(args), first = int64_t{blockIdx.x} * per_block;
   const int64_t mine = first + threadIdx.x;
   const bool wanted = static_cast<int>(threadIdx.x) < per_block && mine < args.segments &&
-      entry_range(args.offsets, mine, args.entries).size() > team.serial_entries();
+      entry_range(args.offsets, mine, args.entries).size() > team.serial_entries(team.groups);
   const uint32_t of_warp = __ballot_sync(kFullWarp, wanted);
   if (threadIdx.x % 32 == 0) is_long[threadIdx.x / 32] = of_warp;
   wait_for_previous();
@@ -269,6 +272,7 @@ cudaError_t launch_reducer(const SegmentReduceArgs& args, void* memory,
   const dim3 grid(grid_x(chunk_blocks + ceil_div<int64_t>(args.segments, kWarps * per_warp)));
   TORCHVOX_CUDA_CHECK(launch_sharing(reduce_kernel<Reducer>, grid, kRowThreads, shared,
                                      context.stream, args, bits, per_warp, chunks, chunk_blocks));
+  if (args.entries <= Team<Reducer>::serial_entries(kRowThreads >> bits)) return cudaSuccess;
   const int per_block =
       static_cast<int>(clamp_index(args.segments / (4 * multiprocessors), 1, kRowThreads));
   const dim3 long_grid(grid_x(ceil_div<int64_t>(args.segments, per_block)));

@@ -135,8 +135,8 @@ struct SegmentItem {
 
 // A Reducer is made for one item. read(row) is what it loads of a row, add() takes it into a State;
 // Tree adds States (ShortTree up to kMostSerial); store() ends a segment. The State of no row
-// changes no other: sums begin at +0. On the device a multiprocessor has kBlocks blocks at once,
-// and kChunkBlocks of the launch look for long segments.
+// changes no other: sums begin at +0. On the device a multiprocessor has kBlocks blocks at once;
+// kChunkBlocks a multiprocessor look for long segments.
 inline constexpr int kMostSerial = 1024;
 
 template <class T, int kWidth>
