@@ -12,6 +12,7 @@ import numpy as np
 
 from torchvox._errors import WrongUseError, short
 from torchvox.io.cloud import make_cloud
+from torchvox.io.roles import COLORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from torchvox.io.cloud import PointCloud
 
 CHUNK = 2_000_000  # points
-COLORS = ("red", "green", "blue")
 
 
 @dataclass
@@ -30,6 +30,8 @@ class PointTable:
         float32 or float64 world coordinates.
     attributes: name -> [N] or [N, k], as the file stores them: colors are not rescaled.
     scale, offset: [3] float64, of int32 coordinates; None for others.
+    steps: name -> (scale, offset), [k] float64 each, of attributes that are stored in steps (LAS):
+        their values are stored * scale + offset, see `values`.
     crs: text of the coordinate reference system, or None.
     unit: unit of the coordinates.
     source: the header of the file, for a writer of the same format.
@@ -44,6 +46,7 @@ class PointTable:
     unit: str = "m"
     source: Any = None
     path: Path | None = None
+    steps: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         integer = self.scale is not None and self.offset is not None
@@ -94,6 +97,15 @@ class PointTable:
                 return self.xyz.astype(np.float64)
             return self.xyz * self.scale + self.offset
 
+    def values(self, name: str) -> np.ndarray:
+        """The values of an attribute, float64 of one that is stored in steps."""
+        stored = self.attributes[name]
+        if name not in self.steps:
+            return stored
+        scale, offset = self.steps[name]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return stored * scale + offset if stored.ndim > 1 else stored * scale[0] + offset[0]
+
     def rows(self, index: slice | np.ndarray, columns: Iterable[str] | None = None) -> PointTable:
         """The points of an index, with some of the columns; in memory, in native byte order."""
 
@@ -103,7 +115,8 @@ class PointTable:
 
         names = self.attributes if columns is None else columns
         attributes = {name: taken(self.attributes[name]) for name in names}
-        return replace(self, xyz=taken(self.xyz), attributes=attributes)
+        steps = {name: pair for name, pair in self.steps.items() if name in attributes}
+        return replace(self, xyz=taken(self.xyz), attributes=attributes, steps=steps)
 
 
 def join(tables: Sequence[PointTable]) -> PointTable:
@@ -292,11 +305,12 @@ class WholeWriter(PointWriter):
 
 
 def named(table: PointTable) -> dict[str, np.ndarray]:
-    """x, y, z in world coordinates, and the attributes."""
+    """x, y, z in world coordinates, and the values of the attributes."""
     if clash := sorted({"x", "y", "z"} & table.attributes.keys()):
         raise WrongUseError(f"an attribute must not be named {clash[0]}: that is a coordinate")
     xyz = table.xyz if table.scale is None else table.world()
-    return {"x": xyz[:, 0], "y": xyz[:, 1], "z": xyz[:, 2], **table.attributes}
+    values = {name: table.values(name) for name in table.attributes}
+    return {"x": xyz[:, 0], "y": xyz[:, 1], "z": xyz[:, 2], **values}
 
 
 def flat(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.io.layouts import SKIP, layout_choices
-from torchvox.io.table import COLORS, PointTable, PointWriter, TableReader, flat, named
+from torchvox.io.roles import COLORS
+from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
