@@ -9,8 +9,8 @@
 # make mutants            set up, build, put faults into a copy one at a time and see that tests notice each;
 #                         MUTANTS_ARGS="--only voxel --tier all" and so on (an hour on two cores)
 # make docs               set up, build, draw the gallery's pictures and build the site in build/site, of which every link holds
-# make wheel              set up, build, make a manylinux wheel in dist/, install it beside torch and try it there without a
-#                         compiler; .venv/bin/python configs/wheels.py tells the other versions of torch
+# make wheel              set up, build manylinux wheels in dist/, without CUDA and where nvcc is with CUDA, each for every
+#                         supported torch; install each beside each torch and try it there without a compiler
 # make bench              set up, build, measure this machine; BENCH_ARGS="--growth --only FPS" and so on
 # make weights            set up, build, train, measure and store the weights that the package ships
 # PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
@@ -167,8 +167,8 @@ format:
 	$(PY) -m ruff format .
 	$(CLANG_FORMAT) -i $(CPP_FILES)
 
-wheel: build/.built
-	$(PY) configs/wheels.py --here $(WHEEL_ARGS)
+wheel: $(if $(TORCHVOX_NO_VENV),,.venv/.ready)
+	$(PY) configs/wheels.py $(or $(WHEEL_ARGS),all)
 
 clean:
 	rm -rf build dist torchvox/lib torchvox/include torchvox/share torchvox/_build.py torchvox/_C*.so

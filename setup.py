@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives CMake. Sources, flags and the choice between CUDA and CPU-only live in CMakeLists.txt.
 
-Of the environment, for wheels (configs/wheels.py sets both): TORCHVOX_LOCAL_VERSION, such as
-pt211cpu, is appended to the version; TORCHVOX_PYTHONS names interpreters, as PATH names folders,
-that the wheel serves besides the one that builds it.
+Of the environment, for wheels (configs/wheels.py sets them): TORCHVOX_LOCAL_VERSION, such as cpu,
+is appended to the version; TORCHVOX_PYTHONS names interpreters, as PATH names folders, that the
+wheel serves besides the one that builds it; TORCHVOX_TORCH_DIRS names folders of unpacked torch
+wheels, each of which gets a binding, in place of the installed torch.
 """
 
+import importlib.util
 import os
 import re
 import shutil
@@ -27,6 +29,8 @@ SUPPORTED = re.search(
 
 def check_torch():
     """Stops, before pip asks for anything, where the installed torch is not a supported one."""
+    if os.environ.get("TORCHVOX_TORCH_DIRS"):  # the build does not look at the installed one
+        return
     try:
         installed = metadata.version("torch")
     except metadata.PackageNotFoundError:  # which only building needs
@@ -56,9 +60,8 @@ class CMakeBuild(build_ext):
     """Configures, builds and installs the CMake project into the package folder."""
 
     def run(self):
-        try:
-            import torch  # noqa: F401
-        except ImportError:
+        torch_dirs = os.environ.get("TORCHVOX_TORCH_DIRS", "")
+        if not torch_dirs and importlib.util.find_spec("torch") is None:
             sys.exit(
                 "torchvox builds against the installed torch, and there is none: run "
                 f'`pip install "torch=={SUPPORTED[1]}.*"` first, then '
@@ -75,6 +78,7 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_INSTALL_PREFIX={package / 'torchvox'}",
             f"-DTORCHVOX_RPATH_TO_BUILD={'ON' if self.inplace else 'OFF'}",
             f"-DTORCHVOX_PYTHON={sys.executable}",
+            f"-DTORCHVOX_TORCH_DIRS={torch_dirs.replace(os.pathsep, ';')}",
             f"-DTORCHVOX_PYTHONS={os.environ.get('TORCHVOX_PYTHONS', '').replace(os.pathsep, ';')}",
             f"-DTORCHVOX_CUDA={os.environ.get('TORCHVOX_CUDA', 'AUTO')}",
             f"-DTORCH_CUDA_ARCH_LIST={os.environ.get('TORCH_CUDA_ARCH_LIST', '')}",

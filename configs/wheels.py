@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds wheels, one for each minor version of torch, with and without CUDA, and tries them.
+"""Builds wheels, each with a binding for every supported minor version of torch, and tries them.
 
-    python configs/wheels.py                     say what there is to build, and what is lacking
-    python configs/wheels.py --only pt215cpu     build these, each in an environment of its own
-    python configs/wheels.py --here              build for the torch and the build of this
-                                                 environment (`make wheel`)
+    python configs/wheels.py              list what can be built here
+    python configs/wheels.py cpu cu13     build these (`make wheel` builds what can be built here)
 
-A wheel serves every Python 3.10 to 3.14 that is on PATH or named in TORCHVOX_PYTHONS, since
-torchvox._C alone depends on Python's version. It is repaired into dist/, installed with torch into
-an environment that has neither compiler nor toolkit, and tried there. It needs uv, and for wheels
-with CUDA the toolkit; TORCH_CUDA_ARCH_LIST names their architectures.
+One wheel serves all supported versions of torch, each of which has its binding in it, and every
+Python 3.10 to 3.14 that is on PATH or named in TORCHVOX_PYTHONS, since torchvox._C alone depends on
+Python's version. The bindings are compiled against the headers and libraries of torch's own wheels,
+which are fetched from the package index and unpacked, not installed. The wheel is repaired into
+dist/, installed beside each torch into an environment that has neither compiler nor toolkit, and
+tried there. It needs uv, and for wheels with CUDA the toolkit; TORCH_CUDA_ARCH_LIST names their
+architectures.
 """
 
 import argparse
 import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 try:
@@ -31,14 +32,20 @@ except ImportError:  # Python 3.10
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PYTHONS = [f"3.{minor}" for minor in range(10, 15)]
+KINDS = ("cpu", "cu13")  # what the default wheels of all supported torches are built with
+ARCHS = "7.5;8.0;8.6;9.0;10.0;12.0+PTX"
 EXTRAS = "cli,viz"
+# Of a wheel of torch: what a binding is compiled and linked with.
+NEEDED = re.compile(
+    r"torch/(version\.py|include/.*|lib/lib(torch|torch_cpu|torch_cuda|c10|c10_cuda)\.so)"
+)
 
 
-def matrix() -> list[str]:
-    """pt211cpu, pt211cu, ...: every torch that is supported, without CUDA and with its own."""
+def torch_versions() -> list[str]:
+    """The minor versions of torch that are supported."""
     oldest, newest = PROJECT["tool"]["torchvox"]["supported-torch"].split(" to ")
     minors = range(int(oldest.split(".")[1]), int(newest.split(".")[1]) + 1)
-    return [f"pt2{minor}{kind}" for minor in minors for kind in ("cpu", "cu")]
+    return [f"2.{minor}" for minor in minors]
 
 
 def interpreters() -> dict[str, str]:
@@ -79,20 +86,47 @@ def environment(folder: Path, python: str, *requirements: object) -> Path:
     return folder / "bin"
 
 
-def build(target: str, tools: Path, folder: Path, cmake: Path, pythons: dict[str, str]) -> Path:
-    """The repaired wheel, in dist/. `tools` is the bin folder of an environment with torch."""
-    facts = call(tools / "python", "configs/cmake/torch_facts.py")
-    torch = dict(fact.split("=", 1) for fact in facts.split(";"))
-    label = "pt" + "".join(torch["VERSION"].split(".")[:2])
-    cuda = target.endswith("cu")
-    label += "cu" + torch["CUDA"].replace(".", "") if cuda else "cpu"
+def unpacked_torch(minor: str) -> Path:
+    """The folder `torch` of the newest wheel of a minor version, without what no build needs."""
+    folder = ROOT / "build" / "wheels" / f"torch-{minor}"
+    if not (folder / "torch").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        pip = (
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+        )
+        call(*pip, "--python-version=3.12", "--dest", folder, f"torch=={minor}.*")
+        [wheel] = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if NEEDED.fullmatch(name)]
+            archive.extractall(folder / "unpacked", names)
+        (folder / "unpacked" / "torch").rename(folder / "torch")  # whole, or not there
+        wheel.unlink()
+    return folder / "torch"
+
+
+def build(kind: str, label: str, pythons: dict[str, str]) -> Path:
+    """The repaired wheel of a kind, in dist/. label: its local version, "" for none."""
+    folder = ROOT / "build" / "wheels" / kind
+    dependencies = PROJECT["project"]["optional-dependencies"]["wheel"]
+    tools = environment(
+        folder / "tools", sys.executable, *PROJECT["build-system"]["requires"], *dependencies
+    )
+    torches = [str(unpacked_torch(minor)) for minor in torch_versions()]
     env = {
+        "TORCH_CUDA_ARCH_LIST": ARCHS,
         **os.environ,
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-        "TORCHVOX_BUILD_DIR": os.environ.get("TORCHVOX_BUILD_DIR", str(cmake)),
-        "TORCHVOX_CUDA": str(int(cuda)),
+        "TORCHVOX_BUILD_DIR": os.environ.get("TORCHVOX_BUILD_DIR", str(folder / "cmake")),
+        "TORCHVOX_CUDA": str(int(kind != "cpu")),
         "TORCHVOX_LOCAL_VERSION": label,
         "TORCHVOX_PYTHONS": os.pathsep.join(pythons.values()),
+        "TORCHVOX_TORCH_DIRS": os.pathsep.join(torches),
     }
     raw = folder / "raw"
     shutil.rmtree(raw, ignore_errors=True)
@@ -145,52 +179,45 @@ def try_wheel(wheel: Path, torch: str, python: str, folder: Path) -> None:
     print(f"    {log.relative_to(ROOT)}")
 
 
-def describe() -> None:
-    toolkit = "" if shutil.which("nvcc") else ", which lacks nvcc here"
-    for target in matrix():
-        kind = "for the CPU alone" if target.endswith("cpu") else f"with its CUDA{toolkit}"
-        print(f"  {target:8}  torch 2.{target[3:5]} {kind}")
+def lack(kind: str) -> str:
+    """What keeps this machine from building a kind, "" if nothing does."""
+    return "needs nvcc on PATH" if kind != "cpu" and not shutil.which("nvcc") else ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=matrix(), default=[], help="what to build")
-    parser.add_argument("--here", action="store_true", help="for the torch of this environment")
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, "all", []], help="what to build")
+    parser.add_argument("--index", action="store_true", help="no local version, as the index takes")
     parser.add_argument("--try-all", action="store_true", help="try on each Python, not on one")
     options = parser.parse_args()
     pythons = interpreters()
     lacking = [version for version in PYTHONS if version not in pythons]
-    print(f"one wheel for Python {', '.join(pythons)}", end="")
+    print(
+        f"one wheel for torch {', '.join(torch_versions())} and Python {', '.join(pythons)}", end=""
+    )
     print(f" (not on PATH with headers: {', '.join(lacking)})" if lacking else "")
-    targets = options.only
-    if options.here:
-        facts = runpy.run_path(str(ROOT / "torchvox" / "_build.py"))["BUILD_INFO"]
-        minor = "".join(facts["torch"].split(".")[:2])
-        targets = [f"pt{minor}{'cu' if facts['cuda'] else 'cpu'}"]
-    elif not targets:
-        describe()
-    for target in targets:
-        torch, folder = f"2.{target[3:5]}.*", ROOT / "build" / "wheels" / target
-        if options.here:
-            torch, tools, cmake = facts["torch"], Path(sys.executable).parent, "cmake"
-        else:
-            wanted = [*PROJECT["build-system"]["requires"], f"torch=={torch}", "numpy"]
-            wanted += PROJECT["project"]["optional-dependencies"]["wheel"]
-            tools, cmake = environment(folder / "venv", sys.executable, *wanted), target
+    kinds = options.kinds
+    if "all" in kinds:
+        kinds = [kind for kind in KINDS if not lack(kind)]
+    elif not kinds:
+        print("\n".join(f"  {kind:6} {lack(kind)}".rstrip() for kind in KINDS))
+    here = "{}.{}".format(*sys.version_info)
+    for kind in kinds:
         started = time.monotonic()
-        wheel = build(target, tools, folder, ROOT / "build" / cmake, pythons)
+        wheel = build(kind, "" if options.index else kind, pythons)
         size = wheel.stat().st_size / 1e6
         print(f"{wheel.relative_to(ROOT)}\n    {time.monotonic() - started:5.1f} s  {size:.2f} MB")
-        here = "{}.{}".format(*sys.version_info)
-        for version in pythons if options.try_all else [here]:
-            try:
-                try_wheel(wheel, torch, pythons[version], folder / f"try{version}")
-            except SystemExit as failure:  # newer torch leaves out old Pythons
-                if version == here or "no wheels with a matching Python" not in str(failure):
-                    raise
-                print(f"    no torch {torch} for Python {version}")
+        for torch in torch_versions():
+            for version in pythons if options.try_all else [here]:
+                folder = ROOT / "build" / "wheels" / kind / f"try-{torch}-{version}"
+                try:
+                    try_wheel(wheel, f"{torch}.*", pythons[version], folder)
+                except SystemExit as failure:  # newer torch leaves out old Pythons
+                    if version == here or "no wheels with a matching Python" not in str(failure):
+                        raise
+                    print(f"    no torch {torch} for Python {version}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the op library, after a check that it was built for the torch that is installed."""
+"""Loads the op library that was built for the torch that is installed."""
 
 from pathlib import Path
 
@@ -13,43 +13,49 @@ except ImportError as error:
         "(or `make build`), or install a wheel"
     ) from error
 
-LIBRARY = Path(__file__).parent / "lib" / "libtorchvox.so"
+BINDINGS = Path(__file__).parent / "lib"  # torch-<minor version>/libtorchvox.so for each torch
 
 
 def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
+def _major(version: str) -> str:
+    return version.split(".")[0]
+
+
 def _numbers(version: str) -> list[int]:
     return [int(number) for number in version.split(".")[:2]]
 
 
+def binding(torch_version: str) -> Path:
+    """The op library for a version of torch."""
+    return BINDINGS / f"torch-{_minor(torch_version)}" / "libtorchvox.so"
+
+
 def mismatch(torch_version: str, torch_cuda: str | None) -> str | None:
     """One sentence when this build does not fit `torch_version` and `torch_cuda`, else None."""
-    built_torch, built_cuda = BUILD_INFO["torch"], BUILD_INFO["cuda"]
-    fits = _minor(built_torch) == _minor(torch_version)
-    if fits and built_cuda:
-        fits = torch_cuda is not None and built_cuda.split(".")[0] == torch_cuda.split(".")[0]
-    if fits:
-        return None
     version, supported = BUILD_INFO["version"], BUILD_INFO["supported_torch"]
+    built = [_minor(each) for each in BUILD_INFO["torch"].split(", ")]
+    cuda = _major(BUILD_INFO["cuda"])
+    fits = _minor(torch_version) in built
+    if fits and cuda in ("", _major(torch_cuda or "")):
+        return None
     installed = torch_version.split("+")[0]
-    wheel = f"pt{''.join(installed.split('.')[:2])}" + (
-        f"cu{torch_cuda.replace('.', '')}" if torch_cuda else "cpu"
-    )
+    wheel = f"torchvox-{version}+{f'cu{_major(torch_cuda)}' if torch_cuda else 'cpu'}"
     remedy = (
-        f"install a wheel torchvox-{version}+{wheel}, or run "
-        "`pip install --no-build-isolation .` in its source folder"
+        f"install the wheel {wheel}, or run `pip install --no-build-isolation .` in the source "
+        "folder of torchvox"
     )
     oldest, newest = (_numbers(minor) for minor in supported.split(" to "))
     if not oldest <= _numbers(installed) <= newest:
+        nearest = built[-1] if _numbers(installed) > newest else built[0]
         remedy = (
-            f"torchvox {version} supports torch {supported}, run "
-            f'`pip install "torch=={_minor(built_torch)}.*"`'
+            f'torchvox {version} supports torch {supported}, run `pip install "torch=={nearest}.*"`'
         )
     return (
-        f"torchvox {version} was built for torch {_minor(built_torch)} "
-        f"({'CUDA ' + built_cuda if built_cuda else 'CPU only'}) but torch {installed} "
+        f"torchvox {version} was built for torch {', '.join(built)} "
+        f"({f'CUDA {cuda}' if cuda else 'CPU only'}) but torch {installed} "
         f"({'CUDA ' + torch_cuda if torch_cuda else 'CPU only'}) is installed: {remedy}"
     )
 
@@ -59,11 +65,12 @@ def load() -> None:
     problem = mismatch(torch.__version__, torch.version.cuda)
     if problem:
         raise ImportError(problem)
+    library = binding(torch.__version__)
     try:
-        torch.ops.load_library(str(LIBRARY))
+        torch.ops.load_library(str(library))
     except OSError as error:
         raise ImportError(
-            f"torchvox could not load {LIBRARY}: {error}. If a symbol is undefined, torch changed "
+            f"torchvox could not load {library}: {error}. If a symbol is undefined, torch changed "
             "since the build: run `pip install --no-build-isolation .` in its source folder to "
             "rebuild"
         ) from error

@@ -12,7 +12,8 @@ import torchvox
 from torchvox import _library
 from torchvox._build import BUILD_INFO
 
-LIBRARIES = ["libtorchvox.so", "libtorchvox_kernels.so"]
+BINDING = _library.binding(torch.__version__)
+LIBRARIES = [BINDING, _library.BINDINGS / "libtorchvox_kernels.so"]
 EXTRAS = [
     "typer",
     "rich",
@@ -36,9 +37,9 @@ def built_for(monkeypatch):
     return pretend
 
 
-WRONG = "torchvox 0.3.1 was built for torch {} (CUDA 13.0) but torch {} is installed: {}"
-NEW = "install a wheel torchvox-0.3.1+pt212cu130, or run `pip install --no-build-isolation .` in "
-NEW += "its source folder"
+WRONG = "torchvox 0.3.1 was built for torch {} (CUDA 13) but torch {} is installed: {}"
+NEW = "install the wheel torchvox-0.3.1+cu13, or run `pip install --no-build-isolation .` in the "
+NEW += "source folder of torchvox"
 OLD = f"torchvox 0.3.1 supports torch {BUILD_INFO['supported_torch']}, run "
 OLD += """`pip install "torch==2.15.*"`"""
 
@@ -48,7 +49,9 @@ OLD += """`pip install "torch==2.15.*"`"""
     [
         ("2.11.0", "13.0", "2.12.0+cu130", "13.0", WRONG.format("2.11", "2.12.0 (CUDA 13.0)", NEW)),
         ("2.15.0", "13.0", "2.16.0+cu130", "13.0", WRONG.format("2.15", "2.16.0 (CUDA 13.0)", OLD)),
-        ("2.15.0", "13.0", "2.9.1+cpu", None, "supports torch 2.11 to 2."),
+        ("2.11.0, 2.15.0", "13.0", "2.9.1+cpu", None, '`pip install "torch==2.11.*"`'),
+        ("2.11.0, 2.12.1", "13.0", "2.12.0+cu130", "13.0", None),
+        ("2.11.0, 2.12.1", "13.0", "2.13.0", "13.0", "was built for torch 2.11, 2.12 (CUDA 13)"),
         ("2.11.0", "13.0", "2.11.0+cu128", "12.8", "(CUDA 12.8) is installed"),
         ("2.11.0", "13.0", "2.11.0+cpu", None, "(CPU only) is installed"),
         ("2.11.0", "13.0", "2.11.1+cu132", "13.2", None),  # a minor version of CUDA
@@ -70,15 +73,16 @@ def test_another_torch_or_cuda_is_refused_in_one_sentence(
 
 def test_load_raises_the_sentence_before_it_opens_the_library(built_for, monkeypatch):
     built_for("1.0.0", "13.0")
-    monkeypatch.setattr(_library, "LIBRARY", Path("/nowhere/libtorchvox.so"))
+    monkeypatch.setattr(_library, "BINDINGS", Path("/nowhere"))
     with pytest.raises(ImportError, match=r"was built for torch 1.0 .* but torch"):
         _library.load()
 
 
 def test_a_library_that_does_not_open_names_the_remedy(monkeypatch, tmp_path):
-    broken = tmp_path / "libtorchvox.so"
+    broken = tmp_path / BINDING.parent.name / "libtorchvox.so"
+    broken.parent.mkdir()
     broken.write_bytes(b"not a library")
-    monkeypatch.setattr(_library, "LIBRARY", broken)
+    monkeypatch.setattr(_library, "BINDINGS", tmp_path)
     with pytest.raises(ImportError, match=r"could not load .* run `pip install --no-build"):
         _library.load()
 
@@ -96,12 +100,11 @@ def test_the_build_agrees_with_what_is_installed_and_with_the_binary():
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_libraries_link_neither_python_nor_torchs_python(library):
-    path = _library.LIBRARY.with_name(library)
-    dynamic = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True)
+    dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
     needed = [line for line in dynamic.stdout.splitlines() if "(NEEDED)" in line]
     assert needed
     assert not [line for line in needed if "libpython" in line or "libtorch_python" in line]
-    if library == "libtorchvox_kernels.so":
+    if library != BINDING:
         assert not [line for line in needed if "libtorch" in line or "libc10" in line]
 
 

@@ -7,11 +7,13 @@ import shlex
 import sysconfig
 
 import pytest
+import torch
 from shipping import BUILD, ROOT, call, tool
 
-from torchvox import _C
+from torchvox import _C, _library
 
-LIBRARIES = ROOT / "torchvox" / "lib"
+LIBRARIES = _library.BINDINGS
+BINDING = _library.binding(torch.__version__)
 
 
 def compile_commands() -> list[dict]:
@@ -69,7 +71,7 @@ def test_kernel_library_needs_no_torch_and_no_python():
 
 
 def test_op_library_needs_no_python():
-    assert [lib for lib in needed(LIBRARIES / "libtorchvox.so") if "python" in lib] == []
+    assert [lib for lib in needed(BINDING) if "python" in lib] == []
 
 
 def test_cuda_build_needs_a_toolkit_but_no_gpu():
@@ -79,4 +81,4 @@ def test_cuda_build_needs_a_toolkit_but_no_gpu():
         pytest.skip(f"CPU-only build: {info['cpu_only_reason']}")
     sources = [c["file"] for c in compile_commands() if c["file"].endswith(".cu")]
     assert sources and info["archs"]
-    assert "libtorch_cuda.so" in needed(LIBRARIES / "libtorchvox.so")
+    assert "libtorch_cuda.so" in needed(BINDING)
