@@ -3,6 +3,8 @@
 
 python tests/checksums.py FILE            writes them, of the CPU and of the GPU where there is one
 python tests/checksums.py FILE --against OLD   and names what differs from those of another build
+python tests/checksums.py FILE --calls CALLS   of the calls stored in CALLS; stores them where it
+                                  does not exist. torch's random numbers differ between processors
 """
 
 import argparse
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import torch
 from helpers import bits
-from samples import OPS, leaves, on, run, sample_inputs, some_gradient, with_gradients
+from samples import OPS, Call, on, outputs_and_gradients, sample_inputs, with_special_values
 
 
 def checksum(outputs: tuple) -> str:
@@ -24,18 +26,29 @@ def checksum(outputs: tuple) -> str:
     return digest.hexdigest()[:16]
 
 
-def checksums(device: str) -> dict[str, str]:
+def stored_calls(file: Path | None) -> dict[str, dict[str, Call]]:
+    """The calls of each op, also with special values; from the file, or stored there."""
+    if file is not None and file.exists():
+        return torch.load(file)
+    calls = {}
+    for op in OPS:
+        makes = {**sample_inputs(op), "large": lambda op=op: op.call(3000, 1)}
+        made = {name: make() for name, make in makes.items()}
+        special = {f"{name}, special": with_special_values(op, call) for name, call in made.items()}
+        calls[str(op)] = made | special
+    if file is not None:
+        torch.save(calls, file)
+    return calls
+
+
+def checksums(device: str, calls: dict[str, dict[str, Call]]) -> dict[str, str]:
     found = {}
     for op in OPS:
-        for name, make in {**sample_inputs(op), "large": lambda op=op: op.call(3000, 1)}.items():
-            call = with_gradients(op, on(device, make()))
-            outs = run(op, call)
+        for name, call in calls[str(op)].items():
+            outs, gradients = outputs_and_gradients(op, on(device, call))
             found[f"{device} {op} {name}"] = checksum(outs)
-            outs = [out for out in outs if out.requires_grad]
-            if outs:
-                given = [some_gradient(out) for out in outs]
-                got = torch.autograd.grad(outs, leaves(op, call), given, allow_unused=True)
-                found[f"{device} {op} {name} gradients"] = checksum(got)
+            if gradients:
+                found[f"{device} {op} {name} gradients"] = checksum(gradients)
     return found
 
 
@@ -43,8 +56,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--calls", type=Path)
     options = parser.parse_args()
-    found = checksums("cpu") | (checksums("cuda") if torch.cuda.is_available() else {})
+    calls = stored_calls(options.calls)
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    found = {key: value for device in devices for key, value in checksums(device, calls).items()}
     options.file.write_text(json.dumps(found, indent=0) + "\n")
     if options.against is None:
         return 0

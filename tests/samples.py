@@ -48,9 +48,11 @@ from op_infos.op_info import (  # noqa: F401 (the tests take everything from her
     leaves,
     map_tensors,
     on,
+    outputs_and_gradients,
     run,
     some_gradient,
     with_gradients,
+    with_special_values,
 )
 
 import torchvox

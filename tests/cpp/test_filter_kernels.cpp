@@ -27,6 +27,13 @@ TEST_CASE("bits are spread and gathered") {
   }
 }
 
+TEST_CASE("quotients round down where their product with the divisor leaves 64 bits") {
+  const int64_t divisor = int64_t{1} << 32;
+  int64_t rest = 0;
+  CHECK(floor_divide(INT64_MAX, divisor, 1.0 / static_cast<double>(divisor), &rest) == INT32_MAX);
+  CHECK(rest == divisor - 1);
+}
+
 template <class T>
 void check_keys(int64_t points, int64_t columns, int bits, KeyLayout layout, int64_t clouds,
                 Random& random) {

@@ -102,6 +102,26 @@ def map_tensors(call: Call, change: Callable[[Tensor], Tensor]) -> Call:
     return {k: changed(v) for k, v in call.items()}
 
 
+# What processors treat in unlike ways: signs of NaN, subnormals, conversions to integers.
+SPECIAL_VALUES = (*map(float, ("nan", "inf", "-inf")), 3e38, -3e38, 1e-40, -0.0, 2147483648.0)
+
+
+def with_special_values(op: OpInfo, call: Call, every: int = 10) -> Call:
+    """The call with one of SPECIAL_VALUES in one of `every` places of its float tensors."""
+
+    def change(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        out, count = copy_of(tensor), len(SPECIAL_VALUES)
+        kind = torch.randint(every * count, out.shape, generator=generator(out.numel()))
+        kind[out.isnan()] = 0  # torch's conversions give NaNs of other bits
+        for k, value in enumerate(SPECIAL_VALUES):
+            out[kind == k] = value
+        return out
+
+    return map_tensors(call, change) | {k: call[k] for k in op.coupled_inputs if k in call}
+
+
 def laid_out(op: OpInfo, call: Call, layout: Callable[[Tensor], Tensor]) -> Call:
     """The tensors of the call that need not be contiguous, in another layout."""
     return map_tensors({k: v for k, v in call.items() if k not in op.contiguous}, layout) | {
@@ -136,6 +156,17 @@ def gradients(op: OpInfo, call: Call) -> tuple:
     """Gradients of the leaves, from some_gradient of the outputs."""
     call = with_gradients(op, call)
     return backward(run(op, call), leaves(op, call))
+
+
+def outputs_and_gradients(op: OpInfo, call: Call) -> tuple[tuple, tuple]:
+    """All outputs, and the gradients of the leaves: () without one, None for an unused leaf."""
+    call = with_gradients(op, call)
+    outs = run(op, call)
+    ends = [out for out in outs if out.requires_grad]
+    if not ends:
+        return outs, ()
+    given = [some_gradient(out) for out in ends]
+    return outs, torch.autograd.grad(ends, leaves(op, call), given, allow_unused=True)
 
 
 def backward(outs, inputs) -> tuple:

@@ -323,7 +323,7 @@ struct GradientRow {
     const int64_t columns = of_a ? args.a_columns : args.b_columns;
     T* const out =
         static_cast<T*>(of_a ? args.grad_a : args.grad_b) + (batch * own().rows + row) * columns;
-    for (int64_t c = 0; c < columns; ++c) out[c] = c < kBoxColumns ? sum.at[c] : T(0);
+    for (int64_t c = 0; c < columns; ++c) out[c] = c < kBoxColumns ? quiet(sum.at[c]) : T(0);
   }
 };
 

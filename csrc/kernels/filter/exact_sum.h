@@ -40,7 +40,9 @@ TORCHVOX_HD int64_t floor_divide(int64_t a, int64_t b, double inverse, int64_t* 
   constexpr double kNear = 1125899906842624.0;  // 2^50
   const double near = static_cast<double>(a) * inverse;
   int64_t quotient = near < kNear && near > -kNear ? static_cast<int64_t>(near) : a / b;
-  *rest = a - quotient * b;
+  // Modulo 2^64: the product may reach 2^63.
+  *rest = static_cast<int64_t>(static_cast<uint64_t>(a) -
+                               static_cast<uint64_t>(quotient) * static_cast<uint64_t>(b));
   const int64_t step = (*rest >= b) - (*rest < 0);
   *rest -= step * b;
   return quotient + step;

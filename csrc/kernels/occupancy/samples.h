@@ -92,7 +92,8 @@ TORCHVOX_HD void add_samples(const Samples& samples, int64_t voxel, const Sample
   double away[3];
   for (int i = 0; i < 3; ++i) {
     away[i] = n > 0 ? more.mean[i] - double{mean[i]} : 0;
-    mean[i] = static_cast<float>(n > 0 ? double{mean[i]} + away[i] * (k / all) : more.mean[i]);
+    mean[i] =
+        quiet(static_cast<float>(n > 0 ? double{mean[i]} + away[i] * (k / all) : more.mean[i]));
   }
   if (samples.cov) {
     float* const factor = &samples.cov[6 * voxel];
@@ -109,14 +110,16 @@ TORCHVOX_HD void add_samples(const Samples& samples, int64_t voxel, const Sample
     const double c20 = cov[3] / c00, c21 = (cov[4] - c20 * c10) / c11;
     const double c22 = root(cov[5] - c20 * c20 - c21 * c21);
     const double lower[6] = {c00, c10, c11, c20, c21, c22};
-    for (int i = 0; i < 6; ++i) factor[i] = static_cast<float>(lower[i]);
+    for (int i = 0; i < 6; ++i) factor[i] = quiet(static_cast<float>(lower[i]));
   }
   if (samples.intensity) {
     float* const both = &samples.intensity[2 * voxel];
     const double off = n > 0 ? more.intensity - double{both[0]} : 0;
     const double sum = n > 0 ? n * double{both[1]} : kFirstIntensityVariance;
-    both[0] = static_cast<float>(n > 0 ? double{both[0]} + off * (k / all) : more.intensity);
-    both[1] = static_cast<float>((sum + more.intensity_scatter + off * off * n * k / all) / all);
+    const double average = n > 0 ? double{both[0]} + off * (k / all) : more.intensity;
+    const double variance = (sum + more.intensity_scatter + off * off * n * k / all) / all;
+    both[0] = quiet(static_cast<float>(average));
+    both[1] = quiet(static_cast<float>(variance));
   }
   samples.count[voxel] = static_cast<int32_t>(all < INT32_MAX ? all : INT32_MAX);
 }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <string>
 
+#include "csrc/kernels/core/portable_double.h"
 #include "csrc/ops/bev/checks.h"
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/device.h"
@@ -199,8 +200,8 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
   args.planes = plan.planes;
   args.density_base = static_cast<int>(density_base);
   for (int n = 0; n < args.density_base; ++n) {
-    args.density[n] = static_cast<float>(
-        std::min(1., std::log(n + 1.) / std::log(static_cast<double>(density_base))));
+    const double share = portable::log(n + 1.) / portable::log(static_cast<double>(density_base));
+    args.density[n] = static_cast<float>(std::min(1., share));
   }
   // The largest power of two at which the whole range is at most 2^31 steps high.
   int exponent = 0;

@@ -192,8 +192,8 @@ __device__ __forceinline__ void encode_row(const PillarEncodeArgs& args, const P
   for (int a = 0; a < 3; ++a) frame.mean[a] = __shfl_sync(kFullWarp, mean, a);
   if (kTrain && channels.first < 3) {  // x and y, then z
     Real* to = static_cast<Real*>(args.mean) + 3 * pillar.row;
-    to[channels.first] = channels.first == 0 ? frame.mean[0] : frame.mean[2];
-    if (channels.first == 0) to[1] = frame.mean[1];
+    to[channels.first] = quiet(channels.first == 0 ? frame.mean[0] : frame.mean[2]);
+    if (channels.first == 0) to[1] = quiet(frame.mean[1]);
   }
   Real value[2];
 #pragma unroll

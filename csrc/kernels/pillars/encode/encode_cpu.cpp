@@ -112,7 +112,7 @@ TORCHVOX_INLINE void encode_rows(const PillarEncodeArgs& args, const EncodeWork<
     }
     if (args.mean != nullptr) {
       for (int axis = 0; axis < 3; ++axis) {
-        static_cast<Real*>(args.mean)[3 * row + axis] = frame.mean[axis];
+        static_cast<Real*>(args.mean)[3 * row + axis] = quiet(frame.mean[axis]);
       }
     }
     points.resize(n);
