@@ -11,6 +11,7 @@
 # make docs               set up, build, draw the gallery's pictures and build the site in build/site, of which every link holds
 # make wheel              set up, build manylinux wheels in dist/, without CUDA and where nvcc is with CUDA, each for every
 #                         supported torch; install each beside each torch and try it there without a compiler
+# make aarch64            set up, build, build for 64-bit Arm, run kernel tests and ops under qemu, compare bits (10 minutes)
 # make bench              set up, build, measure this machine; BENCH_ARGS="--growth --only FPS" and so on
 # make weights            set up, build, train, measure and store the weights that the package ships
 # PYTHON=python3.12 picks an interpreter; TORCHVOX_NO_VENV=1 uses it as it is (it must have torch).
@@ -49,7 +50,7 @@ endif
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
 CTEST = $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure -j $(WORKERS)
 
-.PHONY: demo train-demo detect-demo weights build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench docs lint tidy format wheel clean
+.PHONY: demo train-demo detect-demo weights build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench docs aarch64 lint tidy format wheel clean
 
 demo: build/.built
 	$(PY) -m torchvox demo $(if $(SCAN),"$(SCAN)") $(if $(LAYOUT),--layout "$(LAYOUT)") $(DEMO_ARGS)
@@ -166,6 +167,9 @@ format:
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 	$(CLANG_FORMAT) -i $(CPP_FILES)
+
+aarch64: build/.built
+	PATH="$$PATH:$(CURDIR)/.venv/bin" $(PY) configs/aarch64.py
 
 wheel: $(if $(TORCHVOX_NO_VENV),,.venv/.ready)
 	$(PY) configs/wheels.py $(or $(WHEEL_ARGS),all)

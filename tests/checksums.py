@@ -3,8 +3,8 @@
 
 python tests/checksums.py FILE            writes them, of the CPU and of the GPU where there is one
 python tests/checksums.py FILE --against OLD   and names what differs from those of another build
-python tests/checksums.py FILE --calls CALLS   of the calls stored in CALLS; stores them where it
-                                  does not exist. torch's random numbers differ between processors
+python tests/checksums.py FILE --calls CALLS   of the calls stored in CALLS, which the first run
+writes: torch's random numbers differ between processors
 """
 
 import argparse
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 from helpers import bits
-from samples import OPS, Call, on, outputs_and_gradients, sample_inputs, with_special_values
+from samples import OPS, Call, leaves, on, run, sample_inputs, some_gradient, with_gradients
+from samples import with_special_values as special
 
 
 def checksum(outputs: tuple) -> str:
@@ -30,12 +31,11 @@ def stored_calls(file: Path | None) -> dict[str, dict[str, Call]]:
     """The calls of each op, also with special values; from the file, or stored there."""
     if file is not None and file.exists():
         return torch.load(file)
-    calls = {}
+    calls: dict[str, dict[str, Call]] = {}
     for op in OPS:
         makes = {**sample_inputs(op), "large": lambda op=op: op.call(3000, 1)}
         made = {name: make() for name, make in makes.items()}
-        special = {f"{name}, special": with_special_values(op, call) for name, call in made.items()}
-        calls[str(op)] = made | special
+        calls[str(op)] = made | {f"{name}, special": special(op, made[name]) for name in made}
     if file is not None:
         torch.save(calls, file)
     return calls
@@ -45,10 +45,14 @@ def checksums(device: str, calls: dict[str, dict[str, Call]]) -> dict[str, str]:
     found = {}
     for op in OPS:
         for name, call in calls[str(op)].items():
-            outs, gradients = outputs_and_gradients(op, on(device, call))
+            call = with_gradients(op, on(device, call))
+            outs = run(op, call)
             found[f"{device} {op} {name}"] = checksum(outs)
-            if gradients:
-                found[f"{device} {op} {name} gradients"] = checksum(gradients)
+            outs = [out for out in outs if out.requires_grad]
+            if outs:
+                given = [some_gradient(out) for out in outs]
+                got = torch.autograd.grad(outs, leaves(op, call), given, allow_unused=True)
+                found[f"{device} {op} {name} gradients"] = checksum(got)
     return found
 
 

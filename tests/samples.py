@@ -48,7 +48,6 @@ from op_infos.op_info import (  # noqa: F401 (the tests take everything from her
     leaves,
     map_tensors,
     on,
-    outputs_and_gradients,
     run,
     some_gradient,
     with_gradients,

@@ -110,13 +110,12 @@ def with_special_values(op: OpInfo, call: Call, every: int = 10) -> Call:
     """The call with one of SPECIAL_VALUES in one of `every` places of its float tensors."""
 
     def change(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        out, count = copy_of(tensor), len(SPECIAL_VALUES)
-        kind = torch.randint(every * count, out.shape, generator=generator(out.numel()))
-        kind[out.isnan()] = 0  # torch's conversions give NaNs of other bits
-        for k, value in enumerate(SPECIAL_VALUES):
-            out[kind == k] = value
+        out, kinds = copy_of(tensor), every * len(SPECIAL_VALUES)
+        if out.is_floating_point():
+            kind = torch.randint(kinds, out.shape, generator=generator(out.numel()))
+            kind[out.isnan()] = 0  # torch's conversions give NaNs of other bits
+            for k, value in enumerate(SPECIAL_VALUES):
+                out[kind == k] = value
         return out
 
     return map_tensors(call, change) | {k: call[k] for k in op.coupled_inputs if k in call}
@@ -156,17 +155,6 @@ def gradients(op: OpInfo, call: Call) -> tuple:
     """Gradients of the leaves, from some_gradient of the outputs."""
     call = with_gradients(op, call)
     return backward(run(op, call), leaves(op, call))
-
-
-def outputs_and_gradients(op: OpInfo, call: Call) -> tuple[tuple, tuple]:
-    """All outputs, and the gradients of the leaves: () without one, None for an unused leaf."""
-    call = with_gradients(op, call)
-    outs = run(op, call)
-    ends = [out for out in outs if out.requires_grad]
-    if not ends:
-        return outs, ()
-    given = [some_gradient(out) for out in ends]
-    return outs, torch.autograd.grad(ends, leaves(op, call), given, allow_unused=True)
 
 
 def backward(outs, inputs) -> tuple:
