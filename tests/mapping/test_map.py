@@ -135,7 +135,7 @@ def test_merging_adds_and_takes_maps_of_one_grid():
     regions = two.evict(older_than=100)
     assert int(two.status[1]) == 0 and two.merge(one)[0, 0] == len(one.read().keys)
     assert two.equal(one) and len(regions.keys) > 60
-    two.insert(regions, "keep")
+    two.insert(regions, merge="keep")
     assert_same_bits((two.query(sphere()).logodds,), (one.query(sphere()).logodds,))
     keys = torchvox.ray_regions(sphere(seed=9), CENTER, 0.2, [0.0] * 3, 3000).keys
     assert OccupancyMap(0.2).allocate(keys[keys >= 0])[0, 3] == (keys >= 0).sum()

@@ -313,17 +313,17 @@ class OccupancyMap(nn.Module):
         ops.occupancy_remove_(self.state, mask)
         return regions
 
-    def insert(self, regions: MapRegions, mode: str = "add") -> Tensor:
-        """Regions enter; mode, of those that exist: "add", "replace", "keep". Returns counts of
+    def insert(self, regions: MapRegions, merge: str = "add") -> Tensor:
+        """Regions enter; merge, of those that exist: "add", "replace", "keep". Returns counts of
         `occupancy_insert_`."""
         keys, *layers, count = regions
-        options: Any = {"sensor": self.sensor, "merge": mode, "num_valid": count}
+        options: Any = {"sensor": self.sensor, "merge": merge, "num_valid": count}
 
         def call() -> Tensor:
             return ops.occupancy_insert_(self.state, keys, layers, **options)
 
         if self.store is not None:
-            return streaming.insert(self, keys, layers, mode, count)
+            return streaming.insert(self, keys, layers, merge, count)
         return self._fitted(call, bits=5, seen=0, new=3, samples=6)
 
     def allocate(self, keys: Tensor) -> Tensor:

@@ -500,7 +500,7 @@ def evict(
 
 
 def insert(
-    made: OccupancyMap, keys: Tensor, layers: list[Tensor], mode: str, count: Tensor | None
+    made: OccupancyMap, keys: Tensor, layers: list[Tensor], merge: str, count: Tensor | None
 ) -> Tensor:
     """Counts of `occupancy_insert_`, of so many regions at a time as the cache holds."""
     store, given = made.store, keys.cpu().numpy()[: None if count is None else int(count)]
@@ -509,7 +509,7 @@ def insert(
     for rows in groups(good, made.capacity) or [good]:
         enter(made, given[rows])
         store.changed = np.union1d(store.changed, given[rows])
-        options: Any = {"sensor": made.sensor, "merge": mode}
+        options: Any = {"sensor": made.sensor, "merge": merge}
         mine = picked(layers, torch.tensor(rows).to(keys.device)) if layers else []
         mine = [t.to(made.status.device) for t in mine]
         counts.append(
