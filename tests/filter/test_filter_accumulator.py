@@ -2,6 +2,7 @@
 """States give one set of bits however the points come, are merged, spilled or saved."""
 
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 import table_cases as cases
 import torch
+from helpers import disk_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.filter import OutsideFrameError, VoxelAccumulator, downsample
-from torchvox.filter.accumulator import ABOUT, WORK
+from torchvox.filter.accumulator import WORK
+from torchvox.filter.saved import ABOUT, write_state
 from torchvox.io import PointTable, create_points, open_points
 from torchvox.io.table import join
 
@@ -267,34 +270,83 @@ def test_not_a_number_as_no_data_is_one_job(tmp_path):
     cases.same(result(cells), downsample(TABLE, 1.0))
 
 
-def damage(state, how):
-    about = state / ABOUT
-    if how == "text":
-        about.write_text("{")
-    elif how == "list":
-        about.write_text("[]")
-    elif how == "none":
-        about.unlink()
-    elif how == "points":
-        about.write_text(json.dumps(json.loads(about.read_text()) | {"points": None}))
-    elif how == "column":
-        (state / "sums.0").unlink()
-    elif how == "bytes":
-        os.truncate(state / "sums.0", (state / "sums.0").stat().st_size - 3)
-    elif how == "rows":
-        os.truncate(state / "key.0", 16)
+def about(**changes):
+    return lambda s: (s / ABOUT).write_text(
+        json.dumps(json.loads((s / ABOUT).read_text()) | changes)
+    )
 
 
-@pytest.mark.parametrize("how", ["text", "list", "none", "points", "column", "bytes", "rows"])
+def column(name, change):
+    return lambda s: change(np.fromfile(s / name, np.int64)).tofile(s / name)
+
+
+DAMAGE = {
+    "text": lambda state: (state / ABOUT).write_text("{"),
+    "list": lambda state: (state / ABOUT).write_text("[]"),
+    "depth": lambda state: (state / ABOUT).write_text("[" * 10**6),
+    "gone": lambda state: (state / ABOUT).unlink(),
+    "column": lambda state: (state / "sums.0").unlink(),
+    "bytes": lambda state: os.truncate(state / "sums.0", (state / "sums.0").stat().st_size - 3),
+    "earlier": about(digest=None),
+    "points": about(points=-5),
+    "infinity": about(points=math.inf),
+    "job": about(job=7),
+    "rows": column("key.0", lambda values: values[:2]),
+    "reversed": column("key.0", lambda values: values[::-1]),
+    "zeroed": column("sums.0", lambda values: 0 * values),
+    "votes": column("count.1", lambda values: values + 1),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_state_is_one_sentence(tmp_path, how):
     cells = accumulator()
     cells.update(TABLE)
     cells.save(tmp_path / "state")
-    damage(tmp_path / "state", how)
+    DAMAGE[how](tmp_path / "state")
     empty = accumulator()
     with pytest.raises(CloudFileError, match="state is not a saved state of a filter"):
         empty.merge(tmp_path / "state")
-    assert empty.points == 0
+    assert empty.points == 0 and len(result(empty)) == 0
+
+
+@pytest.mark.parametrize("column", ["key", "sums"])
+@pytest.mark.parametrize("change", [lambda c: c.flip(0), lambda c: -c, lambda c: c + (1 << 60)])
+def test_a_state_that_is_written_wrong_is_refused(tmp_path, column, change):
+    cells = accumulator()
+    cells.update(TABLE.rows(slice(0, 9)))
+    (state,) = cells._states
+    state[0][column] = change(state[0][column])
+    if column == "sums":
+        state[0][column] -= 1
+    about = {"job": cells.fingerprint(), "points": 9, "not_finite": 0}
+    write_state([state], tmp_path / "state", about)
+    with pytest.raises(CloudFileError, match=r"disorder|below 1|voxels of"):
+        accumulator().merge(tmp_path / "state")
+
+
+def test_points_that_are_not_finite_are_merged_with_their_states(tmp_path):
+    table = cases.cloud(300, "float64")
+    parts = [VoxelAccumulator(table.schema, SIZE, box=table.box) for _ in range(3)]
+    for cells, at in zip(parts, np.array_split(np.arange(300), 3), strict=True):
+        cells.update(table.rows(at), at)
+    parts[2].save(tmp_path / "state")
+    parts[0].merge(parts[1])
+    parts[0].merge(tmp_path / "state")
+    bad = int((~np.isfinite(table.xyz).all(axis=1)).sum())
+    assert parts[1].not_finite and (parts[0].points, parts[0].not_finite) == (300, bad)
+
+
+def test_tables_in_other_steps_are_refused_by_name():
+    def table(scale):
+        columns, steps = {"a": np.arange(3)}, {"a": (np.array([scale]), np.zeros(1))}
+        return PointTable(np.zeros((3, 3)), columns, steps=steps, path=f"{scale}.las")
+
+    cells = VoxelAccumulator(table(0.5).schema, SIZE, box=BOX)
+    with pytest.raises(WrongUseError, match=r"0.25.las and 0.5.las store a in other steps"):
+        cells.update(table(0.25))
+    with pytest.raises(WrongUseError, match="has the steps"):
+        cells.merge(VoxelAccumulator(table(0.25).schema, SIZE, box=BOX))
 
 
 def test_a_state_is_not_written_over_another(tmp_path):
@@ -339,21 +391,23 @@ def test_killed_while_it_saves_there_is_no_state_or_a_whole_one(tmp_path):
     assert {(-signal.SIGKILL, False), (0, True)} <= seen
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
-    import torchvox.filter.accumulator as module
-
-    cells = accumulator(memory_limit=1, spill_dir=tmp_path)
-    write = module._write
-
-    def full(states, folder):
-        write(states, folder)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "_write", full)
-    with cells, pytest.raises(CloudFileError, match=r"No space left"):
-        cells.update(TABLE)
-    with pytest.raises(CloudFileError, match="state: No space left"):
-        accumulator().save(tmp_path / "state")
+@pytest.mark.parametrize("how", ["update", "merge"])
+def test_a_full_disk_is_one_sentence_and_changes_nothing(tmp_path, how, wanted):
+    parts = [TABLE.rows(at) for at in np.array_split(np.arange(len(TABLE)), 4)]
+    others = [accumulator(**OPTIONS["centroid"]) for _ in parts]
+    with accumulator(memory_limit=SMALL, spill_dir=tmp_path, **OPTIONS["centroid"]) as cells:
+        for i, (part, other) in enumerate(zip(parts, others, strict=True)):
+            other.update(part, first := 175 * i)
+            step = {"update": (part, first), "merge": (other,)}[how]
+            before = cells.points, [*cells._states], [*cells._runs], {*tmp_path.rglob("*")}
+            with disk_of(100), pytest.raises(CloudFileError, match="File too large"):
+                getattr(cells, how)(*step)
+            assert before == (cells.points, cells._states, cells._runs, {*tmp_path.rglob("*")})
+            getattr(cells, how)(*step)
+        assert cells.points == len(TABLE)
+        cases.same(result(cells), wanted["centroid"])
+        with disk_of(100), pytest.raises(CloudFileError, match="File too large"):
+            cells.save(tmp_path / "state")
     assert not list(tmp_path.iterdir())
 
 

@@ -130,6 +130,14 @@ def test_the_frame_is_the_smallest_that_begins_at_a_multiple_of_1024():
         assert (lattice.lower, lattice.bits) == ((lower,) * 3, bits)
 
 
+def test_a_box_beyond_32_bits_is_that_of_all_coordinates():
+    """A header may claim it."""
+    table = las([[-(2**31)] * 3, [2**31 - 1] * 3])
+    lattice = Lattice.of(table, (1e5,) * 3, ZERO, np.array([[-1e300] * 3, [1e300] * 3]))
+    assert lattice == Lattice.of(table, (1e5,) * 3, ZERO, table.box)
+    assert (lattice.keys(table.xyz, CPU) >= 0).all()
+
+
 def test_the_voxel_size_that_an_error_names_works():
     for top in (2.0**21 + 1, 3.1e7, 123456789.0, 1e12):
         table = PointTable(np.array([[-3.0, 0, 0], [top, 0, 0]]))

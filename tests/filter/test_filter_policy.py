@@ -102,9 +102,10 @@ def test_the_most_frequent_value_of_ties_is_the_smallest():
 def test_normals_have_unit_length_and_opposite_ones_stay_zero(device):
     normals = np.array([[0, 0, 1], [0, 0, -1], [3, 0, 4], [3, 0, 4]], np.float32)
     xyz = np.array([[0, 0, 0], [0, 0, 0], [5, 0, 0], [5, 0, 0]], np.float32)
-    for names in (("nx", "ny", "nz"), ("normal_x", "normal_y", "normal_z")):
+    for names in ("nx ny nz", "normal_x normal_y normal_z", "NormalX NormalY NormalZ", "NX ny nZ"):
+        names = names.split()
         table = PointTable(xyz, dict(zip(names, normals.T, strict=True)))
-        made = cases.check(table, 1.0, device=device)
+        made = downsample(table, 1.0, device=device)
         found = np.stack([made.attributes[name] for name in names], 1)
         assert found.tolist() == np.array([[0, 0, 0], [0.6, 0, 0.8]], np.float32).tolist()
 
@@ -147,7 +148,8 @@ def test_defaults_go_by_name_and_type():
         **{"red": "u2", "NIR": "u2", "intensity": "f4", "curvature": "f4", "other": "f8"},
         **{"nx": "f4", "ny": "f4", "nz": "f4", "normal_x": "f4", "classification": "u1"},
         **{"label": "f4", "gps_time": "f8", "t": "u4", "ring": "u2", "unknown": "i4", "flag": "?"},
-        **{"user_data": "f4", "x_t": "f4"},
+        **{"user_data": "f4", "x_t": "f4", "Scalar Label": "i4", "scalar_T": "f4", "Ny": "f4"},
+        **{"ReturnNumber": "f4", "label_id": "f8", "LabelId": "i4"},  # of floats without values
     }
     columns = {name: np.dtype(kind) for name, kind in kinds.items()}
     columns["segment"] = np.dtype(("i4", (2,)))
@@ -155,16 +157,54 @@ def test_defaults_go_by_name_and_type():
     wanted = {
         **dict.fromkeys(means, "mean"),
         **dict.fromkeys(["nx", "ny", "nz"], "unit_mean"),
-        **dict.fromkeys(["classification", "label"], "majority"),
-        **dict.fromkeys(["gps_time", "t"], "min"),
-        **dict.fromkeys(
-            ["normal_x", "ring", "unknown", "flag", "user_data", "segment"], "representative"
-        ),
+        **dict.fromkeys(["classification", "label", "Scalar Label"], "majority"),
+        **dict.fromkeys(["gps_time", "t", "scalar_T"], "min"),
+        **dict.fromkeys(["normal_x", "ring", "unknown", "flag", "user_data"], "representative"),
+        **dict.fromkeys(["segment", "Ny", "ReturnNumber", "label_id", "LabelId"], "representative"),
         "x_t": "drop",
     }
     assert rules_of(columns, "centroid", None) == wanted
     assert set(rules_of(columns, "first", None).values()) == {"representative"}
     assert rules_of(columns, "first", {"red": "sum"})["red"] == "sum"
+
+
+SPELLINGS = {  # of floats with the values 5, 2, 2, 1: what they become
+    2.0: ["scalar_Classification", "Label", "ReturnNumber", "Number Of Returns", "Point Source ID",
+          "scalar_Original_cloud_index", "Class Flags", "Key-Point Flag", "tree_ids", "Ring"],
+    5.0: ["ScanAngleRank", "scalar_Scan_Angle", "UserData", "ScanChannel"],
+    2.5: ["Intensity", "scalar_Near_Infrared", "distance"],
+    1.0: ["GpsTime", "scalar_GPS_Time"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
+def test_columns_of_floats_go_by_plain_names_and_whole_numbers(kind):
+    values, xyz = np.array([5, 2, 2, 1], kind), np.zeros((4, 3))
+    columns = {name: values for names in SPELLINGS.values() for name in names}
+    columns |= {"class_probability": values / 2, "segment_ids": np.array([3, 3, np.nan, 7], kind)}
+    made = downsample(PointTable(xyz, columns), 1.0).attributes
+    wanted = {name: value for value, names in SPELLINGS.items() for name in names}
+    wanted |= {"class_probability": 1.25, "segment_ids": 3}
+    assert {name: float(values[0]) for name, values in made.items()} == wanted
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in ("unit_mean", "drop")])
+@pytest.mark.parametrize("scale", [0.5, -0.25])
+@pytest.mark.parametrize("kind", ["u1", "i2", "i8", "f4"])
+def test_columns_in_steps_give_what_their_values_give(rule, scale, kind):
+    """A rule by value gives float64; others what is stored, with its steps."""
+    table, rng = cases.coordinates(N, "float64", 6), np.random.default_rng(6)
+    stored, scale, offset = rng.integers(0, 5, N).astype(kind), np.float64(scale), 10.0
+    steps = {"a": (np.array([scale]), np.array([offset]))}
+    for none in ({}, {"a": np.array([3])}):
+        options = {"policy": {"a": rule}, "no_data": none}
+        made = downsample(PointTable(table.xyz, {"a": stored}, steps=steps), 2.0, **options)
+        options["no_data"] = {name: value * scale + offset for name, value in none.items()}
+        wanted = downsample(PointTable(table.xyz, {"a": stored * scale + offset}), 2.0, **options)
+        np.testing.assert_array_equal(made.values("a"), wanted.attributes["a"])
+        kept = rule in ("first", "last", "majority", "representative")
+        assert made.steps == (steps if kept else {})
+        assert made.columns["a"] == (kind if kept else np.float64)
 
 
 def test_normals_of_mixed_types_come_from_a_point():

@@ -228,6 +228,10 @@ def _line(done: dict[str, Any], where: torch.device) -> str:
     dropped = "; ".join(f"{n:,} {why}" for why, n in done["dropped"].items()) or "none"
     if columns := done["dropped_columns"]:
         dropped += f"; columns {', '.join(columns)}"
+    if columns := done["averaged_columns"]:
+        dropped += f"; averaged: {', '.join(columns)}"
+    if columns := done["small_columns"]:
+        dropped += f"; rounded to 2^-32, as all values are below 2^-20: {', '.join(columns)}"
     threads = f", {torch.get_num_threads()} threads" if where.type == "cpu" else ""
     inexact = "" if done["exact_cells"] else "; cells of rounded coordinates"
     read, filtered, write = (

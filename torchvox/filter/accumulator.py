@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import tempfile
 from dataclasses import replace
 from itertools import pairwise
@@ -23,20 +24,20 @@ import torch
 
 from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.filter.lattice import Lattice
-from torchvox.filter.policy import rules_of
+from torchvox.filter.policy import check_steps, rules_of
+from torchvox.filter.saved import map_columns, read_about, write_columns, write_state
 from torchvox.filter.states import Groups, Reduction
 from torchvox.io.writers import atomic_path
 from torchvox.ops.annotations import KeyLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
     from torchvox.filter.states import State
     from torchvox.io import PointTable, PointWriter
 
-ABOUT = "state.json"
 WORK = 6  # bytes in use while states are merged, for each byte of them
 FEW = 1 << 28  # bytes of states that need no merging yet
 MOST_LEVELS = 10
@@ -50,6 +51,8 @@ class VoxelAccumulator:
     box: lowest and highest world coordinates [2, 3] that parts may have; None: that of the first
         part.
     keep: what a voxel becomes, of policy.KEEP. policy: column -> rule, where it is not the default.
+        A column of floats that may hold classes by its name comes from a point: only `downsample`
+        and FilterJob have all its values to decide between majority and mean.
     no_data: column -> values [k] that stand for "none".
     layout: order of the voxels, "morton" or "zyx". seed: of keep="random".
     levels, max_points: adaptive cells: one of size 2^L voxels, L <= levels, stays whole while it
@@ -126,36 +129,38 @@ class VoxelAccumulator:
 
         scores: [N] float64, with keep="nearest_centroid" alone: the point with the lowest is kept.
         Raises OutsideFrameError for points outside of the box, WrongUseError for another lattice or
-        other columns than the first part's.
+        other columns than the first part's, CloudFileError when a spill fails: nothing is added.
         """
         if table.columns != self.schema.columns:
             raise WrongUseError(
                 f"points with the columns {short(', '.join(table.columns) or 'none')} do not join "
                 f"those with {short(', '.join(self.schema.columns) or 'none')}"
             )
+        check_steps(table, self.schema, self.rules)
         if (scores is None) == (self.keep == "nearest_centroid"):
             raise WrongUseError(
                 "scores belong to keep nearest_centroid, which needs all points twice: see "
                 "torchvox.filter.downsample"
             )
-        if not self._framed and (box := table.box) is not None:
-            lattice = self._lattice
-            self._lattice = Lattice.of(
-                self.schema, lattice.voxel_size, lattice.origin, box, lattice.layout
-            )
-            self._framed = True
-        table = self.placed(table)
-        keys = self._lattice.keys(table.xyz, self.device)
-        numbers = np.asarray(self.points if index is None else index, np.int64)
-        if numbers.ndim == 0:
-            numbers = numbers + np.arange(len(table))
-        if len(numbers) != len(table):
-            raise WrongUseError(f"{len(table)} points need as many numbers, got {len(numbers)}")
-        at = torch.from_numpy(numbers).to(keys.device)
-        state = self._reduction.state(table, keys, at, scores)
-        self.points += len(table)
-        self.not_finite += int((keys < 0).sum())
-        self._add(state)
+        with self._unchanged_on_failure():
+            if not self._framed and (box := table.box) is not None:
+                lattice = self._lattice
+                self._lattice = Lattice.of(
+                    self.schema, lattice.voxel_size, lattice.origin, box, lattice.layout
+                )
+                self._framed = True
+            table = self.placed(table)
+            keys = self._lattice.keys(table.xyz, self.device)
+            numbers = np.asarray(self.points if index is None else index, np.int64)
+            if numbers.ndim == 0:
+                numbers = numbers + np.arange(len(table))
+            if len(numbers) != len(table):
+                raise WrongUseError(f"{len(table)} points need as many numbers, got {len(numbers)}")
+            at = torch.from_numpy(numbers).to(keys.device)
+            state = self._reduction.state(table, keys, at, scores)
+            self.points += len(table)
+            self.not_finite += int((keys < 0).sum())
+            self._add(state)
 
     def merge(self, other: VoxelAccumulator | str | Path) -> None:
         """Add the voxels of another accumulator, or of a folder that `save` wrote.
@@ -166,35 +171,27 @@ class VoxelAccumulator:
             self._same_job(other.fingerprint(), "the other accumulator")
             parts, counts = other._parts, (other.points, other.not_finite)
         else:
-            path = Path(other)
-            try:
-                about = json.loads((path / ABOUT).read_text())
-                self._same_job(about["job"], path)
-                like = self._reduction.empty()
-                _mapped(path, like)
-                counts = int(about["points"]), int(about["not_finite"])
-            except WrongUseError:
-                raise
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise CloudFileError(
-                    f"{path} is not a saved state of a filter: {short(error)}"
-                ) from None
+            path, like = Path(other), self._reduction.empty()
+            about = read_about(path, like, 3 * self._lattice.bits, self._same_job)
+            counts = about["points"], about["not_finite"]
 
             def parts() -> list[State]:
-                return [_mapped(path, like)]
+                return [map_columns(path, like)]
 
-        for span in self._spans(parts()):
-            for part in parts():
-                self._add(self._on_device(_cut(part, *span)))
-        self.points, self.not_finite = self.points + counts[0], self.not_finite + counts[1]
+        with self._unchanged_on_failure():
+            for span in self._spans(parts()):
+                for part in parts():
+                    self._add(self._on_device(_cut(part, *span)))
+            self.points, self.not_finite = self.points + counts[0], self.not_finite + counts[1]
 
     def fingerprint(self) -> dict[str, Any]:
         """What two accumulators must have in common to be merged."""
         lattice = {name: value for name, value in self._lattice.__dict__.items()}
         columns = {name: str(type_) for name, type_ in self.schema.columns.items()}
+        steps = {name: np.stack(pair).tolist() for name, pair in self.schema.steps.items()}
         none = {name: values.tolist() for name, values in self._no_data.items()}
         job = {"keep": self.keep, "seed": self._seed, "rules": self.rules, "no_data": none}
-        return json.loads(json.dumps({**lattice, "columns": columns, **job}))
+        return json.loads(json.dumps({**lattice, "columns": columns, "steps": steps, **job}))
 
     # ---- states to disk -------------------------------------------------------------------------
 
@@ -203,15 +200,14 @@ class VoxelAccumulator:
         if not self._states:
             return
         merged = self._reduction.merged(self._states)
-        with _explained(self._spill_dir or tempfile.gettempdir()):
+        with self._unchanged_on_failure(), _explained(self._spill_dir or tempfile.gettempdir()):
             if self._home is None:
                 if self._spill_dir is not None:
                     Path(self._spill_dir).mkdir(parents=True, exist_ok=True)
                 self._home = tempfile.TemporaryDirectory(prefix=".torchvox_", dir=self._spill_dir)
-            run = Path(self._home.name) / str(len(self._runs))
-            _write([merged], run)
-        self._states, self._merged_bytes = [], 0
-        self._runs.append(run)
+            self._runs.append(Path(self._home.name) / str(len(self._runs)))
+            write_columns([merged], self._runs[-1])
+            self._states, self._merged_bytes = [], 0
 
     def save(self, path: str | Path) -> None:
         """Write the state as a folder for `merge`; it appears whole or not at all.
@@ -223,15 +219,12 @@ class VoxelAccumulator:
             raise WrongUseError(f"{path} is there already")
         about = {"job": self.fingerprint(), "points": self.points, "not_finite": self.not_finite}
         with _explained(path), atomic_path(path) as folder:
-            _write(map(self._merged, self._spans(self._parts())), folder)
-            (folder / ABOUT).write_text(json.dumps(about))
+            write_state(map(self._merged, self._spans(self._parts())), folder, about)
 
     def close(self) -> None:
         """Remove what was spilled."""
         self._states, self._runs = [], []
-        if self._home is not None:
-            self._home.cleanup()
-            self._home = None
+        self._remove_home()
 
     def __enter__(self) -> VoxelAccumulator:
         return self
@@ -322,6 +315,25 @@ class VoxelAccumulator:
         if self._merged_bytes > self._limit / 2:
             self.spill()
 
+    def _remove_home(self) -> None:
+        if self._home is not None:
+            self._home.cleanup()
+            self._home = None
+
+    @contextlib.contextmanager
+    def _unchanged_on_failure(self) -> Iterator[None]:
+        before = {name: value for name, value in self.__dict__.items() if name != "_home"}
+        before |= {"_states": [*self._states], "_runs": [*self._runs]}
+        try:
+            yield
+        except BaseException:
+            for run in self._runs[len(before["_runs"]) :]:
+                shutil.rmtree(run, ignore_errors=True)
+            self.__dict__.update(before)
+            if not self._runs:
+                self._remove_home()
+            raise
+
     def _same_job(self, other: dict[str, Any], name: object) -> None:
         own = self.fingerprint()
         for key, value in own.items():
@@ -339,7 +351,7 @@ class VoxelAccumulator:
 
     def _parts(self) -> list[State]:
         like = self._reduction.empty()
-        return [*self._states, *(_mapped(run, like) for run in self._runs)] or [like]
+        return [*self._states, *(map_columns(run, like) for run in self._runs)] or [like]
 
     def _spans(self, parts: list[State]) -> list[tuple[int, int]]:
         """Ranges of keys whose rows fit the limit; adaptive cells lie in one each."""
@@ -399,34 +411,6 @@ def _cut(state: State, low: int, high: int) -> State:
 def _search(keys: Tensor, key: int) -> int:
     """How many of the keys are at most `key`."""
     return int(torch.searchsorted(keys, torch.tensor(key, device=keys.device), right=True))
-
-
-def _write(states: Iterable[State], folder: Path) -> None:
-    """A folder with the bytes of each column, of one state after the other."""
-    folder.mkdir()
-    for state in states:
-        for i, table in enumerate(state):
-            for name, column in table.items():
-                with (folder / f"{name}.{i}").open("ab") as file:
-                    file.write(column.cpu().contiguous().numpy())
-
-
-def _mapped(folder: Path, like: State) -> State:
-    """What `_write` wrote. like: the state without rows.
-
-    Raises OSError or ValueError for a folder that is damaged.
-    """
-    state = []
-    for i, table in enumerate(like):
-        columns = {}
-        for name, column in table.items():
-            path, kind = folder / f"{name}.{i}", column.numpy().dtype
-            values = np.memmap(path, kind, "c") if path.stat().st_size else np.zeros(0, kind)
-            columns[name] = torch.from_numpy(values.reshape(-1, *column.shape[1:]))
-        if len({len(column) for column in columns.values()}) != 1:
-            raise ValueError("its columns have different lengths")
-        state.append(columns)
-    return state
 
 
 @contextlib.contextmanager

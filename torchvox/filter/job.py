@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from torchvox._errors import WrongUseError, short
 from torchvox.filter.accumulator import WORK, VoxelAccumulator
 from torchvox.filter.lattice import Lattice, OutsideFrameError
 from torchvox.filter.memory import ORIGINS, centroid_scores, means_only, origin_of
-from torchvox.filter.policy import rules_of
+from torchvox.filter.policy import check_steps, rules_by_values
 from torchvox.io import create_points, open_points, write_npz
 from torchvox.io.table import CHUNK
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torchvox.io import PointTable
 
 AHEAD = 2  # chunks
+SMALL = 2.0**-20  # sums of values below, in units of 2^-32, lose digits
 POINT_BYTES = 1 << 10  # of a memory limit, for each point of a chunk: chunks lie beside it
 
 
@@ -113,23 +115,35 @@ class FilterJob:
             )
         if options.drop_withheld and "withheld" not in first.columns:
             raise WrongUseError(f"{first.path} has no column withheld: leave --drop-withheld out")
-        rules = rules_of(first.columns, options.keep, options.policy)
+        limit = options.memory_limit
+        most = options.chunk if limit is None else max(limit // POINT_BYTES, 10_000)
+        self._chunk = min(options.chunk, most)
+        self.rules = rules = rules_by_values(
+            first.columns,
+            options.keep,
+            options.policy,
+            lambda names: (t for r in self.readers for t in r.chunks(self._chunk, columns=names)),
+        )
         self.columns = tuple(name for name, rule in rules.items() if rule != "drop")
         self._rules = {name: rules[name] for name in self.columns}
+        for reader in self.readers[1:]:
+            check_steps(replace(reader.schema, path=reader.path), self._schema, self.columns)
         self.points = sum(reader.count for reader in self.readers)
         if options.keep == "nearest_centroid" and options.memory_limit is not None:
             raise WrongUseError(
                 "keep nearest_centroid has all means in memory: give no memory limit"
             )
-        limit = options.memory_limit
-        most = options.chunk if limit is None else max(limit // POINT_BYTES, 10_000)
-        self._chunk = min(options.chunk, most)
+        floats = {name for name, type_ in first.columns.items() if type_.base.kind == "f"}
+        floats |= first.schema.steps.keys()
+        averaged = [name for name in self.columns if rules[name] == "mean" and name in floats]
+        self._largest = dict.fromkeys(averaged, 0.0)
         self._waited, self._left_out = 0.0, {"outside of the bounds": 0, "withheld": 0}
         self.facts: dict[str, Any] = {
             "inputs": [str(reader.path) for reader in self.readers],
             "points": self.points,
             "problems": [f"{r.path.name}: {text}" for r in self.readers for text in r.problems],
             "dropped_columns": [name for name in first.columns if name not in self.columns],
+            "averaged_columns": averaged,
         }
 
     # ---- before points are read -----------------------------------------------------------------
@@ -199,6 +213,20 @@ class FilterJob:
             box = np.clip(box, bounds[0], bounds[1])
         return box
 
+    def frame_box(self) -> np.ndarray | None:
+        """The box that `run` has in the end: that of the headers, unless points lie outside of its
+        cells. Reads all points where a header says a box."""
+        if all(reader.header_box is None for reader in self.readers):
+            return self.box
+        scanned = self._scanned_box
+        with contextlib.suppress(OutsideFrameError):
+            size, origin = self.options.voxel_size, self._origin
+            lattice = Lattice.of(self._schema, size, origin, self.box)
+            if scanned is not None:
+                lattice.keys(lattice.stored(scanned), torch.device("cpu"))
+            return self.box
+        return scanned
+
     @cached_property
     def _scanned_box(self) -> np.ndarray | None:
         self.facts["problems"].append("the box of a header is not that of its points")
@@ -250,6 +278,7 @@ class FilterJob:
             "voxel_size": list(options.voxel_size),
             "unit": self.readers[0].schema.unit,
             "dropped": {why: number for why, number in dropped.items() if number},
+            "small_columns": [name for name, top in self._largest.items() if 0 < top < SMALL],
             "exact_cells": cells.exact_cells,
             "device": options.device,
             "read_ms": round(1e3 * self._waited, 3),
@@ -276,6 +305,10 @@ class FilterJob:
         with contextlib.closing(self._chunks(names, first, count)) as chunks:
             for index, table in chunks:
                 cells.update(table, index + first_index, scores(table) if scores else None)
+                for name in self._largest.keys() & table.attributes.keys():
+                    values, none = table.values(name), self.readers[0].no_data.get(name, np.nan)
+                    good = np.isfinite(values) & (table.attributes[name] != none)
+                    self._largest[name] = np.abs(values[good]).max(initial=self._largest[name])
                 progress(len(table))
 
     def _reduced(

@@ -24,7 +24,7 @@ from torch import Tensor
 import torchvox
 from torchvox._errors import WrongUseError
 from torchvox.data.counter_random import mix
-from torchvox.filter.policy import NORMALS, REAL_POINT
+from torchvox.filter.policy import REAL_POINT, VALUE_RULES, normals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,12 +40,18 @@ LARGE_INT, LARGE_FLOAT = 2**32, 2.0**31  # sums of values from here on may leave
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the points, flat: [N, k]. The coordinates have the name None."""
+    """A column of the points, flat: [N, k]. The coordinates have the name None.
+
+    type: of the result, float64 of what is stored in steps with a rule by value.
+    none: [k] values of the type that stand for "none".
+    steps: (scale, offset) of what is stored in steps, with another rule.
+    """
 
     name: str | None
     type: np.dtype
     rule: str
-    none: np.ndarray | None  # [k] values of the type that stand for "none"
+    none: np.ndarray | None
+    steps: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def width(self) -> int:
@@ -56,8 +62,17 @@ class Column:
         return self.type.base.kind == "f"
 
     def values(self, table: PointTable) -> np.ndarray:
-        stored = table.xyz if self.name is None else table.attributes[self.name]
-        return stored.reshape(len(table), self.width)
+        if self.name is None:
+            values = table.xyz
+        else:
+            values = table.attributes[self.name] if self.steps else table.values(self.name)
+        return values.reshape(len(table), self.width)
+
+    @property
+    def _falling(self) -> bool:
+        """Whether codes are in the opposite order of what is stored."""
+        steps = self.steps if self.rule == "majority" else None  # ties go to the smallest value
+        return self.rule == "max" or (steps is not None and bool(steps[0][0] < 0))
 
     def missing(self, values: np.ndarray) -> np.ndarray | None:
         """Where there is no value [N, k]; None: nowhere."""
@@ -74,7 +89,7 @@ class Column:
         return values if none is None or not where.any() else np.where(where, none, values)
 
     def codes(self, values: np.ndarray) -> np.ndarray:
-        """int64 in the order of the values, in the opposite one for "max"; NONE for no value."""
+        """int64 in the order of the values, for "max" in the opposite one; NONE for no value."""
         missing = self.missing(values)
         codes = self._ordered(values)
         if missing is None:
@@ -89,10 +104,10 @@ class Column:
         gone = codes == NONE
         if self.none is not None and not self.floats:
             codes = codes + (~gone & (codes >= self._ordered(self.none)))
-        return self.fill(_values(~codes if self.rule == "max" else codes, self.type.base), gone)
+        return self.fill(_values(~codes if self._falling else codes, self.type.base), gone)
 
     def _ordered(self, values: np.ndarray) -> np.ndarray:
-        return ~_ordered(values) if self.rule == "max" else _ordered(values)
+        return ~_ordered(values) if self._falling else _ordered(values)
 
 
 class Reduction:
@@ -112,10 +127,13 @@ class Reduction:
         no_data: Mapping[str, np.ndarray],
     ) -> None:
         self.schema, self.lattice, self.keep, self.seed = schema, lattice, keep, seed
-        columns = [
-            Column(name, type_, rules[name], _none(type_.base, no_data.get(name)))
-            for name, type_ in schema.columns.items()
-        ]
+        columns = []
+        for name, type_ in schema.columns.items():
+            none, steps = _none(type_.base, no_data.get(name)), schema.steps.get(name)
+            if steps and rules[name] in VALUE_RULES:
+                none = None if none is None else none * steps[0] + steps[1]
+                type_, steps = np.dtype((np.float64, type_.shape)), None
+            columns.append(Column(name, type_, rules[name], none, steps))
         xyz_rule = "mean" if keep == "centroid" else "center"
         kind = np.dtype((schema.xyz.dtype.newbyteorder("="), (3,)))
         xyz = Column(None, kind, "representative" if keep in REAL_POINT else xyz_rule, None)
@@ -273,7 +291,7 @@ class Reduction:
             for name, c in zip(self.schema.columns, self.columns[1:], strict=True)
             if c.rule != "drop"
         }
-        for three in NORMALS:
+        for three in normals(attributes):
             if all(c.rule == "unit_mean" for c in self.columns if c.name in three):
                 _normalize(attributes, three)
         if level is not None:
@@ -281,7 +299,8 @@ class Reduction:
         if self.keep == "center":
             centers = self.lattice.centers(voxels["key"], 0 if level is None else level)
             made[None] = self._on_lattice(centers).astype(self.columns[0].type.base)
-        return replace(self.schema, xyz=made[None], attributes=attributes, path=None)
+        steps = {c.name: c.steps for c in self.columns if c.steps and c.name in attributes}
+        return replace(self.schema, xyz=made[None], attributes=attributes, steps=steps, path=None)
 
     def _sums(self, sums: Tensor) -> Any:
         """(column, values [R, k]) of all that is added up or counted."""
@@ -485,8 +504,6 @@ def _fitting(column: Column, values: np.ndarray) -> np.ndarray:
 
 def _normalize(attributes: dict[str, np.ndarray], names: Sequence[str]) -> None:
     """Three columns over their length, in float64; where that is 0 they stay."""
-    if not attributes.keys() >= set(names):
-        return
     x, y, z = (attributes[name].astype(np.float64) for name in names)
     with np.errstate(over="ignore", invalid="ignore"):
         length = np.sqrt((x * x + y * y) + z * z)
