@@ -10,11 +10,12 @@ import pytest
 import table_cases as cases
 from helpers import DATA
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._errors import CloudFileError, TorchvoxError, WrongUseError
 from torchvox.filter import FilterJob, FilterOptions, downsample
 from torchvox.filter.accumulator import WORK
+from torchvox.filter.ray import Accumulate, merge_states, range_rows
 from torchvox.io import PointTable, create_points, open_points
-from torchvox.io.table import join
+from torchvox.io.table import TableReader, join
 
 SIZE = (1.0, 1.0, 1.0)
 LASPY = pytest.mark.skipif("not __import__('importlib').util.find_spec('laspy')")
@@ -211,6 +212,86 @@ def test_ranges_of_points_add_up_to_the_files(tmp_path):
     FilterJob(paths[:1], options).accumulate(shifted)
     ((made, *_),) = shifted.finish()
     cases.same(made, downsample(table, 1.0, policy={"label": "first"}))
+
+
+def staged(paths, target, options, change=lambda rows: rows):
+    """As FilterJob, by the stages for Ray Data."""
+    stage = Accumulate(target.parent / "states", options, paths)
+    rows = change(list(map(stage, range_rows(paths, 70, options))))
+    return merge_states(rows[::-1], paths, target, options)
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": "random"}, {"bounds": (-2.0,) * 3 + (9.0,) * 3}])
+def test_stages_give_the_file_of_one_process(tmp_path, options):
+    """Whatever states are there, of files that had fewer points, and with votes by all files."""
+    options = FilterOptions(SIZE, policy={"label": "first"}, chunk=50, **options)
+    tables = [cases.cloud(n, seed=n) for n in (100, 150, 130)]
+    for table, half in zip(tables, (0.0, 0.0, 0.5), strict=True):
+        table.attributes["ids"] = np.arange(len(table)) // 9 + half
+    paths = [tmp_path / "a" / "1.npz", tmp_path / "a-b" / "1.npz"]  # in the order of paths
+    write(paths[1], tables[1])
+    for first, rule in ((tables[0], "majority"), (tables[2], "mean")):
+        job = FilterJob([write(paths[0], first), paths[1]], options)
+        assert job.rules["ids"] == (rule if options.keep == "centroid" else "representative")
+        assert staged(paths, tmp_path / "c.npz", options) == job.run(tmp_path / "b.npz")["voxels"]
+        assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "c.npz").read_bytes()
+
+
+@LASPY
+@pytest.mark.parametrize(
+    "box", [[[0, 0, 0], [0.5] * 3], [[5e3] * 3, [6e3] * 3], [[-1e9] * 3, [1e9] * 3]]
+)
+def test_stages_read_what_has_a_wrong_header_box(tmp_path, box):
+    paths = [write(tmp_path / f"{i}.las", las_table(100, i)) for i in range(2)]
+    for path in paths:
+        box_in(path, np.array(box))
+    FilterJob(paths, FilterOptions(SIZE)).run(tmp_path / "b.npz")
+    staged(paths, tmp_path / "c.npz", FilterOptions(SIZE))
+    assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "c.npz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows[1:], "lack points 0 to 70 of .*0.npz"),
+        (lambda rows: rows[:-1], "lack points 140 to 150 of .*1.npz"),
+        (lambda rows: rows[:2] + rows[3:], "lack points 0 to 70 of .*1.npz"),
+        (lambda rows: rows + rows[:1], "twice, .* points 0 to 70 of .*0.npz"),
+        (lambda rows: [{**rows[0], "count": 71}, *rows[1:]], "twice, .* points 70 to 71"),
+        (lambda rows: [*rows[:-1], {**rows[-1], "count": 11}], "past its end, points 150 to 151"),
+        (lambda rows: [*rows, {**rows[0], "path": "x"}], "points of x, .* not of these files"),
+        (lambda rows: [{**rows[0], "state": rows[1]["state"]}, *rows[1:]], "holds 30 points"),
+        (lambda rows: [{**rows[0], "error": "no luck"}, *rows[1:]], "no luck"),
+        (lambda rows: [{**rows[0], "box": "null"}, *rows[1:]], "other boxes"),
+    ],
+)
+def test_rows_that_do_not_add_up_to_the_files_are_refused(tmp_path, change, says):
+    paths = [write(tmp_path / f"{i}.npz", las_table(n, i)) for i, n in enumerate((100, 150))]
+    with pytest.raises(TorchvoxError, match=says):
+        staged(paths, tmp_path / "c.npz", FilterOptions(SIZE), change)
+    assert not (tmp_path / "c.npz").exists()
+
+
+def test_files_in_other_steps_are_refused_and_averages_are_named(tmp_path, monkeypatch):
+    readers = {}
+    for name, scale in (("a", 0.5), ("b", 0.25)):
+        columns = {
+            "s": np.arange(9),
+            "f": np.full(9, 1e-9),
+            "g": np.ones(9, "f4"),
+            "i": np.arange(9),
+        }
+        steps = {"s": (np.array([scale]), np.zeros(1))}
+        path = write(tmp_path / f"{name}.npz", PointTable(np.zeros((9, 3)), columns))
+        readers[path] = TableReader(PointTable(np.zeros((9, 3)), columns, steps=steps, path=path))
+    monkeypatch.setattr("torchvox.filter.job.open_points", lambda path, *_, **__: readers[path])
+    with pytest.raises(WrongUseError, match=r"b.npz and .*a.npz store s in other steps"):
+        FilterJob(readers, FilterOptions(SIZE))
+    facts = run(readers, tmp_path / "c.npz", policy={"s": "drop"})
+    assert (facts["averaged_columns"], facts["small_columns"]) == (["f", "g"], ["f"])
+    facts = run(list(readers)[:1], tmp_path / "c.npz", policy={"s": "mean", "f": "max"})
+    assert (facts["averaged_columns"], facts["small_columns"]) == (["s", "g"], [])
+    assert read(tmp_path / "c.npz").attributes["s"].tolist() == [2.0]
 
 
 def test_the_plan_says_what_the_job_does(tmp_path):
