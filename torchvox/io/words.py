@@ -50,9 +50,10 @@ def plain_words(text: bytes, between: str | None = None) -> bytes:
     return text
 
 
-def is_number(word: bytes) -> bool:
-    """Whether the word is a number, NaN and infinity included."""
-    return _NUMBER.fullmatch(plain_words(word).strip()) is not None
+def number_words(line: bytes, between: str | None = None) -> list[bytes] | None:
+    """The words of a line if all of them are numbers, NaN and infinity included, else None."""
+    words = _split(plain_words(line, between), between)
+    return words if words and all(map(_NUMBER.fullmatch, words)) else None
 
 
 def read_words(
