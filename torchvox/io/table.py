@@ -290,10 +290,14 @@ class TableReader(PointReader):
 
 
 class PointWriter:
-    """A file that is being written; its columns are those of `schema`."""
+    """A file that is being written; its columns are those of `schema`.
+
+    problems: sentences about what the readers of the file should know, whole once it is closed.
+    """
 
     def __init__(self, file: BinaryIO, like: PointTable | PointReader, path: Path) -> None:
         self.file, self.schema, self.path, self.count = file, like.schema, path, 0
+        self.problems: list[str] = []
 
     def append(self, table: PointTable) -> None:
         """Write points. Raises WrongUseError for other columns than the file's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -29,6 +30,11 @@ COMMENTS = ("#", "//", "%")
 NAMES = {*XYZ, *COLORS, "alpha", "nir", "nx", "ny", "nz", "curvature", "intensity", "ring", "label"}
 NAMES |= {"classification", "instance", "segment", "t", "time", "timestamp", "gps_time"}
 NAMES |= {"return_number", "number_of_returns", "scan_angle", "user_data", "point_source_id"}
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Marks a table whose whole numbers have 64 bits only since text does not tell their type."""
 
 
 def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
@@ -79,7 +85,7 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
     nameless = [str(i) for i, name in enumerate(columns, 1) if not name]
     problems += [f"its column {i} has no name and is left out" for i in nameless]
     held = dict(zip(names, (a for _, a in read), strict=True))
-    table, converted = table_of(held, path)
+    table, converted = table_of(held, path, TextSource())
     for name in set(COLORS) & table.attributes.keys():
         with np.errstate(invalid="ignore"):
             whole = table.attributes[name].astype(np.uint16)
@@ -110,7 +116,7 @@ def _heads(path: Path, text: bytes) -> tuple[list[str], int | None, int]:
         end, number = end if end >= 0 else len(text), number + 1
         if end - at > LINE_BYTES or b"\0" in text[at:end]:
             raise CloudFileError(f"{path} is not a text file of points")
-        line = _decoded(text[at:end])
+        line = decoded(text[at:end])
         if promised is None and re.fullmatch(r"\s*[0-9]{1,18}\s*", line):
             promised = int(line)
         elif line.lstrip().startswith(COMMENTS):
@@ -125,7 +131,8 @@ def _heads(path: Path, text: bytes) -> tuple[list[str], int | None, int]:
     return heads, promised, min(at, len(text))
 
 
-def _decoded(line: bytes) -> str:
+def decoded(line: bytes) -> str:
+    """A line of UTF-8, else of Latin-1."""
     try:
         return line.decode()
     except UnicodeDecodeError:
@@ -186,7 +193,7 @@ class TextWriter(PointWriter):
         unnamed = path.suffix.lower() == ".pts"
         for name, values in columns.items():
             if not (unnamed or name in XYZ or _holds_name(name, self._between)):
-                raise WrongUseError(f"{path}: a line of names does not hold {name!r}")
+                raise WrongUseError(f"{path}: a line of names does not hold {short(name)}")
             if values.dtype.kind not in "iubf" or values.dtype.itemsize > 8:
                 raise WrongUseError(f"{path}: text does not hold {short(name)}, {values.dtype}")
         self._forms = [text_form(values.dtype) for values in columns.values()]
