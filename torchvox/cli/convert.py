@@ -98,7 +98,7 @@ def _one(
         chosen = " in the whole cloud" if depth is Depth.auto else ""
         note(f"{name}: colors of {bits} bits{chosen}, {how} for {suffix}")
     if lost := _unheld(like, target):
-        how = " ".join(f"--policy {shlex.quote(f'{column}=drop')}" for column in lost)
+        how = " ".join(f"--policy {_quoted(f'{column}=drop')}" for column in lost)
         held = ", ".join(map(short, lost))
         raise WrongUseError(f"{target}: {suffix} does not hold {held}: drop by {how}")
     _say_what_changes(reader, like, suffix, scale)
@@ -115,6 +115,13 @@ def _one(
         f"{name}: {reader.count:,} points{columns}; dropped: {', '.join(drop) or 'none'}; "
         f"wrote {target}"
     )
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + word.encode("unicode_escape").decode().replace("'", "\\'") + "'"
 
 
 def _color_bits(reader: PointReader, suffix: str, depth: Depth) -> int:

@@ -71,7 +71,7 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
         body = re.sub(rb"(?m)[,;][ \t]*$", b"", body)
     if between == ";" or (between is None and b"," in first):
         body = body.replace(b",", b".")
-    kinds = {SKIP: ANY, "": ANY, **dict.fromkeys(XYZ, np.dtype(np.float64))}
+    kinds = {"" if named else SKIP: ANY, **dict.fromkeys(XYZ, np.dtype(np.float64))}
     types = [kinds.get(name) for name in columns]
     line = text.count(b"\n", 0, at) + 1
     try:
