@@ -10,8 +10,6 @@ from torchvox._errors import TorchvoxError
 from torchvox.io import open_points
 from torchvox.io.table import join
 
-XYZ = [[1, 2, 3], [4, 5, 6]]
-
 
 def read(path, layout=None):
     reader = open_points(path, layout)
@@ -19,22 +17,23 @@ def read(path, layout=None):
 
 
 def check(path, data, wanted, layout=None):
-    """wanted: words of the refusal, or name -> (type, values) of the columns besides the points
-    XYZ; "xyz": other points; "problems": words of the only sentence about the file."""
+    """wanted: "! words of the refusal", or "name type values; .. | words of the one problem" of
+    the columns besides the points 1 2 3 and 4 5 6 (`xyz f8 ..`: other points)."""
     path.write_bytes(data)
-    if isinstance(wanted, str):
-        with pytest.raises(TorchvoxError, match=wanted) as error:
+    if wanted.startswith("!"):
+        with pytest.raises(TorchvoxError, match=wanted[2:]) as error:
             open_points(path, layout)
-        assert "\n" not in str(error.value) and "validation" not in str(error.value)
+        assert "\n" not in str(error.value)
         return
+    columns, told, words = wanted.partition("|")
     problems = open_points(path, layout).problems
-    wanted = {"xyz": XYZ, "problems": None, **wanted}
-    words = wanted.pop("problems")
-    assert len(problems) == (words is not None), problems
-    assert words is None or re.search(words, problems[0]), problems
+    assert len(problems) == len(told) and re.search(words.strip(), " ".join(problems)), problems
+    parts = [part.split() for part in columns.split(";") if part.strip()]
+    lists = {"xyz": ["f8", *"123456"], **{name: words for name, *words in parts}}
     table = read(path, layout)
-    np.testing.assert_array_equal(table.world(), np.array(wanted.pop("xyz"), float).reshape(-1, 3))
-    assert list(table.attributes) == list(wanted)
-    for name, (type_, values) in wanted.items():
-        assert table.columns[name] == np.dtype(type_), name
-        np.testing.assert_array_equal(table.attributes[name], np.array(values, np.dtype(type_).base))
+    assert ["xyz", *table.attributes] == list(lists)
+    for name, (type_, *values) in lists.items():
+        got = table.world() if name == "xyz" else table.attributes[name]
+        assert got.dtype == type_, name
+        number = int if got.dtype.kind in "iu" else float
+        np.testing.assert_array_equal(got.ravel(), np.array([*map(number, values)], type_))

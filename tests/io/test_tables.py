@@ -10,7 +10,7 @@ from helpers import disk_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchvox._errors import CloudFileError, TorchvoxError, WrongUseError
+from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.io import PointTable, create_points, find_clouds, open_points, read_cloud
 from torchvox.io.table import colors_8, join
 

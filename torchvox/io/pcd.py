@@ -27,23 +27,18 @@ LZF_EXPANSION = 88  # three bytes stand for 264 at most
 PACKED = {"rgb": COLORS, "rgba": (*COLORS, "alpha")}  # 0xAARRGGBB in the bits of 4 bytes
 PADDING = "_"
 TYPES = ["f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8"]
+SIZES = ("WIDTH", "HEIGHT", "POINTS")
 VIEWPOINT = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 
 
 @dataclass
-class PcdSource:
-    """viewpoint: position x, y, z and quaternion w, x, y, z."""
-
-    viewpoint: tuple[float, ...]
-
-
-@dataclass
 class Header:
-    """fields: (name, type, number of values) each. line: number of the first line of points."""
+    """fields: (name, type, number of values) each. viewpoint: x, y, z and quaternion w, x, y, z.
+    line: number of the first line of points."""
 
     fields: list[tuple[str, np.dtype, int]]
     points: int
-    places: tuple[int, int]
+    places: int
     data: str
     viewpoint: tuple[float, ...]
     line: int
@@ -58,12 +53,10 @@ def open_pcd(path: Path) -> TableReader:
     problems: list[str] = []
     try:
         with path.open("rb") as file:
-            header = _read_header(file)
+            header = _read_header(file, problems)
             _check_claim(header, file, path.stat().st_size)
             body = file.read()
-        fields = _fields(header, body, lzf, problems)
-        columns = _columns([field[0] for field in header.fields], fields, problems)
-        table, converted = table_of(columns, path, PcdSource(header.viewpoint))
+        table, converted = table_of(_columns(header, body, lzf, problems), path, header)
     except (OSError, CloudFileError):
         raise
     except Exception as error:  # a damaged file can fail anywhere inside the parser
@@ -75,8 +68,8 @@ def open_pcd(path: Path) -> TableReader:
     return reader
 
 
-def _read_header(file: BinaryIO) -> Header:
-    """The header, in any spelling of the versions .5 to .7. The file is behind it then."""
+def _read_header(file: BinaryIO, problems: list[str]) -> Header:
+    """The header, as the versions .5 to .7 and their writers spell it."""
     entries: dict[str, list[str]] = {}
     line = 0
     while "DATA" not in entries:
@@ -84,27 +77,36 @@ def _read_header(file: BinaryIO) -> Header:
         if not raw or len(raw) == LINE_BYTES or file.tell() > HEADER_BYTES:
             raise ValueError("its header does not end")
         line += 1
-        words = decoded(raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw).split()
+        words = decoded(raw.removeprefix(codecs.BOM_UTF8)).split()
         if words and not words[0].startswith("#"):
             key = words[0].upper()
             entries["FIELDS" if key == "COLUMNS" else key] = words[1:]
+    for key in ("SIZE", "COUNT", *SIZES):
+        for word in entries.get(key, ()):
+            if not re.fullmatch("[0-9]{1,18}", word):
+                raise ValueError(f"its {key} must be whole numbers, got {word!r}")
     names = entries.get("FIELDS", [])
     if not names:
         raise ValueError("its header names no FIELDS")
-    sizes = _numbers(entries, "SIZE") or [4] * len(names)
-    counts = _numbers(entries, "COUNT") or [1] * len(names)
-    kinds = entries.get("TYPE", ["F"] * len(names))
-    if len({len(names), len(sizes), len(kinds), len(counts)}) != 1:
+    lists = [
+        entries.get(k, [v] * len(names)) for k, v in (("TYPE", "F"), ("SIZE", 4), ("COUNT", 1))
+    ]
+    if any(len(each) != len(names) for each in lists):
         raise ValueError("its FIELDS, SIZE, TYPE and COUNT are not as many")
-    codes = [f"{kind.lower()}{size}" for kind, size in zip(kinds, sizes, strict=True)]
-    if wrong := [code for code in codes if code not in TYPES]:
-        raise ValueError(f"PCD has no type {wrong[0][0].upper()} of SIZE {wrong[0][1:]}")
-    if not 0 < sum(counts) <= MOST_VALUES:
-        raise ValueError(f"it cannot hold points of {sum(counts)} values, {MOST_VALUES} at most")
-    width, height = _numbers(entries, "WIDTH"), _numbers(entries, "HEIGHT") or [1]
-    points = _numbers(entries, "POINTS") or (width and [width[0] * height[0]])
-    if not points:
+    fields = []
+    for name, kind, size, count in zip(names, *lists, strict=True):
+        if (code := f"{kind.lower()}{size}") not in TYPES:
+            raise ValueError(f"PCD has no type {kind} of SIZE {size}")
+        if int(count):
+            fields.append((name, np.dtype(f"<{code}"), int(count)))
+        else:
+            problems.append(f"its {short(name)} has COUNT 0 and is left out")
+    numbers = {key: int(words[0]) for key, words in entries.items() if key in SIZES and words}
+    if not {"WIDTH", "POINTS"} & numbers.keys():
         raise ValueError("its header has neither POINTS nor WIDTH")
+    places = numbers.get("WIDTH", 0) * numbers.get("HEIGHT", 1)
+    points = numbers.get("POINTS", places)
+    places = places if "WIDTH" in numbers else points
     data = " ".join(entries["DATA"]).lower()
     if data not in ("ascii", "binary", "binary_compressed"):
         raise ValueError(f"its DATA must be ascii, binary or binary_compressed, got {data!r}")
@@ -113,16 +115,7 @@ def _read_header(file: BinaryIO) -> Header:
     except ValueError:
         viewpoint = ()
     viewpoint = viewpoint if len(viewpoint) == len(VIEWPOINT) else VIEWPOINT
-    fields = zip(names, [np.dtype(f"<{code}") for code in codes], counts, strict=True)
-    places = (width[0], height[0]) if width else (points[0], 1)
-    return Header([*fields], points[0], places, data, viewpoint, line + 1)
-
-
-def _numbers(entries: dict[str, list[str]], key: str) -> list[int]:
-    words = entries.get(key, [])
-    if wrong := [word for word in words if not re.fullmatch(r"[0-9]{1,18}", word)]:
-        raise ValueError(f"its {key} must be whole numbers, got {wrong[0]!r}")
-    return [int(word) for word in words]
+    return Header(fields, points, places, data, viewpoint, line + 1)
 
 
 def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
@@ -133,82 +126,62 @@ def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
         need, left = 2 * values * header.points, left + 1  # a digit and a blank each
     elif header.data == "binary_compressed" and header.points:
         packed, whole = struct.unpack("<II", file.read(8))
+        file.seek(-8, 1)
         if packed > left - 8 or whole > LZF_EXPANSION * packed:
             raise ValueError(f"{left} bytes cannot hold the compressed {whole} it promises")
-        file.seek(-8, 1)
         left = whole
-    if need > left:
+    if not 0 < values <= MOST_VALUES or need > left:
         raise ValueError(
             f"{left} bytes cannot hold the {header.points} points of {values} values that its "
             "header promises: it is cut short or damaged"
         )
-    if header.places[0] * header.places[1] != header.points:
-        shown = " x ".join(map(str, header.places))
-        raise ValueError(f"its {shown} places are not its {header.points} points")
+    if header.places != header.points:
+        raise ValueError(f"its {header.places} places are not its {header.points} points")
 
 
-def _fields(header: Header, body: bytes, lzf: Any, problems: list[str]) -> list[np.ndarray]:
-    """The values of each field, [N] or [N, k]."""
-    fields, points = header.fields, header.points
-    if header.data == "ascii":
-        names = [name for name, _, count in fields for _ in range(count)]
-        types = [type_ for _, type_, count in fields for _ in range(count)]
-        told: list[str] = []
-        values = read_words(body, names, types, line=header.line, problems=told)
-        problems += dict.fromkeys(told)
-        if len(values[0]) != points:
-            raise ValueError(f"its header promises {points} points, it holds {len(values[0])}")
-        parts = iter(values)
-        groups = [[next(parts) for _ in range(count)] for *_, count in fields]
-        return [
-            g[0] if len(g) == 1 else np.stack(g, axis=1) if g else np.zeros((points, 0))
-            for g in groups
-        ]
-    shapes = [(points,) if count == 1 else (points, count) for *_, count in fields]
-    if header.data == "binary":
-        row = np.dtype(
-            [
-                (f"f{i}", t, s[1:])
-                for i, ((_, t, _), s) in enumerate(zip(fields, shapes, strict=True))
-            ]
-        )
-        rows = np.frombuffer(body, row, points)
-        return [rows[name] for name in row.names or ()]
-    packed, whole = struct.unpack("<II", body[:8]) if points else (0, 0)
-    data = lzf.decompress(body[8 : 8 + packed], whole) if points else b""
-    if data is None or len(data) != whole:
-        raise ValueError("its compressed points are damaged")
-    at, columns = 0, []
-    for (_, type_, _), shape in zip(fields, shapes, strict=True):
-        columns.append(np.frombuffer(data, type_, int(np.prod(shape)), at).reshape(shape))
-        at += columns[-1].nbytes
-    return columns
-
-
-def _columns(
-    names: list[str], fields: list[np.ndarray], problems: list[str]
-) -> dict[str, np.ndarray]:
-    """Columns by name: no padding, colors unpacked."""
-    read = [
-        (n, a) for n, a in zip(names, fields, strict=True) if n != PADDING and a.shape[1:] != (0,)
-    ]
-    problems += [
-        f"its {n} has COUNT 0 and is left out"
-        for n, a in zip(names, fields, strict=True)
-        if a.shape[1:] == (0,)
-    ]
-    distinct, told = distinct_names([name for name, _ in read])
-    problems += told
+def _columns(header: Header, body: bytes, lzf: Any, problems: list[str]) -> dict[str, np.ndarray]:
+    """The fields by name, [N] or [N, k], without padding and with colors unpacked."""
+    read = [i for i, (name, *_) in enumerate(header.fields) if name != PADDING]
+    names, repeated = distinct_names([header.fields[i][0] for i in read])
+    values = _values(header, body, lzf, problems)
+    problems += repeated
     columns: dict[str, np.ndarray] = {}
-    for name, (_, values) in zip(distinct, read, strict=True):
-        packed = values.ndim == 1 and values.dtype.itemsize == 4
-        if packed and name in PACKED and not set(PACKED[name]) & {*distinct, *columns}:
-            bits = np.ascontiguousarray(values).view(np.uint32)
+    for name, field in zip(names, [values[i] for i in read], strict=True):
+        packed = field.ndim == 1 and field.dtype.itemsize == 4
+        if packed and name in PACKED and not set(PACKED[name]) & {*names, *columns}:
+            bits = np.ascontiguousarray(field).view(np.uint32)
             for channel, shift in zip(PACKED[name], (16, 8, 0, 24), strict=False):
                 columns[channel] = (bits >> shift).astype(np.uint8)
         else:
-            columns[name] = values
+            columns[name] = field
     return columns
+
+
+def _values(header: Header, body: bytes, lzf: Any, problems: list[str]) -> list[np.ndarray]:
+    names, types, counts = (list(each) for each in zip(*header.fields, strict=True))
+    points = header.points
+    if header.data == "ascii":
+        each = [np.repeat(np.array(a, object), counts).tolist() for a in (names, types)]
+        values = read_words(body, *each, line=header.line, problems=problems)
+        if len(values[0]) != points:
+            raise ValueError(f"its header promises {points} points, it holds {len(values[0])}")
+        ends = np.cumsum(counts)
+        groups = [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
+        return [g[0] if len(g) == 1 else np.stack(g, axis=1) for g in groups]
+    shapes = [() if count == 1 else (count,) for count in counts]
+    if header.data == "binary":
+        row: Any = [(f"f{i}", *each) for i, each in enumerate(zip(types, shapes, strict=True))]
+        rows = np.frombuffer(body, np.dtype(row), points)
+        return [rows[name] for name, *_ in row]
+    whole = struct.unpack("<I", body[4:8])[0] if points else 0
+    data = lzf.decompress(body[8 : 8 + struct.unpack("<I", body[:4])[0]], whole) if points else b""
+    if len(data or b"") != whole:
+        raise ValueError("its compressed points are damaged")
+    values, at = [], 0  # field by field
+    for type_, shape in zip(types, shapes, strict=True):
+        values.append(np.frombuffer(data, np.dtype((type_, shape)), points, at))
+        at += points * np.dtype((type_, shape)).itemsize
+    return values
 
 
 class PcdWriter(WholeWriter):
@@ -238,7 +211,7 @@ class PcdWriter(WholeWriter):
             if values.dtype.str[1:] not in TYPES or not name.isidentifier() or name == PADDING:
                 raise WrongUseError(f"{self.path}: PCD has no field {short(name)}, {values.dtype}")
         source = self.schema.source
-        viewpoint = source.viewpoint if isinstance(source, PcdSource) else VIEWPOINT
+        viewpoint = source.viewpoint if isinstance(source, Header) else VIEWPOINT
         counts = [int(np.prod(values.shape[1:])) for values in columns.values()]
         head = {
             "VERSION": ["0.7"],
