@@ -74,6 +74,8 @@ CASES = [
     ("a.csv", "1,2,3\n1,2\n", "! line 2 is not 3 numbers: 1,2"),
     ("a.xyz", "# c\n1 2 3\n\n1 2 x\n", "! line 4 is not 3 numbers"),
     ("a.xyz", "1 2 x\n1 2 3\n", "! line 1 is not numbers alone"),
+    ("a.csv", "x,y,z,t\n1,2,3,4\n4,5,6,50%\n", "! line 3 is not 4 numbers"),
+    ("a.csv", "x,y,z,t\n1,2,3,4\n4,5,6,5'30\n", "! line 3 is not 4 numbers"),
     ("a.xyz", "1 2 3 4\n", "! does not say its 4 columns: give --layout"),
     ("a.csv", "x,y,z\n1,2,3,4\n", "! 4 columns, but 3 are named"),
     ("a.csv", "x,y,w\n1,2,3\n", "! x,y,w do not name x, y, z"),

@@ -97,10 +97,10 @@ def _read_header(file: BinaryIO, problems: list[str]) -> Header:
     for name, kind, size, count in zip(names, *lists, strict=True):
         if (code := f"{kind.lower()}{size}") not in TYPES:
             raise ValueError(f"PCD has no type {kind} of SIZE {size}")
-        if int(count):
-            fields.append((name, np.dtype(f"<{code}"), int(count)))
-        else:
-            problems.append(f"its {short(name)} has COUNT 0 and is left out")
+        fields.append((name, np.dtype(f"<{code}"), int(count)))
+    if empty := [name for name, _, count in fields if not count]:
+        problems.append(f"without values, of COUNT 0, are its fields {short(', '.join(empty))}")
+    fields = [each for each in fields if each[2]]
     numbers = {key: int(words[0]) for key, words in entries.items() if key in SIZES and words}
     if not {"WIDTH", "POINTS"} & numbers.keys():
         raise ValueError("its header has neither POINTS nor WIDTH")

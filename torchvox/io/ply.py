@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import io
 import itertools
 import re
@@ -127,8 +126,9 @@ def _add_property(element: Element, words: list[str], problems: list[str]) -> No
         raise ValueError(f"its {element.name} has more than {MOST_PROPERTIES} properties")
     if len(types) == 2 and TYPES[types[0].lower()][0] == "f":
         raise ValueError("the count of a list must be whole")
-    (*_, name), told = distinct_names([*element.properties, name])
-    problems += told
+    if name in element.properties:
+        (*_, name), told = distinct_names([*element.properties, name])
+        problems += told
     codes = [TYPES[word.lower()] for word in types]
     element.properties[name] = codes[0] if len(codes) == 1 else tuple(codes)
 
@@ -194,20 +194,19 @@ def _text_columns(
     if 2 * vertex.count * len(names) > len(body) + 1:  # a digit and a blank each
         raise ValueError(f"its bytes do not hold the {vertex.count} points that it promises")
     types, line = [type_[name] for name in names], 1 + whole.count(b"\n", 0, start)
-    options: Any = {"line": line, "problems": problems}
+    fault = None
     if at == 0 and not vertex.lists:  # a vertex a line, most likely
         lines = itertools.islice(filter(bytes.strip, io.BytesIO(body)), vertex.count)
-        text = b"".join(lines)
         try:
-            values = read_words(text, names, types, **options)
+            values = read_words(b"".join(lines), names, types, line=line, problems=problems)
             if len(values[0]) == vertex.count:
                 return dict(zip(names, values, strict=True))
-        except ValueError:
-            with contextlib.suppress(ValueError):
-                values = read_words(_vertex_lines(body, elements, at), names, types, **options)
-                return dict(zip(names, values, strict=True))
-            raise
-    values = read_words(_vertex_lines(body, elements, at), names, types, problems=problems)
+        except ValueError as error:
+            fault = error
+    try:
+        values = read_words(_vertex_lines(body, elements, at), names, types, problems=problems)
+    except ValueError as error:
+        raise fault or error from None
     return dict(zip(names, values, strict=True))
 
 
@@ -225,7 +224,7 @@ def _vertex_lines(body: bytes, elements: list[Element], at: int) -> bytes:
                 for type_ in types:
                     word = next(words)
                     if isinstance(type_, tuple):
-                        for _ in range(max(int(word), 0)):
+                        for _ in range(int(word)):
                             next(words)
                     else:
                         kept.append(word)

@@ -47,18 +47,18 @@ def coordinate_names(columns: Iterable[str]) -> list[str] | None:
 
 
 def distinct_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names, each but once: a repeated one gets a number; and sentences about those."""
-    distinct: list[str] = []
-    problems = []
+    """The names, each once: a repeated one with a number behind it; and a sentence about those."""
+    distinct, repeated = [], []
+    all_names, numbers = set(names), dict.fromkeys(names, 0)
     for name in names:
-        new, number = name, 1
-        while new in distinct or (number > 1 and new in names):
-            number += 1
-            new = f"{name}_{number}"
+        new, numbers[name] = name, numbers[name] + 1
+        while numbers[name] > 1 and (new := f"{name}_{numbers[name]}") in all_names:
+            numbers[name] += 1
         distinct.append(new)
         if new != name:
-            problems.append(f"it has more than one {short(name)}: one is read as {short(new)}")
-    return distinct, problems
+            repeated.append(new)
+    told = [f"it names columns more than once: they are read as {short(', '.join(repeated))}"]
+    return distinct, told if repeated else []
 
 
 def names_classes(name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -46,7 +47,8 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
     """
     text = _text(path)
     heads, promised, at = _heads(path, text)
-    first = text[at:].split(b"\n", 1)[0]
+    body = text[at:]
+    first = body.split(b"\n", 1)[0]
     between, words = _form(first) or (None, [])
     if not words and heads:
         between = next((mark for mark in (",", ";") if mark in heads[-1]), None)
@@ -66,7 +68,6 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
         raise CloudFileError(f"{path} has {width} columns, but {len(columns)} are named")
     if not set(XYZ) <= set(columns):
         raise CloudFileError(f"{path}: the columns {short(','.join(columns))} do not name x, y, z")
-    body = text[at:]
     if width < len(words):
         body = re.sub(rb"(?m)[,;][ \t]*$", b"", body)
     if between == ";" or (between is None and b"," in first):
@@ -82,8 +83,8 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
         raise CloudFileError(f"{path} promises {promised} points and holds {len(values[0])}")
     read = [(name, a) for name, a, kind in zip(columns, values, types, strict=True) if kind != ANY]
     names, problems = distinct_names([name for name, _ in read])
-    nameless = [str(i) for i, name in enumerate(columns, 1) if not name]
-    problems += [f"its column {i} has no name and is left out" for i in nameless]
+    if "" in columns:
+        problems.append(f"its column {columns.index('') + 1} has no name and is left out")
     held = dict(zip(names, (a for _, a in read), strict=True))
     table, converted = table_of(held, path, TextSource())
     for name in set(COLORS) & table.attributes.keys():
@@ -177,7 +178,8 @@ def _names(line: str, between: str | None) -> list[str]:
     while words and not words[-1]:
         words.pop()
     low = [word.lower() for word in words]
-    return [a if a in NAMES and low.count(a) == 1 else b for a, b in zip(low, words, strict=True)]
+    plain = {name for name, number in Counter(low).items() if number == 1 and name in NAMES}
+    return [a if a in plain else b for a, b in zip(low, words, strict=True)]
 
 
 class TextWriter(PointWriter):

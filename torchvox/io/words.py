@@ -30,8 +30,8 @@ _SPELLINGS = [
     (b"(qQsS", re.compile(rb"[nN][aA][nN](?:\(\w*\)|[qQsS]\b)"), b"nan"),
     (b"A/lLoO", re.compile(rb"[nN](?:/?[aA]|ull|ULL|one|ONE)(?![\w/])"), b"nan"),
     (b'"', re.compile(rb'"[ \t]*([-+]?\d*),(\d+)[ \t]*"'), rb"\1.\2"),
-    (b"\"'", re.compile(rb"[\"']"), b""),
-    (b"#/%", re.compile(rb"(?:[#%]|//).*"), b""),
+    (b"\"'", re.compile(rb"(?<![^\s,;])[\"']|[\"'](?![^\s,;])"), b""),
+    (b"#/%", re.compile(rb"(?<![^\s,;])(?:[#%]|//).*"), b""),
 ]
 
 
@@ -87,7 +87,21 @@ def read_words(
             columns = _load(plain, exact, between)
         except ValueError:
             raise ValueError(_first_fault(text, plain, exact, between, line)) from None
-    return [_as_declared(*column, problems) for column in zip(names, types, columns, strict=True)]
+    other: list[str] = []
+    for i, (name, type_) in enumerate(zip(names, types, strict=True)):
+        if type_ is not None and type_ != columns[i].dtype:
+            with np.errstate(invalid="ignore"):
+                cast = columns[i].astype(type_)
+            if np.array_equal(cast, columns[i]):
+                columns[i] = cast
+            else:
+                other.append(f"{name} ({columns[i].dtype} in place of {type_})")
+    if other and problems is not None:
+        shown = short(", ".join(dict.fromkeys(other)))
+        problems.append(
+            f"its integers are of wider types where the declared ones do not hold them: {shown}"
+        )
+    return columns
 
 
 def _load(text: bytes, types: Sequence[np.dtype], between: str | None) -> list[np.ndarray]:
@@ -101,20 +115,16 @@ def _load(text: bytes, types: Sequence[np.dtype], between: str | None) -> list[n
 
 def _guesses(text: bytes, types: Sequence[np.dtype | None], between: str | None) -> list[np.dtype]:
     """The types, those that are open by lines all over the text."""
-    whole, width = [True] * len(types), len(types)
-    if None in types:
-        lines = max(1, min(SAMPLES, SAMPLE_WORDS // width))
-        for i in range(lines):
-            at = len(text) * i // lines
-            at = text.find(b"\n", at) + 1 if i else 0
-            end = text.find(b"\n", at)
-            words = _split(text[at : end if end >= 0 else len(text)], between)
-            if len(words) == width:
-                whole = [w and bool(_WHOLE.fullmatch(a)) for w, a in zip(whole, words, strict=True)]
-    return [
-        type_ or np.dtype(np.int64 if is_whole else np.float64)
-        for type_, is_whole in zip(types, whole, strict=True)
-    ]
+    guesses = [type_ or np.dtype(np.int64) for type_ in types]
+    lines = max(1, min(SAMPLES, SAMPLE_WORDS // len(types))) if None in types else 0
+    for i in range(lines):
+        at = text.find(b"\n", len(text) * i // lines) + 1 if i else 0
+        end = text.find(b"\n", at)
+        words = _split(text[at : end if end >= 0 else len(text)], between)
+        for column, word in enumerate(words[: len(types)]):
+            if types[column] is None and not _WHOLE.fullmatch(word):
+                guesses[column] = np.dtype(np.float64)
+    return guesses
 
 
 def _split(line: bytes, between: str | None) -> list[bytes]:
@@ -188,35 +198,15 @@ def _first_fault(
     text: bytes, plain: bytes, types: Sequence[np.dtype], between: str | None, line: int
 ) -> str:
     """Which line is not as many numbers as there are columns."""
-    read = [type_ != ANY for type_ in types]
-    for number, (raw, each) in enumerate(
-        zip(io.BytesIO(text), io.BytesIO(plain), strict=True), line
-    ):
+    read, wanted = [type_ != ANY for type_ in types], f"is not {len(types)} numbers"
+    lines = zip(io.BytesIO(text), io.BytesIO(plain), strict=True)
+    for number, (raw, each) in enumerate(lines, line):
         words = _split(each, between)
-        if any(words):
-            try:
-                list(map(float, itertools.compress(words, read)))
-                good = len(words) == len(types)
-            except ValueError:
-                good = False
-            if not good:
-                shown = short(raw.decode("utf-8", "replace"))
-                return f"line {number} is not {len(types)} numbers: {shown}"
-    return f"it is not {len(types)} columns of numbers"
-
-
-def _as_declared(
-    name: str, type_: np.dtype | None, values: np.ndarray, problems: list[str] | None
-) -> np.ndarray:
-    """The values in the type that is declared, if it holds them."""
-    if type_ is None or values.dtype == type_:
-        return values
-    with np.errstate(invalid="ignore"):
-        cast = values.astype(type_)
-    if np.array_equal(cast, values):
-        return cast
-    if problems is not None:
-        problems.append(
-            f"its {short(name)} is declared {type_} but holds other numbers: read as {values.dtype}"
-        )
-    return values
+        try:
+            list(map(float, itertools.compress(words, read)))
+            good = len(words) == len(types)
+        except ValueError:
+            good = False
+        if any(words) and not good:
+            return f"line {number} {wanted}: {short(raw.decode('utf-8', 'replace'))}"
+    return f"a line {wanted}"
