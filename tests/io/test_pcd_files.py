@@ -78,7 +78,7 @@ CASES = [
     (pcd(WIDTH="-2"), "! WIDTH must be whole numbers"),
     (pcd(FIELDS="x y w"), "! no x, y, z fields"),
     (pcd(DATA="zip"), "! DATA must be ascii"),
-    (pcd(FIELDS=None), "! names no FIELDS"),
+    (pcd(FIELDS=None), "! has no FIELDS"),
     (pcd(COUNT="0 0 0"), "! points of 0 values"),
     (b"FIELDS x y z\n", "! header does not end"),
     (pcd(b"1 2 3.2345678\n"), "! promises 2 points, it holds 1"),

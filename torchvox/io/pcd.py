@@ -87,7 +87,8 @@ def _read_header(file: BinaryIO, problems: list[str]) -> Header:
                 raise ValueError(f"its {key} must be whole numbers, got {word!r}")
     names = entries.get("FIELDS", [])
     if not names:
-        raise ValueError("its header names no FIELDS")
+        missing = [key for key in ("FIELDS", "SIZE", "TYPE", *SIZES) if key not in entries]
+        raise ValueError(f"its header has no {', '.join(missing)}")
     lists = [
         entries.get(k, [v] * len(names)) for k, v in (("TYPE", "F"), ("SIZE", 4), ("COUNT", 1))
     ]

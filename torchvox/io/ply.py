@@ -270,7 +270,10 @@ class PlyWriter(PointWriter):
             if self._type[name].kind != values.dtype.kind and (
                 max(int(values.max(initial=0)), -int(values.min(initial=0))) > EXACT
             ):
-                raise WrongUseError(f"{self.path}: PLY has no integers as large as {short(name)}")
+                raise WrongUseError(
+                    f"{self.path}: PLY has no integers as large as those of {short(name)}: leave "
+                    "it out, or write .pcd or .npz"
+                )
             rows[name] = values
         self._body.write(rows.tobytes())
 
