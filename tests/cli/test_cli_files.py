@@ -97,6 +97,58 @@ def test_a_column_is_lost_only_by_its_name(torchvox_cli, tmp_path):
     assert not {"huge", "more"} & read(tmp_path / "b.ply").columns.keys()
 
 
+@pytest.mark.parametrize(
+    ("suffix", "name", "advice"),
+    [
+        (".csv", "Pulse width", None),
+        (".txt", "Pulse width", "'Pulse width=drop'"),
+        (".xyz", "a;b", "'a;b=drop'"),
+        (".csv", "a,b", "a,b=drop"),
+        (".csv", "it's\n", "$'it\\'s\\n=drop'"),
+        (".ply", "Pulse width", "'Pulse width=drop'"),
+        (".pcd", "Pulse width", "'Pulse width=drop'"),
+    ],
+)
+def test_names_that_a_format_does_not_hold(torchvox_cli, tmp_path, suffix, name, advice):
+    need(suffix)
+    np.savez(tmp_path / "a.npz", xyz=np.ones((2, 3)), **{name: np.arange(2.0)})
+    result = torchvox_cli("convert", "a.npz", "-o", f"b{suffix}")
+    if advice is None:
+        assert list(read(tmp_path / f"b{suffix}").attributes) == [name]
+    else:
+        assert result.code == 2 and f"drop by --policy {advice}\n" in result.err
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "size"),
+    [(0.01, -40.0, 4), (0.001, 637000.0, 8), (None, 0.5, 4), (None, 0.1, 8)],
+)
+def test_pcd_coordinates_are_those_of_pcl_where_they_stay(
+    torchvox_cli, tmp_path, scale, offset, size
+):
+    """float32 where each point keeps its step of the lattice, or without one its value."""
+    need(".pcd")
+    steps = np.random.default_rng(0).integers(-99_999, 99_999, (500, 3)).astype(np.int32)
+    lattice = {} if scale is None else {"scale": [scale] * 3, "offset": [offset] * 3}
+    np.savez(tmp_path / "a.npz", xyz=steps if lattice else steps[:9] + offset, **lattice)
+    result = torchvox_cli("convert", "a.npz", "-o", "b.pcd")
+    assert result.code == 0 and ("PCL" in result.err) is (size == 8)
+    back = read(tmp_path / "b.pcd")
+    assert back.xyz.dtype.itemsize == size
+    if scale is None:
+        np.testing.assert_array_equal(back.xyz, steps[:9] + offset)
+    else:
+        np.testing.assert_array_equal(np.rint((back.world() - offset) / scale), steps)
+
+
+def test_whole_numbers_of_text_go_to_ply_as_doubles(torchvox_cli, tmp_path):
+    (tmp_path / "a.csv").write_text("x,y,z,t\n1,2,3,1510593618140\n")
+    assert torchvox_cli("convert", "a.csv", "-o", "b.ply").code == 0
+    assert read(tmp_path / "b.ply").attributes["t"].tolist() == [1510593618140.0]
+    (tmp_path / "a.csv").write_text("x,y,z,t\n1,2,3,1510593618140000001\n")
+    torchvox_cli("convert", "a.csv", "-o", "c.ply").assert_one_sentence(2, "PLY has no integers")
+
+
 def test_a_part_of_a_waveform_is_not_left_out_in_silence(torchvox_cli, tmp_path):
     laspy = pytest.importorskip("laspy", reason="the extra las is not installed")
     from torchvox.io.las import WAVES

@@ -185,16 +185,6 @@ def test_a_signaling_nan_is_a_nan_and_no_warning(tmp_path):
     assert np.isnan(read_cloud(tmp_path / "a.bin", "y,x,z").points).all()
 
 
-def test_packed_pcd_colors_become_three_columns(tmp_path):
-    pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
-    rgb = np.array([0x00102030, 0x00FFFE01], np.uint32).view(np.float32)
-    points = np.column_stack([np.ones((2, 3), np.float32), rgb])
-    pypcd4.PointCloud.from_xyzrgb_points(points).save(tmp_path / "a.pcd")
-    cloud = read_cloud(tmp_path / "a.pcd")
-    assert cloud.columns[3:] == ("red", "green", "blue")
-    np.testing.assert_array_equal(cloud.points[:, 3:], [[16, 32, 48], [255, 254, 1]])
-
-
 def test_a_folder_stands_for_its_clouds_sorted_by_name(tmp_path):
     for name in ("b.bin", "a.npy", "notes.txt", "c.laz"):
         (tmp_path / name).touch()

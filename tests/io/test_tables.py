@@ -10,7 +10,7 @@ from helpers import disk_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchvox._errors import CloudFileError, TorchvoxError, WrongUseError
+from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.io import PointTable, create_points, find_clouds, open_points, read_cloud
 from torchvox.io.table import colors_8, join
 
@@ -88,42 +88,6 @@ def test_formats_of_one_type_hold_the_values(tmp_path, suffix):
 def test_text_has_the_digits_of_the_scale(tmp_path):
     given_ = PointTable(np.array([[1, -2, 3]], np.int32), **LATTICE)
     assert write(tmp_path / "a.csv", given_).read_text() == "x,y,z\n637000.01,-0.02,-5.497\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "layout", "columns"),
-    [
-        ("a.xyz", "1 2 3\n4 5 6\n", None, []),
-        ("a.txt", "//X Y Z Red\n1\t2  3 4\n\n4 5 6 7\n", None, ["red"]),
-        ("a.csv", '"x";"y";"z";"t"\n1;2;3;4\n4;5;6;7', None, ["t"]),
-        ("a.csv", "1,2,3,0,9\n4,5,6,0,8\n", "x,y,z,_,ring", ["ring"]),
-        ("a.pts", "2\n1 2 3 9\n4 5 6 8\n", None, ["intensity"]),
-        ("a.pts", "1 2 3 1 2 3\n4 5 6 3 2 1\n", None, ["red", "green", "blue"]),
-    ],
-)
-def test_text_of_every_spelling(tmp_path, name, text, layout, columns):
-    (tmp_path / name).write_text(text)
-    back = whole(tmp_path / name, layout=layout)
-    assert back.xyz.tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert list(back.attributes) == columns
-    assert all(back.columns[name] == np.uint16 for name in columns if name in ("red", "blue"))
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "reason"),
-    [
-        ("a.csv", "1,2,3\n1,2\n", "line 2 is not 3 numbers: 1,2"),
-        ("a.xyz", "1 2 3\n\n1 2 x\n", "line 3 is not 3 numbers"),
-        ("a.xyz", "1 2 3 4\n", "does not say its 4 columns: give --layout"),
-        ("a.csv", "x,y,w\n1,2,3\n", "x,y,w do not name x, y, z"),
-        ("a.pts", "3\n1 2 3\n", "promises 3 points and holds 1"),
-        ("a.xyz", "\udcff\udcfe", "not a text file"),
-    ],
-)
-def test_text_that_is_no_cloud_says_where(tmp_path, name, text, reason):
-    (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(TorchvoxError, match=reason):
-        open_points(tmp_path / name)
 
 
 def test_text_in_a_folder_is_something_else(tmp_path):

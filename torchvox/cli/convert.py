@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from enum import Enum
 from pathlib import Path
@@ -97,8 +98,9 @@ def _one(
         chosen = " in the whole cloud" if depth is Depth.auto else ""
         note(f"{name}: colors of {bits} bits{chosen}, {how} for {suffix}")
     if lost := _unheld(like, target):
-        how = " ".join(f"--policy {column}=drop" for column in lost)
-        raise WrongUseError(f"{target}: {suffix} does not hold {', '.join(lost)}: drop by {how}")
+        how = " ".join(f"--policy {_quoted(f'{column}=drop')}" for column in lost)
+        held = ", ".join(map(short, lost))
+        raise WrongUseError(f"{target}: {suffix} does not hold {held}: drop by {how}")
     _say_what_changes(reader, like, suffix, scale)
     offset = None
     if suffix in LAS and like.scale is None and reader.box is not None:
@@ -106,11 +108,20 @@ def _one(
     with create_points(target, like, scale=scale, offset=offset) as writer:
         for chunk in reader.chunks(columns=kept):
             writer.append(colors_8(chunk, bits) if bits else chunk)
+    for problem in writer.problems:
+        note(f"{target.name}: {problem}")
     columns = f" with {', '.join(kept)}" if kept else ""
     return (
         f"{name}: {reader.count:,} points{columns}; dropped: {', '.join(drop) or 'none'}; "
         f"wrote {target}"
     )
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + word.encode("unicode_escape").decode().replace("'", "\\'") + "'"
 
 
 def _color_bits(reader: PointReader, suffix: str, depth: Depth) -> int:

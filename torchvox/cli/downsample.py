@@ -182,7 +182,7 @@ def downsample(
             facts.append({"inputs": [str(path) for path in sources[source]], "error": str(error)})
             raise
         facts.append(done)
-        for problem in done["problems"]:
+        for problem in (*done["problems"], *done.get("notes", ())):
             note(f"{source.name}: {problem}")
         if given.bounds and done["points"] and not done["voxels"]:
             boxes = [open_points(path, layout, salvage=salvage).box for path in sources[source]]

@@ -266,6 +266,7 @@ class FilterJob:
                     voxels, kept = voxels + len(table), kept + int(number.sum())
                     if trace is not None:
                         found.append((keys, level))
+            self.facts |= {"notes": writer.problems} if writer.problems else {}
             if trace is not None:
                 rows = [self._traced(cells, *found[0], table) for table in self._tables(())]
                 write_npz(trace, point_voxel=np.concatenate(rows or [np.zeros(0, np.int32)]))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, short
+from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.io.cloud import make_cloud
-from torchvox.io.roles import COLORS
+from torchvox.io.roles import COLORS, coordinate_names, with_colors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -135,6 +135,35 @@ def stacked(columns: dict[str, np.ndarray]) -> np.ndarray:
     small = all(a.dtype.kind == "f" and a.dtype.itemsize <= 4 for a in axes)
     with np.errstate(invalid="ignore"):  # a signaling NaN
         return np.stack(axes, axis=1).astype(np.float32 if small else np.float64, copy=False)
+
+
+def table_of(
+    columns: dict[str, np.ndarray], path: Path, source: Any = None
+) -> tuple[PointTable, list[str]]:
+    """The table of the columns of a file, and sentences about what was converted.
+
+    Coordinates stay in place if they lie side by side. Raises CloudFileError without x, y, z.
+    """
+    axes = coordinate_names(name for name, values in columns.items() if values.ndim == 1)
+    if axes is None:
+        shown = short(", ".join(columns) or "none")
+        raise CloudFileError(f"{path} has no x, y, z fields (it has {shown})")
+    three = [columns[axis] for axis in axes]
+    first, step = three[0], three[0].dtype.itemsize
+    starts = [values.__array_interface__["data"][0] for values in three]
+    beside = [starts[0] + i * step for i in range(3)] == starts and first.dtype.kind == "f"
+    if (
+        beside
+        and len(first)
+        and all((a.dtype, a.strides) == (first.dtype, first.strides) for a in three)
+    ):
+        shape = len(first), 3
+        xyz = np.lib.stride_tricks.as_strided(first, shape, (*first.strides, step), writeable=False)
+    else:
+        xyz = stacked(dict(zip("xyz", three, strict=True)))
+    rest = {name: values for name, values in columns.items() if name not in axes}
+    attributes, problems = with_colors(rest)
+    return PointTable(xyz, attributes, source=source, path=path), problems
 
 
 def color_depth(table: PointTable) -> int | None:
@@ -261,10 +290,14 @@ class TableReader(PointReader):
 
 
 class PointWriter:
-    """A file that is being written; its columns are those of `schema`."""
+    """A file that is being written; its columns are those of `schema`.
+
+    problems: sentences about what the readers of the file should know, whole once it is closed.
+    """
 
     def __init__(self, file: BinaryIO, like: PointTable | PointReader, path: Path) -> None:
         self.file, self.schema, self.path, self.count = file, like.schema, path, 0
+        self.problems: list[str] = []
 
     def append(self, table: PointTable) -> None:
         """Write points. Raises WrongUseError for other columns than the file's."""
