@@ -161,6 +161,7 @@ HOSTILE = {
     "laz/points.laz": (patched("laz", (107, "<I", 84_000_000)), "cannot hold the 84000000 points"),
     "laz/more.laz": (patched("laz", (107, "<I", 90_000)), "chunks do not hold the 90000 points"),
     "laz/item.laz": (patched("laz", (lambda d: record_at(d) + 36, "<H", 65535)), "LASzip record"),
+    "laz/chunks.laz": (patched("laz", (lambda d: record_at(d) + 12, "<I", 900_000_000)), "read"),
     "laz/chunk.laz": (patched("laz-one", (lambda d: record_at(d) + 12, "<I", 2**32 - 2)), "read"),
     "las/points.las": (patched("las", (107, "<I", 84_000_000)), "cannot hold the 84000000 points"),
     "las/scale.las": (patched("las", (131, "<d", 0.0)), "give no coordinates"),

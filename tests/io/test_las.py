@@ -86,12 +86,6 @@ def test_a_padded_laszip_record_is_read(tmp_path):
     np.testing.assert_array_equal(read_cloud(path).points, expected)
 
 
-def test_other_dimensions_become_columns(tile):
-    cloud = read_cloud(tile[0])
-    np.testing.assert_array_equal(cloud.column("intensity"), np.arange(500))
-    assert set(cloud.column("red")) == {300.0}
-
-
 @pytest.mark.parametrize("leaf", [0.05, 0.1, 0.2, 0.5, 1.0])
 def test_float32_and_integers_agree_on_the_voxel_of_every_point(tile, leaf):
     path, steps = tile
