@@ -119,6 +119,7 @@ LAZ = {  # kind of fuzzing.WRITERS, change; points that are read, or None, and w
     "no count": ("laz", [put(107, "<I", 0)], None, "chunks hold some"),
     "no counts": ("laz-variable", [put(247, "<Q", 0)], None, "chunks hold some"),
     "a chunk behind the last": ("laz", [put(107, "<I", 50)], 50, "more points than the 50"),
+    "points of the one chunk": ("laz-one", [put(247, "<Q", 59)], 59, "more points than the 59"),
     "variable chunks": ("laz-variable", [put(247, "<Q", 20)], 20, "more points than the 20"),
     "count in the old place": ("laz-7", [put(247, "<Q", 0), put(107, "<I", 60)], 60, "0 and 60"),
 }

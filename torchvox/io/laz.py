@@ -93,11 +93,12 @@ def check_laz(file: BinaryIO, source: LasSource) -> bool:
     false = variable and any(held > POINTS_PER_BYTE * size for held, size in chunks)
     if sum(counts) < count or false:
         raise ValueError(f"its chunks do not hold the {count} points that its header promises")
+    inside = 0
     if compressor == LAYERED:
         layers = sum(LAYERS.get(kind, size) for kind, size, _ in items)
-        _check_layers(file, [size for _, size in chunks], start + 8, width + 4, layers)
+        inside = _check_layers(file, [size for _, size in chunks], start + 8, width + 4, layers)
     more = compressor != POINT_WISE and sum(counts if variable else (*counts[:-1], 1)) > count
-    if more:
+    if more or inside > count:
         source.problems.append(f"its chunks hold more points than the {count} that it counts")
     # The parallel decompressor makes room for whole chunks of the record's size.
     return len(chunks) > 1 and not more and max(counts) * width <= PARALLEL_BYTES
@@ -123,11 +124,16 @@ def _chunks(file: BinaryIO, lazrs: Any, vlr: Any, start: int, end: int) -> list[
     return chunks
 
 
-def _check_layers(file: BinaryIO, sizes: list[int], at: int, head: int, layers: int) -> None:
-    """A chunk is its first point, the number of points, the sizes of its layers, its layers."""
+def _check_layers(file: BinaryIO, sizes: list[int], at: int, head: int, layers: int) -> int:
+    """A chunk is its first point, the number of points, the sizes of its layers, its layers.
+
+    Returns how many points all chunks have.
+    """
+    points = 0
     for size in sizes:
-        file.seek(at + head)
-        lengths = np.frombuffer(file.read(4 * layers), "<u4")
-        if size and head + 4 * layers + int(lengths.sum(dtype=np.uint64)) > size:
+        file.seek(at + head - 4)
+        number, *lengths = np.frombuffer(file.read(4 + 4 * layers), "<u4").tolist()
+        if size and head + 4 * layers + sum(lengths) > size:
             raise ValueError("the layers of a chunk do not fit it")
-        at += size
+        at, points = at + size, points + number
+    return points
