@@ -163,6 +163,8 @@ HOSTILE = {
     "laz/item.laz": (patched("laz", (lambda d: record_at(d) + 36, "<H", 65535)), "LASzip record"),
     "laz/chunks.laz": (patched("laz", (lambda d: record_at(d) + 12, "<I", 900_000_000)), "read"),
     "laz/chunk.laz": (patched("laz-one", (lambda d: record_at(d) + 12, "<I", 2**32 - 2)), "read"),
+    "las/records.las": (patched("las", (100, "<I", 2**32 - 1)), "does not fit"),
+    "las/other.las": (patched("las", (0, "<I", 9)), "does not begin with LASF"),
     "las/points.las": (patched("las", (107, "<I", 84_000_000)), "cannot hold the 84000000 points"),
     "las/scale.las": (patched("las", (131, "<d", 0.0)), "give no coordinates"),
     "las/evlrs.las": (patched("las-7", (235, "<q", 2**62), (243, "<I", 9)), "read"),

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    import laspy
 
 EXTRA_COLUMNS = ("intensity", *COLORS, "classification", "return_number")
 LINEAR_UNIT_KEY = 3076  # GeoTIFF ProjLinearUnitsGeoKey
@@ -63,11 +62,13 @@ class LasReader(PointReader):
     """
 
     def __init__(self, path: Path, salvage: bool = False) -> None:
+        require("laspy", "to read LAS files")
+        if path.suffix.lower() == ".laz":
+            require("lazrs", "to read LAZ files")
         with explained(path, "LAS file"):
             source = self._source = read_header(path, salvage)
             self._parallel = False
             if source.laszip:
-                require("lazrs", "to read LAZ files")
                 with path.open("rb") as file, QUIET:
                     self._parallel = check_laz(file, source)
             source.late, source.late_number = _late_records(path, source.head, source.problems)
@@ -79,7 +80,8 @@ class LasReader(PointReader):
             xyz = np.zeros((0, 3), np.int32)
             schema = PointTable(xyz, {}, lattice[0], lattice[1], crs, unit, source, path)
             super().__init__(path, source.count, schema)
-            self.schema = self._table(b"", tuple(_columns(source.point_format)))
+            names = source.point_format.dimension_names
+            self.schema = self._table(b"", tuple(n for n in names if n not in ("X", "Y", "Z")))
             self.problems = source.problems
             self.plain = tuple(name for name in EXTRA_COLUMNS if name in self.columns)
             nones = {name: no_data(raw) for name, raw in source.extra.items()}
@@ -190,10 +192,6 @@ def _check_lattice(lattice: np.ndarray, box: np.ndarray, problems: list[str]) ->
         raise ValueError(f"its scales {lattice[0]} and offsets {lattice[1]} give no coordinates")
     if not box.any() or not (box[0] <= box[1]).all():
         problems.append("the box of its header is not that of its points")
-
-
-def _columns(format_: laspy.PointFormat) -> Iterator[str]:
-    return (name for name in format_.dimension_names if name not in ("X", "Y", "Z"))
 
 
 def _crs(source: LasSource) -> str | None:
