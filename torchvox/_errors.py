@@ -26,9 +26,14 @@ class MissingExtraError(TorchvoxError, ImportError):
     """An optional package is not installed; the message holds the command that installs it."""
 
 
+def printable(text: str, keep: str = "") -> str:
+    """The text with ? for each character that a terminal might obey, but for those of `keep`."""
+    return "".join(c if c.isprintable() or c in keep else "?" for c in text)
+
+
 def short(value: object) -> str:
     """On one line, cut: what comes from a file may be long and may hold anything."""
-    text = "".join(c if c.isprintable() else "?" for c in " ".join(str(value).split()))
+    text = printable(" ".join(str(value).split()))
     return text if len(text) <= 200 else f"{text[:200]} ..."
 
 

@@ -238,7 +238,9 @@ def test_info_says_what_the_header_tells_and_what_the_points_are(torchvox_cli, t
         line.split(maxsplit=1)
         for line in torchvox_cli("info", "a.las", "--header").out.splitlines()
     )
-    assert lines.keys() == {"format", "points", "size", "columns", "unit", "box", "scale"}
+    assert lines.keys() == {
+        *["format", "points", "size", "columns", "unit", "box", "scale", "steps"]
+    }
     assert (lines["format"], lines["points"]) == ("LAS 1.4, point format 7", "90")
     assert "x y z int32, intensity uint16" in lines["columns"]
     assert lines["scale"] == "0.25 0.25 0.25, offset 16 -8 0.5"
@@ -341,3 +343,58 @@ def test_the_histogram_is_that_of_the_filter(torchvox_cli, tmp_path, monkeypatch
     assert ("voxel size 1 m" if options else "histogram at 1.") in note
     assert len(found) == pytest.approx(len(counts), rel=0.02) and found.sum() == 2000
     assert not options or sorted(found) == sorted(counts)
+
+
+def test_columns_in_steps_become_values_and_that_is_said(torchvox_cli, tmp_path):
+    laspy = pytest.importorskip("laspy", reason="the extra las is not installed")
+    header = laspy.LasHeader(point_format=6, version="1.4")
+    steps = {"scales": [0.01], "offsets": [5.0], "no_data": [65535]}
+    header.add_extra_dim(laspy.ExtraBytesParams("q", "u2", **steps))
+    file = laspy.LasData(header)
+    file.x, file.y, file.z = np.arange(12.0).reshape(3, 4)
+    file.points.array["q"], file.scan_angle = [100, 200, 300, 400], [-2500, 0, 1, 2500]
+    file.write(tmp_path / "a.las")
+    result = torchvox_cli("convert", "a.las", "-o", "a.csv")
+    assert "scan_angle, q become stored * scale" in result.err and "no value in q" in result.err
+    back = read(tmp_path / "a.csv")
+    assert back.attributes["q"].tolist() == [6, 7, 8, 9]
+    assert back.attributes["scan_angle"].tolist() == [-15, 0, 0.006, 15]
+    assert "degrees" in torchvox_cli("convert", "a.csv", "-o", "b.las").err
+    assert laspy.read(tmp_path / "b.las").scan_angle.tolist() == [-2500, 0, 1, 2500]
+    result = torchvox_cli("convert", "a.las", "-o", "c.las")
+    assert (result.code, result.err) == (0, "")
+    assert (tmp_path / "c.las").read_bytes()[-200:] == (tmp_path / "a.las").read_bytes()[-200:]
+    result = torchvox_cli("info", "a.las")
+    assert "steps     q 0.01, offset 5" in result.out and "6.000" in result.out
+
+
+def test_fractions_are_scaled_by_a_policy(torchvox_cli, tmp_path):
+    need(".las")
+    rows = np.tile(np.array([0, 0.25, 0.5, 1], np.float32), (4, 1)).T
+    rows.tofile(tmp_path / "a.bin")
+    convert = ("convert", "a.bin", "--layout", "kitti", "-o", "a.las")
+    result = torchvox_cli(*convert)
+    assert result.code == 2 and "--policy intensity=scale" in result.err
+    assert torchvox_cli(*convert, "--policy", "intensity=scale").code == 0
+    assert read(tmp_path / "a.las").attributes["intensity"].tolist() == [0, 16384, 32768, 65535]
+    (rows * 2).tofile(tmp_path / "a.bin")
+    result = torchvox_cli(*convert, "--policy", "intensity=scale")
+    assert result.code == 2 and "from 0 to 1, got 0.0 to 2.0" in result.err
+
+
+@pytest.mark.parametrize(
+    ("color", "names"),
+    [
+        ("rgb", ("R", "G", "B")),
+        ("rgb", ("scalar_Rf", "Gf", "bf")),
+        ("intensity", ("scalar_Intensity",)),
+        ("label", ("Classification",)),
+    ],
+)
+def test_view_finds_columns_of_other_spellings(torchvox_cli, tmp_path, color, names):
+    pytest.importorskip("matplotlib", reason="the extra viz is not installed")
+    table = PointTable(np.eye(3), {name: np.eye(3)[i] for i, name in enumerate(names)})
+    with create_points(tmp_path / "a.ply", table) as writer:
+        writer.append(table)
+    result = torchvox_cli("view", "a.ply", "--color", color, "-o", "a.png")
+    assert (result.code, result.err) == (0, ""), result.err

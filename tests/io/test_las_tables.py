@@ -9,7 +9,7 @@ from helpers import DATA
 
 from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.io import PointTable, create_points, open_points, read_cloud
-from torchvox.io.las_records import EVLR, VLR, head_records, record, records
+from torchvox.io.las_records import EVLR, head_records, records
 from torchvox.io.table import join
 
 laspy = pytest.importorskip("laspy", reason="the extra las is not installed")
@@ -318,17 +318,6 @@ def test_coordinates_that_leave_the_lattice_are_refused(tmp_path):
             writer.append(table)
 
 
-def test_a_box_that_cannot_be_right_is_made_anew(tmp_path):
-    write(tmp_path / "a.las")
-    wanted = open_points(tmp_path / "a.las").box
-    data = bytearray((tmp_path / "a.las").read_bytes())
-    data[179:227] = bytes(48)
-    (tmp_path / "a.las").write_bytes(data)
-    reader = open_points(tmp_path / "a.las")
-    assert reader.problems == ["the box of its header is not that of its points"]
-    np.testing.assert_array_equal(reader.box, wanted)
-
-
 def test_what_is_there_of_a_file_that_is_cut_can_be_salvaged(tmp_path):
     write(tmp_path / "a.las")
     data = (tmp_path / "a.las").read_bytes()
@@ -347,10 +336,6 @@ def test_damaged_extended_records_are_a_problem_and_left_out(tmp_path):
     reader = open_points(tmp_path / "a.las")
     assert reader.problems == ["its 1 extended records do not fit its size and are left out"]
     assert struct.unpack_from("<I", head(copy(tmp_path / "a.las", tmp_path / "b.las")), 243)[0] == 0
-
-
-def test_a_record_is_its_head_and_its_data():
-    assert len(record((b"user", 5), b"data")) == VLR + 4
 
 
 def test_a_real_scan_is_copied_as_it_is(tmp_path):

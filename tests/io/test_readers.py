@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.io import PointCloud, cloud_stem, find_clouds, parse_layout, read_cloud, write_cloud
+from torchvox.io import (
+    PointCloud,
+    cloud_stem,
+    find_clouds,
+    open_points,
+    parse_layout,
+    read_cloud,
+    write_cloud,
+)
 
 COLUMNS = ("x", "y", "z", "intensity")
 
@@ -149,6 +157,38 @@ def test_an_npz_without_points_says_what_it_holds(tmp_path):
     np.savez(tmp_path / "a.npz", cloud=np.zeros((3, 3)))
     with pytest.raises(CloudFileError, match=r"no array named 'points'.*cloud"):
         read_cloud(tmp_path / "a.npz")
+
+
+COLORS = np.arange(12, dtype=np.uint8).reshape(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "columns", "words"),
+    [
+        ({"colors": COLORS}, ["red", "green", "blue"], ""),
+        ({"RGB": COLORS / 255}, ["red", "green", "blue"], "from 0 to 1 are read as colors"),
+        ({"Normals": np.eye(4)[:, :3]}, ["nx", "ny", "nz"], ""),
+        ({"label": np.arange(4), "d": np.ones((4, 2))}, ["label", "d__0000", "d__0001"], ""),
+        ({"t": np.ones(5), "w": np.array(["a"] * 4), "k": np.ones(4)}, ["k"], "t, w are no"),
+        ({"image": np.ones((4, 2, 2)), "z": np.ones(4)}, [], "image, z are no columns"),
+    ],
+)
+@pytest.mark.parametrize("main", ["points", "xyz"])
+def test_arrays_beside_the_points_are_columns_or_named(tmp_path, main, arrays, columns, words):
+    np.savez(tmp_path / "a.npz", **{main: np.ones((4, 3), np.float32)}, **arrays)
+    cloud, reader = read_cloud(tmp_path / "a.npz"), open_points(tmp_path / "a.npz")
+    assert list(cloud.columns[3:]) == columns and words in "".join(reader.problems)
+    assert bool(words) == bool(reader.problems)
+    if columns[:1] == ["red"]:
+        np.testing.assert_array_equal(cloud.points[:, 3:], COLORS)
+
+
+def test_an_array_that_is_a_column_of_the_points_too_is_left_out(tmp_path):
+    arrays = {"points": np.zeros((2, 4), np.float32), "t": np.ones(2), "scale": np.ones(2)}
+    np.savez(tmp_path / "a.npz", columns=list("xyzt"), **arrays)
+    reader = open_points(tmp_path / "a.npz")
+    assert reader.problems[0] == "its arrays t are columns of points too"
+    assert "scale" in reader.problems[1] and not read_cloud(tmp_path / "a.npz").points.any()
 
 
 def test_a_cloud_without_points_is_legal(tmp_path):

@@ -35,7 +35,7 @@ from torchvox.cli import (
     view,
     voxelize,
 )
-from torchvox.cli.work import leave, sentence
+from torchvox.cli.work import leave, note, sentence
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.
 CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
@@ -89,7 +89,7 @@ def _unread() -> int:
 
 
 def _fail(error: object, code: int) -> int:
-    print(f"torchvox: {sentence(error)}", file=sys.stderr)
+    note(f"torchvox: {sentence(error)}")
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -17,14 +17,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import torch
 import typer
-from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from torchvox._bytes import number_of_bytes
 from torchvox._errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import numbers
-from torchvox.cli.work import for_each, leave, milliseconds, note, use_device, warn_of_none
+from torchvox.cli.work import (
+    console,
+    for_each,
+    leave,
+    milliseconds,
+    note,
+    use_device,
+    warn_of_none,
+)
 from torchvox.filter import ORIGINS, FilterJob, FilterOptions
 from torchvox.io import find_clouds, open_points
 from torchvox.io.writers import POINT_SUFFIXES, point_writer, write_text
@@ -258,13 +266,13 @@ def _bar(files: int) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
         TaskProgressColumn(),
         TimeRemainingColumn(),
     )
-    screen = Console(stderr=True)
+    screen = console(stderr=True)
     with Progress(
         *columns, console=screen, transient=True, disable=files > 1 or not screen.is_terminal
     ) as bar:
 
         def started(name: str, points: int) -> Callable[[int], None]:
-            task = bar.add_task(name, total=points)
+            task = bar.add_task(escape(name), total=points)
             return lambda done: bar.advance(task, done)
 
         yield started

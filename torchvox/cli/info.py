@@ -67,7 +67,7 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
     for name, column in found.columns.items():
         numbers = (column.low, column.median(), column.high)
         shown = ("-" if v is None else f"{v:,.3f}" for v in numbers)
-        table.add_row(escape(name), *shown, f"{column.missing:,}")
+        table.add_row(escape(short(name)), *shown, f"{column.missing:,}")
     out.print(table)
     out.print(
         f"finite    {found.finite:,} of {reader.count:,} points: {found.lost:,} are not finite"
@@ -92,7 +92,7 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
 def _facts(reader: PointReader) -> list[tuple[str, str]]:
     """What is known without reading points."""
     schema, box = reader.schema, reader.header_box
-    columns = ", ".join(f"{name} {_type(type_)}" for name, type_ in reader.columns.items())
+    columns = ", ".join(f"{short(name)} {_type(t)}" for name, t in reader.columns.items())
     facts = [
         ("format", _format(reader)),
         ("points", f"{reader.count:,}"),
@@ -107,6 +107,9 @@ def _facts(reader: PointReader) -> list[tuple[str, str]]:
     if schema.scale is not None and schema.offset is not None:
         scale, offset = (" ".join(f"{v:g}" for v in a) for a in (schema.scale, schema.offset))
         facts.append(("scale", f"{scale}, offset {offset}"))
+    for name, pair in schema.steps.items():
+        scale, offset = (" ".join(f"{v:g}" for v in a) for a in pair)
+        facts.append(("steps", f"{short(name)} {scale}, offset {offset}"))
     if reader.crs:
         facts.append(("crs", _crs_name(reader.crs)))
     return facts + [("problem", problem) for problem in reader.problems]
@@ -198,7 +201,7 @@ def _line(reader: PointReader, header: bool, voxel_sizes: bool) -> str:
     box = reader.header_box if header else reader.box
     spans = zip("xyz", *box, strict=True) if box is not None else ()
     bounds = "  ".join(f"{axis} {low:.1f}..{high:.1f}" for axis, low, high in spans)
-    columns = ",".join(("x", "y", "z", *reader.columns))
+    columns = ",".join(("x", "y", "z", *map(short, reader.columns)))
     line = f"{reader.path.name}  {reader.count:,} points  {columns}  {bounds}"
     if voxel_sizes and not header:
         line += f"  a tenth at {suggest_voxel_size(_points(reader)):g} {reader.schema.unit}"

@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
+from torchvox._errors import printable
 from torchvox._extras import require
 from torchvox.io.writers import write_text
 
@@ -90,7 +91,7 @@ def _step(line: str) -> float:
 
 @rank_zero_only
 def say(line: str) -> None:
-    Console(highlight=False).print(line, soft_wrap=True, markup=False)
+    Console(highlight=False).print(printable(line), soft_wrap=True, markup=False)
 
 
 class EpochLines(Callback):
