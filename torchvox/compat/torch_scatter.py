@@ -13,6 +13,7 @@ from torch import Tensor
 
 import torchvox.ops  # noqa: F401 (registers them)
 from torchvox.compat._errors import refuse, stubs
+from torchvox.compat._shared import check_index
 
 __all__ = [
     "gather_coo", "gather_csr", "scatter", "scatter_add", "scatter_log_softmax",
@@ -33,6 +34,12 @@ PARTLY = {
     "segment_max_coo": "out", "segment_mean_coo": "out", "segment_min_coo": "out",
 }  # fmt: skip
 DIFFERS = {
+    "gather_coo": "An index outside is an IndexError on the CPU, and a row of zeros on CUDA.",
+    "scatter": "An index outside of the groups is an IndexError on the CPU; on CUDA its row is left "
+    "out, where the peer stops with a device assertion or writes elsewhere.",
+    "segment_coo": "An index outside of the groups is an IndexError on the CPU; on CUDA its row is "
+    "left out.",
+    "segment_csr": "A pointer outside of the rows is an IndexError on the CPU, and clamped on CUDA.",
     "scatter_max": "NaN and infinities take part; of equal values the first row wins everywhere. "
     "Integers are compared as float64, exact below 2^53.",
     "scatter_mean": "Halves are added in float32 and rounded once; there is no second derivative.",
@@ -107,10 +114,11 @@ def _groups(
     if out is not None:
         if reduce != "sum":
             _refuse(name + ": out with " + reduce)
-        return out.size(dim)
-    if size is not None:
-        return size
-    return int(index.max()) + 1 if index.numel() > 0 else 0
+        size = out.size(dim)
+    elif size is None:
+        size = int(index.max()) + 1 if index.numel() > 0 else 0
+    check_index(name, index, 0, size)
+    return size
 
 
 def _scatter(
@@ -132,7 +140,9 @@ def _scatter(
                 "their own, got " + str(size * lines)
             )
         rows = rows.reshape(-1, 1)
-    found, arg = torch.ops.torchvox.voxel_scatter(rows, line.int(), size * lines, reduce)
+    found, arg = torch.ops.torchvox.voxel_scatter(
+        rows, line.clamp(-1, 2**31 - 1).int(), size * lines, reduce
+    )
     if lines > 1:
         found, arg = found.view(size, lines), torch.div(arg, lines, rounding_mode="floor")
         arg = arg.view(size, lines) if arg.dim() == 2 else arg
@@ -192,6 +202,7 @@ def scatter(
 def _segments(src: Tensor, indptr: Tensor, out: MaybeTensor, reduce: str) -> Tuple[Tensor, Tensor]:
     dim = indptr.dim() - 1
     line = _offsets("segment_csr", indptr)
+    check_index("segment_csr: indptr", line, 0, src.size(dim) + 1)
     found, arg = torch.ops.torchvox.segment_reduce(_columns(src, dim), line, reduce)
     found, arg = _results(found, arg, src, dim)
     return found if out is None else out.copy_(found), arg
@@ -225,6 +236,8 @@ def segment_csr(
 def gather_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
     dim = indptr.dim() - 1
     line = _offsets("gather_csr", indptr)
+    if src.size(dim) != line.numel() - 1:
+        raise ValueError("gather_csr: indptr must have one entry more than src has rows")
     size: MaybeInt = None if out is None else out.size(dim)
     return _gather(src, torch.repeat_interleave(line.diff(), output_size=size), dim, out)
 
@@ -281,6 +294,7 @@ def segment_coo(
 
 
 def gather_coo(src: Tensor, index: Tensor, out: MaybeTensor = None) -> Tensor:
+    check_index("gather_coo", index, 0, src.size(index.dim() - 1))
     return _gather(src, index, index.dim() - 1, out)
 
 
