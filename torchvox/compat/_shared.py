@@ -46,6 +46,11 @@ def widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALVES else tensor
 
 
+def rotated_iou(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """`torchvox.rotated_iou` of boxes in any precision, in that of a."""
+    return torchvox.rotated_iou(widened(a), widened(b), **options).to(a.dtype)
+
+
 def from_bottom(boxes: Tensor) -> Tensor:
     """Boxes whose z is that of the bottom, with that of the center."""
     centered = boxes.clone()

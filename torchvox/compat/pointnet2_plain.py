@@ -36,7 +36,7 @@ def index_points(points: Tensor, idx: Tensor) -> Tensor:
 
 def farthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
     """[B, npoint] int64; the first at random."""
-    start = torch.randint(xyz.size(1), (xyz.size(0),), device=xyz.device)
+    start = torch.randint(max(xyz.size(1), 1), (xyz.size(0),), device=xyz.device)
     return torchvox.furthest_point_sample(
         xyz, npoint, start_idx=start, convention="pytorch3d"
     ).idx.long()

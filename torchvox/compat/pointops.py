@@ -30,7 +30,7 @@ __getattr__ = stubs("pointops", NOT_COVERED)
 def farthest_point_sampling(xyz, offset, new_offset):
     """int32 rows, of cloud b new_offset[b] less the one before."""
     fps, ends = torchvox.furthest_point_sample_ragged, offsets_of_ends(new_offset)
-    total = int(new_offset[-1])
+    total = int(new_offset[-1:].sum())
     return fps(xyz, offsets_of_ends(offset), ends, total, convention="pointops").idx
 
 

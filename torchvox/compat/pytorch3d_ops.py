@@ -73,8 +73,8 @@ def sample_farthest_points(
     if isinstance(K, int):
         most, counts = K, lengths.clamp(max=K)
     else:
-        most = int(max(K, default=0) if isinstance(K, list) else K.max())
-        counts = torch.minimum(torch.as_tensor(K, device=points.device), lengths)
+        most = max(K if isinstance(K, list) else K.tolist(), default=0)
+        counts = torch.minimum(torch.as_tensor(K, device=points.device).long(), lengths)
     idx = torchvox.furthest_point_sample(
         points,
         most,

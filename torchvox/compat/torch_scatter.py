@@ -35,11 +35,10 @@ PARTLY = {
 }  # fmt: skip
 DIFFERS = {
     "gather_coo": "An index outside is an IndexError on the CPU, and a row of zeros on CUDA.",
-    "scatter": "An index outside of the groups is an IndexError on the CPU; on CUDA its row is left "
-    "out, where the peer stops with a device assertion or writes elsewhere.",
-    "segment_coo": "An index outside of the groups is an IndexError on the CPU; on CUDA its row is "
-    "left out.",
-    "segment_csr": "A pointer outside of the rows is an IndexError on the CPU, and clamped on CUDA.",
+    "scatter": "An index outside of the groups is an IndexError on the CPU; on CUDA its row is "
+    "left out, where the peer stops with a device assertion or writes elsewhere.",
+    "segment_coo": "As scatter.",
+    "segment_csr": "A pointer outside of the rows is an IndexError on the CPU, clamped on CUDA.",
     "scatter_max": "NaN and infinities take part; of equal values the first row wins everywhere. "
     "Integers are compared as float64, exact below 2^53.",
     "scatter_mean": "Halves are added in float32 and rounded once; there is no second derivative.",
@@ -67,6 +66,8 @@ def _line(index: Tensor, src: Tensor, dim: int) -> Tuple[Tensor, int]:
     all groups of all columns, and how many columns there are."""
     while 1 < index.dim() < src.dim():
         index = index.unsqueeze(-1)
+    if index.numel() == 0:  # no rows, or no columns
+        return index.new_zeros(index.size(dim)), 1
     if index.dim() < 2 or index.numel() == index.size(dim):
         return index.flatten(), 1
     shape = list(src.shape)
@@ -155,8 +156,9 @@ def _gather(src: Tensor, index: Tensor, dim: int, out: MaybeTensor = None) -> Te
     """src by an index along dim; its gradient is deterministic."""
     line, lines = _line(index, src, dim)
     rows = _columns(src, dim)
-    rows = rows.reshape(-1, rows.size(1) // lines)
-    found = torch.ops.torchvox.gather_points(rows[None], line[None]).view(-1, rows.size(1) * lines)
+    columns, count = rows.size(1), line.size(0) // lines
+    rows = rows.reshape(rows.size(0) * lines, columns // lines)
+    found = torch.ops.torchvox.gather_points(rows[None], line[None]).view(count, columns)
     got = _shaped(found.to(src.dtype), src, dim)
     return got if out is None else out.copy_(got)
 
