@@ -13,6 +13,7 @@ from rich.table import Table
 
 import torchvox
 from torchvox._extras import EXTRAS
+from torchvox._library import LIBRARY, own_runtime
 from torchvox.cli.work import build_facts, console
 
 GOOD, BAD, ABSENT = "[green]ok[/green]", "[red]broken[/red]", "[yellow]absent[/yellow]"
@@ -33,6 +34,13 @@ def doctor() -> None:
     if absent:
         advice.append(f'for what is absent: pip install "torchvox[{",".join(absent)}]"')
     checks, healthy = _try_ops()
+    apart = [path for path in sorted(LIBRARY.parent.glob("lib*.so")) if own_runtime(path)]
+    if apart:
+        healthy = False
+        advice.append(
+            f"{', '.join(path.name for path in apart)} must share libstdc++.so with torch, or the "
+            "first error ends the process: build again without -static-libstdc++"
+        )
     out.print(_table("ops", checks))
     for line in advice:
         out.print(f"[yellow]->[/yellow] {line.replace('[', chr(92) + '[')}", soft_wrap=True)
