@@ -32,7 +32,7 @@ def doctor() -> None:
     extras, absent = _extras()
     out.print(_table("extras", extras))
     if absent:
-        advice.append(f'for what is absent: pip install "torchvox[{",".join(absent)}]"')
+        advice.append(f"for what is absent: pip install {' '.join(absent)}")
     checks, healthy = _try_ops()
     apart = [path for path in sorted(LIBRARY.parent.glob("lib*.so")) if own_runtime(path)]
     if apart:
@@ -103,15 +103,15 @@ def _gpus(advice: list[str]) -> list[tuple[str, str]]:
 
 
 def _extras() -> tuple[list[tuple[str, str]], list[str]]:
-    """Rows for the table, and the extras of which something is absent."""
+    """Rows for the table, and the packages that are absent."""
     rows, absent = [], []
     for module, (package, extra) in EXTRAS.items():
         if util.find_spec(module) is None:
             rows.append((package, f"{ABSENT} (extra {extra})"))
-            absent.append(extra)
+            absent.append(package)
         else:
             rows.append((package, f"{metadata.version(package)} (extra {extra})"))
-    return rows, sorted(set(absent))
+    return rows, absent
 
 
 def _try_ops() -> tuple[list[tuple[str, str]], bool]:
