@@ -145,46 +145,44 @@ fail()
 """
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("part/script.py", "leave", "--peers"),
-        ("part/script.py", "no such key"),
-        ("-m", "part.script", "-x"),
-        ("-c", PROGRAM, "no such key"),
-        ("part", "say"),
-        ("wrong.py",),
-    ],
-    ids=lambda command: " ".join(command).partition("\n")[0],
-)
+COMMANDS = [
+    ("part/script.py", "leave", "--peers"),
+    ("part/script.py", "no such key"),
+    ("-m", "part.script", "-x"),
+    ("-c", PROGRAM, "no such key"),
+    ("part", "say"),
+    ("wrong.py",),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command)[:15])
 def test_run_is_what_python_does(real_process, tmp_path, command):
     write(tmp_path, {f"part/{name}.py": PROGRAM for name in ("script", "__main__")})
     write(tmp_path, {"wrong.py": "print 'python 2'\n"})
-    plain = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
+    plain = subprocess.run([sys.executable, *command], **options)
     assert plain.returncode in (1, 7)
     result = real_process("compat", "run", "--peers", "mmcv", *command)
     own = re.sub(r' *File "<frozen runpy>".*\n', "", plain.stderr)  # which -m shows, a folder too
     assert result == (plain.returncode, plain.stdout, own)
 
 
-def test_run_puts_torchvox_in_place_of_peers_here_and_in_forks(real_process, tmp_path):
-    script = """
+SCRIPT = """
 import multiprocessing, sys
-{install}
+{}
 import fork.ops.iou3d_nms.iou3d_nms_cuda as module
 def name(_): return module.__spec__.origin.rpartition("/")[2]
 if __name__ == "__main__":
     with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
         print(name(0), pool.map_async(name, [1]).get(60))
 """
+
+
+def test_run_puts_torchvox_in_place_of_peers_here_and_in_forks(real_process, tmp_path):
     install = 'import torchvox.compat; torchvox.compat.install("pcdet", at="fork.ops")'
-    write(tmp_path, {"a.py": script.format(install=""), "b.py": script.format(install=install)})
+    write(tmp_path, {"a.py": SCRIPT.format(""), "b.py": SCRIPT.format(install)})
     run = ("compat", "run", "--peers", " pointnet2_ops, pcdet@fork.ops")
     for command in (("a.py", "fork"), ("b.py", "spawn")):
         result = real_process(*run, *command)
-        assert result.code == 0, result.err
-        assert result.out == "iou3d_nms_cuda.py ['iou3d_nms_cuda.py']\n"
-    wrong = real_process(*run, "none.py")
-    wrong.assert_one_sentence(2, "SCRIPT, -m MODULE or -c CODE", "none.py")
+        assert result[:2] == (0, "iou3d_nms_cuda.py ['iou3d_nms_cuda.py']\n"), result.err
+    real_process(*run, "none.py").assert_one_sentence(2, "SCRIPT, -m MODULE or -c", "none.py")

@@ -88,9 +88,8 @@ def run_program(command: list[str]) -> NoReturn:
         raise WrongUseError(f"compat run takes SCRIPT, -m MODULE or -c CODE as python does: {what}")
     if signal.getsignal(signal.SIGTERM) is leave:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    main = ModuleType("__main__")
+    main = sys.modules["__main__"] = ModuleType("__main__")
     vars(main).update(__builtins__=builtins)
-    sys.modules["__main__"] = main
     code: Any = 0
     try:
         _execute(main, first, rest)
@@ -107,18 +106,13 @@ def run_program(command: list[str]) -> NoReturn:
 
 def _execute(main: ModuleType, first: str, rest: list[str]) -> None:
     """With sys.argv, sys.path[0] and attributes of __main__ as python sets them."""
-    path = os.path.abspath(first)
-    if first == "-c":
-        sys.argv, start = [first, *rest[1:]], ""
-    elif first == "-m":
-        sys.argv, start = [first, *rest[1:]], os.getcwd()
-    else:
-        sys.argv, start = [first, *rest], os.path.dirname(os.path.realpath(path))
-    archive = first not in ("-c", "-m") and pkgutil.get_importer(path) is not None
-    if archive:  # or a folder, with a __main__.py
-        sys.path.insert(0, path)
-    elif not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = start
+    path, named = os.path.abspath(first), {"-c": "", "-m": os.getcwd()}
+    archive = first not in named and pkgutil.get_importer(path) is not None  # or a folder
+    start = path if archive else named.get(first, os.path.dirname(os.path.realpath(path)))
+    sys.argv = [first, *(rest[1:] if first in named else rest)]
+    safe = getattr(sys.flags, "safe_path", False)  # where python has put no folder first
+    if archive or not safe:
+        sys.path[: 1 - safe] = [start]
     if archive or first == "-m":
         module = "__main__" if archive else rest[0]
         runpy._run_module_as_main(module, not archive)  # type: ignore[attr-defined]
