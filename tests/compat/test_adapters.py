@@ -54,9 +54,7 @@ CALLS = """
 mmcv_ops: RoIAwarePool3d((2, 3, 4), 8)(r(M, 7), r(N, 3), r(N, 5)) -> M, 2, 3, 4, 5
 mmcv_ops: RoIAwarePool3d(2, 8, "avg")(r(M, 7), r(N, 3).float(), r(N, 5)) -> M, 2, 2, 2, 5
 mmcv_ops: RoIPointPool3d(6)(r(B, N, 3), r(B, N, 5), r(B, M, 7)) -> B, M, 6, 8
-mmcv_ops: RoIPointPool3d(6)(r(B, N, 3).float(), r(B, N, 5), r(B, M, 7)) -> B, M, 6, 8
 mmcv_ops: points_in_boxes_all(r(B, N, 3), r(B, M, 7)) -> B, N, M
-mmcv_ops: points_in_boxes_part(r(B, N, 3), r(B, M, 7)) -> B, N
 mmcv_ops: box_iou_rotated(r(N, 5), r(M, 5)) -> N, M
 mmcv_ops: boxes_overlap_bev(r(N, 7), r(M, 7)) -> N, M
 mmcv_ops: boxes_iou3d(r(N, 7), r(M, 7)) -> N, M
@@ -71,7 +69,6 @@ mmcv_ops: PointsSampler([M], ["FS"])(r(B, N, 3), r(B, 5, N)) -> B, 2 * M
 mmcv_ops: ball_query(0, 0.5, 4, r(B, N, 3), r(B, M, 3)) -> B, M, 4
 mmcv_ops: QueryAndGroup(0.5, 4)(r(B, N, 3), r(B, M, 3), r(B, 5, N)) -> B, 8, M, 4
 mmcv_ops: QueryAndGroup(None, 4)(r(B, N, 3), r(B, M, 3), r(B, 5, N)) -> B, 8, M, 4
-mmcv_ops: gather_points(r(B, 5, N), i(B, M).int()) -> B, 5, M
 mmcv_ops: knn(3, r(B, N, 3), r(B, M, 3)) -> B, 3, M
 mmcv_ops: three_nn(r(B, M, 3), r(B, N, 3)) -> B, M, 3
 mmcv_ops: three_interpolate(r(B, 5, N), i(B, M, 3).int(), r(B, M, 3)) -> B, 5, M
@@ -92,7 +89,6 @@ pcdet_ops.roiaware_pool3d_utils: points_in_boxes_gpu(r(B, N, 3), r(B, M, 7)) -> 
 pcdet_ops.roipoint_pool3d_cuda: forward(r(B, N, 3), r(B, M, 7), r(B, N, 5), out(*R), i(B, M)) -> *R
 pcdet_ops.pointnet2_stack_utils: stack_farthest_point_sample(r(B * N, 3), i(B) + N, M) -> B * M
 pointnet2_ops.pointnet2_utils: QueryAndGroup(0.5, 4)(r(B, N, 3), r(B, M, 3), None) -> B, 3, M, 4
-pointnet2_ops.pointnet2_utils: furthest_point_sample(r(B, N, 3), M) -> B, M
 pointnet2_ops.pointnet2_utils: three_nn(r(B, M, 3), r(B, N, 3)) -> B, M, 3
 
 pointnet2_plain: farthest_point_sample(r(B, N, 3), M) -> B, M
