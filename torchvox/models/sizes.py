@@ -80,10 +80,10 @@ def fitted(
         if finish is None:
             load(outline)
     saved = outline.state_dict()
-    held = sum(value.numel() for value in tensors.values() if isinstance(value, Tensor))
+    numbers = sum(value.numel() for value in tensors.values() if isinstance(value, Tensor))
     own = sum(value.numel() for value in saved.values())
-    if own > REPEATS * held + SLACK:
-        raise ValueError(f"its configuration names {own} numbers, its tensors are {held}")
+    if own > REPEATS * numbers + SLACK:
+        raise ValueError(f"its configuration names {own} numbers, its tensors are {numbers}")
     computed = sum(b.nbytes for name, b in outline.named_buffers() if name not in saved)
     if computed > MOST_BYTES:
         raise ValueError(f"its configuration names anchors of {computed} bytes, too many to load")
